@@ -1,0 +1,1 @@
+//! Engine and Session: a model loaded on a device, and a conversation with it.

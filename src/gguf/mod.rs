@@ -1,0 +1,1 @@
+//! The GGUF container: metadata, tensor table and tensor bytes, memory-mapped.

@@ -1,0 +1,1 @@
+//! wgpu: adapters, memory, shader templates, pipelines and recorded steps.

@@ -1,0 +1,15 @@
+//! glimt runs MLA + mixture-of-experts language models from GGUF files on any GPU that wgpu reaches.
+//!
+//! The layers, bottom up: [`gguf`] reads the container, [`quant`] knows the block formats, [`tokenizer`] the text,
+//! [`model`] what the three supported models are, [`gpu`] adapters, memory and recorded steps, [`kernels`] each
+//! operation as a pair of WGSL and Rust, [`engine`] puts them together, [`cli`] is the command line.
+
+pub mod cli;
+pub mod engine;
+pub mod gguf;
+pub mod gpu;
+pub mod kernels;
+pub mod model;
+pub mod quant;
+pub mod synth;
+pub mod tokenizer;

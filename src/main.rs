@@ -1,0 +1,2 @@
+//! glimt.
+fn main() {}

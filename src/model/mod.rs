@@ -1,0 +1,1 @@
+//! The supported models: configuration from GGUF keys, weights by name, rotation table.
