@@ -11,6 +11,8 @@ pub mod error;
 pub mod pipeline;
 pub mod record;
 pub mod shader;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use adapter::{AdapterSummary, DeviceChoice, adapters};
 pub use device::{Gpu, GpuOptions, Tier};
