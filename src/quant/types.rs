@@ -111,7 +111,7 @@ impl GgmlType {
     }
 
     /// Weights per block: 1 for the floats, 32 or 256 otherwise. A row is a whole number of blocks.
-    pub fn block_len(self) -> usize {
+    pub const fn block_len(self) -> usize {
         match self {
             GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 => 1,
             GgmlType::Q4_0
@@ -130,7 +130,7 @@ impl GgmlType {
     }
 
     /// Bytes per block of [`GgmlType::block_len`] weights.
-    pub fn block_bytes(self) -> usize {
+    pub const fn block_bytes(self) -> usize {
         match self {
             GgmlType::F32 => 4,
             GgmlType::F16 | GgmlType::BF16 => 2,
