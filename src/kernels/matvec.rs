@@ -1,7 +1,13 @@
 //! Matrix times vector, for any weight and any number of tokens: the norm before and the residual after included.
 
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::shader::Variant;
+use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
+use super::{LANES, MAX_GRID, WG, tokens_at_once};
 use super::linear::{rms_norm_rows, rows_dot, task_rows};
 use crate::model::Weight;
 
@@ -113,6 +119,99 @@ pub fn matvec(w: &Weight, x: &[f32], n_tokens: usize, options: MatvecOptions<'_>
     if let Some(residual) = options.residual {
         assert_eq!(residual.len(), out.len(), "residual of {}", w.name);
         out.iter_mut().zip(residual).for_each(|(y, r)| *y += r);
+    }
+}
+
+/// A product on the device: the buffers of [`matvec`] and how they lie.
+pub struct GpuMatvec<'a> {
+    /// W, (groups, rows, cols).
+    pub weight: &'a GpuWeight,
+    /// Most tokens of a replay.
+    pub max_tokens: u32,
+    /// The input, f32.
+    pub x: Range,
+    /// The first float of the input.
+    pub x_offset: Word,
+    /// Floats from one token's input to the next.
+    pub x_stride: u32,
+    /// Floats from one group's input to the next.
+    pub x_group_stride: u32,
+    /// RMS norm before: its weight (cols) and epsilon.
+    pub norm: Option<(Range, f32)>,
+    /// Added to the output, (max_tokens, groups * rows). Not together with `norm`.
+    pub residual: Option<Range>,
+    /// The output, (max_tokens, groups * rows).
+    pub y: Range,
+    /// Tokens of a replay: [`Word::Tokens`], or [`Word::U`] of 1 for the last token only.
+    pub tokens: Word,
+}
+
+impl GpuMatvec<'_> {
+    /// The dispatches: one per part of the weight.
+    ///
+    /// # Panics
+    /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
+    pub fn ops(&self) -> Vec<Op> {
+        let w = self.weight;
+        let out = w.total_rows();
+        let cols_at_once = tokens_at_once(self.max_tokens);
+        let tokens = u64::from(self.max_tokens);
+        assert!(self.norm.is_none() || self.residual.is_none(), "{}: norm or residual", w.name);
+        assert!(self.y.size >= tokens * u64::from(out) * 4, "output of {}", w.name);
+        assert!(
+            self.x.size >= u64::from(self.x_stride) * (tokens - 1) * 4
+                + u64::from(self.x_group_stride * (w.groups - 1) + w.cols) * 4,
+            "input of {}",
+            w.name
+        );
+        let variant = Variant::default()
+            .module("WEIGHT", shader_module(w.ty))
+            .number("WG", WG)
+            .number("LANES", LANES)
+            .number("COLS", cols_at_once)
+            .number("ROWS_PER_GROUP", w.rows)
+            .flag("NORM", self.norm.is_some())
+            .flag("RESIDUAL", self.residual.is_some());
+        let extra = self.norm.as_ref().map(|(range, _)| range).or(self.residual.as_ref());
+        let spec = Spec {
+            kernel: "matvec",
+            source: include_str!("../../wgsl/matvec.wgsl"),
+            variant,
+            access: accesses(if extra.is_some() { "rrrwr" } else { "rrrw" }),
+        };
+        let quarter = |floats: Word| match floats {
+            Word::U(n) => Word::U(n / 4),
+            Word::LastTokenTimes(n) => Word::LastTokenTimes(n / 4),
+            other => other,
+        };
+        w.parts
+            .iter()
+            .map(|part| {
+                let tiles = part.rows.div_ceil(WG / LANES);
+                let row_tiles = tiles.min(MAX_GRID);
+                let mut bindings = vec![part.quants.clone(), part.scales.clone(), self.x.clone(), self.y.clone()];
+                bindings.extend(extra.cloned());
+                let params = vec![
+                    Word::U(part.rows),
+                    Word::U(part.first_row),
+                    Word::U(w.cols / 32),
+                    Word::U(part.sub),
+                    self.tokens,
+                    quarter(self.x_offset),
+                    Word::U(self.x_stride / 4),
+                    Word::U(self.x_group_stride / 4),
+                    Word::U(out),
+                    Word::U(row_tiles),
+                    Word::F(self.norm.as_ref().map_or(0.0, |(_, eps)| *eps)),
+                ];
+                let along_tokens = match self.tokens {
+                    Word::Tokens => Extent::TokensBy(cols_at_once),
+                    _ => Extent::N(1),
+                };
+                let grid = [Extent::N(row_tiles), Extent::N(tiles.div_ceil(row_tiles)), along_tokens];
+                Op::new(spec.clone(), bindings, params, grid).with_bytes(part.quants.size + part.scales.size)
+            })
+            .collect()
     }
 }
 
