@@ -219,6 +219,9 @@ impl GpuMatvec<'_> {
 mod tests {
     use super::*;
     use crate::kernels::linear::rms_norm;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{download, gpu_weight, gpus, output, padded, run, upload};
+    use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
     use crate::quant::GgmlType;
 
@@ -295,6 +298,106 @@ mod tests {
                 &mut one,
             );
             assert_eq!(one, batch[t * 130..][..130]);
+        }
+    }
+
+    /// Sums of up to 11264 products in f32, in another order than the twin's.
+    const GPU_NMSE: f64 = 1e-11;
+
+    fn exact(values: &[f32]) -> Vec<f64> {
+        values.iter().map(|v| f64::from(*v)).collect()
+    }
+
+    fn on_gpu(gpu: &Gpu, w: &Weight, x: &[f32], n_tokens: usize, max_tokens: u32, options: MatvecOptions<'_>) -> Vec<f32> {
+        let weight = gpu_weight(gpu, w);
+        let (x, y) = (padded(x, options.x_stride, max_tokens), max_tokens as usize * w.groups * w.rows);
+        let out = output(gpu, y);
+        let range = |data: &[f32]| Range::whole(&upload(gpu, data));
+        let op = GpuMatvec {
+            weight: &weight,
+            max_tokens,
+            x: range(&x),
+            x_offset: Word::U(0),
+            x_stride: options.x_stride as u32,
+            x_group_stride: options.x_group_stride as u32,
+            norm: options.norm.map(|(norm, eps)| (range(norm), eps)),
+            residual: options.residual.map(|r| range(&padded(r, w.groups * w.rows, max_tokens))),
+            y: Range::whole(&out),
+            tokens: Word::Tokens,
+        };
+        run(gpu, &op.ops(), &State { tokens: n_tokens as u32, ..State::default() });
+        download(gpu, &out, n_tokens * w.groups * w.rows)
+    }
+
+    #[test]
+    fn the_gpu_agrees_for_every_type() {
+        let mut rng = Rng::fresh();
+        for gpu in gpus() {
+            for &ty in GgmlType::ALL {
+                for (n_tokens, max_tokens) in [(1, 1), (3, 64), (9, 64)] {
+                    let (rows, cols) = (131, 768);
+                    let w = random_weight(&mut rng, ty, 1, rows, cols);
+                    let (x, norm) = (rng.normals(n_tokens * cols), rng.normals(cols));
+                    let residual = rng.normals(n_tokens * rows);
+                    for options in [
+                        MatvecOptions::contiguous(cols).with_norm(&norm, 1e-5),
+                        MatvecOptions::contiguous(cols).with_residual(&residual),
+                    ] {
+                        let mut twin = vec![0.0; n_tokens * rows];
+                        matvec(&w, &x, n_tokens, options, &mut twin);
+                        let found = on_gpu(gpu, &w, &x, n_tokens, max_tokens, options);
+                        let what = format!("{} {} {n_tokens} tokens", gpu.tier.name(), ty.name());
+                        assert_close(&found, &exact(&twin), GPU_NMSE, &what);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_gpu_agrees_at_the_shapes_of_the_models() {
+        let mut rng = Rng::fresh();
+        // (type, groups, rows, cols, floats between groups): GLM-4.7-Flash, DeepSeek-V2-Lite, Youtu-LLM-2B.
+        for (ty, groups, rows, cols, head) in [
+            (GgmlType::Q4_0, 1, 576, 2048, 0),
+            (GgmlType::Q4_K, 1, 5120, 768, 0),
+            (GgmlType::Q5_0, 20, 512, 192, 256),
+            (GgmlType::Q8_0, 16, 512, 128, 192),
+            (GgmlType::Q4_0, 20, 256, 512, 512),
+            (GgmlType::Q6_K, 1, 67, 10240, 0),
+            (GgmlType::Q5_0, 1, 35, 10944, 0),
+            (GgmlType::F32, 1, 64, 2048, 0),
+        ] {
+            let w = random_weight(&mut rng, ty, groups, rows, cols);
+            let stride = if groups == 1 { cols } else { groups * head };
+            for n_tokens in [1, 2] {
+                let x = rng.normals(n_tokens * stride);
+                let options = MatvecOptions::per_group(stride, head);
+                let mut twin = vec![0.0; n_tokens * groups * rows];
+                matvec(&w, &x, n_tokens, options, &mut twin);
+                for gpu in gpus() {
+                    let max_tokens = if n_tokens == 1 { 1 } else { 8 };
+                    let found = on_gpu(gpu, &w, &x, n_tokens, max_tokens, options);
+                    let what = format!("{} {} {groups} x {rows} x {cols}", gpu.tier.name(), ty.name());
+                    assert_close(&found, &exact(&twin), GPU_NMSE, &what);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_weight_larger_than_a_binding_is_cut_into_rows() {
+        let mut rng = Rng::fresh();
+        for tier in Tier::ALL {
+            let options = GpuOptions { tier: Some(tier), max_binding: Some(100_000), ..Default::default() };
+            let Ok(gpu) = Gpu::open(&options) else { continue };
+            let w = random_weight(&mut rng, GgmlType::Q6_K, 1, 1003, 512);
+            assert!(gpu_weight(&gpu, &w).parts.len() > 2);
+            let x = rng.normals(512);
+            let mut twin = vec![0.0; 1003];
+            matvec(&w, &x, 1, MatvecOptions::contiguous(512), &mut twin);
+            let found = on_gpu(&gpu, &w, &x, 1, 1, MatvecOptions::contiguous(512));
+            assert_close(&found, &exact(&twin), GPU_NMSE, tier.name());
         }
     }
 }

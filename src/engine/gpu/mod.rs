@@ -54,7 +54,6 @@ impl GpuBackend {
     pub fn new(model: Arc<GpuModel>, n_ctx: usize) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
         let config = &model.model.config;
-        let dims = MlaDims::of(config);
         let context = context(&gpu, &model, n_ctx)?;
         let vocab = config.vocab_size as u32;
         let logits = Range::whole(&gpu.storage("logits", u64::from(vocab) * 4)?);
@@ -82,7 +81,6 @@ impl GpuBackend {
         // All pipelines at once, so that they compile in parallel.
         let specs: Vec<_> = decode.iter().chain(&prefill_last).map(|op| &op.spec).collect();
         gpu.pipelines(&specs)?;
-        let _ = dims;
         Ok(Self {
             decode: Recording::new(&gpu, &decode)?,
             sample: Recording::new(&gpu, &choose)?,
@@ -230,7 +228,7 @@ impl Backend for GpuBackend {
         }
         // What was computed past the end stays behind: later calls write those rows again.
         self.gpu().wait(None)?;
-        self.next = context.len() + issued.saturating_sub(1);
+        self.next = context.len() + delivered - delivered.min(1);
         Ok(())
     }
 }
