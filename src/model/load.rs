@@ -448,5 +448,11 @@ fn transpose(weight: &Weight) -> Result<Weight, ModelError> {
     ))
 }
 
+/// Engines share a model between threads.
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<Model>();
+};
+
 #[cfg(test)]
 mod tests;
