@@ -3,7 +3,7 @@
 use crate::model::{Experts, Gating};
 
 /// The smallest positive normal f16: what the sum of the chosen weights is clamped to before dividing, as ggml does.
-pub const MIN_WEIGHT_SUM: f32 = 6.103_515_625e-5;
+pub const MIN_WEIGHT_SUM: f32 = 1.0 / 16384.0;
 
 /// Chooses `experts.used` experts per token.
 ///
