@@ -1,1 +1,55 @@
 //! Every operation of the models as a pair: a WGSL kernel and its CPU twin of the same name.
+//!
+//! The twins are plain f32 Rust, threaded with rayon. Composed ([`crate::engine::cpu`]) they are the whole forward pass:
+//! what `--device cpu` runs, what `glimt verify` compares against, and the oracle of every kernel test. A result does
+//! not depend on how many tokens one call holds: each output is the same sequence of additions in any batch.
+
+pub mod attention;
+pub mod embed;
+pub mod gate_up;
+pub mod linear;
+pub mod matvec;
+pub mod moe_down;
+pub mod rope_cache;
+pub mod router;
+pub mod sample;
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+use crate::model::Config;
+
+/// The sizes of one multi-head latent attention block (DeepSeek-V2 paper, section 2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MlaDims {
+    /// Number of query heads, `attention.head_count`.
+    pub heads: usize,
+    /// Width of the part of a query or key head that is not rotated.
+    pub nope: usize,
+    /// Width of the rotated part, `rope.dimension_count`; even.
+    pub rope: usize,
+    /// Width of the latent, `attention.kv_lora_rank`.
+    pub kv_lora: usize,
+}
+
+impl MlaDims {
+    /// The sizes of a model's attention blocks; all blocks of a model share them.
+    pub fn of(config: &Config) -> Self {
+        MlaDims {
+            heads: config.head_count,
+            nope: config.qk_nope_head_dim,
+            rope: config.qk_rope_head_dim,
+            kv_lora: config.kv_lora_rank,
+        }
+    }
+
+    /// Width of one query head before absorption: nope + rope.
+    pub fn head(&self) -> usize {
+        self.nope + self.rope
+    }
+
+    /// Width of one cache row: the latent, then the rotated key all heads share.
+    pub fn cache_row(&self) -> usize {
+        self.kv_lora + self.rope
+    }
+}

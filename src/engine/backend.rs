@@ -1,0 +1,128 @@
+//! What the CPU and the GPU both do for a session.
+
+use std::ops::ControlFlow;
+
+use super::sampling::Sampling;
+
+/// A model on a device with the cache of one context.
+///
+/// The cache is addressed by position; a call that starts at `pos` keeps the rows before `pos` and overwrites those from
+/// it on, so starting over is only a matter of `pos = 0` and no reset exists.
+///
+/// Decoding is one call for a whole answer, not one per token: between two tokens a GPU backend must not wait for the
+/// host. It keeps one or two tokens in flight, chooses on the device, feeds the choice to the next step there, and hands
+/// the ids to `on_token` as they come back; what it computed past the end of the answer is discarded.
+pub trait Backend: Send {
+    /// Rows in the cache: no token can have a position at or beyond it.
+    fn n_ctx(&self) -> usize;
+
+    /// Computes the cache rows of `tokens` at positions from `pos` on, and keeps the logits of the last for
+    /// [`decode`](Backend::decode).
+    ///
+    /// # Errors
+    /// [`BackendError`]: no tokens, a token outside the vocabulary, positions beyond the cache, or the device failed.
+    fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError>;
+
+    /// As [`prefill`](Backend::prefill), but hands the logits (vocab) of each position to `on_row` with the index into
+    /// `tokens`, in order. `Break` ends it; the cache is then defined up to that row.
+    ///
+    /// # Errors
+    /// As for [`prefill`](Backend::prefill).
+    fn logits(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_row: &mut OnRow<'_>,
+    ) -> Result<(), BackendError>;
+
+    /// Chooses up to `limit` tokens that continue `context` and hands each to `on_token`, until that breaks.
+    ///
+    /// `context` are all tokens so far, `context[i]` at position i; the call before must have been a
+    /// [`prefill`](Backend::prefill) or [`logits`](Backend::logits) that ended at its last. The token of position p is
+    /// drawn with step p. Afterwards the cache holds the rows of all delivered tokens but the last: whoever goes on
+    /// must begin with that one.
+    ///
+    /// # Errors
+    /// [`BackendError::NotPrefilled`] if the kept logits are not those of the end of `context`,
+    /// [`BackendError::ContextOverflow`] if `context` and `limit` together exceed the cache, or the device failed.
+    fn decode(
+        &mut self,
+        context: &[u32],
+        sampling: &Sampling,
+        limit: usize,
+        on_token: &mut OnToken<'_>,
+    ) -> Result<(), BackendError>;
+}
+
+/// Receives the logits of one position with its index into the tokens given.
+pub type OnRow<'a> = dyn FnMut(usize, &[f32]) -> ControlFlow<()> + 'a;
+
+/// Receives one chosen token.
+pub type OnToken<'a> = dyn FnMut(u32) -> ControlFlow<()> + 'a;
+
+/// What a backend cannot do.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// A token id the model has no embedding for.
+    #[error("token {token} is not in the vocabulary: ids go from 0 to {}", vocab_size - 1)]
+    TokenOutOfRange {
+        /// The id given.
+        token: u32,
+        /// The number of tokens the model knows.
+        vocab_size: usize,
+    },
+    /// More positions than the cache has rows.
+    #[error(
+        "{needed} positions are needed, the context holds {n_ctx}: shorten the prompt or choose a larger context"
+    )]
+    ContextOverflow {
+        /// One past the last position asked for.
+        needed: usize,
+        /// Rows in the cache.
+        n_ctx: usize,
+    },
+    /// A prompt without tokens has no logits to continue from.
+    #[error("there is no token to compute: a prompt needs at least one")]
+    NoTokens,
+    /// Decoding must follow the computation of the context's last token.
+    #[error(
+        "decoding from position {position} needs the logits of the token before it; compute the prompt first"
+    )]
+    NotPrefilled {
+        /// The position the first new token would take.
+        position: usize,
+    },
+    /// The cache does not fit into memory.
+    #[error(
+        "no memory for a context of {n_ctx} positions ({bytes} bytes): choose a smaller context"
+    )]
+    OutOfMemory {
+        /// Rows asked for.
+        n_ctx: usize,
+        /// What they take.
+        bytes: usize,
+    },
+}
+
+/// Checks what every backend refuses: no tokens, positions beyond the cache, ids outside the vocabulary.
+///
+/// # Errors
+/// The first of these that applies.
+pub fn check_tokens(
+    tokens: &[u32],
+    pos: usize,
+    n_ctx: usize,
+    vocab_size: usize,
+) -> Result<(), BackendError> {
+    if tokens.is_empty() {
+        return Err(BackendError::NoTokens);
+    }
+    let needed = pos.saturating_add(tokens.len());
+    if needed > n_ctx {
+        return Err(BackendError::ContextOverflow { needed, n_ctx });
+    }
+    match tokens.iter().find(|token| **token as usize >= vocab_size) {
+        Some(&token) => Err(BackendError::TokenOutOfRange { token, vocab_size }),
+        None => Ok(()),
+    }
+}

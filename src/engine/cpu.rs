@@ -1,0 +1,326 @@
+//! The CPU backend: the CPU twins of the kernels composed into the whole forward pass, f32 arithmetic.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use half::f16;
+
+use super::backend::{Backend, BackendError, OnRow, OnToken, check_tokens};
+use super::sampling::Sampling;
+use crate::kernels::MlaDims;
+use crate::kernels::attention::attention;
+use crate::kernels::embed::embed;
+use crate::kernels::gate_up::gate_up;
+use crate::kernels::matvec::{MatvecOptions, matvec};
+use crate::kernels::moe_down::moe_down;
+use crate::kernels::rope_cache::rope_cache;
+use crate::kernels::router::router;
+use crate::kernels::sample::sample;
+use crate::model::{Ffn, Layer, Model, Query, RopeTable, Weight};
+
+/// Tokens computed together: enough that dequantising a row costs little per token, few enough that scratch stays small.
+const CHUNK: usize = 256;
+
+/// Rows of logits computed together: a row is the whole vocabulary, 0.6 MB for GLM-4.7-Flash.
+const HEAD_CHUNK: usize = 32;
+
+/// A model on the CPU: the reference every other backend is held against, and `--device cpu`.
+///
+/// All arithmetic is f32 on exactly dequantised weights; only the cache is f16, as on the GPU. Results do not depend on
+/// how tokens are split into calls or chunks, bit for bit.
+pub struct CpuBackend {
+    model: Arc<Model>,
+    dims: MlaDims,
+    n_ctx: usize,
+    /// Cosine and sine, (n_ctx, rope / 2).
+    rope_table: Vec<[f32; 2]>,
+    /// One (n_ctx, kv_lora + rope) cache per layer.
+    cache: Vec<Vec<f16>>,
+    /// Logits of the last computed position.
+    last_logits: Vec<f32>,
+    /// The position `last_logits` predicts: one past the last computed token, 0 before any.
+    next: usize,
+}
+
+impl CpuBackend {
+    /// A backend with an empty cache of `n_ctx` rows.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`] if the cache cannot be allocated.
+    pub fn new(model: Arc<Model>, n_ctx: usize) -> Result<Self, BackendError> {
+        let dims = MlaDims::of(&model.config);
+        let row = dims.cache_row();
+        let bytes = n_ctx
+            .saturating_mul(row * size_of::<f16>())
+            .saturating_mul(model.layers.len());
+        let mut cache = Vec::with_capacity(model.layers.len());
+        for _ in &model.layers {
+            let mut rows = Vec::new();
+            rows.try_reserve_exact(n_ctx.saturating_mul(row))
+                .map_err(|_| BackendError::OutOfMemory { n_ctx, bytes })?;
+            rows.resize(n_ctx * row, f16::ZERO);
+            cache.push(rows);
+        }
+        let rope_table = RopeTable::build(&model.config, n_ctx);
+        Ok(CpuBackend {
+            model,
+            dims,
+            n_ctx,
+            rope_table,
+            cache,
+            last_logits: Vec::new(),
+            next: 0,
+        })
+    }
+
+    /// The hidden states (T, d) after the last layer for tokens at positions from `pos` on; fills their cache rows.
+    fn forward(&mut self, tokens: &[u32], pos: usize) -> Vec<f32> {
+        let model = Arc::clone(&self.model);
+        let mut x = vec![0.0; tokens.len() * model.config.embedding_length];
+        embed(&model.token_embd, tokens, &mut x);
+        for (il, layer) in model.layers.iter().enumerate() {
+            x = self.attention_block(il, layer, &x, tokens.len(), pos);
+            x = self.ffn_block(layer, &x, tokens.len());
+        }
+        x
+    }
+
+    /// x + attn_output(v_b(attention)), (T, d).
+    fn attention_block(
+        &mut self,
+        il: usize,
+        layer: &Layer,
+        x: &[f32],
+        n_tokens: usize,
+        pos: usize,
+    ) -> Vec<f32> {
+        let config = &self.model.config;
+        let (dims, eps) = (self.dims, config.rms_eps);
+        let MlaDims {
+            heads,
+            nope: _,
+            rope,
+            kv_lora,
+        } = dims;
+        let normed = |w: &Weight, x: &[f32], norm: &[f32]| {
+            product(
+                w,
+                x,
+                n_tokens,
+                MatvecOptions::contiguous(w.cols).with_norm(norm, eps),
+            )
+        };
+        let q = match &layer.q {
+            Query::Full { attn_q } => normed(attn_q, x, &layer.attn_norm),
+            Query::Lora {
+                attn_q_a,
+                attn_q_a_norm,
+                attn_q_b,
+            } => normed(
+                attn_q_b,
+                &normed(attn_q_a, x, &layer.attn_norm),
+                attn_q_a_norm,
+            ),
+        };
+        let kv_a = normed(&layer.attn_kv_a_mqa, x, &layer.attn_norm);
+        let mut q_pe = vec![0.0; n_tokens * heads * rope];
+        let cache = &mut self.cache[il];
+        rope_cache(
+            &q,
+            &kv_a,
+            &layer.attn_kv_a_norm,
+            eps,
+            &self.rope_table,
+            pos,
+            dims,
+            &mut q_pe,
+            cache,
+        );
+        let per_head = MatvecOptions::per_group(heads * dims.head(), dims.head());
+        let q_lat = product(&layer.attn_k_b, &q, n_tokens, per_head);
+        let mut latents = vec![0.0; n_tokens * heads * kv_lora];
+        attention(
+            &q_lat,
+            &q_pe,
+            cache,
+            pos,
+            n_tokens,
+            dims,
+            config.softmax_scale(),
+            &mut latents,
+        );
+        let values = product(
+            &layer.attn_v_b,
+            &latents,
+            n_tokens,
+            MatvecOptions::per_group(heads * kv_lora, kv_lora),
+        );
+        let output = &layer.attn_output;
+        product(
+            output,
+            &values,
+            n_tokens,
+            MatvecOptions::contiguous(output.cols).with_residual(x),
+        )
+    }
+
+    /// x + feed-forward(norm(x)), (T, d).
+    fn ffn_block(&self, layer: &Layer, x: &[f32], n_tokens: usize) -> Vec<f32> {
+        let eps = self.model.config.rms_eps;
+        let norm = Some((layer.ffn_norm.as_slice(), eps));
+        let dense = |gate: &Weight, up: &Weight, down: &Weight| {
+            let mut h = vec![0.0; n_tokens * gate.rows];
+            gate_up(gate, up, x, n_tokens, norm, None, &mut h);
+            product(
+                down,
+                &h,
+                n_tokens,
+                MatvecOptions::contiguous(down.cols).with_residual(x),
+            )
+        };
+        match &layer.ffn {
+            Ffn::Dense { gate, up, down } => dense(gate, up, down),
+            Ffn::Moe {
+                ffn_gate_inp,
+                exp_probs_b,
+                gate_exps,
+                up_exps,
+                down_exps,
+                shared,
+            } => {
+                let experts = self
+                    .model
+                    .config
+                    .experts
+                    .as_ref()
+                    .expect("a model with a MoE layer has experts");
+                let options =
+                    MatvecOptions::contiguous(ffn_gate_inp.cols).with_norm(&layer.ffn_norm, eps);
+                let logits = product(ffn_gate_inp, x, n_tokens, options);
+                let mut ids = vec![0; n_tokens * experts.used];
+                let mut weights = vec![0.0; n_tokens * experts.used];
+                router(
+                    &logits,
+                    exp_probs_b.as_deref(),
+                    experts,
+                    n_tokens,
+                    &mut ids,
+                    &mut weights,
+                );
+                let mut h = vec![0.0; ids.len() * gate_exps.rows];
+                gate_up(gate_exps, up_exps, x, n_tokens, norm, Some(&ids), &mut h);
+                let with_shared = shared.as_ref().map(|s| dense(&s.gate, &s.up, &s.down));
+                let residual = with_shared.as_deref().unwrap_or(x);
+                let mut out = vec![0.0; x.len()];
+                moe_down(down_exps, &h, &ids, &weights, n_tokens, residual, &mut out);
+                out
+            }
+        }
+    }
+
+    /// The logits (T, vocab) of hidden states (T, d).
+    fn head(&self, x: &[f32]) -> Vec<f32> {
+        let Model {
+            output,
+            output_norm,
+            config,
+            ..
+        } = &*self.model;
+        let options = MatvecOptions::contiguous(output.cols).with_norm(output_norm, config.rms_eps);
+        product(output, x, x.len() / output.cols, options)
+    }
+
+    fn check(&self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
+        check_tokens(tokens, pos, self.n_ctx, self.model.token_embd.rows)
+    }
+}
+
+impl Backend for CpuBackend {
+    fn n_ctx(&self) -> usize {
+        self.n_ctx
+    }
+
+    fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
+        self.check(tokens, pos)?;
+        let mut x = Vec::new();
+        for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
+            x = self.forward(chunk, pos + i * CHUNK);
+        }
+        self.last_logits = self.head(&x[x.len() - self.model.config.embedding_length..]);
+        self.next = pos + tokens.len();
+        Ok(())
+    }
+
+    fn logits(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_row: &mut OnRow<'_>,
+    ) -> Result<(), BackendError> {
+        self.check(tokens, pos)?;
+        for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
+            let first = i * CHUNK;
+            let x = self.forward(chunk, pos + first);
+            for (j, x) in x
+                .chunks(HEAD_CHUNK * self.model.config.embedding_length)
+                .enumerate()
+            {
+                let logits = self.head(x);
+                for (t, row) in logits.chunks_exact(self.model.output.rows).enumerate() {
+                    let index = first + j * HEAD_CHUNK + t;
+                    self.next = pos + index + 1;
+                    self.last_logits = row.to_vec();
+                    if on_row(index, row).is_break() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn decode(
+        &mut self,
+        context: &[u32],
+        sampling: &Sampling,
+        limit: usize,
+        on_token: &mut OnToken<'_>,
+    ) -> Result<(), BackendError> {
+        if context.is_empty() || context.len() != self.next {
+            return Err(BackendError::NotPrefilled {
+                position: context.len(),
+            });
+        }
+        let needed = context.len().saturating_add(limit);
+        if needed > self.n_ctx {
+            return Err(BackendError::ContextOverflow {
+                needed,
+                n_ctx: self.n_ctx,
+            });
+        }
+        let mut context = context.to_vec();
+        for _ in 0..limit {
+            if context.len() > self.next {
+                self.prefill(&[context[self.next]], self.next)?;
+            }
+            let token = sample(
+                &self.last_logits,
+                sampling.recent(&context),
+                sampling,
+                context.len() as u64,
+            );
+            context.push(token);
+            if let ControlFlow::Break(()) = on_token(token) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One product into a fresh buffer.
+fn product(w: &Weight, x: &[f32], n_tokens: usize, options: MatvecOptions<'_>) -> Vec<f32> {
+    let mut out = vec![0.0; n_tokens * w.groups * w.rows];
+    matvec(w, x, n_tokens, options, &mut out);
+    out
+}

@@ -1,0 +1,198 @@
+//! The first half of a feed-forward block: `silu(gate x) * (up x)`, dense or for the experts each token chose.
+
+use rayon::prelude::*;
+
+use super::linear::{rms_norm_rows, rows_dot, task_rows};
+use crate::model::Weight;
+
+/// The slots of a batch that chose one expert; a slot is (token * used + rank).
+pub(super) struct ExpertSlots {
+    /// The expert, a group of the weights.
+    pub expert: usize,
+    /// Its slots, ascending.
+    pub slots: Vec<usize>,
+}
+
+/// Groups the (T, used) choices by expert, so that every expert's rows are read once per batch.
+pub(super) fn slots_by_expert(ids: &[u32], n_experts: usize) -> Vec<ExpertSlots> {
+    let mut slots = vec![Vec::new(); n_experts];
+    for (slot, &expert) in ids.iter().enumerate() {
+        slots[expert as usize].push(slot);
+    }
+    let chosen = slots
+        .into_iter()
+        .enumerate()
+        .filter(|(_, slots)| !slots.is_empty());
+    chosen
+        .map(|(expert, slots)| ExpertSlots { expert, slots })
+        .collect()
+}
+
+/// Splits every chosen expert into blocks of rows: (index into `chosen`, first row).
+pub(super) fn expert_tasks(
+    chosen: &[ExpertSlots],
+    rows: usize,
+    block: usize,
+) -> Vec<(usize, usize)> {
+    (0..chosen.len())
+        .flat_map(|c| (0..rows).step_by(block).map(move |row| (c, row)))
+        .collect()
+}
+
+/// `x * sigmoid(x)`, finite for any finite x.
+fn silu(x: f32) -> f32 {
+    x / (1.0 + (-x).exp())
+}
+
+/// `out` (T, used, ff) = silu(gate\[e\] norm(x\[t\])) * (up\[e\] norm(x\[t\])), with e = ids\[t\]\[s\].
+///
+/// `x` is (T, cols), `norm` the weight and epsilon of the RMS norm before. `ids` (T, used) names the expert of each slot;
+/// without it there is one group and used is 1.
+///
+/// # Panics
+/// If a size does not fit the others or an id is not below the number of experts.
+pub fn gate_up(
+    gate: &Weight,
+    up: &Weight,
+    x: &[f32],
+    n_tokens: usize,
+    norm: Option<(&[f32], f32)>,
+    ids: Option<&[u32]>,
+    out: &mut [f32],
+) {
+    assert_eq!(
+        (gate.groups, gate.rows, gate.cols),
+        (up.groups, up.rows, up.cols),
+        "{} and {}",
+        gate.name,
+        up.name
+    );
+    if n_tokens == 0 {
+        return;
+    }
+    let (rows, cols) = (gate.rows, gate.cols);
+    let x = &x[..n_tokens * cols];
+    let normed;
+    let x = match norm {
+        None => x,
+        Some((weight, eps)) => {
+            assert_eq!(weight.len(), cols, "norm before {}", gate.name);
+            normed = rms_norm_rows(x, weight, eps);
+            normed.as_slice()
+        }
+    };
+    let chosen = match ids {
+        Some(ids) => slots_by_expert(ids, gate.groups),
+        None => vec![ExpertSlots {
+            expert: 0,
+            slots: (0..n_tokens).collect(),
+        }],
+    };
+    let used = ids.map_or(1, |ids| ids.len() / n_tokens);
+    assert_eq!(
+        out.len(),
+        n_tokens * used * rows,
+        "output of {} for {n_tokens} tokens",
+        gate.name
+    );
+
+    let block = task_rows(cols).min(rows);
+    let tasks = expert_tasks(&chosen, rows, block);
+    let products: Vec<Vec<f32>> = tasks
+        .par_iter()
+        .map(|&(c, first)| {
+            let ExpertSlots { expert, slots } = &chosen[c];
+            let inputs: Vec<&[f32]> = slots
+                .iter()
+                .map(|slot| &x[slot / used * cols..][..cols])
+                .collect();
+            let range = first..(first + block).min(rows);
+            let mut gates = vec![0.0; range.len() * slots.len()];
+            let mut ups = gates.clone();
+            rows_dot(gate, *expert, range.clone(), &inputs, &mut gates);
+            rows_dot(up, *expert, range, &inputs, &mut ups);
+            gates
+                .iter_mut()
+                .zip(&ups)
+                .for_each(|(g, u)| *g = silu(*g) * u);
+            gates
+        })
+        .collect();
+    for (&(c, first), products) in tasks.iter().zip(&products) {
+        let slots = &chosen[c].slots;
+        for (i, row) in products.chunks_exact(slots.len()).enumerate() {
+            for (slot, y) in slots.iter().zip(row) {
+                out[slot * rows + first + i] = *y;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::linear::rms_norm;
+    use crate::kernels::testing::{Rng, assert_close, exact_rows, exact_silu, random_weight};
+    use crate::quant::GgmlType;
+
+    fn exact(gate: &Weight, up: &Weight, expert: usize, x: &[f32]) -> Vec<f64> {
+        let gates = exact_rows(gate, expert, x);
+        gates
+            .iter()
+            .zip(exact_rows(up, expert, x))
+            .map(|(g, u)| exact_silu(*g) * u)
+            .collect()
+    }
+
+    #[test]
+    fn dense_with_norm() {
+        let mut rng = Rng::fresh();
+        let (rows, cols, n_tokens) = (150, 256, 3);
+        let gate = random_weight(&mut rng, GgmlType::Q4_K, 1, rows, cols);
+        let up = random_weight(&mut rng, GgmlType::Q6_K, 1, rows, cols);
+        let (x, norm) = (rng.normals(n_tokens * cols), rng.normals(cols));
+        let mut out = vec![f32::NAN; n_tokens * rows];
+        gate_up(
+            &gate,
+            &up,
+            &x,
+            n_tokens,
+            Some((&norm, 1e-5)),
+            None,
+            &mut out,
+        );
+        for t in 0..n_tokens {
+            let input = rms_norm(&x[t * cols..][..cols], &norm, 1e-5);
+            assert_close(
+                &out[t * rows..][..rows],
+                &exact(&gate, &up, 0, &input),
+                1e-12,
+                "token",
+            );
+        }
+    }
+
+    #[test]
+    fn each_slot_uses_its_expert() {
+        let mut rng = Rng::fresh();
+        let (experts, used, rows, cols, n_tokens) = (8, 3, 70, 96, 5);
+        let gate = random_weight(&mut rng, GgmlType::Q4_0, experts, rows, cols);
+        let up = random_weight(&mut rng, GgmlType::Q4_0, experts, rows, cols);
+        let x = rng.normals(n_tokens * cols);
+        let ids: Vec<u32> = (0..n_tokens * used)
+            .map(|_| rng.below(experts) as u32)
+            .collect();
+        let mut out = vec![f32::NAN; n_tokens * used * rows];
+        gate_up(&gate, &up, &x, n_tokens, None, Some(&ids), &mut out);
+        for (slot, &id) in ids.iter().enumerate() {
+            let expected = exact(&gate, &up, id as usize, &x[slot / used * cols..][..cols]);
+            assert_close(&out[slot * rows..][..rows], &expected, 1e-12, "slot");
+        }
+    }
+
+    #[test]
+    fn silu_is_finite_at_the_ends() {
+        assert_eq!(silu(-200.0), 0.0);
+        assert_eq!(silu(200.0), 200.0);
+    }
+}

@@ -1,0 +1,202 @@
+//! What the CPU twins share: dot products, the RMS norm, and quantised rows times a batch of inputs.
+
+use std::ops::Range;
+
+use crate::model::Weight;
+use crate::quant::dequantize_row;
+
+/// Independent partial sums per dot product: two SSE or one AVX register, and a shorter chain of roundings than one sum.
+const LANES: usize = 8;
+
+/// Rows multiplied at once, so that an input is loaded once for all of them.
+const ROWS: usize = 4;
+
+/// Weights per parallel task: enough to hide what handing a task to a thread costs (a few microseconds).
+const TASK_WEIGHTS: usize = 32 * 1024;
+
+/// How many rows of `cols` weights make one parallel task: at least 4, a multiple of 4.
+pub fn task_rows(cols: usize) -> usize {
+    (TASK_WEIGHTS / cols.max(1))
+        .next_multiple_of(ROWS)
+        .max(ROWS)
+}
+
+/// The dot product of two vectors of one length, in f32, as 8 interleaved partial sums.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    dot_rows([a], b)[0]
+}
+
+/// Dot products of N rows with one input; each result has the bits [`dot`] would give.
+fn dot_rows<const N: usize>(rows: [&[f32]; N], x: &[f32]) -> [f32; N] {
+    for row in rows {
+        assert_eq!(
+            row.len(),
+            x.len(),
+            "dot product of vectors of different lengths"
+        );
+    }
+    let split = rows.map(|row| row.as_chunks::<LANES>());
+    let (x_chunks, x_rest) = x.as_chunks::<LANES>();
+    let mut sums = [[0.0f32; LANES]; N];
+    for (i, x) in x_chunks.iter().enumerate() {
+        for (sum, (chunks, _)) in sums.iter_mut().zip(split) {
+            let row = &chunks[i];
+            for lane in 0..LANES {
+                sum[lane] += row[lane] * x[lane];
+            }
+        }
+    }
+    let mut out = [0.0; N];
+    for (n, (_, rest)) in split.iter().enumerate() {
+        for (lane, (a, b)) in rest.iter().zip(x_rest).enumerate() {
+            sums[n][lane] += a * b;
+        }
+        let s = &sums[n];
+        out[n] = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+    }
+    out
+}
+
+/// `x / sqrt(mean(x^2) + eps) * w` of one vector (Zhang and Sennrich 2019; ggml_rms_norm then a product).
+///
+/// # Panics
+/// If `x` and `w` differ in length.
+pub fn rms_norm(x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
+    assert_eq!(
+        x.len(),
+        w.len(),
+        "RMS norm of a vector with a weight of another length"
+    );
+    let scale = 1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt();
+    x.iter().zip(w).map(|(x, w)| x * scale * w).collect()
+}
+
+/// RMS norm of every row of `x` (T, w.len()), row after row in the result.
+pub fn rms_norm_rows(x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
+    x.chunks_exact(w.len())
+        .flat_map(|row| rms_norm(row, w, eps))
+        .collect()
+}
+
+/// Products of some rows of a weight with a batch of inputs: `out` (rows, inputs) = w\[group\]\[rows\] . inputs.
+///
+/// A row is dequantised once, whatever the number of inputs.
+///
+/// # Panics
+/// If an input is not `w.cols` wide, or `out` is not rows x inputs.
+pub fn rows_dot(w: &Weight, group: usize, rows: Range<usize>, inputs: &[&[f32]], out: &mut [f32]) {
+    assert_eq!(
+        out.len(),
+        rows.len() * inputs.len(),
+        "output of {} rows times {} inputs",
+        rows.len(),
+        inputs.len()
+    );
+    if inputs.is_empty() {
+        return;
+    }
+    let n = inputs.len();
+    let mut buffer = vec![0.0f32; ROWS * w.cols];
+    let mut first = rows.start;
+    for out in out.chunks_mut(ROWS * n) {
+        let count = out.len() / n;
+        for (i, values) in buffer.chunks_exact_mut(w.cols).take(count).enumerate() {
+            dequantize_row(w.ty, w.row(group, first + i), values);
+        }
+        let (row, _) = buffer.split_at(count * w.cols);
+        let row = |i: usize| &row[i * w.cols..][..w.cols];
+        if count == ROWS {
+            let rows = [row(0), row(1), row(2), row(3)];
+            for (j, x) in inputs.iter().enumerate() {
+                for (i, y) in dot_rows(rows, x).into_iter().enumerate() {
+                    out[i * n + j] = y;
+                }
+            }
+        } else {
+            for (i, out) in out.chunks_exact_mut(n).enumerate() {
+                for (out, x) in out.iter_mut().zip(inputs) {
+                    *out = dot(row(i), x);
+                }
+            }
+        }
+        first += count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
+    use crate::quant::GgmlType;
+
+    #[test]
+    fn dot_is_the_sum_of_products_at_any_length() {
+        let mut rng = Rng::fresh();
+        for len in (0..70).chain([576, 2048, 2049]) {
+            let (a, b) = (rng.normals(len), rng.normals(len));
+            let exact: f64 = a
+                .iter()
+                .zip(&b)
+                .map(|(a, b)| f64::from(*a) * f64::from(*b))
+                .sum();
+            let size: f64 = a
+                .iter()
+                .zip(&b)
+                .map(|(a, b)| (f64::from(*a) * f64::from(*b)).abs())
+                .sum();
+            assert!(
+                (f64::from(dot(&a, &b)) - exact).abs() <= 1e-6 * size,
+                "length {len}"
+            );
+        }
+    }
+
+    #[test]
+    fn rows_in_fours_and_single_rows_have_the_same_bits() {
+        let mut rng = Rng::fresh();
+        let w = random_weight(&mut rng, GgmlType::Q4_0, 1, 7, 96);
+        let (x, y) = (rng.normals(96), rng.normals(96));
+        let mut all = [0.0; 14];
+        rows_dot(&w, 0, 0..7, &[&x, &y], &mut all);
+        for r in 0..7 {
+            let mut one = [0.0];
+            rows_dot(&w, 0, r..r + 1, &[&y], &mut one);
+            assert_eq!(one[0].to_bits(), all[r * 2 + 1].to_bits(), "row {r}");
+        }
+    }
+
+    #[test]
+    fn rows_are_dequantised_and_multiplied() {
+        let mut rng = Rng::fresh();
+        for ty in [GgmlType::F32, GgmlType::F16, GgmlType::Q5_1, GgmlType::Q6_K] {
+            let w = random_weight(&mut rng, ty, 2, 10, 256);
+            let x = rng.normals(256);
+            let mut out = [0.0; 5];
+            rows_dot(&w, 1, 3..8, &[&x], &mut out);
+            assert_close(
+                &out,
+                &exact_rows(&w, 1, &x)[3..8],
+                1e-12,
+                "rows 3..8 of group 1",
+            );
+        }
+    }
+
+    #[test]
+    fn rms_norm_divides_by_the_root_mean_square() {
+        let mut rng = Rng::fresh();
+        let (x, w, eps) = (rng.normals(515), rng.normals(515), 1e-5f32);
+        let mean = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / 515.0;
+        let exact: Vec<f64> = x
+            .iter()
+            .zip(&w)
+            .map(|(x, w)| f64::from(*x) * f64::from(*w) / (mean + f64::from(eps)).sqrt())
+            .collect();
+        assert_close(&rms_norm(&x, &w, eps), &exact, 1e-12, "RMS norm");
+        // A zero vector stays zero: eps keeps the division finite.
+        assert_eq!(rms_norm(&[0.0; 8], &[1.0; 8], eps), vec![0.0; 8]);
+    }
+}

@@ -1,0 +1,109 @@
+//! The second half of a mixture of experts: each token's experts multiplied, weighted, summed, and added to the residual.
+
+use rayon::prelude::*;
+
+use super::gate_up::{ExpertSlots, expert_tasks, slots_by_expert};
+use super::linear::{rows_dot, task_rows};
+use crate::model::Weight;
+
+/// `out` (T, d) = residual (T, d) + sum over s of weights\[t\]\[s\] * down\[ids\[t\]\[s\]\] h\[t\]\[s\].
+///
+/// `h` is (T, used, ff); `ids` and `weights` are (T, used). The sum runs over the slots in order, then the residual is
+/// added: a fixed order of additions, so a result does not depend on the batch.
+///
+/// # Panics
+/// If a size does not fit the others or an id is not below the number of experts.
+pub fn moe_down(
+    down: &Weight,
+    h: &[f32],
+    ids: &[u32],
+    weights: &[f32],
+    n_tokens: usize,
+    residual: &[f32],
+    out: &mut [f32],
+) {
+    let (rows, cols) = (down.rows, down.cols);
+    assert_eq!(
+        ids.len(),
+        weights.len(),
+        "experts and weights of {}",
+        down.name
+    );
+    assert_eq!(h.len(), ids.len() * cols, "input of {}", down.name);
+    assert_eq!(
+        (out.len(), residual.len()),
+        (n_tokens * rows, n_tokens * rows),
+        "output and residual of {}",
+        down.name
+    );
+    if n_tokens == 0 {
+        return;
+    }
+    let used = ids.len() / n_tokens;
+    let chosen = slots_by_expert(ids, down.groups);
+    let block = task_rows(cols).min(rows);
+    let tasks = expert_tasks(&chosen, rows, block);
+    let products: Vec<Vec<f32>> = tasks
+        .par_iter()
+        .map(|&(c, first)| {
+            let ExpertSlots { expert, slots } = &chosen[c];
+            let inputs: Vec<&[f32]> = slots.iter().map(|slot| &h[slot * cols..][..cols]).collect();
+            let range = first..(first + block).min(rows);
+            let mut products = vec![0.0; range.len() * slots.len()];
+            rows_dot(down, *expert, range, &inputs, &mut products);
+            products
+        })
+        .collect();
+
+    let mut by_slot = vec![0.0f32; ids.len() * rows];
+    for (&(c, first), products) in tasks.iter().zip(&products) {
+        let slots = &chosen[c].slots;
+        for (i, row) in products.chunks_exact(slots.len()).enumerate() {
+            for (slot, y) in slots.iter().zip(row) {
+                by_slot[slot * rows + first + i] = *y;
+            }
+        }
+    }
+    out.fill(0.0);
+    for (slot, (y, weight)) in by_slot.chunks_exact(rows).zip(weights).enumerate() {
+        let out = &mut out[slot / used * rows..][..rows];
+        out.iter_mut()
+            .zip(y)
+            .for_each(|(out, y)| *out += weight * y);
+    }
+    out.iter_mut().zip(residual).for_each(|(out, r)| *out += r);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
+    use crate::quant::GgmlType;
+
+    #[test]
+    fn weighted_sum_of_the_chosen_experts() {
+        let mut rng = Rng::fresh();
+        for (ty, cols) in [(GgmlType::Q6_K, 256), (GgmlType::Q5_0, 352)] {
+            let (experts, used, rows, n_tokens) = (8, 3, 90, 4);
+            let down = random_weight(&mut rng, ty, experts, rows, cols);
+            let h = rng.normals(n_tokens * used * cols);
+            let ids: Vec<u32> = (0..n_tokens * used)
+                .map(|_| rng.below(experts) as u32)
+                .collect();
+            let weights: Vec<f32> = (0..n_tokens * used).map(|_| rng.uniform()).collect();
+            let residual = rng.normals(n_tokens * rows);
+            let mut out = vec![f32::NAN; n_tokens * rows];
+            moe_down(&down, &h, &ids, &weights, n_tokens, &residual, &mut out);
+
+            let mut exact: Vec<f64> = residual.iter().map(|r| f64::from(*r)).collect();
+            for (slot, (&id, &weight)) in ids.iter().zip(&weights).enumerate() {
+                let y = exact_rows(&down, id as usize, &h[slot * cols..][..cols]);
+                let sums = &mut exact[slot / used * rows..][..rows];
+                sums.iter_mut()
+                    .zip(y)
+                    .for_each(|(sum, y)| *sum += f64::from(weight) * y);
+            }
+            assert_close(&out, &exact, 1e-12, ty.name());
+        }
+    }
+}

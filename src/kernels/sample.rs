@@ -1,0 +1,347 @@
+//! The choice of the next token from one row of logits.
+
+use std::cmp::Ordering;
+
+use crate::engine::sampling::{Sampling, uniform};
+
+/// The token chosen from `logits` (vocab) under `sampling`.
+///
+/// `recent` are the tokens the repeat penalty applies to ([`Sampling::recent`]); ids beyond the vocabulary are ignored.
+/// `step` selects the draw: the position the chosen token will take.
+///
+/// Candidates are ranked by logit, the lower id first among equals; NaN counts as negative infinity. At temperature 0 the
+/// first in rank is taken. Otherwise u is [`uniform`]`(seed, step)` and the answer is the first token in order of ids
+/// at which the running sum of `exp((logit - max) / temperature)` over the kept tokens exceeds u times the whole sum.
+///
+/// # Panics
+/// If there are no logits.
+pub fn sample(logits: &[f32], recent: &[u32], sampling: &Sampling, step: u64) -> u32 {
+    assert!(!logits.is_empty(), "a choice among no tokens");
+    let mut candidates: Vec<Candidate> = logits
+        .iter()
+        .enumerate()
+        .map(|(id, &logit)| Candidate {
+            id: id as u32,
+            logit: if logit.is_nan() {
+                f32::NEG_INFINITY
+            } else {
+                logit
+            },
+        })
+        .collect();
+    penalise(&mut candidates, recent, sampling.repeat_penalty);
+    let best = *candidates
+        .iter()
+        .min_by(|a, b| rank(a, b))
+        .expect("there is at least one token");
+    if sampling.temperature <= 0.0 || best.logit == f32::NEG_INFINITY {
+        return best.id;
+    }
+    top_k(&mut candidates, sampling.top_k as usize);
+    top_p(&mut candidates, best.logit, sampling.top_p);
+    if sampling.min_p > 0.0 {
+        let least = best.logit + sampling.min_p.min(1.0).ln();
+        candidates.retain(|c| c.logit >= least);
+    }
+    candidates.sort_unstable_by_key(|c| c.id);
+    let weight = |c: &Candidate| ((c.logit - best.logit) / sampling.temperature).exp();
+    let total: f32 = candidates.iter().map(weight).sum();
+    let threshold = uniform(sampling.seed, step) * total;
+    let mut sum = 0.0;
+    for c in &candidates {
+        sum += weight(c);
+        if sum > threshold {
+            return c.id;
+        }
+    }
+    // u < 1, so the loop ends early unless the rounding of u * total reached total, or total is infinite or NaN.
+    best.id
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    id: u32,
+    logit: f32,
+}
+
+/// Best first: the greater logit, then the lower id.
+fn rank(a: &Candidate, b: &Candidate) -> Ordering {
+    b.logit
+        .partial_cmp(&a.logit)
+        .unwrap_or(Ordering::Equal)
+        .then(a.id.cmp(&b.id))
+}
+
+/// One penalty per distinct recent token; `candidates` still lie in order of ids.
+fn penalise(candidates: &mut [Candidate], recent: &[u32], penalty: f32) {
+    if penalty == 1.0 {
+        return;
+    }
+    let mut distinct = recent.to_vec();
+    distinct.sort_unstable();
+    distinct.dedup();
+    for id in distinct {
+        if let Some(c) = candidates.get_mut(id as usize) {
+            c.logit = if c.logit > 0.0 {
+                c.logit / penalty
+            } else {
+                c.logit * penalty
+            };
+        }
+    }
+}
+
+fn top_k(candidates: &mut Vec<Candidate>, k: usize) {
+    if k > 0 && k < candidates.len() {
+        candidates.select_nth_unstable_by(k - 1, rank);
+        candidates.truncate(k);
+    }
+}
+
+/// Keeps the shortest prefix in rank whose softmax probabilities among the candidates sum to at least p, never none.
+fn top_p(candidates: &mut Vec<Candidate>, max: f32, p: f32) {
+    if p >= 1.0 {
+        return;
+    }
+    candidates.sort_unstable_by(rank);
+    let total: f32 = candidates.iter().map(|c| (c.logit - max).exp()).sum();
+    let mut sum = 0.0;
+    let reached = candidates.iter().position(|c| {
+        sum += (c.logit - max).exp() / total;
+        sum >= p
+    });
+    if let Some(last) = reached {
+        candidates.truncate(last + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::testing::Rng;
+
+    const PLAIN: Sampling = Sampling {
+        temperature: 1.0,
+        ..Sampling::GREEDY
+    };
+
+    /// How often each token is drawn in n steps.
+    fn counts(logits: &[f32], recent: &[u32], sampling: &Sampling, n: u64) -> Vec<f64> {
+        let mut counts = vec![0.0; logits.len()];
+        for step in 0..n {
+            counts[sample(logits, recent, sampling, step) as usize] += 1.0 / n as f64;
+        }
+        counts
+    }
+
+    #[test]
+    fn greedy_takes_the_best_and_the_lower_id_among_equals() {
+        assert_eq!(sample(&[0.0, 3.0, -1.0, 3.0], &[], &Sampling::GREEDY, 0), 1);
+        assert_eq!(
+            sample(&[f32::NAN, -5.0, f32::NAN], &[], &Sampling::GREEDY, 0),
+            1
+        );
+        assert_eq!(
+            sample(&[f32::NAN; 3], &[], &PLAIN, 0),
+            0,
+            "nothing but NaN is still an answer in range"
+        );
+    }
+
+    #[test]
+    fn draws_follow_the_tempered_distribution() {
+        let mut rng = Rng::fresh();
+        let logits = rng.normals(12);
+        for temperature in [0.5f32, 1.0, 2.0] {
+            let found = counts(
+                &logits,
+                &[],
+                &Sampling {
+                    temperature,
+                    seed: rng.bits(),
+                    ..PLAIN
+                },
+                20_000,
+            );
+            let exps: Vec<f64> = logits
+                .iter()
+                .map(|l| f64::from(l / temperature).exp())
+                .collect();
+            let total: f64 = exps.iter().sum();
+            for (id, e) in exps.iter().enumerate() {
+                // Six standard deviations of a frequency in 20000 draws.
+                let (p, n) = (e / total, 20_000.0f64);
+                assert!(
+                    (found[id] - p).abs() < 6.0 * (p * (1.0 - p) / n).sqrt() + 1e-4,
+                    "{id} at {temperature}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_id_whose_running_sum_exceeds_the_draw() {
+        let mut rng = Rng::fresh();
+        let logits = [0.0f32; 10];
+        for step in 0..100 {
+            let sampling = Sampling {
+                seed: rng.bits(),
+                ..PLAIN
+            };
+            let expected = (uniform(sampling.seed, step) * 10.0) as u32;
+            assert_eq!(sample(&logits, &[], &sampling, step), expected);
+        }
+    }
+
+    fn kept(logits: &[f32], sampling: &Sampling) -> Vec<u32> {
+        let found = counts(
+            logits,
+            &[],
+            &Sampling {
+                temperature: 50.0,
+                ..*sampling
+            },
+            4000,
+        );
+        (0..logits.len() as u32)
+            .filter(|id| found[*id as usize] > 0.0)
+            .collect()
+    }
+
+    #[test]
+    fn top_k_keeps_the_best_and_the_lower_ids_among_equals() {
+        let logits = [1.0, 2.0, 2.0, 2.0, 0.0, 5.0];
+        assert_eq!(kept(&logits, &Sampling { top_k: 3, ..PLAIN }), [1, 2, 5]);
+        assert_eq!(kept(&logits, &Sampling { top_k: 1, ..PLAIN }), [5]);
+        assert_eq!(
+            kept(&logits, &Sampling { top_k: 99, ..PLAIN }),
+            [0, 1, 2, 3, 4, 5]
+        );
+    }
+
+    #[test]
+    fn top_p_and_min_p_see_probabilities_before_the_temperature() {
+        let logits = [0.5f32, 0.3, 0.15, 0.05].map(f32::ln);
+        assert_eq!(
+            kept(
+                &logits,
+                &Sampling {
+                    top_p: 0.49,
+                    ..PLAIN
+                }
+            ),
+            [0],
+            "the token that reaches p is kept"
+        );
+        assert_eq!(
+            kept(
+                &logits,
+                &Sampling {
+                    top_p: 0.6,
+                    ..PLAIN
+                }
+            ),
+            [0, 1]
+        );
+        assert_eq!(
+            kept(
+                &logits,
+                &Sampling {
+                    top_p: 0.9,
+                    ..PLAIN
+                }
+            ),
+            [0, 1, 2]
+        );
+        assert_eq!(
+            kept(
+                &logits,
+                &Sampling {
+                    top_p: 0.0,
+                    ..PLAIN
+                }
+            ),
+            [0],
+            "never none"
+        );
+        assert_eq!(
+            kept(
+                &logits,
+                &Sampling {
+                    min_p: 0.25,
+                    ..PLAIN
+                }
+            ),
+            [0, 1, 2]
+        );
+        assert_eq!(
+            kept(
+                &logits,
+                &Sampling {
+                    min_p: 0.5,
+                    ..PLAIN
+                }
+            ),
+            [0, 1]
+        );
+        assert_eq!(
+            kept(
+                &logits,
+                &Sampling {
+                    min_p: 2.0,
+                    ..PLAIN
+                }
+            ),
+            [0],
+            "never none"
+        );
+        // Top-p counts what top-k left: 0.5 / 0.8 reaches 0.6.
+        assert_eq!(
+            kept(
+                &logits,
+                &Sampling {
+                    top_k: 2,
+                    top_p: 0.6,
+                    ..PLAIN
+                }
+            ),
+            [0]
+        );
+    }
+
+    #[test]
+    fn the_penalty_falls_once_on_each_recent_token() {
+        let greedy = |logits: &[f32], recent: &[u32], repeat_penalty| {
+            sample(
+                logits,
+                recent,
+                &Sampling {
+                    repeat_penalty,
+                    ..Sampling::GREEDY
+                },
+                0,
+            )
+        };
+        assert_eq!(
+            greedy(&[2.0, 1.9], &[0], 1.1),
+            1,
+            "a positive logit is divided"
+        );
+        assert_eq!(
+            greedy(&[-1.0, -1.05], &[0], 1.1),
+            1,
+            "a negative one multiplied"
+        );
+        assert_eq!(
+            greedy(&[2.0, 1.7], &[0, 0, 0], 1.1),
+            0,
+            "three times is as once"
+        );
+        assert_eq!(
+            greedy(&[2.0, 1.9], &[0, 7_000_000], 1.0),
+            0,
+            "1 is off, foreign ids are ignored"
+        );
+        assert_eq!(greedy(&[2.0, 1.9], &[7_000_000], 1.5), 0);
+    }
+}
