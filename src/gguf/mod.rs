@@ -1,1 +1,267 @@
 //! The GGUF container: metadata, tensor table and tensor bytes, memory-mapped.
+//!
+//! Layout (ggml/docs/gguf.md): magic `GGUF`, version, tensor count, metadata count, the metadata pairs, the tensor
+//! table, padding to `general.alignment`, then the tensors' bytes. The reader checks every length, count and offset
+//! before it is used: a file is data from a stranger.
+
+mod error;
+mod reader;
+mod split;
+mod value;
+mod writer;
+
+pub use error::GgufError;
+pub use reader::TensorInfo;
+pub use split::split_file_name;
+pub use value::{Array, Value};
+pub use writer::{GgufDataWriter, GgufWriter};
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use reader::Header;
+
+/// `general.alignment` where a file does not say.
+pub const DEFAULT_ALIGNMENT: u64 = 32;
+
+/// An opened GGUF model: one file, the joined parts of a split one, or bytes inside the program.
+///
+/// Nothing but the metadata and the tensor table is copied; tensor bytes are read from the map when touched.
+#[derive(Debug)]
+pub struct Gguf {
+    path: PathBuf,
+    parts: Vec<Bytes>,
+    version: u32,
+    alignment: u64,
+    metadata: Vec<(String, Value)>,
+    keys: HashMap<String, usize>,
+    tensors: Vec<TensorInfo>,
+    names: HashMap<String, usize>,
+}
+
+/// Where the bytes of one part are.
+#[derive(Debug)]
+enum Bytes {
+    Mapped(memmap2::Mmap),
+    Static(&'static [u8]),
+}
+
+impl Bytes {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(map) => map,
+            Bytes::Static(bytes) => bytes,
+        }
+    }
+}
+
+impl Gguf {
+    /// Opens and maps the file at `path`; the first part of a split model (`-00001-of-0000N.gguf`) opens all parts.
+    ///
+    /// The file must not be changed while it is open: its bytes are read lazily through a memory map.
+    ///
+    /// # Errors
+    /// Any [`GgufError`] but the writer's: the whole header is checked, and that each tensor lies inside its file.
+    pub fn open(path: &Path) -> Result<Gguf, GgufError> {
+        let (bytes, first) = open_part(path, 0)?;
+        let others = split::other_parts(path, &first)?;
+        let mut gguf = Gguf::from_header(path, bytes, first)?;
+        if !others.is_empty() {
+            for (no, part) in others.iter().enumerate() {
+                let no = no + 1;
+                let (bytes, header) = open_part(part, no)?;
+                split::check_part(part, no, others.len() + 1, &header)?;
+                gguf.append(bytes, header.tensors)?;
+            }
+            split::check_total(&gguf)?;
+        }
+        Ok(gguf)
+    }
+
+    /// Reads a GGUF file that is part of the program, such as the embedded model; `name` stands for its path in messages.
+    ///
+    /// # Errors
+    /// As [`Gguf::open`]; a split model is refused, its other parts cannot be found.
+    pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Gguf, GgufError> {
+        let path = Path::new(name);
+        let header = reader::parse(bytes, path, 0)?;
+        split::refuse_split(path, &header)?;
+        Gguf::from_header(path, Bytes::Static(bytes), header)
+    }
+
+    fn from_header(path: &Path, bytes: Bytes, header: Header) -> Result<Gguf, GgufError> {
+        let mut gguf = Gguf {
+            path: path.to_owned(),
+            parts: Vec::new(),
+            version: header.version,
+            alignment: header.alignment,
+            metadata: header.metadata,
+            keys: header.keys,
+            tensors: Vec::new(),
+            names: HashMap::new(),
+        };
+        gguf.append(bytes, header.tensors)?;
+        Ok(gguf)
+    }
+
+    /// Adds a part and its tensors.
+    fn append(&mut self, bytes: Bytes, tensors: Vec<TensorInfo>) -> Result<(), GgufError> {
+        for tensor in tensors {
+            let index = self.tensors.len();
+            if self.names.insert(tensor.name.clone(), index).is_some() {
+                return Err(GgufError::DuplicateTensor {
+                    tensor: tensor.name,
+                });
+            }
+            self.tensors.push(tensor);
+        }
+        self.parts.push(bytes);
+        Ok(())
+    }
+
+    /// The container's version, 2 or 3.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// `general.alignment`, in bytes: tensors start on multiples of it.
+    pub fn alignment(&self) -> u64 {
+        self.alignment
+    }
+
+    /// Size of all parts together, in bytes.
+    pub fn file_size(&self) -> u64 {
+        self.parts.iter().map(|p| p.as_slice().len() as u64).sum()
+    }
+
+    /// The path that was opened, or the name of embedded bytes.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Number of files: 1 unless the model is split.
+    pub fn part_count(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// All metadata in file order (of the first part, where the model is split).
+    pub fn metadata(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.metadata
+            .iter()
+            .map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// The value of `key`, if the file has it.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.keys.get(key).map(|&i| &self.metadata[i].1)
+    }
+
+    /// All tensors, in file order, part by part.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// The tensor called `name`.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensor_index(name).map(|i| &self.tensors[i])
+    }
+
+    /// Where in [`Gguf::tensors`] the tensor called `name` is.
+    pub fn tensor_index(&self, name: &str) -> Option<usize> {
+        self.names.get(name).copied()
+    }
+
+    /// The bytes of a tensor of this file: rows one after another, in blocks of its type. They have no particular
+    /// alignment in memory.
+    ///
+    /// # Panics
+    /// May panic if `tensor` belongs to another file.
+    pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
+        let range = tensor.range();
+        &self.parts[tensor.part()].as_slice()[range]
+    }
+
+    fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        expected: &'static str,
+        convert: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, GgufError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) => match convert(value) {
+                Some(v) => Ok(Some(v)),
+                None => Err(GgufError::WrongType {
+                    key: key.to_owned(),
+                    found: value.to_string(),
+                    expected,
+                }),
+            },
+        }
+    }
+}
+
+macro_rules! typed_getters {
+    ($($get:ident, $require:ident, $t:ty, $convert:path, $expected:literal;)*) => {
+        /// Typed access to metadata. `get_*` gives `None` for an absent key, `require_*` the error
+        /// [`GgufError::MissingKey`]; a value of another type is always [`GgufError::WrongType`].
+        impl Gguf {
+            $(
+                #[doc = concat!("The value of `key` as ", $expected, ", if the key is there.")]
+                pub fn $get(&self, key: &str) -> Result<Option<$t>, GgufError> {
+                    self.typed(key, $expected, $convert)
+                }
+
+                #[doc = concat!("The value of `key` as ", $expected, ".")]
+                pub fn $require(&self, key: &str) -> Result<$t, GgufError> {
+                    self.$get(key)?
+                        .ok_or_else(|| GgufError::MissingKey { key: key.to_owned(), expected: $expected })
+                }
+            )*
+        }
+    };
+}
+typed_getters! {
+    get_u32, require_u32, u32, Value::as_u32, "an unsigned 32-bit integer";
+    get_u64, require_u64, u64, Value::as_u64, "an unsigned integer";
+    get_f32, require_f32, f32, Value::as_f32, "a float";
+    get_bool, require_bool, bool, Value::as_bool, "a boolean";
+    get_str, require_str, &str, Value::as_str, "a string";
+    get_str_array, require_str_array, &[String], Value::as_str_array, "an array of strings";
+    get_f32_array, require_f32_array, &[f32], Value::as_f32_array, "an array of 32-bit floats";
+    get_u32_array, require_u32_array, Vec<u32>, Value::as_u32_array, "an array of unsigned 32-bit integers";
+}
+
+/// Maps one file and reads its header.
+fn open_part(path: &Path, part: usize) -> Result<(Bytes, Header), GgufError> {
+    let open_error = |source| GgufError::Open {
+        path: path.to_owned(),
+        source,
+    };
+    // Asked before opening: opening a pipe would wait for its writer.
+    let attributes = std::fs::metadata(path).map_err(open_error)?;
+    if !attributes.is_file() {
+        let found = if attributes.is_dir() {
+            "a directory"
+        } else {
+            "not a regular file"
+        };
+        return Err(GgufError::NotAFile {
+            path: path.to_owned(),
+            found,
+        });
+    }
+    if attributes.len() == 0 {
+        return Err(GgufError::Empty {
+            path: path.to_owned(),
+        });
+    }
+    let file = File::open(path).map_err(open_error)?;
+    // SAFETY: the map is read-only and lives as long as `Gguf`. Another process that writes to or truncates the file
+    // meanwhile breaks the contract of a memory map; `Gguf::open` documents that the file must not change. No value
+    // read from the map is trusted twice: lengths and offsets are copied out and checked when the header is parsed.
+    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(open_error)?;
+    let header = reader::parse(&map, path, part)?;
+    Ok((Bytes::Mapped(map), header))
+}

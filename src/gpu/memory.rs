@@ -92,6 +92,23 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// [`GpuError::BindingTooLarge`] where a single row or group exceeds the binding limit.
     pub fn add(&mut self, weight: &'a Weight) -> Result<usize, GpuError> {
+        Ok(self.add_alike(&[weight])?[0])
+    }
+
+    /// Adds tensors of one shape, cut into the same parts whatever their types are.
+    ///
+    /// # Errors
+    /// As [`Loader::add`].
+    pub fn add_alike(&mut self, weights: &[&'a Weight]) -> Result<Vec<usize>, GpuError> {
+        let mut most = usize::MAX;
+        for weight in weights {
+            most = most.min(self.rows_at_once(weight)?);
+        }
+        Ok(weights.iter().map(|weight| self.plan(weight, most)).collect())
+    }
+
+    /// The most rows of a weight that fit one binding, in whole groups where there are several.
+    fn rows_at_once(&self, weight: &Weight) -> Result<usize, GpuError> {
         let step = if weight.groups > 1 { weight.rows } else { 1 };
         let total = weight.groups * weight.rows;
         let fits = |rows: usize| {
@@ -114,7 +131,11 @@ impl<'a> Loader<'a> {
                 remedy: "use another adapter or --device cpu",
             });
         }
-        let most = low * step;
+        Ok(low * step)
+    }
+
+    fn plan(&mut self, weight: &'a Weight, most: usize) -> usize {
+        let total = weight.groups * weight.rows;
         let mut parts = vec![];
         let mut first = 0;
         while first < total {
@@ -129,7 +150,7 @@ impl<'a> Loader<'a> {
             first += rows;
         }
         self.weights.push((weight, parts));
-        Ok(self.weights.len() - 1)
+        self.weights.len() - 1
     }
 
     fn place(&mut self, bytes: u64) -> (usize, u64, u64) {

@@ -7,7 +7,7 @@
 pub mod adapter;
 pub mod device;
 pub mod error;
-//pub mod memory;
+pub mod memory;
 pub mod pipeline;
 pub mod record;
 pub mod shader;

@@ -209,7 +209,29 @@ macro_rules! shared {
             &[$(($name, include_str!(concat!("../../wgsl/shared/", $name, ".wgsl")))),*];
     };
 }
-shared!("builtins", "params", "reduce", "thread_index", "w32_math");
+shared!(
+    "bf16",
+    "builtins",
+    "f16",
+    "f32",
+    "iq4_nl",
+    "iq4_xs",
+    "params",
+    "q2_k",
+    "q3_k",
+    "q4_0",
+    "q4_1",
+    "q4_k",
+    "q5_0",
+    "q5_1",
+    "q5_k",
+    "q6_k",
+    "q8_0",
+    "reduce",
+    "thread_index",
+    "w32",
+    "w32_math",
+);
 
 #[cfg(test)]
 mod tests {

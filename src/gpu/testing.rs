@@ -1,7 +1,9 @@
 //! What the kernel tests share: one device per tier, and running dispatches to the end.
 
+use super::memory::{GpuWeight, Loader};
 use super::record::{Op, Recording, State};
 use super::{Gpu, GpuOptions, Tier};
+use crate::model::Weight;
 use std::sync::OnceLock;
 use wgpu::Buffer;
 
@@ -58,4 +60,19 @@ pub(crate) fn output(gpu: &Gpu, n: usize) -> Buffer {
 pub(crate) fn download<T: bytemuck::Pod>(gpu: &Gpu, buffer: &Buffer, n: usize) -> Vec<T> {
     gpu.read(buffer, 0, (n * size_of::<T>()) as u64)
         .unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A weight on the device.
+#[track_caller]
+pub(crate) fn gpu_weight(gpu: &Gpu, weight: &Weight) -> GpuWeight {
+    let mut loader = Loader::new(gpu);
+    loader.add(weight).unwrap_or_else(|e| panic!("{e}"));
+    loader.load(&mut |_| {}).unwrap_or_else(|e| panic!("{e}")).remove(0)
+}
+
+/// Rows of `width` extended with NaN to `max_tokens` rows: what lies behind the tokens of a step must not matter.
+pub(crate) fn padded(data: &[f32], width: usize, max_tokens: u32) -> Vec<f32> {
+    let mut all = data.to_vec();
+    all.resize(width * max_tokens as usize, f32::NAN);
+    all
 }

@@ -1,5 +1,10 @@
 //! Token embedding: one dequantised row of `token_embd` per token.
 
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::shader::Variant;
+use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
 use crate::model::Weight;
@@ -21,6 +26,38 @@ pub fn embed(token_embd: &Weight, tokens: &[u32], out: &mut [f32]) {
         .for_each(|(out, &token)| {
             dequantize_row(token_embd.ty, token_embd.row(0, token as usize), out)
         });
+}
+
+/// [`embed`] on the device: `out` (max_tokens, d) = rows history\[pos..\] of `token_embd`; one dispatch per part.
+///
+/// # Panics
+/// If `out` is too small for `max_tokens`, which would let the kernel index beyond it. Ids in `history` (n_ctx + 1) are
+/// below the vocabulary: the backend checks those of prompts, and sampling chooses no others.
+pub fn ops(token_embd: &GpuWeight, max_tokens: u32, history: &Range, out: &Range) -> Vec<Op> {
+    let w = token_embd;
+    assert!(out.size >= u64::from(max_tokens * w.cols) * 4, "output of {}", w.name);
+    let units = w.cols / 32;
+    let spec = Spec {
+        kernel: "embed",
+        source: include_str!("../../wgsl/embed.wgsl"),
+        variant: Variant::default().module("WEIGHT", shader_module(w.ty)),
+        access: accesses("rrrw"),
+    };
+    w.parts
+        .iter()
+        .map(|part| {
+            let params = vec![
+                Word::U(part.rows),
+                Word::U(part.first_row),
+                Word::U(units),
+                Word::U(part.sub),
+                Word::Pos,
+            ];
+            let bindings = vec![part.quants.clone(), part.scales.clone(), history.clone(), out.clone()];
+            let grid = [Extent::N(units.div_ceil(64)), Extent::Tokens, Extent::N(1)];
+            Op::new(spec.clone(), bindings, params, grid).with_bytes(w.bytes_of_rows(1))
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,13 @@
 //! The first half of a feed-forward block: `silu(gate x) * (up x)`, dense or for the experts each token chose.
 
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::shader::Variant;
+use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
+use super::{LANES, WG, tokens_at_once};
 use super::linear::{rms_norm_rows, rows_dot, task_rows};
 use crate::model::Weight;
 
@@ -125,6 +131,89 @@ pub fn gate_up(
                 out[slot * rows + first + i] = *y;
             }
         }
+    }
+}
+
+/// [`gate_up`] on the device.
+pub struct GpuGateUp<'a> {
+    /// G, (experts, rows, cols).
+    pub gate: &'a GpuWeight,
+    /// U, of the same shape, cut into the same parts.
+    pub up: &'a GpuWeight,
+    /// Most tokens of a replay.
+    pub max_tokens: u32,
+    /// The input, (max_tokens, cols).
+    pub x: Range,
+    /// RMS norm before: its weight (cols) and epsilon.
+    pub norm: (Range, f32),
+    /// The experts of each slot, (max_tokens, used), and used; none for a dense block.
+    pub ids: Option<(Range, u32)>,
+    /// The output, (max_tokens, used, rows).
+    pub h: Range,
+}
+
+impl GpuGateUp<'_> {
+    /// The dispatches: one per part of the weights.
+    ///
+    /// # Panics
+    /// If the weights differ in shape or a buffer is too small, which would let the kernel index beyond it.
+    pub fn ops(&self) -> Vec<Op> {
+        let (g, u) = (self.gate, self.up);
+        assert_eq!((g.groups, g.rows, g.cols), (u.groups, u.rows, u.cols), "{} and {}", g.name, u.name);
+        let used = self.ids.as_ref().map_or(1, |(_, used)| *used);
+        let tokens = u64::from(self.max_tokens);
+        assert!(self.x.size >= tokens * u64::from(g.cols) * 4, "input of {}", g.name);
+        assert!(self.h.size >= tokens * u64::from(used * g.rows) * 4, "output of {}", g.name);
+        // Slots of one token have experts of their own; only a dense block shares rows between tokens.
+        let cols_at_once = if self.ids.is_some() { 1 } else { tokens_at_once(self.max_tokens) };
+        let variant = Variant::default()
+            .module("GATE", shader_module(g.ty))
+            .module("UP", shader_module(u.ty))
+            .number("WG", WG)
+            .number("LANES", LANES)
+            .number("COLS", cols_at_once)
+            .flag("EXPERTS", self.ids.is_some());
+        let spec = Spec {
+            kernel: "gate_up",
+            source: include_str!("../../wgsl/gate_up.wgsl"),
+            variant,
+            access: accesses(if self.ids.is_some() { "rrrrrrwr" } else { "rrrrrrw" }),
+        };
+        g.parts
+            .iter()
+            .zip(&u.parts)
+            .map(|(gp, up)| {
+                assert_eq!((gp.first_row, gp.rows), (up.first_row, up.rows), "parts of {} and {}", g.name, u.name);
+                let expert = self.ids.is_some();
+                let rows = if expert { g.rows } else { gp.rows };
+                let mut bindings = vec![
+                    gp.quants.clone(),
+                    gp.scales.clone(),
+                    up.quants.clone(),
+                    up.scales.clone(),
+                    self.x.clone(),
+                    self.norm.0.clone(),
+                    self.h.clone(),
+                ];
+                bindings.extend(self.ids.as_ref().map(|(range, _)| range.clone()));
+                let params = vec![
+                    Word::U(rows),
+                    Word::U(if expert { 0 } else { gp.first_row }),
+                    Word::U(gp.first_row / g.rows),
+                    Word::U(gp.rows.div_ceil(g.rows)),
+                    Word::U(g.cols / 32),
+                    Word::U(gp.sub),
+                    Word::U(up.sub),
+                    Word::Tokens,
+                    Word::U(used),
+                    Word::U(g.rows),
+                    Word::F(self.norm.1),
+                ];
+                let grid = [Extent::N(rows.div_ceil(WG / LANES)), Extent::N(used), Extent::TokensBy(cols_at_once)];
+                let read = g.bytes_of_rows(u64::from(used * g.rows)) + u.bytes_of_rows(u64::from(used * g.rows));
+                Op::new(spec.clone(), bindings, params, grid).with_bytes(read)
+            })
+            .collect()
     }
 }
 

@@ -1,8 +1,15 @@
 //! The second half of a mixture of experts: each token's experts multiplied, weighted, summed, and added to the residual.
 
+use crate::gpu::Gpu;
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::shader::Variant;
+use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
 use super::gate_up::{ExpertSlots, expert_tasks, slots_by_expert};
+use super::{LANES, WG};
 use super::linear::{rows_dot, task_rows};
 use crate::model::Weight;
 
@@ -72,6 +79,83 @@ pub fn moe_down(
             .for_each(|(out, y)| *out += weight * y);
     }
     out.iter_mut().zip(residual).for_each(|(out, r)| *out += r);
+}
+
+/// [`moe_down`] on the device.
+pub struct GpuMoeDown<'a> {
+    /// D, (experts, rows, cols).
+    pub down: &'a GpuWeight,
+    /// Most tokens of a replay.
+    pub max_tokens: u32,
+    /// Experts per token.
+    pub used: u32,
+    /// The input, (max_tokens, used, cols).
+    pub h: Range,
+    /// The experts of each slot, (max_tokens, used).
+    pub ids: Range,
+    /// Their weights, (max_tokens, used).
+    pub weights: Range,
+    /// Added to the sum, (max_tokens, rows).
+    pub residual: Range,
+    /// The output, (max_tokens, rows).
+    pub y: Range,
+}
+
+impl GpuMoeDown<'_> {
+    /// The dispatches: one per part of the weight, each adding its experts to the sum of the part before.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`](crate::gpu::GpuError) where several parts need buffers between them.
+    ///
+    /// # Panics
+    /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
+    pub fn ops(&self, gpu: &Gpu) -> Result<Vec<Op>, crate::gpu::GpuError> {
+        let d = self.down;
+        let tokens = u64::from(self.max_tokens);
+        let slots = tokens * u64::from(self.used);
+        assert!(self.h.size >= slots * u64::from(d.cols) * 4, "input of {}", d.name);
+        assert!(self.ids.size.min(self.weights.size) >= slots * 4, "experts of {}", d.name);
+        let out = tokens * u64::from(d.rows) * 4;
+        assert!(self.y.size.min(self.residual.size) >= out, "output of {}", d.name);
+        let variant = Variant::default()
+            .module("WEIGHT", shader_module(d.ty))
+            .number("WG", WG)
+            .number("LANES", LANES)
+            .number("USED", self.used);
+        let spec = Spec {
+            kernel: "moe_down",
+            source: include_str!("../../wgsl/moe_down.wgsl"),
+            variant,
+            access: accesses("rrrrrrw"),
+        };
+        let mut residual = self.residual.clone();
+        let last = d.parts.len() - 1;
+        let mut ops = vec![];
+        for (i, part) in d.parts.iter().enumerate() {
+            let y = if i == last { self.y.clone() } else { Range::whole(&gpu.storage("expert sum", out)?) };
+            let params = vec![
+                Word::U(d.rows),
+                Word::U(part.first_row / d.rows),
+                Word::U(part.rows / d.rows),
+                Word::U(d.cols / 32),
+                Word::U(part.sub),
+            ];
+            let bindings = vec![
+                part.quants.clone(),
+                part.scales.clone(),
+                self.h.clone(),
+                self.ids.clone(),
+                self.weights.clone(),
+                residual,
+                y.clone(),
+            ];
+            let grid = [Extent::N(d.rows.div_ceil(WG / LANES)), Extent::Tokens, Extent::N(1)];
+            let read = d.bytes_of_rows(u64::from(self.used * d.rows));
+            ops.push(Op::new(spec.clone(), bindings, params, grid).with_bytes(read));
+            residual = y;
+        }
+        Ok(ops)
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,320 @@
+//! Whole files: written, read back, cut short, damaged at random.
+
+use super::parse_bytes;
+use crate::gguf::{Array, Gguf, GgufError, GgufWriter, Value};
+use crate::quant::GgmlType;
+
+/// A small generator with a fresh start per run; a failing test prints the seed.
+struct Random(u64);
+
+impl Random {
+    fn fresh() -> Random {
+        let nanos = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_nanos();
+        eprintln!("seed {}", nanos as u64);
+        Random(nanos as u64 | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+/// A generated file and what is in it.
+struct WholeFile {
+    bytes: Vec<u8>,
+    pairs: Vec<(String, Value)>,
+    tensors: Vec<(String, Vec<u8>)>,
+}
+
+/// Writes a file with every metadata type, nested arrays and tensors of several types.
+fn whole_file(random: &mut Random) -> WholeFile {
+    let n = random.below(20);
+    let pairs: Vec<(String, Value)> = vec![
+        ("u8".into(), Value::U8(random.next() as u8)),
+        ("i8".into(), Value::I8(random.next() as i8)),
+        ("u16".into(), Value::U16(random.next() as u16)),
+        ("i16".into(), Value::I16(random.next() as i16)),
+        ("u32".into(), Value::U32(random.next() as u32)),
+        ("i32".into(), Value::I32(random.next() as i32)),
+        ("f32".into(), Value::F32(random.next() as f32)),
+        ("bool".into(), Value::Bool(random.next() & 1 == 1)),
+        (
+            "string".into(),
+            Value::String(format!("Grüße {}", random.next())),
+        ),
+        ("u64".into(), Value::U64(random.next())),
+        ("i64".into(), Value::I64(random.next() as i64)),
+        ("f64".into(), Value::F64(random.next() as f64)),
+        (
+            "a.u8".into(),
+            (0..n)
+                .map(|_| random.next() as u8)
+                .collect::<Vec<_>>()
+                .into(),
+        ),
+        (
+            "a.i8".into(),
+            (0..n)
+                .map(|_| random.next() as i8)
+                .collect::<Vec<_>>()
+                .into(),
+        ),
+        (
+            "a.u16".into(),
+            (0..n)
+                .map(|_| random.next() as u16)
+                .collect::<Vec<_>>()
+                .into(),
+        ),
+        (
+            "a.i16".into(),
+            (0..n)
+                .map(|_| random.next() as i16)
+                .collect::<Vec<_>>()
+                .into(),
+        ),
+        (
+            "a.u32".into(),
+            (0..n)
+                .map(|_| random.next() as u32)
+                .collect::<Vec<_>>()
+                .into(),
+        ),
+        (
+            "a.i32".into(),
+            (0..n)
+                .map(|_| random.next() as i32)
+                .collect::<Vec<_>>()
+                .into(),
+        ),
+        (
+            "a.f32".into(),
+            (0..n)
+                .map(|_| random.next() as f32)
+                .collect::<Vec<_>>()
+                .into(),
+        ),
+        (
+            "a.bool".into(),
+            (0..n)
+                .map(|_| random.next() & 1 == 1)
+                .collect::<Vec<_>>()
+                .into(),
+        ),
+        (
+            "a.string".into(),
+            (0..n).map(|i| "ß".repeat(i)).collect::<Vec<_>>().into(),
+        ),
+        (
+            "a.u64".into(),
+            (0..n).map(|_| random.next()).collect::<Vec<_>>().into(),
+        ),
+        (
+            "a.i64".into(),
+            (0..n)
+                .map(|_| random.next() as i64)
+                .collect::<Vec<_>>()
+                .into(),
+        ),
+        (
+            "a.f64".into(),
+            (0..n)
+                .map(|_| random.next() as f64)
+                .collect::<Vec<_>>()
+                .into(),
+        ),
+        ("a.empty".into(), Vec::<String>::new().into()),
+        (
+            "a.nested".into(),
+            Array::Array(vec![
+                Array::U8(vec![1, 2]),
+                Array::String(vec!["x".into()]),
+                Array::Array(vec![Array::F64(vec![0.5])]),
+            ])
+            .into(),
+        ),
+    ];
+    let mut writer = GgufWriter::new(Vec::new());
+    for (key, value) in &pairs {
+        writer.metadata(key, value.clone()).unwrap();
+    }
+    let shapes: [(&str, GgmlType, &[u64]); 5] = [
+        ("f32", GgmlType::F32, &[3]),
+        ("f16", GgmlType::F16, &[5, 3]),
+        ("q4_0", GgmlType::Q4_0, &[64, 3]),
+        ("q6_k", GgmlType::Q6_K, &[256, 2, 2]),
+        ("q8_0", GgmlType::Q8_0, &[32, 1, 2, 2]),
+    ];
+    let mut tensors = Vec::new();
+    for (name, ty, dims) in shapes {
+        let len = writer.tensor(name, ty, dims).unwrap();
+        tensors.push((
+            name.to_owned(),
+            (0..len).map(|_| random.next() as u8).collect::<Vec<u8>>(),
+        ));
+    }
+    let mut data = writer.begin_data().unwrap();
+    for (_, bytes) in &tensors {
+        for chunk in bytes.chunks(1 + random.below(40)) {
+            data.write(chunk).unwrap();
+        }
+    }
+    WholeFile {
+        bytes: data.finish().unwrap(),
+        pairs,
+        tensors,
+    }
+}
+
+#[test]
+fn what_the_writer_wrote_is_read_back() {
+    let WholeFile {
+        bytes,
+        pairs,
+        tensors,
+    } = whole_file(&mut Random::fresh());
+    let gguf = Gguf::from_static(Box::leak(bytes.clone().into_boxed_slice()), "test").unwrap();
+    assert_eq!(
+        (gguf.version(), gguf.alignment(), gguf.file_size()),
+        (3, 32, bytes.len() as u64)
+    );
+    let read: Vec<(String, Value)> = gguf
+        .metadata()
+        .map(|(k, v)| (k.to_owned(), v.clone()))
+        .collect();
+    assert_eq!(read, pairs);
+    assert_eq!(gguf.tensors().len(), tensors.len());
+    for (info, (name, bytes)) in gguf.tensors().iter().zip(&tensors) {
+        assert_eq!(&info.name, name);
+        assert_eq!(gguf.data(gguf.tensor(name).unwrap()), bytes);
+        assert_eq!(info.file_offset() % 32, 0);
+    }
+    assert_eq!(gguf.tensor("q6_k").unwrap().dims, [256, 2, 2]);
+    assert_eq!(gguf.tensor("q6_k").unwrap().element_count(), 1024);
+}
+
+#[test]
+fn version_2_is_read_like_version_3() {
+    let WholeFile {
+        mut bytes, pairs, ..
+    } = whole_file(&mut Random::fresh());
+    bytes[4] = 2;
+    let header = parse_bytes(&bytes).unwrap();
+    assert_eq!((header.version, header.metadata), (2, pairs));
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    let WholeFile { bytes, .. } = whole_file(&mut Random::fresh());
+    // The last bytes are the end of tensor data: its 136 bytes are followed by 24 of padding.
+    for len in (0..bytes.len() - 24).step_by(97).chain([bytes.len() - 25]) {
+        match parse_bytes(&bytes[..len]) {
+            Err(GgufError::Truncated { need, have, .. }) => {
+                assert!(need > have && have == len as u64 && need <= bytes.len() as u64);
+            }
+            Err(GgufError::Empty { .. }) => assert_eq!(len, 0),
+            other => panic!("{len} of {} bytes: {other:?}", bytes.len()),
+        }
+    }
+    assert!(parse_bytes(&bytes[..bytes.len() - 24]).is_ok());
+}
+
+#[test]
+fn random_damage_never_panics() {
+    let mut random = Random::fresh();
+    let WholeFile { bytes, .. } = whole_file(&mut random);
+    let mut refused = 0;
+    for _ in 0..4000 {
+        let mut damaged = bytes.clone();
+        for _ in 0..1 + random.below(4) {
+            let at = random.below(damaged.len());
+            damaged[at] = match random.below(4) {
+                0 => 0,
+                1 => 0xff,
+                _ => random.next() as u8,
+            };
+        }
+        if random.below(8) == 0 {
+            damaged.truncate(random.below(damaged.len()));
+        }
+        match parse_bytes(&damaged) {
+            Ok(header) => assert!(
+                header
+                    .tensors
+                    .iter()
+                    .all(|t| t.range().end <= damaged.len())
+            ),
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                refused += 1;
+            }
+        }
+    }
+    assert!(
+        refused > 400,
+        "only {refused} of 4000 damaged files were noticed"
+    );
+}
+
+#[test]
+fn the_writer_refuses_wrong_lengths() {
+    let begin = || {
+        let mut writer = GgufWriter::new(Vec::new());
+        writer.tensor("t", GgmlType::F32, &[4]).unwrap();
+        writer.begin_data().unwrap()
+    };
+    let mut data = begin();
+    assert!(matches!(
+        data.write(&[0; 17]),
+        Err(GgufError::DataLength {
+            expected: 16,
+            found: 17,
+            ..
+        })
+    ));
+    data.write(&[0; 12]).unwrap();
+    assert!(matches!(
+        data.finish(),
+        Err(GgufError::DataLength {
+            expected: 16,
+            found: 12,
+            ..
+        })
+    ));
+    let mut data = begin();
+    data.write(&[0; 16]).unwrap();
+    assert!(matches!(
+        data.write(&[0]),
+        Err(GgufError::DataLength { expected: 0, .. })
+    ));
+
+    let mut writer = GgufWriter::new(Vec::new());
+    writer.metadata("k", 1u32).unwrap();
+    assert!(matches!(
+        writer.metadata("k", 1u32),
+        Err(GgufError::DuplicateKey { .. })
+    ));
+    assert!(matches!(
+        writer.metadata("general.alignment", 64u32),
+        Err(GgufError::BadAlignment { .. })
+    ));
+    writer.tensor("t", GgmlType::F32, &[4]).unwrap();
+    assert!(matches!(
+        writer.tensor("t", GgmlType::F32, &[4]),
+        Err(GgufError::DuplicateTensor { .. })
+    ));
+    assert!(matches!(
+        writer.tensor("u", GgmlType::Q4_0, &[33]),
+        Err(GgufError::PartialBlock { .. })
+    ));
+}
