@@ -115,70 +115,85 @@ pub fn split(rows: usize, tokens: usize, heads: usize) -> (u32, u32) {
 }
 
 /// Bytes of the partial sums, and of their (max, sum) pairs, for steps of up to `max_tokens` tokens cut by [`split`].
-pub fn partial_bytes(dims: MlaDims, max_tokens: usize) -> (u64, u64) {
+pub fn partial_bytes(dims: MlaDims, max_tokens: usize) -> [u64; 2] {
     let slices = (MAX_SLICES.max(max_tokens) * dims.heads) as u64;
-    (slices * dims.kv_lora as u64 * 4, slices * 8)
+    [slices * dims.kv_lora as u64 * 4, slices * 8]
 }
 
-/// What the kernel reads and writes.
+/// The kernel's buffers and sizes; all f32 but the cache.
 #[derive(Debug, Clone)]
-pub struct Bindings {
+pub struct GpuAttention {
     /// (max_tokens, heads, kv_lora).
     pub q_lat: Range,
     /// (max_tokens, heads, rope).
     pub q_pe: Range,
     /// The layer's cache, (n_ctx, kv_lora + rope) of f16.
     pub cache: Range,
-    /// Sums of each slice, not normalised, (tokens, heads, splits, kv_lora) in the step's sizes.
-    pub partial: Range,
-    /// The greatest score and the sum of weights of each slice, (tokens, heads, splits).
-    pub stats: Range,
+    /// The sizes of the block.
+    pub dims: MlaDims,
+    /// What scores are multiplied by, [`Config::softmax_scale`](crate::model::Config::softmax_scale).
+    pub scale: f32,
+    /// Most tokens of a replay.
+    pub max_tokens: u32,
+    /// Sums of each slice, not normalised, (tokens, heads, splits, kv_lora) in the step's sizes, and the greatest score
+    /// and sum of weights of each, (tokens, heads, splits); [`partial_bytes`] long.
+    pub partials: [Range; 2],
 }
 
-/// The kernel for up to `max_tokens` tokens; what it leaves goes to [`attention_merge`](super::attention_merge).
-///
-/// A replay must keep `pos + tokens <= n_ctx` and take `splits` and `split_rows` from [`split`].
-///
-/// # Panics
-/// If a buffer is too small, or `kv_lora` and `rope` are not multiples of 8 with `kv_lora` at most 2048.
-pub fn op(b: Bindings, dims: MlaDims, scale: f32, n_ctx: usize, max_tokens: usize) -> Op {
-    assert!(
-        dims.kv_lora.is_multiple_of(8) && dims.rope.is_multiple_of(8) && dims.kv_lora <= 8 * WG,
-        "attention reads 8 values at a time: {dims:?}"
-    );
-    let (partial, stats) = partial_bytes(dims, max_tokens);
-    let queries = (max_tokens * dims.heads * 4) as u64;
-    for (range, bytes, what) in [
-        (&b.q_lat, queries * dims.kv_lora as u64, "q_lat"),
-        (&b.q_pe, queries * dims.rope as u64, "q_pe"),
-        (&b.cache, (n_ctx * dims.cache_row() * 2) as u64, "cache"),
-        (&b.partial, partial, "partial"),
-        (&b.stats, stats, "stats"),
-    ] {
-        assert!(range.size >= bytes, "attention: {what} needs {bytes} bytes");
+impl GpuAttention {
+    /// The dispatch; [`attention_merge`](super::attention_merge) must follow in the same step.
+    ///
+    /// A replay must keep `pos + tokens` within the rows of the cache and take `splits` and `split_rows` from [`split`].
+    ///
+    /// # Panics
+    /// If a buffer is too small, or `kv_lora` and `rope` are not multiples of 8 with `kv_lora` at most 2048.
+    pub fn op(&self) -> Op {
+        let dims = self.dims;
+        assert!(
+            dims.kv_lora.is_multiple_of(8) && dims.rope.is_multiple_of(8) && dims.kv_lora <= 8 * WG,
+            "attention reads 8 values at a time: {dims:?}"
+        );
+        let [partial, stats] = partial_bytes(dims, self.max_tokens as usize);
+        let queries = u64::from(self.max_tokens) * dims.heads as u64 * 4;
+        for (range, bytes, what) in [
+            (&self.q_lat, queries * dims.kv_lora as u64, "q_lat"),
+            (&self.q_pe, queries * dims.rope as u64, "q_pe"),
+            (&self.partials[0], partial, "partial sums"),
+            (&self.partials[1], stats, "maxima and sums"),
+        ] {
+            assert!(range.size >= bytes, "attention: {what} need {bytes} bytes");
+        }
+        let spec = Spec {
+            kernel: "attention",
+            source: include_str!("../../wgsl/attention.wgsl"),
+            variant: Variant::default()
+                .number("WG", WG as u32)
+                .number("LANES", LANES as u32)
+                .number("ROWS", ROWS as u32)
+                .number("HEADS", dims.heads as u32)
+                .number("ROPE", dims.rope as u32)
+                .number("KV_LORA", dims.kv_lora as u32),
+            access: accesses("rrrww"),
+        };
+        let [partial, stats] = &self.partials;
+        Op::new(
+            spec,
+            [&self.q_lat, &self.q_pe, &self.cache, partial, stats]
+                .map(Range::clone)
+                .to_vec(),
+            vec![
+                Word::Pos,
+                Word::Splits,
+                Word::SplitRows,
+                Word::F(self.scale),
+            ],
+            [
+                Extent::Splits,
+                Extent::N(dims.heads.div_ceil(HEADS_PER_GROUP) as u32),
+                Extent::Tokens,
+            ],
+        )
     }
-    let spec = Spec {
-        kernel: "attention",
-        source: include_str!("../../wgsl/attention.wgsl"),
-        variant: Variant::default()
-            .number("WG", WG as u32)
-            .number("LANES", LANES as u32)
-            .number("ROWS", ROWS as u32)
-            .number("HEADS", dims.heads as u32)
-            .number("ROPE", dims.rope as u32)
-            .number("KV_LORA", dims.kv_lora as u32),
-        access: accesses("rrrww"),
-    };
-    Op::new(
-        spec,
-        vec![b.q_lat, b.q_pe, b.cache, b.partial, b.stats],
-        vec![Word::Pos, Word::Splits, Word::SplitRows, Word::F(scale)],
-        [
-            Extent::Splits,
-            Extent::N(dims.heads.div_ceil(HEADS_PER_GROUP) as u32),
-            Extent::Tokens,
-        ],
-    )
 }
 
 #[cfg(test)]
@@ -315,23 +330,19 @@ mod tests {
         scale: f32,
         (splits, split_rows): (u32, u32),
     ) -> Vec<f32> {
-        let (partial, stats) = partial_bytes(dims, n_tokens);
-        let partial = Range::whole(&output(gpu, partial as usize / 4));
-        let stats = Range::whole(&output(gpu, stats as usize / 4));
+        let partials = partial_bytes(dims, n_tokens)
+            .map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
         let out = output(gpu, q_lat.len());
-        let bindings = Bindings {
+        let attention = GpuAttention {
             q_lat: Range::whole(&upload(gpu, q_lat)),
             q_pe: Range::whole(&upload(gpu, q_pe)),
             cache: Range::whole(&upload(gpu, cache)),
-            partial: partial.clone(),
-            stats: stats.clone(),
+            dims,
+            scale,
+            max_tokens: n_tokens as u32,
+            partials: partials.clone(),
         };
-        let n_ctx = cache.len() / dims.cache_row();
-        let merged = Range::whole(&out);
-        let ops = [
-            op(bindings, dims, scale, n_ctx, n_tokens),
-            attention_merge::op(partial, stats, merged, dims, n_tokens),
-        ];
+        let merge = attention_merge::op(&partials, dims, n_tokens as u32, &Range::whole(&out));
         let state = State {
             pos: pos as u32,
             tokens: n_tokens as u32,
@@ -339,7 +350,7 @@ mod tests {
             split_rows,
             ..Default::default()
         };
-        run(gpu, &ops, &state);
+        run(gpu, &[attention.op(), merge], &state);
         download(gpu, &out, q_lat.len())
     }
 

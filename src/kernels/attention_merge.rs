@@ -49,17 +49,22 @@ const WG: u32 = 256;
 const COLUMNS: u32 = 32;
 const _: () = assert!(MAX_SLICES <= WG as usize);
 
-/// The kernel for up to `max_tokens` tokens, reading what [`attention::op`](super::attention::op) wrote in the same step.
+/// The dispatch for up to `max_tokens` tokens, reading the `partials` that [`GpuAttention`](super::attention::GpuAttention)
+/// wrote in the same step; `out` is (max_tokens, heads, kv_lora).
 ///
 /// # Panics
 /// If a buffer is too small or `kv_lora` is no multiple of 4.
-pub fn op(partial: Range, stats: Range, out: Range, dims: MlaDims, max_tokens: usize) -> Op {
+pub fn op(partials: &[Range; 2], dims: MlaDims, max_tokens: u32, out: &Range) -> Op {
     assert!(dims.kv_lora.is_multiple_of(4), "attention_merge: {dims:?}");
-    let (partial_size, stats_size) = partial_bytes(dims, max_tokens);
-    let bytes = (max_tokens * dims.heads * dims.kv_lora * 4) as u64;
+    let sizes = partial_bytes(dims, max_tokens as usize);
     assert!(
-        partial.size >= partial_size && stats.size >= stats_size && out.size >= bytes,
-        "attention_merge needs {partial_size}, {stats_size} and {bytes} bytes"
+        partials.iter().zip(sizes).all(|(p, bytes)| p.size >= bytes),
+        "attention_merge: partial sums and statistics need {sizes:?} bytes"
+    );
+    let bytes = u64::from(max_tokens) * (dims.heads * dims.kv_lora * 4) as u64;
+    assert!(
+        out.size >= bytes,
+        "attention_merge: the output needs {bytes} bytes"
     );
     let spec = Spec {
         kernel: "attention_merge",
@@ -79,7 +84,13 @@ pub fn op(partial: Range, stats: Range, out: Range, dims: MlaDims, max_tokens: u
         Extent::N(blocks),
         Extent::Tokens,
     ];
-    Op::new(spec, vec![partial, stats, out], vec![Word::Splits], grid)
+    let [partial, stats] = partials.clone();
+    Op::new(
+        spec,
+        vec![partial, stats, out.clone()],
+        vec![Word::Splits],
+        grid,
+    )
 }
 
 #[cfg(test)]
@@ -134,20 +145,18 @@ mod tests {
             let what = format!("{dims:?}, {splits} slices of {n_tokens} tokens");
             assert_close(&twin, &exact, 1e-11, &what);
             for gpu in gpus() {
-                let (partial_size, stats_size) = partial_bytes(dims, n_tokens);
+                let sizes = partial_bytes(dims, n_tokens);
                 let padded = |data: &[f32], bytes: u64| {
                     let mut data = data.to_vec();
                     data.resize(bytes as usize / 4, f32::NAN);
                     Range::whole(&upload(gpu, &data))
                 };
                 let out = output(gpu, twin.len());
-                let op = op(
-                    padded(&partial, partial_size),
-                    padded(stats.as_flattened(), stats_size),
-                    Range::whole(&out),
-                    dims,
-                    n_tokens,
-                );
+                let partials = [
+                    padded(&partial, sizes[0]),
+                    padded(stats.as_flattened(), sizes[1]),
+                ];
+                let op = op(&partials, dims, n_tokens as u32, &Range::whole(&out));
                 let state = State {
                     tokens: n_tokens as u32,
                     splits: splits as u32,
