@@ -5,6 +5,7 @@
 //! not depend on how many tokens one call holds: each output is the same sequence of additions in any batch.
 
 pub mod attention;
+pub mod attention_merge;
 pub mod embed;
 pub mod gate_up;
 pub mod linear;

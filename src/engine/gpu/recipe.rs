@@ -186,7 +186,7 @@ impl<'a> Recipe<'a> {
             max_tokens: self.max_tokens,
             partials: self.context.partials.clone(),
         };
-        self.ops.push(attention.op(self.gpu));
+        self.ops.push(attention.op());
         let latent = self.activation("latent", heads * kv_lora)?;
         self.ops.push(attention_merge::op(&self.context.partials, dims, self.max_tokens, &latent));
         let values = self.per_head("values", &layer.attn_v_b, &latent, kv_lora)?;
