@@ -1,6 +1,6 @@
 //! Golden values of whole models and how far a backend is from them.
 
-#![expect(dead_code, reason = "every test program uses its own part of these")]
+#![allow(dead_code, reason = "every test program uses its own part of these")]
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
