@@ -39,12 +39,12 @@ fn main(
     // Another part adds this slot; an expert before this part wraps around.
     if (expert < p.experts) {
       let unit = (expert * p.rows + min(row, p.rows - 1u)) * p.units;
-      let from = (slot + s) * p.units;
+      let first = (slot + s) * p.units;
       var part = 0.0;
       var b = lane;
       loop {
         if (b >= p.units) { break; }
-        let at = (from + b) * 8u;
+        let at = (first + b) * 8u;
         part += w32_dot(w_unit(unit + b, p.sub), h[at], h[at + 1u], h[at + 2u], h[at + 3u], h[at + 4u], h[at + 5u], h[at + 6u], h[at + 7u]);
         b += LANES;
       }

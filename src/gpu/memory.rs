@@ -55,7 +55,10 @@ impl GpuWeight {
 
     /// Bytes of its planes.
     pub fn bytes(&self) -> u64 {
-        self.parts.iter().map(|p| p.quants.size + p.scales.size).sum()
+        self.parts
+            .iter()
+            .map(|p| p.quants.size + p.scales.size)
+            .sum()
     }
 
     /// Bytes that reading `rows` of its rows takes.
@@ -84,7 +87,12 @@ pub struct Loader<'a> {
 impl<'a> Loader<'a> {
     /// An empty plan.
     pub fn new(gpu: &'a Gpu) -> Self {
-        Self { gpu, weights: vec![], buffers: vec![], total: 0 }
+        Self {
+            gpu,
+            weights: vec![],
+            buffers: vec![],
+            total: 0,
+        }
     }
 
     /// Adds a tensor and returns its number. Parts are cut between groups where there are several (experts, heads).
@@ -104,7 +112,10 @@ impl<'a> Loader<'a> {
         for weight in weights {
             most = most.min(self.rows_at_once(weight)?);
         }
-        Ok(weights.iter().map(|weight| self.plan(weight, most)).collect())
+        Ok(weights
+            .iter()
+            .map(|weight| self.plan(weight, most))
+            .collect())
     }
 
     /// The most rows of a weight that fit one binding, in whole groups where there are several.
@@ -119,7 +130,11 @@ impl<'a> Loader<'a> {
         let (mut low, mut high) = (0, total / step);
         while low < high {
             let middle = (low + high).div_ceil(2);
-            if fits(middle * step) { low = middle } else { high = middle - 1 }
+            if fits(middle * step) {
+                low = middle
+            } else {
+                high = middle - 1
+            }
         }
         if low == 0 {
             let (q, s) = repack::plane_bytes(weight.ty, step, weight.cols);
@@ -156,7 +171,10 @@ impl<'a> Loader<'a> {
     fn place(&mut self, bytes: u64) -> (usize, u64, u64) {
         let align = self.gpu.offset_alignment();
         let limit = MAX_BUFFER.min(self.gpu.limits.max_buffer_size).max(bytes);
-        let needs_new = self.buffers.last().is_none_or(|used| used.next_multiple_of(align) + bytes > limit);
+        let needs_new = self
+            .buffers
+            .last()
+            .is_none_or(|used| used.next_multiple_of(align) + bytes > limit);
         if needs_new {
             self.buffers.push(0);
         }
@@ -185,7 +203,11 @@ impl<'a> Loader<'a> {
             .map(|bytes| self.gpu.storage("weights", *bytes))
             .collect::<Result<Vec<_>, _>>()?;
         self.stream(&buffers, progress)?;
-        let range = |(index, offset, size): (usize, u64, u64)| Range { buffer: buffers[index].clone(), offset, size };
+        let range = |(index, offset, size): (usize, u64, u64)| Range {
+            buffer: buffers[index].clone(),
+            offset,
+            size,
+        };
         Ok(self
             .weights
             .iter()
@@ -202,7 +224,8 @@ impl<'a> Loader<'a> {
                         rows: p.rows,
                         quants: range(p.quants),
                         scales: range(p.scales),
-                        sub: repack::sub_plane_words(weight.ty, p.rows as usize, weight.cols) as u32,
+                        sub: repack::sub_plane_words(weight.ty, p.rows as usize, weight.cols)
+                            as u32,
                     })
                     .collect(),
             })
@@ -215,7 +238,10 @@ impl<'a> Loader<'a> {
             let repacker = scope.spawn(move || {
                 for (weight, parts) in &self.weights {
                     for part in parts {
-                        for (bytes, (index, offset, _)) in repack_part(weight, part).into_iter().zip([part.quants, part.scales]) {
+                        for (bytes, (index, offset, _)) in repack_part(weight, part)
+                            .into_iter()
+                            .zip([part.quants, part.scales])
+                        {
                             if full.send((bytes, index, offset)).is_err() {
                                 return;
                             }
@@ -226,7 +252,9 @@ impl<'a> Loader<'a> {
             let (mut done, mut pending) = (0, 0);
             for (bytes, index, offset) in ready {
                 for (i, chunk) in bytes.chunks(CHUNK as usize).enumerate() {
-                    self.gpu.queue.write_buffer(&buffers[index], offset + i as u64 * CHUNK, chunk);
+                    self.gpu
+                        .queue
+                        .write_buffer(&buffers[index], offset + i as u64 * CHUNK, chunk);
                     pending += chunk.len() as u64;
                     done += chunk.len() as u64;
                     if pending >= CHUNK {
@@ -266,6 +294,13 @@ fn repack_part(weight: &Weight, part: &Planned) -> [Vec<u8>; 2] {
         }
         row += take;
     }
-    repack::repack_into(weight.ty, rows, weight.cols, &source, &mut quants, &mut scales);
+    repack::repack_into(
+        weight.ty,
+        rows,
+        weight.cols,
+        &source,
+        &mut quants,
+        &mut scales,
+    );
     [quants, scales]
 }

@@ -62,12 +62,18 @@ pub(crate) fn download<T: bytemuck::Pod>(gpu: &Gpu, buffer: &Buffer, n: usize) -
         .unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// Weights on the device, cut alike.
+#[track_caller]
+pub(crate) fn gpu_weights(gpu: &Gpu, weights: &[&Weight]) -> Vec<GpuWeight> {
+    let mut loader = Loader::new(gpu);
+    loader.add_alike(weights).unwrap_or_else(|e| panic!("{e}"));
+    loader.load(&mut |_| {}).unwrap_or_else(|e| panic!("{e}"))
+}
+
 /// A weight on the device.
 #[track_caller]
 pub(crate) fn gpu_weight(gpu: &Gpu, weight: &Weight) -> GpuWeight {
-    let mut loader = Loader::new(gpu);
-    loader.add(weight).unwrap_or_else(|e| panic!("{e}"));
-    loader.load(&mut |_| {}).unwrap_or_else(|e| panic!("{e}")).remove(0)
+    gpu_weights(gpu, &[weight]).remove(0)
 }
 
 /// Rows of `width` extended with NaN to `max_tokens` rows: what lies behind the tokens of a step must not matter.

@@ -35,7 +35,11 @@ pub fn embed(token_embd: &Weight, tokens: &[u32], out: &mut [f32]) {
 /// below the vocabulary: the backend checks those of prompts, and sampling chooses no others.
 pub fn ops(token_embd: &GpuWeight, max_tokens: u32, history: &Range, out: &Range) -> Vec<Op> {
     let w = token_embd;
-    assert!(out.size >= u64::from(max_tokens * w.cols) * 4, "output of {}", w.name);
+    assert!(
+        out.size >= u64::from(max_tokens * w.cols) * 4,
+        "output of {}",
+        w.name
+    );
     let units = w.cols / 32;
     let spec = Spec {
         kernel: "embed",
@@ -53,7 +57,12 @@ pub fn ops(token_embd: &GpuWeight, max_tokens: u32, history: &Range, out: &Range
                 Word::U(part.sub),
                 Word::Pos,
             ];
-            let bindings = vec![part.quants.clone(), part.scales.clone(), history.clone(), out.clone()];
+            let bindings = vec![
+                part.quants.clone(),
+                part.scales.clone(),
+                history.clone(),
+                out.clone(),
+            ];
             let grid = [Extent::N(units.div_ceil(64)), Extent::Tokens, Extent::N(1)];
             Op::new(spec.clone(), bindings, params, grid).with_bytes(w.bytes_of_rows(1))
         })
@@ -63,6 +72,9 @@ pub fn ops(token_embd: &GpuWeight, max_tokens: u32, history: &Range, out: &Range
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
+    use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::testing::{Rng, random_weight};
     use crate::quant::GgmlType;
 
@@ -82,6 +94,66 @@ mod tests {
                 dequantize_row(ty, w.row(0, token as usize), &mut expected);
                 assert_eq!(row, expected, "token {token}");
             }
+        }
+    }
+
+    fn check(gpu: &Gpu, rng: &mut Rng, ty: GgmlType, rows: usize, cols: usize) {
+        let w = random_weight(rng, ty, 1, rows, cols);
+        let history: Vec<u32> = (0..20).map(|_| rng.below(rows) as u32).collect();
+        let (pos, n_tokens) = (rng.below(10), 1 + rng.below(8));
+        let mut twin = vec![0.0; n_tokens * cols];
+        embed(&w, &history[pos..pos + n_tokens], &mut twin);
+        let out = output(gpu, 8 * cols);
+        let ops = ops(
+            &gpu_weight(gpu, &w),
+            8,
+            &Range::whole(&upload(gpu, &history)),
+            &Range::whole(&out),
+        );
+        run(
+            gpu,
+            &ops,
+            &State {
+                pos: pos as u32,
+                tokens: n_tokens as u32,
+                ..State::default()
+            },
+        );
+        let found: Vec<f32> = download(gpu, &out, n_tokens * cols);
+        let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+        // No sum: only the rounding of scale times code, which a compiler may fuse.
+        crate::kernels::testing::assert_close(
+            &found,
+            &exact,
+            1e-13,
+            &format!("{} {}", gpu.tier.name(), ty.name()),
+        );
+    }
+
+    #[test]
+    fn the_gpu_agrees_for_every_type() {
+        let mut rng = Rng::fresh();
+        for gpu in gpus() {
+            for &ty in GgmlType::ALL {
+                check(gpu, &mut rng, ty, 37, 256);
+            }
+            check(gpu, &mut rng, GgmlType::Q4_K, 301, 2048);
+        }
+    }
+
+    #[test]
+    fn a_vocabulary_larger_than_a_binding_is_cut_into_rows() {
+        let mut rng = Rng::fresh();
+        for tier in Tier::ALL {
+            let options = GpuOptions {
+                tier: Some(tier),
+                max_binding: Some(20_000),
+                ..Default::default()
+            };
+            let Ok(gpu) = Gpu::open(&options) else {
+                continue;
+            };
+            check(&gpu, &mut rng, GgmlType::Q4_0, 1000, 256);
         }
     }
 }

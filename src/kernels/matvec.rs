@@ -7,8 +7,8 @@ use crate::gpu::shader::Variant;
 use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
-use super::{LANES, MAX_GRID, WG, tokens_at_once};
 use super::linear::{rms_norm_rows, rows_dot, task_rows};
+use super::{LANES, MAX_GRID, WG, tokens_at_once};
 use crate::model::Weight;
 
 /// What surrounds a product: how the input lies, what happens to it first, what is added last.
@@ -156,11 +156,20 @@ impl GpuMatvec<'_> {
         let out = w.total_rows();
         let cols_at_once = tokens_at_once(self.max_tokens);
         let tokens = u64::from(self.max_tokens);
-        assert!(self.norm.is_none() || self.residual.is_none(), "{}: norm or residual", w.name);
-        assert!(self.y.size >= tokens * u64::from(out) * 4, "output of {}", w.name);
         assert!(
-            self.x.size >= u64::from(self.x_stride) * (tokens - 1) * 4
-                + u64::from(self.x_group_stride * (w.groups - 1) + w.cols) * 4,
+            self.norm.is_none() || self.residual.is_none(),
+            "{}: norm or residual",
+            w.name
+        );
+        assert!(
+            self.y.size >= tokens * u64::from(out) * 4,
+            "output of {}",
+            w.name
+        );
+        assert!(
+            self.x.size
+                >= u64::from(self.x_stride) * (tokens - 1) * 4
+                    + u64::from(self.x_group_stride * (w.groups - 1) + w.cols) * 4,
             "input of {}",
             w.name
         );
@@ -172,7 +181,11 @@ impl GpuMatvec<'_> {
             .number("ROWS_PER_GROUP", w.rows)
             .flag("NORM", self.norm.is_some())
             .flag("RESIDUAL", self.residual.is_some());
-        let extra = self.norm.as_ref().map(|(range, _)| range).or(self.residual.as_ref());
+        let extra = self
+            .norm
+            .as_ref()
+            .map(|(range, _)| range)
+            .or(self.residual.as_ref());
         let spec = Spec {
             kernel: "matvec",
             source: include_str!("../../wgsl/matvec.wgsl"),
@@ -189,7 +202,12 @@ impl GpuMatvec<'_> {
             .map(|part| {
                 let tiles = part.rows.div_ceil(WG / LANES);
                 let row_tiles = tiles.min(MAX_GRID);
-                let mut bindings = vec![part.quants.clone(), part.scales.clone(), self.x.clone(), self.y.clone()];
+                let mut bindings = vec![
+                    part.quants.clone(),
+                    part.scales.clone(),
+                    self.x.clone(),
+                    self.y.clone(),
+                ];
                 bindings.extend(extra.cloned());
                 let params = vec![
                     Word::U(part.rows),
@@ -208,8 +226,13 @@ impl GpuMatvec<'_> {
                     Word::Tokens => Extent::TokensBy(cols_at_once),
                     _ => Extent::N(1),
                 };
-                let grid = [Extent::N(row_tiles), Extent::N(tiles.div_ceil(row_tiles)), along_tokens];
-                Op::new(spec.clone(), bindings, params, grid).with_bytes(part.quants.size + part.scales.size)
+                let grid = [
+                    Extent::N(row_tiles),
+                    Extent::N(tiles.div_ceil(row_tiles)),
+                    along_tokens,
+                ];
+                Op::new(spec.clone(), bindings, params, grid)
+                    .with_bytes(part.quants.size + part.scales.size)
             })
             .collect()
     }
@@ -218,10 +241,10 @@ impl GpuMatvec<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::linear::rms_norm;
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, padded, run, upload};
     use crate::gpu::{Gpu, GpuOptions, Tier};
+    use crate::kernels::linear::rms_norm;
     use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
     use crate::quant::GgmlType;
 
@@ -308,9 +331,19 @@ mod tests {
         values.iter().map(|v| f64::from(*v)).collect()
     }
 
-    fn on_gpu(gpu: &Gpu, w: &Weight, x: &[f32], n_tokens: usize, max_tokens: u32, options: MatvecOptions<'_>) -> Vec<f32> {
+    fn on_gpu(
+        gpu: &Gpu,
+        w: &Weight,
+        x: &[f32],
+        n_tokens: usize,
+        max_tokens: u32,
+        options: MatvecOptions<'_>,
+    ) -> Vec<f32> {
         let weight = gpu_weight(gpu, w);
-        let (x, y) = (padded(x, options.x_stride, max_tokens), max_tokens as usize * w.groups * w.rows);
+        let (x, y) = (
+            padded(x, options.x_stride, max_tokens),
+            max_tokens as usize * w.groups * w.rows,
+        );
         let out = output(gpu, y);
         let range = |data: &[f32]| Range::whole(&upload(gpu, data));
         let op = GpuMatvec {
@@ -321,11 +354,20 @@ mod tests {
             x_stride: options.x_stride as u32,
             x_group_stride: options.x_group_stride as u32,
             norm: options.norm.map(|(norm, eps)| (range(norm), eps)),
-            residual: options.residual.map(|r| range(&padded(r, w.groups * w.rows, max_tokens))),
+            residual: options
+                .residual
+                .map(|r| range(&padded(r, w.groups * w.rows, max_tokens))),
             y: Range::whole(&out),
             tokens: Word::Tokens,
         };
-        run(gpu, &op.ops(), &State { tokens: n_tokens as u32, ..State::default() });
+        run(
+            gpu,
+            &op.ops(),
+            &State {
+                tokens: n_tokens as u32,
+                ..State::default()
+            },
+        );
         download(gpu, &out, n_tokens * w.groups * w.rows)
     }
 
@@ -378,7 +420,11 @@ mod tests {
                 for gpu in gpus() {
                     let max_tokens = if n_tokens == 1 { 1 } else { 8 };
                     let found = on_gpu(gpu, &w, &x, n_tokens, max_tokens, options);
-                    let what = format!("{} {} {groups} x {rows} x {cols}", gpu.tier.name(), ty.name());
+                    let what = format!(
+                        "{} {} {groups} x {rows} x {cols}",
+                        gpu.tier.name(),
+                        ty.name()
+                    );
                     assert_close(&found, &exact(&twin), GPU_NMSE, &what);
                 }
             }
@@ -389,8 +435,14 @@ mod tests {
     fn a_weight_larger_than_a_binding_is_cut_into_rows() {
         let mut rng = Rng::fresh();
         for tier in Tier::ALL {
-            let options = GpuOptions { tier: Some(tier), max_binding: Some(100_000), ..Default::default() };
-            let Ok(gpu) = Gpu::open(&options) else { continue };
+            let options = GpuOptions {
+                tier: Some(tier),
+                max_binding: Some(100_000),
+                ..Default::default()
+            };
+            let Ok(gpu) = Gpu::open(&options) else {
+                continue;
+            };
             let w = random_weight(&mut rng, GgmlType::Q6_K, 1, 1003, 512);
             assert!(gpu_weight(&gpu, &w).parts.len() > 2);
             let x = rng.normals(512);

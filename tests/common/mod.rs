@@ -1,0 +1,252 @@
+//! Golden values of whole models and how far a backend is from them.
+
+#![expect(dead_code, reason = "every test program uses its own part of these")]
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use glimt::engine::backend::Backend;
+use glimt::engine::sampling::Sampling;
+use glimt::gguf::Gguf;
+use glimt::model::{Ffn, Model, Query, Weight};
+use glimt::quant::{GgmlType, dequantize_row, quantize_row};
+use serde::Deserialize;
+
+/// A golden file: what llama.cpp computes in f32 from the exactly dequantised weights of one model.
+#[derive(Deserialize)]
+pub struct Golden {
+    /// By name.
+    pub prompts: BTreeMap<String, GoldenPrompt>,
+}
+
+/// One prompt of a golden file.
+#[derive(Deserialize)]
+pub struct GoldenPrompt {
+    /// The ids, also where the file gives their text.
+    pub tokens: Vec<u32>,
+    /// The 20 best (id, natural log-probability) at every position, best first.
+    pub top20: Vec<Vec<(u32, f64)>>,
+    /// The greedy continuation.
+    pub greedy: Vec<u32>,
+    /// How much each greedy token's log-probability is above the second best's.
+    pub greedy_margin: Vec<f64>,
+}
+
+impl Golden {
+    /// Reads a golden file.
+    pub fn read(path: &Path) -> Golden {
+        let text =
+            std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    }
+}
+
+/// A file that is part of the repository.
+pub fn in_repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// A file of the fixtures outside the repository, or nothing (said on stderr) where GLIMT_FIXTURES does not name them.
+pub fn fixture(path: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("GLIMT_FIXTURES");
+    if root.is_none() {
+        eprintln!("skipped: {path} (GLIMT_FIXTURES not set)");
+    }
+    root.map(|root| PathBuf::from(root).join(path))
+}
+
+/// Opens a model file.
+pub fn load(path: &Path) -> Arc<Model> {
+    let gguf = Gguf::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    Arc::new(Model::load(Arc::new(gguf)).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+}
+
+/// How far a backend is from the golden log-probabilities of a prompt.
+///
+/// `nmse` is the figure the project states: over all positions and the golden's 20 best tokens at each, the sum of
+/// squared differences of log-probabilities over the sum of squared golden ones. It alone is too kind. Log-probabilities
+/// share an offset: in a model of random weights all of the 20 lie near ln(1 / vocabulary), so wrong logits of the right
+/// size pass; and one wrong position hides among many. Hence `contrast`: the worst position's squared differences over
+/// its squared deviations from the mean of its 20, which knows neither offset nor company.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Deviation {
+    /// Pooled over the prompt, relative to the squares of the log-probabilities.
+    pub nmse: f64,
+    /// Of the worst position, relative to the variance of its 20 log-probabilities.
+    pub contrast: f64,
+    /// The largest difference of two log-probabilities.
+    pub max: f64,
+}
+
+/// Compares all positions of a golden prompt with rows of logits.
+pub fn deviation(golden: &GoldenPrompt, rows: &[Vec<f32>]) -> Deviation {
+    assert_eq!(
+        rows.len(),
+        golden.top20.len(),
+        "one row of logits per position"
+    );
+    let (mut error, mut size) = (0.0, 0.0);
+    let mut result = Deviation::default();
+    for (top, row) in golden.top20.iter().zip(rows) {
+        let log_sum = log_sum_exp(row);
+        let mean = top.iter().map(|(_, b)| b).sum::<f64>() / top.len() as f64;
+        let (mut position_error, mut variance) = (0.0, 0.0);
+        for &(id, b) in top {
+            let difference = f64::from(row[id as usize]) - log_sum - b;
+            // f64::max would drop a NaN.
+            assert!(difference.is_finite(), "logit of token {id} is not finite");
+            result.max = result.max.max(difference.abs());
+            position_error += difference * difference;
+            variance += (b - mean) * (b - mean);
+            size += b * b;
+        }
+        error += position_error;
+        result.contrast = result.contrast.max(position_error / variance);
+    }
+    result.nmse = error / size;
+    result
+}
+
+fn log_sum_exp(row: &[f32]) -> f64 {
+    let max = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    max + row
+        .iter()
+        .map(|x| (f64::from(*x) - max).exp())
+        .sum::<f64>()
+        .ln()
+}
+
+/// The logits of every token, computed in consecutive calls of the given lengths (the last takes the rest).
+pub fn all_logits(
+    backend: &mut dyn Backend,
+    tokens: &[u32],
+    call_lengths: &[usize],
+) -> Vec<Vec<f32>> {
+    let mut rows = Vec::new();
+    let mut lengths = call_lengths.iter();
+    while rows.len() < tokens.len() {
+        let pos = rows.len();
+        let rest = tokens.len() - pos;
+        let length = lengths.next().copied().unwrap_or(rest).min(rest);
+        let result = backend.logits(&tokens[pos..pos + length], pos, &mut |i, row| {
+            assert_eq!(pos + i, rows.len(), "rows come in order");
+            rows.push(row.to_vec());
+            ControlFlow::Continue(())
+        });
+        result.unwrap_or_else(|e| panic!("logits of {length} tokens from {pos}: {e}"));
+    }
+    rows
+}
+
+/// The greedy continuation of a prompt by n tokens.
+pub fn greedy(backend: &mut dyn Backend, prompt: &[u32], n: usize) -> Vec<u32> {
+    backend
+        .prefill(prompt, 0)
+        .unwrap_or_else(|e| panic!("prompt of {}: {e}", prompt.len()));
+    let mut tokens = Vec::new();
+    let result = backend.decode(prompt, &Sampling::GREEDY, n, &mut |token| {
+        tokens.push(token);
+        ControlFlow::Continue(())
+    });
+    result.unwrap_or_else(|e| panic!("decoding {n} tokens: {e}"));
+    tokens
+}
+
+/// Holds a backend against every prompt of a golden file: log-probabilities within the two limits, and the same greedy
+/// continuation up to a token whose margin two errors of the measured size can turn.
+pub fn check_golden(
+    backend: &mut dyn Backend,
+    golden: &Golden,
+    name: &str,
+    nmse: f64,
+    contrast: f64,
+) {
+    assert!(!golden.prompts.is_empty(), "{name} has no prompts");
+    for (prompt_name, prompt) in &golden.prompts {
+        let rows = all_logits(backend, &prompt.tokens, &[]);
+        let found = deviation(prompt, &rows);
+        eprintln!(
+            "{name} {prompt_name}: NMSE {:.2e}, contrast {:.2e}, largest difference {:.2e}",
+            found.nmse, found.contrast, found.max
+        );
+        assert!(
+            found.nmse < nmse,
+            "{name} {prompt_name}: NMSE {:.2e} is not below {nmse:.0e}",
+            found.nmse
+        );
+        assert!(
+            found.contrast < contrast,
+            "{name} {prompt_name}: contrast error {:.2e} is not below {contrast:.0e}",
+            found.contrast
+        );
+        let tokens = greedy(backend, &prompt.tokens, prompt.greedy.len());
+        assert_eq!(
+            tokens.len(),
+            prompt.greedy.len(),
+            "{name} {prompt_name}: length of the continuation"
+        );
+        if let Some(i) = (0..tokens.len()).find(|&i| tokens[i] != prompt.greedy[i]) {
+            let margin = prompt.greedy_margin[i];
+            assert!(
+                margin < 2.0 * found.max,
+                "{name} {prompt_name}: greedy token {i} is {} for {}, whose margin is {margin}",
+                tokens[i],
+                prompt.greedy[i]
+            );
+            eprintln!("{name} {prompt_name}: greedy token {i} differs, its margin is {margin}");
+        }
+    }
+}
+
+/// Random numbers below n, different in every run; they are printed with a failure.
+pub fn random_below(n: usize, count: usize) -> Vec<usize> {
+    let state = RandomState::new();
+    let numbers: Vec<usize> = (0..count).map(|i| state.hash_one(i) as usize % n).collect();
+    eprintln!("random numbers below {n}: {numbers:?}");
+    numbers
+}
+
+/// Random ids of the embedded model's vocabulary.
+pub fn random_tokens(count: usize) -> Vec<u32> {
+    random_below(4096, count).into_iter().map(|token| token as u32).collect()
+}
+
+/// The model with every matrix whose rows allow it quantised to `ty` by the project's own quantiser.
+pub fn requantised(model: &Model, ty: GgmlType) -> Model {
+    let mut copy = Model::load(Arc::clone(&model.gguf)).unwrap_or_else(|e| panic!("{e}"));
+    let mut all = vec![&mut copy.token_embd, &mut copy.output];
+    for layer in &mut copy.layers {
+        match &mut layer.q {
+            Query::Lora { attn_q_a, attn_q_b, .. } => all.extend([attn_q_a, attn_q_b]),
+            Query::Full { attn_q } => all.push(attn_q),
+        }
+        all.extend([&mut layer.attn_kv_a_mqa, &mut layer.attn_k_b, &mut layer.attn_v_b, &mut layer.attn_output]);
+        match &mut layer.ffn {
+            Ffn::Dense { gate, up, down } => all.extend([gate, up, down]),
+            Ffn::Moe { gate_exps, up_exps, down_exps, shared, .. } => {
+                all.extend([gate_exps, up_exps, down_exps]);
+                if let Some(s) = shared {
+                    all.extend([&mut s.gate, &mut s.up, &mut s.down]);
+                }
+            }
+        }
+    }
+    let mut changed = 0;
+    for weight in all {
+        let Some(row_bytes) = ty.row_bytes(weight.cols) else { continue };
+        let mut values = vec![0.0; weight.cols];
+        let mut bytes = vec![0; weight.groups * weight.rows * row_bytes];
+        for (i, row) in bytes.chunks_exact_mut(row_bytes).enumerate() {
+            dequantize_row(weight.ty, weight.row(i / weight.rows, i % weight.rows), &mut values);
+            quantize_row(ty, &values, row);
+        }
+        *weight = Weight::from_bytes(weight.name.clone(), ty, weight.groups, weight.rows, weight.cols, bytes);
+        changed += 1;
+    }
+    assert!(changed > 0, "no matrix of the model can be {}", ty.name());
+    copy
+}
