@@ -220,7 +220,7 @@ fn draws_are_those_of_the_definition() {
         },
         Sampling { top_k: 1, ..PLAIN },
     ];
-    let (mut draws, mut choices) = (0, 0);
+    let (mut draws, mut unsure) = (0, 0);
     for (vocab, n) in [(154_880, 3), (2000, 12), (7, 12)] {
         for gpu in gpus() {
             let chooser = Chooser::new(gpu, vocab);
@@ -235,21 +235,21 @@ fn draws_are_those_of_the_definition() {
                     };
                     let id = chooser.choose(&context, 1, &sampling, step);
                     let recent = sampling.recent(&context);
-                    let allowed = admissible(&logits, recent, &sampling, step, 1e-6);
+                    let allowed = admissible(&logits, recent, &sampling, step, 3e-6);
                     assert!(
                         allowed.contains(&id),
                         "{id} is not one of {allowed:?}: {vocab} tokens, {sampling:?}, {}",
                         gpu.tier.name()
                     );
                     draws += 1;
-                    choices += allowed.len();
+                    unsure += u32::from(allowed.len() > 1);
                 }
             }
         }
     }
     assert!(
-        choices as f64 <= 1.05 * f64::from(draws),
-        "{choices} admissible tokens in {draws} draws test nothing"
+        unsure * 10 <= draws,
+        "{unsure} of {draws} draws lie at the boundary of two tokens and test little"
     );
 }
 
