@@ -2,8 +2,8 @@
 // values (MQA form of MLA). Online softmax, not normalised: attention_merge joins the slices.
 //
 // Token t sees rows 0..=pos+t. Slice s holds rows from s * split_rows on; one that begins after them leaves (-1e30, 0) and zeros.
-// Division: grid (splits, head groups, tokens). A workgroup takes 4 heads, so every value of the cache serves four
-// multiply-adds per component of a vec4, and walks its slice in tiles of TILE rows:
+// Division: grid (splits, head groups, tokens). A workgroup takes 4 heads, so that each cache value it loads serves 4
+// multiply-adds, and walks its slice in tiles of TILE rows:
 // 1. scores: 8 lanes share ROWS rows, 8 columns at a time; the workgroup's 32 groups of lanes make the tile;
 // 2. softmax: 8 lanes per head;
 // 3. values: a thread owns 8 columns of all 4 heads in registers; PHASES threads share them, row by row.

@@ -16,6 +16,7 @@ struct Params {
 #endif
 #import params
 #import reduce
+#import order
 
 // What ggml clamps the sum of the chosen weights to: the smallest normal f16.
 const MIN_WEIGHT_SUM = 6.103515625e-5;
@@ -23,18 +24,6 @@ const MIN_WEIGHT_SUM = 6.103515625e-5;
 var<workgroup> shared_logits: array<vec4<f32>, WG / 4u>;
 var<workgroup> keys: array<vec4<u32>, WG / 4u>;
 var<workgroup> chosen: array<f32, USED>;
-
-fn is_nan(x: f32) -> bool {
-  return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
-}
-
-// Orders as the numbers do: -0 and 0 are one, NaN comes before all.
-fn order(x: f32) -> u32 {
-  let bits = bitcast<u32>(x);
-  if (is_nan(x)) { return 0u; }
-  if ((bits & 0x7fffffffu) == 0u) { return 0x80000000u; }
-  return select(bits | 0x80000000u, ~bits, (bits >> 31u) == 1u);
-}
 
 @compute @workgroup_size(WG)
 fn main(
@@ -45,9 +34,9 @@ fn main(
   var logit = -1e30;
   if (t < EXPERTS) { logit = logits[token * EXPERTS + t]; }
 #ifdef SIGMOID
-  // exp(87) is the last that is finite; min and max may drop NaN.
+  // exp(87) is still finite; the clamp may drop NaN.
   var prob = 1.0 / (1.0 + exp(clamp(-logit, -87.0, 87.0)));
-  if (is_nan(logit)) { prob = logit; }
+  if ((bitcast<u32>(logit) & 0x7fffffffu) > 0x7f800000u) { prob = logit; }
 #else
   shared_logits[t >> 2u][t & 3u] = logit;
   workgroupBarrier();
@@ -61,7 +50,7 @@ fn main(
   let greatest = max(max(most.x, most.y), max(most.z, most.w));
   var part = 0.0;
   if (t < EXPERTS) { part = exp(logit - greatest); }
-  var prob = part / workgroup_sum(part, t, subgroup, subgroups, lane_id);
+  let prob = part / workgroup_sum(part, t, subgroup, subgroups, lane_id);
 #endif
   var key = 0u;
   if (t < EXPERTS) {

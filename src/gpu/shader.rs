@@ -216,6 +216,7 @@ shared!(
     "f32",
     "iq4_nl",
     "iq4_xs",
+    "order",
     "params",
     "q2_k",
     "q3_k",
