@@ -164,7 +164,12 @@ impl Gguf {
 
     /// The tensor called `name`.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.names.get(name).map(|&i| &self.tensors[i])
+        self.tensor_index(name).map(|i| &self.tensors[i])
+    }
+
+    /// Where in [`Gguf::tensors`] the tensor called `name` is.
+    pub fn tensor_index(&self, name: &str) -> Option<usize> {
+        self.names.get(name).copied()
     }
 
     /// The bytes of a tensor of this file: rows one after another, in blocks of its type. They have no particular

@@ -1,1 +1,17 @@
 //! The supported models: configuration from GGUF keys, weights by name, rotation table.
+
+mod config;
+mod error;
+mod keys;
+mod load;
+mod rope;
+mod weight;
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub use config::{Config, Experts, Gating, RopeConfig, Yarn};
+pub use error::ModelError;
+pub use load::{Ffn, Layer, Model, Query, SharedExpert};
+pub use rope::RopeTable;
+pub use weight::Weight;

@@ -7,6 +7,9 @@ mod float;
 mod iq4;
 mod k_quants;
 mod legacy;
+pub mod repack;
+#[cfg(test)]
+mod test_random;
 mod types;
 
 pub use types::{GgmlType, SMALL_BLOCK, SUPER_BLOCK};

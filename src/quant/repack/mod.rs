@@ -1,0 +1,240 @@
+//! The repacking for 16-byte loads: GGUF blocks of 18, 110 or 210 bytes are split over two planes, one of the codes
+//! and one of everything else, in which every unit of 32 weights starts where a shader can load it with whole words.
+//!
+//! Units are numbered over the tensor: unit `row * cols / 32 + b` is weights `32 b .. 32 b + 32` of a row. The
+//! repacking only permutes bits (Q3_K gains two bytes of padding per 110), so [`unpack`] gives the file's bytes back.
+//! What lies where is told by the heads of `wgsl/shared/<type>.wgsl`.
+
+mod bits;
+mod planes;
+
+use bytemuck::Pod;
+use rayon::prelude::*;
+
+use super::iq4::{Iq4Nl, Iq4Xs};
+use super::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
+use super::legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+use super::types::GgmlType;
+use planes::{Plain, Planar};
+
+/// Weights per unit: what a shader dequantises at once.
+pub const UNIT: usize = 32;
+
+/// Bytes of file data that one task repacks: small enough to stay in a core's cache, large enough to be worth a task.
+const TASK_BYTES: usize = 1 << 18;
+
+/// A repacked tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planes {
+    /// The codes, or the weights themselves for the float types.
+    pub quants: Vec<u8>,
+    /// Scales, minima and high bits.
+    pub scales: Vec<u8>,
+}
+
+impl Planes {
+    /// Repacks the `rows * cols` weights of `src`; panics as [`repack_into`] does.
+    pub fn new(ty: GgmlType, rows: usize, cols: usize, src: &[u8]) -> Self {
+        let (quants, scales) = plane_bytes(ty, rows, cols);
+        let mut planes = Planes {
+            quants: vec![0; quants],
+            scales: vec![0; scales],
+        };
+        repack_into(ty, rows, cols, src, &mut planes.quants, &mut planes.scales);
+        planes
+    }
+}
+
+/// Calls a function that is generic over the block struct with that of `$ty`.
+macro_rules! with_block_of {
+    ($ty:expr, $function:ident($($argument:expr),*)) => {
+        match $ty {
+            GgmlType::F32 => $function::<Plain<128>>($($argument),*),
+            GgmlType::F16 | GgmlType::BF16 => $function::<Plain<64>>($($argument),*),
+            GgmlType::Q4_0 => $function::<Q4_0>($($argument),*),
+            GgmlType::Q4_1 => $function::<Q4_1>($($argument),*),
+            GgmlType::Q5_0 => $function::<Q5_0>($($argument),*),
+            GgmlType::Q5_1 => $function::<Q5_1>($($argument),*),
+            GgmlType::Q8_0 => $function::<Q8_0>($($argument),*),
+            GgmlType::Q2_K => $function::<Q2K>($($argument),*),
+            GgmlType::Q3_K => $function::<Q3K>($($argument),*),
+            GgmlType::Q4_K => $function::<Q4K>($($argument),*),
+            GgmlType::Q5_K => $function::<Q5K>($($argument),*),
+            GgmlType::Q6_K => $function::<Q6K>($($argument),*),
+            GgmlType::IQ4_NL => $function::<Iq4Nl>($($argument),*),
+            GgmlType::IQ4_XS => $function::<Iq4Xs>($($argument),*),
+        }
+    };
+}
+
+/// The sizes of a tensor's planes.
+struct Extent {
+    blocks: usize,
+    quants: usize,
+    records: usize,
+    subs: usize,
+}
+
+fn extent<B: Planar>(ty: GgmlType, rows: usize, cols: usize) -> Extent {
+    assert!(
+        cols.is_multiple_of(UNIT.max(ty.block_len())),
+        "rows of {cols} weights cannot be repacked as {ty}",
+    );
+    let blocks = rows * cols / UNIT.max(ty.block_len());
+    let whole_vec4 = |bytes: usize| bytes.next_multiple_of(16);
+    Extent {
+        blocks,
+        quants: whole_vec4(blocks * size_of::<B::Quants>()),
+        records: whole_vec4(blocks * size_of::<B::Record>()),
+        subs: whole_vec4(blocks * size_of::<B::Sub>()),
+    }
+}
+
+impl Extent {
+    /// A binding may not be empty, so the scales plane of the float types is one unused vec4.
+    fn scales(&self) -> usize {
+        (self.records + self.subs).max(16)
+    }
+}
+
+/// Bytes of the quants plane and of the scales plane; each is a multiple of 16 and at least 16 for a tensor that is
+/// not empty.
+///
+/// # Panics
+/// If `cols` is no multiple of [`UNIT`] and of the type's block length.
+pub fn plane_bytes(ty: GgmlType, rows: usize, cols: usize) -> (usize, usize) {
+    let extent = with_block_of!(ty, extent(ty, rows, cols));
+    (extent.quants, extent.scales())
+}
+
+/// Where the sub-plane starts in the scales plane, in u32 words; 0 for types without one. The kernels pass it on as
+/// `sub` to the module's `unit` function. Panics as [`plane_bytes`] does.
+pub fn sub_plane_words(ty: GgmlType, rows: usize, cols: usize) -> usize {
+    let extent = with_block_of!(ty, extent(ty, rows, cols));
+    if extent.subs == 0 {
+        0
+    } else {
+        extent.records / 4
+    }
+}
+
+/// The name of the WGSL module in `wgsl/shared` that reads the planes of `ty`.
+pub fn shader_module(ty: GgmlType) -> &'static str {
+    match ty {
+        GgmlType::F32 => "f32",
+        GgmlType::F16 => "f16",
+        GgmlType::BF16 => "bf16",
+        GgmlType::Q4_0 => "q4_0",
+        GgmlType::Q4_1 => "q4_1",
+        GgmlType::Q5_0 => "q5_0",
+        GgmlType::Q5_1 => "q5_1",
+        GgmlType::Q8_0 => "q8_0",
+        GgmlType::Q2_K => "q2_k",
+        GgmlType::Q3_K => "q3_k",
+        GgmlType::Q4_K => "q4_k",
+        GgmlType::Q5_K => "q5_k",
+        GgmlType::Q6_K => "q6_k",
+        GgmlType::IQ4_NL => "iq4_nl",
+        GgmlType::IQ4_XS => "iq4_xs",
+    }
+}
+
+/// Splits the `rows * cols` weights of `src` over the two planes, on all threads of the rayon pool.
+///
+/// # Panics
+/// If `cols` does not fit the type (see [`plane_bytes`]), `src` is not the tensor's bytes, or a plane has another size
+/// than [`plane_bytes`] says.
+pub fn repack_into(
+    ty: GgmlType,
+    rows: usize,
+    cols: usize,
+    src: &[u8],
+    quants: &mut [u8],
+    scales: &mut [u8],
+) {
+    let extent = with_block_of!(ty, extent(ty, rows, cols));
+    with_block_of!(ty, split_tensor(&extent, src, quants, scales));
+}
+
+/// The inverse of [`repack_into`]: the tensor's bytes as they were in the file. Panics as that does.
+pub fn unpack(ty: GgmlType, rows: usize, cols: usize, quants: &[u8], scales: &[u8]) -> Vec<u8> {
+    let extent = with_block_of!(ty, extent(ty, rows, cols));
+    with_block_of!(ty, join_tensor(&extent, quants, scales))
+}
+
+fn split_tensor<B: Planar>(extent: &Extent, src: &[u8], quants: &mut [u8], scales: &mut [u8]) {
+    let blocks: &[B] = bytemuck::cast_slice(src);
+    assert_eq!(blocks.len(), extent.blocks, "blocks of the tensor");
+    assert_eq!(quants.len(), extent.quants, "bytes of the quants plane");
+    assert_eq!(scales.len(), extent.scales(), "bytes of the scales plane");
+
+    let (mut quants, quants_rest) = quants.split_at_mut(extent.blocks * size_of::<B::Quants>());
+    let (records, subs) = scales.split_at_mut(extent.records);
+    let (mut records, records_rest) = records.split_at_mut(extent.blocks * size_of::<B::Record>());
+    let (mut subs, subs_rest) = subs.split_at_mut(extent.blocks * size_of::<B::Sub>());
+    for rest in [quants_rest, records_rest, subs_rest] {
+        rest.fill(0);
+    }
+
+    let mut tasks = Vec::new();
+    for blocks in blocks.chunks((TASK_BYTES / size_of::<B>()).max(1)) {
+        let task = Task::<B> {
+            blocks,
+            quants: quants
+                .split_off_mut(..blocks.len() * size_of::<B::Quants>())
+                .expect("sized by the blocks"),
+            records: records
+                .split_off_mut(..blocks.len() * size_of::<B::Record>())
+                .expect("sized by the blocks"),
+            subs: subs
+                .split_off_mut(..blocks.len() * size_of::<B::Sub>())
+                .expect("sized by the blocks"),
+        };
+        tasks.push(task);
+    }
+    tasks.into_par_iter().for_each(Task::run);
+}
+
+/// A run of blocks with the parts of the planes that they fill.
+struct Task<'a, B: Planar> {
+    blocks: &'a [B],
+    quants: &'a mut [u8],
+    records: &'a mut [u8],
+    subs: &'a mut [u8],
+}
+
+impl<B: Planar> Task<'_, B> {
+    fn run(self) {
+        for (i, block) in self.blocks.iter().enumerate() {
+            let (quants, record, sub) = block.split();
+            store(self.quants, i, &quants);
+            store(self.records, i, &record);
+            store(self.subs, i, &sub);
+        }
+    }
+}
+
+fn store<T: Pod>(plane: &mut [u8], i: usize, value: &T) {
+    let size = size_of::<T>();
+    plane[i * size..(i + 1) * size].copy_from_slice(bytemuck::bytes_of(value));
+}
+
+fn load<T: Pod>(plane: &[u8], i: usize) -> T {
+    let size = size_of::<T>();
+    bytemuck::pod_read_unaligned(&plane[i * size..(i + 1) * size])
+}
+
+fn join_tensor<B: Planar>(extent: &Extent, quants: &[u8], scales: &[u8]) -> Vec<u8> {
+    assert_eq!(quants.len(), extent.quants, "bytes of the quants plane");
+    assert_eq!(scales.len(), extent.scales(), "bytes of the scales plane");
+    let (records, subs) = scales.split_at(extent.records);
+    let mut bytes = Vec::with_capacity(extent.blocks * size_of::<B>());
+    for i in 0..extent.blocks {
+        let block = B::join(&load(quants, i), &load(records, i), &load(subs, i));
+        bytes.extend_from_slice(bytemuck::bytes_of(&block));
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,434 @@
+//! How a block of each type is split over the planes. The heads of wgsl/shared/<type>.wgsl describe the same layouts
+//! from the reader's side.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::bits::{
+    gather_bits, join_crumbs, join_nibbles, pack_crumbs, pack_nibbles, split_crumbs, split_nibbles,
+    spread_bits, to_bytes, to_words, transpose_bits, unpack_crumbs, unpack_nibbles,
+};
+use crate::quant::iq4::{Iq4Nl, Iq4Xs};
+use crate::quant::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
+use crate::quant::legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+
+/// A block that can be taken apart into planes and put together again.
+pub(super) trait Planar: Pod + Send + Sync {
+    /// What goes to the quants plane.
+    type Quants: Pod;
+    /// What goes to the front of the scales plane; nothing for some types.
+    type Record: Pod;
+    /// What goes to the sub-plane behind all records; nothing for some types.
+    type Sub: Pod;
+
+    /// Takes the block apart.
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub);
+
+    /// The inverse of [`Planar::split`].
+    fn join(quants: &Self::Quants, record: &Self::Record, sub: &Self::Sub) -> Self;
+}
+
+type Nothing = [u8; 0];
+
+/// The eight 6-bit scales and minima of a superblock with their f16 factors.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct ScalesMins {
+    /// Nibble k: the lower bits of scale k.
+    scales_low: [u8; 4],
+    /// Nibble k: the lower bits of minimum k.
+    mins_low: [u8; 4],
+    /// Bits 2k and 2k + 1: the upper bits of scale k; 16 bits further of minimum k.
+    high: [u8; 4],
+    d: [u8; 2],
+    dmin: [u8; 2],
+}
+
+impl ScalesMins {
+    fn new(packed: &[u8; 12], d: [u8; 2], dmin: [u8; 2]) -> Self {
+        let [scales, mins, both] = to_words(packed);
+        let scales_low = pack_nibbles(scales) | pack_nibbles(both) << 16;
+        let mins_low = pack_nibbles(mins) | pack_nibbles(both >> 4) << 16;
+        let high = pack_crumbs(scales >> 4)
+            | pack_crumbs(scales >> 6) << 8
+            | pack_crumbs(mins >> 4) << 16
+            | pack_crumbs(mins >> 6) << 24;
+        ScalesMins {
+            scales_low: scales_low.to_le_bytes(),
+            mins_low: mins_low.to_le_bytes(),
+            high: high.to_le_bytes(),
+            d,
+            dmin,
+        }
+    }
+
+    fn packed(&self) -> [u8; 12] {
+        let scales_low = u32::from_le_bytes(self.scales_low);
+        let mins_low = u32::from_le_bytes(self.mins_low);
+        let high = u32::from_le_bytes(self.high);
+        let scales =
+            unpack_nibbles(scales_low) | unpack_crumbs(high) << 4 | unpack_crumbs(high >> 8) << 6;
+        let mins = unpack_nibbles(mins_low)
+            | unpack_crumbs(high >> 16) << 4
+            | unpack_crumbs(high >> 24) << 6;
+        let both = unpack_nibbles(scales_low >> 16) | unpack_nibbles(mins_low >> 16) << 4;
+        to_bytes(&[scales, mins, both])
+    }
+}
+
+/// The record of a Q3_K superblock.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct Q3KRecord {
+    high_bits: [u8; 32],
+    scales_low: [u8; 8],
+    scales_high: [u8; 4],
+    d: [u8; 2],
+    /// Zero, so that a record is three whole vec4.
+    padding: [u8; 2],
+}
+
+/// The record of a Q5_K superblock.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct Q5KRecord {
+    scales: ScalesMins,
+    high_bits: [u8; 32],
+}
+
+/// The record of a Q6_K superblock.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct Q6KRecord {
+    high_bits: [[u8; 8]; 8],
+    scales: [i8; 16],
+}
+
+/// The record of a Q5_1 block.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct Q5_1Record {
+    high_bits: [u8; 4],
+    d: [u8; 2],
+    m: [u8; 2],
+}
+
+/// The record of an IQ4_XS superblock: the first eight bytes of the block as they are.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct Iq4XsRecord {
+    d: [u8; 2],
+    scales_h: [u8; 2],
+    scales_l: [u8; 4],
+}
+
+/// GGML's high bits of a superblock (bit = run) to one word per run, or back.
+fn transposed(high_bits: &[u8; 32]) -> [u8; 32] {
+    let mut words = to_words(high_bits);
+    transpose_bits(&mut words);
+    to_bytes(&words)
+}
+
+fn spread(qh: [u8; 4]) -> [u8; 4] {
+    spread_bits(u32::from_le_bytes(qh)).to_le_bytes()
+}
+
+fn gathered(high_bits: [u8; 4]) -> [u8; 4] {
+    gather_bits(u32::from_le_bytes(high_bits)).to_le_bytes()
+}
+
+/// 4-bit codes of a superblock to 16 bytes per run.
+fn split_runs(qs: &[[u8; 32]; 4]) -> [[u8; 16]; 8] {
+    let mut runs = [[0; 16]; 8];
+    for (i, pair) in qs.iter().enumerate() {
+        (runs[2 * i], runs[2 * i + 1]) = split_nibbles(pair);
+    }
+    runs
+}
+
+fn join_runs(runs: &[[u8; 16]; 8]) -> [[u8; 32]; 4] {
+    std::array::from_fn(|i| join_nibbles(&runs[2 * i], &runs[2 * i + 1]))
+}
+
+/// 2-bit codes of a superblock to 8 bytes per run.
+fn split_crumb_runs(qs: &[[u8; 32]; 2]) -> [[u8; 8]; 8] {
+    let halves = [split_crumbs(&qs[0]), split_crumbs(&qs[1])];
+    std::array::from_fn(|run| to_bytes(&halves[run / 4][run % 4]))
+}
+
+fn join_crumb_runs(runs: &[[u8; 8]; 8]) -> [[u8; 32]; 2] {
+    std::array::from_fn(|half| {
+        join_crumbs(&std::array::from_fn(|run| to_words(&runs[4 * half + run])))
+    })
+}
+
+impl Planar for Q4_0 {
+    type Quants = [u8; 16];
+    type Record = Nothing;
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        (self.qs, [], self.d)
+    }
+
+    fn join(&qs: &Self::Quants, _: &Self::Record, &d: &Self::Sub) -> Self {
+        Q4_0 { d, qs }
+    }
+}
+
+impl Planar for Iq4Nl {
+    type Quants = [u8; 16];
+    type Record = Nothing;
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        (self.qs, [], self.d)
+    }
+
+    fn join(&qs: &Self::Quants, _: &Self::Record, &d: &Self::Sub) -> Self {
+        Iq4Nl { d, qs }
+    }
+}
+
+impl Planar for Q4_1 {
+    type Quants = [u8; 16];
+    type Record = [[u8; 2]; 2];
+    type Sub = Nothing;
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        (self.qs, [self.d, self.m], [])
+    }
+
+    fn join(&qs: &Self::Quants, &[d, m]: &Self::Record, _: &Self::Sub) -> Self {
+        Q4_1 { d, m, qs }
+    }
+}
+
+impl Planar for Q5_0 {
+    type Quants = [u8; 16];
+    type Record = [u8; 4];
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        (self.qs, spread(self.qh), self.d)
+    }
+
+    fn join(&qs: &Self::Quants, &high_bits: &Self::Record, &d: &Self::Sub) -> Self {
+        Q5_0 {
+            d,
+            qh: gathered(high_bits),
+            qs,
+        }
+    }
+}
+
+impl Planar for Q5_1 {
+    type Quants = [u8; 16];
+    type Record = Q5_1Record;
+    type Sub = Nothing;
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let record = Q5_1Record {
+            high_bits: spread(self.qh),
+            d: self.d,
+            m: self.m,
+        };
+        (self.qs, record, [])
+    }
+
+    fn join(&qs: &Self::Quants, record: &Self::Record, _: &Self::Sub) -> Self {
+        Q5_1 {
+            d: record.d,
+            m: record.m,
+            qh: gathered(record.high_bits),
+            qs,
+        }
+    }
+}
+
+impl Planar for Q8_0 {
+    type Quants = [i8; 32];
+    type Record = Nothing;
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        (self.qs, [], self.d)
+    }
+
+    fn join(&qs: &Self::Quants, _: &Self::Record, &d: &Self::Sub) -> Self {
+        Q8_0 { d, qs }
+    }
+}
+
+impl Planar for Q2K {
+    type Quants = [[u8; 8]; 8];
+    type Record = [u8; 16];
+    type Sub = [[u8; 2]; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        (split_crumb_runs(&self.qs), self.scales, [self.d, self.dmin])
+    }
+
+    fn join(runs: &Self::Quants, &scales: &Self::Record, &[d, dmin]: &Self::Sub) -> Self {
+        Q2K {
+            scales,
+            qs: join_crumb_runs(runs),
+            d,
+            dmin,
+        }
+    }
+}
+
+impl Planar for Q3K {
+    type Quants = [[u8; 8]; 8];
+    type Record = Q3KRecord;
+    type Sub = Nothing;
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let [first, second, high] = to_words(&self.scales);
+        let record = Q3KRecord {
+            high_bits: transposed(&self.hmask),
+            scales_low: to_bytes(&[
+                pack_nibbles(first) | pack_nibbles(second) << 16,
+                pack_nibbles(first >> 4) | pack_nibbles(second >> 4) << 16,
+            ]),
+            scales_high: [0, 2, 4, 6].map(|shift| pack_crumbs(high >> shift) as u8),
+            d: self.d,
+            padding: [0; 2],
+        };
+        (split_crumb_runs(&self.qs), record, [])
+    }
+
+    fn join(runs: &Self::Quants, record: &Self::Record, _: &Self::Sub) -> Self {
+        let [low, high]: [u32; 2] = to_words(&record.scales_low);
+        let first = unpack_nibbles(low) | unpack_nibbles(high) << 4;
+        let second = unpack_nibbles(low >> 16) | unpack_nibbles(high >> 16) << 4;
+        let mut upper = 0;
+        for (i, &crumbs) in record.scales_high.iter().enumerate() {
+            upper |= unpack_crumbs(u32::from(crumbs)) << (2 * i);
+        }
+        Q3K {
+            hmask: transposed(&record.high_bits),
+            qs: join_crumb_runs(runs),
+            scales: to_bytes(&[first, second, upper]),
+            d: record.d,
+        }
+    }
+}
+
+impl Planar for Q4K {
+    type Quants = [[u8; 16]; 8];
+    type Record = ScalesMins;
+    type Sub = Nothing;
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let record = ScalesMins::new(&self.scales, self.d, self.dmin);
+        (split_runs(&self.qs), record, [])
+    }
+
+    fn join(runs: &Self::Quants, record: &Self::Record, _: &Self::Sub) -> Self {
+        Q4K {
+            d: record.d,
+            dmin: record.dmin,
+            scales: record.packed(),
+            qs: join_runs(runs),
+        }
+    }
+}
+
+impl Planar for Q5K {
+    type Quants = [[u8; 16]; 8];
+    type Record = Q5KRecord;
+    type Sub = Nothing;
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let record = Q5KRecord {
+            scales: ScalesMins::new(&self.scales, self.d, self.dmin),
+            high_bits: transposed(&self.qh),
+        };
+        (split_runs(&self.qs), record, [])
+    }
+
+    fn join(runs: &Self::Quants, record: &Self::Record, _: &Self::Sub) -> Self {
+        Q5K {
+            d: record.scales.d,
+            dmin: record.scales.dmin,
+            scales: record.scales.packed(),
+            qh: transposed(&record.high_bits),
+            qs: join_runs(runs),
+        }
+    }
+}
+
+impl Planar for Q6K {
+    type Quants = [[u8; 16]; 8];
+    type Record = Q6KRecord;
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let mut runs = [[0; 16]; 8];
+        for (half, groups) in self.ql.iter().enumerate() {
+            for (i, group) in groups.iter().enumerate() {
+                (runs[4 * half + i], runs[4 * half + i + 2]) = split_nibbles(group);
+            }
+        }
+        let record = Q6KRecord {
+            high_bits: split_crumb_runs(&self.qh),
+            scales: self.scales,
+        };
+        (runs, record, self.d)
+    }
+
+    fn join(runs: &Self::Quants, record: &Self::Record, &d: &Self::Sub) -> Self {
+        let group =
+            |half: usize, i: usize| join_nibbles(&runs[4 * half + i], &runs[4 * half + i + 2]);
+        Q6K {
+            ql: std::array::from_fn(|half| std::array::from_fn(|i| group(half, i))),
+            qh: join_crumb_runs(&record.high_bits),
+            scales: record.scales,
+            d,
+        }
+    }
+}
+
+impl Planar for Iq4Xs {
+    type Quants = [[u8; 16]; 8];
+    type Record = Iq4XsRecord;
+    type Sub = Nothing;
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let record = Iq4XsRecord {
+            d: self.d,
+            scales_h: self.scales_h,
+            scales_l: self.scales_l,
+        };
+        (self.qs, record, [])
+    }
+
+    fn join(&qs: &Self::Quants, record: &Self::Record, _: &Self::Sub) -> Self {
+        Iq4Xs {
+            d: record.d,
+            scales_h: record.scales_h,
+            scales_l: record.scales_l,
+            qs,
+        }
+    }
+}
+
+/// The weights of a float type: 32 of them, as they are.
+#[repr(transparent)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct Plain<const BYTES: usize>([u8; BYTES]);
+
+impl<const BYTES: usize> Planar for Plain<BYTES> {
+    type Quants = [u8; BYTES];
+    type Record = Nothing;
+    type Sub = Nothing;
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        (self.0, [], [])
+    }
+
+    fn join(&quants: &Self::Quants, _: &Self::Record, _: &Self::Sub) -> Self {
+        Plain(quants)
+    }
+}

@@ -1,0 +1,109 @@
+//! Repacking and back, and the layouts that the shaders rely on.
+
+use super::*;
+use crate::quant::test_random::Random;
+
+/// Row lengths that fit the type, short and long enough for several tasks.
+fn shapes(ty: GgmlType) -> [(usize, usize); 4] {
+    let unit = UNIT.max(ty.block_len());
+    [(1, unit), (3, unit), (7, 5 * unit), (1021, 2048)]
+}
+
+#[test]
+fn unpack_gives_back_the_bytes_of_every_type() {
+    let mut random = Random::new();
+    for &ty in GgmlType::ALL {
+        for (rows, cols) in shapes(ty) {
+            let src = random.bytes(rows * ty.row_bytes(cols).expect("the shape fits"));
+            let planes = Planes::new(ty, rows, cols, &src);
+            assert!(
+                planes.quants.len().is_multiple_of(16)
+                    && planes.scales.len().is_multiple_of(16)
+                    && planes.scales.len() >= 16
+            );
+            assert!(
+                unpack(ty, rows, cols, &planes.quants, &planes.scales) == src,
+                "{ty} {rows}x{cols}, {random}"
+            );
+        }
+    }
+}
+
+#[test]
+fn repack_into_overwrites_all_of_both_planes() {
+    let mut random = Random::new();
+    for &ty in GgmlType::ALL {
+        for (rows, cols) in shapes(ty) {
+            let src = random.bytes(rows * ty.row_bytes(cols).expect("the shape fits"));
+            let (quants, scales) = plane_bytes(ty, rows, cols);
+            let mut planes = Planes {
+                quants: vec![0xa5; quants],
+                scales: vec![0xa5; scales],
+            };
+            repack_into(ty, rows, cols, &src, &mut planes.quants, &mut planes.scales);
+            assert!(
+                planes == Planes::new(ty, rows, cols, &src),
+                "{ty} {rows}x{cols}, {random}"
+            );
+        }
+    }
+}
+
+#[test]
+fn planes_are_within_two_percent_of_the_file() {
+    for &ty in GgmlType::ALL {
+        let (rows, cols) = (1536, 2048);
+        let (quants, scales) = plane_bytes(ty, rows, cols);
+        let file = rows * ty.row_bytes(cols).expect("the shape fits");
+        assert!(
+            (quants + scales) as f64 <= 1.02 * file as f64,
+            "{ty}: {quants} + {scales} for {file}"
+        );
+    }
+}
+
+#[test]
+fn sub_planes_start_behind_the_records() {
+    assert_eq!(
+        sub_plane_words(GgmlType::Q4_0, 3, 2048),
+        0,
+        "no records in front"
+    );
+    assert_eq!(sub_plane_words(GgmlType::Q4_K, 3, 2048), 0, "no sub-plane");
+    assert_eq!(
+        sub_plane_words(GgmlType::Q5_0, 3, 192),
+        20,
+        "18 words of high bits, up to a whole vec4"
+    );
+    assert_eq!(
+        sub_plane_words(GgmlType::Q6_K, 3, 512),
+        6 * 20,
+        "six records of five vec4"
+    );
+}
+
+#[test]
+#[should_panic(expected = "rows of 48 weights cannot be repacked as F16")]
+fn rows_of_broken_units_are_refused() {
+    plane_bytes(GgmlType::F16, 4, 48);
+}
+
+#[test]
+fn high_bits_lie_over_words() {
+    for bit in 0..32 {
+        let (i, b) = (bit / 4, bit % 4);
+        assert_eq!(bits::spread_bits(1 << bit), 1 << (8 * b + i));
+    }
+    for i in 0..8 {
+        for lane in 0..4 {
+            for k in 0..8 {
+                let mut words = [0; 8];
+                words[i] = 1 << (8 * lane + k);
+                bits::transpose_bits(&mut words);
+                let mut expected = [0; 8];
+                expected[k] = 1 << (8 * lane + i);
+                assert_eq!(words, expected);
+            }
+        }
+    }
+}

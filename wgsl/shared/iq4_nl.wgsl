@@ -1,0 +1,11 @@
+// IQ4_NL: weight = d codebook(q), 4-bit q, one d per unit. 18 bytes per 32 weights.
+//
+// quants plane: per unit one vec4 = 16 bytes: byte j holds the code of weight j in its low and of weight j + 16 in
+//   its high nibble.
+// scales plane, from word `sub`: per unit the f16 d, 2 bytes.
+
+fn $W_unit(u: u32, sub: u32) -> W32 {
+    let i = sub + (u >> 1u);
+    let d = w32_f16($W_s[i >> 2u][i & 3u], u & 1u);
+    return w32_looked_up(w32_nibbles($W_q[u]), d);
+}

@@ -1,0 +1,17 @@
+// IQ4_XS: weight = d (s - 32) codebook(q), 4-bit q, 6-bit s per unit, d per superblock of 8 units. 136 bytes per 256
+// weights.
+//
+// quants plane: per unit one vec4 = 16 bytes: byte j holds the code of weight j in its low and of weight j + 16 in
+//   its high nibble.
+// scales plane: per superblock half a vec4 = two words: the f16 d in the lower half of the first, bits 2k and 2k + 1
+//   of its upper half are the upper part of s of run k (the superblock's unit k); nibble k of the second is the lower
+//   part.
+
+fn $W_unit(u: u32, sub: u32) -> W32 {
+    let block = u >> 3u;
+    let run = u & 7u;
+    let pair = $W_s[block >> 1u];
+    let record = select(pair.xy, pair.zw, (block & 1u) == 1u);
+    let s = ((record.y >> (4u * run)) & 15u) | (((record.x >> (16u + 2u * run)) & 3u) << 4u);
+    return w32_looked_up(w32_nibbles($W_q[u]), w32_f16(record.x, 0u) * (f32(s) - 32.0));
+}

@@ -1,0 +1,10 @@
+// Q4_1: weight = d q + m, 4-bit q, one d and m per unit. 20 bytes per 32 weights.
+//
+// quants plane: per unit one vec4 = 16 bytes: byte j holds the code of weight j in its low and of weight j + 16 in
+//   its high nibble.
+// scales plane: per unit one word: the f16 d in the lower, the f16 m in the upper half.
+
+fn $W_unit(u: u32, sub: u32) -> W32 {
+    let dm = unpack2x16float($W_s[u >> 2u][u & 3u]);
+    return w32_affine(w32_nibbles($W_q[u]), dm.x, dm.y);
+}

@@ -1,0 +1,13 @@
+// Q5_0: weight = d (q - 16), 5-bit q, one d per unit. 22 bytes per 32 weights.
+//
+// quants plane: per unit one vec4 = 16 bytes: byte j holds the low bits of weight j in its low and of weight j + 16
+//   in its high nibble.
+// scales plane: per unit one word with the fifth bits: bit i of byte b belongs to weight 4i + b.
+//   From word `sub`: per unit the f16 d, 2 bytes.
+
+fn $W_unit(u: u32, sub: u32) -> W32 {
+    let i = sub + (u >> 1u);
+    let d = w32_f16($W_s[i >> 2u][i & 3u], u & 1u);
+    let high = w32_bits($W_s[u >> 2u][u & 3u]);
+    return w32_biased(w32_with_high(w32_nibbles($W_q[u]), high, 4u), 16.0, d);
+}

@@ -1,0 +1,21 @@
+// Q6_K: weight = d s (q - 32), 6-bit q, signed 8-bit s per 16 weights, d per superblock of 8 units. 210 bytes per 256
+// weights.
+//
+// quants plane: per unit one vec4 = 16 bytes: byte j holds the low bits of weight j in its low and of weight j + 16
+//   in its high nibble.
+// scales plane: per superblock five vec4. The first four are two words per unit with the upper two bits of the codes:
+//   bits 2f and 2f + 1 of byte b of word w belong to weight 16w + 4f + b. Byte i of the fifth is the s of weights 16i
+//   .. 16i + 16.
+//   From word `sub`: per superblock the f16 d, 2 bytes.
+
+fn $W_unit(u: u32, sub: u32) -> W32 {
+    let block = u >> 3u;
+    let run = u & 7u;
+    let record = 5u * block;
+    let pair = $W_s[record + (run >> 1u)];
+    let high = select(pair.xy, pair.zw, (run & 1u) == 1u);
+    let i = sub + (block >> 1u);
+    let d = w32_f16($W_s[i >> 2u][i & 3u], block & 1u);
+    let s = d * w32_signed_bytes($W_s[record + 4u][run >> 1u] >> (16u * (run & 1u))).xy;
+    return w32_biased_halves(w32_with_high(w32_nibbles($W_q[u]), w32_crumbs(high.x, high.y), 4u), 32.0, s.x, s.y);
+}
