@@ -38,6 +38,14 @@ const CHAR_TO_BYTE: [u16; 0x144] = {
 
 const NO_BYTE: u16 = 0x100;
 
+/// The characters of the byte-level alphabet in the order of GPT-2's vocabulary: those that stand for themselves,
+/// then the others.
+pub fn byte_level_alphabet() -> Vec<char> {
+    let mut alphabet = BYTE_TO_CHAR.to_vec();
+    alphabet.sort_unstable();
+    alphabet
+}
+
 /// The character that stands for `byte`.
 pub(super) fn char_of(byte: u8) -> char {
     BYTE_TO_CHAR[usize::from(byte)]

@@ -14,6 +14,7 @@ mod strftime;
 mod testing;
 mod vocab;
 
+pub use bytes::byte_level_alphabet;
 pub use chat::{ChatTemplate, Message};
 pub use error::TokenizerError;
 pub use stream::StreamDecoder;
