@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/data/quant-golden.json: random blocks of every tensor type and the f32 values gguf-py gives for them.
+"""Writes tests/data/quant-golden.json: random blocks of every tensor type and the f32 values gguf-py gives for them,
+and random weights with what gguf-py makes of them in the types whose quantisation is a fixed formula.
 
 Needs numpy and gguf (pip install numpy gguf). Blocks and values are little-endian bytes in hexadecimal.
 """
@@ -54,6 +55,12 @@ for ty in [*FLOATS, *SCALES]:
         "blocks": blocks.tobytes().hex(),
         "values": values.astype("<f4").tobytes().hex(),
     }
+
+weights = (rng.standard_normal(256) * 0.02).astype("<f4")
+weights[64:96] = 0
+golden["weights"] = weights.tobytes().hex()
+for ty in [T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0]:
+    golden[ty.name]["quantized"] = gguf.quants.quantize(weights, ty).tobytes().hex()
 
 path = pathlib.Path(__file__).parent.parent / "tests" / "data" / "quant-golden.json"
 path.write_text(json.dumps(golden, indent=1) + "\n")

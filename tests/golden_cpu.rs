@@ -2,11 +2,9 @@
 
 mod common;
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use common::{Golden, all_logits, check_golden, fixture, in_repository, load};
+use common::{Golden, all_logits, check_golden, fixture, in_repository, load, random_below, random_tokens};
 use glimt::engine::backend::{Backend, BackendError};
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::sampling::Sampling;
@@ -25,21 +23,6 @@ fn backend(model: &Arc<Model>, n_ctx: usize) -> CpuBackend {
 
 fn embedded() -> Arc<Model> {
     load(&in_repository("assets/tales-q4_k_m.gguf"))
-}
-
-/// Random numbers below n, different in every run; they are printed with a failure.
-fn random_below(n: usize, count: usize) -> Vec<usize> {
-    let state = RandomState::new();
-    let numbers: Vec<usize> = (0..count).map(|i| state.hash_one(i) as usize % n).collect();
-    eprintln!("random numbers below {n}: {numbers:?}");
-    numbers
-}
-
-fn random_tokens(count: usize) -> Vec<u32> {
-    random_below(4096, count)
-        .into_iter()
-        .map(|token| token as u32)
-        .collect()
 }
 
 #[test]

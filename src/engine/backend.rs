@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::sampling::Sampling;
+use crate::gpu::GpuError;
 
 /// A model on a device with the cache of one context.
 ///
@@ -102,6 +103,15 @@ pub enum BackendError {
         /// What they take.
         bytes: usize,
     },
+    /// The GPU failed.
+    #[error(transparent)]
+    Gpu(Box<GpuError>),
+}
+
+impl From<GpuError> for BackendError {
+    fn from(error: GpuError) -> Self {
+        Self::Gpu(Box::new(error))
+    }
 }
 
 /// Checks what every backend refuses: no tokens, positions beyond the cache, ids outside the vocabulary.

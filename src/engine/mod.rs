@@ -2,4 +2,5 @@
 
 pub mod backend;
 pub mod cpu;
+pub mod gpu;
 pub mod sampling;

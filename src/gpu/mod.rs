@@ -1,1 +1,19 @@
 //! wgpu: adapters, memory, shader templates, pipelines and recorded steps.
+//!
+//! [`adapter`] lists and chooses, [`device`] opens one as a [`Gpu`] of a [`Tier`], [`shader`] expands WGSL templates,
+//! [`pipeline`] compiles them in parallel and keeps them, [`memory`] places buffers and streams weights into them,
+//! [`record`] holds a step as data (pipelines, bind groups, parameters, grids) and replays it.
+
+pub mod adapter;
+pub mod device;
+pub mod error;
+pub mod memory;
+pub mod pipeline;
+pub mod record;
+pub mod shader;
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub use adapter::{AdapterSummary, DeviceChoice, adapters};
+pub use device::{Gpu, GpuOptions, Tier};
+pub use error::GpuError;

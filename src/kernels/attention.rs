@@ -6,6 +6,9 @@ use rayon::prelude::*;
 
 use super::MlaDims;
 use super::linear::dot;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::shader::Variant;
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
 ///
@@ -80,9 +83,126 @@ pub fn attention(
         });
 }
 
+/// Threads of a workgroup.
+const WG: usize = 256;
+/// Threads that share cache rows when scoring.
+const LANES: usize = 8;
+/// Cache rows that such threads score at a time.
+const ROWS: usize = 2;
+/// Rows of a tile: a slice is a multiple of it.
+const TILE: usize = WG / LANES * ROWS;
+/// Heads of a workgroup.
+const HEADS_PER_GROUP: usize = 4;
+/// Workgroups that fill a large GPU: about two for each of 132 multiprocessors.
+const FULL: usize = 256;
+/// Slices of all tokens of a step together, at most, unless there are more tokens: what bounds the partial sums.
+pub const MAX_SLICES: usize = 128;
+
+/// How a step over `rows` cache rows (pos + tokens) is cut: slices, and cache rows of each, for
+/// [`State::splits`](crate::gpu::record::State::splits) and `split_rows`.
+///
+/// As many slices as fill the GPU with all heads and tokens, none shorter than a tile, so a short context is one slice.
+///
+/// # Panics
+/// If there are no rows, tokens or heads.
+pub fn split(rows: usize, tokens: usize, heads: usize) -> (u32, u32) {
+    assert!(rows > 0 && tokens > 0 && heads > 0, "nothing to attend to");
+    let wanted = FULL.div_ceil(heads.div_ceil(HEADS_PER_GROUP) * tokens);
+    let most = (MAX_SLICES / tokens).max(1);
+    let splits = rows.div_ceil(TILE).min(wanted).min(most);
+    let split_rows = rows.div_ceil(splits).next_multiple_of(TILE);
+    (rows.div_ceil(split_rows) as u32, split_rows as u32)
+}
+
+/// Bytes of the partial sums, and of their (max, sum) pairs, for steps of up to `max_tokens` tokens cut by [`split`].
+pub fn partial_bytes(dims: MlaDims, max_tokens: usize) -> [u64; 2] {
+    let slices = (MAX_SLICES.max(max_tokens) * dims.heads) as u64;
+    [slices * dims.kv_lora as u64 * 4, slices * 8]
+}
+
+/// The kernel's buffers and sizes; all f32 but the cache.
+#[derive(Debug, Clone)]
+pub struct GpuAttention {
+    /// (max_tokens, heads, kv_lora).
+    pub q_lat: Range,
+    /// (max_tokens, heads, rope).
+    pub q_pe: Range,
+    /// The layer's cache, (n_ctx, kv_lora + rope) of f16.
+    pub cache: Range,
+    /// The sizes of the block.
+    pub dims: MlaDims,
+    /// What scores are multiplied by, [`Config::softmax_scale`](crate::model::Config::softmax_scale).
+    pub scale: f32,
+    /// Most tokens of a replay.
+    pub max_tokens: u32,
+    /// Sums of each slice, not normalised, (tokens, heads, splits, kv_lora) in the step's sizes, and the greatest score
+    /// and sum of weights of each, (tokens, heads, splits); [`partial_bytes`] long.
+    pub partials: [Range; 2],
+}
+
+impl GpuAttention {
+    /// The dispatch; [`attention_merge`](super::attention_merge) must follow in the same step.
+    ///
+    /// A replay must keep `pos + tokens` within the rows of the cache and take `splits` and `split_rows` from [`split`].
+    ///
+    /// # Panics
+    /// If a buffer is too small, or `kv_lora` and `rope` are not multiples of 8 with `kv_lora` at most 2048.
+    pub fn op(&self) -> Op {
+        let dims = self.dims;
+        assert!(
+            dims.kv_lora.is_multiple_of(8) && dims.rope.is_multiple_of(8) && dims.kv_lora <= 8 * WG,
+            "attention reads 8 values at a time: {dims:?}"
+        );
+        let [partial, stats] = partial_bytes(dims, self.max_tokens as usize);
+        let queries = u64::from(self.max_tokens) * dims.heads as u64 * 4;
+        for (range, bytes, what) in [
+            (&self.q_lat, queries * dims.kv_lora as u64, "q_lat"),
+            (&self.q_pe, queries * dims.rope as u64, "q_pe"),
+            (&self.partials[0], partial, "partial sums"),
+            (&self.partials[1], stats, "maxima and sums"),
+        ] {
+            assert!(range.size >= bytes, "attention: {what} need {bytes} bytes");
+        }
+        let spec = Spec {
+            kernel: "attention",
+            source: include_str!("../../wgsl/attention.wgsl"),
+            variant: Variant::default()
+                .number("WG", WG as u32)
+                .number("LANES", LANES as u32)
+                .number("ROWS", ROWS as u32)
+                .number("HEADS", dims.heads as u32)
+                .number("ROPE", dims.rope as u32)
+                .number("KV_LORA", dims.kv_lora as u32),
+            access: accesses("rrrww"),
+        };
+        let [partial, stats] = &self.partials;
+        Op::new(
+            spec,
+            [&self.q_lat, &self.q_pe, &self.cache, partial, stats]
+                .map(Range::clone)
+                .to_vec(),
+            vec![
+                Word::Pos,
+                Word::Splits,
+                Word::SplitRows,
+                Word::F(self.scale),
+            ],
+            [
+                Extent::Splits,
+                Extent::N(dims.heads.div_ceil(HEADS_PER_GROUP) as u32),
+                Extent::Tokens,
+            ],
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Gpu;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{download, gpus, output, run, upload};
+    use crate::kernels::attention_merge;
     use crate::kernels::testing::{Rng, assert_close};
 
     #[test]
@@ -175,5 +295,175 @@ mod tests {
         let mut out = vec![f32::NAN; 4];
         attention(&[100.0; 4], &[100.0; 2], &cache, 2, 1, dims, 1.0, &mut out);
         assert_eq!(out, [12.0, 13.0, 14.0, 15.0], "all weight on the last row");
+    }
+
+    #[test]
+    fn slices_cover_the_context_and_fit_the_partial_sums() {
+        for heads in [1, 16, 20, 128] {
+            for tokens in [1, 3, 8, 200] {
+                for rows in [tokens, 575 + tokens, 4096, 32768, 131_072] {
+                    let (splits, split_rows) = split(rows, tokens, heads);
+                    let (splits, split_rows) = (splits as usize, split_rows as usize);
+                    assert!(splits * split_rows >= rows, "all rows");
+                    assert!((splits - 1) * split_rows < rows, "no slice behind them");
+                    assert!(tokens * splits <= MAX_SLICES.max(tokens), "room");
+                }
+            }
+        }
+        assert_eq!(split(1, 1, 20).0, 1, "a short context is one slice");
+        assert!(split(4096, 1, 20).0 >= 32, "a long one fills the GPU");
+    }
+
+    /// The kernel and its merge on one GPU.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the bindings of the kernel, one for one"
+    )]
+    fn on_gpu(
+        gpu: &Gpu,
+        q_lat: &[f32],
+        q_pe: &[f32],
+        cache: &[f16],
+        pos: usize,
+        n_tokens: usize,
+        dims: MlaDims,
+        scale: f32,
+        (splits, split_rows): (u32, u32),
+    ) -> Vec<f32> {
+        let partials = partial_bytes(dims, n_tokens)
+            .map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
+        let out = output(gpu, q_lat.len());
+        let attention = GpuAttention {
+            q_lat: Range::whole(&upload(gpu, q_lat)),
+            q_pe: Range::whole(&upload(gpu, q_pe)),
+            cache: Range::whole(&upload(gpu, cache)),
+            dims,
+            scale,
+            max_tokens: n_tokens as u32,
+            partials: partials.clone(),
+        };
+        let merge = attention_merge::op(&partials, dims, n_tokens as u32, &Range::whole(&out));
+        let state = State {
+            pos: pos as u32,
+            tokens: n_tokens as u32,
+            splits,
+            split_rows,
+            ..Default::default()
+        };
+        run(gpu, &[attention.op(), merge], &state);
+        download(gpu, &out, q_lat.len())
+    }
+
+    #[test]
+    fn the_kernel_agrees_with_its_twin() {
+        let glm = MlaDims {
+            heads: 20,
+            nope: 192,
+            rope: 64,
+            kv_lora: 512,
+        };
+        let deepseek = MlaDims {
+            heads: 16,
+            nope: 128,
+            ..glm
+        };
+        // Heads that do not fill a workgroup, columns that do not fill its threads.
+        let odd = MlaDims {
+            heads: 6,
+            nope: 16,
+            rope: 24,
+            kv_lora: 72,
+        };
+        let cases = [
+            (glm, 0, 1),
+            (glm, 574, 1),
+            (glm, 4095, 1),
+            (glm, 32_767, 1),
+            (glm, 1, 3),
+            (glm, 570, 8),
+            (deepseek, 0, 8),
+            (deepseek, 4093, 3),
+            (deepseek, 63, 2),
+            (odd, 0, 3),
+            (odd, 700, 8),
+        ];
+        let mut rng = Rng::fresh();
+        for (dims, pos, n_tokens) in cases {
+            let row = dims.cache_row();
+            // Rows behind the last token are NaN: reading one would show.
+            let mut cache: Vec<f16> = rng
+                .normals((pos + n_tokens + 3) * row)
+                .into_iter()
+                .map(f16::from_f32)
+                .collect();
+            cache[(pos + n_tokens) * row..].fill(f16::NAN);
+            // Queries large enough for weights that differ much, as real ones do.
+            let mut queries =
+                |n: usize| -> Vec<f32> { rng.normals(n).into_iter().map(|x| x * 3.0).collect() };
+            let q_lat = queries(n_tokens * dims.heads * dims.kv_lora);
+            let q_pe = queries(n_tokens * dims.heads * dims.rope);
+            let scale = 1.0 / (row as f32).sqrt();
+            let mut twin = vec![f32::NAN; q_lat.len()];
+            attention(&q_lat, &q_pe, &cache, pos, n_tokens, dims, scale, &mut twin);
+            let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
+            for gpu in gpus() {
+                let cut = split(pos + n_tokens, n_tokens, dims.heads);
+                let found = on_gpu(gpu, &q_lat, &q_pe, &cache, pos, n_tokens, dims, scale, cut);
+                let what = format!("{dims:?}, {n_tokens} at {pos}, {}", gpu.tier.name());
+                // The twin adds row by row, so its own error grows with the rows (8e-10 at 32768, the kernel's 4e-13).
+                let limit = 1e-12 + 1e-13 * (pos + n_tokens) as f64;
+                assert_close(&found, &exact, limit, &what);
+            }
+        }
+    }
+
+    #[test]
+    fn any_cut_gives_the_same_result_also_slices_a_token_cannot_see() {
+        let dims = MlaDims {
+            heads: 5,
+            nope: 16,
+            rope: 8,
+            kv_lora: 64,
+        };
+        let (pos, n_tokens, row) = (64, 8, dims.cache_row());
+        let mut rng = Rng::fresh();
+        let cache: Vec<f16> = rng
+            .normals((pos + n_tokens) * row)
+            .into_iter()
+            .map(f16::from_f32)
+            .collect();
+        let q_lat = rng.normals(n_tokens * dims.heads * dims.kv_lora);
+        let q_pe = rng.normals(n_tokens * dims.heads * dims.rope);
+        let mut twin = vec![f32::NAN; q_lat.len()];
+        attention(&q_lat, &q_pe, &cache, pos, n_tokens, dims, 1.0, &mut twin);
+        let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
+        for gpu in gpus() {
+            for cut in [(1, 128), (2, 70), (8, 9), (5, 16)] {
+                let found = on_gpu(gpu, &q_lat, &q_pe, &cache, pos, n_tokens, dims, 1.0, cut);
+                let what = format!("{cut:?}, {}", gpu.tier.name());
+                assert_close(&found, &exact, 1e-10, &what);
+            }
+        }
+    }
+
+    #[test]
+    fn scores_far_beyond_the_range_of_exp_stay_finite_on_the_gpu() {
+        let dims = MlaDims {
+            heads: 1,
+            nope: 8,
+            rope: 8,
+            kv_lora: 8,
+        };
+        let cache: Vec<f16> = (0..200 * 16)
+            .map(|i| f16::from_f32((i / 16) as f32))
+            .collect();
+        for gpu in gpus() {
+            for sign in [1.0, -1.0] {
+                let (q_lat, q_pe) = ([sign * 100.0; 8], [sign * 100.0; 8]);
+                let found = on_gpu(gpu, &q_lat, &q_pe, &cache, 199, 1, dims, 1.0, (4, 64));
+                let row = if sign > 0.0 { 199.0 } else { 0.0 };
+                assert_eq!(found, [row; 8], "all weight on one row");
+            }
+        }
     }
 }

@@ -1,5 +1,10 @@
 //! Token embedding: one dequantised row of `token_embd` per token.
 
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::shader::Variant;
+use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
 use crate::model::Weight;
@@ -23,9 +28,53 @@ pub fn embed(token_embd: &Weight, tokens: &[u32], out: &mut [f32]) {
         });
 }
 
+/// [`embed`] on the device: `out` (max_tokens, d) = rows history\[pos..\] of `token_embd`; one dispatch per part.
+///
+/// # Panics
+/// If `out` is too small for `max_tokens`, which would let the kernel index beyond it. Ids in `history` (n_ctx + 1) are
+/// below the vocabulary: the backend checks those of prompts, and sampling chooses no others.
+pub fn ops(token_embd: &GpuWeight, max_tokens: u32, history: &Range, out: &Range) -> Vec<Op> {
+    let w = token_embd;
+    assert!(
+        out.size >= u64::from(max_tokens * w.cols) * 4,
+        "output of {}",
+        w.name
+    );
+    let units = w.cols / 32;
+    let spec = Spec {
+        kernel: "embed",
+        source: include_str!("../../wgsl/embed.wgsl"),
+        variant: Variant::default().module("WEIGHT", shader_module(w.ty)),
+        access: accesses("rrrw"),
+    };
+    w.parts
+        .iter()
+        .map(|part| {
+            let params = vec![
+                Word::U(part.rows),
+                Word::U(part.first_row),
+                Word::U(units),
+                Word::U(part.sub),
+                Word::Pos,
+            ];
+            let bindings = vec![
+                part.quants.clone(),
+                part.scales.clone(),
+                history.clone(),
+                out.clone(),
+            ];
+            let grid = [Extent::N(units.div_ceil(64)), Extent::Tokens, Extent::N(1)];
+            Op::new(spec.clone(), bindings, params, grid).with_bytes(w.bytes_of_rows(1))
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
+    use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::testing::{Rng, random_weight};
     use crate::quant::GgmlType;
 
@@ -45,6 +94,66 @@ mod tests {
                 dequantize_row(ty, w.row(0, token as usize), &mut expected);
                 assert_eq!(row, expected, "token {token}");
             }
+        }
+    }
+
+    fn check(gpu: &Gpu, rng: &mut Rng, ty: GgmlType, rows: usize, cols: usize) {
+        let w = random_weight(rng, ty, 1, rows, cols);
+        let history: Vec<u32> = (0..20).map(|_| rng.below(rows) as u32).collect();
+        let (pos, n_tokens) = (rng.below(10), 1 + rng.below(8));
+        let mut twin = vec![0.0; n_tokens * cols];
+        embed(&w, &history[pos..pos + n_tokens], &mut twin);
+        let out = output(gpu, 8 * cols);
+        let ops = ops(
+            &gpu_weight(gpu, &w),
+            8,
+            &Range::whole(&upload(gpu, &history)),
+            &Range::whole(&out),
+        );
+        run(
+            gpu,
+            &ops,
+            &State {
+                pos: pos as u32,
+                tokens: n_tokens as u32,
+                ..State::default()
+            },
+        );
+        let found: Vec<f32> = download(gpu, &out, n_tokens * cols);
+        let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+        // No sum: only the rounding of scale times code, which a compiler may fuse.
+        crate::kernels::testing::assert_close(
+            &found,
+            &exact,
+            1e-13,
+            &format!("{} {}", gpu.tier.name(), ty.name()),
+        );
+    }
+
+    #[test]
+    fn the_gpu_agrees_for_every_type() {
+        let mut rng = Rng::fresh();
+        for gpu in gpus() {
+            for &ty in GgmlType::ALL {
+                check(gpu, &mut rng, ty, 37, 256);
+            }
+            check(gpu, &mut rng, GgmlType::Q4_K, 301, 2048);
+        }
+    }
+
+    #[test]
+    fn a_vocabulary_larger_than_a_binding_is_cut_into_rows() {
+        let mut rng = Rng::fresh();
+        for tier in Tier::ALL {
+            let options = GpuOptions {
+                tier: Some(tier),
+                max_binding: Some(20_000),
+                ..Default::default()
+            };
+            let Ok(gpu) = Gpu::open(&options) else {
+                continue;
+            };
+            check(&gpu, &mut rng, GgmlType::Q4_0, 1000, 256);
         }
     }
 }

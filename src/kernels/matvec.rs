@@ -1,8 +1,14 @@
 //! Matrix times vector, for any weight and any number of tokens: the norm before and the residual after included.
 
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::shader::Variant;
+use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
 use super::linear::{rms_norm_rows, rows_dot, task_rows};
+use super::{LANES, MAX_GRID, WG, tokens_at_once};
 use crate::model::Weight;
 
 /// What surrounds a product: how the input lies, what happens to it first, what is added last.
@@ -116,9 +122,128 @@ pub fn matvec(w: &Weight, x: &[f32], n_tokens: usize, options: MatvecOptions<'_>
     }
 }
 
+/// A product on the device: the buffers of [`matvec`] and how they lie.
+pub struct GpuMatvec<'a> {
+    /// W, (groups, rows, cols).
+    pub weight: &'a GpuWeight,
+    /// Most tokens of a replay.
+    pub max_tokens: u32,
+    /// The input, f32.
+    pub x: Range,
+    /// The first float of the input.
+    pub x_offset: Word,
+    /// Floats from one token's input to the next.
+    pub x_stride: u32,
+    /// Floats from one group's input to the next.
+    pub x_group_stride: u32,
+    /// RMS norm before: its weight (cols) and epsilon.
+    pub norm: Option<(Range, f32)>,
+    /// Added to the output, (max_tokens, groups * rows). Not together with `norm`.
+    pub residual: Option<Range>,
+    /// The output, (max_tokens, groups * rows).
+    pub y: Range,
+    /// Tokens of a replay: [`Word::Tokens`], or [`Word::U`] of 1 for the last token only.
+    pub tokens: Word,
+}
+
+impl GpuMatvec<'_> {
+    /// The dispatches: one per part of the weight.
+    ///
+    /// # Panics
+    /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
+    pub fn ops(&self) -> Vec<Op> {
+        let w = self.weight;
+        let out = w.total_rows();
+        let cols_at_once = tokens_at_once(self.max_tokens);
+        let tokens = u64::from(self.max_tokens);
+        assert!(
+            self.norm.is_none() || self.residual.is_none(),
+            "{}: norm or residual",
+            w.name
+        );
+        assert!(
+            self.y.size >= tokens * u64::from(out) * 4,
+            "output of {}",
+            w.name
+        );
+        assert!(
+            self.x.size
+                >= u64::from(self.x_stride) * (tokens - 1) * 4
+                    + u64::from(self.x_group_stride * (w.groups - 1) + w.cols) * 4,
+            "input of {}",
+            w.name
+        );
+        let variant = Variant::default()
+            .module("WEIGHT", shader_module(w.ty))
+            .number("WG", WG)
+            .number("LANES", LANES)
+            .number("COLS", cols_at_once)
+            .number("ROWS_PER_GROUP", w.rows)
+            .flag("NORM", self.norm.is_some())
+            .flag("RESIDUAL", self.residual.is_some());
+        let extra = self
+            .norm
+            .as_ref()
+            .map(|(range, _)| range)
+            .or(self.residual.as_ref());
+        let spec = Spec {
+            kernel: "matvec",
+            source: include_str!("../../wgsl/matvec.wgsl"),
+            variant,
+            access: accesses(if extra.is_some() { "rrrwr" } else { "rrrw" }),
+        };
+        let quarter = |floats: Word| match floats {
+            Word::U(n) => Word::U(n / 4),
+            Word::LastTokenTimes(n) => Word::LastTokenTimes(n / 4),
+            other => other,
+        };
+        w.parts
+            .iter()
+            .map(|part| {
+                let tiles = part.rows.div_ceil(WG / LANES);
+                let row_tiles = tiles.min(MAX_GRID);
+                let mut bindings = vec![
+                    part.quants.clone(),
+                    part.scales.clone(),
+                    self.x.clone(),
+                    self.y.clone(),
+                ];
+                bindings.extend(extra.cloned());
+                let params = vec![
+                    Word::U(part.rows),
+                    Word::U(part.first_row),
+                    Word::U(w.cols / 32),
+                    Word::U(part.sub),
+                    self.tokens,
+                    quarter(self.x_offset),
+                    Word::U(self.x_stride / 4),
+                    Word::U(self.x_group_stride / 4),
+                    Word::U(out),
+                    Word::U(row_tiles),
+                    Word::F(self.norm.as_ref().map_or(0.0, |(_, eps)| *eps)),
+                ];
+                let along_tokens = match self.tokens {
+                    Word::Tokens => Extent::TokensBy(cols_at_once),
+                    _ => Extent::N(1),
+                };
+                let grid = [
+                    Extent::N(row_tiles),
+                    Extent::N(tiles.div_ceil(row_tiles)),
+                    along_tokens,
+                ];
+                Op::new(spec.clone(), bindings, params, grid)
+                    .with_bytes(part.quants.size + part.scales.size)
+            })
+            .collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{download, gpu_weight, gpus, output, padded, run, upload};
+    use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::linear::rms_norm;
     use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
     use crate::quant::GgmlType;
@@ -196,6 +321,135 @@ mod tests {
                 &mut one,
             );
             assert_eq!(one, batch[t * 130..][..130]);
+        }
+    }
+
+    /// Sums of up to 11264 products in f32, in another order than the twin's.
+    const GPU_NMSE: f64 = 1e-11;
+
+    fn exact(values: &[f32]) -> Vec<f64> {
+        values.iter().map(|v| f64::from(*v)).collect()
+    }
+
+    fn on_gpu(
+        gpu: &Gpu,
+        w: &Weight,
+        x: &[f32],
+        n_tokens: usize,
+        max_tokens: u32,
+        options: MatvecOptions<'_>,
+    ) -> Vec<f32> {
+        let weight = gpu_weight(gpu, w);
+        let (x, y) = (
+            padded(x, options.x_stride, max_tokens),
+            max_tokens as usize * w.groups * w.rows,
+        );
+        let out = output(gpu, y);
+        let range = |data: &[f32]| Range::whole(&upload(gpu, data));
+        let op = GpuMatvec {
+            weight: &weight,
+            max_tokens,
+            x: range(&x),
+            x_offset: Word::U(0),
+            x_stride: options.x_stride as u32,
+            x_group_stride: options.x_group_stride as u32,
+            norm: options.norm.map(|(norm, eps)| (range(norm), eps)),
+            residual: options
+                .residual
+                .map(|r| range(&padded(r, w.groups * w.rows, max_tokens))),
+            y: Range::whole(&out),
+            tokens: Word::Tokens,
+        };
+        run(
+            gpu,
+            &op.ops(),
+            &State {
+                tokens: n_tokens as u32,
+                ..State::default()
+            },
+        );
+        download(gpu, &out, n_tokens * w.groups * w.rows)
+    }
+
+    #[test]
+    fn the_gpu_agrees_for_every_type() {
+        let mut rng = Rng::fresh();
+        for gpu in gpus() {
+            for &ty in GgmlType::ALL {
+                for (n_tokens, max_tokens) in [(1, 1), (3, 64), (9, 64)] {
+                    let (rows, cols) = (131, 768);
+                    let w = random_weight(&mut rng, ty, 1, rows, cols);
+                    let (x, norm) = (rng.normals(n_tokens * cols), rng.normals(cols));
+                    let residual = rng.normals(n_tokens * rows);
+                    for options in [
+                        MatvecOptions::contiguous(cols).with_norm(&norm, 1e-5),
+                        MatvecOptions::contiguous(cols).with_residual(&residual),
+                    ] {
+                        let mut twin = vec![0.0; n_tokens * rows];
+                        matvec(&w, &x, n_tokens, options, &mut twin);
+                        let found = on_gpu(gpu, &w, &x, n_tokens, max_tokens, options);
+                        let what = format!("{} {} {n_tokens} tokens", gpu.tier.name(), ty.name());
+                        assert_close(&found, &exact(&twin), GPU_NMSE, &what);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_gpu_agrees_at_the_shapes_of_the_models() {
+        let mut rng = Rng::fresh();
+        // (type, groups, rows, cols, floats between groups): GLM-4.7-Flash, DeepSeek-V2-Lite, Youtu-LLM-2B.
+        for (ty, groups, rows, cols, head) in [
+            (GgmlType::Q4_0, 1, 576, 2048, 0),
+            (GgmlType::Q4_K, 1, 5120, 768, 0),
+            (GgmlType::Q5_0, 20, 512, 192, 256),
+            (GgmlType::Q8_0, 16, 512, 128, 192),
+            (GgmlType::Q4_0, 20, 256, 512, 512),
+            (GgmlType::Q6_K, 1, 67, 10240, 0),
+            (GgmlType::Q5_0, 1, 35, 10944, 0),
+            (GgmlType::F32, 1, 64, 2048, 0),
+        ] {
+            let w = random_weight(&mut rng, ty, groups, rows, cols);
+            let stride = if groups == 1 { cols } else { groups * head };
+            for n_tokens in [1, 2] {
+                let x = rng.normals(n_tokens * stride);
+                let options = MatvecOptions::per_group(stride, head);
+                let mut twin = vec![0.0; n_tokens * groups * rows];
+                matvec(&w, &x, n_tokens, options, &mut twin);
+                for gpu in gpus() {
+                    let max_tokens = if n_tokens == 1 { 1 } else { 8 };
+                    let found = on_gpu(gpu, &w, &x, n_tokens, max_tokens, options);
+                    let what = format!(
+                        "{} {} {groups} x {rows} x {cols}",
+                        gpu.tier.name(),
+                        ty.name()
+                    );
+                    assert_close(&found, &exact(&twin), GPU_NMSE, &what);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_weight_larger_than_a_binding_is_cut_into_rows() {
+        let mut rng = Rng::fresh();
+        for tier in Tier::ALL {
+            let options = GpuOptions {
+                tier: Some(tier),
+                max_binding: Some(100_000),
+                ..Default::default()
+            };
+            let Ok(gpu) = Gpu::open(&options) else {
+                continue;
+            };
+            let w = random_weight(&mut rng, GgmlType::Q6_K, 1, 1003, 512);
+            assert!(gpu_weight(&gpu, &w).parts.len() > 2);
+            let x = rng.normals(512);
+            let mut twin = vec![0.0; 1003];
+            matvec(&w, &x, 1, MatvecOptions::contiguous(512), &mut twin);
+            let found = on_gpu(&gpu, &w, &x, 1, 1, MatvecOptions::contiguous(512));
+            assert_close(&found, &exact(&twin), GPU_NMSE, tier.name());
         }
     }
 }

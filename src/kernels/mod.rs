@@ -5,6 +5,7 @@
 //! not depend on how many tokens one call holds: each output is the same sequence of additions in any batch.
 
 pub mod attention;
+pub mod attention_merge;
 pub mod embed;
 pub mod gate_up;
 pub mod linear;
@@ -18,6 +19,18 @@ pub mod sample;
 pub(crate) mod testing;
 
 use crate::model::Config;
+
+/// Threads of a workgroup of the matrix kernels.
+pub(crate) const WG: u32 = 64;
+/// Threads that share a row of a weight.
+pub(crate) const LANES: u32 = 8;
+/// Workgroups along one dimension at most, on every backend.
+pub(crate) const MAX_GRID: u32 = 65535;
+
+/// Tokens that one workgroup multiplies at once, for steps of up to `max_tokens`.
+pub(crate) fn tokens_at_once(max_tokens: u32) -> u32 {
+    if max_tokens == 1 { 1 } else { 8 }
+}
 
 /// The sizes of one multi-head latent attention block (DeepSeek-V2 paper, section 2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

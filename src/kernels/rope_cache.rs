@@ -4,6 +4,9 @@ use half::f16;
 
 use super::MlaDims;
 use super::linear::rms_norm;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::shader::Variant;
 
 /// Rotates interleaved pairs (2i, 2i+1) of `x` by the angles of one position; `table` (rope / 2) holds cosine and sine,
 /// both already multiplied by YaRN's magnitude where the model has one (DeepSeek-V2's rope, ggml's "norm" type).
@@ -77,9 +80,93 @@ pub fn rope_cache(
     }
 }
 
+/// The kernel's buffers and sizes; all f32 but the cache.
+#[derive(Debug, Clone)]
+pub struct GpuRopeCache {
+    /// (max_tokens, heads, nope + rope).
+    pub q: Range,
+    /// (max_tokens, kv_lora + rope).
+    pub kv_a: Range,
+    /// `attn_kv_a_norm`, (kv_lora).
+    pub kv_a_norm: Range,
+    /// `attention.layer_norm_rms_epsilon`.
+    pub eps: f32,
+    /// Cosine and sine, (n_ctx, rope / 2).
+    pub rope_table: Range,
+    /// The sizes of the block.
+    pub dims: MlaDims,
+    /// Most tokens of a replay.
+    pub max_tokens: u32,
+    /// Rotated queries, (max_tokens, heads, rope).
+    pub q_pe: Range,
+    /// The layer's cache, (n_ctx, kv_lora + rope) of f16.
+    pub cache: Range,
+}
+
+/// The dispatch; a replay must keep `pos + tokens` within the rows of the cache.
+///
+/// # Panics
+/// If a buffer is too small, or a size is odd.
+pub fn op(b: &GpuRopeCache) -> Op {
+    let dims = b.dims;
+    let row = dims.cache_row();
+    assert!(
+        [dims.nope, dims.rope, dims.kv_lora]
+            .iter()
+            .all(|n| n.is_multiple_of(2)),
+        "rope_cache works on pairs: {dims:?}"
+    );
+    let tokens = b.max_tokens as usize;
+    let n_ctx = b.cache.size as usize / (row * 2);
+    for (range, bytes, what) in [
+        (&b.q, tokens * dims.heads * dims.head() * 4, "q"),
+        (&b.kv_a, tokens * row * 4, "kv_a"),
+        (&b.kv_a_norm, dims.kv_lora * 4, "kv_a_norm"),
+        (&b.rope_table, n_ctx * dims.rope * 4, "rope_table"),
+        (&b.q_pe, tokens * dims.heads * dims.rope * 4, "q_pe"),
+    ] {
+        assert!(
+            range.size >= bytes as u64,
+            "rope_cache: {what} needs {bytes} bytes"
+        );
+    }
+    let spec = Spec {
+        kernel: "rope_cache",
+        source: include_str!("../../wgsl/rope_cache.wgsl"),
+        variant: Variant::default()
+            .number("WG", 128)
+            .number("LANES", 1)
+            .number("HEADS", dims.heads as u32)
+            .number("NOPE", dims.nope as u32)
+            .number("ROPE", dims.rope as u32)
+            .number("KV_LORA", dims.kv_lora as u32),
+        access: accesses("rrrrww"),
+    };
+    let bindings = [
+        &b.q,
+        &b.kv_a,
+        &b.kv_a_norm,
+        &b.rope_table,
+        &b.q_pe,
+        &b.cache,
+    ];
+    Op::new(
+        spec,
+        bindings.map(Range::clone).to_vec(),
+        vec![Word::Pos, Word::F(b.eps)],
+        [
+            Extent::N(dims.heads as u32 + 1),
+            Extent::Tokens,
+            Extent::N(1),
+        ],
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::testing::{Rng, assert_close};
 
     #[test]
@@ -152,5 +239,79 @@ mod tests {
                 .all(|x| *x == untouched),
             "rows after"
         );
+    }
+
+    #[test]
+    fn the_kernel_agrees_with_its_twin() {
+        let mut rng = Rng::fresh();
+        let shapes = [(20, 192, 64, 512), (16, 128, 64, 512), (3, 10, 6, 34)];
+        for (heads, nope, rope, kv_lora) in shapes {
+            let dims = MlaDims {
+                heads,
+                nope,
+                rope,
+                kv_lora,
+            };
+            for (pos, n_tokens) in [(0, 1), (5, 3), (41, 8)] {
+                let (n_ctx, row, eps) = (50, dims.cache_row(), 1e-5);
+                let q = rng.normals(n_tokens * heads * dims.head());
+                let (kv_a, norm) = (rng.normals(n_tokens * row), rng.normals(kv_lora));
+                let table: Vec<[f32; 2]> = (0..n_ctx * rope / 2)
+                    .map(|_| {
+                        let angle = rng.uniform() * 6.3;
+                        [angle.cos(), angle.sin()]
+                    })
+                    .collect();
+                let untouched = vec![f16::from_f32(7.0); n_ctx * row];
+                let mut cache = untouched.clone();
+                let mut q_pe = vec![0.0; n_tokens * heads * rope];
+                rope_cache(
+                    &q, &kv_a, &norm, eps, &table, pos, dims, &mut q_pe, &mut cache,
+                );
+                for gpu in gpus() {
+                    let on_gpu = upload(gpu, &untouched);
+                    let rotated = output(gpu, q_pe.len());
+                    let whole = |data: &[f32]| Range::whole(&upload(gpu, data));
+                    let op = op(&GpuRopeCache {
+                        q: whole(&q),
+                        kv_a: whole(&kv_a),
+                        kv_a_norm: whole(&norm),
+                        rope_table: whole(table.as_flattened()),
+                        q_pe: Range::whole(&rotated),
+                        cache: Range::whole(&on_gpu),
+                        eps,
+                        dims,
+                        max_tokens: n_tokens as u32,
+                    });
+                    let state = State {
+                        pos: pos as u32,
+                        tokens: n_tokens as u32,
+                        ..Default::default()
+                    };
+                    run(gpu, &[op], &state);
+                    let what = format!("{dims:?}, {n_tokens} at {pos}, {}", gpu.tier.name());
+                    let exact: Vec<f64> = q_pe.iter().map(|x| f64::from(*x)).collect();
+                    // f32 rounding alone.
+                    assert_close(&download(gpu, &rotated, q_pe.len()), &exact, 1e-13, &what);
+                    let found: Vec<f16> = download(gpu, &on_gpu, cache.len());
+                    let values = |rows: &[f16]| -> Vec<f32> {
+                        rows[pos * row..(pos + n_tokens) * row]
+                            .iter()
+                            .map(|x| x.to_f32())
+                            .collect()
+                    };
+                    let exact: Vec<f64> = values(&cache).iter().map(|x| f64::from(*x)).collect();
+                    // WGSL leaves the rounding to f16 open: the two may be 2^-10 of the value apart.
+                    assert_close(&values(&found), &exact, 9.6e-7, &what);
+                    assert_eq!(
+                        found[..pos * row],
+                        cache[..pos * row],
+                        "rows before, {what}"
+                    );
+                    let after = (pos + n_tokens) * row;
+                    assert_eq!(found[after..], cache[after..], "rows after, {what}");
+                }
+            }
+        }
     }
 }

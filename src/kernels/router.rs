@@ -1,5 +1,8 @@
 //! The choice of experts: probabilities, the best few, their weights (llama-graph.cpp, build_moe_ffn).
 
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::shader::Variant;
 use crate::model::{Experts, Gating};
 
 /// The smallest positive normal f16: what the sum of the chosen weights is clamped to before dividing, as ggml does.
@@ -88,9 +91,74 @@ fn best_free(scores: &[f32], free: &[bool]) -> usize {
     best.expect("used <= count leaves a free expert")
 }
 
+/// The kernel's buffers and sizes.
+#[derive(Debug, Clone)]
+pub struct GpuRouter<'a> {
+    /// (max_tokens, count), f32.
+    pub logits: Range,
+    /// `exp_probs_b`, (count), f32.
+    pub bias: Option<Range>,
+    /// How many experts there are, and how they are chosen and weighted.
+    pub experts: &'a Experts,
+    /// Most tokens of a replay.
+    pub max_tokens: u32,
+    /// The chosen experts, (max_tokens, used) u32.
+    pub ids: Range,
+    /// Their weights, (max_tokens, used) f32.
+    pub weights: Range,
+}
+
+/// Most experts of the kernel: a thread each.
+pub const MAX_EXPERTS: usize = 256;
+
+/// The dispatch.
+///
+/// # Panics
+/// If a buffer is too small or there are more than [`MAX_EXPERTS`] experts.
+pub fn op(b: &GpuRouter<'_>) -> Op {
+    let (count, used) = (b.experts.count, b.experts.used);
+    assert!(
+        (1..=count).contains(&used) && count <= MAX_EXPERTS,
+        "the router chooses {used} of {count} experts, at most of {MAX_EXPERTS}"
+    );
+    let tokens = u64::from(b.max_tokens) * 4;
+    assert!(
+        b.logits.size >= tokens * count as u64,
+        "router logits of {count} experts"
+    );
+    assert!(
+        b.ids.size >= tokens * used as u64 && b.weights.size >= tokens * used as u64,
+        "router choices of {used} experts"
+    );
+    assert!(
+        b.bias.as_ref().is_none_or(|r| r.size >= count as u64 * 4),
+        "selection bias of {count} experts"
+    );
+    let spec = Spec {
+        kernel: "router",
+        source: include_str!("../../wgsl/router.wgsl"),
+        variant: Variant::default()
+            .number("WG", count.next_power_of_two().max(64) as u32)
+            .number("LANES", 1)
+            .number("EXPERTS", count as u32)
+            .number("USED", used as u32)
+            .flag("SIGMOID", b.experts.gating == Gating::Sigmoid)
+            .flag("BIAS", b.bias.is_some())
+            .flag("NORM", b.experts.weights_norm),
+        access: accesses(if b.bias.is_some() { "rwwr" } else { "rww" }),
+    };
+    let mut bindings = vec![b.logits.clone(), b.ids.clone(), b.weights.clone()];
+    bindings.extend(b.bias.clone());
+    let grid = [Extent::Tokens, Extent::N(1), Extent::N(1)];
+    Op::new(spec, bindings, vec![Word::F(b.experts.weights_scale)], grid)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Gpu;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::testing::{Rng, assert_close};
 
     fn experts(
@@ -200,5 +268,126 @@ mod tests {
             &mut weights,
         );
         assert_eq!(ids, [2, 0, 1]);
+    }
+
+    /// The kernel on one GPU, with room for one token more.
+    fn on_gpu(
+        gpu: &Gpu,
+        logits: &[f32],
+        bias: Option<&[f32]>,
+        e: &Experts,
+    ) -> (Vec<u32>, Vec<f32>) {
+        let n_tokens = logits.len() / e.count;
+        let n = n_tokens * e.used;
+        let (ids, weights) = (output(gpu, n + e.used), output(gpu, n + e.used));
+        let op = op(&GpuRouter {
+            logits: Range::whole(&upload(gpu, &[logits, &vec![f32::NAN; e.count]].concat())),
+            bias: bias.map(|b| Range::whole(&upload(gpu, b))),
+            experts: e,
+            max_tokens: n_tokens as u32 + 1,
+            ids: Range::whole(&ids),
+            weights: Range::whole(&weights),
+        });
+        let state = State {
+            tokens: n_tokens as u32,
+            ..Default::default()
+        };
+        run(gpu, &[op], &state);
+        (download(gpu, &ids, n), download(gpu, &weights, n))
+    }
+
+    /// Whether the first used + 1 scores of each token are so far apart that rounding cannot swap them.
+    fn clear(logits: &[f32], bias: Option<&[f32]>, e: &Experts) -> bool {
+        let all = Experts {
+            used: e.count,
+            weights_norm: false,
+            weights_scale: 1.0,
+            ..e.clone()
+        };
+        logits.chunks_exact(e.count).all(|logits| {
+            let (ids, probs) = exact(logits, bias, &all);
+            let scores: Vec<f64> = ids
+                .iter()
+                .zip(&probs)
+                .map(|(id, p)| p + bias.map_or(0.0, |b| f64::from(b[*id as usize])))
+                .take(e.used + 1)
+                .collect();
+            scores
+                .windows(2)
+                .all(|w| w[0] - w[1] > 1e-6 * w[0].abs().max(0.01))
+        })
+    }
+
+    #[test]
+    fn the_kernel_chooses_what_its_twin_chooses() {
+        let mut rng = Rng::fresh();
+        for (count, used, gating, with_bias, norm, scale) in [
+            // GLM-4.7-Flash, DeepSeek-V2-Lite, DeepSeek-V3 without groups, and sizes that fill no workgroup.
+            (64, 4, Gating::Sigmoid, true, true, 1.8),
+            (64, 6, Gating::Softmax, false, false, 1.0),
+            (256, 8, Gating::Sigmoid, true, true, 2.5),
+            (160, 6, Gating::Softmax, true, true, 16.0),
+            (7, 7, Gating::Softmax, false, true, 1.0),
+            (1, 1, Gating::Sigmoid, false, false, 1.0),
+        ] {
+            let e = experts(count, used, gating, norm, scale);
+            for n_tokens in [1, 3, 64] {
+                let (logits, bias) = loop {
+                    let logits = rng.normals(n_tokens * count);
+                    let bias = with_bias.then(|| rng.normals(count));
+                    if clear(&logits, bias.as_deref(), &e) {
+                        break (logits, bias);
+                    }
+                };
+                let n = n_tokens * used;
+                let (mut ids, mut weights) = (vec![0; n], vec![0.0; n]);
+                router(
+                    &logits,
+                    bias.as_deref(),
+                    &e,
+                    n_tokens,
+                    &mut ids,
+                    &mut weights,
+                );
+                let expected: Vec<f64> = weights.iter().map(|w| f64::from(*w)).collect();
+                for gpu in gpus() {
+                    let (found_ids, found) = on_gpu(gpu, &logits, bias.as_deref(), &e);
+                    let what = format!("{e:?}, {n_tokens} tokens, {}", gpu.tier.name());
+                    assert_eq!(found_ids, ids, "{what}");
+                    // exp and division of a GPU may be off by a few units in the last place.
+                    assert_close(&found, &expected, 1e-11, &what);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_kernel_breaks_ties_and_bears_nan_as_its_twin_does() {
+        let mut rng = Rng::fresh();
+        for gating in [Gating::Sigmoid, Gating::Softmax] {
+            for with_bias in [false, true] {
+                let e = experts(96, 12, gating, true, 1.5);
+                // Few values: nearly every place is a tie. Zeros of both signs are one value.
+                let values = [0.0f32, -0.0, 1.5, -2.0];
+                let logits: Vec<f32> = (0..40 * 96).map(|_| values[rng.below(4)]).collect();
+                let bias: Option<Vec<f32>> =
+                    with_bias.then(|| (0..96).map(|_| [2.0, 0.0][rng.below(2)]).collect());
+                let (mut ids, mut weights) = (vec![0; 40 * 12], vec![0.0; 40 * 12]);
+                router(&logits, bias.as_deref(), &e, 40, &mut ids, &mut weights);
+                for gpu in gpus() {
+                    let (found, _) = on_gpu(gpu, &logits, bias.as_deref(), &e);
+                    assert_eq!(found, ids, "{gating:?}, {}", gpu.tier.name());
+                }
+            }
+        }
+        for gpu in gpus() {
+            let e = experts(4, 3, Gating::Sigmoid, false, 1.0);
+            let nan = f32::NAN;
+            assert_eq!(on_gpu(gpu, &[nan, nan, 1.0, nan], None, &e).0, [2, 0, 1]);
+            let e = experts(4, 2, Gating::Sigmoid, true, 1.0);
+            let (_, weights) = on_gpu(gpu, &[-20.0; 4], None, &e);
+            let exact = 1.0 / (1.0 + 20f64.exp()) / f64::from(MIN_WEIGHT_SUM);
+            assert_close(&weights, &[exact; 2], 1e-12, "clamped");
+        }
     }
 }

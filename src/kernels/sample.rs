@@ -3,6 +3,10 @@
 use std::cmp::Ordering;
 
 use crate::engine::sampling::{Sampling, uniform};
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::shader::Variant;
+use crate::gpu::{Gpu, GpuError};
 
 /// The token chosen from `logits` (vocab) under `sampling`.
 ///
@@ -114,6 +118,133 @@ fn top_p(candidates: &mut Vec<Candidate>, max: f32, p: f32) {
         candidates.truncate(last + 1);
     }
 }
+
+/// Threads of a workgroup, and tokens of a slice of the vocabulary.
+const WG: usize = 256;
+
+/// Most tokens that the kernels choose among: counts stay exact in f32, ids in 18 bits.
+pub const MAX_VOCAB: usize = 1 << 18;
+
+/// `log_min_p` for "off": so far below any logit that only minus infinity is dropped, whose weight is 0 anyway.
+const NO_MIN_P: f32 = -1e30;
+
+/// What [`State::sampling`](crate::gpu::record::State::sampling) holds for a choice with the draw of `step`:
+/// 0 temperature, 1 top_k, 2 top_p, 3 ln(min_p), 4 repeat_penalty, 5 repeat_last_n (0 where the penalty is 1),
+/// 6 [`uniform`]`(seed, step)`, 7 the step modulo 2^32, told with the result; 8 and 9 are 0.
+///
+/// The draw is made here: the step is known when a token is encoded, and host and device cannot disagree about it.
+pub fn words(sampling: &Sampling, step: u64) -> [u32; 10] {
+    let s = sampling;
+    let log_min_p = if s.min_p > 0.0 {
+        s.min_p.min(1.0).ln()
+    } else {
+        NO_MIN_P
+    };
+    let last_n = if s.repeat_penalty == 1.0 {
+        0
+    } else {
+        s.repeat_last_n
+    };
+    [
+        s.temperature.to_bits(),
+        s.top_k,
+        s.top_p.to_bits(),
+        log_min_p.to_bits(),
+        s.repeat_penalty.to_bits(),
+        last_n,
+        uniform(s.seed, step).to_bits(),
+        step as u32,
+        0,
+        0,
+    ]
+}
+
+/// The dispatches that choose the token after those of a step, as [`sample`] does up to rounding of sums.
+///
+/// `logits` is one row, (vocab) f32. `history` holds the ids of all positions, (n_ctx + 1) u32: the last
+/// `repeat_last_n` up to position pos + tokens are recent, and the chosen id becomes the one at pos + tokens. Each of
+/// `results`, taken by [`State::slot`](crate::gpu::record::State::slot), gets (id, step, 0, 0). A replay needs
+/// [`words`] as its `sampling`, and `pos + tokens <= n_ctx`.
+///
+/// # Errors
+/// [`GpuError`] if there is no memory for the lists of candidates.
+///
+/// # Panics
+/// If a buffer is too small or the vocabulary larger than [`MAX_VOCAB`].
+pub fn ops(
+    gpu: &Gpu,
+    logits: &Range,
+    vocab: u32,
+    history: &Range,
+    results: &[Range],
+) -> Result<Vec<Op>, GpuError> {
+    let tokens = vocab as usize;
+    assert!(
+        (1..=MAX_VOCAB).contains(&tokens),
+        "a choice among {vocab} tokens, {MAX_VOCAB} at most"
+    );
+    assert!(
+        logits.size >= u64::from(vocab) * 4,
+        "logits of {vocab} tokens"
+    );
+    assert!(
+        !results.is_empty() && results.iter().all(|r| r.size >= 16),
+        "a choice needs room for 4 words"
+    );
+    let slices = tokens.div_ceil(WG);
+    let per = slices.div_ceil(WG);
+    let keys = Range::whole(&gpu.storage("sampling keys", (slices * WG * 4) as u64)?);
+    let maxima = Range::whole(&gpu.storage("sampling maxima", (slices * 8) as u64)?);
+    let lists = Range::whole(&gpu.storage("sampling candidates", (WG * per * WG * 8) as u64)?);
+    let variant = || {
+        Variant::default()
+            .number("WG", WG as u32)
+            .number("VOCAB", vocab)
+    };
+    let scan = Op::new(
+        Spec {
+            kernel: "sample_scan",
+            source: include_str!("../../wgsl/sample_scan.wgsl"),
+            variant: variant(),
+            access: accesses("rrww"),
+        },
+        vec![
+            logits.clone(),
+            history.clone(),
+            keys.clone(),
+            maxima.clone(),
+        ],
+        vec![
+            Word::Pos,
+            Word::Tokens,
+            Word::Sampling(5),
+            Word::Sampling(4),
+        ],
+        [Extent::N(slices as u32), Extent::N(1), Extent::N(1)],
+    )
+    .with_bytes(u64::from(vocab) * 4);
+    let mut params = vec![Word::Pos, Word::Tokens];
+    params.extend([0, 1, 2, 3, 6, 7].map(Word::Sampling));
+    let pick = Op::new(
+        Spec {
+            kernel: "sample_pick",
+            source: include_str!("../../wgsl/sample_pick.wgsl"),
+            variant: variant()
+                .number("LANES", 1)
+                .number("SLICES", slices as u32)
+                .number("PER", per as u32),
+            access: accesses("rrwww"),
+        },
+        vec![keys, maxima, lists, history.clone(), results[0].clone()],
+        params,
+        [Extent::N(1); 3],
+    )
+    .with_alternatives(4, results.to_vec());
+    Ok(vec![scan, pick])
+}
+
+#[cfg(test)]
+mod gpu_tests;
 
 #[cfg(test)]
 mod tests {

@@ -7,11 +7,13 @@ mod float;
 mod iq4;
 mod k_quants;
 mod legacy;
+mod quantize;
 pub mod repack;
 #[cfg(test)]
 mod test_random;
 mod types;
 
+pub use quantize::{quantize_row, quantize_rows};
 pub use types::{GgmlType, SMALL_BLOCK, SUPER_BLOCK};
 
 use block::dequantize_blocks;

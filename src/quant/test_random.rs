@@ -30,6 +30,17 @@ impl Random {
         bytes.truncate(count);
         bytes
     }
+
+    /// Uniform in 0 < u < 1.
+    fn uniform(&mut self) -> f32 {
+        ((self.next() >> 41) as f32 + 0.5) / (1u32 << 23) as f32
+    }
+
+    /// Normally distributed (Box and Muller).
+    pub(crate) fn normal(&mut self) -> f32 {
+        let (radius, angle) = (self.uniform(), self.uniform());
+        (-2.0 * radius.ln()).sqrt() * (std::f32::consts::TAU * angle).cos()
+    }
 }
 
 impl fmt::Display for Random {

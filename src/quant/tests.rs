@@ -2,8 +2,28 @@
 
 use super::*;
 
-/// `"0aff"` to bytes.
-fn from_hex(text: &str) -> Vec<u8> {
+/// tests/data/quant-golden.json.
+pub(super) struct Golden(serde_json::Value);
+
+impl Golden {
+    pub(super) fn read() -> Self {
+        let text = include_str!("../../tests/data/quant-golden.json");
+        Golden(serde_json::from_str(text).expect("the golden file is JSON"))
+    }
+
+    /// The bytes under `key` of a type.
+    pub(super) fn bytes(&self, ty: GgmlType, key: &str) -> Vec<u8> {
+        from_hex(&self.0[ty.name()][key])
+    }
+
+    /// The floats under a key of the file itself.
+    pub(super) fn floats(&self, key: &str) -> Vec<f32> {
+        bytemuck::pod_collect_to_vec(&from_hex(&self.0[key]))
+    }
+}
+
+fn from_hex(value: &serde_json::Value) -> Vec<u8> {
+    let text = value.as_str().expect("the golden file has this entry");
     (0..text.len())
         .step_by(2)
         .map(|i| u8::from_str_radix(&text[i..i + 2], 16).expect("the golden file is hexadecimal"))
@@ -12,19 +32,9 @@ fn from_hex(text: &str) -> Vec<u8> {
 
 #[test]
 fn dequantize_row_gives_the_bits_of_gguf_py() {
-    let golden: serde_json::Value =
-        serde_json::from_str(include_str!("../../tests/data/quant-golden.json"))
-            .expect("the golden file is JSON");
+    let golden = Golden::read();
     for &ty in GgmlType::ALL {
-        let case = &golden[ty.name()];
-        let hex = |key: &str| {
-            from_hex(
-                case[key]
-                    .as_str()
-                    .unwrap_or_else(|| panic!("{ty} has no {key}")),
-            )
-        };
-        let (blocks, expected) = (hex("blocks"), hex("values"));
+        let (blocks, expected) = (golden.bytes(ty, "blocks"), golden.bytes(ty, "values"));
         let expected: Vec<f32> = bytemuck::pod_collect_to_vec(&expected);
         assert_eq!(Some(blocks.len()), ty.row_bytes(expected.len()), "{ty}");
         // At an odd address too: rows of 18-byte blocks in an embedded file can start anywhere.

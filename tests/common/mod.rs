@@ -1,6 +1,10 @@
 //! Golden values of whole models and how far a backend is from them.
 
+#![allow(dead_code, reason = "every test program uses its own part of these")]
+
 use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +12,8 @@ use std::sync::Arc;
 use glimt::engine::backend::Backend;
 use glimt::engine::sampling::Sampling;
 use glimt::gguf::Gguf;
-use glimt::model::Model;
+use glimt::model::{Ffn, Model, Query, Weight};
+use glimt::quant::{GgmlType, dequantize_row, quantize_row};
 use serde::Deserialize;
 
 /// A golden file: what llama.cpp computes in f32 from the exactly dequantised weights of one model.
@@ -195,4 +200,53 @@ pub fn check_golden(
             eprintln!("{name} {prompt_name}: greedy token {i} differs, its margin is {margin}");
         }
     }
+}
+
+/// Random numbers below n, different in every run; they are printed with a failure.
+pub fn random_below(n: usize, count: usize) -> Vec<usize> {
+    let state = RandomState::new();
+    let numbers: Vec<usize> = (0..count).map(|i| state.hash_one(i) as usize % n).collect();
+    eprintln!("random numbers below {n}: {numbers:?}");
+    numbers
+}
+
+/// Random ids of the embedded model's vocabulary.
+pub fn random_tokens(count: usize) -> Vec<u32> {
+    random_below(4096, count).into_iter().map(|token| token as u32).collect()
+}
+
+/// The model with every matrix whose rows allow it quantised to `ty` by the project's own quantiser.
+pub fn requantised(model: &Model, ty: GgmlType) -> Model {
+    let mut copy = Model::load(Arc::clone(&model.gguf)).unwrap_or_else(|e| panic!("{e}"));
+    let mut all = vec![&mut copy.token_embd, &mut copy.output];
+    for layer in &mut copy.layers {
+        match &mut layer.q {
+            Query::Lora { attn_q_a, attn_q_b, .. } => all.extend([attn_q_a, attn_q_b]),
+            Query::Full { attn_q } => all.push(attn_q),
+        }
+        all.extend([&mut layer.attn_kv_a_mqa, &mut layer.attn_k_b, &mut layer.attn_v_b, &mut layer.attn_output]);
+        match &mut layer.ffn {
+            Ffn::Dense { gate, up, down } => all.extend([gate, up, down]),
+            Ffn::Moe { gate_exps, up_exps, down_exps, shared, .. } => {
+                all.extend([gate_exps, up_exps, down_exps]);
+                if let Some(s) = shared {
+                    all.extend([&mut s.gate, &mut s.up, &mut s.down]);
+                }
+            }
+        }
+    }
+    let mut changed = 0;
+    for weight in all {
+        let Some(row_bytes) = ty.row_bytes(weight.cols) else { continue };
+        let mut values = vec![0.0; weight.cols];
+        let mut bytes = vec![0; weight.groups * weight.rows * row_bytes];
+        for (i, row) in bytes.chunks_exact_mut(row_bytes).enumerate() {
+            dequantize_row(weight.ty, weight.row(i / weight.rows, i % weight.rows), &mut values);
+            quantize_row(ty, &values, row);
+        }
+        *weight = Weight::from_bytes(weight.name.clone(), ty, weight.groups, weight.rows, weight.cols, bytes);
+        changed += 1;
+    }
+    assert!(changed > 0, "no matrix of the model can be {}", ty.name());
+    copy
 }

@@ -1,4 +1,4 @@
-//! How a block of each type is split over the planes. The heads of wgsl/shared/<type>.wgsl describe the same layouts
+//! How a block of each type is split over the planes. The heads of the modules in `wgsl/shared` describe the same layouts
 //! from the reader's side.
 
 use bytemuck::{Pod, Zeroable};

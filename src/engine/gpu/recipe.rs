@@ -1,0 +1,260 @@
+//! The layer recipe: a step of the model as a list of dispatches.
+//!
+//! For one token every dispatch writes a buffer of its own (SSA), so that Vulkan and DX12 put barriers on true
+//! dependencies only and independent work overlaps. For chunks of tokens, where kernels fill the device anyway, the
+//! layers share one set of buffers.
+
+use super::weights::{GpuFfn, GpuLayer, GpuMlp, GpuModel, GpuQuery};
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::record::{Op, Range, Word};
+use crate::gpu::{Gpu, GpuError};
+use crate::kernels::attention::GpuAttention;
+use crate::kernels::gate_up::GpuGateUp;
+use crate::kernels::matvec::GpuMatvec;
+use crate::kernels::moe_down::GpuMoeDown;
+use crate::kernels::{MlaDims, attention_merge, embed, rope_cache, router};
+use std::collections::HashMap;
+
+/// The buffers of a session that every step shares.
+pub(super) struct Context {
+    /// Token ids by position, (n_ctx + 1) u32.
+    pub history: Range,
+    /// Per layer (n_ctx, 576) packed f16.
+    pub cache: Vec<Range>,
+    /// (n_ctx, rope / 2) cosine and sine.
+    pub rope_table: Range,
+    /// Partial sums of the attention: values, then maxima and sums.
+    pub partials: [Range; 2],
+}
+
+/// The buffers that the layers of a chunk of tokens share, by name.
+pub(super) type Scratch = HashMap<&'static str, Range>;
+
+/// Builds the dispatches of a step for up to `max_tokens` tokens.
+pub(super) struct Recipe<'a> {
+    gpu: &'a Gpu,
+    model: &'a GpuModel,
+    context: &'a Context,
+    max_tokens: u32,
+    dims: MlaDims,
+    eps: f32,
+    scratch: &'a mut Scratch,
+    /// What was recorded so far.
+    pub ops: Vec<Op>,
+}
+
+impl<'a> Recipe<'a> {
+    pub(super) fn new(model: &'a GpuModel, context: &'a Context, scratch: &'a mut Scratch, max_tokens: u32) -> Self {
+        let config = &model.model.config;
+        Self {
+            gpu: &model.gpu,
+            model,
+            context,
+            max_tokens,
+            dims: MlaDims::of(config),
+            eps: config.rms_eps,
+            scratch,
+            ops: vec![],
+        }
+    }
+
+    /// A buffer of (max_tokens, width) words of 4 bytes.
+    fn activation(&mut self, name: &'static str, width: u32) -> Result<Range, GpuError> {
+        let bytes = u64::from(self.max_tokens) * u64::from(width) * 4;
+        if self.max_tokens == 1 {
+            return Ok(Range::whole(&self.gpu.storage(name, bytes)?));
+        }
+        if let Some(range) = self.scratch.get(name).filter(|r| r.size >= bytes) {
+            return Ok(range.clone());
+        }
+        let range = Range::whole(&self.gpu.storage(name, bytes)?);
+        self.scratch.insert(name, range.clone());
+        Ok(range)
+    }
+
+    /// y = W norm(x) (+ residual), x contiguous; `name` is the output's.
+    fn product(
+        &mut self,
+        name: &'static str,
+        weight: &GpuWeight,
+        x: &Range,
+        norm: Option<&Range>,
+        residual: Option<&Range>,
+    ) -> Result<Range, GpuError> {
+        let y = self.activation(name, weight.total_rows())?;
+        let matvec = GpuMatvec {
+            weight,
+            max_tokens: self.max_tokens,
+            x: x.clone(),
+            x_offset: Word::U(0),
+            x_stride: weight.cols,
+            x_group_stride: 0,
+            norm: norm.map(|n| (n.clone(), self.eps)),
+            residual: residual.cloned(),
+            y: y.clone(),
+            tokens: Word::Tokens,
+        };
+        self.ops.extend(matvec.ops());
+        Ok(y)
+    }
+
+    /// y\[h\] = W\[h\] x\[h\] for every head, with heads `head` floats apart in x.
+    fn per_head(&mut self, name: &'static str, weight: &GpuWeight, x: &Range, head: u32) -> Result<Range, GpuError> {
+        let y = self.activation(name, weight.total_rows())?;
+        let matvec = GpuMatvec {
+            weight,
+            max_tokens: self.max_tokens,
+            x: x.clone(),
+            x_offset: Word::U(0),
+            x_stride: weight.groups * head,
+            x_group_stride: head,
+            norm: None,
+            residual: None,
+            y: y.clone(),
+            tokens: Word::Tokens,
+        };
+        self.ops.extend(matvec.ops());
+        Ok(y)
+    }
+
+    /// From token ids to the hidden state (max_tokens, d) after the last layer.
+    pub(super) fn hidden(&mut self) -> Result<Range, GpuError> {
+        let model = self.model;
+        let mut x = self.activation("embedding", model.token_embd.cols)?;
+        self.ops.extend(embed::ops(&model.token_embd, self.max_tokens, &self.context.history, &x));
+        for (i, layer) in model.layers.iter().enumerate() {
+            let after = self.attention(layer, &self.context.cache[i], &x)?;
+            x = self.feed_forward(layer, &after)?;
+        }
+        Ok(x)
+    }
+
+    /// The logits of the last token (`all` false, one row) or of every token (max_tokens rows).
+    pub(super) fn head(&mut self, x: &Range, logits: &Range, all: bool) {
+        let w = &self.model.output;
+        let matvec = GpuMatvec {
+            weight: w,
+            max_tokens: if all { self.max_tokens } else { 1 },
+            x: x.clone(),
+            x_offset: if all { Word::U(0) } else { Word::LastTokenTimes(w.cols) },
+            x_stride: w.cols,
+            x_group_stride: 0,
+            norm: Some((self.model.output_norm.clone(), self.eps)),
+            residual: None,
+            y: logits.clone(),
+            tokens: if all { Word::Tokens } else { Word::U(1) },
+        };
+        self.ops.extend(matvec.ops());
+    }
+
+    fn attention(&mut self, layer: &GpuLayer, cache: &Range, x: &Range) -> Result<Range, GpuError> {
+        let dims = self.dims;
+        let (heads, kv_lora, head) = (dims.heads as u32, dims.kv_lora as u32, dims.head() as u32);
+        // Products of the same input stand together: they do not wait for each other.
+        let q = match &layer.q {
+            GpuQuery::Full { attn_q } => {
+                let q = self.product("q", attn_q, x, Some(&layer.attn_norm), None)?;
+                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, x, Some(&layer.attn_norm), None)?;
+                (q, kv_a)
+            }
+            GpuQuery::Lora { attn_q_a, attn_q_a_norm, attn_q_b } => {
+                let q_a = self.product("q_a", attn_q_a, x, Some(&layer.attn_norm), None)?;
+                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, x, Some(&layer.attn_norm), None)?;
+                (self.product("q", attn_q_b, &q_a, Some(attn_q_a_norm), None)?, kv_a)
+            }
+        };
+        let (q, kv_a) = q;
+        let q_lat = self.per_head("q_lat", &layer.attn_k_b, &q, head)?;
+        let q_pe = self.activation("q_pe", heads * dims.rope as u32)?;
+        self.ops.push(rope_cache::op(&rope_cache::GpuRopeCache {
+            q: q.clone(),
+            kv_a,
+            kv_a_norm: layer.attn_kv_a_norm.clone(),
+            eps: self.eps,
+            rope_table: self.context.rope_table.clone(),
+            dims,
+            max_tokens: self.max_tokens,
+            q_pe: q_pe.clone(),
+            cache: cache.clone(),
+        }));
+        let attention = GpuAttention {
+            q_lat,
+            q_pe,
+            cache: cache.clone(),
+            dims,
+            scale: self.model.model.config.softmax_scale(),
+            max_tokens: self.max_tokens,
+            partials: self.context.partials.clone(),
+        };
+        self.ops.push(attention.op());
+        let latent = self.activation("latent", heads * kv_lora)?;
+        self.ops.push(attention_merge::op(&self.context.partials, dims, self.max_tokens, &latent));
+        let values = self.per_head("values", &layer.attn_v_b, &latent, kv_lora)?;
+        self.product("after attention", &layer.attn_output, &values, None, Some(x))
+    }
+
+    /// silu(gate) * up of a dense block; the output is named `name`.
+    fn gate_up(&mut self, name: &'static str, mlp: &GpuMlp, norm: &Range, x: &Range, ids: Option<(Range, u32)>) -> Result<Range, GpuError> {
+        let used = ids.as_ref().map_or(1, |(_, used)| *used);
+        let h = self.activation(name, used * mlp.gate.rows)?;
+        let op = GpuGateUp {
+            gate: &mlp.gate,
+            up: &mlp.up,
+            max_tokens: self.max_tokens,
+            x: x.clone(),
+            norm: (norm.clone(), self.eps),
+            ids,
+            h: h.clone(),
+        };
+        self.ops.extend(op.ops());
+        Ok(h)
+    }
+
+    fn feed_forward(&mut self, layer: &GpuLayer, x: &Range) -> Result<Range, GpuError> {
+        let norm = &layer.ffn_norm;
+        match &layer.ffn {
+            GpuFfn::Dense(mlp) => {
+                let h = self.gate_up("h", mlp, norm, x, None)?;
+                self.product("after ffn", &mlp.down, &h, None, Some(x))
+            }
+            GpuFfn::Moe { ffn_gate_inp, exp_probs_b, experts, shared } => {
+                let config = self.model.model.config.experts.as_ref().expect("a MoE layer has experts in its config");
+                let used = config.used as u32;
+                // Each line of two does not depend on the other: shared expert beside router.
+                let logits = self.product("router logits", ffn_gate_inp, x, Some(norm), None)?;
+                let shared_h = match shared {
+                    Some(mlp) => Some(self.gate_up("shared h", mlp, norm, x, None)?),
+                    None => None,
+                };
+                let ids = self.activation("expert ids", used)?;
+                let weights = self.activation("expert weights", used)?;
+                self.ops.push(router::op(&router::GpuRouter {
+                    logits,
+                    bias: exp_probs_b.clone(),
+                    experts: config,
+                    max_tokens: self.max_tokens,
+                    ids: ids.clone(),
+                    weights: weights.clone(),
+                }));
+                let residual = match (shared, shared_h) {
+                    (Some(mlp), Some(h)) => self.product("after shared", &mlp.down, &h, None, Some(x))?,
+                    _ => x.clone(),
+                };
+                let h = self.gate_up("h", experts, norm, x, Some((ids.clone(), used)))?;
+                let y = self.activation("after ffn", experts.down.rows)?;
+                let down = GpuMoeDown {
+                    down: &experts.down,
+                    max_tokens: self.max_tokens,
+                    used,
+                    h,
+                    ids,
+                    weights,
+                    residual,
+                    y: y.clone(),
+                };
+                self.ops.extend(down.ops(self.gpu)?);
+                Ok(y)
+            }
+        }
+    }
+}

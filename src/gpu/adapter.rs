@@ -1,0 +1,239 @@
+//! Listing and choosing adapters.
+
+use super::{GpuError, Tier};
+use serde::Serialize;
+use wgpu::{Adapter, Backends, DeviceType, Instance, InstanceDescriptor, InstanceFlags};
+
+/// Which device to run on. Nothing is ever replaced silently: what is asked for is used or refused.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum DeviceChoice {
+    /// The first adapter in the order discrete, integrated, virtual, software.
+    #[default]
+    Auto,
+    /// The CPU reference, no GPU at all.
+    Cpu,
+    /// The adapter of this index in `glimt devices`.
+    Index(usize),
+    /// The adapter whose name contains this text, in any case.
+    Name(String),
+}
+
+impl std::str::FromStr for DeviceChoice {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match (text, text.parse::<usize>()) {
+            ("auto", _) => Self::Auto,
+            ("cpu", _) => Self::Cpu,
+            (_, Ok(index)) => Self::Index(index),
+            _ => Self::Name(text.to_owned()),
+        })
+    }
+}
+
+/// One adapter as `glimt devices` shows it.
+#[derive(Debug, Clone, Serialize)]
+pub struct AdapterSummary {
+    /// Index for `--device`.
+    pub index: usize,
+    /// The adapter's name.
+    pub name: String,
+    /// vulkan, metal or dx12.
+    pub backend: String,
+    /// discrete, integrated, virtual, software or other.
+    pub kind: &'static str,
+    /// Driver name and version as the backend tells them.
+    pub driver: String,
+    /// The fastest tier it can run.
+    pub tier: &'static str,
+    /// Bytes of device-local memory, where the backend tells.
+    pub memory: Option<u64>,
+    /// `max_buffer_size` in bytes.
+    pub max_buffer: u64,
+    /// `max_storage_buffer_binding_size` in bytes.
+    pub max_binding: u64,
+    /// Workgroup memory in bytes.
+    pub workgroup_memory: u32,
+    /// Threads of a workgroup.
+    pub workgroup_threads: u32,
+    /// Smallest and largest subgroup size.
+    pub subgroup: [u32; 2],
+    /// Feature names that kernels can use.
+    pub features: Vec<&'static str>,
+}
+
+/// A wgpu instance with every native backend and no validation in the way.
+pub(super) fn instance() -> Instance {
+    Instance::new(InstanceDescriptor {
+        backends: Backends::VULKAN | Backends::METAL | Backends::DX12,
+        flags: InstanceFlags::empty(),
+        ..InstanceDescriptor::new_without_display_handle()
+    })
+}
+
+/// Every adapter in the order of choice: discrete, integrated, virtual, other, software.
+pub(super) fn sorted() -> Vec<Adapter> {
+    let mut adapters = pollster::block_on(
+        instance().enumerate_adapters(Backends::VULKAN | Backends::METAL | Backends::DX12),
+    );
+    adapters.sort_by_key(|a| rank(a.get_info().device_type));
+    adapters
+}
+
+fn rank(kind: DeviceType) -> u32 {
+    match kind {
+        DeviceType::DiscreteGpu => 0,
+        DeviceType::IntegratedGpu => 1,
+        DeviceType::VirtualGpu => 2,
+        DeviceType::Other => 3,
+        DeviceType::Cpu => 4,
+    }
+}
+
+fn kind_name(kind: DeviceType) -> &'static str {
+    match kind {
+        DeviceType::DiscreteGpu => "discrete",
+        DeviceType::IntegratedGpu => "integrated",
+        DeviceType::VirtualGpu => "virtual",
+        DeviceType::Other => "other",
+        DeviceType::Cpu => "software",
+    }
+}
+
+/// Every adapter of the machine, in the order that `--device` indices use.
+pub fn adapters() -> Vec<AdapterSummary> {
+    sorted()
+        .iter()
+        .enumerate()
+        .map(|(i, a)| summary(i, a))
+        .collect()
+}
+
+fn summary(index: usize, adapter: &Adapter) -> AdapterSummary {
+    let info = adapter.get_info();
+    let limits = adapter.limits();
+    let features = adapter.features();
+    let named = [
+        (wgpu::Features::SUBGROUP, "subgroup"),
+        (wgpu::Features::SHADER_F16, "f16"),
+        (wgpu::Features::IMMEDIATES, "immediates"),
+        (wgpu::Features::TIMESTAMP_QUERY, "timestamps"),
+        (
+            wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES,
+            "timestamps-in-pass",
+        ),
+        (wgpu::Features::MAPPABLE_PRIMARY_BUFFERS, "mappable-storage"),
+        (wgpu::Features::PIPELINE_CACHE, "pipeline-cache"),
+        (
+            wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX,
+            "cooperative-matrix",
+        ),
+    ];
+    AdapterSummary {
+        index,
+        name: info.name.clone(),
+        backend: info.backend.to_string(),
+        kind: kind_name(info.device_type),
+        driver: [info.driver.as_str(), info.driver_info.as_str()]
+            .join(" ")
+            .trim()
+            .to_owned(),
+        tier: Tier::best(adapter).name(),
+        memory: device_memory(adapter),
+        max_buffer: limits.max_buffer_size,
+        max_binding: limits.max_storage_buffer_binding_size,
+        workgroup_memory: limits.max_compute_workgroup_storage_size,
+        workgroup_threads: limits.max_compute_invocations_per_workgroup,
+        subgroup: [info.subgroup_min_size, info.subgroup_max_size],
+        features: named
+            .iter()
+            .filter(|(f, _)| features.contains(*f))
+            .map(|(_, n)| *n)
+            .collect(),
+    }
+}
+
+/// Bytes of the largest device-local heap on Vulkan; `None` on backends that do not tell.
+fn device_memory(adapter: &Adapter) -> Option<u64> {
+    // SAFETY: the handles borrowed from `as_hal` are only read, and only while `adapter` lives.
+    #[cfg(not(any(target_os = "macos", target_os = "ios")))]
+    unsafe {
+        let hal = adapter.as_hal::<wgpu::hal::api::Vulkan>()?;
+        let instance = hal.shared_instance().raw_instance();
+        let memory = instance.get_physical_device_memory_properties(hal.raw_physical_device());
+        let heaps = memory.memory_heaps_as_slice();
+        // Bit 0 of VkMemoryHeapFlags is DEVICE_LOCAL.
+        heaps
+            .iter()
+            .filter(|h| h.flags.as_raw() & 1 != 0)
+            .map(|h| h.size)
+            .max()
+    }
+    #[cfg(any(target_os = "macos", target_os = "ios"))]
+    {
+        let _ = adapter;
+        None
+    }
+}
+
+fn listing<'a>(adapters: impl Iterator<Item = (usize, &'a Adapter)>) -> String {
+    let names: Vec<_> = adapters
+        .map(|(i, a)| format!("{i}: {} ({})", a.get_info().name, a.get_info().backend))
+        .collect();
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+/// The adapter that `choice` means. [`DeviceChoice::Cpu`] is not a GPU and is the caller's to handle.
+///
+/// # Errors
+/// [`GpuError::NoAdapter`], [`GpuError::AdapterNotFound`] or [`GpuError::AdapterAmbiguous`].
+pub(super) fn choose(choice: &DeviceChoice) -> Result<Adapter, GpuError> {
+    let mut all = sorted();
+    if all.is_empty() {
+        return Err(GpuError::NoAdapter);
+    }
+    let index = match choice {
+        DeviceChoice::Auto => 0,
+        DeviceChoice::Index(i) if *i < all.len() => *i,
+        DeviceChoice::Index(i) => {
+            return Err(GpuError::AdapterNotFound {
+                asked: i.to_string(),
+                found: listing(all.iter().enumerate()),
+            });
+        }
+        DeviceChoice::Cpu => {
+            return Err(GpuError::AdapterNotFound {
+                asked: "cpu".to_owned(),
+                found: listing(all.iter().enumerate()),
+            });
+        }
+        DeviceChoice::Name(name) => {
+            let wanted = name.to_lowercase();
+            let hits: Vec<_> = all
+                .iter()
+                .enumerate()
+                .filter(|(_, a)| a.get_info().name.to_lowercase().contains(&wanted))
+                .collect();
+            match hits.as_slice() {
+                [] => {
+                    return Err(GpuError::AdapterNotFound {
+                        asked: name.clone(),
+                        found: listing(all.iter().enumerate()),
+                    });
+                }
+                [(i, _)] => *i,
+                several => {
+                    return Err(GpuError::AdapterAmbiguous {
+                        asked: name.clone(),
+                        found: listing(several.iter().copied()),
+                    });
+                }
+            }
+        }
+    };
+    Ok(all.swap_remove(index))
+}

@@ -1,0 +1,388 @@
+//! An opened device and its tier.
+
+use super::GpuError;
+use super::adapter::{self, DeviceChoice};
+use super::pipeline::Pipelines;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use wgpu::{Adapter, Backend, Buffer, BufferDescriptor, BufferUsages, Features, Limits, PollType};
+
+/// What the kernels may use. Chosen from the adapter's features, can be forced with `--tier`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Tier {
+    /// No subgroups, uniforms instead of immediates, 8 storage buffers, 16 KiB, 256 threads: also what a browser gives.
+    Plain,
+    /// Subgroups of at least 8 lanes and immediates.
+    Subgroup,
+}
+
+/// The fewest lanes of a subgroup that the `subgroup` tier's reductions work with.
+pub const MIN_SUBGROUP: u32 = 8;
+/// Bytes of parameters that one dispatch may have: the portable size of immediates (DX12 has 128).
+pub const MAX_PARAMS: usize = 128;
+
+impl Tier {
+    /// Every tier, slowest first.
+    pub const ALL: [Self; 2] = [Self::Plain, Self::Subgroup];
+
+    /// The name that `--tier` takes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Subgroup => "subgroup",
+        }
+    }
+
+    /// The fastest tier the adapter can run.
+    pub fn best(adapter: &Adapter) -> Self {
+        if Self::Subgroup.missing(adapter).is_empty() {
+            Self::Subgroup
+        } else {
+            Self::Plain
+        }
+    }
+
+    /// What the adapter lacks for this tier, in words; empty where it can run it.
+    pub fn missing(self, adapter: &Adapter) -> String {
+        if self == Self::Plain {
+            return String::new();
+        }
+        let features = adapter.features();
+        let mut missing = vec![];
+        if !features.contains(Features::SUBGROUP) {
+            missing.push("subgroups".to_owned());
+        }
+        if !features.contains(Features::IMMEDIATES)
+            || (adapter.limits().max_immediate_size as usize) < MAX_PARAMS
+        {
+            missing.push(format!("immediates of {MAX_PARAMS} bytes"));
+        }
+        let info = adapter.get_info();
+        // wgpu reports a constant 4..64 on Metal, where every GPU has 32 or more.
+        if info.backend != Backend::Metal && info.subgroup_min_size < MIN_SUBGROUP {
+            missing.push(format!(
+                "subgroups of {MIN_SUBGROUP} lanes (it has {})",
+                info.subgroup_min_size
+            ));
+        }
+        missing.join(" and ")
+    }
+}
+
+impl std::str::FromStr for Tier {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|t| t.name() == text)
+            .ok_or_else(|| format!("unknown tier '{text}', expected plain or subgroup"))
+    }
+}
+
+/// How to open a device.
+#[derive(Debug, Clone, Default)]
+pub struct GpuOptions {
+    /// Which adapter.
+    pub device: DeviceChoice,
+    /// A tier to force, or the adapter's best.
+    pub tier: Option<Tier>,
+    /// A lower limit on the bytes of one binding than the adapter's own, to exercise row ranges on small models.
+    pub max_binding: Option<u64>,
+}
+
+/// An opened device: the wgpu handles, what it can do, its compiled pipelines and its error state.
+pub struct Gpu {
+    /// The wgpu device.
+    pub device: wgpu::Device,
+    /// Its queue.
+    pub queue: wgpu::Queue,
+    /// The adapter's name, backend and driver.
+    pub info: wgpu::AdapterInfo,
+    /// The limits the device was opened with.
+    pub limits: Limits,
+    /// The features the device was opened with.
+    pub features: Features,
+    /// The tier of every kernel.
+    pub tier: Tier,
+    /// Bytes of one binding at most.
+    pub max_binding: u64,
+    pub(super) pipelines: Pipelines,
+    fault: Arc<Mutex<Option<GpuError>>>,
+    allocated: AtomicU64,
+}
+
+impl Gpu {
+    /// Opens the adapter that `options.device` means, with all features that the tiers can use and the adapter's limits.
+    ///
+    /// # Errors
+    /// Any of the choosing errors, [`GpuError::TierUnsupported`], [`GpuError::LimitTooSmall`], [`GpuError::RequestDevice`].
+    pub fn open(options: &GpuOptions) -> Result<Self, GpuError> {
+        let adapter = adapter::choose(&options.device)?;
+        let info = adapter.get_info();
+        let tier = options.tier.unwrap_or_else(|| Tier::best(&adapter));
+        let missing = tier.missing(&adapter);
+        if !missing.is_empty() {
+            return Err(GpuError::TierUnsupported {
+                tier: tier.name(),
+                adapter: info.name,
+                missing,
+            });
+        }
+        let limits = match tier {
+            Tier::Plain => plain_limits(&adapter.limits()),
+            Tier::Subgroup => adapter.limits(),
+        };
+        check_limits(&info.name, &limits)?;
+        let wanted = match tier {
+            Tier::Plain => Features::empty(),
+            Tier::Subgroup => Features::SUBGROUP | Features::IMMEDIATES | Features::SHADER_F16,
+        } | Features::TIMESTAMP_QUERY
+            | Features::TIMESTAMP_QUERY_INSIDE_PASSES
+            | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
+            | Features::MAPPABLE_PRIMARY_BUFFERS
+            | Features::PIPELINE_CACHE;
+        let features = adapter.features() & wanted;
+        let (device, queue) = pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor {
+            label: Some("glimt"),
+            required_features: features,
+            required_limits: limits.clone(),
+            memory_hints: wgpu::MemoryHints::Performance,
+            ..Default::default()
+        }))
+        .map_err(|e| GpuError::RequestDevice {
+            adapter: info.name.clone(),
+            reason: e.to_string(),
+        })?;
+
+        let fault = Arc::new(Mutex::new(None));
+        let (on_error, on_lost) = (fault.clone(), fault.clone());
+        device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
+            let reason = e.to_string();
+            note(
+                &on_error,
+                GpuError::Runtime {
+                    what: "a GPU operation".to_owned(),
+                    reason,
+                },
+            );
+        }));
+        device.set_device_lost_callback(move |cause, reason| {
+            if cause != wgpu::DeviceLostReason::Destroyed {
+                note(&on_lost, GpuError::Lost { reason });
+            }
+        });
+        let max_binding = limits
+            .max_storage_buffer_binding_size
+            .min(options.max_binding.unwrap_or(u64::MAX));
+        let pipelines = Pipelines::new(&device, &info, features);
+        Ok(Self {
+            device,
+            queue,
+            info,
+            limits,
+            features,
+            tier,
+            max_binding,
+            pipelines,
+            fault,
+            allocated: AtomicU64::new(0),
+        })
+    }
+
+    /// The first error that wgpu or the driver reported since the last call, if any.
+    ///
+    /// # Errors
+    /// That error.
+    pub fn check(&self) -> Result<(), GpuError> {
+        match self.fault.lock().unwrap_or_else(|e| e.into_inner()).take() {
+            Some(fault) => Err(fault),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a buffer, zeroed by wgpu on first use.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`] where the device has no room, [`GpuError::Runtime`] where it refuses.
+    pub fn buffer(&self, what: &str, bytes: u64, usage: BufferUsages) -> Result<Buffer, GpuError> {
+        // wgpu wants copies and clears in steps of 4 bytes, vec4 views steps of 16.
+        let size = bytes.next_multiple_of(16).max(16);
+        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let buffer = self.device.create_buffer(&BufferDescriptor {
+            label: Some(what),
+            size,
+            usage,
+            mapped_at_creation: false,
+        });
+        let invalid = pollster::block_on(validation.pop());
+        if pollster::block_on(memory.pop()).is_some() {
+            return Err(GpuError::OutOfMemory {
+                adapter: self.info.name.clone(),
+                what: what.to_owned(),
+                bytes: size,
+                allocated: self.allocated.load(Ordering::Relaxed),
+            });
+        }
+        if let Some(e) = invalid {
+            return Err(GpuError::Runtime {
+                what: format!("making the buffer {what}"),
+                reason: e.to_string(),
+            });
+        }
+        self.allocated.fetch_add(size, Ordering::Relaxed);
+        Ok(buffer)
+    }
+
+    /// A buffer that kernels read and write and that can be copied to and from.
+    ///
+    /// # Errors
+    /// As [`Gpu::buffer`].
+    pub fn storage(&self, what: &str, bytes: u64) -> Result<Buffer, GpuError> {
+        self.buffer(
+            what,
+            bytes,
+            BufferUsages::STORAGE | BufferUsages::COPY_DST | BufferUsages::COPY_SRC,
+        )
+    }
+
+    /// A storage buffer holding `data`.
+    ///
+    /// # Errors
+    /// As [`Gpu::buffer`].
+    pub fn storage_with<T: bytemuck::NoUninit>(
+        &self,
+        what: &str,
+        data: &[T],
+    ) -> Result<Buffer, GpuError> {
+        let bytes: &[u8] = bytemuck::cast_slice(data);
+        let buffer = self.storage(what, bytes.len() as u64)?;
+        self.queue.write_buffer(&buffer, 0, bytes);
+        Ok(buffer)
+    }
+
+    /// Bytes of all buffers made so far.
+    pub fn allocated(&self) -> u64 {
+        self.allocated.load(Ordering::Relaxed)
+    }
+
+    /// Waits until `submission`, or everything submitted, is done.
+    ///
+    /// # Errors
+    /// What the device reported meanwhile.
+    pub fn wait(&self, submission: Option<wgpu::SubmissionIndex>) -> Result<(), GpuError> {
+        let waited = self.device.poll(PollType::Wait {
+            submission_index: submission,
+            timeout: None,
+        });
+        self.check()?;
+        waited.map(|_| ()).map_err(|e| GpuError::Runtime {
+            what: "waiting for the GPU".to_owned(),
+            reason: e.to_string(),
+        })
+    }
+
+    /// Copies `bytes` bytes from `offset` of `buffer` to the host, through a staging buffer.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn read<T: bytemuck::Pod>(
+        &self,
+        buffer: &Buffer,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Vec<T>, GpuError> {
+        let staging = self.buffer(
+            "readback",
+            bytes,
+            BufferUsages::MAP_READ | BufferUsages::COPY_DST,
+        )?;
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(buffer, offset, &staging, 0, bytes);
+        self.queue.submit([encoder.finish()]);
+        let data = self.map_read(&staging, bytes, None)?;
+        self.allocated.fetch_sub(staging.size(), Ordering::Relaxed);
+        Ok(data)
+    }
+
+    /// Maps a MAP_READ buffer after `submission` (or everything submitted), copies its first `bytes` and unmaps it.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn map_read<T: bytemuck::Pod>(
+        &self,
+        buffer: &Buffer,
+        bytes: u64,
+        submission: Option<wgpu::SubmissionIndex>,
+    ) -> Result<Vec<T>, GpuError> {
+        let slice = buffer.slice(..bytes);
+        slice.map_async(wgpu::MapMode::Read, |_| {});
+        self.wait(submission)?;
+        let view = slice.get_mapped_range().map_err(|e| GpuError::Runtime {
+            what: "reading back".to_owned(),
+            reason: e.to_string(),
+        })?;
+        let data = bytemuck::pod_collect_to_vec(&view);
+        drop(view);
+        buffer.unmap();
+        Ok(data)
+    }
+
+    /// The alignment of binding offsets.
+    pub fn offset_alignment(&self) -> u64 {
+        u64::from(self.limits.min_storage_buffer_offset_alignment).max(16)
+    }
+}
+
+fn note(fault: &Mutex<Option<GpuError>>, error: GpuError) {
+    // A lost device explains the errors that follow it, so the first one is kept.
+    fault
+        .lock()
+        .unwrap_or_else(|e| e.into_inner())
+        .get_or_insert(error);
+}
+
+/// WebGPU's default limits, which every browser gives, except for sizes of memory.
+fn plain_limits(adapter: &Limits) -> Limits {
+    let default = Limits::default();
+    Limits {
+        max_buffer_size: adapter.max_buffer_size,
+        max_storage_buffer_binding_size: adapter.max_storage_buffer_binding_size,
+        ..default
+    }
+}
+
+fn check_limits(adapter: &str, limits: &Limits) -> Result<(), GpuError> {
+    let needs = [
+        (
+            "max_storage_buffers_per_shader_stage",
+            u64::from(limits.max_storage_buffers_per_shader_stage),
+            8,
+        ),
+        (
+            "max_compute_invocations_per_workgroup",
+            u64::from(limits.max_compute_invocations_per_workgroup),
+            256,
+        ),
+        (
+            "max_compute_workgroup_storage_size",
+            u64::from(limits.max_compute_workgroup_storage_size),
+            16 << 10,
+        ),
+        (
+            "max_storage_buffer_binding_size",
+            limits.max_storage_buffer_binding_size,
+            128 << 20,
+        ),
+    ];
+    match needs.into_iter().find(|(_, found, needed)| found < needed) {
+        Some((limit, found, needed)) => Err(GpuError::LimitTooSmall {
+            adapter: adapter.to_owned(),
+            limit,
+            found,
+            needed,
+        }),
+        None => Ok(()),
+    }
+}

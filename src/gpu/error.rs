@@ -1,0 +1,112 @@
+//! What can go wrong between glimt and a GPU.
+
+use thiserror::Error;
+
+/// An error of the GPU layer. Each message names what was found, what was expected and what to do.
+#[derive(Debug, Clone, Error)]
+pub enum GpuError {
+    /// wgpu lists no adapter at all.
+    #[error(
+        "no GPU adapter found: install the driver of your GPU, or a software one (Debian and Ubuntu: apt-get install mesa-vulkan-drivers), \
+         or use --device cpu"
+    )]
+    NoAdapter,
+    /// The adapter asked for does not exist.
+    #[error("no GPU adapter matches '{asked}'; found: {found}")]
+    AdapterNotFound {
+        /// The index or name that was asked for.
+        asked: String,
+        /// The adapters there are, with their indices.
+        found: String,
+    },
+    /// More than one adapter has the name asked for.
+    #[error("'{asked}' matches several adapters: {found}; use the index instead")]
+    AdapterAmbiguous {
+        /// The name that was asked for.
+        asked: String,
+        /// The adapters that match, with their indices.
+        found: String,
+    },
+    /// The forced tier needs what the adapter does not have.
+    #[error("tier '{tier}' is not available on {adapter}: it lacks {missing}")]
+    TierUnsupported {
+        /// The tier asked for.
+        tier: &'static str,
+        /// The adapter's name.
+        adapter: String,
+        /// The missing features or limits.
+        missing: String,
+    },
+    /// A limit of the adapter is below what the engine needs at least.
+    #[error("{adapter} is not usable: {limit} is {found}, glimt needs at least {needed}")]
+    LimitTooSmall {
+        /// The adapter's name.
+        adapter: String,
+        /// The name of the limit in WebGPU's terms.
+        limit: &'static str,
+        /// Its value.
+        found: u64,
+        /// The least value that works.
+        needed: u64,
+    },
+    /// The driver refused to open the device.
+    #[error("{adapter} cannot be opened: {reason}")]
+    RequestDevice {
+        /// The adapter's name.
+        adapter: String,
+        /// The driver's reason.
+        reason: String,
+    },
+    /// The device has no room.
+    #[error(
+        "{adapter} is out of memory at {what} ({bytes} bytes; {allocated} bytes were allocated before it): use a smaller model, quantisation or context (-c)"
+    )]
+    OutOfMemory {
+        /// The adapter's name.
+        adapter: String,
+        /// What the memory was for.
+        what: String,
+        /// How much was asked for.
+        bytes: u64,
+        /// How much the engine had allocated before.
+        allocated: u64,
+    },
+    /// One binding would be larger than the adapter allows and cannot be split.
+    #[error("{what} needs {bytes} bytes in one binding, {adapter} allows {limit}: {remedy}")]
+    BindingTooLarge {
+        /// What would be bound.
+        what: String,
+        /// Its size in bytes.
+        bytes: u64,
+        /// The adapter's name.
+        adapter: String,
+        /// `max_storage_buffer_binding_size` of the adapter.
+        limit: u64,
+        /// What the user can do.
+        remedy: &'static str,
+    },
+    /// A shader template is wrong.
+    #[error("shader {kernel}: {reason}")]
+    Shader {
+        /// The kernel's name.
+        kernel: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// wgpu or the driver reported an error while working.
+    #[error("GPU error during {what}: {reason}")]
+    Runtime {
+        /// The operation.
+        what: String,
+        /// The driver's words.
+        reason: String,
+    },
+    /// The device was lost (removed, reset, or a hung kernel).
+    #[error(
+        "the GPU was lost: {reason}; nothing of the answer so far is wrong, run the command again"
+    )]
+    Lost {
+        /// The driver's words.
+        reason: String,
+    },
+}

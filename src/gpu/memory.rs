@@ -1,0 +1,306 @@
+//! Weights on the device: a few large buffers, filled from the file in bounded chunks.
+//!
+//! Every tensor is repacked into two planes ([`crate::quant::repack`]) and bound by offset. One whose planes exceed the
+//! adapter's binding limit is cut into row ranges, each with planes of its own, and kernels run once per range.
+
+use super::record::Range;
+use super::{Gpu, GpuError};
+use crate::model::Weight;
+use crate::quant::{GgmlType, repack};
+use std::sync::mpsc::sync_channel;
+use wgpu::Buffer;
+
+/// Bytes of repacked weights on their way to the device at a time: two chunks of this size exist on the host.
+const CHUNK: u64 = 32 << 20;
+/// The largest buffer to allocate: a little under the 2 GiB that 32-bit offsets and several drivers allow.
+const MAX_BUFFER: u64 = 1900 << 20;
+
+/// A weight tensor on the device, of shape (groups, rows, cols).
+#[derive(Debug, Clone)]
+pub struct GpuWeight {
+    /// Name in the file, for messages.
+    pub name: String,
+    /// Its type; the planes hold exactly its bits.
+    pub ty: GgmlType,
+    /// Experts or heads, 1 otherwise.
+    pub groups: u32,
+    /// Output rows of each group.
+    pub rows: u32,
+    /// Weights of a row.
+    pub cols: u32,
+    /// The row ranges in order; one unless the adapter's binding limit forces more.
+    pub parts: Vec<Part>,
+}
+
+/// Consecutive rows of a tensor that are bound at once.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// First row, counted over all groups.
+    pub first_row: u32,
+    /// Rows in this part.
+    pub rows: u32,
+    /// The plane of quants.
+    pub quants: Range,
+    /// The plane of scales.
+    pub scales: Range,
+    /// Where the sub-plane of the scales begins, in words of 4 bytes.
+    pub sub: u32,
+}
+
+impl GpuWeight {
+    /// Rows over all groups.
+    pub fn total_rows(&self) -> u32 {
+        self.groups * self.rows
+    }
+
+    /// Bytes of its planes.
+    pub fn bytes(&self) -> u64 {
+        self.parts
+            .iter()
+            .map(|p| p.quants.size + p.scales.size)
+            .sum()
+    }
+
+    /// Bytes that reading `rows` of its rows takes.
+    pub fn bytes_of_rows(&self, rows: u64) -> u64 {
+        self.bytes() * rows / u64::from(self.total_rows())
+    }
+}
+
+/// A place that planes will have.
+struct Planned {
+    first_row: u32,
+    rows: u32,
+    /// (buffer index, offset, bytes) of quants and scales.
+    quants: (usize, u64, u64),
+    scales: (usize, u64, u64),
+}
+
+/// Plans the placement of all tensors, then allocates and fills.
+pub struct Loader<'a> {
+    gpu: &'a Gpu,
+    weights: Vec<(&'a Weight, Vec<Planned>)>,
+    buffers: Vec<u64>,
+    total: u64,
+}
+
+impl<'a> Loader<'a> {
+    /// An empty plan.
+    pub fn new(gpu: &'a Gpu) -> Self {
+        Self {
+            gpu,
+            weights: vec![],
+            buffers: vec![],
+            total: 0,
+        }
+    }
+
+    /// Adds a tensor and returns its number. Parts are cut between groups where there are several (experts, heads).
+    ///
+    /// # Errors
+    /// [`GpuError::BindingTooLarge`] where a single row or group exceeds the binding limit.
+    pub fn add(&mut self, weight: &'a Weight) -> Result<usize, GpuError> {
+        Ok(self.add_alike(&[weight])?[0])
+    }
+
+    /// Adds tensors of one shape, cut into the same parts whatever their types are.
+    ///
+    /// # Errors
+    /// As [`Loader::add`].
+    pub fn add_alike(&mut self, weights: &[&'a Weight]) -> Result<Vec<usize>, GpuError> {
+        let mut most = usize::MAX;
+        for weight in weights {
+            most = most.min(self.rows_at_once(weight)?);
+        }
+        Ok(weights
+            .iter()
+            .map(|weight| self.plan(weight, most))
+            .collect())
+    }
+
+    /// The most rows of a weight that fit one binding, in whole groups where there are several.
+    fn rows_at_once(&self, weight: &Weight) -> Result<usize, GpuError> {
+        let step = if weight.groups > 1 { weight.rows } else { 1 };
+        let total = weight.groups * weight.rows;
+        let fits = |rows: usize| {
+            let (q, s) = repack::plane_bytes(weight.ty, rows, weight.cols);
+            (q.max(s) as u64) <= self.gpu.max_binding
+        };
+        // The largest number of steps that fits, by bisection: plane sizes grow with the rows.
+        let (mut low, mut high) = (0, total / step);
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            if fits(middle * step) {
+                low = middle
+            } else {
+                high = middle - 1
+            }
+        }
+        if low == 0 {
+            let (q, s) = repack::plane_bytes(weight.ty, step, weight.cols);
+            return Err(GpuError::BindingTooLarge {
+                what: format!("{} rows of tensor {}", step, weight.name),
+                bytes: q.max(s) as u64,
+                adapter: self.gpu.info.name.clone(),
+                limit: self.gpu.max_binding,
+                remedy: "use another adapter or --device cpu",
+            });
+        }
+        Ok(low * step)
+    }
+
+    fn plan(&mut self, weight: &'a Weight, most: usize) -> usize {
+        let total = weight.groups * weight.rows;
+        let mut parts = vec![];
+        let mut first = 0;
+        while first < total {
+            let rows = most.min(total - first);
+            let (q, s) = repack::plane_bytes(weight.ty, rows, weight.cols);
+            parts.push(Planned {
+                first_row: first as u32,
+                rows: rows as u32,
+                quants: self.place(q as u64),
+                scales: self.place(s as u64),
+            });
+            first += rows;
+        }
+        self.weights.push((weight, parts));
+        self.weights.len() - 1
+    }
+
+    fn place(&mut self, bytes: u64) -> (usize, u64, u64) {
+        let align = self.gpu.offset_alignment();
+        let limit = MAX_BUFFER.min(self.gpu.limits.max_buffer_size).max(bytes);
+        let needs_new = self
+            .buffers
+            .last()
+            .is_none_or(|used| used.next_multiple_of(align) + bytes > limit);
+        if needs_new {
+            self.buffers.push(0);
+        }
+        let index = self.buffers.len() - 1;
+        let used = &mut self.buffers[index];
+        let offset = used.next_multiple_of(align);
+        *used = offset + bytes;
+        self.total += bytes;
+        (index, offset, bytes)
+    }
+
+    /// Bytes of all planes.
+    pub fn bytes(&self) -> u64 {
+        self.total
+    }
+
+    /// Allocates the buffers and streams every tensor into them: one thread repacks while the other uploads.
+    /// `progress` is told the bytes done.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`] or what the device reports.
+    pub fn load(self, progress: &mut dyn FnMut(u64)) -> Result<Vec<GpuWeight>, GpuError> {
+        let buffers = self
+            .buffers
+            .iter()
+            .map(|bytes| self.gpu.storage("weights", *bytes))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.stream(&buffers, progress)?;
+        let range = |(index, offset, size): (usize, u64, u64)| Range {
+            buffer: buffers[index].clone(),
+            offset,
+            size,
+        };
+        Ok(self
+            .weights
+            .iter()
+            .map(|(weight, parts)| GpuWeight {
+                name: weight.name.clone(),
+                ty: weight.ty,
+                groups: weight.groups as u32,
+                rows: weight.rows as u32,
+                cols: weight.cols as u32,
+                parts: parts
+                    .iter()
+                    .map(|p| Part {
+                        first_row: p.first_row,
+                        rows: p.rows,
+                        quants: range(p.quants),
+                        scales: range(p.scales),
+                        sub: repack::sub_plane_words(weight.ty, p.rows as usize, weight.cols)
+                            as u32,
+                    })
+                    .collect(),
+            })
+            .collect())
+    }
+
+    fn stream(&self, buffers: &[Buffer], progress: &mut dyn FnMut(u64)) -> Result<(), GpuError> {
+        let (full, ready) = sync_channel::<(Vec<u8>, usize, u64)>(1);
+        std::thread::scope(|scope| {
+            let repacker = scope.spawn(move || {
+                for (weight, parts) in &self.weights {
+                    for part in parts {
+                        for (bytes, (index, offset, _)) in repack_part(weight, part)
+                            .into_iter()
+                            .zip([part.quants, part.scales])
+                        {
+                            if full.send((bytes, index, offset)).is_err() {
+                                return;
+                            }
+                        }
+                    }
+                }
+            });
+            let (mut done, mut pending) = (0, 0);
+            for (bytes, index, offset) in ready {
+                for (i, chunk) in bytes.chunks(CHUNK as usize).enumerate() {
+                    self.gpu
+                        .queue
+                        .write_buffer(&buffers[index], offset + i as u64 * CHUNK, chunk);
+                    pending += chunk.len() as u64;
+                    done += chunk.len() as u64;
+                    if pending >= CHUNK {
+                        // wgpu keeps a staging copy of every write until its submission is done.
+                        self.gpu.queue.submit([]);
+                        self.gpu.wait(None)?;
+                        pending = 0;
+                    }
+                    progress(done);
+                }
+            }
+            self.gpu.queue.submit([]);
+            self.gpu.wait(None)?;
+            repacker.join().map_err(|_| GpuError::Runtime {
+                what: "repacking weights".to_owned(),
+                reason: "the repacking thread panicked".to_owned(),
+            })
+        })
+    }
+}
+
+/// The two planes of a part.
+fn repack_part(weight: &Weight, part: &Planned) -> [Vec<u8>; 2] {
+    let mut quants = vec![0; part.quants.2 as usize];
+    let mut scales = vec![0; part.scales.2 as usize];
+    let (first, rows) = (part.first_row as usize, part.rows as usize);
+    let mut source = std::borrow::Cow::Borrowed(&[][..]);
+    let mut row = first;
+    while row < first + rows {
+        let (group, inside) = (row / weight.rows, row % weight.rows);
+        let take = (weight.rows - inside).min(first + rows - row);
+        let bytes = weight.rows_bytes(group, inside..inside + take);
+        if take == rows {
+            source = std::borrow::Cow::Borrowed(bytes);
+        } else {
+            source.to_mut().extend_from_slice(bytes);
+        }
+        row += take;
+    }
+    repack::repack_into(
+        weight.ty,
+        rows,
+        weight.cols,
+        &source,
+        &mut quants,
+        &mut scales,
+    );
+    [quants, scales]
+}

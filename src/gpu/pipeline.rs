@@ -1,0 +1,251 @@
+//! Compute pipelines: compiled from expanded templates, in parallel, each variant once, cached on disk where Vulkan can.
+
+use super::device::MAX_PARAMS;
+use super::shader::{self, Variant};
+use super::{Gpu, GpuError, Tier};
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use wgpu::{
+    BindGroupLayout, BindGroupLayoutEntry, BindingType, BufferBindingType, ComputePipeline,
+    Features, ShaderStages,
+};
+
+/// How a kernel uses a storage binding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// `var<storage, read>`.
+    Read,
+    /// `var<storage, read_write>`.
+    Write,
+}
+
+/// Everything that makes a pipeline: a template, its variant, and the access of each binding in order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Spec {
+    /// The kernel's name, for messages and profiles.
+    pub kernel: &'static str,
+    /// The text of `wgsl/<kernel>.wgsl`.
+    pub source: &'static str,
+    /// Constants, flags and modules.
+    pub variant: Variant,
+    /// Bindings 0, 1, 2.. of group 0.
+    pub access: Vec<Access>,
+}
+
+/// A compiled pipeline and the layout its bind groups need.
+#[derive(Debug)]
+pub struct Pipeline {
+    pub(super) pipeline: ComputePipeline,
+    pub(super) layout: BindGroupLayout,
+}
+
+/// The pipelines of one device.
+pub(super) struct Pipelines {
+    made: Mutex<HashMap<Spec, Arc<Pipeline>>>,
+    layouts: Mutex<HashMap<Vec<Access>, (BindGroupLayout, wgpu::PipelineLayout)>>,
+    pub(super) uniform_layout: BindGroupLayout,
+    disk: Option<DiskCache>,
+}
+
+impl Pipelines {
+    pub(super) fn new(device: &wgpu::Device, info: &wgpu::AdapterInfo, features: Features) -> Self {
+        let uniform_layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+            label: Some("params"),
+            entries: &[BindGroupLayoutEntry {
+                binding: 0,
+                visibility: ShaderStages::COMPUTE,
+                ty: BindingType::Buffer {
+                    ty: BufferBindingType::Uniform,
+                    has_dynamic_offset: true,
+                    min_binding_size: NonZeroU64::new(MAX_PARAMS as u64),
+                },
+                count: None,
+            }],
+        });
+        let disk = features
+            .contains(Features::PIPELINE_CACHE)
+            .then(|| DiskCache::open(device, info))
+            .flatten();
+        Self {
+            made: Mutex::default(),
+            layouts: Mutex::default(),
+            uniform_layout,
+            disk,
+        }
+    }
+}
+
+impl Gpu {
+    /// The pipelines of `specs`, in the same order; those not made yet are compiled in parallel.
+    ///
+    /// # Errors
+    /// [`GpuError::Shader`] where a template is wrong or the driver refuses it.
+    pub fn pipelines(&self, specs: &[&Spec]) -> Result<Vec<Arc<Pipeline>>, GpuError> {
+        let missing: Vec<&Spec> = {
+            let made = lock(&self.pipelines.made);
+            let mut seen = std::collections::HashSet::new();
+            specs
+                .iter()
+                .copied()
+                .filter(|s| !made.contains_key(*s) && seen.insert(*s))
+                .collect()
+        };
+        let fresh = missing
+            .par_iter()
+            .map(|spec| Ok(((*spec).clone(), Arc::new(self.compile(spec)?))))
+            .collect::<Result<Vec<_>, GpuError>>()?;
+        let any = !fresh.is_empty();
+        let mut made = lock(&self.pipelines.made);
+        made.extend(fresh);
+        let found = specs.iter().map(|s| made[*s].clone()).collect();
+        drop(made);
+        if any && let Some(disk) = &self.pipelines.disk {
+            disk.save();
+        }
+        Ok(found)
+    }
+
+    fn compile(&self, spec: &Spec) -> Result<Pipeline, GpuError> {
+        let source = shader::expand(spec.kernel, spec.source, &spec.variant, self.tier)?;
+        let (layout, pipeline_layout) = self.layout(&spec.access);
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let descriptor = wgpu::ShaderModuleDescriptor {
+            label: Some(spec.kernel),
+            source: wgpu::ShaderSource::Wgsl(source.into()),
+        };
+        // SAFETY: unchecked shaders must not index out of bounds, loop forever or divide by zero. Every index of a kernel is
+        // bounded by its parameters, and the constructors in `kernels` compare those with the sizes of the buffers they bind
+        // (`Op::new` and the asserts there); loops count up to parameters; no kernel divides by a variable.
+        let module = unsafe {
+            self.device
+                .create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked())
+        };
+        let pipeline = self
+            .device
+            .create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                label: Some(spec.kernel),
+                layout: Some(&pipeline_layout),
+                module: &module,
+                entry_point: Some("main"),
+                compilation_options: wgpu::PipelineCompilationOptions {
+                    zero_initialize_workgroup_memory: false,
+                    ..Default::default()
+                },
+                cache: self.pipelines.disk.as_ref().map(|d| &d.cache),
+            });
+        match pollster::block_on(scope.pop()) {
+            Some(e) => Err(GpuError::Shader {
+                kernel: spec.kernel.to_owned(),
+                reason: e.to_string(),
+            }),
+            None => Ok(Pipeline { pipeline, layout }),
+        }
+    }
+
+    fn layout(&self, access: &[Access]) -> (BindGroupLayout, wgpu::PipelineLayout) {
+        let mut layouts = lock(&self.pipelines.layouts);
+        layouts
+            .entry(access.to_vec())
+            .or_insert_with(|| self.make_layout(access))
+            .clone()
+    }
+
+    fn make_layout(&self, access: &[Access]) -> (BindGroupLayout, wgpu::PipelineLayout) {
+        let entries: Vec<_> = (0..)
+            .zip(access)
+            .map(|(binding, a)| BindGroupLayoutEntry {
+                binding,
+                visibility: ShaderStages::COMPUTE,
+                ty: BindingType::Buffer {
+                    ty: BufferBindingType::Storage {
+                        read_only: *a == Access::Read,
+                    },
+                    has_dynamic_offset: false,
+                    min_binding_size: NonZeroU64::new(16),
+                },
+                count: None,
+            })
+            .collect();
+        let layout = self
+            .device
+            .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+                label: None,
+                entries: &entries,
+            });
+        let plain = self.tier == Tier::Plain;
+        let groups = [Some(&layout), Some(&self.pipelines.uniform_layout)];
+        let pipeline_layout = self
+            .device
+            .create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+                label: None,
+                bind_group_layouts: if plain { &groups } else { &groups[..1] },
+                immediate_size: if plain { 0 } else { MAX_PARAMS as u32 },
+            });
+        (layout, pipeline_layout)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// The driver's compiled pipelines, kept in the user's cache folder between runs (Vulkan only).
+struct DiskCache {
+    cache: wgpu::PipelineCache,
+    path: PathBuf,
+}
+
+/// Length of the header before the driver's data: magic, then a hash of the data.
+const HEADER: usize = 16;
+const MAGIC: &[u8; 8] = b"glimtpc1";
+
+impl DiskCache {
+    fn open(device: &wgpu::Device, info: &wgpu::AdapterInfo) -> Option<Self> {
+        let key = wgpu::util::pipeline_cache_key(info)?;
+        let folder = dirs::cache_dir()?.join("glimt");
+        std::fs::create_dir_all(&folder).ok()?;
+        let mut hasher = DefaultHasher::new();
+        (&info.driver, &info.driver_info, env!("CARGO_PKG_VERSION")).hash(&mut hasher);
+        let path = folder.join(format!("{key}-{:016x}", hasher.finish()));
+        let data = std::fs::read(&path).ok().and_then(|bytes| {
+            let (head, data) = bytes.split_at_checked(HEADER)?;
+            (head == header(data)).then(|| data.to_vec())
+        });
+        // SAFETY: the data came from `get_data` of the same adapter and driver: both are in the file's name, and a file
+        // that was cut or changed does not match its hash.
+        let cache = unsafe {
+            device.create_pipeline_cache(&wgpu::PipelineCacheDescriptor {
+                label: Some("glimt"),
+                data: data.as_deref(),
+                fallback: true,
+            })
+        };
+        Some(Self { cache, path })
+    }
+
+    /// Writes the cache; a failure costs only time at the next start.
+    fn save(&self) {
+        let Some(data) = self.cache.get_data() else {
+            return;
+        };
+        let mut bytes = header(&data);
+        bytes.extend(data);
+        // A file of its own per process, then renamed: two runs at once never mix their halves.
+        let part = self.path.with_extension(std::process::id().to_string());
+        let written =
+            std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, &self.path));
+        if let Err(e) = written {
+            log::debug!("pipeline cache not saved: {e}");
+        }
+    }
+}
+
+fn header(data: &[u8]) -> Vec<u8> {
+    let mut hasher = DefaultHasher::new();
+    data.hash(&mut hasher);
+    [MAGIC.as_slice(), &hasher.finish().to_le_bytes()].concat()
+}

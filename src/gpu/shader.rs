@@ -1,0 +1,274 @@
+//! WGSL templates: a small preprocessor.
+//!
+//! A kernel is a file of WGSL in which lines that begin with `#` are directives:
+//! - `#import name` inserts `wgsl/shared/name.wgsl` once;
+//! - `#import NAME as x` inserts the module that the variant calls NAME, with `$W` replaced by `x`
+//!   (how one kernel reads two weight types under two names);
+//! - `#ifdef FLAG`, `#ifndef FLAG`, `#else`, `#endif` keep or drop lines by flags given from outside only;
+//! - `#for i N` ... `#endfor` repeats the lines N times with `$i` replaced, N a number or a constant of the variant:
+//!   naga has no unrolling, and private arrays must be indexed by constants.
+//!
+//! Numbers of the variant become `const NAME: u32` lines at the head, so a kernel reads as plain WGSL.
+
+use super::{GpuError, Tier};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What makes one pipeline out of a template.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Variant {
+    /// Numbers that become constants of the shader.
+    pub consts: BTreeMap<&'static str, u32>,
+    /// Flags for `#ifdef`.
+    pub flags: BTreeSet<&'static str>,
+    /// Modules for `#import NAME as x`, by NAME.
+    pub modules: BTreeMap<&'static str, &'static str>,
+}
+
+impl Variant {
+    /// Adds a constant.
+    pub fn number(mut self, name: &'static str, value: u32) -> Self {
+        self.consts.insert(name, value);
+        self
+    }
+
+    /// Adds a flag where `on`.
+    pub fn flag(mut self, name: &'static str, on: bool) -> Self {
+        if on {
+            self.flags.insert(name);
+        }
+        self
+    }
+
+    /// Names a module for `#import NAME as x`.
+    pub fn module(mut self, name: &'static str, module: &'static str) -> Self {
+        self.modules.insert(name, module);
+        self
+    }
+}
+
+/// Expands the template `source` of `kernel` for `variant` and `tier`.
+///
+/// # Errors
+/// [`GpuError::Shader`] naming the kernel and line where a directive is unknown, unbalanced or names nothing.
+pub fn expand(
+    kernel: &str,
+    source: &str,
+    variant: &Variant,
+    tier: Tier,
+) -> Result<String, GpuError> {
+    let mut flags = variant.flags.clone();
+    flags.insert(match tier {
+        Tier::Plain => "PLAIN",
+        Tier::Subgroup => "SUBGROUP",
+    });
+    let mut expander = Expander {
+        kernel,
+        variant,
+        flags,
+        imported: BTreeSet::new(),
+        out: String::new(),
+    };
+    for (name, value) in &variant.consts {
+        expander
+            .out
+            .push_str(&format!("const {name}: u32 = {value}u;\n"));
+    }
+    let lines: Vec<_> = source.lines().enumerate().collect();
+    expander.lines(&lines)?;
+    Ok(expander.out)
+}
+
+struct Expander<'a> {
+    kernel: &'a str,
+    variant: &'a Variant,
+    flags: BTreeSet<&'static str>,
+    imported: BTreeSet<(String, String)>,
+    out: String,
+}
+
+impl Expander<'_> {
+    fn error<T>(&self, line: usize, reason: impl std::fmt::Display) -> Result<T, GpuError> {
+        Err(GpuError::Shader {
+            kernel: self.kernel.to_owned(),
+            reason: format!("line {}: {reason}", line + 1),
+        })
+    }
+
+    fn lines(&mut self, lines: &[(usize, &str)]) -> Result<(), GpuError> {
+        let mut i = 0;
+        while i < lines.len() {
+            let (number, line) = lines[i];
+            let words: Vec<_> = line.split_whitespace().collect();
+            match words.as_slice() {
+                ["#import", name] => self.import(number, name, name, "")?,
+                ["#import", name, "as", prefix] => {
+                    let Some(module) = self.variant.modules.get(name) else {
+                        return self
+                            .error(number, format!("the variant names no module for {name}"));
+                    };
+                    self.import(number, module, module, prefix)?;
+                }
+                ["#ifdef" | "#ifndef", flag] => {
+                    let (end, middle) = self.block(lines, i, "#endif")?;
+                    let keep = self.flags.contains(flag) == (words[0] == "#ifdef");
+                    let split = middle.unwrap_or(end);
+                    let chosen = if keep {
+                        &lines[i + 1..split]
+                    } else {
+                        &lines[(split + 1).min(end)..end]
+                    };
+                    self.lines(chosen)?;
+                    i = end;
+                }
+                ["#for", name, count] => {
+                    let (end, _) = self.block(lines, i, "#endfor")?;
+                    let known = count
+                        .parse()
+                        .ok()
+                        .or_else(|| self.variant.consts.get(count).copied());
+                    let Some(count) = known else {
+                        return self.error(
+                            number,
+                            format!("{count} is neither a number nor a constant of the variant"),
+                        );
+                    };
+                    for k in 0..count {
+                        let texts: Vec<_> = lines[i + 1..end]
+                            .iter()
+                            .map(|(n, l)| (*n, l.replace(&format!("${name}"), &k.to_string())))
+                            .collect();
+                        let body: Vec<_> = texts.iter().map(|(n, l)| (*n, l.as_str())).collect();
+                        self.lines(&body)?;
+                    }
+                    i = end;
+                }
+                [first, ..] if first.starts_with('#') => {
+                    return self.error(number, format!("unknown or misplaced directive '{line}'"));
+                }
+                _ => {
+                    self.out.push_str(line);
+                    self.out.push('\n');
+                }
+            }
+            i += 1;
+        }
+        Ok(())
+    }
+
+    /// The line that ends the block begun at `start`, and the `#else` of the same block.
+    fn block(
+        &self,
+        lines: &[(usize, &str)],
+        start: usize,
+        end: &str,
+    ) -> Result<(usize, Option<usize>), GpuError> {
+        let mut depth = vec![end];
+        let mut middle = None;
+        for (i, (number, line)) in lines.iter().enumerate().skip(start + 1) {
+            match line.split_whitespace().next().unwrap_or("") {
+                "#ifdef" | "#ifndef" => depth.push("#endif"),
+                "#for" => depth.push("#endfor"),
+                "#else" if depth.len() == 1 && end == "#endif" => middle = Some(i),
+                word @ ("#endif" | "#endfor") => {
+                    if depth.pop() != Some(word) {
+                        return self.error(*number, format!("{word} closes another block"));
+                    }
+                    if depth.is_empty() {
+                        return Ok((i, middle));
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.error(lines[start].0, format!("no {end} for this line"))
+    }
+
+    fn import(
+        &mut self,
+        number: usize,
+        name: &str,
+        module: &str,
+        prefix: &str,
+    ) -> Result<(), GpuError> {
+        if !self.imported.insert((module.to_owned(), prefix.to_owned())) {
+            return Ok(());
+        }
+        let Some((_, source)) = SHARED.iter().find(|(n, _)| *n == module) else {
+            return self.error(number, format!("no shared module is called {name}"));
+        };
+        let text = source.replace("$W", prefix);
+        let lines: Vec<_> = text.lines().enumerate().collect();
+        self.lines(&lines)
+    }
+}
+
+macro_rules! shared {
+    ($($name:literal),* $(,)?) => {
+        /// The modules of wgsl/shared, by name.
+        pub const SHARED: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../../wgsl/shared/", $name, ".wgsl")))),*];
+    };
+}
+shared!(
+    "bf16",
+    "builtins",
+    "f16",
+    "f32",
+    "iq4_nl",
+    "iq4_xs",
+    "order",
+    "params",
+    "q2_k",
+    "q3_k",
+    "q4_0",
+    "q4_1",
+    "q4_k",
+    "q5_0",
+    "q5_1",
+    "q5_k",
+    "q6_k",
+    "q8_0",
+    "reduce",
+    "thread_index",
+    "w32",
+    "w32_math",
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn go(source: &str, variant: &Variant) -> Result<String, GpuError> {
+        expand("test", source, variant, Tier::Plain)
+    }
+
+    #[test]
+    fn flags_keep_or_drop_lines_and_nest() {
+        let v = Variant::default().flag("A", true).flag("B", false);
+        let text = "#ifdef A\na\n#ifdef B\nab\n#else\nanotb\n#endif\n#else\nnota\n#endif\n#ifndef B\nnb\n#endif\n";
+        assert_eq!(go(text, &v).unwrap(), "a\nanotb\nnb\n");
+    }
+
+    #[test]
+    fn loops_unroll_and_constants_head_the_shader() {
+        let v = Variant::default().number("COLS", 2);
+        let out = go("#for c COLS\nx$c += y[$c];\n#endfor\n", &v).unwrap();
+        assert_eq!(out, "const COLS: u32 = 2u;\nx0 += y[0];\nx1 += y[1];\n");
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_line() {
+        let v = Variant::default();
+        for (text, part) in [
+            ("#ifdef A\n", "line 1: no #endif"),
+            ("x\n#endif\n", "line 2: unknown or misplaced"),
+            ("#import nothing\n", "no shared module is called nothing"),
+            ("#import T as w\n", "names no module for T"),
+            ("#for i N\n#endfor\n", "N is neither a number"),
+            ("#for i 2\n#endif\n", "closes another block"),
+        ] {
+            let e = go(text, &v).unwrap_err().to_string();
+            assert!(e.contains(part), "{e} lacks {part}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What the kernel tests share: one device per tier, and running dispatches to the end.
+
+use super::memory::{GpuWeight, Loader};
+use super::record::{Op, Recording, State};
+use super::{Gpu, GpuOptions, Tier};
+use crate::model::Weight;
+use std::sync::OnceLock;
+use wgpu::Buffer;
+
+/// The first adapter opened in every tier it can run. A machine without an adapter fails the tests: they would prove nothing.
+pub(crate) fn gpus() -> &'static [Gpu] {
+    static GPUS: OnceLock<Vec<Gpu>> = OnceLock::new();
+    GPUS.get_or_init(|| {
+        let open = |tier| {
+            Gpu::open(&GpuOptions {
+                tier: Some(tier),
+                ..Default::default()
+            })
+        };
+        let gpus: Vec<_> = Tier::ALL
+            .into_iter()
+            .filter_map(|tier| match open(tier) {
+                Ok(gpu) => Some(gpu),
+                Err(super::GpuError::TierUnsupported { .. }) => {
+                    eprintln!("skipped: tier {} (this adapter cannot run it)", tier.name());
+                    None
+                }
+                Err(e) => panic!("the kernel tests need a GPU adapter: {e}"),
+            })
+            .collect();
+        assert!(!gpus.is_empty(), "no tier runs on this adapter");
+        gpus
+    })
+}
+
+/// Runs `ops` once for `state` and waits.
+#[track_caller]
+pub(crate) fn run(gpu: &Gpu, ops: &[Op], state: &State) {
+    let recording = Recording::new(gpu, ops).unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));
+    recording.submit(gpu, state);
+    gpu.wait(None)
+        .unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));
+}
+
+/// A storage buffer with `data`.
+#[track_caller]
+pub(crate) fn upload<T: bytemuck::NoUninit>(gpu: &Gpu, data: &[T]) -> Buffer {
+    gpu.storage_with("test", data)
+        .unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// An output buffer of `n` floats full of NaN, so that a value never written cannot pass.
+#[track_caller]
+pub(crate) fn output(gpu: &Gpu, n: usize) -> Buffer {
+    upload(gpu, &vec![f32::NAN; n])
+}
+
+/// The first `n` values of a buffer.
+#[track_caller]
+pub(crate) fn download<T: bytemuck::Pod>(gpu: &Gpu, buffer: &Buffer, n: usize) -> Vec<T> {
+    gpu.read(buffer, 0, (n * size_of::<T>()) as u64)
+        .unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Weights on the device, cut alike.
+#[track_caller]
+pub(crate) fn gpu_weights(gpu: &Gpu, weights: &[&Weight]) -> Vec<GpuWeight> {
+    let mut loader = Loader::new(gpu);
+    loader.add_alike(weights).unwrap_or_else(|e| panic!("{e}"));
+    loader.load(&mut |_| {}).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A weight on the device.
+#[track_caller]
+pub(crate) fn gpu_weight(gpu: &Gpu, weight: &Weight) -> GpuWeight {
+    gpu_weights(gpu, &[weight]).remove(0)
+}
+
+/// Rows of `width` extended with NaN to `max_tokens` rows: what lies behind the tokens of a step must not matter.
+pub(crate) fn padded(data: &[f32], width: usize, max_tokens: u32) -> Vec<f32> {
+    let mut all = data.to_vec();
+    all.resize(width * max_tokens as usize, f32::NAN);
+    all
+}

@@ -1,0 +1,325 @@
+//! The sampling kernels against the twin, and against the definition in f64 where sums in another order may decide otherwise.
+
+use super::*;
+use crate::gpu::record::{Recording, State};
+use crate::gpu::testing::{download, gpus, upload};
+use crate::kernels::testing::Rng;
+use wgpu::Buffer;
+
+const N_CTX: usize = 200;
+/// What no step writes.
+const UNTOUCHED: u32 = 0xdead;
+
+/// The kernels on one GPU with their buffers.
+struct Chooser<'a> {
+    gpu: &'a Gpu,
+    logits: Buffer,
+    history: Buffer,
+    results: [Buffer; 3],
+    recording: Recording,
+}
+
+impl<'a> Chooser<'a> {
+    fn new(gpu: &'a Gpu, vocab: usize) -> Self {
+        let logits = upload(gpu, &vec![0f32; vocab]);
+        let history = upload(gpu, &[UNTOUCHED; N_CTX + 1]);
+        let results = [(); 3].map(|()| upload(gpu, &[UNTOUCHED; 4]));
+        let ranges: Vec<_> = results.iter().map(Range::whole).collect();
+        let ops = ops(
+            gpu,
+            &Range::whole(&logits),
+            vocab as u32,
+            &Range::whole(&history),
+            &ranges,
+        )
+        .expect("memory for a test");
+        let recording = Recording::new(gpu, &ops).unwrap_or_else(|e| panic!("{e}"));
+        Chooser {
+            gpu,
+            logits,
+            history,
+            results,
+            recording,
+        }
+    }
+
+    fn logits(&self, logits: &[f32]) {
+        let bytes = bytemuck::cast_slice(logits);
+        self.gpu.queue.write_buffer(&self.logits, 0, bytes);
+    }
+
+    /// The token after `context`, the last `tokens` of which were one step.
+    fn choose(&self, context: &[u32], tokens: usize, sampling: &Sampling, step: u64) -> u32 {
+        let mut history = context.to_vec();
+        history.resize(N_CTX + 1, UNTOUCHED);
+        let bytes = bytemuck::cast_slice(&history);
+        self.gpu.queue.write_buffer(&self.history, 0, bytes);
+        let slot = step as usize % 3;
+        let state = State {
+            pos: (context.len() - tokens) as u32,
+            tokens: tokens as u32,
+            slot,
+            sampling: words(sampling, step),
+            ..Default::default()
+        };
+        self.recording.submit(self.gpu, &state);
+        let [id, told, zero, zero_too]: [u32; 4] = download(self.gpu, &self.results[slot], 4)
+            .try_into()
+            .expect("four words");
+        assert_eq!((told, zero, zero_too), (step as u32, 0, 0), "result");
+        history[context.len()] = id;
+        let found: Vec<u32> = download(self.gpu, &self.history, N_CTX + 1);
+        assert_eq!(found, history, "the id follows the context");
+        id
+    }
+}
+
+/// Every token that the definition allows if sums may be off by `eps` of the whole.
+fn admissible(
+    logits: &[f32],
+    recent: &[u32],
+    sampling: &Sampling,
+    step: u64,
+    eps: f64,
+) -> Vec<u32> {
+    let mut logits = logits.to_vec();
+    for (i, id) in recent.iter().enumerate() {
+        if let Some(l) = logits.get_mut(*id as usize)
+            && !recent[..i].contains(id)
+        {
+            *l = if *l > 0.0 {
+                *l / sampling.repeat_penalty
+            } else {
+                *l * sampling.repeat_penalty
+            };
+        }
+    }
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+    if sampling.top_k > 0 {
+        order.truncate(sampling.top_k as usize);
+    }
+    let best = logits[order[0]];
+    let weigh = |ids: &[usize], t: f32| -> Vec<f64> {
+        ids.iter()
+            .map(|i| (f64::from(logits[*i] - best) / f64::from(t)).exp())
+            .collect()
+    };
+    // Lengths of the prefix that top-p may keep.
+    let mut lengths = vec![order.len()];
+    if sampling.top_p < 1.0 {
+        let masses = weigh(&order, 1.0);
+        let total: f64 = masses.iter().sum();
+        let mut sum = 0.0;
+        let p = f64::from(sampling.top_p);
+        lengths.clear();
+        for (i, mass) in masses.iter().enumerate() {
+            let before = sum;
+            sum += mass / total;
+            if (i == 0 || before < p + eps) && sum >= p - eps {
+                lengths.push(i + 1);
+            }
+        }
+    }
+    let mut allowed = vec![];
+    for n in lengths {
+        let mut kept = order[..n].to_vec();
+        if sampling.min_p > 0.0 {
+            kept.retain(|i| logits[*i] >= best + sampling.min_p.ln());
+        }
+        kept.sort_unstable();
+        let weights = weigh(&kept, sampling.temperature);
+        let total: f64 = weights.iter().sum();
+        let drawn = f64::from(uniform(sampling.seed, step)) * total;
+        let mut sum = 0.0;
+        for (id, weight) in kept.iter().zip(weights) {
+            let before = sum;
+            sum += weight;
+            if before <= drawn + eps * total && sum > drawn - eps * total {
+                allowed.push(*id as u32);
+            }
+        }
+    }
+    allowed.sort_unstable();
+    allowed.dedup();
+    allowed
+}
+
+const PLAIN: Sampling = Sampling {
+    temperature: 1.0,
+    ..Sampling::GREEDY
+};
+
+#[test]
+fn greedy_is_what_the_twin_chooses() {
+    let mut rng = Rng::fresh();
+    for vocab in [154_880, 102_400, 300, 256, 1] {
+        let plain = rng.normals(vocab);
+        // Few values make ties; NaN and infinities are in real logits only by accident, and must not win or crash.
+        let odd = [1.0, 2.0, -0.0, 0.0, f32::NAN, f32::NEG_INFINITY];
+        let tied: Vec<f32> = (0..vocab).map(|_| odd[rng.below(6)]).collect();
+        let low: Vec<f32> = tied.iter().map(|x| x.min(0.0) - 3.0).collect();
+        let nothing = vec![f32::NAN; vocab];
+        for gpu in gpus() {
+            let chooser = Chooser::new(gpu, vocab);
+            for logits in [&plain, &tied, &low, &nothing] {
+                chooser.logits(logits);
+                for penalty in [1.0, 1.3] {
+                    let mut context: Vec<u32> =
+                        (0..40).map(|_| rng.below(vocab + 5) as u32).collect();
+                    let sampling = Sampling {
+                        repeat_penalty: penalty,
+                        repeat_last_n: 30,
+                        ..Sampling::GREEDY
+                    };
+                    // The best tokens are recent ones, some beyond the reach of the penalty.
+                    for step in 0..12 {
+                        let id = chooser.choose(&context, 1 + step as usize % 3, &sampling, step);
+                        let twin = sample(logits, sampling.recent(&context), &sampling, step);
+                        assert_eq!(id, twin, "{vocab} tokens, {}", gpu.tier.name());
+                        context.push(id);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn draws_are_those_of_the_definition() {
+    let mut rng = Rng::fresh();
+    let settings = [
+        PLAIN,
+        Sampling { top_k: 40, ..PLAIN },
+        Sampling {
+            top_p: 0.9,
+            ..PLAIN
+        },
+        Sampling {
+            min_p: 0.05,
+            ..PLAIN
+        },
+        // llama.cpp's defaults.
+        Sampling {
+            temperature: 0.8,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            repeat_penalty: 1.1,
+            ..PLAIN
+        },
+        Sampling {
+            temperature: 3.0,
+            top_k: 1000,
+            top_p: 0.7,
+            ..PLAIN
+        },
+        Sampling {
+            top_p: 0.0,
+            ..PLAIN
+        },
+        Sampling { top_k: 1, ..PLAIN },
+    ];
+    let (mut draws, mut unsure) = (0, 0);
+    for (vocab, n) in [(154_880, 3), (2000, 12), (7, 12)] {
+        for gpu in gpus() {
+            let chooser = Chooser::new(gpu, vocab);
+            for setting in settings {
+                let logits: Vec<f32> = rng.normals(vocab).iter().map(|x| x * 5.0).collect();
+                chooser.logits(&logits);
+                for step in 0..n {
+                    let context: Vec<u32> = (0..70).map(|_| rng.below(vocab) as u32).collect();
+                    let sampling = Sampling {
+                        seed: rng.bits(),
+                        ..setting
+                    };
+                    let id = chooser.choose(&context, 1, &sampling, step);
+                    let recent = sampling.recent(&context);
+                    let allowed = admissible(&logits, recent, &sampling, step, 3e-6);
+                    assert!(
+                        allowed.contains(&id),
+                        "{id} is not one of {allowed:?}: {vocab} tokens, {sampling:?}, {}",
+                        gpu.tier.name()
+                    );
+                    draws += 1;
+                    unsure += u32::from(allowed.len() > 1);
+                }
+            }
+        }
+    }
+    assert!(
+        unsure * 10 <= draws,
+        "{unsure} of {draws} draws lie at the boundary of two tokens and test little"
+    );
+}
+
+/// The tokens seen in draws that are nearly even over what is kept.
+fn kept(chooser: &Chooser<'_>, logits: &[f32], sampling: &Sampling) -> Vec<u32> {
+    chooser.logits(logits);
+    let hot = Sampling {
+        temperature: 1000.0,
+        ..*sampling
+    };
+    let mut seen: Vec<u32> = (0..80)
+        .map(|step| chooser.choose(&[0], 1, &hot, step))
+        .collect();
+    seen.sort_unstable();
+    seen.dedup();
+    seen
+}
+
+#[test]
+fn ties_at_a_threshold_go_to_the_lower_ids() {
+    for gpu in gpus() {
+        let vocab = 700;
+        let chooser = Chooser::new(gpu, vocab);
+        // Ties lie in three slices; minus infinity and NaN are never drawn.
+        let mut logits = vec![f32::NEG_INFINITY; vocab];
+        logits[3] = f32::NAN;
+        for id in [5, 300, 301, 650] {
+            logits[id] = 2.0;
+        }
+        logits[699] = 3.0;
+        logits[0] = 1.0;
+        let top_k = |top_k| kept(&chooser, &logits, &Sampling { top_k, ..PLAIN });
+        assert_eq!(top_k(1), [699]);
+        assert_eq!(top_k(3), [5, 300, 699]);
+        assert_eq!(top_k(4), [5, 300, 301, 699]);
+        assert_eq!(top_k(5), [5, 300, 301, 650, 699]);
+        assert_eq!(top_k(6), [0, 5, 300, 301, 650, 699]);
+        assert_eq!(top_k(500), [0, 5, 300, 301, 650, 699]);
+        // Masses relative to the best: 1, four of e^-1, e^-2; the second of the ties crosses 0.6 of the whole.
+        let top_p = |top_p| kept(&chooser, &logits, &Sampling { top_p, ..PLAIN });
+        assert_eq!(top_p(0.6), [5, 300, 699]);
+        assert_eq!(top_p(0.99), [0, 5, 300, 301, 650, 699]);
+        let both = Sampling {
+            top_k: 3,
+            min_p: 0.3,
+            ..PLAIN
+        };
+        assert_eq!(kept(&chooser, &logits, &both), [5, 300, 699]);
+        assert_eq!(
+            kept(&chooser, &logits, &Sampling { min_p: 0.4, ..both }),
+            [699]
+        );
+    }
+}
+
+#[test]
+fn even_draws_hit_the_exact_token_on_every_device() {
+    let mut rng = Rng::fresh();
+    for gpu in gpus() {
+        // 512 equal weights: every sum is exact, so the kernel must agree with its twin to the token.
+        let chooser = Chooser::new(gpu, 512);
+        let logits = [0.5f32; 512];
+        chooser.logits(&logits);
+        for step in 0..40 {
+            let sampling = Sampling {
+                seed: rng.bits(),
+                ..PLAIN
+            };
+            let id = chooser.choose(&[1, 2], 1, &sampling, step);
+            assert_eq!(id, sample(&logits, &[], &sampling, step));
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The GPU against the golden values of whole models, against the CPU reference, and against itself in other batches and
+//! tiers.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{Golden, all_logits, check_golden, fixture, in_repository, load, random_tokens, requantised};
+use glimt::engine::backend::{Backend, BackendError};
+use glimt::engine::cpu::CpuBackend;
+use glimt::engine::gpu::{GpuBackend, GpuModel};
+use glimt::gpu::{Gpu, GpuError, GpuOptions, Tier};
+use glimt::model::Model;
+use glimt::quant::GgmlType;
+
+/// f32 activations: rounding of sums in another order, and the f16 cache.
+const NMSE: f64 = 1e-5;
+
+/// The same relative to the spread of each position's log-probabilities.
+const CONTRAST: f64 = 1e-4;
+
+/// The first adapter in every tier it can run; no adapter fails the test.
+fn tiers() -> Vec<Arc<Gpu>> {
+    let open = |tier| Gpu::open(&GpuOptions { tier: Some(tier), ..Default::default() });
+    let gpus: Vec<_> = Tier::ALL
+        .into_iter()
+        .filter_map(|tier| match open(tier) {
+            Ok(gpu) => Some(Arc::new(gpu)),
+            Err(GpuError::TierUnsupported { .. }) => {
+                eprintln!("skipped: tier {} (this adapter cannot run it)", tier.name());
+                None
+            }
+            Err(e) => panic!("these tests need a GPU adapter: {e}"),
+        })
+        .collect();
+    assert!(!gpus.is_empty());
+    gpus
+}
+
+fn backend(gpu: &Arc<Gpu>, model: &Arc<Model>, n_ctx: usize) -> GpuBackend {
+    let model = GpuModel::load(Arc::clone(gpu), Arc::clone(model), &mut |_, _| {}).expect("the model fits");
+    GpuBackend::new(Arc::new(model), n_ctx).expect("a small cache")
+}
+
+fn embedded() -> Arc<Model> {
+    load(&in_repository("assets/tales-q4_k_m.gguf"))
+}
+
+/// The worst squared difference of a position's logits relative to their variance there.
+fn contrast(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let position = |(a, b): (&Vec<f32>, &Vec<f32>)| {
+        let mean = b.iter().map(|v| f64::from(*v)).sum::<f64>() / b.len() as f64;
+        let error: f64 = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+        let variance: f64 = b.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum();
+        assert!(error.is_finite(), "a logit is not finite");
+        error / variance
+    };
+    found.iter().zip(expected).map(position).fold(0.0, f64::max)
+}
+
+#[test]
+fn the_embedded_model_gives_the_golden_values() {
+    let golden = Golden::read(&in_repository("tests/data/golden-tales-q4_k_m.json"));
+    for gpu in tiers() {
+        check_golden(&mut backend(&gpu, &embedded(), 128), &golden, gpu.tier.name(), NMSE, CONTRAST);
+    }
+}
+
+#[test]
+fn every_tales_fixture_gives_its_golden_values() {
+    let gpus = tiers();
+    for ty in ["F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K_M", "Q4_0"] {
+        let (Some(model), Some(golden)) =
+            (fixture(&format!("tales/tales-{ty}.gguf")), fixture(&format!("tales/golden-{ty}.json")))
+        else {
+            return;
+        };
+        let golden = Golden::read(&golden);
+        for gpu in &gpus {
+            let name = format!("{ty} {}", gpu.tier.name());
+            check_golden(&mut backend(gpu, &load(&model), 128), &golden, &name, NMSE, CONTRAST);
+        }
+    }
+}
+
+#[test]
+fn every_weight_type_gives_the_logits_of_the_cpu_reference() {
+    let model = embedded();
+    let tokens = random_tokens(5);
+    let gpus = tiers();
+    for &ty in GgmlType::ALL {
+        let model = Arc::new(requantised(&model, ty));
+        let mut cpu = CpuBackend::new(Arc::clone(&model), 16).expect("a small cache");
+        let expected = all_logits(&mut cpu, &tokens, &[]);
+        // The fastest tier: the kernels' own tests take every type through every tier.
+        let gpu = gpus.last().expect("at least one tier");
+        let found = all_logits(&mut backend(gpu, &model, 16), &tokens, &[]);
+        let error = contrast(&found, &expected);
+        eprintln!("{}: contrast {error:.2e}", ty.name());
+        assert!(error < CONTRAST, "{}: contrast error {error:.2e}", ty.name());
+    }
+}
+
+#[test]
+fn one_batch_and_token_by_token_agree() {
+    let model = embedded();
+    // More than one internal chunk of 64, and an odd rest.
+    let tokens = random_tokens(71);
+    for gpu in tiers() {
+        let mut backend = backend(&gpu, &model, 96);
+        let whole = all_logits(&mut backend, &tokens, &[]);
+        let single = all_logits(&mut backend, &tokens[..20], &[1; 20]);
+        let split = all_logits(&mut backend, &tokens, &[3, 1, 17]);
+        let errors = [contrast(&single, &whole[..20]), contrast(&split, &whole)];
+        eprintln!("{}: {errors:?}", gpu.tier.name());
+        // Several tokens share no sum: only the attention is divided differently.
+        assert!(errors.iter().all(|e| *e < 1e-5), "{}: {errors:?}", gpu.tier.name());
+    }
+}
+
+#[test]
+fn a_model_cut_by_the_binding_limit_gives_the_same_logits() {
+    let model = embedded();
+    let tokens = random_tokens(6);
+    let mut cpu = CpuBackend::new(Arc::clone(&model), 16).expect("a small cache");
+    let expected = all_logits(&mut cpu, &tokens, &[]);
+    let options = GpuOptions { max_binding: Some(150_000), ..Default::default() };
+    let gpu = Arc::new(Gpu::open(&options).expect("an adapter"));
+    let found = all_logits(&mut backend(&gpu, &model, 16), &tokens, &[]);
+    let error = contrast(&found, &expected);
+    assert!(error < CONTRAST, "contrast error {error:.2e}");
+}
+
+#[test]
+fn what_cannot_be_computed_is_refused() {
+    let gpu = tiers().pop().expect("at least one tier");
+    let mut small = backend(&gpu, &embedded(), 8);
+    assert!(matches!(small.prefill(&[], 0), Err(BackendError::NoTokens)));
+    assert!(matches!(small.prefill(&[5, 4096], 0), Err(BackendError::TokenOutOfRange { token: 4096, .. })));
+    assert!(matches!(small.prefill(&[5; 9], 0), Err(BackendError::ContextOverflow { needed: 9, n_ctx: 8 })));
+    let refused = GpuOptions { max_binding: Some(1000), ..Default::default() };
+    let tight = Arc::new(Gpu::open(&refused).expect("an adapter"));
+    let error = GpuModel::load(tight, embedded(), &mut |_, _| {}).map(|_| ()).expect_err("no row fits");
+    assert!(matches!(error, GpuError::BindingTooLarge { .. }), "{error}");
+}

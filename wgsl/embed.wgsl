@@ -1,0 +1,38 @@
+// out[t] = row history[pos + t] of the token embedding: the start of a step, on the device, so that a sampled token never
+// leaves it.
+//
+// W (vocabulary, 32 * units), out (tokens, 32 * units). Division: a thread per unit of 32 weights, y = token.
+// Bound by: launching it; a row is a few KiB. A part of W writes only the tokens whose rows it holds.
+struct Params {
+  rows: u32,       // of this part
+  first_row: u32,  // of this part in the vocabulary
+  units: u32,      // of 32 weights, per row
+  sub: u32,        // sub-plane of the scales, in words
+  pos: u32,
+}
+@group(0) @binding(0) var<storage, read> w_q: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read> w_s: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read> history: array<u32>;         // (n_ctx + 1)
+@group(0) @binding(3) var<storage, read_write> y: array<vec4<f32>>;   // (tokens, 8 * units)
+#import params
+#import w32
+#import WEIGHT as w
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  let row = history[p.pos + id.y] - p.first_row;
+  // A row before the part wraps around to a large number.
+  if (id.x >= p.units || row >= p.rows) {
+    return;
+  }
+  let w = w_unit(row * p.units + id.x, p.sub);
+  let at = (id.y * p.units + id.x) * 8u;
+  y[at] = w.v0;
+  y[at + 1u] = w.v1;
+  y[at + 2u] = w.v2;
+  y[at + 3u] = w.v3;
+  y[at + 4u] = w.v4;
+  y[at + 5u] = w.v5;
+  y[at + 6u] = w.v6;
+  y[at + 7u] = w.v7;
+}

@@ -1,0 +1,97 @@
+// h = silu(G norm(x)) * (U norm(x)), for the experts each token chose (EXPERTS) or a dense feed-forward block.
+//
+// x (tokens, 32 * units), G and U (experts * rows, 32 * units), h (tokens, used, h_stride); ids (tokens, used).
+// Division: a workgroup owns WG / LANES rows of G and the same of U; y = slot (EXPERTS) and z = COLS tokens.
+// Bound by: the bytes of the chosen rows of G and U. The norm is recomputed by every workgroup: cheaper than a dispatch.
+struct Params {
+  rows: u32,         // of an expert, or of this part of a dense block
+  first_row: u32,    // of this part of a dense block
+  first_expert: u32, // of this part
+  experts: u32,      // in this part
+  units: u32,        // of 32 weights, per row
+  g_sub: u32,        // sub-planes of the scales, in words
+  u_sub: u32,
+  tokens: u32,
+  used: u32,         // slots of a token
+  h_stride: u32,     // rows of h per slot
+  eps: f32,
+}
+@group(0) @binding(0) var<storage, read> g_q: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read> g_s: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read> u_q: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read> u_s: array<vec4<u32>>;
+@group(0) @binding(4) var<storage, read> x: array<vec4<f32>>;       // (tokens, 8 * units)
+@group(0) @binding(5) var<storage, read> norm: array<vec4<f32>>;    // (8 * units)
+@group(0) @binding(6) var<storage, read_write> h: array<f32>;       // (tokens, used, h_stride)
+#ifdef EXPERTS
+@group(0) @binding(7) var<storage, read> ids: array<u32>;           // (tokens, used)
+#endif
+#import params
+#import reduce
+#import w32
+#import w32_math
+#import GATE as g
+#import UP as u
+
+@compute @workgroup_size(WG)
+fn main(
+#import builtins
+) {
+#import thread_index
+  let token = wid.z * COLS;
+#ifdef EXPERTS
+  let expert = ids[token * p.used + wid.y] - p.first_expert;
+  // Another part holds this slot's expert; one before this part wraps around.
+  if (expert >= p.experts) {
+    return;
+  }
+#else
+  let expert = 0u;
+#endif
+  let lane = t & (LANES - 1u);
+  let row = wid.x * (WG / LANES) + t / LANES;
+#for c COLS
+  let x$c = min(token + $cu, p.tokens - 1u) * p.units * 8u;
+  var gate$c = 0.0;
+  var up$c = 0.0;
+#endfor
+  let unit = (expert * p.rows + min(row, p.rows - 1u)) * p.units;
+  var b = lane;
+  loop {
+    if (b >= p.units) { break; }
+    let n = W32(norm[b * 8u], norm[b * 8u + 1u], norm[b * 8u + 2u], norm[b * 8u + 3u], norm[b * 8u + 4u], norm[b * 8u + 5u], norm[b * 8u + 6u], norm[b * 8u + 7u]);
+    let g = g_unit(unit + b, p.g_sub);
+    let u = u_unit(unit + b, p.u_sub);
+#for c COLS
+    {
+      let at = x$c + b * 8u;
+      let v = w32_mul(n, x[at], x[at + 1u], x[at + 2u], x[at + 3u], x[at + 4u], x[at + 5u], x[at + 6u], x[at + 7u]);
+      gate$c += w32_dot(g, v.v0, v.v1, v.v2, v.v3, v.v4, v.v5, v.v6, v.v7);
+      up$c += w32_dot(u, v.v0, v.v1, v.v2, v.v3, v.v4, v.v5, v.v6, v.v7);
+    }
+#endfor
+    b += LANES;
+  }
+#for c COLS
+  {
+    var squares = 0.0;
+    var i = t;
+    loop {
+      if (i >= p.units * 8u) { break; }
+      squares += dot(x[x$c + i], x[x$c + i]);
+      i += WG;
+    }
+    let scale = inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(p.units * 32u) + p.eps);
+    gate$c = lanes_sum(gate$c, t) * scale;
+    up$c = lanes_sum(up$c, t) * scale;
+  }
+#endfor
+  if (lane == 0u && row < p.rows) {
+#for c COLS
+    if (token + $cu < p.tokens) {
+      // exp(-gate) overflows to infinity below -88: kept finite, since Metal's fast math may assume it is.
+      h[((token + $cu) * p.used + wid.y) * p.h_stride + p.first_row + row] = gate$c / (1.0 + exp(min(-gate$c, 80.0))) * up$c;
+    }
+#endfor
+  }
+}

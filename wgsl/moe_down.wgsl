@@ -1,0 +1,60 @@
+// out[t] = residual[t] + sum over slots s of weights[t][s] * D[ids[t][s]] h[t][s]: the second half of the expert block.
+//
+// D (experts * rows, 32 * units), h (tokens, used, 32 * units), ids and weights (tokens, used), out (tokens, rows).
+// Division: a workgroup owns WG / LANES output rows of one token (y) and loops over its slots, so the sum needs no atomics
+// and its order never changes. Bound by: the bytes of the chosen rows of D. A part of D adds only its own experts.
+struct Params {
+  rows: u32,         // of an expert
+  first_expert: u32, // of this part
+  experts: u32,      // in this part
+  units: u32,        // of 32 weights, per row
+  sub: u32,          // sub-plane of the scales, in words
+}
+@group(0) @binding(0) var<storage, read> w_q: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read> w_s: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read> h: array<vec4<f32>>;        // (tokens, USED, 8 * units)
+@group(0) @binding(3) var<storage, read> ids: array<u32>;            // (tokens, USED)
+@group(0) @binding(4) var<storage, read> weights: array<f32>;        // (tokens, USED)
+@group(0) @binding(5) var<storage, read> residual: array<f32>;       // (tokens, rows)
+@group(0) @binding(6) var<storage, read_write> y: array<f32>;        // (tokens, rows)
+#import params
+#import reduce
+#import w32
+#import w32_math
+#import WEIGHT as w
+
+@compute @workgroup_size(WG)
+fn main(
+#import builtins
+) {
+#import thread_index
+  let lane = t & (LANES - 1u);
+  let row = wid.x * (WG / LANES) + t / LANES;
+  let slot = wid.y * USED;
+  var sum = 0.0;
+  var s = 0u;
+  loop {
+    if (s >= USED) { break; }
+    let expert = ids[slot + s] - p.first_expert;
+    // Another part adds this slot; an expert before this part wraps around.
+    if (expert < p.experts) {
+      let unit = (expert * p.rows + min(row, p.rows - 1u)) * p.units;
+      let first = (slot + s) * p.units;
+      var part = 0.0;
+      var b = lane;
+      loop {
+        if (b >= p.units) { break; }
+        let at = (first + b) * 8u;
+        part += w32_dot(w_unit(unit + b, p.sub), h[at], h[at + 1u], h[at + 2u], h[at + 3u], h[at + 4u], h[at + 5u], h[at + 6u], h[at + 7u]);
+        b += LANES;
+      }
+      sum += weights[slot + s] * part;
+    }
+    s += 1u;
+  }
+  sum = lanes_sum(sum, t);
+  if (lane == 0u && row < p.rows) {
+    let at = wid.y * p.rows + row;
+    y[at] = residual[at] + sum;
+  }
+}

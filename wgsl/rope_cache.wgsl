@@ -1,0 +1,65 @@
+// Rotated queries, and the cache rows of new tokens: normed latent, then rotated key, in f16.
+//
+// q (tokens, HEADS, NOPE + ROPE) -> q_pe (tokens, HEADS, ROPE); kv_a (tokens, KV_LORA + ROPE) -> row pos + token of cache.
+// Pairs (2i, 2i+1) rotate by the angle of (position, i). All buffers are seen as pairs of floats.
+// Division: grid (HEADS + 1, tokens); workgroup h < HEADS rotates head h, the last one writes the cache row.
+// Bound by: latency, a few KiB per token.
+struct Params {
+  pos: u32,   // of the first token
+  eps: f32,
+}
+@group(0) @binding(0) var<storage, read> q: array<vec2<f32>>;            // (tokens, HEADS, (NOPE + ROPE) / 2)
+@group(0) @binding(1) var<storage, read> kv_a: array<vec2<f32>>;         // (tokens, (KV_LORA + ROPE) / 2)
+@group(0) @binding(2) var<storage, read> norm: array<vec2<f32>>;         // (KV_LORA / 2)
+@group(0) @binding(3) var<storage, read> angles: array<vec2<f32>>;       // (n_ctx, ROPE / 2) of (cos, sin)
+@group(0) @binding(4) var<storage, read_write> q_pe: array<vec2<f32>>;   // (tokens, HEADS, ROPE / 2)
+@group(0) @binding(5) var<storage, read_write> cache: array<u32>;        // (n_ctx, (KV_LORA + ROPE) / 2) pairs of f16
+#import params
+#import reduce
+
+fn rotate(x: vec2<f32>, angle: vec2<f32>) -> vec2<f32> {
+  return vec2(x.x * angle.x - x.y * angle.y, x.x * angle.y + x.y * angle.x);
+}
+
+@compute @workgroup_size(WG)
+fn main(
+#import builtins
+) {
+#import thread_index
+  let token = wid.y;
+  let table = (p.pos + token) * (ROPE / 2u);
+  if (wid.x < HEADS) {
+    let head = token * HEADS + wid.x;
+    let from_q = head * ((NOPE + ROPE) / 2u) + NOPE / 2u;
+    var i = t;
+    loop {
+      if (i >= ROPE / 2u) { break; }
+      q_pe[head * (ROPE / 2u) + i] = rotate(q[from_q + i], angles[table + i]);
+      i += WG;
+    }
+  } else {
+    let row = token * ((KV_LORA + ROPE) / 2u);
+    let to_row = (p.pos + token) * ((KV_LORA + ROPE) / 2u);
+    var squares = 0.0;
+    var i = t;
+    loop {
+      if (i >= KV_LORA / 2u) { break; }
+      squares += dot(kv_a[row + i], kv_a[row + i]);
+      i += WG;
+    }
+    let scale = inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(KV_LORA) + p.eps);
+    i = t;
+    loop {
+      if (i >= KV_LORA / 2u) { break; }
+      cache[to_row + i] = pack2x16float(kv_a[row + i] * scale * norm[i]);
+      i += WG;
+    }
+    i = t;
+    loop {
+      if (i >= ROPE / 2u) { break; }
+      let at = KV_LORA / 2u + i;
+      cache[to_row + at] = pack2x16float(rotate(kv_a[row + at], angles[table + i]));
+      i += WG;
+    }
+  }
+}

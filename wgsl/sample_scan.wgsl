@@ -1,0 +1,65 @@
+// The first half of a choice: the repeat penalty on a row of logits, and the best of each slice of WG tokens.
+//
+// logits (VOCAB) -> keys (slices * WG), integers of the same order, 0 behind the vocabulary; maxima (slices) of (key, lowest id).
+// The last last_n tokens up to position pos + tokens are penalised, each once.
+// Division: a workgroup per slice, a thread per token. Bound by: reading and writing VOCAB words, some 1.2 MB.
+struct Params {
+  pos: u32,       // of the first token of the step
+  tokens: u32,    // of the step
+  last_n: u32,    // 0 where the penalty is 1
+  penalty: f32,
+}
+@group(0) @binding(0) var<storage, read> logits: array<f32>;               // (VOCAB)
+@group(0) @binding(1) var<storage, read> history: array<u32>;              // (n_ctx + 1) ids by position
+@group(0) @binding(2) var<storage, read_write> keys: array<u32>;           // (slices, WG)
+@group(0) @binding(3) var<storage, read_write> maxima: array<vec2<u32>>;   // (slices)
+#import params
+#import order
+
+var<workgroup> penalised: array<atomic<u32>, WG / 32u>;   // a bit per token
+var<workgroup> best: array<vec2<u32>, WG>;
+
+@compute @workgroup_size(WG)
+fn main(
+#import builtins
+) {
+#import thread_index
+  let first = wid.x * WG;
+  if (t < WG / 32u) { atomicStore(&penalised[t], 0u); }
+  workgroupBarrier();
+  let end = p.pos + p.tokens;
+  let n = min(p.last_n, end);
+  var i = t;
+  loop {
+    if (i >= n) { break; }
+    // Ids before the slice wrap to large numbers.
+    let id = history[end - n + i] - first;
+    if (id < WG) { atomicOr(&penalised[id >> 5u], 1u << (id & 31u)); }
+    i += WG;
+  }
+  workgroupBarrier();
+  let id = first + t;
+  var key = 0u;
+  if (id < VOCAB) {
+    var logit = logits[id];
+    if (((atomicLoad(&penalised[t >> 5u]) >> (t & 31u)) & 1u) == 1u) {
+      if (logit > 0.0) { logit /= p.penalty; } else { logit *= p.penalty; }
+    }
+    key = order(logit);
+  }
+  keys[id] = key;
+  best[t] = vec2(key, id);
+  workgroupBarrier();
+  var step = WG / 2u;
+  loop {
+    if (step == 0u) { break; }
+    if (t < step) {
+      let a = best[t];
+      let b = best[t + step];
+      if (b.x > a.x || (b.x == a.x && b.y < a.y)) { best[t] = b; }
+    }
+    workgroupBarrier();
+    step = step >> 1u;
+  }
+  if (t == 0u) { maxima[wid.x] = best[0]; }
+}

@@ -1,0 +1,16 @@
+// Floats as unsigned integers of the same order, so that choices compare integers: exact under fast math, -0 and 0 one number,
+// NaN minus infinity.
+const LOWEST = 0x007fffffu;      // of minus infinity and NaN
+const INFINITE = 0xff800000u;    // of infinity
+
+fn order(x: f32) -> u32 {
+  let bits = bitcast<u32>(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) { return LOWEST; }
+  if ((bits & 0x7fffffffu) == 0u) { return 0x80000000u; }
+  return select(bits | 0x80000000u, ~bits, (bits >> 31u) == 1u);
+}
+
+// The number of a key strictly between LOWEST and INFINITE.
+fn value(key: u32) -> f32 {
+  return bitcast<f32>(select(~key, key & 0x7fffffffu, (key >> 31u) == 1u));
+}

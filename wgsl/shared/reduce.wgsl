@@ -1,0 +1,56 @@
+// Sums over neighbouring threads. WG = threads of the workgroup, LANES = threads that share a row: a power of two, at
+// most 8, so that a row never leaves its subgroup (the tier asks for subgroups of 8 or more).
+// `t` is the thread's number in its workgroup as `thread_index` gives it. Every thread of the workgroup must call.
+#ifdef PLAIN
+var<workgroup> reduce_scratch: array<f32, WG>;
+#else
+var<workgroup> reduce_scratch: array<f32, 64>;
+#endif
+
+// The sum of v over the LANES threads of the row, in all of them.
+fn lanes_sum(v: f32, t: u32) -> f32 {
+#ifdef PLAIN
+  workgroupBarrier();
+  reduce_scratch[t] = v;
+  workgroupBarrier();
+  let first = t & ~(LANES - 1u);
+  var sum = 0.0;
+  for (var i = 0u; i < LANES; i += 1u) {
+    sum += reduce_scratch[first + i];
+  }
+  return sum;
+#else
+  var sum = v;
+  if (LANES > 4u) { sum += subgroupShuffleXor(sum, 4u); }
+  if (LANES > 2u) { sum += subgroupShuffleXor(sum, 2u); }
+  if (LANES > 1u) { sum += subgroupShuffleXor(sum, 1u); }
+  return sum;
+#endif
+}
+
+// The sum of v over the whole workgroup, in every thread.
+fn workgroup_sum(v: f32, t: u32, subgroup: u32, subgroups: u32, lane: u32) -> f32 {
+#ifdef PLAIN
+  workgroupBarrier();
+  reduce_scratch[t] = v;
+  workgroupBarrier();
+  var step = WG / 2u;
+  loop {
+    if (step == 0u) { break; }
+    if (t < step) { reduce_scratch[t] += reduce_scratch[t + step]; }
+    workgroupBarrier();
+    step = step >> 1u;
+  }
+  return reduce_scratch[0];
+#else
+  let sum = subgroupAdd(v);
+  workgroupBarrier();
+  if (lane == 0u) { reduce_scratch[subgroup] = sum; }
+  workgroupBarrier();
+  var total = 0.0;
+  for (var i = 0u; i < subgroups; i += 1u) {
+    total += reduce_scratch[i];
+  }
+  return total;
+#endif
+}
