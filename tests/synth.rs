@@ -182,3 +182,22 @@ fn impossible_requests_are_refused() {
     let message = error.unwrap_err().to_string();
     assert!(message.contains("folder.gguf"), "{message}");
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_and_leaves_devices_alone() {
+    let device = std::path::Path::new("/dev/full");
+    let options = SynthOptions::default();
+    let result = synth::write(
+        ModelName::Tiny,
+        Recipe::Q4_0,
+        device,
+        &options,
+        &mut |_, _| {},
+    );
+    assert!(
+        matches!(result, Err(SynthError::Write { .. })),
+        "{result:?}"
+    );
+    assert!(device.exists());
+}

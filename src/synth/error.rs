@@ -39,7 +39,7 @@ pub enum SynthError {
         /// The system's answer.
         source: std::io::Error,
     },
-    /// The file cannot be written; what was written of it has been removed.
+    /// The file cannot be written; what was written of a regular file has been removed.
     #[error("cannot write {path}: {source}", path = .path.display())]
     Write {
         /// The file asked for.

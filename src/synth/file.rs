@@ -29,9 +29,13 @@ pub fn write(
         path: path.to_owned(),
         source,
     })?;
+    // A device or pipe is written to but is not ours to remove.
+    let removable = file.metadata().is_ok_and(|metadata| metadata.is_file());
     write_plan(&plan, options.seed, file, progress).map_err(|source| {
-        // Half a model must not be mistaken for one; that it cannot even be removed would hide the first error.
-        let _ = std::fs::remove_file(path);
+        if removable {
+            // Half a model must not be mistaken for one; a failure to remove it would hide the first error.
+            let _ = std::fs::remove_file(path);
+        }
         SynthError::Write {
             path: path.to_owned(),
             source,
