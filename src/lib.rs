@@ -13,3 +13,8 @@ pub mod model;
 pub mod quant;
 pub mod synth;
 pub mod tokenizer;
+
+/// The examples of the README, compiled with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

@@ -1,2 +1,7 @@
-//! glimt.
-fn main() {}
+//! The `glimt` binary: everything is in [`glimt::cli`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    glimt::cli::main()
+}

@@ -3,6 +3,8 @@
 //! Field names are the GGUF keys'. The meaning of each key is that of llama.cpp (src/models/deepseek2.cpp,
 //! `load_arch_hparams`; src/llama-model.cpp, `load_hparams`).
 
+use serde::Serialize;
+
 use super::ModelError;
 use super::keys::Keys;
 use crate::gguf::Gguf;
@@ -31,7 +33,7 @@ const MUST_BE_ZERO: &[&str] = &[
 ];
 
 /// The sizes and constants of a model.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Config {
     /// `general.name`, or the file's name where the key is absent.
     pub name: String,
@@ -72,7 +74,7 @@ pub struct Config {
 }
 
 /// The mixture of experts of a model.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Experts {
     /// Routed experts per block.
     pub count: usize,
@@ -91,7 +93,8 @@ pub struct Experts {
 }
 
 /// How router logits become probabilities (`expert_gating_func`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Gating {
     /// Over all experts; value 1.
     Softmax,
@@ -100,7 +103,7 @@ pub enum Gating {
 }
 
 /// Constants of the rotary position embedding.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RopeConfig {
     /// `rope.freq_base`: the wavelength of pair `i` is `2 pi freq_base^(2i/dims)` positions.
     pub freq_base: f32,
@@ -111,7 +114,7 @@ pub struct RopeConfig {
 }
 
 /// Constants of YaRN (Peng et al. 2023, arXiv 2309.00071).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Yarn {
     /// How many times longer the context is than the original one.
     pub factor: f32,

@@ -1,1 +1,40 @@
 //! Synthetic models: the exact shapes and type mixes of real ones, with random weights.
+//!
+//! Their text is noise, but their work is real: speed, memory and the agreement of two implementations can be
+//! measured without a download. The plan (names, types, dimensions) is apart from the bytes, and both from the file,
+//! so that weights can also be made where no file is wanted.
+
+mod bytes;
+mod error;
+mod file;
+mod names;
+mod plan;
+mod shape;
+
+pub use bytes::{CHUNK_WEIGHTS, chunk_bytes, fill};
+pub use error::SynthError;
+pub use file::write;
+pub use names::{ModelName, Recipe};
+pub use plan::{Plan, PlannedTensor};
+
+/// What may differ from the plain model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SynthOptions {
+    /// Number of layers; `None` for as many as the model has.
+    pub layers: Option<usize>,
+    /// Equal seeds give equal weights, on any machine and with any number of threads.
+    pub seed: u64,
+    /// One `attn_kv_b` tensor per layer, as files from before 2025 have, instead of `attn_k_b` and `attn_v_b`.
+    pub fused_kv_b: bool,
+}
+
+impl Default for SynthOptions {
+    /// All layers, seed 1, the tensors of today.
+    fn default() -> Self {
+        SynthOptions {
+            layers: None,
+            seed: 1,
+            fused_kv_b: false,
+        }
+    }
+}

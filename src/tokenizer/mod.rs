@@ -1,1 +1,198 @@
 //! Text to token ids and back, from the vocabulary in a GGUF file; chat templates.
+//!
+//! Byte pairs are merged by the `tokenizers` crate; what comes before (special tokens in the text, splitting into
+//! words, the byte-level alphabet) is written here to agree with llama.cpp to the byte.
+
+mod bytes;
+mod chat;
+mod error;
+mod pre;
+mod special;
+mod stream;
+mod strftime;
+#[cfg(test)]
+mod testing;
+mod vocab;
+
+pub use bytes::byte_level_alphabet;
+pub use chat::{ChatTemplate, Message};
+pub use error::TokenizerError;
+pub use stream::StreamDecoder;
+
+use tokenizers::Model;
+
+use crate::gguf::Gguf;
+use special::{Fragment, SpecialTokens};
+use vocab::{TokenType, Vocabulary};
+
+/// A vocabulary ready for use. Shared freely between threads.
+#[derive(Debug)]
+pub struct Tokenizer {
+    vocabulary: Vocabulary,
+    special: SpecialTokens,
+    /// By byte: whether the vocabulary has a token for it.
+    known_bytes: [bool; 256],
+}
+
+impl Tokenizer {
+    /// Builds the tokenizer that the `tokenizer.ggml.*` keys of `gguf` describe.
+    ///
+    /// # Errors
+    /// Anything but a byte-level BPE vocabulary (`tokenizer.ggml.model` = `gpt2`) with a known pre-tokenizer
+    /// (`tokenizer.ggml.pre`) is refused, and so are vocabularies that contradict themselves.
+    pub fn from_gguf(gguf: &Gguf) -> Result<Self, TokenizerError> {
+        let vocabulary = Vocabulary::from_gguf(gguf)?;
+        let written_out = vocabulary.types.iter().zip(0..).filter_map(|(kind, id)| {
+            let special = matches!(
+                kind,
+                TokenType::Control | TokenType::UserDefined | TokenType::Unknown
+            );
+            special
+                .then(|| Some((vocabulary.bpe.id_to_token(id)?, id)))
+                .flatten()
+        });
+        let special = SpecialTokens::new(written_out);
+        let known_bytes = std::array::from_fn(|byte| {
+            let character = bytes::char_of(byte as u8);
+            vocabulary
+                .bpe
+                .token_to_id(character.encode_utf8(&mut [0; 4]))
+                .is_some()
+        });
+        Ok(Tokenizer {
+            vocabulary,
+            special,
+            known_bytes,
+        })
+    }
+
+    /// The ids of `text`. Special tokens written out in it are taken as such.
+    ///
+    /// With `add_special`, BOS and EOS are added where the file asks for it (`tokenizer.ggml.add_bos_token`,
+    /// `tokenizer.ggml.add_eos_token`).
+    ///
+    /// # Errors
+    /// [`TokenizerError::ByteNotInVocabulary`] if the vocabulary cannot express the text.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let vocabulary = &self.vocabulary;
+        let mut ids = Vec::new();
+        ids.extend(vocabulary.bos.filter(|_| add_special && vocabulary.add_bos));
+        for fragment in self.special.partition(text) {
+            match fragment {
+                Fragment::Token(id) => ids.push(id),
+                Fragment::Text(text) => self.encode_text(text, &mut ids)?,
+            }
+        }
+        ids.extend(vocabulary.eos.filter(|_| add_special && vocabulary.add_eos));
+        Ok(ids)
+    }
+
+    /// The ids of a rendered chat template. BOS is added where the file asks for it, unless the template already
+    /// wrote it; EOS never, because an answer is to follow.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_chat(&self, rendered: &str) -> Result<Vec<u32>, TokenizerError> {
+        let mut ids = self.encode(rendered, false)?;
+        if let Some(bos) = self
+            .vocabulary
+            .bos
+            .filter(|bos| self.vocabulary.add_bos && ids.first() != Some(bos))
+        {
+            ids.insert(0, bos);
+        }
+        Ok(ids)
+    }
+
+    /// Appends the ids of text without special tokens.
+    fn encode_text(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
+        if let Some(byte) = text
+            .bytes()
+            .find(|&byte| !self.known_bytes[usize::from(byte)])
+        {
+            return Err(TokenizerError::ByteNotInVocabulary {
+                byte,
+                token: bytes::char_of(byte),
+            });
+        }
+        let mut encoded = String::new();
+        for word in self.vocabulary.pre.split(text) {
+            encoded.clear();
+            bytes::encode_into(word, &mut encoded);
+            let tokens = self.vocabulary.bpe.tokenize(&encoded);
+            let tokens =
+                tokens.expect("merging fails only on an unknown-token fallback, and none is set");
+            ids.extend(tokens.iter().map(|token| token.id));
+        }
+        Ok(())
+    }
+
+    /// The text of `ids`, special tokens written out; bytes that are no UTF-8 become U+FFFD.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.token_bytes(id)).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The bytes that `id` stands for; a special token's are its written form. Empty for unused places and ids
+    /// outside the vocabulary.
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        let (Some(kind), Some(text)) = (
+            self.vocabulary.types.get(id as usize),
+            self.vocabulary.bpe.id_to_token(id),
+        ) else {
+            return Vec::new();
+        };
+        match kind {
+            TokenType::Normal => bytes::decode(&text).unwrap_or(text.into_bytes()),
+            TokenType::Byte => match text
+                .strip_prefix("<0x")
+                .and_then(|hex| hex.strip_suffix('>'))
+            {
+                Some(hex) => {
+                    u8::from_str_radix(hex, 16).map_or(text.into_bytes(), |byte| vec![byte])
+                }
+                None => text.into_bytes(),
+            },
+            TokenType::Control | TokenType::UserDefined | TokenType::Unknown => text.into_bytes(),
+            TokenType::Unused | TokenType::Undefined => Vec::new(),
+        }
+    }
+
+    /// The text of one token; part of a character becomes U+FFFD.
+    pub fn piece(&self, id: u32) -> String {
+        String::from_utf8_lossy(&self.token_bytes(id)).into_owned()
+    }
+
+    /// Whether `id` ends an answer.
+    pub fn is_stop(&self, id: u32) -> bool {
+        self.vocabulary.stop_tokens.binary_search(&id).is_ok()
+    }
+
+    /// The tokens that end an answer, ascending.
+    pub fn stop_tokens(&self) -> &[u32] {
+        &self.vocabulary.stop_tokens
+    }
+
+    /// Number of tokens.
+    pub fn vocab_size(&self) -> usize {
+        self.vocabulary.types.len()
+    }
+
+    /// The token that begins a text, if the vocabulary has one.
+    pub fn bos(&self) -> Option<u32> {
+        self.vocabulary.bos
+    }
+
+    /// The token that ends a text, if the vocabulary has one.
+    pub fn eos(&self) -> Option<u32> {
+        self.vocabulary.eos
+    }
+
+    /// Whether `id` is a mark and no text: not to be shown in an answer.
+    pub fn is_special(&self, id: u32) -> bool {
+        matches!(
+            self.vocabulary.types.get(id as usize),
+            Some(TokenType::Control | TokenType::Unknown)
+        )
+    }
+}

@@ -1,0 +1,231 @@
+//! Flags that several commands share, each defined once.
+
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::error::CliError;
+use super::output::note;
+use crate::engine::{DeviceChoice, ModelSource, Sampling, Tier};
+
+/// Which model.
+#[derive(Args)]
+pub(super) struct ModelArgs {
+    /// GGUF file of the model (of a split model: its first part) [default: the built-in story teller]
+    #[arg(short, long, value_name = "FILE", env = "GLIMT_MODEL")]
+    model: Option<PathBuf>,
+}
+
+impl ModelArgs {
+    /// The file named, or the model compiled into the program.
+    pub(super) fn source(&self) -> ModelSource {
+        self.model.as_ref().map_or(ModelSource::Embedded, |file| {
+            ModelSource::File(file.clone())
+        })
+    }
+}
+
+/// Which device, and how to use it.
+#[derive(Args)]
+pub(super) struct DeviceArgs {
+    /// Where to run: auto (the best GPU), cpu (the reference implementation), or the index or part of the name of an
+    /// adapter as `glimt devices` lists them
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        env = "GLIMT_DEVICE",
+        default_value = "auto"
+    )]
+    pub(super) device: DeviceChoice,
+    /// Force a tier of GPU kernels: plain or subgroup [default: the fastest that the adapter runs]
+    #[arg(long, value_name = "TIER")]
+    pub(super) tier: Option<Tier>,
+}
+
+/// How much context.
+#[derive(Args)]
+pub(super) struct ContextArgs {
+    /// Context length in tokens; 0 is the model's full context [default: the model's, at most 4096]
+    #[arg(short = 'c', long, alias = "ctx-size", value_name = "N")]
+    pub(super) ctx: Option<usize>,
+}
+
+/// How the next token is drawn; names and meaning are llama.cpp's.
+#[derive(Args)]
+pub(super) struct SamplingArgs {
+    /// Temperature; 0 always takes the most probable token
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = non_negative)]
+    temp: f32,
+    /// Draw from the K most probable tokens; 0 is off
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    top_k: u32,
+    /// Draw from the most probable tokens that sum up to P; 1 is off
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability)]
+    top_p: f32,
+    /// Drop tokens less probable than P times the most probable; 0 is off
+    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = probability)]
+    min_p: f32,
+    /// Make recent tokens less probable; 1 is off [default: 1; the built-in model: 1.1 where --temp is above 0]
+    #[arg(long, value_name = "X", value_parser = positive)]
+    repeat_penalty: Option<f32>,
+    /// How many tokens are recent for --repeat-penalty; 0 is off
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    repeat_last_n: u32,
+    /// Seed of the draws: the same seed and flags on the same device give the same answer [default: random, printed]
+    #[arg(short, long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+impl SamplingArgs {
+    /// The values for `source`; prints a seed that was chosen at random where one matters.
+    pub(super) fn sampling(&self, source: &ModelSource) -> Sampling {
+        let seed = self.seed.unwrap_or_else(|| {
+            let seed = random_seed();
+            if self.temp > 0.0 {
+                note(format_args!("seed: {seed}"));
+            }
+            seed
+        });
+        // 16M parameters repeat themselves without a penalty; greedy decoding stays the plain argmax.
+        let own_default = match source {
+            ModelSource::Embedded if self.temp > 0.0 => 1.1,
+            _ => 1.0,
+        };
+        Sampling {
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty.unwrap_or(own_default),
+            repeat_last_n: self.repeat_last_n,
+            seed,
+        }
+    }
+}
+
+/// A seed that differs from run to run; 32 bits, so that it is short to type again.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id()) >> 32
+}
+
+/// A text file.
+#[derive(Args)]
+pub(super) struct FileArgs {
+    /// Read the text from a file (- is standard input); one line break at its end is dropped
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+impl FileArgs {
+    /// The text of the file, or what is piped into standard input.
+    ///
+    /// # Errors
+    /// [`CliError::NoFile`] where there is neither, or what reading gave.
+    pub(super) fn read(&self) -> Result<String, CliError> {
+        read_file_or_pipe(self.file.as_deref())?.ok_or(CliError::NoFile)
+    }
+}
+
+/// A text: argument, file or standard input.
+#[derive(Args)]
+pub(super) struct TextArgs {
+    /// The text [default: standard input, where it is no terminal]
+    #[arg(conflicts_with = "file")]
+    text: Option<String>,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+impl TextArgs {
+    /// The text; `what` names it in errors.
+    ///
+    /// # Errors
+    /// [`CliError::NoText`] where none is given in any way, or what reading gave.
+    pub(super) fn read(&self, what: &'static str) -> Result<String, CliError> {
+        match &self.text {
+            Some(text) => Ok(text.clone()),
+            None => read_file_or_pipe(self.file.file.as_deref())?.ok_or(CliError::NoText { what }),
+        }
+    }
+}
+
+/// The text of `file`, or of standard input where that is no terminal; `None` where there is neither.
+fn read_file_or_pipe(file: Option<&Path>) -> Result<Option<String>, CliError> {
+    let mut bytes = Vec::new();
+    let (path, read) = match file {
+        Some(path) if path != Path::new("-") => {
+            let read = std::fs::read(path).map(|content| bytes = content);
+            (path.display().to_string(), read)
+        }
+        None if io::stdin().is_terminal() => return Ok(None),
+        _ => {
+            let read = io::stdin().lock().read_to_end(&mut bytes).map(drop);
+            ("standard input".to_owned(), read)
+        }
+    };
+    if let Err(source) = read {
+        return Err(CliError::ReadText { path, source });
+    }
+    let mut text = String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        CliError::NotUtf8 { path, offset }
+    })?;
+    // Editors and `echo` end a file with a line break that is no part of the text; llama.cpp drops it too.
+    if text.ends_with('\n') {
+        text.pop();
+    }
+    Ok(Some(text))
+}
+
+fn number(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(value) if value.is_finite() => Ok(value),
+        _ => Err("not a number".to_owned()),
+    }
+}
+
+fn non_negative(text: &str) -> Result<f32, String> {
+    let value = number(text)?;
+    if value >= 0.0 {
+        Ok(value)
+    } else {
+        Err("must be 0 or more".to_owned())
+    }
+}
+
+fn positive(text: &str) -> Result<f32, String> {
+    let value = number(text)?;
+    if value > 0.0 {
+        Ok(value)
+    } else {
+        Err("must be more than 0".to_owned())
+    }
+}
+
+fn probability(text: &str) -> Result<f32, String> {
+    let value = number(text)?;
+    if (0.0..=1.0).contains(&value) {
+        Ok(value)
+    } else {
+        Err("must be from 0 to 1".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_outside_their_range_are_refused() {
+        assert_eq!(non_negative("0"), Ok(0.0));
+        assert!(non_negative("-0.5").is_err());
+        assert!(non_negative("NaN").is_err());
+        assert!(positive("0").is_err());
+        assert_eq!(probability("1"), Ok(1.0));
+        assert!(probability("1.5").is_err());
+        assert!(probability("inf").is_err());
+        assert!(probability("half").is_err());
+    }
+}

@@ -1,0 +1,102 @@
+//! `glimt devices`: what there is to run on.
+
+use std::fmt::Write;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::error::CliError;
+use super::output::{self, bytes, note};
+use crate::gpu::{self, AdapterSummary, GpuError};
+
+const EXAMPLES: &str = "\
+Examples:
+  glimt devices
+  glimt generate --device 0 \"...\"
+  glimt generate --device nvidia \"...\"
+  glimt generate --device cpu \"...\"
+
+The adapters stand in the order in which --device auto prefers them; the CPU reference is used only when it is asked
+for or when there is no adapter at all.";
+
+/// List every GPU adapter, and the CPU reference
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Devices {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    adapters: Vec<AdapterSummary>,
+    cpu: CpuReference,
+}
+
+#[derive(Serialize)]
+struct CpuReference {
+    /// What `--device` takes.
+    device: &'static str,
+    threads: usize,
+}
+
+impl Devices {
+    pub(super) fn run(&self) -> Result<(), CliError> {
+        let cpu = CpuReference {
+            device: "cpu",
+            threads: rayon::current_num_threads(),
+        };
+        let listing = Listing {
+            adapters: gpu::adapters(),
+            cpu,
+        };
+        if listing.adapters.is_empty() {
+            note(format_args!("{}", GpuError::NoAdapter));
+        }
+        if self.json {
+            return output::json(&listing);
+        }
+        let mut text = String::new();
+        for adapter in &listing.adapters {
+            describe(&mut text, adapter);
+        }
+        let _ = writeln!(
+            text,
+            "cpu: CPU reference\n    {} threads, f32",
+            listing.cpu.threads
+        );
+        output::print(&text)
+    }
+}
+
+/// Appends the paragraph of one adapter. Writing into a `String` cannot fail.
+fn describe(text: &mut String, adapter: &AdapterSummary) {
+    let memory = adapter.memory.map_or_else(|| "not told".to_owned(), bytes);
+    let [smallest, largest] = adapter.subgroup;
+    let subgroup = if smallest == largest {
+        smallest.to_string()
+    } else {
+        format!("{smallest} to {largest}")
+    };
+    let features = if adapter.features.is_empty() {
+        "none".to_owned()
+    } else {
+        adapter.features.join(", ")
+    };
+    let _ = writeln!(
+        text,
+        "{}: {}\n    {}, {}; driver {}; tier {}\n    memory {memory}; largest buffer {}, largest binding {}\n    \
+         workgroups: {} of memory, {} threads, subgroups of {subgroup}\n    features: {features}",
+        adapter.index,
+        adapter.name,
+        adapter.backend,
+        adapter.kind,
+        adapter.driver,
+        adapter.tier,
+        bytes(adapter.max_buffer),
+        bytes(adapter.max_binding),
+        bytes(u64::from(adapter.workgroup_memory)),
+        adapter.workgroup_threads,
+    );
+}

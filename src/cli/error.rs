@@ -1,0 +1,99 @@
+//! Why a command failed, and with which exit code.
+
+use std::io;
+
+use crate::engine::EngineError;
+use crate::synth::SynthError;
+use crate::tokenizer::TokenizerError;
+
+/// The exit code after Ctrl-C: 128 + SIGINT, as shells report it.
+pub(super) const EXIT_INTERRUPTED: u8 = 130;
+
+/// What ends a command early. `Display` is the one sentence printed after `glimt: error:`.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CliError {
+    /// The engine refused or failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The tokenizer refused.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The synthetic model could not be written.
+    #[error(transparent)]
+    Synth(#[from] SynthError),
+    /// A text file or standard input could not be read.
+    #[error("cannot read {path}: {source}")]
+    ReadText {
+        /// The file, or `standard input`.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A text is not UTF-8.
+    #[error("{path} is not UTF-8 text (byte {offset} is invalid); convert it first")]
+    NotUtf8 {
+        /// The file, or `standard input`.
+        path: String,
+        /// Offset of the first invalid byte.
+        offset: usize,
+    },
+    /// No text was given in any of the possible ways.
+    #[error("no {what}: give it as an argument, with -f FILE, or pipe it into standard input")]
+    NoText {
+        /// `prompt` or `text`.
+        what: &'static str,
+    },
+    /// `perplexity` was given no text.
+    #[error("no text: name a file with -f FILE, or pipe the text into standard input")]
+    NoFile,
+    /// The text is empty where an empty one means nothing.
+    #[error("the {what} is empty; give at least one character")]
+    EmptyText {
+        /// `prompt` or `text`.
+        what: &'static str,
+    },
+    /// A text is too short for the figure asked for.
+    #[error(
+        "the text has {tokens} tokens, but perplexity with a context of {n_ctx} needs at least {needed} \
+         (two chunks); give more text or a smaller -c"
+    )]
+    TextTooShort {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Chunk length.
+        n_ctx: usize,
+        /// Tokens that two chunks take.
+        needed: usize,
+    },
+    /// Standard output failed, for another reason than a closed pipe.
+    #[error("cannot write to standard output: {0}")]
+    Write(io::Error),
+    /// The reader of standard output went away: the command ends, successfully.
+    #[error("standard output was closed")]
+    BrokenPipe,
+    /// Ctrl-C ended the answer.
+    #[error("interrupted")]
+    Interrupted,
+    /// The system gave no way to react to Ctrl-C.
+    #[error("cannot install the Ctrl-C handler: {0}")]
+    Signal(#[from] ctrlc::Error),
+}
+
+impl CliError {
+    /// 2 for wrong usage, 130 after Ctrl-C, 1 for everything else that failed.
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoText { .. } | Self::NoFile | Self::EmptyText { .. } => 2,
+            Self::Interrupted => EXIT_INTERRUPTED,
+            Self::BrokenPipe => 0,
+            Self::Engine(_)
+            | Self::Tokenizer(_)
+            | Self::Synth(_)
+            | Self::ReadText { .. }
+            | Self::NotUtf8 { .. }
+            | Self::TextTooShort { .. }
+            | Self::Write(_)
+            | Self::Signal(_) => 1,
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! `glimt generate`: a prompt in, the answer out, token by token.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::args::{ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, TextArgs};
+use super::error::CliError;
+use super::output::{self, Thoughts, note};
+use super::stop::StopFilter;
+use super::{interrupt, load};
+use crate::engine::{Engine, GenerateStats, StopReason};
+use crate::tokenizer::{Message, StreamDecoder};
+
+const EXAMPLES: &str = "\
+Examples:
+  glimt generate \"Tell me a story about a fox and a crow.\"
+  glimt generate --raw --temp 0 -n 100 \"Once upon a time\"
+  glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf --think off -f question.txt > answer.txt
+  git diff | glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf --system \"Write a commit message.\"
+
+Standard output receives only the answer. The thoughts of a model that thinks go to standard error, dimmed, and so
+does the last line with the token counts and rates. With --raw nothing is told apart: all text is answer.
+Ctrl-C stops the answer (exit code 130), a second Ctrl-C stops at once.";
+
+/// Answer a prompt, streaming the answer to standard output
+#[derive(Args)]
+#[command(after_help = EXAMPLES, mut_arg("text", prompt_argument))]
+pub(super) struct Generate {
+    #[command(flatten)]
+    prompt: TextArgs,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    ctx: ContextArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// Generate at most N tokens [default: until the model ends its answer or the context is full]
+    #[arg(short = 'n', long, alias = "predict", value_name = "N")]
+    n_predict: Option<usize>,
+    /// System prompt, put before the prompt by the model's chat template
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+    /// Continue the prompt as it is, without the model's chat template
+    #[arg(long)]
+    raw: bool,
+    /// Let the model think before it answers, or not [default: what its chat template does]
+    #[arg(long, value_name = "WHEN", conflicts_with = "raw")]
+    think: Option<Think>,
+    /// End the answer before this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+}
+
+fn prompt_argument(argument: clap::Arg) -> clap::Arg {
+    argument
+        .value_name("PROMPT")
+        .help("The prompt [default: standard input, where it is no terminal]")
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Think {
+    On,
+    Off,
+}
+
+/// Why the callback ended the answer, where the session only knows that it did.
+enum Ended {
+    StopText,
+    Failed(CliError),
+}
+
+impl Generate {
+    pub(super) fn run(&self) -> Result<(), CliError> {
+        let prompt = self.prompt.read("prompt")?;
+        if prompt.is_empty() {
+            return Err(CliError::EmptyText { what: "prompt" });
+        }
+        let engine = load::engine(&self.model, &self.device, &self.ctx)?;
+        let rendered = if self.raw {
+            None
+        } else {
+            Some(self.render(&engine, &prompt)?)
+        };
+        let tokens = match &rendered {
+            Some(text) => engine.tokenizer().encode_chat(text)?,
+            None => engine.tokenizer().encode(&prompt, true)?,
+        };
+        let sampling = self.sampling.sampling(&self.model.source());
+        let mut session = engine.session()?;
+        let mut answer = Answer::new(&engine, &self.stop, rendered.as_deref());
+        let mut ended = None;
+        let limit = self.n_predict.unwrap_or(usize::MAX);
+        let stats = session.generate(&tokens, &sampling, limit, &mut |token| {
+            interrupt::begin_answer();
+            if interrupt::requested() {
+                return ControlFlow::Break(());
+            }
+            match answer.token(token) {
+                Ok(false) => ControlFlow::Continue(()),
+                Ok(true) => {
+                    ended = Some(Ended::StopText);
+                    ControlFlow::Break(())
+                }
+                Err(error) => {
+                    ended = Some(Ended::Failed(error));
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        if let Some(Ended::Failed(error)) = ended {
+            return Err(error);
+        }
+        answer.finish(ended.is_some())?;
+        let interrupted = interrupt::requested();
+        let why = match (stats.stop, &ended) {
+            _ if interrupted => "interrupted".to_owned(),
+            (_, Some(_)) => "stop text".to_owned(),
+            (StopReason::StopToken, None) => "end of text".to_owned(),
+            (StopReason::Limit, None) => format!("limit of {limit} tokens"),
+            (StopReason::ContextFull, None) => {
+                format!("context of {} tokens is full", engine.n_ctx())
+            }
+            (StopReason::Caller, None) => "caller".to_owned(),
+        };
+        note(format_args!("{}; stopped: {why}", rates(&stats)));
+        if interrupted {
+            Err(CliError::Interrupted)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The prompt in the model's chat template.
+    fn render(&self, engine: &Engine, prompt: &str) -> Result<String, CliError> {
+        let system = self.system.iter().map(|text| Message::new("system", text));
+        let messages: Vec<_> = system.chain([Message::new("user", prompt)]).collect();
+        let think = self.think.map(|think| matches!(think, Think::On));
+        Ok(engine.render_chat(&messages, think)?)
+    }
+}
+
+/// `prompt: 16 tokens, 123.4 tokens/s; generated: 87 tokens, 55.5 tokens/s`
+fn rates(stats: &GenerateStats) -> String {
+    let rate = |tokens: usize, time: Duration| match time.as_secs_f64() {
+        seconds if tokens > 0 && seconds > 0.0 => {
+            format!(", {:.1} tokens/s", tokens as f64 / seconds)
+        }
+        _ => String::new(),
+    };
+    format!(
+        "prompt: {} tokens{}; generated: {} tokens{}",
+        stats.prompt_tokens,
+        rate(stats.prompt_tokens, stats.prompt_time),
+        stats.generated,
+        rate(stats.steps, stats.generate_time),
+    )
+}
+
+/// Sorts the tokens of an answer into thoughts and answer, and prints both.
+struct Answer<'a> {
+    decoder: StreamDecoder<'a>,
+    stop: StopFilter,
+    thoughts: Thoughts,
+    thinking: bool,
+    /// The tokens that open and close thoughts, where the model has them.
+    marks: Option<(u32, u32)>,
+    /// Whether line breaks are still skipped because they stand between thoughts and answer.
+    skip_line_breaks: bool,
+    empty: bool,
+    ends_line: bool,
+}
+
+impl<'a> Answer<'a> {
+    /// `rendered` is the prompt in the chat template, `None` where all output is answer.
+    fn new(engine: &'a Engine, stops: &[String], rendered: Option<&str>) -> Self {
+        let marks = rendered.and_then(|_| {
+            Some((
+                single_token(engine, "<think>")?,
+                single_token(engine, "</think>")?,
+            ))
+        });
+        // The template may have opened the thoughts already.
+        let thinking =
+            marks.is_some() && rendered.is_some_and(|text| text.trim_end().ends_with("<think>"));
+        Self {
+            decoder: StreamDecoder::new(engine.tokenizer()),
+            stop: StopFilter::new(stops),
+            thoughts: Thoughts::new(),
+            thinking,
+            marks,
+            skip_line_breaks: false,
+            empty: true,
+            ends_line: true,
+        }
+    }
+
+    /// Takes the next token; returns whether a stop text ended the answer.
+    fn token(&mut self, token: u32) -> Result<bool, CliError> {
+        match self.marks {
+            Some((open, _)) if token == open && self.empty => {
+                self.thinking = true;
+                Ok(false)
+            }
+            Some((_, close)) if token == close && self.thinking => {
+                self.end_thoughts();
+                self.skip_line_breaks = true;
+                Ok(false)
+            }
+            _ => {
+                let piece = self.decoder.push(token);
+                if self.thinking {
+                    self.thoughts.print(&piece);
+                    return Ok(false);
+                }
+                let (text, stopped) = self.stop.push(&piece);
+                self.print(&text)?;
+                Ok(stopped)
+            }
+        }
+    }
+
+    fn end_thoughts(&mut self) {
+        let rest = self.decoder.finish();
+        self.thoughts.print(&rest);
+        self.thoughts.end();
+        self.thinking = false;
+    }
+
+    /// Prints what is still held back, unless a stop text ended the answer, and ends the last line.
+    fn finish(mut self, at_stop_text: bool) -> Result<(), CliError> {
+        if self.thinking {
+            self.end_thoughts();
+        } else if !at_stop_text {
+            let rest = self.decoder.finish();
+            // What follows the rest is nothing, so it is printed even if a stop text ends in it.
+            let (text, stopped) = self.stop.push(&rest);
+            self.print(&text)?;
+            if !stopped {
+                let held = self.stop.finish();
+                self.print(&held)?;
+            }
+        }
+        if self.ends_line {
+            Ok(())
+        } else {
+            output::print("\n")
+        }
+    }
+
+    fn print(&mut self, text: &str) -> Result<(), CliError> {
+        let text = if self.skip_line_breaks {
+            text.trim_start_matches('\n')
+        } else {
+            text
+        };
+        if text.is_empty() {
+            return Ok(());
+        }
+        self.skip_line_breaks = false;
+        self.empty = false;
+        self.ends_line = text.ends_with('\n');
+        output::print(text)
+    }
+}
+
+/// The token that `text` is as a whole, if it is one.
+fn single_token(engine: &Engine, text: &str) -> Option<u32> {
+    match engine.tokenizer().encode(text, false).ok()?.as_slice() {
+        [token] => Some(*token),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_statistics_line_leaves_out_rates_that_mean_nothing() {
+        let mut stats = GenerateStats {
+            prompt_tokens: 16,
+            prompt_time: Duration::from_millis(500),
+            generated: 9,
+            steps: 8,
+            generate_time: Duration::from_secs(4),
+            stop: StopReason::Limit,
+        };
+        assert_eq!(
+            rates(&stats),
+            "prompt: 16 tokens, 32.0 tokens/s; generated: 9 tokens, 2.0 tokens/s"
+        );
+        (stats.generated, stats.steps) = (1, 0);
+        stats.generate_time = Duration::ZERO;
+        assert_eq!(
+            rates(&stats),
+            "prompt: 16 tokens, 32.0 tokens/s; generated: 1 tokens"
+        );
+    }
+}

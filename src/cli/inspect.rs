@@ -1,0 +1,313 @@
+//! `glimt inspect`: what a model file holds and what it takes to run it.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use half::f16;
+use serde::Serialize;
+
+use super::args::{ContextArgs, ModelArgs};
+use super::error::CliError;
+use super::output::{self, bytes};
+use crate::engine::{self, EngineError, ModelSource};
+use crate::gguf::Gguf;
+use crate::gpu::{self, AdapterSummary};
+use crate::model::{Config, Gating};
+use crate::tokenizer::{ChatTemplate, Tokenizer};
+
+const EXAMPLES: &str = "\
+Examples:
+  glimt inspect
+  glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --ctx 32768
+  glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --json | jq .memory
+
+The file's weights are not loaded. Memory is compared with the adapter that --device auto would choose.";
+
+/// Show what a model file holds and the memory it needs
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Inspect {
+    /// GGUF file of the model; goes before -m and GLIMT_MODEL
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    ctx: ContextArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    file: String,
+    gguf_version: u32,
+    file_bytes: u64,
+    model: Config,
+    stop_tokens: Vec<String>,
+    chat_template: bool,
+    thinking: bool,
+    parameters: u64,
+    tensors: Vec<TypeRow>,
+    memory: Memory,
+    /// The adapter that `--device auto` would choose.
+    adapter: Option<AdapterSummary>,
+}
+
+/// All tensors of one type.
+#[derive(Serialize)]
+struct TypeRow {
+    #[serde(rename = "type")]
+    name: &'static str,
+    tensors: usize,
+    parameters: u64,
+    bytes: u64,
+}
+
+/// What running takes, in bytes.
+#[derive(Serialize)]
+struct Memory {
+    ctx: usize,
+    weights: u64,
+    cache: u64,
+    cache_per_token: u64,
+}
+
+impl Inspect {
+    pub(super) fn run(&self) -> Result<(), CliError> {
+        let source = self
+            .file
+            .clone()
+            .map_or_else(|| self.model.source(), ModelSource::File);
+        let gguf = source.open()?;
+        let config = Config::from_gguf(&gguf).map_err(EngineError::from)?;
+        let tokenizer = Tokenizer::from_gguf(&gguf)?;
+        let template = ChatTemplate::from_gguf(&gguf)?;
+        let tensors = tensor_rows(&gguf);
+        let n_ctx = engine::context_length(self.ctx.ctx, config.context_length)?;
+        let stop_tokens = tokenizer
+            .stop_tokens()
+            .iter()
+            .map(|&id| tokenizer.piece(id))
+            .collect();
+        let cache_per_token = (config.block_count * config.cache_row() * size_of::<f16>()) as u64;
+        let report = Report {
+            file: gguf.path().display().to_string(),
+            gguf_version: gguf.version(),
+            file_bytes: gguf.file_size(),
+            parameters: tensors.iter().map(|row| row.parameters).sum(),
+            memory: Memory {
+                ctx: n_ctx,
+                weights: tensors.iter().map(|row| row.bytes).sum(),
+                cache: n_ctx as u64 * cache_per_token,
+                cache_per_token,
+            },
+            tensors,
+            model: config,
+            stop_tokens,
+            chat_template: template.is_some(),
+            thinking: template.is_some_and(|template| template.supports_thinking()),
+            adapter: gpu::adapters().into_iter().next(),
+        };
+        if self.json {
+            output::json(&report)
+        } else {
+            output::print(&page(&report))
+        }
+    }
+}
+
+/// The tensors of each type, the type with the most bytes first.
+fn tensor_rows(gguf: &Gguf) -> Vec<TypeRow> {
+    let mut rows: Vec<TypeRow> = Vec::new();
+    for tensor in gguf.tensors() {
+        let name = tensor.ty.name();
+        let index = rows
+            .iter()
+            .position(|row| row.name == name)
+            .unwrap_or_else(|| {
+                rows.push(TypeRow {
+                    name,
+                    tensors: 0,
+                    parameters: 0,
+                    bytes: 0,
+                });
+                rows.len() - 1
+            });
+        let row = &mut rows[index];
+        row.tensors += 1;
+        row.parameters += tensor.element_count();
+        row.bytes += tensor.byte_len();
+    }
+    rows.sort_by_key(|row| std::cmp::Reverse(row.bytes));
+    rows
+}
+
+/// The report for people. Writing into a `String` cannot fail.
+fn page(report: &Report) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<12} {value}");
+    };
+    let model = &report.model;
+    line(
+        "file",
+        format!(
+            "{}, GGUF version {}, {}",
+            report.file,
+            report.gguf_version,
+            bytes(report.file_bytes)
+        ),
+    );
+    line("model", format!("{} ({})", model.name, model.architecture));
+    line("parameters", count(report.parameters));
+    line("context", format!("{} tokens", model.context_length));
+    let nextn = match model.nextn_predict_layers {
+        0 => String::new(),
+        n => format!(", {n} more for prediction that are not used"),
+    };
+    line(
+        "blocks",
+        format!(
+            "{} ({} dense){nextn}",
+            model.block_count, model.leading_dense_block_count
+        ),
+    );
+    line(
+        "embedding",
+        format!(
+            "{} wide, {} heads",
+            model.embedding_length, model.head_count
+        ),
+    );
+    let q_lora = model
+        .q_lora_rank
+        .map_or_else(|| "none".to_owned(), |rank| rank.to_string());
+    line(
+        "attention",
+        format!(
+            "q_lora {q_lora}, kv_lora {}; per head nope {}, rope {}, v {}",
+            model.kv_lora_rank, model.qk_nope_head_dim, model.qk_rope_head_dim, model.v_head_dim
+        ),
+    );
+    line("dense ff", model.feed_forward_length.to_string());
+    match &model.experts {
+        Some(experts) => line(
+            "experts",
+            format!(
+                "{}, {} used, {} shared, {} wide; {} gating, weights {} and scaled by {}",
+                experts.count,
+                experts.used,
+                experts.shared_count,
+                experts.feed_forward_length,
+                match experts.gating {
+                    Gating::Softmax => "softmax",
+                    Gating::Sigmoid => "sigmoid",
+                },
+                if experts.weights_norm {
+                    "normalised"
+                } else {
+                    "not normalised"
+                },
+                experts.weights_scale,
+            ),
+        ),
+        None => line("experts", "none".to_owned()),
+    }
+    line(
+        "vocabulary",
+        format!(
+            "{} tokens; stops at {}",
+            model.vocab_size,
+            report.stop_tokens.join(" ")
+        ),
+    );
+    let template = match (report.chat_template, report.thinking) {
+        (false, _) => "none",
+        (true, false) => "yes, without thinking",
+        (true, true) => "yes, with thinking",
+    };
+    line("template", template.to_owned());
+    let _ = writeln!(
+        text,
+        "\n{:<8} {:>8} {:>16} {:>12}",
+        "type", "tensors", "parameters", "size"
+    );
+    for row in &report.tensors {
+        let _ = writeln!(
+            text,
+            "{:<8} {:>8} {:>16} {:>12}",
+            row.name,
+            row.tensors,
+            row.parameters,
+            bytes(row.bytes)
+        );
+    }
+    memory_lines(&mut text, report);
+    text
+}
+
+/// Appends what running takes, and whether the adapter has it.
+fn memory_lines(text: &mut String, report: &Report) {
+    let memory = &report.memory;
+    let total = memory.weights + memory.cache;
+    let _ = writeln!(
+        text,
+        "\nmemory at a context of {} tokens\n{:<12} {:>12}\n{:<12} {:>12}   ({} a token)\n{:<12} {:>12}",
+        memory.ctx,
+        "weights",
+        bytes(memory.weights),
+        "cache",
+        bytes(memory.cache),
+        bytes(memory.cache_per_token),
+        "together",
+        bytes(total),
+    );
+    let _ = match &report.adapter {
+        Some(AdapterSummary {
+            name,
+            memory: Some(has),
+            ..
+        }) => {
+            let verdict = if total <= *has {
+                "enough"
+            } else {
+                "NOT enough"
+            };
+            writeln!(
+                text,
+                "{:<12} {:>12}   on {name}: {verdict}",
+                "available",
+                bytes(*has)
+            )
+        }
+        Some(adapter) => writeln!(text, "available    not told by {}", adapter.name),
+        None => writeln!(
+            text,
+            "available    no GPU adapter: the CPU reference reads the file in place"
+        ),
+    };
+}
+
+/// `number` with a unit of thousands, and exactly.
+fn count(number: u64) -> String {
+    let value = number as f64;
+    match number {
+        1_000_000_000.. => format!("{:.2} billion ({number})", value / 1e9),
+        1_000_000.. => format!("{:.2} million ({number})", value / 1e6),
+        _ => number.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_have_a_readable_unit() {
+        assert_eq!(count(999_999), "999999");
+        assert_eq!(count(15_900_000), "15.90 million (15900000)");
+        assert_eq!(count(29_943_000_000), "29.94 billion (29943000000)");
+    }
+}

@@ -1,0 +1,52 @@
+//! Loading a model for a command: progress bar and notes on standard error.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::args::{ContextArgs, DeviceArgs, ModelArgs};
+use super::error::CliError;
+use super::output::note;
+use crate::engine::{Engine, EngineOptions};
+
+/// A progress bar in bytes on standard error; indicatif hides it where that is no terminal.
+pub(super) fn progress_bar(what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {bar:30} {bytes} of {total_bytes}, {eta}")
+        .expect("the template is a constant that indicatif accepts");
+    ProgressBar::new(0).with_style(style).with_message(what)
+}
+
+/// Loads the model that the flags name, onto the device that they name, and tells what was chosen.
+///
+/// # Errors
+/// What [`Engine::load`] refuses.
+pub(super) fn engine(
+    model: &ModelArgs,
+    device: &DeviceArgs,
+    ctx: &ContextArgs,
+) -> Result<Engine, CliError> {
+    let options = EngineOptions {
+        device: device.device.clone(),
+        tier: device.tier,
+        ctx: ctx.ctx,
+    };
+    let bar = progress_bar("loading");
+    let loaded = Engine::load(&model.source(), &options, &mut |progress| {
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+    });
+    bar.finish_and_clear();
+    let engine = loaded?;
+    if engine.is_cpu_fallback() {
+        note(format_args!(
+            "no GPU adapter found: running on the CPU reference, which is slow; install your GPU's driver, or on \
+             Debian and Ubuntu the software driver with `apt-get install mesa-vulkan-drivers`"
+        ));
+    }
+    note(format_args!(
+        "model: {}; device: {}; context: {} of {} tokens",
+        engine.model().config.name,
+        engine.device_name(),
+        engine.n_ctx(),
+        engine.model().config.context_length,
+    ));
+    Ok(engine)
+}

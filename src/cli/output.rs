@@ -1,0 +1,129 @@
+//! Writing: text to standard output with a closed pipe told apart from real failures, notes to standard error.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+use super::error::CliError;
+
+/// Writes one line to standard error. A closed standard error is ignored: there is nobody left to tell.
+pub(super) fn note(message: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{message}");
+}
+
+/// Writes `text` to standard output and flushes it, so that a streamed answer is seen token by token.
+///
+/// # Errors
+/// [`CliError::BrokenPipe`] where the reader is gone, [`CliError::Write`] for anything else.
+pub(super) fn print(text: &str) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(write_error)
+}
+
+/// Writes `value` as one line of JSON to standard output.
+///
+/// # Errors
+/// As [`print`].
+pub(super) fn json(value: &impl Serialize) -> Result<(), CliError> {
+    json_line(&mut io::stdout().lock(), value)
+}
+
+/// Writes `value` as one line of JSON to `out`.
+///
+/// # Errors
+/// As [`print`].
+pub(super) fn json_line(out: &mut impl Write, value: &impl Serialize) -> Result<(), CliError> {
+    serde_json::to_writer(&mut *out, value)
+        .map_err(io::Error::from)
+        .and_then(|()| out.write_all(b"\n"))
+        .map_err(write_error)
+}
+
+/// Tells a closed pipe from other failures of standard output.
+pub(super) fn write_error(error: io::Error) -> CliError {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => CliError::BrokenPipe,
+        _ => CliError::Write(error),
+    }
+}
+
+/// The thoughts of a model on standard error, dimmed where that is a terminal (and `NO_COLOR` is not set).
+pub(super) struct Thoughts {
+    dim: bool,
+    open: bool,
+}
+
+impl Thoughts {
+    pub(super) fn new() -> Self {
+        let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Self {
+            dim: colour && io::stderr().is_terminal(),
+            open: false,
+        }
+    }
+
+    /// Writes a piece of thought.
+    pub(super) fn print(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        let mut err = io::stderr().lock();
+        let start = if self.dim && !self.open {
+            "\x1b[2m"
+        } else {
+            ""
+        };
+        self.open = true;
+        let _ = write!(err, "{start}{text}").and_then(|()| err.flush());
+    }
+
+    /// Ends the thoughts with a line break and the terminal's normal brightness.
+    pub(super) fn end(&mut self) {
+        if self.open {
+            self.open = false;
+            note(format_args!("{}", if self.dim { "\x1b[0m" } else { "" }));
+        }
+    }
+}
+
+/// `bytes` with a binary unit, as `17.2 GiB`.
+pub(super) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_carry_binary_units() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(17 << 30), "17.0 GiB");
+        assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_failure() {
+        let gone = write_error(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert!(matches!(gone, CliError::BrokenPipe));
+        let full = write_error(io::Error::from(io::ErrorKind::StorageFull));
+        assert!(matches!(full, CliError::Write(_)));
+        assert_eq!(full.exit_code(), 1);
+    }
+}

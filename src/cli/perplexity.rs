@@ -1,0 +1,110 @@
+//! `glimt perplexity`: how surprised a model is by a text, by llama-perplexity's method.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::args::{ContextArgs, DeviceArgs, FileArgs, ModelArgs};
+use super::error::CliError;
+use super::load;
+use super::output::{self, note};
+use crate::engine::perplexity::Perplexity as Scores;
+
+/// llama-perplexity's default chunk length.
+const DEFAULT_CHUNK: usize = 512;
+
+const EXAMPLES: &str = "\
+Examples:
+  glimt perplexity -f tales.txt
+  glimt perplexity -m GLM-4.7-Flash-Q4_K_M.gguf -f wiki.test.raw --json
+
+The method is llama-perplexity's, so that the figures compare: the text is cut into consecutive chunks of -c tokens
+(512 by default; an incomplete chunk at the end is left out), and the second half of each is scored. A model that
+begins its texts with a BOS token sees it in place of each chunk's first token. Running values go to standard error.";
+
+/// Measure the perplexity of a text, comparable with llama-perplexity's
+#[derive(Args)]
+#[command(after_help = EXAMPLES, mut_arg("ctx", chunk_argument))]
+pub(super) struct Perplexity {
+    #[command(flatten)]
+    file: FileArgs,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    ctx: ContextArgs,
+    /// Print one JSON object instead of a line of text
+    #[arg(long)]
+    json: bool,
+}
+
+fn chunk_argument(argument: clap::Arg) -> clap::Arg {
+    argument.help("Tokens of a chunk; 0 is the model's full context [default: 512]")
+}
+
+/// The result with `--json`.
+#[derive(Serialize)]
+struct Report {
+    perplexity: f64,
+    /// Standard error of the perplexity.
+    error: f64,
+    /// Mean negative log-likelihood of a token, in nats.
+    nll: f64,
+    /// Tokens of the text.
+    tokens: usize,
+    /// Tokens that were scored.
+    scored: usize,
+    chunks: usize,
+    ctx: usize,
+}
+
+impl Perplexity {
+    pub(super) fn run(&self) -> Result<(), CliError> {
+        let text = self.file.read()?;
+        if text.is_empty() {
+            return Err(CliError::EmptyText { what: "text" });
+        }
+        let ctx = ContextArgs {
+            ctx: Some(self.ctx.ctx.unwrap_or(DEFAULT_CHUNK)),
+        };
+        let engine = load::engine(&self.model, &self.device, &ctx)?;
+        let n_ctx = engine.n_ctx();
+        let tokens = engine.tokenizer().encode(&text, true)?;
+        if tokens.len() < 2 * n_ctx {
+            let needed = 2 * n_ctx;
+            return Err(CliError::TextTooShort {
+                tokens: tokens.len(),
+                n_ctx,
+                needed,
+            });
+        }
+        let mut scores = Scores::default();
+        let mut session = engine.session()?;
+        let chunks = tokens.chunks_exact(n_ctx);
+        let count = chunks.len();
+        for (i, chunk) in chunks.enumerate() {
+            scores.add_chunk(&mut session, chunk)?;
+            note(format_args!(
+                "chunk {} of {count}: perplexity {:.4}",
+                i + 1,
+                scores.perplexity()
+            ));
+        }
+        let report = Report {
+            perplexity: scores.perplexity(),
+            error: scores.error(),
+            nll: scores.mean(),
+            tokens: tokens.len(),
+            scored: scores.count(),
+            chunks: count,
+            ctx: n_ctx,
+        };
+        if self.json {
+            return output::json(&report);
+        }
+        output::print(&format!(
+            "PPL = {:.4} +/- {:.5}\n",
+            report.perplexity, report.error
+        ))
+    }
+}

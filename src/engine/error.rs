@@ -1,0 +1,75 @@
+//! What can go wrong between a model file and its answer.
+
+use super::backend::BackendError;
+use crate::gguf::GgufError;
+use crate::gpu::GpuError;
+use crate::model::ModelError;
+use crate::tokenizer::TokenizerError;
+
+/// An error of the engine. Messages name what was found, what was expected and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The container is unreadable or damaged.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The model is none of the supported ones, or lacks something.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The vocabulary or chat template is unusable.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The GPU refused or failed.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// The backend refused or failed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// A tier of GPU kernels was asked for together with the CPU.
+    #[error(
+        "tier '{tier}' is a tier of GPU kernels, but the device is the CPU reference; leave out --tier"
+    )]
+    TierWithoutGpu {
+        /// The tier asked for.
+        tier: &'static str,
+    },
+    /// More context was asked for than the model was made for.
+    #[error(
+        "a context of {asked} tokens was asked for, but the model's is {model}; use -c {model} or less (-c 0 is all of it)"
+    )]
+    ContextTooLong {
+        /// The context asked for.
+        asked: usize,
+        /// The model's context length, from the file.
+        model: usize,
+    },
+    /// The prompt does not fit.
+    #[error(
+        "the prompt has {prompt} tokens{after}, but the context holds {n_ctx}; shorten it, or ask for more context \
+         with -c (the model's is {model})",
+        after = match .used { 0 => String::new(), used => format!(" after {used} in the context") }
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens in the context before it.
+        used: usize,
+        /// The context's length.
+        n_ctx: usize,
+        /// The model's context length, from the file.
+        model: usize,
+    },
+    /// There is nothing to evaluate.
+    #[error("there are no tokens to start from; give at least one")]
+    NoTokens,
+    /// A token id outside the vocabulary.
+    #[error("token {token} does not exist: the vocabulary has {vocab} tokens, 0 to {last}", last = .vocab - 1)]
+    UnknownToken {
+        /// The id.
+        token: u32,
+        /// Tokens of the vocabulary.
+        vocab: usize,
+    },
+    /// A conversation needs a chat template.
+    #[error("the model's file has no chat template; use --raw to continue a text as it is")]
+    NoChatTemplate,
+}

@@ -1,0 +1,225 @@
+//! A conversation with a loaded model: its tokens and its cache.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use super::backend::{Backend, OnRow, OnToken};
+use super::sampling::Sampling;
+use super::{Engine, EngineError};
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// The model ended it with a stop token.
+    StopToken,
+    /// The limit asked for was reached.
+    Limit,
+    /// The callback broke it off.
+    Caller,
+    /// The context has no room for another token.
+    ContextFull,
+}
+
+/// What an answer took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GenerateStats {
+    /// Tokens of the prompt that were evaluated.
+    pub prompt_tokens: usize,
+    /// From the call to the first token of the answer.
+    pub prompt_time: Duration,
+    /// Tokens handed to the callback.
+    pub generated: usize,
+    /// Tokens computed in `generate_time`: the first token of an answer falls to the prompt, a stop token counts.
+    pub steps: usize,
+    /// From the first token of the answer to its end.
+    pub generate_time: Duration,
+    /// Why it ended.
+    pub stop: StopReason,
+}
+
+/// One context of a model: what was said so far, with its cache on the device.
+pub struct Session<'a> {
+    engine: &'a Engine,
+    backend: Box<dyn Backend + 'a>,
+    /// All tokens so far, `tokens[i]` at position i.
+    tokens: Vec<u32>,
+    /// How many of them have their cache rows: all, or all but the last of an answer.
+    cached: usize,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(engine: &'a Engine, backend: Box<dyn Backend + 'a>) -> Self {
+        Self {
+            engine,
+            backend,
+            tokens: Vec::new(),
+            cached: 0,
+        }
+    }
+
+    /// The engine it runs on.
+    pub fn engine(&self) -> &'a Engine {
+        self.engine
+    }
+
+    /// Tokens so far, of prompts and answers; the next one gets this position. Stop tokens are not among them.
+    pub fn position(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Forgets everything said so far.
+    pub fn reset(&mut self) {
+        self.tokens.clear();
+        self.cached = 0;
+    }
+
+    /// Continues with `prompt` and generates up to `limit` tokens. Each is handed to `on_token`, which ends the answer
+    /// by breaking; stop tokens end it too, but are neither handed out nor kept.
+    ///
+    /// # Errors
+    /// [`EngineError::NoTokens`], [`EngineError::UnknownToken`] or [`EngineError::PromptTooLong`] for the prompt,
+    /// which then leaves the session as it was; or what the device reports.
+    pub fn generate(
+        &mut self,
+        prompt: &[u32],
+        sampling: &Sampling,
+        limit: usize,
+        on_token: &mut OnToken<'_>,
+    ) -> Result<GenerateStats, EngineError> {
+        let start = Instant::now();
+        self.check(prompt)?;
+        self.append(prompt, 0, None)?;
+        let room = self.engine.n_ctx() - self.tokens.len();
+        let tokenizer = self.engine.tokenizer();
+        let mut answer = Vec::new();
+        let mut ended = None;
+        let mut first = None;
+        let mut delivered = 0usize;
+        self.backend
+            .decode(&self.tokens, sampling, limit.min(room), &mut |token| {
+                first.get_or_insert_with(Instant::now);
+                delivered += 1;
+                if tokenizer.is_stop(token) {
+                    ended = Some(StopReason::StopToken);
+                    return ControlFlow::Break(());
+                }
+                answer.push(token);
+                let flow = on_token(token);
+                if flow.is_break() {
+                    ended = Some(StopReason::Caller);
+                }
+                flow
+            })?;
+        let end = Instant::now();
+        let first = first.unwrap_or(end);
+        self.tokens.extend(&answer);
+        // The backend leaves out the row of the last token it delivered, which may be the stop token.
+        self.cached += delivered.saturating_sub(1);
+        let at_limit = if limit <= room {
+            StopReason::Limit
+        } else {
+            StopReason::ContextFull
+        };
+        Ok(GenerateStats {
+            prompt_tokens: prompt.len(),
+            prompt_time: first - start,
+            generated: answer.len(),
+            steps: delivered.saturating_sub(1),
+            generate_time: end - first,
+            stop: ended.unwrap_or(at_limit),
+        })
+    }
+
+    /// Continues with `tokens` and hands the logits (vocab) of each from index `from` on to `on_row`, with the index
+    /// into `tokens`, in order. A break ends it; the session then goes on after that token.
+    ///
+    /// # Errors
+    /// As for [`generate`](Self::generate).
+    pub fn logits(
+        &mut self,
+        tokens: &[u32],
+        from: usize,
+        on_row: &mut OnRow<'_>,
+    ) -> Result<(), EngineError> {
+        self.check(tokens)?;
+        self.append(tokens, from, Some(on_row))
+    }
+
+    /// Checks what a caller hands in, against vocabulary and context.
+    fn check(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        if tokens.is_empty() {
+            return Err(EngineError::NoTokens);
+        }
+        let config = &self.engine.model().config;
+        let vocab = config.vocab_size;
+        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocab) {
+            return Err(EngineError::UnknownToken { token, vocab });
+        }
+        let (used, n_ctx) = (self.tokens.len(), self.engine.n_ctx());
+        if used + tokens.len() > n_ctx {
+            let (prompt, model) = (tokens.len(), config.context_length);
+            return Err(EngineError::PromptTooLong {
+                prompt,
+                used,
+                n_ctx,
+                model,
+            });
+        }
+        Ok(())
+    }
+
+    /// Evaluates `tokens` after what was said, the last token of an answer included where its row is still missing.
+    /// Rows of logits go to `on_row` from index `from` on.
+    fn append(
+        &mut self,
+        tokens: &[u32],
+        from: usize,
+        on_row: Option<&mut OnRow<'_>>,
+    ) -> Result<(), EngineError> {
+        let said = self.tokens.len();
+        self.tokens.extend(tokens);
+        // Up to here without logits; with no one to hand them to, to the end.
+        let quiet = if on_row.is_some() {
+            said + from.min(tokens.len())
+        } else {
+            self.tokens.len()
+        };
+        let result = self.evaluate(said, quiet, on_row);
+        match result {
+            Ok(end) => {
+                self.tokens.truncate(end);
+                self.cached = end;
+                Ok(())
+            }
+            Err(error) => {
+                // Rows before `cached` are untouched, so the session is as it was.
+                self.tokens.truncate(said);
+                Err(error)
+            }
+        }
+    }
+
+    /// Evaluates `self.tokens` from `cached` on; returns one past the last position that was.
+    fn evaluate(
+        &mut self,
+        said: usize,
+        quiet: usize,
+        on_row: Option<&mut OnRow<'_>>,
+    ) -> Result<usize, EngineError> {
+        if quiet > self.cached {
+            self.backend
+                .prefill(&self.tokens[self.cached..quiet], self.cached)?;
+        }
+        let mut end = quiet;
+        if let Some(on_row) = on_row
+            && quiet < self.tokens.len()
+        {
+            self.backend
+                .logits(&self.tokens[quiet..], quiet, &mut |row, logits| {
+                    end = quiet + row + 1;
+                    on_row(end - 1 - said, logits)
+                })?;
+        }
+        Ok(end)
+    }
+}

@@ -1,0 +1,50 @@
+//! What can be wrong with a request for a synthetic model.
+
+use std::path::PathBuf;
+
+use crate::gguf::GgufError;
+
+/// Everything that planning or writing a synthetic model can fail with.
+#[derive(Debug, thiserror::Error)]
+pub enum SynthError {
+    /// A model name that is not known.
+    #[error("there is no synthetic model {found:?}; choose one of {known}")]
+    UnknownModel {
+        /// The name given.
+        found: String,
+        /// The known names, separated by commas.
+        known: String,
+    },
+    /// A recipe name that is not known.
+    #[error("there is no recipe {found:?}; choose one of {known}")]
+    UnknownRecipe {
+        /// The name given.
+        found: String,
+        /// The known names, separated by commas.
+        known: String,
+    },
+    /// A number of layers that no model can have.
+    #[error("{found} layers were asked for; 1 to {limit} are possible")]
+    Layers {
+        /// The number given.
+        found: usize,
+        /// The most layers accepted.
+        limit: usize,
+    },
+    /// The file cannot be created.
+    #[error("cannot create {path}: {source}", path = .path.display())]
+    Create {
+        /// The file asked for.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The file cannot be written; what was written of a regular file has been removed.
+    #[error("cannot write {path}: {source}", path = .path.display())]
+    Write {
+        /// The file asked for.
+        path: PathBuf,
+        /// What went wrong.
+        source: GgufError,
+    },
+}

@@ -1,0 +1,324 @@
+//! What a synthetic model consists of: metadata, and the name, type and dimensions of every tensor.
+
+use super::shape::Shape;
+use super::{ModelName, Recipe, SynthError, SynthOptions};
+use crate::gguf::Value;
+use crate::quant::GgmlType;
+use crate::tokenizer::byte_level_alphabet;
+
+/// The most layers accepted: far beyond any model, far below what overflows.
+const MAX_LAYERS: usize = 1000;
+/// The merges that make ` the` out of bytes, so that the vocabulary has some.
+const MERGES: [&str; 3] = ["Ġ t", "h e", "Ġt he"];
+const MERGED: [&str; 3] = ["Ġt", "he", "Ġthe"];
+const END_OF_TEXT: &str = "<|endoftext|>";
+
+/// A tensor to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedTensor {
+    /// Name as in GGUF files.
+    pub name: String,
+    /// Type of its weights.
+    pub ty: GgmlType,
+    /// Dimensions in GGUF order: row length first.
+    pub dims: Vec<u64>,
+    /// Whether it is a norm's weight, filled with ones; others are random.
+    pub ones: bool,
+}
+
+impl PlannedTensor {
+    /// Number of weights.
+    pub fn weights(&self) -> u64 {
+        self.dims.iter().product()
+    }
+
+    /// Size in bytes.
+    pub fn byte_len(&self) -> u64 {
+        self.weights() / self.ty.block_len() as u64 * self.ty.block_bytes() as u64
+    }
+}
+
+/// A synthetic model before any byte of it is made.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Metadata in file order.
+    pub metadata: Vec<(String, Value)>,
+    /// Tensors in file order.
+    pub tensors: Vec<PlannedTensor>,
+}
+
+impl Plan {
+    /// The plan of `model` in the type mix of `recipe`. The seed of `options` plays no part in it.
+    ///
+    /// # Errors
+    /// [`SynthError::Layers`].
+    pub fn new(
+        model: ModelName,
+        recipe: Recipe,
+        options: &SynthOptions,
+    ) -> Result<Plan, SynthError> {
+        let mut shape = Shape::of(model);
+        if let Some(layers) = options.layers {
+            if layers == 0 || layers > MAX_LAYERS {
+                return Err(SynthError::Layers {
+                    found: layers,
+                    limit: MAX_LAYERS,
+                });
+            }
+            shape.layers = layers;
+        }
+        if shape.experts.is_none() {
+            shape.leading_dense = shape.layers;
+        }
+        let name = format!("synthetic {model} {recipe}");
+        Ok(Plan {
+            metadata: metadata(&shape, name, options.fused_kv_b),
+            tensors: tensors(&shape, recipe, options.fused_kv_b),
+        })
+    }
+
+    /// Bytes of all tensors together, without padding.
+    pub fn byte_len(&self) -> u64 {
+        self.tensors.iter().map(PlannedTensor::byte_len).sum()
+    }
+}
+
+/// The metadata of a model, in file order.
+fn metadata(shape: &Shape, name: String, fused_kv_b: bool) -> Vec<(String, Value)> {
+    let mut pairs: Vec<(String, Value)> = Vec::new();
+    let mut general = |key: &str, value: Value| pairs.push((key.to_owned(), value));
+    general("general.architecture", Value::from("deepseek2"));
+    general("general.name", Value::from(name));
+
+    let mut put = |key: &str, value: Value| pairs.push((format!("deepseek2.{key}"), value));
+    // Every count below comes from the tables of shapes, or is at most `MAX_LAYERS`.
+    let number = |n: u64| Value::from(u32::try_from(n).expect("sizes of known models fit 32 bits"));
+    put("block_count", number(shape.layers as u64));
+    put("context_length", number(shape.context_length));
+    put("embedding_length", number(shape.embedding_length));
+    put("feed_forward_length", number(shape.feed_forward_length));
+    put("attention.head_count", number(shape.heads));
+    put(
+        "attention.head_count_kv",
+        number(if fused_kv_b { shape.heads } else { 1 }),
+    );
+    put("rope.freq_base", Value::from(shape.rope_base));
+    put(
+        "attention.layer_norm_rms_epsilon",
+        Value::from(shape.rms_eps),
+    );
+    put(
+        "leading_dense_block_count",
+        number(shape.leading_dense as u64),
+    );
+    put("vocab_size", number(shape.vocab_size));
+    if shape.q_lora_rank > 0 {
+        put("attention.q_lora_rank", number(shape.q_lora_rank));
+    }
+    put("attention.kv_lora_rank", number(shape.kv_lora_rank));
+    put("rope.dimension_count", number(shape.qk_rope_head_dim));
+    let key_length = shape.qk_nope_head_dim + shape.qk_rope_head_dim;
+    if fused_kv_b {
+        put("attention.key_length", number(key_length));
+        put("attention.value_length", number(shape.v_head_dim));
+    } else {
+        put(
+            "attention.key_length",
+            number(shape.kv_lora_rank + shape.qk_rope_head_dim),
+        );
+        put("attention.value_length", number(shape.kv_lora_rank));
+        put("attention.key_length_mla", number(key_length));
+        put("attention.value_length_mla", number(shape.v_head_dim));
+    }
+    let expert_length = shape.experts.map_or(shape.feed_forward_length, |experts| {
+        experts.feed_forward_length
+    });
+    put("expert_feed_forward_length", number(expert_length));
+    put(
+        "expert_shared_count",
+        number(shape.experts.map_or(0, |experts| experts.shared)),
+    );
+    if let Some(experts) = shape.experts {
+        put("expert_count", number(experts.count));
+        put("expert_used_count", number(experts.used));
+        put("expert_weights_scale", Value::from(experts.weights_scale));
+        put("expert_weights_norm", Value::from(experts.weights_norm));
+        put("expert_gating_func", Value::from(experts.gating));
+    }
+    if let Some(yarn) = shape.yarn {
+        put("rope.scaling.type", Value::from("yarn"));
+        put("rope.scaling.factor", Value::from(yarn.factor));
+        put(
+            "rope.scaling.original_context_length",
+            Value::from(yarn.original_context_length),
+        );
+        put(
+            "rope.scaling.yarn_log_multiplier",
+            Value::from(yarn.log_multiplier),
+        );
+    }
+
+    let (tokens, types) = vocabulary(shape.vocab_size as usize);
+    let end_of_text = tokens
+        .iter()
+        .position(|token| token == END_OF_TEXT)
+        .unwrap_or_default() as u32;
+    let mut put = |key: &str, value: Value| pairs.push((format!("tokenizer.ggml.{key}"), value));
+    put("model", Value::from("gpt2"));
+    put("pre", Value::from(shape.pre));
+    put("tokens", Value::from(tokens));
+    put("token_type", Value::from(types));
+    put("merges", Value::from(MERGES.map(str::to_owned).to_vec()));
+    put("bos_token_id", Value::from(end_of_text));
+    put("eos_token_id", Value::from(end_of_text));
+    put("add_bos_token", Value::from(false));
+    pairs
+}
+
+/// The 256 bytes, a few merges, the end of text, and user-defined tokens for the rest; with their types.
+fn vocabulary(size: usize) -> (Vec<String>, Vec<i32>) {
+    const NORMAL: i32 = 1;
+    const CONTROL: i32 = 3;
+    const USER_DEFINED: i32 = 4;
+    let mut tokens: Vec<String> = byte_level_alphabet()
+        .into_iter()
+        .map(String::from)
+        .collect();
+    tokens.extend(MERGED.map(str::to_owned));
+    let mut types = vec![NORMAL; tokens.len()];
+    tokens.push(END_OF_TEXT.to_owned());
+    types.push(CONTROL);
+    tokens.extend((tokens.len()..size).map(|id| format!("<|r{id}|>")));
+    types.resize(tokens.len(), USER_DEFINED);
+    (tokens, types)
+}
+
+/// Collects tensors of one recipe.
+struct Tensors {
+    recipe: Recipe,
+    list: Vec<PlannedTensor>,
+}
+
+impl Tensors {
+    /// Dimensions in GGUF order.
+    fn add(&mut self, name: String, ty: GgmlType, dims: &[u64]) {
+        self.list.push(PlannedTensor {
+            name,
+            ty: fitting(ty, dims[0]),
+            dims: dims.to_vec(),
+            ones: false,
+        });
+    }
+
+    /// A tensor of the recipe's usual type.
+    fn base(&mut self, name: String, dims: &[u64]) {
+        self.add(name, self.recipe.base(), dims);
+    }
+
+    /// The weight of a norm.
+    fn norm(&mut self, name: String, length: u64) {
+        self.list.push(PlannedTensor {
+            name,
+            ty: GgmlType::F32,
+            dims: vec![length],
+            ones: true,
+        });
+    }
+}
+
+/// What llama.cpp's quantiser takes instead of a K-quant where rows are no multiple of 256.
+fn fitting(ty: GgmlType, row: u64) -> GgmlType {
+    match ty {
+        GgmlType::Q4_K if !row.is_multiple_of(256) => GgmlType::Q5_0,
+        GgmlType::Q5_K if !row.is_multiple_of(256) => GgmlType::Q5_1,
+        GgmlType::Q6_K if !row.is_multiple_of(256) => GgmlType::Q8_0,
+        ty => ty,
+    }
+}
+
+/// The tensors of a model, in file order.
+fn tensors(shape: &Shape, recipe: Recipe, fused_kv_b: bool) -> Vec<PlannedTensor> {
+    let mut all = Tensors {
+        recipe,
+        list: Vec::new(),
+    };
+    let (d, vocab) = (shape.embedding_length, shape.vocab_size);
+    let embedding = if shape.tied {
+        recipe.head()
+    } else {
+        recipe.base()
+    };
+    all.add("token_embd.weight".to_owned(), embedding, &[d, vocab]);
+    all.norm("output_norm.weight".to_owned(), d);
+    if !shape.tied {
+        all.add("output.weight".to_owned(), recipe.head(), &[d, vocab]);
+    }
+    for layer in 0..shape.layers {
+        add_layer(&mut all, shape, layer, fused_kv_b);
+    }
+    all.list
+}
+
+/// Whether a layer's down projections have more bits: the first and last eighth of the layers and every third between
+/// (llama.cpp `llama-quant.cpp`, `use_more_bits`).
+fn uses_more_bits(layer: usize, layers: usize) -> bool {
+    layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2
+}
+
+fn add_layer(all: &mut Tensors, shape: &Shape, layer: usize, fused_kv_b: bool) {
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let (d, heads, latent) = (shape.embedding_length, shape.heads, shape.kv_lora_rank);
+    let (nope, rope, value) = (
+        shape.qk_nope_head_dim,
+        shape.qk_rope_head_dim,
+        shape.v_head_dim,
+    );
+    let down = if uses_more_bits(layer, shape.layers) {
+        all.recipe.high()
+    } else {
+        all.recipe.base()
+    };
+
+    all.norm(name("attn_norm.weight"), d);
+    all.norm(name("ffn_norm.weight"), d);
+    all.norm(name("attn_kv_a_norm.weight"), latent);
+    let query = heads * (nope + rope);
+    if shape.q_lora_rank > 0 {
+        all.norm(name("attn_q_a_norm.weight"), shape.q_lora_rank);
+        all.base(name("attn_q_a.weight"), &[d, shape.q_lora_rank]);
+        all.base(name("attn_q_b.weight"), &[shape.q_lora_rank, query]);
+    } else {
+        all.base(name("attn_q.weight"), &[d, query]);
+    }
+    all.base(name("attn_kv_a_mqa.weight"), &[d, latent + rope]);
+    if fused_kv_b {
+        all.base(name("attn_kv_b.weight"), &[latent, heads * (nope + value)]);
+    } else {
+        all.base(name("attn_k_b.weight"), &[nope, latent, heads]);
+        all.base(name("attn_v_b.weight"), &[latent, value, heads]);
+    }
+    all.base(name("attn_output.weight"), &[heads * value, d]);
+
+    match shape.experts {
+        Some(experts) if layer >= shape.leading_dense => {
+            let (count, ff) = (experts.count, experts.feed_forward_length);
+            all.add(name("ffn_gate_inp.weight"), GgmlType::F32, &[d, count]);
+            if experts.selection_bias {
+                all.add(name("exp_probs_b.bias"), GgmlType::F32, &[count]);
+            }
+            all.base(name("ffn_gate_exps.weight"), &[d, ff, count]);
+            all.base(name("ffn_up_exps.weight"), &[d, ff, count]);
+            all.add(name("ffn_down_exps.weight"), down, &[ff, d, count]);
+            let shared = ff * experts.shared;
+            all.base(name("ffn_gate_shexp.weight"), &[d, shared]);
+            all.base(name("ffn_up_shexp.weight"), &[d, shared]);
+            all.add(name("ffn_down_shexp.weight"), down, &[shared, d]);
+        }
+        _ => {
+            let ff = shape.feed_forward_length;
+            all.base(name("ffn_gate.weight"), &[d, ff]);
+            all.base(name("ffn_up.weight"), &[d, ff]);
+            all.add(name("ffn_down.weight"), down, &[ff, d]);
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Chat templates: from the turns of a conversation to the text a model expects.
+//!
+//! The templates are Jinja, written for Hugging Face's `apply_chat_template`; this is that environment on `minijinja`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, Value, context};
+
+use super::TokenizerError;
+use super::strftime::strftime_now;
+use crate::gguf::Gguf;
+
+/// The key of the template used by default, and the stem of the keys of named ones (`tokenizer.chat_template.tool_use`).
+const TEMPLATE_KEY: &str = "tokenizer.chat_template";
+/// The variables by which templates switch thinking: GLM and Qwen, then DeepSeek.
+const THINKING_SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
+
+/// One turn of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Who speaks: `system`, `user` or `assistant` in every template, others (`tool`) in some.
+    pub role: String,
+    /// What is said.
+    pub content: String,
+}
+
+impl Message {
+    /// A turn of `role`.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Message {
+            role: role.into(),
+            content: content.into(),
+        }
+    }
+}
+
+/// A chat template, parsed, with the tokens of its file.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    /// The metadata key: the template's name in messages.
+    key: String,
+    bos_token: String,
+    eos_token: String,
+    /// Which of [`THINKING_SWITCHES`] the template uses.
+    switches: Vec<&'static str>,
+}
+
+impl ChatTemplate {
+    /// The template under `tokenizer.chat_template`, or `None` if the file has none.
+    ///
+    /// # Errors
+    /// [`TokenizerError::TemplateSyntax`] if it cannot be parsed.
+    pub fn from_gguf(gguf: &Gguf) -> Result<Option<Self>, TokenizerError> {
+        match gguf.get_str(TEMPLATE_KEY)? {
+            Some(source) => Self::from_key(gguf, TEMPLATE_KEY, source).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The template under `tokenizer.chat_template.NAME`, such as `tool_use`.
+    ///
+    /// # Errors
+    /// [`TokenizerError::NoSuchTemplate`] if there is none of that name, [`TokenizerError::TemplateSyntax`] if it
+    /// cannot be parsed.
+    pub fn named(gguf: &Gguf, name: &str) -> Result<Self, TokenizerError> {
+        let key = format!("{TEMPLATE_KEY}.{name}");
+        match gguf.get_str(&key)? {
+            Some(source) => Self::from_key(gguf, &key, source),
+            None => {
+                let names = Self::names(gguf);
+                let known = if names.is_empty() {
+                    "none".to_owned()
+                } else {
+                    names.join(", ")
+                };
+                Err(TokenizerError::NoSuchTemplate {
+                    name: name.to_owned(),
+                    known,
+                })
+            }
+        }
+    }
+
+    /// The names that [`ChatTemplate::named`] accepts.
+    pub fn names(gguf: &Gguf) -> Vec<&str> {
+        let names = gguf
+            .metadata()
+            .filter_map(|(key, _)| key.strip_prefix(TEMPLATE_KEY)?.strip_prefix('.'));
+        names.collect()
+    }
+
+    fn from_key(gguf: &Gguf, key: &str, source: &str) -> Result<Self, TokenizerError> {
+        let tokens = gguf
+            .get_str_array("tokenizer.ggml.tokens")?
+            .unwrap_or_default();
+        let text_of = |key: &str| -> Result<&str, TokenizerError> {
+            let id = gguf.get_u32(key)?;
+            Ok(id
+                .and_then(|id| tokens.get(id as usize))
+                .map_or("", String::as_str))
+        };
+        let (bos, eos) = (
+            text_of("tokenizer.ggml.bos_token_id")?,
+            text_of("tokenizer.ggml.eos_token_id")?,
+        );
+        Self::parse(key, source, bos, eos)
+    }
+
+    /// Parses `source`; `key` names it in messages.
+    fn parse(
+        key: &str,
+        source: &str,
+        bos_token: &str,
+        eos_token: &str,
+    ) -> Result<Self, TokenizerError> {
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build();
+        environment.set_syntax(syntax.expect("the standard delimiters are consistent"));
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_filter("tojson", tojson);
+        environment.add_function(
+            "raise_exception",
+            |message: String| -> Result<Value, Error> {
+                Err(Error::new(ErrorKind::InvalidOperation, message))
+            },
+        );
+        environment.add_function("strftime_now", |format: String| {
+            strftime_now(&format).map_err(|directive| {
+                Error::new(
+                    ErrorKind::InvalidOperation,
+                    format!("strftime_now does not support {directive:?}"),
+                )
+            })
+        });
+        environment
+            .add_template_owned(key.to_owned(), source.to_owned())
+            .map_err(|error| TokenizerError::TemplateSyntax {
+                key: key.to_owned(),
+                line: line_of(&error),
+                detail: detail_of(&error),
+            })?;
+        let template = environment
+            .get_template(key)
+            .expect("the template was added above");
+        let variables = template.undeclared_variables(false);
+        let switches = THINKING_SWITCHES
+            .into_iter()
+            .filter(|&switch| variables.contains(switch))
+            .collect();
+        Ok(ChatTemplate {
+            environment,
+            key: key.to_owned(),
+            bos_token: bos_token.to_owned(),
+            eos_token: eos_token.to_owned(),
+            switches,
+        })
+    }
+
+    /// Whether the template lets the caller switch thinking on and off.
+    pub fn supports_thinking(&self) -> bool {
+        !self.switches.is_empty()
+    }
+
+    /// The text of a conversation. With `add_generation_prompt` it ends where the assistant is to answer; `think`
+    /// switches thinking on or off, `None` leaves it to the template.
+    ///
+    /// # Errors
+    /// [`TokenizerError::TemplateRender`] if the template refuses the messages (a role it does not know, turns that
+    /// do not alternate), [`TokenizerError::NoThinkingSwitch`] if `think` is given and it has no such switch.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        think: Option<bool>,
+    ) -> Result<String, TokenizerError> {
+        if think.is_some() && !self.supports_thinking() {
+            return Err(TokenizerError::NoThinkingSwitch {
+                key: self.key.clone(),
+            });
+        }
+        let turns = messages
+            .iter()
+            .map(|Message { role, content }| context! { role, content });
+        let mut variables = BTreeMap::from([
+            ("messages", turns.collect::<Value>()),
+            ("add_generation_prompt", Value::from(add_generation_prompt)),
+            ("bos_token", Value::from(self.bos_token.as_str())),
+            ("eos_token", Value::from(self.eos_token.as_str())),
+        ]);
+        if let Some(think) = think {
+            variables.extend(
+                self.switches
+                    .iter()
+                    .map(|&switch| (switch, Value::from(think))),
+            );
+        }
+        let template = self
+            .environment
+            .get_template(&self.key)
+            .expect("the template was added when it was parsed");
+        template
+            .render(Value::from(variables))
+            .map_err(|error| TokenizerError::TemplateRender {
+                key: self.key.clone(),
+                line: line_of(&error),
+                detail: detail_of(&error),
+            })
+    }
+}
+
+/// The line of the innermost place that the error names; 1 if it names none.
+fn line_of(error: &Error) -> usize {
+    error.line().unwrap_or(1)
+}
+
+/// What went wrong, in words.
+fn detail_of(error: &Error) -> String {
+    match error.detail() {
+        Some(detail) => detail.to_owned(),
+        None => error.kind().to_string(),
+    }
+}
+
+/// Hugging Face's `tojson`: `json.dumps` with `ensure_ascii` off by default, unlike Jinja's not escaped for HTML.
+fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
+    let ascii: Option<bool> = kwargs.get("ensure_ascii")?;
+    let indent: Option<usize> = kwargs.get("indent")?;
+    kwargs.assert_all_used()?;
+    let mut json = Json {
+        text: String::new(),
+        ascii: ascii.unwrap_or(false),
+        indent,
+    };
+    json.value(value, 0)?;
+    Ok(json.text)
+}
+
+/// Writes JSON in the form of Python's `json.dumps`.
+struct Json {
+    text: String,
+    /// Escape everything beyond ASCII.
+    ascii: bool,
+    /// Spaces per level; `None` for one line.
+    indent: Option<usize>,
+}
+
+impl Json {
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        match value.kind() {
+            ValueKind::None => self.text.push_str("null"),
+            ValueKind::Bool => self
+                .text
+                .push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => self.text += &value.to_string(),
+            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
+            ValueKind::Seq | ValueKind::Iterable => {
+                self.text.push('[');
+                let mut first = true;
+                for item in value.try_iter()? {
+                    self.separate(&mut first, depth + 1);
+                    self.value(&item, depth + 1)?;
+                }
+                self.close(']', first, depth);
+            }
+            ValueKind::Map => {
+                self.text.push('{');
+                let mut first = true;
+                for key in value.try_iter()? {
+                    self.separate(&mut first, depth + 1);
+                    self.string(&key.to_string());
+                    self.text.push_str(": ");
+                    self.value(&value.get_item(&key)?, depth + 1)?;
+                }
+                self.close('}', first, depth);
+            }
+            other => {
+                return Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    format!("{other} cannot be written as JSON"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What stands before an item.
+    fn separate(&mut self, first: &mut bool, depth: usize) {
+        if !std::mem::replace(first, false) {
+            self.text
+                .push_str(if self.indent.is_some() { "," } else { ", " });
+        }
+        self.line_break(depth);
+    }
+
+    fn close(&mut self, bracket: char, empty: bool, depth: usize) {
+        if !empty {
+            self.line_break(depth);
+        }
+        self.text.push(bracket);
+    }
+
+    fn line_break(&mut self, depth: usize) {
+        if let Some(indent) = self.indent {
+            self.text.push('\n');
+            self.text.extend(std::iter::repeat_n(' ', indent * depth));
+        }
+    }
+
+    fn string(&mut self, text: &str) {
+        self.text.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => self.text.push_str("\\\""),
+                '\\' => self.text.push_str("\\\\"),
+                '\n' => self.text.push_str("\\n"),
+                '\r' => self.text.push_str("\\r"),
+                '\t' => self.text.push_str("\\t"),
+                '\u{8}' => self.text.push_str("\\b"),
+                '\u{c}' => self.text.push_str("\\f"),
+                c if c < ' ' || (self.ascii && !c.is_ascii()) => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        write!(self.text, "\\u{unit:04x}")
+                            .expect("writing to a String cannot fail");
+                    }
+                }
+                c => self.text.push(c),
+            }
+        }
+        self.text.push('"');
+    }
+}
+
+#[cfg(test)]
+#[path = "chat_tests.rs"]
+mod tests;

@@ -1,0 +1,326 @@
+//! Pre-tokenizers: how a text is cut into words before byte pairs are merged inside each word.
+//!
+//! The expressions are those of llama.cpp (`llama-vocab.cpp`, `llm_tokenizer_bpe`), which come from the models'
+//! `tokenizer.json`. Three things differ in form, not in result:
+//! - llama.cpp compiles for `std::regex`, which knows no Unicode classes: it replaces every white-space character
+//!   beyond ASCII by a vertical tab first. So `\s` matches it and a range that spans it does not: hence `&&\S` below.
+//! - It knows no upper and lower case either: `\p{Lu}`, `\p{Ll}` and the others all mean `\p{L}` there. The original
+//!   `youtu` expression cuts `HelloWorld` in two, llama.cpp's does not; glimt agrees with llama.cpp.
+//! - The alternatives `\s+(?!\S)|\s+` are matched as `\s+` and then cut ([`GiveBack`]): without the lookahead an
+//!   expression needs no backtracking, so it runs in linear time and cannot fail on a long text.
+//!
+//! Character classes are of Unicode 16; llama.cpp's tables are of 15.1, so characters new in 16 may be cut differently.
+
+use tokenizers::utils::SysRegex;
+
+use super::TokenizerError;
+
+/// What stands for the alternatives `\s+(?!\S)|\s+` of an expression: white space before a word leaves its last
+/// character to that word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GiveBack {
+    /// The expression has no such alternatives.
+    Never,
+    /// Any match of white space only gives its last character back.
+    Any,
+    /// As `Any`, unless the match ends in a line break: then it came from the earlier alternative `\s*[\r\n]+`.
+    UnlessLineEnd,
+}
+
+/// One expression: its matches, and the gaps between them, become pieces.
+type Stage = (&'static str, GiveBack);
+
+/// What a value of `tokenizer.ggml.pre` means.
+struct Recipe {
+    /// Values of `tokenizer.ggml.pre` that mean this recipe; the first is the usual one.
+    names: &'static [&'static str],
+    /// Applied one after another, each to the pieces of the one before.
+    stages: &'static [Stage],
+    /// A word that is a token as a whole is that token, whatever the merges would make of it.
+    ignore_merges: bool,
+    /// Whether BOS is added where the file has no `tokenizer.ggml.add_bos_token`.
+    add_bos: bool,
+    /// Whether `<|user|>` and `<|observation|>` end an answer even where the file does not say so.
+    stops_on_roles: bool,
+}
+
+const NO_EXTRAS: Recipe = Recipe {
+    names: &[],
+    stages: &[],
+    ignore_merges: false,
+    add_bos: false,
+    stops_on_roles: false,
+};
+
+const LLAMA3: &[Stage] = &[(
+    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
+    GiveBack::UnlessLineEnd,
+)];
+
+const QWEN2: &[Stage] = &[(
+    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
+    GiveBack::UnlessLineEnd,
+)];
+
+const GPT2: &[Stage] = &[(
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+",
+    GiveBack::Any,
+)];
+
+const DEEPSEEK_LLM: &[Stage] = &[
+    (r"[\r\n]", GiveBack::Never),
+    (
+        r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",
+        GiveBack::Never,
+    ),
+    (r"\s?[!-/:-~！-／：-～‘-‟　-。&&\S]+", GiveBack::Never),
+    (r"\s+$", GiveBack::Never),
+    (r"[一-龥ࠀ-一가-퟿&&\S]+", GiveBack::Never),
+    (r"\p{N}+", GiveBack::Never),
+];
+
+const DEEPSEEK_CODER: &[Stage] = &[
+    (r"[\r\n]", GiveBack::Never),
+    (r"\s?\p{L}+", GiveBack::Never),
+    (r"\s?\p{P}+", GiveBack::Never),
+    (r"[一-龥ࠀ-一가-퟿&&\S]+", GiveBack::Never),
+    (r"\p{N}", GiveBack::Never),
+];
+
+const DEEPSEEK_V3: &[Stage] = &[
+    (r"\p{N}{1,3}", GiveBack::Never),
+    (r"[一-龥぀-ゟ゠-ヿ]+", GiveBack::Never),
+    (
+        r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+"##,
+        GiveBack::UnlessLineEnd,
+    ),
+];
+
+const YOUTU: &[Stage] = &[
+    (
+        r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+",
+        GiveBack::Never,
+    ),
+    (
+        r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+",
+        GiveBack::UnlessLineEnd,
+    ),
+];
+
+const RECIPES: &[Recipe] = &[
+    Recipe {
+        names: &["glm4"],
+        stages: LLAMA3,
+        ignore_merges: true,
+        stops_on_roles: true,
+        ..NO_EXTRAS
+    },
+    Recipe {
+        names: &["chatglm-bpe"],
+        stages: LLAMA3,
+        stops_on_roles: true,
+        ..NO_EXTRAS
+    },
+    Recipe {
+        names: &["deepseek-llm"],
+        stages: DEEPSEEK_LLM,
+        ..NO_EXTRAS
+    },
+    Recipe {
+        names: &["deepseek-coder"],
+        stages: DEEPSEEK_CODER,
+        ..NO_EXTRAS
+    },
+    Recipe {
+        names: &["deepseek-v3"],
+        stages: DEEPSEEK_V3,
+        ..NO_EXTRAS
+    },
+    Recipe {
+        names: &["youtu"],
+        stages: YOUTU,
+        ignore_merges: true,
+        ..NO_EXTRAS
+    },
+    Recipe {
+        names: &["llama-bpe", "llama3", "llama-v3"],
+        stages: LLAMA3,
+        ignore_merges: true,
+        add_bos: true,
+        ..NO_EXTRAS
+    },
+    Recipe {
+        names: &["qwen2", "deepseek-r1-qwen"],
+        stages: QWEN2,
+        ..NO_EXTRAS
+    },
+    Recipe {
+        names: &["gpt-2"],
+        stages: GPT2,
+        ..NO_EXTRAS
+    },
+];
+
+/// Every value of `tokenizer.ggml.pre` that is known.
+pub(super) fn known_names() -> Vec<&'static str> {
+    RECIPES
+        .iter()
+        .flat_map(|recipe| recipe.names.iter().copied())
+        .collect()
+}
+
+/// Cuts text into the words inside which byte pairs are merged.
+#[derive(Debug)]
+pub(super) struct PreTokenizer {
+    stages: Vec<(SysRegex, GiveBack)>,
+    /// See [`Recipe::ignore_merges`].
+    pub(super) ignore_merges: bool,
+    /// See [`Recipe::add_bos`].
+    pub(super) add_bos: bool,
+    /// See [`Recipe::stops_on_roles`].
+    pub(super) stops_on_roles: bool,
+}
+
+impl PreTokenizer {
+    /// The pre-tokenizer that `tokenizer.ggml.pre` = `name` means.
+    pub(super) fn named(name: &str) -> Result<Self, TokenizerError> {
+        let recipe = RECIPES
+            .iter()
+            .find(|recipe| recipe.names.contains(&name))
+            .ok_or_else(|| TokenizerError::UnknownPre {
+                found: name.to_owned(),
+                known: known_names().join(", "),
+            })?;
+        let stages = recipe.stages.iter().map(|&(expression, give_back)| {
+            let regex = SysRegex::new(expression)
+                .expect("the expressions are constants, all compiled in a test");
+            (regex, give_back)
+        });
+        Ok(PreTokenizer {
+            stages: stages.collect(),
+            ignore_merges: recipe.ignore_merges,
+            add_bos: recipe.add_bos,
+            stops_on_roles: recipe.stops_on_roles,
+        })
+    }
+
+    /// The words of `text`, in order; joined together they are `text`.
+    pub(super) fn split<'t>(&self, text: &'t str) -> Vec<&'t str> {
+        let mut pieces = vec![text];
+        for (regex, give_back) in &self.stages {
+            let mut next = Vec::with_capacity(pieces.len());
+            for piece in pieces {
+                split_piece(regex, *give_back, piece, &mut next);
+            }
+            pieces = next;
+        }
+        pieces
+    }
+}
+
+/// Appends the matches of `regex` in `piece` and the gaps between them to `out`.
+fn split_piece<'t>(
+    regex: &SysRegex,
+    give_back: GiveBack,
+    mut piece: &'t str,
+    out: &mut Vec<&'t str>,
+) {
+    while !piece.is_empty() {
+        let Some((start, end)) = regex.find_iter(piece).next() else {
+            out.push(piece);
+            return;
+        };
+        let end = shortened(give_back, piece, start, end);
+        if start > 0 {
+            out.push(&piece[..start]);
+        }
+        out.push(&piece[start..end]);
+        piece = &piece[end..];
+    }
+}
+
+/// The end of the match `start..end` of `piece` after what it gives back.
+fn shortened(give_back: GiveBack, piece: &str, start: usize, end: usize) -> usize {
+    let matched = &piece[start..end];
+    let Some(last) = matched.chars().next_back() else {
+        return end;
+    };
+    let kept = end - last.len_utf8();
+    let applies = match give_back {
+        GiveBack::Never => false,
+        GiveBack::Any => true,
+        GiveBack::UnlessLineEnd => !matches!(last, '\r' | '\n'),
+    };
+    // White space up to the end of the piece has no word behind it; a single character cannot be split.
+    if applies && end < piece.len() && kept > start && matched.chars().all(char::is_whitespace) {
+        kept
+    } else {
+        end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(name: &str, text: &str) -> Vec<String> {
+        PreTokenizer::named(name)
+            .unwrap()
+            .split(text)
+            .into_iter()
+            .map(str::to_owned)
+            .collect()
+    }
+
+    #[test]
+    fn every_name_compiles_and_keeps_every_byte() {
+        let text = "A  b\r\n\r\n c1234567\u{3000}日本語、ㄅ한국어 \u{a0}\u{a0}x'LL don't!?\n/ ½²\u{301}e\u{301} \t ";
+        for name in known_names() {
+            let words = split(name, text);
+            assert_eq!(words.concat(), text, "{name}");
+            assert!(words.iter().all(|word| !word.is_empty()), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_the_known_ones() {
+        let message = PreTokenizer::named("tekken").unwrap_err().to_string();
+        assert!(
+            message.contains("tekken") && message.contains("deepseek-v3"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn white_space_leaves_its_last_character_to_the_word_behind_it() {
+        assert_eq!(split("glm4", "a   b"), ["a", "  ", " b"]);
+        assert_eq!(split("glm4", "a  \n  b"), ["a", "  \n", " ", " b"]);
+        assert_eq!(split("glm4", "a \n\n"), ["a", " \n\n"]);
+        assert_eq!(split("glm4", "   "), ["   "]);
+        assert_eq!(split("glm4", "  1"), [" ", " ", "1"]);
+        assert_eq!(split("gpt-2", "a\n\nb"), ["a", "\n", "\n", "b"]);
+        assert_eq!(split("gpt-2", "a\n\n"), ["a", "\n\n"]);
+        assert_eq!(split("gpt-2", "a\n b"), ["a", "\n", " b"]);
+    }
+
+    #[test]
+    fn digits_are_grouped_as_each_model_groups_them() {
+        assert_eq!(split("glm4", "1234567"), ["123", "456", "7"]);
+        assert_eq!(split("deepseek-v3", "1234567"), ["123", "456", "7"]);
+        assert_eq!(split("qwen2", "123"), ["1", "2", "3"]);
+        assert_eq!(split("youtu", "123"), ["1", "2", "3"]);
+        assert_eq!(split("deepseek-coder", "123"), ["1", "2", "3"]);
+        assert_eq!(split("deepseek-llm", "1234567"), ["1234567"]);
+        assert_eq!(split("gpt-2", " 1234567"), [" 1234567"]);
+    }
+
+    #[test]
+    fn wide_white_space_is_no_punctuation() {
+        // U+3000 lies in ranges that the expressions name, yet counts as white space only.
+        assert_eq!(split("deepseek-llm", "！\u{3000}！"), ["！", "\u{3000}！"]);
+        assert_eq!(
+            split("deepseek-coder", "日\u{3000}本"),
+            ["日", "\u{3000}", "本"]
+        );
+    }
+}

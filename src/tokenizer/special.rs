@@ -1,0 +1,129 @@
+//! Finds special tokens written out in a text.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// A part of a text: either a special token or text without any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fragment<'t> {
+    /// Text to be split and merged.
+    Text(&'t str),
+    /// A special token.
+    Token(u32),
+}
+
+/// The special tokens of a vocabulary, ordered for search.
+#[derive(Debug, Default)]
+pub(super) struct SpecialTokens {
+    /// Longest first: tokens of one length in bytes, by their text.
+    by_length: Vec<(usize, HashMap<String, u32>)>,
+    /// Which bytes a special token can start with: most positions of a text are dismissed by this.
+    first_bytes: Vec<bool>,
+}
+
+impl SpecialTokens {
+    /// The given tokens; empty texts are ignored.
+    pub(super) fn new(tokens: impl Iterator<Item = (String, u32)>) -> Self {
+        let mut by_length: BTreeMap<usize, HashMap<String, u32>> = BTreeMap::new();
+        let mut first_bytes = vec![false; 256];
+        for (text, id) in tokens {
+            let Some(&first) = text.as_bytes().first() else {
+                continue;
+            };
+            first_bytes[usize::from(first)] = true;
+            by_length.entry(text.len()).or_default().insert(text, id);
+        }
+        SpecialTokens {
+            by_length: by_length.into_iter().rev().collect(),
+            first_bytes,
+        }
+    }
+
+    /// Cuts `text` at special tokens as llama.cpp does (`tokenizer_st_partition`): all occurrences of longer tokens
+    /// are found, left to right, before any shorter one. Tokens of equal length are searched together.
+    pub(super) fn partition<'t>(&self, text: &'t str) -> Vec<Fragment<'t>> {
+        let mut fragments = vec![Fragment::Text(text)];
+        for (length, tokens) in &self.by_length {
+            let mut next = Vec::with_capacity(fragments.len());
+            for fragment in fragments {
+                match fragment {
+                    Fragment::Token(_) => next.push(fragment),
+                    Fragment::Text(text) => self.partition_length(*length, tokens, text, &mut next),
+                }
+            }
+            fragments = next;
+        }
+        fragments.retain(|fragment| *fragment != Fragment::Text(""));
+        fragments
+    }
+
+    fn partition_length<'t>(
+        &self,
+        length: usize,
+        tokens: &HashMap<String, u32>,
+        text: &'t str,
+        out: &mut Vec<Fragment<'t>>,
+    ) {
+        let (mut start, mut at) = (0, 0);
+        while at + length <= text.len() {
+            let candidate = self.first_bytes[usize::from(text.as_bytes()[at])];
+            // `get` is `None` inside a character, where no token can start or end.
+            match candidate
+                .then(|| tokens.get(text.get(at..at + length)?))
+                .flatten()
+            {
+                Some(&id) => {
+                    out.extend([Fragment::Text(&text[start..at]), Fragment::Token(id)]);
+                    at += length;
+                    start = at;
+                }
+                None => at += 1,
+            }
+        }
+        out.push(Fragment::Text(&text[start..]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Fragment::{Text, Token};
+    use super::*;
+
+    fn tokens(texts: &[&str]) -> SpecialTokens {
+        SpecialTokens::new(
+            texts
+                .iter()
+                .enumerate()
+                .map(|(id, &text)| (text.to_owned(), id as u32)),
+        )
+    }
+
+    #[test]
+    fn longer_tokens_come_first_wherever_they_are() {
+        let special = tokens(&["<a>", "<a><b>", "><"]);
+        assert_eq!(
+            special.partition("<a><a><b>x"),
+            [Token(0), Token(1), Text("x")]
+        );
+        assert_eq!(
+            special.partition("<b><a"),
+            [Text("<b"), Token(2), Text("a")]
+        );
+    }
+
+    #[test]
+    fn occurrences_do_not_overlap_and_the_leftmost_wins() {
+        let special = tokens(&["aa"]);
+        assert_eq!(special.partition("aaaaa"), [Token(0), Token(0), Text("a")]);
+        assert_eq!(special.partition("baa"), [Text("b"), Token(0)]);
+        assert_eq!(special.partition(""), []);
+    }
+
+    #[test]
+    fn characters_are_never_cut() {
+        let special = tokens(&["｜", "é"]);
+        assert_eq!(
+            special.partition("日｜éa"),
+            [Text("日"), Token(0), Token(1), Text("a")]
+        );
+    }
+}

@@ -1,0 +1,336 @@
+//! The vocabulary as the file states it: tokens, types, merges and the tokens that mean something.
+
+use std::collections::HashSet;
+
+use tokenizers::Model;
+use tokenizers::models::bpe::{BPE, Merges, Vocab};
+
+use super::TokenizerError;
+use super::pre::{self, PreTokenizer};
+use crate::gguf::Gguf;
+
+/// Texts of tokens that end an answer wherever they occur, whether or not the file says so.
+///
+/// Source: llama.cpp `llama-vocab.cpp`, `special_eog_ids`, without those of models that glimt does not run.
+const STOP_TEXTS: &[&str] = &[
+    "<|endoftext|>",
+    "<｜end▁of▁sentence｜>",
+    "<|end_of_text|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<end_of_utterance>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "</s>",
+    "[e~[",
+];
+
+/// Texts that end an answer of the GLM family: the next speaker's mark. Old files name only the first by a key.
+const GLM_STOP_TEXTS: &[&str] = &["<|user|>", "<|observation|>"];
+
+/// Tokens for filling in the middle of code: metadata key, texts to look for where it is absent, and whether the
+/// token ends an answer. Source: llama.cpp `llama-vocab.cpp`.
+const FILL_IN_TOKENS: &[(&str, &[&str], bool)] = &[
+    (
+        "tokenizer.ggml.fim_pre_token_id",
+        &[
+            "<|fim_prefix|>",
+            "<fim-prefix>",
+            "<fim_prefix>",
+            "<｜fim▁begin｜>",
+            "<PRE>",
+            "<|code_prefix|>",
+        ],
+        false,
+    ),
+    (
+        "tokenizer.ggml.fim_suf_token_id",
+        &[
+            "<|fim_suffix|>",
+            "<fim-suffix>",
+            "<fim_suffix>",
+            "<｜fim▁hole｜>",
+            "<SUF>",
+            "<|code_suffix|>",
+        ],
+        false,
+    ),
+    (
+        "tokenizer.ggml.fim_mid_token_id",
+        &[
+            "<|fim_middle|>",
+            "<fim-middle>",
+            "<fim_middle>",
+            "<｜fim▁end｜>",
+            "<MID>",
+            "<|code_middle|>",
+        ],
+        false,
+    ),
+    (
+        "tokenizer.ggml.fim_pad_token_id",
+        &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"],
+        true,
+    ),
+    (
+        "tokenizer.ggml.fim_rep_token_id",
+        &[
+            "<|fim_repo|>",
+            "<|repo_name|>",
+            "<fim-repo>",
+            "<REPO>",
+            "<reponame>",
+        ],
+        true,
+    ),
+    ("tokenizer.ggml.fim_sep_token_id", &["<|file_sep|>"], true),
+];
+
+/// What a token is for. The numbers of `tokenizer.ggml.token_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TokenType {
+    /// 1: text in the byte-level alphabet.
+    Normal,
+    /// 2: stands for what the vocabulary lacks.
+    Unknown,
+    /// 3: a mark that is not text, such as the end of a turn.
+    Control,
+    /// 4: matched in the text as it is written, before anything else.
+    UserDefined,
+    /// 5: a place without a token.
+    Unused,
+    /// 6: one byte, written `<0xNN>`.
+    Byte,
+    /// 0 or any other number.
+    Undefined,
+}
+
+impl TokenType {
+    fn from_id(id: u32) -> Self {
+        match id {
+            1 => TokenType::Normal,
+            2 => TokenType::Unknown,
+            3 => TokenType::Control,
+            4 => TokenType::UserDefined,
+            5 => TokenType::Unused,
+            6 => TokenType::Byte,
+            _ => TokenType::Undefined,
+        }
+    }
+}
+
+/// The vocabulary of a file, checked.
+#[derive(Debug)]
+pub(super) struct Vocabulary {
+    pub(super) bpe: BPE,
+    pub(super) pre: PreTokenizer,
+    /// By token id.
+    pub(super) types: Vec<TokenType>,
+    pub(super) bos: Option<u32>,
+    pub(super) eos: Option<u32>,
+    pub(super) add_bos: bool,
+    pub(super) add_eos: bool,
+    /// Ascending.
+    pub(super) stop_tokens: Vec<u32>,
+}
+
+impl Vocabulary {
+    /// Reads the `tokenizer.ggml.*` keys.
+    pub(super) fn from_gguf(gguf: &Gguf) -> Result<Self, TokenizerError> {
+        let model = gguf.require_str("tokenizer.ggml.model")?;
+        if model != "gpt2" {
+            return Err(TokenizerError::UnsupportedModel {
+                found: model.to_owned(),
+            });
+        }
+        let pre = match gguf.get_str("tokenizer.ggml.pre")? {
+            Some(name) => PreTokenizer::named(name)?,
+            None => {
+                return Err(TokenizerError::MissingPre {
+                    known: pre::known_names().join(", "),
+                });
+            }
+        };
+        let tokens = gguf.require_str_array("tokenizer.ggml.tokens")?;
+        let mut types = match gguf.get_u32_array("tokenizer.ggml.token_type")? {
+            Some(ids) => ids.into_iter().map(TokenType::from_id).collect(),
+            None => vec![TokenType::Normal; tokens.len()],
+        };
+        if types.len() != tokens.len() {
+            return Err(TokenizerError::TokenTypeCount {
+                types: types.len(),
+                tokens: tokens.len(),
+            });
+        }
+        let merges = gguf.require_str_array("tokenizer.ggml.merges")?;
+        let bpe = build_bpe(tokens, merges, pre.ignore_merges)?;
+
+        let token_id = |key: &str| match gguf.get_u32(key)? {
+            Some(id) if id as usize >= tokens.len() => Err(TokenizerError::IdOutOfRange {
+                key: key.to_owned(),
+                found: id,
+                vocab_size: tokens.len(),
+            }),
+            id => Ok(id),
+        };
+        let bos = token_id("tokenizer.ggml.bos_token_id")?;
+        let eos = token_id("tokenizer.ggml.eos_token_id")?;
+        let mut stop_tokens = Vec::new();
+        stop_tokens.extend(eos);
+        stop_tokens.extend(token_id("tokenizer.ggml.eot_token_id")?);
+        stop_tokens.extend(token_id("tokenizer.ggml.eom_token_id")?);
+        for &(key, texts, stops) in FILL_IN_TOKENS {
+            let mut id = token_id(key)?;
+            if id.is_none() {
+                id = texts.iter().find_map(|text| bpe.token_to_id(text));
+                mark_control(&mut types, id);
+            }
+            stop_tokens.extend(id.filter(|_| stops));
+        }
+        let glm_texts = if pre.stops_on_roles {
+            GLM_STOP_TEXTS
+        } else {
+            &[]
+        };
+        for text in STOP_TEXTS.iter().chain(glm_texts) {
+            let id = bpe.token_to_id(text);
+            mark_control(&mut types, id);
+            stop_tokens.extend(id);
+        }
+        stop_tokens.sort_unstable();
+        stop_tokens.dedup();
+
+        let add_bos = gguf
+            .get_bool("tokenizer.ggml.add_bos_token")?
+            .unwrap_or(pre.add_bos);
+        let add_eos = gguf
+            .get_bool("tokenizer.ggml.add_eos_token")?
+            .unwrap_or(false);
+        for (add, id, flag, key) in [
+            (
+                add_bos,
+                bos,
+                "tokenizer.ggml.add_bos_token",
+                "tokenizer.ggml.bos_token_id",
+            ),
+            (
+                add_eos,
+                eos,
+                "tokenizer.ggml.add_eos_token",
+                "tokenizer.ggml.eos_token_id",
+            ),
+        ] {
+            if add && id.is_none() {
+                return Err(TokenizerError::MissingAddedToken { flag, key });
+            }
+        }
+        Ok(Vocabulary {
+            bpe,
+            pre,
+            types,
+            bos,
+            eos,
+            add_bos,
+            add_eos,
+            stop_tokens,
+        })
+    }
+}
+
+/// A token known by its text to be a mark is one even where the file calls it text, as in llama.cpp.
+fn mark_control(types: &mut [TokenType], id: Option<u32>) {
+    if let Some(id) = id {
+        types[id as usize] = TokenType::Control;
+    }
+}
+
+/// The byte-pair model over the given tokens and merges.
+fn build_bpe(
+    tokens: &[String],
+    merges: &[String],
+    ignore_merges: bool,
+) -> Result<BPE, TokenizerError> {
+    let (vocab, pairs) = rayon::join(|| index_tokens(tokens), || split_merges(merges));
+    let (vocab, pairs) = (vocab?, pairs?);
+    // The builder assumes that no merge is longer than the longest token.
+    let longest = vocab.keys().map(String::len).max().unwrap_or(0);
+    if pairs
+        .iter()
+        .any(|(left, right)| left.len() + right.len() > longest)
+    {
+        return Err(bad_merge(&vocab, merges));
+    }
+    let builder = BPE::builder()
+        .vocab_and_merges(vocab, pairs)
+        .ignore_merges(ignore_merges);
+    builder
+        .build()
+        .or_else(|_| Err(bad_merge(&index_tokens(tokens)?, merges)))
+}
+
+/// The id of each token.
+fn index_tokens(tokens: &[String]) -> Result<Vocab, TokenizerError> {
+    let mut vocab = Vocab::with_capacity(tokens.len());
+    for (id, text) in (0..).zip(tokens) {
+        // Converters leave holes as empty strings; llama.cpp names them like this.
+        let key = if text.is_empty() {
+            format!("[EMPTY_{id}]")
+        } else {
+            text.clone()
+        };
+        if let Some(first) = vocab.insert(key, id) {
+            return Err(TokenizerError::DuplicateToken {
+                first,
+                second: id,
+                text: text.clone(),
+            });
+        }
+    }
+    Ok(vocab)
+}
+
+/// The two parts of each merge, best first.
+fn split_merges(merges: &[String]) -> Result<Merges, TokenizerError> {
+    let mut pairs = Merges::with_capacity(merges.len());
+    let mut seen = HashSet::with_capacity(merges.len());
+    for (index, merge) in merges.iter().enumerate() {
+        let (left, right) = split_merge(merge).ok_or_else(|| TokenizerError::BadMerge {
+            index,
+            merge: merge.clone(),
+            reason: "two tokens separated by a space were expected".to_owned(),
+        })?;
+        // The first of equal entries ranks, as in llama.cpp; the builder would take the last.
+        if seen.insert(merge.as_str()) {
+            pairs.push((left.to_owned(), right.to_owned()));
+        }
+    }
+    Ok(pairs)
+}
+
+/// The parts of a merge. A space inside a token is written `Ġ`, so the first one behind the first character separates.
+fn split_merge(merge: &str) -> Option<(&str, &str)> {
+    let first = merge.chars().next()?.len_utf8();
+    let space = first + merge[first..].find(' ')?;
+    Some((&merge[..space], &merge[space + 1..]))
+}
+
+/// Says which merge the builder refused: the first whose parts or whole are no tokens.
+fn bad_merge(vocab: &Vocab, merges: &[String]) -> TokenizerError {
+    let found = merges.iter().enumerate().find_map(|(index, merge)| {
+        let (left, right) = split_merge(merge)?;
+        let parts = [left.to_owned(), right.to_owned(), format!("{left}{right}")];
+        let missing = parts.into_iter().find(|part| !vocab.contains_key(part))?;
+        let reason = format!("{missing:?} is not in tokenizer.ggml.tokens");
+        Some(TokenizerError::BadMerge {
+            index,
+            merge: merge.clone(),
+            reason,
+        })
+    });
+    found.expect("a merge is refused only when its parts or its whole are no tokens")
+}

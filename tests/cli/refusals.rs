@@ -1,0 +1,174 @@
+//! What is refused, with which words and exit code.
+
+use glimt::gguf::GgufWriter;
+
+use super::{EMBEDDED, error_line, failure, glimt, json, stderr, stdout, text, write};
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    for args in [
+        &[][..],
+        &["generate", "--no-such-flag", "x"],
+        &["generate", "--temp", "-1", "x"],
+        &["generate", "--temp", "warm", "x"],
+        &["generate", "--top-p", "1.5", "x"],
+        &["generate", "--repeat-penalty", "0", "x"],
+        &["generate", "--think", "maybe", "x"],
+        &["generate", "--raw", "--system", "y", "x"],
+        &["generate", "--raw", "--think", "on", "x"],
+        &["generate", "--tier", "warp", "x"],
+        &["generate", "x", "-f", "y"],
+        &["logits", "--top", "0", "x"],
+        &["logits", "--tokens", "1,two"],
+        &["logits", "--tokens", "1", "x"],
+        &["no-such-command"],
+    ] {
+        failure(args, 2);
+    }
+}
+
+#[test]
+fn an_empty_prompt_is_refused() {
+    assert!(error_line(&failure(&["generate", ""], 2)).contains("prompt is empty"));
+    // Nothing on standard input.
+    assert!(error_line(&failure(&["generate"], 2)).contains("prompt is empty"));
+    assert!(error_line(&failure(&["logits", ""], 2)).contains("text is empty"));
+}
+
+#[test]
+fn files_that_are_no_models_are_refused_with_a_reason() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let missing = directory.path().join("missing.gguf");
+    let missing = missing.to_str().expect("temporary paths are UTF-8 here");
+    let letter = write(
+        directory.path(),
+        "letter.gguf",
+        b"Dear reader, this is no model.\n",
+    );
+    let half = write(
+        directory.path(),
+        "half.gguf",
+        &EMBEDDED[..EMBEDDED.len() / 2],
+    );
+    let head = write(directory.path(), "head.gguf", &EMBEDDED[..1000]);
+    let nothing = write(directory.path(), "nothing.gguf", b"");
+    let mut other = GgufWriter::new(Vec::new());
+    other
+        .metadata("general.architecture", "mamba")
+        .expect("the first key");
+    let other = other
+        .begin_data()
+        .and_then(|data| data.finish())
+        .expect("memory takes it");
+    let other = write(directory.path(), "other.gguf", &other);
+    let folder = directory
+        .path()
+        .to_str()
+        .expect("temporary paths are UTF-8 here");
+    for (file, expected) in [
+        (missing, "missing.gguf"),
+        (&letter, "not a GGUF file"),
+        (&half, "truncated"),
+        (&head, "truncated"),
+        (&nothing, "empty"),
+        (&other, "mamba"),
+        (folder, "directory"),
+    ] {
+        for args in [
+            &["generate", "--device", "cpu", "-m", file, "Hello"][..],
+            &["inspect", file],
+            &["logits", "--device", "cpu", "-m", file, "Hello"],
+        ] {
+            let message = failure(args, 1);
+            let error = error_line(&message);
+            assert!(error.contains(expected), "{args:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_text_file_that_cannot_be_read_is_named() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let latin = write(directory.path(), "latin.txt", b"caf\xe9");
+    let message = failure(&["generate", "-f", &latin], 1);
+    assert!(error_line(&message).contains("byte 3"), "{message}");
+    let message = failure(&["perplexity", "-f", "no/such/file.txt"], 1);
+    assert!(
+        error_line(&message).contains("no/such/file.txt"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_prompt_longer_than_the_context_is_refused_with_both_numbers() {
+    let prompt = "Once upon a time there was a fox. ".repeat(10);
+    let ids = json(&text(&["tokenize", "--json", &prompt]));
+    let tokens = ids["ids"].as_array().expect("a list").len();
+    let message = failure(
+        &["generate", "--device", "cpu", "--raw", "-c", "32", &prompt],
+        1,
+    );
+    let error = error_line(&message);
+    assert!(error.contains(&format!(" {tokens} tokens")), "{error}");
+    assert!(error.contains(" 32;"), "{error}");
+    let message = failure(&["generate", "--device", "cpu", "-c", "9000", "x"], 1);
+    let error = error_line(&message);
+    assert!(error.contains("9000") && error.contains("2048"), "{error}");
+}
+
+#[test]
+fn unknown_devices_and_useless_tiers_are_refused() {
+    let message = failure(&["generate", "--device", "no such adapter", "x"], 1);
+    assert!(error_line(&message).contains("adapter"), "{message}");
+    let message = failure(&["generate", "--device", "cpu", "--tier", "plain", "x"], 1);
+    assert!(error_line(&message).contains("plain"), "{message}");
+}
+
+/// Without any driver the default device is the CPU reference, said aloud; a device that was asked for is refused.
+#[cfg(target_os = "linux")]
+#[test]
+fn only_the_default_device_is_replaced_and_not_silently() {
+    let without_drivers = |args: &[&str]| {
+        let mut command = glimt(args);
+        command
+            .env("VK_DRIVER_FILES", "/dev/null")
+            .env("VK_ICD_FILENAMES", "/dev/null");
+        command
+            .output()
+            .expect("the binary was built with this test")
+    };
+    let output = without_drivers(&["generate", "-n", "4", "Tell me a story."]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for expected in [
+        "no GPU adapter found",
+        "CPU reference",
+        "mesa-vulkan-drivers",
+    ] {
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+    for choice in [
+        ["--device", "0"],
+        ["--device", "nvidia"],
+        ["--tier", "plain"],
+    ] {
+        let output = without_drivers(&[&["generate", "x"], &choice[..]].concat());
+        assert_eq!(output.status.code(), Some(1), "{choice:?}");
+        assert_eq!(stdout(&output), "");
+        assert!(
+            error_line(stderr(&output)).contains("mesa-vulkan-drivers"),
+            "{}",
+            stderr(&output)
+        );
+    }
+    let listing = without_drivers(&["devices", "--json"]);
+    assert_eq!(json(stdout(&listing))["adapters"], serde_json::json!([]));
+}
+
+#[test]
+fn thinking_is_refused_where_the_template_knows_none() {
+    let message = failure(&["generate", "--device", "cpu", "--think", "on", "x"], 1);
+    assert!(
+        error_line(&message).contains("no switch for thinking"),
+        "{message}"
+    );
+}

@@ -1,0 +1,215 @@
+//! What a session keeps between calls, on the built-in model and the CPU reference.
+
+use std::ops::ControlFlow;
+
+use glimt::engine::{
+    DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Sampling, Session, StopReason,
+};
+
+fn engine(ctx: usize) -> Engine {
+    let options = EngineOptions {
+        device: DeviceChoice::Cpu,
+        ctx: Some(ctx),
+        ..EngineOptions::default()
+    };
+    Engine::load(&ModelSource::Embedded, &options, &mut |_| {}).expect("the built-in model loads")
+}
+
+/// The logits after the last of `tokens`.
+fn last_logits(session: &mut Session<'_>, tokens: &[u32]) -> Vec<f32> {
+    let mut last = Vec::new();
+    let keep = &mut |_, logits: &[f32]| {
+        last = logits.to_vec();
+        ControlFlow::Continue(())
+    };
+    session
+        .logits(tokens, tokens.len() - 1, keep)
+        .expect("the tokens fit");
+    last
+}
+
+/// A session goes on as if everything said so far had been its prompt.
+fn assert_continues(session: &mut Session<'_>, said: &[u32]) {
+    assert_eq!(session.position(), said.len());
+    let next = session
+        .engine()
+        .tokenizer()
+        .encode(" and then", false)
+        .expect("plain text");
+    let whole = [said, &next].concat();
+    let mut fresh = session.engine().session().expect("there is memory");
+    let expected = last_logits(&mut fresh, &whole);
+    assert_eq!(last_logits(session, &next), expected);
+    assert_eq!(session.position(), whole.len());
+}
+
+#[test]
+fn an_answer_that_reached_its_limit_can_be_continued() {
+    let engine = engine(64);
+    let mut session = engine.session().expect("there is memory");
+    let mut said = engine
+        .tokenizer()
+        .encode("Once upon a time", true)
+        .expect("plain text");
+    let prompt = said.clone();
+    let stats = session
+        .generate(&prompt, &Sampling::GREEDY, 9, &mut |token| {
+            said.push(token);
+            ControlFlow::Continue(())
+        })
+        .expect("it fits");
+    assert_eq!(
+        (stats.generated, stats.steps, stats.stop),
+        (9, 8, StopReason::Limit)
+    );
+    assert_eq!(stats.prompt_tokens, prompt.len());
+    assert_continues(&mut session, &said);
+}
+
+#[test]
+fn an_answer_that_was_broken_off_keeps_what_was_handed_out() {
+    let engine = engine(64);
+    let mut session = engine.session().expect("there is memory");
+    let mut said = engine
+        .tokenizer()
+        .encode("Once upon a time", true)
+        .expect("plain text");
+    let prompt = said.clone();
+    let stats = session
+        .generate(&prompt, &Sampling::GREEDY, usize::MAX, &mut |token| {
+            said.push(token);
+            if said.len() == prompt.len() + 3 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })
+        .expect("it fits");
+    assert_eq!((stats.generated, stats.stop), (3, StopReason::Caller));
+    assert_continues(&mut session, &said);
+}
+
+#[test]
+fn a_stop_token_is_neither_handed_out_nor_kept() {
+    let engine = engine(0);
+    let tokenizer = engine.tokenizer();
+    // The model was trained on whole tales, so with enough draws one ends; the seed only saves time.
+    let sampling = Sampling {
+        temperature: 0.8,
+        seed: 3,
+        ..Sampling::GREEDY
+    };
+    let prompt = tokenizer
+        .encode("And they lived happily ever after.\n\nTHE END.", true)
+        .unwrap();
+    let mut session = engine.session().expect("there is memory");
+    let mut said = prompt.clone();
+    let stats = session
+        .generate(&prompt, &sampling, usize::MAX, &mut |token| {
+            said.push(token);
+            ControlFlow::Continue(())
+        })
+        .expect("it fits");
+    assert_eq!(
+        stats.stop,
+        StopReason::StopToken,
+        "after {} tokens",
+        stats.generated
+    );
+    assert_eq!(stats.steps, stats.generated);
+    assert!(
+        said[prompt.len()..]
+            .iter()
+            .all(|&token| !tokenizer.is_stop(token))
+    );
+    assert_continues(&mut session, &said);
+}
+
+#[test]
+fn the_context_bounds_prompt_and_answer() {
+    let engine = engine(12);
+    let mut session = engine.session().expect("there is memory");
+    let mut count = 0;
+    let stats = session
+        .generate(
+            &[60, 61, 62, 63, 64],
+            &Sampling::GREEDY,
+            usize::MAX,
+            &mut |_| {
+                count += 1;
+                ControlFlow::Continue(())
+            },
+        )
+        .expect("it fits");
+    assert_eq!((stats.generated, stats.stop), (7, StopReason::ContextFull));
+    assert_eq!((count, session.position()), (7, 12));
+    let refused = session.generate(&[60], &Sampling::GREEDY, 1, &mut |_| {
+        ControlFlow::Continue(())
+    });
+    let expected = "the prompt has 1 tokens after 12 in the context, but the context holds 12;";
+    let message = refused.expect_err("nothing fits any more").to_string();
+    assert!(message.starts_with(expected), "{message}");
+    session.reset();
+    assert_eq!(session.position(), 0);
+    assert_continues(&mut session, &[]);
+}
+
+#[test]
+fn what_cannot_be_evaluated_leaves_the_session_as_it_was() {
+    let engine = engine(16);
+    let vocab = engine.model().config.vocab_size as u32;
+    let mut session = engine.session().expect("there is memory");
+    let said = [60, 61, 62];
+    last_logits(&mut session, &said);
+    let mut refuse = |tokens: &[u32]| {
+        let result = session.generate(tokens, &Sampling::GREEDY, 4, &mut |_| {
+            ControlFlow::Continue(())
+        });
+        result.expect_err("it must be refused")
+    };
+    assert!(matches!(refuse(&[]), EngineError::NoTokens));
+    let unknown = refuse(&[60, vocab]);
+    assert!(matches!(unknown, EngineError::UnknownToken { token, .. } if token == vocab));
+    let long = refuse(&[60; 14]);
+    assert!(matches!(
+        long,
+        EngineError::PromptTooLong {
+            prompt: 14,
+            used: 3,
+            n_ctx: 16,
+            ..
+        }
+    ));
+    assert_continues(&mut session, &said);
+}
+
+#[test]
+fn logits_come_from_the_row_asked_for_and_may_be_broken_off() {
+    let engine = engine(32);
+    let tokens = [60, 435, 389, 267, 1594];
+    let mut all = Vec::new();
+    let mut session = engine.session().expect("there is memory");
+    session
+        .logits(&tokens, 0, &mut |row, logits| {
+            assert_eq!(row, all.len());
+            all.push(logits.to_vec());
+            ControlFlow::Continue(())
+        })
+        .expect("it fits");
+    assert_eq!(all.len(), tokens.len());
+    session.reset();
+    let mut rows = Vec::new();
+    session
+        .logits(&tokens, 2, &mut |row, logits| {
+            assert_eq!(logits, all[row]);
+            rows.push(row);
+            if row == 3 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })
+        .expect("it fits");
+    assert_eq!(rows, [2, 3]);
+    assert_continues(&mut session, &tokens[..4]);
+}
