@@ -30,9 +30,10 @@ const OWNERS = KV_LORA / 8u;          // threads that cover the columns of a row
 const PHASES = WG / OWNERS;           // such sets of threads
 
 var<workgroup> scores: array<vec4<f32>, TILE>;    // (row) of 4 heads
-var<workgroup> weights: array<vec4<f32>, TILE>;   // (row) of 4 heads
+// Numbers, not vectors, where threads write components: Metal and DX12 may write the whole vector, and the last would win.
+var<workgroup> weights: array<f32, TILE * 4u>;    // (row, head)
 var<workgroup> maxima: array<f32, 4u * LANES>;    // (head, lane)
-var<workgroup> decay: vec4<f32>;                  // of what earlier tiles summed up, per head
+var<workgroup> decay: array<f32, 4>;              // of what earlier tiles summed up, per head
 var<workgroup> sums: array<vec4<f32>, WG * 2u>;   // (phase, KV_LORA / 4) of one head
 
 struct Eight { lo: vec4<f32>, hi: vec4<f32> }
@@ -145,7 +146,7 @@ fn main(
       loop {
         if (i >= TILE) { break; }
         let weight = exp(scores[i][head] - best);
-        weights[i][head] = weight;
+        weights[i * 4u + head] = weight;
         l += weight;
         i += LANES;
       }
@@ -162,10 +163,10 @@ fn main(
       loop {
         if (r >= rows) { break; }
         let v = widen(cache[(first + r) * CACHE_ROW + owner]);
-        let w = weights[r];
 #for h 4
-        lo$h += w[$h] * v.lo;
-        hi$h += w[$h] * v.hi;
+        let w$h = weights[r * 4u + $hu];
+        lo$h += w$h * v.lo;
+        hi$h += w$h * v.hi;
 #endfor
         r += PHASES;
       }

@@ -21,8 +21,9 @@ struct Params {
 // What ggml clamps the sum of the chosen weights to: the smallest normal f16.
 const MIN_WEIGHT_SUM = 6.103515625e-5;
 
-var<workgroup> shared_logits: array<vec4<f32>, WG / 4u>;
-var<workgroup> keys: array<vec4<u32>, WG / 4u>;
+// Numbers, not vectors: threads write one each, and Metal and DX12 may write the whole vector.
+var<workgroup> shared_logits: array<f32, WG>;
+var<workgroup> keys: array<u32, WG>;
 var<workgroup> chosen: array<f32, USED>;
 
 @compute @workgroup_size(WG)
@@ -38,14 +39,14 @@ fn main(
   var prob = 1.0 / (1.0 + exp(clamp(-logit, -87.0, 87.0)));
   if ((bitcast<u32>(logit) & 0x7fffffffu) > 0x7f800000u) { prob = logit; }
 #else
-  shared_logits[t >> 2u][t & 3u] = logit;
+  shared_logits[t] = logit;
   workgroupBarrier();
   var most = vec4(-1e30);
   var i = 0u;
   loop {
-    if (i >= WG / 4u) { break; }
-    most = max(most, shared_logits[i]);
-    i += 1u;
+    if (i >= WG) { break; }
+    most = max(most, vec4(shared_logits[i], shared_logits[i + 1u], shared_logits[i + 2u], shared_logits[i + 3u]));
+    i += 4u;
   }
   let greatest = max(max(most.x, most.y), max(most.z, most.w));
   var part = 0.0;
@@ -60,19 +61,19 @@ fn main(
     key = order(prob);
 #endif
   }
-  keys[t >> 2u][t & 3u] = key;
+  keys[t] = key;
   workgroupBarrier();
 
   // Threads without an expert have the lowest key and the highest ids: they come last.
   var before = vec4(0u);
   var j = 0u;
   loop {
-    if (j >= WG / 4u) { break; }
-    let other = keys[j];
-    let id = vec4(j * 4u) + vec4(0u, 1u, 2u, 3u);
+    if (j >= WG) { break; }
+    let other = vec4(keys[j], keys[j + 1u], keys[j + 2u], keys[j + 3u]);
+    let id = vec4(j) + vec4(0u, 1u, 2u, 3u);
     let ahead = (other > vec4(key)) | ((other == vec4(key)) & (id < vec4(t)));
     before += select(vec4(0u), vec4(1u), ahead);
-    j += 1u;
+    j += 4u;
   }
   let place = before.x + before.y + before.z + before.w;
   if (place < USED) { chosen[place] = prob; }
