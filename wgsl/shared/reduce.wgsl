@@ -15,8 +15,11 @@ fn lanes_sum(v: f32, t: u32) -> f32 {
   workgroupBarrier();
   let first = t & ~(LANES - 1u);
   var sum = 0.0;
-  for (var i = 0u; i < LANES; i += 1u) {
+  var i = 0u;
+  loop {
+    if (i >= LANES) { break; }
     sum += reduce_scratch[first + i];
+    i += 1u;
   }
   return sum;
 #else
@@ -48,8 +51,11 @@ fn workgroup_sum(v: f32, t: u32, subgroup: u32, subgroups: u32, lane: u32) -> f3
   if (lane == 0u) { reduce_scratch[subgroup] = sum; }
   workgroupBarrier();
   var total = 0.0;
-  for (var i = 0u; i < subgroups; i += 1u) {
+  var i = 0u;
+  loop {
+    if (i >= subgroups) { break; }
     total += reduce_scratch[i];
+    i += 1u;
   }
   return total;
 #endif
