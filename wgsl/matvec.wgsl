@@ -1,7 +1,7 @@
 // y = W norm(x) + residual, for COLS tokens at a time: every projection of the models.
 //
-// x (tokens, x_stride), W (groups * rows, 32 * units), y (tokens, out_stride). Group g of W reads x from g * x_group_stride on:
-// that is how attn_k_b and attn_v_b read their head. NORM divides x by its root mean square and multiplies by g, in every
+// x (tokens, x_stride), W (groups * rows, 32 * units), y (tokens, out_stride). Group g of W reads x from g * x_group_stride on
+// (GROUPS): that is how attn_k_b and attn_v_b read their head. NORM divides x by its root mean square and multiplies by g, in every
 // workgroup again: cheaper than a dispatch. RESIDUAL adds a row of the residual stream.
 // Division: a workgroup owns WG / LANES rows and COLS tokens; LANES threads share a row, unit by unit.
 // Bound by: the bytes of W, read once per COLS tokens.
@@ -13,7 +13,7 @@ struct Params {
   tokens: u32,
   x_offset: u32,        // in vec4
   x_stride: u32,        // in vec4
-  x_group_stride: u32,  // in vec4
+  x_group_stride: u32,  // in vec4, with GROUPS
   out_stride: u32,
   row_tiles: u32,       // workgroups along x; y continues them
   eps: f32,
@@ -41,10 +41,14 @@ fn main(
 #import thread_index
   let lane = t & (LANES - 1u);
   let row = (wid.x + wid.y * p.row_tiles) * (WG / LANES) + t / LANES;
-  let group = (p.first_row + min(row, p.rows - 1u)) / ROWS_PER_GROUP;
+#ifdef GROUPS
+  let input = p.x_offset + (p.first_row + min(row, p.rows - 1u)) / ROWS_PER_GROUP * p.x_group_stride;
+#else
+  let input = p.x_offset;
+#endif
   let token = wid.z * COLS;
 #for c COLS
-  let x$c = p.x_offset + min(token + $cu, p.tokens - 1u) * p.x_stride + group * p.x_group_stride;
+  let x$c = input + min(token + $cu, p.tokens - 1u) * p.x_stride;
   var sum$c = 0.0;
 #endfor
   let unit = min(row, p.rows - 1u) * p.units;

@@ -1,9 +1,10 @@
 //! What the kernel tests share: one device per tier, and running dispatches to the end.
 
 use super::memory::{GpuWeight, Loader};
-use super::record::{Op, Recording, State};
-use super::{Gpu, GpuOptions, Tier};
+use super::record::{Op, Recording, State, Word};
+use super::{Gpu, GpuOptions, Tier, shader};
 use crate::model::Weight;
+use naga::{Scalar, Type, TypeInner};
 use std::sync::OnceLock;
 use wgpu::Buffer;
 
@@ -33,9 +34,50 @@ pub(crate) fn gpus() -> &'static [Gpu] {
     })
 }
 
+/// Whether the words that `op` passes are the members of its kernel's `Params`, in number and kind: drift between Rust and
+/// WGSL would read another word without any error.
+#[track_caller]
+fn check_params(op: &Op) {
+    let kernel = op.spec.kernel;
+    let text = shader::expand(kernel, op.spec.source, &op.spec.variant, Tier::Plain)
+        .unwrap_or_else(|e| panic!("{e}"));
+    let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{kernel}: {e}"));
+    let params = module
+        .types
+        .iter()
+        .find(|(_, ty)| ty.name.as_deref() == Some("Params"));
+    let Some((
+        _,
+        Type {
+            inner: TypeInner::Struct { members, .. },
+            ..
+        },
+    )) = params
+    else {
+        panic!("{kernel} declares no struct Params");
+    };
+    assert_eq!(members.len(), op.params.len(), "parameters of {kernel}");
+    for (member, word) in members.iter().zip(&op.params) {
+        let allowed: &[_] = match word {
+            Word::F(_) => &[Scalar::F32],
+            // Floats travel as their bits.
+            Word::Sampling(_) => &[Scalar::F32, Scalar::U32],
+            _ => &[Scalar::U32],
+        };
+        let TypeInner::Scalar(found) = module.types[member.ty].inner else {
+            panic!("{kernel}: {member:?} is no word");
+        };
+        assert!(
+            allowed.contains(&found),
+            "{kernel}: {word:?} for {member:?}"
+        );
+    }
+}
+
 /// Runs `ops` once for `state` and waits.
 #[track_caller]
 pub(crate) fn run(gpu: &Gpu, ops: &[Op], state: &State) {
+    ops.iter().for_each(check_params);
     let recording = Recording::new(gpu, ops).unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));
     recording.submit(gpu, state);
     gpu.wait(None)

@@ -120,6 +120,22 @@ pub fn partial_bytes(dims: MlaDims, max_tokens: usize) -> [u64; 2] {
     [slices * dims.kv_lora as u64 * 4, slices * 8]
 }
 
+/// The pipeline for blocks of these sizes.
+pub(super) fn spec(dims: MlaDims) -> Spec {
+    Spec {
+        kernel: "attention",
+        source: include_str!("../../wgsl/attention.wgsl"),
+        variant: Variant::default()
+            .number("WG", WG as u32)
+            .number("LANES", LANES as u32)
+            .number("ROWS", ROWS as u32)
+            .number("HEADS", dims.heads as u32)
+            .number("ROPE", dims.rope as u32)
+            .number("KV_LORA", dims.kv_lora as u32),
+        access: accesses("rrrww"),
+    }
+}
+
 /// The kernel's buffers and sizes; all f32 but the cache.
 #[derive(Debug, Clone)]
 pub struct GpuAttention {
@@ -163,21 +179,9 @@ impl GpuAttention {
         ] {
             assert!(range.size >= bytes, "attention: {what} need {bytes} bytes");
         }
-        let spec = Spec {
-            kernel: "attention",
-            source: include_str!("../../wgsl/attention.wgsl"),
-            variant: Variant::default()
-                .number("WG", WG as u32)
-                .number("LANES", LANES as u32)
-                .number("ROWS", ROWS as u32)
-                .number("HEADS", dims.heads as u32)
-                .number("ROPE", dims.rope as u32)
-                .number("KV_LORA", dims.kv_lora as u32),
-            access: accesses("rrrww"),
-        };
         let [partial, stats] = &self.partials;
         Op::new(
-            spec,
+            spec(dims),
             [&self.q_lat, &self.q_pe, &self.cache, partial, stats]
                 .map(Range::clone)
                 .to_vec(),

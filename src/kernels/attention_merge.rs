@@ -49,6 +49,22 @@ const WG: u32 = 256;
 const COLUMNS: u32 = 32;
 const _: () = assert!(MAX_SLICES <= WG as usize);
 
+/// The pipeline for blocks of these sizes.
+pub(super) fn spec(dims: MlaDims) -> Spec {
+    Spec {
+        kernel: "attention_merge",
+        source: include_str!("../../wgsl/attention_merge.wgsl"),
+        variant: Variant::default()
+            .number("WG", WG)
+            .number("LANES", 1)
+            .number("COLUMNS", COLUMNS)
+            .number("PHASES", WG / COLUMNS)
+            .number("HEADS", dims.heads as u32)
+            .number("KV_LORA", dims.kv_lora as u32),
+        access: accesses("rrw"),
+    }
+}
+
 /// The dispatch for up to `max_tokens` tokens, reading the `partials` that [`GpuAttention`](super::attention::GpuAttention)
 /// wrote in the same step; `out` is (max_tokens, heads, kv_lora).
 ///
@@ -66,18 +82,6 @@ pub fn op(partials: &[Range; 2], dims: MlaDims, max_tokens: u32, out: &Range) ->
         out.size >= bytes,
         "attention_merge: the output needs {bytes} bytes"
     );
-    let spec = Spec {
-        kernel: "attention_merge",
-        source: include_str!("../../wgsl/attention_merge.wgsl"),
-        variant: Variant::default()
-            .number("WG", WG)
-            .number("LANES", 1)
-            .number("COLUMNS", COLUMNS)
-            .number("PHASES", WG / COLUMNS)
-            .number("HEADS", dims.heads as u32)
-            .number("KV_LORA", dims.kv_lora as u32),
-        access: accesses("rrw"),
-    };
     let blocks = (dims.kv_lora as u32 / 4).div_ceil(COLUMNS);
     let grid = [
         Extent::N(dims.heads as u32),
@@ -86,7 +90,7 @@ pub fn op(partials: &[Range; 2], dims: MlaDims, max_tokens: u32, out: &Range) ->
     ];
     let [partial, stats] = partials.clone();
     Op::new(
-        spec,
+        spec(dims),
         vec![partial, stats, out.clone()],
         vec![Word::Splits],
         grid,

@@ -8,7 +8,7 @@ use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
 use crate::model::Weight;
-use crate::quant::dequantize_row;
+use crate::quant::{GgmlType, dequantize_row};
 
 /// `out` (T, d) = rows `tokens` of `token_embd` (vocab, d).
 ///
@@ -28,6 +28,16 @@ pub fn embed(token_embd: &Weight, tokens: &[u32], out: &mut [f32]) {
         });
 }
 
+/// The pipeline for an embedding of type `ty`.
+pub(super) fn spec(ty: GgmlType) -> Spec {
+    Spec {
+        kernel: "embed",
+        source: include_str!("../../wgsl/embed.wgsl"),
+        variant: Variant::default().module("WEIGHT", shader_module(ty)),
+        access: accesses("rrrw"),
+    }
+}
+
 /// [`embed`] on the device: `out` (max_tokens, d) = rows history\[pos..\] of `token_embd`; one dispatch per part.
 ///
 /// # Panics
@@ -41,12 +51,7 @@ pub fn ops(token_embd: &GpuWeight, max_tokens: u32, history: &Range, out: &Range
         w.name
     );
     let units = w.cols / 32;
-    let spec = Spec {
-        kernel: "embed",
-        source: include_str!("../../wgsl/embed.wgsl"),
-        variant: Variant::default().module("WEIGHT", shader_module(w.ty)),
-        access: accesses("rrrw"),
-    };
+    let spec = spec(w.ty);
     w.parts
         .iter()
         .map(|part| {
@@ -76,7 +81,6 @@ mod tests {
     use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
     use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::testing::{Rng, random_weight};
-    use crate::quant::GgmlType;
 
     #[test]
     fn takes_the_row_of_each_token() {

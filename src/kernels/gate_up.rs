@@ -4,6 +4,7 @@ use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
+use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
@@ -134,6 +135,23 @@ pub fn gate_up(
     }
 }
 
+/// The pipeline for gate and up of `types`, with a dense block `cols_at_once` tokens of a workgroup.
+pub(super) fn spec(types: [GgmlType; 2], cols_at_once: u32, experts: bool) -> Spec {
+    let [gate, up] = types.map(shader_module);
+    Spec {
+        kernel: "gate_up",
+        source: include_str!("../../wgsl/gate_up.wgsl"),
+        variant: Variant::default()
+            .module("GATE", gate)
+            .module("UP", up)
+            .number("WG", WG)
+            .number("LANES", LANES)
+            .number("COLS", cols_at_once)
+            .flag("EXPERTS", experts),
+        access: accesses(if experts { "rrrrrrwr" } else { "rrrrrrw" }),
+    }
+}
+
 /// [`gate_up`] on the device.
 pub struct GpuGateUp<'a> {
     /// G, (experts, rows, cols).
@@ -184,23 +202,7 @@ impl GpuGateUp<'_> {
         } else {
             tokens_at_once(self.max_tokens)
         };
-        let variant = Variant::default()
-            .module("GATE", shader_module(g.ty))
-            .module("UP", shader_module(u.ty))
-            .number("WG", WG)
-            .number("LANES", LANES)
-            .number("COLS", cols_at_once)
-            .flag("EXPERTS", self.ids.is_some());
-        let spec = Spec {
-            kernel: "gate_up",
-            source: include_str!("../../wgsl/gate_up.wgsl"),
-            variant,
-            access: accesses(if self.ids.is_some() {
-                "rrrrrrwr"
-            } else {
-                "rrrrrrw"
-            }),
-        };
+        let spec = spec([g.ty, u.ty], cols_at_once, self.ids.is_some());
         g.parts
             .iter()
             .zip(&u.parts)
@@ -258,7 +260,6 @@ mod tests {
     use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::linear::rms_norm;
     use crate::kernels::testing::{Rng, assert_close, exact_rows, exact_silu, random_weight};
-    use crate::quant::GgmlType;
 
     fn exact(gate: &Weight, up: &Weight, expert: usize, x: &[f32]) -> Vec<f64> {
         let gates = exact_rows(gate, expert, x);

@@ -4,6 +4,7 @@ use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
+use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
@@ -122,6 +123,49 @@ pub fn matvec(w: &Weight, x: &[f32], n_tokens: usize, options: MatvecOptions<'_>
     }
 }
 
+/// What a product does besides multiplying; the last two read one more buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extra {
+    /// Nothing.
+    None,
+    /// RMS norm of the input first.
+    Norm,
+    /// A residual added last.
+    Residual,
+}
+
+/// The pipeline for weights of type `ty`, `cols_at_once` tokens of a workgroup, and `rows_per_group` rows of each group
+/// where groups read inputs of their own.
+pub(super) fn spec(
+    ty: GgmlType,
+    cols_at_once: u32,
+    rows_per_group: Option<u32>,
+    extra: Extra,
+) -> Spec {
+    let mut variant = Variant::default()
+        .module("WEIGHT", shader_module(ty))
+        .number("WG", WG)
+        .number("LANES", LANES)
+        .number("COLS", cols_at_once)
+        .flag("NORM", extra == Extra::Norm)
+        .flag("RESIDUAL", extra == Extra::Residual)
+        .flag("GROUPS", rows_per_group.is_some());
+    // Weights of one group share a pipeline, whatever their number of rows.
+    if let Some(rows) = rows_per_group {
+        variant = variant.number("ROWS_PER_GROUP", rows);
+    }
+    Spec {
+        kernel: "matvec",
+        source: include_str!("../../wgsl/matvec.wgsl"),
+        variant,
+        access: accesses(if extra == Extra::None {
+            "rrrw"
+        } else {
+            "rrrwr"
+        }),
+    }
+}
+
 /// A product on the device: the buffers of [`matvec`] and how they lie.
 pub struct GpuMatvec<'a> {
     /// W, (groups, rows, cols).
@@ -173,25 +217,13 @@ impl GpuMatvec<'_> {
             "input of {}",
             w.name
         );
-        let variant = Variant::default()
-            .module("WEIGHT", shader_module(w.ty))
-            .number("WG", WG)
-            .number("LANES", LANES)
-            .number("COLS", cols_at_once)
-            .number("ROWS_PER_GROUP", w.rows)
-            .flag("NORM", self.norm.is_some())
-            .flag("RESIDUAL", self.residual.is_some());
-        let extra = self
-            .norm
-            .as_ref()
-            .map(|(range, _)| range)
-            .or(self.residual.as_ref());
-        let spec = Spec {
-            kernel: "matvec",
-            source: include_str!("../../wgsl/matvec.wgsl"),
-            variant,
-            access: accesses(if extra.is_some() { "rrrwr" } else { "rrrw" }),
+        let (kind, extra) = match (&self.norm, &self.residual) {
+            (Some((norm, _)), _) => (Extra::Norm, Some(norm)),
+            (None, Some(residual)) => (Extra::Residual, Some(residual)),
+            (None, None) => (Extra::None, None),
         };
+        let rows_per_group = (w.groups > 1).then_some(w.rows);
+        let spec = spec(w.ty, cols_at_once, rows_per_group, kind);
         let quarter = |floats: Word| match floats {
             Word::U(n) => Word::U(n / 4),
             Word::LastTokenTimes(n) => Word::LastTokenTimes(n / 4),
@@ -246,7 +278,6 @@ mod tests {
     use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::linear::rms_norm;
     use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
-    use crate::quant::GgmlType;
 
     #[test]
     fn plain_product_with_norm_and_residual() {

@@ -16,6 +16,8 @@ pub mod router;
 pub mod sample;
 
 #[cfg(test)]
+mod permutations;
+#[cfg(test)]
 pub(crate) mod testing;
 
 use crate::model::Config;

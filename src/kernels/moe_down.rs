@@ -5,6 +5,7 @@ use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
+use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
@@ -81,6 +82,20 @@ pub fn moe_down(
     out.iter_mut().zip(residual).for_each(|(out, r)| *out += r);
 }
 
+/// The pipeline for weights of type `ty` and `used` experts per token.
+pub(super) fn spec(ty: GgmlType, used: u32) -> Spec {
+    Spec {
+        kernel: "moe_down",
+        source: include_str!("../../wgsl/moe_down.wgsl"),
+        variant: Variant::default()
+            .module("WEIGHT", shader_module(ty))
+            .number("WG", WG)
+            .number("LANES", LANES)
+            .number("USED", used),
+        access: accesses("rrrrrrw"),
+    }
+}
+
 /// [`moe_down`] on the device.
 pub struct GpuMoeDown<'a> {
     /// D, (experts, rows, cols).
@@ -129,17 +144,7 @@ impl GpuMoeDown<'_> {
             "output of {}",
             d.name
         );
-        let variant = Variant::default()
-            .module("WEIGHT", shader_module(d.ty))
-            .number("WG", WG)
-            .number("LANES", LANES)
-            .number("USED", self.used);
-        let spec = Spec {
-            kernel: "moe_down",
-            source: include_str!("../../wgsl/moe_down.wgsl"),
-            variant,
-            access: accesses("rrrrrrw"),
-        };
+        let spec = spec(d.ty, self.used);
         let mut residual = self.residual.clone();
         let last = d.parts.len() - 1;
         let mut ops = vec![];
@@ -185,7 +190,6 @@ mod tests {
     use crate::gpu::testing::{download, gpu_weight, gpus, output, padded, run, upload};
     use crate::gpu::{GpuOptions, Tier};
     use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
-    use crate::quant::GgmlType;
 
     #[test]
     fn weighted_sum_of_the_chosen_experts() {

@@ -103,6 +103,22 @@ pub struct GpuRopeCache {
     pub cache: Range,
 }
 
+/// The pipeline for blocks of these sizes.
+pub(super) fn spec(dims: MlaDims) -> Spec {
+    Spec {
+        kernel: "rope_cache",
+        source: include_str!("../../wgsl/rope_cache.wgsl"),
+        variant: Variant::default()
+            .number("WG", 128)
+            .number("LANES", 1)
+            .number("HEADS", dims.heads as u32)
+            .number("NOPE", dims.nope as u32)
+            .number("ROPE", dims.rope as u32)
+            .number("KV_LORA", dims.kv_lora as u32),
+        access: accesses("rrrrww"),
+    }
+}
+
 /// The dispatch; a replay must keep `pos + tokens` within the rows of the cache.
 ///
 /// # Panics
@@ -130,18 +146,6 @@ pub fn op(b: &GpuRopeCache) -> Op {
             "rope_cache: {what} needs {bytes} bytes"
         );
     }
-    let spec = Spec {
-        kernel: "rope_cache",
-        source: include_str!("../../wgsl/rope_cache.wgsl"),
-        variant: Variant::default()
-            .number("WG", 128)
-            .number("LANES", 1)
-            .number("HEADS", dims.heads as u32)
-            .number("NOPE", dims.nope as u32)
-            .number("ROPE", dims.rope as u32)
-            .number("KV_LORA", dims.kv_lora as u32),
-        access: accesses("rrrrww"),
-    };
     let bindings = [
         &b.q,
         &b.kv_a,
@@ -151,7 +155,7 @@ pub fn op(b: &GpuRopeCache) -> Op {
         &b.cache,
     ];
     Op::new(
-        spec,
+        spec(dims),
         bindings.map(Range::clone).to_vec(),
         vec![Word::Pos, Word::F(b.eps)],
         [

@@ -111,6 +111,23 @@ pub struct GpuRouter<'a> {
 /// Most experts of the kernel: a thread each.
 pub const MAX_EXPERTS: usize = 256;
 
+/// The pipeline for a model's experts, with or without a bias for the choice.
+pub(super) fn spec(experts: &Experts, bias: bool) -> Spec {
+    Spec {
+        kernel: "router",
+        source: include_str!("../../wgsl/router.wgsl"),
+        variant: Variant::default()
+            .number("WG", experts.count.next_power_of_two().max(64) as u32)
+            .number("LANES", 1)
+            .number("EXPERTS", experts.count as u32)
+            .number("USED", experts.used as u32)
+            .flag("SIGMOID", experts.gating == Gating::Sigmoid)
+            .flag("BIAS", bias)
+            .flag("NORM", experts.weights_norm),
+        access: accesses(if bias { "rwwr" } else { "rww" }),
+    }
+}
+
 /// The dispatch.
 ///
 /// # Panics
@@ -134,23 +151,15 @@ pub fn op(b: &GpuRouter<'_>) -> Op {
         b.bias.as_ref().is_none_or(|r| r.size >= count as u64 * 4),
         "selection bias of {count} experts"
     );
-    let spec = Spec {
-        kernel: "router",
-        source: include_str!("../../wgsl/router.wgsl"),
-        variant: Variant::default()
-            .number("WG", count.next_power_of_two().max(64) as u32)
-            .number("LANES", 1)
-            .number("EXPERTS", count as u32)
-            .number("USED", used as u32)
-            .flag("SIGMOID", b.experts.gating == Gating::Sigmoid)
-            .flag("BIAS", b.bias.is_some())
-            .flag("NORM", b.experts.weights_norm),
-        access: accesses(if b.bias.is_some() { "rwwr" } else { "rww" }),
-    };
     let mut bindings = vec![b.logits.clone(), b.ids.clone(), b.weights.clone()];
     bindings.extend(b.bias.clone());
     let grid = [Extent::Tokens, Extent::N(1), Extent::N(1)];
-    Op::new(spec, bindings, vec![Word::F(b.experts.weights_scale)], grid)
+    Op::new(
+        spec(b.experts, b.bias.is_some()),
+        bindings,
+        vec![Word::F(b.experts.weights_scale)],
+        grid,
+    )
 }
 
 #[cfg(test)]

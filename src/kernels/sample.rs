@@ -159,6 +159,37 @@ pub fn words(sampling: &Sampling, step: u64) -> [u32; 10] {
     ]
 }
 
+/// Slices of WG tokens of a vocabulary, and how many of them a thread of the second half owns.
+fn slices(vocab: usize) -> (usize, usize) {
+    let slices = vocab.div_ceil(WG);
+    (slices, slices.div_ceil(WG))
+}
+
+/// The pipelines of both halves of a choice among `vocab` tokens.
+pub(super) fn specs(vocab: u32) -> [Spec; 2] {
+    let (slices, per) = slices(vocab as usize);
+    let variant = Variant::default()
+        .number("WG", WG as u32)
+        .number("VOCAB", vocab);
+    [
+        Spec {
+            kernel: "sample_scan",
+            source: include_str!("../../wgsl/sample_scan.wgsl"),
+            variant: variant.clone(),
+            access: accesses("rrww"),
+        },
+        Spec {
+            kernel: "sample_pick",
+            source: include_str!("../../wgsl/sample_pick.wgsl"),
+            variant: variant
+                .number("LANES", 1)
+                .number("SLICES", slices as u32)
+                .number("PER", per as u32),
+            access: accesses("rrwww"),
+        },
+    ]
+}
+
 /// The dispatches that choose the token after those of a step, as [`sample`] does up to rounding of sums.
 ///
 /// `logits` is one row, (vocab) f32. `history` holds the ids of all positions, (n_ctx + 1) u32: the last
@@ -191,23 +222,13 @@ pub fn ops(
         !results.is_empty() && results.iter().all(|r| r.size >= 16),
         "a choice needs room for 4 words"
     );
-    let slices = tokens.div_ceil(WG);
-    let per = slices.div_ceil(WG);
+    let (slices, per) = slices(tokens);
     let keys = Range::whole(&gpu.storage("sampling keys", (slices * WG * 4) as u64)?);
     let maxima = Range::whole(&gpu.storage("sampling maxima", (slices * 8) as u64)?);
     let lists = Range::whole(&gpu.storage("sampling candidates", (WG * per * WG * 8) as u64)?);
-    let variant = || {
-        Variant::default()
-            .number("WG", WG as u32)
-            .number("VOCAB", vocab)
-    };
+    let [scan, pick] = specs(vocab);
     let scan = Op::new(
-        Spec {
-            kernel: "sample_scan",
-            source: include_str!("../../wgsl/sample_scan.wgsl"),
-            variant: variant(),
-            access: accesses("rrww"),
-        },
+        scan,
         vec![
             logits.clone(),
             history.clone(),
@@ -226,15 +247,7 @@ pub fn ops(
     let mut params = vec![Word::Pos, Word::Tokens];
     params.extend([0, 1, 2, 3, 6, 7].map(Word::Sampling));
     let pick = Op::new(
-        Spec {
-            kernel: "sample_pick",
-            source: include_str!("../../wgsl/sample_pick.wgsl"),
-            variant: variant()
-                .number("LANES", 1)
-                .number("SLICES", slices as u32)
-                .number("PER", per as u32),
-            access: accesses("rrwww"),
-        },
+        pick,
         vec![keys, maxima, lists, history.clone(), results[0].clone()],
         params,
         [Extent::N(1); 3],

@@ -1,0 +1,474 @@
+//! Portability without the hardware: every shader that a model can ask for, written as Metal, DX12 and Vulkan get it.
+//!
+//! The permutations are data ([`permutations`]); each is expanded, parsed, validated with no more than what its tier may
+//! use, and written with the options that wgpu takes for unchecked shaders. Nothing is compiled further: that naga's
+//! output is right for the driver is naga's claim, that it holds no slow code and fits every device is checked here.
+
+use super::{MlaDims, tokens_at_once};
+use super::{
+    attention, attention_merge, embed, gate_up, matvec, moe_down, rope_cache, router, sample,
+};
+use crate::gpu::Tier;
+use crate::gpu::pipeline::{Access, Spec};
+use crate::gpu::shader;
+use crate::model::{Experts, Gating};
+use crate::quant::GgmlType;
+use naga::back::{hlsl, msl, spv};
+use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
+use naga::valid::FunctionInfo;
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use naga::{AddressSpace, Block, Module, Scalar, ShaderStage, Statement, StorageAccess, TypeInner};
+use rayon::prelude::*;
+use std::collections::{BTreeSet, HashSet};
+
+/// What of a model its shaders depend on.
+struct Shape {
+    dims: MlaDims,
+    v_head: u32,
+    vocab: u32,
+    /// The experts, and whether there is a bias for their choice.
+    experts: Option<(Experts, bool)>,
+}
+
+fn shape(heads: usize, nope: usize, v_head: u32, vocab: u32) -> Shape {
+    let dims = MlaDims {
+        heads,
+        nope,
+        rope: 64,
+        kv_lora: 512,
+    };
+    Shape {
+        dims,
+        v_head,
+        vocab,
+        experts: None,
+    }
+}
+
+impl Shape {
+    fn experts(self, count: usize, used: usize, gating: Gating, norm: bool, bias: bool) -> Self {
+        let experts = Experts {
+            count,
+            used,
+            shared_count: 1,
+            feed_forward_length: 256,
+            gating,
+            weights_norm: norm,
+            weights_scale: 1.0,
+        };
+        Self {
+            experts: Some((experts, bias)),
+            ..self
+        }
+    }
+}
+
+/// GLM-4.7-Flash, DeepSeek-V2-Lite, Youtu-LLM-2B and the model inside the program.
+fn models() -> [Shape; 4] {
+    [
+        shape(20, 192, 256, 154_880).experts(64, 4, Gating::Sigmoid, true, true),
+        shape(16, 128, 128, 102_400).experts(64, 6, Gating::Softmax, false, false),
+        shape(16, 128, 128, 128_256),
+        shape(4, 64, 128, 4096).experts(8, 2, Gating::Sigmoid, true, true),
+    ]
+}
+
+/// Every pipeline that these models can ask for, whatever the types of their weights, each once.
+fn permutations() -> Vec<Spec> {
+    let models = models();
+    let mut specs = vec![];
+    for model in &models {
+        specs.push(rope_cache::spec(model.dims));
+        specs.push(attention::spec(model.dims));
+        specs.push(attention_merge::spec(model.dims));
+        specs.extend(sample::specs(model.vocab));
+        if let Some((experts, bias)) = &model.experts {
+            specs.push(router::spec(experts, *bias));
+        }
+    }
+    for (i, &ty) in GgmlType::ALL.iter().enumerate() {
+        specs.push(embed::spec(ty));
+        // A kernel that reads two types imports two modules that share no code, so a pair can only clash by names. Each
+        // type with itself clashes most, and with its successor every type stands in both places: 30 pairs instead of 225.
+        let successor = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
+        for other in [ty, successor] {
+            // Experts are not shared between tokens, so their workgroups take one at a time.
+            specs.push(gate_up::spec([ty, other], 1, true));
+        }
+        for max_tokens in [1, 8] {
+            let at_once = tokens_at_once(max_tokens);
+            for extra in [
+                matvec::Extra::None,
+                matvec::Extra::Norm,
+                matvec::Extra::Residual,
+            ] {
+                specs.push(matvec::spec(ty, at_once, None, extra));
+            }
+            for model in &models {
+                // attn_k_b and attn_v_b.
+                for rows in [model.dims.kv_lora as u32, model.v_head] {
+                    specs.push(matvec::spec(ty, at_once, Some(rows), matvec::Extra::None));
+                }
+            }
+            for other in [ty, successor] {
+                specs.push(gate_up::spec([ty, other], at_once, false));
+            }
+        }
+        for (experts, _) in models.iter().filter_map(|m| m.experts.as_ref()) {
+            specs.push(moe_down::spec(ty, experts.used as u32));
+        }
+    }
+    let mut seen = HashSet::new();
+    specs.retain(|spec| seen.insert(spec.clone()));
+    specs
+}
+
+/// What the validator may let pass: what all three writers can express and the tier may use.
+fn capabilities(tier: Tier) -> Capabilities {
+    // pack2x16float and unpack2x16float, which every browser has; naga counts them as an ability.
+    let plain = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let wanted = match tier {
+        Tier::Plain => plain,
+        Tier::Subgroup => plain | Capabilities::SUBGROUP | Capabilities::IMMEDIATES,
+    };
+    let portable = msl::supported_capabilities()
+        & hlsl::supported_capabilities()
+        & spv::supported_capabilities();
+    assert!(portable.contains(wanted), "no tier can use {wanted:?}");
+    wanted
+}
+
+const UNCHECKED: BoundsCheckPolicies = BoundsCheckPolicies {
+    index: BoundsCheckPolicy::Unchecked,
+    buffer: BoundsCheckPolicy::Unchecked,
+    image_load: BoundsCheckPolicy::Unchecked,
+    binding_array: BoundsCheckPolicy::Unchecked,
+};
+
+/// The source that Metal compiles, with the slots of wgpu's layout: immediates, buffers in order, their sizes.
+fn write_msl(module: &Module, info: &ModuleInfo) -> Result<String, String> {
+    let mut resources = msl::EntryPointResources {
+        immediates_buffer: Some(0),
+        ..Default::default()
+    };
+    for (_, var) in module.global_variables.iter() {
+        if let Some(binding) = var.binding {
+            let slot = resources.resources.len() as u8 + 1;
+            let target = msl::BindTarget {
+                buffer: Some(slot),
+                mutable: matches!(var.space, AddressSpace::Storage { access } if access.contains(StorageAccess::STORE)),
+                ..Default::default()
+            };
+            resources.resources.insert(binding, target);
+        }
+    }
+    resources.sizes_buffer = Some(resources.resources.len() as u8 + 1);
+    let options = msl::Options {
+        lang_version: (2, 4),
+        per_entry_point_map: [("main".to_owned(), resources)].into(),
+        fake_missing_bindings: false,
+        bounds_check_policies: UNCHECKED,
+        zero_initialize_workgroup_memory: false,
+        force_loop_bounding: false,
+        emit_int_div_checks: false,
+        ..Default::default()
+    };
+    let pipeline = msl::PipelineOptions {
+        entry_point: Some((ShaderStage::Compute, "main".to_owned())),
+        ..Default::default()
+    };
+    let (text, written) =
+        msl::write_string(module, info, &options, &pipeline).map_err(|e| format!("MSL: {e}"))?;
+    match written.entry_point_names.as_slice() {
+        [Ok(_)] => Ok(text),
+        other => Err(format!("MSL: entry points {other:?}")),
+    }
+}
+
+/// The source that DXC compiles.
+fn write_hlsl(module: &Module, info: &ModuleInfo) -> Result<String, String> {
+    let options = hlsl::Options {
+        shader_model: hlsl::ShaderModel::V6_2,
+        fake_missing_bindings: true,
+        immediates_target: Some(hlsl::BindTarget::default()),
+        zero_initialize_workgroup_memory: false,
+        restrict_indexing: false,
+        force_loop_bounding: false,
+        ..Default::default()
+    };
+    let pipeline = hlsl::PipelineOptions {
+        entry_point: Some((ShaderStage::Compute, "main".to_owned())),
+    };
+    let mut text = String::new();
+    let written = hlsl::Writer::new(&mut text, &options, &pipeline)
+        .write(module, info, None)
+        .map_err(|e| format!("HLSL: {e}"))?;
+    match written.entry_point_names.as_slice() {
+        [Ok(_)] => Ok(text),
+        other => Err(format!("HLSL: entry points {other:?}")),
+    }
+}
+
+/// The words that Vulkan compiles, with no more capabilities than wgpu asks of the device for the tier.
+fn write_spirv(module: &Module, info: &ModuleInfo, tier: Tier) -> Result<Vec<u32>, String> {
+    use spv::Capability as C;
+    let subgroup = [
+        C::GroupNonUniform,
+        C::GroupNonUniformVote,
+        C::GroupNonUniformArithmetic,
+        C::GroupNonUniformBallot,
+        C::GroupNonUniformShuffle,
+        C::GroupNonUniformShuffleRelative,
+        C::GroupNonUniformQuad,
+    ];
+    let more: &[_] = match tier {
+        Tier::Plain => &[],
+        Tier::Subgroup => &subgroup,
+    };
+    let options = spv::Options {
+        lang_version: (1, 3),
+        flags: spv::WriterFlags::empty(),
+        capabilities: Some([C::Shader].iter().chain(more).copied().collect()),
+        bounds_check_policies: UNCHECKED,
+        zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
+        force_loop_bounding: false,
+        emit_int_div_checks: false,
+        ..Default::default()
+    };
+    let pipeline = spv::PipelineOptions {
+        shader_stage: ShaderStage::Compute,
+        entry_point: "main".to_owned(),
+    };
+    spv::write_vec(module, info, &options, Some(&pipeline)).map_err(|e| format!("SPIR-V: {e}"))
+}
+
+/// Fails with the text where `ok` is false.
+fn ensure(ok: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+    if ok { Ok(()) } else { Err(otherwise()) }
+}
+
+/// Bindings as the layout of the pipeline has them, parameters as the recorder passes them, limits of the least device.
+fn check_interface(module: &Module, spec: &Spec, tier: Tier) -> Result<(), String> {
+    let [entry] = module.entry_points.as_slice() else {
+        return Err("more or fewer than one entry point".to_owned());
+    };
+    ensure(entry.name == "main", || {
+        format!("the entry point {}", entry.name)
+    })?;
+    let threads: u32 = entry.workgroup_size.iter().product();
+    // Whole subgroups of any size up to 64: the numbering of threads by subgroup would have holes otherwise.
+    ensure(threads <= 256 && threads.is_multiple_of(64), || {
+        format!("{threads} threads")
+    })?;
+
+    let mut layouter = naga::proc::Layouter::default();
+    layouter
+        .update(module.to_ctx())
+        .map_err(|e| format!("layout: {e}"))?;
+    let mut access = vec![None; spec.access.len()];
+    let mut params = 0;
+    let mut workgroup = 0;
+    for (_, var) in module.global_variables.iter() {
+        let name = var.name.as_deref().unwrap_or("?");
+        let place = var.binding.map(|b| (b.group, b.binding as usize));
+        match var.space {
+            AddressSpace::Storage { access: found } => {
+                let found = if found.contains(StorageAccess::STORE) {
+                    Access::Write
+                } else {
+                    Access::Read
+                };
+                let slot = match place {
+                    Some((0, i)) => access.get_mut(i),
+                    _ => None,
+                };
+                let slot = slot.ok_or_else(|| format!("{name} at {place:?}: not in the layout"))?;
+                ensure(slot.replace(found).is_none(), || {
+                    format!("{name} at {place:?}: bound twice")
+                })?;
+            }
+            AddressSpace::Uniform | AddressSpace::Immediate => {
+                let (plain, expected) = (tier == Tier::Plain, (1, 0));
+                ensure(
+                    (var.space == AddressSpace::Uniform) == plain
+                        && place == plain.then_some(expected),
+                    || format!("{name} in {:?} at {place:?}", var.space),
+                )?;
+                check_params(module, var.ty)?;
+                params += 1;
+            }
+            // As WebGPU counts it.
+            AddressSpace::WorkGroup => workgroup += layouter[var.ty].size.next_multiple_of(16),
+            AddressSpace::Private => check_local(module, name, var.ty)?,
+            space => return Err(format!("{name} in {space:?}")),
+        }
+    }
+    let declared: Vec<_> = access.iter().flatten().copied().collect();
+    ensure(declared == spec.access, || {
+        format!("bindings {access:?} for a layout of {:?}", spec.access)
+    })?;
+    ensure(access.len() <= 8, || {
+        format!("{} storage buffers", access.len())
+    })?;
+    ensure(params == 1, || format!("{params} blocks of parameters"))?;
+    ensure(workgroup <= 16 << 10, || {
+        format!("{workgroup} bytes of workgroup memory")
+    })?;
+
+    let functions = module.functions.iter().map(|(_, f)| f);
+    for function in functions.chain([&entry.function]) {
+        for (_, var) in function.local_variables.iter() {
+            check_local(module, var.name.as_deref().unwrap_or("?"), var.ty)?;
+        }
+    }
+    Ok(())
+}
+
+/// The parameters are words, one after the other, in the 128 bytes that immediates have everywhere.
+fn check_params(module: &Module, ty: naga::Handle<naga::Type>) -> Result<(), String> {
+    let TypeInner::Struct { members, span } = &module.types[ty].inner else {
+        return Err("parameters are a struct, or HLSL pads them".to_owned());
+    };
+    ensure(*span <= 128, || format!("{span} bytes of parameters"))?;
+    for (i, member) in members.iter().enumerate() {
+        let inner = &module.types[member.ty].inner;
+        let word = [Scalar::U32, Scalar::F32].map(TypeInner::Scalar);
+        ensure(
+            word.contains(inner) && member.offset as usize == 4 * i,
+            || format!("parameter {member:?}"),
+        )?;
+    }
+    Ok(())
+}
+
+/// No arrays in the variables of a thread: those that are not indexed by constants live in memory.
+fn check_local(module: &Module, name: &str, ty: naga::Handle<naga::Type>) -> Result<(), String> {
+    let array = matches!(module.types[ty].inner, TypeInner::Array { .. });
+    ensure(!array, || format!("the array {name} in private memory"))
+}
+
+/// No thread writes one component of a vector that others may write too: WGSL lets a device write the whole vector, as
+/// the compilers of Metal and DX12 do, so components would be lost.
+fn check_stores(module: &Module, info: &FunctionInfo, block: &Block) -> Result<(), String> {
+    for statement in block.iter() {
+        match statement {
+            Statement::Store { pointer, .. } => {
+                let component = match info[*pointer].ty.inner_with(&module.types) {
+                    TypeInner::ValuePointer {
+                        size: None, space, ..
+                    } => Some(space),
+                    _ => None,
+                };
+                let private = [AddressSpace::Function, AddressSpace::Private];
+                ensure(component.is_none_or(|s| private.contains(s)), || {
+                    format!("a store to a component of a vector in {component:?}")
+                })?;
+            }
+            Statement::Block(inner) => check_stores(module, info, inner)?,
+            Statement::If { accept, reject, .. } => {
+                check_stores(module, info, accept)?;
+                check_stores(module, info, reject)?;
+            }
+            Statement::Switch { cases, .. } => {
+                for case in cases {
+                    check_stores(module, info, &case.body)?;
+                }
+            }
+            Statement::Loop {
+                body, continuing, ..
+            } => {
+                check_stores(module, info, body)?;
+                check_stores(module, info, continuing)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Nothing in the text that the unchecked options and the rules for kernels are there to avoid.
+fn check_text(module: &Module, language: &str, text: &str) -> Result<(), String> {
+    // A counter of 64 bits per loop; a flag per `for` loop; a clamp per load.
+    let mut forbidden = vec!["loop_bound", "loop_init", "min(unsigned("];
+    if language == "MSL" {
+        // HLSL has no option to leave out the test for a divisor of 0; DXC folds it, since divisors are constants.
+        forbidden.extend(["naga_div", "naga_mod"]);
+    }
+    for part in forbidden {
+        ensure(!text.contains(part), || format!("{language} has {part}"))?;
+    }
+    let workgroup: Vec<_> = module
+        .global_variables
+        .iter()
+        .filter(|(_, var)| var.space == AddressSpace::WorkGroup)
+        .filter_map(|(_, var)| var.name.as_deref())
+        .collect();
+    for line in text.lines().map(str::trim) {
+        let zeroed = line.ends_with(" = {};") || line.ends_with(")0;");
+        ensure(
+            !(zeroed && workgroup.iter().any(|name| line.starts_with(name))),
+            || format!("{language} zeroes workgroup memory: {line}"),
+        )?;
+    }
+    Ok(())
+}
+
+fn check(spec: &Spec, tier: Tier) -> Result<(), String> {
+    let text =
+        shader::expand(spec.kernel, spec.source, &spec.variant, tier).map_err(|e| e.to_string())?;
+    let module = naga::front::wgsl::parse_str(&text).map_err(|e| e.emit_to_string(&text))?;
+    let info = Validator::new(ValidationFlags::all(), capabilities(tier))
+        .validate(&module)
+        .map_err(|e| e.emit_to_string(&text))?;
+    check_interface(&module, spec, tier)?;
+    for (handle, function) in module.functions.iter() {
+        check_stores(&module, &info[handle], &function.body)?;
+    }
+    check_stores(
+        &module,
+        info.get_entry_point(0),
+        &module.entry_points[0].function.body,
+    )?;
+    check_text(&module, "MSL", &write_msl(&module, &info)?)?;
+    check_text(&module, "HLSL", &write_hlsl(&module, &info)?)?;
+    write_spirv(&module, &info, tier)?;
+    Ok(())
+}
+
+#[test]
+fn every_permutation_is_fit_for_metal_dx12_and_vulkan() {
+    let specs = permutations();
+    let failures: Vec<_> = specs
+        .par_iter()
+        .flat_map_iter(|spec| Tier::ALL.map(|tier| (spec, tier)))
+        .filter_map(|(spec, tier)| {
+            let e = check(spec, tier).err()?;
+            let variant = &spec.variant;
+            Some(format!("{} {} {variant:?}: {e}", spec.kernel, tier.name()))
+        })
+        .collect();
+    assert!(
+        failures.is_empty(),
+        "{} of {} permutations, first: {}",
+        failures.len(),
+        2 * specs.len(),
+        failures[0]
+    );
+}
+
+#[test]
+fn every_kernel_has_permutations() {
+    let specs = permutations();
+    let listed: BTreeSet<_> = specs
+        .iter()
+        .map(|spec| format!("{}.wgsl", spec.kernel))
+        .collect();
+    let folder = format!("{}/wgsl", env!("CARGO_MANIFEST_DIR"));
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{folder}: {e}"));
+    let files: BTreeSet<_> = entries
+        .map(|entry| entry.unwrap_or_else(|e| panic!("{folder}: {e}")))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".wgsl"))
+        .collect();
+    assert_eq!(listed, files);
+}
