@@ -12,15 +12,15 @@ use glimt::engine::cpu::CpuBackend;
 use glimt::engine::sampling::Sampling;
 use glimt::model::Model;
 
-/// The project's limit for the CPU reference is 1e-5; the f16 cache costs up to 3e-8, so an error that hides below 1e-5
-/// is still an error.
+/// The project's limit for the CPU reference is 1e-5; the f16 cache costs up to 3e-8 (with an f32 cache all is within the
+/// five decimals of the golden values, NMSE below 1e-12), so an error that hides below 1e-5 is still an error.
 const NMSE: f64 = 1e-7;
 
 /// The limit relative to the spread of each position's log-probabilities; the f16 cache costs up to 1e-5.
 const CONTRAST: f64 = 5e-5;
 
-/// The same where a position has two experts so nearly equal that the f16 cache decides between them: among the 280
-/// positions and 25 layers of the longest prompt there are some, each an isolated jump to a few 1e-4.
+/// The same for the longest prompt: at a few of its 280 positions, through 25 layers of experts, the f16 cache seems to
+/// decide between two nearly equal experts. The jumps (6e-4) are isolated and vanish with an f32 cache.
 const CONTRAST_WITH_TURNED_EXPERTS: f64 = 2e-3;
 
 fn backend(model: &Arc<Model>, n_ctx: usize) -> CpuBackend {
