@@ -159,6 +159,13 @@ pub fn words(sampling: &Sampling, step: u64) -> [u32; 10] {
     ]
 }
 
+/// Bytes of the buffers of [`ops`] for a vocabulary of `tokens`: keys, maxima of slices, lists of candidates.
+pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
+    let slices = tokens.div_ceil(WG);
+    let per = slices.div_ceil(WG);
+    [slices * WG * 4, slices * 8, WG * per * WG * 8].map(|bytes| bytes as u64)
+}
+
 /// The dispatches that choose the token after those of a step, as [`sample`] does up to rounding of sums.
 ///
 /// `logits` is one row, (vocab) f32. `history` holds the ids of all positions, (n_ctx + 1) u32: the last
@@ -192,10 +199,10 @@ pub fn ops(
         "a choice needs room for 4 words"
     );
     let slices = tokens.div_ceil(WG);
-    let per = slices.div_ceil(WG);
-    let keys = Range::whole(&gpu.storage("sampling keys", (slices * WG * 4) as u64)?);
-    let maxima = Range::whole(&gpu.storage("sampling maxima", (slices * 8) as u64)?);
-    let lists = Range::whole(&gpu.storage("sampling candidates", (WG * per * WG * 8) as u64)?);
+    let [keys, maxima, lists] = scratch_bytes(tokens);
+    let keys = Range::whole(&gpu.storage("sampling keys", keys)?);
+    let maxima = Range::whole(&gpu.storage("sampling maxima", maxima)?);
+    let lists = Range::whole(&gpu.storage("sampling candidates", lists)?);
     let variant = || {
         Variant::default()
             .number("WG", WG as u32)
@@ -232,7 +239,7 @@ pub fn ops(
             variant: variant()
                 .number("LANES", 1)
                 .number("SLICES", slices as u32)
-                .number("PER", per as u32),
+                .number("PER", slices.div_ceil(WG) as u32),
             access: accesses("rrwww"),
         },
         vec![keys, maxima, lists, history.clone(), results[0].clone()],

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use wgpu::{Buffer, BufferUsages, Features, SubmissionIndex};
 
 /// Tokens of a prompt that one submission computes. Scratch memory grows with it; the kernels read each weight once per 8.
-const CHUNK: u32 = 64;
+pub(super) const CHUNK: u32 = 64;
 /// Tokens computed ahead of the one whose id the host has seen: enough that the GPU never waits for the host.
 const IN_FLIGHT: usize = 2;
 /// Buffers that ids come back through: one more than in flight, since a mapped buffer cannot be written.
