@@ -14,13 +14,68 @@ use glimt::engine::sampling::Sampling;
 use glimt::gguf::Gguf;
 use glimt::model::{Ffn, Model, Query, Weight};
 use glimt::quant::{GgmlType, dequantize_row, quantize_row};
+use glimt::synth::SynthOptions;
 use serde::Deserialize;
 
 /// A golden file: what llama.cpp computes in f32 from the exactly dequantised weights of one model.
 #[derive(Deserialize)]
 pub struct Golden {
+    /// How to make the model, where it is a synthetic one.
+    pub synthetic: Option<Synthetic>,
     /// By name.
     pub prompts: BTreeMap<String, GoldenPrompt>,
+}
+
+/// What `glimt synth` made a model from.
+#[derive(Deserialize)]
+pub struct Synthetic {
+    /// As on the command line.
+    pub model: String,
+    /// As on the command line.
+    pub recipe: String,
+    /// Of the weights.
+    pub seed: u64,
+    /// Whether the model has the attn_kv_b tensors of old files.
+    pub fused_kv_b: bool,
+    /// Of the weights the golden values were computed from, by [`fingerprint`].
+    pub fingerprint: String,
+}
+
+impl Synthetic {
+    /// Writes the model to a temporary file and opens it; fails if its weights are not those of the golden values.
+    pub fn load(&self) -> Arc<Model> {
+        let name = format!("{} {}", self.model, self.recipe);
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("model.gguf");
+        let options = SynthOptions {
+            layers: None,
+            seed: self.seed,
+            fused_kv_b: self.fused_kv_b,
+        };
+        let model = self.model.parse().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let recipe = self
+            .recipe
+            .parse()
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        glimt::synth::write(model, recipe, &path, &options, &mut |_, _| {})
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        let model = load(&path);
+        assert_eq!(
+            fingerprint(&model.gguf),
+            self.fingerprint,
+            "{name}: synth makes other weights than those of the golden values"
+        );
+        model
+    }
+}
+
+/// FNV-1a (64 bits) over the bytes of all tensors in file order.
+fn fingerprint(gguf: &Gguf) -> String {
+    let bytes = gguf.tensors().iter().flat_map(|tensor| gguf.data(tensor));
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
 }
 
 /// One prompt of a golden file.
