@@ -4,7 +4,10 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Golden, all_logits, check_golden, fixture, in_repository, load, random_below, random_tokens};
+use common::{
+    Golden, all_logits, check_golden, check_synthetic, fixture, in_repository, load, random_below,
+    random_tokens,
+};
 use glimt::engine::backend::{Backend, BackendError};
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::sampling::Sampling;
@@ -16,10 +19,6 @@ const NMSE: f64 = 1e-7;
 
 /// The limit relative to the spread of each position's log-probabilities; the f16 cache costs up to 1e-5.
 const CONTRAST: f64 = 5e-5;
-
-/// The same for the longest prompt: at a few of its 280 positions, through 25 layers of experts, the f16 cache seems to
-/// decide between two nearly equal experts. The jumps (6e-4) are isolated and vanish with an f32 cache.
-const CONTRAST_WITH_TURNED_EXPERTS: f64 = 2e-3;
 
 fn backend(model: &Arc<Model>, n_ctx: usize) -> CpuBackend {
     CpuBackend::new(Arc::clone(model), n_ctx).expect("a small cache")
@@ -60,32 +59,13 @@ fn every_tales_fixture_gives_its_golden_values() {
     }
 }
 
-/// The three families in three type mixes, the Q8_0 ones with the fused kv_b of old files; one prompt of DeepSeek's
-/// goes beyond its original context, where YaRN matters.
-///
-/// All log-probabilities of such a model are near those of pure chance: 1e-5 would let a tenth off the rope base or
-/// a missing selection bias pass. What counts here is the contrast.
 #[test]
 fn synthetic_models_of_every_family_give_their_golden_values() {
-    for family in ["glm", "ds2", "youtu"] {
-        for recipe in ["q4_0", "q4_k_m", "q8_0"] {
-            let name = format!("tiny-{family}-{recipe}");
-            let golden = Golden::read(&in_repository(&format!("tests/data/golden-{name}.json")));
-            let model = golden.synthetic.as_ref().expect("a synthetic model").load();
-            let n_ctx = golden
-                .prompts
-                .values()
-                .map(|p| p.tokens.len() + p.greedy.len())
-                .max();
-            let mut backend = backend(&model, n_ctx.expect("a prompt"));
-            let contrast = if name == "tiny-ds2-q4_k_m" {
-                CONTRAST_WITH_TURNED_EXPERTS
-            } else {
-                CONTRAST
-            };
-            check_golden(&mut backend, &golden, &name, NMSE, contrast);
-        }
-    }
+    check_synthetic(
+        &mut |model, n_ctx| Box::new(backend(model, n_ctx)),
+        NMSE,
+        CONTRAST,
+    );
 }
 
 #[test]

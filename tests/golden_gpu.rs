@@ -5,7 +5,10 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Golden, all_logits, check_golden, fixture, in_repository, load, random_tokens, requantised};
+use common::{
+    Golden, all_logits, check_golden, check_synthetic, fixture, in_repository, load, random_tokens,
+    requantised,
+};
 use glimt::engine::backend::{Backend, BackendError};
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
@@ -13,15 +16,20 @@ use glimt::gpu::{Gpu, GpuError, GpuOptions, Tier};
 use glimt::model::Model;
 use glimt::quant::GgmlType;
 
-/// f32 activations: rounding of sums in another order, and the f16 cache.
-const NMSE: f64 = 1e-5;
+/// With f32 activations nearly all of the error is that of the f16 cache, as on the CPU.
+const NMSE: f64 = 1e-7;
 
 /// The same relative to the spread of each position's log-probabilities.
-const CONTRAST: f64 = 1e-4;
+const CONTRAST: f64 = 5e-5;
 
 /// The first adapter in every tier it can run; no adapter fails the test.
 fn tiers() -> Vec<Arc<Gpu>> {
-    let open = |tier| Gpu::open(&GpuOptions { tier: Some(tier), ..Default::default() });
+    let open = |tier| {
+        Gpu::open(&GpuOptions {
+            tier: Some(tier),
+            ..Default::default()
+        })
+    };
     let gpus: Vec<_> = Tier::ALL
         .into_iter()
         .filter_map(|tier| match open(tier) {
@@ -38,7 +46,8 @@ fn tiers() -> Vec<Arc<Gpu>> {
 }
 
 fn backend(gpu: &Arc<Gpu>, model: &Arc<Model>, n_ctx: usize) -> GpuBackend {
-    let model = GpuModel::load(Arc::clone(gpu), Arc::clone(model), &mut |_, _| {}).expect("the model fits");
+    let model =
+        GpuModel::load(Arc::clone(gpu), Arc::clone(model), &mut |_, _| {}).expect("the model fits");
     GpuBackend::new(Arc::new(model), n_ctx).expect("a small cache")
 }
 
@@ -63,7 +72,13 @@ fn contrast(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
 fn the_embedded_model_gives_the_golden_values() {
     let golden = Golden::read(&in_repository("tests/data/golden-tales-q4_k_m.json"));
     for gpu in tiers() {
-        check_golden(&mut backend(&gpu, &embedded(), 128), &golden, gpu.tier.name(), NMSE, CONTRAST);
+        check_golden(
+            &mut backend(&gpu, &embedded(), 128),
+            &golden,
+            gpu.tier.name(),
+            NMSE,
+            CONTRAST,
+        );
     }
 }
 
@@ -71,16 +86,34 @@ fn the_embedded_model_gives_the_golden_values() {
 fn every_tales_fixture_gives_its_golden_values() {
     let gpus = tiers();
     for ty in ["F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K_M", "Q4_0"] {
-        let (Some(model), Some(golden)) =
-            (fixture(&format!("tales/tales-{ty}.gguf")), fixture(&format!("tales/golden-{ty}.json")))
-        else {
+        let (Some(model), Some(golden)) = (
+            fixture(&format!("tales/tales-{ty}.gguf")),
+            fixture(&format!("tales/golden-{ty}.json")),
+        ) else {
             return;
         };
         let golden = Golden::read(&golden);
         for gpu in &gpus {
             let name = format!("{ty} {}", gpu.tier.name());
-            check_golden(&mut backend(gpu, &load(&model), 128), &golden, &name, NMSE, CONTRAST);
+            check_golden(
+                &mut backend(gpu, &load(&model), 128),
+                &golden,
+                &name,
+                NMSE,
+                CONTRAST,
+            );
         }
+    }
+}
+
+#[test]
+fn synthetic_models_of_every_family_give_their_golden_values() {
+    for gpu in tiers() {
+        check_synthetic(
+            &mut |model, n_ctx| Box::new(backend(&gpu, model, n_ctx)),
+            NMSE,
+            CONTRAST,
+        );
     }
 }
 
@@ -98,7 +131,11 @@ fn every_weight_type_gives_the_logits_of_the_cpu_reference() {
         let found = all_logits(&mut backend(gpu, &model, 16), &tokens, &[]);
         let error = contrast(&found, &expected);
         eprintln!("{}: contrast {error:.2e}", ty.name());
-        assert!(error < CONTRAST, "{}: contrast error {error:.2e}", ty.name());
+        assert!(
+            error < CONTRAST,
+            "{}: contrast error {error:.2e}",
+            ty.name()
+        );
     }
 }
 
@@ -115,7 +152,11 @@ fn one_batch_and_token_by_token_agree() {
         let errors = [contrast(&single, &whole[..20]), contrast(&split, &whole)];
         eprintln!("{}: {errors:?}", gpu.tier.name());
         // Several tokens share no sum: only the attention is divided differently.
-        assert!(errors.iter().all(|e| *e < 1e-5), "{}: {errors:?}", gpu.tier.name());
+        assert!(
+            errors.iter().all(|e| *e < 1e-5),
+            "{}: {errors:?}",
+            gpu.tier.name()
+        );
     }
 }
 
@@ -125,7 +166,10 @@ fn a_model_cut_by_the_binding_limit_gives_the_same_logits() {
     let tokens = random_tokens(6);
     let mut cpu = CpuBackend::new(Arc::clone(&model), 16).expect("a small cache");
     let expected = all_logits(&mut cpu, &tokens, &[]);
-    let options = GpuOptions { max_binding: Some(150_000), ..Default::default() };
+    let options = GpuOptions {
+        max_binding: Some(150_000),
+        ..Default::default()
+    };
     let gpu = Arc::new(Gpu::open(&options).expect("an adapter"));
     let found = all_logits(&mut backend(&gpu, &model, 16), &tokens, &[]);
     let error = contrast(&found, &expected);
@@ -137,10 +181,24 @@ fn what_cannot_be_computed_is_refused() {
     let gpu = tiers().pop().expect("at least one tier");
     let mut small = backend(&gpu, &embedded(), 8);
     assert!(matches!(small.prefill(&[], 0), Err(BackendError::NoTokens)));
-    assert!(matches!(small.prefill(&[5, 4096], 0), Err(BackendError::TokenOutOfRange { token: 4096, .. })));
-    assert!(matches!(small.prefill(&[5; 9], 0), Err(BackendError::ContextOverflow { needed: 9, n_ctx: 8 })));
-    let refused = GpuOptions { max_binding: Some(1000), ..Default::default() };
+    assert!(matches!(
+        small.prefill(&[5, 4096], 0),
+        Err(BackendError::TokenOutOfRange { token: 4096, .. })
+    ));
+    assert!(matches!(
+        small.prefill(&[5; 9], 0),
+        Err(BackendError::ContextOverflow {
+            needed: 9,
+            n_ctx: 8
+        })
+    ));
+    let refused = GpuOptions {
+        max_binding: Some(1000),
+        ..Default::default()
+    };
     let tight = Arc::new(Gpu::open(&refused).expect("an adapter"));
-    let error = GpuModel::load(tight, embedded(), &mut |_, _| {}).map(|_| ()).expect_err("no row fits");
+    let error = GpuModel::load(tight, embedded(), &mut |_, _| {})
+        .map(|_| ())
+        .expect_err("no row fits");
     assert!(matches!(error, GpuError::BindingTooLarge { .. }), "{error}");
 }

@@ -4,13 +4,12 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use half::f16;
 use serde::Serialize;
 
 use super::args::{ContextArgs, ModelArgs};
 use super::error::CliError;
 use super::output::{self, bytes};
-use crate::engine::{self, EngineError, ModelSource};
+use crate::engine::{self, EngineError, MemoryPlan, ModelSource};
 use crate::gguf::Gguf;
 use crate::gpu::{self, AdapterSummary};
 use crate::model::{Config, Gating};
@@ -50,7 +49,7 @@ struct Report {
     thinking: bool,
     parameters: u64,
     tensors: Vec<TypeRow>,
-    memory: Memory,
+    memory: MemoryPlan,
     /// The adapter that `--device auto` would choose.
     adapter: Option<AdapterSummary>,
 }
@@ -63,15 +62,6 @@ struct TypeRow {
     tensors: usize,
     parameters: u64,
     bytes: u64,
-}
-
-/// What running takes, in bytes.
-#[derive(Serialize)]
-struct Memory {
-    ctx: usize,
-    weights: u64,
-    cache: u64,
-    cache_per_token: u64,
 }
 
 impl Inspect {
@@ -91,18 +81,12 @@ impl Inspect {
             .iter()
             .map(|&id| tokenizer.piece(id))
             .collect();
-        let cache_per_token = (config.block_count * config.cache_row() * size_of::<f16>()) as u64;
         let report = Report {
             file: gguf.path().display().to_string(),
             gguf_version: gguf.version(),
             file_bytes: gguf.file_size(),
             parameters: tensors.iter().map(|row| row.parameters).sum(),
-            memory: Memory {
-                ctx: n_ctx,
-                weights: tensors.iter().map(|row| row.bytes).sum(),
-                cache: n_ctx as u64 * cache_per_token,
-                cache_per_token,
-            },
+            memory: MemoryPlan::new(&gguf, &config, n_ctx),
             tensors,
             model: config,
             stop_tokens,
@@ -251,19 +235,21 @@ fn page(report: &Report) -> String {
 /// Appends what running takes, and whether the adapter has it.
 fn memory_lines(text: &mut String, report: &Report) {
     let memory = &report.memory;
-    let total = memory.weights + memory.cache;
-    let _ = writeln!(
-        text,
-        "\nmemory at a context of {} tokens\n{:<12} {:>12}\n{:<12} {:>12}   ({} a token)\n{:<12} {:>12}",
-        memory.ctx,
-        "weights",
-        bytes(memory.weights),
-        "cache",
-        bytes(memory.cache),
-        bytes(memory.cache_per_token),
-        "together",
-        bytes(total),
-    );
+    let total = memory.total();
+    let rows = [
+        ("weights", memory.weights, String::new()),
+        (
+            "cache",
+            memory.cache,
+            format!("   ({} a token)", bytes(memory.cache_per_token)),
+        ),
+        ("scratch", memory.scratch, String::new()),
+        ("together", total, String::new()),
+    ];
+    let _ = writeln!(text, "\nmemory at a context of {} tokens", memory.ctx);
+    for (name, size, remark) in rows {
+        let _ = writeln!(text, "{name:<12} {:>12}{remark}", bytes(size));
+    }
     let _ = match &report.adapter {
         Some(AdapterSummary {
             name,

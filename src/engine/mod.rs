@@ -6,9 +6,10 @@
 
 pub mod backend;
 pub mod cpu;
-pub mod gpu;
 mod error;
+pub mod gpu;
 pub mod log_softmax;
+mod memory;
 pub mod perplexity;
 pub mod sampling;
 mod session;
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use error::EngineError;
+pub use memory::MemoryPlan;
 pub use sampling::Sampling;
 pub use session::{GenerateStats, Session, StopReason};
 
@@ -118,7 +120,13 @@ impl Engine {
         let chat_template = ChatTemplate::from_gguf(&gguf)?;
         let n_ctx = context_length(options.ctx, model.config.context_length)?;
         let device = Device::open(&model, options, progress)?;
-        Ok(Self { model, tokenizer, chat_template, n_ctx, device })
+        Ok(Self {
+            model,
+            tokenizer,
+            chat_template,
+            n_ctx,
+            device,
+        })
     }
 
     /// The model: configuration and weights.
@@ -147,7 +155,12 @@ impl Engine {
             Device::Cpu { .. } => "CPU reference".to_owned(),
             Device::Gpu(weights) => {
                 let gpu = &weights.gpu;
-                format!("{} ({}, tier {})", gpu.info.name, gpu.info.backend, gpu.tier.name())
+                format!(
+                    "{} ({}, tier {})",
+                    gpu.info.name,
+                    gpu.info.backend,
+                    gpu.tier.name()
+                )
             }
         }
     }
@@ -168,7 +181,10 @@ impl Engine {
         messages: &[Message],
         think: Option<bool>,
     ) -> Result<String, EngineError> {
-        let template = self.chat_template.as_ref().ok_or(EngineError::NoChatTemplate)?;
+        let template = self
+            .chat_template
+            .as_ref()
+            .ok_or(EngineError::NoChatTemplate)?;
         Ok(template.render(messages, true, think)?)
     }
 
@@ -200,7 +216,11 @@ impl Device {
             };
         }
         let device = options.device.clone();
-        match Gpu::open(&GpuOptions { device, tier, ..GpuOptions::default() }) {
+        match Gpu::open(&GpuOptions {
+            device,
+            tier,
+            ..GpuOptions::default()
+        }) {
             Ok(gpu) => {
                 let told = &mut |done, total| progress(LoadProgress { done, total });
                 let weights = GpuModel::load(Arc::new(gpu), Arc::clone(model), told)?;
@@ -238,6 +258,12 @@ mod tests {
         assert!(matches!(context_length(Some(0), 202_752), Ok(202_752)));
         assert!(matches!(context_length(Some(2048), 2048), Ok(2048)));
         let refused = context_length(Some(2049), 2048);
-        assert!(matches!(refused, Err(EngineError::ContextTooLong { asked: 2049, model: 2048 })));
+        assert!(matches!(
+            refused,
+            Err(EngineError::ContextTooLong {
+                asked: 2049,
+                model: 2048
+            })
+        ));
     }
 }

@@ -85,6 +85,16 @@ pub enum GpuError {
         /// What the user can do.
         remedy: &'static str,
     },
+    /// More tokens than the sampling kernels can choose among.
+    #[error(
+        "the vocabulary has {found} tokens, the GPU samples among {limit} at most: use --device cpu"
+    )]
+    VocabularyTooLarge {
+        /// Tokens of the model.
+        found: usize,
+        /// Tokens the kernels were made for.
+        limit: usize,
+    },
     /// A shader template is wrong.
     #[error("shader {kernel}: {reason}")]
     Shader {

@@ -190,6 +190,12 @@ pub(super) fn specs(vocab: u32) -> [Spec; 2] {
     ]
 }
 
+/// Bytes of the buffers of [`ops`] for a vocabulary of `tokens`: keys, maxima of slices, lists of candidates.
+pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
+    let (slices, per) = slices(tokens);
+    [slices * WG * 4, slices * 8, WG * per * WG * 8].map(|bytes| bytes as u64)
+}
+
 /// The dispatches that choose the token after those of a step, as [`sample`] does up to rounding of sums.
 ///
 /// `logits` is one row, (vocab) f32. `history` holds the ids of all positions, (n_ctx + 1) u32: the last
@@ -222,10 +228,10 @@ pub fn ops(
         !results.is_empty() && results.iter().all(|r| r.size >= 16),
         "a choice needs room for 4 words"
     );
-    let (slices, per) = slices(tokens);
-    let keys = Range::whole(&gpu.storage("sampling keys", (slices * WG * 4) as u64)?);
-    let maxima = Range::whole(&gpu.storage("sampling maxima", (slices * 8) as u64)?);
-    let lists = Range::whole(&gpu.storage("sampling candidates", (WG * per * WG * 8) as u64)?);
+    let [keys, maxima, lists] = scratch_bytes(tokens);
+    let keys = Range::whole(&gpu.storage("sampling keys", keys)?);
+    let maxima = Range::whole(&gpu.storage("sampling maxima", maxima)?);
+    let lists = Range::whole(&gpu.storage("sampling candidates", lists)?);
     let [scan, pick] = specs(vocab);
     let scan = Op::new(
         scan,
@@ -241,7 +247,11 @@ pub fn ops(
             Word::Sampling(5),
             Word::Sampling(4),
         ],
-        [Extent::N(slices as u32), Extent::N(1), Extent::N(1)],
+        [
+            Extent::N(slices(tokens).0 as u32),
+            Extent::N(1),
+            Extent::N(1),
+        ],
     )
     .with_bytes(u64::from(vocab) * 4);
     let mut params = vec![Word::Pos, Word::Tokens];

@@ -135,6 +135,11 @@ fn inspect_tells_the_model_and_its_memory() {
     assert_eq!(report["memory"]["ctx"], 1000);
     // 6 layers of 576 halves.
     assert_eq!(report["memory"]["cache"], 1000 * 6 * 576 * 2);
+    assert!(
+        report["memory"]["scratch"]
+            .as_u64()
+            .is_some_and(|bytes| bytes > 0)
+    );
     let rows = report["tensors"].as_array().expect("a list");
     let count: u64 = rows
         .iter()

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use wgpu::{Buffer, BufferUsages, Features, SubmissionIndex};
 
 /// Tokens of a prompt that one submission computes. Scratch memory grows with it; the kernels read each weight once per 8.
-const CHUNK: u32 = 64;
+pub(super) const CHUNK: u32 = 64;
 /// Tokens computed ahead of the one whose id the host has seen: enough that the GPU never waits for the host.
 const IN_FLIGHT: usize = 2;
 /// Buffers that ids come back through: one more than in flight, since a mapped buffer cannot be written.
@@ -58,10 +58,23 @@ impl GpuBackend {
         let vocab = config.vocab_size as u32;
         let logits = Range::whole(&gpu.storage("logits", u64::from(vocab) * 4)?);
         let mappable = gpu.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
-        let usage = BufferUsages::STORAGE | if mappable { BufferUsages::MAP_READ } else { BufferUsages::COPY_SRC };
-        let buffers = |usage| (0..RING).map(|_| gpu.buffer("ids", RESULT, usage)).collect::<Result<Vec<_>, _>>();
+        let usage = BufferUsages::STORAGE
+            | if mappable {
+                BufferUsages::MAP_READ
+            } else {
+                BufferUsages::COPY_SRC
+            };
+        let buffers = |usage| {
+            (0..RING)
+                .map(|_| gpu.buffer("ids", RESULT, usage))
+                .collect::<Result<Vec<_>, _>>()
+        };
         let ring = buffers(usage)?;
-        let staging = if mappable { None } else { Some(buffers(BufferUsages::MAP_READ | BufferUsages::COPY_DST)?) };
+        let staging = if mappable {
+            None
+        } else {
+            Some(buffers(BufferUsages::MAP_READ | BufferUsages::COPY_DST)?)
+        };
 
         let results: Vec<_> = ring.iter().map(Range::whole).collect();
         let choose = sample::ops(&gpu, &logits, vocab, &context.history, &results)?;
@@ -79,7 +92,11 @@ impl GpuBackend {
         let prefill_last = step(&mut scratch, CHUNK, true)?;
         let prefill = step(&mut scratch, CHUNK, false)?;
         // All pipelines at once, so that they compile in parallel.
-        let specs: Vec<_> = decode.iter().chain(&prefill_last).map(|op| &op.spec).collect();
+        let specs: Vec<_> = decode
+            .iter()
+            .chain(&prefill_last)
+            .map(|op| &op.spec)
+            .collect();
         gpu.pipelines(&specs)?;
         Ok(Self {
             decode: Recording::new(&gpu, &decode)?,
@@ -109,14 +126,26 @@ impl GpuBackend {
 
     /// The words of a step over `tokens` tokens from `pos` on.
     fn state(&self, pos: usize, tokens: usize) -> State {
-        let (splits, split_rows) = attention::split(pos + tokens, tokens, MlaDims::of(&self.model.model.config).heads);
-        State { pos: pos as u32, tokens: tokens as u32, splits, split_rows, ..State::default() }
+        let (splits, split_rows) = attention::split(
+            pos + tokens,
+            tokens,
+            MlaDims::of(&self.model.model.config).heads,
+        );
+        State {
+            pos: pos as u32,
+            tokens: tokens as u32,
+            splits,
+            split_rows,
+            ..State::default()
+        }
     }
 
     fn check(&self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
         check_tokens(tokens, pos, self.n_ctx, self.model.model.config.vocab_size)?;
         let bytes = bytemuck::cast_slice(tokens);
-        self.gpu().queue.write_buffer(&self.context.history.buffer, pos as u64 * 4, bytes);
+        self.gpu()
+            .queue
+            .write_buffer(&self.context.history.buffer, pos as u64 * 4, bytes);
         Ok(())
     }
 
@@ -126,7 +155,13 @@ impl GpuBackend {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         recording.encode(gpu, &mut encoder, state);
         if let Some(staging) = &self.staging {
-            encoder.copy_buffer_to_buffer(&self.ring[state.slot], 0, &staging[state.slot], 0, RESULT);
+            encoder.copy_buffer_to_buffer(
+                &self.ring[state.slot],
+                0,
+                &staging[state.slot],
+                0,
+                RESULT,
+            );
         }
         gpu.queue.submit([encoder.finish()])
     }
@@ -158,7 +193,11 @@ impl Backend for GpuBackend {
         let mut at = pos;
         let mut chunks = tokens.chunks(CHUNK as usize).peekable();
         while let Some(chunk) = chunks.next() {
-            let recording = if chunks.peek().is_some() { &self.prefill } else { &self.prefill_last };
+            let recording = if chunks.peek().is_some() {
+                &self.prefill
+            } else {
+                &self.prefill_last
+            };
             recording.submit(self.gpu(), &self.state(at, chunk.len()));
             at += chunk.len();
         }
@@ -167,7 +206,12 @@ impl Backend for GpuBackend {
         Ok(())
     }
 
-    fn logits(&mut self, tokens: &[u32], pos: usize, on_row: &mut OnRow<'_>) -> Result<(), BackendError> {
+    fn logits(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_row: &mut OnRow<'_>,
+    ) -> Result<(), BackendError> {
         self.check(tokens, pos)?;
         self.all_logits()?;
         let vocab = self.model.model.config.vocab_size;
@@ -175,12 +219,18 @@ impl Backend for GpuBackend {
         for (i, chunk) in tokens.chunks(CHUNK as usize).enumerate() {
             let first = i * CHUNK as usize;
             recording.submit(self.gpu(), &self.state(pos + first, chunk.len()));
-            let rows: Vec<f32> = self.gpu().read(&logits.buffer, 0, (chunk.len() * vocab * 4) as u64)?;
+            let rows: Vec<f32> =
+                self.gpu()
+                    .read(&logits.buffer, 0, (chunk.len() * vocab * 4) as u64)?;
             for (t, row) in rows.chunks_exact(vocab).enumerate() {
                 self.next = pos + first + t + 1;
                 let stop = on_row(first + t, row).is_break();
                 if stop || first + t + 1 == tokens.len() {
-                    self.gpu().queue.write_buffer(&self.logits.buffer, 0, bytemuck::cast_slice(row));
+                    self.gpu().queue.write_buffer(
+                        &self.logits.buffer,
+                        0,
+                        bytemuck::cast_slice(row),
+                    );
                 }
                 if stop {
                     return Ok(());
@@ -198,11 +248,16 @@ impl Backend for GpuBackend {
         on_token: &mut OnToken<'_>,
     ) -> Result<(), BackendError> {
         if context.is_empty() || context.len() != self.next {
-            return Err(BackendError::NotPrefilled { position: context.len() });
+            return Err(BackendError::NotPrefilled {
+                position: context.len(),
+            });
         }
         let needed = context.len().saturating_add(limit);
         if needed > self.n_ctx {
-            return Err(BackendError::ContextOverflow { needed, n_ctx: self.n_ctx });
+            return Err(BackendError::ContextOverflow {
+                needed,
+                n_ctx: self.n_ctx,
+            });
         }
         let mut in_flight: VecDeque<(usize, SubmissionIndex)> = VecDeque::new();
         let mut issued = 0;
@@ -214,13 +269,21 @@ impl Backend for GpuBackend {
                 let mut state = self.state(last, 1);
                 state.slot = issued % RING;
                 state.sampling = sample::words(sampling, (last + 1) as u64);
-                let recording = if issued == 0 { &self.sample } else { &self.decode };
+                let recording = if issued == 0 {
+                    &self.sample
+                } else {
+                    &self.decode
+                };
                 in_flight.push_back((state.slot, self.submit(recording, &state)));
                 issued += 1;
             }
-            let Some((slot, submission)) = in_flight.pop_front() else { break };
+            let Some((slot, submission)) = in_flight.pop_front() else {
+                break;
+            };
             let result = self.staging.as_ref().unwrap_or(&self.ring);
-            let words: Vec<u32> = self.gpu().map_read(&result[slot], RESULT, Some(submission))?;
+            let words: Vec<u32> = self
+                .gpu()
+                .map_read(&result[slot], RESULT, Some(submission))?;
             delivered += 1;
             if on_token(words[0]).is_break() {
                 break;

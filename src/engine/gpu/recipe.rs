@@ -4,7 +4,7 @@
 //! dependencies only and independent work overlaps. For chunks of tokens, where kernels fill the device anyway, the
 //! layers share one set of buffers.
 
-use super::weights::{GpuFfn, GpuLayer, GpuMlp, GpuModel, GpuQuery};
+use super::weights::{GpuFfn, GpuLayer, GpuMlp, GpuModel, GpuMoe, GpuQuery};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::{Op, Range, Word};
 use crate::gpu::{Gpu, GpuError};
@@ -44,7 +44,12 @@ pub(super) struct Recipe<'a> {
 }
 
 impl<'a> Recipe<'a> {
-    pub(super) fn new(model: &'a GpuModel, context: &'a Context, scratch: &'a mut Scratch, max_tokens: u32) -> Self {
+    pub(super) fn new(
+        model: &'a GpuModel,
+        context: &'a Context,
+        scratch: &'a mut Scratch,
+        max_tokens: u32,
+    ) -> Self {
         let config = &model.model.config;
         Self {
             gpu: &model.gpu,
@@ -99,7 +104,13 @@ impl<'a> Recipe<'a> {
     }
 
     /// y\[h\] = W\[h\] x\[h\] for every head, with heads `head` floats apart in x.
-    fn per_head(&mut self, name: &'static str, weight: &GpuWeight, x: &Range, head: u32) -> Result<Range, GpuError> {
+    fn per_head(
+        &mut self,
+        name: &'static str,
+        weight: &GpuWeight,
+        x: &Range,
+        head: u32,
+    ) -> Result<Range, GpuError> {
         let y = self.activation(name, weight.total_rows())?;
         let matvec = GpuMatvec {
             weight,
@@ -121,7 +132,12 @@ impl<'a> Recipe<'a> {
     pub(super) fn hidden(&mut self) -> Result<Range, GpuError> {
         let model = self.model;
         let mut x = self.activation("embedding", model.token_embd.cols)?;
-        self.ops.extend(embed::ops(&model.token_embd, self.max_tokens, &self.context.history, &x));
+        self.ops.extend(embed::ops(
+            &model.token_embd,
+            self.max_tokens,
+            &self.context.history,
+            &x,
+        ));
         for (i, layer) in model.layers.iter().enumerate() {
             let after = self.attention(layer, &self.context.cache[i], &x)?;
             x = self.feed_forward(layer, &after)?;
@@ -136,7 +152,11 @@ impl<'a> Recipe<'a> {
             weight: w,
             max_tokens: if all { self.max_tokens } else { 1 },
             x: x.clone(),
-            x_offset: if all { Word::U(0) } else { Word::LastTokenTimes(w.cols) },
+            x_offset: if all {
+                Word::U(0)
+            } else {
+                Word::LastTokenTimes(w.cols)
+            },
             x_stride: w.cols,
             x_group_stride: 0,
             norm: Some((self.model.output_norm.clone(), self.eps)),
@@ -154,13 +174,32 @@ impl<'a> Recipe<'a> {
         let q = match &layer.q {
             GpuQuery::Full { attn_q } => {
                 let q = self.product("q", attn_q, x, Some(&layer.attn_norm), None)?;
-                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, x, Some(&layer.attn_norm), None)?;
+                let kv_a = self.product(
+                    "kv_a",
+                    &layer.attn_kv_a_mqa,
+                    x,
+                    Some(&layer.attn_norm),
+                    None,
+                )?;
                 (q, kv_a)
             }
-            GpuQuery::Lora { attn_q_a, attn_q_a_norm, attn_q_b } => {
+            GpuQuery::Lora {
+                attn_q_a,
+                attn_q_a_norm,
+                attn_q_b,
+            } => {
                 let q_a = self.product("q_a", attn_q_a, x, Some(&layer.attn_norm), None)?;
-                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, x, Some(&layer.attn_norm), None)?;
-                (self.product("q", attn_q_b, &q_a, Some(attn_q_a_norm), None)?, kv_a)
+                let kv_a = self.product(
+                    "kv_a",
+                    &layer.attn_kv_a_mqa,
+                    x,
+                    Some(&layer.attn_norm),
+                    None,
+                )?;
+                (
+                    self.product("q", attn_q_b, &q_a, Some(attn_q_a_norm), None)?,
+                    kv_a,
+                )
             }
         };
         let (q, kv_a) = q;
@@ -188,13 +227,31 @@ impl<'a> Recipe<'a> {
         };
         self.ops.push(attention.op());
         let latent = self.activation("latent", heads * kv_lora)?;
-        self.ops.push(attention_merge::op(&self.context.partials, dims, self.max_tokens, &latent));
+        self.ops.push(attention_merge::op(
+            &self.context.partials,
+            dims,
+            self.max_tokens,
+            &latent,
+        ));
         let values = self.per_head("values", &layer.attn_v_b, &latent, kv_lora)?;
-        self.product("after attention", &layer.attn_output, &values, None, Some(x))
+        self.product(
+            "after attention",
+            &layer.attn_output,
+            &values,
+            None,
+            Some(x),
+        )
     }
 
     /// silu(gate) * up of a dense block; the output is named `name`.
-    fn gate_up(&mut self, name: &'static str, mlp: &GpuMlp, norm: &Range, x: &Range, ids: Option<(Range, u32)>) -> Result<Range, GpuError> {
+    fn gate_up(
+        &mut self,
+        name: &'static str,
+        mlp: &GpuMlp,
+        norm: &Range,
+        x: &Range,
+        ids: Option<(Range, u32)>,
+    ) -> Result<Range, GpuError> {
         let used = ids.as_ref().map_or(1, |(_, used)| *used);
         let h = self.activation(name, used * mlp.gate.rows)?;
         let op = GpuGateUp {
@@ -217,8 +274,20 @@ impl<'a> Recipe<'a> {
                 let h = self.gate_up("h", mlp, norm, x, None)?;
                 self.product("after ffn", &mlp.down, &h, None, Some(x))
             }
-            GpuFfn::Moe { ffn_gate_inp, exp_probs_b, experts, shared } => {
-                let config = self.model.model.config.experts.as_ref().expect("a MoE layer has experts in its config");
+            GpuFfn::Moe(moe) => {
+                let GpuMoe {
+                    ffn_gate_inp,
+                    exp_probs_b,
+                    experts,
+                    shared,
+                } = &**moe;
+                let config = self
+                    .model
+                    .model
+                    .config
+                    .experts
+                    .as_ref()
+                    .expect("a MoE layer has experts in its config");
                 let used = config.used as u32;
                 // Each line of two does not depend on the other: shared expert beside router.
                 let logits = self.product("router logits", ffn_gate_inp, x, Some(norm), None)?;
@@ -237,7 +306,9 @@ impl<'a> Recipe<'a> {
                     weights: weights.clone(),
                 }));
                 let residual = match (shared, shared_h) {
-                    (Some(mlp), Some(h)) => self.product("after shared", &mlp.down, &h, None, Some(x))?,
+                    (Some(mlp), Some(h)) => {
+                        self.product("after shared", &mlp.down, &h, None, Some(x))?
+                    }
                     _ => x.clone(),
                 };
                 let h = self.gate_up("h", experts, norm, x, Some((ids.clone(), used)))?;

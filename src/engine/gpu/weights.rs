@@ -3,6 +3,7 @@
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::record::Range;
 use crate::gpu::{Gpu, GpuError};
+use crate::kernels::sample::MAX_VOCAB;
 use crate::model::{Ffn, Layer, Model, Query, Weight};
 use std::sync::Arc;
 
@@ -32,13 +33,26 @@ pub(super) struct GpuLayer {
 }
 
 pub(super) enum GpuQuery {
-    Lora { attn_q_a: GpuWeight, attn_q_a_norm: Range, attn_q_b: GpuWeight },
-    Full { attn_q: GpuWeight },
+    Lora {
+        attn_q_a: GpuWeight,
+        attn_q_a_norm: Range,
+        attn_q_b: GpuWeight,
+    },
+    Full {
+        attn_q: GpuWeight,
+    },
 }
 
 pub(super) enum GpuFfn {
     Dense(GpuMlp),
-    Moe { ffn_gate_inp: GpuWeight, exp_probs_b: Option<Range>, experts: GpuMlp, shared: Option<GpuMlp> },
+    Moe(Box<GpuMoe>),
+}
+
+pub(super) struct GpuMoe {
+    pub ffn_gate_inp: GpuWeight,
+    pub exp_probs_b: Option<Range>,
+    pub experts: GpuMlp,
+    pub shared: Option<GpuMlp>,
 }
 
 pub(super) struct GpuMlp {
@@ -52,17 +66,40 @@ impl GpuModel {
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`], [`GpuError::BindingTooLarge`] or what the device reports.
-    pub fn load(gpu: Arc<Gpu>, model: Arc<Model>, progress: &mut dyn FnMut(u64, u64)) -> Result<Self, GpuError> {
+    pub fn load(
+        gpu: Arc<Gpu>,
+        model: Arc<Model>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, GpuError> {
+        let found = model.config.vocab_size;
+        if found > MAX_VOCAB {
+            return Err(GpuError::VocabularyTooLarge {
+                found,
+                limit: MAX_VOCAB,
+            });
+        }
         let mut loader = Loader::new(&gpu);
         let token_embd = loader.add(&model.token_embd)?;
-        let output = if model.tied { token_embd } else { loader.add(&model.output)? };
-        let plans = model.layers.iter().map(|l| plan_layer(&mut loader, l)).collect::<Result<Vec<_>, _>>()?;
+        let output = if model.tied {
+            token_embd
+        } else {
+            loader.add(&model.output)?
+        };
+        let plans = model
+            .layers
+            .iter()
+            .map(|l| plan_layer(&mut loader, l))
+            .collect::<Result<Vec<_>, _>>()?;
         let total = loader.bytes();
         let weights = loader.load(&mut |done| progress(done, total))?;
 
         let mut vectors = Vectors::new(&gpu);
         let output_norm = vectors.add(&model.output_norm);
-        let spans: Vec<_> = model.layers.iter().map(|l| plan_vectors(&mut vectors, l)).collect();
+        let spans: Vec<_> = model
+            .layers
+            .iter()
+            .map(|l| plan_vectors(&mut vectors, l))
+            .collect();
         let vectors = vectors.upload()?;
         let layers = plans
             .iter()
@@ -100,18 +137,33 @@ struct Plan {
 
 fn plan_layer<'a>(loader: &mut Loader<'a>, layer: &'a Layer) -> Result<Plan, GpuError> {
     let q = match &layer.q {
-        Query::Lora { attn_q_a, attn_q_b, .. } => vec![loader.add(attn_q_a)?, loader.add(attn_q_b)?],
+        Query::Lora {
+            attn_q_a, attn_q_b, ..
+        } => vec![loader.add(attn_q_a)?, loader.add(attn_q_b)?],
         Query::Full { attn_q } => vec![loader.add(attn_q)?],
     };
-    let (kv_a, k_b) = (loader.add(&layer.attn_kv_a_mqa)?, loader.add(&layer.attn_k_b)?);
-    let (v_b, output) = (loader.add(&layer.attn_v_b)?, loader.add(&layer.attn_output)?);
+    let (kv_a, k_b) = (
+        loader.add(&layer.attn_kv_a_mqa)?,
+        loader.add(&layer.attn_k_b)?,
+    );
+    let (v_b, output) = (
+        loader.add(&layer.attn_v_b)?,
+        loader.add(&layer.attn_output)?,
+    );
     let mut mlp = |gate: &'a Weight, up: &'a Weight, down: &'a Weight| {
         let pair = loader.add_alike(&[gate, up])?;
         Ok::<_, GpuError>([pair[0], pair[1], loader.add(down)?])
     };
     let (router, mlps) = match &layer.ffn {
         Ffn::Dense { gate, up, down } => (None, vec![mlp(gate, up, down)?]),
-        Ffn::Moe { ffn_gate_inp, gate_exps, up_exps, down_exps, shared, .. } => {
+        Ffn::Moe {
+            ffn_gate_inp,
+            gate_exps,
+            up_exps,
+            down_exps,
+            shared,
+            ..
+        } => {
             let mut mlps = vec![mlp(gate_exps, up_exps, down_exps)?];
             if let Some(s) = shared {
                 mlps.push(mlp(&s.gate, &s.up, &s.down)?);
@@ -119,7 +171,15 @@ fn plan_layer<'a>(loader: &mut Loader<'a>, layer: &'a Layer) -> Result<Plan, Gpu
             (Some(loader.add(ffn_gate_inp)?), mlps)
         }
     };
-    Ok(Plan { q, kv_a, k_b, v_b, output, router, mlps })
+    Ok(Plan {
+        q,
+        kv_a,
+        k_b,
+        v_b,
+        output,
+        router,
+        mlps,
+    })
 }
 
 /// Where a layer's vectors lie.
@@ -141,7 +201,10 @@ fn plan_vectors(vectors: &mut Vectors<'_>, layer: &Layer) -> Spans {
         kv_a_norm: vectors.add(&layer.attn_kv_a_norm),
         ffn_norm: vectors.add(&layer.ffn_norm),
         exp_probs_b: match &layer.ffn {
-            Ffn::Moe { exp_probs_b: Some(bias), .. } => Some(vectors.add(bias)),
+            Ffn::Moe {
+                exp_probs_b: Some(bias),
+                ..
+            } => Some(vectors.add(bias)),
             _ => None,
         },
     }
@@ -150,7 +213,11 @@ fn plan_vectors(vectors: &mut Vectors<'_>, layer: &Layer) -> Spans {
 impl Plan {
     fn layer(&self, weights: &[GpuWeight], spans: &Spans, vectors: &Uploaded) -> GpuLayer {
         let w = |i: usize| weights[i].clone();
-        let mlp = |m: &[usize; 3]| GpuMlp { gate: w(m[0]), up: w(m[1]), down: w(m[2]) };
+        let mlp = |m: &[usize; 3]| GpuMlp {
+            gate: w(m[0]),
+            up: w(m[1]),
+            down: w(m[2]),
+        };
         GpuLayer {
             attn_norm: vectors.range(spans.attn_norm),
             q: match spans.q_a_norm {
@@ -159,7 +226,9 @@ impl Plan {
                     attn_q_a_norm: vectors.range(norm),
                     attn_q_b: w(self.q[1]),
                 },
-                None => GpuQuery::Full { attn_q: w(self.q[0]) },
+                None => GpuQuery::Full {
+                    attn_q: w(self.q[0]),
+                },
             },
             attn_kv_a_mqa: w(self.kv_a),
             attn_kv_a_norm: vectors.range(spans.kv_a_norm),
@@ -169,12 +238,12 @@ impl Plan {
             ffn_norm: vectors.range(spans.ffn_norm),
             ffn: match self.router {
                 None => GpuFfn::Dense(mlp(&self.mlps[0])),
-                Some(router) => GpuFfn::Moe {
+                Some(router) => GpuFfn::Moe(Box::new(GpuMoe {
                     ffn_gate_inp: w(router),
                     exp_probs_b: spans.exp_probs_b.map(|s| vectors.range(s)),
                     experts: mlp(&self.mlps[0]),
                     shared: self.mlps.get(1).map(mlp),
-                },
+                })),
             },
         }
     }
@@ -197,7 +266,10 @@ impl<'a> Vectors<'a> {
     }
 
     fn add(&mut self, values: &[f32]) -> Span {
-        let start = self.bytes.len().next_multiple_of(self.gpu.offset_alignment() as usize);
+        let start = self
+            .bytes
+            .len()
+            .next_multiple_of(self.gpu.offset_alignment() as usize);
         self.bytes.resize(start, 0);
         self.bytes.extend_from_slice(bytemuck::cast_slice(values));
         // Kernels bind vectors as vec4.
@@ -206,12 +278,18 @@ impl<'a> Vectors<'a> {
     }
 
     fn upload(self) -> Result<Uploaded, GpuError> {
-        Ok(Uploaded(self.gpu.storage_with("norms and biases", &self.bytes)?))
+        Ok(Uploaded(
+            self.gpu.storage_with("norms and biases", &self.bytes)?,
+        ))
     }
 }
 
 impl Uploaded {
     fn range(&self, (offset, size): Span) -> Range {
-        Range { buffer: self.0.clone(), offset, size }
+        Range {
+            buffer: self.0.clone(),
+            offset,
+            size,
+        }
     }
 }
