@@ -14,6 +14,8 @@ pub enum Tier {
     Plain,
     /// Subgroups of at least 8 lanes and immediates.
     Subgroup,
+    /// The same, and a decoded token's activations as signed bytes multiplied by packed dot products (DP4A and its like).
+    Int8,
 }
 
 /// The fewest lanes of a subgroup that the `subgroup` tier's reductions work with.
@@ -23,22 +25,26 @@ pub const MAX_PARAMS: usize = 128;
 
 impl Tier {
     /// Every tier, slowest first.
-    pub const ALL: [Self; 2] = [Self::Plain, Self::Subgroup];
+    pub const ALL: [Self; 3] = [Self::Plain, Self::Subgroup, Self::Int8];
 
     /// The name that `--tier` takes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
             Self::Subgroup => "subgroup",
+            Self::Int8 => "int8",
         }
     }
 
     /// The fastest tier the adapter can run.
     pub fn best(adapter: &Adapter) -> Self {
-        if Self::Subgroup.missing(adapter).is_empty() {
+        if !Self::Subgroup.missing(adapter).is_empty() {
+            Self::Plain
+        } else if adapter.get_info().backend == Backend::Metal {
+            // Apple GPUs have no packed dot product: naga writes four multiplications for one.
             Self::Subgroup
         } else {
-            Self::Plain
+            Self::Int8
         }
     }
 
@@ -76,7 +82,7 @@ impl std::str::FromStr for Tier {
         Self::ALL
             .into_iter()
             .find(|t| t.name() == text)
-            .ok_or_else(|| format!("unknown tier '{text}', expected plain or subgroup"))
+            .ok_or_else(|| format!("unknown tier '{text}', expected plain, subgroup or int8"))
     }
 }
 
@@ -131,12 +137,14 @@ impl Gpu {
         }
         let limits = match tier {
             Tier::Plain => plain_limits(&adapter.limits()),
-            Tier::Subgroup => adapter.limits(),
+            Tier::Subgroup | Tier::Int8 => adapter.limits(),
         };
         check_limits(&info.name, &limits)?;
         let wanted = match tier {
             Tier::Plain => Features::empty(),
-            Tier::Subgroup => Features::SUBGROUP | Features::IMMEDIATES | Features::SHADER_F16,
+            Tier::Subgroup | Tier::Int8 => {
+                Features::SUBGROUP | Features::IMMEDIATES | Features::SHADER_F16
+            }
         } | Features::TIMESTAMP_QUERY
             | Features::TIMESTAMP_QUERY_INSIDE_PASSES
             | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
@@ -327,6 +335,15 @@ impl Gpu {
         drop(view);
         buffer.unmap();
         Ok(data)
+    }
+
+    /// Threads that share a row in the kernels of the `int8` tier: a subgroup's, at most 32.
+    pub fn lanes(&self) -> u32 {
+        match self.info.backend {
+            // wgpu reports a constant 4..64 there.
+            Backend::Metal => 32,
+            _ => self.info.subgroup_min_size.clamp(MIN_SUBGROUP, 32),
+        }
     }
 
     /// The alignment of binding offsets.

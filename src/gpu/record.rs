@@ -172,7 +172,7 @@ impl Recording {
             .collect();
         let uniforms = match gpu.tier {
             Tier::Plain => Some(uniforms(gpu, dispatches.len())?),
-            Tier::Subgroup => None,
+            Tier::Subgroup | Tier::Int8 => None,
         };
         gpu.check()?;
         Ok(Self {

@@ -5,6 +5,7 @@
 //! - `#import NAME as x` inserts the module that the variant calls NAME, with `$W` replaced by `x`
 //!   (how one kernel reads two weight types under two names);
 //! - `#ifdef FLAG`, `#ifndef FLAG`, `#else`, `#endif` keep or drop lines by flags given from outside only;
+//! - `#read name: type` and `#write name: type` declare the next storage binding of group 0, numbered in order of those kept;
 //! - `#for i N` ... `#endfor` repeats the lines N times with `$i` replaced, N a number or a constant of the variant:
 //!   naga has no unrolling, and private arrays must be indexed by constants.
 //!
@@ -59,13 +60,14 @@ pub fn expand(
     let mut flags = variant.flags.clone();
     flags.insert(match tier {
         Tier::Plain => "PLAIN",
-        Tier::Subgroup => "SUBGROUP",
+        Tier::Subgroup | Tier::Int8 => "SUBGROUP",
     });
     let mut expander = Expander {
         kernel,
         variant,
         flags,
         imported: BTreeSet::new(),
+        bindings: 0,
         out: String::new(),
     };
     for (name, value) in &variant.consts {
@@ -83,6 +85,7 @@ struct Expander<'a> {
     variant: &'a Variant,
     flags: BTreeSet<&'static str>,
     imported: BTreeSet<(String, String)>,
+    bindings: u32,
     out: String,
 }
 
@@ -107,6 +110,21 @@ impl Expander<'_> {
                             .error(number, format!("the variant names no module for {name}"));
                     };
                     self.import(number, module, module, prefix)?;
+                }
+                ["#read" | "#write", ..] => {
+                    let access = if words[0] == "#read" {
+                        "read"
+                    } else {
+                        "read_write"
+                    };
+                    let rest = line.trim_start().trim_start_matches(words[0]);
+                    let (declaration, comment) = rest.split_once("//").unwrap_or((rest, ""));
+                    let (declaration, comment) = (declaration.trim(), comment.trim());
+                    self.out.push_str(&format!(
+                        "@group(0) @binding({}) var<storage, {access}> {declaration}; // {comment}\n",
+                        self.bindings
+                    ));
+                    self.bindings += 1;
                 }
                 ["#ifdef" | "#ifndef", flag] => {
                     let (end, middle) = self.block(lines, i, "#endif")?;
@@ -216,6 +234,7 @@ shared!(
     "f32",
     "iq4_nl",
     "iq4_xs",
+    "lanes",
     "order",
     "params",
     "q2_k",
@@ -227,7 +246,9 @@ shared!(
     "q5_1",
     "q5_k",
     "q6_k",
+    "q8",
     "q8_0",
+    "q8_store",
     "reduce",
     "thread_index",
     "w32",
@@ -254,6 +275,18 @@ mod tests {
         let v = Variant::default().number("COLS", 2);
         let out = go("#for c COLS\nx$c += y[$c];\n#endfor\n", &v).unwrap();
         assert_eq!(out, "const COLS: u32 = 2u;\nx0 += y[0];\nx1 += y[1];\n");
+    }
+
+    #[test]
+    fn bindings_are_numbered_in_the_order_of_those_kept() {
+        let v = Variant::default().flag("A", true);
+        let text = "#read a: array<u32> // (n)\n#ifndef A\n#read b: array<f32>\n#endif\n#write c: array<f32>\n";
+        let out = go(text, &v).unwrap();
+        let first = "@group(0) @binding(0) var<storage, read> a: array<u32>; // (n)\n";
+        assert_eq!(
+            out,
+            format!("{first}@group(0) @binding(1) var<storage, read_write> c: array<f32>; // \n")
+        );
     }
 
     #[test]

@@ -7,10 +7,16 @@
 pub mod attention;
 pub mod attention_merge;
 pub mod embed;
+pub mod embed_q8;
 pub mod gate_up;
+pub mod gate_up_q8;
 pub mod linear;
 pub mod matvec;
+pub mod matvec_q8;
 pub mod moe_down;
+pub mod moe_down_q8;
+pub mod q8;
+pub mod quantize_q8;
 pub mod rope_cache;
 pub mod router;
 pub mod sample;

@@ -129,7 +129,7 @@ fn capabilities(tier: Tier) -> Capabilities {
     let plain = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     let wanted = match tier {
         Tier::Plain => plain,
-        Tier::Subgroup => plain | Capabilities::SUBGROUP | Capabilities::IMMEDIATES,
+        Tier::Subgroup | Tier::Int8 => plain | Capabilities::SUBGROUP | Capabilities::IMMEDIATES,
     };
     let portable = msl::supported_capabilities()
         & hlsl::supported_capabilities()
@@ -223,7 +223,7 @@ fn write_spirv(module: &Module, info: &ModuleInfo, tier: Tier) -> Result<Vec<u32
     ];
     let more: &[_] = match tier {
         Tier::Plain => &[],
-        Tier::Subgroup => &subgroup,
+        Tier::Subgroup | Tier::Int8 => &subgroup,
     };
     let options = spv::Options {
         lang_version: (1, 3),

@@ -2,6 +2,7 @@
 //!
 //! A tensor row is a whole number of blocks; a block holds 1, 32 or 256 weights as small integers with shared scales.
 
+pub mod activation;
 mod block;
 mod float;
 mod iq4;

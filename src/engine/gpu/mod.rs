@@ -1,6 +1,7 @@
 //! The GPU backend: recorded steps replayed with one or two tokens in flight.
 
 mod recipe;
+mod recipe_q8;
 mod weights;
 
 pub use weights::GpuModel;
@@ -8,10 +9,11 @@ pub use weights::GpuModel;
 use super::backend::{Backend, BackendError, OnRow, OnToken, check_tokens};
 use super::sampling::Sampling;
 use crate::gpu::record::{Range, Recording, State};
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{Gpu, GpuError, Tier};
 use crate::kernels::{MlaDims, attention, sample};
 use crate::model::RopeTable;
 use recipe::{Context, Recipe, Scratch};
+use recipe_q8::RecipeQ8;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use wgpu::{Buffer, BufferUsages, Features, SubmissionIndex};
@@ -35,7 +37,10 @@ pub struct GpuBackend {
     ring: Vec<Buffer>,
     /// Copies of the ring for devices that cannot map storage buffers.
     staging: Option<Vec<Buffer>>,
+    /// One token and the choice of the next.
     decode: Recording,
+    /// One token alone.
+    single: Recording,
     sample: Recording,
     prefill: Recording,
     prefill_last: Recording,
@@ -87,8 +92,11 @@ impl GpuBackend {
             }
             Ok::<_, GpuError>(recipe.ops)
         };
-        let mut decode = step(&mut scratch, 1, true)?;
-        decode.extend(choose.iter().cloned());
+        let single = match gpu.tier {
+            Tier::Int8 => RecipeQ8::new(&model, &context).step(&logits)?,
+            Tier::Plain | Tier::Subgroup => step(&mut scratch, 1, true)?,
+        };
+        let decode: Vec<_> = single.iter().chain(&choose).cloned().collect();
         let prefill_last = step(&mut scratch, CHUNK, true)?;
         let prefill = step(&mut scratch, CHUNK, false)?;
         // All pipelines at once, so that they compile in parallel.
@@ -100,6 +108,7 @@ impl GpuBackend {
         gpu.pipelines(&specs)?;
         Ok(Self {
             decode: Recording::new(&gpu, &decode)?,
+            single: Recording::new(&gpu, &single)?,
             sample: Recording::new(&gpu, &choose)?,
             prefill: Recording::new(&gpu, &prefill)?,
             prefill_last: Recording::new(&gpu, &prefill_last)?,
@@ -193,10 +202,10 @@ impl Backend for GpuBackend {
         let mut at = pos;
         let mut chunks = tokens.chunks(CHUNK as usize).peekable();
         while let Some(chunk) = chunks.next() {
-            let recording = if chunks.peek().is_some() {
-                &self.prefill
-            } else {
-                &self.prefill_last
+            let recording = match (chunks.peek(), chunk.len()) {
+                (Some(_), _) => &self.prefill,
+                (None, 1) => &self.single,
+                (None, _) => &self.prefill_last,
             };
             recording.submit(self.gpu(), &self.state(at, chunk.len()));
             at += chunk.len();
@@ -213,9 +222,15 @@ impl Backend for GpuBackend {
         on_row: &mut OnRow<'_>,
     ) -> Result<(), BackendError> {
         self.check(tokens, pos)?;
-        self.all_logits()?;
         let vocab = self.model.model.config.vocab_size;
-        let (recording, logits) = self.all.as_ref().expect("made by all_logits");
+        // A single token takes the step that decoding takes, so that its logits are those that decoding sees.
+        if tokens.len() > 1 {
+            self.all_logits()?;
+        }
+        let (recording, logits) = match &self.all {
+            Some((recording, logits)) if tokens.len() > 1 => (recording, logits),
+            _ => (&self.single, &self.logits),
+        };
         for (i, chunk) in tokens.chunks(CHUNK as usize).enumerate() {
             let first = i * CHUNK as usize;
             recording.submit(self.gpu(), &self.state(pos + first, chunk.len()));

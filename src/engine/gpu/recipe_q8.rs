@@ -1,0 +1,377 @@
+//! The layer recipe of one token in the `int8` tier: every product leaves its output as bytes for the next, with the sums of
+//! squares that a norm in between needs, so that no kernel begins with a norm of its own.
+
+use super::recipe::Context;
+use super::weights::{GpuFfn, GpuLayer, GpuModel, GpuMoe, GpuQuery};
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::record::{Op, Range};
+use crate::gpu::{Gpu, GpuError};
+use crate::kernels::attention::GpuAttention;
+use crate::kernels::gate_up_q8::GpuGateUpQ8;
+use crate::kernels::matvec_q8::{GpuMatvecQ8, Input};
+use crate::kernels::moe_down_q8::GpuMoeDownQ8;
+use crate::kernels::q8::{Q8Input, Q8Output};
+use crate::kernels::{MlaDims, attention_merge, embed_q8, quantize_q8, rope_cache, router};
+
+/// The residual stream between two halves of a layer.
+struct Stream {
+    /// (d) f32.
+    x: Range,
+    /// Records of x times the weight of the norm that comes next.
+    records: Range,
+    /// Sums of squares of 16 values of x.
+    squares: Range,
+    /// The weight of that norm.
+    norm: Range,
+}
+
+/// Builds the dispatches of a decoded token.
+pub(super) struct RecipeQ8<'a> {
+    gpu: &'a Gpu,
+    model: &'a GpuModel,
+    context: &'a Context,
+    dims: MlaDims,
+    eps: f32,
+    /// What was recorded so far.
+    pub ops: Vec<Op>,
+}
+
+impl<'a> RecipeQ8<'a> {
+    pub(super) fn new(model: &'a GpuModel, context: &'a Context) -> Self {
+        let config = &model.model.config;
+        Self {
+            gpu: &model.gpu,
+            model,
+            context,
+            dims: MlaDims::of(config),
+            eps: config.rms_eps,
+            ops: vec![],
+        }
+    }
+
+    /// The dispatches from token id to `logits`.
+    pub(super) fn step(mut self, logits: &Range) -> Result<Vec<Op>, GpuError> {
+        let model = self.model;
+        let norms: Vec<&Range> = model
+            .layers
+            .iter()
+            .map(|l| &l.attn_norm)
+            .chain([&model.output_norm])
+            .collect();
+        let mut stream = self.stream(model.token_embd.cols, norms[0])?;
+        let embedding = self.stream_output(&stream);
+        self.ops.extend(embed_q8::ops(
+            &model.token_embd,
+            &self.context.history,
+            &stream.x,
+            &embedding,
+        ));
+        for (i, layer) in model.layers.iter().enumerate() {
+            let after = self.attention(layer, &self.context.cache[i], &stream)?;
+            stream = self.feed_forward(layer, &after, norms[i + 1])?;
+        }
+        let head = GpuMatvecQ8 {
+            weight: &model.output,
+            x: Input::Q8(self.normed(&stream), 0),
+            residual: None,
+            y: Some(logits.clone()),
+            q: None,
+        };
+        self.ops.extend(head.ops(self.gpu));
+        Ok(self.ops)
+    }
+
+    fn buffer(&self, name: &'static str, bytes: u32) -> Result<Range, GpuError> {
+        Ok(Range::whole(&self.gpu.storage(name, u64::from(bytes))?))
+    }
+
+    fn floats(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
+        self.buffer(name, n * 4)
+    }
+
+    fn records(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
+        self.buffer(name, n / 32 * 48)
+    }
+
+    /// Buffers for the residual stream, whose bytes are for the norm `norm`.
+    fn stream(&self, width: u32, norm: &Range) -> Result<Stream, GpuError> {
+        Ok(Stream {
+            x: self.floats("residual stream", width)?,
+            records: self.records("residual stream bytes", width)?,
+            squares: self.floats("residual stream squares", width / 16)?,
+            norm: norm.clone(),
+        })
+    }
+
+    fn stream_output(&self, stream: &Stream) -> Q8Output {
+        Q8Output {
+            records: stream.records.clone(),
+            norm: Some((stream.norm.clone(), stream.squares.clone())),
+        }
+    }
+
+    /// The stream divided by its root mean square.
+    fn normed(&self, stream: &Stream) -> Q8Input {
+        Q8Input {
+            records: stream.records.clone(),
+            rms: Some((stream.squares.clone(), self.eps)),
+        }
+    }
+
+    /// y = W x as f32.
+    fn product(
+        &mut self,
+        name: &'static str,
+        weight: &GpuWeight,
+        x: Input,
+    ) -> Result<Range, GpuError> {
+        let y = self.floats(name, weight.total_rows())?;
+        let op = GpuMatvecQ8 {
+            weight,
+            x,
+            residual: None,
+            y: Some(y.clone()),
+            q: None,
+        };
+        self.ops.extend(op.ops(self.gpu));
+        Ok(y)
+    }
+
+    /// The query heads as f32 and as bytes.
+    fn query(&mut self, weight: &GpuWeight, x: Q8Input) -> Result<(Range, Range), GpuError> {
+        let y = self.floats("q", weight.total_rows())?;
+        let records = self.records("q bytes", weight.total_rows())?;
+        let q = Q8Output {
+            records: records.clone(),
+            norm: None,
+        };
+        let op = GpuMatvecQ8 {
+            weight,
+            x: Input::Q8(x, 0),
+            residual: None,
+            y: Some(y.clone()),
+            q: Some(q),
+        };
+        self.ops.extend(op.ops(self.gpu));
+        Ok((y, records))
+    }
+
+    fn attention(
+        &mut self,
+        layer: &GpuLayer,
+        cache: &Range,
+        stream: &Stream,
+    ) -> Result<Stream, GpuError> {
+        let dims = self.dims;
+        let (heads, kv_lora, head) = (dims.heads as u32, dims.kv_lora as u32, dims.head() as u32);
+        let x = self.normed(stream);
+        let (q, q_records, kv_a) = match &layer.q {
+            GpuQuery::Full { attn_q } => {
+                let (q, records) = self.query(attn_q, x.clone())?;
+                (
+                    q,
+                    records,
+                    self.product("kv_a", &layer.attn_kv_a_mqa, Input::Q8(x, 0))?,
+                )
+            }
+            GpuQuery::Lora {
+                attn_q_a,
+                attn_q_a_norm,
+                attn_q_b,
+            } => {
+                let rank = attn_q_a.rows;
+                let records = self.records("q_a bytes", rank)?;
+                let squares = self.floats("q_a squares", rank / 16)?;
+                let q_a = GpuMatvecQ8 {
+                    weight: attn_q_a,
+                    x: Input::Q8(x.clone(), 0),
+                    residual: None,
+                    y: None,
+                    q: Some(Q8Output {
+                        records: records.clone(),
+                        norm: Some((attn_q_a_norm.clone(), squares.clone())),
+                    }),
+                };
+                self.ops.extend(q_a.ops(self.gpu));
+                // Beside q_a: it does not wait.
+                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Q8(x, 0))?;
+                let q_a = Q8Input {
+                    records,
+                    rms: Some((squares, self.eps)),
+                };
+                let (q, records) = self.query(attn_q_b, q_a)?;
+                (q, records, kv_a)
+            }
+        };
+        let heads_input = Q8Input {
+            records: q_records,
+            rms: None,
+        };
+        let q_lat = self.product("q_lat", &layer.attn_k_b, Input::Q8(heads_input, head / 32))?;
+        let q_pe = self.floats("q_pe", heads * dims.rope as u32)?;
+        self.ops.push(rope_cache::op(&rope_cache::GpuRopeCache {
+            q,
+            kv_a,
+            kv_a_norm: layer.attn_kv_a_norm.clone(),
+            eps: self.eps,
+            rope_table: self.context.rope_table.clone(),
+            dims,
+            max_tokens: 1,
+            q_pe: q_pe.clone(),
+            cache: cache.clone(),
+        }));
+        let attention = GpuAttention {
+            q_lat,
+            q_pe,
+            cache: cache.clone(),
+            dims,
+            scale: self.model.model.config.softmax_scale(),
+            max_tokens: 1,
+            partials: self.context.partials.clone(),
+        };
+        self.ops.push(attention.op());
+        let latent = self.floats("latent", heads * kv_lora)?;
+        self.ops.push(attention_merge::op(
+            &self.context.partials,
+            dims,
+            1,
+            &latent,
+        ));
+        let latent_records = self.records("latent bytes", heads * kv_lora)?;
+        self.ops
+            .push(quantize_q8::op(&latent, heads * kv_lora, &latent_records));
+
+        let values = self.records("values bytes", layer.attn_v_b.total_rows())?;
+        let v_b = GpuMatvecQ8 {
+            weight: &layer.attn_v_b,
+            x: Input::Q8(
+                Q8Input {
+                    records: latent_records,
+                    rms: None,
+                },
+                kv_lora / 32,
+            ),
+            residual: None,
+            y: None,
+            q: Some(Q8Output {
+                records: values.clone(),
+                norm: None,
+            }),
+        };
+        self.ops.extend(v_b.ops(self.gpu));
+        let values = Q8Input {
+            records: values,
+            rms: None,
+        };
+        self.residual_product(&layer.attn_output, values, stream, &layer.ffn_norm)
+    }
+
+    /// The stream after adding W x, with bytes for the norm `norm`.
+    fn residual_product(
+        &mut self,
+        weight: &GpuWeight,
+        x: Q8Input,
+        stream: &Stream,
+        norm: &Range,
+    ) -> Result<Stream, GpuError> {
+        let after = self.stream(weight.total_rows(), norm)?;
+        let op = GpuMatvecQ8 {
+            weight,
+            x: Input::Q8(x, 0),
+            residual: Some(stream.x.clone()),
+            y: Some(after.x.clone()),
+            q: Some(self.stream_output(&after)),
+        };
+        self.ops.extend(op.ops(self.gpu));
+        Ok(after)
+    }
+
+    fn feed_forward(
+        &mut self,
+        layer: &GpuLayer,
+        stream: &Stream,
+        next: &Range,
+    ) -> Result<Stream, GpuError> {
+        match &layer.ffn {
+            GpuFfn::Dense(mlp) => {
+                let h = self.records("h bytes", mlp.gate.rows)?;
+                let gate_up = GpuGateUpQ8 {
+                    experts: None,
+                    shared: Some([&mlp.gate, &mlp.up]),
+                    x: self.normed(stream),
+                    h: h.clone(),
+                };
+                self.ops.extend(gate_up.ops(self.gpu));
+                self.residual_product(
+                    &mlp.down,
+                    Q8Input {
+                        records: h,
+                        rms: None,
+                    },
+                    stream,
+                    next,
+                )
+            }
+            GpuFfn::Moe(moe) => self.experts(moe, stream, next),
+        }
+    }
+
+    fn experts(&mut self, moe: &GpuMoe, stream: &Stream, next: &Range) -> Result<Stream, GpuError> {
+        let GpuMoe {
+            ffn_gate_inp,
+            exp_probs_b,
+            experts,
+            shared,
+        } = moe;
+        let config = self
+            .model
+            .model
+            .config
+            .experts
+            .as_ref()
+            .expect("a MoE layer has experts in its config");
+        let used = config.used as u32;
+        let x = Input::Float(
+            stream.x.clone(),
+            stream.norm.clone(),
+            stream.squares.clone(),
+            self.eps,
+        );
+        let logits = self.product("router logits", ffn_gate_inp, x)?;
+        let ids = self.floats("expert ids", used)?;
+        let weights = self.floats("expert weights", used)?;
+        self.ops.push(router::op(&router::GpuRouter {
+            logits,
+            bias: exp_probs_b.clone(),
+            experts: config,
+            max_tokens: 1,
+            ids: ids.clone(),
+            weights: weights.clone(),
+        }));
+        let h = self.records(
+            "h bytes",
+            used * experts.gate.rows + shared.as_ref().map_or(0, |s| s.gate.rows),
+        )?;
+        let gate_up = GpuGateUpQ8 {
+            experts: Some(([&experts.gate, &experts.up], ids.clone(), used)),
+            shared: shared.as_ref().map(|s| [&s.gate, &s.up]),
+            x: self.normed(stream),
+            h: h.clone(),
+        };
+        self.ops.extend(gate_up.ops(self.gpu));
+        let after = self.stream(experts.down.rows, next)?;
+        let down = GpuMoeDownQ8 {
+            down: &experts.down,
+            shared: shared.as_ref().map(|s| &s.down),
+            h,
+            ids,
+            weights,
+            used,
+            residual: stream.x.clone(),
+            y: after.x.clone(),
+            q: self.stream_output(&after),
+        };
+        self.ops.extend(down.ops(self.gpu)?);
+        Ok(after)
+    }
+}

@@ -1,0 +1,48 @@
+// x = row history[pos] of the token embedding, as f32 and as bytes for the first layer's products (shared/q8.wgsl).
+//
+// W (vocabulary, 32 * UNITS), x (32 * UNITS). Division: a thread per unit of 32 weights. Bound by: launching it.
+// A part of W writes only where it holds the row.
+struct Params {
+  rows: u32,       // of this part
+  first_row: u32,  // of this part in the vocabulary
+  sub: u32,        // sub-plane of the scales, in words
+  pos: u32,
+}
+#read w_q: array<vec4<u32>>
+#read w_s: array<vec4<u32>>
+#read history: array<u32>            // (n_ctx + 1)
+#read g: array<vec4<f32>>            // (8 * UNITS)
+#write y: array<vec4<f32>>           // (8 * UNITS)
+#write squares_out: array<f32>       // (2 * UNITS)
+#write q: array<vec4<u32>>           // (UNITS, 3)
+#import params
+#import w32
+#import q8
+#import WEIGHT as w
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  let row = history[p.pos] - p.first_row;
+  let u = id.x;
+  // A row before the part wraps around to a large number.
+  if (u >= UNITS || row >= p.rows) {
+    return;
+  }
+  let w = w_unit(row * UNITS + u, p.sub);
+  let at = u * 8u;
+  y[at] = w.v0;
+  y[at + 1u] = w.v1;
+  y[at + 2u] = w.v2;
+  y[at + 3u] = w.v3;
+  y[at + 4u] = w.v4;
+  y[at + 5u] = w.v5;
+  y[at + 6u] = w.v6;
+  y[at + 7u] = w.v7;
+  squares_out[u * 2u] = dot(w.v0, w.v0) + dot(w.v1, w.v1) + (dot(w.v2, w.v2) + dot(w.v3, w.v3));
+  squares_out[u * 2u + 1u] = dot(w.v4, w.v4) + dot(w.v5, w.v5) + (dot(w.v6, w.v6) + dot(w.v7, w.v7));
+  let a = q8_quantize(w.v0 * g[at], w.v1 * g[at + 1u], w.v2 * g[at + 2u], w.v3 * g[at + 3u]);
+  let b = q8_quantize(w.v4 * g[at + 4u], w.v5 * g[at + 5u], w.v6 * g[at + 6u], w.v7 * g[at + 7u]);
+  q[u * 3u] = a.words;
+  q[u * 3u + 1u] = b.words;
+  q[u * 3u + 2u] = bitcast<vec4<u32>>(vec4<f32>(a.scale, b.scale, a.scaled_sum, b.scaled_sum));
+}

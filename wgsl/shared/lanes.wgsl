@@ -1,0 +1,10 @@
+// Sums over the LANES threads that share a row: a power of two, at most the subgroup's size.
+fn row_sum(v: f32) -> f32 {
+  var sum = v;
+  if (LANES > 16u) { sum += subgroupShuffleXor(sum, 16u); }
+  if (LANES > 8u) { sum += subgroupShuffleXor(sum, 8u); }
+  if (LANES > 4u) { sum += subgroupShuffleXor(sum, 4u); }
+  if (LANES > 2u) { sum += subgroupShuffleXor(sum, 2u); }
+  if (LANES > 1u) { sum += subgroupShuffleXor(sum, 1u); }
+  return sum;
+}

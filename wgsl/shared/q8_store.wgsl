@@ -1,0 +1,38 @@
+// The end of a kernel whose output feeds another product: the workgroup's rows, gathered in q8_rows, leave as q8 records,
+// 16 rows per thread. NORM_OUT multiplies by the weight of the norm in between and leaves the sum of squares of each 16
+// rows, so that the consumer need only divide by the root mean square. The kernel declares `q`, and with NORM_OUT `g` and
+// `squares_out`.
+var<workgroup> q8_rows: array<f32, TILE>;
+
+fn q8_at(first: u32) -> vec4<f32> {
+  return vec4<f32>(q8_rows[first], q8_rows[first + 1u], q8_rows[first + 2u], q8_rows[first + 3u]);
+}
+
+// Writes the records of rows first .. first + TILE; t is the thread's number. Call after a barrier.
+fn q8_store(first: u32, t: u32) {
+  if (t * 16u < TILE) {
+    let row = first + t * 16u;
+    var a = q8_at(t * 16u);
+    var b = q8_at(t * 16u + 4u);
+    var c = q8_at(t * 16u + 8u);
+    var d = q8_at(t * 16u + 12u);
+#ifdef NORM_OUT
+    squares_out[row >> 4u] = dot(a, a) + dot(b, b) + (dot(c, c) + dot(d, d));
+    let n = row >> 2u;
+    a *= g[n];
+    b *= g[n + 1u];
+    c *= g[n + 2u];
+    d *= g[n + 3u];
+#endif
+    let half = q8_quantize(a, b, c, d);
+    let unit = (row >> 5u) * 12u;
+    let h = (row >> 4u) & 1u;
+    let at = unit + h * 4u;
+    q[at] = half.words.x;
+    q[at + 1u] = half.words.y;
+    q[at + 2u] = half.words.z;
+    q[at + 3u] = half.words.w;
+    q[unit + 8u + h] = bitcast<u32>(half.scale);
+    q[unit + 10u + h] = bitcast<u32>(half.scaled_sum);
+  }
+}
