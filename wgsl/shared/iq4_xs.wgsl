@@ -7,11 +7,20 @@
 //   of its upper half are the upper part of s of run k (the superblock's unit k); nibble k of the second is the lower
 //   part.
 
-fn $W_unit(u: u32, sub: u32) -> W32 {
+fn $W_codes(u: u32) -> W32Codes {
+    return w32_codebook($W_q[u]);
+}
+
+fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     let block = u >> 3u;
     let run = u & 7u;
     let pair = $W_s[block >> 1u];
     let record = select(pair.xy, pair.zw, (block & 1u) == 1u);
     let s = ((record.y >> (4u * run)) & 15u) | (((record.x >> (16u + 2u * run)) & 3u) << 4u);
-    return w32_looked_up(w32_nibbles($W_q[u]), w32_f16(record.x, 0u) * (f32(s) - 32.0));
+    let scale = w32_f16(record.x, 0u) * (f32(s) - 32.0);
+    return vec4<f32>(scale, 0.0, scale, 0.0);
+}
+
+fn $W_unit(u: u32, sub: u32) -> W32 {
+    return w32_signed($W_codes(u), $W_affine(u, sub));
 }

@@ -7,15 +7,22 @@
 //   16.
 //   From word `sub`: per superblock one word: the f16 d in the lower, the f16 dmin in the upper half.
 
-fn $W_unit(u: u32, sub: u32) -> W32 {
+fn $W_codes(u: u32) -> W32Codes {
     let pair = $W_q[u >> 1u];
     let q = select(pair.xy, pair.zw, (u & 1u) == 1u);
+    return w32_crumbs(q.x, q.y);
+}
+
+fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     let block = u >> 3u;
     let run = u & 7u;
     let i = sub + block;
     let d = unpack2x16float($W_s[i >> 2u][i & 3u]);
     let st = $W_s[block][run >> 1u] >> (16u * (run & 1u));
-    let s = d.x * vec2<f32>(vec2<u32>(st, st >> 8u) & vec2<u32>(15u));
-    let t = d.y * vec2<f32>(vec2<u32>(st >> 4u, st >> 12u) & vec2<u32>(15u));
-    return w32_affine_halves(w32_crumbs(q.x, q.y), s.x, -t.x, s.y, -t.y);
+    let fields = (vec4<u32>(st) >> vec4<u32>(0u, 4u, 8u, 12u)) & vec4<u32>(15u);
+    return vec4<f32>(d.x, -d.y, d.x, -d.y) * vec4<f32>(fields);
+}
+
+fn $W_unit(u: u32, sub: u32) -> W32 {
+    return w32_affine($W_codes(u), $W_affine(u, sub));
 }

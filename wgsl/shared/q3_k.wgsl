@@ -8,17 +8,25 @@
 //   of scale i, that of weights 16i .. 16i + 16. Word 10: bits 2i and 2i + 1 are the upper part of scale i. Word 11:
 //   the f16 d in the lower half, the upper half is zero.
 
-fn $W_unit(u: u32, sub: u32) -> W32 {
+fn $W_codes(u: u32) -> W32Codes {
     let pair = $W_q[u >> 1u];
     let q = select(pair.xy, pair.zw, (u & 1u) == 1u);
-    let record = 3u * (u >> 3u);
     let run = u & 7u;
-    let high = w32_bits($W_s[record + (run >> 2u)][run & 3u]);
-    let scales = $W_s[record + 2u];
+    let high = $W_s[3u * (u >> 3u) + (run >> 2u)][run & 3u];
+    return w32_or(w32_crumbs(q.x, q.y), w32_third_bits(high));
+}
+
+fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
+    let scales = $W_s[3u * (u >> 3u) + 2u];
+    let run = u & 7u;
     let low_pair = select(scales.x, scales.y, run >= 4u) >> (8u * (run & 3u));
     let high_pair = scales.z >> (4u * run);
     let low = vec2<u32>(low_pair, low_pair >> 4u) & vec2<u32>(15u);
-    let upper = vec2<u32>(high_pair, high_pair >> 2u) & vec2<u32>(3u);
-    let s = w32_f16(scales.w, 0u) * (vec2<f32>(low | (upper << vec2<u32>(4u))) - vec2<f32>(32.0));
-    return w32_biased_halves(w32_with_high(w32_crumbs(q.x, q.y), high, 2u), 4.0, s.x, s.y);
+    let upper = vec2<u32>(high_pair << 4u, high_pair << 2u) & vec2<u32>(48u);
+    let s = w32_f16(scales.w, 0u) * (vec2<f32>(low | upper) - vec2<f32>(32.0));
+    return vec4<f32>(s.x, -4.0 * s.x, s.y, -4.0 * s.y);
+}
+
+fn $W_unit(u: u32, sub: u32) -> W32 {
+    return w32_affine($W_codes(u), $W_affine(u, sub));
 }

@@ -4,7 +4,14 @@
 //   its high nibble.
 // scales plane: per unit one word: the f16 d in the lower, the f16 m in the upper half.
 
+fn $W_codes(u: u32) -> W32Codes {
+    return w32_nibbles($W_q[u]);
+}
+
+fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
+    return unpack2x16float($W_s[u >> 2u][u & 3u]).xyxy;
+}
+
 fn $W_unit(u: u32, sub: u32) -> W32 {
-    let dm = unpack2x16float($W_s[u >> 2u][u & 3u]);
-    return w32_affine(w32_nibbles($W_q[u]), dm.x, dm.y);
+    return w32_affine($W_codes(u), $W_affine(u, sub));
 }

@@ -5,9 +5,14 @@
 // scales plane: per unit two words: the fifth bits, bit i of byte b belongs to weight 4i + b; then the f16 d in the
 //   lower and the f16 m in the upper half.
 
+fn $W_codes(u: u32) -> W32Codes {
+    return w32_or(w32_nibbles($W_q[u]), w32_fifth_bits($W_s[u >> 1u][2u * (u & 1u)]));
+}
+
+fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
+    return unpack2x16float($W_s[u >> 1u][2u * (u & 1u) + 1u]).xyxy;
+}
+
 fn $W_unit(u: u32, sub: u32) -> W32 {
-    let pair = $W_s[u >> 1u];
-    let record = select(pair.xy, pair.zw, (u & 1u) == 1u);
-    let dm = unpack2x16float(record.y);
-    return w32_affine(w32_with_high(w32_nibbles($W_q[u]), w32_bits(record.x), 4u), dm.x, dm.y);
+    return w32_affine($W_codes(u), $W_affine(u, sub));
 }

@@ -8,13 +8,16 @@
 //   bits 16 + 2k and 17 + 2k that of t; word 3 is the f16 d in the lower and the f16 dmin in the upper half. The
 //   other two are eight words: word k holds the fifth bits of run k, bit i of byte b belongs to weight 4i + b.
 
-fn $W_unit(u: u32, sub: u32) -> W32 {
-    let record = 3u * (u >> 3u);
-    let scales = $W_s[record];
+fn $W_codes(u: u32) -> W32Codes {
     let run = u & 7u;
-    let low = (vec2<u32>(scales.xy) >> vec2<u32>(4u * run)) & vec2<u32>(15u);
-    let high = (vec2<u32>(scales.z, scales.z >> 16u) >> vec2<u32>(2u * run)) & vec2<u32>(3u);
-    let st = unpack2x16float(scales.w) * vec2<f32>(low | (high << vec2<u32>(4u)));
-    let fifth = w32_bits($W_s[record + 1u + (run >> 2u)][run & 3u]);
-    return w32_affine(w32_with_high(w32_nibbles($W_q[u]), fifth, 4u), st.x, -st.y);
+    let high = $W_s[3u * (u >> 3u) + 1u + (run >> 2u)][run & 3u];
+    return w32_or(w32_nibbles($W_q[u]), w32_fifth_bits(high));
+}
+
+fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
+    return w32_scale_min($W_s[3u * (u >> 3u)], u & 7u);
+}
+
+fn $W_unit(u: u32, sub: u32) -> W32 {
+    return w32_affine($W_codes(u), $W_affine(u, sub));
 }

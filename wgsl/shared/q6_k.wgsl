@@ -8,14 +8,27 @@
 //   .. 16i + 16.
 //   From word `sub`: per superblock the f16 d, 2 bytes.
 
-fn $W_unit(u: u32, sub: u32) -> W32 {
+fn $W_codes(u: u32) -> W32Codes {
+    let run = u & 7u;
+    let pair = $W_s[5u * (u >> 3u) + (run >> 1u)];
+    let high = select(pair.xy, pair.zw, (run & 1u) == 1u);
+    return w32_or(w32_nibbles($W_q[u]), w32_upper_crumbs(high.x, high.y));
+}
+
+// The scales of the halves of the unit.
+fn $W_scales(u: u32, sub: u32) -> vec2<f32> {
     let block = u >> 3u;
     let run = u & 7u;
-    let record = 5u * block;
-    let pair = $W_s[record + (run >> 1u)];
-    let high = select(pair.xy, pair.zw, (run & 1u) == 1u);
     let i = sub + (block >> 1u);
     let d = w32_f16($W_s[i >> 2u][i & 3u], block & 1u);
-    let s = d * w32_signed_bytes($W_s[record + 4u][run >> 1u] >> (16u * (run & 1u))).xy;
-    return w32_biased_halves(w32_with_high(w32_nibbles($W_q[u]), w32_crumbs(high.x, high.y), 4u), 32.0, s.x, s.y);
+    return d * w32_signed_bytes($W_s[5u * block + 4u][run >> 1u] >> (16u * (run & 1u))).xy;
+}
+
+fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
+    let s = $W_scales(u, sub);
+    return vec4<f32>(s.x, -32.0 * s.x, s.y, -32.0 * s.y);
+}
+
+fn $W_unit(u: u32, sub: u32) -> W32 {
+    return w32_biased($W_codes(u), 32.0, $W_scales(u, sub));
 }

@@ -3,19 +3,16 @@
 // quants plane: per unit two vec4 = 32 bytes: the codes in order.
 // scales plane, from word `sub`: per unit the f16 d, 2 bytes.
 
-fn $W_unit(u: u32, sub: u32) -> W32 {
+fn $W_codes(u: u32) -> W32Codes {
+    return W32Codes($W_q[2u * u], $W_q[2u * u + 1u]);
+}
+
+fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     let i = sub + (u >> 1u);
     let d = w32_f16($W_s[i >> 2u][i & 3u], u & 1u);
-    let a = $W_q[2u * u];
-    let b = $W_q[2u * u + 1u];
-    return W32(
-        d * w32_signed_bytes(a.x),
-        d * w32_signed_bytes(a.y),
-        d * w32_signed_bytes(a.z),
-        d * w32_signed_bytes(a.w),
-        d * w32_signed_bytes(b.x),
-        d * w32_signed_bytes(b.y),
-        d * w32_signed_bytes(b.z),
-        d * w32_signed_bytes(b.w),
-    );
+    return vec4<f32>(d, 0.0, d, 0.0);
+}
+
+fn $W_unit(u: u32, sub: u32) -> W32 {
+    return w32_signed($W_codes(u), $W_affine(u, sub));
 }

@@ -14,7 +14,8 @@ struct W32 {
     v7: vec4<f32>,
 }
 
-// Eight words of four unsigned codes: words 0 .. 4 and words 4 .. 8.
+// Eight words of four codes: words 0 .. 4 and words 4 .. 8. Every byte is below 128 or meant as signed, so that it is right
+// as a signed byte, which is what integer dot products take.
 struct W32Codes {
     lo: vec4<u32>,
     hi: vec4<u32>,
@@ -53,84 +54,121 @@ fn w32_crumbs(low: u32, high: u32) -> W32Codes {
     return W32Codes((vec4<u32>(low) >> shift) & mask, (vec4<u32>(high) >> shift) & mask);
 }
 
-// One word of single bits: bit i of a byte belongs to word i of the unit.
-fn w32_bits(bits: u32) -> W32Codes {
-    let mask = vec4<u32>(0x01010101u);
+// The same, with the fields as bits 4 and 5 of the codes.
+fn w32_upper_crumbs(low: u32, high: u32) -> W32Codes {
+    let mask = vec4<u32>(0x30303030u);
     return W32Codes(
-        (vec4<u32>(bits) >> vec4<u32>(0u, 1u, 2u, 3u)) & mask,
-        (vec4<u32>(bits) >> vec4<u32>(4u, 5u, 6u, 7u)) & mask,
+        vec4<u32>(low << 4u, low << 2u, low, low >> 2u) & mask,
+        vec4<u32>(high << 4u, high << 2u, high, high >> 2u) & mask,
     );
 }
 
-// Codes with the bits of `high` above their lowest `width` bits.
-fn w32_with_high(codes: W32Codes, high: W32Codes, width: u32) -> W32Codes {
-    let shift = vec4<u32>(width);
-    return W32Codes(codes.lo | (high.lo << shift), codes.hi | (high.hi << shift));
+// One word of single bits, as bit 2 of the codes: bit i of a byte belongs to word i of the unit.
+fn w32_third_bits(bits: u32) -> W32Codes {
+    let mask = vec4<u32>(0x04040404u);
+    return W32Codes(
+        vec4<u32>(bits << 2u, bits << 1u, bits, bits >> 1u) & mask,
+        (vec4<u32>(bits) >> vec4<u32>(2u, 3u, 4u, 5u)) & mask,
+    );
 }
 
-// scale * code + offset.
-fn w32_affine(c: W32Codes, scale: f32, offset: f32) -> W32 {
-    return w32_affine_halves(c, scale, offset, scale, offset);
+// The same, as bit 4 of the codes.
+fn w32_fifth_bits(bits: u32) -> W32Codes {
+    let mask = vec4<u32>(0x10101010u);
+    return W32Codes(
+        (vec4<u32>(bits) << vec4<u32>(4u, 3u, 2u, 1u)) & mask,
+        (vec4<u32>(bits) >> vec4<u32>(0u, 1u, 2u, 3u)) & mask,
+    );
 }
 
-// The same with a scale and an offset for each half of the unit.
-fn w32_affine_halves(c: W32Codes, scale0: f32, offset0: f32, scale1: f32, offset1: f32) -> W32 {
-    let o0 = vec4<f32>(offset0);
-    let o1 = vec4<f32>(offset1);
+// Codes put together of their lower and upper bits.
+fn w32_or(lower: W32Codes, upper: W32Codes) -> W32Codes {
+    return W32Codes(lower.lo | upper.lo, lower.hi | upper.hi);
+}
+
+// The scale and the offset, for both halves alike, of run k of a superblock with 6-bit scales and minima (Q4_K, Q5_K).
+fn w32_scale_min(record: vec4<u32>, k: u32) -> vec4<f32> {
+    let low = (record.xy >> vec2<u32>(4u * k)) & vec2<u32>(15u);
+    let high = (vec2<u32>(record.z, record.z >> 16u) >> vec2<u32>(2u * k)) & vec2<u32>(3u);
+    let st = unpack2x16float(record.w) * vec2<f32>(low | (high << vec2<u32>(4u)));
+    return vec2<f32>(st.x, -st.y).xyxy;
+}
+
+// scale * code + offset with unsigned codes; a = (scale, offset of words 0 .. 4, scale, offset of words 4 .. 8).
+fn w32_affine(c: W32Codes, a: vec4<f32>) -> W32 {
+    let o0 = vec4<f32>(a.y);
+    let o1 = vec4<f32>(a.w);
     return W32(
-        scale0 * w32_bytes(c.lo.x) + o0,
-        scale0 * w32_bytes(c.lo.y) + o0,
-        scale0 * w32_bytes(c.lo.z) + o0,
-        scale0 * w32_bytes(c.lo.w) + o0,
-        scale1 * w32_bytes(c.hi.x) + o1,
-        scale1 * w32_bytes(c.hi.y) + o1,
-        scale1 * w32_bytes(c.hi.z) + o1,
-        scale1 * w32_bytes(c.hi.w) + o1,
+        a.x * w32_bytes(c.lo.x) + o0,
+        a.x * w32_bytes(c.lo.y) + o0,
+        a.x * w32_bytes(c.lo.z) + o0,
+        a.x * w32_bytes(c.lo.w) + o0,
+        a.z * w32_bytes(c.hi.x) + o1,
+        a.z * w32_bytes(c.hi.y) + o1,
+        a.z * w32_bytes(c.hi.z) + o1,
+        a.z * w32_bytes(c.hi.w) + o1,
     );
 }
 
 // scale * (code - bias): the subtraction is exact, so no error of its own comes near a weight of 0.
-fn w32_biased(c: W32Codes, bias: f32, scale: f32) -> W32 {
-    return w32_biased_halves(c, bias, scale, scale);
-}
-
-// The same with a scale for each half of the unit.
-fn w32_biased_halves(c: W32Codes, bias: f32, scale0: f32, scale1: f32) -> W32 {
+fn w32_biased(c: W32Codes, bias: f32, scale: vec2<f32>) -> W32 {
     let b = vec4<f32>(bias);
     return W32(
-        scale0 * (w32_bytes(c.lo.x) - b),
-        scale0 * (w32_bytes(c.lo.y) - b),
-        scale0 * (w32_bytes(c.lo.z) - b),
-        scale0 * (w32_bytes(c.lo.w) - b),
-        scale1 * (w32_bytes(c.hi.x) - b),
-        scale1 * (w32_bytes(c.hi.y) - b),
-        scale1 * (w32_bytes(c.hi.z) - b),
-        scale1 * (w32_bytes(c.hi.w) - b),
+        scale.x * (w32_bytes(c.lo.x) - b),
+        scale.x * (w32_bytes(c.lo.y) - b),
+        scale.x * (w32_bytes(c.lo.z) - b),
+        scale.x * (w32_bytes(c.lo.w) - b),
+        scale.y * (w32_bytes(c.hi.x) - b),
+        scale.y * (w32_bytes(c.hi.y) - b),
+        scale.y * (w32_bytes(c.hi.z) - b),
+        scale.y * (w32_bytes(c.hi.w) - b),
     );
 }
 
-// The codebook of IQ4_NL and IQ4_XS (kvalues_iq4nl in ggml-common.h), four signed bytes per word:
-// -127 -104 -83 -65, -49 -35 -22 -10, 1 13 25 38, 53 69 89 113.
-fn w32_codebook(codes: u32) -> vec4<f32> {
-    let c = (vec4<u32>(codes) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(15u);
-    // Chosen by compare, not looked up: a private array with a dynamic index lands in memory on most backends.
-    let negative = select(vec4<u32>(0xbfad9881u), vec4<u32>(0xf6eaddcfu), (c & vec4<u32>(4u)) != vec4<u32>(0u));
-    let positive = select(vec4<u32>(0x26190d01u), vec4<u32>(0x71594535u), (c & vec4<u32>(4u)) != vec4<u32>(0u));
-    let word = select(negative, positive, c >= vec4<u32>(8u));
-    let byte = vec4<u32>(24u) - ((c & vec4<u32>(3u)) << vec4<u32>(3u));
-    return vec4<f32>(vec4<i32>(word << byte) >> vec4<u32>(24u));
-}
-
-// scale * codebook(code).
-fn w32_looked_up(c: W32Codes, scale: f32) -> W32 {
+// scale * code with signed codes, whose offsets are 0.
+fn w32_signed(c: W32Codes, a: vec4<f32>) -> W32 {
     return W32(
-        scale * w32_codebook(c.lo.x),
-        scale * w32_codebook(c.lo.y),
-        scale * w32_codebook(c.lo.z),
-        scale * w32_codebook(c.lo.w),
-        scale * w32_codebook(c.hi.x),
-        scale * w32_codebook(c.hi.y),
-        scale * w32_codebook(c.hi.z),
-        scale * w32_codebook(c.hi.w),
+        a.x * w32_signed_bytes(c.lo.x),
+        a.x * w32_signed_bytes(c.lo.y),
+        a.x * w32_signed_bytes(c.lo.z),
+        a.x * w32_signed_bytes(c.lo.w),
+        a.z * w32_signed_bytes(c.hi.x),
+        a.z * w32_signed_bytes(c.hi.y),
+        a.z * w32_signed_bytes(c.hi.z),
+        a.z * w32_signed_bytes(c.hi.w),
     );
+}
+
+// One vec4 of nibbles (see w32_nibbles), looked up in the codebook of IQ4_NL and IQ4_XS (kvalues_iq4nl in ggml-common.h):
+// -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113, as signed bytes.
+// Computed, not looked up: a table with a dynamic index lands in memory on most backends, and a choice by compare takes three
+// times as many steps. Bit k of the value is a Boolean function o_k of the bits b0 .. b3 of the code, here for the eight
+// nibbles of a word at once; the shared terms were found by searching for few gates.
+fn w32_codebook(q: vec4<u32>) -> W32Codes {
+    let ones = vec4<u32>(0x11111111u);
+    let b0 = q & ones;
+    let b1 = (q >> vec4<u32>(1u)) & ones;
+    let b2 = (q >> vec4<u32>(2u)) & ones;
+    let b3 = (q >> vec4<u32>(3u)) & ones;
+    let t0 = b3 & ~b0;
+    let t1 = t0 & ~b1;
+    let t2 = b1 & ~t0;
+    let t3 = t2 ^ b2;
+    let o6 = b2 & ~t1;
+    let o5 = t3 ^ o6;
+    let t4 = o5 & b2;
+    let o4 = (b3 & ~t4) ^ (t1 | b0);
+    let t5 = t3 ^ b0;
+    let o3 = (t5 | o4) ^ t4;
+    let t6 = t4 ^ b3;
+    let o2 = (t6 & t5) ^ t3;
+    let o1 = ((o3 ^ b0) & ~t6) ^ t2;
+    let o0 = ones ^ ((o2 ^ o3) & ~(b3 & ~t2));
+    let o7 = ones ^ b3;
+    let one = vec4<u32>(1u);
+    let four = vec4<u32>(4u);
+    let lower = o0 | ((o1 | ((o2 | (o3 << one)) << one)) << one);
+    let upper = o4 | ((o5 | ((o6 | (o7 << one)) << one)) << one);
+    let mask = vec4<u32>(0x0f0f0f0fu);
+    return W32Codes((lower & mask) | ((upper & mask) << four), ((lower >> four) & mask) | (upper & ~mask));
 }

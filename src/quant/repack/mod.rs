@@ -139,6 +139,13 @@ pub fn shader_module(ty: GgmlType) -> &'static str {
     }
 }
 
+/// Whether the module of `ty` also gives its weights as signed bytes for integer dot products: `codes` (32 bytes per unit)
+/// and `affine` (scale and offset of the unit's two halves), where a weight is scale * code + offset. True for every type
+/// but the float types.
+pub fn has_codes(ty: GgmlType) -> bool {
+    !matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16)
+}
+
 /// Splits the `rows * cols` weights of `src` over the two planes, on all threads of the rayon pool.
 ///
 /// # Panics
