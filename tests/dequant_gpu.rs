@@ -14,8 +14,34 @@ fn shared(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
+/// What a kernel asks of a module.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Output {
+    /// The weights of `unit`.
+    Unit,
+    /// The weights as scale * code + offset, from `codes` and `affine`.
+    Codes,
+}
+
+/// `Output::Codes` as the integer kernels see it: every byte is a signed number, and has an offset.
+const FROM_CODES: &str = "
+fn signed(word: u32, scale: f32, offset: f32) -> vec4<f32> {
+    let bytes = vec4<i32>(vec4<u32>(word) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u);
+    return scale * vec4<f32>(bytes) + vec4<f32>(offset);
+}
+fn weights(u: u32, sub: u32) -> W32 {
+    let c = w_codes(u);
+    let a = w_affine(u, sub);
+    return W32(
+        signed(c.lo.x, a.x, a.y), signed(c.lo.y, a.x, a.y), signed(c.lo.z, a.x, a.y), signed(c.lo.w, a.x, a.y),
+        signed(c.hi.x, a.z, a.w), signed(c.hi.y, a.z, a.w), signed(c.hi.z, a.z, a.w), signed(c.hi.w, a.z, a.w),
+    );
+}";
+
+const FROM_UNIT: &str = "fn weights(u: u32, sub: u32) -> W32 { return w_unit(u, sub); }";
+
 /// A kernel that writes every unit of a tensor as 32 floats.
-fn kernel(ty: GgmlType, sub: usize) -> String {
+fn kernel(ty: GgmlType, sub: usize, output: Output) -> String {
     let units = ROWS * COLS / repack::UNIT;
     format!(
         "{w32}
@@ -23,11 +49,16 @@ fn kernel(ty: GgmlType, sub: usize) -> String {
 @group(0) @binding(1) var<storage, read> w_s: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read_write> y: array<W32>;
 {module}
+{weights}
 @compute @workgroup_size({WORKGROUP}) fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
-    if (id.x < {units}u) {{ y[id.x] = w_unit(id.x, {sub}u); }}
+    if (id.x < {units}u) {{ y[id.x] = weights(id.x, {sub}u); }}
 }}",
         w32 = shared("w32"),
         module = shared(repack::shader_module(ty)).replace("$W", "w"),
+        weights = match output {
+            Output::Unit => FROM_UNIT,
+            Output::Codes => FROM_CODES,
+        },
     )
 }
 
@@ -160,18 +191,34 @@ fn every_module_gives_the_weights_of_dequantize_row() {
         assert!(expected.iter().all(|w| w.is_finite()), "{ty}");
 
         let planes = Planes::new(ty, ROWS, COLS, &src);
-        let source = kernel(ty, repack::sub_plane_words(ty, ROWS, COLS));
-        let got = run(&device, &queue, source, &planes);
-        for (u, (got, expected)) in got.chunks(32).zip(expected.chunks(32)).enumerate() {
-            // A fused multiply-add rounds once where the CPU rounds twice: relative to the terms, not to their sum.
-            let largest = expected.iter().fold(0.0f32, |m, w| m.max(w.abs()));
-            for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
-                let error = (got - expected).abs();
-                assert!(
-                    error <= 1e-6 * largest,
-                    "{ty} unit {u} weight {i}: {got} instead of {expected}"
-                );
-            }
+        let sub = repack::sub_plane_words(ty, ROWS, COLS);
+        compare(
+            &format!("unit of {ty}"),
+            &run(&device, &queue, kernel(ty, sub, Output::Unit), &planes),
+            &expected,
+        );
+        if repack::has_codes(ty) {
+            compare(
+                &format!("codes of {ty}"),
+                &run(&device, &queue, kernel(ty, sub, Output::Codes), &planes),
+                &expected,
+            );
+        }
+    }
+}
+
+/// Asserts that two tensors agree unit by unit, except for roundings.
+fn compare(what: &str, got: &[f32], expected: &[f32]) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    for (u, (got, expected)) in got.chunks(32).zip(expected.chunks(32)).enumerate() {
+        // A fused multiply-add rounds once where the CPU rounds twice: relative to the terms, not to their sum.
+        let largest = expected.iter().fold(0.0f32, |m, w| m.max(w.abs()));
+        for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
+            let error = (got - expected).abs();
+            assert!(
+                error <= 1e-6 * largest,
+                "{what} {u}, weight {i}: {got} instead of {expected}"
+            );
         }
     }
 }

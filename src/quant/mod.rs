@@ -1,4 +1,4 @@
-//! GGML block formats: sizes, dequantisation, quantisation and the repacking for 16-byte loads.
+//! GGML block formats: sizes, dequantisation, quantisation and the repacking for 16-byte loads; activations as bytes.
 //!
 //! A tensor row is a whole number of blocks; a block holds 1, 32 or 256 weights as small integers with shared scales.
 

@@ -28,9 +28,11 @@ struct Q8Half {
 // The q8 form of 16 values.
 fn q8_quantize(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> Q8Half {
   let m = max(max(abs(a), abs(b)), max(abs(c), abs(d)));
-  let scale = max(max(m.x, m.y), max(m.z, m.w)) / 127.0;
-  // A block of zeros (or of values too small for an f32 inverse) is all zero bytes.
-  let inverse = select(0.0, 1.0 / scale, scale > 1e-30);
+  let largest = max(max(m.x, m.y), max(m.z, m.w));
+  // Below, the scale or its inverse would leave the range of normal f32 numbers.
+  let usable = largest >= 1e-35;
+  let scale = select(0.0, largest / 127.0, usable);
+  let inverse = select(0.0, 127.0 / largest, usable);
   let words = vec4<u32>(
     pack4xI8(vec4<i32>(round(a * inverse))),
     pack4xI8(vec4<i32>(round(b * inverse))),
