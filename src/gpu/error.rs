@@ -95,6 +95,14 @@ pub enum GpuError {
         /// Tokens the kernels were made for.
         limit: usize,
     },
+    /// Times on the GPU were asked for.
+    #[error(
+        "{adapter} has no timestamps, so times on the GPU cannot be measured: use another adapter or backend"
+    )]
+    NoTimestamps {
+        /// The adapter's name.
+        adapter: String,
+    },
     /// A shader template is wrong.
     #[error("shader {kernel}: {reason}")]
     Shader {

@@ -61,6 +61,19 @@ impl GpuWeight {
             .sum()
     }
 
+    /// Its shape, such as `2048x5120`, or `20x512x192` where it has groups.
+    pub fn shape(&self) -> String {
+        self.shape_of(self.groups)
+    }
+
+    /// The shape of `groups` of its groups.
+    pub fn shape_of(&self, groups: u32) -> String {
+        match groups {
+            1 => format!("{}x{}", self.rows, self.cols),
+            _ => format!("{groups}x{}x{}", self.rows, self.cols),
+        }
+    }
+
     /// Bytes that reading `rows` of its rows takes.
     pub fn bytes_of_rows(&self, rows: u64) -> u64 {
         self.bytes() * rows / u64::from(self.total_rows())

@@ -2,7 +2,7 @@
 //!
 //! [`adapter`] lists and chooses, [`device`] opens one as a [`Gpu`] of a [`Tier`], [`shader`] expands WGSL templates,
 //! [`pipeline`] compiles them in parallel and keeps them, [`memory`] places buffers and streams weights into them,
-//! [`record`] holds a step as data (pipelines, bind groups, parameters, grids) and replays it.
+//! [`record`] holds a step as data (pipelines, bind groups, parameters, grids) and replays it, [`stamps`] times it.
 
 pub mod adapter;
 pub mod device;
@@ -11,6 +11,7 @@ pub mod memory;
 pub mod pipeline;
 pub mod record;
 pub mod shader;
+pub mod stamps;
 #[cfg(test)]
 pub(crate) mod testing;
 

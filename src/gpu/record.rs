@@ -5,7 +5,9 @@
 
 use super::device::MAX_PARAMS;
 use super::pipeline::{Access, Pipeline, Spec};
+use super::stamps::{Stamping, Stamps};
 use super::{Gpu, GpuError, Tier};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgpu::{BindGroup, Buffer, BufferUsages};
 
@@ -82,6 +84,50 @@ pub enum Extent {
     Splits,
 }
 
+/// Which part of the model a dispatch belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Part {
+    /// None of the layers: the embedding, the head, the choice of a token.
+    #[default]
+    Outside,
+    /// The attention of the layer of this number.
+    Attention(usize),
+    /// The feed-forward part of the layer of this number.
+    FeedForward(usize),
+}
+
+impl Part {
+    /// The layer's number.
+    pub fn layer(self) -> Option<usize> {
+        match self {
+            Self::Outside => None,
+            Self::Attention(layer) | Self::FeedForward(layer) => Some(layer),
+        }
+    }
+}
+
+/// What a dispatch is, for those who measure it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct About {
+    /// The kernel.
+    pub kernel: &'static str,
+    /// Kernel, weight types, shape and flags, such as `matvec Q4_0 2048x5120 +residual`.
+    pub label: String,
+    /// The part of the model.
+    pub part: Part,
+    /// Bytes of weights it reads at least (where a token is chosen: of logits).
+    pub bytes: u64,
+    /// Bytes it reads at least for each row of the cache.
+    pub bytes_per_row: u64,
+}
+
+impl About {
+    /// Bytes of weights and cache that a replay for `state` reads at least.
+    pub fn bytes(&self, state: &State) -> u64 {
+        self.bytes + self.bytes_per_row * u64::from(state.pos + state.tokens)
+    }
+}
+
 /// One dispatch before its pipeline exists.
 #[derive(Debug, Clone)]
 pub struct Op {
@@ -95,8 +141,14 @@ pub struct Op {
     pub params: Vec<Word>,
     /// The workgroups.
     pub grid: [Extent; 3],
-    /// Bytes of weights and cache it reads at least, for profiles.
+    /// Bytes of weights it reads at least (where a token is chosen: of logits), for profiles.
     pub bytes: u64,
+    /// Bytes it reads at least for each row of the cache, for profiles.
+    pub bytes_per_row: u64,
+    /// Shape of what it works on, such as `2048x5120`, for profiles; may be empty.
+    pub shape: String,
+    /// The part of the model, for profiles.
+    pub part: Part,
 }
 
 impl Op {
@@ -120,6 +172,9 @@ impl Op {
             params,
             grid,
             bytes: 0,
+            bytes_per_row: 0,
+            shape: String::new(),
+            part: Part::Outside,
         }
     }
 
@@ -134,6 +189,48 @@ impl Op {
         self.bytes = bytes;
         self
     }
+
+    /// States the bytes it reads for each row of the cache.
+    pub fn with_bytes_per_row(mut self, bytes: u64) -> Self {
+        self.bytes_per_row = bytes;
+        self
+    }
+
+    /// States the shape of what it works on.
+    pub fn with_shape(mut self, shape: String) -> Self {
+        self.shape = shape;
+        self
+    }
+
+    /// What it is, for those who measure it.
+    pub fn about(&self) -> About {
+        let spec = &self.spec;
+        let mut label = spec.kernel.to_owned();
+        let types: BTreeSet<_> = spec.variant.modules.values().collect();
+        for ty in types {
+            label += &format!(" {}", ty.to_uppercase());
+        }
+        if !self.shape.is_empty() {
+            label += &format!(" {}", self.shape);
+        }
+        for flag in &spec.variant.flags {
+            label += &format!(" +{}", flag.to_lowercase());
+        }
+        About {
+            kernel: spec.kernel,
+            label,
+            part: self.part,
+            bytes: self.bytes,
+            bytes_per_row: self.bytes_per_row,
+        }
+    }
+}
+
+/// Tells `ops` the part of the model they belong to.
+pub fn belong(ops: &mut [Op], part: Part) {
+    for op in ops {
+        op.part = part;
+    }
 }
 
 struct Dispatch {
@@ -146,6 +243,7 @@ struct Dispatch {
 /// A step ready to be replayed.
 pub struct Recording {
     dispatches: Vec<Dispatch>,
+    about: Vec<About>,
     uniforms: Option<(Buffer, BindGroup)>,
 }
 
@@ -177,8 +275,14 @@ impl Recording {
         gpu.check()?;
         Ok(Self {
             dispatches,
+            about: ops.iter().map(Op::about).collect(),
             uniforms,
         })
+    }
+
+    /// What each dispatch is, in order.
+    pub fn about(&self) -> &[About] {
+        &self.about
     }
 
     /// Dispatches in the step.
@@ -193,7 +297,17 @@ impl Recording {
 
     /// Encodes the step for `state` into one compute pass of `encoder`.
     pub fn encode(&self, gpu: &Gpu, encoder: &mut wgpu::CommandEncoder, state: &State) {
-        let mut words = [0u8; MAX_PARAMS];
+        self.encode_stamped(gpu, encoder, state, Stamping::None);
+    }
+
+    /// As [`encode`](Self::encode), with timestamps; [`Stamping::Passes`] takes a pass per dispatch.
+    pub fn encode_stamped(
+        &self,
+        gpu: &Gpu,
+        encoder: &mut wgpu::CommandEncoder,
+        state: &State,
+        stamping: Stamping<'_>,
+    ) {
         if let Some((buffer, _)) = &self.uniforms {
             let mut all = vec![0u8; self.dispatches.len() * UNIFORM_STRIDE];
             for (d, chunk) in self
@@ -205,24 +319,54 @@ impl Recording {
             }
             gpu.queue.write_buffer(buffer, 0, &all);
         }
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        for (i, d) in self.dispatches.iter().enumerate() {
-            let grid = d.grid.map(|e| extent(e, state));
-            if grid.contains(&0) {
-                continue;
+        let mut words = [0u8; MAX_PARAMS];
+        if let Stamping::Passes(stamps) = stamping {
+            for i in 0..self.dispatches.len() {
+                let mut pass = begin_pass(encoder, Some((stamps, 2 * i)));
+                self.dispatch(&mut pass, i, state, &mut words);
             }
-            pass.set_pipeline(&d.pipeline.pipeline);
-            pass.set_bind_group(0, &d.groups[state.slot % d.groups.len()], &[]);
-            match &self.uniforms {
-                Some((_, group)) => pass.set_bind_group(1, group, &[(i * UNIFORM_STRIDE) as u32]),
-                None => {
-                    fill(&d.params, state, &mut words);
-                    // Every word of the layout must be set once after the layout changes, so all are always set.
-                    pass.set_immediates(0, &words);
-                }
-            }
-            pass.dispatch_workgroups(grid[0], grid[1], grid[2]);
+            return;
         }
+        let ends = match stamping {
+            Stamping::Ends(stamps, first) => Some((stamps, first)),
+            _ => None,
+        };
+        let mut pass = begin_pass(encoder, ends);
+        if let Stamping::Dispatches(stamps) = stamping {
+            stamps.write(&mut pass, 0);
+        }
+        for i in 0..self.dispatches.len() {
+            self.dispatch(&mut pass, i, state, &mut words);
+            if let Stamping::Dispatches(stamps) = stamping {
+                stamps.write(&mut pass, i + 1);
+            }
+        }
+    }
+
+    /// Encodes dispatch `i`; `words` is room for its parameters, of which those left from others are harmless.
+    fn dispatch(
+        &self,
+        pass: &mut wgpu::ComputePass<'_>,
+        i: usize,
+        state: &State,
+        words: &mut [u8; MAX_PARAMS],
+    ) {
+        let d = &self.dispatches[i];
+        let grid = d.grid.map(|e| extent(e, state));
+        if grid.contains(&0) {
+            return;
+        }
+        pass.set_pipeline(&d.pipeline.pipeline);
+        pass.set_bind_group(0, &d.groups[state.slot % d.groups.len()], &[]);
+        match &self.uniforms {
+            Some((_, group)) => pass.set_bind_group(1, group, &[(i * UNIFORM_STRIDE) as u32]),
+            None => {
+                fill(&d.params, state, words);
+                // Every word of the layout must be set once after the layout changes, so all are always set.
+                pass.set_immediates(0, words);
+            }
+        }
+        pass.dispatch_workgroups(grid[0], grid[1], grid[2]);
     }
 
     /// Encodes and submits the step alone.
@@ -231,6 +375,17 @@ impl Recording {
         self.encode(gpu, &mut encoder, state);
         gpu.queue.submit([encoder.finish()])
     }
+}
+
+/// A compute pass, with timestamps `first` and `first + 1` at its ends where wanted.
+fn begin_pass<'a>(
+    encoder: &'a mut wgpu::CommandEncoder,
+    ends: Option<(&Stamps, usize)>,
+) -> wgpu::ComputePass<'a> {
+    encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
+        label: None,
+        timestamp_writes: ends.map(|(stamps, first)| stamps.ends(first)),
+    })
 }
 
 fn bind_groups(gpu: &Gpu, op: &Op, pipeline: &Pipeline) -> Vec<BindGroup> {
@@ -324,4 +479,40 @@ pub fn accesses(text: &str) -> Vec<Access> {
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::shader::Variant;
+
+    #[test]
+    fn a_dispatch_tells_what_it_is_and_reads() {
+        let spec = Spec {
+            kernel: "gate_up",
+            source: "",
+            variant: Variant::default()
+                .module("UP", "q4_k")
+                .module("GATE", "q4_k")
+                .flag("EXPERTS", true)
+                .flag("NORM", false),
+            access: vec![],
+        };
+        let op = Op::new(spec, vec![], vec![], [Extent::N(1); 3]);
+        assert_eq!(op.about().label, "gate_up Q4_K +experts");
+        let mut ops = [op
+            .with_shape("4x1536x2048".to_owned())
+            .with_bytes(1000)
+            .with_bytes_per_row(10)];
+        belong(&mut ops, Part::FeedForward(3));
+        let about = ops[0].about();
+        assert_eq!(about.label, "gate_up Q4_K 4x1536x2048 +experts");
+        assert_eq!(about.part.layer(), Some(3));
+        let state = State {
+            pos: 4,
+            tokens: 1,
+            ..Default::default()
+        };
+        assert_eq!(about.bytes(&state), 1050);
+    }
 }

@@ -197,6 +197,7 @@ impl GpuAttention {
                 Extent::Tokens,
             ],
         )
+        .with_bytes_per_row(dims.cache_row() as u64 * 2)
     }
 }
 

@@ -246,7 +246,9 @@ impl GpuGateUp<'_> {
                 ];
                 let read = g.bytes_of_rows(u64::from(used * g.rows))
                     + u.bytes_of_rows(u64::from(used * g.rows));
-                Op::new(spec.clone(), bindings, params, grid).with_bytes(read)
+                Op::new(spec.clone(), bindings, params, grid)
+                    .with_bytes(read)
+                    .with_shape(g.shape_of(used))
             })
             .collect()
     }

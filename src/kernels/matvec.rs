@@ -265,6 +265,7 @@ impl GpuMatvec<'_> {
                 ];
                 Op::new(spec.clone(), bindings, params, grid)
                     .with_bytes(part.quants.size + part.scales.size)
+                    .with_shape(w.shape())
             })
             .collect()
     }

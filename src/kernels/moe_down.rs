@@ -176,7 +176,11 @@ impl GpuMoeDown<'_> {
                 Extent::N(1),
             ];
             let read = d.bytes_of_rows(u64::from(self.used * d.rows));
-            ops.push(Op::new(spec.clone(), bindings, params, grid).with_bytes(read));
+            ops.push(
+                Op::new(spec.clone(), bindings, params, grid)
+                    .with_bytes(read)
+                    .with_shape(d.shape_of(self.used)),
+            );
             residual = y;
         }
         Ok(ops)

@@ -6,7 +6,7 @@
 
 use super::weights::{GpuFfn, GpuLayer, GpuMlp, GpuModel, GpuMoe, GpuQuery};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::record::{Op, Range, Word};
+use crate::gpu::record::{Op, Part, Range, Word, belong};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::GpuAttention;
 use crate::kernels::gate_up::GpuGateUp;
@@ -139,8 +139,12 @@ impl<'a> Recipe<'a> {
             &x,
         ));
         for (i, layer) in model.layers.iter().enumerate() {
+            let begin = self.ops.len();
             let after = self.attention(layer, &self.context.cache[i], &x)?;
+            let middle = self.ops.len();
             x = self.feed_forward(layer, &after)?;
+            belong(&mut self.ops[begin..middle], Part::Attention(i));
+            belong(&mut self.ops[middle..], Part::FeedForward(i));
         }
         Ok(x)
     }

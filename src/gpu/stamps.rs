@@ -1,0 +1,184 @@
+//! GPU timestamps: taken while a step is encoded, read back when it is done.
+
+use super::{Gpu, GpuError};
+use std::ops::Range;
+use wgpu::{Buffer, BufferUsages, ComputePass, Features, QuerySet, QuerySetDescriptor, QueryType};
+
+/// Queries of a set: WebGPU's limit, even, so that a pass's two queries lie in one set.
+const PER_SET: usize = 4096;
+
+/// Which timestamps a replay takes.
+#[derive(Clone, Copy)]
+pub enum Stamping<'a> {
+    /// None.
+    None,
+    /// Two, this one and the next, at the ends of the step's pass.
+    Ends(&'a Stamps, usize),
+    /// Number 0 before the first dispatch, number i + 1 after dispatch i. Needs [`Stamps::inside_passes`].
+    Dispatches(&'a Stamps),
+    /// Numbers 2 i and 2 i + 1 at the ends of a pass that holds dispatch i alone.
+    Passes(&'a Stamps),
+}
+
+/// A row of timestamps, by number.
+pub struct Stamps {
+    sets: Vec<QuerySet>,
+    resolved: Buffer,
+    staging: Buffer,
+    count: usize,
+}
+
+impl Stamps {
+    /// Room for `count` timestamps.
+    ///
+    /// # Errors
+    /// [`GpuError::NoTimestamps`] where the adapter has none, or no memory.
+    pub fn new(gpu: &Gpu, count: usize) -> Result<Self, GpuError> {
+        if !gpu.features.contains(Features::TIMESTAMP_QUERY) {
+            return Err(GpuError::NoTimestamps {
+                adapter: gpu.info.name.clone(),
+            });
+        }
+        let sets = (0..count.div_ceil(PER_SET))
+            .map(|set| {
+                gpu.device.create_query_set(&QuerySetDescriptor {
+                    label: Some("timestamps"),
+                    ty: QueryType::Timestamp,
+                    count: (count - set * PER_SET).min(PER_SET) as u32,
+                })
+            })
+            .collect();
+        let bytes = (count * 8) as u64;
+        Ok(Self {
+            sets,
+            resolved: gpu.buffer(
+                "timestamps",
+                bytes,
+                BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC,
+            )?,
+            staging: gpu.buffer(
+                "timestamps read back",
+                bytes,
+                BufferUsages::MAP_READ | BufferUsages::COPY_DST,
+            )?,
+            count,
+        })
+    }
+
+    /// Whether `gpu` can take timestamps between the dispatches of a pass.
+    pub fn inside_passes(gpu: &Gpu) -> bool {
+        gpu.features
+            .contains(Features::TIMESTAMP_QUERY | Features::TIMESTAMP_QUERY_INSIDE_PASSES)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn write(&self, pass: &mut ComputePass<'_>, index: usize) {
+        pass.write_timestamp(&self.sets[index / PER_SET], (index % PER_SET) as u32);
+    }
+
+    pub(super) fn ends(&self, first: usize) -> wgpu::ComputePassTimestampWrites<'_> {
+        let index = (first % PER_SET) as u32;
+        wgpu::ComputePassTimestampWrites {
+            query_set: &self.sets[first / PER_SET],
+            beginning_of_pass_write_index: Some(index),
+            end_of_pass_write_index: Some(index + 1),
+        }
+    }
+
+    /// Reads the first `count` timestamps, all of which must have been taken, when everything submitted is done.
+    /// In nanoseconds, from the first of them on.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn read(&self, gpu: &Gpu, count: usize) -> Result<Vec<f64>, GpuError> {
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let sets = self.sets.iter().enumerate();
+        for (set, queries) in sets.take(count.div_ceil(PER_SET)) {
+            let Range { start, end } = set * PER_SET..((set + 1) * PER_SET).min(count);
+            let taken = (end - start) as u32;
+            encoder.resolve_query_set(queries, 0..taken, &self.resolved, start as u64 * 8);
+        }
+        let bytes = (count * 8) as u64;
+        encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.staging, 0, bytes);
+        gpu.queue.submit([encoder.finish()]);
+        let ticks: Vec<u64> = gpu.map_read(&self.staging, bytes, None)?;
+        let period = f64::from(gpu.queue.get_timestamp_period());
+        let origin = ticks.first().copied().unwrap_or(0);
+        Ok(ticks
+            .iter()
+            .map(|tick| tick.wrapping_sub(origin) as i64 as f64 * period)
+            .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::pipeline::Spec;
+    use crate::gpu::record::{Extent, Op, Range as Bound, Recording, State, accesses};
+    use crate::gpu::shader::Variant;
+    use crate::gpu::testing::gpus;
+
+    /// A dispatch that adds 1 to every word.
+    fn op(data: &Bound) -> Op {
+        let source = "#import params
+struct Params { n: u32 }
+@group(0) @binding(0) var<storage, read_write> data: array<u32>;
+@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    if (id.x < p.n) { data[id.x] += 1u; }
+}";
+        let spec = Spec {
+            kernel: "increment",
+            source,
+            variant: Variant::default(),
+            access: accesses("w"),
+        };
+        let n = (data.size / 4) as u32;
+        let grid = [Extent::N(n.div_ceil(64)), Extent::N(1), Extent::N(1)];
+        Op::new(
+            spec,
+            vec![data.clone()],
+            vec![crate::gpu::record::Word::U(n)],
+            grid,
+        )
+    }
+
+    #[test]
+    fn every_way_of_stamping_runs_each_dispatch_once_and_tells_times_in_order() {
+        for gpu in gpus() {
+            let dispatches = 5;
+            let stamps = match Stamps::new(gpu, 2 * dispatches) {
+                Ok(stamps) => stamps,
+                Err(GpuError::NoTimestamps { .. }) => {
+                    eprintln!("skipped: no timestamps on {}", gpu.info.name);
+                    continue;
+                }
+                Err(e) => panic!("{e}"),
+            };
+            let data = Bound::whole(&gpu.storage("test", 4096).unwrap());
+            let recording = Recording::new(gpu, &vec![op(&data); dispatches]).unwrap();
+            let mut ways = vec![
+                (Stamping::Ends(&stamps, 0), 2),
+                (Stamping::Passes(&stamps), 10),
+            ];
+            if Stamps::inside_passes(gpu) {
+                ways.push((Stamping::Dispatches(&stamps), 6));
+            }
+            for (i, (stamping, count)) in ways.into_iter().enumerate() {
+                let mut encoder = gpu.device.create_command_encoder(&Default::default());
+                recording.encode_stamped(gpu, &mut encoder, &State::default(), stamping);
+                gpu.queue.submit([encoder.finish()]);
+                let times = stamps.read(gpu, count).unwrap();
+                assert_eq!(times.len(), count);
+                assert_eq!(times[0], 0.0);
+                assert!(times.is_sorted() && times[count - 1] > 0.0, "{times:?}");
+                let words: Vec<u32> = gpu.read(&data.buffer, 0, 4096).unwrap();
+                assert!(words.iter().all(|w| *w == (dispatches * (i + 1)) as u32));
+            }
+        }
+    }
+}
