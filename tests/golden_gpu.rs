@@ -189,7 +189,7 @@ fn every_weight_type_gives_the_logits_of_the_cpu_reference() {
 #[test]
 fn activations_as_bytes_stay_near_the_golden_values() {
     let Some(gpu) = int8() else { return };
-    let mut check = |model: &Arc<Model>, golden: &Golden, name: &str| {
+    let check = |model: &Arc<Model>, golden: &Golden, name: &str| {
         check_golden(
             &mut OneByOne(backend(&gpu, model, 128)),
             golden,

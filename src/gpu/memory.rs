@@ -159,7 +159,13 @@ impl<'a> Loader<'a> {
                 remedy: "use another adapter or --device cpu",
             });
         }
-        Ok(low * step)
+        let most = low * step;
+        // Whole tiles of rows, as the kernels that leave bytes want them.
+        Ok(if step == 1 && most > 32 {
+            most - most % 32
+        } else {
+            most
+        })
     }
 
     fn plan(&mut self, weight: &'a Weight, most: usize) -> usize {

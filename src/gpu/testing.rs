@@ -8,7 +8,27 @@ use naga::{Scalar, Type, TypeInner};
 use std::sync::OnceLock;
 use wgpu::Buffer;
 
-/// The first adapter opened in every tier it can run. A machine without an adapter fails the tests: they would prove nothing.
+/// The first adapter in the `int8` tier, where it can run it.
+pub(crate) fn int8_gpu() -> Option<&'static Gpu> {
+    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
+    let open = || {
+        let options = GpuOptions {
+            tier: Some(Tier::Int8),
+            ..Default::default()
+        };
+        match Gpu::open(&options) {
+            Ok(gpu) => Some(gpu),
+            Err(super::GpuError::TierUnsupported { .. }) => {
+                eprintln!("skipped: tier int8 (this adapter cannot run it)");
+                None
+            }
+            Err(e) => panic!("the kernel tests need a GPU adapter: {e}"),
+        }
+    };
+    GPU.get_or_init(open).as_ref()
+}
+
+/// The first adapter opened in every tier of the float kernels that it can run (`int8` shares those of `subgroup`). A machine without an adapter fails the tests: they would prove nothing.
 pub(crate) fn gpus() -> &'static [Gpu] {
     static GPUS: OnceLock<Vec<Gpu>> = OnceLock::new();
     GPUS.get_or_init(|| {
@@ -18,7 +38,7 @@ pub(crate) fn gpus() -> &'static [Gpu] {
                 ..Default::default()
             })
         };
-        let gpus: Vec<_> = Tier::ALL
+        let gpus: Vec<_> = [Tier::Plain, Tier::Subgroup]
             .into_iter()
             .filter_map(|tier| match open(tier) {
                 Ok(gpu) => Some(gpu),
@@ -39,7 +59,7 @@ pub(crate) fn gpus() -> &'static [Gpu] {
 #[track_caller]
 fn check_params(op: &Op) {
     let kernel = op.spec.kernel;
-    let text = shader::expand(kernel, op.spec.source, &op.spec.variant, Tier::Plain)
+    let text = shader::expand(kernel, op.spec.source, &op.spec.variant, Tier::Subgroup)
         .unwrap_or_else(|e| panic!("{e}"));
     let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{kernel}: {e}"));
     let params = module

@@ -7,6 +7,7 @@ use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::kernels::embed::embed;
 use crate::model::Weight;
+use crate::quant::GgmlType;
 use crate::quant::activation::{Q8Unit, quantize_activation, squares};
 use crate::quant::repack::shader_module;
 
@@ -24,13 +25,13 @@ pub fn embed_q8(
 }
 
 /// The pipeline.
-pub(super) fn spec(w: &GpuWeight) -> Spec {
+pub(super) fn spec(ty: GgmlType, units: u32) -> Spec {
     Spec {
         kernel: "embed_q8",
         source: include_str!("../../wgsl/embed_q8.wgsl"),
         variant: Variant::default()
-            .module("WEIGHT", shader_module(w.ty))
-            .number("UNITS", w.cols / 32),
+            .module("WEIGHT", shader_module(ty))
+            .number("UNITS", units),
         access: accesses("rrrrwww"),
     }
 }
@@ -64,7 +65,48 @@ pub fn ops(token_embd: &GpuWeight, history: &Range, y: &Range, q: &Q8Output) -> 
                 Word::Pos,
             ];
             let grid = [Extent::N(units.div_ceil(64)), Extent::N(1), Extent::N(1)];
-            Op::new(spec(w), bindings, params, grid).with_bytes(w.bytes_of_rows(1))
+            Op::new(spec(w.ty, units), bindings, params, grid).with_bytes(w.bytes_of_rows(1))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{download, gpu_weight, int8_gpu, output, run, upload};
+    use crate::kernels::q8::testing::{assert_bytes, room};
+    use crate::kernels::testing::{Rng, assert_close, random_weight};
+
+    #[test]
+    fn the_gpu_agrees_for_every_type() {
+        let Some(gpu) = int8_gpu() else { return };
+        let mut rng = Rng::fresh();
+        for &ty in GgmlType::ALL {
+            let (rows, cols) = (37, 2048);
+            let w = random_weight(&mut rng, ty, 1, rows, cols);
+            let norm = rng.normals(cols);
+            let history: Vec<u32> = (0..5).map(|_| rng.below(rows) as u32).collect();
+            let (y, q) = (output(gpu, cols), room(gpu, cols, Some(&norm)));
+            let ops = ops(
+                &gpu_weight(gpu, &w),
+                &Range::whole(&upload(gpu, &history)),
+                &Range::whole(&y),
+                &q,
+            );
+            run(
+                gpu,
+                &ops,
+                &State {
+                    pos: 3,
+                    tokens: 1,
+                    ..State::default()
+                },
+            );
+            let (x, ..) = embed_q8(&w, history[3], &norm);
+            let exact: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
+            assert_close(&download(gpu, &y, cols), &exact, 1e-13, ty.name());
+            assert_bytes(gpu, &q, Some(&norm), &x, ty.name());
+        }
+    }
 }

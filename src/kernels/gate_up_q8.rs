@@ -9,6 +9,7 @@ use crate::gpu::record::{Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::kernels::gate_up::gate_up;
 use crate::model::Weight;
+use crate::quant::GgmlType;
 use crate::quant::activation::{Q8Unit, dequantize_activation};
 
 /// `h` = silu(g x) * (u x) with x divided by its root mean square: of the experts `ids` one after another, then of the
@@ -49,31 +50,28 @@ pub struct GpuGateUpQ8<'a> {
     pub h: Range,
 }
 
-/// The pipeline: types, sizes and which of the two halves it has.
+/// The pipeline for subgroups of `lanes` threads or more and rows of `units` units: types of G and U, number of slots and
+/// rows of the experts; types of the shared expert's.
 pub(super) fn spec(
-    gpu: &Gpu,
-    experts: Option<([&GpuWeight; 2], u32)>,
-    shared: Option<[&GpuWeight; 2]>,
+    lanes: u32,
+    units: u32,
+    experts: Option<([GgmlType; 2], u32, u32)>,
+    shared: Option<[GgmlType; 2]>,
 ) -> Spec {
-    let any = experts
-        .map(|(pair, _)| pair)
-        .or(shared)
-        .expect("experts or a dense block");
-    let units = any[0].cols / 32;
-    let mut variant = divided(gpu, Variant::default(), TILE, units).number("UNITS", units);
+    let mut variant = divided(lanes, Variant::default(), TILE, units).number("UNITS", units);
     let mut access = String::new();
-    if let Some(([g, u], used)) = experts {
-        variant = weight(variant, "GATE", "GATE_FLOAT", g.ty);
-        variant = weight(variant, "UP", "UP_FLOAT", u.ty);
+    if let Some(([g, u], used, rows)) = experts {
+        variant = weight(variant, "GATE", "GATE_FLOAT", g);
+        variant = weight(variant, "UP", "UP_FLOAT", u);
         variant = variant
             .flag("EXPERTS", true)
             .number("USED", used)
-            .number("ROWS", g.rows);
+            .number("ROWS", rows);
         access.push_str("rrrrr");
     }
     if let Some([g, u]) = shared {
-        variant = weight(variant, "SHARED_GATE", "SHARED_GATE_FLOAT", g.ty);
-        variant = weight(variant, "SHARED_UP", "SHARED_UP_FLOAT", u.ty);
+        variant = weight(variant, "SHARED_GATE", "SHARED_GATE_FLOAT", g);
+        variant = weight(variant, "SHARED_UP", "SHARED_UP_FLOAT", u);
         variant = variant.flag("SHARED", true);
         access.push_str("rrrr");
     }
@@ -136,7 +134,17 @@ impl GpuGateUpQ8<'_> {
 
     fn op(&self, gpu: &Gpu, i: usize) -> Op {
         let shared = if i == 0 { self.shared } else { None };
-        let experts = self.experts.as_ref().map(|(pair, _, used)| (*pair, *used));
+        let types = |pair: &[&GpuWeight; 2]| pair.map(|w| w.ty);
+        let any = self
+            .experts
+            .as_ref()
+            .map(|(pair, ..)| pair[0])
+            .or(self.shared.map(|pair| pair[0]));
+        let units = any.expect("experts or a dense block").cols / 32;
+        let experts = self
+            .experts
+            .as_ref()
+            .map(|(pair, _, used)| (types(pair), *used, pair[0].rows));
         let mut bindings = vec![];
         let mut tiles = 0;
         let (mut first, mut count, mut subs) = (0, 0, [0; 4]);
@@ -177,10 +185,127 @@ impl GpuGateUpQ8<'_> {
         let mut params = vec![Word::U(first), Word::U(count)];
         params.extend(subs.map(Word::U));
         params.push(Word::F(eps));
-        Op::new(spec(gpu, experts, shared), bindings, params, grid(tiles).0).with_bytes(bytes)
+        let spec = spec(gpu.lanes(), units, experts, shared.as_ref().map(types));
+        Op::new(spec, bindings, params, grid(tiles).0).with_bytes(bytes)
     }
 }
 
 fn planes(part: &Part) -> [Range; 2] {
     [part.quants.clone(), part.scales.clone()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{gpu_weights, int8_gpu, run, upload};
+    use crate::gpu::{GpuOptions, Tier};
+    use crate::kernels::q8::testing::{Given, assert_bytes, room};
+    use crate::kernels::testing::{Rng, random_weight};
+
+    /// Types of the experts' weights and their number, chosen ones and rows; types and rows of the shared expert.
+    type Case = (
+        Option<([GgmlType; 2], [usize; 3])>,
+        Option<([GgmlType; 2], usize)>,
+    );
+
+    fn check(gpu: &Gpu, rng: &mut Rng, cols: usize, (experts, shared): Case) {
+        let given = Given::new(&rng.normals(cols), &rng.normals(cols));
+        let experts = experts.map(|(types, [count, used, rows])| {
+            let ids: Vec<u32> = (0..used).map(|_| rng.below(count) as u32).collect();
+            (
+                types.map(|ty| random_weight(rng, ty, count, rows, cols)),
+                ids,
+            )
+        });
+        let shared =
+            shared.map(|(types, rows)| types.map(|ty| random_weight(rng, ty, 1, rows, cols)));
+        let twin = gate_up_q8(
+            experts
+                .as_ref()
+                .map(|(pair, ids)| (pair.each_ref(), ids.as_slice())),
+            shared.as_ref().map(|pair| pair.each_ref()),
+            &given.records,
+            (&given.squares, 1e-6),
+        );
+        let on_gpu = |pair: &[Weight; 2]| gpu_weights(gpu, &[&pair[0], &pair[1]]);
+        let experts_gpu = experts.as_ref().map(|(pair, ids)| (on_gpu(pair), ids));
+        let shared_gpu = shared.as_ref().map(on_gpu);
+        let h = room(gpu, twin.len(), None);
+        let op = GpuGateUpQ8 {
+            experts: experts_gpu.as_ref().map(|(w, ids)| {
+                (
+                    [&w[0], &w[1]],
+                    Range::whole(&upload(gpu, ids)),
+                    ids.len() as u32,
+                )
+            }),
+            shared: shared_gpu.as_ref().map(|w| [&w[0], &w[1]]),
+            x: given.upload(gpu, 1e-6),
+            h: h.records.clone(),
+        };
+        run(
+            gpu,
+            &op.ops(gpu),
+            &State {
+                tokens: 1,
+                ..State::default()
+            },
+        );
+        assert_bytes(gpu, &h, None, &twin, &format!("{cols} columns"));
+    }
+
+    #[test]
+    fn the_gpu_agrees_for_every_type() {
+        let Some(gpu) = int8_gpu() else { return };
+        let mut rng = Rng::fresh();
+        for (i, &ty) in GgmlType::ALL.iter().enumerate() {
+            let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
+            check(
+                gpu,
+                &mut rng,
+                256,
+                (Some(([ty, other], [5, 2, 32])), Some(([other, ty], 64))),
+            );
+        }
+    }
+
+    #[test]
+    fn the_gpu_agrees_at_the_shapes_of_the_models() {
+        let Some(gpu) = int8_gpu() else { return };
+        let mut rng = Rng::fresh();
+        let (q4_0, q4_k) = ([GgmlType::Q4_0; 2], [GgmlType::Q4_K; 2]);
+        check(
+            gpu,
+            &mut rng,
+            2048,
+            (Some((q4_0, [8, 4, 1536])), Some((q4_0, 1536))),
+        );
+        check(
+            gpu,
+            &mut rng,
+            2048,
+            (Some((q4_k, [7, 6, 1408])), Some((q4_k, 2816))),
+        );
+        check(gpu, &mut rng, 2048, (None, Some((q4_k, 6144))));
+        check(gpu, &mut rng, 2048, (Some((q4_0, [3, 1, 96])), None));
+    }
+
+    #[test]
+    fn experts_larger_than_a_binding_are_cut_between_experts() {
+        let options = GpuOptions {
+            tier: Some(Tier::Int8),
+            max_binding: Some(40_000),
+            ..Default::default()
+        };
+        let Ok(gpu) = Gpu::open(&options) else { return };
+        let mut rng = Rng::fresh();
+        let types = [GgmlType::Q4_0, GgmlType::Q8_0];
+        check(
+            &gpu,
+            &mut rng,
+            256,
+            (Some((types, [8, 3, 64])), Some((types, 96))),
+        );
+    }
 }

@@ -8,6 +8,7 @@ use crate::gpu::record::{Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::model::Weight;
+use crate::quant::GgmlType;
 use crate::quant::activation::{Q8Unit, dequantize_activation};
 
 /// `y` (groups * rows) = w . x / rms(x) (+ residual) for one token.
@@ -57,42 +58,61 @@ pub struct GpuMatvecQ8<'a> {
     pub q: Option<Q8Output>,
 }
 
-/// The pipeline of a product: weight type, group structure and flags.
-pub(super) fn spec(
-    gpu: &Gpu,
-    w: &GpuWeight,
-    x: &Input,
-    residual: bool,
-    y: bool,
-    q: Option<&Q8Output>,
-) -> Spec {
-    let (rms, float) = match x {
-        Input::Q8(x, _) => (x.rms.is_some(), false),
-        Input::Float(..) => (true, true),
-    };
-    let units = w.cols / 32;
-    let rows = if q.is_some() { TILE } else { 8 };
-    let mut variant = Variant::default()
-        .number("UNITS", units)
-        .flag("X_FLOAT", float);
-    variant = weight(variant, "WEIGHT", "FLOAT", w.ty);
-    variant = divided(gpu, variant, rows, units)
-        .flag("RMS", rms)
-        .flag("RESIDUAL", residual)
-        .flag("OUT_FLOAT", y)
-        .flag("OUT_Q8", q.is_some())
-        .flag("NORM_OUT", q.is_some_and(|q| q.norm.is_some()));
-    if let (Input::Q8(_, x_units), true) = (x, w.groups > 1) {
+/// What the pipeline of a product depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    /// Of the weight.
+    pub ty: GgmlType,
+    /// Of 32 weights, per row.
+    pub units: u32,
+    /// Rows of a group and units from one group's input to the next, where there are several.
+    pub groups: Option<(u32, u32)>,
+    /// Whether the input is f32 and not bytes.
+    pub float: bool,
+    /// Whether the input has a norm.
+    pub rms: bool,
+    /// Whether something is added.
+    pub residual: bool,
+    /// Whether the output is left as f32.
+    pub y: bool,
+    /// Whether it is left as bytes, and if so whether with a norm.
+    pub q: Option<bool>,
+}
+
+impl Shape {
+    /// Rows of a workgroup.
+    fn tile(&self) -> u32 {
+        if self.q.is_some() { TILE } else { 8 }
+    }
+}
+
+/// The pipeline for subgroups of `lanes` threads or more.
+pub(super) fn spec(lanes: u32, shape: &Shape) -> Spec {
+    let variant = Variant::default()
+        .number("UNITS", shape.units)
+        .flag("X_FLOAT", shape.float);
+    let variant = weight(variant, "WEIGHT", "FLOAT", shape.ty);
+    let mut variant = divided(lanes, variant, shape.tile(), shape.units)
+        .flag("RMS", shape.rms)
+        .flag("RESIDUAL", shape.residual)
+        .flag("OUT_FLOAT", shape.y)
+        .flag("OUT_Q8", shape.q.is_some())
+        .flag("NORM_OUT", shape.q == Some(true));
+    if let Some((rows, x_units)) = shape.groups {
         variant = variant
             .flag("GROUPS", true)
-            .number("ROWS_PER_GROUP", w.rows)
-            .number("X_UNITS", *x_units);
+            .number("ROWS_PER_GROUP", rows)
+            .number("X_UNITS", x_units);
     }
-    let mut access = String::from(if float { "rrrr" } else { "rrr" });
-    access.extend(rms.then_some('r'));
-    access.extend(residual.then_some('r'));
-    access.extend(y.then_some('w'));
-    access.push_str(q.map_or("", Q8Output::access));
+    let mut access = String::from(if shape.float { "rrrr" } else { "rrr" });
+    access.extend(shape.rms.then_some('r'));
+    access.extend(shape.residual.then_some('r'));
+    access.extend(shape.y.then_some('w'));
+    access.push_str(match shape.q {
+        Some(true) => "rww",
+        Some(false) => "w",
+        None => "",
+    });
     Spec {
         kernel: "matvec_q8",
         source: include_str!("../../wgsl/matvec_q8.wgsl"),
@@ -157,15 +177,21 @@ impl GpuMatvecQ8<'_> {
             q.check(out, &w.name);
             inputs.extend(q.bindings());
         }
-        let spec = spec(
-            gpu,
-            w,
-            &self.x,
-            self.residual.is_some(),
-            self.y.is_some(),
-            self.q.as_ref(),
-        );
-        let rows = if self.q.is_some() { TILE } else { 8 };
+        let shape = Shape {
+            ty: w.ty,
+            units: w.cols / 32,
+            groups: match &self.x {
+                Input::Q8(_, x_units) if w.groups > 1 => Some((w.rows, *x_units)),
+                _ => None,
+            },
+            float: matches!(self.x, Input::Float(..)),
+            rms: squares.is_some(),
+            residual: self.residual.is_some(),
+            y: self.y.is_some(),
+            q: self.q.as_ref().map(|q| q.norm.is_some()),
+        };
+        let spec = spec(gpu.lanes(), &shape);
+        let rows = shape.tile();
         w.parts
             .iter()
             .map(|part| {
@@ -190,5 +216,204 @@ impl GpuMatvecQ8<'_> {
                     .with_bytes(part.quants.size + part.scales.size)
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{download, gpu_weight, int8_gpu, output, run, upload};
+    use crate::gpu::{GpuOptions, Tier};
+    use crate::kernels::q8::testing::{Given, assert_bytes, room};
+    use crate::kernels::testing::{Rng, assert_close, random_weight};
+
+    /// Integer sums are exact; the rest are f32 sums of up to 684 half units in another order.
+    const NMSE: f64 = 1e-11;
+
+    /// What a case leaves.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Out {
+        Float,
+        Bytes,
+        Both,
+    }
+
+    struct Case {
+        ty: GgmlType,
+        groups: usize,
+        rows: usize,
+        cols: usize,
+        /// Units from one group's input to the next.
+        x_units: usize,
+        residual: bool,
+        out: Out,
+    }
+
+    fn check(gpu: &Gpu, rng: &mut Rng, case: &Case) {
+        let &Case {
+            ty,
+            groups,
+            rows,
+            cols,
+            x_units,
+            residual,
+            out,
+        } = case;
+        let what = format!("{} {groups} x {rows} x {cols}", ty.name());
+        let w = random_weight(rng, ty, groups, rows, cols);
+        let n = groups * rows;
+        let values = cols.max(groups * x_units * 32);
+        let (x, norm) = (rng.normals(values), rng.normals(values));
+        let given = Given::new(&x, &norm);
+        let before = rng.normals(n);
+        let g = rng.normals(n);
+        let rms = (groups == 1).then_some((given.squares.as_slice(), 1e-5));
+        let twin = matvec_q8(
+            &w,
+            &given.records,
+            x_units,
+            rms,
+            residual.then_some(&before[..]),
+        );
+
+        let mut input = given.upload(gpu, 1e-5);
+        if groups > 1 {
+            input.rms = None;
+        }
+        let y = output(gpu, n);
+        let q = room(gpu, n, Some(&g));
+        let op = GpuMatvecQ8 {
+            weight: &gpu_weight(gpu, &w),
+            x: Input::Q8(input, x_units as u32),
+            residual: residual.then(|| Range::whole(&upload(gpu, &before))),
+            y: (out != Out::Bytes).then(|| Range::whole(&y)),
+            q: (out != Out::Float).then(|| q.clone()),
+        };
+        run(
+            gpu,
+            &op.ops(gpu),
+            &State {
+                tokens: 1,
+                ..State::default()
+            },
+        );
+        if out != Out::Bytes {
+            let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+            assert_close(&download(gpu, &y, n), &exact, NMSE, &what);
+        }
+        if out != Out::Float {
+            assert_bytes(gpu, &q, Some(&g), &twin, &what);
+        }
+    }
+
+    #[test]
+    fn the_gpu_agrees_for_every_type() {
+        let Some(gpu) = int8_gpu() else { return };
+        let mut rng = Rng::fresh();
+        for &ty in GgmlType::ALL {
+            let case = Case {
+                ty,
+                groups: 1,
+                rows: 160,
+                cols: 768,
+                x_units: 0,
+                residual: true,
+                out: Out::Both,
+            };
+            check(gpu, &mut rng, &case);
+        }
+    }
+
+    #[test]
+    fn the_gpu_agrees_at_the_shapes_of_the_models() {
+        let Some(gpu) = int8_gpu() else { return };
+        let mut rng = Rng::fresh();
+        // GLM-4.7-Flash, DeepSeek-V2-Lite, Youtu-LLM-2B: q_a, kv_a, q_b, k_b, v_b, output, dense down, head.
+        for (ty, groups, rows, cols, x_units, residual, out) in [
+            (GgmlType::Q4_0, 1, 768, 2048, 0, false, Out::Bytes),
+            (GgmlType::Q4_K, 1, 576, 2048, 0, false, Out::Float),
+            (GgmlType::Q4_0, 1, 5120, 768, 0, false, Out::Both),
+            (GgmlType::Q5_0, 20, 512, 192, 8, false, Out::Float),
+            (GgmlType::Q8_0, 16, 512, 128, 6, false, Out::Float),
+            (GgmlType::Q4_0, 20, 256, 512, 16, false, Out::Bytes),
+            (GgmlType::Q4_0, 1, 64, 5120, 0, true, Out::Both),
+            (GgmlType::Q5_0, 1, 32, 10944, 0, true, Out::Both),
+            (GgmlType::Q6_K, 1, 1003, 2048, 0, false, Out::Float),
+        ] {
+            check(
+                gpu,
+                &mut rng,
+                &Case {
+                    ty,
+                    groups,
+                    rows,
+                    cols,
+                    x_units,
+                    residual,
+                    out,
+                },
+            );
+        }
+    }
+
+    #[test]
+    fn a_weight_larger_than_a_binding_is_cut_into_rows() {
+        let options = GpuOptions {
+            tier: Some(Tier::Int8),
+            max_binding: Some(100_000),
+            ..Default::default()
+        };
+        let Ok(gpu) = Gpu::open(&options) else { return };
+        let mut rng = Rng::fresh();
+        let case = Case {
+            ty: GgmlType::Q6_K,
+            groups: 1,
+            rows: 1024,
+            cols: 512,
+            x_units: 0,
+            residual: true,
+            out: Out::Both,
+        };
+        check(&gpu, &mut rng, &case);
+    }
+
+    #[test]
+    fn the_router_reads_floats() {
+        let Some(gpu) = int8_gpu() else { return };
+        let mut rng = Rng::fresh();
+        for ty in [GgmlType::F32, GgmlType::Q8_0] {
+            let (rows, cols) = (64, 2048);
+            let w = random_weight(&mut rng, ty, 1, rows, cols);
+            let (x, norm) = (rng.normals(cols), rng.normals(cols));
+            let mut twin = vec![0.0; rows];
+            matvec(
+                &w,
+                &x,
+                1,
+                MatvecOptions::contiguous(cols).with_norm(&norm, 1e-5),
+                &mut twin,
+            );
+            let y = output(gpu, rows);
+            let range = |data: &[f32]| Range::whole(&upload(gpu, data));
+            let squares = crate::quant::activation::squares(&x);
+            let op = GpuMatvecQ8 {
+                weight: &gpu_weight(gpu, &w),
+                x: Input::Float(range(&x), range(&norm), range(&squares), 1e-5),
+                residual: None,
+                y: Some(Range::whole(&y)),
+                q: None,
+            };
+            run(
+                gpu,
+                &op.ops(gpu),
+                &State {
+                    tokens: 1,
+                    ..State::default()
+                },
+            );
+            let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+            assert_close(&download(gpu, &y, rows), &exact, NMSE, ty.name());
+        }
     }
 }

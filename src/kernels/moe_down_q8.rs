@@ -9,6 +9,7 @@ use crate::gpu::{Gpu, GpuError};
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::moe_down::moe_down;
 use crate::model::Weight;
+use crate::quant::GgmlType;
 use crate::quant::activation::{Q8Unit, dequantize_activation};
 
 /// residual + sum over slots of weights\[s\] * down\[ids\[s\]\] h\[s\] + shared h_shared; `h` are the records of the slots one
@@ -60,35 +61,38 @@ pub struct GpuMoeDownQ8<'a> {
     pub q: Q8Output,
 }
 
-/// The pipeline: types, sizes, whether it has the shared expert and whether it ends the sum.
-pub(super) fn spec(
-    gpu: &Gpu,
-    down: &GpuWeight,
-    shared: Option<&GpuWeight>,
-    used: u32,
-    last: bool,
-) -> Spec {
-    let units = down.cols / 32;
-    let mut variant = divided(gpu, Variant::default(), TILE, used * units)
-        .number("USED", used)
-        .number("ROWS", down.rows)
-        .number("UNITS", units)
-        .flag("OUT_Q8", last)
-        .flag("NORM_OUT", last);
-    variant = weight(variant, "WEIGHT", "FLOAT", down.ty);
-    if let Some(s) = shared {
-        variant = weight(variant, "SHARED_WEIGHT", "SHARED_FLOAT", s.ty);
-        variant = variant
-            .flag("SHARED", true)
-            .number("SHARED_UNITS", s.cols / 32);
+/// What the pipeline depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    /// Of D.
+    pub ty: GgmlType,
+    /// Experts per token.
+    pub used: u32,
+    /// Output rows.
+    pub rows: u32,
+    /// Of 32 weights, per row of D.
+    pub units: u32,
+    /// Type and units of S.
+    pub shared: Option<(GgmlType, u32)>,
+    /// Whether it ends the sum and leaves the bytes.
+    pub last: bool,
+}
+
+/// The pipeline for subgroups of `lanes` threads or more.
+pub(super) fn spec(lanes: u32, shape: &Shape) -> Spec {
+    let variant = divided(lanes, Variant::default(), TILE, shape.used * shape.units)
+        .number("USED", shape.used)
+        .number("ROWS", shape.rows)
+        .number("UNITS", shape.units)
+        .flag("OUT_Q8", shape.last)
+        .flag("NORM_OUT", shape.last);
+    let mut variant = weight(variant, "WEIGHT", "FLOAT", shape.ty);
+    if let Some((ty, units)) = shape.shared {
+        variant = weight(variant, "SHARED_WEIGHT", "SHARED_FLOAT", ty);
+        variant = variant.flag("SHARED", true).number("SHARED_UNITS", units);
     }
-    let access = [
-        "rr",
-        if shared.is_some() { "rr" } else { "" },
-        "rrrrw",
-        if last { "rww" } else { "" },
-    ]
-    .concat();
+    let shared = if shape.shared.is_some() { "rr" } else { "" };
+    let access = ["rr", shared, "rrrrw", if shape.last { "rww" } else { "" }].concat();
     Spec {
         kernel: "moe_down_q8",
         source: include_str!("../../wgsl/moe_down_q8.wgsl"),
@@ -167,10 +171,116 @@ impl GpuMoeDownQ8<'_> {
             ];
             let read =
                 d.bytes_of_rows(u64::from(self.used * d.rows)) + shared.map_or(0, GpuWeight::bytes);
-            let spec = spec(gpu, d, shared, self.used, last);
+            let shape = Shape {
+                ty: d.ty,
+                used: self.used,
+                rows: d.rows,
+                units: d.cols / 32,
+                shared: shared.map(|s| (s.ty, s.cols / 32)),
+                last,
+            };
+            let spec = spec(gpu.lanes(), &shape);
             ops.push(Op::new(spec, bindings, params, grid(d.rows / TILE).0).with_bytes(read));
             residual = y;
         }
         Ok(ops)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{download, gpu_weight, int8_gpu, output, run, upload};
+    use crate::gpu::{GpuOptions, Tier};
+    use crate::kernels::q8::testing::{assert_bytes, room};
+    use crate::kernels::testing::{Rng, assert_close, random_weight};
+    use crate::quant::activation::quantize_activation;
+
+    fn check(
+        gpu: &Gpu,
+        rng: &mut Rng,
+        ty: GgmlType,
+        sizes: [usize; 4],
+        shared: Option<(GgmlType, usize)>,
+    ) {
+        let [experts, used, rows, cols] = sizes;
+        let down = random_weight(rng, ty, experts, rows, cols);
+        let shared = shared.map(|(ty, cols)| random_weight(rng, ty, 1, rows, cols));
+        let values = used * cols + shared.as_ref().map_or(0, |s| s.cols);
+        let h = quantize_activation(&rng.normals(values));
+        let ids: Vec<u32> = (0..used).map(|_| rng.below(experts) as u32).collect();
+        let (weights, residual, g) = (rng.normals(used), rng.normals(rows), rng.normals(rows));
+        let twin = moe_down_q8(&down, shared.as_ref(), &h, &ids, &weights, &residual);
+
+        let shared_gpu = shared.as_ref().map(|s| gpu_weight(gpu, s));
+        let (y, q) = (output(gpu, rows), room(gpu, rows, Some(&g)));
+        let op = GpuMoeDownQ8 {
+            down: &gpu_weight(gpu, &down),
+            shared: shared_gpu.as_ref(),
+            h: Range::whole(&upload(gpu, &h)),
+            ids: Range::whole(&upload(gpu, &ids)),
+            weights: Range::whole(&upload(gpu, &weights)),
+            used: used as u32,
+            residual: Range::whole(&upload(gpu, &residual)),
+            y: Range::whole(&y),
+            q: q.clone(),
+        };
+        let ops = op.ops(gpu).unwrap_or_else(|e| panic!("{e}"));
+        run(
+            gpu,
+            &ops,
+            &State {
+                tokens: 1,
+                ..State::default()
+            },
+        );
+        let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+        // Integer sums are exact; the rest are f32 sums of a few hundred half units in another order.
+        assert_close(&download(gpu, &y, rows), &exact, 1e-11, ty.name());
+        assert_bytes(gpu, &q, Some(&g), &twin, ty.name());
+    }
+
+    #[test]
+    fn the_gpu_agrees_for_every_type_and_at_the_shapes_of_the_models() {
+        let Some(gpu) = int8_gpu() else { return };
+        let mut rng = Rng::fresh();
+        for (i, &ty) in GgmlType::ALL.iter().enumerate() {
+            let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
+            check(gpu, &mut rng, ty, [5, 3, 64, 256], Some((other, 512)));
+        }
+        check(
+            gpu,
+            &mut rng,
+            GgmlType::Q4_0,
+            [64, 4, 64, 1536],
+            Some((GgmlType::Q4_0, 1536)),
+        );
+        check(
+            gpu,
+            &mut rng,
+            GgmlType::Q5_0,
+            [64, 6, 32, 1408],
+            Some((GgmlType::Q6_K, 2816)),
+        );
+        check(gpu, &mut rng, GgmlType::Q4_0, [4, 2, 64, 96], None);
+    }
+
+    #[test]
+    fn experts_larger_than_a_binding_add_up_part_by_part() {
+        let options = GpuOptions {
+            tier: Some(Tier::Int8),
+            max_binding: Some(40_000),
+            ..Default::default()
+        };
+        let Ok(gpu) = Gpu::open(&options) else { return };
+        let mut rng = Rng::fresh();
+        check(
+            &gpu,
+            &mut rng,
+            GgmlType::Q4_K,
+            [8, 3, 96, 256],
+            Some((GgmlType::Q8_0, 256)),
+        );
     }
 }

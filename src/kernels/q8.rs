@@ -1,6 +1,7 @@
 //! What the kernels of the `int8` tier share: how they divide rows, and where their outputs go.
 
 use super::MAX_GRID;
+#[cfg(test)]
 use crate::gpu::Gpu;
 use crate::gpu::record::{Extent, Range};
 use crate::gpu::shader::Variant;
@@ -52,11 +53,6 @@ impl Q8Output {
             .flat_map(|(weight, squares)| [weight.clone(), squares.clone()]);
         norm.chain([self.records.clone()]).collect()
     }
-
-    /// Their accesses.
-    pub(super) fn access(&self) -> &'static str {
-        if self.norm.is_some() { "rww" } else { "w" }
-    }
 }
 
 /// An input in q8 form.
@@ -68,9 +64,8 @@ pub struct Q8Input {
     pub rms: Option<(Range, f32)>,
 }
 
-/// The constants of a variant that divides rows of `units` units among LANES threads.
-pub(super) fn divided(gpu: &Gpu, variant: Variant, rows_per_group: u32, units: u32) -> Variant {
-    let lanes = gpu.lanes();
+/// The constants of a variant whose workgroups own `tile` rows of `units` units, each shared by `lanes` threads.
+pub(super) fn divided(lanes: u32, variant: Variant, tile: u32, units: u32) -> Variant {
     let most = if lanes >= 32 {
         UNROLL_WIDE
     } else {
@@ -78,7 +73,7 @@ pub(super) fn divided(gpu: &Gpu, variant: Variant, rows_per_group: u32, units: u
     };
     variant
         .number("LANES", lanes)
-        .number("WG", lanes * rows_per_group)
+        .number("WG", lanes * tile)
         .number("UNROLL", units.div_ceil(lanes).min(most))
 }
 
@@ -105,4 +100,97 @@ pub(super) fn grid(tiles: u32) -> ([Extent; 3], u32) {
         ],
         width,
     )
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+    use crate::gpu::testing::{download, output, upload};
+    use crate::quant::activation::{Q8Unit, dequantize_activation, quantize_activation, squares};
+
+    /// Random values with a norm in between: what a consumer gets and what it stands for.
+    pub struct Given {
+        pub records: Vec<Q8Unit>,
+        pub squares: Vec<f32>,
+    }
+
+    impl Given {
+        /// `x` times `norm` as bytes, with the squares of `x`.
+        pub fn new(x: &[f32], norm: &[f32]) -> Self {
+            let weighted: Vec<f32> = x.iter().zip(norm).map(|(x, g)| x * g).collect();
+            Self {
+                records: quantize_activation(&weighted),
+                squares: squares(x),
+            }
+        }
+
+        /// On the device.
+        pub fn upload(&self, gpu: &Gpu, eps: f32) -> Q8Input {
+            Q8Input {
+                records: Range::whole(&upload(gpu, &self.records)),
+                rms: Some((Range::whole(&upload(gpu, &self.squares)), eps)),
+            }
+        }
+    }
+
+    /// Room for `n` values as bytes, with the norm `g` where there is one.
+    pub fn room(gpu: &Gpu, n: usize, g: Option<&[f32]>) -> Q8Output {
+        Q8Output {
+            records: Range::whole(&output(gpu, n / 32 * 12)),
+            norm: g.map(|g| {
+                (
+                    Range::whole(&upload(gpu, g)),
+                    Range::whole(&output(gpu, n / 16)),
+                )
+            }),
+        }
+    }
+
+    /// Fails unless `found` on the device are the bytes of `expected` (times the norm): each value within its half step,
+    /// the scaled sums those of the bytes, the squares those of `expected`.
+    #[track_caller]
+    pub fn assert_bytes(
+        gpu: &Gpu,
+        found: &Q8Output,
+        g: Option<&[f32]>,
+        expected: &[f32],
+        what: &str,
+    ) {
+        let n = expected.len();
+        let records: Vec<Q8Unit> = download(gpu, &found.records.buffer, n / 32);
+        let values = dequantize_activation(&records);
+        for (i, (value, x)) in values.iter().zip(expected).enumerate() {
+            let x = x * g.map_or(1.0, |g| g[i]);
+            let unit = &records[i / 32];
+            let scale = unit.scales[i % 32 / 16];
+            // The sums behind x differ in their last bits, so a value may round the other way.
+            assert!(
+                (value - x).abs() <= 0.502 * scale + 1e-30,
+                "{what}: value {i} is {value} for {x}, step {scale}"
+            );
+        }
+        for (i, unit) in records.iter().enumerate() {
+            for h in 0..2 {
+                let sum: i32 = unit.codes[h].iter().map(|c| i32::from(*c)).sum();
+                let expected = unit.scales[h] * sum as f32;
+                assert!(
+                    (unit.scaled_sums[h] - expected).abs() <= 1e-6 * expected.abs(),
+                    "{what}: sum of unit {i}"
+                );
+                assert!(
+                    unit.scales[h] == 0.0 || unit.codes[h].iter().any(|c| c.unsigned_abs() == 127),
+                    "{what}: unit {i} wastes its range"
+                );
+            }
+        }
+        if let Some((_, buffer)) = &found.norm {
+            let found: Vec<f32> = download(gpu, &buffer.buffer, n / 16);
+            for (i, (found, exact)) in found.iter().zip(squares(expected)).enumerate() {
+                assert!(
+                    (found - exact).abs() <= 1e-4 * exact,
+                    "{what}: squares {i} are {found} for {exact}"
+                );
+            }
+        }
+    }
 }

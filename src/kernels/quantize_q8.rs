@@ -37,3 +37,23 @@ pub fn op(x: &Range, n: u32, q: &Range) -> Op {
         grid,
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{int8_gpu, run, upload};
+    use crate::kernels::q8::testing::{assert_bytes, room};
+    use crate::kernels::testing::Rng;
+
+    #[test]
+    fn values_become_bytes() {
+        let Some(gpu) = int8_gpu() else { return };
+        let mut rng = Rng::fresh();
+        let x = rng.normals(20 * 512);
+        let q = room(gpu, x.len(), None);
+        let op = op(&Range::whole(&upload(gpu, &x)), x.len() as u32, &q.records);
+        run(gpu, &[op], &State::default());
+        assert_bytes(gpu, &q, None, &x, "quantize");
+    }
+}

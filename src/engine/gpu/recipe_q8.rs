@@ -52,6 +52,16 @@ impl<'a> RecipeQ8<'a> {
     /// The dispatches from token id to `logits`.
     pub(super) fn step(mut self, logits: &Range) -> Result<Vec<Op>, GpuError> {
         let model = self.model;
+        if self.dims.head() % 32 != 0 {
+            return Err(GpuError::TierUnsupported {
+                tier: self.gpu.tier.name(),
+                adapter: self.gpu.info.name.clone(),
+                missing: format!(
+                    "a kernel for query heads of {}, no multiple of 32",
+                    self.dims.head()
+                ),
+            });
+        }
         let norms: Vec<&Range> = model
             .layers
             .iter()
