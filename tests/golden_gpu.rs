@@ -212,6 +212,15 @@ fn activations_as_bytes_stay_near_the_golden_values() {
 }
 
 #[test]
+fn activations_as_bytes_stay_near_the_golden_values_of_every_family() {
+    let Some(gpu) = int8() else { return };
+    let mut one_by_one = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
+        Box::new(OneByOne(backend(&gpu, model, n_ctx)))
+    };
+    check_synthetic(&mut one_by_one, NMSE_INT8, f64::INFINITY);
+}
+
+#[test]
 fn one_batch_and_token_by_token_agree() {
     let model = embedded();
     // More than one internal chunk of 64, and an odd rest.
