@@ -11,6 +11,7 @@ pub mod gate_up;
 pub mod linear;
 pub mod matvec;
 pub mod moe_down;
+pub mod read;
 pub mod rope_cache;
 pub mod router;
 pub mod sample;

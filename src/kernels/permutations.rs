@@ -6,7 +6,7 @@
 
 use super::{MlaDims, tokens_at_once};
 use super::{
-    attention, attention_merge, embed, gate_up, matvec, moe_down, rope_cache, router, sample,
+    attention, attention_merge, embed, gate_up, matvec, moe_down, read, rope_cache, router, sample,
 };
 use crate::gpu::Tier;
 use crate::gpu::pipeline::{Access, Spec};
@@ -76,7 +76,7 @@ fn models() -> [Shape; 4] {
 /// Every pipeline that these models can ask for, whatever the types of their weights, each once.
 fn permutations() -> Vec<Spec> {
     let models = models();
-    let mut specs = vec![];
+    let mut specs: Vec<_> = read::AT_ONCE.map(read::spec).to_vec();
     for model in &models {
         specs.push(rope_cache::spec(model.dims));
         specs.push(attention::spec(model.dims));
