@@ -4,12 +4,14 @@
 //! [`model`] what the three supported models are, [`gpu`] adapters, memory and recorded steps, [`kernels`] each
 //! operation as a pair of WGSL and Rust, [`engine`] puts them together, [`cli`] is the command line.
 
+pub mod bench;
 pub mod cli;
 pub mod engine;
 pub mod gguf;
 pub mod gpu;
 pub mod kernels;
 pub mod model;
+pub mod profile;
 pub mod quant;
 pub mod synth;
 pub mod tokenizer;

@@ -53,6 +53,10 @@ impl Backend for OneByOne {
         })
     }
 
+    fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
+        self.0.fill_cache(rows)
+    }
+
     fn decode(
         &mut self,
         context: &[u32],

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::error::CliError;
 use super::output::note;
+use crate::bench::Source;
 use crate::engine::{DeviceChoice, ModelSource, Sampling, Tier};
 
 /// Which model.
@@ -23,6 +24,27 @@ impl ModelArgs {
         self.model.as_ref().map_or(ModelSource::Embedded, |file| {
             ModelSource::File(file.clone())
         })
+    }
+}
+
+/// Which model to measure.
+#[derive(Args)]
+pub(super) struct MeasuredArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Measure random weights of real shapes, made on the device without a file: a model and a recipe of glimt synth,
+    /// such as glm-4.7-flash:q4_0
+    #[arg(long, value_name = "MODEL:RECIPE", conflicts_with = "model")]
+    synthetic: Option<Source>,
+}
+
+impl MeasuredArgs {
+    /// What the flags name.
+    pub(super) fn source(&self) -> Source {
+        match &self.synthetic {
+            Some(synthetic) => synthetic.clone(),
+            None => Source::Model(self.model.source()),
+        }
     }
 }
 

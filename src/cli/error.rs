@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::bench::BenchError;
 use crate::engine::EngineError;
 use crate::synth::SynthError;
 use crate::tokenizer::TokenizerError;
@@ -21,6 +22,17 @@ pub(super) enum CliError {
     /// The synthetic model could not be written.
     #[error(transparent)]
     Synth(#[from] SynthError),
+    /// A measurement was refused or failed.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// A file could not be written.
+    #[error("cannot write {path}: {source}")]
+    WriteFile {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// A text file or standard input could not be read.
     #[error("cannot read {path}: {source}")]
     ReadText {
@@ -83,12 +95,19 @@ impl CliError {
     /// 2 for wrong usage, 130 after Ctrl-C, 1 for everything else that failed.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            Self::NoText { .. } | Self::NoFile | Self::EmptyText { .. } => 2,
+            Self::NoText { .. }
+            | Self::NoFile
+            | Self::EmptyText { .. }
+            | Self::Bench(
+                BenchError::NoTests | BenchError::SyntheticOnCpu | BenchError::ProfileOnCpu,
+            ) => 2,
             Self::Interrupted => EXIT_INTERRUPTED,
             Self::BrokenPipe => 0,
             Self::Engine(_)
             | Self::Tokenizer(_)
             | Self::Synth(_)
+            | Self::Bench(_)
+            | Self::WriteFile { .. }
             | Self::ReadText { .. }
             | Self::NotUtf8 { .. }
             | Self::TextTooShort { .. }

@@ -5,6 +5,7 @@
 //! that closes the pipe early (`| head`) is no failure.
 
 mod args;
+mod bench;
 mod devices;
 mod error;
 mod generate;
@@ -14,10 +15,12 @@ mod load;
 mod logits;
 mod output;
 mod perplexity;
+mod profile;
 mod stop;
 mod synth;
 mod tokenize;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -51,6 +54,8 @@ enum Command {
     Logits(logits::Logits),
     Perplexity(perplexity::Perplexity),
     Synth(synth::Synth),
+    Bench(bench::Bench),
+    Profile(profile::Profile),
 }
 
 /// Keeps Mesa's device-select layer from complaining on standard error, once per instance, that there is no Wayland
@@ -61,12 +66,28 @@ fn quiet_mesa() {
     unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
 }
 
+/// The process's arguments, with llama-bench's flags of two letters behind one dash made two dashes for `bench`: they
+/// would be read as two flags otherwise.
+fn arguments() -> Vec<OsString> {
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    if arguments.get(1).is_some_and(|command| command == "bench") {
+        for argument in &mut arguments {
+            match argument.to_str() {
+                Some("-pg") => *argument = "--pg".into(),
+                Some("-ub") => *argument = "--ubatch".into(),
+                _ => {}
+            }
+        }
+    }
+    arguments
+}
+
 /// Parses the process's arguments, runs the command and returns the exit code. Usage errors found by the argument
 /// parser end the process with exit code 2, `--help` and `--version` with 0.
 pub fn main() -> ExitCode {
     #[cfg(target_os = "linux")]
     quiet_mesa();
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(arguments());
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error,glimt=warn"))
         .init();
     let result = interrupt::install().and_then(|()| match cli.command {
@@ -77,6 +98,8 @@ pub fn main() -> ExitCode {
         Command::Logits(command) => command.run(),
         Command::Perplexity(command) => command.run(),
         Command::Synth(command) => command.run(),
+        Command::Bench(command) => command.run(),
+        Command::Profile(command) => command.run(),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

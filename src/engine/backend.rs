@@ -17,6 +17,13 @@ pub trait Backend: Send {
     /// Rows in the cache: no token can have a position at or beyond it.
     fn n_ctx(&self) -> usize;
 
+    /// Fills the first `rows` rows of the cache with random values of sane size, in place of computing so many tokens:
+    /// for measuring at a depth.
+    ///
+    /// # Errors
+    /// [`BackendError::ContextOverflow`], or the device failed.
+    fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError>;
+
     /// Computes the cache rows of `tokens` at positions from `pos` on, and keeps the logits of the last for
     /// [`decode`](Backend::decode).
     ///
@@ -112,6 +119,20 @@ impl From<GpuError> for BackendError {
     fn from(error: GpuError) -> Self {
         Self::Gpu(Box::new(error))
     }
+}
+
+/// Checks that a cache of `n_ctx` rows has so many.
+///
+/// # Errors
+/// [`BackendError::ContextOverflow`].
+pub(super) fn check_rows(rows: usize, n_ctx: usize) -> Result<(), BackendError> {
+    if rows > n_ctx {
+        return Err(BackendError::ContextOverflow {
+            needed: rows,
+            n_ctx,
+        });
+    }
+    Ok(())
 }
 
 /// Checks what every backend refuses: no tokens, positions beyond the cache, ids outside the vocabulary.

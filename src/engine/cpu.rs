@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use half::f16;
 
-use super::backend::{Backend, BackendError, OnRow, OnToken, check_tokens};
+use super::backend::{Backend, BackendError, OnRow, OnToken, check_rows, check_tokens};
+use super::random::cache_values;
 use super::sampling::Sampling;
 use crate::kernels::MlaDims;
 use crate::kernels::attention::attention;
@@ -238,6 +239,15 @@ impl CpuBackend {
 impl Backend for CpuBackend {
     fn n_ctx(&self) -> usize {
         self.n_ctx
+    }
+
+    fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
+        check_rows(rows, self.n_ctx)?;
+        let values = cache_values(rows * self.dims.cache_row());
+        for cache in &mut self.cache {
+            cache[..values.len()].copy_from_slice(&values);
+        }
+        Ok(())
     }
 
     fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {

@@ -5,12 +5,14 @@
 //! reference, [`gpu`] the fast one.
 
 pub mod backend;
+pub mod bandwidth;
 pub mod cpu;
 mod error;
 pub mod gpu;
 pub mod log_softmax;
 mod memory;
 pub mod perplexity;
+mod random;
 pub mod sampling;
 mod session;
 

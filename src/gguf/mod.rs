@@ -5,12 +5,14 @@
 //! before it is used: a file is data from a stranger.
 
 mod error;
+mod planned;
 mod reader;
 mod split;
 mod value;
 mod writer;
 
 pub use error::GgufError;
+pub use planned::PlannedInfo;
 pub use reader::TensorInfo;
 pub use split::split_file_name;
 pub use value::{Array, Value};
@@ -25,7 +27,7 @@ use reader::Header;
 /// `general.alignment` where a file does not say.
 pub const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// An opened GGUF model: one file, the joined parts of a split one, or bytes inside the program.
+/// An opened GGUF model: one file, the joined parts of a split one, bytes inside the program, or a plan.
 ///
 /// Nothing but the metadata and the tensor table is copied; tensor bytes are read from the map when touched.
 #[derive(Debug)]
@@ -45,6 +47,9 @@ pub struct Gguf {
 enum Bytes {
     Mapped(memmap2::Mmap),
     Static(&'static [u8]),
+    Owned(Vec<u8>),
+    /// So many bytes that do not exist.
+    Absent(usize),
 }
 
 impl Bytes {
@@ -52,6 +57,15 @@ impl Bytes {
         match self {
             Bytes::Mapped(map) => map,
             Bytes::Static(bytes) => bytes,
+            Bytes::Owned(bytes) => bytes,
+            Bytes::Absent(_) => &[],
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Bytes::Absent(len) => *len,
+            present => present.as_slice().len(),
         }
     }
 }
@@ -132,7 +146,7 @@ impl Gguf {
 
     /// Size of all parts together, in bytes.
     pub fn file_size(&self) -> u64 {
-        self.parts.iter().map(|p| p.as_slice().len() as u64).sum()
+        self.parts.iter().map(|p| p.len() as u64).sum()
     }
 
     /// The path that was opened, or the name of embedded bytes.
@@ -176,7 +190,7 @@ impl Gguf {
     /// alignment in memory.
     ///
     /// # Panics
-    /// May panic if `tensor` belongs to another file.
+    /// May panic if `tensor` belongs to another file. Panics if it has no bytes ([`Gguf::has_data`]).
     pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
         let range = tensor.range();
         &self.parts[tensor.part()].as_slice()[range]

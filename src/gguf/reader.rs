@@ -68,6 +68,24 @@ impl TensorInfo {
         self.part
     }
 
+    /// An entry of a table that is not read from a file.
+    pub(super) fn planned(
+        name: String,
+        ty: GgmlType,
+        dims: Vec<u64>,
+        part: usize,
+        range: Range<usize>,
+    ) -> Self {
+        Self {
+            name,
+            ty,
+            dims,
+            part,
+            start: range.start,
+            len: range.len(),
+        }
+    }
+
     pub(super) fn range(&self) -> Range<usize> {
         self.start..self.start + self.len
     }

@@ -308,8 +308,14 @@ impl Gpu {
         encoder.copy_buffer_to_buffer(buffer, offset, &staging, 0, bytes);
         self.queue.submit([encoder.finish()]);
         let data = self.map_read(&staging, bytes, None)?;
-        self.allocated.fetch_sub(staging.size(), Ordering::Relaxed);
+        self.release(&staging);
         Ok(data)
+    }
+
+    /// Frees a buffer's memory, once what was submitted with it is done; it cannot be used again.
+    pub fn release(&self, buffer: &Buffer) {
+        self.allocated.fetch_sub(buffer.size(), Ordering::Relaxed);
+        buffer.destroy();
     }
 
     /// Maps a MAP_READ buffer after `submission` (or everything submitted), copies its first `bytes` and unmaps it.

@@ -211,7 +211,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Allocates the buffers and streams every tensor into them: one thread repacks while the other uploads.
-    /// `progress` is told the bytes done.
+    /// `progress` is told the bytes done. Where weights have no bytes ([`Weight::has_data`]) the buffers are only made.
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`] or what the device reports.
@@ -221,7 +221,10 @@ impl<'a> Loader<'a> {
             .iter()
             .map(|bytes| self.gpu.storage("weights", *bytes))
             .collect::<Result<Vec<_>, _>>()?;
-        self.stream(&buffers, progress)?;
+        // Weights without bytes are filled by the caller, who knows with what.
+        if self.weights.iter().all(|(weight, _)| weight.has_data()) {
+            self.stream(&buffers, progress)?;
+        }
         let range = |(index, offset, size): (usize, u64, u64)| Range {
             buffer: buffers[index].clone(),
             offset,

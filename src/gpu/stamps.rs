@@ -71,6 +71,27 @@ impl Stamps {
             .contains(Features::TIMESTAMP_QUERY | Features::TIMESTAMP_QUERY_INSIDE_PASSES)
     }
 
+    /// Nanoseconds between the two timestamps of a pass that does nothing: the median of many in a row.
+    ///
+    /// # Errors
+    /// As [`Stamps::new`], or what the device reports.
+    pub fn empty_pass(gpu: &Gpu) -> Result<f64, GpuError> {
+        const PASSES: usize = 101;
+        let stamps = Self::new(gpu, 2 * PASSES)?;
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        for i in 0..PASSES {
+            encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
+                label: None,
+                timestamp_writes: Some(stamps.ends(2 * i)),
+            });
+        }
+        gpu.queue.submit([encoder.finish()]);
+        let times = stamps.read(gpu, 2 * PASSES)?;
+        let mut spans: Vec<_> = times.chunks_exact(2).map(|t| t[1] - t[0]).collect();
+        spans.sort_by(f64::total_cmp);
+        Ok(spans[PASSES / 2])
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.count

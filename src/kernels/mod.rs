@@ -17,6 +17,7 @@ pub mod moe_down;
 pub mod moe_down_q8;
 pub mod q8;
 pub mod quantize_q8;
+pub mod read;
 pub mod rope_cache;
 pub mod router;
 pub mod sample;

@@ -7,7 +7,7 @@
 use super::{MlaDims, tokens_at_once};
 use super::{
     attention, attention_merge, embed, embed_q8, gate_up, gate_up_q8, matvec, matvec_q8, moe_down,
-    moe_down_q8, quantize_q8, rope_cache, router, sample,
+    moe_down_q8, quantize_q8, read, rope_cache, router, sample,
 };
 use crate::gpu::Tier;
 use crate::gpu::pipeline::{Access, Spec};
@@ -77,7 +77,7 @@ fn models() -> [Shape; 4] {
 /// Every pipeline that these models can ask for, whatever the types of their weights, each once.
 fn permutations() -> Vec<Spec> {
     let models = models();
-    let mut specs = vec![];
+    let mut specs: Vec<_> = read::AT_ONCE.map(read::spec).to_vec();
     for model in &models {
         specs.push(rope_cache::spec(model.dims));
         specs.push(attention::spec(model.dims));

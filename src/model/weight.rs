@@ -129,6 +129,14 @@ impl Weight {
         }
     }
 
+    /// Whether its bytes exist; those of a model without a file do not ([`Gguf::planned`]).
+    pub fn has_data(&self) -> bool {
+        match &self.storage {
+            Storage::File(gguf, index) => gguf.has_data(&gguf.tensors()[*index]),
+            Storage::Owned(_) => true,
+        }
+    }
+
     fn bytes(&self) -> &[u8] {
         match &self.storage {
             Storage::File(gguf, index) => gguf.data(&gguf.tensors()[*index]),

@@ -31,6 +31,9 @@ pub enum SynthError {
         /// The most layers accepted.
         limit: usize,
     },
+    /// The tensor table of a model without a file is impossible.
+    #[error(transparent)]
+    Table(#[from] GgufError),
     /// The file cannot be created.
     #[error("cannot create {path}: {source}", path = .path.display())]
     Create {

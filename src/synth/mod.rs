@@ -9,6 +9,7 @@ mod error;
 mod file;
 mod names;
 mod plan;
+mod planned;
 mod shape;
 
 pub use bytes::{CHUNK_WEIGHTS, chunk_bytes, fill};
@@ -16,6 +17,7 @@ pub use error::SynthError;
 pub use file::write;
 pub use names::{ModelName, Recipe};
 pub use plan::{Plan, PlannedTensor};
+pub use planned::without_matrices;
 
 /// What may differ from the plain model.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@ mod pre;
 mod special;
 mod stream;
 mod strftime;
+pub(crate) use strftime::strftime_now;
 #[cfg(test)]
 mod testing;
 mod vocab;

@@ -29,7 +29,7 @@ const WEEKDAYS: [&str; 7] = [
 const SECONDS_PER_DAY: u64 = 86_400;
 
 /// Now, in UTC, in the given `strftime` format; the error is the directive that is not supported.
-pub(super) fn strftime_now(format: &str) -> Result<String, String> {
+pub(crate) fn strftime_now(format: &str) -> Result<String, String> {
     // A clock before 1970 is broken; the epoch is as good a date as any then.
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

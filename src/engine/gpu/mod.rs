@@ -1,25 +1,31 @@
 //! The GPU backend: recorded steps replayed with one or two tokens in flight.
 
+pub mod measure;
+mod random;
 mod recipe;
 mod recipe_q8;
 mod weights;
 
 pub use weights::GpuModel;
 
-use super::backend::{Backend, BackendError, OnRow, OnToken, check_tokens};
+use super::backend::{Backend, BackendError, OnRow, OnToken, check_rows, check_tokens};
 use super::sampling::Sampling;
 use crate::gpu::record::{Range, Recording, State};
+use crate::gpu::stamps::{Stamping, Stamps};
 use crate::gpu::{Gpu, GpuError, Tier};
 use crate::kernels::{MlaDims, attention, sample};
 use crate::model::RopeTable;
+use measure::HostTime;
 use recipe::{Context, Recipe, Scratch};
 use recipe_q8::RecipeQ8;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 use wgpu::{Buffer, BufferUsages, Features, SubmissionIndex};
 
-/// Tokens of a prompt that one submission computes. Scratch memory grows with it; the kernels read each weight once per 8.
-pub(super) const CHUNK: u32 = 64;
+/// Tokens of a prompt that one submission computes, unless asked otherwise. Scratch memory grows with it; the kernels
+/// read each weight once per 8.
+pub const CHUNK: u32 = 64;
 /// Tokens computed ahead of the one whose id the host has seen: enough that the GPU never waits for the host.
 const IN_FLIGHT: usize = 2;
 /// Buffers that ids come back through: one more than in flight, since a mapped buffer cannot be written.
@@ -31,6 +37,8 @@ const RESULT: u64 = 16;
 pub struct GpuBackend {
     model: Arc<GpuModel>,
     n_ctx: usize,
+    /// Tokens of a prompt that one submission computes.
+    chunk: u32,
     context: Context,
     /// Logits of the last position, (vocab).
     logits: Range,
@@ -49,6 +57,10 @@ pub struct GpuBackend {
     scratch: Scratch,
     /// The position that `logits` predict, 0 before any.
     next: usize,
+    /// What encoding and submitting decoded tokens took.
+    host: HostTime,
+    /// Timestamps of the steps of a decode, where they are wanted.
+    stamps: Option<Stamps>,
 }
 
 impl GpuBackend {
@@ -57,9 +69,17 @@ impl GpuBackend {
     /// # Errors
     /// [`GpuError`]: no memory, a cache larger than one binding, or what the device reports.
     pub fn new(model: Arc<GpuModel>, n_ctx: usize) -> Result<Self, GpuError> {
+        Self::with_chunk(model, n_ctx, CHUNK)
+    }
+
+    /// As [`new`](Self::new), with prompts computed `chunk` tokens at a time.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_chunk(model: Arc<GpuModel>, n_ctx: usize, chunk: u32) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
         let config = &model.model.config;
-        let context = context(&gpu, &model, n_ctx)?;
+        let context = context(&gpu, &model, n_ctx, chunk)?;
         let vocab = config.vocab_size as u32;
         let logits = Range::whole(&gpu.storage("logits", u64::from(vocab) * 4)?);
         let mappable = gpu.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
@@ -97,8 +117,8 @@ impl GpuBackend {
             Tier::Plain | Tier::Subgroup => step(&mut scratch, 1, true)?,
         };
         let decode: Vec<_> = single.iter().chain(&choose).cloned().collect();
-        let prefill_last = step(&mut scratch, CHUNK, true)?;
-        let prefill = step(&mut scratch, CHUNK, false)?;
+        let prefill_last = step(&mut scratch, chunk, true)?;
+        let prefill = step(&mut scratch, chunk, false)?;
         // All pipelines at once, so that they compile in parallel.
         let specs: Vec<_> = decode
             .iter()
@@ -115,12 +135,15 @@ impl GpuBackend {
             all: None,
             model,
             n_ctx,
+            chunk,
             context,
             logits,
             ring,
             staging,
             scratch,
             next: 0,
+            host: HostTime::default(),
+            stamps: None,
         })
     }
 
@@ -159,10 +182,15 @@ impl GpuBackend {
     }
 
     /// Submits a step and copies the chosen id out where it cannot be mapped in place.
-    fn submit(&self, recording: &Recording, state: &State) -> SubmissionIndex {
+    fn submit(
+        &self,
+        recording: &Recording,
+        state: &State,
+        stamping: Stamping<'_>,
+    ) -> SubmissionIndex {
         let gpu = self.gpu();
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        recording.encode(gpu, &mut encoder, state);
+        recording.encode_stamped(gpu, &mut encoder, state, stamping);
         if let Some(staging) = &self.staging {
             encoder.copy_buffer_to_buffer(
                 &self.ring[state.slot],
@@ -175,15 +203,15 @@ impl GpuBackend {
         gpu.queue.submit([encoder.finish()])
     }
 
-    /// The step that logits of all positions need, and its output (CHUNK, vocab).
+    /// The step that logits of all positions need, and its output (chunk, vocab).
     fn all_logits(&mut self) -> Result<(), GpuError> {
         if self.all.is_some() {
             return Ok(());
         }
         let model = Arc::clone(&self.model);
-        let bytes = u64::from(CHUNK) * model.model.config.vocab_size as u64 * 4;
+        let bytes = u64::from(self.chunk) * model.model.config.vocab_size as u64 * 4;
         let logits = Range::whole(&model.gpu.storage("logits of a chunk", bytes)?);
-        let mut recipe = Recipe::new(&model, &self.context, &mut self.scratch, CHUNK);
+        let mut recipe = Recipe::new(&model, &self.context, &mut self.scratch, self.chunk);
         let x = recipe.hidden()?;
         recipe.head(&x, &logits, true);
         let recording = Recording::new(&model.gpu, &recipe.ops)?;
@@ -197,10 +225,17 @@ impl Backend for GpuBackend {
         self.n_ctx
     }
 
+    fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
+        check_rows(rows, self.n_ctx)?;
+        let row_bytes = MlaDims::of(&self.model.model.config).cache_row() as u64 * 2;
+        let (gpu, cache) = (self.gpu(), &self.context.cache);
+        Ok(random::fill_cache(gpu, cache, rows as u64, row_bytes)?)
+    }
+
     fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
         self.check(tokens, pos)?;
         let mut at = pos;
-        let mut chunks = tokens.chunks(CHUNK as usize).peekable();
+        let mut chunks = tokens.chunks(self.chunk as usize).peekable();
         while let Some(chunk) = chunks.next() {
             let recording = match (chunks.peek(), chunk.len()) {
                 (Some(_), _) => &self.prefill,
@@ -231,8 +266,8 @@ impl Backend for GpuBackend {
             Some((recording, logits)) if tokens.len() > 1 => (recording, logits),
             _ => (&self.single, &self.logits),
         };
-        for (i, chunk) in tokens.chunks(CHUNK as usize).enumerate() {
-            let first = i * CHUNK as usize;
+        for (i, chunk) in tokens.chunks(self.chunk as usize).enumerate() {
+            let first = i * self.chunk as usize;
             recording.submit(self.gpu(), &self.state(pos + first, chunk.len()));
             let rows: Vec<f32> =
                 self.gpu()
@@ -284,12 +319,18 @@ impl Backend for GpuBackend {
                 let mut state = self.state(last, 1);
                 state.slot = issued % RING;
                 state.sampling = sample::words(sampling, (last + 1) as u64);
-                let recording = if issued == 0 {
-                    &self.sample
-                } else {
-                    &self.decode
+                let began = Instant::now();
+                // The first token is only chosen.
+                let (recording, stamping) = match (issued.checked_sub(1), &self.stamps) {
+                    (None, _) => (&self.sample, Stamping::None),
+                    (Some(step), Some(stamps)) => (&self.decode, Stamping::Ends(stamps, 2 * step)),
+                    (Some(_), None) => (&self.decode, Stamping::None),
                 };
-                in_flight.push_back((state.slot, self.submit(recording, &state)));
+                in_flight.push_back((state.slot, self.submit(recording, &state, stamping)));
+                if issued > 0 {
+                    self.host.steps += 1;
+                    self.host.time += began.elapsed();
+                }
                 issued += 1;
             }
             let Some((slot, submission)) = in_flight.pop_front() else {
@@ -311,7 +352,7 @@ impl Backend for GpuBackend {
     }
 }
 
-fn context(gpu: &Gpu, model: &GpuModel, n_ctx: usize) -> Result<Context, GpuError> {
+fn context(gpu: &Gpu, model: &GpuModel, n_ctx: usize, chunk: u32) -> Result<Context, GpuError> {
     let config = &model.model.config;
     let dims = MlaDims::of(config);
     let cache_bytes = (n_ctx * dims.cache_row() * 2) as u64;
@@ -330,7 +371,7 @@ fn context(gpu: &Gpu, model: &GpuModel, n_ctx: usize) -> Result<Context, GpuErro
         .map(|_| Ok(Range::whole(&gpu.storage("latent cache", cache_bytes)?)))
         .collect::<Result<_, GpuError>>()?;
     let table = RopeTable::build(config, n_ctx);
-    let partials = attention::partial_bytes(dims, CHUNK as usize);
+    let partials = attention::partial_bytes(dims, chunk as usize);
     Ok(Context {
         history: Range::whole(&gpu.storage("token history", (n_ctx as u64 + 1) * 4)?),
         cache,

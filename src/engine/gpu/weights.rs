@@ -1,5 +1,6 @@
 //! A model's weights on a device.
 
+use super::random;
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::record::Range;
 use crate::gpu::{Gpu, GpuError};
@@ -62,7 +63,8 @@ pub(super) struct GpuMlp {
 }
 
 impl GpuModel {
-    /// Uploads every weight, telling `progress` the bytes done and the bytes in all.
+    /// Uploads every weight, telling `progress` the bytes done and the bytes in all. The weights of a model without a
+    /// file ([`crate::synth::without_matrices`]) are made on the device.
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`], [`GpuError::BindingTooLarge`] or what the device reports.
@@ -92,6 +94,9 @@ impl GpuModel {
             .collect::<Result<Vec<_>, _>>()?;
         let total = loader.bytes();
         let weights = loader.load(&mut |done| progress(done, total))?;
+        if !model.token_embd.has_data() {
+            random::fill_weights(&gpu, &weights, &mut |done| progress(done, total))?;
+        }
 
         let mut vectors = Vectors::new(&gpu);
         let output_norm = vectors.add(&model.output_norm);

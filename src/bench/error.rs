@@ -1,0 +1,56 @@
+//! What a measurement can be refused for.
+
+use crate::engine::EngineError;
+use crate::engine::backend::BackendError;
+use crate::gguf::GgufError;
+use crate::gpu::GpuError;
+use crate::model::ModelError;
+use crate::synth::SynthError;
+
+/// An error of `bench` or `profile`. Messages name what was found, what was expected and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The model's file, its device or its context.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The synthetic model.
+    #[error(transparent)]
+    Synth(#[from] SynthError),
+    /// A test needs more context than the model was made for.
+    #[error(
+        "{test} needs a context of {needed} tokens, but the model's is {model}; use a smaller -d, -p or -n"
+    )]
+    ContextTooLong {
+        /// The test's name.
+        test: String,
+        /// Tokens it needs.
+        needed: usize,
+        /// The model's context length.
+        model: usize,
+    },
+    /// Nothing is to be measured.
+    #[error("every test was turned off: give -p, -n or -pg something above 0")]
+    NoTests,
+    /// Nothing is to be measured on.
+    #[error("no adapter of this machine can run what was asked for; glimt devices lists them")]
+    NoDevices,
+    /// A model without a file runs on GPUs only.
+    #[error(
+        "--synthetic makes the weights on a GPU and has none for the CPU reference; write a file with glimt synth"
+    )]
+    SyntheticOnCpu,
+    /// `profile` looks into a GPU.
+    #[error("the CPU reference has no kernels to profile; choose a GPU with --device")]
+    ProfileOnCpu,
+}
+
+macro_rules! through_engine {
+    ($($error:ty),*) => {
+        $(impl From<$error> for BenchError {
+            fn from(error: $error) -> Self {
+                Self::Engine(error.into())
+            }
+        })*
+    };
+}
+through_engine!(BackendError, GgufError, GpuError, ModelError);

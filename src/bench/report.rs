@@ -1,0 +1,464 @@
+//! Results as tables and records, in llama-bench's columns and names with glimt's own behind them.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::Test;
+
+/// What this program was built from.
+pub(crate) mod build {
+    /// The commit, where the build was told one (`GLIMT_COMMIT`).
+    pub(crate) const COMMIT: &str = match option_env!("GLIMT_COMMIT") {
+        Some(commit) => commit,
+        None => "unknown",
+    };
+    /// The version of the crate.
+    pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+}
+
+/// Mean and deviation over the repetitions of a test.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Statistics {
+    /// Mean time of a repetition, in nanoseconds.
+    pub avg_ns: u64,
+    /// Its standard deviation.
+    pub stddev_ns: u64,
+    /// Mean of the repetitions' tokens per second.
+    pub avg_ts: f64,
+    /// Its standard deviation.
+    pub stddev_ts: f64,
+    /// The repetitions' times.
+    pub samples_ns: Vec<u64>,
+    /// The repetitions' tokens per second.
+    pub samples_ts: Vec<f64>,
+}
+
+impl Statistics {
+    /// Those of repetitions that took `samples` for `tokens` tokens each.
+    pub fn of(samples: &[Duration], tokens: usize) -> Self {
+        let ns: Vec<f64> = samples.iter().map(|s| s.as_nanos() as f64).collect();
+        let ts: Vec<f64> = ns.iter().map(|ns| tokens as f64 * 1e9 / ns).collect();
+        let ((avg_ns, stddev_ns), (avg_ts, stddev_ts)) = (spread(&ns), spread(&ts));
+        Self {
+            avg_ns: avg_ns.round() as u64,
+            stddev_ns: stddev_ns.round() as u64,
+            avg_ts,
+            stddev_ts,
+            samples_ns: ns.iter().map(|ns| *ns as u64).collect(),
+            samples_ts: ts,
+        }
+    }
+}
+
+/// Mean and sample standard deviation (0 of a single value).
+fn spread(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    if values.len() < 2 {
+        return (mean, 0.0);
+    }
+    let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
+    (mean, (squares / (n - 1.0)).sqrt())
+}
+
+/// A result. Fields that llama-bench has too have its names; those that only a GPU's generation has are empty elsewhere.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Row {
+    /// Commit of the build.
+    pub build_commit: &'static str,
+    /// Version of glimt.
+    pub version: &'static str,
+    /// The adapter's name.
+    pub gpu_info: String,
+    /// Its driver.
+    pub driver: String,
+    /// Vulkan, Metal, DX12 or CPU.
+    pub backends: String,
+    /// Tier of the kernels.
+    pub tier: Option<&'static str>,
+    /// The file or the synthetic model.
+    pub model_filename: String,
+    /// What the model is called.
+    pub model_type: String,
+    /// Bytes of all tensors.
+    pub model_size: u64,
+    /// Values of all tensors.
+    pub model_n_params: u64,
+    /// Tokens of a prompt computed at once.
+    pub n_ubatch: Option<u32>,
+    /// Tokens of the prompt.
+    pub n_prompt: usize,
+    /// Tokens generated.
+    pub n_gen: usize,
+    /// Cache rows before them.
+    pub n_depth: usize,
+    /// When, in UTC.
+    pub test_time: String,
+    /// The times.
+    #[serde(flatten)]
+    pub statistics: Statistics,
+    /// Bytes of weights and cache that a token reads.
+    pub bytes_per_token: Option<f64>,
+    /// Times tokens per second, in 10^9 bytes.
+    pub gb_per_s: Option<f64>,
+    /// What a plain read of a large buffer reaches on the device.
+    pub peak_gb_per_s: Option<f64>,
+    /// Dispatches of a token.
+    pub dispatches_per_token: Option<usize>,
+    /// Milliseconds that encoding and submitting a token take the host.
+    pub host_ms_per_token: Option<f64>,
+    /// Share of the time between two tokens in which the GPU does nothing.
+    pub gpu_idle: Option<f64>,
+}
+
+impl Row {
+    /// The test.
+    pub fn test(&self) -> Test {
+        Test {
+            prompt: self.n_prompt,
+            generate: self.n_gen,
+            depth: self.n_depth,
+        }
+    }
+}
+
+/// How results are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Format {
+    /// A table in Markdown.
+    #[default]
+    Md,
+    /// Comma-separated values with a head.
+    Csv,
+    /// One JSON list.
+    Json,
+    /// A JSON object per line.
+    Jsonl,
+}
+
+/// Writes rows as they come.
+pub struct Writer<W> {
+    out: W,
+    format: Format,
+    rows: usize,
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes the head.
+    ///
+    /// # Errors
+    /// What `out` reports.
+    pub fn new(mut out: W, format: Format) -> io::Result<Self> {
+        match format {
+            Format::Md => {
+                line(&mut out, COLUMNS.map(|c| c.name.to_owned()))?;
+                line(&mut out, COLUMNS.map(Column::rule))?;
+            }
+            Format::Csv => writeln!(out, "{}", FIELDS.join(","))?,
+            Format::Json => writeln!(out, "[")?,
+            Format::Jsonl => {}
+        }
+        out.flush()?;
+        Ok(Self {
+            out,
+            format,
+            rows: 0,
+        })
+    }
+
+    /// Writes a row.
+    ///
+    /// # Errors
+    /// What `out` reports.
+    pub fn row(&mut self, row: &Row) -> io::Result<()> {
+        let out = &mut self.out;
+        match self.format {
+            Format::Md => line(out, cells(row))?,
+            Format::Csv => writeln!(out, "{}", fields(row)?.join(","))?,
+            Format::Json => {
+                if self.rows > 0 {
+                    writeln!(out, ",")?;
+                }
+                let text = serde_json::to_string_pretty(row)?;
+                write!(out, "  {}", text.replace('\n', "\n  "))?;
+            }
+            Format::Jsonl => writeln!(out, "{}", serde_json::to_string(row)?)?,
+        }
+        self.rows += 1;
+        out.flush()
+    }
+
+    /// Writes the end.
+    ///
+    /// # Errors
+    /// What `out` reports.
+    pub fn finish(mut self) -> io::Result<()> {
+        if self.format == Format::Json {
+            writeln!(self.out, "{}]", if self.rows > 0 { "\n" } else { "" })?;
+        }
+        self.out.flush()
+    }
+}
+
+/// A column of the table; numbers stand to the right.
+#[derive(Clone, Copy)]
+struct Column {
+    name: &'static str,
+    width: usize,
+    number: bool,
+}
+
+impl Column {
+    fn rule(self) -> String {
+        let dashes = "-".repeat(self.width - usize::from(self.number));
+        dashes + if self.number { ":" } else { "" }
+    }
+}
+
+const fn text(name: &'static str, width: usize) -> Column {
+    Column {
+        name,
+        width,
+        number: false,
+    }
+}
+
+const fn number(name: &'static str, width: usize) -> Column {
+    Column {
+        name,
+        width,
+        number: true,
+    }
+}
+
+/// The first six are llama-bench's, in its widths.
+const COLUMNS: [Column; 13] = [
+    text("model", 30),
+    number("size", 10),
+    number("params", 10),
+    text("backend", 10),
+    number("test", 15),
+    number("t/s", 20),
+    text("device", 24),
+    text("tier", 8),
+    number("GB/s", 7),
+    number("of peak", 7),
+    number("dispatches", 10),
+    number("host ms", 7),
+    number("GPU idle", 8),
+];
+
+fn line(out: &mut impl Write, cells: [String; COLUMNS.len()]) -> io::Result<()> {
+    for (column, cell) in COLUMNS.iter().zip(cells) {
+        let width = column.width;
+        if column.number {
+            write!(out, "| {cell:>width$} ")?;
+        } else {
+            write!(out, "| {cell:width$} ")?;
+        }
+    }
+    writeln!(out, "|")
+}
+
+fn cells(row: &Row) -> [String; COLUMNS.len()] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let of_peak = row.gb_per_s.zip(row.peak_gb_per_s);
+    [
+        row.model_type.clone(),
+        size(row.model_size),
+        params(row.model_n_params),
+        row.backends.clone(),
+        row.test().name(),
+        format!(
+            "{:.2} ± {:.2}",
+            row.statistics.avg_ts, row.statistics.stddev_ts
+        ),
+        row.gpu_info.clone(),
+        row.tier.unwrap_or("-").to_owned(),
+        or_dash(row.gb_per_s.map(|v| format!("{v:.0}"))),
+        or_dash(of_peak.map(|(v, peak)| format!("{:.1}%", 100.0 * v / peak))),
+        or_dash(row.dispatches_per_token.map(|v| v.to_string())),
+        or_dash(row.host_ms_per_token.map(|v| format!("{v:.3}"))),
+        or_dash(row.gpu_idle.map(|v| format!("{:.1}%", 100.0 * v))),
+    ]
+}
+
+/// Bytes as llama-bench writes them.
+fn size(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    match bytes {
+        b if b < f64::from(1 << 30) => format!("{:.2} MiB", b / f64::from(1 << 20)),
+        b => format!("{:.2} GiB", b / f64::from(1 << 30)),
+    }
+}
+
+/// Numbers of parameters as llama-bench writes them.
+fn params(n: u64) -> String {
+    let n = n as f64;
+    match n {
+        n if n < 1e9 => format!("{:.2} M", n / 1e6),
+        n => format!("{:.2} B", n / 1e9),
+    }
+}
+
+/// The fields of CSV: those of a [`Row`] but the samples.
+const FIELDS: [&str; 25] = [
+    "build_commit",
+    "version",
+    "gpu_info",
+    "driver",
+    "backends",
+    "tier",
+    "model_filename",
+    "model_type",
+    "model_size",
+    "model_n_params",
+    "n_ubatch",
+    "n_prompt",
+    "n_gen",
+    "n_depth",
+    "test_time",
+    "avg_ns",
+    "stddev_ns",
+    "avg_ts",
+    "stddev_ts",
+    "bytes_per_token",
+    "gb_per_s",
+    "peak_gb_per_s",
+    "dispatches_per_token",
+    "host_ms_per_token",
+    "gpu_idle",
+];
+
+fn fields(row: &Row) -> io::Result<Vec<String>> {
+    let value = serde_json::to_value(row)?;
+    Ok(FIELDS
+        .iter()
+        .map(|field| match &value[field] {
+            serde_json::Value::Null => "\"\"".to_owned(),
+            serde_json::Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),
+            other => format!("\"{other}\""),
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> Row {
+        let times = [200, 250].map(Duration::from_millis);
+        Row {
+            build_commit: "abc",
+            version: "0.1.0",
+            gpu_info: "NVIDIA \"H200\"".to_owned(),
+            driver: "NVIDIA 580".to_owned(),
+            backends: "Vulkan".to_owned(),
+            tier: Some("subgroup"),
+            model_filename: "glm-4.7-flash:q4_0".to_owned(),
+            model_type: "synthetic glm-4.7-flash q4_0".to_owned(),
+            model_size: 17 << 30,
+            model_n_params: 29_900_000_000,
+            n_ubatch: Some(64),
+            n_gen: 100,
+            n_depth: 4096,
+            test_time: "2026-11-20T08:00:00Z".to_owned(),
+            statistics: Statistics::of(&times, 100),
+            bytes_per_token: Some(2e9),
+            gb_per_s: Some(900.0),
+            peak_gb_per_s: Some(4500.0),
+            dispatches_per_token: Some(700),
+            host_ms_per_token: Some(0.5),
+            gpu_idle: Some(0.0125),
+            ..Row::default()
+        }
+    }
+
+    fn written(format: Format, rows: &[Row]) -> String {
+        let mut out = Vec::new();
+        let mut writer = Writer::new(&mut out, format).unwrap();
+        for row in rows {
+            writer.row(row).unwrap();
+        }
+        writer.finish().unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_table_has_llama_benchs_columns_then_ours() {
+        let prompt = Row {
+            n_prompt: 512,
+            n_gen: 0,
+            n_depth: 0,
+            gpu_info: "CPU reference".to_owned(),
+            tier: None,
+            gb_per_s: None,
+            dispatches_per_token: None,
+            host_ms_per_token: None,
+            gpu_idle: None,
+            model_size: 5 << 20,
+            model_n_params: 16_000_000,
+            ..row()
+        };
+        let expected = "\
+| model                          |       size |     params | backend    |            test |                  t/s | device                   | tier     |    GB/s | of peak | dispatches | host ms | GPU idle |
+| ------------------------------ | ---------: | ---------: | ---------- | --------------: | -------------------: | ------------------------ | -------- | ------: | ------: | ---------: | ------: | -------: |
+| synthetic glm-4.7-flash q4_0   |  17.00 GiB |    29.90 B | Vulkan     |   tg100 @ d4096 |       450.00 ± 70.71 | NVIDIA \"H200\"            | subgroup |     900 |   20.0% |        700 |   0.500 |     1.2% |
+| synthetic glm-4.7-flash q4_0   |   5.00 MiB |    16.00 M | Vulkan     |           pp512 |       450.00 ± 70.71 | CPU reference            | -        |       - |       - |          - |       - |        - |
+";
+        assert_eq!(written(Format::Md, &[row(), prompt]), expected);
+    }
+
+    #[test]
+    fn csv_quotes_every_field_and_leaves_the_absent_empty() {
+        let text = written(
+            Format::Csv,
+            &[Row {
+                tier: None,
+                ..row()
+            }],
+        );
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0].split(',').count(), FIELDS.len());
+        let expected = "\"abc\",\"0.1.0\",\"NVIDIA \"\"H200\"\"\",\"NVIDIA 580\",\"Vulkan\",\"\",\"glm-4.7-flash:q4_0\",\
+            \"synthetic glm-4.7-flash q4_0\",\"18253611008\",\"29900000000\",\"64\",\"0\",\"100\",\"4096\",\
+            \"2026-11-20T08:00:00Z\",\"225000000\",\"35355339\",\"450.0\",\"70.71067811865476\",\"2000000000.0\",\
+            \"900.0\",\"4500.0\",\"700\",\"0.5\",\"0.0125\"";
+        assert_eq!(lines[1], expected);
+        // Every field of a row but the two lists is a column.
+        let value = serde_json::to_value(row()).unwrap();
+        let names: Vec<_> = value.as_object().unwrap().keys().collect();
+        let columns: Vec<_> = names
+            .into_iter()
+            .filter(|name| !name.starts_with("samples_"))
+            .collect();
+        assert_eq!(columns, FIELDS);
+    }
+
+    #[test]
+    fn json_is_a_list_of_what_jsonl_has_in_lines() {
+        let rows = [row(), Row { n_gen: 7, ..row() }];
+        let list: serde_json::Value = serde_json::from_str(&written(Format::Json, &rows)).unwrap();
+        let lines = written(Format::Jsonl, &rows);
+        let lines: Vec<serde_json::Value> = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(list, serde_json::Value::Array(lines));
+        assert_eq!(
+            list[0]["samples_ns"],
+            serde_json::json!([200_000_000, 250_000_000])
+        );
+        assert_eq!(list[1]["n_gen"], 7);
+        assert_eq!(written(Format::Json, &[]), "[\n]\n");
+    }
+
+    #[test]
+    fn a_single_repetition_has_no_deviation() {
+        let one = Statistics::of(&[Duration::from_secs(2)], 100);
+        assert_eq!((one.avg_ts, one.stddev_ts, one.stddev_ns), (50.0, 0.0, 0));
+    }
+}

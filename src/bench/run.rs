@@ -1,0 +1,415 @@
+//! Running the tests on every device that was asked for.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::report::{Row, Statistics, build};
+use super::source::{Source, describe};
+use super::{BenchError, Test};
+use crate::engine::EngineError;
+use crate::engine::backend::{Backend, BackendError};
+use crate::engine::bandwidth::read_bandwidth;
+use crate::engine::cpu::CpuBackend;
+use crate::engine::gpu::{GpuBackend, GpuModel};
+use crate::engine::{DeviceChoice, Sampling, Tier};
+use crate::gpu::{self, Gpu, GpuOptions};
+use crate::model::Model;
+use crate::tokenizer::strftime_now;
+
+/// Tokens that warm a generation up.
+const WARM_UP: usize = 16;
+
+/// Where to measure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Where {
+    /// One device.
+    Device(DeviceChoice),
+    /// Every GPU adapter of the machine.
+    All,
+}
+
+impl std::str::FromStr for Where {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "all" => Ok(Self::All),
+            one => one.parse().map(Self::Device),
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct BenchOptions {
+    /// The model.
+    pub source: Source,
+    /// The tests, in order.
+    pub tests: Vec<Test>,
+    /// The devices, in order.
+    pub devices: Vec<Where>,
+    /// The tiers on each GPU; none for the best of each.
+    pub tiers: Vec<Tier>,
+    /// Tokens of a prompt that one submission computes, each measured in turn; none for the usual number.
+    pub chunks: Vec<u32>,
+    /// Times that each test is repeated.
+    pub repetitions: usize,
+}
+
+/// What is told while measuring.
+pub enum Event<'a> {
+    /// Weights are on their way to the device: bytes done, bytes in all.
+    Loading(u64, u64),
+    /// Loading has ended.
+    Loaded,
+    /// An adapter of [`Where::All`] was left out, and why.
+    Skipped(String),
+    /// A result.
+    Row(&'a Row),
+}
+
+/// Receives what is told; a break ends the measuring.
+pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+
+/// Measures every test on every device and tells `on_event`.
+///
+/// # Errors
+/// Any [`BenchError`]. Tests that need more context than the model has are refused before anything is loaded.
+pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), BenchError> {
+    let model = options.source.load()?;
+    let n_ctx = n_ctx(&options.tests, &model)?;
+    let cpu = Where::Device(DeviceChoice::Cpu);
+    if options.devices.contains(&cpu) {
+        if let Some(tier) = options.tiers.first() {
+            return Err(EngineError::TierWithoutGpu { tier: tier.name() }.into());
+        }
+        if !model.token_embd.has_data() {
+            return Err(BenchError::SyntheticOnCpu);
+        }
+    }
+    let mut any = false;
+    for device in &options.devices {
+        if *device == cpu {
+            any = true;
+            let mut backend = CpuBackend::new(Arc::clone(&model), n_ctx)?;
+            let row = base_row(options, &model);
+            if run_tests(options, &mut backend, &model, &row, on_event)?.is_break() {
+                return Ok(());
+            }
+            continue;
+        }
+        for gpu in Gpus::new(device, &options.tiers) {
+            let gpu = match (gpu, device) {
+                (Ok(gpu), _) => Arc::new(gpu),
+                (Err(error), Where::All) => {
+                    if on_event(Event::Skipped(error.to_string())).is_break() {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                (Err(error), Where::Device(_)) => return Err(error.into()),
+            };
+            any = true;
+            if on_gpu(options, gpu, &model, n_ctx, on_event)?.is_break() {
+                return Ok(());
+            }
+        }
+    }
+    if any {
+        Ok(())
+    } else {
+        Err(BenchError::NoDevices)
+    }
+}
+
+/// Cache rows that the largest of `tests` needs.
+///
+/// # Errors
+/// [`BenchError::ContextTooLong`].
+pub(crate) fn n_ctx(tests: &[Test], model: &Model) -> Result<usize, BenchError> {
+    let mut most = 0;
+    for test in tests {
+        let (needed, limit) = (test.context(), model.config.context_length);
+        if needed > limit {
+            return Err(BenchError::ContextTooLong {
+                test: test.name(),
+                needed,
+                model: limit,
+            });
+        }
+        most = most.max(needed);
+    }
+    Ok(most)
+}
+
+/// The GPUs that a device and some tiers mean, each opened when its turn comes.
+struct Gpus(std::vec::IntoIter<GpuOptions>);
+
+impl Gpus {
+    fn new(device: &Where, tiers: &[Tier]) -> Self {
+        let choices = match device {
+            Where::Device(choice) => vec![choice.clone()],
+            Where::All => (0..gpu::adapters().len())
+                .map(DeviceChoice::Index)
+                .collect(),
+        };
+        let tiers: Vec<_> = match tiers {
+            [] => vec![None],
+            some => some.iter().copied().map(Some).collect(),
+        };
+        let all: Vec<_> = choices
+            .into_iter()
+            .flat_map(|device| {
+                tiers.clone().into_iter().map(move |tier| GpuOptions {
+                    device: device.clone(),
+                    tier,
+                    ..GpuOptions::default()
+                })
+            })
+            .collect();
+        Self(all.into_iter())
+    }
+}
+
+impl Iterator for Gpus {
+    type Item = Result<Gpu, gpu::GpuError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|options| Gpu::open(&options))
+    }
+}
+
+fn on_gpu(
+    options: &BenchOptions,
+    gpu: Arc<Gpu>,
+    model: &Arc<Model>,
+    n_ctx: usize,
+    on_event: &mut OnEvent<'_>,
+) -> Result<ControlFlow<()>, BenchError> {
+    // Before the weights take the room.
+    let peak = read_bandwidth(&gpu)?;
+    let mut flow = ControlFlow::Continue(());
+    let told = &mut |done, total| {
+        if flow.is_continue() {
+            flow = on_event(Event::Loading(done, total));
+        }
+    };
+    let weights = Arc::new(GpuModel::load(Arc::clone(&gpu), Arc::clone(model), told)?);
+    if flow.is_break() || on_event(Event::Loaded).is_break() {
+        return Ok(ControlFlow::Break(()));
+    }
+    let usual = [crate::engine::gpu::CHUNK];
+    let chunks = match options.chunks.as_slice() {
+        [] => &usual,
+        asked => asked,
+    };
+    for &chunk in chunks {
+        let mut backend = GpuBackend::with_chunk(Arc::clone(&weights), n_ctx, chunk)?;
+        let row = Row {
+            gpu_info: gpu.info.name.clone(),
+            driver: driver(&gpu),
+            backends: backend_name(gpu.info.backend),
+            tier: Some(gpu.tier.name()),
+            n_ubatch: Some(chunk),
+            peak_gb_per_s: Some(peak / 1e9),
+            ..base_row(options, model)
+        };
+        if run_tests(options, &mut backend, model, &row, on_event)?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// Name and version of the driver.
+pub(crate) fn driver(gpu: &Gpu) -> String {
+    let info = &gpu.info;
+    format!("{} {}", info.driver, info.driver_info)
+        .trim()
+        .to_owned()
+}
+
+/// A graphics interface as llama-bench writes it.
+pub(crate) fn backend_name(backend: wgpu::Backend) -> String {
+    match backend {
+        wgpu::Backend::Vulkan => "Vulkan".to_owned(),
+        wgpu::Backend::Metal => "Metal".to_owned(),
+        wgpu::Backend::Dx12 => "DX12".to_owned(),
+        other => other.to_str().to_owned(),
+    }
+}
+
+/// What a row tells of the model and the program; the device is the CPU reference.
+fn base_row(options: &BenchOptions, model: &Model) -> Row {
+    let tensors = model.gguf.tensors();
+    Row {
+        build_commit: build::COMMIT,
+        version: build::VERSION,
+        gpu_info: "CPU reference".to_owned(),
+        backends: "CPU".to_owned(),
+        model_filename: options.source.name(),
+        model_type: describe(model),
+        model_size: tensors.iter().map(|t| t.byte_len()).sum(),
+        model_n_params: tensors.iter().map(|t| t.element_count()).sum(),
+        ..Row::default()
+    }
+}
+
+/// A backend with what only a GPU can tell.
+trait Measured: Backend {
+    fn gpu(&mut self) -> Option<&mut GpuBackend>;
+}
+
+impl Measured for CpuBackend {
+    fn gpu(&mut self) -> Option<&mut GpuBackend> {
+        None
+    }
+}
+
+impl Measured for GpuBackend {
+    fn gpu(&mut self) -> Option<&mut GpuBackend> {
+        Some(self)
+    }
+}
+
+fn run_tests(
+    options: &BenchOptions,
+    backend: &mut dyn Measured,
+    model: &Model,
+    base: &Row,
+    on_event: &mut OnEvent<'_>,
+) -> Result<ControlFlow<()>, BenchError> {
+    let vocab = model.config.vocab_size;
+    let deepest = options.tests.iter().map(|test| test.depth).max();
+    backend.fill_cache(deepest.unwrap_or(0))?;
+    for test in &options.tests {
+        let warm_up = Test {
+            generate: test.generate.min(WARM_UP),
+            ..*test
+        };
+        measure(backend, &warm_up, vocab)?;
+        // A clock before 1970 is broken and its dates are worth nothing.
+        let test_time = strftime_now("%Y-%m-%dT%H:%M:%SZ").unwrap_or_default();
+        if let Some(gpu) = backend.gpu() {
+            gpu.take_host_time();
+        }
+        let samples = (0..options.repetitions)
+            .map(|_| measure(backend, test, vocab))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut row = Row {
+            n_prompt: test.prompt,
+            n_gen: test.generate,
+            n_depth: test.depth,
+            test_time,
+            statistics: Statistics::of(&samples, test.tokens()),
+            ..base.clone()
+        };
+        if test.prompt == 0
+            && let Some(gpu) = backend.gpu()
+        {
+            look_into(gpu, test, vocab, &mut row)?;
+        }
+        if on_event(Event::Row(&row)).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// What the tokens of a generation read and waited for.
+fn look_into(
+    gpu: &mut GpuBackend,
+    test: &Test,
+    vocab: usize,
+    row: &mut Row,
+) -> Result<(), BenchError> {
+    let first = test.depth.max(1);
+    let read: u64 = (first..first + test.generate)
+        .map(|pos| gpu.step_bytes(pos))
+        .sum();
+    let bytes = read as f64 / test.generate as f64;
+    let host = gpu.take_host_time();
+    row.bytes_per_token = Some(bytes);
+    row.gb_per_s = Some(bytes * row.statistics.avg_ts / 1e9);
+    row.dispatches_per_token = Some(gpu.dispatches_per_token());
+    row.host_ms_per_token =
+        (host.steps > 0).then(|| host.time.as_secs_f64() * 1e3 / f64::from(host.steps));
+    // A run of its own: timestamps are not free.
+    gpu.prefill(&random_tokens(1, vocab), first - 1)?;
+    row.gpu_idle = match gpu.time_steps(&vec![0; first], test.generate) {
+        Ok(steps) => idle(&steps),
+        Err(BackendError::Gpu(error)) if matches!(*error, gpu::GpuError::NoTimestamps { .. }) => {
+            None
+        }
+        Err(error) => return Err(error.into()),
+    };
+    Ok(())
+}
+
+/// The share of the time between the first begin and the last end in which no step ran.
+fn idle(steps: &[[f64; 2]]) -> Option<f64> {
+    let ([first, _], [_, last]) = (steps.first()?, steps.last()?);
+    let busy: f64 = steps.iter().map(|[begin, end]| end - begin).sum();
+    (steps.len() > 1 && last > first).then(|| (1.0 - busy / (last - first)).max(0.0))
+}
+
+/// The time of one repetition. Of a generation, it begins when the first token is known, which is chosen from logits that
+/// are there, and ends with the last: each token in it was computed.
+pub(crate) fn measure(
+    backend: &mut dyn Backend,
+    test: &Test,
+    vocab: usize,
+) -> Result<Duration, BenchError> {
+    let began = Instant::now();
+    let tokens = random_tokens(test.prompt.max(1), vocab);
+    if test.generate == 0 {
+        backend.prefill(&tokens, test.depth)?;
+        return Ok(began.elapsed());
+    }
+    let context = (test.depth + test.prompt).max(1);
+    backend.prefill(&tokens, context - tokens.len())?;
+    let mut times = Vec::with_capacity(test.generate + 1);
+    // Backends look at the ids in the context only to repeat less, which greedy choice does not do.
+    let limit = test.generate + 1;
+    backend.decode(&vec![0; context], &Sampling::GREEDY, limit, &mut |_| {
+        times.push(Instant::now());
+        ControlFlow::Continue(())
+    })?;
+    let (Some(&first), Some(&last)) = (times.first(), times.last()) else {
+        return Ok(Duration::ZERO);
+    };
+    Ok(last - if test.prompt > 0 { began } else { first })
+}
+
+/// `n` ids below `vocab`, always the same.
+pub(crate) fn random_tokens(n: usize, vocab: usize) -> Vec<u32> {
+    let mut state = 0u32;
+    (0..n)
+        .map(|_| {
+            // Numerical Recipes' generator; its upper bits are good enough to spread over experts.
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            ((u64::from(state) * vocab as u64) >> 32) as u32
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_is_what_lies_between_steps() {
+        assert_eq!(idle(&[[0.0, 10.0], [10.0, 20.0]]), Some(0.0));
+        assert_eq!(idle(&[[0.0, 10.0], [30.0, 40.0]]), Some(0.5));
+        assert_eq!(idle(&[[0.0, 10.0]]), None);
+        assert_eq!(idle(&[]), None);
+    }
+
+    #[test]
+    fn random_tokens_spread_over_the_vocabulary() {
+        let tokens = random_tokens(1000, 64);
+        assert!(tokens.iter().all(|t| *t < 64));
+        assert!((0..64).all(|id| tokens.contains(&id)));
+    }
+}

@@ -1,0 +1,87 @@
+//! `glimt profile`: where the time of a token goes.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::args::{DeviceArgs, MeasuredArgs};
+use super::error::CliError;
+use super::load::progress_bar;
+use super::output::{self, note};
+use crate::profile::{self, ProfileOptions};
+
+const EXAMPLES: &str = "\
+Examples:
+  glimt profile
+  glimt profile --synthetic glm-4.7-flash:q4_0 -d 4096 --svg token.svg
+  glimt profile -m GLM-4.7-Flash-Q4_K_M.gguf -o json > profile.json
+
+Real decode steps are timed on the GPU, with a timestamp between any two dispatches where the adapter allows that, else
+(and with --passes) with a pass for each dispatch, from which the time of an empty pass is subtracted. A dispatch's time
+includes the wait for those before it. The head of the output tells what the same step takes without, so that the
+cost of measuring is seen. The cache below the depth holds random rows. Bytes are those of weights and cache that
+must be read; GB/s are 10^9 bytes, and peak is a plain read of a large buffer on the same device.";
+
+/// Time every kernel of a decoded token on the GPU
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Profile {
+    #[command(flatten)]
+    model: MeasuredArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Tokens to time; medians are over them
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
+    tokens: u16,
+    /// Tokens in the context before them
+    #[arg(short = 'd', long, value_name = "N", default_value_t = 0)]
+    depth: usize,
+    /// Format of the result on standard output
+    #[arg(short = 'o', long, value_name = "FORMAT", default_value = "md")]
+    output: Format,
+    /// Also draw the timeline of one token into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Give each dispatch a pass of its own even where timestamps between dispatches are possible
+    #[arg(long)]
+    passes: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Tables in Markdown.
+    Md,
+    /// One JSON object.
+    Json,
+}
+
+impl Profile {
+    pub(super) fn run(&self) -> Result<(), CliError> {
+        let options = ProfileOptions {
+            source: self.model.source(),
+            device: self.device.device.clone(),
+            tier: self.device.tier,
+            tokens: usize::from(self.tokens),
+            depth: self.depth,
+            passes: self.passes,
+        };
+        let bar = progress_bar("loading");
+        let profiled = profile::run(&options, &mut |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        });
+        bar.finish_and_clear();
+        let profile = profiled?;
+        if let Some(path) = &self.svg {
+            std::fs::write(path, profile::svg(&profile)).map_err(|source| CliError::WriteFile {
+                path: path.display().to_string(),
+                source,
+            })?;
+            note(format_args!("timeline of one token: {}", path.display()));
+        }
+        match self.output {
+            Format::Md => output::print(&profile::markdown(&profile)),
+            Format::Json => output::json(&profile),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What a device's memory gives to a plain read: what every GB/s is held against.
+
+use std::time::Instant;
+
+use crate::gpu::record::{Range, Recording, State};
+use crate::gpu::stamps::{Stamping, Stamps};
+use crate::gpu::{Gpu, GpuError};
+use crate::kernels::read;
+
+/// Bytes read: far beyond any cache.
+const BYTES: u64 = 1 << 30;
+/// The same on a software device, whose memory is slow to read.
+const SOFTWARE_BYTES: u64 = 64 << 20;
+/// Less is no measurement.
+const LEAST: u64 = 16 << 20;
+/// Reads with each number of loads, the first of which makes the pages resident.
+const READS: usize = 6;
+
+/// Bytes per second of reading a large buffer with 16 bytes per load, the best of several reads. The buffer is 1 GiB, or
+/// what the device has room for. Times are the GPU's where it has timestamps, else the host's.
+///
+/// # Errors
+/// [`GpuError::OutOfMemory`] where not even 16 MiB are free, or what the device reports.
+pub fn read_bandwidth(gpu: &Gpu) -> Result<f64, GpuError> {
+    let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
+    let wanted = if software { SOFTWARE_BYTES } else { BYTES };
+    let mut bytes = wanted.min(gpu.max_binding).next_power_of_two();
+    if bytes > gpu.max_binding {
+        bytes /= 2;
+    }
+    let buffer = loop {
+        match gpu.storage("bandwidth", bytes) {
+            Err(GpuError::OutOfMemory { .. }) if bytes > LEAST => bytes /= 2,
+            other => break other?,
+        }
+    };
+    let data = Range::whole(&buffer);
+    let found = Range::whole(&gpu.storage("found", 16)?);
+    let stamps = match Stamps::new(gpu, 2) {
+        Ok(stamps) => Some(stamps),
+        Err(GpuError::NoTimestamps { .. }) => None,
+        Err(error) => return Err(error),
+    };
+    let mut best = 0.0f64;
+    for at_once in read::AT_ONCE {
+        // The buffer is zero: what is sought is not there.
+        let op = read::op(&data, &found, at_once, 1);
+        let read = op.bytes as f64;
+        let recording = Recording::new(gpu, &[op])?;
+        for _ in 0..READS {
+            let seconds = time(gpu, &recording, stamps.as_ref())?;
+            best = best.max(read / seconds);
+        }
+    }
+    gpu.release(&buffer);
+    Ok(best)
+}
+
+/// Seconds of one replay.
+fn time(gpu: &Gpu, recording: &Recording, stamps: Option<&Stamps>) -> Result<f64, GpuError> {
+    let began = Instant::now();
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    let stamping = stamps.map_or(Stamping::None, |stamps| Stamping::Ends(stamps, 0));
+    recording.encode_stamped(gpu, &mut encoder, &State::default(), stamping);
+    gpu.queue.submit([encoder.finish()]);
+    Ok(match stamps {
+        Some(stamps) => stamps.read(gpu, 2)?[1] / 1e9,
+        None => {
+            gpu.wait(None)?;
+            began.elapsed().as_secs_f64()
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{GpuOptions, Tier};
+
+    #[test]
+    fn a_device_reads_at_a_possible_speed_and_gets_its_memory_back() {
+        // A device of its own: other tests allocate on the shared ones.
+        let gpu = Gpu::open(&GpuOptions {
+            tier: Some(Tier::Plain),
+            ..Default::default()
+        })
+        .unwrap();
+        let speed = read_bandwidth(&gpu).unwrap();
+        assert!((1e8..1e14).contains(&speed), "{speed} bytes/s");
+        // The few words of the result and the timestamps remain.
+        assert!(gpu.allocated() < 4096, "{}", gpu.allocated());
+    }
+}

@@ -1,0 +1,262 @@
+//! Weights and cache rows that no file holds: made once on the host in a small pool, copied all over the device.
+//!
+//! A pool holds whole blocks of one type as planes; a tensor's planes are arrays of such blocks, so filling one is copying the
+//! pool end to end. Its length shares no large factor with any row, so no two rows of a matrix are alike before some
+//! millions of weights, and each tensor begins at another place of it.
+
+use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::record::Range;
+use crate::gpu::{Gpu, GpuError};
+use crate::quant::GgmlType;
+use crate::quant::repack::{Planes, UNIT, sub_plane_words};
+use crate::synth::{self, PlannedTensor};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use wgpu::{Buffer, CommandEncoder};
+
+/// Blocks of a pool of blocks of 32 weights: 16 times a prime, so that every plane is whole words of 16 bytes.
+const SMALL_BLOCKS: u64 = 16 * 16381;
+/// The same of blocks of 256 weights.
+const LARGE_BLOCKS: u64 = 16 * 4093;
+/// Bytes of copies after which the device is waited for.
+const AT_ONCE: u64 = 1 << 30;
+/// Bytes of the pool of cache values: 4 times a prime.
+const CACHE_POOL: u64 = 4 * 1_048_573;
+
+/// Fills all planes of `weights` with random blocks of sane size ([`synth::fill`]); `progress` is told the bytes done.
+///
+/// # Errors
+/// No memory for the pools, or what the device reports.
+pub(super) fn fill_weights(
+    gpu: &Gpu,
+    weights: &[GpuWeight],
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), GpuError> {
+    let mut pools: HashMap<GgmlType, Pool> = HashMap::new();
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    let (mut done, mut pending) = (0, 0);
+    for weight in weights {
+        if !pools.contains_key(&weight.ty) {
+            pools.insert(weight.ty, Pool::new(gpu, weight.ty)?);
+        }
+        let pool = &pools[&weight.ty];
+        for part in &weight.parts {
+            pool.fill(&mut encoder, &weight.name, part);
+        }
+        pending += weight.bytes();
+        if pending >= AT_ONCE {
+            let full = std::mem::replace(
+                &mut encoder,
+                gpu.device.create_command_encoder(&Default::default()),
+            );
+            gpu.queue.submit([full.finish()]);
+            gpu.wait(None)?;
+            done += std::mem::take(&mut pending);
+            progress(done);
+        }
+    }
+    gpu.queue.submit([encoder.finish()]);
+    gpu.wait(None)?;
+    progress(done + pending);
+    Ok(())
+}
+
+/// Fills the first `rows` rows, of `row_bytes` each, of every layer's cache.
+///
+/// # Errors
+/// No memory for the pool, or what the device reports.
+pub(super) fn fill_cache(
+    gpu: &Gpu,
+    cache: &[Range],
+    rows: u64,
+    row_bytes: u64,
+) -> Result<(), GpuError> {
+    let values = super::super::random::cache_values(CACHE_POOL as usize / 2);
+    let pool = gpu.storage_with("random cache rows", &values)?;
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    for (layer, range) in cache.iter().enumerate() {
+        let start = layer as u64 * 4 * 65_537 % CACHE_POOL;
+        let bytes = rows * row_bytes;
+        let to = Range {
+            size: bytes,
+            ..range.clone()
+        };
+        tile(&mut encoder, &pool, 0..CACHE_POOL, start, &to);
+    }
+    gpu.queue.submit([encoder.finish()]);
+    gpu.wait(None)
+}
+
+/// Random blocks of one type as planes.
+struct Pool {
+    blocks: u64,
+    quants: Buffer,
+    scales: Buffer,
+    /// Bytes of the scales before the sub-plane.
+    records: u64,
+}
+
+impl Pool {
+    fn new(gpu: &Gpu, ty: GgmlType) -> Result<Self, GpuError> {
+        let block = ty.block_len().max(UNIT);
+        let blocks = if block > UNIT {
+            LARGE_BLOCKS
+        } else {
+            SMALL_BLOCKS
+        };
+        let weights = blocks * block as u64;
+        let tensor = PlannedTensor {
+            name: "pool".to_owned(),
+            ty,
+            dims: vec![weights, 1],
+            ones: false,
+        };
+        let mut bytes = vec![0; tensor.byte_len() as usize];
+        synth::fill(&tensor, 1, 0, &mut bytes);
+        let planes = Planes::new(ty, 1, weights as usize, &bytes);
+        Ok(Self {
+            blocks,
+            quants: gpu.storage_with("random quants", &planes.quants)?,
+            scales: gpu.storage_with("random scales", &planes.scales)?,
+            records: sub_plane_words(ty, 1, weights as usize) as u64 * 4,
+        })
+    }
+
+    /// Fills the planes of `part` from a place of the pool that the tensor's name and the part choose.
+    fn fill(&self, encoder: &mut CommandEncoder, name: &str, part: &Part) {
+        let mut hasher = DefaultHasher::new();
+        (name, part.first_row).hash(&mut hasher);
+        // Whole words of every plane.
+        let first = hasher.finish() % (self.blocks / 16) * 16;
+        let copy = |encoder: &mut _, from: &Buffer, region: std::ops::Range<u64>, to: Range| {
+            let block = (region.end - region.start) / self.blocks;
+            tile(encoder, from, region, first * block, &to);
+        };
+        copy(
+            encoder,
+            &self.quants,
+            0..self.quants.size(),
+            part.quants.clone(),
+        );
+        let records = u64::from(part.sub) * 4;
+        let scales = &part.scales;
+        if records > 0 {
+            let to = Range {
+                size: records,
+                ..scales.clone()
+            };
+            copy(encoder, &self.scales, 0..self.records, to);
+        }
+        let rest = Range {
+            buffer: scales.buffer.clone(),
+            offset: scales.offset + records,
+            size: scales.size - records,
+        };
+        copy(
+            encoder,
+            &self.scales,
+            self.records..self.scales.size(),
+            rest,
+        );
+    }
+}
+
+/// Copies `region` of `from` into `to`, again and again, beginning `start` bytes into the region.
+fn tile(
+    encoder: &mut CommandEncoder,
+    from: &Buffer,
+    region: std::ops::Range<u64>,
+    start: u64,
+    to: &Range,
+) {
+    let (mut at, mut done) = (region.start + start, 0);
+    while done < to.size {
+        let bytes = (region.end - at).min(to.size - done);
+        encoder.copy_buffer_to_buffer(from, at, &to.buffer, to.offset + done, bytes);
+        done += bytes;
+        at = region.start;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::memory::Loader;
+    use crate::gpu::testing::gpus;
+    use crate::model::Model;
+    use crate::quant::dequantize_row;
+    use crate::quant::repack::unpack;
+    use crate::synth::{ModelName, Recipe, SynthOptions};
+    use std::sync::Arc;
+
+    #[test]
+    fn planes_hold_weights_of_the_size_that_a_file_has() {
+        let gpu = &gpus()[0];
+        for recipe in Recipe::ALL {
+            let gguf =
+                synth::without_matrices(ModelName::TinyDs2, recipe, &SynthOptions::default())
+                    .unwrap();
+            let model = Model::load(Arc::new(gguf)).unwrap();
+            let crate::model::Ffn::Moe {
+                down_exps,
+                ffn_gate_inp,
+                ..
+            } = &model.layers[1].ffn
+            else {
+                panic!("layer 1 has experts");
+            };
+            let attn_k_b = &model.layers[1].attn_k_b;
+            let mut loader = Loader::new(gpu);
+            for weight in [&model.token_embd, down_exps, ffn_gate_inp, attn_k_b] {
+                loader.add(weight).unwrap();
+            }
+            let weights = loader.load(&mut |_| {}).unwrap();
+            let mut told = 0;
+            fill_weights(gpu, &weights, &mut |done| told = done).unwrap();
+            assert_eq!(told, weights.iter().map(GpuWeight::bytes).sum::<u64>());
+            for weight in &weights {
+                let (rows, cols) = (weight.total_rows() as usize, weight.cols as usize);
+                let plane = |r: &Range| gpu.read::<u8>(&r.buffer, r.offset, r.size).unwrap();
+                let part = &weight.parts[0];
+                let bytes = unpack(
+                    weight.ty,
+                    rows,
+                    cols,
+                    &plane(&part.quants),
+                    &plane(&part.scales),
+                );
+                let mut values = vec![0.0; rows * cols];
+                dequantize_row(weight.ty, &bytes, &mut values);
+                let deviation =
+                    (values.iter().map(|v| v * v).sum::<f32>() / values.len() as f32).sqrt();
+                assert!(
+                    (0.015..0.045).contains(&deviation),
+                    "{}: {deviation}",
+                    weight.name
+                );
+                assert_ne!(values[..cols], values[cols..2 * cols], "{}", weight.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_tile_begins_inside_and_goes_round() {
+        let gpu = &gpus()[0];
+        let pool: Vec<u32> = (0..8).collect();
+        let pool = gpu.storage_with("pool", &pool).unwrap();
+        let to = gpu.storage_with("to", &[99u32; 16]).unwrap();
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let range = Range {
+            buffer: to.clone(),
+            offset: 4,
+            size: 40,
+        };
+        tile(&mut encoder, &pool, 8..24, 8, &range);
+        gpu.queue.submit([encoder.finish()]);
+        let words: Vec<u32> = gpu.read(&to, 0, 64).unwrap();
+        assert_eq!(
+            words,
+            [99, 4, 5, 2, 3, 4, 5, 2, 3, 4, 5, 99, 99, 99, 99, 99]
+        );
+    }
+}

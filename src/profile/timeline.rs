@@ -1,0 +1,261 @@
+//! One token as a picture: a bar per dispatch, in lines of equal time.
+
+use std::fmt::Write;
+
+use super::summary::{Bar, Profile};
+
+/// Width of a line of bars, in pixels, and where it begins.
+const WIDTH: f64 = 1400.0;
+const LEFT: f64 = 70.0;
+/// Height of a bar, and from one line to the next: room for layer numbers above and an axis below.
+const BAR: f64 = 26.0;
+const LINE: f64 = 62.0;
+/// Where the first line begins: below the title.
+const TOP: f64 = 70.0;
+/// Dispatches of a line, about: so that one of average length is some 25 pixels wide.
+const PER_LINE: usize = 56;
+/// Marks of the axis of a line.
+const MARKS: usize = 8;
+/// Colours that differ for most eyes (Paul Tol's bright and muted sets).
+const COLOURS: [&str; 12] = [
+    "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#882255", "#44aa99",
+    "#999933", "#cc6677", "#332288", "#bbbbbb",
+];
+
+/// The timeline of the token of median length as SVG: time in microseconds from left to right and line by line, a
+/// colour per kernel, a thin rule with the number where a layer begins. Hovering over a bar names the dispatch.
+pub fn svg(profile: &Profile) -> String {
+    let mut text = String::new();
+    // Writing into a `String` cannot fail.
+    let _ = draw(&mut text, profile);
+    text
+}
+
+fn draw(text: &mut String, profile: &Profile) -> std::fmt::Result {
+    let bars = &profile.timeline;
+    let total = bars.last().map_or(0.0, |bar| bar.end).max(1e-3);
+    let lines = bars.len().div_ceil(PER_LINE).max(1);
+    let per_line = total / lines as f64;
+    let kernels = kernels(profile);
+    let height = TOP + lines as f64 * LINE + 30.0 + 20.0 * kernels.len() as f64;
+    let h = &profile.head;
+    writeln!(
+        text,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{height}\" font-family=\"sans-serif\" \
+         font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>",
+        LEFT + WIDTH + 30.0
+    )?;
+    label(
+        text,
+        LEFT,
+        24.0,
+        "start",
+        &format!(
+            "{} on {} (tier {}), depth {}: one token, {} dispatches, {total:.1} us",
+            h.model_type, h.gpu_info, h.tier, h.n_depth, profile.dispatches
+        ),
+    )?;
+    let without = format!(
+        "told apart by {}; the same step without takes {:.1} us",
+        h.separation, h.step_us
+    );
+    label(text, LEFT, 40.0, "start", &without)?;
+    for line in 0..lines {
+        axis(text, line, per_line)?;
+    }
+    let mut layer = None;
+    for bar in bars {
+        let colour = kernels
+            .iter()
+            .position(|(name, _)| *name == bar.about.kernel);
+        draw_bar(
+            text,
+            bar,
+            per_line,
+            lines,
+            COLOURS[colour.unwrap_or(0) % COLOURS.len()],
+        )?;
+        let here = bar.about.part.layer();
+        if here != layer {
+            layer = here;
+            let name = here.map_or_else(String::new, |number| number.to_string());
+            boundary(text, bar.begin, per_line, lines, &name)?;
+        }
+    }
+    for (i, (name, us)) in kernels.iter().enumerate() {
+        let y = TOP + lines as f64 * LINE + 20.0 * (i + 1) as f64;
+        let colour = COLOURS[i % COLOURS.len()];
+        writeln!(
+            text,
+            "<rect x=\"{LEFT}\" y=\"{}\" width=\"14\" height=\"14\" fill=\"{colour}\"/>",
+            y - 11.0
+        )?;
+        let share = 100.0 * us / profile.sum_us.max(1e-3);
+        label(
+            text,
+            LEFT + 22.0,
+            y,
+            "start",
+            &format!("{name}: {us:.1} us, {share:.1}%"),
+        )?;
+    }
+    writeln!(text, "</svg>")
+}
+
+/// Each kernel with its microseconds per token, the longest first.
+fn kernels(profile: &Profile) -> Vec<(&'static str, f64)> {
+    let mut all: Vec<(&'static str, f64)> = vec![];
+    for kernel in &profile.kernels {
+        match all.iter_mut().find(|(name, _)| *name == kernel.kernel) {
+            Some((_, us)) => *us += kernel.us,
+            None => all.push((kernel.kernel, kernel.us)),
+        }
+    }
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    all
+}
+
+/// The line that a time falls on, and where on it.
+fn place(us: f64, per_line: f64, lines: usize) -> (usize, f64) {
+    let line = ((us / per_line) as usize).min(lines - 1);
+    let x = LEFT + (us - line as f64 * per_line) / per_line * WIDTH;
+    (line, x)
+}
+
+fn top(line: usize) -> f64 {
+    TOP + line as f64 * LINE
+}
+
+fn axis(text: &mut String, line: usize, per_line: f64) -> std::fmt::Result {
+    let y = top(line) + BAR;
+    writeln!(
+        text,
+        "<line x1=\"{LEFT}\" y1=\"{y}\" x2=\"{}\" y2=\"{y}\" stroke=\"#888\"/>",
+        LEFT + WIDTH
+    )?;
+    label(text, LEFT - 8.0, y - 8.0, "end", "us")?;
+    for mark in 0..=MARKS {
+        let part = mark as f64 / MARKS as f64;
+        let us = (line as f64 + part) * per_line;
+        let x = LEFT + part * WIDTH;
+        writeln!(
+            text,
+            "<line x1=\"{x:.1}\" y1=\"{y}\" x2=\"{x:.1}\" y2=\"{}\" stroke=\"#888\"/>",
+            y + 4.0
+        )?;
+        label(text, x, y + 15.0, "middle", &format!("{us:.0}"))?;
+    }
+    Ok(())
+}
+
+/// A dispatch; one that runs over the end of a line goes on in the next.
+fn draw_bar(
+    text: &mut String,
+    bar: &Bar,
+    per_line: f64,
+    lines: usize,
+    colour: &str,
+) -> std::fmt::Result {
+    let mut begin = bar.begin;
+    loop {
+        let (line, x) = place(begin, per_line, lines);
+        let line_end = if line + 1 == lines {
+            f64::INFINITY
+        } else {
+            (line + 1) as f64 * per_line
+        };
+        let end = bar.end.min(line_end);
+        let width = (end - begin) / per_line * WIDTH;
+        writeln!(
+            text,
+            "<rect x=\"{x:.2}\" y=\"{}\" width=\"{width:.2}\" height=\"{BAR}\" fill=\"{colour}\" stroke=\"white\" \
+             stroke-width=\"0.4\"><title>{}: {:.2} us</title></rect>",
+            top(line),
+            escaped(&bar.about.label),
+            bar.end - bar.begin
+        )?;
+        if bar.end <= line_end {
+            return Ok(());
+        }
+        begin = line_end;
+    }
+}
+
+/// A rule where a layer begins, with its name.
+fn boundary(
+    text: &mut String,
+    us: f64,
+    per_line: f64,
+    lines: usize,
+    name: &str,
+) -> std::fmt::Result {
+    let (line, x) = place(us, per_line, lines);
+    let y = top(line);
+    writeln!(
+        text,
+        "<line x1=\"{x:.2}\" y1=\"{}\" x2=\"{x:.2}\" y2=\"{}\" stroke=\"black\"/>",
+        y - 12.0,
+        y + BAR
+    )?;
+    label(text, x + 2.0, y - 3.0, "start", name)
+}
+
+fn label(text: &mut String, x: f64, y: f64, anchor: &str, what: &str) -> std::fmt::Result {
+    writeln!(
+        text,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>",
+        escaped(what)
+    )
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::summary::tests::example;
+    use super::*;
+
+    #[test]
+    fn every_dispatch_is_a_bar_and_every_layer_a_rule() {
+        let profile = example(None);
+        let text = svg(&profile);
+        assert_eq!(text.matches("<title>").count(), 6);
+        assert!(text.contains("<title>matvec Q6_K &lt;64x32&gt;: 10.00 us</title>"));
+        assert!(!text.contains("<64x32>"));
+        // Layers 0 and 1, and where they end.
+        assert_eq!(text.matches("stroke=\"black\"").count(), 3);
+        // 24 us on one line: the head's 10 us begin at 14.
+        let x = LEFT + 14.0 / 24.0 * WIDTH;
+        assert!(text.contains(&format!("<rect x=\"{x:.2}\"")), "{text}");
+        assert!(text.contains("matvec: 14.0 us, 58.3%"), "{text}");
+        assert!(text.starts_with("<svg") && text.ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn a_bar_over_the_end_of_a_line_goes_on_in_the_next() {
+        let mut profile = example(None);
+        let mut bar = profile.timeline[0].clone();
+        profile.timeline = (0..PER_LINE + 1)
+            .map(|i| {
+                (bar.begin, bar.end) = (i as f64, i as f64 + 1.0);
+                bar.clone()
+            })
+            .collect();
+        // 57 us on two lines of 28.5: number 28 is cut.
+        let text = svg(&profile);
+        assert_eq!(text.matches("<title>").count(), PER_LINE + 2);
+        let half = 0.5 / 28.5 * WIDTH;
+        assert_eq!(text.matches(&format!("width=\"{half:.2}\"")).count(), 2);
+    }
+
+    #[test]
+    fn an_empty_profile_draws_nothing_wrong() {
+        let mut profile = example(None);
+        profile.timeline.clear();
+        assert!(svg(&profile).ends_with("</svg>\n"));
+    }
+}

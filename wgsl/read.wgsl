@@ -1,0 +1,31 @@
+// A plain read of a buffer: what memory gives when nothing else is in the way.
+//
+// Computes: whether any thread's exclusive or of all words of its vec4s is `sought`; the answer matters only in that
+// no load may be left out. Work: a workgroup reads AT_ONCE * WG consecutive vec4s, its threads side by side, all loads
+// of a thread before the first use. Bound: bytes of the data.
+#import params
+
+struct Params {
+    // Workgroups along x.
+    row_tiles: u32,
+    // What is looked for.
+    sought: u32,
+}
+
+@group(0) @binding(0) var<storage, read> data: array<vec4<u32>>; // (workgroups, AT_ONCE, WG)
+@group(0) @binding(1) var<storage, read_write> found: array<u32>; // (1): 1 if found, else as it was
+
+@compute @workgroup_size(WG)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+    let base = (wid.y * p.row_tiles + wid.x) * (AT_ONCE * WG) + t;
+    var all = vec4<u32>(0u);
+    #for i AT_ONCE
+    let v$i = data[base + $iu * WG];
+    #endfor
+    #for i AT_ONCE
+    all ^= v$i;
+    #endfor
+    if (((all.x ^ all.y) ^ (all.z ^ all.w)) == p.sought) {
+        found[0] = 1u;
+    }
+}
