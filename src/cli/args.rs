@@ -60,7 +60,7 @@ pub(super) struct DeviceArgs {
         default_value = "auto"
     )]
     pub(super) device: DeviceChoice,
-    /// Force a tier of GPU kernels: plain or subgroup [default: the fastest that the adapter runs]
+    /// Force a tier of GPU kernels: plain, subgroup or int8 [default: subgroup where the adapter runs it]
     #[arg(long, value_name = "TIER")]
     pub(super) tier: Option<Tier>,
 }
