@@ -12,8 +12,8 @@ mod source;
 
 pub use error::BenchError;
 pub use plan::{Test, counts, pair, tests};
-pub(crate) use report::build;
 pub use report::{Format, Row, Statistics, Writer};
+pub(crate) use report::{build, rate};
 pub use run::{BenchOptions, Event, Where, run};
 pub(crate) use run::{backend_name, driver, measure, n_ctx, random_tokens};
 pub use source::Source;

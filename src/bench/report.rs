@@ -277,12 +277,21 @@ fn cells(row: &Row) -> [String; COLUMNS.len()] {
         ),
         row.gpu_info.clone(),
         row.tier.unwrap_or("-").to_owned(),
-        or_dash(row.gb_per_s.map(|v| format!("{v:.0}"))),
+        or_dash(row.gb_per_s.map(rate)),
         or_dash(of_peak.map(|(v, peak)| format!("{:.1}%", 100.0 * v / peak))),
         or_dash(row.dispatches_per_token.map(|v| v.to_string())),
         or_dash(row.host_ms_per_token.map(|v| format!("{v:.3}"))),
         or_dash(row.gpu_idle.map(|v| format!("{:.1}%", 100.0 * v))),
     ]
+}
+
+/// A rate in three digits or more.
+pub(crate) fn rate(value: f64) -> String {
+    match value {
+        v if v < 10.0 => format!("{v:.2}"),
+        v if v < 100.0 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    }
 }
 
 /// Bytes as llama-bench writes them.

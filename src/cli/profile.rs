@@ -31,7 +31,7 @@ pub(super) struct Profile {
     #[command(flatten)]
     device: DeviceArgs,
     /// Tokens to time; medians are over them
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=1000))]
     tokens: u16,
     /// Tokens in the context before them
     #[arg(short = 'd', long, value_name = "N", default_value_t = 0)]

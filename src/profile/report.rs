@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::summary::{LayerTime, Profile};
+use crate::bench::rate;
 
 /// Head, kernels and layers in Markdown.
 pub fn markdown(profile: &Profile) -> String {
@@ -47,8 +48,8 @@ fn head(text: &mut String, profile: &Profile) -> std::fmt::Result {
     }
     writeln!(
         text,
-        "A plain read of a large buffer reaches {:.0} GB/s. Bytes are those of weights and cache that must be read.\n",
-        h.peak_gb_per_s
+        "A plain read of a large buffer reaches {} GB/s. Bytes are those of weights and cache that must be read.\n",
+        rate(h.peak_gb_per_s)
     )
 }
 
@@ -76,7 +77,7 @@ fn kernels(text: &mut String, profile: &Profile) -> std::fmt::Result {
             k.us,
             100.0 * k.share,
             or_dash((k.bytes > 0).then(|| format!("{:.2}", k.bytes as f64 / 1e6))),
-            or_dash(k.gb_per_s.map(|v| format!("{v:.0}"))),
+            or_dash(k.gb_per_s.map(rate)),
             or_dash(k.of_peak.map(|v| format!("{:.1}%", 100.0 * v))),
         )?;
     }
@@ -122,13 +123,13 @@ mod tests {
 a model on a GPU (, tier plain; driver ), depth 0, medians over 3 tokens, 6 dispatches each.
 Without timestamps a token takes 30.0 us while generating; with two, at the ends of its pass, 20.0 us of GPU time.
 The dispatches below sum up to 24.0 us (+20.0% of that), told apart by timestamps between dispatches.
-A plain read of a large buffer reaches 10 GB/s. Bytes are those of weights and cache that must be read.
+A plain read of a large buffer reaches 10.0 GB/s. Bytes are those of weights and cache that must be read.
 
 | kernel              | calls | us/call | us/token |  share |       MB |  GB/s | of peak |
 | ------------------- | ----: | ------: | -------: | -----: | -------: | ----: | ------: |
-| matvec Q6_K <64x32> |     1 |   10.00 |     10.0 |  41.7% |     0.01 |     1 |   10.0% |
-| attention           |     2 |    4.50 |      9.0 |  37.5% |     0.00 |     0 |    2.4% |
-| matvec Q4_0 8x32    |     2 |    2.00 |      4.0 |  16.7% |     0.01 |     2 |   20.0% |
+| matvec Q6_K <64x32> |     1 |   10.00 |     10.0 |  41.7% |     0.01 |  1.00 |   10.0% |
+| attention           |     2 |    4.50 |      9.0 |  37.5% |     0.00 |  0.24 |    2.4% |
+| matvec Q4_0 8x32    |     2 |    2.00 |      4.0 |  16.7% |     0.01 |  2.00 |   20.0% |
 | embed Q4_0          |     1 |    1.00 |      1.0 |   4.2% |        - |     - |       - |
 
 | layer                   | us full | us feed-forward |

@@ -2,6 +2,7 @@
 //! the built-in model, so that no adapter and no file is needed.
 
 mod generate;
+mod measure;
 mod refusals;
 mod reports;
 
@@ -111,6 +112,8 @@ fn every_command_has_help_with_examples() {
         "tokenize",
         "logits",
         "perplexity",
+        "bench",
+        "profile",
     ] {
         let help = text(&[command, "--help"]);
         assert!(help.contains("Usage: glimt"), "{command}: {help}");

@@ -11,6 +11,7 @@ use crate::quant::GgmlType;
 use crate::quant::repack::{Planes, UNIT, sub_plane_words};
 use crate::synth::{self, PlannedTensor};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use wgpu::{Buffer, CommandEncoder};
 
@@ -36,10 +37,10 @@ pub(super) fn fill_weights(
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     let (mut done, mut pending) = (0, 0);
     for weight in weights {
-        if !pools.contains_key(&weight.ty) {
-            pools.insert(weight.ty, Pool::new(gpu, weight.ty)?);
-        }
-        let pool = &pools[&weight.ty];
+        let pool = match pools.entry(weight.ty) {
+            Entry::Occupied(made) => made.into_mut(),
+            Entry::Vacant(place) => place.insert(Pool::new(gpu, weight.ty)?),
+        };
         for part in &weight.parts {
             pool.fill(&mut encoder, &weight.name, part);
         }

@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+"""Writes BENCHMARKS.md from what is measured: benches/results/*.json, benches/llama.cpp-*.json, benches/machines.json and,
+word for word, benches/notes.md.
+
+    scripts/bench-report.py                       write BENCHMARKS.md
+    scripts/bench-report.py --check               fail if BENCHMARKS.md is not what would be written
+    glimt bench ... -o jsonl | scripts/bench-report.py add NAME --title T --command C [--commit C] [--note N] \\
+        [--experiment]
+                                                  keep results as benches/results/NAME.json, then write BENCHMARKS.md
+
+Results of `glimt bench -o json` and `-o jsonl` are kept as they are; machine, driver and date are those of the rows.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BENCHES = ROOT / "benches"
+REPORT = ROOT / "BENCHMARKS.md"
+
+# Order of models, recipes and tests in tables; others follow in the order of their names.
+MODELS = {"glm-4.7-flash": "GLM-4.7-Flash", "deepseek-v2-lite": "DeepSeek-V2-Lite", "youtu-llm-2b": "Youtu-LLM-2B"}
+RECIPES = ["q4_0", "q4_k_m"]
+
+
+def model_of(row):
+    """(model, recipe) of a row: told, or from MODEL:RECIPE of a synthetic model, or its name and no recipe."""
+    if "model" in row:
+        return row["model"], row["recipe"]
+    name = row["model_filename"]
+    if re.fullmatch(r"[\w.-]+:[\w.]+", name):
+        return tuple(name.split(":"))
+    synthetic = re.fullmatch(r"synthetic (\S+) (\S+)", row["model_type"])
+    return synthetic.groups() if synthetic else (row["model_type"], "")
+
+
+def test_of(row):
+    """The name of a row's test, as glimt and llama-bench write it."""
+    if "test" in row:
+        return row["test"]
+    parts = [f"pp{row['n_prompt']}"] * (row["n_prompt"] > 0) + [f"tg{row['n_gen']}"] * (row["n_gen"] > 0)
+    return "+".join(parts) + (f" @ d{row['n_depth']}" if row["n_depth"] else "")
+
+
+def speed(row):
+    """Tokens per second: the median of the repetitions."""
+    return statistics.median(row["samples_ts"])
+
+
+def rank(key):
+    model, recipe, test = key
+    models, numbers = list(MODELS), [int(n) for n in re.findall(r"\d+", test)]
+    depth = numbers[-1] if "@" in test else 0
+    return (
+        models.index(model) if model in models else len(models),
+        model,
+        RECIPES.index(recipe) if recipe in RECIPES else len(RECIPES),
+        recipe,
+        test.startswith("tg"),
+        depth,
+        numbers,
+    )
+
+
+def shown(model, recipe):
+    return f"{MODELS.get(model, model)} {recipe.upper()}".strip()
+
+
+def table(head, rows):
+    """Markdown; the first column to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+
+    def line(cells):
+        pairs = zip(cells, widths)
+        return "| " + " | ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(pairs)) + " |"
+
+    rule = ["-" * w if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    return "\n".join([line(head), line(rule), *map(line, rows)]) + "\n"
+
+
+def load():
+    results = []
+    for path in sorted((BENCHES / "results").glob("*.json")):
+        result = json.loads(path.read_text())
+        result["file"] = path.name
+        results.append(result)
+    results.sort(key=lambda r: (r["date"], r["file"]))
+    rivals = [json.loads(path.read_text()) for path in sorted(BENCHES.glob("llama.cpp-*.json"))]
+    return results, rivals, json.loads((BENCHES / "machines.json").read_text())
+
+
+def best(result):
+    """The fastest row of each test: a file may hold several tiers and sizes of chunks."""
+    rows = {}
+    for row in result["rows"]:
+        key = (*model_of(row), test_of(row))
+        if key not in rows or speed(row) > speed(rows[key]):
+            rows[key] = row
+    return rows
+
+
+def ratio(ours, theirs):
+    return f"{theirs:.0f} ({ours / theirs:.2f}x)" if theirs else "-"
+
+
+def machine_report(machine, results, rivals, facts):
+    text = f"## {machine}\n\n"
+    newest = {}
+    for result in results:
+        if not result.get("experiment"):
+            newest.update({key: (row, result) for key, row in best(result).items()})
+    theirs = {}
+    for rival in rivals:
+        for row in rival["rows"]:
+            for test, value in row.items():
+                if test not in ("model", "recipe", "backend"):
+                    theirs[row["model"], row["recipe"], test, row["backend"]] = value
+    backends = sorted({key[3] for key in theirs}, reverse=True)
+
+    text += "### Newest results beside llama.cpp\n\n"
+    text += "Tokens per second, medians; in brackets glimt relative to that.\n\n"
+    head = ["model", "test", "glimt", *[f"llama.cpp {b}" for b in backends], "GB/s", "of peak", "dispatches", "commit"]
+    rows = []
+    for key in sorted(set(newest) | {key[:3] for key in theirs}, key=rank):
+        row, result = newest.get(key, (None, None))
+        ours = speed(row) if row else None
+        rival = [theirs.get((*key, b)) for b in backends]
+        cells = [ratio(ours, v) if row else (f"{v:.0f}" if v else "-") for v in rival]
+        gb, peak = (row or {}).get("gb_per_s"), (row or {}).get("peak_gb_per_s")
+        rows.append([
+            shown(*key[:2]),
+            key[2],
+            f"{ours:.1f}" if row else "-",
+            *cells,
+            f"{gb:.0f}" if gb else "-",
+            f"{100 * gb / peak:.0f}%" if gb and peak else "-",
+            str((row or {}).get("dispatches_per_token") or "-"),
+            result["commit"] if result else "-",
+        ])
+    text += table(head, rows) + "\n"
+    for rival in rivals:
+        text += f"{rival['program']}: {rival['version']}; {rival['command']}; driver {rival['driver']}; {rival['models']}.\n\n"
+    text += floors(machine, newest, facts)
+    text += history(results)
+    return text
+
+
+def floors(machine, newest, facts):
+    """What a token cannot be faster than, beside what it takes."""
+    fact = facts.get(machine)
+    rows = []
+    for key in sorted(newest, key=rank):
+        row, _ = newest[key]
+        if not (fact and row.get("bytes_per_token") and row.get("dispatches_per_token")):
+            continue
+        read = row["bytes_per_token"] / fact["read_gb_per_s"] / 1e6
+        launch = row["dispatches_per_token"] * fact["dispatch_us"] / 1e3
+        taken = 1e3 / speed(row)
+        idle = row.get("gpu_idle")
+        rows.append([
+            shown(*key[:2]),
+            key[2],
+            f"{row['bytes_per_token'] / 1e9:.3f}",
+            f"{read:.3f}",
+            str(row["dispatches_per_token"]),
+            f"{launch:.3f}",
+            f"{read + launch:.3f}",
+            f"{taken:.3f}",
+            f"{taken / (read + launch):.2f}x",
+            "-" if idle is None else f"{100 * idle:.1f}%",
+        ])
+    if not rows:
+        return ""
+    text = "### The floor of a token\n\n"
+    text += (
+        f"Bytes at {fact['read_gb_per_s']} GB/s plus every dispatch at {fact['dispatch_us']} us, as if each waited for the one"
+        f" before it ({fact['source']}).\n\n"
+    )
+    head = ["model", "test", "GB read", "ms", "dispatches", "ms", "floor ms", "taken ms", "of floor", "GPU idle"]
+    return text + table(head, rows) + "\n"
+
+
+def history(results):
+    text = "### All results\n\n"
+    for result in reversed(results):
+        kind = "experiment, " if result.get("experiment") else ""
+        text += f"**{result['date']}, {result['title']}** ({kind}commit {result['commit']}, {result['backend']}, driver {result['driver']})\n\n"
+        text += f"`{result['command']}`\n\n"
+        if result.get("note"):
+            text += result["note"] + "\n\n"
+        head = ["model", "test", "t/s", "least", "most", "runs", "tier"]
+        rows = []
+        for row in sorted(result["rows"], key=lambda row: rank((*model_of(row), test_of(row)))):
+            samples = row["samples_ts"]
+            rows.append([
+                shown(*model_of(row)),
+                test_of(row),
+                *[f"{v:.1f}" for v in (speed(row), min(samples), max(samples))],
+                str(len(samples)),
+                row.get("tier") or "-",
+            ])
+        text += table(head, rows) + "\n"
+    return text
+
+
+def report():
+    results, rivals, facts = load()
+    text = "# Benchmarks\n\n"
+    text += (
+        "Written by `scripts/bench-report.py` from `benches/`; do not edit. `glimt bench --help` tells what is measured and how;"
+        " models are synthetic ones of real shapes and types, made by `glimt bench --synthetic` or `glimt synth`.\n\n"
+    )
+    for machine in dict.fromkeys(r["machine"] for r in results):
+        ours = [r for r in results if r["machine"] == machine]
+        text += machine_report(machine, ours, [r for r in rivals if r["machine"] == machine], facts)
+    return text + (BENCHES / "notes.md").read_text()
+
+
+def add(arguments):
+    text = sys.stdin.read().strip()
+    rows = json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]
+    if not rows:
+        sys.exit("no rows on standard input")
+    commit = arguments.commit or rows[0]["build_commit"]
+    if commit == "unknown":
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    for field in ("gpu_info", "driver", "backends"):
+        if len({row[field] for row in rows}) > 1:
+            sys.exit(f"rows of several machines: {field} differs; add them one by one")
+    result = {
+        "title": arguments.title,
+        "date": min(row["test_time"] for row in rows)[:10],
+        "commit": commit,
+        "machine": rows[0]["gpu_info"],
+        "driver": rows[0]["driver"],
+        "backend": rows[0]["backends"],
+        "command": arguments.command,
+        "note": arguments.note,
+        "experiment": arguments.experiment,
+        "rows": rows,
+    }
+    path = BENCHES / "results" / f"{arguments.name}.json"
+    if path.exists():
+        sys.exit(f"{path} exists")
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    commands = parser.add_subparsers(dest="what")
+    adding = commands.add_parser("add")
+    adding.add_argument("name")
+    adding.add_argument("--title", required=True)
+    adding.add_argument("--command", required=True)
+    adding.add_argument("--commit")
+    adding.add_argument("--note", default="")
+    adding.add_argument("--experiment", action="store_true", help="list it, but not as the newest result")
+    arguments = parser.parse_args()
+    if arguments.what == "add":
+        add(arguments)
+    text = report()
+    if arguments.check:
+        if REPORT.read_text() != text:
+            sys.exit("BENCHMARKS.md is not up to date: run scripts/bench-report.py")
+    else:
+        REPORT.write_text(text)
+
+
+main()

@@ -1,0 +1,144 @@
+//! `bench` and `profile`: what they print, on a GPU adapter (a software one will do) and the smallest synthetic model.
+
+use super::{EMBEDDED, error_line, failure, json, text};
+
+const TINY: [&str; 2] = ["--synthetic", "tiny:q4_0"];
+
+#[test]
+fn bench_compares_tiers_on_a_model_without_a_file() {
+    let args = [
+        "bench", "--tier", "plain", "--tier", "subgroup", "-p", "9", "-n", "4", "-pg", "5,2", "-d",
+        "0,70", "-r", "2", "-o", "jsonl",
+    ];
+    let lines = text(&[&args[..], &TINY].concat());
+    let rows: Vec<_> = lines.lines().map(json).collect();
+    assert_eq!(rows.len(), 2 * 2 * 3, "{lines}");
+    for (i, row) in rows.iter().enumerate() {
+        assert_eq!(row["tier"], ["plain", "subgroup"][i / 6], "{row}");
+        assert_eq!(row["n_depth"], [0, 70][i / 3 % 2]);
+        let (prompt, generate) = [(9, 0), (0, 4), (5, 2)][i % 3];
+        assert_eq!(
+            (&row["n_prompt"], &row["n_gen"]),
+            (&prompt.into(), &generate.into())
+        );
+        let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
+        let near = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-6, "{a} {b} {row}");
+        let samples = row["samples_ns"].as_array().expect("a list");
+        assert_eq!(samples.len(), 2);
+        let mean: f64 = samples
+            .iter()
+            .map(|ns| f64::from(prompt + generate) * 1e9 / ns.as_f64().unwrap() / 2.0)
+            .sum();
+        near(number("avg_ts"), mean);
+        assert!(number("peak_gb_per_s") > 0.0);
+        if prompt == 0 {
+            near(number("gb_per_s"), number("bytes_per_token") * mean / 1e9);
+            assert!(number("dispatches_per_token") > 4.0 * 8.0, "{row}");
+            assert!(number("host_ms_per_token") > 0.0);
+            let idle = &row["gpu_idle"];
+            assert!(
+                idle.is_null() || (0.0..1.0).contains(&number("gpu_idle")),
+                "{row}"
+            );
+        } else {
+            assert!(row["bytes_per_token"].is_null(), "{row}");
+        }
+    }
+    // 4 layers, 70 rows of 288 halves more, where depth 0 begins at position 1 too.
+    let bytes = |i: usize| rows[i]["bytes_per_token"].as_f64().unwrap();
+    assert_eq!(bytes(4) - bytes(1), 4.0 * 69.0 * 288.0 * 2.0);
+}
+
+#[test]
+fn bench_measures_the_cpu_reference_on_a_file() {
+    let lines = text(&[
+        "bench", "--device", "cpu", "-p", "3", "-n", "2", "-d", "5", "-r", "1",
+    ]);
+    let lines: Vec<_> = lines.lines().collect();
+    assert_eq!(lines.len(), 4);
+    assert!(
+        lines[0].starts_with("| model                          |       size |     params | backend    |            test |                  t/s |"),
+        "{}",
+        lines[0]
+    );
+    assert!(lines[2].contains("| Tales 16M Q4_K "), "{}", lines[2]);
+    assert!(lines[2].contains("|        pp3 @ d5 |") && lines[3].contains("|        tg2 @ d5 |"));
+    let size = format!("| {:>6.2} MiB |", EMBEDDED.len() as f64 / (1 << 20) as f64);
+    // The tensors are nearly all of the file.
+    assert!(
+        size.starts_with("|   9.") && lines[2].contains("|   9."),
+        "{size}"
+    );
+}
+
+#[test]
+fn profile_accounts_for_every_dispatch() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let picture = directory.path().join("token.svg");
+    let picture = picture.to_str().expect("temporary paths are UTF-8 here");
+    for separation in [&[][..], &["--passes"]] {
+        let args = [
+            "profile", "-n", "3", "-d", "40", "-o", "json", "--svg", picture,
+        ];
+        let profile = json(&text(&[&args[..], &TINY, separation].concat()));
+        let dispatches = profile["dispatches"].as_u64().expect("a number");
+        let kernels = profile["kernels"].as_array().expect("a list");
+        let calls: u64 = kernels.iter().map(|k| k["calls"].as_u64().unwrap()).sum();
+        assert_eq!(calls, dispatches);
+        assert_eq!(profile["layers"].as_array().map(Vec::len), Some(4));
+        assert_eq!(profile["first_moe"]["layer"], 1);
+        for key in ["sum_us", "step_us", "token_us", "peak_gb_per_s"] {
+            assert!(profile[key].as_f64().is_some_and(|v| v > 0.0), "{profile}");
+        }
+        let label = |k: &serde_json::Value| k["label"].as_str().unwrap().to_owned();
+        let labels: Vec<_> = kernels.iter().map(label).collect();
+        assert!(
+            labels.iter().any(|l| l.starts_with("matvec Q4_0 256x256")),
+            "{labels:?}"
+        );
+        let attention = kernels.iter().find(|k| k["label"] == "attention");
+        // 4 layers, rows 0 to 41 at the middle of positions 40, 41, 42.
+        assert_eq!(attention.expect("it is there")["bytes"], 4 * 42 * 288 * 2);
+        let drawn = std::fs::read_to_string(picture).expect("it was written");
+        assert!(drawn.matches("<title>").count() as u64 >= dispatches);
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    for (args, code, expected) in [
+        (&["bench", "-p", "0", "-n", "0"][..], 2, "turned off"),
+        (&["bench", "-p", "x"], 2, "is no number"),
+        (&["bench", "--pg", "5"], 2, "such as 512,128"),
+        (&["bench", "--synthetic", "tiny"], 2, "MODEL:RECIPE"),
+        (&["bench", "--synthetic", "tiny:q9"], 2, "q4_k_m"),
+        (&["bench", "--ubatch", "0"], 2, "from 1 to"),
+        (&["bench", "-d", "4000"], 1, "the model's is 2048"),
+        (
+            &["bench", "-m", "no-such-file.gguf"],
+            1,
+            "no-such-file.gguf",
+        ),
+        (
+            &["bench", "--device", "cpu", "--tier", "plain"],
+            1,
+            "--tier",
+        ),
+        (
+            &["bench", "--device", "cpu", "--synthetic", "tiny:q4_0"],
+            2,
+            "glimt synth",
+        ),
+        (&["profile", "--device", "cpu"], 2, "--device"),
+        (&["profile", "-n", "0"], 2, "0"),
+    ] {
+        let message = failure(args, code);
+        assert!(message.contains(expected), "{args:?}: {message}");
+    }
+    let args = ["profile", "-n", "1", "--svg", "no/such/folder/x.svg"];
+    let message = failure(&[&args[..], &TINY].concat(), 1);
+    assert!(
+        error_line(&message).contains("no/such/folder/x.svg"),
+        "{message}"
+    );
+}
