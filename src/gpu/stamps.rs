@@ -25,7 +25,6 @@ pub struct Stamps {
     sets: Vec<QuerySet>,
     resolved: Buffer,
     staging: Buffer,
-    count: usize,
 }
 
 impl Stamps {
@@ -61,7 +60,6 @@ impl Stamps {
                 bytes,
                 BufferUsages::MAP_READ | BufferUsages::COPY_DST,
             )?,
-            count,
         })
     }
 
@@ -90,11 +88,6 @@ impl Stamps {
         let mut spans: Vec<_> = times.chunks_exact(2).map(|t| t[1] - t[0]).collect();
         spans.sort_by(f64::total_cmp);
         Ok(spans[PASSES / 2])
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.count
     }
 
     pub(super) fn write(&self, pass: &mut ComputePass<'_>, index: usize) {
