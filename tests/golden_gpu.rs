@@ -202,3 +202,23 @@ fn what_cannot_be_computed_is_refused() {
         .expect_err("no row fits");
     assert!(matches!(error, GpuError::BindingTooLarge { .. }), "{error}");
 }
+
+/// Windows keeps a mapped file from being cut.
+#[cfg(unix)]
+#[test]
+fn a_file_cut_under_the_loader_is_an_error() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("cut.gguf");
+    std::fs::copy(in_repository("assets/tales-q4_k_m.gguf"), &path).expect("a copy");
+    let model = load(&path);
+    let file = std::fs::OpenOptions::new().write(true).open(&path);
+    let half = model.gguf.file_size() / 2;
+    file.and_then(|file| file.set_len(half)).expect("a cut");
+    let gpu = tiers().pop().expect("at least one tier");
+    let error = GpuModel::load(gpu, model, &mut |_, _| {})
+        .map(|_| ())
+        .expect_err("half of the file is gone");
+    assert!(matches!(error, GpuError::ReadWeights { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("cut.gguf"), "{text}");
+}

@@ -95,6 +95,12 @@ pub enum GpuError {
         /// Tokens the kernels were made for.
         limit: usize,
     },
+    /// The file's weights cannot be read.
+    #[error("cannot load the weights: {reason}")]
+    ReadWeights {
+        /// Which tensor of which file, and the system's words.
+        reason: String,
+    },
     /// A shader template is wrong.
     #[error("shader {kernel}: {reason}")]
     Shader {

@@ -65,7 +65,8 @@ impl GpuModel {
     /// Uploads every weight, telling `progress` the bytes done and the bytes in all.
     ///
     /// # Errors
-    /// [`GpuError::OutOfMemory`], [`GpuError::BindingTooLarge`] or what the device reports.
+    /// [`GpuError::VocabularyTooLarge`], [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`],
+    /// [`GpuError::ReadWeights`] or what the device reports.
     pub fn load(
         gpu: Arc<Gpu>,
         model: Arc<Model>,
