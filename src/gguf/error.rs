@@ -15,6 +15,16 @@ pub enum GgufError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// The operating system could not read a tensor, or the file has become shorter since it was opened.
+    #[error("cannot read {tensor} from {path}: {source}; leave the file unchanged while it is in use", path = .path.display())]
+    Read {
+        /// The file read.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
     /// The path is a directory, pipe or device.
     #[error("{path} is {found}, not a GGUF file", path = .path.display())]
     NotAFile {

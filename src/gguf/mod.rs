@@ -29,7 +29,8 @@ pub const DEFAULT_ALIGNMENT: u64 = 32;
 
 /// An opened GGUF model: one file, the joined parts of a split one, bytes inside the program, or a plan.
 ///
-/// Nothing but the metadata and the tensor table is copied; tensor bytes are read from the map when touched.
+/// Nothing but the metadata and the tensor table is copied; tensor bytes come from the map when touched ([`Gguf::data`]),
+/// or from the file without the map ([`Gguf::read`]).
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
@@ -45,7 +46,11 @@ pub struct Gguf {
 /// Where the bytes of one part are.
 #[derive(Debug)]
 enum Bytes {
-    Mapped(memmap2::Mmap),
+    Mapped {
+        map: memmap2::Mmap,
+        file: File,
+        path: PathBuf,
+    },
     Static(&'static [u8]),
     Owned(Vec<u8>),
     /// So many bytes that do not exist.
@@ -55,7 +60,7 @@ enum Bytes {
 impl Bytes {
     fn as_slice(&self) -> &[u8] {
         match self {
-            Bytes::Mapped(map) => map,
+            Bytes::Mapped { map, .. } => map,
             Bytes::Static(bytes) => bytes,
             Bytes::Owned(bytes) => bytes,
             Bytes::Absent(_) => &[],
@@ -73,7 +78,8 @@ impl Bytes {
 impl Gguf {
     /// Opens and maps the file at `path`; the first part of a split model (`-00001-of-0000N.gguf`) opens all parts.
     ///
-    /// The file must not be changed while it is open: its bytes are read lazily through a memory map.
+    /// The file must not be changed while it is open: its bytes are read lazily through a memory map, and the system ends
+    /// a process that touches a page of a map beyond the end of its file. Only [`Gguf::read`] notices that as an error.
     ///
     /// # Errors
     /// Any [`GgufError`] but the writer's: the whole header is checked, and that each tensor lies inside its file.
@@ -196,6 +202,53 @@ impl Gguf {
         &self.parts[tensor.part()].as_slice()[range]
     }
 
+    /// The bytes of a tensor where they need no reading: they are in memory, not in a file.
+    pub fn in_memory(&self, tensor: &TensorInfo) -> Option<&[u8]> {
+        match &self.parts[tensor.part()] {
+            Bytes::Mapped { .. } | Bytes::Absent(_) => None,
+            Bytes::Static(bytes) => Some(&bytes[tensor.range()]),
+            Bytes::Owned(bytes) => Some(&bytes[tensor.range()]),
+        }
+    }
+
+    /// Copies the bytes of a tensor from its byte `offset` on into `buf`, past the map: streaming a model through a small
+    /// buffer costs no page faults then, and leaves no page of the file in the process.
+    ///
+    /// # Errors
+    /// [`GgufError::Read`], also for a file that was cut after it was opened.
+    ///
+    /// # Panics
+    /// If `buf` reaches beyond the tensor or the tensor has no bytes ([`Gguf::has_data`]); may panic if `tensor` belongs
+    /// to another file.
+    pub fn read(
+        &self,
+        tensor: &TensorInfo,
+        offset: usize,
+        buf: &mut [u8],
+    ) -> Result<(), GgufError> {
+        let range = tensor.range();
+        assert!(
+            offset <= range.len() && buf.len() <= range.len() - offset,
+            "{} bytes from {offset} on of {}",
+            buf.len(),
+            tensor.name
+        );
+        let start = range.start + offset;
+        match &self.parts[tensor.part()] {
+            Bytes::Mapped { file, path, .. } => {
+                read_at(file, start as u64, buf).map_err(|source| GgufError::Read {
+                    path: path.clone(),
+                    tensor: tensor.name.clone(),
+                    source,
+                })
+            }
+            in_memory => {
+                buf.copy_from_slice(&in_memory.as_slice()[start..start + buf.len()]);
+                Ok(())
+            }
+        }
+    }
+
     fn typed<'a, T>(
         &'a self,
         key: &str,
@@ -277,5 +330,36 @@ fn open_part(path: &Path, part: usize) -> Result<(Bytes, Header), GgufError> {
     // read from the map is trusted twice: lengths and offsets are copied out and checked when the header is parsed.
     let map = unsafe { memmap2::Mmap::map(&file) }.map_err(open_error)?;
     let header = reader::parse(&map, path, part)?;
-    Ok((Bytes::Mapped(map), header))
+    let bytes = Bytes::Mapped {
+        map,
+        file,
+        path: path.to_owned(),
+    };
+    Ok((bytes, header))
+}
+
+/// Fills `buf` from `offset` of the file on, from any number of threads at once.
+#[cfg(unix)]
+fn read_at(file: &File, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, buf, offset)
+}
+
+/// Fills `buf` from `offset` of the file on, from any number of threads at once: each read names its place, the cursor
+/// that it moves is never used.
+#[cfg(windows)]
+fn read_at(file: &File, mut offset: u64, mut buf: &mut [u8]) -> std::io::Result<()> {
+    use std::io::ErrorKind;
+    use std::os::windows::fs::FileExt;
+    while !buf.is_empty() {
+        match file.seek_read(buf, offset) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(n) => {
+                buf = &mut buf[n..];
+                offset += n as u64;
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }

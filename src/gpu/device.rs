@@ -212,6 +212,27 @@ impl Gpu {
     /// # Errors
     /// [`GpuError::OutOfMemory`] where the device has no room, [`GpuError::Runtime`] where it refuses.
     pub fn buffer(&self, what: &str, bytes: u64, usage: BufferUsages) -> Result<Buffer, GpuError> {
+        let buffer = self.make(what, bytes, usage, false)?;
+        self.allocated.fetch_add(buffer.size(), Ordering::Relaxed);
+        Ok(buffer)
+    }
+
+    /// A buffer to copy from, mapped for writing. It is not counted as [allocated](Gpu::allocated): it does not stay.
+    ///
+    /// # Errors
+    /// As [`Gpu::buffer`].
+    pub fn staging(&self, what: &str, bytes: u64) -> Result<Buffer, GpuError> {
+        let usage = BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC;
+        self.make(what, bytes, usage, true)
+    }
+
+    fn make(
+        &self,
+        what: &str,
+        bytes: u64,
+        usage: BufferUsages,
+        mapped_at_creation: bool,
+    ) -> Result<Buffer, GpuError> {
         // wgpu wants copies and clears in steps of 4 bytes, vec4 views steps of 16.
         let size = bytes.next_multiple_of(16).max(16);
         let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
@@ -220,7 +241,7 @@ impl Gpu {
             label: Some(what),
             size,
             usage,
-            mapped_at_creation: false,
+            mapped_at_creation,
         });
         let invalid = pollster::block_on(validation.pop());
         if pollster::block_on(memory.pop()).is_some() {
@@ -231,14 +252,13 @@ impl Gpu {
                 allocated: self.allocated.load(Ordering::Relaxed),
             });
         }
-        if let Some(e) = invalid {
-            return Err(GpuError::Runtime {
+        match invalid {
+            Some(e) => Err(GpuError::Runtime {
                 what: format!("making the buffer {what}"),
                 reason: e.to_string(),
-            });
+            }),
+            None => Ok(buffer),
         }
-        self.allocated.fetch_add(size, Ordering::Relaxed);
-        Ok(buffer)
     }
 
     /// A buffer that kernels read and write and that can be copied to and from.
@@ -268,7 +288,7 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// Bytes of all buffers made so far.
+    /// Bytes of all buffers made so far, staging aside.
     pub fn allocated(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)
     }

@@ -103,6 +103,12 @@ pub enum GpuError {
         /// The adapter's name.
         adapter: String,
     },
+    /// The file's weights cannot be read.
+    #[error("cannot load the weights: {reason}")]
+    ReadWeights {
+        /// Which tensor of which file, and the system's words.
+        reason: String,
+    },
     /// A shader template is wrong.
     #[error("shader {kernel}: {reason}")]
     Shader {

@@ -1,17 +1,14 @@
-//! Weights on the device: a few large buffers, filled from the file in bounded chunks.
+//! Weights on the device: what goes where in a few large buffers.
 //!
 //! Every tensor is repacked into two planes ([`crate::quant::repack`]) and bound by offset. One whose planes exceed the
 //! adapter's binding limit is cut into row ranges, each with planes of its own, and kernels run once per range.
 
 use super::record::Range;
+use super::upload::{self, Target};
 use super::{Gpu, GpuError};
 use crate::model::Weight;
 use crate::quant::{GgmlType, repack};
-use std::sync::mpsc::sync_channel;
-use wgpu::Buffer;
 
-/// Bytes of repacked weights on their way to the device at a time: two chunks of this size exist on the host.
-const CHUNK: u64 = 32 << 20;
 /// The largest buffer to allocate: a little under the 2 GiB that 32-bit offsets and several drivers allow.
 const MAX_BUFFER: u64 = 1900 << 20;
 
@@ -210,20 +207,34 @@ impl<'a> Loader<'a> {
         self.total
     }
 
-    /// Allocates the buffers and streams every tensor into them: one thread repacks while the other uploads.
-    /// `progress` is told the bytes done. Where weights have no bytes ([`Weight::has_data`]) the buffers are only made.
+    /// Allocates the buffers and streams every tensor into them. `progress` is told the bytes done. Where weights have no
+    /// bytes ([`Weight::has_data`]) the buffers are only made.
     ///
     /// # Errors
-    /// [`GpuError::OutOfMemory`] or what the device reports.
+    /// [`GpuError::OutOfMemory`], [`GpuError::ReadWeights`] or what the device reports.
     pub fn load(self, progress: &mut dyn FnMut(u64)) -> Result<Vec<GpuWeight>, GpuError> {
         let buffers = self
             .buffers
             .iter()
             .map(|bytes| self.gpu.storage("weights", *bytes))
             .collect::<Result<Vec<_>, _>>()?;
+        let place = |(index, offset, _): (usize, u64, u64)| (&buffers[index], offset);
+        let targets: Vec<_> = self
+            .weights
+            .iter()
+            .flat_map(|(weight, parts)| {
+                parts.iter().map(move |part| Target {
+                    weight,
+                    first_row: part.first_row as usize,
+                    rows: part.rows as usize,
+                    quants: place(part.quants),
+                    scales: place(part.scales),
+                })
+            })
+            .collect();
         // Weights without bytes are filled by the caller, who knows with what.
         if self.weights.iter().all(|(weight, _)| weight.has_data()) {
-            self.stream(&buffers, progress)?;
+            upload::stream(self.gpu, &targets, upload::SLOT, progress)?;
         }
         let range = |(index, offset, size): (usize, u64, u64)| Range {
             buffer: buffers[index].clone(),
@@ -253,76 +264,4 @@ impl<'a> Loader<'a> {
             })
             .collect())
     }
-
-    fn stream(&self, buffers: &[Buffer], progress: &mut dyn FnMut(u64)) -> Result<(), GpuError> {
-        let (full, ready) = sync_channel::<(Vec<u8>, usize, u64)>(1);
-        std::thread::scope(|scope| {
-            let repacker = scope.spawn(move || {
-                for (weight, parts) in &self.weights {
-                    for part in parts {
-                        for (bytes, (index, offset, _)) in repack_part(weight, part)
-                            .into_iter()
-                            .zip([part.quants, part.scales])
-                        {
-                            if full.send((bytes, index, offset)).is_err() {
-                                return;
-                            }
-                        }
-                    }
-                }
-            });
-            let (mut done, mut pending) = (0, 0);
-            for (bytes, index, offset) in ready {
-                for (i, chunk) in bytes.chunks(CHUNK as usize).enumerate() {
-                    self.gpu
-                        .queue
-                        .write_buffer(&buffers[index], offset + i as u64 * CHUNK, chunk);
-                    pending += chunk.len() as u64;
-                    done += chunk.len() as u64;
-                    if pending >= CHUNK {
-                        // wgpu keeps a staging copy of every write until its submission is done.
-                        self.gpu.queue.submit([]);
-                        self.gpu.wait(None)?;
-                        pending = 0;
-                    }
-                    progress(done);
-                }
-            }
-            self.gpu.queue.submit([]);
-            self.gpu.wait(None)?;
-            repacker.join().map_err(|_| GpuError::Runtime {
-                what: "repacking weights".to_owned(),
-                reason: "the repacking thread panicked".to_owned(),
-            })
-        })
-    }
-}
-
-/// The two planes of a part.
-fn repack_part(weight: &Weight, part: &Planned) -> [Vec<u8>; 2] {
-    let mut quants = vec![0; part.quants.2 as usize];
-    let mut scales = vec![0; part.scales.2 as usize];
-    let (first, rows) = (part.first_row as usize, part.rows as usize);
-    let mut source = std::borrow::Cow::Borrowed(&[][..]);
-    let mut row = first;
-    while row < first + rows {
-        let (group, inside) = (row / weight.rows, row % weight.rows);
-        let take = (weight.rows - inside).min(first + rows - row);
-        let bytes = weight.rows_bytes(group, inside..inside + take);
-        if take == rows {
-            source = std::borrow::Cow::Borrowed(bytes);
-        } else {
-            source.to_mut().extend_from_slice(bytes);
-        }
-        row += take;
-    }
-    repack::repack_into(
-        weight.ty,
-        rows,
-        weight.cols,
-        &source,
-        &mut quants,
-        &mut scales,
-    );
-    [quants, scales]
 }

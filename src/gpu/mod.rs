@@ -1,8 +1,9 @@
 //! wgpu: adapters, memory, shader templates, pipelines and recorded steps.
 //!
 //! [`adapter`] lists and chooses, [`device`] opens one as a [`Gpu`] of a [`Tier`], [`shader`] expands WGSL templates,
-//! [`pipeline`] compiles them in parallel and keeps them, [`memory`] places buffers and streams weights into them,
-//! [`record`] holds a step as data (pipelines, bind groups, parameters, grids) and replays it, [`stamps`] times it.
+//! [`pipeline`] compiles them in parallel and keeps them, [`memory`] plans what goes where and `upload` streams
+//! it there, [`record`] holds a step as data (pipelines, bind groups, parameters, grids) and replays it, [`stamps`]
+//! times it.
 
 pub mod adapter;
 pub mod device;
@@ -14,6 +15,7 @@ pub mod shader;
 pub mod stamps;
 #[cfg(test)]
 pub(crate) mod testing;
+mod upload;
 
 pub use adapter::{AdapterSummary, DeviceChoice, adapters};
 pub use device::{Gpu, GpuOptions, Tier};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::gguf::{Gguf, TensorInfo};
+use crate::gguf::{Gguf, GgufError, TensorInfo};
 use crate::quant::GgmlType;
 
 /// `groups` matrices of `rows` x `cols`; a row is consecutive in memory, the rows of a group follow one another.
@@ -165,6 +165,59 @@ impl Weight {
         &self.bytes()[start + rows.start * self.row_bytes..start + rows.end * self.row_bytes]
     }
 
+    /// The bytes of consecutive rows, counted over all groups: borrowed where they lie so in the program's own memory,
+    /// otherwise read from the file into `scratch`, past its map (see [`Gguf::read`]).
+    ///
+    /// # Errors
+    /// [`GgufError::Read`].
+    ///
+    /// # Panics
+    /// If `rows` is out of range.
+    pub fn read_rows<'a>(
+        &'a self,
+        rows: Range<usize>,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8], GgufError> {
+        assert!(
+            rows.start <= rows.end && rows.end <= self.groups * self.rows,
+            "rows {rows:?} over all groups of {self:?}"
+        );
+        let in_memory = match &self.storage {
+            Storage::File(gguf, index) => gguf.in_memory(&gguf.tensors()[*index]),
+            Storage::Owned(bytes) => Some(&**bytes),
+        };
+        let len = rows.len() * self.row_bytes;
+        let gapless = self.group_stride == self.rows * self.row_bytes;
+        if let Some(bytes) = in_memory
+            && gapless
+        {
+            return Ok(&bytes[self.start + rows.start * self.row_bytes..][..len]);
+        }
+        if scratch.len() < len {
+            scratch.resize(len, 0);
+        }
+        let mut rest = &mut scratch[..len];
+        let mut row = rows.start;
+        while row < rows.end {
+            let (group, inside) = (row / self.rows, row % self.rows);
+            let left = rows.end - row;
+            let take = if gapless {
+                left
+            } else {
+                left.min(self.rows - inside)
+            };
+            let (into, behind) = rest.split_at_mut(take * self.row_bytes);
+            let offset = self.start + group * self.group_stride + inside * self.row_bytes;
+            match &self.storage {
+                Storage::File(gguf, index) => gguf.read(&gguf.tensors()[*index], offset, into)?,
+                Storage::Owned(bytes) => into.copy_from_slice(&bytes[offset..][..into.len()]),
+            }
+            rest = behind;
+            row += take;
+        }
+        Ok(&scratch[..len])
+    }
+
     /// Bytes of one row.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
@@ -219,6 +272,15 @@ mod tests {
                 assert_eq!(part.row(group, row), whole.row(group, row + 1));
             }
             assert_eq!(part.rows_bytes(group, 0..2), whole.rows_bytes(group, 1..3));
+        }
+        let mut scratch = vec![];
+        for rows in [0..4, 1..3, 2..3, 4..4] {
+            let expected: Vec<u8> = rows
+                .clone()
+                .flat_map(|row| part.row(row / 2, row % 2).to_vec())
+                .collect();
+            let read = part.read_rows(rows.clone(), &mut scratch);
+            assert_eq!(read.expect("it is in memory"), expected, "rows {rows:?}");
         }
         assert_eq!(part.byte_len(), 2 * 2 * 32 * 4);
         assert_eq!(part.row(1, 0)[..4], (128f32).to_le_bytes());

@@ -67,7 +67,8 @@ impl GpuModel {
     /// file ([`crate::synth::without_matrices`]) are made on the device.
     ///
     /// # Errors
-    /// [`GpuError::OutOfMemory`], [`GpuError::BindingTooLarge`] or what the device reports.
+    /// [`GpuError::VocabularyTooLarge`], [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`],
+    /// [`GpuError::ReadWeights`] or what the device reports.
     pub fn load(
         gpu: Arc<Gpu>,
         model: Arc<Model>,

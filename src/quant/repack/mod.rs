@@ -8,8 +8,9 @@
 mod bits;
 mod planes;
 
+use std::ops::Range;
+
 use bytemuck::Pod;
-use rayon::prelude::*;
 
 use super::iq4::{Iq4Nl, Iq4Xs};
 use super::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
@@ -20,8 +21,9 @@ use planes::{Plain, Planar};
 /// Weights per unit: what a shader dequantises at once.
 pub const UNIT: usize = 32;
 
-/// Bytes of file data that one task repacks: small enough to stay in a core's cache, large enough to be worth a task.
-const TASK_BYTES: usize = 1 << 18;
+/// A tensor may be repacked in runs of rows that begin at multiples of this: their places in the planes then begin and
+/// end at whole vec4.
+pub const ROW_STEP: usize = 8;
 
 /// A repacked tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,14 +35,17 @@ pub struct Planes {
 }
 
 impl Planes {
-    /// Repacks the `rows * cols` weights of `src`; panics as [`repack_into`] does.
+    /// Repacks the `rows * cols` weights of `src`; panics as [`repack_rows`] does.
     pub fn new(ty: GgmlType, rows: usize, cols: usize, src: &[u8]) -> Self {
         let (quants, scales) = plane_bytes(ty, rows, cols);
         let mut planes = Planes {
             quants: vec![0; quants],
             scales: vec![0; scales],
         };
-        repack_into(ty, rows, cols, src, &mut planes.quants, &mut planes.scales);
+        let (records, subs) = planes
+            .scales
+            .split_at_mut(sections(ty, rows, cols, 0..rows).records.end);
+        repack_rows(ty, cols, src, [&mut planes.quants, records, subs]);
         planes
     }
 }
@@ -97,6 +102,52 @@ impl Extent {
     }
 }
 
+/// Where a run of rows lies in the planes of its tensor, in bytes. The runs of a tensor cover its planes without gaps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sections {
+    /// In the quants plane.
+    pub quants: Range<usize>,
+    /// In the front of the scales plane; empty for some types.
+    pub records: Range<usize>,
+    /// In the sub-plane of the scales plane; empty for some types.
+    pub subs: Range<usize>,
+}
+
+impl Sections {
+    /// Bytes of all three.
+    pub fn bytes(&self) -> usize {
+        self.quants.len() + self.records.len() + self.subs.len()
+    }
+}
+
+/// Where the run `run` of a tensor's `rows` rows lies in its planes. The last run takes the padding behind it along.
+///
+/// # Panics
+/// As [`plane_bytes`], and if the run does not begin at a multiple of [`ROW_STEP`], or does not end at one or at the last
+/// row.
+pub fn sections(ty: GgmlType, rows: usize, cols: usize, run: Range<usize>) -> Sections {
+    assert!(
+        run.start.is_multiple_of(ROW_STEP)
+            && (run.end == rows || run.end < rows && run.end.is_multiple_of(ROW_STEP)),
+        "rows {run:?} of {rows} cannot be repacked on their own"
+    );
+    let all = with_block_of!(ty, extent(ty, rows, cols));
+    let before = with_block_of!(ty, extent(ty, run.start, cols));
+    let end = if run.end == rows {
+        Extent {
+            subs: all.scales() - all.records,
+            ..all
+        }
+    } else {
+        with_block_of!(ty, extent(ty, run.end, cols))
+    };
+    Sections {
+        quants: before.quants..end.quants,
+        records: before.records..end.records,
+        subs: all.records + before.subs..all.records + end.subs,
+    }
+}
+
 /// Bytes of the quants plane and of the scales plane; each is a multiple of 16 and at least 16 for a tensor that is
 /// not empty.
 ///
@@ -146,78 +197,43 @@ pub fn has_codes(ty: GgmlType) -> bool {
     !matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16)
 }
 
-/// Splits the `rows * cols` weights of `src` over the two planes, on all threads of the rayon pool.
+/// Splits the weights of `src`, whole rows of `cols` weights, over their places in the planes: quants, records and subs,
+/// as long as [`sections`] says.
 ///
 /// # Panics
-/// If `cols` does not fit the type (see [`plane_bytes`]), `src` is not the tensor's bytes, or a plane has another size
-/// than [`plane_bytes`] says.
-pub fn repack_into(
-    ty: GgmlType,
-    rows: usize,
-    cols: usize,
-    src: &[u8],
-    quants: &mut [u8],
-    scales: &mut [u8],
-) {
-    let extent = with_block_of!(ty, extent(ty, rows, cols));
-    with_block_of!(ty, split_tensor(&extent, src, quants, scales));
+/// If `cols` does not fit the type (see [`plane_bytes`]), `src` is not whole rows, or a place is too short.
+pub fn repack_rows(ty: GgmlType, cols: usize, src: &[u8], places: [&mut [u8]; 3]) {
+    let row_bytes = ty.row_bytes(cols).unwrap_or(usize::MAX);
+    assert!(
+        src.len().is_multiple_of(row_bytes),
+        "{} bytes are not whole rows of {cols} weights of {ty}",
+        src.len()
+    );
+    with_block_of!(ty, split_blocks(src, places));
 }
 
-/// The inverse of [`repack_into`]: the tensor's bytes as they were in the file. Panics as that does.
+/// The inverse of [`repack_rows`] for a whole tensor: its bytes as they were in the file.
+///
+/// # Panics
+/// As [`plane_bytes`], and if a plane has another size than that says.
 pub fn unpack(ty: GgmlType, rows: usize, cols: usize, quants: &[u8], scales: &[u8]) -> Vec<u8> {
     let extent = with_block_of!(ty, extent(ty, rows, cols));
     with_block_of!(ty, join_tensor(&extent, quants, scales))
 }
 
-fn split_tensor<B: Planar>(extent: &Extent, src: &[u8], quants: &mut [u8], scales: &mut [u8]) {
+fn split_blocks<B: Planar>(src: &[u8], [quants, records, subs]: [&mut [u8]; 3]) {
     let blocks: &[B] = bytemuck::cast_slice(src);
-    assert_eq!(blocks.len(), extent.blocks, "blocks of the tensor");
-    assert_eq!(quants.len(), extent.quants, "bytes of the quants plane");
-    assert_eq!(scales.len(), extent.scales(), "bytes of the scales plane");
-
-    let (mut quants, quants_rest) = quants.split_at_mut(extent.blocks * size_of::<B::Quants>());
-    let (records, subs) = scales.split_at_mut(extent.records);
-    let (mut records, records_rest) = records.split_at_mut(extent.blocks * size_of::<B::Record>());
-    let (mut subs, subs_rest) = subs.split_at_mut(extent.blocks * size_of::<B::Sub>());
+    let (quants, quants_rest) = quants.split_at_mut(blocks.len() * size_of::<B::Quants>());
+    let (records, records_rest) = records.split_at_mut(blocks.len() * size_of::<B::Record>());
+    let (subs, subs_rest) = subs.split_at_mut(blocks.len() * size_of::<B::Sub>());
+    for (i, block) in blocks.iter().enumerate() {
+        let (quant, record, sub) = block.split();
+        store(quants, i, &quant);
+        store(records, i, &record);
+        store(subs, i, &sub);
+    }
     for rest in [quants_rest, records_rest, subs_rest] {
         rest.fill(0);
-    }
-
-    let mut tasks = Vec::new();
-    for blocks in blocks.chunks((TASK_BYTES / size_of::<B>()).max(1)) {
-        let task = Task::<B> {
-            blocks,
-            quants: quants
-                .split_off_mut(..blocks.len() * size_of::<B::Quants>())
-                .expect("sized by the blocks"),
-            records: records
-                .split_off_mut(..blocks.len() * size_of::<B::Record>())
-                .expect("sized by the blocks"),
-            subs: subs
-                .split_off_mut(..blocks.len() * size_of::<B::Sub>())
-                .expect("sized by the blocks"),
-        };
-        tasks.push(task);
-    }
-    tasks.into_par_iter().for_each(Task::run);
-}
-
-/// A run of blocks with the parts of the planes that they fill.
-struct Task<'a, B: Planar> {
-    blocks: &'a [B],
-    quants: &'a mut [u8],
-    records: &'a mut [u8],
-    subs: &'a mut [u8],
-}
-
-impl<B: Planar> Task<'_, B> {
-    fn run(self) {
-        for (i, block) in self.blocks.iter().enumerate() {
-            let (quants, record, sub) = block.split();
-            store(self.quants, i, &quants);
-            store(self.records, i, &record);
-            store(self.subs, i, &sub);
-        }
     }
 }
 

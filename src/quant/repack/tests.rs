@@ -30,23 +30,71 @@ fn unpack_gives_back_the_bytes_of_every_type() {
 }
 
 #[test]
-fn repack_into_overwrites_all_of_both_planes() {
+fn runs_of_rows_fill_all_of_both_planes() {
     let mut random = Random::new();
     for &ty in GgmlType::ALL {
         for (rows, cols) in shapes(ty) {
-            let src = random.bytes(rows * ty.row_bytes(cols).expect("the shape fits"));
+            let row_bytes = ty.row_bytes(cols).expect("the shape fits");
+            let src = random.bytes(rows * row_bytes);
             let (quants, scales) = plane_bytes(ty, rows, cols);
             let mut planes = Planes {
                 quants: vec![0xa5; quants],
                 scales: vec![0xa5; scales],
             };
-            repack_into(ty, rows, cols, &src, &mut planes.quants, &mut planes.scales);
+            let mut start = 0;
+            while start < rows {
+                let steps = 1 + usize::from(random.bytes(1)[0]);
+                let run = start..rows.min(start + steps * ROW_STEP);
+                let at = sections(ty, rows, cols, run.clone());
+                let (records, subs) = planes.scales.split_at_mut(at.subs.start);
+                repack_rows(
+                    ty,
+                    cols,
+                    &src[run.start * row_bytes..run.end * row_bytes],
+                    [
+                        &mut planes.quants[at.quants],
+                        &mut records[at.records],
+                        &mut subs[..at.subs.len()],
+                    ],
+                );
+                start = run.end;
+            }
             assert!(
                 planes == Planes::new(ty, rows, cols, &src),
                 "{ty} {rows}x{cols}, {random}"
             );
         }
     }
+}
+
+#[test]
+fn runs_of_rows_follow_one_another_at_whole_vec4() {
+    for &ty in GgmlType::ALL {
+        let (rows, cols) = (3 * ROW_STEP + 5, UNIT.max(ty.block_len()));
+        let (quants, scales) = plane_bytes(ty, rows, cols);
+        let whole = sections(ty, rows, cols, 0..rows);
+        assert_eq!((whole.quants, whole.subs.end), (0..quants, scales));
+        assert_eq!(whole.records.end, whole.subs.start);
+        let (mut quants, mut records, mut subs) = (0, 0, whole.subs.start);
+        for run in [0..ROW_STEP, ROW_STEP..3 * ROW_STEP, 3 * ROW_STEP..rows] {
+            let at = sections(ty, rows, cols, run);
+            assert_eq!(
+                (at.quants.start, at.records.start, at.subs.start),
+                (quants, records, subs),
+                "{ty}"
+            );
+            (quants, records, subs) = (at.quants.end, at.records.end, at.subs.end);
+            for end in [quants, records, subs] {
+                assert!(end.is_multiple_of(16), "{ty}: {end}");
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "rows 4..12 of 20 cannot be repacked on their own")]
+fn runs_at_odd_rows_are_refused() {
+    sections(GgmlType::Q4_0, 20, 32, 4..12);
 }
 
 #[test]

@@ -318,3 +318,47 @@ fn the_writer_refuses_wrong_lengths() {
         Err(GgufError::PartialBlock { .. })
     ));
 }
+
+#[test]
+fn tensors_are_read_past_the_map_and_a_cut_file_is_noticed() {
+    let mut random = Random::fresh();
+    let data = [64, 96].map(|n| Vec::from_iter((0..4 * n).map(|_| random.next() as u8)));
+    let mut writer = GgufWriter::new(Vec::new());
+    writer.tensor("a", GgmlType::F32, &[64]).unwrap();
+    writer.tensor("b", GgmlType::F32, &[32, 3]).unwrap();
+    let mut out = writer.begin_data().unwrap();
+    data.iter().for_each(|bytes| out.write(bytes).unwrap());
+    let bytes = out.finish().unwrap();
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, &bytes).unwrap();
+    let file = Gguf::open(&path).unwrap();
+    let program = Gguf::from_static(bytes.leak(), "built in").unwrap();
+    for gguf in [&file, &program] {
+        for (tensor, expected) in gguf.tensors().iter().zip(&data) {
+            for range in [0..expected.len(), 12..200, 7..7] {
+                let mut found = vec![0xa5; range.len()];
+                gguf.read(tensor, range.start, &mut found).unwrap();
+                assert_eq!(found, expected[range], "{}", tensor.name);
+            }
+        }
+    }
+    assert_eq!(file.in_memory(&file.tensors()[1]), None);
+    assert_eq!(program.in_memory(&program.tensors()[1]), Some(&data[1][..]));
+
+    // Windows keeps a mapped file from being cut.
+    if cfg!(unix) {
+        let cut = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let end = file.tensors()[1].file_offset();
+        cut.set_len(end + 100).unwrap();
+        let mut buf = [0; 101];
+        file.read(&file.tensors()[0], 0, &mut buf).unwrap();
+        file.read(&file.tensors()[1], 0, &mut buf[..100]).unwrap();
+        let error = file.read(&file.tensors()[1], 0, &mut buf).unwrap_err();
+        assert!(
+            matches!(&error, GgufError::Read { tensor, .. } if tensor == "b"),
+            "{error}"
+        );
+    }
+}
