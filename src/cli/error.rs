@@ -52,6 +52,16 @@ pub(super) enum CliError {
         /// `prompt` or `text`.
         what: &'static str,
     },
+    /// A chunk is so short that nothing of it would be scored.
+    #[error(
+        "a context of {n_ctx} scores no token: the first half of each chunk is only read; use -c {least} or more"
+    )]
+    ChunkTooShort {
+        /// Chunk length asked for.
+        n_ctx: usize,
+        /// The shortest one that scores a token.
+        least: usize,
+    },
     /// A text is too short for the figure asked for.
     #[error(
         "the text has {tokens} tokens, but perplexity with a context of {n_ctx} needs at least {needed} \
@@ -83,7 +93,10 @@ impl CliError {
     /// 2 for wrong usage, 130 after Ctrl-C, 1 for everything else that failed.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            Self::NoText { .. } | Self::NoFile | Self::EmptyText { .. } => 2,
+            Self::NoText { .. }
+            | Self::NoFile
+            | Self::EmptyText { .. }
+            | Self::ChunkTooShort { .. } => 2,
             Self::Interrupted => EXIT_INTERRUPTED,
             Self::BrokenPipe => 0,
             Self::Engine(_)
