@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::f16;
 
-use super::backend::{Backend, BackendError, OnRow, OnToken, check_tokens};
+use super::backend::{Backend, BackendError, OnRow, OnToken, check_context, check_tokens};
 use super::sampling::Sampling;
 use crate::kernels::MlaDims;
 use crate::kernels::attention::attention;
@@ -286,18 +286,7 @@ impl Backend for CpuBackend {
         limit: usize,
         on_token: &mut OnToken<'_>,
     ) -> Result<(), BackendError> {
-        if context.is_empty() || context.len() != self.next {
-            return Err(BackendError::NotPrefilled {
-                position: context.len(),
-            });
-        }
-        let needed = context.len().saturating_add(limit);
-        if needed > self.n_ctx {
-            return Err(BackendError::ContextOverflow {
-                needed,
-                n_ctx: self.n_ctx,
-            });
-        }
+        check_context(context, self.next, limit, self.n_ctx)?;
         let mut context = context.to_vec();
         for _ in 0..limit {
             if context.len() > self.next {
