@@ -3,11 +3,12 @@
 
 mod common;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use common::{
-    Golden, all_logits, check_golden, check_synthetic, fixture, in_repository, load, random_tokens,
-    requantised,
+    Golden, all_logits, check_golden, check_synthetic, fixture, greedy, in_repository, load,
+    random_tokens, requantised,
 };
 use glimt::engine::backend::{Backend, BackendError, OnRow, OnToken};
 use glimt::engine::cpu::CpuBackend;
@@ -262,6 +263,38 @@ fn a_model_cut_by_the_binding_limit_gives_the_same_logits() {
     let found = all_logits(&mut backend(&gpu, &model, 16), &tokens, &[]);
     let error = contrast(&found, &expected);
     assert!(error < CONTRAST, "contrast error {error:.2e}");
+}
+
+#[test]
+fn decoding_starts_from_logits_that_are_still_there() {
+    let model = embedded();
+    let prompt = [3409, 777, 267, 562];
+    for gpu in tiers() {
+        let mut backend = backend(&gpu, &model, 16);
+        let expected = greedy(&mut backend, &prompt, 6);
+        backend.prefill(&prompt, 0).expect("the prompt fits");
+        let mut decode = |context: &[u32], limit, stop_after| {
+            let mut tokens = Vec::new();
+            backend
+                .decode(context, &Sampling::GREEDY, limit, &mut |token| {
+                    tokens.push(token);
+                    if tokens.len() == stop_after {
+                        ControlFlow::Break(())
+                    } else {
+                        ControlFlow::Continue(())
+                    }
+                })
+                .map(|()| tokens)
+        };
+        assert!(decode(&prompt, 0, 1).expect("nothing to do").is_empty());
+        assert_eq!(decode(&prompt, 6, 1).expect("it fits"), expected[..1]);
+        // The steps in flight have replaced the logits of the prompt.
+        assert!(matches!(
+            decode(&prompt, 6, 1),
+            Err(BackendError::NotPrefilled { position: 4 })
+        ));
+        assert_eq!(greedy(&mut backend, &prompt, 6), expected);
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub enum Where {
 }
 
 impl std::str::FromStr for Where {
-    type Err = std::convert::Infallible;
+    type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {

@@ -77,22 +77,32 @@ pub(super) struct ContextArgs {
 #[derive(Args)]
 pub(super) struct SamplingArgs {
     /// Temperature; 0 always takes the most probable token
-    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = non_negative)]
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = non_negative, allow_negative_numbers = true)]
     temp: f32,
     /// Draw from the K most probable tokens; 0 is off
-    #[arg(long, value_name = "K", default_value_t = 40)]
+    #[arg(
+        long,
+        value_name = "K",
+        default_value_t = 40,
+        allow_negative_numbers = true
+    )]
     top_k: u32,
     /// Draw from the most probable tokens that sum up to P; 1 is off
-    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability)]
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability, allow_negative_numbers = true)]
     top_p: f32,
     /// Drop tokens less probable than P times the most probable; 0 is off
-    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = probability)]
+    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = probability, allow_negative_numbers = true)]
     min_p: f32,
     /// Make recent tokens less probable; 1 is off [default: 1; the built-in model: 1.1 where --temp is above 0]
-    #[arg(long, value_name = "X", value_parser = positive)]
+    #[arg(long, value_name = "X", value_parser = positive, allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
     /// How many tokens are recent for --repeat-penalty; 0 is off
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        allow_negative_numbers = true
+    )]
     repeat_last_n: u32,
     /// Seed of the draws: the same seed and flags on the same device give the same answer [default: random, printed]
     #[arg(short, long, value_name = "N")]

@@ -64,6 +64,16 @@ pub(super) enum CliError {
         /// `prompt` or `text`.
         what: &'static str,
     },
+    /// A chunk is so short that nothing of it would be scored.
+    #[error(
+        "a context of {n_ctx} scores no token: the first half of each chunk is only read; use -c {least} or more"
+    )]
+    ChunkTooShort {
+        /// Chunk length asked for.
+        n_ctx: usize,
+        /// The shortest one that scores a token.
+        least: usize,
+    },
     /// A text is too short for the figure asked for.
     #[error(
         "the text has {tokens} tokens, but perplexity with a context of {n_ctx} needs at least {needed} \
@@ -98,6 +108,7 @@ impl CliError {
             Self::NoText { .. }
             | Self::NoFile
             | Self::EmptyText { .. }
+            | Self::ChunkTooShort { .. }
             | Self::Bench(
                 BenchError::NoTests | BenchError::SyntheticOnCpu | BenchError::ProfileOnCpu,
             ) => 2,

@@ -39,7 +39,13 @@ pub(super) struct Generate {
     #[command(flatten)]
     sampling: SamplingArgs,
     /// Generate at most N tokens [default: until the model ends its answer or the context is full]
-    #[arg(short = 'n', long, alias = "predict", value_name = "N")]
+    #[arg(
+        short = 'n',
+        long,
+        alias = "predict",
+        value_name = "N",
+        allow_negative_numbers = true
+    )]
     n_predict: Option<usize>,
     /// System prompt, put before the prompt by the model's chat template
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]

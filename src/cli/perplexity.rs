@@ -11,6 +11,8 @@ use crate::engine::perplexity::Perplexity as Scores;
 
 /// llama-perplexity's default chunk length.
 const DEFAULT_CHUNK: usize = 512;
+/// The shortest chunk with a scored token: the first half is context, and the last token predicts nothing.
+const LEAST_CHUNK: usize = 3;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -69,6 +71,12 @@ impl Perplexity {
         };
         let engine = load::engine(&self.model, &self.device, &ctx)?;
         let n_ctx = engine.n_ctx();
+        if n_ctx < LEAST_CHUNK {
+            return Err(CliError::ChunkTooShort {
+                n_ctx,
+                least: LEAST_CHUNK,
+            });
+        }
         let tokens = engine.tokenizer().encode(&text, true)?;
         if tokens.len() < 2 * n_ctx {
             let needed = 2 * n_ctx;

@@ -135,6 +135,29 @@ pub(super) fn check_rows(rows: usize, n_ctx: usize) -> Result<(), BackendError> 
     Ok(())
 }
 
+/// Checks what every backend refuses to decode from: a `context` that does not end where the kept logits do (`next` is the
+/// position they predict, 0 where there are none), and more tokens than the cache has rows.
+///
+/// # Errors
+/// [`BackendError::NotPrefilled`] or [`BackendError::ContextOverflow`].
+pub fn check_context(
+    context: &[u32],
+    next: usize,
+    limit: usize,
+    n_ctx: usize,
+) -> Result<(), BackendError> {
+    if context.is_empty() || context.len() != next {
+        return Err(BackendError::NotPrefilled {
+            position: context.len(),
+        });
+    }
+    let needed = context.len().saturating_add(limit);
+    if needed > n_ctx {
+        return Err(BackendError::ContextOverflow { needed, n_ctx });
+    }
+    Ok(())
+}
+
 /// Checks what every backend refuses: no tokens, positions beyond the cache, ids outside the vocabulary.
 ///
 /// # Errors

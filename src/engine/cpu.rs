@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use half::f16;
 
-use super::backend::{Backend, BackendError, OnRow, OnToken, check_rows, check_tokens};
+use super::backend::{
+    Backend, BackendError, OnRow, OnToken, check_context, check_rows, check_tokens,
+};
 use super::random::cache_values;
 use super::sampling::Sampling;
 use crate::kernels::MlaDims;
@@ -296,18 +298,7 @@ impl Backend for CpuBackend {
         limit: usize,
         on_token: &mut OnToken<'_>,
     ) -> Result<(), BackendError> {
-        if context.is_empty() || context.len() != self.next {
-            return Err(BackendError::NotPrefilled {
-                position: context.len(),
-            });
-        }
-        let needed = context.len().saturating_add(limit);
-        if needed > self.n_ctx {
-            return Err(BackendError::ContextOverflow {
-                needed,
-                n_ctx: self.n_ctx,
-            });
-        }
+        check_context(context, self.next, limit, self.n_ctx)?;
         let mut context = context.to_vec();
         for _ in 0..limit {
             if context.len() > self.next {

@@ -44,9 +44,13 @@ pub enum EngineError {
     },
     /// The prompt does not fit.
     #[error(
-        "the prompt has {prompt} tokens{after}, but the context holds {n_ctx}; shorten it, or ask for more context \
-         with -c (the model's is {model})",
-        after = match .used { 0 => String::new(), used => format!(" after {used} in the context") }
+        "the prompt has {prompt} tokens{after}, but the context holds {n_ctx}; shorten it{or_more}",
+        after = match .used { 0 => String::new(), used => format!(" after {used} in the context") },
+        or_more = if .n_ctx < .model {
+            format!(", or ask for more context with -c (the model's is {model})")
+        } else {
+            ": this is all the context the model has".to_owned()
+        }
     )]
     PromptTooLong {
         /// Tokens of the prompt.

@@ -19,15 +19,17 @@ pub enum DeviceChoice {
 }
 
 impl std::str::FromStr for DeviceChoice {
-    type Err = std::convert::Infallible;
+    type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(match (text, text.parse::<usize>()) {
-            ("auto", _) => Self::Auto,
-            ("cpu", _) => Self::Cpu,
-            (_, Ok(index)) => Self::Index(index),
-            _ => Self::Name(text.to_owned()),
-        })
+        match (text, text.parse::<usize>()) {
+            // It would match the name of every adapter.
+            ("", _) => Err("empty; expected auto, cpu, or the index or name of an adapter"),
+            ("auto", _) => Ok(Self::Auto),
+            ("cpu", _) => Ok(Self::Cpu),
+            (_, Ok(index)) => Ok(Self::Index(index)),
+            _ => Ok(Self::Name(text.to_owned())),
+        }
     }
 }
 

@@ -138,15 +138,18 @@ impl Gpu {
             Tier::Subgroup | Tier::Int8 => adapter.limits(),
         };
         check_limits(&info.name, &limits)?;
+        // What a browser lacks, the plain tier goes without: storage buffers that can be mapped, too.
         let wanted = match tier {
             Tier::Plain => Features::empty(),
             Tier::Subgroup | Tier::Int8 => {
-                Features::SUBGROUP | Features::IMMEDIATES | Features::SHADER_F16
+                Features::SUBGROUP
+                    | Features::IMMEDIATES
+                    | Features::SHADER_F16
+                    | Features::MAPPABLE_PRIMARY_BUFFERS
             }
         } | Features::TIMESTAMP_QUERY
             | Features::TIMESTAMP_QUERY_INSIDE_PASSES
             | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
-            | Features::MAPPABLE_PRIMARY_BUFFERS
             | Features::PIPELINE_CACHE;
         let features = adapter.features() & wanted;
         let (device, queue) = pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor {

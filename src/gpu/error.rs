@@ -85,15 +85,15 @@ pub enum GpuError {
         /// What the user can do.
         remedy: &'static str,
     },
-    /// More tokens than the sampling kernels can choose among.
-    #[error(
-        "the vocabulary has {found} tokens, the GPU samples among {limit} at most: use --device cpu"
-    )]
-    VocabularyTooLarge {
-        /// Tokens of the model.
+    /// A size that the kernels were not made for.
+    #[error("the model's {key} is {found}, the GPU kernels take {supported}: use --device cpu")]
+    UnsupportedSize {
+        /// The metadata key, without the architecture.
+        key: &'static str,
+        /// Its value.
         found: usize,
-        /// Tokens the kernels were made for.
-        limit: usize,
+        /// What is possible, in words.
+        supported: String,
     },
     /// Times on the GPU were asked for.
     #[error(

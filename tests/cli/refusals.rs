@@ -17,6 +17,8 @@ fn wrong_usage_exits_with_2() {
         &["generate", "--raw", "--system", "y", "x"],
         &["generate", "--raw", "--think", "on", "x"],
         &["generate", "--tier", "warp", "x"],
+        &["generate", "--device", "", "x"],
+        &["generate", "-m", "", "x"],
         &["generate", "x", "-f", "y"],
         &["logits", "--top", "0", "x"],
         &["logits", "--tokens", "1,two"],
@@ -24,6 +26,14 @@ fn wrong_usage_exits_with_2() {
         &["no-such-command"],
     ] {
         failure(args, 2);
+    }
+    // A negative number is a wrong value, not an unknown flag.
+    for (flag, value) in [("--temp", "-1"), ("--top-k", "-3"), ("-n", "-1")] {
+        let message = failure(&["generate", flag, value, "x"], 2);
+        assert!(
+            message.contains(&format!("invalid value '{value}'")),
+            "{message}"
+        );
     }
 }
 
@@ -111,6 +121,12 @@ fn a_prompt_longer_than_the_context_is_refused_with_both_numbers() {
     let error = error_line(&message);
     assert!(error.contains(&format!(" {tokens} tokens")), "{error}");
     assert!(error.contains(" 32;"), "{error}");
+    assert!(error.contains("-c (the model's is 2048)"), "{error}");
+    // Where the context is the model's whole one, more of it cannot be asked for.
+    let prompt = "Once upon a time there was a fox. ".repeat(300);
+    let message = failure(&["generate", "--device", "cpu", "--raw", &prompt], 1);
+    let error = error_line(&message);
+    assert!(error.contains(" 2048;") && !error.contains("-c"), "{error}");
     let message = failure(&["generate", "--device", "cpu", "-c", "9000", "x"], 1);
     let error = error_line(&message);
     assert!(error.contains("9000") && error.contains("2048"), "{error}");

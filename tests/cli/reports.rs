@@ -90,6 +90,25 @@ fn perplexity_reports_text_and_json() {
     );
     assert_eq!(chunks, tokens / 32);
     assert_eq!(report["scored"], chunks * 15);
+    // Of a chunk of three tokens one is scored, of a shorter one none.
+    let chunked = |chunk| {
+        [
+            "perplexity",
+            "--device",
+            "cpu",
+            "--json",
+            "-f",
+            &file,
+            "-c",
+            chunk,
+        ]
+    };
+    let report = json(&text(&chunked("3")));
+    assert_eq!(report["scored"], report["chunks"]);
+    for chunk in ["1", "2"] {
+        let message = failure(&chunked(chunk), 2);
+        assert!(error_line(&message).contains("-c 3"), "{message}");
+    }
     let message = failure(&["perplexity", "--device", "cpu", "-f", &file], 1);
     let error = error_line(&message);
     assert!(

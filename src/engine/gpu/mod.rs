@@ -8,7 +8,9 @@ mod weights;
 
 pub use weights::GpuModel;
 
-use super::backend::{Backend, BackendError, OnRow, OnToken, check_rows, check_tokens};
+use super::backend::{
+    Backend, BackendError, OnRow, OnToken, check_context, check_rows, check_tokens,
+};
 use super::sampling::Sampling;
 use crate::gpu::record::{Range, Recording, State};
 use crate::gpu::stamps::{Stamping, Stamps};
@@ -234,6 +236,7 @@ impl Backend for GpuBackend {
 
     fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
         self.check(tokens, pos)?;
+        self.next = 0;
         let mut at = pos;
         let mut chunks = tokens.chunks(self.chunk as usize).peekable();
         while let Some(chunk) = chunks.next() {
@@ -257,6 +260,7 @@ impl Backend for GpuBackend {
         on_row: &mut OnRow<'_>,
     ) -> Result<(), BackendError> {
         self.check(tokens, pos)?;
+        self.next = 0;
         let vocab = self.model.model.config.vocab_size;
         // A single token takes the step that decoding takes, so that its logits are those that decoding sees.
         if tokens.len() > 1 {
@@ -273,14 +277,12 @@ impl Backend for GpuBackend {
                 self.gpu()
                     .read(&logits.buffer, 0, (chunk.len() * vocab * 4) as u64)?;
             for (t, row) in rows.chunks_exact(vocab).enumerate() {
-                self.next = pos + first + t + 1;
                 let stop = on_row(first + t, row).is_break();
                 if stop || first + t + 1 == tokens.len() {
-                    self.gpu().queue.write_buffer(
-                        &self.logits.buffer,
-                        0,
-                        bytemuck::cast_slice(row),
-                    );
+                    let bytes = bytemuck::cast_slice(row);
+                    let queue = &self.model.gpu.queue;
+                    queue.write_buffer(&self.logits.buffer, 0, bytes);
+                    self.next = pos + first + t + 1;
                 }
                 if stop {
                     return Ok(());
@@ -297,17 +299,10 @@ impl Backend for GpuBackend {
         limit: usize,
         on_token: &mut OnToken<'_>,
     ) -> Result<(), BackendError> {
-        if context.is_empty() || context.len() != self.next {
-            return Err(BackendError::NotPrefilled {
-                position: context.len(),
-            });
-        }
-        let needed = context.len().saturating_add(limit);
-        if needed > self.n_ctx {
-            return Err(BackendError::ContextOverflow {
-                needed,
-                n_ctx: self.n_ctx,
-            });
+        check_context(context, self.next, limit, self.n_ctx)?;
+        if limit > 0 {
+            // The steps in flight replace the logits, also those beyond the last token delivered.
+            self.next = 0;
         }
         let mut in_flight: VecDeque<(usize, SubmissionIndex)> = VecDeque::new();
         let mut issued = 0;
@@ -346,9 +341,7 @@ impl Backend for GpuBackend {
             }
         }
         // What was computed past the end stays behind: later calls write those rows again.
-        self.gpu().wait(None)?;
-        self.next = context.len() + delivered - delivered.min(1);
-        Ok(())
+        Ok(self.gpu().wait(None)?)
     }
 }
 

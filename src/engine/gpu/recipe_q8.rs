@@ -52,7 +52,7 @@ impl<'a> RecipeQ8<'a> {
     /// The dispatches from token id to `logits`.
     pub(super) fn step(mut self, logits: &Range) -> Result<Vec<Op>, GpuError> {
         let model = self.model;
-        if self.dims.head() % 32 != 0 {
+        if !self.dims.head().is_multiple_of(32) {
             return Err(GpuError::TierUnsupported {
                 tier: self.gpu.tier.name(),
                 adapter: self.gpu.info.name.clone(),

@@ -4,9 +4,13 @@ use super::random;
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::record::Range;
 use crate::gpu::{Gpu, GpuError};
+use crate::kernels::router::MAX_EXPERTS;
 use crate::kernels::sample::MAX_VOCAB;
-use crate::model::{Ffn, Layer, Model, Query, Weight};
+use crate::model::{Config, Ffn, Layer, Model, Query, Weight};
 use std::sync::Arc;
+
+/// Widest latent of the attention kernel: 8 values for each of its 256 threads.
+const MAX_KV_LORA: usize = 2048;
 
 /// A model whose weights are on `gpu`, shared by every session.
 pub struct GpuModel {
@@ -67,20 +71,14 @@ impl GpuModel {
     /// file ([`crate::synth::without_matrices`]) are made on the device.
     ///
     /// # Errors
-    /// [`GpuError::VocabularyTooLarge`], [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`],
+    /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`],
     /// [`GpuError::ReadWeights`] or what the device reports.
     pub fn load(
         gpu: Arc<Gpu>,
         model: Arc<Model>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, GpuError> {
-        let found = model.config.vocab_size;
-        if found > MAX_VOCAB {
-            return Err(GpuError::VocabularyTooLarge {
-                found,
-                limit: MAX_VOCAB,
-            });
-        }
+        check_sizes(&model.config)?;
         let mut loader = Loader::new(&gpu);
         let token_embd = loader.add(&model.token_embd)?;
         let output = if model.tied {
@@ -127,6 +125,39 @@ impl GpuModel {
     pub fn bytes(&self) -> u64 {
         self.gpu.allocated()
     }
+}
+
+/// Refuses models of sizes that the kernels cannot index: their constructors assert what is checked here.
+///
+/// # Errors
+/// [`GpuError::UnsupportedSize`].
+fn check_sizes(config: &Config) -> Result<(), GpuError> {
+    let refuse = |key, found, supported| {
+        Err(GpuError::UnsupportedSize {
+            key,
+            found,
+            supported,
+        })
+    };
+    let experts = config.experts.as_ref().map_or(0, |e| e.count);
+    for (key, found, limit) in [
+        ("vocab_size", config.vocab_size, MAX_VOCAB),
+        ("attention.kv_lora_rank", config.kv_lora_rank, MAX_KV_LORA),
+        ("expert_count", experts, MAX_EXPERTS),
+    ] {
+        if found > limit {
+            return refuse(key, found, format!("{limit} at most"));
+        }
+    }
+    for (key, found) in [
+        ("attention.kv_lora_rank", config.kv_lora_rank),
+        ("rope.dimension_count", config.qk_rope_head_dim),
+    ] {
+        if !found.is_multiple_of(8) {
+            return refuse(key, found, "multiples of 8".to_owned());
+        }
+    }
+    Ok(())
 }
 
 /// The numbers that the loader gave a layer's tensors.
@@ -297,5 +328,36 @@ impl Uploaded {
             offset,
             size,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ModelSource;
+
+    #[test]
+    fn sizes_that_the_kernels_cannot_index_are_refused() {
+        let gguf = ModelSource::Embedded
+            .open()
+            .expect("it is part of the program");
+        let config = Config::from_gguf(&gguf).expect("it is supported");
+        assert!(check_sizes(&config).is_ok());
+        let refused = |key: &str, change: &dyn Fn(&mut Config)| {
+            let mut config = config.clone();
+            change(&mut config);
+            let error = check_sizes(&config).expect_err(key).to_string();
+            assert!(
+                error.contains(key) && error.contains("--device cpu"),
+                "{error}"
+            );
+        };
+        refused("vocab_size", &|c| c.vocab_size = MAX_VOCAB + 1);
+        refused("kv_lora_rank", &|c| c.kv_lora_rank = MAX_KV_LORA + 8);
+        refused("kv_lora_rank", &|c| c.kv_lora_rank = 500);
+        refused("rope.dimension_count", &|c| c.qk_rope_head_dim = 20);
+        refused("expert_count", &|c| {
+            c.experts.as_mut().expect("it has experts").count = MAX_EXPERTS + 1;
+        });
     }
 }
