@@ -66,6 +66,7 @@ pub fn expand(
         variant,
         flags,
         imported: BTreeSet::new(),
+        head: String::new(),
         out: String::new(),
     };
     for (name, value) in &variant.consts {
@@ -75,7 +76,7 @@ pub fn expand(
     }
     let lines: Vec<_> = source.lines().enumerate().collect();
     expander.lines(&lines)?;
-    Ok(expander.out)
+    Ok(expander.head + &expander.out)
 }
 
 struct Expander<'a> {
@@ -83,6 +84,8 @@ struct Expander<'a> {
     variant: &'a Variant,
     flags: BTreeSet<&'static str>,
     imported: BTreeSet<(String, String)>,
+    /// `enable` directives of WGSL, which must come before everything else.
+    head: String,
     out: String,
 }
 
@@ -141,6 +144,10 @@ impl Expander<'_> {
                         self.lines(&body)?;
                     }
                     i = end;
+                }
+                ["enable", ..] => {
+                    self.head.push_str(line);
+                    self.head.push('\n');
                 }
                 [first, ..] if first.starts_with('#') => {
                     return self.error(number, format!("unknown or misplaced directive '{line}'"));
@@ -216,6 +223,7 @@ shared!(
     "f32",
     "iq4_nl",
     "iq4_xs",
+    "merge",
     "order",
     "params",
     "q2_k",
@@ -228,6 +236,7 @@ shared!(
     "q5_k",
     "q6_k",
     "q8_0",
+    "quantize",
     "reduce",
     "thread_index",
     "w32",
@@ -254,6 +263,13 @@ mod tests {
         let v = Variant::default().number("COLS", 2);
         let out = go("#for c COLS\nx$c += y[$c];\n#endfor\n", &v).unwrap();
         assert_eq!(out, "const COLS: u32 = 2u;\nx0 += y[0];\nx1 += y[1];\n");
+    }
+
+    #[test]
+    fn extensions_are_enabled_before_everything_else() {
+        let v = Variant::default().number("N", 1);
+        let out = go("// a kernel\nenable f16;\nx\n", &v).unwrap();
+        assert_eq!(out, "enable f16;\nconst N: u32 = 1u;\n// a kernel\nx\n");
     }
 
     #[test]
