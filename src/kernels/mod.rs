@@ -5,6 +5,7 @@
 //! not depend on how many tokens one call holds: each output is the same sequence of additions in any batch.
 
 pub mod attention;
+mod attention_coop;
 pub mod attention_merge;
 pub mod embed;
 pub mod gate_up;

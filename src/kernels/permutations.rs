@@ -6,7 +6,8 @@
 
 use super::{MlaDims, tokens_at_once};
 use super::{
-    attention, attention_merge, embed, gate_up, matvec, moe_down, rope_cache, router, sample,
+    attention, attention_coop, attention_merge, embed, gate_up, matvec, moe_down, rope_cache,
+    router, sample,
 };
 use crate::gpu::Tier;
 use crate::gpu::pipeline::{Access, Spec};
@@ -80,7 +81,9 @@ fn permutations() -> Vec<Spec> {
     for model in &models {
         specs.push(rope_cache::spec(model.dims));
         specs.push(attention::spec(model.dims));
-        specs.push(attention_merge::spec(model.dims));
+        for quantized in [false, true] {
+            specs.push(attention_merge::spec(model.dims, quantized));
+        }
         specs.extend(sample::specs(model.vocab));
         if let Some((experts, bias)) = &model.experts {
             specs.push(router::spec(experts, *bias));
@@ -120,6 +123,17 @@ fn permutations() -> Vec<Spec> {
     }
     let mut seen = HashSet::new();
     specs.retain(|spec| seen.insert(spec.clone()));
+    specs
+}
+
+/// The pipelines for devices with cooperative matrices, which only Vulkan has in this size.
+fn coop_permutations() -> Vec<Spec> {
+    let models = models().into_iter();
+    let dims = models
+        .map(|m| m.dims)
+        .filter(|dims| attention_coop::fits(*dims));
+    let mut specs: Vec<_> = dims.map(attention_coop::spec).collect();
+    specs.dedup();
     specs
 }
 
@@ -210,7 +224,12 @@ fn write_hlsl(module: &Module, info: &ModuleInfo) -> Result<String, String> {
 }
 
 /// The words that Vulkan compiles, with no more capabilities than wgpu asks of the device for the tier.
-fn write_spirv(module: &Module, info: &ModuleInfo, tier: Tier) -> Result<Vec<u32>, String> {
+fn write_spirv(
+    module: &Module,
+    info: &ModuleInfo,
+    tier: Tier,
+    coop: bool,
+) -> Result<Vec<u32>, String> {
     use spv::Capability as C;
     let subgroup = [
         C::GroupNonUniform,
@@ -225,10 +244,25 @@ fn write_spirv(module: &Module, info: &ModuleInfo, tier: Tier) -> Result<Vec<u32
         Tier::Plain => &[],
         Tier::Subgroup => &subgroup,
     };
+    let matrices = [
+        C::CooperativeMatrixKHR,
+        C::VulkanMemoryModel,
+        C::Float16,
+        C::StorageBuffer16BitAccess,
+        C::UniformAndStorageBuffer16BitAccess,
+        C::StorageInputOutput16,
+    ];
     let options = spv::Options {
         lang_version: (1, 3),
         flags: spv::WriterFlags::empty(),
-        capabilities: Some([C::Shader].iter().chain(more).copied().collect()),
+        capabilities: Some(
+            [C::Shader]
+                .iter()
+                .chain(more)
+                .chain(if coop { &matrices[..] } else { &[] })
+                .copied()
+                .collect(),
+        ),
         bounds_check_policies: UNCHECKED,
         zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
         force_loop_bounding: false,
@@ -248,7 +282,12 @@ fn ensure(ok: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 /// Bindings as the layout of the pipeline has them, parameters as the recorder passes them, limits of the least device.
-fn check_interface(module: &Module, spec: &Spec, tier: Tier) -> Result<(), String> {
+fn check_interface(
+    module: &Module,
+    spec: &Spec,
+    tier: Tier,
+    workgroup_bytes: u32,
+) -> Result<(), String> {
     let [entry] = module.entry_points.as_slice() else {
         return Err("more or fewer than one entry point".to_owned());
     };
@@ -311,7 +350,7 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier) -> Result<(), Strin
         format!("{} storage buffers", access.len())
     })?;
     ensure(params == 1, || format!("{params} blocks of parameters"))?;
-    ensure(workgroup <= 16 << 10, || {
+    ensure(workgroup <= workgroup_bytes, || {
         format!("{workgroup} bytes of workgroup memory")
     })?;
 
@@ -413,14 +452,20 @@ fn check_text(module: &Module, language: &str, text: &str) -> Result<(), String>
     Ok(())
 }
 
-fn check(spec: &Spec, tier: Tier) -> Result<(), String> {
+/// Checks a shader, one for cooperative matrices in SPIR-V alone.
+fn check(spec: &Spec, tier: Tier, coop: bool) -> Result<(), String> {
     let text =
         shader::expand(spec.kernel, spec.source, &spec.variant, tier).map_err(|e| e.to_string())?;
     let module = naga::front::wgsl::parse_str(&text).map_err(|e| e.emit_to_string(&text))?;
-    let info = Validator::new(ValidationFlags::all(), capabilities(tier))
+    let mut allowed = capabilities(tier);
+    if coop {
+        allowed |= Capabilities::COOPERATIVE_MATRIX | Capabilities::SHADER_FLOAT16;
+    }
+    let info = Validator::new(ValidationFlags::all(), allowed)
         .validate(&module)
         .map_err(|e| e.emit_to_string(&text))?;
-    check_interface(&module, spec, tier)?;
+    // Devices with cooperative matrices are only used where they have 32 KiB.
+    check_interface(&module, spec, tier, if coop { 32 << 10 } else { 16 << 10 })?;
     for (handle, function) in module.functions.iter() {
         check_stores(&module, &info[handle], &function.body)?;
     }
@@ -429,10 +474,23 @@ fn check(spec: &Spec, tier: Tier) -> Result<(), String> {
         info.get_entry_point(0),
         &module.entry_points[0].function.body,
     )?;
-    check_text(&module, "MSL", &write_msl(&module, &info)?)?;
-    check_text(&module, "HLSL", &write_hlsl(&module, &info)?)?;
-    write_spirv(&module, &info, tier)?;
+    if !coop {
+        check_text(&module, "MSL", &write_msl(&module, &info)?)?;
+        check_text(&module, "HLSL", &write_hlsl(&module, &info)?)?;
+    }
+    write_spirv(&module, &info, tier, coop)?;
     Ok(())
+}
+
+#[test]
+fn every_permutation_for_cooperative_matrices_is_fit_for_vulkan() {
+    let specs = coop_permutations();
+    assert_eq!(specs.len(), 2, "20 and 16 heads");
+    for spec in specs {
+        if let Err(e) = check(&spec, Tier::Subgroup, true) {
+            panic!("{} {:?}: {e}", spec.kernel, spec.variant);
+        }
+    }
 }
 
 #[test]
@@ -442,7 +500,7 @@ fn every_permutation_is_fit_for_metal_dx12_and_vulkan() {
         .par_iter()
         .flat_map_iter(|spec| Tier::ALL.map(|tier| (spec, tier)))
         .filter_map(|(spec, tier)| {
-            let e = check(spec, tier).err()?;
+            let e = check(spec, tier, false).err()?;
             let variant = &spec.variant;
             Some(format!("{} {} {variant:?}: {e}", spec.kernel, tier.name()))
         })
@@ -458,9 +516,9 @@ fn every_permutation_is_fit_for_metal_dx12_and_vulkan() {
 
 #[test]
 fn every_kernel_has_permutations() {
-    let specs = permutations();
-    let listed: BTreeSet<_> = specs
+    let listed: BTreeSet<_> = permutations()
         .iter()
+        .chain(&coop_permutations())
         .map(|spec| format!("{}.wgsl", spec.kernel))
         .collect();
     let folder = format!("{}/wgsl", env!("CARGO_MANIFEST_DIR"));

@@ -9,7 +9,8 @@ use super::backend::{Backend, BackendError, OnRow, OnToken, check_tokens};
 use super::sampling::Sampling;
 use crate::gpu::record::{Range, Recording, State};
 use crate::gpu::{Gpu, GpuError};
-use crate::kernels::{MlaDims, attention, sample};
+use crate::kernels::attention::{self, Form};
+use crate::kernels::{MlaDims, sample};
 use crate::model::RopeTable;
 use recipe::{Context, Recipe, Scratch};
 use std::collections::VecDeque;
@@ -127,6 +128,7 @@ impl GpuBackend {
     /// The words of a step over `tokens` tokens from `pos` on.
     fn state(&self, pos: usize, tokens: usize) -> State {
         let (splits, split_rows) = attention::split(
+            self.context.form(tokens),
             pos + tokens,
             tokens,
             MlaDims::of(&self.model.model.config).heads,
@@ -324,5 +326,6 @@ fn context(gpu: &Gpu, model: &GpuModel, n_ctx: usize) -> Result<Context, GpuErro
             Range::whole(&gpu.storage("attention partials", partials[0])?),
             Range::whole(&gpu.storage("attention maxima", partials[1])?),
         ],
+        form: Form::for_decode(gpu, dims)?,
     })
 }
