@@ -1,20 +1,26 @@
 // Joins the slices of attention: a softmax over the slices, weighted by their sums.
 //
-// parts (tokens, HEADS, splits, KV_LORA) and stats (max, sum) of each -> out (tokens, HEADS, KV_LORA).
+// parts (tokens, HEADS, splits, KV_LORA) and stats (max, sum) of each -> merged (tokens, HEADS, KV_LORA); with QUANT as
+// bytes for integer products, units of 32 values (tokens, HEADS, KV_LORA / 32).
 // Division: grid (HEADS, column blocks, tokens); a workgroup owns COLUMNS vec4 of one head, PHASES threads share one,
 // slice by slice. Bound by: reading the partial sums, splits * HEADS * KV_LORA * 4 bytes, from the second-level cache.
 struct Params {
   splits: u32,
 }
-@group(0) @binding(0) var<storage, read> parts: array<vec4<f32>>;      // (tokens, HEADS, splits, KV_LORA / 4)
+@group(0) @binding(0) var<storage, read> parts: array<vec4<f32>>;        // (tokens, HEADS, splits, KV_LORA / 4)
 @group(0) @binding(1) var<storage, read> stats: array<vec2<f32>>;        // (tokens, HEADS, splits) of (max, sum)
+#ifdef QUANT
+@group(0) @binding(2) var<storage, read_write> merged: array<vec4<u32>>; // (tokens, HEADS, KV_LORA / 32, 3)
+#import quantize
+#else
 @group(0) @binding(2) var<storage, read_write> merged: array<vec4<f32>>; // (tokens, HEADS, KV_LORA / 4)
+#endif
 #import params
-#import reduce
+#import merge
 
 var<workgroup> maxima: array<f32, WG>;
-var<workgroup> weights: array<f32, WG>;
-var<workgroup> sums: array<vec4<f32>, WG>;
+var<workgroup> totals: array<f32, WG>;
+var<workgroup> values: array<vec4<f32>, WG>;
 
 @compute @workgroup_size(WG)
 fn main(
@@ -22,40 +28,51 @@ fn main(
 ) {
 #import thread_index
   let head = wid.z * HEADS + wid.x;
-  // WG is at least as great as the number of slices: a thread each.
-  var own = vec2(-1e30, 0.0);
-  if (t < p.splits) { own = stats[head * p.splits + t]; }
-  maxima[t] = own.x;
-  workgroupBarrier();
-  var step = WG / 2u;
-  loop {
-    if (step == 0u) { break; }
-    if (t < step) { maxima[t] = max(maxima[t], maxima[t + step]); }
-    workgroupBarrier();
-    step = step >> 1u;
-  }
-  let weight = exp(own.x - maxima[0]);
-  weights[t] = weight;
-  let total = workgroup_sum(weight * own.y, t, subgroup, subgroups, lane_id);
-
   let column = wid.y * COLUMNS + t % COLUMNS;
   let phase = t / COLUMNS;
-  var sum = vec4(0.0);
-  if (column < KV_LORA / 4u) {
-    var s = phase;
-    loop {
-      if (s >= p.splits) { break; }
-      sum += weights[s] * parts[(head * p.splits + s) * (KV_LORA / 4u) + column];
-      s += PHASES;
-    }
-  }
-  sums[t] = sum;
+  // Columns behind the last one, where the blocks do not divide the row, are joined like it and not written.
+  let own = merge(head, min(column, KV_LORA / 4u - 1u), phase, PHASES, p.splits);
+  maxima[t] = own.max;
+  totals[t] = own.sum;
+  values[t] = own.value;
   workgroupBarrier();
-  if (phase == 0u && column < KV_LORA / 4u) {
-#for i PHASES
-    // The first is this thread's own.
-    if ($iu > 0u) { sum += sums[$iu * COLUMNS + t]; }
-#endfor
-    merged[head * (KV_LORA / 4u) + column] = sum / total;
+
+  // The first phase joins the phases that had slices.
+  let end = min(p.splits, PHASES) * COLUMNS;
+  var result = vec4(0.0);
+  if (phase == 0u) {
+    var best = own.max;
+    var i = t + COLUMNS;
+    loop {
+      if (i >= end) { break; }
+      best = max(best, maxima[i]);
+      i += COLUMNS;
+    }
+    var total = 0.0;
+    i = t;
+    loop {
+      if (i >= end) { break; }
+      let weight = exp(maxima[i] - best);
+      total += weight * totals[i];
+      result += weight * values[i];
+      i += COLUMNS;
+    }
+    result = result / total;
   }
+#ifdef QUANT
+  if (phase == 0u) { values[t] = result; }
+  workgroupBarrier();
+  // A thread per unit, so that no two write the same vec4.
+  let unit = wid.y * (COLUMNS / 8u) + t;
+  if (t < COLUMNS / 8u && unit < KV_LORA / 32u) {
+    let lo = quantize_half(values[t * 8u], values[t * 8u + 1u], values[t * 8u + 2u], values[t * 8u + 3u]);
+    let hi = quantize_half(values[t * 8u + 4u], values[t * 8u + 5u], values[t * 8u + 6u], values[t * 8u + 7u]);
+    let at = (head * (KV_LORA / 32u) + unit) * 3u;
+    merged[at] = lo.codes;
+    merged[at + 1u] = hi.codes;
+    merged[at + 2u] = bitcast<vec4<u32>>(vec4(lo.scale, hi.scale, lo.scaled_sum, hi.scaled_sum));
+  }
+#else
+  if (phase == 0u && column < KV_LORA / 4u) { merged[head * (KV_LORA / 4u) + column] = result; }
+#endif
 }

@@ -17,7 +17,7 @@ struct Params {
 #write q: array<vec4<u32>>           // (UNITS, 3)
 #import params
 #import w32
-#import q8
+#import quantize
 #import WEIGHT as w
 
 @compute @workgroup_size(64)
@@ -40,9 +40,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   y[at + 7u] = w.v7;
   squares_out[u * 2u] = dot(w.v0, w.v0) + dot(w.v1, w.v1) + (dot(w.v2, w.v2) + dot(w.v3, w.v3));
   squares_out[u * 2u + 1u] = dot(w.v4, w.v4) + dot(w.v5, w.v5) + (dot(w.v6, w.v6) + dot(w.v7, w.v7));
-  let a = q8_quantize(w.v0 * g[at], w.v1 * g[at + 1u], w.v2 * g[at + 2u], w.v3 * g[at + 3u]);
-  let b = q8_quantize(w.v4 * g[at + 4u], w.v5 * g[at + 5u], w.v6 * g[at + 6u], w.v7 * g[at + 7u]);
-  q[u * 3u] = a.words;
-  q[u * 3u + 1u] = b.words;
+  let a = quantize_half(w.v0 * g[at], w.v1 * g[at + 1u], w.v2 * g[at + 2u], w.v3 * g[at + 3u]);
+  let b = quantize_half(w.v4 * g[at + 4u], w.v5 * g[at + 5u], w.v6 * g[at + 6u], w.v7 * g[at + 7u]);
+  q[u * 3u] = a.codes;
+  q[u * 3u + 1u] = b.codes;
   q[u * 3u + 2u] = bitcast<vec4<u32>>(vec4<f32>(a.scale, b.scale, a.scaled_sum, b.scaled_sum));
 }

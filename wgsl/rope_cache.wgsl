@@ -3,7 +3,7 @@
 // q (tokens, HEADS, NOPE + ROPE) -> q_pe (tokens, HEADS, ROPE); kv_a (tokens, KV_LORA + ROPE) -> row pos + token of cache.
 // Pairs (2i, 2i+1) rotate by the angle of (position, i). All buffers are seen as pairs of floats.
 // Division: grid (HEADS + 1, tokens); workgroup h < HEADS rotates head h, the last one writes the cache row.
-// Bound by: latency, a few KiB per token.
+// Bound by: latency, a few KiB per token; so everything is loaded before the one barrier.
 struct Params {
   pos: u32,   // of the first token
   eps: f32,
@@ -41,25 +41,22 @@ fn main(
     let row = token * ((KV_LORA + ROPE) / 2u);
     let to_row = (p.pos + token) * ((KV_LORA + ROPE) / 2u);
     var squares = 0.0;
+#for i PAIRS
+    let at$i = min(t + $iu * WG, KV_LORA / 2u - 1u);
+    let x$i = kv_a[row + at$i];
+    let g$i = norm[at$i];
+    squares += select(0.0, dot(x$i, x$i), t + $iu * WG < KV_LORA / 2u);
+#endfor
     var i = t;
-    loop {
-      if (i >= KV_LORA / 2u) { break; }
-      squares += dot(kv_a[row + i], kv_a[row + i]);
-      i += WG;
-    }
-    let scale = inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(KV_LORA) + p.eps);
-    i = t;
-    loop {
-      if (i >= KV_LORA / 2u) { break; }
-      cache[to_row + i] = pack2x16float(kv_a[row + i] * scale * norm[i]);
-      i += WG;
-    }
-    i = t;
     loop {
       if (i >= ROPE / 2u) { break; }
       let at = KV_LORA / 2u + i;
       cache[to_row + at] = pack2x16float(rotate(kv_a[row + at], angles[table + i]));
       i += WG;
     }
+    let scale = inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(KV_LORA) + p.eps);
+#for i PAIRS
+    if (t + $iu * WG < KV_LORA / 2u) { cache[to_row + at$i] = pack2x16float(x$i * scale * g$i); }
+#endfor
   }
 }

@@ -111,6 +111,8 @@ pub struct Gpu {
     pub tier: Tier,
     /// Bytes of one binding at most.
     pub max_binding: u64,
+    /// Whether kernels may multiply 16x16 matrices of f16 into sums of f32, a subgroup of 32 lanes each.
+    pub coop16: bool,
     pub(super) pipelines: Pipelines,
     fault: Arc<Mutex<Option<GpuError>>>,
     allocated: AtomicU64,
@@ -138,6 +140,13 @@ impl Gpu {
             Tier::Subgroup | Tier::Int8 => adapter.limits(),
         };
         check_limits(&info.name, &limits)?;
+        // Experimental in wgpu, so only where new ways are asked for.
+        let coop16 = tier == Tier::Int8 && has_coop16(&adapter);
+        let matrices = if coop16 {
+            Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+        } else {
+            Features::empty()
+        };
         // What a browser lacks, the plain tier goes without: storage buffers that can be mapped, too.
         let wanted = match tier {
             Tier::Plain => Features::empty(),
@@ -147,16 +156,25 @@ impl Gpu {
                     | Features::SHADER_F16
                     | Features::MAPPABLE_PRIMARY_BUFFERS
             }
-        } | Features::TIMESTAMP_QUERY
+        } | matrices
+            | Features::TIMESTAMP_QUERY
             | Features::TIMESTAMP_QUERY_INSIDE_PASSES
             | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
             | Features::PIPELINE_CACHE;
         let features = adapter.features() & wanted;
+        let experimental_features = if coop16 {
+            // SAFETY: wgpu warns that experimental features may misbehave. Only cooperative matrices are asked for: their
+            // kernels index within their buffers like all others, and a trial compares their results before they are used.
+            unsafe { wgpu::ExperimentalFeatures::enabled() }
+        } else {
+            wgpu::ExperimentalFeatures::disabled()
+        };
         let (device, queue) = pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor {
             label: Some("glimt"),
             required_features: features,
             required_limits: limits.clone(),
             memory_hints: wgpu::MemoryHints::Performance,
+            experimental_features,
             ..Default::default()
         }))
         .map_err(|e| GpuError::RequestDevice {
@@ -193,6 +211,7 @@ impl Gpu {
             features,
             tier,
             max_binding,
+            coop16,
             pipelines,
             fault,
             allocated: AtomicU64::new(0),
@@ -385,6 +404,22 @@ fn note(fault: &Mutex<Option<GpuError>>, error: GpuError) {
         .lock()
         .unwrap_or_else(|e| e.into_inner())
         .get_or_insert(error);
+}
+
+/// Whether the adapter has 16x16x16 cooperative matrices of f16 with sums of f32, subgroups of 32 lanes and no others
+/// (wgpu cannot ask for a size), and the workgroup memory that the kernels use them with.
+fn has_coop16(adapter: &Adapter) -> bool {
+    let info = adapter.get_info();
+    let needed = Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SHADER_F16;
+    adapter.features().contains(needed)
+        && info.subgroup_min_size == 32
+        && info.subgroup_max_size == 32
+        && adapter.limits().max_compute_workgroup_storage_size >= 32 << 10
+        && adapter.cooperative_matrix_properties().iter().any(|p| {
+            [p.m_size, p.n_size, p.k_size] == [16; 3]
+                && p.ab_type == wgpu::CooperativeScalarType::F16
+                && p.cr_type == wgpu::CooperativeScalarType::F32
+        })
 }
 
 /// WebGPU's default limits, which every browser gives, except for sizes of memory.

@@ -68,6 +68,7 @@ pub fn expand(
         flags,
         imported: BTreeSet::new(),
         bindings: 0,
+        head: String::new(),
         out: String::new(),
     };
     for (name, value) in &variant.consts {
@@ -77,7 +78,7 @@ pub fn expand(
     }
     let lines: Vec<_> = source.lines().enumerate().collect();
     expander.lines(&lines)?;
-    Ok(expander.out)
+    Ok(expander.head + &expander.out)
 }
 
 struct Expander<'a> {
@@ -86,6 +87,8 @@ struct Expander<'a> {
     flags: BTreeSet<&'static str>,
     imported: BTreeSet<(String, String)>,
     bindings: u32,
+    /// `enable` directives of WGSL, which must come before everything else.
+    head: String,
     out: String,
 }
 
@@ -159,6 +162,10 @@ impl Expander<'_> {
                         self.lines(&body)?;
                     }
                     i = end;
+                }
+                ["enable", ..] => {
+                    self.head.push_str(line);
+                    self.head.push('\n');
                 }
                 [first, ..] if first.starts_with('#') => {
                     return self.error(number, format!("unknown or misplaced directive '{line}'"));
@@ -235,6 +242,7 @@ shared!(
     "iq4_nl",
     "iq4_xs",
     "lanes",
+    "merge",
     "order",
     "params",
     "q2_k",
@@ -249,6 +257,7 @@ shared!(
     "q8",
     "q8_0",
     "q8_store",
+    "quantize",
     "reduce",
     "thread_index",
     "w32",
@@ -287,6 +296,13 @@ mod tests {
             out,
             format!("{first}@group(0) @binding(1) var<storage, read_write> c: array<f32>; // \n")
         );
+    }
+
+    #[test]
+    fn extensions_are_enabled_before_everything_else() {
+        let v = Variant::default().number("N", 1);
+        let out = go("// a kernel\nenable f16;\nx\n", &v).unwrap();
+        assert_eq!(out, "enable f16;\nconst N: u32 = 1u;\n// a kernel\nx\n");
     }
 
     #[test]

@@ -4,11 +4,12 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
-use super::MlaDims;
 use super::linear::dot;
+use super::{MlaDims, attention_coop};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
+use crate::gpu::{Gpu, GpuError};
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
 ///
@@ -96,21 +97,65 @@ const HEADS_PER_GROUP: usize = 4;
 /// Workgroups that fill a large GPU: about two for each of 132 multiprocessors.
 const FULL: usize = 256;
 /// Slices of all tokens of a step together, at most, unless there are more tokens: what bounds the partial sums.
-pub const MAX_SLICES: usize = 128;
+pub const MAX_SLICES: usize = FULL;
 
-/// How a step over `rows` cache rows (pos + tokens) is cut: slices, and cache rows of each, for
+/// Which kernel attends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `attention.wgsl`, in f32, everywhere.
+    Vector,
+    /// `attention_coop.wgsl`, by cooperative matrices, with queries and weights rounded to f16.
+    Matrix,
+}
+
+impl Form {
+    /// The form for steps of one token on this device: [`Form::Matrix`] where it has the matrices, the sizes suit, and a
+    /// trial agrees with the other form (wgpu calls them experimental; a device that fails is named in the log).
+    ///
+    /// # Errors
+    /// What the device reports in the trial.
+    pub fn for_decode(gpu: &Gpu, dims: MlaDims) -> Result<Self, GpuError> {
+        if !gpu.coop16 || !attention_coop::fits(dims) {
+            return Ok(Self::Vector);
+        }
+        let limit = attention_coop::TRIAL_LIMIT;
+        let reason = match attention_coop::trial(gpu, dims) {
+            Ok(error) if error <= limit => return Ok(Self::Matrix),
+            Ok(error) => format!("their attention has an NMSE of {error:.1e}, limit {limit:.0e}"),
+            Err(e @ GpuError::Shader { .. }) => e.to_string(),
+            Err(e) => return Err(e),
+        };
+        log::warn!(
+            "{}: not using cooperative matrices: {reason}",
+            gpu.info.name
+        );
+        Ok(Self::Vector)
+    }
+
+    /// Cache rows that a workgroup scores at once, and heads that it takes.
+    const fn tile(self) -> (usize, usize) {
+        match self {
+            Self::Vector => (TILE, HEADS_PER_GROUP),
+            Self::Matrix => (attention_coop::TILE, attention_coop::HEADS_PER_GROUP),
+        }
+    }
+}
+
+/// How a step over `rows` cache rows (pos + tokens) is cut for this form: slices, and cache rows of each, for
 /// [`State::splits`](crate::gpu::record::State::splits) and `split_rows`.
 ///
 /// As many slices as fill the GPU with all heads and tokens, none shorter than a tile, so a short context is one slice.
+/// Each form is right for the cuts of the other too.
 ///
 /// # Panics
 /// If there are no rows, tokens or heads.
-pub fn split(rows: usize, tokens: usize, heads: usize) -> (u32, u32) {
+pub fn split(form: Form, rows: usize, tokens: usize, heads: usize) -> (u32, u32) {
     assert!(rows > 0 && tokens > 0 && heads > 0, "nothing to attend to");
-    let wanted = FULL.div_ceil(heads.div_ceil(HEADS_PER_GROUP) * tokens);
+    let (tile, group) = form.tile();
+    let wanted = FULL.div_ceil(heads.div_ceil(group) * tokens);
     let most = (MAX_SLICES / tokens).max(1);
-    let splits = rows.div_ceil(TILE).min(wanted).min(most);
-    let split_rows = rows.div_ceil(splits).next_multiple_of(TILE);
+    let splits = rows.div_ceil(tile).min(wanted).min(most);
+    let split_rows = rows.div_ceil(splits).next_multiple_of(tile);
     (rows.div_ceil(split_rows) as u32, split_rows as u32)
 }
 
@@ -139,6 +184,8 @@ pub(super) fn spec(dims: MlaDims) -> Spec {
 /// The kernel's buffers and sizes; all f32 but the cache.
 #[derive(Debug, Clone)]
 pub struct GpuAttention {
+    /// Which kernel.
+    pub form: Form,
     /// (max_tokens, heads, kv_lora).
     pub q_lat: Range,
     /// (max_tokens, heads, rope).
@@ -162,7 +209,8 @@ impl GpuAttention {
     /// A replay must keep `pos + tokens` within the rows of the cache and take `splits` and `split_rows` from [`split`].
     ///
     /// # Panics
-    /// If a buffer is too small, or `kv_lora` and `rope` are not multiples of 8 with `kv_lora` at most 2048.
+    /// If a buffer is too small, if `kv_lora` and `rope` are not multiples of 8 with `kv_lora` at most 2048, or if the
+    /// sizes do not suit the form.
     pub fn op(&self) -> Op {
         let dims = self.dims;
         assert!(
@@ -180,8 +228,13 @@ impl GpuAttention {
             assert!(range.size >= bytes, "attention: {what} need {bytes} bytes");
         }
         let [partial, stats] = &self.partials;
+        let spec = match self.form {
+            Form::Vector => spec(dims),
+            Form::Matrix => attention_coop::spec(dims),
+        };
+        let (_, group) = self.form.tile();
         Op::new(
-            spec(dims),
+            spec,
             [&self.q_lat, &self.q_pe, &self.cache, partial, stats]
                 .map(Range::clone)
                 .to_vec(),
@@ -193,7 +246,7 @@ impl GpuAttention {
             ],
             [
                 Extent::Splits,
-                Extent::N(dims.heads.div_ceil(HEADS_PER_GROUP) as u32),
+                Extent::N(dims.heads.div_ceil(group) as u32),
                 Extent::Tokens,
             ],
         )
@@ -204,7 +257,6 @@ impl GpuAttention {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::Gpu;
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::attention_merge;
@@ -304,19 +356,21 @@ mod tests {
 
     #[test]
     fn slices_cover_the_context_and_fit_the_partial_sums() {
-        for heads in [1, 16, 20, 128] {
-            for tokens in [1, 3, 8, 200] {
-                for rows in [tokens, 575 + tokens, 4096, 32768, 131_072] {
-                    let (splits, split_rows) = split(rows, tokens, heads);
-                    let (splits, split_rows) = (splits as usize, split_rows as usize);
-                    assert!(splits * split_rows >= rows, "all rows");
-                    assert!((splits - 1) * split_rows < rows, "no slice behind them");
-                    assert!(tokens * splits <= MAX_SLICES.max(tokens), "room");
+        for form in [Form::Vector, Form::Matrix] {
+            for heads in [1, 16, 20, 128] {
+                for tokens in [1, 3, 8, 200] {
+                    for rows in [tokens, 575 + tokens, 4096, 32768, 131_072] {
+                        let (splits, split_rows) = split(form, rows, tokens, heads);
+                        let (splits, split_rows) = (splits as usize, split_rows as usize);
+                        assert!(splits * split_rows >= rows, "all rows");
+                        assert!((splits - 1) * split_rows < rows, "no slice behind them");
+                        assert!(tokens * splits <= MAX_SLICES.max(tokens), "room");
+                    }
                 }
             }
+            assert_eq!(split(form, 1, 1, 20).0, 1, "a short context is one slice");
+            assert!(split(form, 4096, 1, 20).0 >= 32, "a long one fills the GPU");
         }
-        assert_eq!(split(1, 1, 20).0, 1, "a short context is one slice");
-        assert!(split(4096, 1, 20).0 >= 32, "a long one fills the GPU");
     }
 
     /// The kernel and its merge on one GPU.
@@ -339,6 +393,7 @@ mod tests {
             .map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
         let out = output(gpu, q_lat.len());
         let attention = GpuAttention {
+            form: Form::Vector,
             q_lat: Range::whole(&upload(gpu, q_lat)),
             q_pe: Range::whole(&upload(gpu, q_pe)),
             cache: Range::whole(&upload(gpu, cache)),
@@ -347,7 +402,14 @@ mod tests {
             max_tokens: n_tokens as u32,
             partials: partials.clone(),
         };
-        let merge = attention_merge::op(&partials, dims, n_tokens as u32, &Range::whole(&out));
+        let merged = attention_merge::Output::Floats;
+        let merge = attention_merge::op(
+            &partials,
+            dims,
+            n_tokens as u32,
+            &Range::whole(&out),
+            merged,
+        );
         let state = State {
             pos: pos as u32,
             tokens: n_tokens as u32,
@@ -412,13 +474,69 @@ mod tests {
             attention(&q_lat, &q_pe, &cache, pos, n_tokens, dims, scale, &mut twin);
             let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
             for gpu in gpus() {
-                let cut = split(pos + n_tokens, n_tokens, dims.heads);
+                let cut = split(Form::Vector, pos + n_tokens, n_tokens, dims.heads);
                 let found = on_gpu(gpu, &q_lat, &q_pe, &cache, pos, n_tokens, dims, scale, cut);
                 let what = format!("{dims:?}, {n_tokens} at {pos}, {}", gpu.tier.name());
                 // The twin adds row by row, so its own error grows with the rows (8e-10 at 32768, the kernel's 4e-13).
                 let limit = 1e-12 + 1e-13 * (pos + n_tokens) as f64;
                 assert_close(&found, &exact, limit, &what);
             }
+        }
+    }
+
+    #[test]
+    fn the_kernel_is_exact_in_the_longest_context() {
+        // Five heads are two groups. llvmpipe binds 128 MiB, 116508 rows; a few more rows stand behind those seen.
+        let dims = MlaDims {
+            heads: 5,
+            nope: 192,
+            rope: 64,
+            kv_lora: 512,
+        };
+        let row = dims.cache_row();
+        let bound = gpus().iter().map(|gpu| gpu.max_binding).min();
+        let most = bound.expect("a GPU") as usize / (row * 2) - 3;
+        let rows = most.min(131_072);
+        let mut rng = Rng::fresh();
+        let mut cache: Vec<f16> = rng
+            .normals(row * (rows + 3))
+            .into_iter()
+            .map(f16::from_f32)
+            .collect();
+        cache[rows * row..].fill(f16::NAN);
+        let q_lat: Vec<f32> = rng.normals(5 * 512).iter().map(|x| x * 3.0).collect();
+        let q_pe: Vec<f32> = rng.normals(5 * 64).iter().map(|x| x * 3.0).collect();
+        let scale = 1.0 / (row as f32).sqrt();
+        // In f64: the twin adds row by row in f32, which costs it 2e-8 here.
+        let exact: Vec<f64> = (0..5usize)
+            .into_par_iter()
+            .flat_map_iter(|h| {
+                let q: Vec<f64> = q_lat[h * 512..][..512]
+                    .iter()
+                    .chain(&q_pe[h * 64..][..64])
+                    .map(|x| f64::from(*x) * f64::from(scale))
+                    .collect();
+                let mut wide = vec![0.0f32; row];
+                let mut sums = vec![0.0; 512];
+                let mut total = 0.0;
+                for k in cache[..rows * row].chunks_exact(row) {
+                    k.convert_to_f32_slice(&mut wide);
+                    let score: f64 = q.iter().zip(&wide).map(|(q, k)| q * f64::from(*k)).sum();
+                    let weight = score.exp();
+                    total += weight;
+                    sums.iter_mut()
+                        .zip(&wide)
+                        .for_each(|(sum, v)| *sum += weight * f64::from(*v));
+                }
+                sums.into_iter().map(move |sum| sum / total)
+            })
+            .collect();
+        for gpu in gpus() {
+            let cut = split(Form::Vector, rows, 1, dims.heads);
+            let found = on_gpu(gpu, &q_lat, &q_pe, &cache, rows - 1, 1, dims, scale, cut);
+            let what = format!("{rows} rows, {}", gpu.tier.name());
+            // Slices are added in f32, tile by tile.
+            assert_close(&found, &exact, 1e-11, &what);
         }
     }
 

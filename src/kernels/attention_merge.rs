@@ -1,10 +1,12 @@
 //! Joins what [`attention`](super::attention) left of each slice of the context.
 
 use super::MlaDims;
-use super::attention::{MAX_SLICES, partial_bytes};
+use super::attention::partial_bytes;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
+use crate::quant::activation::Q8Unit;
+use crate::quant::repack::UNIT;
 
 /// The softmax over all slices of a context from the softmax of each (FlashDecoding).
 ///
@@ -43,41 +45,64 @@ pub fn attention_merge(
     }
 }
 
-/// Threads of a workgroup: at least one per slice.
+/// Threads of a workgroup.
 const WG: u32 = 256;
-/// Groups of 4 columns that a workgroup joins.
-const COLUMNS: u32 = 32;
-const _: () = assert!(MAX_SLICES <= WG as usize);
+/// Groups of 4 columns that a workgroup joins: whole units of 32.
+const COLUMNS: u32 = 16;
 
-/// The pipeline for blocks of these sizes.
-pub(super) fn spec(dims: MlaDims) -> Spec {
+/// The pipeline for blocks of these sizes; `quantized` writes units of bytes.
+pub(super) fn spec(dims: MlaDims, quantized: bool) -> Spec {
     Spec {
         kernel: "attention_merge",
         source: include_str!("../../wgsl/attention_merge.wgsl"),
         variant: Variant::default()
             .number("WG", WG)
-            .number("LANES", 1)
             .number("COLUMNS", COLUMNS)
             .number("PHASES", WG / COLUMNS)
             .number("HEADS", dims.heads as u32)
-            .number("KV_LORA", dims.kv_lora as u32),
+            .number("KV_LORA", dims.kv_lora as u32)
+            .flag("QUANT", quantized),
         access: accesses("rrw"),
     }
 }
 
+/// What [`op`] writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// (max_tokens, heads, kv_lora) of f32.
+    Floats,
+    /// (max_tokens, heads, kv_lora / 32) of [`Q8Unit`]: what
+    /// [`quantize_activation`](crate::quant::activation::quantize_activation) makes of the floats.
+    Bytes,
+}
+
 /// The dispatch for up to `max_tokens` tokens, reading the `partials` that [`GpuAttention`](super::attention::GpuAttention)
-/// wrote in the same step; `out` is (max_tokens, heads, kv_lora).
+/// wrote in the same step, into `out`.
 ///
 /// # Panics
-/// If a buffer is too small or `kv_lora` is no multiple of 4.
-pub fn op(partials: &[Range; 2], dims: MlaDims, max_tokens: u32, out: &Range) -> Op {
-    assert!(dims.kv_lora.is_multiple_of(4), "attention_merge: {dims:?}");
+/// If a buffer is too small or `kv_lora` is no multiple of 4, or of 32 for bytes.
+pub fn op(
+    partials: &[Range; 2],
+    dims: MlaDims,
+    max_tokens: u32,
+    out: &Range,
+    output: Output,
+) -> Op {
+    let quantized = output == Output::Bytes;
+    let (unit, unit_bytes) = match output {
+        Output::Floats => (4, 16),
+        Output::Bytes => (UNIT, size_of::<Q8Unit>()),
+    };
+    assert!(
+        dims.kv_lora.is_multiple_of(unit),
+        "attention_merge: {dims:?} for units of {unit}"
+    );
     let sizes = partial_bytes(dims, max_tokens as usize);
     assert!(
         partials.iter().zip(sizes).all(|(p, bytes)| p.size >= bytes),
         "attention_merge: partial sums and statistics need {sizes:?} bytes"
     );
-    let bytes = u64::from(max_tokens) * (dims.heads * dims.kv_lora * 4) as u64;
+    let bytes = u64::from(max_tokens) * (dims.heads * dims.kv_lora / unit * unit_bytes) as u64;
     assert!(
         out.size >= bytes,
         "attention_merge: the output needs {bytes} bytes"
@@ -90,7 +115,7 @@ pub fn op(partials: &[Range; 2], dims: MlaDims, max_tokens: u32, out: &Range) ->
     ];
     let [partial, stats] = partials.clone();
     Op::new(
-        spec(dims),
+        spec(dims, quantized),
         vec![partial, stats, out.clone()],
         vec![Word::Splits],
         grid,
@@ -102,7 +127,44 @@ mod tests {
     use super::*;
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
+    use crate::kernels::attention::MAX_SLICES;
     use crate::kernels::testing::{Rng, assert_close};
+    use crate::quant::activation::{dequantize_activation, quantize_activation};
+
+    /// Scales and codes alike but for the last bit of the scale, and for codes of values midway between two.
+    fn assert_same_units(found: &[Q8Unit], expected: &[Q8Unit], what: &str) {
+        assert_eq!(found.len(), expected.len());
+        let values = dequantize_activation(found);
+        let wanted = dequantize_activation(expected);
+        for (i, (f, e)) in found.iter().zip(expected).enumerate() {
+            for half in 0..2 {
+                let (scale, other) = (f.scales[half], e.scales[half]);
+                assert!(
+                    (scale - other).abs() <= 1e-6 * other,
+                    "{what}: scale {half} of unit {i} is {scale}, expected {other}"
+                );
+                let sum: i32 = f.codes[half].iter().map(|c| i32::from(*c)).sum();
+                let (found, exact) = (f.scaled_sums[half], scale * sum as f32);
+                assert!(
+                    (found - exact).abs() <= 1e-6 * exact.abs(),
+                    "{what}: sum {half} of unit {i} is {found}, expected {exact}"
+                );
+            }
+            let apart = |(a, b): (&i8, &i8)| a.abs_diff(*b) > 1;
+            let pairs = || f.codes.as_flattened().iter().zip(e.codes.as_flattened());
+            assert!(!pairs().any(apart), "{what}: unit {i}: {f:?} for {e:?}");
+        }
+        let different = values
+            .iter()
+            .zip(&wanted)
+            .filter(|(a, b)| (**a - **b).abs() > 1e-5 * b.abs())
+            .count();
+        assert!(
+            different <= 1 + values.len() / 1000,
+            "{what}: {different} of {} codes differ",
+            values.len()
+        );
+    }
 
     #[test]
     fn slices_weigh_by_their_scores_and_sums_on_every_device() {
@@ -160,15 +222,24 @@ mod tests {
                     padded(&partial, sizes[0]),
                     padded(stats.as_flattened(), sizes[1]),
                 ];
-                let op = op(&partials, dims, n_tokens as u32, &Range::whole(&out));
+                let make =
+                    |out: &Range, output: Output| op(&partials, dims, n_tokens as u32, out, output);
                 let state = State {
                     tokens: n_tokens as u32,
                     splits: splits as u32,
                     ..Default::default()
                 };
-                run(gpu, &[op], &state);
+                run(gpu, &[make(&Range::whole(&out), Output::Floats)], &state);
                 let what = format!("{what}, {}", gpu.tier.name());
-                assert_close(&download(gpu, &out, twin.len()), &exact, 1e-11, &what);
+                let found = download(gpu, &out, twin.len());
+                assert_close(&found, &exact, 1e-11, &what);
+                if kv_lora % UNIT != 0 {
+                    continue;
+                }
+                let units = output(gpu, twin.len() / UNIT * 12);
+                run(gpu, &[make(&Range::whole(&units), Output::Bytes)], &state);
+                let units: Vec<Q8Unit> = download(gpu, &units, twin.len() / UNIT);
+                assert_same_units(&units, &quantize_activation(&found), &what);
             }
         }
     }

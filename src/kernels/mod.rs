@@ -5,6 +5,7 @@
 //! holds: each output is the same sequence of additions in any batch.
 
 pub mod attention;
+mod attention_coop;
 pub mod attention_merge;
 pub mod embed;
 pub mod embed_q8;
@@ -16,7 +17,6 @@ pub mod matvec_q8;
 pub mod moe_down;
 pub mod moe_down_q8;
 pub mod q8;
-pub mod quantize_q8;
 pub mod read;
 pub mod rope_cache;
 pub mod router;

@@ -6,8 +6,8 @@
 
 use super::{MlaDims, tokens_at_once};
 use super::{
-    attention, attention_merge, embed, embed_q8, gate_up, gate_up_q8, matvec, matvec_q8, moe_down,
-    moe_down_q8, quantize_q8, read, rope_cache, router, sample,
+    attention, attention_coop, attention_merge, embed, embed_q8, gate_up, gate_up_q8, matvec,
+    matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, sample,
 };
 use crate::gpu::Tier;
 use crate::gpu::pipeline::{Access, Spec};
@@ -81,7 +81,9 @@ fn permutations() -> Vec<Spec> {
     for model in &models {
         specs.push(rope_cache::spec(model.dims));
         specs.push(attention::spec(model.dims));
-        specs.push(attention_merge::spec(model.dims));
+        for quantized in [false, true] {
+            specs.push(attention_merge::spec(model.dims, quantized));
+        }
         specs.extend(sample::specs(model.vocab));
         if let Some((experts, bias)) = &model.experts {
             specs.push(router::spec(experts, *bias));
@@ -126,7 +128,7 @@ fn permutations() -> Vec<Spec> {
 
 /// The pipelines of the `int8` tier, for subgroups of 8 lanes and of 32.
 fn int8_permutations() -> Vec<Spec> {
-    let mut specs = vec![quantize_q8::spec()];
+    let mut specs = vec![];
     for (i, &ty) in GgmlType::ALL.iter().enumerate() {
         specs.push(embed_q8::spec(ty, 64));
         let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
@@ -218,6 +220,17 @@ fn all_permutations() -> Vec<(Spec, Tier)> {
         .collect()
 }
 
+/// The pipelines for devices with cooperative matrices, which only Vulkan has in this size.
+fn coop_permutations() -> Vec<Spec> {
+    let models = models().into_iter();
+    let dims = models
+        .map(|m| m.dims)
+        .filter(|dims| attention_coop::fits(*dims));
+    let mut specs: Vec<_> = dims.map(attention_coop::spec).collect();
+    specs.dedup();
+    specs
+}
+
 /// What the validator may let pass: what all three writers can express and the tier may use.
 fn capabilities(tier: Tier) -> Capabilities {
     // pack2x16float and unpack2x16float, which every browser has; naga counts them as an ability.
@@ -305,7 +318,12 @@ fn write_hlsl(module: &Module, info: &ModuleInfo) -> Result<String, String> {
 }
 
 /// The words that Vulkan compiles, with no more capabilities than wgpu asks of the device for the tier.
-fn write_spirv(module: &Module, info: &ModuleInfo, tier: Tier) -> Result<Vec<u32>, String> {
+fn write_spirv(
+    module: &Module,
+    info: &ModuleInfo,
+    tier: Tier,
+    coop: bool,
+) -> Result<Vec<u32>, String> {
     use spv::Capability as C;
     let subgroup = [
         C::GroupNonUniform,
@@ -320,10 +338,25 @@ fn write_spirv(module: &Module, info: &ModuleInfo, tier: Tier) -> Result<Vec<u32
         Tier::Plain => &[],
         Tier::Subgroup | Tier::Int8 => &subgroup,
     };
+    let matrices = [
+        C::CooperativeMatrixKHR,
+        C::VulkanMemoryModel,
+        C::Float16,
+        C::StorageBuffer16BitAccess,
+        C::UniformAndStorageBuffer16BitAccess,
+        C::StorageInputOutput16,
+    ];
     let options = spv::Options {
         lang_version: (1, 3),
         flags: spv::WriterFlags::empty(),
-        capabilities: Some([C::Shader].iter().chain(more).copied().collect()),
+        capabilities: Some(
+            [C::Shader]
+                .iter()
+                .chain(more)
+                .chain(if coop { &matrices[..] } else { &[] })
+                .copied()
+                .collect(),
+        ),
         bounds_check_policies: UNCHECKED,
         zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
         force_loop_bounding: false,
@@ -343,7 +376,12 @@ fn ensure(ok: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 /// Bindings as the layout of the pipeline has them, parameters as the recorder passes them, limits of the least device.
-fn check_interface(module: &Module, spec: &Spec, tier: Tier) -> Result<(), String> {
+fn check_interface(
+    module: &Module,
+    spec: &Spec,
+    tier: Tier,
+    workgroup_bytes: u32,
+) -> Result<(), String> {
     let [entry] = module.entry_points.as_slice() else {
         return Err("more or fewer than one entry point".to_owned());
     };
@@ -412,7 +450,7 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier) -> Result<(), Strin
         format!("{} storage buffers", access.len())
     })?;
     ensure(params == 1, || format!("{params} blocks of parameters"))?;
-    ensure(workgroup <= 16 << 10, || {
+    ensure(workgroup <= workgroup_bytes, || {
         format!("{workgroup} bytes of workgroup memory")
     })?;
 
@@ -514,14 +552,20 @@ fn check_text(module: &Module, language: &str, text: &str) -> Result<(), String>
     Ok(())
 }
 
-fn check(spec: &Spec, tier: Tier) -> Result<(), String> {
+/// Checks a shader, one for cooperative matrices in SPIR-V alone.
+fn check(spec: &Spec, tier: Tier, coop: bool) -> Result<(), String> {
     let text =
         shader::expand(spec.kernel, spec.source, &spec.variant, tier).map_err(|e| e.to_string())?;
     let module = naga::front::wgsl::parse_str(&text).map_err(|e| e.emit_to_string(&text))?;
-    let info = Validator::new(ValidationFlags::all(), capabilities(tier))
+    let mut allowed = capabilities(tier);
+    if coop {
+        allowed |= Capabilities::COOPERATIVE_MATRIX | Capabilities::SHADER_FLOAT16;
+    }
+    let info = Validator::new(ValidationFlags::all(), allowed)
         .validate(&module)
         .map_err(|e| e.emit_to_string(&text))?;
-    check_interface(&module, spec, tier)?;
+    // Devices with cooperative matrices are only used where they have 32 KiB.
+    check_interface(&module, spec, tier, if coop { 32 << 10 } else { 16 << 10 })?;
     for (handle, function) in module.functions.iter() {
         check_stores(&module, &info[handle], &function.body)?;
     }
@@ -530,10 +574,23 @@ fn check(spec: &Spec, tier: Tier) -> Result<(), String> {
         info.get_entry_point(0),
         &module.entry_points[0].function.body,
     )?;
-    check_text(&module, "MSL", &write_msl(&module, &info)?)?;
-    check_text(&module, "HLSL", &write_hlsl(&module, &info)?)?;
-    write_spirv(&module, &info, tier)?;
+    if !coop {
+        check_text(&module, "MSL", &write_msl(&module, &info)?)?;
+        check_text(&module, "HLSL", &write_hlsl(&module, &info)?)?;
+    }
+    write_spirv(&module, &info, tier, coop)?;
     Ok(())
+}
+
+#[test]
+fn every_permutation_for_cooperative_matrices_is_fit_for_vulkan() {
+    let specs = coop_permutations();
+    assert_eq!(specs.len(), 2, "20 and 16 heads");
+    for spec in specs {
+        if let Err(e) = check(&spec, Tier::Subgroup, true) {
+            panic!("{} {:?}: {e}", spec.kernel, spec.variant);
+        }
+    }
 }
 
 #[test]
@@ -542,7 +599,7 @@ fn every_permutation_is_fit_for_metal_dx12_and_vulkan() {
     let failures: Vec<_> = specs
         .par_iter()
         .filter_map(|(spec, tier)| {
-            let e = check(spec, *tier).err()?;
+            let e = check(spec, *tier, false).err()?;
             let variant = &spec.variant;
             Some(format!("{} {} {variant:?}: {e}", spec.kernel, tier.name()))
         })
@@ -558,10 +615,10 @@ fn every_permutation_is_fit_for_metal_dx12_and_vulkan() {
 
 #[test]
 fn every_kernel_has_permutations() {
-    let specs = all_permutations();
+    let specs = all_permutations().into_iter().map(|(spec, _)| spec);
     let listed: BTreeSet<_> = specs
-        .iter()
-        .map(|(spec, _)| format!("{}.wgsl", spec.kernel))
+        .chain(coop_permutations())
+        .map(|spec| format!("{}.wgsl", spec.kernel))
         .collect();
     let folder = format!("{}/wgsl", env!("CARGO_MANIFEST_DIR"));
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{folder}: {e}"));

@@ -103,14 +103,18 @@ pub struct GpuRopeCache {
     pub cache: Range,
 }
 
+/// Threads of a workgroup.
+const WG: usize = 128;
+
 /// The pipeline for blocks of these sizes.
 pub(super) fn spec(dims: MlaDims) -> Spec {
     Spec {
         kernel: "rope_cache",
         source: include_str!("../../wgsl/rope_cache.wgsl"),
         variant: Variant::default()
-            .number("WG", 128)
+            .number("WG", WG as u32)
             .number("LANES", 1)
+            .number("PAIRS", (dims.kv_lora / 2).div_ceil(WG) as u32)
             .number("HEADS", dims.heads as u32)
             .number("NOPE", dims.nope as u32)
             .number("ROPE", dims.rope as u32)

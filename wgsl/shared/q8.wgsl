@@ -17,27 +17,3 @@ fn q8_float_dot(w: W32, lo: vec4<u32>, hi: vec4<u32>, scales: vec4<f32>) -> f32 
   let b = dot(w.v4, vec4<f32>(unpack4xI8(hi.x))) + dot(w.v5, vec4<f32>(unpack4xI8(hi.y))) + dot(w.v6, vec4<f32>(unpack4xI8(hi.z))) + dot(w.v7, vec4<f32>(unpack4xI8(hi.w)));
   return scales.x * a + scales.y * b;
 }
-
-// Half a record.
-struct Q8Half {
-  words: vec4<u32>,
-  scale: f32,
-  scaled_sum: f32,
-}
-
-// The q8 form of 16 values.
-fn q8_quantize(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> Q8Half {
-  let m = max(max(abs(a), abs(b)), max(abs(c), abs(d)));
-  let largest = max(max(m.x, m.y), max(m.z, m.w));
-  // Below, the scale or its inverse would leave the range of normal f32 numbers.
-  let usable = largest >= 1e-35;
-  let scale = select(0.0, largest / 127.0, usable);
-  let inverse = select(0.0, 127.0 / largest, usable);
-  let words = vec4<u32>(
-    pack4xI8(vec4<i32>(round(a * inverse))),
-    pack4xI8(vec4<i32>(round(b * inverse))),
-    pack4xI8(vec4<i32>(round(c * inverse))),
-    pack4xI8(vec4<i32>(round(d * inverse))),
-  );
-  return Q8Half(words, scale, scale * q8_sum16(words, vec4<u32>(0x01010101u)));
-}

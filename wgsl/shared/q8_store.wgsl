@@ -2,6 +2,8 @@
 // 16 rows per thread. NORM_OUT multiplies by the weight of the norm in between and leaves the sum of squares of each 16
 // rows, so that the consumer need only divide by the root mean square. The kernel declares `q`, and with NORM_OUT `g` and
 // `squares_out`.
+#import quantize
+
 var<workgroup> q8_rows: array<f32, TILE>;
 
 fn q8_at(first: u32) -> vec4<f32> {
@@ -24,14 +26,14 @@ fn q8_store(first: u32, t: u32) {
     c *= g[n + 2u];
     d *= g[n + 3u];
 #endif
-    let half = q8_quantize(a, b, c, d);
+    let half = quantize_half(a, b, c, d);
     let unit = (row >> 5u) * 12u;
     let h = (row >> 4u) & 1u;
     let at = unit + h * 4u;
-    q[at] = half.words.x;
-    q[at + 1u] = half.words.y;
-    q[at + 2u] = half.words.z;
-    q[at + 3u] = half.words.w;
+    q[at] = half.codes.x;
+    q[at + 1u] = half.codes.y;
+    q[at + 2u] = half.codes.z;
+    q[at + 3u] = half.codes.w;
     q[unit + 8u + h] = bitcast<u32>(half.scale);
     q[unit + 10u + h] = bitcast<u32>(half.scaled_sum);
   }

@@ -15,7 +15,8 @@ use super::sampling::Sampling;
 use crate::gpu::record::{Range, Recording, State};
 use crate::gpu::stamps::{Stamping, Stamps};
 use crate::gpu::{Gpu, GpuError, Tier};
-use crate::kernels::{MlaDims, attention, sample};
+use crate::kernels::attention::{self, Form};
+use crate::kernels::{MlaDims, sample};
 use crate::model::RopeTable;
 use measure::HostTime;
 use recipe::{Context, Recipe, Scratch};
@@ -161,6 +162,7 @@ impl GpuBackend {
     /// The words of a step over `tokens` tokens from `pos` on.
     fn state(&self, pos: usize, tokens: usize) -> State {
         let (splits, split_rows) = attention::split(
+            self.context.form(tokens),
             pos + tokens,
             tokens,
             MlaDims::of(&self.model.model.config).heads,
@@ -373,5 +375,6 @@ fn context(gpu: &Gpu, model: &GpuModel, n_ctx: usize, chunk: u32) -> Result<Cont
             Range::whole(&gpu.storage("attention partials", partials[0])?),
             Range::whole(&gpu.storage("attention maxima", partials[1])?),
         ],
+        form: Form::for_decode(gpu, dims)?,
     })
 }

@@ -8,7 +8,7 @@ use super::weights::{GpuFfn, GpuLayer, GpuMlp, GpuModel, GpuMoe, GpuQuery};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::{Op, Part, Range, Word, belong};
 use crate::gpu::{Gpu, GpuError};
-use crate::kernels::attention::GpuAttention;
+use crate::kernels::attention::{Form, GpuAttention};
 use crate::kernels::gate_up::GpuGateUp;
 use crate::kernels::matvec::GpuMatvec;
 use crate::kernels::moe_down::GpuMoeDown;
@@ -25,6 +25,18 @@ pub(super) struct Context {
     pub rope_table: Range,
     /// Partial sums of the attention: values, then maxima and sums.
     pub partials: [Range; 2],
+    /// The attention of steps of one token.
+    pub form: Form,
+}
+
+impl Context {
+    /// The attention of steps of up to `tokens` tokens.
+    pub(super) fn form(&self, tokens: usize) -> Form {
+        match tokens {
+            1 => self.form,
+            _ => Form::Vector,
+        }
+    }
 }
 
 /// The buffers that the layers of a chunk of tokens share, by name.
@@ -221,6 +233,7 @@ impl<'a> Recipe<'a> {
             cache: cache.clone(),
         }));
         let attention = GpuAttention {
+            form: self.context.form(self.max_tokens as usize),
             q_lat,
             q_pe,
             cache: cache.clone(),
@@ -236,6 +249,7 @@ impl<'a> Recipe<'a> {
             dims,
             self.max_tokens,
             &latent,
+            attention_merge::Output::Floats,
         ));
         let values = self.per_head("values", &layer.attn_v_b, &latent, kv_lora)?;
         self.product(

@@ -11,7 +11,7 @@ use crate::kernels::gate_up_q8::GpuGateUpQ8;
 use crate::kernels::matvec_q8::{GpuMatvecQ8, Input};
 use crate::kernels::moe_down_q8::GpuMoeDownQ8;
 use crate::kernels::q8::{Q8Input, Q8Output};
-use crate::kernels::{MlaDims, attention_merge, embed_q8, quantize_q8, rope_cache, router};
+use crate::kernels::{MlaDims, attention_merge, embed_q8, rope_cache, router};
 
 /// The residual stream between two halves of a layer.
 struct Stream {
@@ -231,6 +231,7 @@ impl<'a> RecipeQ8<'a> {
             cache: cache.clone(),
         }));
         let attention = GpuAttention {
+            form: self.context.form(1),
             q_lat,
             q_pe,
             cache: cache.clone(),
@@ -240,23 +241,21 @@ impl<'a> RecipeQ8<'a> {
             partials: self.context.partials.clone(),
         };
         self.ops.push(attention.op());
-        let latent = self.floats("latent", heads * kv_lora)?;
+        let latents = self.records("latent bytes", heads * kv_lora)?;
         self.ops.push(attention_merge::op(
             &self.context.partials,
             dims,
             1,
-            &latent,
+            &latents,
+            attention_merge::Output::Bytes,
         ));
-        let latent_records = self.records("latent bytes", heads * kv_lora)?;
-        self.ops
-            .push(quantize_q8::op(&latent, heads * kv_lora, &latent_records));
 
         let values = self.records("values bytes", layer.attn_v_b.total_rows())?;
         let v_b = GpuMatvecQ8 {
             weight: &layer.attn_v_b,
             x: Input::Q8(
                 Q8Input {
-                    records: latent_records,
+                    records: latents,
                     rms: None,
                 },
                 kv_lora / 32,

@@ -1,0 +1,406 @@
+//! [`attention`](super::attention) of one token by cooperative matrices, for devices that have them.
+
+use super::attention::{Form, GpuAttention, partial_bytes, split};
+use super::{MlaDims, attention_merge};
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Range, Recording, State, accesses};
+use crate::gpu::shader::Variant;
+use crate::gpu::{Gpu, GpuError};
+
+/// How a workgroup is made: a subgroup for each tile of 16 heads, tile of 16 rows and share of the columns.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    head_tiles: usize,
+    row_tiles: usize,
+    shares: usize,
+}
+
+/// The least work per workgroup, so that a context of some hundred rows already keeps many busy.
+const SHAPE: Shape = Shape {
+    head_tiles: 1,
+    row_tiles: 1,
+    shares: 4,
+};
+/// Cache rows of a tile.
+pub(super) const TILE: usize = 16 * SHAPE.row_tiles;
+/// Heads of a workgroup.
+pub(super) const HEADS_PER_GROUP: usize = 16 * SHAPE.head_tiles;
+
+impl Shape {
+    const fn subgroups(self) -> usize {
+        self.head_tiles * self.row_tiles * self.shares
+    }
+
+    /// Whether the kernel can work on blocks of these sizes: whole tiles for every subgroup, whole loads for every thread.
+    fn fits(self, dims: MlaDims) -> bool {
+        let (threads, row) = (self.subgroups() * 32, dims.cache_row());
+        dims.heads >= 16
+            && dims.rope.is_multiple_of(4)
+            && row.is_multiple_of(16 * self.shares)
+            && dims.kv_lora.is_multiple_of(16 * self.subgroups())
+            && (16 * self.row_tiles * row / 4).is_multiple_of(threads)
+            && (16 * self.head_tiles * row / 4).is_multiple_of(threads)
+    }
+
+    fn spec(self, dims: MlaDims) -> Spec {
+        assert!(self.fits(dims), "attention_coop: {self:?} for {dims:?}");
+        let threads = self.subgroups() * 32;
+        let vectors = 16 * dims.cache_row() / 4;
+        let numbers = [
+            ("WG", threads),
+            ("HEAD_TILES", self.head_tiles),
+            ("ROW_TILES", self.row_tiles),
+            ("SHARES", self.shares),
+            ("STEPS", dims.cache_row() / 16 / self.shares),
+            ("VALUE_TILES", dims.kv_lora / 16 / self.subgroups()),
+            ("ROW_LOADS", self.row_tiles * vectors / threads),
+            ("QUERY_LOADS", self.head_tiles * vectors / threads),
+            (
+                "THREAD_ROWS",
+                16 * self.row_tiles * 16 * self.head_tiles / threads,
+            ),
+            ("HEADS", dims.heads),
+            ("ROPE", dims.rope),
+            ("KV_LORA", dims.kv_lora),
+        ];
+        Spec {
+            kernel: "attention_coop",
+            source: include_str!("../../wgsl/attention_coop.wgsl"),
+            variant: numbers
+                .into_iter()
+                .fold(Variant::default(), |v, (name, n)| v.number(name, n as u32)),
+            access: accesses("rrrww"),
+        }
+    }
+}
+
+/// Whether the kernel can work on blocks of these sizes: 16 heads or more, columns in whole tiles.
+pub(super) fn fits(dims: MlaDims) -> bool {
+    SHAPE.fits(dims)
+}
+
+/// The pipeline for blocks of these sizes.
+///
+/// # Panics
+/// If they do not fit.
+pub(super) fn spec(dims: MlaDims) -> Spec {
+    SHAPE.spec(dims)
+}
+
+/// The NMSE that a device may show in the [`trial`]. Rounding queries and weights to f16 explains 1e-6: scores of variance
+/// 9 are off by 6e-4, so weights by as much.
+pub(super) const TRIAL_LIMIT: f64 = 1e-5;
+
+/// The NMSE of this form against the other one on the device, for made-up queries and cache rows: three slices, the last
+/// tile not full, scores that rise so that sums must be scaled.
+///
+/// # Errors
+/// What the device reports.
+pub(super) fn trial(gpu: &Gpu, dims: MlaDims) -> Result<f64, GpuError> {
+    const ROWS: usize = 120;
+    let mut state = 1u32;
+    // Uniform in -1..1 (the linear congruence of Numerical Recipes).
+    let mut value = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    let mut floats =
+        |n: usize, scale: f32| -> Vec<f32> { (0..n).map(|_| value() * scale).collect() };
+    let (q_lat, mut q_pe) = (
+        floats(dims.heads * dims.kv_lora, 4.0),
+        floats(dims.heads * dims.rope, 4.0),
+    );
+    let mut cache = floats(ROWS * dims.cache_row(), 1.0);
+    // One value of the key is 0, 1, 2.. for every 8 rows, and adds as much to the score.
+    let scale = 1.0 / (dims.cache_row() as f32).sqrt();
+    q_pe.iter_mut()
+        .step_by(dims.rope)
+        .for_each(|q| *q = 1.0 / scale);
+    for (i, row) in cache.chunks_exact_mut(dims.cache_row()).enumerate() {
+        row[dims.kv_lora] = (i / 8) as f32;
+    }
+    let cache: Vec<half::f16> = cache.into_iter().map(half::f16::from_f32).collect();
+    let sizes = partial_bytes(dims, 1);
+    let partials = [
+        Range::whole(&gpu.storage("trial of attention", sizes[0])?),
+        Range::whole(&gpu.storage("trial of attention", sizes[1])?),
+    ];
+    let (_, split_rows) = split(Form::Matrix, ROWS, 1, dims.heads);
+    let state = State {
+        pos: ROWS as u32 - 1,
+        tokens: 1,
+        splits: (ROWS as u32).div_ceil(3 * split_rows),
+        split_rows: 3 * split_rows,
+        ..State::default()
+    };
+    let latent = q_lat.len() as u64 * 4;
+    let [q_lat, q_pe] = [q_lat, q_pe].map(|q| gpu.storage_with("trial of attention", &q));
+    let mut attention = GpuAttention {
+        form: Form::Vector,
+        q_lat: Range::whole(&q_lat?),
+        q_pe: Range::whole(&q_pe?),
+        cache: Range::whole(&gpu.storage_with("trial of attention", &cache)?),
+        dims,
+        scale,
+        max_tokens: 1,
+        partials: partials.clone(),
+    };
+    let mut results = vec![];
+    for form in [Form::Vector, Form::Matrix] {
+        attention.form = form;
+        let out = gpu.storage("trial of attention", latent)?;
+        let output = attention_merge::Output::Floats;
+        let merge = attention_merge::op(&partials, dims, 1, &Range::whole(&out), output);
+        Recording::new(gpu, &[attention.op(), merge])?.submit(gpu, &state);
+        results.push(gpu.read::<f32>(&out, 0, latent)?);
+    }
+    let sum =
+        |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
+    let error = sum(&mut results[0].iter().zip(&results[1]).map(|(a, b)| a - b));
+    Ok(error / sum(&mut results[0].iter().copied()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::record::Op;
+    use crate::gpu::testing::{download, gpus, output, run, upload};
+    use crate::gpu::{Tier, shader};
+    use crate::kernels::attention::attention;
+    use crate::kernels::testing::{Rng, nmse};
+    use half::f16;
+    use wgpu::Features;
+
+    /// What stands in for the matrices on devices without: 8 elements per lane in order, products through workgroup memory.
+    const EMULATION: &str = "
+var<workgroup> left: array<f32, WG * 8u>;
+var<workgroup> right: array<f32, WG * 8u>;
+fn load_rows(t: u32, at: u32, pitch: u32, transposed: bool) -> array<f32, 8> {
+  var m: array<f32, 8>;
+  for (var i = 0u; i < 8u; i++) {
+    let e = t % 32u * 8u + i;
+    let major = select(e / 16u, e % 16u, transposed);
+    let minor = select(e % 16u, e / 16u, transposed);
+    m[i] = f32(rows[at + major * pitch + minor / 4u][minor % 4u]);
+  }
+  return m;
+}
+fn load_weights(t: u32, at: u32, pitch: u32, transposed: bool) -> array<f32, 8> {
+  var m: array<f32, 8>;
+  for (var i = 0u; i < 8u; i++) { m[i] = f32(weights[at + (t % 32u / 2u) * pitch + t % 2u * 8u + i]); }
+  return m;
+}
+fn load_products(t: u32, at: u32, pitch: u32, transposed: bool) -> array<f32, 8> {
+  var m: array<f32, 8>;
+  for (var i = 0u; i < 8u; i++) { m[i] = products[at + (t % 32u / 2u) * pitch + t % 2u * 8u + i]; }
+  return m;
+}
+fn store_products(t: u32, m: array<f32, 8>, at: u32, pitch: u32) {
+  var v = m;
+  for (var i = 0u; i < 8u; i++) { products[at + (t % 32u / 2u) * pitch + t % 2u * 8u + i] = v[i]; }
+}
+fn store_parts(t: u32, m: array<f32, 8>, at: u32, pitch: u32) {
+  var v = m;
+  for (var i = 0u; i < 8u; i++) { parts[at + (t % 32u / 2u) * pitch + t % 2u * 8u + i] = v[i]; }
+}
+fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) -> array<f32, 8> {
+  var x = a;
+  var y = b;
+  var sum = c;
+  workgroupBarrier();
+  for (var i = 0u; i < 8u; i++) {
+    left[t * 8u + i] = x[i];
+    right[t * 8u + i] = y[i];
+  }
+  workgroupBarrier();
+  let matrix = t / 32u * 256u;
+  for (var i = 0u; i < 8u; i++) {
+    let e = t % 32u * 8u + i;
+    for (var k = 0u; k < 16u; k++) { sum[i] += left[matrix + (e & ~15u) + k] * right[matrix + k * 16u + e % 16u]; }
+  }
+  return sum;
+}
+";
+
+    /// The kernel with its matrices emulated, so that everything but the device's matrices is tested everywhere.
+    fn emulated(spec: &Spec) -> Spec {
+        let text = shader::expand(spec.kernel, spec.source, &spec.variant, Tier::Subgroup)
+            .unwrap_or_else(|e| panic!("{e}"));
+        let mut out = String::new();
+        for line in text.lines() {
+            if line.starts_with("enable wgpu_cooperative_matrix") {
+                continue;
+            }
+            let mut line = line.replace("coopMultiplyAdd(", "multiply_add(t, ");
+            for (name, transposed) in [("coopLoadT<", false), ("coopLoad<", true)] {
+                if let Some((before, call)) = line.split_once(name) {
+                    let (_, call) = call.split_once("(&").expect("a pointer");
+                    let (array, call) = call.split_once('[').expect("an element");
+                    let (at, pitch) = call.split_once("], ").expect("a pitch");
+                    let pitch = pitch.strip_suffix(");").expect("the end of the call");
+                    line = format!("{before}load_{array}(t, {at}, {pitch}, {transposed});");
+                }
+            }
+            if let Some((before, call)) = line.split_once("coopStoreT(") {
+                let (matrix, call) = call.split_once(", &").expect("a pointer");
+                let (array, call) = call.split_once('[').expect("an element");
+                let call = call.replace("], ", ", ");
+                line = format!("{before}store_{array}(t, {matrix}, {call}");
+            }
+            out += &line.replace("coop_mat16x16<f32, C>", "array<f32, 8>");
+            out.push('\n');
+        }
+        let (head, body) = out.split_at(out.find("const ").expect("the variant's constants"));
+        Spec {
+            source: Box::leak(format!("{head}{body}{EMULATION}").into_boxed_str()),
+            variant: Variant::default(),
+            ..spec.clone()
+        }
+    }
+
+    fn glm() -> MlaDims {
+        MlaDims {
+            heads: 20,
+            nope: 192,
+            rope: 64,
+            kv_lora: 512,
+        }
+    }
+
+    /// NMSE against the twin of the attention of one token over `n` rows, cut into slices of rows.
+    fn error(
+        gpu: &Gpu,
+        dims: MlaDims,
+        n: usize,
+        (splits, split_rows): (usize, usize),
+        change: impl Fn(Op) -> Op,
+    ) -> f64 {
+        let mut rng = Rng::fresh();
+        let row = dims.cache_row();
+        // Rows behind the last one are NaN: reading one would show.
+        let mut cache: Vec<f16> = rng
+            .normals((n + 3) * row)
+            .into_iter()
+            .map(f16::from_f32)
+            .collect();
+        cache[n * row..].fill(f16::NAN);
+        // Queries large enough for weights that differ much, as real ones do.
+        let mut queries =
+            |n: usize| -> Vec<f32> { rng.normals(n).iter().map(|x| x * 3.0).collect() };
+        let q_lat = queries(dims.heads * dims.kv_lora);
+        let mut q_pe = queries(dims.heads * dims.rope);
+        let scale = 1.0 / (row as f32).sqrt();
+        // A part of the scores that rises by 1 every 8 rows, so that sums must be scaled.
+        q_pe.iter_mut()
+            .step_by(dims.rope)
+            .for_each(|q| *q = 1.0 / scale);
+        for (i, row) in cache[..n * row].chunks_exact_mut(row).enumerate() {
+            row[dims.kv_lora] = f16::from_f32((i / 8 % 32) as f32);
+        }
+        let mut twin = vec![f32::NAN; q_lat.len()];
+        attention(&q_lat, &q_pe, &cache, n - 1, 1, dims, scale, &mut twin);
+        let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
+
+        let partials =
+            partial_bytes(dims, 1).map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
+        let out = output(gpu, q_lat.len());
+        let op = GpuAttention {
+            form: Form::Matrix,
+            q_lat: Range::whole(&upload(gpu, &q_lat)),
+            q_pe: Range::whole(&upload(gpu, &q_pe)),
+            cache: Range::whole(&upload(gpu, &cache)),
+            dims,
+            scale,
+            max_tokens: 1,
+            partials: partials.clone(),
+        }
+        .op();
+        let floats = attention_merge::Output::Floats;
+        let merge = attention_merge::op(&partials, dims, 1, &Range::whole(&out), floats);
+        let state = State {
+            pos: n as u32 - 1,
+            tokens: 1,
+            splits: splits as u32,
+            split_rows: split_rows as u32,
+            ..State::default()
+        };
+        run(gpu, &[change(op), merge], &state);
+        nmse(&download(gpu, &out, q_lat.len()), &exact)
+    }
+
+    /// Rounding to f16 moves scores of variance 9 by some 5e-4, and weights by as much: 1e-7 to 3e-7 was seen with emulated matrices.
+    const LIMIT: f64 = 1e-6;
+
+    #[test]
+    fn the_kernel_agrees_with_its_twin_where_matrices_are_emulated() {
+        for gpu in gpus() {
+            if gpu.tier == Tier::Plain || !gpu.features.contains(Features::SHADER_F16) {
+                eprintln!("skipped: tier {} (no f16)", gpu.tier.name());
+                continue;
+            }
+            // Narrow rows: at full width, llvmpipe takes minutes to compile the stand-ins.
+            let dims = MlaDims {
+                heads: 40,
+                kv_lora: 128,
+                ..glm()
+            };
+            for rows in [1usize, 2, 17, 575] {
+                // Slices of several tiles, the last one shorter and not full.
+                let cut = (rows.div_ceil(5 * TILE), 5 * TILE);
+                let error = error(gpu, dims, rows, cut, |mut op| {
+                    op.spec = emulated(&op.spec);
+                    op
+                });
+                eprintln!("{rows} rows: NMSE {error:.1e}");
+                assert!(error <= LIMIT, "{rows} rows: {error:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_kernel_agrees_with_its_twin_on_matrices() {
+        for gpu in gpus() {
+            if !gpu.coop16 {
+                eprintln!(
+                    "skipped: tier {} (no cooperative matrices)",
+                    gpu.tier.name()
+                );
+                continue;
+            }
+            for (heads, rows) in [
+                (20, 1),
+                (20, 2),
+                (16, 17),
+                (20, 575),
+                (20, 4096),
+                (20, 32_768),
+                (20, 131_072),
+            ] {
+                let dims = MlaDims { heads, ..glm() };
+                let (splits, split_rows) = split(Form::Matrix, rows, 1, heads);
+                let cut = (splits as usize, split_rows as usize);
+                let error = error(gpu, dims, rows, cut, |op| op);
+                eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");
+                assert!(error <= LIMIT, "{heads} heads, {rows} rows: {error:e}");
+            }
+            let error = trial(gpu, glm()).unwrap_or_else(|e| panic!("{e}"));
+            eprintln!("trial: NMSE {error:.1e}");
+            assert!(error <= TRIAL_LIMIT / 4.0, "trial: {error:e}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_leave_tiles_unfilled_are_left_to_the_other_form() {
+        assert!(fits(glm()));
+        for other in [
+            MlaDims { heads: 8, ..glm() },
+            MlaDims { rope: 40, ..glm() },
+            MlaDims {
+                kv_lora: 480,
+                ..glm()
+            },
+        ] {
+            assert!(!fits(other), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+// Latent attention over a slice of the context by cooperative matrices (16x16x16, f16 in, f32 out): what attention.wgsl
+// computes, with queries and weights rounded to f16. Not normalised: attention_merge joins the slices.
+//
+// Division: grid (splits, head groups, tokens). A workgroup takes HEAD_TILES tiles of 16 heads (the last one begins
+// early enough to be full: heads in two tiles are computed twice, alike) and walks its slice in tiles of TILE rows:
+// 1. the rows move to workgroup memory, loaded to registers while the tile before is worked on;
+// 2. scores: each subgroup multiplies one tile of heads, 16 rows and one of SHARES shares of the columns;
+// 3. softmax: SPREAD threads per head, relative to a reference that is raised only where a score exceeds it by SLACK,
+//    since matrices in registers can be scaled only through memory;
+// 4. values: a subgroup owns VALUE_TILES tiles of 16 columns of all its heads, in registers.
+// Bound by: the cache, read once per head group; where slices are short, the latency of one tile.
+enable f16;
+enable wgpu_cooperative_matrix;
+struct Params {
+  pos: u32,         // of the first token
+  splits: u32,
+  split_rows: u32,
+  scale: f32,
+}
+@group(0) @binding(0) var<storage, read> q_lat: array<vec4<f32>>;         // (tokens, HEADS, KV_LORA / 4)
+@group(0) @binding(1) var<storage, read> q_pe: array<vec4<f32>>;          // (tokens, HEADS, ROPE / 4)
+@group(0) @binding(2) var<storage, read> cache: array<vec4<f16>>;         // (n_ctx, (KV_LORA + ROPE) / 4)
+@group(0) @binding(3) var<storage, read_write> parts: array<f32>;         // (tokens, HEADS, splits, KV_LORA)
+@group(0) @binding(4) var<storage, read_write> stats: array<vec2<f32>>;   // (tokens, HEADS, splits) of (max, sum)
+#import params
+
+const LOWEST = -1e30;
+const LOG2_E = 1.44269504;
+// Weights reach 2^SLACK: f16 ends at 2^16.
+const SLACK = 8.0;
+const CACHE_ROW = (KV_LORA + ROPE) / 4u;
+// A row in workgroup memory, one vec4<u32> longer: 8 rows lie in different banks.
+const PITCH = CACHE_ROW + 2u;
+const TILE = ROW_TILES * 16u;
+const HEADS_HERE = HEAD_TILES * 16u;
+const SPREAD = WG / HEADS_HERE;
+const ROWS_PER_THREAD = TILE / SPREAD;
+const WEIGHT_PITCH = TILE + 8u;
+
+var<workgroup> rows: array<vec4<f16>, max(TILE, HEADS_HERE) * PITCH>;   // (row) of the cache; before, (head) of the queries
+var<workgroup> products: array<f32, WG * 8u>;                           // (subgroup, head of a tile, row of a tile)
+var<workgroup> weights: array<f16, HEADS_HERE * WEIGHT_PITCH>;          // (head, row)
+var<workgroup> decay: array<f32, HEADS_HERE>;                           // of what earlier tiles summed up
+var<workgroup> raised: u32;                                             // whether a tile raised a reference
+
+fn spread_max(v: f32) -> f32 {
+  var best = v;
+  if (SPREAD > 8u) { best = max(best, subgroupShuffleXor(best, 8u)); }
+  if (SPREAD > 4u) { best = max(best, subgroupShuffleXor(best, 4u)); }
+  if (SPREAD > 2u) { best = max(best, subgroupShuffleXor(best, 2u)); }
+  return max(best, subgroupShuffleXor(best, 1u));
+}
+
+fn spread_sum(v: f32) -> f32 {
+  var sum = v;
+  if (SPREAD > 8u) { sum += subgroupShuffleXor(sum, 8u); }
+  if (SPREAD > 4u) { sum += subgroupShuffleXor(sum, 4u); }
+  if (SPREAD > 2u) { sum += subgroupShuffleXor(sum, 2u); }
+  return sum + subgroupShuffleXor(sum, 1u);
+}
+
+@compute @workgroup_size(WG)
+fn main(
+#import builtins
+) {
+#import thread_index
+  let token = wid.z;
+  let begin = wid.x * p.split_rows;
+  let end = min(begin + p.split_rows, p.pos + token + 1u);
+  // Rows beyond the end are never read: what lies there may not even be a number.
+  let last = max(end, 1u) * CACHE_ROW - 1u;
+#for i ROW_LOADS
+  var next$i = cache[min(begin * CACHE_ROW + $iu * WG + t, last)];
+#endfor
+
+  if (t == 0u) { raised = 0u; }
+  // The first head of each tile.
+#for m HEAD_TILES
+  let head$m = min((wid.y * HEAD_TILES + $mu) * 16u, HEADS - 16u);
+#endfor
+#for i QUERY_LOADS
+  {
+    let e = $iu * WG + t;
+    let h = e / CACHE_ROW;
+    let c = e % CACHE_ROW;
+    let head = token * HEADS + min(wid.y * HEADS_HERE + (h & ~15u), HEADS - 16u) + (h & 15u);
+    var q = vec4(0.0);
+    if (c < KV_LORA / 4u) { q = q_lat[head * (KV_LORA / 4u) + c]; } else { q = q_pe[head * (ROPE / 4u) + c - KV_LORA / 4u]; }
+    rows[h * PITCH + c] = vec4<f16>(q * (p.scale * LOG2_E));
+  }
+#endfor
+  workgroupBarrier();
+  // The device is one whose subgroups have 32 lanes.
+  let group = t / 32u;
+  let lane = t % 32u;
+  let own_products = group * 256u;
+  let share = (group / (HEAD_TILES * ROW_TILES)) * (STEPS * 4u);
+  let own_heads = (group % HEAD_TILES) * 16u;
+  let own_rows = ((group / HEAD_TILES) % ROW_TILES) * 16u;
+#for k STEPS
+  let q$k = coopLoadT<coop_mat16x16<f16, A>>(&rows[own_heads * PITCH + share + $ku * 4u], PITCH);
+#endfor
+
+#for m HEAD_TILES
+#for n VALUE_TILES
+  var out$m_$n: coop_mat16x16<f32, C>;
+#endfor
+#endfor
+  let own_values = group * (VALUE_TILES * 4u);
+  // In the softmax.
+  let h = t / SPREAD;
+  let part = t % SPREAD;
+  var m = LOWEST;     // what the weights of head h are relative to, as a power of 2
+  var l = 0.0;        // this thread's part of the sum of weights
+
+  var first = begin;
+  loop {
+    if (first >= end) { break; }
+    workgroupBarrier();
+#for i ROW_LOADS
+    {
+      let e = $iu * WG + t;
+      rows[e + (e / CACHE_ROW) * (PITCH - CACHE_ROW)] = next$i;
+    }
+#endfor
+    workgroupBarrier();
+    // A tile that does not exist loads the last value of the slice, from the first-level cache.
+#for i ROW_LOADS
+    next$i = cache[min((first + TILE) * CACHE_ROW + $iu * WG + t, last)];
+#endfor
+
+    var product: coop_mat16x16<f32, C>;
+#for k STEPS
+    let k$k = coopLoad<coop_mat16x16<f16, B>>(&rows[own_rows * PITCH + share + $ku * 4u], PITCH);
+    product = coopMultiplyAdd(q$k, k$k, product);
+#endfor
+    coopStoreT(product, &products[own_products], 16u);
+    workgroupBarrier();
+
+    var best = LOWEST;
+#for i THREAD_ROWS
+    let r$i = part * ROWS_PER_THREAD + $iu;
+    var s$i = 0.0;
+#for s SHARES
+    s$i += products[((($su * ROW_TILES) + (r$i >> 4u)) * HEAD_TILES + (h >> 4u)) * 256u + (h & 15u) * 16u + (r$i & 15u)];
+#endfor
+    if (first + r$i >= end) { s$i = LOWEST; }
+    best = max(best, s$i);
+#endfor
+    best = spread_max(best);
+    let reference = select(m, best, best > m + SLACK);
+    let shrink = exp2(m - reference);
+    m = reference;
+    l *= shrink;
+#for i THREAD_ROWS
+    let w$i = f16(exp2(s$i - m));
+    weights[h * WEIGHT_PITCH + r$i] = w$i;
+    l += f32(w$i);
+#endfor
+    if (part == 0u) { decay[h] = shrink; }
+    if (shrink < 1.0 && first != begin) { raised = 1u; }
+    let scaled = workgroupUniformLoad(&raised);
+    if (t == 0u) { raised = 0u; }
+    if (scaled == 1u) {
+#for m HEAD_TILES
+#for n VALUE_TILES
+      coopStoreT(out$m_$n, &products[own_products], 16u);
+      workgroupBarrier();
+#for i 8
+      products[own_products + $iu * 32u + lane] *= decay[$m * 16u + $iu * 2u + (lane >> 4u)];
+#endfor
+      workgroupBarrier();
+      out$m_$n = coopLoadT<coop_mat16x16<f32, C>>(&products[own_products], 16u);
+#endfor
+#endfor
+    }
+#for j ROW_TILES
+#for m HEAD_TILES
+    let w$j_$m = coopLoadT<coop_mat16x16<f16, A>>(&weights[$m * 16u * WEIGHT_PITCH + $j * 16u], WEIGHT_PITCH);
+#endfor
+#for n VALUE_TILES
+    let v$j_$n = coopLoadT<coop_mat16x16<f16, B>>(&rows[$j * 16u * PITCH + own_values + $nu * 4u], PITCH);
+#for m HEAD_TILES
+    out$m_$n = coopMultiplyAdd(w$j_$m, v$j_$n, out$m_$n);
+#endfor
+#endfor
+#endfor
+    first += TILE;
+  }
+
+  let sum = spread_sum(l);
+  let pitch = p.splits * KV_LORA;
+  if (part == 0u) {
+    let head = token * HEADS + min(wid.y * HEADS_HERE + (h & ~15u), HEADS - 16u) + (h & 15u);
+    stats[head * p.splits + wid.x] = vec2(m / LOG2_E, sum);
+  }
+#for m HEAD_TILES
+#for n VALUE_TILES
+  // Named first: naga 30 would compute what stands in the call after the store.
+  let value$m_$n = out$m_$n;
+  let at$m_$n = ((token * HEADS + head$m) * p.splits + wid.x) * KV_LORA + own_values * 4u + $nu * 16u;
+  coopStoreT(value$m_$n, &parts[at$m_$n], pitch);
+#endfor
+#endfor
+}
