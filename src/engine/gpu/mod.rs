@@ -12,7 +12,7 @@ use super::backend::{
     Backend, BackendError, OnRow, OnToken, check_context, check_rows, check_tokens,
 };
 use super::sampling::Sampling;
-use crate::gpu::record::{Range, Recording, State};
+use crate::gpu::record::{Op, Range, Recording, State};
 use crate::gpu::stamps::{Stamping, Stamps};
 use crate::gpu::{Gpu, GpuError, Tier};
 use crate::kernels::attention::{self, Form};
@@ -29,6 +29,9 @@ use wgpu::{Buffer, BufferUsages, Features, SubmissionIndex};
 /// Tokens of a prompt that one submission computes, unless asked otherwise. Scratch memory grows with it; the kernels
 /// read each weight once per 8.
 pub const CHUNK: u32 = 64;
+/// Prompts of up to so many tokens run token by token where nothing longer came before: compiling the steps over chunks
+/// takes longer than it saves (on two cores without a GPU about as long as compiling those of a token).
+const SHORT_PROMPT: usize = 16;
 /// Tokens computed ahead of the one whose id the host has seen: enough that the GPU never waits for the host.
 const IN_FLIGHT: usize = 2;
 /// Buffers that ids come back through: one more than in flight, since a mapped buffer cannot be written.
@@ -53,8 +56,8 @@ pub struct GpuBackend {
     /// One token alone.
     single: Recording,
     sample: Recording,
-    prefill: Recording,
-    prefill_last: Recording,
+    /// A chunk of a prompt, compiled when a prompt is first long enough to need it.
+    chunks: Chunks,
     /// Logits of every position of a chunk, made when first asked for.
     all: Option<(Recording, Range)>,
     scratch: Scratch,
@@ -66,8 +69,16 @@ pub struct GpuBackend {
     stamps: Option<Stamps>,
 }
 
+/// The steps over several tokens of a prompt.
+enum Chunks {
+    /// As dispatches: all buffers are there, but no pipeline is compiled.
+    Planned { inner: Vec<Op>, last: Vec<Op> },
+    /// Ready: one without the head for all but the last chunk, one with it.
+    Ready { inner: Recording, last: Recording },
+}
+
 impl GpuBackend {
-    /// A backend with an empty cache of `n_ctx` rows; compiles the pipelines of its steps, in parallel.
+    /// A backend with an empty cache of `n_ctx` rows; compiles the pipelines of a decoded token, in parallel.
     ///
     /// # Errors
     /// [`GpuError`]: no memory, a cache larger than one binding, or what the device reports.
@@ -120,21 +131,15 @@ impl GpuBackend {
             Tier::Plain | Tier::Subgroup => step(&mut scratch, 1, true)?,
         };
         let decode: Vec<_> = single.iter().chain(&choose).cloned().collect();
-        let prefill_last = step(&mut scratch, chunk, true)?;
-        let prefill = step(&mut scratch, chunk, false)?;
-        // All pipelines at once, so that they compile in parallel.
-        let specs: Vec<_> = decode
-            .iter()
-            .chain(&prefill_last)
-            .map(|op| &op.spec)
-            .collect();
-        gpu.pipelines(&specs)?;
+        let chunks = Chunks::Planned {
+            last: step(&mut scratch, chunk, true)?,
+            inner: step(&mut scratch, chunk, false)?,
+        };
         Ok(Self {
             decode: Recording::new(&gpu, &decode)?,
             single: Recording::new(&gpu, &single)?,
             sample: Recording::new(&gpu, &choose)?,
-            prefill: Recording::new(&gpu, &prefill)?,
-            prefill_last: Recording::new(&gpu, &prefill_last)?,
+            chunks,
             all: None,
             model,
             n_ctx,
@@ -148,6 +153,18 @@ impl GpuBackend {
             host: HostTime::default(),
             stamps: None,
         })
+    }
+
+    /// Compiles the steps over chunks, in parallel.
+    fn compile_chunks(&mut self) -> Result<(), GpuError> {
+        if let Chunks::Planned { inner, last } = &self.chunks {
+            let gpu = self.gpu();
+            // The longer step first: it has every pipeline of the other.
+            let last = Recording::new(gpu, last)?;
+            let inner = Recording::new(gpu, inner)?;
+            self.chunks = Chunks::Ready { inner, last };
+        }
+        Ok(())
     }
 
     /// Dispatches of one decoded token.
@@ -239,13 +256,22 @@ impl Backend for GpuBackend {
     fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
         self.check(tokens, pos)?;
         self.next = 0;
+        let planned = matches!(self.chunks, Chunks::Planned { .. });
+        let at_once = if planned && tokens.len() <= SHORT_PROMPT {
+            1
+        } else {
+            self.chunk as usize
+        };
+        if planned && at_once > 1 {
+            self.compile_chunks()?;
+        }
         let mut at = pos;
-        let mut chunks = tokens.chunks(self.chunk as usize).peekable();
+        let mut chunks = tokens.chunks(at_once).peekable();
         while let Some(chunk) = chunks.next() {
-            let recording = match (chunks.peek(), chunk.len()) {
-                (Some(_), _) => &self.prefill,
-                (None, 1) => &self.single,
-                (None, _) => &self.prefill_last,
+            let recording = match (&self.chunks, chunk.len()) {
+                (_, 1) | (Chunks::Planned { .. }, _) => &self.single,
+                (Chunks::Ready { inner, .. }, _) if chunks.peek().is_some() => inner,
+                (Chunks::Ready { last, .. }, _) => last,
             };
             recording.submit(self.gpu(), &self.state(at, chunk.len()));
             at += chunk.len();
