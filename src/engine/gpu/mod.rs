@@ -30,7 +30,7 @@ use wgpu::{Buffer, BufferUsages, Features, SubmissionIndex};
 /// read each weight once per 8.
 pub const CHUNK: u32 = 64;
 /// Prompts of up to so many tokens run token by token where nothing longer came before: compiling the steps over chunks
-/// takes longer than it saves (on two cores without a GPU about as long as compiling those of a token).
+/// takes longer than it saves (BENCHMARKS.md, cold start).
 const SHORT_PROMPT: usize = 16;
 /// Tokens computed ahead of the one whose id the host has seen: enough that the GPU never waits for the host.
 const IN_FLIGHT: usize = 2;

@@ -1,0 +1,220 @@
+//! The shaders that models can ask for, as data.
+
+use crate::gpu::Tier;
+use crate::gpu::pipeline::Spec;
+use crate::kernels::{
+    MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, gate_up, gate_up_q8,
+    matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, sample, tokens_at_once,
+};
+use crate::model::{Experts, Gating};
+use crate::quant::GgmlType;
+use std::collections::HashSet;
+
+/// What of a model its shaders depend on.
+struct Shape {
+    dims: MlaDims,
+    v_head: u32,
+    vocab: u32,
+    /// The experts, and whether there is a bias for their choice.
+    experts: Option<(Experts, bool)>,
+}
+
+fn shape(heads: usize, nope: usize, v_head: u32, vocab: u32) -> Shape {
+    let dims = MlaDims {
+        heads,
+        nope,
+        rope: 64,
+        kv_lora: 512,
+    };
+    Shape {
+        dims,
+        v_head,
+        vocab,
+        experts: None,
+    }
+}
+
+impl Shape {
+    fn experts(self, count: usize, used: usize, gating: Gating, norm: bool, bias: bool) -> Self {
+        let experts = Experts {
+            count,
+            used,
+            shared_count: 1,
+            feed_forward_length: 256,
+            gating,
+            weights_norm: norm,
+            weights_scale: 1.0,
+        };
+        Self {
+            experts: Some((experts, bias)),
+            ..self
+        }
+    }
+}
+
+/// GLM-4.7-Flash, DeepSeek-V2-Lite, Youtu-LLM-2B and the model inside the program.
+fn models() -> [Shape; 4] {
+    [
+        shape(20, 192, 256, 154_880).experts(64, 4, Gating::Sigmoid, true, true),
+        shape(16, 128, 128, 102_400).experts(64, 6, Gating::Softmax, false, false),
+        shape(16, 128, 128, 128_256),
+        shape(4, 64, 128, 4096).experts(8, 2, Gating::Sigmoid, true, true),
+    ]
+}
+
+/// Every pipeline that these models can ask for, whatever the types of their weights, each once.
+fn permutations() -> Vec<Spec> {
+    let models = models();
+    let mut specs: Vec<_> = read::AT_ONCE.map(read::spec).to_vec();
+    for model in &models {
+        specs.push(rope_cache::spec(model.dims));
+        specs.push(attention::spec(model.dims));
+        for quantized in [false, true] {
+            specs.push(attention_merge::spec(model.dims, quantized));
+        }
+        specs.extend(sample::specs(model.vocab));
+        if let Some((experts, bias)) = &model.experts {
+            specs.push(router::spec(experts, *bias));
+        }
+    }
+    for (i, &ty) in GgmlType::ALL.iter().enumerate() {
+        specs.push(embed::spec(ty));
+        // A kernel that reads two types imports two modules that share no code, so a pair can only clash by names. Each
+        // type with itself clashes most, and with its successor every type stands in both places: 30 pairs instead of 225.
+        let successor = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
+        for other in [ty, successor] {
+            // Experts are not shared between tokens, so their workgroups take one at a time.
+            specs.push(gate_up::spec([ty, other], 1, true));
+        }
+        for max_tokens in [1, 8] {
+            let at_once = tokens_at_once(max_tokens);
+            for extra in [
+                matvec::Extra::None,
+                matvec::Extra::Norm,
+                matvec::Extra::Residual,
+            ] {
+                specs.push(matvec::spec(ty, at_once, None, extra));
+            }
+            for model in &models {
+                // attn_k_b and attn_v_b.
+                for rows in [model.dims.kv_lora as u32, model.v_head] {
+                    specs.push(matvec::spec(ty, at_once, Some(rows), matvec::Extra::None));
+                }
+            }
+            for other in [ty, successor] {
+                specs.push(gate_up::spec([ty, other], at_once, false));
+            }
+        }
+        for (experts, _) in models.iter().filter_map(|m| m.experts.as_ref()) {
+            specs.push(moe_down::spec(ty, experts.used as u32));
+        }
+    }
+    let mut seen = HashSet::new();
+    specs.retain(|spec| seen.insert(spec.clone()));
+    specs
+}
+
+/// The pipelines of the `int8` tier, for subgroups of 8 lanes and of 32.
+fn int8_permutations() -> Vec<Spec> {
+    let mut specs = vec![];
+    for (i, &ty) in GgmlType::ALL.iter().enumerate() {
+        specs.push(embed_q8::spec(ty, 64));
+        let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
+        for lanes in [8, 32] {
+            let plain = matvec_q8::Shape {
+                ty,
+                units: 64,
+                groups: None,
+                float: false,
+                rms: true,
+                residual: false,
+                y: true,
+                q: None,
+            };
+            let q_a = matvec_q8::Shape {
+                y: false,
+                q: Some(true),
+                ..plain
+            };
+            let q_b = matvec_q8::Shape {
+                q: Some(false),
+                ..plain
+            };
+            let k_b = matvec_q8::Shape {
+                units: 6,
+                groups: Some((512, 8)),
+                rms: false,
+                ..plain
+            };
+            let v_b = matvec_q8::Shape {
+                units: 16,
+                groups: Some((256, 16)),
+                y: false,
+                q: Some(false),
+                ..k_b
+            };
+            let output = matvec_q8::Shape {
+                units: 160,
+                rms: false,
+                residual: true,
+                q: Some(true),
+                ..plain
+            };
+            let router = matvec_q8::Shape {
+                float: true,
+                ..plain
+            };
+            for shape in [plain, q_a, q_b, k_b, v_b, output, router] {
+                specs.push(matvec_q8::spec(lanes, &shape));
+            }
+            specs.push(gate_up_q8::spec(
+                lanes,
+                64,
+                Some(([ty, other], 4, 1536)),
+                Some([other, ty]),
+            ));
+            specs.push(gate_up_q8::spec(lanes, 64, Some(([ty, ty], 6, 1408)), None));
+            specs.push(gate_up_q8::spec(lanes, 64, None, Some([ty, ty])));
+            for (shared, last) in [(Some((other, 88)), true), (None, true), (None, false)] {
+                let shape = moe_down_q8::Shape {
+                    ty,
+                    used: 6,
+                    rows: 2048,
+                    units: 44,
+                    shared,
+                    last,
+                };
+                specs.push(moe_down_q8::spec(lanes, &shape));
+            }
+        }
+    }
+    specs
+}
+
+/// Every pipeline with a tier that runs it.
+pub(super) fn all_permutations() -> Vec<(Spec, Tier)> {
+    let shared = permutations();
+    // The float kernels are the same in both tiers with subgroups.
+    let tiers = [Tier::Plain, Tier::Subgroup];
+    let shared = shared
+        .into_iter()
+        .flat_map(|spec| tiers.map(|tier| (spec.clone(), tier)));
+    shared
+        .chain(
+            int8_permutations()
+                .into_iter()
+                .map(|spec| (spec, Tier::Int8)),
+        )
+        .collect()
+}
+
+/// The pipelines for devices with cooperative matrices, which only Vulkan has in this size.
+pub(super) fn coop_permutations() -> Vec<Spec> {
+    let models = models().into_iter();
+    let dims = models
+        .map(|m| m.dims)
+        .filter(|dims| attention_coop::fits(*dims));
+    let mut specs: Vec<_> = dims.map(attention_coop::spec).collect();
+    specs.dedup();
+    specs
+}
