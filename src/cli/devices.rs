@@ -99,4 +99,8 @@ fn describe(text: &mut String, adapter: &AdapterSummary) {
         bytes(u64::from(adapter.workgroup_memory)),
         adapter.workgroup_threads,
     );
+    if !adapter.cooperative_matrices.is_empty() {
+        let all = adapter.cooperative_matrices.join(", ");
+        let _ = writeln!(text, "    cooperative matrices: {all}");
+    }
 }

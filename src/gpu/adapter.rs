@@ -62,6 +62,8 @@ pub struct AdapterSummary {
     pub subgroup: [u32; 2],
     /// Feature names that kernels can use.
     pub features: Vec<&'static str>,
+    /// Cooperative matrices as rows x columns x depth and types, such as `16x16x16 f16 f32`: of the factors, of the sums.
+    pub cooperative_matrices: Vec<String>,
 }
 
 /// A wgpu instance with every native backend and no validation in the way.
@@ -151,6 +153,14 @@ fn summary(index: usize, adapter: &Adapter) -> AdapterSummary {
             .iter()
             .filter(|(f, _)| features.contains(*f))
             .map(|(_, n)| *n)
+            .collect(),
+        cooperative_matrices: adapter
+            .cooperative_matrix_properties()
+            .iter()
+            .map(|p| {
+                let [ab, cr] = [p.ab_type, p.cr_type].map(|t| format!("{t:?}").to_lowercase());
+                format!("{}x{}x{} {ab} {cr}", p.m_size, p.n_size, p.k_size)
+            })
             .collect(),
     }
 }
