@@ -1,5 +1,6 @@
 //! The GPU backend: recorded steps replayed with one or two tokens in flight.
 
+mod flight;
 pub mod measure;
 mod random;
 mod recipe;
@@ -13,18 +14,17 @@ use super::backend::{
 };
 use super::sampling::Sampling;
 use crate::gpu::record::{Op, Range, Recording, State};
-use crate::gpu::stamps::{Stamping, Stamps};
+use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError, Tier};
 use crate::kernels::attention::{self, Form};
 use crate::kernels::{MlaDims, sample};
 use crate::model::RopeTable;
+use flight::RING;
 use measure::HostTime;
 use recipe::{Context, Recipe, Scratch};
 use recipe_q8::RecipeQ8;
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
-use wgpu::{Buffer, BufferUsages, Features, SubmissionIndex};
+use wgpu::{Buffer, BufferUsages, Features};
 
 /// Tokens of a prompt that one submission computes, unless asked otherwise. Scratch memory grows with it; the kernels
 /// read each weight once per 8.
@@ -32,10 +32,6 @@ pub const CHUNK: u32 = 64;
 /// Prompts of up to so many tokens run token by token where nothing longer came before: compiling the steps over chunks
 /// takes longer than it saves (BENCHMARKS.md, cold start).
 const SHORT_PROMPT: usize = 16;
-/// Tokens computed ahead of the one whose id the host has seen: enough that the GPU never waits for the host.
-const IN_FLIGHT: usize = 2;
-/// Buffers that ids come back through: one more than in flight, since a mapped buffer cannot be written.
-const RING: usize = IN_FLIGHT + 1;
 /// Bytes of a result: id, step and padding.
 const RESULT: u64 = 16;
 
@@ -202,28 +198,6 @@ impl GpuBackend {
         Ok(())
     }
 
-    /// Submits a step and copies the chosen id out where it cannot be mapped in place.
-    fn submit(
-        &self,
-        recording: &Recording,
-        state: &State,
-        stamping: Stamping<'_>,
-    ) -> SubmissionIndex {
-        let gpu = self.gpu();
-        let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        recording.encode_stamped(gpu, &mut encoder, state, stamping);
-        if let Some(staging) = &self.staging {
-            encoder.copy_buffer_to_buffer(
-                &self.ring[state.slot],
-                0,
-                &staging[state.slot],
-                0,
-                RESULT,
-            );
-        }
-        gpu.queue.submit([encoder.finish()])
-    }
-
     /// The step that logits of all positions need, and its output (chunk, vocab).
     fn all_logits(&mut self) -> Result<(), GpuError> {
         if self.all.is_some() {
@@ -332,42 +306,7 @@ impl Backend for GpuBackend {
             // The steps in flight replace the logits, also those beyond the last token delivered.
             self.next = 0;
         }
-        let mut in_flight: VecDeque<(usize, SubmissionIndex)> = VecDeque::new();
-        let mut issued = 0;
-        let mut delivered = 0;
-        while delivered < limit {
-            while issued < limit && in_flight.len() < IN_FLIGHT {
-                // The k-th token is chosen from the logits of position context + k - 1.
-                let last = context.len() + issued - 1;
-                let mut state = self.state(last, 1);
-                state.slot = issued % RING;
-                state.sampling = sample::words(sampling, (last + 1) as u64);
-                let began = Instant::now();
-                // The first token is only chosen.
-                let (recording, stamping) = match (issued.checked_sub(1), &self.stamps) {
-                    (None, _) => (&self.sample, Stamping::None),
-                    (Some(step), Some(stamps)) => (&self.decode, Stamping::Ends(stamps, 2 * step)),
-                    (Some(_), None) => (&self.decode, Stamping::None),
-                };
-                in_flight.push_back((state.slot, self.submit(recording, &state, stamping)));
-                if issued > 0 {
-                    self.host.steps += 1;
-                    self.host.time += began.elapsed();
-                }
-                issued += 1;
-            }
-            let Some((slot, submission)) = in_flight.pop_front() else {
-                break;
-            };
-            let result = self.staging.as_ref().unwrap_or(&self.ring);
-            let words: Vec<u32> = self
-                .gpu()
-                .map_read(&result[slot], RESULT, Some(submission))?;
-            delivered += 1;
-            if on_token(words[0]).is_break() {
-                break;
-            }
-        }
+        self.fly(context.len(), sampling, limit, on_token)?;
         // What was computed past the end stays behind: later calls write those rows again.
         Ok(self.gpu().wait(None)?)
     }
