@@ -10,7 +10,7 @@ use super::error::CliError;
 use super::output::{self, Thoughts, note};
 use super::stop::StopFilter;
 use super::{interrupt, load};
-use crate::engine::{Engine, GenerateStats, StopReason};
+use crate::engine::{Engine, GenerateStats, Opened, StopReason};
 use crate::tokenizer::{Message, StreamDecoder};
 
 const EXAMPLES: &str = "\
@@ -85,16 +85,19 @@ impl Generate {
         if prompt.is_empty() {
             return Err(CliError::EmptyText { what: "prompt" });
         }
-        let engine = load::engine(&self.model, &self.device, &self.ctx)?;
+        let opened = load::open(&self.model, &self.device, &self.ctx)?;
         let rendered = if self.raw {
             None
         } else {
-            Some(self.render(&engine, &prompt)?)
+            Some(self.render(&opened, &prompt)?)
         };
         let tokens = match &rendered {
-            Some(text) => engine.tokenizer().encode_chat(text)?,
-            None => engine.tokenizer().encode(&prompt, true)?,
+            Some(text) => opened.tokenizer().encode_chat(text)?,
+            None => opened.tokenizer().encode(&prompt, true)?,
         };
+        // Before the weights, which may take many seconds to load.
+        opened.check_tokens(&tokens, 0)?;
+        let engine = load::weights(opened)?;
         let sampling = self.sampling.sampling(&self.model.source());
         let mut session = engine.session()?;
         let mut answer = Answer::new(&engine, &self.stop, rendered.as_deref());
@@ -141,11 +144,11 @@ impl Generate {
     }
 
     /// The prompt in the model's chat template.
-    fn render(&self, engine: &Engine, prompt: &str) -> Result<String, CliError> {
+    fn render(&self, opened: &Opened, prompt: &str) -> Result<String, CliError> {
         let system = self.system.iter().map(|text| Message::new("system", text));
         let messages: Vec<_> = system.chain([Message::new("user", prompt)]).collect();
         let think = self.think.map(|think| matches!(think, Think::On));
-        Ok(engine.render_chat(&messages, think)?)
+        Ok(opened.render_chat(&messages, think)?)
     }
 }
 

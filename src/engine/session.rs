@@ -87,7 +87,7 @@ impl<'a> Session<'a> {
         on_token: &mut OnToken<'_>,
     ) -> Result<GenerateStats, EngineError> {
         let start = Instant::now();
-        self.check(prompt)?;
+        self.engine.check_tokens(prompt, self.tokens.len())?;
         self.append(prompt, 0, None)?;
         let room = self.engine.n_ctx() - self.tokens.len();
         let tokenizer = self.engine.tokenizer();
@@ -141,31 +141,8 @@ impl<'a> Session<'a> {
         from: usize,
         on_row: &mut OnRow<'_>,
     ) -> Result<(), EngineError> {
-        self.check(tokens)?;
+        self.engine.check_tokens(tokens, self.tokens.len())?;
         self.append(tokens, from, Some(on_row))
-    }
-
-    /// Checks what a caller hands in, against vocabulary and context.
-    fn check(&self, tokens: &[u32]) -> Result<(), EngineError> {
-        if tokens.is_empty() {
-            return Err(EngineError::NoTokens);
-        }
-        let config = &self.engine.model().config;
-        let vocab = config.vocab_size;
-        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocab) {
-            return Err(EngineError::UnknownToken { token, vocab });
-        }
-        let (used, n_ctx) = (self.tokens.len(), self.engine.n_ctx());
-        if used + tokens.len() > n_ctx {
-            let (prompt, model) = (tokens.len(), config.context_length);
-            return Err(EngineError::PromptTooLong {
-                prompt,
-                used,
-                n_ctx,
-                model,
-            });
-        }
-        Ok(())
     }
 
     /// Evaluates `tokens` after what was said, the last token of an answer included where its row is still missing.
