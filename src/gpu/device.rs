@@ -95,6 +95,45 @@ pub struct GpuOptions {
     pub max_binding: Option<u64>,
 }
 
+/// Cooperative matrices: square ones of f16, multiplied into sums of f32 by a subgroup each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Coop {
+    /// Rows and columns of a matrix: 16 (NVIDIA) or 8 (Metal, llvmpipe).
+    pub size: u32,
+    /// Lanes of a subgroup, of which the device has no others: 32 or 8.
+    pub lanes: u32,
+}
+
+impl Coop {
+    /// The largest that the adapter has with f16 in and f32 out, subgroups of one size (wgpu cannot ask for one), and the
+    /// workgroup memory that the kernels use them with.
+    fn of(adapter: &Adapter) -> Option<Self> {
+        let info = adapter.get_info();
+        let lanes = match info.backend {
+            // wgpu reports a constant 4..64 there; every GPU with such matrices has 32.
+            Backend::Metal => 32,
+            _ if info.subgroup_min_size == info.subgroup_max_size => info.subgroup_min_size,
+            _ => return None,
+        };
+        let needed = Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SHADER_F16;
+        if ![8, 32].contains(&lanes)
+            || !adapter.features().contains(needed)
+            || adapter.limits().max_compute_workgroup_storage_size < 32 << 10
+        {
+            return None;
+        }
+        let has = |size: u32| {
+            adapter.cooperative_matrix_properties().iter().any(|p| {
+                [p.m_size, p.n_size, p.k_size] == [size; 3]
+                    && p.ab_type == wgpu::CooperativeScalarType::F16
+                    && p.cr_type == wgpu::CooperativeScalarType::F32
+            })
+        };
+        let size = [16, 8].into_iter().find(|size| has(*size))?;
+        Some(Self { size, lanes })
+    }
+}
+
 /// An opened device: the wgpu handles, what it can do, its compiled pipelines and its error state.
 pub struct Gpu {
     /// The wgpu device.
@@ -111,8 +150,8 @@ pub struct Gpu {
     pub tier: Tier,
     /// Bytes of one binding at most.
     pub max_binding: u64,
-    /// Whether kernels may multiply 16x16 matrices of f16 into sums of f32, a subgroup of 32 lanes each.
-    pub coop16: bool,
+    /// The cooperative matrices that kernels may use, where the device has them.
+    pub coop: Option<Coop>,
     pub(super) pipelines: Pipelines,
     fault: Arc<Mutex<Option<GpuError>>>,
     allocated: AtomicU64,
@@ -140,9 +179,11 @@ impl Gpu {
             Tier::Subgroup | Tier::Int8 => adapter.limits(),
         };
         check_limits(&info.name, &limits)?;
-        // Experimental in wgpu, so only where new ways are asked for.
-        let coop16 = tier == Tier::Int8 && has_coop16(&adapter);
-        let matrices = if coop16 {
+        let coop = match tier {
+            Tier::Plain => None,
+            Tier::Subgroup | Tier::Int8 => Coop::of(&adapter),
+        };
+        let matrices = if coop.is_some() {
             Features::EXPERIMENTAL_COOPERATIVE_MATRIX
         } else {
             Features::empty()
@@ -162,7 +203,7 @@ impl Gpu {
             | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
             | Features::PIPELINE_CACHE;
         let features = adapter.features() & wanted;
-        let experimental_features = if coop16 {
+        let experimental_features = if coop.is_some() {
             // SAFETY: wgpu warns that experimental features may misbehave. Only cooperative matrices are asked for: their
             // kernels index within their buffers like all others, and a trial compares their results before they are used.
             unsafe { wgpu::ExperimentalFeatures::enabled() }
@@ -211,7 +252,7 @@ impl Gpu {
             features,
             tier,
             max_binding,
-            coop16,
+            coop,
             pipelines,
             fault,
             allocated: AtomicU64::new(0),
@@ -404,22 +445,6 @@ fn note(fault: &Mutex<Option<GpuError>>, error: GpuError) {
         .lock()
         .unwrap_or_else(|e| e.into_inner())
         .get_or_insert(error);
-}
-
-/// Whether the adapter has 16x16x16 cooperative matrices of f16 with sums of f32, subgroups of 32 lanes and no others
-/// (wgpu cannot ask for a size), and the workgroup memory that the kernels use them with.
-fn has_coop16(adapter: &Adapter) -> bool {
-    let info = adapter.get_info();
-    let needed = Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SHADER_F16;
-    adapter.features().contains(needed)
-        && info.subgroup_min_size == 32
-        && info.subgroup_max_size == 32
-        && adapter.limits().max_compute_workgroup_storage_size >= 32 << 10
-        && adapter.cooperative_matrix_properties().iter().any(|p| {
-            [p.m_size, p.n_size, p.k_size] == [16; 3]
-                && p.ab_type == wgpu::CooperativeScalarType::F16
-                && p.cr_type == wgpu::CooperativeScalarType::F32
-        })
 }
 
 /// WebGPU's default limits, which every browser gives, except for sizes of memory.

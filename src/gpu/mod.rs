@@ -18,5 +18,5 @@ pub(crate) mod testing;
 mod upload;
 
 pub use adapter::{AdapterSummary, DeviceChoice, adapters};
-pub use device::{Gpu, GpuOptions, Tier};
+pub use device::{Coop, Gpu, GpuOptions, Tier};
 pub use error::GpuError;

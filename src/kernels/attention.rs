@@ -9,7 +9,7 @@ use super::{MlaDims, attention_coop};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{Gpu, GpuError, Tier};
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
 ///
@@ -115,7 +115,7 @@ impl Form {
     /// # Errors
     /// What the device reports in the trial.
     pub fn for_decode(gpu: &Gpu, dims: MlaDims) -> Result<Self, GpuError> {
-        if !gpu.coop16 || !attention_coop::fits(dims) {
+        if gpu.tier != Tier::Int8 || !attention_coop::runs_on(gpu, dims) {
             return Ok(Self::Vector);
         }
         let limit = attention_coop::TRIAL_LIMIT;
