@@ -1,13 +1,13 @@
-// Latent attention over a slice of the context by cooperative matrices (16x16x16, f16 in, f32 out): what attention.wgsl
+// Latent attention over a slice of the context by cooperative matrices (f16 in, f32 out): what attention.wgsl
 // computes, with queries and weights rounded to f16. Not normalised: attention_merge joins the slices.
 //
-// Division: grid (splits, head groups, tokens). A workgroup takes HEAD_TILES tiles of 16 heads (the last one begins
+// Division: grid (splits, head groups, tokens). A workgroup takes HEAD_TILES tiles of MAT heads (the last one begins
 // early enough to be full: heads in two tiles are computed twice, alike) and walks its slice in tiles of TILE rows:
 // 1. the rows move to workgroup memory, loaded to registers while the tile before is worked on;
-// 2. scores: each subgroup multiplies one tile of heads, 16 rows and one of SHARES shares of the columns;
+// 2. scores: each subgroup multiplies one tile of heads, MAT rows and one of SHARES shares of the columns;
 // 3. softmax: SPREAD threads per head, relative to a reference that is raised only where a score exceeds it by SLACK,
 //    since matrices in registers can be scaled only through memory;
-// 4. values: a subgroup owns VALUE_TILES tiles of 16 columns of all its heads, in registers.
+// 4. values: a subgroup owns VALUE_TILES tiles of MAT columns of all its heads, in registers.
 // Bound by: the cache, read once per head group; where slices are short, the latency of one tile.
 enable f16;
 enable wgpu_cooperative_matrix;
@@ -23,6 +23,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> parts: array<f32>;         // (tokens, HEADS, splits, KV_LORA)
 @group(0) @binding(4) var<storage, read_write> stats: array<vec2<f32>>;   // (tokens, HEADS, splits) of (max, sum)
 #import params
+#import coop
 
 const LOWEST = -1e30;
 const LOG2_E = 1.44269504;
@@ -31,14 +32,15 @@ const SLACK = 8.0;
 const CACHE_ROW = (KV_LORA + ROPE) / 4u;
 // A row in workgroup memory, one vec4<u32> longer: 8 rows lie in different banks.
 const PITCH = CACHE_ROW + 2u;
-const TILE = ROW_TILES * 16u;
-const HEADS_HERE = HEAD_TILES * 16u;
+const TILE = ROW_TILES * MAT;
+const HEADS_HERE = HEAD_TILES * MAT;
+const MATRIX = MAT * MAT;
 const SPREAD = WG / HEADS_HERE;
 const ROWS_PER_THREAD = TILE / SPREAD;
 const WEIGHT_PITCH = TILE + 8u;
 
 var<workgroup> rows: array<vec4<f16>, max(TILE, HEADS_HERE) * PITCH>;   // (row) of the cache; before, (head) of the queries
-var<workgroup> products: array<f32, WG * 8u>;                           // (subgroup, head of a tile, row of a tile)
+var<workgroup> products: array<f32, WG / LANES * MATRIX>;               // (subgroup, head of a tile, row of a tile)
 var<workgroup> weights: array<f16, HEADS_HERE * WEIGHT_PITCH>;          // (head, row)
 var<workgroup> decay: array<f32, HEADS_HERE>;                           // of what earlier tiles summed up
 var<workgroup> raised: u32;                                             // whether a tile raised a reference
@@ -76,37 +78,37 @@ fn main(
   if (t == 0u) { raised = 0u; }
   // The first head of each tile.
 #for m HEAD_TILES
-  let head$m = min((wid.y * HEAD_TILES + $mu) * 16u, HEADS - 16u);
+  let head$m = min((wid.y * HEAD_TILES + $mu) * MAT, HEADS - MAT);
 #endfor
 #for i QUERY_LOADS
   {
     let e = $iu * WG + t;
     let h = e / CACHE_ROW;
     let c = e % CACHE_ROW;
-    let head = token * HEADS + min(wid.y * HEADS_HERE + (h & ~15u), HEADS - 16u) + (h & 15u);
+    let head = token * HEADS + min(wid.y * HEADS_HERE + (h & ~(MAT - 1u)), HEADS - MAT) + (h & (MAT - 1u));
     var q = vec4(0.0);
     if (c < KV_LORA / 4u) { q = q_lat[head * (KV_LORA / 4u) + c]; } else { q = q_pe[head * (ROPE / 4u) + c - KV_LORA / 4u]; }
     rows[h * PITCH + c] = vec4<f16>(q * (p.scale * LOG2_E));
   }
 #endfor
   workgroupBarrier();
-  // The device is one whose subgroups have 32 lanes.
-  let group = t / 32u;
-  let lane = t % 32u;
-  let own_products = group * 256u;
-  let share = (group / (HEAD_TILES * ROW_TILES)) * (STEPS * 4u);
-  let own_heads = (group % HEAD_TILES) * 16u;
-  let own_rows = ((group / HEAD_TILES) % ROW_TILES) * 16u;
+  // The device is one whose subgroups all have LANES lanes.
+  let group = t / LANES;
+  let lane = t % LANES;
+  let own_products = group * MATRIX;
+  let share = (group / (HEAD_TILES * ROW_TILES)) * (STEPS * (MAT / 4u));
+  let own_heads = (group % HEAD_TILES) * MAT;
+  let own_rows = ((group / HEAD_TILES) % ROW_TILES) * MAT;
 #for k STEPS
-  let q$k = coopLoadT<coop_mat16x16<f16, A>>(&rows[own_heads * PITCH + share + $ku * 4u], PITCH);
+  let q$k = coopLoadT<MatA>(&rows[own_heads * PITCH + share + $ku * (MAT / 4u)], PITCH);
 #endfor
 
 #for m HEAD_TILES
 #for n VALUE_TILES
-  var out$m_$n: coop_mat16x16<f32, C>;
+  var out$m_$n: MatC;
 #endfor
 #endfor
-  let own_values = group * (VALUE_TILES * 4u);
+  let own_values = group * (VALUE_TILES * (MAT / 4u));
   // In the softmax.
   let h = t / SPREAD;
   let part = t % SPREAD;
@@ -129,12 +131,12 @@ fn main(
     next$i = cache[min((first + TILE) * CACHE_ROW + $iu * WG + t, last)];
 #endfor
 
-    var product: coop_mat16x16<f32, C>;
+    var product: MatC;
 #for k STEPS
-    let k$k = coopLoad<coop_mat16x16<f16, B>>(&rows[own_rows * PITCH + share + $ku * 4u], PITCH);
+    let k$k = coopLoad<MatB>(&rows[own_rows * PITCH + share + $ku * (MAT / 4u)], PITCH);
     product = coopMultiplyAdd(q$k, k$k, product);
 #endfor
-    coopStoreT(product, &products[own_products], 16u);
+    coopStoreT(product, &products[own_products], MAT);
     workgroupBarrier();
 
     var best = LOWEST;
@@ -142,7 +144,7 @@ fn main(
     let r$i = part * ROWS_PER_THREAD + $iu;
     var s$i = 0.0;
 #for s SHARES
-    s$i += products[((($su * ROW_TILES) + (r$i >> 4u)) * HEAD_TILES + (h >> 4u)) * 256u + (h & 15u) * 16u + (r$i & 15u)];
+    s$i += products[((($su * ROW_TILES) + r$i / MAT) * HEAD_TILES + h / MAT) * MATRIX + (h % MAT) * MAT + r$i % MAT];
 #endfor
     if (first + r$i >= end) { s$i = LOWEST; }
     best = max(best, s$i);
@@ -164,22 +166,22 @@ fn main(
     if (scaled == 1u) {
 #for m HEAD_TILES
 #for n VALUE_TILES
-      coopStoreT(out$m_$n, &products[own_products], 16u);
+      coopStoreT(out$m_$n, &products[own_products], MAT);
       workgroupBarrier();
-#for i 8
-      products[own_products + $iu * 32u + lane] *= decay[$m * 16u + $iu * 2u + (lane >> 4u)];
+#for i MATRIX_LOADS
+      products[own_products + $iu * LANES + lane] *= decay[$mu * MAT + ($iu * LANES + lane) / MAT];
 #endfor
       workgroupBarrier();
-      out$m_$n = coopLoadT<coop_mat16x16<f32, C>>(&products[own_products], 16u);
+      out$m_$n = coopLoadT<MatC>(&products[own_products], MAT);
 #endfor
 #endfor
     }
 #for j ROW_TILES
 #for m HEAD_TILES
-    let w$j_$m = coopLoadT<coop_mat16x16<f16, A>>(&weights[$m * 16u * WEIGHT_PITCH + $j * 16u], WEIGHT_PITCH);
+    let w$j_$m = coopLoadT<MatA>(&weights[$mu * MAT * WEIGHT_PITCH + $ju * MAT], WEIGHT_PITCH);
 #endfor
 #for n VALUE_TILES
-    let v$j_$n = coopLoadT<coop_mat16x16<f16, B>>(&rows[$j * 16u * PITCH + own_values + $nu * 4u], PITCH);
+    let v$j_$n = coopLoadT<MatB>(&rows[$ju * MAT * PITCH + own_values + $nu * (MAT / 4u)], PITCH);
 #for m HEAD_TILES
     out$m_$n = coopMultiplyAdd(w$j_$m, v$j_$n, out$m_$n);
 #endfor
@@ -191,14 +193,14 @@ fn main(
   let sum = spread_sum(l);
   let pitch = p.splits * KV_LORA;
   if (part == 0u) {
-    let head = token * HEADS + min(wid.y * HEADS_HERE + (h & ~15u), HEADS - 16u) + (h & 15u);
+    let head = token * HEADS + min(wid.y * HEADS_HERE + (h & ~(MAT - 1u)), HEADS - MAT) + (h & (MAT - 1u));
     stats[head * p.splits + wid.x] = vec2(m / LOG2_E, sum);
   }
 #for m HEAD_TILES
 #for n VALUE_TILES
   // Named first: naga 30 would compute what stands in the call after the store.
   let value$m_$n = out$m_$n;
-  let at$m_$n = ((token * HEADS + head$m) * p.splits + wid.x) * KV_LORA + own_values * 4u + $nu * 16u;
+  let at$m_$n = ((token * HEADS + head$m) * p.splits + wid.x) * KV_LORA + own_values * 4u + $nu * MAT;
   coopStoreT(value$m_$n, &parts[at$m_$n], pitch);
 #endfor
 #endfor

@@ -9,7 +9,7 @@ use super::{MlaDims, attention_coop};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
-use crate::gpu::{Gpu, GpuError, Tier};
+use crate::gpu::{Coop, Gpu, GpuError, Tier};
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
 ///
@@ -105,7 +105,7 @@ pub enum Form {
     /// `attention.wgsl`, in f32, everywhere.
     Vector,
     /// `attention_coop.wgsl`, by cooperative matrices, with queries and weights rounded to f16.
-    Matrix,
+    Matrix(Coop),
 }
 
 impl Form {
@@ -115,12 +115,13 @@ impl Form {
     /// # Errors
     /// What the device reports in the trial.
     pub fn for_decode(gpu: &Gpu, dims: MlaDims) -> Result<Self, GpuError> {
-        if gpu.tier != Tier::Int8 || !attention_coop::runs_on(gpu, dims) {
-            return Ok(Self::Vector);
-        }
+        let coop = match gpu.coop {
+            Some(coop) if gpu.tier == Tier::Int8 && attention_coop::fits(coop, dims) => coop,
+            _ => return Ok(Self::Vector),
+        };
         let limit = attention_coop::TRIAL_LIMIT;
-        let reason = match attention_coop::trial(gpu, dims) {
-            Ok(error) if error <= limit => return Ok(Self::Matrix),
+        let reason = match attention_coop::trial(gpu, coop, dims) {
+            Ok(error) if error <= limit => return Ok(Self::Matrix(coop)),
             Ok(error) => format!("their attention has an NMSE of {error:.1e}, limit {limit:.0e}"),
             Err(e @ GpuError::Shader { .. }) => e.to_string(),
             Err(e) => return Err(e),
@@ -136,7 +137,7 @@ impl Form {
     const fn tile(self) -> (usize, usize) {
         match self {
             Self::Vector => (TILE, HEADS_PER_GROUP),
-            Self::Matrix => (attention_coop::TILE, attention_coop::HEADS_PER_GROUP),
+            Self::Matrix(coop) => attention_coop::tile(coop),
         }
     }
 }
@@ -230,7 +231,7 @@ impl GpuAttention {
         let [partial, stats] = &self.partials;
         let spec = match self.form {
             Form::Vector => spec(dims),
-            Form::Matrix => attention_coop::spec(dims),
+            Form::Matrix(coop) => attention_coop::spec(coop, dims),
         };
         let (_, group) = self.form.tile();
         Op::new(
@@ -356,7 +357,11 @@ mod tests {
 
     #[test]
     fn slices_cover_the_context_and_fit_the_partial_sums() {
-        for form in [Form::Vector, Form::Matrix] {
+        let coop = Coop {
+            size: 16,
+            lanes: 32,
+        };
+        for form in [Form::Vector, Form::Matrix(coop)] {
             for heads in [1, 16, 20, 128] {
                 for tokens in [1, 3, 8, 200] {
                     for rows in [tokens, 575 + tokens, 4096, 32768, 131_072] {

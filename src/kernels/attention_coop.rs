@@ -7,7 +7,8 @@ use crate::gpu::record::{Range, Recording, State, accesses};
 use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError};
 
-/// How a workgroup is made: a subgroup for each tile of 16 heads, tile of 16 rows and share of the columns.
+/// How a workgroup is made: a subgroup for each tile of heads, tile of rows and share of the columns, where a tile has as many
+/// as a matrix has rows.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     head_tiles: usize,
@@ -16,15 +17,28 @@ struct Shape {
 }
 
 /// The least work per workgroup, so that a context of some hundred rows already keeps many busy. Reckoned, not yet measured.
-const SHAPE: Shape = Shape {
-    head_tiles: 1,
-    row_tiles: 1,
-    shares: 4,
-};
-/// Cache rows of a tile.
-pub(super) const TILE: usize = 16 * SHAPE.row_tiles;
-/// Heads of a workgroup.
-pub(super) const HEADS_PER_GROUP: usize = 16 * SHAPE.head_tiles;
+const fn shape(coop: Coop) -> Shape {
+    match (coop.size, coop.lanes) {
+        // Small matrices over many lanes: four of them, so that every lane has a score.
+        (8, 32) => Shape {
+            head_tiles: 2,
+            row_tiles: 2,
+            shares: 1,
+        },
+        _ => Shape {
+            head_tiles: 1,
+            row_tiles: 1,
+            shares: 4,
+        },
+    }
+}
+
+/// Cache rows of a tile and heads of a workgroup.
+pub(super) const fn tile(coop: Coop) -> (usize, usize) {
+    let size = coop.size as usize;
+    let shape = shape(coop);
+    (size * shape.row_tiles, size * shape.head_tiles)
+}
 
 impl Shape {
     const fn subgroups(self) -> usize {
@@ -32,32 +46,43 @@ impl Shape {
     }
 
     /// Whether the kernel can work on blocks of these sizes: whole tiles for every subgroup, whole loads for every thread.
-    fn fits(self, dims: MlaDims) -> bool {
-        let (threads, row) = (self.subgroups() * 32, dims.cache_row());
-        dims.heads >= 16
+    fn fits(self, coop: Coop, dims: MlaDims) -> bool {
+        let (size, lanes) = (coop.size as usize, coop.lanes as usize);
+        let (threads, row) = (self.subgroups() * lanes, dims.cache_row());
+        let heads = size * self.head_tiles;
+        dims.heads >= size
             && dims.rope.is_multiple_of(4)
-            && row.is_multiple_of(16 * self.shares)
-            && dims.kv_lora.is_multiple_of(16 * self.subgroups())
-            && (16 * self.row_tiles * row / 4).is_multiple_of(threads)
-            && (16 * self.head_tiles * row / 4).is_multiple_of(threads)
+            && row.is_multiple_of(size * self.shares)
+            && dims.kv_lora.is_multiple_of(size * self.subgroups())
+            && (size * self.row_tiles * row / 4).is_multiple_of(threads)
+            && (heads * row / 4).is_multiple_of(threads)
+            && threads / heads <= lanes.min(16)
+            && (size * self.row_tiles * heads).is_multiple_of(threads)
+            && (size * size).is_multiple_of(lanes)
     }
 
-    fn spec(self, dims: MlaDims) -> Spec {
-        assert!(self.fits(dims), "attention_coop: {self:?} for {dims:?}");
-        let threads = self.subgroups() * 32;
-        let vectors = 16 * dims.cache_row() / 4;
+    fn spec(self, coop: Coop, dims: MlaDims) -> Spec {
+        assert!(
+            self.fits(coop, dims),
+            "attention_coop: {self:?} of {coop:?} for {dims:?}"
+        );
+        let (size, lanes) = (coop.size as usize, coop.lanes as usize);
+        let threads = self.subgroups() * lanes;
+        let vectors = size * dims.cache_row() / 4;
         let numbers = [
             ("WG", threads),
+            ("LANES", lanes),
+            ("MATRIX_LOADS", size * size / lanes),
             ("HEAD_TILES", self.head_tiles),
             ("ROW_TILES", self.row_tiles),
             ("SHARES", self.shares),
-            ("STEPS", dims.cache_row() / 16 / self.shares),
-            ("VALUE_TILES", dims.kv_lora / 16 / self.subgroups()),
+            ("STEPS", dims.cache_row() / size / self.shares),
+            ("VALUE_TILES", dims.kv_lora / size / self.subgroups()),
             ("ROW_LOADS", self.row_tiles * vectors / threads),
             ("QUERY_LOADS", self.head_tiles * vectors / threads),
             (
                 "THREAD_ROWS",
-                16 * self.row_tiles * 16 * self.head_tiles / threads,
+                size * self.row_tiles * size * self.head_tiles / threads,
             ),
             ("HEADS", dims.heads),
             ("ROPE", dims.rope),
@@ -68,32 +93,24 @@ impl Shape {
             source: include_str!("../../wgsl/attention_coop.wgsl"),
             variant: numbers
                 .into_iter()
-                .fold(Variant::default(), |v, (name, n)| v.number(name, n as u32)),
+                .fold(Variant::default(), |v, (name, n)| v.number(name, n as u32))
+                .flag("COOP8", coop.size == 8),
             access: accesses("rrrww"),
         }
     }
 }
 
-/// Whether the kernel can work on blocks of these sizes: 16 heads or more, columns in whole tiles.
-pub(super) fn fits(dims: MlaDims) -> bool {
-    SHAPE.fits(dims)
-}
-
-/// Whether the device has matrices of 16x16 in subgroups of 32 lanes and the sizes suit.
-pub(super) fn runs_on(gpu: &Gpu, dims: MlaDims) -> bool {
-    let coop = Coop {
-        size: 16,
-        lanes: 32,
-    };
-    gpu.coop == Some(coop) && fits(dims)
+/// Whether the kernel can work on blocks of these sizes: as many heads as a matrix has rows, or more, columns in whole tiles.
+pub(super) fn fits(coop: Coop, dims: MlaDims) -> bool {
+    shape(coop).fits(coop, dims)
 }
 
 /// The pipeline for blocks of these sizes.
 ///
 /// # Panics
 /// If they do not fit.
-pub(super) fn spec(dims: MlaDims) -> Spec {
-    SHAPE.spec(dims)
+pub(super) fn spec(coop: Coop, dims: MlaDims) -> Spec {
+    shape(coop).spec(coop, dims)
 }
 
 /// The NMSE that a device may show in the [`trial`]. Rounding queries and weights to f16 explains 1e-6: scores of variance
@@ -105,7 +122,7 @@ pub(super) const TRIAL_LIMIT: f64 = 1e-5;
 ///
 /// # Errors
 /// What the device reports.
-pub(super) fn trial(gpu: &Gpu, dims: MlaDims) -> Result<f64, GpuError> {
+pub(super) fn trial(gpu: &Gpu, coop: Coop, dims: MlaDims) -> Result<f64, GpuError> {
     const ROWS: usize = 120;
     let mut state = 1u32;
     // Uniform in -1..1 (the linear congruence of Numerical Recipes).
@@ -134,7 +151,7 @@ pub(super) fn trial(gpu: &Gpu, dims: MlaDims) -> Result<f64, GpuError> {
         Range::whole(&gpu.storage("trial of attention", sizes[0])?),
         Range::whole(&gpu.storage("trial of attention", sizes[1])?),
     ];
-    let (_, split_rows) = split(Form::Matrix, ROWS, 1, dims.heads);
+    let (_, split_rows) = split(Form::Matrix(coop), ROWS, 1, dims.heads);
     let state = State {
         pos: ROWS as u32 - 1,
         tokens: 1,
@@ -155,7 +172,7 @@ pub(super) fn trial(gpu: &Gpu, dims: MlaDims) -> Result<f64, GpuError> {
         partials: partials.clone(),
     };
     let mut results = vec![];
-    for form in [Form::Vector, Form::Matrix] {
+    for form in [Form::Vector, Form::Matrix(coop)] {
         attention.form = form;
         let out = gpu.storage("trial of attention", latent)?;
         let output = attention_merge::Output::Floats;
@@ -256,7 +273,10 @@ fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) ->
                 let call = call.replace("], ", ", ");
                 line = format!("{before}store_{array}(t, {matrix}, {call}");
             }
-            out += &line.replace("coop_mat16x16<f32, C>", "array<f32, 8>");
+            if line.starts_with("alias ") {
+                continue;
+            }
+            out += &line.replace("MatC;", "array<f32, 8>;");
             out.push('\n');
         }
         let (head, body) = out.split_at(out.find("const ").expect("the variant's constants"));
@@ -279,6 +299,7 @@ fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) ->
     /// NMSE against the twin of the attention of one token over `n` rows, cut into slices of rows.
     fn error(
         gpu: &Gpu,
+        coop: Coop,
         dims: MlaDims,
         n: usize,
         (splits, split_rows): (usize, usize),
@@ -314,7 +335,7 @@ fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) ->
             partial_bytes(dims, 1).map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
         let out = output(gpu, q_lat.len());
         let op = GpuAttention {
-            form: Form::Matrix,
+            form: Form::Matrix(coop),
             q_lat: Range::whole(&upload(gpu, &q_lat)),
             q_pe: Range::whole(&upload(gpu, &q_pe)),
             cache: Range::whole(&upload(gpu, &cache)),
@@ -340,8 +361,15 @@ fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) ->
     /// Rounding to f16 moves scores of variance 9 by some 5e-4, and weights by as much: 1e-7 to 3e-7 was seen with emulated matrices.
     const LIMIT: f64 = 1e-6;
 
+    /// Those of an NVIDIA GPU.
+    const COOP16: Coop = Coop {
+        size: 16,
+        lanes: 32,
+    };
+
     #[test]
     fn the_kernel_agrees_with_its_twin_where_matrices_are_emulated() {
+        let (tile, _) = tile(COOP16);
         for gpu in gpus() {
             if gpu.tier == Tier::Plain || !gpu.features.contains(Features::SHADER_F16) {
                 eprintln!("skipped: tier {} (no f16)", gpu.tier.name());
@@ -355,8 +383,8 @@ fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) ->
             };
             for rows in [1usize, 2, 17, 575] {
                 // Slices of several tiles, the last one shorter and not full.
-                let cut = (rows.div_ceil(5 * TILE), 5 * TILE);
-                let error = error(gpu, dims, rows, cut, |mut op| {
+                let cut = (rows.div_ceil(5 * tile), 5 * tile);
+                let error = error(gpu, COOP16, dims, rows, cut, |mut op| {
                     op.spec = emulated(&op.spec);
                     op
                 });
@@ -369,10 +397,11 @@ fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) ->
     #[test]
     fn the_kernel_agrees_with_its_twin_on_matrices() {
         for gpu in gpus() {
-            if !runs_on(gpu, glm()) {
-                eprintln!("skipped: tier {} (no 16x16 matrices)", gpu.tier.name());
+            let Some(coop) = gpu.coop else {
+                eprintln!("skipped: tier {} (no matrices)", gpu.tier.name());
                 continue;
-            }
+            };
+            eprintln!("{coop:?}");
             for (heads, rows) in [
                 (20, 1),
                 (20, 2),
@@ -383,13 +412,17 @@ fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) ->
                 (20, 131_072),
             ] {
                 let dims = MlaDims { heads, ..glm() };
-                let (splits, split_rows) = split(Form::Matrix, rows, 1, heads);
+                if ((rows + 3) * dims.cache_row() * 2) as u64 > gpu.max_binding {
+                    eprintln!("skipped: {rows} rows in a binding");
+                    continue;
+                }
+                let (splits, split_rows) = split(Form::Matrix(coop), rows, 1, heads);
                 let cut = (splits as usize, split_rows as usize);
-                let error = error(gpu, dims, rows, cut, |op| op);
+                let error = error(gpu, coop, dims, rows, cut, |op| op);
                 eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");
                 assert!(error <= LIMIT, "{heads} heads, {rows} rows: {error:e}");
             }
-            let error = trial(gpu, glm()).unwrap_or_else(|e| panic!("{e}"));
+            let error = trial(gpu, coop, glm()).unwrap_or_else(|e| panic!("{e}"));
             eprintln!("trial: NMSE {error:.1e}");
             assert!(error <= TRIAL_LIMIT / 4.0, "trial: {error:e}");
         }
@@ -397,7 +430,7 @@ fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) ->
 
     #[test]
     fn sizes_that_leave_tiles_unfilled_are_left_to_the_other_form() {
-        assert!(fits(glm()));
+        assert!(fits(COOP16, glm()));
         for other in [
             MlaDims { heads: 8, ..glm() },
             MlaDims { rope: 40, ..glm() },
@@ -406,7 +439,7 @@ fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) ->
                 ..glm()
             },
         ] {
-            assert!(!fits(other), "{other:?}");
+            assert!(!fits(COOP16, other), "{other:?}");
         }
     }
 }

@@ -339,7 +339,7 @@ fn check_text(module: &Module, language: &str, text: &str) -> Result<(), String>
     Ok(())
 }
 
-/// Checks a shader, one for cooperative matrices in SPIR-V alone.
+/// Checks a shader; one for cooperative matrices in SPIR-V and, those of 8 rows, in MSL.
 fn check(spec: &Spec, tier: Tier, coop: bool) -> Result<(), String> {
     let text =
         shader::expand(spec.kernel, spec.source, &spec.variant, tier).map_err(|e| e.to_string())?;
@@ -361,8 +361,10 @@ fn check(spec: &Spec, tier: Tier, coop: bool) -> Result<(), String> {
         info.get_entry_point(0),
         &module.entry_points[0].function.body,
     )?;
-    if !coop {
+    if !coop || spec.variant.flags.contains("COOP8") {
         check_text(&module, "MSL", &write_msl(&module, &info)?)?;
+    }
+    if !coop {
         check_text(&module, "HLSL", &write_hlsl(&module, &info)?)?;
     }
     write_spirv(&module, &info, tier, coop)?;
@@ -370,10 +372,8 @@ fn check(spec: &Spec, tier: Tier, coop: bool) -> Result<(), String> {
 }
 
 #[test]
-fn every_permutation_for_cooperative_matrices_is_fit_for_vulkan() {
-    let specs = coop_permutations();
-    assert_eq!(specs.len(), 2, "20 and 16 heads");
-    for spec in specs {
+fn every_permutation_for_cooperative_matrices_is_fit_for_vulkan_and_metal() {
+    for spec in coop_permutations() {
         if let Err(e) = check(&spec, Tier::Subgroup, true) {
             panic!("{} {:?}: {e}", spec.kernel, spec.variant);
         }

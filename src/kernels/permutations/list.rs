@@ -1,7 +1,7 @@
 //! The shaders that models can ask for, as data.
 
-use crate::gpu::Tier;
 use crate::gpu::pipeline::Spec;
+use crate::gpu::{Coop, Tier};
 use crate::kernels::{
     MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, gate_up, gate_up_q8,
     matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, sample, tokens_at_once,
@@ -208,13 +208,24 @@ pub(super) fn all_permutations() -> Vec<(Spec, Tier)> {
         .collect()
 }
 
-/// The pipelines for devices with cooperative matrices, which only Vulkan has in this size.
+/// The kinds of cooperative matrices that GPUs have: NVIDIA's and Apple's.
+const COOPS: [Coop; 2] = [
+    Coop {
+        size: 16,
+        lanes: 32,
+    },
+    Coop { size: 8, lanes: 32 },
+];
+
+/// The pipelines for devices with cooperative matrices.
 pub(super) fn coop_permutations() -> Vec<Spec> {
-    let models = models().into_iter();
-    let dims = models
-        .map(|m| m.dims)
-        .filter(|dims| attention_coop::fits(*dims));
-    let mut specs: Vec<_> = dims.map(attention_coop::spec).collect();
+    let models = models();
+    let dims = models.iter().map(|m| m.dims);
+    let each = dims.flat_map(|dims| COOPS.map(|coop| (coop, dims)));
+    let mut specs: Vec<_> = each
+        .filter(|(coop, dims)| attention_coop::fits(*coop, *dims))
+        .map(|(coop, dims)| attention_coop::spec(coop, dims))
+        .collect();
     specs.dedup();
     specs
 }
