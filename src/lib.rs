@@ -15,6 +15,7 @@ pub mod profile;
 pub mod quant;
 pub mod synth;
 pub mod tokenizer;
+pub mod tune;
 
 /// The examples of the README, compiled with the documentation tests.
 #[cfg(doctest)]

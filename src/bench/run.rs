@@ -164,6 +164,7 @@ impl Gpus {
                 tiers.clone().into_iter().map(move |tier| GpuOptions {
                     device: device.clone(),
                     tier,
+                    tuned: true,
                     ..GpuOptions::default()
                 })
             })

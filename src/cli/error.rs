@@ -4,8 +4,10 @@ use std::io;
 
 use crate::bench::BenchError;
 use crate::engine::EngineError;
+use crate::gpu::tuning::TuningError;
 use crate::synth::SynthError;
 use crate::tokenizer::TokenizerError;
+use crate::tune::TuneError;
 
 /// The exit code after Ctrl-C: 128 + SIGINT, as shells report it.
 pub(super) const EXIT_INTERRUPTED: u8 = 130;
@@ -25,6 +27,12 @@ pub(super) enum CliError {
     /// A measurement was refused or failed.
     #[error(transparent)]
     Bench(#[from] BenchError),
+    /// Nothing was tuned.
+    #[error(transparent)]
+    Tune(#[from] TuneError),
+    /// Choices could not be kept.
+    #[error(transparent)]
+    Tuning(#[from] TuningError),
     /// A file could not be written.
     #[error("cannot write {path}: {source}")]
     WriteFile {
@@ -111,13 +119,16 @@ impl CliError {
             | Self::ChunkTooShort { .. }
             | Self::Bench(
                 BenchError::NoTests | BenchError::SyntheticOnCpu | BenchError::ProfileOnCpu,
-            ) => 2,
+            )
+            | Self::Tune(TuneError::OnCpu | TuneError::NothingToTune { .. }) => 2,
             Self::Interrupted => EXIT_INTERRUPTED,
             Self::BrokenPipe => 0,
             Self::Engine(_)
             | Self::Tokenizer(_)
             | Self::Synth(_)
             | Self::Bench(_)
+            | Self::Tune(_)
+            | Self::Tuning(_)
             | Self::WriteFile { .. }
             | Self::ReadText { .. }
             | Self::NotUtf8 { .. }

@@ -19,6 +19,7 @@ mod profile;
 mod stop;
 mod synth;
 mod tokenize;
+mod tune;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -56,6 +57,7 @@ enum Command {
     Synth(synth::Synth),
     Bench(bench::Bench),
     Profile(profile::Profile),
+    Tune(tune::Tune),
 }
 
 /// Keeps Mesa's device-select layer from complaining on standard error, once per instance, that there is no Wayland
@@ -100,6 +102,7 @@ pub fn main() -> ExitCode {
         Command::Synth(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Profile(command) => command.run(),
+        Command::Tune(command) => command.run(),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -159,6 +159,7 @@ impl Device {
         match Gpu::open(&GpuOptions {
             device,
             tier,
+            tuned: true,
             ..GpuOptions::default()
         }) {
             Ok(gpu) => Ok(Self::Gpu(Arc::new(gpu))),

@@ -2,7 +2,9 @@
 
 use super::GpuError;
 use super::adapter::{self, DeviceChoice};
+use super::geometry::Choices;
 use super::pipeline::Pipelines;
+use super::tuning;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use wgpu::{Adapter, Backend, Buffer, BufferDescriptor, BufferUsages, Features, Limits, PollType};
@@ -93,6 +95,8 @@ pub struct GpuOptions {
     pub tier: Option<Tier>,
     /// A lower limit on the bytes of one binding than the adapter's own, to exercise row ranges on small models.
     pub max_binding: Option<u64>,
+    /// Whether to use what `glimt tune` found for this device, where it did.
+    pub tuned: bool,
 }
 
 /// Cooperative matrices: square ones of f16, multiplied into sums of f32 by a subgroup each.
@@ -152,6 +156,8 @@ pub struct Gpu {
     pub max_binding: u64,
     /// The cooperative matrices that kernels may use, where the device has them.
     pub coop: Option<Coop>,
+    /// How products divide their rows, where something else than the defaults was chosen.
+    pub choices: Choices,
     pub(super) pipelines: Pipelines,
     fault: Arc<Mutex<Option<GpuError>>>,
     allocated: AtomicU64,
@@ -243,6 +249,18 @@ impl Gpu {
         let max_binding = limits
             .max_storage_buffer_binding_size
             .min(options.max_binding.unwrap_or(u64::MAX));
+        let choices = Choices::default();
+        if options.tuned {
+            match tuning::load(&info) {
+                Ok(Some((made, path))) => {
+                    log::info!("using the choices in {}", path.display());
+                    choices.replace(made);
+                }
+                Ok(None) => {}
+                // They cost only speed.
+                Err(e) => log::warn!("not using the choices of glimt tune: {e}"),
+            }
+        }
         let pipelines = Pipelines::new(&device, &info, features);
         Ok(Self {
             device,
@@ -253,6 +271,7 @@ impl Gpu {
             tier,
             max_binding,
             coop,
+            choices,
             pipelines,
             fault,
             allocated: AtomicU64::new(0),

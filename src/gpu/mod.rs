@@ -8,6 +8,7 @@
 pub mod adapter;
 pub mod device;
 pub mod error;
+pub mod geometry;
 pub mod memory;
 pub mod pipeline;
 pub mod record;
@@ -15,6 +16,7 @@ pub mod shader;
 pub mod stamps;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod tuning;
 mod upload;
 
 pub use adapter::{AdapterSummary, DeviceChoice, adapters};

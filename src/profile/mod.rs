@@ -65,6 +65,7 @@ pub fn run(
     let gpu = Arc::new(Gpu::open(&GpuOptions {
         device: options.device.clone(),
         tier: options.tier,
+        tuned: true,
         ..GpuOptions::default()
     })?);
     // Refused before anything is loaded.

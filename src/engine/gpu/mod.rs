@@ -5,6 +5,7 @@ pub mod measure;
 mod random;
 mod recipe;
 mod recipe_q8;
+mod tune;
 mod weights;
 
 pub use weights::GpuModel;

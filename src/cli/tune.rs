@@ -1,0 +1,126 @@
+//! `glimt tune`: measures which form of each kernel is fastest on a device, and keeps it.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::args::{DeviceArgs, MeasuredArgs};
+use super::error::CliError;
+use super::interrupt;
+use super::load::progress_bar;
+use super::output::{self, note};
+use crate::gpu::{Gpu, GpuOptions, tuning};
+use crate::tune::{self, Event, TuneOptions};
+
+const EXAMPLES: &str = "\
+Examples:
+  glimt tune --tier int8 --synthetic glm-4.7-flash:q4_0
+  glimt tune --tier int8 -m GLM-4.7-Flash-Q4_K_M.gguf
+  glimt tune --forget
+
+How a product divides its rows among threads is data with a default by shape. This command times every division that the
+device allows as part of whole decoded tokens, and keeps those that are faster than the default in the cache folder, by
+adapter, driver and version of glimt. All commands use them from then on. Choices go by shape and type, so one model of each
+kind is enough; choices of other models are kept.";
+
+/// Measure which form of each kernel is fastest on this device, and keep it
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Tune {
+    #[command(flatten)]
+    model: MeasuredArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Measure for at most so many seconds; products whose turn has not come keep their default
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
+    seconds: u16,
+    /// Print what is found, but do not keep it
+    #[arg(long)]
+    dry_run: bool,
+    /// Delete what was kept for the device, and measure nothing
+    #[arg(long, conflicts_with_all = ["dry_run", "seconds"])]
+    forget: bool,
+    /// Format of the result on standard output
+    #[arg(short = 'o', long, value_name = "FORMAT", default_value = "md")]
+    output: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A table in Markdown.
+    Md,
+    /// One JSON object.
+    Json,
+}
+
+impl Tune {
+    pub(super) fn run(&self) -> Result<(), CliError> {
+        if self.forget {
+            return self.forget();
+        }
+        let options = TuneOptions {
+            source: self.model.source(),
+            device: self.device.device.clone(),
+            tier: self.device.tier,
+            time: Duration::from_secs(u64::from(self.seconds)),
+        };
+        let bar = progress_bar("loading");
+        interrupt::begin_answer();
+        let tuned = tune::run(&options, &mut |event| {
+            match event {
+                Event::Loading(done, total) => {
+                    bar.set_length(total);
+                    bar.set_position(done);
+                }
+                Event::Loaded => bar.finish_and_clear(),
+                Event::Measuring(i, n, site, candidates) => note(format_args!(
+                    "{} of {n}: {}, {candidates} candidates",
+                    i + 1,
+                    site.key()
+                )),
+            }
+            if interrupt::requested() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        bar.finish_and_clear();
+        let tuned = tuned?;
+        if !self.dry_run {
+            // What was found for other models stays.
+            let mut all =
+                tuning::load(&tuned.adapter)?.map_or_else(Default::default, |(made, _)| made);
+            for one in &tuned.found {
+                all.geometries.remove(&one.site);
+                if one.chosen != one.default {
+                    all.geometries.insert(one.site.clone(), one.chosen);
+                }
+            }
+            let path = tuning::save(&tuned.adapter, &all)?;
+            note(format_args!("kept in {}", path.display()));
+        }
+        match self.output {
+            Format::Md => output::print(&tune::markdown(&tuned))?,
+            Format::Json => output::json(&tuned)?,
+        }
+        if interrupt::requested() {
+            return Err(CliError::Interrupted);
+        }
+        Ok(())
+    }
+
+    fn forget(&self) -> Result<(), CliError> {
+        let gpu = Gpu::open(&GpuOptions {
+            device: self.device.device.clone(),
+            ..GpuOptions::default()
+        })
+        .map_err(tune::TuneError::from)?;
+        match tuning::forget(&gpu.info)? {
+            Some(path) => note(format_args!("deleted {}", path.display())),
+            None => note(format_args!("nothing was kept for {}", gpu.info.name)),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,309 @@
+//! Which division of each product is fastest on a device, measured in the whole step of a model.
+//!
+//! A product is fast or slow beside its neighbours, whose caches and launches it shares, so every candidate is timed as part of
+//! a whole decoded token. Candidates run in turn, so that clocks that rise or fall meet all of them; the slower half leaves
+//! after each stage; and a candidate must win by more than the noise to replace the default.
+
+mod report;
+
+pub use report::markdown;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::bench::{BenchError, Source};
+use crate::engine::backend::Backend;
+use crate::engine::gpu::{GpuBackend, GpuModel};
+use crate::engine::{DeviceChoice, Tier};
+use crate::gpu::geometry::{Geometry, Machine, Made, Site};
+use crate::gpu::record::{Op, Recording};
+use crate::gpu::stamps::Stamps;
+use crate::gpu::{Gpu, GpuError, GpuOptions};
+
+/// Cache rows that the measured tokens attend to.
+const DEPTH: usize = 512;
+/// Rounds of each stage of a product's candidates; after each, the slower half leaves.
+const STAGES: [usize; 4] = [3, 4, 6, 12];
+/// What a candidate must be faster by than the default, relative to the whole step: what medians of equal steps differ by.
+const MARGIN: f64 = 0.002;
+/// Replays before the first measurement: GPUs raise their clocks only under load.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// What to tune.
+#[derive(Debug, Clone)]
+pub struct TuneOptions {
+    /// The model whose products are measured.
+    pub source: Source,
+    /// On which GPU.
+    pub device: DeviceChoice,
+    /// With which kernels; the best of the GPU where `None`.
+    pub tier: Option<Tier>,
+    /// Time to measure in; products whose turn did not come keep their default.
+    pub time: Duration,
+}
+
+/// Why nothing was tuned.
+#[derive(Debug, thiserror::Error)]
+pub enum TuneError {
+    /// The CPU reference has no choices.
+    #[error("the CPU reference has nothing to tune: name a GPU with --device")]
+    OnCpu,
+    /// The kernels of the tier are made in one way only.
+    #[error("the kernels of tier '{tier}' have no choices to measure: use --tier int8")]
+    NothingToTune {
+        /// The tier.
+        tier: &'static str,
+    },
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] BenchError),
+    /// The device.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+}
+
+/// What is told while tuning.
+pub enum Event<'a> {
+    /// Weights are on their way to the device: bytes done, bytes in all.
+    Loading(u64, u64),
+    /// Loading has ended.
+    Loaded,
+    /// A product's candidates are measured: its number from 0, of how many, and their number.
+    Measuring(usize, usize, &'a Site, usize),
+}
+
+/// Receives what is told; a break ends the measuring, and what is found so far counts.
+pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+
+/// What was found for a product.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Found {
+    /// The product.
+    pub site: String,
+    /// Dispatches of it per token.
+    pub calls: u32,
+    /// Candidates that were measured.
+    pub candidates: usize,
+    /// What is used if nothing else is chosen.
+    pub default: Geometry,
+    /// The best one; the default where nothing was clearly faster.
+    pub chosen: Geometry,
+    /// Microseconds of a whole token with the default.
+    pub default_us: f64,
+    /// Microseconds of a whole token with the chosen one.
+    pub chosen_us: f64,
+}
+
+/// What was found for a model on a device.
+#[derive(Debug, Clone, Serialize)]
+pub struct Tuned {
+    /// The adapter's name.
+    pub gpu_info: String,
+    /// The model.
+    pub model: String,
+    /// Tier of the kernels.
+    pub tier: &'static str,
+    /// Microseconds of a token on the GPU with the defaults, measured at the end.
+    pub before_us: f64,
+    /// The same with what was chosen, measured in turn with it.
+    pub after_us: f64,
+    /// By product, in the order of measuring.
+    pub found: Vec<Found>,
+    /// Products whose turn did not come.
+    pub left: Vec<String>,
+    /// The choices to keep: those that differ from the defaults.
+    #[serde(skip)]
+    pub made: Made,
+    /// The device.
+    #[serde(skip)]
+    pub adapter: wgpu::AdapterInfo,
+}
+
+/// Measures the candidates of every product of a decoded token.
+///
+/// # Errors
+/// Any [`TuneError`]; [`GpuError::NoTimestamps`] among them.
+pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, TuneError> {
+    if options.device == DeviceChoice::Cpu {
+        return Err(TuneError::OnCpu);
+    }
+    let model = options.source.load()?;
+    // Measured against the defaults, not against what was kept before.
+    let gpu = Arc::new(Gpu::open(&GpuOptions {
+        device: options.device.clone(),
+        tier: options.tier,
+        ..GpuOptions::default()
+    })?);
+    if gpu.tier != Tier::Int8 {
+        let tier = gpu.tier.name();
+        return Err(TuneError::NothingToTune { tier });
+    }
+    // Refused before anything is loaded.
+    Stamps::new(&gpu, 2)?;
+    let mut flow = ControlFlow::Continue(());
+    let told = &mut |done, total| {
+        if flow.is_continue() {
+            flow = on_event(Event::Loading(done, total));
+        }
+    };
+    let weights = Arc::new(GpuModel::load(Arc::clone(&gpu), Arc::clone(&model), told)?);
+    flow = on_event(Event::Loaded);
+    let n_ctx = model.config.context_length.min(2 * DEPTH);
+    let mut backend = GpuBackend::new(weights, n_ctx)?;
+    let depth = DEPTH.min(n_ctx - 1);
+    backend.fill_cache(depth).map_err(BenchError::from)?;
+
+    gpu.choices.take_asked();
+    let default_ops = backend.step_ops()?;
+    let mut sites = gpu.choices.take_asked();
+    // What reads most first: there is most to win.
+    sites.sort_by_key(|(site, calls)| {
+        std::cmp::Reverse(u64::from(site.rows) * u64::from(site.units) * u64::from(*calls))
+    });
+    let bench = Bench {
+        gpu: &gpu,
+        backend: &backend,
+        depth,
+    };
+    let default = Recording::new(&gpu, &default_ops)?;
+    bench.warm_up(&default)?;
+
+    let began = Instant::now();
+    let mut found = vec![];
+    let mut left = vec![];
+    for (i, (site, calls)) in sites.iter().enumerate() {
+        if flow.is_break() || began.elapsed() >= options.time {
+            left.push(site.key());
+            continue;
+        }
+        let candidates = site.candidates(Machine::of(&gpu));
+        flow = on_event(Event::Measuring(i, sites.len(), site, candidates.len()));
+        if let Some(one) = bench.product(site, *calls, &candidates)? {
+            if one.chosen != one.default {
+                gpu.choices.set(site, one.chosen);
+            }
+            found.push(one);
+        }
+    }
+    let tuned = Recording::new(&gpu, &backend.step_ops()?)?;
+    let last = STAGES[STAGES.len() - 1];
+    let times = backend.time_in_turn(&[&default, &tuned], depth, 2 * last)?;
+    let [before_us, after_us] = [0, 1].map(|i| median(&times[i]));
+    Ok(Tuned {
+        gpu_info: gpu.info.name.clone(),
+        model: options.source.name(),
+        tier: gpu.tier.name(),
+        before_us,
+        after_us,
+        found,
+        left,
+        made: gpu.choices.made(),
+        adapter: gpu.info.clone(),
+    })
+}
+
+/// Where candidates are measured.
+struct Bench<'a> {
+    gpu: &'a Gpu,
+    backend: &'a GpuBackend,
+    depth: usize,
+}
+
+/// A geometry, its step and the times of that.
+struct Candidate {
+    geometry: Geometry,
+    step: Recording,
+    times: Vec<f64>,
+}
+
+impl Bench<'_> {
+    fn warm_up(&self, step: &Recording) -> Result<(), GpuError> {
+        let began = Instant::now();
+        while began.elapsed() < WARM_UP {
+            self.backend.time_in_turn(&[step], self.depth, 8)?;
+        }
+        Ok(())
+    }
+
+    /// Measures a product's candidates; `None` where the default is the only one.
+    fn product(
+        &self,
+        site: &Site,
+        calls: u32,
+        candidates: &[Geometry],
+    ) -> Result<Option<Found>, GpuError> {
+        let Some(default) = self.gpu.geometry(site) else {
+            return Ok(None);
+        };
+        let others = candidates.iter().copied().filter(|g| *g != default);
+        let all: Vec<_> = [default].into_iter().chain(others).collect();
+        if all.len() < 2 {
+            return Ok(None);
+        }
+        let mut field = self.record(site, &all)?;
+        self.gpu.choices.set(site, default);
+        for rounds in STAGES {
+            let steps: Vec<_> = field.iter().map(|c| &c.step).collect();
+            let times = self.backend.time_in_turn(&steps, self.depth, rounds)?;
+            for (candidate, times) in field.iter_mut().zip(times) {
+                candidate.times.extend(times);
+            }
+            field.sort_by(|a, b| median(&a.times).total_cmp(&median(&b.times)));
+            let keep = field.len().div_ceil(2).max(2);
+            // The default stays: the others are held against it.
+            let mut place = 0..;
+            field.retain(|c| place.next().is_some_and(|i| i < keep) || c.geometry == default);
+        }
+        let time_of = |geometry: Geometry| {
+            let candidate = field.iter().find(|c| c.geometry == geometry);
+            candidate.map_or(f64::INFINITY, |c| median(&c.times))
+        };
+        let (default_us, best) = (time_of(default), field[0].geometry);
+        let chosen = if time_of(best) < default_us * (1.0 - MARGIN) {
+            best
+        } else {
+            default
+        };
+        Ok(Some(Found {
+            site: site.key(),
+            calls,
+            candidates: all.len(),
+            default,
+            chosen,
+            default_us,
+            chosen_us: time_of(chosen),
+        }))
+    }
+
+    /// A step for each geometry of a product; all pipelines are compiled in parallel.
+    fn record(&self, site: &Site, geometries: &[Geometry]) -> Result<Vec<Candidate>, GpuError> {
+        let ops = |geometry: &Geometry| -> Result<Vec<Op>, GpuError> {
+            self.gpu.choices.set(site, *geometry);
+            self.backend.step_ops()
+        };
+        let all = geometries.iter().map(ops).collect::<Result<Vec<_>, _>>()?;
+        let specs: Vec<_> = all.iter().flatten().map(|op| &op.spec).collect();
+        self.gpu.pipelines(&specs)?;
+        let with_times = |(ops, geometry): (&Vec<Op>, &Geometry)| {
+            Ok(Candidate {
+                geometry: *geometry,
+                step: Recording::new(self.gpu, ops)?,
+                times: vec![],
+            })
+        };
+        all.iter().zip(geometries).map(with_times).collect()
+    }
+}
+
+/// The median; of an even number the lower of the middle two; infinite of none.
+fn median(times: &[f64]) -> f64 {
+    let mut times = times.to_vec();
+    times.sort_by(f64::total_cmp);
+    match times.len() {
+        0 => f64::INFINITY,
+        n => times[(n - 1) / 2],
+    }
+}

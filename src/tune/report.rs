@@ -1,0 +1,66 @@
+//! What was found as text.
+
+use super::Tuned;
+use crate::gpu::geometry::Geometry;
+use std::fmt::Write;
+
+/// A head and a table of products in Markdown.
+pub fn markdown(tuned: &Tuned) -> String {
+    let mut text = String::new();
+    // Writing into a `String` cannot fail.
+    let _ = write(&mut text, tuned);
+    text
+}
+
+fn write(text: &mut String, tuned: &Tuned) -> std::fmt::Result {
+    writeln!(
+        text,
+        "{} on {} (tier {}): a token takes {:.1} us of GPU time, with the defaults {:.1} us ({:+.1}%).\n",
+        tuned.model,
+        tuned.gpu_info,
+        tuned.tier,
+        tuned.after_us,
+        tuned.before_us,
+        100.0 * (tuned.after_us / tuned.before_us - 1.0)
+    )?;
+    let width = tuned.found.iter().map(|f| f.site.len()).max();
+    let width = width.unwrap_or(0).max("product".len());
+    let (blank, rule) = ("product", "-".repeat(width));
+    writeln!(
+        text,
+        "| {blank:width$} | calls | tried | default      | chosen       | us/token gained |"
+    )?;
+    writeln!(
+        text,
+        "| {rule} | ----: | ----: | ------------ | ------------ | --------------: |"
+    )?;
+    for f in &tuned.found {
+        let chosen = if f.chosen == f.default {
+            "the default".to_owned()
+        } else {
+            shown(&f.chosen)
+        };
+        writeln!(
+            text,
+            "| {:width$} | {:>5} | {:>5} | {:12} | {:12} | {:>15.1} |",
+            f.site,
+            f.calls,
+            f.candidates,
+            shown(&f.default),
+            chosen,
+            f.default_us - f.chosen_us
+        )?;
+    }
+    writeln!(
+        text,
+        "\nGeometries: lanes per row x rows of a workgroup / rows at once . units asked for at once."
+    )?;
+    for site in &tuned.left {
+        writeln!(text, "Not measured in the time given: {site}")?;
+    }
+    Ok(())
+}
+
+fn shown(g: &Geometry) -> String {
+    format!("{}x{}/{}.{}", g.lanes, g.tile, g.at_once, g.unroll)
+}
