@@ -5,6 +5,7 @@ mod generate;
 mod measure;
 mod refusals;
 mod reports;
+mod tune;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -114,6 +115,7 @@ fn every_command_has_help_with_examples() {
         "perplexity",
         "bench",
         "profile",
+        "tune",
     ] {
         let help = text(&[command, "--help"]);
         assert!(help.contains("Usage: glimt"), "{command}: {help}");
