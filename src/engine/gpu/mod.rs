@@ -167,9 +167,9 @@ impl GpuBackend {
         Ok(())
     }
 
-    /// Dispatches of one decoded token.
-    pub fn dispatches_per_token(&self) -> usize {
-        self.decode.len()
+    /// Dispatches that decode the token at `pos`.
+    pub fn dispatches_per_token(&self, pos: usize) -> usize {
+        self.decode.step(&self.state(pos, 1)).count()
     }
 
     fn gpu(&self) -> &Gpu {
