@@ -2,6 +2,7 @@
 
 use super::GpuError;
 use super::adapter::{self, DeviceChoice};
+use super::geometry::Choices;
 use super::pipeline::Pipelines;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -113,6 +114,8 @@ pub struct Gpu {
     pub max_binding: u64,
     /// Whether kernels may multiply 16x16 matrices of f16 into sums of f32, a subgroup of 32 lanes each.
     pub coop16: bool,
+    /// How products divide their rows, where something else than the defaults was chosen.
+    pub choices: Choices,
     pub(super) pipelines: Pipelines,
     fault: Arc<Mutex<Option<GpuError>>>,
     allocated: AtomicU64,
@@ -212,6 +215,7 @@ impl Gpu {
             tier,
             max_binding,
             coop16,
+            choices: Choices::default(),
             pipelines,
             fault,
             allocated: AtomicU64::new(0),

@@ -8,6 +8,7 @@
 pub mod adapter;
 pub mod device;
 pub mod error;
+pub mod geometry;
 pub mod memory;
 pub mod pipeline;
 pub mod record;

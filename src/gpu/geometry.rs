@@ -1,0 +1,392 @@
+//! How the kernels of the `int8` tier divide rows among threads, as data: defaults by shape, candidates to measure, and the
+//! choices that were made for a device in place of the defaults.
+
+use super::Gpu;
+use crate::quant::GgmlType;
+use std::collections::BTreeMap;
+use std::sync::{RwLock, RwLockReadGuard};
+
+/// How a workgroup divides its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Geometry {
+    /// Threads that share a row: a power of two, at most [`Machine::lanes`].
+    pub lanes: u32,
+    /// Rows of a workgroup.
+    pub tile: u32,
+    /// Rows that the same threads multiply at once, so that they load the input once for all of them.
+    pub at_once: u32,
+    /// Units of 32 weights of a row that a thread asks for at once.
+    pub unroll: u32,
+}
+
+impl Geometry {
+    /// Threads of a workgroup.
+    pub fn threads(&self) -> u32 {
+        self.lanes * self.tile / self.at_once
+    }
+}
+
+/// What of a device a geometry depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine {
+    /// Most threads that share a row: [`Gpu::lanes`].
+    pub lanes: u32,
+    /// Most threads of a workgroup.
+    pub threads: u32,
+}
+
+impl Machine {
+    /// Of an opened device.
+    pub fn of(gpu: &Gpu) -> Self {
+        let limits = &gpu.limits;
+        Self {
+            lanes: gpu.lanes(),
+            threads: limits
+                .max_compute_invocations_per_workgroup
+                .min(limits.max_compute_workgroup_size_x)
+                .min(MAX_THREADS),
+        }
+    }
+}
+
+/// A product whose geometry is to be chosen: what names it, and what its kernel demands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    /// The kernel, and what of its variant weighs on the choice.
+    pub kernel: &'static str,
+    /// The types of its weights.
+    pub types: Vec<GgmlType>,
+    /// Its shape, such as `20x256x512`.
+    pub shape: String,
+    /// Rows in all.
+    pub rows: u32,
+    /// Units of 32 weights that the threads of a row share.
+    pub units: u32,
+    /// Whether rows leave as bytes, 16 of which share a scale.
+    pub bytes: bool,
+    /// A number of rows that tiles must divide.
+    pub whole: Option<u32>,
+    /// The fewest and the most threads of a workgroup.
+    pub threads: [u32; 2],
+    /// Whether a thread must hold its whole share of a row at once.
+    pub one_block: bool,
+    /// Most rows that the same threads can multiply at once.
+    pub at_once: u32,
+    /// Rows of a workgroup that are worth their threads' common work, where there is some.
+    pub shares_work: Option<u32>,
+}
+
+/// Threads of a workgroup at most, on every device.
+pub const MAX_THREADS: u32 = 1024;
+/// Rows that share a scale where they leave as bytes.
+pub const SCALED_ROWS: u32 = 16;
+/// Subgroups have up to 64 lanes, and workgroups are whole subgroups.
+const WHOLE_THREADS: u32 = 64;
+/// Workgroups that a large GPU runs beside each other at least: one for each of 132 multiprocessors, about.
+const SPREAD: u32 = 128;
+/// Threads of a workgroup that suffice to keep a multiprocessor's loads in flight; 256 to 512 measured alike on an H200.
+const THREADS: u32 = 256;
+/// A matrix of so many rows is read by all multiprocessors for many rounds: bytes of the input count, not latency.
+const TALL: u32 = 32768;
+/// Units asked for at once by one thread: more keeps more bytes in flight, but costs registers and, on small subgroups, long
+/// shaders that take long to compile.
+const UNROLL_WIDE: u32 = 8;
+const UNROLL_NARROW: u32 = 2;
+
+impl Site {
+    /// What [`Choices`] keep a geometry under.
+    pub fn key(&self) -> String {
+        let types: Vec<_> = self.types.iter().map(|ty| ty.name()).collect();
+        let out = if self.bytes { "bytes" } else { "floats" };
+        format!("{} {} {} {out}", self.kernel, types.join("+"), self.shape)
+    }
+
+    /// Whether the kernel is right with this geometry on this machine.
+    pub fn allows(&self, g: &Geometry, machine: Machine) -> bool {
+        let powers = [g.lanes, g.at_once].iter().all(|n| n.is_power_of_two());
+        let Some(lanes_rows) = g.tile.checked_div(g.at_once) else {
+            return false;
+        };
+        let Some(threads) = g.lanes.checked_mul(lanes_rows) else {
+            return false;
+        };
+        let least = self.threads[0].max(WHOLE_THREADS);
+        let most = self.threads[1].min(machine.threads);
+        powers
+            && (2..=machine.lanes).contains(&g.lanes)
+            && g.at_once <= self.at_once
+            && g.tile > 0
+            && g.tile.is_multiple_of(g.at_once)
+            && threads.is_multiple_of(WHOLE_THREADS)
+            && (least..=most).contains(&threads)
+            && (!self.bytes || g.tile.is_multiple_of(SCALED_ROWS))
+            && self.whole.is_none_or(|rows| rows.is_multiple_of(g.tile))
+            && (1..=UNROLL_WIDE).contains(&g.unroll)
+            && (!self.one_block || g.unroll * g.lanes >= self.units)
+    }
+
+    /// Every geometry worth measuring on this machine, each of them right: all divisions in powers of two, with a thread's
+    /// share of a row asked for at once or in two goes.
+    pub fn candidates(&self, machine: Machine) -> Vec<Geometry> {
+        let powers = |most: u32| (0..).map(|i| 1u32 << i).take_while(move |n| *n <= most);
+        let mut all = vec![];
+        let widest = machine.lanes.min(self.units.next_power_of_two()).max(2);
+        for lanes in powers(widest) {
+            let share = self.units.div_ceil(lanes).min(UNROLL_WIDE);
+            let mut unrolls = vec![share, share.div_ceil(2)];
+            unrolls.dedup();
+            for (tile, at_once) in
+                powers(256).flat_map(|tile| powers(self.at_once).map(move |n| (tile, n)))
+            {
+                all.extend(unrolls.iter().map(|&unroll| Geometry {
+                    lanes,
+                    tile,
+                    at_once,
+                    unroll,
+                }));
+            }
+        }
+        all.retain(|g| self.allows(g, machine));
+        all
+    }
+
+    /// The default on this machine; `None` where no geometry is allowed.
+    pub fn default_geometry(&self, machine: Machine) -> Option<Geometry> {
+        let wanted = self.wanted_lanes(machine);
+        // Fewer lanes where the wanted ones make too many threads, more where nothing else is allowed.
+        let fewer = (1..).map(|i| wanted >> i).take_while(|n| *n >= 2);
+        let more = (1..)
+            .map(|i| wanted << i)
+            .take_while(|n| *n <= machine.lanes);
+        [wanted]
+            .into_iter()
+            .chain(fewer)
+            .chain(more)
+            .find_map(|lanes| self.with_lanes(lanes, machine))
+    }
+
+    /// Lanes that leave few threads without work: a thread per unit of a short row (attn_k_b has 6), all lanes where the
+    /// units divide well among them, else fewer: 8 for the 24 units of K = 768, 16 for 48 (on an H200, 8 lanes were the best
+    /// at K = 768, 32 at K = 2048). Tall matrices take 16: two rows for each subgroup of 32.
+    fn wanted_lanes(&self, machine: Machine) -> u32 {
+        let most = if self.rows >= TALL { 16 } else { 32 }.min(machine.lanes);
+        if self.units <= 16 {
+            return self.units.next_power_of_two().clamp(2, most);
+        }
+        let idle_eighth = |lanes: u32| self.units.next_multiple_of(lanes) * 8 <= self.units * 9;
+        [32, 16]
+            .into_iter()
+            .find(|lanes| *lanes <= most && idle_eighth(*lanes))
+            .unwrap_or(8)
+            .min(most)
+    }
+
+    /// The default for these lanes.
+    fn with_lanes(&self, lanes: u32, machine: Machine) -> Option<Geometry> {
+        let most_unroll = if machine.lanes >= 32 || self.one_block {
+            UNROLL_WIDE
+        } else {
+            UNROLL_NARROW
+        };
+        // Two rows at once load the input of a tall matrix half as often; others are bound by latency and want threads.
+        let at_once = match self.shares_work {
+            _ if self.rows >= TALL => 2,
+            Some(rows) if rows * lanes > 2 * THREADS => 2,
+            _ => 1,
+        };
+        let at_once = at_once.min(self.at_once);
+        let unroll = self.units.div_ceil(lanes).min(most_unroll);
+        let tiles = (0..=8).map(|i| 1u32 << i).filter_map(|tile| {
+            let g = Geometry {
+                lanes,
+                tile,
+                at_once,
+                unroll,
+            };
+            self.allows(&g, machine).then_some(g)
+        });
+        let tiles: Vec<_> = tiles.collect();
+        // As many rows as keep enough workgroups to spread over the device, and as the threads suffice for.
+        let (threads, spread) = match self.shares_work {
+            Some(_) => (2 * THREADS, SPREAD / 2),
+            None => (THREADS, SPREAD),
+        };
+        let good = |g: &&Geometry| {
+            g.threads() <= threads
+                && self.rows / g.tile >= spread
+                && self.shares_work.is_none_or(|rows| g.tile <= rows)
+        };
+        tiles.iter().rev().find(good).or(tiles.first()).copied()
+    }
+}
+
+/// Slices of the attention up to which `attn_v_b` joins them itself, if nothing else was chosen. Each of its workgroups reads
+/// all slices of its head, four for each of four threads in a round, and a round costs about half a microsecond; a dispatch
+/// of its own costs one dependent step (1.9 us on an H200) and about one round. So joining pays for a few rounds; contexts of
+/// some thousand rows, which are cut to fill the device, take the dispatch.
+pub const MERGE_UP_TO: u32 = 48;
+
+/// What was chosen for a device in place of the defaults, by measuring.
+#[derive(Debug, Default)]
+pub struct Choices {
+    made: RwLock<Made>,
+}
+
+/// Choices as data.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Made {
+    /// Geometries by [`Site::key`].
+    pub geometries: BTreeMap<String, Geometry>,
+    /// Slices of the attention up to which `attn_v_b` joins them itself: 0 for never; [`MERGE_UP_TO`] where `None`.
+    pub merge_up_to: Option<u32>,
+}
+
+impl Choices {
+    /// All of them, to keep.
+    pub fn made(&self) -> Made {
+        self.read().clone()
+    }
+
+    /// Replaces all of them. Steps recorded before keep what they were recorded with.
+    pub fn replace(&self, made: Made) {
+        *self.made.write().unwrap_or_else(|e| e.into_inner()) = made;
+    }
+
+    /// Chooses the geometry of one product, for steps recorded from now on.
+    pub fn set(&self, site: &Site, geometry: Geometry) {
+        let mut made = self.made.write().unwrap_or_else(|e| e.into_inner());
+        made.geometries.insert(site.key(), geometry);
+    }
+
+    /// Slices of the attention up to which `attn_v_b` joins them itself.
+    pub fn merge_up_to(&self) -> u32 {
+        self.read().merge_up_to.unwrap_or(MERGE_UP_TO)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Made> {
+        self.made.read().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Gpu {
+    /// The geometry of a product: the one chosen, or the default; `None` where the device allows none. A choice that
+    /// the device or the kernel does not allow is named in the log and left.
+    pub fn geometry(&self, site: &Site) -> Option<Geometry> {
+        let machine = Machine::of(self);
+        let key = site.key();
+        match self.choices.read().geometries.get(&key) {
+            Some(chosen) if site.allows(chosen, machine) => return Some(*chosen),
+            Some(chosen) => log::warn!("{key}: {chosen:?} is not allowed on {}", self.info.name),
+            None => {}
+        }
+        site.default_geometry(machine)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Machine = Machine {
+        lanes: 32,
+        threads: 1024,
+    };
+
+    fn site(rows: u32, units: u32, bytes: bool) -> Site {
+        Site {
+            kernel: "matvec_q8",
+            types: vec![GgmlType::Q4_0],
+            shape: format!("{rows}x{}", units * 32),
+            rows,
+            units,
+            bytes,
+            whole: None,
+            threads: [1, MAX_THREADS],
+            one_block: false,
+            at_once: 2,
+            shares_work: None,
+        }
+    }
+
+    #[test]
+    fn defaults_follow_what_was_measured() {
+        // Rows, units, bytes -> lanes, tile, rows at once: q_a, kv_a, q_b, k_b, output, router, head of GLM-4.7-Flash.
+        for (rows, units, bytes, expected) in [
+            (768, 64, true, (32, 16, 1)),
+            (576, 64, false, (32, 4, 1)),
+            (5120, 24, true, (8, 32, 1)),
+            (10240, 6, false, (8, 32, 1)),
+            (2048, 160, true, (32, 16, 1)),
+            (64, 64, false, (32, 2, 1)),
+            (154_880, 64, false, (16, 32, 2)),
+        ] {
+            let g = site(rows, units, bytes).default_geometry(H200);
+            let g = g.expect("a machine allows it");
+            assert_eq!((g.lanes, g.tile, g.at_once), expected, "{rows} x {units}");
+        }
+        let mut v_b = site(5120, 16, true);
+        (v_b.whole, v_b.one_block, v_b.shares_work) = (Some(256), true, Some(64));
+        v_b.threads = [128, 512];
+        let g = v_b.default_geometry(H200).expect("it is allowed");
+        assert_eq!((g.lanes, g.tile, g.at_once, g.unroll), (16, 64, 2, 1));
+    }
+
+    #[test]
+    fn every_shape_has_a_default_among_what_is_allowed() {
+        for machine in [(8, 256), (8, 1024), (16, 512), (32, 256), (32, 1024)] {
+            let (lanes, threads) = machine;
+            let machine = Machine { lanes, threads };
+            for rows in [16, 64, 576, 2048, 5120, 40_000] {
+                for units in [1, 4, 6, 16, 24, 44, 48, 64, 342] {
+                    for bytes in [false, true] {
+                        let site = site(rows, units, bytes);
+                        let g = site.default_geometry(machine);
+                        let g = g.unwrap_or_else(|| panic!("{site:?} on {machine:?}"));
+                        assert!(site.allows(&g, machine), "{g:?}");
+                        let all = site.candidates(machine);
+                        assert!(all.iter().any(|c| (c.lanes, c.tile) == (g.lanes, g.tile)));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_kernel_cannot_do_is_not_allowed() {
+        let good = Geometry {
+            lanes: 8,
+            tile: 32,
+            at_once: 1,
+            unroll: 1,
+        };
+        let site = site(512, 8, true);
+        assert!(site.allows(&good, H200));
+        for bad in [
+            Geometry { lanes: 64, ..good },
+            Geometry { lanes: 6, ..good },
+            Geometry { lanes: 0, ..good },
+            Geometry { tile: 8, ..good },
+            Geometry { tile: 0, ..good },
+            Geometry { tile: 4096, ..good },
+            Geometry { at_once: 4, ..good },
+            Geometry { at_once: 0, ..good },
+            Geometry { unroll: 0, ..good },
+        ] {
+            assert!(!site.allows(&bad, H200), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn choices_are_found_again() {
+        let choices = Choices::default();
+        assert_eq!(choices.merge_up_to(), MERGE_UP_TO);
+        let site = site(512, 8, true);
+        let chosen = site.candidates(H200)[0];
+        choices.set(&site, chosen);
+        let made = choices.made();
+        assert_eq!(made.geometries["matvec_q8 Q4_0 512x256 bytes"], chosen);
+        let other = Choices::default();
+        other.replace(made.clone());
+        assert_eq!(other.made(), made);
+    }
+}
