@@ -76,19 +76,26 @@ fn main(
   var b = lane;
   loop {
     if (b >= USED * UNITS) { break; }
+    // What is not to be added is read all the same, of the part's first expert, so that no load waits for a branch: units
+    // behind the last, and slots whose expert another part holds (one before this part wraps around).
 #for k UNROLL
-    {
-      let e = b + $ku * LANES;
-      if (e < USED * UNITS) {
-        let slot = e / UNITS;
-        let expert = ids[slot] - p.first_expert;
-        // Another part adds this slot; an expert before this part wraps around.
-        if (expert < p.experts) {
-          let unit = (expert * ROWS + row) * UNITS + (e - slot * UNITS);
-          sum += weights[slot] * w_times(w_load(unit, p.sub), h[e * 3u], h[e * 3u + 1u], bitcast<vec4<f32>>(h[e * 3u + 2u]));
-        }
-      }
-    }
+#ifdef RAGGED
+    let e$k = min(b + $ku * LANES, USED * UNITS - 1u);
+#else
+    let e$k = b + $ku * LANES;
+#endif
+    let slot$k = e$k / UNITS;
+    let expert$k = ids[slot$k] - p.first_expert;
+    let held$k = expert$k < p.experts;
+    let w$k = w_load((select(0u, expert$k, held$k) * ROWS + row) * UNITS + (e$k - slot$k * UNITS), p.sub);
+#endfor
+#for k UNROLL
+    let product$k = weights[slot$k] * w_times(w$k, h[e$k * 3u], h[e$k * 3u + 1u], bitcast<vec4<f32>>(h[e$k * 3u + 2u]));
+#ifdef RAGGED
+    sum += select(0.0, product$k, held$k && b + $ku * LANES < USED * UNITS);
+#else
+    sum += select(0.0, product$k, held$k);
+#endif
 #endfor
     b += UNROLL * LANES;
   }

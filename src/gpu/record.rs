@@ -4,6 +4,7 @@
 //! and parameter words. What changes from token to token is a handful of words ([`State`]), known at encode time.
 
 use super::device::MAX_PARAMS;
+use super::geometry::Site;
 use super::pipeline::{Access, Pipeline, Spec};
 use super::stamps::{Stamping, Stamps};
 use super::{Gpu, GpuError, Tier};
@@ -166,6 +167,8 @@ pub struct Op {
     pub grid: [Extent; 3],
     /// In which replays it takes part.
     pub when: When,
+    /// What its geometry was chosen for, where there was a choice.
+    pub site: Option<Site>,
     /// Bytes of weights it reads at least (where a token is chosen: of logits), for profiles.
     pub bytes: u64,
     /// Bytes it reads at least for each row of the cache, for profiles.
@@ -197,6 +200,7 @@ impl Op {
             params,
             grid,
             when: When::Always,
+            site: None,
             bytes: 0,
             bytes_per_row: 0,
             shape: String::new(),
@@ -213,6 +217,13 @@ impl Op {
     /// Takes part only in some replays.
     pub fn only(mut self, when: When) -> Self {
         self.when = when;
+        self
+    }
+
+    /// Names what its geometry was chosen for, whose shape is that of what it works on.
+    pub fn at_site(mut self, site: Site) -> Self {
+        self.shape = site.shape.clone();
+        self.site = Some(site);
         self
     }
 

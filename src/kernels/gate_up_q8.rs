@@ -283,10 +283,9 @@ impl GpuGateUpQ8<'_> {
             choice: i == 0,
             ..all
         };
-        let site = all.site();
         Op::new(spec(geometry, &shape), bindings, params, grid(tiles).0)
             .with_bytes(bytes)
-            .with_shape(site.shape)
+            .at_site(all.site())
     }
 }
 

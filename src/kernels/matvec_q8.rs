@@ -299,7 +299,7 @@ impl GpuMatvecQ8<'_> {
                 .collect();
             let op = Op::new(spec.clone(), bindings, params, grid)
                 .with_bytes(part.quants.size + part.scales.size)
-                .with_shape(w.shape());
+                .at_site(shape.site());
             Ok(op)
         });
         parts.collect()

@@ -270,7 +270,7 @@ impl GpuMoeDownQ8<'_> {
         assert!(tiles <= MAX_GRID, "rows of {}", d.name);
         Op::new(spec(geometry, &shape), bindings, params, grid(tiles).0)
             .with_bytes(read)
-            .with_shape(self.site().shape)
+            .at_site(self.site())
     }
 }
 

@@ -53,15 +53,17 @@ impl<'a> RecipeQ8<'a> {
     /// The dispatches from token id to `logits`.
     pub(super) fn step(mut self, logits: &Range) -> Result<Vec<Op>, GpuError> {
         let model = self.model;
-        if !self.dims.head().is_multiple_of(32) {
-            return Err(GpuError::TierUnsupported {
-                tier: self.gpu.tier.name(),
-                adapter: self.gpu.info.name.clone(),
-                missing: format!(
-                    "a kernel for query heads of {}, no multiple of 32",
-                    self.dims.head()
-                ),
-            });
+        for (what, width) in [
+            ("query heads", self.dims.head()),
+            ("latents", self.dims.kv_lora),
+        ] {
+            if !width.is_multiple_of(32) {
+                return Err(GpuError::TierUnsupported {
+                    tier: self.gpu.tier.name(),
+                    adapter: self.gpu.info.name.clone(),
+                    missing: format!("a kernel for {what} of {width}, no multiple of 32"),
+                });
+            }
         }
         let norms: Vec<&Range> = model
             .layers
@@ -402,5 +404,76 @@ impl<'a> RecipeQ8<'a> {
         };
         self.ops.extend(down.ops(self.gpu)?);
         Ok(after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::context;
+    use super::*;
+    use crate::engine::ModelSource;
+    use crate::gpu::pipeline::Access;
+    use crate::gpu::record::State;
+    use crate::gpu::{GpuOptions, Tier};
+    use crate::model::Model;
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    /// How many dispatches each of `ops` waits for one after another, itself included: those that wrote what it binds.
+    fn levels(ops: &[&Op]) -> Vec<usize> {
+        let mut written = HashMap::new();
+        let level = |op: &&Op| {
+            let before = op.bindings.iter().filter_map(|b| written.get(&b.buffer));
+            let level = 1 + before.max().copied().unwrap_or(0);
+            for (binding, access) in op.bindings.iter().zip(&op.spec.access) {
+                if *access == Access::Write {
+                    written.insert(binding.buffer.clone(), level);
+                }
+            }
+            level
+        };
+        ops.iter().map(level).collect()
+    }
+
+    #[test]
+    fn a_layer_with_experts_is_nine_dependent_dispatches() {
+        let options = GpuOptions {
+            tier: Some(Tier::Int8),
+            ..Default::default()
+        };
+        let Ok(gpu) = Gpu::open(&options) else { return };
+        let gguf = ModelSource::Embedded.open().expect("it is in the program");
+        let model = Model::load(Arc::new(gguf)).expect("it is supported");
+        let model = GpuModel::load(Arc::new(gpu), Arc::new(model), &mut |_, _| {});
+        let model = model.expect("it is small");
+        let context = context(&model.gpu, &model, 16, 1).expect("a small cache");
+        let vocab = model.model.config.vocab_size as u64;
+        let logits = model.gpu.storage("logits", vocab * 4).expect("small");
+        let ops = RecipeQ8::new(&model, &context).step(&Range::whole(&logits));
+        let ops = ops.expect("its shapes suit");
+        // With few slices v_b joins them itself, with many a dispatch before it.
+        for (splits, dispatches, dense, experts) in [(1, 11, 8, 9), (200, 12, 9, 10)] {
+            let state = State {
+                splits,
+                ..State::default()
+            };
+            let ops: Vec<_> = ops.iter().filter(|op| op.when.holds(&state)).collect();
+            let levels = levels(&ops);
+            let last = |layer: usize| {
+                let of_layer =
+                    (ops.iter().zip(&levels)).filter(|(op, _)| op.part.layer() == Some(layer));
+                of_layer
+                    .map(|(_, level)| *level)
+                    .max()
+                    .expect("it has some")
+            };
+            assert_eq!(last(0), 1 + dense, "after the embedding");
+            for layer in 1..model.layers.len() {
+                assert_eq!(last(layer) - last(layer - 1), experts, "layer {layer}");
+                let count = ops.iter().filter(|op| op.part.layer() == Some(layer));
+                // kv_a beside q_a, the cache's row beside k_b.
+                assert_eq!(count.count(), dispatches, "layer {layer}");
+            }
+        }
     }
 }
