@@ -14,6 +14,7 @@ use glimt::engine::backend::{Backend, BackendError, OnRow, OnToken};
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::engine::sampling::Sampling;
+use glimt::gpu::geometry::{Machine, Made};
 use glimt::gpu::{Gpu, GpuError, GpuOptions, Tier};
 use glimt::model::Model;
 use glimt::quant::GgmlType;
@@ -229,6 +230,58 @@ fn activations_as_bytes_stay_near_the_golden_values_of_every_family() {
 }
 
 #[test]
+fn slices_joined_by_either_way_and_other_geometries_give_the_same_logits() {
+    let Some(gpu) = int8() else { return };
+    // A device of its own for the choices: they are the device's.
+    let mut backend = backend(&gpu, &embedded(), 1024);
+    let token = random_tokens(1);
+    // With 4 heads a context of some hundred rows is many slices.
+    let mut logits = |backend: &mut GpuBackend| {
+        backend.fill_cache(700).expect("it fits");
+        let mut found = vec![];
+        let mut keep = |_, row: &[f32]| {
+            found.push(row.to_vec());
+            ControlFlow::Continue(())
+        };
+        backend.logits(&token, 700, &mut keep).expect("it fits");
+        found
+    };
+    let merge_up_to = |most| {
+        gpu.choices.replace(Made {
+            merge_up_to: Some(most),
+            ..Made::default()
+        });
+    };
+    merge_up_to(0);
+    backend.record_again().expect("it was recorded before");
+    let expected = logits(&mut backend);
+    let apart = backend.dispatches_per_token(700);
+    for most in [1, 1000] {
+        merge_up_to(most);
+        backend.record_again().expect("it was recorded before");
+        let error = contrast(&logits(&mut backend), &expected);
+        // A latent midway between two bytes may round the other way.
+        assert!(
+            error < 1e-3,
+            "up to {most} slices: contrast error {error:.2e}"
+        );
+        let fewer = if most == 1 { 0 } else { 6 };
+        assert_eq!(backend.dispatches_per_token(700), apart - fewer);
+        assert_eq!(backend.dispatches_per_token(0), apart - 6);
+    }
+    // The last of what could be chosen, everywhere.
+    let machine = Machine::of(&gpu);
+    for site in backend.sites().to_vec() {
+        let all = site.candidates(machine);
+        gpu.choices
+            .set(&site, *all.last().expect("there is a default"));
+    }
+    backend.record_again().expect("every candidate is right");
+    let error = contrast(&logits(&mut backend), &expected);
+    assert!(error < 1e-3, "other geometries: contrast error {error:.2e}");
+}
+
+#[test]
 fn one_batch_and_token_by_token_agree() {
     let model = embedded();
     // More than one internal chunk of 64, and an odd rest.
@@ -263,6 +316,25 @@ fn a_model_cut_by_the_binding_limit_gives_the_same_logits() {
     let found = all_logits(&mut backend(&gpu, &model, 16), &tokens, &[]);
     let error = contrast(&found, &expected);
     assert!(error < CONTRAST, "contrast error {error:.2e}");
+}
+
+#[test]
+fn a_model_cut_by_the_binding_limit_gives_the_same_logits_with_activations_as_bytes() {
+    let Some(gpu) = int8() else { return };
+    let model = embedded();
+    let token = random_tokens(1);
+    let expected = all_logits(&mut backend(&gpu, &model, 16), &token, &[]);
+    // The experts and the dense block, too.
+    let options = GpuOptions {
+        tier: Some(Tier::Int8),
+        max_binding: Some(100_000),
+        ..Default::default()
+    };
+    let cut = Arc::new(Gpu::open(&options).expect("it opened before"));
+    let found = all_logits(&mut backend(&cut, &model, 16), &token, &[]);
+    let error = contrast(&found, &expected);
+    // The experts' parts are added in another order.
+    assert!(error < 1e-3, "contrast error {error:.2e}");
 }
 
 #[test]

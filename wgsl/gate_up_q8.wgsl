@@ -1,25 +1,43 @@
-// h = silu(G x) * (U x) of one token, for the experts it chose and the shared expert in one grid; a dense block is the
+// h = silu(G x) * (U x) of one token, for the experts it chooses and the shared expert in one grid; a dense block is the
 // shared expert alone. x comes as bytes (shared/q8.wgsl) with its partial sums of squares, h leaves as bytes.
 //
-// G, U (experts * ROWS, 32 * UNITS), of the shared expert (SHARED_ROWS, 32 * UNITS); h (USED * ROWS + SHARED_ROWS) values:
-// the chosen experts' one after another, then the shared one's.
-// Division: LANES threads share a row of G and the same row of U; a workgroup owns TILE = WG / LANES rows of one expert.
+// G, U (experts * ROWS, 32 * UNITS), of the shared expert (rows, 32 * UNITS); h (USED * ROWS + rows) values: the chosen
+// experts' one after another, then the shared one's. logits (EXPERTS) -> the expert of each slot; with CHOICE_OUT the first
+// workgroup leaves all of them with their weights for moe_down_q8.
+// Division: LANES threads share a row of G and the same row of U; a workgroup owns TILE = WG / LANES rows of one expert. Every
+// workgroup of a slot makes the whole choice: that costs less than a dispatch in between.
 // Bound by: the bytes of the chosen rows.
 struct Params {
+#ifdef ROUTED
   first_expert: u32,  // of this part
   experts: u32,       // in this part
   g_sub: u32,         // sub-planes of the scales, in words
   u_sub: u32,
+#endif
+#ifdef CHOICE_OUT
+  weights_scale: f32,
+#endif
+#ifdef SHARED
+  shared_first: u32,  // row of h of the first row of this part
+  shared_rows: u32,   // in this part
   shared_g_sub: u32,
   shared_u_sub: u32,
+#endif
   eps: f32,
 }
-#ifdef EXPERTS
-#read g_q: array<vec4<u32>>
-#read g_s: array<vec4<u32>>
-#read u_q: array<vec4<u32>>
-#read u_s: array<vec4<u32>>
-#read ids: array<u32>                // (USED)
+#ifdef ROUTED
+#read eg_q: array<vec4<u32>>
+#read eg_s: array<vec4<u32>>
+#read eu_q: array<vec4<u32>>
+#read eu_s: array<vec4<u32>>
+#read logits: array<f32>             // (EXPERTS)
+#ifdef BIAS
+#read bias: array<f32>               // (EXPERTS)
+#endif
+#ifdef CHOICE_OUT
+#write ids: array<u32>               // (USED)
+#write weights: array<f32>           // (USED)
+#endif
 #endif
 #ifdef SHARED
 #read sg_q: array<vec4<u32>>
@@ -29,26 +47,49 @@ struct Params {
 #endif
 #read x: array<vec4<u32>>            // (UNITS, 3)
 #read squares: array<f32>            // (2 * UNITS)
-#write q: array<u32>                 // ((USED * ROWS + SHARED_ROWS) / 32, 12)
+#write q: array<u32>                 // ((USED * ROWS + shared rows) / 32, 12)
 const TILE = WG / LANES;
-#ifdef EXPERTS
-const EXPERT_TILES = USED * (ROWS / TILE);
-#else
-const EXPERT_TILES = 0u;
-#endif
 #import params
 #import w32
 #import w32_math
 #import q8
 #import lanes
 #import q8_store
-#ifdef EXPERTS
-#import GATE as g
-#import UP as u
+#ifdef ROUTED
+const SLOT_TILES = (ROWS + TILE - 1u) / TILE;
+const ROUTED_TILES = USED * SLOT_TILES;
+var<workgroup> slot_expert: u32;
+#import router_choice
+#import GATE as eg
+#ifdef GATE_FLOAT
+#import q8_floats as eg
+#else
+#import q8_codes as eg
+#endif
+#import UP as eu
+#ifdef UP_FLOAT
+#import q8_floats as eu
+#else
+#import q8_codes as eu
+#endif
+#import gate_up_walk as e
+#else
+const ROUTED_TILES = 0u;
 #endif
 #ifdef SHARED
 #import SHARED_GATE as sg
+#ifdef SHARED_GATE_FLOAT
+#import q8_floats as sg
+#else
+#import q8_codes as sg
+#endif
 #import SHARED_UP as su
+#ifdef SHARED_UP_FLOAT
+#import q8_floats as su
+#else
+#import q8_codes as su
+#endif
+#import gate_up_walk as s
 #endif
 
 @compute @workgroup_size(WG)
@@ -58,85 +99,54 @@ fn main(
 #import thread_index
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
-  var gate = 0.0;
-  var up = 0.0;
-  let tile = wid.x * TILE;
-#ifdef EXPERTS
-  if (wid.x < EXPERT_TILES) {
-    let slot = wid.x / (ROWS / TILE);
-    let expert = ids[slot] - p.first_expert;
-    // Another part holds this slot's expert; one before this part wraps around.
-    if (expert >= p.experts) {
-      return;
-    }
-    let unit = (expert * ROWS + tile - slot * ROWS + in_tile) * UNITS;
-    var b = lane;
-    loop {
-      if (b >= UNITS) { break; }
-#for k UNROLL
-      {
-        let e = b + $ku * LANES;
-        if (e < UNITS) {
-          let scales = bitcast<vec4<f32>>(x[e * 3u + 2u]);
-#ifdef GATE_FLOAT
-          gate += q8_float_dot(g_unit(unit + e, p.g_sub), x[e * 3u], x[e * 3u + 1u], scales);
-#else
-          gate += q8_dot(g_codes(unit + e), g_affine(unit + e, p.g_sub), x[e * 3u], x[e * 3u + 1u], scales);
-#endif
-#ifdef UP_FLOAT
-          up += q8_float_dot(u_unit(unit + e, p.u_sub), x[e * 3u], x[e * 3u + 1u], scales);
-#else
-          up += q8_dot(u_codes(unit + e), u_affine(unit + e, p.u_sub), x[e * 3u], x[e * 3u + 1u], scales);
-#endif
-        }
+#import rms_load
+  var sums = vec2<f32>(0.0);
+  // Rows of h that the workgroup writes: none where another part holds the slot's expert.
+  var first = 0u;
+  var end = 0u;
+#ifdef ROUTED
+  if (wid.x < ROUTED_TILES) {
+    let slot = wid.x / SLOT_TILES;
+    let tile = (wid.x - slot * SLOT_TILES) * TILE;
+    var logit = -1e30;
+    if (t < EXPERTS) { logit = logits[t]; }
+    let own = router_place(logit, t, subgroup, subgroups, lane_id);
+    if (own.place == slot) { slot_expert = t; }
+#ifdef CHOICE_OUT
+    if (wid.x == 0u) {
+      let weight = router_weight(own);
+      if (own.place < USED) {
+        ids[own.place] = t;
+        weights[own.place] = weight * p.weights_scale;
       }
-#endfor
-      b += UNROLL * LANES;
+    }
+#endif
+    workgroupBarrier();
+    // An expert before this part wraps around.
+    let expert = slot_expert - p.first_expert;
+    if (expert < p.experts) {
+      first = slot * ROWS + tile;
+      end = slot * ROWS + ROWS;
+      let row = expert * ROWS + min(tile + in_tile, ROWS - 1u);
+      sums = e_walk(row * UNITS, lane, p.g_sub, p.u_sub);
     }
   }
 #endif
 #ifdef SHARED
-  if (wid.x >= EXPERT_TILES) {
-    let unit = ((wid.x - EXPERT_TILES) * TILE + in_tile) * UNITS;
-    var b = lane;
-    loop {
-      if (b >= UNITS) { break; }
-#for k UNROLL
-      {
-        let e = b + $ku * LANES;
-        if (e < UNITS) {
-          let scales = bitcast<vec4<f32>>(x[e * 3u + 2u]);
-#ifdef SHARED_GATE_FLOAT
-          gate += q8_float_dot(sg_unit(unit + e, p.shared_g_sub), x[e * 3u], x[e * 3u + 1u], scales);
-#else
-          gate += q8_dot(sg_codes(unit + e), sg_affine(unit + e, p.shared_g_sub), x[e * 3u], x[e * 3u + 1u], scales);
-#endif
-#ifdef SHARED_UP_FLOAT
-          up += q8_float_dot(su_unit(unit + e, p.shared_u_sub), x[e * 3u], x[e * 3u + 1u], scales);
-#else
-          up += q8_dot(su_codes(unit + e), su_affine(unit + e, p.shared_u_sub), x[e * 3u], x[e * 3u + 1u], scales);
-#endif
-        }
-      }
-#endfor
-      b += UNROLL * LANES;
-    }
+  if (wid.x >= ROUTED_TILES) {
+    let tile = (wid.x - ROUTED_TILES) * TILE;
+    first = p.shared_first + tile;
+    end = p.shared_first + p.shared_rows;
+    sums = s_walk(min(tile + in_tile, p.shared_rows - 1u) * UNITS, lane, p.shared_g_sub, p.shared_u_sub);
   }
 #endif
-  var total = 0.0;
-  var i = lane;
-  loop {
-    if (i >= UNITS * 2u) { break; }
-    total += squares[i];
-    i += LANES;
-  }
-  let scale = inverseSqrt(row_sum(total) / f32(UNITS * 32u) + p.eps);
-  gate = row_sum(gate) * scale;
-  up = row_sum(up) * scale;
+#import rms_scale
+  let gate = row_sum(sums.x) * scale;
+  let up = row_sum(sums.y) * scale;
   if (lane == 0u) {
     // exp(-gate) overflows to infinity below -88: kept finite, since Metal's fast math may assume it is.
     q8_rows[in_tile] = gate / (1.0 + exp(min(-gate, 80.0))) * up;
   }
   workgroupBarrier();
-  q8_store(tile, t);
+  q8_store(first, end, t);
 }

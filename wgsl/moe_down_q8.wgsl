@@ -8,7 +8,11 @@ struct Params {
   first_expert: u32,  // of this part
   experts: u32,       // in this part
   sub: u32,           // sub-planes of the scales, in words
+#ifdef SHARED
+  shared_first: u32,  // first row of this part
+  shared_rows: u32,   // in this part
   shared_sub: u32,
+#endif
 }
 #read w_q: array<vec4<u32>>
 #read w_s: array<vec4<u32>>
@@ -36,8 +40,18 @@ const TILE = WG / LANES;
 #import q8_store
 #endif
 #import WEIGHT as w
+#ifdef FLOAT
+#import q8_floats as w
+#else
+#import q8_codes as w
+#endif
 #ifdef SHARED
 #import SHARED_WEIGHT as s
+#ifdef SHARED_FLOAT
+#import q8_floats as s
+#else
+#import q8_codes as s
+#endif
 #endif
 
 @compute @workgroup_size(WG)
@@ -47,56 +61,70 @@ fn main(
 #import thread_index
   let lane = t & (LANES - 1u);
   let tile = wid.x * TILE;
-  let row = tile + t / LANES;
+  let row = min(tile + t / LANES, ROWS - 1u);
   let before = residual[row];
+#ifdef SHARED
+  // Rows of other parts of S are not added here; one before this part wraps around.
+  let shared_row = row - p.shared_first;
+  let shared_unit = min(shared_row, p.shared_rows - 1u) * SHARED_UNITS;
+  // Asked for before it is known who the experts are.
+#for k SHARED_AHEAD
+  let s$k = s_load(shared_unit + min(lane + $ku * LANES, SHARED_UNITS - 1u), p.shared_sub);
+#endfor
+#endif
   var sum = 0.0;
   var b = lane;
   loop {
     if (b >= USED * UNITS) { break; }
+    // What is not to be added is read all the same, of the part's first expert, so that no load waits for a branch: units
+    // behind the last, and slots whose expert another part holds (one before this part wraps around).
 #for k UNROLL
-    {
-      let e = b + $ku * LANES;
-      if (e < USED * UNITS) {
-        let slot = e / UNITS;
-        let expert = ids[slot] - p.first_expert;
-        // Another part adds this slot; an expert before this part wraps around.
-        if (expert < p.experts) {
-          let unit = (expert * ROWS + row) * UNITS + (e - slot * UNITS);
-          let scales = bitcast<vec4<f32>>(h[e * 3u + 2u]);
-#ifdef FLOAT
-          sum += weights[slot] * q8_float_dot(w_unit(unit, p.sub), h[e * 3u], h[e * 3u + 1u], scales);
+#ifdef RAGGED
+    let e$k = min(b + $ku * LANES, USED * UNITS - 1u);
 #else
-          sum += weights[slot] * q8_dot(w_codes(unit), w_affine(unit, p.sub), h[e * 3u], h[e * 3u + 1u], scales);
+    let e$k = b + $ku * LANES;
 #endif
-        }
-      }
-    }
+    let slot$k = e$k / UNITS;
+    let expert$k = ids[slot$k] - p.first_expert;
+    let held$k = expert$k < p.experts;
+    let w$k = w_load((select(0u, expert$k, held$k) * ROWS + row) * UNITS + (e$k - slot$k * UNITS), p.sub);
+#endfor
+#for k UNROLL
+    let product$k = weights[slot$k] * w_times(w$k, h[e$k * 3u], h[e$k * 3u + 1u], bitcast<vec4<f32>>(h[e$k * 3u + 2u]));
+#ifdef RAGGED
+    sum += select(0.0, product$k, held$k && b + $ku * LANES < USED * UNITS);
+#else
+    sum += select(0.0, product$k, held$k);
+#endif
 #endfor
     b += UNROLL * LANES;
   }
 #ifdef SHARED
-  b = lane;
+  var shared_sum = 0.0;
+#for k SHARED_AHEAD
+  if (lane + $ku * LANES < SHARED_UNITS) {
+    let at = (USED * UNITS + lane + $ku * LANES) * 3u;
+    shared_sum += s_times(s$k, h[at], h[at + 1u], bitcast<vec4<f32>>(h[at + 2u]));
+  }
+#endfor
+  b = lane + SHARED_AHEAD * LANES;
   loop {
     if (b >= SHARED_UNITS) { break; }
-    let unit = row * SHARED_UNITS + b;
     let at = (USED * UNITS + b) * 3u;
-#ifdef SHARED_FLOAT
-    sum += q8_float_dot(s_unit(unit, p.shared_sub), h[at], h[at + 1u], bitcast<vec4<f32>>(h[at + 2u]));
-#else
-    sum += q8_dot(s_codes(unit), s_affine(unit, p.shared_sub), h[at], h[at + 1u], bitcast<vec4<f32>>(h[at + 2u]));
-#endif
+    shared_sum += s_times(s_load(shared_unit + b, p.shared_sub), h[at], h[at + 1u], bitcast<vec4<f32>>(h[at + 2u]));
     b += LANES;
   }
+  sum += select(0.0, shared_sum, shared_row < p.shared_rows);
 #endif
   sum = row_sum(sum) + before;
   if (lane == 0u) {
-    y[row] = sum;
+    if (tile + t / LANES < ROWS) { y[row] = sum; }
 #ifdef OUT_Q8
     q8_rows[t / LANES] = sum;
 #endif
   }
 #ifdef OUT_Q8
   workgroupBarrier();
-  q8_store(tile, t);
+  q8_store(tile, ROWS, t);
 #endif
 }

@@ -33,7 +33,7 @@ pub(super) struct Tune {
     #[command(flatten)]
     device: DeviceArgs,
     /// Measure for at most so many seconds; products whose turn has not come keep their default
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..))]
     seconds: u16,
     /// Print what is found, but do not keep it
     #[arg(long)]
@@ -88,7 +88,7 @@ impl Tune {
         });
         bar.finish_and_clear();
         let tuned = tuned?;
-        if !self.dry_run {
+        if tuned.faster && !self.dry_run {
             // What was found for other models stays.
             let mut all =
                 tuning::load(&tuned.adapter)?.map_or_else(Default::default, |(made, _)| made);
@@ -98,6 +98,7 @@ impl Tune {
                     all.geometries.insert(one.site.clone(), one.chosen);
                 }
             }
+            all.merge_up_to = tuned.made.merge_up_to.or(all.merge_up_to);
             let path = tuning::save(&tuned.adapter, &all)?;
             note(format_args!("kept in {}", path.display()));
         }

@@ -22,6 +22,8 @@ pub enum Tier {
 
 /// The fewest lanes of a subgroup that the `subgroup` tier's reductions work with.
 pub const MIN_SUBGROUP: u32 = 8;
+/// Storage buffers that a kernel of the `int8` tier binds at most.
+pub const INT8_BUFFERS: u32 = 16;
 /// Bytes of parameters that one dispatch may have: the portable size of immediates (DX12 has 128).
 pub const MAX_PARAMS: usize = 128;
 
@@ -69,6 +71,12 @@ impl Tier {
             missing.push(format!(
                 "subgroups of {MIN_SUBGROUP} lanes (it has {})",
                 info.subgroup_min_size
+            ));
+        }
+        let buffers = adapter.limits().max_storage_buffers_per_shader_stage;
+        if self == Self::Int8 && buffers < INT8_BUFFERS {
+            missing.push(format!(
+                "{INT8_BUFFERS} storage buffers in a shader (it has {buffers})"
             ));
         }
         missing.join(" and ")

@@ -5,7 +5,7 @@ use super::Gpu;
 use crate::quant::GgmlType;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{RwLock, RwLockReadGuard};
 
 /// How a workgroup divides its rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -231,8 +231,6 @@ pub const MERGE_UP_TO: u32 = 48;
 #[derive(Debug, Default)]
 pub struct Choices {
     made: RwLock<Made>,
-    /// Products that a geometry was asked for and how often, by [`Site::key`].
-    asked: Mutex<BTreeMap<String, (Site, u32)>>,
 }
 
 /// Choices as data.
@@ -261,13 +259,6 @@ impl Choices {
         made.geometries.insert(site.key(), geometry);
     }
 
-    /// The products that a geometry was asked for since the last call, and how often each: those of the steps recorded
-    /// meanwhile.
-    pub fn take_asked(&self) -> Vec<(Site, u32)> {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *asked).into_values().collect()
-    }
-
     /// Slices of the attention up to which `attn_v_b` joins them itself.
     pub fn merge_up_to(&self) -> u32 {
         self.read().merge_up_to.unwrap_or(MERGE_UP_TO)
@@ -284,16 +275,6 @@ impl Gpu {
     pub fn geometry(&self, site: &Site) -> Option<Geometry> {
         let machine = Machine::of(self);
         let key = site.key();
-        let mut asked = self
-            .choices
-            .asked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        asked
-            .entry(key.clone())
-            .or_insert_with(|| (site.clone(), 0))
-            .1 += 1;
-        drop(asked);
         match self.choices.read().geometries.get(&key) {
             Some(chosen) if site.allows(chosen, machine) => return Some(*chosen),
             Some(chosen) => log::warn!("{key}: {chosen:?} is not allowed on {}", self.info.name),

@@ -157,11 +157,11 @@ impl<'a> Loader<'a> {
             });
         }
         let most = low * step;
-        // Whole tiles of rows, as the kernels that leave bytes want them.
-        Ok(if step == 1 && most > 32 {
-            most - most % 32
-        } else {
-            most
+        // Whole records of rows, or whole halves of one, as the kernels that leave bytes want them.
+        let whole = [32, 16].into_iter().find(|n| *n <= most);
+        Ok(match whole {
+            Some(whole) if step == 1 && most < total => most - most % whole,
+            _ => most,
         })
     }
 

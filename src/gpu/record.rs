@@ -4,6 +4,7 @@
 //! and parameter words. What changes from token to token is a handful of words ([`State`]), known at encode time.
 
 use super::device::MAX_PARAMS;
+use super::geometry::Site;
 use super::pipeline::{Access, Pipeline, Spec};
 use super::stamps::{Stamping, Stamps};
 use super::{Gpu, GpuError, Tier};
@@ -84,6 +85,29 @@ pub enum Extent {
     Splits,
 }
 
+/// In which replays a dispatch takes part: how a recording holds two ways of doing the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum When {
+    /// In all.
+    #[default]
+    Always,
+    /// Where [`State::splits`] is at most this.
+    SplitsUpTo(u32),
+    /// Where it is greater.
+    SplitsAbove(u32),
+}
+
+impl When {
+    /// Whether a replay for `state` has the dispatch.
+    pub fn holds(self, state: &State) -> bool {
+        match self {
+            Self::Always => true,
+            Self::SplitsUpTo(most) => state.splits <= most,
+            Self::SplitsAbove(most) => state.splits > most,
+        }
+    }
+}
+
 /// Which part of the model a dispatch belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Part {
@@ -141,6 +165,10 @@ pub struct Op {
     pub params: Vec<Word>,
     /// The workgroups.
     pub grid: [Extent; 3],
+    /// In which replays it takes part.
+    pub when: When,
+    /// What its geometry was chosen for, where there was a choice.
+    pub site: Option<Site>,
     /// Bytes of weights it reads at least (where a token is chosen: of logits), for profiles.
     pub bytes: u64,
     /// Bytes it reads at least for each row of the cache, for profiles.
@@ -171,6 +199,8 @@ impl Op {
             alternatives: None,
             params,
             grid,
+            when: When::Always,
+            site: None,
             bytes: 0,
             bytes_per_row: 0,
             shape: String::new(),
@@ -181,6 +211,19 @@ impl Op {
     /// Lets binding `index` change with [`State::slot`].
     pub fn with_alternatives(mut self, index: usize, ranges: Vec<Range>) -> Self {
         self.alternatives = Some((index, ranges));
+        self
+    }
+
+    /// Takes part only in some replays.
+    pub fn only(mut self, when: When) -> Self {
+        self.when = when;
+        self
+    }
+
+    /// Names what its geometry was chosen for, whose shape is that of what it works on.
+    pub fn at_site(mut self, site: Site) -> Self {
+        self.shape = site.shape.clone();
+        self.site = Some(site);
         self
     }
 
@@ -238,6 +281,7 @@ struct Dispatch {
     groups: Vec<BindGroup>,
     params: Vec<Word>,
     grid: [Extent; 3],
+    when: When,
 }
 
 /// A step ready to be replayed.
@@ -266,6 +310,7 @@ impl Recording {
                 pipeline,
                 params: op.params.clone(),
                 grid: op.grid,
+                when: op.when,
             })
             .collect();
         let uniforms = match gpu.tier {
@@ -280,12 +325,15 @@ impl Recording {
         })
     }
 
-    /// What each dispatch is, in order.
-    pub fn about(&self) -> &[About] {
-        &self.about
+    /// The number in the recording of each dispatch that a replay for `state` has, and what it is, in order.
+    pub fn step<'a>(&'a self, state: &State) -> impl Iterator<Item = (usize, &'a About)> {
+        let dispatches = self.dispatches.iter().zip(&self.about).enumerate();
+        dispatches
+            .filter(|(_, (dispatch, _))| dispatch.when.holds(state))
+            .map(|(i, (_, about))| (i, about))
     }
 
-    /// Dispatches in the step.
+    /// Dispatches recorded: those of a replay, and those of the other ways that it does not take.
     pub fn len(&self) -> usize {
         self.dispatches.len()
     }
@@ -353,7 +401,7 @@ impl Recording {
     ) {
         let d = &self.dispatches[i];
         let grid = d.grid.map(|e| extent(e, state));
-        if grid.contains(&0) {
+        if grid.contains(&0) || !d.when.holds(state) {
             return;
         }
         pass.set_pipeline(&d.pipeline.pipeline);

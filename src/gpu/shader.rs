@@ -3,7 +3,7 @@
 //! A kernel is a file of WGSL in which lines that begin with `#` are directives:
 //! - `#import name` inserts `wgsl/shared/name.wgsl` once;
 //! - `#import NAME as x` inserts the module that the variant calls NAME, with `$W` replaced by `x`
-//!   (how one kernel reads two weight types under two names);
+//!   (how one kernel reads two weight types under two names), or the shared module NAME where the variant has none;
 //! - `#ifdef FLAG`, `#ifndef FLAG`, `#else`, `#endif` keep or drop lines by flags given from outside only;
 //! - `#read name: type` and `#write name: type` declare the next storage binding of group 0, numbered in order of those kept;
 //! - `#for i N` ... `#endfor` repeats the lines N times with `$i` replaced, N a number or a constant of the variant:
@@ -108,7 +108,9 @@ impl Expander<'_> {
             match words.as_slice() {
                 ["#import", name] => self.import(number, name, name, "")?,
                 ["#import", name, "as", prefix] => {
-                    let Some(module) = self.variant.modules.get(name) else {
+                    let named = self.variant.modules.get(name).copied();
+                    let fixed = || SHARED.iter().map(|(n, _)| *n).find(|n| n == name);
+                    let Some(module) = named.or_else(fixed) else {
                         return self
                             .error(number, format!("the variant names no module for {name}"));
                     };
@@ -240,10 +242,12 @@ shared!(
     "coop",
     "f16",
     "f32",
+    "gate_up_walk",
     "iq4_nl",
     "iq4_xs",
     "lanes",
     "merge",
+    "merge_head",
     "order",
     "params",
     "q2_k",
@@ -257,9 +261,14 @@ shared!(
     "q6_k",
     "q8",
     "q8_0",
+    "q8_codes",
+    "q8_floats",
     "q8_store",
     "quantize",
     "reduce",
+    "rms_load",
+    "rms_scale",
+    "router_choice",
     "thread_index",
     "w32",
     "w32_math",
@@ -304,6 +313,12 @@ mod tests {
         let v = Variant::default().number("N", 1);
         let out = go("// a kernel\nenable f16;\nx\n", &v).unwrap();
         assert_eq!(out, "enable f16;\nconst N: u32 = 1u;\n// a kernel\nx\n");
+    }
+
+    #[test]
+    fn shared_modules_take_a_prefix_too() {
+        let out = go("#import q8_codes as w\n", &Variant::default()).unwrap();
+        assert!(out.contains("fn w_load(") && !out.contains('$'), "{out}");
     }
 
     #[test]

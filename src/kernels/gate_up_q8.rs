@@ -1,14 +1,17 @@
-//! [`gate_up`](super::gate_up) of one token in the `int8` tier: the chosen experts and the shared one in one grid, bytes in and
-//! out.
+//! [`gate_up`](super::gate_up) of one token in the `int8` tier: the choice of experts, they and the shared one in one grid, bytes
+//! in and out.
 
-use super::q8::{Q8Input, RECORD, TILE, divided, grid, weight};
-use crate::gpu::Gpu;
-use crate::gpu::memory::{GpuWeight, Part};
+use super::MAX_GRID;
+use super::q8::{Q8Input, RECORD, check_geometry, check_rows, divided, geometry, grid, weight};
+use super::router::{self, GpuRouter};
+use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
+use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
+use crate::gpu::{Gpu, GpuError};
 use crate::kernels::gate_up::gate_up;
-use crate::model::Weight;
+use crate::model::{Experts, Weight};
 use crate::quant::GgmlType;
 use crate::quant::activation::{Q8Unit, dequantize_activation};
 
@@ -38,11 +41,11 @@ pub fn gate_up_q8(
     all
 }
 
-/// [`gate_up_q8`] on the device.
+/// [`gate_up_q8`] on the device, and the [`router`] before it.
 pub struct GpuGateUpQ8<'a> {
-    /// G and U of the experts, cut alike, and the ids of the chosen ones (used).
-    pub experts: Option<([&'a GpuWeight; 2], Range, u32)>,
-    /// G and U of the shared expert, or of a dense block.
+    /// G and U of the experts, cut alike, and how they are chosen: what the router's op would do for one token.
+    pub experts: Option<([&'a GpuWeight; 2], GpuRouter<'a>)>,
+    /// G and U of the shared expert, or of a dense block, cut alike.
     pub shared: Option<[&'a GpuWeight; 2]>,
     /// The input, with a norm.
     pub x: Q8Input,
@@ -50,26 +53,75 @@ pub struct GpuGateUpQ8<'a> {
     pub h: Range,
 }
 
-/// The pipeline for subgroups of `lanes` threads or more and rows of `units` units: types of G and U, number of slots and
-/// rows of the experts; types of the shared expert's.
-pub(super) fn spec(
-    lanes: u32,
-    units: u32,
-    experts: Option<([GgmlType; 2], u32, u32)>,
-    shared: Option<[GgmlType; 2]>,
-) -> Spec {
-    let mut variant = divided(lanes, Variant::default(), TILE, units).number("UNITS", units);
+/// Threads of a workgroup that chooses experts at most: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
+const CHOICE_THREADS: u32 = 512;
+
+/// What the pipeline depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape<'a> {
+    /// Of 32 weights, per row.
+    pub units: u32,
+    /// Types of G and U of the experts and their rows; how they are chosen, and whether there is a bias for the choice.
+    pub experts: Option<([GgmlType; 2], u32, &'a Experts, bool)>,
+    /// Types of G and U of the shared expert, and its rows.
+    pub shared: Option<([GgmlType; 2], u32)>,
+    /// Whether the choice is left for the product that follows.
+    pub choice: bool,
+}
+
+impl Shape<'_> {
+    /// What to choose a geometry for.
+    pub(super) fn site(&self) -> Site {
+        let cols = self.units * 32;
+        let mut types = vec![];
+        let mut shapes = vec![];
+        let mut rows = 0;
+        let mut threads = [1, MAX_THREADS];
+        if let Some((pair, expert_rows, experts, _)) = self.experts {
+            types.extend(pair);
+            shapes.push(format!("{}x{expert_rows}x{cols}", experts.used));
+            rows += experts.used as u32 * expert_rows;
+            // A thread per expert makes the choice.
+            threads = [experts.count as u32, CHOICE_THREADS];
+        }
+        if let Some((pair, shared_rows)) = self.shared {
+            types.extend(pair);
+            shapes.push(format!("{shared_rows}x{cols}"));
+            rows += shared_rows;
+        }
+        Site {
+            kernel: "gate_up_q8",
+            types,
+            shape: shapes.join("+"),
+            rows,
+            units: self.units,
+            bytes: true,
+            whole: None,
+            threads,
+            one_block: false,
+            at_once: 1,
+            shares_work: None,
+        }
+    }
+}
+
+/// The pipeline with this geometry.
+pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
+    let mut variant =
+        divided(Variant::default(), geometry, shape.units).number("UNITS", shape.units);
     let mut access = String::new();
-    if let Some(([g, u], used, rows)) = experts {
+    if let Some(([g, u], rows, experts, bias)) = shape.experts {
         variant = weight(variant, "GATE", "GATE_FLOAT", g);
         variant = weight(variant, "UP", "UP_FLOAT", u);
-        variant = variant
-            .flag("EXPERTS", true)
-            .number("USED", used)
+        variant = router::choice(variant, experts, bias)
+            .flag("ROUTED", true)
+            .flag("CHOICE_OUT", shape.choice)
             .number("ROWS", rows);
         access.push_str("rrrrr");
+        access.extend(bias.then_some('r'));
+        access.push_str(if shape.choice { "ww" } else { "" });
     }
-    if let Some([g, u]) = shared {
+    if let Some(([g, u], _)) = shape.shared {
         variant = weight(variant, "SHARED_GATE", "SHARED_GATE_FLOAT", g);
         variant = weight(variant, "SHARED_UP", "SHARED_UP_FLOAT", u);
         variant = variant.flag("SHARED", true);
@@ -85,13 +137,48 @@ pub(super) fn spec(
 }
 
 impl GpuGateUpQ8<'_> {
-    /// The dispatches: one per part of the experts, the first with the shared expert.
+    fn shape(&self) -> Shape<'_> {
+        let pair = |pair: &[&GpuWeight; 2]| (pair.map(|w| w.ty), pair[0].rows);
+        let any = self.experts.as_ref().map(|(pair, _)| *pair).or(self.shared);
+        Shape {
+            units: any.expect("experts or a dense block")[0].cols / 32,
+            experts: self.experts.as_ref().map(|(weights, router)| {
+                let (types, rows) = pair(weights);
+                (types, rows, router.experts, router.bias.is_some())
+            }),
+            shared: self.shared.as_ref().map(pair),
+            choice: true,
+        }
+    }
+
+    /// What a geometry can be chosen for.
+    pub fn site(&self) -> Site {
+        self.shape().site()
+    }
+
+    /// The dispatches: one per part of the experts or of the shared expert, whichever are more.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device, or rows are no multiple of 16.
     ///
     /// # Panics
     /// If sizes disagree or a buffer is too small, which would let the kernel index beyond it.
-    pub fn ops(&self, gpu: &Gpu) -> Vec<Op> {
-        let mut values = 0;
-        if let Some(([g, u], ids, used)) = &self.experts {
+    pub fn ops(&self, gpu: &Gpu) -> Result<Vec<Op>, GpuError> {
+        self.ops_with(gpu, &geometry(gpu, &self.site())?)
+    }
+
+    /// As [`ops`](Self::ops), divided so.
+    ///
+    /// # Errors
+    /// As [`ops`](Self::ops).
+    ///
+    /// # Panics
+    /// As [`ops`](Self::ops), or if the kernel or the device does not allow the geometry.
+    pub fn ops_with(&self, gpu: &Gpu, geometry: &Geometry) -> Result<Vec<Op>, GpuError> {
+        check_geometry(gpu, &self.site(), geometry);
+        let (mut values, mut count) = (0, 0);
+        let pairs = [self.experts.as_ref().map(|(pair, _)| *pair), self.shared];
+        for [g, u] in pairs.into_iter().flatten() {
             assert_eq!(
                 (g.groups, g.rows, g.cols),
                 (u.groups, u.rows, u.cols),
@@ -99,109 +186,122 @@ impl GpuGateUpQ8<'_> {
                 g.name,
                 u.name
             );
-            assert!(
-                ids.size >= u64::from(*used) * 4 && g.rows.is_multiple_of(TILE),
+            let cuts = |w: &GpuWeight| -> Vec<_> {
+                w.parts.iter().map(|p| (p.first_row, p.rows)).collect()
+            };
+            assert_eq!(cuts(g), cuts(u), "parts of {} and {}", g.name, u.name);
+            for part in &g.parts {
+                // Experts are cut between them.
+                let rows = if g.groups > 1 { g.rows } else { part.rows };
+                check_rows(gpu, rows, &g.name)?;
+            }
+            count = count.max(g.parts.len());
+        }
+        if let Some(([g, _], router)) = &self.experts {
+            router.check();
+            assert_eq!(
+                (router.max_tokens, router.experts.count),
+                (1, g.groups as usize),
                 "experts of {}",
                 g.name
             );
-            values += used * g.rows;
+            values += router.experts.used as u32 * g.rows;
         }
-        if let Some([g, u]) = self.shared {
-            assert_eq!(
-                (g.rows, g.cols),
-                (u.rows, u.cols),
-                "{} and {}",
-                g.name,
-                u.name
-            );
-            assert!(
-                g.parts.len() == 1 && u.parts.len() == 1 && g.rows.is_multiple_of(TILE),
-                "{} in one part",
-                g.name
-            );
+        if let Some([g, _]) = self.shared {
+            assert_eq!(g.groups, 1, "the shared expert {}", g.name);
             values += g.rows;
         }
+        let shape = self.shape();
+        for [g, _] in pairs.into_iter().flatten() {
+            assert_eq!(g.cols, shape.units * 32, "input of {}", g.name);
+        }
+        let (squares, _) = self.x.rms.as_ref().expect(NORM);
+        assert!(
+            self.x.records.size >= u64::from(shape.units) * RECORD
+                && squares.size >= u64::from(shape.units) * 8,
+            "input of {values}"
+        );
         assert!(
             self.h.size >= u64::from(values / 32) * RECORD,
             "output of {values}"
         );
-        let parts = self
-            .experts
-            .as_ref()
-            .map_or(1, |(pair, ..)| pair[0].parts.len());
-        (0..parts).map(|i| self.op(gpu, i)).collect()
+        Ok((0..count).map(|i| self.op(geometry, i)).collect())
     }
 
-    fn op(&self, gpu: &Gpu, i: usize) -> Op {
-        let shared = if i == 0 { self.shared } else { None };
-        let types = |pair: &[&GpuWeight; 2]| pair.map(|w| w.ty);
-        let any = self
-            .experts
-            .as_ref()
-            .map(|(pair, ..)| pair[0])
-            .or(self.shared.map(|pair| pair[0]));
-        let units = any.expect("experts or a dense block").cols / 32;
-        let experts = self
-            .experts
-            .as_ref()
-            .map(|(pair, _, used)| (types(pair), *used, pair[0].rows));
+    /// Part i of the experts and part i of the shared expert, where they have so many.
+    fn op(&self, geometry: &Geometry, i: usize) -> Op {
+        let planes = |pair: &[&GpuWeight; 2]| {
+            let parts = pair.map(|w| &w.parts[i]);
+            parts.map(|part| [part.quants.clone(), part.scales.clone()])
+        };
+        let has = |pair: &[&GpuWeight; 2]| i < pair[0].parts.len();
+        let experts = self.experts.as_ref().filter(|(pair, _)| has(pair));
+        let shared = self.shared.filter(has);
         let mut bindings = vec![];
-        let mut tiles = 0;
-        let (mut first, mut count, mut subs) = (0, 0, [0; 4]);
-        let mut bytes = 0;
-        if let Some(([g, u], ids, used)) = &self.experts {
-            let (gp, up) = (&g.parts[i], &u.parts[i]);
-            assert_eq!(
-                (gp.first_row, gp.rows),
-                (up.first_row, up.rows),
-                "parts of {} and {}",
-                g.name,
-                u.name
-            );
-            bindings.extend(
-                planes(gp)
-                    .into_iter()
-                    .chain(planes(up))
-                    .chain([ids.clone()]),
-            );
-            tiles += used * g.rows / TILE;
-            (first, count) = (gp.first_row / g.rows, gp.rows / g.rows);
-            (subs[0], subs[1]) = (gp.sub, up.sub);
-            bytes += g.bytes_of_rows(u64::from(used * g.rows))
-                + u.bytes_of_rows(u64::from(used * g.rows));
+        let mut params = vec![];
+        let (mut tiles, mut bytes) = (0, 0);
+        if let Some((pair, router)) = experts {
+            let [g, u] = pair.map(|w| &w.parts[i]);
+            let (rows, used) = (pair[0].rows, router.experts.used as u32);
+            bindings.extend(planes(pair).into_iter().flatten());
+            bindings.push(router.logits.clone());
+            bindings.extend(router.bias.clone());
+            params.extend([g.first_row / rows, g.rows / rows, g.sub, u.sub].map(Word::U));
+            if i == 0 {
+                bindings.extend([router.ids.clone(), router.weights.clone()]);
+                params.push(Word::F(router.experts.weights_scale));
+                // The chosen experts may lie in any part: the first is told to read them all.
+                bytes += pair
+                    .map(|w| w.bytes_of_rows(u64::from(used * rows)))
+                    .iter()
+                    .sum::<u64>();
+            }
+            tiles += used * rows.div_ceil(geometry.tile);
         }
-        if let Some([g, u]) = shared {
-            bindings.extend(planes(&g.parts[0]).into_iter().chain(planes(&u.parts[0])));
-            tiles += g.rows / TILE;
-            (subs[2], subs[3]) = (g.parts[0].sub, u.parts[0].sub);
-            bytes += g.bytes() + u.bytes();
+        if let Some(pair) = &shared {
+            let [g, u] = pair.map(|w| &w.parts[i]);
+            bindings.extend(planes(pair).into_iter().flatten());
+            let before = self
+                .experts
+                .as_ref()
+                .map_or(0, |(pair, r)| r.experts.used as u32 * pair[0].rows);
+            params.extend([before + g.first_row, g.rows, g.sub, u.sub].map(Word::U));
+            bytes += [g, u]
+                .map(|p| p.quants.size + p.scales.size)
+                .iter()
+                .sum::<u64>();
+            tiles += g.rows.div_ceil(geometry.tile);
         }
-        let (squares, eps) = self
-            .x
-            .rms
-            .clone()
-            .expect("a feed-forward block begins with a norm");
+        let (squares, eps) = self.x.rms.clone().expect(NORM);
         bindings.extend([self.x.records.clone(), squares, self.h.clone()]);
-        let mut params = vec![Word::U(first), Word::U(count)];
-        params.extend(subs.map(Word::U));
         params.push(Word::F(eps));
-        let spec = spec(gpu.lanes(), units, experts, shared.as_ref().map(types));
-        Op::new(spec, bindings, params, grid(tiles).0).with_bytes(bytes)
+        assert!(tiles <= MAX_GRID, "{tiles} workgroups");
+        let all = self.shape();
+        let shape = Shape {
+            experts: all.experts.filter(|_| experts.is_some()),
+            shared: all.shared.filter(|_| shared.is_some()),
+            choice: i == 0,
+            ..all
+        };
+        Op::new(spec(geometry, &shape), bindings, params, grid(tiles).0)
+            .with_bytes(bytes)
+            .at_site(all.site())
     }
 }
 
-fn planes(part: &Part) -> [Range; 2] {
-    [part.quants.clone(), part.scales.clone()]
-}
+/// Why an input without sums of squares is a mistake of the caller.
+const NORM: &str = "a feed-forward block begins with a norm";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::geometry::Machine;
     use crate::gpu::record::State;
-    use crate::gpu::testing::{gpu_weights, int8_gpu, run, upload};
+    use crate::gpu::testing::{download, gpu_weights, int8_gpu, output, run, upload};
     use crate::gpu::{GpuOptions, Tier};
     use crate::kernels::q8::testing::{Given, assert_bytes, room};
-    use crate::kernels::testing::{Rng, random_weight};
+    use crate::kernels::testing::{Rng, assert_close, random_weight};
+    use crate::model::Gating;
 
     /// Types of the experts' weights and their number, chosen ones and rows; types and rows of the shared expert.
     type Case = (
@@ -209,50 +309,104 @@ mod tests {
         Option<([GgmlType; 2], usize)>,
     );
 
-    fn check(gpu: &Gpu, rng: &mut Rng, cols: usize, (experts, shared): Case) {
+    /// Logits or biases no two of which, nor their probabilities, are near each other.
+    fn distinct(rng: &mut Rng, count: usize) -> Vec<f32> {
+        let mut values: Vec<f32> = (0..count)
+            .map(|i| (i as f32 + 0.5 * rng.uniform()) * 6.0 / count as f32 - 3.0)
+            .collect();
+        for i in (1..count).rev() {
+            values.swap(i, rng.below(i + 1));
+        }
+        values
+    }
+
+    /// Every geometry in question against the twin, with the choice of each gating and norm.
+    fn check(gpu: &Gpu, rng: &mut Rng, cols: usize, (experts, shared): Case, all: bool) {
         let given = Given::new(&rng.normals(cols), &rng.normals(cols));
+        let flags = rng.below(8);
         let experts = experts.map(|(types, [count, used, rows])| {
-            let ids: Vec<u32> = (0..used).map(|_| rng.below(count) as u32).collect();
-            (
-                types.map(|ty| random_weight(rng, ty, count, rows, cols)),
-                ids,
-            )
+            let config = Experts {
+                count,
+                used,
+                shared_count: 1,
+                feed_forward_length: rows,
+                gating: [Gating::Sigmoid, Gating::Softmax][flags & 1],
+                weights_norm: flags & 2 != 0,
+                weights_scale: 1.8,
+            };
+            let logits = distinct(rng, count);
+            // A bias that moves whole ranks, and not towards ties.
+            let bias: Option<Vec<f32>> =
+                (flags & 4 != 0).then(|| logits.iter().map(|v| -2.0 * v).collect());
+            let (mut ids, mut weights) = (vec![0; used], vec![0.0; used]);
+            router::router(&logits, bias.as_deref(), &config, 1, &mut ids, &mut weights);
+            let pair = types.map(|ty| random_weight(rng, ty, count, rows, cols));
+            (pair, config, [Some(logits), bias], ids, weights)
         });
         let shared =
             shared.map(|(types, rows)| types.map(|ty| random_weight(rng, ty, 1, rows, cols)));
         let twin = gate_up_q8(
             experts
                 .as_ref()
-                .map(|(pair, ids)| (pair.each_ref(), ids.as_slice())),
+                .map(|(pair, .., ids, _)| (pair.each_ref(), ids.as_slice())),
             shared.as_ref().map(|pair| pair.each_ref()),
             &given.records,
             (&given.squares, 1e-6),
         );
         let on_gpu = |pair: &[Weight; 2]| gpu_weights(gpu, &[&pair[0], &pair[1]]);
-        let experts_gpu = experts.as_ref().map(|(pair, ids)| (on_gpu(pair), ids));
+        let experts_gpu = experts.as_ref().map(|(pair, ..)| on_gpu(pair));
         let shared_gpu = shared.as_ref().map(on_gpu);
         let h = room(gpu, twin.len(), None);
-        let op = GpuGateUpQ8 {
-            experts: experts_gpu.as_ref().map(|(w, ids)| {
-                (
-                    [&w[0], &w[1]],
-                    Range::whole(&upload(gpu, ids)),
-                    ids.len() as u32,
-                )
+        let mut op = GpuGateUpQ8 {
+            experts: experts.as_ref().zip(experts_gpu.as_ref()).map(|(e, w)| {
+                let (_, config, [logits, bias], ids, _) = e;
+                let range = |data: &Option<Vec<f32>>| {
+                    data.as_ref().map(|data| Range::whole(&upload(gpu, data)))
+                };
+                let router = GpuRouter {
+                    logits: range(logits).expect("there are logits"),
+                    bias: range(bias),
+                    experts: config,
+                    max_tokens: 1,
+                    ids: Range::whole(&output(gpu, ids.len())),
+                    weights: Range::whole(&output(gpu, ids.len())),
+                };
+                ([&w[0], &w[1]], router)
             }),
             shared: shared_gpu.as_ref().map(|w| [&w[0], &w[1]]),
             x: given.upload(gpu, 1e-6),
             h: h.records.clone(),
         };
-        run(
-            gpu,
-            &op.ops(gpu),
-            &State {
+        let site = op.site();
+        let geometries = if all {
+            site.candidates(Machine::of(gpu))
+        } else {
+            vec![gpu.geometry(&site).expect("the device allows one")]
+        };
+        assert!(!geometries.is_empty());
+        for geometry in geometries {
+            let what = format!("{cols} columns, choice {flags}, {geometry:?}");
+            let h = room(gpu, twin.len(), None);
+            op.h = h.records.clone();
+            let ops = op
+                .ops_with(gpu, &geometry)
+                .unwrap_or_else(|e| panic!("{e}"));
+            let state = State {
                 tokens: 1,
                 ..State::default()
-            },
-        );
-        assert_bytes(gpu, &h, None, &twin, &format!("{cols} columns"));
+            };
+            run(gpu, &ops, &state);
+            assert_bytes(gpu, &h, None, &twin, &what);
+            if let Some((_, router)) = &op.experts {
+                let (.., ids, weights) = experts.as_ref().expect("they were there");
+                let found: Vec<u32> = download(gpu, &router.ids.buffer, ids.len());
+                assert_eq!(&found, ids, "{what}");
+                let found: Vec<f32> = download(gpu, &router.weights.buffer, ids.len());
+                let exact: Vec<f64> = weights.iter().map(|w| f64::from(*w)).collect();
+                // As in the test of the router.
+                assert_close(&found, &exact, 1e-11, &what);
+            }
+        }
     }
 
     #[test]
@@ -261,12 +415,8 @@ mod tests {
         let mut rng = Rng::fresh();
         for (i, &ty) in GgmlType::ALL.iter().enumerate() {
             let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
-            check(
-                gpu,
-                &mut rng,
-                256,
-                (Some(([ty, other], [5, 2, 32])), Some(([other, ty], 64))),
-            );
+            let case = (Some(([ty, other], [5, 2, 32])), Some(([other, ty], 64)));
+            check(gpu, &mut rng, 256, case, false);
         }
     }
 
@@ -275,24 +425,30 @@ mod tests {
         let Some(gpu) = int8_gpu() else { return };
         let mut rng = Rng::fresh();
         let (q4_0, q4_k) = ([GgmlType::Q4_0; 2], [GgmlType::Q4_K; 2]);
-        check(
-            gpu,
-            &mut rng,
-            2048,
-            (Some((q4_0, [8, 4, 1536])), Some((q4_0, 1536))),
-        );
-        check(
-            gpu,
-            &mut rng,
-            2048,
+        for case in [
+            (Some((q4_0, [64, 4, 1536])), Some((q4_0, 1536))),
             (Some((q4_k, [7, 6, 1408])), Some((q4_k, 2816))),
-        );
-        check(gpu, &mut rng, 2048, (None, Some((q4_k, 6144))));
-        check(gpu, &mut rng, 2048, (Some((q4_0, [3, 1, 96])), None));
+            (None, Some((q4_k, 6144))),
+            (Some((q4_0, [3, 1, 96])), None),
+            (Some((q4_0, [256, 8, 32])), Some((q4_0, 48))),
+        ] {
+            check(gpu, &mut rng, 2048, case, false);
+        }
     }
 
     #[test]
-    fn experts_larger_than_a_binding_are_cut_between_experts() {
+    fn every_geometry_gives_the_same() {
+        let Some(gpu) = int8_gpu() else { return };
+        let mut rng = Rng::fresh();
+        // 36 units leave some lanes without, 48 rows some tiles unfilled.
+        let pair = [GgmlType::Q4_0, GgmlType::Q8_0];
+        let case = (Some((pair, [66, 3, 48])), Some((pair, 80)));
+        check(gpu, &mut rng, 1152, case, true);
+        check(gpu, &mut rng, 64, (None, Some((pair, 48))), true);
+    }
+
+    #[test]
+    fn weights_larger_than_a_binding_are_cut() {
         let options = GpuOptions {
             tier: Some(Tier::Int8),
             max_binding: Some(40_000),
@@ -301,11 +457,13 @@ mod tests {
         let Ok(gpu) = Gpu::open(&options) else { return };
         let mut rng = Rng::fresh();
         let types = [GgmlType::Q4_0, GgmlType::Q8_0];
-        check(
-            &gpu,
-            &mut rng,
-            256,
+        for case in [
+            // Experts in more parts, the shared expert in more, a dense block.
             (Some((types, [8, 3, 64])), Some((types, 96))),
-        );
+            (Some((types, [2, 2, 64])), Some((types, 736))),
+            (None, Some((types, 736))),
+        ] {
+            check(&gpu, &mut rng, 256, case, false);
+        }
     }
 }

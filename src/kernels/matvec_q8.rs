@@ -1,11 +1,16 @@
 //! [`matvec`](super::matvec) of one token in the `int8` tier: activations come and go as bytes.
 
-use super::q8::{Q8Input, Q8Output, TILE, divided, grid, weight};
-use crate::gpu::Gpu;
+use super::MlaDims;
+use super::attention::partial_bytes;
+use super::q8::{
+    Q8Input, Q8Output, check_geometry, check_rows, divided, geometry, grid, unsupported, weight,
+};
+use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
+use crate::gpu::{Gpu, GpuError};
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::model::Weight;
 use crate::quant::GgmlType;
@@ -42,6 +47,9 @@ pub enum Input {
     Q8(Q8Input, u32),
     /// f32 (cols), the weight of its norm (cols), its sums of squares (cols / 16) and epsilon.
     Float(Range, Range, Range, f32),
+    /// The slices that [`GpuAttention`](super::attention::GpuAttention) left in the same step, joined as
+    /// [`attention_merge`](super::attention_merge) does: W is `attn_v_b`, (heads, rows, kv_lora).
+    Slices([Range; 2], MlaDims),
 }
 
 /// The product on the device.
@@ -63,12 +71,16 @@ pub struct GpuMatvecQ8<'a> {
 pub(super) struct Shape {
     /// Of the weight.
     pub ty: GgmlType,
+    /// Heads, or 1.
+    pub groups: u32,
+    /// Rows of a group.
+    pub rows: u32,
     /// Of 32 weights, per row.
     pub units: u32,
-    /// Rows of a group and units from one group's input to the next, where there are several.
-    pub groups: Option<(u32, u32)>,
-    /// Whether the input is f32 and not bytes.
-    pub float: bool,
+    /// Units from one group's input to the next.
+    pub x_units: u32,
+    /// Where the input comes from.
+    pub source: Source,
     /// Whether the input has a norm.
     pub rms: bool,
     /// Whether something is added.
@@ -79,32 +91,89 @@ pub(super) struct Shape {
     pub q: Option<bool>,
 }
 
+/// Where the input of a product comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Records.
+    Bytes,
+    /// f32.
+    Floats,
+    /// The attention's slices.
+    Slices,
+}
+
+/// Threads of a workgroup that joins slices at most: what 16 KiB of workgroup memory hold of them.
+const MERGE_THREADS: u32 = 512;
+/// Rows of a workgroup that are worth joining slices for: GLM's heads have 256, so four workgroups repeat the joining.
+const MERGE_ROWS: u32 = 64;
+
 impl Shape {
-    /// Rows of a workgroup.
-    fn tile(&self) -> u32 {
-        if self.q.is_some() { TILE } else { 8 }
+    /// What to choose a geometry for.
+    pub(super) fn site(&self) -> Site {
+        let merge = self.source == Source::Slices;
+        let cols = self.units * 32;
+        Site {
+            kernel: match self.source {
+                Source::Bytes => "matvec_q8",
+                Source::Floats => "matvec_q8+x_float",
+                Source::Slices => "matvec_q8+merge",
+            },
+            types: vec![self.ty],
+            shape: match self.groups {
+                1 => format!("{}x{cols}", self.rows),
+                groups => format!("{groups}x{}x{cols}", self.rows),
+            },
+            rows: self.groups * self.rows,
+            units: self.units,
+            bytes: self.q.is_some(),
+            whole: merge.then_some(self.rows),
+            threads: if merge {
+                // A thread for every four columns.
+                [cols / 4, MERGE_THREADS]
+            } else {
+                [1, MAX_THREADS]
+            },
+            // Its weights are on their way while the slices are joined.
+            one_block: merge,
+            at_once: 2,
+            shares_work: merge.then_some(MERGE_ROWS),
+        }
     }
 }
 
-/// The pipeline for subgroups of `lanes` threads or more.
-pub(super) fn spec(lanes: u32, shape: &Shape) -> Spec {
-    let variant = Variant::default()
+/// The pipeline with this geometry.
+pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
+    let (floats, merge) = (
+        shape.source == Source::Floats,
+        shape.source == Source::Slices,
+    );
+    let variant = weight(Variant::default(), "WEIGHT", "FLOAT", shape.ty);
+    let mut variant = divided(variant, geometry, shape.units)
         .number("UNITS", shape.units)
-        .flag("X_FLOAT", shape.float);
-    let variant = weight(variant, "WEIGHT", "FLOAT", shape.ty);
-    let mut variant = divided(lanes, variant, shape.tile(), shape.units)
+        .number("AT_ONCE", geometry.at_once)
+        .flag("X_FLOAT", floats)
+        .flag("MERGE", merge)
         .flag("RMS", shape.rms)
         .flag("RESIDUAL", shape.residual)
         .flag("OUT_FLOAT", shape.y)
         .flag("OUT_Q8", shape.q.is_some())
         .flag("NORM_OUT", shape.q == Some(true));
-    if let Some((rows, x_units)) = shape.groups {
+    if floats {
+        // Dequantised, whatever the type is.
+        variant = variant.flag("FLOAT", true);
+    }
+    if merge {
+        variant = variant.number("ROWS_PER_GROUP", shape.rows);
+    } else if shape.groups > 1 {
         variant = variant
             .flag("GROUPS", true)
-            .number("ROWS_PER_GROUP", rows)
-            .number("X_UNITS", x_units);
+            .number("ROWS_PER_GROUP", shape.rows)
+            .number("X_UNITS", shape.x_units);
     }
-    let mut access = String::from(if shape.float { "rrrr" } else { "rrr" });
+    let mut access = String::from(match shape.source {
+        Source::Bytes => "rrr",
+        Source::Floats | Source::Slices => "rrrr",
+    });
     access.extend(shape.rms.then_some('r'));
     access.extend(shape.residual.then_some('r'));
     access.extend(shape.y.then_some('w'));
@@ -122,11 +191,61 @@ pub(super) fn spec(lanes: u32, shape: &Shape) -> Spec {
 }
 
 impl GpuMatvecQ8<'_> {
+    fn squares(&self) -> Option<(&Range, f32)> {
+        match &self.x {
+            Input::Q8(x, _) => x.rms.as_ref().map(|(squares, eps)| (squares, *eps)),
+            Input::Float(_, _, squares, eps) => Some((squares, *eps)),
+            Input::Slices(..) => None,
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        let w = self.weight;
+        let (source, x_units) = match &self.x {
+            Input::Q8(_, x_units) => (Source::Bytes, *x_units),
+            Input::Float(..) => (Source::Floats, 0),
+            Input::Slices(..) => (Source::Slices, 0),
+        };
+        Shape {
+            ty: w.ty,
+            groups: w.groups,
+            rows: w.rows,
+            units: w.cols / 32,
+            x_units,
+            source,
+            rms: self.squares().is_some(),
+            residual: self.residual.is_some(),
+            y: self.y.is_some(),
+            q: self.q.as_ref().map(|q| q.norm.is_some()),
+        }
+    }
+
+    /// What a geometry can be chosen for.
+    pub fn site(&self) -> Site {
+        self.shape().site()
+    }
+
     /// The dispatches: one per part of the weight.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device, or rows that leave as bytes are no
+    /// multiple of 16.
     ///
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
-    pub fn ops(&self, gpu: &Gpu) -> Vec<Op> {
+    pub fn ops(&self, gpu: &Gpu) -> Result<Vec<Op>, GpuError> {
+        self.ops_with(gpu, &geometry(gpu, &self.site())?)
+    }
+
+    /// As [`ops`](Self::ops), divided so.
+    ///
+    /// # Errors
+    /// As [`ops`](Self::ops).
+    ///
+    /// # Panics
+    /// As [`ops`](Self::ops), or if the kernel or the device does not allow the geometry.
+    pub fn ops_with(&self, gpu: &Gpu, geometry: &Geometry) -> Result<Vec<Op>, GpuError> {
+        check_geometry(gpu, &self.site(), geometry);
         let w = self.weight;
         let (out, cols) = (w.total_rows(), u64::from(w.cols));
         let fits = |range: &Range| range.size >= u64::from(out) * 4;
@@ -140,8 +259,57 @@ impl GpuMatvecQ8<'_> {
             "{} goes nowhere",
             w.name
         );
-        let mut inputs = vec![];
-        let (squares, eps) = match &self.x {
+        if !w.cols.is_multiple_of(32) {
+            return Err(unsupported(
+                gpu,
+                &format!("a kernel for rows of {cols} in {}", w.name),
+            ));
+        }
+        let mut inputs = self.inputs();
+        assert!(
+            self.squares().is_none_or(|(s, _)| s.size >= cols / 4),
+            "squares before {}",
+            w.name
+        );
+        inputs.extend(self.squares().map(|(squares, _)| squares.clone()));
+        inputs.extend(self.residual.clone());
+        inputs.extend(self.y.clone());
+        if let Some(q) = &self.q {
+            q.check(out, &w.name);
+            inputs.extend(q.bindings());
+        }
+        let shape = self.shape();
+        let spec = spec(geometry, &shape);
+        let parts = w.parts.iter().map(|part| {
+            if self.q.is_some() {
+                check_rows(gpu, part.rows, &w.name)?;
+            }
+            let (grid, width) = grid(part.rows.div_ceil(geometry.tile));
+            let mut params = vec![
+                Word::U(part.rows),
+                Word::U(part.first_row),
+                Word::U(part.sub),
+                Word::U(width),
+            ];
+            params.extend(self.squares().map(|(_, eps)| Word::F(eps)));
+            params.extend((shape.source == Source::Slices).then_some(Word::Splits));
+            let bindings = [part.quants.clone(), part.scales.clone()]
+                .into_iter()
+                .chain(inputs.clone())
+                .collect();
+            let op = Op::new(spec.clone(), bindings, params, grid)
+                .with_bytes(part.quants.size + part.scales.size)
+                .at_site(shape.site());
+            Ok(op)
+        });
+        parts.collect()
+    }
+
+    /// The bindings of the input.
+    fn inputs(&self) -> Vec<Range> {
+        let w = self.weight;
+        let cols = u64::from(w.cols);
+        match &self.x {
             Input::Q8(x, x_units) => {
                 let units = u64::from((w.groups - 1) * x_units) + cols / 32;
                 assert!(
@@ -149,84 +317,46 @@ impl GpuMatvecQ8<'_> {
                     "input of {}",
                     w.name
                 );
-                inputs.push(x.records.clone());
-                (
-                    x.rms.as_ref().map(|(squares, _)| squares),
-                    x.rms.as_ref().map_or(0.0, |(_, eps)| *eps),
-                )
+                vec![x.records.clone()]
             }
-            Input::Float(x, norm, squares, eps) => {
+            Input::Float(x, norm, ..) => {
                 assert!(
                     x.size.min(norm.size) >= cols * 4 && w.groups == 1,
                     "input of {}",
                     w.name
                 );
-                inputs.extend([x.clone(), norm.clone()]);
-                (Some(squares), *eps)
+                vec![x.clone(), norm.clone()]
             }
-        };
-        assert!(
-            squares.is_none_or(|s| s.size >= cols / 4),
-            "squares before {}",
-            w.name
-        );
-        inputs.extend(squares.cloned());
-        inputs.extend(self.residual.clone());
-        inputs.extend(self.y.clone());
-        if let Some(q) = &self.q {
-            q.check(out, &w.name);
-            inputs.extend(q.bindings());
-        }
-        let shape = Shape {
-            ty: w.ty,
-            units: w.cols / 32,
-            groups: match &self.x {
-                Input::Q8(_, x_units) if w.groups > 1 => Some((w.rows, *x_units)),
-                _ => None,
-            },
-            float: matches!(self.x, Input::Float(..)),
-            rms: squares.is_some(),
-            residual: self.residual.is_some(),
-            y: self.y.is_some(),
-            q: self.q.as_ref().map(|q| q.norm.is_some()),
-        };
-        let spec = spec(gpu.lanes(), &shape);
-        let rows = shape.tile();
-        w.parts
-            .iter()
-            .map(|part| {
+            Input::Slices(partials, dims) => {
                 assert!(
-                    self.q.is_none() || part.rows.is_multiple_of(TILE),
-                    "rows of {} by {TILE}",
+                    (w.groups as usize, w.cols as usize) == (dims.heads, dims.kv_lora),
+                    "{dims:?} for {}",
                     w.name
                 );
-                let (grid, width) = grid(part.rows.div_ceil(rows));
-                let params = vec![
-                    Word::U(part.rows),
-                    Word::U(part.first_row),
-                    Word::U(part.sub),
-                    Word::U(width),
-                    Word::F(eps),
-                ];
-                let bindings = [part.quants.clone(), part.scales.clone()]
-                    .into_iter()
-                    .chain(inputs.clone())
-                    .collect();
-                Op::new(spec.clone(), bindings, params, grid)
-                    .with_bytes(part.quants.size + part.scales.size)
-            })
-            .collect()
+                let sizes = partial_bytes(*dims, 1);
+                assert!(
+                    partials.iter().zip(sizes).all(|(p, bytes)| p.size >= bytes),
+                    "slices before {}",
+                    w.name
+                );
+                partials.to_vec()
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::geometry::Machine;
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpu_weight, int8_gpu, output, run, upload};
     use crate::gpu::{GpuOptions, Tier};
+    use crate::kernels::attention::MAX_SLICES;
+    use crate::kernels::attention_merge::attention_merge;
     use crate::kernels::q8::testing::{Given, assert_bytes, room};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
+    use crate::quant::activation::quantize_activation;
 
     /// Integer sums are exact; the rest are f32 sums of up to 684 half units in another order.
     const NMSE: f64 = 1e-11;
@@ -251,6 +381,11 @@ mod tests {
     }
 
     fn check(gpu: &Gpu, rng: &mut Rng, case: &Case) {
+        check_with(gpu, rng, case, false);
+    }
+
+    /// Against the twin, with the geometry that the device takes or with all.
+    fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
         let &Case {
             ty,
             groups,
@@ -260,7 +395,6 @@ mod tests {
             residual,
             out,
         } = case;
-        let what = format!("{} {groups} x {rows} x {cols}", ty.name());
         let w = random_weight(rng, ty, groups, rows, cols);
         let n = groups * rows;
         let values = cols.max(groups * x_units * 32);
@@ -281,30 +415,143 @@ mod tests {
         if groups > 1 {
             input.rms = None;
         }
-        let y = output(gpu, n);
-        let q = room(gpu, n, Some(&g));
-        let op = GpuMatvecQ8 {
+        let x = Input::Q8(input, x_units as u32);
+        let residual = residual.then(|| Range::whole(&upload(gpu, &before)));
+        let mut op = GpuMatvecQ8 {
             weight: &gpu_weight(gpu, &w),
-            x: Input::Q8(input, x_units as u32),
-            residual: residual.then(|| Range::whole(&upload(gpu, &before))),
-            y: (out != Out::Bytes).then(|| Range::whole(&y)),
-            q: (out != Out::Float).then(|| q.clone()),
+            x,
+            residual,
+            y: (out != Out::Bytes).then(|| Range::whole(&output(gpu, n))),
+            q: (out != Out::Float).then(|| room(gpu, n, Some(&g))),
         };
-        run(
-            gpu,
-            &op.ops(gpu),
-            &State {
+        for geometry in geometries(gpu, &op.site(), all) {
+            op.y = op.y.map(|_| Range::whole(&output(gpu, n)));
+            op.q = op.q.map(|_| room(gpu, n, Some(&g)));
+            let ops = op.ops_with(gpu, &geometry);
+            let state = State {
                 tokens: 1,
                 ..State::default()
-            },
-        );
-        if out != Out::Bytes {
-            let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-            assert_close(&download(gpu, &y, n), &exact, NMSE, &what);
+            };
+            run(gpu, &ops.unwrap_or_else(|e| panic!("{e}")), &state);
+            let what = format!("{} {groups} x {rows} x {cols}, {geometry:?}", ty.name());
+            if let Some(y) = &op.y {
+                let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+                assert_close(&download(gpu, &y.buffer, n), &exact, NMSE, &what);
+            }
+            if let Some(q) = &op.q {
+                assert_bytes(gpu, q, Some(&g), &twin, &what);
+            }
         }
-        if out != Out::Float {
-            assert_bytes(gpu, &q, Some(&g), &twin, &what);
+    }
+
+    fn geometries(gpu: &Gpu, site: &Site, all: bool) -> Vec<Geometry> {
+        let found = if all {
+            site.candidates(Machine::of(gpu))
+        } else {
+            vec![gpu.geometry(site).expect("the device allows one")]
+        };
+        assert!(!found.is_empty());
+        found
+    }
+
+    #[test]
+    fn every_geometry_gives_the_same() {
+        let Some(gpu) = int8_gpu() else { return };
+        let mut rng = Rng::fresh();
+        // Ragged units and rows; groups that tiles cross; exact ones.
+        for (ty, groups, rows, cols, x_units, out) in [
+            (GgmlType::Q4_0, 1, 160, 1120, 0, Out::Both),
+            (GgmlType::Q5_0, 5, 80, 192, 8, Out::Float),
+            (GgmlType::Q8_0, 1, 67, 512, 0, Out::Float),
+            (GgmlType::F16, 4, 48, 96, 3, Out::Bytes),
+        ] {
+            let case = Case {
+                ty,
+                groups,
+                rows,
+                cols,
+                x_units,
+                residual: groups == 1,
+                out,
+            };
+            check_with(gpu, &mut rng, &case, true);
         }
+    }
+
+    /// attn_v_b over slices against its twin over what the twin of the merge makes of them.
+    fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) {
+        let (heads, rows, kv_lora) = (w.groups, w.rows, w.cols);
+        let dims = MlaDims {
+            heads,
+            nope: 8,
+            rope: 8,
+            kv_lora,
+        };
+        let mut partial = rng.normals(heads * splits * kv_lora);
+        let mut stats: Vec<[f32; 2]> = (0..heads * splits)
+            .map(|_| [rng.normals(1)[0] * 4.0, 0.1 + rng.uniform()])
+            .collect();
+        if splits > 1 {
+            // A slice without rows.
+            stats[splits - 1] = [-1e30, 0.0];
+            partial[(splits - 1) * kv_lora..splits * kv_lora].fill(0.0);
+        }
+        let mut latent = vec![0.0; heads * kv_lora];
+        attention_merge(&partial, &stats, splits, kv_lora, &mut latent);
+        let twin = matvec_q8(w, &quantize_activation(&latent), kv_lora / 32, None, None);
+        let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+
+        let [parts, pairs] = partial_bytes(dims, 1);
+        let padded = |data: &[f32], bytes: u64| {
+            let mut data = data.to_vec();
+            data.resize(bytes as usize / 4, f32::NAN);
+            Range::whole(&upload(gpu, &data))
+        };
+        let partials = [padded(&partial, parts), padded(stats.as_flattened(), pairs)];
+        let n = heads * rows;
+        let mut op = GpuMatvecQ8 {
+            weight: &gpu_weight(gpu, w),
+            x: Input::Slices(partials, dims),
+            residual: None,
+            y: None,
+            q: None,
+        };
+        op.q = Some(room(gpu, n, None));
+        for geometry in geometries(gpu, &op.site(), all) {
+            let (y, q) = (output(gpu, n), room(gpu, n, None));
+            op.y = Some(Range::whole(&y));
+            op.q = Some(q.clone());
+            let ops = op.ops_with(gpu, &geometry);
+            let state = State {
+                tokens: 1,
+                splits: splits as u32,
+                ..State::default()
+            };
+            run(gpu, &ops.unwrap_or_else(|e| panic!("{e}")), &state);
+            let what = format!("{heads} x {rows} x {kv_lora}, {splits} slices, {geometry:?}");
+            let found = download(gpu, &y, n);
+            // A latent midway between two bytes may round the other way.
+            assert_close(&found, &exact, 1e-6, &what);
+            assert_bytes(gpu, &q, None, &found, &what);
+        }
+    }
+
+    #[test]
+    fn slices_are_joined_before_the_product() {
+        let Some(gpu) = int8_gpu() else { return };
+        let mut rng = Rng::fresh();
+        for (ty, heads, rows, kv_lora, all_splits) in [
+            (GgmlType::Q4_0, 20, 256, 512, &[1, 5, 52][..]),
+            (GgmlType::Q8_0, 16, 128, 512, &[2, MAX_SLICES]),
+            (GgmlType::F16, 4, 48, 96, &[1, 9]),
+        ] {
+            let w = random_weight(&mut rng, ty, heads, rows, kv_lora);
+            for &splits in all_splits {
+                check_slices(gpu, &mut rng, &w, splits, false);
+            }
+        }
+        let w = random_weight(&mut rng, GgmlType::Q4_0, 2, 128, 288);
+        check_slices(gpu, &mut rng, &w, 7, true);
     }
 
     #[test]
@@ -406,7 +653,7 @@ mod tests {
             };
             run(
                 gpu,
-                &op.ops(gpu),
+                &op.ops(gpu).unwrap_or_else(|e| panic!("{e}")),
                 &State {
                     tokens: 1,
                     ..State::default()

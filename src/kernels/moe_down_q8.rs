@@ -1,6 +1,8 @@
 //! [`moe_down`](super::moe_down) of one token in the `int8` tier, with the shared expert in the same grid.
 
-use super::q8::{Q8Output, RECORD, TILE, divided, grid, weight};
+use super::MAX_GRID;
+use super::q8::{Q8Output, RECORD, check_geometry, check_rows, divided, geometry, grid, weight};
+use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Op, Range, Word, accesses};
@@ -78,9 +80,44 @@ pub(super) struct Shape {
     pub last: bool,
 }
 
-/// The pipeline for subgroups of `lanes` threads or more.
-pub(super) fn spec(lanes: u32, shape: &Shape) -> Spec {
-    let variant = divided(lanes, Variant::default(), TILE, shape.used * shape.units)
+/// Units of the shared expert's row that a thread asks for ahead of the others.
+const SHARED_AHEAD: u32 = 4;
+
+impl Shape {
+    /// What to choose a geometry for.
+    pub(super) fn site(&self) -> Site {
+        let Shape {
+            ty,
+            used,
+            rows,
+            units,
+            shared,
+            ..
+        } = *self;
+        let routed = format!("{used}x{rows}x{}", units * 32);
+        Site {
+            kernel: "moe_down_q8",
+            types: [ty].into_iter().chain(shared.map(|(ty, _)| ty)).collect(),
+            shape: match shared {
+                Some((_, units)) => format!("{routed}+{rows}x{}", units * 32),
+                None => routed,
+            },
+            rows,
+            // The threads of a row walk those of all its experts.
+            units: used * units,
+            bytes: true,
+            whole: None,
+            threads: [1, MAX_THREADS],
+            one_block: false,
+            at_once: 1,
+            shares_work: None,
+        }
+    }
+}
+
+/// The pipeline with this geometry.
+pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
+    let variant = divided(Variant::default(), geometry, shape.used * shape.units)
         .number("USED", shape.used)
         .number("ROWS", shape.rows)
         .number("UNITS", shape.units)
@@ -88,8 +125,13 @@ pub(super) fn spec(lanes: u32, shape: &Shape) -> Spec {
         .flag("NORM_OUT", shape.last);
     let mut variant = weight(variant, "WEIGHT", "FLOAT", shape.ty);
     if let Some((ty, units)) = shape.shared {
-        variant = weight(variant, "SHARED_WEIGHT", "SHARED_FLOAT", ty);
-        variant = variant.flag("SHARED", true).number("SHARED_UNITS", units);
+        variant = weight(variant, "SHARED_WEIGHT", "SHARED_FLOAT", ty)
+            .flag("SHARED", true)
+            .number("SHARED_UNITS", units)
+            .number(
+                "SHARED_AHEAD",
+                units.div_ceil(geometry.lanes).min(SHARED_AHEAD),
+            );
     }
     let shared = if shape.shared.is_some() { "rr" } else { "" };
     let access = ["rr", shared, "rrrrw", if shape.last { "rww" } else { "" }].concat();
@@ -102,15 +144,44 @@ pub(super) fn spec(lanes: u32, shape: &Shape) -> Spec {
 }
 
 impl GpuMoeDownQ8<'_> {
-    /// The dispatches: one per part of the experts, each adding to the sum of the part before; the first adds the shared
-    /// expert, the last leaves the bytes.
+    fn shape(&self) -> Shape {
+        Shape {
+            ty: self.down.ty,
+            used: self.used,
+            rows: self.down.rows,
+            units: self.down.cols / 32,
+            shared: self.shared.map(|s| (s.ty, s.cols / 32)),
+            last: true,
+        }
+    }
+
+    /// What a geometry can be chosen for.
+    pub fn site(&self) -> Site {
+        self.shape().site()
+    }
+
+    /// The dispatches: one per part of the experts or of the shared expert, whichever are more, each adding to the sum of the
+    /// one before; the last leaves the bytes.
     ///
     /// # Errors
-    /// [`GpuError::OutOfMemory`] where several parts need buffers between them.
+    /// [`GpuError::OutOfMemory`] where several parts need buffers between them; [`GpuError::TierUnsupported`] where no
+    /// geometry suits the shape on this device.
     ///
     /// # Panics
     /// If sizes disagree or a buffer is too small, which would let the kernel index beyond it.
     pub fn ops(&self, gpu: &Gpu) -> Result<Vec<Op>, GpuError> {
+        self.ops_with(gpu, &geometry(gpu, &self.site())?)
+    }
+
+    /// As [`ops`](Self::ops), divided so.
+    ///
+    /// # Errors
+    /// As [`ops`](Self::ops).
+    ///
+    /// # Panics
+    /// As [`ops`](Self::ops), or if the kernel or the device does not allow the geometry.
+    pub fn ops_with(&self, gpu: &Gpu, geometry: &Geometry) -> Result<Vec<Op>, GpuError> {
+        check_geometry(gpu, &self.site(), geometry);
         let d = self.down;
         let units = self.used * d.cols / 32 + self.shared.map_or(0, |s| s.cols / 32);
         assert!(
@@ -128,68 +199,85 @@ impl GpuMoeDownQ8<'_> {
             "output of {}",
             d.name
         );
-        assert!(d.rows.is_multiple_of(TILE), "rows of {} by {TILE}", d.name);
+        check_rows(gpu, d.rows, &d.name)?;
         assert!(
             self.shared
-                .is_none_or(|s| s.parts.len() == 1 && s.rows == d.rows),
+                .is_none_or(|s| s.rows == d.rows && s.groups == 1),
             "shared expert of {}",
             d.name
         );
         self.q.check(d.rows, &d.name);
+        let count = d.parts.len().max(self.shared.map_or(0, |s| s.parts.len()));
         let mut residual = self.residual.clone();
-        let end = d.parts.len() - 1;
         let mut ops = vec![];
-        for (i, part) in d.parts.iter().enumerate() {
-            let last = i == end;
-            let y = if last {
+        for i in 0..count {
+            let y = if i + 1 == count {
                 self.y.clone()
             } else {
                 Range::whole(&gpu.storage("expert sum", u64::from(d.rows) * 4)?)
             };
-            let shared = if i == 0 { self.shared } else { None };
-            let mut bindings = vec![part.quants.clone(), part.scales.clone()];
-            bindings.extend(
-                shared
-                    .iter()
-                    .flat_map(|s| [s.parts[0].quants.clone(), s.parts[0].scales.clone()]),
-            );
-            bindings.extend([
-                self.h.clone(),
-                self.ids.clone(),
-                self.weights.clone(),
-                residual,
-                y.clone(),
-            ]);
-            if last {
-                bindings.extend(self.q.bindings());
-            }
-            let params = vec![
-                Word::U(part.first_row / d.rows),
-                Word::U(part.rows / d.rows),
-                Word::U(part.sub),
-                Word::U(shared.map_or(0, |s| s.parts[0].sub)),
-            ];
-            let read =
-                d.bytes_of_rows(u64::from(self.used * d.rows)) + shared.map_or(0, GpuWeight::bytes);
-            let shape = Shape {
-                ty: d.ty,
-                used: self.used,
-                rows: d.rows,
-                units: d.cols / 32,
-                shared: shared.map(|s| (s.ty, s.cols / 32)),
-                last,
-            };
-            let spec = spec(gpu.lanes(), &shape);
-            ops.push(Op::new(spec, bindings, params, grid(d.rows / TILE).0).with_bytes(read));
+            ops.push(self.op(geometry, i, i + 1 == count, residual, &y));
             residual = y;
         }
         Ok(ops)
+    }
+
+    /// Adds part i of the experts and part i of the shared expert, where they have so many, to `residual`.
+    fn op(&self, geometry: &Geometry, i: usize, last: bool, residual: Range, y: &Range) -> Op {
+        let d = self.down;
+        // Where the experts have no more parts, any of them with no expert in it.
+        let part = d.parts.get(i).unwrap_or(&d.parts[0]);
+        let experts = d.parts.get(i).map_or(0, |part| part.rows / d.rows);
+        let shared = self.shared.and_then(|s| Some((s, s.parts.get(i)?)));
+        let mut bindings = vec![part.quants.clone(), part.scales.clone()];
+        bindings.extend(
+            shared
+                .iter()
+                .flat_map(|(_, part)| [part.quants.clone(), part.scales.clone()]),
+        );
+        bindings.extend([
+            self.h.clone(),
+            self.ids.clone(),
+            self.weights.clone(),
+            residual,
+            y.clone(),
+        ]);
+        if last {
+            bindings.extend(self.q.bindings());
+        }
+        let mut params = vec![
+            Word::U(part.first_row / d.rows),
+            Word::U(experts),
+            Word::U(part.sub),
+        ];
+        params.extend(
+            shared
+                .iter()
+                .flat_map(|(_, part)| [part.first_row, part.rows, part.sub].map(Word::U)),
+        );
+        // The chosen experts may lie in any part: the first is told to read them all.
+        let read = if i == 0 {
+            d.bytes_of_rows(u64::from(self.used * d.rows))
+        } else {
+            0
+        } + shared.map_or(0, |(_, part)| part.quants.size + part.scales.size);
+        let shape = Shape {
+            shared: shared.map(|(s, _)| (s.ty, s.cols / 32)),
+            last,
+            ..self.shape()
+        };
+        let tiles = d.rows.div_ceil(geometry.tile);
+        assert!(tiles <= MAX_GRID, "rows of {}", d.name);
+        Op::new(spec(geometry, &shape), bindings, params, grid(tiles).0)
+            .with_bytes(read)
+            .at_site(self.site())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::geometry::Machine;
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpu_weight, int8_gpu, output, run, upload};
     use crate::gpu::{GpuOptions, Tier};
@@ -197,12 +285,14 @@ mod tests {
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::quant::activation::quantize_activation;
 
+    /// Every geometry in question against the twin.
     fn check(
         gpu: &Gpu,
         rng: &mut Rng,
         ty: GgmlType,
         sizes: [usize; 4],
         shared: Option<(GgmlType, usize)>,
+        all: bool,
     ) {
         let [experts, used, rows, cols] = sizes;
         let down = random_weight(rng, ty, experts, rows, cols);
@@ -212,10 +302,10 @@ mod tests {
         let ids: Vec<u32> = (0..used).map(|_| rng.below(experts) as u32).collect();
         let (weights, residual, g) = (rng.normals(used), rng.normals(rows), rng.normals(rows));
         let twin = moe_down_q8(&down, shared.as_ref(), &h, &ids, &weights, &residual);
+        let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
 
         let shared_gpu = shared.as_ref().map(|s| gpu_weight(gpu, s));
-        let (y, q) = (output(gpu, rows), room(gpu, rows, Some(&g)));
-        let op = GpuMoeDownQ8 {
+        let mut op = GpuMoeDownQ8 {
             down: &gpu_weight(gpu, &down),
             shared: shared_gpu.as_ref(),
             h: Range::whole(&upload(gpu, &h)),
@@ -223,22 +313,32 @@ mod tests {
             weights: Range::whole(&upload(gpu, &weights)),
             used: used as u32,
             residual: Range::whole(&upload(gpu, &residual)),
-            y: Range::whole(&y),
-            q: q.clone(),
+            y: Range::whole(&output(gpu, rows)),
+            q: room(gpu, rows, Some(&g)),
         };
-        let ops = op.ops(gpu).unwrap_or_else(|e| panic!("{e}"));
-        run(
-            gpu,
-            &ops,
-            &State {
+        let site = op.site();
+        let geometries = if all {
+            site.candidates(Machine::of(gpu))
+        } else {
+            vec![gpu.geometry(&site).expect("the device allows one")]
+        };
+        assert!(!geometries.is_empty());
+        for geometry in geometries {
+            op.y = Range::whole(&output(gpu, rows));
+            op.q = room(gpu, rows, Some(&g));
+            let ops = op
+                .ops_with(gpu, &geometry)
+                .unwrap_or_else(|e| panic!("{e}"));
+            let state = State {
                 tokens: 1,
                 ..State::default()
-            },
-        );
-        let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-        // Integer sums are exact; the rest are f32 sums of a few hundred half units in another order.
-        assert_close(&download(gpu, &y, rows), &exact, 1e-11, ty.name());
-        assert_bytes(gpu, &q, Some(&g), &twin, ty.name());
+            };
+            run(gpu, &ops, &state);
+            let what = format!("{} {geometry:?}", ty.name());
+            // Integer sums are exact; the rest are f32 sums of a few hundred half units in another order.
+            assert_close(&download(gpu, &op.y.buffer, rows), &exact, 1e-11, &what);
+            assert_bytes(gpu, &op.q, Some(&g), &twin, &what);
+        }
     }
 
     #[test]
@@ -247,7 +347,14 @@ mod tests {
         let mut rng = Rng::fresh();
         for (i, &ty) in GgmlType::ALL.iter().enumerate() {
             let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
-            check(gpu, &mut rng, ty, [5, 3, 64, 256], Some((other, 512)));
+            check(
+                gpu,
+                &mut rng,
+                ty,
+                [5, 3, 64, 256],
+                Some((other, 512)),
+                false,
+            );
         }
         check(
             gpu,
@@ -255,6 +362,7 @@ mod tests {
             GgmlType::Q4_0,
             [64, 4, 64, 1536],
             Some((GgmlType::Q4_0, 1536)),
+            false,
         );
         check(
             gpu,
@@ -262,12 +370,22 @@ mod tests {
             GgmlType::Q5_0,
             [64, 6, 32, 1408],
             Some((GgmlType::Q6_K, 2816)),
+            false,
         );
-        check(gpu, &mut rng, GgmlType::Q4_0, [4, 2, 64, 96], None);
+        check(gpu, &mut rng, GgmlType::Q4_0, [4, 2, 64, 96], None, false);
     }
 
     #[test]
-    fn experts_larger_than_a_binding_add_up_part_by_part() {
+    fn every_geometry_gives_the_same() {
+        let Some(gpu) = int8_gpu() else { return };
+        let mut rng = Rng::fresh();
+        // Rows that fill no tile of 64, units that leave some lanes without.
+        let shared = Some((GgmlType::Q4_0, 352));
+        check(gpu, &mut rng, GgmlType::Q8_0, [5, 3, 96, 160], shared, true);
+    }
+
+    #[test]
+    fn weights_larger_than_a_binding_add_up_part_by_part() {
         let options = GpuOptions {
             tier: Some(Tier::Int8),
             max_binding: Some(40_000),
@@ -275,12 +393,10 @@ mod tests {
         };
         let Ok(gpu) = Gpu::open(&options) else { return };
         let mut rng = Rng::fresh();
-        check(
-            &gpu,
-            &mut rng,
-            GgmlType::Q4_K,
-            [8, 3, 96, 256],
-            Some((GgmlType::Q8_0, 256)),
-        );
+        // Experts in more parts, and the shared expert in more.
+        for (sizes, cols) in [([8, 3, 96, 256], 256), ([1, 1, 160, 256], 768)] {
+            let shared = Some((GgmlType::Q8_0, cols));
+            check(&gpu, &mut rng, GgmlType::Q4_K, sizes, shared, false);
+        }
     }
 }

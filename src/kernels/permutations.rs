@@ -7,6 +7,8 @@
 mod list;
 
 use crate::gpu::Tier;
+use crate::gpu::device::INT8_BUFFERS;
+use crate::gpu::geometry::MAX_THREADS;
 use crate::gpu::pipeline::{Access, Spec};
 use crate::gpu::shader;
 use list::{all_permutations, coop_permutations};
@@ -178,7 +180,7 @@ fn check_interface(
     let threads: u32 = entry.workgroup_size.iter().product();
     // Whole subgroups of any size up to 64: the numbering of threads by subgroup would have holes otherwise.
     let (most_threads, most_buffers) = if tier == Tier::Int8 {
-        (1024, 16)
+        (MAX_THREADS, INT8_BUFFERS as usize)
     } else {
         (256, 8)
     };

@@ -1,23 +1,17 @@
 //! What the kernels of the `int8` tier share: how they divide rows, and where their outputs go.
 
 use super::MAX_GRID;
-#[cfg(test)]
-use crate::gpu::Gpu;
+use crate::gpu::geometry::{Geometry, Machine, SCALED_ROWS, Site};
 use crate::gpu::record::{Extent, Range};
 use crate::gpu::shader::Variant;
+use crate::gpu::{Gpu, GpuError};
 use crate::quant::GgmlType;
 use crate::quant::repack::has_codes;
 
-/// Rows of a workgroup: the 16 values that share a scale.
-pub(super) const TILE: u32 = 16;
-
 /// Bytes of the record of a unit of 32 values.
 pub(super) const RECORD: u64 = 48;
-
-/// Words of a weight row asked for at once by one thread: more keeps more bytes in flight, but costs registers and, on
-/// small subgroups, long shaders that take long to compile.
-const UNROLL_WIDE: u32 = 8;
-const UNROLL_NARROW: u32 = 2;
+/// Sums of squares that a thread asks for ahead of the weights at most.
+const MOST_SQUARES: u32 = 8;
 
 /// The q8 form of an output, for the product that comes next.
 #[derive(Clone)]
@@ -64,17 +58,60 @@ pub struct Q8Input {
     pub rms: Option<(Range, f32)>,
 }
 
-/// The constants of a variant whose workgroups own `tile` rows of `units` units, each shared by `lanes` threads.
-pub(super) fn divided(lanes: u32, variant: Variant, tile: u32, units: u32) -> Variant {
-    let most = if lanes >= 32 {
-        UNROLL_WIDE
-    } else {
-        UNROLL_NARROW
-    };
+/// The constants of a variant whose workgroups divide rows of `units` units so.
+pub(super) fn divided(variant: Variant, geometry: &Geometry, units: u32) -> Variant {
+    let block = geometry.lanes * geometry.unroll;
     variant
-        .number("LANES", lanes)
-        .number("WG", lanes * tile)
-        .number("UNROLL", units.div_ceil(lanes).min(most))
+        .number("LANES", geometry.lanes)
+        .number("WG", geometry.threads())
+        .number("UNROLL", geometry.unroll)
+        .number(
+            "SQUARES",
+            (2 * units).div_ceil(geometry.lanes).min(MOST_SQUARES),
+        )
+        .flag("RAGGED", !units.is_multiple_of(block))
+        .flag("ONE_BLOCK", block >= units)
+}
+
+/// The geometry of a product.
+///
+/// # Errors
+/// [`GpuError::TierUnsupported`] where the device allows none.
+pub(super) fn geometry(gpu: &Gpu, site: &Site) -> Result<Geometry, GpuError> {
+    gpu.geometry(site)
+        .ok_or_else(|| unsupported(gpu, &format!("a division of {}", site.key())))
+}
+
+/// Panics unless the kernel and the device allow the geometry.
+pub(super) fn check_geometry(gpu: &Gpu, site: &Site, geometry: &Geometry) {
+    assert!(
+        site.allows(geometry, Machine::of(gpu)),
+        "{geometry:?} for {}",
+        site.key()
+    );
+}
+
+/// Refuses rows that leave as bytes but whose number is no multiple of those that share a scale.
+///
+/// # Errors
+/// [`GpuError::TierUnsupported`].
+pub(super) fn check_rows(gpu: &Gpu, rows: u32, what: &str) -> Result<(), GpuError> {
+    if rows.is_multiple_of(SCALED_ROWS) {
+        return Ok(());
+    }
+    Err(unsupported(
+        gpu,
+        &format!("a kernel for {rows} rows of {what}, no multiple of {SCALED_ROWS}"),
+    ))
+}
+
+/// What the tier lacks on this device.
+pub(super) fn unsupported(gpu: &Gpu, missing: &str) -> GpuError {
+    GpuError::TierUnsupported {
+        tier: gpu.tier.name(),
+        adapter: gpu.info.name.clone(),
+        missing: missing.to_owned(),
+    }
 }
 
 /// Names a weight type's module and says where it has no integer codes.

@@ -111,20 +111,51 @@ pub struct GpuRouter<'a> {
 /// Most experts of the kernel: a thread each.
 pub const MAX_EXPERTS: usize = 256;
 
+/// The constants of `router_choice` for a model's experts, with or without a bias for the choice.
+pub(super) fn choice(variant: Variant, experts: &Experts, bias: bool) -> Variant {
+    variant
+        .number("EXPERTS", experts.count as u32)
+        .number("USED", experts.used as u32)
+        .flag("SIGMOID", experts.gating == Gating::Sigmoid)
+        .flag("BIAS", bias)
+        .flag("NORM", experts.weights_norm)
+}
+
 /// The pipeline for a model's experts, with or without a bias for the choice.
 pub(super) fn spec(experts: &Experts, bias: bool) -> Spec {
+    let variant = Variant::default()
+        .number("WG", experts.count.next_power_of_two().max(64) as u32)
+        .number("LANES", 1);
     Spec {
         kernel: "router",
         source: include_str!("../../wgsl/router.wgsl"),
-        variant: Variant::default()
-            .number("WG", experts.count.next_power_of_two().max(64) as u32)
-            .number("LANES", 1)
-            .number("EXPERTS", experts.count as u32)
-            .number("USED", experts.used as u32)
-            .flag("SIGMOID", experts.gating == Gating::Sigmoid)
-            .flag("BIAS", bias)
-            .flag("NORM", experts.weights_norm),
+        variant: choice(variant, experts, bias),
         access: accesses(if bias { "rwwr" } else { "rww" }),
+    }
+}
+
+impl GpuRouter<'_> {
+    /// Panics if a buffer is too small or there are more than [`MAX_EXPERTS`] experts.
+    pub(super) fn check(&self) {
+        let (count, used) = (self.experts.count, self.experts.used);
+        assert!(
+            (1..=count).contains(&used) && count <= MAX_EXPERTS,
+            "the router chooses {used} of {count} experts, at most of {MAX_EXPERTS}"
+        );
+        let tokens = u64::from(self.max_tokens) * 4;
+        assert!(
+            self.logits.size >= tokens * count as u64,
+            "router logits of {count} experts"
+        );
+        assert!(
+            self.ids.size >= tokens * used as u64 && self.weights.size >= tokens * used as u64,
+            "router choices of {used} experts"
+        );
+        let fits = |r: &Range| r.size >= count as u64 * 4;
+        assert!(
+            self.bias.as_ref().is_none_or(fits),
+            "selection bias of {count} experts"
+        );
     }
 }
 
@@ -133,24 +164,7 @@ pub(super) fn spec(experts: &Experts, bias: bool) -> Spec {
 /// # Panics
 /// If a buffer is too small or there are more than [`MAX_EXPERTS`] experts.
 pub fn op(b: &GpuRouter<'_>) -> Op {
-    let (count, used) = (b.experts.count, b.experts.used);
-    assert!(
-        (1..=count).contains(&used) && count <= MAX_EXPERTS,
-        "the router chooses {used} of {count} experts, at most of {MAX_EXPERTS}"
-    );
-    let tokens = u64::from(b.max_tokens) * 4;
-    assert!(
-        b.logits.size >= tokens * count as u64,
-        "router logits of {count} experts"
-    );
-    assert!(
-        b.ids.size >= tokens * used as u64 && b.weights.size >= tokens * used as u64,
-        "router choices of {used} experts"
-    );
-    assert!(
-        b.bias.as_ref().is_none_or(|r| r.size >= count as u64 * 4),
-        "selection bias of {count} experts"
-    );
+    b.check();
     let mut bindings = vec![b.logits.clone(), b.ids.clone(), b.weights.clone()];
     bindings.extend(b.bias.clone());
     let grid = [Extent::Tokens, Extent::N(1), Extent::N(1)];

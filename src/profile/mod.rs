@@ -119,5 +119,11 @@ pub fn run(
         Some(_) => model.config.leading_dense_block_count,
         None => model.config.block_count,
     };
-    Ok(Profile::new(head, backend.step(), first, &times, dense))
+    Ok(Profile::new(
+        head,
+        &backend.step(first),
+        first,
+        &times,
+        dense,
+    ))
 }

@@ -8,6 +8,8 @@ mod report;
 
 pub use report::markdown;
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,8 +27,14 @@ use crate::gpu::{Gpu, GpuError, GpuOptions};
 
 /// Cache rows that the measured tokens attend to.
 const DEPTH: usize = 512;
+/// Cache rows where the slices of the attention are joined in the two possible ways.
+const DEPTHS: [usize; 7] = [64, 256, 512, 1024, 2048, 4096, 8192];
 /// Rounds of each stage of a product's candidates; after each, the slower half leaves.
 const STAGES: [usize; 4] = [3, 4, 6, 12];
+/// Seconds that the first candidates are taken to cost.
+const FIRST_COST: f64 = 0.1;
+/// Candidates of a product at least, with the default.
+const LEAST: usize = 3;
 /// What a candidate must be faster by than the default, relative to the whole step: what medians of equal steps differ by.
 const MARGIN: f64 = 0.002;
 /// Replays before the first measurement: GPUs raise their clocks only under load.
@@ -97,6 +105,19 @@ pub struct Found {
     pub chosen_us: f64,
 }
 
+/// The two ways of joining the attention's slices at a depth.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Joining {
+    /// Cache rows.
+    pub depth: usize,
+    /// Slices that they are cut into.
+    pub slices: u32,
+    /// Microseconds of a whole token where `attn_v_b` joins them.
+    pub inside_us: f64,
+    /// Microseconds of a whole token where a dispatch before it does.
+    pub apart_us: f64,
+}
+
 /// What was found for a model on a device.
 #[derive(Debug, Clone, Serialize)]
 pub struct Tuned {
@@ -114,7 +135,11 @@ pub struct Tuned {
     pub found: Vec<Found>,
     /// Products whose turn did not come.
     pub left: Vec<String>,
-    /// The choices to keep: those that differ from the defaults.
+    /// The ways of joining the attention's slices, by depth; none where time ran out.
+    pub joining: Vec<Joining>,
+    /// Whether all choices together beat the defaults; if not, nothing is worth keeping.
+    pub faster: bool,
+    /// The choices: those that differ from the defaults.
     #[serde(skip)]
     pub made: Made,
     /// The device.
@@ -151,18 +176,16 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
     };
     let weights = Arc::new(GpuModel::load(Arc::clone(&gpu), Arc::clone(&model), told)?);
     flow = on_event(Event::Loaded);
-    let n_ctx = model.config.context_length.min(2 * DEPTH);
+    let n_ctx = model
+        .config
+        .context_length
+        .min(DEPTHS[DEPTHS.len() - 1] + 1);
     let mut backend = GpuBackend::new(weights, n_ctx)?;
     let depth = DEPTH.min(n_ctx - 1);
-    backend.fill_cache(depth).map_err(BenchError::from)?;
+    backend.fill_cache(n_ctx).map_err(BenchError::from)?;
 
-    gpu.choices.take_asked();
     let default_ops = backend.step_ops()?;
-    let mut sites = gpu.choices.take_asked();
-    // What reads most first: there is most to win.
-    sites.sort_by_key(|(site, calls)| {
-        std::cmp::Reverse(u64::from(site.rows) * u64::from(site.units) * u64::from(*calls))
-    });
+    let sites = sites(&default_ops);
     let bench = Bench {
         gpu: &gpu,
         backend: &backend,
@@ -174,24 +197,46 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
     let began = Instant::now();
     let mut found = vec![];
     let mut left = vec![];
+    // What a candidate costs, most of it for compiling: known from those before.
+    let mut cost = FIRST_COST;
     for (i, (site, calls)) in sites.iter().enumerate() {
-        if flow.is_break() || began.elapsed() >= options.time {
+        let rest = options.time.saturating_sub(began.elapsed());
+        if flow.is_break() || rest.is_zero() {
             left.push(site.key());
             continue;
         }
-        let candidates = site.candidates(Machine::of(&gpu));
+        let Some(default) = gpu.geometry(site) else {
+            continue;
+        };
+        // A fair share of the time for each of those that remain.
+        let share = rest.div_f64((sites.len() - i) as f64);
+        let room = (share.as_secs_f64() / cost) as usize;
+        let candidates = nearest(default, site.candidates(Machine::of(&gpu)), room);
         flow = on_event(Event::Measuring(i, sites.len(), site, candidates.len()));
-        if let Some(one) = bench.product(site, *calls, &candidates)? {
+        let before = began.elapsed();
+        let one = bench.product(site, *calls, &candidates)?;
+        cost = (began.elapsed() - before).as_secs_f64() / candidates.len() as f64;
+        if let Some(one) = one {
             if one.chosen != one.default {
                 gpu.choices.set(site, one.chosen);
             }
             found.push(one);
         }
     }
+    let in_time = flow.is_continue() && began.elapsed() < options.time;
+    let joining = if in_time {
+        bench.joining(n_ctx)?
+    } else {
+        vec![]
+    };
+    let mut made = gpu.choices.made();
+    made.merge_up_to = merge_up_to(&joining);
+    gpu.choices.replace(made.clone());
     let tuned = Recording::new(&gpu, &backend.step_ops()?)?;
     let last = STAGES[STAGES.len() - 1];
     let times = backend.time_in_turn(&[&default, &tuned], depth, 2 * last)?;
     let [before_us, after_us] = [0, 1].map(|i| median(&times[i]));
+    let faster = after_us < before_us * (1.0 - MARGIN);
     Ok(Tuned {
         gpu_info: gpu.info.name.clone(),
         model: options.source.name(),
@@ -200,9 +245,50 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         after_us,
         found,
         left,
-        made: gpu.choices.made(),
+        joining,
+        faster,
+        made,
         adapter: gpu.info.clone(),
     })
+}
+
+/// The products of a step and how often each is there, what reads most first: there is most to win.
+fn sites(ops: &[Op]) -> Vec<(Site, u32)> {
+    let mut calls = BTreeMap::new();
+    for site in ops.iter().filter_map(|op| op.site.as_ref()) {
+        calls.entry(site.key()).or_insert((site, 0)).1 += 1;
+    }
+    let mut sites: Vec<_> = calls.into_values().map(|(s, n)| (s.clone(), n)).collect();
+    sites.sort_by_key(|(site, calls)| {
+        Reverse(u64::from(site.rows) * u64::from(site.units) * u64::from(*calls))
+    });
+    sites
+}
+
+/// The default and those candidates that are most like it, `room` and at least three in all, the default first.
+fn nearest(default: Geometry, mut candidates: Vec<Geometry>, room: usize) -> Vec<Geometry> {
+    let distance = |g: &Geometry| {
+        let doublings = |a: u32, b: u32| a.ilog2().abs_diff(b.ilog2());
+        doublings(g.lanes, default.lanes)
+            + doublings(g.tile, default.tile)
+            + doublings(g.at_once, default.at_once)
+            + u32::from(g.unroll != default.unroll)
+    };
+    candidates.retain(|g| *g != default);
+    candidates.sort_by_key(distance);
+    candidates.truncate(room.max(LEAST) - 1);
+    candidates.insert(0, default);
+    candidates
+}
+
+/// The slices up to which `attn_v_b` joins them itself: as many as it was faster with than apart, at every smaller depth too;
+/// `None` where nothing was measured.
+fn merge_up_to(joining: &[Joining]) -> Option<u32> {
+    if joining.is_empty() {
+        return None;
+    }
+    let faster = joining.iter().take_while(|j| j.inside_us <= j.apart_us);
+    Some(faster.last().map_or(0, |j| j.slices))
 }
 
 /// Where candidates are measured.
@@ -228,22 +314,45 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures a product's candidates; `None` where the default is the only one.
+    /// Measures both ways of joining the attention's slices at every depth that the cache has.
+    fn joining(&self, n_ctx: usize) -> Result<Vec<Joining>, GpuError> {
+        let made = self.gpu.choices.made();
+        let record = |merge_up_to: u32| {
+            self.gpu.choices.replace(Made {
+                merge_up_to: Some(merge_up_to),
+                ..made.clone()
+            });
+            Recording::new(self.gpu, &self.backend.step_ops()?)
+        };
+        let (inside, apart) = (record(u32::MAX)?, record(0)?);
+        self.gpu.choices.replace(made.clone());
+        let depths = DEPTHS.into_iter().filter(|depth| *depth < n_ctx);
+        depths
+            .map(|depth| {
+                let rounds = STAGES[STAGES.len() - 1];
+                let steps = [&inside, &apart];
+                let times = self.backend.time_in_turn(&steps, depth, rounds)?;
+                Ok(Joining {
+                    depth,
+                    slices: self.backend.slices(depth),
+                    inside_us: median(&times[0]),
+                    apart_us: median(&times[1]),
+                })
+            })
+            .collect()
+    }
+
+    /// Measures a product's candidates, the first of which is the default; `None` where that is the only one.
     fn product(
         &self,
         site: &Site,
         calls: u32,
         candidates: &[Geometry],
     ) -> Result<Option<Found>, GpuError> {
-        let Some(default) = self.gpu.geometry(site) else {
+        let [default, _, ..] = *candidates else {
             return Ok(None);
         };
-        let others = candidates.iter().copied().filter(|g| *g != default);
-        let all: Vec<_> = [default].into_iter().chain(others).collect();
-        if all.len() < 2 {
-            return Ok(None);
-        }
-        let mut field = self.record(site, &all)?;
+        let mut field = self.record(site, candidates)?;
         self.gpu.choices.set(site, default);
         for rounds in STAGES {
             let steps: Vec<_> = field.iter().map(|c| &c.step).collect();
@@ -270,7 +379,7 @@ impl Bench<'_> {
         Ok(Some(Found {
             site: site.key(),
             calls,
-            candidates: all.len(),
+            candidates: candidates.len(),
             default,
             chosen,
             default_us,
@@ -305,5 +414,50 @@ fn median(times: &[f64]) -> f64 {
     match times.len() {
         0 => f64::INFINITY,
         n => times[(n - 1) / 2],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(slices: u32, inside_us: f64, apart_us: f64) -> Joining {
+        Joining {
+            depth: 16 * slices as usize,
+            slices,
+            inside_us,
+            apart_us,
+        }
+    }
+
+    #[test]
+    fn slices_are_joined_inside_up_to_the_first_loss() {
+        assert_eq!(merge_up_to(&[]), None);
+        assert_eq!(merge_up_to(&[at(4, 2.0, 1.0), at(8, 1.0, 2.0)]), Some(0));
+        let some = [at(4, 1.0, 2.0), at(8, 1.0, 1.0), at(16, 2.0, 1.0)];
+        assert_eq!(merge_up_to(&some), Some(8));
+    }
+
+    #[test]
+    fn the_default_comes_first_then_what_is_like_it() {
+        let of = |lanes, tile| Geometry {
+            lanes,
+            tile,
+            at_once: 1,
+            unroll: 1,
+        };
+        let all = vec![of(2, 256), of(8, 16), of(4, 16), of(8, 64), of(8, 32)];
+        let found = nearest(of(8, 16), all.clone(), 4);
+        assert_eq!(found[0], of(8, 16));
+        assert_eq!(found.len(), 4);
+        assert!(!found.contains(&of(2, 256)), "the farthest is left out");
+        assert_eq!(nearest(of(8, 16), all, 0).len(), LEAST);
+    }
+
+    #[test]
+    fn the_median_is_one_of_the_times() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.0);
+        assert_eq!(median(&[]), f64::INFINITY);
     }
 }

@@ -23,6 +23,12 @@ fn write(text: &mut String, tuned: &Tuned) -> std::fmt::Result {
         tuned.before_us,
         100.0 * (tuned.after_us / tuned.before_us - 1.0)
     )?;
+    if !tuned.faster {
+        writeln!(
+            text,
+            "Together the choices below are not clearly faster: the defaults stay.\n"
+        )?;
+    }
     let width = tuned.found.iter().map(|f| f.site.len()).max();
     let width = width.unwrap_or(0).max("product".len());
     let (blank, rule) = ("product", "-".repeat(width));
@@ -55,6 +61,21 @@ fn write(text: &mut String, tuned: &Tuned) -> std::fmt::Result {
         text,
         "\nGeometries: lanes per row x rows of a workgroup / rows at once . units asked for at once."
     )?;
+    if let Some(most) = tuned.made.merge_up_to {
+        writeln!(
+            text,
+            "\nThe attention's slices, joined inside attn_v_b or by a dispatch before it; inside up to {most} slices:\n"
+        )?;
+        writeln!(text, "| depth | slices | us inside | us apart |")?;
+        writeln!(text, "| ----: | -----: | --------: | -------: |")?;
+        for j in &tuned.joining {
+            writeln!(
+                text,
+                "| {:>5} | {:>6} | {:>9.1} | {:>8.1} |",
+                j.depth, j.slices, j.inside_us, j.apart_us
+            )?;
+        }
+    }
     for site in &tuned.left {
         writeln!(text, "Not measured in the time given: {site}")?;
     }

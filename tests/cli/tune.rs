@@ -25,6 +25,27 @@ fn kept(cache: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Writes choices of nothing for the default adapter, under the name that it would have.
+fn make_file(cache: &Path) -> PathBuf {
+    let devices = run_in(cache, &["devices", "--json"]);
+    let adapter = &json(stdout(&devices))["adapters"][0];
+    let text = |key: &str| adapter[key].as_str().expect("a text").to_owned();
+    let (name, backend, driver) = (text("name"), text("backend"), text("driver"));
+    let version = env!("CARGO_PKG_VERSION");
+    let all = format!("tuned {name} {backend} {driver} {version}").to_lowercase();
+    let words = all.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');
+    let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+    let path = cache.join("glimt").join(words.join("-") + ".json");
+    let content = serde_json::json!({
+        "adapter": name,
+        "driver": driver,
+        "version": version,
+        "choices": {"geometries": {}, "merge_up_to": null},
+    });
+    std::fs::write(&path, content.to_string()).expect("the folder is writable");
+    path
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_measured_is_kept_used_and_forgotten() {
@@ -45,9 +66,18 @@ fn what_is_measured_is_kept_used_and_forgotten() {
         assert!(one["candidates"].as_u64() > Some(1), "{one}");
         assert!(one["chosen_us"].as_f64() <= one["default_us"].as_f64());
     }
+    // On a busy machine nothing may be faster: then what is kept is written here.
     let files = kept(cache);
-    assert_eq!(files.len(), 1, "{files:?}");
-    let path = files[0].to_str().expect("the path is UTF-8 here");
+    assert_eq!(
+        files.len(),
+        usize::from(tuned["faster"] == true),
+        "{files:?}"
+    );
+    let path = match files.first() {
+        Some(path) => path.clone(),
+        None => make_file(cache),
+    };
+    let path = path.to_str().expect("the path is UTF-8 here");
 
     let bench = &["bench", "-p", "0", "-n", "4", "-r", "1"];
     let bench = || run_in(cache, &[&bench[..], &TINY].concat());

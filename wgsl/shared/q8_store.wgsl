@@ -10,10 +10,11 @@ fn q8_at(first: u32) -> vec4<f32> {
   return vec4<f32>(q8_rows[first], q8_rows[first + 1u], q8_rows[first + 2u], q8_rows[first + 3u]);
 }
 
-// Writes the records of rows first .. first + TILE; t is the thread's number. Call after a barrier.
-fn q8_store(first: u32, t: u32) {
-  if (t * 16u < TILE) {
-    let row = first + t * 16u;
+// Writes the records of rows first .. first + TILE, but none from `end` on; both are multiples of 16. t is the thread's
+// number. Call after a barrier.
+fn q8_store(first: u32, end: u32, t: u32) {
+  let row = first + t * 16u;
+  if (t * 16u < TILE && row < end) {
     var a = q8_at(t * 16u);
     var b = q8_at(t * 16u + 4u);
     var c = q8_at(t * 16u + 8u);

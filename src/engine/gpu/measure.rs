@@ -41,15 +41,16 @@ impl Separation {
 }
 
 impl GpuBackend {
-    /// What the dispatches of a decoded token are, in order.
-    pub fn step(&self) -> &[About] {
-        self.decode.about()
+    /// What the dispatches that decode the token at `pos` are, in order.
+    pub fn step(&self, pos: usize) -> Vec<About> {
+        let state = self.state(pos, 1);
+        self.decode.step(&state).map(|(_, a)| a.clone()).collect()
     }
 
     /// Bytes of weights and cache that decoding the token at `pos` reads at least.
     pub fn step_bytes(&self, pos: usize) -> u64 {
         let state = self.state(pos, 1);
-        self.step().iter().map(|about| about.bytes(&state)).sum()
+        self.decode.step(&state).map(|(_, a)| a.bytes(&state)).sum()
     }
 
     /// What the host spent on decoding since the last call.
@@ -82,7 +83,8 @@ impl GpuBackend {
     }
 
     /// Replays the decoding of one token `runs` times, at positions from `pos` on, and tells when each dispatch began and
-    /// ended, per run, in nanoseconds. With [`Separation::Stamps`] a dispatch begins when the one before ended.
+    /// ended, per run, in nanoseconds, for the dispatches of [`step`](Self::step) at `pos`. With [`Separation::Stamps`] a
+    /// dispatch begins when the one before ended.
     ///
     /// The cache must hold rows up to `pos`; the token there is whatever the history holds.
     ///
@@ -118,12 +120,15 @@ impl GpuBackend {
             submit(&gpu, &self.decode, &state, stamping);
         }
         self.next = 0;
+        let state = self.state(pos, 1);
+        let taken: Vec<_> = self.decode.step(&state).map(|(i, _)| i).collect();
         let runs = all.iter().map(|stamps| {
             let times = stamps.read(&gpu, count)?;
-            Ok(match separation {
-                Separation::Stamps => times.windows(2).map(|t| [t[0], t[1]]).collect(),
-                Separation::Passes => times.chunks_exact(2).map(|t| [t[0], t[1]]).collect(),
-            })
+            let span = |&i: &usize| match separation {
+                Separation::Stamps => [times[i], times[i + 1]],
+                Separation::Passes => [times[2 * i], times[2 * i + 1]],
+            };
+            Ok(taken.iter().map(span).collect())
         });
         Ok(runs.collect::<Result<_, GpuError>>()?)
     }

@@ -14,6 +14,7 @@ use super::backend::{
     Backend, BackendError, OnRow, OnToken, check_context, check_rows, check_tokens,
 };
 use super::sampling::Sampling;
+use crate::gpu::geometry::Site;
 use crate::gpu::record::{Op, Range, Recording, State};
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError, Tier};
@@ -24,6 +25,7 @@ use flight::RING;
 use measure::HostTime;
 use recipe::{Context, Recipe, Scratch};
 use recipe_q8::RecipeQ8;
+use std::collections::HashSet;
 use std::sync::Arc;
 use wgpu::{Buffer, BufferUsages, Features};
 
@@ -53,6 +55,10 @@ pub struct GpuBackend {
     /// One token alone.
     single: Recording,
     sample: Recording,
+    /// The choice of a token, as dispatches.
+    choose: Vec<Op>,
+    /// What of a decoded token a geometry can be chosen for.
+    sites: Vec<Site>,
     /// A chunk of a prompt, compiled when a prompt is first long enough to need it.
     chunks: Chunks,
     /// Logits of every position of a chunk, made when first asked for.
@@ -127,6 +133,7 @@ impl GpuBackend {
             Tier::Int8 => RecipeQ8::new(&model, &context).step(&logits)?,
             Tier::Plain | Tier::Subgroup => step(&mut scratch, 1, true)?,
         };
+        let sites = sites(&single);
         let decode: Vec<_> = single.iter().chain(&choose).cloned().collect();
         let chunks = Chunks::Planned {
             last: step(&mut scratch, chunk, true)?,
@@ -137,6 +144,8 @@ impl GpuBackend {
             single: Recording::new(&gpu, &single)?,
             sample: Recording::new(&gpu, &choose)?,
             chunks,
+            choose,
+            sites,
             all: None,
             model,
             n_ctx,
@@ -152,6 +161,27 @@ impl GpuBackend {
         })
     }
 
+    /// What of a decoded token a geometry can be chosen for ([`Gpu::choices`]), each once; nothing but in the `int8` tier.
+    pub fn sites(&self) -> &[Site] {
+        &self.sites
+    }
+
+    /// Records the steps of one token again, for choices that changed since. The cache stays.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn record_again(&mut self) -> Result<(), GpuError> {
+        if self.gpu().tier != Tier::Int8 {
+            return Ok(());
+        }
+        let model = Arc::clone(&self.model);
+        let single = RecipeQ8::new(&model, &self.context).step(&self.logits)?;
+        let decode: Vec<_> = single.iter().chain(&self.choose).cloned().collect();
+        self.decode = Recording::new(&model.gpu, &decode)?;
+        self.single = Recording::new(&model.gpu, &single)?;
+        Ok(())
+    }
+
     /// Compiles the steps over chunks, in parallel.
     fn compile_chunks(&mut self) -> Result<(), GpuError> {
         if let Chunks::Planned { inner, last } = &self.chunks {
@@ -164,9 +194,9 @@ impl GpuBackend {
         Ok(())
     }
 
-    /// Dispatches of one decoded token.
-    pub fn dispatches_per_token(&self) -> usize {
-        self.decode.len()
+    /// Dispatches that decode the token at `pos`.
+    pub fn dispatches_per_token(&self, pos: usize) -> usize {
+        self.decode.step(&self.state(pos, 1)).count()
     }
 
     fn gpu(&self) -> &Gpu {
@@ -311,6 +341,13 @@ impl Backend for GpuBackend {
         // What was computed past the end stays behind: later calls write those rows again.
         Ok(self.gpu().wait(None)?)
     }
+}
+
+/// The sites of a step, each once.
+fn sites(ops: &[Op]) -> Vec<Site> {
+    let mut seen = HashSet::new();
+    let sites = ops.iter().filter_map(|op| op.site.clone());
+    sites.filter(|site| seen.insert(site.key())).collect()
 }
 
 fn context(gpu: &Gpu, model: &GpuModel, n_ctx: usize, chunk: u32) -> Result<Context, GpuError> {

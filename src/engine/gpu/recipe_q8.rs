@@ -4,14 +4,15 @@
 use super::recipe::Context;
 use super::weights::{GpuFfn, GpuLayer, GpuModel, GpuMoe, GpuQuery};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::record::{Op, Range};
+use crate::gpu::record::{Op, Part, Range, When, belong};
 use crate::gpu::{Gpu, GpuError};
-use crate::kernels::attention::GpuAttention;
+use crate::kernels::attention::{GpuAttention, MAX_SLICES};
 use crate::kernels::gate_up_q8::GpuGateUpQ8;
 use crate::kernels::matvec_q8::{GpuMatvecQ8, Input};
 use crate::kernels::moe_down_q8::GpuMoeDownQ8;
 use crate::kernels::q8::{Q8Input, Q8Output};
-use crate::kernels::{MlaDims, attention_merge, embed_q8, rope_cache, router};
+use crate::kernels::router::GpuRouter;
+use crate::kernels::{MlaDims, attention_merge, embed_q8, rope_cache};
 
 /// The residual stream between two halves of a layer.
 struct Stream {
@@ -52,15 +53,17 @@ impl<'a> RecipeQ8<'a> {
     /// The dispatches from token id to `logits`.
     pub(super) fn step(mut self, logits: &Range) -> Result<Vec<Op>, GpuError> {
         let model = self.model;
-        if !self.dims.head().is_multiple_of(32) {
-            return Err(GpuError::TierUnsupported {
-                tier: self.gpu.tier.name(),
-                adapter: self.gpu.info.name.clone(),
-                missing: format!(
-                    "a kernel for query heads of {}, no multiple of 32",
-                    self.dims.head()
-                ),
-            });
+        for (what, width) in [
+            ("query heads", self.dims.head()),
+            ("latents", self.dims.kv_lora),
+        ] {
+            if !width.is_multiple_of(32) {
+                return Err(GpuError::TierUnsupported {
+                    tier: self.gpu.tier.name(),
+                    adapter: self.gpu.info.name.clone(),
+                    missing: format!("a kernel for {what} of {width}, no multiple of 32"),
+                });
+            }
         }
         let norms: Vec<&Range> = model
             .layers
@@ -77,8 +80,12 @@ impl<'a> RecipeQ8<'a> {
             &embedding,
         ));
         for (i, layer) in model.layers.iter().enumerate() {
+            let begin = self.ops.len();
             let after = self.attention(layer, &self.context.cache[i], &stream)?;
+            let middle = self.ops.len();
             stream = self.feed_forward(layer, &after, norms[i + 1])?;
+            belong(&mut self.ops[begin..middle], Part::Attention(i));
+            belong(&mut self.ops[middle..], Part::FeedForward(i));
         }
         let head = GpuMatvecQ8 {
             weight: &model.output,
@@ -87,7 +94,7 @@ impl<'a> RecipeQ8<'a> {
             y: Some(logits.clone()),
             q: None,
         };
-        self.ops.extend(head.ops(self.gpu));
+        self.ops.extend(head.ops(self.gpu)?);
         Ok(self.ops)
     }
 
@@ -143,7 +150,7 @@ impl<'a> RecipeQ8<'a> {
             y: Some(y.clone()),
             q: None,
         };
-        self.ops.extend(op.ops(self.gpu));
+        self.ops.extend(op.ops(self.gpu)?);
         Ok(y)
     }
 
@@ -162,7 +169,7 @@ impl<'a> RecipeQ8<'a> {
             y: Some(y.clone()),
             q: Some(q),
         };
-        self.ops.extend(op.ops(self.gpu));
+        self.ops.extend(op.ops(self.gpu)?);
         Ok((y, records))
     }
 
@@ -173,7 +180,7 @@ impl<'a> RecipeQ8<'a> {
         stream: &Stream,
     ) -> Result<Stream, GpuError> {
         let dims = self.dims;
-        let (heads, kv_lora, head) = (dims.heads as u32, dims.kv_lora as u32, dims.head() as u32);
+        let (heads, head) = (dims.heads as u32, dims.head() as u32);
         let x = self.normed(stream);
         let (q, q_records, kv_a) = match &layer.q {
             GpuQuery::Full { attn_q } => {
@@ -202,7 +209,7 @@ impl<'a> RecipeQ8<'a> {
                         norm: Some((attn_q_a_norm.clone(), squares.clone())),
                     }),
                 };
-                self.ops.extend(q_a.ops(self.gpu));
+                self.ops.extend(q_a.ops(self.gpu)?);
                 // Beside q_a: it does not wait.
                 let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Q8(x, 0))?;
                 let q_a = Q8Input {
@@ -241,25 +248,22 @@ impl<'a> RecipeQ8<'a> {
             partials: self.context.partials.clone(),
         };
         self.ops.push(attention.op());
-        let latents = self.records("latent bytes", heads * kv_lora)?;
-        self.ops.push(attention_merge::op(
-            &self.context.partials,
-            dims,
-            1,
-            &latents,
-            attention_merge::Output::Bytes,
-        ));
+        let values = self.values(&layer.attn_v_b)?;
+        let values = Q8Input {
+            records: values,
+            rms: None,
+        };
+        self.residual_product(&layer.attn_output, values, stream, &layer.ffn_norm)
+    }
 
-        let values = self.records("values bytes", layer.attn_v_b.total_rows())?;
-        let v_b = GpuMatvecQ8 {
-            weight: &layer.attn_v_b,
-            x: Input::Q8(
-                Q8Input {
-                    records: latents,
-                    rms: None,
-                },
-                kv_lora / 32,
-            ),
+    /// The heads' values as bytes, from the slices of the attention: joined by the product itself where they are few, else
+    /// by a dispatch before it.
+    fn values(&mut self, attn_v_b: &GpuWeight) -> Result<Range, GpuError> {
+        let (gpu, dims, partials) = (self.gpu, self.dims, &self.context.partials);
+        let values = self.records("values bytes", attn_v_b.total_rows())?;
+        let product = |x: Input| GpuMatvecQ8 {
+            weight: attn_v_b,
+            x,
             residual: None,
             y: None,
             q: Some(Q8Output {
@@ -267,12 +271,30 @@ impl<'a> RecipeQ8<'a> {
                 norm: None,
             }),
         };
-        self.ops.extend(v_b.ops(self.gpu));
-        let values = Q8Input {
-            records: values,
-            rms: None,
+        let joining = product(Input::Slices(partials.clone(), dims));
+        let most = match gpu.geometry(&joining.site()) {
+            Some(_) => gpu.choices.merge_up_to(),
+            None => 0,
         };
-        self.residual_product(&layer.attn_output, values, stream, &layer.ffn_norm)
+        if most > 0 {
+            let ops = joining.ops(gpu)?;
+            let few = ops.into_iter().map(|op| op.only(When::SplitsUpTo(most)));
+            self.ops.extend(few);
+        }
+        if (most as usize) < MAX_SLICES {
+            let latents = self.records("latent bytes", (dims.heads * dims.kv_lora) as u32)?;
+            let bytes = attention_merge::Output::Bytes;
+            let merge = attention_merge::op(partials, dims, 1, &latents, bytes);
+            let latents = Q8Input {
+                records: latents,
+                rms: None,
+            };
+            let ops = product(Input::Q8(latents, dims.kv_lora as u32 / 32)).ops(gpu)?;
+            let ops = [merge].into_iter().chain(ops);
+            let many = ops.map(|op| op.only(When::SplitsAbove(most)));
+            self.ops.extend(many);
+        }
+        Ok(values)
     }
 
     /// The stream after adding W x, with bytes for the norm `norm`.
@@ -291,7 +313,7 @@ impl<'a> RecipeQ8<'a> {
             y: Some(after.x.clone()),
             q: Some(self.stream_output(&after)),
         };
-        self.ops.extend(op.ops(self.gpu));
+        self.ops.extend(op.ops(self.gpu)?);
         Ok(after)
     }
 
@@ -310,7 +332,7 @@ impl<'a> RecipeQ8<'a> {
                     x: self.normed(stream),
                     h: h.clone(),
                 };
-                self.ops.extend(gate_up.ops(self.gpu));
+                self.ops.extend(gate_up.ops(self.gpu)?);
                 self.residual_product(
                     &mlp.down,
                     Q8Input {
@@ -349,25 +371,25 @@ impl<'a> RecipeQ8<'a> {
         let logits = self.product("router logits", ffn_gate_inp, x)?;
         let ids = self.floats("expert ids", used)?;
         let weights = self.floats("expert weights", used)?;
-        self.ops.push(router::op(&router::GpuRouter {
+        let router = GpuRouter {
             logits,
             bias: exp_probs_b.clone(),
             experts: config,
             max_tokens: 1,
             ids: ids.clone(),
             weights: weights.clone(),
-        }));
+        };
         let h = self.records(
             "h bytes",
             used * experts.gate.rows + shared.as_ref().map_or(0, |s| s.gate.rows),
         )?;
         let gate_up = GpuGateUpQ8 {
-            experts: Some(([&experts.gate, &experts.up], ids.clone(), used)),
+            experts: Some(([&experts.gate, &experts.up], router)),
             shared: shared.as_ref().map(|s| [&s.gate, &s.up]),
             x: self.normed(stream),
             h: h.clone(),
         };
-        self.ops.extend(gate_up.ops(self.gpu));
+        self.ops.extend(gate_up.ops(self.gpu)?);
         let after = self.stream(experts.down.rows, next)?;
         let down = GpuMoeDownQ8 {
             down: &experts.down,
@@ -382,5 +404,76 @@ impl<'a> RecipeQ8<'a> {
         };
         self.ops.extend(down.ops(self.gpu)?);
         Ok(after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::context;
+    use super::*;
+    use crate::engine::ModelSource;
+    use crate::gpu::pipeline::Access;
+    use crate::gpu::record::State;
+    use crate::gpu::{GpuOptions, Tier};
+    use crate::model::Model;
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    /// How many dispatches each of `ops` waits for one after another, itself included: those that wrote what it binds.
+    fn levels(ops: &[&Op]) -> Vec<usize> {
+        let mut written = HashMap::new();
+        let level = |op: &&Op| {
+            let before = op.bindings.iter().filter_map(|b| written.get(&b.buffer));
+            let level = 1 + before.max().copied().unwrap_or(0);
+            for (binding, access) in op.bindings.iter().zip(&op.spec.access) {
+                if *access == Access::Write {
+                    written.insert(binding.buffer.clone(), level);
+                }
+            }
+            level
+        };
+        ops.iter().map(level).collect()
+    }
+
+    #[test]
+    fn a_layer_with_experts_is_nine_dependent_dispatches() {
+        let options = GpuOptions {
+            tier: Some(Tier::Int8),
+            ..Default::default()
+        };
+        let Ok(gpu) = Gpu::open(&options) else { return };
+        let gguf = ModelSource::Embedded.open().expect("it is in the program");
+        let model = Model::load(Arc::new(gguf)).expect("it is supported");
+        let model = GpuModel::load(Arc::new(gpu), Arc::new(model), &mut |_, _| {});
+        let model = model.expect("it is small");
+        let context = context(&model.gpu, &model, 16, 1).expect("a small cache");
+        let vocab = model.model.config.vocab_size as u64;
+        let logits = model.gpu.storage("logits", vocab * 4).expect("small");
+        let ops = RecipeQ8::new(&model, &context).step(&Range::whole(&logits));
+        let ops = ops.expect("its shapes suit");
+        // With few slices v_b joins them itself, with many a dispatch before it.
+        for (splits, dispatches, dense, experts) in [(1, 11, 8, 9), (200, 12, 9, 10)] {
+            let state = State {
+                splits,
+                ..State::default()
+            };
+            let ops: Vec<_> = ops.iter().filter(|op| op.when.holds(&state)).collect();
+            let levels = levels(&ops);
+            let last = |layer: usize| {
+                let of_layer =
+                    (ops.iter().zip(&levels)).filter(|(op, _)| op.part.layer() == Some(layer));
+                of_layer
+                    .map(|(_, level)| *level)
+                    .max()
+                    .expect("it has some")
+            };
+            assert_eq!(last(0), 1 + dense, "after the embedding");
+            for layer in 1..model.layers.len() {
+                assert_eq!(last(layer) - last(layer - 1), experts, "layer {layer}");
+                let count = ops.iter().filter(|op| op.part.layer() == Some(layer));
+                // kv_a beside q_a, the cache's row beside k_b.
+                assert_eq!(count.count(), dispatches, "layer {layer}");
+            }
+        }
     }
 }

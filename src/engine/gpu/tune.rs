@@ -18,6 +18,11 @@ impl GpuBackend {
         RecipeQ8::new(&self.model, &self.context).step(&self.logits)
     }
 
+    /// Slices that the attention of the token at `pos` is cut into.
+    pub fn slices(&self, pos: usize) -> u32 {
+        self.state(pos, 1).splits
+    }
+
     /// Microseconds on the GPU of each of `steps` for the token at `pos`, replayed in turn `rounds` times: (steps, rounds).
     ///
     /// # Errors

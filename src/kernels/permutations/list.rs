@@ -1,7 +1,9 @@
 //! The shaders that models can ask for, as data.
 
+use crate::gpu::geometry::{Geometry, MAX_THREADS, Machine, Site};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::{Coop, Tier};
+use crate::kernels::matvec_q8::Source;
 use crate::kernels::{
     MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, gate_up, gate_up_q8,
     matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, sample, tokens_at_once,
@@ -114,80 +116,145 @@ fn permutations() -> Vec<Spec> {
     specs
 }
 
-/// The pipelines of the `int8` tier, for subgroups of 8 lanes and of 32.
+/// The geometries of a product that stand for all: the defaults for subgroups of 8 lanes and of 32, and the narrowest and
+/// the widest that could be chosen instead.
+fn geometries(site: &Site) -> Vec<Geometry> {
+    let machines = [8, 32].map(|lanes| Machine {
+        lanes,
+        threads: MAX_THREADS,
+    });
+    let mut all: Vec<_> = machines
+        .iter()
+        .map(|m| site.default_geometry(*m).expect("a geometry for it"))
+        .collect();
+    let candidates = site.candidates(machines[1]);
+    all.extend(candidates.first());
+    all.extend(candidates.last());
+    all
+}
+
+/// The pipelines of the `int8` tier.
 fn int8_permutations() -> Vec<Spec> {
     let mut specs = vec![];
+    let models = models();
+    let experts: Vec<_> = models.iter().filter_map(|m| m.experts.as_ref()).collect();
     for (i, &ty) in GgmlType::ALL.iter().enumerate() {
         specs.push(embed_q8::spec(ty, 64));
         let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
-        for lanes in [8, 32] {
-            let plain = matvec_q8::Shape {
+        let plain = matvec_q8::Shape {
+            ty,
+            groups: 1,
+            rows: 576,
+            units: 64,
+            x_units: 0,
+            source: Source::Bytes,
+            rms: true,
+            residual: false,
+            y: true,
+            q: None,
+        };
+        let head = matvec_q8::Shape {
+            rows: 154_880,
+            ..plain
+        };
+        let q_a = matvec_q8::Shape {
+            rows: 768,
+            y: false,
+            q: Some(true),
+            ..plain
+        };
+        let q_b = matvec_q8::Shape {
+            rows: 5120,
+            units: 24,
+            q: Some(false),
+            ..plain
+        };
+        let k_b = matvec_q8::Shape {
+            groups: 20,
+            rows: 512,
+            units: 6,
+            x_units: 8,
+            rms: false,
+            ..plain
+        };
+        let v_b = matvec_q8::Shape {
+            rows: 256,
+            units: 16,
+            x_units: 16,
+            y: false,
+            q: Some(false),
+            ..k_b
+        };
+        let v_b_of_slices = matvec_q8::Shape {
+            source: Source::Slices,
+            ..v_b
+        };
+        let output = matvec_q8::Shape {
+            rows: 2048,
+            units: 160,
+            rms: false,
+            residual: true,
+            q: Some(true),
+            ..plain
+        };
+        let router = matvec_q8::Shape {
+            rows: 64,
+            source: Source::Floats,
+            ..plain
+        };
+        for shape in [
+            plain,
+            head,
+            q_a,
+            q_b,
+            k_b,
+            v_b,
+            v_b_of_slices,
+            output,
+            router,
+        ] {
+            let geometries = geometries(&shape.site());
+            specs.extend(geometries.iter().map(|g| matvec_q8::spec(g, &shape)));
+        }
+        let dense = gate_up_q8::Shape {
+            units: 64,
+            experts: None,
+            shared: Some(([other, ty], 1536)),
+            choice: false,
+        };
+        let mut gate_ups = vec![dense];
+        for (e, bias) in &experts {
+            let routed = gate_up_q8::Shape {
+                experts: Some(([ty, other], 1408, e, *bias)),
+                choice: true,
+                ..dense
+            };
+            let later_part = gate_up_q8::Shape {
+                shared: None,
+                choice: false,
+                ..routed
+            };
+            gate_ups.extend([routed, later_part]);
+        }
+        for shape in gate_ups {
+            let geometries = geometries(&shape.site());
+            specs.extend(geometries.iter().map(|g| gate_up_q8::spec(g, &shape)));
+        }
+        for (shared, last) in [(Some((other, 88)), true), (None, true), (None, false)] {
+            let shape = moe_down_q8::Shape {
                 ty,
-                units: 64,
-                groups: None,
-                float: false,
-                rms: true,
-                residual: false,
-                y: true,
-                q: None,
+                used: 6,
+                rows: 2048,
+                units: 44,
+                shared,
+                last,
             };
-            let q_a = matvec_q8::Shape {
-                y: false,
-                q: Some(true),
-                ..plain
-            };
-            let q_b = matvec_q8::Shape {
-                q: Some(false),
-                ..plain
-            };
-            let k_b = matvec_q8::Shape {
-                units: 6,
-                groups: Some((512, 8)),
-                rms: false,
-                ..plain
-            };
-            let v_b = matvec_q8::Shape {
-                units: 16,
-                groups: Some((256, 16)),
-                y: false,
-                q: Some(false),
-                ..k_b
-            };
-            let output = matvec_q8::Shape {
-                units: 160,
-                rms: false,
-                residual: true,
-                q: Some(true),
-                ..plain
-            };
-            let router = matvec_q8::Shape {
-                float: true,
-                ..plain
-            };
-            for shape in [plain, q_a, q_b, k_b, v_b, output, router] {
-                specs.push(matvec_q8::spec(lanes, &shape));
-            }
-            specs.push(gate_up_q8::spec(
-                lanes,
-                64,
-                Some(([ty, other], 4, 1536)),
-                Some([other, ty]),
-            ));
-            specs.push(gate_up_q8::spec(lanes, 64, Some(([ty, ty], 6, 1408)), None));
-            specs.push(gate_up_q8::spec(lanes, 64, None, Some([ty, ty])));
-            for (shared, last) in [(Some((other, 88)), true), (None, true), (None, false)] {
-                let shape = moe_down_q8::Shape {
-                    ty,
-                    used: 6,
-                    rows: 2048,
-                    units: 44,
-                    shared,
-                    last,
-                };
-                specs.push(moe_down_q8::spec(lanes, &shape));
-            }
+            let geometries = geometries(&shape.site());
+            specs.extend(geometries.iter().map(|g| moe_down_q8::spec(g, &shape)));
         }
     }
+    let mut seen = HashSet::new();
+    specs.retain(|spec| seen.insert(spec.clone()));
     specs
 }
 

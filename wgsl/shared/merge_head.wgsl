@@ -1,0 +1,56 @@
+// A head's latent, joined from the attention's slices by the whole workgroup and left in workgroup memory as bytes, in halves
+// of a record (shared/q8.wgsl). The kernel declares KV_LORA, `parts` and `stats` (shared/merge.wgsl); WG >= KV_LORA / 4.
+#import merge
+#import quantize
+
+const COLUMNS = KV_LORA / 4u;   // groups of 4
+const PHASES = WG / COLUMNS;    // threads that share one, slice by slice
+
+var<workgroup> merge_maxima: array<f32, WG>;
+var<workgroup> merge_totals: array<f32, WG>;
+var<workgroup> merge_values: array<vec4<f32>, WG>;
+var<workgroup> latent_codes: array<vec4<u32>, KV_LORA / 16u>;
+var<workgroup> latent_scales: array<f32, KV_LORA / 16u>;
+var<workgroup> latent_sums: array<f32, KV_LORA / 16u>;   // scale times the sum of the codes
+
+// Every thread of the workgroup must call; t is the thread's number.
+fn merge_head(head: u32, t: u32, splits: u32) {
+  let phase = t / COLUMNS;
+  if (phase < PHASES) {
+    let own = merge(head, t - phase * COLUMNS, phase, PHASES, splits);
+    merge_maxima[t] = own.max;
+    merge_totals[t] = own.sum;
+    merge_values[t] = own.value;
+  }
+  workgroupBarrier();
+  if (t < COLUMNS) {
+    // Phases behind the last slice had none.
+    let end = min(splits, PHASES) * COLUMNS;
+    var best = merge_maxima[t];
+    var i = t + COLUMNS;
+    loop {
+      if (i >= end) { break; }
+      best = max(best, merge_maxima[i]);
+      i += COLUMNS;
+    }
+    var total = 0.0;
+    var value = vec4(0.0);
+    i = t;
+    loop {
+      if (i >= end) { break; }
+      let weight = exp(merge_maxima[i] - best);
+      total += weight * merge_totals[i];
+      value += weight * merge_values[i];
+      i += COLUMNS;
+    }
+    merge_values[t] = value / total;
+  }
+  workgroupBarrier();
+  if (t < KV_LORA / 16u) {
+    let half = quantize_half(merge_values[t * 4u], merge_values[t * 4u + 1u], merge_values[t * 4u + 2u], merge_values[t * 4u + 3u]);
+    latent_codes[t] = half.codes;
+    latent_scales[t] = half.scale;
+    latent_sums[t] = half.scaled_sum;
+  }
+  workgroupBarrier();
+}

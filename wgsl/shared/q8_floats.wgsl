@@ -1,0 +1,10 @@
+// The same as q8_codes for weights without integer codes.
+alias $W_Loaded = W32;
+
+fn $W_load(u: u32, sub: u32) -> $W_Loaded {
+  return $W_unit(u, sub);
+}
+
+fn $W_times(w: $W_Loaded, lo: vec4<u32>, hi: vec4<u32>, scales: vec4<f32>) -> f32 {
+  return q8_float_dot(w, lo, hi, scales);
+}

@@ -1,0 +1,88 @@
+// The choice of experts by a workgroup, a thread per expert: WG >= EXPERTS. Softmax or sigmoid (SIGMOID); BIAS is added for
+// the choice only (the kernel declares `bias`); NORM divides the weights by their sum.
+// Every thread counts the experts that rank before its own: that number is its place, so there is no sorting and no pass per
+// chosen expert. Every thread of the workgroup must call; t is the thread's number.
+#import reduce
+#import order
+
+// What ggml clamps the sum of the chosen weights to: the smallest normal f16.
+const MIN_WEIGHT_SUM = 6.103515625e-5;
+// Whole vec4.
+const CHOICES = (EXPERTS + 3u) / 4u * 4u;
+
+// Numbers, not vectors: threads write one each, and Metal and DX12 may write the whole vector.
+#ifndef SIGMOID
+var<workgroup> router_logits: array<f32, CHOICES>;
+#endif
+var<workgroup> router_keys: array<u32, CHOICES>;
+var<workgroup> router_chosen: array<f32, USED>;
+
+// The place of the thread's expert, best first, the lower id first among equals, USED or more where it is not chosen; and its
+// probability.
+struct RouterPlace { place: u32, prob: f32 }
+
+fn router_place(logit: f32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) -> RouterPlace {
+#ifdef SIGMOID
+  // exp(87) is still finite; the clamp may drop NaN.
+  var prob = 1.0 / (1.0 + exp(clamp(-logit, -87.0, 87.0)));
+  if ((bitcast<u32>(logit) & 0x7fffffffu) > 0x7f800000u) { prob = logit; }
+#else
+  if (t < CHOICES) { router_logits[t] = select(-1e30, logit, t < EXPERTS); }
+  workgroupBarrier();
+  var most = vec4(-1e30);
+  var i = 0u;
+  loop {
+    if (i >= CHOICES) { break; }
+    most = max(most, vec4(router_logits[i], router_logits[i + 1u], router_logits[i + 2u], router_logits[i + 3u]));
+    i += 4u;
+  }
+  let greatest = max(max(most.x, most.y), max(most.z, most.w));
+  var part = 0.0;
+  if (t < EXPERTS) { part = exp(logit - greatest); }
+  let prob = part / workgroup_sum(part, t, subgroup, subgroups, lane_id);
+#endif
+  var key = 0u;
+  if (t < EXPERTS) {
+#ifdef BIAS
+    key = order(prob + bias[t]);
+#else
+    key = order(prob);
+#endif
+  }
+  // Those without an expert have the lowest key and the highest ids: they come last.
+  if (t < CHOICES) { router_keys[t] = key; }
+  workgroupBarrier();
+  var place = CHOICES;
+  if (t < EXPERTS) {
+    var before = vec4(0u);
+    var j = 0u;
+    loop {
+      if (j >= CHOICES) { break; }
+      let other = vec4(router_keys[j], router_keys[j + 1u], router_keys[j + 2u], router_keys[j + 3u]);
+      let id = vec4(j) + vec4(0u, 1u, 2u, 3u);
+      let ahead = (other > vec4(key)) | ((other == vec4(key)) & (id < vec4(t)));
+      before += select(vec4(0u), vec4(1u), ahead);
+      j += 4u;
+    }
+    place = before.x + before.y + before.z + before.w;
+  }
+  return RouterPlace(place, prob);
+}
+
+// The weight of the thread's expert where it is chosen.
+fn router_weight(own: RouterPlace) -> f32 {
+  var weight = own.prob;
+#ifdef NORM
+  if (own.place < USED) { router_chosen[own.place] = own.prob; }
+  workgroupBarrier();
+  var sum = 0.0;
+  var k = 0u;
+  loop {
+    if (k >= USED) { break; }
+    sum += router_chosen[k];
+    k += 1u;
+  }
+  weight /= max(sum, MIN_WEIGHT_SUM);
+#endif
+  return weight;
+}
