@@ -236,7 +236,7 @@ fn slices_joined_by_either_way_and_other_geometries_give_the_same_logits() {
     let mut backend = backend(&gpu, &embedded(), 1024);
     let token = random_tokens(1);
     // With 4 heads a context of some hundred rows is many slices.
-    let mut logits = |backend: &mut GpuBackend| {
+    let logits = |backend: &mut GpuBackend| {
         backend.fill_cache(700).expect("it fits");
         let mut found = vec![];
         let mut keep = |_, row: &[f32]| {

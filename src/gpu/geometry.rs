@@ -196,7 +196,9 @@ impl Site {
             _ => 1,
         };
         let at_once = at_once.min(self.at_once);
-        let unroll = self.units.div_ceil(lanes).min(most_unroll);
+        // In equal goes.
+        let share = self.units.div_ceil(lanes);
+        let unroll = share.div_ceil(share.div_ceil(most_unroll));
         let tiles = (0..=8).map(|i| 1u32 << i).filter_map(|tile| {
             let g = Geometry {
                 lanes,

@@ -416,18 +416,18 @@ mod tests {
     use crate::gpu::record::State;
     use crate::gpu::{GpuOptions, Tier};
     use crate::model::Model;
-    use std::collections::HashMap;
     use std::sync::Arc;
 
     /// How many dispatches each of `ops` waits for one after another, itself included: those that wrote what it binds.
-    fn levels(ops: &[&Op]) -> Vec<usize> {
-        let mut written = HashMap::new();
-        let level = |op: &&Op| {
-            let before = op.bindings.iter().filter_map(|b| written.get(&b.buffer));
-            let level = 1 + before.max().copied().unwrap_or(0);
+    fn levels<'a>(ops: &[&'a Op]) -> Vec<usize> {
+        let mut written: Vec<(&wgpu::Buffer, usize)> = vec![];
+        let level = |op: &&'a Op| {
+            let bound = |buffer: &wgpu::Buffer| op.bindings.iter().any(|b| b.buffer == *buffer);
+            let before = written.iter().filter(|(buffer, _)| bound(buffer));
+            let level = 1 + before.map(|(_, level)| *level).max().unwrap_or(0);
             for (binding, access) in op.bindings.iter().zip(&op.spec.access) {
                 if *access == Access::Write {
-                    written.insert(binding.buffer.clone(), level);
+                    written.push((&binding.buffer, level));
                 }
             }
             level
