@@ -3,8 +3,9 @@
 use crate::gpu::Tier;
 use crate::gpu::pipeline::Spec;
 use crate::kernels::{
-    MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, gate_up, gate_up_q8,
-    matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, sample, tokens_at_once,
+    MlaDims, attention, attention_coop, attention_merge, compose, embed, embed_q8, gate_up,
+    gate_up_q8, matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, sample,
+    tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
@@ -85,6 +86,11 @@ fn permutations() -> Vec<Spec> {
         for other in [ty, successor] {
             // Experts are not shared between tokens, so their workgroups take one at a time.
             specs.push(gate_up::spec([ty, other], 1, true));
+            specs.push(compose::spec(Some(ty), other, GgmlType::Q8_0));
+        }
+        specs.push(compose::spec(Some(ty), successor, GgmlType::F16));
+        for out in [GgmlType::Q8_0, GgmlType::F16] {
+            specs.push(compose::spec(None, ty, out));
         }
         for max_tokens in [1, 8] {
             let at_once = tokens_at_once(max_tokens);
