@@ -12,6 +12,9 @@ struct Params {
   sub: u32,         // sub-plane of the scales, in words
   row_tiles: u32,   // workgroups along x; y continues them
   eps: f32,
+#ifdef ROTATE
+  pos: u32,         // of the token
+#endif
 }
 #read w_q: array<vec4<u32>>
 #read w_s: array<vec4<u32>>
@@ -37,6 +40,11 @@ struct Params {
 #ifdef OUT_Q8
 #write q: array<u32>                 // (groups * rows / 32, 12)
 #endif
+#ifdef ROTATE
+#read angles: array<vec2<f32>>       // (n_ctx, ROPE / 2) of (cos, sin)
+// Not read: bound so that the barrier before this dispatch covers the input of the next one too, which need not wait then.
+#read kv_a: array<f32>
+#endif
 const TILE = WG / LANES;
 #import params
 #import w32
@@ -47,6 +55,9 @@ const TILE = WG / LANES;
 #import q8_store
 #endif
 #import WEIGHT as w
+#ifdef ROTATE
+#import rotate_rows
+#endif
 
 @compute @workgroup_size(WG)
 fn main(
@@ -104,6 +115,9 @@ fn main(
 #endif
 #ifdef RESIDUAL
   sum += before;
+#endif
+#ifdef ROTATE
+  sum = rotated(sum, p.first_row + row, t);
 #endif
 #ifdef OUT_FLOAT
   if (lane == 0u && tile + t / LANES < p.rows) {

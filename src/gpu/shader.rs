@@ -259,6 +259,7 @@ shared!(
     "q8_store",
     "quantize",
     "reduce",
+    "rotate_rows",
     "thread_index",
     "w32",
     "w32_math",

@@ -7,6 +7,7 @@ use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::kernels::matvec::{MatvecOptions, matvec};
+use crate::kernels::rope_cache::{Rotation, RotationShape};
 use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::{Q8Unit, dequantize_activation};
@@ -77,6 +78,8 @@ pub(super) struct Shape {
     pub y: bool,
     /// Whether it is left as bytes, and if so whether with a norm.
     pub q: Option<bool>,
+    /// The rotation of queries last.
+    pub rotate: Option<RotationShape>,
 }
 
 impl Shape {
@@ -104,6 +107,9 @@ pub(super) fn spec(lanes: u32, shape: &Shape) -> Spec {
             .number("ROWS_PER_GROUP", rows)
             .number("X_UNITS", x_units);
     }
+    if let Some(rotation) = shape.rotate {
+        variant = rotation.variant(variant);
+    }
     let mut access = String::from(if shape.float { "rrrr" } else { "rrr" });
     access.extend(shape.rms.then_some('r'));
     access.extend(shape.residual.then_some('r'));
@@ -113,6 +119,7 @@ pub(super) fn spec(lanes: u32, shape: &Shape) -> Spec {
         Some(false) => "w",
         None => "",
     });
+    access.push_str(if shape.rotate.is_some() { "rr" } else { "" });
     Spec {
         kernel: "matvec_q8",
         source: include_str!("../../wgsl/matvec_q8.wgsl"),
@@ -127,6 +134,24 @@ impl GpuMatvecQ8<'_> {
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
     pub fn ops(&self, gpu: &Gpu) -> Vec<Op> {
+        self.with_rotation(gpu, None)
+    }
+
+    /// The dispatches of a product whose output, as f32 alone, is rotated.
+    ///
+    /// # Panics
+    /// As [`GpuMatvecQ8::ops`], or if the rows to rotate are not whole heads. A replay's position must be in the table.
+    pub fn rotated_ops(&self, gpu: &Gpu, rotation: &Rotation) -> Vec<Op> {
+        rotation.check(self.weight.total_rows(), &self.weight.name);
+        assert!(
+            self.q.is_none() && self.weight.groups == 1,
+            "{}: rotated queries leave as floats",
+            self.weight.name
+        );
+        self.with_rotation(gpu, Some(rotation))
+    }
+
+    fn with_rotation(&self, gpu: &Gpu, rotation: Option<&Rotation>) -> Vec<Op> {
         let w = self.weight;
         let (out, cols) = (w.total_rows(), u64::from(w.cols));
         let fits = |range: &Range| range.size >= u64::from(out) * 4;
@@ -177,6 +202,7 @@ impl GpuMatvecQ8<'_> {
             q.check(out, &w.name);
             inputs.extend(q.bindings());
         }
+        inputs.extend(rotation.into_iter().flat_map(Rotation::bindings));
         let shape = Shape {
             ty: w.ty,
             units: w.cols / 32,
@@ -189,6 +215,7 @@ impl GpuMatvecQ8<'_> {
             residual: self.residual.is_some(),
             y: self.y.is_some(),
             q: self.q.as_ref().map(|q| q.norm.is_some()),
+            rotate: rotation.map(Rotation::shape),
         };
         let spec = spec(gpu.lanes(), &shape);
         let rows = shape.tile();
@@ -201,13 +228,17 @@ impl GpuMatvecQ8<'_> {
                     w.name
                 );
                 let (grid, width) = grid(part.rows.div_ceil(rows));
-                let params = vec![
+                let mut params = vec![
                     Word::U(part.rows),
                     Word::U(part.first_row),
                     Word::U(part.sub),
                     Word::U(width),
                     Word::F(eps),
                 ];
+                if rotation.is_some() {
+                    assert!(part.first_row.is_multiple_of(2), "pairs of {}", w.name);
+                    params.push(Word::Pos);
+                }
                 let bindings = [part.quants.clone(), part.scales.clone()]
                     .into_iter()
                     .chain(inputs.clone())
@@ -226,6 +257,7 @@ mod tests {
     use crate::gpu::testing::{download, gpu_weight, int8_gpu, output, run, upload};
     use crate::gpu::{GpuOptions, Tier};
     use crate::kernels::q8::testing::{Given, assert_bytes, room};
+    use crate::kernels::rope_cache::rotate_rows;
     use crate::kernels::testing::{Rng, assert_close, random_weight};
 
     /// Integer sums are exact; the rest are f32 sums of up to 684 half units in another order.
@@ -354,6 +386,48 @@ mod tests {
                     out,
                 },
             );
+        }
+    }
+
+    #[test]
+    fn queries_leave_rotated() {
+        let Some(gpu) = int8_gpu() else { return };
+        let mut rng = Rng::fresh();
+        for (ty, first_row, rope, rows, cols) in [
+            (GgmlType::Q8_0, 3 * 512, 64, 3 * 576, 768),
+            (GgmlType::F16, 96, 20, 176, 2048),
+        ] {
+            let w = random_weight(&mut rng, ty, 1, rows, cols);
+            let given = Given::new(&rng.normals(cols), &rng.normals(cols));
+            let (pos, n_ctx) = (rng.below(7), 7);
+            let table = rng.normals(n_ctx * rope);
+            let rms = Some((given.squares.as_slice(), 1e-5));
+            let mut twin = matvec_q8(&w, &given.records, 0, rms, None);
+            let (angles, _) = table[pos * rope..][..rope].as_chunks();
+            rotate_rows(&mut twin, first_row, rope, angles);
+            let y = output(gpu, rows);
+            let op = GpuMatvecQ8 {
+                weight: &gpu_weight(gpu, &w),
+                x: Input::Q8(given.upload(gpu, 1e-5), 0),
+                residual: None,
+                y: Some(Range::whole(&y)),
+                q: None,
+            };
+            let rotation = Rotation {
+                table: Range::whole(&upload(gpu, &table)),
+                first_row: first_row as u32,
+                rope: rope as u32,
+                kv_a: Range::whole(&upload(gpu, &[0.0f32])),
+            };
+            let state = State {
+                pos: pos as u32,
+                tokens: 1,
+                ..State::default()
+            };
+            run(gpu, &op.rotated_ops(gpu, &rotation), &state);
+            let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+            let what = format!("{} {rows} x {cols}", ty.name());
+            assert_close(&download(gpu, &y, rows), &exact, NMSE, &what);
         }
     }
 

@@ -222,14 +222,16 @@ impl<'a> Recipe<'a> {
         let q_lat = self.per_head("q_lat", &layer.attn_k_b, &q, head)?;
         let q_pe = self.activation("q_pe", heads * dims.rope as u32)?;
         self.ops.push(rope_cache::op(&rope_cache::GpuRopeCache {
-            q: q.clone(),
+            queries: Some(rope_cache::Queries {
+                q: q.clone(),
+                q_pe: q_pe.clone(),
+            }),
             kv_a,
             kv_a_norm: layer.attn_kv_a_norm.clone(),
             eps: self.eps,
             rope_table: self.context.rope_table.clone(),
             dims,
             max_tokens: self.max_tokens,
-            q_pe: q_pe.clone(),
             cache: cache.clone(),
         }));
         let attention = GpuAttention {

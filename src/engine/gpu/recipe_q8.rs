@@ -220,14 +220,16 @@ impl<'a> RecipeQ8<'a> {
         let q_lat = self.product("q_lat", &layer.attn_k_b, Input::Q8(heads_input, head / 32))?;
         let q_pe = self.floats("q_pe", heads * dims.rope as u32)?;
         self.ops.push(rope_cache::op(&rope_cache::GpuRopeCache {
-            q,
+            queries: Some(rope_cache::Queries {
+                q,
+                q_pe: q_pe.clone(),
+            }),
             kv_a,
             kv_a_norm: layer.attn_kv_a_norm.clone(),
             eps: self.eps,
             rope_table: self.context.rope_table.clone(),
             dims,
             max_tokens: 1,
-            q_pe: q_pe.clone(),
             cache: cache.clone(),
         }));
         let attention = GpuAttention {

@@ -2,6 +2,7 @@
 
 use crate::gpu::Tier;
 use crate::gpu::pipeline::Spec;
+use crate::kernels::rope_cache::RotationShape;
 use crate::kernels::{
     MlaDims, attention, attention_coop, attention_merge, compose, embed, embed_q8, gate_up,
     gate_up_q8, matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, sample,
@@ -68,7 +69,9 @@ fn permutations() -> Vec<Spec> {
     let models = models();
     let mut specs: Vec<_> = read::AT_ONCE.map(read::spec).to_vec();
     for model in &models {
-        specs.push(rope_cache::spec(model.dims));
+        for queries in [false, true] {
+            specs.push(rope_cache::spec(model.dims, queries));
+        }
         specs.push(attention::spec(model.dims));
         for quantized in [false, true] {
             specs.push(attention_merge::spec(model.dims, quantized));
@@ -100,6 +103,16 @@ fn permutations() -> Vec<Spec> {
                 matvec::Extra::Residual,
             ] {
                 specs.push(matvec::spec(ty, at_once, None, extra));
+            }
+            if max_tokens == 1 {
+                for model in &models {
+                    let rotation = RotationShape {
+                        first_row: (model.dims.heads * model.dims.kv_lora) as u32,
+                        rope: model.dims.rope as u32,
+                    };
+                    let extra = matvec::Extra::NormRotate(rotation);
+                    specs.push(matvec::spec(ty, at_once, None, extra));
+                }
             }
             for model in &models {
                 // attn_k_b and attn_v_b.
@@ -136,6 +149,7 @@ fn int8_permutations() -> Vec<Spec> {
                 residual: false,
                 y: true,
                 q: None,
+                rotate: None,
             };
             let q_a = matvec_q8::Shape {
                 y: false,
@@ -170,7 +184,14 @@ fn int8_permutations() -> Vec<Spec> {
                 float: true,
                 ..plain
             };
-            for shape in [plain, q_a, q_b, k_b, v_b, output, router] {
+            let qk = matvec_q8::Shape {
+                rotate: Some(RotationShape {
+                    first_row: 20 * 512,
+                    rope: 64,
+                }),
+                ..plain
+            };
+            for shape in [plain, q_a, q_b, k_b, v_b, output, router, qk] {
                 specs.push(matvec_q8::spec(lanes, &shape));
             }
             specs.push(gate_up_q8::spec(
