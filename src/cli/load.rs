@@ -26,6 +26,7 @@ pub(super) fn engine(
     let options = EngineOptions {
         device: device.device.clone(),
         tier: device.tier,
+        precompose: device.precompose.choice,
         ctx: ctx.ctx,
     };
     let bar = progress_bar("loading");
@@ -48,5 +49,8 @@ pub(super) fn engine(
         engine.n_ctx(),
         engine.model().config.context_length,
     ));
+    if let Some(precomposed) = engine.precomposed() {
+        note(format_args!("{precomposed}"));
+    }
     Ok(engine)
 }

@@ -20,15 +20,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use error::EngineError;
+pub use gpu::Precomposed;
 pub use memory::MemoryPlan;
 pub use sampling::Sampling;
 pub use session::{GenerateStats, Session, StopReason};
 
 pub use crate::gpu::{DeviceChoice, Tier};
+pub use crate::model::PrecomposeChoice;
 
 use crate::gguf::Gguf;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::model::Model;
+use crate::model::precompose::DEFAULT_PRECOMPOSE;
 use crate::tokenizer::{ChatTemplate, Message, Tokenizer};
 use backend::Backend;
 use cpu::CpuBackend;
@@ -70,6 +73,9 @@ pub struct EngineOptions {
     pub device: DeviceChoice,
     /// With which kernels; `None` is the fastest tier of the adapter.
     pub tier: Option<Tier>,
+    /// Which weights decoding reads composed; `None` is
+    /// [`DEFAULT_PRECOMPOSE`](crate::model::precompose::DEFAULT_PRECOMPOSE) on a GPU.
+    pub precompose: Option<PrecomposeChoice>,
     /// Context length in tokens; `None` is the model's, at most 4096, and 0 is the model's.
     pub ctx: Option<usize>,
 }
@@ -90,6 +96,7 @@ pub struct Engine {
     chat_template: Option<ChatTemplate>,
     n_ctx: usize,
     device: Device,
+    precomposed: Option<Precomposed>,
 }
 
 /// What the model runs on.
@@ -108,7 +115,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::Gguf`], [`EngineError::Model`] or [`EngineError::Tokenizer`] for the file,
-    /// [`EngineError::ContextTooLong`] or [`EngineError::TierWithoutGpu`] for the options, [`EngineError::Gpu`] for the
+    /// [`EngineError::ContextTooLong`] or [`EngineError::TierWithoutGpu`],
+    /// [`EngineError::PrecomposeWithoutGpu`] for the options, [`EngineError::Gpu`] for the
     /// device.
     pub fn load(
         source: &ModelSource,
@@ -121,13 +129,14 @@ impl Engine {
         let tokenizer = Tokenizer::from_gguf(&gguf)?;
         let chat_template = ChatTemplate::from_gguf(&gguf)?;
         let n_ctx = context_length(options.ctx, model.config.context_length)?;
-        let device = Device::open(&model, options, progress)?;
+        let (device, precomposed) = Device::open(&model, options, n_ctx, progress)?;
         Ok(Self {
             model,
             tokenizer,
             chat_template,
             n_ctx,
             device,
+            precomposed,
         })
     }
 
@@ -172,6 +181,11 @@ impl Engine {
         matches!(self.device, Device::Cpu { fallback: true })
     }
 
+    /// What became of [`EngineOptions::precompose`]; `None` where it is off.
+    pub fn precomposed(&self) -> Option<&Precomposed> {
+        self.precomposed.as_ref()
+    }
+
     /// The text of a conversation in the model's chat template, up to where the model's answer begins. `think` turns
     /// the model's thinking on or off, `None` leaves it to the template.
     ///
@@ -204,17 +218,25 @@ impl Engine {
 }
 
 impl Device {
-    /// The device that `options` mean, with the model's weights on it.
+    /// The device that `options` mean, with the model's weights on it, for sessions of `n_ctx` tokens.
     fn open(
         model: &Arc<Model>,
         options: &EngineOptions,
+        n_ctx: usize,
         progress: &mut dyn FnMut(LoadProgress),
-    ) -> Result<Self, EngineError> {
+    ) -> Result<(Self, Option<Precomposed>), EngineError> {
         let tier = options.tier;
+        // What the CPU reference cannot do.
+        let composing = options
+            .precompose
+            .filter(|choice| *choice != PrecomposeChoice::Off);
         if options.device == DeviceChoice::Cpu {
-            return match tier {
-                None => Ok(Self::Cpu { fallback: false }),
-                Some(tier) => Err(EngineError::TierWithoutGpu { tier: tier.name() }),
+            return match (tier, composing) {
+                (None, None) => Ok((Self::Cpu { fallback: false }, None)),
+                (Some(tier), _) => Err(EngineError::TierWithoutGpu { tier: tier.name() }),
+                (None, Some(choice)) => Err(EngineError::PrecomposeWithoutGpu {
+                    choice: choice.name(),
+                }),
             };
         }
         let device = options.device.clone();
@@ -225,11 +247,18 @@ impl Device {
         }) {
             Ok(gpu) => {
                 let told = &mut |done, total| progress(LoadProgress { done, total });
-                let weights = GpuModel::load(Arc::new(gpu), Arc::clone(model), told)?;
-                Ok(Self::Gpu(Arc::new(weights)))
+                let choice = options.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
+                let gpu = Arc::new(gpu);
+                let (weights, precomposed) =
+                    GpuModel::load_precomposed(gpu, Arc::clone(model), choice, n_ctx, told)?;
+                Ok((Self::Gpu(Arc::new(weights)), precomposed))
             }
-            Err(GpuError::NoAdapter) if options.device == DeviceChoice::Auto && tier.is_none() => {
-                Ok(Self::Cpu { fallback: true })
+            Err(GpuError::NoAdapter)
+                if options.device == DeviceChoice::Auto
+                    && tier.is_none()
+                    && composing.is_none() =>
+            {
+                Ok((Self::Cpu { fallback: true }, None))
             }
             Err(error) => Err(error.into()),
         }

@@ -93,6 +93,8 @@ pub struct GpuOptions {
     pub tier: Option<Tier>,
     /// A lower limit on the bytes of one binding than the adapter's own, to exercise row ranges on small models.
     pub max_binding: Option<u64>,
+    /// Less memory than the adapter's own, to exercise what is refused for the lack of it.
+    pub max_memory: Option<u64>,
 }
 
 /// An opened device: the wgpu handles, what it can do, its compiled pipelines and its error state.
@@ -111,6 +113,8 @@ pub struct Gpu {
     pub tier: Tier,
     /// Bytes of one binding at most.
     pub max_binding: u64,
+    /// Bytes of device-local memory, where the backend tells.
+    pub memory: Option<u64>,
     /// Whether kernels may multiply 16x16 matrices of f16 into sums of f32, a subgroup of 32 lanes each.
     pub coop16: bool,
     pub(super) pipelines: Pipelines,
@@ -202,6 +206,10 @@ impl Gpu {
         let max_binding = limits
             .max_storage_buffer_binding_size
             .min(options.max_binding.unwrap_or(u64::MAX));
+        let memory = match (adapter::device_memory(&adapter), options.max_memory) {
+            (Some(has), Some(most)) => Some(has.min(most)),
+            (has, most) => has.or(most),
+        };
         let pipelines = Pipelines::new(&device, &info, features);
         Ok(Self {
             device,
@@ -211,6 +219,7 @@ impl Gpu {
             features,
             tier,
             max_binding,
+            memory,
             coop16,
             pipelines,
             fault,
@@ -358,6 +367,11 @@ impl Gpu {
     pub fn release(&self, buffer: &Buffer) {
         self.allocated.fetch_sub(buffer.size(), Ordering::Relaxed);
         buffer.destroy();
+    }
+
+    /// Counts everything beyond `before` bytes as freed: what was made since [`allocated`](Gpu::allocated) told them was dropped.
+    pub(crate) fn count_dropped(&self, before: u64) {
+        self.allocated.store(before, Ordering::Relaxed);
     }
 
     /// Maps a MAP_READ buffer after `submission` (or everything submitted), copies its first `bytes` and unmaps it.

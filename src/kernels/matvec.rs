@@ -534,7 +534,7 @@ mod tests {
                     table: range(&table),
                     first_row: first_row as u32,
                     rope: rope as u32,
-                    kv_a: range(&[0.0]),
+                    kv_a: None,
                 };
                 let state = State {
                     pos: pos as u32,

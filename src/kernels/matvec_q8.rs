@@ -417,7 +417,7 @@ mod tests {
                 table: Range::whole(&upload(gpu, &table)),
                 first_row: first_row as u32,
                 rope: rope as u32,
-                kv_a: Range::whole(&upload(gpu, &[0.0f32])),
+                kv_a: None,
             };
             let state = State {
                 pos: pos as u32,

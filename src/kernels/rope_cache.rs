@@ -104,8 +104,9 @@ pub struct Rotation {
     pub first_row: u32,
     /// Rows of a head, even.
     pub rope: u32,
-    /// `kv_a`, which the dispatch after this one reads: bound here too, so that one barrier does for both.
-    pub kv_a: Range,
+    /// `kv_a` where the dispatch after this one reads it and this one waits anyway: bound here too, so that one barrier
+    /// does for both.
+    pub kv_a: Option<Range>,
 }
 
 impl Rotation {
@@ -132,7 +133,8 @@ impl Rotation {
 
     /// The bindings in the order of the kernels.
     pub(super) fn bindings(&self) -> [Range; 2] {
-        [self.table.clone(), self.kv_a.clone()]
+        let kv_a = self.kv_a.as_ref().unwrap_or(&self.table);
+        [self.table.clone(), kv_a.clone()]
     }
 }
 
