@@ -27,8 +27,13 @@ const CONTRAST: f64 = 5e-5;
 /// With activations as bytes; llama.cpp's own CPU path strays by 4e-4 to 1e-3.
 const NMSE_INT8: f64 = 1e-3;
 
-/// With composed weights, rounded to Q8_0 once more, in the tiers with f32 activations; worst of the tests below: TODO.
+/// With composed weights, rounded to Q8_0 once more, in the tiers with f32 activations: the story of the Q5_0 fixture is off by 7.3e-5,
+/// Q4_0's mixed prompt by 2e-5, everything else by 4e-6 at most.
 const NMSE_COMPOSED: f64 = 1e-4;
+
+/// The same with activations as bytes: in the small DeepSeek a token whose experts turn gives 1e-3 alone, in other places with
+/// other choices (9.7e-4 without any).
+const NMSE_COMPOSED_INT8: f64 = 3e-3;
 
 /// A backend whose tokens are all computed one by one, as in decoding.
 struct OneByOne(GpuBackend);
@@ -255,17 +260,20 @@ fn activations_as_bytes_stay_near_the_golden_values_of_every_family() {
 /// The tiers with f32 activations and `int8`, with the limit of each.
 fn tiers_for_composed() -> Vec<(Arc<Gpu>, f64)> {
     let tiers = tiers().into_iter().map(|gpu| (gpu, NMSE_COMPOSED));
-    tiers.chain(int8().map(|gpu| (gpu, NMSE_INT8))).collect()
+    tiers
+        .chain(int8().map(|gpu| (gpu, NMSE_COMPOSED_INT8)))
+        .collect()
 }
 
 #[test]
 fn composed_weights_stay_near_the_golden_values() {
+    let gpus = tiers_for_composed();
     let check = |model: &Arc<Model>, golden: &Golden, ty: &str| {
-        for (gpu, limit) in tiers_for_composed() {
+        for (gpu, limit) in &gpus {
             for choice in COMPOSED {
                 let name = format!("{ty} {} {}", gpu.tier.name(), choice.name());
-                let mut backend = composed(&gpu, model, 128, choice);
-                check_golden(&mut backend, golden, &name, limit, f64::INFINITY);
+                let mut backend = composed(gpu, model, 128, choice);
+                check_golden(&mut backend, golden, &name, *limit, f64::INFINITY);
             }
         }
     };
@@ -285,16 +293,17 @@ fn composed_weights_stay_near_the_golden_values() {
 #[test]
 fn composed_weights_stay_near_the_golden_values_of_every_family() {
     for (gpu, limit) in tiers_for_composed() {
-        // The kernels' own tests take both tiers of f32 activations through every shape.
+        // As exact as `subgroup`: the other test compares them.
         if gpu.tier == Tier::Plain {
             continue;
         }
-        for choice in COMPOSED {
-            let mut backend = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
-                Box::new(composed(&gpu, model, n_ctx, choice))
-            };
-            check_synthetic(&mut backend, limit, f64::INFINITY);
-        }
+        // Three type mixes of each family, one with each choice.
+        let mut choices = COMPOSED.into_iter().cycle();
+        let mut backend = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
+            let choice = choices.next().expect("it goes round");
+            Box::new(composed(&gpu, model, n_ctx, choice))
+        };
+        check_synthetic(&mut backend, limit, f64::INFINITY);
     }
 }
 
@@ -317,8 +326,9 @@ fn composed_weights_save_dispatches_of_a_token_and_leave_prompts_alone() {
             );
             let logits = all_logits(&mut found, &tokens, &[]);
             assert!(logits == expected, "a prompt has the same bits");
-            let single = all_logits(&mut found, &tokens[..1], &[]);
-            assert!(single[0] != expected[0], "a token alone reads them");
+            // Not the first token: its attention has one row, whatever the query is.
+            let single = all_logits(&mut found, &tokens[..2], &[1, 1]);
+            assert!(single[1] != expected[1], "a token alone reads them");
         }
     }
 }
@@ -408,6 +418,24 @@ fn what_cannot_be_computed_is_refused() {
             n_ctx: 8
         })
     ));
+    // Factors that lie in several bindings cannot be composed: refused, or left out of the choice.
+    let options = GpuOptions {
+        max_binding: Some(150_000),
+        ..Default::default()
+    };
+    let cut = Arc::new(Gpu::open(&options).expect("an adapter"));
+    let load = |choice| {
+        GpuModel::load_precomposed(Arc::clone(&cut), embedded(), choice, 8, &mut |_, _| {})
+            .map(|(_, told)| told.expect("it is not off"))
+    };
+    let error = load(PrecomposeChoice::Qk).expect_err("several bindings");
+    assert!(
+        matches!(error, GpuError::CannotPrecompose { .. }),
+        "{error}"
+    );
+    let told = load(PrecomposeChoice::Auto).expect("it is off");
+    assert_eq!(told.pairs.name(), "off", "{told}");
+    assert!(!told.left_out.is_empty(), "{told}");
     let refused = GpuOptions {
         max_binding: Some(1000),
         ..Default::default()

@@ -10,6 +10,7 @@ mod trial;
 mod weights;
 
 pub use precompose::Precomposed;
+pub use trial::Trial;
 pub use weights::GpuModel;
 
 use super::backend::{

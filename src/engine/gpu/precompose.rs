@@ -47,17 +47,26 @@ impl Precomposed {
 impl fmt::Display for Precomposed {
     /// One line: the choice, its memory, its error, and of `auto` the times of all candidates.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = match self.nmse() {
+            0.0 => "0".to_owned(),
+            nmse => format!("{nmse:.1e}"),
+        };
         write!(
             f,
-            "precompose: {}, {:.1} MiB more, NMSE of the logits {:.1e}",
+            "precompose: {}, {:.1} MiB more, NMSE of the logits {error}",
             self.pairs.name(),
             self.bytes as f64 / f64::from(1 << 20),
-            self.nmse()
         )?;
-        let times: Vec<_> = self
-            .trials
-            .iter()
-            .filter_map(|t| Some(format!("{} {:.3}", t.pairs.name(), t.ms?)))
+        let timed = self.trials.iter().filter_map(|t| Some((t, t.ms?)));
+        let times: Vec<_> = timed
+            .map(|(trial, ms)| {
+                let off = if trial.nmse <= MAX_NMSE {
+                    String::new()
+                } else {
+                    format!(" (not kept: NMSE {:.1e})", trial.nmse)
+                };
+                format!("{} {ms:.3}{off}", trial.pairs.name())
+            })
             .collect();
         if !times.is_empty() {
             write!(f, "; ms per token: {}", times.join(", "))?;
@@ -113,7 +122,11 @@ impl GpuModel {
                 Err(error @ GpuError::CannotPrecompose { .. })
                     if choice == PrecomposeChoice::Auto =>
                 {
-                    left_out.push(error.to_string());
+                    // `both` is left out for the reason of one of its pairs.
+                    let reason = error.to_string();
+                    if !left_out.contains(&reason) {
+                        left_out.push(reason);
+                    }
                 }
                 Err(error) => return Err(error),
             }
@@ -150,12 +163,14 @@ impl GpuModel {
             }
             check_alignment(&gpu, &composition, of, MlaDims::of(&model.config))?;
             // Into a list first: nothing is half composed where a layer is refused.
+            let before = gpu.allocated();
             let products = self
                 .layers
                 .iter()
                 .zip(&model.layers)
                 .map(|(on_device, layer)| product(&gpu, &composition, of, on_device, layer))
-                .collect::<Result<Vec<_>, _>>()?;
+                .collect::<Result<Vec<_>, _>>()
+                .inspect_err(|_| gpu.count_dropped(before))?;
             for (layer, product) in self.layers.iter_mut().zip(products) {
                 *layer.product_mut(of) = Some(product);
             }
@@ -346,12 +361,17 @@ mod tests {
             choice: PrecomposeChoice::Auto,
             pairs: Pairs::QK,
             bytes: 3 << 19,
-            trials: vec![trial(Pairs::NONE, 1.25, 0.0), trial(Pairs::QK, 1.1, 2.3e-5)],
+            trials: vec![
+                trial(Pairs::NONE, 1.25, 0.0),
+                trial(Pairs::QK, 1.1, 2.3e-5),
+                trial(Pairs::VO, 0.9, 0.02),
+            ],
             left_out: vec!["too large".to_owned()],
         };
         assert_eq!(
             told.to_string(),
-            "precompose: qk, 1.5 MiB more, NMSE of the logits 2.3e-5; ms per token: off 1.250, qk 1.100; left out: too large"
+            "precompose: qk, 1.5 MiB more, NMSE of the logits 2.3e-5; ms per token: off 1.250, qk 1.100, \
+             vo 0.900 (not kept: NMSE 2.0e-2); left out: too large"
         );
     }
 

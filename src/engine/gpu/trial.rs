@@ -67,7 +67,9 @@ struct Lab<'a> {
 impl<'a> Lab<'a> {
     fn new(model: &'a GpuModel) -> Result<Self, GpuError> {
         let (gpu, config) = (&model.gpu, &model.model.config);
-        let rows = ROWS.min(config.context_length);
+        let row_bytes = MlaDims::of(config).cache_row() * 2;
+        let bound = (gpu.max_binding / row_bytes as u64) as usize;
+        let rows = ROWS.min(config.context_length).min(bound);
         let context = context(gpu, model, rows, 1)?;
         // Ids spread over the vocabulary, always the same: Numerical Recipes' generator, of which the upper bits are good.
         let mut word = 0u32;
@@ -110,7 +112,8 @@ impl<'a> Lab<'a> {
                 nmse,
             });
         }
-        if timed {
+        // One alone has nothing to be compared with.
+        if timed && candidates.len() > 1 {
             for (trial, ms) in trials.iter_mut().zip(self.times(&candidates)?) {
                 trial.ms = Some(ms);
             }
@@ -152,6 +155,7 @@ impl<'a> Lab<'a> {
         let row_bytes = MlaDims::of(&self.model.model.config).cache_row() as u64 * 2;
         random::fill_cache(gpu, &self.context.cache, self.rows as u64, row_bytes)?;
         // Interleaved, so that no candidate has the higher clocks.
+        let most = (self.rows / 2).max(1);
         let (began, mut steps, mut slowest) = (Instant::now(), 1, Duration::ZERO);
         loop {
             for candidate in candidates {
@@ -160,12 +164,12 @@ impl<'a> Lab<'a> {
             if began.elapsed() >= WARM_UP {
                 break;
             }
-            steps = (2 * steps).min(self.rows / 2);
+            steps = (2 * steps).min(most);
             slowest = Duration::ZERO;
         }
         let turn = BUDGET.as_secs_f64() / (ROUNDS[0] * candidates.len().max(1)) as f64;
         let in_turn = turn / slowest.as_secs_f64().max(1e-9);
-        let steps = (in_turn as usize).clamp(1, self.rows / 2);
+        let steps = (in_turn as usize).clamp(1, most);
         let rounds = ((ROUNDS[0] as f64 * in_turn) as usize).clamp(ROUNDS[1], ROUNDS[0]);
         let mut times = vec![vec![]; candidates.len()];
         for round in 0..rounds {
