@@ -17,6 +17,9 @@ struct Params {
   out_stride: u32,
   row_tiles: u32,       // workgroups along x; y continues them
   eps: f32,
+#ifdef ROTATE
+  pos: u32,             // of the token
+#endif
 }
 @group(0) @binding(0) var<storage, read> w_q: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read> w_s: array<vec4<u32>>;
@@ -28,11 +31,19 @@ struct Params {
 #ifdef RESIDUAL
 @group(0) @binding(4) var<storage, read> residual: array<f32>;          // (tokens, out_stride)
 #endif
+#ifdef ROTATE
+@group(0) @binding(5) var<storage, read> angles: array<vec2<f32>>;      // (n_ctx, ROPE / 2) of (cos, sin)
+// Not read: bound so that the barrier before this dispatch covers the input of the next one too, which need not wait then.
+@group(0) @binding(6) var<storage, read> kv_a: array<f32>;
+#endif
 #import params
 #import reduce
 #import w32
 #import w32_math
 #import WEIGHT as w
+#ifdef ROTATE
+#import rotate_rows
+#endif
 
 @compute @workgroup_size(WG)
 fn main(
@@ -81,6 +92,9 @@ fn main(
     sum$c *= inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(p.units * 32u) + p.eps);
   }
 #endfor
+#endif
+#ifdef ROTATE
+  sum0 = rotated(sum0, p.first_row + row, t);
 #endif
   if (lane == 0u && row < p.rows) {
 #for c COLS

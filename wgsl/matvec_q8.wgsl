@@ -19,6 +19,9 @@ struct Params {
 #ifdef MERGE
   splits: u32,      // slices of the attention
 #endif
+#ifdef ROTATE
+  pos: u32,         // of the token
+#endif
 }
 #read w_q: array<vec4<u32>>
 #read w_s: array<vec4<u32>>
@@ -49,6 +52,11 @@ struct Params {
 #ifdef OUT_Q8
 #write q: array<u32>                 // (groups * rows / 32, 12)
 #endif
+#ifdef ROTATE
+#read angles: array<vec2<f32>>       // (n_ctx, ROPE / 2) of (cos, sin)
+// Not read: bound so that the barrier before this dispatch covers the input of the next one too, which need not wait then.
+#read kv_a: array<f32>
+#endif
 const STRIDE = WG / LANES;           // rows of the workgroup that have threads of their own
 const TILE = STRIDE * AT_ONCE;
 #import params
@@ -68,6 +76,9 @@ const KV_LORA = UNITS * 32u;
 #import q8_floats as w
 #else
 #import q8_codes as w
+#endif
+#ifdef ROTATE
+#import rotate_rows
 #endif
 
 @compute @workgroup_size(WG)
@@ -170,6 +181,9 @@ fn main(
 #endif
 #ifdef RESIDUAL
   sum$r += before$r;
+#endif
+#ifdef ROTATE
+  sum$r = rotated(sum$r, p.first_row + row$r, t);
 #endif
 #ifdef OUT_FLOAT
   if (lane == 0u && tile + in_tile + $ru * STRIDE < p.rows) {

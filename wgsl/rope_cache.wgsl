@@ -2,18 +2,21 @@
 //
 // q (tokens, HEADS, NOPE + ROPE) -> q_pe (tokens, HEADS, ROPE); kv_a (tokens, KV_LORA + ROPE) -> row pos + token of cache.
 // Pairs (2i, 2i+1) rotate by the angle of (position, i). All buffers are seen as pairs of floats.
-// Division: grid (HEADS + 1, tokens); workgroup h < HEADS rotates head h, the last one writes the cache row.
+// Division: grid (HEADS + 1, tokens); workgroup h < HEADS rotates head h, the last one writes the cache row. Without QUERIES
+// the grid is (1, tokens): the product that makes the queries has rotated them (shared/rotate_rows.wgsl).
 // Bound by: latency, a few KiB per token; so everything is loaded before the one barrier.
 struct Params {
   pos: u32,   // of the first token
   eps: f32,
 }
-@group(0) @binding(0) var<storage, read> q: array<vec2<f32>>;            // (tokens, HEADS, (NOPE + ROPE) / 2)
-@group(0) @binding(1) var<storage, read> kv_a: array<vec2<f32>>;         // (tokens, (KV_LORA + ROPE) / 2)
-@group(0) @binding(2) var<storage, read> norm: array<vec2<f32>>;         // (KV_LORA / 2)
-@group(0) @binding(3) var<storage, read> angles: array<vec2<f32>>;       // (n_ctx, ROPE / 2) of (cos, sin)
-@group(0) @binding(4) var<storage, read_write> q_pe: array<vec2<f32>>;   // (tokens, HEADS, ROPE / 2)
-@group(0) @binding(5) var<storage, read_write> cache: array<u32>;        // (n_ctx, (KV_LORA + ROPE) / 2) pairs of f16
+#read kv_a: array<vec2<f32>>         // (tokens, (KV_LORA + ROPE) / 2)
+#read norm: array<vec2<f32>>         // (KV_LORA / 2)
+#read angles: array<vec2<f32>>       // (n_ctx, ROPE / 2) of (cos, sin)
+#write cache: array<u32>             // (n_ctx, (KV_LORA + ROPE) / 2) pairs of f16
+#ifdef QUERIES
+#read q: array<vec2<f32>>            // (tokens, HEADS, (NOPE + ROPE) / 2)
+#write q_pe: array<vec2<f32>>        // (tokens, HEADS, ROPE / 2)
+#endif
 #import params
 #import reduce
 
@@ -28,6 +31,7 @@ fn main(
 #import thread_index
   let token = wid.y;
   let table = (p.pos + token) * (ROPE / 2u);
+#ifdef QUERIES
   if (wid.x < HEADS) {
     let head = token * HEADS + wid.x;
     let from_q = head * ((NOPE + ROPE) / 2u) + NOPE / 2u;
@@ -37,7 +41,9 @@ fn main(
       q_pe[head * (ROPE / 2u) + i] = rotate(q[from_q + i], angles[table + i]);
       i += WG;
     }
-  } else {
+  } else
+#endif
+  {
     let row = token * ((KV_LORA + ROPE) / 2u);
     let to_row = (p.pos + token) * ((KV_LORA + ROPE) / 2u);
     var squares = 0.0;

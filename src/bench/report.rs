@@ -78,6 +78,8 @@ pub struct Row {
     pub backends: String,
     /// Tier of the kernels.
     pub tier: Option<&'static str>,
+    /// Which weights decoding read composed.
+    pub precompose: Option<&'static str>,
     /// The file or the synthetic model.
     pub model_filename: String,
     /// What the model is called.
@@ -313,13 +315,14 @@ fn params(n: u64) -> String {
 }
 
 /// The fields of CSV: those of a [`Row`] but the samples.
-const FIELDS: [&str; 25] = [
+const FIELDS: [&str; 26] = [
     "build_commit",
     "version",
     "gpu_info",
     "driver",
     "backends",
     "tier",
+    "precompose",
     "model_filename",
     "model_type",
     "model_size",
@@ -432,7 +435,7 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0].split(',').count(), FIELDS.len());
-        let expected = "\"abc\",\"0.1.0\",\"NVIDIA \"\"H200\"\"\",\"NVIDIA 580\",\"Vulkan\",\"\",\"glm-4.7-flash:q4_0\",\
+        let expected = "\"abc\",\"0.1.0\",\"NVIDIA \"\"H200\"\"\",\"NVIDIA 580\",\"Vulkan\",\"\",\"\",\"glm-4.7-flash:q4_0\",\
             \"synthetic glm-4.7-flash q4_0\",\"18253611008\",\"29900000000\",\"64\",\"0\",\"100\",\"4096\",\
             \"2026-11-20T08:00:00Z\",\"225000000\",\"35355339\",\"450.0\",\"70.71067811865476\",\"2000000000.0\",\
             \"900.0\",\"4500.0\",\"700\",\"0.5\",\"0.0125\"";

@@ -12,9 +12,10 @@ use crate::engine::backend::{Backend, BackendError};
 use crate::engine::bandwidth::read_bandwidth;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::engine::{DeviceChoice, Sampling, Tier};
+use crate::engine::{DeviceChoice, PrecomposeChoice, Precomposed, Sampling, Tier};
 use crate::gpu::{self, Gpu, GpuOptions};
 use crate::model::Model;
+use crate::model::precompose::DEFAULT_PRECOMPOSE;
 use crate::tokenizer::strftime_now;
 
 /// Tokens that warm a generation up.
@@ -51,6 +52,8 @@ pub struct BenchOptions {
     pub devices: Vec<Where>,
     /// The tiers on each GPU; none for the best of each.
     pub tiers: Vec<Tier>,
+    /// Which weights decoding reads composed; the default where `None`.
+    pub precompose: Option<PrecomposeChoice>,
     /// Tokens of a prompt that one submission computes, each measured in turn; none for the usual number.
     pub chunks: Vec<u32>,
     /// Times that each test is repeated.
@@ -63,6 +66,8 @@ pub enum Event<'a> {
     Loading(u64, u64),
     /// Loading has ended.
     Loaded,
+    /// What became of `--precompose`.
+    Precomposed(&'a Precomposed),
     /// An adapter of [`Where::All`] was left out, and why.
     Skipped(String),
     /// A result.
@@ -83,6 +88,10 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
     if options.devices.contains(&cpu) {
         if let Some(tier) = options.tiers.first() {
             return Err(EngineError::TierWithoutGpu { tier: tier.name() }.into());
+        }
+        if let Some(choice) = options.precompose.filter(|c| *c != PrecomposeChoice::Off) {
+            let choice = choice.name();
+            return Err(EngineError::PrecomposeWithoutGpu { choice }.into());
         }
         if !model.token_embd.has_data() {
             return Err(BenchError::SyntheticOnCpu);
@@ -196,8 +205,16 @@ fn on_gpu(
             flow = on_event(Event::Loading(done, total));
         }
     };
-    let weights = Arc::new(GpuModel::load(Arc::clone(&gpu), Arc::clone(model), told)?);
+    let choice = options.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
+    let (weights, precomposed) =
+        GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(model), choice, n_ctx, told)?;
+    let weights = Arc::new(weights);
     if flow.is_break() || on_event(Event::Loaded).is_break() {
+        return Ok(ControlFlow::Break(()));
+    }
+    if let Some(precomposed) = &precomposed
+        && on_event(Event::Precomposed(precomposed)).is_break()
+    {
         return Ok(ControlFlow::Break(()));
     }
     let usual = [crate::engine::gpu::CHUNK];
@@ -212,6 +229,7 @@ fn on_gpu(
             driver: driver(&gpu),
             backends: backend_name(gpu.info.backend),
             tier: Some(gpu.tier.name()),
+            precompose: Some(precomposed.as_ref().map_or("off", |p| p.pairs.name())),
             n_ubatch: Some(chunk),
             peak_gb_per_s: Some(peak / 1e9),
             ..base_row(options, model)

@@ -8,7 +8,7 @@ use clap::Args;
 use super::error::CliError;
 use super::output::note;
 use crate::bench::Source;
-use crate::engine::{DeviceChoice, ModelSource, Sampling, Tier};
+use crate::engine::{DeviceChoice, ModelSource, PrecomposeChoice, Sampling, Tier};
 
 /// Which model.
 #[derive(Args)]
@@ -63,6 +63,18 @@ pub(super) struct DeviceArgs {
     /// Force a tier of GPU kernels: plain, subgroup or int8 [default: subgroup where the adapter runs it]
     #[arg(long, value_name = "TIER")]
     pub(super) tier: Option<Tier>,
+    #[command(flatten)]
+    pub(super) precompose: PrecomposeArgs,
+}
+
+/// Which weights decoding reads composed.
+#[derive(Args)]
+pub(super) struct PrecomposeArgs {
+    /// Multiply weights that follow one another at load, for fewer but larger steps while generating: qk (query
+    /// projection and attn_k_b), vo (attn_v_b and attn_output), both, off, or auto (measure and keep the fastest);
+    /// prompts never use them [default: off]
+    #[arg(long = "precompose", value_name = "WHICH")]
+    pub(super) choice: Option<PrecomposeChoice>,
 }
 
 /// How much context.

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use clap::Args;
 
-use super::args::MeasuredArgs;
+use super::args::{MeasuredArgs, PrecomposeArgs};
 use super::error::CliError;
 use super::load::progress_bar;
 use super::output::{note, write_error};
@@ -63,6 +63,8 @@ pub(super) struct Bench {
     /// A tier of GPU kernels; may be repeated [default: the fastest that the adapter runs]
     #[arg(long = "tier", value_name = "TIER")]
     tiers: Vec<Tier>,
+    #[command(flatten)]
+    precompose: PrecomposeArgs,
     /// Tokens of a prompt computed at once; also -ub [default: 64]
     #[arg(long = "ubatch", value_name = "N,..", value_parser = ubatch)]
     chunks: Vec<Chunks>,
@@ -116,6 +118,7 @@ impl Bench {
                 some => some.to_vec(),
             },
             tiers: self.tiers.clone(),
+            precompose: self.precompose.choice,
             chunks: self
                 .chunks
                 .iter()
@@ -136,6 +139,10 @@ impl Bench {
                 }
                 Event::Loaded => {
                     bar.finish_and_clear();
+                    return ControlFlow::Continue(());
+                }
+                Event::Precomposed(precomposed) => {
+                    note(format_args!("{precomposed}"));
                     return ControlFlow::Continue(());
                 }
                 Event::Skipped(reason) => {

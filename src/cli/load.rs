@@ -26,6 +26,7 @@ pub(super) fn open(
     let options = EngineOptions {
         device: device.device.clone(),
         tier: device.tier,
+        precompose: device.precompose.choice,
         ctx: ctx.ctx,
     };
     let opened = Opened::new(&model.source(), &options)?;
@@ -57,5 +58,8 @@ pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
         engine.n_ctx(),
         engine.model().config.context_length,
     ));
+    if let Some(precomposed) = engine.precomposed() {
+        note(format_args!("{precomposed}"));
+    }
     Ok(engine)
 }

@@ -61,6 +61,7 @@ impl Profile {
             source: self.model.source(),
             device: self.device.device.clone(),
             tier: self.device.tier,
+            precompose: self.device.precompose.choice,
             tokens: usize::from(self.tokens),
             depth: self.depth,
             passes: self.passes,
@@ -72,6 +73,9 @@ impl Profile {
         });
         bar.finish_and_clear();
         let profile = profiled?;
+        if let Some(precomposed) = &profile.head.precompose {
+            note(format_args!("{precomposed}"));
+        }
         if let Some(path) = &self.svg {
             std::fs::write(path, profile::svg(&profile)).map_err(|source| CliError::WriteFile {
                 path: path.display().to_string(),

@@ -32,6 +32,14 @@ pub enum EngineError {
         /// The tier asked for.
         tier: &'static str,
     },
+    /// Composed weights were asked for together with the CPU.
+    #[error(
+        "--precompose {choice} makes weights for GPU kernels, but the device is the CPU reference; leave it out or use --precompose off"
+    )]
+    PrecomposeWithoutGpu {
+        /// The choice.
+        choice: &'static str,
+    },
     /// More context was asked for than the model was made for.
     #[error(
         "a context of {asked} tokens was asked for, but the model's is {model}; use -c {model} or less (-c 0 is all of it)"

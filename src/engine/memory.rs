@@ -14,6 +14,9 @@ pub struct MemoryPlan {
     pub ctx: usize,
     /// The tensors that decoding reads; repacking keeps their size to within 2%.
     pub weights: u64,
+    /// Precomposed weights beside those of the file (`--precompose`).
+    #[serde(skip_serializing_if = "is_zero")]
+    pub precomposed: u64,
     /// The latent cache of all layers.
     pub cache: u64,
     /// The part of `cache` that one token takes.
@@ -34,16 +37,29 @@ impl MemoryPlan {
         Self {
             ctx: n_ctx,
             weights: tensors.map(|tensor| tensor.byte_len()).sum(),
+            precomposed: 0,
             cache: n_ctx as u64 * cache_per_token,
             cache_per_token,
             scratch: scratch(config, n_ctx),
         }
     }
 
+    /// The same with `bytes` of precomposed weights.
+    pub fn with_precomposed(self, bytes: u64) -> Self {
+        Self {
+            precomposed: bytes,
+            ..self
+        }
+    }
+
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.weights + self.cache + self.scratch
+        self.weights + self.precomposed + self.cache + self.scratch
     }
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// Whether decoding reads the tensor: those of the prediction blocks behind the others are skipped.

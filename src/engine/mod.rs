@@ -21,14 +21,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use error::EngineError;
+pub use gpu::Precomposed;
 pub use memory::MemoryPlan;
 pub use opened::Opened;
 pub use sampling::Sampling;
 pub use session::{GenerateStats, Session, StopReason};
 
 pub use crate::gpu::{DeviceChoice, Tier};
+pub use crate::model::PrecomposeChoice;
 
 use crate::gguf::Gguf;
+use crate::model::precompose::DEFAULT_PRECOMPOSE;
 use backend::Backend;
 use cpu::CpuBackend;
 use gpu::{GpuBackend, GpuModel};
@@ -70,6 +73,9 @@ pub struct EngineOptions {
     pub device: DeviceChoice,
     /// With which kernels; `None` is the fastest tier of the adapter.
     pub tier: Option<Tier>,
+    /// Which weights decoding reads composed; `None` is
+    /// [`DEFAULT_PRECOMPOSE`](crate::model::precompose::DEFAULT_PRECOMPOSE) on a GPU.
+    pub precompose: Option<PrecomposeChoice>,
     /// Context length in tokens; `None` is the model's, at most 4096, and 0 is the model's.
     pub ctx: Option<usize>,
 }
@@ -88,6 +94,7 @@ pub struct Engine {
     opened: Opened,
     /// On the GPU, where one is used.
     weights: Option<Arc<GpuModel>>,
+    precomposed: Option<Precomposed>,
 }
 
 impl std::ops::Deref for Engine {
@@ -107,15 +114,27 @@ impl Engine {
         opened: Opened,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, EngineError> {
-        let weights = match &opened.device {
-            Device::Cpu { .. } => None,
+        let choice = opened.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
+        let (weights, precomposed) = match &opened.device {
+            Device::Cpu { .. } => (None, None),
             Device::Gpu(gpu) => {
                 let told = &mut |done, total| progress(LoadProgress { done, total });
-                let weights = GpuModel::load(Arc::clone(gpu), Arc::clone(&opened.model), told)?;
-                Some(Arc::new(weights))
+                let (gpu, model) = (Arc::clone(gpu), Arc::clone(&opened.model));
+                let (weights, precomposed) =
+                    GpuModel::load_precomposed(gpu, model, choice, opened.n_ctx(), told)?;
+                (Some(Arc::new(weights)), precomposed)
             }
         };
-        Ok(Self { opened, weights })
+        Ok(Self {
+            opened,
+            weights,
+            precomposed,
+        })
+    }
+
+    /// What became of [`EngineOptions::precompose`]; `None` where it is off.
+    pub fn precomposed(&self) -> Option<&Precomposed> {
+        self.precomposed.as_ref()
     }
 
     /// Starts a context, empty.

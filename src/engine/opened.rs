@@ -6,7 +6,7 @@ use std::thread;
 use super::{EngineError, EngineOptions, ModelSource, context_length};
 use crate::gguf::Gguf;
 use crate::gpu::{DeviceChoice, Gpu, GpuError, GpuOptions};
-use crate::model::Model;
+use crate::model::{Model, PrecomposeChoice};
 use crate::tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 
 /// A model and a device, ready for the weights ([`Engine::load`](super::Engine::load)).
@@ -16,6 +16,8 @@ pub struct Opened {
     chat_template: Option<ChatTemplate>,
     n_ctx: usize,
     pub(super) device: Device,
+    /// What was asked for.
+    pub(super) precompose: Option<PrecomposeChoice>,
 }
 
 /// What a model runs on.
@@ -34,8 +36,8 @@ impl Opened {
     ///
     /// # Errors
     /// [`EngineError::Gguf`], [`EngineError::Model`] or [`EngineError::Tokenizer`] for the file,
-    /// [`EngineError::ContextTooLong`] or [`EngineError::TierWithoutGpu`] for the options, [`EngineError::Gpu`] for the
-    /// device.
+    /// [`EngineError::ContextTooLong`], [`EngineError::TierWithoutGpu`] or [`EngineError::PrecomposeWithoutGpu`] for the
+    /// options, [`EngineError::Gpu`] for the device.
     pub fn new(source: &ModelSource, options: &EngineOptions) -> Result<Self, EngineError> {
         let gguf = Arc::new(source.open()?);
         // The model first: of an unknown architecture nothing else need be understood.
@@ -57,6 +59,7 @@ impl Opened {
             chat_template,
             n_ctx,
             device: device?,
+            precompose: options.precompose,
         })
     }
 
@@ -149,10 +152,17 @@ impl Device {
     /// The device that `options` mean.
     fn open(options: &EngineOptions) -> Result<Self, EngineError> {
         let tier = options.tier;
+        // What the CPU reference cannot do.
+        let composing = options
+            .precompose
+            .filter(|choice| *choice != PrecomposeChoice::Off);
         if options.device == DeviceChoice::Cpu {
-            return match tier {
-                None => Ok(Self::Cpu { fallback: false }),
-                Some(tier) => Err(EngineError::TierWithoutGpu { tier: tier.name() }),
+            return match (tier, composing) {
+                (None, None) => Ok(Self::Cpu { fallback: false }),
+                (Some(tier), _) => Err(EngineError::TierWithoutGpu { tier: tier.name() }),
+                (None, Some(choice)) => Err(EngineError::PrecomposeWithoutGpu {
+                    choice: choice.name(),
+                }),
             };
         }
         let device = options.device.clone();
@@ -163,7 +173,11 @@ impl Device {
             ..GpuOptions::default()
         }) {
             Ok(gpu) => Ok(Self::Gpu(Arc::new(gpu))),
-            Err(GpuError::NoAdapter) if options.device == DeviceChoice::Auto && tier.is_none() => {
+            Err(GpuError::NoAdapter)
+                if options.device == DeviceChoice::Auto
+                    && tier.is_none()
+                    && composing.is_none() =>
+            {
                 Ok(Self::Cpu { fallback: true })
             }
             Err(error) => Err(error.into()),

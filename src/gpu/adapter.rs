@@ -166,7 +166,7 @@ fn summary(index: usize, adapter: &Adapter) -> AdapterSummary {
 }
 
 /// Bytes of the largest device-local heap on Vulkan; `None` on backends that do not tell.
-fn device_memory(adapter: &Adapter) -> Option<u64> {
+pub(super) fn device_memory(adapter: &Adapter) -> Option<u64> {
     // SAFETY: the handles borrowed from `as_hal` are only read, and only while `adapter` lives.
     #[cfg(not(any(target_os = "macos", target_os = "ios")))]
     unsafe {

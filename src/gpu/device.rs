@@ -105,6 +105,8 @@ pub struct GpuOptions {
     pub max_binding: Option<u64>,
     /// Whether to use what `glimt tune` found for this device, where it did.
     pub tuned: bool,
+    /// Less memory than the adapter's own, to exercise what is refused for the lack of it.
+    pub max_memory: Option<u64>,
 }
 
 /// Cooperative matrices: square ones of f16, multiplied into sums of f32 by a subgroup each.
@@ -162,6 +164,8 @@ pub struct Gpu {
     pub tier: Tier,
     /// Bytes of one binding at most.
     pub max_binding: u64,
+    /// Bytes of device-local memory, where the backend tells.
+    pub memory: Option<u64>,
     /// The cooperative matrices that kernels may use, where the device has them.
     pub coop: Option<Coop>,
     /// How products divide their rows, where something else than the defaults was chosen.
@@ -269,6 +273,10 @@ impl Gpu {
                 Err(e) => log::warn!("not using the choices of glimt tune: {e}"),
             }
         }
+        let memory = match (adapter::device_memory(&adapter), options.max_memory) {
+            (Some(has), Some(most)) => Some(has.min(most)),
+            (has, most) => has.or(most),
+        };
         let pipelines = Pipelines::new(&device, &info, features);
         Ok(Self {
             device,
@@ -278,6 +286,7 @@ impl Gpu {
             features,
             tier,
             max_binding,
+            memory,
             coop,
             choices,
             pipelines,
@@ -426,6 +435,11 @@ impl Gpu {
     pub fn release(&self, buffer: &Buffer) {
         self.allocated.fetch_sub(buffer.size(), Ordering::Relaxed);
         buffer.destroy();
+    }
+
+    /// Counts everything beyond `before` bytes as freed: what was made since [`allocated`](Gpu::allocated) told them was dropped.
+    pub(crate) fn count_dropped(&self, before: u64) {
+        self.allocated.store(before, Ordering::Relaxed);
     }
 
     /// Maps a MAP_READ buffer after `submission` (or everything submitted), copies its first `bytes` and unmaps it.

@@ -95,6 +95,31 @@ pub enum GpuError {
         /// What is possible, in words.
         supported: String,
     },
+    /// Weights that `--precompose` cannot compose.
+    #[error("cannot compose {what}: {reason}; use --precompose off")]
+    CannotPrecompose {
+        /// The pair of weights.
+        what: &'static str,
+        /// What stands in the way.
+        reason: String,
+    },
+    /// Precomposed weights that the device has no room for, known before anything is loaded.
+    #[error(
+        "--precompose {choice} takes {extra} bytes beside the {planned} of model and context, {adapter} has {memory}: use \
+         --precompose off, or a smaller context (-c)"
+    )]
+    PrecomposeTooLarge {
+        /// The choice.
+        choice: &'static str,
+        /// Bytes of the composed weights.
+        extra: u64,
+        /// Bytes of everything else.
+        planned: u64,
+        /// The adapter's name.
+        adapter: String,
+        /// Bytes of its memory.
+        memory: u64,
+    },
     /// Times on the GPU were asked for.
     #[error(
         "{adapter} has no timestamps, so times on the GPU cannot be measured: use another adapter or backend"

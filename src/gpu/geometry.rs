@@ -65,6 +65,8 @@ pub struct Site {
     pub units: u32,
     /// Whether rows leave as bytes, 16 of which share a scale.
     pub bytes: bool,
+    /// Whether rows are pairs, which a workgroup owns together.
+    pub pairs: bool,
     /// A number of rows that tiles must divide.
     pub whole: Option<u32>,
     /// The fewest and the most threads of a workgroup.
@@ -121,6 +123,7 @@ impl Site {
             && threads.is_multiple_of(WHOLE_THREADS)
             && (least..=most).contains(&threads)
             && (!self.bytes || g.tile.is_multiple_of(SCALED_ROWS))
+            && (!self.pairs || g.tile.is_multiple_of(2))
             && self.whole.is_none_or(|rows| rows.is_multiple_of(g.tile))
             && (1..=UNROLL_WIDE).contains(&g.unroll)
             && (!self.one_block || g.unroll * g.lanes >= self.units)
@@ -303,6 +306,7 @@ mod tests {
             rows,
             units,
             bytes,
+            pairs: false,
             whole: None,
             threads: [1, MAX_THREADS],
             one_block: false,

@@ -269,6 +269,7 @@ shared!(
     "rms_load",
     "rms_scale",
     "router_choice",
+    "rotate_rows",
     "thread_index",
     "w32",
     "w32_math",

@@ -96,6 +96,7 @@ impl Shape<'_> {
             rows,
             units: self.units,
             bytes: true,
+            pairs: false,
             whole: None,
             threads,
             one_block: false,

@@ -9,6 +9,7 @@ use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
 use super::linear::{rms_norm_rows, rows_dot, task_rows};
+use super::rope_cache::{Rotation, RotationShape};
 use super::{LANES, MAX_GRID, WG, tokens_at_once};
 use crate::model::Weight;
 
@@ -130,6 +131,8 @@ pub(super) enum Extra {
     None,
     /// RMS norm of the input first.
     Norm,
+    /// The same, and the rotation of queries last.
+    NormRotate(RotationShape),
     /// A residual added last.
     Residual,
 }
@@ -147,21 +150,24 @@ pub(super) fn spec(
         .number("WG", WG)
         .number("LANES", LANES)
         .number("COLS", cols_at_once)
-        .flag("NORM", extra == Extra::Norm)
+        .flag("NORM", matches!(extra, Extra::Norm | Extra::NormRotate(_)))
         .flag("RESIDUAL", extra == Extra::Residual)
         .flag("GROUPS", rows_per_group.is_some());
     // Weights of one group share a pipeline, whatever their number of rows.
     if let Some(rows) = rows_per_group {
         variant = variant.number("ROWS_PER_GROUP", rows);
     }
+    if let Extra::NormRotate(rotation) = extra {
+        variant = rotation.variant(variant);
+    }
     Spec {
         kernel: "matvec",
         source: include_str!("../../wgsl/matvec.wgsl"),
         variant,
-        access: accesses(if extra == Extra::None {
-            "rrrw"
-        } else {
-            "rrrwr"
+        access: accesses(match extra {
+            Extra::None => "rrrw",
+            Extra::Norm | Extra::Residual => "rrrwr",
+            Extra::NormRotate(_) => "rrrwrrr",
         }),
     }
 }
@@ -196,6 +202,24 @@ impl GpuMatvec<'_> {
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
     pub fn ops(&self) -> Vec<Op> {
+        self.with_rotation(None)
+    }
+
+    /// The dispatches for one token, with a norm, whose output is rotated.
+    ///
+    /// # Panics
+    /// As [`GpuMatvec::ops`], or if the rows to rotate are not whole heads. A replay's position must be in the table.
+    pub fn rotated_ops(&self, rotation: &Rotation) -> Vec<Op> {
+        rotation.check(self.weight.total_rows(), &self.weight.name);
+        assert!(
+            self.norm.is_some() && self.max_tokens == 1 && self.weight.groups == 1,
+            "{}: rotation of one token after a norm",
+            self.weight.name
+        );
+        self.with_rotation(Some(rotation))
+    }
+
+    fn with_rotation(&self, rotation: Option<&Rotation>) -> Vec<Op> {
         let w = self.weight;
         let out = w.total_rows();
         let cols_at_once = tokens_at_once(self.max_tokens);
@@ -218,7 +242,10 @@ impl GpuMatvec<'_> {
             w.name
         );
         let (kind, extra) = match (&self.norm, &self.residual) {
-            (Some((norm, _)), _) => (Extra::Norm, Some(norm)),
+            (Some((norm, _)), _) => match rotation {
+                Some(rotation) => (Extra::NormRotate(rotation.shape()), Some(norm)),
+                None => (Extra::Norm, Some(norm)),
+            },
             (None, Some(residual)) => (Extra::Residual, Some(residual)),
             (None, None) => (Extra::None, None),
         };
@@ -241,7 +268,7 @@ impl GpuMatvec<'_> {
                     self.y.clone(),
                 ];
                 bindings.extend(extra.cloned());
-                let params = vec![
+                let mut params = vec![
                     Word::U(part.rows),
                     Word::U(part.first_row),
                     Word::U(w.cols / 32),
@@ -254,6 +281,11 @@ impl GpuMatvec<'_> {
                     Word::U(row_tiles),
                     Word::F(self.norm.as_ref().map_or(0.0, |(_, eps)| *eps)),
                 ];
+                if let Some(rotation) = rotation {
+                    assert!(part.first_row.is_multiple_of(2), "pairs of {}", w.name);
+                    bindings.extend(rotation.bindings());
+                    params.push(Word::Pos);
+                }
                 let along_tokens = match self.tokens {
                     Word::Tokens => Extent::TokensBy(cols_at_once),
                     _ => Extent::N(1),
@@ -278,6 +310,7 @@ mod tests {
     use crate::gpu::testing::{download, gpu_weight, gpus, output, padded, run, upload};
     use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::linear::rms_norm;
+    use crate::kernels::rope_cache::rotate_rows;
     use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
 
     #[test]
@@ -459,6 +492,58 @@ mod tests {
                     );
                     assert_close(&found, &exact(&twin), GPU_NMSE, &what);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn queries_leave_rotated() {
+        let mut rng = Rng::fresh();
+        // Composed queries of GLM-4.7-Flash and DeepSeek-V2-Lite cut down in heads, and heads that are no power of two.
+        for (ty, first_row, rope, rows, cols) in [
+            (GgmlType::Q8_0, 3 * 512, 64, 3 * 576, 768),
+            (GgmlType::Q8_0, 512, 64, 576, 2048),
+            (GgmlType::F16, 90, 20, 150, 96),
+        ] {
+            let w = random_weight(&mut rng, ty, 1, rows, cols);
+            let (x, norm) = (rng.normals(cols), rng.normals(cols));
+            let (pos, n_ctx) = (rng.below(7), 7);
+            let table = rng.normals(n_ctx * rope);
+            let mut twin = vec![0.0; rows];
+            let options = MatvecOptions::contiguous(cols).with_norm(&norm, 1e-5);
+            matvec(&w, &x, 1, options, &mut twin);
+            let (angles, _) = table[pos * rope..][..rope].as_chunks();
+            rotate_rows(&mut twin, first_row, rope, angles);
+            for gpu in gpus() {
+                let weight = gpu_weight(gpu, &w);
+                let out = output(gpu, rows);
+                let range = |data: &[f32]| Range::whole(&upload(gpu, data));
+                let op = GpuMatvec {
+                    weight: &weight,
+                    max_tokens: 1,
+                    x: range(&x),
+                    x_offset: Word::U(0),
+                    x_stride: cols as u32,
+                    x_group_stride: 0,
+                    norm: Some((range(&norm), 1e-5)),
+                    residual: None,
+                    y: Range::whole(&out),
+                    tokens: Word::Tokens,
+                };
+                let rotation = Rotation {
+                    table: range(&table),
+                    first_row: first_row as u32,
+                    rope: rope as u32,
+                    kv_a: None,
+                };
+                let state = State {
+                    pos: pos as u32,
+                    tokens: 1,
+                    ..State::default()
+                };
+                run(gpu, &op.rotated_ops(&rotation), &state);
+                let what = format!("{} {rows} x {cols}", gpu.tier.name());
+                assert_close(&download(gpu, &out, rows), &exact(&twin), GPU_NMSE, &what);
             }
         }
     }

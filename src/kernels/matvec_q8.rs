@@ -12,6 +12,7 @@ use crate::gpu::record::{Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::matvec::{MatvecOptions, matvec};
+use crate::kernels::rope_cache::{Rotation, RotationShape};
 use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::{Q8Unit, dequantize_activation};
@@ -89,6 +90,8 @@ pub(super) struct Shape {
     pub y: bool,
     /// Whether it is left as bytes, and if so whether with a norm.
     pub q: Option<bool>,
+    /// The rotation of queries last.
+    pub rotate: Option<RotationShape>,
 }
 
 /// Where the input of a product comes from.
@@ -114,6 +117,7 @@ impl Shape {
         let cols = self.units * 32;
         Site {
             kernel: match self.source {
+                Source::Bytes if self.rotate.is_some() => "matvec_q8+rotate",
                 Source::Bytes => "matvec_q8",
                 Source::Floats => "matvec_q8+x_float",
                 Source::Slices => "matvec_q8+merge",
@@ -126,6 +130,7 @@ impl Shape {
             rows: self.groups * self.rows,
             units: self.units,
             bytes: self.q.is_some(),
+            pairs: self.rotate.is_some(),
             whole: merge.then_some(self.rows),
             threads: if merge {
                 // A thread for every four columns.
@@ -135,7 +140,7 @@ impl Shape {
             },
             // Its weights are on their way while the slices are joined.
             one_block: merge,
-            at_once: 2,
+            at_once: if self.rotate.is_some() { 1 } else { 2 },
             shares_work: merge.then_some(MERGE_ROWS),
         }
     }
@@ -170,6 +175,9 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
             .number("ROWS_PER_GROUP", shape.rows)
             .number("X_UNITS", shape.x_units);
     }
+    if let Some(rotation) = shape.rotate {
+        variant = rotation.variant(variant);
+    }
     let mut access = String::from(match shape.source {
         Source::Bytes => "rrr",
         Source::Floats | Source::Slices => "rrrr",
@@ -182,6 +190,7 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
         Some(false) => "w",
         None => "",
     });
+    access.push_str(if shape.rotate.is_some() { "rr" } else { "" });
     Spec {
         kernel: "matvec_q8",
         source: include_str!("../../wgsl/matvec_q8.wgsl"),
@@ -199,7 +208,7 @@ impl GpuMatvecQ8<'_> {
         }
     }
 
-    fn shape(&self) -> Shape {
+    fn shape(&self, rotation: Option<&Rotation>) -> Shape {
         let w = self.weight;
         let (source, x_units) = match &self.x {
             Input::Q8(_, x_units) => (Source::Bytes, *x_units),
@@ -217,12 +226,13 @@ impl GpuMatvecQ8<'_> {
             residual: self.residual.is_some(),
             y: self.y.is_some(),
             q: self.q.as_ref().map(|q| q.norm.is_some()),
+            rotate: rotation.map(Rotation::shape),
         }
     }
 
     /// What a geometry can be chosen for.
     pub fn site(&self) -> Site {
-        self.shape().site()
+        self.shape(None).site()
     }
 
     /// The dispatches: one per part of the weight.
@@ -237,6 +247,24 @@ impl GpuMatvecQ8<'_> {
         self.ops_with(gpu, &geometry(gpu, &self.site())?)
     }
 
+    /// The dispatches of a product whose output, as f32 alone, is rotated.
+    ///
+    /// # Errors
+    /// As [`ops`](Self::ops).
+    ///
+    /// # Panics
+    /// As [`ops`](Self::ops), or if the rows to rotate are not whole heads. A replay's position must be in the table.
+    pub fn rotated_ops(&self, gpu: &Gpu, rotation: &Rotation) -> Result<Vec<Op>, GpuError> {
+        rotation.check(self.weight.total_rows(), &self.weight.name);
+        assert!(
+            self.q.is_none() && self.weight.groups == 1 && matches!(self.x, Input::Q8(..)),
+            "{}: rotated queries come from bytes and leave as floats",
+            self.weight.name
+        );
+        let geometry = geometry(gpu, &self.shape(Some(rotation)).site())?;
+        self.divided_ops(gpu, &geometry, Some(rotation))
+    }
+
     /// As [`ops`](Self::ops), divided so.
     ///
     /// # Errors
@@ -245,7 +273,17 @@ impl GpuMatvecQ8<'_> {
     /// # Panics
     /// As [`ops`](Self::ops), or if the kernel or the device does not allow the geometry.
     pub fn ops_with(&self, gpu: &Gpu, geometry: &Geometry) -> Result<Vec<Op>, GpuError> {
-        check_geometry(gpu, &self.site(), geometry);
+        self.divided_ops(gpu, geometry, None)
+    }
+
+    fn divided_ops(
+        &self,
+        gpu: &Gpu,
+        geometry: &Geometry,
+        rotation: Option<&Rotation>,
+    ) -> Result<Vec<Op>, GpuError> {
+        let shape = self.shape(rotation);
+        check_geometry(gpu, &shape.site(), geometry);
         let w = self.weight;
         let (out, cols) = (w.total_rows(), u64::from(w.cols));
         let fits = |range: &Range| range.size >= u64::from(out) * 4;
@@ -278,7 +316,7 @@ impl GpuMatvecQ8<'_> {
             q.check(out, &w.name);
             inputs.extend(q.bindings());
         }
-        let shape = self.shape();
+        inputs.extend(rotation.into_iter().flat_map(Rotation::bindings));
         let spec = spec(geometry, &shape);
         let parts = w.parts.iter().map(|part| {
             if self.q.is_some() {
@@ -293,6 +331,10 @@ impl GpuMatvecQ8<'_> {
             ];
             params.extend(self.squares().map(|(_, eps)| Word::F(eps)));
             params.extend((shape.source == Source::Slices).then_some(Word::Splits));
+            if rotation.is_some() {
+                assert!(part.first_row.is_multiple_of(2), "pairs of {}", w.name);
+                params.push(Word::Pos);
+            }
             let bindings = [part.quants.clone(), part.scales.clone()]
                 .into_iter()
                 .chain(inputs.clone())

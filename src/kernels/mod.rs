@@ -7,6 +7,7 @@
 pub mod attention;
 mod attention_coop;
 pub mod attention_merge;
+pub mod compose;
 pub mod embed;
 pub mod embed_q8;
 pub mod gate_up;

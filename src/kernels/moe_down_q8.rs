@@ -106,6 +106,7 @@ impl Shape {
             // The threads of a row walk those of all its experts.
             units: used * units,
             bytes: true,
+            pairs: false,
             whole: None,
             threads: [1, MAX_THREADS],
             one_block: false,

@@ -80,11 +80,97 @@ pub fn rope_cache(
     }
 }
 
+/// Rotates the rows of `y` from `first_row` on, heads of `rope` values, by the angles of one position: what a product does
+/// with its output where it makes queries that need nothing else ([`Rotation`]).
+///
+/// # Panics
+/// If the rows are not whole heads, or `angles` not (rope / 2).
+pub fn rotate_rows(y: &mut [f32], first_row: usize, rope: usize, angles: &[[f32; 2]]) {
+    assert_eq!(angles.len(), rope / 2, "angles of {rope} values");
+    let rotated = &mut y[first_row..];
+    assert!(rotated.len().is_multiple_of(rope), "whole heads of {rope}");
+    for head in rotated.chunks_exact_mut(rope) {
+        let before = head.to_vec();
+        rotate(&before, angles, |i, value| head[i] = value);
+    }
+}
+
+/// The rotation at the end of a product on the device, for one token.
+#[derive(Debug, Clone)]
+pub struct Rotation {
+    /// Cosine and sine, (n_ctx, rope / 2).
+    pub table: Range,
+    /// The first row that is rotated, even.
+    pub first_row: u32,
+    /// Rows of a head, even.
+    pub rope: u32,
+    /// `kv_a` where the dispatch after this one reads it and this one waits anyway: bound here too, so that one barrier
+    /// does for both.
+    pub kv_a: Option<Range>,
+}
+
+impl Rotation {
+    /// Panics unless the rows from the first on are whole heads in a product of `rows`.
+    pub(super) fn check(&self, rows: u32, what: &str) {
+        assert!(
+            self.first_row.is_multiple_of(2)
+                && self.rope.is_multiple_of(2)
+                && self.first_row <= rows
+                && (rows - self.first_row).is_multiple_of(self.rope),
+            "{what}: {rows} rows, rotated from {} on by {}",
+            self.first_row,
+            self.rope
+        );
+    }
+
+    /// What the pipeline depends on.
+    pub(super) fn shape(&self) -> RotationShape {
+        RotationShape {
+            first_row: self.first_row,
+            rope: self.rope,
+        }
+    }
+
+    /// The bindings in the order of the kernels.
+    pub(super) fn bindings(&self) -> [Range; 2] {
+        let kv_a = self.kv_a.as_ref().unwrap_or(&self.table);
+        [self.table.clone(), kv_a.clone()]
+    }
+}
+
+/// What the pipeline of a product that rotates depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RotationShape {
+    /// The first row that is rotated.
+    pub first_row: u32,
+    /// Rows of a head.
+    pub rope: u32,
+}
+
+impl RotationShape {
+    /// The constants of a variant that rotates.
+    pub(super) fn variant(self, variant: Variant) -> Variant {
+        variant
+            .flag("ROTATE", true)
+            .number("ROTATED", self.first_row)
+            .number("ROPE", self.rope)
+    }
+}
+
+/// Queries that [`op`] rotates.
+#[derive(Debug, Clone)]
+pub struct Queries {
+    /// (max_tokens, heads, nope + rope).
+    pub q: Range,
+    /// Rotated, (max_tokens, heads, rope).
+    pub q_pe: Range,
+}
+
 /// The kernel's buffers and sizes; all f32 but the cache.
 #[derive(Debug, Clone)]
 pub struct GpuRopeCache {
-    /// (max_tokens, heads, nope + rope).
-    pub q: Range,
+    /// The queries, unless the product that made them has rotated them.
+    pub queries: Option<Queries>,
     /// (max_tokens, kv_lora + rope).
     pub kv_a: Range,
     /// `attn_kv_a_norm`, (kv_lora).
@@ -97,8 +183,6 @@ pub struct GpuRopeCache {
     pub dims: MlaDims,
     /// Most tokens of a replay.
     pub max_tokens: u32,
-    /// Rotated queries, (max_tokens, heads, rope).
-    pub q_pe: Range,
     /// The layer's cache, (n_ctx, kv_lora + rope) of f16.
     pub cache: Range,
 }
@@ -106,20 +190,25 @@ pub struct GpuRopeCache {
 /// Threads of a workgroup.
 const WG: usize = 128;
 
-/// The pipeline for blocks of these sizes.
-pub(super) fn spec(dims: MlaDims) -> Spec {
+/// The pipeline for blocks of these sizes, with or without queries to rotate.
+pub(super) fn spec(dims: MlaDims, queries: bool) -> Spec {
+    let mut variant = Variant::default()
+        .number("WG", WG as u32)
+        .number("LANES", 1)
+        .number("PAIRS", (dims.kv_lora / 2).div_ceil(WG) as u32)
+        .number("ROPE", dims.rope as u32)
+        .number("KV_LORA", dims.kv_lora as u32)
+        .flag("QUERIES", queries);
+    if queries {
+        variant = variant
+            .number("HEADS", dims.heads as u32)
+            .number("NOPE", dims.nope as u32);
+    }
     Spec {
         kernel: "rope_cache",
         source: include_str!("../../wgsl/rope_cache.wgsl"),
-        variant: Variant::default()
-            .number("WG", WG as u32)
-            .number("LANES", 1)
-            .number("PAIRS", (dims.kv_lora / 2).div_ceil(WG) as u32)
-            .number("HEADS", dims.heads as u32)
-            .number("NOPE", dims.nope as u32)
-            .number("ROPE", dims.rope as u32)
-            .number("KV_LORA", dims.kv_lora as u32),
-        access: accesses("rrrrww"),
+        variant,
+        access: accesses(if queries { "rrrwrw" } else { "rrrw" }),
     }
 }
 
@@ -138,35 +227,34 @@ pub fn op(b: &GpuRopeCache) -> Op {
     );
     let tokens = b.max_tokens as usize;
     let n_ctx = b.cache.size as usize / (row * 2);
-    for (range, bytes, what) in [
-        (&b.q, tokens * dims.heads * dims.head() * 4, "q"),
+    let mut needs = vec![
         (&b.kv_a, tokens * row * 4, "kv_a"),
         (&b.kv_a_norm, dims.kv_lora * 4, "kv_a_norm"),
         (&b.rope_table, n_ctx * dims.rope * 4, "rope_table"),
-        (&b.q_pe, tokens * dims.heads * dims.rope * 4, "q_pe"),
-    ] {
+    ];
+    if let Some(Queries { q, q_pe }) = &b.queries {
+        needs.push((q, tokens * dims.heads * dims.head() * 4, "q"));
+        needs.push((q_pe, tokens * dims.heads * dims.rope * 4, "q_pe"));
+    }
+    for (range, bytes, what) in needs {
         assert!(
             range.size >= bytes as u64,
             "rope_cache: {what} needs {bytes} bytes"
         );
     }
-    let bindings = [
-        &b.q,
-        &b.kv_a,
-        &b.kv_a_norm,
-        &b.rope_table,
-        &b.q_pe,
-        &b.cache,
-    ];
+    let mut bindings = [&b.kv_a, &b.kv_a_norm, &b.rope_table, &b.cache]
+        .map(Range::clone)
+        .to_vec();
+    let mut groups = 1;
+    if let Some(Queries { q, q_pe }) = &b.queries {
+        bindings.extend([q.clone(), q_pe.clone()]);
+        groups += dims.heads as u32;
+    }
     Op::new(
-        spec(dims),
-        bindings.map(Range::clone).to_vec(),
+        spec(dims, b.queries.is_some()),
+        bindings,
         vec![Word::Pos, Word::F(b.eps)],
-        [
-            Extent::N(dims.heads as u32 + 1),
-            Extent::Tokens,
-            Extent::N(1),
-        ],
+        [Extent::N(groups), Extent::Tokens, Extent::N(1)],
     )
 }
 
@@ -276,16 +364,18 @@ mod tests {
                 rope_cache(
                     &q, &kv_a, &norm, eps, &table, pos, dims, &mut q_pe, &mut cache,
                 );
-                for gpu in gpus() {
+                for (gpu, with_queries) in gpus().iter().flat_map(|g| [(g, true), (g, false)]) {
                     let on_gpu = upload(gpu, &untouched);
                     let rotated = output(gpu, q_pe.len());
                     let whole = |data: &[f32]| Range::whole(&upload(gpu, data));
                     let op = op(&GpuRopeCache {
-                        q: whole(&q),
+                        queries: with_queries.then(|| Queries {
+                            q: whole(&q),
+                            q_pe: Range::whole(&rotated),
+                        }),
                         kv_a: whole(&kv_a),
                         kv_a_norm: whole(&norm),
                         rope_table: whole(table.as_flattened()),
-                        q_pe: Range::whole(&rotated),
                         cache: Range::whole(&on_gpu),
                         eps,
                         dims,
@@ -299,8 +389,10 @@ mod tests {
                     run(gpu, &[op], &state);
                     let what = format!("{dims:?}, {n_tokens} at {pos}, {}", gpu.tier.name());
                     let exact: Vec<f64> = q_pe.iter().map(|x| f64::from(*x)).collect();
-                    // f32 rounding alone.
-                    assert_close(&download(gpu, &rotated, q_pe.len()), &exact, 1e-13, &what);
+                    if with_queries {
+                        // f32 rounding alone.
+                        assert_close(&download(gpu, &rotated, q_pe.len()), &exact, 1e-13, &what);
+                    }
                     let found: Vec<f16> = download(gpu, &on_gpu, cache.len());
                     let values = |rows: &[f16]| -> Vec<f32> {
                         rows[pos * row..(pos + n_tokens) * row]

@@ -18,9 +18,10 @@ use crate::engine::backend::Backend;
 use crate::engine::bandwidth::read_bandwidth;
 use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::engine::{DeviceChoice, Tier};
+use crate::engine::{DeviceChoice, PrecomposeChoice, Tier};
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuOptions};
+use crate::model::precompose::DEFAULT_PRECOMPOSE;
 use crate::tokenizer::strftime_now;
 use summary::{Head, median};
 
@@ -36,6 +37,8 @@ pub struct ProfileOptions {
     pub device: DeviceChoice,
     /// With which kernels; the best of the GPU where `None`.
     pub tier: Option<Tier>,
+    /// Which weights decoding reads composed; the default where `None`.
+    pub precompose: Option<PrecomposeChoice>,
     /// Tokens that are timed; medians are over them.
     pub tokens: usize,
     /// Cache rows before them.
@@ -71,7 +74,9 @@ pub fn run(
     // Refused before anything is loaded.
     let empty_pass = Stamps::empty_pass(&gpu)?;
     let peak = read_bandwidth(&gpu)?;
-    let weights = GpuModel::load(Arc::clone(&gpu), Arc::clone(&model), on_load)?;
+    let choice = options.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
+    let (weights, precomposed) =
+        GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(&model), choice, n_ctx, on_load)?;
     let mut backend = GpuBackend::new(Arc::new(weights), n_ctx)?;
     backend.fill_cache(options.depth)?;
 
@@ -101,6 +106,7 @@ pub fn run(
         driver: driver(&gpu),
         backends: backend_name(gpu.info.backend),
         tier: gpu.tier.name(),
+        precompose: precomposed.map(|p| p.to_string()),
         model_filename: options.source.name(),
         model_type: describe(&model),
         n_depth: options.depth,

@@ -21,6 +21,8 @@ pub struct Head {
     pub backends: String,
     /// Tier of the kernels.
     pub tier: &'static str,
+    /// What became of `--precompose`, where it is not off.
+    pub precompose: Option<String>,
     /// The file or the synthetic model.
     pub model_filename: String,
     /// What the model is called.

@@ -1,6 +1,6 @@
 //! `bench` and `profile`: what they print, on a GPU adapter (a software one will do) and the smallest synthetic model.
 
-use super::{EMBEDDED, error_line, failure, json, text};
+use super::{EMBEDDED, error_line, failure, json, run, stderr, stdout, text};
 
 const TINY: [&str; 2] = ["--synthetic", "tiny:q4_0"];
 
@@ -69,6 +69,60 @@ fn bench_measures_the_cpu_reference_on_a_file() {
         size.starts_with("|   9.") && lines[2].contains("|   9."),
         "{size}"
     );
+}
+
+#[test]
+fn composed_weights_are_chosen_measured_and_told() {
+    let told = |args: &[&str]| {
+        let output = run(args);
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        let lines = stderr(&output).lines();
+        let told: Vec<_> = lines.filter(|l| l.starts_with("precompose: ")).collect();
+        (told.join("\n"), stdout(&output).to_owned())
+    };
+    let (line, answer) = told(&[
+        "generate",
+        "--precompose",
+        "auto",
+        "--raw",
+        "--temp",
+        "0",
+        "-n",
+        "8",
+        "Once upon",
+    ]);
+    let choice = line
+        .strip_prefix("precompose: ")
+        .and_then(|rest| rest.split_once(", "))
+        .unwrap_or_else(|| panic!("{line}"));
+    assert!(["off", "qk", "vo", "both"].contains(&choice.0), "{line}");
+    for expected in ["MiB more, NMSE of the logits ", "ms per token: off "] {
+        assert!(line.contains(expected), "{line}");
+    }
+    for candidate in ["qk", "vo", "both"] {
+        assert!(line.contains(&format!(", {candidate} ")), "{line}");
+    }
+    assert!(!answer.is_empty());
+    // Made on the device.
+    let bench = ["bench", "-p", "0", "-n", "4", "-r", "1", "-o", "jsonl"];
+    let mut dispatches = vec![];
+    for choice in ["off", "both"] {
+        let args = [&bench[..], &TINY, &["--precompose", choice]].concat();
+        let (line, row) = told(&args);
+        let row = json(&row);
+        assert_eq!(row["precompose"], choice);
+        assert_eq!(line.is_empty(), choice == "off", "{line}");
+        dispatches.push(row["dispatches_per_token"].as_u64().expect("a number"));
+    }
+    assert_eq!(
+        dispatches[0] - dispatches[1],
+        2 * 4,
+        "two in each of 4 layers"
+    );
+    let profile = ["profile", "-n", "1", "-o", "json", "--precompose", "vo"];
+    let (line, profile) = told(&[&profile[..], &TINY].concat());
+    assert_eq!(json(&profile)["precompose"], line);
+    assert!(line.starts_with("precompose: vo, "), "{line}");
 }
 
 #[test]

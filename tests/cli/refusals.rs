@@ -140,6 +140,27 @@ fn unknown_devices_and_useless_tiers_are_refused() {
     assert!(error_line(&message).contains("plain"), "{message}");
 }
 
+#[test]
+fn unknown_and_useless_choices_of_composed_weights_are_refused() {
+    for command in ["generate", "bench", "profile", "logits", "perplexity"] {
+        let message = failure(&[command, "--precompose", "always"], 2);
+        assert!(
+            message.contains("auto, qk, vo, both or off"),
+            "{command}: {message}"
+        );
+    }
+    for args in [
+        &["generate", "--device", "cpu", "--precompose", "auto", "x"][..],
+        &["bench", "--device", "cpu", "--precompose", "qk", "-p", "1"],
+    ] {
+        let message = failure(args, 1);
+        let error = error_line(&message);
+        assert!(error.contains("--precompose off"), "{args:?}: {error}");
+    }
+    let off = ["logits", "--device", "cpu", "--precompose", "off", "x"];
+    assert!(!text(&off).is_empty());
+}
+
 /// Without any driver the default device is the CPU reference, said aloud; a device that was asked for is refused.
 #[cfg(target_os = "linux")]
 #[test]
@@ -166,6 +187,7 @@ fn only_the_default_device_is_replaced_and_not_silently() {
         ["--device", "0"],
         ["--device", "nvidia"],
         ["--tier", "plain"],
+        ["--precompose", "auto"],
     ] {
         let output = without_drivers(&[&["generate", "x"], &choice[..]].concat());
         assert_eq!(output.status.code(), Some(1), "{choice:?}");

@@ -1,13 +1,18 @@
 //! The GPU backend: recorded steps replayed with one or two tokens in flight.
 
+mod composed;
 mod flight;
 pub mod measure;
+mod precompose;
 mod random;
 mod recipe;
 mod recipe_q8;
+mod trial;
 mod tune;
 mod weights;
 
+pub use precompose::Precomposed;
+pub use trial::Trial;
 pub use weights::GpuModel;
 
 use super::backend::{
@@ -121,23 +126,15 @@ impl GpuBackend {
         let results: Vec<_> = ring.iter().map(Range::whole).collect();
         let choose = sample::ops(&gpu, &logits, vocab, &context.history, &results)?;
         let mut scratch = Scratch::new();
-        let step = |scratch: &mut Scratch, tokens: u32, head: bool| {
-            let mut recipe = Recipe::new(&model, &context, scratch, tokens);
-            let x = recipe.hidden()?;
-            if head {
-                recipe.head(&x, &logits, false);
-            }
-            Ok::<_, GpuError>(recipe.ops)
+        let step = |scratch: &mut Scratch, head: bool| {
+            float_step(&model, &context, scratch, chunk, head.then_some(&logits))
         };
-        let single = match gpu.tier {
-            Tier::Int8 => RecipeQ8::new(&model, &context).step(&logits)?,
-            Tier::Plain | Tier::Subgroup => step(&mut scratch, 1, true)?,
-        };
+        let single = single_step(&model, &context, &mut scratch, &logits)?;
         let sites = sites(&single);
         let decode: Vec<_> = single.iter().chain(&choose).cloned().collect();
         let chunks = Chunks::Planned {
-            last: step(&mut scratch, chunk, true)?,
-            inner: step(&mut scratch, chunk, false)?,
+            last: step(&mut scratch, true)?,
+            inner: step(&mut scratch, false)?,
         };
         Ok(Self {
             decode: Recording::new(&gpu, &decode)?,
@@ -205,19 +202,7 @@ impl GpuBackend {
 
     /// The words of a step over `tokens` tokens from `pos` on.
     fn state(&self, pos: usize, tokens: usize) -> State {
-        let (splits, split_rows) = attention::split(
-            self.context.form(tokens),
-            pos + tokens,
-            tokens,
-            MlaDims::of(&self.model.model.config).heads,
-        );
-        State {
-            pos: pos as u32,
-            tokens: tokens as u32,
-            splits,
-            split_rows,
-            ..State::default()
-        }
+        state(&self.context, &self.model, pos, tokens)
     }
 
     fn check(&self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
@@ -350,6 +335,52 @@ fn sites(ops: &[Op]) -> Vec<Site> {
     sites.filter(|site| seen.insert(site.key())).collect()
 }
 
+/// A step over up to `tokens` tokens with f32 activations; with the logits of the last where these are given.
+fn float_step(
+    model: &GpuModel,
+    context: &Context,
+    scratch: &mut Scratch,
+    tokens: u32,
+    logits: Option<&Range>,
+) -> Result<Vec<Op>, GpuError> {
+    let mut recipe = Recipe::new(model, context, scratch, tokens);
+    let x = recipe.hidden()?;
+    if let Some(logits) = logits {
+        recipe.head(&x, logits, false);
+    }
+    Ok(recipe.ops)
+}
+
+/// The step over one token, with its logits, in the device's tier.
+fn single_step(
+    model: &GpuModel,
+    context: &Context,
+    scratch: &mut Scratch,
+    logits: &Range,
+) -> Result<Vec<Op>, GpuError> {
+    match model.gpu.tier {
+        Tier::Int8 => RecipeQ8::new(model, context).step(logits),
+        Tier::Plain | Tier::Subgroup => float_step(model, context, scratch, 1, Some(logits)),
+    }
+}
+
+/// The words of a step over `tokens` tokens from `pos` on.
+fn state(context: &Context, model: &GpuModel, pos: usize, tokens: usize) -> State {
+    let (splits, split_rows) = attention::split(
+        context.form(tokens),
+        pos + tokens,
+        tokens,
+        MlaDims::of(&model.model.config).heads,
+    );
+    State {
+        pos: pos as u32,
+        tokens: tokens as u32,
+        splits,
+        split_rows,
+        ..State::default()
+    }
+}
+
 fn context(gpu: &Gpu, model: &GpuModel, n_ctx: usize, chunk: u32) -> Result<Context, GpuError> {
     let config = &model.model.config;
     let dims = MlaDims::of(config);
@@ -379,5 +410,6 @@ fn context(gpu: &Gpu, model: &GpuModel, n_ctx: usize, chunk: u32) -> Result<Cont
             Range::whole(&gpu.storage("attention maxima", partials[1])?),
         ],
         form: Form::for_decode(gpu, dims)?,
+        pairs: model.pairs,
     })
 }

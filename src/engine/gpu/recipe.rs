@@ -4,7 +4,7 @@
 //! dependencies only and independent work overlaps. For chunks of tokens, where kernels fill the device anyway, the
 //! layers share one set of buffers.
 
-use super::weights::{GpuFfn, GpuLayer, GpuMlp, GpuModel, GpuMoe, GpuQuery};
+use super::weights::{Composed, GpuFfn, GpuLayer, GpuMlp, GpuModel, GpuMoe, GpuQuery};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::{Op, Part, Range, Word, belong};
 use crate::gpu::{Gpu, GpuError};
@@ -13,6 +13,7 @@ use crate::kernels::gate_up::GpuGateUp;
 use crate::kernels::matvec::GpuMatvec;
 use crate::kernels::moe_down::GpuMoeDown;
 use crate::kernels::{MlaDims, attention_merge, embed, rope_cache, router};
+use crate::model::precompose::Pairs;
 use std::collections::HashMap;
 
 /// The buffers of a session that every step shares.
@@ -27,6 +28,8 @@ pub(super) struct Context {
     pub partials: [Range; 2],
     /// The attention of steps of one token.
     pub form: Form,
+    /// The pairs of weights that steps of one token read composed.
+    pub pairs: Pairs,
 }
 
 impl Context {
@@ -37,6 +40,20 @@ impl Context {
             _ => Form::Vector,
         }
     }
+
+    /// The composed weights of a layer that steps of up to `tokens` tokens read, `qk` and `vo`: none but those of one token.
+    pub(super) fn composed<'a>(
+        &self,
+        layer: &'a GpuLayer,
+        tokens: u32,
+    ) -> [Option<&'a GpuWeight>; 2] {
+        let Composed { qk, vo } = &layer.composed;
+        let used = |pair: bool| pair && tokens == 1;
+        [
+            qk.as_ref().filter(|_| used(self.pairs.qk)),
+            vo.as_ref().filter(|_| used(self.pairs.vo)),
+        ]
+    }
 }
 
 /// The buffers that the layers of a chunk of tokens share, by name.
@@ -46,10 +63,10 @@ pub(super) type Scratch = HashMap<&'static str, Range>;
 pub(super) struct Recipe<'a> {
     gpu: &'a Gpu,
     model: &'a GpuModel,
-    context: &'a Context,
+    pub(super) context: &'a Context,
     max_tokens: u32,
-    dims: MlaDims,
-    eps: f32,
+    pub(super) dims: MlaDims,
+    pub(super) eps: f32,
     scratch: &'a mut Scratch,
     /// What was recorded so far.
     pub ops: Vec<Op>,
@@ -76,7 +93,7 @@ impl<'a> Recipe<'a> {
     }
 
     /// A buffer of (max_tokens, width) words of 4 bytes.
-    fn activation(&mut self, name: &'static str, width: u32) -> Result<Range, GpuError> {
+    pub(super) fn activation(&mut self, name: &'static str, width: u32) -> Result<Range, GpuError> {
         let bytes = u64::from(self.max_tokens) * u64::from(width) * 4;
         if self.max_tokens == 1 {
             return Ok(Range::whole(&self.gpu.storage(name, bytes)?));
@@ -90,7 +107,7 @@ impl<'a> Recipe<'a> {
     }
 
     /// y = W norm(x) (+ residual), x contiguous; `name` is the output's.
-    fn product(
+    pub(super) fn product(
         &mut self,
         name: &'static str,
         weight: &GpuWeight,
@@ -183,20 +200,20 @@ impl<'a> Recipe<'a> {
         self.ops.extend(matvec.ops());
     }
 
-    fn attention(&mut self, layer: &GpuLayer, cache: &Range, x: &Range) -> Result<Range, GpuError> {
+    /// The absorbed and the rotated queries; the new row goes to the cache.
+    fn query(
+        &mut self,
+        layer: &GpuLayer,
+        cache: &Range,
+        x: &Range,
+    ) -> Result<[Range; 2], GpuError> {
         let dims = self.dims;
-        let (heads, kv_lora, head) = (dims.heads as u32, dims.kv_lora as u32, dims.head() as u32);
         // Products of the same input stand together: they do not wait for each other.
-        let q = match &layer.q {
+        let norm = Some(&layer.attn_norm);
+        let (q, kv_a) = match &layer.q {
             GpuQuery::Full { attn_q } => {
-                let q = self.product("q", attn_q, x, Some(&layer.attn_norm), None)?;
-                let kv_a = self.product(
-                    "kv_a",
-                    &layer.attn_kv_a_mqa,
-                    x,
-                    Some(&layer.attn_norm),
-                    None,
-                )?;
+                let q = self.product("q", attn_q, x, norm, None)?;
+                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, x, norm, None)?;
                 (q, kv_a)
             }
             GpuQuery::Lora {
@@ -204,34 +221,38 @@ impl<'a> Recipe<'a> {
                 attn_q_a_norm,
                 attn_q_b,
             } => {
-                let q_a = self.product("q_a", attn_q_a, x, Some(&layer.attn_norm), None)?;
-                let kv_a = self.product(
-                    "kv_a",
-                    &layer.attn_kv_a_mqa,
-                    x,
-                    Some(&layer.attn_norm),
-                    None,
-                )?;
-                (
-                    self.product("q", attn_q_b, &q_a, Some(attn_q_a_norm), None)?,
-                    kv_a,
-                )
+                let q_a = self.product("q_a", attn_q_a, x, norm, None)?;
+                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, x, norm, None)?;
+                let q = self.product("q", attn_q_b, &q_a, Some(attn_q_a_norm), None)?;
+                (q, kv_a)
             }
         };
-        let (q, kv_a) = q;
-        let q_lat = self.per_head("q_lat", &layer.attn_k_b, &q, head)?;
-        let q_pe = self.activation("q_pe", heads * dims.rope as u32)?;
+        let q_lat = self.per_head("q_lat", &layer.attn_k_b, &q, dims.head() as u32)?;
+        let q_pe = self.activation("q_pe", (dims.heads * dims.rope) as u32)?;
         self.ops.push(rope_cache::op(&rope_cache::GpuRopeCache {
-            q: q.clone(),
+            queries: Some(rope_cache::Queries {
+                q: q.clone(),
+                q_pe: q_pe.clone(),
+            }),
             kv_a,
             kv_a_norm: layer.attn_kv_a_norm.clone(),
             eps: self.eps,
             rope_table: self.context.rope_table.clone(),
             dims,
             max_tokens: self.max_tokens,
-            q_pe: q_pe.clone(),
             cache: cache.clone(),
         }));
+        Ok([q_lat, q_pe])
+    }
+
+    fn attention(&mut self, layer: &GpuLayer, cache: &Range, x: &Range) -> Result<Range, GpuError> {
+        let dims = self.dims;
+        let (heads, kv_lora) = (dims.heads as u32, dims.kv_lora as u32);
+        let [qk, vo] = self.context.composed(layer, self.max_tokens);
+        let [q_lat, q_pe] = match qk {
+            Some(qk) => self.composed_query(layer, qk, cache, x)?,
+            None => self.query(layer, cache, x)?,
+        };
         let attention = GpuAttention {
             form: self.context.form(self.max_tokens as usize),
             q_lat,
@@ -251,6 +272,9 @@ impl<'a> Recipe<'a> {
             &latent,
             attention_merge::Output::Floats,
         ));
+        if let Some(vo) = vo {
+            return self.product("after attention", vo, &latent, None, Some(x));
+        }
         let values = self.per_head("values", &layer.attn_v_b, &latent, kv_lora)?;
         self.product(
             "after attention",

@@ -15,7 +15,7 @@ use crate::kernels::router::GpuRouter;
 use crate::kernels::{MlaDims, attention_merge, embed_q8, rope_cache};
 
 /// The residual stream between two halves of a layer.
-struct Stream {
+pub(super) struct Stream {
     /// (d) f32.
     x: Range,
     /// Records of x times the weight of the norm that comes next.
@@ -28,11 +28,11 @@ struct Stream {
 
 /// Builds the dispatches of a decoded token.
 pub(super) struct RecipeQ8<'a> {
-    gpu: &'a Gpu,
+    pub(super) gpu: &'a Gpu,
     model: &'a GpuModel,
-    context: &'a Context,
-    dims: MlaDims,
-    eps: f32,
+    pub(super) context: &'a Context,
+    pub(super) dims: MlaDims,
+    pub(super) eps: f32,
     /// What was recorded so far.
     pub ops: Vec<Op>,
 }
@@ -102,7 +102,7 @@ impl<'a> RecipeQ8<'a> {
         Ok(Range::whole(&self.gpu.storage(name, u64::from(bytes))?))
     }
 
-    fn floats(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
+    pub(super) fn floats(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
         self.buffer(name, n * 4)
     }
 
@@ -128,7 +128,7 @@ impl<'a> RecipeQ8<'a> {
     }
 
     /// The stream divided by its root mean square.
-    fn normed(&self, stream: &Stream) -> Q8Input {
+    pub(super) fn normed(&self, stream: &Stream) -> Q8Input {
         Q8Input {
             records: stream.records.clone(),
             rms: Some((stream.squares.clone(), self.eps)),
@@ -136,7 +136,7 @@ impl<'a> RecipeQ8<'a> {
     }
 
     /// y = W x as f32.
-    fn product(
+    pub(super) fn product(
         &mut self,
         name: &'static str,
         weight: &GpuWeight,
@@ -173,12 +173,40 @@ impl<'a> RecipeQ8<'a> {
         Ok((y, records))
     }
 
-    fn attention(
+    /// The latent of the query as bytes, before its norm.
+    pub(super) fn query_latent(
+        &mut self,
+        attn_q_a: &GpuWeight,
+        norm: &Range,
+        x: Q8Input,
+    ) -> Result<Q8Input, GpuError> {
+        let rank = attn_q_a.rows;
+        let records = self.records("q_a bytes", rank)?;
+        let squares = self.floats("q_a squares", rank / 16)?;
+        let q_a = GpuMatvecQ8 {
+            weight: attn_q_a,
+            x: Input::Q8(x, 0),
+            residual: None,
+            y: None,
+            q: Some(Q8Output {
+                records: records.clone(),
+                norm: Some((norm.clone(), squares.clone())),
+            }),
+        };
+        self.ops.extend(q_a.ops(self.gpu)?);
+        Ok(Q8Input {
+            records,
+            rms: Some((squares, self.eps)),
+        })
+    }
+
+    /// The absorbed and the rotated queries; the new row goes to the cache.
+    fn absorbed_query(
         &mut self,
         layer: &GpuLayer,
         cache: &Range,
         stream: &Stream,
-    ) -> Result<Stream, GpuError> {
+    ) -> Result<[Range; 2], GpuError> {
         let dims = self.dims;
         let (heads, head) = (dims.heads as u32, dims.head() as u32);
         let x = self.normed(stream);
@@ -196,26 +224,9 @@ impl<'a> RecipeQ8<'a> {
                 attn_q_a_norm,
                 attn_q_b,
             } => {
-                let rank = attn_q_a.rows;
-                let records = self.records("q_a bytes", rank)?;
-                let squares = self.floats("q_a squares", rank / 16)?;
-                let q_a = GpuMatvecQ8 {
-                    weight: attn_q_a,
-                    x: Input::Q8(x.clone(), 0),
-                    residual: None,
-                    y: None,
-                    q: Some(Q8Output {
-                        records: records.clone(),
-                        norm: Some((attn_q_a_norm.clone(), squares.clone())),
-                    }),
-                };
-                self.ops.extend(q_a.ops(self.gpu)?);
+                let q_a = self.query_latent(attn_q_a, attn_q_a_norm, x.clone())?;
                 // Beside q_a: it does not wait.
                 let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Q8(x, 0))?;
-                let q_a = Q8Input {
-                    records,
-                    rms: Some((squares, self.eps)),
-                };
                 let (q, records) = self.query(attn_q_b, q_a)?;
                 (q, records, kv_a)
             }
@@ -227,16 +238,34 @@ impl<'a> RecipeQ8<'a> {
         let q_lat = self.product("q_lat", &layer.attn_k_b, Input::Q8(heads_input, head / 32))?;
         let q_pe = self.floats("q_pe", heads * dims.rope as u32)?;
         self.ops.push(rope_cache::op(&rope_cache::GpuRopeCache {
-            q,
+            queries: Some(rope_cache::Queries {
+                q,
+                q_pe: q_pe.clone(),
+            }),
             kv_a,
             kv_a_norm: layer.attn_kv_a_norm.clone(),
             eps: self.eps,
             rope_table: self.context.rope_table.clone(),
             dims,
             max_tokens: 1,
-            q_pe: q_pe.clone(),
             cache: cache.clone(),
         }));
+        Ok([q_lat, q_pe])
+    }
+
+    fn attention(
+        &mut self,
+        layer: &GpuLayer,
+        cache: &Range,
+        stream: &Stream,
+    ) -> Result<Stream, GpuError> {
+        let dims = self.dims;
+        let (heads, kv_lora) = (dims.heads as u32, dims.kv_lora as u32);
+        let [qk, vo] = self.context.composed(layer, 1);
+        let [q_lat, q_pe] = match qk {
+            Some(qk) => self.composed_query(layer, qk, cache, stream)?,
+            None => self.absorbed_query(layer, cache, stream)?,
+        };
         let attention = GpuAttention {
             form: self.context.form(1),
             q_lat,
@@ -248,6 +277,18 @@ impl<'a> RecipeQ8<'a> {
             partials: self.context.partials.clone(),
         };
         self.ops.push(attention.op());
+        if let Some(vo) = vo {
+            let latents = self.records("latent bytes", heads * kv_lora)?;
+            let bytes = attention_merge::Output::Bytes;
+            let partials = &self.context.partials;
+            let merge = attention_merge::op(partials, dims, 1, &latents, bytes);
+            self.ops.push(merge);
+            let x = Q8Input {
+                records: latents,
+                rms: None,
+            };
+            return self.residual_product(vo, x, stream, &layer.ffn_norm);
+        }
         let values = self.values(&layer.attn_v_b)?;
         let values = Q8Input {
             records: values,

@@ -6,6 +6,7 @@ use crate::gpu::record::Range;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::router::MAX_EXPERTS;
 use crate::kernels::sample::MAX_VOCAB;
+use crate::model::precompose::Pairs;
 use crate::model::{Config, Ffn, Layer, Model, Query, Weight};
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ pub struct GpuModel {
     pub(super) layers: Vec<GpuLayer>,
     pub(super) output_norm: Range,
     pub(super) output: GpuWeight,
+    /// The pairs of weights that decoding reads composed; the layers hold their products.
+    pub(super) pairs: Pairs,
 }
 
 /// One block; the fields are those of [`Layer`].
@@ -35,6 +38,16 @@ pub(super) struct GpuLayer {
     pub attn_output: GpuWeight,
     pub ffn_norm: Range,
     pub ffn: GpuFfn,
+    pub composed: Composed,
+}
+
+/// Precomposed weights of a block ([`crate::model::precompose`]).
+#[derive(Default)]
+pub(super) struct Composed {
+    /// (heads * (kv_lora + rope)) x the width of the query's input.
+    pub qk: Option<GpuWeight>,
+    /// embedding_length x (heads * kv_lora).
+    pub vo: Option<GpuWeight>,
 }
 
 pub(super) enum GpuQuery {
@@ -116,6 +129,7 @@ impl GpuModel {
             output: weights[output].clone(),
             output_norm: vectors.range(output_norm),
             layers,
+            pairs: Pairs::NONE,
             gpu,
             model,
         })
@@ -282,6 +296,7 @@ impl Plan {
                     shared: self.mlps.get(1).map(mlp),
                 })),
             },
+            composed: Composed::default(),
         }
     }
 }

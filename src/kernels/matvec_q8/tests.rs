@@ -6,6 +6,7 @@ use crate::gpu::{GpuOptions, Tier};
 use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::attention_merge::attention_merge;
 use crate::kernels::q8::testing::{Given, assert_bytes, room};
+use crate::kernels::rope_cache::rotate_rows;
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::quant::activation::quantize_activation;
 
@@ -312,5 +313,52 @@ fn the_router_reads_floats() {
         );
         let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
         assert_close(&download(gpu, &y, rows), &exact, NMSE, ty.name());
+    }
+}
+
+#[test]
+fn queries_leave_rotated() {
+    let Some(gpu) = int8_gpu() else { return };
+    let mut rng = Rng::fresh();
+    for (ty, first_row, rope, rows, cols) in [
+        (GgmlType::Q8_0, 3 * 512, 64, 3 * 576, 768),
+        (GgmlType::F16, 96, 20, 176, 2048),
+    ] {
+        let w = random_weight(&mut rng, ty, 1, rows, cols);
+        let given = Given::new(&rng.normals(cols), &rng.normals(cols));
+        let (pos, n_ctx) = (rng.below(7), 7);
+        let table = rng.normals(n_ctx * rope);
+        let rms = Some((given.squares.as_slice(), 1e-5));
+        let mut twin = matvec_q8(&w, &given.records, 0, rms, None);
+        let (angles, _) = table[pos * rope..][..rope].as_chunks();
+        rotate_rows(&mut twin, first_row, rope, angles);
+        let y = output(gpu, rows);
+        let op = GpuMatvecQ8 {
+            weight: &gpu_weight(gpu, &w),
+            x: Input::Q8(given.upload(gpu, 1e-5), 0),
+            residual: None,
+            y: Some(Range::whole(&y)),
+            q: None,
+        };
+        let rotation = Rotation {
+            table: Range::whole(&upload(gpu, &table)),
+            first_row: first_row as u32,
+            rope: rope as u32,
+            kv_a: None,
+        };
+        let state = State {
+            pos: pos as u32,
+            tokens: 1,
+            ..State::default()
+        };
+        run(
+            gpu,
+            &op.rotated_ops(gpu, &rotation)
+                .unwrap_or_else(|e| panic!("{e}")),
+            &state,
+        );
+        let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+        let what = format!("{} {rows} x {cols}", ty.name());
+        assert_close(&download(gpu, &y, rows), &exact, NMSE, &what);
     }
 }

@@ -4,9 +4,11 @@ use crate::gpu::geometry::{Geometry, MAX_THREADS, Machine, Site};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::{Coop, Tier};
 use crate::kernels::matvec_q8::Source;
+use crate::kernels::rope_cache::RotationShape;
 use crate::kernels::{
-    MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, gate_up, gate_up_q8,
-    matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, sample, tokens_at_once,
+    MlaDims, attention, attention_coop, attention_merge, compose, embed, embed_q8, gate_up,
+    gate_up_q8, matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, sample,
+    tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
@@ -69,7 +71,9 @@ fn permutations() -> Vec<Spec> {
     let models = models();
     let mut specs: Vec<_> = read::AT_ONCE.map(read::spec).to_vec();
     for model in &models {
-        specs.push(rope_cache::spec(model.dims));
+        for queries in [false, true] {
+            specs.push(rope_cache::spec(model.dims, queries));
+        }
         specs.push(attention::spec(model.dims));
         for quantized in [false, true] {
             specs.push(attention_merge::spec(model.dims, quantized));
@@ -87,6 +91,11 @@ fn permutations() -> Vec<Spec> {
         for other in [ty, successor] {
             // Experts are not shared between tokens, so their workgroups take one at a time.
             specs.push(gate_up::spec([ty, other], 1, true));
+            specs.push(compose::spec(Some(ty), other, GgmlType::Q8_0));
+        }
+        specs.push(compose::spec(Some(ty), successor, GgmlType::F16));
+        for out in [GgmlType::Q8_0, GgmlType::F16] {
+            specs.push(compose::spec(None, ty, out));
         }
         for max_tokens in [1, 8] {
             let at_once = tokens_at_once(max_tokens);
@@ -96,6 +105,16 @@ fn permutations() -> Vec<Spec> {
                 matvec::Extra::Residual,
             ] {
                 specs.push(matvec::spec(ty, at_once, None, extra));
+            }
+            if max_tokens == 1 {
+                for model in &models {
+                    let rotation = RotationShape {
+                        first_row: (model.dims.heads * model.dims.kv_lora) as u32,
+                        rope: model.dims.rope as u32,
+                    };
+                    let extra = matvec::Extra::NormRotate(rotation);
+                    specs.push(matvec::spec(ty, at_once, None, extra));
+                }
             }
             for model in &models {
                 // attn_k_b and attn_v_b.
@@ -152,6 +171,16 @@ fn int8_permutations() -> Vec<Spec> {
             residual: false,
             y: true,
             q: None,
+            rotate: None,
+        };
+        let qk = matvec_q8::Shape {
+            rows: 20 * 576,
+            units: 24,
+            rotate: Some(RotationShape {
+                first_row: 20 * 512,
+                rope: 64,
+            }),
+            ..plain
         };
         let head = matvec_q8::Shape {
             rows: 154_880,
@@ -212,6 +241,7 @@ fn int8_permutations() -> Vec<Spec> {
             v_b_of_slices,
             output,
             router,
+            qk,
         ] {
             let geometries = geometries(&shape.site());
             specs.extend(geometries.iter().map(|g| matvec_q8::spec(g, &shape)));

@@ -1,0 +1,155 @@
+//! Where decoding reads composed weights: the query's half of a layer's attention in two dispatches that wait for each other
+//! instead of four. `qk` leaves all of a query, rotated, and beside it the new row goes to the cache.
+
+use super::recipe::Recipe;
+use super::recipe_q8::{RecipeQ8, Stream};
+use super::weights::{GpuLayer, GpuQuery};
+use crate::gpu::GpuError;
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::record::{Op, Range, Word};
+use crate::kernels::MlaDims;
+use crate::kernels::matvec::GpuMatvec;
+use crate::kernels::matvec_q8::{GpuMatvecQ8, Input};
+use crate::kernels::q8::Q8Input;
+use crate::kernels::rope_cache::{self, GpuRopeCache, Rotation};
+
+/// The absorbed and the rotated queries in the output of `qk`.
+fn halves(y: Range, dims: MlaDims) -> [Range; 2] {
+    let absorbed = (dims.heads * dims.kv_lora * 4) as u64;
+    let rotated = Range {
+        offset: y.offset + absorbed,
+        size: y.size - absorbed,
+        ..y.clone()
+    };
+    [
+        Range {
+            size: absorbed,
+            ..y
+        },
+        rotated,
+    ]
+}
+
+fn rotation(table: &Range, dims: MlaDims, kv_a: Option<&Range>) -> Rotation {
+    Rotation {
+        table: table.clone(),
+        first_row: (dims.heads * dims.kv_lora) as u32,
+        rope: dims.rope as u32,
+        kv_a: kv_a.cloned(),
+    }
+}
+
+/// The dispatch of the new row of `cache`.
+fn cache_row(
+    layer: &GpuLayer,
+    kv_a: Range,
+    rope_table: &Range,
+    dims: MlaDims,
+    eps: f32,
+    cache: &Range,
+) -> Op {
+    rope_cache::op(&GpuRopeCache {
+        queries: None,
+        kv_a,
+        kv_a_norm: layer.attn_kv_a_norm.clone(),
+        eps,
+        rope_table: rope_table.clone(),
+        dims,
+        max_tokens: 1,
+        cache: cache.clone(),
+    })
+}
+
+impl Recipe<'_> {
+    /// As `query` for one token, with the composed weight `qk`.
+    pub(super) fn composed_query(
+        &mut self,
+        layer: &GpuLayer,
+        qk: &GpuWeight,
+        cache: &Range,
+        x: &Range,
+    ) -> Result<[Range; 2], GpuError> {
+        let (dims, eps, table) = (self.dims, self.eps, &self.context.rope_table);
+        let norm = Some(&layer.attn_norm);
+        let y = self.activation("q", qk.total_rows())?;
+        let op = |x: Range, norm: &Range| GpuMatvec {
+            weight: qk,
+            max_tokens: 1,
+            x,
+            x_offset: Word::U(0),
+            x_stride: qk.cols,
+            x_group_stride: 0,
+            norm: Some((norm.clone(), eps)),
+            residual: None,
+            y: y.clone(),
+            tokens: Word::Tokens,
+        };
+        let kv_a = match &layer.q {
+            GpuQuery::Full { .. } => {
+                let op = op(x.clone(), &layer.attn_norm);
+                self.ops
+                    .extend(op.rotated_ops(&rotation(table, dims, None)));
+                self.product("kv_a", &layer.attn_kv_a_mqa, x, norm, None)?
+            }
+            GpuQuery::Lora {
+                attn_q_a,
+                attn_q_a_norm,
+                ..
+            } => {
+                let q_a = self.product("q_a", attn_q_a, x, norm, None)?;
+                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, x, norm, None)?;
+                let rotation = rotation(table, dims, Some(&kv_a));
+                self.ops
+                    .extend(op(q_a, attn_q_a_norm).rotated_ops(&rotation));
+                kv_a
+            }
+        };
+        self.ops
+            .push(cache_row(layer, kv_a, table, dims, eps, cache));
+        Ok(halves(y, dims))
+    }
+}
+
+impl RecipeQ8<'_> {
+    /// As `absorbed_query`, with the composed weight `qk`.
+    pub(super) fn composed_query(
+        &mut self,
+        layer: &GpuLayer,
+        qk: &GpuWeight,
+        cache: &Range,
+        stream: &Stream,
+    ) -> Result<[Range; 2], GpuError> {
+        let (dims, eps, table) = (self.dims, self.eps, &self.context.rope_table);
+        let x = self.normed(stream);
+        let y = self.floats("q", qk.total_rows())?;
+        let op = |x: Q8Input| GpuMatvecQ8 {
+            weight: qk,
+            x: Input::Q8(x, 0),
+            residual: None,
+            y: Some(y.clone()),
+            q: None,
+        };
+        let kv_a = match &layer.q {
+            GpuQuery::Full { .. } => {
+                let rotation = rotation(table, dims, None);
+                self.ops
+                    .extend(op(x.clone()).rotated_ops(self.gpu, &rotation)?);
+                self.product("kv_a", &layer.attn_kv_a_mqa, Input::Q8(x, 0))?
+            }
+            GpuQuery::Lora {
+                attn_q_a,
+                attn_q_a_norm,
+                ..
+            } => {
+                let q_a = self.query_latent(attn_q_a, attn_q_a_norm, x.clone())?;
+                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Q8(x, 0))?;
+                let rotation = rotation(table, dims, Some(&kv_a));
+                self.ops.extend(op(q_a).rotated_ops(self.gpu, &rotation)?);
+                kv_a
+            }
+        };
+        self.ops
+            .push(cache_row(layer, kv_a, table, dims, eps, cache));
+        Ok(halves(y, dims))
+    }
+}

@@ -1,0 +1,468 @@
+//! The product of two weights as a weight, for `--precompose`: made once, when a model is loaded.
+
+use crate::gpu::GpuError;
+use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Op, Word, accesses};
+use crate::gpu::shader::Variant;
+use crate::model::Weight;
+use crate::model::precompose::Composition;
+use crate::quant::repack::shader_module;
+use crate::quant::{GgmlType, dequantize_row, quantize_row};
+use rayon::prelude::*;
+
+/// Rows and columns that a workgroup owns.
+const TILE: u32 = 64;
+/// The most steps of a grid along one dimension.
+const MAX_GRID: u32 = super::MAX_GRID;
+
+/// The weight that `composition` makes of `left` and `right`, quantised to `ty`; sums are f32.
+///
+/// # Panics
+/// If a size does not fit the others: sizes come from a checked [`Model`](crate::model::Model), never from input.
+pub fn compose(composition: &Composition, left: &Weight, right: &Weight, ty: GgmlType) -> Weight {
+    let c = composition;
+    let (rows, cols) = (c.out_rows(), c.out_cols());
+    let right_rows: Vec<Vec<f32>> = (0..right.groups * right.rows)
+        .into_par_iter()
+        .map(|row| values(right, row))
+        .collect();
+    let row_bytes = ty
+        .row_bytes(cols)
+        .unwrap_or_else(|| panic!("rows of {cols} values of {ty}"));
+    let mut bytes = vec![0; rows * row_bytes];
+    bytes
+        .par_chunks_exact_mut(row_bytes)
+        .enumerate()
+        .for_each(|(row, bytes)| {
+            let products = rows - c.heads * c.kept;
+            let mut out = vec![0.0; cols];
+            if let Some(kept) = row.checked_sub(products) {
+                let from = kept / c.kept * c.right_row + c.depth + kept % c.kept;
+                out.copy_from_slice(&right_rows[from]);
+            } else {
+                for head in 0..c.heads {
+                    let inside = row.checked_sub(head * c.out_row);
+                    let Some(r) = inside.filter(|r| *r < c.rows) else {
+                        continue;
+                    };
+                    let factors = values(left, head * c.left_row + r);
+                    let factors = &factors[head * c.left_col..][..c.depth];
+                    let out = &mut out[head * c.out_col..][..c.cols];
+                    for (j, factor) in factors.iter().enumerate() {
+                        let right = &right_rows[head * c.right_row + j];
+                        out.iter_mut()
+                            .zip(right)
+                            .for_each(|(y, x)| *y += factor * x);
+                    }
+                }
+            }
+            quantize_row(ty, &out, bytes);
+        });
+    Weight::from_bytes(c.name, ty, 1, rows, cols, bytes)
+}
+
+/// A row, counted over all groups, as floats.
+fn values(w: &Weight, row: usize) -> Vec<f32> {
+    let mut values = vec![0.0; w.cols];
+    dequantize_row(w.ty, w.row(row / w.rows, row % w.rows), &mut values);
+    values
+}
+
+/// The pipeline for factors of these types; without a left one for rows that are kept.
+pub(super) fn spec(left: Option<GgmlType>, right: GgmlType, out: GgmlType) -> Spec {
+    let f16 = out == GgmlType::F16;
+    let mut variant = Variant::default()
+        .module("RIGHT", shader_module(right))
+        .flag("F16_OUT", f16)
+        .flag("KEPT", left.is_none());
+    if let Some(left) = left {
+        variant = variant.module("LEFT", shader_module(left));
+    }
+    Spec {
+        kernel: "compose",
+        source: include_str!("../../wgsl/compose.wgsl"),
+        variant,
+        access: accesses(match (left.is_some(), f16) {
+            (true, false) => "rrrrww",
+            (true, true) => "rrrrw",
+            (false, false) => "rrww",
+            (false, true) => "rrw",
+        }),
+    }
+}
+
+/// A composition on the device.
+pub struct GpuCompose<'a> {
+    /// What is multiplied with what.
+    pub composition: Composition,
+    /// The left factor.
+    pub left: &'a GpuWeight,
+    /// The right factor.
+    pub right: &'a GpuWeight,
+    /// The product, of one group, as Q8_0 or F16; its planes are zero before.
+    pub out: &'a GpuWeight,
+}
+
+impl GpuCompose<'_> {
+    /// The dispatches: the product, and the rows that are kept where there are any.
+    ///
+    /// # Errors
+    /// [`GpuError::CannotPrecompose`] where a factor lies in several bindings or sizes are not whole units of 32.
+    ///
+    /// # Panics
+    /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
+    pub fn ops(&self) -> Result<Vec<Op>, GpuError> {
+        let c = &self.composition;
+        let refuse = |reason: String| {
+            Err(GpuError::CannotPrecompose {
+                what: c.name,
+                reason,
+            })
+        };
+        if let Some(odd) = [c.depth, c.cols, c.left_col, c.out_col]
+            .iter()
+            .find(|n| !n.is_multiple_of(32))
+        {
+            return refuse(format!("a head's width of {odd} is no multiple of 32"));
+        }
+        let parts = |w: &GpuWeight| match w.parts.as_slice() {
+            [part] => Ok(part.clone()),
+            parts => Err(GpuError::CannotPrecompose {
+                what: c.name,
+                reason: format!(
+                    "{} takes {} bindings on this adapter, not one",
+                    w.name,
+                    parts.len()
+                ),
+            }),
+        };
+        let (left, right, out) = (parts(self.left)?, parts(self.right)?, parts(self.out)?);
+        self.check(&out);
+        let n = |size: usize| Word::U(size as u32);
+        let units = |size: usize| Word::U((size / 32) as u32);
+        let params = |rows: usize, first: usize, out_row: usize| {
+            vec![
+                n(rows),
+                units(c.cols),
+                units(c.depth),
+                Word::U(self.left.cols / 32),
+                n(c.left_row),
+                units(c.left_col),
+                Word::U(left.sub),
+                n(c.right_row),
+                Word::U(right.sub),
+                n(c.depth),
+                Word::U(self.out.cols / 32),
+                n(first),
+                n(out_row),
+                units(c.out_col),
+            ]
+        };
+        let grid = |rows: usize| {
+            let tiles = |size: usize| Extent::N((size as u32).div_ceil(TILE));
+            [tiles(c.cols), tiles(rows), Extent::N(c.heads as u32)]
+        };
+        if grid(c.rows).contains(&Extent::N(0)) || c.heads as u32 > MAX_GRID {
+            return refuse(format!("{} heads of {} x {}", c.heads, c.rows, c.cols));
+        }
+        let mut written = vec![out.quants.clone()];
+        if self.out.ty != GgmlType::F16 {
+            written.push(out.scales.clone());
+        }
+        let factors = [&left.quants, &left.scales, &right.quants, &right.scales].map(Clone::clone);
+        let mut ops = vec![Op::new(
+            spec(Some(self.left.ty), self.right.ty, self.out.ty),
+            factors.iter().chain(&written).cloned().collect(),
+            params(c.rows, 0, c.out_row),
+            grid(c.rows),
+        )];
+        if c.kept > 0 {
+            ops.push(Op::new(
+                spec(None, self.right.ty, self.out.ty),
+                factors[2..].iter().chain(&written).cloned().collect(),
+                params(c.kept, c.out_rows() - c.heads * c.kept, c.kept),
+                grid(c.kept),
+            ));
+        }
+        Ok(ops)
+    }
+
+    /// Panics unless every row and column of the composition is in the weights, and their planes are as long as their shapes.
+    fn check(&self, out: &Part) {
+        let c = &self.composition;
+        let (left, right) = (self.left, self.right);
+        let last = c.heads - 1;
+        assert!(
+            left.total_rows() as usize >= last * c.left_row + c.rows
+                && left.cols as usize >= last * c.left_col + c.depth,
+            "{}: the left factor is {}",
+            c.name,
+            left.shape()
+        );
+        assert!(
+            right.total_rows() as usize >= last * c.right_row + c.depth + c.kept
+                && right.cols as usize == c.cols,
+            "{}: the right factor is {}",
+            c.name,
+            right.shape()
+        );
+        let whole = (c.out_rows(), c.out_cols());
+        assert!(
+            (self.out.total_rows() as usize, self.out.cols as usize) == whole
+                && matches!(self.out.ty, GgmlType::Q8_0 | GgmlType::F16),
+            "{}: the product is {} {}",
+            c.name,
+            self.out.ty,
+            self.out.shape()
+        );
+        let (quants, scales) = crate::quant::repack::plane_bytes(self.out.ty, whole.0, whole.1);
+        assert!(
+            out.quants.size >= quants as u64 && out.scales.size >= scales as u64 && out.sub == 0,
+            "{}: the product's planes",
+            c.name
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::record::{Range, State};
+    use crate::gpu::testing::{download, gpu_weight, gpus, run};
+    use crate::gpu::{Gpu, GpuOptions};
+    use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
+    use crate::model::precompose::kept_as;
+    use crate::quant::repack::{plane_bytes, unpack};
+
+    /// Sizes of a model: heads, nope, rope, v, kv_lora, width of the query's input, hidden width.
+    type Sizes = [usize; 7];
+
+    fn qk([heads, nope, rope, _, kv_lora, q_in, _]: Sizes) -> Composition {
+        Composition {
+            name: "qk",
+            heads,
+            rows: kv_lora,
+            depth: nope,
+            cols: q_in,
+            left_row: kv_lora,
+            left_col: 0,
+            right_row: nope + rope,
+            out_row: kv_lora,
+            out_col: 0,
+            kept: rope,
+        }
+    }
+
+    fn vo([heads, _, _, v, kv_lora, _, d]: Sizes) -> Composition {
+        Composition {
+            name: "vo",
+            heads,
+            rows: d,
+            depth: v,
+            cols: kv_lora,
+            left_row: 0,
+            left_col: v,
+            right_row: v,
+            out_row: 0,
+            out_col: kv_lora,
+            kept: 0,
+        }
+    }
+
+    /// Random factors; the groups are those of real files.
+    fn factors(rng: &mut Rng, c: &Composition, types: [GgmlType; 2]) -> [Weight; 2] {
+        let [left, right] = types;
+        if c.kept > 0 {
+            let rows = c.heads * c.right_row;
+            [
+                random_weight(rng, left, c.heads, c.rows, c.depth),
+                random_weight(rng, right, 1, rows, c.cols),
+            ]
+        } else {
+            [
+                random_weight(rng, left, 1, c.rows, c.heads * c.depth),
+                random_weight(rng, right, c.heads, c.depth, c.cols),
+            ]
+        }
+    }
+
+    fn on_gpu(gpu: &Gpu, c: &Composition, [left, right]: [&Weight; 2], ty: GgmlType) -> Weight {
+        let (rows, cols) = (c.out_rows(), c.out_cols());
+        let (quants, scales) = plane_bytes(ty, rows, cols);
+        let plane = |bytes: usize| gpu.storage("product", bytes as u64).unwrap();
+        let (quants, scales) = (plane(quants), plane(scales));
+        let out = GpuWeight {
+            name: c.name.to_owned(),
+            ty,
+            groups: 1,
+            rows: rows as u32,
+            cols: cols as u32,
+            parts: vec![Part {
+                first_row: 0,
+                rows: rows as u32,
+                quants: Range::whole(&quants),
+                scales: Range::whole(&scales),
+                sub: 0,
+            }],
+        };
+        let op = GpuCompose {
+            composition: *c,
+            left: &gpu_weight(gpu, left),
+            right: &gpu_weight(gpu, right),
+            out: &out,
+        };
+        run(gpu, &op.ops().unwrap(), &State::default());
+        let bytes = |b: &wgpu::Buffer| download::<u8>(gpu, b, b.size() as usize);
+        let bytes = unpack(ty, rows, cols, &bytes(&quants), &bytes(&scales));
+        Weight::from_bytes(c.name, ty, 1, rows, cols, bytes)
+    }
+
+    fn all_values(w: &Weight) -> Vec<f32> {
+        (0..w.rows).flat_map(|row| values(w, row)).collect()
+    }
+
+    /// The product in f64.
+    fn exact(c: &Composition, [left, right]: [&Weight; 2]) -> Vec<f64> {
+        let (rows, cols) = (c.out_rows(), c.out_cols());
+        let mut out = vec![0.0; rows * cols];
+        let right: Vec<_> = (0..right.groups * right.rows)
+            .map(|row| values(right, row))
+            .collect();
+        for h in 0..c.heads {
+            for r in 0..c.rows {
+                let left = values(left, h * c.left_row + r);
+                let at = (h * c.out_row + r) * cols + h * c.out_col;
+                for j in 0..c.depth {
+                    let factor = f64::from(left[h * c.left_col + j]);
+                    for (y, x) in out[at..at + c.cols]
+                        .iter_mut()
+                        .zip(&right[h * c.right_row + j])
+                    {
+                        *y += factor * f64::from(*x);
+                    }
+                }
+            }
+            for i in 0..c.kept {
+                let at = ((c.heads * c.rows) + h * c.kept + i) * cols;
+                for (y, x) in out[at..at + cols]
+                    .iter_mut()
+                    .zip(&right[h * c.right_row + c.depth + i])
+                {
+                    *y = f64::from(*x);
+                }
+            }
+        }
+        out
+    }
+
+    /// Rounding normal values to Q8_0: a 24th of the squared step, which is a 127th of the largest of 32, about 2.2 deviations.
+    const Q8_0_NMSE: f64 = 4e-5;
+    /// To f16: WGSL leaves the direction open, so a relative error of up to 2^-10, and on average a third of its square.
+    const F16_NMSE: f64 = 3.2e-7;
+    /// Of the kernel against the twin: scales (or values) in f16 may be 2^-10 apart, and a sum that rounds to another code is
+    /// rare.
+    const TWIN_NMSE: f64 = 9.6e-7;
+
+    fn check(rng: &mut Rng, gpus: &[&Gpu], c: &Composition, types: [GgmlType; 2], ty: GgmlType) {
+        let [left, right] = &factors(rng, c, types);
+        let what = format!("{} of {} and {} as {ty}", c.name, types[0], types[1]);
+        let twin = all_values(&compose(c, left, right, ty));
+        let exact = exact(c, [left, right]);
+        let limit = if ty == GgmlType::F16 {
+            F16_NMSE
+        } else {
+            Q8_0_NMSE
+        };
+        assert_close(&twin, &exact, limit, &what);
+        let expected: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
+        for gpu in gpus {
+            let found = all_values(&on_gpu(gpu, c, [left, right], ty));
+            let what = format!("{what}, {}", gpu.tier.name());
+            assert_close(&found, &exact, limit, &what);
+            assert_close(&found, &expected, TWIN_NMSE, &what);
+        }
+    }
+
+    /// GLM-4.7-Flash, DeepSeek-V2-Lite and the built-in model cut down in heads and widths; sizes that fill no tile and an
+    /// odd number of units per row.
+    const SHAPES: [Sizes; 4] = [
+        [3, 192, 64, 256, 512, 768, 128],
+        [2, 128, 64, 128, 512, 2048, 128],
+        [4, 64, 32, 64, 256, 256, 384],
+        [3, 32, 32, 96, 160, 96, 96],
+    ];
+
+    #[test]
+    fn the_kernel_agrees_with_its_twin_at_the_shapes_of_the_models() {
+        let mut rng = Rng::fresh();
+        let gpus: Vec<_> = gpus().iter().collect();
+        for sizes in SHAPES {
+            for c in [qk(sizes), vo(sizes)] {
+                for ty in [GgmlType::Q8_0, GgmlType::F16] {
+                    check(&mut rng, &gpus, &c, [GgmlType::Q4_0, GgmlType::Q5_0], ty);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_kernel_agrees_with_its_twin_for_every_type() {
+        let mut rng = Rng::fresh();
+        let gpus: Vec<_> = gpus().iter().collect();
+        // Rows of 256, which every type has.
+        let sizes = [2, 256, 32, 256, 256, 256, 96];
+        for (i, &ty) in GgmlType::ALL.iter().enumerate() {
+            let other = GgmlType::ALL[(i + 3) % GgmlType::ALL.len()];
+            for types in [[ty, ty], [ty, other]] {
+                let c = if i % 2 == 0 { qk(sizes) } else { vo(sizes) };
+                let kept = kept_as(types[0], types[1]);
+                check(&mut rng, &gpus[i % gpus.len()..][..1], &c, types, kept);
+            }
+        }
+    }
+
+    #[test]
+    fn a_product_of_zeros_is_zero() {
+        let c = qk([1, 32, 32, 32, 64, 32, 32]);
+        let zeros = |rows: usize| {
+            Weight::from_bytes("zeros", GgmlType::F32, 1, rows, 32, vec![0; rows * 128])
+        };
+        let (left, right) = (zeros(64), zeros(64));
+        for gpu in gpus() {
+            let found = all_values(&on_gpu(gpu, &c, [&left, &right], GgmlType::Q8_0));
+            assert!(found.iter().all(|x| *x == 0.0));
+        }
+        assert_eq!(
+            nmse(
+                &all_values(&compose(&c, &left, &right, GgmlType::Q8_0)),
+                &[0.0; 96 * 32]
+            ),
+            0.0
+        );
+    }
+
+    #[test]
+    fn factors_cut_by_the_binding_limit_are_refused_by_name() {
+        let mut rng = Rng::fresh();
+        let gpu = Gpu::open(&GpuOptions {
+            max_binding: Some(100_000),
+            ..Default::default()
+        })
+        .unwrap();
+        let c = vo(SHAPES[1]);
+        let [left, right] = factors(&mut rng, &c, [GgmlType::Q8_0, GgmlType::Q8_0]);
+        let (left, right) = (gpu_weight(&gpu, &left), gpu_weight(&gpu, &right));
+        let op = GpuCompose {
+            composition: c,
+            left: &left,
+            right: &right,
+            out: &left,
+        };
+        let error = op.ops().unwrap_err().to_string();
+        assert!(
+            error.contains("bindings") && error.contains("--precompose off"),
+            "{error}"
+        );
+    }
+}
