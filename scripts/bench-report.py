@@ -159,7 +159,8 @@ def floors(machine, newest, facts):
         if not (fact and row.get("bytes_per_token") and row.get("dispatches_per_token")):
             continue
         read = row["bytes_per_token"] / fact["read_gb_per_s"] / 1e6
-        launch = row["dispatches_per_token"] * fact["dispatch_us"] / 1e3
+        waits = row.get("dependent_dispatches_per_token") or row["dispatches_per_token"]
+        launch = waits * fact["dispatch_us"] / 1e3
         taken = 1e3 / speed(row)
         idle = row.get("gpu_idle")
         rows.append([
@@ -167,7 +168,7 @@ def floors(machine, newest, facts):
             key[2],
             f"{row['bytes_per_token'] / 1e9:.3f}",
             f"{read:.3f}",
-            str(row["dispatches_per_token"]),
+            str(waits),
             f"{launch:.3f}",
             f"{read + launch:.3f}",
             f"{taken:.3f}",
@@ -178,10 +179,10 @@ def floors(machine, newest, facts):
         return ""
     text = "### The floor of a token\n\n"
     text += (
-        f"Bytes at {fact['read_gb_per_s']} GB/s plus every dispatch at {fact['dispatch_us']} us, as if each waited for the one"
-        f" before it ({fact['source']}).\n\n"
+        f"Bytes at {fact['read_gb_per_s']} GB/s plus every dispatch that waits for the one before it at {fact['dispatch_us']} us"
+        f" ({fact['source']}).\n\n"
     )
-    head = ["model", "test", "GB read", "ms", "dispatches", "ms", "floor ms", "taken ms", "of floor", "GPU idle"]
+    head = ["model", "test", "GB read", "ms", "waiting dispatches", "ms", "floor ms", "taken ms", "of floor", "GPU idle"]
     return text + table(head, rows) + "\n"
 
 

@@ -109,6 +109,8 @@ pub struct Row {
     pub peak_gb_per_s: Option<f64>,
     /// Dispatches of a token.
     pub dispatches_per_token: Option<usize>,
+    /// Those of them that wait for the one before.
+    pub dependent_dispatches_per_token: Option<usize>,
     /// Milliseconds that encoding and submitting a token take the host.
     pub host_ms_per_token: Option<f64>,
     /// Share of the time between two tokens in which the GPU does nothing.
@@ -315,7 +317,7 @@ fn params(n: u64) -> String {
 }
 
 /// The fields of CSV: those of a [`Row`] but the samples.
-const FIELDS: [&str; 26] = [
+const FIELDS: [&str; 27] = [
     "build_commit",
     "version",
     "gpu_info",
@@ -340,6 +342,7 @@ const FIELDS: [&str; 26] = [
     "gb_per_s",
     "peak_gb_per_s",
     "dispatches_per_token",
+    "dependent_dispatches_per_token",
     "host_ms_per_token",
     "gpu_idle",
 ];
@@ -382,6 +385,7 @@ mod tests {
             gb_per_s: Some(900.0),
             peak_gb_per_s: Some(4500.0),
             dispatches_per_token: Some(700),
+            dependent_dispatches_per_token: Some(450),
             host_ms_per_token: Some(0.5),
             gpu_idle: Some(0.0125),
             ..Row::default()
@@ -408,6 +412,7 @@ mod tests {
             tier: None,
             gb_per_s: None,
             dispatches_per_token: None,
+            dependent_dispatches_per_token: None,
             host_ms_per_token: None,
             gpu_idle: None,
             model_size: 5 << 20,
@@ -438,7 +443,7 @@ mod tests {
         let expected = "\"abc\",\"0.1.0\",\"NVIDIA \"\"H200\"\"\",\"NVIDIA 580\",\"Vulkan\",\"\",\"\",\"glm-4.7-flash:q4_0\",\
             \"synthetic glm-4.7-flash q4_0\",\"18253611008\",\"29900000000\",\"64\",\"0\",\"100\",\"4096\",\
             \"2026-11-20T08:00:00Z\",\"225000000\",\"35355339\",\"450.0\",\"70.71067811865476\",\"2000000000.0\",\
-            \"900.0\",\"4500.0\",\"700\",\"0.5\",\"0.0125\"";
+            \"900.0\",\"4500.0\",\"700\",\"450\",\"0.5\",\"0.0125\"";
         assert_eq!(lines[1], expected);
         // Every field of a row but the two lists is a column.
         let value = serde_json::to_value(row()).unwrap();

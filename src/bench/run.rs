@@ -352,6 +352,7 @@ fn look_into(
     row.bytes_per_token = Some(bytes);
     row.gb_per_s = Some(bytes * row.statistics.avg_ts / 1e9);
     row.dispatches_per_token = Some(gpu.dispatches_per_token(first));
+    row.dependent_dispatches_per_token = Some(gpu.dependent_dispatches_per_token(first));
     row.host_ms_per_token =
         (host.steps > 0).then(|| host.time.as_secs_f64() * 1e3 / f64::from(host.steps));
     // A run of its own: timestamps are not free.

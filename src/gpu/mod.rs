@@ -9,6 +9,7 @@ pub mod adapter;
 pub mod device;
 pub mod error;
 pub mod geometry;
+mod levels;
 pub mod memory;
 pub mod pipeline;
 pub mod record;

@@ -5,6 +5,7 @@
 
 use super::device::MAX_PARAMS;
 use super::geometry::Site;
+use super::levels::Levels;
 use super::pipeline::{Access, Pipeline, Spec};
 use super::stamps::{Stamping, Stamps};
 use super::{Gpu, GpuError, Tier};
@@ -282,6 +283,10 @@ struct Dispatch {
     params: Vec<Word>,
     grid: [Extent; 3],
     when: When,
+    /// Buffers to make readable before it, for it and those beside it.
+    readable: Vec<Buffer>,
+    /// The run of dispatches that do not wait for each other that it belongs to.
+    level: usize,
 }
 
 /// A step ready to be replayed.
@@ -302,15 +307,20 @@ impl Recording {
     pub fn new(gpu: &Gpu, ops: &[Op]) -> Result<Self, GpuError> {
         let specs: Vec<&Spec> = ops.iter().map(|o| &o.spec).collect();
         let pipelines = gpu.pipelines(&specs)?;
+        let levels = Levels::of(ops);
         let dispatches: Vec<_> = ops
             .iter()
             .zip(pipelines)
-            .map(|(op, pipeline)| Dispatch {
+            .zip(levels.readable)
+            .zip(levels.number)
+            .map(|(((op, pipeline), readable), level)| Dispatch {
                 groups: bind_groups(gpu, op, &pipeline),
                 pipeline,
                 params: op.params.clone(),
                 grid: op.grid,
                 when: op.when,
+                readable,
+                level,
             })
             .collect();
         let uniforms = match gpu.tier {
@@ -336,6 +346,14 @@ impl Recording {
     /// Dispatches recorded: those of a replay, and those of the other ways that it does not take.
     pub fn len(&self) -> usize {
         self.dispatches.len()
+    }
+
+    /// Runs of dispatches that do not wait for each other, one after the other: how often the device
+    /// must wait in a replay for `state`.
+    pub fn levels(&self, state: &State) -> usize {
+        let held = self.dispatches.iter().filter(|d| d.when.holds(state));
+        let levels: BTreeSet<_> = held.map(|d| d.level).collect();
+        levels.len()
     }
 
     /// Whether there is nothing to do.
@@ -403,6 +421,13 @@ impl Recording {
         let grid = d.grid.map(|e| extent(e, state));
         if grid.contains(&0) || !d.when.holds(state) {
             return;
+        }
+        if !d.readable.is_empty() {
+            let transitions = d.readable.iter().map(|buffer| wgpu::BufferTransition {
+                buffer,
+                state: wgpu::BufferUses::STORAGE_READ_ONLY,
+            });
+            pass.transition_resources(transitions, std::iter::empty());
         }
         pass.set_pipeline(&d.pipeline.pipeline);
         pass.set_bind_group(0, &d.groups[state.slot % d.groups.len()], &[]);

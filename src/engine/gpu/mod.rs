@@ -196,6 +196,11 @@ impl GpuBackend {
         self.decode.step(&self.state(pos, 1)).count()
     }
 
+    /// Dispatches of one decoded token at `pos` that wait for the one before: others run beside them.
+    pub fn dependent_dispatches_per_token(&self, pos: usize) -> usize {
+        self.decode.levels(&self.state(pos, 1))
+    }
+
     fn gpu(&self) -> &Gpu {
         &self.model.gpu
     }

@@ -1,0 +1,147 @@
+//! Which dispatches of a step need not wait for each other, and what to tell wgpu so that they do not.
+//!
+//! wgpu puts a barrier before the first dispatch that reads a buffer written earlier in the pass, and a barrier on Vulkan and DX12
+//! waits for everything before it. So of two dispatches side by side that read the outputs of different producers, the second
+//! would wait for the first. Where that happens, all buffers that the dispatches side by side read are made readable before
+//! the first of them: one barrier for all.
+
+use super::pipeline::Access;
+use super::record::Op;
+use std::collections::{HashMap, HashSet};
+use wgpu::Buffer;
+
+/// What a dispatch does with its buffers.
+struct Uses<'a> {
+    reads: HashSet<&'a Buffer>,
+    writes: HashSet<&'a Buffer>,
+}
+
+impl<'a> Uses<'a> {
+    fn of(op: &'a Op) -> Self {
+        let mut uses = Self {
+            reads: HashSet::new(),
+            writes: HashSet::new(),
+        };
+        let mut add = |access, buffer| match access {
+            Access::Read => uses.reads.insert(buffer),
+            Access::Write => uses.writes.insert(buffer),
+        };
+        for (access, range) in op.spec.access.iter().zip(&op.bindings) {
+            add(*access, &range.buffer);
+        }
+        if let Some((index, ranges)) = &op.alternatives {
+            for range in ranges {
+                add(op.spec.access[*index], &range.buffer);
+            }
+        }
+        uses
+    }
+
+    /// Whether this one, later, must wait for `other`.
+    fn waits_for(&self, other: &Self) -> bool {
+        !self.reads.is_disjoint(&other.writes)
+            || !self.writes.is_disjoint(&other.writes)
+            || !self.writes.is_disjoint(&other.reads)
+    }
+}
+
+/// A step cut into runs of dispatches that do not wait for each other.
+pub(super) struct Levels {
+    /// For each dispatch the buffers to make readable before it.
+    pub readable: Vec<Vec<Buffer>>,
+    /// The number of the run of each dispatch.
+    pub number: Vec<usize>,
+}
+
+impl Levels {
+    /// Those of the dispatches `ops` in this order.
+    pub fn of(ops: &[Op]) -> Self {
+        let uses: Vec<_> = ops.iter().map(Uses::of).collect();
+        let mut readable = vec![vec![]; ops.len()];
+        let mut number = vec![];
+        let mut count = 0;
+        // Whether the last use of a buffer was a write.
+        let mut written: HashMap<&Buffer, bool> = HashMap::new();
+        let mut first = 0;
+        while first < ops.len() {
+            let mut end = first + 1;
+            while end < ops.len() && !uses[first..end].iter().any(|u| uses[end].waits_for(u)) {
+                end += 1;
+            }
+            let level = &uses[first..end];
+            let fresh = |buffer: &&Buffer| written.get(*buffer) == Some(&true);
+            let others = level[1..].iter().flat_map(|u| &u.reads);
+            let late = others
+                .copied()
+                .any(|buffer| fresh(&buffer) && !level[0].reads.contains(buffer));
+            if late {
+                let all: HashSet<_> = level.iter().flat_map(|u| &u.reads).copied().collect();
+                readable[first] = all.into_iter().filter(fresh).cloned().collect();
+            }
+            for u in level {
+                written.extend(u.reads.iter().map(|buffer| (*buffer, false)));
+                written.extend(u.writes.iter().map(|buffer| (*buffer, true)));
+            }
+            number.extend(std::iter::repeat_n(count, end - first));
+            count += 1;
+            first = end;
+        }
+        Self { readable, number }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pipeline::Spec;
+    use super::super::record::{Extent, Range, accesses};
+    use super::super::testing::gpus;
+    use super::*;
+    use crate::gpu::shader::Variant;
+
+    fn op(access: &str, buffers: &[&Buffer]) -> Op {
+        let spec = Spec {
+            kernel: "none",
+            source: "",
+            variant: Variant::default(),
+            access: accesses(access),
+        };
+        let ranges = buffers.iter().map(|b| Range::whole(b)).collect();
+        Op::new(spec, ranges, vec![], [Extent::N(1); 3])
+    }
+
+    #[test]
+    fn what_stands_side_by_side_becomes_readable_at_once() {
+        let Some(gpu) = gpus().first() else { return };
+        let make = || gpu.storage("test", 16).unwrap_or_else(|e| panic!("{e}"));
+        let [x, a, b, q, c, d] = std::array::from_fn(|_| make());
+        let ops = [
+            op("rw", &[&x, &a]), // 0: a and b side by side
+            op("rw", &[&x, &b]),
+            op("rw", &[&a, &q]), // 2: alone, since the next reads q
+            op("rw", &[&q, &c]), // 3: c from q, d from b: b must be readable before
+            op("rrw", &[&q, &b, &d]),
+            op("rrw", &[&c, &d, &x]), // 5: writes what all began with
+        ];
+        let levels = Levels::of(&ops);
+        assert_eq!(levels.number, [0, 0, 1, 2, 2, 3]);
+        let made: Vec<_> = levels.readable.iter().map(Vec::len).collect();
+        assert_eq!(made, [0, 0, 0, 2, 0, 0]);
+        assert!(levels.readable[3].contains(&q) && levels.readable[3].contains(&b));
+    }
+
+    #[test]
+    fn one_dispatch_after_the_other_needs_nothing() {
+        let Some(gpu) = gpus().first() else { return };
+        let make = || gpu.storage("test", 16).unwrap_or_else(|e| panic!("{e}"));
+        let [a, b] = std::array::from_fn(|_| make());
+        let levels = Levels::of(&[op("rw", &[&a, &b]), op("rw", &[&b, &a])]);
+        assert_eq!(levels.number, [0, 1]);
+        assert!(levels.readable.iter().all(Vec::is_empty));
+        let same = Levels::of(&[op("w", &[&a]), op("w", &[&a])]);
+        assert_eq!(
+            same.number,
+            [0, 1],
+            "two writes of a buffer keep their order"
+        );
+    }
+}
