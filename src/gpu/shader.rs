@@ -237,6 +237,7 @@ macro_rules! shared {
 shared!(
     "bf16",
     "builtins",
+    "coop",
     "f16",
     "f32",
     "iq4_nl",
