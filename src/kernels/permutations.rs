@@ -9,7 +9,7 @@ mod list;
 use crate::gpu::Tier;
 use crate::gpu::pipeline::{Access, Spec};
 use crate::gpu::shader;
-use list::{all_permutations, coop_permutations};
+use list::{Coop, all_permutations, coop_permutations};
 use naga::back::{hlsl, msl, spv};
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::FunctionInfo;
@@ -339,8 +339,19 @@ fn check_text(module: &Module, language: &str, text: &str) -> Result<(), String>
     Ok(())
 }
 
-/// Checks a shader, one for cooperative matrices in SPIR-V alone.
-fn check(spec: &Spec, tier: Tier, coop: bool) -> Result<(), String> {
+/// The languages that a shader is written in.
+#[derive(Clone, Copy, PartialEq)]
+enum Languages {
+    All,
+    /// For cooperative matrices: SPIR-V, and MSL where it says so.
+    Matrices {
+        metal: bool,
+    },
+}
+
+/// Checks a shader.
+fn check(spec: &Spec, tier: Tier, languages: Languages) -> Result<(), String> {
+    let coop = languages != Languages::All;
     let text =
         shader::expand(spec.kernel, spec.source, &spec.variant, tier).map_err(|e| e.to_string())?;
     let module = naga::front::wgsl::parse_str(&text).map_err(|e| e.emit_to_string(&text))?;
@@ -361,8 +372,10 @@ fn check(spec: &Spec, tier: Tier, coop: bool) -> Result<(), String> {
         info.get_entry_point(0),
         &module.entry_points[0].function.body,
     )?;
-    if !coop {
+    if languages != (Languages::Matrices { metal: false }) {
         check_text(&module, "MSL", &write_msl(&module, &info)?)?;
+    }
+    if !coop {
         check_text(&module, "HLSL", &write_hlsl(&module, &info)?)?;
     }
     write_spirv(&module, &info, tier, coop)?;
@@ -370,14 +383,18 @@ fn check(spec: &Spec, tier: Tier, coop: bool) -> Result<(), String> {
 }
 
 #[test]
-fn every_permutation_for_cooperative_matrices_is_fit_for_vulkan() {
-    let specs = coop_permutations();
-    assert_eq!(specs.len(), 2, "20 and 16 heads");
-    for spec in specs {
-        if let Err(e) = check(&spec, Tier::Subgroup, true) {
-            panic!("{} {:?}: {e}", spec.kernel, spec.variant);
-        }
-    }
+fn every_permutation_for_cooperative_matrices_is_fit_for_vulkan_or_metal() {
+    let all = coop_permutations();
+    let failures: Vec<_> = all
+        .par_iter()
+        .filter_map(|Coop { spec, metal }| {
+            let languages = Languages::Matrices { metal: *metal };
+            let e = check(spec, Tier::Subgroup, languages).err()?;
+            Some(format!("{} {:?}: {e}", spec.kernel, spec.variant))
+        })
+        .collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(all.iter().any(|coop| coop.metal), "none for Metal");
 }
 
 #[test]
@@ -386,7 +403,7 @@ fn every_permutation_is_fit_for_metal_dx12_and_vulkan() {
     let failures: Vec<_> = specs
         .par_iter()
         .filter_map(|(spec, tier)| {
-            let e = check(spec, *tier, false).err()?;
+            let e = check(spec, *tier, Languages::All).err()?;
             let variant = &spec.variant;
             Some(format!("{} {} {variant:?}: {e}", spec.kernel, tier.name()))
         })
@@ -404,7 +421,7 @@ fn every_permutation_is_fit_for_metal_dx12_and_vulkan() {
 fn every_kernel_has_permutations() {
     let specs = all_permutations().into_iter().map(|(spec, _)| spec);
     let listed: BTreeSet<_> = specs
-        .chain(coop_permutations())
+        .chain(coop_permutations().into_iter().map(|coop| coop.spec))
         .map(|spec| format!("{}.wgsl", spec.kernel))
         .collect();
     let folder = format!("{}/wgsl", env!("CARGO_MANIFEST_DIR"));

@@ -3,8 +3,9 @@
 use crate::gpu::Tier;
 use crate::gpu::pipeline::Spec;
 use crate::kernels::{
-    MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, gate_up, gate_up_q8,
-    matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, sample, tokens_at_once,
+    MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, expand_kv,
+    expand_kv_coop, gate_up, gate_up_q8, matvec, matvec_q8, moe_down, moe_down_q8,
+    prompt_attention, prompt_attention_coop, read, rope_cache, router, sample, tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
@@ -35,6 +36,13 @@ fn shape(heads: usize, nope: usize, v_head: u32, vocab: u32) -> Shape {
 }
 
 impl Shape {
+    fn kv(&self) -> expand_kv::KvDims {
+        expand_kv::KvDims {
+            mla: self.dims,
+            v: self.v_head as usize,
+        }
+    }
+
     fn experts(self, count: usize, used: usize, gating: Gating, norm: bool, bias: bool) -> Self {
         let experts = Experts {
             count,
@@ -69,6 +77,8 @@ fn permutations() -> Vec<Spec> {
     for model in &models {
         specs.push(rope_cache::spec(model.dims));
         specs.push(attention::spec(model.dims));
+        specs.push(expand_kv::spec(model.kv()));
+        specs.push(prompt_attention::spec(model.kv()));
         for quantized in [false, true] {
             specs.push(attention_merge::spec(model.dims, quantized));
         }
@@ -85,6 +95,11 @@ fn permutations() -> Vec<Spec> {
         for other in [ty, successor] {
             // Experts are not shared between tokens, so their workgroups take one at a time.
             specs.push(gate_up::spec([ty, other], 1, true));
+        }
+        for model in &models {
+            for k_b in [false, true] {
+                specs.push(expand_kv::weights_spec(ty, k_b, model.kv()));
+            }
         }
         for max_tokens in [1, 8] {
             let at_once = tokens_at_once(max_tokens);
@@ -208,13 +223,33 @@ pub(super) fn all_permutations() -> Vec<(Spec, Tier)> {
         .collect()
 }
 
-/// The pipelines for devices with cooperative matrices, which only Vulkan has in this size.
-pub(super) fn coop_permutations() -> Vec<Spec> {
-    let models = models().into_iter();
-    let dims = models
-        .map(|m| m.dims)
-        .filter(|dims| attention_coop::fits(*dims));
-    let mut specs: Vec<_> = dims.map(attention_coop::spec).collect();
-    specs.dedup();
-    specs
+/// A pipeline for devices with cooperative matrices.
+pub(super) struct Coop {
+    pub spec: Spec,
+    /// Whether Metal has matrices of this size and pointers of this kind; DX12 has none.
+    pub metal: bool,
+}
+
+/// The pipelines for devices with cooperative matrices, each once.
+pub(super) fn coop_permutations() -> Vec<Coop> {
+    let mut all = vec![];
+    for model in models() {
+        if attention_coop::fits(model.dims) {
+            all.push((attention_coop::spec(model.dims), false));
+        }
+        let kv = model.kv();
+        for shape in expand_kv_coop::SHAPES {
+            let metal = shape.coop.size == 8 && !shape.vectors;
+            all.push((shape.spec(kv), metal));
+        }
+        let shapes = prompt_attention_coop::SHAPES.into_iter();
+        for shape in shapes.filter(|shape| shape.fits(kv)) {
+            let metal = shape.coop.size == 8 && !shape.vectors;
+            all.push((shape.spec(kv), metal));
+        }
+    }
+    let mut seen = HashSet::new();
+    all.retain(|(spec, _)| seen.insert(spec.clone()));
+    let coop = |(spec, metal)| Coop { spec, metal };
+    all.into_iter().map(coop).collect()
 }
