@@ -82,6 +82,15 @@ pub enum Extent {
     TokensBy(u32),
     /// One per part of the context.
     Splits,
+    /// One per `by` slots of the tokens, which have `used` each, rounded up, and `more`.
+    Slots {
+        /// Slots of a token.
+        used: u32,
+        /// Slots of a workgroup.
+        by: u32,
+        /// Workgroups beyond.
+        more: u32,
+    },
 }
 
 /// Which part of the model a dispatch belongs to.
@@ -465,6 +474,7 @@ fn extent(extent: Extent, state: &State) -> u32 {
         Extent::Tokens => state.tokens,
         Extent::TokensBy(n) => state.tokens.div_ceil(n),
         Extent::Splits => state.splits,
+        Extent::Slots { used, by, more } => (state.tokens * used).div_ceil(by) + more,
     }
 }
 

@@ -20,6 +20,7 @@ pub mod q8;
 pub mod read;
 pub mod rope_cache;
 pub mod router;
+pub mod rows_f16;
 pub mod sample;
 
 #[cfg(test)]

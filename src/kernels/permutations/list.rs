@@ -4,7 +4,8 @@ use crate::gpu::Tier;
 use crate::gpu::pipeline::Spec;
 use crate::kernels::{
     MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, gate_up, gate_up_q8,
-    matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, sample, tokens_at_once,
+    matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, rows_f16, sample,
+    tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
@@ -66,6 +67,11 @@ fn models() -> [Shape; 4] {
 fn permutations() -> Vec<Spec> {
     let models = models();
     let mut specs: Vec<_> = read::AT_ONCE.map(read::spec).to_vec();
+    for norm in [false, true] {
+        for (half, float) in [(true, false), (false, true), (true, true)] {
+            specs.push(rows_f16::spec(norm, half, float));
+        }
+    }
     for model in &models {
         specs.push(rope_cache::spec(model.dims));
         specs.push(attention::spec(model.dims));
