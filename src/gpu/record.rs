@@ -69,6 +69,15 @@ pub enum Word {
     SplitRows,
     /// [`State::sampling`] at this index.
     Sampling(usize),
+    /// As many as [`Extent::Slots`] of the same numbers.
+    Slots {
+        /// Slots of a token.
+        used: u32,
+        /// Slots of a workgroup.
+        by: u32,
+        /// Workgroups beyond.
+        more: u32,
+    },
 }
 
 /// How many workgroups along one dimension.
@@ -463,6 +472,7 @@ fn fill(params: &[Word], state: &State, out: &mut [u8]) {
             Word::Splits => state.splits,
             Word::SplitRows => state.split_rows,
             Word::Sampling(i) => state.sampling[i],
+            Word::Slots { used, by, more } => extent(Extent::Slots { used, by, more }, state),
         };
         bytes.copy_from_slice(&value.to_le_bytes());
     }

@@ -237,8 +237,12 @@ macro_rules! shared {
 shared!(
     "bf16",
     "builtins",
+    "coop16",
+    "coop8",
     "f16",
     "f32",
+    "gemm_begin",
+    "gemm_place",
     "iq4_nl",
     "iq4_xs",
     "lanes",

@@ -1,11 +1,11 @@
 //! The shaders that models can ask for, as data.
 
-use crate::gpu::Tier;
 use crate::gpu::pipeline::Spec;
+use crate::gpu::{Coop, Tier};
 use crate::kernels::{
-    MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, gate_up, gate_up_q8,
-    matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, rows_f16, sample,
-    tokens_at_once,
+    MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, expert_rows, gate_up,
+    gate_up_q8, gemm, matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, rows_f16,
+    sample, tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
@@ -115,8 +115,55 @@ fn permutations() -> Vec<Spec> {
             specs.push(moe_down::spec(ty, experts.used as u32));
         }
     }
+    specs.extend(products(gemm::Form::Float { eight: false }));
+    for (experts, _) in models.iter().filter_map(|m| m.experts.as_ref()) {
+        for height in [16, 32, 64, 128] {
+            let [count, used] = [experts.count, experts.used].map(|n| n as u32);
+            specs.push(expert_rows::spec(count, used, height));
+        }
+    }
     let mut seen = HashSet::new();
     specs.retain(|spec| seen.insert(spec.clone()));
+    specs
+}
+
+/// The products of a prompt: every type in the largest tile, every tile with one type.
+fn products(form: gemm::Form) -> Vec<Spec> {
+    let mut specs = vec![];
+    for pair in [false, true] {
+        for (i, &tile) in gemm::tiles(form, pair).iter().enumerate() {
+            for (k, &ty) in GgmlType::ALL.iter().enumerate() {
+                if i > 0 && ty != GgmlType::Q4_0 {
+                    continue;
+                }
+                let other = GgmlType::ALL[(k + 1) % GgmlType::ALL.len()];
+                let plain = gemm::Shape {
+                    tile,
+                    experts: None,
+                    residual: false,
+                };
+                let experts = gemm::Shape {
+                    experts: Some((6, pair)),
+                    ..plain
+                };
+                for up in if pair {
+                    vec![Some(ty), Some(other)]
+                } else {
+                    vec![None]
+                } {
+                    specs.push(gemm::spec(form, ty, up, plain));
+                    specs.push(gemm::spec(form, ty, up, experts));
+                }
+                if !pair {
+                    let residual = gemm::Shape {
+                        residual: true,
+                        ..plain
+                    };
+                    specs.push(gemm::spec(form, ty, None, residual));
+                }
+            }
+        }
+    }
     specs
 }
 
@@ -211,16 +258,27 @@ pub(super) fn all_permutations() -> Vec<(Spec, Tier)> {
                 .into_iter()
                 .map(|spec| (spec, Tier::Int8)),
         )
+        .chain(
+            products(gemm::Form::Float { eight: true })
+                .into_iter()
+                .map(|spec| (spec, Tier::Subgroup)),
+        )
         .collect()
 }
 
-/// The pipelines for devices with cooperative matrices, which only Vulkan has in this size.
-pub(super) fn coop_permutations() -> Vec<Spec> {
+/// The pipelines for devices with cooperative matrices, and whether Metal has them in this size.
+pub(super) fn coop_permutations() -> Vec<(Spec, bool)> {
     let models = models().into_iter();
     let dims = models
         .map(|m| m.dims)
         .filter(|dims| attention_coop::fits(*dims));
     let mut specs: Vec<_> = dims.map(attention_coop::spec).collect();
     specs.dedup();
-    specs
+    let mut all: Vec<_> = specs.into_iter().map(|spec| (spec, false)).collect();
+    for (size, lanes) in [(16, 32), (8, 32), (8, 8)] {
+        let form = gemm::Form::Matrix(Coop { size, lanes });
+        let metal = (size, lanes) == (8, 32);
+        all.extend(products(form).into_iter().map(|spec| (spec, metal)));
+    }
+    all
 }
