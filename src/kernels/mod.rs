@@ -16,6 +16,7 @@ pub mod gemm;
 pub mod linear;
 pub mod matvec;
 pub mod matvec_q8;
+pub mod moe_combine;
 pub mod moe_down;
 pub mod moe_down_q8;
 pub mod q8;

@@ -4,8 +4,8 @@ use crate::gpu::pipeline::Spec;
 use crate::gpu::{Coop, Tier};
 use crate::kernels::{
     MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, expert_rows, gate_up,
-    gate_up_q8, gemm, matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, rows_f16,
-    sample, tokens_at_once,
+    gate_up_q8, gemm, matvec, matvec_q8, moe_combine, moe_down, moe_down_q8, read, rope_cache,
+    router, rows_f16, sample, tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
@@ -117,6 +117,7 @@ fn permutations() -> Vec<Spec> {
     }
     specs.extend(products(gemm::Form::Float { eight: false }));
     for (experts, _) in models.iter().filter_map(|m| m.experts.as_ref()) {
+        specs.push(moe_combine::spec(experts.used as u32));
         for height in [16, 32, 64, 128] {
             let [count, used] = [experts.count, experts.used].map(|n| n as u32);
             specs.push(expert_rows::spec(count, used, height));
