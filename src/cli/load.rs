@@ -27,6 +27,7 @@ pub(super) fn open(
         device: device.device.clone(),
         tier: device.tier,
         ctx: ctx.ctx,
+        ubatch: ctx.ubatch,
     };
     let opened = Opened::new(&model.source(), &options)?;
     if opened.is_cpu_fallback() {

@@ -15,6 +15,7 @@ pub struct Opened {
     tokenizer: Tokenizer,
     chat_template: Option<ChatTemplate>,
     n_ctx: usize,
+    pub(super) ubatch: Option<u32>,
     pub(super) device: Device,
 }
 
@@ -56,6 +57,7 @@ impl Opened {
             tokenizer,
             chat_template,
             n_ctx,
+            ubatch: options.ubatch,
             device: device?,
         })
     }

@@ -7,11 +7,13 @@ use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
-use crate::gpu::{Coop, Gpu, Tier};
+use crate::gpu::{Coop, Gpu, GpuError, Tier};
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
 
 use super::MAX_GRID;
+
+mod trial;
 
 /// How a device multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,39 @@ impl Form {
             Some(coop) => Self::Matrix(coop),
             None => Self::float(gpu),
         }
+    }
+
+    /// The fastest form whose results agree with those in f32 on the device (one that fails is named in the log).
+    ///
+    /// # Errors
+    /// What the device reports in the trial.
+    pub fn for_prompts(gpu: &Gpu) -> Result<Self, GpuError> {
+        let (best, float) = (Self::best(gpu), Self::float(gpu));
+        if best == float {
+            return Ok(float);
+        }
+        let reason = match trial::trial(gpu, best) {
+            Ok(error) if error <= trial::LIMIT => return Ok(best),
+            Ok(error) => format!(
+                "their products have an NMSE of {error:.1e}, limit {:.0e}",
+                trial::LIMIT
+            ),
+            Err(e @ GpuError::Shader { .. }) => e.to_string(),
+            Err(e) => return Err(e),
+        };
+        log::warn!(
+            "{}: not using cooperative matrices for prompts: {reason}",
+            gpu.info.name
+        );
+        Ok(float)
+    }
+
+    /// Whether the device is software: a few workgroups fill it.
+    fn is_software(self) -> bool {
+        matches!(
+            self,
+            Self::Float { eight: true } | Self::Matrix(Coop { lanes: 8, .. })
+        )
     }
 }
 
@@ -126,7 +161,7 @@ pub fn tiles(form: Form, pair: bool) -> Tiles {
     if pair { two } else { one }
 }
 
-/// Workgroups that fill a large GPU: one for each of 132 multiprocessors, about.
+/// Workgroups that fill a large GPU, reckoned and not yet measured: one for each of 132 multiprocessors, about.
 const FULL: u32 = 128;
 
 impl Tile {
@@ -135,7 +170,8 @@ impl Tile {
     pub fn choose(form: Form, pair: bool, tokens: u32, rows: u32) -> Self {
         let tiles = tiles(form, pair);
         let fits = |tile: &&Tile| tile.tokens <= tokens.next_power_of_two();
-        let enough = |tile: &&Tile| tokens.div_ceil(tile.tokens) * rows.div_ceil(tile.rows) >= FULL;
+        let full = if form.is_software() { 1 } else { FULL };
+        let enough = |tile: &&Tile| tokens.div_ceil(tile.tokens) * rows.div_ceil(tile.rows) >= full;
         let last = &tiles[tiles.len() - 1];
         let fitting = tiles.iter().filter(fits);
         *fitting

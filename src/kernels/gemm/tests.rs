@@ -470,3 +470,18 @@ fn tiles_follow_the_tokens() {
         assert_eq!(Tile::for_experts(form, 5000), most.tokens);
     }
 }
+
+#[test]
+fn a_device_with_matrices_passes_its_trial() {
+    for gpu in gpus() {
+        let best = Form::best(gpu);
+        assert_eq!(
+            Form::for_prompts(gpu).unwrap_or_else(|e| panic!("{e}")),
+            best
+        );
+        if best != Form::float(gpu) {
+            let error = trial::trial(gpu, best).unwrap_or_else(|e| panic!("{e}"));
+            assert!(error > 0.0 && error < trial::LIMIT, "NMSE {error:e}");
+        }
+    }
+}
