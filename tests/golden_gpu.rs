@@ -10,7 +10,7 @@ use common::{
     Golden, all_logits, check_golden, check_synthetic, fixture, greedy, in_repository, load,
     random_tokens, requantised,
 };
-use glimt::engine::backend::{Backend, BackendError, OnRow, OnToken};
+use glimt::engine::backend::{Backend, BackendError, OnPrompt, OnRow, OnToken};
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::engine::sampling::Sampling;
@@ -35,11 +35,16 @@ impl Backend for OneByOne {
         self.0.n_ctx()
     }
 
-    fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
-        tokens
-            .iter()
-            .enumerate()
-            .try_for_each(|(i, token)| self.0.prefill(&[*token], pos + i))
+    fn prefill_watched(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        _: &mut OnPrompt<'_>,
+    ) -> Result<usize, BackendError> {
+        for (i, token) in tokens.iter().enumerate() {
+            self.0.prefill(&[*token], pos + i)?;
+        }
+        Ok(tokens.len())
     }
 
     fn logits(

@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use glimt::engine::{
-    DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Sampling, Session, StopReason,
+    DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Opened, Sampling, Session,
+    StopReason,
 };
 
 fn engine(ctx: usize) -> Engine {
@@ -12,7 +13,8 @@ fn engine(ctx: usize) -> Engine {
         ctx: Some(ctx),
         ..EngineOptions::default()
     };
-    Engine::load(&ModelSource::Embedded, &options, &mut |_| {}).expect("the built-in model loads")
+    let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
+    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
 }
 
 /// The logits after the last of `tokens`.

@@ -4,13 +4,14 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::{ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, TextArgs};
 use super::error::CliError;
 use super::output::{self, Thoughts, note};
 use super::stop::StopFilter;
 use super::{interrupt, load};
-use crate::engine::{Engine, GenerateStats, StopReason};
+use crate::engine::{Engine, GenerateStats, Opened, StopReason};
 use crate::tokenizer::{Message, StreamDecoder};
 
 const EXAMPLES: &str = "\
@@ -85,22 +86,38 @@ impl Generate {
         if prompt.is_empty() {
             return Err(CliError::EmptyText { what: "prompt" });
         }
-        let engine = load::engine(&self.model, &self.device, &self.ctx)?;
+        let opened = load::open(&self.model, &self.device, &self.ctx)?;
         let rendered = if self.raw {
             None
         } else {
-            Some(self.render(&engine, &prompt)?)
+            Some(self.render(&opened, &prompt)?)
         };
         let tokens = match &rendered {
-            Some(text) => engine.tokenizer().encode_chat(text)?,
-            None => engine.tokenizer().encode(&prompt, true)?,
+            Some(text) => opened.tokenizer().encode_chat(text)?,
+            None => opened.tokenizer().encode(&prompt, true)?,
         };
+        // Before the weights, which may take many seconds to load.
+        opened.check_tokens(&tokens, 0)?;
+        let engine = load::weights(opened)?;
         let sampling = self.sampling.sampling(&self.model.source());
         let mut session = engine.session()?;
         let mut answer = Answer::new(&engine, &self.stop, rendered.as_deref());
         let mut ended = None;
         let limit = self.n_predict.unwrap_or(usize::MAX);
-        let stats = session.generate(&tokens, &sampling, limit, &mut |token| {
+        let bar = prompt_bar(tokens.len());
+        let on_prompt = &mut |done: usize| {
+            // Between two parts of a prompt there is something to end in order.
+            interrupt::begin_answer();
+            bar.set_position(done as u64);
+            match interrupt::requested() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        };
+        let on_token = &mut |token| {
+            if !bar.is_finished() {
+                bar.finish_and_clear();
+            }
             interrupt::begin_answer();
             if interrupt::requested() {
                 return ControlFlow::Break(());
@@ -116,7 +133,9 @@ impl Generate {
                     ControlFlow::Break(())
                 }
             }
-        })?;
+        };
+        let stats = session.generate_watched(&tokens, &sampling, limit, on_prompt, on_token)?;
+        bar.finish_and_clear();
         if let Some(Ended::Failed(error)) = ended {
             return Err(error);
         }
@@ -141,12 +160,19 @@ impl Generate {
     }
 
     /// The prompt in the model's chat template.
-    fn render(&self, engine: &Engine, prompt: &str) -> Result<String, CliError> {
+    fn render(&self, opened: &Opened, prompt: &str) -> Result<String, CliError> {
         let system = self.system.iter().map(|text| Message::new("system", text));
         let messages: Vec<_> = system.chain([Message::new("user", prompt)]).collect();
         let think = self.think.map(|think| matches!(think, Think::On));
-        Ok(engine.render_chat(&messages, think)?)
+        Ok(opened.render_chat(&messages, think)?)
     }
+}
+
+/// A bar on standard error for the tokens of a long prompt, shown when the first part of it is computed.
+fn prompt_bar(tokens: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("prompt {bar:30} {pos} of {len} tokens, {eta}")
+        .expect("the template is a constant that indicatif accepts");
+    ProgressBar::new(tokens as u64).with_style(style)
 }
 
 /// `prompt: 16 tokens, 123.4 tokens/s; generated: 87 tokens, 55.5 tokens/s`

@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::args::{ContextArgs, DeviceArgs, ModelArgs};
 use super::error::CliError;
 use super::output::note;
-use crate::engine::{Engine, EngineOptions};
+use crate::engine::{Engine, EngineOptions, Opened};
 
 /// A progress bar in bytes on standard error; indicatif hides it where that is no terminal.
 pub(super) fn progress_bar(what: &'static str) -> ProgressBar {
@@ -14,33 +14,43 @@ pub(super) fn progress_bar(what: &'static str) -> ProgressBar {
     ProgressBar::new(0).with_style(style).with_message(what)
 }
 
-/// Loads the model that the flags name, onto the device that they name, and tells what was chosen.
+/// Opens the model and the device that the flags name.
 ///
 /// # Errors
-/// What [`Engine::load`] refuses.
-pub(super) fn engine(
+/// What [`Opened::new`] refuses.
+pub(super) fn open(
     model: &ModelArgs,
     device: &DeviceArgs,
     ctx: &ContextArgs,
-) -> Result<Engine, CliError> {
+) -> Result<Opened, CliError> {
     let options = EngineOptions {
         device: device.device.clone(),
         tier: device.tier,
         ctx: ctx.ctx,
+        ubatch: ctx.ubatch,
     };
-    let bar = progress_bar("loading");
-    let loaded = Engine::load(&model.source(), &options, &mut |progress| {
-        bar.set_length(progress.total);
-        bar.set_position(progress.done);
-    });
-    bar.finish_and_clear();
-    let engine = loaded?;
-    if engine.is_cpu_fallback() {
+    let opened = Opened::new(&model.source(), &options)?;
+    if opened.is_cpu_fallback() {
         note(format_args!(
             "no GPU adapter found: running on the CPU reference, which is slow; install your GPU's driver, or on \
              Debian and Ubuntu the software driver with `apt-get install mesa-vulkan-drivers`"
         ));
     }
+    Ok(opened)
+}
+
+/// Loads the weights and tells what was chosen.
+///
+/// # Errors
+/// What [`Engine::load`] refuses.
+pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
+    let bar = progress_bar("loading");
+    let loaded = Engine::load(opened, &mut |progress| {
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+    });
+    bar.finish_and_clear();
+    let engine = loaded?;
     note(format_args!(
         "model: {}; device: {}; context: {} of {} tokens",
         engine.model().config.name,

@@ -80,11 +80,13 @@ impl Logits {
         if text.as_ref().is_some_and(String::is_empty) {
             return Err(CliError::EmptyText { what: "text" });
         }
-        let engine = load::engine(&self.model, &self.device, &self.ctx)?;
+        let opened = load::open(&self.model, &self.device, &self.ctx)?;
         let tokens = match text {
-            Some(text) => engine.tokenizer().encode(&text, true)?,
+            Some(text) => opened.tokenizer().encode(&text, true)?,
             None => self.tokens.clone(),
         };
+        opened.check_tokens(&tokens, 0)?;
+        let engine = load::weights(opened)?;
         let mut out = BufWriter::new(io::stdout().lock());
         let mut written = Ok(());
         engine.session()?.logits(&tokens, 0, &mut |pos, logits| {

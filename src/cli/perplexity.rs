@@ -68,16 +68,17 @@ impl Perplexity {
         }
         let ctx = ContextArgs {
             ctx: Some(self.ctx.ctx.unwrap_or(DEFAULT_CHUNK)),
+            ..self.ctx
         };
-        let engine = load::engine(&self.model, &self.device, &ctx)?;
-        let n_ctx = engine.n_ctx();
+        let opened = load::open(&self.model, &self.device, &ctx)?;
+        let n_ctx = opened.n_ctx();
         if n_ctx < LEAST_CHUNK {
             return Err(CliError::ChunkTooShort {
                 n_ctx,
                 least: LEAST_CHUNK,
             });
         }
-        let tokens = engine.tokenizer().encode(&text, true)?;
+        let tokens = opened.tokenizer().encode(&text, true)?;
         if tokens.len() < 2 * n_ctx {
             let needed = 2 * n_ctx;
             return Err(CliError::TextTooShort {
@@ -86,6 +87,7 @@ impl Perplexity {
                 needed,
             });
         }
+        let engine = load::weights(opened)?;
         let mut scores = Scores::default();
         let mut session = engine.session()?;
         let chunks = tokens.chunks_exact(n_ctx);

@@ -1,7 +1,7 @@
 //! Engine and Session: a model loaded on a device, and a conversation with it.
 //!
-//! [`Engine::load`] opens the file, reads the model and puts it on the device; [`Engine::session`] starts a context;
-//! [`Session::generate`] continues it. What a device does for a session is a [`backend::Backend`]: [`cpu`] is the
+//! [`Opened::new`] reads the file and opens the device; [`Engine::load`] puts the weights there; [`Engine::session`] starts a
+//! context; [`Session::generate`] continues it. What a device does for a session is a [`backend::Backend`]: [`cpu`] is the
 //! reference, [`gpu`] the fast one.
 
 pub mod backend;
@@ -11,6 +11,7 @@ mod error;
 pub mod gpu;
 pub mod log_softmax;
 mod memory;
+mod opened;
 pub mod perplexity;
 mod random;
 pub mod sampling;
@@ -20,19 +21,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use error::EngineError;
-pub use memory::MemoryPlan;
+pub use memory::{Batch, MemoryPlan};
+pub use opened::Opened;
 pub use sampling::Sampling;
 pub use session::{GenerateStats, Session, StopReason};
 
 pub use crate::gpu::{DeviceChoice, Tier};
 
 use crate::gguf::Gguf;
-use crate::gpu::{Gpu, GpuError, GpuOptions};
-use crate::model::Model;
-use crate::tokenizer::{ChatTemplate, Message, Tokenizer};
 use backend::Backend;
 use cpu::CpuBackend;
 use gpu::{GpuBackend, GpuModel};
+use opened::Device;
 
 /// The model compiled into the program; its origin and licence are in assets/README.md.
 static EMBEDDED: &[u8] = include_bytes!("../../assets/tales-q4_k_m.gguf");
@@ -72,6 +72,9 @@ pub struct EngineOptions {
     pub tier: Option<Tier>,
     /// Context length in tokens; `None` is the model's, at most 4096, and 0 is the model's.
     pub ctx: Option<usize>,
+    /// Tokens of a prompt that a GPU computes at once, at most; `None` is 2048, on software 512, or what its
+    /// bindings have room for.
+    pub ubatch: Option<u32>,
 }
 
 /// How far loading is.
@@ -83,111 +86,39 @@ pub struct LoadProgress {
     pub total: u64,
 }
 
-/// A model loaded on a device.
+/// A model loaded on a device; what holds of it before ([`Opened`]) holds on.
 pub struct Engine {
-    model: Arc<Model>,
-    tokenizer: Tokenizer,
-    chat_template: Option<ChatTemplate>,
-    n_ctx: usize,
-    device: Device,
+    opened: Opened,
+    /// On the GPU, where one is used.
+    weights: Option<Arc<GpuModel>>,
 }
 
-/// What the model runs on.
-enum Device {
-    /// The CPU reference; `fallback` where it was not asked for.
-    Cpu { fallback: bool },
-    /// A GPU with the weights in its memory.
-    Gpu(Arc<GpuModel>),
+impl std::ops::Deref for Engine {
+    type Target = Opened;
+
+    fn deref(&self) -> &Opened {
+        &self.opened
+    }
 }
 
 impl Engine {
-    /// Loads the model from `source`; `progress` is called as its weights reach a GPU. The CPU reads them in place.
-    ///
-    /// With [`DeviceChoice::Auto`] on a machine without any adapter the CPU reference is used, which
-    /// [`is_cpu_fallback`](Self::is_cpu_fallback) tells; any other choice is met or refused.
+    /// Loads the weights of `opened`; `progress` is called as they reach a GPU. The CPU reads them in place.
     ///
     /// # Errors
-    /// [`EngineError::Gguf`], [`EngineError::Model`] or [`EngineError::Tokenizer`] for the file,
-    /// [`EngineError::ContextTooLong`] or [`EngineError::TierWithoutGpu`] for the options, [`EngineError::Gpu`] for the
-    /// device.
+    /// [`EngineError::Gpu`].
     pub fn load(
-        source: &ModelSource,
-        options: &EngineOptions,
+        opened: Opened,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, EngineError> {
-        let gguf = Arc::new(source.open()?);
-        // The model first: of an unknown architecture nothing else need be understood.
-        let model = Arc::new(Model::load(Arc::clone(&gguf))?);
-        let tokenizer = Tokenizer::from_gguf(&gguf)?;
-        let chat_template = ChatTemplate::from_gguf(&gguf)?;
-        let n_ctx = context_length(options.ctx, model.config.context_length)?;
-        let device = Device::open(&model, options, progress)?;
-        Ok(Self {
-            model,
-            tokenizer,
-            chat_template,
-            n_ctx,
-            device,
-        })
-    }
-
-    /// The model: configuration and weights.
-    pub fn model(&self) -> &Model {
-        &self.model
-    }
-
-    /// The model's tokenizer.
-    pub fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
-    }
-
-    /// The chat template of the model's file, where it has one.
-    pub fn chat_template(&self) -> Option<&ChatTemplate> {
-        self.chat_template.as_ref()
-    }
-
-    /// Context length of sessions, in tokens.
-    pub fn n_ctx(&self) -> usize {
-        self.n_ctx
-    }
-
-    /// The name of the device.
-    pub fn device_name(&self) -> String {
-        match &self.device {
-            Device::Cpu { .. } => "CPU reference".to_owned(),
-            Device::Gpu(weights) => {
-                let gpu = &weights.gpu;
-                format!(
-                    "{} ({}, tier {})",
-                    gpu.info.name,
-                    gpu.info.backend,
-                    gpu.tier.name()
-                )
+        let weights = match &opened.device {
+            Device::Cpu { .. } => None,
+            Device::Gpu(gpu) => {
+                let told = &mut |done, total| progress(LoadProgress { done, total });
+                let weights = GpuModel::load(Arc::clone(gpu), Arc::clone(&opened.model), told)?;
+                Some(Arc::new(weights))
             }
-        }
-    }
-
-    /// Whether the CPU reference runs because [`DeviceChoice::Auto`] found no GPU adapter.
-    pub fn is_cpu_fallback(&self) -> bool {
-        matches!(self.device, Device::Cpu { fallback: true })
-    }
-
-    /// The text of a conversation in the model's chat template, up to where the model's answer begins. `think` turns
-    /// the model's thinking on or off, `None` leaves it to the template.
-    ///
-    /// # Errors
-    /// [`EngineError::NoChatTemplate`], or what the template itself refuses, such as a switch for thinking that it
-    /// does not have.
-    pub fn render_chat(
-        &self,
-        messages: &[Message],
-        think: Option<bool>,
-    ) -> Result<String, EngineError> {
-        let template = self
-            .chat_template
-            .as_ref()
-            .ok_or(EngineError::NoChatTemplate)?;
-        Ok(template.render(messages, true, think)?)
+        };
+        Ok(Self { opened, weights })
     }
 
     /// Starts a context, empty.
@@ -195,44 +126,15 @@ impl Engine {
     /// # Errors
     /// Where its cache does not fit.
     pub fn session(&self) -> Result<Session<'_>, EngineError> {
-        let backend: Box<dyn Backend + '_> = match &self.device {
-            Device::Cpu { .. } => Box::new(CpuBackend::new(Arc::clone(&self.model), self.n_ctx)?),
-            Device::Gpu(weights) => Box::new(GpuBackend::new(Arc::clone(weights), self.n_ctx)?),
+        let n_ctx = self.n_ctx();
+        let backend: Box<dyn Backend + '_> = match &self.weights {
+            None => Box::new(CpuBackend::new(Arc::clone(&self.opened.model), n_ctx)?),
+            Some(weights) => {
+                let weights = Arc::clone(weights);
+                Box::new(GpuBackend::with_chunk(weights, n_ctx, self.opened.ubatch)?)
+            }
         };
         Ok(Session::new(self, backend))
-    }
-}
-
-impl Device {
-    /// The device that `options` mean, with the model's weights on it.
-    fn open(
-        model: &Arc<Model>,
-        options: &EngineOptions,
-        progress: &mut dyn FnMut(LoadProgress),
-    ) -> Result<Self, EngineError> {
-        let tier = options.tier;
-        if options.device == DeviceChoice::Cpu {
-            return match tier {
-                None => Ok(Self::Cpu { fallback: false }),
-                Some(tier) => Err(EngineError::TierWithoutGpu { tier: tier.name() }),
-            };
-        }
-        let device = options.device.clone();
-        match Gpu::open(&GpuOptions {
-            device,
-            tier,
-            ..GpuOptions::default()
-        }) {
-            Ok(gpu) => {
-                let told = &mut |done, total| progress(LoadProgress { done, total });
-                let weights = GpuModel::load(Arc::new(gpu), Arc::clone(model), told)?;
-                Ok(Self::Gpu(Arc::new(weights)))
-            }
-            Err(GpuError::NoAdapter) if options.device == DeviceChoice::Auto && tier.is_none() => {
-                Ok(Self::Cpu { fallback: true })
-            }
-            Err(error) => Err(error.into()),
-        }
     }
 }
 

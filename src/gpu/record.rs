@@ -77,6 +77,15 @@ pub enum Word {
     BlockRows,
     /// 1 in the first block, 2 in the last, 3 where there is only one, 0 between.
     BlockEnds,
+    /// As many as [`Extent::Slots`] of the same numbers.
+    Slots {
+        /// Slots of a token.
+        used: u32,
+        /// Slots of a workgroup.
+        by: u32,
+        /// Workgroups beyond.
+        more: u32,
+    },
 }
 
 /// How the context, the rows that a step's last token sees, is cut for dispatches that are repeated for each part of it.
@@ -134,6 +143,15 @@ pub enum Extent {
     Splits,
     /// One per n context rows of the block, rounded up.
     BlockRowsBy(u32),
+    /// One per `by` slots of the tokens, which have `used` each, rounded up, and `more`.
+    Slots {
+        /// Slots of a token.
+        used: u32,
+        /// Slots of a workgroup.
+        by: u32,
+        /// Workgroups beyond.
+        more: u32,
+    },
 }
 
 /// Which part of the model a dispatch belongs to.
@@ -579,6 +597,7 @@ fn fill(params: &[Word], state: &State, block: Block, out: &mut [u8]) {
             Word::BlockBegin => block.begin,
             Word::BlockRows => block.rows,
             Word::BlockEnds => block.ends,
+            Word::Slots { used, by, more } => extent(Extent::Slots { used, by, more }, state, block),
         };
         bytes.copy_from_slice(&value.to_le_bytes());
     }
@@ -591,6 +610,7 @@ fn extent(extent: Extent, state: &State, block: Block) -> u32 {
         Extent::TokensBy(n) => state.tokens.div_ceil(n),
         Extent::Splits => state.splits,
         Extent::BlockRowsBy(n) => block.rows.div_ceil(n),
+        Extent::Slots { used, by, more } => (state.tokens * used).div_ceil(by) + more,
     }
 }
 

@@ -71,7 +71,8 @@ pub fn run(
     let empty_pass = Stamps::empty_pass(&gpu)?;
     let peak = read_bandwidth(&gpu)?;
     let weights = GpuModel::load(Arc::clone(&gpu), Arc::clone(&model), on_load)?;
-    let mut backend = GpuBackend::new(Arc::new(weights), n_ctx)?;
+    // No prompt is computed: the cache is filled.
+    let mut backend = GpuBackend::with_chunk(Arc::new(weights), n_ctx, Some(1))?;
     backend.fill_cache(options.depth)?;
 
     let vocab = model.config.vocab_size;

@@ -1,41 +1,40 @@
 //! The GPU backend: recorded steps replayed with one or two tokens in flight.
 
+mod flight;
 pub mod measure;
+mod prompt;
 mod random;
 mod recipe;
+mod recipe_prompt;
 mod recipe_q8;
 mod weights;
 
+pub use prompt::MAX_CHUNK;
+pub(super) use prompt::{capacity, default_chunk, room};
+pub(super) use recipe_prompt::{buffers, tile_words};
 pub use weights::GpuModel;
 
 use super::backend::{
-    Backend, BackendError, OnRow, OnToken, check_context, check_rows, check_tokens,
+    Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows, check_tokens,
 };
 use super::sampling::Sampling;
-use crate::gpu::record::{Op, Range, Recording, State};
-use crate::gpu::stamps::{Stamping, Stamps};
+use crate::gpu::record::{Range, Recording, State};
+use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError, Tier};
 use crate::kernels::attention::{self, Form};
-use crate::kernels::{MlaDims, sample};
+use crate::kernels::{MlaDims, gemm, sample};
 use crate::model::RopeTable;
+use flight::RING;
 use measure::HostTime;
+use prompt::Prompt;
 use recipe::{Context, Recipe, Scratch};
 use recipe_q8::RecipeQ8;
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
 use wgpu::{Buffer, BufferUsages, Features, SubmissionIndex};
 
-/// Tokens of a prompt that one submission computes, unless asked otherwise. Scratch memory grows with it; the kernels
-/// read each weight once per 8.
-pub const CHUNK: u32 = 64;
 /// Prompts of up to so many tokens run token by token where nothing longer came before: compiling the steps over chunks
 /// takes longer than it saves (BENCHMARKS.md, cold start).
 const SHORT_PROMPT: usize = 16;
-/// Tokens computed ahead of the one whose id the host has seen: enough that the GPU never waits for the host.
-const IN_FLIGHT: usize = 2;
-/// Buffers that ids come back through: one more than in flight, since a mapped buffer cannot be written.
-const RING: usize = IN_FLIGHT + 1;
 /// Bytes of a result: id, step and padding.
 const RESULT: u64 = 16;
 
@@ -43,8 +42,6 @@ const RESULT: u64 = 16;
 pub struct GpuBackend {
     model: Arc<GpuModel>,
     n_ctx: usize,
-    /// Tokens of a prompt that one submission computes.
-    chunk: u32,
     context: Context,
     /// Logits of the last position, (vocab).
     logits: Range,
@@ -56,11 +53,8 @@ pub struct GpuBackend {
     /// One token alone.
     single: Recording,
     sample: Recording,
-    /// A chunk of a prompt, compiled when a prompt is first long enough to need it.
-    chunks: Chunks,
-    /// Logits of every position of a chunk, made when first asked for.
-    all: Option<(Recording, Range)>,
-    scratch: Scratch,
+    /// Several tokens of a prompt.
+    prompt: Prompt,
     /// The position that `logits` predict, 0 before any.
     next: usize,
     /// What encoding and submitting decoded tokens took.
@@ -69,31 +63,30 @@ pub struct GpuBackend {
     stamps: Option<Stamps>,
 }
 
-/// The steps over several tokens of a prompt.
-enum Chunks {
-    /// As dispatches: all buffers are there, but no pipeline is compiled.
-    Planned { inner: Vec<Op>, last: Vec<Op> },
-    /// Ready: one without the head for all but the last chunk, one with it.
-    Ready { inner: Recording, last: Recording },
-}
-
 impl GpuBackend {
     /// A backend with an empty cache of `n_ctx` rows; compiles the pipelines of a decoded token, in parallel.
     ///
     /// # Errors
     /// [`GpuError`]: no memory, a cache larger than one binding, or what the device reports.
     pub fn new(model: Arc<GpuModel>, n_ctx: usize) -> Result<Self, GpuError> {
-        Self::with_chunk(model, n_ctx, CHUNK)
+        Self::with_chunk(model, n_ctx, None)
     }
 
-    /// As [`new`](Self::new), with prompts computed `chunk` tokens at a time.
+    /// As [`new`](Self::new), with prompts computed up to `chunk` tokens at a time; `None` is 2048, on software
+    /// 512, or what the bindings of the device have room for.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
-    pub fn with_chunk(model: Arc<GpuModel>, n_ctx: usize, chunk: u32) -> Result<Self, GpuError> {
+    /// As [`new`](Self::new), and [`GpuError::BindingTooLarge`] for a chunk that has no room.
+    pub fn with_chunk(
+        model: Arc<GpuModel>,
+        n_ctx: usize,
+        chunk: Option<u32>,
+    ) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
         let config = &model.model.config;
-        let context = context(&gpu, &model, n_ctx, chunk)?;
+        let products = gemm::Form::for_prompts(&gpu)?;
+        let chunk = prompt::chunk(&model, products, n_ctx, chunk)?;
+        let context = context(&gpu, &model, n_ctx, capacity(chunk), products)?;
         let vocab = config.vocab_size as u32;
         let logits = Range::whole(&gpu.storage("logits", u64::from(vocab) * 4)?);
         let mappable = gpu.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
@@ -117,59 +110,42 @@ impl GpuBackend {
 
         let results: Vec<_> = ring.iter().map(Range::whole).collect();
         let choose = sample::ops(&gpu, &logits, vocab, &context.history, &results)?;
-        let mut scratch = Scratch::new();
-        let step = |scratch: &mut Scratch, tokens: u32, head: bool| {
-            let mut recipe = Recipe::new(&model, &context, scratch, tokens);
-            let x = recipe.hidden()?;
-            if head {
-                recipe.head(&x, &logits, false);
-            }
-            Ok::<_, GpuError>(recipe.ops)
-        };
         let single = match gpu.tier {
             Tier::Int8 => RecipeQ8::new(&model, &context).step(&logits)?,
-            Tier::Plain | Tier::Subgroup => step(&mut scratch, 1, true)?,
+            Tier::Plain | Tier::Subgroup => {
+                let mut scratch = Scratch::new();
+                let mut recipe = Recipe::new(&model, &context, &mut scratch, 1);
+                let x = recipe.hidden()?;
+                recipe.head(&x, &logits);
+                recipe.ops
+            }
         };
         let decode: Vec<_> = single.iter().chain(&choose).cloned().collect();
-        let chunks = Chunks::Planned {
-            last: step(&mut scratch, chunk, true)?,
-            inner: step(&mut scratch, chunk, false)?,
-        };
         Ok(Self {
             decode: Recording::new(&gpu, &decode)?,
             single: Recording::new(&gpu, &single)?,
             sample: Recording::new(&gpu, &choose)?,
-            chunks,
-            all: None,
+            prompt: Prompt::new(&model, &context, chunk)?,
             model,
             n_ctx,
-            chunk,
             context,
             logits,
             ring,
             staging,
-            scratch,
             next: 0,
             host: HostTime::default(),
             stamps: None,
         })
     }
 
-    /// Compiles the steps over chunks, in parallel.
-    fn compile_chunks(&mut self) -> Result<(), GpuError> {
-        if let Chunks::Planned { inner, last } = &self.chunks {
-            let gpu = self.gpu();
-            // The longer step first: it has every pipeline of the other.
-            let last = Recording::new(gpu, last)?;
-            let inner = Recording::new(gpu, inner)?;
-            self.chunks = Chunks::Ready { inner, last };
-        }
-        Ok(())
-    }
-
     /// Dispatches of one decoded token.
     pub fn dispatches_per_token(&self) -> usize {
         self.decode.len()
+    }
+
+    /// Tokens of a prompt that one submission computes at most.
+    pub fn chunk(&self) -> u32 {
+        self.prompt.chunk
     }
 
     fn gpu(&self) -> &Gpu {
@@ -201,44 +177,6 @@ impl GpuBackend {
             .write_buffer(&self.context.history.buffer, pos as u64 * 4, bytes);
         Ok(())
     }
-
-    /// Submits a step and copies the chosen id out where it cannot be mapped in place.
-    fn submit(
-        &self,
-        recording: &Recording,
-        state: &State,
-        stamping: Stamping<'_>,
-    ) -> SubmissionIndex {
-        let gpu = self.gpu();
-        let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        recording.encode_stamped(gpu, &mut encoder, state, stamping);
-        if let Some(staging) = &self.staging {
-            encoder.copy_buffer_to_buffer(
-                &self.ring[state.slot],
-                0,
-                &staging[state.slot],
-                0,
-                RESULT,
-            );
-        }
-        gpu.queue.submit([encoder.finish()])
-    }
-
-    /// The step that logits of all positions need, and its output (chunk, vocab).
-    fn all_logits(&mut self) -> Result<(), GpuError> {
-        if self.all.is_some() {
-            return Ok(());
-        }
-        let model = Arc::clone(&self.model);
-        let bytes = u64::from(self.chunk) * model.model.config.vocab_size as u64 * 4;
-        let logits = Range::whole(&model.gpu.storage("logits of a chunk", bytes)?);
-        let mut recipe = Recipe::new(&model, &self.context, &mut self.scratch, self.chunk);
-        let x = recipe.hidden()?;
-        recipe.head(&x, &logits, true);
-        let recording = Recording::new(&model.gpu, &recipe.ops)?;
-        self.all = Some((recording, logits));
-        Ok(())
-    }
 }
 
 impl Backend for GpuBackend {
@@ -253,32 +191,50 @@ impl Backend for GpuBackend {
         Ok(random::fill_cache(gpu, cache, rows as u64, row_bytes)?)
     }
 
-    fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
+    fn prefill_watched(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_prompt: &mut OnPrompt<'_>,
+    ) -> Result<usize, BackendError> {
         self.check(tokens, pos)?;
         self.next = 0;
-        let planned = matches!(self.chunks, Chunks::Planned { .. });
-        let at_once = if planned && tokens.len() <= SHORT_PROMPT {
+        let model = Arc::clone(&self.model);
+        let gpu = &model.gpu;
+        let at_once = if !self.prompt.is_compiled() && tokens.len() <= SHORT_PROMPT {
             1
         } else {
-            self.chunk as usize
+            self.prompt.piece(tokens.len())
         };
-        if planned && at_once > 1 {
-            self.compile_chunks()?;
+        let mut done = 0;
+        // One piece is computed while the next is encoded.
+        let mut in_flight: Option<(usize, SubmissionIndex)> = None;
+        for piece in tokens.chunks(at_once) {
+            let state = self.state(pos + done, piece.len());
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            done += piece.len();
+            if piece.len() == 1 {
+                self.single.encode(gpu, &mut encoder, &state);
+            } else {
+                let step = self.prompt.step(&model, &self.context, piece.len())?;
+                step.encode(gpu, &mut encoder, &state);
+                if done == tokens.len() {
+                    let head = self.prompt.head(&model, &self.context, &self.logits)?;
+                    head.encode(gpu, &mut encoder, &state);
+                }
+            }
+            let submission = gpu.queue.submit([encoder.finish()]);
+            if let Some((before, submission)) = in_flight.replace((done, submission)) {
+                gpu.wait(Some(submission))?;
+                if on_prompt(before).is_break() {
+                    gpu.wait(None)?;
+                    return Ok(done);
+                }
+            }
         }
-        let mut at = pos;
-        let mut chunks = tokens.chunks(at_once).peekable();
-        while let Some(chunk) = chunks.next() {
-            let recording = match (&self.chunks, chunk.len()) {
-                (_, 1) | (Chunks::Planned { .. }, _) => &self.single,
-                (Chunks::Ready { inner, .. }, _) if chunks.peek().is_some() => inner,
-                (Chunks::Ready { last, .. }, _) => last,
-            };
-            recording.submit(self.gpu(), &self.state(at, chunk.len()));
-            at += chunk.len();
-        }
-        self.gpu().wait(None)?;
-        self.next = at;
-        Ok(())
+        gpu.wait(None)?;
+        self.next = pos + done;
+        Ok(done)
     }
 
     fn logits(
@@ -289,31 +245,42 @@ impl Backend for GpuBackend {
     ) -> Result<(), BackendError> {
         self.check(tokens, pos)?;
         self.next = 0;
-        let vocab = self.model.model.config.vocab_size;
-        // A single token takes the step that decoding takes, so that its logits are those that decoding sees.
-        if tokens.len() > 1 {
-            self.all_logits()?;
-        }
-        let (recording, logits) = match &self.all {
-            Some((recording, logits)) if tokens.len() > 1 => (recording, logits),
-            _ => (&self.single, &self.logits),
-        };
-        for (i, chunk) in tokens.chunks(self.chunk as usize).enumerate() {
-            let first = i * self.chunk as usize;
-            recording.submit(self.gpu(), &self.state(pos + first, chunk.len()));
-            let rows: Vec<f32> =
-                self.gpu()
-                    .read(&logits.buffer, 0, (chunk.len() * vocab * 4) as u64)?;
-            for (t, row) in rows.chunks_exact(vocab).enumerate() {
-                let stop = on_row(first + t, row).is_break();
-                if stop || first + t + 1 == tokens.len() {
-                    let bytes = bytemuck::cast_slice(row);
-                    let queue = &self.model.gpu.queue;
-                    queue.write_buffer(&self.logits.buffer, 0, bytes);
-                    self.next = pos + first + t + 1;
-                }
-                if stop {
-                    return Ok(());
+        let model = Arc::clone(&self.model);
+        let (gpu, vocab) = (&model.gpu, model.model.config.vocab_size);
+        let mut done = 0;
+        for piece in tokens.chunks(self.prompt.piece(tokens.len())) {
+            let mut state = self.state(pos + done, piece.len());
+            // A single token takes the step that decoding takes, so that its logits are those that decoding sees.
+            let slice = if piece.len() == 1 {
+                self.single.submit(gpu, &state);
+                1
+            } else {
+                let step = self.prompt.step(&model, &self.context, piece.len())?;
+                step.submit(gpu, &state);
+                let (_, _, slice) = self.prompt.slices(&model, &self.context)?;
+                slice
+            };
+            for (i, part) in piece.chunks(slice).enumerate() {
+                let bytes = (part.len() * vocab * 4) as u64;
+                let rows: Vec<f32> = if piece.len() == 1 {
+                    gpu.read(&self.logits.buffer, 0, bytes)?
+                } else {
+                    let (head, logits, _) = self.prompt.slices(&model, &self.context)?;
+                    (state.tokens, state.slot) = (part.len() as u32, i);
+                    head.submit(gpu, &state);
+                    gpu.read(&logits.buffer, 0, bytes)?
+                };
+                for row in rows.chunks_exact(vocab) {
+                    let stop = on_row(done, row).is_break();
+                    done += 1;
+                    if stop || done == tokens.len() {
+                        let bytes = bytemuck::cast_slice(row);
+                        gpu.queue.write_buffer(&self.logits.buffer, 0, bytes);
+                        self.next = pos + done;
+                    }
+                    if stop {
+                        return Ok(());
+                    }
                 }
             }
         }
@@ -332,48 +299,19 @@ impl Backend for GpuBackend {
             // The steps in flight replace the logits, also those beyond the last token delivered.
             self.next = 0;
         }
-        let mut in_flight: VecDeque<(usize, SubmissionIndex)> = VecDeque::new();
-        let mut issued = 0;
-        let mut delivered = 0;
-        while delivered < limit {
-            while issued < limit && in_flight.len() < IN_FLIGHT {
-                // The k-th token is chosen from the logits of position context + k - 1.
-                let last = context.len() + issued - 1;
-                let mut state = self.state(last, 1);
-                state.slot = issued % RING;
-                state.sampling = sample::words(sampling, (last + 1) as u64);
-                let began = Instant::now();
-                // The first token is only chosen.
-                let (recording, stamping) = match (issued.checked_sub(1), &self.stamps) {
-                    (None, _) => (&self.sample, Stamping::None),
-                    (Some(step), Some(stamps)) => (&self.decode, Stamping::Ends(stamps, 2 * step)),
-                    (Some(_), None) => (&self.decode, Stamping::None),
-                };
-                in_flight.push_back((state.slot, self.submit(recording, &state, stamping)));
-                if issued > 0 {
-                    self.host.steps += 1;
-                    self.host.time += began.elapsed();
-                }
-                issued += 1;
-            }
-            let Some((slot, submission)) = in_flight.pop_front() else {
-                break;
-            };
-            let result = self.staging.as_ref().unwrap_or(&self.ring);
-            let words: Vec<u32> = self
-                .gpu()
-                .map_read(&result[slot], RESULT, Some(submission))?;
-            delivered += 1;
-            if on_token(words[0]).is_break() {
-                break;
-            }
-        }
+        self.fly(context.len(), sampling, limit, on_token)?;
         // What was computed past the end stays behind: later calls write those rows again.
         Ok(self.gpu().wait(None)?)
     }
 }
 
-fn context(gpu: &Gpu, model: &GpuModel, n_ctx: usize, chunk: u32) -> Result<Context, GpuError> {
+fn context(
+    gpu: &Gpu,
+    model: &GpuModel,
+    n_ctx: usize,
+    chunk: u32,
+    products: gemm::Form,
+) -> Result<Context, GpuError> {
     let config = &model.model.config;
     let dims = MlaDims::of(config);
     let cache_bytes = (n_ctx * dims.cache_row() * 2) as u64;
@@ -402,5 +340,6 @@ fn context(gpu: &Gpu, model: &GpuModel, n_ctx: usize, chunk: u32) -> Result<Cont
             Range::whole(&gpu.storage("attention maxima", partials[1])?),
         ],
         form: Form::for_decode(gpu, dims)?,
+        products,
     })
 }

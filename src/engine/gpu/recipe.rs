@@ -12,7 +12,7 @@ use crate::kernels::attention::{Form, GpuAttention};
 use crate::kernels::gate_up::GpuGateUp;
 use crate::kernels::matvec::GpuMatvec;
 use crate::kernels::moe_down::GpuMoeDown;
-use crate::kernels::{MlaDims, attention_merge, embed, rope_cache, router};
+use crate::kernels::{MlaDims, attention_merge, embed, gemm, rope_cache, router};
 use std::collections::HashMap;
 
 /// The buffers of a session that every step shares.
@@ -27,6 +27,8 @@ pub(super) struct Context {
     pub partials: [Range; 2],
     /// The attention of steps of one token.
     pub form: Form,
+    /// The products of prompts.
+    pub products: gemm::Form,
 }
 
 impl Context {
@@ -161,24 +163,20 @@ impl<'a> Recipe<'a> {
         Ok(x)
     }
 
-    /// The logits of the last token (`all` false, one row) or of every token (max_tokens rows).
-    pub(super) fn head(&mut self, x: &Range, logits: &Range, all: bool) {
+    /// The logits (vocab) of the last token.
+    pub(super) fn head(&mut self, x: &Range, logits: &Range) {
         let w = &self.model.output;
         let matvec = GpuMatvec {
             weight: w,
-            max_tokens: if all { self.max_tokens } else { 1 },
+            max_tokens: 1,
             x: x.clone(),
-            x_offset: if all {
-                Word::U(0)
-            } else {
-                Word::LastTokenTimes(w.cols)
-            },
+            x_offset: Word::LastTokenTimes(w.cols),
             x_stride: w.cols,
             x_group_stride: 0,
             norm: Some((self.model.output_norm.clone(), self.eps)),
             residual: None,
             y: logits.clone(),
-            tokens: if all { Word::Tokens } else { Word::U(1) },
+            tokens: Word::U(1),
         };
         self.ops.extend(matvec.ops());
     }

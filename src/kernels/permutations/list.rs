@@ -1,11 +1,12 @@
 //! The shaders that models can ask for, as data.
 
-use crate::gpu::Tier;
 use crate::gpu::pipeline::Spec;
+use crate::gpu::{Coop, Tier};
 use crate::kernels::{
-    MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, expand_kv,
-    expand_kv_coop, gate_up, gate_up_q8, matvec, matvec_q8, moe_down, moe_down_q8,
-    prompt_attention, prompt_attention_coop, read, rope_cache, router, sample, tokens_at_once,
+    MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, expand_kv, expand_kv_coop,
+    expert_rows, gate_up, gate_up_q8, gemm, matvec, matvec_q8, moe_combine, moe_down, moe_down_q8,
+    prompt_attention, prompt_attention_coop, read, rope_cache, router, rows_f16, sample,
+    tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
@@ -74,6 +75,11 @@ fn models() -> [Shape; 4] {
 fn permutations() -> Vec<Spec> {
     let models = models();
     let mut specs: Vec<_> = read::AT_ONCE.map(read::spec).to_vec();
+    for norm in [false, true] {
+        for (half, float) in [(true, false), (false, true), (true, true)] {
+            specs.push(rows_f16::spec(norm, half, float));
+        }
+    }
     for model in &models {
         specs.push(rope_cache::spec(model.dims));
         specs.push(attention::spec(model.dims));
@@ -124,8 +130,56 @@ fn permutations() -> Vec<Spec> {
             specs.push(moe_down::spec(ty, experts.used as u32));
         }
     }
+    specs.extend(products(gemm::Form::Float { eight: false }));
+    for (experts, _) in models.iter().filter_map(|m| m.experts.as_ref()) {
+        specs.push(moe_combine::spec(experts.used as u32));
+        for height in [16, 32, 64, 128] {
+            let [count, used] = [experts.count, experts.used].map(|n| n as u32);
+            specs.push(expert_rows::spec(count, used, height));
+        }
+    }
     let mut seen = HashSet::new();
     specs.retain(|spec| seen.insert(spec.clone()));
+    specs
+}
+
+/// The products of a prompt: every type in the largest tile, every tile with one type.
+fn products(form: gemm::Form) -> Vec<Spec> {
+    let mut specs = vec![];
+    for pair in [false, true] {
+        for (i, &tile) in gemm::tiles(form, pair).iter().enumerate() {
+            for (k, &ty) in GgmlType::ALL.iter().enumerate() {
+                if i > 0 && ty != GgmlType::Q4_0 {
+                    continue;
+                }
+                let other = GgmlType::ALL[(k + 1) % GgmlType::ALL.len()];
+                let plain = gemm::Shape {
+                    tile,
+                    experts: None,
+                    residual: false,
+                };
+                let experts = gemm::Shape {
+                    experts: Some((6, pair)),
+                    ..plain
+                };
+                for up in if pair {
+                    vec![Some(ty), Some(other)]
+                } else {
+                    vec![None]
+                } {
+                    specs.push(gemm::spec(form, ty, up, plain));
+                    specs.push(gemm::spec(form, ty, up, experts));
+                }
+                if !pair {
+                    let residual = gemm::Shape {
+                        residual: true,
+                        ..plain
+                    };
+                    specs.push(gemm::spec(form, ty, None, residual));
+                }
+            }
+        }
+    }
     specs
 }
 
@@ -220,36 +274,40 @@ pub(super) fn all_permutations() -> Vec<(Spec, Tier)> {
                 .into_iter()
                 .map(|spec| (spec, Tier::Int8)),
         )
+        .chain(
+            products(gemm::Form::Float { eight: true })
+                .into_iter()
+                .map(|spec| (spec, Tier::Subgroup)),
+        )
         .collect()
 }
 
-/// A pipeline for devices with cooperative matrices.
-pub(super) struct Coop {
-    pub spec: Spec,
-    /// Whether Metal has matrices of this size and pointers of this kind; DX12 has none.
-    pub metal: bool,
-}
-
-/// The pipelines for devices with cooperative matrices, each once.
-pub(super) fn coop_permutations() -> Vec<Coop> {
-    let mut all = vec![];
-    for model in models() {
-        if attention_coop::fits(model.dims) {
-            all.push((attention_coop::spec(model.dims), false));
-        }
-        let kv = model.kv();
+/// The pipelines for devices with cooperative matrices, and whether Metal has them in this size.
+pub(super) fn coop_permutations() -> Vec<(Spec, bool)> {
+    let models = models().into_iter();
+    let dims = models
+        .map(|m| m.dims)
+        .filter(|dims| attention_coop::fits(*dims));
+    let mut specs: Vec<_> = dims.map(attention_coop::spec).collect();
+    specs.dedup();
+    let mut all: Vec<_> = specs.into_iter().map(|spec| (spec, false)).collect();
+    for (size, lanes) in [(16, 32), (8, 32), (8, 8)] {
+        let form = gemm::Form::Matrix(Coop { size, lanes });
+        let metal = (size, lanes) == (8, 32);
+        all.extend(products(form).into_iter().map(|spec| (spec, metal)));
+    }
+    for kv in models().map(|model| model.kv()) {
+        // Metal loads matrices through pointers to numbers.
         for shape in expand_kv_coop::SHAPES {
-            let metal = shape.coop.size == 8 && !shape.vectors;
-            all.push((shape.spec(kv), metal));
+            all.push((shape.spec(kv), shape.coop.size == 8 && !shape.vectors));
         }
-        let shapes = prompt_attention_coop::SHAPES.into_iter();
-        for shape in shapes.filter(|shape| shape.fits(kv)) {
-            let metal = shape.coop.size == 8 && !shape.vectors;
-            all.push((shape.spec(kv), metal));
+        for shape in prompt_attention_coop::SHAPES {
+            if shape.fits(kv) {
+                all.push((shape.spec(kv), shape.coop.size == 8 && !shape.vectors));
+            }
         }
     }
     let mut seen = HashSet::new();
     all.retain(|(spec, _)| seen.insert(spec.clone()));
-    let coop = |(spec, metal)| Coop { spec, metal };
-    all.into_iter().map(coop).collect()
+    all
 }

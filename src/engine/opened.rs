@@ -1,0 +1,173 @@
+//! A model whose file is read and whose device is open, before its weights are loaded: what a prompt can be checked against.
+
+use std::sync::Arc;
+use std::thread;
+
+use super::{EngineError, EngineOptions, ModelSource, context_length};
+use crate::gguf::Gguf;
+use crate::gpu::{DeviceChoice, Gpu, GpuError, GpuOptions};
+use crate::model::Model;
+use crate::tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
+
+/// A model and a device, ready for the weights ([`Engine::load`](super::Engine::load)).
+pub struct Opened {
+    pub(super) model: Arc<Model>,
+    tokenizer: Tokenizer,
+    chat_template: Option<ChatTemplate>,
+    n_ctx: usize,
+    pub(super) ubatch: Option<u32>,
+    pub(super) device: Device,
+}
+
+/// What a model runs on.
+pub(super) enum Device {
+    /// The CPU reference; `fallback` where it was not asked for.
+    Cpu { fallback: bool },
+    /// A GPU.
+    Gpu(Arc<Gpu>),
+}
+
+impl Opened {
+    /// Reads what is in the file of `source` beside the weights, and opens the device meanwhile.
+    ///
+    /// With [`DeviceChoice::Auto`] on a machine without any adapter the CPU reference is used, which
+    /// [`is_cpu_fallback`](Self::is_cpu_fallback) tells; any other choice is met or refused.
+    ///
+    /// # Errors
+    /// [`EngineError::Gguf`], [`EngineError::Model`] or [`EngineError::Tokenizer`] for the file,
+    /// [`EngineError::ContextTooLong`] or [`EngineError::TierWithoutGpu`] for the options, [`EngineError::Gpu`] for the
+    /// device.
+    pub fn new(source: &ModelSource, options: &EngineOptions) -> Result<Self, EngineError> {
+        let gguf = Arc::new(source.open()?);
+        // The model first: of an unknown architecture nothing else need be understood.
+        let model = Arc::new(Model::load(Arc::clone(&gguf))?);
+        let n_ctx = context_length(options.ctx, model.config.context_length)?;
+        // A vocabulary of 150000 tokens and a GPU take some tenths of a second each.
+        let (text, device) = thread::scope(|scope| {
+            let text = scope.spawn(|| read_text(&gguf));
+            let device = Device::open(options);
+            match text.join() {
+                Ok(text) => (text, device),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        });
+        let (tokenizer, chat_template) = text?;
+        Ok(Self {
+            model,
+            tokenizer,
+            chat_template,
+            n_ctx,
+            ubatch: options.ubatch,
+            device: device?,
+        })
+    }
+
+    /// The model: configuration and weights.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The chat template of the model's file, where it has one.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.chat_template.as_ref()
+    }
+
+    /// Context length of sessions, in tokens.
+    pub fn n_ctx(&self) -> usize {
+        self.n_ctx
+    }
+
+    /// The name of the device.
+    pub fn device_name(&self) -> String {
+        match &self.device {
+            Device::Cpu { .. } => "CPU reference".to_owned(),
+            Device::Gpu(gpu) => format!(
+                "{} ({}, tier {})",
+                gpu.info.name,
+                gpu.info.backend,
+                gpu.tier.name()
+            ),
+        }
+    }
+
+    /// Whether the CPU reference runs because [`DeviceChoice::Auto`] found no GPU adapter.
+    pub fn is_cpu_fallback(&self) -> bool {
+        matches!(self.device, Device::Cpu { fallback: true })
+    }
+
+    /// The text of a conversation in the model's chat template, up to where the model's answer begins. `think` turns
+    /// the model's thinking on or off, `None` leaves it to the template.
+    ///
+    /// # Errors
+    /// [`EngineError::NoChatTemplate`], or what the template itself refuses, such as a switch for thinking that it
+    /// does not have.
+    pub fn render_chat(
+        &self,
+        messages: &[Message],
+        think: Option<bool>,
+    ) -> Result<String, EngineError> {
+        let template = self
+            .chat_template
+            .as_ref()
+            .ok_or(EngineError::NoChatTemplate)?;
+        Ok(template.render(messages, true, think)?)
+    }
+
+    /// Checks tokens that come after `used` others, against vocabulary and context.
+    ///
+    /// # Errors
+    /// [`EngineError::NoTokens`], [`EngineError::UnknownToken`] or [`EngineError::PromptTooLong`].
+    pub fn check_tokens(&self, tokens: &[u32], used: usize) -> Result<(), EngineError> {
+        if tokens.is_empty() {
+            return Err(EngineError::NoTokens);
+        }
+        let config = &self.model.config;
+        let vocab = config.vocab_size;
+        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocab) {
+            return Err(EngineError::UnknownToken { token, vocab });
+        }
+        if used + tokens.len() > self.n_ctx {
+            return Err(EngineError::PromptTooLong {
+                prompt: tokens.len(),
+                used,
+                n_ctx: self.n_ctx,
+                model: config.context_length,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn read_text(gguf: &Gguf) -> Result<(Tokenizer, Option<ChatTemplate>), TokenizerError> {
+    Ok((Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf)?))
+}
+
+impl Device {
+    /// The device that `options` mean.
+    fn open(options: &EngineOptions) -> Result<Self, EngineError> {
+        let tier = options.tier;
+        if options.device == DeviceChoice::Cpu {
+            return match tier {
+                None => Ok(Self::Cpu { fallback: false }),
+                Some(tier) => Err(EngineError::TierWithoutGpu { tier: tier.name() }),
+            };
+        }
+        let device = options.device.clone();
+        match Gpu::open(&GpuOptions {
+            device,
+            tier,
+            ..GpuOptions::default()
+        }) {
+            Ok(gpu) => Ok(Self::Gpu(Arc::new(gpu))),
+            Err(GpuError::NoAdapter) if options.device == DeviceChoice::Auto && tier.is_none() => {
+                Ok(Self::Cpu { fallback: true })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
