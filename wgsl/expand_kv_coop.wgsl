@@ -14,7 +14,8 @@ struct Params {
 @group(0) @binding(1) var<storage, read> weights: array<vec4<f16>>;     // (WIDTH, KV_LORA / 4)
 @group(0) @binding(2) var<storage, read_write> kv: array<vec2<f16>>;    // (block, WIDTH / 2)
 #import params
-#import coop
+#import MATRICES as c
+#import coop_stage
 
 const ROWS = GROUPS_M * TILES_M * MAT;
 const COLUMNS = GROUPS_N * TILES_N * MAT;
@@ -46,7 +47,7 @@ fn main(
 #endfor
 #for m TILES_M
 #for n TILES_N
-  var sum$m_$n: MatC;
+  var sum$m_$n: cSums;
 #endfor
 #endfor
   let own_rows = group / GROUPS_N * (TILES_M * MAT);
@@ -94,10 +95,10 @@ fn main(
 #endfor
 #for d DEPTH_STEPS
 #for m TILES_M
-    let l$d_$m = coopLoadT<MatA>(&left[((own_rows + $mu * MAT) * PITCH + $du * MAT) / STAGE], PITCH / STAGE);
+    let l$d_$m = coopLoadT<cLeft>(&left[((own_rows + $mu * MAT) * PITCH + $du * MAT) / STAGE], PITCH / STAGE);
 #endfor
 #for n TILES_N
-    let r$d_$n = coopLoad<MatB>(&right[((own_columns + $nu * MAT) * PITCH + $du * MAT) / STAGE], PITCH / STAGE);
+    let r$d_$n = coopLoad<cRight>(&right[((own_columns + $nu * MAT) * PITCH + $du * MAT) / STAGE], PITCH / STAGE);
 #for m TILES_M
     sum$m_$n = coopMultiplyAdd(l$d_$m, r$d_$n, sum$m_$n);
 #endfor

@@ -27,7 +27,8 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> values: array<f32>;         // (tokens, HEADS, V)
 @group(0) @binding(5) var<storage, read_write> stats: array<vec2<f32>>;    // (tokens, HEADS) of (what weights are relative to, sum)
 #import params
-#import coop
+#import MATRICES as c
+#import coop_stage
 
 const LOWEST = -1e30;
 const LOG2_E = 1.44269504;
@@ -136,7 +137,7 @@ fn main(
   workgroupBarrier();
 #for k QUERY_STEPS
 #for m TOKEN_TILES
-  let q$c_$k_$m = coopLoadT<MatA>(&tile[(own_queries + $mu * MAT * QUERY_PITCH + $ku * MAT) / STAGE], QUERY_PITCH / STAGE);
+  let q$c_$k_$m = coopLoadT<cLeft>(&tile[(own_queries + $mu * MAT * QUERY_PITCH + $ku * MAT) / STAGE], QUERY_PITCH / STAGE);
 #endfor
 #endfor
 #endfor
@@ -152,7 +153,7 @@ fn main(
   let own_square = group * SQUARE;
 #for m TOKEN_TILES
 #for n VALUE_TILES
-  var out$m_$n: MatC;
+  var out$m_$n: cSums;
 #endfor
 #endfor
   if ((p.ends & 1u) == 0u) {
@@ -169,7 +170,7 @@ fn main(
     }
 #endfor
     workgroupBarrier();
-    out$m_$n = coopLoadT<MatC>(&scores[own_square], MAT);
+    out$m_$n = coopLoadT<cSums>(&scores[own_square], MAT);
     workgroupBarrier();
 #endfor
 #endfor
@@ -195,13 +196,13 @@ fn main(
 
 #for m TOKEN_TILES
 #for n ROW_TILES
-    var score$m_$n: MatC;
+    var score$m_$n: cSums;
 #endfor
 #endfor
 #for c QUERY_PARTS
 #for k QUERY_STEPS
 #for n ROW_TILES
-    let k$c_$k_$n = coopLoad<MatB>(&tile[((share * ROW_TILES + $nu) * MAT * PITCH + $cu * QUERY_COLUMNS + $ku * MAT) / STAGE], PITCH / STAGE);
+    let k$c_$k_$n = coopLoad<cRight>(&tile[((share * ROW_TILES + $nu) * MAT * PITCH + $cu * QUERY_COLUMNS + $ku * MAT) / STAGE], PITCH / STAGE);
 #for m TOKEN_TILES
     score$m_$n = coopMultiplyAdd(q$c_$k_$m, k$c_$k_$n, score$m_$n);
 #endfor
@@ -251,7 +252,7 @@ fn main(
       scores[own_square + $iu * LANES + lane] *= factors[own_tokens + $mu * MAT + ($iu * LANES + lane) / MAT];
 #endfor
       workgroupBarrier();
-      out$m_$n = coopLoadT<MatC>(&scores[own_square], MAT);
+      out$m_$n = coopLoadT<cSums>(&scores[own_square], MAT);
 #endfor
 #endfor
     }
@@ -265,10 +266,10 @@ fn main(
 #endfor
 #for j WEIGHT_STEPS
 #for m TOKEN_TILES
-    let w$j_$m = coopLoadT<MatA>(&weights[(own_tokens + $mu * MAT) * WEIGHT_PITCH + $ju * MAT], WEIGHT_PITCH);
+    let w$j_$m = coopLoadT<cLeft>(&weights[(own_tokens + $mu * MAT) * WEIGHT_PITCH + $ju * MAT], WEIGHT_PITCH);
 #endfor
 #for n VALUE_TILES
-    let v$j_$n = coopLoadT<MatB>(&tile[($ju * MAT * PITCH + (share * VALUE_TILES + $nu) * MAT) / STAGE], PITCH / STAGE);
+    let v$j_$n = coopLoadT<cRight>(&tile[($ju * MAT * PITCH + (share * VALUE_TILES + $nu) * MAT) / STAGE], PITCH / STAGE);
 #for m TOKEN_TILES
     out$m_$n = coopMultiplyAdd(w$j_$m, v$j_$n, out$m_$n);
 #endfor

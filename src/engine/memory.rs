@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
-use super::gpu::{buffers, capacity, default_chunk, room, tile_words};
+use super::gpu::{buffers, capacity, default_chunk, most_absorbed, room, tile_words};
 use crate::gguf::Gguf;
 use crate::gpu::AdapterSummary;
-use crate::kernels::{MlaDims, attention, sample};
+use crate::kernels::expand_kv::KvDims;
+use crate::kernels::{MlaDims, attention, prompt_attention, sample};
 use crate::model::Config;
 
 /// Bytes that a model and one session take on a GPU.
@@ -115,15 +116,26 @@ fn scratch(config: &Config, n_ctx: usize, batch: Batch) -> u64 {
         + dense_blocks * dense
         + (config.block_count - dense_blocks) * moe;
     let tokens = capacity(batch.tokens) as usize;
-    let of_a_token: usize = buffers(config, batch.matrices)
+    let absorbed = most_absorbed(config, batch.matrices);
+    let shared: usize = buffers(config, batch.matrices, tokens, absorbed)
         .into_iter()
         .map(|(_, words)| words)
         .sum();
-    let chunk = tokens * of_a_token + tile_words(config, tokens);
-    let [values, maxima] = attention::partial_bytes(MlaDims::of(config), tokens);
+    let chunk = shared + tile_words(config, tokens);
+    let kv = KvDims::of(config);
+    let expanded: u64 = match prompt_attention::fits(kv) {
+        true => {
+            let blocks = prompt_attention::Scratch::blocks(kv, tokens, n_ctx, u64::MAX);
+            let bytes = prompt_attention::Scratch::bytes(kv, tokens, blocks);
+            bytes.into_iter().sum()
+        }
+        false => 0,
+    };
+    let absorbed = tokens.min(absorbed as usize);
+    let [values, maxima] = attention::partial_bytes(MlaDims::of(config), absorbed);
     let words = token + chunk + n_ctx * (rope + 1) + config.vocab_size;
     let choice: u64 = sample::scratch_bytes(config.vocab_size).iter().sum();
-    words as u64 * 4 + values + maxima + choice
+    words as u64 * 4 + values + maxima + expanded + choice
 }
 
 #[cfg(test)]

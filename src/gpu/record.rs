@@ -597,7 +597,9 @@ fn fill(params: &[Word], state: &State, block: Block, out: &mut [u8]) {
             Word::BlockBegin => block.begin,
             Word::BlockRows => block.rows,
             Word::BlockEnds => block.ends,
-            Word::Slots { used, by, more } => extent(Extent::Slots { used, by, more }, state, block),
+            Word::Slots { used, by, more } => {
+                extent(Extent::Slots { used, by, more }, state, block)
+            }
         };
         bytes.copy_from_slice(&value.to_le_bytes());
     }

@@ -237,9 +237,9 @@ macro_rules! shared {
 shared!(
     "bf16",
     "builtins",
-    "coop",
     "coop16",
     "coop8",
+    "coop_stage",
     "f16",
     "f32",
     "gemm_begin",

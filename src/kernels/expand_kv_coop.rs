@@ -97,7 +97,7 @@ impl Shape {
         ]
         .into_iter()
         .fold(numbers(dims), |v, (name, n)| v.number(name, n as u32))
-        .flag("MAT16", size == 16)
+        .module("MATRICES", if size == 16 { "coop16" } else { "coop8" })
         .flag("VECTORS", self.vectors);
         Spec {
             kernel: "expand_kv_coop",

@@ -170,10 +170,7 @@ impl Form {
 
     /// How many flops by this form cost as much as one of the absorbed attention in f32. Reckoned, not yet measured.
     fn speed(self) -> u64 {
-        match self {
-            Self::Vector => 1,
-            Self::Matrix(_) => 4,
-        }
+        speed(matches!(self, Self::Matrix(_)))
     }
 
     /// Whether `tokens` tokens after `pos` rows are better left to the absorbed attention: [`State::few`].
@@ -192,18 +189,23 @@ impl Form {
             || (tokens * expand + pairs * absorbed) * self.speed()
                 < rows * expand + pairs * expanded
     }
+}
 
-    /// The most tokens that are few anywhere: what the buffers of the absorbed attention must hold.
-    pub fn most_few(self, dims: KvDims) -> u32 {
-        let Costs {
-            expand,
-            absorbed,
-            expanded,
-        } = Costs::of(dims);
-        // In a long context only what grows with it counts.
-        let gain = (absorbed * self.speed()).saturating_sub(expanded).max(1);
-        FEW.max(expand.div_ceil(gain)) as u32
-    }
+fn speed(matrices: bool) -> u64 {
+    if matrices { 4 } else { 1 }
+}
+
+/// The most tokens that [are few](Form::few) anywhere, by matrices or not: what the buffers of the absorbed attention must
+/// hold.
+pub fn most_few(dims: KvDims, matrices: bool) -> u32 {
+    let Costs {
+        expand,
+        absorbed,
+        expanded,
+    } = Costs::of(dims);
+    // In a long context only what grows with it counts.
+    let gain = (absorbed * speed(matrices)).saturating_sub(expanded).max(1);
+    FEW.max(expand.div_ceil(gain)) as u32
 }
 
 /// Tokens that are few in any context: launching more kernels costs more than it saves.

@@ -11,7 +11,7 @@ mod weights;
 
 pub use prompt::MAX_CHUNK;
 pub(super) use prompt::{capacity, default_chunk, room};
-pub(super) use recipe_prompt::{buffers, tile_words};
+pub(super) use recipe_prompt::{buffers, most_absorbed, tile_words};
 pub use weights::GpuModel;
 
 use super::backend::{
@@ -22,12 +22,13 @@ use crate::gpu::record::{Range, Recording, State};
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError, Tier};
 use crate::kernels::attention::{self, Form};
-use crate::kernels::{MlaDims, gemm, sample};
+use crate::kernels::expand_kv::KvDims;
+use crate::kernels::{MlaDims, gemm, prompt_attention, sample};
 use crate::model::RopeTable;
 use flight::RING;
 use measure::HostTime;
 use prompt::Prompt;
-use recipe::{Context, Recipe, Scratch};
+use recipe::{Context, Expanded, Recipe, Scratch};
 use recipe_q8::RecipeQ8;
 use std::sync::Arc;
 use wgpu::{Buffer, BufferUsages, Features, SubmissionIndex};
@@ -160,11 +161,13 @@ impl GpuBackend {
             tokens,
             MlaDims::of(&self.model.model.config).heads,
         );
+        let few = |e: &Expanded| e.form.few(e.dims, pos, tokens);
         State {
             pos: pos as u32,
             tokens: tokens as u32,
             splits,
             split_rows,
+            few: self.context.expanded.as_ref().is_none_or(few),
             ..State::default()
         }
     }
@@ -330,7 +333,17 @@ fn context(
         .map(|_| Ok(Range::whole(&gpu.storage("latent cache", cache_bytes)?)))
         .collect::<Result<_, GpuError>>()?;
     let table = RopeTable::build(config, n_ctx);
-    let partials = attention::partial_bytes(dims, chunk as usize);
+    let kv = KvDims::of(config);
+    let expanded = match prompt_attention::Form::of(gpu, kv)? {
+        Some(form) => Some(Expanded {
+            form,
+            dims: kv,
+            scratch: prompt_attention::Scratch::new(gpu, kv, chunk as usize, n_ctx)?,
+        }),
+        None => None,
+    };
+    let absorbed = expanded.as_ref().map_or(chunk, |e| e.most_few().min(chunk));
+    let partials = attention::partial_bytes(dims, absorbed as usize);
     Ok(Context {
         history: Range::whole(&gpu.storage("token history", (n_ctx as u64 + 1) * 4)?),
         cache,
@@ -341,5 +354,6 @@ fn context(
         ],
         form: Form::for_decode(gpu, dims)?,
         products,
+        expanded,
     })
 }

@@ -1,7 +1,7 @@
 //! The steps over several tokens of a prompt: their buffers are there from the start, each is compiled when first needed.
 
-use super::recipe::{Context, Recipe, Scratch};
-use super::recipe_prompt::{RecipePrompt, buffers, reserve};
+use super::recipe::{Context, Expanded, Recipe, Scratch};
+use super::recipe_prompt::{RecipePrompt, buffers, most_absorbed, reserve};
 use super::weights::GpuModel;
 use crate::gpu::GpuError;
 use crate::gpu::record::{Range, Recording};
@@ -34,17 +34,27 @@ pub(crate) fn capacity(chunk: u32) -> u32 {
 
 /// Tokens whose activations have room in bindings of `max_binding` bytes each.
 pub(crate) fn room(config: &Config, matrices: bool, max_binding: u64) -> u32 {
-    let room = max_binding / widest(config, matrices);
+    // By bisection: buffers grow with the tokens.
+    let (mut low, mut high) = (1, MAX_CHUNK);
+    while low < high {
+        let middle = (low + high).div_ceil(2);
+        if widest(config, matrices, middle) <= max_binding {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
     // Whole slices, as `capacity` rounds up.
-    match room.min(u64::from(MAX_CHUNK)) as u32 {
-        few @ ..HEAD_TOKENS => few.max(1),
+    match low {
+        few @ ..HEAD_TOKENS => few,
         many => many / HEAD_TOKENS * HEAD_TOKENS,
     }
 }
 
-/// Bytes of a token in the widest buffer.
-fn widest(config: &Config, matrices: bool) -> u64 {
-    let words = buffers(config, matrices)
+/// Bytes of the widest buffer of chunks of up to `tokens` tokens.
+fn widest(config: &Config, matrices: bool, tokens: u32) -> u64 {
+    let absorbed = most_absorbed(config, matrices);
+    let words = buffers(config, matrices, tokens as usize, absorbed)
         .into_iter()
         .map(|(_, words)| words);
     words.max().unwrap_or(1) as u64 * 4
@@ -73,7 +83,7 @@ pub(super) fn chunk(
     if chunk > room.max(FEW) {
         return Err(GpuError::BindingTooLarge {
             what: format!("an activation of {chunk} tokens"),
-            bytes: u64::from(capacity(chunk)) * widest(config, matrices),
+            bytes: widest(config, matrices, capacity(chunk)),
             adapter: gpu.info.name.clone(),
             limit: gpu.max_binding,
             remedy: "compute fewer tokens at once (--ubatch)",
@@ -104,7 +114,10 @@ impl Prompt {
     /// [`GpuError::OutOfMemory`], or what the device reports.
     pub(super) fn new(model: &GpuModel, context: &Context, chunk: u32) -> Result<Self, GpuError> {
         let mut scratch = Scratch::new();
-        reserve(model, context.products, &mut scratch, capacity(chunk))?;
+        let expanded = context.expanded.as_ref();
+        let absorbed = expanded.map_or(u32::MAX, Expanded::most_few);
+        let products = context.products;
+        reserve(model, products, &mut scratch, capacity(chunk), absorbed)?;
         let hidden = scratch["after ffn"].clone();
         Ok(Self {
             chunk,
@@ -149,7 +162,9 @@ impl Prompt {
                 recipe.hidden()?;
                 recipe.ops
             } else {
-                let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, most);
+                let smaller = CLASSES.into_iter().rev().find(|class| *class < most);
+                let least = smaller.unwrap_or(FEW) + 1;
+                let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, least, most);
                 recipe.hidden()?;
                 recipe.ops
             };
@@ -216,7 +231,7 @@ impl Prompt {
                         size: slice,
                     })
                     .collect();
-                let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, tokens);
+                let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, 1, tokens);
                 recipe.head(&inputs, &logits)?;
                 (Recording::new(&model.gpu, &recipe.ops)?, logits)
             }

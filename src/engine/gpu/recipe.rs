@@ -9,10 +9,11 @@ use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::{Op, Part, Range, Word, belong};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{Form, GpuAttention};
+use crate::kernels::expand_kv::KvDims;
 use crate::kernels::gate_up::GpuGateUp;
 use crate::kernels::matvec::GpuMatvec;
 use crate::kernels::moe_down::GpuMoeDown;
-use crate::kernels::{MlaDims, attention_merge, embed, gemm, rope_cache, router};
+use crate::kernels::{MlaDims, attention_merge, embed, gemm, prompt_attention, rope_cache, router};
 use std::collections::HashMap;
 
 /// The buffers of a session that every step shares.
@@ -29,6 +30,23 @@ pub(super) struct Context {
     pub form: Form,
     /// The products of prompts.
     pub products: gemm::Form,
+    /// The attention of prompts over expanded keys and values, where the sizes suit it.
+    pub expanded: Option<Expanded>,
+}
+
+/// The attention of prompts over expanded keys and values.
+pub(super) struct Expanded {
+    pub form: prompt_attention::Form,
+    pub dims: KvDims,
+    pub scratch: prompt_attention::Scratch,
+}
+
+impl Expanded {
+    /// The most tokens of a step that the absorbed attention takes instead.
+    pub(super) fn most_few(&self) -> u32 {
+        let matrices = self.form != prompt_attention::Form::Vector;
+        prompt_attention::most_few(self.dims, matrices)
+    }
 }
 
 impl Context {

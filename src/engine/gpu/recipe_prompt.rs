@@ -8,15 +8,33 @@ use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::{Op, Part, Range, belong};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{Form as AttentionForm, GpuAttention};
+use crate::kernels::expand_kv::KvDims;
 use crate::kernels::expert_rows::{GpuExpertRows, tile_count};
 use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile};
 use crate::kernels::moe_combine::GpuMoeCombine;
+use crate::kernels::prompt_attention::{self, GpuPromptAttention};
 use crate::kernels::rows_f16::GpuRowsF16;
 use crate::kernels::{MlaDims, attention_merge, embed, rope_cache, router};
 use crate::model::Config;
 
-/// The buffers of a chunk by name, with their words of 4 bytes per token: for products in f32 or by matrices.
-pub(crate) fn buffers(config: &Config, matrices: bool) -> Vec<(&'static str, usize)> {
+/// The most tokens of a chunk whose attention is absorbed: all of them where the sizes do not suit the other.
+pub(crate) fn most_absorbed(config: &Config, matrices: bool) -> u32 {
+    let dims = KvDims::of(config);
+    match prompt_attention::fits(dims) {
+        true => prompt_attention::most_few(dims, matrices),
+        false => u32::MAX,
+    }
+}
+
+/// The buffers of chunks of up to `tokens` tokens by name, with their words of 4 bytes: for products in f32 or by matrices,
+/// and up to `absorbed` tokens whose attention is absorbed.
+pub(crate) fn buffers(
+    config: &Config,
+    matrices: bool,
+    tokens: usize,
+    absorbed: u32,
+) -> Vec<(&'static str, usize)> {
+    let absorbed = tokens.min(absorbed as usize);
     let (d, heads) = (config.embedding_length, config.head_count);
     let (rope, kv_lora) = (config.qk_rope_head_dim, config.kv_lora_rank);
     let q = heads * (config.qk_nope_head_dim + rope);
@@ -33,9 +51,7 @@ pub(crate) fn buffers(config: &Config, matrices: bool) -> Vec<(&'static str, usi
         ("embedding", d),
         ("q", q),
         ("kv_a", config.cache_row()),
-        ("q_lat", heads * kv_lora),
         ("q_pe", heads * rope),
-        ("latent", heads * kv_lora),
         ("values", values),
         ("after attention", d),
         ("h", h),
@@ -65,12 +81,26 @@ pub(crate) fn buffers(config: &Config, matrices: bool) -> Vec<(&'static str, usi
         all.push((NORMED[0], d));
     }
     if matrices {
-        let inner = [q, heads * kv_lora, values, h, shared].into_iter().max();
+        let inner = [values, h, shared].into_iter().max();
         all.extend([
             (NORMED[1], d / 2),
             (NORMED[2], 1),
             (INNER[1], inner.unwrap_or(0) / 2),
             (INNER[2], experts.map_or(1, |e| e.used)),
+        ]);
+    }
+    for (_, words) in &mut all {
+        *words *= tokens;
+    }
+    all.extend([
+        ("q_lat", absorbed * heads * kv_lora),
+        ("latent", absorbed * heads * kv_lora),
+    ]);
+    if matrices {
+        let widest = q.max(heads * kv_lora);
+        all.extend([
+            (ABSORBED[1], absorbed * widest / 2),
+            (ABSORBED[2], absorbed),
         ]);
     }
     all
@@ -88,7 +118,7 @@ pub(crate) fn tile_words(config: &Config, tokens: usize) -> usize {
 /// Tokens of the lowest tile of any form.
 const LOWEST_TILE: u32 = 16;
 
-/// Makes all buffers of chunks of up to `tokens` tokens.
+/// Makes all buffers of chunks of up to `tokens` tokens, of which up to `absorbed` attend absorbed.
 ///
 /// # Errors
 /// [`GpuError::OutOfMemory`], or what the device reports.
@@ -97,6 +127,7 @@ pub(super) fn reserve(
     form: Form,
     scratch: &mut Scratch,
     tokens: u32,
+    absorbed: u32,
 ) -> Result<(), GpuError> {
     let config = &model.model.config;
     let mut make = |name, words: usize| {
@@ -104,8 +135,9 @@ pub(super) fn reserve(
         scratch.insert(name, range);
         Ok(())
     };
-    for (name, words) in buffers(config, matches!(form, Form::Matrix(_))) {
-        make(name, words * tokens as usize)?;
+    let matrices = matches!(form, Form::Matrix(_));
+    for (name, words) in buffers(config, matrices, tokens as usize, absorbed) {
+        make(name, words)?;
     }
     match tile_words(config, tokens as usize) {
         0 => Ok(()),
@@ -113,12 +145,14 @@ pub(super) fn reserve(
     }
 }
 
-/// Builds the dispatches of a step for up to `max_tokens` tokens.
+/// Builds the dispatches of a step for `least_tokens` to `max_tokens` tokens.
 pub(super) struct RecipePrompt<'a> {
     gpu: &'a Gpu,
     model: &'a GpuModel,
     context: &'a Context,
     scratch: &'a mut Scratch,
+    /// What the step may be replayed for.
+    least_tokens: u32,
     max_tokens: u32,
     form: Form,
     dims: MlaDims,
@@ -139,12 +173,14 @@ type Names = [&'static str; 3];
 const NORMED: Names = ["normed", "normed halves", "normed scales"];
 const Q_A: Names = ["normed q_a", "q_a halves", "q_a scales"];
 const INNER: Names = ["inner", "inner halves", "inner scales"];
+const ABSORBED: Names = ["absorbed", "absorbed halves", "absorbed scales"];
 
 impl<'a> RecipePrompt<'a> {
     pub(super) fn new(
         model: &'a GpuModel,
         context: &'a Context,
         scratch: &'a mut Scratch,
+        least_tokens: u32,
         max_tokens: u32,
     ) -> Self {
         let config = &model.model.config;
@@ -152,6 +188,7 @@ impl<'a> RecipePrompt<'a> {
             gpu: &model.gpu,
             model,
             context,
+            least_tokens,
             max_tokens,
             form: context.products,
             dims: MlaDims::of(config),
@@ -318,7 +355,7 @@ impl<'a> RecipePrompt<'a> {
 
     fn attention(&mut self, layer: &GpuLayer, cache: &Range, x: &Range) -> Result<Range, GpuError> {
         let dims = self.dims;
-        let (heads, kv_lora, head) = (dims.heads as u32, dims.kv_lora as u32, dims.head() as u32);
+        let heads = dims.heads as u32;
         let kv_a = &layer.attn_kv_a_mqa;
         let input = self.rows(NORMED, x, kv_a.cols, 1, Some(&layer.attn_norm))?;
         // Products of the same input stand together: they do not wait for each other.
@@ -338,11 +375,9 @@ impl<'a> RecipePrompt<'a> {
                 (self.product("q", attn_q_b, &q_a, 0, None)?, kv_a)
             }
         };
-        let q_rows = self.rows(INNER, &q, heads * head, 1, None)?;
-        let q_lat = self.product("q_lat", &layer.attn_k_b, &q_rows, head, None)?;
         let q_pe = self.activation("q_pe", heads * dims.rope as u32)?;
         self.ops.push(rope_cache::op(&rope_cache::GpuRopeCache {
-            q,
+            q: q.clone(),
             kv_a,
             kv_a_norm: layer.attn_kv_a_norm.clone(),
             eps: self.eps,
@@ -352,21 +387,67 @@ impl<'a> RecipePrompt<'a> {
             q_pe: q_pe.clone(),
             cache: cache.clone(),
         }));
-        let latent = self.attend(q_lat, q_pe, cache)?;
-        let latent = self.rows(INNER, &latent, heads * kv_lora, 1, None)?;
-        let values = self.product("values", &layer.attn_v_b, &latent, kv_lora, None)?;
+        let values = self.attend(layer, &q, &q_pe, cache)?;
         let values = self.rows(INNER, &values, layer.attn_output.cols, 1, None)?;
         self.product("after attention", &layer.attn_output, &values, 0, Some(x))
     }
 
-    /// The values (max_tokens, heads, kv_lora) that the queries attend to: the one place that knows which attention a prompt
-    /// takes.
-    fn attend(&mut self, q_lat: Range, q_pe: Range, cache: &Range) -> Result<Range, GpuError> {
+    /// The values (max_tokens, heads, v) that the queries attend to: the one place that knows which attention a prompt takes.
+    /// Where few tokens may take another than many, both are recorded, and a replay encodes one.
+    fn attend(
+        &mut self,
+        layer: &GpuLayer,
+        q: &Range,
+        q_pe: &Range,
+        cache: &Range,
+    ) -> Result<Range, GpuError> {
+        let Some(expanded) = &self.context.expanded else {
+            return self.absorbed(layer, q, q_pe, cache);
+        };
+        let values = self.activation("values", layer.attn_v_b.total_rows())?;
+        let most_few = expanded.most_few();
+        if self.least_tokens <= most_few {
+            let (first, all) = (self.ops.len(), self.max_tokens);
+            self.max_tokens = all.min(most_few);
+            let absorbed = self.absorbed(layer, q, q_pe, cache);
+            self.max_tokens = all;
+            absorbed?;
+            for op in &mut self.ops[first..] {
+                op.few = Some(true);
+            }
+        }
+        let attention = GpuPromptAttention {
+            form: expanded.form,
+            q: q.clone(),
+            q_pe: q_pe.clone(),
+            cache: cache.clone(),
+            dims: expanded.dims,
+            scale: self.model.model.config.softmax_scale(),
+            max_tokens: self.max_tokens,
+            scratch: &expanded.scratch,
+            values: values.clone(),
+        };
+        let ops = attention.ops(&layer.attn_k_b, &layer.attn_v_b);
+        self.ops.extend(ops.into_iter().map(|op| op.for_few(false)));
+        Ok(values)
+    }
+
+    /// The same in the latent space, as for a single token.
+    fn absorbed(
+        &mut self,
+        layer: &GpuLayer,
+        q: &Range,
+        q_pe: &Range,
+        cache: &Range,
+    ) -> Result<Range, GpuError> {
         let dims = self.dims;
+        let (heads, kv_lora, head) = (dims.heads as u32, dims.kv_lora as u32, dims.head() as u32);
+        let q_rows = self.rows(ABSORBED, q, heads * head, 1, None)?;
+        let q_lat = self.product("q_lat", &layer.attn_k_b, &q_rows, head, None)?;
         let attention = GpuAttention {
             form: AttentionForm::Vector,
             q_lat,
-            q_pe,
+            q_pe: q_pe.clone(),
             cache: cache.clone(),
             dims,
             scale: self.model.model.config.softmax_scale(),
@@ -374,7 +455,7 @@ impl<'a> RecipePrompt<'a> {
             partials: self.context.partials.clone(),
         };
         self.ops.push(attention.op());
-        let latent = self.activation("latent", (dims.heads * dims.kv_lora) as u32)?;
+        let latent = self.activation("latent", heads * kv_lora)?;
         self.ops.push(attention_merge::op(
             &self.context.partials,
             dims,
@@ -382,7 +463,8 @@ impl<'a> RecipePrompt<'a> {
             &latent,
             attention_merge::Output::Floats,
         ));
-        Ok(latent)
+        let latent = self.rows(ABSORBED, &latent, heads * kv_lora, 1, None)?;
+        self.product("values", &layer.attn_v_b, &latent, kv_lora, None)
     }
 
     fn feed_forward(&mut self, layer: &GpuLayer, x: &Range) -> Result<Range, GpuError> {

@@ -3,10 +3,10 @@
 use crate::gpu::pipeline::Spec;
 use crate::gpu::{Coop, Tier};
 use crate::kernels::{
-    MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, expand_kv, expand_kv_coop,
-    expert_rows, gate_up, gate_up_q8, gemm, matvec, matvec_q8, moe_combine, moe_down, moe_down_q8,
-    prompt_attention, prompt_attention_coop, read, rope_cache, router, rows_f16, sample,
-    tokens_at_once,
+    MlaDims, attention, attention_coop, attention_merge, embed, embed_q8, expand_kv,
+    expand_kv_coop, expert_rows, gate_up, gate_up_q8, gemm, matvec, matvec_q8, moe_combine,
+    moe_down, moe_down_q8, prompt_attention, prompt_attention_coop, read, rope_cache, router,
+    rows_f16, sample, tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
@@ -284,8 +284,8 @@ pub(super) fn all_permutations() -> Vec<(Spec, Tier)> {
 
 /// The pipelines for devices with cooperative matrices, and whether Metal has them in this size.
 pub(super) fn coop_permutations() -> Vec<(Spec, bool)> {
-    let models = models().into_iter();
-    let dims = models
+    let dims = models()
+        .into_iter()
         .map(|m| m.dims)
         .filter(|dims| attention_coop::fits(*dims));
     let mut specs: Vec<_> = dims.map(attention_coop::spec).collect();

@@ -338,10 +338,9 @@ fn the_trial_passes_where_there_are_matrices() {
             eprintln!("skipped: tier {} (no matrices)", gpu.tier.name());
             continue;
         };
-        for dims in shapes().into_iter().rev() {
-            let began = std::time::Instant::now();
+        for dims in shapes() {
             let error = trial(gpu, dims, coop).unwrap_or_else(|e| panic!("{e}"));
-            eprintln!("{dims:?}: NMSE {error:.1e} {:?}", began.elapsed());
+            eprintln!("{dims:?}: NMSE {error:.1e}");
             assert!(error <= TRIAL_LIMIT / 4.0, "{dims:?}: {error:e}");
         }
     }
@@ -384,7 +383,7 @@ fn few_tokens_late_in_a_context_are_left_to_the_absorbed_attention() {
         lanes: 32,
     };
     for form in [Form::Vector, Form::Matrix(coop)] {
-        let most = form.most_few(glm()) as usize;
+        let most = most_few(glm(), form != Form::Vector) as usize;
         assert!((8..1000).contains(&most), "{most}");
         for pos in [0, 100, 4096, 131_000] {
             assert!(form.few(glm(), pos, 1) && form.few(glm(), pos, 8));
