@@ -1,4 +1,4 @@
-// Keys and values of a block of context rows: latents times the weights of expand_kv_weights, f16 in and out, sums in f32.
+// Keys and values of a block of context rows: latents times the weights of expand_kv_weights, in f32.
 //
 // kv (block, WIDTH): the keys of all heads (without their rotated part, which the cache has), then the values of all heads.
 // Division: grid (64 rows, 64 columns); a thread owns 4 rows and 8 columns in registers, both tiles pass through workgroup
@@ -9,8 +9,8 @@ struct Params {
   rows: u32,    // of the block
 }
 @group(0) @binding(0) var<storage, read> cache: array<vec2<u32>>;     // (n_ctx, CACHE_ROW / 4) of 4 f16
-@group(0) @binding(1) var<storage, read> weights: array<vec2<u32>>;   // (WIDTH, KV_LORA / 4) of 4 f16
-@group(0) @binding(2) var<storage, read_write> kv: array<u32>;        // (block, WIDTH / 2) pairs of f16
+@group(0) @binding(1) var<storage, read> weights: array<vec4<f32>>;   // (WIDTH, KV_LORA / 4)
+@group(0) @binding(2) var<storage, read_write> kv: array<vec2<f32>>;  // (block, WIDTH / 2)
 #import params
 
 const TILE = 64u;
@@ -51,7 +51,7 @@ fn main(
     if (k >= KV_LORA / 4u) { break; }
 #for i 2
     let x$i = widen(cache[a$i + k]);
-    let w$i = widen(weights[b$i + k]);
+    let w$i = weights[b$i + k];
 #endfor
     workgroupBarrier();
 #for i 2
@@ -82,7 +82,7 @@ fn main(
 #for j 4
     {
       let c = first_column + column + $ju * 16u;
-      if (c < WIDTH) { kv[out + c / 2u] = pack2x16float(vec2(even_sum$i_$j, odd_sum$i_$j)); }
+      if (c < WIDTH) { kv[out + c / 2u] = vec2(even_sum$i_$j, odd_sum$i_$j); }
     }
 #endfor
   }

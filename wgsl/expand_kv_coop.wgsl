@@ -1,4 +1,4 @@
-// What expand_kv.wgsl computes, by cooperative matrices (MAT x MAT, f16 in, sums in f32).
+// What expand_kv.wgsl computes, by cooperative matrices (MAT x MAT): f16 in and out, sums in f32.
 //
 // Division: grid (rows, columns) in tiles of (GROUPS_M * TILES_M) x (GROUPS_N * TILES_N) matrices; a subgroup owns
 // TILES_M x TILES_N of them in registers. Both sides pass through workgroup memory DEPTH deep, loaded to registers while the

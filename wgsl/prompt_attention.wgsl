@@ -18,7 +18,7 @@ struct Params {
 @group(0) @binding(0) var<storage, read> q: array<vec4<f32>>;               // (tokens, HEADS, (NOPE + ROPE) / 4)
 @group(0) @binding(1) var<storage, read> q_pe: array<vec4<f32>>;            // (tokens, HEADS, ROPE / 4)
 @group(0) @binding(2) var<storage, read> cache: array<vec2<u32>>;           // (n_ctx, (KV_LORA + ROPE) / 4) of 4 f16
-@group(0) @binding(3) var<storage, read> kv: array<vec2<u32>>;              // (block, HEADS * (NOPE + V) / 4) of 4 f16
+@group(0) @binding(3) var<storage, read> kv: array<vec4<f32>>;              // (block, HEADS * (NOPE + V) / 4)
 @group(0) @binding(4) var<storage, read_write> values: array<vec4<f32>>;    // (tokens, HEADS, V / 4)
 @group(0) @binding(5) var<storage, read_write> stats: array<vec2<f32>>;     // (tokens, HEADS) of (max, sum)
 #import params
@@ -111,7 +111,7 @@ fn main(
         if (pe) {
           shared_tile[(TOKENS + e) * PITCH + t % DEPTH] = widen(cache[(p.begin + row) * CACHE_ROW + KV_LORA / 4u + own - NOPE / 4u]);
         } else {
-          shared_tile[(TOKENS + e) * PITCH + t % DEPTH] = widen(kv[row * KV_ROW + head * (NOPE / 4u) + own]);
+          shared_tile[(TOKENS + e) * PITCH + t % DEPTH] = kv[row * KV_ROW + head * (NOPE / 4u) + own];
         }
       }
 #endfor
@@ -165,7 +165,7 @@ fn main(
       let w = shared_tile[r * 8u + four];
       let row = (first + r) * KV_ROW + HEADS * (NOPE / 4u) + head * (V / 4u) + part;
 #for c COLUMNS
-      let v$c = widen(kv[row + $cu * 16u]);
+      let v$c = kv[row + $cu * 16u];
 #for i 4
       out$i_$c += w[$i] * v$c;
 #endfor

@@ -1,5 +1,5 @@
-// What prompt_attention.wgsl computes, by cooperative matrices (MAT x MAT, f16 in, sums in f32): queries and weights rounded
-// to f16.
+// What prompt_attention.wgsl computes, by cooperative matrices (MAT x MAT, f16 in, sums in f32): keys, values,
+// queries and weights rounded to f16.
 //
 // Division: grid (heads, tiles of TOKENS tokens, the longest first); subgroups are GROUPS of tokens by SHARES. A workgroup takes
 // the block in tiles of ROWS rows:

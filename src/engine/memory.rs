@@ -125,8 +125,9 @@ fn scratch(config: &Config, n_ctx: usize, batch: Batch) -> u64 {
     let kv = KvDims::of(config);
     let expanded: u64 = match prompt_attention::fits(kv) {
         true => {
-            let blocks = prompt_attention::Scratch::blocks(kv, tokens, n_ctx, u64::MAX);
-            let bytes = prompt_attention::Scratch::bytes(kv, tokens, blocks);
+            let blocks =
+                prompt_attention::Scratch::blocks(kv, batch.matrices, tokens, n_ctx, u64::MAX);
+            let bytes = prompt_attention::Scratch::bytes(kv, batch.matrices, tokens, blocks);
             bytes.into_iter().sum()
         }
         false => 0,

@@ -1,7 +1,7 @@
 //! Keys and values of context rows, expanded from their latents: what the attention of prompts works on.
 //!
-//! Once per layer and chunk `attn_k_b` and `attn_v_b` become one matrix of f16 ([`expand_kv_weights`]), then each block of
-//! context rows is multiplied by it ([`expand_kv`]).
+//! Once per layer and chunk `attn_k_b` and `attn_v_b` become one matrix ([`expand_kv_weights`]), then each block of
+//! context rows is multiplied by it ([`expand_kv`]): in f32, or in f16 by cooperative matrices.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -41,23 +41,27 @@ impl KvDims {
         self.mla.heads * (self.mla.nope + self.v)
     }
 
-    /// Bytes of the expansion's weights in f16, (width, kv_lora).
-    pub fn weight_bytes(&self) -> u64 {
-        (self.width() * self.mla.kv_lora * 2) as u64
+    /// Bytes of the expansion's weights (width, kv_lora), for matrices or in f32.
+    pub fn weight_bytes(&self, matrices: bool) -> u64 {
+        (self.width() * self.mla.kv_lora) as u64 * value_bytes(matrices)
     }
 
-    /// Bytes of `rows` expanded rows in f16, (rows, width).
-    pub fn kv_bytes(&self, rows: usize) -> u64 {
-        (rows * self.width() * 2) as u64
+    /// Bytes of `rows` expanded rows (rows, width), for matrices or in f32.
+    pub fn kv_bytes(&self, rows: usize, matrices: bool) -> u64 {
+        (rows * self.width()) as u64 * value_bytes(matrices)
     }
 }
 
-/// The rows of `attn_k_b` (heads, kv_lora, nope), transposed, and of `attn_v_b` (heads, v, kv_lora) as one matrix of f16
-/// (heads * nope + heads * v, kv_lora).
+fn value_bytes(matrices: bool) -> u64 {
+    if matrices { 2 } else { 4 }
+}
+
+/// The rows of `attn_k_b` (heads, kv_lora, nope), transposed, and of `attn_v_b` (heads, v, kv_lora) as one matrix (heads *
+/// nope + heads * v, kv_lora).
 ///
 /// # Panics
 /// If a weight does not have that shape.
-pub fn expand_kv_weights(k_b: &Weight, v_b: &Weight, dims: KvDims, out: &mut [f16]) {
+pub fn expand_kv_weights(k_b: &Weight, v_b: &Weight, dims: KvDims, out: &mut [f32]) {
     let MlaDims {
         heads,
         nope,
@@ -74,56 +78,53 @@ pub fn expand_kv_weights(k_b: &Weight, v_b: &Weight, dims: KvDims, out: &mut [f1
         k_b.name,
         v_b.name
     );
-    assert_eq!(out.len(), dims.width() * kv_lora, "weights in f16");
+    assert_eq!(out.len(), dims.width() * kv_lora, "weights");
     let (keys, values) = out.split_at_mut(heads * nope * kv_lora);
     let mut row = vec![0.0f32; nope];
     for (head, keys) in keys.chunks_exact_mut(nope * kv_lora).enumerate() {
         for r in 0..kv_lora {
             dequantize_row(k_b.ty, k_b.row(head, r), &mut row);
             for (c, w) in row.iter().enumerate() {
-                keys[c * kv_lora + r] = f16::from_f32(*w);
+                keys[c * kv_lora + r] = *w;
             }
         }
     }
-    let mut row = vec![0.0f32; kv_lora];
     for (i, out) in values.chunks_exact_mut(kv_lora).enumerate() {
-        dequantize_row(v_b.ty, v_b.row(i / dims.v, i % dims.v), &mut row);
-        out.convert_from_f32_slice(&row);
+        dequantize_row(v_b.ty, v_b.row(i / dims.v, i % dims.v), out);
     }
 }
 
 /// `kv` (rows, width): the latent of each of the rows of `cache` (rows, kv_lora + rope) times each row of `weights`
-/// (width, kv_lora), rounded to f16.
+/// (width, kv_lora).
 ///
 /// # Panics
 /// If a size does not fit the others.
-pub fn expand_kv(cache: &[f16], weights: &[f16], dims: KvDims, kv: &mut [f16]) {
+pub fn expand_kv(cache: &[f16], weights: &[f32], dims: KvDims, kv: &mut [f32]) {
     let (row, kv_lora) = (dims.mla.cache_row(), dims.mla.kv_lora);
-    assert_eq!(weights.len(), dims.width() * kv_lora, "weights in f16");
+    assert_eq!(weights.len(), dims.width() * kv_lora, "weights");
     assert_eq!(kv.len(), cache.len() / row * dims.width(), "expanded rows");
-    let mut wide = vec![0.0f32; weights.len()];
-    weights.convert_to_f32_slice(&mut wide);
     kv.par_chunks_exact_mut(dims.width())
         .zip(cache.par_chunks_exact(row))
         .for_each(|(kv, row)| {
             let mut latent = vec![0.0f32; kv_lora];
             row[..kv_lora].convert_to_f32_slice(&mut latent);
-            for (kv, weights) in kv.iter_mut().zip(wide.chunks_exact(kv_lora)) {
-                *kv = f16::from_f32(dot(&latent, weights));
+            for (kv, weights) in kv.iter_mut().zip(weights.chunks_exact(kv_lora)) {
+                *kv = dot(&latent, weights);
             }
         });
 }
 
-/// Threads of a workgroup that makes f16 of weights: as many rows of `attn_k_b`.
+/// Threads of a workgroup that unpacks weights: as many rows of `attn_k_b`.
 const WEIGHTS_WG: usize = 64;
 
-/// The pipeline that makes f16 of `attn_k_b` (`k_b`) or `attn_v_b` of type `ty`.
-pub(super) fn weights_spec(ty: GgmlType, k_b: bool, dims: KvDims) -> Spec {
+/// The pipeline that unpacks `attn_k_b` (`k_b`) or `attn_v_b` of type `ty`, for matrices or in f32.
+pub(super) fn weights_spec(ty: GgmlType, k_b: bool, dims: KvDims, matrices: bool) -> Spec {
     let mut variant = Variant::default()
         .module("WEIGHT", shader_module(ty))
         .number("WG", WEIGHTS_WG as u32)
         .number("KV_LORA", dims.mla.kv_lora as u32)
-        .flag("TRANSPOSED", k_b);
+        .flag("TRANSPOSED", k_b)
+        .flag("HALVES", matrices);
     if k_b {
         variant = variant.number("NOPE", dims.mla.nope as u32);
     }
@@ -135,11 +136,17 @@ pub(super) fn weights_spec(ty: GgmlType, k_b: bool, dims: KvDims) -> Spec {
     }
 }
 
-/// The dispatches that make f16 of a layer's `attn_k_b` and `attn_v_b`; `out` is (width, kv_lora) of f16.
+/// The dispatches that unpack a layer's `attn_k_b` and `attn_v_b` to `out` (width, kv_lora), of f16 for matrices or f32.
 ///
 /// # Panics
 /// If a weight has another shape, `out` is too small, or the latent's width is not a multiple of 64.
-pub fn weights_ops(k_b: &GpuWeight, v_b: &GpuWeight, dims: KvDims, out: &Range) -> Vec<Op> {
+pub fn weights_ops(
+    k_b: &GpuWeight,
+    v_b: &GpuWeight,
+    dims: KvDims,
+    matrices: bool,
+    out: &Range,
+) -> Vec<Op> {
     let mla = dims.mla;
     assert_eq!(
         [
@@ -155,7 +162,10 @@ pub fn weights_ops(k_b: &GpuWeight, v_b: &GpuWeight, dims: KvDims, out: &Range) 
         k_b.name,
         v_b.name
     );
-    assert!(out.size >= dims.weight_bytes(), "expand_kv: weights in f16");
+    assert!(
+        out.size >= dims.weight_bytes(matrices),
+        "expand_kv: weights"
+    );
     assert!(
         mla.kv_lora.is_multiple_of(WEIGHTS_WG),
         "expand_kv works on {WEIGHTS_WG} rows at a time: {mla:?}"
@@ -178,7 +188,7 @@ pub fn weights_ops(k_b: &GpuWeight, v_b: &GpuWeight, dims: KvDims, out: &Range) 
             };
             assert!(grid.iter().all(|n| *n <= MAX_GRID), "{}", weight.name);
             let op = Op::new(
-                weights_spec(weight.ty, transposed, dims),
+                weights_spec(weight.ty, transposed, dims, matrices),
                 vec![part.quants.clone(), part.scales.clone(), out.clone()],
                 [part.rows, part.first_row, units, part.sub, out_row as u32]
                     .map(Word::U)
@@ -227,7 +237,7 @@ pub(super) fn fits(dims: KvDims) -> bool {
 type Tiled = (Spec, [usize; 2]);
 
 /// The expansion of each block of the context: by matrices where `coop` is given, with `weights` of [`weights_ops`] to `kv`
-/// (rows of a block, width) of f16.
+/// (rows of a block, width), both of f16 for matrices and else of f32.
 ///
 /// # Panics
 /// If a buffer is too small or a size does not suit.
@@ -243,26 +253,28 @@ pub fn op(
         Some(coop) => expand_kv_coop::spec(dims, coop),
         None => (spec(dims), [TILE; 2]),
     };
-    tiled_op(cache, weights, dims, tiled, blocks, kv)
+    tiled_op(cache, weights, dims, coop.is_some(), tiled, blocks, kv)
 }
 
 fn tiled_op(
     cache: &Range,
     weights: &Range,
     dims: KvDims,
+    matrices: bool,
     (spec, [tile_rows, tile_columns]): Tiled,
     blocks: Blocks,
     kv: &Range,
 ) -> Op {
     assert!(fits(dims), "expand_kv: {dims:?}");
-    assert!(weights.size >= dims.weight_bytes(), "expand_kv: weights");
+    let weight_bytes = dims.weight_bytes(matrices);
+    assert!(weights.size >= weight_bytes, "expand_kv: weights");
     let rows = cache.size as usize / (dims.mla.cache_row() * 2);
     assert!(
         blocks.rows as usize * blocks.most as usize >= rows,
         "expand_kv: blocks for {rows} rows"
     );
     assert!(
-        kv.size >= dims.kv_bytes(blocks.rows as usize),
+        kv.size >= dims.kv_bytes(blocks.rows as usize, matrices),
         "expand_kv: a block of {} rows",
         blocks.rows
     );
@@ -277,7 +289,7 @@ fn tiled_op(
         ],
     )
     .per_block(blocks)
-    .with_bytes(dims.weight_bytes())
+    .with_bytes(weight_bytes)
     .with_bytes_per_row(dims.mla.cache_row() as u64 * 2)
     .with_shape(format!("{}x{}", dims.width(), dims.mla.kv_lora))
 }
@@ -287,7 +299,7 @@ pub(super) mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::gpu::record::State;
-    use crate::gpu::testing::{download, gpu_weight, gpus, run, upload};
+    use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
     use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
 
     /// GLM-4.7-Flash, DeepSeek-V2-Lite and Youtu-LLM-2B, the model inside the program; fewer heads.
@@ -325,9 +337,9 @@ pub(super) mod tests {
         };
         let [k_b, v_b] = weights(&mut rng, [GgmlType::Q5_1, GgmlType::Q4_0], dims);
         let cache: Vec<f16> = rng.normals(2 * 72).into_iter().map(f16::from_f32).collect();
-        let mut all = vec![f16::NAN; dims.width() * 64];
+        let mut all = vec![f32::NAN; dims.width() * 64];
         expand_kv_weights(&k_b, &v_b, dims, &mut all);
-        let mut kv = vec![f16::NAN; 2 * dims.width()];
+        let mut kv = vec![f32::NAN; 2 * dims.width()];
         expand_kv(&cache, &all, dims, &mut kv);
         for (row, kv) in cache.chunks_exact(72).zip(kv.chunks_exact(dims.width())) {
             let latent: Vec<f32> = row[..64].iter().map(|x| x.to_f32()).collect();
@@ -343,8 +355,7 @@ pub(super) mod tests {
                 exact.extend(key);
             }
             (0..3).for_each(|h| exact.extend(exact_rows(&v_b, h, &latent)));
-            let found: Vec<f32> = kv.iter().map(|x| x.to_f32()).collect();
-            assert_close(&found, &exact, 1e-6, "a row");
+            assert_close(kv, &exact, 1e-12, "a row");
         }
     }
 
@@ -361,19 +372,31 @@ pub(super) mod tests {
                     GgmlType::Q5_0
                 };
                 let [k_b, v_b] = weights(&mut rng, [of_k_b, ty], glm);
-                let mut twin = vec![f16::NAN; glm.width() * 512];
+                let mut twin = vec![f32::NAN; glm.width() * 512];
                 expand_kv_weights(&k_b, &v_b, glm, &mut twin);
-                let out = upload(gpu, &vec![f16::NAN; twin.len()]);
+                let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
                 let [k_b, v_b] = [k_b, v_b].map(|w| gpu_weight(gpu, &w));
-                let ops = weights_ops(&k_b, &v_b, glm, &Range::whole(&out));
-                run(gpu, &ops, &State::default());
-                let found: Vec<f16> = download(gpu, &out, twin.len());
-                let found: Vec<f32> = found.iter().map(|x| x.to_f32()).collect();
-                let exact: Vec<f64> = twin.iter().map(|x| x.to_f64()).collect();
-                // Half a unit in the last place of f16, now and then, where f32 rounds otherwise before.
-                let what = format!("{} on {}", ty.name(), gpu.tier.name());
-                assert_close(&found, &exact, 1e-9, &what);
+                for matrices in [false, true] {
+                    let out = output(gpu, glm.weight_bytes(matrices) as usize / 4);
+                    let ops = weights_ops(&k_b, &v_b, glm, matrices, &Range::whole(&out));
+                    run(gpu, &ops, &State::default());
+                    let what = format!("{}, {matrices} on {}", ty.name(), gpu.tier.name());
+                    let found = values(gpu, &out, twin.len(), matrices);
+                    let limit = if matrices { 1e-7 } else { 1e-12 };
+                    assert_close(&found, &exact, limit, &what);
+                }
             }
+        }
+    }
+
+    /// The first `n` values of a buffer, of f16 for matrices or of f32.
+    fn values(gpu: &Gpu, buffer: &wgpu::Buffer, n: usize, matrices: bool) -> Vec<f32> {
+        match matrices {
+            true => {
+                let halves: Vec<f16> = download(gpu, buffer, n);
+                halves.iter().map(|x| x.to_f32()).collect()
+            }
+            false => download(gpu, buffer, n),
         }
     }
 
@@ -401,11 +424,12 @@ pub(super) mod tests {
             (shapes()[2], 67, 33),
         ] {
             let row = dims.mla.cache_row();
-            let weights: Vec<f16> = rng
+            let halves: Vec<f16> = rng
                 .normals(dims.width() * dims.mla.kv_lora)
                 .into_iter()
                 .map(|x| f16::from_f32(x * 0.05))
                 .collect();
+            let weights: Vec<f32> = halves.iter().map(|x| x.to_f32()).collect();
             // Rows behind the last one are NaN: reading one would show.
             let mut cache: Vec<f16> = rng
                 .normals((n + 3) * row)
@@ -415,17 +439,23 @@ pub(super) mod tests {
             cache[n * row..].fill(f16::NAN);
             // What is left in the end is the last block, in the rows that it has.
             let begin = (n - 1) / rows * rows;
-            let mut twin = vec![f16::NAN; (n - begin) * dims.width()];
+            let mut twin = vec![f32::NAN; (n - begin) * dims.width()];
             expand_kv(&cache[begin * row..n * row], &weights, dims, &mut twin);
-            let exact: Vec<f64> = twin.iter().map(|x| x.to_f64()).collect();
+            let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
             for gpu in gpus() {
                 for form in forms(gpu, dims) {
                     let what = format!("{n} rows, {:?} on {}", form.0.variant, gpu.tier.name());
-                    let out = upload(gpu, &vec![f16::NAN; rows * dims.width()]);
+                    let matrices = form.0.kernel == "expand_kv_coop";
+                    let out = output(gpu, dims.kv_bytes(rows, matrices) as usize / 4);
+                    let weights = match matrices {
+                        true => upload(gpu, &halves),
+                        false => upload(gpu, &weights),
+                    };
                     let op = tiled_op(
                         &Range::whole(&upload(gpu, &cache)),
-                        &Range::whole(&upload(gpu, &weights)),
+                        &Range::whole(&weights),
                         dims,
+                        matrices,
                         form,
                         Blocks::new(rows as u32, n as u32 + 3),
                         &Range::whole(&out),
@@ -436,10 +466,9 @@ pub(super) mod tests {
                         ..State::default()
                     };
                     run(gpu, &[op], &state);
-                    let found: Vec<f16> = download(gpu, &out, twin.len());
-                    let found: Vec<f32> = found.iter().map(|x| x.to_f32()).collect();
-                    // Both round to f16: a unit in the last place here and there.
-                    assert_close(&found, &exact, 1e-8, &what);
+                    let found = values(gpu, &out, twin.len(), matrices);
+                    let limit = if matrices { 1e-7 } else { 1e-12 };
+                    assert_close(&found, &exact, limit, &what);
                 }
             }
         }

@@ -32,7 +32,7 @@ pub fn prompt_attention(
     q: &[f32],
     q_pe: &[f32],
     cache: &[f16],
-    kv: &[f16],
+    kv: &[f32],
     pos: usize,
     n_tokens: usize,
     dims: KvDims,
@@ -44,13 +44,9 @@ pub fn prompt_attention(
     assert_eq!(q.len(), n_tokens * mla.heads * mla.head(), "queries");
     assert_eq!(q_pe.len(), n_tokens * mla.heads * mla.rope, "rotated part");
     assert_eq!(out.len(), n_tokens * mla.heads * v, "attention output");
-    let widen = |narrow: &[f16]| {
-        let mut wide = vec![0.0f32; narrow.len()];
-        narrow.convert_to_f32_slice(&mut wide);
-        wide
-    };
-    let kv = widen(&kv[..rows * width]);
-    let cache = widen(&cache[..rows * mla.cache_row()]);
+    let seen = &cache[..rows * mla.cache_row()];
+    let mut cache = vec![0.0f32; seen.len()];
+    seen.convert_to_f32_slice(&mut cache);
     out.par_chunks_exact_mut(v)
         .enumerate()
         .for_each(|(i, out)| {
@@ -125,7 +121,8 @@ pub(super) fn spec(dims: KvDims) -> Spec {
 pub enum Form {
     /// `expand_kv.wgsl` and `prompt_attention.wgsl`, in f32, everywhere.
     Vector,
-    /// `expand_kv_coop.wgsl` and `prompt_attention_coop.wgsl`, by cooperative matrices, with queries and weights rounded to f16.
+    /// `expand_kv_coop.wgsl` and `prompt_attention_coop.wgsl`, by cooperative matrices, with keys, values, queries
+    /// and weights rounded to f16.
     Matrix(Coop),
 }
 
@@ -161,6 +158,11 @@ impl Form {
         Ok(Some(Self::Vector))
     }
 
+    /// Whether by matrices, which take halves.
+    pub fn is_matrix(self) -> bool {
+        matches!(self, Self::Matrix(_))
+    }
+
     fn coop(self) -> Option<Coop> {
         match self {
             Self::Vector => None,
@@ -170,7 +172,7 @@ impl Form {
 
     /// How many flops by this form cost as much as one of the absorbed attention in f32. Reckoned, not yet measured.
     fn speed(self) -> u64 {
-        speed(matches!(self, Self::Matrix(_)))
+        speed(self.is_matrix())
     }
 
     /// Whether `tokens` tokens after `pos` rows are better left to the absorbed attention: [`State::few`].
@@ -238,9 +240,9 @@ const MOST_BLOCK_ROWS: usize = 4096;
 /// What the attention of a chunk needs besides its input and output; all layers share it.
 #[derive(Debug, Clone)]
 pub struct Scratch {
-    /// The weights of the expansion, (width, kv_lora) of f16.
+    /// The weights of the expansion, (width, kv_lora), of f16 for matrices or f32.
     pub weights: Range,
-    /// A block of expanded rows, (rows, width) of f16.
+    /// A block of expanded rows, (rows, width), of the same kind.
     pub kv: Range,
     /// Maxima and sums of weights between blocks, (max_tokens, heads) of 2 f32.
     pub stats: Range,
@@ -251,8 +253,14 @@ pub struct Scratch {
 impl Scratch {
     /// How contexts of up to `n_ctx` rows are cut for chunks of up to `max_tokens` tokens: blocks as long as the chunk,
     /// but at least 2048 and at most 4096 rows, and never more than one binding holds.
-    pub fn blocks(dims: KvDims, max_tokens: usize, n_ctx: usize, max_binding: u64) -> Blocks {
-        let bound = (max_binding / dims.kv_bytes(1)) as usize / 64 * 64;
+    pub fn blocks(
+        dims: KvDims,
+        matrices: bool,
+        max_tokens: usize,
+        n_ctx: usize,
+        max_binding: u64,
+    ) -> Blocks {
+        let bound = (max_binding / dims.kv_bytes(1, matrices)) as usize / 64 * 64;
         let rows = max_tokens
             .next_multiple_of(64)
             .clamp(BLOCK_ROWS, MOST_BLOCK_ROWS)
@@ -262,10 +270,10 @@ impl Scratch {
     }
 
     /// Bytes of the three buffers: weights, a block of keys and values, maxima and sums.
-    pub fn bytes(dims: KvDims, max_tokens: usize, blocks: Blocks) -> [u64; 3] {
+    pub fn bytes(dims: KvDims, matrices: bool, max_tokens: usize, blocks: Blocks) -> [u64; 3] {
         [
-            dims.weight_bytes(),
-            dims.kv_bytes(blocks.rows as usize),
+            dims.weight_bytes(matrices),
+            dims.kv_bytes(blocks.rows as usize, matrices),
             (max_tokens * dims.mla.heads * 8) as u64,
         ]
     }
@@ -274,9 +282,16 @@ impl Scratch {
     ///
     /// # Errors
     /// As [`Gpu::buffer`].
-    pub fn new(gpu: &Gpu, dims: KvDims, max_tokens: usize, n_ctx: usize) -> Result<Self, GpuError> {
-        let blocks = Self::blocks(dims, max_tokens, n_ctx, gpu.max_binding);
-        let [weights, kv, stats] = Self::bytes(dims, max_tokens, blocks);
+    pub fn new(
+        gpu: &Gpu,
+        dims: KvDims,
+        form: Form,
+        max_tokens: usize,
+        n_ctx: usize,
+    ) -> Result<Self, GpuError> {
+        let matrices = form.is_matrix();
+        let blocks = Self::blocks(dims, matrices, max_tokens, n_ctx, gpu.max_binding);
+        let [weights, kv, stats] = Self::bytes(dims, matrices, max_tokens, blocks);
         Ok(Self {
             weights: Range::whole(&gpu.storage("expansion weights", weights)?),
             kv: Range::whole(&gpu.storage("keys and values", kv)?),
@@ -318,7 +333,9 @@ impl GpuPromptAttention<'_> {
     /// # Panics
     /// If a buffer is too small or the sizes do not suit the form.
     pub fn ops(&self, k_b: &GpuWeight, v_b: &GpuWeight) -> Vec<Op> {
-        let mut ops = expand_kv::weights_ops(k_b, v_b, self.dims, &self.scratch.weights);
+        let matrices = self.form.is_matrix();
+        let weights = &self.scratch.weights;
+        let mut ops = expand_kv::weights_ops(k_b, v_b, self.dims, matrices, weights);
         ops.extend(self.block_ops());
         ops
     }
@@ -367,7 +384,8 @@ impl GpuPromptAttention<'_> {
                 "prompt_attention: {what} needs {bytes} bytes"
             );
         }
-        let kv = dims.kv_bytes(blocks.rows as usize);
+        let matrices = self.form.is_matrix();
+        let kv = dims.kv_bytes(blocks.rows as usize, matrices);
         assert!(
             self.scratch.kv.size >= kv,
             "prompt_attention: a block needs {kv} bytes"
@@ -399,11 +417,11 @@ impl GpuPromptAttention<'_> {
             ],
         )
         .per_block(blocks)
-        .with_bytes_per_row(dims.kv_bytes(1))
+        .with_bytes_per_row(dims.kv_bytes(1, matrices))
     }
 }
 
-/// The NMSE that a device may show in the [`trial`]. Rounding queries and weights to f16 explains 1e-6.
+/// The NMSE that a device may show in the [`trial`]. Rounding to f16 explains 1e-6.
 const TRIAL_LIMIT: f64 = 1e-5;
 
 /// The NMSE of the form by matrices against the other one on the device, for made-up weights, queries and cache rows: two
@@ -424,8 +442,8 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
     let q = floats(N * mla.heads * mla.head(), 4.0);
     let mut q_pe = floats(N * mla.heads * mla.rope, 4.0);
     let mut cache = floats((POS + N) * mla.cache_row(), 1.0);
-    let narrow = |wide: Vec<f32>| -> Vec<f16> { wide.into_iter().map(f16::from_f32).collect() };
-    let weights = narrow(floats(dims.width() * mla.kv_lora, 0.07));
+    let narrow = |wide: &[f32]| -> Vec<f16> { wide.iter().map(|x| f16::from_f32(*x)).collect() };
+    let weights = floats(dims.width() * mla.kv_lora, 0.07);
     // One value of the key is 0, 1, 2.. for every 8 rows, and adds as much to the score.
     q_pe.iter_mut()
         .step_by(mla.rope)
@@ -433,24 +451,26 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
     for (i, row) in cache.chunks_exact_mut(mla.cache_row()).enumerate() {
         row[mla.kv_lora] = (i / 8) as f32;
     }
-    let upload = |data: &[f32]| {
-        let buffer = gpu.storage_with("trial of attention", data)?;
-        Ok::<_, GpuError>(Range::whole(&buffer))
-    };
-    let (q, q_pe) = (upload(&q)?, upload(&q_pe)?);
-    let cache = Range::whole(&gpu.storage_with("trial of attention", &narrow(cache))?);
+    const NAME: &str = "trial of attention";
+    let whole = |buffer: wgpu::Buffer| Range::whole(&buffer);
+    let q = whole(gpu.storage_with(NAME, &q)?);
+    let q_pe = whole(gpu.storage_with(NAME, &q_pe)?);
+    let cache = whole(gpu.storage_with(NAME, &narrow(&cache))?);
     let blocks = Blocks::new(128, (POS + N) as u32);
-    let [_, kv, stats] = Scratch::bytes(dims, N, blocks);
-    let scratch = Scratch {
-        weights: Range::whole(&gpu.storage_with("trial of attention", &weights)?),
-        kv: Range::whole(&gpu.storage("trial of attention", kv)?),
-        stats: Range::whole(&gpu.storage("trial of attention", stats)?),
-        blocks,
-    };
     let bytes = (N * mla.heads * dims.v * 4) as u64;
     let mut results = vec![];
     for form in [Form::Vector, Form::Matrix(coop)] {
-        let values = gpu.storage("trial of attention", bytes)?;
+        let [_, kv, stats] = Scratch::bytes(dims, form.is_matrix(), N, blocks);
+        let weights = match form {
+            Form::Vector => gpu.storage_with(NAME, &weights)?,
+            Form::Matrix(_) => gpu.storage_with(NAME, &narrow(&weights))?,
+        };
+        let scratch = Scratch {
+            weights: whole(weights),
+            kv: whole(gpu.storage(NAME, kv)?),
+            stats: whole(gpu.storage(NAME, stats)?),
+            blocks,
+        };
         let attention = GpuPromptAttention {
             form,
             q: q.clone(),
@@ -460,7 +480,7 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
             scale,
             max_tokens: N as u32,
             scratch: &scratch,
-            values: Range::whole(&values),
+            values: whole(gpu.storage(NAME, bytes)?),
         };
         let state = State {
             pos: POS as u32,
@@ -468,7 +488,18 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
             ..State::default()
         };
         Recording::new(gpu, &attention.block_ops())?.submit(gpu, &state);
-        results.push(gpu.read::<f32>(&values, 0, bytes)?);
+        results.push(gpu.read::<f32>(&attention.values.buffer, 0, bytes)?);
+        for range in [
+            &scratch.weights,
+            &scratch.kv,
+            &scratch.stats,
+            &attention.values,
+        ] {
+            gpu.release(&range.buffer);
+        }
+    }
+    for range in [q, q_pe, cache] {
+        gpu.release(&range.buffer);
     }
     let sum =
         |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();

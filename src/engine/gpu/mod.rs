@@ -338,7 +338,7 @@ fn context(
         Some(form) => Some(Expanded {
             form,
             dims: kv,
-            scratch: prompt_attention::Scratch::new(gpu, kv, chunk as usize, n_ctx)?,
+            scratch: prompt_attention::Scratch::new(gpu, kv, form, chunk as usize, n_ctx)?,
         }),
         None => None,
     };

@@ -44,8 +44,7 @@ pub(super) struct Expanded {
 impl Expanded {
     /// The most tokens of a step that the absorbed attention takes instead.
     pub(super) fn most_few(&self) -> u32 {
-        let matrices = self.form != prompt_attention::Form::Vector;
-        prompt_attention::most_few(self.dims, matrices)
+        prompt_attention::most_few(self.dims, self.form.is_matrix())
     }
 }
 

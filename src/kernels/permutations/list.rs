@@ -103,8 +103,8 @@ fn permutations() -> Vec<Spec> {
             specs.push(gate_up::spec([ty, other], 1, true));
         }
         for model in &models {
-            for k_b in [false, true] {
-                specs.push(expand_kv::weights_spec(ty, k_b, model.kv()));
+            for (k_b, matrices) in [(false, false), (false, true), (true, false), (true, true)] {
+                specs.push(expand_kv::weights_spec(ty, k_b, model.kv(), matrices));
             }
         }
         for max_tokens in [1, 8] {
