@@ -265,7 +265,7 @@ fn one_batch_and_token_by_token_agree() {
     let tokens = random_tokens(71);
     for gpu in tiers() {
         let mut backend = backend(&gpu, &model, 96);
-        // Measured with 8x8 matrices: 2e-5.
+        // Rounding to f16 explains 1e-6; what it does to the choice of experts is not bounded so.
         let limit = if gpu.coop.is_some() { 1e-3 } else { 1e-5 };
         let whole = all_logits(&mut backend, &tokens, &[]);
         let single = all_logits(&mut backend, &tokens[..20], &[1; 20]);
