@@ -284,8 +284,8 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
     match form {
         Form::Float { eight } => {
             assert!(
-                along_rows == 8 && along_tokens.is_multiple_of(8),
-                "{shape:?}: rows of a tile lie in turns of 8"
+                along_rows == 8 && along_tokens.is_multiple_of(8) && tokens <= 8 * along_tokens,
+                "{shape:?}: rows of a tile lie in turns of 8, a lane reads one row of x at most"
             );
             Spec {
                 kernel: "gemm",
@@ -299,6 +299,8 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
             }
         }
         Form::Matrix(Coop { size, lanes }) => {
+            // What Metal has, and nobody else.
+            let metal = (size, lanes) == (8, 32);
             let along = [tokens / size / along_tokens, rows / size / along_rows];
             assert!(
                 [tokens, rows] == [0, 1].map(|i| along[i] * shape.tile.split[i] * size)
@@ -318,7 +320,7 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
                     .number("FM", along[0])
                     .number("FN", along[1])
                     .flag("COOP", true)
-                    .flag("WIDE", size == 16),
+                    .flag("WIDE", !metal),
                 access,
             }
         }

@@ -66,6 +66,8 @@ struct Case {
     n_tokens: usize,
     residual: bool,
     tile: Option<Tile>,
+    /// Workgroup memory in numbers instead of vectors or the other way round: devices take one of the two.
+    other_width: bool,
 }
 
 impl Case {
@@ -79,6 +81,7 @@ impl Case {
             n_tokens,
             residual: false,
             tile: None,
+            other_width: false,
         }
     }
 }
@@ -123,7 +126,15 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
         y: Range::whole(&y),
         tile: case.tile,
     };
-    ops.extend(product.ops());
+    for mut op in product.ops() {
+        if case.other_width {
+            let flags = &mut op.spec.variant.flags;
+            if !flags.remove("WIDE") {
+                flags.insert("WIDE");
+            }
+        }
+        ops.push(op);
+    }
     let state = State {
         tokens: n_tokens as u32,
         ..State::default()
@@ -207,11 +218,15 @@ fn every_tile_of_every_form() {
         for form in forms(gpu) {
             for &tile in tiles(form, false) {
                 for n_tokens in [tile.tokens + 1, tile.tokens - 3] {
-                    let case = Case {
+                    let mut case = Case {
                         tile: Some(tile),
                         ..Case::plain(GgmlType::Q4_0, 150, 96, n_tokens as usize)
                     };
                     check(gpu, form, &mut rng, &case);
+                    if matches!(form, Form::Matrix(_)) {
+                        case.other_width = true;
+                        check(gpu, form, &mut rng, &case);
+                    }
                 }
             }
             for &tile in tiles(form, true) {
