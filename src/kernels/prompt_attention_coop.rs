@@ -66,7 +66,7 @@ const fn shape(
         row_tiles,
         query_columns,
         // Metal loads matrices through pointers to numbers; one of llvmpipe's shapes does as it does.
-        vectors: !(coop.size == 8 && coop.lanes == 32 || groups == 8 && coop.size == 8),
+        vectors: coop.size == 16 || coop.lanes == 8 && groups != 8,
     }
 }
 
