@@ -10,7 +10,7 @@ use common::{
     Golden, all_logits, check_golden, check_synthetic, fixture, greedy, in_repository, load,
     random_tokens, requantised,
 };
-use glimt::engine::backend::{Backend, BackendError, OnRow, OnToken};
+use glimt::engine::backend::{Backend, BackendError, OnPrompt, OnRow, OnToken};
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::engine::sampling::Sampling;
@@ -24,6 +24,17 @@ const NMSE: f64 = 1e-7;
 
 /// The same relative to the spread of each position's log-probabilities.
 const CONTRAST: f64 = 5e-5;
+
+/// With prompts computed by cooperative matrices: activations and weights rounded to f16.
+const NMSE_MATRICES: f64 = 1e-3;
+
+/// What prompts may stray from exact logits on a device, and relative to the spread of a position's log-probabilities.
+fn limits(gpu: &Gpu) -> (f64, f64) {
+    match gpu.coop {
+        Some(_) => (NMSE_MATRICES, f64::INFINITY),
+        None => (NMSE, CONTRAST),
+    }
+}
 
 /// With activations as bytes; llama.cpp's own CPU path strays by 4e-4 to 1e-3.
 const NMSE_INT8: f64 = 1e-3;
@@ -44,11 +55,16 @@ impl Backend for OneByOne {
         self.0.n_ctx()
     }
 
-    fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
-        tokens
-            .iter()
-            .enumerate()
-            .try_for_each(|(i, token)| self.0.prefill(&[*token], pos + i))
+    fn prefill_watched(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        _: &mut OnPrompt<'_>,
+    ) -> Result<usize, BackendError> {
+        for (i, token) in tokens.iter().enumerate() {
+            self.0.prefill(&[*token], pos + i)?;
+        }
+        Ok(tokens.len())
     }
 
     fn logits(
@@ -76,6 +92,17 @@ impl Backend for OneByOne {
     ) -> Result<(), BackendError> {
         self.0.decode(context, sampling, limit, on_token)
     }
+}
+
+/// The logits of `tokens` from `pos` on.
+fn all_logits_from(backend: &mut dyn Backend, tokens: &[u32], pos: usize) -> Vec<Vec<f32>> {
+    let mut rows = vec![];
+    let on_row = &mut |_, row: &[f32]| {
+        rows.push(row.to_vec());
+        ControlFlow::Continue(())
+    };
+    backend.logits(tokens, pos, on_row).expect("it fits");
+    rows
 }
 
 /// The first adapter in the `int8` tier, where it can run it.
@@ -157,12 +184,13 @@ fn contrast(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
 fn the_embedded_model_gives_the_golden_values() {
     let golden = Golden::read(&in_repository("tests/data/golden-tales-q4_k_m.json"));
     for gpu in tiers() {
+        let (nmse, contrast) = limits(&gpu);
         check_golden(
             &mut backend(&gpu, &embedded(), 128),
             &golden,
             gpu.tier.name(),
-            NMSE,
-            CONTRAST,
+            nmse,
+            contrast,
         );
     }
 }
@@ -180,12 +208,13 @@ fn every_tales_fixture_gives_its_golden_values() {
         let golden = Golden::read(&golden);
         for gpu in &gpus {
             let name = format!("{ty} {}", gpu.tier.name());
+            let (nmse, contrast) = limits(gpu);
             check_golden(
                 &mut backend(gpu, &load(&model), 128),
                 &golden,
                 &name,
-                NMSE,
-                CONTRAST,
+                nmse,
+                contrast,
             );
         }
     }
@@ -194,10 +223,11 @@ fn every_tales_fixture_gives_its_golden_values() {
 #[test]
 fn synthetic_models_of_every_family_give_their_golden_values() {
     for gpu in tiers() {
+        let (nmse, contrast) = limits(&gpu);
         check_synthetic(
             &mut |model, n_ctx| Box::new(backend(&gpu, model, n_ctx)),
-            NMSE,
-            CONTRAST,
+            nmse,
+            contrast,
         );
     }
 }
@@ -394,22 +424,96 @@ fn slices_joined_by_either_way_and_other_geometries_give_the_same_logits() {
 #[test]
 fn one_batch_and_token_by_token_agree() {
     let model = embedded();
-    // More than one internal chunk of 64, and an odd rest.
+    // More than one slice of 64 for the head, and an odd rest.
     let tokens = random_tokens(71);
     for gpu in tiers() {
         let mut backend = backend(&gpu, &model, 96);
+        // Rounding to f16 explains 1e-6; what it does to the choice of experts is not bounded so.
+        let limit = if gpu.coop.is_some() { 1e-3 } else { 1e-5 };
         let whole = all_logits(&mut backend, &tokens, &[]);
         let single = all_logits(&mut backend, &tokens[..20], &[1; 20]);
         let split = all_logits(&mut backend, &tokens, &[3, 1, 17]);
         let errors = [contrast(&single, &whole[..20]), contrast(&split, &whole)];
         eprintln!("{}: {errors:?}", gpu.tier.name());
-        // Several tokens share no sum: only the attention is divided differently.
         assert!(
-            errors.iter().all(|e| *e < 1e-5),
+            errors.iter().all(|e| *e < limit),
             "{}: {errors:?}",
             gpu.tier.name()
         );
     }
+}
+
+#[test]
+fn a_long_prompt_in_parts_and_token_by_token_agree() {
+    let model = embedded();
+    // Always the same, so that no two tokens of the text can be too near to tell apart in some runs.
+    let tokens: Vec<u32> = (1..=150u32).map(|i| i * i * 31 % 4093 + 3).collect();
+    for gpu in tiers() {
+        let weights = GpuModel::load(Arc::clone(&gpu), Arc::clone(&model), &mut |_, _| {})
+            .expect("the model fits");
+        let weights = Arc::new(weights);
+        let with_chunk = |chunk| {
+            GpuBackend::with_chunk(Arc::clone(&weights), 170, Some(chunk)).expect("a small cache")
+        };
+        let last = |backend: &mut dyn Backend| {
+            backend.prefill(&tokens[..149], 0).expect("it fits");
+            // The cache of all before decides the logits of the last.
+            all_logits_from(backend, &tokens[149..], 149)
+        };
+        let mut single = OneByOne(with_chunk(1));
+        let expected = last(&mut single);
+        let text = greedy(&mut single, &tokens, 12);
+        let limit = if gpu.coop.is_some() { 1e-3 } else { 1e-5 };
+        // At once; in two parts; in three with a rest of 22; 7 at a time, by the kernels of few tokens.
+        for chunk in [150, 128, 64, 7] {
+            let mut backend = with_chunk(chunk);
+            let mut parts = vec![];
+            let watched = backend.prefill_watched(&tokens, 0, &mut |done| {
+                parts.push(done);
+                ControlFlow::Continue(())
+            });
+            assert_eq!(watched.expect("it fits"), 150);
+            assert!(parts.is_sorted() && parts.iter().all(|done| *done < 150));
+            assert_eq!(parts.is_empty(), chunk == 150, "{parts:?}");
+            let error = contrast(&last(&mut backend), &expected);
+            eprintln!("{} {chunk}: {error:.2e}", gpu.tier.name());
+            assert!(error < limit, "{} {chunk}: {error:.2e}", gpu.tier.name());
+            if gpu.coop.is_none() {
+                assert_eq!(greedy(&mut backend, &tokens, 12), text, "chunk {chunk}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prompt_can_be_stopped_between_its_parts() {
+    let gpu = tiers().pop().expect("at least one tier");
+    let weights = GpuModel::load(gpu, embedded(), &mut |_, _| {}).expect("the model fits");
+    let mut backend = GpuBackend::with_chunk(Arc::new(weights), 200, Some(32)).expect("it fits");
+    let tokens = random_tokens(160);
+    let stopped = backend.prefill_watched(&tokens, 0, &mut |_| ControlFlow::Break(()));
+    let done = stopped.expect("it fits");
+    assert!((32..160).contains(&done), "{done}");
+    let decoded = backend.decode(&tokens[..done], &Sampling::GREEDY, 1, &mut |_| {
+        ControlFlow::Continue(())
+    });
+    assert!(matches!(decoded, Err(BackendError::NotPrefilled { .. })));
+    // The rows are there: going on gives what starting anew gives.
+    backend.prefill(&tokens[done..], done).expect("it fits");
+    let next = |backend: &mut GpuBackend| {
+        let mut next = 0;
+        let on_token = &mut |token| {
+            next = token;
+            ControlFlow::Continue(())
+        };
+        backend
+            .decode(&tokens, &Sampling::GREEDY, 1, on_token)
+            .expect("it fits");
+        next
+    };
+    let resumed = next(&mut backend);
+    backend.prefill(&tokens, 0).expect("it fits");
+    assert_eq!(next(&mut backend), resumed);
 }
 
 #[test]

@@ -19,7 +19,8 @@ fn backend(name: ModelName, n_ctx: usize, chunk: u32) -> (GpuBackend, Arc<Model>
     let gpu = Gpu::open(&GpuOptions::default()).expect("these tests need a GPU adapter");
     let weights = GpuModel::load(Arc::new(gpu), Arc::clone(&model), &mut |_, _| {})
         .expect("the model is small");
-    let backend = GpuBackend::with_chunk(Arc::new(weights), n_ctx, chunk).expect("a small cache");
+    let backend =
+        GpuBackend::with_chunk(Arc::new(weights), n_ctx, Some(chunk)).expect("a small cache");
     (backend, model)
 }
 

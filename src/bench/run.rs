@@ -217,12 +217,11 @@ fn on_gpu(
     {
         return Ok(ControlFlow::Break(()));
     }
-    let usual = [crate::engine::gpu::CHUNK];
     let chunks = match options.chunks.as_slice() {
-        [] => &usual,
-        asked => asked,
+        [] => vec![None],
+        asked => asked.iter().map(|n| Some(*n)).collect(),
     };
-    for &chunk in chunks {
+    for chunk in chunks {
         let mut backend = GpuBackend::with_chunk(Arc::clone(&weights), n_ctx, chunk)?;
         let row = Row {
             gpu_info: gpu.info.name.clone(),
@@ -230,7 +229,7 @@ fn on_gpu(
             backends: backend_name(gpu.info.backend),
             tier: Some(gpu.tier.name()),
             precompose: Some(precomposed.as_ref().map_or("off", |p| p.pairs.name())),
-            n_ubatch: Some(chunk),
+            n_ubatch: Some(backend.chunk()),
             peak_gb_per_s: Some(peak / 1e9),
             ..base_row(options, model)
         };

@@ -8,6 +8,7 @@ use clap::Args;
 use super::error::CliError;
 use super::output::note;
 use crate::bench::Source;
+use crate::engine::gpu::MAX_CHUNK;
 use crate::engine::{DeviceChoice, ModelSource, PrecomposeChoice, Sampling, Tier};
 
 /// Which model.
@@ -83,6 +84,10 @@ pub(super) struct ContextArgs {
     /// Context length in tokens; 0 is the model's full context [default: the model's, at most 4096]
     #[arg(short = 'c', long, alias = "ctx-size", value_name = "N")]
     pub(super) ctx: Option<usize>,
+    /// Tokens of a prompt that the GPU computes at once, at most; more take more memory [default: 2048, on software 512, or
+    /// what its bindings have room for]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHUNK)))]
+    pub(super) ubatch: Option<u32>,
 }
 
 /// How the next token is drawn; names and meaning are llama.cpp's.

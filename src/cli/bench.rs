@@ -11,6 +11,7 @@ use super::load::progress_bar;
 use super::output::{note, write_error};
 use crate::bench::{self, BenchOptions, Event, Format, Where, Writer};
 use crate::engine::Tier;
+use crate::engine::gpu::MAX_CHUNK;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,7 +66,8 @@ pub(super) struct Bench {
     tiers: Vec<Tier>,
     #[command(flatten)]
     precompose: PrecomposeArgs,
-    /// Tokens of a prompt computed at once; also -ub [default: 64]
+    /// Tokens of a prompt computed at once; also -ub [default: 2048, on software 512, or what its
+    /// bindings have room for]
     #[arg(long = "ubatch", value_name = "N,..", value_parser = ubatch)]
     chunks: Vec<Chunks>,
 }
@@ -82,14 +84,11 @@ fn numbers(text: &str) -> Result<Numbers, String> {
 #[derive(Clone)]
 struct Chunks(Vec<u32>);
 
-/// The most tokens at once: what a grid of workgroups has room for.
-const MAX_CHUNK: usize = 4096;
-
 fn ubatch(text: &str) -> Result<Chunks, String> {
     bench::counts(text)?
         .into_iter()
         .map(|n| match n {
-            1..=MAX_CHUNK => Ok(n as u32),
+            1.. if n <= MAX_CHUNK as usize => Ok(n as u32),
             _ => Err(format!("{n} is not from 1 to {MAX_CHUNK}")),
         })
         .collect::<Result<_, _>>()

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::{ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, TextArgs};
 use super::error::CliError;
@@ -103,7 +104,20 @@ impl Generate {
         let mut answer = Answer::new(&engine, &self.stop, rendered.as_deref());
         let mut ended = None;
         let limit = self.n_predict.unwrap_or(usize::MAX);
-        let stats = session.generate(&tokens, &sampling, limit, &mut |token| {
+        let bar = prompt_bar(tokens.len());
+        let on_prompt = &mut |done: usize| {
+            // Between two parts of a prompt there is something to end in order.
+            interrupt::begin_answer();
+            bar.set_position(done as u64);
+            match interrupt::requested() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        };
+        let on_token = &mut |token| {
+            if !bar.is_finished() {
+                bar.finish_and_clear();
+            }
             interrupt::begin_answer();
             if interrupt::requested() {
                 return ControlFlow::Break(());
@@ -119,7 +133,9 @@ impl Generate {
                     ControlFlow::Break(())
                 }
             }
-        })?;
+        };
+        let stats = session.generate_watched(&tokens, &sampling, limit, on_prompt, on_token)?;
+        bar.finish_and_clear();
         if let Some(Ended::Failed(error)) = ended {
             return Err(error);
         }
@@ -150,6 +166,13 @@ impl Generate {
         let think = self.think.map(|think| matches!(think, Think::On));
         Ok(opened.render_chat(&messages, think)?)
     }
+}
+
+/// A bar on standard error for the tokens of a long prompt, shown when the first part of it is computed.
+fn prompt_bar(tokens: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("prompt {bar:30} {pos} of {len} tokens, {eta}")
+        .expect("the template is a constant that indicatif accepts");
+    ProgressBar::new(tokens as u64).with_style(style)
 }
 
 /// `prompt: 16 tokens, 123.4 tokens/s; generated: 87 tokens, 55.5 tokens/s`

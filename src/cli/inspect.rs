@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::args::{ContextArgs, ModelArgs};
 use super::error::CliError;
 use super::output::{self, bytes};
-use crate::engine::{self, EngineError, MemoryPlan, ModelSource};
+use crate::engine::{self, Batch, EngineError, MemoryPlan, ModelSource};
 use crate::gguf::Gguf;
 use crate::gpu::{self, AdapterSummary};
 use crate::model::{Config, Gating};
@@ -81,18 +81,20 @@ impl Inspect {
             .iter()
             .map(|&id| tokenizer.piece(id))
             .collect();
+        let adapter = gpu::adapters().into_iter().next();
+        let batch = Batch::on(adapter.as_ref(), &config, n_ctx, self.ctx.ubatch);
         let report = Report {
             file: gguf.path().display().to_string(),
             gguf_version: gguf.version(),
             file_bytes: gguf.file_size(),
             parameters: tensors.iter().map(|row| row.parameters).sum(),
-            memory: MemoryPlan::new(&gguf, &config, n_ctx),
+            memory: MemoryPlan::new(&gguf, &config, n_ctx, batch),
             tensors,
             model: config,
             stop_tokens,
             chat_template: template.is_some(),
             thinking: template.is_some_and(|template| template.supports_thinking()),
-            adapter: gpu::adapters().into_iter().next(),
+            adapter,
         };
         if self.json {
             output::json(&report)
@@ -243,7 +245,11 @@ fn memory_lines(text: &mut String, report: &Report) {
             memory.cache,
             format!("   ({} a token)", bytes(memory.cache_per_token)),
         ),
-        ("scratch", memory.scratch, String::new()),
+        (
+            "scratch",
+            memory.scratch,
+            format!("   (prompts {} tokens at once)", memory.ubatch),
+        ),
         ("together", total, String::new()),
     ];
     let _ = writeln!(text, "\nmemory at a context of {} tokens", memory.ctx);

@@ -28,6 +28,7 @@ pub(super) fn open(
         tier: device.tier,
         precompose: device.precompose.choice,
         ctx: ctx.ctx,
+        ubatch: ctx.ubatch,
     };
     let opened = Opened::new(&model.source(), &options)?;
     if opened.is_cpu_fallback() {

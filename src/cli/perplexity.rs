@@ -68,6 +68,7 @@ impl Perplexity {
         }
         let ctx = ContextArgs {
             ctx: Some(self.ctx.ctx.unwrap_or(DEFAULT_CHUNK)),
+            ..self.ctx
         };
         let opened = load::open(&self.model, &self.device, &ctx)?;
         let n_ctx = opened.n_ctx();

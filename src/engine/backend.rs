@@ -29,7 +29,22 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// [`BackendError`]: no tokens, a token outside the vocabulary, positions beyond the cache, or the device failed.
-    fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError>;
+    fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
+        self.prefill_watched(tokens, pos, &mut |_| ControlFlow::Continue(()))
+            .map(drop)
+    }
+
+    /// As [`prefill`](Backend::prefill), and tells `on_prompt` between two parts of a long prompt how many of `tokens` are
+    /// computed. `Break` ends it; the number of tokens that have their rows is returned, and no logits are kept.
+    ///
+    /// # Errors
+    /// As for [`prefill`](Backend::prefill).
+    fn prefill_watched(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_prompt: &mut OnPrompt<'_>,
+    ) -> Result<usize, BackendError>;
 
     /// As [`prefill`](Backend::prefill), but hands the logits (vocab) of each position to `on_row` with the index into
     /// `tokens`, in order. `Break` ends it; the cache is then defined up to that row.
@@ -64,6 +79,9 @@ pub trait Backend: Send {
 
 /// Receives the logits of one position with its index into the tokens given.
 pub type OnRow<'a> = dyn FnMut(usize, &[f32]) -> ControlFlow<()> + 'a;
+
+/// Receives how many tokens of a prompt are computed.
+pub type OnPrompt<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 
 /// Receives one chosen token.
 pub type OnToken<'a> = dyn FnMut(u32) -> ControlFlow<()> + 'a;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use half::f16;
 
 use super::backend::{
-    Backend, BackendError, OnRow, OnToken, check_context, check_rows, check_tokens,
+    Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows, check_tokens,
 };
 use super::random::cache_values;
 use super::sampling::Sampling;
@@ -252,15 +252,24 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
+    fn prefill_watched(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_prompt: &mut OnPrompt<'_>,
+    ) -> Result<usize, BackendError> {
         self.check(tokens, pos)?;
+        self.next = 0;
         let mut x = Vec::new();
         for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
+            if i > 0 && on_prompt(i * CHUNK).is_break() {
+                return Ok(i * CHUNK);
+            }
             x = self.forward(chunk, pos + i * CHUNK);
         }
         self.last_logits = self.head(&x[x.len() - self.model.config.embedding_length..]);
         self.next = pos + tokens.len();
-        Ok(())
+        Ok(tokens.len())
     }
 
     fn logits(

@@ -2,9 +2,11 @@
 
 use serde::Serialize;
 
-use super::gpu::CHUNK;
+use super::gpu::{buffers, capacity, default_chunk, most_absorbed, room, tile_words};
 use crate::gguf::Gguf;
-use crate::kernels::{MlaDims, attention, sample};
+use crate::gpu::{AdapterSummary, Gpu};
+use crate::kernels::expand_kv::KvDims;
+use crate::kernels::{MlaDims, attention, prompt_attention, sample};
 use crate::model::Config;
 
 /// Bytes that a model and one session take on a GPU.
@@ -21,14 +23,59 @@ pub struct MemoryPlan {
     pub cache: u64,
     /// The part of `cache` that one token takes.
     pub cache_per_token: u64,
+    /// Tokens of a prompt that are computed at once.
+    pub ubatch: u32,
     /// Activations of a token and of a chunk of the prompt, the rotation table, logits and
     /// what choosing a token takes.
     pub scratch: u64,
 }
 
+/// How prompts are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch {
+    /// Tokens at once.
+    pub tokens: u32,
+    /// Whether by cooperative matrices.
+    pub matrices: bool,
+}
+
+impl Batch {
+    /// On `adapter`, or on a large GPU where there is none, with `asked` tokens at once or the usual number.
+    pub fn on(
+        adapter: Option<&AdapterSummary>,
+        config: &Config,
+        n_ctx: usize,
+        asked: Option<u32>,
+    ) -> Self {
+        let matrices = adapter.is_none_or(|a| !a.cooperative_matrices.is_empty());
+        let software = adapter.is_some_and(|a| a.kind == "software");
+        let room = adapter.map_or(u32::MAX, |a| room(config, matrices, a.max_binding));
+        let tokens = asked.unwrap_or(default_chunk(software).min(room));
+        let n_ctx = u32::try_from(n_ctx).unwrap_or(u32::MAX).max(1);
+        Self {
+            tokens: tokens.min(n_ctx),
+            matrices,
+        }
+    }
+}
+
+impl Batch {
+    /// The usual number on an opened device.
+    pub fn of(gpu: &Gpu, config: &Config, n_ctx: usize) -> Self {
+        let matrices = gpu.coop.is_some();
+        let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
+        let room = room(config, matrices, gpu.max_binding);
+        let n_ctx = u32::try_from(n_ctx).unwrap_or(u32::MAX).max(1);
+        Self {
+            tokens: default_chunk(software).min(room).min(n_ctx),
+            matrices,
+        }
+    }
+}
+
 impl MemoryPlan {
     /// The plan for a session of `n_ctx` tokens.
-    pub fn new(gguf: &Gguf, config: &Config, n_ctx: usize) -> Self {
+    pub fn new(gguf: &Gguf, config: &Config, n_ctx: usize, batch: Batch) -> Self {
         let tensors = gguf
             .tensors()
             .iter()
@@ -40,7 +87,8 @@ impl MemoryPlan {
             precomposed: 0,
             cache: n_ctx as u64 * cache_per_token,
             cache_per_token,
-            scratch: scratch(config, n_ctx),
+            ubatch: batch.tokens,
+            scratch: scratch(config, n_ctx, batch),
         }
     }
 
@@ -72,7 +120,7 @@ fn is_read(name: &str, config: &Config) -> bool {
 
 /// Bytes of everything but weights and cache. For one token every layer has activations of its own, in a chunk the
 /// layers share them.
-fn scratch(config: &Config, n_ctx: usize) -> u64 {
+fn scratch(config: &Config, n_ctx: usize, batch: Batch) -> u64 {
     let (d, heads, rope) = (
         config.embedding_length,
         config.head_count,
@@ -97,21 +145,28 @@ fn scratch(config: &Config, n_ctx: usize) -> u64 {
         + config.block_count * attention
         + dense_blocks * dense
         + (config.block_count - dense_blocks) * moe;
-    // Both kinds of block share the buffers of the routed experts' hidden state and of the result.
-    let routed = config
-        .experts
-        .as_ref()
-        .map_or(0, |e| e.used * e.feed_forward_length);
-    let both = if dense_blocks > 0 && moe > 0 {
-        d + routed.min(config.feed_forward_length)
-    } else {
-        0
+    let tokens = capacity(batch.tokens) as usize;
+    let absorbed = most_absorbed(config, batch.matrices);
+    let shared: usize = buffers(config, batch.matrices, tokens, absorbed)
+        .into_iter()
+        .map(|(_, words)| words)
+        .sum();
+    let chunk = shared + tile_words(config, tokens);
+    let kv = KvDims::of(config);
+    let expanded: u64 = match prompt_attention::fits(kv) {
+        true => {
+            let blocks =
+                prompt_attention::Scratch::blocks(kv, batch.matrices, tokens, n_ctx, u64::MAX);
+            let bytes = prompt_attention::Scratch::bytes(kv, batch.matrices, tokens, blocks);
+            bytes.into_iter().sum()
+        }
+        false => 0,
     };
-    let chunk = d + attention + if dense_blocks > 0 { dense } else { 0 } + moe - both;
-    let [values, maxima] = attention::partial_bytes(MlaDims::of(config), CHUNK as usize);
-    let words = token + CHUNK as usize * chunk + n_ctx * (rope + 1) + config.vocab_size;
+    let absorbed = tokens.min(absorbed as usize);
+    let [values, maxima] = attention::partial_bytes(MlaDims::of(config), absorbed);
+    let words = token + chunk + n_ctx * (rope + 1) + config.vocab_size;
     let choice: u64 = sample::scratch_bytes(config.vocab_size).iter().sum();
-    words as u64 * 4 + values + maxima + choice
+    words as u64 * 4 + values + maxima + expanded + choice
 }
 
 #[cfg(test)]
@@ -140,7 +195,11 @@ mod tests {
                 .expect("it is part of the program"),
         );
         let model = Arc::new(Model::load(Arc::clone(&gguf)).expect("it is supported"));
-        let plan = MemoryPlan::new(&gguf, &model.config, 1000);
+        let batch = Batch {
+            tokens: 100,
+            matrices: gpu.coop.is_some(),
+        };
+        let plan = MemoryPlan::new(&gguf, &model.config, 1000, batch);
         let near = |what: &str, found: u64, planned: u64| {
             let ratio = found as f64 / planned as f64;
             assert!(
@@ -151,7 +210,8 @@ mod tests {
         let weights = GpuModel::load(Arc::clone(&gpu), model, &mut |_, _| {}).expect("it fits");
         let before = gpu.allocated();
         near("weights", before, plan.weights);
-        let _session = GpuBackend::new(Arc::new(weights), 1000).expect("it fits");
+        let weights = Arc::new(weights);
+        let _session = GpuBackend::with_chunk(weights, 1000, Some(100)).expect("it fits");
         near(
             "session",
             gpu.allocated() - before - plan.cache,

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 pub use error::EngineError;
 pub use gpu::Precomposed;
-pub use memory::MemoryPlan;
+pub use memory::{Batch, MemoryPlan};
 pub use opened::Opened;
 pub use sampling::Sampling;
 pub use session::{GenerateStats, Session, StopReason};
@@ -78,6 +78,9 @@ pub struct EngineOptions {
     pub precompose: Option<PrecomposeChoice>,
     /// Context length in tokens; `None` is the model's, at most 4096, and 0 is the model's.
     pub ctx: Option<usize>,
+    /// Tokens of a prompt that a GPU computes at once, at most; `None` is 2048, on software 512, or what its
+    /// bindings have room for.
+    pub ubatch: Option<u32>,
 }
 
 /// How far loading is.
@@ -145,7 +148,10 @@ impl Engine {
         let n_ctx = self.n_ctx();
         let backend: Box<dyn Backend + '_> = match &self.weights {
             None => Box::new(CpuBackend::new(Arc::clone(&self.opened.model), n_ctx)?),
-            Some(weights) => Box::new(GpuBackend::new(Arc::clone(weights), n_ctx)?),
+            Some(weights) => {
+                let weights = Arc::clone(weights);
+                Box::new(GpuBackend::with_chunk(weights, n_ctx, self.opened.ubatch)?)
+            }
         };
         Ok(Session::new(self, backend))
     }

@@ -15,6 +15,7 @@ pub struct Opened {
     tokenizer: Tokenizer,
     chat_template: Option<ChatTemplate>,
     n_ctx: usize,
+    pub(super) ubatch: Option<u32>,
     pub(super) device: Device,
     /// What was asked for.
     pub(super) precompose: Option<PrecomposeChoice>,
@@ -58,6 +59,7 @@ impl Opened {
             tokenizer,
             chat_template,
             n_ctx,
+            ubatch: options.ubatch,
             device: device?,
             precompose: options.precompose,
         })

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use super::backend::{Backend, OnRow, OnToken};
+use super::backend::{Backend, OnPrompt, OnRow, OnToken};
 use super::sampling::Sampling;
 use super::{Engine, EngineError};
 
@@ -86,9 +86,38 @@ impl<'a> Session<'a> {
         limit: usize,
         on_token: &mut OnToken<'_>,
     ) -> Result<GenerateStats, EngineError> {
+        let unwatched = &mut |_| ControlFlow::Continue(());
+        self.generate_watched(prompt, sampling, limit, unwatched, on_token)
+    }
+
+    /// As [`generate`](Self::generate), and tells `on_prompt` between two parts of a long prompt how many of its tokens are
+    /// evaluated. A break there ends it without an answer ([`StopReason::Caller`]); the session then goes on after the tokens
+    /// that were.
+    ///
+    /// # Errors
+    /// As for [`generate`](Self::generate).
+    pub fn generate_watched(
+        &mut self,
+        prompt: &[u32],
+        sampling: &Sampling,
+        limit: usize,
+        on_prompt: &mut OnPrompt<'_>,
+        on_token: &mut OnToken<'_>,
+    ) -> Result<GenerateStats, EngineError> {
         let start = Instant::now();
         self.engine.check_tokens(prompt, self.tokens.len())?;
-        self.append(prompt, 0, None)?;
+        let end = self.tokens.len() + prompt.len();
+        self.append(prompt, 0, None, on_prompt)?;
+        if self.tokens.len() < end {
+            return Ok(GenerateStats {
+                prompt_tokens: prompt.len() - (end - self.tokens.len()),
+                prompt_time: start.elapsed(),
+                generated: 0,
+                steps: 0,
+                generate_time: Duration::ZERO,
+                stop: StopReason::Caller,
+            });
+        }
         let room = self.engine.n_ctx() - self.tokens.len();
         let tokenizer = self.engine.tokenizer();
         let mut answer = Vec::new();
@@ -142,7 +171,8 @@ impl<'a> Session<'a> {
         on_row: &mut OnRow<'_>,
     ) -> Result<(), EngineError> {
         self.engine.check_tokens(tokens, self.tokens.len())?;
-        self.append(tokens, from, Some(on_row))
+        let unwatched = &mut |_| ControlFlow::Continue(());
+        self.append(tokens, from, Some(on_row), unwatched)
     }
 
     /// Evaluates `tokens` after what was said, the last token of an answer included where its row is still missing.
@@ -152,6 +182,7 @@ impl<'a> Session<'a> {
         tokens: &[u32],
         from: usize,
         on_row: Option<&mut OnRow<'_>>,
+        on_prompt: &mut OnPrompt<'_>,
     ) -> Result<(), EngineError> {
         let said = self.tokens.len();
         self.tokens.extend(tokens);
@@ -161,7 +192,7 @@ impl<'a> Session<'a> {
         } else {
             self.tokens.len()
         };
-        let result = self.evaluate(said, quiet, on_row);
+        let result = self.evaluate(said, quiet, on_row, on_prompt);
         match result {
             Ok(end) => {
                 self.tokens.truncate(end);
@@ -182,10 +213,17 @@ impl<'a> Session<'a> {
         said: usize,
         quiet: usize,
         on_row: Option<&mut OnRow<'_>>,
+        on_prompt: &mut OnPrompt<'_>,
     ) -> Result<usize, EngineError> {
         if quiet > self.cached {
-            self.backend
-                .prefill(&self.tokens[self.cached..quiet], self.cached)?;
+            // The last token of an answer may be among those to evaluate: it is none of the prompt.
+            let (first, before) = (self.cached, said - self.cached);
+            let tokens = &self.tokens[first..quiet];
+            let told = &mut |done: usize| on_prompt(done.saturating_sub(before));
+            let done = self.backend.prefill_watched(tokens, first, told)?;
+            if first + done < quiet {
+                return Ok(first + done);
+            }
         }
         let mut end = quiet;
         if let Some(on_row) = on_row

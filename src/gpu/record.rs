@@ -48,6 +48,8 @@ pub struct State {
     pub split_rows: u32,
     /// Which of an operation's alternative bindings to use.
     pub slot: usize,
+    /// Whether dispatches [for few tokens](When::Few) are encoded, or those for many.
+    pub few: bool,
     /// Sampling parameters, as `kernels::sample` lays them out.
     pub sampling: [u32; 10],
 }
@@ -71,6 +73,63 @@ pub enum Word {
     SplitRows,
     /// [`State::sampling`] at this index.
     Sampling(usize),
+    /// The first context row of the block ([`Op::per_block`]).
+    BlockBegin,
+    /// Context rows of the block.
+    BlockRows,
+    /// 1 in the first block, 2 in the last, 3 where there is only one, 0 between.
+    BlockEnds,
+    /// As many as [`Extent::Slots`] of the same numbers.
+    Slots {
+        /// Slots of a token.
+        used: u32,
+        /// Slots of a workgroup.
+        by: u32,
+        /// Workgroups beyond.
+        more: u32,
+    },
+}
+
+/// How the context, the rows that a step's last token sees, is cut for dispatches that are repeated for each part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blocks {
+    /// Rows of a block; the last one may have fewer.
+    pub rows: u32,
+    /// Blocks of the longest context.
+    pub most: u32,
+}
+
+/// One block of a context.
+#[derive(Debug, Clone, Copy, Default)]
+struct Block {
+    begin: u32,
+    rows: u32,
+    ends: u32,
+}
+
+impl Blocks {
+    /// For contexts of up to `n_ctx` rows.
+    pub fn new(rows: u32, n_ctx: u32) -> Self {
+        Self {
+            rows,
+            most: n_ctx.div_ceil(rows),
+        }
+    }
+
+    /// How many blocks the context of a step has.
+    pub fn count(self, state: &State) -> u32 {
+        (state.pos + state.tokens).div_ceil(self.rows)
+    }
+
+    fn block(self, i: u32, state: &State) -> Block {
+        let begin = i * self.rows;
+        let last = i + 1 == self.count(state);
+        Block {
+            begin,
+            rows: self.rows.min(state.pos + state.tokens - begin),
+            ends: u32::from(i == 0) + 2 * u32::from(last),
+        }
+    }
 }
 
 /// How many workgroups along one dimension.
@@ -84,6 +143,17 @@ pub enum Extent {
     TokensBy(u32),
     /// One per part of the context.
     Splits,
+    /// One per n context rows of the block, rounded up.
+    BlockRowsBy(u32),
+    /// One per `by` slots of the tokens, which have `used` each, rounded up, and `more`.
+    Slots {
+        /// Slots of a token.
+        used: u32,
+        /// Slots of a workgroup.
+        by: u32,
+        /// Workgroups beyond.
+        more: u32,
+    },
 }
 
 /// In which replays a dispatch takes part: how a recording holds two ways of doing the same.
@@ -96,6 +166,10 @@ pub enum When {
     SplitsUpTo(u32),
     /// Where it is greater.
     SplitsAbove(u32),
+    /// Where [`State::few`] holds.
+    Few,
+    /// Where it does not.
+    Many,
 }
 
 impl When {
@@ -105,6 +179,8 @@ impl When {
             Self::Always => true,
             Self::SplitsUpTo(most) => state.splits <= most,
             Self::SplitsAbove(most) => state.splits > most,
+            Self::Few => state.few,
+            Self::Many => !state.few,
         }
     }
 }
@@ -178,6 +254,8 @@ pub struct Op {
     pub shape: String,
     /// The part of the model, for profiles.
     pub part: Part,
+    /// Repeated for each block of the context. Neighbours cut alike are repeated together, in order.
+    pub blocks: Option<Blocks>,
 }
 
 impl Op {
@@ -206,7 +284,16 @@ impl Op {
             bytes_per_row: 0,
             shape: String::new(),
             part: Part::Outside,
+            blocks: None,
         }
+    }
+
+    /// Repeats it for each block of the context, together with its neighbours that are cut alike.
+    ///
+    /// A replay must keep `pos + tokens` within the blocks.
+    pub fn per_block(mut self, blocks: Blocks) -> Self {
+        self.blocks = Some(blocks);
+        self
     }
 
     /// Lets binding `index` change with [`State::slot`].
@@ -287,6 +374,17 @@ struct Dispatch {
     readable: Vec<Buffer>,
     /// The run of dispatches that do not wait for each other that it belongs to.
     level: usize,
+    blocks: Option<Blocks>,
+    /// Its first place among the parameters of the plain tier: one for each time it may be repeated.
+    place: usize,
+}
+
+/// One encoding of a dispatch: which, for which block of the context, and whether it is the last of its repetitions.
+struct Turn {
+    dispatch: usize,
+    index: u32,
+    block: Block,
+    last: bool,
 }
 
 /// A step ready to be replayed.
@@ -308,23 +406,30 @@ impl Recording {
         let specs: Vec<&Spec> = ops.iter().map(|o| &o.spec).collect();
         let pipelines = gpu.pipelines(&specs)?;
         let levels = Levels::of(ops);
+        let mut places = 0;
         let dispatches: Vec<_> = ops
             .iter()
             .zip(pipelines)
             .zip(levels.readable)
             .zip(levels.number)
-            .map(|(((op, pipeline), readable), level)| Dispatch {
-                groups: bind_groups(gpu, op, &pipeline),
-                pipeline,
-                params: op.params.clone(),
-                grid: op.grid,
-                when: op.when,
-                readable,
-                level,
+            .map(|(((op, pipeline), readable), level)| {
+                let place = places;
+                places += op.blocks.map_or(1, |b| b.most as usize);
+                Dispatch {
+                    groups: bind_groups(gpu, op, &pipeline),
+                    pipeline,
+                    params: op.params.clone(),
+                    grid: op.grid,
+                    when: op.when,
+                    readable,
+                    level,
+                    blocks: op.blocks,
+                    place,
+                }
             })
             .collect();
         let uniforms = match gpu.tier {
-            Tier::Plain => Some(uniforms(gpu, dispatches.len())?),
+            Tier::Plain => Some(uniforms(gpu, places)?),
             Tier::Subgroup | Tier::Int8 => None,
         };
         gpu.check()?;
@@ -374,22 +479,25 @@ impl Recording {
         state: &State,
         stamping: Stamping<'_>,
     ) {
+        let turns = self.turns(state);
         if let Some((buffer, _)) = &self.uniforms {
-            let mut all = vec![0u8; self.dispatches.len() * UNIFORM_STRIDE];
-            for (d, chunk) in self
-                .dispatches
-                .iter()
-                .zip(all.chunks_exact_mut(UNIFORM_STRIDE))
-            {
-                fill(&d.params, state, chunk);
+            let places = |t: &Turn| self.dispatches[t.dispatch].place + t.index as usize;
+            let end = turns.iter().map(places).max().map_or(0, |place| place + 1);
+            let mut all = vec![0u8; end * UNIFORM_STRIDE];
+            for turn in &turns {
+                let chunk = &mut all[places(turn) * UNIFORM_STRIDE..][..UNIFORM_STRIDE];
+                let params = &self.dispatches[turn.dispatch].params;
+                fill(params, state, turn.block, chunk);
             }
             gpu.queue.write_buffer(buffer, 0, &all);
         }
         let mut words = [0u8; MAX_PARAMS];
         if let Stamping::Passes(stamps) = stamping {
-            for i in 0..self.dispatches.len() {
-                let mut pass = begin_pass(encoder, Some((stamps, 2 * i)));
-                self.dispatch(&mut pass, i, state, &mut words);
+            for turn in &turns {
+                // Of what is repeated, only the last time is told.
+                let ends = turn.last.then_some((stamps, 2 * turn.dispatch));
+                let mut pass = begin_pass(encoder, ends);
+                self.dispatch(&mut pass, turn, state, &mut words);
             }
             return;
         }
@@ -401,24 +509,48 @@ impl Recording {
         if let Stamping::Dispatches(stamps) = stamping {
             stamps.write(&mut pass, 0);
         }
-        for i in 0..self.dispatches.len() {
-            self.dispatch(&mut pass, i, state, &mut words);
-            if let Stamping::Dispatches(stamps) = stamping {
-                stamps.write(&mut pass, i + 1);
+        for turn in &turns {
+            self.dispatch(&mut pass, turn, state, &mut words);
+            if let (Stamping::Dispatches(stamps), true) = (&stamping, turn.last) {
+                stamps.write(&mut pass, turn.dispatch + 1);
             }
         }
     }
 
-    /// Encodes dispatch `i`; `words` is room for its parameters, of which those left from others are harmless.
+    /// Every dispatch in order, runs of those cut alike repeated for each block of the context.
+    fn turns(&self, state: &State) -> Vec<Turn> {
+        let mut turns = Vec::with_capacity(self.dispatches.len());
+        let mut begin = 0;
+        while begin < self.dispatches.len() {
+            let blocks = self.dispatches[begin].blocks;
+            let alike = |d: &&Dispatch| d.blocks.is_some() && d.blocks == blocks;
+            let run = self.dispatches[begin..].iter().take_while(alike).count();
+            let times = blocks.map_or(1, |b| b.count(state).min(b.most));
+            for index in 0..times {
+                for dispatch in begin..begin + run.max(1) {
+                    turns.push(Turn {
+                        dispatch,
+                        index,
+                        block: blocks.map_or_else(Block::default, |b| b.block(index, state)),
+                        last: index + 1 == times,
+                    });
+                }
+            }
+            begin += run.max(1);
+        }
+        turns
+    }
+
+    /// Encodes a dispatch; `words` is room for its parameters, of which those left from others are harmless.
     fn dispatch(
         &self,
         pass: &mut wgpu::ComputePass<'_>,
-        i: usize,
+        turn: &Turn,
         state: &State,
         words: &mut [u8; MAX_PARAMS],
     ) {
-        let d = &self.dispatches[i];
-        let grid = d.grid.map(|e| extent(e, state));
+        let d = &self.dispatches[turn.dispatch];
+        let grid = d.grid.map(|e| extent(e, state, turn.block));
         if grid.contains(&0) || !d.when.holds(state) {
             return;
         }
@@ -432,9 +564,12 @@ impl Recording {
         pass.set_pipeline(&d.pipeline.pipeline);
         pass.set_bind_group(0, &d.groups[state.slot % d.groups.len()], &[]);
         match &self.uniforms {
-            Some((_, group)) => pass.set_bind_group(1, group, &[(i * UNIFORM_STRIDE) as u32]),
+            Some((_, group)) => {
+                let place = d.place + turn.index as usize;
+                pass.set_bind_group(1, group, &[(place * UNIFORM_STRIDE) as u32]);
+            }
             None => {
-                fill(&d.params, state, words);
+                fill(&d.params, state, turn.block, words);
                 // Every word of the layout must be set once after the layout changes, so all are always set.
                 pass.set_immediates(0, words);
             }
@@ -494,8 +629,8 @@ fn bind_groups(gpu: &Gpu, op: &Op, pipeline: &Pipeline) -> Vec<BindGroup> {
     }
 }
 
-fn uniforms(gpu: &Gpu, dispatches: usize) -> Result<(Buffer, BindGroup), GpuError> {
-    let bytes = (dispatches.max(1) * UNIFORM_STRIDE) as u64;
+fn uniforms(gpu: &Gpu, places: usize) -> Result<(Buffer, BindGroup), GpuError> {
+    let bytes = (places.max(1) * UNIFORM_STRIDE) as u64;
     let buffer = gpu.buffer(
         "parameters",
         bytes,
@@ -516,7 +651,7 @@ fn uniforms(gpu: &Gpu, dispatches: usize) -> Result<(Buffer, BindGroup), GpuErro
     Ok((buffer, group))
 }
 
-fn fill(params: &[Word], state: &State, out: &mut [u8]) {
+fn fill(params: &[Word], state: &State, block: Block, out: &mut [u8]) {
     for (word, bytes) in params.iter().zip(out.chunks_exact_mut(4)) {
         let value = match *word {
             Word::U(v) => v,
@@ -527,17 +662,25 @@ fn fill(params: &[Word], state: &State, out: &mut [u8]) {
             Word::Splits => state.splits,
             Word::SplitRows => state.split_rows,
             Word::Sampling(i) => state.sampling[i],
+            Word::BlockBegin => block.begin,
+            Word::BlockRows => block.rows,
+            Word::BlockEnds => block.ends,
+            Word::Slots { used, by, more } => {
+                extent(Extent::Slots { used, by, more }, state, block)
+            }
         };
         bytes.copy_from_slice(&value.to_le_bytes());
     }
 }
 
-fn extent(extent: Extent, state: &State) -> u32 {
+fn extent(extent: Extent, state: &State, block: Block) -> u32 {
     match extent {
         Extent::N(n) => n,
         Extent::Tokens => state.tokens,
         Extent::TokensBy(n) => state.tokens.div_ceil(n),
         Extent::Splits => state.splits,
+        Extent::BlockRowsBy(n) => block.rows.div_ceil(n),
+        Extent::Slots { used, by, more } => (state.tokens * used).div_ceil(by) + more,
     }
 }
 
@@ -558,6 +701,74 @@ pub fn accesses(text: &str) -> Vec<Access> {
 mod tests {
     use super::*;
     use crate::gpu::shader::Variant;
+    use crate::gpu::testing::{download, gpus};
+
+    #[test]
+    fn neighbours_cut_alike_are_repeated_together_for_each_block() {
+        // Appends its number and words to a log, whose first word counts.
+        const NOTE: &str = "
+struct Params { id: u32, begin: u32, rows: u32, ends: u32 }
+@group(0) @binding(0) var<storage, read_write> log: array<u32>;
+#import params
+@compute @workgroup_size(64)
+fn main(
+#import builtins
+) {
+#import thread_index
+  if (t == 0u) {
+    let at = log[0] * 4u + 4u;
+    log[at] = p.id;
+    log[at + 1u] = p.begin;
+    log[at + 2u] = p.rows;
+    log[at + 3u] = p.ends;
+    log[0] += 1u;
+  }
+}
+";
+        for gpu in gpus() {
+            let log = gpu.storage("log", 4 * 64).unwrap_or_else(|e| panic!("{e}"));
+            let op = |id: u32| {
+                let spec = Spec {
+                    kernel: "note",
+                    source: NOTE,
+                    variant: Variant::default(),
+                    access: accesses("w"),
+                };
+                let words = vec![
+                    Word::U(id),
+                    Word::BlockBegin,
+                    Word::BlockRows,
+                    Word::BlockEnds,
+                ];
+                Op::new(spec, vec![Range::whole(&log)], words, [Extent::N(1); 3])
+            };
+            let blocks = Blocks::new(10, 35);
+            let ops = [
+                op(0),
+                op(1).per_block(blocks),
+                op(2).per_block(blocks),
+                op(3).only(When::Many),
+                op(4).only(When::Few),
+                op(5).per_block(Blocks::new(20, 35)),
+            ];
+            let recording = Recording::new(gpu, &ops).unwrap_or_else(|e| panic!("{e}"));
+            let state = State {
+                pos: 20,
+                tokens: 3,
+                few: true,
+                ..State::default()
+            };
+            recording.submit(gpu, &state);
+            let found: Vec<u32> = download(gpu, &log, 44);
+            assert_eq!(found[0], 10, "{}", gpu.tier.name());
+            let mut expected = vec![[0, 0, 0, 0]];
+            for (begin, rows, ends) in [(0, 10, 1), (10, 10, 0), (20, 3, 2)] {
+                expected.extend([[1, begin, rows, ends], [2, begin, rows, ends]]);
+            }
+            expected.extend([[4, 0, 0, 0], [5, 0, 20, 1], [5, 20, 3, 2]]);
+            assert_eq!(found[4..], expected.concat(), "{}", gpu.tier.name());
+        }
+    }
 
     #[test]
     fn a_dispatch_tells_what_it_is_and_reads() {

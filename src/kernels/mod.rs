@@ -10,17 +10,25 @@ pub mod attention_merge;
 pub mod compose;
 pub mod embed;
 pub mod embed_q8;
+pub mod expand_kv;
+mod expand_kv_coop;
+pub mod expert_rows;
 pub mod gate_up;
 pub mod gate_up_q8;
+pub mod gemm;
 pub mod linear;
 pub mod matvec;
 pub mod matvec_q8;
+pub mod moe_combine;
 pub mod moe_down;
 pub mod moe_down_q8;
+pub mod prompt_attention;
+mod prompt_attention_coop;
 pub mod q8;
 pub mod read;
 pub mod rope_cache;
 pub mod router;
+pub mod rows_f16;
 pub mod sample;
 
 #[cfg(test)]

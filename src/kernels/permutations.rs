@@ -165,12 +165,7 @@ fn ensure(ok: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 /// Bindings as the layout of the pipeline has them, parameters as the recorder passes them, limits of the least device.
-fn check_interface(
-    module: &Module,
-    spec: &Spec,
-    tier: Tier,
-    workgroup_bytes: u32,
-) -> Result<(), String> {
+fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Result<(), String> {
     let [entry] = module.entry_points.as_slice() else {
         return Err("more or fewer than one entry point".to_owned());
     };
@@ -179,10 +174,11 @@ fn check_interface(
     })?;
     let threads: u32 = entry.workgroup_size.iter().product();
     // Whole subgroups of any size up to 64: the numbering of threads by subgroup would have holes otherwise.
-    let (most_threads, most_buffers) = if tier == Tier::Int8 {
-        (MAX_THREADS, INT8_BUFFERS as usize)
-    } else {
-        (256, 8)
+    // Whoever has cooperative matrices binds more buffers than a browser.
+    let (most_threads, most_buffers) = match tier {
+        Tier::Int8 => (MAX_THREADS, INT8_BUFFERS as usize),
+        Tier::Subgroup if coop => (256, 16),
+        Tier::Plain | Tier::Subgroup => (256, 8),
     };
     ensure(
         threads <= most_threads && threads.is_multiple_of(64),
@@ -239,7 +235,9 @@ fn check_interface(
         format!("{} storage buffers", access.len())
     })?;
     ensure(params == 1, || format!("{params} blocks of parameters"))?;
-    ensure(workgroup <= workgroup_bytes, || {
+    // Devices with cooperative matrices are only used where they have 32 KiB.
+    let most_workgroup = if coop { 32 << 10 } else { 16 << 10 };
+    ensure(workgroup <= most_workgroup, || {
         format!("{workgroup} bytes of workgroup memory")
     })?;
 
@@ -341,8 +339,20 @@ fn check_text(module: &Module, language: &str, text: &str) -> Result<(), String>
     Ok(())
 }
 
-/// Checks a shader; one for cooperative matrices in SPIR-V and, those of 8 rows, in MSL.
-fn check(spec: &Spec, tier: Tier, coop: bool) -> Result<(), String> {
+/// What a shader is checked for.
+#[derive(Clone, Copy, PartialEq)]
+enum Devices {
+    /// All that have the tier.
+    All,
+    /// Those with cooperative matrices, on Vulkan alone.
+    Matrices,
+    /// Those with cooperative matrices, on Vulkan and Metal.
+    MatricesAndMetal,
+}
+
+/// Checks a shader.
+fn check(spec: &Spec, tier: Tier, devices: Devices) -> Result<(), String> {
+    let coop = devices != Devices::All;
     let text =
         shader::expand(spec.kernel, spec.source, &spec.variant, tier).map_err(|e| e.to_string())?;
     let module = naga::front::wgsl::parse_str(&text).map_err(|e| e.emit_to_string(&text))?;
@@ -353,8 +363,7 @@ fn check(spec: &Spec, tier: Tier, coop: bool) -> Result<(), String> {
     let info = Validator::new(ValidationFlags::all(), allowed)
         .validate(&module)
         .map_err(|e| e.emit_to_string(&text))?;
-    // Devices with cooperative matrices are only used where they have 32 KiB.
-    check_interface(&module, spec, tier, if coop { 32 << 10 } else { 16 << 10 })?;
+    check_interface(&module, spec, tier, coop)?;
     for (handle, function) in module.functions.iter() {
         check_stores(&module, &info[handle], &function.body)?;
     }
@@ -363,7 +372,7 @@ fn check(spec: &Spec, tier: Tier, coop: bool) -> Result<(), String> {
         info.get_entry_point(0),
         &module.entry_points[0].function.body,
     )?;
-    if !coop || spec.variant.flags.contains("COOP8") {
+    if devices != Devices::Matrices {
         check_text(&module, "MSL", &write_msl(&module, &info)?)?;
     }
     if !coop {
@@ -374,12 +383,16 @@ fn check(spec: &Spec, tier: Tier, coop: bool) -> Result<(), String> {
 }
 
 #[test]
-fn every_permutation_for_cooperative_matrices_is_fit_for_vulkan_and_metal() {
-    for spec in coop_permutations() {
-        if let Err(e) = check(&spec, Tier::Subgroup, true) {
+fn every_permutation_for_cooperative_matrices_is_fit_for_its_devices() {
+    coop_permutations().par_iter().for_each(|(spec, metal)| {
+        let devices = match metal {
+            true => Devices::MatricesAndMetal,
+            false => Devices::Matrices,
+        };
+        if let Err(e) = check(spec, Tier::Subgroup, devices) {
             panic!("{} {:?}: {e}", spec.kernel, spec.variant);
         }
-    }
+    });
 }
 
 #[test]
@@ -388,7 +401,7 @@ fn every_permutation_is_fit_for_metal_dx12_and_vulkan() {
     let failures: Vec<_> = specs
         .par_iter()
         .filter_map(|(spec, tier)| {
-            let e = check(spec, *tier, false).err()?;
+            let e = check(spec, *tier, Devices::All).err()?;
             let variant = &spec.variant;
             Some(format!("{} {} {variant:?}: {e}", spec.kernel, tier.name()))
         })
@@ -406,7 +419,7 @@ fn every_permutation_is_fit_for_metal_dx12_and_vulkan() {
 fn every_kernel_has_permutations() {
     let specs = all_permutations().into_iter().map(|(spec, _)| spec);
     let listed: BTreeSet<_> = specs
-        .chain(coop_permutations())
+        .chain(coop_permutations().into_iter().map(|(spec, _)| spec))
         .map(|spec| format!("{}.wgsl", spec.kernel))
         .collect();
     let folder = format!("{}/wgsl", env!("CARGO_MANIFEST_DIR"));

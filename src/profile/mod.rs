@@ -77,7 +77,8 @@ pub fn run(
     let choice = options.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
     let (weights, precomposed) =
         GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(&model), choice, n_ctx, on_load)?;
-    let mut backend = GpuBackend::new(Arc::new(weights), n_ctx)?;
+    // No prompt is computed: the cache is filled.
+    let mut backend = GpuBackend::with_chunk(Arc::new(weights), n_ctx, Some(1))?;
     backend.fill_cache(options.depth)?;
 
     let vocab = model.config.vocab_size;

@@ -60,3 +60,33 @@ fn workgroup_sum(v: f32, t: u32, subgroup: u32, subgroups: u32, lane: u32) -> f3
   return total;
 #endif
 }
+
+// The largest v of the whole workgroup, in every thread.
+fn workgroup_max(v: f32, t: u32, subgroup: u32, subgroups: u32, lane: u32) -> f32 {
+#ifdef PLAIN
+  workgroupBarrier();
+  reduce_scratch[t] = v;
+  workgroupBarrier();
+  var step = WG / 2u;
+  loop {
+    if (step == 0u) { break; }
+    if (t < step) { reduce_scratch[t] = max(reduce_scratch[t], reduce_scratch[t + step]); }
+    workgroupBarrier();
+    step = step >> 1u;
+  }
+  return reduce_scratch[0];
+#else
+  let most = subgroupMax(v);
+  workgroupBarrier();
+  if (lane == 0u) { reduce_scratch[subgroup] = most; }
+  workgroupBarrier();
+  var result = reduce_scratch[0];
+  var i = 1u;
+  loop {
+    if (i >= subgroups) { break; }
+    result = max(result, reduce_scratch[i]);
+    i += 1u;
+  }
+  return result;
+#endif
+}

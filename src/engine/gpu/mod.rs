@@ -4,19 +4,24 @@ mod composed;
 mod flight;
 pub mod measure;
 mod precompose;
+mod prompt;
 mod random;
 mod recipe;
+mod recipe_prompt;
 mod recipe_q8;
 mod trial;
 mod tune;
 mod weights;
 
 pub use precompose::Precomposed;
+pub use prompt::MAX_CHUNK;
+pub(super) use prompt::{capacity, default_chunk, room};
+pub(super) use recipe_prompt::{buffers, most_absorbed, tile_words};
 pub use trial::Trial;
 pub use weights::GpuModel;
 
 use super::backend::{
-    Backend, BackendError, OnRow, OnToken, check_context, check_rows, check_tokens,
+    Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows, check_tokens,
 };
 use super::sampling::Sampling;
 use crate::gpu::geometry::Site;
@@ -24,19 +29,18 @@ use crate::gpu::record::{Op, Range, Recording, State};
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError, Tier};
 use crate::kernels::attention::{self, Form};
-use crate::kernels::{MlaDims, sample};
+use crate::kernels::expand_kv::KvDims;
+use crate::kernels::{MlaDims, gemm, prompt_attention, sample};
 use crate::model::RopeTable;
 use flight::RING;
 use measure::HostTime;
-use recipe::{Context, Recipe, Scratch};
+use prompt::Prompt;
+use recipe::{Context, Expanded, Recipe, Scratch};
 use recipe_q8::RecipeQ8;
 use std::collections::HashSet;
 use std::sync::Arc;
-use wgpu::{Buffer, BufferUsages, Features};
+use wgpu::{Buffer, BufferUsages, Features, SubmissionIndex};
 
-/// Tokens of a prompt that one submission computes, unless asked otherwise. Scratch memory grows with it; the kernels
-/// read each weight once per 8.
-pub const CHUNK: u32 = 64;
 /// Prompts of up to so many tokens run token by token where nothing longer came before: compiling the steps over chunks
 /// takes longer than it saves (BENCHMARKS.md, cold start).
 const SHORT_PROMPT: usize = 16;
@@ -47,8 +51,6 @@ const RESULT: u64 = 16;
 pub struct GpuBackend {
     model: Arc<GpuModel>,
     n_ctx: usize,
-    /// Tokens of a prompt that one submission computes.
-    chunk: u32,
     context: Context,
     /// Logits of the last position, (vocab).
     logits: Range,
@@ -64,11 +66,8 @@ pub struct GpuBackend {
     choose: Vec<Op>,
     /// What of a decoded token a geometry can be chosen for.
     sites: Vec<Site>,
-    /// A chunk of a prompt, compiled when a prompt is first long enough to need it.
-    chunks: Chunks,
-    /// Logits of every position of a chunk, made when first asked for.
-    all: Option<(Recording, Range)>,
-    scratch: Scratch,
+    /// Several tokens of a prompt.
+    prompt: Prompt,
     /// The position that `logits` predict, 0 before any.
     next: usize,
     /// What encoding and submitting decoded tokens took.
@@ -77,31 +76,30 @@ pub struct GpuBackend {
     stamps: Option<Stamps>,
 }
 
-/// The steps over several tokens of a prompt.
-enum Chunks {
-    /// As dispatches: all buffers are there, but no pipeline is compiled.
-    Planned { inner: Vec<Op>, last: Vec<Op> },
-    /// Ready: one without the head for all but the last chunk, one with it.
-    Ready { inner: Recording, last: Recording },
-}
-
 impl GpuBackend {
     /// A backend with an empty cache of `n_ctx` rows; compiles the pipelines of a decoded token, in parallel.
     ///
     /// # Errors
     /// [`GpuError`]: no memory, a cache larger than one binding, or what the device reports.
     pub fn new(model: Arc<GpuModel>, n_ctx: usize) -> Result<Self, GpuError> {
-        Self::with_chunk(model, n_ctx, CHUNK)
+        Self::with_chunk(model, n_ctx, None)
     }
 
-    /// As [`new`](Self::new), with prompts computed `chunk` tokens at a time.
+    /// As [`new`](Self::new), with prompts computed up to `chunk` tokens at a time; `None` is 2048, on software
+    /// 512, or what the bindings of the device have room for.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
-    pub fn with_chunk(model: Arc<GpuModel>, n_ctx: usize, chunk: u32) -> Result<Self, GpuError> {
+    /// As [`new`](Self::new), and [`GpuError::BindingTooLarge`] for a chunk that has no room.
+    pub fn with_chunk(
+        model: Arc<GpuModel>,
+        n_ctx: usize,
+        chunk: Option<u32>,
+    ) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
         let config = &model.model.config;
-        let context = context(&gpu, &model, n_ctx, chunk)?;
+        let products = gemm::Form::for_prompts(&gpu)?;
+        let chunk = prompt::chunk(&model, products, n_ctx, chunk)?;
+        let context = context(&gpu, &model, n_ctx, capacity(chunk), products)?;
         let vocab = config.vocab_size as u32;
         let logits = Range::whole(&gpu.storage("logits", u64::from(vocab) * 4)?);
         let mappable = gpu.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
@@ -125,33 +123,22 @@ impl GpuBackend {
 
         let results: Vec<_> = ring.iter().map(Range::whole).collect();
         let choose = sample::ops(&gpu, &logits, vocab, &context.history, &results)?;
-        let mut scratch = Scratch::new();
-        let step = |scratch: &mut Scratch, head: bool| {
-            float_step(&model, &context, scratch, chunk, head.then_some(&logits))
-        };
-        let single = single_step(&model, &context, &mut scratch, &logits)?;
+        let single = single_step(&model, &context, &logits)?;
         let sites = sites(&single);
         let decode: Vec<_> = single.iter().chain(&choose).cloned().collect();
-        let chunks = Chunks::Planned {
-            last: step(&mut scratch, true)?,
-            inner: step(&mut scratch, false)?,
-        };
         Ok(Self {
             decode: Recording::new(&gpu, &decode)?,
             single: Recording::new(&gpu, &single)?,
             sample: Recording::new(&gpu, &choose)?,
-            chunks,
             choose,
             sites,
-            all: None,
+            prompt: Prompt::new(&model, &context, chunk)?,
             model,
             n_ctx,
-            chunk,
             context,
             logits,
             ring,
             staging,
-            scratch,
             next: 0,
             host: HostTime::default(),
             stamps: None,
@@ -179,18 +166,6 @@ impl GpuBackend {
         Ok(())
     }
 
-    /// Compiles the steps over chunks, in parallel.
-    fn compile_chunks(&mut self) -> Result<(), GpuError> {
-        if let Chunks::Planned { inner, last } = &self.chunks {
-            let gpu = self.gpu();
-            // The longer step first: it has every pipeline of the other.
-            let last = Recording::new(gpu, last)?;
-            let inner = Recording::new(gpu, inner)?;
-            self.chunks = Chunks::Ready { inner, last };
-        }
-        Ok(())
-    }
-
     /// Dispatches that decode the token at `pos`.
     pub fn dispatches_per_token(&self, pos: usize) -> usize {
         self.decode.step(&self.state(pos, 1)).count()
@@ -199,6 +174,11 @@ impl GpuBackend {
     /// Dispatches of one decoded token at `pos` that wait for the one before: others run beside them.
     pub fn dependent_dispatches_per_token(&self, pos: usize) -> usize {
         self.decode.levels(&self.state(pos, 1))
+    }
+
+    /// Tokens of a prompt that one submission computes at most.
+    pub fn chunk(&self) -> u32 {
+        self.prompt.chunk
     }
 
     fn gpu(&self) -> &Gpu {
@@ -218,22 +198,6 @@ impl GpuBackend {
             .write_buffer(&self.context.history.buffer, pos as u64 * 4, bytes);
         Ok(())
     }
-
-    /// The step that logits of all positions need, and its output (chunk, vocab).
-    fn all_logits(&mut self) -> Result<(), GpuError> {
-        if self.all.is_some() {
-            return Ok(());
-        }
-        let model = Arc::clone(&self.model);
-        let bytes = u64::from(self.chunk) * model.model.config.vocab_size as u64 * 4;
-        let logits = Range::whole(&model.gpu.storage("logits of a chunk", bytes)?);
-        let mut recipe = Recipe::new(&model, &self.context, &mut self.scratch, self.chunk);
-        let x = recipe.hidden()?;
-        recipe.head(&x, &logits, true);
-        let recording = Recording::new(&model.gpu, &recipe.ops)?;
-        self.all = Some((recording, logits));
-        Ok(())
-    }
 }
 
 impl Backend for GpuBackend {
@@ -248,32 +212,50 @@ impl Backend for GpuBackend {
         Ok(random::fill_cache(gpu, cache, rows as u64, row_bytes)?)
     }
 
-    fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
+    fn prefill_watched(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_prompt: &mut OnPrompt<'_>,
+    ) -> Result<usize, BackendError> {
         self.check(tokens, pos)?;
         self.next = 0;
-        let planned = matches!(self.chunks, Chunks::Planned { .. });
-        let at_once = if planned && tokens.len() <= SHORT_PROMPT {
+        let model = Arc::clone(&self.model);
+        let gpu = &model.gpu;
+        let at_once = if !self.prompt.is_compiled() && tokens.len() <= SHORT_PROMPT {
             1
         } else {
-            self.chunk as usize
+            self.prompt.piece(tokens.len())
         };
-        if planned && at_once > 1 {
-            self.compile_chunks()?;
+        let mut done = 0;
+        // One piece is computed while the next is encoded.
+        let mut in_flight: Option<(usize, SubmissionIndex)> = None;
+        for piece in tokens.chunks(at_once) {
+            let state = self.state(pos + done, piece.len());
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            done += piece.len();
+            if piece.len() == 1 {
+                self.single.encode(gpu, &mut encoder, &state);
+            } else {
+                let step = self.prompt.step(&model, &self.context, piece.len())?;
+                step.encode(gpu, &mut encoder, &state);
+                if done == tokens.len() {
+                    let head = self.prompt.head(&model, &self.context, &self.logits)?;
+                    head.encode(gpu, &mut encoder, &state);
+                }
+            }
+            let submission = gpu.queue.submit([encoder.finish()]);
+            if let Some((before, submission)) = in_flight.replace((done, submission)) {
+                gpu.wait(Some(submission))?;
+                if on_prompt(before).is_break() {
+                    gpu.wait(None)?;
+                    return Ok(done);
+                }
+            }
         }
-        let mut at = pos;
-        let mut chunks = tokens.chunks(at_once).peekable();
-        while let Some(chunk) = chunks.next() {
-            let recording = match (&self.chunks, chunk.len()) {
-                (_, 1) | (Chunks::Planned { .. }, _) => &self.single,
-                (Chunks::Ready { inner, .. }, _) if chunks.peek().is_some() => inner,
-                (Chunks::Ready { last, .. }, _) => last,
-            };
-            recording.submit(self.gpu(), &self.state(at, chunk.len()));
-            at += chunk.len();
-        }
-        self.gpu().wait(None)?;
-        self.next = at;
-        Ok(())
+        gpu.wait(None)?;
+        self.next = pos + done;
+        Ok(done)
     }
 
     fn logits(
@@ -284,31 +266,42 @@ impl Backend for GpuBackend {
     ) -> Result<(), BackendError> {
         self.check(tokens, pos)?;
         self.next = 0;
-        let vocab = self.model.model.config.vocab_size;
-        // A single token takes the step that decoding takes, so that its logits are those that decoding sees.
-        if tokens.len() > 1 {
-            self.all_logits()?;
-        }
-        let (recording, logits) = match &self.all {
-            Some((recording, logits)) if tokens.len() > 1 => (recording, logits),
-            _ => (&self.single, &self.logits),
-        };
-        for (i, chunk) in tokens.chunks(self.chunk as usize).enumerate() {
-            let first = i * self.chunk as usize;
-            recording.submit(self.gpu(), &self.state(pos + first, chunk.len()));
-            let rows: Vec<f32> =
-                self.gpu()
-                    .read(&logits.buffer, 0, (chunk.len() * vocab * 4) as u64)?;
-            for (t, row) in rows.chunks_exact(vocab).enumerate() {
-                let stop = on_row(first + t, row).is_break();
-                if stop || first + t + 1 == tokens.len() {
-                    let bytes = bytemuck::cast_slice(row);
-                    let queue = &self.model.gpu.queue;
-                    queue.write_buffer(&self.logits.buffer, 0, bytes);
-                    self.next = pos + first + t + 1;
-                }
-                if stop {
-                    return Ok(());
+        let model = Arc::clone(&self.model);
+        let (gpu, vocab) = (&model.gpu, model.model.config.vocab_size);
+        let mut done = 0;
+        for piece in tokens.chunks(self.prompt.piece(tokens.len())) {
+            let mut state = self.state(pos + done, piece.len());
+            // A single token takes the step that decoding takes, so that its logits are those that decoding sees.
+            let slice = if piece.len() == 1 {
+                self.single.submit(gpu, &state);
+                1
+            } else {
+                let step = self.prompt.step(&model, &self.context, piece.len())?;
+                step.submit(gpu, &state);
+                let (_, _, slice) = self.prompt.slices(&model, &self.context)?;
+                slice
+            };
+            for (i, part) in piece.chunks(slice).enumerate() {
+                let bytes = (part.len() * vocab * 4) as u64;
+                let rows: Vec<f32> = if piece.len() == 1 {
+                    gpu.read(&self.logits.buffer, 0, bytes)?
+                } else {
+                    let (head, logits, _) = self.prompt.slices(&model, &self.context)?;
+                    (state.tokens, state.slot) = (part.len() as u32, i);
+                    head.submit(gpu, &state);
+                    gpu.read(&logits.buffer, 0, bytes)?
+                };
+                for row in rows.chunks_exact(vocab) {
+                    let stop = on_row(done, row).is_break();
+                    done += 1;
+                    if stop || done == tokens.len() {
+                        let bytes = bytemuck::cast_slice(row);
+                        gpu.queue.write_buffer(&self.logits.buffer, 0, bytes);
+                        self.next = pos + done;
+                    }
+                    if stop {
+                        return Ok(());
+                    }
                 }
             }
         }
@@ -340,32 +333,17 @@ fn sites(ops: &[Op]) -> Vec<Site> {
     sites.filter(|site| seen.insert(site.key())).collect()
 }
 
-/// A step over up to `tokens` tokens with f32 activations; with the logits of the last where these are given.
-fn float_step(
-    model: &GpuModel,
-    context: &Context,
-    scratch: &mut Scratch,
-    tokens: u32,
-    logits: Option<&Range>,
-) -> Result<Vec<Op>, GpuError> {
-    let mut recipe = Recipe::new(model, context, scratch, tokens);
-    let x = recipe.hidden()?;
-    if let Some(logits) = logits {
-        recipe.head(&x, logits, false);
-    }
-    Ok(recipe.ops)
-}
-
 /// The step over one token, with its logits, in the device's tier.
-fn single_step(
-    model: &GpuModel,
-    context: &Context,
-    scratch: &mut Scratch,
-    logits: &Range,
-) -> Result<Vec<Op>, GpuError> {
+fn single_step(model: &GpuModel, context: &Context, logits: &Range) -> Result<Vec<Op>, GpuError> {
     match model.gpu.tier {
         Tier::Int8 => RecipeQ8::new(model, context).step(logits),
-        Tier::Plain | Tier::Subgroup => float_step(model, context, scratch, 1, Some(logits)),
+        Tier::Plain | Tier::Subgroup => {
+            let mut scratch = Scratch::new();
+            let mut recipe = Recipe::new(model, context, &mut scratch, 1);
+            let x = recipe.hidden()?;
+            recipe.head(&x, logits);
+            Ok(recipe.ops)
+        }
     }
 }
 
@@ -377,16 +355,24 @@ fn state(context: &Context, model: &GpuModel, pos: usize, tokens: usize) -> Stat
         tokens,
         MlaDims::of(&model.model.config).heads,
     );
+    let few = |e: &Expanded| e.form.few(e.dims, pos, tokens);
     State {
         pos: pos as u32,
         tokens: tokens as u32,
         splits,
         split_rows,
+        few: context.expanded.as_ref().is_none_or(few),
         ..State::default()
     }
 }
 
-fn context(gpu: &Gpu, model: &GpuModel, n_ctx: usize, chunk: u32) -> Result<Context, GpuError> {
+fn context(
+    gpu: &Gpu,
+    model: &GpuModel,
+    n_ctx: usize,
+    chunk: u32,
+    products: gemm::Form,
+) -> Result<Context, GpuError> {
     let config = &model.model.config;
     let dims = MlaDims::of(config);
     let cache_bytes = (n_ctx * dims.cache_row() * 2) as u64;
@@ -405,7 +391,17 @@ fn context(gpu: &Gpu, model: &GpuModel, n_ctx: usize, chunk: u32) -> Result<Cont
         .map(|_| Ok(Range::whole(&gpu.storage("latent cache", cache_bytes)?)))
         .collect::<Result<_, GpuError>>()?;
     let table = RopeTable::build(config, n_ctx);
-    let partials = attention::partial_bytes(dims, chunk as usize);
+    let kv = KvDims::of(config);
+    let expanded = match prompt_attention::Form::of(gpu, kv)? {
+        Some(form) => Some(Expanded {
+            form,
+            dims: kv,
+            scratch: prompt_attention::Scratch::new(gpu, kv, form, chunk as usize, n_ctx)?,
+        }),
+        None => None,
+    };
+    let absorbed = expanded.as_ref().map_or(chunk, |e| e.most_few().min(chunk));
+    let partials = attention::partial_bytes(dims, absorbed as usize);
     Ok(Context {
         history: Range::whole(&gpu.storage("token history", (n_ctx as u64 + 1) * 4)?),
         cache,
@@ -416,5 +412,7 @@ fn context(gpu: &Gpu, model: &GpuModel, n_ctx: usize, chunk: u32) -> Result<Cont
         ],
         form: Form::for_decode(gpu, dims)?,
         pairs: model.pairs,
+        products,
+        expanded,
     })
 }

@@ -2,7 +2,7 @@
 
 use super::trial::{self, Trial};
 use super::weights::{Composed, GpuLayer, GpuModel, GpuQuery};
-use crate::engine::MemoryPlan;
+use crate::engine::{Batch, MemoryPlan};
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::record::{Range, Recording, State};
 use crate::gpu::{Gpu, GpuError};
@@ -222,7 +222,8 @@ impl GpuLayer {
 
 /// Refuses `pairs` where the device tells that model, session and products do not fit its memory.
 fn check_memory(gpu: &Gpu, model: &Model, pairs: Pairs, n_ctx: usize) -> Result<(), GpuError> {
-    let plan = MemoryPlan::new(&model.gguf, &model.config, n_ctx);
+    let batch = Batch::of(gpu, &model.config, n_ctx);
+    let plan = MemoryPlan::new(&model.gguf, &model.config, n_ctx, batch);
     let extra = pairs.bytes(model);
     match gpu.memory {
         Some(memory) if extra > 0 && plan.with_precomposed(extra).total() > memory => {
@@ -379,7 +380,11 @@ mod tests {
     fn products_that_do_not_fit_are_refused_before_loading() {
         let gguf = Arc::new(ModelSource::Embedded.open().unwrap());
         let model = Arc::new(Model::load(Arc::clone(&gguf)).unwrap());
-        let plan = MemoryPlan::new(&gguf, &model.config, 100);
+        let Ok(gpu) = Gpu::open(&GpuOptions::default()) else {
+            return;
+        };
+        let batch = Batch::of(&gpu, &model.config, 100);
+        let plan = MemoryPlan::new(&gguf, &model.config, 100, batch);
         let with = |pairs: Pairs| plan.with_precomposed(pairs.bytes(&model)).total();
         assert_eq!(with(Pairs::NONE), plan.total());
         let load = |choice, memory| {

@@ -9,10 +9,11 @@ use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::{Op, Part, Range, Word, belong};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{Form, GpuAttention};
+use crate::kernels::expand_kv::KvDims;
 use crate::kernels::gate_up::GpuGateUp;
 use crate::kernels::matvec::GpuMatvec;
 use crate::kernels::moe_down::GpuMoeDown;
-use crate::kernels::{MlaDims, attention_merge, embed, rope_cache, router};
+use crate::kernels::{MlaDims, attention_merge, embed, gemm, prompt_attention, rope_cache, router};
 use crate::model::precompose::Pairs;
 use std::collections::HashMap;
 
@@ -30,6 +31,24 @@ pub(super) struct Context {
     pub form: Form,
     /// The pairs of weights that steps of one token read composed.
     pub pairs: Pairs,
+    /// The products of prompts.
+    pub products: gemm::Form,
+    /// The attention of prompts over expanded keys and values, where the sizes suit it.
+    pub expanded: Option<Expanded>,
+}
+
+/// The attention of prompts over expanded keys and values.
+pub(super) struct Expanded {
+    pub form: prompt_attention::Form,
+    pub dims: KvDims,
+    pub scratch: prompt_attention::Scratch,
+}
+
+impl Expanded {
+    /// The most tokens of a step that the absorbed attention takes instead.
+    pub(super) fn most_few(&self) -> u32 {
+        prompt_attention::most_few(self.dims, self.form.is_matrix())
+    }
 }
 
 impl Context {
@@ -178,24 +197,20 @@ impl<'a> Recipe<'a> {
         Ok(x)
     }
 
-    /// The logits of the last token (`all` false, one row) or of every token (max_tokens rows).
-    pub(super) fn head(&mut self, x: &Range, logits: &Range, all: bool) {
+    /// The logits (vocab) of the last token.
+    pub(super) fn head(&mut self, x: &Range, logits: &Range) {
         let w = &self.model.output;
         let matvec = GpuMatvec {
             weight: w,
-            max_tokens: if all { self.max_tokens } else { 1 },
+            max_tokens: 1,
             x: x.clone(),
-            x_offset: if all {
-                Word::U(0)
-            } else {
-                Word::LastTokenTimes(w.cols)
-            },
+            x_offset: Word::LastTokenTimes(w.cols),
             x_stride: w.cols,
             x_group_stride: 0,
             norm: Some((self.model.output_norm.clone(), self.eps)),
             residual: None,
             y: logits.clone(),
-            tokens: if all { Word::Tokens } else { Word::U(1) },
+            tokens: Word::U(1),
         };
         self.ops.extend(matvec.ops());
     }

@@ -456,6 +456,7 @@ mod tests {
     use crate::gpu::pipeline::Access;
     use crate::gpu::record::State;
     use crate::gpu::{GpuOptions, Tier};
+    use crate::kernels::gemm;
     use crate::model::Model;
     use std::sync::Arc;
 
@@ -487,7 +488,8 @@ mod tests {
         let model = Model::load(Arc::new(gguf)).expect("it is supported");
         let model = GpuModel::load(Arc::new(gpu), Arc::new(model), &mut |_, _| {});
         let model = model.expect("it is small");
-        let context = context(&model.gpu, &model, 16, 1).expect("a small cache");
+        let context = context(&model.gpu, &model, 16, 1, gemm::Form::float(&model.gpu))
+            .expect("a small cache");
         let vocab = model.model.config.vocab_size as u64;
         let logits = model.gpu.storage("logits", vocab * 4).expect("small");
         let ops = RecipeQ8::new(&model, &context).step(&Range::whole(&logits));

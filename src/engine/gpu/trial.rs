@@ -5,7 +5,7 @@ use super::{RESULT, context, random, single_step, state};
 use crate::engine::sampling::Sampling;
 use crate::gpu::GpuError;
 use crate::gpu::record::{Range, Recording};
-use crate::kernels::{MlaDims, sample};
+use crate::kernels::{MlaDims, gemm, sample};
 use crate::model::precompose::Pairs;
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ impl<'a> Lab<'a> {
         let row_bytes = MlaDims::of(config).cache_row() * 2;
         let bound = (gpu.max_binding / row_bytes as u64) as usize;
         let rows = ROWS.min(config.context_length).min(bound);
-        let context = context(gpu, model, rows, 1)?;
+        let context = context(gpu, model, rows, 1, gemm::Form::float(gpu))?;
         // Ids spread over the vocabulary, always the same: Numerical Recipes' generator, of which the upper bits are good.
         let mut word = 0u32;
         let ids: Vec<u32> = (0..rows)
@@ -124,7 +124,7 @@ impl<'a> Lab<'a> {
     fn candidate(&mut self, pairs: Pairs) -> Result<Candidate, GpuError> {
         let (gpu, model) = (&self.model.gpu, self.model);
         self.context.pairs = pairs;
-        let single = single_step(model, &self.context, &mut Default::default(), &self.logits)?;
+        let single = single_step(model, &self.context, &self.logits)?;
         let vocab = model.model.config.vocab_size as u32;
         let results = [self.result.clone()];
         let choose = sample::ops(gpu, &self.logits, vocab, &self.context.history, &results)?;

@@ -6,9 +6,10 @@ use crate::gpu::{Coop, Tier};
 use crate::kernels::matvec_q8::Source;
 use crate::kernels::rope_cache::RotationShape;
 use crate::kernels::{
-    MlaDims, attention, attention_coop, attention_merge, compose, embed, embed_q8, gate_up,
-    gate_up_q8, matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, sample,
-    tokens_at_once,
+    MlaDims, attention, attention_coop, attention_merge, compose, embed, embed_q8, expand_kv,
+    expand_kv_coop, expert_rows, gate_up, gate_up_q8, gemm, matvec, matvec_q8, moe_combine,
+    moe_down, moe_down_q8, prompt_attention, prompt_attention_coop, read, rope_cache, router,
+    rows_f16, sample, tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
@@ -39,6 +40,13 @@ fn shape(heads: usize, nope: usize, v_head: u32, vocab: u32) -> Shape {
 }
 
 impl Shape {
+    fn kv(&self) -> expand_kv::KvDims {
+        expand_kv::KvDims {
+            mla: self.dims,
+            v: self.v_head as usize,
+        }
+    }
+
     fn experts(self, count: usize, used: usize, gating: Gating, norm: bool, bias: bool) -> Self {
         let experts = Experts {
             count,
@@ -70,11 +78,18 @@ fn models() -> [Shape; 4] {
 fn permutations() -> Vec<Spec> {
     let models = models();
     let mut specs: Vec<_> = read::AT_ONCE.map(read::spec).to_vec();
+    for norm in [false, true] {
+        for (half, float) in [(true, false), (false, true), (true, true)] {
+            specs.push(rows_f16::spec(norm, half, float));
+        }
+    }
     for model in &models {
         for queries in [false, true] {
             specs.push(rope_cache::spec(model.dims, queries));
         }
         specs.push(attention::spec(model.dims));
+        specs.push(expand_kv::spec(model.kv()));
+        specs.push(prompt_attention::spec(model.kv()));
         for quantized in [false, true] {
             specs.push(attention_merge::spec(model.dims, quantized));
         }
@@ -96,6 +111,11 @@ fn permutations() -> Vec<Spec> {
         specs.push(compose::spec(Some(ty), successor, GgmlType::F16));
         for out in [GgmlType::Q8_0, GgmlType::F16] {
             specs.push(compose::spec(None, ty, out));
+        }
+        for model in &models {
+            for (k_b, matrices) in [(false, false), (false, true), (true, false), (true, true)] {
+                specs.push(expand_kv::weights_spec(ty, k_b, model.kv(), matrices));
+            }
         }
         for max_tokens in [1, 8] {
             let at_once = tokens_at_once(max_tokens);
@@ -130,6 +150,14 @@ fn permutations() -> Vec<Spec> {
             specs.push(moe_down::spec(ty, experts.used as u32));
         }
     }
+    specs.extend(products(gemm::Form::Float { eight: false }));
+    for (experts, _) in models.iter().filter_map(|m| m.experts.as_ref()) {
+        specs.push(moe_combine::spec(experts.used as u32));
+        for height in [16, 32, 64, 128] {
+            let [count, used] = [experts.count, experts.used].map(|n| n as u32);
+            specs.push(expert_rows::spec(count, used, height));
+        }
+    }
     let mut seen = HashSet::new();
     specs.retain(|spec| seen.insert(spec.clone()));
     specs
@@ -150,6 +178,46 @@ fn geometries(site: &Site) -> Vec<Geometry> {
     all.extend(candidates.first());
     all.extend(candidates.last());
     all
+}
+
+/// The products of a prompt: every type in the largest tile, every tile with one type.
+fn products(form: gemm::Form) -> Vec<Spec> {
+    let mut specs = vec![];
+    for pair in [false, true] {
+        for (i, &tile) in gemm::tiles(form, pair).iter().enumerate() {
+            for (k, &ty) in GgmlType::ALL.iter().enumerate() {
+                if i > 0 && ty != GgmlType::Q4_0 {
+                    continue;
+                }
+                let other = GgmlType::ALL[(k + 1) % GgmlType::ALL.len()];
+                let plain = gemm::Shape {
+                    tile,
+                    experts: None,
+                    residual: false,
+                };
+                let experts = gemm::Shape {
+                    experts: Some((6, pair)),
+                    ..plain
+                };
+                for up in if pair {
+                    vec![Some(ty), Some(other)]
+                } else {
+                    vec![None]
+                } {
+                    specs.push(gemm::spec(form, ty, up, plain));
+                    specs.push(gemm::spec(form, ty, up, experts));
+                }
+                if !pair {
+                    let residual = gemm::Shape {
+                        residual: true,
+                        ..plain
+                    };
+                    specs.push(gemm::spec(form, ty, None, residual));
+                }
+            }
+        }
+    }
+    specs
 }
 
 /// The pipelines of the `int8` tier.
@@ -302,6 +370,11 @@ pub(super) fn all_permutations() -> Vec<(Spec, Tier)> {
                 .into_iter()
                 .map(|spec| (spec, Tier::Int8)),
         )
+        .chain(
+            products(gemm::Form::Float { eight: true })
+                .into_iter()
+                .map(|spec| (spec, Tier::Subgroup)),
+        )
         .collect()
 }
 
@@ -314,15 +387,33 @@ const COOPS: [Coop; 2] = [
     Coop { size: 8, lanes: 32 },
 ];
 
-/// The pipelines for devices with cooperative matrices.
-pub(super) fn coop_permutations() -> Vec<Spec> {
-    let models = models();
-    let dims = models.iter().map(|m| m.dims);
-    let each = dims.flat_map(|dims| COOPS.map(|coop| (coop, dims)));
+/// The pipelines for devices with cooperative matrices, and whether Metal has them in this form.
+pub(super) fn coop_permutations() -> Vec<(Spec, bool)> {
+    let dims = models().map(|m| m.dims);
+    let each = dims.iter().flat_map(|dims| COOPS.map(|coop| (coop, *dims)));
     let mut specs: Vec<_> = each
         .filter(|(coop, dims)| attention_coop::fits(*coop, *dims))
         .map(|(coop, dims)| attention_coop::spec(coop, dims))
         .collect();
     specs.dedup();
-    specs
+    let mut all: Vec<_> = specs.into_iter().map(|spec| (spec, false)).collect();
+    for (size, lanes) in [(16, 32), (8, 32), (8, 8)] {
+        let form = gemm::Form::Matrix(Coop { size, lanes });
+        let metal = (size, lanes) == (8, 32);
+        all.extend(products(form).into_iter().map(|spec| (spec, metal)));
+    }
+    for kv in models().map(|model| model.kv()) {
+        // Metal loads matrices through pointers to numbers.
+        for shape in expand_kv_coop::SHAPES {
+            all.push((shape.spec(kv), shape.coop.size == 8 && !shape.vectors));
+        }
+        for shape in prompt_attention_coop::SHAPES {
+            if shape.fits(kv) {
+                all.push((shape.spec(kv), shape.coop.size == 8 && !shape.vectors));
+            }
+        }
+    }
+    let mut seen = HashSet::new();
+    all.retain(|(spec, _)| seen.insert(spec.clone()));
+    all
 }

@@ -1,0 +1,255 @@
+//! The steps over several tokens of a prompt: their buffers are there from the start, each is compiled when first needed.
+
+use super::recipe::{Context, Expanded, Recipe, Scratch};
+use super::recipe_prompt::{RecipePrompt, buffers, most_absorbed, reserve};
+use super::weights::GpuModel;
+use crate::gpu::GpuError;
+use crate::gpu::record::{Range, Recording};
+use crate::kernels::gemm::Form;
+use crate::model::Config;
+use std::collections::BTreeMap;
+
+/// Up to so many tokens run through the kernels of single tokens, which read a weight once for all of them.
+const FEW: u32 = 8;
+/// The most tokens of the steps whose tiles suit fewer than a whole chunk.
+const CLASSES: [u32; 4] = [32, 128, 512, 2048];
+/// Positions whose logits are computed at once, where all are asked for: a row takes 600 kB.
+const HEAD_TOKENS: u32 = 64;
+/// The most tokens at once: what a grid of workgroups has room for, with 8 experts each.
+pub const MAX_CHUNK: u32 = 4096;
+
+/// Tokens of a prompt that one submission computes, where nothing else is asked for: on software small enough that a prompt
+/// of some length shows its progress, on hardware what fills a large GPU.
+pub(crate) const fn default_chunk(software: bool) -> u32 {
+    if software { 512 } else { 2048 }
+}
+
+/// Tokens that the buffers of chunks of up to `chunk` have room for: whole slices of [`HEAD_TOKENS`].
+pub(crate) fn capacity(chunk: u32) -> u32 {
+    match chunk.max(FEW) {
+        few @ ..=HEAD_TOKENS => few,
+        many => many.next_multiple_of(HEAD_TOKENS),
+    }
+}
+
+/// Tokens whose activations have room in bindings of `max_binding` bytes each.
+pub(crate) fn room(config: &Config, matrices: bool, max_binding: u64) -> u32 {
+    // By bisection: buffers grow with the tokens.
+    let (mut low, mut high) = (1, MAX_CHUNK);
+    while low < high {
+        let middle = (low + high).div_ceil(2);
+        if widest(config, matrices, middle) <= max_binding {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    // Whole slices, as `capacity` rounds up.
+    match low {
+        few @ ..HEAD_TOKENS => few,
+        many => many / HEAD_TOKENS * HEAD_TOKENS,
+    }
+}
+
+/// Bytes of the widest buffer of chunks of up to `tokens` tokens.
+fn widest(config: &Config, matrices: bool, tokens: u32) -> u64 {
+    let absorbed = most_absorbed(config, matrices);
+    let words = buffers(config, matrices, tokens as usize, absorbed)
+        .into_iter()
+        .map(|(_, words)| words);
+    words.max().unwrap_or(1) as u64 * 4
+}
+
+/// The chunk for what was asked, on a device, for a context of `n_ctx` tokens: without a number the usual one, or as many
+/// tokens as one binding has room for.
+///
+/// # Errors
+/// [`GpuError::BindingTooLarge`] where as many as asked for have no room.
+pub(super) fn chunk(
+    model: &GpuModel,
+    form: Form,
+    n_ctx: usize,
+    asked: Option<u32>,
+) -> Result<u32, GpuError> {
+    let (gpu, config) = (&model.gpu, &model.model.config);
+    let matrices = matches!(form, Form::Matrix(_));
+    let room = room(config, matrices, gpu.max_binding);
+    let n_ctx = u32::try_from(n_ctx).unwrap_or(u32::MAX).max(1);
+    let Some(asked) = asked else {
+        let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
+        return Ok(default_chunk(software).min(room).min(n_ctx));
+    };
+    let chunk = asked.clamp(1, MAX_CHUNK).min(n_ctx);
+    if chunk > room.max(FEW) {
+        return Err(GpuError::BindingTooLarge {
+            what: format!("an activation of {chunk} tokens"),
+            bytes: widest(config, matrices, capacity(chunk)),
+            adapter: gpu.info.name.clone(),
+            limit: gpu.max_binding,
+            remedy: "compute fewer tokens at once (--ubatch)",
+        });
+    }
+    Ok(chunk)
+}
+
+/// The steps of one session.
+pub(super) struct Prompt {
+    /// Tokens of a step at most.
+    pub chunk: u32,
+    scratch: Scratch,
+    /// From token ids to hidden states, by the most tokens.
+    steps: BTreeMap<u32, Recording>,
+    /// What these leave, (capacity, d).
+    hidden: Range,
+    /// The logits of the last token.
+    head: Option<Recording>,
+    /// Those of all tokens of the slice that the state's slot names, (HEAD_TOKENS, vocab).
+    slices: Option<(Recording, Range)>,
+}
+
+impl Prompt {
+    /// Makes the buffers.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`], or what the device reports.
+    pub(super) fn new(model: &GpuModel, context: &Context, chunk: u32) -> Result<Self, GpuError> {
+        let mut scratch = Scratch::new();
+        let expanded = context.expanded.as_ref();
+        let absorbed = expanded.map_or(u32::MAX, Expanded::most_few);
+        let products = context.products;
+        reserve(model, products, &mut scratch, capacity(chunk), absorbed)?;
+        let hidden = scratch["after ffn"].clone();
+        Ok(Self {
+            chunk,
+            scratch,
+            steps: BTreeMap::new(),
+            hidden,
+            head: None,
+            slices: None,
+        })
+    }
+
+    /// Whether any step is compiled.
+    pub(super) fn is_compiled(&self) -> bool {
+        !self.steps.is_empty()
+    }
+
+    /// Tokens of each piece of a prompt of `tokens`: as even as they can be, since a short rest takes nearly as long as a
+    /// whole chunk.
+    pub(super) fn piece(&self, tokens: usize) -> usize {
+        let chunk = self.chunk as usize;
+        let pieces = tokens.div_ceil(chunk);
+        if pieces <= 1 {
+            return chunk;
+        }
+        tokens.div_ceil(pieces).next_multiple_of(32).min(chunk)
+    }
+
+    /// The step over `tokens` tokens, which leaves hidden states for [`head`](Self::head) or [`slices`](Self::slices).
+    ///
+    /// # Errors
+    /// What compiling it reports.
+    pub(super) fn step(
+        &mut self,
+        model: &GpuModel,
+        context: &Context,
+        tokens: usize,
+    ) -> Result<&Recording, GpuError> {
+        let most = self.class(tokens as u32);
+        if !self.steps.contains_key(&most) {
+            let ops = if most <= FEW {
+                let mut recipe = Recipe::new(model, context, &mut self.scratch, most);
+                recipe.hidden()?;
+                recipe.ops
+            } else {
+                let smaller = CLASSES.into_iter().rev().find(|class| *class < most);
+                let least = smaller.unwrap_or(FEW) + 1;
+                let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, least, most);
+                recipe.hidden()?;
+                recipe.ops
+            };
+            let recording = Recording::new(&model.gpu, &ops)?;
+            self.steps.insert(most, recording);
+        }
+        Ok(&self.steps[&most])
+    }
+
+    /// The most tokens of the step that suits `tokens`.
+    fn class(&self, tokens: u32) -> u32 {
+        let most = capacity(self.chunk);
+        if tokens <= FEW {
+            return FEW;
+        }
+        let class = CLASSES.into_iter().find(|class| *class >= tokens);
+        class.unwrap_or(most).min(most)
+    }
+
+    /// From hidden states to the logits (vocab) of the last.
+    ///
+    /// # Errors
+    /// What compiling it reports.
+    pub(super) fn head(
+        &mut self,
+        model: &GpuModel,
+        context: &Context,
+        logits: &Range,
+    ) -> Result<&Recording, GpuError> {
+        let head = match self.head.take() {
+            Some(head) => head,
+            None => {
+                let most = capacity(self.chunk);
+                let mut recipe = Recipe::new(model, context, &mut self.scratch, most);
+                recipe.head(&self.hidden, logits);
+                Recording::new(&model.gpu, &recipe.ops)?
+            }
+        };
+        Ok(self.head.insert(head))
+    }
+
+    /// From hidden states to the logits of all tokens of a slice, and where they are; and the tokens of a slice.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`], or what compiling it reports.
+    pub(super) fn slices(
+        &mut self,
+        model: &GpuModel,
+        context: &Context,
+    ) -> Result<(&Recording, &Range, usize), GpuError> {
+        let tokens = HEAD_TOKENS.min(capacity(self.chunk));
+        let slices = match self.slices.take() {
+            Some(slices) => slices,
+            None => {
+                let config = &model.model.config;
+                let vocab = config.vocab_size as u64;
+                let bytes = u64::from(tokens) * vocab * 4;
+                let logits = Range::whole(&model.gpu.storage("logits of a slice", bytes)?);
+                let slice = u64::from(tokens) * config.embedding_length as u64 * 4;
+                let inputs: Vec<_> = (0..capacity(self.chunk) / tokens)
+                    .map(|i| Range {
+                        buffer: self.hidden.buffer.clone(),
+                        offset: u64::from(i) * slice,
+                        size: slice,
+                    })
+                    .collect();
+                let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, 1, tokens);
+                recipe.head(&inputs, &logits)?;
+                (Recording::new(&model.gpu, &recipe.ops)?, logits)
+            }
+        };
+        let (recording, logits) = self.slices.insert(slices);
+        Ok((recording, logits, tokens as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_hold_whole_slices() {
+        assert_eq!(
+            [1, 8, 9, 64, 65, 512].map(capacity),
+            [8, 8, 9, 64, 128, 512]
+        );
+    }
+}

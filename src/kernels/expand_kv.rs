@@ -1,0 +1,476 @@
+//! Keys and values of context rows, expanded from their latents: what the attention of prompts works on.
+//!
+//! Once per layer and chunk `attn_k_b` and `attn_v_b` become one matrix ([`expand_kv_weights`]), then each block of
+//! context rows is multiplied by it ([`expand_kv`]): in f32, or in f16 by cooperative matrices.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use rayon::prelude::*;
+
+use super::linear::dot;
+use super::{MAX_GRID, MlaDims, expand_kv_coop};
+use crate::gpu::Coop;
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Blocks, Extent, Op, Range, Word, accesses};
+use crate::gpu::shader::Variant;
+use crate::model::{Config, Weight};
+use crate::quant::repack::shader_module;
+use crate::quant::{GgmlType, dequantize_row};
+
+/// The sizes of an attention block whose keys and values are expanded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvDims {
+    /// Those of the latent form.
+    pub mla: MlaDims,
+    /// Width of a value head, `attention.value_length_mla`.
+    pub v: usize,
+}
+
+impl KvDims {
+    /// The sizes of a model's attention blocks; all blocks of a model share them.
+    pub fn of(config: &Config) -> Self {
+        Self {
+            mla: MlaDims::of(config),
+            v: config.v_head_dim,
+        }
+    }
+
+    /// Values that a context row expands to: the keys of all heads without their rotated part, then the values of all heads.
+    pub fn width(&self) -> usize {
+        self.mla.heads * (self.mla.nope + self.v)
+    }
+
+    /// Bytes of the expansion's weights (width, kv_lora), for matrices or in f32.
+    pub fn weight_bytes(&self, matrices: bool) -> u64 {
+        (self.width() * self.mla.kv_lora) as u64 * value_bytes(matrices)
+    }
+
+    /// Bytes of `rows` expanded rows (rows, width), for matrices or in f32.
+    pub fn kv_bytes(&self, rows: usize, matrices: bool) -> u64 {
+        (rows * self.width()) as u64 * value_bytes(matrices)
+    }
+}
+
+fn value_bytes(matrices: bool) -> u64 {
+    if matrices { 2 } else { 4 }
+}
+
+/// The rows of `attn_k_b` (heads, kv_lora, nope), transposed, and of `attn_v_b` (heads, v, kv_lora) as one matrix (heads *
+/// nope + heads * v, kv_lora).
+///
+/// # Panics
+/// If a weight does not have that shape.
+pub fn expand_kv_weights(k_b: &Weight, v_b: &Weight, dims: KvDims, out: &mut [f32]) {
+    let MlaDims {
+        heads,
+        nope,
+        kv_lora,
+        ..
+    } = dims.mla;
+    assert_eq!(
+        [
+            (k_b.groups, k_b.rows, k_b.cols),
+            (v_b.groups, v_b.rows, v_b.cols)
+        ],
+        [(heads, kv_lora, nope), (heads, dims.v, kv_lora)],
+        "{} and {} as (heads, rows, columns)",
+        k_b.name,
+        v_b.name
+    );
+    assert_eq!(out.len(), dims.width() * kv_lora, "weights");
+    let (keys, values) = out.split_at_mut(heads * nope * kv_lora);
+    let mut row = vec![0.0f32; nope];
+    for (head, keys) in keys.chunks_exact_mut(nope * kv_lora).enumerate() {
+        for r in 0..kv_lora {
+            dequantize_row(k_b.ty, k_b.row(head, r), &mut row);
+            for (c, w) in row.iter().enumerate() {
+                keys[c * kv_lora + r] = *w;
+            }
+        }
+    }
+    for (i, out) in values.chunks_exact_mut(kv_lora).enumerate() {
+        dequantize_row(v_b.ty, v_b.row(i / dims.v, i % dims.v), out);
+    }
+}
+
+/// `kv` (rows, width): the latent of each of the rows of `cache` (rows, kv_lora + rope) times each row of `weights`
+/// (width, kv_lora).
+///
+/// # Panics
+/// If a size does not fit the others.
+pub fn expand_kv(cache: &[f16], weights: &[f32], dims: KvDims, kv: &mut [f32]) {
+    let (row, kv_lora) = (dims.mla.cache_row(), dims.mla.kv_lora);
+    assert_eq!(weights.len(), dims.width() * kv_lora, "weights");
+    assert_eq!(kv.len(), cache.len() / row * dims.width(), "expanded rows");
+    kv.par_chunks_exact_mut(dims.width())
+        .zip(cache.par_chunks_exact(row))
+        .for_each(|(kv, row)| {
+            let mut latent = vec![0.0f32; kv_lora];
+            row[..kv_lora].convert_to_f32_slice(&mut latent);
+            for (kv, weights) in kv.iter_mut().zip(weights.chunks_exact(kv_lora)) {
+                *kv = dot(&latent, weights);
+            }
+        });
+}
+
+/// Threads of a workgroup that unpacks weights: as many rows of `attn_k_b`.
+const WEIGHTS_WG: usize = 64;
+
+/// The pipeline that unpacks `attn_k_b` (`k_b`) or `attn_v_b` of type `ty`, for matrices or in f32.
+pub(super) fn weights_spec(ty: GgmlType, k_b: bool, dims: KvDims, matrices: bool) -> Spec {
+    let mut variant = Variant::default()
+        .module("WEIGHT", shader_module(ty))
+        .number("WG", WEIGHTS_WG as u32)
+        .number("KV_LORA", dims.mla.kv_lora as u32)
+        .flag("TRANSPOSED", k_b)
+        .flag("HALVES", matrices);
+    if k_b {
+        variant = variant.number("NOPE", dims.mla.nope as u32);
+    }
+    Spec {
+        kernel: "expand_kv_weights",
+        source: include_str!("../../wgsl/expand_kv_weights.wgsl"),
+        variant,
+        access: accesses("rrw"),
+    }
+}
+
+/// The dispatches that unpack a layer's `attn_k_b` and `attn_v_b` to `out` (width, kv_lora), of f16 for matrices or f32.
+///
+/// # Panics
+/// If a weight has another shape, `out` is too small, or the latent's width is not a multiple of 64.
+pub fn weights_ops(
+    k_b: &GpuWeight,
+    v_b: &GpuWeight,
+    dims: KvDims,
+    matrices: bool,
+    out: &Range,
+) -> Vec<Op> {
+    let mla = dims.mla;
+    assert_eq!(
+        [
+            (k_b.groups, k_b.rows, k_b.cols),
+            (v_b.groups, v_b.rows, v_b.cols)
+        ]
+        .map(|(groups, rows, cols)| [groups, rows, cols].map(|n| n as usize)),
+        [
+            [mla.heads, mla.kv_lora, mla.nope],
+            [mla.heads, dims.v, mla.kv_lora]
+        ],
+        "{} and {} as (heads, rows, columns)",
+        k_b.name,
+        v_b.name
+    );
+    assert!(
+        out.size >= dims.weight_bytes(matrices),
+        "expand_kv: weights"
+    );
+    assert!(
+        mla.kv_lora.is_multiple_of(WEIGHTS_WG),
+        "expand_kv works on {WEIGHTS_WG} rows at a time: {mla:?}"
+    );
+    let mut ops = vec![];
+    for (weight, transposed, out_row) in [(k_b, true, 0), (v_b, false, mla.heads * mla.nope)] {
+        for part in &weight.parts {
+            let units = weight.cols / 32;
+            let wg = WEIGHTS_WG as u32;
+            let grid = if transposed {
+                // Parts are cut between heads, so this cuts nothing.
+                assert!(
+                    part.rows.is_multiple_of(wg) && part.first_row.is_multiple_of(wg),
+                    "{}: parts of whole {wg} rows",
+                    weight.name
+                );
+                [part.rows / wg, units, 1]
+            } else {
+                [(part.rows * units).div_ceil(wg), 1, 1]
+            };
+            assert!(grid.iter().all(|n| *n <= MAX_GRID), "{}", weight.name);
+            let op = Op::new(
+                weights_spec(weight.ty, transposed, dims, matrices),
+                vec![part.quants.clone(), part.scales.clone(), out.clone()],
+                [part.rows, part.first_row, units, part.sub, out_row as u32]
+                    .map(Word::U)
+                    .to_vec(),
+                grid.map(Extent::N),
+            );
+            let bytes = weight.bytes_of_rows(u64::from(part.rows));
+            ops.push(op.with_bytes(bytes).with_shape(weight.shape()));
+        }
+    }
+    ops
+}
+
+/// Threads of a workgroup of the form without matrices.
+const WG: usize = 128;
+/// Rows and columns of its tile.
+const TILE: usize = 64;
+
+/// The pipeline of the form without matrices.
+pub(super) fn spec(dims: KvDims) -> Spec {
+    Spec {
+        kernel: "expand_kv",
+        source: include_str!("../../wgsl/expand_kv.wgsl"),
+        variant: numbers(dims).number("WG", WG as u32),
+        access: accesses("rrw"),
+    }
+}
+
+/// What both forms know of the sizes.
+pub(super) fn numbers(dims: KvDims) -> Variant {
+    Variant::default()
+        .number("KV_LORA", dims.mla.kv_lora as u32)
+        .number("CACHE_ROW", dims.mla.cache_row() as u32)
+        .number("WIDTH", dims.width() as u32)
+}
+
+/// Whether the kernels can work on blocks of these sizes.
+pub(super) fn fits(dims: KvDims) -> bool {
+    dims.mla.kv_lora.is_multiple_of(WEIGHTS_WG)
+        && dims.mla.nope.is_multiple_of(32)
+        && dims.mla.rope.is_multiple_of(8)
+        && dims.v.is_multiple_of(2)
+}
+
+/// A pipeline of the expansion, and the rows and columns that a workgroup makes.
+type Tiled = (Spec, [usize; 2]);
+
+/// The expansion of each block of the context: by matrices where `coop` is given, with `weights` of [`weights_ops`] to `kv`
+/// (rows of a block, width), both of f16 for matrices and else of f32.
+///
+/// # Panics
+/// If a buffer is too small or a size does not suit.
+pub fn op(
+    cache: &Range,
+    weights: &Range,
+    dims: KvDims,
+    coop: Option<Coop>,
+    blocks: Blocks,
+    kv: &Range,
+) -> Op {
+    let tiled = match coop {
+        Some(coop) => expand_kv_coop::spec(dims, coop),
+        None => (spec(dims), [TILE; 2]),
+    };
+    tiled_op(cache, weights, dims, coop.is_some(), tiled, blocks, kv)
+}
+
+fn tiled_op(
+    cache: &Range,
+    weights: &Range,
+    dims: KvDims,
+    matrices: bool,
+    (spec, [tile_rows, tile_columns]): Tiled,
+    blocks: Blocks,
+    kv: &Range,
+) -> Op {
+    assert!(fits(dims), "expand_kv: {dims:?}");
+    let weight_bytes = dims.weight_bytes(matrices);
+    assert!(weights.size >= weight_bytes, "expand_kv: weights");
+    let rows = cache.size as usize / (dims.mla.cache_row() * 2);
+    assert!(
+        blocks.rows as usize * blocks.most as usize >= rows,
+        "expand_kv: blocks for {rows} rows"
+    );
+    assert!(
+        kv.size >= dims.kv_bytes(blocks.rows as usize, matrices),
+        "expand_kv: a block of {} rows",
+        blocks.rows
+    );
+    Op::new(
+        spec,
+        vec![cache.clone(), weights.clone(), kv.clone()],
+        vec![Word::BlockBegin, Word::BlockRows],
+        [
+            Extent::BlockRowsBy(tile_rows as u32),
+            Extent::N(dims.width().div_ceil(tile_columns) as u32),
+            Extent::N(1),
+        ],
+    )
+    .per_block(blocks)
+    .with_bytes(weight_bytes)
+    .with_bytes_per_row(dims.mla.cache_row() as u64 * 2)
+    .with_shape(format!("{}x{}", dims.width(), dims.mla.kv_lora))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::gpu::Gpu;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
+    use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
+
+    /// GLM-4.7-Flash, DeepSeek-V2-Lite and Youtu-LLM-2B, the model inside the program; fewer heads.
+    pub(in crate::kernels) fn shapes() -> [KvDims; 3] {
+        [(3, 192, 256), (2, 128, 128), (4, 64, 128)].map(|(heads, nope, v)| KvDims {
+            mla: MlaDims {
+                heads,
+                nope,
+                rope: 64,
+                kv_lora: 512,
+            },
+            v,
+        })
+    }
+
+    fn weights(rng: &mut Rng, types: [GgmlType; 2], dims: KvDims) -> [Weight; 2] {
+        let mla = dims.mla;
+        [
+            random_weight(rng, types[0], mla.heads, mla.kv_lora, mla.nope),
+            random_weight(rng, types[1], mla.heads, dims.v, mla.kv_lora),
+        ]
+    }
+
+    #[test]
+    fn expanded_rows_are_products_of_latents_with_every_head() {
+        let mut rng = Rng::fresh();
+        let dims = KvDims {
+            mla: MlaDims {
+                heads: 3,
+                nope: 32,
+                rope: 8,
+                kv_lora: 64,
+            },
+            v: 32,
+        };
+        let [k_b, v_b] = weights(&mut rng, [GgmlType::Q5_1, GgmlType::Q4_0], dims);
+        let cache: Vec<f16> = rng.normals(2 * 72).into_iter().map(f16::from_f32).collect();
+        let mut all = vec![f32::NAN; dims.width() * 64];
+        expand_kv_weights(&k_b, &v_b, dims, &mut all);
+        let mut kv = vec![f32::NAN; 2 * dims.width()];
+        expand_kv(&cache, &all, dims, &mut kv);
+        for (row, kv) in cache.chunks_exact(72).zip(kv.chunks_exact(dims.width())) {
+            let latent: Vec<f32> = row[..64].iter().map(|x| x.to_f32()).collect();
+            let mut exact = vec![];
+            for h in 0..3 {
+                let mut key = vec![0.0f64; 32];
+                for (r, x) in latent.iter().enumerate() {
+                    let mut weights = vec![0.0; 32];
+                    dequantize_row(k_b.ty, k_b.row(h, r), &mut weights);
+                    let sums = key.iter_mut().zip(&weights);
+                    sums.for_each(|(k, w)| *k += f64::from(*x) * f64::from(*w));
+                }
+                exact.extend(key);
+            }
+            (0..3).for_each(|h| exact.extend(exact_rows(&v_b, h, &latent)));
+            assert_close(kv, &exact, 1e-12, "a row");
+        }
+    }
+
+    #[test]
+    fn weights_of_every_type_become_those_of_the_twin() {
+        let mut rng = Rng::fresh();
+        let [glm, ..] = shapes();
+        for gpu in gpus() {
+            for &ty in GgmlType::ALL {
+                // Blocks of 256 do not fit the columns of attn_k_b.
+                let of_k_b = if glm.mla.nope.is_multiple_of(ty.block_len()) {
+                    ty
+                } else {
+                    GgmlType::Q5_0
+                };
+                let [k_b, v_b] = weights(&mut rng, [of_k_b, ty], glm);
+                let mut twin = vec![f32::NAN; glm.width() * 512];
+                expand_kv_weights(&k_b, &v_b, glm, &mut twin);
+                let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
+                let [k_b, v_b] = [k_b, v_b].map(|w| gpu_weight(gpu, &w));
+                for matrices in [false, true] {
+                    let out = output(gpu, glm.weight_bytes(matrices) as usize / 4);
+                    let ops = weights_ops(&k_b, &v_b, glm, matrices, &Range::whole(&out));
+                    run(gpu, &ops, &State::default());
+                    let what = format!("{}, {matrices} on {}", ty.name(), gpu.tier.name());
+                    let found = values(gpu, &out, twin.len(), matrices);
+                    let limit = if matrices { 1e-7 } else { 1e-12 };
+                    assert_close(&found, &exact, limit, &what);
+                }
+            }
+        }
+    }
+
+    /// The first `n` values of a buffer, of f16 for matrices or of f32.
+    fn values(gpu: &Gpu, buffer: &wgpu::Buffer, n: usize, matrices: bool) -> Vec<f32> {
+        match matrices {
+            true => {
+                let halves: Vec<f16> = download(gpu, buffer, n);
+                halves.iter().map(|x| x.to_f32()).collect()
+            }
+            false => download(gpu, buffer, n),
+        }
+    }
+
+    /// The forms that a device has.
+    fn forms(gpu: &Gpu, dims: KvDims) -> Vec<Tiled> {
+        let mut forms = vec![(spec(dims), [TILE; 2])];
+        let of_device = |shape: &expand_kv_coop::Shape| Some(shape.coop) == gpu.coop;
+        for shape in expand_kv_coop::SHAPES.into_iter().filter(of_device) {
+            forms.push((shape.spec(dims), shape.tile()));
+        }
+        if forms.len() == 1 {
+            eprintln!("skipped: tier {} (no matrices)", gpu.tier.name());
+        }
+        forms
+    }
+
+    #[test]
+    fn blocks_of_any_size_become_those_of_the_twin() {
+        let mut rng = Rng::fresh();
+        for (dims, n, rows) in [
+            (shapes()[0], 1, 64),
+            (shapes()[0], 200, 130),
+            (shapes()[1], 64, 64),
+            (shapes()[1], 129, 1024),
+            (shapes()[2], 67, 33),
+        ] {
+            let row = dims.mla.cache_row();
+            let halves: Vec<f16> = rng
+                .normals(dims.width() * dims.mla.kv_lora)
+                .into_iter()
+                .map(|x| f16::from_f32(x * 0.05))
+                .collect();
+            let weights: Vec<f32> = halves.iter().map(|x| x.to_f32()).collect();
+            // Rows behind the last one are NaN: reading one would show.
+            let mut cache: Vec<f16> = rng
+                .normals((n + 3) * row)
+                .into_iter()
+                .map(f16::from_f32)
+                .collect();
+            cache[n * row..].fill(f16::NAN);
+            // What is left in the end is the last block, in the rows that it has.
+            let begin = (n - 1) / rows * rows;
+            let mut twin = vec![f32::NAN; (n - begin) * dims.width()];
+            expand_kv(&cache[begin * row..n * row], &weights, dims, &mut twin);
+            let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
+            for gpu in gpus() {
+                for form in forms(gpu, dims) {
+                    let what = format!("{n} rows, {:?} on {}", form.0.variant, gpu.tier.name());
+                    let matrices = form.0.kernel == "expand_kv_coop";
+                    let out = output(gpu, dims.kv_bytes(rows, matrices) as usize / 4);
+                    let weights = match matrices {
+                        true => upload(gpu, &halves),
+                        false => upload(gpu, &weights),
+                    };
+                    let op = tiled_op(
+                        &Range::whole(&upload(gpu, &cache)),
+                        &Range::whole(&weights),
+                        dims,
+                        matrices,
+                        form,
+                        Blocks::new(rows as u32, n as u32 + 3),
+                        &Range::whole(&out),
+                    );
+                    let state = State {
+                        pos: n as u32 - 1,
+                        tokens: 1,
+                        ..State::default()
+                    };
+                    run(gpu, &[op], &state);
+                    let found = values(gpu, &out, twin.len(), matrices);
+                    let limit = if matrices { 1e-7 } else { 1e-12 };
+                    assert_close(&found, &exact, limit, &what);
+                }
+            }
+        }
+    }
+}

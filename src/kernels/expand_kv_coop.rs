@@ -1,0 +1,126 @@
+//! [`expand_kv`](super::expand_kv) by cooperative matrices, for devices that have them.
+
+use super::expand_kv::{KvDims, numbers};
+use crate::gpu::Coop;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::accesses;
+
+/// How a workgroup is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// The matrices it is for.
+    pub coop: Coop,
+    /// Subgroups along rows and columns.
+    pub groups: [usize; 2],
+    /// Matrices of a subgroup along rows and columns.
+    pub tiles: [usize; 2],
+    /// Values of the latent that pass through workgroup memory at once.
+    pub depth: usize,
+    /// Whether workgroup memory holds vectors of 4.
+    pub vectors: bool,
+}
+
+/// The first of each kind of matrices is used. Of 16x16: measured on an H200 (a GEMM of this shape); the others are reckoned.
+pub(super) const SHAPES: [Shape; 4] = [
+    Shape {
+        coop: Coop {
+            size: 16,
+            lanes: 32,
+        },
+        groups: [2, 2],
+        tiles: [4, 4],
+        depth: 32,
+        vectors: true,
+    },
+    Shape {
+        coop: Coop { size: 8, lanes: 32 },
+        groups: [2, 2],
+        tiles: [4, 4],
+        depth: 32,
+        // Metal loads matrices through pointers to numbers.
+        vectors: false,
+    },
+    Shape {
+        coop: Coop { size: 8, lanes: 8 },
+        groups: [4, 2],
+        tiles: [2, 4],
+        depth: 32,
+        vectors: true,
+    },
+    Shape {
+        coop: Coop { size: 8, lanes: 8 },
+        groups: [2, 4],
+        tiles: [4, 2],
+        depth: 16,
+        vectors: false,
+    },
+];
+
+impl Shape {
+    fn threads(self) -> usize {
+        self.groups[0] * self.groups[1] * self.coop.lanes as usize
+    }
+
+    /// Rows and columns of the tile.
+    pub fn tile(self) -> [usize; 2] {
+        [0, 1].map(|i| self.groups[i] * self.tiles[i] * self.coop.size as usize)
+    }
+
+    /// Whether the kernel can work on these sizes: whole loads for every thread, whole stages.
+    pub fn fits(self, dims: KvDims) -> bool {
+        let loads = self.tile().map(|n| n * self.depth / 4);
+        loads.iter().all(|n| n.is_multiple_of(self.threads()))
+            && self.depth.is_multiple_of(self.coop.size as usize)
+            && dims.mla.kv_lora.is_multiple_of(self.depth)
+            && dims.mla.rope.is_multiple_of(4)
+            && dims.width().is_multiple_of(2)
+    }
+
+    pub fn spec(self, dims: KvDims) -> Spec {
+        assert!(self.fits(dims), "expand_kv_coop: {self:?} for {dims:?}");
+        let size = self.coop.size as usize;
+        let [rows, columns] = self.tile();
+        let per_thread = self.threads() * 4;
+        let variant = [
+            ("WG", self.threads()),
+            ("LANES", self.coop.lanes as usize),
+            ("MAT", size),
+            ("GROUPS_M", self.groups[0]),
+            ("GROUPS_N", self.groups[1]),
+            ("TILES_M", self.tiles[0]),
+            ("TILES_N", self.tiles[1]),
+            ("DEPTH", self.depth),
+            ("DEPTH_STEPS", self.depth / size),
+            ("LEFT_LOADS", rows * self.depth / per_thread),
+            ("RIGHT_LOADS", columns * self.depth / per_thread),
+            ("PAIRS", size * size / 2 / self.coop.lanes as usize),
+        ]
+        .into_iter()
+        .fold(numbers(dims), |v, (name, n)| v.number(name, n as u32))
+        .module("MATRICES", if size == 16 { "coop16" } else { "coop8" })
+        .flag("VECTORS", self.vectors);
+        Spec {
+            kernel: "expand_kv_coop",
+            source: include_str!("../../wgsl/expand_kv_coop.wgsl"),
+            variant,
+            access: accesses("rrw"),
+        }
+    }
+}
+
+/// The shape for a device's matrices, where one suits the sizes.
+pub(super) fn shape(dims: KvDims, coop: Coop) -> Option<Shape> {
+    SHAPES
+        .into_iter()
+        .find(|shape| shape.coop == coop && shape.fits(dims))
+}
+
+/// The pipeline and the rows and columns of its tile.
+///
+/// # Panics
+/// If no shape suits.
+pub(super) fn spec(dims: KvDims, coop: Coop) -> (Spec, [usize; 2]) {
+    let shape = shape(dims, coop);
+    let shape = shape.unwrap_or_else(|| panic!("expand_kv_coop: {coop:?} for {dims:?}"));
+    (shape.spec(dims), shape.tile())
+}

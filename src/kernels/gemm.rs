@@ -1,0 +1,528 @@
+//! Matrix times matrix: the products of a prompt, for many tokens at once.
+//!
+//! Their twins are those of the products of few tokens: [`matvec`](super::matvec::matvec), [`gate_up`](super::gate_up::gate_up)
+//! and, for an expert's second half, [`matvec`](super::matvec::matvec) again.
+
+use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::shader::Variant;
+use crate::gpu::{Coop, Gpu, GpuError, Tier};
+use crate::quant::GgmlType;
+use crate::quant::repack::shader_module;
+
+use super::MAX_GRID;
+
+mod trial;
+
+/// How a device multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// In f32, everywhere; `eight` where all subgroups have 8 lanes.
+    Float {
+        /// Whether the kernel may take a subgroup for 8 threads.
+        eight: bool,
+    },
+    /// By cooperative matrices, inputs and weights rounded to f16.
+    Matrix(Coop),
+}
+
+impl Form {
+    /// The form in f32 for a device.
+    pub fn float(gpu: &Gpu) -> Self {
+        let info = &gpu.info;
+        let eight = [info.subgroup_min_size, info.subgroup_max_size] == [8; 2];
+        Self::Float {
+            eight: eight && gpu.tier != Tier::Plain,
+        }
+    }
+
+    /// The fastest form of a device.
+    pub fn best(gpu: &Gpu) -> Self {
+        match gpu.coop {
+            Some(coop) => Self::Matrix(coop),
+            None => Self::float(gpu),
+        }
+    }
+
+    /// The fastest form whose results agree with those in f32 on the device (one that fails is named in the log).
+    ///
+    /// # Errors
+    /// What the device reports in the trial.
+    pub fn for_prompts(gpu: &Gpu) -> Result<Self, GpuError> {
+        let (best, float) = (Self::best(gpu), Self::float(gpu));
+        if best == float {
+            return Ok(float);
+        }
+        let reason = match trial::trial(gpu, best) {
+            Ok(error) if error <= trial::LIMIT => return Ok(best),
+            Ok(error) => format!(
+                "their products have an NMSE of {error:.1e}, limit {:.0e}",
+                trial::LIMIT
+            ),
+            Err(e @ GpuError::Shader { .. }) => e.to_string(),
+            Err(e) => return Err(e),
+        };
+        log::warn!(
+            "{}: not using cooperative matrices for prompts: {reason}",
+            gpu.info.name
+        );
+        Ok(float)
+    }
+
+    /// Whether the device is software: a few workgroups fill it.
+    fn is_software(self) -> bool {
+        matches!(
+            self,
+            Self::Float { eight: true } | Self::Matrix(Coop { lanes: 8, .. })
+        )
+    }
+}
+
+/// What a workgroup multiplies, and with how many subgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tile {
+    /// Tokens, BM.
+    pub tokens: u32,
+    /// Rows of each weight, BN.
+    pub rows: u32,
+    /// Subgroups along tokens and rows; in f32 threads, 8 along the rows.
+    pub split: [u32; 2],
+}
+
+const fn tile(tokens: u32, rows: u32, split: [u32; 2]) -> Tile {
+    Tile {
+        tokens,
+        rows,
+        split,
+    }
+}
+
+/// Tiles of one weight or of a pair, the largest first.
+type Tiles = &'static [Tile];
+
+const FLOAT: Tiles = &[
+    tile(64, 64, [8, 8]),
+    tile(32, 64, [8, 8]),
+    tile(16, 64, [8, 8]),
+];
+const FLOAT_PAIR: Tiles = &[
+    tile(64, 32, [8, 8]),
+    tile(32, 32, [8, 8]),
+    tile(16, 32, [8, 8]),
+];
+/// 16x16 matrices, subgroups of 32.
+const COOP16: Tiles = &[
+    tile(128, 128, [2, 2]),
+    tile(64, 128, [2, 2]),
+    tile(64, 64, [2, 2]),
+    tile(32, 128, [1, 4]),
+    tile(32, 64, [1, 4]),
+    tile(16, 128, [1, 4]),
+    tile(16, 64, [1, 4]),
+];
+const COOP16_PAIR: Tiles = &[
+    tile(128, 64, [2, 2]),
+    tile(64, 64, [2, 2]),
+    tile(32, 64, [1, 4]),
+    tile(16, 64, [1, 4]),
+];
+/// 8x8 matrices, subgroups of 32.
+const COOP8: Tiles = &[
+    tile(64, 64, [2, 2]),
+    tile(32, 64, [2, 2]),
+    tile(16, 64, [2, 2]),
+];
+const COOP8_PAIR: Tiles = &[
+    tile(64, 32, [2, 2]),
+    tile(32, 32, [2, 2]),
+    tile(16, 32, [2, 2]),
+];
+/// 8x8 matrices, subgroups of 8.
+const COOP8_NARROW: Tiles = &[
+    tile(64, 64, [2, 4]),
+    tile(32, 64, [2, 4]),
+    tile(16, 64, [2, 4]),
+];
+const COOP8_NARROW_PAIR: Tiles = &[
+    tile(64, 32, [2, 4]),
+    tile(32, 32, [2, 4]),
+    tile(16, 32, [2, 4]),
+];
+
+/// The tiles of a form, for one weight or for a pair, the largest first.
+pub fn tiles(form: Form, pair: bool) -> Tiles {
+    let [one, two] = match form {
+        Form::Float { .. } => [FLOAT, FLOAT_PAIR],
+        Form::Matrix(Coop { size: 16, .. }) => [COOP16, COOP16_PAIR],
+        Form::Matrix(Coop { lanes: 8, .. }) => [COOP8_NARROW, COOP8_NARROW_PAIR],
+        Form::Matrix(_) => [COOP8, COOP8_PAIR],
+    };
+    if pair { two } else { one }
+}
+
+/// Workgroups that fill a large GPU, reckoned and not yet measured: one for each of 132 multiprocessors, about.
+const FULL: u32 = 128;
+
+impl Tile {
+    /// The tile for a product of up to `tokens` tokens with `rows` rows of a weight, of all its groups: the largest that
+    /// has no more tokens than there are and of which there are enough to fill a device, else the smallest.
+    pub fn choose(form: Form, pair: bool, tokens: u32, rows: u32) -> Self {
+        let tiles = tiles(form, pair);
+        let fits = |tile: &&Tile| tile.tokens <= tokens.next_power_of_two();
+        let full = if form.is_software() { 1 } else { FULL };
+        let enough = |tile: &&Tile| tokens.div_ceil(tile.tokens) * rows.div_ceil(tile.rows) >= full;
+        let last = &tiles[tiles.len() - 1];
+        let fitting = tiles.iter().filter(fits);
+        *fitting
+            .clone()
+            .find(enough)
+            .or(fitting.last())
+            .unwrap_or(last)
+    }
+
+    /// The tile of a pair for experts of which each has about `rows` rows of tokens: the lowest that holds them all.
+    pub fn for_experts(form: Form, tokens_per_expert: u32) -> u32 {
+        let heights = tiles(form, true).iter().map(|tile| tile.tokens);
+        let mut heights: Vec<_> = heights.collect();
+        heights.sort_unstable();
+        let most = heights[heights.len() - 1];
+        let enough = heights.into_iter().find(|h| *h >= tokens_per_expert);
+        enough.unwrap_or(most)
+    }
+
+    /// The tile of a form with this many tokens, the widest.
+    ///
+    /// # Panics
+    /// If there is none.
+    fn of_height(form: Form, pair: bool, tokens: u32) -> Self {
+        let mut tiles = tiles(form, pair).iter();
+        *tiles
+            .find(|tile| tile.tokens == tokens)
+            .unwrap_or_else(|| panic!("no tile of {tokens} tokens"))
+    }
+}
+
+/// The tokens of each expert, and how a product reads and writes them.
+#[derive(Debug, Clone)]
+pub struct GpuExperts {
+    /// Tiles by expert, each (expert, first place, places, 0), [`expert_rows::tile_count`](super::expert_rows::tile_count)
+    /// of them.
+    pub tiles: Range,
+    /// Slots (token * used + rank) by expert, (max_tokens * used).
+    pub slots: Range,
+    /// Experts of a token.
+    pub used: u32,
+    /// Places of a tile.
+    pub height: u32,
+    /// Whether the input is by token (gate and up) and the output by place, or the input by place and the output by slot
+    /// (down).
+    pub gather: bool,
+}
+
+/// The input of a product.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// f32, for [`Form::Float`].
+    Floats(Range),
+    /// Halves and a scale per row, for [`Form::Matrix`].
+    Halves([Range; 2]),
+}
+
+/// What a pipeline depends on beside the types of its weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    pub tile: Tile,
+    /// `used` and `gather` of experts.
+    pub experts: Option<(u32, bool)>,
+    pub residual: bool,
+}
+
+/// The pipeline for a weight of type `ty`, or a pair with `up`.
+pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape) -> Spec {
+    let Tile {
+        tokens,
+        rows,
+        split: [along_tokens, along_rows],
+    } = shape.tile;
+    let pair = up.is_some();
+    let w_rows = if pair { 2 * rows } else { rows };
+    let threads = match form {
+        Form::Float { .. } => along_tokens * along_rows,
+        Form::Matrix(coop) => along_tokens * along_rows * coop.lanes,
+    };
+    assert!(
+        (tokens * 8).is_multiple_of(threads) && threads.is_multiple_of(64),
+        "{shape:?}: whole loads for {threads} threads"
+    );
+    let mut variant = Variant::default()
+        .module("WEIGHT", shader_module(ty))
+        .number("BM", tokens)
+        .number("BN", rows)
+        .number("X_LOADS", tokens * 8 / threads)
+        .number("W_LOADS", w_rows.div_ceil(threads))
+        .flag("PAIR", pair)
+        .flag("RESIDUAL", shape.residual)
+        .flag("EXPERTS", shape.experts.is_some());
+    if let Some(up) = up {
+        variant = variant.module("UP", shader_module(up));
+    }
+    if let Some((used, gather)) = shape.experts {
+        variant = variant
+            .number("USED", used)
+            .flag("GATHER", gather)
+            .flag("SCATTER", !gather);
+    }
+    let mut access = String::from(if pair { "rrrr" } else { "rr" });
+    access += match form {
+        Form::Float { .. } => "r",
+        Form::Matrix(_) => "rr",
+    };
+    access += if shape.experts.is_some() { "rr" } else { "" };
+    access += if shape.residual { "rw" } else { "w" };
+    let access = accesses(&access);
+    match form {
+        Form::Float { eight } => {
+            assert!(
+                along_rows == 8 && along_tokens.is_multiple_of(8) && tokens <= 8 * along_tokens,
+                "{shape:?}: rows of a tile lie in turns of 8, a lane reads one row of x at most"
+            );
+            Spec {
+                kernel: "gemm",
+                source: include_str!("../../wgsl/gemm.wgsl"),
+                variant: variant
+                    .number("WG", threads)
+                    .number("RM", tokens / along_tokens)
+                    .number("RN", rows / 8)
+                    .flag("EIGHT", eight),
+                access,
+            }
+        }
+        Form::Matrix(Coop { size, lanes }) => {
+            // What Metal has, and nobody else.
+            let metal = (size, lanes) == (8, 32);
+            let along = [tokens / size / along_tokens, rows / size / along_rows];
+            assert!(
+                [tokens, rows] == [0, 1].map(|i| along[i] * shape.tile.split[i] * size)
+                    && [8, 16].contains(&size),
+                "{shape:?}: whole matrices of {size}"
+            );
+            Spec {
+                kernel: "gemm_coop",
+                source: include_str!("../../wgsl/gemm_coop.wgsl"),
+                variant: variant
+                    .module("MATRICES", if size == 16 { "coop16" } else { "coop8" })
+                    .number("MAT", size)
+                    .number("STEPS", 32 / size)
+                    .number("LANES", lanes)
+                    .number("SM", along_tokens)
+                    .number("SN", along_rows)
+                    .number("FM", along[0])
+                    .number("FN", along[1])
+                    .flag("COOP", true)
+                    .flag("WIDE", !metal),
+                access,
+            }
+        }
+    }
+}
+
+/// A product on the device.
+pub struct GpuGemm<'a> {
+    /// How it is multiplied.
+    pub form: Form,
+    /// W, (groups, rows, cols): heads, experts or one group.
+    pub weight: &'a GpuWeight,
+    /// With a second weight of the same shape and parts the product is silu(weight x) * (up x).
+    pub up: Option<&'a GpuWeight>,
+    /// Most tokens of a replay.
+    pub max_tokens: u32,
+    /// The input, (tokens or places, x_stride).
+    pub x: Input,
+    /// Values from one row of the input to the next.
+    pub x_stride: u32,
+    /// Values from one group's input to the next, where groups are heads.
+    pub x_group_stride: u32,
+    /// Which tokens each group multiplies, where groups are experts.
+    pub experts: Option<GpuExperts>,
+    /// Added to the output, of its shape; not with `up` or `experts`.
+    pub residual: Option<Range>,
+    /// The output, (tokens, groups * rows), or (places or slots, rows) with experts.
+    pub y: Range,
+    /// A tile of the form to use; none for the best.
+    pub tile: Option<Tile>,
+}
+
+impl GpuGemm<'_> {
+    /// The dispatches: one per part of the weight.
+    ///
+    /// # Panics
+    /// If a buffer is too small for the sizes, which would let the kernel index beyond it, or the parts do not go together.
+    pub fn ops(&self) -> Vec<Op> {
+        let w = self.weight;
+        let pair = self.up.is_some();
+        let used = self.experts.as_ref().map_or(1, |e| e.used);
+        let places = self.max_tokens * used;
+        let y_stride = match self.experts {
+            Some(_) => w.rows,
+            None => w.total_rows(),
+        };
+        self.check(places, y_stride);
+        let tile = match (&self.experts, self.tile) {
+            (_, Some(tile)) => tile,
+            (Some(experts), None) => Tile::of_height(self.form, pair, experts.height),
+            (None, None) => Tile::choose(self.form, pair, self.max_tokens, w.total_rows()),
+        };
+        let shape = Shape {
+            tile,
+            experts: self.experts.as_ref().map(|e| (e.used, e.gather)),
+            residual: self.residual.is_some(),
+        };
+        let spec = spec(self.form, w.ty, self.up.map(|u| u.ty), shape);
+        let along_tokens = match &self.experts {
+            Some(e) => {
+                assert_eq!(e.height, tile.tokens, "{}: tiles of the list", w.name);
+                super::expert_rows::tile_extent(e.used, e.height, w.groups)
+            }
+            None => Extent::TokensBy(tile.tokens),
+        };
+        (0..w.parts.len())
+            .map(|i| {
+                let part = &w.parts[i];
+                let up = self.up.map(|u| &u.parts[i]);
+                self.op(&spec, tile, y_stride, along_tokens, part, up)
+            })
+            .collect()
+    }
+
+    fn op(
+        &self,
+        spec: &Spec,
+        tile: Tile,
+        y_stride: u32,
+        along_tokens: Extent,
+        part: &Part,
+        up: Option<&Part>,
+    ) -> Op {
+        let w = self.weight;
+        // A part of one group is any run of rows; parts of several hold whole groups.
+        let (rows, groups) = match w.groups {
+            1 => (part.rows, 1),
+            _ => (w.rows, part.rows / w.rows),
+        };
+        let mut bindings = vec![part.quants.clone(), part.scales.clone()];
+        if let Some(up) = up {
+            assert_eq!(
+                (part.first_row, part.rows),
+                (up.first_row, up.rows),
+                "parts of {}",
+                w.name
+            );
+            bindings.extend([up.quants.clone(), up.scales.clone()]);
+        }
+        match &self.x {
+            Input::Floats(x) => bindings.push(x.clone()),
+            Input::Halves(halves) => bindings.extend(halves.clone()),
+        }
+        if let Some(e) = &self.experts {
+            bindings.extend([e.tiles.clone(), e.slots.clone()]);
+        }
+        bindings.extend(self.residual.clone());
+        bindings.push(self.y.clone());
+        let experts = self.experts.is_some();
+        let params = vec![
+            Word::U(rows),
+            Word::U(if experts { 0 } else { part.first_row }),
+            Word::U(if w.groups == 1 {
+                0
+            } else {
+                part.first_row / w.rows
+            }),
+            Word::U(groups),
+            Word::U(w.cols / 32),
+            Word::U(part.sub),
+            Word::U(up.map_or(0, |up| up.sub)),
+            Word::Tokens,
+            Word::U(self.x_stride / 4),
+            Word::U(self.x_group_stride / 4),
+            Word::U(y_stride),
+        ];
+        let along_groups = if experts { 1 } else { groups };
+        let grid = [
+            Extent::N(rows.div_ceil(tile.rows)),
+            along_tokens,
+            Extent::N(along_groups),
+        ];
+        let bytes = |part: &Part| part.quants.size + part.scales.size;
+        Op::new(spec.clone(), bindings, params, grid)
+            .with_bytes(bytes(part) + up.map_or(0, bytes))
+            .with_shape(w.shape())
+    }
+
+    /// Fails unless every index of the kernel lies in its buffer.
+    fn check(&self, places: u32, y_stride: u32) {
+        let w = self.weight;
+        let name = &w.name;
+        let (inputs, outputs) = match &self.experts {
+            Some(e) if e.gather => (self.max_tokens, places),
+            _ => (places, places),
+        };
+        let last = u64::from(inputs - 1) * u64::from(self.x_stride);
+        let group = match self.experts {
+            Some(_) => 0,
+            None => u64::from(w.groups - 1) * u64::from(self.x_group_stride),
+        };
+        let values = last + group + u64::from(w.cols);
+        match (&self.x, self.form) {
+            (Input::Floats(x), Form::Float { .. }) => {
+                assert!(x.size >= values * 4, "input of {name}");
+            }
+            (Input::Halves([halves, scales]), Form::Matrix(_)) => assert!(
+                halves.size >= values * 2 && scales.size >= u64::from(inputs) * 4,
+                "input of {name}"
+            ),
+            _ => panic!("{name}: halves are for matrices, floats for all others"),
+        }
+        let out = u64::from(outputs) * u64::from(y_stride) * 4;
+        assert!(self.y.size >= out, "output of {name}");
+        assert!(
+            self.residual.as_ref().is_none_or(|r| r.size >= out),
+            "residual of {name}"
+        );
+        assert!(
+            self.x_stride.is_multiple_of(4) && self.x_group_stride.is_multiple_of(4),
+            "{name}: rows of whole vectors"
+        );
+        assert!(
+            self.residual.is_none() || (self.up.is_none() && self.experts.is_none()),
+            "{name}: a residual is for one plain weight"
+        );
+        if let Some(up) = self.up {
+            assert_eq!(
+                (w.groups, w.rows, w.cols, w.parts.len()),
+                (up.groups, up.rows, up.cols, up.parts.len()),
+                "{name} and {}",
+                up.name
+            );
+            assert!(
+                w.groups == 1 || self.experts.is_some(),
+                "{name}: a pair has experts or one group"
+            );
+        }
+        if let Some(e) = &self.experts {
+            let tiles = super::expert_rows::tile_count(self.max_tokens, e.used, e.height, w.groups);
+            assert!(
+                e.tiles.size >= u64::from(tiles) * 16 && e.slots.size >= u64::from(places) * 4,
+                "experts of {name}"
+            );
+        }
+        let rows = w.parts.iter().map(|p| p.rows).max().unwrap_or(0);
+        assert!(
+            rows.div_ceil(16) <= MAX_GRID && places.div_ceil(16) + w.groups <= MAX_GRID,
+            "{name}: workgroups along one dimension"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,502 @@
+use super::*;
+use crate::gpu::GpuOptions;
+use crate::gpu::record::State;
+use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
+use crate::kernels::expert_rows::{GpuExpertRows, tile_count};
+use crate::kernels::gate_up::gate_up;
+use crate::kernels::matvec::{MatvecOptions, matvec};
+use crate::kernels::rows_f16::GpuRowsF16;
+use crate::kernels::testing::{Rng, assert_close, random_weight};
+use crate::model::Weight;
+
+/// What f32 sums of up to 11000 products in another order may differ by, and inputs and weights rounded to f16 (2^-12 each).
+fn limit(form: Form) -> f64 {
+    match form {
+        Form::Float { .. } => 1e-10,
+        Form::Matrix(_) => 1e-6,
+    }
+}
+
+/// The forms that a device can run.
+fn forms(gpu: &Gpu) -> Vec<Form> {
+    let mut forms = vec![Form::float(gpu), Form::best(gpu)];
+    forms.dedup();
+    if forms.len() == 1 {
+        eprintln!("tier {}: no cooperative matrices", gpu.tier.name());
+    }
+    forms
+}
+
+/// The input of a product, (max_tokens * used, cols), as `form` takes it, and the dispatch that prepares it.
+fn input(
+    gpu: &Gpu,
+    form: Form,
+    x: Range,
+    cols: u32,
+    max_tokens: u32,
+    used: u32,
+) -> (Input, Vec<Op>) {
+    match form {
+        Form::Float { .. } => (Input::Floats(x), vec![]),
+        Form::Matrix(_) => {
+            let rows = (max_tokens * used) as usize;
+            let halves = [rows * cols as usize / 2, rows].map(|n| Range::whole(&output(gpu, n)));
+            let op = GpuRowsF16 {
+                x,
+                cols,
+                norm: None,
+                halves: Some(halves.clone()),
+                floats: None,
+                max_tokens,
+                used,
+            };
+            (Input::Halves(halves), vec![op.op()])
+        }
+    }
+}
+
+/// A product of heads or of one group.
+struct Case {
+    ty: GgmlType,
+    groups: usize,
+    rows: usize,
+    cols: usize,
+    /// Values from one head's input to the next.
+    head: usize,
+    n_tokens: usize,
+    residual: bool,
+    tile: Option<Tile>,
+    /// Workgroup memory in numbers instead of vectors or the other way round: devices take one of the two.
+    other_width: bool,
+}
+
+impl Case {
+    fn plain(ty: GgmlType, rows: usize, cols: usize, n_tokens: usize) -> Self {
+        Self {
+            ty,
+            groups: 1,
+            rows,
+            cols,
+            head: cols,
+            n_tokens,
+            residual: false,
+            tile: None,
+            other_width: false,
+        }
+    }
+}
+
+fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
+    let &Case {
+        ty,
+        groups,
+        rows,
+        cols,
+        head,
+        n_tokens,
+        ..
+    } = case;
+    let w = random_weight(rng, ty, groups, rows, cols);
+    let stride = groups * head;
+    let x = rng.normals(n_tokens * stride);
+    let out = groups * rows;
+    let residual = case.residual.then(|| rng.normals(n_tokens * out));
+    let mut options = MatvecOptions::per_group(stride, head);
+    options.residual = residual.as_deref();
+    let mut twin = vec![0.0; n_tokens * out];
+    matvec(&w, &x, n_tokens, options, &mut twin);
+
+    let max_tokens = n_tokens as u32 + 2;
+    let y = output(gpu, max_tokens as usize * out);
+    let all = Range::whole(&upload(gpu, &padded(&x, stride, max_tokens)));
+    let (input, mut ops) = input(gpu, form, all, stride as u32, max_tokens, 1);
+    let weights = gpu_weights(gpu, &[&w]);
+    let product = GpuGemm {
+        form,
+        weight: &weights[0],
+        up: None,
+        max_tokens,
+        x: input,
+        x_stride: stride as u32,
+        x_group_stride: if groups == 1 { 0 } else { head as u32 },
+        experts: None,
+        residual: residual
+            .as_ref()
+            .map(|r| Range::whole(&upload(gpu, &padded(r, out, max_tokens)))),
+        y: Range::whole(&y),
+        tile: case.tile,
+    };
+    for mut op in product.ops() {
+        if case.other_width {
+            let flags = &mut op.spec.variant.flags;
+            if !flags.remove("WIDE") {
+                flags.insert("WIDE");
+            }
+        }
+        ops.push(op);
+    }
+    let state = State {
+        tokens: n_tokens as u32,
+        ..State::default()
+    };
+    run(gpu, &ops, &state);
+    let found: Vec<f32> = download(gpu, &y, max_tokens as usize * out);
+    let (found, behind) = found.split_at(n_tokens * out);
+    let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+    let what = format!(
+        "{} {form:?} {} {groups}x{rows}x{cols} {n_tokens} tokens {:?}",
+        gpu.tier.name(),
+        ty.name(),
+        case.tile
+    );
+    assert_close(found, &exact, limit(form), &what);
+    assert!(behind.iter().all(|v| v.is_nan()), "{what}: padded rows");
+}
+
+#[test]
+fn every_type_in_every_form() {
+    let mut rng = Rng::fresh();
+    for gpu in gpus() {
+        for form in forms(gpu) {
+            for (i, &ty) in GgmlType::ALL.iter().enumerate() {
+                let mut case = Case::plain(ty, 70 - i, 512, 9 + 2 * i);
+                case.residual = i % 2 == 0;
+                check(gpu, form, &mut rng, &case);
+            }
+        }
+    }
+}
+
+#[test]
+fn shapes_of_the_models_and_odd_ones() {
+    let mut rng = Rng::fresh();
+    for gpu in gpus() {
+        for form in forms(gpu) {
+            for (ty, rows, cols, n_tokens) in [
+                (GgmlType::F32, 64, 2048, 33),
+                (GgmlType::Q4_0, 576, 2048, 20),
+                (GgmlType::Q5_0, 100, 1408, 17),
+                (GgmlType::Q4_0, 40, 10_944, 12),
+                (GgmlType::Q8_0, 10_944, 64, 9),
+                (GgmlType::Q6_K, 15_488, 256, 2),
+                (GgmlType::Q8_0, 154_880, 32, 3),
+                (GgmlType::Q8_0, 1, 32, 150),
+                (GgmlType::IQ4_NL, 129, 96, 257),
+            ] {
+                check(gpu, form, &mut rng, &Case::plain(ty, rows, cols, n_tokens));
+            }
+        }
+    }
+}
+
+#[test]
+fn heads_read_their_own_inputs() {
+    let mut rng = Rng::fresh();
+    for gpu in gpus() {
+        for form in forms(gpu) {
+            // attn_k_b and attn_v_b of GLM-4.7-Flash, fewer heads; an odd one.
+            for (ty, groups, rows, cols, head) in [
+                (GgmlType::Q8_0, 3, 512, 192, 256),
+                (GgmlType::Q4_0, 3, 256, 512, 512),
+                (GgmlType::Q5_1, 5, 41, 96, 100),
+            ] {
+                let case = Case {
+                    groups,
+                    head,
+                    ..Case::plain(ty, rows, cols, 21)
+                };
+                check(gpu, form, &mut rng, &case);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_tile_of_every_form() {
+    let mut rng = Rng::fresh();
+    for gpu in gpus() {
+        for form in forms(gpu) {
+            for &tile in tiles(form, false) {
+                for n_tokens in [tile.tokens + 1, tile.tokens - 3] {
+                    let mut case = Case {
+                        tile: Some(tile),
+                        ..Case::plain(GgmlType::Q4_0, 150, 96, n_tokens as usize)
+                    };
+                    check(gpu, form, &mut rng, &case);
+                    if matches!(form, Form::Matrix(_)) {
+                        case.other_width = true;
+                        check(gpu, form, &mut rng, &case);
+                    }
+                }
+            }
+            for &tile in tiles(form, true) {
+                for n_tokens in [tile.tokens as usize + 1, tile.tokens as usize - 3] {
+                    let types = [GgmlType::Q4_0, GgmlType::Q8_0];
+                    check_pair(gpu, form, &mut rng, types, [90, 96], n_tokens, Some(tile));
+                }
+            }
+        }
+    }
+}
+
+fn check_pair(
+    gpu: &Gpu,
+    form: Form,
+    rng: &mut Rng,
+    types: [GgmlType; 2],
+    [rows, cols]: [usize; 2],
+    n_tokens: usize,
+    tile: Option<Tile>,
+) {
+    let [gate, up] = types.map(|ty| random_weight(rng, ty, 1, rows, cols));
+    let x = rng.normals(n_tokens * cols);
+    let mut twin = vec![0.0; n_tokens * rows];
+    gate_up(&gate, &up, &x, n_tokens, None, None, &mut twin);
+    let max_tokens = n_tokens as u32 + 1;
+    let y = output(gpu, max_tokens as usize * rows);
+    let all = Range::whole(&upload(gpu, &padded(&x, cols, max_tokens)));
+    let (input, mut ops) = input(gpu, form, all, cols as u32, max_tokens, 1);
+    let weights = gpu_weights(gpu, &[&gate, &up]);
+    let product = GpuGemm {
+        form,
+        weight: &weights[0],
+        up: Some(&weights[1]),
+        max_tokens,
+        x: input,
+        x_stride: cols as u32,
+        x_group_stride: 0,
+        experts: None,
+        residual: None,
+        y: Range::whole(&y),
+        tile,
+    };
+    ops.extend(product.ops());
+    let state = State {
+        tokens: n_tokens as u32,
+        ..State::default()
+    };
+    run(gpu, &ops, &state);
+    let found: Vec<f32> = download(gpu, &y, n_tokens * rows);
+    let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+    let what = format!("{} {form:?} {types:?} {tile:?}", gpu.tier.name());
+    assert_close(&found, &exact, 10.0 * limit(form), &what);
+}
+
+#[test]
+fn dense_pairs_of_every_type() {
+    let mut rng = Rng::fresh();
+    for gpu in gpus() {
+        for form in forms(gpu) {
+            for (i, &ty) in GgmlType::ALL.iter().enumerate() {
+                let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
+                check_pair(gpu, form, &mut rng, [ty, other], [65, 256], 11, None);
+            }
+        }
+    }
+}
+
+/// Gate and up of experts, then down, in the order of [`expert_rows`](crate::kernels::expert_rows).
+fn check_experts(
+    gpu: &Gpu,
+    form: Form,
+    rng: &mut Rng,
+    types: [GgmlType; 3],
+    [experts, used, rows, cols]: [usize; 4],
+    n_tokens: usize,
+    height: u32,
+) {
+    let mut weight = |ty, rows, cols| random_weight(rng, ty, experts, rows, cols);
+    let (gate, up) = (weight(types[0], rows, cols), weight(types[1], rows, cols));
+    let down: Weight = weight(types[2], cols, rows);
+    let x = rng.normals(n_tokens * cols);
+    // Different experts for the slots of a token, most of them among the first.
+    let ids: Vec<u32> = (0..n_tokens)
+        .flat_map(|_| {
+            let first = rng.below(experts) * rng.below(2);
+            (0..used).map(move |k| ((first + k) % experts) as u32)
+        })
+        .collect();
+    let slots = n_tokens * used;
+    let mut h = vec![0.0; slots * rows];
+    gate_up(&gate, &up, &x, n_tokens, None, Some(&ids), &mut h);
+    // Each slot alone.
+    let exact: Vec<f64> = (0..slots)
+        .flat_map(|slot| {
+            let expert = ids[slot] as usize;
+            let h = &h[slot * rows..][..rows];
+            crate::kernels::testing::exact_rows(&down, expert, h)
+        })
+        .collect();
+
+    let max_tokens = n_tokens as u32 + 2;
+    let all = max_tokens as usize * used;
+    let mut all_ids = ids.clone();
+    all_ids.resize(all, u32::MAX);
+    let [e, u] = [experts as u32, used as u32];
+    let tiles = tile_count(max_tokens, u, height, e) as usize;
+    let [list, tiles] = [vec![u32::MAX; all], vec![u32::MAX; 4 * tiles]]
+        .map(|words| Range::whole(&upload(gpu, &words)));
+    let mut ops = vec![
+        GpuExpertRows {
+            ids: Range::whole(&upload(gpu, &all_ids)),
+            experts: e,
+            used: u,
+            height,
+            max_tokens,
+            slots: list.clone(),
+            tiles: tiles.clone(),
+        }
+        .op(),
+    ];
+    let x = Range::whole(&upload(gpu, &padded(&x, cols, max_tokens)));
+    let (x, prepare) = input(gpu, form, x, cols as u32, max_tokens, 1);
+    ops.extend(prepare);
+    let pair = gpu_weights(gpu, &[&gate, &up]);
+    let down = gpu_weights(gpu, &[&down]);
+    let between = Range::whole(&output(gpu, all * rows));
+    let y = output(gpu, all * cols);
+    let gather = GpuExperts {
+        tiles,
+        slots: list,
+        used: u,
+        height,
+        gather: true,
+    };
+    let first = GpuGemm {
+        form,
+        weight: &pair[0],
+        up: Some(&pair[1]),
+        max_tokens,
+        x,
+        x_stride: cols as u32,
+        x_group_stride: 0,
+        experts: Some(gather.clone()),
+        residual: None,
+        y: between.clone(),
+        tile: None,
+    };
+    ops.extend(first.ops());
+    let (h, prepare) = input(gpu, form, between, rows as u32, max_tokens, u);
+    ops.extend(prepare);
+    let second = GpuGemm {
+        weight: &down[0],
+        up: None,
+        x: h,
+        x_stride: rows as u32,
+        experts: Some(GpuExperts {
+            gather: false,
+            ..gather
+        }),
+        y: Range::whole(&y),
+        ..first
+    };
+    ops.extend(second.ops());
+    let state = State {
+        tokens: n_tokens as u32,
+        ..State::default()
+    };
+    run(gpu, &ops, &state);
+    let found: Vec<f32> = download(gpu, &y, all * cols);
+    let (found, behind) = found.split_at(slots * cols);
+    let what = format!(
+        "{} {form:?} {types:?} {experts} experts, {n_tokens} tokens, height {height}",
+        gpu.tier.name()
+    );
+    assert_close(found, &exact, 10.0 * limit(form), &what);
+    assert!(behind.iter().all(|v| v.is_nan()), "{what}: padded rows");
+}
+
+#[test]
+fn experts_multiply_their_tokens() {
+    let mut rng = Rng::fresh();
+    for gpu in gpus() {
+        for form in forms(gpu) {
+            for (i, tile) in tiles(form, true).iter().enumerate() {
+                let ty = |k| GgmlType::ALL[(3 * i + k) % GgmlType::ALL.len()];
+                let types = [ty(0), ty(1), ty(2)];
+                check_experts(
+                    gpu,
+                    form,
+                    &mut rng,
+                    types,
+                    [5, 2, 256, 256],
+                    37,
+                    tile.tokens,
+                );
+            }
+            // DeepSeek-V2-Lite's experts, narrower, and a single one.
+            let types = [GgmlType::Q4_0, GgmlType::Q4_0, GgmlType::Q5_0];
+            check_experts(gpu, form, &mut rng, types, [64, 6, 352, 96], 40, 16);
+            check_experts(gpu, form, &mut rng, types, [1, 1, 32, 32], 65, 16);
+            check_experts(gpu, form, &mut rng, types, [8, 8, 32, 64], 2, 16);
+        }
+    }
+}
+
+#[test]
+fn weights_larger_than_a_binding_are_cut() {
+    let mut rng = Rng::fresh();
+    for tier in [Tier::Plain, Tier::Subgroup] {
+        let options = GpuOptions {
+            tier: Some(tier),
+            max_binding: Some(40_000),
+            ..Default::default()
+        };
+        let Ok(gpu) = Gpu::open(&options) else {
+            continue;
+        };
+        for form in forms(&gpu) {
+            let mut case = Case::plain(GgmlType::Q4_0, 700, 256, 20);
+            case.residual = true;
+            check(&gpu, form, &mut rng, &case);
+            let heads = Case {
+                groups: 7,
+                head: 256,
+                ..Case::plain(GgmlType::Q8_0, 60, 256, 18)
+            };
+            check(&gpu, form, &mut rng, &heads);
+            let types = [GgmlType::Q4_0, GgmlType::Q8_0, GgmlType::Q4_0];
+            check_pair(
+                &gpu,
+                form,
+                &mut rng,
+                [types[0], types[1]],
+                [500, 256],
+                20,
+                None,
+            );
+            check_experts(&gpu, form, &mut rng, types, [8, 3, 64, 256], 30, 16);
+        }
+    }
+}
+
+#[test]
+fn tiles_follow_the_tokens() {
+    let matrices = Form::Matrix(Coop {
+        size: 16,
+        lanes: 32,
+    });
+    for form in [matrices, Form::Float { eight: true }] {
+        let most = tiles(form, false)[0];
+        assert_eq!(Tile::choose(form, false, 4096, 4096), most);
+        assert_eq!(Tile::choose(form, false, 9, 64).tokens, 16);
+        assert_eq!(Tile::for_experts(form, 1), 16);
+        assert_eq!(Tile::for_experts(form, 17), 32);
+        assert_eq!(Tile::for_experts(form, 5000), most.tokens);
+    }
+}
+
+#[test]
+fn a_device_with_matrices_passes_its_trial() {
+    for gpu in gpus() {
+        let best = Form::best(gpu);
+        assert_eq!(
+            Form::for_prompts(gpu).unwrap_or_else(|e| panic!("{e}")),
+            best
+        );
+        if best != Form::float(gpu) {
+            let error = trial::trial(gpu, best).unwrap_or_else(|e| panic!("{e}"));
+            assert!(error > 0.0 && error < trial::LIMIT, "NMSE {error:e}");
+        }
+    }
+}

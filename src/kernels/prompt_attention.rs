@@ -1,0 +1,511 @@
+//! Attention of prompts: causal, over keys and values expanded from the latents block by block.
+//!
+//! A layer of a chunk is [`GpuPromptAttention::ops`]: the weights of the expansion once, then for every block of the context its
+//! expansion and the attention over it. Scratch memory ([`Scratch`]) depends on the chunk, not on the context.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use rayon::prelude::*;
+
+use super::expand_kv::{self, KvDims};
+use super::linear::dot;
+use super::{expand_kv_coop, prompt_attention_coop};
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Blocks, Extent, Op, Range, Recording, State, Word, accesses};
+use crate::gpu::shader::Variant;
+use crate::gpu::{Coop, Gpu, GpuError};
+
+/// Causal attention of T tokens at positions `pos..pos + T` over expanded keys and values.
+///
+/// `q` (T, heads, nope + rope) are the queries, whose rotated part is taken from `q_pe` (T, heads, rope). `kv` (pos + T or
+/// more, heads * nope + heads * v) are the expanded rows of `cache` (rows, kv_lora + rope), which has the rotated part of the
+/// keys. Token t sees rows `0..=pos + t`; `out` (T, heads, v) is the softmax-weighted sum of their values.
+///
+/// # Panics
+/// If a size does not fit the others.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the bindings of the kernel, one for one"
+)]
+pub fn prompt_attention(
+    q: &[f32],
+    q_pe: &[f32],
+    cache: &[f16],
+    kv: &[f32],
+    pos: usize,
+    n_tokens: usize,
+    dims: KvDims,
+    scale: f32,
+    out: &mut [f32],
+) {
+    let (mla, v, width) = (dims.mla, dims.v, dims.width());
+    let rows = pos + n_tokens;
+    assert_eq!(q.len(), n_tokens * mla.heads * mla.head(), "queries");
+    assert_eq!(q_pe.len(), n_tokens * mla.heads * mla.rope, "rotated part");
+    assert_eq!(out.len(), n_tokens * mla.heads * v, "attention output");
+    let seen = &cache[..rows * mla.cache_row()];
+    let mut cache = vec![0.0f32; seen.len()];
+    seen.convert_to_f32_slice(&mut cache);
+    out.par_chunks_exact_mut(v)
+        .enumerate()
+        .for_each(|(i, out)| {
+            let h = i % mla.heads;
+            let (q, q_pe) = (
+                &q[i * mla.head()..][..mla.nope],
+                &q_pe[i * mla.rope..][..mla.rope],
+            );
+            let seen = pos + i / mla.heads + 1;
+            let rows = || kv.chunks_exact(width).take(seen);
+            let mut weights: Vec<f32> = rows()
+                .zip(cache.chunks_exact(mla.cache_row()))
+                .map(|(kv, row)| {
+                    (dot(q, &kv[h * mla.nope..][..mla.nope]) + dot(q_pe, &row[mla.kv_lora..]))
+                        * scale
+                })
+                .collect();
+            let max = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            weights.iter_mut().for_each(|w| *w = (*w - max).exp());
+            let sum: f64 = weights.iter().map(|w| f64::from(*w)).sum();
+            let mut values = vec![0.0f64; v];
+            for (kv, weight) in rows().zip(weights) {
+                let row = &kv[mla.heads * mla.nope + h * v..][..v];
+                let sums = values.iter_mut().zip(row);
+                sums.for_each(|(sum, x)| *sum += f64::from(weight) * f64::from(*x));
+            }
+            let ends = out.iter_mut().zip(values);
+            ends.for_each(|(out, value)| *out = (value / sum) as f32);
+        });
+}
+
+/// Threads of a workgroup of the form without matrices.
+const WG: usize = 128;
+/// Tokens of its tile.
+const TOKENS: usize = 32;
+
+/// What both forms know of the sizes.
+pub(super) fn numbers(dims: KvDims) -> Variant {
+    Variant::default()
+        .number("HEADS", dims.mla.heads as u32)
+        .number("NOPE", dims.mla.nope as u32)
+        .number("ROPE", dims.mla.rope as u32)
+        .number("KV_LORA", dims.mla.kv_lora as u32)
+        .number("V", dims.v as u32)
+}
+
+/// Whether the kernels without matrices can work on blocks of these sizes; every device has those.
+pub fn fits(dims: KvDims) -> bool {
+    expand_kv::fits(dims)
+        && dims.mla.nope.is_multiple_of(32)
+        && dims.mla.rope.is_multiple_of(32)
+        && dims.mla.kv_lora.is_multiple_of(4)
+        && dims.v.is_multiple_of(64)
+}
+
+/// The pipeline of the form without matrices.
+pub(super) fn spec(dims: KvDims) -> Spec {
+    Spec {
+        kernel: "prompt_attention",
+        source: include_str!("../../wgsl/prompt_attention.wgsl"),
+        variant: numbers(dims)
+            .number("WG", WG as u32)
+            .number("COLUMNS", (dims.v / 64) as u32)
+            .number("QUERY_LOADS", (TOKENS * 8 / WG) as u32)
+            .number("KEY_LOADS", (64 * 8 / WG) as u32),
+        access: accesses("rrrrww"),
+    }
+}
+
+/// Which kernels expand and attend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `expand_kv.wgsl` and `prompt_attention.wgsl`, in f32, everywhere.
+    Vector,
+    /// `expand_kv_coop.wgsl` and `prompt_attention_coop.wgsl`, by cooperative matrices, with keys, values, queries
+    /// and weights rounded to f16.
+    Matrix(Coop),
+}
+
+impl Form {
+    /// The form for a device: by matrices where it has them, the sizes suit, and a trial agrees with the other form (wgpu
+    /// calls them experimental; a device that fails is named in the log). None where the sizes suit neither.
+    ///
+    /// # Errors
+    /// What the device reports in the trial.
+    pub fn of(gpu: &Gpu, dims: KvDims) -> Result<Option<Self>, GpuError> {
+        if !fits(dims) {
+            return Ok(None);
+        }
+        let suits = |coop: &Coop| {
+            expand_kv_coop::shape(dims, *coop).is_some()
+                && prompt_attention_coop::best(dims, *coop).is_some()
+        };
+        let Some(coop) = gpu.coop.filter(suits) else {
+            return Ok(Some(Self::Vector));
+        };
+        let reason = match trial(gpu, dims, coop) {
+            Ok(error) if error <= TRIAL_LIMIT => return Ok(Some(Self::Matrix(coop))),
+            Ok(error) => {
+                format!("their attention has an NMSE of {error:.1e}, limit {TRIAL_LIMIT:.0e}")
+            }
+            Err(e @ GpuError::Shader { .. }) => e.to_string(),
+            Err(e) => return Err(e),
+        };
+        log::warn!(
+            "{}: not using cooperative matrices for prompts: {reason}",
+            gpu.info.name
+        );
+        Ok(Some(Self::Vector))
+    }
+
+    /// Whether by matrices, which take halves.
+    pub fn is_matrix(self) -> bool {
+        matches!(self, Self::Matrix(_))
+    }
+
+    fn coop(self) -> Option<Coop> {
+        match self {
+            Self::Vector => None,
+            Self::Matrix(coop) => Some(coop),
+        }
+    }
+
+    /// How many flops by this form cost as much as one of the absorbed attention in f32. Reckoned, not yet measured.
+    fn speed(self) -> u64 {
+        speed(self.is_matrix())
+    }
+
+    /// Whether `tokens` tokens after `pos` rows are better left to the absorbed attention: [`State::few`].
+    ///
+    /// Expanding costs the same for any number of tokens, so few of them late in a context do not pay for it.
+    pub fn few(self, dims: KvDims, pos: usize, tokens: usize) -> bool {
+        let Costs {
+            expand,
+            absorbed,
+            expanded,
+        } = Costs::of(dims);
+        let (tokens, rows) = (tokens as u64, (pos + tokens) as u64);
+        // A token sees half of its own chunk.
+        let pairs = tokens * (rows - tokens / 2);
+        tokens <= FEW
+            || (tokens * expand + pairs * absorbed) * self.speed()
+                < rows * expand + pairs * expanded
+    }
+}
+
+fn speed(matrices: bool) -> u64 {
+    if matrices { 4 } else { 1 }
+}
+
+/// The most tokens that [are few](Form::few) anywhere, by matrices or not: what the buffers of the absorbed attention must
+/// hold.
+pub fn most_few(dims: KvDims, matrices: bool) -> u32 {
+    let Costs {
+        expand,
+        absorbed,
+        expanded,
+    } = Costs::of(dims);
+    // In a long context only what grows with it counts.
+    let gain = (absorbed * speed(matrices)).saturating_sub(expanded).max(1);
+    FEW.max(expand.div_ceil(gain)) as u32
+}
+
+/// Tokens that are few in any context: launching more kernels costs more than it saves.
+const FEW: u64 = 8;
+
+/// Flops, halved: of expanding a row (or absorbing a token's queries and expanding its sums), of a token and row in each way.
+struct Costs {
+    expand: u64,
+    absorbed: u64,
+    expanded: u64,
+}
+
+impl Costs {
+    fn of(dims: KvDims) -> Self {
+        let mla = dims.mla;
+        Self {
+            expand: (mla.kv_lora * dims.width()) as u64,
+            absorbed: (mla.heads * (mla.cache_row() + mla.kv_lora)) as u64,
+            expanded: (mla.heads * (mla.head() + dims.v)) as u64,
+        }
+    }
+}
+
+/// Rows of a block of the context at least, unless the context is shorter: sums are written and read once per block, which
+/// costs as much as some 100 rows.
+const BLOCK_ROWS: usize = 2048;
+/// Rows of a block at most.
+const MOST_BLOCK_ROWS: usize = 4096;
+
+/// What the attention of a chunk needs besides its input and output; all layers share it.
+#[derive(Debug, Clone)]
+pub struct Scratch {
+    /// The weights of the expansion, (width, kv_lora), of f16 for matrices or f32.
+    pub weights: Range,
+    /// A block of expanded rows, (rows, width), of the same kind.
+    pub kv: Range,
+    /// Maxima and sums of weights between blocks, (max_tokens, heads) of 2 f32.
+    pub stats: Range,
+    /// How the context is cut.
+    pub blocks: Blocks,
+}
+
+impl Scratch {
+    /// How contexts of up to `n_ctx` rows are cut for chunks of up to `max_tokens` tokens: blocks as long as the chunk,
+    /// but at least 2048 and at most 4096 rows, and never more than one binding holds.
+    pub fn blocks(
+        dims: KvDims,
+        matrices: bool,
+        max_tokens: usize,
+        n_ctx: usize,
+        max_binding: u64,
+    ) -> Blocks {
+        let bound = (max_binding / dims.kv_bytes(1, matrices)) as usize / 64 * 64;
+        let rows = max_tokens
+            .next_multiple_of(64)
+            .clamp(BLOCK_ROWS, MOST_BLOCK_ROWS)
+            .min(n_ctx.next_multiple_of(64))
+            .min(bound.max(64));
+        Blocks::new(rows as u32, n_ctx as u32)
+    }
+
+    /// Bytes of the three buffers: weights, a block of keys and values, maxima and sums.
+    pub fn bytes(dims: KvDims, matrices: bool, max_tokens: usize, blocks: Blocks) -> [u64; 3] {
+        [
+            dims.weight_bytes(matrices),
+            dims.kv_bytes(blocks.rows as usize, matrices),
+            (max_tokens * dims.mla.heads * 8) as u64,
+        ]
+    }
+
+    /// Makes the buffers.
+    ///
+    /// # Errors
+    /// As [`Gpu::buffer`].
+    pub fn new(
+        gpu: &Gpu,
+        dims: KvDims,
+        form: Form,
+        max_tokens: usize,
+        n_ctx: usize,
+    ) -> Result<Self, GpuError> {
+        let matrices = form.is_matrix();
+        let blocks = Self::blocks(dims, matrices, max_tokens, n_ctx, gpu.max_binding);
+        let [weights, kv, stats] = Self::bytes(dims, matrices, max_tokens, blocks);
+        Ok(Self {
+            weights: Range::whole(&gpu.storage("expansion weights", weights)?),
+            kv: Range::whole(&gpu.storage("keys and values", kv)?),
+            stats: Range::whole(&gpu.storage("attention sums", stats)?),
+            blocks,
+        })
+    }
+}
+
+/// The attention of a layer for a chunk of tokens; all buffers f32 but the cache.
+pub struct GpuPromptAttention<'a> {
+    /// The kernels.
+    pub form: Form,
+    /// (max_tokens, heads, nope + rope), the part before the rotation used.
+    pub q: Range,
+    /// (max_tokens, heads, rope).
+    pub q_pe: Range,
+    /// The layer's cache, (n_ctx, kv_lora + rope) of f16, the chunk's rows written.
+    pub cache: Range,
+    /// The sizes of the block.
+    pub dims: KvDims,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Most tokens of a replay.
+    pub max_tokens: u32,
+    /// The buffers that layers share.
+    pub scratch: &'a Scratch,
+    /// The output, (max_tokens, heads, v). Between blocks it holds sums.
+    pub values: Range,
+}
+
+impl GpuPromptAttention<'_> {
+    /// The dispatches, in order: the weights of the expansion, from `attn_k_b` (heads, kv_lora, nope) and `attn_v_b` (heads, v,
+    /// kv_lora), one per part of a weight; then, as one run that the recording repeats for each block of the context, its
+    /// expansion and the attention over it. They must follow each other.
+    ///
+    /// A replay needs `pos` and `tokens` of its [`State`], with `pos + tokens` within the rows of the cache.
+    ///
+    /// # Panics
+    /// If a buffer is too small or the sizes do not suit the form.
+    pub fn ops(&self, k_b: &GpuWeight, v_b: &GpuWeight) -> Vec<Op> {
+        let matrices = self.form.is_matrix();
+        let weights = &self.scratch.weights;
+        let mut ops = expand_kv::weights_ops(k_b, v_b, self.dims, matrices, weights);
+        ops.extend(self.block_ops());
+        ops
+    }
+
+    /// What is repeated for each block.
+    fn block_ops(&self) -> [Op; 2] {
+        let Scratch {
+            weights,
+            kv,
+            blocks,
+            ..
+        } = self.scratch;
+        let coop = self.form.coop();
+        let expand = expand_kv::op(&self.cache, weights, self.dims, coop, *blocks, kv);
+        let tiled = match coop {
+            Some(coop) => {
+                let shape = prompt_attention_coop::best(self.dims, coop);
+                let shape = shape
+                    .unwrap_or_else(|| panic!("prompt_attention: {coop:?} for {:?}", self.dims));
+                (shape.spec(self.dims), shape.tokens())
+            }
+            None => (spec(self.dims), TOKENS),
+        };
+        [expand, self.attention(tiled)]
+    }
+
+    /// The attention alone, by a pipeline and the tokens of its workgroup.
+    fn attention(&self, (spec, tokens): (Spec, usize)) -> Op {
+        let (dims, mla) = (self.dims, self.dims.mla);
+        assert!(fits(dims), "prompt_attention: {dims:?}");
+        let blocks = self.scratch.blocks;
+        let rows = self.cache.size as usize / (mla.cache_row() * 2);
+        assert!(
+            blocks.rows as usize * blocks.most as usize >= rows,
+            "prompt_attention: blocks for {rows} rows"
+        );
+        let queries = self.max_tokens as usize * mla.heads * 4;
+        for (range, bytes, what) in [
+            (&self.q, queries * mla.head(), "q"),
+            (&self.q_pe, queries * mla.rope, "q_pe"),
+            (&self.values, queries * dims.v, "values"),
+            (&self.scratch.stats, queries * 2, "maxima and sums"),
+        ] {
+            assert!(
+                range.size >= bytes as u64,
+                "prompt_attention: {what} needs {bytes} bytes"
+            );
+        }
+        let matrices = self.form.is_matrix();
+        let kv = dims.kv_bytes(blocks.rows as usize, matrices);
+        assert!(
+            self.scratch.kv.size >= kv,
+            "prompt_attention: a block needs {kv} bytes"
+        );
+        Op::new(
+            spec,
+            [
+                &self.q,
+                &self.q_pe,
+                &self.cache,
+                &self.scratch.kv,
+                &self.values,
+                &self.scratch.stats,
+            ]
+            .map(Range::clone)
+            .to_vec(),
+            vec![
+                Word::Pos,
+                Word::Tokens,
+                Word::BlockBegin,
+                Word::BlockRows,
+                Word::BlockEnds,
+                Word::F(self.scale),
+            ],
+            [
+                Extent::N(mla.heads as u32),
+                Extent::TokensBy(tokens as u32),
+                Extent::N(1),
+            ],
+        )
+        .per_block(blocks)
+        .with_bytes_per_row(dims.kv_bytes(1, matrices))
+    }
+}
+
+/// The NMSE that a device may show in the [`trial`]. Rounding to f16 explains 1e-6.
+const TRIAL_LIMIT: f64 = 1e-5;
+
+/// The NMSE of the form by matrices against the other one on the device, for made-up weights, queries and cache rows: two
+/// blocks, tiles not full, scores that rise so that sums must be scaled.
+fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
+    const POS: usize = 90;
+    const N: usize = 70;
+    let mla = dims.mla;
+    let mut state = 1u32;
+    // Uniform in -1..1 (the linear congruence of Numerical Recipes).
+    let mut value = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    let mut floats =
+        |n: usize, scale: f32| -> Vec<f32> { (0..n).map(|_| value() * scale).collect() };
+    let scale = 1.0 / (mla.head() as f32).sqrt();
+    let q = floats(N * mla.heads * mla.head(), 4.0);
+    let mut q_pe = floats(N * mla.heads * mla.rope, 4.0);
+    let mut cache = floats((POS + N) * mla.cache_row(), 1.0);
+    let narrow = |wide: &[f32]| -> Vec<f16> { wide.iter().map(|x| f16::from_f32(*x)).collect() };
+    let weights = floats(dims.width() * mla.kv_lora, 0.07);
+    // One value of the key is 0, 1, 2.. for every 8 rows, and adds as much to the score.
+    q_pe.iter_mut()
+        .step_by(mla.rope)
+        .for_each(|q| *q = 1.0 / scale);
+    for (i, row) in cache.chunks_exact_mut(mla.cache_row()).enumerate() {
+        row[mla.kv_lora] = (i / 8) as f32;
+    }
+    const NAME: &str = "trial of attention";
+    let whole = |buffer: wgpu::Buffer| Range::whole(&buffer);
+    let q = whole(gpu.storage_with(NAME, &q)?);
+    let q_pe = whole(gpu.storage_with(NAME, &q_pe)?);
+    let cache = whole(gpu.storage_with(NAME, &narrow(&cache))?);
+    let blocks = Blocks::new(128, (POS + N) as u32);
+    let bytes = (N * mla.heads * dims.v * 4) as u64;
+    let mut results = vec![];
+    for form in [Form::Vector, Form::Matrix(coop)] {
+        let [_, kv, stats] = Scratch::bytes(dims, form.is_matrix(), N, blocks);
+        let weights = match form {
+            Form::Vector => gpu.storage_with(NAME, &weights)?,
+            Form::Matrix(_) => gpu.storage_with(NAME, &narrow(&weights))?,
+        };
+        let scratch = Scratch {
+            weights: whole(weights),
+            kv: whole(gpu.storage(NAME, kv)?),
+            stats: whole(gpu.storage(NAME, stats)?),
+            blocks,
+        };
+        let attention = GpuPromptAttention {
+            form,
+            q: q.clone(),
+            q_pe: q_pe.clone(),
+            cache: cache.clone(),
+            dims,
+            scale,
+            max_tokens: N as u32,
+            scratch: &scratch,
+            values: whole(gpu.storage(NAME, bytes)?),
+        };
+        let state = State {
+            pos: POS as u32,
+            tokens: N as u32,
+            ..State::default()
+        };
+        Recording::new(gpu, &attention.block_ops())?.submit(gpu, &state);
+        results.push(gpu.read::<f32>(&attention.values.buffer, 0, bytes)?);
+        for range in [
+            &scratch.weights,
+            &scratch.kv,
+            &scratch.stats,
+            &attention.values,
+        ] {
+            gpu.release(&range.buffer);
+        }
+    }
+    for range in [q, q_pe, cache] {
+        gpu.release(&range.buffer);
+    }
+    let sum =
+        |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
+    let error = sum(&mut results[0].iter().zip(&results[1]).map(|(a, b)| a - b));
+    Ok(error / sum(&mut results[0].iter().copied()))
+}
+
+#[cfg(test)]
+mod tests;

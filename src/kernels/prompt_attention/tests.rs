@@ -1,0 +1,502 @@
+use super::*;
+use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
+use crate::kernels::MlaDims;
+use crate::kernels::attention::attention;
+use crate::kernels::expand_kv::tests::shapes;
+use crate::kernels::expand_kv::{expand_kv, expand_kv_weights};
+use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
+use crate::quant::GgmlType;
+
+/// A context and the queries of a chunk at its end.
+struct Case {
+    dims: KvDims,
+    pos: usize,
+    tokens: usize,
+    scale: f32,
+    q: Vec<f32>,
+    q_pe: Vec<f32>,
+    /// With NaN behind the last token: reading that would show.
+    cache: Vec<f16>,
+    weights: Vec<f16>,
+}
+
+impl Case {
+    fn random(rng: &mut Rng, dims: KvDims, pos: usize, tokens: usize) -> Self {
+        let mla = dims.mla;
+        let rows = pos + tokens;
+        let mut narrow = |n: usize, size: f32| -> Vec<f16> {
+            let wide = rng.normals(n).into_iter();
+            wide.map(|x| f16::from_f32(x * size)).collect()
+        };
+        let mut cache = narrow((rows + 3) * mla.cache_row(), 1.0);
+        cache[rows * mla.cache_row()..].fill(f16::NAN);
+        let weights = narrow(
+            dims.width() * mla.kv_lora,
+            1.0 / (mla.kv_lora as f32).sqrt(),
+        );
+        // Queries large enough for weights that differ much, as real ones do.
+        let mut queries =
+            |n: usize| -> Vec<f32> { rng.normals(n).into_iter().map(|x| x * 3.0).collect() };
+        let scale = 1.0 / (mla.head() as f32).sqrt();
+        let q = queries(tokens * mla.heads * mla.head());
+        let mut q_pe = queries(tokens * mla.heads * mla.rope);
+        // A part of the scores that rises by 1 every 8 rows, so that sums must be scaled.
+        q_pe.iter_mut()
+            .step_by(mla.rope)
+            .for_each(|q| *q = 1.0 / scale);
+        let rows = cache[..rows * mla.cache_row()].chunks_exact_mut(mla.cache_row());
+        for (i, row) in rows.enumerate() {
+            row[mla.kv_lora] = f16::from_f32((i / 8 % 32) as f32);
+        }
+        Self {
+            dims,
+            pos,
+            tokens,
+            scale,
+            q,
+            q_pe,
+            cache,
+            weights,
+        }
+    }
+
+    fn wide_weights(&self) -> Vec<f32> {
+        self.weights.iter().map(|w| w.to_f32()).collect()
+    }
+
+    fn twin(&self) -> Vec<f64> {
+        let rows = self.pos + self.tokens;
+        let seen = &self.cache[..rows * self.dims.mla.cache_row()];
+        let mut kv = vec![f32::NAN; rows * self.dims.width()];
+        expand_kv(seen, &self.wide_weights(), self.dims, &mut kv);
+        let mut out = vec![f32::NAN; self.tokens * self.dims.mla.heads * self.dims.v];
+        prompt_attention(
+            &self.q,
+            &self.q_pe,
+            seen,
+            &kv,
+            self.pos,
+            self.tokens,
+            self.dims,
+            self.scale,
+            &mut out,
+        );
+        out.into_iter().map(f64::from).collect()
+    }
+
+    /// By the kernels in `form`, with `tiled` in place of its attention where given, in blocks of `rows` rows.
+    fn on_gpu(&self, gpu: &Gpu, form: Form, tiled: Option<(Spec, usize)>, rows: usize) -> Vec<f32> {
+        let dims = self.dims;
+        // More than the tokens that there are: the last ones of a prompt.
+        let max_tokens = self.tokens + 5;
+        let blocks = Blocks::new(rows as u32, (self.pos + self.tokens + 3) as u32);
+        let [_, kv, stats] = Scratch::bytes(dims, form.is_matrix(), max_tokens, blocks);
+        let weights = match form {
+            Form::Vector => upload(gpu, &self.wide_weights()),
+            Form::Matrix(_) => upload(gpu, &self.weights),
+        };
+        let scratch = Scratch {
+            weights: Range::whole(&weights),
+            kv: Range::whole(&output(gpu, kv as usize / 4)),
+            stats: Range::whole(&output(gpu, stats as usize / 4)),
+            blocks,
+        };
+        let long = |data: &[f32]| {
+            let width = data.len() / self.tokens;
+            let all = padded(data, width, max_tokens as u32);
+            Range::whole(&upload(gpu, &all))
+        };
+        let width = dims.mla.heads * dims.v;
+        let values = output(gpu, max_tokens * width);
+        let attention = GpuPromptAttention {
+            form,
+            q: long(&self.q),
+            q_pe: long(&self.q_pe),
+            cache: Range::whole(&upload(gpu, &self.cache)),
+            dims,
+            scale: self.scale,
+            max_tokens: max_tokens as u32,
+            scratch: &scratch,
+            values: Range::whole(&values),
+        };
+        let mut ops = attention.block_ops();
+        if let Some(tiled) = tiled {
+            ops[1] = attention.attention(tiled);
+        }
+        let state = State {
+            pos: self.pos as u32,
+            tokens: self.tokens as u32,
+            ..State::default()
+        };
+        run(gpu, &ops, &state);
+        let mut found: Vec<f32> = download(gpu, &values, max_tokens * width);
+        let behind = found.split_off(self.tokens * width);
+        assert!(behind.iter().all(|x| x.is_nan()), "written behind the end");
+        found
+    }
+
+    /// NMSE of every form and shape that the device has, with names.
+    fn errors(&self, gpu: &Gpu, rows: usize, exact: &[f64]) -> Vec<(String, bool, f64)> {
+        let mut errors = vec![];
+        let found = self.on_gpu(gpu, Form::Vector, None, rows);
+        errors.push(("vectors".to_owned(), false, nmse(&found, exact)));
+        let of_device = |shape: &prompt_attention_coop::Shape| Some(shape.coop) == gpu.coop;
+        for shape in prompt_attention_coop::SHAPES.into_iter().filter(of_device) {
+            // llvmpipe takes a minute to compile a shape for wide heads: there the one that would be chosen is enough.
+            let best = prompt_attention_coop::best(self.dims, shape.coop);
+            let wide = self.dims.mla.head() > 128 && best != Some(shape);
+            if wide && shape.coop.lanes == 8 || !shape.fits(self.dims) {
+                continue;
+            }
+            let tiled = Some((shape.spec(self.dims), shape.tokens()));
+            let found = self.on_gpu(gpu, Form::Matrix(shape.coop), tiled, rows);
+            errors.push((format!("{shape:?}"), true, nmse(&found, exact)));
+        }
+        errors
+    }
+
+    #[track_caller]
+    fn check(&self, rows: usize) {
+        let exact = self.twin();
+        for gpu in gpus() {
+            let tier = gpu.tier.name();
+            for (form, matrix, error) in self.errors(gpu, rows, &exact) {
+                let limit = if matrix { MATRIX_LIMIT } else { VECTOR_LIMIT };
+                assert!(
+                    error <= limit,
+                    "{:?}: {} at {}, blocks of {rows}, {form} on {tier}: NMSE {error:.2e}",
+                    self.dims,
+                    self.tokens,
+                    self.pos,
+                );
+            }
+        }
+    }
+}
+
+/// Sums in another order; scores of up to some 30 make weights off by as many units in their last place.
+const VECTOR_LIMIT: f64 = 1e-10;
+/// Everything is rounded to f16: scores of variance 9 move by some 5e-4, and weights by as much.
+const MATRIX_LIMIT: f64 = 1e-6;
+
+#[test]
+fn expanded_and_absorbed_attention_are_the_same() {
+    let mut rng = Rng::fresh();
+    let dims = KvDims {
+        mla: MlaDims {
+            heads: 2,
+            nope: 32,
+            rope: 16,
+            kv_lora: 64,
+        },
+        v: 64,
+    };
+    let mla = dims.mla;
+    let (pos, tokens) = (5, 3);
+    let mut case = Case::random(&mut rng, dims, pos, tokens);
+    let k_b = random_weight(&mut rng, GgmlType::F16, 2, 64, 32);
+    let v_b = random_weight(&mut rng, GgmlType::F16, 2, 64, 64);
+    let mut weights = vec![f32::NAN; case.weights.len()];
+    expand_kv_weights(&k_b, &v_b, dims, &mut weights);
+    // Those of F16 are halves.
+    case.weights = weights.iter().map(|w| f16::from_f32(*w)).collect();
+    let (keys, values) = weights.split_at(2 * 32 * 64);
+    // q_lat = q E_k per head, out = E_v latent.
+    let mut q_lat = vec![0.0f32; tokens * 2 * 64];
+    for (i, q_lat) in q_lat.chunks_exact_mut(64).enumerate() {
+        for (c, q) in case.q[i * 48..][..32].iter().enumerate() {
+            let row = &keys[(i % 2 * 32 + c) * 64..][..64];
+            q_lat.iter_mut().zip(row).for_each(|(l, w)| *l += q * w);
+        }
+    }
+    let mut latent = vec![f32::NAN; q_lat.len()];
+    attention(
+        &q_lat,
+        &case.q_pe,
+        &case.cache,
+        pos,
+        tokens,
+        mla,
+        case.scale,
+        &mut latent,
+    );
+    let mut exact = vec![];
+    for (i, latent) in latent.chunks_exact(64).enumerate() {
+        for row in values[i % 2 * 64 * 64..][..64 * 64].chunks_exact(64) {
+            exact.push(row.iter().zip(latent).map(|(a, b)| f64::from(a * b)).sum());
+        }
+    }
+    let found: Vec<f32> = case.twin().iter().map(|x| *x as f32).collect();
+    assert_close(&found, &exact, 1e-10, "expanded");
+}
+
+#[test]
+fn chunks_of_any_size_anywhere_agree_with_the_twin() {
+    let mut rng = Rng::fresh();
+    let [glm, deepseek, tales] = shapes();
+    for (dims, pos, tokens, rows) in [
+        (glm, 0, 1, 64),
+        (glm, 0, 67, 128),
+        (glm, 1, 9, 64),
+        (glm, 575, 37, 4096),
+        (glm, 575, 37, 192),
+        (deepseek, 0, 130, 2048),
+        (deepseek, 1, 33, 64),
+        (deepseek, 575, 65, 256),
+        (tales, 0, 2, 64),
+        (tales, 575, 100, 640),
+    ] {
+        Case::random(&mut rng, dims, pos, tokens).check(rows);
+    }
+}
+
+#[test]
+fn a_long_context_agrees_with_the_twin_in_one_block_and_in_several() {
+    let mut rng = Rng::fresh();
+    let [glm, ..] = shapes();
+    let case = Case::random(&mut rng, glm, 4096, 19);
+    case.check(4160);
+    case.check(1024);
+}
+
+#[test]
+fn masks_hold_at_the_edges_of_tiles_and_blocks() {
+    let mut rng = Rng::fresh();
+    let [_, dims, _] = shapes();
+    for (pos, tokens) in [(31, 33), (32, 32), (33, 31), (63, 65), (64, 64), (127, 1)] {
+        // Also blocks that no tile divides.
+        for rows in [64, 100] {
+            Case::random(&mut rng, dims, pos, tokens).check(rows);
+        }
+    }
+}
+
+#[test]
+fn scores_far_beyond_the_range_of_exp_stay_finite() {
+    let mut rng = Rng::fresh();
+    let [_, dims, _] = shapes();
+    for sign in [1.0, -1.0] {
+        let mut case = Case::random(&mut rng, dims, 150, 50);
+        // The score of row i is 1000 i, or -1000 i: all weight on the last row seen, or on the first.
+        let head = dims.mla.head();
+        case.q.fill(0.0);
+        case.q_pe.fill(0.0);
+        let rope = dims.mla.rope;
+        case.q_pe
+            .iter_mut()
+            .step_by(rope)
+            .for_each(|q| *q = sign * 1000.0 * (head as f32).sqrt());
+        for (i, row) in case
+            .cache
+            .chunks_exact_mut(dims.mla.cache_row())
+            .enumerate()
+        {
+            if !row[0].is_nan() {
+                row[dims.mla.kv_lora] = f16::from_f32(i as f32);
+            }
+        }
+        case.check(64);
+    }
+}
+
+#[test]
+fn the_whole_list_of_dispatches_reads_weights_of_any_type() {
+    let mut rng = Rng::fresh();
+    let [.., dims] = shapes();
+    let mla = dims.mla;
+    let mut case = Case::random(&mut rng, dims, 100, 40);
+    let k_b = random_weight(&mut rng, GgmlType::Q5_0, mla.heads, mla.kv_lora, mla.nope);
+    let v_b = random_weight(&mut rng, GgmlType::Q6_K, mla.heads, dims.v, mla.kv_lora);
+    let mut weights = vec![f32::NAN; case.weights.len()];
+    expand_kv_weights(&k_b, &v_b, dims, &mut weights);
+    // Rounded here, not by the kernels in f32: the same to 1e-7.
+    case.weights = weights.iter().map(|w| f16::from_f32(*w)).collect();
+    let exact = case.twin();
+    for gpu in gpus() {
+        let form = Form::of(gpu, dims).unwrap_or_else(|e| panic!("{e}"));
+        let form = form.expect("sizes that suit");
+        let weights = [&k_b, &v_b].map(|w| gpu_weights(gpu, &[w]).remove(0));
+        let scratch = Scratch::new(gpu, dims, form, 40, 140).unwrap_or_else(|e| panic!("{e}"));
+        let cache = &case.cache[..140 * mla.cache_row()];
+        let values = output(gpu, exact.len());
+        let ops = GpuPromptAttention {
+            form,
+            q: Range::whole(&upload(gpu, &case.q)),
+            q_pe: Range::whole(&upload(gpu, &case.q_pe)),
+            cache: Range::whole(&upload(gpu, cache)),
+            dims,
+            scale: case.scale,
+            max_tokens: 40,
+            scratch: &scratch,
+            values: Range::whole(&values),
+        }
+        .ops(&weights[0], &weights[1]);
+        let state = State {
+            pos: 100,
+            tokens: 40,
+            ..State::default()
+        };
+        run(gpu, &ops, &state);
+        let found: Vec<f32> = download(gpu, &values, exact.len());
+        let what = format!("{form:?} on {}", gpu.tier.name());
+        assert_close(&found, &exact, MATRIX_LIMIT, &what);
+    }
+}
+
+#[test]
+fn the_trial_passes_where_there_are_matrices() {
+    for gpu in gpus() {
+        let Some(coop) = gpu.coop else {
+            eprintln!("skipped: tier {} (no matrices)", gpu.tier.name());
+            continue;
+        };
+        for dims in shapes() {
+            let error = trial(gpu, dims, coop).unwrap_or_else(|e| panic!("{e}"));
+            eprintln!("{dims:?}: NMSE {error:.1e}");
+            assert!(error <= TRIAL_LIMIT / 4.0, "{dims:?}: {error:e}");
+        }
+    }
+}
+
+/// GLM-4.7-Flash with all its heads.
+fn glm() -> KvDims {
+    let [glm, ..] = shapes();
+    KvDims {
+        mla: MlaDims {
+            heads: 20,
+            ..glm.mla
+        },
+        ..glm
+    }
+}
+
+#[test]
+fn scratch_depends_on_the_chunk_and_not_on_the_context() {
+    for matrices in [false, true] {
+        for (tokens, n_ctx, rows) in [
+            (64, 1000, 1024),
+            (64, 131_072, 2048),
+            (2048, 131_072, 2048),
+            (3000, 131_072, 3008),
+        ] {
+            let blocks = Scratch::blocks(glm(), matrices, tokens, n_ctx, 1 << 40);
+            assert_eq!(blocks.rows, rows, "{tokens} tokens, {n_ctx} rows");
+            let bytes = Scratch::bytes(glm(), matrices, tokens, blocks);
+            assert!(bytes.iter().all(|n| *n <= 128 << 20), "{bytes:?}");
+        }
+    }
+    let blocks = Scratch::blocks(glm(), true, 2048, 131_072, 16 << 20);
+    assert_eq!(blocks.rows, 896, "what 16 MiB hold");
+    let blocks = Scratch::blocks(glm(), false, 4096, 131_072, 128 << 20);
+    assert_eq!(blocks.rows, 3712, "what 128 MiB hold");
+}
+
+#[test]
+fn few_tokens_late_in_a_context_are_left_to_the_absorbed_attention() {
+    let coop = Coop {
+        size: 16,
+        lanes: 32,
+    };
+    for form in [Form::Vector, Form::Matrix(coop)] {
+        let most = most_few(glm(), form != Form::Vector) as usize;
+        assert!((8..1000).contains(&most), "{most}");
+        for pos in [0, 100, 4096, 131_000] {
+            assert!(form.few(glm(), pos, 1) && form.few(glm(), pos, 8));
+            assert!(!form.few(glm(), pos, most + 1));
+        }
+        assert!(form.few(glm(), 130_000, most - 3));
+        assert!(!form.few(glm(), 0, 64), "a first chunk is expanded");
+    }
+}
+
+/// What the kernels take of a GPU, for choosing shapes: times are told, not judged.
+#[test]
+#[ignore = "a measurement: cargo test --release --lib times_of_every_shape -- --ignored --nocapture"]
+fn times_of_every_shape() {
+    const ROUNDS: usize = 5;
+    let v_of = |dims: &KvDims| dims.mla.heads * (dims.mla.head() + dims.v);
+    let deepseek = KvDims {
+        mla: MlaDims {
+            heads: 16,
+            nope: 128,
+            ..glm().mla
+        },
+        v: 128,
+    };
+    for (gpu, dims) in gpus().iter().flat_map(|g| [(g, glm()), (g, deepseek)]) {
+        let mla = dims.mla;
+        // As many tokens as a software adapter does in a second or so.
+        let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
+        let (tokens, n_ctx) = if software { (64, 256) } else { (2048, 34_816) };
+        let buffer = |bytes: u64| {
+            let zeros = gpu.storage("times", bytes);
+            Range::whole(&zeros.unwrap_or_else(|e| panic!("{e}")))
+        };
+        let mut forms = vec![(Form::Vector, spec(dims), TOKENS, "vectors".to_owned())];
+        for shape in prompt_attention_coop::SHAPES {
+            if Some(shape.coop) == gpu.coop && shape.fits(dims) {
+                let (spec, name) = (shape.spec(dims), format!("{shape:?}"));
+                forms.push((Form::Matrix(shape.coop), spec, shape.tokens(), name));
+            }
+        }
+        for (form, spec, tile, name) in forms {
+            let scratch = Scratch::new(gpu, dims, form, tokens, n_ctx);
+            let scratch = scratch.unwrap_or_else(|e| panic!("{e}"));
+            let queries = (tokens * mla.heads * 4) as u64;
+            let attention = GpuPromptAttention {
+                form,
+                q: buffer(queries * mla.head() as u64),
+                q_pe: buffer(queries * mla.rope as u64),
+                cache: buffer((n_ctx * mla.cache_row() * 2) as u64),
+                dims,
+                scale: 0.1,
+                max_tokens: tokens as u32,
+                scratch: &scratch,
+                values: buffer(queries * dims.v as u64),
+            };
+            let [expand, _] = attention.block_ops();
+            let attend = attention.attention((spec, tile));
+            for pos in [0, n_ctx - tokens] {
+                let state = State {
+                    pos: pos as u32,
+                    tokens: tokens as u32,
+                    ..State::default()
+                };
+                let pairs = tokens * pos + tokens * tokens / 2;
+                let rows = (pos + tokens) * mla.kv_lora * dims.width();
+                for (what, op, flops) in [
+                    ("expansion", &expand, 2 * rows),
+                    ("attention", &attend, 2 * pairs * v_of(&dims)),
+                ] {
+                    let recording = Recording::new(gpu, std::slice::from_ref(op));
+                    let recording = recording.unwrap_or_else(|e| panic!("{e}"));
+                    let mut best = f64::INFINITY;
+                    for _ in 0..ROUNDS {
+                        let began = std::time::Instant::now();
+                        recording.submit(gpu, &state);
+                        gpu.wait(None).unwrap_or_else(|e| panic!("{e}"));
+                        best = best.min(began.elapsed().as_secs_f64());
+                    }
+                    let (ms, tera) = (best * 1e3, flops as f64 / best / 1e12);
+                    println!(
+                        "{} heads of {}/{}, {tokens} tokens at {pos}: {what} {ms:.2} ms, {tera:.1} TFLOP/s, {name}",
+                        mla.heads,
+                        mla.head(),
+                        dims.v,
+                    );
+                }
+            }
+            for range in [
+                &scratch.weights,
+                &scratch.kv,
+                &scratch.stats,
+                &attention.q,
+                &attention.q_pe,
+                &attention.cache,
+                &attention.values,
+            ] {
+                gpu.release(&range.buffer);
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+// y = x W^T (+ residual) for many tokens, or silu(x G^T) * (x U^T) (PAIR), in f32: the products of a prompt where there are no
+// cooperative matrices, and the router's logits everywhere.
+//
+// x (tokens, x_stride), W (groups, rows, 32 * units), y (tokens, y_stride). Group g of W (a head) reads x from
+// g * x_group_stride on. EXPERTS: the groups are experts, and a tile of tokens is one of the list by expert (see expert_rows):
+// GATHER reads the rows of x by token, SCATTER writes the rows of y by slot.
+// Division: a workgroup owns BM tokens and BN rows; in steps of 32 columns it moves a tile of x and one of W, dequantised, to
+// workgroup memory, from which each thread multiplies RM tokens by RN rows. Threads that differ in their row lie side by side:
+// a subgroup reads few rows of x.
+// Bound by: reading workgroup memory, (RM + RN) / (RM RN) vectors per product of vectors.
+#import gemm_place
+const TM = WG / 8u;
+
+// Vectors of 4 columns; vector c of row r lies at c ^ (r & 7), so that 8 neighbouring rows lie in different banks.
+var<workgroup> xs: array<vec4<f32>, BM * 8u>;
+var<workgroup> ws: array<vec4<f32>, W_ROWS * 8u>;
+
+@compute @workgroup_size(WG)
+fn main(
+#import builtins
+) {
+#import thread_index
+#import gemm_begin
+#ifdef EIGHT
+  // Subgroups of 8 lanes, which software has: a subgroup owns RM tokens, and lane i reads the row of the i-th for all others.
+  // Software pays for every address: twice as fast on llvmpipe (11 GFLOP/s of a core instead of 6 in Mesa 22.3, 20 instead of
+  // 14 in 26.2).
+  let tm = subgroup;
+  let tn = lane_id;
+  let begin_x = input_row(at.first + min(tm + min(tn, RM - 1u) * TM, at.count - 1u)) * p.x_stride + (p.first_group + at.group) * p.x_group_stride;
+#else
+  let tm = t >> 3u;
+  let tn = t & 7u;
+  let turn_m = tm & 7u;
+#for i X_LOADS
+  let from$i = input_row(at.first + min(($iu * WG + t) >> 3u, at.count - 1u)) * p.x_stride + (p.first_group + at.group) * p.x_group_stride + (t & 7u);
+#endfor
+#endif
+#for i W_LOADS
+  let unit$i = (at.group * p.rows + min(at.row + ($iu * WG + t) % BN, p.rows - 1u)) * p.units;
+#endfor
+#for i RM
+#for j RN
+  var sum$i_$j = 0.0;
+#ifdef PAIR
+  var up$i_$j = 0.0;
+#endif
+#endfor
+#endfor
+  var unit = 0u;
+  loop {
+    if (unit >= p.units) { break; }
+    workgroupBarrier();
+#ifndef EIGHT
+#for i X_LOADS
+    {
+      let row = ($iu * WG + t) >> 3u;
+      xs[row * 8u + ((t ^ row) & 7u)] = x[from$i + unit * 8u];
+    }
+#endfor
+#endif
+#for i W_LOADS
+    {
+      let row = $iu * WG + t;
+      if (row < W_ROWS) {
+#ifdef PAIR
+        var w: W32;
+        if (row < BN) { w = w_unit(unit$i + unit, p.sub); } else { w = u_unit(unit$i + unit, p.u_sub); }
+#else
+        let w = w_unit(unit$i + unit, p.sub);
+#endif
+        let to = row * 8u;
+        let turn = row & 7u;
+        ws[to + turn] = w.v0;
+        ws[to + (turn ^ 1u)] = w.v1;
+        ws[to + (turn ^ 2u)] = w.v2;
+        ws[to + (turn ^ 3u)] = w.v3;
+        ws[to + (turn ^ 4u)] = w.v4;
+        ws[to + (turn ^ 5u)] = w.v5;
+        ws[to + (turn ^ 6u)] = w.v6;
+        ws[to + (turn ^ 7u)] = w.v7;
+      }
+    }
+#endfor
+    workgroupBarrier();
+    var k = 0u;
+    loop {
+      if (k >= 8u) { break; }
+#ifdef EIGHT
+      let own = x[begin_x + unit * 8u + k];
+#endif
+#for i RM
+#ifdef EIGHT
+      let x$i = subgroupBroadcast(own, $iu);
+#else
+      let x$i = xs[(tm + $iu * TM) * 8u + (k ^ turn_m)];
+#endif
+#endfor
+#for j RN
+      {
+        let w = ws[(tn + $ju * 8u) * 8u + (k ^ tn)];
+#ifdef PAIR
+        let u = ws[(BN + tn + $ju * 8u) * 8u + (k ^ tn)];
+#endif
+#for i RM
+        sum$i_$j += dot(x$i, w);
+#ifdef PAIR
+        up$i_$j += dot(x$i, u);
+#endif
+#endfor
+      }
+#endfor
+      k += 1u;
+    }
+    unit += 1u;
+  }
+#for i RM
+  {
+    let m = tm + $iu * TM;
+    if (m < at.count) {
+      let to = output_index(at, m);
+#for j RN
+      {
+        let row = at.row + tn + $ju * 8u;
+        if (row < p.rows) {
+#ifdef PAIR
+          y[to + row] = swiglu(sum$i_$j, up$i_$j);
+#else
+#ifdef RESIDUAL
+          y[to + row] = sum$i_$j + residual[to + row];
+#else
+          y[to + row] = sum$i_$j;
+#endif
+#endif
+        }
+      }
+#endfor
+    }
+  }
+#endfor
+}

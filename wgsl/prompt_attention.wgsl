@@ -1,0 +1,195 @@
+// Causal attention of a chunk of a prompt over a block of expanded keys and values (expand_kv.wgsl), in f32.
+//
+// Token t sees context rows 0..=pos+t. Sums are relative to the greatest score so far (online softmax); between blocks of the
+// context they stay in `values`, maxima and sums of weights in `stats`. The last block divides by the sums.
+// Division: grid (heads, tiles of 32 tokens, the longest first); a workgroup takes the block in tiles of 64 rows:
+// 1. scores: a thread has 4 tokens and 4 rows in registers; queries and keys pass through workgroup memory, 32 columns at a time;
+// 2. softmax: maxima through workgroup memory, each thread for its 4 tokens;
+// 3. values: the same 4 tokens and every 16th vector of columns, in registers.
+// Bound by: multiply-adds, 2 * (NOPE + ROPE + V) flops per token, row and head.
+struct Params {
+  pos: u32,      // of the first token
+  tokens: u32,
+  begin: u32,    // first context row of the block
+  rows: u32,     // of the block
+  ends: u32,     // 1: the first block, 2: the last
+  scale: f32,
+}
+@group(0) @binding(0) var<storage, read> q: array<vec4<f32>>;               // (tokens, HEADS, (NOPE + ROPE) / 4)
+@group(0) @binding(1) var<storage, read> q_pe: array<vec4<f32>>;            // (tokens, HEADS, ROPE / 4)
+@group(0) @binding(2) var<storage, read> cache: array<vec2<u32>>;           // (n_ctx, (KV_LORA + ROPE) / 4) of 4 f16
+@group(0) @binding(3) var<storage, read> kv: array<vec4<f32>>;              // (block, HEADS * (NOPE + V) / 4)
+@group(0) @binding(4) var<storage, read_write> values: array<vec4<f32>>;    // (tokens, HEADS, V / 4)
+@group(0) @binding(5) var<storage, read_write> stats: array<vec2<f32>>;     // (tokens, HEADS) of (max, sum)
+#import params
+
+const LOWEST = -1e30;
+const TOKENS = 32u;
+const ROWS = 64u;
+// In vec4: 32 columns; rows one further apart lie in other banks.
+const DEPTH = 8u;
+const PITCH = DEPTH + 1u;
+const HEAD = (NOPE + ROPE) / 4u;
+const CACHE_ROW = (KV_LORA + ROPE) / 4u;
+const KV_ROW = HEADS * (NOPE + V) / 4u;
+
+// Queries (token, column), then keys (row, column); later weights (row, 4 tokens), at last sums (row group, 4 tokens).
+var<workgroup> shared_tile: array<vec4<f32>, (TOKENS + ROWS) * PITCH>;
+var<workgroup> maxima: array<vec4<f32>, WG>;   // (row group, 4 tokens)
+
+fn widen(x: vec2<u32>) -> vec4<f32> {
+  return vec4(unpack2x16float(x.x), unpack2x16float(x.y));
+}
+
+@compute @workgroup_size(WG)
+fn main(
+#import builtins
+) {
+#import thread_index
+  let head = wid.x;
+  let first_token = ((p.tokens - 1u) / TOKENS - wid.y) * TOKENS;
+  // This thread's tokens are four * 4.., its rows part, part + 16.., its columns' vectors part, part + 16..
+  let four = t / 16u;
+  let part = t % 16u;
+#for i 4
+  let token$i = first_token + four * 4u + $iu;
+  let at$i = min(token$i, p.tokens - 1u) * HEADS + head;
+  let see$i = p.pos + token$i;
+#endfor
+  // Rows of the block that the last of these tokens sees.
+  let seen = p.pos + min(first_token + TOKENS, p.tokens);
+  let end = min(p.rows, max(seen, p.begin) - p.begin);
+  // Nothing to see here, and nothing to begin or to end.
+  if (end == 0u && p.ends == 0u) { return; }
+
+  var m = vec4(LOWEST);   // the greatest score so far, of 4 tokens
+  var l = vec4(0.0);      // this thread's part of the sums of weights
+#for i 4
+#for c COLUMNS
+  var out$i_$c = vec4(0.0);
+#endfor
+#endfor
+  if ((p.ends & 1u) == 0u) {
+#for i 4
+    let stats$i = stats[at$i];
+    m[$i] = stats$i.x;
+    l[$i] = select(0.0, stats$i.y, part == 0u);
+#for c COLUMNS
+    out$i_$c = values[at$i * (V / 4u) + $cu * 16u + part];
+#endfor
+#endfor
+  }
+
+  var first = 0u;
+  loop {
+    if (first >= end) { break; }
+#for j 4
+    var s$j = vec4(0.0);   // of 4 tokens
+#endfor
+    var c = 0u;
+    loop {
+      if (c >= HEAD) { break; }
+      let own = c + t % DEPTH;
+      let pe = c >= NOPE / 4u;
+      workgroupBarrier();
+#for i QUERY_LOADS
+      {
+        let e = $iu * (WG / DEPTH) + t / DEPTH;
+        let token = min(first_token + e, p.tokens - 1u) * HEADS + head;
+        if (pe) {
+          shared_tile[e * PITCH + t % DEPTH] = q_pe[token * (ROPE / 4u) + own - NOPE / 4u] * p.scale;
+        } else {
+          shared_tile[e * PITCH + t % DEPTH] = q[token * HEAD + own] * p.scale;
+        }
+      }
+#endfor
+#for i KEY_LOADS
+      {
+        let e = $iu * (WG / DEPTH) + t / DEPTH;
+        // Rows beyond the end are never read: what lies there may not even be a number.
+        let row = min(first + e, end - 1u);
+        if (pe) {
+          shared_tile[(TOKENS + e) * PITCH + t % DEPTH] = widen(cache[(p.begin + row) * CACHE_ROW + KV_LORA / 4u + own - NOPE / 4u]);
+        } else {
+          shared_tile[(TOKENS + e) * PITCH + t % DEPTH] = kv[row * KV_ROW + head * (NOPE / 4u) + own];
+        }
+      }
+#endfor
+      workgroupBarrier();
+#for d 8
+      {
+#for i 4
+        let q$i = shared_tile[(four * 4u + $iu) * PITCH + $du];
+#endfor
+#for j 4
+        let k$j = shared_tile[(TOKENS + part + $ju * 16u) * PITCH + $du];
+        s$j += vec4(dot(q0, k$j), dot(q1, k$j), dot(q2, k$j), dot(q3, k$j));
+#endfor
+      }
+#endfor
+      c += DEPTH;
+    }
+
+    let see = vec4(see0, see1, see2, see3);
+#for j 4
+    {
+      let row = first + part + $ju * 16u;
+      s$j = select(vec4(LOWEST), s$j, (vec4(p.begin + row) <= see) & vec4(row < end));
+    }
+#endfor
+    maxima[part * 8u + four] = max(max(s0, s1), max(s2, s3));
+    workgroupBarrier();
+    var best = m;
+#for i 16
+    best = max(best, maxima[$iu * 8u + four]);
+#endfor
+    let shrink = exp(m - best);
+    m = best;
+    l *= shrink;
+#for j 4
+    let w$j = exp(s$j - best);
+    l += w$j;
+    shared_tile[(part + $ju * 16u) * 8u + four] = w$j;
+#endfor
+#for i 4
+#for c COLUMNS
+    out$i_$c *= shrink[$i];
+#endfor
+#endfor
+    workgroupBarrier();
+
+    let rows = min(ROWS, end - first);
+    var r = 0u;
+    loop {
+      if (r >= rows) { break; }
+      let w = shared_tile[r * 8u + four];
+      let row = (first + r) * KV_ROW + HEADS * (NOPE / 4u) + head * (V / 4u) + part;
+#for c COLUMNS
+      let v$c = kv[row + $cu * 16u];
+#for i 4
+      out$i_$c += w[$i] * v$c;
+#endfor
+#endfor
+      r += 1u;
+    }
+    first += ROWS;
+  }
+
+  workgroupBarrier();
+  shared_tile[part * 8u + four] = l;
+  workgroupBarrier();
+  var sum = vec4(0.0);
+#for i 16
+  sum += shared_tile[$iu * 8u + four];
+#endfor
+  let last = (p.ends & 2u) != 0u;
+#for i 4
+  if (token$i < p.tokens) {
+    let factor = select(1.0, 1.0 / sum[$i], last);
+#for c COLUMNS
+    values[at$i * (V / 4u) + $cu * 16u + part] = out$i_$c * factor;
+#endfor
+    if (part == 0u) { stats[at$i] = vec2(m[$i], sum[$i]); }
+  }
+#endfor
+}

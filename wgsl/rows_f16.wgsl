@@ -1,0 +1,77 @@
+// The inputs of gemm: rows of x, divided by their root mean square and multiplied by g (NORM), as f16 with a scale per row
+// (HALF), as they are (FLOAT), or both.
+//
+// x (rows, 4 * vectors) -> halves (rows, 4 * vectors) f16 and scales (rows): value = scale * half. The largest half of a row is
+// 2^14: activations of 10^5 and more, which real models have, do not overflow, and the others keep their precision. Floats
+// (rows, 4 * vectors).
+// Division: a workgroup per row. Bound by: bytes, 6 per value; the second reading of a row comes from the cache.
+struct Params {
+  vectors: u32,   // vec4 per row
+  eps: f32,
+}
+#read x: array<vec4<f32>>           // (rows, vectors)
+#ifdef NORM
+#read norm: array<vec4<f32>>        // (vectors)
+#endif
+#ifdef HALF
+#write halves: array<vec2<u32>>     // (rows, vectors) of 4 f16
+#write scales: array<f32>           // (rows)
+#endif
+#ifdef FLOAT
+#write floats: array<vec4<f32>>     // (rows, vectors)
+#endif
+#import params
+#import reduce
+
+const LARGEST = 16384.0;
+// Rows of which the largest value is smaller become 0: the inverse of their scale would leave the normal f32.
+const SMALLEST = 1e-30;
+
+@compute @workgroup_size(WG)
+fn main(
+#import builtins
+) {
+#import thread_index
+  let row = wid.x * p.vectors;
+  var squares = 0.0;
+  var most = vec4(0.0);
+  var i = t;
+  loop {
+    if (i >= p.vectors) { break; }
+    let v = x[row + i];
+#ifdef NORM
+    squares += dot(v, v);
+    most = max(most, abs(v * norm[i]));
+#else
+    most = max(most, abs(v));
+#endif
+    i += WG;
+  }
+  var scale = 1.0;
+#ifdef NORM
+  scale = inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(p.vectors * 4u) + p.eps);
+#endif
+#ifdef HALF
+  let largest = workgroup_max(max(max(most.x, most.y), max(most.z, most.w)), t, subgroup, subgroups, lane_id) * scale;
+  var inverse = 0.0;
+  if (largest > SMALLEST) { inverse = LARGEST / largest; }
+  if (t == 0u) { scales[wid.x] = select(0.0, largest / LARGEST, largest > SMALLEST); }
+#endif
+  i = t;
+  loop {
+    if (i >= p.vectors) { break; }
+#ifdef NORM
+    let v = x[row + i] * scale * norm[i];
+#else
+    let v = x[row + i];
+#endif
+#ifdef FLOAT
+    floats[row + i] = v;
+#endif
+#ifdef HALF
+    let h = v * inverse;
+    halves[row + i] = vec2(pack2x16float(h.xy), pack2x16float(h.zw));
+#endif
+    i += WG;
+  }
+}

@@ -1,0 +1,9 @@
+// What workgroup memory consists of that matrices are loaded from: vectors, or numbers where a language wants pointers to
+// numbers (Metal).
+#ifdef VECTORS
+alias Stage = vec4<f16>;
+const STAGE = 4u;
+#else
+alias Stage = f16;
+const STAGE = 1u;
+#endif

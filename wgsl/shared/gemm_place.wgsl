@@ -1,0 +1,87 @@
+// What gemm and gemm_coop share: parameters, buffers, and which part of the output a workgroup owns.
+struct Params {
+  rows: u32,            // of W in a group: of an expert, a head, or this part of a plain weight
+  first_row: u32,       // of this part in y
+  first_group: u32,     // of this part: expert, head, or 0
+  groups: u32,          // in this part
+  units: u32,           // of 32 weights, per row
+  sub: u32,             // sub-planes of the scales, in words
+  u_sub: u32,           // (PAIR)
+  tokens: u32,
+  x_stride: u32,        // in vec4
+  x_group_stride: u32,  // in vec4
+  y_stride: u32,
+}
+#read w_q: array<vec4<u32>>
+#read w_s: array<vec4<u32>>
+#ifdef PAIR
+#read u_q: array<vec4<u32>>
+#read u_s: array<vec4<u32>>
+#endif
+#ifdef COOP
+#read x: array<vec4<f16>>           // (tokens, x_stride)
+#read x_scales: array<f32>          // (tokens)
+#else
+#read x: array<vec4<f32>>           // (tokens, x_stride)
+#endif
+#ifdef EXPERTS
+#read tiles: array<vec4<u32>>       // (tiles) of expert, first place, places, nothing; see expert_rows
+#read slots: array<u32>             // (places) by expert, token * USED + rank
+#endif
+#ifdef RESIDUAL
+#read residual: array<f32>          // (tokens, y_stride)
+#endif
+#write y: array<f32>                // (tokens, y_stride)
+#import params
+#import w32
+#import WEIGHT as w
+#ifdef PAIR
+#import UP as u
+#endif
+
+// The rows of W that a workgroup dequantises: with PAIR as many of the second weight follow.
+#ifdef PAIR
+const W_ROWS = 2u * BN;
+#else
+const W_ROWS = BN;
+#endif
+
+// Where a workgroup works: rows of x from `first` on, `count` of them, and rows of W from `row` on in `group`.
+struct Place {
+  first: u32,
+  count: u32,
+  group: u32,
+  row: u32,
+}
+
+// The row of x that place i of the list reads, and the row of y that it writes.
+fn input_row(i: u32) -> u32 {
+#ifdef GATHER
+  return slots[i] / USED;
+#else
+  return i;
+#endif
+}
+
+fn output_row(i: u32) -> u32 {
+#ifdef SCATTER
+  return slots[i];
+#else
+  return i;
+#endif
+}
+
+// Where row 0 of W writes for the m-th place of the tile. Groups that are heads follow one another.
+fn output_index(at: Place, m: u32) -> u32 {
+  let to = output_row(at.first + m) * p.y_stride + p.first_row;
+#ifdef EXPERTS
+  return to;
+#else
+  return to + at.group * p.rows;
+#endif
+}
+
+// silu(gate) * up; exp(-gate) is kept finite, since Metal's fast math may assume it is.
+fn swiglu(gate: f32, up: f32) -> f32 {
+  return gate / (1.0 + exp(min(-gate, 80.0))) * up;
+}
