@@ -1,0 +1,100 @@
+use super::*;
+use crate::gpu::shader::Variant;
+use crate::gpu::testing::{download, gpus};
+
+#[test]
+fn neighbours_cut_alike_are_repeated_together_for_each_block() {
+    // Appends its number and words to a log, whose first word counts.
+    const NOTE: &str = "
+struct Params { id: u32, begin: u32, rows: u32, ends: u32 }
+@group(0) @binding(0) var<storage, read_write> log: array<u32>;
+#import params
+@compute @workgroup_size(64)
+fn main(
+#import builtins
+) {
+#import thread_index
+  if (t == 0u) {
+    let at = log[0] * 4u + 4u;
+    log[at] = p.id;
+    log[at + 1u] = p.begin;
+    log[at + 2u] = p.rows;
+    log[at + 3u] = p.ends;
+    log[0] += 1u;
+  }
+}
+";
+    for gpu in gpus() {
+        let log = gpu.storage("log", 4 * 64).unwrap_or_else(|e| panic!("{e}"));
+        let op = |id: u32| {
+            let spec = Spec {
+                kernel: "note",
+                source: NOTE,
+                variant: Variant::default(),
+                access: accesses("w"),
+            };
+            let words = vec![
+                Word::U(id),
+                Word::BlockBegin,
+                Word::BlockRows,
+                Word::BlockEnds,
+            ];
+            Op::new(spec, vec![Range::whole(&log)], words, [Extent::N(1); 3])
+        };
+        let blocks = Blocks::new(10, 35);
+        let ops = [
+            op(0),
+            op(1).per_block(blocks),
+            op(2).per_block(blocks),
+            op(3).only(When::Many),
+            op(4).only(When::Few),
+            op(5).per_block(Blocks::new(20, 35)),
+        ];
+        let recording = Recording::new(gpu, &ops).unwrap_or_else(|e| panic!("{e}"));
+        let state = State {
+            pos: 20,
+            tokens: 3,
+            few: true,
+            ..State::default()
+        };
+        recording.submit(gpu, &state);
+        let found: Vec<u32> = download(gpu, &log, 44);
+        assert_eq!(found[0], 10, "{}", gpu.tier.name());
+        let mut expected = vec![[0, 0, 0, 0]];
+        for (begin, rows, ends) in [(0, 10, 1), (10, 10, 0), (20, 3, 2)] {
+            expected.extend([[1, begin, rows, ends], [2, begin, rows, ends]]);
+        }
+        expected.extend([[4, 0, 0, 0], [5, 0, 20, 1], [5, 20, 3, 2]]);
+        assert_eq!(found[4..], expected.concat(), "{}", gpu.tier.name());
+    }
+}
+
+#[test]
+fn a_dispatch_tells_what_it_is_and_reads() {
+    let spec = Spec {
+        kernel: "gate_up",
+        source: "",
+        variant: Variant::default()
+            .module("UP", "q4_k")
+            .module("GATE", "q4_k")
+            .flag("EXPERTS", true)
+            .flag("NORM", false),
+        access: vec![],
+    };
+    let op = Op::new(spec, vec![], vec![], [Extent::N(1); 3]);
+    assert_eq!(op.about().label, "gate_up Q4_K +experts");
+    let mut ops = [op
+        .with_shape("4x1536x2048".to_owned())
+        .with_bytes(1000)
+        .with_bytes_per_row(10)];
+    belong(&mut ops, Part::FeedForward(3));
+    let about = ops[0].about();
+    assert_eq!(about.label, "gate_up Q4_K 4x1536x2048 +experts");
+    assert_eq!(about.part.layer(), Some(3));
+    let state = State {
+        pos: 4,
+        tokens: 1,
+        ..Default::default()
+    };
+    assert_eq!(about.bytes(&state), 1050);
+}
