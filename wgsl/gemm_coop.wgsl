@@ -70,8 +70,11 @@ fn main(
 #endif
 #endfor
 #endfor
-  let group_m = subgroup / SN;
-  let group_n = subgroup % SN;
+  // The device is one whose subgroups have so many lanes.
+  let group = t / LANES;
+  let lane = t % LANES;
+  let group_m = group / SN;
+  let group_n = group % SN;
   let own_x = group_m * (FM * MAT * PITCH);
   let own_w = group_n * (FN * MAT * PITCH);
   var unit = 1u;
@@ -127,7 +130,7 @@ fn main(
     unit += 1u;
   }
 
-  let own = subgroup * OUT;
+  let own = group * OUT;
   let own_up = own + MAT * MAT;
 #for i FM
 #for j FN
@@ -140,8 +143,8 @@ fn main(
     coopStoreT(second, &out[own_up], MAT);
 #endif
     workgroupBarrier();
-    let row = at.row + (group_n * FN + $ju) * MAT + (lane_id & (MAT - 1u));
-    var e = lane_id;
+    let row = at.row + (group_n * FN + $ju) * MAT + (lane & (MAT - 1u));
+    var e = lane;
     loop {
       if (e >= MAT * MAT) { break; }
       let m = (group_m * FM + $iu) * MAT + e / MAT;

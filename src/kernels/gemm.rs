@@ -173,12 +173,9 @@ impl Tile {
         let full = if form.is_software() { 1 } else { FULL };
         let enough = |tile: &&Tile| tokens.div_ceil(tile.tokens) * rows.div_ceil(tile.rows) >= full;
         let last = &tiles[tiles.len() - 1];
-        let fitting = tiles.iter().filter(fits);
-        *fitting
-            .clone()
-            .find(enough)
-            .or(fitting.last())
-            .unwrap_or(last)
+        let mut fitting = tiles.iter().filter(fits);
+        let smallest = fitting.clone().next_back().unwrap_or(last);
+        *fitting.find(enough).unwrap_or(smallest)
     }
 
     /// The tile of a pair for experts of which each has about `rows` rows of tokens: the lowest that holds them all.

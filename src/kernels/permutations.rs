@@ -384,15 +384,25 @@ fn check(spec: &Spec, tier: Tier, devices: Devices) -> Result<(), String> {
 
 #[test]
 fn every_permutation_for_cooperative_matrices_is_fit_for_its_devices() {
-    coop_permutations().par_iter().for_each(|(spec, metal)| {
-        let devices = match metal {
-            true => Devices::MatricesAndMetal,
-            false => Devices::Matrices,
-        };
-        if let Err(e) = check(spec, Tier::Subgroup, devices) {
-            panic!("{} {:?}: {e}", spec.kernel, spec.variant);
-        }
-    });
+    let specs = coop_permutations();
+    let failures: Vec<_> = specs
+        .par_iter()
+        .filter_map(|(spec, metal)| {
+            let devices = match metal {
+                true => Devices::MatricesAndMetal,
+                false => Devices::Matrices,
+            };
+            let e = check(spec, Tier::Subgroup, devices).err()?;
+            Some(format!("{} {:?}: {e}", spec.kernel, spec.variant))
+        })
+        .collect();
+    assert!(
+        failures.is_empty(),
+        "{} of {} permutations, first: {}",
+        failures.len(),
+        specs.len(),
+        failures[0]
+    );
 }
 
 #[test]
