@@ -300,7 +300,7 @@ mod tests {
 
     fn site(rows: u32, units: u32, bytes: bool) -> Site {
         Site {
-            kernel: "matvec_q8",
+            kernel: "token_matvec",
             types: vec![GgmlType::Q4_0],
             shape: format!("{rows}x{}", units * 32),
             rows,
@@ -391,7 +391,7 @@ mod tests {
         let chosen = site.candidates(H200)[0];
         choices.set(&site, chosen);
         let made = choices.made();
-        assert_eq!(made.geometries["matvec_q8 Q4_0 512x256 bytes"], chosen);
+        assert_eq!(made.geometries["token_matvec Q4_0 512x256 bytes"], chosen);
         let other = Choices::default();
         other.replace(made.clone());
         assert_eq!(other.made(), made);

@@ -239,9 +239,12 @@ macro_rules! shared {
 shared!(
     "bf16",
     "builtins",
+    "bytes",
+    "codes_by_bytes",
     "coop",
     "f16",
     "f32",
+    "floats_by_bytes",
     "gate_up_walk",
     "iq4_nl",
     "iq4_xs",
@@ -259,18 +262,15 @@ shared!(
     "q5_1",
     "q5_k",
     "q6_k",
-    "q8",
     "q8_0",
-    "q8_codes",
-    "q8_floats",
-    "q8_store",
     "quantize",
     "reduce",
     "rms_load",
     "rms_scale",
-    "router_choice",
     "rotate_rows",
+    "router_choice",
     "thread_index",
+    "token_store",
     "w32",
     "w32_math",
 );
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn shared_modules_take_a_prefix_too() {
-        let out = go("#import q8_codes as w\n", &Variant::default()).unwrap();
+        let out = go("#import codes_by_bytes as w\n", &Variant::default()).unwrap();
         assert!(out.contains("fn w_load(") && !out.contains('$'), "{out}");
     }
 

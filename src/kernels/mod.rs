@@ -9,19 +9,19 @@ mod attention_coop;
 pub mod attention_merge;
 pub mod compose;
 pub mod embed;
-pub mod embed_q8;
 pub mod gate_up;
-pub mod gate_up_q8;
 pub mod linear;
 pub mod matvec;
-pub mod matvec_q8;
 pub mod moe_down;
-pub mod moe_down_q8;
-pub mod q8;
 pub mod read;
 pub mod rope_cache;
 pub mod router;
 pub mod sample;
+pub mod token;
+pub mod token_embed;
+pub mod token_gate_up;
+pub mod token_matvec;
+pub mod token_moe_down;
 
 #[cfg(test)]
 mod permutations;

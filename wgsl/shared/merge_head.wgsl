@@ -1,5 +1,5 @@
 // A head's latent, joined from the attention's slices by the whole workgroup and left in workgroup memory as bytes, in halves
-// of a record (shared/q8.wgsl). The kernel declares KV_LORA, `parts` and `stats` (shared/merge.wgsl); WG >= KV_LORA / 4.
+// of a record (shared/bytes.wgsl). The kernel declares KV_LORA, `parts` and `stats` (shared/merge.wgsl); WG >= KV_LORA / 4.
 #import merge
 #import quantize
 

@@ -6,7 +6,7 @@ pub mod measure;
 mod precompose;
 mod random;
 mod recipe;
-mod recipe_q8;
+mod recipe_token;
 mod trial;
 mod tune;
 mod weights;
@@ -29,7 +29,7 @@ use crate::model::RopeTable;
 use flight::RING;
 use measure::HostTime;
 use recipe::{Context, Recipe, Scratch};
-use recipe_q8::RecipeQ8;
+use recipe_token::TokenRecipe;
 use std::collections::HashSet;
 use std::sync::Arc;
 use wgpu::{Buffer, BufferUsages, Features};
@@ -172,7 +172,7 @@ impl GpuBackend {
             return Ok(());
         }
         let model = Arc::clone(&self.model);
-        let single = RecipeQ8::new(&model, &self.context).step(&self.logits)?;
+        let single = TokenRecipe::new(&model, &self.context).step(&self.logits)?;
         let decode: Vec<_> = single.iter().chain(&self.choose).cloned().collect();
         self.decode = Recording::new(&model.gpu, &decode)?;
         self.single = Recording::new(&model.gpu, &single)?;
@@ -359,7 +359,7 @@ fn single_step(
     logits: &Range,
 ) -> Result<Vec<Op>, GpuError> {
     match model.gpu.tier {
-        Tier::Int8 => RecipeQ8::new(model, context).step(logits),
+        Tier::Int8 => TokenRecipe::new(model, context).step(logits),
         Tier::Plain | Tier::Subgroup => float_step(model, context, scratch, 1, Some(logits)),
     }
 }

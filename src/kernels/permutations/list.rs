@@ -3,11 +3,11 @@
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Machine, Site};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::{Coop, Tier};
-use crate::kernels::matvec_q8::Source;
 use crate::kernels::rope_cache::RotationShape;
+use crate::kernels::token_matvec::Source;
 use crate::kernels::{
-    MlaDims, attention, attention_coop, attention_merge, compose, embed, embed_q8, gate_up,
-    gate_up_q8, matvec, matvec_q8, moe_down, moe_down_q8, read, rope_cache, router, sample,
+    MlaDims, attention, attention_coop, attention_merge, compose, embed, gate_up, matvec, moe_down,
+    read, rope_cache, router, sample, token_embed, token_gate_up, token_matvec, token_moe_down,
     tokens_at_once,
 };
 use crate::model::{Experts, Gating};
@@ -158,9 +158,9 @@ fn int8_permutations() -> Vec<Spec> {
     let models = models();
     let experts: Vec<_> = models.iter().filter_map(|m| m.experts.as_ref()).collect();
     for (i, &ty) in GgmlType::ALL.iter().enumerate() {
-        specs.push(embed_q8::spec(ty, 64));
+        specs.push(token_embed::spec(ty, 64));
         let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
-        let plain = matvec_q8::Shape {
+        let plain = token_matvec::Shape {
             ty,
             groups: 1,
             rows: 576,
@@ -173,7 +173,7 @@ fn int8_permutations() -> Vec<Spec> {
             q: None,
             rotate: None,
         };
-        let qk = matvec_q8::Shape {
+        let qk = token_matvec::Shape {
             rows: 20 * 576,
             units: 24,
             rotate: Some(RotationShape {
@@ -182,23 +182,23 @@ fn int8_permutations() -> Vec<Spec> {
             }),
             ..plain
         };
-        let head = matvec_q8::Shape {
+        let head = token_matvec::Shape {
             rows: 154_880,
             ..plain
         };
-        let q_a = matvec_q8::Shape {
+        let q_a = token_matvec::Shape {
             rows: 768,
             y: false,
             q: Some(true),
             ..plain
         };
-        let q_b = matvec_q8::Shape {
+        let q_b = token_matvec::Shape {
             rows: 5120,
             units: 24,
             q: Some(false),
             ..plain
         };
-        let k_b = matvec_q8::Shape {
+        let k_b = token_matvec::Shape {
             groups: 20,
             rows: 512,
             units: 6,
@@ -206,7 +206,7 @@ fn int8_permutations() -> Vec<Spec> {
             rms: false,
             ..plain
         };
-        let v_b = matvec_q8::Shape {
+        let v_b = token_matvec::Shape {
             rows: 256,
             units: 16,
             x_units: 16,
@@ -214,11 +214,11 @@ fn int8_permutations() -> Vec<Spec> {
             q: Some(false),
             ..k_b
         };
-        let v_b_of_slices = matvec_q8::Shape {
+        let v_b_of_slices = token_matvec::Shape {
             source: Source::Slices,
             ..v_b
         };
-        let output = matvec_q8::Shape {
+        let output = token_matvec::Shape {
             rows: 2048,
             units: 160,
             rms: false,
@@ -226,7 +226,7 @@ fn int8_permutations() -> Vec<Spec> {
             q: Some(true),
             ..plain
         };
-        let router = matvec_q8::Shape {
+        let router = token_matvec::Shape {
             rows: 64,
             source: Source::Floats,
             ..plain
@@ -244,9 +244,9 @@ fn int8_permutations() -> Vec<Spec> {
             qk,
         ] {
             let geometries = geometries(&shape.site());
-            specs.extend(geometries.iter().map(|g| matvec_q8::spec(g, &shape)));
+            specs.extend(geometries.iter().map(|g| token_matvec::spec(g, &shape)));
         }
-        let dense = gate_up_q8::Shape {
+        let dense = token_gate_up::Shape {
             units: 64,
             experts: None,
             shared: Some(([other, ty], 1536)),
@@ -254,12 +254,12 @@ fn int8_permutations() -> Vec<Spec> {
         };
         let mut gate_ups = vec![dense];
         for (e, bias) in &experts {
-            let routed = gate_up_q8::Shape {
+            let routed = token_gate_up::Shape {
                 experts: Some(([ty, other], 1408, e, *bias)),
                 choice: true,
                 ..dense
             };
-            let later_part = gate_up_q8::Shape {
+            let later_part = token_gate_up::Shape {
                 shared: None,
                 choice: false,
                 ..routed
@@ -268,10 +268,10 @@ fn int8_permutations() -> Vec<Spec> {
         }
         for shape in gate_ups {
             let geometries = geometries(&shape.site());
-            specs.extend(geometries.iter().map(|g| gate_up_q8::spec(g, &shape)));
+            specs.extend(geometries.iter().map(|g| token_gate_up::spec(g, &shape)));
         }
         for (shared, last) in [(Some((other, 88)), true), (None, true), (None, false)] {
-            let shape = moe_down_q8::Shape {
+            let shape = token_moe_down::Shape {
                 ty,
                 used: 6,
                 rows: 2048,
@@ -280,7 +280,7 @@ fn int8_permutations() -> Vec<Spec> {
                 last,
             };
             let geometries = geometries(&shape.site());
-            specs.extend(geometries.iter().map(|g| moe_down_q8::spec(g, &shape)));
+            specs.extend(geometries.iter().map(|g| token_moe_down::spec(g, &shape)));
         }
     }
     let mut seen = HashSet::new();

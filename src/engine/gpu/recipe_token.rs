@@ -7,12 +7,12 @@ use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::{Op, Part, Range, When, belong};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{GpuAttention, MAX_SLICES};
-use crate::kernels::gate_up_q8::GpuGateUpQ8;
-use crate::kernels::matvec_q8::{GpuMatvecQ8, Input};
-use crate::kernels::moe_down_q8::GpuMoeDownQ8;
-use crate::kernels::q8::{Q8Input, Q8Output};
 use crate::kernels::router::GpuRouter;
-use crate::kernels::{MlaDims, attention_merge, embed_q8, rope_cache};
+use crate::kernels::token::{TokenInput, TokenOutput};
+use crate::kernels::token_gate_up::GpuTokenGateUp;
+use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
+use crate::kernels::token_moe_down::GpuTokenMoeDown;
+use crate::kernels::{MlaDims, attention_merge, rope_cache, token_embed};
 
 /// The residual stream between two halves of a layer.
 pub(super) struct Stream {
@@ -27,7 +27,7 @@ pub(super) struct Stream {
 }
 
 /// Builds the dispatches of a decoded token.
-pub(super) struct RecipeQ8<'a> {
+pub(super) struct TokenRecipe<'a> {
     pub(super) gpu: &'a Gpu,
     model: &'a GpuModel,
     pub(super) context: &'a Context,
@@ -37,7 +37,7 @@ pub(super) struct RecipeQ8<'a> {
     pub ops: Vec<Op>,
 }
 
-impl<'a> RecipeQ8<'a> {
+impl<'a> TokenRecipe<'a> {
     pub(super) fn new(model: &'a GpuModel, context: &'a Context) -> Self {
         let config = &model.model.config;
         Self {
@@ -73,7 +73,7 @@ impl<'a> RecipeQ8<'a> {
             .collect();
         let mut stream = self.stream(model.token_embd.cols, norms[0])?;
         let embedding = self.stream_output(&stream);
-        self.ops.extend(embed_q8::ops(
+        self.ops.extend(token_embed::ops(
             &model.token_embd,
             &self.context.history,
             &stream.x,
@@ -87,9 +87,9 @@ impl<'a> RecipeQ8<'a> {
             belong(&mut self.ops[begin..middle], Part::Attention(i));
             belong(&mut self.ops[middle..], Part::FeedForward(i));
         }
-        let head = GpuMatvecQ8 {
+        let head = GpuTokenMatvec {
             weight: &model.output,
-            x: Input::Q8(self.normed(&stream), 0),
+            x: Input::Prepared(self.normed(&stream), 0),
             residual: None,
             y: Some(logits.clone()),
             q: None,
@@ -120,16 +120,16 @@ impl<'a> RecipeQ8<'a> {
         })
     }
 
-    fn stream_output(&self, stream: &Stream) -> Q8Output {
-        Q8Output {
+    fn stream_output(&self, stream: &Stream) -> TokenOutput {
+        TokenOutput {
             records: stream.records.clone(),
             norm: Some((stream.norm.clone(), stream.squares.clone())),
         }
     }
 
     /// The stream divided by its root mean square.
-    pub(super) fn normed(&self, stream: &Stream) -> Q8Input {
-        Q8Input {
+    pub(super) fn normed(&self, stream: &Stream) -> TokenInput {
+        TokenInput {
             records: stream.records.clone(),
             rms: Some((stream.squares.clone(), self.eps)),
         }
@@ -143,7 +143,7 @@ impl<'a> RecipeQ8<'a> {
         x: Input,
     ) -> Result<Range, GpuError> {
         let y = self.floats(name, weight.total_rows())?;
-        let op = GpuMatvecQ8 {
+        let op = GpuTokenMatvec {
             weight,
             x,
             residual: None,
@@ -155,16 +155,16 @@ impl<'a> RecipeQ8<'a> {
     }
 
     /// The query heads as f32 and as bytes.
-    fn query(&mut self, weight: &GpuWeight, x: Q8Input) -> Result<(Range, Range), GpuError> {
+    fn query(&mut self, weight: &GpuWeight, x: TokenInput) -> Result<(Range, Range), GpuError> {
         let y = self.floats("q", weight.total_rows())?;
         let records = self.records("q bytes", weight.total_rows())?;
-        let q = Q8Output {
+        let q = TokenOutput {
             records: records.clone(),
             norm: None,
         };
-        let op = GpuMatvecQ8 {
+        let op = GpuTokenMatvec {
             weight,
-            x: Input::Q8(x, 0),
+            x: Input::Prepared(x, 0),
             residual: None,
             y: Some(y.clone()),
             q: Some(q),
@@ -178,23 +178,23 @@ impl<'a> RecipeQ8<'a> {
         &mut self,
         attn_q_a: &GpuWeight,
         norm: &Range,
-        x: Q8Input,
-    ) -> Result<Q8Input, GpuError> {
+        x: TokenInput,
+    ) -> Result<TokenInput, GpuError> {
         let rank = attn_q_a.rows;
         let records = self.records("q_a bytes", rank)?;
         let squares = self.floats("q_a squares", rank / 16)?;
-        let q_a = GpuMatvecQ8 {
+        let q_a = GpuTokenMatvec {
             weight: attn_q_a,
-            x: Input::Q8(x, 0),
+            x: Input::Prepared(x, 0),
             residual: None,
             y: None,
-            q: Some(Q8Output {
+            q: Some(TokenOutput {
                 records: records.clone(),
                 norm: Some((norm.clone(), squares.clone())),
             }),
         };
         self.ops.extend(q_a.ops(self.gpu)?);
-        Ok(Q8Input {
+        Ok(TokenInput {
             records,
             rms: Some((squares, self.eps)),
         })
@@ -216,7 +216,7 @@ impl<'a> RecipeQ8<'a> {
                 (
                     q,
                     records,
-                    self.product("kv_a", &layer.attn_kv_a_mqa, Input::Q8(x, 0))?,
+                    self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?,
                 )
             }
             GpuQuery::Lora {
@@ -226,16 +226,20 @@ impl<'a> RecipeQ8<'a> {
             } => {
                 let q_a = self.query_latent(attn_q_a, attn_q_a_norm, x.clone())?;
                 // Beside q_a: it does not wait.
-                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Q8(x, 0))?;
+                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?;
                 let (q, records) = self.query(attn_q_b, q_a)?;
                 (q, records, kv_a)
             }
         };
-        let heads_input = Q8Input {
+        let heads_input = TokenInput {
             records: q_records,
             rms: None,
         };
-        let q_lat = self.product("q_lat", &layer.attn_k_b, Input::Q8(heads_input, head / 32))?;
+        let q_lat = self.product(
+            "q_lat",
+            &layer.attn_k_b,
+            Input::Prepared(heads_input, head / 32),
+        )?;
         let q_pe = self.floats("q_pe", heads * dims.rope as u32)?;
         self.ops.push(rope_cache::op(&rope_cache::GpuRopeCache {
             queries: Some(rope_cache::Queries {
@@ -283,14 +287,14 @@ impl<'a> RecipeQ8<'a> {
             let partials = &self.context.partials;
             let merge = attention_merge::op(partials, dims, 1, &latents, bytes);
             self.ops.push(merge);
-            let x = Q8Input {
+            let x = TokenInput {
                 records: latents,
                 rms: None,
             };
             return self.residual_product(vo, x, stream, &layer.ffn_norm);
         }
         let values = self.values(&layer.attn_v_b)?;
-        let values = Q8Input {
+        let values = TokenInput {
             records: values,
             rms: None,
         };
@@ -302,12 +306,12 @@ impl<'a> RecipeQ8<'a> {
     fn values(&mut self, attn_v_b: &GpuWeight) -> Result<Range, GpuError> {
         let (gpu, dims, partials) = (self.gpu, self.dims, &self.context.partials);
         let values = self.records("values bytes", attn_v_b.total_rows())?;
-        let product = |x: Input| GpuMatvecQ8 {
+        let product = |x: Input| GpuTokenMatvec {
             weight: attn_v_b,
             x,
             residual: None,
             y: None,
-            q: Some(Q8Output {
+            q: Some(TokenOutput {
                 records: values.clone(),
                 norm: None,
             }),
@@ -326,11 +330,11 @@ impl<'a> RecipeQ8<'a> {
             let latents = self.records("latent bytes", (dims.heads * dims.kv_lora) as u32)?;
             let bytes = attention_merge::Output::Bytes;
             let merge = attention_merge::op(partials, dims, 1, &latents, bytes);
-            let latents = Q8Input {
+            let latents = TokenInput {
                 records: latents,
                 rms: None,
             };
-            let ops = product(Input::Q8(latents, dims.kv_lora as u32 / 32)).ops(gpu)?;
+            let ops = product(Input::Prepared(latents, dims.kv_lora as u32 / 32)).ops(gpu)?;
             let ops = [merge].into_iter().chain(ops);
             let many = ops.map(|op| op.only(When::SplitsAbove(most)));
             self.ops.extend(many);
@@ -342,14 +346,14 @@ impl<'a> RecipeQ8<'a> {
     fn residual_product(
         &mut self,
         weight: &GpuWeight,
-        x: Q8Input,
+        x: TokenInput,
         stream: &Stream,
         norm: &Range,
     ) -> Result<Stream, GpuError> {
         let after = self.stream(weight.total_rows(), norm)?;
-        let op = GpuMatvecQ8 {
+        let op = GpuTokenMatvec {
             weight,
-            x: Input::Q8(x, 0),
+            x: Input::Prepared(x, 0),
             residual: Some(stream.x.clone()),
             y: Some(after.x.clone()),
             q: Some(self.stream_output(&after)),
@@ -367,7 +371,7 @@ impl<'a> RecipeQ8<'a> {
         match &layer.ffn {
             GpuFfn::Dense(mlp) => {
                 let h = self.records("h bytes", mlp.gate.rows)?;
-                let gate_up = GpuGateUpQ8 {
+                let gate_up = GpuTokenGateUp {
                     experts: None,
                     shared: Some([&mlp.gate, &mlp.up]),
                     x: self.normed(stream),
@@ -376,7 +380,7 @@ impl<'a> RecipeQ8<'a> {
                 self.ops.extend(gate_up.ops(self.gpu)?);
                 self.residual_product(
                     &mlp.down,
-                    Q8Input {
+                    TokenInput {
                         records: h,
                         rms: None,
                     },
@@ -424,7 +428,7 @@ impl<'a> RecipeQ8<'a> {
             "h bytes",
             used * experts.gate.rows + shared.as_ref().map_or(0, |s| s.gate.rows),
         )?;
-        let gate_up = GpuGateUpQ8 {
+        let gate_up = GpuTokenGateUp {
             experts: Some(([&experts.gate, &experts.up], router)),
             shared: shared.as_ref().map(|s| [&s.gate, &s.up]),
             x: self.normed(stream),
@@ -432,7 +436,7 @@ impl<'a> RecipeQ8<'a> {
         };
         self.ops.extend(gate_up.ops(self.gpu)?);
         let after = self.stream(experts.down.rows, next)?;
-        let down = GpuMoeDownQ8 {
+        let down = GpuTokenMoeDown {
             down: &experts.down,
             shared: shared.as_ref().map(|s| &s.down),
             h,
@@ -490,7 +494,7 @@ mod tests {
         let context = context(&model.gpu, &model, 16, 1).expect("a small cache");
         let vocab = model.model.config.vocab_size as u64;
         let logits = model.gpu.storage("logits", vocab * 4).expect("small");
-        let ops = RecipeQ8::new(&model, &context).step(&Range::whole(&logits));
+        let ops = TokenRecipe::new(&model, &context).step(&Range::whole(&logits));
         let ops = ops.expect("its shapes suit");
         // With few slices v_b joins them itself, with many a dispatch before it.
         for (splits, dispatches, dense, experts) in [(1, 11, 8, 9), (200, 12, 9, 10)] {

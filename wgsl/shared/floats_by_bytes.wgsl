@@ -1,4 +1,4 @@
-// The same as q8_codes for weights without integer codes.
+// The same as codes_by_bytes for weights without integer codes.
 alias $W_Loaded = W32;
 
 fn $W_load(u: u32, sub: u32) -> $W_Loaded {
@@ -6,5 +6,5 @@ fn $W_load(u: u32, sub: u32) -> $W_Loaded {
 }
 
 fn $W_times(w: $W_Loaded, lo: vec4<u32>, hi: vec4<u32>, scales: vec4<f32>) -> f32 {
-  return q8_float_dot(w, lo, hi, scales);
+  return bytes_float_dot(w, lo, hi, scales);
 }

@@ -1,4 +1,4 @@
-// x = row history[pos] of the token embedding, as f32 and as bytes for the first layer's products (shared/q8.wgsl).
+// x = row history[pos] of the token embedding, as f32 and as bytes for the first layer's products (shared/bytes.wgsl).
 //
 // W (vocabulary, 32 * UNITS), x (32 * UNITS). Division: a thread per unit of 32 weights. Bound by: launching it.
 // A part of W writes only where it holds the row.

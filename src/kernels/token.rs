@@ -13,16 +13,16 @@ pub(super) const RECORD: u64 = 48;
 /// Sums of squares that a thread asks for ahead of the weights at most.
 const MOST_SQUARES: u32 = 8;
 
-/// The q8 form of an output, for the product that comes next.
+/// An output as records, for the product that comes next.
 #[derive(Clone)]
-pub struct Q8Output {
+pub struct TokenOutput {
     /// (n / 32) records of 48 bytes.
     pub records: Range,
     /// Where an RMS norm lies between: its weight (n), and where the sums of squares of 16 values go, (n / 16) f32.
     pub norm: Option<(Range, Range)>,
 }
 
-impl Q8Output {
+impl TokenOutput {
     /// Panics unless `n` values fit.
     pub(super) fn check(&self, n: u32, what: &str) {
         let n = u64::from(n);
@@ -49,9 +49,9 @@ impl Q8Output {
     }
 }
 
-/// An input in q8 form.
+/// An input as records.
 #[derive(Clone)]
-pub struct Q8Input {
+pub struct TokenInput {
     /// (n / 32) records.
     pub records: Range,
     /// Where an RMS norm lies between: the sums of squares of 16 values, (n / 16), and its epsilon.
@@ -162,8 +162,8 @@ pub(super) mod testing {
         }
 
         /// On the device.
-        pub fn upload(&self, gpu: &Gpu, eps: f32) -> Q8Input {
-            Q8Input {
+        pub fn upload(&self, gpu: &Gpu, eps: f32) -> TokenInput {
+            TokenInput {
                 records: Range::whole(&upload(gpu, &self.records)),
                 rms: Some((Range::whole(&upload(gpu, &self.squares)), eps)),
             }
@@ -171,8 +171,8 @@ pub(super) mod testing {
     }
 
     /// Room for `n` values as bytes, with the norm `g` where there is one.
-    pub fn room(gpu: &Gpu, n: usize, g: Option<&[f32]>) -> Q8Output {
-        Q8Output {
+    pub fn room(gpu: &Gpu, n: usize, g: Option<&[f32]>) -> TokenOutput {
+        TokenOutput {
             records: Range::whole(&output(gpu, n / 32 * 12)),
             norm: g.map(|g| {
                 (
@@ -188,7 +188,7 @@ pub(super) mod testing {
     #[track_caller]
     pub fn assert_bytes(
         gpu: &Gpu,
-        found: &Q8Output,
+        found: &TokenOutput,
         g: Option<&[f32]>,
         expected: &[f32],
         what: &str,

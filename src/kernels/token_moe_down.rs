@@ -1,7 +1,9 @@
 //! [`moe_down`](super::moe_down) of one token in the `int8` tier, with the shared expert in the same grid.
 
 use super::MAX_GRID;
-use super::q8::{Q8Output, RECORD, check_geometry, check_rows, divided, geometry, grid, weight};
+use super::token::{
+    RECORD, TokenOutput, check_geometry, check_rows, divided, geometry, grid, weight,
+};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
@@ -16,7 +18,7 @@ use crate::quant::activation::{Q8Unit, dequantize_activation};
 
 /// residual + sum over slots of weights\[s\] * down\[ids\[s\]\] h\[s\] + shared h_shared; `h` are the records of the slots one
 /// after another, then those of the shared expert.
-pub fn moe_down_q8(
+pub fn token_moe_down(
     down: &Weight,
     shared: Option<&Weight>,
     h: &[Q8Unit],
@@ -41,8 +43,8 @@ pub fn moe_down_q8(
     y
 }
 
-/// [`moe_down_q8`] on the device.
-pub struct GpuMoeDownQ8<'a> {
+/// [`token_moe_down`] on the device.
+pub struct GpuTokenMoeDown<'a> {
     /// D, (experts, rows, cols).
     pub down: &'a GpuWeight,
     /// S, (rows, its cols).
@@ -60,7 +62,7 @@ pub struct GpuMoeDownQ8<'a> {
     /// The output as f32, (rows).
     pub y: Range,
     /// The output as bytes, with the next norm.
-    pub q: Q8Output,
+    pub q: TokenOutput,
 }
 
 /// What the pipeline depends on.
@@ -96,7 +98,7 @@ impl Shape {
         } = *self;
         let routed = format!("{used}x{rows}x{}", units * 32);
         Site {
-            kernel: "moe_down_q8",
+            kernel: "token_moe_down",
             types: [ty].into_iter().chain(shared.map(|(ty, _)| ty)).collect(),
             shape: match shared {
                 Some((_, units)) => format!("{routed}+{rows}x{}", units * 32),
@@ -122,7 +124,7 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
         .number("USED", shape.used)
         .number("ROWS", shape.rows)
         .number("UNITS", shape.units)
-        .flag("OUT_Q8", shape.last)
+        .flag("OUT_PREPARED", shape.last)
         .flag("NORM_OUT", shape.last);
     let mut variant = weight(variant, "WEIGHT", "FLOAT", shape.ty);
     if let Some((ty, units)) = shape.shared {
@@ -137,14 +139,14 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
     let shared = if shape.shared.is_some() { "rr" } else { "" };
     let access = ["rr", shared, "rrrrw", if shape.last { "rww" } else { "" }].concat();
     Spec {
-        kernel: "moe_down_q8",
-        source: include_str!("../../wgsl/moe_down_q8.wgsl"),
+        kernel: "token_moe_down",
+        source: include_str!("../../wgsl/token_moe_down.wgsl"),
         variant,
         access: accesses(&access),
     }
 }
 
-impl GpuMoeDownQ8<'_> {
+impl GpuTokenMoeDown<'_> {
     fn shape(&self) -> Shape {
         Shape {
             ty: self.down.ty,
@@ -282,8 +284,8 @@ mod tests {
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpu_weight, int8_gpu, output, run, upload};
     use crate::gpu::{GpuOptions, Tier};
-    use crate::kernels::q8::testing::{assert_bytes, room};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
+    use crate::kernels::token::testing::{assert_bytes, room};
     use crate::quant::activation::quantize_activation;
 
     /// Every geometry in question against the twin.
@@ -302,11 +304,11 @@ mod tests {
         let h = quantize_activation(&rng.normals(values));
         let ids: Vec<u32> = (0..used).map(|_| rng.below(experts) as u32).collect();
         let (weights, residual, g) = (rng.normals(used), rng.normals(rows), rng.normals(rows));
-        let twin = moe_down_q8(&down, shared.as_ref(), &h, &ids, &weights, &residual);
+        let twin = token_moe_down(&down, shared.as_ref(), &h, &ids, &weights, &residual);
         let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
 
         let shared_gpu = shared.as_ref().map(|s| gpu_weight(gpu, s));
-        let mut op = GpuMoeDownQ8 {
+        let mut op = GpuTokenMoeDown {
             down: &gpu_weight(gpu, &down),
             shared: shared_gpu.as_ref(),
             h: Range::whole(&upload(gpu, &h)),

@@ -1,4 +1,4 @@
-// A unit of weights with integer codes, loaded at one place and multiplied by a record (shared/q8.wgsl) at another.
+// A unit of weights with integer codes, loaded at one place and multiplied by a record (shared/bytes.wgsl) at another.
 struct $W_Loaded { codes: W32Codes, affine: vec4<f32> }
 
 fn $W_load(u: u32, sub: u32) -> $W_Loaded {
@@ -6,5 +6,5 @@ fn $W_load(u: u32, sub: u32) -> $W_Loaded {
 }
 
 fn $W_times(w: $W_Loaded, lo: vec4<u32>, hi: vec4<u32>, scales: vec4<f32>) -> f32 {
-  return q8_dot(w.codes, w.affine, lo, hi, scales);
+  return bytes_dot(w.codes, w.affine, lo, hi, scales);
 }

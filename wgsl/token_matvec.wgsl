@@ -1,10 +1,10 @@
-// y = W x (+ residual) of one token whose activations its producer left as bytes (shared/q8.wgsl); the output likewise.
+// y = W x (+ residual) of one token whose activations its producer left as bytes (shared/bytes.wgsl); the output likewise.
 //
 // W (groups * rows, 32 * UNITS), x (groups, X_UNITS) records, y (groups * rows). RMS divides by the root mean square of x, from
 // the partial sums that came with it. Group g of W reads x from unit g * X_UNITS on (attn_k_b, attn_v_b). With X_FLOAT x is f32
 // and still to be multiplied by the norm's weight: for the router, whose choices should not turn on a byte's rounding. With
 // MERGE (attn_v_b) the workgroup joins the attention's slices of its head itself, while its weights are on their way.
-// OUT_FLOAT leaves y as f32, OUT_Q8 as records (shared/q8_store.wgsl).
+// OUT_PLAIN leaves y as f32, OUT_PREPARED as records (shared/token_store.wgsl).
 // Division: LANES threads share AT_ONCE rows, a workgroup owns TILE = WG / LANES * AT_ONCE rows, with MERGE of one head.
 // Bound by: the bytes of W; for small W by the latency of one load, so everything a thread needs is asked for at once. MERGE
 // reads the slices of a head once per workgroup, from the second-level cache.
@@ -42,14 +42,14 @@ struct Params {
 #ifdef RESIDUAL
 #read residual: array<f32>           // (groups * rows)
 #endif
-#ifdef OUT_FLOAT
+#ifdef OUT_PLAIN
 #write y: array<f32>                 // (groups * rows)
 #endif
 #ifdef NORM_OUT
 #read g: array<vec4<f32>>            // (groups * rows / 4)
 #write squares_out: array<f32>       // (groups * rows / 16)
 #endif
-#ifdef OUT_Q8
+#ifdef OUT_PREPARED
 #write q: array<u32>                 // (groups * rows / 32, 12)
 #endif
 #ifdef ROTATE
@@ -62,10 +62,10 @@ const TILE = STRIDE * AT_ONCE;
 #import params
 #import w32
 #import w32_math
-#import q8
+#import bytes
 #import lanes
-#ifdef OUT_Q8
-#import q8_store
+#ifdef OUT_PREPARED
+#import token_store
 #endif
 #ifdef MERGE
 const KV_LORA = UNITS * 32u;
@@ -73,9 +73,9 @@ const KV_LORA = UNITS * 32u;
 #endif
 #import WEIGHT as w
 #ifdef FLOAT
-#import q8_floats as w
+#import floats_by_bytes as w
 #else
-#import q8_codes as w
+#import codes_by_bytes as w
 #endif
 #ifdef ROTATE
 #import rotate_rows
@@ -185,17 +185,17 @@ fn main(
 #ifdef ROTATE
   sum$r = rotated(sum$r, p.first_row + row$r, t);
 #endif
-#ifdef OUT_FLOAT
+#ifdef OUT_PLAIN
   if (lane == 0u && tile + in_tile + $ru * STRIDE < p.rows) {
     y[p.first_row + row$r] = sum$r;
   }
 #endif
-#ifdef OUT_Q8
-  if (lane == 0u) { q8_rows[in_tile + $ru * STRIDE] = sum$r; }
+#ifdef OUT_PREPARED
+  if (lane == 0u) { token_rows[in_tile + $ru * STRIDE] = sum$r; }
 #endif
 #endfor
-#ifdef OUT_Q8
+#ifdef OUT_PREPARED
   workgroupBarrier();
-  q8_store(p.first_row + tile, p.first_row + p.rows, t);
+  token_store(p.first_row + tile, p.first_row + p.rows, t);
 #endif
 }

@@ -1,5 +1,5 @@
 // x' = x + sum over slots s of weights[s] * D[ids[s]] h[s] + S h_shared, of one token: the end of a layer with experts. h
-// comes as bytes (shared/q8.wgsl); x' leaves as f32 and as bytes for the next layer's first products.
+// comes as bytes (shared/bytes.wgsl); x' leaves as f32 and as bytes for the next layer's first products.
 //
 // D (experts * ROWS, 32 * UNITS), S (ROWS, 32 * SHARED_UNITS), h (USED * UNITS + SHARED_UNITS) records, x and x' (ROWS).
 // Division: LANES threads share an output row and walk the units of all its experts, so the sum needs no atomics; a
@@ -25,7 +25,7 @@ struct Params {
 #read weights: array<f32>            // (USED)
 #read residual: array<f32>           // (ROWS)
 #write y: array<f32>                 // (ROWS)
-#ifdef OUT_Q8
+#ifdef OUT_PREPARED
 #read g: array<vec4<f32>>            // (ROWS / 4)
 #write squares_out: array<f32>       // (ROWS / 16)
 #write q: array<u32>                 // (ROWS / 32, 12)
@@ -34,23 +34,23 @@ const TILE = WG / LANES;
 #import params
 #import w32
 #import w32_math
-#import q8
+#import bytes
 #import lanes
-#ifdef OUT_Q8
-#import q8_store
+#ifdef OUT_PREPARED
+#import token_store
 #endif
 #import WEIGHT as w
 #ifdef FLOAT
-#import q8_floats as w
+#import floats_by_bytes as w
 #else
-#import q8_codes as w
+#import codes_by_bytes as w
 #endif
 #ifdef SHARED
 #import SHARED_WEIGHT as s
 #ifdef SHARED_FLOAT
-#import q8_floats as s
+#import floats_by_bytes as s
 #else
-#import q8_codes as s
+#import codes_by_bytes as s
 #endif
 #endif
 
@@ -119,12 +119,12 @@ fn main(
   sum = row_sum(sum) + before;
   if (lane == 0u) {
     if (tile + t / LANES < ROWS) { y[row] = sum; }
-#ifdef OUT_Q8
-    q8_rows[t / LANES] = sum;
+#ifdef OUT_PREPARED
+    token_rows[t / LANES] = sum;
 #endif
   }
-#ifdef OUT_Q8
+#ifdef OUT_PREPARED
   workgroupBarrier();
-  q8_store(tile, ROWS, t);
+  token_store(tile, ROWS, t);
 #endif
 }

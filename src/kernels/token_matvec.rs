@@ -2,8 +2,9 @@
 
 use super::MlaDims;
 use super::attention::partial_bytes;
-use super::q8::{
-    Q8Input, Q8Output, check_geometry, check_rows, divided, geometry, grid, unsupported, weight,
+use super::token::{
+    TokenInput, TokenOutput, check_geometry, check_rows, divided, geometry, grid, unsupported,
+    weight,
 };
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
@@ -21,7 +22,7 @@ use crate::quant::activation::{Q8Unit, dequantize_activation};
 ///
 /// `x` are the records of the input, group g from unit g * x_units on. `rms` are the sums of squares of 16 values of what
 /// was quantised, before the norm's weight, and the norm's epsilon.
-pub fn matvec_q8(
+pub fn token_matvec(
     w: &Weight,
     x: &[Q8Unit],
     x_units: usize,
@@ -45,7 +46,7 @@ pub fn matvec_q8(
 /// What a product multiplies.
 pub enum Input {
     /// Bytes; group g reads from unit g * the second field on.
-    Q8(Q8Input, u32),
+    Prepared(TokenInput, u32),
     /// f32 (cols), the weight of its norm (cols), its sums of squares (cols / 16) and epsilon.
     Float(Range, Range, Range, f32),
     /// The slices that [`GpuAttention`](super::attention::GpuAttention) left in the same step, joined as
@@ -54,7 +55,7 @@ pub enum Input {
 }
 
 /// The product on the device.
-pub struct GpuMatvecQ8<'a> {
+pub struct GpuTokenMatvec<'a> {
     /// W, (groups, rows, cols).
     pub weight: &'a GpuWeight,
     /// The input.
@@ -64,7 +65,7 @@ pub struct GpuMatvecQ8<'a> {
     /// The output as f32, (groups * rows).
     pub y: Option<Range>,
     /// The output as bytes.
-    pub q: Option<Q8Output>,
+    pub q: Option<TokenOutput>,
 }
 
 /// What the pipeline of a product depends on.
@@ -117,10 +118,10 @@ impl Shape {
         let cols = self.units * 32;
         Site {
             kernel: match self.source {
-                Source::Bytes if self.rotate.is_some() => "matvec_q8+rotate",
-                Source::Bytes => "matvec_q8",
-                Source::Floats => "matvec_q8+x_float",
-                Source::Slices => "matvec_q8+merge",
+                Source::Bytes if self.rotate.is_some() => "token_matvec+rotate",
+                Source::Bytes => "token_matvec",
+                Source::Floats => "token_matvec+x_float",
+                Source::Slices => "token_matvec+merge",
             },
             types: vec![self.ty],
             shape: match self.groups {
@@ -160,8 +161,8 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
         .flag("MERGE", merge)
         .flag("RMS", shape.rms)
         .flag("RESIDUAL", shape.residual)
-        .flag("OUT_FLOAT", shape.y)
-        .flag("OUT_Q8", shape.q.is_some())
+        .flag("OUT_PLAIN", shape.y)
+        .flag("OUT_PREPARED", shape.q.is_some())
         .flag("NORM_OUT", shape.q == Some(true));
     if floats {
         // Dequantised, whatever the type is.
@@ -192,17 +193,17 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
     });
     access.push_str(if shape.rotate.is_some() { "rr" } else { "" });
     Spec {
-        kernel: "matvec_q8",
-        source: include_str!("../../wgsl/matvec_q8.wgsl"),
+        kernel: "token_matvec",
+        source: include_str!("../../wgsl/token_matvec.wgsl"),
         variant,
         access: accesses(&access),
     }
 }
 
-impl GpuMatvecQ8<'_> {
+impl GpuTokenMatvec<'_> {
     fn squares(&self) -> Option<(&Range, f32)> {
         match &self.x {
-            Input::Q8(x, _) => x.rms.as_ref().map(|(squares, eps)| (squares, *eps)),
+            Input::Prepared(x, _) => x.rms.as_ref().map(|(squares, eps)| (squares, *eps)),
             Input::Float(_, _, squares, eps) => Some((squares, *eps)),
             Input::Slices(..) => None,
         }
@@ -211,7 +212,7 @@ impl GpuMatvecQ8<'_> {
     fn shape(&self, rotation: Option<&Rotation>) -> Shape {
         let w = self.weight;
         let (source, x_units) = match &self.x {
-            Input::Q8(_, x_units) => (Source::Bytes, *x_units),
+            Input::Prepared(_, x_units) => (Source::Bytes, *x_units),
             Input::Float(..) => (Source::Floats, 0),
             Input::Slices(..) => (Source::Slices, 0),
         };
@@ -257,7 +258,7 @@ impl GpuMatvecQ8<'_> {
     pub fn rotated_ops(&self, gpu: &Gpu, rotation: &Rotation) -> Result<Vec<Op>, GpuError> {
         rotation.check(self.weight.total_rows(), &self.weight.name);
         assert!(
-            self.q.is_none() && self.weight.groups == 1 && matches!(self.x, Input::Q8(..)),
+            self.q.is_none() && self.weight.groups == 1 && matches!(self.x, Input::Prepared(..)),
             "{}: rotated queries come from bytes and leave as floats",
             self.weight.name
         );
@@ -352,10 +353,10 @@ impl GpuMatvecQ8<'_> {
         let w = self.weight;
         let cols = u64::from(w.cols);
         match &self.x {
-            Input::Q8(x, x_units) => {
+            Input::Prepared(x, x_units) => {
                 let units = u64::from((w.groups - 1) * x_units) + cols / 32;
                 assert!(
-                    x.records.size >= units * super::q8::RECORD,
+                    x.records.size >= units * super::token::RECORD,
                     "input of {}",
                     w.name
                 );

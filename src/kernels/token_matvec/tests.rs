@@ -5,9 +5,9 @@ use crate::gpu::testing::{download, gpu_weight, int8_gpu, output, run, upload};
 use crate::gpu::{GpuOptions, Tier};
 use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::attention_merge::attention_merge;
-use crate::kernels::q8::testing::{Given, assert_bytes, room};
 use crate::kernels::rope_cache::rotate_rows;
 use crate::kernels::testing::{Rng, assert_close, random_weight};
+use crate::kernels::token::testing::{Given, assert_bytes, room};
 use crate::quant::activation::quantize_activation;
 
 /// Integer sums are exact; the rest are f32 sums of up to 684 half units in another order.
@@ -55,7 +55,7 @@ fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
     let before = rng.normals(n);
     let g = rng.normals(n);
     let rms = (groups == 1).then_some((given.squares.as_slice(), 1e-5));
-    let twin = matvec_q8(
+    let twin = token_matvec(
         &w,
         &given.records,
         x_units,
@@ -67,9 +67,9 @@ fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
     if groups > 1 {
         input.rms = None;
     }
-    let x = Input::Q8(input, x_units as u32);
+    let x = Input::Prepared(input, x_units as u32);
     let residual = residual.then(|| Range::whole(&upload(gpu, &before)));
-    let mut op = GpuMatvecQ8 {
+    let mut op = GpuTokenMatvec {
         weight: &gpu_weight(gpu, &w),
         x,
         residual,
@@ -150,7 +150,7 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) 
     }
     let mut latent = vec![0.0; heads * kv_lora];
     attention_merge(&partial, &stats, splits, kv_lora, &mut latent);
-    let twin = matvec_q8(w, &quantize_activation(&latent), kv_lora / 32, None, None);
+    let twin = token_matvec(w, &quantize_activation(&latent), kv_lora / 32, None, None);
     let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
 
     let [parts, pairs] = partial_bytes(dims, 1);
@@ -161,7 +161,7 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) 
     };
     let partials = [padded(&partial, parts), padded(stats.as_flattened(), pairs)];
     let n = heads * rows;
-    let mut op = GpuMatvecQ8 {
+    let mut op = GpuTokenMatvec {
         weight: &gpu_weight(gpu, w),
         x: Input::Slices(partials, dims),
         residual: None,
@@ -296,7 +296,7 @@ fn the_router_reads_floats() {
         let y = output(gpu, rows);
         let range = |data: &[f32]| Range::whole(&upload(gpu, data));
         let squares = crate::quant::activation::squares(&x);
-        let op = GpuMatvecQ8 {
+        let op = GpuTokenMatvec {
             weight: &gpu_weight(gpu, &w),
             x: Input::Float(range(&x), range(&norm), range(&squares), 1e-5),
             residual: None,
@@ -329,13 +329,13 @@ fn queries_leave_rotated() {
         let (pos, n_ctx) = (rng.below(7), 7);
         let table = rng.normals(n_ctx * rope);
         let rms = Some((given.squares.as_slice(), 1e-5));
-        let mut twin = matvec_q8(&w, &given.records, 0, rms, None);
+        let mut twin = token_matvec(&w, &given.records, 0, rms, None);
         let (angles, _) = table[pos * rope..][..rope].as_chunks();
         rotate_rows(&mut twin, first_row, rope, angles);
         let y = output(gpu, rows);
-        let op = GpuMatvecQ8 {
+        let op = GpuTokenMatvec {
             weight: &gpu_weight(gpu, &w),
-            x: Input::Q8(given.upload(gpu, 1e-5), 0),
+            x: Input::Prepared(given.upload(gpu, 1e-5), 0),
             residual: None,
             y: Some(Range::whole(&y)),
             q: None,

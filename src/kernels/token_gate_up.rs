@@ -2,8 +2,10 @@
 //! in and out.
 
 use super::MAX_GRID;
-use super::q8::{Q8Input, RECORD, check_geometry, check_rows, divided, geometry, grid, weight};
 use super::router::{self, GpuRouter};
+use super::token::{
+    RECORD, TokenInput, check_geometry, check_rows, divided, geometry, grid, weight,
+};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
@@ -17,7 +19,7 @@ use crate::quant::activation::{Q8Unit, dequantize_activation};
 
 /// `h` = silu(g x) * (u x) with x divided by its root mean square: of the experts `ids` one after another, then of the
 /// shared one; x are records and `rms` the sums of squares of 16 values and the epsilon.
-pub fn gate_up_q8(
+pub fn token_gate_up(
     experts: Option<([&Weight; 2], &[u32])>,
     shared: Option<[&Weight; 2]>,
     x: &[Q8Unit],
@@ -41,14 +43,14 @@ pub fn gate_up_q8(
     all
 }
 
-/// [`gate_up_q8`] on the device, and the [`router`] before it.
-pub struct GpuGateUpQ8<'a> {
+/// [`token_gate_up`] on the device, and the [`router`] before it.
+pub struct GpuTokenGateUp<'a> {
     /// G and U of the experts, cut alike, and how they are chosen: what the router's op would do for one token.
     pub experts: Option<([&'a GpuWeight; 2], GpuRouter<'a>)>,
     /// G and U of the shared expert, or of a dense block, cut alike.
     pub shared: Option<[&'a GpuWeight; 2]>,
     /// The input, with a norm.
-    pub x: Q8Input,
+    pub x: TokenInput,
     /// The output, (used * rows + shared rows) values.
     pub h: Range,
 }
@@ -90,7 +92,7 @@ impl Shape<'_> {
             rows += shared_rows;
         }
         Site {
-            kernel: "gate_up_q8",
+            kernel: "token_gate_up",
             types,
             shape: shapes.join("+"),
             rows,
@@ -130,14 +132,14 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
     }
     access.push_str("rrw");
     Spec {
-        kernel: "gate_up_q8",
-        source: include_str!("../../wgsl/gate_up_q8.wgsl"),
+        kernel: "token_gate_up",
+        source: include_str!("../../wgsl/token_gate_up.wgsl"),
         variant,
         access: accesses(&access),
     }
 }
 
-impl GpuGateUpQ8<'_> {
+impl GpuTokenGateUp<'_> {
     fn shape(&self) -> Shape<'_> {
         let pair = |pair: &[&GpuWeight; 2]| (pair.map(|w| w.ty), pair[0].rows);
         let any = self.experts.as_ref().map(|(pair, _)| *pair).or(self.shared);
@@ -300,8 +302,8 @@ mod tests {
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpu_weights, int8_gpu, output, run, upload};
     use crate::gpu::{GpuOptions, Tier};
-    use crate::kernels::q8::testing::{Given, assert_bytes, room};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
+    use crate::kernels::token::testing::{Given, assert_bytes, room};
     use crate::model::Gating;
 
     /// Types of the experts' weights and their number, chosen ones and rows; types and rows of the shared expert.
@@ -346,7 +348,7 @@ mod tests {
         });
         let shared =
             shared.map(|(types, rows)| types.map(|ty| random_weight(rng, ty, 1, rows, cols)));
-        let twin = gate_up_q8(
+        let twin = token_gate_up(
             experts
                 .as_ref()
                 .map(|(pair, .., ids, _)| (pair.each_ref(), ids.as_slice())),
@@ -358,7 +360,7 @@ mod tests {
         let experts_gpu = experts.as_ref().map(|(pair, ..)| on_gpu(pair));
         let shared_gpu = shared.as_ref().map(on_gpu);
         let h = room(gpu, twin.len(), None);
-        let mut op = GpuGateUpQ8 {
+        let mut op = GpuTokenGateUp {
             experts: experts.as_ref().zip(experts_gpu.as_ref()).map(|(e, w)| {
                 let (_, config, [logits, bias], ids, _) = e;
                 let range = |data: &Option<Vec<f32>>| {

@@ -1,6 +1,6 @@
 //! [`embed`](super::embed) of one token in the `int8` tier: the row as f32 and as bytes for the first layer.
 
-use super::q8::Q8Output;
+use super::token::TokenOutput;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Op, Range, Word, accesses};
@@ -12,7 +12,7 @@ use crate::quant::activation::{Q8Unit, quantize_activation, squares};
 use crate::quant::repack::shader_module;
 
 /// The row of `token`, its sums of squares of 16 values, and the records of the row times `norm`.
-pub fn embed_q8(
+pub fn token_embed(
     token_embd: &Weight,
     token: u32,
     norm: &[f32],
@@ -27,8 +27,8 @@ pub fn embed_q8(
 /// The pipeline.
 pub(super) fn spec(ty: GgmlType, units: u32) -> Spec {
     Spec {
-        kernel: "embed_q8",
-        source: include_str!("../../wgsl/embed_q8.wgsl"),
+        kernel: "token_embed",
+        source: include_str!("../../wgsl/token_embed.wgsl"),
         variant: Variant::default()
             .module("WEIGHT", shader_module(ty))
             .number("UNITS", units),
@@ -40,7 +40,7 @@ pub(super) fn spec(ty: GgmlType, units: u32) -> Spec {
 ///
 /// # Panics
 /// If a buffer is too small, which would let the kernel index beyond it, or `q` has no norm.
-pub fn ops(token_embd: &GpuWeight, history: &Range, y: &Range, q: &Q8Output) -> Vec<Op> {
+pub fn ops(token_embd: &GpuWeight, history: &Range, y: &Range, q: &TokenOutput) -> Vec<Op> {
     let w = token_embd;
     assert!(y.size >= u64::from(w.cols) * 4, "output of {}", w.name);
     q.check(w.cols, &w.name);
@@ -75,8 +75,8 @@ mod tests {
     use super::*;
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpu_weight, int8_gpu, output, run, upload};
-    use crate::kernels::q8::testing::{assert_bytes, room};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
+    use crate::kernels::token::testing::{assert_bytes, room};
 
     #[test]
     fn the_gpu_agrees_for_every_type() {
@@ -103,7 +103,7 @@ mod tests {
                     ..State::default()
                 },
             );
-            let (x, ..) = embed_q8(&w, history[3], &norm);
+            let (x, ..) = token_embed(&w, history[3], &norm);
             let exact: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
             assert_close(&download(gpu, &y, cols), &exact, 1e-13, ty.name());
             assert_bytes(gpu, &q, Some(&norm), &x, ty.name());
