@@ -1,5 +1,5 @@
 // h = silu(G x) * (U x) of one token, for the experts it chooses and the shared expert in one grid; a dense block is the
-// shared expert alone. x comes as bytes (shared/bytes.wgsl) with its partial sums of squares, h leaves as bytes.
+// shared expert alone. x comes prepared (shared/token_store.wgsl) with its partial sums of squares, h leaves prepared.
 //
 // G, U (experts * ROWS, 32 * UNITS), of the shared expert (rows, 32 * UNITS); h (USED * ROWS + rows) values: the chosen
 // experts' one after another, then the shared one's. logits (EXPERTS) -> the expert of each slot; with CHOICE_OUT the first
@@ -45,50 +45,31 @@ struct Params {
 #read su_q: array<vec4<u32>>
 #read su_s: array<vec4<u32>>
 #endif
-#read x: array<vec4<u32>>            // (UNITS, 3)
+#import INPUT as x
 #read squares: array<f32>            // (2 * UNITS)
-#write q: array<u32>                 // ((USED * ROWS + shared rows) / 32, 12)
+#import token_store
 const TILE = WG / LANES;
 #import params
 #import w32
-#import w32_math
-#import bytes
 #import lanes
-#import token_store
 #ifdef ROUTED
 const SLOT_TILES = (ROWS + TILE - 1u) / TILE;
 const ROUTED_TILES = USED * SLOT_TILES;
 var<workgroup> slot_expert: u32;
 #import router_choice
 #import GATE as eg
-#ifdef GATE_FLOAT
-#import floats_by_bytes as eg
-#else
-#import codes_by_bytes as eg
-#endif
+#import GATE_TIMES as eg
 #import UP as eu
-#ifdef UP_FLOAT
-#import floats_by_bytes as eu
-#else
-#import codes_by_bytes as eu
-#endif
+#import UP_TIMES as eu
 #import gate_up_walk as e
 #else
 const ROUTED_TILES = 0u;
 #endif
 #ifdef SHARED
 #import SHARED_GATE as sg
-#ifdef SHARED_GATE_FLOAT
-#import floats_by_bytes as sg
-#else
-#import codes_by_bytes as sg
-#endif
+#import SHARED_GATE_TIMES as sg
 #import SHARED_UP as su
-#ifdef SHARED_UP_FLOAT
-#import floats_by_bytes as su
-#else
-#import codes_by_bytes as su
-#endif
+#import SHARED_UP_TIMES as su
 #import gate_up_walk as s
 #endif
 

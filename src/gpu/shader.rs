@@ -241,10 +241,13 @@ shared!(
     "builtins",
     "bytes",
     "codes_by_bytes",
+    "codes_by_floats",
     "coop",
     "f16",
     "f32",
+    "floats",
     "floats_by_bytes",
+    "floats_by_floats",
     "gate_up_walk",
     "iq4_nl",
     "iq4_xs",
@@ -273,6 +276,9 @@ shared!(
     "token_store",
     "w32",
     "w32_math",
+    "x_bytes",
+    "x_floats",
+    "x_times_norm",
 );
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 mod list;
 
 use crate::gpu::Tier;
-use crate::gpu::device::INT8_BUFFERS;
+use crate::gpu::device::SUBGROUP_BUFFERS;
 use crate::gpu::geometry::MAX_THREADS;
 use crate::gpu::pipeline::{Access, Spec};
 use crate::gpu::shader;
@@ -179,10 +179,9 @@ fn check_interface(
     })?;
     let threads: u32 = entry.workgroup_size.iter().product();
     // Whole subgroups of any size up to 64: the numbering of threads by subgroup would have holes otherwise.
-    let (most_threads, most_buffers) = if tier == Tier::Int8 {
-        (MAX_THREADS, INT8_BUFFERS as usize)
-    } else {
-        (256, 8)
+    let (most_threads, most_buffers) = match tier {
+        Tier::Plain => (256, 8),
+        Tier::Subgroup | Tier::Int8 => (MAX_THREADS, SUBGROUP_BUFFERS as usize),
     };
     ensure(
         threads <= most_threads && threads.is_multiple_of(64),

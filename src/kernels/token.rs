@@ -1,36 +1,40 @@
-//! What the kernels of the `int8` tier share: how they divide rows, and where their outputs go.
+//! What the kernels of a decoded token share: how they divide rows, and how each leaves its output prepared for the next. A
+//! prepared output is multiplied by the weight of the norm in between and has the sums of squares beside it that the norm needs,
+//! so that no kernel begins with one; and it is in the form that the tier multiplies ([`Activation`]).
 
 use super::MAX_GRID;
-use crate::gpu::geometry::{Geometry, Machine, SCALED_ROWS, Site};
+use crate::gpu::geometry::{Geometry, Machine, PREPARED_ROWS, Site};
 use crate::gpu::record::{Extent, Range};
 use crate::gpu::shader::Variant;
 use crate::gpu::{Gpu, GpuError};
 use crate::quant::GgmlType;
+use crate::quant::activation::Activation;
 use crate::quant::repack::has_codes;
 
-/// Bytes of the record of a unit of 32 values.
-pub(super) const RECORD: u64 = 48;
 /// Sums of squares that a thread asks for ahead of the weights at most.
 const MOST_SQUARES: u32 = 8;
 
-/// An output as records, for the product that comes next.
+/// An output prepared for the product that comes next.
 #[derive(Clone)]
 pub struct TokenOutput {
-    /// (n / 32) records of 48 bytes.
-    pub records: Range,
+    /// (n / 32) units.
+    pub values: Range,
     /// Where an RMS norm lies between: its weight (n), and where the sums of squares of 16 values go, (n / 16) f32.
     pub norm: Option<(Range, Range)>,
 }
 
 impl TokenOutput {
     /// Panics unless `n` values fit.
-    pub(super) fn check(&self, n: u32, what: &str) {
+    pub(super) fn check(&self, n: u32, activation: Activation, what: &str) {
         let n = u64::from(n);
         assert!(
             n.is_multiple_of(32),
-            "{what}: records hold 32 values, {n} are no multiple"
+            "{what}: units hold 32 values, {n} are no multiple"
         );
-        assert!(self.records.size >= n / 32 * RECORD, "records of {what}");
+        assert!(
+            self.values.size >= n / 32 * activation.unit_bytes(),
+            "output of {what}"
+        );
         if let Some((weight, squares)) = &self.norm {
             assert!(
                 weight.size >= n * 4 && squares.size >= n / 4,
@@ -39,21 +43,21 @@ impl TokenOutput {
         }
     }
 
-    /// The bindings in the order of the kernels: norm weight, squares, records.
+    /// The bindings in the order of the kernels: norm weight, squares, values.
     pub(super) fn bindings(&self) -> Vec<Range> {
         let norm = self
             .norm
             .iter()
             .flat_map(|(weight, squares)| [weight.clone(), squares.clone()]);
-        norm.chain([self.records.clone()]).collect()
+        norm.chain([self.values.clone()]).collect()
     }
 }
 
-/// An input as records.
+/// A prepared input.
 #[derive(Clone)]
 pub struct TokenInput {
-    /// (n / 32) records.
-    pub records: Range,
+    /// (n / 32) units.
+    pub values: Range,
     /// Where an RMS norm lies between: the sums of squares of 16 values, (n / 16), and its epsilon.
     pub rms: Option<(Range, f32)>,
 }
@@ -91,39 +95,53 @@ pub(super) fn check_geometry(gpu: &Gpu, site: &Site, geometry: &Geometry) {
     );
 }
 
-/// Refuses rows that leave as bytes but whose number is no multiple of those that share a scale.
+/// Refuses rows that leave prepared but whose number is no multiple of those that leave together.
 ///
 /// # Errors
 /// [`GpuError::TierUnsupported`].
 pub(super) fn check_rows(gpu: &Gpu, rows: u32, what: &str) -> Result<(), GpuError> {
-    if rows.is_multiple_of(SCALED_ROWS) {
+    if rows.is_multiple_of(PREPARED_ROWS) {
         return Ok(());
     }
     Err(unsupported(
         gpu,
-        &format!("a kernel for {rows} rows of {what}, no multiple of {SCALED_ROWS}"),
+        &format!("a kernel for {rows} rows of {what}, no multiple of {PREPARED_ROWS}"),
     ))
 }
 
-/// What the tier lacks on this device.
-pub(super) fn unsupported(gpu: &Gpu, missing: &str) -> GpuError {
+/// What the tier lacks on this device, for a model that other tiers can run.
+pub(crate) fn unsupported(gpu: &Gpu, missing: &str) -> GpuError {
     GpuError::TierUnsupported {
         tier: gpu.tier.name(),
         adapter: gpu.info.name.clone(),
-        missing: missing.to_owned(),
+        missing: format!("{missing} (--tier plain has one)"),
     }
 }
 
-/// Names a weight type's module and says where it has no integer codes.
+/// The variant of a kernel that reads and leaves activations of this kind.
+pub(super) fn variant(activation: Activation) -> Variant {
+    let bytes = activation == Activation::Bytes;
+    Variant::default()
+        .flag("BYTES", bytes)
+        .module("INPUT", if bytes { "x_bytes" } else { "x_floats" })
+}
+
+/// Names the module of a weight's type, and the one by which it meets the input.
 pub(super) fn weight(
     variant: Variant,
-    name: &'static str,
-    float: &'static str,
+    [name, times]: [&'static str; 2],
     ty: GgmlType,
+    activation: Activation,
 ) -> Variant {
+    let by = match (activation, has_codes(ty)) {
+        (Activation::Bytes, true) => "codes_by_bytes",
+        (Activation::Bytes, false) => "floats_by_bytes",
+        (Activation::Floats, true) => "codes_by_floats",
+        (Activation::Floats, false) => "floats_by_floats",
+    };
     variant
         .module(name, crate::quant::repack::shader_module(ty))
-        .flag(float, !has_codes(ty))
+        .module(times, by)
 }
 
 /// A grid of `tiles` workgroups, continued along y where one dimension does not hold them; and its width.
@@ -143,20 +161,45 @@ pub(super) fn grid(tiles: u32) -> ([Extent; 3], u32) {
 pub(super) mod testing {
     use super::*;
     use crate::gpu::testing::{download, output, upload};
+    use crate::kernels::testing::assert_close;
     use crate::quant::activation::{Q8Unit, dequantize_activation, quantize_activation, squares};
+
+    /// What a product leaves for the next one in the tier of the device.
+    pub fn activation(gpu: &Gpu) -> Activation {
+        gpu.tier.activation().expect("a tier with subgroups")
+    }
+
+    /// What prepared `values` stand for: themselves, or what their bytes give.
+    pub fn stand_for(activation: Activation, values: &[f32]) -> Vec<f32> {
+        match activation {
+            Activation::Bytes => dequantize_activation(&quantize_activation(values)),
+            Activation::Floats => values.to_vec(),
+        }
+    }
+
+    /// Prepared values on the device.
+    pub fn upload_values(gpu: &Gpu, values: &[f32]) -> Range {
+        Range::whole(&match activation(gpu) {
+            Activation::Bytes => upload(gpu, &quantize_activation(values)),
+            Activation::Floats => upload(gpu, values),
+        })
+    }
 
     /// Random values with a norm in between: what a consumer gets and what it stands for.
     pub struct Given {
-        pub records: Vec<Q8Unit>,
+        weighted: Vec<f32>,
+        /// What the prepared values stand for.
+        pub values: Vec<f32>,
         pub squares: Vec<f32>,
     }
 
     impl Given {
-        /// `x` times `norm` as bytes, with the squares of `x`.
-        pub fn new(x: &[f32], norm: &[f32]) -> Self {
+        /// `x` times `norm`, with the squares of `x`.
+        pub fn new(gpu: &Gpu, x: &[f32], norm: &[f32]) -> Self {
             let weighted: Vec<f32> = x.iter().zip(norm).map(|(x, g)| x * g).collect();
             Self {
-                records: quantize_activation(&weighted),
+                values: stand_for(activation(gpu), &weighted),
+                weighted,
                 squares: squares(x),
             }
         }
@@ -164,16 +207,17 @@ pub(super) mod testing {
         /// On the device.
         pub fn upload(&self, gpu: &Gpu, eps: f32) -> TokenInput {
             TokenInput {
-                records: Range::whole(&upload(gpu, &self.records)),
+                values: upload_values(gpu, &self.weighted),
                 rms: Some((Range::whole(&upload(gpu, &self.squares)), eps)),
             }
         }
     }
 
-    /// Room for `n` values as bytes, with the norm `g` where there is one.
+    /// Room for `n` prepared values, with the norm `g` where there is one.
     pub fn room(gpu: &Gpu, n: usize, g: Option<&[f32]>) -> TokenOutput {
+        let words = n.div_ceil(32) * activation(gpu).unit_bytes() as usize / 4;
         TokenOutput {
-            records: Range::whole(&output(gpu, n / 32 * 12)),
+            values: Range::whole(&output(gpu, words)),
             norm: g.map(|g| {
                 (
                     Range::whole(&upload(gpu, g)),
@@ -183,10 +227,9 @@ pub(super) mod testing {
         }
     }
 
-    /// Fails unless `found` on the device are the bytes of `expected` (times the norm): each value within its half step,
-    /// the scaled sums those of the bytes, the squares those of `expected`.
+    /// Fails unless `found` on the device is `expected` (times the norm) prepared, with the squares of `expected`.
     #[track_caller]
-    pub fn assert_bytes(
+    pub fn assert_prepared(
         gpu: &Gpu,
         found: &TokenOutput,
         g: Option<&[f32]>,
@@ -194,12 +237,39 @@ pub(super) mod testing {
         what: &str,
     ) {
         let n = expected.len();
-        let records: Vec<Q8Unit> = download(gpu, &found.records.buffer, n / 32);
-        let values = dequantize_activation(&records);
+        let weighted = |(i, x): (usize, &f32)| x * g.map_or(1.0, |g| g[i]);
+        let weighted: Vec<f32> = expected.iter().enumerate().map(weighted).collect();
+        match activation(gpu) {
+            Activation::Bytes => {
+                assert_bytes(
+                    &download(gpu, &found.values.buffer, n.div_ceil(32)),
+                    &weighted,
+                    what,
+                );
+            }
+            Activation::Floats => {
+                let exact: Vec<f64> = weighted.iter().map(|v| f64::from(*v)).collect();
+                let found: Vec<f32> = download(gpu, &found.values.buffer, n);
+                assert_close(&found, &exact, 1e-11, what);
+            }
+        }
+        if let Some((_, buffer)) = &found.norm {
+            let found: Vec<f32> = download(gpu, &buffer.buffer, n / 16);
+            for (i, (found, exact)) in found.iter().zip(squares(expected)).enumerate() {
+                assert!(
+                    (found - exact).abs() <= 1e-4 * exact,
+                    "{what}: squares {i} are {found} for {exact}"
+                );
+            }
+        }
+    }
+
+    /// Each value within its half step, the scaled sums those of the bytes.
+    #[track_caller]
+    fn assert_bytes(records: &[Q8Unit], expected: &[f32], what: &str) {
+        let values = dequantize_activation(records);
         for (i, (value, x)) in values.iter().zip(expected).enumerate() {
-            let x = x * g.map_or(1.0, |g| g[i]);
-            let unit = &records[i / 32];
-            let scale = unit.scales[i % 32 / 16];
+            let scale = records[i / 32].scales[i % 32 / 16];
             // The sums behind x differ in their last bits, so a value may round the other way.
             assert!(
                 (value - x).abs() <= 0.502 * scale + 1e-30,
@@ -207,7 +277,8 @@ pub(super) mod testing {
             );
         }
         for (i, unit) in records.iter().enumerate() {
-            for h in 0..2 {
+            // The last unit may be half a one.
+            for h in (0..2).filter(|h| 2 * i + h < expected.len() / 16) {
                 let sum: i32 = unit.codes[h].iter().map(|c| i32::from(*c)).sum();
                 let expected = unit.scales[h] * sum as f32;
                 assert!(
@@ -217,15 +288,6 @@ pub(super) mod testing {
                 assert!(
                     unit.scales[h] == 0.0 || unit.codes[h].iter().any(|c| c.unsigned_abs() == 127),
                     "{what}: unit {i} wastes its range"
-                );
-            }
-        }
-        if let Some((_, buffer)) = &found.norm {
-            let found: Vec<f32> = download(gpu, &buffer.buffer, n / 16);
-            for (i, (found, exact)) in found.iter().zip(squares(expected)).enumerate() {
-                assert!(
-                    (found - exact).abs() <= 1e-4 * exact,
-                    "{what}: squares {i} are {found} for {exact}"
                 );
             }
         }

@@ -120,14 +120,15 @@ impl TokenRecipe<'_> {
         stream: &Stream,
     ) -> Result<[Range; 2], GpuError> {
         let (dims, eps, table) = (self.dims, self.eps, &self.context.rope_table);
-        let x = self.normed(stream);
+        let (x, activation) = (self.normed(stream), self.activation);
         let y = self.floats("q", qk.total_rows())?;
         let op = |x: TokenInput| GpuTokenMatvec {
             weight: qk,
+            activation,
             x: Input::Prepared(x, 0),
             residual: None,
             y: Some(y.clone()),
-            q: None,
+            prepared: None,
         };
         let kv_a = match &layer.q {
             GpuQuery::Full { .. } => {

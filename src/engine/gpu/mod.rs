@@ -22,7 +22,7 @@ use super::sampling::Sampling;
 use crate::gpu::geometry::Site;
 use crate::gpu::record::{Op, Range, Recording, State};
 use crate::gpu::stamps::Stamps;
-use crate::gpu::{Gpu, GpuError, Tier};
+use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{self, Form};
 use crate::kernels::{MlaDims, sample};
 use crate::model::RopeTable;
@@ -129,7 +129,7 @@ impl GpuBackend {
         let step = |scratch: &mut Scratch, head: bool| {
             float_step(&model, &context, scratch, chunk, head.then_some(&logits))
         };
-        let single = single_step(&model, &context, &mut scratch, &logits)?;
+        let single = single_step(&model, &context, &logits)?;
         let sites = sites(&single);
         let decode: Vec<_> = single.iter().chain(&choose).cloned().collect();
         let chunks = Chunks::Planned {
@@ -158,7 +158,7 @@ impl GpuBackend {
         })
     }
 
-    /// What of a decoded token a geometry can be chosen for ([`Gpu::choices`]), each once; nothing but in the `int8` tier.
+    /// What of a decoded token a geometry can be chosen for ([`Gpu::choices`]), each once; nothing in the `plain` tier.
     pub fn sites(&self) -> &[Site] {
         &self.sites
     }
@@ -168,11 +168,11 @@ impl GpuBackend {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn record_again(&mut self) -> Result<(), GpuError> {
-        if self.gpu().tier != Tier::Int8 {
+        if self.gpu().tier.activation().is_none() {
             return Ok(());
         }
         let model = Arc::clone(&self.model);
-        let single = TokenRecipe::new(&model, &self.context).step(&self.logits)?;
+        let single = self.step_ops()?;
         let decode: Vec<_> = single.iter().chain(&self.choose).cloned().collect();
         self.decode = Recording::new(&model.gpu, &decode)?;
         self.single = Recording::new(&model.gpu, &single)?;
@@ -335,7 +335,7 @@ fn sites(ops: &[Op]) -> Vec<Site> {
     sites.filter(|site| seen.insert(site.key())).collect()
 }
 
-/// A step over up to `tokens` tokens with f32 activations; with the logits of the last where these are given.
+/// A step over up to `tokens` tokens whose kernels make their own norms; with the logits of the last where these are given.
 fn float_step(
     model: &GpuModel,
     context: &Context,
@@ -352,15 +352,10 @@ fn float_step(
 }
 
 /// The step over one token, with its logits, in the device's tier.
-fn single_step(
-    model: &GpuModel,
-    context: &Context,
-    scratch: &mut Scratch,
-    logits: &Range,
-) -> Result<Vec<Op>, GpuError> {
-    match model.gpu.tier {
-        Tier::Int8 => TokenRecipe::new(model, context).step(logits),
-        Tier::Plain | Tier::Subgroup => float_step(model, context, scratch, 1, Some(logits)),
+fn single_step(model: &GpuModel, context: &Context, logits: &Range) -> Result<Vec<Op>, GpuError> {
+    match model.gpu.tier.activation() {
+        Some(activation) => TokenRecipe::new(model, context, activation).step(logits),
+        None => float_step(model, context, &mut Scratch::new(), 1, Some(logits)),
     }
 }
 

@@ -124,7 +124,7 @@ impl<'a> Lab<'a> {
     fn candidate(&mut self, pairs: Pairs) -> Result<Candidate, GpuError> {
         let (gpu, model) = (&self.model.gpu, self.model);
         self.context.pairs = pairs;
-        let single = single_step(model, &self.context, &mut Default::default(), &self.logits)?;
+        let single = single_step(model, &self.context, &self.logits)?;
         let vocab = model.model.config.vocab_size as u32;
         let results = [self.result.clone()];
         let choose = sample::ops(gpu, &self.logits, vocab, &self.context.history, &results)?;

@@ -12,6 +12,7 @@ use crate::kernels::{
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
+use crate::quant::activation::Activation;
 use std::collections::HashSet;
 
 /// What of a model its shaders depend on.
@@ -152,13 +153,13 @@ fn geometries(site: &Site) -> Vec<Geometry> {
     all
 }
 
-/// The pipelines of the `int8` tier.
-fn int8_permutations() -> Vec<Spec> {
+/// The pipelines of a decoded token whose products prepare their outputs so.
+fn token_permutations(activation: Activation) -> Vec<Spec> {
     let mut specs = vec![];
     let models = models();
     let experts: Vec<_> = models.iter().filter_map(|m| m.experts.as_ref()).collect();
     for (i, &ty) in GgmlType::ALL.iter().enumerate() {
-        specs.push(token_embed::spec(ty, 64));
+        specs.push(token_embed::spec(ty, 64, activation));
         let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
         let plain = token_matvec::Shape {
             ty,
@@ -166,11 +167,12 @@ fn int8_permutations() -> Vec<Spec> {
             rows: 576,
             units: 64,
             x_units: 0,
-            source: Source::Bytes,
+            activation,
+            source: Source::Prepared,
             rms: true,
             residual: false,
             y: true,
-            q: None,
+            prepared: None,
             rotate: None,
         };
         let qk = token_matvec::Shape {
@@ -189,13 +191,13 @@ fn int8_permutations() -> Vec<Spec> {
         let q_a = token_matvec::Shape {
             rows: 768,
             y: false,
-            q: Some(true),
+            prepared: Some(true),
             ..plain
         };
         let q_b = token_matvec::Shape {
             rows: 5120,
             units: 24,
-            q: Some(false),
+            prepared: Some(false),
             ..plain
         };
         let k_b = token_matvec::Shape {
@@ -211,7 +213,7 @@ fn int8_permutations() -> Vec<Spec> {
             units: 16,
             x_units: 16,
             y: false,
-            q: Some(false),
+            prepared: Some(false),
             ..k_b
         };
         let v_b_of_slices = token_matvec::Shape {
@@ -223,12 +225,12 @@ fn int8_permutations() -> Vec<Spec> {
             units: 160,
             rms: false,
             residual: true,
-            q: Some(true),
+            prepared: Some(true),
             ..plain
         };
         let router = token_matvec::Shape {
             rows: 64,
-            source: Source::Floats,
+            source: Source::Stream,
             ..plain
         };
         for shape in [
@@ -247,6 +249,7 @@ fn int8_permutations() -> Vec<Spec> {
             specs.extend(geometries.iter().map(|g| token_matvec::spec(g, &shape)));
         }
         let dense = token_gate_up::Shape {
+            activation,
             units: 64,
             experts: None,
             shared: Some(([other, ty], 1536)),
@@ -272,6 +275,7 @@ fn int8_permutations() -> Vec<Spec> {
         }
         for (shared, last) in [(Some((other, 88)), true), (None, true), (None, false)] {
             let shape = token_moe_down::Shape {
+                activation,
                 ty,
                 used: 6,
                 rows: 2048,
@@ -291,18 +295,16 @@ fn int8_permutations() -> Vec<Spec> {
 /// Every pipeline with a tier that runs it.
 pub(super) fn all_permutations() -> Vec<(Spec, Tier)> {
     let shared = permutations();
-    // The float kernels are the same in both tiers with subgroups.
+    // The kernels of prompts are the same in both tiers with subgroups.
     let tiers = [Tier::Plain, Tier::Subgroup];
     let shared = shared
         .into_iter()
         .flat_map(|spec| tiers.map(|tier| (spec.clone(), tier)));
-    shared
-        .chain(
-            int8_permutations()
-                .into_iter()
-                .map(|spec| (spec, Tier::Int8)),
-        )
-        .collect()
+    let token = Tier::ALL.into_iter().flat_map(|tier| {
+        let specs = tier.activation().map(token_permutations);
+        specs.into_iter().flatten().map(move |spec| (spec, tier))
+    });
+    shared.chain(token).collect()
 }
 
 /// The kinds of cooperative matrices that GPUs have: NVIDIA's and Apple's.
