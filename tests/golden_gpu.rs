@@ -418,10 +418,10 @@ fn one_batch_and_token_by_token_agree() {
         let split = all_logits(&mut backend, &tokens, &[3, 1, 17]);
         let errors = [contrast(&single, &whole[..20]), contrast(&split, &whole)];
         eprintln!("{}: {errors:?}", gpu.tier.name());
-        // Several tokens share no sum: in `plain` only the attention is divided differently. In `subgroup` a token alone takes
-        // other kernels, whose sums are in another order.
+        // Several tokens share no sum: in `plain`, where they take the same kernels, lavapipe gives the same bits. In `subgroup` a
+        // token alone takes other kernels, whose sums are in another order: 1.1e-9 there.
         assert!(
-            errors.iter().all(|e| *e < 1e-5),
+            errors.iter().all(|e| *e < 1e-8),
             "{}: {errors:?}",
             gpu.tier.name()
         );
