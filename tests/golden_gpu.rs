@@ -254,20 +254,25 @@ fn every_weight_type_gives_the_logits_of_the_cpu_reference() {
     }
 }
 
+/// The tiers that decode by other kernels than they compute prompts, with the limits of each.
+fn tiers_of_tokens() -> Vec<(Arc<Gpu>, f64, f64)> {
+    let floats = open_tier(Tier::Subgroup).map(|gpu| (gpu, NMSE, CONTRAST));
+    let bytes = int8().map(|gpu| (gpu, NMSE_INT8, f64::INFINITY));
+    floats.into_iter().chain(bytes).collect()
+}
+
 #[test]
-fn activations_as_bytes_stay_near_the_golden_values() {
-    let Some(gpu) = int8() else { return };
+fn tokens_one_by_one_stay_near_the_golden_values() {
+    let gpus = tiers_of_tokens();
     let check = |model: &Arc<Model>, golden: &Golden, name: &str| {
-        check_golden(
-            &mut OneByOne(backend(&gpu, model, 128)),
-            golden,
-            name,
-            NMSE_INT8,
-            f64::INFINITY,
-        );
+        for (gpu, nmse, contrast) in &gpus {
+            let name = format!("{name} {} one by one", gpu.tier.name());
+            let mut backend = OneByOne(backend(gpu, model, 128));
+            check_golden(&mut backend, golden, &name, *nmse, *contrast);
+        }
     };
     let golden = Golden::read(&in_repository("tests/data/golden-tales-q4_k_m.json"));
-    check(&embedded(), &golden, "embedded int8");
+    check(&embedded(), &golden, "embedded");
     for ty in ["F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K_M", "Q4_0"] {
         let (Some(model), Some(golden)) = (
             fixture(&format!("tales/tales-{ty}.gguf")),
@@ -275,17 +280,18 @@ fn activations_as_bytes_stay_near_the_golden_values() {
         ) else {
             break;
         };
-        check(&load(&model), &Golden::read(&golden), &format!("{ty} int8"));
+        check(&load(&model), &Golden::read(&golden), ty);
     }
 }
 
 #[test]
-fn activations_as_bytes_stay_near_the_golden_values_of_every_family() {
-    let Some(gpu) = int8() else { return };
-    let mut one_by_one = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
-        Box::new(OneByOne(backend(&gpu, model, n_ctx)))
-    };
-    check_synthetic(&mut one_by_one, NMSE_INT8, f64::INFINITY);
+fn tokens_one_by_one_stay_near_the_golden_values_of_every_family() {
+    for (gpu, nmse, contrast) in tiers_of_tokens() {
+        let mut one_by_one = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
+            Box::new(OneByOne(backend(&gpu, model, n_ctx)))
+        };
+        check_synthetic(&mut one_by_one, nmse, contrast);
+    }
 }
 
 /// The tiers with f32 activations and `int8`, with the limit of each.
@@ -351,10 +357,10 @@ fn composed_weights_save_dispatches_of_a_token_and_leave_prompts_alone() {
         let mut plain = backend(&gpu, &model, 64);
         let expected = all_logits(&mut plain, &tokens, &[]);
         let layers = model.layers.len();
-        // In int8 the slices of the attention are joined inside attn_v_b, but not inside what replaces it.
+        // With subgroups the slices of the attention are joined inside attn_v_b, but not inside what replaces it.
         let saved = match gpu.tier {
-            Tier::Int8 => [1, 0, 1],
-            Tier::Plain | Tier::Subgroup => [1, 1, 2],
+            Tier::Plain => [1, 1, 2],
+            Tier::Subgroup | Tier::Int8 => [1, 0, 1],
         };
         for (choice, saved) in COMPOSED.into_iter().zip(saved) {
             let mut found = composed(&gpu, &model, 64, choice).0;
@@ -376,9 +382,15 @@ fn composed_weights_save_dispatches_of_a_token_and_leave_prompts_alone() {
 
 #[test]
 fn slices_joined_by_either_way_and_other_geometries_give_the_same_logits() {
-    let Some(gpu) = int8() else { return };
-    // A device of its own for the choices: they are the device's.
-    let mut backend = backend(&gpu, &embedded(), 1024);
+    for (gpu, limit, _) in tiers_of_tokens() {
+        check_choices(&gpu, limit);
+    }
+}
+
+/// `gpu` is a device of its own for the choices: they are the device's.
+fn check_choices(gpu: &Arc<Gpu>, limit: f64) {
+    let activation = gpu.tier.activation().expect("a tier with subgroups");
+    let mut backend = backend(gpu, &embedded(), 1024);
     let token = random_tokens(1);
     // With 4 heads a context of some hundred rows is many slices.
     let logits = |backend: &mut GpuBackend| {
@@ -393,7 +405,7 @@ fn slices_joined_by_either_way_and_other_geometries_give_the_same_logits() {
     };
     let merge_up_to = |most| {
         gpu.choices.replace(Made {
-            merge_up_to: Some(most),
+            merge_up_to: [(activation.name().to_owned(), most)].into(),
             ..Made::default()
         });
     };
@@ -407,7 +419,7 @@ fn slices_joined_by_either_way_and_other_geometries_give_the_same_logits() {
         let error = contrast(&logits(&mut backend), &expected);
         // A latent midway between two bytes may round the other way.
         assert!(
-            error < 1e-3,
+            error < limit,
             "up to {most} slices: contrast error {error:.2e}"
         );
         let fewer = if most == 1 { 0 } else { 6 };
@@ -415,7 +427,7 @@ fn slices_joined_by_either_way_and_other_geometries_give_the_same_logits() {
         assert_eq!(backend.dispatches_per_token(0), apart - 6);
     }
     // The last of what could be chosen, everywhere.
-    let machine = Machine::of(&gpu);
+    let machine = Machine::of(gpu);
     for site in backend.sites().to_vec() {
         let all = site.candidates(machine);
         gpu.choices
@@ -423,7 +435,10 @@ fn slices_joined_by_either_way_and_other_geometries_give_the_same_logits() {
     }
     backend.record_again().expect("every candidate is right");
     let error = contrast(&logits(&mut backend), &expected);
-    assert!(error < 1e-3, "other geometries: contrast error {error:.2e}");
+    assert!(
+        error < limit,
+        "other geometries: contrast error {error:.2e}"
+    );
 }
 
 #[test]
@@ -538,22 +553,23 @@ fn a_model_cut_by_the_binding_limit_gives_the_same_logits() {
 }
 
 #[test]
-fn a_model_cut_by_the_binding_limit_gives_the_same_logits_with_activations_as_bytes() {
-    let Some(gpu) = int8() else { return };
+fn a_model_cut_by_the_binding_limit_gives_the_same_logits_of_a_token_alone() {
     let model = embedded();
     let token = random_tokens(1);
-    let expected = all_logits(&mut backend(&gpu, &model, 16), &token, &[]);
-    // The experts and the dense block, too.
-    let options = GpuOptions {
-        tier: Some(Tier::Int8),
-        max_binding: Some(100_000),
-        ..Default::default()
-    };
-    let cut = Arc::new(Gpu::open(&options).expect("it opened before"));
-    let found = all_logits(&mut backend(&cut, &model, 16), &token, &[]);
-    let error = contrast(&found, &expected);
-    // The experts' parts are added in another order.
-    assert!(error < 1e-3, "contrast error {error:.2e}");
+    for (gpu, limit, _) in tiers_of_tokens() {
+        let expected = all_logits(&mut backend(&gpu, &model, 16), &token, &[]);
+        // The experts and the dense block, too.
+        let options = GpuOptions {
+            tier: Some(gpu.tier),
+            max_binding: Some(100_000),
+            ..Default::default()
+        };
+        let cut = Arc::new(Gpu::open(&options).expect("it opened before"));
+        let found = all_logits(&mut backend(&cut, &model, 16), &token, &[]);
+        let error = contrast(&found, &expected);
+        // The experts' parts are added in another order.
+        assert!(error < limit, "contrast error {error:.2e}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::tune::{self, Event, TuneOptions};
 
 const EXAMPLES: &str = "\
 Examples:
-  glimt tune --tier int8 --synthetic glm-4.7-flash:q4_0
+  glimt tune --synthetic glm-4.7-flash:q4_0
   glimt tune --tier int8 -m GLM-4.7-Flash-Q4_K_M.gguf
   glimt tune --forget
 
@@ -98,7 +98,7 @@ impl Tune {
                     all.geometries.insert(one.site.clone(), one.chosen);
                 }
             }
-            all.merge_up_to = tuned.made.merge_up_to.or(all.merge_up_to);
+            all.merge_up_to.extend(tuned.made.merge_up_to.clone());
             let path = tuning::save(&tuned.adapter, &all)?;
             note(format_args!("kept in {}", path.display()));
         }

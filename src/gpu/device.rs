@@ -5,6 +5,7 @@ use super::adapter::{self, DeviceChoice};
 use super::geometry::Choices;
 use super::pipeline::Pipelines;
 use super::tuning;
+use crate::quant::activation::Activation;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use wgpu::{Adapter, Backend, Buffer, BufferDescriptor, BufferUsages, Features, Limits, PollType};
@@ -14,7 +15,7 @@ use wgpu::{Adapter, Backend, Buffer, BufferDescriptor, BufferUsages, Features, L
 pub enum Tier {
     /// No subgroups, uniforms instead of immediates, 8 storage buffers, 16 KiB, 256 threads: also what a browser gives.
     Plain,
-    /// Subgroups of at least 8 lanes and immediates.
+    /// Subgroups of at least 8 lanes, immediates and 16 storage buffers.
     Subgroup,
     /// The same, and a decoded token's activations as signed bytes multiplied by packed dot products (DP4A and its like).
     Int8,
@@ -22,8 +23,8 @@ pub enum Tier {
 
 /// The fewest lanes of a subgroup that the `subgroup` tier's reductions work with.
 pub const MIN_SUBGROUP: u32 = 8;
-/// Storage buffers that a kernel of the `int8` tier binds at most.
-pub const INT8_BUFFERS: u32 = 16;
+/// Storage buffers that a kernel of the tiers with subgroups binds at most.
+pub const SUBGROUP_BUFFERS: u32 = 16;
 /// Bytes of parameters that one dispatch may have: the portable size of immediates (DX12 has 128).
 pub const MAX_PARAMS: usize = 128;
 
@@ -37,6 +38,16 @@ impl Tier {
             Self::Plain => "plain",
             Self::Subgroup => "subgroup",
             Self::Int8 => "int8",
+        }
+    }
+
+    /// What the products of a decoded token leave for each other, where they prepare their outputs so; in `plain` every
+    /// kernel begins with a norm of its own.
+    pub const fn activation(self) -> Option<Activation> {
+        match self {
+            Self::Plain => None,
+            Self::Subgroup => Some(Activation::Floats),
+            Self::Int8 => Some(Activation::Bytes),
         }
     }
 
@@ -74,9 +85,9 @@ impl Tier {
             ));
         }
         let buffers = adapter.limits().max_storage_buffers_per_shader_stage;
-        if self == Self::Int8 && buffers < INT8_BUFFERS {
+        if buffers < SUBGROUP_BUFFERS {
             missing.push(format!(
-                "{INT8_BUFFERS} storage buffers in a shader (it has {buffers})"
+                "{SUBGROUP_BUFFERS} storage buffers in a shader (it has {buffers})"
             ));
         }
         missing.join(" and ")
@@ -465,7 +476,7 @@ impl Gpu {
         Ok(data)
     }
 
-    /// Threads that share a row in the kernels of the `int8` tier: a subgroup's, at most 32.
+    /// Threads that share a row in the kernels of a decoded token: a subgroup's, at most 32.
     pub fn lanes(&self) -> u32 {
         match self.info.backend {
             // wgpu reports a constant 4..64 there.

@@ -1,8 +1,9 @@
-//! How the kernels of the `int8` tier divide rows among threads, as data: defaults by shape, candidates to measure, and the
+//! How the kernels of a decoded token divide rows among threads, as data: defaults by shape, candidates to measure, and the
 //! choices that were made for a device in place of the defaults.
 
 use super::Gpu;
 use crate::quant::GgmlType;
+use crate::quant::activation::Activation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{RwLock, RwLockReadGuard};
@@ -63,8 +64,10 @@ pub struct Site {
     pub rows: u32,
     /// Units of 32 weights that the threads of a row share.
     pub units: u32,
-    /// Whether rows leave as bytes, 16 of which share a scale.
-    pub bytes: bool,
+    /// What its input is.
+    pub activation: Activation,
+    /// Whether rows leave prepared for another product: by 16, which share a scale or a sum of squares.
+    pub prepared: bool,
     /// Whether rows are pairs, which a workgroup owns together.
     pub pairs: bool,
     /// A number of rows that tiles must divide.
@@ -81,8 +84,8 @@ pub struct Site {
 
 /// Threads of a workgroup at most, on every device.
 pub const MAX_THREADS: u32 = 1024;
-/// Rows that share a scale where they leave as bytes.
-pub const SCALED_ROWS: u32 = 16;
+/// Rows that leave together where they leave prepared.
+pub const PREPARED_ROWS: u32 = 16;
 /// Subgroups have up to 64 lanes, and workgroups are whole subgroups.
 const WHOLE_THREADS: u32 = 64;
 /// Workgroups that a large GPU runs beside each other at least: one for each of 132 multiprocessors, about.
@@ -95,13 +98,16 @@ const TALL: u32 = 32768;
 /// shaders that take long to compile.
 const UNROLL_WIDE: u32 = 8;
 const UNROLL_NARROW: u32 = 2;
+/// The same where the input is floats, of which a unit takes 32 registers.
+const UNROLL_FLOATS: u32 = 4;
 
 impl Site {
     /// What [`Choices`] keep a geometry under.
     pub fn key(&self) -> String {
         let types: Vec<_> = self.types.iter().map(|ty| ty.name()).collect();
-        let out = if self.bytes { "bytes" } else { "floats" };
-        format!("{} {} {} {out}", self.kernel, types.join("+"), self.shape)
+        let (types, activation) = (types.join("+"), self.activation.name());
+        let out = if self.prepared { " prepared" } else { "" };
+        format!("{} {types} {} {activation}{out}", self.kernel, self.shape)
     }
 
     /// Whether the kernel is right with this geometry on this machine.
@@ -122,7 +128,7 @@ impl Site {
             && g.tile.is_multiple_of(g.at_once)
             && threads.is_multiple_of(WHOLE_THREADS)
             && (least..=most).contains(&threads)
-            && (!self.bytes || g.tile.is_multiple_of(SCALED_ROWS))
+            && (!self.prepared || g.tile.is_multiple_of(PREPARED_ROWS))
             && (!self.pairs || g.tile.is_multiple_of(2))
             && self.whole.is_none_or(|rows| rows.is_multiple_of(g.tile))
             && (1..=UNROLL_WIDE).contains(&g.unroll)
@@ -187,14 +193,16 @@ impl Site {
 
     /// The default for these lanes.
     fn with_lanes(&self, lanes: u32, machine: Machine) -> Option<Geometry> {
-        let most_unroll = if machine.lanes >= 32 || self.one_block {
-            UNROLL_WIDE
-        } else {
-            UNROLL_NARROW
+        let bytes = self.activation == Activation::Bytes;
+        let most_unroll = match machine.lanes {
+            _ if self.one_block => UNROLL_WIDE,
+            32.. if bytes => UNROLL_WIDE,
+            32.. => UNROLL_FLOATS,
+            _ => UNROLL_NARROW,
         };
         // Two rows at once load the input of a tall matrix half as often; others are bound by latency and want threads.
         let at_once = match self.shares_work {
-            _ if self.rows >= TALL => 2,
+            _ if self.rows >= TALL && bytes => 2,
             Some(rows) if rows * lanes > 2 * THREADS => 2,
             _ => 1,
         };
@@ -243,8 +251,9 @@ pub struct Choices {
 pub struct Made {
     /// Geometries by [`Site::key`].
     pub geometries: BTreeMap<String, Geometry>,
-    /// Slices of the attention up to which `attn_v_b` joins them itself: 0 for never; [`MERGE_UP_TO`] where `None`.
-    pub merge_up_to: Option<u32>,
+    /// By [`Activation::name`], slices of the attention up to which `attn_v_b` joins them itself: 0 for never;
+    /// [`MERGE_UP_TO`] where nothing is said.
+    pub merge_up_to: BTreeMap<String, u32>,
 }
 
 impl Choices {
@@ -265,8 +274,10 @@ impl Choices {
     }
 
     /// Slices of the attention up to which `attn_v_b` joins them itself.
-    pub fn merge_up_to(&self) -> u32 {
-        self.read().merge_up_to.unwrap_or(MERGE_UP_TO)
+    pub fn merge_up_to(&self, activation: Activation) -> u32 {
+        let made = self.read();
+        let chosen = made.merge_up_to.get(activation.name());
+        chosen.copied().unwrap_or(MERGE_UP_TO)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Made> {
@@ -298,14 +309,15 @@ mod tests {
         threads: 1024,
     };
 
-    fn site(rows: u32, units: u32, bytes: bool) -> Site {
+    fn site(rows: u32, units: u32, prepared: bool) -> Site {
         Site {
-            kernel: "matvec_q8",
+            kernel: "token_matvec",
             types: vec![GgmlType::Q4_0],
             shape: format!("{rows}x{}", units * 32),
             rows,
             units,
-            bytes,
+            activation: Activation::Bytes,
+            prepared,
             pairs: false,
             whole: None,
             threads: [1, MAX_THREADS],
@@ -317,8 +329,8 @@ mod tests {
 
     #[test]
     fn defaults_follow_what_was_measured() {
-        // Rows, units, bytes -> lanes, tile, rows at once: q_a, kv_a, q_b, k_b, output, router, head of GLM-4.7-Flash.
-        for (rows, units, bytes, expected) in [
+        // Rows, units, prepared -> lanes, tile, rows at once: q_a, kv_a, q_b, k_b, output, router, head of GLM-4.7-Flash.
+        for (rows, units, prepared, expected) in [
             (768, 64, true, (32, 16, 1)),
             (576, 64, false, (32, 4, 1)),
             (5120, 24, true, (8, 32, 1)),
@@ -327,7 +339,7 @@ mod tests {
             (64, 64, false, (32, 2, 1)),
             (154_880, 64, false, (16, 32, 2)),
         ] {
-            let g = site(rows, units, bytes).default_geometry(H200);
+            let g = site(rows, units, prepared).default_geometry(H200);
             let g = g.expect("a machine allows it");
             assert_eq!((g.lanes, g.tile, g.at_once), expected, "{rows} x {units}");
         }
@@ -345,8 +357,15 @@ mod tests {
             let machine = Machine { lanes, threads };
             for rows in [16, 64, 576, 2048, 5120, 40_000] {
                 for units in [1, 4, 6, 16, 24, 44, 48, 64, 342] {
-                    for bytes in [false, true] {
-                        let site = site(rows, units, bytes);
+                    for (prepared, activation) in [
+                        (false, Activation::Bytes),
+                        (true, Activation::Bytes),
+                        (true, Activation::Floats),
+                    ] {
+                        let site = Site {
+                            activation,
+                            ..site(rows, units, prepared)
+                        };
                         let g = site.default_geometry(machine);
                         let g = g.unwrap_or_else(|| panic!("{site:?} on {machine:?}"));
                         assert!(site.allows(&g, machine), "{g:?}");
@@ -386,14 +405,23 @@ mod tests {
     #[test]
     fn choices_are_found_again() {
         let choices = Choices::default();
-        assert_eq!(choices.merge_up_to(), MERGE_UP_TO);
+        assert_eq!(choices.merge_up_to(Activation::Bytes), MERGE_UP_TO);
         let site = site(512, 8, true);
         let chosen = site.candidates(H200)[0];
         choices.set(&site, chosen);
-        let made = choices.made();
-        assert_eq!(made.geometries["matvec_q8 Q4_0 512x256 bytes"], chosen);
+        let mut made = choices.made();
+        let key = "token_matvec Q4_0 512x256 bytes prepared";
+        assert_eq!(made.geometries[key], chosen);
+        let floats = Site {
+            activation: Activation::Floats,
+            ..site
+        };
+        assert_ne!(floats.key(), key);
+        made.merge_up_to.insert("bytes".to_owned(), 7);
         let other = Choices::default();
         other.replace(made.clone());
         assert_eq!(other.made(), made);
+        assert_eq!(other.merge_up_to(Activation::Bytes), 7);
+        assert_eq!(other.merge_up_to(Activation::Floats), MERGE_UP_TO);
     }
 }

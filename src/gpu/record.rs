@@ -9,6 +9,8 @@ use super::levels::Levels;
 use super::pipeline::{Access, Pipeline, Spec};
 use super::stamps::{Stamping, Stamps};
 use super::{Gpu, GpuError, Tier};
+use crate::quant::GgmlType;
+use crate::quant::repack::shader_module;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgpu::{BindGroup, Buffer, BufferUsages};
@@ -337,7 +339,10 @@ impl Op {
     pub fn about(&self) -> About {
         let spec = &self.spec;
         let mut label = spec.kernel.to_owned();
-        let types: BTreeSet<_> = spec.variant.modules.values().collect();
+        // The types of its weights; other modules follow from them and from the flags.
+        let modules: BTreeSet<_> = spec.variant.modules.values().collect();
+        let types = GgmlType::ALL.iter().map(|ty| shader_module(*ty));
+        let types = types.filter(|name| modules.contains(name));
         for ty in types {
             label += &format!(" {}", ty.to_uppercase());
         }

@@ -239,12 +239,18 @@ macro_rules! shared {
 shared!(
     "bf16",
     "builtins",
+    "bytes",
+    "codes_by_bytes",
+    "codes_by_floats",
     "coop",
     "coop16",
     "coop8",
     "coop_stage",
     "f16",
     "f32",
+    "floats",
+    "floats_by_bytes",
+    "floats_by_floats",
     "gate_up_walk",
     "gemm_begin",
     "gemm_place",
@@ -264,20 +270,20 @@ shared!(
     "q5_1",
     "q5_k",
     "q6_k",
-    "q8",
     "q8_0",
-    "q8_codes",
-    "q8_floats",
-    "q8_store",
     "quantize",
     "reduce",
     "rms_load",
     "rms_scale",
-    "router_choice",
     "rotate_rows",
+    "router_choice",
     "thread_index",
+    "token_store",
     "w32",
     "w32_math",
+    "x_bytes",
+    "x_floats",
+    "x_times_norm",
 );
 
 #[cfg(test)]
@@ -323,7 +329,7 @@ mod tests {
 
     #[test]
     fn shared_modules_take_a_prefix_too() {
-        let out = go("#import q8_codes as w\n", &Variant::default()).unwrap();
+        let out = go("#import codes_by_bytes as w\n", &Variant::default()).unwrap();
         assert!(out.contains("fn w_load(") && !out.contains('$'), "{out}");
     }
 

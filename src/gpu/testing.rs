@@ -28,6 +28,28 @@ pub(crate) fn int8_gpu() -> Option<&'static Gpu> {
     GPU.get_or_init(open).as_ref()
 }
 
+/// The devices whose tiers prepare the outputs of a decoded token's products: in `subgroup` as floats, in `int8` as bytes.
+pub(crate) fn token_gpus() -> Vec<&'static Gpu> {
+    let prepares = |gpu: &&Gpu| gpu.tier.activation().is_some();
+    gpus().iter().filter(prepares).chain(int8_gpu()).collect()
+}
+
+/// The same tiers opened anew, with bindings of up to `max_binding` bytes.
+pub(crate) fn token_gpus_with_binding(max_binding: u64) -> Vec<Gpu> {
+    let open = |tier| {
+        Gpu::open(&GpuOptions {
+            tier: Some(tier),
+            max_binding: Some(max_binding),
+            ..Default::default()
+        })
+    };
+    let tiers = [Tier::Subgroup, Tier::Int8];
+    tiers
+        .into_iter()
+        .filter_map(|tier| open(tier).ok())
+        .collect()
+}
+
 /// The first adapter opened in every tier of the float kernels that it can run (`int8` shares those of `subgroup`). A machine without an adapter fails the tests: they would prove nothing.
 pub(crate) fn gpus() -> &'static [Gpu] {
     static GPUS: OnceLock<Vec<Gpu>> = OnceLock::new();

@@ -7,7 +7,7 @@
 mod list;
 
 use crate::gpu::Tier;
-use crate::gpu::device::INT8_BUFFERS;
+use crate::gpu::device::SUBGROUP_BUFFERS;
 use crate::gpu::geometry::MAX_THREADS;
 use crate::gpu::pipeline::{Access, Spec};
 use crate::gpu::shader;
@@ -174,11 +174,10 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Resu
     })?;
     let threads: u32 = entry.workgroup_size.iter().product();
     // Whole subgroups of any size up to 64: the numbering of threads by subgroup would have holes otherwise.
-    // Whoever has cooperative matrices binds more buffers than a browser.
+    // Whoever has subgroups binds more buffers than a browser.
     let (most_threads, most_buffers) = match tier {
-        Tier::Int8 => (MAX_THREADS, INT8_BUFFERS as usize),
-        Tier::Subgroup if coop => (256, 16),
-        Tier::Plain | Tier::Subgroup => (256, 8),
+        Tier::Plain => (256, 8),
+        Tier::Subgroup | Tier::Int8 => (MAX_THREADS, SUBGROUP_BUFFERS as usize),
     };
     ensure(
         threads <= most_threads && threads.is_multiple_of(64),

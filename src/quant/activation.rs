@@ -10,6 +10,33 @@ use bytemuck::{Pod, Zeroable};
 
 use super::repack::UNIT;
 
+/// What a product of a decoded token leaves for the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// [`Q8Unit`]s, for integer dot products.
+    Bytes,
+    /// f32.
+    Floats,
+}
+
+impl Activation {
+    /// Its name in what is told and kept.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::Floats => "floats",
+        }
+    }
+
+    /// Bytes of a unit of 32 values.
+    pub const fn unit_bytes(self) -> u64 {
+        match self {
+            Self::Bytes => size_of::<Q8Unit>() as u64,
+            Self::Floats => (UNIT * size_of::<f32>()) as u64,
+        }
+    }
+}
+
 /// Values that share a scale: half a unit.
 pub const HALF: usize = UNIT / 2;
 

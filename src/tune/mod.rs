@@ -24,6 +24,7 @@ use crate::gpu::geometry::{Geometry, Machine, Made, Site};
 use crate::gpu::record::{Op, Recording};
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
+use crate::quant::activation::Activation;
 
 /// Cache rows that the measured tokens attend to.
 const DEPTH: usize = 512;
@@ -60,7 +61,7 @@ pub enum TuneError {
     #[error("the CPU reference has nothing to tune: name a GPU with --device")]
     OnCpu,
     /// The kernels of the tier are made in one way only.
-    #[error("the kernels of tier '{tier}' have no choices to measure: use --tier int8")]
+    #[error("the kernels of tier '{tier}' have no choices to measure: use --tier subgroup or int8")]
     NothingToTune {
         /// The tier.
         tier: &'static str,
@@ -135,6 +136,8 @@ pub struct Tuned {
     pub found: Vec<Found>,
     /// Products whose turn did not come.
     pub left: Vec<String>,
+    /// Slices up to which `attn_v_b` joins them itself, where that was measured.
+    pub merge_up_to: Option<u32>,
     /// The ways of joining the attention's slices, by depth; none where time ran out.
     pub joining: Vec<Joining>,
     /// Whether all choices together beat the defaults; if not, nothing is worth keeping.
@@ -162,10 +165,10 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         tier: options.tier,
         ..GpuOptions::default()
     })?);
-    if gpu.tier != Tier::Int8 {
+    let Some(activation) = gpu.tier.activation() else {
         let tier = gpu.tier.name();
         return Err(TuneError::NothingToTune { tier });
-    }
+    };
     // Refused before anything is loaded.
     Stamps::new(&gpu, 2)?;
     let mut flow = ControlFlow::Continue(());
@@ -189,6 +192,7 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
     let bench = Bench {
         gpu: &gpu,
         backend: &backend,
+        activation,
         depth,
     };
     let default = Recording::new(&gpu, &default_ops)?;
@@ -230,7 +234,10 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         vec![]
     };
     let mut made = gpu.choices.made();
-    made.merge_up_to = merge_up_to(&joining);
+    let merge_up_to = merge_up_to(&joining);
+    if let Some(most) = merge_up_to {
+        made.merge_up_to.insert(activation.name().to_owned(), most);
+    }
     gpu.choices.replace(made.clone());
     let tuned = Recording::new(&gpu, &backend.step_ops()?)?;
     let last = STAGES[STAGES.len() - 1];
@@ -245,6 +252,7 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         after_us,
         found,
         left,
+        merge_up_to,
         joining,
         faster,
         made,
@@ -295,6 +303,7 @@ fn merge_up_to(joining: &[Joining]) -> Option<u32> {
 struct Bench<'a> {
     gpu: &'a Gpu,
     backend: &'a GpuBackend,
+    activation: Activation,
     depth: usize,
 }
 
@@ -318,10 +327,10 @@ impl Bench<'_> {
     fn joining(&self, n_ctx: usize) -> Result<Vec<Joining>, GpuError> {
         let made = self.gpu.choices.made();
         let record = |merge_up_to: u32| {
-            self.gpu.choices.replace(Made {
-                merge_up_to: Some(merge_up_to),
-                ..made.clone()
-            });
+            let mut made = made.clone();
+            let name = self.activation.name().to_owned();
+            made.merge_up_to.insert(name, merge_up_to);
+            self.gpu.choices.replace(made);
             Recording::new(self.gpu, &self.backend.step_ops()?)
         };
         let (inside, apart) = (record(u32::MAX)?, record(0)?);

@@ -61,7 +61,7 @@ fn write(text: &mut String, tuned: &Tuned) -> std::fmt::Result {
         text,
         "\nGeometries: lanes per row x rows of a workgroup / rows at once . units asked for at once."
     )?;
-    if let Some(most) = tuned.made.merge_up_to {
+    if let Some(most) = tuned.merge_up_to {
         writeln!(
             text,
             "\nThe attention's slices, joined inside attn_v_b or by a dispatch before it; inside up to {most} slices:\n"

@@ -1,4 +1,4 @@
-// The products of a row of G (prefix $Wg) and of the same row of U ($Wu) with the kernel's records `x`: a thread's share.
+// The products of a row of G (prefix $Wg) and of the same row of U ($Wu) with the kernel's input `x`: a thread's share.
 fn $W_walk(unit: u32, lane: u32, g_sub: u32, u_sub: u32) -> vec2<f32> {
   var sums = vec2<f32>(0.0);
   var b = lane;
@@ -18,10 +18,8 @@ fn $W_walk(unit: u32, lane: u32, g_sub: u32, u_sub: u32) -> vec2<f32> {
     if (b + $ku * LANES < UNITS)
 #endif
     {
-      let lo = x[e$k * 3u];
-      let hi = x[e$k * 3u + 1u];
-      let scales = bitcast<vec4<f32>>(x[e$k * 3u + 2u]);
-      sums += vec2<f32>($Wg_times(g$k, lo, hi, scales), $Wu_times(u$k, lo, hi, scales));
+      let v = x_unit(e$k);
+      sums += vec2<f32>($Wg_times(g$k, v), $Wu_times(u$k, v));
     }
 #endfor
     b += UNROLL * LANES;

@@ -1,7 +1,6 @@
-// A head's latent, joined from the attention's slices by the whole workgroup and left in workgroup memory as bytes, in halves
-// of a record (shared/q8.wgsl). The kernel declares KV_LORA, `parts` and `stats` (shared/merge.wgsl); WG >= KV_LORA / 4.
+// A head's latent, joined from the attention's slices by the whole workgroup and left in workgroup memory: with BYTES in
+// halves of a record (shared/bytes.wgsl), else as floats. The kernel declares KV_LORA, `parts` and `stats` (shared/merge.wgsl); WG >= KV_LORA / 4.
 #import merge
-#import quantize
 
 const COLUMNS = KV_LORA / 4u;   // groups of 4
 const PHASES = WG / COLUMNS;    // threads that share one, slice by slice
@@ -9,9 +8,25 @@ const PHASES = WG / COLUMNS;    // threads that share one, slice by slice
 var<workgroup> merge_maxima: array<f32, WG>;
 var<workgroup> merge_totals: array<f32, WG>;
 var<workgroup> merge_values: array<vec4<f32>, WG>;
+#ifdef BYTES
+#import bytes
+#import quantize
 var<workgroup> latent_codes: array<vec4<u32>, KV_LORA / 16u>;
 var<workgroup> latent_scales: array<f32, KV_LORA / 16u>;
 var<workgroup> latent_sums: array<f32, KV_LORA / 16u>;   // scale times the sum of the codes
+
+// 32 values, once merge_head is done.
+fn latent_unit(u: u32) -> Record {
+  let at = 2u * u;
+  return Record(latent_codes[at], latent_codes[at + 1u], vec4<f32>(latent_scales[at], latent_scales[at + 1u], latent_sums[at], latent_sums[at + 1u]));
+}
+#else
+
+fn latent_unit(u: u32) -> W32 {
+  let i = 8u * u;
+  return W32(merge_values[i], merge_values[i + 1u], merge_values[i + 2u], merge_values[i + 3u], merge_values[i + 4u], merge_values[i + 5u], merge_values[i + 6u], merge_values[i + 7u]);
+}
+#endif
 
 // Every thread of the workgroup must call; t is the thread's number.
 fn merge_head(head: u32, t: u32, splits: u32) {
@@ -46,6 +61,7 @@ fn merge_head(head: u32, t: u32, splits: u32) {
     merge_values[t] = value / total;
   }
   workgroupBarrier();
+#ifdef BYTES
   if (t < KV_LORA / 16u) {
     let half = quantize_half(merge_values[t * 4u], merge_values[t * 4u + 1u], merge_values[t * 4u + 2u], merge_values[t * 4u + 3u]);
     latent_codes[t] = half.codes;
@@ -53,4 +69,5 @@ fn merge_head(head: u32, t: u32, splits: u32) {
     latent_sums[t] = half.scaled_sum;
   }
   workgroupBarrier();
+#endif
 }

@@ -2,16 +2,16 @@
 //! instead of four. `qk` leaves all of a query, rotated, and beside it the new row goes to the cache.
 
 use super::recipe::Recipe;
-use super::recipe_q8::{RecipeQ8, Stream};
+use super::recipe_token::{Stream, TokenRecipe};
 use super::weights::{GpuLayer, GpuQuery};
 use crate::gpu::GpuError;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::{Op, Range, Word};
 use crate::kernels::MlaDims;
 use crate::kernels::matvec::GpuMatvec;
-use crate::kernels::matvec_q8::{GpuMatvecQ8, Input};
-use crate::kernels::q8::Q8Input;
 use crate::kernels::rope_cache::{self, GpuRopeCache, Rotation};
+use crate::kernels::token::TokenInput;
+use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
 
 /// The absorbed and the rotated queries in the output of `qk`.
 fn halves(y: Range, dims: MlaDims) -> [Range; 2] {
@@ -110,7 +110,7 @@ impl Recipe<'_> {
     }
 }
 
-impl RecipeQ8<'_> {
+impl TokenRecipe<'_> {
     /// As `absorbed_query`, with the composed weight `qk`.
     pub(super) fn composed_query(
         &mut self,
@@ -120,21 +120,22 @@ impl RecipeQ8<'_> {
         stream: &Stream,
     ) -> Result<[Range; 2], GpuError> {
         let (dims, eps, table) = (self.dims, self.eps, &self.context.rope_table);
-        let x = self.normed(stream);
+        let (x, activation) = (self.normed(stream), self.activation);
         let y = self.floats("q", qk.total_rows())?;
-        let op = |x: Q8Input| GpuMatvecQ8 {
+        let op = |x: TokenInput| GpuTokenMatvec {
             weight: qk,
-            x: Input::Q8(x, 0),
+            activation,
+            x: Input::Prepared(x, 0),
             residual: None,
             y: Some(y.clone()),
-            q: None,
+            prepared: None,
         };
         let kv_a = match &layer.q {
             GpuQuery::Full { .. } => {
                 let rotation = rotation(table, dims, None);
                 self.ops
                     .extend(op(x.clone()).rotated_ops(self.gpu, &rotation)?);
-                self.product("kv_a", &layer.attn_kv_a_mqa, Input::Q8(x, 0))?
+                self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?
             }
             GpuQuery::Lora {
                 attn_q_a,
@@ -142,7 +143,7 @@ impl RecipeQ8<'_> {
                 ..
             } => {
                 let q_a = self.query_latent(attn_q_a, attn_q_a_norm, x.clone())?;
-                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Q8(x, 0))?;
+                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?;
                 let rotation = rotation(table, dims, Some(&kv_a));
                 self.ops.extend(op(q_a).rotated_ops(self.gpu, &rotation)?);
                 kv_a

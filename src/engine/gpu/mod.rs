@@ -8,7 +8,7 @@ mod prompt;
 mod random;
 mod recipe;
 mod recipe_prompt;
-mod recipe_q8;
+mod recipe_token;
 mod trial;
 mod tune;
 mod weights;
@@ -27,7 +27,7 @@ use super::sampling::Sampling;
 use crate::gpu::geometry::Site;
 use crate::gpu::record::{Op, Range, Recording, State};
 use crate::gpu::stamps::Stamps;
-use crate::gpu::{Gpu, GpuError, Tier};
+use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{self, Form};
 use crate::kernels::expand_kv::KvDims;
 use crate::kernels::{MlaDims, gemm, prompt_attention, sample};
@@ -36,7 +36,7 @@ use flight::RING;
 use measure::HostTime;
 use prompt::Prompt;
 use recipe::{Context, Expanded, Recipe, Scratch};
-use recipe_q8::RecipeQ8;
+use recipe_token::TokenRecipe;
 use std::collections::HashSet;
 use std::sync::Arc;
 use wgpu::{Buffer, BufferUsages, Features, SubmissionIndex};
@@ -145,7 +145,7 @@ impl GpuBackend {
         })
     }
 
-    /// What of a decoded token a geometry can be chosen for ([`Gpu::choices`]), each once; nothing but in the `int8` tier.
+    /// What of a decoded token a geometry can be chosen for ([`Gpu::choices`]), each once; nothing in the `plain` tier.
     pub fn sites(&self) -> &[Site] {
         &self.sites
     }
@@ -155,11 +155,11 @@ impl GpuBackend {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn record_again(&mut self) -> Result<(), GpuError> {
-        if self.gpu().tier != Tier::Int8 {
+        if self.gpu().tier.activation().is_none() {
             return Ok(());
         }
         let model = Arc::clone(&self.model);
-        let single = RecipeQ8::new(&model, &self.context).step(&self.logits)?;
+        let single = self.step_ops()?;
         let decode: Vec<_> = single.iter().chain(&self.choose).cloned().collect();
         self.decode = Recording::new(&model.gpu, &decode)?;
         self.single = Recording::new(&model.gpu, &single)?;
@@ -335,9 +335,9 @@ fn sites(ops: &[Op]) -> Vec<Site> {
 
 /// The step over one token, with its logits, in the device's tier.
 fn single_step(model: &GpuModel, context: &Context, logits: &Range) -> Result<Vec<Op>, GpuError> {
-    match model.gpu.tier {
-        Tier::Int8 => RecipeQ8::new(model, context).step(logits),
-        Tier::Plain | Tier::Subgroup => {
+    match model.gpu.tier.activation() {
+        Some(activation) => TokenRecipe::new(model, context, activation).step(logits),
+        None => {
             let mut scratch = Scratch::new();
             let mut recipe = Recipe::new(model, context, &mut scratch, 1);
             let x = recipe.hidden()?;

@@ -1,4 +1,4 @@
-//! The layer recipe: a step of the model as a list of dispatches.
+//! The layer recipe: a step of the model as a list of dispatches, for prompts and, in the `plain` tier, for one token.
 //!
 //! For one token every dispatch writes a buffer of its own (SSA), so that Vulkan and DX12 put barriers on true
 //! dependencies only and independent work overlaps. For chunks of tokens, where kernels fill the device anyway, the

@@ -1,7 +1,6 @@
 //! What `tune` asks of the backend: steps recorded with the choices of the moment, and their times.
 
-use super::GpuBackend;
-use super::recipe_q8::RecipeQ8;
+use super::{GpuBackend, single_step};
 use crate::gpu::GpuError;
 use crate::gpu::record::{Op, Recording};
 use crate::gpu::stamps::{Stamping, Stamps};
@@ -15,7 +14,7 @@ impl GpuBackend {
     /// # Errors
     /// What recording refuses.
     pub fn step_ops(&self) -> Result<Vec<Op>, GpuError> {
-        RecipeQ8::new(&self.model, &self.context).step(&self.logits)
+        single_step(&self.model, &self.context, &self.logits)
     }
 
     /// Slices that the attention of the token at `pos` is cut into.

@@ -3,16 +3,17 @@
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Machine, Site};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::{Coop, Tier};
-use crate::kernels::matvec_q8::Source;
 use crate::kernels::rope_cache::RotationShape;
+use crate::kernels::token_matvec::Source;
 use crate::kernels::{
-    MlaDims, attention, attention_coop, attention_merge, compose, embed, embed_q8, expand_kv,
-    expand_kv_coop, expert_rows, gate_up, gate_up_q8, gemm, matvec, matvec_q8, moe_combine,
-    moe_down, moe_down_q8, prompt_attention, prompt_attention_coop, read, rope_cache, router,
-    rows_f16, sample, tokens_at_once,
+    MlaDims, attention, attention_coop, attention_merge, compose, embed, expand_kv, expand_kv_coop,
+    expert_rows, gate_up, gemm, matvec, moe_combine, moe_down, prompt_attention,
+    prompt_attention_coop, read, rope_cache, router, rows_f16, sample, token_embed, token_gate_up,
+    token_matvec, token_moe_down, tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
+use crate::quant::activation::Activation;
 use std::collections::HashSet;
 
 /// What of a model its shaders depend on.
@@ -220,28 +221,29 @@ fn products(form: gemm::Form) -> Vec<Spec> {
     specs
 }
 
-/// The pipelines of the `int8` tier.
-fn int8_permutations() -> Vec<Spec> {
+/// The pipelines of a decoded token whose products prepare their outputs so.
+fn token_permutations(activation: Activation) -> Vec<Spec> {
     let mut specs = vec![];
     let models = models();
     let experts: Vec<_> = models.iter().filter_map(|m| m.experts.as_ref()).collect();
     for (i, &ty) in GgmlType::ALL.iter().enumerate() {
-        specs.push(embed_q8::spec(ty, 64));
+        specs.push(token_embed::spec(ty, 64, activation));
         let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
-        let plain = matvec_q8::Shape {
+        let plain = token_matvec::Shape {
             ty,
             groups: 1,
             rows: 576,
             units: 64,
             x_units: 0,
-            source: Source::Bytes,
+            activation,
+            source: Source::Prepared,
             rms: true,
             residual: false,
             y: true,
-            q: None,
+            prepared: None,
             rotate: None,
         };
-        let qk = matvec_q8::Shape {
+        let qk = token_matvec::Shape {
             rows: 20 * 576,
             units: 24,
             rotate: Some(RotationShape {
@@ -250,23 +252,23 @@ fn int8_permutations() -> Vec<Spec> {
             }),
             ..plain
         };
-        let head = matvec_q8::Shape {
+        let head = token_matvec::Shape {
             rows: 154_880,
             ..plain
         };
-        let q_a = matvec_q8::Shape {
+        let q_a = token_matvec::Shape {
             rows: 768,
             y: false,
-            q: Some(true),
+            prepared: Some(true),
             ..plain
         };
-        let q_b = matvec_q8::Shape {
+        let q_b = token_matvec::Shape {
             rows: 5120,
             units: 24,
-            q: Some(false),
+            prepared: Some(false),
             ..plain
         };
-        let k_b = matvec_q8::Shape {
+        let k_b = token_matvec::Shape {
             groups: 20,
             rows: 512,
             units: 6,
@@ -274,29 +276,29 @@ fn int8_permutations() -> Vec<Spec> {
             rms: false,
             ..plain
         };
-        let v_b = matvec_q8::Shape {
+        let v_b = token_matvec::Shape {
             rows: 256,
             units: 16,
             x_units: 16,
             y: false,
-            q: Some(false),
+            prepared: Some(false),
             ..k_b
         };
-        let v_b_of_slices = matvec_q8::Shape {
+        let v_b_of_slices = token_matvec::Shape {
             source: Source::Slices,
             ..v_b
         };
-        let output = matvec_q8::Shape {
+        let output = token_matvec::Shape {
             rows: 2048,
             units: 160,
             rms: false,
             residual: true,
-            q: Some(true),
+            prepared: Some(true),
             ..plain
         };
-        let router = matvec_q8::Shape {
+        let router = token_matvec::Shape {
             rows: 64,
-            source: Source::Floats,
+            source: Source::Stream,
             ..plain
         };
         for shape in [
@@ -312,9 +314,10 @@ fn int8_permutations() -> Vec<Spec> {
             qk,
         ] {
             let geometries = geometries(&shape.site());
-            specs.extend(geometries.iter().map(|g| matvec_q8::spec(g, &shape)));
+            specs.extend(geometries.iter().map(|g| token_matvec::spec(g, &shape)));
         }
-        let dense = gate_up_q8::Shape {
+        let dense = token_gate_up::Shape {
+            activation,
             units: 64,
             experts: None,
             shared: Some(([other, ty], 1536)),
@@ -322,12 +325,12 @@ fn int8_permutations() -> Vec<Spec> {
         };
         let mut gate_ups = vec![dense];
         for (e, bias) in &experts {
-            let routed = gate_up_q8::Shape {
+            let routed = token_gate_up::Shape {
                 experts: Some(([ty, other], 1408, e, *bias)),
                 choice: true,
                 ..dense
             };
-            let later_part = gate_up_q8::Shape {
+            let later_part = token_gate_up::Shape {
                 shared: None,
                 choice: false,
                 ..routed
@@ -336,10 +339,11 @@ fn int8_permutations() -> Vec<Spec> {
         }
         for shape in gate_ups {
             let geometries = geometries(&shape.site());
-            specs.extend(geometries.iter().map(|g| gate_up_q8::spec(g, &shape)));
+            specs.extend(geometries.iter().map(|g| token_gate_up::spec(g, &shape)));
         }
         for (shared, last) in [(Some((other, 88)), true), (None, true), (None, false)] {
-            let shape = moe_down_q8::Shape {
+            let shape = token_moe_down::Shape {
+                activation,
                 ty,
                 used: 6,
                 rows: 2048,
@@ -348,7 +352,7 @@ fn int8_permutations() -> Vec<Spec> {
                 last,
             };
             let geometries = geometries(&shape.site());
-            specs.extend(geometries.iter().map(|g| moe_down_q8::spec(g, &shape)));
+            specs.extend(geometries.iter().map(|g| token_moe_down::spec(g, &shape)));
         }
     }
     let mut seen = HashSet::new();
@@ -359,23 +363,18 @@ fn int8_permutations() -> Vec<Spec> {
 /// Every pipeline with a tier that runs it.
 pub(super) fn all_permutations() -> Vec<(Spec, Tier)> {
     let shared = permutations();
-    // The float kernels are the same in both tiers with subgroups.
+    // The kernels of prompts are the same in both tiers with subgroups.
     let tiers = [Tier::Plain, Tier::Subgroup];
     let shared = shared
         .into_iter()
         .flat_map(|spec| tiers.map(|tier| (spec.clone(), tier)));
-    shared
-        .chain(
-            int8_permutations()
-                .into_iter()
-                .map(|spec| (spec, Tier::Int8)),
-        )
-        .chain(
-            products(gemm::Form::Float { eight: true })
-                .into_iter()
-                .map(|spec| (spec, Tier::Subgroup)),
-        )
-        .collect()
+    let token = Tier::ALL.into_iter().flat_map(|tier| {
+        let specs = tier.activation().map(token_permutations);
+        specs.into_iter().flatten().map(move |spec| (spec, tier))
+    });
+    let products = products(gemm::Form::Float { eight: true }).into_iter();
+    let products = products.map(|spec| (spec, Tier::Subgroup));
+    shared.chain(token).chain(products).collect()
 }
 
 /// The kinds of cooperative matrices that GPUs have: NVIDIA's and Apple's.

@@ -1,4 +1,4 @@
-// x = row history[pos] of the token embedding, as f32 and as bytes for the first layer's products (shared/q8.wgsl).
+// x = row history[pos] of the token embedding, as f32, and prepared for the first layer's products (shared/token_store.wgsl).
 //
 // W (vocabulary, 32 * UNITS), x (32 * UNITS). Division: a thread per unit of 32 weights. Bound by: launching it.
 // A part of W writes only where it holds the row.
@@ -14,10 +14,14 @@ struct Params {
 #read g: array<vec4<f32>>            // (8 * UNITS)
 #write y: array<vec4<f32>>           // (8 * UNITS)
 #write squares_out: array<f32>       // (2 * UNITS)
-#write q: array<vec4<u32>>           // (UNITS, 3)
+#ifdef BYTES
+#write prepared: array<vec4<u32>>    // (UNITS, 3)
+#import quantize
+#else
+#write prepared: array<vec4<f32>>    // (UNITS, 8)
+#endif
 #import params
 #import w32
-#import quantize
 #import WEIGHT as w
 
 @compute @workgroup_size(64)
@@ -30,19 +34,20 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   }
   let w = w_unit(row * UNITS + u, p.sub);
   let at = u * 8u;
-  y[at] = w.v0;
-  y[at + 1u] = w.v1;
-  y[at + 2u] = w.v2;
-  y[at + 3u] = w.v3;
-  y[at + 4u] = w.v4;
-  y[at + 5u] = w.v5;
-  y[at + 6u] = w.v6;
-  y[at + 7u] = w.v7;
+#for i 8
+  y[at + $iu] = w.v$i;
+#endfor
   squares_out[u * 2u] = dot(w.v0, w.v0) + dot(w.v1, w.v1) + (dot(w.v2, w.v2) + dot(w.v3, w.v3));
   squares_out[u * 2u + 1u] = dot(w.v4, w.v4) + dot(w.v5, w.v5) + (dot(w.v6, w.v6) + dot(w.v7, w.v7));
+#ifdef BYTES
   let a = quantize_half(w.v0 * g[at], w.v1 * g[at + 1u], w.v2 * g[at + 2u], w.v3 * g[at + 3u]);
   let b = quantize_half(w.v4 * g[at + 4u], w.v5 * g[at + 5u], w.v6 * g[at + 6u], w.v7 * g[at + 7u]);
-  q[u * 3u] = a.codes;
-  q[u * 3u + 1u] = b.codes;
-  q[u * 3u + 2u] = bitcast<vec4<u32>>(vec4<f32>(a.scale, b.scale, a.scaled_sum, b.scaled_sum));
+  prepared[u * 3u] = a.codes;
+  prepared[u * 3u + 1u] = b.codes;
+  prepared[u * 3u + 2u] = bitcast<vec4<u32>>(vec4<f32>(a.scale, b.scale, a.scaled_sum, b.scaled_sum));
+#else
+#for i 8
+  prepared[at + $iu] = w.v$i * g[at + $iu];
+#endfor
+#endif
 }

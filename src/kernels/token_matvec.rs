@@ -1,37 +1,36 @@
-//! [`matvec`](super::matvec) of one token in the `int8` tier: activations come and go as bytes.
+//! [`matvec`](super::matvec) of one token whose activations come and go prepared.
 
 use super::MlaDims;
 use super::attention::partial_bytes;
-use super::q8::{
-    Q8Input, Q8Output, check_geometry, check_rows, divided, geometry, grid, unsupported, weight,
+use super::token::{
+    TokenInput, TokenOutput, check_geometry, check_rows, divided, geometry, grid, unsupported,
+    variant, weight,
 };
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Op, Range, Word, accesses};
-use crate::gpu::shader::Variant;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::rope_cache::{Rotation, RotationShape};
 use crate::model::Weight;
 use crate::quant::GgmlType;
-use crate::quant::activation::{Q8Unit, dequantize_activation};
+use crate::quant::activation::Activation;
 
 /// `y` (groups * rows) = w . x / rms(x) (+ residual) for one token.
 ///
-/// `x` are the records of the input, group g from unit g * x_units on. `rms` are the sums of squares of 16 values of what
-/// was quantised, before the norm's weight, and the norm's epsilon.
-pub fn matvec_q8(
+/// `x` is what the prepared input stands for, group g from unit g * x_units on. `rms` are the sums of squares of 16 values of
+/// it before the norm's weight, and the norm's epsilon.
+pub fn token_matvec(
     w: &Weight,
-    x: &[Q8Unit],
+    x: &[f32],
     x_units: usize,
     rms: Option<(&[f32], f32)>,
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
-    let values = dequantize_activation(x);
     let mut y = vec![0.0; w.groups * w.rows];
-    let options = MatvecOptions::per_group(values.len(), x_units * 32);
-    matvec(w, &values, 1, options, &mut y);
+    let options = MatvecOptions::per_group(x.len(), x_units * 32);
+    matvec(w, x, 1, options, &mut y);
     if let Some((squares, eps)) = rms {
         let scale = 1.0 / (squares.iter().sum::<f32>() / w.cols as f32 + eps).sqrt();
         y.iter_mut().for_each(|v| *v *= scale);
@@ -44,27 +43,30 @@ pub fn matvec_q8(
 
 /// What a product multiplies.
 pub enum Input {
-    /// Bytes; group g reads from unit g * the second field on.
-    Q8(Q8Input, u32),
-    /// f32 (cols), the weight of its norm (cols), its sums of squares (cols / 16) and epsilon.
-    Float(Range, Range, Range, f32),
+    /// Prepared values; group g reads from unit g * the second field on.
+    Prepared(TokenInput, u32),
+    /// f32 (cols), the weight of its norm (cols), its sums of squares (cols / 16) and epsilon: where prepared values are
+    /// rounded and these should not be.
+    Stream(Range, Range, Range, f32),
     /// The slices that [`GpuAttention`](super::attention::GpuAttention) left in the same step, joined as
     /// [`attention_merge`](super::attention_merge) does: W is `attn_v_b`, (heads, rows, kv_lora).
     Slices([Range; 2], MlaDims),
 }
 
 /// The product on the device.
-pub struct GpuMatvecQ8<'a> {
+pub struct GpuTokenMatvec<'a> {
     /// W, (groups, rows, cols).
     pub weight: &'a GpuWeight,
+    /// What prepared values are.
+    pub activation: Activation,
     /// The input.
     pub x: Input,
     /// Added to the output, (groups * rows).
     pub residual: Option<Range>,
     /// The output as f32, (groups * rows).
     pub y: Option<Range>,
-    /// The output as bytes.
-    pub q: Option<Q8Output>,
+    /// The output as the next product takes it.
+    pub prepared: Option<TokenOutput>,
 }
 
 /// What the pipeline of a product depends on.
@@ -80,6 +82,8 @@ pub(super) struct Shape {
     pub units: u32,
     /// Units from one group's input to the next.
     pub x_units: u32,
+    /// What prepared values are.
+    pub activation: Activation,
     /// Where the input comes from.
     pub source: Source,
     /// Whether the input has a norm.
@@ -88,8 +92,8 @@ pub(super) struct Shape {
     pub residual: bool,
     /// Whether the output is left as f32.
     pub y: bool,
-    /// Whether it is left as bytes, and if so whether with a norm.
-    pub q: Option<bool>,
+    /// Whether it is left prepared, and if so whether with a norm.
+    pub prepared: Option<bool>,
     /// The rotation of queries last.
     pub rotate: Option<RotationShape>,
 }
@@ -97,10 +101,10 @@ pub(super) struct Shape {
 /// Where the input of a product comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
-    /// Records.
-    Bytes,
-    /// f32.
-    Floats,
+    /// Prepared values.
+    Prepared,
+    /// f32, still without the norm's weight.
+    Stream,
     /// The attention's slices.
     Slices,
 }
@@ -117,10 +121,10 @@ impl Shape {
         let cols = self.units * 32;
         Site {
             kernel: match self.source {
-                Source::Bytes if self.rotate.is_some() => "matvec_q8+rotate",
-                Source::Bytes => "matvec_q8",
-                Source::Floats => "matvec_q8+x_float",
-                Source::Slices => "matvec_q8+merge",
+                Source::Prepared if self.rotate.is_some() => "token_matvec+rotate",
+                Source::Prepared => "token_matvec",
+                Source::Stream => "token_matvec+x_times_norm",
+                Source::Slices => "token_matvec+merge",
             },
             types: vec![self.ty],
             shape: match self.groups {
@@ -129,7 +133,8 @@ impl Shape {
             },
             rows: self.groups * self.rows,
             units: self.units,
-            bytes: self.q.is_some(),
+            activation: self.activation,
+            prepared: self.prepared.is_some(),
             pairs: self.rotate.is_some(),
             whole: merge.then_some(self.rows),
             threads: if merge {
@@ -148,25 +153,26 @@ impl Shape {
 
 /// The pipeline with this geometry.
 pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
-    let (floats, merge) = (
-        shape.source == Source::Floats,
-        shape.source == Source::Slices,
-    );
-    let variant = weight(Variant::default(), "WEIGHT", "FLOAT", shape.ty);
+    let merge = shape.source == Source::Slices;
+    // What the router reads is floats in every tier.
+    let (variant, input) = match shape.source {
+        Source::Stream => {
+            let floats = Activation::Floats;
+            let variant = variant(floats).module("INPUT", "x_times_norm");
+            (variant, floats)
+        }
+        Source::Prepared | Source::Slices => (variant(shape.activation), shape.activation),
+    };
+    let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], shape.ty, input);
     let mut variant = divided(variant, geometry, shape.units)
         .number("UNITS", shape.units)
         .number("AT_ONCE", geometry.at_once)
-        .flag("X_FLOAT", floats)
         .flag("MERGE", merge)
         .flag("RMS", shape.rms)
         .flag("RESIDUAL", shape.residual)
-        .flag("OUT_FLOAT", shape.y)
-        .flag("OUT_Q8", shape.q.is_some())
-        .flag("NORM_OUT", shape.q == Some(true));
-    if floats {
-        // Dequantised, whatever the type is.
-        variant = variant.flag("FLOAT", true);
-    }
+        .flag("OUT_PLAIN", shape.y)
+        .flag("OUT_PREPARED", shape.prepared.is_some())
+        .flag("NORM_OUT", shape.prepared == Some(true));
     if merge {
         variant = variant.number("ROWS_PER_GROUP", shape.rows);
     } else if shape.groups > 1 {
@@ -179,31 +185,31 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
         variant = rotation.variant(variant);
     }
     let mut access = String::from(match shape.source {
-        Source::Bytes => "rrr",
-        Source::Floats | Source::Slices => "rrrr",
+        Source::Prepared => "rrr",
+        Source::Stream | Source::Slices => "rrrr",
     });
     access.extend(shape.rms.then_some('r'));
     access.extend(shape.residual.then_some('r'));
     access.extend(shape.y.then_some('w'));
-    access.push_str(match shape.q {
+    access.push_str(match shape.prepared {
         Some(true) => "rww",
         Some(false) => "w",
         None => "",
     });
     access.push_str(if shape.rotate.is_some() { "rr" } else { "" });
     Spec {
-        kernel: "matvec_q8",
-        source: include_str!("../../wgsl/matvec_q8.wgsl"),
+        kernel: "token_matvec",
+        source: include_str!("../../wgsl/token_matvec.wgsl"),
         variant,
         access: accesses(&access),
     }
 }
 
-impl GpuMatvecQ8<'_> {
+impl GpuTokenMatvec<'_> {
     fn squares(&self) -> Option<(&Range, f32)> {
         match &self.x {
-            Input::Q8(x, _) => x.rms.as_ref().map(|(squares, eps)| (squares, *eps)),
-            Input::Float(_, _, squares, eps) => Some((squares, *eps)),
+            Input::Prepared(x, _) => x.rms.as_ref().map(|(squares, eps)| (squares, *eps)),
+            Input::Stream(_, _, squares, eps) => Some((squares, *eps)),
             Input::Slices(..) => None,
         }
     }
@@ -211,8 +217,8 @@ impl GpuMatvecQ8<'_> {
     fn shape(&self, rotation: Option<&Rotation>) -> Shape {
         let w = self.weight;
         let (source, x_units) = match &self.x {
-            Input::Q8(_, x_units) => (Source::Bytes, *x_units),
-            Input::Float(..) => (Source::Floats, 0),
+            Input::Prepared(_, x_units) => (Source::Prepared, *x_units),
+            Input::Stream(..) => (Source::Stream, 0),
             Input::Slices(..) => (Source::Slices, 0),
         };
         Shape {
@@ -221,11 +227,12 @@ impl GpuMatvecQ8<'_> {
             rows: w.rows,
             units: w.cols / 32,
             x_units,
+            activation: self.activation,
             source,
             rms: self.squares().is_some(),
             residual: self.residual.is_some(),
             y: self.y.is_some(),
-            q: self.q.as_ref().map(|q| q.norm.is_some()),
+            prepared: self.prepared.as_ref().map(|out| out.norm.is_some()),
             rotate: rotation.map(Rotation::shape),
         }
     }
@@ -238,7 +245,7 @@ impl GpuMatvecQ8<'_> {
     /// The dispatches: one per part of the weight.
     ///
     /// # Errors
-    /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device, or rows that leave as bytes are no
+    /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device, or rows that leave prepared are no
     /// multiple of 16.
     ///
     /// # Panics
@@ -257,8 +264,10 @@ impl GpuMatvecQ8<'_> {
     pub fn rotated_ops(&self, gpu: &Gpu, rotation: &Rotation) -> Result<Vec<Op>, GpuError> {
         rotation.check(self.weight.total_rows(), &self.weight.name);
         assert!(
-            self.q.is_none() && self.weight.groups == 1 && matches!(self.x, Input::Q8(..)),
-            "{}: rotated queries come from bytes and leave as floats",
+            self.prepared.is_none()
+                && self.weight.groups == 1
+                && matches!(self.x, Input::Prepared(..)),
+            "{}: rotated queries come prepared and leave as floats",
             self.weight.name
         );
         let geometry = geometry(gpu, &self.shape(Some(rotation)).site())?;
@@ -293,7 +302,7 @@ impl GpuMatvecQ8<'_> {
             w.name
         );
         assert!(
-            self.y.is_some() || self.q.is_some(),
+            self.y.is_some() || self.prepared.is_some(),
             "{} goes nowhere",
             w.name
         );
@@ -312,14 +321,14 @@ impl GpuMatvecQ8<'_> {
         inputs.extend(self.squares().map(|(squares, _)| squares.clone()));
         inputs.extend(self.residual.clone());
         inputs.extend(self.y.clone());
-        if let Some(q) = &self.q {
-            q.check(out, &w.name);
-            inputs.extend(q.bindings());
+        if let Some(prepared) = &self.prepared {
+            prepared.check(out, self.activation, &w.name);
+            inputs.extend(prepared.bindings());
         }
         inputs.extend(rotation.into_iter().flat_map(Rotation::bindings));
         let spec = spec(geometry, &shape);
         let parts = w.parts.iter().map(|part| {
-            if self.q.is_some() {
+            if self.prepared.is_some() {
                 check_rows(gpu, part.rows, &w.name)?;
             }
             let (grid, width) = grid(part.rows.div_ceil(geometry.tile));
@@ -352,16 +361,16 @@ impl GpuMatvecQ8<'_> {
         let w = self.weight;
         let cols = u64::from(w.cols);
         match &self.x {
-            Input::Q8(x, x_units) => {
+            Input::Prepared(x, x_units) => {
                 let units = u64::from((w.groups - 1) * x_units) + cols / 32;
                 assert!(
-                    x.records.size >= units * super::q8::RECORD,
+                    x.values.size >= units * self.activation.unit_bytes(),
                     "input of {}",
                     w.name
                 );
-                vec![x.records.clone()]
+                vec![x.values.clone()]
             }
-            Input::Float(x, norm, ..) => {
+            Input::Stream(x, norm, ..) => {
                 assert!(
                     x.size.min(norm.size) >= cols * 4 && w.groups == 1,
                     "input of {}",

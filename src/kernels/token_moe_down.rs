@@ -1,31 +1,31 @@
-//! [`moe_down`](super::moe_down) of one token in the `int8` tier, with the shared expert in the same grid.
+//! [`moe_down`](super::moe_down) of one token, with the shared expert in the same grid.
 
 use super::MAX_GRID;
-use super::q8::{Q8Output, RECORD, check_geometry, check_rows, divided, geometry, grid, weight};
+use super::token::{
+    self, TokenOutput, check_geometry, check_rows, divided, geometry, grid, weight,
+};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Op, Range, Word, accesses};
-use crate::gpu::shader::Variant;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::moe_down::moe_down;
 use crate::model::Weight;
 use crate::quant::GgmlType;
-use crate::quant::activation::{Q8Unit, dequantize_activation};
+use crate::quant::activation::Activation;
 
-/// residual + sum over slots of weights\[s\] * down\[ids\[s\]\] h\[s\] + shared h_shared; `h` are the records of the slots one
-/// after another, then those of the shared expert.
-pub fn moe_down_q8(
+/// residual + sum over slots of weights\[s\] * down\[ids\[s\]\] h\[s\] + shared h_shared; `h` is what the prepared values of the
+/// slots stand for, one after another, then those of the shared expert.
+pub fn token_moe_down(
     down: &Weight,
     shared: Option<&Weight>,
-    h: &[Q8Unit],
+    h: &[f32],
     ids: &[u32],
     weights: &[f32],
     residual: &[f32],
 ) -> Vec<f32> {
-    let values = dequantize_activation(h);
-    let (routed, rest) = values.split_at(ids.len() * down.cols);
+    let (routed, rest) = h.split_at(ids.len() * down.cols);
     let mut y = vec![0.0; down.rows];
     moe_down(down, routed, ids, weights, 1, residual, &mut y);
     if let Some(shared) = shared {
@@ -41,13 +41,15 @@ pub fn moe_down_q8(
     y
 }
 
-/// [`moe_down_q8`] on the device.
-pub struct GpuMoeDownQ8<'a> {
+/// [`token_moe_down`] on the device.
+pub struct GpuTokenMoeDown<'a> {
     /// D, (experts, rows, cols).
     pub down: &'a GpuWeight,
     /// S, (rows, its cols).
     pub shared: Option<&'a GpuWeight>,
-    /// Records of the chosen experts' outputs, then of the shared one's.
+    /// What prepared values are.
+    pub activation: Activation,
+    /// The chosen experts' prepared outputs, then the shared one's.
     pub h: Range,
     /// The chosen experts, and their weights, (used).
     pub ids: Range,
@@ -59,13 +61,15 @@ pub struct GpuMoeDownQ8<'a> {
     pub residual: Range,
     /// The output as f32, (rows).
     pub y: Range,
-    /// The output as bytes, with the next norm.
-    pub q: Q8Output,
+    /// The output prepared for the next layer, with its norm.
+    pub prepared: TokenOutput,
 }
 
 /// What the pipeline depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
+    /// What prepared values are.
+    pub activation: Activation,
     /// Of D.
     pub ty: GgmlType,
     /// Experts per token.
@@ -76,7 +80,7 @@ pub(super) struct Shape {
     pub units: u32,
     /// Type and units of S.
     pub shared: Option<(GgmlType, u32)>,
-    /// Whether it ends the sum and leaves the bytes.
+    /// Whether it ends the sum and leaves it prepared.
     pub last: bool,
 }
 
@@ -96,7 +100,7 @@ impl Shape {
         } = *self;
         let routed = format!("{used}x{rows}x{}", units * 32);
         Site {
-            kernel: "moe_down_q8",
+            kernel: "token_moe_down",
             types: [ty].into_iter().chain(shared.map(|(ty, _)| ty)).collect(),
             shape: match shared {
                 Some((_, units)) => format!("{routed}+{rows}x{}", units * 32),
@@ -105,7 +109,8 @@ impl Shape {
             rows,
             // The threads of a row walk those of all its experts.
             units: used * units,
-            bytes: true,
+            activation: self.activation,
+            prepared: true,
             pairs: false,
             whole: None,
             threads: [1, MAX_THREADS],
@@ -118,15 +123,25 @@ impl Shape {
 
 /// The pipeline with this geometry.
 pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
-    let variant = divided(Variant::default(), geometry, shape.used * shape.units)
-        .number("USED", shape.used)
-        .number("ROWS", shape.rows)
-        .number("UNITS", shape.units)
-        .flag("OUT_Q8", shape.last)
-        .flag("NORM_OUT", shape.last);
-    let mut variant = weight(variant, "WEIGHT", "FLOAT", shape.ty);
+    let variant = divided(
+        token::variant(shape.activation),
+        geometry,
+        shape.used * shape.units,
+    )
+    .number("USED", shape.used)
+    .number("ROWS", shape.rows)
+    .number("UNITS", shape.units)
+    .flag("OUT_PREPARED", shape.last)
+    .flag("NORM_OUT", shape.last);
+    let mut variant = weight(
+        variant,
+        ["WEIGHT", "WEIGHT_TIMES"],
+        shape.ty,
+        shape.activation,
+    );
     if let Some((ty, units)) = shape.shared {
-        variant = weight(variant, "SHARED_WEIGHT", "SHARED_FLOAT", ty)
+        let names = ["SHARED_WEIGHT", "SHARED_TIMES"];
+        variant = weight(variant, names, ty, shape.activation)
             .flag("SHARED", true)
             .number("SHARED_UNITS", units)
             .number(
@@ -137,16 +152,17 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
     let shared = if shape.shared.is_some() { "rr" } else { "" };
     let access = ["rr", shared, "rrrrw", if shape.last { "rww" } else { "" }].concat();
     Spec {
-        kernel: "moe_down_q8",
-        source: include_str!("../../wgsl/moe_down_q8.wgsl"),
+        kernel: "token_moe_down",
+        source: include_str!("../../wgsl/token_moe_down.wgsl"),
         variant,
         access: accesses(&access),
     }
 }
 
-impl GpuMoeDownQ8<'_> {
+impl GpuTokenMoeDown<'_> {
     fn shape(&self) -> Shape {
         Shape {
+            activation: self.activation,
             ty: self.down.ty,
             used: self.used,
             rows: self.down.rows,
@@ -162,7 +178,7 @@ impl GpuMoeDownQ8<'_> {
     }
 
     /// The dispatches: one per part of the experts or of the shared expert, whichever are more, each adding to the sum of the
-    /// one before; the last leaves the bytes.
+    /// one before; the last leaves it prepared.
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`] where several parts need buffers between them; [`GpuError::TierUnsupported`] where no
@@ -186,7 +202,7 @@ impl GpuMoeDownQ8<'_> {
         let d = self.down;
         let units = self.used * d.cols / 32 + self.shared.map_or(0, |s| s.cols / 32);
         assert!(
-            self.h.size >= u64::from(units) * RECORD,
+            self.h.size >= u64::from(units) * self.activation.unit_bytes(),
             "input of {}",
             d.name
         );
@@ -207,7 +223,7 @@ impl GpuMoeDownQ8<'_> {
             "shared expert of {}",
             d.name
         );
-        self.q.check(d.rows, &d.name);
+        self.prepared.check(d.rows, self.activation, &d.name);
         let count = d.parts.len().max(self.shared.map_or(0, |s| s.parts.len()));
         let mut residual = self.residual.clone();
         let mut ops = vec![];
@@ -244,7 +260,7 @@ impl GpuMoeDownQ8<'_> {
             y.clone(),
         ]);
         if last {
-            bindings.extend(self.q.bindings());
+            bindings.extend(self.prepared.bindings());
         }
         let mut params = vec![
             Word::U(part.first_row / d.rows),
@@ -280,11 +296,13 @@ mod tests {
     use super::*;
     use crate::gpu::geometry::Machine;
     use crate::gpu::record::State;
-    use crate::gpu::testing::{download, gpu_weight, int8_gpu, output, run, upload};
-    use crate::gpu::{GpuOptions, Tier};
-    use crate::kernels::q8::testing::{assert_bytes, room};
+    use crate::gpu::testing::{
+        download, gpu_weight, output, run, token_gpus, token_gpus_with_binding, upload,
+    };
     use crate::kernels::testing::{Rng, assert_close, random_weight};
-    use crate::quant::activation::quantize_activation;
+    use crate::kernels::token::testing::{
+        activation, assert_prepared, room, stand_for, upload_values,
+    };
 
     /// Every geometry in question against the twin.
     fn check(
@@ -299,23 +317,25 @@ mod tests {
         let down = random_weight(rng, ty, experts, rows, cols);
         let shared = shared.map(|(ty, cols)| random_weight(rng, ty, 1, rows, cols));
         let values = used * cols + shared.as_ref().map_or(0, |s| s.cols);
-        let h = quantize_activation(&rng.normals(values));
+        let given = rng.normals(values);
+        let h = stand_for(activation(gpu), &given);
         let ids: Vec<u32> = (0..used).map(|_| rng.below(experts) as u32).collect();
         let (weights, residual, g) = (rng.normals(used), rng.normals(rows), rng.normals(rows));
-        let twin = moe_down_q8(&down, shared.as_ref(), &h, &ids, &weights, &residual);
+        let twin = token_moe_down(&down, shared.as_ref(), &h, &ids, &weights, &residual);
         let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
 
         let shared_gpu = shared.as_ref().map(|s| gpu_weight(gpu, s));
-        let mut op = GpuMoeDownQ8 {
+        let mut op = GpuTokenMoeDown {
             down: &gpu_weight(gpu, &down),
             shared: shared_gpu.as_ref(),
-            h: Range::whole(&upload(gpu, &h)),
+            activation: activation(gpu),
+            h: upload_values(gpu, &given),
             ids: Range::whole(&upload(gpu, &ids)),
             weights: Range::whole(&upload(gpu, &weights)),
             used: used as u32,
             residual: Range::whole(&upload(gpu, &residual)),
             y: Range::whole(&output(gpu, rows)),
-            q: room(gpu, rows, Some(&g)),
+            prepared: room(gpu, rows, Some(&g)),
         };
         let site = op.site();
         let geometries = if all {
@@ -326,7 +346,7 @@ mod tests {
         assert!(!geometries.is_empty());
         for geometry in geometries {
             op.y = Range::whole(&output(gpu, rows));
-            op.q = room(gpu, rows, Some(&g));
+            op.prepared = room(gpu, rows, Some(&g));
             let ops = op
                 .ops_with(gpu, &geometry)
                 .unwrap_or_else(|e| panic!("{e}"));
@@ -338,66 +358,64 @@ mod tests {
             let what = format!("{} {geometry:?}", ty.name());
             // Integer sums are exact; the rest are f32 sums of a few hundred half units in another order.
             assert_close(&download(gpu, &op.y.buffer, rows), &exact, 1e-11, &what);
-            assert_bytes(gpu, &op.q, Some(&g), &twin, &what);
+            assert_prepared(gpu, &op.prepared, Some(&g), &twin, &what);
         }
     }
 
     #[test]
     fn the_gpu_agrees_for_every_type_and_at_the_shapes_of_the_models() {
-        let Some(gpu) = int8_gpu() else { return };
-        let mut rng = Rng::fresh();
-        for (i, &ty) in GgmlType::ALL.iter().enumerate() {
-            let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
+        for gpu in token_gpus() {
+            let mut rng = Rng::fresh();
+            for (i, &ty) in GgmlType::ALL.iter().enumerate() {
+                let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
+                check(
+                    gpu,
+                    &mut rng,
+                    ty,
+                    [5, 3, 64, 256],
+                    Some((other, 512)),
+                    false,
+                );
+            }
             check(
                 gpu,
                 &mut rng,
-                ty,
-                [5, 3, 64, 256],
-                Some((other, 512)),
+                GgmlType::Q4_0,
+                [64, 4, 64, 1536],
+                Some((GgmlType::Q4_0, 1536)),
                 false,
             );
+            check(
+                gpu,
+                &mut rng,
+                GgmlType::Q5_0,
+                [64, 6, 32, 1408],
+                Some((GgmlType::Q6_K, 2816)),
+                false,
+            );
+            check(gpu, &mut rng, GgmlType::Q4_0, [4, 2, 64, 96], None, false);
         }
-        check(
-            gpu,
-            &mut rng,
-            GgmlType::Q4_0,
-            [64, 4, 64, 1536],
-            Some((GgmlType::Q4_0, 1536)),
-            false,
-        );
-        check(
-            gpu,
-            &mut rng,
-            GgmlType::Q5_0,
-            [64, 6, 32, 1408],
-            Some((GgmlType::Q6_K, 2816)),
-            false,
-        );
-        check(gpu, &mut rng, GgmlType::Q4_0, [4, 2, 64, 96], None, false);
     }
 
     #[test]
     fn every_geometry_gives_the_same() {
-        let Some(gpu) = int8_gpu() else { return };
-        let mut rng = Rng::fresh();
-        // Rows that fill no tile of 64, units that leave some lanes without.
-        let shared = Some((GgmlType::Q4_0, 352));
-        check(gpu, &mut rng, GgmlType::Q8_0, [5, 3, 96, 160], shared, true);
+        for gpu in token_gpus() {
+            let mut rng = Rng::fresh();
+            // Rows that fill no tile of 64, units that leave some lanes without.
+            let shared = Some((GgmlType::Q4_0, 352));
+            check(gpu, &mut rng, GgmlType::Q8_0, [5, 3, 96, 160], shared, true);
+        }
     }
 
     #[test]
     fn weights_larger_than_a_binding_add_up_part_by_part() {
-        let options = GpuOptions {
-            tier: Some(Tier::Int8),
-            max_binding: Some(40_000),
-            ..Default::default()
-        };
-        let Ok(gpu) = Gpu::open(&options) else { return };
-        let mut rng = Rng::fresh();
-        // Experts in more parts, and the shared expert in more.
-        for (sizes, cols) in [([8, 3, 96, 256], 256), ([1, 1, 160, 256], 768)] {
-            let shared = Some((GgmlType::Q8_0, cols));
-            check(&gpu, &mut rng, GgmlType::Q4_K, sizes, shared, false);
+        for gpu in token_gpus_with_binding(40_000) {
+            let mut rng = Rng::fresh();
+            // Experts in more parts, and the shared expert in more.
+            for (sizes, cols) in [([8, 3, 96, 256], 256), ([1, 1, 160, 256], 768)] {
+                let shared = Some((GgmlType::Q8_0, cols));
+                check(&gpu, &mut rng, GgmlType::Q4_K, sizes, shared, false);
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The layer recipe of one token in the `int8` tier: every product leaves its output as bytes for the next, with the sums of
-//! squares that a norm in between needs, so that no kernel begins with a norm of its own.
+//! The layer recipe of one token in the tiers with subgroups: every product leaves its output prepared for the next, as bytes
+//! or floats, with the sums of squares that a norm in between needs, so that no kernel begins with a norm of its own.
 
 use super::recipe::Context;
 use super::weights::{GpuFfn, GpuLayer, GpuModel, GpuMoe, GpuQuery};
@@ -7,19 +7,20 @@ use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::{Op, Part, Range, When, belong};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{GpuAttention, MAX_SLICES};
-use crate::kernels::gate_up_q8::GpuGateUpQ8;
-use crate::kernels::matvec_q8::{GpuMatvecQ8, Input};
-use crate::kernels::moe_down_q8::GpuMoeDownQ8;
-use crate::kernels::q8::{Q8Input, Q8Output};
 use crate::kernels::router::GpuRouter;
-use crate::kernels::{MlaDims, attention_merge, embed_q8, rope_cache};
+use crate::kernels::token::{TokenInput, TokenOutput, unsupported};
+use crate::kernels::token_gate_up::GpuTokenGateUp;
+use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
+use crate::kernels::token_moe_down::GpuTokenMoeDown;
+use crate::kernels::{MlaDims, attention_merge, rope_cache, token_embed};
+use crate::quant::activation::Activation;
 
 /// The residual stream between two halves of a layer.
 pub(super) struct Stream {
     /// (d) f32.
     x: Range,
-    /// Records of x times the weight of the norm that comes next.
-    records: Range,
+    /// x times the weight of the norm that comes next, prepared.
+    values: Range,
     /// Sums of squares of 16 values of x.
     squares: Range,
     /// The weight of that norm.
@@ -27,23 +28,25 @@ pub(super) struct Stream {
 }
 
 /// Builds the dispatches of a decoded token.
-pub(super) struct RecipeQ8<'a> {
+pub(super) struct TokenRecipe<'a> {
     pub(super) gpu: &'a Gpu,
     model: &'a GpuModel,
     pub(super) context: &'a Context,
+    pub(super) activation: Activation,
     pub(super) dims: MlaDims,
     pub(super) eps: f32,
     /// What was recorded so far.
     pub ops: Vec<Op>,
 }
 
-impl<'a> RecipeQ8<'a> {
-    pub(super) fn new(model: &'a GpuModel, context: &'a Context) -> Self {
+impl<'a> TokenRecipe<'a> {
+    pub(super) fn new(model: &'a GpuModel, context: &'a Context, activation: Activation) -> Self {
         let config = &model.model.config;
         Self {
             gpu: &model.gpu,
             model,
             context,
+            activation,
             dims: MlaDims::of(config),
             eps: config.rms_eps,
             ops: vec![],
@@ -58,11 +61,8 @@ impl<'a> RecipeQ8<'a> {
             ("latents", self.dims.kv_lora),
         ] {
             if !width.is_multiple_of(32) {
-                return Err(GpuError::TierUnsupported {
-                    tier: self.gpu.tier.name(),
-                    adapter: self.gpu.info.name.clone(),
-                    missing: format!("a kernel for {what} of {width}, no multiple of 32"),
-                });
+                let missing = format!("a kernel for {what} of {width}, no multiple of 32");
+                return Err(unsupported(self.gpu, &missing));
             }
         }
         let norms: Vec<&Range> = model
@@ -73,11 +73,12 @@ impl<'a> RecipeQ8<'a> {
             .collect();
         let mut stream = self.stream(model.token_embd.cols, norms[0])?;
         let embedding = self.stream_output(&stream);
-        self.ops.extend(embed_q8::ops(
+        self.ops.extend(token_embed::ops(
             &model.token_embd,
             &self.context.history,
             &stream.x,
             &embedding,
+            self.activation,
         ));
         for (i, layer) in model.layers.iter().enumerate() {
             let begin = self.ops.len();
@@ -87,12 +88,13 @@ impl<'a> RecipeQ8<'a> {
             belong(&mut self.ops[begin..middle], Part::Attention(i));
             belong(&mut self.ops[middle..], Part::FeedForward(i));
         }
-        let head = GpuMatvecQ8 {
+        let head = GpuTokenMatvec {
             weight: &model.output,
-            x: Input::Q8(self.normed(&stream), 0),
+            activation: self.activation,
+            x: Input::Prepared(self.normed(&stream), 0),
             residual: None,
             y: Some(logits.clone()),
-            q: None,
+            prepared: None,
         };
         self.ops.extend(head.ops(self.gpu)?);
         Ok(self.ops)
@@ -106,31 +108,32 @@ impl<'a> RecipeQ8<'a> {
         self.buffer(name, n * 4)
     }
 
-    fn records(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
-        self.buffer(name, n / 32 * 48)
+    /// `n` prepared values.
+    fn values(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
+        self.buffer(name, n.div_ceil(32) * self.activation.unit_bytes() as u32)
     }
 
-    /// Buffers for the residual stream, whose bytes are for the norm `norm`.
+    /// Buffers for the residual stream, prepared for the norm `norm`.
     fn stream(&self, width: u32, norm: &Range) -> Result<Stream, GpuError> {
         Ok(Stream {
             x: self.floats("residual stream", width)?,
-            records: self.records("residual stream bytes", width)?,
+            values: self.values("prepared residual stream", width)?,
             squares: self.floats("residual stream squares", width / 16)?,
             norm: norm.clone(),
         })
     }
 
-    fn stream_output(&self, stream: &Stream) -> Q8Output {
-        Q8Output {
-            records: stream.records.clone(),
+    fn stream_output(&self, stream: &Stream) -> TokenOutput {
+        TokenOutput {
+            values: stream.values.clone(),
             norm: Some((stream.norm.clone(), stream.squares.clone())),
         }
     }
 
     /// The stream divided by its root mean square.
-    pub(super) fn normed(&self, stream: &Stream) -> Q8Input {
-        Q8Input {
-            records: stream.records.clone(),
+    pub(super) fn normed(&self, stream: &Stream) -> TokenInput {
+        TokenInput {
+            values: stream.values.clone(),
             rms: Some((stream.squares.clone(), self.eps)),
         }
     }
@@ -143,59 +146,65 @@ impl<'a> RecipeQ8<'a> {
         x: Input,
     ) -> Result<Range, GpuError> {
         let y = self.floats(name, weight.total_rows())?;
-        let op = GpuMatvecQ8 {
+        let op = GpuTokenMatvec {
             weight,
+            activation: self.activation,
             x,
             residual: None,
             y: Some(y.clone()),
-            q: None,
+            prepared: None,
         };
         self.ops.extend(op.ops(self.gpu)?);
         Ok(y)
     }
 
-    /// The query heads as f32 and as bytes.
-    fn query(&mut self, weight: &GpuWeight, x: Q8Input) -> Result<(Range, Range), GpuError> {
+    /// The query heads as f32, and prepared: without a norm in between the same where these are floats.
+    fn query(&mut self, weight: &GpuWeight, x: TokenInput) -> Result<(Range, Range), GpuError> {
         let y = self.floats("q", weight.total_rows())?;
-        let records = self.records("q bytes", weight.total_rows())?;
-        let q = Q8Output {
-            records: records.clone(),
-            norm: None,
+        let values = match self.activation {
+            Activation::Bytes => Some(self.values("prepared q", weight.total_rows())?),
+            Activation::Floats => None,
         };
-        let op = GpuMatvecQ8 {
+        let prepared = values
+            .clone()
+            .map(|values| TokenOutput { values, norm: None });
+        let op = GpuTokenMatvec {
             weight,
-            x: Input::Q8(x, 0),
+            activation: self.activation,
+            x: Input::Prepared(x, 0),
             residual: None,
             y: Some(y.clone()),
-            q: Some(q),
+            prepared,
         };
         self.ops.extend(op.ops(self.gpu)?);
-        Ok((y, records))
+        let values = values.unwrap_or_else(|| y.clone());
+        Ok((y, values))
     }
 
-    /// The latent of the query as bytes, before its norm.
+    /// The latent of the query, prepared, before its norm.
     pub(super) fn query_latent(
         &mut self,
         attn_q_a: &GpuWeight,
         norm: &Range,
-        x: Q8Input,
-    ) -> Result<Q8Input, GpuError> {
+        x: TokenInput,
+    ) -> Result<TokenInput, GpuError> {
         let rank = attn_q_a.rows;
-        let records = self.records("q_a bytes", rank)?;
+        let values = self.values("prepared q_a", rank)?;
         let squares = self.floats("q_a squares", rank / 16)?;
-        let q_a = GpuMatvecQ8 {
+        let q_a = GpuTokenMatvec {
             weight: attn_q_a,
-            x: Input::Q8(x, 0),
+            activation: self.activation,
+            x: Input::Prepared(x, 0),
             residual: None,
             y: None,
-            q: Some(Q8Output {
-                records: records.clone(),
+            prepared: Some(TokenOutput {
+                values: values.clone(),
                 norm: Some((norm.clone(), squares.clone())),
             }),
         };
         self.ops.extend(q_a.ops(self.gpu)?);
-        Ok(Q8Input {
-            records,
+        Ok(TokenInput {
+            values,
             rms: Some((squares, self.eps)),
         })
     }
@@ -210,13 +219,13 @@ impl<'a> RecipeQ8<'a> {
         let dims = self.dims;
         let (heads, head) = (dims.heads as u32, dims.head() as u32);
         let x = self.normed(stream);
-        let (q, q_records, kv_a) = match &layer.q {
+        let (q, heads_input, kv_a) = match &layer.q {
             GpuQuery::Full { attn_q } => {
-                let (q, records) = self.query(attn_q, x.clone())?;
+                let (q, values) = self.query(attn_q, x.clone())?;
                 (
                     q,
-                    records,
-                    self.product("kv_a", &layer.attn_kv_a_mqa, Input::Q8(x, 0))?,
+                    values,
+                    self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?,
                 )
             }
             GpuQuery::Lora {
@@ -226,16 +235,20 @@ impl<'a> RecipeQ8<'a> {
             } => {
                 let q_a = self.query_latent(attn_q_a, attn_q_a_norm, x.clone())?;
                 // Beside q_a: it does not wait.
-                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Q8(x, 0))?;
-                let (q, records) = self.query(attn_q_b, q_a)?;
-                (q, records, kv_a)
+                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?;
+                let (q, values) = self.query(attn_q_b, q_a)?;
+                (q, values, kv_a)
             }
         };
-        let heads_input = Q8Input {
-            records: q_records,
+        let heads_input = TokenInput {
+            values: heads_input,
             rms: None,
         };
-        let q_lat = self.product("q_lat", &layer.attn_k_b, Input::Q8(heads_input, head / 32))?;
+        let q_lat = self.product(
+            "q_lat",
+            &layer.attn_k_b,
+            Input::Prepared(heads_input, head / 32),
+        )?;
         let q_pe = self.floats("q_pe", heads * dims.rope as u32)?;
         self.ops.push(rope_cache::op(&rope_cache::GpuRopeCache {
             queries: Some(rope_cache::Queries {
@@ -278,43 +291,48 @@ impl<'a> RecipeQ8<'a> {
         };
         self.ops.push(attention.op());
         if let Some(vo) = vo {
-            let latents = self.records("latent bytes", heads * kv_lora)?;
-            let bytes = attention_merge::Output::Bytes;
-            let partials = &self.context.partials;
-            let merge = attention_merge::op(partials, dims, 1, &latents, bytes);
-            self.ops.push(merge);
-            let x = Q8Input {
-                records: latents,
+            let latents = self.values("latents", heads * kv_lora)?;
+            self.ops.push(self.merge(&latents));
+            let x = TokenInput {
+                values: latents,
                 rms: None,
             };
             return self.residual_product(vo, x, stream, &layer.ffn_norm);
         }
-        let values = self.values(&layer.attn_v_b)?;
-        let values = Q8Input {
-            records: values,
-            rms: None,
-        };
+        let values = self.head_values(&layer.attn_v_b)?;
+        let values = TokenInput { values, rms: None };
         self.residual_product(&layer.attn_output, values, stream, &layer.ffn_norm)
     }
 
-    /// The heads' values as bytes, from the slices of the attention: joined by the product itself where they are few, else
+    /// The dispatch that joins the attention's slices.
+    fn merge(&self, latents: &Range) -> Op {
+        let output = match self.activation {
+            Activation::Bytes => attention_merge::Output::Bytes,
+            Activation::Floats => attention_merge::Output::Floats,
+        };
+        attention_merge::op(&self.context.partials, self.dims, 1, latents, output)
+    }
+
+    /// The heads' values, prepared, from the slices of the attention: joined by the product itself where they are few, else
     /// by a dispatch before it.
-    fn values(&mut self, attn_v_b: &GpuWeight) -> Result<Range, GpuError> {
+    fn head_values(&mut self, attn_v_b: &GpuWeight) -> Result<Range, GpuError> {
         let (gpu, dims, partials) = (self.gpu, self.dims, &self.context.partials);
-        let values = self.records("values bytes", attn_v_b.total_rows())?;
-        let product = |x: Input| GpuMatvecQ8 {
+        let values = self.values("values", attn_v_b.total_rows())?;
+        let activation = self.activation;
+        let product = |x: Input| GpuTokenMatvec {
             weight: attn_v_b,
+            activation,
             x,
             residual: None,
             y: None,
-            q: Some(Q8Output {
-                records: values.clone(),
+            prepared: Some(TokenOutput {
+                values: values.clone(),
                 norm: None,
             }),
         };
         let joining = product(Input::Slices(partials.clone(), dims));
         let most = match gpu.geometry(&joining.site()) {
-            Some(_) => gpu.choices.merge_up_to(),
+            Some(_) => gpu.choices.merge_up_to(activation),
             None => 0,
         };
         if most > 0 {
@@ -323,14 +341,13 @@ impl<'a> RecipeQ8<'a> {
             self.ops.extend(few);
         }
         if (most as usize) < MAX_SLICES {
-            let latents = self.records("latent bytes", (dims.heads * dims.kv_lora) as u32)?;
-            let bytes = attention_merge::Output::Bytes;
-            let merge = attention_merge::op(partials, dims, 1, &latents, bytes);
-            let latents = Q8Input {
-                records: latents,
+            let latents = self.values("latents", (dims.heads * dims.kv_lora) as u32)?;
+            let merge = self.merge(&latents);
+            let latents = TokenInput {
+                values: latents,
                 rms: None,
             };
-            let ops = product(Input::Q8(latents, dims.kv_lora as u32 / 32)).ops(gpu)?;
+            let ops = product(Input::Prepared(latents, dims.kv_lora as u32 / 32)).ops(gpu)?;
             let ops = [merge].into_iter().chain(ops);
             let many = ops.map(|op| op.only(When::SplitsAbove(most)));
             self.ops.extend(many);
@@ -338,21 +355,22 @@ impl<'a> RecipeQ8<'a> {
         Ok(values)
     }
 
-    /// The stream after adding W x, with bytes for the norm `norm`.
+    /// The stream after adding W x, prepared for the norm `norm`.
     fn residual_product(
         &mut self,
         weight: &GpuWeight,
-        x: Q8Input,
+        x: TokenInput,
         stream: &Stream,
         norm: &Range,
     ) -> Result<Stream, GpuError> {
         let after = self.stream(weight.total_rows(), norm)?;
-        let op = GpuMatvecQ8 {
+        let op = GpuTokenMatvec {
             weight,
-            x: Input::Q8(x, 0),
+            activation: self.activation,
+            x: Input::Prepared(x, 0),
             residual: Some(stream.x.clone()),
             y: Some(after.x.clone()),
-            q: Some(self.stream_output(&after)),
+            prepared: Some(self.stream_output(&after)),
         };
         self.ops.extend(op.ops(self.gpu)?);
         Ok(after)
@@ -366,8 +384,9 @@ impl<'a> RecipeQ8<'a> {
     ) -> Result<Stream, GpuError> {
         match &layer.ffn {
             GpuFfn::Dense(mlp) => {
-                let h = self.records("h bytes", mlp.gate.rows)?;
-                let gate_up = GpuGateUpQ8 {
+                let h = self.values("h", mlp.gate.rows)?;
+                let gate_up = GpuTokenGateUp {
+                    activation: self.activation,
                     experts: None,
                     shared: Some([&mlp.gate, &mlp.up]),
                     x: self.normed(stream),
@@ -376,8 +395,8 @@ impl<'a> RecipeQ8<'a> {
                 self.ops.extend(gate_up.ops(self.gpu)?);
                 self.residual_product(
                     &mlp.down,
-                    Q8Input {
-                        records: h,
+                    TokenInput {
+                        values: h,
                         rms: None,
                     },
                     stream,
@@ -403,12 +422,16 @@ impl<'a> RecipeQ8<'a> {
             .as_ref()
             .expect("a MoE layer has experts in its config");
         let used = config.used as u32;
-        let x = Input::Float(
-            stream.x.clone(),
-            stream.norm.clone(),
-            stream.squares.clone(),
-            self.eps,
-        );
+        // The rounding of a byte should not choose experts.
+        let x = match self.activation {
+            Activation::Bytes => Input::Stream(
+                stream.x.clone(),
+                stream.norm.clone(),
+                stream.squares.clone(),
+                self.eps,
+            ),
+            Activation::Floats => Input::Prepared(self.normed(stream), 0),
+        };
         let logits = self.product("router logits", ffn_gate_inp, x)?;
         let ids = self.floats("expert ids", used)?;
         let weights = self.floats("expert weights", used)?;
@@ -420,11 +443,12 @@ impl<'a> RecipeQ8<'a> {
             ids: ids.clone(),
             weights: weights.clone(),
         };
-        let h = self.records(
-            "h bytes",
+        let h = self.values(
+            "h",
             used * experts.gate.rows + shared.as_ref().map_or(0, |s| s.gate.rows),
         )?;
-        let gate_up = GpuGateUpQ8 {
+        let gate_up = GpuTokenGateUp {
+            activation: self.activation,
             experts: Some(([&experts.gate, &experts.up], router)),
             shared: shared.as_ref().map(|s| [&s.gate, &s.up]),
             x: self.normed(stream),
@@ -432,7 +456,8 @@ impl<'a> RecipeQ8<'a> {
         };
         self.ops.extend(gate_up.ops(self.gpu)?);
         let after = self.stream(experts.down.rows, next)?;
-        let down = GpuMoeDownQ8 {
+        let down = GpuTokenMoeDown {
+            activation: self.activation,
             down: &experts.down,
             shared: shared.as_ref().map(|s| &s.down),
             h,
@@ -441,7 +466,7 @@ impl<'a> RecipeQ8<'a> {
             used,
             residual: stream.x.clone(),
             y: after.x.clone(),
-            q: self.stream_output(&after),
+            prepared: self.stream_output(&after),
         };
         self.ops.extend(down.ops(self.gpu)?);
         Ok(after)
@@ -479,11 +504,19 @@ mod tests {
 
     #[test]
     fn a_layer_with_experts_is_nine_dependent_dispatches() {
-        let options = GpuOptions {
-            tier: Some(Tier::Int8),
-            ..Default::default()
-        };
-        let Ok(gpu) = Gpu::open(&options) else { return };
+        for tier in [Tier::Subgroup, Tier::Int8] {
+            let options = GpuOptions {
+                tier: Some(tier),
+                ..Default::default()
+            };
+            if let Ok(gpu) = Gpu::open(&options) {
+                check_layers(gpu);
+            }
+        }
+    }
+
+    fn check_layers(gpu: Gpu) {
+        let activation = gpu.tier.activation().expect("a tier with subgroups");
         let gguf = ModelSource::Embedded.open().expect("it is in the program");
         let model = Model::load(Arc::new(gguf)).expect("it is supported");
         let model = GpuModel::load(Arc::new(gpu), Arc::new(model), &mut |_, _| {});
@@ -492,7 +525,7 @@ mod tests {
             .expect("a small cache");
         let vocab = model.model.config.vocab_size as u64;
         let logits = model.gpu.storage("logits", vocab * 4).expect("small");
-        let ops = RecipeQ8::new(&model, &context).step(&Range::whole(&logits));
+        let ops = TokenRecipe::new(&model, &context, activation).step(&Range::whole(&logits));
         let ops = ops.expect("its shapes suit");
         // With few slices v_b joins them itself, with many a dispatch before it.
         for (splits, dispatches, dense, experts) in [(1, 11, 8, 9), (200, 12, 9, 10)] {

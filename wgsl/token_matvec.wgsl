@@ -1,10 +1,10 @@
-// y = W x (+ residual) of one token whose activations its producer left as bytes (shared/q8.wgsl); the output likewise.
+// y = W x (+ residual) of one token whose activations their producer prepared (shared/token_store.wgsl); the output likewise.
 //
-// W (groups * rows, 32 * UNITS), x (groups, X_UNITS) records, y (groups * rows). RMS divides by the root mean square of x, from
-// the partial sums that came with it. Group g of W reads x from unit g * X_UNITS on (attn_k_b, attn_v_b). With X_FLOAT x is f32
-// and still to be multiplied by the norm's weight: for the router, whose choices should not turn on a byte's rounding. With
-// MERGE (attn_v_b) the workgroup joins the attention's slices of its head itself, while its weights are on their way.
-// OUT_FLOAT leaves y as f32, OUT_Q8 as records (shared/q8_store.wgsl).
+// W (groups * rows, 32 * UNITS), x (groups, X_UNITS) units, y (groups * rows). RMS divides by the root mean square of x, from
+// the partial sums that came with it. Group g of W reads x from unit g * X_UNITS on (attn_k_b, attn_v_b). Where activations are
+// bytes, INPUT can be floats still to be multiplied by the norm's weight: for the router, whose choices should not turn on a
+// byte's rounding. With MERGE (attn_v_b) the workgroup joins the attention's slices of its head itself, while its weights are
+// on their way. OUT_PLAIN leaves y as f32, OUT_PREPARED for the next product.
 // Division: LANES threads share AT_ONCE rows, a workgroup owns TILE = WG / LANES * AT_ONCE rows, with MERGE of one head.
 // Bound by: the bytes of W; for small W by the latency of one load, so everything a thread needs is asked for at once. MERGE
 // reads the slices of a head once per workgroup, from the second-level cache.
@@ -29,12 +29,7 @@ struct Params {
 #read parts: array<vec4<f32>>        // (groups, splits, 8 * UNITS)
 #read stats: array<vec2<f32>>        // (groups, splits) of (max, sum)
 #else
-#ifdef X_FLOAT
-#read x: array<vec4<f32>>            // (8 * UNITS)
-#read x_norm: array<vec4<f32>>       // (8 * UNITS)
-#else
-#read x: array<vec4<u32>>            // (groups, X_UNITS, 3)
-#endif
+#import INPUT as x
 #endif
 #ifdef RMS
 #read squares: array<f32>            // (2 * UNITS)
@@ -42,15 +37,11 @@ struct Params {
 #ifdef RESIDUAL
 #read residual: array<f32>           // (groups * rows)
 #endif
-#ifdef OUT_FLOAT
+#ifdef OUT_PLAIN
 #write y: array<f32>                 // (groups * rows)
 #endif
-#ifdef NORM_OUT
-#read g: array<vec4<f32>>            // (groups * rows / 4)
-#write squares_out: array<f32>       // (groups * rows / 16)
-#endif
-#ifdef OUT_Q8
-#write q: array<u32>                 // (groups * rows / 32, 12)
+#ifdef OUT_PREPARED
+#import token_store
 #endif
 #ifdef ROTATE
 #read angles: array<vec2<f32>>       // (n_ctx, ROPE / 2) of (cos, sin)
@@ -61,22 +52,13 @@ const STRIDE = WG / LANES;           // rows of the workgroup that have threads 
 const TILE = STRIDE * AT_ONCE;
 #import params
 #import w32
-#import w32_math
-#import q8
 #import lanes
-#ifdef OUT_Q8
-#import q8_store
-#endif
 #ifdef MERGE
 const KV_LORA = UNITS * 32u;
 #import merge_head
 #endif
 #import WEIGHT as w
-#ifdef FLOAT
-#import q8_floats as w
-#else
-#import q8_codes as w
-#endif
+#import WEIGHT_TIMES as w
 #ifdef ROTATE
 #import rotate_rows
 #endif
@@ -131,39 +113,17 @@ fn main(
     {
 #ifdef GROUPS
 #for r AT_ONCE
-      let at$r = (first$r + e$k) * 3u;
-      sum$r += w_times(w$k_$r, x[at$r], x[at$r + 1u], bitcast<vec4<f32>>(x[at$r + 2u]));
-#endfor
-#else
-#ifdef X_FLOAT
-      let at = e$k * 8u;
-      let n0 = x_norm[at];
-      let n1 = x_norm[at + 1u];
-      let n2 = x_norm[at + 2u];
-      let n3 = x_norm[at + 3u];
-      let n4 = x_norm[at + 4u];
-      let n5 = x_norm[at + 5u];
-      let n6 = x_norm[at + 6u];
-      let n7 = x_norm[at + 7u];
-#for r AT_ONCE
-      sum$r += w32_dot(w32_mul(w$k_$r, n0, n1, n2, n3, n4, n5, n6, n7), x[at], x[at + 1u], x[at + 2u], x[at + 3u], x[at + 4u], x[at + 5u], x[at + 6u], x[at + 7u]);
+      sum$r += w_times(w$k_$r, x_unit(first$r + e$k));
 #endfor
 #else
 #ifdef MERGE
-      let at = e$k * 2u;
-      let lo = latent_codes[at];
-      let hi = latent_codes[at + 1u];
-      let scales = vec4<f32>(latent_scales[at], latent_scales[at + 1u], latent_sums[at], latent_sums[at + 1u]);
+      let v = latent_unit(e$k);
 #else
-      let at = e$k * 3u;
-      let lo = x[at];
-      let hi = x[at + 1u];
-      let scales = bitcast<vec4<f32>>(x[at + 2u]);
+      let v = x_unit(e$k);
 #endif
 #for r AT_ONCE
-      sum$r += w_times(w$k_$r, lo, hi, scales);
+      sum$r += w_times(w$k_$r, v);
 #endfor
-#endif
 #endif
     }
 #endfor
@@ -185,17 +145,17 @@ fn main(
 #ifdef ROTATE
   sum$r = rotated(sum$r, p.first_row + row$r, t);
 #endif
-#ifdef OUT_FLOAT
+#ifdef OUT_PLAIN
   if (lane == 0u && tile + in_tile + $ru * STRIDE < p.rows) {
     y[p.first_row + row$r] = sum$r;
   }
 #endif
-#ifdef OUT_Q8
-  if (lane == 0u) { q8_rows[in_tile + $ru * STRIDE] = sum$r; }
+#ifdef OUT_PREPARED
+  if (lane == 0u) { token_rows[in_tile + $ru * STRIDE] = sum$r; }
 #endif
 #endfor
-#ifdef OUT_Q8
+#ifdef OUT_PREPARED
   workgroupBarrier();
-  q8_store(p.first_row + tile, p.first_row + p.rows, t);
+  token_store(p.first_row + tile, p.first_row + p.rows, t);
 #endif
 }

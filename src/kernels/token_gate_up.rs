@@ -1,31 +1,29 @@
-//! [`gate_up`](super::gate_up) of one token in the `int8` tier: the choice of experts, they and the shared one in one grid, bytes
-//! in and out.
+//! [`gate_up`](super::gate_up) of one token: the choice of experts, they and the shared one in one grid, prepared values in and
+//! out.
 
 use super::MAX_GRID;
-use super::q8::{Q8Input, RECORD, check_geometry, check_rows, divided, geometry, grid, weight};
 use super::router::{self, GpuRouter};
+use super::token::{self, TokenInput, check_geometry, check_rows, divided, geometry, grid, weight};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Op, Range, Word, accesses};
-use crate::gpu::shader::Variant;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::gate_up::gate_up;
 use crate::model::{Experts, Weight};
 use crate::quant::GgmlType;
-use crate::quant::activation::{Q8Unit, dequantize_activation};
+use crate::quant::activation::Activation;
 
 /// `h` = silu(g x) * (u x) with x divided by its root mean square: of the experts `ids` one after another, then of the
-/// shared one; x are records and `rms` the sums of squares of 16 values and the epsilon.
-pub fn gate_up_q8(
+/// shared one; x is what the prepared input stands for and `rms` the sums of squares of 16 values and the epsilon.
+pub fn token_gate_up(
     experts: Option<([&Weight; 2], &[u32])>,
     shared: Option<[&Weight; 2]>,
-    x: &[Q8Unit],
+    x: &[f32],
     rms: (&[f32], f32),
 ) -> Vec<f32> {
-    let mut values = dequantize_activation(x);
-    let scale = 1.0 / (rms.0.iter().sum::<f32>() / values.len() as f32 + rms.1).sqrt();
-    values.iter_mut().for_each(|v| *v *= scale);
+    let scale = 1.0 / (rms.0.iter().sum::<f32>() / x.len() as f32 + rms.1).sqrt();
+    let values: Vec<f32> = x.iter().map(|v| v * scale).collect();
     let mut all = vec![];
     let mut add = |[gate, up]: [&Weight; 2], ids: Option<&[u32]>| {
         let mut h = vec![0.0; ids.map_or(1, <[u32]>::len) * gate.rows];
@@ -41,14 +39,16 @@ pub fn gate_up_q8(
     all
 }
 
-/// [`gate_up_q8`] on the device, and the [`router`] before it.
-pub struct GpuGateUpQ8<'a> {
+/// [`token_gate_up`] on the device, and the [`router`] before it.
+pub struct GpuTokenGateUp<'a> {
     /// G and U of the experts, cut alike, and how they are chosen: what the router's op would do for one token.
     pub experts: Option<([&'a GpuWeight; 2], GpuRouter<'a>)>,
     /// G and U of the shared expert, or of a dense block, cut alike.
     pub shared: Option<[&'a GpuWeight; 2]>,
+    /// What prepared values are.
+    pub activation: Activation,
     /// The input, with a norm.
-    pub x: Q8Input,
+    pub x: TokenInput,
     /// The output, (used * rows + shared rows) values.
     pub h: Range,
 }
@@ -59,6 +59,8 @@ const CHOICE_THREADS: u32 = 512;
 /// What the pipeline depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape<'a> {
+    /// What prepared values are.
+    pub activation: Activation,
     /// Of 32 weights, per row.
     pub units: u32,
     /// Types of G and U of the experts and their rows; how they are chosen, and whether there is a bias for the choice.
@@ -90,12 +92,13 @@ impl Shape<'_> {
             rows += shared_rows;
         }
         Site {
-            kernel: "gate_up_q8",
+            kernel: "token_gate_up",
             types,
             shape: shapes.join("+"),
             rows,
             units: self.units,
-            bytes: true,
+            activation: self.activation,
+            prepared: true,
             pairs: false,
             whole: None,
             threads,
@@ -108,12 +111,12 @@ impl Shape<'_> {
 
 /// The pipeline with this geometry.
 pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
-    let mut variant =
-        divided(Variant::default(), geometry, shape.units).number("UNITS", shape.units);
+    let mut variant = divided(token::variant(shape.activation), geometry, shape.units)
+        .number("UNITS", shape.units);
     let mut access = String::new();
     if let Some(([g, u], rows, experts, bias)) = shape.experts {
-        variant = weight(variant, "GATE", "GATE_FLOAT", g);
-        variant = weight(variant, "UP", "UP_FLOAT", u);
+        variant = weight(variant, ["GATE", "GATE_TIMES"], g, shape.activation);
+        variant = weight(variant, ["UP", "UP_TIMES"], u, shape.activation);
         variant = router::choice(variant, experts, bias)
             .flag("ROUTED", true)
             .flag("CHOICE_OUT", shape.choice)
@@ -123,25 +126,32 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
         access.push_str(if shape.choice { "ww" } else { "" });
     }
     if let Some(([g, u], _)) = shape.shared {
-        variant = weight(variant, "SHARED_GATE", "SHARED_GATE_FLOAT", g);
-        variant = weight(variant, "SHARED_UP", "SHARED_UP_FLOAT", u);
+        let names = ["SHARED_GATE", "SHARED_GATE_TIMES"];
+        variant = weight(variant, names, g, shape.activation);
+        variant = weight(
+            variant,
+            ["SHARED_UP", "SHARED_UP_TIMES"],
+            u,
+            shape.activation,
+        );
         variant = variant.flag("SHARED", true);
         access.push_str("rrrr");
     }
     access.push_str("rrw");
     Spec {
-        kernel: "gate_up_q8",
-        source: include_str!("../../wgsl/gate_up_q8.wgsl"),
+        kernel: "token_gate_up",
+        source: include_str!("../../wgsl/token_gate_up.wgsl"),
         variant,
         access: accesses(&access),
     }
 }
 
-impl GpuGateUpQ8<'_> {
+impl GpuTokenGateUp<'_> {
     fn shape(&self) -> Shape<'_> {
         let pair = |pair: &[&GpuWeight; 2]| (pair.map(|w| w.ty), pair[0].rows);
         let any = self.experts.as_ref().map(|(pair, _)| *pair).or(self.shared);
         Shape {
+            activation: self.activation,
             units: any.expect("experts or a dense block")[0].cols / 32,
             experts: self.experts.as_ref().map(|(weights, router)| {
                 let (types, rows) = pair(weights);
@@ -218,12 +228,12 @@ impl GpuGateUpQ8<'_> {
         }
         let (squares, _) = self.x.rms.as_ref().expect(NORM);
         assert!(
-            self.x.records.size >= u64::from(shape.units) * RECORD
+            self.x.values.size >= u64::from(shape.units) * shape.activation.unit_bytes()
                 && squares.size >= u64::from(shape.units) * 8,
             "input of {values}"
         );
         assert!(
-            self.h.size >= u64::from(values / 32) * RECORD,
+            self.h.size >= u64::from(values.div_ceil(32)) * shape.activation.unit_bytes(),
             "output of {values}"
         );
         Ok((0..count).map(|i| self.op(geometry, i)).collect())
@@ -274,7 +284,7 @@ impl GpuGateUpQ8<'_> {
             tiles += g.rows.div_ceil(geometry.tile);
         }
         let (squares, eps) = self.x.rms.clone().expect(NORM);
-        bindings.extend([self.x.records.clone(), squares, self.h.clone()]);
+        bindings.extend([self.x.values.clone(), squares, self.h.clone()]);
         params.push(Word::F(eps));
         assert!(tiles <= MAX_GRID, "{tiles} workgroups");
         let all = self.shape();
@@ -298,10 +308,11 @@ mod tests {
     use super::*;
     use crate::gpu::geometry::Machine;
     use crate::gpu::record::State;
-    use crate::gpu::testing::{download, gpu_weights, int8_gpu, output, run, upload};
-    use crate::gpu::{GpuOptions, Tier};
-    use crate::kernels::q8::testing::{Given, assert_bytes, room};
+    use crate::gpu::testing::{
+        download, gpu_weights, output, run, token_gpus, token_gpus_with_binding, upload,
+    };
     use crate::kernels::testing::{Rng, assert_close, random_weight};
+    use crate::kernels::token::testing::{Given, activation, assert_prepared, room};
     use crate::model::Gating;
 
     /// Types of the experts' weights and their number, chosen ones and rows; types and rows of the shared expert.
@@ -323,7 +334,7 @@ mod tests {
 
     /// Every geometry in question against the twin, with the choice of each gating and norm.
     fn check(gpu: &Gpu, rng: &mut Rng, cols: usize, (experts, shared): Case, all: bool) {
-        let given = Given::new(&rng.normals(cols), &rng.normals(cols));
+        let given = Given::new(gpu, &rng.normals(cols), &rng.normals(cols));
         let flags = rng.below(8);
         let experts = experts.map(|(types, [count, used, rows])| {
             let config = Experts {
@@ -346,19 +357,19 @@ mod tests {
         });
         let shared =
             shared.map(|(types, rows)| types.map(|ty| random_weight(rng, ty, 1, rows, cols)));
-        let twin = gate_up_q8(
+        let twin = token_gate_up(
             experts
                 .as_ref()
                 .map(|(pair, .., ids, _)| (pair.each_ref(), ids.as_slice())),
             shared.as_ref().map(|pair| pair.each_ref()),
-            &given.records,
+            &given.values,
             (&given.squares, 1e-6),
         );
         let on_gpu = |pair: &[Weight; 2]| gpu_weights(gpu, &[&pair[0], &pair[1]]);
         let experts_gpu = experts.as_ref().map(|(pair, ..)| on_gpu(pair));
         let shared_gpu = shared.as_ref().map(on_gpu);
         let h = room(gpu, twin.len(), None);
-        let mut op = GpuGateUpQ8 {
+        let mut op = GpuTokenGateUp {
             experts: experts.as_ref().zip(experts_gpu.as_ref()).map(|(e, w)| {
                 let (_, config, [logits, bias], ids, _) = e;
                 let range = |data: &Option<Vec<f32>>| {
@@ -375,8 +386,9 @@ mod tests {
                 ([&w[0], &w[1]], router)
             }),
             shared: shared_gpu.as_ref().map(|w| [&w[0], &w[1]]),
+            activation: activation(gpu),
             x: given.upload(gpu, 1e-6),
-            h: h.records.clone(),
+            h: h.values.clone(),
         };
         let site = op.site();
         let geometries = if all {
@@ -388,7 +400,7 @@ mod tests {
         for geometry in geometries {
             let what = format!("{cols} columns, choice {flags}, {geometry:?}");
             let h = room(gpu, twin.len(), None);
-            op.h = h.records.clone();
+            op.h = h.values.clone();
             let ops = op
                 .ops_with(gpu, &geometry)
                 .unwrap_or_else(|e| panic!("{e}"));
@@ -397,7 +409,7 @@ mod tests {
                 ..State::default()
             };
             run(gpu, &ops, &state);
-            assert_bytes(gpu, &h, None, &twin, &what);
+            assert_prepared(gpu, &h, None, &twin, &what);
             if let Some((_, router)) = &op.experts {
                 let (.., ids, weights) = experts.as_ref().expect("they were there");
                 let found: Vec<u32> = download(gpu, &router.ids.buffer, ids.len());
@@ -412,59 +424,58 @@ mod tests {
 
     #[test]
     fn the_gpu_agrees_for_every_type() {
-        let Some(gpu) = int8_gpu() else { return };
-        let mut rng = Rng::fresh();
-        for (i, &ty) in GgmlType::ALL.iter().enumerate() {
-            let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
-            let case = (Some(([ty, other], [5, 2, 32])), Some(([other, ty], 64)));
-            check(gpu, &mut rng, 256, case, false);
+        for gpu in token_gpus() {
+            let mut rng = Rng::fresh();
+            for (i, &ty) in GgmlType::ALL.iter().enumerate() {
+                let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
+                let case = (Some(([ty, other], [5, 2, 32])), Some(([other, ty], 64)));
+                check(gpu, &mut rng, 256, case, false);
+            }
         }
     }
 
     #[test]
     fn the_gpu_agrees_at_the_shapes_of_the_models() {
-        let Some(gpu) = int8_gpu() else { return };
-        let mut rng = Rng::fresh();
-        let (q4_0, q4_k) = ([GgmlType::Q4_0; 2], [GgmlType::Q4_K; 2]);
-        for case in [
-            (Some((q4_0, [64, 4, 1536])), Some((q4_0, 1536))),
-            (Some((q4_k, [7, 6, 1408])), Some((q4_k, 2816))),
-            (None, Some((q4_k, 6144))),
-            (Some((q4_0, [3, 1, 96])), None),
-            (Some((q4_0, [256, 8, 32])), Some((q4_0, 48))),
-        ] {
-            check(gpu, &mut rng, 2048, case, false);
+        for gpu in token_gpus() {
+            let mut rng = Rng::fresh();
+            let (q4_0, q4_k) = ([GgmlType::Q4_0; 2], [GgmlType::Q4_K; 2]);
+            for case in [
+                (Some((q4_0, [64, 4, 1536])), Some((q4_0, 1536))),
+                (Some((q4_k, [7, 6, 1408])), Some((q4_k, 2816))),
+                (None, Some((q4_k, 6144))),
+                (Some((q4_0, [3, 1, 96])), None),
+                (Some((q4_0, [256, 8, 32])), Some((q4_0, 48))),
+            ] {
+                check(gpu, &mut rng, 2048, case, false);
+            }
         }
     }
 
     #[test]
     fn every_geometry_gives_the_same() {
-        let Some(gpu) = int8_gpu() else { return };
-        let mut rng = Rng::fresh();
-        // 36 units leave some lanes without, 48 rows some tiles unfilled.
-        let pair = [GgmlType::Q4_0, GgmlType::Q8_0];
-        let case = (Some((pair, [66, 3, 48])), Some((pair, 80)));
-        check(gpu, &mut rng, 1152, case, true);
-        check(gpu, &mut rng, 64, (None, Some((pair, 48))), true);
+        for gpu in token_gpus() {
+            let mut rng = Rng::fresh();
+            // 36 units leave some lanes without, 48 rows some tiles unfilled.
+            let pair = [GgmlType::Q4_0, GgmlType::Q8_0];
+            let case = (Some((pair, [66, 3, 48])), Some((pair, 80)));
+            check(gpu, &mut rng, 1152, case, true);
+            check(gpu, &mut rng, 64, (None, Some((pair, 48))), true);
+        }
     }
 
     #[test]
     fn weights_larger_than_a_binding_are_cut() {
-        let options = GpuOptions {
-            tier: Some(Tier::Int8),
-            max_binding: Some(40_000),
-            ..Default::default()
-        };
-        let Ok(gpu) = Gpu::open(&options) else { return };
-        let mut rng = Rng::fresh();
-        let types = [GgmlType::Q4_0, GgmlType::Q8_0];
-        for case in [
-            // Experts in more parts, the shared expert in more, a dense block.
-            (Some((types, [8, 3, 64])), Some((types, 96))),
-            (Some((types, [2, 2, 64])), Some((types, 736))),
-            (None, Some((types, 736))),
-        ] {
-            check(&gpu, &mut rng, 256, case, false);
+        for gpu in token_gpus_with_binding(40_000) {
+            let mut rng = Rng::fresh();
+            let types = [GgmlType::Q4_0, GgmlType::Q8_0];
+            for case in [
+                // Experts in more parts, the shared expert in more, a dense block.
+                (Some((types, [8, 3, 64])), Some((types, 96))),
+                (Some((types, [2, 2, 64])), Some((types, 736))),
+                (None, Some((types, 736))),
+            ] {
+                check(&gpu, &mut rng, 256, case, false);
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 // x' = x + sum over slots s of weights[s] * D[ids[s]] h[s] + S h_shared, of one token: the end of a layer with experts. h
-// comes as bytes (shared/q8.wgsl); x' leaves as f32 and as bytes for the next layer's first products.
+// comes prepared (shared/token_store.wgsl); x' leaves as f32, and prepared for the next layer's first products.
 //
-// D (experts * ROWS, 32 * UNITS), S (ROWS, 32 * SHARED_UNITS), h (USED * UNITS + SHARED_UNITS) records, x and x' (ROWS).
+// D (experts * ROWS, 32 * UNITS), S (ROWS, 32 * SHARED_UNITS), h (USED * UNITS + SHARED_UNITS) units, x and x' (ROWS).
 // Division: LANES threads share an output row and walk the units of all its experts, so the sum needs no atomics; a
 // workgroup owns TILE = WG / LANES rows. Bound by: the bytes of the chosen rows.
 struct Params {
@@ -20,38 +20,23 @@ struct Params {
 #read s_q: array<vec4<u32>>
 #read s_s: array<vec4<u32>>
 #endif
-#read h: array<vec4<u32>>            // (USED * UNITS + SHARED_UNITS, 3)
+#import INPUT as h
 #read ids: array<u32>                // (USED)
 #read weights: array<f32>            // (USED)
 #read residual: array<f32>           // (ROWS)
 #write y: array<f32>                 // (ROWS)
-#ifdef OUT_Q8
-#read g: array<vec4<f32>>            // (ROWS / 4)
-#write squares_out: array<f32>       // (ROWS / 16)
-#write q: array<u32>                 // (ROWS / 32, 12)
+#ifdef OUT_PREPARED
+#import token_store
 #endif
 const TILE = WG / LANES;
 #import params
 #import w32
-#import w32_math
-#import q8
 #import lanes
-#ifdef OUT_Q8
-#import q8_store
-#endif
 #import WEIGHT as w
-#ifdef FLOAT
-#import q8_floats as w
-#else
-#import q8_codes as w
-#endif
+#import WEIGHT_TIMES as w
 #ifdef SHARED
 #import SHARED_WEIGHT as s
-#ifdef SHARED_FLOAT
-#import q8_floats as s
-#else
-#import q8_codes as s
-#endif
+#import SHARED_TIMES as s
 #endif
 
 @compute @workgroup_size(WG)
@@ -90,7 +75,7 @@ fn main(
     let w$k = w_load((select(0u, expert$k, held$k) * ROWS + row) * UNITS + (e$k - slot$k * UNITS), p.sub);
 #endfor
 #for k UNROLL
-    let product$k = weights[slot$k] * w_times(w$k, h[e$k * 3u], h[e$k * 3u + 1u], bitcast<vec4<f32>>(h[e$k * 3u + 2u]));
+    let product$k = weights[slot$k] * w_times(w$k, h_unit(e$k));
 #ifdef RAGGED
     sum += select(0.0, product$k, held$k && b + $ku * LANES < USED * UNITS);
 #else
@@ -103,15 +88,13 @@ fn main(
   var shared_sum = 0.0;
 #for k SHARED_AHEAD
   if (lane + $ku * LANES < SHARED_UNITS) {
-    let at = (USED * UNITS + lane + $ku * LANES) * 3u;
-    shared_sum += s_times(s$k, h[at], h[at + 1u], bitcast<vec4<f32>>(h[at + 2u]));
+    shared_sum += s_times(s$k, h_unit(USED * UNITS + lane + $ku * LANES));
   }
 #endfor
   b = lane + SHARED_AHEAD * LANES;
   loop {
     if (b >= SHARED_UNITS) { break; }
-    let at = (USED * UNITS + b) * 3u;
-    shared_sum += s_times(s_load(shared_unit + b, p.shared_sub), h[at], h[at + 1u], bitcast<vec4<f32>>(h[at + 2u]));
+    shared_sum += s_times(s_load(shared_unit + b, p.shared_sub), h_unit(USED * UNITS + b));
     b += LANES;
   }
   sum += select(0.0, shared_sum, shared_row < p.shared_rows);
@@ -119,12 +102,12 @@ fn main(
   sum = row_sum(sum) + before;
   if (lane == 0u) {
     if (tile + t / LANES < ROWS) { y[row] = sum; }
-#ifdef OUT_Q8
-    q8_rows[t / LANES] = sum;
+#ifdef OUT_PREPARED
+    token_rows[t / LANES] = sum;
 #endif
   }
-#ifdef OUT_Q8
+#ifdef OUT_PREPARED
   workgroupBarrier();
-  q8_store(tile, ROWS, t);
+  token_store(tile, ROWS, t);
 #endif
 }

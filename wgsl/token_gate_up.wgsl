@@ -1,9 +1,9 @@
 // h = silu(G x) * (U x) of one token, for the experts it chooses and the shared expert in one grid; a dense block is the
-// shared expert alone. x comes as bytes (shared/q8.wgsl) with its partial sums of squares, h leaves as bytes.
+// shared expert alone. x comes prepared (shared/token_store.wgsl) with its partial sums of squares, h leaves prepared.
 //
 // G, U (experts * ROWS, 32 * UNITS), of the shared expert (rows, 32 * UNITS); h (USED * ROWS + rows) values: the chosen
 // experts' one after another, then the shared one's. logits (EXPERTS) -> the expert of each slot; with CHOICE_OUT the first
-// workgroup leaves all of them with their weights for moe_down_q8.
+// workgroup leaves all of them with their weights for token_moe_down.
 // Division: LANES threads share a row of G and the same row of U; a workgroup owns TILE = WG / LANES rows of one expert. Every
 // workgroup of a slot makes the whole choice: that costs less than a dispatch in between.
 // Bound by: the bytes of the chosen rows.
@@ -45,50 +45,31 @@ struct Params {
 #read su_q: array<vec4<u32>>
 #read su_s: array<vec4<u32>>
 #endif
-#read x: array<vec4<u32>>            // (UNITS, 3)
+#import INPUT as x
 #read squares: array<f32>            // (2 * UNITS)
-#write q: array<u32>                 // ((USED * ROWS + shared rows) / 32, 12)
+#import token_store
 const TILE = WG / LANES;
 #import params
 #import w32
-#import w32_math
-#import q8
 #import lanes
-#import q8_store
 #ifdef ROUTED
 const SLOT_TILES = (ROWS + TILE - 1u) / TILE;
 const ROUTED_TILES = USED * SLOT_TILES;
 var<workgroup> slot_expert: u32;
 #import router_choice
 #import GATE as eg
-#ifdef GATE_FLOAT
-#import q8_floats as eg
-#else
-#import q8_codes as eg
-#endif
+#import GATE_TIMES as eg
 #import UP as eu
-#ifdef UP_FLOAT
-#import q8_floats as eu
-#else
-#import q8_codes as eu
-#endif
+#import UP_TIMES as eu
 #import gate_up_walk as e
 #else
 const ROUTED_TILES = 0u;
 #endif
 #ifdef SHARED
 #import SHARED_GATE as sg
-#ifdef SHARED_GATE_FLOAT
-#import q8_floats as sg
-#else
-#import q8_codes as sg
-#endif
+#import SHARED_GATE_TIMES as sg
 #import SHARED_UP as su
-#ifdef SHARED_UP_FLOAT
-#import q8_floats as su
-#else
-#import q8_codes as su
-#endif
+#import SHARED_UP_TIMES as su
 #import gate_up_walk as s
 #endif
 
@@ -145,8 +126,8 @@ fn main(
   let up = row_sum(sums.y) * scale;
   if (lane == 0u) {
     // exp(-gate) overflows to infinity below -88: kept finite, since Metal's fast math may assume it is.
-    q8_rows[in_tile] = gate / (1.0 + exp(min(-gate, 80.0))) * up;
+    token_rows[in_tile] = gate / (1.0 + exp(min(-gate, 80.0))) * up;
   }
   workgroupBarrier();
-  q8_store(first, end, t);
+  token_store(first, end, t);
 }

@@ -1,0 +1,295 @@
+//! What the kernels of a decoded token share: how they divide rows, and how each leaves its output prepared for the next. A
+//! prepared output is multiplied by the weight of the norm in between and has the sums of squares beside it that the norm needs,
+//! so that no kernel begins with one; and it is in the form that the tier multiplies ([`Activation`]).
+
+use super::MAX_GRID;
+use crate::gpu::geometry::{Geometry, Machine, PREPARED_ROWS, Site};
+use crate::gpu::record::{Extent, Range};
+use crate::gpu::shader::Variant;
+use crate::gpu::{Gpu, GpuError};
+use crate::quant::GgmlType;
+use crate::quant::activation::Activation;
+use crate::quant::repack::has_codes;
+
+/// Sums of squares that a thread asks for ahead of the weights at most.
+const MOST_SQUARES: u32 = 8;
+
+/// An output prepared for the product that comes next.
+#[derive(Clone)]
+pub struct TokenOutput {
+    /// (n / 32) units.
+    pub values: Range,
+    /// Where an RMS norm lies between: its weight (n), and where the sums of squares of 16 values go, (n / 16) f32.
+    pub norm: Option<(Range, Range)>,
+}
+
+impl TokenOutput {
+    /// Panics unless `n` values fit.
+    pub(super) fn check(&self, n: u32, activation: Activation, what: &str) {
+        let n = u64::from(n);
+        assert!(
+            n.is_multiple_of(32),
+            "{what}: units hold 32 values, {n} are no multiple"
+        );
+        assert!(
+            self.values.size >= n / 32 * activation.unit_bytes(),
+            "output of {what}"
+        );
+        if let Some((weight, squares)) = &self.norm {
+            assert!(
+                weight.size >= n * 4 && squares.size >= n / 4,
+                "norm after {what}"
+            );
+        }
+    }
+
+    /// The bindings in the order of the kernels: norm weight, squares, values.
+    pub(super) fn bindings(&self) -> Vec<Range> {
+        let norm = self
+            .norm
+            .iter()
+            .flat_map(|(weight, squares)| [weight.clone(), squares.clone()]);
+        norm.chain([self.values.clone()]).collect()
+    }
+}
+
+/// A prepared input.
+#[derive(Clone)]
+pub struct TokenInput {
+    /// (n / 32) units.
+    pub values: Range,
+    /// Where an RMS norm lies between: the sums of squares of 16 values, (n / 16), and its epsilon.
+    pub rms: Option<(Range, f32)>,
+}
+
+/// The constants of a variant whose workgroups divide rows of `units` units so.
+pub(super) fn divided(variant: Variant, geometry: &Geometry, units: u32) -> Variant {
+    let block = geometry.lanes * geometry.unroll;
+    variant
+        .number("LANES", geometry.lanes)
+        .number("WG", geometry.threads())
+        .number("UNROLL", geometry.unroll)
+        .number(
+            "SQUARES",
+            (2 * units).div_ceil(geometry.lanes).min(MOST_SQUARES),
+        )
+        .flag("RAGGED", !units.is_multiple_of(block))
+        .flag("ONE_BLOCK", block >= units)
+}
+
+/// The geometry of a product.
+///
+/// # Errors
+/// [`GpuError::TierUnsupported`] where the device allows none.
+pub(super) fn geometry(gpu: &Gpu, site: &Site) -> Result<Geometry, GpuError> {
+    gpu.geometry(site)
+        .ok_or_else(|| unsupported(gpu, &format!("a division of {}", site.key())))
+}
+
+/// Panics unless the kernel and the device allow the geometry.
+pub(super) fn check_geometry(gpu: &Gpu, site: &Site, geometry: &Geometry) {
+    assert!(
+        site.allows(geometry, Machine::of(gpu)),
+        "{geometry:?} for {}",
+        site.key()
+    );
+}
+
+/// Refuses rows that leave prepared but whose number is no multiple of those that leave together.
+///
+/// # Errors
+/// [`GpuError::TierUnsupported`].
+pub(super) fn check_rows(gpu: &Gpu, rows: u32, what: &str) -> Result<(), GpuError> {
+    if rows.is_multiple_of(PREPARED_ROWS) {
+        return Ok(());
+    }
+    Err(unsupported(
+        gpu,
+        &format!("a kernel for {rows} rows of {what}, no multiple of {PREPARED_ROWS}"),
+    ))
+}
+
+/// What the tier lacks on this device, for a model that other tiers can run.
+pub(crate) fn unsupported(gpu: &Gpu, missing: &str) -> GpuError {
+    GpuError::TierUnsupported {
+        tier: gpu.tier.name(),
+        adapter: gpu.info.name.clone(),
+        missing: format!("{missing} (--tier plain has one)"),
+    }
+}
+
+/// The variant of a kernel that reads and leaves activations of this kind.
+pub(super) fn variant(activation: Activation) -> Variant {
+    let bytes = activation == Activation::Bytes;
+    Variant::default()
+        .flag("BYTES", bytes)
+        .module("INPUT", if bytes { "x_bytes" } else { "x_floats" })
+}
+
+/// Names the module of a weight's type, and the one by which it meets the input.
+pub(super) fn weight(
+    variant: Variant,
+    [name, times]: [&'static str; 2],
+    ty: GgmlType,
+    activation: Activation,
+) -> Variant {
+    let by = match (activation, has_codes(ty)) {
+        (Activation::Bytes, true) => "codes_by_bytes",
+        (Activation::Bytes, false) => "floats_by_bytes",
+        (Activation::Floats, true) => "codes_by_floats",
+        (Activation::Floats, false) => "floats_by_floats",
+    };
+    variant
+        .module(name, crate::quant::repack::shader_module(ty))
+        .module(times, by)
+}
+
+/// A grid of `tiles` workgroups, continued along y where one dimension does not hold them; and its width.
+pub(super) fn grid(tiles: u32) -> ([Extent; 3], u32) {
+    let width = tiles.min(MAX_GRID);
+    (
+        [
+            Extent::N(width),
+            Extent::N(tiles.div_ceil(width)),
+            Extent::N(1),
+        ],
+        width,
+    )
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+    use crate::gpu::testing::{download, output, upload};
+    use crate::kernels::testing::assert_close;
+    use crate::quant::activation::{Q8Unit, dequantize_activation, quantize_activation, squares};
+
+    /// What a product leaves for the next one in the tier of the device.
+    pub fn activation(gpu: &Gpu) -> Activation {
+        gpu.tier.activation().expect("a tier with subgroups")
+    }
+
+    /// What prepared `values` stand for: themselves, or what their bytes give.
+    pub fn stand_for(activation: Activation, values: &[f32]) -> Vec<f32> {
+        match activation {
+            Activation::Bytes => dequantize_activation(&quantize_activation(values)),
+            Activation::Floats => values.to_vec(),
+        }
+    }
+
+    /// Prepared values on the device.
+    pub fn upload_values(gpu: &Gpu, values: &[f32]) -> Range {
+        Range::whole(&match activation(gpu) {
+            Activation::Bytes => upload(gpu, &quantize_activation(values)),
+            Activation::Floats => upload(gpu, values),
+        })
+    }
+
+    /// Random values with a norm in between: what a consumer gets and what it stands for.
+    pub struct Given {
+        weighted: Vec<f32>,
+        /// What the prepared values stand for.
+        pub values: Vec<f32>,
+        pub squares: Vec<f32>,
+    }
+
+    impl Given {
+        /// `x` times `norm`, with the squares of `x`.
+        pub fn new(gpu: &Gpu, x: &[f32], norm: &[f32]) -> Self {
+            let weighted: Vec<f32> = x.iter().zip(norm).map(|(x, g)| x * g).collect();
+            Self {
+                values: stand_for(activation(gpu), &weighted),
+                weighted,
+                squares: squares(x),
+            }
+        }
+
+        /// On the device.
+        pub fn upload(&self, gpu: &Gpu, eps: f32) -> TokenInput {
+            TokenInput {
+                values: upload_values(gpu, &self.weighted),
+                rms: Some((Range::whole(&upload(gpu, &self.squares)), eps)),
+            }
+        }
+    }
+
+    /// Room for `n` prepared values, with the norm `g` where there is one.
+    pub fn room(gpu: &Gpu, n: usize, g: Option<&[f32]>) -> TokenOutput {
+        let words = n.div_ceil(32) * activation(gpu).unit_bytes() as usize / 4;
+        TokenOutput {
+            values: Range::whole(&output(gpu, words)),
+            norm: g.map(|g| {
+                (
+                    Range::whole(&upload(gpu, g)),
+                    Range::whole(&output(gpu, n / 16)),
+                )
+            }),
+        }
+    }
+
+    /// Fails unless `found` on the device is `expected` (times the norm) prepared, with the squares of `expected`.
+    #[track_caller]
+    pub fn assert_prepared(
+        gpu: &Gpu,
+        found: &TokenOutput,
+        g: Option<&[f32]>,
+        expected: &[f32],
+        what: &str,
+    ) {
+        let n = expected.len();
+        let weighted = |(i, x): (usize, &f32)| x * g.map_or(1.0, |g| g[i]);
+        let weighted: Vec<f32> = expected.iter().enumerate().map(weighted).collect();
+        match activation(gpu) {
+            Activation::Bytes => {
+                assert_bytes(
+                    &download(gpu, &found.values.buffer, n.div_ceil(32)),
+                    &weighted,
+                    what,
+                );
+            }
+            Activation::Floats => {
+                let exact: Vec<f64> = weighted.iter().map(|v| f64::from(*v)).collect();
+                let found: Vec<f32> = download(gpu, &found.values.buffer, n);
+                assert_close(&found, &exact, 1e-11, what);
+            }
+        }
+        if let Some((_, buffer)) = &found.norm {
+            let found: Vec<f32> = download(gpu, &buffer.buffer, n / 16);
+            for (i, (found, exact)) in found.iter().zip(squares(expected)).enumerate() {
+                assert!(
+                    (found - exact).abs() <= 1e-4 * exact,
+                    "{what}: squares {i} are {found} for {exact}"
+                );
+            }
+        }
+    }
+
+    /// Each value within its half step, the scaled sums those of the bytes.
+    #[track_caller]
+    fn assert_bytes(records: &[Q8Unit], expected: &[f32], what: &str) {
+        let values = dequantize_activation(records);
+        for (i, (value, x)) in values.iter().zip(expected).enumerate() {
+            let scale = records[i / 32].scales[i % 32 / 16];
+            // The sums behind x differ in their last bits, so a value may round the other way.
+            assert!(
+                (value - x).abs() <= 0.502 * scale + 1e-30,
+                "{what}: value {i} is {value} for {x}, step {scale}"
+            );
+        }
+        for (i, unit) in records.iter().enumerate() {
+            // The last unit may be half a one.
+            for h in (0..2).filter(|h| 2 * i + h < expected.len() / 16) {
+                let sum: i32 = unit.codes[h].iter().map(|c| i32::from(*c)).sum();
+                let expected = unit.scales[h] * sum as f32;
+                assert!(
+                    (unit.scaled_sums[h] - expected).abs() <= 1e-6 * expected.abs(),
+                    "{what}: sum of unit {i}"
+                );
+                assert!(
+                    unit.scales[h] == 0.0 || unit.codes[h].iter().any(|c| c.unsigned_abs() == 127),
+                    "{what}: unit {i} wastes its range"
+                );
+            }
+        }
+    }
+}

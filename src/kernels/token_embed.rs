@@ -1,0 +1,123 @@
+//! [`embed`](super::embed) of one token: the row as f32 and prepared for the first layer.
+
+use super::token::{self, TokenOutput};
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::kernels::embed::embed;
+use crate::model::Weight;
+use crate::quant::GgmlType;
+use crate::quant::activation::{Activation, squares};
+use crate::quant::repack::shader_module;
+
+/// The row of `token`, its sums of squares of 16 values, and the row times `norm`.
+pub fn token_embed(
+    token_embd: &Weight,
+    token: u32,
+    norm: &[f32],
+) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+    let mut x = vec![0.0; token_embd.cols];
+    embed(token_embd, &[token], &mut x);
+    let weighted: Vec<f32> = x.iter().zip(norm).map(|(x, g)| x * g).collect();
+    let squares = squares(&x);
+    (x, squares, weighted)
+}
+
+/// The pipeline.
+pub(super) fn spec(ty: GgmlType, units: u32, activation: Activation) -> Spec {
+    Spec {
+        kernel: "token_embed",
+        source: include_str!("../../wgsl/token_embed.wgsl"),
+        variant: token::variant(activation)
+            .module("WEIGHT", shader_module(ty))
+            .number("UNITS", units),
+        access: accesses("rrrrwww"),
+    }
+}
+
+/// The row history\[pos\] as f32 in `y` and as `activation` in `prepared`, which must have a norm; one dispatch per part.
+///
+/// # Panics
+/// If a buffer is too small, which would let the kernel index beyond it, or `prepared` has no norm.
+pub fn ops(
+    token_embd: &GpuWeight,
+    history: &Range,
+    y: &Range,
+    prepared: &TokenOutput,
+    activation: Activation,
+) -> Vec<Op> {
+    let w = token_embd;
+    assert!(y.size >= u64::from(w.cols) * 4, "output of {}", w.name);
+    prepared.check(w.cols, activation, &w.name);
+    let (norm, squares) = prepared
+        .norm
+        .clone()
+        .expect("the first layer begins with a norm");
+    let units = w.cols / 32;
+    w.parts
+        .iter()
+        .map(|part| {
+            let bindings = vec![
+                part.quants.clone(),
+                part.scales.clone(),
+                history.clone(),
+                norm.clone(),
+                y.clone(),
+                squares.clone(),
+                prepared.values.clone(),
+            ];
+            let params = vec![
+                Word::U(part.rows),
+                Word::U(part.first_row),
+                Word::U(part.sub),
+                Word::Pos,
+            ];
+            let grid = [Extent::N(units.div_ceil(64)), Extent::N(1), Extent::N(1)];
+            Op::new(spec(w.ty, units, activation), bindings, params, grid)
+                .with_bytes(w.bytes_of_rows(1))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
+    use crate::kernels::testing::{Rng, assert_close, random_weight};
+    use crate::kernels::token::testing::{activation, assert_prepared, room};
+
+    #[test]
+    fn the_gpu_agrees_for_every_type() {
+        for gpu in token_gpus() {
+            let mut rng = Rng::fresh();
+            for &ty in GgmlType::ALL {
+                let (rows, cols) = (37, 2048);
+                let w = random_weight(&mut rng, ty, 1, rows, cols);
+                let norm = rng.normals(cols);
+                let history: Vec<u32> = (0..5).map(|_| rng.below(rows) as u32).collect();
+                let (y, q) = (output(gpu, cols), room(gpu, cols, Some(&norm)));
+                let ops = ops(
+                    &gpu_weight(gpu, &w),
+                    &Range::whole(&upload(gpu, &history)),
+                    &Range::whole(&y),
+                    &q,
+                    activation(gpu),
+                );
+                run(
+                    gpu,
+                    &ops,
+                    &State {
+                        pos: 3,
+                        tokens: 1,
+                        ..State::default()
+                    },
+                );
+                let (x, ..) = token_embed(&w, history[3], &norm);
+                let exact: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
+                assert_close(&download(gpu, &y, cols), &exact, 1e-13, ty.name());
+                assert_prepared(gpu, &q, Some(&norm), &x, ty.name());
+            }
+        }
+    }
+}

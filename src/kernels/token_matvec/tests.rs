@@ -1,0 +1,380 @@
+use super::*;
+use crate::gpu::geometry::Machine;
+use crate::gpu::record::State;
+use crate::gpu::testing::{
+    download, gpu_weight, output, run, token_gpus, token_gpus_with_binding, upload,
+};
+use crate::kernels::attention::MAX_SLICES;
+use crate::kernels::attention_merge::attention_merge;
+use crate::kernels::rope_cache::rotate_rows;
+use crate::kernels::testing::{Rng, assert_close, random_weight};
+use crate::kernels::token::testing::{Given, activation, assert_prepared, room, stand_for};
+
+/// Integer sums are exact; the rest are f32 sums of up to 684 half units in another order.
+const NMSE: f64 = 1e-11;
+
+/// What a case leaves.
+#[derive(Clone, Copy, PartialEq)]
+enum Out {
+    Plain,
+    Prepared,
+    Both,
+}
+
+struct Case {
+    ty: GgmlType,
+    groups: usize,
+    rows: usize,
+    cols: usize,
+    /// Units from one group's input to the next.
+    x_units: usize,
+    residual: bool,
+    out: Out,
+}
+
+fn check(gpu: &Gpu, rng: &mut Rng, case: &Case) {
+    check_with(gpu, rng, case, false);
+}
+
+/// Against the twin, with the geometry that the device takes or with all.
+fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
+    let &Case {
+        ty,
+        groups,
+        rows,
+        cols,
+        x_units,
+        residual,
+        out,
+    } = case;
+    let w = random_weight(rng, ty, groups, rows, cols);
+    let n = groups * rows;
+    let values = cols.max(groups * x_units * 32);
+    let (x, norm) = (rng.normals(values), rng.normals(values));
+    let given = Given::new(gpu, &x, &norm);
+    let before = rng.normals(n);
+    let g = rng.normals(n);
+    let rms = (groups == 1).then_some((given.squares.as_slice(), 1e-5));
+    let twin = token_matvec(
+        &w,
+        &given.values,
+        x_units,
+        rms,
+        residual.then_some(&before[..]),
+    );
+
+    let mut input = given.upload(gpu, 1e-5);
+    if groups > 1 {
+        input.rms = None;
+    }
+    let x = Input::Prepared(input, x_units as u32);
+    let residual = residual.then(|| Range::whole(&upload(gpu, &before)));
+    let mut op = GpuTokenMatvec {
+        weight: &gpu_weight(gpu, &w),
+        activation: activation(gpu),
+        x,
+        residual,
+        y: (out != Out::Prepared).then(|| Range::whole(&output(gpu, n))),
+        prepared: (out != Out::Plain).then(|| room(gpu, n, Some(&g))),
+    };
+    for geometry in geometries(gpu, &op.site(), all) {
+        op.y = op.y.map(|_| Range::whole(&output(gpu, n)));
+        op.prepared = op.prepared.map(|_| room(gpu, n, Some(&g)));
+        let ops = op.ops_with(gpu, &geometry);
+        let state = State {
+            tokens: 1,
+            ..State::default()
+        };
+        run(gpu, &ops.unwrap_or_else(|e| panic!("{e}")), &state);
+        let what = format!("{} {groups} x {rows} x {cols}, {geometry:?}", ty.name());
+        if let Some(y) = &op.y {
+            let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+            assert_close(&download(gpu, &y.buffer, n), &exact, NMSE, &what);
+        }
+        if let Some(q) = &op.prepared {
+            assert_prepared(gpu, q, Some(&g), &twin, &what);
+        }
+    }
+}
+
+fn geometries(gpu: &Gpu, site: &Site, all: bool) -> Vec<Geometry> {
+    let found = if all {
+        site.candidates(Machine::of(gpu))
+    } else {
+        vec![gpu.geometry(site).expect("the device allows one")]
+    };
+    assert!(!found.is_empty());
+    found
+}
+
+#[test]
+fn every_geometry_gives_the_same() {
+    for gpu in token_gpus() {
+        let mut rng = Rng::fresh();
+        // Ragged units and rows; groups that tiles cross; exact ones.
+        for (ty, groups, rows, cols, x_units, out) in [
+            (GgmlType::Q4_0, 1, 160, 1120, 0, Out::Both),
+            (GgmlType::Q5_0, 5, 80, 192, 8, Out::Plain),
+            (GgmlType::Q8_0, 1, 67, 512, 0, Out::Plain),
+            (GgmlType::F16, 4, 48, 96, 3, Out::Prepared),
+        ] {
+            let case = Case {
+                ty,
+                groups,
+                rows,
+                cols,
+                x_units,
+                residual: groups == 1,
+                out,
+            };
+            check_with(gpu, &mut rng, &case, true);
+        }
+    }
+}
+
+/// attn_v_b over slices against its twin over what the twin of the merge makes of them.
+fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) {
+    let (heads, rows, kv_lora) = (w.groups, w.rows, w.cols);
+    let dims = MlaDims {
+        heads,
+        nope: 8,
+        rope: 8,
+        kv_lora,
+    };
+    let mut partial = rng.normals(heads * splits * kv_lora);
+    let mut stats: Vec<[f32; 2]> = (0..heads * splits)
+        .map(|_| [rng.normals(1)[0] * 4.0, 0.1 + rng.uniform()])
+        .collect();
+    if splits > 1 {
+        // A slice without rows.
+        stats[splits - 1] = [-1e30, 0.0];
+        partial[(splits - 1) * kv_lora..splits * kv_lora].fill(0.0);
+    }
+    let mut latent = vec![0.0; heads * kv_lora];
+    attention_merge(&partial, &stats, splits, kv_lora, &mut latent);
+    let twin = token_matvec(
+        w,
+        &stand_for(activation(gpu), &latent),
+        kv_lora / 32,
+        None,
+        None,
+    );
+    let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+
+    let [parts, pairs] = partial_bytes(dims, 1);
+    let padded = |data: &[f32], bytes: u64| {
+        let mut data = data.to_vec();
+        data.resize(bytes as usize / 4, f32::NAN);
+        Range::whole(&upload(gpu, &data))
+    };
+    let partials = [padded(&partial, parts), padded(stats.as_flattened(), pairs)];
+    let n = heads * rows;
+    let mut op = GpuTokenMatvec {
+        weight: &gpu_weight(gpu, w),
+        activation: activation(gpu),
+        x: Input::Slices(partials, dims),
+        residual: None,
+        y: None,
+        prepared: None,
+    };
+    op.prepared = Some(room(gpu, n, None));
+    for geometry in geometries(gpu, &op.site(), all) {
+        let (y, q) = (output(gpu, n), room(gpu, n, None));
+        op.y = Some(Range::whole(&y));
+        op.prepared = Some(q.clone());
+        let ops = op.ops_with(gpu, &geometry);
+        let state = State {
+            tokens: 1,
+            splits: splits as u32,
+            ..State::default()
+        };
+        run(gpu, &ops.unwrap_or_else(|e| panic!("{e}")), &state);
+        let what = format!("{heads} x {rows} x {kv_lora}, {splits} slices, {geometry:?}");
+        let found = download(gpu, &y, n);
+        let nmse = match activation(gpu) {
+            // A latent midway between two bytes may round the other way.
+            Activation::Bytes => 1e-6,
+            Activation::Floats => NMSE,
+        };
+        assert_close(&found, &exact, nmse, &what);
+        assert_prepared(gpu, &q, None, &found, &what);
+    }
+}
+
+#[test]
+fn slices_are_joined_before_the_product() {
+    for gpu in token_gpus() {
+        let mut rng = Rng::fresh();
+        for (ty, heads, rows, kv_lora, all_splits) in [
+            (GgmlType::Q4_0, 20, 256, 512, &[1, 5, 52][..]),
+            (GgmlType::Q8_0, 16, 128, 512, &[2, MAX_SLICES]),
+            (GgmlType::F16, 4, 48, 96, &[1, 9]),
+        ] {
+            let w = random_weight(&mut rng, ty, heads, rows, kv_lora);
+            for &splits in all_splits {
+                check_slices(gpu, &mut rng, &w, splits, false);
+            }
+        }
+        let w = random_weight(&mut rng, GgmlType::Q4_0, 2, 128, 288);
+        check_slices(gpu, &mut rng, &w, 7, true);
+    }
+}
+
+#[test]
+fn the_gpu_agrees_for_every_type() {
+    for gpu in token_gpus() {
+        let mut rng = Rng::fresh();
+        for &ty in GgmlType::ALL {
+            let case = Case {
+                ty,
+                groups: 1,
+                rows: 160,
+                cols: 768,
+                x_units: 0,
+                residual: true,
+                out: Out::Both,
+            };
+            check(gpu, &mut rng, &case);
+        }
+    }
+}
+
+#[test]
+fn the_gpu_agrees_at_the_shapes_of_the_models() {
+    for gpu in token_gpus() {
+        let mut rng = Rng::fresh();
+        // GLM-4.7-Flash, DeepSeek-V2-Lite, Youtu-LLM-2B: q_a, kv_a, q_b, k_b, v_b, output, dense down, head.
+        for (ty, groups, rows, cols, x_units, residual, out) in [
+            (GgmlType::Q4_0, 1, 768, 2048, 0, false, Out::Prepared),
+            (GgmlType::Q4_K, 1, 576, 2048, 0, false, Out::Plain),
+            (GgmlType::Q4_0, 1, 5120, 768, 0, false, Out::Both),
+            (GgmlType::Q5_0, 20, 512, 192, 8, false, Out::Plain),
+            (GgmlType::Q8_0, 16, 512, 128, 6, false, Out::Plain),
+            (GgmlType::Q4_0, 20, 256, 512, 16, false, Out::Prepared),
+            (GgmlType::Q4_0, 1, 64, 5120, 0, true, Out::Both),
+            (GgmlType::Q5_0, 1, 32, 10944, 0, true, Out::Both),
+            (GgmlType::Q6_K, 1, 1003, 2048, 0, false, Out::Plain),
+        ] {
+            check(
+                gpu,
+                &mut rng,
+                &Case {
+                    ty,
+                    groups,
+                    rows,
+                    cols,
+                    x_units,
+                    residual,
+                    out,
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn a_weight_larger_than_a_binding_is_cut_into_rows() {
+    for gpu in token_gpus_with_binding(100_000) {
+        let mut rng = Rng::fresh();
+        let case = Case {
+            ty: GgmlType::Q6_K,
+            groups: 1,
+            rows: 1024,
+            cols: 512,
+            x_units: 0,
+            residual: true,
+            out: Out::Both,
+        };
+        check(&gpu, &mut rng, &case);
+    }
+}
+
+#[test]
+fn the_router_reads_the_stream_itself() {
+    for gpu in token_gpus() {
+        let mut rng = Rng::fresh();
+        for ty in [GgmlType::F32, GgmlType::Q8_0] {
+            let (rows, cols) = (64, 2048);
+            let w = random_weight(&mut rng, ty, 1, rows, cols);
+            let (x, norm) = (rng.normals(cols), rng.normals(cols));
+            let mut twin = vec![0.0; rows];
+            matvec(
+                &w,
+                &x,
+                1,
+                MatvecOptions::contiguous(cols).with_norm(&norm, 1e-5),
+                &mut twin,
+            );
+            let y = output(gpu, rows);
+            let range = |data: &[f32]| Range::whole(&upload(gpu, data));
+            let squares = crate::quant::activation::squares(&x);
+            let op = GpuTokenMatvec {
+                weight: &gpu_weight(gpu, &w),
+                activation: activation(gpu),
+                x: Input::Stream(range(&x), range(&norm), range(&squares), 1e-5),
+                residual: None,
+                y: Some(Range::whole(&y)),
+                prepared: None,
+            };
+            run(
+                gpu,
+                &op.ops(gpu).unwrap_or_else(|e| panic!("{e}")),
+                &State {
+                    tokens: 1,
+                    ..State::default()
+                },
+            );
+            let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+            assert_close(&download(gpu, &y, rows), &exact, NMSE, ty.name());
+        }
+    }
+}
+
+#[test]
+fn queries_leave_rotated() {
+    for gpu in token_gpus() {
+        let mut rng = Rng::fresh();
+        for (ty, first_row, rope, rows, cols) in [
+            (GgmlType::Q8_0, 3 * 512, 64, 3 * 576, 768),
+            (GgmlType::F16, 96, 20, 176, 2048),
+        ] {
+            let w = random_weight(&mut rng, ty, 1, rows, cols);
+            let given = Given::new(gpu, &rng.normals(cols), &rng.normals(cols));
+            let (pos, n_ctx) = (rng.below(7), 7);
+            let table = rng.normals(n_ctx * rope);
+            let rms = Some((given.squares.as_slice(), 1e-5));
+            let mut twin = token_matvec(&w, &given.values, 0, rms, None);
+            let (angles, _) = table[pos * rope..][..rope].as_chunks();
+            rotate_rows(&mut twin, first_row, rope, angles);
+            let y = output(gpu, rows);
+            let op = GpuTokenMatvec {
+                weight: &gpu_weight(gpu, &w),
+                activation: activation(gpu),
+                x: Input::Prepared(given.upload(gpu, 1e-5), 0),
+                residual: None,
+                y: Some(Range::whole(&y)),
+                prepared: None,
+            };
+            let rotation = Rotation {
+                table: Range::whole(&upload(gpu, &table)),
+                first_row: first_row as u32,
+                rope: rope as u32,
+                kv_a: None,
+            };
+            let state = State {
+                pos: pos as u32,
+                tokens: 1,
+                ..State::default()
+            };
+            run(
+                gpu,
+                &op.rotated_ops(gpu, &rotation)
+                    .unwrap_or_else(|e| panic!("{e}")),
+                &state,
+            );
+            let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+            let what = format!("{} {rows} x {cols}", ty.name());
+            assert_close(&download(gpu, &y, rows), &exact, NMSE, &what);
+        }
+    }
+}

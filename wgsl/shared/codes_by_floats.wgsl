@@ -1,0 +1,11 @@
+// The same as codes_by_bytes for an input of floats. What waits are the codes: 12 words of a thread instead of 32.
+#import floats
+struct $W_Loaded { codes: W32Codes, affine: vec4<f32> }
+
+fn $W_load(u: u32, sub: u32) -> $W_Loaded {
+  return $W_Loaded($W_codes(u), $W_affine(u, sub));
+}
+
+fn $W_times(w: $W_Loaded, x: W32) -> f32 {
+  return floats_codes_dot(w.codes, w.affine, x);
+}
