@@ -7,7 +7,7 @@ use super::router::{self, GpuRouter};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Op, Range, Word, accesses};
+use crate::gpu::record::{Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::gate_up::gate_up;
@@ -240,7 +240,7 @@ impl GpuGateUpQ8<'_> {
         let shared = self.shared.filter(has);
         let mut bindings = vec![];
         let mut params = vec![];
-        let (mut tiles, mut bytes) = (0, 0);
+        let (mut tiles, mut bytes, mut weights) = (0, 0, 0);
         if let Some((pair, router)) = experts {
             let [g, u] = pair.map(|w| &w.parts[i]);
             let (rows, used) = (pair[0].rows, router.experts.used as u32);
@@ -256,6 +256,7 @@ impl GpuGateUpQ8<'_> {
                     .map(|w| w.bytes_of_rows(u64::from(used * rows)))
                     .iter()
                     .sum::<u64>();
+                weights += 2 * u64::from(used * rows) * u64::from(pair[0].cols);
             }
             tiles += used * rows.div_ceil(geometry.tile);
         }
@@ -271,6 +272,7 @@ impl GpuGateUpQ8<'_> {
                 .map(|p| p.quants.size + p.scales.size)
                 .iter()
                 .sum::<u64>();
+            weights += 2 * u64::from(g.rows) * u64::from(pair[0].cols);
             tiles += g.rows.div_ceil(geometry.tile);
         }
         let (squares, eps) = self.x.rms.clone().expect(NORM);
@@ -286,6 +288,10 @@ impl GpuGateUpQ8<'_> {
         };
         Op::new(spec(geometry, &shape), bindings, params, grid(tiles).0)
             .with_bytes(bytes)
+            .with_flops(Flops {
+                once: 2 * weights,
+                ..Flops::default()
+            })
             .at_site(all.site())
     }
 }
