@@ -107,7 +107,7 @@ fn timing_changes_no_token_and_tells_times_in_order() {
         };
         assert_eq!(runs.len(), 2);
         for run in runs {
-            assert_eq!(run.len(), backend.step(3).len());
+            assert_eq!(run.len(), backend.step(4).len());
             assert!(run.iter().all(|[begin, end]| begin <= end), "{run:?}");
             assert!(run.windows(2).all(|d| d[0][1] <= d[1][0]), "{run:?}");
         }

@@ -238,7 +238,7 @@ const fn number(name: &'static str, width: usize) -> Column {
 }
 
 /// The first six are llama-bench's, in its widths.
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 14] = [
     text("model", 30),
     number("size", 10),
     number("params", 10),
@@ -250,6 +250,7 @@ const COLUMNS: [Column; 13] = [
     number("GB/s", 7),
     number("of peak", 7),
     number("dispatches", 10),
+    number("dependent", 9),
     number("host ms", 7),
     number("GPU idle", 8),
 ];
@@ -284,6 +285,7 @@ fn cells(row: &Row) -> [String; COLUMNS.len()] {
         or_dash(row.gb_per_s.map(rate)),
         or_dash(of_peak.map(|(v, peak)| format!("{:.1}%", 100.0 * v / peak))),
         or_dash(row.dispatches_per_token.map(|v| v.to_string())),
+        or_dash(row.dependent_dispatches_per_token.map(|v| v.to_string())),
         or_dash(row.host_ms_per_token.map(|v| format!("{v:.3}"))),
         or_dash(row.gpu_idle.map(|v| format!("{:.1}%", 100.0 * v))),
     ]
@@ -420,10 +422,10 @@ mod tests {
             ..row()
         };
         let expected = "\
-| model                          |       size |     params | backend    |            test |                  t/s | device                   | tier     |    GB/s | of peak | dispatches | host ms | GPU idle |
-| ------------------------------ | ---------: | ---------: | ---------- | --------------: | -------------------: | ------------------------ | -------- | ------: | ------: | ---------: | ------: | -------: |
-| synthetic glm-4.7-flash q4_0   |  17.00 GiB |    29.90 B | Vulkan     |   tg100 @ d4096 |       450.00 ± 70.71 | NVIDIA \"H200\"            | subgroup |     900 |   20.0% |        700 |   0.500 |     1.2% |
-| synthetic glm-4.7-flash q4_0   |   5.00 MiB |    16.00 M | Vulkan     |           pp512 |       450.00 ± 70.71 | CPU reference            | -        |       - |       - |          - |       - |        - |
+| model                          |       size |     params | backend    |            test |                  t/s | device                   | tier     |    GB/s | of peak | dispatches | dependent | host ms | GPU idle |
+| ------------------------------ | ---------: | ---------: | ---------- | --------------: | -------------------: | ------------------------ | -------- | ------: | ------: | ---------: | --------: | ------: | -------: |
+| synthetic glm-4.7-flash q4_0   |  17.00 GiB |    29.90 B | Vulkan     |   tg100 @ d4096 |       450.00 ± 70.71 | NVIDIA \"H200\"            | subgroup |     900 |   20.0% |        700 |       450 |   0.500 |     1.2% |
+| synthetic glm-4.7-flash q4_0   |   5.00 MiB |    16.00 M | Vulkan     |           pp512 |       450.00 ± 70.71 | CPU reference            | -        |       - |       - |          - |         - |       - |        - |
 ";
         assert_eq!(written(Format::Md, &[row(), prompt]), expected);
     }

@@ -31,7 +31,7 @@ and a depth of 32768 needs no wait.
 Behind llama-bench's columns stand, for tg: GB/s, the bytes that a token must read times the tokens per second, in 10^9
 bytes; these bytes are the planes of all weights that the dispatches of a token read (of experts, those that are used),
 plus (position + 1) cache rows per layer. Of peak: relative to a plain read of a large buffer, measured on each device
-before the model is loaded. Dispatches per token. Host ms: what encoding and submitting a token takes the CPU. GPU idle:
+before the model is loaded. Dispatches per token, and how many of them are dependent: wait for the one before. Host ms: what encoding and submitting a token takes the CPU. GPU idle:
 the share of the time between the first and the last token in which no step ran, from timestamps in a run of its own.";
 
 /// Measure a model's speed, in llama-bench's tests and columns

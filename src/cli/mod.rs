@@ -68,11 +68,14 @@ fn quiet_mesa() {
     unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
 }
 
-/// The process's arguments, with llama-bench's flags of two letters behind one dash made two dashes for `bench`: they
-/// would be read as two flags otherwise.
+/// The process's arguments, with llama-bench's flags of two letters behind one dash made two dashes for `bench` and
+/// `profile`: they would be read as two flags otherwise.
 fn arguments() -> Vec<OsString> {
     let mut arguments: Vec<_> = std::env::args_os().collect();
-    if arguments.get(1).is_some_and(|command| command == "bench") {
+    if arguments
+        .get(1)
+        .is_some_and(|command| command == "bench" || command == "profile")
+    {
         for argument in &mut arguments {
             match argument.to_str() {
                 Some("-pg") => *argument = "--pg".into(),

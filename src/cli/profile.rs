@@ -1,4 +1,4 @@
-//! `glimt profile`: where the time of a token goes.
+//! `glimt profile`: where the time of a token or of a prompt goes.
 
 use std::path::PathBuf;
 
@@ -8,21 +8,26 @@ use super::args::{DeviceArgs, MeasuredArgs};
 use super::error::CliError;
 use super::load::progress_bar;
 use super::output::{self, note};
-use crate::profile::{self, ProfileOptions};
+use crate::engine::gpu::MAX_CHUNK;
+use crate::profile::{self, ProfileOptions, Subject};
 
 const EXAMPLES: &str = "\
 Examples:
   glimt profile
   glimt profile --synthetic glm-4.7-flash:q4_0 -d 4096 --svg token.svg
   glimt profile -m GLM-4.7-Flash-Q4_K_M.gguf -o json > profile.json
+  glimt profile --synthetic glm-4.7-flash:q4_0 --prompt 2048 -d 4096
 
-Real decode steps are timed on the GPU, with a timestamp between any two dispatches where the adapter allows that, else
+Real decode steps, or with --prompt the computation of a prompt, are timed on the GPU, with a timestamp between any two dispatches where the adapter allows that, else
 (and with --passes) with a pass for each dispatch, from which the time of an empty pass is subtracted. A dispatch's time
-includes the wait for those before it. The head of the output tells what the same step takes without, so that the
+includes the wait for those before it. The head of the output tells what the same takes without, so that the
 cost of measuring is seen. The cache below the depth holds random rows. Bytes are those of weights and cache that
-must be read; GB/s are 10^9 bytes, and peak is a plain read of a large buffer on the same device.";
+must be read; GB/s are 10^9 bytes, and peak is a plain read of a large buffer on the same device. TFLOP/s, of prompts,
+are 10^12 floating-point operations: two for each weight used and token, and in attention those of the rows that a token
+sees. What is repeated for each block of the context counts, and is timed, as often. Dependent dispatches wait for the one
+before; others run beside them.";
 
-/// Time every kernel of a decoded token on the GPU
+/// Time every kernel of a decoded token or of a prompt on the GPU
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Profile {
@@ -33,6 +38,15 @@ pub(super) struct Profile {
     /// Tokens to time; medians are over them
     #[arg(short = 'n', long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=1000))]
     tokens: u16,
+    /// Instead of decoded tokens, time the computation of a prompt of so many random tokens
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["tokens", "svg"])]
+    prompt: Option<u32>,
+    /// Times that the prompt is computed; medians are over them
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000), requires = "prompt")]
+    repetitions: u16,
+    /// Tokens of the prompt computed at once; also -ub [default: 2048, on software 512, or what its bindings have room for]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHUNK)), requires = "prompt")]
+    ubatch: Option<u32>,
     /// Tokens in the context before them
     #[arg(short = 'd', long, value_name = "N", default_value_t = 0)]
     depth: usize,
@@ -62,7 +76,14 @@ impl Profile {
             device: self.device.device.clone(),
             tier: self.device.tier,
             precompose: self.device.precompose.choice,
-            tokens: usize::from(self.tokens),
+            subject: match self.prompt {
+                None => Subject::Tokens(usize::from(self.tokens)),
+                Some(tokens) => Subject::Prompt {
+                    tokens: tokens as usize,
+                    chunk: self.ubatch,
+                    repetitions: usize::from(self.repetitions),
+                },
+            },
             depth: self.depth,
             passes: self.passes,
         };

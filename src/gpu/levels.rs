@@ -5,6 +5,11 @@
 //! would wait for the first. Where that happens, all buffers that the dispatches side by side read are made readable before
 //! the first of them: one barrier for all.
 
+#![expect(
+    clippy::mutable_key_type,
+    reason = "buffers are equal and hash by identity, whatever happens to them"
+)]
+
 use super::pipeline::Access;
 use super::record::Op;
 use std::collections::{HashMap, HashSet};

@@ -15,6 +15,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgpu::{BindGroup, Buffer, BufferUsages};
 
+mod about;
+pub use about::{About, Flops, Part, Taken};
+
 /// A part of a buffer.
 #[derive(Debug, Clone)]
 pub struct Range {
@@ -187,50 +190,6 @@ impl When {
     }
 }
 
-/// Which part of the model a dispatch belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Part {
-    /// None of the layers: the embedding, the head, the choice of a token.
-    #[default]
-    Outside,
-    /// The attention of the layer of this number.
-    Attention(usize),
-    /// The feed-forward part of the layer of this number.
-    FeedForward(usize),
-}
-
-impl Part {
-    /// The layer's number.
-    pub fn layer(self) -> Option<usize> {
-        match self {
-            Self::Outside => None,
-            Self::Attention(layer) | Self::FeedForward(layer) => Some(layer),
-        }
-    }
-}
-
-/// What a dispatch is, for those who measure it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct About {
-    /// The kernel.
-    pub kernel: &'static str,
-    /// Kernel, weight types, shape and flags, such as `matvec Q4_0 2048x5120 +residual`.
-    pub label: String,
-    /// The part of the model.
-    pub part: Part,
-    /// Bytes of weights it reads at least (where a token is chosen: of logits).
-    pub bytes: u64,
-    /// Bytes it reads at least for each row of the cache.
-    pub bytes_per_row: u64,
-}
-
-impl About {
-    /// Bytes of weights and cache that a replay for `state` reads at least.
-    pub fn bytes(&self, state: &State) -> u64 {
-        self.bytes + self.bytes_per_row * u64::from(state.pos + state.tokens)
-    }
-}
-
 /// One dispatch before its pipeline exists.
 #[derive(Debug, Clone)]
 pub struct Op {
@@ -252,6 +211,8 @@ pub struct Op {
     pub bytes: u64,
     /// Bytes it reads at least for each row of the cache, for profiles.
     pub bytes_per_row: u64,
+    /// Floating-point operations, for profiles.
+    pub flops: Flops,
     /// Shape of what it works on, such as `2048x5120`, for profiles; may be empty.
     pub shape: String,
     /// The part of the model, for profiles.
@@ -284,6 +245,7 @@ impl Op {
             site: None,
             bytes: 0,
             bytes_per_row: 0,
+            flops: Flops::default(),
             shape: String::new(),
             part: Part::Outside,
             blocks: None,
@@ -329,6 +291,12 @@ impl Op {
         self
     }
 
+    /// States the floating-point operations that must be done.
+    pub fn with_flops(mut self, flops: Flops) -> Self {
+        self.flops = flops;
+        self
+    }
+
     /// States the shape of what it works on.
     pub fn with_shape(mut self, shape: String) -> Self {
         self.shape = shape;
@@ -358,6 +326,7 @@ impl Op {
             part: self.part,
             bytes: self.bytes,
             bytes_per_row: self.bytes_per_row,
+            flops: self.flops,
         }
     }
 }
@@ -384,18 +353,17 @@ struct Dispatch {
     place: usize,
 }
 
-/// One encoding of a dispatch: which, for which block of the context, and whether it is the last of its repetitions.
+/// One encoding of a dispatch: which, and for which block of the context.
 struct Turn {
     dispatch: usize,
     index: u32,
-    block: Block,
-    last: bool,
+    block: Option<Block>,
 }
 
 /// A step ready to be replayed.
 pub struct Recording {
     dispatches: Vec<Dispatch>,
-    about: Vec<About>,
+    about: Vec<Arc<About>>,
     uniforms: Option<(Buffer, BindGroup)>,
 }
 
@@ -440,17 +408,17 @@ impl Recording {
         gpu.check()?;
         Ok(Self {
             dispatches,
-            about: ops.iter().map(Op::about).collect(),
+            about: ops.iter().map(|op| Arc::new(op.about())).collect(),
             uniforms,
         })
     }
 
-    /// The number in the recording of each dispatch that a replay for `state` has, and what it is, in order.
-    pub fn step<'a>(&'a self, state: &State) -> impl Iterator<Item = (usize, &'a About)> {
-        let dispatches = self.dispatches.iter().zip(&self.about).enumerate();
-        dispatches
-            .filter(|(_, (dispatch, _))| dispatch.when.holds(state))
-            .map(|(i, (_, about))| (i, about))
+    /// Each dispatch that a replay for `state` has, in order: as [`Stamping`] counts them.
+    pub fn step(&self, state: &State) -> Vec<Taken> {
+        self.turns(state)
+            .iter()
+            .map(|t| Taken::new(t.dispatch, &self.about[t.dispatch], state, t.block))
+            .collect()
     }
 
     /// Dispatches recorded: those of a replay, and those of the other ways that it does not take.
@@ -492,16 +460,14 @@ impl Recording {
             for turn in &turns {
                 let chunk = &mut all[places(turn) * UNIFORM_STRIDE..][..UNIFORM_STRIDE];
                 let params = &self.dispatches[turn.dispatch].params;
-                fill(params, state, turn.block, chunk);
+                fill(params, state, turn.block.unwrap_or_default(), chunk);
             }
             gpu.queue.write_buffer(buffer, 0, &all);
         }
         let mut words = [0u8; MAX_PARAMS];
         if let Stamping::Passes(stamps) = stamping {
-            for turn in &turns {
-                // Of what is repeated, only the last time is told.
-                let ends = turn.last.then_some((stamps, 2 * turn.dispatch));
-                let mut pass = begin_pass(encoder, ends);
+            for (i, turn) in turns.iter().enumerate() {
+                let mut pass = begin_pass(encoder, Some((stamps, 2 * i)));
                 self.dispatch(&mut pass, turn, state, &mut words);
             }
             return;
@@ -514,15 +480,15 @@ impl Recording {
         if let Stamping::Dispatches(stamps) = stamping {
             stamps.write(&mut pass, 0);
         }
-        for turn in &turns {
+        for (i, turn) in turns.iter().enumerate() {
             self.dispatch(&mut pass, turn, state, &mut words);
-            if let (Stamping::Dispatches(stamps), true) = (&stamping, turn.last) {
-                stamps.write(&mut pass, turn.dispatch + 1);
+            if let Stamping::Dispatches(stamps) = stamping {
+                stamps.write(&mut pass, i + 1);
             }
         }
     }
 
-    /// Every dispatch in order, runs of those cut alike repeated for each block of the context.
+    /// The dispatches that a replay has in order, runs of those cut alike repeated for each block of the context.
     fn turns(&self, state: &State) -> Vec<Turn> {
         let mut turns = Vec::with_capacity(self.dispatches.len());
         let mut begin = 0;
@@ -533,12 +499,13 @@ impl Recording {
             let times = blocks.map_or(1, |b| b.count(state).min(b.most));
             for index in 0..times {
                 for dispatch in begin..begin + run.max(1) {
-                    turns.push(Turn {
-                        dispatch,
-                        index,
-                        block: blocks.map_or_else(Block::default, |b| b.block(index, state)),
-                        last: index + 1 == times,
-                    });
+                    if self.dispatches[dispatch].when.holds(state) {
+                        turns.push(Turn {
+                            dispatch,
+                            index,
+                            block: blocks.map(|b| b.block(index, state)),
+                        });
+                    }
                 }
             }
             begin += run.max(1);
@@ -555,8 +522,9 @@ impl Recording {
         words: &mut [u8; MAX_PARAMS],
     ) {
         let d = &self.dispatches[turn.dispatch];
-        let grid = d.grid.map(|e| extent(e, state, turn.block));
-        if grid.contains(&0) || !d.when.holds(state) {
+        let block = turn.block.unwrap_or_default();
+        let grid = d.grid.map(|e| extent(e, state, block));
+        if grid.contains(&0) {
             return;
         }
         if !d.readable.is_empty() {
@@ -574,7 +542,7 @@ impl Recording {
                 pass.set_bind_group(1, group, &[(place * UNIFORM_STRIDE) as u32]);
             }
             None => {
-                fill(&d.params, state, turn.block, words);
+                fill(&d.params, state, block, words);
                 // Every word of the layout must be set once after the layout changes, so all are always set.
                 pass.set_immediates(0, words);
             }

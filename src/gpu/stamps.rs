@@ -14,9 +14,10 @@ pub enum Stamping<'a> {
     None,
     /// Two, this one and the next, at the ends of the step's pass.
     Ends(&'a Stamps, usize),
-    /// Number 0 before the first dispatch, number i + 1 after dispatch i. Needs [`Stamps::inside_passes`].
+    /// Number 0 before the first dispatch, number i + 1 after the one that is number i in
+    /// [`Recording::step`](super::record::Recording::step). Needs [`Stamps::inside_passes`].
     Dispatches(&'a Stamps),
-    /// Numbers 2 i and 2 i + 1 at the ends of a pass that holds dispatch i alone.
+    /// Numbers 2 i and 2 i + 1 at the ends of a pass that holds the one that is number i there alone.
     Passes(&'a Stamps),
 }
 

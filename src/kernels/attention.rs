@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::linear::dot;
 use super::{MlaDims, attention_coop};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError, Tier};
 
@@ -252,6 +252,10 @@ impl GpuAttention {
             ],
         )
         .with_bytes_per_row(dims.cache_row() as u64 * 2)
+        .with_flops(Flops {
+            per_pair: 2 * (dims.heads * (dims.cache_row() + dims.kv_lora)) as u64,
+            ..Flops::default()
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use super::{MAX_GRID, MlaDims, expand_kv_coop};
 use crate::gpu::Coop;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Blocks, Extent, Op, Range, Word, accesses};
+use crate::gpu::record::{Blocks, Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::model::{Config, Weight};
 use crate::quant::repack::shader_module;
@@ -291,6 +291,10 @@ fn tiled_op(
     .per_block(blocks)
     .with_bytes(weight_bytes)
     .with_bytes_per_row(dims.mla.cache_row() as u64 * 2)
+    .with_flops(Flops {
+        per_row: 2 * (dims.width() * dims.mla.kv_lora) as u64,
+        ..Flops::default()
+    })
     .with_shape(format!("{}x{}", dims.width(), dims.mla.kv_lora))
 }
 

@@ -2,7 +2,7 @@
 
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
@@ -246,8 +246,14 @@ impl GpuGateUp<'_> {
                 ];
                 let read = g.bytes_of_rows(u64::from(used * g.rows))
                     + u.bytes_of_rows(u64::from(used * g.rows));
+                // A part has its share of the experts, and of those used on average.
+                let products = 4 * u64::from(gp.rows) * u64::from(g.cols);
                 Op::new(spec.clone(), bindings, params, grid)
                     .with_bytes(read)
+                    .with_flops(Flops {
+                        per_token: products * u64::from(used) / u64::from(g.groups),
+                        ..Flops::default()
+                    })
                     .with_shape(g.shape_of(used))
             })
             .collect()

@@ -5,7 +5,7 @@
 
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError, Tier};
 use crate::quant::GgmlType;
@@ -451,8 +451,19 @@ impl GpuGemm<'_> {
             Extent::N(along_groups),
         ];
         let bytes = |part: &Part| part.quants.size + part.scales.size;
+        let weights = if up.is_some() { 2 } else { 1 };
+        let products = 2 * weights * u64::from(part.rows) * u64::from(w.cols);
+        let flops = match &self.experts {
+            // A part has its share of the experts, and of those used on average.
+            Some(e) => products * u64::from(e.used) / u64::from(w.groups),
+            None => products,
+        };
         Op::new(spec.clone(), bindings, params, grid)
             .with_bytes(bytes(part) + up.map_or(0, bytes))
+            .with_flops(Flops {
+                per_token: flops,
+                ..Flops::default()
+            })
             .with_shape(w.shape())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
@@ -295,8 +295,20 @@ impl GpuMatvec<'_> {
                     Extent::N(tiles.div_ceil(row_tiles)),
                     along_tokens,
                 ];
+                let products = 2 * u64::from(part.rows) * u64::from(w.cols);
+                let flops = match self.tokens {
+                    Word::Tokens => Flops {
+                        per_token: products,
+                        ..Flops::default()
+                    },
+                    _ => Flops {
+                        once: products,
+                        ..Flops::default()
+                    },
+                };
                 Op::new(spec.clone(), bindings, params, grid)
                     .with_bytes(part.quants.size + part.scales.size)
+                    .with_flops(flops)
                     .with_shape(w.shape())
             })
             .collect()

@@ -3,7 +3,7 @@
 use crate::gpu::Gpu;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
+use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
@@ -176,9 +176,15 @@ impl GpuMoeDown<'_> {
                 Extent::N(1),
             ];
             let read = d.bytes_of_rows(u64::from(self.used * d.rows));
+            // A part has its share of the experts, and of those used on average.
+            let products = 2 * u64::from(part.rows) * u64::from(d.cols);
             ops.push(
                 Op::new(spec.clone(), bindings, params, grid)
                     .with_bytes(read)
+                    .with_flops(Flops {
+                        per_token: products * u64::from(self.used) / u64::from(d.groups),
+                        ..Flops::default()
+                    })
                     .with_shape(d.shape_of(self.used)),
             );
             residual = y;

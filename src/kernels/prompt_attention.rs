@@ -12,7 +12,7 @@ use super::linear::dot;
 use super::{expand_kv_coop, prompt_attention_coop};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Blocks, Extent, Op, Range, Recording, State, Word, accesses};
+use crate::gpu::record::{Blocks, Extent, Flops, Op, Range, Recording, State, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError};
 
@@ -418,6 +418,10 @@ impl GpuPromptAttention<'_> {
         )
         .per_block(blocks)
         .with_bytes_per_row(dims.kv_bytes(1, matrices))
+        .with_flops(Flops {
+            per_pair: 2 * (mla.heads * (mla.head() + dims.v)) as u64,
+            ..Flops::default()
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use super::token::{self, TokenInput, check_geometry, check_rows, divided, geomet
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Op, Range, Word, accesses};
+use crate::gpu::record::{Flops, Op, Range, Word, accesses};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::gate_up::gate_up;
 use crate::model::{Experts, Weight};
@@ -250,7 +250,7 @@ impl GpuTokenGateUp<'_> {
         let shared = self.shared.filter(has);
         let mut bindings = vec![];
         let mut params = vec![];
-        let (mut tiles, mut bytes) = (0, 0);
+        let (mut tiles, mut bytes, mut weights) = (0, 0, 0);
         if let Some((pair, router)) = experts {
             let [g, u] = pair.map(|w| &w.parts[i]);
             let (rows, used) = (pair[0].rows, router.experts.used as u32);
@@ -266,6 +266,7 @@ impl GpuTokenGateUp<'_> {
                     .map(|w| w.bytes_of_rows(u64::from(used * rows)))
                     .iter()
                     .sum::<u64>();
+                weights += 2 * u64::from(used * rows) * u64::from(pair[0].cols);
             }
             tiles += used * rows.div_ceil(geometry.tile);
         }
@@ -281,6 +282,7 @@ impl GpuTokenGateUp<'_> {
                 .map(|p| p.quants.size + p.scales.size)
                 .iter()
                 .sum::<u64>();
+            weights += 2 * u64::from(g.rows) * u64::from(pair[0].cols);
             tiles += g.rows.div_ceil(geometry.tile);
         }
         let (squares, eps) = self.x.rms.clone().expect(NORM);
@@ -296,6 +298,10 @@ impl GpuTokenGateUp<'_> {
         };
         Op::new(spec(geometry, &shape), bindings, params, grid(tiles).0)
             .with_bytes(bytes)
+            .with_flops(Flops {
+                once: 2 * weights,
+                ..Flops::default()
+            })
             .at_site(all.site())
     }
 }

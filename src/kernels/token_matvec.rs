@@ -9,7 +9,7 @@ use super::token::{
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Op, Range, Word, accesses};
+use crate::gpu::record::{Flops, Op, Range, Word, accesses};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::rope_cache::{Rotation, RotationShape};
@@ -350,6 +350,10 @@ impl GpuTokenMatvec<'_> {
                 .collect();
             let op = Op::new(spec.clone(), bindings, params, grid)
                 .with_bytes(part.quants.size + part.scales.size)
+                .with_flops(Flops {
+                    once: 2 * u64::from(part.rows) * u64::from(w.cols),
+                    ..Flops::default()
+                })
                 .at_site(shape.site());
             Ok(op)
         });

@@ -7,7 +7,7 @@ use super::token::{
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Op, Range, Word, accesses};
+use crate::gpu::record::{Flops, Op, Range, Word, accesses};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::moe_down::moe_down;
@@ -278,6 +278,9 @@ impl GpuTokenMoeDown<'_> {
         } else {
             0
         } + shared.map_or(0, |(_, part)| part.quants.size + part.scales.size);
+        let used = if i == 0 { self.used * d.rows } else { 0 };
+        let weights = u64::from(used) * u64::from(d.cols)
+            + shared.map_or(0, |(s, part)| u64::from(part.rows) * u64::from(s.cols));
         let shape = Shape {
             shared: shared.map(|(s, _)| (s.ty, s.cols / 32)),
             last,
@@ -287,6 +290,10 @@ impl GpuTokenMoeDown<'_> {
         assert!(tiles <= MAX_GRID, "rows of {}", d.name);
         Op::new(spec(geometry, &shape), bindings, params, grid(tiles).0)
             .with_bytes(read)
+            .with_flops(Flops {
+                once: 2 * weights,
+                ..Flops::default()
+            })
             .at_site(self.site())
     }
 }

@@ -1,13 +1,13 @@
-//! Where the time of a decoded token goes: each dispatch of a real step timed on the GPU.
+//! Where the time of a decoded token or of a prompt goes: each dispatch of a real step timed on the GPU.
 //!
-//! Timestamps cost something and keep neighbours apart, so every profile tells what the same step takes without them.
+//! Timestamps cost something and keep neighbours apart, so every profile tells what the same takes without them.
 
 mod report;
 mod summary;
 mod timeline;
 
 pub use report::markdown;
-pub use summary::{Kernel, LayerTime, Profile};
+pub use summary::{Kernel, LayerTime, Profile, Work};
 pub use timeline::svg;
 
 use std::sync::Arc;
@@ -19,14 +19,31 @@ use crate::engine::bandwidth::read_bandwidth;
 use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::{DeviceChoice, PrecomposeChoice, Tier};
+use crate::gpu::record::Taken;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuOptions};
 use crate::model::precompose::DEFAULT_PRECOMPOSE;
 use crate::tokenizer::strftime_now;
 use summary::{Head, median};
 
-/// Repetitions of the decoding that tells the time of a token without timestamps.
+/// Repetitions of what tells the time without timestamps.
 const REPETITIONS: usize = 5;
+
+/// What is timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// So many decoded tokens; medians are over them.
+    Tokens(usize),
+    /// A prompt.
+    Prompt {
+        /// Its tokens.
+        tokens: usize,
+        /// Tokens that one submission computes; the usual number where `None`.
+        chunk: Option<u32>,
+        /// Times it is computed; medians are over them. One that is not counted comes first.
+        repetitions: usize,
+    },
+}
 
 /// What to profile.
 #[derive(Debug, Clone)]
@@ -39,15 +56,15 @@ pub struct ProfileOptions {
     pub tier: Option<Tier>,
     /// Which weights decoding reads composed; the default where `None`.
     pub precompose: Option<PrecomposeChoice>,
-    /// Tokens that are timed; medians are over them.
-    pub tokens: usize,
+    /// What is timed.
+    pub subject: Subject,
     /// Cache rows before them.
     pub depth: usize,
     /// A pass per dispatch even where timestamps between dispatches are possible.
     pub passes: bool,
 }
 
-/// Times the dispatches of decoded tokens; `on_load` is told the bytes of weights done and in all.
+/// Times the dispatches of decoded tokens or of a prompt; `on_load` is told the bytes of weights done and in all.
 ///
 /// # Errors
 /// Any [`BenchError`], [`GpuError::NoTimestamps`](crate::gpu::GpuError::NoTimestamps) among them.
@@ -59,9 +76,14 @@ pub fn run(
         return Err(BenchError::ProfileOnCpu);
     }
     let model = options.source.load()?;
+    let (n_prompt, generate, chunk) = match options.subject {
+        // No prompt is computed: the cache is filled.
+        Subject::Tokens(tokens) => (0, tokens, Some(1)),
+        Subject::Prompt { tokens, chunk, .. } => (tokens, 0, chunk),
+    };
     let test = Test {
-        prompt: 0,
-        generate: options.tokens,
+        prompt: n_prompt,
+        generate,
         depth: options.depth,
     };
     let n_ctx = n_ctx(&[test], &model)?;
@@ -77,29 +99,19 @@ pub fn run(
     let choice = options.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
     let (weights, precomposed) =
         GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(&model), choice, n_ctx, on_load)?;
-    // No prompt is computed: the cache is filled.
-    let mut backend = GpuBackend::with_chunk(Arc::new(weights), n_ctx, Some(1))?;
+    let mut backend = GpuBackend::with_chunk(Arc::new(weights), n_ctx, chunk)?;
     backend.fill_cache(options.depth)?;
-
-    let vocab = model.config.vocab_size;
-    measure(&mut backend, &test, vocab)?;
-    let mut token_us = Vec::with_capacity(REPETITIONS);
-    for _ in 0..REPETITIONS {
-        let time = measure(&mut backend, &test, vocab)?;
-        token_us.push(time.as_secs_f64() * 1e6 / options.tokens as f64);
-    }
-    let first = options.depth.max(1);
-    backend.prefill(&random_tokens(1, vocab), first - 1)?;
-    let steps = backend.time_steps(&vec![0; first], options.tokens)?;
-    let step_us = steps.iter().map(|[begin, end]| (end - begin) / 1e3);
-
     let separation = match Separation::best(&gpu) {
         _ if options.passes => Separation::Passes,
         best => best,
     };
-    // The first round pays for whatever the driver does once.
-    backend.time_dispatches(first, options.tokens.min(3), separation)?;
-    let times = backend.time_dispatches(first, options.tokens, separation)?;
+    let vocab = model.config.vocab_size;
+    let Measured { work, step, times } = match options.subject {
+        Subject::Tokens(_) => tokens(&mut backend, &test, vocab, separation)?,
+        Subject::Prompt { repetitions, .. } => {
+            prompt(&mut backend, &test, vocab, separation, repetitions)?
+        }
+    };
     let head = Head {
         build_commit: build::COMMIT,
         version: build::VERSION,
@@ -111,7 +123,6 @@ pub fn run(
         model_filename: options.source.name(),
         model_type: describe(&model),
         n_depth: options.depth,
-        tokens: options.tokens,
         test_time: strftime_now("%Y-%m-%dT%H:%M:%SZ").unwrap_or_default(),
         peak_gb_per_s: peak / 1e9,
         separation: match separation {
@@ -119,18 +130,88 @@ pub fn run(
             Separation::Passes => "a pass per dispatch",
         },
         empty_pass_us: (separation == Separation::Passes).then_some(empty_pass / 1e3),
-        token_us: median(token_us),
-        step_us: median(step_us.collect()),
     };
     let dense = match &model.config.experts {
         Some(_) => model.config.leading_dense_block_count,
         None => model.config.block_count,
     };
-    Ok(Profile::new(
-        head,
-        &backend.step(first),
-        first,
-        &times,
-        dense,
-    ))
+    Ok(Profile::new(head, work, &step, &times, dense))
+}
+
+/// What was measured: begin and end of each dispatch of `step`, in nanoseconds, each time.
+struct Measured {
+    work: Work,
+    step: Vec<Taken>,
+    times: Vec<Vec<[f64; 2]>>,
+}
+
+/// The median time of `test` without timestamps, in microseconds.
+fn without_us(
+    backend: &mut GpuBackend,
+    test: &Test,
+    vocab: usize,
+    repetitions: usize,
+) -> Result<f64, BenchError> {
+    measure(backend, test, vocab)?;
+    let times = (0..repetitions).map(|_| Ok(measure(backend, test, vocab)?.as_secs_f64() * 1e6));
+    Ok(median(times.collect::<Result<_, BenchError>>()?))
+}
+
+fn tokens(
+    backend: &mut GpuBackend,
+    test: &Test,
+    vocab: usize,
+    separation: Separation,
+) -> Result<Measured, BenchError> {
+    let tokens = test.generate;
+    let token_us = without_us(backend, test, vocab, REPETITIONS)? / tokens as f64;
+    let first = test.depth.max(1);
+    backend.prefill(&random_tokens(1, vocab), first - 1)?;
+    let steps = backend.time_steps(&vec![0; first], tokens)?;
+    let step_us = steps.iter().map(|[begin, end]| (end - begin) / 1e3);
+    // The first round pays for whatever the driver does once.
+    backend.time_dispatches(first, tokens.min(3), separation)?;
+    let times = backend.time_dispatches(first, tokens, separation)?;
+    let middle = first + tokens / 2;
+    Ok(Measured {
+        work: Work::Token {
+            tokens,
+            token_us,
+            step_us: median(step_us.collect()),
+            dependent_dispatches: backend.dependent_dispatches_per_token(middle),
+        },
+        step: backend.step(middle),
+        times,
+    })
+}
+
+fn prompt(
+    backend: &mut GpuBackend,
+    test: &Test,
+    vocab: usize,
+    separation: Separation,
+    repetitions: usize,
+) -> Result<Measured, BenchError> {
+    let prompt_us = without_us(backend, test, vocab, repetitions)?;
+    let ids = random_tokens(test.prompt, vocab);
+    // The first time pays for whatever the driver does once.
+    let first = backend.time_prompt(&ids, test.depth, separation)?;
+    let step = first.into_iter().map(|(taken, _)| taken).collect();
+    let times = (0..repetitions).map(|_| {
+        let timed = backend.time_prompt(&ids, test.depth, separation)?;
+        Ok(timed.into_iter().map(|(_, times)| times).collect())
+    });
+    let times = times.collect::<Result<_, BenchError>>()?;
+    Ok(Measured {
+        work: Work::Prompt {
+            n_prompt: test.prompt,
+            n_ubatch: backend.chunk(),
+            piece: backend.at_once(test.prompt),
+            repetitions,
+            prompt_us,
+            tokens_per_s: test.prompt as f64 * 1e6 / prompt_us,
+        },
+        step,
+        times,
+    })
 }

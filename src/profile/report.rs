@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::summary::{LayerTime, Profile};
+use super::summary::{LayerTime, Profile, Work};
 use crate::bench::rate;
 
 /// Head, kernels and layers in Markdown.
@@ -16,25 +16,50 @@ pub fn markdown(profile: &Profile) -> String {
 }
 
 fn head(text: &mut String, profile: &Profile) -> std::fmt::Result {
-    let h = &profile.head;
-    writeln!(
+    let (h, dispatches) = (&profile.head, profile.dispatches);
+    write!(
         text,
-        "{} on {} ({}, tier {}; driver {}), depth {}, medians over {} tokens, {} dispatches each.",
-        h.model_type,
-        h.gpu_info,
-        h.backends,
-        h.tier,
-        h.driver,
-        h.n_depth,
-        h.tokens,
-        profile.dispatches
+        "{} on {} ({}, tier {}; driver {}), depth {}, ",
+        h.model_type, h.gpu_info, h.backends, h.tier, h.driver, h.n_depth,
     )?;
-    writeln!(
-        text,
-        "Without timestamps a token takes {:.1} us while generating; with two, at the ends of its pass, {:.1} us of GPU time.",
-        h.token_us, h.step_us
-    )?;
-    let more = 100.0 * (profile.sum_us / h.step_us - 1.0);
+    match profile.work {
+        Work::Token {
+            tokens,
+            token_us,
+            step_us,
+            dependent_dispatches,
+        } => {
+            writeln!(
+                text,
+                "medians over {tokens} tokens, {dispatches} dispatches each, {dependent_dispatches} of them dependent."
+            )?;
+            writeln!(
+                text,
+                "Without timestamps a token takes {token_us:.1} us while generating; with two, at the ends of its pass, {step_us:.1} us of GPU time."
+            )?;
+        }
+        Work::Prompt {
+            n_prompt,
+            piece,
+            repetitions,
+            prompt_us,
+            tokens_per_s,
+            ..
+        } => {
+            let at_once = piece.min(n_prompt);
+            writeln!(
+                text,
+                "a prompt of {n_prompt} tokens, {at_once} at once, medians over {repetitions} repetitions, {dispatches} dispatches each."
+            )?;
+            writeln!(
+                text,
+                "Without timestamps the prompt takes {:.2} ms, {} tokens/s.",
+                prompt_us / 1e3,
+                rate(tokens_per_s)
+            )?;
+        }
+    }
+    let more = 100.0 * (profile.sum_us / profile.work.without_us() - 1.0);
     writeln!(
         text,
         "The dispatches below sum up to {:.1} us ({more:+.1}% of that), told apart by {}.",
@@ -46,31 +71,52 @@ fn head(text: &mut String, profile: &Profile) -> std::fmt::Result {
             "An empty pass takes {empty:.2} us, which is subtracted from each."
         )?;
     }
-    writeln!(
+    write!(
         text,
-        "A plain read of a large buffer reaches {} GB/s. Bytes are those of weights and cache that must be read.\n",
+        "A plain read of a large buffer reaches {} GB/s. Bytes are those of weights and cache that must be read",
         rate(h.peak_gb_per_s)
-    )
+    )?;
+    match profile.work {
+        Work::Token { .. } => writeln!(text, ".\n"),
+        Work::Prompt { .. } => writeln!(
+            text,
+            ", of experts all in a product of several tokens; operations are two for each weight used and token.\n"
+        ),
+    }
 }
 
 fn kernels(text: &mut String, profile: &Profile) -> std::fmt::Result {
     let width = profile.kernels.iter().map(|k| k.label.len()).max();
     let width = width.unwrap_or(0).max("kernel".len());
+    let (all, tflops) = match profile.work {
+        Work::Token { .. } => ("us/token", false),
+        Work::Prompt { .. } => ("us/prompt", true),
+    };
+    let all_width = all.len();
+    // A token's operations are few: what it reads tells more.
+    let column = |text: &str| match tflops {
+        true => format!(" {text} |"),
+        false => String::new(),
+    };
     writeln!(
         text,
-        "| {:width$} | calls | us/call | us/token |  share |       MB |  GB/s | of peak |",
-        "kernel"
+        "| {:width$} | calls | us/call | {all} |  share |       MB |  GB/s | of peak |{}",
+        "kernel",
+        column("TFLOP/s")
     )?;
     writeln!(
         text,
-        "| {} | ----: | ------: | -------: | -----: | -------: | ----: | ------: |",
-        "-".repeat(width)
+        "| {} | ----: | ------: | {}: | -----: | -------: | ----: | ------: |{}",
+        "-".repeat(width),
+        "-".repeat(all_width - 1),
+        column("------:")
     )?;
     for k in &profile.kernels {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let tflops = or_dash(k.tflop_per_s.map(rate));
         writeln!(
             text,
-            "| {:width$} | {:>5} | {:>7.2} | {:>8.1} | {:>5.1}% | {:>8} | {:>5} | {:>7} |",
+            "| {:width$} | {:>5} | {:>7.2} | {:>all_width$.1} | {:>5.1}% | {:>8} | {:>5} | {:>7} |{}",
             k.label,
             k.calls,
             k.us / k.calls as f64,
@@ -79,6 +125,7 @@ fn kernels(text: &mut String, profile: &Profile) -> std::fmt::Result {
             or_dash((k.bytes > 0).then(|| format!("{:.2}", k.bytes as f64 / 1e6))),
             or_dash(k.gb_per_s.map(rate)),
             or_dash(k.of_peak.map(|v| format!("{:.1}%", 100.0 * v))),
+            column(&format!("{tflops:>7}"))
         )?;
     }
     writeln!(text)
@@ -114,13 +161,13 @@ fn layers(text: &mut String, profile: &Profile) -> std::fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use super::super::summary::tests::example;
+    use super::super::summary::tests::{example, example_prompt};
     use super::*;
 
     #[test]
     fn the_text_tells_what_timestamps_cost_then_kernels_then_layers() {
         let expected = "\
-a model on a GPU (, tier plain; driver ), depth 0, medians over 3 tokens, 6 dispatches each.
+a model on a GPU (, tier plain; driver ), depth 0, medians over 3 tokens, 6 dispatches each, 5 of them dependent.
 Without timestamps a token takes 30.0 us while generating; with two, at the ends of its pass, 20.0 us of GPU time.
 The dispatches below sum up to 24.0 us (+20.0% of that), told apart by timestamps between dispatches.
 A plain read of a large buffer reaches 10.0 GB/s. Bytes are those of weights and cache that must be read.
@@ -143,10 +190,39 @@ A plain read of a large buffer reaches 10.0 GB/s. Bytes are those of weights and
     }
 
     #[test]
+    fn a_prompt_is_told_in_tokens_per_second_and_operations() {
+        let expected = "\
+a model on a GPU (, tier plain; driver ), depth 0, a prompt of 70 tokens, 64 at once, medians over 3 repetitions, 6 dispatches each.
+Without timestamps the prompt takes 0.02 ms, 3500000 tokens/s.
+The dispatches below sum up to 24.0 us (+20.0% of that), told apart by timestamps between dispatches.
+A plain read of a large buffer reaches 10.0 GB/s. Bytes are those of weights and cache that must be read, of experts all \
+in a product of several tokens; operations are two for each weight used and token.
+
+| kernel              | calls | us/call | us/prompt |  share |       MB |  GB/s | of peak | TFLOP/s |
+| ------------------- | ----: | ------: | --------: | -----: | -------: | ----: | ------: | ------: |
+| matvec Q6_K <64x32> |     1 |   10.00 |      10.0 |  41.7% |     0.01 |  1.00 |   10.0% |    0.00 |
+| attention           |     2 |    4.50 |       9.0 |  37.5% |     0.00 |  0.24 |    2.4% |       - |
+| matvec Q4_0 8x32    |     2 |    2.00 |       4.0 |  16.7% |     0.01 |  2.00 |   20.0% |    0.01 |
+| embed Q4_0          |     1 |    1.00 |       1.0 |   4.2% |        - |     - |       - |       - |
+";
+        let text = markdown(&example_prompt());
+        assert!(text.starts_with(expected), "{text}");
+        let value: serde_json::Value = serde_json::to_value(example_prompt()).unwrap();
+        assert_eq!(
+            (&value["n_prompt"], &value["piece"]),
+            (&70.into(), &64.into())
+        );
+        assert_eq!(value["tokens_per_s"], 3.5e6);
+        assert_eq!(value["kernels"][0]["tflop_per_s"], 0.004);
+        assert!(value.get("step_us").is_none());
+    }
+
+    #[test]
     fn json_has_the_same_figures() {
         let value: serde_json::Value = serde_json::to_value(example(None)).unwrap();
         assert_eq!(value["sum_us"], 24.0);
         assert_eq!(value["step_us"], 20.0);
+        assert_eq!(value["dependent_dispatches"], 5);
         assert_eq!(value["kernels"][0]["label"], "matvec Q6_K <64x32>");
         assert_eq!(value["typical"]["layer"], 1);
         assert_eq!(value["layers"].as_array().map(Vec::len), Some(2));

@@ -1,10 +1,11 @@
 //! From times of dispatches to times of kernels and layers.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::gpu::record::{About, Part, State};
+use crate::gpu::record::{About, Part, Taken};
 
 /// What was profiled, and what the same takes without being profiled.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -27,10 +28,8 @@ pub struct Head {
     pub model_filename: String,
     /// What the model is called.
     pub model_type: String,
-    /// Cache rows before the tokens.
+    /// Cache rows before what is timed.
     pub n_depth: usize,
-    /// Tokens that medians are over.
-    pub tokens: usize,
     /// When, in UTC.
     pub test_time: String,
     /// What a plain read of a large buffer reaches.
@@ -39,10 +38,48 @@ pub struct Head {
     pub separation: &'static str,
     /// What an empty pass takes, subtracted from each dispatch, where each had a pass.
     pub empty_pass_us: Option<f64>,
-    /// A token while generating, by the host's clock, without timestamps.
-    pub token_us: f64,
-    /// A step on the GPU with timestamps at its two ends only.
-    pub step_us: f64,
+}
+
+/// What was timed, and what it takes without timestamps between its dispatches.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Work {
+    /// Decoded tokens.
+    Token {
+        /// How many, which medians are over.
+        tokens: usize,
+        /// A token while generating, by the host's clock, without timestamps.
+        token_us: f64,
+        /// A step on the GPU with timestamps at its two ends only.
+        step_us: f64,
+        /// Dispatches of a token that wait for the one before: others run beside them.
+        dependent_dispatches: usize,
+    },
+    /// A prompt.
+    Prompt {
+        /// Its tokens.
+        n_prompt: usize,
+        /// Tokens computed at once, at most.
+        n_ubatch: u32,
+        /// Tokens of each piece it was computed in; the last may have fewer.
+        piece: usize,
+        /// Times it was timed, which medians are over.
+        repetitions: usize,
+        /// The prompt by the host's clock, without timestamps.
+        prompt_us: f64,
+        /// Its tokens per second by that.
+        tokens_per_s: f64,
+    },
+}
+
+impl Work {
+    /// What the sum of the dispatches is to be held against, in microseconds: less where dispatches are kept apart.
+    pub(super) fn without_us(&self) -> f64 {
+        match *self {
+            Self::Token { step_us, .. } => step_us,
+            Self::Prompt { prompt_us, .. } => prompt_us,
+        }
+    }
 }
 
 /// Dispatches of one kernel and shape.
@@ -52,11 +89,11 @@ pub struct Kernel {
     pub label: String,
     /// The kernel.
     pub kernel: &'static str,
-    /// Dispatches per token.
+    /// Dispatches per token or prompt.
     pub calls: usize,
-    /// Microseconds of all of them per token, the median.
+    /// Microseconds of all of them per token or prompt, the median.
     pub us: f64,
-    /// Share of the token.
+    /// Share of the token or prompt.
     pub share: f64,
     /// Bytes that all of them read at least.
     pub bytes: u64,
@@ -64,6 +101,8 @@ pub struct Kernel {
     pub gb_per_s: Option<f64>,
     /// Share of what a plain read reaches.
     pub of_peak: Option<f64>,
+    /// In 10^12 floating-point operations that must be done; `None` where they are not told.
+    pub tflop_per_s: Option<f64>,
 }
 
 /// A layer's medians.
@@ -83,22 +122,25 @@ pub struct LayerTime {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
     /// What it is.
-    pub about: About,
+    pub about: Arc<About>,
     /// Microseconds from the beginning of the token.
     pub begin: f64,
     /// The same of its end.
     pub end: f64,
 }
 
-/// Where the time of a token goes.
+/// Where the time of a token or a prompt goes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Profile {
     /// What was profiled.
     #[serde(flatten)]
     pub head: Head,
-    /// All dispatches of a token together, the median.
+    /// What was timed.
+    #[serde(flatten)]
+    pub work: Work,
+    /// All dispatches of a token or prompt together, the median.
     pub sum_us: f64,
-    /// Dispatches per token.
+    /// Dispatches per token or prompt.
     pub dispatches: usize,
     /// By kernel and shape, the longest first.
     pub kernels: Vec<Kernel>,
@@ -108,7 +150,7 @@ pub struct Profile {
     pub first_moe: Option<LayerTime>,
     /// The layer whose time is the median of the more frequent kind of layer.
     pub typical: Option<LayerTime>,
-    /// The token whose time is the median.
+    /// The token whose time is the median; empty for a prompt.
     #[serde(skip)]
     pub timeline: Vec<Bar>,
 }
@@ -125,12 +167,12 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl Profile {
-    /// From `times`: per token, at positions from `first` on, begin and end of each dispatch of `step` in nanoseconds.
+    /// From `times`: per token or repetition of the prompt, begin and end of each dispatch of `step` in nanoseconds.
     /// The first `dense` layers have no experts.
     pub(super) fn new(
         head: Head,
-        step: &[About],
-        first: usize,
+        work: Work,
+        step: &[Taken],
         times: &[Vec<[f64; 2]>],
         dense: usize,
     ) -> Self {
@@ -151,43 +193,40 @@ impl Profile {
             };
             median(spans.iter().map(sum).collect())
         };
-        let middle = State {
-            pos: (first + times.len() / 2) as u32,
-            tokens: 1,
-            ..State::default()
-        };
         let sum_us = sum_of(&|_| true);
         let mut labels: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (i, about) in step.iter().enumerate() {
-            labels.entry(&about.label).or_default().push(i);
+        for (i, taken) in step.iter().enumerate() {
+            labels.entry(&taken.about.label).or_default().push(i);
         }
         let mut kernels: Vec<_> = labels
             .iter()
             .map(|(label, calls)| {
-                let us = sum_of(&|i| step[i].label == *label);
-                let bytes = calls.iter().map(|&i| step[i].bytes(&middle)).sum();
+                let us = sum_of(&|i| step[i].about.label == *label);
+                let bytes = calls.iter().map(|&i| step[i].bytes).sum();
+                let flops: u64 = calls.iter().map(|&i| step[i].flops).sum();
                 let gb_per_s = (bytes > 0 && us > 0.0).then(|| bytes as f64 / us / 1e3);
                 Kernel {
                     label: (*label).to_owned(),
-                    kernel: step[calls[0]].kernel,
+                    kernel: step[calls[0]].about.kernel,
                     calls: calls.len(),
                     us,
                     share: us / sum_us,
                     bytes,
                     gb_per_s,
                     of_peak: gb_per_s.map(|v| v / head.peak_gb_per_s),
+                    tflop_per_s: (flops > 0 && us > 0.0).then(|| flops as f64 / us / 1e6),
                 }
             })
             .collect();
         kernels.sort_by(|a, b| b.us.total_cmp(&a.us));
 
-        let count = step.iter().filter_map(|a| a.part.layer()).max();
+        let count = step.iter().filter_map(|t| t.about.part.layer()).max();
         let layers: Vec<_> = (0..count.map_or(0, |last| last + 1))
             .map(|layer| LayerTime {
                 layer,
                 moe: layer >= dense,
-                us: sum_of(&|i| step[i].part.layer() == Some(layer)),
-                feed_forward_us: sum_of(&|i| step[i].part == Part::FeedForward(layer)),
+                us: sum_of(&|i| step[i].about.part.layer() == Some(layer)),
+                feed_forward_us: sum_of(&|i| step[i].about.part == Part::FeedForward(layer)),
             })
             .collect();
         Self {
@@ -197,8 +236,12 @@ impl Profile {
             first_moe: layers.iter().copied().find(|l| l.moe),
             typical: typical(&layers),
             layers,
-            timeline: timeline(step, times, &spans, head.empty_pass_us.is_some()),
+            timeline: match work {
+                Work::Token { .. } => timeline(step, times, &spans, head.empty_pass_us.is_some()),
+                Work::Prompt { .. } => vec![],
+            },
             head,
+            work,
         }
     }
 }
@@ -212,7 +255,7 @@ fn typical(layers: &[LayerTime]) -> Option<LayerTime> {
 
 /// The dispatches of the token of median length; end to end where each had a pass, since the gaps are the passes'.
 fn timeline(
-    step: &[About],
+    step: &[Taken],
     times: &[Vec<[f64; 2]>],
     spans: &[Vec<f64>],
     end_to_end: bool,
@@ -230,7 +273,7 @@ fn timeline(
     step.iter()
         .zip(&times[token])
         .zip(&spans[token])
-        .map(|((about, [begin, _]), span)| {
+        .map(|((taken, [begin, _]), span)| {
             let begin = if end_to_end {
                 at
             } else {
@@ -238,7 +281,7 @@ fn timeline(
             };
             at = begin + span;
             Bar {
-                about: about.clone(),
+                about: Arc::clone(&taken.about),
                 begin,
                 end: at,
             }
@@ -250,25 +293,54 @@ fn timeline(
 pub(super) mod tests {
     use super::*;
 
-    fn about(kernel: &'static str, label: &str, part: Part, bytes: u64) -> About {
-        About {
+    fn taken(kernel: &'static str, label: &str, part: Part, bytes: u64) -> Taken {
+        let about = About {
             kernel,
             label: label.to_owned(),
             part,
+            ..About::default()
+        };
+        Taken {
+            about: Arc::new(about),
             bytes,
-            bytes_per_row: if kernel == "attention" { 100 } else { 0 },
+            // Two for each of 4-bit weights.
+            flops: if kernel == "matvec" { bytes * 4 } else { 0 },
+            ..Taken::default()
         }
     }
 
     /// Embedding, two layers of attention and a product, head; 3 tokens, of which one is slow.
     pub(in crate::profile) fn example(empty_pass_us: Option<f64>) -> Profile {
+        let work = Work::Token {
+            tokens: 3,
+            token_us: 30.0,
+            step_us: 20.0,
+            dependent_dispatches: 5,
+        };
+        example_of(work, empty_pass_us)
+    }
+
+    /// The same as three repetitions of a prompt.
+    pub(in crate::profile) fn example_prompt() -> Profile {
+        let work = Work::Prompt {
+            n_prompt: 70,
+            n_ubatch: 64,
+            piece: 64,
+            repetitions: 3,
+            prompt_us: 20.0,
+            tokens_per_s: 3.5e6,
+        };
+        example_of(work, None)
+    }
+
+    fn example_of(work: Work, empty_pass_us: Option<f64>) -> Profile {
         let step = [
-            about("embed", "embed Q4_0", Part::Outside, 0),
-            about("attention", "attention", Part::Attention(0), 0),
-            about("matvec", "matvec Q4_0 8x32", Part::FeedForward(0), 4000),
-            about("attention", "attention", Part::Attention(1), 0),
-            about("matvec", "matvec Q4_0 8x32", Part::FeedForward(1), 4000),
-            about("matvec", "matvec Q6_K <64x32>", Part::Outside, 10_000),
+            taken("embed", "embed Q4_0", Part::Outside, 0),
+            taken("attention", "attention", Part::Attention(0), 1100),
+            taken("matvec", "matvec Q4_0 8x32", Part::FeedForward(0), 4000),
+            taken("attention", "attention", Part::Attention(1), 1100),
+            taken("matvec", "matvec Q4_0 8x32", Part::FeedForward(1), 4000),
+            taken("matvec", "matvec Q6_K <64x32>", Part::Outside, 10_000),
         ];
         let token = |factor: f64| {
             let lengths = [1.0, 4.0, 2.0, 5.0, 2.0, 10.0];
@@ -285,16 +357,13 @@ pub(super) mod tests {
             gpu_info: "a GPU".to_owned(),
             tier: "plain",
             model_type: "a model".to_owned(),
-            tokens: 3,
             peak_gb_per_s: 10.0,
             separation: "timestamps between dispatches",
             empty_pass_us,
-            token_us: 30.0,
-            step_us: 20.0,
             ..Head::default()
         };
         let times = [token(1.0), token(3.0), token(1.0)];
-        Profile::new(head, &step, 9, &times, 1)
+        Profile::new(head, work, &step, &times, 1)
     }
 
     #[test]
@@ -306,7 +375,6 @@ pub(super) mod tests {
             .iter()
             .map(|k| (k.label.as_str(), k.calls, k.us, k.bytes))
             .collect();
-        // Attention at position 10, the middle of 9, 10, 11, reads 11 rows of 100 bytes.
         let expected = [
             ("matvec Q6_K <64x32>", 1, 10.0, 10_000),
             ("attention", 2, 9.0, 2200),
@@ -317,7 +385,9 @@ pub(super) mod tests {
         let head = &profile.kernels[0];
         assert_eq!(head.gb_per_s, Some(1.0));
         assert_eq!(head.of_peak, Some(0.1));
+        assert_eq!(head.tflop_per_s, Some(0.004));
         assert_eq!(profile.kernels[3].gb_per_s, None);
+        assert_eq!(profile.kernels[3].tflop_per_s, None);
         let shares: f64 = profile.kernels.iter().map(|k| k.share).sum();
         assert!((shares - 1.0).abs() < 1e-12);
     }

@@ -57,7 +57,8 @@ fn draw(text: &mut String, profile: &Profile) -> std::fmt::Result {
     )?;
     let without = format!(
         "told apart by {}; the same step without takes {:.1} us",
-        h.separation, h.step_us
+        h.separation,
+        profile.work.without_us()
     );
     label(text, LEFT, 40.0, "start", &without)?;
     for line in 0..lines {

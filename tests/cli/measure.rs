@@ -34,6 +34,8 @@ fn bench_compares_tiers_on_a_model_without_a_file() {
         if prompt == 0 {
             near(number("gb_per_s"), number("bytes_per_token") * mean / 1e9);
             assert!(number("dispatches_per_token") > 4.0 * 8.0, "{row}");
+            let dependent = number("dependent_dispatches_per_token");
+            assert!(0.0 < dependent && dependent <= number("dispatches_per_token"));
             assert!(number("host_ms_per_token") > 0.0);
             let idle = &row["gpu_idle"];
             assert!(
@@ -136,6 +138,8 @@ fn profile_accounts_for_every_dispatch() {
         let kernels = profile["kernels"].as_array().expect("a list");
         let calls: u64 = kernels.iter().map(|k| k["calls"].as_u64().unwrap()).sum();
         assert_eq!(calls, dispatches);
+        let dependent = profile["dependent_dispatches"].as_u64().expect("a number");
+        assert!(0 < dependent && dependent <= dispatches);
         assert_eq!(profile["layers"].as_array().map(Vec::len), Some(4));
         assert_eq!(profile["first_moe"]["layer"], 1);
         for key in ["sum_us", "step_us", "token_us", "peak_gb_per_s"] {
@@ -154,6 +158,47 @@ fn profile_accounts_for_every_dispatch() {
         assert_eq!(attention.expect("it is there")["bytes"], 4 * 42 * 288 * 2);
         let drawn = std::fs::read_to_string(picture).expect("it was written");
         assert!(drawn.matches("<title>").count() as u64 >= dispatches);
+    }
+}
+
+#[test]
+fn profile_accounts_for_every_dispatch_of_a_prompt() {
+    for separation in [&[][..], &["--passes"]] {
+        // Two pieces: 64 and 6 tokens.
+        let args = [
+            "profile", "--prompt", "70", "-d", "40", "-ub", "64", "-r", "2", "-o", "json",
+        ];
+        let profile = json(&text(&[&args[..], &TINY, separation].concat()));
+        let number = |v: &serde_json::Value| v.as_f64().unwrap_or(f64::NAN);
+        assert_eq!(profile["n_prompt"], 70, "{profile}");
+        assert_eq!([&profile["n_ubatch"], &profile["piece"]], [64, 64]);
+        let rate = number(&profile["prompt_us"]) * number(&profile["tokens_per_s"]);
+        assert!((rate / 70e6 - 1.0).abs() < 1e-6, "{profile}");
+        assert_eq!(profile["layers"].as_array().map(Vec::len), Some(4));
+        let kernels = profile["kernels"].as_array().expect("a list");
+        let calls: f64 = kernels.iter().map(|k| number(&k["calls"])).sum();
+        assert_eq!(calls, number(&profile["dispatches"]));
+        let sum: f64 = kernels.iter().map(|k| number(&k["us"])).sum();
+        assert!(sum > 0.0 && number(&profile["sum_us"]) > 0.0);
+        let of = |start: &str| {
+            let label = |k: &&serde_json::Value| k["label"].as_str().unwrap().starts_with(start);
+            let found: Vec<_> = kernels.iter().filter(label).collect();
+            assert!(!found.is_empty(), "{start}: {profile}");
+            found
+        };
+        // Some are as short as an empty pass.
+        let reached = |k: &&serde_json::Value| number(&k["tflop_per_s"]) > 0.0;
+        assert!(of("gemm").into_iter().any(|k| reached(&k)), "{profile}");
+    }
+    let args = ["profile", "--prompt", "9", "-r", "1"];
+    let table = text(&[&args[..], &TINY].concat());
+    for expected in [
+        "a prompt of 9 tokens, ",
+        " tokens/s.",
+        "| us/prompt |",
+        "| TFLOP/s |",
+    ] {
+        assert!(table.contains(expected), "{expected}: {table}");
     }
 }
 
@@ -184,6 +229,11 @@ fn what_cannot_be_measured_is_refused() {
         ),
         (&["profile", "--device", "cpu"], 2, "--device"),
         (&["profile", "-n", "0"], 2, "0"),
+        (&["profile", "--prompt", "0"], 2, "0"),
+        (&["profile", "--prompt", "9", "--svg", "x.svg"], 2, "--svg"),
+        (&["profile", "--prompt", "9", "-n", "3"], 2, "--tokens"),
+        (&["profile", "--ubatch", "9"], 2, "--prompt"),
+        (&["profile", "--prompt", "4000"], 1, "the model's is 2048"),
     ] {
         let message = failure(args, code);
         assert!(message.contains(expected), "{args:?}: {message}");

@@ -3,7 +3,7 @@
 use super::GpuBackend;
 use crate::engine::backend::{Backend, BackendError};
 use crate::engine::sampling::Sampling;
-use crate::gpu::record::{About, Recording};
+use crate::gpu::record::{Recording, State, Taken};
 use crate::gpu::stamps::{Stamping, Stamps};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::sample;
@@ -38,19 +38,25 @@ impl Separation {
             Self::Passes
         }
     }
+
+    /// Timestamps that so many dispatches take.
+    fn stamps(self, dispatches: usize) -> usize {
+        match self {
+            Self::Stamps => dispatches + 1,
+            Self::Passes => 2 * dispatches,
+        }
+    }
 }
 
 impl GpuBackend {
     /// What the dispatches that decode the token at `pos` are, in order.
-    pub fn step(&self, pos: usize) -> Vec<About> {
-        let state = self.state(pos, 1);
-        self.decode.step(&state).map(|(_, a)| a.clone()).collect()
+    pub fn step(&self, pos: usize) -> Vec<Taken> {
+        self.decode.step(&self.state(pos, 1))
     }
 
     /// Bytes of weights and cache that decoding the token at `pos` reads at least.
     pub fn step_bytes(&self, pos: usize) -> u64 {
-        let state = self.state(pos, 1);
-        self.decode.step(&state).map(|(_, a)| a.bytes(&state)).sum()
+        self.step(pos).iter().map(|taken| taken.bytes).sum()
     }
 
     /// What the host spent on decoding since the last call.
@@ -83,8 +89,9 @@ impl GpuBackend {
     }
 
     /// Replays the decoding of one token `runs` times, at positions from `pos` on, and tells when each dispatch began and
-    /// ended, per run, in nanoseconds, for the dispatches of [`step`](Self::step) at `pos`. With [`Separation::Stamps`] a
-    /// dispatch begins when the one before ended.
+    /// ended, per run, in nanoseconds, for the dispatches of [`step`](Self::step) in the middle of them, at `pos + runs / 2`.
+    /// A run that does without one of them spends no time on it. With [`Separation::Stamps`] a dispatch begins when the one
+    /// before ended.
     ///
     /// The cache must hold rows up to `pos`; the token there is whatever the history holds.
     ///
@@ -103,44 +110,126 @@ impl GpuBackend {
             });
         }
         let gpu = Arc::clone(&self.model.gpu);
-        let count = match separation {
-            Separation::Stamps => self.decode.len() + 1,
-            Separation::Passes => 2 * self.decode.len(),
-        };
-        let all = (0..runs)
-            .map(|_| Stamps::new(&gpu, count))
+        let timed = (0..runs)
+            .map(|run| {
+                let mut state = self.state(pos + run, 1);
+                state.sampling = sample::words(&Sampling::GREEDY, (pos + run + 1) as u64);
+                Timed::submit(&gpu, &self.decode, &state, separation)
+            })
             .collect::<Result<Vec<_>, _>>()?;
-        for (run, stamps) in all.iter().enumerate() {
-            let mut state = self.state(pos + run, 1);
-            state.sampling = sample::words(&Sampling::GREEDY, (pos + run + 1) as u64);
-            let stamping = match separation {
-                Separation::Stamps => Stamping::Dispatches(stamps),
-                Separation::Passes => Stamping::Passes(stamps),
-            };
-            submit(&gpu, &self.decode, &state, stamping);
-        }
         self.next = 0;
-        let state = self.state(pos, 1);
-        let taken: Vec<_> = self.decode.step(&state).map(|(i, _)| i).collect();
-        let runs = all.iter().map(|stamps| {
-            let times = stamps.read(&gpu, count)?;
-            let span = |&i: &usize| match separation {
-                Separation::Stamps => [times[i], times[i + 1]],
-                Separation::Passes => [times[2 * i], times[2 * i + 1]],
+        let wanted = self.step(pos + runs / 2);
+        let runs = timed.into_iter().map(|timed| {
+            let times = timed.read(&gpu)?;
+            let alike = timed.taken.len() == wanted.len()
+                && timed
+                    .taken
+                    .iter()
+                    .zip(&wanted)
+                    .all(|(a, b)| a.dispatch == b.dispatch);
+            if alike {
+                return Ok(times);
+            }
+            let mut end = times.first().map_or(0.0, |[begin, _]| *begin);
+            let span = |wanted: &Taken| {
+                let at = timed
+                    .taken
+                    .iter()
+                    .position(|t| t.dispatch == wanted.dispatch);
+                let span = at.map_or([end, end], |at| times[at]);
+                end = span[1];
+                span
             };
-            Ok(taken.iter().map(span).collect())
+            Ok(wanted.iter().map(span).collect())
         });
         Ok(runs.collect::<Result<_, GpuError>>()?)
     }
+
+    /// Computes the prompt `tokens` from `pos` on as [`Backend::prefill`] does, each piece when the one before is done, and
+    /// tells of each dispatch, in order, what it is and when it began and ended, in nanoseconds from the beginning of its
+    /// recording on.
+    ///
+    /// # Errors
+    /// Those of [`Backend::prefill`], and [`GpuError::NoTimestamps`].
+    pub fn time_prompt(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        separation: Separation,
+    ) -> Result<Vec<(Taken, [f64; 2])>, BackendError> {
+        self.check(tokens, pos)?;
+        self.next = 0;
+        let model = Arc::clone(&self.model);
+        let gpu = &model.gpu;
+        let at_once = self.at_once(tokens.len());
+        let mut all = vec![];
+        let mut done = 0;
+        for piece in tokens.chunks(at_once) {
+            let state = self.state(pos + done, piece.len());
+            done += piece.len();
+            if piece.len() == 1 {
+                Timed::submit(gpu, &self.single, &state, separation)?.append(gpu, &mut all)?;
+                continue;
+            }
+            let step = self.prompt.step(&model, &self.context, piece.len())?;
+            let hidden = Timed::submit(gpu, step, &state, separation)?;
+            if done == tokens.len() {
+                let head = self.prompt.head(&model, &self.context, &self.logits)?;
+                let head = Timed::submit(gpu, head, &state, separation)?;
+                hidden.append(gpu, &mut all)?;
+                head.append(gpu, &mut all)?;
+            } else {
+                hidden.append(gpu, &mut all)?;
+            }
+        }
+        self.next = pos + done;
+        Ok(all)
+    }
 }
 
-fn submit(
-    gpu: &Gpu,
-    recording: &Recording,
-    state: &crate::gpu::record::State,
-    stamping: Stamping<'_>,
-) {
-    let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    recording.encode_stamped(gpu, &mut encoder, state, stamping);
-    gpu.queue.submit([encoder.finish()]);
+/// A replay under way whose dispatches are timed.
+struct Timed {
+    taken: Vec<Taken>,
+    stamps: Stamps,
+    separation: Separation,
+}
+
+impl Timed {
+    fn submit(
+        gpu: &Gpu,
+        recording: &Recording,
+        state: &State,
+        separation: Separation,
+    ) -> Result<Self, GpuError> {
+        let taken = recording.step(state);
+        let timed = Self {
+            stamps: Stamps::new(gpu, separation.stamps(taken.len()))?,
+            taken,
+            separation,
+        };
+        let stamping = match separation {
+            Separation::Stamps => Stamping::Dispatches(&timed.stamps),
+            Separation::Passes => Stamping::Passes(&timed.stamps),
+        };
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        recording.encode_stamped(gpu, &mut encoder, state, stamping);
+        gpu.queue.submit([encoder.finish()]);
+        Ok(timed)
+    }
+
+    /// Begin and end of each dispatch, in nanoseconds, when everything submitted is done.
+    fn read(&self, gpu: &Gpu) -> Result<Vec<[f64; 2]>, GpuError> {
+        let count = self.separation.stamps(self.taken.len());
+        let times = self.stamps.read(gpu, count)?;
+        Ok(match self.separation {
+            Separation::Stamps => times.windows(2).map(|t| [t[0], t[1]]).collect(),
+            Separation::Passes => times.chunks_exact(2).map(|t| [t[0], t[1]]).collect(),
+        })
+    }
+
+    fn append(self, gpu: &Gpu, all: &mut Vec<(Taken, [f64; 2])>) -> Result<(), GpuError> {
+        let times = self.read(gpu)?;
+        all.extend(self.taken.into_iter().zip(times));
+        Ok(())
+    }
 }

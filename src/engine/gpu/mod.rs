@@ -168,7 +168,7 @@ impl GpuBackend {
 
     /// Dispatches that decode the token at `pos`.
     pub fn dispatches_per_token(&self, pos: usize) -> usize {
-        self.decode.step(&self.state(pos, 1)).count()
+        self.decode.step(&self.state(pos, 1)).len()
     }
 
     /// Dispatches of one decoded token at `pos` that wait for the one before: others run beside them.
@@ -179,6 +179,15 @@ impl GpuBackend {
     /// Tokens of a prompt that one submission computes at most.
     pub fn chunk(&self) -> u32 {
         self.prompt.chunk
+    }
+
+    /// Tokens of each piece that a prompt of `tokens` is computed in; the last may have fewer.
+    pub fn at_once(&self, tokens: usize) -> usize {
+        if !self.prompt.is_compiled() && tokens <= SHORT_PROMPT {
+            1
+        } else {
+            self.prompt.piece(tokens)
+        }
     }
 
     fn gpu(&self) -> &Gpu {
@@ -222,11 +231,7 @@ impl Backend for GpuBackend {
         self.next = 0;
         let model = Arc::clone(&self.model);
         let gpu = &model.gpu;
-        let at_once = if !self.prompt.is_compiled() && tokens.len() <= SHORT_PROMPT {
-            1
-        } else {
-            self.prompt.piece(tokens.len())
-        };
+        let at_once = self.at_once(tokens.len());
         let mut done = 0;
         // One piece is computed while the next is encoded.
         let mut in_flight: Option<(usize, SubmissionIndex)> = None;

@@ -66,6 +66,27 @@ fn main(
         }
         expected.extend([[4, 0, 0, 0], [5, 0, 20, 1], [5, 20, 3, 2]]);
         assert_eq!(found[4..], expected.concat(), "{}", gpu.tier.name());
+        // As many are told, and each has timestamps of its own.
+        let taken: Vec<_> = recording.step(&state).iter().map(|t| t.dispatch).collect();
+        assert_eq!(taken, [0, 1, 2, 1, 2, 1, 2, 4, 5, 5]);
+        let Ok(stamps) = Stamps::new(gpu, 20) else {
+            eprintln!("skipped: no timestamps on {}", gpu.info.name);
+            continue;
+        };
+        let mut ways = vec![(Stamping::Passes(&stamps), 20)];
+        if Stamps::inside_passes(gpu) {
+            ways.push((Stamping::Dispatches(&stamps), 11));
+        }
+        for (stamping, count) in ways {
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            gpu.queue.write_buffer(&log, 0, &[0; 4]);
+            recording.encode_stamped(gpu, &mut encoder, &state, stamping);
+            gpu.queue.submit([encoder.finish()]);
+            let times = stamps.read(gpu, count).unwrap_or_else(|e| panic!("{e}"));
+            assert!(times.is_sorted(), "{times:?}");
+            let found: Vec<u32> = download(gpu, &log, 44);
+            assert_eq!(found[4..], expected.concat(), "{}", gpu.tier.name());
+        }
     }
 }
 
@@ -86,15 +107,29 @@ fn a_dispatch_tells_what_it_is_and_reads() {
     let mut ops = [op
         .with_shape("4x1536x2048".to_owned())
         .with_bytes(1000)
-        .with_bytes_per_row(10)];
+        .with_bytes_per_row(10)
+        .with_flops(Flops {
+            once: 1,
+            per_token: 100,
+            per_row: 10_000,
+            per_pair: 1_000_000,
+        })];
     belong(&mut ops, Part::FeedForward(3));
-    let about = ops[0].about();
+    let about = Arc::new(ops[0].about());
     assert_eq!(about.label, "gate_up Q4_K 4x1536x2048 +experts");
     assert_eq!(about.part.layer(), Some(3));
     let state = State {
         pos: 4,
-        tokens: 1,
+        tokens: 3,
         ..Default::default()
     };
-    assert_eq!(about.bytes(&state), 1050);
+    let whole = Taken::new(5, &about, &state, None);
+    assert_eq!((whole.dispatch, whole.bytes), (5, 1070));
+    // Tokens at 4, 5 and 6 see 5, 6 and 7 rows.
+    assert_eq!(whole.flops, 18_070_301);
+    let blocks = Blocks::new(5, 10);
+    let block = |i| Taken::new(5, &about, &state, Some(blocks.block(i, &state)));
+    assert_eq!([block(0).bytes, block(1).bytes], [1050, 1020]);
+    // Of the first block all see 5 rows, of the second 0, 1 and 2.
+    assert_eq!([block(0).flops, block(1).flops], [15_050_301, 3_020_301]);
 }

@@ -1,0 +1,108 @@
+//! What dispatches are and how much they do, for those who measure them.
+
+use super::{Block, State};
+use std::sync::Arc;
+
+/// Which part of the model a dispatch belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Part {
+    /// None of the layers: the embedding, the head, the choice of a token.
+    #[default]
+    Outside,
+    /// The attention of the layer of this number.
+    Attention(usize),
+    /// The feed-forward part of the layer of this number.
+    FeedForward(usize),
+}
+
+impl Part {
+    /// The layer's number.
+    pub fn layer(self) -> Option<usize> {
+        match self {
+            Self::Outside => None,
+            Self::Attention(layer) | Self::FeedForward(layer) => Some(layer),
+        }
+    }
+}
+
+/// Floating-point operations of a product or an attention that must be done: two for each weight used, none for what is
+/// masked or pads a tile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flops {
+    /// In every replay.
+    pub once: u64,
+    /// For each token.
+    pub per_token: u64,
+    /// For each row of the cache.
+    pub per_row: u64,
+    /// For each token and each row that it sees.
+    pub per_pair: u64,
+}
+
+/// What a dispatch is, for those who measure it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct About {
+    /// The kernel.
+    pub kernel: &'static str,
+    /// Kernel, weight types, shape and flags, such as `matvec Q4_0 2048x5120 +residual`.
+    pub label: String,
+    /// The part of the model.
+    pub part: Part,
+    /// Bytes of weights it reads at least (where a token is chosen: of logits).
+    pub bytes: u64,
+    /// Bytes it reads at least for each row of the cache.
+    pub bytes_per_row: u64,
+    /// Floating-point operations; none where they are not told.
+    pub flops: Flops,
+}
+
+/// A dispatch that a replay has; one that is repeated for each block of the context is there as often.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Taken {
+    /// Its number in the recording.
+    pub dispatch: usize,
+    /// What it is.
+    pub about: Arc<About>,
+    /// Bytes of weights and of its cache rows that it reads at least.
+    pub bytes: u64,
+    /// Floating-point operations; 0 where they are not told.
+    pub flops: u64,
+}
+
+impl Taken {
+    /// Dispatch number `dispatch` in a replay for `state`, over `block` where it is repeated.
+    pub(super) fn new(
+        dispatch: usize,
+        about: &Arc<About>,
+        state: &State,
+        block: Option<Block>,
+    ) -> Self {
+        let context = state.pos + state.tokens;
+        let (begin, rows) = block.map_or((0, context), |b| (b.begin, b.rows));
+        let Flops {
+            once,
+            per_token,
+            per_row,
+            per_pair,
+        } = about.flops;
+        let pairs = match per_pair {
+            0 => 0,
+            _ => pairs(state, begin, rows),
+        };
+        Self {
+            dispatch,
+            about: Arc::clone(about),
+            bytes: about.bytes + about.bytes_per_row * u64::from(rows),
+            flops: once
+                + per_token * u64::from(state.tokens)
+                + per_row * u64::from(rows)
+                + per_pair * pairs,
+        }
+    }
+}
+
+/// How many of `rows` cache rows from `begin` on the tokens see, summed over the tokens: each sees the rows up to its own.
+fn pairs(state: &State, begin: u32, rows: u32) -> u64 {
+    let seen = |i: u32| (state.pos + i + 1).saturating_sub(begin).min(rows);
+    (0..state.tokens).map(|i| u64::from(seen(i))).sum()
+}
