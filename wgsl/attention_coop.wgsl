@@ -173,6 +173,8 @@ fn main(
 #endfor
       workgroupBarrier();
       out$m_$n = coopLoadT<MatC>(&products[own_products], MAT);
+      // Before the next one takes its place.
+      workgroupBarrier();
 #endfor
 #endfor
     }

@@ -253,6 +253,8 @@ fn main(
 #endfor
       workgroupBarrier();
       out$m_$n = coopLoadT<cSums>(&scores[own_square], MAT);
+      // Before the next one takes its place.
+      workgroupBarrier();
 #endfor
 #endfor
     }

@@ -191,101 +191,10 @@ mod tests {
     use super::*;
     use crate::gpu::record::Op;
     use crate::gpu::testing::{download, gpus, output, run, upload};
-    use crate::gpu::{Tier, shader};
     use crate::kernels::attention::attention;
+    use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
     use crate::kernels::testing::{Rng, nmse};
     use half::f16;
-    use wgpu::Features;
-
-    /// What stands in for the matrices on devices without: 8 elements per lane in order, products through workgroup memory.
-    const EMULATION: &str = "
-var<workgroup> left: array<f32, WG * 8u>;
-var<workgroup> right: array<f32, WG * 8u>;
-fn load_rows(t: u32, at: u32, pitch: u32, transposed: bool) -> array<f32, 8> {
-  var m: array<f32, 8>;
-  for (var i = 0u; i < 8u; i++) {
-    let e = t % 32u * 8u + i;
-    let major = select(e / 16u, e % 16u, transposed);
-    let minor = select(e % 16u, e / 16u, transposed);
-    m[i] = f32(rows[at + major * pitch + minor / 4u][minor % 4u]);
-  }
-  return m;
-}
-fn load_weights(t: u32, at: u32, pitch: u32, transposed: bool) -> array<f32, 8> {
-  var m: array<f32, 8>;
-  for (var i = 0u; i < 8u; i++) { m[i] = f32(weights[at + (t % 32u / 2u) * pitch + t % 2u * 8u + i]); }
-  return m;
-}
-fn load_products(t: u32, at: u32, pitch: u32, transposed: bool) -> array<f32, 8> {
-  var m: array<f32, 8>;
-  for (var i = 0u; i < 8u; i++) { m[i] = products[at + (t % 32u / 2u) * pitch + t % 2u * 8u + i]; }
-  return m;
-}
-fn store_products(t: u32, m: array<f32, 8>, at: u32, pitch: u32) {
-  var v = m;
-  for (var i = 0u; i < 8u; i++) { products[at + (t % 32u / 2u) * pitch + t % 2u * 8u + i] = v[i]; }
-}
-fn store_parts(t: u32, m: array<f32, 8>, at: u32, pitch: u32) {
-  var v = m;
-  for (var i = 0u; i < 8u; i++) { parts[at + (t % 32u / 2u) * pitch + t % 2u * 8u + i] = v[i]; }
-}
-fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) -> array<f32, 8> {
-  var x = a;
-  var y = b;
-  var sum = c;
-  workgroupBarrier();
-  for (var i = 0u; i < 8u; i++) {
-    left[t * 8u + i] = x[i];
-    right[t * 8u + i] = y[i];
-  }
-  workgroupBarrier();
-  let matrix = t / 32u * 256u;
-  for (var i = 0u; i < 8u; i++) {
-    let e = t % 32u * 8u + i;
-    for (var k = 0u; k < 16u; k++) { sum[i] += left[matrix + (e & ~15u) + k] * right[matrix + k * 16u + e % 16u]; }
-  }
-  return sum;
-}
-";
-
-    /// The kernel with its matrices emulated, so that everything but the device's matrices is tested everywhere.
-    fn emulated(spec: &Spec) -> Spec {
-        let text = shader::expand(spec.kernel, spec.source, &spec.variant, Tier::Subgroup)
-            .unwrap_or_else(|e| panic!("{e}"));
-        let mut out = String::new();
-        for line in text.lines() {
-            if line.starts_with("enable wgpu_cooperative_matrix") {
-                continue;
-            }
-            let mut line = line.replace("coopMultiplyAdd(", "multiply_add(t, ");
-            for (name, transposed) in [("coopLoadT<", false), ("coopLoad<", true)] {
-                if let Some((before, call)) = line.split_once(name) {
-                    let (_, call) = call.split_once("(&").expect("a pointer");
-                    let (array, call) = call.split_once('[').expect("an element");
-                    let (at, pitch) = call.split_once("], ").expect("a pitch");
-                    let pitch = pitch.strip_suffix(");").expect("the end of the call");
-                    line = format!("{before}load_{array}(t, {at}, {pitch}, {transposed});");
-                }
-            }
-            if let Some((before, call)) = line.split_once("coopStoreT(") {
-                let (matrix, call) = call.split_once(", &").expect("a pointer");
-                let (array, call) = call.split_once('[').expect("an element");
-                let call = call.replace("], ", ", ");
-                line = format!("{before}store_{array}(t, {matrix}, {call}");
-            }
-            if line.starts_with("alias ") {
-                continue;
-            }
-            out += &line.replace("MatC;", "array<f32, 8>;");
-            out.push('\n');
-        }
-        let (head, body) = out.split_at(out.find("const ").expect("the variant's constants"));
-        Spec {
-            source: Box::leak(format!("{head}{body}{EMULATION}").into_boxed_str()),
-            variant: Variant::default(),
-            ..spec.clone()
-        }
-    }
 
     fn glm() -> MlaDims {
         MlaDims {
@@ -361,35 +270,27 @@ fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) ->
     /// Rounding to f16 moves scores of variance 9 by some 5e-4, and weights by as much: 1e-7 to 3e-7 was seen with emulated matrices.
     const LIMIT: f64 = 1e-6;
 
-    /// Those of an NVIDIA GPU.
-    const COOP16: Coop = Coop {
-        size: 16,
-        lanes: 32,
-    };
-
     #[test]
     fn the_kernel_agrees_with_its_twin_where_matrices_are_emulated() {
-        let (tile, _) = tile(COOP16);
-        for gpu in gpus() {
-            if gpu.tier == Tier::Plain || !gpu.features.contains(Features::SHADER_F16) {
-                eprintln!("skipped: tier {} (no f16)", gpu.tier.name());
-                continue;
-            }
-            // Narrow rows: at full width, llvmpipe takes minutes to compile the stand-ins.
-            let dims = MlaDims {
-                heads: 40,
-                kv_lora: 128,
-                ..glm()
-            };
-            for rows in [1usize, 2, 17, 575] {
-                // Slices of several tiles, the last one shorter and not full.
-                let cut = (rows.div_ceil(5 * tile), 5 * tile);
-                let error = error(gpu, COOP16, dims, rows, cut, |mut op| {
-                    op.spec = emulated(&op.spec);
-                    op
-                });
-                eprintln!("{rows} rows: NMSE {error:.1e}");
-                assert!(error <= LIMIT, "{rows} rows: {error:e}");
+        // Narrow rows: at full width, llvmpipe takes minutes to compile the stand-ins.
+        let dims = MlaDims {
+            heads: 40,
+            kv_lora: 128,
+            ..glm()
+        };
+        for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
+            for (coop, backwards) in [(NVIDIA, false), (NVIDIA, true), (APPLE, false)] {
+                let (tile, _) = tile(coop);
+                for rows in [1usize, 2, 17, 575] {
+                    // Slices of several tiles, the last one shorter and not full.
+                    let cut = (rows.div_ceil(5 * tile), 5 * tile);
+                    let error = error(gpu, coop, dims, rows, cut, |mut op| {
+                        op.spec = emulated(&op.spec, coop, backwards);
+                        op
+                    });
+                    eprintln!("{coop:?}, {rows} rows: NMSE {error:.1e}");
+                    assert!(error <= LIMIT, "{coop:?}, {rows} rows: {error:e}");
+                }
             }
         }
     }
@@ -430,7 +331,7 @@ fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) ->
 
     #[test]
     fn sizes_that_leave_tiles_unfilled_are_left_to_the_other_form() {
-        assert!(fits(COOP16, glm()));
+        assert!(fits(NVIDIA, glm()));
         for other in [
             MlaDims { heads: 8, ..glm() },
             MlaDims { rope: 40, ..glm() },
@@ -439,7 +340,7 @@ fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) ->
                 ..glm()
             },
         ] {
-            assert!(!fits(COOP16, other), "{other:?}");
+            assert!(!fits(NVIDIA, other), "{other:?}");
         }
     }
 }

@@ -234,7 +234,7 @@ pub(super) fn fits(dims: KvDims) -> bool {
 }
 
 /// A pipeline of the expansion, and the rows and columns that a workgroup makes.
-type Tiled = (Spec, [usize; 2]);
+pub(super) type Tiled = (Spec, [usize; 2]);
 
 /// The expansion of each block of the context: by matrices where `coop` is given, with `weights` of [`weights_ops`] to `kv`
 /// (rows of a block, width), both of f16 for matrices and else of f32.
@@ -256,7 +256,7 @@ pub fn op(
     tiled_op(cache, weights, dims, coop.is_some(), tiled, blocks, kv)
 }
 
-fn tiled_op(
+pub(super) fn tiled_op(
     cache: &Range,
     weights: &Range,
     dims: KvDims,
@@ -304,6 +304,7 @@ pub(super) mod tests {
     use crate::gpu::Gpu;
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
+    use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
     use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
 
     /// GLM-4.7-Flash, DeepSeek-V2-Lite and Youtu-LLM-2B, the model inside the program; fewer heads.
@@ -417,6 +418,64 @@ pub(super) mod tests {
         forms
     }
 
+    /// A context of `n` rows in blocks of `rows`, by every one of the `forms`.
+    fn check(
+        rng: &mut Rng,
+        dims: KvDims,
+        n: usize,
+        rows: usize,
+        forms: impl Fn(&Gpu, KvDims) -> Vec<Tiled>,
+    ) {
+        let row = dims.mla.cache_row();
+        let halves: Vec<f16> = rng
+            .normals(dims.width() * dims.mla.kv_lora)
+            .into_iter()
+            .map(|x| f16::from_f32(x * 0.05))
+            .collect();
+        let weights: Vec<f32> = halves.iter().map(|x| x.to_f32()).collect();
+        // Rows behind the last one are NaN: reading one would show.
+        let mut cache: Vec<f16> = rng
+            .normals((n + 3) * row)
+            .into_iter()
+            .map(f16::from_f32)
+            .collect();
+        cache[n * row..].fill(f16::NAN);
+        // What is left in the end is the last block, in the rows that it has.
+        let begin = (n - 1) / rows * rows;
+        let mut twin = vec![f32::NAN; (n - begin) * dims.width()];
+        expand_kv(&cache[begin * row..n * row], &weights, dims, &mut twin);
+        let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
+        for gpu in gpus() {
+            for form in forms(gpu, dims) {
+                let what = format!("{n} rows, {:?} on {}", form.0.variant, gpu.tier.name());
+                let matrices = form.0.kernel == "expand_kv_coop";
+                let out = output(gpu, dims.kv_bytes(rows, matrices) as usize / 4);
+                let weights = match matrices {
+                    true => upload(gpu, &halves),
+                    false => upload(gpu, &weights),
+                };
+                let op = tiled_op(
+                    &Range::whole(&upload(gpu, &cache)),
+                    &Range::whole(&weights),
+                    dims,
+                    matrices,
+                    form,
+                    Blocks::new(rows as u32, n as u32 + 3),
+                    &Range::whole(&out),
+                );
+                let state = State {
+                    pos: n as u32 - 1,
+                    tokens: 1,
+                    ..State::default()
+                };
+                run(gpu, &[op], &state);
+                let found = values(gpu, &out, twin.len(), matrices);
+                let limit = if matrices { 1e-7 } else { 1e-12 };
+                assert_close(&found, &exact, limit, &what);
+            }
+        }
+    }
+
     #[test]
     fn blocks_of_any_size_become_those_of_the_twin() {
         let mut rng = Rng::fresh();
@@ -427,54 +486,39 @@ pub(super) mod tests {
             (shapes()[1], 129, 1024),
             (shapes()[2], 67, 33),
         ] {
-            let row = dims.mla.cache_row();
-            let halves: Vec<f16> = rng
-                .normals(dims.width() * dims.mla.kv_lora)
-                .into_iter()
-                .map(|x| f16::from_f32(x * 0.05))
-                .collect();
-            let weights: Vec<f32> = halves.iter().map(|x| x.to_f32()).collect();
-            // Rows behind the last one are NaN: reading one would show.
-            let mut cache: Vec<f16> = rng
-                .normals((n + 3) * row)
-                .into_iter()
-                .map(f16::from_f32)
-                .collect();
-            cache[n * row..].fill(f16::NAN);
-            // What is left in the end is the last block, in the rows that it has.
-            let begin = (n - 1) / rows * rows;
-            let mut twin = vec![f32::NAN; (n - begin) * dims.width()];
-            expand_kv(&cache[begin * row..n * row], &weights, dims, &mut twin);
-            let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
-            for gpu in gpus() {
-                for form in forms(gpu, dims) {
-                    let what = format!("{n} rows, {:?} on {}", form.0.variant, gpu.tier.name());
-                    let matrices = form.0.kernel == "expand_kv_coop";
-                    let out = output(gpu, dims.kv_bytes(rows, matrices) as usize / 4);
-                    let weights = match matrices {
-                        true => upload(gpu, &halves),
-                        false => upload(gpu, &weights),
-                    };
-                    let op = tiled_op(
-                        &Range::whole(&upload(gpu, &cache)),
-                        &Range::whole(&weights),
-                        dims,
-                        matrices,
-                        form,
-                        Blocks::new(rows as u32, n as u32 + 3),
-                        &Range::whole(&out),
-                    );
-                    let state = State {
-                        pos: n as u32 - 1,
-                        tokens: 1,
-                        ..State::default()
-                    };
-                    run(gpu, &[op], &state);
-                    let found = values(gpu, &out, twin.len(), matrices);
-                    let limit = if matrices { 1e-7 } else { 1e-12 };
-                    assert_close(&found, &exact, limit, &what);
+            check(&mut rng, dims, n, rows, forms);
+        }
+    }
+
+    #[test]
+    fn blocks_become_those_of_the_twin_where_matrices_are_emulated() {
+        let mut rng = Rng::fresh();
+        // Narrow, with columns that no tile divides.
+        let dims = KvDims {
+            mla: MlaDims {
+                heads: 2,
+                nope: 32,
+                rope: 8,
+                kv_lora: 64,
+            },
+            v: 66,
+        };
+        let forms = |gpu: &Gpu, dims| {
+            let mut forms = vec![];
+            if emulates(gpu) {
+                // Backwards where that is quicker to compile.
+                for (coop, backwards) in [(NVIDIA, false), (APPLE, false), (APPLE, true)] {
+                    let of_coop = |shape: &expand_kv_coop::Shape| shape.coop == coop;
+                    for shape in expand_kv_coop::SHAPES.into_iter().filter(of_coop) {
+                        let spec = emulated(&shape.spec(dims), coop, backwards);
+                        forms.push((spec, shape.tile()));
+                    }
                 }
             }
+            forms
+        };
+        for (n, rows) in [(1, 64), (200, 130), (129, 1024)] {
+            check(&mut rng, dims, n, rows, forms);
         }
     }
 }

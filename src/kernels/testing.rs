@@ -1,5 +1,7 @@
 //! Random inputs and exact (f64) expectations for the tests of the kernels.
 
+pub(crate) mod coop;
+
 use std::hash::{BuildHasher, RandomState};
 
 use half::{bf16, f16};

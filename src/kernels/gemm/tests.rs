@@ -1,11 +1,12 @@
 use super::*;
+use crate::gpu::GpuOptions;
 use crate::gpu::record::State;
 use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
-use crate::gpu::{GpuOptions, shader};
 use crate::kernels::expert_rows::{GpuExpertRows, tile_count};
 use crate::kernels::gate_up::gate_up;
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::rows_f16::GpuRowsF16;
+use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::model::Weight;
 
@@ -68,8 +69,8 @@ struct Case {
     tile: Option<Tile>,
     /// Workgroup memory in numbers instead of vectors or the other way round: devices take one of the two.
     other_width: bool,
-    /// Matrices through workgroup memory, for devices without.
-    emulated: bool,
+    /// Plain code in place of matrices, for devices without; whether with threads numbered backwards.
+    emulated: Option<bool>,
 }
 
 impl Case {
@@ -84,7 +85,7 @@ impl Case {
             residual: false,
             tile: None,
             other_width: false,
-            emulated: false,
+            emulated: None,
         }
     }
 }
@@ -136,8 +137,8 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
                 flags.insert("WIDE");
             }
         }
-        if case.emulated {
-            op.spec = emulated(&op.spec);
+        if let (Some(backwards), Form::Matrix(coop)) = (case.emulated, form) {
+            op.spec = emulated(&op.spec, coop, backwards);
         }
         ops.push(op);
     }
@@ -238,13 +239,26 @@ fn every_tile_of_every_form() {
             for &tile in tiles(form, true) {
                 for n_tokens in [tile.tokens as usize + 1, tile.tokens as usize - 3] {
                     let types = [GgmlType::Q4_0, GgmlType::Q8_0];
-                    check_pair(gpu, form, &mut rng, types, [90, 96], n_tokens, Some(tile));
+                    check_pair(
+                        gpu,
+                        form,
+                        &mut rng,
+                        types,
+                        [90, 96],
+                        n_tokens,
+                        Some(tile),
+                        None,
+                    );
                 }
             }
         }
     }
 }
 
+#[expect(
+    clippy::too_many_arguments,
+    reason = "what a product of a pair depends on"
+)]
 fn check_pair(
     gpu: &Gpu,
     form: Form,
@@ -253,6 +267,7 @@ fn check_pair(
     [rows, cols]: [usize; 2],
     n_tokens: usize,
     tile: Option<Tile>,
+    stand_ins: Option<bool>,
 ) {
     let [gate, up] = types.map(|ty| random_weight(rng, ty, 1, rows, cols));
     let x = rng.normals(n_tokens * cols);
@@ -276,7 +291,12 @@ fn check_pair(
         y: Range::whole(&y),
         tile,
     };
-    ops.extend(product.ops());
+    for mut op in product.ops() {
+        if let (Some(backwards), Form::Matrix(coop)) = (stand_ins, form) {
+            op.spec = emulated(&op.spec, coop, backwards);
+        }
+        ops.push(op);
+    }
     let state = State {
         tokens: n_tokens as u32,
         ..State::default()
@@ -295,7 +315,7 @@ fn dense_pairs_of_every_type() {
         for form in forms(gpu) {
             for (i, &ty) in GgmlType::ALL.iter().enumerate() {
                 let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
-                check_pair(gpu, form, &mut rng, [ty, other], [65, 256], 11, None);
+                check_pair(gpu, form, &mut rng, [ty, other], [65, 256], 11, None, None);
             }
         }
     }
@@ -470,105 +490,49 @@ fn weights_larger_than_a_binding_are_cut() {
                 [500, 256],
                 20,
                 None,
+                None,
             );
             check_experts(&gpu, form, &mut rng, types, [8, 3, 64, 256], 30, 16);
         }
     }
 }
 
-/// What stands in for matrices of 16x16: 8 elements per lane in order, products through workgroup memory.
-const EMULATION: &str = "
-var<workgroup> left: array<f32, WG * 8u>;
-var<workgroup> right: array<f32, WG * 8u>;
-fn load_xs(t: u32, at: u32, pitch: u32) -> array<f32, 8> {
-  var m: array<f32, 8>;
-  for (var i = 0u; i < 8u; i++) {
-    let e = t % 32u * 8u + i;
-    m[i] = f32(xs[at + e / 16u * pitch + e % 16u / 4u][e % 4u]);
-  }
-  return m;
-}
-fn load_ws(t: u32, at: u32, pitch: u32) -> array<f32, 8> {
-  var m: array<f32, 8>;
-  for (var i = 0u; i < 8u; i++) {
-    let e = t % 32u * 8u + i;
-    m[i] = f32(ws[at + e % 16u * pitch + e / 64u][e / 16u % 4u]);
-  }
-  return m;
-}
-fn store_out(t: u32, m: array<f32, 8>, at: u32, pitch: u32) {
-  var v = m;
-  for (var i = 0u; i < 8u; i++) { out[at + (t % 32u / 2u) * pitch + t % 2u * 8u + i] = v[i]; }
-}
-fn multiply_add(t: u32, a: array<f32, 8>, b: array<f32, 8>, c: array<f32, 8>) -> array<f32, 8> {
-  var x = a;
-  var y = b;
-  var sum = c;
-  workgroupBarrier();
-  for (var i = 0u; i < 8u; i++) {
-    left[t * 8u + i] = x[i];
-    right[t * 8u + i] = y[i];
-  }
-  workgroupBarrier();
-  let matrix = t / 32u * 256u;
-  for (var i = 0u; i < 8u; i++) {
-    let e = t % 32u * 8u + i;
-    for (var k = 0u; k < 16u; k++) { sum[i] += left[matrix + (e & ~15u) + k] * right[matrix + k * 16u + e % 16u]; }
-  }
-  return sum;
-}
-";
-
-/// The kernel with its matrices emulated, so that everything but the device's matrices is tested everywhere.
-fn emulated(spec: &Spec) -> Spec {
-    let text = shader::expand(spec.kernel, spec.source, &spec.variant, Tier::Subgroup)
-        .unwrap_or_else(|e| panic!("{e}"));
-    let mut out = String::new();
-    for line in text.lines() {
-        if line.starts_with("enable wgpu_cooperative_matrix") {
-            continue;
-        }
-        let line = match line {
-            _ if line.starts_with("alias cSums") => "alias cSums = array<f32, 8>;",
-            _ if line.starts_with("alias c") => "",
-            _ => line,
-        };
-        out += &line
-            .replace("coopMultiplyAdd(", "multiply_add(t, ")
-            .replace("coopLoadT<cLeft>(&xs[", "load_xs(t, ")
-            .replace("coopLoad<cRight>(&ws[", "load_ws(t, ")
-            .replace("], PITCH)", ", PITCH)")
-            .replace("coopStoreT(", "store_out(t, ")
-            .replace("&out[own], MAT", "own, MAT")
-            .replace("&out[own_up], MAT", "own_up, MAT");
-        out.push('\n');
-    }
-    Spec {
-        source: Box::leak(format!("{out}{EMULATION}").into_boxed_str()),
-        variant: Variant::default(),
-        ..spec.clone()
-    }
-}
-
 #[test]
-fn matrices_of_16_are_right_where_they_are_emulated() {
+fn products_are_right_where_matrices_are_emulated() {
     let mut rng = Rng::fresh();
-    let form = Form::Matrix(Coop {
-        size: 16,
-        lanes: 32,
-    });
-    let Some(gpu) = gpus().iter().find(|gpu| gpu.tier == Tier::Subgroup) else {
-        return;
-    };
-    for tile in [
-        tile(64, 64, [2, 2]),
-        tile(32, 64, [1, 4]),
-        tile(16, 128, [1, 4]),
-    ] {
-        assert!(tiles(form, false).contains(&tile));
-        let mut case = Case::plain(GgmlType::Q4_0, 150, 96, tile.tokens as usize + 5);
-        (case.tile, case.emulated, case.residual) = (Some(tile), true, true);
-        check(gpu, form, &mut rng, &case);
+    for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
+        for (coop, tile, backwards) in [
+            (NVIDIA, tile(64, 64, [2, 2]), false),
+            (NVIDIA, tile(32, 64, [1, 4]), true),
+            (NVIDIA, tile(16, 128, [1, 4]), false),
+            (APPLE, tile(32, 64, [2, 2]), false),
+        ] {
+            let form = Form::Matrix(coop);
+            assert!(tiles(form, false).contains(&tile));
+            let mut case = Case::plain(GgmlType::Q4_0, 150, 96, tile.tokens as usize + 5);
+            (case.tile, case.residual) = (Some(tile), true);
+            case.emulated = Some(backwards);
+            check(gpu, form, &mut rng, &case);
+        }
+        for (coop, tile) in [
+            (NVIDIA, tile(32, 64, [1, 4])),
+            (APPLE, tile(16, 32, [2, 2])),
+        ] {
+            let form = Form::Matrix(coop);
+            assert!(tiles(form, true).contains(&tile));
+            let (types, tokens) = ([GgmlType::Q4_0, GgmlType::Q8_0], tile.tokens as usize + 3);
+            let tile = Some(tile);
+            check_pair(
+                gpu,
+                form,
+                &mut rng,
+                types,
+                [90, 96],
+                tokens,
+                tile,
+                Some(false),
+            );
+        }
     }
 }
 

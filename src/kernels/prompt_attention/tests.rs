@@ -3,7 +3,8 @@ use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, uplo
 use crate::kernels::MlaDims;
 use crate::kernels::attention::attention;
 use crate::kernels::expand_kv::tests::shapes;
-use crate::kernels::expand_kv::{expand_kv, expand_kv_weights};
+use crate::kernels::expand_kv::{expand_kv, expand_kv_weights, tiled_op};
+use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
 use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
 use crate::quant::GgmlType;
 
@@ -86,6 +87,18 @@ impl Case {
 
     /// By the kernels in `form`, with `tiled` in place of its attention where given, in blocks of `rows` rows.
     fn on_gpu(&self, gpu: &Gpu, form: Form, tiled: Option<(Spec, usize)>, rows: usize) -> Vec<f32> {
+        self.run(gpu, form, None, tiled, rows)
+    }
+
+    /// Likewise, with other pipelines in place of the expansion and of the attention.
+    fn run(
+        &self,
+        gpu: &Gpu,
+        form: Form,
+        expansion: Option<expand_kv::Tiled>,
+        tiled: Option<(Spec, usize)>,
+        rows: usize,
+    ) -> Vec<f32> {
         let dims = self.dims;
         // More than the tokens that there are: the last ones of a prompt.
         let max_tokens = self.tokens + 5;
@@ -122,6 +135,10 @@ impl Case {
         let mut ops = attention.block_ops();
         if let Some(tiled) = tiled {
             ops[1] = attention.attention(tiled);
+        }
+        if let Some(tiled) = expansion {
+            let Scratch { weights, kv, .. } = &scratch;
+            ops[0] = tiled_op(&attention.cache, weights, dims, true, tiled, blocks, kv);
         }
         let state = State {
             pos: self.pos as u32,
@@ -296,6 +313,75 @@ fn scores_far_beyond_the_range_of_exp_stay_finite() {
             }
         }
         case.check(64);
+    }
+}
+
+/// A shape with its matrices emulated, for narrow heads.
+fn check_emulated(shape: prompt_attention_coop::Shape, backwards: bool) {
+    let mut rng = Rng::fresh();
+    // As narrow as its loads allow.
+    let narrow = |columns| KvDims {
+        mla: MlaDims {
+            heads: 2,
+            nope: columns,
+            rope: columns,
+            kv_lora: 64,
+        },
+        v: 64,
+    };
+    let dims = [32, 64].map(narrow).into_iter().find(|d| shape.fits(*d));
+    let dims = dims.expect("a head of 128");
+    // The smallest expansion: it has a test of its own, and llvmpipe takes long to compile large tiles.
+    let small = expand_kv_coop::Shape {
+        coop: shape.coop,
+        groups: [2, 2],
+        tiles: [1, 1],
+        depth: 32,
+        vectors: shape.vectors,
+    };
+    let of_coop = |spec: Spec| emulated(&spec, shape.coop, backwards);
+    // One tile not full; masks that begin within a tile and at its edge; blocks that no tile divides; sums that earlier blocks left.
+    for (pos, tokens, rows) in [(0, 5, 64), (31, 67, 64), (64, 64, 50), (150, 33, 256)] {
+        let case = Case::random(&mut rng, dims, pos, tokens);
+        let exact = case.twin();
+        for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
+            let expansion = Some((of_coop(small.spec(dims)), small.tile()));
+            let tiled = Some((of_coop(shape.spec(dims)), shape.tokens()));
+            let found = case.run(gpu, Form::Matrix(shape.coop), expansion, tiled, rows);
+            let error = nmse(&found, &exact);
+            let what = format!("{tokens} at {pos}, blocks of {rows}: NMSE {error:.1e}");
+            eprintln!("{what}");
+            assert!(error <= MATRIX_LIMIT, "{shape:?}: {what}");
+        }
+    }
+}
+
+/// The shapes for `coop` that the sizes of the models choose, or those that none does.
+fn emulated_shapes(coop: Coop, chosen: bool) -> impl Iterator<Item = prompt_attention_coop::Shape> {
+    let best = shapes().map(|dims| prompt_attention_coop::best(dims, coop));
+    prompt_attention_coop::SHAPES
+        .into_iter()
+        .filter(move |shape| shape.coop == coop && best.contains(&Some(*shape)) == chosen)
+}
+
+#[test]
+fn matrices_of_16_agree_with_the_twin_where_they_are_emulated() {
+    for (i, shape) in emulated_shapes(NVIDIA, true).enumerate() {
+        check_emulated(shape, i == 0);
+    }
+}
+
+#[test]
+#[ignore = "llvmpipe takes half a minute to compile 8x8 matrices over 32 lanes: cargo test --lib emulated -- --ignored"]
+fn matrices_of_8_over_32_lanes_agree_with_the_twin_where_they_are_emulated() {
+    emulated_shapes(APPLE, true).for_each(|shape| check_emulated(shape, false));
+}
+
+#[test]
+#[ignore = "llvmpipe takes long to compile shapes that no model chooses: cargo test --lib emulated -- --ignored"]
+fn further_shapes_agree_with_the_twin_where_matrices_are_emulated() {
+    for coop in [NVIDIA, APPLE] {
+        emulated_shapes(coop, false).for_each(|shape| check_emulated(shape, false));
     }
 }
 
