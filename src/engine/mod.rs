@@ -74,7 +74,7 @@ pub struct EngineOptions {
     /// With which kernels; `None` is the fastest tier of the adapter.
     pub tier: Option<Tier>,
     /// Which weights decoding reads composed; `None` is
-    /// [`DEFAULT_PRECOMPOSE`](crate::model::precompose::DEFAULT_PRECOMPOSE) on a GPU.
+    /// [`DEFAULT_PRECOMPOSE`] on a GPU.
     pub precompose: Option<PrecomposeChoice>,
     /// Context length in tokens; `None` is the model's, at most 4096, and 0 is the model's.
     pub ctx: Option<usize>,
