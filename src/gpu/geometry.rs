@@ -90,7 +90,7 @@ pub const PREPARED_ROWS: u32 = 16;
 const WHOLE_THREADS: u32 = 64;
 /// Workgroups that a large GPU runs beside each other at least: one for each of 132 multiprocessors, about.
 const SPREAD: u32 = 128;
-/// Threads of a workgroup that suffice to keep a multiprocessor's loads in flight; 256 to 512 measured alike on an H200.
+/// Threads of a workgroup that suffice to keep a multiprocessor's loads in flight, reckoned; `glimt tune` on an H200 found little to gain.
 const THREADS: u32 = 256;
 /// A matrix of so many rows is read by all multiprocessors for many rounds: bytes of the input count, not latency.
 const TALL: u32 = 32768;
@@ -176,8 +176,8 @@ impl Site {
     }
 
     /// Lanes that leave few threads without work: a thread per unit of a short row (attn_k_b has 6), all lanes where the
-    /// units divide well among them, else fewer: 8 for the 24 units of K = 768, 16 for 48 (on an H200, 8 lanes were the best
-    /// at K = 768, 32 at K = 2048). Tall matrices take 16: two rows for each subgroup of 32.
+    /// units divide well among them, else fewer: 8 for the 24 units of K = 768, 16 for 48 (on an H200 `glimt tune`
+    /// kept 8 lanes at K = 768 and 32 at K = 2048). Tall matrices take 16: two rows for each subgroup of 32.
     fn wanted_lanes(&self, machine: Machine) -> u32 {
         let most = if self.rows >= TALL { 16 } else { 32 }.min(machine.lanes);
         if self.units <= 16 {
@@ -235,8 +235,8 @@ impl Site {
 }
 
 /// Slices of the attention up to which `attn_v_b` joins them itself, if nothing else was chosen. Each of its workgroups reads
-/// all slices of its head, four for each of four threads in a round, and a round costs about half a microsecond; a dispatch
-/// of its own costs one dependent step (1.9 us on an H200) and about one round. So joining pays for a few rounds; contexts of
+/// all slices of its head, four for each of four threads in a round, and a round is reckoned as half a microsecond; a dispatch
+/// of its own costs one dependent step (benches/machines.json) and about one round. So joining pays for a few rounds; contexts of
 /// some thousand rows, which are cut to fill the device, take the dispatch.
 pub const MERGE_UP_TO: u32 = 48;
 
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_follow_what_was_measured() {
+    fn the_defaults_of_the_products_of_glm() {
         // Rows, units, prepared -> lanes, tile, rows at once: q_a, kv_a, q_b, k_b, output, router, head of GLM-4.7-Flash.
         for (rows, units, prepared, expected) in [
             (768, 64, true, (32, 16, 1)),

@@ -20,7 +20,7 @@ pub(super) struct Shape {
     pub vectors: bool,
 }
 
-/// The first of each kind of matrices is used. Of 16x16: measured on an H200 (a GEMM of this shape); the others are reckoned.
+/// The first of each kind of matrices is used. Reckoned, not yet measured.
 pub(super) const SHAPES: [Shape; 4] = [
     Shape {
         coop: Coop {
