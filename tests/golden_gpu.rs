@@ -371,6 +371,13 @@ fn composed_weights_save_dispatches_of_a_token_and_leave_prompts_alone() {
                 gpu.tier.name(),
                 choice.name()
             );
+            assert_eq!(
+                found.dependent_dispatches_per_token(0) + saved * layers,
+                plain.dependent_dispatches_per_token(0),
+                "dependent: {} {}",
+                gpu.tier.name(),
+                choice.name()
+            );
             let logits = all_logits(&mut found, &tokens, &[]);
             assert!(logits == expected, "a prompt has the same bits");
             // Not the first token: its attention has one row, whatever the query is.

@@ -23,7 +23,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> parts: array<f32>;         // (tokens, HEADS, splits, KV_LORA)
 @group(0) @binding(4) var<storage, read_write> stats: array<vec2<f32>>;   // (tokens, HEADS, splits) of (max, sum)
 #import params
-#import coop
+#import MATRICES as c
 
 const LOWEST = -1e30;
 const LOG2_E = 1.44269504;
@@ -100,12 +100,12 @@ fn main(
   let own_heads = (group % HEAD_TILES) * MAT;
   let own_rows = ((group / HEAD_TILES) % ROW_TILES) * MAT;
 #for k STEPS
-  let q$k = coopLoadT<MatA>(&rows[own_heads * PITCH + share + $ku * (MAT / 4u)], PITCH);
+  let q$k = coopLoadT<cLeft>(&rows[own_heads * PITCH + share + $ku * (MAT / 4u)], PITCH);
 #endfor
 
 #for m HEAD_TILES
 #for n VALUE_TILES
-  var out$m_$n: MatC;
+  var out$m_$n: cSums;
 #endfor
 #endfor
   let own_values = group * (VALUE_TILES * (MAT / 4u));
@@ -131,9 +131,9 @@ fn main(
     next$i = cache[min((first + TILE) * CACHE_ROW + $iu * WG + t, last)];
 #endfor
 
-    var product: MatC;
+    var product: cSums;
 #for k STEPS
-    let k$k = coopLoad<MatB>(&rows[own_rows * PITCH + share + $ku * (MAT / 4u)], PITCH);
+    let k$k = coopLoad<cRight>(&rows[own_rows * PITCH + share + $ku * (MAT / 4u)], PITCH);
     product = coopMultiplyAdd(q$k, k$k, product);
 #endfor
     coopStoreT(product, &products[own_products], MAT);
@@ -172,7 +172,7 @@ fn main(
       products[own_products + $iu * LANES + lane] *= decay[$mu * MAT + ($iu * LANES + lane) / MAT];
 #endfor
       workgroupBarrier();
-      out$m_$n = coopLoadT<MatC>(&products[own_products], MAT);
+      out$m_$n = coopLoadT<cSums>(&products[own_products], MAT);
       // Before the next one takes its place.
       workgroupBarrier();
 #endfor
@@ -180,10 +180,10 @@ fn main(
     }
 #for j ROW_TILES
 #for m HEAD_TILES
-    let w$j_$m = coopLoadT<MatA>(&weights[$mu * MAT * WEIGHT_PITCH + $ju * MAT], WEIGHT_PITCH);
+    let w$j_$m = coopLoadT<cLeft>(&weights[$mu * MAT * WEIGHT_PITCH + $ju * MAT], WEIGHT_PITCH);
 #endfor
 #for n VALUE_TILES
-    let v$j_$n = coopLoadT<MatB>(&rows[$ju * MAT * PITCH + own_values + $nu * (MAT / 4u)], PITCH);
+    let v$j_$n = coopLoadT<cRight>(&rows[$ju * MAT * PITCH + own_values + $nu * (MAT / 4u)], PITCH);
 #for m HEAD_TILES
     out$m_$n = coopMultiplyAdd(w$j_$m, v$j_$n, out$m_$n);
 #endfor

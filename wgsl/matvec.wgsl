@@ -33,8 +33,6 @@ struct Params {
 #endif
 #ifdef ROTATE
 @group(0) @binding(5) var<storage, read> angles: array<vec2<f32>>;      // (n_ctx, ROPE / 2) of (cos, sin)
-// Not read: bound so that the barrier before this dispatch covers the input of the next one too, which need not wait then.
-@group(0) @binding(6) var<storage, read> kv_a: array<f32>;
 #endif
 #import params
 #import reduce

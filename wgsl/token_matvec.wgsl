@@ -45,8 +45,6 @@ struct Params {
 #endif
 #ifdef ROTATE
 #read angles: array<vec2<f32>>       // (n_ctx, ROPE / 2) of (cos, sin)
-// Not read: bound so that the barrier before this dispatch covers the input of the next one too, which need not wait then.
-#read kv_a: array<f32>
 #endif
 const STRIDE = WG / LANES;           // rows of the workgroup that have threads of their own
 const TILE = STRIDE * AT_ONCE;

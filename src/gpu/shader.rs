@@ -242,7 +242,6 @@ shared!(
     "bytes",
     "codes_by_bytes",
     "codes_by_floats",
-    "coop",
     "coop16",
     "coop8",
     "coop_stage",

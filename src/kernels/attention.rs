@@ -5,7 +5,7 @@ use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
 use super::linear::dot;
-use super::{MlaDims, attention_coop};
+use super::{MlaDims, attention_coop, coop};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
@@ -119,18 +119,14 @@ impl Form {
             Some(coop) if gpu.tier == Tier::Int8 && attention_coop::fits(coop, dims) => coop,
             _ => return Ok(Self::Vector),
         };
+        let error = attention_coop::trial(gpu, coop, dims);
         let limit = attention_coop::TRIAL_LIMIT;
-        let reason = match attention_coop::trial(gpu, coop, dims) {
-            Ok(error) if error <= limit => return Ok(Self::Matrix(coop)),
-            Ok(error) => format!("their attention has an NMSE of {error:.1e}, limit {limit:.0e}"),
-            Err(e @ GpuError::Shader { .. }) => e.to_string(),
-            Err(e) => return Err(e),
-        };
-        log::warn!(
-            "{}: not using cooperative matrices: {reason}",
-            gpu.info.name
-        );
-        Ok(Self::Vector)
+        Ok(
+            match coop::agrees(gpu, "the attention of a token", limit, error)? {
+                true => Self::Matrix(coop),
+                false => Self::Vector,
+            },
+        )
     }
 
     /// Cache rows that a workgroup scores at once, and heads that it takes.

@@ -1,7 +1,7 @@
 //! [`attention`](super::attention) of one token by cooperative matrices, for devices that have them.
 
 use super::attention::{Form, GpuAttention, partial_bytes, split};
-use super::{MlaDims, attention_merge};
+use super::{MlaDims, attention_merge, coop};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Range, Recording, State, accesses};
 use crate::gpu::shader::Variant;
@@ -72,6 +72,7 @@ impl Shape {
         let numbers = [
             ("WG", threads),
             ("LANES", lanes),
+            ("MAT", size),
             ("MATRIX_LOADS", size * size / lanes),
             ("HEAD_TILES", self.head_tiles),
             ("ROW_TILES", self.row_tiles),
@@ -94,7 +95,7 @@ impl Shape {
             variant: numbers
                 .into_iter()
                 .fold(Variant::default(), |v, (name, n)| v.number(name, n as u32))
-                .flag("COOP8", coop.size == 8),
+                .module("MATRICES", coop::module(size)),
             access: accesses("rrrww"),
         }
     }

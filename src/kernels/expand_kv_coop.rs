@@ -1,5 +1,6 @@
 //! [`expand_kv`](super::expand_kv) by cooperative matrices, for devices that have them.
 
+use super::coop;
 use super::expand_kv::{KvDims, numbers};
 use crate::gpu::Coop;
 use crate::gpu::pipeline::Spec;
@@ -97,7 +98,7 @@ impl Shape {
         ]
         .into_iter()
         .fold(numbers(dims), |v, (name, n)| v.number(name, n as u32))
-        .module("MATRICES", if size == 16 { "coop16" } else { "coop8" })
+        .module("MATRICES", coop::module(size))
         .flag("VECTORS", self.vectors);
         Spec {
             kernel: "expand_kv_coop",

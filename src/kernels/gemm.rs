@@ -11,7 +11,7 @@ use crate::gpu::{Coop, Gpu, GpuError, Tier};
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
 
-use super::MAX_GRID;
+use super::{MAX_GRID, coop};
 
 mod trial;
 
@@ -54,20 +54,13 @@ impl Form {
         if best == float {
             return Ok(float);
         }
-        let reason = match trial::trial(gpu, best) {
-            Ok(error) if error <= trial::LIMIT => return Ok(best),
-            Ok(error) => format!(
-                "their products have an NMSE of {error:.1e}, limit {:.0e}",
-                trial::LIMIT
-            ),
-            Err(e @ GpuError::Shader { .. }) => e.to_string(),
-            Err(e) => return Err(e),
-        };
-        log::warn!(
-            "{}: not using cooperative matrices for prompts: {reason}",
-            gpu.info.name
-        );
-        Ok(float)
+        let error = trial::trial(gpu, best);
+        Ok(
+            match coop::agrees(gpu, "the products of prompts", trial::LIMIT, error)? {
+                true => best,
+                false => float,
+            },
+        )
     }
 
     /// Whether the device is software: a few workgroups fill it.
@@ -308,7 +301,7 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
                 kernel: "gemm_coop",
                 source: include_str!("../../wgsl/gemm_coop.wgsl"),
                 variant: variant
-                    .module("MATRICES", if size == 16 { "coop16" } else { "coop8" })
+                    .module("MATRICES", coop::module(size as usize))
                     .number("MAT", size)
                     .number("STEPS", 32 / size)
                     .number("LANES", lanes)

@@ -167,7 +167,7 @@ pub(super) fn spec(
         access: accesses(match extra {
             Extra::None => "rrrw",
             Extra::Norm | Extra::Residual => "rrrwr",
-            Extra::NormRotate(_) => "rrrwrrr",
+            Extra::NormRotate(_) => "rrrwrr",
         }),
     }
 }
@@ -283,7 +283,7 @@ impl GpuMatvec<'_> {
                 ];
                 if let Some(rotation) = rotation {
                     assert!(part.first_row.is_multiple_of(2), "pairs of {}", w.name);
-                    bindings.extend(rotation.bindings());
+                    bindings.push(rotation.table.clone());
                     params.push(Word::Pos);
                 }
                 let along_tokens = match self.tokens {
@@ -546,7 +546,6 @@ mod tests {
                     table: range(&table),
                     first_row: first_row as u32,
                     rope: rope as u32,
-                    kv_a: None,
                 };
                 let state = State {
                     pos: pos as u32,

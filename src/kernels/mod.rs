@@ -8,6 +8,7 @@ pub mod attention;
 mod attention_coop;
 pub mod attention_merge;
 pub mod compose;
+mod coop;
 pub mod embed;
 pub mod expand_kv;
 mod expand_kv_coop;

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::expand_kv::{self, KvDims};
 use super::linear::dot;
-use super::{expand_kv_coop, prompt_attention_coop};
+use super::{coop, expand_kv_coop, prompt_attention_coop};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Blocks, Extent, Flops, Op, Range, Recording, State, Word, accesses};
@@ -143,19 +143,12 @@ impl Form {
         let Some(coop) = gpu.coop.filter(suits) else {
             return Ok(Some(Self::Vector));
         };
-        let reason = match trial(gpu, dims, coop) {
-            Ok(error) if error <= TRIAL_LIMIT => return Ok(Some(Self::Matrix(coop))),
-            Ok(error) => {
-                format!("their attention has an NMSE of {error:.1e}, limit {TRIAL_LIMIT:.0e}")
-            }
-            Err(e @ GpuError::Shader { .. }) => e.to_string(),
-            Err(e) => return Err(e),
-        };
-        log::warn!(
-            "{}: not using cooperative matrices for prompts: {reason}",
-            gpu.info.name
-        );
-        Ok(Some(Self::Vector))
+        let error = trial(gpu, dims, coop);
+        let agrees = coop::agrees(gpu, "the attention of prompts", TRIAL_LIMIT, error)?;
+        Ok(Some(match agrees {
+            true => Self::Matrix(coop),
+            false => Self::Vector,
+        }))
     }
 
     /// Whether by matrices, which take halves.

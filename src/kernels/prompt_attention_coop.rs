@@ -1,5 +1,6 @@
 //! [`prompt_attention`](super::prompt_attention) by cooperative matrices, for devices that have them.
 
+use super::coop;
 use super::expand_kv::KvDims;
 use super::prompt_attention::numbers;
 use crate::gpu::Coop;
@@ -146,7 +147,7 @@ impl Shape {
         ]
         .into_iter()
         .fold(numbers(dims), |v, (name, n)| v.number(name, n as u32))
-        .module("MATRICES", if size == 16 { "coop16" } else { "coop8" })
+        .module("MATRICES", coop::module(size))
         .flag("VECTORS", self.vectors);
         Spec {
             kernel: "prompt_attention_coop",

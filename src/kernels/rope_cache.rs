@@ -104,9 +104,6 @@ pub struct Rotation {
     pub first_row: u32,
     /// Rows of a head, even.
     pub rope: u32,
-    /// `kv_a` where the dispatch after this one reads it and this one waits anyway: bound here too, so that one barrier
-    /// does for both.
-    pub kv_a: Option<Range>,
 }
 
 impl Rotation {
@@ -129,12 +126,6 @@ impl Rotation {
             first_row: self.first_row,
             rope: self.rope,
         }
-    }
-
-    /// The bindings in the order of the kernels.
-    pub(super) fn bindings(&self) -> [Range; 2] {
-        let kv_a = self.kv_a.as_ref().unwrap_or(&self.table);
-        [self.table.clone(), kv_a.clone()]
     }
 }
 

@@ -196,7 +196,7 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
         Some(false) => "w",
         None => "",
     });
-    access.push_str(if shape.rotate.is_some() { "rr" } else { "" });
+    access.push_str(if shape.rotate.is_some() { "r" } else { "" });
     Spec {
         kernel: "token_matvec",
         source: include_str!("../../wgsl/token_matvec.wgsl"),
@@ -325,7 +325,7 @@ impl GpuTokenMatvec<'_> {
             prepared.check(out, self.activation, &w.name);
             inputs.extend(prepared.bindings());
         }
-        inputs.extend(rotation.into_iter().flat_map(Rotation::bindings));
+        inputs.extend(rotation.map(|rotation| rotation.table.clone()));
         let spec = spec(geometry, &shape);
         let parts = w.parts.iter().map(|part| {
             if self.prepared.is_some() {

@@ -30,12 +30,11 @@ fn halves(y: Range, dims: MlaDims) -> [Range; 2] {
     ]
 }
 
-fn rotation(table: &Range, dims: MlaDims, kv_a: Option<&Range>) -> Rotation {
+fn rotation(table: &Range, dims: MlaDims) -> Rotation {
     Rotation {
         table: table.clone(),
         first_row: (dims.heads * dims.kv_lora) as u32,
         rope: dims.rope as u32,
-        kv_a: kv_a.cloned(),
     }
 }
 
@@ -87,8 +86,7 @@ impl Recipe<'_> {
         let kv_a = match &layer.q {
             GpuQuery::Full { .. } => {
                 let op = op(x.clone(), &layer.attn_norm);
-                self.ops
-                    .extend(op.rotated_ops(&rotation(table, dims, None)));
+                self.ops.extend(op.rotated_ops(&rotation(table, dims)));
                 self.product("kv_a", &layer.attn_kv_a_mqa, x, norm, None)?
             }
             GpuQuery::Lora {
@@ -98,7 +96,7 @@ impl Recipe<'_> {
             } => {
                 let q_a = self.product("q_a", attn_q_a, x, norm, None)?;
                 let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, x, norm, None)?;
-                let rotation = rotation(table, dims, Some(&kv_a));
+                let rotation = rotation(table, dims);
                 self.ops
                     .extend(op(q_a, attn_q_a_norm).rotated_ops(&rotation));
                 kv_a
@@ -132,7 +130,7 @@ impl TokenRecipe<'_> {
         };
         let kv_a = match &layer.q {
             GpuQuery::Full { .. } => {
-                let rotation = rotation(table, dims, None);
+                let rotation = rotation(table, dims);
                 self.ops
                     .extend(op(x.clone()).rotated_ops(self.gpu, &rotation)?);
                 self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?
@@ -144,7 +142,7 @@ impl TokenRecipe<'_> {
             } => {
                 let q_a = self.query_latent(attn_q_a, attn_q_a_norm, x.clone())?;
                 let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?;
-                let rotation = rotation(table, dims, Some(&kv_a));
+                let rotation = rotation(table, dims);
                 self.ops.extend(op(q_a).rotated_ops(self.gpu, &rotation)?);
                 kv_a
             }

@@ -338,13 +338,7 @@ impl<'a> Recipe<'a> {
                     experts,
                     shared,
                 } = &**moe;
-                let config = self
-                    .model
-                    .model
-                    .config
-                    .experts
-                    .as_ref()
-                    .expect("a MoE layer has experts in its config");
+                let config = self.model.experts();
                 let used = config.used as u32;
                 // Each line of two does not depend on the other: shared expert beside router.
                 let logits = self.product("router logits", ffn_gate_inp, x, Some(norm), None)?;

@@ -501,13 +501,7 @@ impl<'a> RecipePrompt<'a> {
             experts,
             shared,
         } = moe;
-        let config = self
-            .model
-            .model
-            .config
-            .experts
-            .as_ref()
-            .expect("a MoE layer has experts in its config");
+        let config = self.model.experts();
         let (used, count, d) = (config.used as u32, config.count as u32, experts.down.rows);
         let (input, floats) = self.normed_twice(x, norm, ffn_gate_inp.cols)?;
         let logits = self.activation("router logits", ffn_gate_inp.rows)?;

@@ -414,13 +414,7 @@ impl<'a> TokenRecipe<'a> {
             experts,
             shared,
         } = moe;
-        let config = self
-            .model
-            .model
-            .config
-            .experts
-            .as_ref()
-            .expect("a MoE layer has experts in its config");
+        let config = self.model.experts();
         let used = config.used as u32;
         // The rounding of a byte should not choose experts.
         let x = match self.activation {

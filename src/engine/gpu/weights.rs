@@ -7,7 +7,7 @@ use crate::gpu::{Gpu, GpuError};
 use crate::kernels::router::MAX_EXPERTS;
 use crate::kernels::sample::MAX_VOCAB;
 use crate::model::precompose::Pairs;
-use crate::model::{Config, Ffn, Layer, Model, Query, Weight};
+use crate::model::{Config, Experts, Ffn, Layer, Model, Query, Weight};
 use std::sync::Arc;
 
 /// Widest latent of the attention kernel: 8 values for each of its 256 threads.
@@ -80,6 +80,12 @@ pub(super) struct GpuMlp {
 }
 
 impl GpuModel {
+    /// How the experts of a layer that has some are chosen: the loader refuses such a layer where the file does not say.
+    pub(super) fn experts(&self) -> &Experts {
+        let experts = self.model.config.experts.as_ref();
+        experts.expect("a MoE layer has experts in its config")
+    }
+
     /// Uploads every weight, telling `progress` the bytes done and the bytes in all. The weights of a model without a
     /// file ([`crate::synth::without_matrices`]) are made on the device.
     ///

@@ -359,7 +359,6 @@ fn queries_leave_rotated() {
                 table: Range::whole(&upload(gpu, &table)),
                 first_row: first_row as u32,
                 rope: rope as u32,
-                kv_a: None,
             };
             let state = State {
                 pos: pos as u32,
