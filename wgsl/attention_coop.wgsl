@@ -43,7 +43,9 @@ var<workgroup> rows: array<vec4<f16>, max(TILE, HEADS_HERE) * PITCH>;   // (row)
 var<workgroup> products: array<f32, WG / LANES * MATRIX>;               // (subgroup, head of a tile, row of a tile)
 var<workgroup> weights: array<f16, HEADS_HERE * WEIGHT_PITCH>;          // (head, row)
 var<workgroup> decay: array<f32, HEADS_HERE>;                           // of what earlier tiles summed up
-var<workgroup> raised: u32;                                             // whether a tile raised a reference
+// Whether a tile raised a reference. Sixteen bytes, as the size of every array here is a multiple of: drivers place one behind
+// the other, and matrices are loaded from multiples of 16 bytes only.
+var<workgroup> raised: vec4<u32>;
 
 fn spread_max(v: f32) -> f32 {
   var best = v;
@@ -75,7 +77,7 @@ fn main(
   var next$i = cache[min(begin * CACHE_ROW + $iu * WG + t, last)];
 #endfor
 
-  if (t == 0u) { raised = 0u; }
+  if (t == 0u) { raised.x = 0u; }
   // The first head of each tile.
 #for m HEAD_TILES
   let head$m = min((wid.y * HEAD_TILES + $mu) * MAT, HEADS - MAT);
@@ -160,9 +162,9 @@ fn main(
     l += f32(w$i);
 #endfor
     if (part == 0u) { decay[h] = shrink; }
-    if (shrink < 1.0 && first != begin) { raised = 1u; }
-    let scaled = workgroupUniformLoad(&raised);
-    if (t == 0u) { raised = 0u; }
+    if (shrink < 1.0 && first != begin) { raised.x = 1u; }
+    let scaled = workgroupUniformLoad(&raised).x;
+    if (t == 0u) { raised.x = 0u; }
     if (scaled == 1u) {
 #for m HEAD_TILES
 #for n VALUE_TILES
