@@ -47,6 +47,11 @@ var<workgroup> decay: array<f32, HEADS_HERE>;                           // of wh
 // the other, and matrices are loaded from multiples of 16 bytes only.
 var<workgroup> raised: vec4<u32>;
 
+// Head h of the workgroup, among those of all tokens.
+fn own_head(wid: vec3<u32>, h: u32) -> u32 {
+  return wid.z * HEADS + min(wid.y * HEADS_HERE + (h & ~(MAT - 1u)), HEADS - MAT) + (h & (MAT - 1u));
+}
+
 fn spread_max(v: f32) -> f32 {
   var best = v;
   if (SPREAD > 8u) { best = max(best, subgroupShuffleXor(best, 8u)); }
@@ -77,21 +82,27 @@ fn main(
   var next$i = cache[min(begin * CACHE_ROW + $iu * WG + t, last)];
 #endfor
 
-  if (t == 0u) { raised.x = 0u; }
+  if (t == 0u) { raised = vec4(0u); }
   // The first head of each tile.
 #for m HEAD_TILES
   let head$m = min((wid.y * HEAD_TILES + $mu) * MAT, HEADS - MAT);
 #endfor
-#for i QUERY_LOADS
-  {
-    let e = $iu * WG + t;
-    let h = e / CACHE_ROW;
-    let c = e % CACHE_ROW;
-    let head = token * HEADS + min(wid.y * HEADS_HERE + (h & ~(MAT - 1u)), HEADS - MAT) + (h & (MAT - 1u));
-    var q = vec4(0.0);
-    if (c < KV_LORA / 4u) { q = q_lat[head * (KV_LORA / 4u) + c]; } else { q = q_pe[head * (ROPE / 4u) + c - KV_LORA / 4u]; }
-    rows[h * PITCH + c] = vec4<f16>(q * (p.scale * LOG2_E));
-  }
+  // All asked for before the first is used.
+#for i LATENT_LOADS
+  let q_row$i = ($iu * WG + t) / (KV_LORA / 4u);
+  let q_column$i = ($iu * WG + t) % (KV_LORA / 4u);
+  let q$i = q_lat[own_head(wid, q_row$i) * (KV_LORA / 4u) + q_column$i];
+#endfor
+#for i PE_LOADS
+  let pe_row$i = ($iu * WG + t) / (ROPE / 4u);
+  let pe_column$i = ($iu * WG + t) % (ROPE / 4u);
+  let pe$i = q_pe[own_head(wid, pe_row$i) * (ROPE / 4u) + pe_column$i];
+#endfor
+#for i LATENT_LOADS
+  rows[q_row$i * PITCH + q_column$i] = vec4<f16>(q$i * (p.scale * LOG2_E));
+#endfor
+#for i PE_LOADS
+  rows[pe_row$i * PITCH + KV_LORA / 4u + pe_column$i] = vec4<f16>(pe$i * (p.scale * LOG2_E));
 #endfor
   workgroupBarrier();
   // The device is one whose subgroups all have LANES lanes.
@@ -102,7 +113,7 @@ fn main(
   let own_heads = (group % HEAD_TILES) * MAT;
   let own_rows = ((group / HEAD_TILES) % ROW_TILES) * MAT;
 #for k STEPS
-  let q$k = coopLoadT<cLeft>(&rows[own_heads * PITCH + share + $ku * (MAT / 4u)], PITCH);
+  let left$k = coopLoadT<cLeft>(&rows[own_heads * PITCH + share + $ku * (MAT / 4u)], PITCH);
 #endfor
 
 #for m HEAD_TILES
@@ -136,7 +147,7 @@ fn main(
     var product: cSums;
 #for k STEPS
     let k$k = coopLoad<cRight>(&rows[own_rows * PITCH + share + $ku * (MAT / 4u)], PITCH);
-    product = coopMultiplyAdd(q$k, k$k, product);
+    product = coopMultiplyAdd(left$k, k$k, product);
 #endfor
     coopStoreT(product, &products[own_products], MAT);
     workgroupBarrier();
@@ -162,9 +173,9 @@ fn main(
     l += f32(w$i);
 #endfor
     if (part == 0u) { decay[h] = shrink; }
-    if (shrink < 1.0 && first != begin) { raised.x = 1u; }
+    if (shrink < 1.0 && first != begin) { raised = vec4(1u); }
     let scaled = workgroupUniformLoad(&raised).x;
-    if (t == 0u) { raised.x = 0u; }
+    if (t == 0u) { raised = vec4(0u); }
     if (scaled == 1u) {
 #for m HEAD_TILES
 #for n VALUE_TILES
@@ -197,8 +208,7 @@ fn main(
   let sum = spread_sum(l);
   let pitch = p.splits * KV_LORA;
   if (part == 0u) {
-    let head = token * HEADS + min(wid.y * HEADS_HERE + (h & ~(MAT - 1u)), HEADS - MAT) + (h & (MAT - 1u));
-    stats[head * p.splits + wid.x] = vec2(m / LOG2_E, sum);
+    stats[own_head(wid, h) * p.splits + wid.x] = vec2(m / LOG2_E, sum);
   }
 #for m HEAD_TILES
 #for n VALUE_TILES

@@ -177,7 +177,7 @@ fn main(
 #endfor
 #endfor
   }
-  if (t == 0u) { raised.x = 0u; }
+  if (t == 0u) { raised = vec4(0u); }
 
   var first = 0u;
   loop {
@@ -233,7 +233,7 @@ fn main(
     let reference = select(m, best, best > m + SLACK);
     let shrink = exp2(m - reference);
     // Before the first tile there is nothing to scale.
-    if (reference > m && m > LOWEST) { raised.x = 1u; }
+    if (reference > m && m > LOWEST) { raised = vec4(1u); }
     m = reference;
     l *= shrink;
 #for i THREAD_ROWS
@@ -243,7 +243,7 @@ fn main(
 #endfor
     if (part == 0u) { factors[h] = shrink; }
     let scaled = workgroupUniformLoad(&raised).x;
-    if (t == 0u) { raised.x = 0u; }
+    if (t == 0u) { raised = vec4(0u); }
     if (scaled == 1u) {
 #for m TOKEN_TILES
 #for n VALUE_TILES

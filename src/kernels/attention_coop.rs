@@ -55,7 +55,8 @@ impl Shape {
             && row.is_multiple_of(size * self.shares)
             && dims.kv_lora.is_multiple_of(size * self.subgroups())
             && (size * self.row_tiles * row / 4).is_multiple_of(threads)
-            && (heads * row / 4).is_multiple_of(threads)
+            && (heads * dims.kv_lora / 4).is_multiple_of(threads)
+            && (heads * dims.rope / 4).is_multiple_of(threads)
             && threads / heads <= lanes.min(16)
             && (size * self.row_tiles * heads).is_multiple_of(threads)
             && (size * size).is_multiple_of(lanes)
@@ -80,7 +81,11 @@ impl Shape {
             ("STEPS", dims.cache_row() / size / self.shares),
             ("VALUE_TILES", dims.kv_lora / size / self.subgroups()),
             ("ROW_LOADS", self.row_tiles * vectors / threads),
-            ("QUERY_LOADS", self.head_tiles * vectors / threads),
+            (
+                "LATENT_LOADS",
+                self.head_tiles * size * dims.kv_lora / 4 / threads,
+            ),
+            ("PE_LOADS", self.head_tiles * size * dims.rope / 4 / threads),
             (
                 "THREAD_ROWS",
                 size * self.row_tiles * size * self.head_tiles / threads,
