@@ -2,11 +2,12 @@
 //
 // Greedy: the best of the maxima. Else top-k, top-p, min-p each keep the first so many in rank (greater key, then lower id), and
 // the token is the first in order of ids at which the running sum of exp((logit - best) / temperature) exceeds uniform * total.
-// Division: one workgroup. A thread owns PER slices in a row and keeps a list of its candidates, in order of ids. The k-th best
-// slice maximum bounds the k-th best key from below, so with top-k only slices above it are read and lists are a few entries long.
-// A rank is found by fixing its key bit by bit: 32 sums over the lists, exact counts or masses added in a fixed order.
-// Bound by: the latency of those sums (some 100 barriers); without top-k, by one workgroup walking all VOCAB candidates, up to
-// PER * WG steps for each of about ten sums until the lists shrink.
+// Division: one workgroup. The k-th best maximum bounds the k-th best key from below, so only slices that reach it are read; what
+// reaches it there, mostly few, is sorted, and all cuts are prefixes (`choose_few`).
+// Where more than WG are left (no top-k and an even distribution, or a great k), a cut is found from histograms over what may
+// still be kept, finer and finer, until its bin is few enough to sort; the token from sums of the slices.
+// Bound by: latency, three round trips to memory and some 30 barriers for few; for many, by one workgroup walking the keys, once
+// for the histogram, once to sort, once for the sums.
 struct Params {
   pos: u32,           // of the first token of the step
   tokens: u32,        // of the step
@@ -19,109 +20,377 @@ struct Params {
 }
 @group(0) @binding(0) var<storage, read> keys: array<vec4<u32>>;          // (slices, WG / 4)
 @group(0) @binding(1) var<storage, read> maxima: array<vec2<u32>>;        // (slices) of (key, id)
-@group(0) @binding(2) var<storage, read_write> lists: array<vec2<u32>>;   // (WG, PER * WG) of (key, id)
-@group(0) @binding(3) var<storage, read_write> history: array<u32>;       // (n_ctx + 1) ids by position
-@group(0) @binding(4) var<storage, read_write> chosen: array<vec4<u32>>;  // one: (id, step, 0, 0)
+@group(0) @binding(2) var<storage, read_write> history: array<u32>;       // (n_ctx + 1) ids by position
+@group(0) @binding(3) var<storage, read_write> chosen: array<vec4<u32>>;  // one: (id, step, 0, 0)
 #import params
-#import reduce
 #import order
+#import best
 
 const ALL = 0xffffffffu;
+const LANES = 8u;      // threads that walk a slice together
+const GUESS = 64u;     // maxima that bound a choice without top-k from below, if its probability lies there
+const WIDEST = 32.0;   // logits below the best that the first histogram covers: what is below has no mass
+const ONE = 2147483648.0;   // a mass of 1 in the histograms, which sum integers: in any order the same
 
-var<workgroup> tops: array<u32, SLICES>;     // keys of the maxima
-var<workgroup> best_top: vec2<u32>;
-var<workgroup> top_k_bound: u32;
-var<workgroup> cut_ties: u32;
+// What is done with what a walk over the live slices looks at.
+const GATHER = 0u;   // into `ranked`, in any order
+const TALLY = 1u;    // its number, and mass where that is cut, by bin
+const SHARE = 2u;    // the sum of its shares by slice
+
+// The steps of a choice, of which those apply that something is left to do for.
+const MASS_OF_ALL = 1u;
+const FEW = 2u;
+const CUT_NUMBER = 3u;
+const MASS_OF_KEPT = 4u;
+const CUT_MASS = 5u;
+const DRAW = 6u;
+
+var<workgroup> tops: array<u32, SLICES>;    // keys of the maxima
+var<workgroup> live: array<u32, SLICES>;    // slices to read
+var<workgroup> live_count: atomic<u32>;
+var<workgroup> few_count: atomic<u32>;      // entries of `ranked`, or more where they were too many
+var<workgroup> bins: array<atomic<u32>, BINS>;   // counts, masses, their carries (3, WG), or sums of slices as bits (SLICES)
 var<workgroup> running: array<f32, WG>;
-var<workgroup> winner: atomic<u32>;
+var<workgroup> first: atomic<u32>;
+var<workgroup> last: atomic<u32>;
+var<workgroup> told: u32;
+var<workgroup> told_sum: f32;
 
-// Of this thread: where its list begins, its length, and what the reductions need.
-var<private> base: u32;
-var<private> count: u32;
-var<private> thread: vec4<u32>;
+var<private> thread: u32;
+var<private> best: vec2<u32>;   // (key, id)
 var<private> best_logit: f32;
+// What is kept: greater keys, and up to last_id those of the least key.
+var<private> least: u32;
+var<private> last_id: u32;
+// Keys from lo to hi are looked at.
+var<private> lo: u32;
+var<private> hi: u32;
+// Their bins, by value where the scale is not 0, else by key; by mass or by number.
+var<private> scale: f32;
+var<private> shift: u32;
+var<private> by_mass: bool;
+// Of a share: 0 counts.
+var<private> temperature: f32;
 
-fn sum_all(v: f32) -> f32 {
-  return workgroup_sum(v, thread.x, thread.y, thread.z, thread.w);
+// What one thread says, in all of them. A barrier.
+fn agree(mine: u32, says: bool) -> u32 {
+  if (says) { told = mine; }
+  return workgroupUniformLoad(&told);
 }
 
-fn mass(key: u32) -> f32 {
-  return exp(value(key) - best_logit);
+fn weight(key: u32, temperature: f32) -> f32 {
+  return exp((value(key) - best_logit) / temperature);
 }
 
-// How many candidates have at least this key, or their mass.
-fn amount(least: u32, by_mass: bool) -> f32 {
+fn looked_at(key: u32, id: u32) -> bool {
+  return key >= lo && key <= hi && !(key == least && id > last_id);
+}
+
+// running = sums of v over the threads up to each.
+fn scan(v: f32) {
+  workgroupBarrier();
+  running[thread] = v;
+  workgroupBarrier();
+  var distance = 1u;
+  loop {
+    if (distance >= WG) { break; }
+    var before = 0.0;
+    if (thread >= distance) { before = running[thread - distance]; }
+    workgroupBarrier();
+    running[thread] += before;
+    workgroupBarrier();
+    distance = distance << 1u;
+  }
+}
+
+// Lists the slices with keys of at least lo: how many. Their order is any.
+fn list_live() -> u32 {
+  if (thread == 0u) { atomicStore(&live_count, 0u); }
+  workgroupBarrier();
+  var i = thread;
+  loop {
+    if (i >= SLICES) { break; }
+    if (tops[i] >= lo) { live[atomicAdd(&live_count, 1u)] = i; }
+    i += WG;
+  }
+  workgroupBarrier();
+  return agree(atomicLoad(&live_count), thread == 0u);
+}
+
+// Sorts the n entries of `ranked`, best first, those behind them being (0, ALL).
+fn sort_few(n: u32) {
+  let mine = ranked[thread];
+  var place = 0u;
+  var i = 0u;
+  loop {
+    if (i >= n) { break; }
+#for k 4
+    let other$k = ranked[i + $ku];
+#endfor
+#for k 4
+    if (other$k.x > mine.x || (other$k.x == mine.x && other$k.y < mine.y)) { place += 1u; }
+#endfor
+    i += 4u;
+  }
+  workgroupBarrier();
+  if (thread < n) { ranked[place] = mine; }
+  workgroupBarrier();
+}
+
+// Of running, in order: (the sum up to this thread, the sum of the first n), the others being 0.
+fn sums_few(n: u32) -> vec2<f32> {
   var sum = 0.0;
+  var own = 0.0;
   var i = 0u;
   loop {
-    if (i >= count) { break; }
-    let key = lists[base + i].x;
-    if (key >= least) {
-      if (by_mass) { sum += mass(key); } else { sum += 1.0; }
-    }
-    i += 1u;
+    if (i >= n) { break; }
+#for k 4
+    let next$k = running[i + $ku];
+#endfor
+#for k 4
+    sum += next$k;
+    own = select(own, sum, i + $ku == thread);
+#endfor
+    i += 4u;
   }
-  return sum_all(sum);
+  return vec2(own, sum);
 }
 
-// Drops all candidates below the key, and those of the key with a higher id.
-fn trim(least: u32, last_id: u32) {
-  var kept = 0u;
-  var i = 0u;
-  loop {
-    if (i >= count) { break; }
-    let entry = lists[base + i];
-    if (entry.x > least || (entry.x == least && entry.y <= last_id)) {
-      lists[base + kept] = entry;
-      kept += 1u;
-    }
-    i += 1u;
+// The id chosen among the n of `ranked`, in rank, or ALL where top-p does not end among them and they are not all that may be kept.
+// The mass before top-p is `total`, or what top_k leaves where that limits it.
+fn choose_few(n: u32, least_kept: u32, complete: bool, limited: bool, total: f32) -> u32 {
+  let mine = ranked[thread];
+  var kept = n;
+  if (limited) { kept = min(n, p.top_k); }
+  if (thread == 0u) {
+    atomicStore(&first, kept);
+    atomicStore(&last, select(0u, 1u, complete));
   }
-  count = kept;
+  if (p.top_p < 1.0) {
+    let mass = select(0.0, weight(mine.x, 1.0), thread < kept);
+    running[thread] = mass;
+    workgroupBarrier();
+    let whole = select(total, sums_few(kept).y, limited);
+    workgroupBarrier();
+    running[thread] = mass / whole;
+  }
+  workgroupBarrier();
+  if (thread < kept) {
+    if (p.top_p < 1.0 && sums_few(kept).x >= p.top_p) {
+      atomicMin(&first, thread + 1u);
+      atomicStore(&last, 1u);
+    }
+    if (mine.x < least_kept) { atomicMin(&first, max(thread, 1u)); }
+  }
+  workgroupBarrier();
+  kept = atomicLoad(&first);
+  if (agree(atomicLoad(&last), thread == 0u) == 0u) { return ALL; }
+
+  // From rank to order of ids.
+  var place = thread;
+  if (thread < kept) {
+    place = 0u;
+    var i = 0u;
+    loop {
+      if (i >= kept) { break; }
+#for k 4
+      let other$k = ranked[i + $ku].y;
+#endfor
+#for k 4
+      if (i + $ku < kept && other$k < mine.y) { place += 1u; }
+#endfor
+      i += 4u;
+    }
+  }
+  running[place] = select(0.0, weight(mine.x, p.temperature), thread < kept);
+  if (thread == 0u) {
+    atomicStore(&first, ALL);
+    told = best.y;
+  }
+  workgroupBarrier();
+  let sums = sums_few(kept);
+  if (thread < kept && sums.x > p.uniform_draw * sums.y) { atomicMin(&first, thread); }
+  workgroupBarrier();
+  // Rounding of uniform * total can reach the total: then the best stays.
+  if (thread < kept && place == atomicLoad(&first)) { told = mine.y; }
+  return workgroupUniformLoad(&told);
 }
 
-// Keeps the fewest candidates in rank whose amount reaches `goal`; all where it never does.
-fn keep_first(goal: f32, by_mass: bool) {
+// The bin of a key: by value in the first histogram, so that its bins are even; later by key, which ends at single ones.
+fn bin(key: u32) -> u32 {
+  if (scale > 0.0) { return u32(clamp((best_logit - value(key)) * scale, 0.0, f32(WG - 1u))); }
+  return (hi - key) >> shift;
+}
+
+// The greatest finite key whose bin by value is `at` or later.
+fn edge(at: u32) -> u32 {
   var found = 0u;
   var bit = 0x80000000u;
   loop {
     if (bit == 0u) { break; }
-    if (amount(found | bit, by_mass) >= goal) { found |= bit; }
-    // The key looked for is at least what is found so far: what lies below need not be walked again.
-    if ((bit & 0x01110000u) != 0u) { trim(found, ALL); }
+    let key = found | bit;
+    if (key <= LOWEST || (key < INFINITE && bin(key) >= at)) { found = key; }
     bit = bit >> 1u;
   }
-  let above = amount(found + 1u, by_mass);
-  let ties = amount(found, false) - amount(found + 1u, false);
-  var needed = goal - above;
-  if (by_mass) { needed = ceil(needed / max(mass(max(found, LOWEST + 1u)), 1e-30)); }
-  needed = max(needed, 1.0);
-  if (thread.x == 0u) { cut_ties = select(0u, 1u, needed < ties); }
-  var last_id = ALL;
-  if (workgroupUniformLoad(&cut_ties) == 1u) {
-    // The greatest number with fewer than `needed` ties below it is the id of the last one to keep.
-    last_id = 0u;
-    bit = 1u << 17u;
-    loop {
-      if (bit == 0u) { break; }
-      var below = 0.0;
-      var i = 0u;
-      loop {
-        if (i >= count) { break; }
-        let entry = lists[base + i];
-        if (entry.x == found && entry.y < (last_id | bit)) { below += 1.0; }
-        i += 1u;
+  return found;
+}
+
+// What a token counts in the sums of slices: its weight, or 1 where the temperature is 0; nothing where it is not looked at.
+fn share(key: u32, id: u32) -> f32 {
+  if (!looked_at(key, id)) { return 0.0; }
+  if (temperature == 0.0) { return 1.0; }
+  return weight(key, temperature);
+}
+
+// Four tokens of a walk: their shares.
+fn take(four: vec4<u32>, id: u32, job: u32) -> f32 {
+  var sum = 0.0;
+  if (max(max(four.x, four.y), max(four.z, four.w)) < lo) { return sum; }
+  var c = 0u;
+  loop {
+    if (c >= 4u) { break; }
+    let key = four[c];
+    if (job == SHARE) {
+      sum += share(key, id + c);
+    } else if (looked_at(key, id + c)) {
+      if (job == GATHER) {
+        let place = atomicAdd(&few_count, 1u);
+        if (place < WG) { ranked[place] = vec2(key, id + c); }
+      } else {
+        let at = bin(key);
+        atomicAdd(&bins[at], 1u);
+        if (by_mass) {
+          let mass = u32(weight(key, 1.0) * ONE);
+          if (atomicAdd(&bins[WG + at], mass) > ALL - mass) { atomicAdd(&bins[2u * WG + at], 1u); }
+        }
       }
-      if (sum_all(below) < needed) { last_id |= bit; }
-      bit = bit >> 1u;
     }
+    c += 1u;
   }
-  trim(found, last_id);
+  return sum;
+}
+
+// Does the job with all that is looked at in the n live slices.
+fn walk(n: u32, job: u32) {
+  ranked[thread] = vec2(0u, ALL);
+  var b = thread;
+  loop {
+    if (b >= BINS) { break; }
+    atomicStore(&bins[b], 0u);
+    b += WG;
+  }
+  if (thread == 0u) {
+    atomicStore(&few_count, 0u);
+    atomicStore(&first, ALL);
+    atomicStore(&last, 0u);
+  }
+  workgroupBarrier();
+  var i = 0u;
+  loop {
+    if (i >= n) { break; }
+    let at = i + thread / LANES;
+    let slice = live[min(at, n - 1u)];
+    let begin = slice * (WG / 4u) + (thread & (LANES - 1u));
+    var sum = 0.0;
+    if (at < n) {
+#for k 8
+      let four$k = keys[begin + $ku * LANES];
+#endfor
+      // One copy of what is done with them: unrolled, drivers take seconds to compile it.
+      var k = 0u;
+      loop {
+        if (k >= 8u) { break; }
+        var four = four0;
+        switch (k) {
+#for k 8
+          case $ku: { four = four$k; }
+#endfor
+          default: {}
+        }
+        sum += take(four, (begin + k * LANES) * 4u, job);
+        k += 1u;
+      }
+    }
+    if (job == SHARE) {
+#ifdef PLAIN
+      running[thread] = sum;
+      workgroupBarrier();
+      sum = 0.0;
+#for k 8
+      sum += running[(thread & ~(LANES - 1u)) + $ku];
+#endfor
+      workgroupBarrier();
+#else
+      sum += subgroupShuffleXor(sum, 4u);
+      sum += subgroupShuffleXor(sum, 2u);
+      sum += subgroupShuffleXor(sum, 1u);
+#endif
+      if (at < n && (thread & (LANES - 1u)) == 0u) { atomicStore(&bins[slice], bitcast<u32>(sum)); }
+    }
+    i += WG / LANES;
+  }
+  workgroupBarrier();
+}
+
+// After shares: the sum of those of this thread's slices, PER in a row.
+fn own_slices() -> f32 {
+  var own = 0.0;
+#for k PER
+  if (thread * PER + $ku < SLICES) { own += bitcast<f32>(atomicLoad(&bins[thread * PER + $ku])); }
+#endfor
+  return own;
+}
+
+// After shares, and the scan of what each thread's slices have: the first id at which the running sum of shares exceeds the threshold, the last with any where none does.
+fn locate(threshold: f32) -> u32 {
+  // Rounding may let running sums grow, or shrink, where nothing is.
+  if (own_slices() > 0.0) {
+    atomicMax(&last, thread);
+    if (running[thread] > threshold) { atomicMin(&first, thread); }
+  }
+  workgroupBarrier();
+  var owner = atomicLoad(&first);
+  if (owner == ALL) { owner = atomicLoad(&last); }
+  workgroupBarrier();
+  if (thread == owner) {
+    var slice = thread * PER;
+    var sum = 0.0;
+    if (thread > 0u) { sum = min(running[thread - 1u], threshold); }
+    var before = sum;
+#for k PER
+    if (thread * PER + $ku < SLICES && sum <= threshold) {
+      let share = bitcast<f32>(atomicLoad(&bins[thread * PER + $ku]));
+      if (share > 0.0) {
+        slice = thread * PER + $ku;
+        before = sum;
+        sum += share;
+      }
+    }
+#endfor
+    told = slice;
+    told_sum = before;
+    atomicStore(&first, ALL);
+    atomicStore(&last, 0u);
+  }
+  let slice = workgroupUniformLoad(&told);
+  let before = told_sum;
+  let id = slice * WG + thread;
+  let mine = share(keys[id / 4u][id & 3u], id);
+  scan(mine);
+  if (mine > 0.0) {
+    atomicMax(&last, thread);
+    if (before + running[thread] > threshold) { atomicMin(&first, thread); }
+  }
+  workgroupBarrier();
+  let place = atomicLoad(&first);
+  return slice * WG + select(place, atomicLoad(&last), place == ALL);
 }
 
 fn publish(id: u32) {
-  history[p.pos + p.tokens] = id;
-  chosen[0] = vec4(id, p.step, 0u, 0u);
+  if (thread == 0u) {
+    history[p.pos + p.tokens] = id;
+    chosen[0] = vec4(id, p.step, 0u, 0u);
+  }
 }
 
 @compute @workgroup_size(WG)
@@ -129,108 +398,202 @@ fn main(
 #import builtins
 ) {
 #import thread_index
-  thread = vec4(t, subgroup, subgroups, lane_id);
-  base = t * PER * WG;
-  count = 0u;
-  var i = t;
-  loop {
-    if (i >= SLICES) { break; }
-    tops[i] = maxima[i].x;
-    i += WG;
+  thread = t;
+  var mine = vec2(0u, ALL);
+#for k PER
+  let top$k = maxima[min(t + $ku * WG, SLICES - 1u)];
+#endfor
+#for k PER
+  if (t + $ku * WG < SLICES) {
+    tops[t + $ku * WG] = top$k.x;
+    mine = better(mine, top$k);
   }
-  if (t == 0u) {
-    top_k_bound = 0u;
-    atomicStore(&winner, ALL);
+#endfor
+  best = workgroup_best(mine, t, subgroup, subgroups, lane_id);
+  if (p.temperature <= 0.0) {
+    publish(best.y);
+    return;
   }
-  workgroupBarrier();
-  i = t;
-  loop {
-    if (i >= SLICES) { break; }
-    let top = tops[i];
-    var place = 0u;
-    var j = 0u;
-    loop {
-      if (j >= SLICES) { break; }
-      if (tops[j] > top || (tops[j] == top && j < i)) { place += 1u; }
-      j += 1u;
-    }
-    if (place == 0u) { best_top = maxima[i]; }
-    if (place + 1u == p.top_k) { top_k_bound = top; }
-    i += WG;
-  }
-  let best = workgroupUniformLoad(&best_top);
-  let bound = max(workgroupUniformLoad(&top_k_bound), LOWEST + 1u);
   // Nothing but minus infinity has no distribution; infinity takes all.
-  if (p.temperature <= 0.0 || best.x <= LOWEST || best.x >= INFINITE) {
-    if (t == 0u) { publish(best.y); }
+  if (agree(select(0u, 1u, best.x <= LOWEST || best.x >= INFINITE), t == 0u) == 1u) {
+    publish(best.y);
     return;
   }
   best_logit = value(best.x);
+  least = LOWEST + 1u;
+  last_id = ALL;
+  let limited = p.top_k > 0u && p.top_k < VOCAB;
+  let k = select(GUESS, p.top_k, limited);
 
-  var slice = t * PER;
+  // The maxima of each thread's slices, ranked: the k-th and the last.
+  ranked[t] = vec2(mine.x, t);
+  if (t == 0u) {
+    told = 0u;
+    told_sum = best_logit - WIDEST;
+  }
+  workgroupBarrier();
+  var place = 0u;
+  var i = 0u;
   loop {
-    if (slice >= min((t + 1u) * PER, SLICES)) { break; }
-    if (tops[slice] >= bound) {
-      var q = 0u;
-      loop {
-        if (q >= WG / 4u) { break; }
-        let four = keys[slice * (WG / 4u) + q];
-#for k 4
-        if (four[$k] >= bound) {
-          lists[base + count] = vec2(four[$k], slice * WG + q * 4u + $ku);
-          count += 1u;
-        }
+    if (i >= GROUPS) { break; }
+#for k 8
+    let other$k = ranked[i + $ku];
 #endfor
-        q += 1u;
+#for k 8
+    if (other$k.x > mine.x || (other$k.x == mine.x && other$k.y < t)) { place += 1u; }
+#endfor
+    i += 8u;
+  }
+  if (t < GROUPS) {
+    if (place + 1u == k) { told = mine.x; }
+    if (place + 1u == GROUPS && mine.x > LOWEST) { told_sum = value(mine.x); }
+  }
+  let bound = max(workgroupUniformLoad(&told), least);
+  let width = clamp(4.0 * (best_logit - told_sum), 1e-30, WIDEST);
+  let least_kept = max(order(best_logit + p.log_min_p), least);
+  let complete = limited || least_kept >= bound;
+
+  var total = 0.0;    // mass before top-p
+  var step = 0u;
+  var next = true;
+  var job = 0u;
+  // Of a cut: the amount to reach, that of greater keys, how many there are in the bin.
+  var goal = 0.0;
+  var above = 0.0;
+  var count = ALL;
+  loop {
+    if (next) {
+      step += 1u;
+      if (step == MASS_OF_ALL && (limited || p.top_p >= 1.0)) { step = FEW; }
+      if (step == FEW && !complete && p.top_p >= 1.0) { step = CUT_NUMBER; }
+      if (step == CUT_NUMBER && !limited) { step = MASS_OF_KEPT; }
+      if (step == MASS_OF_KEPT && !(limited && p.top_p < 1.0)) { step = CUT_MASS; }
+      if (step == CUT_MASS && p.top_p >= 1.0) { step = DRAW; }
+      if (step == DRAW && least_kept > least) {
+        least = least_kept;
+        last_id = ALL;
       }
+      job = SHARE;
+      temperature = select(1.0, p.temperature, step == DRAW);
+      lo = least;
+      hi = ALL;
+      if (step == FEW) {
+        job = GATHER;
+        lo = bound;
+        if (!limited) { lo = max(bound, least_kept); }
+      }
+      if (step == CUT_NUMBER || step == CUT_MASS) {
+        job = TALLY;
+        by_mass = step == CUT_MASS;
+        lo = max(least, select(bound, least_kept, by_mass));
+        hi = best.x;
+        scale = f32(WG) / width;
+        // The best has mass 1, so a goal of one half keeps it alone.
+        goal = select(f32(p.top_k), max(p.top_p * total, 0.5), by_mass);
+        above = 0.0;
+        count = ALL;
+      }
+      next = false;
     }
-    slice += 1u;
-  }
-
-  if (p.top_k > 0u && p.top_k < VOCAB) { keep_first(f32(p.top_k), false); }
-  // The best has mass 1, so a goal of one half keeps it alone.
-  if (p.top_p < 1.0) { keep_first(max(p.top_p * amount(0u, true), 0.5), true); }
-  trim(order(best_logit + p.log_min_p), ALL);
-
-  var sum = 0.0;
-  i = 0u;
-  loop {
-    if (i >= count) { break; }
-    sum += exp((value(lists[base + i].x) - best_logit) / p.temperature);
-    i += 1u;
-  }
-  running[t] = sum;
-  workgroupBarrier();
-  var distance = 1u;
-  loop {
-    if (distance >= WG) { break; }
-    var before = 0.0;
-    if (t >= distance) { before = running[t - distance]; }
-    workgroupBarrier();
-    running[t] += before;
-    workgroupBarrier();
-    distance = distance << 1u;
-  }
-  let threshold = p.uniform_draw * running[WG - 1u];
-  if (sum > 0.0 && running[t] > threshold) { atomicMin(&winner, t); }
-  workgroupBarrier();
-  let first = atomicLoad(&winner);
-  // Rounding of uniform * total can reach the total.
-  if (first == ALL && t == 0u) { publish(best.y); }
-  if (first == t) {
-    var total = 0.0;
-    if (t > 0u) { total = running[t - 1u]; }
-    var id = best.y;
-    i = 0u;
-    loop {
-      if (i >= count) { break; }
-      let entry = lists[base + i];
-      let weight = exp((value(entry.x) - best_logit) / p.temperature);
-      total += weight;
-      if (weight > 0.0) { id = entry.y; }
-      if (total > threshold) { break; }
-      i += 1u;
+    let now = agree(job, t == 0u);
+    let slices = list_live();
+    if (agree(select(0u, 1u, step == FEW && slices > WG), t == 0u) == 1u) {
+      // A candidate in each.
+      next = true;
+      continue;
     }
-    publish(id);
+    shift = max(32u - countLeadingZeros(hi - lo), 8u) - 8u;
+    walk(slices, now);
+
+    if (now == GATHER) {
+      let n = agree(atomicLoad(&few_count), t == 0u);
+      next = true;
+      if (n > WG) { continue; }
+      sort_few(n);
+      if (agree(step, t == 0u) == FEW) {
+        let id = choose_few(n, least_kept, complete, limited, total);
+        if (id != ALL) {
+          publish(id);
+          return;
+        }
+        continue;
+      }
+      running[t] = select(0.0, select(1.0, weight(ranked[t].x, 1.0), by_mass), t < n);
+      if (t == 0u) { atomicStore(&first, max(n, 1u) - 1u); }
+      workgroupBarrier();
+      if (above + sums_few(n).x >= goal) { atomicMin(&first, t); }
+      workgroupBarrier();
+      let end = ranked[atomicLoad(&first)];
+      least = end.x;
+      last_id = end.y;
+      workgroupBarrier();
+      continue;
+    }
+
+    var amount = 0.0;
+    let own = atomicLoad(&bins[t]);
+    if (now == SHARE) {
+      amount = own_slices();
+    } else if (by_mass) {
+      amount = f32(atomicLoad(&bins[WG + t])) / ONE + f32(atomicLoad(&bins[2u * WG + t])) * 2.0;
+    } else {
+      amount = f32(own);
+    }
+    scan(amount);
+    if (now == SHARE) {
+      let sum = running[WG - 1u];
+      if (agree(select(0u, 1u, step == MASS_OF_ALL || step == MASS_OF_KEPT), t == 0u) == 1u) {
+        total = sum;
+        next = true;
+        continue;
+      }
+      var threshold = p.uniform_draw * sum;
+      if (temperature == 0.0) {
+        // All of one key, of which the first ids stay.
+        var needed = goal - above;
+        if (by_mass) { needed = ceil(needed / max(weight(lo, 1.0), 1e-30)); }
+        threshold = min(max(needed, 1.0), sum) - 0.5;
+      }
+      let id = locate(threshold);
+      if (agree(step, t == 0u) == DRAW) {
+        publish(id);
+        return;
+      }
+      least = lo;
+      last_id = id;
+      next = true;
+      continue;
+    }
+
+    if (own > 0u) {
+      atomicMax(&last, t);
+      if (above + running[t] >= goal) { atomicMin(&first, t); }
+    }
+    workgroupBarrier();
+    // A bin of the first histogram is certain to reach it, but for rounding.
+    let reached = atomicLoad(&first);
+    let at = agree(select(reached, atomicLoad(&last), reached == ALL && count != ALL), t == 0u);
+    if (at == ALL) {
+      // None does: all are kept.
+      next = true;
+      continue;
+    }
+    if (at > 0u) { above += running[at - 1u]; }
+    count = agree(own, t == at);
+    if (scale > 0.0) {
+      let low = edge(at + 1u) + 1u;
+      if (at > 0u) { hi = min(hi, edge(at)); }
+      if (at + 1u < WG) { lo = max(lo, low); }
+      scale = 0.0;
+    } else {
+      hi -= at << shift;
+      if (hi - lo >= 1u << shift) { lo = hi - ((1u << shift) - 1u); }
+    }
+    if (count <= WG) {
+      job = GATHER;
+    } else if (lo == hi) {
+      job = SHARE;
+      temperature = 0.0;
+    }
   }
 }

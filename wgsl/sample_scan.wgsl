@@ -15,9 +15,9 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> maxima: array<vec2<u32>>;   // (slices)
 #import params
 #import order
+#import best
 
 var<workgroup> penalised: array<atomic<u32>, WG / 32u>;   // a bit per token
-var<workgroup> best: array<vec2<u32>, WG>;
 
 @compute @workgroup_size(WG)
 fn main(
@@ -25,41 +25,29 @@ fn main(
 ) {
 #import thread_index
   let first = wid.x * WG;
-  if (t < WG / 32u) { atomicStore(&penalised[t], 0u); }
-  workgroupBarrier();
-  let end = p.pos + p.tokens;
-  let n = min(p.last_n, end);
-  var i = t;
-  loop {
-    if (i >= n) { break; }
-    // Ids before the slice wrap to large numbers.
-    let id = history[end - n + i] - first;
-    if (id < WG) { atomicOr(&penalised[id >> 5u], 1u << (id & 31u)); }
-    i += WG;
-  }
-  workgroupBarrier();
   let id = first + t;
-  var key = 0u;
-  if (id < VOCAB) {
-    var logit = logits[id];
+  // On its way while the penalty looks for the token.
+  var logit = logits[min(id, VOCAB - 1u)];
+  if (p.last_n > 0u) {
+    if (t < WG / 32u) { atomicStore(&penalised[t], 0u); }
+    workgroupBarrier();
+    let end = p.pos + p.tokens;
+    let n = min(p.last_n, end);
+    var i = t;
+    loop {
+      if (i >= n) { break; }
+      // Ids before the slice wrap to large numbers.
+      let recent = history[end - n + i] - first;
+      if (recent < WG) { atomicOr(&penalised[recent >> 5u], 1u << (recent & 31u)); }
+      i += WG;
+    }
+    workgroupBarrier();
     if (((atomicLoad(&penalised[t >> 5u]) >> (t & 31u)) & 1u) == 1u) {
       if (logit > 0.0) { logit /= p.penalty; } else { logit *= p.penalty; }
     }
-    key = order(logit);
   }
+  let key = select(0u, order(logit), id < VOCAB);
   keys[id] = key;
-  best[t] = vec2(key, id);
-  workgroupBarrier();
-  var step = WG / 2u;
-  loop {
-    if (step == 0u) { break; }
-    if (t < step) {
-      let a = best[t];
-      let b = best[t + step];
-      if (b.x > a.x || (b.x == a.x && b.y < a.y)) { best[t] = b; }
-    }
-    workgroupBarrier();
-    step = step >> 1u;
-  }
-  if (t == 0u) { maxima[wid.x] = best[0]; }
+  let best = workgroup_best(vec2(key, id), t, subgroup, subgroups, lane_id);
+  if (t == 0u) { maxima[wid.x] = best; }
 }

@@ -237,6 +237,7 @@ macro_rules! shared {
     };
 }
 shared!(
+    "best",
     "bf16",
     "builtins",
     "bytes",

@@ -122,7 +122,7 @@ fn top_p(candidates: &mut Vec<Candidate>, max: f32, p: f32) {
 /// Threads of a workgroup, and tokens of a slice of the vocabulary.
 const WG: usize = 256;
 
-/// Most tokens that the kernels choose among: counts stay exact in f32, ids in 18 bits.
+/// Most tokens that the kernels choose among: what they know of each slice fits into workgroup memory.
 pub const MAX_VOCAB: usize = 1 << 18;
 
 /// `log_min_p` for "off": so far below any logit that only minus infinity is dropped, whose weight is 0 anyway.
@@ -182,18 +182,19 @@ pub(super) fn specs(vocab: u32) -> [Spec; 2] {
             kernel: "sample_pick",
             source: include_str!("../../wgsl/sample_pick.wgsl"),
             variant: variant
-                .number("LANES", 1)
                 .number("SLICES", slices as u32)
-                .number("PER", per as u32),
-            access: accesses("rrwww"),
+                .number("GROUPS", slices.min(WG) as u32)
+                .number("PER", per as u32)
+                .number("BINS", slices.max(3 * WG) as u32),
+            access: accesses("rrww"),
         },
     ]
 }
 
-/// Bytes of the buffers of [`ops`] for a vocabulary of `tokens`: keys, maxima of slices, lists of candidates.
-pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
-    let (slices, per) = slices(tokens);
-    [slices * WG * 4, slices * 8, WG * per * WG * 8].map(|bytes| bytes as u64)
+/// Bytes of the buffers of [`ops`] for a vocabulary of `tokens`: keys and maxima of slices.
+pub fn scratch_bytes(tokens: usize) -> [u64; 2] {
+    let (slices, _) = slices(tokens);
+    [slices * WG * 4, slices * 8].map(|bytes| bytes as u64)
 }
 
 /// The dispatches that choose the token after those of a step, as [`sample`] does up to rounding of sums.
@@ -204,7 +205,7 @@ pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
 /// [`words`] as its `sampling`, and `pos + tokens <= n_ctx`.
 ///
 /// # Errors
-/// [`GpuError`] if there is no memory for the lists of candidates.
+/// [`GpuError`] if there is no memory for the keys.
 ///
 /// # Panics
 /// If a buffer is too small or the vocabulary larger than [`MAX_VOCAB`].
@@ -228,10 +229,9 @@ pub fn ops(
         !results.is_empty() && results.iter().all(|r| r.size >= 16),
         "a choice needs room for 4 words"
     );
-    let [keys, maxima, lists] = scratch_bytes(tokens);
+    let [keys, maxima] = scratch_bytes(tokens);
     let keys = Range::whole(&gpu.storage("sampling keys", keys)?);
     let maxima = Range::whole(&gpu.storage("sampling maxima", maxima)?);
-    let lists = Range::whole(&gpu.storage("sampling candidates", lists)?);
     let [scan, pick] = specs(vocab);
     let scan = Op::new(
         scan,
@@ -258,11 +258,11 @@ pub fn ops(
     params.extend([0, 1, 2, 3, 6, 7].map(Word::Sampling));
     let pick = Op::new(
         pick,
-        vec![keys, maxima, lists, history.clone(), results[0].clone()],
+        vec![keys, maxima, history.clone(), results[0].clone()],
         params,
         [Extent::N(1); 3],
     )
-    .with_alternatives(4, results.to_vec());
+    .with_alternatives(3, results.to_vec());
     Ok(vec![scan, pick])
 }
 
