@@ -28,6 +28,7 @@ struct Params {
 
 const ALL = 0xffffffffu;
 const LANES = 8u;      // threads that walk a slice together
+const GROUPS = WG / 2u;   // of slices, for the bound
 const GUESS = 64u;     // maxima that bound a choice without top-k from below, if its probability lies there
 const WIDEST = 32.0;   // logits below the best that the first histogram covers: what is below has no mass
 const ONE = 2147483648.0;   // a mass of 1 in the histograms, which sum integers: in any order the same
@@ -69,8 +70,9 @@ var<private> hi: u32;
 var<private> scale: f32;
 var<private> shift: u32;
 var<private> by_mass: bool;
-// Of a share: 0 counts.
+// A share is exp((logit - best) / temperature), or 1 where it counts.
 var<private> temperature: f32;
+var<private> counts: bool;
 
 // What one thread says, in all of them. A barrier.
 fn agree(mine: u32, says: bool) -> u32 {
@@ -80,10 +82,6 @@ fn agree(mine: u32, says: bool) -> u32 {
 
 fn weight(key: u32, temperature: f32) -> f32 {
   return exp((value(key) - best_logit) / temperature);
-}
-
-fn looked_at(key: u32, id: u32) -> bool {
-  return key >= lo && key <= hi && !(key == least && id > last_id);
 }
 
 // running = sums of v over the threads up to each.
@@ -166,17 +164,11 @@ fn choose_few(n: u32, least_kept: u32, complete: bool, limited: bool, total: f32
     atomicStore(&first, kept);
     atomicStore(&last, select(0u, 1u, complete));
   }
-  if (p.top_p < 1.0) {
-    let mass = select(0.0, weight(mine.x, 1.0), thread < kept);
-    running[thread] = mass;
-    workgroupBarrier();
-    let whole = select(total, sums_few(kept).y, limited);
-    workgroupBarrier();
-    running[thread] = mass / whole;
-  }
+  running[thread] = select(0.0, weight(mine.x, 1.0), thread < kept);
   workgroupBarrier();
+  let masses = sums_few(kept);
   if (thread < kept) {
-    if (p.top_p < 1.0 && sums_few(kept).x >= p.top_p) {
+    if (p.top_p < 1.0 && masses.x >= p.top_p * select(total, masses.y, limited)) {
       atomicMin(&first, thread + 1u);
       atomicStore(&last, 1u);
     }
@@ -216,10 +208,9 @@ fn choose_few(n: u32, least_kept: u32, complete: bool, limited: bool, total: f32
   return workgroupUniformLoad(&told);
 }
 
-// The bin of a key: by value in the first histogram, so that its bins are even; later by key, which ends at single ones.
-fn bin(key: u32) -> u32 {
-  if (scale > 0.0) { return u32(clamp((best_logit - value(key)) * scale, 0.0, f32(WG - 1u))); }
-  return (hi - key) >> shift;
+// Bins by value, of logits so far below the best: even ones, in the first histogram.
+fn bins_of(below: vec4<f32>) -> vec4<u32> {
+  return vec4<u32>(clamp(below * scale, vec4(0.0), vec4(f32(WG - 1u))));
 }
 
 // The greatest finite key whose bin by value is `at` or later.
@@ -229,62 +220,59 @@ fn edge(at: u32) -> u32 {
   loop {
     if (bit == 0u) { break; }
     let key = found | bit;
-    if (key <= LOWEST || (key < INFINITE && bin(key) >= at)) { found = key; }
+    if (key <= LOWEST || (key < INFINITE && bins_of(vec4(best_logit - value(key))).x >= at)) { found = key; }
     bit = bit >> 1u;
   }
   return found;
 }
 
-// What a token counts in the sums of slices: its weight, or 1 where the temperature is 0; nothing where it is not looked at.
-fn share(key: u32, id: u32) -> f32 {
-  if (!looked_at(key, id)) { return 0.0; }
-  if (temperature == 0.0) { return 1.0; }
-  return weight(key, temperature);
-}
-
 // Four tokens of a walk: their shares.
 fn take(four: vec4<u32>, id: u32, job: u32) -> f32 {
-  var sum = 0.0;
-  if (max(max(four.x, four.y), max(four.z, four.w)) < lo) { return sum; }
-  var c = 0u;
-  loop {
-    if (c >= 4u) { break; }
-    let key = four[c];
-    if (job == SHARE) {
-      sum += share(key, id + c);
-    } else if (looked_at(key, id + c)) {
-      if (job == GATHER) {
-        let place = atomicAdd(&few_count, 1u);
-        if (place < WG) { ranked[place] = vec2(key, id + c); }
-      } else {
-        let at = bin(key);
-        atomicAdd(&bins[at], 1u);
-        if (by_mass) {
-          let mass = u32(weight(key, 1.0) * ONE);
-          if (atomicAdd(&bins[WG + at], mass) > ALL - mass) { atomicAdd(&bins[2u * WG + at], 1u); }
-        }
-      }
+  if (max(max(four.x, four.y), max(four.z, four.w)) < lo) { return 0.0; }
+  let ids = vec4(id) + vec4(0u, 1u, 2u, 3u);
+  let wanted = (four >= vec4(lo)) & (four <= vec4(hi)) & ((four != vec4(least)) | (ids <= vec4(last_id)));
+  if (job == GATHER) {
+#for c 4
+    if (wanted[$c]) {
+      let place = atomicAdd(&few_count, 1u);
+      if (place < WG) { ranked[place] = vec2(four[$c], id + $cu); }
     }
-    c += 1u;
+#endfor
+    return 0.0;
   }
-  return sum;
+  let below = vec4(best_logit) - bitcast<vec4<f32>>(select(~four, four & vec4(0x7fffffffu), four >= vec4(0x80000000u)));
+  let weights = exp(-below / temperature);
+  if (job == SHARE) { return dot(select(vec4(0.0), select(weights, vec4(1.0), counts), wanted), vec4(1.0)); }
+  let masses = vec4<u32>(select(vec4(0.0), weights, wanted) * ONE);
+  let places = select((vec4(hi) - four) >> vec4(shift), bins_of(below), scale > 0.0);
+#for c 4
+  if (wanted[$c]) {
+    atomicAdd(&bins[places[$c]], 1u);
+    if (by_mass && atomicAdd(&bins[WG + places[$c]], masses[$c]) > ALL - masses[$c]) { atomicAdd(&bins[2u * WG + places[$c]], 1u); }
+  }
+#endfor
+  return 0.0;
 }
 
 // Does the job with all that is looked at in the n live slices.
 fn walk(n: u32, job: u32) {
-  ranked[thread] = vec2(0u, ALL);
-  var b = thread;
-  loop {
-    if (b >= BINS) { break; }
-    atomicStore(&bins[b], 0u);
-    b += WG;
+  if (job != GATHER) {
+    var b = thread;
+    loop {
+      if (b >= BINS) { break; }
+      atomicStore(&bins[b], 0u);
+      b += WG;
+    }
   }
+  ranked[thread] = vec2(0u, ALL);
   if (thread == 0u) {
     atomicStore(&few_count, 0u);
     atomicStore(&first, ALL);
     atomicStore(&last, 0u);
   }
   workgroupBarrier();
+  // 8, but not to the compiler: unrolled, the code of a walk would be fetched for longer than it runs.
+  let loads = min(n * 8u, 8u);
   var i = 0u;
   loop {
     if (i >= n) { break; }
@@ -294,20 +282,19 @@ fn walk(n: u32, job: u32) {
     var sum = 0.0;
     if (at < n) {
 #for k 8
-      let four$k = keys[begin + $ku * LANES];
+      var four$k = keys[begin + $ku * LANES];
 #endfor
-      // One copy of what is done with them: unrolled, drivers take seconds to compile it.
       var k = 0u;
       loop {
-        if (k >= 8u) { break; }
-        var four = four0;
-        switch (k) {
-#for k 8
-          case $ku: { four = four$k; }
-#endfor
-          default: {}
-        }
-        sum += take(four, (begin + k * LANES) * 4u, job);
+        if (k >= loads) { break; }
+        sum += take(four0, (begin + k * LANES) * 4u, job);
+        four0 = four1;
+        four1 = four2;
+        four2 = four3;
+        four3 = four4;
+        four4 = four5;
+        four5 = four6;
+        four6 = four7;
         k += 1u;
       }
     }
@@ -375,7 +362,8 @@ fn locate(threshold: f32) -> u32 {
   let slice = workgroupUniformLoad(&told);
   let before = told_sum;
   let id = slice * WG + thread;
-  let mine = share(keys[id / 4u][id & 3u], id);
+  let four = keys[id / 4u];
+  let mine = take(select(vec4(0u), four, vec4(id & 3u) == vec4(0u, 1u, 2u, 3u)), id & ~3u, SHARE);
   scan(mine);
   if (mine > 0.0) {
     atomicMax(&last, thread);
@@ -425,28 +413,35 @@ fn main(
   let limited = p.top_k > 0u && p.top_k < VOCAB;
   let k = select(GUESS, p.top_k, limited);
 
-  // The maxima of each thread's slices, ranked: the k-th and the last.
-  ranked[t] = vec2(mine.x, t);
+  // The maxima of groups of slices, every GROUPS-th, ranked by two threads each: the k-th and the last.
+  ranked[t] = vec2(mine.x, 0u);
+  atomicStore(&bins[t], 0u);
   if (t == 0u) {
     told = 0u;
     told_sum = best_logit - WIDEST;
   }
   workgroupBarrier();
+  let group = t & (GROUPS - 1u);
+  let top = max(ranked[group].x, ranked[group + GROUPS].x);
+  workgroupBarrier();
+  if (t < GROUPS) { ranked[t] = vec2(top, 0u); }
+  workgroupBarrier();
   var place = 0u;
-  var i = 0u;
+  var i = t / GROUPS * (GROUPS / 2u);
+  let end = i + GROUPS / 2u;
   loop {
-    if (i >= GROUPS) { break; }
-#for k 8
-    let other$k = ranked[i + $ku];
+    if (i >= end) { break; }
+#for k 4
+    place += select(0u, 1u, ranked[i + $ku].x + select(0u, 1u, i + $ku < group) > top);
 #endfor
-#for k 8
-    if (other$k.x > mine.x || (other$k.x == mine.x && other$k.y < t)) { place += 1u; }
-#endfor
-    i += 8u;
+    i += 4u;
   }
+  atomicAdd(&bins[group], place);
+  workgroupBarrier();
   if (t < GROUPS) {
-    if (place + 1u == k) { told = mine.x; }
-    if (place + 1u == GROUPS && mine.x > LOWEST) { told_sum = value(mine.x); }
+    place = atomicLoad(&bins[t]);
+    if (place + 1u == k) { told = top; }
+    if (place + 1u == GROUPS && top > LOWEST) { told_sum = value(top); }
   }
   let bound = max(workgroupUniformLoad(&told), least);
   let width = clamp(4.0 * (best_logit - told_sum), 1e-30, WIDEST);
@@ -475,6 +470,7 @@ fn main(
       }
       job = SHARE;
       temperature = select(1.0, p.temperature, step == DRAW);
+      counts = false;
       lo = least;
       hi = ALL;
       if (step == FEW) {
@@ -548,7 +544,7 @@ fn main(
         continue;
       }
       var threshold = p.uniform_draw * sum;
-      if (temperature == 0.0) {
+      if (counts) {
         // All of one key, of which the first ids stay.
         var needed = goal - above;
         if (by_mass) { needed = ceil(needed / max(weight(lo, 1.0), 1e-30)); }
@@ -593,7 +589,7 @@ fn main(
       job = GATHER;
     } else if (lo == hi) {
       job = SHARE;
-      temperature = 0.0;
+      counts = true;
     }
   }
 }

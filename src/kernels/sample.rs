@@ -183,7 +183,6 @@ pub(super) fn specs(vocab: u32) -> [Spec; 2] {
             source: include_str!("../../wgsl/sample_pick.wgsl"),
             variant: variant
                 .number("SLICES", slices as u32)
-                .number("GROUPS", slices.min(WG) as u32)
                 .number("PER", per as u32)
                 .number("BINS", slices.max(3 * WG) as u32),
             access: accesses("rrww"),
