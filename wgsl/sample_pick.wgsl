@@ -2,12 +2,12 @@
 //
 // Greedy: the best of the maxima. Else top-k, top-p, min-p each keep the first so many in rank (greater key, then lower id), and
 // the token is the first in order of ids at which the running sum of exp((logit - best) / temperature) exceeds uniform * total.
-// Division: one workgroup. The k-th best maximum bounds the k-th best key from below, so only slices that reach it are read; what
-// reaches it there, mostly few, is sorted, and all cuts are prefixes (`choose_few`).
+// Division: one workgroup. The k-th best maximum of slices, or of groups of them, bounds the k-th best key from below, so only slices
+// that reach it are read, and what reaches it there is mostly few (`choose_few`).
 // Where more than WG are left (no top-k and an even distribution, or a great k), a cut is found from histograms over what may
 // still be kept, finer and finer, until its bin is few enough to sort; the token from sums of the slices.
-// Bound by: latency, three round trips to memory and some 30 barriers for few; for many, by one workgroup walking the keys, once
-// for the histogram, once to sort, once for the sums.
+// Bound by, among few: fetching its code, which the weights of a token drove from the caches, so loops are short and not unrolled;
+// among many: one workgroup walking all keys, once or twice for a histogram and once for the sums.
 struct Params {
   pos: u32,           // of the first token of the step
   tokens: u32,        // of the step
@@ -19,7 +19,7 @@ struct Params {
   step: u32,          // told with the result
 }
 @group(0) @binding(0) var<storage, read> keys: array<vec4<u32>>;          // (slices, WG / 4)
-@group(0) @binding(1) var<storage, read> maxima: array<vec2<u32>>;        // (slices) of (key, id)
+@group(0) @binding(1) var<storage, read> maxima: array<vec4<u32>>;        // (slices) of (key, id, mass as bits, 0)
 @group(0) @binding(2) var<storage, read_write> history: array<u32>;       // (n_ctx + 1) ids by position
 @group(0) @binding(3) var<storage, read_write> chosen: array<vec4<u32>>;  // one: (id, step, 0, 0)
 #import params
@@ -34,22 +34,21 @@ const WIDEST = 32.0;   // logits below the best that the first histogram covers:
 const ONE = 2147483648.0;   // a mass of 1 in the histograms, which sum integers: in any order the same
 
 // What is done with what a walk over the live slices looks at.
-const GATHER = 0u;   // into `ranked`, in any order
-const TALLY = 1u;    // its number, and mass where that is cut, by bin
-const SHARE = 2u;    // the sum of its shares by slice
+const TALLY = 0u;    // its number, and mass where that is cut, by bin
+const SHARE = 1u;    // the sum of its shares by slice
+const SORT = 2u;     // no walk: what is left is few enough
 
-// The steps of a choice, of which those apply that something is left to do for.
-const MASS_OF_ALL = 1u;
-const FEW = 2u;
-const CUT_NUMBER = 3u;
-const MASS_OF_KEPT = 4u;
-const CUT_MASS = 5u;
-const DRAW = 6u;
+// The steps of a choice among many, of which those apply that something is left to do for.
+const CUT_NUMBER = 1u;
+const MASS_OF_KEPT = 2u;
+const CUT_MASS = 3u;
+const DRAW = 4u;
 
 var<workgroup> tops: array<u32, SLICES>;    // keys of the maxima
 var<workgroup> live: array<u32, SLICES>;    // slices to read
 var<workgroup> live_count: atomic<u32>;
 var<workgroup> few_count: atomic<u32>;      // entries of `ranked`, or more where they were too many
+var<workgroup> sums: array<atomic<u32>, 2>;
 var<workgroup> bins: array<atomic<u32>, BINS>;   // counts, masses, their carries (3, WG), or sums of slices as bits (SLICES)
 var<workgroup> running: array<f32, WG>;
 var<workgroup> first: atomic<u32>;
@@ -112,7 +111,63 @@ fn list_live() -> u32 {
     i += WG;
   }
   workgroupBarrier();
-  return agree(atomicLoad(&live_count), thread == 0u);
+  return atomicLoad(&live_count);
+}
+
+// Puts what is looked at in n live slices into `ranked`, in any order: how many, in truth.
+fn gather(n: u32) -> u32 {
+  ranked[thread] = vec2(0u, ALL);
+  if (thread == 0u) { atomicStore(&few_count, 0u); }
+  workgroupBarrier();
+  var i = thread;
+  let end = n * (WG / 4u);
+  loop {
+    if (i >= end) { break; }
+#for k 4
+    // Beyond the end anything: again what is there.
+    let i$k = min(i + $ku * WG, end - 1u);
+    let at$k = live[i$k / (WG / 4u)] * (WG / 4u) + (i$k & (WG / 4u - 1u));
+    var four$k = keys[at$k];
+    if (i + $ku * WG >= end) { four$k = vec4(0u); }
+#endfor
+    var at = at0;
+    var four = four0;
+    var next = 1u;
+    loop {
+      if (max(max(four.x, four.y), max(four.z, four.w)) >= lo) {
+        var c = 0u;
+        loop {
+          if (c >= 4u) { break; }
+          let id = at * 4u + c;
+          if (four.x >= lo && four.x <= hi && !(four.x == least && id > last_id)) {
+            let place = atomicAdd(&few_count, 1u);
+            if (place < WG) { ranked[place] = vec2(four.x, id); }
+          }
+          four = four.yzwx;
+          c += 1u;
+        }
+      }
+      if (next >= 4u) { break; }
+      switch (next) {
+        case 1u: {
+          at = at1;
+          four = four1;
+        }
+        case 2u: {
+          at = at2;
+          four = four2;
+        }
+        default: {
+          at = at3;
+          four = four3;
+        }
+      }
+      next += 1u;
+    }
+    i += 4u * WG;
+  }
+  workgroupBarrier();
+  return atomicLoad(&few_count);
 }
 
 // Sorts the n entries of `ranked`, best first, those behind them being (0, ALL).
@@ -154,57 +209,67 @@ fn sums_few(n: u32) -> vec2<f32> {
   return vec2(own, sum);
 }
 
-// The id chosen among the n of `ranked`, in rank, or ALL where top-p does not end among them and they are not all that may be kept.
-// The mass before top-p is `total`, or what top_k leaves where that limits it.
-fn choose_few(n: u32, least_kept: u32, complete: bool, limited: bool, total: f32) -> u32 {
+// The id chosen among the n of `ranked`, at most k of them; or ALL where top-p does not end among them and they are not all that
+// may be kept. The mass before top-p is `total`, or what k leaves where that limits it.
+// Masses and then weights are integers, so that those of better entries and of lower ids can be summed up without sorting.
+fn choose_few(n: u32, k: u32, least_kept: u32, complete: bool, limited: bool, total: f32) -> u32 {
   let mine = ranked[thread];
-  var kept = n;
-  if (limited) { kept = min(n, p.top_k); }
-  if (thread == 0u) {
-    atomicStore(&first, kept);
-    atomicStore(&last, select(0u, 1u, complete));
-  }
-  running[thread] = select(0.0, weight(mine.x, 1.0), thread < kept);
-  workgroupBarrier();
-  let masses = sums_few(kept);
-  if (thread < kept) {
-    if (p.top_p < 1.0 && masses.x >= p.top_p * select(total, masses.y, limited)) {
-      atomicMin(&first, thread + 1u);
-      atomicStore(&last, 1u);
-    }
-    if (mine.x < least_kept) { atomicMin(&first, max(thread, 1u)); }
-  }
-  workgroupBarrier();
-  kept = atomicLoad(&first);
-  if (agree(atomicLoad(&last), thread == 0u) == 0u) { return ALL; }
-
-  // From rank to order of ids.
-  var place = thread;
-  if (thread < kept) {
-    place = 0u;
-    var i = 0u;
-    loop {
-      if (i >= kept) { break; }
+  let one = ONE / f32(n);
+  var kept = thread < n;
+  var key = mine.x;
+  var divisor = 1.0;
+  if (thread < 2u) { atomicStore(&sums[thread], 0u); }
+  if (thread == 0u) { told = best.y; }
+  var turn = 0u;
+  loop {
+    var amount = 0u;
+    if (kept) { amount = u32(weight(mine.x, divisor) * one); }
+    ranked[thread] = vec2(key, mine.y);
+    running[thread] = bitcast<f32>(amount);
+    workgroupBarrier();
+    var place = 0u;
+    var before = 0u;
+    if (kept) {
+      var i = 0u;
+      loop {
+        if (i >= n) { break; }
 #for k 4
-      let other$k = ranked[i + $ku].y;
+        let other$k = ranked[i + $ku];
+        let amount$k = bitcast<u32>(running[i + $ku]);
 #endfor
 #for k 4
-      if (i + $ku < kept && other$k < mine.y) { place += 1u; }
+        if (other$k.x > key || (other$k.x == key && other$k.y < mine.y)) {
+          place += 1u;
+          before += amount$k;
+        }
 #endfor
-      i += 4u;
+        i += 4u;
+      }
+      kept = place < k;
+      if (kept) { atomicAdd(&sums[turn], amount); }
     }
+    workgroupBarrier();
+    let sum = f32(atomicLoad(&sums[turn]));
+    if (turn == 1u) {
+      // Where rounding of uniform * total reaches the total, the best stays.
+      let threshold = u32(p.uniform_draw * sum);
+      if (kept && before <= threshold && threshold < before + amount) { told = mine.y; }
+      break;
+    }
+    if (p.top_p < 1.0) {
+      let goal = p.top_p * select(total * one, sum, limited);
+      if (place > 0u && f32(before) >= goal) { kept = false; }
+      if (!complete && sum < goal) {
+        kept = false;
+        if (thread == 0u) { told = ALL; }
+      }
+    }
+    kept = kept && mine.x >= least_kept;
+    // From rank to order of ids.
+    key = select(0u, 1u, kept);
+    divisor = p.temperature;
+    turn = 1u;
   }
-  running[place] = select(0.0, weight(mine.x, p.temperature), thread < kept);
-  if (thread == 0u) {
-    atomicStore(&first, ALL);
-    told = best.y;
-  }
-  workgroupBarrier();
-  let sums = sums_few(kept);
-  if (thread < kept && sums.x > p.uniform_draw * sums.y) { atomicMin(&first, thread); }
-  workgroupBarrier();
-  // Rounding of uniform * total can reach the total: then the best stays.
-  if (thread < kept && place == atomicLoad(&first)) { told = mine.y; }
   return workgroupUniformLoad(&told);
 }
 
@@ -231,15 +296,6 @@ fn take(four: vec4<u32>, id: u32, job: u32) -> f32 {
   if (max(max(four.x, four.y), max(four.z, four.w)) < lo) { return 0.0; }
   let ids = vec4(id) + vec4(0u, 1u, 2u, 3u);
   let wanted = (four >= vec4(lo)) & (four <= vec4(hi)) & ((four != vec4(least)) | (ids <= vec4(last_id)));
-  if (job == GATHER) {
-#for c 4
-    if (wanted[$c]) {
-      let place = atomicAdd(&few_count, 1u);
-      if (place < WG) { ranked[place] = vec2(four[$c], id + $cu); }
-    }
-#endfor
-    return 0.0;
-  }
   let below = vec4(best_logit) - bitcast<vec4<f32>>(select(~four, four & vec4(0x7fffffffu), four >= vec4(0x80000000u)));
   let weights = exp(-below / temperature);
   if (job == SHARE) { return dot(select(vec4(0.0), select(weights, vec4(1.0), counts), wanted), vec4(1.0)); }
@@ -256,22 +312,18 @@ fn take(four: vec4<u32>, id: u32, job: u32) -> f32 {
 
 // Does the job with all that is looked at in the n live slices.
 fn walk(n: u32, job: u32) {
-  if (job != GATHER) {
-    var b = thread;
-    loop {
-      if (b >= BINS) { break; }
-      atomicStore(&bins[b], 0u);
-      b += WG;
-    }
+  var b = thread;
+  loop {
+    if (b >= BINS) { break; }
+    atomicStore(&bins[b], 0u);
+    b += WG;
   }
-  ranked[thread] = vec2(0u, ALL);
   if (thread == 0u) {
-    atomicStore(&few_count, 0u);
     atomicStore(&first, ALL);
     atomicStore(&last, 0u);
   }
   workgroupBarrier();
-  // 8, but not to the compiler: unrolled, the code of a walk would be fetched for longer than it runs.
+  // 8, but not to the compiler: unrolled, some take seconds.
   let loads = min(n * 8u, 8u);
   var i = 0u;
   loop {
@@ -394,7 +446,7 @@ fn main(
 #for k PER
   if (t + $ku * WG < SLICES) {
     tops[t + $ku * WG] = top$k.x;
-    mine = better(mine, top$k);
+    mine = better(mine, top$k.xy);
   }
 #endfor
   best = workgroup_best(mine, t, subgroup, subgroups, lane_id);
@@ -402,19 +454,16 @@ fn main(
     publish(best.y);
     return;
   }
-  // Nothing but minus infinity has no distribution; infinity takes all.
-  if (agree(select(0u, 1u, best.x <= LOWEST || best.x >= INFINITE), t == 0u) == 1u) {
-    publish(best.y);
-    return;
-  }
   best_logit = value(best.x);
   least = LOWEST + 1u;
   last_id = ALL;
-  let limited = p.top_k > 0u && p.top_k < VOCAB;
+  hi = ALL;
+  let limited = p.top_k > 0u && (p.top_k <= WG || p.top_k < VOCAB);
   let k = select(GUESS, p.top_k, limited);
 
   // The maxima of groups of slices, every GROUPS-th, ranked by two threads each: the k-th and the last.
-  ranked[t] = vec2(mine.x, 0u);
+  workgroupBarrier();
+  ranked[t] = mine;
   atomicStore(&bins[t], 0u);
   if (t == 0u) {
     told = 0u;
@@ -423,16 +472,16 @@ fn main(
   workgroupBarrier();
   let group = t & (GROUPS - 1u);
   let top = max(ranked[group].x, ranked[group + GROUPS].x);
-  workgroupBarrier();
-  if (t < GROUPS) { ranked[t] = vec2(top, 0u); }
-  workgroupBarrier();
   var place = 0u;
   var i = t / GROUPS * (GROUPS / 2u);
   let end = i + GROUPS / 2u;
   loop {
     if (i >= end) { break; }
 #for k 4
-    place += select(0u, 1u, ranked[i + $ku].x + select(0u, 1u, i + $ku < group) > top);
+    let other$k = max(ranked[i + $ku].x, ranked[i + $ku + GROUPS].x);
+#endfor
+#for k 4
+    if (other$k > top || (other$k == top && i + $ku < group)) { place += 1u; }
 #endfor
     i += 4u;
   }
@@ -449,6 +498,36 @@ fn main(
   let complete = limited || least_kept >= bound;
 
   var total = 0.0;    // mass before top-p
+  if (!limited && p.top_p < 1.0) {
+    var mass = 0.0;
+#for k PER
+    if (t + $ku * WG < SLICES && top$k.x > LOWEST) { mass += weight(top$k.x, 1.0) * bitcast<f32>(top$k.z); }
+#endfor
+    scan(mass);
+    total = running[WG - 1u];
+  }
+  lo = bound;
+  if (!limited) { lo = max(bound, least_kept); }
+  let slices = list_live();
+  // A candidate in each. Nothing but minus infinity has no distribution; infinity takes all.
+  var way = select(0u, 1u, slices <= WG && (complete || p.top_p < 1.0));
+  if (best.x <= LOWEST || best.x >= INFINITE) { way = 2u; }
+  way = agree(way, t == 0u);
+  if (way == 2u) {
+    publish(best.y);
+    return;
+  }
+  if (way == 1u) {
+    let n = agree(gather(slices), t == 0u);
+    if (n <= WG) {
+      let id = choose_few(n, select(WG, k, limited), least_kept, complete, limited, total);
+      if (id != ALL) {
+        publish(id);
+        return;
+      }
+    }
+  }
+
   var step = 0u;
   var next = true;
   var job = 0u;
@@ -459,8 +538,6 @@ fn main(
   loop {
     if (next) {
       step += 1u;
-      if (step == MASS_OF_ALL && (limited || p.top_p >= 1.0)) { step = FEW; }
-      if (step == FEW && !complete && p.top_p >= 1.0) { step = CUT_NUMBER; }
       if (step == CUT_NUMBER && !limited) { step = MASS_OF_KEPT; }
       if (step == MASS_OF_KEPT && !(limited && p.top_p < 1.0)) { step = CUT_MASS; }
       if (step == CUT_MASS && p.top_p >= 1.0) { step = DRAW; }
@@ -473,11 +550,6 @@ fn main(
       counts = false;
       lo = least;
       hi = ALL;
-      if (step == FEW) {
-        job = GATHER;
-        lo = bound;
-        if (!limited) { lo = max(bound, least_kept); }
-      }
       if (step == CUT_NUMBER || step == CUT_MASS) {
         job = TALLY;
         by_mass = step == CUT_MASS;
@@ -492,28 +564,10 @@ fn main(
       next = false;
     }
     let now = agree(job, t == 0u);
-    let slices = list_live();
-    if (agree(select(0u, 1u, step == FEW && slices > WG), t == 0u) == 1u) {
-      // A candidate in each.
-      next = true;
-      continue;
-    }
-    shift = max(32u - countLeadingZeros(hi - lo), 8u) - 8u;
-    walk(slices, now);
-
-    if (now == GATHER) {
-      let n = agree(atomicLoad(&few_count), t == 0u);
-      next = true;
-      if (n > WG) { continue; }
+    let live_slices = agree(list_live(), t == 0u);
+    if (now == SORT) {
+      let n = min(gather(live_slices), WG);
       sort_few(n);
-      if (agree(step, t == 0u) == FEW) {
-        let id = choose_few(n, least_kept, complete, limited, total);
-        if (id != ALL) {
-          publish(id);
-          return;
-        }
-        continue;
-      }
       running[t] = select(0.0, select(1.0, weight(ranked[t].x, 1.0), by_mass), t < n);
       if (t == 0u) { atomicStore(&first, max(n, 1u) - 1u); }
       workgroupBarrier();
@@ -522,9 +576,11 @@ fn main(
       let end = ranked[atomicLoad(&first)];
       least = end.x;
       last_id = end.y;
-      workgroupBarrier();
+      next = true;
       continue;
     }
+    shift = max(32u - countLeadingZeros(hi - lo), 8u) - 8u;
+    walk(live_slices, now);
 
     var amount = 0.0;
     let own = atomicLoad(&bins[t]);
@@ -538,7 +594,7 @@ fn main(
     scan(amount);
     if (now == SHARE) {
       let sum = running[WG - 1u];
-      if (agree(select(0u, 1u, step == MASS_OF_ALL || step == MASS_OF_KEPT), t == 0u) == 1u) {
+      if (agree(select(0u, 1u, step == MASS_OF_KEPT), t == 0u) == 1u) {
         total = sum;
         next = true;
         continue;
@@ -586,7 +642,7 @@ fn main(
       if (hi - lo >= 1u << shift) { lo = hi - ((1u << shift) - 1u); }
     }
     if (count <= WG) {
-      job = GATHER;
+      job = SORT;
     } else if (lo == hi) {
       job = SHARE;
       counts = true;

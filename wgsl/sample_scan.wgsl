@@ -1,6 +1,7 @@
 // The first half of a choice: the repeat penalty on a row of logits, and the best of each slice of WG tokens.
 //
-// logits (VOCAB) -> keys (slices * WG), integers of the same order, 0 behind the vocabulary; maxima (slices) of (key, lowest id).
+// logits (VOCAB) -> keys (slices * WG), integers of the same order, 0 behind the vocabulary; maxima (slices) of (key, lowest id,
+// mass as bits): where masses are asked for, the sum of exp(logit - that of the maximum).
 // The last last_n tokens up to position pos + tokens are penalised, each once.
 // Division: a workgroup per slice, a thread per token. Bound by: reading and writing VOCAB words, some 1.2 MB.
 struct Params {
@@ -8,14 +9,16 @@ struct Params {
   tokens: u32,    // of the step
   last_n: u32,    // 0 where the penalty is 1
   penalty: f32,
+  masses: u32,    // whether they are asked for
 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;               // (VOCAB)
 @group(0) @binding(1) var<storage, read> history: array<u32>;              // (n_ctx + 1) ids by position
 @group(0) @binding(2) var<storage, read_write> keys: array<u32>;           // (slices, WG)
-@group(0) @binding(3) var<storage, read_write> maxima: array<vec2<u32>>;   // (slices)
+@group(0) @binding(3) var<storage, read_write> maxima: array<vec4<u32>>;   // (slices)
 #import params
 #import order
 #import best
+#import reduce
 
 var<workgroup> penalised: array<atomic<u32>, WG / 32u>;   // a bit per token
 
@@ -49,5 +52,11 @@ fn main(
   let key = select(0u, order(logit), id < VOCAB);
   keys[id] = key;
   let best = workgroup_best(vec2(key, id), t, subgroup, subgroups, lane_id);
-  if (t == 0u) { maxima[wid.x] = best; }
+  var mass = 0.0;
+  if (p.masses == 1u) {
+    // Of nothing but minus infinity none.
+    if (key > LOWEST && best.x < INFINITE) { mass = exp(value(key) - value(best.x)); }
+    mass = workgroup_sum(mass, t, subgroup, subgroups, lane_id);
+  }
+  if (t == 0u) { maxima[wid.x] = vec4(best, bitcast<u32>(mass), 0u); }
 }

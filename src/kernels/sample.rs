@@ -130,7 +130,7 @@ const NO_MIN_P: f32 = -1e30;
 
 /// What [`State::sampling`](crate::gpu::record::State::sampling) holds for a choice with the draw of `step`:
 /// 0 temperature, 1 top_k, 2 top_p, 3 ln(min_p), 4 repeat_penalty, 5 repeat_last_n (0 where the penalty is 1),
-/// 6 [`uniform`]`(seed, step)`, 7 the step modulo 2^32, told with the result; 8 and 9 are 0.
+/// 6 [`uniform`]`(seed, step)`, 7 the step modulo 2^32, told with the result, 8 whether masses of slices are asked for; 9 is 0.
 ///
 /// The draw is made here: the step is known when a token is encoded, and host and device cannot disagree about it.
 pub fn words(sampling: &Sampling, step: u64) -> [u32; 10] {
@@ -154,7 +154,7 @@ pub fn words(sampling: &Sampling, step: u64) -> [u32; 10] {
         last_n,
         uniform(s.seed, step).to_bits(),
         step as u32,
-        0,
+        u32::from(s.top_p < 1.0 && (s.top_k == 0 || s.top_k as usize > WG)),
         0,
     ]
 }
@@ -175,7 +175,7 @@ pub(super) fn specs(vocab: u32) -> [Spec; 2] {
         Spec {
             kernel: "sample_scan",
             source: include_str!("../../wgsl/sample_scan.wgsl"),
-            variant: variant.clone(),
+            variant: variant.clone().number("LANES", 1),
             access: accesses("rrww"),
         },
         Spec {
@@ -193,7 +193,7 @@ pub(super) fn specs(vocab: u32) -> [Spec; 2] {
 /// Bytes of the buffers of [`ops`] for a vocabulary of `tokens`: keys and maxima of slices.
 pub fn scratch_bytes(tokens: usize) -> [u64; 2] {
     let (slices, _) = slices(tokens);
-    [slices * WG * 4, slices * 8].map(|bytes| bytes as u64)
+    [slices * WG * 4, slices * 16].map(|bytes| bytes as u64)
 }
 
 /// The dispatches that choose the token after those of a step, as [`sample`] does up to rounding of sums.
@@ -245,6 +245,7 @@ pub fn ops(
             Word::Tokens,
             Word::Sampling(5),
             Word::Sampling(4),
+            Word::Sampling(8),
         ],
         [
             Extent::N(slices(tokens).0 as u32),

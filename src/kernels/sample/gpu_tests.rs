@@ -371,7 +371,11 @@ fn many_candidates_are_cut_where_the_definition_cuts() {
             &|x| x,
             &|x| (x * 2.0).round() * 0.5 + 10.0,
             &|x| {
-                if x > 1.0 { -1.0 } else { x.round() * 60.0 - 120.0 }
+                if x > 1.0 {
+                    -1.0
+                } else {
+                    x.round() * 60.0 - 120.0
+                }
             },
         ];
         for gpu in gpus() {
