@@ -1,7 +1,7 @@
 // The first half of a choice: the repeat penalty on a row of logits, and the best of each slice of WG tokens.
 //
 // logits (VOCAB) -> keys (slices * WG), integers of the same order, 0 behind the vocabulary; maxima (slices) of (key, lowest id,
-// mass as bits): where masses are asked for, the sum of exp(logit - that of the maximum).
+// mass as bits): where masses are asked for, the sum of exp(logit - that of the maximum); and keys of the maxima of its quarters.
 // The last last_n tokens up to position pos + tokens are penalised, each once.
 // Division: a workgroup per slice, a thread per token. Bound by: reading and writing VOCAB words, some 1.2 MB.
 struct Params {
@@ -15,12 +15,14 @@ struct Params {
 @group(0) @binding(1) var<storage, read> history: array<u32>;              // (n_ctx + 1) ids by position
 @group(0) @binding(2) var<storage, read_write> keys: array<u32>;           // (slices, WG)
 @group(0) @binding(3) var<storage, read_write> maxima: array<vec4<u32>>;   // (slices)
+@group(0) @binding(4) var<storage, read_write> quarters: array<vec4<u32>>;  // (slices)
 #import params
 #import order
 #import best
 #import reduce
 
 var<workgroup> penalised: array<atomic<u32>, WG / 32u>;   // a bit per token
+var<workgroup> quarter: array<atomic<u32>, 4>;
 
 @compute @workgroup_size(WG)
 fn main(
@@ -31,6 +33,8 @@ fn main(
   let id = first + t;
   // On its way while the penalty looks for the token.
   var logit = logits[min(id, VOCAB - 1u)];
+  if (t < 4u) { atomicStore(&quarter[t], 0u); }
+  workgroupBarrier();
   if (p.last_n > 0u) {
     if (t < WG / 32u) { atomicStore(&penalised[t], 0u); }
     workgroupBarrier();
@@ -51,6 +55,13 @@ fn main(
   }
   let key = select(0u, order(logit), id < VOCAB);
   keys[id] = key;
+#ifdef PLAIN
+  atomicMax(&quarter[t / (WG / 4u)], key);
+#else
+  // No subgroup is larger than a quarter.
+  let highest = subgroupMax(key);
+  if (lane_id == 0u) { atomicMax(&quarter[t / (WG / 4u)], highest); }
+#endif
   let best = workgroup_best(vec2(key, id), t, subgroup, subgroups, lane_id);
   var mass = 0.0;
   if (p.masses == 1u) {
@@ -58,5 +69,8 @@ fn main(
     if (key > LOWEST && best.x < INFINITE) { mass = exp(value(key) - value(best.x)); }
     mass = workgroup_sum(mass, t, subgroup, subgroups, lane_id);
   }
-  if (t == 0u) { maxima[wid.x] = vec4(best, bitcast<u32>(mass), 0u); }
+  if (t == 0u) {
+    maxima[wid.x] = vec4(best, bitcast<u32>(mass), 0u);
+    quarters[wid.x] = vec4(atomicLoad(&quarter[0]), atomicLoad(&quarter[1]), atomicLoad(&quarter[2]), atomicLoad(&quarter[3]));
+  }
 }

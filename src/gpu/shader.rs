@@ -241,6 +241,8 @@ shared!(
     "bf16",
     "builtins",
     "bytes",
+    "choose_few",
+    "choose_many",
     "codes_by_bytes",
     "codes_by_floats",
     "coop16",

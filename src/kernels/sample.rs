@@ -176,7 +176,7 @@ pub(super) fn specs(vocab: u32) -> [Spec; 2] {
             kernel: "sample_scan",
             source: include_str!("../../wgsl/sample_scan.wgsl"),
             variant: variant.clone().number("LANES", 1),
-            access: accesses("rrww"),
+            access: accesses("rrwww"),
         },
         Spec {
             kernel: "sample_pick",
@@ -184,16 +184,17 @@ pub(super) fn specs(vocab: u32) -> [Spec; 2] {
             variant: variant
                 .number("SLICES", slices as u32)
                 .number("PER", per as u32)
+                .number("LIVE", slices.max(WG) as u32)
                 .number("BINS", slices.max(3 * WG) as u32),
-            access: accesses("rrww"),
+            access: accesses("rrrww"),
         },
     ]
 }
 
-/// Bytes of the buffers of [`ops`] for a vocabulary of `tokens`: keys and maxima of slices.
-pub fn scratch_bytes(tokens: usize) -> [u64; 2] {
+/// Bytes of the buffers of [`ops`] for a vocabulary of `tokens`: keys, maxima of slices and of their quarters.
+pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
     let (slices, _) = slices(tokens);
-    [slices * WG * 4, slices * 16].map(|bytes| bytes as u64)
+    [slices * WG * 4, slices * 16, slices * 16].map(|bytes| bytes as u64)
 }
 
 /// The dispatches that choose the token after those of a step, as [`sample`] does up to rounding of sums.
@@ -228,9 +229,10 @@ pub fn ops(
         !results.is_empty() && results.iter().all(|r| r.size >= 16),
         "a choice needs room for 4 words"
     );
-    let [keys, maxima] = scratch_bytes(tokens);
+    let [keys, maxima, quarters] = scratch_bytes(tokens);
     let keys = Range::whole(&gpu.storage("sampling keys", keys)?);
     let maxima = Range::whole(&gpu.storage("sampling maxima", maxima)?);
+    let quarters = Range::whole(&gpu.storage("sampling quarters", quarters)?);
     let [scan, pick] = specs(vocab);
     let scan = Op::new(
         scan,
@@ -239,6 +241,7 @@ pub fn ops(
             history.clone(),
             keys.clone(),
             maxima.clone(),
+            quarters.clone(),
         ],
         vec![
             Word::Pos,
@@ -258,11 +261,11 @@ pub fn ops(
     params.extend([0, 1, 2, 3, 6, 7].map(Word::Sampling));
     let pick = Op::new(
         pick,
-        vec![keys, maxima, history.clone(), results[0].clone()],
+        vec![keys, maxima, quarters, history.clone(), results[0].clone()],
         params,
         [Extent::N(1); 3],
     )
-    .with_alternatives(3, results.to_vec());
+    .with_alternatives(4, results.to_vec());
     Ok(vec![scan, pick])
 }
 
