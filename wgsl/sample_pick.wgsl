@@ -29,6 +29,8 @@ struct Params {
 
 const ALL = 0xffffffffu;
 const LANES = 8u;      // threads that walk a slice together
+const GROUPS = 127u;   // of slices, whose k-th best bounds a choice among few
+const MANY_GROUPS = 251u;   // the same for a greater k
 const PIECE = 4u;      // log2 of the vec4s of a quarter of a slice
 const GUESS = 64u;     // maxima that bound a choice without top-k from below, if its probability lies there
 const WIDEST = 32.0;   // logits below the best that the first histogram covers: what is below has no mass
@@ -155,7 +157,8 @@ fn main(
   let k = select(GUESS, p.top_k, limited);
 
   // The maxima of groups of slices, ranked: the k-th and the last. Fewer groups are ranked sooner and bound less.
-  let groups = select(select(WG, WG / 2u, k <= 100u), WG / 4u, k <= 40u);
+  // Their number is prime, so that what lies at regular distances does not meet in one.
+  let groups = select(MANY_GROUPS, GROUPS, k <= GUESS);
   atomicStore(&bins[t], 0u);
   if (t == 0u) {
     told = 0u;
@@ -163,7 +166,12 @@ fn main(
     atomicStore(&live_count, 0u);
   }
   workgroupBarrier();
-  atomicMax(&bins[t & (groups - 1u)], mine.x);
+#for k PER
+  if (t + $ku * WG < SLICES) {
+    let slice$k = t + $ku * WG;
+    atomicMax(&bins[select(slice$k % MANY_GROUPS, slice$k % GROUPS, k <= GUESS)], top$k.x);
+  }
+#endfor
   workgroupBarrier();
   let top = atomicLoad(&bins[t]);
   ranked[t] = vec2(select(0u, top, t < groups), t);
