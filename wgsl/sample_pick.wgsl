@@ -6,8 +6,8 @@
 // quarters of slices that reach it are read, and what reaches it there is mostly few (`choose_few`).
 // Where more than WG are left (no top-k and an even distribution, or a great k), a cut is found from histograms over what may
 // still be kept, finer and finer, until its bin is few enough to sort; the token from sums of the slices.
-// Bound by, among few: fetching its code, which the weights of a token drove from the caches, so loops are short and not unrolled;
-// among many: one workgroup walking all keys, once or twice for a histogram and once for the sums.
+// Bound by, among few: latency, two round trips to memory, some 25 barriers, and as many comparisons as pairs of candidates;
+// among many: one workgroup walking the keys, once or twice for a histogram and once for the sums.
 struct Params {
   pos: u32,           // of the first token of the step
   tokens: u32,        // of the step
@@ -28,13 +28,13 @@ struct Params {
 #import best
 
 const ALL = 0xffffffffu;
-const LANES = 8u;      // threads that walk a slice together
-const GROUPS = 127u;   // of slices, whose k-th best bounds a choice among few
-const MANY_GROUPS = 251u;   // the same for a greater k
-const PIECE = 4u;      // log2 of the vec4s of a quarter of a slice
-const GUESS = 64u;     // maxima that bound a choice without top-k from below, if its probability lies there
-const WIDEST = 32.0;   // logits below the best that the first histogram covers: what is below has no mass
-const ONE = 2147483648.0;   // a mass of 1 in the histograms, which sum integers: in any order the same
+const LANES = 8u;           // threads that walk a slice together
+const PIECE = 4u;           // log2 of the vec4s of a quarter of a slice
+const GROUPS = 127u;        // of slices, whose k-th best maximum bounds a choice from below
+const MANY_GROUPS = 251u;   // the same where k is greater than GUESS
+const GUESS = 64u;          // the k without top-k, if top-p or min-p ends there
+const WIDEST = 32.0;        // logits below the best that the first histogram covers: what is below has no mass
+const ONE = 2147483648.0;   // a mass of 1 as an integer: integers sum up to the same in any order
 
 // What is done with what a walk over the live slices looks at.
 const TALLY = 0u;    // its number, and mass where that is cut, by bin
@@ -51,7 +51,7 @@ var<workgroup> tops: array<u32, SLICES>;    // keys of the maxima
 var<workgroup> live: array<u32, LIVE>;      // slices to read, or up to WG quarters
 var<workgroup> live_count: atomic<u32>;
 var<workgroup> few_count: atomic<u32>;      // entries of `ranked`, or more where they were too many
-var<workgroup> sums: array<atomic<u32>, 2>;
+var<workgroup> sums: array<atomic<u32>, 2>;   // of masses, of weights among few
 var<workgroup> bins: array<atomic<u32>, BINS>;   // counts, masses, their carries (3, WG), or sums of slices as bits (SLICES)
 var<workgroup> running: array<f32, WG>;
 var<workgroup> first: atomic<u32>;

@@ -58,9 +58,11 @@ fn main(
 #ifdef PLAIN
   atomicMax(&quarter[t / (WG / 4u)], key);
 #else
-  // No subgroup is larger than a quarter.
   let highest = subgroupMax(key);
-  if (lane_id == 0u) { atomicMax(&quarter[t / (WG / 4u)], highest); }
+  // A subgroup of 128 has two quarters.
+  if (lane_id == 0u || subgroup_size > WG / 4u) {
+    atomicMax(&quarter[t / (WG / 4u)], select(highest, key, subgroup_size > WG / 4u));
+  }
 #endif
   let best = workgroup_best(vec2(key, id), t, subgroup, subgroups, lane_id);
   var mass = 0.0;

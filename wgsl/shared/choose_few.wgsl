@@ -56,8 +56,8 @@ fn gather(n: u32, size: u32) -> u32 {
   return atomicLoad(&few_count);
 }
 
-// Of the first n entries of `ranked`: bins[c] = how many of these are better than c, bins[WG + c] = the sum of their `running`, bits of
-// integers. Up to four threads share an entry; those of `ranked` behind the n must be worst.
+// Of the first n entries of `ranked`: bins[c] = how many of these are better than c, bins[WG + c] = the sum of their amounts,
+// bins[2 WG..]. Up to four threads share an entry; those of `ranked` behind the n must be worst.
 fn rank(n: u32) {
   atomicStore(&bins[thread], 0u);
   atomicStore(&bins[WG + thread], 0u);
@@ -74,7 +74,7 @@ fn rank(n: u32) {
       if (i >= n) { break; }
 #for k 4
       let other$k = ranked[i + $ku];
-      let amount$k = bitcast<u32>(running[i + $ku]);
+      let amount$k = atomicLoad(&bins[2u * WG + i + $ku]);
 #endfor
 #for k 4
       let better$k = other$k.x > mine.x || (other$k.x == mine.x && other$k.y < mine.y);
@@ -105,7 +105,7 @@ fn choose_few(n: u32, k: u32, least_kept: u32, complete: bool, limited: bool, to
     var amount = 0u;
     if (kept) { amount = u32(weight(mine.x, divisor) * one); }
     ranked[thread] = vec2(key, mine.y);
-    running[thread] = bitcast<f32>(amount);
+    atomicStore(&bins[2u * WG + thread], amount);
     workgroupBarrier();
     rank(n);
     var place = 0u;
