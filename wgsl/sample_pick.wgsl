@@ -2,11 +2,12 @@
 //
 // Greedy: the best of the maxima. Else top-k, top-p, min-p each keep the first so many in rank (greater key, then lower id), and
 // the token is the first in order of ids at which the running sum of exp((logit - best) / temperature) exceeds uniform * total.
-// Division: one workgroup. A thread owns PER slices in a row and keeps a list of its candidates, in order of ids. The k-th best
-// slice maximum bounds the k-th best key from below, so with top-k only slices above it are read and lists are a few entries long.
-// A rank is found by fixing its key bit by bit: 32 sums over the lists, exact counts or masses added in a fixed order.
-// Bound by: the latency of those sums (some 100 barriers); without top-k, by one workgroup walking all VOCAB candidates, up to
-// PER * WG steps for each of about ten sums until the lists shrink.
+// Division: one workgroup. The k-th best maximum of slices, or of groups of them, bounds the k-th best key from below, so only
+// quarters of slices that reach it are read, and what reaches it there is mostly few (`choose_few`).
+// Where more than WG are left (no top-k and an even distribution, or a great k), a cut is found from histograms over what may
+// still be kept, finer and finer, until its bin is few enough to sort; the token from sums of the slices.
+// Bound by, among few: latency, two round trips to memory, some 25 barriers, and as many comparisons as pairs of candidates;
+// among many: one workgroup walking the keys, once or twice for a histogram and once for the sums.
 struct Params {
   pos: u32,           // of the first token of the step
   tokens: u32,        // of the step
@@ -18,110 +19,112 @@ struct Params {
   step: u32,          // told with the result
 }
 @group(0) @binding(0) var<storage, read> keys: array<vec4<u32>>;          // (slices, WG / 4)
-@group(0) @binding(1) var<storage, read> maxima: array<vec2<u32>>;        // (slices) of (key, id)
-@group(0) @binding(2) var<storage, read_write> lists: array<vec2<u32>>;   // (WG, PER * WG) of (key, id)
+@group(0) @binding(1) var<storage, read> maxima: array<vec4<u32>>;        // (slices) of (key, id, mass as bits, 0)
+@group(0) @binding(2) var<storage, read> quarters: array<vec4<u32>>;      // (slices) keys of the maxima of their quarters
 @group(0) @binding(3) var<storage, read_write> history: array<u32>;       // (n_ctx + 1) ids by position
 @group(0) @binding(4) var<storage, read_write> chosen: array<vec4<u32>>;  // one: (id, step, 0, 0)
 #import params
-#import reduce
 #import order
+#import best
 
 const ALL = 0xffffffffu;
+const LANES = 8u;           // threads that walk a slice together
+const PIECE = 4u;           // log2 of the vec4s of a quarter of a slice
+const GROUPS = 127u;        // of slices, whose k-th best maximum bounds a choice from below
+const MANY_GROUPS = 251u;   // the same where k is greater than GUESS
+const GUESS = 64u;          // the k without top-k, if top-p or min-p ends there
+const WIDEST = 32.0;        // logits below the best that the first histogram covers: what is below has no mass
+const ONE = 2147483648.0;   // a mass of 1 as an integer: integers sum up to the same in any order
 
-var<workgroup> tops: array<u32, SLICES>;     // keys of the maxima
-var<workgroup> best_top: vec2<u32>;
-var<workgroup> top_k_bound: u32;
-var<workgroup> cut_ties: u32;
+// What is done with what a walk over the live slices looks at.
+const TALLY = 0u;    // its number, and mass where that is cut, by bin
+const SHARE = 1u;    // the sum of its shares by slice
+const SORT = 2u;     // no walk: what is left is few enough
+
+// The steps of a choice among many, of which those apply that something is left to do for.
+const CUT_NUMBER = 1u;
+const MASS_OF_KEPT = 2u;
+const CUT_MASS = 3u;
+const DRAW = 4u;
+
+var<workgroup> tops: array<u32, SLICES>;    // keys of the maxima
+var<workgroup> live: array<u32, LIVE>;      // slices to read, or up to WG quarters
+var<workgroup> live_count: atomic<u32>;
+var<workgroup> few_count: atomic<u32>;      // entries of `ranked`, or more where they were too many
+var<workgroup> sums: array<atomic<u32>, 2>;   // of masses, of weights among few
+var<workgroup> bins: array<atomic<u32>, BINS>;   // counts, masses, their carries (3, WG), or sums of slices as bits (SLICES)
 var<workgroup> running: array<f32, WG>;
-var<workgroup> winner: atomic<u32>;
+var<workgroup> first: atomic<u32>;
+var<workgroup> last: atomic<u32>;
+var<workgroup> told: u32;
+var<workgroup> told_sum: f32;
 
-// Of this thread: where its list begins, its length, and what the reductions need.
-var<private> base: u32;
-var<private> count: u32;
-var<private> thread: vec4<u32>;
+var<private> thread: u32;
+var<private> best: vec2<u32>;   // (key, id)
 var<private> best_logit: f32;
+// What is kept: greater keys, and up to last_id those of the least key.
+var<private> least: u32;
+var<private> last_id: u32;
+// Keys from lo to hi are looked at.
+var<private> lo: u32;
+var<private> hi: u32;
+// Their bins, by value where the scale is not 0, else by key; by mass or by number.
+var<private> scale: f32;
+var<private> shift: u32;
+var<private> by_mass: bool;
+// A share is exp((logit - best) / temperature), or 1 where it counts.
+var<private> temperature: f32;
+var<private> counts: bool;
 
-fn sum_all(v: f32) -> f32 {
-  return workgroup_sum(v, thread.x, thread.y, thread.z, thread.w);
+// What one thread says, in all of them. A barrier.
+fn agree(mine: u32, says: bool) -> u32 {
+  if (says) { told = mine; }
+  return workgroupUniformLoad(&told);
 }
 
-fn mass(key: u32) -> f32 {
-  return exp(value(key) - best_logit);
+fn weight(key: u32, temperature: f32) -> f32 {
+  return exp((value(key) - best_logit) / temperature);
 }
 
-// How many candidates have at least this key, or their mass.
-fn amount(least: u32, by_mass: bool) -> f32 {
-  var sum = 0.0;
-  var i = 0u;
+// running = sums of v over the threads up to each.
+fn scan(v: f32) {
+  workgroupBarrier();
+  running[thread] = v;
+  workgroupBarrier();
+  var distance = 1u;
   loop {
-    if (i >= count) { break; }
-    let key = lists[base + i].x;
-    if (key >= least) {
-      if (by_mass) { sum += mass(key); } else { sum += 1.0; }
-    }
-    i += 1u;
+    if (distance >= WG) { break; }
+    var before = 0.0;
+    if (thread >= distance) { before = running[thread - distance]; }
+    workgroupBarrier();
+    running[thread] += before;
+    workgroupBarrier();
+    distance = distance << 1u;
   }
-  return sum_all(sum);
 }
 
-// Drops all candidates below the key, and those of the key with a higher id.
-fn trim(least: u32, last_id: u32) {
-  var kept = 0u;
-  var i = 0u;
+// Lists the slices with keys of at least lo: how many. Their order is any.
+fn list_live() -> u32 {
+  if (thread == 0u) { atomicStore(&live_count, 0u); }
+  workgroupBarrier();
+  var i = thread;
   loop {
-    if (i >= count) { break; }
-    let entry = lists[base + i];
-    if (entry.x > least || (entry.x == least && entry.y <= last_id)) {
-      lists[base + kept] = entry;
-      kept += 1u;
-    }
-    i += 1u;
+    if (i >= SLICES) { break; }
+    if (tops[i] >= lo) { live[atomicAdd(&live_count, 1u)] = i; }
+    i += WG;
   }
-  count = kept;
+  workgroupBarrier();
+  return atomicLoad(&live_count);
 }
 
-// Keeps the fewest candidates in rank whose amount reaches `goal`; all where it never does.
-fn keep_first(goal: f32, by_mass: bool) {
-  var found = 0u;
-  var bit = 0x80000000u;
-  loop {
-    if (bit == 0u) { break; }
-    if (amount(found | bit, by_mass) >= goal) { found |= bit; }
-    // The key looked for is at least what is found so far: what lies below need not be walked again.
-    if ((bit & 0x01110000u) != 0u) { trim(found, ALL); }
-    bit = bit >> 1u;
-  }
-  let above = amount(found + 1u, by_mass);
-  let ties = amount(found, false) - amount(found + 1u, false);
-  var needed = goal - above;
-  if (by_mass) { needed = ceil(needed / max(mass(max(found, LOWEST + 1u)), 1e-30)); }
-  needed = max(needed, 1.0);
-  if (thread.x == 0u) { cut_ties = select(0u, 1u, needed < ties); }
-  var last_id = ALL;
-  if (workgroupUniformLoad(&cut_ties) == 1u) {
-    // The greatest number with fewer than `needed` ties below it is the id of the last one to keep.
-    last_id = 0u;
-    bit = 1u << 17u;
-    loop {
-      if (bit == 0u) { break; }
-      var below = 0.0;
-      var i = 0u;
-      loop {
-        if (i >= count) { break; }
-        let entry = lists[base + i];
-        if (entry.x == found && entry.y < (last_id | bit)) { below += 1.0; }
-        i += 1u;
-      }
-      if (sum_all(below) < needed) { last_id |= bit; }
-      bit = bit >> 1u;
-    }
-  }
-  trim(found, last_id);
-}
+#import choose_few
+#import choose_many
 
 fn publish(id: u32) {
-  history[p.pos + p.tokens] = id;
-  chosen[0] = vec4(id, p.step, 0u, 0u);
+  if (thread == 0u) {
+    history[p.pos + p.tokens] = id;
+    chosen[0] = vec4(id, p.step, 0u, 0u);
+  }
 }
 
 @compute @workgroup_size(WG)
@@ -129,108 +132,227 @@ fn main(
 #import builtins
 ) {
 #import thread_index
-  thread = vec4(t, subgroup, subgroups, lane_id);
-  base = t * PER * WG;
-  count = 0u;
-  var i = t;
-  loop {
-    if (i >= SLICES) { break; }
-    tops[i] = maxima[i].x;
-    i += WG;
+  thread = t;
+  var mine = vec2(0u, ALL);
+#for k PER
+  let top$k = maxima[min(t + $ku * WG, SLICES - 1u)];
+  let quarter$k = quarters[min(t + $ku * WG, SLICES - 1u)];
+#endfor
+#for k PER
+  if (t + $ku * WG < SLICES) {
+    tops[t + $ku * WG] = top$k.x;
+    mine = better(mine, top$k.xy);
   }
-  if (t == 0u) {
-    top_k_bound = 0u;
-    atomicStore(&winner, ALL);
-  }
-  workgroupBarrier();
-  i = t;
-  loop {
-    if (i >= SLICES) { break; }
-    let top = tops[i];
-    var place = 0u;
-    var j = 0u;
-    loop {
-      if (j >= SLICES) { break; }
-      if (tops[j] > top || (tops[j] == top && j < i)) { place += 1u; }
-      j += 1u;
-    }
-    if (place == 0u) { best_top = maxima[i]; }
-    if (place + 1u == p.top_k) { top_k_bound = top; }
-    i += WG;
-  }
-  let best = workgroupUniformLoad(&best_top);
-  let bound = max(workgroupUniformLoad(&top_k_bound), LOWEST + 1u);
-  // Nothing but minus infinity has no distribution; infinity takes all.
-  if (p.temperature <= 0.0 || best.x <= LOWEST || best.x >= INFINITE) {
-    if (t == 0u) { publish(best.y); }
+#endfor
+  best = workgroup_best(mine, t, subgroup, subgroups, lane_id);
+  if (p.temperature <= 0.0) {
+    publish(best.y);
     return;
   }
   best_logit = value(best.x);
+  least = LOWEST + 1u;
+  last_id = ALL;
+  hi = ALL;
+  let limited = p.top_k > 0u && (p.top_k <= WG || p.top_k < VOCAB);
+  let k = select(GUESS, p.top_k, limited);
 
-  var slice = t * PER;
-  loop {
-    if (slice >= min((t + 1u) * PER, SLICES)) { break; }
-    if (tops[slice] >= bound) {
-      var q = 0u;
-      loop {
-        if (q >= WG / 4u) { break; }
-        let four = keys[slice * (WG / 4u) + q];
-#for k 4
-        if (four[$k] >= bound) {
-          lists[base + count] = vec2(four[$k], slice * WG + q * 4u + $ku);
-          count += 1u;
-        }
+  // The maxima of groups of slices, ranked: the k-th and the last. Fewer groups are ranked sooner and bound less.
+  // Their number is prime, so that what lies at regular distances does not meet in one.
+  let groups = select(MANY_GROUPS, GROUPS, k <= GUESS);
+  atomicStore(&bins[t], 0u);
+  if (t == 0u) {
+    told = 0u;
+    told_sum = best_logit - WIDEST;
+    atomicStore(&live_count, 0u);
+  }
+  workgroupBarrier();
+#for k PER
+  if (t + $ku * WG < SLICES) {
+    let slice$k = t + $ku * WG;
+    atomicMax(&bins[select(slice$k % MANY_GROUPS, slice$k % GROUPS, k <= GUESS)], top$k.x);
+  }
 #endfor
-        q += 1u;
+  workgroupBarrier();
+  let top = atomicLoad(&bins[t]);
+  ranked[t] = vec2(select(0u, top, t < groups), t);
+  workgroupBarrier();
+  rank(groups);
+  if (t < groups) {
+    let place = atomicLoad(&bins[t]);
+    if (place + 1u == k) { told = top; }
+    if (place + 1u == groups && top > LOWEST) { told_sum = value(top); }
+  }
+  let bound = max(workgroupUniformLoad(&told), least);
+  let width = clamp(4.0 * (best_logit - told_sum), 1e-30, WIDEST);
+  let least_kept = max(order(best_logit + p.log_min_p), least);
+  let complete = limited || least_kept >= bound;
+
+  var total = 0.0;    // mass before top-p
+  if (!limited && p.top_p < 1.0) {
+    var mass = 0.0;
+#for k PER
+    if (t + $ku * WG < SLICES && top$k.x > LOWEST) { mass += weight(top$k.x, 1.0) * bitcast<f32>(top$k.z); }
+#endfor
+    scan(mass);
+    total = running[WG - 1u];
+  }
+  lo = bound;
+  if (!limited) { lo = max(bound, least_kept); }
+  // The quarters to read, each with a candidate.
+#for k PER
+  if (t + $ku * WG < SLICES && top$k.x >= lo) {
+    var four = quarter$k;
+    var c = 0u;
+    loop {
+      if (c >= 4u) { break; }
+      if (four.x >= lo) {
+        let place = atomicAdd(&live_count, 1u);
+        if (place < WG) { live[place] = (t + $ku * WG) * 4u + c; }
+      }
+      four = four.yzwx;
+      c += 1u;
+    }
+  }
+#endfor
+  workgroupBarrier();
+  let pieces = atomicLoad(&live_count);
+  // Nothing but minus infinity has no distribution; infinity takes all.
+  var way = select(0u, 1u, pieces <= WG && (complete || p.top_p < 1.0));
+  if (best.x <= LOWEST || best.x >= INFINITE) { way = 2u; }
+  way = agree(way, t == 0u);
+  if (way == 2u) {
+    publish(best.y);
+    return;
+  }
+  if (way == 1u) {
+    let n = agree(gather(pieces, PIECE), t == 0u);
+    if (n <= WG) {
+      let id = choose_few(n, select(WG, k, limited), least_kept, complete, limited, total);
+      if (id != ALL) {
+        publish(id);
+        return;
       }
     }
-    slice += 1u;
   }
 
-  if (p.top_k > 0u && p.top_k < VOCAB) { keep_first(f32(p.top_k), false); }
-  // The best has mass 1, so a goal of one half keeps it alone.
-  if (p.top_p < 1.0) { keep_first(max(p.top_p * amount(0u, true), 0.5), true); }
-  trim(order(best_logit + p.log_min_p), ALL);
-
-  var sum = 0.0;
-  i = 0u;
+  var step = 0u;
+  var next = true;
+  var job = 0u;
+  // Of a cut: the amount to reach, that of greater keys, how many there are in the bin.
+  var goal = 0.0;
+  var above = 0.0;
+  var count = ALL;
   loop {
-    if (i >= count) { break; }
-    sum += exp((value(lists[base + i].x) - best_logit) / p.temperature);
-    i += 1u;
-  }
-  running[t] = sum;
-  workgroupBarrier();
-  var distance = 1u;
-  loop {
-    if (distance >= WG) { break; }
-    var before = 0.0;
-    if (t >= distance) { before = running[t - distance]; }
-    workgroupBarrier();
-    running[t] += before;
-    workgroupBarrier();
-    distance = distance << 1u;
-  }
-  let threshold = p.uniform_draw * running[WG - 1u];
-  if (sum > 0.0 && running[t] > threshold) { atomicMin(&winner, t); }
-  workgroupBarrier();
-  let first = atomicLoad(&winner);
-  // Rounding of uniform * total can reach the total.
-  if (first == ALL && t == 0u) { publish(best.y); }
-  if (first == t) {
-    var total = 0.0;
-    if (t > 0u) { total = running[t - 1u]; }
-    var id = best.y;
-    i = 0u;
-    loop {
-      if (i >= count) { break; }
-      let entry = lists[base + i];
-      let weight = exp((value(entry.x) - best_logit) / p.temperature);
-      total += weight;
-      if (weight > 0.0) { id = entry.y; }
-      if (total > threshold) { break; }
-      i += 1u;
+    if (next) {
+      step += 1u;
+      if (step == CUT_NUMBER && !limited) { step = MASS_OF_KEPT; }
+      if (step == MASS_OF_KEPT && !(limited && p.top_p < 1.0)) { step = CUT_MASS; }
+      if (step == CUT_MASS && p.top_p >= 1.0) { step = DRAW; }
+      if (step == DRAW && least_kept > least) {
+        least = least_kept;
+        last_id = ALL;
+      }
+      job = SHARE;
+      temperature = select(1.0, p.temperature, step == DRAW);
+      counts = false;
+      lo = least;
+      hi = ALL;
+      if (step == CUT_NUMBER || step == CUT_MASS) {
+        job = TALLY;
+        by_mass = step == CUT_MASS;
+        lo = max(least, select(bound, least_kept, by_mass));
+        hi = best.x;
+        scale = f32(WG) / width;
+        // The best has mass 1, so a goal of one half keeps it alone.
+        goal = select(f32(p.top_k), max(p.top_p * total, 0.5), by_mass);
+        above = 0.0;
+        count = ALL;
+      }
+      next = false;
     }
-    publish(id);
+    let now = agree(job, t == 0u);
+    let live_slices = agree(list_live(), t == 0u);
+    if (now == SORT) {
+      let n = min(gather(live_slices, PIECE + 2u), WG);
+      sort_few(n);
+      running[t] = select(0.0, select(1.0, weight(ranked[t].x, 1.0), by_mass), t < n);
+      if (t == 0u) { atomicStore(&first, max(n, 1u) - 1u); }
+      workgroupBarrier();
+      if (above + sums_few(n).x >= goal) { atomicMin(&first, t); }
+      workgroupBarrier();
+      let end = ranked[atomicLoad(&first)];
+      least = end.x;
+      last_id = end.y;
+      next = true;
+      continue;
+    }
+    shift = max(32u - countLeadingZeros(hi - lo), 8u) - 8u;
+    walk(live_slices, now);
+
+    var amount = 0.0;
+    let own = atomicLoad(&bins[t]);
+    if (now == SHARE) {
+      amount = own_slices();
+    } else if (by_mass) {
+      amount = f32(atomicLoad(&bins[WG + t])) / ONE + f32(atomicLoad(&bins[2u * WG + t])) * 2.0;
+    } else {
+      amount = f32(own);
+    }
+    scan(amount);
+    if (now == SHARE) {
+      let sum = running[WG - 1u];
+      if (agree(select(0u, 1u, step == MASS_OF_KEPT), t == 0u) == 1u) {
+        total = sum;
+        next = true;
+        continue;
+      }
+      var threshold = p.uniform_draw * sum;
+      if (counts) {
+        // All of one key, of which the first ids stay.
+        var needed = goal - above;
+        if (by_mass) { needed = ceil(needed / max(weight(lo, 1.0), 1e-30)); }
+        threshold = min(max(needed, 1.0), sum) - 0.5;
+      }
+      let id = locate(threshold);
+      if (agree(step, t == 0u) == DRAW) {
+        publish(id);
+        return;
+      }
+      least = lo;
+      last_id = id;
+      next = true;
+      continue;
+    }
+
+    if (own > 0u) {
+      atomicMax(&last, t);
+      if (above + running[t] >= goal) { atomicMin(&first, t); }
+    }
+    workgroupBarrier();
+    // A bin of the first histogram is certain to reach it, but for rounding.
+    let reached = atomicLoad(&first);
+    let at = agree(select(reached, atomicLoad(&last), reached == ALL && count != ALL), t == 0u);
+    if (at == ALL) {
+      // None does: all are kept.
+      next = true;
+      continue;
+    }
+    if (at > 0u) { above += running[at - 1u]; }
+    count = agree(own, t == at);
+    if (scale > 0.0) {
+      let low = edge(at + 1u) + 1u;
+      if (at > 0u) { hi = min(hi, edge(at)); }
+      if (at + 1u < WG) { lo = max(lo, low); }
+      scale = 0.0;
+    } else {
+      hi -= at << shift;
+      if (hi - lo >= 1u << shift) { lo = hi - ((1u << shift) - 1u); }
+    }
+    if (count <= WG) {
+      job = SORT;
+    } else if (lo == hi) {
+      job = SHARE;
+      counts = true;
+    }
   }
 }

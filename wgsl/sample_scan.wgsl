@@ -1,6 +1,7 @@
 // The first half of a choice: the repeat penalty on a row of logits, and the best of each slice of WG tokens.
 //
-// logits (VOCAB) -> keys (slices * WG), integers of the same order, 0 behind the vocabulary; maxima (slices) of (key, lowest id).
+// logits (VOCAB) -> keys (slices * WG), integers of the same order, 0 behind the vocabulary; maxima (slices) of (key, lowest id,
+// mass as bits): where masses are asked for, the sum of exp(logit - that of the maximum); and keys of the maxima of its quarters.
 // The last last_n tokens up to position pos + tokens are penalised, each once.
 // Division: a workgroup per slice, a thread per token. Bound by: reading and writing VOCAB words, some 1.2 MB.
 struct Params {
@@ -8,16 +9,20 @@ struct Params {
   tokens: u32,    // of the step
   last_n: u32,    // 0 where the penalty is 1
   penalty: f32,
+  masses: u32,    // whether they are asked for
 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;               // (VOCAB)
 @group(0) @binding(1) var<storage, read> history: array<u32>;              // (n_ctx + 1) ids by position
 @group(0) @binding(2) var<storage, read_write> keys: array<u32>;           // (slices, WG)
-@group(0) @binding(3) var<storage, read_write> maxima: array<vec2<u32>>;   // (slices)
+@group(0) @binding(3) var<storage, read_write> maxima: array<vec4<u32>>;   // (slices)
+@group(0) @binding(4) var<storage, read_write> quarters: array<vec4<u32>>;  // (slices)
 #import params
 #import order
+#import best
+#import reduce
 
 var<workgroup> penalised: array<atomic<u32>, WG / 32u>;   // a bit per token
-var<workgroup> best: array<vec2<u32>, WG>;
+var<workgroup> quarter: array<atomic<u32>, 4>;
 
 @compute @workgroup_size(WG)
 fn main(
@@ -25,41 +30,49 @@ fn main(
 ) {
 #import thread_index
   let first = wid.x * WG;
-  if (t < WG / 32u) { atomicStore(&penalised[t], 0u); }
-  workgroupBarrier();
-  let end = p.pos + p.tokens;
-  let n = min(p.last_n, end);
-  var i = t;
-  loop {
-    if (i >= n) { break; }
-    // Ids before the slice wrap to large numbers.
-    let id = history[end - n + i] - first;
-    if (id < WG) { atomicOr(&penalised[id >> 5u], 1u << (id & 31u)); }
-    i += WG;
-  }
-  workgroupBarrier();
   let id = first + t;
-  var key = 0u;
-  if (id < VOCAB) {
-    var logit = logits[id];
+  // On its way while the penalty looks for the token.
+  var logit = logits[min(id, VOCAB - 1u)];
+  if (t < 4u) { atomicStore(&quarter[t], 0u); }
+  workgroupBarrier();
+  if (p.last_n > 0u) {
+    if (t < WG / 32u) { atomicStore(&penalised[t], 0u); }
+    workgroupBarrier();
+    let end = p.pos + p.tokens;
+    let n = min(p.last_n, end);
+    var i = t;
+    loop {
+      if (i >= n) { break; }
+      // Ids before the slice wrap to large numbers.
+      let recent = history[end - n + i] - first;
+      if (recent < WG) { atomicOr(&penalised[recent >> 5u], 1u << (recent & 31u)); }
+      i += WG;
+    }
+    workgroupBarrier();
     if (((atomicLoad(&penalised[t >> 5u]) >> (t & 31u)) & 1u) == 1u) {
       if (logit > 0.0) { logit /= p.penalty; } else { logit *= p.penalty; }
     }
-    key = order(logit);
   }
+  let key = select(0u, order(logit), id < VOCAB);
   keys[id] = key;
-  best[t] = vec2(key, id);
-  workgroupBarrier();
-  var step = WG / 2u;
-  loop {
-    if (step == 0u) { break; }
-    if (t < step) {
-      let a = best[t];
-      let b = best[t + step];
-      if (b.x > a.x || (b.x == a.x && b.y < a.y)) { best[t] = b; }
-    }
-    workgroupBarrier();
-    step = step >> 1u;
+#ifdef PLAIN
+  atomicMax(&quarter[t / (WG / 4u)], key);
+#else
+  let highest = subgroupMax(key);
+  // A subgroup of 128 has two quarters.
+  if (lane_id == 0u || subgroup_size > WG / 4u) {
+    atomicMax(&quarter[t / (WG / 4u)], select(highest, key, subgroup_size > WG / 4u));
   }
-  if (t == 0u) { maxima[wid.x] = best[0]; }
+#endif
+  let best = workgroup_best(vec2(key, id), t, subgroup, subgroups, lane_id);
+  var mass = 0.0;
+  if (p.masses == 1u) {
+    // Of nothing but minus infinity none.
+    if (key > LOWEST && best.x < INFINITE) { mass = exp(value(key) - value(best.x)); }
+    mass = workgroup_sum(mass, t, subgroup, subgroups, lane_id);
+  }
+  if (t == 0u) {
+    maxima[wid.x] = vec4(best, bitcast<u32>(mass), 0u);
+    quarters[wid.x] = vec4(atomicLoad(&quarter[0]), atomicLoad(&quarter[1]), atomicLoad(&quarter[2]), atomicLoad(&quarter[3]));
+  }
 }

@@ -61,7 +61,8 @@ pub(super) struct Bench {
     /// Where to run: as for generate, or all for every GPU; may be repeated [default: auto]
     #[arg(long = "device", value_name = "DEVICE", env = "GLIMT_DEVICE")]
     devices: Vec<Where>,
-    /// A tier of GPU kernels; may be repeated [default: the fastest that the adapter runs]
+    /// A tier of GPU kernels; may be repeated [default: int8 on discrete GPUs by Vulkan or DX12, else subgroup, where the
+    /// adapter runs it]
     #[arg(long = "tier", value_name = "TIER")]
     tiers: Vec<Tier>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What a device's memory gives to a plain read: what every GB/s is held against.
+//! What a device's memory gives to a plain read, and what waiting for a dispatch costs: what every GB/s and time is held against.
 
 use std::time::Instant;
 
@@ -56,6 +56,34 @@ pub fn read_bandwidth(gpu: &Gpu) -> Result<f64, GpuError> {
     Ok(best)
 }
 
+/// Dispatches of a chain.
+const CHAIN: usize = 200;
+
+/// Seconds that a dispatch takes which waits for the one before it and does next to nothing: one workgroup reads 32 KiB. The
+/// best of several chains of 200 of them.
+///
+/// # Errors
+/// What the device reports.
+pub fn dependent_dispatch(gpu: &Gpu) -> Result<f64, GpuError> {
+    let at_once = read::AT_ONCE[0];
+    let data = gpu.storage("chain", read::tile_bytes(at_once))?;
+    let found = gpu.storage("found", 16)?;
+    // All write the same word, so each waits. What is sought is not there.
+    let op = read::op(&Range::whole(&data), &Range::whole(&found), at_once, 1);
+    let recording = Recording::new(gpu, &vec![op; CHAIN])?;
+    let stamps = match Stamps::new(gpu, 2) {
+        Ok(stamps) => Some(stamps),
+        Err(GpuError::NoTimestamps { .. }) => None,
+        Err(error) => return Err(error),
+    };
+    let mut best = f64::INFINITY;
+    for _ in 0..READS {
+        best = best.min(time(gpu, &recording, stamps.as_ref())?);
+    }
+    gpu.release(&data);
+    Ok(best / CHAIN as f64)
+}
+
 /// Seconds of one replay.
 fn time(gpu: &Gpu, recording: &Recording, stamps: Option<&Stamps>) -> Result<f64, GpuError> {
     let began = Instant::now();
@@ -87,7 +115,9 @@ mod tests {
         .unwrap();
         let speed = read_bandwidth(&gpu).unwrap();
         assert!((1e8..1e14).contains(&speed), "{speed} bytes/s");
-        // The few words of the result and the timestamps remain.
-        assert!(gpu.allocated() < 4096, "{}", gpu.allocated());
+        let waiting = dependent_dispatch(&gpu).unwrap();
+        assert!((1e-8..1e-2).contains(&waiting), "{waiting} s");
+        // Results, timestamps and the parameters of a chain remain.
+        assert!(gpu.allocated() < 64 << 10, "{}", gpu.allocated());
     }
 }

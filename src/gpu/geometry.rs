@@ -5,8 +5,8 @@ use super::Gpu;
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::sync::{RwLock, RwLockReadGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, RwLock, RwLockReadGuard};
 
 /// How a workgroup divides its rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -244,6 +244,8 @@ pub const MERGE_UP_TO: u32 = 48;
 #[derive(Debug, Default)]
 pub struct Choices {
     made: RwLock<Made>,
+    /// Keys of those that were named in the log because they are not allowed.
+    named: Mutex<BTreeSet<String>>,
 }
 
 /// Choices as data.
@@ -280,6 +282,12 @@ impl Choices {
         chosen.copied().unwrap_or(MERGE_UP_TO)
     }
 
+    /// Whether a choice that is not allowed was not named yet: every layer asks for it.
+    fn first_time(&self, key: &str) -> bool {
+        let mut named = self.named.lock().unwrap_or_else(|e| e.into_inner());
+        named.insert(key.to_owned())
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, Made> {
         self.made.read().unwrap_or_else(|e| e.into_inner())
     }
@@ -287,14 +295,16 @@ impl Choices {
 
 impl Gpu {
     /// The geometry of a product: the one chosen, or the default; `None` where the device allows none. A choice that
-    /// the device or the kernel does not allow is named in the log and left.
+    /// the device or the kernel does not allow is named in the log, once, and left.
     pub fn geometry(&self, site: &Site) -> Option<Geometry> {
         let machine = Machine::of(self);
         let key = site.key();
         match self.choices.read().geometries.get(&key) {
             Some(chosen) if site.allows(chosen, machine) => return Some(*chosen),
-            Some(chosen) => log::warn!("{key}: {chosen:?} is not allowed on {}", self.info.name),
-            None => {}
+            Some(chosen) if self.choices.first_time(&key) => {
+                log::warn!("{key}: {chosen:?} is not allowed on {}", self.info.name);
+            }
+            _ => {}
         }
         site.default_geometry(machine)
     }

@@ -265,3 +265,39 @@ impl<'a> Loader<'a> {
             .collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::GpuOptions;
+    use crate::kernels::testing::{Rng, random_weight};
+    use crate::quant::GgmlType;
+
+    #[test]
+    fn rows_are_cut_where_a_binding_ends_only_and_then_between_records() {
+        let (rows, cols) = (77, 256);
+        let weight = random_weight(&mut Rng::fresh(), GgmlType::Q8_0, 1, rows, cols);
+        let bytes = |rows| {
+            let (q, s) = repack::plane_bytes(weight.ty, rows, cols);
+            q.max(s) as u64
+        };
+        for (binding, expected) in [
+            (None, vec![77]),
+            (Some(bytes(77)), vec![77]),
+            (Some(bytes(76)), vec![64, 13]),
+            (Some(bytes(40)), vec![32, 32, 13]),
+            (Some(bytes(31)), vec![16, 16, 16, 16, 13]),
+        ] {
+            let gpu = Gpu::open(&GpuOptions {
+                max_binding: binding,
+                ..GpuOptions::default()
+            })
+            .unwrap_or_else(|e| panic!("{e}"));
+            let mut loader = Loader::new(&gpu);
+            loader.add(&weight).unwrap_or_else(|e| panic!("{e}"));
+            let parts = loader.weights[0].1.iter();
+            let found: Vec<_> = parts.map(|p| p.rows).collect();
+            assert_eq!(found, expected, "{binding:?}");
+        }
+    }
+}

@@ -16,7 +16,10 @@ use std::sync::Arc;
 use wgpu::{BindGroup, Buffer, BufferUsages};
 
 mod about;
+mod state;
 pub use about::{About, Flops, Part, Taken};
+use state::{Block, extent, fill};
+pub use state::{Blocks, Extent, State, When, Word};
 
 /// A part of a buffer.
 #[derive(Debug, Clone)]
@@ -36,156 +39,6 @@ impl Range {
             buffer: buffer.clone(),
             offset: 0,
             size: buffer.size(),
-        }
-    }
-}
-
-/// What changes between two replays of the same recording.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct State {
-    /// Position of the first token: rows already in the cache.
-    pub pos: u32,
-    /// Tokens in this replay.
-    pub tokens: u32,
-    /// Parts that the context is split into by the attention.
-    pub splits: u32,
-    /// Cache rows of each part.
-    pub split_rows: u32,
-    /// Which of an operation's alternative bindings to use.
-    pub slot: usize,
-    /// Whether dispatches [for few tokens](When::Few) are encoded, or those for many.
-    pub few: bool,
-    /// Sampling parameters, as `kernels::sample` lays them out.
-    pub sampling: [u32; 10],
-}
-
-/// One 32-bit parameter of a dispatch.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Word {
-    /// A number known when recording.
-    U(u32),
-    /// A float known when recording.
-    F(f32),
-    /// [`State::pos`].
-    Pos,
-    /// [`State::tokens`].
-    Tokens,
-    /// (tokens - 1) * n: where the last token's row of width n begins.
-    LastTokenTimes(u32),
-    /// [`State::splits`].
-    Splits,
-    /// [`State::split_rows`].
-    SplitRows,
-    /// [`State::sampling`] at this index.
-    Sampling(usize),
-    /// The first context row of the block ([`Op::per_block`]).
-    BlockBegin,
-    /// Context rows of the block.
-    BlockRows,
-    /// 1 in the first block, 2 in the last, 3 where there is only one, 0 between.
-    BlockEnds,
-    /// As many as [`Extent::Slots`] of the same numbers.
-    Slots {
-        /// Slots of a token.
-        used: u32,
-        /// Slots of a workgroup.
-        by: u32,
-        /// Workgroups beyond.
-        more: u32,
-    },
-}
-
-/// How the context, the rows that a step's last token sees, is cut for dispatches that are repeated for each part of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Blocks {
-    /// Rows of a block; the last one may have fewer.
-    pub rows: u32,
-    /// Blocks of the longest context.
-    pub most: u32,
-}
-
-/// One block of a context.
-#[derive(Debug, Clone, Copy, Default)]
-struct Block {
-    begin: u32,
-    rows: u32,
-    ends: u32,
-}
-
-impl Blocks {
-    /// For contexts of up to `n_ctx` rows.
-    pub fn new(rows: u32, n_ctx: u32) -> Self {
-        Self {
-            rows,
-            most: n_ctx.div_ceil(rows),
-        }
-    }
-
-    /// How many blocks the context of a step has.
-    pub fn count(self, state: &State) -> u32 {
-        (state.pos + state.tokens).div_ceil(self.rows)
-    }
-
-    fn block(self, i: u32, state: &State) -> Block {
-        let begin = i * self.rows;
-        let last = i + 1 == self.count(state);
-        Block {
-            begin,
-            rows: self.rows.min(state.pos + state.tokens - begin),
-            ends: u32::from(i == 0) + 2 * u32::from(last),
-        }
-    }
-}
-
-/// How many workgroups along one dimension.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
-    /// A number known when recording.
-    N(u32),
-    /// One per token.
-    Tokens,
-    /// One per n tokens, rounded up.
-    TokensBy(u32),
-    /// One per part of the context.
-    Splits,
-    /// One per n context rows of the block, rounded up.
-    BlockRowsBy(u32),
-    /// One per `by` slots of the tokens, which have `used` each, rounded up, and `more`.
-    Slots {
-        /// Slots of a token.
-        used: u32,
-        /// Slots of a workgroup.
-        by: u32,
-        /// Workgroups beyond.
-        more: u32,
-    },
-}
-
-/// In which replays a dispatch takes part: how a recording holds two ways of doing the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum When {
-    /// In all.
-    #[default]
-    Always,
-    /// Where [`State::splits`] is at most this.
-    SplitsUpTo(u32),
-    /// Where it is greater.
-    SplitsAbove(u32),
-    /// Where [`State::few`] holds.
-    Few,
-    /// Where it does not.
-    Many,
-}
-
-impl When {
-    /// Whether a replay for `state` has the dispatch.
-    pub fn holds(self, state: &State) -> bool {
-        match self {
-            Self::Always => true,
-            Self::SplitsUpTo(most) => state.splits <= most,
-            Self::SplitsAbove(most) => state.splits > most,
-            Self::Few => state.few,
-            Self::Many => !state.few,
         }
     }
 }
@@ -622,39 +475,6 @@ fn uniforms(gpu: &Gpu, places: usize) -> Result<(Buffer, BindGroup), GpuError> {
         }],
     });
     Ok((buffer, group))
-}
-
-fn fill(params: &[Word], state: &State, block: Block, out: &mut [u8]) {
-    for (word, bytes) in params.iter().zip(out.chunks_exact_mut(4)) {
-        let value = match *word {
-            Word::U(v) => v,
-            Word::F(v) => v.to_bits(),
-            Word::Pos => state.pos,
-            Word::Tokens => state.tokens,
-            Word::LastTokenTimes(n) => (state.tokens - 1) * n,
-            Word::Splits => state.splits,
-            Word::SplitRows => state.split_rows,
-            Word::Sampling(i) => state.sampling[i],
-            Word::BlockBegin => block.begin,
-            Word::BlockRows => block.rows,
-            Word::BlockEnds => block.ends,
-            Word::Slots { used, by, more } => {
-                extent(Extent::Slots { used, by, more }, state, block)
-            }
-        };
-        bytes.copy_from_slice(&value.to_le_bytes());
-    }
-}
-
-fn extent(extent: Extent, state: &State, block: Block) -> u32 {
-    match extent {
-        Extent::N(n) => n,
-        Extent::Tokens => state.tokens,
-        Extent::TokensBy(n) => state.tokens.div_ceil(n),
-        Extent::Splits => state.splits,
-        Extent::BlockRowsBy(n) => block.rows.div_ceil(n),
-        Extent::Slots { used, by, more } => (state.tokens * used).div_ceil(by) + more,
-    }
 }
 
 /// Shorthand for the accesses of a spec: `r` read, `w` read and write.

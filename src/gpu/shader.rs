@@ -237,9 +237,12 @@ macro_rules! shared {
     };
 }
 shared!(
+    "best",
     "bf16",
     "builtins",
     "bytes",
+    "choose_few",
+    "choose_many",
     "codes_by_bytes",
     "codes_by_floats",
     "coop16",

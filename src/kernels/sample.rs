@@ -122,7 +122,7 @@ fn top_p(candidates: &mut Vec<Candidate>, max: f32, p: f32) {
 /// Threads of a workgroup, and tokens of a slice of the vocabulary.
 const WG: usize = 256;
 
-/// Most tokens that the kernels choose among: counts stay exact in f32, ids in 18 bits.
+/// Most tokens that the kernels choose among: what they know of each slice fits into workgroup memory.
 pub const MAX_VOCAB: usize = 1 << 18;
 
 /// `log_min_p` for "off": so far below any logit that only minus infinity is dropped, whose weight is 0 anyway.
@@ -130,7 +130,7 @@ const NO_MIN_P: f32 = -1e30;
 
 /// What [`State::sampling`](crate::gpu::record::State::sampling) holds for a choice with the draw of `step`:
 /// 0 temperature, 1 top_k, 2 top_p, 3 ln(min_p), 4 repeat_penalty, 5 repeat_last_n (0 where the penalty is 1),
-/// 6 [`uniform`]`(seed, step)`, 7 the step modulo 2^32, told with the result; 8 and 9 are 0.
+/// 6 [`uniform`]`(seed, step)`, 7 the step modulo 2^32, told with the result, 8 whether masses of slices are asked for; 9 is 0.
 ///
 /// The draw is made here: the step is known when a token is encoded, and host and device cannot disagree about it.
 pub fn words(sampling: &Sampling, step: u64) -> [u32; 10] {
@@ -154,7 +154,7 @@ pub fn words(sampling: &Sampling, step: u64) -> [u32; 10] {
         last_n,
         uniform(s.seed, step).to_bits(),
         step as u32,
-        0,
+        u32::from(s.top_p < 1.0 && (s.top_k == 0 || s.top_k as usize > WG)),
         0,
     ]
 }
@@ -175,25 +175,26 @@ pub(super) fn specs(vocab: u32) -> [Spec; 2] {
         Spec {
             kernel: "sample_scan",
             source: include_str!("../../wgsl/sample_scan.wgsl"),
-            variant: variant.clone(),
-            access: accesses("rrww"),
+            variant: variant.clone().number("LANES", 1),
+            access: accesses("rrwww"),
         },
         Spec {
             kernel: "sample_pick",
             source: include_str!("../../wgsl/sample_pick.wgsl"),
             variant: variant
-                .number("LANES", 1)
                 .number("SLICES", slices as u32)
-                .number("PER", per as u32),
-            access: accesses("rrwww"),
+                .number("PER", per as u32)
+                .number("LIVE", slices.max(WG) as u32)
+                .number("BINS", slices.max(3 * WG) as u32),
+            access: accesses("rrrww"),
         },
     ]
 }
 
-/// Bytes of the buffers of [`ops`] for a vocabulary of `tokens`: keys, maxima of slices, lists of candidates.
+/// Bytes of the buffers of [`ops`] for a vocabulary of `tokens`: keys, maxima of slices and of their quarters.
 pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
-    let (slices, per) = slices(tokens);
-    [slices * WG * 4, slices * 8, WG * per * WG * 8].map(|bytes| bytes as u64)
+    let (slices, _) = slices(tokens);
+    [slices * WG * 4, slices * 16, slices * 16].map(|bytes| bytes as u64)
 }
 
 /// The dispatches that choose the token after those of a step, as [`sample`] does up to rounding of sums.
@@ -204,7 +205,7 @@ pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
 /// [`words`] as its `sampling`, and `pos + tokens <= n_ctx`.
 ///
 /// # Errors
-/// [`GpuError`] if there is no memory for the lists of candidates.
+/// [`GpuError`] if there is no memory for the keys.
 ///
 /// # Panics
 /// If a buffer is too small or the vocabulary larger than [`MAX_VOCAB`].
@@ -228,10 +229,10 @@ pub fn ops(
         !results.is_empty() && results.iter().all(|r| r.size >= 16),
         "a choice needs room for 4 words"
     );
-    let [keys, maxima, lists] = scratch_bytes(tokens);
+    let [keys, maxima, quarters] = scratch_bytes(tokens);
     let keys = Range::whole(&gpu.storage("sampling keys", keys)?);
     let maxima = Range::whole(&gpu.storage("sampling maxima", maxima)?);
-    let lists = Range::whole(&gpu.storage("sampling candidates", lists)?);
+    let quarters = Range::whole(&gpu.storage("sampling quarters", quarters)?);
     let [scan, pick] = specs(vocab);
     let scan = Op::new(
         scan,
@@ -240,12 +241,14 @@ pub fn ops(
             history.clone(),
             keys.clone(),
             maxima.clone(),
+            quarters.clone(),
         ],
         vec![
             Word::Pos,
             Word::Tokens,
             Word::Sampling(5),
             Word::Sampling(4),
+            Word::Sampling(8),
         ],
         [
             Extent::N(slices(tokens).0 as u32),
@@ -258,7 +261,7 @@ pub fn ops(
     params.extend([0, 1, 2, 3, 6, 7].map(Word::Sampling));
     let pick = Op::new(
         pick,
-        vec![keys, maxima, lists, history.clone(), results[0].clone()],
+        vec![keys, maxima, quarters, history.clone(), results[0].clone()],
         params,
         [Extent::N(1); 3],
     )

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::bench::{BenchError, Source, Test, build, measure, n_ctx, random_tokens};
 use crate::bench::{backend_name, describe, driver};
 use crate::engine::backend::Backend;
-use crate::engine::bandwidth::read_bandwidth;
+use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
 use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::{DeviceChoice, PrecomposeChoice, Tier};
@@ -96,6 +96,7 @@ pub fn run(
     // Refused before anything is loaded.
     let empty_pass = Stamps::empty_pass(&gpu)?;
     let peak = read_bandwidth(&gpu)?;
+    let waiting = dependent_dispatch(&gpu)?;
     let choice = options.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
     let (weights, precomposed) =
         GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(&model), choice, n_ctx, on_load)?;
@@ -125,6 +126,7 @@ pub fn run(
         n_depth: options.depth,
         test_time: strftime_now("%Y-%m-%dT%H:%M:%SZ").unwrap_or_default(),
         peak_gb_per_s: peak / 1e9,
+        dispatch_us: waiting * 1e6,
         separation: match separation {
             Separation::Stamps => "timestamps between dispatches",
             Separation::Passes => "a pass per dispatch",

@@ -73,8 +73,10 @@ fn head(text: &mut String, profile: &Profile) -> std::fmt::Result {
     }
     write!(
         text,
-        "A plain read of a large buffer reaches {} GB/s. Bytes are those of weights and cache that must be read",
-        rate(h.peak_gb_per_s)
+        "A plain read of a large buffer reaches {} GB/s, a dispatch that waits for the one before and reads 32 KiB takes {:.2} us: \
+         the floor of a call is its bytes at that speed and such a wait. Bytes are those of weights and cache that must be read",
+        rate(h.peak_gb_per_s),
+        h.dispatch_us
     )?;
     match profile.work {
         Work::Token { .. } => writeln!(text, ".\n"),
@@ -100,13 +102,13 @@ fn kernels(text: &mut String, profile: &Profile) -> std::fmt::Result {
     };
     writeln!(
         text,
-        "| {:width$} | calls | us/call | {all} |  share |       MB |  GB/s | of peak |{}",
+        "| {:width$} | calls | us/call | floor us | {all} |  share |       MB |  GB/s | of peak |{}",
         "kernel",
         column("TFLOP/s")
     )?;
     writeln!(
         text,
-        "| {} | ----: | ------: | {}: | -----: | -------: | ----: | ------: |{}",
+        "| {} | ----: | ------: | -------: | {}: | -----: | -------: | ----: | ------: |{}",
         "-".repeat(width),
         "-".repeat(all_width - 1),
         column("------:")
@@ -116,10 +118,11 @@ fn kernels(text: &mut String, profile: &Profile) -> std::fmt::Result {
         let tflops = or_dash(k.tflop_per_s.map(rate));
         writeln!(
             text,
-            "| {:width$} | {:>5} | {:>7.2} | {:>all_width$.1} | {:>5.1}% | {:>8} | {:>5} | {:>7} |{}",
+            "| {:width$} | {:>5} | {:>7.2} | {:>8.2} | {:>all_width$.1} | {:>5.1}% | {:>8} | {:>5} | {:>7} |{}",
             k.label,
             k.calls,
             k.us / k.calls as f64,
+            k.floor_us / k.calls as f64,
             k.us,
             100.0 * k.share,
             or_dash((k.bytes > 0).then(|| format!("{:.2}", k.bytes as f64 / 1e6))),
@@ -170,14 +173,15 @@ mod tests {
 a model on a GPU (, tier plain; driver ), depth 0, medians over 3 tokens, 6 dispatches each, 5 of them dependent.
 Without timestamps a token takes 30.0 us while generating; with two, at the ends of its pass, 20.0 us of GPU time.
 The dispatches below sum up to 24.0 us (+20.0% of that), told apart by timestamps between dispatches.
-A plain read of a large buffer reaches 10.0 GB/s. Bytes are those of weights and cache that must be read.
+A plain read of a large buffer reaches 10.0 GB/s, a dispatch that waits for the one before and reads 32 KiB takes 0.50 us: \
+the floor of a call is its bytes at that speed and such a wait. Bytes are those of weights and cache that must be read.
 
-| kernel              | calls | us/call | us/token |  share |       MB |  GB/s | of peak |
-| ------------------- | ----: | ------: | -------: | -----: | -------: | ----: | ------: |
-| matvec Q6_K <64x32> |     1 |   10.00 |     10.0 |  41.7% |     0.01 |  1.00 |   10.0% |
-| attention           |     2 |    4.50 |      9.0 |  37.5% |     0.00 |  0.24 |    2.4% |
-| matvec Q4_0 8x32    |     2 |    2.00 |      4.0 |  16.7% |     0.01 |  2.00 |   20.0% |
-| embed Q4_0          |     1 |    1.00 |      1.0 |   4.2% |        - |     - |       - |
+| kernel              | calls | us/call | floor us | us/token |  share |       MB |  GB/s | of peak |
+| ------------------- | ----: | ------: | -------: | -------: | -----: | -------: | ----: | ------: |
+| matvec Q6_K <64x32> |     1 |   10.00 |     1.50 |     10.0 |  41.7% |     0.01 |  1.00 |   10.0% |
+| attention           |     2 |    4.50 |     0.61 |      9.0 |  37.5% |     0.00 |  0.24 |    2.4% |
+| matvec Q4_0 8x32    |     2 |    2.00 |     0.90 |      4.0 |  16.7% |     0.01 |  2.00 |   20.0% |
+| embed Q4_0          |     1 |    1.00 |     0.50 |      1.0 |   4.2% |        - |     - |       - |
 
 | layer                   | us full | us feed-forward |
 | ----------------------- | ------: | --------------: |
@@ -195,15 +199,16 @@ A plain read of a large buffer reaches 10.0 GB/s. Bytes are those of weights and
 a model on a GPU (, tier plain; driver ), depth 0, a prompt of 70 tokens, 64 at once, medians over 3 repetitions, 6 dispatches each.
 Without timestamps the prompt takes 0.02 ms, 3500000 tokens/s.
 The dispatches below sum up to 24.0 us (+20.0% of that), told apart by timestamps between dispatches.
-A plain read of a large buffer reaches 10.0 GB/s. Bytes are those of weights and cache that must be read, of experts all \
+A plain read of a large buffer reaches 10.0 GB/s, a dispatch that waits for the one before and reads 32 KiB takes 0.50 us: \
+the floor of a call is its bytes at that speed and such a wait. Bytes are those of weights and cache that must be read, of experts all \
 in a product of several tokens; operations are two for each weight used and token.
 
-| kernel              | calls | us/call | us/prompt |  share |       MB |  GB/s | of peak | TFLOP/s |
-| ------------------- | ----: | ------: | --------: | -----: | -------: | ----: | ------: | ------: |
-| matvec Q6_K <64x32> |     1 |   10.00 |      10.0 |  41.7% |     0.01 |  1.00 |   10.0% |    0.00 |
-| attention           |     2 |    4.50 |       9.0 |  37.5% |     0.00 |  0.24 |    2.4% |       - |
-| matvec Q4_0 8x32    |     2 |    2.00 |       4.0 |  16.7% |     0.01 |  2.00 |   20.0% |    0.01 |
-| embed Q4_0          |     1 |    1.00 |       1.0 |   4.2% |        - |     - |       - |       - |
+| kernel              | calls | us/call | floor us | us/prompt |  share |       MB |  GB/s | of peak | TFLOP/s |
+| ------------------- | ----: | ------: | -------: | --------: | -----: | -------: | ----: | ------: | ------: |
+| matvec Q6_K <64x32> |     1 |   10.00 |     1.50 |      10.0 |  41.7% |     0.01 |  1.00 |   10.0% |    0.00 |
+| attention           |     2 |    4.50 |     0.61 |       9.0 |  37.5% |     0.00 |  0.24 |    2.4% |       - |
+| matvec Q4_0 8x32    |     2 |    2.00 |     0.90 |       4.0 |  16.7% |     0.01 |  2.00 |   20.0% |    0.01 |
+| embed Q4_0          |     1 |    1.00 |     0.50 |       1.0 |   4.2% |        - |     - |       - |       - |
 ";
         let text = markdown(&example_prompt());
         assert!(text.starts_with(expected), "{text}");

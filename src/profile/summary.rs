@@ -34,6 +34,8 @@ pub struct Head {
     pub test_time: String,
     /// What a plain read of a large buffer reaches.
     pub peak_gb_per_s: f64,
+    /// What a dispatch takes that waits for the one before and reads next to nothing, in microseconds.
+    pub dispatch_us: f64,
     /// How dispatches were told apart.
     pub separation: &'static str,
     /// What an empty pass takes, subtracted from each dispatch, where each had a pass.
@@ -93,6 +95,8 @@ pub struct Kernel {
     pub calls: usize,
     /// Microseconds of all of them per token or prompt, the median.
     pub us: f64,
+    /// What all of them take at least: their bytes at the speed of a plain read, and the wait of each for the one before.
+    pub floor_us: f64,
     /// Share of the token or prompt.
     pub share: f64,
     /// Bytes that all of them read at least.
@@ -210,6 +214,8 @@ impl Profile {
                     kernel: step[calls[0]].about.kernel,
                     calls: calls.len(),
                     us,
+                    floor_us: bytes as f64 / head.peak_gb_per_s / 1e3
+                        + calls.len() as f64 * head.dispatch_us,
                     share: us / sum_us,
                     bytes,
                     gb_per_s,
@@ -358,6 +364,7 @@ pub(super) mod tests {
             tier: "plain",
             model_type: "a model".to_owned(),
             peak_gb_per_s: 10.0,
+            dispatch_us: 0.5,
             separation: "timestamps between dispatches",
             empty_pass_us,
             ..Head::default()
@@ -385,6 +392,8 @@ pub(super) mod tests {
         let head = &profile.kernels[0];
         assert_eq!(head.gb_per_s, Some(1.0));
         assert_eq!(head.of_peak, Some(0.1));
+        let floors: Vec<_> = profile.kernels.iter().map(|k| k.floor_us).collect();
+        assert_eq!(floors, [1.5, 1.22, 1.8, 0.5]);
         assert_eq!(head.tflop_per_s, Some(0.004));
         assert_eq!(profile.kernels[3].gb_per_s, None);
         assert_eq!(profile.kernels[3].tflop_per_s, None);

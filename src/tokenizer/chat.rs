@@ -18,6 +18,9 @@ const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 /// The variables by which templates switch thinking: GLM and Qwen, then DeepSeek.
 const THINKING_SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
+/// Instructions that a template may execute, hundreds of times what a long conversation takes: one that never ends stops in a second.
+const FUEL: u64 = 10_000_000;
+
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
@@ -118,6 +121,7 @@ impl ChatTemplate {
         eos_token: &str,
     ) -> Result<Self, TokenizerError> {
         let mut environment = Environment::new();
+        environment.set_fuel(Some(FUEL));
         let syntax = SyntaxConfig::builder()
             .trim_blocks(true)
             .lstrip_blocks(true)
@@ -174,7 +178,8 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`TokenizerError::TemplateRender`] if the template refuses the messages (a role it does not know, turns that
-    /// do not alternate), [`TokenizerError::NoThinkingSwitch`] if `think` is given and it has no such switch.
+    /// do not alternate), [`TokenizerError::TemplateEndless`] if it does not come to an end,
+    /// [`TokenizerError::NoThinkingSwitch`] if `think` is given and it has no such switch.
     pub fn render(
         &self,
         messages: &[Message],
@@ -208,10 +213,17 @@ impl ChatTemplate {
             .expect("the template was added when it was parsed");
         template
             .render(Value::from(variables))
-            .map_err(|error| TokenizerError::TemplateRender {
-                key: self.key.clone(),
-                line: line_of(&error),
-                detail: detail_of(&error),
+            .map_err(|error| match error.kind() {
+                ErrorKind::OutOfFuel => TokenizerError::TemplateEndless {
+                    key: self.key.clone(),
+                    line: line_of(&error),
+                    fuel: FUEL,
+                },
+                _ => TokenizerError::TemplateRender {
+                    key: self.key.clone(),
+                    line: line_of(&error),
+                    detail: detail_of(&error),
+                },
             })
     }
 }

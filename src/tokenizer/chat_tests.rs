@@ -139,3 +139,39 @@ fn the_date_is_available() {
         .unwrap_err();
     assert!(error.to_string().contains("%Q"), "{error}");
 }
+
+#[test]
+fn a_template_without_end_is_stopped_and_named() {
+    // The longest range that there is, three times nested: 10^15 turns.
+    let inner = "{% for i in range(100000) %}".repeat(3);
+    let source = format!("\n{inner}{}", "{% endfor %}".repeat(3));
+    let error = parse(&source)
+        .render(&conversation(), true, None)
+        .unwrap_err();
+    assert!(
+        matches!(&error, TokenizerError::TemplateEndless { key, line: 2, .. } if key == "test"),
+        "{error}"
+    );
+    assert!(error.to_string().contains("--raw"), "{error}");
+    // A macro that calls itself ends by its depth.
+    let error = parse("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}")
+        .render(&conversation(), true, None)
+        .unwrap_err();
+    assert!(
+        matches!(error, TokenizerError::TemplateRender { .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn real_templates_need_a_hundredth_of_the_fuel() {
+    let turns: Vec<_> = (0..200)
+        .map(|i| Message::new(["user", "assistant"][i % 2], "What is it?".repeat(20)))
+        .collect();
+    for source in [GLM, DEEPSEEK_V2, DEEPSEEK_V3] {
+        let mut template = parse(source);
+        let full = template.render(&turns, true, None).unwrap();
+        template.environment.set_fuel(Some(FUEL / 100));
+        assert_eq!(template.render(&turns, true, None).unwrap(), full);
+    }
+}

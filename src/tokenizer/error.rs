@@ -120,6 +120,18 @@ pub enum TokenizerError {
         /// What went wrong there; for `raise_exception` the template's own words.
         detail: String,
     },
+    /// A chat template that was stopped because it did not come to an end.
+    #[error(
+        "{key} did not come to an end within {fuel} instructions, line {line}; give the prompt without it (--raw), or use a file with another template"
+    )]
+    TemplateEndless {
+        /// The metadata key of the template.
+        key: String,
+        /// Line of the template where it was stopped, counted from 1.
+        line: usize,
+        /// Instructions that were allowed.
+        fuel: u64,
+    },
     /// Thinking was switched on or off, but the template has no such switch.
     #[error(
         "{key} has no switch for thinking (it uses neither enable_thinking nor thinking); leave the choice out"

@@ -78,6 +78,32 @@ impl Context {
 /// The buffers that the layers of a chunk of tokens share, by name.
 pub(super) type Scratch = HashMap<&'static str, Range>;
 
+/// A part of a layer in a recipe: from the layer, its cache where it is the attention, and rows (max_tokens, d) to such rows.
+type Attend<R> = fn(&mut R, &GpuLayer, &Range, &Range) -> Result<Range, GpuError>;
+type Feed<R> = fn(&mut R, &GpuLayer, &Range) -> Result<Range, GpuError>;
+
+/// What recipes of several tokens have in common: the embedding into `x`, then every layer, each dispatch told where it belongs.
+pub(super) fn layers<R>(
+    recipe: &mut R,
+    (model, context, max_tokens): (&GpuModel, &Context, u32),
+    mut x: Range,
+    ops: fn(&mut R) -> &mut Vec<Op>,
+    attention: Attend<R>,
+    feed_forward: Feed<R>,
+) -> Result<Range, GpuError> {
+    let embedding = embed::ops(&model.token_embd, max_tokens, &context.history, &x);
+    ops(recipe).extend(embedding);
+    for (i, (layer, cache)) in model.layers.iter().zip(&context.cache).enumerate() {
+        let begin = ops(recipe).len();
+        let after = attention(recipe, layer, cache, &x)?;
+        let middle = ops(recipe).len();
+        x = feed_forward(recipe, layer, &after)?;
+        belong(&mut ops(recipe)[begin..middle], Part::Attention(i));
+        belong(&mut ops(recipe)[middle..], Part::FeedForward(i));
+    }
+    Ok(x)
+}
+
 /// Builds the dispatches of a step for up to `max_tokens` tokens.
 pub(super) struct Recipe<'a> {
     gpu: &'a Gpu,
@@ -178,23 +204,16 @@ impl<'a> Recipe<'a> {
 
     /// From token ids to the hidden state (max_tokens, d) after the last layer.
     pub(super) fn hidden(&mut self) -> Result<Range, GpuError> {
-        let model = self.model;
-        let mut x = self.activation("embedding", model.token_embd.cols)?;
-        self.ops.extend(embed::ops(
-            &model.token_embd,
-            self.max_tokens,
-            &self.context.history,
-            &x,
-        ));
-        for (i, layer) in model.layers.iter().enumerate() {
-            let begin = self.ops.len();
-            let after = self.attention(layer, &self.context.cache[i], &x)?;
-            let middle = self.ops.len();
-            x = self.feed_forward(layer, &after)?;
-            belong(&mut self.ops[begin..middle], Part::Attention(i));
-            belong(&mut self.ops[middle..], Part::FeedForward(i));
-        }
-        Ok(x)
+        let x = self.activation("embedding", self.model.token_embd.cols)?;
+        let of = (self.model, self.context, self.max_tokens);
+        layers(
+            self,
+            of,
+            x,
+            |r| &mut r.ops,
+            Self::attention,
+            Self::feed_forward,
+        )
     }
 
     /// The logits (vocab) of the last token.

@@ -2,10 +2,10 @@
 //!
 //! All layers share one set of buffers, the same as those of [`Recipe`](super::recipe::Recipe) for chunks where the names are.
 
-use super::recipe::{Context, Scratch};
+use super::recipe::{Context, Scratch, layers};
 use super::weights::{GpuFfn, GpuLayer, GpuMlp, GpuModel, GpuMoe, GpuQuery};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::record::{Op, Part, Range, When, belong};
+use crate::gpu::record::{Op, Range, When};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{Form as AttentionForm, GpuAttention};
 use crate::kernels::expand_kv::KvDims;
@@ -14,7 +14,7 @@ use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile};
 use crate::kernels::moe_combine::GpuMoeCombine;
 use crate::kernels::prompt_attention::{self, GpuPromptAttention};
 use crate::kernels::rows_f16::GpuRowsF16;
-use crate::kernels::{MlaDims, attention_merge, embed, rope_cache, router};
+use crate::kernels::{MlaDims, attention_merge, rope_cache, router};
 use crate::model::Config;
 
 /// The most tokens of a chunk whose attention is absorbed: all of them where the sizes do not suit the other.
@@ -309,23 +309,16 @@ impl<'a> RecipePrompt<'a> {
 
     /// From token ids to the hidden state (max_tokens, d) after the last layer.
     pub(super) fn hidden(&mut self) -> Result<Range, GpuError> {
-        let model = self.model;
-        let mut x = self.activation("embedding", model.token_embd.cols)?;
-        self.ops.extend(embed::ops(
-            &model.token_embd,
-            self.max_tokens,
-            &self.context.history,
-            &x,
-        ));
-        for (i, layer) in model.layers.iter().enumerate() {
-            let begin = self.ops.len();
-            let after = self.attention(layer, &self.context.cache[i], &x)?;
-            let middle = self.ops.len();
-            x = self.feed_forward(layer, &after)?;
-            belong(&mut self.ops[begin..middle], Part::Attention(i));
-            belong(&mut self.ops[middle..], Part::FeedForward(i));
-        }
-        Ok(x)
+        let x = self.activation("embedding", self.model.token_embd.cols)?;
+        let of = (self.model, self.context, self.max_tokens);
+        layers(
+            self,
+            of,
+            x,
+            |r| &mut r.ops,
+            Self::attention,
+            Self::feed_forward,
+        )
     }
 
     /// The logits (max_tokens, vocab) of hidden states, of which the step's slot chooses those that begin at one of `slices`.

@@ -323,3 +323,88 @@ fn even_draws_hit_the_exact_token_on_every_device() {
         }
     }
 }
+
+#[test]
+fn many_candidates_are_cut_where_the_definition_cuts() {
+    let mut rng = Rng::fresh();
+    let settings = [
+        Sampling {
+            top_k: 256,
+            ..PLAIN
+        },
+        Sampling {
+            top_k: 257,
+            ..PLAIN
+        },
+        Sampling {
+            top_k: 3000,
+            top_p: 0.9,
+            ..PLAIN
+        },
+        Sampling {
+            top_p: 0.5,
+            ..PLAIN
+        },
+        Sampling {
+            top_p: 0.999,
+            min_p: 0.3,
+            temperature: 2.0,
+            ..PLAIN
+        },
+        Sampling {
+            top_p: 0.95,
+            min_p: 0.05,
+            temperature: 0.8,
+            ..PLAIN
+        },
+        Sampling {
+            min_p: 0.01,
+            ..PLAIN
+        },
+    ];
+    let (mut draws, mut unsure) = (0, 0);
+    for (vocab, n) in [(154_880, 1), (5003, 4)] {
+        // Even, so that all are candidates; on both sides of 0, where keys jump; few values, so that more tie than can be sorted;
+        // few values among which most have no mass.
+        let kinds: [&dyn Fn(f32) -> f32; 4] = [
+            &|x| 20.0 + x * 0.2,
+            &|x| x,
+            &|x| (x * 2.0).round() * 0.5 + 10.0,
+            &|x| {
+                if x > 1.0 {
+                    -1.0
+                } else {
+                    x.round() * 60.0 - 120.0
+                }
+            },
+        ];
+        for gpu in gpus() {
+            let chooser = Chooser::new(gpu, vocab);
+            for (kind, of) in kinds.iter().enumerate() {
+                let logits: Vec<f32> = rng.normals(vocab).into_iter().map(of).collect();
+                chooser.logits(&logits);
+                for setting in settings {
+                    for step in 0..n {
+                        let sampling = Sampling {
+                            seed: rng.bits(),
+                            ..setting
+                        };
+                        let id = chooser.choose(&[0], 1, &sampling, step);
+                        let allowed = admissible(&logits, &[], &sampling, step, 1e-6);
+                        assert!(
+                            allowed.contains(&id),
+                            "{id} is not one of {allowed:?}: kind {kind} of {vocab} tokens, {sampling:?}, {}",
+                            gpu.tier.name()
+                        );
+                        draws += 1;
+                        unsure += u32::from(allowed.len() > 4);
+                    }
+                }
+            }
+        }
+    }
+    assert!(
+        unsure * 2 <= draws,
+        "{unsure} of {draws} draws lie at the boundary of several tokens and test little"
+    );
+}

@@ -1,0 +1,231 @@
+//! Prompts in parts, models cut by the binding limit, decoding from what is there, and refusals.
+
+use super::*;
+
+#[test]
+fn one_batch_and_token_by_token_agree() {
+    let model = embedded();
+    // More than one slice of 64 for the head, and an odd rest.
+    let tokens = random_tokens(71);
+    for gpu in tiers() {
+        let mut backend = backend(&gpu, &model, 96);
+        // Rounding to f16 explains 1e-6; what it does to the choice of experts is not bounded so.
+        let limit = if gpu.coop.is_some() { 1e-3 } else { 1e-5 };
+        let whole = all_logits(&mut backend, &tokens, &[]);
+        let single = all_logits(&mut backend, &tokens[..20], &[1; 20]);
+        let split = all_logits(&mut backend, &tokens, &[3, 1, 17]);
+        let errors = [contrast(&single, &whole[..20]), contrast(&split, &whole)];
+        eprintln!("{}: {errors:?}", gpu.tier.name());
+        assert!(
+            errors.iter().all(|e| *e < limit),
+            "{}: {errors:?}",
+            gpu.tier.name()
+        );
+    }
+}
+
+#[test]
+fn a_long_prompt_in_parts_and_token_by_token_agree() {
+    let model = embedded();
+    // Always the same, so that no two tokens of the text can be too near to tell apart in some runs.
+    let tokens: Vec<u32> = (1..=150u32).map(|i| i * i * 31 % 4093 + 3).collect();
+    for gpu in tiers() {
+        let weights = GpuModel::load(Arc::clone(&gpu), Arc::clone(&model), &mut |_, _| {})
+            .expect("the model fits");
+        let weights = Arc::new(weights);
+        let with_chunk = |chunk| {
+            GpuBackend::with_chunk(Arc::clone(&weights), 170, Some(chunk)).expect("a small cache")
+        };
+        let last = |backend: &mut dyn Backend| {
+            backend.prefill(&tokens[..149], 0).expect("it fits");
+            // The cache of all before decides the logits of the last.
+            all_logits_from(backend, &tokens[149..], 149)
+        };
+        let mut single = OneByOne(with_chunk(1));
+        let expected = last(&mut single);
+        let text = greedy(&mut single, &tokens, 12);
+        let limit = if gpu.coop.is_some() { 1e-3 } else { 1e-5 };
+        // At once; in two parts; in three with a rest of 22; 7 at a time, by the kernels of few tokens.
+        for chunk in [150, 128, 64, 7] {
+            let mut backend = with_chunk(chunk);
+            let mut parts = vec![];
+            let watched = backend.prefill_watched(&tokens, 0, &mut |done| {
+                parts.push(done);
+                ControlFlow::Continue(())
+            });
+            assert_eq!(watched.expect("it fits"), 150);
+            assert!(parts.is_sorted() && parts.iter().all(|done| *done < 150));
+            assert_eq!(parts.is_empty(), chunk == 150, "{parts:?}");
+            let error = contrast(&last(&mut backend), &expected);
+            eprintln!("{} {chunk}: {error:.2e}", gpu.tier.name());
+            assert!(error < limit, "{} {chunk}: {error:.2e}", gpu.tier.name());
+            if gpu.coop.is_none() {
+                assert_eq!(greedy(&mut backend, &tokens, 12), text, "chunk {chunk}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prompt_can_be_stopped_between_its_parts() {
+    let gpu = tiers().pop().expect("at least one tier");
+    let weights = GpuModel::load(gpu, embedded(), &mut |_, _| {}).expect("the model fits");
+    let mut backend = GpuBackend::with_chunk(Arc::new(weights), 200, Some(32)).expect("it fits");
+    let tokens = random_tokens(160);
+    let stopped = backend.prefill_watched(&tokens, 0, &mut |_| ControlFlow::Break(()));
+    let done = stopped.expect("it fits");
+    assert!((32..160).contains(&done), "{done}");
+    let decoded = backend.decode(&tokens[..done], &Sampling::GREEDY, 1, &mut |_| {
+        ControlFlow::Continue(())
+    });
+    assert!(matches!(decoded, Err(BackendError::NotPrefilled { .. })));
+    // The rows are there: going on gives what starting anew gives.
+    backend.prefill(&tokens[done..], done).expect("it fits");
+    let next = |backend: &mut GpuBackend| {
+        let mut next = 0;
+        let on_token = &mut |token| {
+            next = token;
+            ControlFlow::Continue(())
+        };
+        backend
+            .decode(&tokens, &Sampling::GREEDY, 1, on_token)
+            .expect("it fits");
+        next
+    };
+    let resumed = next(&mut backend);
+    backend.prefill(&tokens, 0).expect("it fits");
+    assert_eq!(next(&mut backend), resumed);
+}
+
+#[test]
+fn a_model_cut_by_the_binding_limit_gives_the_same_logits() {
+    let model = embedded();
+    let tokens = random_tokens(6);
+    let mut cpu = CpuBackend::new(Arc::clone(&model), 16).expect("a small cache");
+    let expected = all_logits(&mut cpu, &tokens, &[]);
+    let options = GpuOptions {
+        max_binding: Some(150_000),
+        ..Default::default()
+    };
+    let gpu = Arc::new(Gpu::open(&options).expect("an adapter"));
+    let found = all_logits(&mut backend(&gpu, &model, 16), &tokens, &[]);
+    let error = contrast(&found, &expected);
+    assert!(error < CONTRAST, "contrast error {error:.2e}");
+}
+
+#[test]
+fn a_model_cut_by_the_binding_limit_gives_the_same_logits_of_a_token_alone() {
+    let model = embedded();
+    let token = random_tokens(1);
+    for (gpu, limit, _) in tiers_of_tokens() {
+        let expected = all_logits(&mut backend(&gpu, &model, 16), &token, &[]);
+        // The experts and the dense block, too.
+        let options = GpuOptions {
+            tier: Some(gpu.tier),
+            max_binding: Some(100_000),
+            ..Default::default()
+        };
+        let cut = Arc::new(Gpu::open(&options).expect("it opened before"));
+        let found = all_logits(&mut backend(&cut, &model, 16), &token, &[]);
+        let error = contrast(&found, &expected);
+        // The experts' parts are added in another order.
+        assert!(error < limit, "contrast error {error:.2e}");
+    }
+}
+
+#[test]
+fn decoding_starts_from_logits_that_are_still_there() {
+    let model = embedded();
+    let prompt = [3409, 777, 267, 562];
+    for gpu in tiers() {
+        let mut backend = backend(&gpu, &model, 16);
+        let expected = greedy(&mut backend, &prompt, 6);
+        backend.prefill(&prompt, 0).expect("the prompt fits");
+        let mut decode = |context: &[u32], limit, stop_after| {
+            let mut tokens = Vec::new();
+            backend
+                .decode(context, &Sampling::GREEDY, limit, &mut |token| {
+                    tokens.push(token);
+                    if tokens.len() == stop_after {
+                        ControlFlow::Break(())
+                    } else {
+                        ControlFlow::Continue(())
+                    }
+                })
+                .map(|()| tokens)
+        };
+        assert!(decode(&prompt, 0, 1).expect("nothing to do").is_empty());
+        assert_eq!(decode(&prompt, 6, 1).expect("it fits"), expected[..1]);
+        // The steps in flight have replaced the logits of the prompt.
+        assert!(matches!(
+            decode(&prompt, 6, 1),
+            Err(BackendError::NotPrefilled { position: 4 })
+        ));
+        assert_eq!(greedy(&mut backend, &prompt, 6), expected);
+    }
+}
+
+#[test]
+fn what_cannot_be_computed_is_refused() {
+    let gpu = tiers().pop().expect("at least one tier");
+    let mut small = backend(&gpu, &embedded(), 8);
+    assert!(matches!(small.prefill(&[], 0), Err(BackendError::NoTokens)));
+    assert!(matches!(
+        small.prefill(&[5, 4096], 0),
+        Err(BackendError::TokenOutOfRange { token: 4096, .. })
+    ));
+    assert!(matches!(
+        small.prefill(&[5; 9], 0),
+        Err(BackendError::ContextOverflow {
+            needed: 9,
+            n_ctx: 8
+        })
+    ));
+    // Factors that lie in several bindings cannot be composed: refused, or left out of the choice.
+    let options = GpuOptions {
+        max_binding: Some(150_000),
+        ..Default::default()
+    };
+    let cut = Arc::new(Gpu::open(&options).expect("an adapter"));
+    let load = |choice| {
+        GpuModel::load_precomposed(Arc::clone(&cut), embedded(), choice, 8, &mut |_, _| {})
+            .map(|(_, told)| told.expect("it is not off"))
+    };
+    let error = load(PrecomposeChoice::Qk).expect_err("several bindings");
+    assert!(
+        matches!(error, GpuError::CannotPrecompose { .. }),
+        "{error}"
+    );
+    let told = load(PrecomposeChoice::Auto).expect("it is off");
+    assert_eq!(told.pairs.name(), "off", "{told}");
+    assert!(!told.left_out.is_empty(), "{told}");
+    let refused = GpuOptions {
+        max_binding: Some(1000),
+        ..Default::default()
+    };
+    let tight = Arc::new(Gpu::open(&refused).expect("an adapter"));
+    let error = GpuModel::load(tight, embedded(), &mut |_, _| {})
+        .map(|_| ())
+        .expect_err("no row fits");
+    assert!(matches!(error, GpuError::BindingTooLarge { .. }), "{error}");
+}
+
+/// Windows keeps a mapped file from being cut.
+#[cfg(unix)]
+#[test]
+fn a_file_cut_under_the_loader_is_an_error() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("cut.gguf");
+    std::fs::copy(in_repository("assets/tales-q4_k_m.gguf"), &path).expect("a copy");
+    let model = load(&path);
+    let file = std::fs::OpenOptions::new().write(true).open(&path);
+    let half = model.gguf.file_size() / 2;
+    file.and_then(|file| file.set_len(half)).expect("a cut");
+    let gpu = tiers().pop().expect("at least one tier");
+    let error = GpuModel::load(gpu, model, &mut |_, _| {})
+        .map(|_| ())
+        .expect_err("half of the file is gone");
+    assert!(matches!(error, GpuError::ReadWeights { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("cut.gguf"), "{text}");
+}

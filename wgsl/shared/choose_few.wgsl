@@ -1,0 +1,142 @@
+// The choice of a token among few candidates: part of sample_pick, whose variables it uses.
+
+// Puts what is looked at in n live slices, or pieces, of 4 << size tokens each into `ranked`, in any order: how many, in truth.
+fn gather(n: u32, size: u32) -> u32 {
+  ranked[thread] = vec2(0u, ALL);
+  if (thread == 0u) { atomicStore(&few_count, 0u); }
+  workgroupBarrier();
+  var i = thread;
+  let end = n << size;
+  loop {
+    if (i >= end) { break; }
+#for k 4
+    // Beyond the end anything: again what is there.
+    let i$k = min(i + $ku * WG, end - 1u);
+    let at$k = (live[i$k >> size] << size) + (i$k & ((1u << size) - 1u));
+    var four$k = keys[at$k];
+    if (i + $ku * WG >= end) { four$k = vec4(0u); }
+#endfor
+    var at = at0;
+    var four = four0;
+    var next = 1u;
+    loop {
+      if (max(max(four.x, four.y), max(four.z, four.w)) >= lo) {
+        var c = 0u;
+        loop {
+          if (c >= 4u) { break; }
+          let id = at * 4u + c;
+          if (four.x >= lo && four.x <= hi && !(four.x == least && id > last_id)) {
+            let place = atomicAdd(&few_count, 1u);
+            if (place < WG) { ranked[place] = vec2(four.x, id); }
+          }
+          four = four.yzwx;
+          c += 1u;
+        }
+      }
+      if (next >= 4u) { break; }
+      switch (next) {
+        case 1u: {
+          at = at1;
+          four = four1;
+        }
+        case 2u: {
+          at = at2;
+          four = four2;
+        }
+        default: {
+          at = at3;
+          four = four3;
+        }
+      }
+      next += 1u;
+    }
+    i += 4u * WG;
+  }
+  workgroupBarrier();
+  return atomicLoad(&few_count);
+}
+
+// Of the first n entries of `ranked`: bins[c] = how many of these are better than c, bins[WG + c] = the sum of their amounts,
+// bins[2 WG..]. Up to four threads share an entry; those of `ranked` behind the n must be worst.
+fn rank(n: u32) {
+  atomicStore(&bins[thread], 0u);
+  atomicStore(&bins[WG + thread], 0u);
+  workgroupBarrier();
+  let parts = select(1u, 2u, 2u * n <= WG) + select(0u, 1u, 3u * n <= WG) + select(0u, 1u, 4u * n <= WG);
+  let part = select(0u, 1u, thread >= n) + select(0u, 1u, thread >= 2u * n) + select(0u, 1u, thread >= 3u * n);
+  let c = thread - part * n;
+  if (c < n && part < parts) {
+    let mine = ranked[c];
+    var place = 0u;
+    var sum = 0u;
+    var i = 4u * part;
+    loop {
+      if (i >= n) { break; }
+#for k 4
+      let other$k = ranked[i + $ku];
+      let amount$k = atomicLoad(&bins[2u * WG + i + $ku]);
+#endfor
+#for k 4
+      let better$k = other$k.x > mine.x || (other$k.x == mine.x && other$k.y < mine.y);
+      place += select(0u, 1u, better$k);
+      sum += select(0u, amount$k, better$k);
+#endfor
+      i += 4u * parts;
+    }
+    atomicAdd(&bins[c], place);
+    atomicAdd(&bins[WG + c], sum);
+  }
+  workgroupBarrier();
+}
+
+// The id chosen among the n of `ranked`, at most k of them; or ALL where top-p does not end among them and they are not all that
+// may be kept. The mass before top-p is `total`, or what k leaves where that limits it.
+// Masses and then weights are integers, so that those of better entries and of lower ids can be summed up without sorting.
+fn choose_few(n: u32, k: u32, least_kept: u32, complete: bool, limited: bool, total: f32) -> u32 {
+  let mine = ranked[thread];
+  let one = ONE / f32(n);
+  var kept = thread < n;
+  var key = mine.x;
+  var divisor = 1.0;
+  if (thread < 2u) { atomicStore(&sums[thread], 0u); }
+  if (thread == 0u) { told = best.y; }
+  var turn = 0u;
+  loop {
+    var amount = 0u;
+    if (kept) { amount = u32(weight(mine.x, divisor) * one); }
+    ranked[thread] = vec2(key, mine.y);
+    atomicStore(&bins[2u * WG + thread], amount);
+    workgroupBarrier();
+    rank(n);
+    var place = 0u;
+    var before = 0u;
+    if (kept) {
+      place = atomicLoad(&bins[thread]);
+      before = atomicLoad(&bins[WG + thread]);
+      kept = place < k;
+      if (kept) { atomicAdd(&sums[turn], amount); }
+    }
+    workgroupBarrier();
+    let sum = f32(atomicLoad(&sums[turn]));
+    if (turn == 1u) {
+      // Where rounding of uniform * total reaches the total, the best stays.
+      let threshold = u32(p.uniform_draw * sum);
+      if (kept && before <= threshold && threshold < before + amount) { told = mine.y; }
+      break;
+    }
+    if (p.top_p < 1.0) {
+      let goal = p.top_p * select(total * one, sum, limited);
+      if (place > 0u && f32(before) >= goal) { kept = false; }
+      if (!complete && sum < goal) {
+        kept = false;
+        if (thread == 0u) { told = ALL; }
+      }
+    }
+    kept = kept && mine.x >= least_kept;
+    // From rank to order of ids.
+    key = select(0u, 1u, kept);
+    divisor = p.temperature;
+    turn = 1u;
+  }
+  return workgroupUniformLoad(&told);
+}

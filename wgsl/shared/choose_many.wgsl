@@ -1,0 +1,193 @@
+// What the choice of a token among many candidates is made of: part of sample_pick, whose variables it uses.
+
+// Sorts the n entries of `ranked`, best first, those behind them being (0, ALL).
+fn sort_few(n: u32) {
+  let mine = ranked[thread];
+  var place = 0u;
+  var i = 0u;
+  loop {
+    if (i >= n) { break; }
+#for k 4
+    let other$k = ranked[i + $ku];
+#endfor
+#for k 4
+    if (other$k.x > mine.x || (other$k.x == mine.x && other$k.y < mine.y)) { place += 1u; }
+#endfor
+    i += 4u;
+  }
+  workgroupBarrier();
+  if (thread < n) { ranked[place] = mine; }
+  workgroupBarrier();
+}
+
+// Of running, in order: (the sum up to this thread, the sum of the first n), the others being 0.
+fn sums_few(n: u32) -> vec2<f32> {
+  var sum = 0.0;
+  var own = 0.0;
+  var i = 0u;
+  loop {
+    if (i >= n) { break; }
+#for k 4
+    let next$k = running[i + $ku];
+#endfor
+#for k 4
+    sum += next$k;
+    own = select(own, sum, i + $ku == thread);
+#endfor
+    i += 4u;
+  }
+  return vec2(own, sum);
+}
+
+// Bins by value, of logits so far below the best: even ones, in the first histogram.
+fn bins_of(below: vec4<f32>) -> vec4<u32> {
+  return vec4<u32>(clamp(below * scale, vec4(0.0), vec4(f32(WG - 1u))));
+}
+
+// The greatest finite key whose bin by value is `at` or later.
+fn edge(at: u32) -> u32 {
+  var found = 0u;
+  var bit = 0x80000000u;
+  loop {
+    if (bit == 0u) { break; }
+    let key = found | bit;
+    if (key <= LOWEST || (key < INFINITE && bins_of(vec4(best_logit - value(key))).x >= at)) { found = key; }
+    bit = bit >> 1u;
+  }
+  return found;
+}
+
+// Four tokens of a walk: their shares.
+fn take(four: vec4<u32>, id: u32, job: u32) -> f32 {
+  if (max(max(four.x, four.y), max(four.z, four.w)) < lo) { return 0.0; }
+  let ids = vec4(id) + vec4(0u, 1u, 2u, 3u);
+  let wanted = (four >= vec4(lo)) & (four <= vec4(hi)) & ((four != vec4(least)) | (ids <= vec4(last_id)));
+  let below = vec4(best_logit) - bitcast<vec4<f32>>(select(~four, four & vec4(0x7fffffffu), four >= vec4(0x80000000u)));
+  let weights = exp(-below / temperature);
+  if (job == SHARE) { return dot(select(vec4(0.0), select(weights, vec4(1.0), counts), wanted), vec4(1.0)); }
+  let masses = vec4<u32>(select(vec4(0.0), weights, wanted) * ONE);
+  let places = select((vec4(hi) - four) >> vec4(shift), bins_of(below), scale > 0.0);
+#for c 4
+  if (wanted[$c]) {
+    atomicAdd(&bins[places[$c]], 1u);
+    if (by_mass && atomicAdd(&bins[WG + places[$c]], masses[$c]) > ALL - masses[$c]) { atomicAdd(&bins[2u * WG + places[$c]], 1u); }
+  }
+#endfor
+  return 0.0;
+}
+
+// Does the job with all that is looked at in the n live slices.
+fn walk(n: u32, job: u32) {
+  var b = thread;
+  loop {
+    if (b >= BINS) { break; }
+    atomicStore(&bins[b], 0u);
+    b += WG;
+  }
+  if (thread == 0u) {
+    atomicStore(&first, ALL);
+    atomicStore(&last, 0u);
+  }
+  workgroupBarrier();
+  // 8, but not to the compiler: unrolled, some take seconds.
+  let loads = min(n * 8u, 8u);
+  var i = 0u;
+  loop {
+    if (i >= n) { break; }
+    let at = i + thread / LANES;
+    let slice = live[min(at, n - 1u)];
+    let begin = slice * (WG / 4u) + (thread & (LANES - 1u));
+    var sum = 0.0;
+    if (at < n) {
+#for k 8
+      var four$k = keys[begin + $ku * LANES];
+#endfor
+      var k = 0u;
+      loop {
+        if (k >= loads) { break; }
+        sum += take(four0, (begin + k * LANES) * 4u, job);
+        four0 = four1;
+        four1 = four2;
+        four2 = four3;
+        four3 = four4;
+        four4 = four5;
+        four5 = four6;
+        four6 = four7;
+        k += 1u;
+      }
+    }
+    if (job == SHARE) {
+#ifdef PLAIN
+      running[thread] = sum;
+      workgroupBarrier();
+      sum = 0.0;
+#for k 8
+      sum += running[(thread & ~(LANES - 1u)) + $ku];
+#endfor
+      workgroupBarrier();
+#else
+      sum += subgroupShuffleXor(sum, 4u);
+      sum += subgroupShuffleXor(sum, 2u);
+      sum += subgroupShuffleXor(sum, 1u);
+#endif
+      if (at < n && (thread & (LANES - 1u)) == 0u) { atomicStore(&bins[slice], bitcast<u32>(sum)); }
+    }
+    i += WG / LANES;
+  }
+  workgroupBarrier();
+}
+
+// After shares: the sum of those of this thread's slices, PER in a row.
+fn own_slices() -> f32 {
+  var own = 0.0;
+#for k PER
+  if (thread * PER + $ku < SLICES) { own += bitcast<f32>(atomicLoad(&bins[thread * PER + $ku])); }
+#endfor
+  return own;
+}
+
+// After shares, and the scan of what each thread's slices have: the first id at which the running sum of shares exceeds the threshold, the last with any where none does.
+fn locate(threshold: f32) -> u32 {
+  // Rounding may let running sums grow, or shrink, where nothing is.
+  if (own_slices() > 0.0) {
+    atomicMax(&last, thread);
+    if (running[thread] > threshold) { atomicMin(&first, thread); }
+  }
+  workgroupBarrier();
+  var owner = atomicLoad(&first);
+  if (owner == ALL) { owner = atomicLoad(&last); }
+  workgroupBarrier();
+  if (thread == owner) {
+    var slice = thread * PER;
+    var sum = 0.0;
+    if (thread > 0u) { sum = min(running[thread - 1u], threshold); }
+    var before = sum;
+#for k PER
+    if (thread * PER + $ku < SLICES && sum <= threshold) {
+      let share = bitcast<f32>(atomicLoad(&bins[thread * PER + $ku]));
+      if (share > 0.0) {
+        slice = thread * PER + $ku;
+        before = sum;
+        sum += share;
+      }
+    }
+#endfor
+    told = slice;
+    told_sum = before;
+    atomicStore(&first, ALL);
+    atomicStore(&last, 0u);
+  }
+  let slice = workgroupUniformLoad(&told);
+  let before = told_sum;
+  let id = slice * WG + thread;
+  let four = keys[id / 4u];
+  let mine = take(select(vec4(0u), four, vec4(id & 3u) == vec4(0u, 1u, 2u, 3u)), id & ~3u, SHARE);
+  scan(mine);
+  if (mine > 0.0) {
+    atomicMax(&last, thread);
+    if (before + running[thread] > threshold) { atomicMin(&first, thread); }
+  }
+  workgroupBarrier();
+  let place = atomicLoad(&first);
+  return slice * WG + select(place, atomicLoad(&last), place == ALL);
+}
