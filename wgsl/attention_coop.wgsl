@@ -20,7 +20,7 @@ struct Params {
 @group(0) @binding(0) var<storage, read> q_lat: array<vec4<f32>>;         // (tokens, HEADS, KV_LORA / 4)
 @group(0) @binding(1) var<storage, read> q_pe: array<vec4<f32>>;          // (tokens, HEADS, ROPE / 4)
 @group(0) @binding(2) var<storage, read> cache: array<vec4<f16>>;         // (n_ctx, (KV_LORA + ROPE) / 4)
-@group(0) @binding(3) var<storage, read_write> parts: array<f32>;         // (tokens, HEADS, splits, KV_LORA)
+@group(0) @binding(3) var<storage, read_write> parts: array<vec4<f32>>;   // (tokens, HEADS, splits, KV_LORA / 4)
 @group(0) @binding(4) var<storage, read_write> stats: array<vec2<f32>>;   // (tokens, HEADS, splits) of (max, sum)
 #import params
 #import MATRICES as c
@@ -38,9 +38,13 @@ const MATRIX = MAT * MAT;
 const SPREAD = WG / HEADS_HERE;
 const ROWS_PER_THREAD = TILE / SPREAD;
 const WEIGHT_PITCH = TILE + 8u;
+// Sums leave OUT_TILES matrices of columns at once.
+const OUT_COLUMNS = OUT_TILES * MAT / 4u;
+const OUT_PITCH = OUT_TILES * MAT + 4u;
 
 var<workgroup> rows: array<vec4<f16>, max(TILE, HEADS_HERE) * PITCH>;   // (row) of the cache; before, (head) of the queries
-var<workgroup> products: array<f32, WG / LANES * MATRIX>;               // (subgroup, head of a tile, row of a tile)
+// (subgroup, head of a tile, row of a tile); in the end (subgroup, head of a tile, column)
+var<workgroup> products: array<f32, WG / LANES * MAT * OUT_PITCH>;
 var<workgroup> weights: array<f16, HEADS_HERE * WEIGHT_PITCH>;          // (head, row)
 var<workgroup> decay: array<f32, HEADS_HERE>;                           // of what earlier tiles summed up
 // Whether a tile raised a reference. Sixteen bytes, as the size of every array here is a multiple of: drivers place one behind
@@ -206,16 +210,28 @@ fn main(
   }
 
   let sum = spread_sum(l);
-  let pitch = p.splits * KV_LORA;
   if (part == 0u) {
     stats[own_head(wid, h) * p.splits + wid.x] = vec2(m / LOG2_E, sum);
   }
+  // Through workgroup memory: matrices stored to a buffer leave as single numbers.
+  let own_out = group * (MAT * OUT_PITCH);
 #for m HEAD_TILES
 #for n VALUE_TILES
   // Named first: naga 30 would compute what stands in the call after the store.
   let value$m_$n = out$m_$n;
-  let at$m_$n = ((token * HEADS + head$m) * p.splits + wid.x) * KV_LORA + own_values * 4u + $nu * MAT;
-  coopStoreT(value$m_$n, &parts[at$m_$n], pitch);
+  coopStoreT(value$m_$n, &products[own_out + ($nu % OUT_TILES) * MAT], OUT_PITCH);
+  if ($nu % OUT_TILES == OUT_TILES - 1u) {
+    workgroupBarrier();
+#for i OUT_STORES
+    {
+      let e = $iu * LANES + lane;
+      let row = ((wid.z * HEADS + head$m + e / OUT_COLUMNS) * p.splits + wid.x) * (KV_LORA / 4u);
+      let begin_out = own_out + e / OUT_COLUMNS * OUT_PITCH + e % OUT_COLUMNS * 4u;
+      parts[row + own_values + $nu / OUT_TILES * OUT_COLUMNS + e % OUT_COLUMNS] = vec4(products[begin_out], products[begin_out + 1u], products[begin_out + 2u], products[begin_out + 3u]);
+    }
+#endfor
+    workgroupBarrier();
+  }
 #endfor
 #endfor
 }

@@ -40,9 +40,25 @@ pub(super) const fn tile(coop: Coop) -> (usize, usize) {
     (size * shape.row_tiles, size * shape.head_tiles)
 }
 
+/// Workgroup memory for sums that leave.
+const OUT_BYTES: usize = 10 * 1024;
+
 impl Shape {
     const fn subgroups(self) -> usize {
         self.head_tiles * self.row_tiles * self.shares
+    }
+
+    /// Matrices of sums that leave at once: as many as workgroup memory has room for, in whole stores for every lane.
+    fn out_tiles(self, coop: Coop, dims: MlaDims) -> Option<usize> {
+        let (size, lanes) = (coop.size as usize, coop.lanes as usize);
+        let all = dims.kv_lora / size / self.subgroups();
+        let bytes = |n: usize| self.subgroups() * size * (n * size + 4) * 4;
+        let fits = |n: &usize| {
+            all.is_multiple_of(*n)
+                && (n * size * size / 4).is_multiple_of(lanes)
+                && bytes(*n) <= OUT_BYTES
+        };
+        [4, 2, 1].into_iter().find(fits)
     }
 
     /// Whether the kernel can work on blocks of these sizes: whole tiles for every subgroup, whole loads for every thread.
@@ -60,6 +76,7 @@ impl Shape {
             && threads / heads <= lanes.min(16)
             && (size * self.row_tiles * heads).is_multiple_of(threads)
             && (size * size).is_multiple_of(lanes)
+            && self.out_tiles(coop, dims).is_some()
     }
 
     fn spec(self, coop: Coop, dims: MlaDims) -> Spec {
@@ -70,6 +87,8 @@ impl Shape {
         let (size, lanes) = (coop.size as usize, coop.lanes as usize);
         let threads = self.subgroups() * lanes;
         let vectors = size * dims.cache_row() / 4;
+        let value_tiles = dims.kv_lora / size / self.subgroups();
+        let out_tiles = self.out_tiles(coop, dims).expect("sizes that fit");
         let numbers = [
             ("WG", threads),
             ("LANES", lanes),
@@ -79,7 +98,9 @@ impl Shape {
             ("ROW_TILES", self.row_tiles),
             ("SHARES", self.shares),
             ("STEPS", dims.cache_row() / size / self.shares),
-            ("VALUE_TILES", dims.kv_lora / size / self.subgroups()),
+            ("VALUE_TILES", value_tiles),
+            ("OUT_TILES", out_tiles),
+            ("OUT_STORES", size * size * out_tiles / 4 / lanes),
             ("ROW_LOADS", self.row_tiles * vectors / threads),
             (
                 "LATENT_LOADS",
