@@ -5,7 +5,7 @@
 // experts' one after another, then the shared one's. logits (EXPERTS) -> the expert of each slot; with CHOICE_OUT the first
 // workgroup leaves all of them with their weights for token_moe_down.
 // Division: LANES threads share a row of G and the same row of U; a workgroup owns TILE = WG / LANES rows of one expert. Every
-// workgroup of a slot makes the whole choice: that costs less than a dispatch in between.
+// workgroup makes the choice of its slot, by one subgroup where lanes hold few experts each: that costs less than a dispatch.
 // Bound by: the bytes of the chosen rows.
 struct Params {
 #ifdef ROUTED
@@ -56,7 +56,11 @@ const TILE = WG / LANES;
 const SLOT_TILES = (ROWS + TILE - 1u) / TILE;
 const ROUTED_TILES = USED * SLOT_TILES;
 var<workgroup> slot_expert: u32;
+#ifdef CHOICE_BY_LANES
+#import router_lanes
+#else
 #import router_choice
+#endif
 #import GATE as eg
 #import GATE_TIMES as eg
 #import UP as eu
@@ -81,6 +85,16 @@ fn main(
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
 #import rms_load
+#ifdef AHEAD
+  // Asked for before it is known who the experts are.
+#for k UNROLL
+#ifdef RAGGED
+  let x$k = x_unit(min(lane + $ku * LANES, UNITS - 1u));
+#else
+  let x$k = x_unit(lane + $ku * LANES);
+#endif
+#endfor
+#endif
   var sums = vec2<f32>(0.0);
   // Rows of h that the workgroup writes: none where another part holds the slot's expert.
   var first = 0u;
@@ -89,6 +103,22 @@ fn main(
   if (wid.x < ROUTED_TILES) {
     let slot = wid.x / SLOT_TILES;
     let tile = (wid.x - slot * SLOT_TILES) * TILE;
+#ifdef CHOICE_BY_LANES
+    if (subgroup == 0u) {
+#ifdef CHOICE_OUT
+      // The first workgroup leaves all of them.
+      let own = router_lanes(select(slot, USED - 1u, wid.x == 0u), lane_id, subgroup_size);
+      if (wid.x == 0u && lane_id < USED) {
+        ids[lane_id] = own.expert;
+        weights[lane_id] = own.weight * p.weights_scale;
+      }
+      if (lane_id == 0u) { slot_expert = select(own.asked, own.expert, wid.x == 0u); }
+#else
+      let own = router_lanes(slot, lane_id, subgroup_size);
+      if (lane_id == 0u) { slot_expert = own.asked; }
+#endif
+    }
+#else
     var logit = -1e30;
     if (t < EXPERTS) { logit = logits[t]; }
     let own = router_place(logit, t, subgroup, subgroups, lane_id);
@@ -102,6 +132,7 @@ fn main(
       }
     }
 #endif
+#endif
     workgroupBarrier();
     // An expert before this part wraps around.
     let expert = slot_expert - p.first_expert;
@@ -109,7 +140,13 @@ fn main(
       first = slot * ROWS + tile;
       end = slot * ROWS + ROWS;
       let row = expert * ROWS + min(tile + in_tile, ROWS - 1u);
-      sums = e_walk(row * UNITS, lane, p.g_sub, p.u_sub);
+      sums = e_walk(row * UNITS, lane, p.g_sub, p.u_sub
+#ifdef AHEAD
+#for k UNROLL
+        , x$k
+#endfor
+#endif
+      );
     }
   }
 #endif
@@ -118,7 +155,13 @@ fn main(
     let tile = (wid.x - ROUTED_TILES) * TILE;
     first = p.shared_first + tile;
     end = p.shared_first + p.shared_rows;
-    sums = s_walk(min(tile + in_tile, p.shared_rows - 1u) * UNITS, lane, p.shared_g_sub, p.shared_u_sub);
+    sums = s_walk(min(tile + in_tile, p.shared_rows - 1u) * UNITS, lane, p.shared_g_sub, p.shared_u_sub
+#ifdef AHEAD
+#for k UNROLL
+      , x$k
+#endfor
+#endif
+    );
   }
 #endif
 #import rms_scale

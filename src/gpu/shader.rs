@@ -279,6 +279,7 @@ shared!(
     "rms_scale",
     "rotate_rows",
     "router_choice",
+    "router_lanes",
     "thread_index",
     "token_store",
     "w32",

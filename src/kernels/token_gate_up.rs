@@ -56,6 +56,9 @@ pub struct GpuTokenGateUp<'a> {
 /// Threads of a workgroup that chooses experts at most: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
 const CHOICE_THREADS: u32 = 512;
 
+/// Experts of a lane at most where one subgroup makes the choice.
+const CHUNKS: u32 = 8;
+
 /// What the pipeline depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape<'a> {
@@ -69,6 +72,8 @@ pub(super) struct Shape<'a> {
     pub shared: Option<([GgmlType; 2], u32)>,
     /// Whether the choice is left for the product that follows.
     pub choice: bool,
+    /// Lanes of a subgroup at least.
+    pub lanes: u32,
 }
 
 impl Shape<'_> {
@@ -111,13 +116,22 @@ impl Shape<'_> {
 
 /// The pipeline with this geometry.
 pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
+    let bytes = shape.activation == Activation::Bytes;
+    let one_block = geometry.lanes * geometry.unroll >= shape.units;
     let mut variant = divided(token::variant(shape.activation), geometry, shape.units)
-        .number("UNITS", shape.units);
+        .number("UNITS", shape.units)
+        .flag("AHEAD", bytes && one_block);
     let mut access = String::new();
     if let Some(([g, u], rows, experts, bias)) = shape.experts {
         variant = weight(variant, ["GATE", "GATE_TIMES"], g, shape.activation);
         variant = weight(variant, ["UP", "UP_TIMES"], u, shape.activation);
+        let chunks = (experts.count as u32).div_ceil(shape.lanes);
         variant = router::choice(variant, experts, bias)
+            .flag(
+                "CHOICE_BY_LANES",
+                chunks <= CHUNKS && experts.used as u32 <= shape.lanes,
+            )
+            .number("CHUNKS", chunks)
             .flag("ROUTED", true)
             .flag("CHOICE_OUT", shape.choice)
             .number("ROWS", rows);
@@ -147,7 +161,7 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
 }
 
 impl GpuTokenGateUp<'_> {
-    fn shape(&self) -> Shape<'_> {
+    fn shape(&self, lanes: u32) -> Shape<'_> {
         let pair = |pair: &[&GpuWeight; 2]| (pair.map(|w| w.ty), pair[0].rows);
         let any = self.experts.as_ref().map(|(pair, _)| *pair).or(self.shared);
         Shape {
@@ -159,12 +173,14 @@ impl GpuTokenGateUp<'_> {
             }),
             shared: self.shared.as_ref().map(pair),
             choice: true,
+            lanes,
         }
     }
 
     /// What a geometry can be chosen for.
     pub fn site(&self) -> Site {
-        self.shape().site()
+        // Which lanes choose makes no difference to it.
+        self.shape(1).site()
     }
 
     /// The dispatches: one per part of the experts or of the shared expert, whichever are more.
@@ -222,7 +238,7 @@ impl GpuTokenGateUp<'_> {
             assert_eq!(g.groups, 1, "the shared expert {}", g.name);
             values += g.rows;
         }
-        let shape = self.shape();
+        let shape = self.shape(gpu.lanes());
         for [g, _] in pairs.into_iter().flatten() {
             assert_eq!(g.cols, shape.units * 32, "input of {}", g.name);
         }
@@ -236,11 +252,13 @@ impl GpuTokenGateUp<'_> {
             self.h.size >= u64::from(values.div_ceil(32)) * shape.activation.unit_bytes(),
             "output of {values}"
         );
-        Ok((0..count).map(|i| self.op(geometry, i)).collect())
+        Ok((0..count)
+            .map(|i| self.op(geometry, &shape, i))
+            .collect())
     }
 
     /// Part i of the experts and part i of the shared expert, where they have so many.
-    fn op(&self, geometry: &Geometry, i: usize) -> Op {
+    fn op(&self, geometry: &Geometry, all: &Shape<'_>, i: usize) -> Op {
         let planes = |pair: &[&GpuWeight; 2]| {
             let parts = pair.map(|w| &w.parts[i]);
             parts.map(|part| [part.quants.clone(), part.scales.clone()])
@@ -289,12 +307,11 @@ impl GpuTokenGateUp<'_> {
         bindings.extend([self.x.values.clone(), squares, self.h.clone()]);
         params.push(Word::F(eps));
         assert!(tiles <= MAX_GRID, "{tiles} workgroups");
-        let all = self.shape();
         let shape = Shape {
             experts: all.experts.filter(|_| experts.is_some()),
             shared: all.shared.filter(|_| shared.is_some()),
             choice: i == 0,
-            ..all
+            ..*all
         };
         Op::new(spec(geometry, &shape), bindings, params, grid(tiles).0)
             .with_bytes(bytes)

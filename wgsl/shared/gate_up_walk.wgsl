@@ -1,5 +1,12 @@
 // The products of a row of G (prefix $Wg) and of the same row of U ($Wu) with the kernel's input `x`: a thread's share.
-fn $W_walk(unit: u32, lane: u32, g_sub: u32, u_sub: u32) -> vec2<f32> {
+// With AHEAD the thread's share of the input was loaded before, all of it.
+fn $W_walk(unit: u32, lane: u32, g_sub: u32, u_sub: u32
+#ifdef AHEAD
+#for k UNROLL
+  , x$k: Record
+#endfor
+#endif
+) -> vec2<f32> {
   var sums = vec2<f32>(0.0);
   var b = lane;
   loop {
@@ -18,7 +25,11 @@ fn $W_walk(unit: u32, lane: u32, g_sub: u32, u_sub: u32) -> vec2<f32> {
     if (b + $ku * LANES < UNITS)
 #endif
     {
+#ifdef AHEAD
+      let v = x$k;
+#else
       let v = x_unit(e$k);
+#endif
       sums += vec2<f32>($Wg_times(g$k, v), $Wu_times(u$k, v));
     }
 #endfor

@@ -322,6 +322,7 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             experts: None,
             shared: Some(([other, ty], 1536)),
             choice: false,
+            lanes: 32,
         };
         let mut gate_ups = vec![dense];
         for (e, bias) in &experts {
@@ -330,12 +331,14 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
                 choice: true,
                 ..dense
             };
+            // Too many experts for each lane: the whole workgroup chooses.
+            let by_all = token_gate_up::Shape { lanes: 4, ..routed };
             let later_part = token_gate_up::Shape {
                 shared: None,
                 choice: false,
                 ..routed
             };
-            gate_ups.extend([routed, later_part]);
+            gate_ups.extend([routed, by_all, later_part]);
         }
         for shape in gate_ups {
             let geometries = geometries(&shape.site());

@@ -1,0 +1,88 @@
+// The choice of experts by one subgroup, without workgroup memory: what router_choice.wgsl chooses. A lane holds CHUNKS experts,
+// lanes apart; each round finds the best of those that are left, the lower id first among equals. The kernel declares `logits`
+// and, with BIAS, `bias`; the subgroup has USED lanes or more.
+#import order
+
+// What ggml clamps the sum of the chosen weights to: the smallest normal f16.
+const MIN_WEIGHT_SUM = 6.103515625e-5;
+
+// Experts and their weights: of the place asked for; of place r in lane r.
+struct RouterLanes { asked: u32, expert: u32, weight: f32 }
+
+// Every lane of the subgroup must call. Places beyond `last` are not chosen, and then weights are not normed.
+fn router_lanes(last: u32, lane: u32, lanes: u32) -> RouterLanes {
+#for c CHUNKS
+  let id$c = $cu * lanes + lane;
+  let here$c = id$c < EXPERTS;
+  let logit$c = logits[min(id$c, EXPERTS - 1u)];
+#ifdef BIAS
+  let bias$c = bias[min(id$c, EXPERTS - 1u)];
+#endif
+#endfor
+#ifdef SIGMOID
+#for c CHUNKS
+  // exp(87) is still finite; the clamp may drop NaN.
+  var prob$c = 1.0 / (1.0 + exp(clamp(-logit$c, -87.0, 87.0)));
+  if ((bitcast<u32>(logit$c) & 0x7fffffffu) > 0x7f800000u) { prob$c = logit$c; }
+#endfor
+#else
+  var most = -1e30;
+#for c CHUNKS
+  most = max(most, logit$c);
+#endfor
+  let greatest = subgroupMax(most);
+  var total = 0.0;
+#for c CHUNKS
+  let part$c = select(0.0, exp(logit$c - greatest), here$c);
+  total += part$c;
+#endfor
+  total = subgroupAdd(total);
+#for c CHUNKS
+  let prob$c = part$c / total;
+#endfor
+#endif
+#for c CHUNKS
+#ifdef BIAS
+  let key$c = order(prob$c + bias$c);
+#else
+  let key$c = order(prob$c);
+#endif
+  var left$c = here$c;
+#endfor
+  var own = RouterLanes(0u, 0u, 0.0);
+  var sum = 0.0;
+  var place = 0u;
+  loop {
+    if (place > last) { break; }
+    var best = 0u;
+#for c CHUNKS
+    best = max(best, select(0u, key$c, left$c));
+#endfor
+    best = subgroupMax(best);
+    var first = EXPERTS;
+#for c CHUNKS
+    first = min(first, select(EXPERTS, id$c, left$c && key$c == best));
+#endfor
+    own.asked = subgroupMin(first);
+    var prob = 0.0;
+#for c CHUNKS
+    if (id$c == own.asked) {
+      prob = prob$c;
+      left$c = false;
+    }
+#endfor
+#ifdef CHOICE_OUT
+    prob = subgroupAdd(prob);
+    sum += prob;
+    if (lane == place) {
+      own.expert = own.asked;
+      own.weight = prob;
+    }
+#endif
+    place += 1u;
+  }
+#ifdef NORM
+  own.weight /= max(sum, MIN_WEIGHT_SUM);
+#endif
+  return own;
+}
