@@ -79,6 +79,9 @@ fn main(
 #ifdef RESIDUAL
   let before$r = residual[p.first_row + row$r];
 #endif
+#ifdef NORM_OUT
+  let g$r = g[p.first_row + row$r];
+#endif
   var sum$r = 0.0;
 #endfor
 #ifdef RMS
@@ -149,7 +152,12 @@ fn main(
   }
 #endif
 #ifdef OUT_PREPARED
-  if (lane == 0u) { token_rows[in_tile + $ru * STRIDE] = sum$r; }
+  if (lane == 0u) {
+    token_rows[in_tile + $ru * STRIDE] = sum$r;
+#ifdef NORM_OUT
+    token_weighted[in_tile + $ru * STRIDE] = sum$r * g$r;
+#endif
+  }
 #endif
 #endfor
 #ifdef OUT_PREPARED

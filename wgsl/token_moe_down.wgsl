@@ -48,6 +48,9 @@ fn main(
   let tile = wid.x * TILE;
   let row = min(tile + t / LANES, ROWS - 1u);
   let before = residual[row];
+#ifdef NORM_OUT
+  let own_g = g[row];
+#endif
 #ifdef SHARED
   // Rows of other parts of S are not added here; one before this part wraps around.
   let shared_row = row - p.shared_first;
@@ -104,6 +107,9 @@ fn main(
     if (tile + t / LANES < ROWS) { y[row] = sum; }
 #ifdef OUT_PREPARED
     token_rows[t / LANES] = sum;
+#ifdef NORM_OUT
+    token_weighted[t / LANES] = sum * own_g;
+#endif
 #endif
   }
 #ifdef OUT_PREPARED

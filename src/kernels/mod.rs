@@ -31,6 +31,7 @@ pub mod token_embed;
 pub mod token_gate_up;
 pub mod token_matvec;
 pub mod token_moe_down;
+pub mod token_router;
 
 #[cfg(test)]
 mod permutations;

@@ -1,8 +1,9 @@
 // The end of a kernel whose output feeds another product: the workgroup's rows, gathered in token_rows, leave prepared for
-// it, 16 rows per thread: as records with BYTES (shared/bytes.wgsl), else as floats. NORM_OUT multiplies by the weight of the
-// norm in between and leaves the sum of squares of each 16 rows, so that the consumer need only divide by the root mean square.
+// it, 16 rows per thread: as records with BYTES (shared/bytes.wgsl), else as floats. With NORM_OUT they leave multiplied by the
+// weight of the norm in between, with the sum of squares of each 16 rows, so that the consumer need only divide by the root mean
+// square; the thread of a row has that weight at hand before the sum is made, and puts the product into token_weighted.
 #ifdef NORM_OUT
-#read g: array<vec4<f32>>            // (rows / 4)
+#read g: array<f32>                  // (rows)
 #write squares_out: array<f32>       // (rows / 16)
 #endif
 #ifdef BYTES
@@ -17,6 +18,13 @@ var<workgroup> token_rows: array<f32, TILE>;
 fn token_rows_at(first: u32) -> vec4<f32> {
   return vec4<f32>(token_rows[first], token_rows[first + 1u], token_rows[first + 2u], token_rows[first + 3u]);
 }
+#ifdef NORM_OUT
+var<workgroup> token_weighted: array<f32, TILE>;
+
+fn token_weighted_at(first: u32) -> vec4<f32> {
+  return vec4<f32>(token_weighted[first], token_weighted[first + 1u], token_weighted[first + 2u], token_weighted[first + 3u]);
+}
+#endif
 
 // Writes rows first .. first + TILE, but none from `end` on; both are multiples of 16. t is the thread's number. Call after a
 // barrier.
@@ -30,7 +38,7 @@ fn token_store(first: u32, end: u32, t: u32) {
 #ifdef NORM_OUT
     squares_out[row >> 4u] = dot(v0, v0) + dot(v1, v1) + (dot(v2, v2) + dot(v3, v3));
 #for i 4
-    v$i *= g[n + $iu];
+    v$i = token_weighted_at(t * 16u + $iu * 4u);
 #endfor
 #endif
 #ifdef BYTES

@@ -12,6 +12,7 @@ use crate::kernels::token::{TokenInput, TokenOutput, unsupported};
 use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
+use crate::kernels::token_router::{self, GpuTokenRouter};
 use crate::kernels::{MlaDims, attention_merge, rope_cache, token_embed};
 use crate::quant::activation::Activation;
 
@@ -407,6 +408,32 @@ impl<'a> TokenRecipe<'a> {
         }
     }
 
+    /// The experts' logits.
+    fn router_logits(&mut self, weight: &GpuWeight, stream: &Stream) -> Result<Range, GpuError> {
+        // The rounding of a byte should not choose experts.
+        let exact = self.activation == Activation::Bytes;
+        if token_router::fits(weight.ty, weight.cols) {
+            let y = self.floats("router logits", weight.rows)?;
+            let router = GpuTokenRouter {
+                weight,
+                x: if exact { &stream.x } else { &stream.values }.clone(),
+                norm: exact.then(|| stream.norm.clone()),
+                squares: stream.squares.clone(),
+                eps: self.eps,
+                y: y.clone(),
+            };
+            self.ops.extend(router.ops());
+            return Ok(y);
+        }
+        let x = if exact {
+            let (x, norm) = (stream.x.clone(), stream.norm.clone());
+            Input::Stream(x, norm, stream.squares.clone(), self.eps)
+        } else {
+            Input::Prepared(self.normed(stream), 0)
+        };
+        self.product("router logits", weight, x)
+    }
+
     fn experts(&mut self, moe: &GpuMoe, stream: &Stream, next: &Range) -> Result<Stream, GpuError> {
         let GpuMoe {
             ffn_gate_inp,
@@ -416,17 +443,7 @@ impl<'a> TokenRecipe<'a> {
         } = moe;
         let config = self.model.experts();
         let used = config.used as u32;
-        // The rounding of a byte should not choose experts.
-        let x = match self.activation {
-            Activation::Bytes => Input::Stream(
-                stream.x.clone(),
-                stream.norm.clone(),
-                stream.squares.clone(),
-                self.eps,
-            ),
-            Activation::Floats => Input::Prepared(self.normed(stream), 0),
-        };
-        let logits = self.product("router logits", ffn_gate_inp, x)?;
+        let logits = self.router_logits(ffn_gate_inp, stream)?;
         let ids = self.floats("expert ids", used)?;
         let weights = self.floats("expert weights", used)?;
         let router = GpuRouter {

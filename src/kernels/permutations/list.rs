@@ -9,7 +9,7 @@ use crate::kernels::{
     MlaDims, attention, attention_coop, attention_merge, compose, embed, expand_kv, expand_kv_coop,
     expert_rows, gate_up, gemm, matvec, moe_combine, moe_down, prompt_attention,
     prompt_attention_coop, read, rope_cache, router, rows_f16, sample, token_embed, token_gate_up,
-    token_matvec, token_moe_down, tokens_at_once,
+    token_matvec, token_moe_down, token_router, tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
@@ -344,6 +344,7 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             let geometries = geometries(&shape.site());
             specs.extend(geometries.iter().map(|g| token_gate_up::spec(g, &shape)));
         }
+        specs.extend([true, false].map(|norm| token_router::spec(512, norm)));
         for (shared, last) in [(Some((other, 88)), true), (None, true), (None, false)] {
             let shape = token_moe_down::Shape {
                 activation,

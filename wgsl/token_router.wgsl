@@ -1,0 +1,59 @@
+// The logits of a token's experts: y = W x / rms(x), weights and input in f32, so that no rounding turns a choice.
+//
+// W (rows, 4 * COLUMNS), x (4 * COLUMNS), squares (COLUMNS / 4), y (rows). With NORM_IN x is still to be multiplied by the norm's
+// weight. Division: a workgroup per row, neighbouring threads on neighbouring columns. Bound by: the latency of one load, since
+// there are few rows; so every thread asks for all it needs at once.
+struct Params {
+  first_row: u32,   // of this part among all rows
+  eps: f32,
+}
+#read w: array<vec4<f32>>            // (rows, COLUMNS)
+#read x: array<vec4<f32>>            // (COLUMNS)
+#ifdef NORM_IN
+#read norm: array<vec4<f32>>         // (COLUMNS)
+#endif
+#read squares: array<f32>            // (COLUMNS / 4): of 16 values of x
+#write y: array<f32>
+#import params
+
+var<workgroup> sums: array<vec2<f32>, 64>;   // (subgroup)
+
+@compute @workgroup_size(WG)
+fn main(
+#import builtins
+) {
+#import thread_index
+  let row = wid.x * COLUMNS;
+#for i LOADS
+  let at$i = min($iu * WG + t, COLUMNS - 1u);
+  let w$i = w[row + at$i];
+#ifdef NORM_IN
+  let x$i = x[at$i] * norm[at$i];
+#else
+  let x$i = x[at$i];
+#endif
+#endfor
+#for i SQUARES
+  let square$i = squares[min($iu * WG + t, COLUMNS / 4u - 1u)];
+#endfor
+  var sum = vec2<f32>(0.0);
+#for i LOADS
+  sum.x += select(0.0, dot(w$i, x$i), $iu * WG + t < COLUMNS);
+#endfor
+#for i SQUARES
+  sum.y += select(0.0, square$i, $iu * WG + t < COLUMNS / 4u);
+#endfor
+  sum = vec2(subgroupAdd(sum.x), subgroupAdd(sum.y));
+  if (lane_id == 0u) { sums[subgroup] = sum; }
+  workgroupBarrier();
+  if (t == 0u) {
+    var all = sums[0];
+    var i = 1u;
+    loop {
+      if (i >= subgroups) { break; }
+      all += sums[i];
+      i += 1u;
+    }
+    y[p.first_row + wid.x] = all.x * inverseSqrt(all.y / f32(COLUMNS * 4u) + p.eps);
+  }
+}
