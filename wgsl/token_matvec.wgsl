@@ -5,6 +5,7 @@
 // bytes, INPUT can be floats still to be multiplied by the norm's weight: for the router, whose choices should not turn on a
 // byte's rounding. With MERGE (attn_v_b) the workgroup joins the attention's slices of its head itself, while its weights are
 // on their way. OUT_PLAIN leaves y as f32, OUT_PREPARED for the next product.
+// With STAGED a long input passes through workgroup memory (shared/stage_bytes.wgsl).
 // Division: LANES threads share AT_ONCE rows, a workgroup owns TILE = WG / LANES * AT_ONCE rows, with MERGE of one head.
 // Bound by: the bytes of W; for small W by the latency of one load, so everything a thread needs is asked for at once. MERGE
 // reads the slices of a head once per workgroup, from the second-level cache.
@@ -42,6 +43,9 @@ struct Params {
 #endif
 #ifdef OUT_PREPARED
 #import token_store
+#endif
+#ifdef STAGED
+#import stage_bytes
 #endif
 #ifdef ROTATE
 #read angles: array<vec2<f32>>       // (n_ctx, ROPE / 2) of (cos, sin)
@@ -87,9 +91,21 @@ fn main(
 #ifdef RMS
 #import rms_load
 #endif
+#ifdef STAGED
+#for s STAGE_LOADS
+  let stage_at$s = min($su * WG + t, 3u * STAGE_UNITS - 1u);
+  let stage$s = x[stage_at$s];
+#endfor
+#endif
 #ifdef ONE_BLOCK
   let b = lane;
 #else
+#ifdef STAGED
+#for s STAGE_LOADS
+  staged[stage_at$s % 3u * STAGE_UNITS + stage_at$s / 3u] = stage$s;
+#endfor
+  workgroupBarrier();
+#endif
   var b = lane;
   loop {
     if (b >= UNITS) { break; }
@@ -104,6 +120,14 @@ fn main(
     let w$k_$r = w_load(unit$r + e$k, p.sub);
 #endfor
 #endfor
+#ifdef ONE_BLOCK
+#ifdef STAGED
+#for s STAGE_LOADS
+  staged[stage_at$s % 3u * STAGE_UNITS + stage_at$s / 3u] = stage$s;
+#endfor
+  workgroupBarrier();
+#endif
+#endif
 #ifdef MERGE
     merge_head((p.first_row + min(tile, p.rows - 1u)) / ROWS_PER_GROUP, t, p.splits);
 #endif
@@ -120,7 +144,11 @@ fn main(
 #ifdef MERGE
       let v = latent_unit(e$k);
 #else
+#ifdef STAGED
+      let v = staged_unit(e$k);
+#else
       let v = x_unit(e$k);
+#endif
 #endif
 #for r AT_ONCE
       sum$r += w_times(w$k_$r, v);

@@ -28,6 +28,9 @@ struct Params {
 #ifdef OUT_PREPARED
 #import token_store
 #endif
+#ifdef STAGED
+#import stage_bytes
+#endif
 const TILE = WG / LANES;
 #import params
 #import w32
@@ -37,6 +40,16 @@ const TILE = WG / LANES;
 #ifdef SHARED
 #import SHARED_WEIGHT as s
 #import SHARED_TIMES as s
+#endif
+
+#ifdef STAGED
+fn input_unit(u: u32) -> Record { return staged_unit(u); }
+#else
+#ifdef BYTES
+fn input_unit(u: u32) -> Record { return h_unit(u); }
+#else
+fn input_unit(u: u32) -> W32 { return h_unit(u); }
+#endif
 #endif
 
 @compute @workgroup_size(WG)
@@ -60,10 +73,27 @@ fn main(
   let s$k = s_load(shared_unit + min(lane + $ku * LANES, SHARED_UNITS - 1u), p.shared_sub);
 #endfor
 #endif
+#ifdef STAGED
+#for s STAGE_LOADS
+  let stage_at$s = min($su * WG + t, 3u * STAGE_UNITS - 1u);
+  let stage$s = h[stage_at$s];
+#endfor
+#endif
   var sum = 0.0;
+#ifdef ONE_BLOCK
+  var b = lane;
+  {
+#else
+#ifdef STAGED
+#for s STAGE_LOADS
+  staged[stage_at$s % 3u * STAGE_UNITS + stage_at$s / 3u] = stage$s;
+#endfor
+  workgroupBarrier();
+#endif
   var b = lane;
   loop {
     if (b >= USED * UNITS) { break; }
+#endif
     // What is not to be added is read all the same, of the part's first expert, so that no load waits for a branch: units
     // behind the last, and slots whose expert another part holds (one before this part wraps around).
 #for k UNROLL
@@ -77,27 +107,37 @@ fn main(
     let held$k = expert$k < p.experts;
     let w$k = w_load((select(0u, expert$k, held$k) * ROWS + row) * UNITS + (e$k - slot$k * UNITS), p.sub);
 #endfor
+#ifdef ONE_BLOCK
+#ifdef STAGED
+#for s STAGE_LOADS
+  staged[stage_at$s % 3u * STAGE_UNITS + stage_at$s / 3u] = stage$s;
+#endfor
+  workgroupBarrier();
+#endif
+#endif
 #for k UNROLL
-    let product$k = weights[slot$k] * w_times(w$k, h_unit(e$k));
+    let product$k = weights[slot$k] * w_times(w$k, input_unit(e$k));
 #ifdef RAGGED
     sum += select(0.0, product$k, held$k && b + $ku * LANES < USED * UNITS);
 #else
     sum += select(0.0, product$k, held$k);
 #endif
 #endfor
+#ifndef ONE_BLOCK
     b += UNROLL * LANES;
+#endif
   }
 #ifdef SHARED
   var shared_sum = 0.0;
 #for k SHARED_AHEAD
   if (lane + $ku * LANES < SHARED_UNITS) {
-    shared_sum += s_times(s$k, h_unit(USED * UNITS + lane + $ku * LANES));
+    shared_sum += s_times(s$k, input_unit(USED * UNITS + lane + $ku * LANES));
   }
 #endfor
   b = lane + SHARED_AHEAD * LANES;
   loop {
     if (b >= SHARED_UNITS) { break; }
-    shared_sum += s_times(s_load(shared_unit + b, p.shared_sub), h_unit(USED * UNITS + b));
+    shared_sum += s_times(s_load(shared_unit + b, p.shared_sub), input_unit(USED * UNITS + b));
     b += LANES;
   }
   sum += select(0.0, shared_sum, shared_row < p.shared_rows);

@@ -280,6 +280,7 @@ shared!(
     "rotate_rows",
     "router_choice",
     "router_lanes",
+    "stage_bytes",
     "thread_index",
     "token_store",
     "w32",

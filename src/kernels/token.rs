@@ -77,6 +77,21 @@ pub(super) fn divided(variant: Variant, geometry: &Geometry, units: u32) -> Vari
         .flag("ONE_BLOCK", block >= units)
 }
 
+/// Units of an input that are worth passing through workgroup memory, in bytes: on an H200 K = 5120 gained by it, K = 2048 lost.
+const STAGED_UNITS: [u32; 2] = [128, 320];
+
+/// The constants of a variant whose input of `units` units may be staged ([`STAGED_UNITS`]).
+pub(super) fn staged(variant: Variant, geometry: &Geometry, units: u32, bytes: bool) -> Variant {
+    let [fewest, most] = STAGED_UNITS;
+    if !bytes || !(fewest..=most).contains(&units) {
+        return variant;
+    }
+    variant
+        .flag("STAGED", true)
+        .number("STAGE_UNITS", units)
+        .number("STAGE_LOADS", (3 * units).div_ceil(geometry.threads()))
+}
+
 /// The geometry of a product.
 ///
 /// # Errors

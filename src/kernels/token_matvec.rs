@@ -3,7 +3,7 @@
 use super::MlaDims;
 use super::attention::partial_bytes;
 use super::token::{
-    TokenInput, TokenOutput, check_geometry, check_rows, divided, geometry, grid, unsupported,
+    TokenInput, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, unsupported,
     variant, weight,
 };
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
@@ -173,6 +173,10 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
         .flag("OUT_PLAIN", shape.y)
         .flag("OUT_PREPARED", shape.prepared.is_some())
         .flag("NORM_OUT", shape.prepared == Some(true));
+    if shape.source == Source::Prepared && shape.groups == 1 {
+        let bytes = shape.activation == Activation::Bytes;
+        variant = staged(variant, geometry, shape.units, bytes);
+    }
     if merge {
         variant = variant.number("ROWS_PER_GROUP", shape.rows);
     } else if shape.groups > 1 {

@@ -2,7 +2,7 @@
 
 use super::MAX_GRID;
 use super::token::{
-    self, TokenOutput, check_geometry, check_rows, divided, geometry, grid, weight,
+    self, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, weight,
 };
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
@@ -149,6 +149,9 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
                 units.div_ceil(geometry.lanes).min(SHARED_AHEAD),
             );
     }
+    let input = shape.used * shape.units + shape.shared.map_or(0, |(_, units)| units);
+    let bytes = shape.activation == Activation::Bytes;
+    variant = staged(variant, geometry, input, bytes);
     let shared = if shape.shared.is_some() { "rr" } else { "" };
     let access = ["rr", shared, "rrrrw", if shape.last { "rww" } else { "" }].concat();
     Spec {
