@@ -252,9 +252,7 @@ impl GpuTokenGateUp<'_> {
             self.h.size >= u64::from(values.div_ceil(32)) * shape.activation.unit_bytes(),
             "output of {values}"
         );
-        Ok((0..count)
-            .map(|i| self.op(geometry, &shape, i))
-            .collect())
+        Ok((0..count).map(|i| self.op(geometry, &shape, i)).collect())
     }
 
     /// Part i of the experts and part i of the shared expert, where they have so many.

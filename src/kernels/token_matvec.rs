@@ -3,8 +3,8 @@
 use super::MlaDims;
 use super::attention::partial_bytes;
 use super::token::{
-    TokenInput, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, unsupported,
-    variant, weight,
+    TokenInput, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged,
+    unsupported, variant, weight,
 };
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
