@@ -1,27 +1,35 @@
 // What gemm.wgsl computes, by cooperative matrices: inputs and weights rounded to f16, sums in f32.
 //
 // x (tokens, x_stride) are halves and x_scales (tokens) what they are multiplied by (see rows_f16); the rest as in gemm.wgsl.
-// Division: a workgroup owns BM tokens and BN rows; in steps of 32 columns it moves a tile of x and one of W, dequantised, to
-// workgroup memory. It has SM x SN subgroups, each of which multiplies FM x FN matrices of MAT x MAT, sums in registers. The next
-// tiles are loaded while these are multiplied. The sums pass through workgroup memory, where lanes scale and write them.
-// Bound by: the matrix units; with few tokens by the bytes of W, read once per BM tokens.
+// Division: a workgroup owns BM tokens and BN rows; in stages of STAGE_UNITS units of 32 columns it moves a tile of x and one of
+// W, dequantised, to workgroup memory. It has SM x SN subgroups, each of which multiplies FM x FN matrices of MAT x MAT, sums in
+// registers. The next tiles are loaded while these are multiplied. The sums pass through workgroup memory, where lanes scale
+// and write them, few at a time: workgroup memory bounds how many workgroups share a multiprocessor.
+// Bound by: loads and barriers of a stage; with few tokens by the bytes of W, read once per BM tokens.
 enable f16;
 enable wgpu_cooperative_matrix;
 #import gemm_place
+#import gemm_halves
+#import W_PART as w
+#ifdef PAIR
+#import U_PART as u
+#endif
 #import MATRICES as c
 
 const WG = SM * SN * LANES;
-// A row in workgroup memory is 16 bytes longer than 32 columns: 8 rows lie in different banks. WIDE counts vectors of 4: Metal
-// loads matrices from numbers only.
+const DEPTH = STAGE_UNITS * 32u;
+const COLUMNS = DEPTH / 4u;
+// A row in workgroup memory is 16 bytes longer: 8 rows lie in different banks. WIDE counts vectors of 4: Metal loads matrices
+// from numbers only.
 #ifdef WIDE
-const PITCH = 10u;
+const PITCH = DEPTH / 4u + 2u;
 const STEP = MAT / 4u;
 var<workgroup> xs: array<vec4<f16>, BM * PITCH>;
 var<workgroup> ws: array<vec4<f16>, W_ROWS * PITCH>;
 fn put_x(row: u32, c: u32, v: vec4<f16>) { xs[row * PITCH + c] = v; }
-fn put_w(row: u32, c: u32, v: vec4<f32>) { ws[row * PITCH + c] = vec4<f16>(v); }
+fn put_w(row: u32, c: u32, v: vec4<f16>) { ws[row * PITCH + c] = v; }
 #else
-const PITCH = 40u;
+const PITCH = DEPTH + 8u;
 const STEP = MAT;
 var<workgroup> xs: array<f16, BM * PITCH>;
 var<workgroup> ws: array<f16, W_ROWS * PITCH>;
@@ -32,20 +40,16 @@ fn put_x(row: u32, c: u32, v: vec4<f16>) {
   xs[to + 2u] = v.z;
   xs[to + 3u] = v.w;
 }
-fn put_w(row: u32, c: u32, v: vec4<f32>) {
+fn put_w(row: u32, c: u32, v: vec4<f16>) {
   let to = row * PITCH + c * 4u;
-  ws[to] = f16(v.x);
-  ws[to + 1u] = f16(v.y);
-  ws[to + 2u] = f16(v.z);
-  ws[to + 3u] = f16(v.w);
+  ws[to] = v.x;
+  ws[to + 1u] = v.y;
+  ws[to + 2u] = v.z;
+  ws[to + 3u] = v.w;
 }
 #endif
-#ifdef PAIR
-const OUT = 2u * MAT * MAT;
-#else
-const OUT = MAT * MAT;
-#endif
-var<workgroup> out: array<f32, SM * SN * OUT>;   // (subgroup, token, row); with PAIR gate, then up
+const SQUARE = MAT * MAT;
+var<workgroup> out: array<f32, OUTS * SQUARE>;   // (place, token, row), a place for each subgroup whose turn it is
 
 @compute @workgroup_size(WG)
 fn main(
@@ -53,14 +57,21 @@ fn main(
 ) {
 #import thread_index
 #import gemm_begin
-  let column = t & 7u;
+  let column = t % COLUMNS;
 #for i X_LOADS
-  let from$i = input_row(at.first + min(($iu * WG + t) >> 3u, at.count - 1u)) * p.x_stride + (p.first_group + at.group) * p.x_group_stride + column;
+  let from$i = input_row(at.first + min(($iu * WG + t) / COLUMNS, at.count - 1u)) * p.x_stride + (p.first_group + at.group) * p.x_group_stride + column;
   var x$i = x[from$i];
 #endfor
+  // Threads that share a row lie side by side, each with a part of a unit.
+  let part = t % PARTS;
+  let w_column = (t / PARTS) % STAGE_UNITS * 8u + part * PART_VECTORS;
 #for i W_LOADS
-  let unit$i = (at.group * p.rows + min(at.row + ($iu * WG + t) % BN, p.rows - 1u)) * p.units;
-  var w$i = dequantised($iu * WG + t, unit$i);
+  let row$i = ($iu * WG + t) / (PARTS * STAGE_UNITS);
+  let unit$i = (at.group * p.rows + min(at.row + row$i, p.rows - 1u)) * p.units + (t / PARTS) % STAGE_UNITS;
+  var w$i = w_part(unit$i, p.sub, part);
+#ifdef PAIR
+  var u$i = u_part(unit$i, p.u_sub, part);
+#endif
 #endfor
 #for i FM
 #for j FN
@@ -70,47 +81,69 @@ fn main(
 #endif
 #endfor
 #endfor
-  // The device is one whose subgroups have so many lanes.
+  // The device is one whose subgroups have so many lanes. Matrix i of a subgroup's tokens is that of rows i * SM + group_m.
   let group = t / LANES;
   let lane = t % LANES;
   let group_m = group / SN;
   let group_n = group % SN;
-  let own_x = group_m * (FM * MAT * PITCH);
+  let own_x = group_m * (MAT * PITCH);
   let own_w = group_n * (FN * MAT * PITCH);
-  var unit = 1u;
+  var unit = STAGE_UNITS;
   loop {
     workgroupBarrier();
 #for i X_LOADS
-    put_x(($iu * WG + t) >> 3u, column, x$i);
+    put_x(($iu * WG + t) / COLUMNS, column, x$i);
 #endfor
 #for i W_LOADS
-    {
-      let row = $iu * WG + t;
-      if (row < W_ROWS) {
-        put_w(row, 0u, w$i.v0);
-        put_w(row, 1u, w$i.v1);
-        put_w(row, 2u, w$i.v2);
-        put_w(row, 3u, w$i.v3);
-        put_w(row, 4u, w$i.v4);
-        put_w(row, 5u, w$i.v5);
-        put_w(row, 6u, w$i.v6);
-        put_w(row, 7u, w$i.v7);
-      }
-    }
+#for v PART_VECTORS
+    put_w(row$i, w_column + $vu, w$i.v$v);
+#endfor
+#ifdef PAIR
+#for v PART_VECTORS
+    put_w(BN + row$i, w_column + $vu, u$i.v$v);
+#endfor
+#endif
 #endfor
     workgroupBarrier();
-    if (unit < p.units) {
+    // No branch, which would hold the products back until the loads have come: behind the end the last ones again.
+    let next = min(unit, p.units - STAGE_UNITS);
 #for i X_LOADS
-      x$i = x[from$i + unit * 8u];
+    x$i = x[from$i + next * 8u];
 #endfor
 #for i W_LOADS
-      w$i = dequantised($iu * WG + t, unit$i + unit);
+    w$i = w_part(unit$i + next, p.sub, part);
+#ifdef PAIR
+    u$i = u_part(unit$i + next, p.u_sub, part);
+#endif
+#endfor
+#ifdef FEW_TOKENS
+    // An expert's last tile: half of the matrices hold no token.
+    if (at.count <= FEW * (SM * MAT)) {
+#for k STEPS
+    {
+#for i FEW
+      let a$i = coopLoadT<cLeft>(&xs[own_x + $iu * (SM * MAT * PITCH) + $ku * STEP], PITCH);
+#endfor
+#for j FN
+      let b$j = coopLoad<cRight>(&ws[own_w + $ju * MAT * PITCH + $ku * STEP], PITCH);
+#for i FEW
+      sum$i_$j = coopMultiplyAdd(a$i, b$j, sum$i_$j);
+#endfor
+#ifdef PAIR
+      let c$j = coopLoad<cRight>(&ws[BN * PITCH + own_w + $ju * MAT * PITCH + $ku * STEP], PITCH);
+#for i FEW
+      up$i_$j = coopMultiplyAdd(a$i, c$j, up$i_$j);
+#endfor
+#endif
 #endfor
     }
+#endfor
+    } else {
+#endif
 #for k STEPS
     {
 #for i FM
-      let a$i = coopLoadT<cLeft>(&xs[own_x + $iu * MAT * PITCH + $ku * STEP], PITCH);
+      let a$i = coopLoadT<cLeft>(&xs[own_x + $iu * (SM * MAT * PITCH) + $ku * STEP], PITCH);
 #endfor
 #for j FN
       let b$j = coopLoad<cRight>(&ws[own_w + $ju * MAT * PITCH + $ku * STEP], PITCH);
@@ -118,61 +151,71 @@ fn main(
       sum$i_$j = coopMultiplyAdd(a$i, b$j, sum$i_$j);
 #endfor
 #ifdef PAIR
-      let u$j = coopLoad<cRight>(&ws[BN * PITCH + own_w + $ju * MAT * PITCH + $ku * STEP], PITCH);
+      let c$j = coopLoad<cRight>(&ws[BN * PITCH + own_w + $ju * MAT * PITCH + $ku * STEP], PITCH);
 #for i FM
-      up$i_$j = coopMultiplyAdd(a$i, u$j, up$i_$j);
+      up$i_$j = coopMultiplyAdd(a$i, c$j, up$i_$j);
 #endfor
 #endif
 #endfor
     }
 #endfor
+#ifdef FEW_TOKENS
+    }
+#endif
     if (unit >= p.units) { break; }
-    unit += 1u;
+    unit += STAGE_UNITS;
   }
 
-  let own = group * OUT;
-  let own_up = own + MAT * MAT;
+  let own = group / TURNS * SQUARE;
+  let turn = group % TURNS;
 #for i FM
+  if ($iu * (SM * MAT) < at.count) {
 #for j FN
+#for r TURNS
   {
-    // Named first: naga 30 would compute what stands in the call after the store.
-    let value = sum$i_$j;
-    coopStoreT(value, &out[own], MAT);
-#ifdef PAIR
-    let second = up$i_$j;
-    coopStoreT(second, &out[own_up], MAT);
-#endif
+    if (turn == $ru) {
+      // Named first: naga 30 would compute what stands in the call after the store.
+      let value = sum$i_$j;
+      coopStoreT(value, &out[own], MAT);
+    }
     workgroupBarrier();
-    let row = at.row + (group_n * FN + $ju) * MAT + (lane & (MAT - 1u));
-    var e = lane;
-    loop {
-      if (e >= MAT * MAT) { break; }
-      let m = (group_m * FM + $iu) * MAT + e / MAT;
-      if (m < at.count && row < p.rows) {
-        let scale = x_scales[input_row(at.first + m)];
-        let to = output_index(at, m) + row;
 #ifdef PAIR
-        y[to] = swiglu(out[own + e] * scale, out[own_up + e] * scale);
+#for e LANE_SUMS
+    let gate$e = out[own + $eu * LANES + lane];
+#endfor
+    workgroupBarrier();
+    if (turn == $ru) {
+      let second = up$i_$j;
+      coopStoreT(second, &out[own], MAT);
+    }
+    workgroupBarrier();
+#endif
+    let row = at.row + (group_n * FN + $ju) * MAT + (lane & (MAT - 1u));
+    if (turn == $ru && row < p.rows) {
+#for e LANE_SUMS
+      {
+        let e = $eu * LANES + lane;
+        let m = ($iu * SM + group_m) * MAT + e / MAT;
+        if (m < at.count) {
+          let scale = x_scales[input_row(at.first + m)];
+          let to = output_index(at, m) + row;
+#ifdef PAIR
+          y[to] = swiglu(gate$e * scale, out[own + e] * scale);
 #else
 #ifdef RESIDUAL
-        y[to] = out[own + e] * scale + residual[to];
+          y[to] = out[own + e] * scale + residual[to];
 #else
-        y[to] = out[own + e] * scale;
+          y[to] = out[own + e] * scale;
 #endif
 #endif
+        }
       }
-      e += LANES;
+#endfor
     }
     workgroupBarrier();
   }
 #endfor
 #endfor
-}
-
-// A unit of the tile of W, of the second weight behind the first.
-fn dequantised(row: u32, unit: u32) -> W32 {
-#ifdef PAIR
-  if (row >= BN) { return u_unit(unit, p.u_sub); }
-#endif
-  return w_unit(unit, p.sub);
+  }
+#endfor
 }

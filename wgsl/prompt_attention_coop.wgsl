@@ -55,7 +55,7 @@ var<workgroup> weights: array<f16, TOKENS * WEIGHT_PITCH>;                      
 var<workgroup> factors: array<f32, TOKENS>;   // of what was summed up before; in the end of all
 // Whether a tile raised a reference. Sixteen bytes, as the size of every array here is a multiple of: drivers place one behind
 // the other, and matrices are loaded from multiples of 16 bytes only.
-var<workgroup> raised: vec4<u32>;
+var<workgroup> raised: array<u32, 4>;
 
 fn spread_max(v: f32) -> f32 {
   var best = v;
@@ -177,7 +177,7 @@ fn main(
 #endfor
 #endfor
   }
-  if (t == 0u) { raised = vec4(0u); }
+  if (t == 0u) { raised[0] = 0u; }
 
   var first = 0u;
   loop {
@@ -233,7 +233,7 @@ fn main(
     let reference = select(m, best, best > m + SLACK);
     let shrink = exp2(m - reference);
     // Before the first tile there is nothing to scale.
-    if (reference > m && m > LOWEST) { raised = vec4(1u); }
+    if (reference > m && m > LOWEST) { raised[0] = 1u; }
     m = reference;
     l *= shrink;
 #for i THREAD_ROWS
@@ -242,8 +242,8 @@ fn main(
     l += f32(w$i);
 #endfor
     if (part == 0u) { factors[h] = shrink; }
-    let scaled = workgroupUniformLoad(&raised).x;
-    if (t == 0u) { raised = vec4(0u); }
+    let scaled = workgroupUniformLoad(&raised[0]);
+    if (t == 0u) { raised[0] = 0u; }
     if (scaled == 1u) {
 #for m TOKEN_TILES
 #for n VALUE_TILES

@@ -9,7 +9,7 @@ use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError, Tier};
 use crate::quant::GgmlType;
-use crate::quant::repack::shader_module;
+use crate::quant::repack::{has_codes, shader_module};
 
 use super::{MAX_GRID, coop};
 
@@ -81,6 +81,8 @@ pub struct Tile {
     pub rows: u32,
     /// Subgroups along tokens and rows; in f32 threads, 8 along the rows.
     pub split: [u32; 2],
+    /// Units of 32 columns that pass through workgroup memory at once.
+    pub units: u32,
 }
 
 const fn tile(tokens: u32, rows: u32, split: [u32; 2]) -> Tile {
@@ -88,6 +90,15 @@ const fn tile(tokens: u32, rows: u32, split: [u32; 2]) -> Tile {
         tokens,
         rows,
         split,
+        units: 1,
+    }
+}
+
+/// Half as many stages of twice the columns.
+const fn deep(tokens: u32, rows: u32, split: [u32; 2]) -> Tile {
+    Tile {
+        units: 2,
+        ..tile(tokens, rows, split)
     }
 }
 
@@ -98,17 +109,20 @@ const FLOAT: Tiles = &[
     tile(64, 64, [8, 8]),
     tile(32, 64, [8, 8]),
     tile(16, 64, [8, 8]),
+    tile(16, 32, [8, 8]),
+    tile(16, 16, [8, 8]),
+    tile(16, 8, [8, 8]),
 ];
 const FLOAT_PAIR: Tiles = &[
     tile(64, 32, [8, 8]),
     tile(32, 32, [8, 8]),
     tile(16, 32, [8, 8]),
 ];
-/// 16x16 matrices, subgroups of 32.
+/// 16x16 matrices, subgroups of 32. Two workgroups of up to 24 KiB share a multiprocessor of the H200, one of more: so none
+/// has more, and low tiles are deep instead.
 const COOP16: Tiles = &[
     tile(128, 128, [2, 2]),
-    tile(64, 128, [2, 2]),
-    tile(64, 64, [2, 2]),
+    deep(64, 64, [2, 2]),
     tile(32, 128, [1, 4]),
     tile(32, 64, [1, 4]),
     tile(16, 128, [1, 4]),
@@ -116,7 +130,7 @@ const COOP16: Tiles = &[
 ];
 const COOP16_PAIR: Tiles = &[
     tile(128, 64, [2, 2]),
-    tile(64, 64, [2, 2]),
+    deep(64, 32, [2, 2]),
     tile(32, 64, [1, 4]),
     tile(16, 64, [1, 4]),
 ];
@@ -163,7 +177,12 @@ impl Tile {
     pub fn choose(form: Form, pair: bool, tokens: u32, rows: u32) -> Self {
         let tiles = tiles(form, pair);
         let fits = |tile: &&Tile| tile.tokens <= tokens.next_power_of_two();
-        let full = if form.is_software() { 1 } else { FULL };
+        let full = match form {
+            _ if form.is_software() => 1,
+            // Of two subgroups each: the logits of a router, 64 rows, took four times as long in workgroups for all rows.
+            Form::Float { .. } => 4 * FULL,
+            Form::Matrix(_) => FULL,
+        };
         let enough = |tile: &&Tile| tokens.div_ceil(tile.tokens) * rows.div_ceil(tile.rows) >= full;
         let last = &tiles[tiles.len() - 1];
         let mut fitting = tiles.iter().filter(fits);
@@ -171,14 +190,24 @@ impl Tile {
         *fitting.find(enough).unwrap_or(smallest)
     }
 
-    /// The tile of a pair for experts of which each has about `rows` rows of tokens: the lowest that holds them all.
+    /// The tile of a pair for experts of which each has about as many tokens: the lowest that holds a quarter more, since
+    /// experts that need a second one multiply mostly nothing in it.
     pub fn for_experts(form: Form, tokens_per_expert: u32) -> u32 {
         let heights = tiles(form, true).iter().map(|tile| tile.tokens);
         let mut heights: Vec<_> = heights.collect();
         heights.sort_unstable();
         let most = heights[heights.len() - 1];
-        let enough = heights.into_iter().find(|h| *h >= tokens_per_expert);
+        // Most experts have not many more than the average of them.
+        let enough = heights.into_iter().find(|h| 4 * h >= 5 * tokens_per_expert);
         enough.unwrap_or(most)
+    }
+
+    /// The same tile for rows of so many units: in stages of one where they are no multiple.
+    fn for_units(self, units: u32) -> Self {
+        match units.is_multiple_of(self.units) {
+            true => self,
+            false => Self { units: 1, ..self },
+        }
     }
 
     /// The tile of a form with this many tokens, the widest.
@@ -234,6 +263,7 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
         tokens,
         rows,
         split: [along_tokens, along_rows],
+        units,
     } = shape.tile;
     let pair = up.is_some();
     let w_rows = if pair { 2 * rows } else { rows };
@@ -289,6 +319,23 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
             }
         }
         Form::Matrix(Coop { size, lanes }) => {
+            // Threads per unit of a row: as few as leave none idle.
+            let parts = (threads / (rows * units)).max(1);
+            assert!(
+                [1, 2, 4].contains(&parts) && (rows * units * parts).is_multiple_of(threads),
+                "{shape:?}: whole parts of units for {threads} threads"
+            );
+            let module = |ty| {
+                if has_codes(ty) {
+                    "part_codes"
+                } else {
+                    "part_floats"
+                }
+            };
+            variant = variant.module("W_PART", module(ty));
+            if let Some(up) = up {
+                variant = variant.module("U_PART", module(up));
+            }
             // What Metal has, and nobody else.
             let metal = (size, lanes) == (8, 32);
             let along = [tokens / size / along_tokens, rows / size / along_rows];
@@ -303,12 +350,26 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
                 variant: variant
                     .module("MATRICES", coop::module(size as usize))
                     .number("MAT", size)
-                    .number("STEPS", 32 / size)
+                    .number("STAGE_UNITS", units)
+                    .number("STEPS", 32 * units / size)
+                    .number("X_LOADS", tokens * 8 * units / threads)
+                    .number("W_LOADS", rows * units * parts / threads)
+                    .number("OUTS", (along_tokens * along_rows).min(4))
+                    .number("TURNS", (along_tokens * along_rows).div_ceil(4))
+                    .number("LANE_SUMS", size * size / lanes)
+                    .number("PARTS", parts)
+                    .number("PART_VECTORS", 8 / parts)
+                    .flag(
+                        ["WHOLE", "HALVES", "QUARTERS"][parts.ilog2() as usize],
+                        true,
+                    )
                     .number("LANES", lanes)
                     .number("SM", along_tokens)
                     .number("SN", along_rows)
                     .number("FM", along[0])
                     .number("FN", along[1])
+                    .number("FEW", along[0] / 2)
+                    .flag("FEW_TOKENS", shape.experts.is_some() && along[0] > 1)
                     .flag("COOP", true)
                     .flag("WIDE", !metal),
                 access,
@@ -363,6 +424,7 @@ impl GpuGemm<'_> {
             (Some(experts), None) => Tile::of_height(self.form, pair, experts.height),
             (None, None) => Tile::choose(self.form, pair, self.max_tokens, w.total_rows()),
         };
+        let tile = tile.for_units(w.cols / 32);
         let shape = Shape {
             tile,
             experts: self.experts.as_ref().map(|e| (e.used, e.gather)),

@@ -501,20 +501,23 @@ fn weights_larger_than_a_binding_are_cut() {
 fn products_are_right_where_matrices_are_emulated() {
     let mut rng = Rng::fresh();
     for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
-        for (coop, tile, backwards) in [
-            (NVIDIA, tile(64, 64, [2, 2]), false),
-            (NVIDIA, tile(32, 64, [1, 4]), true),
-            (NVIDIA, tile(16, 128, [1, 4]), false),
-            (APPLE, tile(32, 64, [2, 2]), false),
+        for (coop, tile, cols, backwards) in [
+            (NVIDIA, deep(64, 64, [2, 2]), 128, false),
+            // Not whole stages of two units.
+            (NVIDIA, deep(64, 64, [2, 2]), 96, false),
+            (NVIDIA, tile(32, 64, [1, 4]), 96, true),
+            (NVIDIA, tile(16, 128, [1, 4]), 96, false),
+            (APPLE, tile(32, 64, [2, 2]), 96, false),
         ] {
             let form = Form::Matrix(coop);
             assert!(tiles(form, false).contains(&tile));
-            let mut case = Case::plain(GgmlType::Q4_0, 150, 96, tile.tokens as usize + 5);
+            let mut case = Case::plain(GgmlType::Q4_0, 150, cols, tile.tokens as usize + 5);
             (case.tile, case.residual) = (Some(tile), true);
             case.emulated = Some(backwards);
             check(gpu, form, &mut rng, &case);
         }
         for (coop, tile) in [
+            (NVIDIA, deep(64, 32, [2, 2])),
             (NVIDIA, tile(32, 64, [1, 4])),
             (APPLE, tile(16, 32, [2, 2])),
         ] {

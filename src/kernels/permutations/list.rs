@@ -185,7 +185,10 @@ fn geometries(site: &Site) -> Vec<Geometry> {
 fn products(form: gemm::Form) -> Vec<Spec> {
     let mut specs = vec![];
     for pair in [false, true] {
-        for (i, &tile) in gemm::tiles(form, pair).iter().enumerate() {
+        let tiles = gemm::tiles(form, pair).iter();
+        // Where columns are no whole stages of several units.
+        let tiles = tiles.flat_map(|tile| [*tile, gemm::Tile { units: 1, ..*tile }]);
+        for (i, tile) in tiles.enumerate() {
             for (k, &ty) in GgmlType::ALL.iter().enumerate() {
                 if i > 0 && ty != GgmlType::Q4_0 {
                     continue;
