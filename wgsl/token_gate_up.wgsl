@@ -48,6 +48,9 @@ struct Params {
 #import INPUT as x
 #read squares: array<f32>            // (2 * UNITS)
 #import token_store
+#ifdef STAGED
+#import stage_bytes
+#endif
 const TILE = WG / LANES;
 #import params
 #import w32
@@ -85,24 +88,15 @@ fn main(
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
 #import rms_load
-#ifdef AHEAD
-  // Asked for before it is known who the experts are.
-#for k UNROLL
-#ifdef RAGGED
-  let x$k = x_unit(min(lane + $ku * LANES, UNITS - 1u));
-#else
-  let x$k = x_unit(lane + $ku * LANES);
-#endif
+#ifdef STAGED
+#for s STAGE_LOADS
+  let stage_at$s = min($su * WG + t, 3u * STAGE_UNITS - 1u);
+  let stage$s = x[stage_at$s];
 #endfor
 #endif
-  var sums = vec2<f32>(0.0);
-  // Rows of h that the workgroup writes: none where another part holds the slot's expert.
-  var first = 0u;
-  var end = 0u;
 #ifdef ROUTED
+  let slot = wid.x / SLOT_TILES;
   if (wid.x < ROUTED_TILES) {
-    let slot = wid.x / SLOT_TILES;
-    let tile = (wid.x - slot * SLOT_TILES) * TILE;
 #ifdef CHOICE_BY_LANES
     if (subgroup == 0u) {
 #ifdef CHOICE_OUT
@@ -133,20 +127,28 @@ fn main(
     }
 #endif
 #endif
-    workgroupBarrier();
+  }
+#endif
+#ifdef STAGED
+#for s STAGE_LOADS
+  staged[stage_at$s % 3u * STAGE_UNITS + stage_at$s / 3u] = stage$s;
+#endfor
+#endif
+  workgroupBarrier();
+  var sums = vec2<f32>(0.0);
+  // Rows of h that the workgroup writes: none where another part holds the slot's expert.
+  var first = 0u;
+  var end = 0u;
+#ifdef ROUTED
+  if (wid.x < ROUTED_TILES) {
+    let tile = (wid.x - slot * SLOT_TILES) * TILE;
     // An expert before this part wraps around.
     let expert = slot_expert - p.first_expert;
     if (expert < p.experts) {
       first = slot * ROWS + tile;
       end = slot * ROWS + ROWS;
       let row = expert * ROWS + min(tile + in_tile, ROWS - 1u);
-      sums = e_walk(row * UNITS, lane, p.g_sub, p.u_sub
-#ifdef AHEAD
-#for k UNROLL
-        , x$k
-#endfor
-#endif
-      );
+      sums = e_walk(row * UNITS, lane, p.g_sub, p.u_sub);
     }
   }
 #endif
@@ -155,13 +157,7 @@ fn main(
     let tile = (wid.x - ROUTED_TILES) * TILE;
     first = p.shared_first + tile;
     end = p.shared_first + p.shared_rows;
-    sums = s_walk(min(tile + in_tile, p.shared_rows - 1u) * UNITS, lane, p.shared_g_sub, p.shared_u_sub
-#ifdef AHEAD
-#for k UNROLL
-      , x$k
-#endfor
-#endif
-    );
+    sums = s_walk(min(tile + in_tile, p.shared_rows - 1u) * UNITS, lane, p.shared_g_sub, p.shared_u_sub);
   }
 #endif
 #import rms_scale

@@ -9,48 +9,74 @@ use crate::gpu::{Coop, Gpu, GpuError};
 
 /// How a workgroup is made: a subgroup for each tile of heads, tile of rows and share of the columns, where a tile has as many
 /// as a matrix has rows.
-#[derive(Debug, Clone, Copy)]
-struct Shape {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    pub(super) coop: Coop,
     head_tiles: usize,
     row_tiles: usize,
     shares: usize,
 }
 
-/// The least work per workgroup, so that a context of some hundred rows already keeps many busy. Reckoned, not yet measured.
-const fn shape(coop: Coop) -> Shape {
-    match (coop.size, coop.lanes) {
-        // Small matrices over many lanes: four of them, so that every lane has a score.
-        (8, 32) => Shape {
-            head_tiles: 2,
-            row_tiles: 2,
-            shares: 1,
-        },
-        _ => Shape {
-            head_tiles: 1,
-            row_tiles: 1,
-            shares: 4,
-        },
-    }
-}
+/// The shapes by falling worth: little work per workgroup, so that a context of some hundred rows already keeps many busy.
+pub(super) const SHAPES: [Shape; 4] = [
+    // On an H200, against the next one: 1% slower at a short context, 17% faster at 4096 rows.
+    Shape {
+        coop: SIXTEEN,
+        head_tiles: 1,
+        row_tiles: 2,
+        shares: 4,
+    },
+    Shape {
+        coop: SIXTEEN,
+        head_tiles: 1,
+        row_tiles: 1,
+        shares: 4,
+    },
+    // Small matrices over many lanes: four of them, so that every lane has a score.
+    Shape {
+        coop: Coop { size: 8, lanes: 32 },
+        head_tiles: 2,
+        row_tiles: 2,
+        shares: 1,
+    },
+    Shape {
+        coop: Coop { size: 8, lanes: 8 },
+        head_tiles: 1,
+        row_tiles: 1,
+        shares: 4,
+    },
+];
+const SIXTEEN: Coop = Coop {
+    size: 16,
+    lanes: 32,
+};
 
-/// Cache rows of a tile and heads of a workgroup.
-pub(super) const fn tile(coop: Coop) -> (usize, usize) {
-    let size = coop.size as usize;
-    let shape = shape(coop);
-    (size * shape.row_tiles, size * shape.head_tiles)
+/// The best shape for blocks of these sizes on a device with these matrices and so many bytes of workgroup memory; `None` where
+/// there is none: blocks have as many heads as a matrix has rows, or more, and columns in whole tiles.
+pub(super) fn best(coop: Coop, memory: u32, dims: MlaDims) -> Option<Shape> {
+    let good = |shape: &Shape| {
+        shape.coop == coop && shape.fits(dims) && shape.memory(dims) <= memory as usize
+    };
+    SHAPES.into_iter().find(good)
 }
 
 /// Workgroup memory for sums that leave.
 const OUT_BYTES: usize = 10 * 1024;
 
 impl Shape {
+    /// Cache rows of a tile and heads of a workgroup.
+    pub(super) const fn tile(self) -> (usize, usize) {
+        let size = self.coop.size as usize;
+        (size * self.row_tiles, size * self.head_tiles)
+    }
+
     const fn subgroups(self) -> usize {
         self.head_tiles * self.row_tiles * self.shares
     }
 
     /// Matrices of sums that leave at once: as many as workgroup memory has room for, in whole stores for every lane.
-    fn out_tiles(self, coop: Coop, dims: MlaDims) -> Option<usize> {
-        let (size, lanes) = (coop.size as usize, coop.lanes as usize);
+    fn out_tiles(self, dims: MlaDims) -> Option<usize> {
+        let (size, lanes) = (self.coop.size as usize, self.coop.lanes as usize);
         let all = dims.kv_lora / size / self.subgroups();
         let bytes = |n: usize| self.subgroups() * size * (n * size + 4) * 4;
         let fits = |n: &usize| {
@@ -61,9 +87,20 @@ impl Shape {
         [4, 2, 1].into_iter().find(fits)
     }
 
+    /// Bytes of workgroup memory, as the shader declares them.
+    fn memory(self, dims: MlaDims) -> usize {
+        let size = self.coop.size as usize;
+        let (tile, heads) = self.tile();
+        let rows = tile.max(heads) * (dims.cache_row() / 4 + 2) * 8;
+        let out = self.out_tiles(dims).unwrap_or(1) * size + 4;
+        let products = self.subgroups() * size * out * 4;
+        let weights = heads * (tile + 8) * 2;
+        rows + products + weights + heads * 4 + 16
+    }
+
     /// Whether the kernel can work on blocks of these sizes: whole tiles for every subgroup, whole loads for every thread.
-    fn fits(self, coop: Coop, dims: MlaDims) -> bool {
-        let (size, lanes) = (coop.size as usize, coop.lanes as usize);
+    pub(super) fn fits(self, dims: MlaDims) -> bool {
+        let (size, lanes) = (self.coop.size as usize, self.coop.lanes as usize);
         let (threads, row) = (self.subgroups() * lanes, dims.cache_row());
         let heads = size * self.head_tiles;
         dims.heads >= size
@@ -76,19 +113,16 @@ impl Shape {
             && threads / heads <= lanes.min(16)
             && (size * self.row_tiles * heads).is_multiple_of(threads)
             && (size * size).is_multiple_of(lanes)
-            && self.out_tiles(coop, dims).is_some()
+            && self.out_tiles(dims).is_some()
     }
 
-    fn spec(self, coop: Coop, dims: MlaDims) -> Spec {
-        assert!(
-            self.fits(coop, dims),
-            "attention_coop: {self:?} of {coop:?} for {dims:?}"
-        );
-        let (size, lanes) = (coop.size as usize, coop.lanes as usize);
+    pub(super) fn spec(self, dims: MlaDims) -> Spec {
+        assert!(self.fits(dims), "attention_coop: {self:?} for {dims:?}");
+        let (size, lanes) = (self.coop.size as usize, self.coop.lanes as usize);
         let threads = self.subgroups() * lanes;
         let vectors = size * dims.cache_row() / 4;
         let value_tiles = dims.kv_lora / size / self.subgroups();
-        let out_tiles = self.out_tiles(coop, dims).expect("sizes that fit");
+        let out_tiles = self.out_tiles(dims).expect("sizes that fit");
         let numbers = [
             ("WG", threads),
             ("LANES", lanes),
@@ -127,19 +161,6 @@ impl Shape {
     }
 }
 
-/// Whether the kernel can work on blocks of these sizes: as many heads as a matrix has rows, or more, columns in whole tiles.
-pub(super) fn fits(coop: Coop, dims: MlaDims) -> bool {
-    shape(coop).fits(coop, dims)
-}
-
-/// The pipeline for blocks of these sizes.
-///
-/// # Panics
-/// If they do not fit.
-pub(super) fn spec(coop: Coop, dims: MlaDims) -> Spec {
-    shape(coop).spec(coop, dims)
-}
-
 /// The NMSE that a device may show in the [`trial`]. Rounding queries and weights to f16 explains 1e-6: scores of variance
 /// 9 are off by 6e-4, so weights by as much.
 pub(super) const TRIAL_LIMIT: f64 = 1e-5;
@@ -149,7 +170,7 @@ pub(super) const TRIAL_LIMIT: f64 = 1e-5;
 ///
 /// # Errors
 /// What the device reports.
-pub(super) fn trial(gpu: &Gpu, coop: Coop, dims: MlaDims) -> Result<f64, GpuError> {
+pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuError> {
     const ROWS: usize = 120;
     let mut state = 1u32;
     // Uniform in -1..1 (the linear congruence of Numerical Recipes).
@@ -178,7 +199,7 @@ pub(super) fn trial(gpu: &Gpu, coop: Coop, dims: MlaDims) -> Result<f64, GpuErro
         Range::whole(&gpu.storage("trial of attention", sizes[0])?),
         Range::whole(&gpu.storage("trial of attention", sizes[1])?),
     ];
-    let (_, split_rows) = split(Form::Matrix(coop), ROWS, 1, dims.heads);
+    let (_, split_rows) = split(Form::Matrix(shape), ROWS, 1, dims.heads);
     let state = State {
         pos: ROWS as u32 - 1,
         tokens: 1,
@@ -199,7 +220,7 @@ pub(super) fn trial(gpu: &Gpu, coop: Coop, dims: MlaDims) -> Result<f64, GpuErro
         partials: partials.clone(),
     };
     let mut results = vec![];
-    for form in [Form::Vector, Form::Matrix(coop)] {
+    for form in [Form::Vector, Form::Matrix(shape)] {
         attention.form = form;
         let out = gpu.storage("trial of attention", latent)?;
         let output = attention_merge::Output::Floats;
@@ -235,7 +256,7 @@ mod tests {
     /// NMSE against the twin of the attention of one token over `n` rows, cut into slices of rows.
     fn error(
         gpu: &Gpu,
-        coop: Coop,
+        shape: Shape,
         dims: MlaDims,
         n: usize,
         (splits, split_rows): (usize, usize),
@@ -271,7 +292,7 @@ mod tests {
             partial_bytes(dims, 1).map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
         let out = output(gpu, q_lat.len());
         let op = GpuAttention {
-            form: Form::Matrix(coop),
+            form: Form::Matrix(shape),
             q_lat: Range::whole(&upload(gpu, &q_lat)),
             q_pe: Range::whole(&upload(gpu, &q_pe)),
             cache: Range::whole(&upload(gpu, &cache)),
@@ -307,16 +328,18 @@ mod tests {
         };
         for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
             for (coop, backwards) in [(NVIDIA, false), (NVIDIA, true), (APPLE, false)] {
-                let (tile, _) = tile(coop);
+                // Those whose softmax stays within the 8 lanes of llvmpipe.
+                let shape = best(coop, 32 << 10, glm()).expect("a shape for GLM");
+                let (tile, _) = shape.tile();
                 for rows in [1usize, 2, 17, 575] {
                     // Slices of several tiles, the last one shorter and not full.
                     let cut = (rows.div_ceil(5 * tile), 5 * tile);
-                    let error = error(gpu, coop, dims, rows, cut, |mut op| {
+                    let error = error(gpu, shape, dims, rows, cut, |mut op| {
                         op.spec = emulated(&op.spec, coop, backwards);
                         op
                     });
-                    eprintln!("{coop:?}, {rows} rows: NMSE {error:.1e}");
-                    assert!(error <= LIMIT, "{coop:?}, {rows} rows: {error:e}");
+                    eprintln!("{shape:?}, {rows} rows: NMSE {error:.1e}");
+                    assert!(error <= LIMIT, "{shape:?}, {rows} rows: {error:e}");
                 }
             }
         }
@@ -329,36 +352,46 @@ mod tests {
                 eprintln!("skipped: tier {} (no matrices)", gpu.tier.name());
                 continue;
             };
-            eprintln!("{coop:?}");
-            for (heads, rows) in [
-                (20, 1),
-                (20, 2),
-                (16, 17),
-                (20, 575),
-                (20, 4096),
-                (20, 32_768),
-                (20, 131_072),
-            ] {
-                let dims = MlaDims { heads, ..glm() };
-                if ((rows + 3) * dims.cache_row() * 2) as u64 > gpu.max_binding {
-                    eprintln!("skipped: {rows} rows in a binding");
-                    continue;
-                }
-                let (splits, split_rows) = split(Form::Matrix(coop), rows, 1, heads);
-                let cut = (splits as usize, split_rows as usize);
-                let error = error(gpu, coop, dims, rows, cut, |op| op);
-                eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");
-                assert!(error <= LIMIT, "{heads} heads, {rows} rows: {error:e}");
+            let memory = gpu.limits.max_compute_workgroup_storage_size as usize;
+            let own = |shape: &Shape| shape.coop == coop && shape.memory(glm()) <= memory;
+            for shape in SHAPES.into_iter().filter(own) {
+                check(gpu, shape);
             }
-            let error = trial(gpu, coop, glm()).unwrap_or_else(|e| panic!("{e}"));
-            eprintln!("trial: NMSE {error:.1e}");
-            assert!(error <= TRIAL_LIMIT / 4.0, "trial: {error:e}");
         }
+    }
+
+    #[track_caller]
+    fn check(gpu: &Gpu, shape: Shape) {
+        eprintln!("{shape:?}");
+        for (heads, rows) in [
+            (20, 1),
+            (20, 2),
+            (16, 17),
+            (20, 575),
+            (20, 4096),
+            (20, 32_768),
+            (20, 131_072),
+        ] {
+            let dims = MlaDims { heads, ..glm() };
+            if ((rows + 3) * dims.cache_row() * 2) as u64 > gpu.max_binding {
+                eprintln!("skipped: {rows} rows in a binding");
+                continue;
+            }
+            let (splits, split_rows) = split(Form::Matrix(shape), rows, 1, heads);
+            let cut = (splits as usize, split_rows as usize);
+            let error = error(gpu, shape, dims, rows, cut, |op| op);
+            eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");
+            assert!(error <= LIMIT, "{heads} heads, {rows} rows: {error:e}");
+        }
+        let error = trial(gpu, shape, glm()).unwrap_or_else(|e| panic!("{e}"));
+        eprintln!("trial: NMSE {error:.1e}");
+        assert!(error <= TRIAL_LIMIT / 4.0, "trial: {error:e}");
     }
 
     #[test]
     fn sizes_that_leave_tiles_unfilled_are_left_to_the_other_form() {
-        assert!(fits(NVIDIA, glm()));
+        let best = |dims| best(NVIDIA, 48 << 10, dims);
+        assert!(best(glm()).is_some());
         for other in [
             MlaDims { heads: 8, ..glm() },
             MlaDims { rope: 40, ..glm() },
@@ -367,7 +400,7 @@ mod tests {
                 ..glm()
             },
         ] {
-            assert!(!fits(NVIDIA, other), "{other:?}");
+            assert_eq!(best(other), None, "{other:?}");
         }
     }
 }

@@ -3,7 +3,9 @@
 
 use super::MAX_GRID;
 use super::router::{self, GpuRouter};
-use super::token::{self, TokenInput, check_geometry, check_rows, divided, geometry, grid, weight};
+use super::token::{
+    self, TokenInput, check_geometry, check_rows, divided, geometry, grid, staged, weight,
+};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
@@ -117,10 +119,9 @@ impl Shape<'_> {
 /// The pipeline with this geometry.
 pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
     let bytes = shape.activation == Activation::Bytes;
-    let one_block = geometry.lanes * geometry.unroll >= shape.units;
-    let mut variant = divided(token::variant(shape.activation), geometry, shape.units)
-        .number("UNITS", shape.units)
-        .flag("AHEAD", bytes && one_block);
+    let variant = divided(token::variant(shape.activation), geometry, shape.units)
+        .number("UNITS", shape.units);
+    let mut variant = staged(variant, geometry, shape.units, bytes);
     let mut access = String::new();
     if let Some(([g, u], rows, experts, bias)) = shape.experts {
         variant = weight(variant, ["GATE", "GATE_TIMES"], g, shape.activation);

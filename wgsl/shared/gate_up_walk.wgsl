@@ -1,12 +1,5 @@
 // The products of a row of G (prefix $Wg) and of the same row of U ($Wu) with the kernel's input `x`: a thread's share.
-// With AHEAD the thread's share of the input was loaded before, all of it.
-fn $W_walk(unit: u32, lane: u32, g_sub: u32, u_sub: u32
-#ifdef AHEAD
-#for k UNROLL
-  , x$k: Record
-#endfor
-#endif
-) -> vec2<f32> {
+fn $W_walk(unit: u32, lane: u32, g_sub: u32, u_sub: u32) -> vec2<f32> {
   var sums = vec2<f32>(0.0);
   var b = lane;
   loop {
@@ -25,8 +18,8 @@ fn $W_walk(unit: u32, lane: u32, g_sub: u32, u_sub: u32
     if (b + $ku * LANES < UNITS)
 #endif
     {
-#ifdef AHEAD
-      let v = x$k;
+#ifdef STAGED
+      let v = staged_unit(e$k);
 #else
       let v = x_unit(e$k);
 #endif

@@ -384,22 +384,16 @@ pub(super) fn all_permutations() -> Vec<(Spec, Tier)> {
     shared.chain(token).chain(products).collect()
 }
 
-/// The kinds of cooperative matrices that GPUs have: NVIDIA's and Apple's.
-const COOPS: [Coop; 2] = [
-    Coop {
-        size: 16,
-        lanes: 32,
-    },
-    Coop { size: 8, lanes: 32 },
-];
-
 /// The pipelines for devices with cooperative matrices, and whether Metal has them in this form.
 pub(super) fn coop_permutations() -> Vec<(Spec, bool)> {
     let dims = models().map(|m| m.dims);
-    let each = dims.iter().flat_map(|dims| COOPS.map(|coop| (coop, *dims)));
+    let each = dims
+        .iter()
+        .flat_map(|dims| attention_coop::SHAPES.map(|shape| (shape, *dims)));
     let mut specs: Vec<_> = each
-        .filter(|(coop, dims)| attention_coop::fits(*coop, *dims))
-        .map(|(coop, dims)| attention_coop::spec(coop, dims))
+        // The shape for 8 lanes is that of software, for tests.
+        .filter(|(shape, dims)| shape.coop.lanes == 32 && shape.fits(*dims))
+        .map(|(shape, dims)| shape.spec(dims))
         .collect();
     specs.dedup();
     let mut all: Vec<_> = specs.into_iter().map(|spec| (spec, false)).collect();
