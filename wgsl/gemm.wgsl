@@ -47,6 +47,15 @@ fn main(
 #endif
 #endfor
 #endfor
+#ifndef EIGHT
+  // The next tiles are loaded while these are multiplied.
+#for i X_LOADS
+  var next_x$i = x[from$i];
+#endfor
+#for i W_LOADS
+  var next_w$i = dequantised($iu * WG + t, unit$i);
+#endfor
+#endif
   var unit = 0u;
   loop {
     if (unit >= p.units) { break; }
@@ -55,7 +64,7 @@ fn main(
 #for i X_LOADS
     {
       let row = ($iu * WG + t) >> 3u;
-      xs[row * 8u + ((t ^ row) & 7u)] = x[from$i + unit * 8u];
+      xs[row * 8u + ((t ^ row) & 7u)] = next_x$i;
     }
 #endfor
 #endif
@@ -63,11 +72,10 @@ fn main(
     {
       let row = $iu * WG + t;
       if (row < W_ROWS) {
-#ifdef PAIR
-        var w: W32;
-        if (row < BN) { w = w_unit(unit$i + unit, p.sub); } else { w = u_unit(unit$i + unit, p.u_sub); }
+#ifdef EIGHT
+        let w = dequantised(row, unit$i + unit);
 #else
-        let w = w_unit(unit$i + unit, p.sub);
+        let w = next_w$i;
 #endif
         let to = row * 8u;
         let turn = row & 7u;
@@ -83,6 +91,15 @@ fn main(
     }
 #endfor
     workgroupBarrier();
+#ifndef EIGHT
+    let next = min(unit + 1u, p.units - 1u);
+#for i X_LOADS
+    next_x$i = x[from$i + next * 8u];
+#endfor
+#for i W_LOADS
+    next_w$i = dequantised($iu * WG + t, unit$i + next);
+#endfor
+#endif
     var k = 0u;
     loop {
       if (k >= 8u) { break; }
@@ -138,4 +155,12 @@ fn main(
     }
   }
 #endfor
+}
+
+// A unit of the tile of W, of the second weight behind the first.
+fn dequantised(row: u32, unit: u32) -> W32 {
+#ifdef PAIR
+  if (row >= BN) { return u_unit(unit, p.u_sub); }
+#endif
+  return w_unit(unit, p.sub);
 }

@@ -3,7 +3,7 @@
 //
 // Division: grid (heads, tiles of TOKENS tokens, the longest first); subgroups are GROUPS of tokens by SHARES. A workgroup takes
 // the block in tiles of ROWS rows:
-// 1. keys move to workgroup memory, loaded to registers while the tile before is worked on;
+// 1. keys move to workgroup memory, loaded to registers a tile ahead, as the values are;
 // 2. scores: a subgroup multiplies its group's queries, in registers, by its share of the rows;
 // 3. softmax: SPREAD threads per token, relative to a reference that is raised only where a score exceeds it by SLACK, since
 //    matrices in registers can be scaled only through memory;
@@ -117,6 +117,13 @@ fn main(
   var rope$i = cache[min(rope_row$i, last_row) * CACHE_ROW + rope_column$i];
 #endfor
 
+  // Its values.
+#for i VALUE_LOADS
+  let value_row$i = ($iu * WG + t) / (V / 4u);
+  let value_column$i = HEADS * (NOPE / 4u) + head * (V / 4u) + ($iu * WG + t) % (V / 4u);
+  var value$i = kv[min(value_row$i, last_row) * KV_ROW + value_column$i];
+#endfor
+
   // Queries, scaled to scores that are powers of 2, QUERY_COLUMNS at a time through a place of the subgroup's own.
   let own_queries = group * (QUERY_ROWS * QUERY_PITCH);
 #for c QUERY_PARTS
@@ -190,10 +197,12 @@ fn main(
     put(rope_row$i * PITCH + NOPE + ($iu * WG + t) % (ROPE / 4u) * 4u, rope$i);
 #endfor
     workgroupBarrier();
-#for i VALUE_LOADS
-    let value_row$i = ($iu * WG + t) / (V / 4u);
-    let value_column$i = ($iu * WG + t) % (V / 4u);
-    let value$i = kv[min(first + value_row$i, last_row) * KV_ROW + HEADS * (NOPE / 4u) + head * (V / 4u) + value_column$i];
+    // Keys of the next tile, a whole tile ahead; where there is none, the last row again, from the first-level cache.
+#for i KEY_LOADS
+    key$i = kv[min(first + ROWS + key_row$i, last_row) * KV_ROW + key_column$i];
+#endfor
+#for i ROPE_LOADS
+    rope$i = cache[min(first + ROWS + rope_row$i, last_row) * CACHE_ROW + rope_column$i];
 #endfor
 
 #for m TOKEN_TILES
@@ -220,7 +229,11 @@ fn main(
     workgroupBarrier();
 
 #for i VALUE_LOADS
-    put(value_row$i * PITCH + value_column$i * 4u, value$i);
+    put(value_row$i * PITCH + ($iu * WG + t) % (V / 4u) * 4u, value$i);
+#endfor
+    // As the keys.
+#for i VALUE_LOADS
+    value$i = kv[min(first + ROWS + value_row$i, last_row) * KV_ROW + value_column$i];
 #endfor
     var best = LOWEST;
 #for i THREAD_ROWS
@@ -261,13 +274,6 @@ fn main(
 #endfor
     }
 
-    // Keys of the next tile; where there is none, the last row again, from the first-level cache.
-#for i KEY_LOADS
-    key$i = kv[min(first + ROWS + key_row$i, last_row) * KV_ROW + key_column$i];
-#endfor
-#for i ROPE_LOADS
-    rope$i = cache[min(first + ROWS + rope_row$i, last_row) * CACHE_ROW + rope_column$i];
-#endfor
 #for j WEIGHT_STEPS
 #for m TOKEN_TILES
     let w$j_$m = coopLoadT<cLeft>(&weights[(own_tokens + $mu * MAT) * WEIGHT_PITCH + $ju * MAT], WEIGHT_PITCH);

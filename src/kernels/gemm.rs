@@ -110,8 +110,6 @@ const FLOAT: Tiles = &[
     tile(32, 64, [8, 8]),
     tile(16, 64, [8, 8]),
     tile(16, 32, [8, 8]),
-    tile(16, 16, [8, 8]),
-    tile(16, 8, [8, 8]),
 ];
 const FLOAT_PAIR: Tiles = &[
     tile(64, 32, [8, 8]),
@@ -168,6 +166,9 @@ pub fn tiles(form: Form, pair: bool) -> Tiles {
     if pair { two } else { one }
 }
 
+/// Subgroups that write their sums at once, by matrices; others wait for their turn at the same workgroup memory.
+const WRITERS: u32 = 4;
+
 /// Workgroups that fill a large GPU, reckoned and not yet measured: one for each of 132 multiprocessors, about.
 const FULL: u32 = 128;
 
@@ -179,7 +180,7 @@ impl Tile {
         let fits = |tile: &&Tile| tile.tokens <= tokens.next_power_of_two();
         let full = match form {
             _ if form.is_software() => 1,
-            // Of two subgroups each: the logits of a router, 64 rows, took four times as long in workgroups for all rows.
+            // Of two subgroups each: the logits of a router, 64 rows, take longer in few of them.
             Form::Float { .. } => 4 * FULL,
             Form::Matrix(_) => FULL,
         };
@@ -354,8 +355,8 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
                     .number("STEPS", 32 * units / size)
                     .number("X_LOADS", tokens * 8 * units / threads)
                     .number("W_LOADS", rows * units * parts / threads)
-                    .number("OUTS", (along_tokens * along_rows).min(4))
-                    .number("TURNS", (along_tokens * along_rows).div_ceil(4))
+                    .number("OUTS", (along_tokens * along_rows).min(WRITERS))
+                    .number("TURNS", (along_tokens * along_rows).div_ceil(WRITERS))
                     .number("LANE_SUMS", size * size / lanes)
                     .number("PARTS", parts)
                     .number("PART_VECTORS", 8 / parts)
@@ -589,3 +590,5 @@ impl GpuGemm<'_> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod times;

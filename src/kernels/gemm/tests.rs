@@ -517,7 +517,7 @@ fn products_are_right_where_matrices_are_emulated() {
             check(gpu, form, &mut rng, &case);
         }
         for (coop, tile) in [
-            (NVIDIA, deep(64, 32, [2, 2])),
+            (NVIDIA, tiles(Form::Matrix(NVIDIA), true)[1]),
             (NVIDIA, tile(32, 64, [1, 4])),
             (APPLE, tile(16, 32, [2, 2])),
         ] {

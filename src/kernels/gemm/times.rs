@@ -1,0 +1,134 @@
+//! How long products take in each tile: a measurement for those who choose them, at the shapes of GLM-4.7-Flash.
+
+use super::*;
+use crate::gpu::record::{Recording, State};
+use crate::gpu::testing::{gpus, upload};
+use crate::kernels::expert_rows::GpuExpertRows;
+use crate::kernels::testing::Rng;
+use crate::quant::repack::{plane_bytes, sub_plane_words};
+
+const EXPERTS: usize = 64;
+const USED: usize = 4;
+/// Dispatches of a submission, and submissions of which the best counts.
+const REPEATS: usize = 10;
+const ROUNDS: usize = 4;
+
+/// A weight of zeros.
+fn weight(gpu: &Gpu, ty: GgmlType, [groups, rows, cols]: [usize; 3]) -> GpuWeight {
+    let (quants, scales) = plane_bytes(ty, groups * rows, cols);
+    let plane = |bytes: usize| Range::whole(&upload(gpu, &vec![0u8; bytes]));
+    GpuWeight {
+        name: format!("{groups}x{rows}x{cols}"),
+        ty,
+        groups: groups as u32,
+        rows: rows as u32,
+        cols: cols as u32,
+        parts: vec![Part {
+            first_row: 0,
+            rows: (groups * rows) as u32,
+            quants: plane(quants),
+            scales: plane(scales),
+            sub: sub_plane_words(ty, groups * rows, cols) as u32,
+        }],
+    }
+}
+
+/// Seconds of a dispatch.
+fn time(gpu: &Gpu, op: &Op, state: &State) -> f64 {
+    let ops = vec![op.clone(); REPEATS];
+    let recording = Recording::new(gpu, &ops).unwrap_or_else(|e| panic!("{e}"));
+    let mut best = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        let began = std::time::Instant::now();
+        recording.submit(gpu, state);
+        gpu.wait(None).unwrap_or_else(|e| panic!("{e}"));
+        best = best.min(began.elapsed().as_secs_f64() / REPEATS as f64);
+    }
+    best
+}
+
+#[test]
+#[ignore = "a measurement: cargo test --release --lib times_of_every_tile -- --ignored --nocapture"]
+fn times_of_every_tile() {
+    let mut rng = Rng::fresh();
+    let Some(gpu) = gpus().iter().find(|gpu| gpu.coop.is_some()) else {
+        eprintln!("skipped: no cooperative matrices");
+        return;
+    };
+    let form = Form::best(gpu);
+    let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
+    let counts: &[usize] = if software { &[32] } else { &[2048, 512] };
+    for (&n_tokens, (name, rows, cols, pair, experts)) in counts.iter().flat_map(|n| {
+        [
+            ("gate and up of experts", 1536, 2048, true, true),
+            ("down of experts", 2048, 1536, false, true),
+            ("gate and up", 1536, 2048, true, false),
+            ("attn_output", 2048, 5120, false, false),
+            ("attn_q_b", 5120, 768, false, false),
+            ("attn_q_a", 768, 2048, false, false),
+            ("down", 2048, 1536, false, false),
+        ]
+        .map(|shape| (n, shape))
+    }) {
+        let (groups, used) = if experts { (EXPERTS, USED) } else { (1, 1) };
+        let weights = [(); 2].map(|()| weight(gpu, GgmlType::Q4_0, [groups, rows, cols]));
+        let places = n_tokens * used;
+        let inputs = if pair { n_tokens } else { places };
+        let words = |n: usize| Range::whole(&upload(gpu, &vec![0u32; n]));
+        let x = [words(inputs * cols / 2), words(inputs)];
+        let y = words(places * rows);
+        // Experts by chance: each has about as many tokens.
+        let ids: Vec<u32> = (0..n_tokens)
+            .flat_map(|_| {
+                let first = rng.below(EXPERTS);
+                (0..USED).map(move |k| ((first + 16 * k) % EXPERTS) as u32)
+            })
+            .collect();
+        let ids = Range::whole(&upload(gpu, &ids));
+        let tokens = n_tokens as u32;
+        let state = State {
+            tokens,
+            ..State::default()
+        };
+        for &tile in tiles(form, pair) {
+            let height = tile.tokens;
+            let count = crate::kernels::expert_rows::tile_count(tokens, USED as u32, height, 64);
+            let list = GpuExpertRows {
+                ids: ids.clone(),
+                experts: EXPERTS as u32,
+                used: USED as u32,
+                height,
+                max_tokens: tokens,
+                slots: words(n_tokens * USED),
+                tiles: words(count as usize * 4),
+            };
+            time(gpu, &list.op(), &state);
+            let product = GpuGemm {
+                form,
+                weight: &weights[0],
+                up: pair.then_some(&weights[1]),
+                max_tokens: tokens,
+                x: Input::Halves(x.clone()),
+                x_stride: cols as u32,
+                x_group_stride: 0,
+                experts: experts.then(|| GpuExperts {
+                    tiles: list.tiles.clone(),
+                    slots: list.slots.clone(),
+                    used: USED as u32,
+                    height,
+                    gather: pair,
+                }),
+                residual: None,
+                y: y.clone(),
+                tile: Some(tile),
+            };
+            let seconds = time(gpu, &product.ops()[0], &state);
+            let flops = 2 * places * rows * cols * if pair { 2 } else { 1 };
+            println!(
+                "{n_tokens} tokens, {name}: {:.1} us, {:.0} TFLOP/s, {tile:?}",
+                seconds * 1e6,
+                flops as f64 / seconds / 1e12
+            );
+        }
+    }
+}
