@@ -60,8 +60,9 @@ pub(super) fn best(coop: Coop, memory: u32, dims: MlaDims) -> Option<Shape> {
     SHAPES.into_iter().find(good)
 }
 
-/// Workgroup memory for sums that leave.
-const OUT_BYTES: usize = 10 * 1024;
+/// Workgroup memory of a subgroup for sums that leave: so little that two workgroups of one tile of heads and rows share a
+/// multiprocessor of an H200, which has room for about 50 KB.
+const OUT_BYTES: usize = 1280;
 
 impl Shape {
     /// Cache rows of a tile and heads of a workgroup.
@@ -78,7 +79,7 @@ impl Shape {
     fn out_tiles(self, dims: MlaDims) -> Option<usize> {
         let (size, lanes) = (self.coop.size as usize, self.coop.lanes as usize);
         let all = dims.kv_lora / size / self.subgroups();
-        let bytes = |n: usize| self.subgroups() * size * (n * size + 4) * 4;
+        let bytes = |n: usize| size * (n * size + 4) * 4;
         let fits = |n: &usize| {
             all.is_multiple_of(*n)
                 && (n * size * size / 4).is_multiple_of(lanes)
