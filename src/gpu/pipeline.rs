@@ -4,11 +4,13 @@ use super::device::MAX_PARAMS;
 use super::shader::{self, Variant};
 use super::{Gpu, GpuError, Tier};
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use wgpu::naga;
 use wgpu::{
     BindGroupLayout, BindGroupLayoutEntry, BindingType, BufferBindingType, ComputePipeline,
     Features, ShaderStages,
@@ -41,6 +43,22 @@ pub struct Spec {
 pub struct Pipeline {
     pub(super) pipeline: ComputePipeline,
     pub(super) layout: BindGroupLayout,
+}
+
+/// Bytes of workgroup memory that a shader declares, as WebGPU counts them.
+///
+/// # Errors
+/// The name of a type without a size.
+pub(crate) fn workgroup_memory(module: &naga::Module) -> Result<u32, String> {
+    let mut layouter = naga::proc::Layouter::default();
+    layouter
+        .update(module.to_ctx())
+        .map_err(|e| format!("layout: {e}"))?;
+    let all = module.global_variables.iter().map(|(_, var)| var);
+    let own = all.filter(|var| var.space == naga::AddressSpace::WorkGroup);
+    Ok(own
+        .map(|var| layouter[var.ty].size.next_multiple_of(16))
+        .sum())
 }
 
 /// The pipelines of one device.
@@ -111,11 +129,26 @@ impl Gpu {
 
     fn compile(&self, spec: &Spec) -> Result<Pipeline, GpuError> {
         let source = shader::expand(spec.kernel, spec.source, &spec.variant, self.tier)?;
+        let refused = |reason: String| GpuError::Shader {
+            kernel: spec.kernel.to_owned(),
+            reason,
+        };
+        let module = naga::front::wgsl::parse_str(&source)
+            .map_err(|e| refused(e.emit_to_string(&source)))?;
+        // wgpu 30 leaves this to the driver, and one was seen never to come back.
+        let (needs, has) = (
+            workgroup_memory(&module).map_err(refused)?,
+            self.limits.max_compute_workgroup_storage_size,
+        );
+        if needs > has {
+            let reason = format!("{needs} bytes of workgroup memory, the device has {has}");
+            return Err(refused(reason));
+        }
         let (layout, pipeline_layout) = self.layout(&spec.access);
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let descriptor = wgpu::ShaderModuleDescriptor {
             label: Some(spec.kernel),
-            source: wgpu::ShaderSource::Wgsl(source.into()),
+            source: wgpu::ShaderSource::Naga(Cow::Owned(module)),
         };
         // SAFETY: unchecked shaders must not index out of bounds, loop forever or divide by zero. Every index of a kernel is
         // bounded by its parameters, and the constructors in `kernels` compare those with the sizes of the buffers they bind
@@ -138,10 +171,7 @@ impl Gpu {
                 cache: self.pipelines.disk.as_ref().map(|d| &d.cache),
             });
         match pollster::block_on(scope.pop()) {
-            Some(e) => Err(GpuError::Shader {
-                kernel: spec.kernel.to_owned(),
-                reason: e.to_string(),
-            }),
+            Some(e) => Err(refused(e.to_string())),
             None => Ok(Pipeline { pipeline, layout }),
         }
     }
@@ -248,4 +278,52 @@ fn header(data: &[u8]) -> Vec<u8> {
     let mut hasher = DefaultHasher::new();
     data.hash(&mut hasher);
     [MAGIC.as_slice(), &hasher.finish().to_le_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::testing::gpus;
+
+    /// A kernel with an array of so many words in workgroup memory, and a number beside it.
+    fn kernel(words: u32) -> Spec {
+        Spec {
+            kernel: "greedy",
+            source: "
+#write y: array<u32>
+var<workgroup> some: array<u32, WORDS>;
+var<workgroup> one: u32;
+@compute @workgroup_size(64)
+fn main(@builtin(local_invocation_index) t: u32) {
+  some[t] = t;
+  if (t == 0u) { one = 1u; }
+  workgroupBarrier();
+  y[t] = some[63u - t] + one;
+}",
+            variant: Variant::default().number("WORDS", words),
+            access: vec![Access::Write],
+        }
+    }
+
+    #[test]
+    fn more_workgroup_memory_than_the_device_has_is_refused() {
+        for gpu in gpus() {
+            let most = gpu.limits.max_compute_workgroup_storage_size;
+            // The number takes 16 bytes.
+            let fits = kernel(most / 4 - 4);
+            gpu.pipelines(&[&fits])
+                .map(drop)
+                .unwrap_or_else(|e| panic!("{e}"));
+            let error = gpu.pipelines(&[&kernel(most / 4)]).map(drop);
+            let Err(GpuError::Shader { kernel, reason }) = error else {
+                panic!("{error:?}");
+            };
+            assert_eq!(kernel, "greedy");
+            let expected = format!(
+                "{} bytes of workgroup memory, the device has {most}",
+                most + 16
+            );
+            assert_eq!(reason, expected);
+        }
+    }
 }

@@ -9,7 +9,7 @@ mod list;
 use crate::gpu::Tier;
 use crate::gpu::device::SUBGROUP_BUFFERS;
 use crate::gpu::geometry::MAX_THREADS;
-use crate::gpu::pipeline::{Access, Spec};
+use crate::gpu::pipeline::{Access, Spec, workgroup_memory};
 use crate::gpu::shader;
 use list::{all_permutations, coop_permutations};
 use naga::back::{hlsl, msl, spv};
@@ -190,7 +190,6 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Resu
         .map_err(|e| format!("layout: {e}"))?;
     let mut access = vec![None; spec.access.len()];
     let mut params = 0;
-    let mut workgroup = 0;
     for (_, var) in module.global_variables.iter() {
         let name = var.name.as_deref().unwrap_or("?");
         let place = var.binding.map(|b| (b.group, b.binding as usize));
@@ -220,8 +219,7 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Resu
                 check_params(module, var.ty)?;
                 params += 1;
             }
-            // As WebGPU counts it.
-            AddressSpace::WorkGroup => workgroup += layouter[var.ty].size.next_multiple_of(16),
+            AddressSpace::WorkGroup => {}
             AddressSpace::Private => check_local(module, name, var.ty)?,
             space => return Err(format!("{name} in {space:?}")),
         }
@@ -241,6 +239,7 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Resu
         true => 32 << 10,
         false => 16 << 10,
     };
+    let workgroup = workgroup_memory(module)?;
     ensure(workgroup <= most_workgroup, || {
         format!("{workgroup} bytes of workgroup memory")
     })?;
