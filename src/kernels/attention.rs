@@ -4,12 +4,11 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
+use super::MlaDims;
 use super::linear::dot;
-use super::{MlaDims, attention_coop, coop};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
-use crate::gpu::{Gpu, GpuError, Tier};
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
 ///
@@ -84,6 +83,9 @@ pub fn attention(
         });
 }
 
+mod form;
+pub use form::{Form, MAX_SLICES, split};
+
 /// Threads of a workgroup.
 const WG: usize = 256;
 /// Threads that share cache rows when scoring.
@@ -94,78 +96,6 @@ const ROWS: usize = 2;
 const TILE: usize = WG / LANES * ROWS;
 /// Heads of a workgroup.
 const HEADS_PER_GROUP: usize = 4;
-/// Workgroups that fill a large GPU: about two for each of 132 multiprocessors.
-const FULL: usize = 256;
-/// Slices of all tokens of a step together, at most, unless there are more tokens: what bounds the partial sums.
-pub const MAX_SLICES: usize = FULL;
-
-/// Which kernel attends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// `attention.wgsl`, in f32, everywhere.
-    Vector,
-    /// `attention_coop.wgsl`, by cooperative matrices, with queries and weights rounded to f16.
-    Matrix(attention_coop::Shape),
-}
-
-impl Form {
-    /// The form for steps of one token on this device: [`Form::Matrix`] where it has the matrices, the sizes suit, and a
-    /// trial agrees with the other form (wgpu calls them experimental; a device that fails is named in the log).
-    ///
-    /// # Errors
-    /// What the device reports in the trial.
-    pub fn for_decode(gpu: &Gpu, dims: MlaDims) -> Result<Self, GpuError> {
-        let memory = gpu.limits.max_compute_workgroup_storage_size;
-        let coop = gpu.coop.filter(|_| gpu.tier == Tier::Int8);
-        let Some(shape) = coop.and_then(|coop| attention_coop::best(coop, memory, dims)) else {
-            return Ok(Self::Vector);
-        };
-        let error = attention_coop::trial(gpu, shape, dims);
-        let limit = attention_coop::TRIAL_LIMIT;
-        Ok(
-            match coop::agrees(gpu, "the attention of a token", limit, error)? {
-                true => Self::Matrix(shape),
-                false => Self::Vector,
-            },
-        )
-    }
-
-    /// Workgroups that are wanted. Fewer slices are joined sooner: by matrices, 132 of them make a token of GLM-4.7-Flash 6% faster
-    /// than 256 at 32768 rows on an H200, and are as fast at 4096.
-    const fn full(self) -> usize {
-        match self {
-            Self::Vector => FULL,
-            Self::Matrix(_) => FULL / 2,
-        }
-    }
-
-    /// Cache rows that a workgroup scores at once, and heads that it takes.
-    const fn tile(self) -> (usize, usize) {
-        match self {
-            Self::Vector => (TILE, HEADS_PER_GROUP),
-            Self::Matrix(shape) => shape.tile(),
-        }
-    }
-}
-
-/// How a step over `rows` cache rows (pos + tokens) is cut for this form: slices, and cache rows of each, for
-/// [`State::splits`](crate::gpu::record::State::splits) and `split_rows`.
-///
-/// As many slices as fill the GPU with all heads and tokens, none shorter than a tile, so a short context is one slice.
-/// Each form is right for the cuts of the other too.
-///
-/// # Panics
-/// If there are no rows, tokens or heads.
-pub fn split(form: Form, rows: usize, tokens: usize, heads: usize) -> (u32, u32) {
-    assert!(rows > 0 && tokens > 0 && heads > 0, "nothing to attend to");
-    let (tile, group) = form.tile();
-    let wanted = form.full().div_ceil(heads.div_ceil(group) * tokens);
-    let most = (MAX_SLICES / tokens).max(1);
-    let splits = rows.div_ceil(tile).min(wanted).min(most);
-    let split_rows = rows.div_ceil(splits).next_multiple_of(tile);
-    (rows.div_ceil(split_rows) as u32, split_rows as u32)
-}
-
 /// Bytes of the partial sums, and of their (max, sum) pairs, for steps of up to `max_tokens` tokens cut by [`split`].
 pub fn partial_bytes(dims: MlaDims, max_tokens: usize) -> [u64; 2] {
     let slices = (MAX_SLICES.max(max_tokens) * dims.heads) as u64;
@@ -268,10 +198,11 @@ impl GpuAttention {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Gpu;
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
-    use crate::kernels::attention_merge;
     use crate::kernels::testing::{Rng, assert_close};
+    use crate::kernels::{attention_coop, attention_merge};
 
     #[test]
     fn softmax_weighted_sum_of_what_each_token_may_see() {

@@ -51,13 +51,13 @@ const SIXTEEN: Coop = Coop {
     lanes: 32,
 };
 
-/// The best shape for blocks of these sizes on a device with these matrices and so many bytes of workgroup memory; `None` where
-/// there is none: blocks have as many heads as a matrix has rows, or more, and columns in whole tiles.
-pub(super) fn best(coop: Coop, memory: u32, dims: MlaDims) -> Option<Shape> {
-    let good = |shape: &Shape| {
+/// The shapes for blocks of these sizes on a device with these matrices and so many bytes of workgroup memory, the best first:
+/// blocks must have as many heads as a matrix has rows, or more, and columns in whole tiles.
+pub(super) fn fitting(coop: Coop, memory: u32, dims: MlaDims) -> impl Iterator<Item = Shape> {
+    let good = move |shape: &Shape| {
         shape.coop == coop && shape.fits(dims) && shape.memory(dims) <= memory as usize
     };
-    SHAPES.into_iter().find(good)
+    SHAPES.into_iter().filter(good)
 }
 
 /// Workgroup memory of a subgroup for sums that leave: so little that two workgroups of one tile of heads and rows share a
@@ -330,7 +330,8 @@ mod tests {
         for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
             for (coop, backwards) in [(NVIDIA, false), (NVIDIA, true), (APPLE, false)] {
                 // Those whose softmax stays within the 8 lanes of llvmpipe.
-                let shape = best(coop, 32 << 10, glm()).expect("a shape for GLM");
+                let shape = fitting(coop, 32 << 10, glm()).next();
+                let shape = shape.expect("a shape for GLM");
                 let (tile, _) = shape.tile();
                 for rows in [1usize, 2, 17, 575] {
                     // Slices of several tiles, the last one shorter and not full.
@@ -391,7 +392,7 @@ mod tests {
 
     #[test]
     fn sizes_that_leave_tiles_unfilled_are_left_to_the_other_form() {
-        let best = |dims| best(NVIDIA, 48 << 10, dims);
+        let best = |dims| fitting(NVIDIA, 48 << 10, dims).next();
         assert!(best(glm()).is_some());
         for other in [
             MlaDims { heads: 8, ..glm() },

@@ -5,6 +5,7 @@ mod flight;
 pub mod measure;
 mod precompose;
 mod prompt;
+mod prompt_buffers;
 mod random;
 mod recipe;
 mod recipe_prompt;
@@ -16,7 +17,7 @@ mod weights;
 pub use precompose::Precomposed;
 pub use prompt::MAX_CHUNK;
 pub(super) use prompt::{capacity, default_chunk, room};
-pub(super) use recipe_prompt::{buffers, most_absorbed, tile_words};
+pub(super) use prompt_buffers::{buffers, most_absorbed, tile_words};
 pub use trial::Trial;
 pub use weights::GpuModel;
 

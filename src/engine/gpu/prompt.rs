@@ -1,7 +1,8 @@
 //! The steps over several tokens of a prompt: their buffers are there from the start, each is compiled when first needed.
 
+use super::prompt_buffers::{buffers, most_absorbed, reserve};
 use super::recipe::{Context, Expanded, Recipe, Scratch};
-use super::recipe_prompt::{RecipePrompt, buffers, most_absorbed, reserve};
+use super::recipe_prompt::RecipePrompt;
 use super::weights::GpuModel;
 use crate::gpu::GpuError;
 use crate::gpu::record::{Range, Recording};

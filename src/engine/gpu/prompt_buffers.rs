@@ -1,0 +1,147 @@
+//! The buffers that all layers of a chunk of many tokens share: what a session makes at its start, what the memory plan counts,
+//! and what bounds the chunk where bindings are small.
+
+use super::recipe::Scratch;
+use super::weights::GpuModel;
+use crate::gpu::GpuError;
+use crate::gpu::record::Range;
+use crate::kernels::expand_kv::KvDims;
+use crate::kernels::expert_rows::tile_count;
+use crate::kernels::gemm::Form;
+use crate::kernels::prompt_attention;
+use crate::model::Config;
+
+/// The buffers of normed or rounded rows: floats, halves and their scales.
+pub(super) type Names = [&'static str; 3];
+pub(super) const NORMED: Names = ["normed", "normed halves", "normed scales"];
+pub(super) const Q_A: Names = ["normed q_a", "q_a halves", "q_a scales"];
+pub(super) const INNER: Names = ["inner", "inner halves", "inner scales"];
+pub(super) const ABSORBED: Names = ["absorbed", "absorbed halves", "absorbed scales"];
+
+/// The most tokens of a chunk whose attention is absorbed: all of them where the sizes do not suit the other.
+pub(crate) fn most_absorbed(config: &Config, matrices: bool) -> u32 {
+    let dims = KvDims::of(config);
+    match prompt_attention::fits(dims) {
+        true => prompt_attention::most_few(dims, matrices),
+        false => u32::MAX,
+    }
+}
+
+/// The buffers of chunks of up to `tokens` tokens by name, with their words of 4 bytes: for products in f32 or by matrices,
+/// and up to `absorbed` tokens whose attention is absorbed.
+pub(crate) fn buffers(
+    config: &Config,
+    matrices: bool,
+    tokens: usize,
+    absorbed: u32,
+) -> Vec<(&'static str, usize)> {
+    let absorbed = tokens.min(absorbed as usize);
+    let (d, heads) = (config.embedding_length, config.head_count);
+    let (rope, kv_lora) = (config.qk_rope_head_dim, config.kv_lora_rank);
+    let q = heads * (config.qk_nope_head_dim + rope);
+    let values = heads * config.v_head_dim;
+    let dense = match config.leading_dense_block_count {
+        0 => 0,
+        _ => config.feed_forward_length,
+    };
+    let experts = config.experts.as_ref();
+    let shared = experts.map_or(0, |e| e.shared_count * e.feed_forward_length);
+    let routed = experts.map_or(0, |e| e.used * e.feed_forward_length);
+    let h = dense.max(routed);
+    let mut all = vec![
+        ("embedding", d),
+        ("q", q),
+        ("kv_a", config.cache_row()),
+        ("q_pe", heads * rope),
+        ("values", values),
+        ("after attention", d),
+        ("h", h),
+        ("after ffn", d),
+    ];
+    if let Some(q_lora) = config.q_lora_rank {
+        all.push(("q_a", q_lora));
+        all.extend(match matrices {
+            true => vec![(Q_A[1], q_lora / 2), (Q_A[2], 1)],
+            false => vec![(Q_A[0], q_lora)],
+        });
+    }
+    if let Some(experts) = experts {
+        all.extend([
+            ("router logits", experts.count),
+            ("expert ids", experts.used),
+            ("expert weights", experts.used),
+            ("expert slots", experts.used),
+            ("slots", experts.used * d),
+        ]);
+    }
+    if shared > 0 {
+        all.extend([("shared h", shared), ("after shared", d)]);
+    }
+    // The router reads f32.
+    if !matrices || experts.is_some() {
+        all.push((NORMED[0], d));
+    }
+    if matrices {
+        let inner = [values, h, shared].into_iter().max();
+        all.extend([
+            (NORMED[1], d / 2),
+            (NORMED[2], 1),
+            (INNER[1], inner.unwrap_or(0) / 2),
+            (INNER[2], experts.map_or(1, |e| e.used)),
+        ]);
+    }
+    for (_, words) in &mut all {
+        *words *= tokens;
+    }
+    all.extend([
+        ("q_lat", absorbed * heads * kv_lora),
+        ("latent", absorbed * heads * kv_lora),
+    ]);
+    if matrices {
+        let widest = q.max(heads * kv_lora);
+        all.extend([
+            (ABSORBED[1], absorbed * widest / 2),
+            (ABSORBED[2], absorbed),
+        ]);
+    }
+    all
+}
+
+/// Words of the buffer that does not grow by whole tokens: the tiles of the experts, for chunks of up to `tokens`.
+pub(crate) fn tile_words(config: &Config, tokens: usize) -> usize {
+    let words = |e: &crate::model::Experts| {
+        let [tokens, used, count] = [tokens, e.used, e.count].map(|n| n as u32);
+        tile_count(tokens, used, LOWEST_TILE, count) as usize * 4
+    };
+    config.experts.as_ref().map_or(0, words)
+}
+
+/// Tokens of the lowest tile of any form.
+const LOWEST_TILE: u32 = 16;
+
+/// Makes all buffers of chunks of up to `tokens` tokens, of which up to `absorbed` attend absorbed.
+///
+/// # Errors
+/// [`GpuError::OutOfMemory`], or what the device reports.
+pub(super) fn reserve(
+    model: &GpuModel,
+    form: Form,
+    scratch: &mut Scratch,
+    tokens: u32,
+    absorbed: u32,
+) -> Result<(), GpuError> {
+    let config = &model.model.config;
+    let mut make = |name, words: usize| {
+        let range = Range::whole(&model.gpu.storage(name, words as u64 * 4)?);
+        scratch.insert(name, range);
+        Ok(())
+    };
+    let matrices = matches!(form, Form::Matrix(_));
+    for (name, words) in buffers(config, matrices, tokens as usize, absorbed) {
+        make(name, words)?;
+    }
+    match tile_words(config, tokens as usize) {
+        0 => Ok(()),
+        words => make("expert tiles", words),
+    }
+}

@@ -1,0 +1,75 @@
+//! Which kernel attends, and how it cuts a context.
+
+use super::{HEADS_PER_GROUP, TILE};
+use crate::gpu::{Gpu, GpuError, Tier};
+use crate::kernels::{MlaDims, attention_coop, coop};
+
+/// Workgroups that fill a large GPU: about two for each of 132 multiprocessors.
+const FULL: usize = 256;
+/// Slices of all tokens of a step together, at most, unless there are more tokens: what bounds the partial sums.
+pub const MAX_SLICES: usize = FULL;
+
+/// Which kernel attends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `attention.wgsl`, in f32, everywhere.
+    Vector,
+    /// `attention_coop.wgsl`, by cooperative matrices, with queries and weights rounded to f16.
+    Matrix(attention_coop::Shape),
+}
+
+impl Form {
+    /// The form for steps of one token on this device: [`Form::Matrix`] where it has the matrices, the sizes suit, and a
+    /// trial of a shape agrees with the other form (wgpu calls them experimental; a device that fails is named in the log).
+    ///
+    /// # Errors
+    /// What the device reports in the trial.
+    pub fn for_decode(gpu: &Gpu, dims: MlaDims) -> Result<Self, GpuError> {
+        let memory = gpu.limits.max_compute_workgroup_storage_size;
+        let coop = gpu.coop.filter(|_| gpu.tier == Tier::Int8);
+        let shapes = coop.map(|coop| attention_coop::fitting(coop, memory, dims));
+        for shape in shapes.into_iter().flatten() {
+            let error = attention_coop::trial(gpu, shape, dims);
+            let limit = attention_coop::TRIAL_LIMIT;
+            if coop::agrees(gpu, "the attention of a token", limit, error)? {
+                return Ok(Self::Matrix(shape));
+            }
+        }
+        Ok(Self::Vector)
+    }
+
+    /// Workgroups that are wanted. Fewer slices are joined sooner: by matrices, 132 of them make a token of GLM-4.7-Flash 6% faster
+    /// than 256 at 32768 rows on an H200, and are as fast at 4096.
+    const fn full(self) -> usize {
+        match self {
+            Self::Vector => FULL,
+            Self::Matrix(_) => FULL / 2,
+        }
+    }
+
+    /// Cache rows that a workgroup scores at once, and heads that it takes.
+    pub(super) const fn tile(self) -> (usize, usize) {
+        match self {
+            Self::Vector => (TILE, HEADS_PER_GROUP),
+            Self::Matrix(shape) => shape.tile(),
+        }
+    }
+}
+
+/// How a step over `rows` cache rows (pos + tokens) is cut for this form: slices, and cache rows of each, for
+/// [`State::splits`](crate::gpu::record::State::splits) and `split_rows`.
+///
+/// As many slices as fill the GPU with all heads and tokens, none shorter than a tile, so a short context is one slice.
+/// Each form is right for the cuts of the other too.
+///
+/// # Panics
+/// If there are no rows, tokens or heads.
+pub fn split(form: Form, rows: usize, tokens: usize, heads: usize) -> (u32, u32) {
+    assert!(rows > 0 && tokens > 0 && heads > 0, "nothing to attend to");
+    let (tile, group) = form.tile();
+    let wanted = form.full().div_ceil(heads.div_ceil(group) * tokens);
+    let most = (MAX_SLICES / tokens).max(1);
+    let splits = rows.div_ceil(tile).min(wanted).min(most);
+    let split_rows = rows.div_ceil(splits).next_multiple_of(tile);
+    (rows.div_ceil(split_rows) as u32, split_rows as u32)
+}
