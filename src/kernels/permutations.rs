@@ -237,6 +237,8 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Resu
     let most_workgroup = match coop {
         true if large => 48 << 10,
         true => 32 << 10,
+        // Inputs are staged where there is room for them.
+        false if spec.variant.flags.contains("STAGED") => 32 << 10,
         false => 16 << 10,
     };
     let workgroup = workgroup_memory(module)?;

@@ -77,16 +77,23 @@ pub(super) fn divided(variant: Variant, geometry: &Geometry, units: u32) -> Vari
         .flag("ONE_BLOCK", block >= units)
 }
 
-/// Units of an input that are worth passing through workgroup memory, and that it has room for. On an H200 it made a whole token
-/// of GLM-4.7-Flash 11% faster at 160 units and more, and 1% at 64.
-const STAGED_UNITS: [u32; 2] = [48, 320];
+/// Fewest and most units of an input that are worth passing through workgroup memory. On an H200 it made a whole token of
+/// GLM-4.7-Flash 11% faster at 160 and 240 units, and 1% at 64.
+const STAGED_UNITS: [u32; 2] = [48, 384];
+/// Workgroup memory that kernels with such an input need besides, at most.
+const STAGED_BESIDES: u64 = 4 << 10;
 
-/// The constants of a variant whose input of `units` units may be staged ([`STAGED_UNITS`]).
-pub(super) fn staged(variant: Variant, geometry: &Geometry, units: u32, bytes: bool) -> Variant {
+/// Whether an input of `units` units passes through workgroup memory on this device.
+pub(super) fn stages(gpu: &Gpu, activation: Activation, units: u32) -> bool {
     let [fewest, most] = STAGED_UNITS;
-    if !bytes || !(fewest..=most).contains(&units) {
-        return variant;
-    }
+    let has = u64::from(gpu.limits.max_compute_workgroup_storage_size);
+    activation == Activation::Bytes
+        && (fewest..=most).contains(&units)
+        && u64::from(units) * activation.unit_bytes() + STAGED_BESIDES <= has
+}
+
+/// The constants of a variant whose input of `units` units is staged.
+pub(super) fn staged(variant: Variant, geometry: &Geometry, units: u32) -> Variant {
     variant
         .flag("STAGED", true)
         .number("STAGE_UNITS", units)

@@ -4,7 +4,7 @@
 use super::MAX_GRID;
 use super::router::{self, GpuRouter};
 use super::token::{
-    self, TokenInput, check_geometry, check_rows, divided, geometry, grid, staged, weight,
+    self, TokenInput, check_geometry, check_rows, divided, geometry, grid, staged, stages, weight,
 };
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
@@ -76,6 +76,8 @@ pub(super) struct Shape<'a> {
     pub choice: bool,
     /// Lanes of a subgroup at least.
     pub lanes: u32,
+    /// Whether the input passes through workgroup memory.
+    pub staged: bool,
 }
 
 impl Shape<'_> {
@@ -118,10 +120,12 @@ impl Shape<'_> {
 
 /// The pipeline with this geometry.
 pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
-    let bytes = shape.activation == Activation::Bytes;
     let variant = divided(token::variant(shape.activation), geometry, shape.units)
         .number("UNITS", shape.units);
-    let mut variant = staged(variant, geometry, shape.units, bytes);
+    let mut variant = match shape.staged {
+        true => staged(variant, geometry, shape.units),
+        false => variant,
+    };
     let mut access = String::new();
     if let Some(([g, u], rows, experts, bias)) = shape.experts {
         variant = weight(variant, ["GATE", "GATE_TIMES"], g, shape.activation);
@@ -162,7 +166,7 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
 }
 
 impl GpuTokenGateUp<'_> {
-    fn shape(&self, lanes: u32) -> Shape<'_> {
+    fn shape(&self, lanes: u32, staged: bool) -> Shape<'_> {
         let pair = |pair: &[&GpuWeight; 2]| (pair.map(|w| w.ty), pair[0].rows);
         let any = self.experts.as_ref().map(|(pair, _)| *pair).or(self.shared);
         Shape {
@@ -175,13 +179,14 @@ impl GpuTokenGateUp<'_> {
             shared: self.shared.as_ref().map(pair),
             choice: true,
             lanes,
+            staged,
         }
     }
 
     /// What a geometry can be chosen for.
     pub fn site(&self) -> Site {
-        // Which lanes choose makes no difference to it.
-        self.shape(1).site()
+        // Which lanes choose and how the input comes makes no difference to it.
+        self.shape(1, false).site()
     }
 
     /// The dispatches: one per part of the experts or of the shared expert, whichever are more.
@@ -239,7 +244,8 @@ impl GpuTokenGateUp<'_> {
             assert_eq!(g.groups, 1, "the shared expert {}", g.name);
             values += g.rows;
         }
-        let shape = self.shape(gpu.lanes());
+        let mut shape = self.shape(gpu.lanes(), false);
+        shape.staged = stages(gpu, shape.activation, shape.units);
         for [g, _] in pairs.into_iter().flatten() {
             assert_eq!(g.cols, shape.units * 32, "input of {}", g.name);
         }

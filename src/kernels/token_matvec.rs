@@ -3,7 +3,7 @@
 use super::MlaDims;
 use super::attention::partial_bytes;
 use super::token::{
-    TokenInput, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged,
+    TokenInput, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, stages,
     unsupported, variant, weight,
 };
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
@@ -96,6 +96,8 @@ pub(super) struct Shape {
     pub prepared: Option<bool>,
     /// The rotation of queries last.
     pub rotate: Option<RotationShape>,
+    /// Whether the input, of one group and prepared, passes through workgroup memory.
+    pub staged: bool,
 }
 
 /// Where the input of a product comes from.
@@ -173,9 +175,8 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
         .flag("OUT_PLAIN", shape.y)
         .flag("OUT_PREPARED", shape.prepared.is_some())
         .flag("NORM_OUT", shape.prepared == Some(true));
-    if shape.source == Source::Prepared && shape.groups == 1 {
-        let bytes = shape.activation == Activation::Bytes;
-        variant = staged(variant, geometry, shape.units, bytes);
+    if shape.staged {
+        variant = staged(variant, geometry, shape.units);
     }
     if merge {
         variant = variant.number("ROWS_PER_GROUP", shape.rows);
@@ -238,6 +239,7 @@ impl GpuTokenMatvec<'_> {
             y: self.y.is_some(),
             prepared: self.prepared.as_ref().map(|out| out.norm.is_some()),
             rotate: rotation.map(Rotation::shape),
+            staged: false,
         }
     }
 
@@ -295,7 +297,10 @@ impl GpuTokenMatvec<'_> {
         geometry: &Geometry,
         rotation: Option<&Rotation>,
     ) -> Result<Vec<Op>, GpuError> {
-        let shape = self.shape(rotation);
+        let mut shape = self.shape(rotation);
+        shape.staged = shape.source == Source::Prepared
+            && shape.groups == 1
+            && stages(gpu, shape.activation, shape.units);
         check_geometry(gpu, &shape.site(), geometry);
         let w = self.weight;
         let (out, cols) = (w.total_rows(), u64::from(w.cols));

@@ -2,7 +2,7 @@
 
 use super::MAX_GRID;
 use super::token::{
-    self, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, weight,
+    self, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, stages, weight,
 };
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
@@ -82,12 +82,19 @@ pub(super) struct Shape {
     pub shared: Option<(GgmlType, u32)>,
     /// Whether it ends the sum and leaves it prepared.
     pub last: bool,
+    /// Whether the input passes through workgroup memory.
+    pub staged: bool,
 }
 
 /// Units of the shared expert's row that a thread asks for ahead of the others.
 const SHARED_AHEAD: u32 = 4;
 
 impl Shape {
+    /// Units of the input.
+    fn input(&self) -> u32 {
+        self.used * self.units + self.shared.map_or(0, |(_, units)| units)
+    }
+
     /// What to choose a geometry for.
     pub(super) fn site(&self) -> Site {
         let Shape {
@@ -149,9 +156,9 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
                 units.div_ceil(geometry.lanes).min(SHARED_AHEAD),
             );
     }
-    let input = shape.used * shape.units + shape.shared.map_or(0, |(_, units)| units);
-    let bytes = shape.activation == Activation::Bytes;
-    variant = staged(variant, geometry, input, bytes);
+    if shape.staged {
+        variant = staged(variant, geometry, shape.input());
+    }
     let shared = if shape.shared.is_some() { "rr" } else { "" };
     let access = ["rr", shared, "rrrrw", if shape.last { "rww" } else { "" }].concat();
     Spec {
@@ -172,6 +179,16 @@ impl GpuTokenMoeDown<'_> {
             units: self.down.cols / 32,
             shared: self.shared.map(|s| (s.ty, s.cols / 32)),
             last: true,
+            staged: false,
+        }
+    }
+
+    /// That of part i, which may have no shared expert.
+    fn shape_of(&self, i: usize) -> Shape {
+        let shared = self.shared.filter(|s| i < s.parts.len());
+        Shape {
+            shared: shared.map(|s| (s.ty, s.cols / 32)),
+            ..self.shape()
         }
     }
 
@@ -236,14 +253,17 @@ impl GpuTokenMoeDown<'_> {
             } else {
                 Range::whole(&gpu.storage("expert sum", u64::from(d.rows) * 4)?)
             };
-            ops.push(self.op(geometry, i, i + 1 == count, residual, &y));
+            let mut shape = self.shape_of(i);
+            shape.last = i + 1 == count;
+            shape.staged = stages(gpu, shape.activation, shape.input());
+            ops.push(self.op(geometry, i, &shape, residual, &y));
             residual = y;
         }
         Ok(ops)
     }
 
     /// Adds part i of the experts and part i of the shared expert, where they have so many, to `residual`.
-    fn op(&self, geometry: &Geometry, i: usize, last: bool, residual: Range, y: &Range) -> Op {
+    fn op(&self, geometry: &Geometry, i: usize, shape: &Shape, residual: Range, y: &Range) -> Op {
         let d = self.down;
         // Where the experts have no more parts, any of them with no expert in it.
         let part = d.parts.get(i).unwrap_or(&d.parts[0]);
@@ -262,7 +282,7 @@ impl GpuTokenMoeDown<'_> {
             residual,
             y.clone(),
         ]);
-        if last {
+        if shape.last {
             bindings.extend(self.prepared.bindings());
         }
         let mut params = vec![
@@ -284,14 +304,9 @@ impl GpuTokenMoeDown<'_> {
         let used = if i == 0 { self.used * d.rows } else { 0 };
         let weights = u64::from(used) * u64::from(d.cols)
             + shared.map_or(0, |(s, part)| u64::from(part.rows) * u64::from(s.cols));
-        let shape = Shape {
-            shared: shared.map(|(s, _)| (s.ty, s.cols / 32)),
-            last,
-            ..self.shape()
-        };
         let tiles = d.rows.div_ceil(geometry.tile);
         assert!(tiles <= MAX_GRID, "rows of {}", d.name);
-        Op::new(spec(geometry, &shape), bindings, params, grid(tiles).0)
+        Op::new(spec(geometry, shape), bindings, params, grid(tiles).0)
             .with_bytes(read)
             .with_flops(Flops {
                 once: 2 * weights,

@@ -245,6 +245,7 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             y: true,
             prepared: None,
             rotate: None,
+            staged: false,
         };
         let qk = token_matvec::Shape {
             rows: 20 * 576,
@@ -304,10 +305,18 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             source: Source::Stream,
             ..plain
         };
+        let bytes = activation == Activation::Bytes;
+        let staged = |shape| token_matvec::Shape {
+            staged: bytes,
+            ..shape
+        };
         for shape in [
             plain,
             head,
             q_a,
+            staged(head),
+            staged(q_a),
+            staged(output),
             q_b,
             k_b,
             v_b,
@@ -326,6 +335,7 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             shared: Some(([other, ty], 1536)),
             choice: false,
             lanes: 32,
+            staged: bytes,
         };
         let mut gate_ups = vec![dense];
         for (e, bias) in &experts {
@@ -335,7 +345,11 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
                 ..dense
             };
             // Too many experts for each lane: the whole workgroup chooses.
-            let by_all = token_gate_up::Shape { lanes: 4, ..routed };
+            let by_all = token_gate_up::Shape {
+                lanes: 4,
+                staged: false,
+                ..routed
+            };
             let later_part = token_gate_up::Shape {
                 shared: None,
                 choice: false,
@@ -357,6 +371,7 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
                 units: 44,
                 shared,
                 last,
+                staged: bytes,
             };
             let geometries = geometries(&shape.site());
             specs.extend(geometries.iter().map(|g| token_moe_down::spec(g, &shape)));
