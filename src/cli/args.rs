@@ -82,13 +82,29 @@ pub(super) struct PrecomposeArgs {
 /// How much context.
 #[derive(Args)]
 pub(super) struct ContextArgs {
-    /// Context length in tokens; 0 is the model's full context [default: the model's, at most 4096]
+    /// Context length in tokens; 0 is the model's full context [default: the model's, at most 4096; for an answer of the
+    /// built-in model 1024]
     #[arg(short = 'c', long, alias = "ctx-size", value_name = "N")]
     pub(super) ctx: Option<usize>,
     /// Tokens of a prompt that the GPU computes at once, at most; more take more memory [default: 2048, on software 512, or
     /// what its bindings have room for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHUNK)))]
     pub(super) ubatch: Option<u32>,
+}
+
+impl ContextArgs {
+    /// What answers of `source` take, where nothing else is asked for: the built-in model was trained on 1024 tokens and rambles
+    /// behind them, though its file says 2048.
+    pub(super) fn for_answers(&self, source: &ModelSource) -> Self {
+        let own_default = match source {
+            ModelSource::Embedded => Some(1024),
+            ModelSource::File(_) => None,
+        };
+        Self {
+            ctx: self.ctx.or(own_default),
+            ubatch: self.ubatch,
+        }
+    }
 }
 
 /// How the next token is drawn; names and meaning are llama.cpp's.

@@ -86,7 +86,8 @@ impl Generate {
         if prompt.is_empty() {
             return Err(CliError::EmptyText { what: "prompt" });
         }
-        let opened = load::open(&self.model, &self.device, &self.ctx)?;
+        let ctx = self.ctx.for_answers(&self.model.source());
+        let opened = load::open(&self.model, &self.device, &ctx)?;
         let rendered = if self.raw {
             None
         } else {

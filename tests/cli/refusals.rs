@@ -126,6 +126,11 @@ fn a_prompt_longer_than_the_context_is_refused_with_both_numbers() {
     let prompt = "Once upon a time there was a fox. ".repeat(300);
     let message = failure(&["generate", "--device", "cpu", "--raw", &prompt], 1);
     let error = error_line(&message);
+    assert!(error.contains(" 1024;"), "{error}");
+    assert!(error.contains("-c (the model's is 2048)"), "{error}");
+    let all = ["generate", "--device", "cpu", "--raw", "-c", "0", &prompt];
+    let message = failure(&all, 1);
+    let error = error_line(&message);
     assert!(error.contains(" 2048;") && !error.contains("-c"), "{error}");
     let message = failure(&["generate", "--device", "cpu", "-c", "9000", "x"], 1);
     let error = error_line(&message);
