@@ -88,12 +88,7 @@ fn main(
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
 #import rms_load
-#ifdef STAGED
-#for s STAGE_LOADS
-  let stage_at$s = min($su * WG + t, 3u * STAGE_UNITS - 1u);
-  let stage$s = x[stage_at$s];
-#endfor
-#endif
+#import stage_load as x
 #ifdef ROUTED
   let slot = wid.x / SLOT_TILES;
   if (wid.x < ROUTED_TILES) {
@@ -129,11 +124,7 @@ fn main(
 #endif
   }
 #endif
-#ifdef STAGED
-#for s STAGE_LOADS
-  staged[stage_at$s % 3u * STAGE_UNITS + stage_at$s / 3u] = stage$s;
-#endfor
-#endif
+#import stage_put
   workgroupBarrier();
   var sums = vec2<f32>(0.0);
   // Rows of h that the workgroup writes: none where another part holds the slot's expert.

@@ -91,19 +91,12 @@ fn main(
 #ifdef RMS
 #import rms_load
 #endif
-#ifdef STAGED
-#for s STAGE_LOADS
-  let stage_at$s = min($su * WG + t, 3u * STAGE_UNITS - 1u);
-  let stage$s = x[stage_at$s];
-#endfor
-#endif
+#import stage_load as x
 #ifdef ONE_BLOCK
   let b = lane;
 #else
+#import stage_put
 #ifdef STAGED
-#for s STAGE_LOADS
-  staged[stage_at$s % 3u * STAGE_UNITS + stage_at$s / 3u] = stage$s;
-#endfor
   workgroupBarrier();
 #endif
   var b = lane;
@@ -121,10 +114,8 @@ fn main(
 #endfor
 #endfor
 #ifdef ONE_BLOCK
+#import stage_put
 #ifdef STAGED
-#for s STAGE_LOADS
-  staged[stage_at$s % 3u * STAGE_UNITS + stage_at$s / 3u] = stage$s;
-#endfor
   workgroupBarrier();
 #endif
 #endif

@@ -73,21 +73,14 @@ fn main(
   let s$k = s_load(shared_unit + min(lane + $ku * LANES, SHARED_UNITS - 1u), p.shared_sub);
 #endfor
 #endif
-#ifdef STAGED
-#for s STAGE_LOADS
-  let stage_at$s = min($su * WG + t, 3u * STAGE_UNITS - 1u);
-  let stage$s = h[stage_at$s];
-#endfor
-#endif
+#import stage_load as h
   var sum = 0.0;
 #ifdef ONE_BLOCK
   var b = lane;
   {
 #else
+#import stage_put
 #ifdef STAGED
-#for s STAGE_LOADS
-  staged[stage_at$s % 3u * STAGE_UNITS + stage_at$s / 3u] = stage$s;
-#endfor
   workgroupBarrier();
 #endif
   var b = lane;
@@ -108,10 +101,8 @@ fn main(
     let w$k = w_load((select(0u, expert$k, held$k) * ROWS + row) * UNITS + (e$k - slot$k * UNITS), p.sub);
 #endfor
 #ifdef ONE_BLOCK
+#import stage_put
 #ifdef STAGED
-#for s STAGE_LOADS
-  staged[stage_at$s % 3u * STAGE_UNITS + stage_at$s / 3u] = stage$s;
-#endfor
   workgroupBarrier();
 #endif
 #endif

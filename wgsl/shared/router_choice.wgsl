@@ -4,9 +4,8 @@
 // chosen expert. Every thread of the workgroup must call; t is the thread's number.
 #import reduce
 #import order
+#import router_weights
 
-// What ggml clamps the sum of the chosen weights to: the smallest normal f16.
-const MIN_WEIGHT_SUM = 6.103515625e-5;
 // Whole vec4.
 const CHOICES = (EXPERTS + 3u) / 4u * 4u;
 
@@ -23,9 +22,7 @@ struct RouterPlace { place: u32, prob: f32 }
 
 fn router_place(logit: f32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) -> RouterPlace {
 #ifdef SIGMOID
-  // exp(87) is still finite; the clamp may drop NaN.
-  var prob = 1.0 / (1.0 + exp(clamp(-logit, -87.0, 87.0)));
-  if ((bitcast<u32>(logit) & 0x7fffffffu) > 0x7f800000u) { prob = logit; }
+  let prob = router_sigmoid(logit);
 #else
   if (t < CHOICES) { router_logits[t] = select(-1e30, logit, t < EXPERTS); }
   workgroupBarrier();

@@ -2,9 +2,7 @@
 // lanes apart; each round finds the best of those that are left, the lower id first among equals. The kernel declares `logits`
 // and, with BIAS, `bias`; the subgroup has USED lanes or more.
 #import order
-
-// What ggml clamps the sum of the chosen weights to: the smallest normal f16.
-const MIN_WEIGHT_SUM = 6.103515625e-5;
+#import router_weights
 
 // Experts and their weights: of the place asked for; of place r in lane r.
 struct RouterLanes { asked: u32, expert: u32, weight: f32 }
@@ -21,9 +19,7 @@ fn router_lanes(last: u32, lane: u32, lanes: u32) -> RouterLanes {
 #endfor
 #ifdef SIGMOID
 #for c CHUNKS
-  // exp(87) is still finite; the clamp may drop NaN.
-  var prob$c = 1.0 / (1.0 + exp(clamp(-logit$c, -87.0, 87.0)));
-  if ((bitcast<u32>(logit$c) & 0x7fffffffu) > 0x7f800000u) { prob$c = logit$c; }
+  let prob$c = router_sigmoid(logit$c);
 #endfor
 #else
   var most = -1e30;
