@@ -39,7 +39,7 @@ impl Form {
     }
 
     /// Workgroups that are wanted. Fewer slices are joined sooner: by matrices, 132 of them make a token of GLM-4.7-Flash 6% faster
-    /// than 256 at 32768 rows on an H200, and are as fast at 4096.
+    /// than 256 at 32768 rows on an H200, and are as fast at 4096 (benches/notes.md).
     const fn full(self) -> usize {
         match self {
             Self::Vector => FULL,
