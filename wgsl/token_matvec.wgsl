@@ -99,6 +99,9 @@ fn main(
 #ifdef STAGED
   workgroupBarrier();
 #endif
+#ifdef RMS
+#import rms_scale
+#endif
   var b = lane;
   loop {
     if (b >= UNITS) { break; }
@@ -117,6 +120,10 @@ fn main(
 #import stage_put
 #ifdef STAGED
   workgroupBarrier();
+#endif
+#ifdef RMS
+  // While the weights are on their way.
+#import rms_scale
 #endif
 #endif
 #ifdef MERGE
@@ -150,9 +157,6 @@ fn main(
 #ifndef ONE_BLOCK
     b += UNROLL * LANES;
   }
-#endif
-#ifdef RMS
-#import rms_scale
 #endif
 #for r AT_ONCE
   sum$r = row_sum(sum$r);

@@ -46,14 +46,15 @@ fn main(
   sum = vec2(subgroupAdd(sum.x), subgroupAdd(sum.y));
   if (lane_id == 0u) { sums[subgroup] = sum; }
   workgroupBarrier();
-  if (t == 0u) {
-    var all = sums[0];
-    var i = 1u;
+  if (subgroup == 0u) {
+    var all = vec2<f32>(0.0);
+    var i = lane_id;
     loop {
       if (i >= subgroups) { break; }
       all += sums[i];
-      i += 1u;
+      i += subgroup_size;
     }
-    y[p.first_row + wid.x] = all.x * inverseSqrt(all.y / f32(COLUMNS * 4u) + p.eps);
+    all = vec2(subgroupAdd(all.x), subgroupAdd(all.y));
+    if (t == 0u) { y[p.first_row + wid.x] = all.x * inverseSqrt(all.y / f32(COLUMNS * 4u) + p.eps); }
   }
 }

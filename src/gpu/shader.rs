@@ -277,6 +277,7 @@ shared!(
     "q6_k",
     "q8_0",
     "quantize",
+    "quantize_quad",
     "reduce",
     "rms_load",
     "rms_scale",

@@ -10,15 +10,18 @@ var<workgroup> merge_totals: array<f32, WG>;
 var<workgroup> merge_values: array<vec4<f32>, WG>;
 #ifdef BYTES
 #import bytes
-#import quantize
-var<workgroup> latent_codes: array<vec4<u32>, KV_LORA / 16u>;
+#import quantize_quad
+var<workgroup> latent_codes: array<u32, COLUMNS>;
 var<workgroup> latent_scales: array<f32, KV_LORA / 16u>;
 var<workgroup> latent_sums: array<f32, KV_LORA / 16u>;   // scale times the sum of the codes
 
 // 32 values, once merge_head is done.
 fn latent_unit(u: u32) -> Record {
   let at = 2u * u;
-  return Record(latent_codes[at], latent_codes[at + 1u], vec4<f32>(latent_scales[at], latent_scales[at + 1u], latent_sums[at], latent_sums[at + 1u]));
+  let i = 8u * u;
+  let lo = vec4<u32>(latent_codes[i], latent_codes[i + 1u], latent_codes[i + 2u], latent_codes[i + 3u]);
+  let hi = vec4<u32>(latent_codes[i + 4u], latent_codes[i + 5u], latent_codes[i + 6u], latent_codes[i + 7u]);
+  return Record(lo, hi, vec4<f32>(latent_scales[at], latent_scales[at + 1u], latent_sums[at], latent_sums[at + 1u]));
 }
 #else
 
@@ -58,16 +61,16 @@ fn merge_head(head: u32, t: u32, splits: u32) {
       value += weight * merge_values[i];
       i += COLUMNS;
     }
-    merge_values[t] = value / total;
-  }
-  workgroupBarrier();
 #ifdef BYTES
-  if (t < KV_LORA / 16u) {
-    let half = quantize_half(merge_values[t * 4u], merge_values[t * 4u + 1u], merge_values[t * 4u + 2u], merge_values[t * 4u + 3u]);
-    latent_codes[t] = half.codes;
-    latent_scales[t] = half.scale;
-    latent_sums[t] = half.scaled_sum;
+    let quad = quantize_quad(value / total);
+    latent_codes[t] = quad.word;
+    if ((t & 3u) == 0u) {
+      latent_scales[t >> 2u] = quad.scale;
+      latent_sums[t >> 2u] = quad.scaled_sum;
+    }
+#else
+    merge_values[t] = value / total;
+#endif
   }
   workgroupBarrier();
-#endif
 }

@@ -68,7 +68,8 @@ fn router_lanes(last: u32, lane: u32, lanes: u32) -> RouterLanes {
     }
 #endfor
 #ifdef CHOICE_OUT
-    prob = subgroupAdd(prob);
+    // From the lane that holds it.
+    prob = subgroupShuffle(prob, own.asked & (lanes - 1u));
     sum += prob;
     if (lane == place) {
       own.expert = own.asked;

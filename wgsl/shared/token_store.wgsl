@@ -1,5 +1,5 @@
 // The end of a kernel whose output feeds another product: the workgroup's rows, gathered in token_rows, leave prepared for
-// it, 16 rows per thread: as records with BYTES (shared/bytes.wgsl), else as floats. With NORM_OUT they leave multiplied by the
+// it, 4 rows per thread: as records with BYTES (shared/bytes.wgsl), else as floats. With NORM_OUT they leave multiplied by the
 // weight of the norm in between, with the sum of squares of each 16 rows, so that the consumer need only divide by the root mean
 // square; the thread of a row has that weight at hand before the sum is made, and puts the product into token_weighted.
 #ifdef NORM_OUT
@@ -8,7 +8,7 @@
 #endif
 #ifdef BYTES
 #write prepared: array<u32>          // (rows / 32, 12)
-#import quantize
+#import quantize_quad
 #else
 #write prepared: array<vec4<f32>>    // (rows / 4)
 #endif
@@ -26,36 +26,30 @@ fn token_weighted_at(first: u32) -> vec4<f32> {
 }
 #endif
 
-// Writes rows first .. first + TILE, but none from `end` on; both are multiples of 16. t is the thread's number. Call after a
-// barrier.
+// Writes rows first .. first + TILE, but none from `end` on; both are multiples of 16, of which each is made by 4 neighbouring
+// threads. t is the thread's number. Call after a barrier.
 fn token_store(first: u32, end: u32, t: u32) {
-  let row = first + t * 16u;
-  if (t * 16u < TILE && row < end) {
-    let n = row >> 2u;
-#for i 4
-    var v$i = token_rows_at(t * 16u + $iu * 4u);
-#endfor
+  let row = first + t * 4u;
+  if (t * 4u < TILE && row < end) {
+    var v = token_rows_at(t * 4u);
 #ifdef NORM_OUT
-    squares_out[row >> 4u] = dot(v0, v0) + dot(v1, v1) + (dot(v2, v2) + dot(v3, v3));
-#for i 4
-    v$i = token_weighted_at(t * 16u + $iu * 4u);
-#endfor
+    var squares = dot(v, v);
+    squares += subgroupShuffleXor(squares, 1u);
+    squares += subgroupShuffleXor(squares, 2u);
+    if ((t & 3u) == 0u) { squares_out[row >> 4u] = squares; }
+    v = token_weighted_at(t * 4u);
 #endif
 #ifdef BYTES
-    let half = quantize_half(v0, v1, v2, v3);
+    let quad = quantize_quad(v);
     let unit = (row >> 5u) * 12u;
-    let h = (row >> 4u) & 1u;
-    let at = unit + h * 4u;
-    prepared[at] = half.codes.x;
-    prepared[at + 1u] = half.codes.y;
-    prepared[at + 2u] = half.codes.z;
-    prepared[at + 3u] = half.codes.w;
-    prepared[unit + 8u + h] = bitcast<u32>(half.scale);
-    prepared[unit + 10u + h] = bitcast<u32>(half.scaled_sum);
+    let half = (row >> 4u) & 1u;
+    prepared[unit + half * 4u + (t & 3u)] = quad.word;
+    if ((t & 3u) == 0u) {
+      prepared[unit + 8u + half] = bitcast<u32>(quad.scale);
+      prepared[unit + 10u + half] = bitcast<u32>(quad.scaled_sum);
+    }
 #else
-#for i 4
-    prepared[n + $iu] = v$i;
-#endfor
+    prepared[row >> 2u] = v;
 #endif
   }
 }
