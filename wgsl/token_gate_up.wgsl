@@ -2,7 +2,8 @@
 // shared expert alone. x comes prepared (shared/token_store.wgsl) with its partial sums of squares, h leaves prepared.
 //
 // G, U (experts * ROWS, 32 * UNITS), of the shared expert (rows, 32 * UNITS); h (USED * ROWS + rows) values: the chosen
-// experts' one after another, then the shared one's. logits (EXPERTS) -> the expert of each slot; with CHOICE_OUT the first
+// experts' one after another, then the shared one's. logits (EXPERTS), with RAW_LOGITS still to be divided by the root mean square
+// of x -> the expert of each slot; with CHOICE_OUT the first
 // workgroup leaves all of them with their weights for token_moe_down.
 // Division: LANES threads share a row of G and the same row of U; a workgroup owns TILE = WG / LANES rows of one expert. Every
 // workgroup makes the choice of its slot, by one subgroup where lanes hold few experts each: that costs less than a dispatch.
@@ -89,6 +90,12 @@ fn main(
   let in_tile = t / LANES;
 #import rms_load
 #import stage_load as x
+#ifdef RAW_LOGITS
+#import rms_scale
+  let logit_scale = scale;
+#else
+  let logit_scale = 1.0;
+#endif
 #ifdef ROUTED
   let slot = wid.x / SLOT_TILES;
   if (wid.x < ROUTED_TILES) {
@@ -96,20 +103,20 @@ fn main(
     if (subgroup == 0u) {
 #ifdef CHOICE_OUT
       // The first workgroup leaves all of them.
-      let own = router_lanes(select(slot, USED - 1u, wid.x == 0u), lane_id, subgroup_size);
+      let own = router_lanes(select(slot, USED - 1u, wid.x == 0u), lane_id, subgroup_size, logit_scale);
       if (wid.x == 0u && lane_id < USED) {
         ids[lane_id] = own.expert;
         weights[lane_id] = own.weight * p.weights_scale;
       }
       if (lane_id == 0u) { slot_expert = select(own.asked, own.expert, wid.x == 0u); }
 #else
-      let own = router_lanes(slot, lane_id, subgroup_size);
+      let own = router_lanes(slot, lane_id, subgroup_size, logit_scale);
       if (lane_id == 0u) { slot_expert = own.asked; }
 #endif
     }
 #else
     var logit = -1e30;
-    if (t < EXPERTS) { logit = logits[t]; }
+    if (t < EXPERTS) { logit = logits[t] * logit_scale; }
     let own = router_place(logit, t, subgroup, subgroups, lane_id);
     if (own.place == slot) { slot_expert = t; }
 #ifdef CHOICE_OUT
@@ -151,7 +158,9 @@ fn main(
     sums = s_walk(min(tile + in_tile, p.shared_rows - 1u) * UNITS, lane, p.shared_g_sub, p.shared_u_sub);
   }
 #endif
+#ifndef RAW_LOGITS
 #import rms_scale
+#endif
   let gate = row_sum(sums.x) * scale;
   let up = row_sum(sums.y) * scale;
   if (lane == 0u) {

@@ -7,6 +7,7 @@
 pub mod attention;
 mod attention_coop;
 pub mod attention_merge;
+pub mod attention_short;
 pub mod compose;
 mod coop;
 pub mod embed;

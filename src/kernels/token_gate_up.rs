@@ -45,6 +45,8 @@ pub fn token_gate_up(
 pub struct GpuTokenGateUp<'a> {
     /// G and U of the experts, cut alike, and how they are chosen: what the router's op would do for one token.
     pub experts: Option<([&'a GpuWeight; 2], GpuRouter<'a>)>,
+    /// Whether the logits are still to be divided by the root mean square of the input.
+    pub raw_logits: bool,
     /// G and U of the shared expert, or of a dense block, cut alike.
     pub shared: Option<[&'a GpuWeight; 2]>,
     /// What prepared values are.
@@ -72,6 +74,8 @@ pub(super) struct Shape<'a> {
     pub experts: Option<([GgmlType; 2], u32, &'a Experts, bool)>,
     /// Types of G and U of the shared expert, and its rows.
     pub shared: Option<([GgmlType; 2], u32)>,
+    /// Whether their logits are still to be divided by the root mean square of the input.
+    pub raw_logits: bool,
     /// Whether the choice is left for the product that follows.
     pub choice: bool,
     /// Lanes of a subgroup at least.
@@ -139,6 +143,7 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
             .number("CHUNKS", chunks)
             .flag("ROUTED", true)
             .flag("CHOICE_OUT", shape.choice)
+            .flag("RAW_LOGITS", shape.raw_logits)
             .number("ROWS", rows);
         access.push_str("rrrrr");
         access.extend(bias.then_some('r'));
@@ -177,6 +182,7 @@ impl GpuTokenGateUp<'_> {
                 (types, rows, router.experts, router.bias.is_some())
             }),
             shared: self.shared.as_ref().map(pair),
+            raw_logits: self.raw_logits,
             choice: true,
             lanes,
             staged,
@@ -363,7 +369,8 @@ mod tests {
     /// Every geometry in question against the twin, with the choice of each gating and norm.
     fn check(gpu: &Gpu, rng: &mut Rng, cols: usize, (experts, shared): Case, all: bool) {
         let given = Given::new(gpu, &rng.normals(cols), &rng.normals(cols));
-        let flags = rng.below(8);
+        let flags = rng.below(16);
+        let raw_logits = flags & 8 != 0;
         let experts = experts.map(|(types, [count, used, rows])| {
             let config = Experts {
                 count,
@@ -400,12 +407,14 @@ mod tests {
         let mut op = GpuTokenGateUp {
             experts: experts.as_ref().zip(experts_gpu.as_ref()).map(|(e, w)| {
                 let (_, config, [logits, bias], ids, _) = e;
-                let range = |data: &Option<Vec<f32>>| {
-                    data.as_ref().map(|data| Range::whole(&upload(gpu, data)))
-                };
+                let rms = (given.squares.iter().sum::<f32>() / cols as f32 + 1e-6).sqrt();
+                let factor = if raw_logits { rms } else { 1.0 };
+                let logits = logits.as_ref().expect("there are logits").iter();
+                let logits: Vec<f32> = logits.map(|logit| logit * factor).collect();
+                let range = |data: &Vec<f32>| Range::whole(&upload(gpu, data));
                 let router = GpuRouter {
-                    logits: range(logits).expect("there are logits"),
-                    bias: range(bias),
+                    logits: range(&logits),
+                    bias: bias.as_ref().map(range),
                     experts: config,
                     max_tokens: 1,
                     ids: Range::whole(&output(gpu, ids.len())),
@@ -413,6 +422,7 @@ mod tests {
                 };
                 ([&w[0], &w[1]], router)
             }),
+            raw_logits,
             shared: shared_gpu.as_ref().map(|w| [&w[0], &w[1]]),
             activation: activation(gpu),
             x: given.upload(gpu, 1e-6),

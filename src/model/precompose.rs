@@ -5,10 +5,14 @@
 //! all heads, so one product gives all of a query. `vo` joins `attn_v_b` with `attn_output`, which then reads the merged
 //! latents. Both trade bytes for dispatches, so only decoding uses them: prompts keep the weights of the file.
 //!
+//! `ro` joins `attn_output` with the router, `ffn_gate_inp`, and the norm's weight in between: the logits of x + O v are
+//! R g x + (R g O) v over the root mean square, so they need not wait for the residual stream. It stays f32, since rounding should
+//! not choose experts.
+//!
 //! The product is kept as Q8_0: half a step of its blocks is a fourth of a percent of their largest weight, below what 4- to
 //! 6-bit factors leave. Where both factors are floats it is kept as F16, so that a file of floats is not quantised unasked.
 
-use super::{Config, Layer, Model, Query, Weight};
+use super::{Config, Ffn, Layer, Model, Query, Weight};
 use crate::quant::{GgmlType, repack};
 
 /// What `--precompose` asks for.
@@ -24,6 +28,10 @@ pub enum PrecomposeChoice {
     Vo,
     /// Both.
     Both,
+    /// `attn_output` with the router.
+    Ro,
+    /// That and the query's.
+    QkRo,
 }
 
 /// What is done where nothing is asked for. `Auto` waits for its figures on real hardware (BENCHMARKS.md).
@@ -31,7 +39,15 @@ pub const DEFAULT_PRECOMPOSE: PrecomposeChoice = PrecomposeChoice::Off;
 
 impl PrecomposeChoice {
     /// Every choice.
-    pub const ALL: [Self; 5] = [Self::Auto, Self::Off, Self::Qk, Self::Vo, Self::Both];
+    pub const ALL: [Self; 7] = [
+        Self::Auto,
+        Self::Off,
+        Self::Qk,
+        Self::Vo,
+        Self::Both,
+        Self::Ro,
+        Self::QkRo,
+    ];
 
     /// The name that `--precompose` takes.
     pub const fn name(self) -> &'static str {
@@ -41,6 +57,8 @@ impl PrecomposeChoice {
             Self::Qk => "qk",
             Self::Vo => "vo",
             Self::Both => "both",
+            Self::Ro => "ro",
+            Self::QkRo => "qk+ro",
         }
     }
 
@@ -52,6 +70,8 @@ impl PrecomposeChoice {
             Self::Qk => Some(Pairs::QK),
             Self::Vo => Some(Pairs::VO),
             Self::Both => Some(Pairs::BOTH),
+            Self::Ro => Some(Pairs::RO),
+            Self::QkRo => Some(Pairs::QK_RO),
         }
     }
 }
@@ -63,7 +83,9 @@ impl std::str::FromStr for PrecomposeChoice {
         Self::ALL
             .into_iter()
             .find(|choice| choice.name() == text)
-            .ok_or_else(|| format!("unknown choice '{text}', expected auto, qk, vo, both or off"))
+            .ok_or_else(|| {
+                format!("unknown choice '{text}', expected auto, qk, vo, both, ro, qk+ro or off")
+            })
     }
 }
 
@@ -74,34 +96,65 @@ pub struct Pairs {
     pub qk: bool,
     /// `attn_v_b` with `attn_output`.
     pub vo: bool,
+    /// `attn_output` with the router; not together with `vo`, by which decoding passes its input.
+    pub ro: bool,
 }
 
 impl Pairs {
-    /// Neither.
+    /// None.
     pub const NONE: Self = Self {
         qk: false,
         vo: false,
+        ro: false,
     };
     /// The first.
     pub const QK: Self = Self {
         qk: true,
-        vo: false,
+        ..Self::NONE
     };
     /// The second.
     pub const VO: Self = Self {
-        qk: false,
         vo: true,
+        ..Self::NONE
     };
-    /// Both.
-    pub const BOTH: Self = Self { qk: true, vo: true };
+    /// The first and the second.
+    pub const BOTH: Self = Self {
+        qk: true,
+        vo: true,
+        ro: false,
+    };
+    /// The third.
+    pub const RO: Self = Self {
+        ro: true,
+        ..Self::NONE
+    };
+    /// The first and the third.
+    pub const QK_RO: Self = Self {
+        qk: true,
+        vo: false,
+        ro: true,
+    };
 
     /// The name that `--precompose` has for them.
     pub const fn name(self) -> &'static str {
-        match (self.qk, self.vo) {
-            (false, false) => "off",
-            (true, false) => "qk",
-            (false, true) => "vo",
-            (true, true) => "both",
+        match (self.qk, self.vo, self.ro) {
+            (false, false, false) => "off",
+            (true, false, false) => "qk",
+            (false, true, false) => "vo",
+            (true, true, false) => "both",
+            (false, false, true) => "ro",
+            (true, false, true) => "qk+ro",
+            (false, true, true) => "vo+ro",
+            (true, true, true) => "both+ro",
+        }
+    }
+
+    /// These and others.
+    pub const fn with(self, other: Self) -> Self {
+        Self {
+            qk: self.qk || other.qk,
+            vo: self.vo || other.vo,
+            ro: self.ro || other.ro,
         }
     }
 
@@ -109,14 +162,15 @@ impl Pairs {
     pub fn compositions(self, config: &Config) -> impl Iterator<Item = Composition> {
         let qk = self.qk.then(|| Composition::qk(config));
         let vo = self.vo.then(|| Composition::vo(config));
-        qk.into_iter().chain(vo)
+        let ro = self.ro.then(|| Composition::ro(config)).flatten();
+        qk.into_iter().chain(vo).chain(ro)
     }
 
     /// Bytes that the composed weights of `model` take on a device.
     pub fn bytes(self, model: &Model) -> u64 {
         self.compositions(&model.config)
             .flat_map(|composition| model.layers.iter().map(move |layer| (composition, layer)))
-            .map(|(composition, layer)| composition.bytes(composition.kept_as(layer)))
+            .filter_map(|(composition, layer)| Some(composition.bytes(composition.kept_as(layer)?)))
             .sum()
     }
 }
@@ -126,6 +180,7 @@ impl Pairs {
 /// out\[h * out_row + r\]\[h * out_col + c\] = sum over j in 0..depth of
 /// left\[h * left_row + r\]\[h * left_col + j\] * right\[h * right_row + j\]\[c\]
 ///
+/// with `norm` also times the weight of the norm between them, g\[j\],
 /// and out\[heads * rows + h * kept + i\] = right\[h * right_row + depth + i\] for i in 0..kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Composition {
@@ -151,6 +206,8 @@ pub struct Composition {
     pub out_col: usize,
     /// Rows of each head of the right factor that follow the product unchanged.
     pub kept: usize,
+    /// Whether the weight of a norm, `ffn_norm`, lies between the factors.
+    pub norm: bool,
 }
 
 impl Composition {
@@ -168,6 +225,7 @@ impl Composition {
             out_row: config.kv_lora_rank,
             out_col: 0,
             kept: config.qk_rope_head_dim,
+            norm: false,
         }
     }
 
@@ -185,7 +243,27 @@ impl Composition {
             out_row: 0,
             out_col: config.kv_lora_rank,
             kept: 0,
+            norm: false,
         }
+    }
+
+    /// The router times `attn_output`; `None` where the model has no experts.
+    pub fn ro(config: &Config) -> Option<Self> {
+        let experts = config.experts.as_ref()?;
+        Some(Self {
+            name: "ffn_gate_inp with attn_output",
+            heads: 1,
+            rows: experts.count,
+            depth: config.embedding_length,
+            cols: config.head_count * config.v_head_dim,
+            left_row: 0,
+            left_col: 0,
+            right_row: 0,
+            out_row: 0,
+            out_col: 0,
+            kept: 0,
+            norm: true,
+        })
     }
 
     /// Whether this is the query's pair.
@@ -193,22 +271,32 @@ impl Composition {
         self.kept > 0
     }
 
-    /// The left and the right factor in `layer`.
-    pub fn factors<'a>(&self, layer: &'a Layer) -> [&'a Weight; 2] {
+    /// The left and the right factor in `layer`, where it has them.
+    pub fn factors<'a>(&self, layer: &'a Layer) -> Option<[&'a Weight; 2]> {
+        if self.norm {
+            return match &layer.ffn {
+                Ffn::Moe { ffn_gate_inp, .. } => Some([ffn_gate_inp, &layer.attn_output]),
+                Ffn::Dense { .. } => None,
+            };
+        }
         if !self.is_qk() {
-            return [&layer.attn_output, &layer.attn_v_b];
+            return Some([&layer.attn_output, &layer.attn_v_b]);
         }
         let projection = match &layer.q {
             Query::Lora { attn_q_b, .. } => attn_q_b,
             Query::Full { attn_q } => attn_q,
         };
-        [&layer.attn_k_b, projection]
+        Some([&layer.attn_k_b, projection])
     }
 
-    /// The type that the product is kept as in `layer`.
-    pub fn kept_as(&self, layer: &Layer) -> GgmlType {
-        let [left, right] = self.factors(layer);
-        kept_as(left.ty, right.ty)
+    /// The type that the product is kept as in `layer`, where there is one.
+    pub fn kept_as(&self, layer: &Layer) -> Option<GgmlType> {
+        let [left, right] = self.factors(layer)?;
+        Some(if self.norm {
+            GgmlType::F32
+        } else {
+            kept_as(left.ty, right.ty)
+        })
     }
 
     /// Rows of the product.
@@ -253,7 +341,7 @@ mod tests {
             }
         }
         let error = "always".parse::<PrecomposeChoice>().unwrap_err();
-        assert!(error.contains("auto, qk, vo, both or off"), "{error}");
+        assert!(error.contains("qk+ro or off"), "{error}");
     }
 
     #[test]
@@ -276,7 +364,7 @@ mod tests {
             assert_eq!(size(Composition::vo(&model.config)), vo);
             for layer in &model.layers {
                 for composition in Pairs::BOTH.compositions(&model.config) {
-                    let [left, right] = composition.factors(layer);
+                    let [left, right] = composition.factors(layer).unwrap();
                     assert_eq!(right.cols, composition.cols);
                     let per_head = composition.depth + composition.kept;
                     assert_eq!(right.groups * right.rows, composition.heads * per_head);
@@ -289,6 +377,20 @@ mod tests {
             let weights = model.layers.len() * (qk.0 * qk.1 + vo.0 * vo.1);
             assert_eq!(Pairs::BOTH.bytes(&model), (weights / 32 * 34) as u64);
             assert_eq!(Pairs::NONE.bytes(&model), 0);
+            let moe = model
+                .layers
+                .iter()
+                .filter(|l| matches!(l.ffn, Ffn::Moe { .. }));
+            let ro = Composition::ro(&model.config).map_or(0, |ro| {
+                assert_eq!(
+                    (ro.out_rows(), ro.out_cols()),
+                    (64, vo.1 / 512 * ro.cols / model.config.head_count)
+                );
+                ro.out_rows() * ro.out_cols() * 4
+            });
+            // The scales of floats are a vector that is not read.
+            let bytes = (moe.count() * (ro + 16)) as u64;
+            assert_eq!(Pairs::RO.bytes(&model), if ro > 0 { bytes } else { 0 });
         }
     }
 
@@ -299,6 +401,6 @@ mod tests {
         let gguf = ModelSource::Embedded.open().unwrap();
         let model = Model::load(Arc::new(gguf)).unwrap();
         let qk = Composition::qk(&model.config);
-        assert_eq!(qk.kept_as(&model.layers[0]), GgmlType::Q8_0);
+        assert_eq!(qk.kept_as(&model.layers[0]), Some(GgmlType::Q8_0));
     }
 }

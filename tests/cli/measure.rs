@@ -97,11 +97,12 @@ fn composed_weights_are_chosen_measured_and_told() {
         .strip_prefix("precompose: ")
         .and_then(|rest| rest.split_once(", "))
         .unwrap_or_else(|| panic!("{line}"));
-    assert!(["off", "qk", "vo", "both"].contains(&choice.0), "{line}");
+    let names = ["off", "qk", "vo", "both", "ro", "qk+ro"];
+    assert!(names.contains(&choice.0), "{line}");
     for expected in ["MiB more, NMSE of the logits ", "ms per token: off "] {
         assert!(line.contains(expected), "{line}");
     }
-    for candidate in ["qk", "vo", "both"] {
+    for candidate in &names[1..] {
         assert!(line.contains(&format!(", {candidate} ")), "{line}");
     }
     assert!(!answer.is_empty());

@@ -7,12 +7,12 @@
 // Experts and their weights: of the place asked for; of place r in lane r.
 struct RouterLanes { asked: u32, expert: u32, weight: f32 }
 
-// Every lane of the subgroup must call. Places beyond `last` are not chosen, and then weights are not normed.
-fn router_lanes(last: u32, lane: u32, lanes: u32) -> RouterLanes {
+// Logits are multiplied by `scale`. Every lane of the subgroup must call. Places beyond `last` are not chosen, and then weights are not normed.
+fn router_lanes(last: u32, lane: u32, lanes: u32, scale: f32) -> RouterLanes {
 #for c CHUNKS
   let id$c = $cu * lanes + lane;
   let here$c = id$c < EXPERTS;
-  let logit$c = logits[min(id$c, EXPERTS - 1u)];
+  let logit$c = logits[min(id$c, EXPERTS - 1u)] * scale;
 #ifdef BIAS
   let bias$c = bias[min(id$c, EXPERTS - 1u)];
 #endif

@@ -31,7 +31,7 @@ use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{self, Form};
 use crate::kernels::expand_kv::KvDims;
-use crate::kernels::{MlaDims, gemm, prompt_attention, sample};
+use crate::kernels::{MlaDims, attention_short, gemm, prompt_attention, sample};
 use crate::model::RopeTable;
 use flight::RING;
 use measure::HostTime;
@@ -355,18 +355,22 @@ fn single_step(model: &GpuModel, context: &Context, logits: &Range) -> Result<Ve
 
 /// The words of a step over `tokens` tokens from `pos` on.
 fn state(context: &Context, model: &GpuModel, pos: usize, tokens: usize) -> State {
-    let (splits, split_rows) = attention::split(
-        context.form(tokens),
-        pos + tokens,
-        tokens,
-        MlaDims::of(&model.model.config).heads,
-    );
+    let rows = pos + tokens;
+    let short = tokens == 1 && rows <= context.short as usize;
+    let (splits, split_rows) = if short {
+        let slice = attention_short::ROWS;
+        ((rows as u32).div_ceil(slice), slice)
+    } else {
+        let heads = MlaDims::of(&model.model.config).heads;
+        attention::split(context.form(tokens), rows, tokens, heads)
+    };
     let few = |e: &Expanded| e.form.few(e.dims, pos, tokens);
     State {
         pos: pos as u32,
         tokens: tokens as u32,
         splits,
         split_rows,
+        short,
         few: context.expanded.as_ref().is_none_or(few),
         ..State::default()
     }
@@ -408,6 +412,7 @@ fn context(
     };
     let absorbed = expanded.as_ref().map_or(chunk, |e| e.most_few().min(chunk));
     let partials = attention::partial_bytes(dims, absorbed as usize);
+    let form = Form::for_decode(gpu, dims)?;
     Ok(Context {
         history: Range::whole(&gpu.storage("token history", (n_ctx as u64 + 1) * 4)?),
         cache,
@@ -416,7 +421,8 @@ fn context(
             Range::whole(&gpu.storage("attention partials", partials[0])?),
             Range::whole(&gpu.storage("attention maxima", partials[1])?),
         ],
-        form: Form::for_decode(gpu, dims)?,
+        form,
+        short: attention_short::most_rows(gpu, form, dims),
         pairs: model.pairs,
         products,
         expanded,

@@ -1,16 +1,16 @@
 //! `--precompose`: which weights are composed on this device, what that costs and how far it is off.
 
 use super::trial::{self, Trial};
-use super::weights::{Composed, GpuLayer, GpuModel, GpuQuery};
+use super::weights::{Composed, GpuFfn, GpuLayer, GpuModel, GpuQuery};
 use crate::engine::{Batch, MemoryPlan};
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::record::{Range, Recording, State};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::MlaDims;
 use crate::kernels::compose::GpuCompose;
+use crate::model::Model;
 use crate::model::precompose::{Composition, Pairs, PrecomposeChoice};
-use crate::model::{Layer, Model};
-use crate::quant::repack;
+use crate::quant::{GgmlType, repack};
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,7 +19,14 @@ const MAX_NMSE: f64 = 5e-3;
 /// Nor one that is not faster by this than what takes less memory: repeated measurements stray as much.
 const LEAST_GAIN: f64 = 0.01;
 /// What `auto` compares.
-const CANDIDATES: [Pairs; 4] = [Pairs::NONE, Pairs::QK, Pairs::VO, Pairs::BOTH];
+const CANDIDATES: [Pairs; 6] = [
+    Pairs::NONE,
+    Pairs::QK,
+    Pairs::VO,
+    Pairs::BOTH,
+    Pairs::RO,
+    Pairs::QK_RO,
+];
 
 /// What became of `--precompose`.
 #[derive(Debug, Clone)]
@@ -97,7 +104,11 @@ impl GpuModel {
         }
         let mut asked = match choice.pairs() {
             Some(pairs) => vec![pairs],
-            None => CANDIDATES.to_vec(),
+            None => {
+                let routed = model.config.experts.is_some();
+                let all = CANDIDATES.into_iter();
+                all.filter(|pairs| routed || !pairs.ro).collect()
+            }
         };
         asked.sort_by_key(|pairs| pairs.bytes(&model));
         let (mut left_out, mut fitting) = (vec![], vec![]);
@@ -109,7 +120,10 @@ impl GpuModel {
             }
         }
         // All are tried side by side.
-        if choice == PrecomposeChoice::Auto && !fitting.contains(&Pairs::BOTH) {
+        let every = fitting
+            .iter()
+            .fold(Pairs::NONE, |all, pairs| all.with(*pairs));
+        if choice == PrecomposeChoice::Auto && check_memory(&gpu, &model, every, n_ctx).is_err() {
             for pairs in fitting.drain(2.min(fitting.len())..) {
                 left_out.push(format!("{} fits only alone", pairs.name()));
             }
@@ -152,15 +166,18 @@ impl GpuModel {
     fn compose(&mut self, pairs: Pairs) -> Result<(), GpuError> {
         let gpu = Arc::clone(&self.gpu);
         let model = Arc::clone(&self.model);
-        for (of, composition) in [
-            (Pairs::QK, Composition::qk(&model.config)),
-            (Pairs::VO, Composition::vo(&model.config)),
-        ] {
-            let wanted = (of.qk && pairs.qk) || (of.vo && pairs.vo);
-            let done = self.layers.first().is_none_or(|l| l.product(of).is_some());
+        for of in [Pairs::QK, Pairs::VO, Pairs::RO] {
+            let wanted = pairs.with(of) == pairs;
+            let done = self.layers.iter().any(|l| l.product(of).is_some());
             if !wanted || done {
                 continue;
             }
+            let Some(composition) = of.compositions(&model.config).next() else {
+                return Err(GpuError::CannotPrecompose {
+                    what: "ffn_gate_inp with attn_output",
+                    reason: "the model has no experts".to_owned(),
+                });
+            };
             check_alignment(&gpu, &composition, of, MlaDims::of(&model.config))?;
             // Into a list first: nothing is half composed where a layer is refused.
             let before = gpu.allocated();
@@ -168,11 +185,14 @@ impl GpuModel {
                 .layers
                 .iter()
                 .zip(&model.layers)
-                .map(|(on_device, layer)| product(&gpu, &composition, of, on_device, layer))
+                .map(|(on_device, layer)| match composition.kept_as(layer) {
+                    Some(ty) => product(&gpu, &composition, of, on_device, ty).map(Some),
+                    None => Ok(None),
+                })
                 .collect::<Result<Vec<_>, _>>()
                 .inspect_err(|_| gpu.count_dropped(before))?;
             for (layer, product) in self.layers.iter_mut().zip(products) {
-                *layer.product_mut(of) = Some(product);
+                *layer.product_mut(of) = product;
             }
         }
         Ok(())
@@ -182,7 +202,8 @@ impl GpuModel {
     fn release_all_but(&mut self, pairs: Pairs) -> u64 {
         let mut bytes = 0;
         for layer in &mut self.layers {
-            for (of, kept) in [(Pairs::QK, pairs.qk), (Pairs::VO, pairs.vo)] {
+            for of in [Pairs::QK, Pairs::VO, Pairs::RO] {
+                let kept = pairs.with(of) == pairs;
                 let product = layer.product_mut(of);
                 if kept {
                     bytes += product.as_ref().map_or(0, GpuWeight::bytes);
@@ -200,23 +221,41 @@ impl GpuModel {
 }
 
 impl GpuLayer {
+    /// The product of one pair.
     fn product(&self, of: Pairs) -> &Option<GpuWeight> {
-        let Composed { qk, vo } = &self.composed;
-        if of.qk { qk } else { vo }
+        let Composed { qk, vo, ro } = &self.composed;
+        match (of.qk, of.vo) {
+            (true, _) => qk,
+            (_, true) => vo,
+            _ => ro,
+        }
     }
 
     fn product_mut(&mut self, of: Pairs) -> &mut Option<GpuWeight> {
-        let Composed { qk, vo } = &mut self.composed;
-        if of.qk { qk } else { vo }
+        let Composed { qk, vo, ro } = &mut self.composed;
+        match (of.qk, of.vo) {
+            (true, _) => qk,
+            (_, true) => vo,
+            _ => ro,
+        }
     }
 
-    /// The factors of a composition on the device.
-    fn factors(&self, of: Pairs) -> [&GpuWeight; 2] {
-        match (&self.q, of.qk) {
-            (_, false) => [&self.attn_output, &self.attn_v_b],
-            (GpuQuery::Lora { attn_q_b, .. }, true) => [&self.attn_k_b, attn_q_b],
-            (GpuQuery::Full { attn_q }, true) => [&self.attn_k_b, attn_q],
+    /// The factors of one pair on the device, and the norm between them; `None` where the layer has none.
+    fn factors(&self, of: Pairs) -> Option<([&GpuWeight; 2], Option<&Range>)> {
+        if of.ro {
+            return match &self.ffn {
+                GpuFfn::Moe(moe) => {
+                    Some(([&moe.ffn_gate_inp, &self.attn_output], Some(&self.ffn_norm)))
+                }
+                GpuFfn::Dense(_) => None,
+            };
         }
+        let pair = match &self.q {
+            _ if of.vo => [&self.attn_output, &self.attn_v_b],
+            GpuQuery::Lora { attn_q_b, .. } => [&self.attn_k_b, attn_q_b],
+            GpuQuery::Full { attn_q } => [&self.attn_k_b, attn_q],
+        };
+        Some((pair, None))
     }
 }
 
@@ -248,6 +287,12 @@ fn check_alignment(
 ) -> Result<(), GpuError> {
     let absorbed = (dims.heads * dims.kv_lora * 4) as u64;
     let alignment = gpu.offset_alignment();
+    if of.ro && gpu.tier.activation().is_none() {
+        return Err(GpuError::CannotPrecompose {
+            what: composition.name,
+            reason: format!("tier {} has no kernel for it", gpu.tier.name()),
+        });
+    }
     if of.qk && !absorbed.is_multiple_of(alignment) {
         return Err(GpuError::CannotPrecompose {
             what: composition.name,
@@ -265,9 +310,10 @@ fn product(
     composition: &Composition,
     of: Pairs,
     on_device: &GpuLayer,
-    layer: &Layer,
+    ty: GgmlType,
 ) -> Result<GpuWeight, GpuError> {
-    let ty = composition.kept_as(layer);
+    let factors = on_device.factors(of);
+    let ([left, right], norm) = factors.expect("a layer has on the device what it has in the file");
     let (rows, cols) = (composition.out_rows(), composition.out_cols());
     let (quants, scales) = repack::plane_bytes(ty, rows, cols);
     if quants as u64 > gpu.max_binding {
@@ -284,7 +330,7 @@ fn product(
         Ok::<_, GpuError>(Range::whole(&buffer))
     };
     let out = GpuWeight {
-        name: format!("{} (precomposed)", on_device.factors(of)[0].name),
+        name: format!("{} (precomposed)", left.name),
         ty,
         groups: 1,
         rows: rows as u32,
@@ -297,11 +343,11 @@ fn product(
             sub: 0,
         }],
     };
-    let [left, right] = on_device.factors(of);
     let compose = GpuCompose {
         composition: *composition,
         left,
         right,
+        norm,
         out: &out,
     };
     let before = gpu.allocated();
@@ -340,7 +386,7 @@ mod tests {
     #[test]
     fn the_fastest_is_kept_where_it_is_worth_its_memory_and_right() {
         let times = |ms: [f64; 4], nmse: [f64; 4]| {
-            let trials: Vec<_> = (0..4)
+            let trials: Vec<_> = (0..ms.len())
                 .map(|i| trial(CANDIDATES[i], ms[i], nmse[i]))
                 .collect();
             fastest(&trials)
@@ -420,7 +466,11 @@ mod tests {
             told.left_out.iter().any(|reason| reason.contains("both")),
             "{told}"
         );
-        assert_eq!(told.trials.len() + told.left_out.len(), 4, "{told}");
+        assert_eq!(
+            told.trials.len() + told.left_out.len(),
+            CANDIDATES.len(),
+            "{told}"
+        );
         let near = gpu.allocated() as f64 / (plan.weights + told.bytes) as f64;
         assert!((0.98..1.02).contains(&near), "{near}");
     }

@@ -29,6 +29,8 @@ pub(super) struct Context {
     pub partials: [Range; 2],
     /// The attention of steps of one token.
     pub form: Form,
+    /// Rows of a context up to which the attention of one token takes [`attention_short`], or 0.
+    pub short: u32,
     /// The pairs of weights that steps of one token read composed.
     pub pairs: Pairs,
     /// The products of prompts.
@@ -66,12 +68,19 @@ impl Context {
         layer: &'a GpuLayer,
         tokens: u32,
     ) -> [Option<&'a GpuWeight>; 2] {
-        let Composed { qk, vo } = &layer.composed;
+        let Composed { qk, vo, .. } = &layer.composed;
         let used = |pair: bool| pair && tokens == 1;
         [
             qk.as_ref().filter(|_| used(self.pairs.qk)),
             vo.as_ref().filter(|_| used(self.pairs.vo)),
         ]
+    }
+
+    /// The router of a layer with `attn_output` before it, which steps of one token read where `attn_output` is not composed
+    /// otherwise.
+    pub(super) fn composed_router<'a>(&self, layer: &'a GpuLayer) -> Option<&'a GpuWeight> {
+        let used = self.pairs.ro && !self.pairs.vo;
+        layer.composed.ro.as_ref().filter(|_| used)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::kernels::token::{TokenInput, TokenOutput, unsupported};
 use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
-use crate::kernels::token_router::{self, GpuTokenRouter};
+use crate::kernels::token_router::{self, GpuTokenRouter, Scaling, Through};
 use crate::kernels::{MlaDims, attention_merge, rope_cache, token_embed};
 use crate::quant::activation::Activation;
 
@@ -83,9 +83,9 @@ impl<'a> TokenRecipe<'a> {
         ));
         for (i, layer) in model.layers.iter().enumerate() {
             let begin = self.ops.len();
-            let after = self.attention(layer, &self.context.cache[i], &stream)?;
+            let (after, logits) = self.attention(layer, &self.context.cache[i], &stream)?;
             let middle = self.ops.len();
-            stream = self.feed_forward(layer, &after, norms[i + 1])?;
+            stream = self.feed_forward(layer, &after, logits, norms[i + 1])?;
             belong(&mut self.ops[begin..middle], Part::Attention(i));
             belong(&mut self.ops[middle..], Part::FeedForward(i));
         }
@@ -267,12 +267,13 @@ impl<'a> TokenRecipe<'a> {
         Ok([q_lat, q_pe])
     }
 
+    /// The stream after the attention, and with a composed router the experts' logits times its root mean square.
     fn attention(
         &mut self,
         layer: &GpuLayer,
         cache: &Range,
         stream: &Stream,
-    ) -> Result<Stream, GpuError> {
+    ) -> Result<(Stream, Option<Range>), GpuError> {
         let dims = self.dims;
         let (heads, kv_lora) = (dims.heads as u32, dims.kv_lora as u32);
         let [qk, vo] = self.context.composed(layer, 1);
@@ -290,7 +291,14 @@ impl<'a> TokenRecipe<'a> {
             max_tokens: 1,
             partials: self.context.partials.clone(),
         };
-        self.ops.push(attention.op());
+        let op = attention.op();
+        if self.context.short > 0 {
+            let short = attention.short_op(self.gpu);
+            self.ops
+                .extend([short.only(When::Short), op.only(When::Long)]);
+        } else {
+            self.ops.push(op);
+        }
         if let Some(vo) = vo {
             let latents = self.values("latents", heads * kv_lora)?;
             self.ops.push(self.merge(&latents));
@@ -298,11 +306,36 @@ impl<'a> TokenRecipe<'a> {
                 values: latents,
                 rms: None,
             };
-            return self.residual_product(vo, x, stream, &layer.ffn_norm);
+            let after = self.residual_product(vo, x, stream, &layer.ffn_norm)?;
+            return Ok((after, None));
         }
         let values = self.head_values(&layer.attn_v_b)?;
-        let values = TokenInput { values, rms: None };
-        self.residual_product(&layer.attn_output, values, stream, &layer.ffn_norm)
+        let input = TokenInput {
+            values: values.clone(),
+            rms: None,
+        };
+        let after = self.residual_product(&layer.attn_output, input, stream, &layer.ffn_norm)?;
+        let logits = match (self.context.composed_router(layer), &layer.ffn) {
+            // Beside attn_output: it does not wait.
+            (Some(composed), GpuFfn::Moe(moe)) => {
+                let y = self.floats("router logits", composed.rows)?;
+                let router = GpuTokenRouter {
+                    weight: &moe.ffn_gate_inp,
+                    x: stream.x.clone(),
+                    norm: Some(layer.ffn_norm.clone()),
+                    scaling: Scaling::Through(Through {
+                        weight: composed,
+                        values,
+                        activation: self.activation,
+                    }),
+                    y: y.clone(),
+                };
+                self.ops.extend(router.ops());
+                Some(y)
+            }
+            _ => None,
+        };
+        Ok((after, logits))
     }
 
     /// The dispatch that joins the attention's slices.
@@ -381,6 +414,7 @@ impl<'a> TokenRecipe<'a> {
         &mut self,
         layer: &GpuLayer,
         stream: &Stream,
+        logits: Option<Range>,
         next: &Range,
     ) -> Result<Stream, GpuError> {
         match &layer.ffn {
@@ -389,6 +423,7 @@ impl<'a> TokenRecipe<'a> {
                 let gate_up = GpuTokenGateUp {
                     activation: self.activation,
                     experts: None,
+                    raw_logits: false,
                     shared: Some([&mlp.gate, &mlp.up]),
                     x: self.normed(stream),
                     h: h.clone(),
@@ -404,7 +439,7 @@ impl<'a> TokenRecipe<'a> {
                     next,
                 )
             }
-            GpuFfn::Moe(moe) => self.experts(moe, stream, next),
+            GpuFfn::Moe(moe) => self.experts(moe, stream, logits, next),
         }
     }
 
@@ -418,8 +453,7 @@ impl<'a> TokenRecipe<'a> {
                 weight,
                 x: if exact { &stream.x } else { &stream.values }.clone(),
                 norm: exact.then(|| stream.norm.clone()),
-                squares: stream.squares.clone(),
-                eps: self.eps,
+                scaling: Scaling::Rms(stream.squares.clone(), self.eps),
                 y: y.clone(),
             };
             self.ops.extend(router.ops());
@@ -434,7 +468,13 @@ impl<'a> TokenRecipe<'a> {
         self.product("router logits", weight, x)
     }
 
-    fn experts(&mut self, moe: &GpuMoe, stream: &Stream, next: &Range) -> Result<Stream, GpuError> {
+    fn experts(
+        &mut self,
+        moe: &GpuMoe,
+        stream: &Stream,
+        composed: Option<Range>,
+        next: &Range,
+    ) -> Result<Stream, GpuError> {
         let GpuMoe {
             ffn_gate_inp,
             exp_probs_b,
@@ -443,7 +483,11 @@ impl<'a> TokenRecipe<'a> {
         } = moe;
         let config = self.model.experts();
         let used = config.used as u32;
-        let logits = self.router_logits(ffn_gate_inp, stream)?;
+        let raw_logits = composed.is_some();
+        let logits = match composed {
+            Some(logits) => logits,
+            None => self.router_logits(ffn_gate_inp, stream)?,
+        };
         let ids = self.floats("expert ids", used)?;
         let weights = self.floats("expert weights", used)?;
         let router = GpuRouter {
@@ -461,6 +505,7 @@ impl<'a> TokenRecipe<'a> {
         let gate_up = GpuTokenGateUp {
             activation: self.activation,
             experts: Some(([&experts.gate, &experts.up], router)),
+            raw_logits,
             shared: shared.as_ref().map(|s| [&s.gate, &s.up]),
             x: self.normed(stream),
             h: h.clone(),

@@ -6,10 +6,10 @@ use crate::gpu::{Coop, Tier};
 use crate::kernels::rope_cache::RotationShape;
 use crate::kernels::token_matvec::Source;
 use crate::kernels::{
-    MlaDims, attention, attention_coop, attention_merge, compose, embed, expand_kv, expand_kv_coop,
-    expert_rows, gate_up, gemm, matvec, moe_combine, moe_down, prompt_attention,
-    prompt_attention_coop, read, rope_cache, router, rows_f16, sample, token_embed, token_gate_up,
-    token_matvec, token_moe_down, token_router, tokens_at_once,
+    MlaDims, attention, attention_coop, attention_merge, attention_short, compose, embed,
+    expand_kv, expand_kv_coop, expert_rows, gate_up, gemm, matvec, moe_combine, moe_down,
+    prompt_attention, prompt_attention_coop, read, rope_cache, router, rows_f16, sample,
+    token_embed, token_gate_up, token_matvec, token_moe_down, token_router, tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
@@ -89,6 +89,9 @@ fn permutations() -> Vec<Spec> {
             specs.push(rope_cache::spec(model.dims, queries));
         }
         specs.push(attention::spec(model.dims));
+        for lanes in [8, 32] {
+            specs.extend(attention_short::spec(model.dims, lanes));
+        }
         specs.push(expand_kv::spec(model.kv()));
         specs.push(prompt_attention::spec(model.kv()));
         for quantized in [false, true] {
@@ -107,11 +110,12 @@ fn permutations() -> Vec<Spec> {
         for other in [ty, successor] {
             // Experts are not shared between tokens, so their workgroups take one at a time.
             specs.push(gate_up::spec([ty, other], 1, true));
-            specs.push(compose::spec(Some(ty), other, GgmlType::Q8_0));
+            specs.push(compose::spec(Some(ty), other, GgmlType::Q8_0, false));
         }
-        specs.push(compose::spec(Some(ty), successor, GgmlType::F16));
+        specs.push(compose::spec(Some(ty), successor, GgmlType::F16, false));
+        specs.push(compose::spec(Some(GgmlType::F32), ty, GgmlType::F32, true));
         for out in [GgmlType::Q8_0, GgmlType::F16] {
-            specs.push(compose::spec(None, ty, out));
+            specs.push(compose::spec(None, ty, out, false));
         }
         for model in &models {
             for (k_b, matrices) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -333,6 +337,7 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             units: 64,
             experts: None,
             shared: Some(([other, ty], 1536)),
+            raw_logits: false,
             choice: false,
             lanes: 32,
             staged: bytes,
@@ -347,6 +352,7 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             // Too many experts for each lane: the whole workgroup chooses.
             let by_all = token_gate_up::Shape {
                 lanes: 4,
+                raw_logits: true,
                 staged: false,
                 ..routed
             };
@@ -355,13 +361,19 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
                 choice: false,
                 ..routed
             };
-            gate_ups.extend([routed, by_all, later_part]);
+            let raw = token_gate_up::Shape {
+                raw_logits: true,
+                ..routed
+            };
+            gate_ups.extend([routed, raw, by_all, later_part]);
         }
         for shape in gate_ups {
             let geometries = geometries(&shape.site());
             specs.extend(geometries.iter().map(|g| token_gate_up::spec(g, &shape)));
         }
-        specs.extend([true, false].map(|norm| token_router::spec(512, norm)));
+        specs.extend([true, false].map(|norm| token_router::spec(512, norm, None)));
+        let through = Some((1280, activation));
+        specs.push(token_router::spec(512, true, through));
         for (shared, last) in [(Some((other, 88)), true), (None, true), (None, false)] {
             let shape = token_moe_down::Shape {
                 activation,

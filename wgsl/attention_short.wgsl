@@ -1,0 +1,119 @@
+// Latent attention of one token over a short context: what attention.wgsl computes, in f32, for slices of up to ROWS rows. Not
+// normalised: attention_merge joins the slices.
+//
+// Division: grid (splits, heads). A workgroup takes one head and one slice; SHARE neighbouring threads share a row, of which
+// each holds its part in registers: first multiplied with the query, then, times its weight, summed over the rows. Two rows
+// meet in a subgroup, the others in workgroup memory.
+// Bound by: latency. All rows are asked for at once and read from memory once; heads read the same rows again, from the
+// second-level cache, which is why this is for short contexts.
+struct Params {
+  pos: u32,         // of the token
+  splits: u32,
+  split_rows: u32,  // at most ROWS
+  scale: f32,
+}
+#read q_lat: array<vec4<f32>>        // (HEADS, KV_LORA / 4)
+#read q_pe: array<vec4<f32>>         // (HEADS, ROPE / 4)
+#read cache: array<vec4<u32>>        // (n_ctx, (KV_LORA + ROPE) / 8) of 8 f16
+#write parts: array<vec2<f32>>       // (HEADS, splits, KV_LORA / 2)
+#write stats: array<vec2<f32>>       // (HEADS, splits) of (max, sum)
+#import params
+const WG = ROWS * SHARE;
+const LATENT = KV_LORA / 8u;         // groups of 8 values: of the latent,
+const ROTATED = ROPE / 8u;           // and of the rotated key
+const PAIRS = KV_LORA / 2u;
+
+var<workgroup> scores: array<f32, ROWS>;
+var<workgroup> weights: array<f32, ROWS>;
+var<workgroup> sums: array<vec2<f32>, ROWS / 2u * PAIRS>;
+
+fn first_half(k: vec4<u32>) -> vec4<f32> {
+  return vec4<f32>(unpack2x16float(k.x), unpack2x16float(k.y));
+}
+
+fn second_half(k: vec4<u32>) -> vec4<f32> {
+  return vec4<f32>(unpack2x16float(k.z), unpack2x16float(k.w));
+}
+
+@compute @workgroup_size(WG)
+fn main(
+#import builtins
+) {
+#import thread_index
+  let head = wid.y;
+  let row = t / SHARE;
+  let lane = t & (SHARE - 1u);
+  let first = wid.x * p.split_rows;
+  let count = min(p.split_rows, p.pos + 1u - first);
+  // Rows behind the last one repeat it and weigh nothing.
+  let at = (first + min(row, count - 1u)) * (LATENT + ROTATED);
+#for i LATENT_LOADS
+  let k$i = cache[at + lane + $iu * SHARE];
+  let qa$i = q_lat[(head * LATENT + lane + $iu * SHARE) * 2u];
+  let qb$i = q_lat[(head * LATENT + lane + $iu * SHARE) * 2u + 1u];
+#endfor
+#for i ROTATED_LOADS
+  let c$i = min(lane + $iu * SHARE, ROTATED - 1u);
+  let r$i = cache[at + LATENT + c$i];
+  let pa$i = q_pe[(head * ROTATED + c$i) * 2u];
+  let pb$i = q_pe[(head * ROTATED + c$i) * 2u + 1u];
+#endfor
+  var score = 0.0;
+#for i LATENT_LOADS
+  let va$i = first_half(k$i);
+  let vb$i = second_half(k$i);
+  score += dot(qa$i, va$i) + dot(qb$i, vb$i);
+#endfor
+#for i ROTATED_LOADS
+  score += select(0.0, dot(pa$i, first_half(r$i)) + dot(pb$i, second_half(r$i)), lane + $iu * SHARE < ROTATED);
+#endfor
+  if (SHARE > 8u) { score += subgroupShuffleXor(score, 8u); }
+  if (SHARE > 4u) { score += subgroupShuffleXor(score, 4u); }
+  if (SHARE > 2u) { score += subgroupShuffleXor(score, 2u); }
+  score += subgroupShuffleXor(score, 1u);
+  score = select(-1e30, score * p.scale, row < count);
+  if (lane == 0u) { scores[row] = score; }
+  workgroupBarrier();
+  var most = scores[0];
+#for i ROWS
+  most = max(most, scores[$iu]);
+#endfor
+  let weight = select(0.0, exp(score - most), row < count);
+  if (lane == 0u) { weights[row] = weight; }
+#for i LATENT_LOADS
+  {
+    var a = weight * va$i;
+    var b = weight * vb$i;
+    a += subgroupShuffleXor(a, SHARE);
+    b += subgroupShuffleXor(b, SHARE);
+    if ((row & 1u) == 0u) {
+      let to = (row >> 1u) * PAIRS + (lane + $iu * SHARE) * 4u;
+      sums[to] = a.xy;
+      sums[to + 1u] = a.zw;
+      sums[to + 2u] = b.xy;
+      sums[to + 3u] = b.zw;
+    }
+  }
+#endfor
+  workgroupBarrier();
+  let slice = head * p.splits + wid.x;
+#for i OUTS
+  {
+    let pair = t + $iu * WG;
+    if (pair < PAIRS) {
+      var sum = sums[pair];
+#for j OTHERS
+      sum += sums[($ju + 1u) * PAIRS + pair];
+#endfor
+      parts[slice * PAIRS + pair] = sum;
+    }
+  }
+#endfor
+  if (t == 0u) {
+    var sum = 0.0;
+#for i ROWS
+    sum += weights[$iu];
+#endfor
+    stats[slice] = vec2(most, sum);
+  }
+}
