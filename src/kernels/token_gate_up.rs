@@ -405,6 +405,7 @@ mod tests {
                 };
                 let router = GpuRouter {
                     logits: range(logits).expect("there are logits"),
+                    parts: 1,
                     bias: range(bias),
                     experts: config,
                     max_tokens: 1,
