@@ -4,6 +4,8 @@
 // x (tokens, x_stride), W (groups, rows, 32 * units), y (tokens, y_stride). Group g of W (a head) reads x from
 // g * x_group_stride on. EXPERTS: the groups are experts, and a tile of tokens is one of the list by expert (see expert_rows):
 // GATHER reads the rows of x by token, SCATTER writes the rows of y by slot.
+// SPLIT: the groups are parts of the columns instead, p.units of each row, and y (parts, tokens, y_stride) holds sums that the next
+// kernel adds up: for products of few rows, whose workgroups would not fill a device.
 // Division: a workgroup owns BM tokens and BN rows; in steps of 32 columns it moves a tile of x and one of W, dequantised, to
 // workgroup memory, from which each thread multiplies RM tokens by RN rows. Threads that differ in their row lie side by side:
 // a subgroup reads few rows of x.
@@ -37,7 +39,7 @@ fn main(
 #endfor
 #endif
 #for i W_LOADS
-  let unit$i = (at.group * p.rows + min(at.row + ($iu * WG + t) % BN, p.rows - 1u)) * p.units;
+  let unit$i = first_unit(at, min(at.row + ($iu * WG + t) % BN, p.rows - 1u));
 #endfor
 #for i RM
 #for j RN

@@ -67,7 +67,7 @@ fn main(
   let w_column = (t / PARTS) % STAGE_UNITS * 8u + part * PART_VECTORS;
 #for i W_LOADS
   let row$i = ($iu * WG + t) / (PARTS * STAGE_UNITS);
-  let unit$i = (at.group * p.rows + min(at.row + row$i, p.rows - 1u)) * p.units + (t / PARTS) % STAGE_UNITS;
+  let unit$i = first_unit(at, min(at.row + row$i, p.rows - 1u)) + (t / PARTS) % STAGE_UNITS;
   var w$i = w_part(unit$i, p.sub, part);
 #ifdef PAIR
   var u$i = u_part(unit$i, p.u_sub, part);

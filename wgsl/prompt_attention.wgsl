@@ -3,7 +3,7 @@
 // Token t sees context rows 0..=pos+t. Sums are relative to the greatest score so far (online softmax); between blocks of the
 // context they stay in `values`, maxima and sums of weights in `stats`. The last block divides by the sums.
 // Division: grid (heads, tiles of 32 tokens, the longest first); a workgroup takes the block in tiles of 64 rows:
-// 1. scores: a thread has 4 tokens and 4 rows in registers; queries and keys pass through workgroup memory, 32 columns at a time;
+// 1. scores: a thread has 4 tokens and 4 rows in registers; queries, rotated here, and keys pass through workgroup memory, 32 columns at a time;
 // 2. softmax: maxima through workgroup memory, each thread for its 4 tokens;
 // 3. values: the same 4 tokens and every 16th vector of columns, in registers.
 // Bound by: multiply-adds, 2 * (NOPE + ROPE + V) flops per token, row and head.
@@ -16,12 +16,13 @@ struct Params {
   scale: f32,
 }
 @group(0) @binding(0) var<storage, read> q: array<vec4<f32>>;               // (tokens, HEADS, (NOPE + ROPE) / 4)
-@group(0) @binding(1) var<storage, read> q_pe: array<vec4<f32>>;            // (tokens, HEADS, ROPE / 4)
+@group(0) @binding(1) var<storage, read> angles: array<vec4<f32>>;          // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
 @group(0) @binding(2) var<storage, read> cache: array<vec2<u32>>;           // (n_ctx, (KV_LORA + ROPE) / 4) of 4 f16
 @group(0) @binding(3) var<storage, read> kv: array<vec4<f32>>;              // (block, HEADS * (NOPE + V) / 4)
 @group(0) @binding(4) var<storage, read_write> values: array<vec4<f32>>;    // (tokens, HEADS, V / 4)
 @group(0) @binding(5) var<storage, read_write> stats: array<vec2<f32>>;     // (tokens, HEADS) of (max, sum)
 #import params
+#import rotate_pairs
 
 const LOWEST = -1e30;
 const TOKENS = 32u;
@@ -95,12 +96,10 @@ fn main(
 #for i QUERY_LOADS
       {
         let e = $iu * (WG / DEPTH) + t / DEPTH;
-        let token = min(first_token + e, p.tokens - 1u) * HEADS + head;
-        if (pe) {
-          shared_tile[e * PITCH + t % DEPTH] = q_pe[token * (ROPE / 4u) + own - NOPE / 4u] * p.scale;
-        } else {
-          shared_tile[e * PITCH + t % DEPTH] = q[token * HEAD + own] * p.scale;
-        }
+        let token = min(first_token + e, p.tokens - 1u);
+        var query = q[(token * HEADS + head) * HEAD + own];
+        if (pe) { query = rotate_pairs(query, angles[(p.pos + token) * (ROPE / 4u) + own - NOPE / 4u]); }
+        shared_tile[e * PITCH + t % DEPTH] = query * p.scale;
       }
 #endfor
 #for i KEY_LOADS

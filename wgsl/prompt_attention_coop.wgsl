@@ -21,7 +21,7 @@ struct Params {
   scale: f32,
 }
 @group(0) @binding(0) var<storage, read> q: array<vec4<f32>>;              // (tokens, HEADS, (NOPE + ROPE) / 4)
-@group(0) @binding(1) var<storage, read> q_pe: array<vec4<f32>>;           // (tokens, HEADS, ROPE / 4)
+@group(0) @binding(1) var<storage, read> angles: array<vec4<f32>>;         // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
 @group(0) @binding(2) var<storage, read> cache: array<vec4<f16>>;          // (n_ctx, (KV_LORA + ROPE) / 4)
 @group(0) @binding(3) var<storage, read> kv: array<vec4<f16>>;             // (block, HEADS * (NOPE + V) / 4)
 @group(0) @binding(4) var<storage, read_write> values: array<f32>;         // (tokens, HEADS, V)
@@ -29,6 +29,7 @@ struct Params {
 #import params
 #import MATRICES as c
 #import coop_stage
+#import rotate_pairs
 
 const LOWEST = -1e30;
 const LOG2_E = 1.44269504;
@@ -124,18 +125,16 @@ fn main(
   var value$i = kv[min(value_row$i, last_row) * KV_ROW + value_column$i];
 #endfor
 
-  // Queries, scaled to scores that are powers of 2, QUERY_COLUMNS at a time through a place of the subgroup's own.
+  // Queries, rotated where they are to be, scaled to scores that are powers of 2, QUERY_COLUMNS at a time through a place of the subgroup's own.
   let own_queries = group * (QUERY_ROWS * QUERY_PITCH);
 #for c QUERY_PARTS
 #for i QUERY_LOADS
   let query$c_$i = ($iu * LANES + lane) / (QUERY_COLUMNS / 4u);
   let column$c_$i = $cu * (QUERY_COLUMNS / 4u) + ($iu * LANES + lane) % (QUERY_COLUMNS / 4u);
-  let token$c_$i = min(first_token + own_tokens + query$c_$i, p.tokens - 1u) * HEADS + head;
-  var loaded$c_$i: vec4<f32>;
-  if ($cu * QUERY_COLUMNS < NOPE) {
-    loaded$c_$i = q[token$c_$i * ((NOPE + ROPE) / 4u) + column$c_$i];
-  } else {
-    loaded$c_$i = q_pe[token$c_$i * (ROPE / 4u) + column$c_$i - NOPE / 4u];
+  let token$c_$i = min(first_token + own_tokens + query$c_$i, p.tokens - 1u);
+  var loaded$c_$i = q[(token$c_$i * HEADS + head) * ((NOPE + ROPE) / 4u) + column$c_$i];
+  if ($cu * QUERY_COLUMNS >= NOPE) {
+    loaded$c_$i = rotate_pairs(loaded$c_$i, angles[(p.pos + token$c_$i) * (ROPE / 4u) + column$c_$i - NOPE / 4u]);
   }
 #endfor
   workgroupBarrier();

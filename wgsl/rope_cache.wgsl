@@ -1,6 +1,7 @@
 // Rotated queries, and the cache rows of new tokens: normed latent, then rotated key, in f16.
 //
 // q (tokens, HEADS, NOPE + ROPE) -> q_pe (tokens, HEADS, ROPE); kv_a (tokens, KV_LORA + ROPE) -> row pos + token of cache.
+// SPLIT: kv_a is (parts, tokens, KV_LORA + ROPE), to be added up.
 // Pairs (2i, 2i+1) rotate by the angle of (position, i). All buffers are seen as pairs of floats.
 // Division: grid (HEADS + 1, tokens); workgroup h < HEADS rotates head h, the last one writes the cache row. Without QUERIES
 // the grid is (1, tokens): the product that makes the queries has rotated them (shared/rotate_rows.wgsl).
@@ -8,6 +9,10 @@
 struct Params {
   pos: u32,   // of the first token
   eps: f32,
+#ifdef SPLIT
+  parts: u32,
+  part_stride: u32,   // pairs from one part of kv_a to the next
+#endif
 }
 #read kv_a: array<vec2<f32>>         // (tokens, (KV_LORA + ROPE) / 2)
 #read norm: array<vec2<f32>>         // (KV_LORA / 2)
@@ -19,6 +24,22 @@ struct Params {
 #endif
 #import params
 #import reduce
+
+// Pair i of kv_a.
+fn input(i: u32) -> vec2<f32> {
+#ifdef SPLIT
+  var sum = kv_a[i];
+  var part = 1u;
+  loop {
+    if (part >= p.parts) { break; }
+    sum += kv_a[part * p.part_stride + i];
+    part += 1u;
+  }
+  return sum;
+#else
+  return kv_a[i];
+#endif
+}
 
 fn rotate(x: vec2<f32>, angle: vec2<f32>) -> vec2<f32> {
   return vec2(x.x * angle.x - x.y * angle.y, x.x * angle.y + x.y * angle.x);
@@ -49,7 +70,7 @@ fn main(
     var squares = 0.0;
 #for i PAIRS
     let at$i = min(t + $iu * WG, KV_LORA / 2u - 1u);
-    let x$i = kv_a[row + at$i];
+    let x$i = input(row + at$i);
     let g$i = norm[at$i];
     squares += select(0.0, dot(x$i, x$i), t + $iu * WG < KV_LORA / 2u);
 #endfor
@@ -57,7 +78,7 @@ fn main(
     loop {
       if (i >= ROPE / 2u) { break; }
       let at = KV_LORA / 2u + i;
-      cache[to_row + at] = pack2x16float(rotate(kv_a[row + at], angles[table + i]));
+      cache[to_row + at] = pack2x16float(rotate(input(row + at), angles[table + i]));
       i += WG;
     }
     let scale = inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(KV_LORA) + p.eps);

@@ -1,10 +1,14 @@
 // The choice of experts: probabilities of the router's logits, the USED best, their weights (shared/router_choice.wgsl).
 //
-// logits (tokens, EXPERTS) -> ids (tokens, USED), best first, the lower id first among equals; weights (tokens, USED).
+// logits (tokens, EXPERTS), or (parts, tokens, EXPERTS) to be added up (SPLIT) -> ids (tokens, USED), best first, the lower id first among equals; weights (tokens, USED).
 // Division: a workgroup per token, a thread per expert.
 // Bound by: latency, EXPERTS / 2 reads of workgroup memory and two barriers on the way.
 struct Params {
   scale: f32,   // of the weights
+#ifdef SPLIT
+  parts: u32,
+  part_stride: u32,   // values from one part's logits to the next one's
+#endif
 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;            // (tokens, EXPERTS)
 @group(0) @binding(1) var<storage, read_write> ids: array<u32>;         // (tokens, USED)
@@ -22,7 +26,19 @@ fn main(
 #import thread_index
   let token = wid.x;
   var logit = -1e30;
+#ifdef SPLIT
+  if (t < EXPERTS) {
+    logit = 0.0;
+    var i = 0u;
+    loop {
+      if (i >= p.parts) { break; }
+      logit += logits[i * p.part_stride + token * EXPERTS + t];
+      i += 1u;
+    }
+  }
+#else
   if (t < EXPERTS) { logit = logits[token * EXPERTS + t]; }
+#endif
 #ifdef PLAIN
   let own = router_place(logit, t, 0u, 0u, 0u);
 #else

@@ -3,11 +3,17 @@
 //
 // x (rows, 4 * vectors) -> halves (rows, 4 * vectors) f16 and scales (rows): value = scale * half. The largest half of a row is
 // 2^14: activations of 10^5 and more, which real models have, do not overflow, and the others keep their precision. Floats
-// (rows, 4 * vectors).
+// (rows, 4 * vectors). SPLIT: x is (parts, rows, 4 * vectors), to be added up; with SUM to a
+// residual, too, and the sums (rows, 4 * vectors) are left as they are besides.
 // Division: a workgroup per row. Bound by: bytes, 6 per value; the second reading of a row comes from the cache.
 struct Params {
   vectors: u32,   // vec4 per row
+  first: u32,     // vec4 before the first row of x
   eps: f32,
+#ifdef SPLIT
+  parts: u32,
+  part_stride: u32,   // vec4 from one part of x to the next
+#endif
 }
 #read x: array<vec4<f32>>           // (rows, vectors)
 #ifdef NORM
@@ -20,8 +26,32 @@ struct Params {
 #ifdef FLOAT
 #write floats: array<vec4<f32>>     // (rows, vectors)
 #endif
+#ifdef SUM
+#read residual: array<vec4<f32>>    // (rows, vectors)
+#write sums: array<vec4<f32>>       // (rows, vectors)
+#endif
 #import params
 #import reduce
+
+// Vector i of x, added up.
+fn input(i: u32) -> vec4<f32> {
+#ifdef SPLIT
+  var sum = x[i];
+  var part = 1u;
+  loop {
+    if (part >= p.parts) { break; }
+    sum += x[part * p.part_stride + i];
+    part += 1u;
+  }
+#ifdef SUM
+  sum += residual[i];
+  sums[i] = sum;
+#endif
+  return sum;
+#else
+  return x[i];
+#endif
+}
 
 const LARGEST = 16384.0;
 // Rows of which the largest value is smaller become 0: the inverse of their scale would leave the normal f32.
@@ -33,12 +63,13 @@ fn main(
 ) {
 #import thread_index
   let row = wid.x * p.vectors;
+  let source = p.first + row;
   var squares = 0.0;
   var most = vec4(0.0);
   var i = t;
   loop {
     if (i >= p.vectors) { break; }
-    let v = x[row + i];
+    let v = input(source + i);
 #ifdef NORM
     squares += dot(v, v);
     most = max(most, abs(v * norm[i]));
@@ -60,10 +91,15 @@ fn main(
   i = t;
   loop {
     if (i >= p.vectors) { break; }
-#ifdef NORM
-    let v = x[row + i] * scale * norm[i];
+#ifdef SUM
+    let given = sums[source + i];
 #else
-    let v = x[row + i];
+    let given = input(source + i);
+#endif
+#ifdef NORM
+    let v = given * scale * norm[i];
+#else
+    let v = given;
 #endif
 #ifdef FLOAT
     floats[row + i] = v;

@@ -4,6 +4,11 @@
 //! waits for everything before it. So of two dispatches side by side that read the outputs of different producers, the second
 //! would wait for the first. Where that happens, all buffers that the dispatches side by side read are made readable before
 //! the first of them: one barrier for all.
+//!
+//! Likewise before a dispatch that writes a buffer which the pass has used before, whatever for, and that cannot be told ahead: a
+//! write after a write waits, even of nothing. But the first use of a buffer in a pass needs no barrier within it, since what
+//! passes use is made ready between them, at once. So where such a buffer is used anew side by side with others, a new pass begins:
+//! in prompts, whose layers share their buffers, one for each layer.
 
 #![expect(
     clippy::mutable_key_type,
@@ -56,6 +61,8 @@ pub(super) struct Levels {
     pub readable: Vec<Vec<Buffer>>,
     /// The number of the run of each dispatch.
     pub number: Vec<usize>,
+    /// The number of the pass of each dispatch.
+    pub pass: Vec<usize>,
 }
 
 impl Levels {
@@ -63,9 +70,9 @@ impl Levels {
     pub fn of(ops: &[Op]) -> Self {
         let uses: Vec<_> = ops.iter().map(Uses::of).collect();
         let mut readable = vec![vec![]; ops.len()];
-        let mut number = vec![];
-        let mut count = 0;
-        // Whether the last use of a buffer was a write.
+        let (mut number, mut pass) = (vec![], vec![]);
+        let (mut count, mut passes) = (0, 0);
+        // Whether the last use of a buffer in the pass was a write.
         let mut written: HashMap<&Buffer, bool> = HashMap::new();
         let mut first = 0;
         while first < ops.len() {
@@ -74,6 +81,11 @@ impl Levels {
                 end += 1;
             }
             let level = &uses[first..end];
+            let mut others = level[1..].iter().flat_map(|u| &u.writes);
+            if others.any(|buffer| written.contains_key(*buffer)) {
+                passes += 1;
+                written.clear();
+            }
             let fresh = |buffer: &&Buffer| written.get(*buffer) == Some(&true);
             let others = level[1..].iter().flat_map(|u| &u.reads);
             let late = others
@@ -88,10 +100,15 @@ impl Levels {
                 written.extend(u.writes.iter().map(|buffer| (*buffer, true)));
             }
             number.extend(std::iter::repeat_n(count, end - first));
+            pass.extend(std::iter::repeat_n(passes, end - first));
             count += 1;
             first = end;
         }
-        Self { readable, number }
+        Self {
+            readable,
+            number,
+            pass,
+        }
     }
 }
 
@@ -135,6 +152,24 @@ mod tests {
     }
 
     #[test]
+    fn buffers_written_anew_side_by_side_begin_a_pass() {
+        let Some(gpu) = gpus().first() else { return };
+        let make = || gpu.storage("test", 16).unwrap_or_else(|e| panic!("{e}"));
+        let [x, a, b] = std::array::from_fn(|_| make());
+        let layer = [
+            op("rw", &[&x, &a]),
+            op("rw", &[&x, &b]),
+            op("rrw", &[&a, &b, &x]),
+        ];
+        let levels = Levels::of(&[&layer[..], &layer[..], &layer[2..]].concat());
+        assert_eq!(levels.number, [0, 0, 1, 2, 2, 3, 4]);
+        assert_eq!(levels.pass, [0, 0, 0, 1, 1, 1, 1]);
+        // What a pass uses first is made ready before it.
+        assert!(levels.readable[3].is_empty());
+        assert_eq!(levels.readable[2].len(), 0, "alone in its run");
+    }
+
+    #[test]
     fn one_dispatch_after_the_other_needs_nothing() {
         let Some(gpu) = gpus().first() else { return };
         let make = || gpu.storage("test", 16).unwrap_or_else(|e| panic!("{e}"));
@@ -142,6 +177,7 @@ mod tests {
         let levels = Levels::of(&[op("rw", &[&a, &b]), op("rw", &[&b, &a])]);
         assert_eq!(levels.number, [0, 1]);
         assert!(levels.readable.iter().all(Vec::is_empty));
+        assert_eq!(levels.pass, [0, 0]);
         let same = Levels::of(&[op("w", &[&a]), op("w", &[&a])]);
         assert_eq!(
             same.number,

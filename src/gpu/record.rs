@@ -7,7 +7,7 @@ use super::device::MAX_PARAMS;
 use super::geometry::Site;
 use super::levels::Levels;
 use super::pipeline::{Access, Pipeline, Spec};
-use super::stamps::{Stamping, Stamps};
+use super::stamps::Stamping;
 use super::{Gpu, GpuError, Tier};
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
@@ -201,6 +201,8 @@ struct Dispatch {
     readable: Vec<Buffer>,
     /// The run of dispatches that do not wait for each other that it belongs to.
     level: usize,
+    /// The pass that it belongs to.
+    pass: usize,
     blocks: Option<Blocks>,
     /// Its first place among the parameters of the plain tier: one for each time it may be repeated.
     place: usize,
@@ -238,7 +240,8 @@ impl Recording {
             .zip(pipelines)
             .zip(levels.readable)
             .zip(levels.number)
-            .map(|(((op, pipeline), readable), level)| {
+            .zip(levels.pass)
+            .map(|((((op, pipeline), readable), level), pass)| {
                 let place = places;
                 places += op.blocks.map_or(1, |b| b.most as usize);
                 Dispatch {
@@ -249,6 +252,7 @@ impl Recording {
                     when: op.when,
                     readable,
                     level,
+                    pass,
                     blocks: op.blocks,
                     place,
                 }
@@ -292,7 +296,8 @@ impl Recording {
         self.dispatches.is_empty()
     }
 
-    /// Encodes the step for `state` into one compute pass of `encoder`.
+    /// Encodes the step for `state` into compute passes of `encoder`: one, unless buffers that several runs of dispatches share
+    /// demand more.
     pub fn encode(&self, gpu: &Gpu, encoder: &mut wgpu::CommandEncoder, state: &State) {
         self.encode_stamped(gpu, encoder, state, Stamping::None);
     }
@@ -320,23 +325,34 @@ impl Recording {
         let mut words = [0u8; MAX_PARAMS];
         if let Stamping::Passes(stamps) = stamping {
             for (i, turn) in turns.iter().enumerate() {
-                let mut pass = begin_pass(encoder, Some((stamps, 2 * i)));
+                let mut pass = begin_pass(encoder, stamps.ends(2 * i, [true; 2]));
                 self.dispatch(&mut pass, turn, state, &mut words);
             }
             return;
         }
-        let ends = match stamping {
-            Stamping::Ends(stamps, first) => Some((stamps, first)),
-            _ => None,
-        };
-        let mut pass = begin_pass(encoder, ends);
-        if let Stamping::Dispatches(stamps) = stamping {
-            stamps.write(&mut pass, 0);
-        }
-        for (i, turn) in turns.iter().enumerate() {
-            self.dispatch(&mut pass, turn, state, &mut words);
-            if let Stamping::Dispatches(stamps) = stamping {
-                stamps.write(&mut pass, i + 1);
+        let number = |turn: &Turn| self.dispatches[turn.dispatch].pass;
+        let mut passes = turns
+            .chunk_by(|a, b| number(a) == number(b))
+            .enumerate()
+            .peekable();
+        let mut done = 0;
+        while let Some((i, turns)) = passes.next() {
+            let ends = match stamping {
+                Stamping::Ends(stamps, first) => {
+                    stamps.ends(first, [i == 0, passes.peek().is_none()])
+                }
+                _ => None,
+            };
+            let mut pass = begin_pass(encoder, ends);
+            if let (0, Stamping::Dispatches(stamps)) = (i, stamping) {
+                stamps.write(&mut pass, 0);
+            }
+            for turn in turns {
+                self.dispatch(&mut pass, turn, state, &mut words);
+                done += 1;
+                if let Stamping::Dispatches(stamps) = stamping {
+                    stamps.write(&mut pass, done);
+                }
             }
         }
     }
@@ -411,14 +427,14 @@ impl Recording {
     }
 }
 
-/// A compute pass, with timestamps `first` and `first + 1` at its ends where wanted.
+/// A compute pass, with timestamps at its ends where wanted.
 fn begin_pass<'a>(
     encoder: &'a mut wgpu::CommandEncoder,
-    ends: Option<(&Stamps, usize)>,
+    timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
 ) -> wgpu::ComputePass<'a> {
     encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
         label: None,
-        timestamp_writes: ends.map(|(stamps, first)| stamps.ends(first)),
+        timestamp_writes,
     })
 }
 

@@ -281,6 +281,7 @@ shared!(
     "reduce",
     "rms_load",
     "rms_scale",
+    "rotate_pairs",
     "rotate_rows",
     "router_choice",
     "router_lanes",

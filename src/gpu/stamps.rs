@@ -12,7 +12,7 @@ const PER_SET: usize = 4096;
 pub enum Stamping<'a> {
     /// None.
     None,
-    /// Two, this one and the next, at the ends of the step's pass.
+    /// Two, this one and the next, at the ends of the step.
     Ends(&'a Stamps, usize),
     /// Number 0 before the first dispatch, number i + 1 after the one that is number i in
     /// [`Recording::step`](super::record::Recording::step). Needs [`Stamps::inside_passes`].
@@ -81,7 +81,7 @@ impl Stamps {
         for i in 0..PASSES {
             encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
                 label: None,
-                timestamp_writes: Some(stamps.ends(2 * i)),
+                timestamp_writes: stamps.ends(2 * i, [true; 2]),
             });
         }
         gpu.queue.submit([encoder.finish()]);
@@ -95,13 +95,18 @@ impl Stamps {
         pass.write_timestamp(&self.sets[index / PER_SET], (index % PER_SET) as u32);
     }
 
-    pub(super) fn ends(&self, first: usize) -> wgpu::ComputePassTimestampWrites<'_> {
+    /// Those at the beginning and the end of a pass, where wanted.
+    pub(super) fn ends(
+        &self,
+        first: usize,
+        [beginning, end]: [bool; 2],
+    ) -> Option<wgpu::ComputePassTimestampWrites<'_>> {
         let index = (first % PER_SET) as u32;
-        wgpu::ComputePassTimestampWrites {
+        (beginning || end).then(|| wgpu::ComputePassTimestampWrites {
             query_set: &self.sets[first / PER_SET],
-            beginning_of_pass_write_index: Some(index),
-            end_of_pass_write_index: Some(index + 1),
-        }
+            beginning_of_pass_write_index: beginning.then_some(index),
+            end_of_pass_write_index: end.then_some(index + 1),
+        })
     }
 
     /// Reads the first `count` timestamps, all of which must have been taken, when everything submitted is done.

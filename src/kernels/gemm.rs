@@ -13,7 +13,9 @@ use crate::quant::repack::{has_codes, shader_module};
 
 use super::{MAX_GRID, coop};
 
+mod tiles;
 mod trial;
+pub use tiles::{Tile, expert_tiles, tiles};
 
 /// How a device multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,162 +66,11 @@ impl Form {
     }
 
     /// Whether the device is software: a few workgroups fill it.
-    fn is_software(self) -> bool {
+    pub fn is_software(self) -> bool {
         matches!(
             self,
             Self::Float { eight: true } | Self::Matrix(Coop { lanes: 8, .. })
         )
-    }
-}
-
-/// What a workgroup multiplies, and with how many subgroups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Tile {
-    /// Tokens, BM.
-    pub tokens: u32,
-    /// Rows of each weight, BN.
-    pub rows: u32,
-    /// Subgroups along tokens and rows; in f32 threads, 8 along the rows.
-    pub split: [u32; 2],
-    /// Units of 32 columns that pass through workgroup memory at once.
-    pub units: u32,
-}
-
-const fn tile(tokens: u32, rows: u32, split: [u32; 2]) -> Tile {
-    Tile {
-        tokens,
-        rows,
-        split,
-        units: 1,
-    }
-}
-
-/// Half as many stages of twice the columns.
-const fn deep(tokens: u32, rows: u32, split: [u32; 2]) -> Tile {
-    Tile {
-        units: 2,
-        ..tile(tokens, rows, split)
-    }
-}
-
-/// Tiles of one weight or of a pair, the largest first.
-type Tiles = &'static [Tile];
-
-const FLOAT: Tiles = &[
-    tile(64, 64, [8, 8]),
-    tile(32, 64, [8, 8]),
-    tile(16, 64, [8, 8]),
-    tile(16, 32, [8, 8]),
-];
-const FLOAT_PAIR: Tiles = &[
-    tile(64, 32, [8, 8]),
-    tile(32, 32, [8, 8]),
-    tile(16, 32, [8, 8]),
-];
-/// 16x16 matrices, subgroups of 32. Two workgroups of up to 24 KiB share a multiprocessor of the H200, one of more: so none
-/// has more, and low tiles are deep instead.
-const COOP16: Tiles = &[
-    tile(128, 128, [2, 2]),
-    deep(64, 64, [2, 2]),
-    tile(32, 128, [1, 4]),
-    tile(32, 64, [1, 4]),
-    tile(16, 128, [1, 4]),
-    tile(16, 64, [1, 4]),
-];
-const COOP16_PAIR: Tiles = &[
-    tile(128, 64, [2, 2]),
-    deep(64, 32, [2, 2]),
-    tile(32, 64, [1, 4]),
-    tile(16, 64, [1, 4]),
-];
-/// 8x8 matrices, subgroups of 32.
-const COOP8: Tiles = &[
-    tile(64, 64, [2, 2]),
-    tile(32, 64, [2, 2]),
-    tile(16, 64, [2, 2]),
-];
-const COOP8_PAIR: Tiles = &[
-    tile(64, 32, [2, 2]),
-    tile(32, 32, [2, 2]),
-    tile(16, 32, [2, 2]),
-];
-/// 8x8 matrices, subgroups of 8.
-const COOP8_NARROW: Tiles = &[
-    tile(64, 64, [2, 4]),
-    tile(32, 64, [2, 4]),
-    tile(16, 64, [2, 4]),
-];
-const COOP8_NARROW_PAIR: Tiles = &[
-    tile(64, 32, [2, 4]),
-    tile(32, 32, [2, 4]),
-    tile(16, 32, [2, 4]),
-];
-
-/// The tiles of a form, for one weight or for a pair, the largest first.
-pub fn tiles(form: Form, pair: bool) -> Tiles {
-    let [one, two] = match form {
-        Form::Float { .. } => [FLOAT, FLOAT_PAIR],
-        Form::Matrix(Coop { size: 16, .. }) => [COOP16, COOP16_PAIR],
-        Form::Matrix(Coop { lanes: 8, .. }) => [COOP8_NARROW, COOP8_NARROW_PAIR],
-        Form::Matrix(_) => [COOP8, COOP8_PAIR],
-    };
-    if pair { two } else { one }
-}
-
-/// Subgroups that write their sums at once, by matrices; others wait for their turn at the same workgroup memory.
-const WRITERS: u32 = 4;
-
-/// Workgroups that fill a large GPU, reckoned and not yet measured: one for each of 132 multiprocessors, about.
-const FULL: u32 = 128;
-
-impl Tile {
-    /// The tile for a product of up to `tokens` tokens with `rows` rows of a weight, of all its groups: the largest that
-    /// has no more tokens than there are and of which there are enough to fill a device, else the smallest.
-    pub fn choose(form: Form, pair: bool, tokens: u32, rows: u32) -> Self {
-        let tiles = tiles(form, pair);
-        let fits = |tile: &&Tile| tile.tokens <= tokens.next_power_of_two();
-        let full = match form {
-            _ if form.is_software() => 1,
-            // Of two subgroups each: the logits of a router, 64 rows, take longer in few of them.
-            Form::Float { .. } => 4 * FULL,
-            Form::Matrix(_) => FULL,
-        };
-        let enough = |tile: &&Tile| tokens.div_ceil(tile.tokens) * rows.div_ceil(tile.rows) >= full;
-        let last = &tiles[tiles.len() - 1];
-        let mut fitting = tiles.iter().filter(fits);
-        let smallest = fitting.clone().next_back().unwrap_or(last);
-        *fitting.find(enough).unwrap_or(smallest)
-    }
-
-    /// The tile of a pair for experts of which each has about as many tokens: the lowest that holds a quarter more, since
-    /// experts that need a second one multiply mostly nothing in it.
-    pub fn for_experts(form: Form, tokens_per_expert: u32) -> u32 {
-        let heights = tiles(form, true).iter().map(|tile| tile.tokens);
-        let mut heights: Vec<_> = heights.collect();
-        heights.sort_unstable();
-        let most = heights[heights.len() - 1];
-        // Most experts have not many more than the average of them.
-        let enough = heights.into_iter().find(|h| 4 * h >= 5 * tokens_per_expert);
-        enough.unwrap_or(most)
-    }
-
-    /// The same tile for rows of so many units: in stages of one where they are no multiple.
-    fn for_units(self, units: u32) -> Self {
-        match units.is_multiple_of(self.units) {
-            true => self,
-            false => Self { units: 1, ..self },
-        }
-    }
-
-    /// The tile of a form with this many tokens, the widest.
-    ///
-    /// # Panics
-    /// If there is none.
-    fn of_height(form: Form, pair: bool, tokens: u32) -> Self {
-        let mut tiles = tiles(form, pair).iter();
-        *tiles
-            .find(|tile| tile.tokens == tokens)
-            .unwrap_or_else(|| panic!("no tile of {tokens} tokens"))
     }
 }
 
@@ -256,6 +107,8 @@ pub(super) struct Shape {
     /// `used` and `gather` of experts.
     pub experts: Option<(u32, bool)>,
     pub residual: bool,
+    /// Whether the columns are cut into parts.
+    pub split: bool,
 }
 
 /// The pipeline for a weight of type `ty`, or a pair with `up`.
@@ -265,6 +118,7 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
         rows,
         split: [along_tokens, along_rows],
         units,
+        writers,
     } = shape.tile;
     let pair = up.is_some();
     let w_rows = if pair { 2 * rows } else { rows };
@@ -284,7 +138,8 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
         .number("W_LOADS", w_rows.div_ceil(threads))
         .flag("PAIR", pair)
         .flag("RESIDUAL", shape.residual)
-        .flag("EXPERTS", shape.experts.is_some());
+        .flag("EXPERTS", shape.experts.is_some())
+        .flag("SPLIT", shape.split);
     if let Some(up) = up {
         variant = variant.module("UP", shader_module(up));
     }
@@ -355,8 +210,8 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
                     .number("STEPS", 32 * units / size)
                     .number("X_LOADS", tokens * 8 * units / threads)
                     .number("W_LOADS", rows * units * parts / threads)
-                    .number("OUTS", (along_tokens * along_rows).min(WRITERS))
-                    .number("TURNS", (along_tokens * along_rows).div_ceil(WRITERS))
+                    .number("OUTS", (along_tokens * along_rows).min(writers))
+                    .number("TURNS", (along_tokens * along_rows).div_ceil(writers))
                     .number("LANE_SUMS", size * size / lanes)
                     .number("PARTS", parts)
                     .number("PART_VECTORS", 8 / parts)
@@ -369,7 +224,7 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
                     .number("SN", along_rows)
                     .number("FM", along[0])
                     .number("FN", along[1])
-                    .number("FEW", along[0] / 2)
+                    .number("FEW", along[0].div_ceil(2))
                     .flag("FEW_TOKENS", shape.experts.is_some() && along[0] > 1)
                     .flag("COOP", true)
                     .flag("WIDE", !metal),
@@ -399,7 +254,10 @@ pub struct GpuGemm<'a> {
     pub experts: Option<GpuExperts>,
     /// Added to the output, of its shape; not with `up` or `experts`.
     pub residual: Option<Range>,
-    /// The output, (tokens, groups * rows), or (places or slots, rows) with experts.
+    /// Parts of the columns, for one group without `up`, `experts` or `residual`: their sums are left for the next kernel to add
+    /// up. A divisor of the units of 32 columns; usually 1.
+    pub parts: u32,
+    /// The output, (tokens, groups * rows), or (places or slots, rows) with experts, or (parts, max_tokens, rows).
     pub y: Range,
     /// A tile of the form to use; none for the best.
     pub tile: Option<Tile>,
@@ -423,13 +281,16 @@ impl GpuGemm<'_> {
         let tile = match (&self.experts, self.tile) {
             (_, Some(tile)) => tile,
             (Some(experts), None) => Tile::of_height(self.form, pair, experts.height),
-            (None, None) => Tile::choose(self.form, pair, self.max_tokens, w.total_rows()),
+            (None, None) => {
+                Tile::choose(self.form, pair, self.max_tokens, w.total_rows(), self.parts)
+            }
         };
-        let tile = tile.for_units(w.cols / 32);
+        let tile = tile.for_units(w.cols / 32 / self.parts);
         let shape = Shape {
             tile,
             experts: self.experts.as_ref().map(|e| (e.used, e.gather)),
             residual: self.residual.is_some(),
+            split: self.parts > 1,
         };
         let spec = spec(self.form, w.ty, self.up.map(|u| u.ty), shape);
         let along_tokens = match &self.experts {
@@ -483,7 +344,8 @@ impl GpuGemm<'_> {
         bindings.extend(self.residual.clone());
         bindings.push(self.y.clone());
         let experts = self.experts.is_some();
-        let params = vec![
+        let units = w.cols / 32;
+        let mut params = vec![
             Word::U(rows),
             Word::U(if experts { 0 } else { part.first_row }),
             Word::U(if w.groups == 1 {
@@ -492,15 +354,22 @@ impl GpuGemm<'_> {
                 part.first_row / w.rows
             }),
             Word::U(groups),
-            Word::U(w.cols / 32),
+            Word::U(units / self.parts),
             Word::U(part.sub),
             Word::U(up.map_or(0, |up| up.sub)),
             Word::Tokens,
             Word::U(self.x_stride / 4),
-            Word::U(self.x_group_stride / 4),
+            Word::U(match self.parts {
+                1 => self.x_group_stride / 4,
+                parts => units / parts * 8,
+            }),
             Word::U(y_stride),
         ];
-        let along_groups = if experts { 1 } else { groups };
+        if self.parts > 1 {
+            let part_stride = self.max_tokens * y_stride;
+            params.extend([units, part_stride].map(Word::U));
+        }
+        let along_groups = if experts { 1 } else { groups * self.parts };
         let grid = [
             Extent::N(rows.div_ceil(tile.rows)),
             along_tokens,
@@ -547,7 +416,7 @@ impl GpuGemm<'_> {
             ),
             _ => panic!("{name}: halves are for matrices, floats for all others"),
         }
-        let out = u64::from(outputs) * u64::from(y_stride) * 4;
+        let out = u64::from(outputs) * u64::from(y_stride) * 4 * u64::from(self.parts);
         assert!(self.y.size >= out, "output of {name}");
         assert!(
             self.residual.as_ref().is_none_or(|r| r.size >= out),
@@ -560,6 +429,12 @@ impl GpuGemm<'_> {
         assert!(
             self.residual.is_none() || (self.up.is_none() && self.experts.is_none()),
             "{name}: a residual is for one plain weight"
+        );
+        let whole = self.residual.is_none() && self.up.is_none() && self.experts.is_none();
+        assert!(
+            self.parts == 1 || whole && w.groups == 1 && (w.cols / 32).is_multiple_of(self.parts),
+            "{name}: {} parts of the columns of one weight",
+            self.parts
         );
         if let Some(up) = self.up {
             assert_eq!(

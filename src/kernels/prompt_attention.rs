@@ -1,6 +1,6 @@
 //! Attention of prompts: causal, over keys and values expanded from the latents block by block.
 //!
-//! A layer of a chunk is [`GpuPromptAttention::ops`]: the weights of the expansion once, then for every block of the context its
+//! A layer of a chunk is [`expand_kv::weights_ops`] once and [`GpuPromptAttention::ops`] for every block of the context: its
 //! expansion and the attention over it. Scratch memory ([`Scratch`]) depends on the chunk, not on the context.
 
 use half::f16;
@@ -9,8 +9,8 @@ use rayon::prelude::*;
 
 use super::expand_kv::{self, KvDims};
 use super::linear::dot;
+use super::rope_cache::rotate_rows;
 use super::{coop, expand_kv_coop, prompt_attention_coop};
-use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Blocks, Extent, Flops, Op, Range, Recording, State, Word, accesses};
 use crate::gpu::shader::Variant;
@@ -18,9 +18,9 @@ use crate::gpu::{Coop, Gpu, GpuError};
 
 /// Causal attention of T tokens at positions `pos..pos + T` over expanded keys and values.
 ///
-/// `q` (T, heads, nope + rope) are the queries, whose rotated part is taken from `q_pe` (T, heads, rope). `kv` (pos + T or
-/// more, heads * nope + heads * v) are the expanded rows of `cache` (rows, kv_lora + rope), which has the rotated part of the
-/// keys. Token t sees rows `0..=pos + t`; `out` (T, heads, v) is the softmax-weighted sum of their values.
+/// `q` (T, heads, nope + rope) are the queries, whose last values are still to be rotated by `rope_table` (pos + T or more, rope
+/// / 2), cosine and sine. `kv` (pos + T or more, heads * nope + heads * v) are the expanded rows of `cache` (rows, kv_lora + rope),
+/// which has the rotated part of the keys. Token t sees rows `0..=pos + t`; `out` (T, heads, v) is the softmax-weighted sum of their values.
 ///
 /// # Panics
 /// If a size does not fit the others.
@@ -30,7 +30,7 @@ use crate::gpu::{Coop, Gpu, GpuError};
 )]
 pub fn prompt_attention(
     q: &[f32],
-    q_pe: &[f32],
+    rope_table: &[[f32; 2]],
     cache: &[f16],
     kv: &[f32],
     pos: usize,
@@ -42,7 +42,7 @@ pub fn prompt_attention(
     let (mla, v, width) = (dims.mla, dims.v, dims.width());
     let rows = pos + n_tokens;
     assert_eq!(q.len(), n_tokens * mla.heads * mla.head(), "queries");
-    assert_eq!(q_pe.len(), n_tokens * mla.heads * mla.rope, "rotated part");
+    assert!(rope_table.len() >= rows * mla.rope / 2, "rotation table");
     assert_eq!(out.len(), n_tokens * mla.heads * v, "attention output");
     let seen = &cache[..rows * mla.cache_row()];
     let mut cache = vec![0.0f32; seen.len()];
@@ -51,11 +51,12 @@ pub fn prompt_attention(
         .enumerate()
         .for_each(|(i, out)| {
             let h = i % mla.heads;
-            let (q, q_pe) = (
-                &q[i * mla.head()..][..mla.nope],
-                &q_pe[i * mla.rope..][..mla.rope],
-            );
-            let seen = pos + i / mla.heads + 1;
+            let position = pos + i / mla.heads;
+            let angles = &rope_table[position * mla.rope / 2..][..mla.rope / 2];
+            let mut query = q[i * mla.head()..][..mla.head()].to_vec();
+            rotate_rows(&mut query, mla.nope, mla.rope, angles);
+            let (q, q_pe) = query.split_at(mla.nope);
+            let seen = position + 1;
             let rows = || kv.chunks_exact(width).take(seen);
             let mut weights: Vec<f32> = rows()
                 .zip(cache.chunks_exact(mla.cache_row()))
@@ -298,10 +299,10 @@ impl Scratch {
 pub struct GpuPromptAttention<'a> {
     /// The kernels.
     pub form: Form,
-    /// (max_tokens, heads, nope + rope), the part before the rotation used.
+    /// (max_tokens, heads, nope + rope), not yet rotated.
     pub q: Range,
-    /// (max_tokens, heads, rope).
-    pub q_pe: Range,
+    /// Cosine and sine, (n_ctx, rope / 2).
+    pub rope_table: Range,
     /// The layer's cache, (n_ctx, kv_lora + rope) of f16, the chunk's rows written.
     pub cache: Range,
     /// The sizes of the block.
@@ -317,24 +318,14 @@ pub struct GpuPromptAttention<'a> {
 }
 
 impl GpuPromptAttention<'_> {
-    /// The dispatches, in order: the weights of the expansion, from `attn_k_b` (heads, kv_lora, nope) and `attn_v_b` (heads, v,
-    /// kv_lora), one per part of a weight; then, as one run that the recording repeats for each block of the context, its
-    /// expansion and the attention over it. They must follow each other.
+    /// One run that the recording repeats for each block of the context: its expansion, by what
+    /// [`expand_kv::weights_ops`] left in the scratch, and the attention over it. They must follow each other.
     ///
     /// A replay needs `pos` and `tokens` of its [`State`], with `pos + tokens` within the rows of the cache.
     ///
     /// # Panics
     /// If a buffer is too small or the sizes do not suit the form.
-    pub fn ops(&self, k_b: &GpuWeight, v_b: &GpuWeight) -> Vec<Op> {
-        let matrices = self.form.is_matrix();
-        let weights = &self.scratch.weights;
-        let mut ops = expand_kv::weights_ops(k_b, v_b, self.dims, matrices, weights);
-        ops.extend(self.block_ops());
-        ops
-    }
-
-    /// What is repeated for each block.
-    fn block_ops(&self) -> [Op; 2] {
+    pub fn ops(&self) -> [Op; 2] {
         let Scratch {
             weights,
             kv,
@@ -368,7 +359,7 @@ impl GpuPromptAttention<'_> {
         let queries = self.max_tokens as usize * mla.heads * 4;
         for (range, bytes, what) in [
             (&self.q, queries * mla.head(), "q"),
-            (&self.q_pe, queries * mla.rope, "q_pe"),
+            (&self.rope_table, rows * mla.rope * 4, "rope_table"),
             (&self.values, queries * dims.v, "values"),
             (&self.scratch.stats, queries * 2, "maxima and sums"),
         ] {
@@ -387,7 +378,7 @@ impl GpuPromptAttention<'_> {
             spec,
             [
                 &self.q,
-                &self.q_pe,
+                &self.rope_table,
                 &self.cache,
                 &self.scratch.kv,
                 &self.values,
@@ -436,22 +427,21 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
     let mut floats =
         |n: usize, scale: f32| -> Vec<f32> { (0..n).map(|_| value() * scale).collect() };
     let scale = 1.0 / (mla.head() as f32).sqrt();
-    let q = floats(N * mla.heads * mla.head(), 4.0);
-    let mut q_pe = floats(N * mla.heads * mla.rope, 4.0);
+    let mut q = floats(N * mla.heads * mla.head(), 4.0);
     let mut cache = floats((POS + N) * mla.cache_row(), 1.0);
     let narrow = |wide: &[f32]| -> Vec<f16> { wide.iter().map(|x| f16::from_f32(*x)).collect() };
     let weights = floats(dims.width() * mla.kv_lora, 0.07);
-    // One value of the key is 0, 1, 2.. for every 8 rows, and adds as much to the score.
-    q_pe.iter_mut()
-        .step_by(mla.rope)
-        .for_each(|q| *q = 1.0 / scale);
+    // One value of the key is 0, 1, 2.. for every 8 rows, and adds as much to the score: rotations here turn by nothing.
+    let table = [1.0f32, 0.0].repeat((POS + N) * mla.rope / 2);
+    q.chunks_exact_mut(mla.head())
+        .for_each(|q| q[mla.nope] = 1.0 / scale);
     for (i, row) in cache.chunks_exact_mut(mla.cache_row()).enumerate() {
         row[mla.kv_lora] = (i / 8) as f32;
     }
     const NAME: &str = "trial of attention";
     let whole = |buffer: wgpu::Buffer| Range::whole(&buffer);
     let q = whole(gpu.storage_with(NAME, &q)?);
-    let q_pe = whole(gpu.storage_with(NAME, &q_pe)?);
+    let rope_table = whole(gpu.storage_with(NAME, &table)?);
     let cache = whole(gpu.storage_with(NAME, &narrow(&cache))?);
     let blocks = Blocks::new(128, (POS + N) as u32);
     let bytes = (N * mla.heads * dims.v * 4) as u64;
@@ -471,7 +461,7 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
         let attention = GpuPromptAttention {
             form,
             q: q.clone(),
-            q_pe: q_pe.clone(),
+            rope_table: rope_table.clone(),
             cache: cache.clone(),
             dims,
             scale,
@@ -484,7 +474,7 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
             tokens: N as u32,
             ..State::default()
         };
-        Recording::new(gpu, &attention.block_ops())?.submit(gpu, &state);
+        Recording::new(gpu, &attention.ops())?.submit(gpu, &state);
         results.push(gpu.read::<f32>(&attention.values.buffer, 0, bytes)?);
         for range in [
             &scratch.weights,
@@ -495,7 +485,7 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
             gpu.release(&range.buffer);
         }
     }
-    for range in [q, q_pe, cache] {
+    for range in [q, rope_table, cache] {
         gpu.release(&range.buffer);
     }
     let sum =

@@ -162,8 +162,10 @@ pub struct Queries {
 pub struct GpuRopeCache {
     /// The queries, unless the product that made them has rotated them.
     pub queries: Option<Queries>,
-    /// (max_tokens, kv_lora + rope).
+    /// (max_tokens, kv_lora + rope); or (parts, max_tokens, kv_lora + rope) to be added up.
     pub kv_a: Range,
+    /// Parts of `kv_a`, usually 1.
+    pub parts: u32,
     /// `attn_kv_a_norm`, (kv_lora).
     pub kv_a_norm: Range,
     /// `attention.layer_norm_rms_epsilon`.
@@ -181,15 +183,16 @@ pub struct GpuRopeCache {
 /// Threads of a workgroup.
 const WG: usize = 128;
 
-/// The pipeline for blocks of these sizes, with or without queries to rotate.
-pub(super) fn spec(dims: MlaDims, queries: bool) -> Spec {
+/// The pipeline for blocks of these sizes, with or without queries to rotate, and `kv_a` in several parts or in one.
+pub(super) fn spec(dims: MlaDims, queries: bool, split: bool) -> Spec {
     let mut variant = Variant::default()
         .number("WG", WG as u32)
         .number("LANES", 1)
         .number("PAIRS", (dims.kv_lora / 2).div_ceil(WG) as u32)
         .number("ROPE", dims.rope as u32)
         .number("KV_LORA", dims.kv_lora as u32)
-        .flag("QUERIES", queries);
+        .flag("QUERIES", queries)
+        .flag("SPLIT", split);
     if queries {
         variant = variant
             .number("HEADS", dims.heads as u32)
@@ -219,7 +222,7 @@ pub fn op(b: &GpuRopeCache) -> Op {
     let tokens = b.max_tokens as usize;
     let n_ctx = b.cache.size as usize / (row * 2);
     let mut needs = vec![
-        (&b.kv_a, tokens * row * 4, "kv_a"),
+        (&b.kv_a, b.parts as usize * tokens * row * 4, "kv_a"),
         (&b.kv_a_norm, dims.kv_lora * 4, "kv_a_norm"),
         (&b.rope_table, n_ctx * dims.rope * 4, "rope_table"),
     ];
@@ -241,10 +244,15 @@ pub fn op(b: &GpuRopeCache) -> Op {
         bindings.extend([q.clone(), q_pe.clone()]);
         groups += dims.heads as u32;
     }
+    let mut params = vec![Word::Pos, Word::F(b.eps)];
+    if b.parts > 1 {
+        let part_stride = b.max_tokens * row as u32 / 2;
+        params.extend([b.parts, part_stride].map(Word::U));
+    }
     Op::new(
-        spec(dims, b.queries.is_some()),
+        spec(dims, b.queries.is_some(), b.parts > 1),
         bindings,
-        vec![Word::Pos, Word::F(b.eps)],
+        params,
         [Extent::N(groups), Extent::Tokens, Extent::N(1)],
     )
 }
@@ -355,7 +363,9 @@ mod tests {
                 rope_cache(
                     &q, &kv_a, &norm, eps, &table, pos, dims, &mut q_pe, &mut cache,
                 );
-                for (gpu, with_queries) in gpus().iter().flat_map(|g| [(g, true), (g, false)]) {
+                let forms = [(true, 1), (false, 1), (false, 3)];
+                let forms = gpus().iter().flat_map(|g| forms.map(|form| (g, form)));
+                for (gpu, (with_queries, parts)) in forms {
                     let on_gpu = upload(gpu, &untouched);
                     let rotated = output(gpu, q_pe.len());
                     let whole = |data: &[f32]| Range::whole(&upload(gpu, data));
@@ -364,7 +374,8 @@ mod tests {
                             q: whole(&q),
                             q_pe: Range::whole(&rotated),
                         }),
-                        kv_a: whole(&kv_a),
+                        kv_a: whole(&[vec![0.0; (parts - 1) * kv_a.len()], kv_a.clone()].concat()),
+                        parts: parts as u32,
                         kv_a_norm: whole(&norm),
                         rope_table: whole(table.as_flattened()),
                         cache: Range::whole(&on_gpu),

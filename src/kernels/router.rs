@@ -94,8 +94,10 @@ fn best_free(scores: &[f32], free: &[bool]) -> usize {
 /// The kernel's buffers and sizes.
 #[derive(Debug, Clone)]
 pub struct GpuRouter<'a> {
-    /// (max_tokens, count), f32.
+    /// (max_tokens, count), f32; or (parts, max_tokens, count) to be added up.
     pub logits: Range,
+    /// Parts of the logits, usually 1.
+    pub parts: u32,
     /// `exp_probs_b`, (count), f32.
     pub bias: Option<Range>,
     /// How many experts there are, and how they are chosen and weighted.
@@ -121,11 +123,12 @@ pub(super) fn choice(variant: Variant, experts: &Experts, bias: bool) -> Variant
         .flag("NORM", experts.weights_norm)
 }
 
-/// The pipeline for a model's experts, with or without a bias for the choice.
-pub(super) fn spec(experts: &Experts, bias: bool) -> Spec {
+/// The pipeline for a model's experts, with or without a bias for the choice, and logits in several parts or in one.
+pub(super) fn spec(experts: &Experts, bias: bool, split: bool) -> Spec {
     let variant = Variant::default()
         .number("WG", experts.count.next_power_of_two().max(64) as u32)
-        .number("LANES", 1);
+        .number("LANES", 1)
+        .flag("SPLIT", split);
     Spec {
         kernel: "router",
         source: include_str!("../../wgsl/router.wgsl"),
@@ -144,7 +147,7 @@ impl GpuRouter<'_> {
         );
         let tokens = u64::from(self.max_tokens) * 4;
         assert!(
-            self.logits.size >= tokens * count as u64,
+            self.logits.size >= tokens * count as u64 * u64::from(self.parts),
             "router logits of {count} experts"
         );
         assert!(
@@ -168,12 +171,14 @@ pub fn op(b: &GpuRouter<'_>) -> Op {
     let mut bindings = vec![b.logits.clone(), b.ids.clone(), b.weights.clone()];
     bindings.extend(b.bias.clone());
     let grid = [Extent::Tokens, Extent::N(1), Extent::N(1)];
-    Op::new(
-        spec(b.experts, b.bias.is_some()),
-        bindings,
-        vec![Word::F(b.experts.weights_scale)],
-        grid,
-    )
+    let split = b.parts > 1;
+    let mut params = vec![Word::F(b.experts.weights_scale)];
+    if split {
+        let part_stride = b.max_tokens * b.experts.count as u32;
+        params.extend([b.parts, part_stride].map(Word::U));
+    }
+    let spec = spec(b.experts, b.bias.is_some(), split);
+    Op::new(spec, bindings, params, grid)
 }
 
 #[cfg(test)]
@@ -293,18 +298,23 @@ mod tests {
         assert_eq!(ids, [2, 0, 1]);
     }
 
-    /// The kernel on one GPU, with room for one token more.
+    /// The kernel on one GPU, with room for one token more, logits in so many parts.
     fn on_gpu(
         gpu: &Gpu,
         logits: &[f32],
         bias: Option<&[f32]>,
         e: &Experts,
+        parts: usize,
     ) -> (Vec<u32>, Vec<f32>) {
         let n_tokens = logits.len() / e.count;
         let n = n_tokens * e.used;
         let (ids, weights) = (output(gpu, n + e.used), output(gpu, n + e.used));
+        let all = [logits, &vec![f32::NAN; e.count]].concat();
+        // The last part has it all, so that adding up is exact.
+        let logits = [vec![0.0; (parts - 1) * all.len()], all].concat();
         let op = op(&GpuRouter {
-            logits: Range::whole(&upload(gpu, &[logits, &vec![f32::NAN; e.count]].concat())),
+            logits: Range::whole(&upload(gpu, &logits)),
+            parts: parts as u32,
             bias: bias.map(|b| Range::whole(&upload(gpu, b))),
             experts: e,
             max_tokens: n_tokens as u32 + 1,
@@ -358,7 +368,8 @@ mod tests {
                 );
                 let expected: Vec<f64> = weights.iter().map(|w| f64::from(*w)).collect();
                 for gpu in gpus() {
-                    let (found_ids, found) = on_gpu(gpu, &logits, bias.as_deref(), &e);
+                    let parts = [1, 3][n_tokens % 2];
+                    let (found_ids, found) = on_gpu(gpu, &logits, bias.as_deref(), &e, parts);
                     let what = format!("{e:?}, {n_tokens} tokens, {}", gpu.tier.name());
                     assert_eq!(found_ids, ids, "{what}");
                     // exp and division of a GPU may be off by a few units in the last place.
@@ -382,7 +393,7 @@ mod tests {
                 let (mut ids, mut weights) = (vec![0; 40 * 12], vec![0.0; 40 * 12]);
                 router(&logits, bias.as_deref(), &e, 40, &mut ids, &mut weights);
                 for gpu in gpus() {
-                    let (found, _) = on_gpu(gpu, &logits, bias.as_deref(), &e);
+                    let (found, _) = on_gpu(gpu, &logits, bias.as_deref(), &e, 1);
                     assert_eq!(found, ids, "{gating:?}, {}", gpu.tier.name());
                 }
             }
@@ -390,9 +401,9 @@ mod tests {
         for gpu in gpus() {
             let e = experts(4, 3, Gating::Sigmoid, false, 1.0);
             let nan = f32::NAN;
-            assert_eq!(on_gpu(gpu, &[nan, nan, 1.0, nan], None, &e).0, [2, 0, 1]);
+            assert_eq!(on_gpu(gpu, &[nan, nan, 1.0, nan], None, &e, 1).0, [2, 0, 1]);
             let e = experts(4, 2, Gating::Sigmoid, true, 1.0);
-            let (_, weights) = on_gpu(gpu, &[-20.0; 4], None, &e);
+            let (_, weights) = on_gpu(gpu, &[-20.0; 4], None, &e, 1);
             let exact = 1.0 / (1.0 + 20f64.exp()) / f64::from(MIN_WEIGHT_SUM);
             assert_close(&weights, &[exact; 2], 1e-12, "clamped");
         }

@@ -50,12 +50,34 @@ pub fn rows_f16(x: &[f32], cols: usize, norm: Option<(&[f32], f32)>) -> (Vec<f16
 /// Threads of a workgroup.
 const WG: u32 = 128;
 
-/// The pipeline: with a norm or without, to halves, floats or both.
-pub(super) fn spec(norm: bool, half: bool, float: bool) -> Spec {
+/// What the pipeline depends on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Shape {
+    /// Whether there is a norm.
+    pub norm: bool,
+    /// Whether halves are left, floats, or both.
+    pub half: bool,
+    pub float: bool,
+    /// Whether the rows come in several parts, and whether their sum with a residual is left.
+    pub split: bool,
+    pub sum: bool,
+}
+
+/// The pipeline.
+pub(super) fn spec(shape: Shape) -> Spec {
+    let Shape {
+        norm,
+        half,
+        float,
+        split,
+        sum,
+    } = shape;
     let access = [
         "r",
         if norm { "r" } else { "" },
         if half { "ww" } else { "" },
+        if float { "w" } else { "" },
+        if sum { "rw" } else { "" },
     ];
     Spec {
         kernel: "rows_f16",
@@ -65,15 +87,19 @@ pub(super) fn spec(norm: bool, half: bool, float: bool) -> Spec {
             .number("LANES", 1)
             .flag("NORM", norm)
             .flag("HALF", half)
-            .flag("FLOAT", float),
-        access: accesses(&(access.concat() + if float { "w" } else { "" })),
+            .flag("FLOAT", float)
+            .flag("SPLIT", split)
+            .flag("SUM", sum),
+        access: accesses(&access.concat()),
     }
 }
 
 /// [`rows_f16`] on the device.
 pub struct GpuRowsF16 {
-    /// The rows, (max_tokens * used, cols) f32.
+    /// The rows, (max_tokens * used, cols) f32; or (parts, max_tokens * used, cols) to be added up.
     pub x: Range,
+    /// Parts of the rows, usually 1.
+    pub parts: u32,
     /// Values of a row, a multiple of 4.
     pub cols: u32,
     /// RMS norm first: its weight (cols) and epsilon.
@@ -86,6 +112,10 @@ pub struct GpuRowsF16 {
     pub max_tokens: u32,
     /// Rows of a token.
     pub used: u32,
+    /// With rows in several parts: a residual to add, and where the sums go, (max_tokens, cols) f32 each; a token has one row then.
+    pub sum: Option<[Range; 2]>,
+    /// Whether only the last token's row is taken, which becomes the first of the output; a token has one row then.
+    pub last: bool,
 }
 
 impl GpuRowsF16 {
@@ -95,13 +125,18 @@ impl GpuRowsF16 {
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it, or nothing is asked for.
     pub fn op(&self) -> Op {
         let rows = u64::from(self.max_tokens) * u64::from(self.used);
+        assert!(!self.last || self.used == 1, "the last row of tokens");
         let values = rows * u64::from(self.cols);
         assert!(
             self.cols.is_multiple_of(4) && rows <= u64::from(MAX_GRID),
             "{rows} rows of {} values",
             self.cols
         );
-        assert!(self.x.size >= values * 4, "rows of {} values", self.cols);
+        let given = values * 4 * u64::from(self.parts);
+        assert!(self.x.size >= given, "rows of {} values", self.cols);
+        // What is written.
+        let rows = if self.last { 1 } else { rows };
+        let values = rows * u64::from(self.cols);
         let mut bindings = vec![self.x.clone()];
         if let Some((norm, _)) = &self.norm {
             assert!(norm.size >= u64::from(self.cols) * 4, "norm of rows");
@@ -118,25 +153,43 @@ impl GpuRowsF16 {
             assert!(floats.size >= values * 4, "floats of {rows} rows");
             bindings.push(floats.clone());
         }
+        if let Some(sum) = &self.sum {
+            assert!(
+                sum.iter().all(|range| range.size >= values * 4) && self.parts > 1 && !self.last,
+                "residual and sums of {rows} rows"
+            );
+            bindings.extend(sum.clone());
+        }
         assert!(
             self.halves.is_some() || self.floats.is_some(),
             "rows for nobody"
         );
-        let spec = spec(
-            self.norm.is_some(),
-            self.halves.is_some(),
-            self.floats.is_some(),
-        );
+        let spec = spec(Shape {
+            norm: self.norm.is_some(),
+            half: self.halves.is_some(),
+            float: self.floats.is_some(),
+            split: self.parts > 1,
+            sum: self.sum.is_some(),
+        });
         let eps = self.norm.as_ref().map_or(0.0, |(_, eps)| *eps);
-        let along_rows = Extent::Slots {
-            used: self.used,
-            by: 1,
-            more: 0,
+        let vectors = self.cols / 4;
+        let (first, along_rows) = match self.last {
+            true => (Word::LastTokenTimes(vectors), Extent::N(1)),
+            false => {
+                let used = self.used;
+                let (by, more) = (1, 0);
+                (Word::U(0), Extent::Slots { used, by, more })
+            }
         };
+        let mut params = vec![Word::U(vectors), first, Word::F(eps)];
+        if self.parts > 1 {
+            let part_stride = self.max_tokens * self.used * vectors;
+            params.extend([self.parts, part_stride].map(Word::U));
+        }
         Op::new(
             spec,
             bindings,
-            vec![Word::U(self.cols / 4), Word::F(eps)],
+            params,
             [along_rows, Extent::N(1), Extent::N(1)],
         )
         .with_shape(self.cols.to_string())
@@ -177,7 +230,14 @@ mod tests {
     fn the_gpu_agrees_with_its_twin() {
         let mut rng = Rng::fresh();
         for gpu in gpus() {
-            for (cols, n_tokens, used) in [(2048, 3, 1), (10_944, 2, 1), (1408, 5, 6), (32, 1, 1)] {
+            for (cols, n_tokens, used, last, parts) in [
+                (2048, 3, 1, false, 1),
+                (10_944, 2, 1, false, 1),
+                (1408, 5, 6, false, 2),
+                (32, 1, 1, false, 1),
+                (2048, 3, 1, true, 1),
+                (768, 9, 1, false, 4),
+            ] {
                 let rows = n_tokens * used;
                 let x: Vec<f32> = (0..rows)
                     .flat_map(|i| {
@@ -196,14 +256,28 @@ mod tests {
                     let all = (max_tokens as usize) * used;
                     let outputs = [all * cols / 2, all, all * cols].map(|n| output(gpu, n));
                     let [halves, scales, floats] = &outputs;
+                    // The first part has it all, or all but what is the residual; so adding up is exact.
+                    let padded = padded(&x, used * cols, max_tokens);
+                    let sum =
+                        (parts > 3).then(|| (upload(gpu, &padded), output(gpu, padded.len())));
+                    let first = match &sum {
+                        Some(_) => vec![0.0; padded.len()],
+                        None => padded.clone(),
+                    };
+                    let given = [first, vec![0.0; (parts - 1) * padded.len()]].concat();
                     let op = GpuRowsF16 {
-                        x: Range::whole(&upload(gpu, &padded(&x, used * cols, max_tokens))),
+                        x: Range::whole(&upload(gpu, &given)),
+                        parts: parts as u32,
                         cols: cols as u32,
                         norm: with_norm.then(|| (Range::whole(&upload(gpu, &norm)), 1e-5)),
                         halves: half.then(|| [halves, scales].map(Range::whole)),
                         floats: float.then(|| Range::whole(floats)),
                         max_tokens,
                         used: used as u32,
+                        sum: sum
+                            .as_ref()
+                            .map(|(residual, sums)| [residual, sums].map(Range::whole)),
+                        last,
                     }
                     .op();
                     let state = State {
@@ -211,17 +285,21 @@ mod tests {
                         ..State::default()
                     };
                     run(gpu, &[op], &state);
+                    let (x, rows) = match last {
+                        true => (&x[(n_tokens - 1) * cols..], 1),
+                        false => (x.as_slice(), rows),
+                    };
                     let twin_norm = with_norm.then_some((norm.as_slice(), 1e-5));
                     let exact: Vec<f64> = match twin_norm {
-                        Some((weight, eps)) => rms_norm_rows(&x, weight, eps),
-                        None => x.clone(),
+                        Some((weight, eps)) => rms_norm_rows(x, weight, eps),
+                        None => x.to_vec(),
                     }
                     .iter()
                     .map(|v| f64::from(*v))
                     .collect();
                     let what = format!("{} {cols} {with_norm}", gpu.tier.name());
                     if half {
-                        let (twin, twin_scales) = rows_f16(&x, cols, twin_norm);
+                        let (twin, twin_scales) = rows_f16(x, cols, twin_norm);
                         let found: Vec<f16> = download(gpu, halves, rows * cols);
                         let found_scales: Vec<f32> = download(gpu, scales, rows);
                         let value = |halves: &[f16], scales: &[f32]| -> Vec<f32> {
@@ -240,6 +318,9 @@ mod tests {
                             let twin = value(&twin[r * cols..][..cols], &twin_scales[r..]);
                             assert_close(&twin, exact, 2e-7, &what);
                         }
+                    }
+                    if let Some((_, sums)) = &sum {
+                        assert_eq!(download::<f32>(gpu, sums, rows * cols), x, "{what}: sums");
                     }
                     if float {
                         let found: Vec<f32> = download(gpu, floats, rows * cols);

@@ -414,6 +414,7 @@ mod tests {
                 let range = |data: &Vec<f32>| Range::whole(&upload(gpu, data));
                 let router = GpuRouter {
                     logits: range(&logits),
+                    parts: 1,
                     bias: bias.as_ref().map(range),
                     experts: config,
                     max_tokens: 1,

@@ -150,7 +150,7 @@ fn unknown_and_useless_choices_of_composed_weights_are_refused() {
     for command in ["generate", "bench", "profile", "logits", "perplexity"] {
         let message = failure(&[command, "--precompose", "always"], 2);
         assert!(
-            message.contains("auto, qk, vo, both or off"),
+            message.contains("both, ro, qk+ro or off"),
             "{command}: {message}"
         );
     }

@@ -11,6 +11,10 @@ struct Params {
   x_stride: u32,        // in vec4
   x_group_stride: u32,  // in vec4
   y_stride: u32,
+#ifdef SPLIT
+  row_units: u32,       // of 32 weights, per row; units are those of a part
+  part_stride: u32,     // values from one part's sums to the next one's
+#endif
 }
 #read w_q: array<vec4<u32>>
 #read w_s: array<vec4<u32>>
@@ -71,13 +75,26 @@ fn output_row(i: u32) -> u32 {
 #endif
 }
 
+// The first unit that a workgroup multiplies of a row of W.
+fn first_unit(at: Place, row: u32) -> u32 {
+#ifdef SPLIT
+  return row * p.row_units + at.group * p.units;
+#else
+  return (at.group * p.rows + row) * p.units;
+#endif
+}
+
 // Where row 0 of W writes for the m-th place of the tile. Groups that are heads follow one another.
 fn output_index(at: Place, m: u32) -> u32 {
   let to = output_row(at.first + m) * p.y_stride + p.first_row;
 #ifdef EXPERTS
   return to;
 #else
+#ifdef SPLIT
+  return to + at.group * p.part_stride;
+#else
   return to + at.group * p.rows;
+#endif
 #endif
 }
 

@@ -50,6 +50,7 @@ fn cache_row(
     rope_cache::op(&GpuRopeCache {
         queries: None,
         kv_a,
+        parts: 1,
         kv_a_norm: layer.attn_kv_a_norm.clone(),
         eps,
         rope_table: rope_table.clone(),

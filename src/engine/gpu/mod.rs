@@ -9,6 +9,7 @@ mod prompt_buffers;
 mod random;
 mod recipe;
 mod recipe_prompt;
+mod recipe_prompt_ffn;
 mod recipe_token;
 mod trial;
 mod tune;

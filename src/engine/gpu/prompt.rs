@@ -199,9 +199,20 @@ impl Prompt {
             Some(head) => head,
             None => {
                 let most = capacity(self.chunk);
-                let mut recipe = Recipe::new(model, context, &mut self.scratch, most);
-                recipe.head(&self.hidden, logits);
-                Recording::new(&model.gpu, &recipe.ops)?
+                let scratch = &mut self.scratch;
+                let ops = match model.gpu.tier.activation() {
+                    Some(_) => {
+                        let mut recipe = RecipePrompt::new(model, context, scratch, 1, most);
+                        recipe.last_head(&self.hidden, logits)?;
+                        recipe.ops
+                    }
+                    None => {
+                        let mut recipe = Recipe::new(model, context, scratch, most);
+                        recipe.head(&self.hidden, logits);
+                        recipe.ops
+                    }
+                };
+                Recording::new(&model.gpu, &ops)?
             }
         };
         Ok(self.head.insert(head))

@@ -3,8 +3,8 @@
 
 use super::recipe::Scratch;
 use super::weights::GpuModel;
-use crate::gpu::GpuError;
 use crate::gpu::record::Range;
+use crate::gpu::{Gpu, GpuError};
 use crate::kernels::expand_kv::KvDims;
 use crate::kernels::expert_rows::tile_count;
 use crate::kernels::gemm::Form;
@@ -16,7 +16,51 @@ pub(super) type Names = [&'static str; 3];
 pub(super) const NORMED: Names = ["normed", "normed halves", "normed scales"];
 pub(super) const Q_A: Names = ["normed q_a", "q_a halves", "q_a scales"];
 pub(super) const INNER: Names = ["inner", "inner halves", "inner scales"];
+/// Of the shared expert, which is computed beside the others.
+pub(super) const SHARED: Names = ["shared inner", "shared halves", "shared scales"];
 pub(super) const ABSORBED: Names = ["absorbed", "absorbed halves", "absorbed scales"];
+
+/// What `attn_output` leaves in parts.
+pub(super) const OUTPUT_PARTS: &str = "attn_output parts";
+
+/// Parts of the columns of a router's weight at most, and of other weights.
+const ROUTER_PARTS: u32 = 8;
+const PRODUCT_PARTS: u32 = 4;
+/// Workgroups of 128 tokens and rows each that fill a large GPU: products with fewer are cut into parts.
+const FULL: u32 = 128;
+/// Weights of fewer rows are cut into parts whatever the tokens.
+const NARROW: u32 = 1024;
+
+/// The parts that the columns of a router's weight are cut into: its few rows would not fill a large GPU.
+pub(super) fn router_parts(gpu: &Gpu, cols: u32) -> u32 {
+    match gpu.info.device_type {
+        wgpu::DeviceType::Cpu => 1,
+        _ => parts(cols, ROUTER_PARTS),
+    }
+}
+
+/// Likewise those of a weight by which matrices multiply up to `tokens` tokens.
+pub(super) fn product_parts(form: Form, rows: u32, cols: u32, tokens: u32) -> u32 {
+    match form {
+        Form::Matrix(_) if !form.is_software() && tokens <= most_in_parts(rows) => {
+            parts(cols, PRODUCT_PARTS)
+        }
+        _ => 1,
+    }
+}
+
+/// The most tokens that a weight of so many rows multiplies in parts.
+fn most_in_parts(rows: u32) -> u32 {
+    match rows {
+        ..NARROW => u32::MAX,
+        _ => (FULL - 1) / rows.div_ceil(128) * 128,
+    }
+}
+
+/// As many parts of whole units of 32 columns as divide them, a power of two up to `most`.
+fn parts(cols: u32, most: u32) -> u32 {
+    1 << (cols / 32).trailing_zeros().min(most.ilog2())
+}
 
 /// The most tokens of a chunk whose attention is absorbed: all of them where the sizes do not suit the other.
 pub(crate) fn most_absorbed(config: &Config, matrices: bool) -> u32 {
@@ -28,7 +72,7 @@ pub(crate) fn most_absorbed(config: &Config, matrices: bool) -> u32 {
 }
 
 /// The buffers of chunks of up to `tokens` tokens by name, with their words of 4 bytes: for products in f32 or by matrices,
-/// and up to `absorbed` tokens whose attention is absorbed.
+/// and up to `absorbed` tokens whose attention is absorbed. Sums in parts as on hardware; software has fewer.
 pub(crate) fn buffers(
     config: &Config,
     matrices: bool,
@@ -51,15 +95,12 @@ pub(crate) fn buffers(
     let mut all = vec![
         ("embedding", d),
         ("q", q),
-        ("kv_a", config.cache_row()),
-        ("q_pe", heads * rope),
         ("values", values),
         ("after attention", d),
         ("h", h),
         ("after ffn", d),
     ];
     if let Some(q_lora) = config.q_lora_rank {
-        all.push(("q_a", q_lora));
         all.extend(match matrices {
             true => vec![(Q_A[1], q_lora / 2), (Q_A[2], 1)],
             false => vec![(Q_A[0], q_lora)],
@@ -67,7 +108,10 @@ pub(crate) fn buffers(
     }
     if let Some(experts) = experts {
         all.extend([
-            ("router logits", experts.count),
+            (
+                "router logits",
+                parts(d as u32, ROUTER_PARTS) as usize * experts.count,
+            ),
             ("expert ids", experts.used),
             ("expert weights", experts.used),
             ("expert slots", experts.used),
@@ -82,18 +126,35 @@ pub(crate) fn buffers(
         all.push((NORMED[0], d));
     }
     if matrices {
-        let inner = [values, h, shared].into_iter().max();
+        let inner = values.max(h);
         all.extend([
             (NORMED[1], d / 2),
             (NORMED[2], 1),
-            (INNER[1], inner.unwrap_or(0) / 2),
+            (INNER[1], inner / 2),
             (INNER[2], experts.map_or(1, |e| e.used)),
         ]);
+    }
+    if matrices && shared > 0 {
+        all.extend([(SHARED[1], shared / 2), (SHARED[2], 1)]);
     }
     for (_, words) in &mut all {
         *words *= tokens;
     }
+    let in_parts = |rows: usize, cols: usize| match matrices {
+        true => {
+            let most = tokens.min(most_in_parts(rows as u32) as usize);
+            let parts = parts(cols as u32, PRODUCT_PARTS) as usize;
+            rows * tokens.max(parts * most)
+        }
+        false => rows * tokens,
+    };
+    all.push(("kv_a", in_parts(config.cache_row(), d)));
+    all.extend(config.q_lora_rank.map(|rank| ("q_a", in_parts(rank, d))));
+    if matrices {
+        all.push((OUTPUT_PARTS, in_parts(d, values)));
+    }
     all.extend([
+        ("q_pe", absorbed * heads * rope),
         ("q_lat", absorbed * heads * kv_lora),
         ("latent", absorbed * heads * kv_lora),
     ]);

@@ -278,6 +278,7 @@ impl<'a> Recipe<'a> {
                 q_pe: q_pe.clone(),
             }),
             kv_a,
+            parts: 1,
             kv_a_norm: layer.attn_kv_a_norm.clone(),
             eps: self.eps,
             rope_table: self.context.rope_table.clone(),
@@ -378,6 +379,7 @@ impl<'a> Recipe<'a> {
                 let weights = self.activation("expert weights", used)?;
                 self.ops.push(router::op(&router::GpuRouter {
                     logits,
+                    parts: 1,
                     bias: exp_probs_b.clone(),
                     experts: config,
                     max_tokens: self.max_tokens,

@@ -257,6 +257,7 @@ impl<'a> TokenRecipe<'a> {
                 q_pe: q_pe.clone(),
             }),
             kv_a,
+            parts: 1,
             kv_a_norm: layer.attn_kv_a_norm.clone(),
             eps: self.eps,
             rope_table: self.context.rope_table.clone(),
@@ -492,6 +493,7 @@ impl<'a> TokenRecipe<'a> {
         let weights = self.floats("expert weights", used)?;
         let router = GpuRouter {
             logits,
+            parts: 1,
             bias: exp_probs_b.clone(),
             experts: config,
             max_tokens: 1,

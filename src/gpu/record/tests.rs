@@ -1,5 +1,6 @@
 use super::*;
 use crate::gpu::shader::Variant;
+use crate::gpu::stamps::Stamps;
 use crate::gpu::testing::{download, gpus};
 
 #[test]

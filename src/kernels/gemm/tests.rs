@@ -1,3 +1,4 @@
+use super::tiles::{deep, tile, writing};
 use super::*;
 use crate::gpu::GpuOptions;
 use crate::gpu::record::State;
@@ -44,12 +45,15 @@ fn input(
             let halves = [rows * cols as usize / 2, rows].map(|n| Range::whole(&output(gpu, n)));
             let op = GpuRowsF16 {
                 x,
+                parts: 1,
                 cols,
                 norm: None,
                 halves: Some(halves.clone()),
                 floats: None,
                 max_tokens,
                 used,
+                sum: None,
+                last: false,
             };
             (Input::Halves(halves), vec![op.op()])
         }
@@ -66,6 +70,8 @@ struct Case {
     head: usize,
     n_tokens: usize,
     residual: bool,
+    /// Of the columns.
+    parts: usize,
     tile: Option<Tile>,
     /// Workgroup memory in numbers instead of vectors or the other way round: devices take one of the two.
     other_width: bool,
@@ -83,6 +89,7 @@ impl Case {
             head: cols,
             n_tokens,
             residual: false,
+            parts: 1,
             tile: None,
             other_width: false,
             emulated: None,
@@ -111,7 +118,8 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
     matvec(&w, &x, n_tokens, options, &mut twin);
 
     let max_tokens = n_tokens as u32 + 2;
-    let y = output(gpu, max_tokens as usize * out);
+    let part = max_tokens as usize * out;
+    let y = output(gpu, case.parts * part);
     let all = Range::whole(&upload(gpu, &padded(&x, stride, max_tokens)));
     let (input, mut ops) = input(gpu, form, all, stride as u32, max_tokens, 1);
     let weights = gpu_weights(gpu, &[&w]);
@@ -127,6 +135,7 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
         residual: residual
             .as_ref()
             .map(|r| Range::whole(&upload(gpu, &padded(r, out, max_tokens)))),
+        parts: case.parts as u32,
         y: Range::whole(&y),
         tile: case.tile,
     };
@@ -147,7 +156,11 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
         ..State::default()
     };
     run(gpu, &ops, &state);
-    let found: Vec<f32> = download(gpu, &y, max_tokens as usize * out);
+    let parts: Vec<f32> = download(gpu, &y, case.parts * part);
+    let mut found = vec![0.0; part];
+    for part in parts.chunks_exact(part) {
+        found.iter_mut().zip(part).for_each(|(sum, v)| *sum += v);
+    }
     let (found, behind) = found.split_at(n_tokens * out);
     let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
     let what = format!(
@@ -191,6 +204,26 @@ fn shapes_of_the_models_and_odd_ones() {
                 (GgmlType::IQ4_NL, 129, 96, 257),
             ] {
                 check(gpu, form, &mut rng, &Case::plain(ty, rows, cols, n_tokens));
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_of_the_columns_add_up() {
+    let mut rng = Rng::fresh();
+    for gpu in gpus() {
+        for form in forms(gpu) {
+            for (ty, rows, cols, n_tokens, parts) in [
+                (GgmlType::F32, 64, 2048, 33, 8),
+                (GgmlType::Q4_0, 96, 768, 70, 3),
+                (GgmlType::Q6_K, 130, 512, 129, 2),
+            ] {
+                let case = Case {
+                    parts,
+                    ..Case::plain(ty, rows, cols, n_tokens)
+                };
+                check(gpu, form, &mut rng, &case);
             }
         }
     }
@@ -288,6 +321,7 @@ fn check_pair(
         x_group_stride: 0,
         experts: None,
         residual: None,
+        parts: 1,
         y: Range::whole(&y),
         tile,
     };
@@ -398,6 +432,7 @@ fn check_experts(
         x_group_stride: 0,
         experts: Some(gather.clone()),
         residual: None,
+        parts: 1,
         y: between.clone(),
         tile: None,
     };
@@ -437,7 +472,7 @@ fn experts_multiply_their_tokens() {
     let mut rng = Rng::fresh();
     for gpu in gpus() {
         for form in forms(gpu) {
-            for (i, tile) in tiles(form, true).iter().enumerate() {
+            for (i, tile) in expert_tiles(form, true).iter().enumerate() {
                 let ty = |k| GgmlType::ALL[(3 * i + k) % GgmlType::ALL.len()];
                 let types = [ty(0), ty(1), ty(2)];
                 check_experts(
@@ -505,12 +540,18 @@ fn products_are_right_where_matrices_are_emulated() {
             (NVIDIA, deep(64, 64, [2, 2]), 128, false),
             // Not whole stages of two units.
             (NVIDIA, deep(64, 64, [2, 2]), 96, false),
-            (NVIDIA, tile(32, 64, [1, 4]), 96, true),
+            (NVIDIA, writing(2, deep(32, 64, [1, 4])), 128, true),
             (NVIDIA, tile(16, 128, [1, 4]), 96, false),
+            (NVIDIA, writing(2, tile(48, 128, [1, 4])), 64, true),
+            (NVIDIA, writing(1, tile(64, 128, [1, 4])), 64, false),
             (APPLE, tile(32, 64, [2, 2]), 96, false),
         ] {
             let form = Form::Matrix(coop);
-            assert!(tiles(form, false).contains(&tile));
+            assert!(
+                [tiles, expert_tiles]
+                    .iter()
+                    .any(|of| of(form, false).contains(&tile))
+            );
             let mut case = Case::plain(GgmlType::Q4_0, 150, cols, tile.tokens as usize + 5);
             (case.tile, case.residual) = (Some(tile), true);
             case.emulated = Some(backwards);
@@ -518,11 +559,16 @@ fn products_are_right_where_matrices_are_emulated() {
         }
         for (coop, tile) in [
             (NVIDIA, tiles(Form::Matrix(NVIDIA), true)[1]),
-            (NVIDIA, tile(32, 64, [1, 4])),
+            (NVIDIA, writing(2, tile(32, 64, [1, 4]))),
+            (NVIDIA, writing(2, tile(48, 64, [1, 4]))),
             (APPLE, tile(16, 32, [2, 2])),
         ] {
             let form = Form::Matrix(coop);
-            assert!(tiles(form, true).contains(&tile));
+            assert!(
+                [tiles, expert_tiles]
+                    .iter()
+                    .any(|of| of(form, true).contains(&tile))
+            );
             let (types, tokens) = ([GgmlType::Q4_0, GgmlType::Q8_0], tile.tokens as usize + 3);
             let tile = Some(tile);
             check_pair(
@@ -547,10 +593,16 @@ fn tiles_follow_the_tokens() {
     });
     for form in [matrices, Form::Float { eight: true }] {
         let most = tiles(form, false)[0];
-        assert_eq!(Tile::choose(form, false, 4096, 4096), most);
-        assert_eq!(Tile::choose(form, false, 9, 64).tokens, 16);
+        assert_eq!(Tile::choose(form, false, 4096, 4096, 1), most);
+        assert_eq!(Tile::choose(form, false, 9, 64, 1).tokens, 16);
         assert_eq!(Tile::for_experts(form, 1), 16);
         assert_eq!(Tile::for_experts(form, 17), 32);
+        for tile in expert_tiles(form, true) {
+            assert_eq!(
+                Tile::of_height(form, false, tile.tokens).tokens,
+                tile.tokens
+            );
+        }
         assert_eq!(Tile::for_experts(form, 5000), most.tokens);
     }
 }

@@ -90,6 +90,7 @@ fn times_of_every_tile() {
             tokens,
             ..State::default()
         };
+        let tiles = if experts { expert_tiles } else { tiles };
         for &tile in tiles(form, pair) {
             let height = tile.tokens;
             let count = crate::kernels::expert_rows::tile_count(tokens, USED as u32, height, 64);
@@ -119,6 +120,7 @@ fn times_of_every_tile() {
                     gather: pair,
                 }),
                 residual: None,
+                parts: 1,
                 y: y.clone(),
                 tile: Some(tile),
             };

@@ -51,12 +51,15 @@ pub(super) fn trial(gpu: &Gpu, form: Form) -> Result<f64, GpuError> {
     ];
     let prepare = GpuRowsF16 {
         x: x.clone(),
+        parts: 1,
         cols: COLS as u32,
         norm: None,
         halves: Some(halves.clone()),
         floats: None,
         max_tokens: TOKENS as u32,
         used: 1,
+        sum: None,
+        last: false,
     };
     let step = State {
         tokens: TOKENS as u32,
@@ -79,6 +82,7 @@ pub(super) fn trial(gpu: &Gpu, form: Form) -> Result<f64, GpuError> {
             x_group_stride: 0,
             experts: None,
             residual: None,
+            parts: 1,
             y: Range::whole(&y),
             tile: None,
         };

@@ -81,12 +81,21 @@ fn permutations() -> Vec<Spec> {
     let mut specs: Vec<_> = read::AT_ONCE.map(read::spec).to_vec();
     for norm in [false, true] {
         for (half, float) in [(true, false), (false, true), (true, true)] {
-            specs.push(rows_f16::spec(norm, half, float));
+            let sums = [(false, false), (true, false), (true, true)];
+            specs.extend(sums.map(|(split, sum)| {
+                rows_f16::spec(rows_f16::Shape {
+                    norm,
+                    half,
+                    float,
+                    split,
+                    sum,
+                })
+            }));
         }
     }
     for model in &models {
         for queries in [false, true] {
-            specs.push(rope_cache::spec(model.dims, queries));
+            specs.extend([false, true].map(|split| rope_cache::spec(model.dims, queries, split)));
         }
         specs.push(attention::spec(model.dims));
         for lanes in [8, 32] {
@@ -99,7 +108,7 @@ fn permutations() -> Vec<Spec> {
         }
         specs.extend(sample::specs(model.vocab));
         if let Some((experts, bias)) = &model.experts {
-            specs.push(router::spec(experts, *bias));
+            specs.extend([false, true].map(|split| router::spec(experts, *bias, split)));
         }
     }
     for (i, &ty) in GgmlType::ALL.iter().enumerate() {
@@ -158,7 +167,7 @@ fn permutations() -> Vec<Spec> {
     specs.extend(products(gemm::Form::Float { eight: false }));
     for (experts, _) in models.iter().filter_map(|m| m.experts.as_ref()) {
         specs.push(moe_combine::spec(experts.used as u32));
-        for height in [16, 32, 64, 128] {
+        for height in [16, 32, 48, 64, 128] {
             let [count, used] = [experts.count, experts.used].map(|n| n as u32);
             specs.push(expert_rows::spec(count, used, height));
         }
@@ -189,7 +198,8 @@ fn geometries(site: &Site) -> Vec<Geometry> {
 fn products(form: gemm::Form) -> Vec<Spec> {
     let mut specs = vec![];
     for pair in [false, true] {
-        let tiles = gemm::tiles(form, pair).iter();
+        let tiles = [gemm::tiles, gemm::expert_tiles].map(|of| of(form, pair));
+        let tiles = tiles.into_iter().flatten();
         // Where columns are no whole stages of several units.
         let tiles = tiles.flat_map(|tile| [*tile, gemm::Tile { units: 1, ..*tile }]);
         for (i, tile) in tiles.enumerate() {
@@ -202,6 +212,7 @@ fn products(form: gemm::Form) -> Vec<Spec> {
                     tile,
                     experts: None,
                     residual: false,
+                    split: false,
                 };
                 let experts = gemm::Shape {
                     experts: Some((6, pair)),
@@ -220,7 +231,11 @@ fn products(form: gemm::Form) -> Vec<Spec> {
                         residual: true,
                         ..plain
                     };
-                    specs.push(gemm::spec(form, ty, None, residual));
+                    let split = gemm::Shape {
+                        split: true,
+                        ..plain
+                    };
+                    specs.extend([residual, split].map(|s| gemm::spec(form, ty, None, s)));
                 }
             }
         }

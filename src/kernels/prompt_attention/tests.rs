@@ -3,7 +3,7 @@ use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, uplo
 use crate::kernels::MlaDims;
 use crate::kernels::attention::attention;
 use crate::kernels::expand_kv::tests::shapes;
-use crate::kernels::expand_kv::{expand_kv, expand_kv_weights, tiled_op};
+use crate::kernels::expand_kv::{expand_kv, expand_kv_weights, tiled_op, weights_ops};
 use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
 use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
 use crate::quant::GgmlType;
@@ -15,7 +15,8 @@ struct Case {
     tokens: usize,
     scale: f32,
     q: Vec<f32>,
-    q_pe: Vec<f32>,
+    /// Cosine and sine of random angles.
+    rope_table: Vec<[f32; 2]>,
     /// With NaN behind the last token: reading that would show.
     cache: Vec<f16>,
     weights: Vec<f16>,
@@ -40,25 +41,54 @@ impl Case {
             |n: usize| -> Vec<f32> { rng.normals(n).into_iter().map(|x| x * 3.0).collect() };
         let scale = 1.0 / (mla.head() as f32).sqrt();
         let q = queries(tokens * mla.heads * mla.head());
-        let mut q_pe = queries(tokens * mla.heads * mla.rope);
-        // A part of the scores that rises by 1 every 8 rows, so that sums must be scaled.
-        q_pe.iter_mut()
-            .step_by(mla.rope)
-            .for_each(|q| *q = 1.0 / scale);
-        let rows = cache[..rows * mla.cache_row()].chunks_exact_mut(mla.cache_row());
-        for (i, row) in rows.enumerate() {
+        let q_pe = queries(tokens * mla.heads * mla.rope);
+        let seen = cache[..rows * mla.cache_row()].chunks_exact_mut(mla.cache_row());
+        for (i, row) in seen.enumerate() {
             row[mla.kv_lora] = f16::from_f32((i / 8 % 32) as f32);
         }
-        Self {
+        let angle = |_| rng.uniform() * 6.3;
+        let angles = (0..(rows + 3) * mla.rope / 2).map(angle);
+        let mut case = Self {
             dims,
             pos,
             tokens,
             scale,
             q,
-            q_pe,
+            rope_table: angles.map(|a: f32| [a.cos(), a.sin()]).collect(),
             cache,
             weights,
+        };
+        // A part of the scores that rises by 1 every 8 rows, so that sums must be scaled.
+        case.set_rotated(q_pe, 1.0 / scale);
+        case
+    }
+
+    /// Makes the queries such that `q_pe` (tokens, heads, rope) comes of rotating them, each head's first value `first`.
+    fn set_rotated(&mut self, mut q_pe: Vec<f32>, first: f32) {
+        let mla = self.dims.mla;
+        let heads = q_pe.chunks_exact_mut(mla.rope);
+        for (i, (head, q)) in heads.zip(self.q.chunks_exact_mut(mla.head())).enumerate() {
+            head[0] = first;
+            let at = (self.pos + i / mla.heads) * mla.rope / 2;
+            let angles = &self.rope_table[at..][..mla.rope / 2];
+            let back: Vec<_> = angles.iter().map(|[cos, sin]| [*cos, -sin]).collect();
+            rotate_rows(head, 0, mla.rope, &back);
+            q[mla.nope..].copy_from_slice(head);
         }
+    }
+
+    /// The rotated part of the queries, (tokens, heads, rope).
+    fn rotated(&self) -> Vec<f32> {
+        let mla = self.dims.mla;
+        let heads = self.q.chunks_exact(mla.head()).enumerate();
+        let rotated = heads.flat_map(|(i, q)| {
+            let mut q = q[mla.nope..].to_vec();
+            let at = (self.pos + i / mla.heads) * mla.rope / 2;
+            let angles = &self.rope_table[at..][..mla.rope / 2];
+            rotate_rows(&mut q, 0, mla.rope, angles);
+            q
+        });
+        rotated.collect()
     }
 
     fn wide_weights(&self) -> Vec<f32> {
@@ -73,7 +103,7 @@ impl Case {
         let mut out = vec![f32::NAN; self.tokens * self.dims.mla.heads * self.dims.v];
         prompt_attention(
             &self.q,
-            &self.q_pe,
+            &self.rope_table,
             seen,
             &kv,
             self.pos,
@@ -124,7 +154,7 @@ impl Case {
         let attention = GpuPromptAttention {
             form,
             q: long(&self.q),
-            q_pe: long(&self.q_pe),
+            rope_table: Range::whole(&upload(gpu, &self.rope_table)),
             cache: Range::whole(&upload(gpu, &self.cache)),
             dims,
             scale: self.scale,
@@ -132,7 +162,7 @@ impl Case {
             scratch: &scratch,
             values: Range::whole(&values),
         };
-        let mut ops = attention.block_ops();
+        let mut ops = attention.ops();
         if let Some(tiled) = tiled {
             ops[1] = attention.attention(tiled);
         }
@@ -229,7 +259,7 @@ fn expanded_and_absorbed_attention_are_the_same() {
     let mut latent = vec![f32::NAN; q_lat.len()];
     attention(
         &q_lat,
-        &case.q_pe,
+        &case.rotated(),
         &case.cache,
         pos,
         tokens,
@@ -297,12 +327,8 @@ fn scores_far_beyond_the_range_of_exp_stay_finite() {
         // The score of row i is 1000 i, or -1000 i: all weight on the last row seen, or on the first.
         let head = dims.mla.head();
         case.q.fill(0.0);
-        case.q_pe.fill(0.0);
-        let rope = dims.mla.rope;
-        case.q_pe
-            .iter_mut()
-            .step_by(rope)
-            .for_each(|q| *q = sign * 1000.0 * (head as f32).sqrt());
+        let q_pe = vec![0.0; 50 * dims.mla.heads * dims.mla.rope];
+        case.set_rotated(q_pe, sign * 1000.0 * (head as f32).sqrt());
         for (i, row) in case
             .cache
             .chunks_exact_mut(dims.mla.cache_row())
@@ -405,18 +431,20 @@ fn the_whole_list_of_dispatches_reads_weights_of_any_type() {
         let scratch = Scratch::new(gpu, dims, form, 40, 140).unwrap_or_else(|e| panic!("{e}"));
         let cache = &case.cache[..140 * mla.cache_row()];
         let values = output(gpu, exact.len());
-        let ops = GpuPromptAttention {
+        let [k_b, v_b] = &weights;
+        let mut ops = weights_ops(k_b, v_b, dims, form.is_matrix(), &scratch.weights);
+        let attention = GpuPromptAttention {
             form,
             q: Range::whole(&upload(gpu, &case.q)),
-            q_pe: Range::whole(&upload(gpu, &case.q_pe)),
+            rope_table: Range::whole(&upload(gpu, &case.rope_table)),
             cache: Range::whole(&upload(gpu, cache)),
             dims,
             scale: case.scale,
             max_tokens: 40,
             scratch: &scratch,
             values: Range::whole(&values),
-        }
-        .ops(&weights[0], &weights[1]);
+        };
+        ops.extend(attention.ops());
         let state = State {
             pos: 100,
             tokens: 40,
@@ -532,7 +560,7 @@ fn times_of_every_shape() {
             let attention = GpuPromptAttention {
                 form,
                 q: buffer(queries * mla.head() as u64),
-                q_pe: buffer(queries * mla.rope as u64),
+                rope_table: buffer((n_ctx * mla.rope * 4) as u64),
                 cache: buffer((n_ctx * mla.cache_row() * 2) as u64),
                 dims,
                 scale: 0.1,
@@ -540,7 +568,7 @@ fn times_of_every_shape() {
                 scratch: &scratch,
                 values: buffer(queries * dims.v as u64),
             };
-            let [expand, _] = attention.block_ops();
+            let [expand, _] = attention.ops();
             let attend = attention.attention((spec, tile));
             for pos in [0, n_ctx - tokens] {
                 let state = State {
@@ -577,7 +605,7 @@ fn times_of_every_shape() {
                 &scratch.kv,
                 &scratch.stats,
                 &attention.q,
-                &attention.q_pe,
+                &attention.rope_table,
                 &attention.cache,
                 &attention.values,
             ] {
