@@ -290,7 +290,7 @@ impl<'a> TokenRecipe<'a> {
             max_tokens: 1,
             partials: self.context.partials.clone(),
         };
-        self.ops.push(attention.op());
+        self.ops.extend(attention.ops());
         if let Some(vo) = vo {
             let latents = self.values("latents", heads * kv_lora)?;
             self.ops.push(self.merge(&latents));

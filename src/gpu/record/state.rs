@@ -131,6 +131,10 @@ pub enum When {
     SplitsUpTo(u32),
     /// Where it is greater.
     SplitsAbove(u32),
+    /// Where the context with the step's tokens has at most so many rows.
+    RowsUpTo(u32),
+    /// Where it has more.
+    RowsAbove(u32),
     /// Where [`State::few`] holds.
     Few,
     /// Where it does not.
@@ -144,6 +148,8 @@ impl When {
             Self::Always => true,
             Self::SplitsUpTo(most) => state.splits <= most,
             Self::SplitsAbove(most) => state.splits > most,
+            Self::RowsUpTo(most) => state.pos + state.tokens <= most,
+            Self::RowsAbove(most) => state.pos + state.tokens > most,
             Self::Few => state.few,
             Self::Many => !state.few,
         }
