@@ -53,10 +53,9 @@ const SIXTEEN: Coop = Coop {
     lanes: 32,
 };
 
-/// Cache rows up to which a context takes the shape for short ones. On an H200 that one attends to a row in 4.3 us and to
-/// 4096 in 10.2, the other in 5.8 and 7.3 (benches/notes.md); 512 rows are 32 slices of the first, which are joined without a
-/// dispatch of their own.
-const SHORT: u32 = 512;
+/// Cache rows up to which a context takes the shape for short ones. On an H200 that one attends to a row in 4.7 us and to
+/// 4096 in 8.3 to 10, the other in 6.2 and 7.3 (benches/notes.md); so many rows are 48 slices of the first.
+const SHORT: u32 = 768;
 
 /// The shapes of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,13 +215,13 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
         floats(dims.heads * dims.rope, 4.0),
     );
     let mut cache = floats(ROWS * dims.cache_row(), 1.0);
-    // One value of the key is 0, 1, 2.. for every 8 rows, and adds as much to the score.
+    // One value of the key is 0, 1, 2.. for every 2 rows, and adds as much to the score.
     let scale = 1.0 / (dims.cache_row() as f32).sqrt();
     q_pe.iter_mut()
         .step_by(dims.rope)
         .for_each(|q| *q = 1.0 / scale);
     for (i, row) in cache.chunks_exact_mut(dims.cache_row()).enumerate() {
-        row[dims.kv_lora] = (i / 8) as f32;
+        row[dims.kv_lora] = (i / 2) as f32;
     }
     let cache: Vec<half::f16> = cache.into_iter().map(half::f16::from_f32).collect();
     let sizes = partial_bytes(dims, 1);
@@ -313,12 +312,12 @@ mod tests {
         let q_lat = queries(dims.heads * dims.kv_lora);
         let mut q_pe = queries(dims.heads * dims.rope);
         let scale = 1.0 / (row as f32).sqrt();
-        // A part of the scores that rises by 1 every 8 rows, so that sums must be scaled.
+        // A part of the scores that rises by 1 every 2 rows, so that sums must be scaled.
         q_pe.iter_mut()
             .step_by(dims.rope)
             .for_each(|q| *q = 1.0 / scale);
         for (i, row) in cache[..n * row].chunks_exact_mut(row).enumerate() {
-            row[dims.kv_lora] = f16::from_f32((i / 8 % 32) as f32);
+            row[dims.kv_lora] = f16::from_f32((i / 2 % 32) as f32);
         }
         let mut twin = vec![f32::NAN; q_lat.len()];
         attention(&q_lat, &q_pe, &cache, n - 1, 1, dims, scale, &mut twin);

@@ -4,7 +4,9 @@ use super::{HEADS_PER_GROUP, TILE};
 use crate::gpu::{Gpu, GpuError, Tier};
 use crate::kernels::{MlaDims, attention_coop, coop};
 
-/// Workgroups that fill a large GPU: about two for each of 132 multiprocessors.
+/// Of an H200.
+const MULTIPROCESSORS: usize = 132;
+/// Workgroups that fill a large GPU: about two for each multiprocessor.
 const FULL: usize = 256;
 /// Slices of all tokens of a step together, at most, unless there are more tokens: what bounds the partial sums.
 pub const MAX_SLICES: usize = FULL;
@@ -40,11 +42,12 @@ impl Form {
         Ok(shapes.map_or(Self::Vector, Self::Matrix))
     }
 
-    /// Workgroups that are wanted. Fewer slices are joined sooner, and by matrices one workgroup has all heads of a slice or half.
+    /// Workgroups that are wanted. By matrices one has a multiprocessor for itself, and slices are whole tiles, so a few less than
+    /// there are multiprocessors would be longer by a tile.
     const fn full(self) -> usize {
         match self {
             Self::Vector => FULL,
-            Self::Matrix(_) => FULL / 2,
+            Self::Matrix(_) => MULTIPROCESSORS,
         }
     }
 
