@@ -2,13 +2,13 @@
 // computes, with queries and weights rounded to f16. Not normalised: attention_merge joins the slices.
 //
 // Division: grid (splits, head groups, tokens). A workgroup takes HEAD_TILES tiles of MAT heads (the last one begins
-// early enough to be full: heads in two tiles are computed twice, alike) and walks its slice in tiles of TILE rows:
+// early enough to be full: heads in two tiles are computed twice, and written by the first) and walks its slice in tiles of TILE rows:
 // 1. the rows move to workgroup memory, loaded to registers while the tile before is worked on;
 // 2. scores: each subgroup multiplies one tile of heads, MAT rows and one of SHARES shares of the columns;
 // 3. softmax: SPREAD threads per head, relative to a reference that is raised only where a score exceeds it by SLACK,
 //    since matrices in registers can be scaled only through memory;
 // 4. values: a subgroup owns VALUE_TILES tiles of MAT columns of all its heads, in registers.
-// Bound by: the cache, read once per head group; where slices are short, the latency of one tile.
+// Bound by: the cache, read once per head group; on few workgroups by the steps 2 to 4, one after the other.
 enable f16;
 enable wgpu_cooperative_matrix;
 struct Params {
@@ -19,7 +19,9 @@ struct Params {
 }
 @group(0) @binding(0) var<storage, read> q_lat: array<vec4<f32>>;         // (tokens, HEADS, KV_LORA / 4)
 @group(0) @binding(1) var<storage, read> q_pe: array<vec4<f32>>;          // (tokens, HEADS, ROPE / 4)
-@group(0) @binding(2) var<storage, read> cache: array<vec4<f16>>;         // (n_ctx, (KV_LORA + ROPE) / 4)
+// (n_ctx, (KV_LORA + ROPE) / 4). Never written, but as if it were: compilers move loads of what nobody writes past barriers to
+// where they are used, and then a tile waits for all of its bytes.
+@group(0) @binding(2) var<storage, read_write> cache: array<vec4<f16>>;
 @group(0) @binding(3) var<storage, read_write> parts: array<vec4<f32>>;   // (tokens, HEADS, splits, KV_LORA / 4)
 @group(0) @binding(4) var<storage, read_write> stats: array<vec2<f32>>;   // (tokens, HEADS, splits) of (max, sum)
 #import params
@@ -27,33 +29,38 @@ struct Params {
 
 const LOWEST = -1e30;
 const LOG2_E = 1.44269504;
-// Weights reach 2^SLACK: f16 ends at 2^16.
-const SLACK = 8.0;
+// Weights reach 2^SLACK: f16 ends at 2^16. The greater, the fewer sums are scaled.
+const SLACK = 15.0;
 const CACHE_ROW = (KV_LORA + ROPE) / 4u;
-// A row in workgroup memory, one vec4<u32> longer: 8 rows lie in different banks.
+// A row in workgroup memory, 16 bytes longer: 8 rows lie in different banks.
 const PITCH = CACHE_ROW + 2u;
 const TILE = ROW_TILES * MAT;
 const HEADS_HERE = HEAD_TILES * MAT;
-const MATRIX = MAT * MAT;
+// Vectors of 4 halves and pairs of sums in a row of a matrix, pairs in a matrix.
+const QUADS = MAT / 4u;
+const PAIRS = MAT / 2u;
+const MATRIX = MAT * PAIRS;
 const SPREAD = WG / HEADS_HERE;
-const ROWS_PER_THREAD = TILE / SPREAD;
-const WEIGHT_PITCH = TILE + 8u;
-// Sums leave OUT_TILES matrices of columns at once.
-const OUT_COLUMNS = OUT_TILES * MAT / 4u;
-const OUT_PITCH = OUT_TILES * MAT + 4u;
+const WEIGHT_PITCH = (TILE + 8u) / 2u;
+// LOADERS threads load a row, LOADERS vectors at a time: all addresses are one and a constant.
+const AT_ONCE = WG / LOADERS;
 
 var<workgroup> rows: array<vec4<f16>, max(TILE, HEADS_HERE) * PITCH>;   // (row) of the cache; before, (head) of the queries
-// (subgroup, head of a tile, row of a tile); in the end (subgroup, head of a tile, column)
-var<workgroup> products: array<f32, WG / LANES * MAT * OUT_PITCH>;
-var<workgroup> weights: array<f16, HEADS_HERE * WEIGHT_PITCH>;          // (head, row)
+var<workgroup> products: array<vec2<f32>, WG / LANES * MATRIX>;         // (subgroup) of (head of a tile, row of a tile); in the end of sums
+var<workgroup> weights: array<vec2<f16>, HEADS_HERE * WEIGHT_PITCH>;    // (head, row)
 var<workgroup> decay: array<f32, HEADS_HERE>;                           // of what earlier tiles summed up
 // Whether a tile raised a reference. Sixteen bytes, as the size of every array here is a multiple of: drivers place one behind
 // the other, and matrices are loaded from multiples of 16 bytes only.
 var<workgroup> raised: vec4<u32>;
 
-// Head h of the workgroup, among those of all tokens.
+// Head h of the workgroup.
 fn own_head(wid: vec3<u32>, h: u32) -> u32 {
-  return wid.z * HEADS + min(wid.y * HEADS_HERE + (h & ~(MAT - 1u)), HEADS - MAT) + (h & (MAT - 1u));
+  return min(wid.y * HEADS_HERE + (h & ~(MAT - 1u)), HEADS - MAT) + (h & (MAT - 1u));
+}
+
+// Whether that is the first one to take its head.
+fn first_of(wid: vec3<u32>, h: u32) -> bool {
+  return own_head(wid, h) >= wid.y * HEADS_HERE + (h & ~(MAT - 1u));
 }
 
 fn spread_max(v: f32) -> f32 {
@@ -77,47 +84,49 @@ fn main(
 #import builtins
 ) {
 #import thread_index
-  let token = wid.z;
   let begin = wid.x * p.split_rows;
-  let end = min(begin + p.split_rows, p.pos + token + 1u);
+  let end = min(begin + p.split_rows, p.pos + wid.z + 1u);
   // Rows beyond the end are never read: what lies there may not even be a number.
-  let last = max(end, 1u) * CACHE_ROW - 1u;
+  let last = max(end, 1u) - 1u;
+  let loader = t / LOADERS;
+  let column = t % LOADERS;
+#for j ROW_PASSES
+  let from$j = min(begin + $ju * AT_ONCE + loader, last) * CACHE_ROW + column;
 #for i ROW_LOADS
-  var next$i = cache[min(begin * CACHE_ROW + $iu * WG + t, last)];
+  var next$j_$i = cache[from$j + $iu * LOADERS];
+#endfor
 #endfor
 
   if (t == 0u) { raised = vec4(0u); }
-  // The first head of each tile.
-#for m HEAD_TILES
-  let head$m = min((wid.y * HEAD_TILES + $mu) * MAT, HEADS - MAT);
-#endfor
   // All asked for before the first is used.
+#for j HEAD_PASSES
+  let head$j = wid.z * HEADS + own_head(wid, $ju * AT_ONCE + loader);
 #for i LATENT_LOADS
-  let q_row$i = ($iu * WG + t) / (KV_LORA / 4u);
-  let q_column$i = ($iu * WG + t) % (KV_LORA / 4u);
-  let q$i = q_lat[own_head(wid, q_row$i) * (KV_LORA / 4u) + q_column$i];
+  let q$j_$i = q_lat[head$j * (KV_LORA / 4u) + $iu * LOADERS + column];
 #endfor
 #for i PE_LOADS
-  let pe_row$i = ($iu * WG + t) / (ROPE / 4u);
-  let pe_column$i = ($iu * WG + t) % (ROPE / 4u);
-  let pe$i = q_pe[own_head(wid, pe_row$i) * (ROPE / 4u) + pe_column$i];
+  let pe$j_$i = q_pe[head$j * (ROPE / 4u) + $iu * LOADERS + column];
 #endfor
+#endfor
+  let to = loader * PITCH + column;
+#for j HEAD_PASSES
 #for i LATENT_LOADS
-  rows[q_row$i * PITCH + q_column$i] = vec4<f16>(q$i * (p.scale * LOG2_E));
+  rows[to + $ju * (AT_ONCE * PITCH) + $iu * LOADERS] = vec4<f16>(q$j_$i * (p.scale * LOG2_E));
 #endfor
 #for i PE_LOADS
-  rows[pe_row$i * PITCH + KV_LORA / 4u + pe_column$i] = vec4<f16>(pe$i * (p.scale * LOG2_E));
+  rows[to + $ju * (AT_ONCE * PITCH) + KV_LORA / 4u + $iu * LOADERS] = vec4<f16>(pe$j_$i * (p.scale * LOG2_E));
+#endfor
 #endfor
   workgroupBarrier();
   // The device is one whose subgroups all have LANES lanes.
   let group = t / LANES;
   let lane = t % LANES;
   let own_products = group * MATRIX;
-  let share = (group / (HEAD_TILES * ROW_TILES)) * (STEPS * (MAT / 4u));
+  let share = (group / (HEAD_TILES * ROW_TILES)) * (STEPS * QUADS);
   let own_heads = (group % HEAD_TILES) * MAT;
   let own_rows = ((group / HEAD_TILES) % ROW_TILES) * MAT;
 #for k STEPS
-  let left$k = coopLoadT<cLeft>(&rows[own_heads * PITCH + share + $ku * (MAT / 4u)], PITCH);
+  let left$k = coopLoadT<cLeft>(&rows[own_heads * PITCH + share + $ku * QUADS], PITCH);
 #endfor
 
 #for m HEAD_TILES
@@ -125,7 +134,7 @@ fn main(
   var out$m_$n: cSums;
 #endfor
 #endfor
-  let own_values = group * (VALUE_TILES * (MAT / 4u));
+  let own_values = group * (VALUE_TILES * QUADS);
   // In the softmax.
   let h = t / SPREAD;
   let part = t % SPREAD;
@@ -134,62 +143,69 @@ fn main(
 
   var first = begin;
   loop {
-    if (first >= end) { break; }
     workgroupBarrier();
+#for j ROW_PASSES
 #for i ROW_LOADS
-    {
-      let e = $iu * WG + t;
-      rows[e + (e / CACHE_ROW) * (PITCH - CACHE_ROW)] = next$i;
-    }
+    rows[to + $ju * (AT_ONCE * PITCH) + $iu * LOADERS] = next$j_$i;
+#endfor
+#endfor
+    if (t == 0u) { raised = vec4(0u); }
+    workgroupBarrier();
+    // Between barriers, so that they are asked for now: neither before the stores, which would wait for them, too, nor after
+    // the scores. A tile that does not exist loads the last row of the slice, from the first-level cache.
+#for j ROW_PASSES
+    let from$j = min(first + TILE + $ju * AT_ONCE + loader, last) * CACHE_ROW + column;
+#for i ROW_LOADS
+    next$j_$i = cache[from$j + $iu * LOADERS];
+#endfor
 #endfor
     workgroupBarrier();
-    // A tile that does not exist loads the last value of the slice, from the first-level cache.
-#for i ROW_LOADS
-    next$i = cache[min((first + TILE) * CACHE_ROW + $iu * WG + t, last)];
-#endfor
 
     var product: cSums;
 #for k STEPS
-    let k$k = coopLoad<cRight>(&rows[own_rows * PITCH + share + $ku * (MAT / 4u)], PITCH);
+    let k$k = coopLoad<cRight>(&rows[own_rows * PITCH + share + $ku * QUADS], PITCH);
     product = coopMultiplyAdd(left$k, k$k, product);
 #endfor
-    coopStoreT(product, &products[own_products], MAT);
+    coopStoreT(product, &products[own_products], PAIRS);
     workgroupBarrier();
 
     var best = LOWEST;
-#for i THREAD_ROWS
-    let r$i = part * ROWS_PER_THREAD + $iu;
-    var s$i = 0.0;
+#for i THREAD_PAIRS
+    let r$i = 2u * (part * THREAD_PAIRS + $iu);
+    var s$i = vec2(0.0);
 #for s SHARES
-    s$i += products[((($su * ROW_TILES) + r$i / MAT) * HEAD_TILES + h / MAT) * MATRIX + (h % MAT) * MAT + r$i % MAT];
+    s$i += products[((($su * ROW_TILES) + r$i / MAT) * HEAD_TILES + h / MAT) * MATRIX + (h % MAT) * PAIRS + r$i % MAT / 2u];
 #endfor
-    if (first + r$i >= end) { s$i = LOWEST; }
-    best = max(best, s$i);
+    s$i = select(vec2(LOWEST), s$i, vec2(first + r$i, first + r$i + 1u) < vec2(end));
+    best = max(best, max(s$i.x, s$i.y));
 #endfor
-    best = spread_max(best);
-    let reference = select(m, best, best > m + SLACK);
-    let shrink = exp2(m - reference);
-    m = reference;
-    l *= shrink;
-#for i THREAD_ROWS
-    let w$i = f16(exp2(s$i - m));
-    weights[h * WEIGHT_PITCH + r$i] = w$i;
-    l += f32(w$i);
+    var shrink = 1.0;
+    if (subgroupAny(best > m + SLACK)) {
+      best = spread_max(best);
+      let reference = select(m, best, best > m + SLACK);
+      shrink = exp2(m - reference);
+      m = reference;
+      l *= shrink;
+      if (first != begin) { raised = vec4(1u); }
+    }
+#for i THREAD_PAIRS
+    let w$i = vec2<f16>(exp2(s$i - m));
+    weights[h * WEIGHT_PITCH + r$i / 2u] = w$i;
+    l += f32(w$i.x) + f32(w$i.y);
 #endfor
     if (part == 0u) { decay[h] = shrink; }
-    if (shrink < 1.0 && first != begin) { raised = vec4(1u); }
-    let scaled = workgroupUniformLoad(&raised).x;
-    if (t == 0u) { raised = vec4(0u); }
-    if (scaled == 1u) {
+    workgroupBarrier();
+    if (raised.x == 1u) {
 #for m HEAD_TILES
 #for n VALUE_TILES
-      coopStoreT(out$m_$n, &products[own_products], MAT);
+      let old$m_$n = out$m_$n;
+      coopStoreT(old$m_$n, &products[own_products], PAIRS);
       workgroupBarrier();
 #for i MATRIX_LOADS
-      products[own_products + $iu * LANES + lane] *= decay[$mu * MAT + ($iu * LANES + lane) / MAT];
+      products[own_products + $iu * LANES + lane] *= decay[$mu * MAT + ($iu * LANES + lane) / PAIRS];
 #endfor
       workgroupBarrier();
-      out$m_$n = coopLoadT<cSums>(&products[own_products], MAT);
+      out$m_$n = coopLoadT<cSums>(&products[own_products], PAIRS);
       // Before the next one takes its place.
       workgroupBarrier();
 #endfor
@@ -197,41 +213,42 @@ fn main(
     }
 #for j ROW_TILES
 #for m HEAD_TILES
-    let w$j_$m = coopLoadT<cLeft>(&weights[$mu * MAT * WEIGHT_PITCH + $ju * MAT], WEIGHT_PITCH);
+    let w$j_$m = coopLoadT<cLeft>(&weights[$mu * MAT * WEIGHT_PITCH + $ju * PAIRS], WEIGHT_PITCH);
 #endfor
 #for n VALUE_TILES
-    let v$j_$n = coopLoadT<cRight>(&rows[$ju * MAT * PITCH + own_values + $nu * (MAT / 4u)], PITCH);
+    let v$j_$n = coopLoadT<cRight>(&rows[$ju * MAT * PITCH + own_values + $nu * QUADS], PITCH);
 #for m HEAD_TILES
     out$m_$n = coopMultiplyAdd(w$j_$m, v$j_$n, out$m_$n);
 #endfor
 #endfor
 #endfor
     first += TILE;
+    if (first >= end) { break; }
   }
 
   let sum = spread_sum(l);
-  if (part == 0u) {
-    stats[own_head(wid, h) * p.splits + wid.x] = vec2(m / LOG2_E, sum);
+  if (part == 0u && first_of(wid, h)) {
+    stats[(wid.z * HEADS + own_head(wid, h)) * p.splits + wid.x] = vec2(m / LOG2_E, sum);
   }
   // Through workgroup memory: matrices stored to a buffer leave as single numbers.
-  let own_out = group * (MAT * OUT_PITCH);
 #for m HEAD_TILES
 #for n VALUE_TILES
   // Named first: naga 30 would compute what stands in the call after the store.
   let value$m_$n = out$m_$n;
-  coopStoreT(value$m_$n, &products[own_out + ($nu % OUT_TILES) * MAT], OUT_PITCH);
-  if ($nu % OUT_TILES == OUT_TILES - 1u) {
-    workgroupBarrier();
+  coopStoreT(value$m_$n, &products[own_products], PAIRS);
+  workgroupBarrier();
 #for i OUT_STORES
-    {
-      let e = $iu * LANES + lane;
-      let row = ((wid.z * HEADS + head$m + e / OUT_COLUMNS) * p.splits + wid.x) * (KV_LORA / 4u);
-      let begin_out = own_out + e / OUT_COLUMNS * OUT_PITCH + e % OUT_COLUMNS * 4u;
-      parts[row + own_values + $nu / OUT_TILES * OUT_COLUMNS + e % OUT_COLUMNS] = vec4(products[begin_out], products[begin_out + 1u], products[begin_out + 2u], products[begin_out + 3u]);
+  {
+    let e = $iu * LANES + lane;
+    let head = $mu * MAT + e / QUADS;
+    if (e < MATRIX / 2u && first_of(wid, head)) {
+      let row = ((wid.z * HEADS + own_head(wid, head)) * p.splits + wid.x) * (KV_LORA / 4u);
+      parts[row + own_values + $nu * QUADS + e % QUADS] = vec4(products[own_products + 2u * e], products[own_products + 2u * e + 1u]);
     }
-#endfor
-    workgroupBarrier();
   }
+#endfor
+  // Before the next one takes its place.
+  workgroupBarrier();
 #endfor
 #endfor
 }

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::MlaDims;
 use super::linear::dot;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
+use crate::gpu::record::{Extent, Flops, Op, Range, When, Word, accesses};
 use crate::gpu::shader::Variant;
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
@@ -141,14 +141,19 @@ pub struct GpuAttention {
 }
 
 impl GpuAttention {
-    /// The dispatch; [`attention_merge`](super::attention_merge) must follow in the same step.
+    /// The dispatches, of which each replay takes one; [`attention_merge`](super::attention_merge) must follow in the same step.
     ///
     /// A replay must keep `pos + tokens` within the rows of the cache and take `splits` and `split_rows` from [`split`].
     ///
     /// # Panics
     /// If a buffer is too small, if `kv_lora` and `rope` are not multiples of 8 with `kv_lora` at most 2048, or if the
     /// sizes do not suit the form.
-    pub fn op(&self) -> Op {
+    pub fn ops(&self) -> Vec<Op> {
+        self.ops_above(0)
+    }
+
+    /// As [`ops`](Self::ops), for replays over more rows than `above`.
+    pub(crate) fn ops_above(&self, above: u32) -> Vec<Op> {
         let dims = self.dims;
         assert!(
             dims.kv_lora.is_multiple_of(8) && dims.rope.is_multiple_of(8) && dims.kv_lora <= 8 * WG,
@@ -165,33 +170,46 @@ impl GpuAttention {
             assert!(range.size >= bytes, "attention: {what} need {bytes} bytes");
         }
         let [partial, stats] = &self.partials;
-        let spec = match self.form {
-            Form::Vector => spec(dims),
-            Form::Matrix(shape) => shape.spec(dims),
+        let op = |spec: Spec, group: usize| {
+            Op::new(
+                spec,
+                [&self.q_lat, &self.q_pe, &self.cache, partial, stats]
+                    .map(Range::clone)
+                    .to_vec(),
+                vec![
+                    Word::Pos,
+                    Word::Splits,
+                    Word::SplitRows,
+                    Word::F(self.scale),
+                ],
+                [
+                    Extent::Splits,
+                    Extent::N(dims.heads.div_ceil(group) as u32),
+                    Extent::Tokens,
+                ],
+            )
+            .with_bytes_per_row(dims.cache_row() as u64 * 2)
+            .with_flops(Flops {
+                per_pair: 2 * (dims.heads * (dims.cache_row() + dims.kv_lora)) as u64,
+                ..Flops::default()
+            })
         };
-        let (_, group) = self.form.tile();
-        Op::new(
-            spec,
-            [&self.q_lat, &self.q_pe, &self.cache, partial, stats]
-                .map(Range::clone)
-                .to_vec(),
-            vec![
-                Word::Pos,
-                Word::Splits,
-                Word::SplitRows,
-                Word::F(self.scale),
-            ],
-            [
-                Extent::Splits,
-                Extent::N(dims.heads.div_ceil(group) as u32),
-                Extent::Tokens,
-            ],
-        )
-        .with_bytes_per_row(dims.cache_row() as u64 * 2)
-        .with_flops(Flops {
-            per_pair: 2 * (dims.heads * (dims.cache_row() + dims.kv_lora)) as u64,
-            ..Flops::default()
-        })
+        match self.form {
+            Form::Vector => {
+                let op = op(spec(dims), HEADS_PER_GROUP);
+                let some = above > 0;
+                vec![if some {
+                    op.only(When::Rows(above, u32::MAX))
+                } else {
+                    op
+                }]
+            }
+            Form::Matrix(shapes) => {
+                let each = shapes.each_above(above).into_iter();
+                each.map(|(shape, when)| op(shape.spec(dims), shape.tile().1).only(when))
+                    .collect()
+            }
+        }
     }
 }
 
@@ -298,7 +316,10 @@ mod tests {
 
     #[test]
     fn slices_cover_the_context_and_fit_the_partial_sums() {
-        let matrices = attention_coop::SHAPES.map(Form::Matrix);
+        let matrices = [0, 2, 3].map(|i| {
+            let shapes = attention_coop::Shapes::of(&attention_coop::SHAPES[i..]);
+            Form::Matrix(shapes.expect("some"))
+        });
         for form in [Form::Vector].into_iter().chain(matrices) {
             for heads in [1, 16, 20, 128] {
                 for tokens in [1, 3, 8, 200] {
@@ -360,7 +381,8 @@ mod tests {
             split_rows,
             ..Default::default()
         };
-        run(gpu, &[attention.op(), merge], &state);
+        let ops = [attention.ops(), vec![merge]].concat();
+        run(gpu, &ops, &state);
         download(gpu, &out, q_lat.len())
     }
 

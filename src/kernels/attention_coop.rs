@@ -3,7 +3,7 @@
 use super::attention::{Form, GpuAttention, partial_bytes, split};
 use super::{MlaDims, attention_merge, coop};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Range, Recording, State, accesses};
+use crate::gpu::record::{Range, Recording, State, When, accesses};
 use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError};
 
@@ -17,23 +17,24 @@ pub struct Shape {
     shares: usize,
 }
 
-/// The shapes by falling worth: little work per workgroup, so that a context of some hundred rows already keeps many busy.
+/// The shapes by falling worth for long contexts, of which the last suits short ones.
 pub(super) const SHAPES: [Shape; 4] = [
-    // On an H200, against the next one with 4 KB more of workgroup memory: a token of GLM-4.7-Flash 0.5% slower at a short
-    // context, 9% faster at 4096 rows, 5% at 32768 (benches/notes.md).
+    // All heads of GLM-4.7-Flash at once, so the cache is read once; one workgroup for a multiprocessor of an H200, which has room
+    // for about 50 KB.
     Shape {
         coop: SIXTEEN,
-        head_tiles: 1,
+        head_tiles: 2,
         row_tiles: 2,
-        shares: 4,
+        shares: 2,
     },
+    // Little work per workgroup, so that a context of some hundred rows already keeps many busy, and room for two of them.
     Shape {
         coop: SIXTEEN,
         head_tiles: 1,
         row_tiles: 1,
         shares: 4,
     },
-    // Small matrices over many lanes: four of them, so that every lane has a score.
+    // Small matrices over many lanes: four of them, so that every lane has scores.
     Shape {
         coop: Coop { size: 8, lanes: 32 },
         head_tiles: 2,
@@ -52,6 +53,56 @@ const SIXTEEN: Coop = Coop {
     lanes: 32,
 };
 
+/// Cache rows up to which a context takes the shape for short ones. On an H200 that one attends to a row in 4.7 us and to
+/// 4096 in 8.3 to 10, the other in 6.2 and 7.3 (benches/notes.md); so many rows are 48 slices of the first.
+const SHORT: u32 = 768;
+
+/// The shapes of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shapes {
+    long: Shape,
+    short: Shape,
+}
+
+impl Shapes {
+    /// From those that a device can run, by falling worth for long contexts.
+    pub(super) fn of(shapes: &[Shape]) -> Option<Self> {
+        Some(Self {
+            long: *shapes.first()?,
+            short: *shapes.last()?,
+        })
+    }
+
+    /// One shape for every context.
+    const fn always(shape: Shape) -> Self {
+        Self {
+            long: shape,
+            short: shape,
+        }
+    }
+
+    /// The shape for a context of so many rows.
+    pub(super) const fn at(self, rows: usize) -> Shape {
+        if rows <= SHORT as usize {
+            self.short
+        } else {
+            self.long
+        }
+    }
+
+    /// Each shape with the replays that take it, those over more rows than `above`.
+    pub(super) fn each_above(self, above: u32) -> Vec<(Shape, When)> {
+        let all = When::Rows(above, u32::MAX);
+        if self.long == self.short || above >= SHORT {
+            return vec![(self.long, if above > 0 { all } else { When::Always })];
+        }
+        vec![
+            (self.short, When::Rows(above, SHORT)),
+            (self.long, When::Rows(SHORT, u32::MAX)),
+        ]
+    }
+}
+
 /// The shapes for blocks of these sizes on a device with these matrices and so many bytes of workgroup memory, the best first:
 /// blocks must have as many heads as a matrix has rows, or more, and columns in whole tiles.
 pub(super) fn fitting(coop: Coop, memory: u32, dims: MlaDims) -> impl Iterator<Item = Shape> {
@@ -61,9 +112,8 @@ pub(super) fn fitting(coop: Coop, memory: u32, dims: MlaDims) -> impl Iterator<I
     SHAPES.into_iter().filter(good)
 }
 
-/// Workgroup memory of a subgroup for sums that leave: so little that two workgroups of one tile of heads and rows share a
-/// multiprocessor of an H200, which has room for about 50 KB.
-const OUT_BYTES: usize = 1280;
+/// Threads that load a row of the cache or of the queries together.
+const LOADERS: usize = 16;
 
 impl Shape {
     /// Cache rows of a tile and heads of a workgroup.
@@ -76,26 +126,12 @@ impl Shape {
         self.head_tiles * self.row_tiles * self.shares
     }
 
-    /// Matrices of sums that leave at once: as many as workgroup memory has room for, in whole stores for every lane.
-    fn out_tiles(self, dims: MlaDims) -> Option<usize> {
-        let (size, lanes) = (self.coop.size as usize, self.coop.lanes as usize);
-        let all = dims.kv_lora / size / self.subgroups();
-        let bytes = |n: usize| size * (n * size + 4) * 4;
-        let fits = |n: &usize| {
-            all.is_multiple_of(*n)
-                && (n * size * size / 4).is_multiple_of(lanes)
-                && bytes(*n) <= OUT_BYTES
-        };
-        [4, 2, 1].into_iter().find(fits)
-    }
-
     /// Bytes of workgroup memory, as the shader declares them.
     fn memory(self, dims: MlaDims) -> usize {
         let size = self.coop.size as usize;
         let (tile, heads) = self.tile();
         let rows = tile.max(heads) * (dims.cache_row() / 4 + 2) * 8;
-        let out = self.out_tiles(dims).unwrap_or(1) * size + 4;
-        let products = self.subgroups() * size * out * 4;
+        let products = self.subgroups() * size * size * 4;
         let weights = heads * (tile + 8) * 2;
         rows + products + weights + heads * 4 + 16
     }
@@ -103,50 +139,43 @@ impl Shape {
     /// Whether the kernel can work on blocks of these sizes: whole tiles for every subgroup, whole loads for every thread.
     pub(super) fn fits(self, dims: MlaDims) -> bool {
         let (size, lanes) = (self.coop.size as usize, self.coop.lanes as usize);
-        let (threads, row) = (self.subgroups() * lanes, dims.cache_row());
-        let heads = size * self.head_tiles;
+        let threads = self.subgroups() * lanes;
+        let (tile, heads) = self.tile();
         dims.heads >= size
-            && dims.rope.is_multiple_of(4)
-            && row.is_multiple_of(size * self.shares)
+            && dims.rope.is_multiple_of(4 * LOADERS)
+            && dims.kv_lora.is_multiple_of(4 * LOADERS)
+            && dims.cache_row().is_multiple_of(size * self.shares)
             && dims.kv_lora.is_multiple_of(size * self.subgroups())
-            && (size * self.row_tiles * row / 4).is_multiple_of(threads)
-            && (heads * dims.kv_lora / 4).is_multiple_of(threads)
-            && (heads * dims.rope / 4).is_multiple_of(threads)
+            && (tile * LOADERS).is_multiple_of(threads)
+            && (heads * LOADERS).is_multiple_of(threads)
             && threads / heads <= lanes.min(16)
-            && (size * self.row_tiles * heads).is_multiple_of(threads)
-            && (size * size).is_multiple_of(lanes)
-            && self.out_tiles(dims).is_some()
+            && (tile * heads).is_multiple_of(2 * threads)
+            && (size * size / 2).is_multiple_of(lanes)
     }
 
     pub(super) fn spec(self, dims: MlaDims) -> Spec {
         assert!(self.fits(dims), "attention_coop: {self:?} for {dims:?}");
         let (size, lanes) = (self.coop.size as usize, self.coop.lanes as usize);
         let threads = self.subgroups() * lanes;
-        let vectors = size * dims.cache_row() / 4;
-        let value_tiles = dims.kv_lora / size / self.subgroups();
-        let out_tiles = self.out_tiles(dims).expect("sizes that fit");
+        let (tile, heads) = self.tile();
         let numbers = [
             ("WG", threads),
             ("LANES", lanes),
             ("MAT", size),
-            ("MATRIX_LOADS", size * size / lanes),
+            ("MATRIX_LOADS", size * size / 2 / lanes),
+            ("OUT_STORES", (size * size / 4).div_ceil(lanes)),
             ("HEAD_TILES", self.head_tiles),
             ("ROW_TILES", self.row_tiles),
             ("SHARES", self.shares),
             ("STEPS", dims.cache_row() / size / self.shares),
-            ("VALUE_TILES", value_tiles),
-            ("OUT_TILES", out_tiles),
-            ("OUT_STORES", size * size * out_tiles / 4 / lanes),
-            ("ROW_LOADS", self.row_tiles * vectors / threads),
-            (
-                "LATENT_LOADS",
-                self.head_tiles * size * dims.kv_lora / 4 / threads,
-            ),
-            ("PE_LOADS", self.head_tiles * size * dims.rope / 4 / threads),
-            (
-                "THREAD_ROWS",
-                size * self.row_tiles * size * self.head_tiles / threads,
-            ),
+            ("VALUE_TILES", dims.kv_lora / size / self.subgroups()),
+            ("LOADERS", LOADERS),
+            ("ROW_PASSES", tile * LOADERS / threads),
+            ("HEAD_PASSES", heads * LOADERS / threads),
+            ("ROW_LOADS", dims.cache_row() / 4 / LOADERS),
+            ("LATENT_LOADS", dims.kv_lora / 4 / LOADERS),
+            ("PE_LOADS", dims.rope / 4 / LOADERS),
+            ("THREAD_PAIRS", tile * heads / threads / 2),
             ("HEADS", dims.heads),
             ("ROPE", dims.rope),
             ("KV_LORA", dims.kv_lora),
@@ -158,7 +187,7 @@ impl Shape {
                 .into_iter()
                 .fold(Variant::default(), |v, (name, n)| v.number(name, n as u32))
                 .module("MATRICES", coop::module(size)),
-            access: accesses("rrrww"),
+            access: accesses("rrwww"),
         }
     }
 }
@@ -187,13 +216,13 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
         floats(dims.heads * dims.rope, 4.0),
     );
     let mut cache = floats(ROWS * dims.cache_row(), 1.0);
-    // One value of the key is 0, 1, 2.. for every 8 rows, and adds as much to the score.
+    // One value of the key is 0, 1, 2.. for every 2 rows, and adds as much to the score.
     let scale = 1.0 / (dims.cache_row() as f32).sqrt();
     q_pe.iter_mut()
         .step_by(dims.rope)
         .for_each(|q| *q = 1.0 / scale);
     for (i, row) in cache.chunks_exact_mut(dims.cache_row()).enumerate() {
-        row[dims.kv_lora] = (i / 8) as f32;
+        row[dims.kv_lora] = (i / 2) as f32;
     }
     let cache: Vec<half::f16> = cache.into_iter().map(half::f16::from_f32).collect();
     let sizes = partial_bytes(dims, 1);
@@ -201,7 +230,8 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
         Range::whole(&gpu.storage("trial of attention", sizes[0])?),
         Range::whole(&gpu.storage("trial of attention", sizes[1])?),
     ];
-    let (_, split_rows) = split(Form::Matrix(shape), ROWS, 1, dims.heads);
+    let matrices = Form::Matrix(Shapes::always(shape));
+    let (_, split_rows) = split(matrices, ROWS, 1, dims.heads);
     let state = State {
         pos: ROWS as u32 - 1,
         tokens: 1,
@@ -222,12 +252,13 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
         partials: partials.clone(),
     };
     let mut results = vec![];
-    for form in [Form::Vector, Form::Matrix(shape)] {
+    for form in [Form::Vector, matrices] {
         attention.form = form;
         let out = gpu.storage("trial of attention", latent)?;
         let output = attention_merge::Output::Floats;
         let merge = attention_merge::op(&partials, dims, 1, &Range::whole(&out), output);
-        Recording::new(gpu, &[attention.op(), merge])?.submit(gpu, &state);
+        let ops = [attention.ops(), vec![merge]].concat();
+        Recording::new(gpu, &ops)?.submit(gpu, &state);
         results.push(gpu.read::<f32>(&out, 0, latent)?);
     }
     let sum =
@@ -235,6 +266,9 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
     let error = sum(&mut results[0].iter().zip(&results[1]).map(|(a, b)| a - b));
     Ok(error / sum(&mut results[0].iter().copied()))
 }
+
+#[cfg(test)]
+mod times;
 
 #[cfg(test)]
 mod tests {
@@ -279,12 +313,12 @@ mod tests {
         let q_lat = queries(dims.heads * dims.kv_lora);
         let mut q_pe = queries(dims.heads * dims.rope);
         let scale = 1.0 / (row as f32).sqrt();
-        // A part of the scores that rises by 1 every 8 rows, so that sums must be scaled.
+        // A part of the scores that rises by 1 every 2 rows, so that sums must be scaled.
         q_pe.iter_mut()
             .step_by(dims.rope)
             .for_each(|q| *q = 1.0 / scale);
         for (i, row) in cache[..n * row].chunks_exact_mut(row).enumerate() {
-            row[dims.kv_lora] = f16::from_f32((i / 8 % 32) as f32);
+            row[dims.kv_lora] = f16::from_f32((i / 2 % 32) as f32);
         }
         let mut twin = vec![f32::NAN; q_lat.len()];
         attention(&q_lat, &q_pe, &cache, n - 1, 1, dims, scale, &mut twin);
@@ -293,8 +327,8 @@ mod tests {
         let partials =
             partial_bytes(dims, 1).map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
         let out = output(gpu, q_lat.len());
-        let op = GpuAttention {
-            form: Form::Matrix(shape),
+        let ops = GpuAttention {
+            form: Form::Matrix(Shapes::always(shape)),
             q_lat: Range::whole(&upload(gpu, &q_lat)),
             q_pe: Range::whole(&upload(gpu, &q_pe)),
             cache: Range::whole(&upload(gpu, &cache)),
@@ -303,7 +337,7 @@ mod tests {
             max_tokens: 1,
             partials: partials.clone(),
         }
-        .op();
+        .ops();
         let floats = attention_merge::Output::Floats;
         let merge = attention_merge::op(&partials, dims, 1, &Range::whole(&out), floats);
         let state = State {
@@ -313,7 +347,8 @@ mod tests {
             split_rows: split_rows as u32,
             ..State::default()
         };
-        run(gpu, &[change(op), merge], &state);
+        let ops: Vec<_> = ops.into_iter().map(change).chain([merge]).collect();
+        run(gpu, &ops, &state);
         nmse(&download(gpu, &out, q_lat.len()), &exact)
     }
 
@@ -330,19 +365,19 @@ mod tests {
         };
         for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
             for (coop, backwards) in [(NVIDIA, false), (NVIDIA, true), (APPLE, false)] {
-                // Those whose softmax stays within the 8 lanes of llvmpipe.
-                let shape = fitting(coop, 32 << 10, glm()).next();
-                let shape = shape.expect("a shape for GLM");
-                let (tile, _) = shape.tile();
-                for rows in [1usize, 2, 17, 575] {
-                    // Slices of several tiles, the last one shorter and not full.
-                    let cut = (rows.div_ceil(5 * tile), 5 * tile);
-                    let error = error(gpu, shape, dims, rows, cut, |mut op| {
-                        op.spec = emulated(&op.spec, coop, backwards);
-                        op
-                    });
-                    eprintln!("{shape:?}, {rows} rows: NMSE {error:.1e}");
-                    assert!(error <= LIMIT, "{shape:?}, {rows} rows: {error:e}");
+                // Their softmax stays within the 8 lanes of llvmpipe.
+                for shape in fitting(coop, 48 << 10, dims) {
+                    let (tile, _) = shape.tile();
+                    for rows in [1usize, 2, 17, 575] {
+                        // Slices of several tiles, the last one shorter and not full.
+                        let cut = (rows.div_ceil(5 * tile), 5 * tile);
+                        let error = error(gpu, shape, dims, rows, cut, |mut op| {
+                            op.spec = emulated(&op.spec, coop, backwards);
+                            op
+                        });
+                        eprintln!("{shape:?}, {rows} rows: NMSE {error:.1e}");
+                        assert!(error <= LIMIT, "{shape:?}, {rows} rows: {error:e}");
+                    }
                 }
             }
         }
@@ -380,7 +415,8 @@ mod tests {
                 eprintln!("skipped: {rows} rows in a binding");
                 continue;
             }
-            let (splits, split_rows) = split(Form::Matrix(shape), rows, 1, heads);
+            let form = Form::Matrix(Shapes::always(shape));
+            let (splits, split_rows) = split(form, rows, 1, heads);
             let cut = (splits as usize, split_rows as usize);
             let error = error(gpu, shape, dims, rows, cut, |op| op);
             eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");

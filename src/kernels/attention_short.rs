@@ -5,7 +5,7 @@ use super::attention::{Form, GpuAttention};
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::Gpu;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, accesses};
+use crate::gpu::record::{Extent, Op, When, accesses};
 use crate::gpu::shader::Variant;
 
 /// Rows of a slice.
@@ -57,9 +57,10 @@ impl GpuAttention {
     /// A replay must have one token, and slices of up to [`ROWS`] rows.
     ///
     /// # Panics
-    /// As [`op`](Self::op), or if the sizes do not suit.
+    /// As [`ops`](Self::ops), or if the sizes do not suit.
     pub fn short_op(&self, gpu: &Gpu) -> Op {
-        let mut op = self.op();
+        let mut op = self.ops().remove(0);
+        op.when = When::Always;
         assert!(
             self.max_tokens == 1 && self.dims.heads as u32 <= MAX_GRID,
             "one token: {:?}",

@@ -9,26 +9,26 @@ fn merge(head: u32, column: u32, first: u32, step: u32, splits: u32) -> Joined {
   var s = head * splits + first;
   loop {
     if (s > last) { break; }
-    // 4 at a time, so that their loads overlap; those after the last one weigh nothing.
-#for i 4
+    // 8 at a time, so that their loads overlap; those after the last one weigh nothing.
+#for i 8
     let at$i = min(s + $iu * step, last);
     let stats$i = stats[at$i];
     let part$i = parts[at$i * (KV_LORA / 4u) + column];
 #endfor
     var best = all.max;
-#for i 4
+#for i 8
     best = max(best, stats$i.x);
 #endfor
     let shrink = exp(all.max - best);
     all.max = best;
     all.sum *= shrink;
     all.value *= shrink;
-#for i 4
+#for i 8
     let weight$i = select(0.0, exp(stats$i.x - best), s + $iu * step <= last);
     all.sum += weight$i * stats$i.y;
     all.value += weight$i * part$i;
 #endfor
-    s += 4u * step;
+    s += 8u * step;
   }
   return all;
 }

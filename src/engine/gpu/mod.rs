@@ -357,8 +357,7 @@ fn single_step(model: &GpuModel, context: &Context, logits: &Range) -> Result<Ve
 /// The words of a step over `tokens` tokens from `pos` on.
 fn state(context: &Context, model: &GpuModel, pos: usize, tokens: usize) -> State {
     let rows = pos + tokens;
-    let short = tokens == 1 && rows <= context.short as usize;
-    let (splits, split_rows) = if short {
+    let (splits, split_rows) = if tokens == 1 && rows <= context.short as usize {
         let slice = attention_short::ROWS;
         ((rows as u32).div_ceil(slice), slice)
     } else {
@@ -371,7 +370,6 @@ fn state(context: &Context, model: &GpuModel, pos: usize, tokens: usize) -> Stat
         tokens: tokens as u32,
         splits,
         split_rows,
-        short,
         few: context.expanded.as_ref().is_none_or(few),
         ..State::default()
     }

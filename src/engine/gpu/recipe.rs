@@ -307,7 +307,7 @@ impl<'a> Recipe<'a> {
             max_tokens: self.max_tokens,
             partials: self.context.partials.clone(),
         };
-        self.ops.push(attention.op());
+        self.ops.extend(attention.ops());
         let latent = self.activation("latent", heads * kv_lora)?;
         self.ops.push(attention_merge::op(
             &self.context.partials,

@@ -292,14 +292,12 @@ impl<'a> TokenRecipe<'a> {
             max_tokens: 1,
             partials: self.context.partials.clone(),
         };
-        let op = attention.op();
-        if self.context.short > 0 {
-            let short = attention.short_op(self.gpu);
-            self.ops
-                .extend([short.only(When::Short), op.only(When::Long)]);
-        } else {
-            self.ops.push(op);
+        let short = self.context.short;
+        if short > 0 {
+            let op = attention.short_op(self.gpu);
+            self.ops.push(op.only(When::Rows(0, short)));
         }
+        self.ops.extend(attention.ops_above(short));
         if let Some(vo) = vo {
             let latents = self.values("latents", heads * kv_lora)?;
             self.ops.push(self.merge(&latents));

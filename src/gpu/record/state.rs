@@ -13,8 +13,6 @@ pub struct State {
     pub split_rows: u32,
     /// Which of an operation's alternative bindings to use.
     pub slot: usize,
-    /// Whether dispatches [for short contexts](When::Short) are encoded, or those for long ones.
-    pub short: bool,
     /// Whether dispatches [for few tokens](When::Few) are encoded, or those for many.
     pub few: bool,
     /// Sampling parameters, as `kernels::sample` lays them out.
@@ -133,10 +131,8 @@ pub enum When {
     SplitsUpTo(u32),
     /// Where it is greater.
     SplitsAbove(u32),
-    /// Where [`State::short`] holds.
-    Short,
-    /// Where it does not.
-    Long,
+    /// Where the context with the step's tokens has more rows than the first and at most as many as the second.
+    Rows(u32, u32),
     /// Where [`State::few`] holds.
     Few,
     /// Where it does not.
@@ -150,8 +146,10 @@ impl When {
             Self::Always => true,
             Self::SplitsUpTo(most) => state.splits <= most,
             Self::SplitsAbove(most) => state.splits > most,
-            Self::Short => state.short,
-            Self::Long => !state.short,
+            Self::Rows(above, most) => {
+                let rows = state.pos + state.tokens;
+                above < rows && rows <= most
+            }
             Self::Few => state.few,
             Self::Many => !state.few,
         }

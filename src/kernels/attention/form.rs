@@ -4,7 +4,9 @@ use super::{HEADS_PER_GROUP, TILE};
 use crate::gpu::{Gpu, GpuError, Tier};
 use crate::kernels::{MlaDims, attention_coop, coop};
 
-/// Workgroups that fill a large GPU: about two for each of 132 multiprocessors.
+/// Of an H200.
+const MULTIPROCESSORS: usize = 132;
+/// Workgroups that fill a large GPU: about two for each multiprocessor.
 const FULL: usize = 256;
 /// Slices of all tokens of a step together, at most, unless there are more tokens: what bounds the partial sums.
 pub const MAX_SLICES: usize = FULL;
@@ -15,7 +17,7 @@ pub enum Form {
     /// `attention.wgsl`, in f32, everywhere.
     Vector,
     /// `attention_coop.wgsl`, by cooperative matrices, with queries and weights rounded to f16.
-    Matrix(attention_coop::Shape),
+    Matrix(attention_coop::Shapes),
 }
 
 impl Form {
@@ -28,30 +30,32 @@ impl Form {
         let memory = gpu.limits.max_compute_workgroup_storage_size;
         let coop = gpu.coop.filter(|_| gpu.tier == Tier::Int8);
         let shapes = coop.map(|coop| attention_coop::fitting(coop, memory, dims));
+        let mut agreeing = vec![];
         for shape in shapes.into_iter().flatten() {
             let error = attention_coop::trial(gpu, shape, dims);
             let limit = attention_coop::TRIAL_LIMIT;
             if coop::agrees(gpu, "the attention of a token", limit, error)? {
-                return Ok(Self::Matrix(shape));
+                agreeing.push(shape);
             }
         }
-        Ok(Self::Vector)
+        let shapes = attention_coop::Shapes::of(&agreeing);
+        Ok(shapes.map_or(Self::Vector, Self::Matrix))
     }
 
-    /// Workgroups that are wanted. Fewer slices are joined sooner: by matrices, 132 of them make a token of GLM-4.7-Flash 6% faster
-    /// than 256 at 32768 rows on an H200, and are as fast at 4096 (benches/notes.md).
+    /// Workgroups that are wanted. By matrices one has a multiprocessor for itself, and slices are whole tiles, so a few less than
+    /// there are multiprocessors would be longer by a tile.
     const fn full(self) -> usize {
         match self {
             Self::Vector => FULL,
-            Self::Matrix(_) => FULL / 2,
+            Self::Matrix(_) => MULTIPROCESSORS,
         }
     }
 
-    /// Cache rows that a workgroup scores at once, and heads that it takes.
-    pub(super) const fn tile(self) -> (usize, usize) {
+    /// Cache rows that a workgroup scores at once, and heads that it takes, in a context of so many rows.
+    const fn tile(self, rows: usize) -> (usize, usize) {
         match self {
             Self::Vector => (TILE, HEADS_PER_GROUP),
-            Self::Matrix(shape) => shape.tile(),
+            Self::Matrix(shapes) => shapes.at(rows).tile(),
         }
     }
 }
@@ -66,7 +70,7 @@ impl Form {
 /// If there are no rows, tokens or heads.
 pub fn split(form: Form, rows: usize, tokens: usize, heads: usize) -> (u32, u32) {
     assert!(rows > 0 && tokens > 0 && heads > 0, "nothing to attend to");
-    let (tile, group) = form.tile();
+    let (tile, group) = form.tile(rows);
     let wanted = form.full().div_ceil(heads.div_ceil(group) * tokens);
     let most = (MAX_SLICES / tokens).max(1);
     let splits = rows.div_ceil(tile).min(wanted).min(most);

@@ -172,20 +172,20 @@ impl Emulation {
     }
 
     fn load(&self, text: &str, name: &str, role: char, rows_first: bool, array: &str) -> String {
-        let wide = is_wide(text, array);
+        let width = width(text, array);
         let value = |row: &str, column: &str| {
             let (major, minor) = match rows_first {
                 true => (row, column),
                 false => (column, row),
             };
-            format!("f32({})", indexed(array, wide, major, minor))
+            format!("f32({})", indexed(array, width, major, minor))
         };
         let [rows, columns] = self.block;
         let depths = || (0..self.size).step_by(4);
         let (mut before, mut values) = (String::new(), vec![]);
         match role {
             // Whole vectors, where those of the memory lie along the depth.
-            'A' | 'B' if wide && (role == 'A') == rows_first => {
+            'A' | 'B' if width == 4 && (role == 'A') == rows_first => {
                 let (first, own) = match role {
                     'A' => ("row", rows),
                     _ => ("column", columns),
@@ -196,7 +196,7 @@ impl Emulation {
                 }
             }
             // Whole vectors of which each has a value of every column.
-            'B' if wide => {
+            'B' if width == 4 => {
                 for k in 0..self.size {
                     let vector = format!("vec4<f32>({array}[at + {k}u * pitch + column / 4u])");
                     let own = match columns {
@@ -239,14 +239,14 @@ impl Emulation {
     }
 
     fn store(&self, text: &str, name: &str, array: &str) -> String {
-        let wide = is_wide(text, array);
+        let width = width(text, array);
         let [rows, columns] = self.block;
         let mut lines = String::new();
         for i in 0..rows {
             for j in 0..columns {
                 let to = indexed(
                     array,
-                    wide,
+                    width,
                     &format!("row + {i}u"),
                     &format!("column + {j}u"),
                 );
@@ -312,21 +312,22 @@ fn element(pointer: &str) -> (&str, &str) {
     )
 }
 
-/// Whether an array holds vectors of 4, in which indices and pitches are counted then.
-fn is_wide(text: &str, array: &str) -> bool {
+/// How many numbers the elements of an array hold, in which indices and pitches are counted.
+fn width(text: &str, array: &str) -> usize {
     let (_, ty) = text
         .split_once(&format!("> {array}: array<"))
         .unwrap_or_else(|| panic!("{array} is not declared"));
-    let wide = |ty: &str| ty.starts_with("vec4<f16>");
-    if let Some((_, stage)) = text.split_once("alias Stage = ") {
-        return wide(ty) || ty.starts_with("Stage") && wide(stage);
-    }
-    wide(ty)
+    let ty = match text.split_once("alias Stage = ") {
+        Some((_, stage)) if ty.starts_with("Stage") => stage,
+        _ => ty,
+    };
+    let width = ty.strip_prefix("vec").and_then(|ty| ty.get(..1));
+    width.map_or(1, |n| n.parse().expect("a width"))
 }
 
-fn indexed(array: &str, wide: bool, major: &str, minor: &str) -> String {
-    if wide {
-        format!("{array}[at + ({major}) * pitch + ({minor}) / 4u][({minor}) % 4u]")
+fn indexed(array: &str, width: usize, major: &str, minor: &str) -> String {
+    if width > 1 {
+        format!("{array}[at + ({major}) * pitch + ({minor}) / {width}u][({minor}) % {width}u]")
     } else {
         format!("{array}[at + ({major}) * pitch + {minor}]")
     }
