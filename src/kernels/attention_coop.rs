@@ -18,7 +18,7 @@ pub struct Shape {
 }
 
 /// The shapes by falling worth for long contexts, of which the last suits short ones.
-pub(super) const SHAPES: [Shape; 4] = [
+pub(super) const SHAPES: [Shape; 5] = [
     // All heads of GLM-4.7-Flash at once, so the cache is read once; one workgroup for a multiprocessor of an H200, which has room
     // for about 50 KB.
     Shape {
@@ -26,6 +26,13 @@ pub(super) const SHAPES: [Shape; 4] = [
         head_tiles: 2,
         row_tiles: 2,
         shares: 2,
+    },
+    // The same for models of 16 heads.
+    Shape {
+        coop: SIXTEEN,
+        head_tiles: 1,
+        row_tiles: 2,
+        shares: 4,
     },
     // Little work per workgroup, so that a context of some hundred rows already keeps many busy, and room for two of them.
     Shape {
@@ -65,12 +72,25 @@ pub struct Shapes {
 }
 
 impl Shapes {
-    /// From those that a device can run, by falling worth for long contexts.
-    pub(super) fn of(shapes: &[Shape]) -> Option<Self> {
-        Some(Self {
-            long: *shapes.first()?,
-            short: *shapes.last()?,
-        })
+    /// The first of `shapes` that is good, and for short contexts the last.
+    ///
+    /// # Errors
+    /// What `good` reports.
+    pub(super) fn of(
+        shapes: &[Shape],
+        good: impl Fn(Shape) -> Result<bool, GpuError>,
+    ) -> Result<Option<Self>, GpuError> {
+        for (i, &long) in shapes.iter().enumerate() {
+            if good(long)? {
+                for &short in shapes[i + 1..].iter().rev() {
+                    if good(short)? {
+                        return Ok(Some(Self { long, short }));
+                    }
+                }
+                return Ok(Some(Self::always(long)));
+            }
+        }
+        Ok(None)
     }
 
     /// One shape for every context.
@@ -142,6 +162,7 @@ impl Shape {
         let threads = self.subgroups() * lanes;
         let (tile, heads) = self.tile();
         dims.heads >= size
+            && dims.heads > heads - size
             && dims.rope.is_multiple_of(4 * LOADERS)
             && dims.kv_lora.is_multiple_of(4 * LOADERS)
             && dims.cache_row().is_multiple_of(size * self.shares)
@@ -367,7 +388,10 @@ mod tests {
             for (coop, backwards) in [(NVIDIA, false), (NVIDIA, true), (APPLE, false)] {
                 // Their softmax stays within the 8 lanes of llvmpipe.
                 for shape in fitting(coop, 48 << 10, dims) {
-                    let (tile, _) = shape.tile();
+                    let (tile, heads) = shape.tile();
+                    if shape.subgroups() * coop.lanes as usize / heads > 8 {
+                        continue;
+                    }
                     for rows in [1usize, 2, 17, 575] {
                         // Slices of several tiles, the last one shorter and not full.
                         let cut = (rows.div_ceil(5 * tile), 5 * tile);
@@ -411,6 +435,9 @@ mod tests {
             (20, 131_072),
         ] {
             let dims = MlaDims { heads, ..glm() };
+            if !shape.fits(dims) {
+                continue;
+            }
             if ((rows + 3) * dims.cache_row() * 2) as u64 > gpu.max_binding {
                 eprintln!("skipped: {rows} rows in a binding");
                 continue;

@@ -30,15 +30,12 @@ impl Form {
         let memory = gpu.limits.max_compute_workgroup_storage_size;
         let coop = gpu.coop.filter(|_| gpu.tier == Tier::Int8);
         let shapes = coop.map(|coop| attention_coop::fitting(coop, memory, dims));
-        let mut agreeing = vec![];
-        for shape in shapes.into_iter().flatten() {
+        let shapes: Vec<_> = shapes.into_iter().flatten().collect();
+        let shapes = attention_coop::Shapes::of(&shapes, |shape| {
             let error = attention_coop::trial(gpu, shape, dims);
             let limit = attention_coop::TRIAL_LIMIT;
-            if coop::agrees(gpu, "the attention of a token", limit, error)? {
-                agreeing.push(shape);
-            }
-        }
-        let shapes = attention_coop::Shapes::of(&agreeing);
+            coop::agrees(gpu, "the attention of a token", limit, error)
+        })?;
         Ok(shapes.map_or(Self::Vector, Self::Matrix))
     }
 
@@ -48,6 +45,15 @@ impl Form {
         match self {
             Self::Vector => FULL,
             Self::Matrix(_) => MULTIPROCESSORS,
+        }
+    }
+
+    /// Slices that so many tiles are worth. On an H200 a tile takes as long as some 32 slices take to be joined (benches/notes.md),
+    /// so time is least where a slice has as many tiles as there are 32 slices.
+    const fn worth(self, tiles: usize) -> usize {
+        match self {
+            Self::Vector => tiles,
+            Self::Matrix(_) => (32 * tiles).isqrt(),
         }
     }
 
@@ -63,7 +69,8 @@ impl Form {
 /// How a step over `rows` cache rows (pos + tokens) is cut for this form: slices, and cache rows of each, for
 /// [`State::splits`](crate::gpu::record::State::splits) and `split_rows`.
 ///
-/// As many slices as fill the GPU with all heads and tokens, none shorter than a tile, so a short context is one slice.
+/// As many slices as fill the GPU with all heads and tokens, none shorter than a tile, so a short context is one slice. By
+/// matrices fewer in contexts of medium length: see [`Form::worth`].
 /// Each form is right for the cuts of the other too.
 ///
 /// # Panics
@@ -73,7 +80,8 @@ pub fn split(form: Form, rows: usize, tokens: usize, heads: usize) -> (u32, u32)
     let (tile, group) = form.tile(rows);
     let wanted = form.full().div_ceil(heads.div_ceil(group) * tokens);
     let most = (MAX_SLICES / tokens).max(1);
-    let splits = rows.div_ceil(tile).min(wanted).min(most);
+    let tiles = rows.div_ceil(tile);
+    let splits = tiles.min(wanted).min(most).min(form.worth(tiles));
     let split_rows = rows.div_ceil(splits).next_multiple_of(tile);
     (rows.div_ceil(split_rows) as u32, split_rows as u32)
 }
