@@ -335,6 +335,16 @@ mod tests {
             assert_eq!(split(form, 1, 1, 20).0, 1, "a short context is one slice");
             assert!(split(form, 4096, 1, 20).0 >= 32, "a long one fills the GPU");
         }
+        let shapes = attention_coop::Shapes::of(&attention_coop::SHAPES, |_| Ok(true));
+        let matrices = Form::Matrix(shapes.expect("no trial").expect("some"));
+        for (rows, cut) in [
+            (513, (33, 16)),
+            (4160, (65, 64)),
+            (32_769, (129, 256)),
+            (131_072, (128, 1024)),
+        ] {
+            assert_eq!(split(matrices, rows, 1, 20), cut, "{rows} rows");
+        }
     }
 
     /// The kernel and its merge on one GPU.

@@ -48,12 +48,15 @@ impl Form {
         }
     }
 
-    /// Slices that so many tiles are worth. On an H200 a tile takes as long as some 32 slices take to be joined (benches/notes.md),
-    /// so time is least where a slice has as many tiles as there are 32 slices.
-    const fn worth(self, tiles: usize) -> usize {
+    /// Tiles of a slice, at least, of so many in all. On an H200 a tile takes as long by matrices as some 32 slices take to be
+    /// joined (benches/notes.md), so time is least where there are 32 times as many slices as a slice has tiles.
+    const fn least(self, tiles: usize) -> usize {
         match self {
-            Self::Vector => tiles,
-            Self::Matrix(_) => (32 * tiles).isqrt(),
+            Self::Vector => 1,
+            Self::Matrix(_) => {
+                let slices = (32 * tiles).isqrt();
+                (tiles + slices / 2) / slices
+            }
         }
     }
 
@@ -70,7 +73,7 @@ impl Form {
 /// [`State::splits`](crate::gpu::record::State::splits) and `split_rows`.
 ///
 /// As many slices as fill the GPU with all heads and tokens, none shorter than a tile, so a short context is one slice. By
-/// matrices fewer in contexts of medium length: see [`Form::worth`].
+/// matrices fewer in contexts of medium length: see `Form::least`.
 /// Each form is right for the cuts of the other too.
 ///
 /// # Panics
@@ -81,7 +84,7 @@ pub fn split(form: Form, rows: usize, tokens: usize, heads: usize) -> (u32, u32)
     let wanted = form.full().div_ceil(heads.div_ceil(group) * tokens);
     let most = (MAX_SLICES / tokens).max(1);
     let tiles = rows.div_ceil(tile);
-    let splits = tiles.min(wanted).min(most).min(form.worth(tiles));
-    let split_rows = rows.div_ceil(splits).next_multiple_of(tile);
+    let of_slice = tiles.div_ceil(wanted.min(most)).max(form.least(tiles));
+    let split_rows = of_slice * tile;
     (rows.div_ceil(split_rows) as u32, split_rows as u32)
 }
