@@ -12,14 +12,14 @@ use crate::kernels::token::{TokenInput, TokenOutput, unsupported};
 use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
-use crate::kernels::token_router::{self, GpuTokenRouter, Scaling, Through};
+use crate::kernels::token_router::{self, GpuTokenRouter, Scaling};
 use crate::kernels::{MlaDims, attention_merge, rope_cache, token_embed};
 use crate::quant::activation::Activation;
 
 /// The residual stream between two halves of a layer.
 pub(super) struct Stream {
     /// (d) f32.
-    x: Range,
+    pub(super) x: Range,
     /// x times the weight of the norm that comes next, prepared.
     values: Range,
     /// Sums of squares of 16 values of x.
@@ -314,26 +314,7 @@ impl<'a> TokenRecipe<'a> {
             rms: None,
         };
         let after = self.residual_product(&layer.attn_output, input, stream, &layer.ffn_norm)?;
-        let logits = match (self.context.composed_router(layer), &layer.ffn) {
-            // Beside attn_output: it does not wait.
-            (Some(composed), GpuFfn::Moe(moe)) => {
-                let y = self.floats("router logits", composed.rows)?;
-                let router = GpuTokenRouter {
-                    weight: &moe.ffn_gate_inp,
-                    x: stream.x.clone(),
-                    norm: Some(layer.ffn_norm.clone()),
-                    scaling: Scaling::Through(Through {
-                        weight: composed,
-                        values,
-                        activation: self.activation,
-                    }),
-                    y: y.clone(),
-                };
-                self.ops.extend(router.ops());
-                Some(y)
-            }
-            _ => None,
-        };
+        let logits = self.composed_logits(layer, values, stream)?;
         Ok((after, logits))
     }
 
