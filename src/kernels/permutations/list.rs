@@ -98,9 +98,6 @@ fn permutations() -> Vec<Spec> {
             specs.extend([false, true].map(|split| rope_cache::spec(model.dims, queries, split)));
         }
         specs.push(attention::spec(model.dims));
-        for lanes in [8, 32] {
-            specs.extend(attention_short::spec(model.dims, lanes));
-        }
         specs.push(expand_kv::spec(model.kv()));
         specs.push(prompt_attention::spec(model.kv()));
         for quantized in [false, true] {
@@ -439,6 +436,12 @@ pub(super) fn coop_permutations() -> Vec<(Spec, bool)> {
         .collect();
     specs.dedup();
     let mut all: Vec<_> = specs.into_iter().map(|spec| (spec, false)).collect();
+    for lanes in [8, 32] {
+        let short = dims
+            .iter()
+            .filter_map(|dims| attention_short::spec(*dims, lanes));
+        all.extend(short.map(|spec| (spec, true)));
+    }
     for (size, lanes) in [(16, 32), (8, 32), (8, 8)] {
         let form = gemm::Form::Matrix(Coop { size, lanes });
         let metal = (size, lanes) == (8, 32);
