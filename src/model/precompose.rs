@@ -158,6 +158,11 @@ impl Pairs {
         }
     }
 
+    /// Whether these are among them.
+    pub fn contains(self, others: Self) -> bool {
+        self.with(others) == self
+    }
+
     /// The compositions of a model with these sizes.
     pub fn compositions(self, config: &Config) -> impl Iterator<Item = Composition> {
         let qk = self.qk.then(|| Composition::qk(config));

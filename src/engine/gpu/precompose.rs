@@ -167,7 +167,7 @@ impl GpuModel {
         let gpu = Arc::clone(&self.gpu);
         let model = Arc::clone(&self.model);
         for of in [Pairs::QK, Pairs::VO, Pairs::RO] {
-            let wanted = pairs.with(of) == pairs;
+            let wanted = pairs.contains(of);
             let done = self.layers.iter().any(|l| l.product(of).is_some());
             if !wanted || done {
                 continue;
@@ -203,7 +203,7 @@ impl GpuModel {
         let mut bytes = 0;
         for layer in &mut self.layers {
             for of in [Pairs::QK, Pairs::VO, Pairs::RO] {
-                let kept = pairs.with(of) == pairs;
+                let kept = pairs.contains(of);
                 let product = layer.product_mut(of);
                 if kept {
                     bytes += product.as_ref().map_or(0, GpuWeight::bytes);
