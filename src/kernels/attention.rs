@@ -4,8 +4,8 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
-use super::MlaDims;
 use super::linear::dot;
+use super::{MlaDims, attention_coop};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Flops, Op, Range, When, Word, accesses};
 use crate::gpu::shader::Variant;
@@ -154,6 +154,22 @@ impl GpuAttention {
 
     /// As [`ops`](Self::ops), for replays over more rows than `above`.
     pub(crate) fn ops_above(&self, above: u32) -> Vec<Op> {
+        match self.form {
+            Form::Vector => {
+                let op = self.op(spec(self.dims), HEADS_PER_GROUP);
+                vec![op.only(When::rows(above, u32::MAX))]
+            }
+            Form::Matrix(shapes) => {
+                let op = |(shape, when): (attention_coop::Shape, When)| {
+                    self.op(shape.spec(self.dims), shape.tile().1).only(when)
+                };
+                shapes.each_above(above).into_iter().map(op).collect()
+            }
+        }
+    }
+
+    /// The dispatch of a pipeline whose workgroups take `group` heads of a slice.
+    pub(super) fn op(&self, spec: Spec, group: usize) -> Op {
         let dims = self.dims;
         assert!(
             dims.kv_lora.is_multiple_of(8) && dims.rope.is_multiple_of(8) && dims.kv_lora <= 8 * WG,
@@ -170,48 +186,33 @@ impl GpuAttention {
             assert!(range.size >= bytes, "attention: {what} need {bytes} bytes");
         }
         let [partial, stats] = &self.partials;
-        let op = |spec: Spec, group: usize| {
-            Op::new(
-                spec,
-                [&self.q_lat, &self.q_pe, &self.cache, partial, stats]
-                    .map(Range::clone)
-                    .to_vec(),
-                vec![
-                    Word::Pos,
-                    Word::Splits,
-                    Word::SplitRows,
-                    Word::F(self.scale),
-                ],
-                [
-                    Extent::Splits,
-                    Extent::N(dims.heads.div_ceil(group) as u32),
-                    Extent::Tokens,
-                ],
-            )
-            .with_bytes_per_row(dims.cache_row() as u64 * 2)
-            .with_flops(Flops {
-                per_pair: 2 * (dims.heads * (dims.cache_row() + dims.kv_lora)) as u64,
-                ..Flops::default()
-            })
-        };
-        match self.form {
-            Form::Vector => {
-                let op = op(spec(dims), HEADS_PER_GROUP);
-                let some = above > 0;
-                vec![if some {
-                    op.only(When::Rows(above, u32::MAX))
-                } else {
-                    op
-                }]
-            }
-            Form::Matrix(shapes) => {
-                let each = shapes.each_above(above).into_iter();
-                each.map(|(shape, when)| op(shape.spec(dims), shape.tile().1).only(when))
-                    .collect()
-            }
-        }
+        Op::new(
+            spec,
+            [&self.q_lat, &self.q_pe, &self.cache, partial, stats]
+                .map(Range::clone)
+                .to_vec(),
+            vec![
+                Word::Pos,
+                Word::Splits,
+                Word::SplitRows,
+                Word::F(self.scale),
+            ],
+            [
+                Extent::Splits,
+                Extent::N(dims.heads.div_ceil(group) as u32),
+                Extent::Tokens,
+            ],
+        )
+        .with_bytes_per_row(dims.cache_row() as u64 * 2)
+        .with_flops(Flops {
+            per_pair: 2 * (dims.heads * (dims.cache_row() + dims.kv_lora)) as u64,
+            ..Flops::default()
+        })
     }
 }
+
+#[cfg(test)]
+pub(super) mod testing;
 
 #[cfg(test)]
 mod tests {
@@ -219,8 +220,8 @@ mod tests {
     use crate::gpu::Gpu;
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
+    use crate::kernels::attention_merge;
     use crate::kernels::testing::{Rng, assert_close};
-    use crate::kernels::{attention_coop, attention_merge};
 
     #[test]
     fn softmax_weighted_sum_of_what_each_token_may_see() {

@@ -112,13 +112,12 @@ impl Shapes {
 
     /// Each shape with the replays that take it, those over more rows than `above`.
     pub(super) fn each_above(self, above: u32) -> Vec<(Shape, When)> {
-        let all = When::Rows(above, u32::MAX);
         if self.long == self.short || above >= SHORT {
-            return vec![(self.long, if above > 0 { all } else { When::Always })];
+            return vec![(self.long, When::rows(above, u32::MAX))];
         }
         vec![
-            (self.short, When::Rows(above, SHORT)),
-            (self.long, When::Rows(SHORT, u32::MAX)),
+            (self.short, When::rows(above, SHORT)),
+            (self.long, When::rows(SHORT, u32::MAX)),
         ]
     }
 }
@@ -295,82 +294,23 @@ mod times;
 mod tests {
     use super::*;
     use crate::gpu::record::Op;
-    use crate::gpu::testing::{download, gpus, output, run, upload};
-    use crate::kernels::attention::attention;
+    use crate::gpu::testing::gpus;
+    use crate::kernels::attention::testing::{glm, token_error};
     use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
-    use crate::kernels::testing::{Rng, nmse};
-    use half::f16;
 
-    fn glm() -> MlaDims {
-        MlaDims {
-            heads: 20,
-            nope: 192,
-            rope: 64,
-            kv_lora: 512,
-        }
-    }
-
-    /// NMSE against the twin of the attention of one token over `n` rows, cut into slices of rows.
+    /// NMSE against the twin over `rows` rows, cut into so many slices of so many.
     fn error(
         gpu: &Gpu,
         shape: Shape,
         dims: MlaDims,
-        n: usize,
-        (splits, split_rows): (usize, usize),
+        rows: usize,
+        cut: (usize, usize),
         change: impl Fn(Op) -> Op,
     ) -> f64 {
-        let mut rng = Rng::fresh();
-        let row = dims.cache_row();
-        // Rows behind the last one are NaN: reading one would show.
-        let mut cache: Vec<f16> = rng
-            .normals((n + 3) * row)
-            .into_iter()
-            .map(f16::from_f32)
-            .collect();
-        cache[n * row..].fill(f16::NAN);
-        // Queries large enough for weights that differ much, as real ones do.
-        let mut queries =
-            |n: usize| -> Vec<f32> { rng.normals(n).iter().map(|x| x * 3.0).collect() };
-        let q_lat = queries(dims.heads * dims.kv_lora);
-        let mut q_pe = queries(dims.heads * dims.rope);
-        let scale = 1.0 / (row as f32).sqrt();
-        // A part of the scores that rises by 1 every 2 rows, so that sums must be scaled.
-        q_pe.iter_mut()
-            .step_by(dims.rope)
-            .for_each(|q| *q = 1.0 / scale);
-        for (i, row) in cache[..n * row].chunks_exact_mut(row).enumerate() {
-            row[dims.kv_lora] = f16::from_f32((i / 2 % 32) as f32);
-        }
-        let mut twin = vec![f32::NAN; q_lat.len()];
-        attention(&q_lat, &q_pe, &cache, n - 1, 1, dims, scale, &mut twin);
-        let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
-
-        let partials =
-            partial_bytes(dims, 1).map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
-        let out = output(gpu, q_lat.len());
-        let ops = GpuAttention {
-            form: Form::Matrix(Shapes::always(shape)),
-            q_lat: Range::whole(&upload(gpu, &q_lat)),
-            q_pe: Range::whole(&upload(gpu, &q_pe)),
-            cache: Range::whole(&upload(gpu, &cache)),
-            dims,
-            scale,
-            max_tokens: 1,
-            partials: partials.clone(),
-        }
-        .ops();
-        let floats = attention_merge::Output::Floats;
-        let merge = attention_merge::op(&partials, dims, 1, &Range::whole(&out), floats);
-        let state = State {
-            pos: n as u32 - 1,
-            tokens: 1,
-            splits: splits as u32,
-            split_rows: split_rows as u32,
-            ..State::default()
-        };
-        let ops: Vec<_> = ops.into_iter().map(change).chain([merge]).collect();
-        run(gpu, &ops, &state);
-        nmse(&download(gpu, &out, q_lat.len()), &exact)
+        token_error(gpu, dims, rows, cut, |mut attention| {
+            attention.form = Form::Matrix(Shapes::always(shape));
+            attention.ops().into_iter().map(change).collect()
+        })
     }
 
     /// Rounding to f16 moves scores of variance 9 by some 5e-4, and weights by as much: 1e-7 to 3e-7 was seen with emulated matrices.

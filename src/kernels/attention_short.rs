@@ -5,7 +5,7 @@ use super::attention::{Form, GpuAttention};
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::Gpu;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, When, accesses};
+use crate::gpu::record::{Op, accesses};
 use crate::gpu::shader::Variant;
 
 /// Rows of a slice.
@@ -59,41 +59,25 @@ impl GpuAttention {
     /// # Panics
     /// As [`ops`](Self::ops), or if the sizes do not suit.
     pub fn short_op(&self, gpu: &Gpu) -> Op {
-        let mut op = self.ops().remove(0);
-        op.when = When::Always;
         assert!(
             self.max_tokens == 1 && self.dims.heads as u32 <= MAX_GRID,
             "one token: {:?}",
             self.dims
         );
-        op.spec = spec(self.dims, gpu.lanes()).expect("the sizes suit");
-        op.grid = [
-            Extent::Splits,
-            Extent::N(self.dims.heads as u32),
-            Extent::N(1),
-        ];
-        op
+        let spec = spec(self.dims, gpu.lanes()).expect("the sizes suit");
+        self.op(spec, 1)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::record::{Range, State};
-    use crate::gpu::testing::{download, output, run, token_gpus, upload};
-    use crate::kernels::attention::{attention, partial_bytes};
-    use crate::kernels::attention_merge;
-    use crate::kernels::testing::{Rng, assert_close};
-    use half::f16;
+    use crate::gpu::testing::token_gpus;
+    use crate::kernels::attention::testing::{glm, token_error};
 
     #[test]
     fn the_kernel_agrees_with_its_twin() {
-        let glm = MlaDims {
-            heads: 20,
-            nope: 192,
-            rope: 64,
-            kv_lora: 512,
-        };
+        let glm = glm();
         let narrow = MlaDims {
             heads: 3,
             nope: 32,
@@ -102,7 +86,7 @@ mod tests {
         };
         for gpu in token_gpus() {
             for (dims, rows) in [
-                (glm, 1),
+                (glm, 1usize),
                 (glm, 2),
                 (glm, 16),
                 (glm, 17),
@@ -112,60 +96,16 @@ mod tests {
                 (narrow, 48),
             ] {
                 if spec(dims, gpu.lanes()).is_some() {
-                    check(gpu, dims, rows);
+                    let cut = (rows.div_ceil(ROWS as usize), ROWS as usize);
+                    let error = token_error(gpu, dims, rows, cut, |attention| {
+                        vec![attention.short_op(gpu)]
+                    });
+                    assert!(error <= 1e-11, "{dims:?}, {rows} rows: {error:e}");
                 } else {
                     eprintln!("skipped: {dims:?} with {} lanes", gpu.lanes());
                 }
             }
         }
-    }
-
-    #[track_caller]
-    fn check(gpu: &Gpu, dims: MlaDims, rows: usize) {
-        let mut rng = Rng::fresh();
-        let row = dims.cache_row();
-        // Rows behind the last one are NaN: reading one would show.
-        let mut cache: Vec<f16> = rng
-            .normals((rows + 3) * row)
-            .into_iter()
-            .map(f16::from_f32)
-            .collect();
-        cache[rows * row..].fill(f16::NAN);
-        // Queries large enough for weights that differ much, as real ones do.
-        let mut queries =
-            |n: usize| -> Vec<f32> { rng.normals(n).iter().map(|x| x * 3.0).collect() };
-        let q_lat = queries(dims.heads * dims.kv_lora);
-        let q_pe = queries(dims.heads * dims.rope);
-        let scale = 1.0 / (row as f32).sqrt();
-        let mut twin = vec![f32::NAN; q_lat.len()];
-        attention(&q_lat, &q_pe, &cache, rows - 1, 1, dims, scale, &mut twin);
-        let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
-        let partials =
-            partial_bytes(dims, 1).map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
-        let out = output(gpu, q_lat.len());
-        let op = GpuAttention {
-            form: Form::Vector,
-            q_lat: Range::whole(&upload(gpu, &q_lat)),
-            q_pe: Range::whole(&upload(gpu, &q_pe)),
-            cache: Range::whole(&upload(gpu, &cache)),
-            dims,
-            scale,
-            max_tokens: 1,
-            partials: partials.clone(),
-        }
-        .short_op(gpu);
-        let floats = attention_merge::Output::Floats;
-        let merge = attention_merge::op(&partials, dims, 1, &Range::whole(&out), floats);
-        let state = State {
-            pos: rows as u32 - 1,
-            tokens: 1,
-            splits: (rows as u32).div_ceil(ROWS),
-            split_rows: ROWS,
-            ..State::default()
-        };
-        run(gpu, &[op, merge], &state);
-        let what = format!("{dims:?}, {rows} rows");
-        assert_close(&download(gpu, &out, q_lat.len()), &exact, 1e-11, &what);
     }
 
     #[test]

@@ -299,24 +299,6 @@ mod tests {
         }
     }
 
-    /// Experts, hidden width, width of the attention's output.
-    fn ro([rows, depth, cols]: [usize; 3]) -> Composition {
-        Composition {
-            name: "ro",
-            heads: 1,
-            rows,
-            depth,
-            cols,
-            left_row: 0,
-            left_col: 0,
-            right_row: 0,
-            out_row: 0,
-            out_col: 0,
-            kept: 0,
-            norm: true,
-        }
-    }
-
     /// Random factors; the groups are those of real files.
     fn factors(rng: &mut Rng, c: &Composition, types: [GgmlType; 2]) -> [Weight; 2] {
         let [left, right] = types;
@@ -476,7 +458,8 @@ mod tests {
             ([64, 256, 256], GgmlType::Q6_K),
             ([24, 96, 160], GgmlType::F16),
         ] {
-            let c = ro(sizes);
+            let [experts, depth, cols] = sizes;
+            let c = Composition::with_norm(experts, depth, cols);
             check(&mut rng, &gpus, &c, [GgmlType::F32, right], GgmlType::F32);
         }
     }

@@ -496,3 +496,5 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod times;

@@ -16,7 +16,14 @@ pub fn token_router(w: &Weight, x: &[f32], squares: &[f32], eps: f32) -> Vec<f32
     token_matvec(w, x, 0, Some((squares, eps)), None)
 }
 
-/// [`token_router`] on the device.
+/// The same times the root mean square, where the stream is x + O v: `w` times `x`, which has the norm's weight, and `through`,
+/// (experts, n), which is W norm O, times `values`, (n), those v.
+pub fn token_router_through(w: &Weight, x: &[f32], through: &Weight, values: &[f32]) -> Vec<f32> {
+    let own = token_matvec(w, x, 0, None, None);
+    token_matvec(through, values, 0, None, Some(&own))
+}
+
+/// [`token_router`] on the device, or [`token_router_through`].
 pub struct GpuTokenRouter<'a> {
     /// W, (experts, d).
     pub weight: &'a GpuWeight,
@@ -209,12 +216,8 @@ mod tests {
                 let (x, norm, v) = (rng.normals(cols), rng.normals(cols), rng.normals(width));
                 let weighted: Vec<f32> = x.iter().zip(&norm).map(|(x, g)| x * g).collect();
                 let values = stand_for(activation(gpu), &v);
-                // What the composition means: W (norm x) + T v.
-                let exact = [(&w, &weighted), (&through, &values)].map(|(w, x)| {
-                    let y = token_matvec(w, x, 0, None, None);
-                    y.into_iter().map(f64::from).collect::<Vec<_>>()
-                });
-                let exact: Vec<f64> = exact[0].iter().zip(&exact[1]).map(|(a, b)| a + b).collect();
+                let twin = token_router_through(&w, &weighted, &through, &values);
+                let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
                 let y = output(gpu, rows);
                 let op = GpuTokenRouter {
                     weight: &gpu_weight(gpu, &w),

@@ -51,14 +51,9 @@ impl PrecomposeChoice {
 
     /// The name that `--precompose` takes.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Off => "off",
-            Self::Qk => "qk",
-            Self::Vo => "vo",
-            Self::Both => "both",
-            Self::Ro => "ro",
-            Self::QkRo => "qk+ro",
+        match self.pairs() {
+            Some(pairs) => pairs.name(),
+            None => "auto",
         }
     }
 
@@ -255,12 +250,22 @@ impl Composition {
     /// The router times `attn_output`; `None` where the model has no experts.
     pub fn ro(config: &Config) -> Option<Self> {
         let experts = config.experts.as_ref()?;
-        Some(Self {
+        let values = config.head_count * config.v_head_dim;
+        Some(Self::with_norm(
+            experts.count,
+            config.embedding_length,
+            values,
+        ))
+    }
+
+    /// A router of so many experts over streams of `depth` values, times an `attn_output` of so many columns.
+    pub(crate) fn with_norm(experts: usize, depth: usize, cols: usize) -> Self {
+        Self {
             name: "ffn_gate_inp with attn_output",
             heads: 1,
-            rows: experts.count,
-            depth: config.embedding_length,
-            cols: config.head_count * config.v_head_dim,
+            rows: experts,
+            depth,
+            cols,
             left_row: 0,
             left_col: 0,
             right_row: 0,
@@ -268,7 +273,7 @@ impl Composition {
             out_col: 0,
             kept: 0,
             norm: true,
-        })
+        }
     }
 
     /// Whether this is the query's pair.

@@ -1,4 +1,4 @@
-// What quantize_half makes of 16 values, made by 4 neighbouring lanes with 4 values each: one lane takes three times as long.
+// What quantize_half makes of 16 values, made by 4 neighbouring lanes with 4 values each.
 // Threads 4i .. 4i + 4 work together: all of them must call, or none.
 struct Quad {
   word: u32,            // the codes of the lane's values

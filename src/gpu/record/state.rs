@@ -140,6 +140,14 @@ pub enum When {
 }
 
 impl When {
+    /// Over contexts of more than `above` rows and at most `most`.
+    pub const fn rows(above: u32, most: u32) -> Self {
+        match (above, most) {
+            (0, u32::MAX) => Self::Always,
+            _ => Self::Rows(above, most),
+        }
+    }
+
     /// Whether a replay for `state` has the dispatch.
     pub fn holds(self, state: &State) -> bool {
         match self {

@@ -1,0 +1,84 @@
+//! What the tests of one token's attention share, whichever kernel attends.
+
+use super::{Form, GpuAttention, attention, partial_bytes};
+use crate::gpu::Gpu;
+use crate::gpu::record::{Op, Range, State};
+use crate::gpu::testing::{download, output, run, upload};
+use crate::kernels::testing::{Rng, nmse};
+use crate::kernels::{MlaDims, attention_merge};
+use half::f16;
+
+/// The sizes of GLM-4.7-Flash.
+pub fn glm() -> MlaDims {
+    MlaDims {
+        heads: 20,
+        nope: 192,
+        rope: 64,
+        kv_lora: 512,
+    }
+}
+
+/// NMSE against the twin of what `ops` makes of the attention of one token over `n` rows, cut into slices of rows.
+pub fn token_error(
+    gpu: &Gpu,
+    dims: MlaDims,
+    n: usize,
+    (splits, split_rows): (usize, usize),
+    ops: impl FnOnce(GpuAttention) -> Vec<Op>,
+) -> f64 {
+    let mut rng = Rng::fresh();
+    let row = dims.cache_row();
+    // Rows behind the last one are NaN: reading one would show.
+    let mut cache: Vec<f16> = rng
+        .normals((n + 3) * row)
+        .into_iter()
+        .map(f16::from_f32)
+        .collect();
+    cache[n * row..].fill(f16::NAN);
+    // Queries large enough for weights that differ much, as real ones do.
+    let mut queries = |n: usize| -> Vec<f32> { rng.normals(n).iter().map(|x| x * 3.0).collect() };
+    let q_lat = queries(dims.heads * dims.kv_lora);
+    let mut q_pe = queries(dims.heads * dims.rope);
+    let scale = 1.0 / (row as f32).sqrt();
+    // A part of the scores that rises by 1 every 2 rows, so that sums must be scaled.
+    q_pe.iter_mut()
+        .step_by(dims.rope)
+        .for_each(|q| *q = 1.0 / scale);
+    for (i, row) in cache[..n * row].chunks_exact_mut(row).enumerate() {
+        row[dims.kv_lora] = f16::from_f32((i / 2 % 32) as f32);
+    }
+    let mut twin = vec![f32::NAN; q_lat.len()];
+    attention(&q_lat, &q_pe, &cache, n - 1, 1, dims, scale, &mut twin);
+    let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
+
+    let partials =
+        partial_bytes(dims, 1).map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
+    let out = output(gpu, q_lat.len());
+    let mut ops = ops(GpuAttention {
+        form: Form::Vector,
+        q_lat: Range::whole(&upload(gpu, &q_lat)),
+        q_pe: Range::whole(&upload(gpu, &q_pe)),
+        cache: Range::whole(&upload(gpu, &cache)),
+        dims,
+        scale,
+        max_tokens: 1,
+        partials: partials.clone(),
+    });
+    let floats = attention_merge::Output::Floats;
+    ops.push(attention_merge::op(
+        &partials,
+        dims,
+        1,
+        &Range::whole(&out),
+        floats,
+    ));
+    let state = State {
+        pos: n as u32 - 1,
+        tokens: 1,
+        splits: splits as u32,
+        split_rows: split_rows as u32,
+        ..State::default()
+    };
+    run(gpu, &ops, &state);
+    nmse(&download(gpu, &out, q_lat.len()), &exact)
+}
