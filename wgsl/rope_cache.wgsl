@@ -27,18 +27,8 @@ struct Params {
 
 // Pair i of kv_a.
 fn input(i: u32) -> vec2<f32> {
-#ifdef SPLIT
-  var sum = kv_a[i];
-  var part = 1u;
-  loop {
-    if (part >= p.parts) { break; }
-    sum += kv_a[part * p.part_stride + i];
-    part += 1u;
-  }
+#import add_parts as kv_a
   return sum;
-#else
-  return kv_a[i];
-#endif
 }
 
 fn rotate(x: vec2<f32>, angle: vec2<f32>) -> vec2<f32> {

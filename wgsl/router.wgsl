@@ -26,19 +26,11 @@ fn main(
 #import thread_index
   let token = wid.x;
   var logit = -1e30;
-#ifdef SPLIT
   if (t < EXPERTS) {
-    logit = 0.0;
-    var i = 0u;
-    loop {
-      if (i >= p.parts) { break; }
-      logit += logits[i * p.part_stride + token * EXPERTS + t];
-      i += 1u;
-    }
+    let i = token * EXPERTS + t;
+#import add_parts as logits
+    logit = sum;
   }
-#else
-  if (t < EXPERTS) { logit = logits[token * EXPERTS + t]; }
-#endif
 #ifdef PLAIN
   let own = router_place(logit, t, 0u, 0u, 0u);
 #else

@@ -35,22 +35,12 @@ struct Params {
 
 // Vector i of x, added up.
 fn input(i: u32) -> vec4<f32> {
-#ifdef SPLIT
-  var sum = x[i];
-  var part = 1u;
-  loop {
-    if (part >= p.parts) { break; }
-    sum += x[part * p.part_stride + i];
-    part += 1u;
-  }
+#import add_parts as x
 #ifdef SUM
   sum += residual[i];
   sums[i] = sum;
 #endif
   return sum;
-#else
-  return x[i];
-#endif
 }
 
 const LARGEST = 16384.0;

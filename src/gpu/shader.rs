@@ -237,6 +237,7 @@ macro_rules! shared {
     };
 }
 shared!(
+    "add_parts",
     "best",
     "bf16",
     "builtins",
