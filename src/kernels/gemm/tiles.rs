@@ -186,3 +186,30 @@ impl Tile {
             .unwrap_or_else(|| panic!("no tile of {tokens} tokens"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_follow_the_tokens() {
+        let matrices = Form::Matrix(Coop {
+            size: 16,
+            lanes: 32,
+        });
+        for form in [matrices, Form::Float { eight: true }] {
+            let most = tiles(form, false)[0];
+            assert_eq!(Tile::choose(form, false, 4096, 4096, 1), most);
+            assert_eq!(Tile::choose(form, false, 9, 64, 1).tokens, 16);
+            assert_eq!(Tile::for_experts(form, 1), 16);
+            assert_eq!(Tile::for_experts(form, 17), 32);
+            for tile in expert_tiles(form, true) {
+                assert_eq!(
+                    Tile::of_height(form, false, tile.tokens).tokens,
+                    tile.tokens
+                );
+            }
+            assert_eq!(Tile::for_experts(form, 5000), most.tokens);
+        }
+    }
+}

@@ -101,3 +101,24 @@ pub(super) fn trial(gpu: &Gpu, form: Form) -> Result<f64, GpuError> {
     let error = sum(&mut results[0].iter().zip(&results[1]).map(|(a, b)| a - b));
     Ok(error / sum(&mut results[0].iter().copied()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::testing::gpus;
+
+    #[test]
+    fn a_device_with_matrices_passes_its_trial() {
+        for gpu in gpus() {
+            let best = Form::best(gpu);
+            assert_eq!(
+                Form::for_prompts(gpu).unwrap_or_else(|e| panic!("{e}")),
+                best
+            );
+            if best != Form::float(gpu) {
+                let error = trial(gpu, best).unwrap_or_else(|e| panic!("{e}"));
+                assert!(error > 0.0 && error < LIMIT, "NMSE {error:e}");
+            }
+        }
+    }
+}
