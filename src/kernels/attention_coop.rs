@@ -60,8 +60,8 @@ const SIXTEEN: Coop = Coop {
     lanes: 32,
 };
 
-/// Cache rows up to which a context takes the shape for short ones. On an H200 that one attends to a row in 4.7 us and to
-/// 4096 in 8.3 to 10, the other in 6.2 and 7.3 (benches/notes.md); so many rows are 48 slices of the first.
+/// Cache rows up to which a context takes the shape for short ones: 48 of its slices. On an H200 that one attends to a row in
+/// 4.7 us, the other in 5.8 (benches/notes.md); where they meet was not measured.
 const SHORT: u32 = 768;
 
 /// The shapes of a device.
