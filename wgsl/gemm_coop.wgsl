@@ -16,6 +16,28 @@ enable wgpu_cooperative_matrix;
 #endif
 #import MATRICES as c
 
+// Four sums of a token, of W's rows from `row` on; `to` is where row 0 writes.
+fn write(to: u32, row: u32, sums: vec4<f32>) {
+#ifdef WHOLE_VECTORS
+  let i = (to + row) / 4u;
+#ifdef RESIDUAL
+  y[i] = sums + residual[i];
+#else
+  y[i] = sums;
+#endif
+#else
+#for c 4
+  if (row + $cu < p.rows) {
+#ifdef RESIDUAL
+    y[to + row + $cu] = sums[$c] + residual[to + row + $cu];
+#else
+    y[to + row + $cu] = sums[$c];
+#endif
+  }
+#endfor
+#endif
+}
+
 const WG = SM * SN * LANES;
 const DEPTH = STAGE_UNITS * 32u;
 const COLUMNS = DEPTH / 4u;
@@ -48,8 +70,22 @@ fn put_w(row: u32, c: u32, v: vec4<f16>) {
   ws[to + 3u] = v.w;
 }
 #endif
-const SQUARE = MAT * MAT;
-var<workgroup> out: array<f32, OUTS * SQUARE>;   // (place, token, row), a place for each subgroup whose turn it is
+// A lane reads the sums back in vectors of 4, LANE_ROWS rows of a matrix at once.
+const ROW_VECTORS = MAT / 4u;
+const LANE_ROWS = LANES / ROW_VECTORS;
+// (place, token, row), a place for each subgroup whose turn it is.
+#ifdef WIDE
+const OUT_PITCH = ROW_VECTORS;
+var<workgroup> out: array<vec4<f32>, OUTS * MAT * OUT_PITCH>;
+fn sums_at(own: u32, row: u32, column: u32) -> vec4<f32> { return out[own + row * OUT_PITCH + column / 4u]; }
+#else
+const OUT_PITCH = MAT;
+var<workgroup> out: array<f32, OUTS * MAT * OUT_PITCH>;
+fn sums_at(own: u32, row: u32, column: u32) -> vec4<f32> {
+  let at = own + row * OUT_PITCH + column;
+  return vec4(out[at], out[at + 1u], out[at + 2u], out[at + 3u]);
+}
+#endif
 
 @compute @workgroup_size(WG)
 fn main(
@@ -166,53 +202,68 @@ fn main(
     unit += STAGE_UNITS;
   }
 
-  let own = group / TURNS * SQUARE;
+  let own = group / TURNS * (MAT * OUT_PITCH);
   let turn = group % TURNS;
+  let lane_row = lane / ROW_VECTORS;
+  let lane_column = lane % ROW_VECTORS * 4u;
+  let own_row = at.row + group_n * (FN * MAT) + lane_column;
 #for i FM
   if ($iu * (SM * MAT) < at.count) {
+#for v LANE_VECTORS
+    let m$v = ($iu * SM + group_m) * MAT + lane_row + $vu * LANE_ROWS;
+    let some$v = m$v < at.count && lane_row < MAT;
+    let place$v = min(m$v, at.count - 1u);
+    let scale$v = x_scales[input_row(at.first + place$v)];
+    let to$v = output_index(at, place$v);
+#endfor
 #for j FN
 #for r TURNS
   {
     if (turn == $ru) {
       // Named first: naga 30 would compute what stands in the call after the store.
       let value = sum$i_$j;
-      coopStoreT(value, &out[own], MAT);
+      coopStoreT(value, &out[own], OUT_PITCH);
     }
+#ifdef IN_TURNS
     workgroupBarrier();
+#else
+    subgroupBarrier();
+#endif
 #ifdef PAIR
-#for e LANE_SUMS
-    let gate$e = out[own + $eu * LANES + lane];
+#for v LANE_VECTORS
+    let gate$v = sums_at(own, (lane_row + $vu * LANE_ROWS) % MAT, lane_column) * scale$v;
 #endfor
+#ifdef IN_TURNS
     workgroupBarrier();
+#else
+    subgroupBarrier();
+#endif
     if (turn == $ru) {
       let second = up$i_$j;
-      coopStoreT(second, &out[own], MAT);
+      coopStoreT(second, &out[own], OUT_PITCH);
     }
+#ifdef IN_TURNS
     workgroupBarrier();
+#else
+    subgroupBarrier();
 #endif
-    let row = at.row + (group_n * FN + $ju) * MAT + (lane & (MAT - 1u));
-    if (turn == $ru && row < p.rows) {
-#for e LANE_SUMS
-      {
-        let e = $eu * LANES + lane;
-        let m = ($iu * SM + group_m) * MAT + e / MAT;
-        if (m < at.count) {
-          let scale = x_scales[input_row(at.first + m)];
-          let to = output_index(at, m) + row;
+#endif
+    let row = own_row + $ju * MAT;
+#for v LANE_VECTORS
+    if (some$v && row < p.rows && turn == $ru) {
+      let value = sums_at(own, lane_row + $vu * LANE_ROWS, lane_column) * scale$v;
 #ifdef PAIR
-          y[to] = swiglu(gate$e * scale, out[own + e] * scale);
+      write(to$v, row, swiglu(gate$v, value));
 #else
-#ifdef RESIDUAL
-          y[to] = out[own + e] * scale + residual[to];
-#else
-          y[to] = out[own + e] * scale;
+      write(to$v, row, value);
 #endif
-#endif
-        }
-      }
-#endfor
     }
+#endfor
+#ifdef IN_TURNS
     workgroupBarrier();
+#else
+    subgroupBarrier();
+#endif
   }
 #endfor
 #endfor

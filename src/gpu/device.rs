@@ -160,7 +160,9 @@ impl Coop {
             _ if info.subgroup_min_size == info.subgroup_max_size => info.subgroup_min_size,
             _ => return None,
         };
-        let needed = Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SHADER_F16;
+        let needed = Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+            | Features::SUBGROUP_BARRIER
+            | Features::SHADER_F16;
         if ![8, 32].contains(&lanes)
             || !adapter.features().contains(needed)
             || adapter.limits().max_compute_workgroup_storage_size < 32 << 10
@@ -233,7 +235,7 @@ impl Gpu {
             Tier::Subgroup | Tier::Int8 => Coop::of(&adapter),
         };
         let matrices = if coop.is_some() {
-            Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+            Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SUBGROUP_BARRIER
         } else {
             Features::empty()
         };

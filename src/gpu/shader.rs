@@ -6,6 +6,8 @@
 //!   (how one kernel reads two weight types under two names), or the shared module NAME where the variant has none;
 //! - `#ifdef FLAG`, `#ifndef FLAG`, `#else`, `#endif` keep or drop lines by flags given from outside only;
 //! - `#read name: type` and `#write name: type` declare the next storage binding of group 0, numbered in order of those kept;
+//!   `#input name: type` one that is read only but bound as if it were written where the flag EXCLUSIVE is given: compilers move
+//!   loads of what nobody writes to where they are used, past barriers and whatever was to hide their latency;
 //! - `#for i N` ... `#endfor` repeats the lines N times with `$i` replaced, N a number or a constant of the variant:
 //!   naga has no unrolling, and private arrays must be indexed by constants.
 //!
@@ -116,11 +118,12 @@ impl Expander<'_> {
                     };
                     self.import(number, module, module, prefix)?;
                 }
-                ["#read" | "#write", ..] => {
-                    let access = if words[0] == "#read" {
-                        "read"
-                    } else {
+                ["#read" | "#write" | "#input", ..] => {
+                    let exclusive = words[0] == "#input" && self.flags.contains("EXCLUSIVE");
+                    let access = if words[0] == "#write" || exclusive {
                         "read_write"
+                    } else {
+                        "read"
                     };
                     let rest = line.trim_start().trim_start_matches(words[0]);
                     let (declaration, comment) = rest.split_once("//").unwrap_or((rest, ""));

@@ -109,6 +109,10 @@ pub(super) struct Shape {
     pub residual: bool,
     /// Whether the columns are cut into parts.
     pub split: bool,
+    /// Whether sums are written in whole vectors of 4, by matrices.
+    pub vectors: bool,
+    /// Whether input and weights are bound as if they were written: see `#input` of shader templates.
+    pub exclusive: bool,
 }
 
 /// The pipeline for a weight of type `ty`, or a pair with `up`.
@@ -149,11 +153,12 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
             .flag("GATHER", gather)
             .flag("SCATTER", !gather);
     }
-    let mut access = String::from(if pair { "rrrr" } else { "rr" });
-    access += match form {
-        Form::Float { .. } => "r",
-        Form::Matrix(_) => "rr",
+    let inputs = match form {
+        Form::Float { .. } => 1,
+        Form::Matrix(_) => 2,
     };
+    let weights = if pair { 4 } else { 2 };
+    let mut access = if shape.exclusive { "w" } else { "r" }.repeat(weights + inputs);
     access += if shape.experts.is_some() { "rr" } else { "" };
     access += if shape.residual { "rw" } else { "w" };
     let access = accesses(&access);
@@ -212,7 +217,10 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
                     .number("W_LOADS", rows * units * parts / threads)
                     .number("OUTS", (along_tokens * along_rows).min(writers))
                     .number("TURNS", (along_tokens * along_rows).div_ceil(writers))
-                    .number("LANE_SUMS", size * size / lanes)
+                    .number("LANE_VECTORS", (size * size / 4 / lanes).max(1))
+                    .flag("IN_TURNS", along_tokens * along_rows > writers)
+                    .flag("WHOLE_VECTORS", shape.vectors)
+                    .flag("EXCLUSIVE", shape.exclusive)
                     .number("PARTS", parts)
                     .number("PART_VECTORS", 8 / parts)
                     .flag(
@@ -286,11 +294,16 @@ impl GpuGemm<'_> {
             }
         };
         let tile = tile.for_units(w.cols / 32 / self.parts);
+        // Whatever part of the weight, group or part of the columns: its rows begin and end with a vector of the output.
+        let mut numbers = w.parts.iter().flat_map(|p| [p.first_row, p.rows]);
+        let vectors = w.rows.is_multiple_of(4) && numbers.all(|n| n.is_multiple_of(4));
         let shape = Shape {
             tile,
             experts: self.experts.as_ref().map(|e| (e.used, e.gather)),
             residual: self.residual.is_some(),
             split: self.parts > 1,
+            vectors: vectors && matches!(self.form, Form::Matrix(_)),
+            exclusive: self.is_exclusive(tile),
         };
         let spec = spec(self.form, w.ty, self.up.map(|u| u.ty), shape);
         let along_tokens = match &self.experts {
@@ -307,6 +320,14 @@ impl GpuGemm<'_> {
                 self.op(&spec, tile, y_stride, along_tokens, part, up)
             })
             .collect()
+    }
+
+    /// Whether nothing else is to read the same buffers meanwhile, for loads that are not moved past barriers: large tiles by
+    /// NVIDIA's matrices. A dense pair stays beside other products.
+    fn is_exclusive(&self, tile: Tile) -> bool {
+        let dense_pair = self.up.is_some() && self.experts.is_none();
+        let nvidia = matches!(self.form, Form::Matrix(Coop { size: 16, .. }));
+        nvidia && tile.tokens >= 128 && !dense_pair
     }
 
     fn op(

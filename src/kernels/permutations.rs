@@ -363,7 +363,9 @@ fn check(spec: &Spec, tier: Tier, devices: Devices) -> Result<(), String> {
     let module = naga::front::wgsl::parse_str(&text).map_err(|e| e.emit_to_string(&text))?;
     let mut allowed = capabilities(tier);
     if coop {
-        allowed |= Capabilities::COOPERATIVE_MATRIX | Capabilities::SHADER_FLOAT16;
+        allowed |= Capabilities::COOPERATIVE_MATRIX
+            | Capabilities::SUBGROUP_BARRIER
+            | Capabilities::SHADER_FLOAT16;
     }
     let info = Validator::new(ValidationFlags::all(), allowed)
         .validate(&module)

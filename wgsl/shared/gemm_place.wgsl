@@ -16,26 +16,33 @@ struct Params {
   part_stride: u32,     // values from one part's sums to the next one's
 #endif
 }
-#read w_q: array<vec4<u32>>
-#read w_s: array<vec4<u32>>
+#input w_q: array<vec4<u32>>
+#input w_s: array<vec4<u32>>
 #ifdef PAIR
-#read u_q: array<vec4<u32>>
-#read u_s: array<vec4<u32>>
+#input u_q: array<vec4<u32>>
+#input u_s: array<vec4<u32>>
 #endif
 #ifdef COOP
-#read x: array<vec4<f16>>           // (tokens, x_stride)
-#read x_scales: array<f32>          // (tokens)
+#input x: array<vec4<f16>>           // (tokens, x_stride)
+#input x_scales: array<f32>          // (tokens)
 #else
-#read x: array<vec4<f32>>           // (tokens, x_stride)
+#input x: array<vec4<f32>>           // (tokens, x_stride)
 #endif
 #ifdef EXPERTS
 #read tiles: array<vec4<u32>>       // (tiles) of expert, first place, places, nothing; see expert_rows
 #read slots: array<u32>             // (places) by expert, token * USED + rank
 #endif
+#ifdef WHOLE_VECTORS
+#ifdef RESIDUAL
+#read residual: array<vec4<f32>>    // (tokens, y_stride / 4)
+#endif
+#write y: array<vec4<f32>>          // (tokens, y_stride / 4)
+#else
 #ifdef RESIDUAL
 #read residual: array<f32>          // (tokens, y_stride)
 #endif
 #write y: array<f32>                // (tokens, y_stride)
+#endif
 #import params
 #import w32
 #import WEIGHT as w
@@ -98,7 +105,14 @@ fn output_index(at: Place, m: u32) -> u32 {
 #endif
 }
 
+// What a thread finishes at once.
+#ifdef COOP
+alias Sums = vec4<f32>;
+#else
+alias Sums = f32;
+#endif
+
 // silu(gate) * up; exp(-gate) is kept finite, since Metal's fast math may assume it is.
-fn swiglu(gate: f32, up: f32) -> f32 {
-  return gate / (1.0 + exp(min(-gate, 80.0))) * up;
+fn swiglu(gate: Sums, up: Sums) -> Sums {
+  return gate / (1.0 + exp(min(-gate, Sums(80.0)))) * up;
 }

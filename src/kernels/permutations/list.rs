@@ -210,6 +210,8 @@ fn products(form: gemm::Form) -> Vec<Spec> {
                     experts: None,
                     residual: false,
                     split: false,
+                    vectors: matches!(form, gemm::Form::Matrix(_)),
+                    exclusive: false,
                 };
                 let experts = gemm::Shape {
                     experts: Some((6, pair)),
@@ -233,6 +235,14 @@ fn products(form: gemm::Form) -> Vec<Spec> {
                         ..plain
                     };
                     specs.extend([residual, split].map(|s| gemm::spec(form, ty, None, s)));
+                    if i == 0 && plain.vectors {
+                        let others = [plain, residual].map(|shape| gemm::Shape {
+                            vectors: false,
+                            exclusive: true,
+                            ..shape
+                        });
+                        specs.extend(others.map(|s| gemm::spec(form, ty, None, s)));
+                    }
                 }
             }
         }

@@ -104,7 +104,10 @@ impl Emulation {
             }
             out.push('\n');
         }
-        out = self.calls(out);
+        // A subgroup's lanes are threads of several of the adapter's.
+        out = self
+            .calls(out)
+            .replace("subgroupBarrier()", "workgroupBarrier()");
         out += &self.multiply_add();
         for (_, function) in &self.functions {
             out += function;
