@@ -2,8 +2,8 @@
 //
 // x (tokens, x_stride) are halves and x_scales (tokens) what they are multiplied by (see rows_f16); the rest as in gemm.wgsl.
 // Division: a workgroup owns BM tokens and BN rows; in stages of STAGE_UNITS units of 32 columns it moves a tile of x and one of
-// W, dequantised, to workgroup memory. It has SM x SN subgroups, each of which multiplies FM x FN matrices of MAT x MAT, sums in
-// registers. The next tiles are loaded while these are multiplied. The sums pass through workgroup memory, where lanes scale
+// W, dequantised, to workgroup memory (gemm_stages). It has SM x SN subgroups, each of which multiplies FM x FN matrices of
+// MAT x MAT, sums in registers. The sums pass through workgroup memory, where lanes scale
 // and write them, few at a time: workgroup memory bounds how many workgroups share a multiprocessor.
 // Bound by: loads and barriers of a stage; with few tokens by the bytes of W, read once per BM tokens.
 enable f16;
@@ -94,10 +94,6 @@ fn main(
 #import thread_index
 #import gemm_begin
   let column = t % COLUMNS;
-#for i X_LOADS
-  let from$i = input_row(at.first + min(($iu * WG + t) / COLUMNS, at.count - 1u)) * p.x_stride + (p.first_group + at.group) * p.x_group_stride + column;
-  var x$i = x[from$i];
-#endfor
   // Threads that share a row lie side by side, each with a part of a unit.
   let part = t % PARTS;
   let w_column = (t / PARTS) % STAGE_UNITS * 8u + part * PART_VECTORS;
@@ -124,83 +120,24 @@ fn main(
   let group_n = group % SN;
   let own_x = group_m * (MAT * PITCH);
   let own_w = group_n * (FN * MAT * PITCH);
-  var unit = STAGE_UNITS;
-  loop {
-    workgroupBarrier();
-#for i X_LOADS
-    put_x(($iu * WG + t) / COLUMNS, column, x$i);
-#endfor
-#for i W_LOADS
-#for v PART_VECTORS
-    put_w(row$i, w_column + $vu, w$i.v$v);
-#endfor
-#ifdef PAIR
-#for v PART_VECTORS
-    put_w(BN + row$i, w_column + $vu, u$i.v$v);
-#endfor
-#endif
-#endfor
-    workgroupBarrier();
-    // No branch, which would hold the products back until the loads have come: behind the end the last ones again.
-    let next = min(unit, p.units - STAGE_UNITS);
-#for i X_LOADS
-    x$i = x[from$i + next * 8u];
-#endfor
-#for i W_LOADS
-    w$i = w_part(unit$i + next, p.sub, part);
-#ifdef PAIR
-    u$i = u_part(unit$i + next, p.u_sub, part);
-#endif
-#endfor
 #ifdef FEW_TOKENS
-    // An expert's last tile: half of the matrices hold no token.
-    if (at.count <= FEW * (SM * MAT)) {
-#for k STEPS
-    {
-#for i FEW
-      let a$i = coopLoadT<cLeft>(&xs[own_x + $iu * (SM * MAT * PITCH) + $ku * STEP], PITCH);
-#endfor
-#for j FN
-      let b$j = coopLoad<cRight>(&ws[own_w + $ju * MAT * PITCH + $ku * STEP], PITCH);
-#for i FEW
-      sum$i_$j = coopMultiplyAdd(a$i, b$j, sum$i_$j);
-#endfor
-#ifdef PAIR
-      let c$j = coopLoad<cRight>(&ws[BN * PITCH + own_w + $ju * MAT * PITCH + $ku * STEP], PITCH);
-#for i FEW
-      up$i_$j = coopMultiplyAdd(a$i, c$j, up$i_$j);
-#endfor
-#endif
-#endfor
-    }
-#endfor
+  // Tiles of experts are as high as the largest; most matrices of a low one would hold no token.
+  if (at.count <= half_FM * (SM * MAT)) {
+#ifdef QUARTER
+    if (at.count <= quarter_FM * (SM * MAT)) {
+#import gemm_stages as quarter
     } else {
-#endif
-#for k STEPS
-    {
-#for i FM
-      let a$i = coopLoadT<cLeft>(&xs[own_x + $iu * (SM * MAT * PITCH) + $ku * STEP], PITCH);
-#endfor
-#for j FN
-      let b$j = coopLoad<cRight>(&ws[own_w + $ju * MAT * PITCH + $ku * STEP], PITCH);
-#for i FM
-      sum$i_$j = coopMultiplyAdd(a$i, b$j, sum$i_$j);
-#endfor
-#ifdef PAIR
-      let c$j = coopLoad<cRight>(&ws[BN * PITCH + own_w + $ju * MAT * PITCH + $ku * STEP], PITCH);
-#for i FM
-      up$i_$j = coopMultiplyAdd(a$i, c$j, up$i_$j);
-#endfor
-#endif
-#endfor
+#import gemm_stages as half
     }
-#endfor
-#ifdef FEW_TOKENS
-    }
+#else
+#import gemm_stages as half
 #endif
-    if (unit >= p.units) { break; }
-    unit += STAGE_UNITS;
+  } else {
+#import gemm_stages as all
   }
+#else
+#import gemm_stages as all
+#endif
 
   let own = group / TURNS * (MAT * OUT_PITCH);
   let turn = group % TURNS;

@@ -261,6 +261,7 @@ shared!(
     "gemm_begin",
     "gemm_halves",
     "gemm_place",
+    "gemm_stages",
     "iq4_nl",
     "iq4_xs",
     "lanes",

@@ -197,9 +197,21 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
             if let Some(up) = up {
                 variant = variant.module("U_PART", module(up));
             }
+            // How a tile works that is full, half or a quarter full: matrices of a subgroup along tokens, loads of a thread.
+            let along = [tokens / size / along_tokens, rows / size / along_rows];
+            for (matrices, loads, part) in [
+                ("all_FM", "all_X_LOADS", 1),
+                ("half_FM", "half_X_LOADS", 2),
+                ("quarter_FM", "quarter_X_LOADS", 4),
+            ] {
+                let high = along[0].div_ceil(part);
+                let vectors = high * along_tokens * size * 8 * units;
+                variant = variant
+                    .number(matrices, high)
+                    .number(loads, vectors.div_ceil(threads));
+            }
             // What Metal has, and nobody else.
             let metal = (size, lanes) == (8, 32);
-            let along = [tokens / size / along_tokens, rows / size / along_rows];
             assert!(
                 [tokens, rows] == [0, 1].map(|i| along[i] * shape.tile.split[i] * size)
                     && [8, 16].contains(&size),
@@ -213,7 +225,6 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
                     .number("MAT", size)
                     .number("STAGE_UNITS", units)
                     .number("STEPS", 32 * units / size)
-                    .number("X_LOADS", tokens * 8 * units / threads)
                     .number("W_LOADS", rows * units * parts / threads)
                     .number("OUTS", (along_tokens * along_rows).min(writers))
                     .number("TURNS", (along_tokens * along_rows).div_ceil(writers))
@@ -232,8 +243,8 @@ pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape)
                     .number("SN", along_rows)
                     .number("FM", along[0])
                     .number("FN", along[1])
-                    .number("FEW", along[0].div_ceil(2))
                     .flag("FEW_TOKENS", shape.experts.is_some() && along[0] > 1)
+                    .flag("QUARTER", along[0] > 2)
                     .flag("COOP", true)
                     .flag("WIDE", !metal),
                 access,

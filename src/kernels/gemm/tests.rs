@@ -475,15 +475,11 @@ fn experts_multiply_their_tokens() {
             for (i, tile) in expert_tiles(form, true).iter().enumerate() {
                 let ty = |k| GgmlType::ALL[(3 * i + k) % GgmlType::ALL.len()];
                 let types = [ty(0), ty(1), ty(2)];
-                check_experts(
-                    gpu,
-                    form,
-                    &mut rng,
-                    types,
-                    [5, 2, 256, 256],
-                    37,
-                    tile.tokens,
-                );
+                // Some experts with full tiles, some with less than half, some with less than a quarter of one.
+                for tokens in [37, 2 * tile.tokens as usize + 44] {
+                    let sizes = [5, 2, 256, 256];
+                    check_experts(gpu, form, &mut rng, types, sizes, tokens, tile.tokens);
+                }
             }
             // DeepSeek-V2-Lite's experts, narrower, and a single one.
             let types = [GgmlType::Q4_0, GgmlType::Q4_0, GgmlType::Q5_0];
