@@ -16,7 +16,12 @@ struct Params {
 
 var<workgroup> counts: array<atomic<u32>, EXPERTS>;
 var<workgroup> sums: array<u32, WG>;      // of the own slots, by thread
-var<workgroup> begins: array<u32, 4>;     // own first place and tile, own places, all tiles
+var<workgroup> begins: array<atomic<u32>, 3>;   // own first place and tile; all tiles
+
+// The expert of a slot, or none behind the end. Loads of several slots are asked for at once.
+fn expert_of(i: u32, end: u32) -> u32 {
+  return select(EXPERTS, min(ids[min(i, end - 1u)], EXPERTS - 1u), i < end);
+}
 
 @compute @workgroup_size(WG)
 fn main(
@@ -34,36 +39,34 @@ fn main(
     atomicStore(&counts[e], 0u);
     e += WG;
   }
+  if (t < 3u) { atomicStore(&begins[t], 0u); }
   workgroupBarrier();
   var own = 0u;
   var i = begin;
   loop {
     if (i >= end) { break; }
-    let id = min(ids[i], EXPERTS - 1u);
-    atomicAdd(&counts[id], 1u);
-    own += select(0u, 1u, id == expert);
-    i += 1u;
+#for k SLOTS
+    let id$k = expert_of(i + $ku, end);
+#endfor
+#for k SLOTS
+    if (id$k < EXPERTS) { atomicAdd(&counts[id$k], 1u); }
+    own += select(0u, 1u, id$k == expert);
+#endfor
+    i += SLOTS;
   }
   sums[t] = own;
   workgroupBarrier();
-  if (t == 0u) {
-    var place = 0u;
-    var tile = 0u;
-    var all = 0u;
-    var k = 0u;
-    loop {
-      if (k >= EXPERTS) { break; }
-      let count = atomicLoad(&counts[k]);
-      let here = (count + HEIGHT - 1u) / HEIGHT;
-      place += select(0u, count, k < expert);
-      tile += select(0u, here, k < expert);
-      all += here;
-      k += 1u;
+  e = t;
+  loop {
+    if (e >= EXPERTS) { break; }
+    let count = atomicLoad(&counts[e]);
+    let here = (count + HEIGHT - 1u) / HEIGHT;
+    if (e < expert) {
+      atomicAdd(&begins[0], count);
+      atomicAdd(&begins[1], here);
     }
-    begins[0] = place;
-    begins[1] = tile;
-    begins[2] = atomicLoad(&counts[expert]);
-    begins[3] = all;
+    atomicAdd(&begins[2], here);
+    e += WG;
   }
   // Inclusive sums over the threads.
   var step = 1u;
@@ -77,27 +80,33 @@ fn main(
     step = step << 1u;
   }
   workgroupBarrier();
-  let first = begins[0];
+  let first = atomicLoad(&begins[0]);
+  let first_tile = atomicLoad(&begins[1]);
   var place = first + sums[t] - own;
   i = begin;
   loop {
     if (i >= end) { break; }
-    if (min(ids[i], EXPERTS - 1u) == expert) {
-      slots[place] = i;
+#for k SLOTS
+    let own$k = expert_of(i + $ku, end) == expert;
+#endfor
+#for k SLOTS
+    if (own$k) {
+      slots[place] = i + $ku;
       place += 1u;
     }
-    i += 1u;
+#endfor
+    i += SLOTS;
   }
-  let count = begins[2];
+  let count = atomicLoad(&counts[expert]);
   var tile = t;
   loop {
     if (tile * HEIGHT >= count) { break; }
-    tiles[begins[1] + tile] = vec4(expert, first + tile * HEIGHT, min(HEIGHT, count - tile * HEIGHT), 0u);
+    tiles[first_tile + tile] = vec4(expert, first + tile * HEIGHT, min(HEIGHT, count - tile * HEIGHT), 0u);
     tile += WG;
   }
   // The last expert's workgroup empties the rest.
   if (expert == EXPERTS - 1u) {
-    tile = begins[3] + t;
+    tile = atomicLoad(&begins[2]) + t;
     loop {
       if (tile >= p.tiles) { break; }
       tiles[tile] = vec4(0u);

@@ -40,6 +40,8 @@ pub fn tile_count(tokens: u32, used: u32, height: u32, experts: u32) -> u32 {
 
 /// Threads of a workgroup.
 const WG: u32 = 256;
+/// Slots of which a thread asks for the experts at once.
+const SLOTS: u32 = 4;
 
 /// The pipeline for `experts` experts, of which a token has `used`, and tiles of `height` slots.
 pub(super) fn spec(experts: u32, used: u32, height: u32) -> Spec {
@@ -48,6 +50,7 @@ pub(super) fn spec(experts: u32, used: u32, height: u32) -> Spec {
         source: include_str!("../../wgsl/expert_rows.wgsl"),
         variant: Variant::default()
             .number("WG", WG)
+            .number("SLOTS", SLOTS)
             .number("EXPERTS", experts)
             .number("USED", used)
             .number("HEIGHT", height),
