@@ -538,7 +538,7 @@ fn products_are_right_where_matrices_are_emulated() {
             (NVIDIA, deep(64, 64, [2, 2]), 96, false),
             (NVIDIA, writing(2, deep(32, 64, [1, 4])), 128, true),
             (NVIDIA, tile(16, 128, [1, 4]), 96, false),
-            (NVIDIA, writing(2, tile(48, 128, [1, 4])), 64, true),
+            (NVIDIA, writing(2, tile(32, 128, [1, 4])), 64, true),
             (NVIDIA, writing(1, tile(64, 128, [1, 4])), 64, false),
             (APPLE, tile(32, 64, [2, 2]), 96, false),
         ] {
@@ -556,7 +556,7 @@ fn products_are_right_where_matrices_are_emulated() {
         for (coop, tile) in [
             (NVIDIA, tiles(Form::Matrix(NVIDIA), true)[1]),
             (NVIDIA, writing(2, tile(32, 64, [1, 4]))),
-            (NVIDIA, writing(2, tile(48, 64, [1, 4]))),
+            (NVIDIA, writing(1, tile(64, 64, [1, 4]))),
             (APPLE, tile(16, 32, [2, 2])),
         ] {
             let form = Form::Matrix(coop);

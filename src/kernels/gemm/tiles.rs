@@ -71,19 +71,17 @@ const COOP16_PAIR: Tiles = &[
     tile(32, 64, [1, 4]),
     tile(16, 64, [1, 4]),
 ];
-/// Those of experts: three workgroups of up to 16 KiB share a multiprocessor. Of some 32 tokens on average hardly one has more
-/// than 48.
+/// Those of experts: three workgroups of up to 16 KiB share a multiprocessor. Where all have some 32 tokens tiles of 48 are 2%
+/// faster than those of 64, where a few have most of them 6% slower.
 const COOP16_EXPERTS: Tiles = &[
     tile(128, 128, [2, 2]),
     writing(1, tile(64, 128, [1, 4])),
-    writing(2, tile(48, 128, [1, 4])),
     writing(2, tile(32, 128, [1, 4])),
     tile(16, 128, [1, 4]),
 ];
 const COOP16_EXPERTS_PAIR: Tiles = &[
     tile(128, 64, [2, 2]),
     writing(1, tile(64, 64, [1, 4])),
-    writing(2, tile(48, 64, [1, 4])),
     writing(2, tile(32, 64, [1, 4])),
     tile(16, 64, [1, 4]),
 ];

@@ -164,7 +164,7 @@ fn permutations() -> Vec<Spec> {
     specs.extend(products(gemm::Form::Float { eight: false }));
     for (experts, _) in models.iter().filter_map(|m| m.experts.as_ref()) {
         specs.push(moe_combine::spec(experts.used as u32));
-        for height in [16, 32, 48, 64, 128] {
+        for height in [16, 32, 64, 128] {
             let [count, used] = [experts.count, experts.used].map(|n| n as u32);
             specs.push(expert_rows::spec(count, used, height));
         }
