@@ -263,6 +263,7 @@ shared!(
     "lanes",
     "merge",
     "merge_head",
+    "nibbles_by_bytes",
     "order",
     "params",
     "part_codes",
