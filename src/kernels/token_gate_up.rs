@@ -118,6 +118,7 @@ impl Shape<'_> {
             one_block: false,
             at_once: 1,
             shares_work: None,
+            split: false,
         }
     }
 }

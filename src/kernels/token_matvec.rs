@@ -149,6 +149,7 @@ impl Shape {
             one_block: merge,
             at_once: if self.rotate.is_some() { 1 } else { 2 },
             shares_work: merge.then_some(MERGE_ROWS),
+            split: false,
         }
     }
 }
