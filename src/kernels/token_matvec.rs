@@ -180,7 +180,9 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
         variant = staged(variant, geometry, shape.units);
     }
     if merge {
-        variant = variant.number("ROWS_PER_GROUP", shape.rows);
+        variant = variant
+            .number("ROWS_PER_GROUP", shape.rows)
+            .number("PHASES", geometry.threads() / (shape.units * 8));
     } else if shape.groups > 1 {
         variant = variant
             .flag("GROUPS", true)
