@@ -88,10 +88,26 @@ fn main(
 #import thread_index
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
-#import rms_load
 #import stage_load as x
+  // One over the root mean square of the input, by one subgroup: what all of them repeat costs as much as the products, since
+  // they are many and share the multiprocessors' issue slots. The others read it in the end.
+  var scale = 1.0;
+  if (subgroup == 0u) {
+    var total = 0.0;
+#for i SQUARES
+    let square_at$i = $iu * subgroup_size + lane_id;
+    let square$i = squares[min(square_at$i, UNITS * 2u - 1u)];
+    total += select(0.0, square$i, square_at$i < UNITS * 2u);
+#endfor
+    scale = inverseSqrt(subgroupAdd(total) / f32(UNITS * 32u) + p.eps);
+    if (lane_id == 0u) { token_scale = scale; }
+  }
 #ifdef RAW_LOGITS
-#import rms_scale
+#ifndef CHOICE_BY_LANES
+  // A thread per expert makes the choice.
+  workgroupBarrier();
+  scale = token_scale;
+#endif
   let logit_scale = scale;
 #else
   let logit_scale = 1.0;
@@ -158,15 +174,10 @@ fn main(
     sums = s_walk(min(tile + in_tile, p.shared_rows - 1u) * UNITS, lane, p.shared_g_sub, p.shared_u_sub);
   }
 #endif
-#ifndef RAW_LOGITS
-#import rms_scale
-#endif
-  let gate = row_sum(sums.x) * scale;
-  let up = row_sum(sums.y) * scale;
-  if (lane == 0u) {
-    // exp(-gate) overflows to infinity below -88: kept finite, since Metal's fast math may assume it is.
-    token_rows[in_tile] = gate / (1.0 + exp(min(-gate, 80.0))) * up;
-  }
+  // Two sums for the price of one: from here on the upper lanes of the row add up the second one.
+  let upper = lane >= LANES / 2u;
+  let sum = half_sum(select(sums.x, sums.y, upper) + subgroupShuffleXor(select(sums.y, sums.x, upper), LANES / 2u));
+  if ((lane & (LANES / 2u - 1u)) == 0u) { token_pairs[2u * in_tile + select(0u, 1u, upper)] = sum; }
   workgroupBarrier();
   token_store(first, end, t);
 }

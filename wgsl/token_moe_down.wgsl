@@ -2,7 +2,8 @@
 // comes prepared (shared/token_store.wgsl); x' leaves as f32, and prepared for the next layer's first products.
 //
 // D (experts * ROWS, 32 * UNITS), S (ROWS, 32 * SHARED_UNITS), h (USED * UNITS + SHARED_UNITS) units, x and x' (ROWS).
-// Division: LANES threads share an output row and walk the units of all its experts, so the sum needs no atomics; a
+// Division: LANES threads share an output row and walk the units of all its experts, so the sum needs no atomics (with SPLIT they
+// are 64: two runs of 32, of one subgroup each, whose sums meet in workgroup memory); a
 // workgroup owns TILE = WG / LANES rows. Bound by: the bytes of the chosen rows.
 struct Params {
   first_expert: u32,  // of this part
@@ -42,6 +43,11 @@ const TILE = WG / LANES;
 #import SHARED_TIMES as s
 #endif
 
+#ifdef SPLIT
+// (run of 32 lanes)
+var<workgroup> split_sums: array<f32, WG / 32u>;
+#endif
+
 #ifdef STAGED
 fn input_unit(u: u32) -> Record { return staged_unit(u); }
 #else
@@ -60,9 +66,15 @@ fn main(
   let lane = t & (LANES - 1u);
   let tile = wid.x * TILE;
   let row = min(tile + t / LANES, ROWS - 1u);
-  let before = residual[row];
+#ifdef SPLIT
+  // Of the row that the thread adds up in the end.
+  let own_row = min(tile + t % TILE, ROWS - 1u);
+#else
+  let own_row = row;
+#endif
+  let before = residual[own_row];
 #ifdef NORM_OUT
-  let own_g = g[row];
+  let own_g = g[own_row];
 #endif
 #ifdef SHARED
   // Rows of other parts of S are not added here; one before this part wraps around.
@@ -133,13 +145,24 @@ fn main(
   }
   sum += select(0.0, shared_sum, shared_row < p.shared_rows);
 #endif
-  sum = row_sum(sum) + before;
-  if (lane == 0u) {
-    if (tile + t / LANES < ROWS) { y[row] = sum; }
+  sum = row_sum(sum);
+#ifdef SPLIT
+  if ((t & 31u) == 0u) { split_sums[t / 32u] = sum; }
+  workgroupBarrier();
+  let own = t;
+  let owns = t < TILE;
+  if (owns) { sum = split_sums[2u * t] + split_sums[2u * t + 1u] + before; }
+#else
+  sum += before;
+  let own = t / LANES;
+  let owns = lane == 0u;
+#endif
+  if (owns) {
+    if (tile + own < ROWS) { y[own_row] = sum; }
 #ifdef OUT_PREPARED
-    token_rows[t / LANES] = sum;
+    token_rows[own] = sum;
 #ifdef NORM_OUT
-    token_weighted[t / LANES] = sum * own_g;
+    token_weighted[own] = sum * own_g;
 #endif
 #endif
   }

@@ -11,7 +11,7 @@ use std::sync::{Mutex, RwLock, RwLockReadGuard};
 /// How a workgroup divides its rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Geometry {
-    /// Threads that share a row: a power of two, at most [`Machine::lanes`].
+    /// Threads that share a row: a power of two, at most [`Machine::lanes`], or 64 where [`Site::split`] says so.
     pub lanes: u32,
     /// Rows of a workgroup.
     pub tile: u32,
@@ -80,6 +80,8 @@ pub struct Site {
     pub at_once: u32,
     /// Rows of a workgroup that are worth their threads' common work, where there is some.
     pub shares_work: Option<u32>,
+    /// Whether two runs of 32 lanes can share a row, as 64 lanes.
+    pub split: bool,
 }
 
 /// Threads of a workgroup at most, on every device.
@@ -94,6 +96,11 @@ const SPREAD: u32 = 128;
 const THREADS: u32 = 256;
 /// A matrix of so many rows is read by all multiprocessors for many rounds: bytes of the input count, not latency.
 const TALL: u32 = 32768;
+/// Units of a row that are worth 64 threads, where these can share one: on an H200 that made a whole token of GLM-4.7-Flash, with 192
+/// units, 0.6% and of DeepSeek-V2-Lite, with 264, 2.6% faster than 32 (benches/notes.md).
+const SPLIT_UNITS: u32 = 128;
+/// Lanes that add up their part of a row that more of them share.
+pub const SPLIT_LANES: u32 = 32;
 /// Units asked for at once by one thread: more keeps more bytes in flight, but costs registers and, on small subgroups, long
 /// shaders that take long to compile.
 const UNROLL_WIDE: u32 = 8;
@@ -122,7 +129,7 @@ impl Site {
         let least = self.threads[0].max(WHOLE_THREADS);
         let most = self.threads[1].min(machine.threads);
         powers
-            && (2..=machine.lanes).contains(&g.lanes)
+            && (2..=self.most_lanes(machine)).contains(&g.lanes)
             && g.at_once <= self.at_once
             && g.tile > 0
             && g.tile.is_multiple_of(g.at_once)
@@ -135,12 +142,21 @@ impl Site {
             && (!self.one_block || g.unroll * g.lanes >= self.units)
     }
 
+    /// Most threads that can share a row.
+    fn most_lanes(&self, machine: Machine) -> u32 {
+        match self.split && machine.lanes >= SPLIT_LANES {
+            true => 2 * SPLIT_LANES,
+            false => machine.lanes,
+        }
+    }
+
     /// Every geometry worth measuring on this machine, each of them right: all divisions in powers of two, with a thread's
     /// share of a row asked for at once or in two goes.
     pub fn candidates(&self, machine: Machine) -> Vec<Geometry> {
         let powers = |most: u32| (0..).map(|i| 1u32 << i).take_while(move |n| *n <= most);
         let mut all = vec![];
-        let widest = machine.lanes.min(self.units.next_power_of_two()).max(2);
+        let most = self.most_lanes(machine);
+        let widest = most.min(self.units.next_power_of_two()).max(2);
         for lanes in powers(widest) {
             let share = self.units.div_ceil(lanes).min(UNROLL_WIDE);
             let mut unrolls = vec![share, share.div_ceil(2)];
@@ -177,8 +193,16 @@ impl Site {
 
     /// Lanes that leave few threads without work: a thread per unit of a short row (attn_k_b has 6), all lanes where the
     /// units divide well among them, else fewer: 8 for the 24 units of K = 768, 16 for 48 (on an H200 `glimt tune`
-    /// kept 8 lanes at K = 768 and 32 at K = 2048). Tall matrices take 16: two rows for each subgroup of 32.
+    /// kept 8 lanes at K = 768 and 32 at K = 2048). Tall matrices take 16: two rows for each subgroup of 32. The long rows of all
+    /// chosen experts take twice 32, where a workgroup may be so large.
     fn wanted_lanes(&self, machine: Machine) -> u32 {
+        if self.split
+            && self.activation == Activation::Bytes
+            && self.units >= SPLIT_UNITS
+            && machine.threads >= PREPARED_ROWS * self.most_lanes(machine)
+        {
+            return self.most_lanes(machine);
+        }
         let most = if self.rows >= TALL { 16 } else { 32 }.min(machine.lanes);
         if self.units <= 16 {
             return self.units.next_power_of_two().clamp(2, most);
@@ -334,6 +358,7 @@ mod tests {
             one_block: false,
             at_once: 2,
             shares_work: None,
+            split: false,
         }
     }
 
@@ -358,6 +383,13 @@ mod tests {
         v_b.threads = [128, 512];
         let g = v_b.default_geometry(H200).expect("it is allowed");
         assert_eq!((g.lanes, g.tile, g.at_once, g.unroll), (16, 64, 2, 1));
+        let mut down = site(2048, 192, true);
+        (down.split, down.at_once) = (true, 1);
+        for (threads, lanes) in [(1024, 64), (512, 32)] {
+            let machine = Machine { threads, ..H200 };
+            let g = down.default_geometry(machine).expect("it is allowed");
+            assert_eq!((g.lanes, g.tile, g.unroll), (lanes, 16, 192 / lanes));
+        }
     }
 
     #[test]

@@ -267,6 +267,7 @@ shared!(
     "lanes",
     "merge",
     "merge_head",
+    "nibbles_by_bytes",
     "order",
     "params",
     "part_codes",

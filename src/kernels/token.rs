@@ -9,7 +9,7 @@ use crate::gpu::shader::Variant;
 use crate::gpu::{Gpu, GpuError};
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
-use crate::quant::repack::has_codes;
+use crate::quant::repack::{has_codes, has_nibbles};
 
 /// Sums of squares that a thread asks for ahead of the weights at most.
 const MOST_SQUARES: u32 = 8;
@@ -157,6 +157,7 @@ pub(super) fn weight(
     activation: Activation,
 ) -> Variant {
     let by = match (activation, has_codes(ty)) {
+        (Activation::Bytes, true) if has_nibbles(ty) => "nibbles_by_bytes",
         (Activation::Bytes, true) => "codes_by_bytes",
         (Activation::Bytes, false) => "floats_by_bytes",
         (Activation::Floats, true) => "codes_by_floats",

@@ -118,6 +118,7 @@ impl Shape<'_> {
             one_block: false,
             at_once: 1,
             shares_work: None,
+            split: false,
         }
     }
 }
@@ -125,7 +126,10 @@ impl Shape<'_> {
 /// The pipeline with this geometry.
 pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
     let variant = divided(token::variant(shape.activation), geometry, shape.units)
-        .number("UNITS", shape.units);
+        .number("UNITS", shape.units)
+        // One subgroup adds them up.
+        .number("SQUARES", (2 * shape.units).div_ceil(shape.lanes))
+        .flag("PAIRS", true);
     let mut variant = match shape.staged {
         true => staged(variant, geometry, shape.units),
         false => variant,

@@ -149,6 +149,7 @@ impl Shape {
             one_block: merge,
             at_once: if self.rotate.is_some() { 1 } else { 2 },
             shares_work: merge.then_some(MERGE_ROWS),
+            split: false,
         }
     }
 }
@@ -179,7 +180,9 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
         variant = staged(variant, geometry, shape.units);
     }
     if merge {
-        variant = variant.number("ROWS_PER_GROUP", shape.rows);
+        variant = variant
+            .number("ROWS_PER_GROUP", shape.rows)
+            .number("PHASES", geometry.threads() / (shape.units * 8));
     } else if shape.groups > 1 {
         variant = variant
             .flag("GROUPS", true)

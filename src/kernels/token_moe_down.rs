@@ -4,7 +4,7 @@ use super::MAX_GRID;
 use super::token::{
     self, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, stages, weight,
 };
-use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
+use crate::gpu::geometry::{Geometry, MAX_THREADS, SPLIT_LANES, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Flops, Op, Range, Word, accesses};
@@ -124,6 +124,7 @@ impl Shape {
             one_block: false,
             at_once: 1,
             shares_work: None,
+            split: true,
         }
     }
 }
@@ -138,6 +139,7 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
     .number("USED", shape.used)
     .number("ROWS", shape.rows)
     .number("UNITS", shape.units)
+    .flag("SPLIT", geometry.lanes > SPLIT_LANES)
     .flag("OUT_PREPARED", shape.last)
     .flag("NORM_OUT", shape.last);
     let mut variant = weight(

@@ -8,3 +8,13 @@ fn row_sum(v: f32) -> f32 {
   if (LANES > 1u) { sum += subgroupShuffleXor(sum, 1u); }
   return sum;
 }
+
+// The sum over LANES / 2 threads.
+fn half_sum(v: f32) -> f32 {
+  var sum = v;
+  if (LANES > 16u) { sum += subgroupShuffleXor(sum, 8u); }
+  if (LANES > 8u) { sum += subgroupShuffleXor(sum, 4u); }
+  if (LANES > 4u) { sum += subgroupShuffleXor(sum, 2u); }
+  if (LANES > 2u) { sum += subgroupShuffleXor(sum, 1u); }
+  return sum;
+}

@@ -7,6 +7,21 @@ fn merge(head: u32, column: u32, first: u32, step: u32, splits: u32) -> Joined {
   var all = Joined(-1e30, 0.0, vec4(0.0));
   let last = (head + 1u) * splits - 1u;
   var s = head * splits + first;
+  if (splits <= 2u * step) {
+    // A short context has two at most; work on slices that are not there would take longer than on these.
+#for i 2
+    let stats_of$i = stats[min(s + $iu * step, last)];
+    let part_of$i = parts[min(s + $iu * step, last) * (KV_LORA / 4u) + column];
+    let max_of$i = select(-1e30, stats_of$i.x, s + $iu * step <= last);
+#endfor
+    all.max = max(max_of0, max_of1);
+#for i 2
+    let weight_of$i = select(0.0, exp(max_of$i - all.max), s + $iu * step <= last);
+    all.sum += weight_of$i * stats_of$i.y;
+    all.value += weight_of$i * part_of$i;
+#endfor
+    return all;
+  }
   loop {
     if (s > last) { break; }
     // 8 at a time, so that their loads overlap; those after the last one weigh nothing.

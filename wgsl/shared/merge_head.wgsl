@@ -1,9 +1,10 @@
 // A head's latent, joined from the attention's slices by the whole workgroup and left in workgroup memory: with BYTES in
-// halves of a record (shared/bytes.wgsl), else as floats. The kernel declares KV_LORA, `parts` and `stats` (shared/merge.wgsl); WG >= KV_LORA / 4.
+// halves of a record (shared/bytes.wgsl), else as floats. The kernel declares KV_LORA, `parts` and `stats` (shared/merge.wgsl);
+// WG >= KV_LORA / 4, and PHASES is how often it is that.
 #import merge
 
-const COLUMNS = KV_LORA / 4u;   // groups of 4
-const PHASES = WG / COLUMNS;    // threads that share one, slice by slice
+// Groups of 4, each of which PHASES threads share, slice by slice.
+const COLUMNS = KV_LORA / 4u;
 
 var<workgroup> merge_maxima: array<f32, WG>;
 var<workgroup> merge_totals: array<f32, WG>;
@@ -42,25 +43,23 @@ fn merge_head(head: u32, t: u32, splits: u32) {
   }
   workgroupBarrier();
   if (t < COLUMNS) {
-    // Phases behind the last slice had none.
-    let end = min(splits, PHASES) * COLUMNS;
-    var best = merge_maxima[t];
-    var i = t + COLUMNS;
-    loop {
-      if (i >= end) { break; }
-      best = max(best, merge_maxima[i]);
-      i += COLUMNS;
-    }
+    // Phases behind the last slice had none, and weigh nothing.
+#for i PHASES
+    let max$i = merge_maxima[t + $iu * COLUMNS];
+    let total$i = merge_totals[t + $iu * COLUMNS];
+    let value$i = merge_values[t + $iu * COLUMNS];
+#endfor
+    var best = max0;
+#for i PHASES
+    best = max(best, max$i);
+#endfor
     var total = 0.0;
     var value = vec4(0.0);
-    i = t;
-    loop {
-      if (i >= end) { break; }
-      let weight = exp(merge_maxima[i] - best);
-      total += weight * merge_totals[i];
-      value += weight * merge_values[i];
-      i += COLUMNS;
-    }
+#for i PHASES
+    let weight$i = exp(max$i - best);
+    total += weight$i * total$i;
+    value += weight$i * value$i;
+#endfor
 #ifdef BYTES
     let quad = quantize_quad(value / total);
     latent_codes[t] = quad.word;

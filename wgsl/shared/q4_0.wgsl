@@ -4,6 +4,9 @@
 //   its high nibble.
 // scales plane, from word `sub`: per unit the f16 d, 2 bytes.
 
+// Whether the offset is -8 scale.
+const $W_CENTRED = true;
+
 fn $W_codes(u: u32) -> W32Codes {
     return w32_nibbles($W_q[u]);
 }

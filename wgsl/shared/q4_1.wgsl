@@ -4,6 +4,9 @@
 //   its high nibble.
 // scales plane: per unit one word: the f16 d in the lower, the f16 m in the upper half.
 
+// Whether the offset is -8 scale.
+const $W_CENTRED = false;
+
 fn $W_codes(u: u32) -> W32Codes {
     return w32_nibbles($W_q[u]);
 }

@@ -206,7 +206,7 @@ fn slices_are_joined_before_the_product() {
     for gpu in token_gpus() {
         let mut rng = Rng::fresh();
         for (ty, heads, rows, kv_lora, all_splits) in [
-            (GgmlType::Q4_0, 20, 256, 512, &[1, 5, 52][..]),
+            (GgmlType::Q4_0, 20, 256, 512, &[1, 4, 5, 8, 9, 52][..]),
             (GgmlType::Q8_0, 16, 128, 512, &[2, MAX_SLICES]),
             (GgmlType::F16, 4, 48, 96, &[1, 9]),
         ] {

@@ -197,6 +197,11 @@ pub fn has_codes(ty: GgmlType) -> bool {
     !matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16)
 }
 
+/// Whether the codes of `ty` are four bits each, in one plane, with one scale and offset for a unit.
+pub fn has_nibbles(ty: GgmlType) -> bool {
+    matches!(ty, GgmlType::Q4_0 | GgmlType::Q4_1 | GgmlType::Q4_K)
+}
+
 /// Splits the weights of `src`, whole rows of `cols` weights, over their places in the planes: quants, records and subs,
 /// as long as [`sections`] says.
 ///
