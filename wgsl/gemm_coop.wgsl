@@ -15,6 +15,7 @@ enable wgpu_cooperative_matrix;
 #import U_PART as u
 #endif
 #import MATRICES as c
+#import coop_own
 
 // Four sums of a token, of W's rows from `row` on; `to` is where row 0 writes.
 fn write(to: u32, row: u32, sums: vec4<f32>) {
@@ -161,29 +162,17 @@ fn main(
       let value = sum$i_$j;
       coopStoreT(value, &out[own], OUT_PITCH);
     }
-#ifdef IN_TURNS
-    workgroupBarrier();
-#else
-    subgroupBarrier();
-#endif
+    own_barrier();
 #ifdef PAIR
 #for v LANE_VECTORS
     let gate$v = sums_at(own, (lane_row + $vu * LANE_ROWS) % MAT, lane_column) * scale$v;
 #endfor
-#ifdef IN_TURNS
-    workgroupBarrier();
-#else
-    subgroupBarrier();
-#endif
+    own_barrier();
     if (turn == $ru) {
       let second = up$i_$j;
       coopStoreT(second, &out[own], OUT_PITCH);
     }
-#ifdef IN_TURNS
-    workgroupBarrier();
-#else
-    subgroupBarrier();
-#endif
+    own_barrier();
 #endif
     let row = own_row + $ju * MAT;
 #for v LANE_VECTORS
@@ -196,11 +185,7 @@ fn main(
 #endif
     }
 #endfor
-#ifdef IN_TURNS
-    workgroupBarrier();
-#else
-    subgroupBarrier();
-#endif
+    own_barrier();
   }
 #endfor
 #endfor

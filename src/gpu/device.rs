@@ -150,8 +150,8 @@ pub struct Coop {
 }
 
 impl Coop {
-    /// The largest that the adapter has with f16 in and f32 out, subgroups of one size (wgpu cannot ask for one), and the
-    /// workgroup memory that the kernels use them with.
+    /// The largest that the adapter has with f16 in and f32 out, subgroups of one size (wgpu cannot ask for one) that can wait
+    /// for themselves, and the workgroup memory that the kernels use them with.
     fn of(adapter: &Adapter) -> Option<Self> {
         let info = adapter.get_info();
         let lanes = match info.backend {
@@ -161,8 +161,8 @@ impl Coop {
             _ => return None,
         };
         let needed = Features::EXPERIMENTAL_COOPERATIVE_MATRIX
-            | Features::SUBGROUP_BARRIER
-            | Features::SHADER_F16;
+            | Features::SHADER_F16
+            | Features::SUBGROUP_BARRIER;
         if ![8, 32].contains(&lanes)
             || !adapter.features().contains(needed)
             || adapter.limits().max_compute_workgroup_storage_size < 32 << 10

@@ -3,9 +3,10 @@
 //! [`adapter`] lists and chooses, [`device`] opens one as a [`Gpu`] of a [`Tier`], [`shader`] expands WGSL templates,
 //! [`pipeline`] compiles them in parallel and keeps them, [`memory`] plans what goes where and `upload` streams
 //! it there, [`record`] holds a step as data (pipelines, bind groups, parameters, grids) and replays it, [`stamps`]
-//! times it.
+//! times it, `barriers` corrects what one kind of barrier is translated to.
 
 pub mod adapter;
+mod barriers;
 pub mod device;
 pub mod error;
 pub mod geometry;

@@ -1,5 +1,6 @@
 //! Compute pipelines: compiled from expanded templates, in parallel, each variant once, cached on disk where Vulkan can.
 
+use super::barriers;
 use super::device::MAX_PARAMS;
 use super::shader::{self, Variant};
 use super::{Gpu, GpuError, Tier};
@@ -133,8 +134,11 @@ impl Gpu {
             kernel: spec.kernel.to_owned(),
             reason,
         };
-        let module = naga::front::wgsl::parse_str(&source)
+        let mut module = naga::front::wgsl::parse_str(&source)
             .map_err(|e| refused(e.emit_to_string(&source)))?;
+        if self.info.backend == wgpu::Backend::Vulkan {
+            barriers::order_workgroup_memory(&mut module);
+        }
         // wgpu 30 leaves this to the driver, and one was seen never to come back.
         let (needs, has) = (
             workgroup_memory(&module).map_err(refused)?,

@@ -251,6 +251,8 @@ shared!(
     "codes_by_floats",
     "coop16",
     "coop8",
+    "coop_few",
+    "coop_own",
     "coop_stage",
     "f16",
     "f32",

@@ -232,8 +232,8 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Resu
         format!("{} storage buffers", access.len())
     })?;
     ensure(params == 1, || format!("{params} blocks of parameters"))?;
-    // Devices with cooperative matrices are only used where they have 32 KiB; this kernel has a shape for those that have more.
-    let large = spec.kernel == "attention_coop";
+    // Devices with cooperative matrices are only used where they have 32 KiB; these kernels have shapes for those that have more.
+    let large = ["attention_coop", "prompt_attention_coop"].contains(&spec.kernel);
     let most_workgroup = match coop {
         true if large => 48 << 10,
         true => 32 << 10,
@@ -364,8 +364,8 @@ fn check(spec: &Spec, tier: Tier, devices: Devices) -> Result<(), String> {
     let mut allowed = capabilities(tier);
     if coop {
         allowed |= Capabilities::COOPERATIVE_MATRIX
-            | Capabilities::SUBGROUP_BARRIER
-            | Capabilities::SHADER_FLOAT16;
+            | Capabilities::SHADER_FLOAT16
+            | Capabilities::SUBGROUP_BARRIER;
     }
     let info = Validator::new(ValidationFlags::all(), allowed)
         .validate(&module)

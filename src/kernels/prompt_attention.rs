@@ -139,7 +139,9 @@ impl Form {
         }
         let suits = |coop: &Coop| {
             expand_kv_coop::shape(dims, *coop).is_some()
-                && prompt_attention_coop::best(dims, *coop).is_some()
+                && prompt_attention_coop::best(dims, *coop).is_some_and(|shape| {
+                    shape.bytes(dims) <= gpu.limits.max_compute_workgroup_storage_size as usize
+                })
         };
         let Some(coop) = gpu.coop.filter(suits) else {
             return Ok(Some(Self::Vector));
@@ -225,10 +227,10 @@ impl Costs {
     }
 }
 
-/// Rows of a block of the context at least, unless the context is shorter: sums are written and read once per block, which
-/// costs as much as some 100 rows.
+/// Rows of a block of the context at least without matrices, unless the context is shorter: sums are written and read once per block,
+/// which costs as much as some 100 rows, by matrices some 350.
 const BLOCK_ROWS: usize = 2048;
-/// Rows of a block at most.
+/// Rows of a block at most, and by matrices at least.
 const MOST_BLOCK_ROWS: usize = 4096;
 
 /// What the attention of a chunk needs besides its input and output; all layers share it.
@@ -245,8 +247,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// How contexts of up to `n_ctx` rows are cut for chunks of up to `max_tokens` tokens: blocks as long as the chunk,
-    /// but at least 2048 and at most 4096 rows, and never more than one binding holds.
+    /// How contexts of up to `n_ctx` rows are cut for chunks of up to `max_tokens` tokens: by matrices in blocks of 4096 rows, else as
+    /// long as the chunk, but at least 2048 and at most 4096 rows; and never more than one binding holds.
     pub fn blocks(
         dims: KvDims,
         matrices: bool,
@@ -255,9 +257,14 @@ impl Scratch {
         max_binding: u64,
     ) -> Blocks {
         let bound = (max_binding / dims.kv_bytes(1, matrices)) as usize / 64 * 64;
+        let least = if matrices {
+            MOST_BLOCK_ROWS
+        } else {
+            BLOCK_ROWS
+        };
         let rows = max_tokens
             .next_multiple_of(64)
-            .clamp(BLOCK_ROWS, MOST_BLOCK_ROWS)
+            .clamp(least, MOST_BLOCK_ROWS)
             .min(n_ctx.next_multiple_of(64))
             .min(bound.max(64));
         Blocks::new(rows as u32, n_ctx as u32)

@@ -14,16 +14,10 @@ pub(super) struct Shape {
     pub coop: Coop,
     /// The widest value head it is for: sums and queries stay in registers.
     pub widest: usize,
-    /// Subgroups along tokens.
+    /// Subgroups, each for as many tokens as a matrix has rows.
     pub groups: usize,
-    /// Subgroups that share a group's rows, and then its columns.
-    pub shares: usize,
-    /// Matrices of a group along tokens.
-    pub token_tiles: usize,
-    /// Matrices of a share along rows.
+    /// Matrices of a tile along context rows.
     pub row_tiles: usize,
-    /// Columns of the queries that pass through workgroup memory at once.
-    pub query_columns: usize,
     /// Whether workgroup memory holds vectors of 4.
     pub vectors: bool,
 }
@@ -35,119 +29,129 @@ const NVIDIA: Coop = Coop {
 const APPLE: Coop = Coop { size: 8, lanes: 32 };
 const LLVMPIPE: Coop = Coop { size: 8, lanes: 8 };
 
-/// The first that suits a device and a model is used. Queries and sums of a lane are 32-bit registers, 112 in the first shape for
-/// heads of 192/128, 128 in the second for 256/256, and a tile of keys and one of values are on their way in registers, too: shapes
-/// of 128 threads for heads of 256 have too few (on the H200 one with two subgroups of tokens, two shares, gave wrong numbers).
-pub(super) const SHAPES: [Shape; 7] = [
-    // One subgroup makes all scores and sums of its 16 tokens.
-    shape(NVIDIA, 128, [4, 1], [1, 2], 64),
-    shape(NVIDIA, 256, [4, 2], [1, 1], 32),
-    // More tokens that share a loaded tile, twice as many tiles.
-    shape(NVIDIA, 128, [8, 1], [1, 1], 32),
-    shape(APPLE, 256, [4, 1], [1, 4], 64),
-    shape(LLVMPIPE, 256, [4, 2], [1, 2], 32),
-    shape(LLVMPIPE, 256, [8, 1], [1, 2], 16),
-    shape(LLVMPIPE, 256, [2, 4], [2, 1], 16),
+/// The first that suits a device and a model is used.
+pub(super) const SHAPES: [Shape; 4] = [
+    // Of 255 registers queries take 64 and sums 128 for heads of 256/256: what a subgroup owns is as large as it can be.
+    shape(NVIDIA, 256, 8, 1),
+    shape(APPLE, 256, 4, 1),
+    shape(LLVMPIPE, 256, 8, 1),
+    shape(LLVMPIPE, 256, 16, 2),
 ];
 
-const fn shape(
-    coop: Coop,
-    widest: usize,
-    [groups, shares]: [usize; 2],
-    [token_tiles, row_tiles]: [usize; 2],
-    query_columns: usize,
-) -> Shape {
+const fn shape(coop: Coop, widest: usize, groups: usize, row_tiles: usize) -> Shape {
     Shape {
         coop,
         widest,
         groups,
-        shares,
-        token_tiles,
         row_tiles,
-        query_columns,
         // Metal loads matrices through pointers to numbers; one of llvmpipe's shapes does as it does.
-        vectors: coop.size == 16 || coop.lanes == 8 && groups != 8,
+        vectors: coop.size == 16 || coop.lanes == 8 && groups == 8,
     }
 }
 
 impl Shape {
     fn threads(self) -> usize {
-        self.groups * self.shares * self.coop.lanes as usize
+        self.groups * self.coop.lanes as usize
     }
 
     /// Tokens of a workgroup.
     pub fn tokens(self) -> usize {
-        self.groups * self.token_tiles * self.coop.size as usize
+        self.groups * self.coop.size as usize
     }
 
     /// Context rows of its tile.
     fn rows(self) -> usize {
-        self.shares * self.row_tiles * self.coop.size as usize
+        self.row_tiles * self.coop.size as usize
+    }
+
+    /// Threads that load a row of keys or values, a vector of 4 values each at a time.
+    fn loaders(dims: KvDims) -> usize {
+        let whole = |n: &usize| {
+            let columns = [dims.mla.nope, dims.mla.rope, dims.v];
+            columns.iter().all(|c| c.is_multiple_of(4 * n))
+        };
+        [16, 8, 4].into_iter().find(whole).unwrap_or(1)
+    }
+
+    /// Columns of the queries that pass through the room of the keys at once, where whole loads of every lane are possible.
+    fn query_columns(self, dims: KvDims) -> Option<usize> {
+        let (size, lanes) = (self.coop.size as usize, self.coop.lanes as usize);
+        let room = 2 * self.rows() * (dims.mla.head() + 8);
+        [32, 16].into_iter().find(|columns| {
+            self.tokens() * (columns + 8) <= room
+                && columns.is_multiple_of(size)
+                && (size * columns / 4).is_multiple_of(lanes)
+                && [dims.mla.nope, dims.mla.rope]
+                    .iter()
+                    .all(|n| n.is_multiple_of(*columns))
+        })
     }
 
     /// Bytes of workgroup memory.
-    fn bytes(self, dims: KvDims) -> usize {
-        let size = self.coop.size as usize;
-        let subgroups = self.groups * self.shares;
-        let rows = self.rows() * (dims.mla.head().max(dims.v) + 8);
-        let queries = subgroups * self.token_tiles * size * (self.query_columns + 8);
-        let scores = (self.tokens() * (self.rows() + 4)).max(subgroups * size * size);
-        rows.max(queries) * 2 + scores * 4 + self.tokens() * ((self.rows() + 8) * 2 + 4) + 16
+    pub fn bytes(self, dims: KvDims) -> usize {
+        let tile = self.rows() * (dims.mla.head() + dims.v + 16);
+        tile * 4 + self.tokens() * ((self.rows() + 4) * 4 + self.rows() * 2) + 16
     }
 
-    /// Whether the kernel can work on these sizes: whole tiles for every subgroup, whole loads for every thread.
+    /// Bytes of workgroup memory that devices with such matrices have.
+    fn memory(self) -> usize {
+        if self.coop.size == 16 {
+            48 << 10
+        } else {
+            32 << 10
+        }
+    }
+
+    /// Whether the kernel can work on these sizes: whole matrices, whole loads for every thread.
     pub fn fits(self, dims: KvDims) -> bool {
         let size = self.coop.size as usize;
-        let (threads, lanes) = (self.threads(), self.coop.lanes as usize);
-        let columns = [dims.mla.nope, dims.mla.rope, dims.v];
+        let threads = self.threads();
         dims.v <= self.widest
-            && self.bytes(dims) <= 32 << 10
+            && self.bytes(dims) <= self.memory()
+            && self.query_columns(dims).is_some()
             && threads <= 256
-            && columns
+            && (self.rows() * Self::loaders(dims)).is_multiple_of(threads)
+            && [dims.mla.nope, dims.mla.rope, dims.v]
                 .iter()
-                .all(|n| n.is_multiple_of(4) && (self.rows() * n / 4).is_multiple_of(threads))
-            && [dims.mla.nope, dims.mla.rope]
-                .iter()
-                .all(|n| n.is_multiple_of(self.query_columns))
-            && self.query_columns.is_multiple_of(size)
-            && (self.token_tiles * size * self.query_columns / 4).is_multiple_of(lanes)
-            && dims.v.is_multiple_of(size * self.shares)
+                .all(|n| n.is_multiple_of(4))
+            && dims.v.is_multiple_of(size)
             && dims.mla.kv_lora.is_multiple_of(4)
     }
 
     pub fn spec(self, dims: KvDims) -> Spec {
-        assert!(self.fits(dims), "prompt_attention_coop: {self:?}, {dims:?}");
+        let query_columns = self
+            .query_columns(dims)
+            .filter(|_| self.fits(dims))
+            .unwrap_or_else(|| panic!("prompt_attention_coop: {self:?}, {dims:?}"));
         let size = self.coop.size as usize;
         let (threads, lanes) = (self.threads(), self.coop.lanes as usize);
-        let loads = |columns: usize| self.rows() * columns / 4 / threads;
-        let spread = threads / self.tokens();
+        let loaders = Self::loaders(dims);
+        // Lanes that share a row, and what each takes of it at once.
+        let turn = lanes / size * if self.vectors { 4 } else { 2 };
         let variant = [
             ("WG", threads),
             ("LANES", lanes),
             ("MAT", size),
             ("GROUPS", self.groups),
-            ("SHARES", self.shares),
-            ("TOKEN_TILES", self.token_tiles),
             ("ROW_TILES", self.row_tiles),
-            ("VALUE_TILES", dims.v / size / self.shares),
-            ("QUERY_COLUMNS", self.query_columns),
-            ("QUERY_PARTS", dims.mla.head() / self.query_columns),
-            ("QUERY_STEPS", self.query_columns / size),
-            (
-                "QUERY_LOADS",
-                self.token_tiles * size * self.query_columns / 4 / lanes,
-            ),
-            ("KEY_LOADS", loads(dims.mla.nope)),
-            ("ROPE_LOADS", loads(dims.mla.rope)),
-            ("VALUE_LOADS", loads(dims.v)),
-            ("SQUARE_LOADS", size * size / lanes),
-            ("THREAD_ROWS", self.rows() / spread),
-            ("WEIGHT_STEPS", self.rows() / size),
+            ("VALUE_TILES", dims.v / size),
+            ("QUERY_COLUMNS", query_columns),
+            ("QUERY_PARTS", dims.mla.head() / query_columns),
+            ("QUERY_STEPS", query_columns / size),
+            ("QUERY_LOADS", size * query_columns / 4 / lanes),
+            ("LOADERS", loaders),
+            ("ROW_PASSES", self.rows() * loaders / threads),
+            ("KEY_LOADS", dims.mla.nope / 4 / loaders),
+            ("ROPE_LOADS", dims.mla.rope / 4 / loaders),
+            ("VALUE_LOADS", dims.v / 4 / loaders),
+            ("SQUARE_FEWS", size / turn),
+            ("SCORE_FEWS", self.rows() / turn),
         ]
         .into_iter()
         .fold(numbers(dims), |v, (name, n)| v.number(name, n as u32))
         .module("MATRICES", coop::module(size))
-        .flag("VECTORS", self.vectors);
+        .flag("VECTORS", self.vectors)
+        .flag("TOGETHER", self.coop == LLVMPIPE);
         Spec {
             kernel: "prompt_attention_coop",
             source: include_str!("../../wgsl/prompt_attention_coop.wgsl"),

@@ -29,7 +29,9 @@ pub(crate) fn emulates(gpu: &Gpu) -> bool {
 
 /// `spec` with plain code in place of its matrices, which are those of `coop`; with its threads numbered backwards where asked for.
 pub(crate) fn emulated(spec: &Spec, coop: Coop, backwards: bool) -> Spec {
-    let text = expand(spec.kernel, spec.source, &spec.variant, Tier::Subgroup)
+    // A subgroup of the matrices may be several of the adapter: what it does on its own, all do together.
+    let variant = spec.variant.clone().flag("TOGETHER", true);
+    let text = expand(spec.kernel, spec.source, &variant, Tier::Subgroup)
         .unwrap_or_else(|e| panic!("{e}"));
     let mut text = Emulation::new(coop).translate(&text);
     if backwards {
@@ -104,10 +106,7 @@ impl Emulation {
             }
             out.push('\n');
         }
-        // A subgroup's lanes are threads of several of the adapter's.
-        out = self
-            .calls(out)
-            .replace("subgroupBarrier()", "workgroupBarrier()");
+        out = self.calls(out);
         out += &self.multiply_add();
         for (_, function) in &self.functions {
             out += function;
@@ -320,9 +319,10 @@ fn width(text: &str, array: &str) -> usize {
     let (_, ty) = text
         .split_once(&format!("> {array}: array<"))
         .unwrap_or_else(|| panic!("{array} is not declared"));
-    let ty = match text.split_once("alias Stage = ") {
-        Some((_, stage)) if ty.starts_with("Stage") => stage,
-        _ => ty,
+    let name = ty.split([',', '>']).next().unwrap_or(ty);
+    let ty = match text.split_once(&format!("alias {name} = ")) {
+        Some((_, alias)) => alias,
+        None => ty,
     };
     let width = ty.strip_prefix("vec").and_then(|ty| ty.get(..1));
     width.map_or(1, |n| n.parse().expect("a width"))
