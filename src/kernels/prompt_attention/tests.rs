@@ -208,7 +208,11 @@ impl Case {
         for gpu in gpus() {
             let tier = gpu.tier.name();
             for (form, matrix, error) in self.errors(gpu, rows, &exact) {
-                let limit = if matrix { MATRIX_LIMIT } else { VECTOR_LIMIT };
+                let limit = match (matrix, self.tokens) {
+                    (true, 1) => ONE_TOKEN * MATRIX_LIMIT,
+                    (true, _) => MATRIX_LIMIT,
+                    (false, _) => VECTOR_LIMIT,
+                };
                 assert!(
                     error <= limit,
                     "{:?}: {} at {}, blocks of {rows}, {form} on {tier}: NMSE {error:.2e}",
@@ -225,6 +229,8 @@ impl Case {
 const VECTOR_LIMIT: f64 = 1e-10;
 /// Everything is rounded to f16: scores of variance 9 move by some 5e-4, and weights by as much.
 const MATRIX_LIMIT: f64 = 1e-6;
+/// Of two heads of one token some draws in a hundred have more than that, rounding alone.
+const ONE_TOKEN: f64 = 3.0;
 
 #[test]
 fn expanded_and_absorbed_attention_are_the_same() {
