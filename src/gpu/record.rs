@@ -52,6 +52,10 @@ pub struct Op {
     pub bindings: Vec<Range>,
     /// A binding that takes another buffer per [`State::slot`], and those buffers.
     pub alternatives: Option<(usize, Vec<Range>)>,
+    /// Whether they alternate with the block of the context instead.
+    pub by_block: bool,
+    /// Whether it is encoded a block ahead, beside what its neighbours do with the block before.
+    pub ahead: bool,
     /// The parameter words in the order of the kernel's `Params`.
     pub params: Vec<Word>,
     /// The workgroups.
@@ -92,6 +96,8 @@ impl Op {
             spec,
             bindings,
             alternatives: None,
+            by_block: false,
+            ahead: false,
             params,
             grid,
             when: When::Always,
@@ -116,6 +122,21 @@ impl Op {
     /// Lets binding `index` change with [`State::slot`].
     pub fn with_alternatives(mut self, index: usize, ranges: Vec<Range>) -> Self {
         self.alternatives = Some((index, ranges));
+        self
+    }
+
+    /// Lets binding `index` alternate with the block of the context ([`per_block`](Self::per_block)).
+    pub fn with_buffers_by_block(self, index: usize, ranges: Vec<Range>) -> Self {
+        Self {
+            by_block: true,
+            ..self.with_alternatives(index, ranges)
+        }
+    }
+
+    /// Is done for each block beside what its neighbours do with the block before, to whose buffers it must write nothing: a pass
+    /// begins with each block, since wgpu waits before a write to what a pass has used.
+    pub fn a_block_ahead(mut self) -> Self {
+        self.ahead = true;
         self
     }
 
@@ -204,6 +225,8 @@ struct Dispatch {
     /// The pass that it belongs to.
     pass: usize,
     blocks: Option<Blocks>,
+    by_block: bool,
+    ahead: bool,
     /// Its first place among the parameters of the plain tier: one for each time it may be repeated.
     place: usize,
 }
@@ -213,6 +236,8 @@ struct Turn {
     dispatch: usize,
     index: u32,
     block: Option<Block>,
+    /// Whether a pass begins with it, whatever its number.
+    begins_pass: bool,
 }
 
 /// A step ready to be replayed.
@@ -254,6 +279,8 @@ impl Recording {
                     level,
                     pass,
                     blocks: op.blocks,
+                    by_block: op.by_block,
+                    ahead: op.ahead,
                     place,
                 }
             })
@@ -332,7 +359,7 @@ impl Recording {
         }
         let number = |turn: &Turn| self.dispatches[turn.dispatch].pass;
         let mut passes = turns
-            .chunk_by(|a, b| number(a) == number(b))
+            .chunk_by(|a, b| number(a) == number(b) && !b.begins_pass)
             .enumerate()
             .peekable();
         let mut done = 0;
@@ -357,7 +384,8 @@ impl Recording {
         }
     }
 
-    /// The dispatches that a replay has in order, runs of those cut alike repeated for each block of the context.
+    /// The dispatches that a replay has in order, runs of those cut alike repeated for each block of the context, some of them a
+    /// block ahead.
     fn turns(&self, state: &State) -> Vec<Turn> {
         let mut turns = Vec::with_capacity(self.dispatches.len());
         let mut begin = 0;
@@ -366,14 +394,28 @@ impl Recording {
             let alike = |d: &&Dispatch| d.blocks.is_some() && d.blocks == blocks;
             let run = self.dispatches[begin..].iter().take_while(alike).count();
             let times = blocks.map_or(1, |b| b.count(state).min(b.most));
+            let held =
+                || (begin..begin + run.max(1)).filter(|d| self.dispatches[*d].when.holds(state));
+            let turn = |index| {
+                move |dispatch| Turn {
+                    dispatch,
+                    index,
+                    block: blocks.map(|b| b.block(index, state)),
+                    begins_pass: false,
+                }
+            };
+            let ahead = |dispatch: &usize| self.dispatches[*dispatch].ahead;
+            if times > 0 {
+                turns.extend(held().filter(ahead).map(turn(0)));
+            }
             for index in 0..times {
-                for dispatch in begin..begin + run.max(1) {
-                    if self.dispatches[dispatch].when.holds(state) {
-                        turns.push(Turn {
-                            dispatch,
-                            index,
-                            block: blocks.map(|b| b.block(index, state)),
-                        });
+                let first = turns.len();
+                turns.extend(held().filter(|d| !ahead(d)).map(turn(index)));
+                if index + 1 < times {
+                    let beside = turns.len();
+                    turns.extend(held().filter(ahead).map(turn(index + 1)));
+                    if turns.len() > beside && beside > first {
+                        turns[first].begins_pass = true;
                     }
                 }
             }
@@ -404,7 +446,12 @@ impl Recording {
             pass.transition_resources(transitions, std::iter::empty());
         }
         pass.set_pipeline(&d.pipeline.pipeline);
-        pass.set_bind_group(0, &d.groups[state.slot % d.groups.len()], &[]);
+        let other = if d.by_block {
+            turn.index as usize
+        } else {
+            state.slot
+        };
+        pass.set_bind_group(0, &d.groups[other % d.groups.len()], &[]);
         match &self.uniforms {
             Some((_, group)) => {
                 let place = d.place + turn.index as usize;

@@ -238,8 +238,9 @@ const MOST_BLOCK_ROWS: usize = 4096;
 pub struct Scratch {
     /// The weights of the expansion, (width, kv_lora), of f16 for matrices or f32.
     pub weights: Range,
-    /// A block of expanded rows, (rows, width), of the same kind.
-    pub kv: Range,
+    /// Blocks of expanded rows, (rows, width), of the same kind: two that take turns where by matrices a context has several, so that
+    /// one is expanded while the other is attended to.
+    pub kv: Vec<Range>,
     /// Maxima and sums of weights between blocks, (max_tokens, heads) of 2 f32.
     pub stats: Range,
     /// How the context is cut.
@@ -270,11 +271,13 @@ impl Scratch {
         Blocks::new(rows as u32, n_ctx as u32)
     }
 
-    /// Bytes of the three buffers: weights, a block of keys and values, maxima and sums.
-    pub fn bytes(dims: KvDims, matrices: bool, max_tokens: usize, blocks: Blocks) -> [u64; 3] {
+    /// Bytes of the buffers: weights, a block of keys and values, a second one (0 where there is none), maxima and sums.
+    pub fn bytes(dims: KvDims, matrices: bool, max_tokens: usize, blocks: Blocks) -> [u64; 4] {
+        let kv = dims.kv_bytes(blocks.rows as usize, matrices);
         [
             dims.weight_bytes(matrices),
-            dims.kv_bytes(blocks.rows as usize, matrices),
+            kv,
+            if matrices && blocks.most > 1 { kv } else { 0 },
             (max_tokens * dims.mla.heads * 8) as u64,
         ]
     }
@@ -292,14 +295,24 @@ impl Scratch {
     ) -> Result<Self, GpuError> {
         let matrices = form.is_matrix();
         let blocks = Self::blocks(dims, matrices, max_tokens, n_ctx, gpu.max_binding);
-        let [weights, kv, stats] = Self::bytes(dims, matrices, max_tokens, blocks);
+        let [weights, kv, second, stats] = Self::bytes(dims, matrices, max_tokens, blocks);
+        let make = |bytes| Ok(Range::whole(&gpu.storage("keys and values", bytes)?));
+        let kv = [kv, second].into_iter().filter(|bytes| *bytes > 0);
         Ok(Self {
             weights: Range::whole(&gpu.storage("expansion weights", weights)?),
-            kv: Range::whole(&gpu.storage("keys and values", kv)?),
+            kv: kv.map(make).collect::<Result<_, GpuError>>()?,
             stats: Range::whole(&gpu.storage("attention sums", stats)?),
             blocks,
         })
     }
+}
+
+/// Whether so many equal workgroups, one at once for each of 132 multiprocessors (the H200, where this was measured), leave a
+/// tenth of the last round idle: then what stands beside them is almost free, else it costs a pass.
+fn leaves_gaps(workgroups: usize) -> bool {
+    const MULTIPROCESSORS: usize = 132;
+    let last = workgroups % MULTIPROCESSORS;
+    last > 0 && last * 10 < MULTIPROCESSORS * 9
 }
 
 /// The attention of a layer for a chunk of tokens; all buffers f32 but the cache.
@@ -326,7 +339,8 @@ pub struct GpuPromptAttention<'a> {
 
 impl GpuPromptAttention<'_> {
     /// One run that the recording repeats for each block of the context: its expansion, by what
-    /// [`expand_kv::weights_ops`] left in the scratch, and the attention over it. They must follow each other.
+    /// [`expand_kv::weights_ops`] left in the scratch, and the attention over it, with two buffers beside the expansion of the next.
+    /// They must follow each other.
     ///
     /// A replay needs `pos` and `tokens` of its [`State`], with `pos + tokens` within the rows of the cache.
     ///
@@ -340,7 +354,7 @@ impl GpuPromptAttention<'_> {
             ..
         } = self.scratch;
         let coop = self.form.coop();
-        let expand = expand_kv::op(&self.cache, weights, self.dims, coop, *blocks, kv);
+        let expand = expand_kv::op(&self.cache, weights, self.dims, coop, *blocks, &kv[0]);
         let tiled = match coop {
             Some(coop) => {
                 let shape = prompt_attention_coop::best(self.dims, coop);
@@ -350,7 +364,25 @@ impl GpuPromptAttention<'_> {
             }
             None => (spec(self.dims), TOKENS),
         };
-        [expand, self.attention(tiled)]
+        let workgroups = self.dims.mla.heads * (self.max_tokens as usize).div_ceil(tiled.1);
+        let attention = self.attention(tiled);
+        match leaves_gaps(workgroups) {
+            true => self.in_turn(expand, attention),
+            false => [expand, attention],
+        }
+    }
+
+    /// The run of both, a block's expansion beside the attention over the block before where there are two buffers.
+    fn in_turn(&self, expand: Op, attention: Op) -> [Op; 2] {
+        let kv = &self.scratch.kv;
+        if kv.len() == 1 {
+            return [expand, attention];
+        }
+        // Where each binds keys and values.
+        [
+            expand.with_buffers_by_block(2, kv.clone()).a_block_ahead(),
+            attention.with_buffers_by_block(3, kv.clone()),
+        ]
     }
 
     /// The attention alone, by a pipeline and the tokens of its workgroup.
@@ -378,7 +410,7 @@ impl GpuPromptAttention<'_> {
         let matrices = self.form.is_matrix();
         let kv = dims.kv_bytes(blocks.rows as usize, matrices);
         assert!(
-            self.scratch.kv.size >= kv,
+            self.scratch.kv.iter().all(|range| range.size >= kv),
             "prompt_attention: a block needs {kv} bytes"
         );
         Op::new(
@@ -387,7 +419,7 @@ impl GpuPromptAttention<'_> {
                 &self.q,
                 &self.rope_table,
                 &self.cache,
-                &self.scratch.kv,
+                &self.scratch.kv[0],
                 &self.values,
                 &self.scratch.stats,
             ]
@@ -454,14 +486,18 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
     let bytes = (N * mla.heads * dims.v * 4) as u64;
     let mut results = vec![];
     for form in [Form::Vector, Form::Matrix(coop)] {
-        let [_, kv, stats] = Scratch::bytes(dims, form.is_matrix(), N, blocks);
+        let [_, kv, second, stats] = Scratch::bytes(dims, form.is_matrix(), N, blocks);
         let weights = match form {
             Form::Vector => gpu.storage_with(NAME, &weights)?,
             Form::Matrix(_) => gpu.storage_with(NAME, &narrow(&weights))?,
         };
         let scratch = Scratch {
             weights: whole(weights),
-            kv: whole(gpu.storage(NAME, kv)?),
+            kv: [kv, second]
+                .into_iter()
+                .filter(|bytes| *bytes > 0)
+                .map(|bytes| Ok(whole(gpu.storage(NAME, bytes)?)))
+                .collect::<Result<_, GpuError>>()?,
             stats: whole(gpu.storage(NAME, stats)?),
             blocks,
         };
@@ -483,12 +519,8 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
         };
         Recording::new(gpu, &attention.ops())?.submit(gpu, &state);
         results.push(gpu.read::<f32>(&attention.values.buffer, 0, bytes)?);
-        for range in [
-            &scratch.weights,
-            &scratch.kv,
-            &scratch.stats,
-            &attention.values,
-        ] {
+        let own = [&scratch.weights, &scratch.stats, &attention.values];
+        for range in own.into_iter().chain(&scratch.kv) {
             gpu.release(&range.buffer);
         }
     }

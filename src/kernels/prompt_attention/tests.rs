@@ -133,14 +133,18 @@ impl Case {
         // More than the tokens that there are: the last ones of a prompt.
         let max_tokens = self.tokens + 5;
         let blocks = Blocks::new(rows as u32, (self.pos + self.tokens + 3) as u32);
-        let [_, kv, stats] = Scratch::bytes(dims, form.is_matrix(), max_tokens, blocks);
+        let [_, kv, second, stats] = Scratch::bytes(dims, form.is_matrix(), max_tokens, blocks);
         let weights = match form {
             Form::Vector => upload(gpu, &self.wide_weights()),
             Form::Matrix(_) => upload(gpu, &self.weights),
         };
         let scratch = Scratch {
             weights: Range::whole(&weights),
-            kv: Range::whole(&output(gpu, kv as usize / 4)),
+            kv: [kv, second]
+                .into_iter()
+                .filter(|bytes| *bytes > 0)
+                .map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)))
+                .collect(),
             stats: Range::whole(&output(gpu, stats as usize / 4)),
             blocks,
         };
@@ -162,14 +166,15 @@ impl Case {
             scratch: &scratch,
             values: Range::whole(&values),
         };
-        let mut ops = attention.ops();
+        let [mut expand, mut attend] = attention.ops();
         if let Some(tiled) = tiled {
-            ops[1] = attention.attention(tiled);
+            attend = attention.attention(tiled);
         }
         if let Some(tiled) = expansion {
             let Scratch { weights, kv, .. } = &scratch;
-            ops[0] = tiled_op(&attention.cache, weights, dims, true, tiled, blocks, kv);
+            expand = tiled_op(&attention.cache, weights, dims, true, tiled, blocks, &kv[0]);
         }
+        let ops = attention.in_turn(expand, attend);
         let state = State {
             pos: self.pos as u32,
             tokens: self.tokens as u32,

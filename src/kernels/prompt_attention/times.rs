@@ -83,15 +83,15 @@ fn times_of_every_shape() {
                     );
                 }
             }
-            for range in [
+            let own = [
                 &scratch.weights,
-                &scratch.kv,
                 &scratch.stats,
                 &attention.q,
                 &attention.rope_table,
                 &attention.cache,
                 &attention.values,
-            ] {
+            ];
+            for range in own.into_iter().chain(&scratch.kv) {
                 gpu.release(&range.buffer);
             }
         }
