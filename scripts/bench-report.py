@@ -104,6 +104,12 @@ def best(result):
     return rows
 
 
+def composed(row):
+    """What `--precompose` was, where it was anything."""
+    choice = (row or {}).get("precompose") or "off"
+    return "-" if choice == "off" else choice
+
+
 def ratio(ours, theirs):
     return f"{theirs:.0f} ({ours / theirs:.2f}x)" if theirs else "-"
 
@@ -123,8 +129,8 @@ def machine_report(machine, results, rivals, facts):
     backends = sorted({key[3] for key in theirs}, reverse=True)
 
     text += "### Newest results beside llama.cpp\n\n"
-    text += "Tokens per second, medians; in brackets glimt relative to that.\n\n"
-    head = ["model", "test", "glimt", *[f"llama.cpp {b}" for b in backends], "GB/s", "of peak", "dispatches", "commit"]
+    text += "Tokens per second, medians, the faster where weights were precomposed too (`--precompose`); in brackets glimt relative to that.\n\n"
+    head = ["model", "test", "glimt", *[f"llama.cpp {b}" for b in backends], "precompose", "GB/s", "of peak", "dispatches", "commit"]
     rows = []
     for key in sorted(set(newest) | {key[:3] for key in theirs}, key=rank):
         row, result = newest.get(key, (None, None))
@@ -137,6 +143,7 @@ def machine_report(machine, results, rivals, facts):
             key[2],
             f"{ours:.1f}" if row else "-",
             *cells,
+            composed(row),
             f"{gb:.0f}" if gb else "-",
             f"{100 * gb / peak:.0f}%" if gb and peak else "-",
             str((row or {}).get("dispatches_per_token") or "-"),
@@ -194,7 +201,7 @@ def history(results):
         text += f"`{result['command']}`\n\n"
         if result.get("note"):
             text += result["note"] + "\n\n"
-        head = ["model", "test", "t/s", "least", "most", "runs", "tier"]
+        head = ["model", "test", "t/s", "least", "most", "runs", "tier", "precompose"]
         rows = []
         for row in sorted(result["rows"], key=lambda row: rank((*model_of(row), test_of(row)))):
             samples = row["samples_ts"]
@@ -204,6 +211,7 @@ def history(results):
                 *[f"{v:.1f}" for v in (speed(row), min(samples), max(samples))],
                 str(len(samples)),
                 row.get("tier") or "-",
+                composed(row),
             ])
         text += table(head, rows) + "\n"
     return text
