@@ -92,6 +92,95 @@ fn main(
 }
 
 #[test]
+fn what_is_done_a_block_ahead_stands_behind_the_block_before_and_takes_its_own_buffers() {
+    // Appends its number, the block's first row and the name of a buffer to a log, whose first word counts.
+    const NOTE: &str = "
+struct Params { id: u32, begin: u32 }
+@group(0) @binding(0) var<storage, read_write> log: array<u32>;
+@group(0) @binding(1) var<storage, read> name: array<u32>;
+#import params
+@compute @workgroup_size(64)
+fn main(
+#import builtins
+) {
+#import thread_index
+  if (t == 0u) {
+    let at = log[0] * 3u + 3u;
+    log[at] = p.id;
+    log[at + 1u] = p.begin;
+    log[at + 2u] = name[0];
+    log[0] += 1u;
+  }
+}
+";
+    for gpu in gpus() {
+        let make = |words: &[u32]| {
+            let buffer = gpu.storage_with("test", words);
+            Range::whole(&buffer.unwrap_or_else(|e| panic!("{e}")))
+        };
+        let log = make(&[0; 64]);
+        let names = [100, 200].map(|name| make(&[name; 4])).to_vec();
+        let op = |id: u32| {
+            let spec = Spec {
+                kernel: "note",
+                source: NOTE,
+                variant: Variant::default(),
+                access: accesses("wr"),
+            };
+            let words = vec![Word::U(id), Word::BlockBegin];
+            let bindings = vec![log.clone(), names[0].clone()];
+            Op::new(spec, bindings, words, [Extent::N(1); 3])
+        };
+        let blocks = Blocks::new(10, 35);
+        let ops = [
+            op(0),
+            op(1)
+                .per_block(blocks)
+                .with_buffers_by_block(1, names.clone())
+                .a_block_ahead(),
+            op(2)
+                .per_block(blocks)
+                .with_buffers_by_block(1, names.clone()),
+            op(3),
+        ];
+        let recording = Recording::new(gpu, &ops).unwrap_or_else(|e| panic!("{e}"));
+        for (pos, turns) in [
+            (5, vec![[1, 0, 100], [2, 0, 100]]),
+            (
+                20,
+                vec![
+                    [1, 0, 100],
+                    [2, 0, 100],
+                    [1, 10, 200],
+                    [2, 10, 200],
+                    [1, 20, 100],
+                    [2, 20, 100],
+                ],
+            ),
+        ] {
+            let state = State {
+                pos,
+                tokens: 3,
+                ..State::default()
+            };
+            gpu.queue.write_buffer(&log.buffer, 0, &[0; 4]);
+            recording.submit(gpu, &state);
+            let expected = [vec![[0, 0, 100]], turns, vec![[3, 0, 100]]].concat();
+            let found: Vec<u32> = download(gpu, &log.buffer, 3 + 3 * expected.len());
+            assert_eq!(found[0] as usize, expected.len(), "{}", gpu.tier.name());
+            assert_eq!(found[3..], expected.concat(), "{}", gpu.tier.name());
+            let turns = recording.turns(&state);
+            let passes: Vec<_> = turns.iter().map(|t| t.begins_pass).collect();
+            // With each block that another is done beside.
+            let expected: Vec<_> = (0..turns.len())
+                .map(|i| i % 2 == 0 && i > 0 && i + 2 < turns.len())
+                .collect();
+            assert_eq!(passes, expected);
+        }
+    }
+}
+
+#[test]
 fn a_dispatch_tells_what_it_is_and_reads() {
     let spec = Spec {
         kernel: "gate_up",
