@@ -3,12 +3,11 @@ use crate::gpu::shader::Variant;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::testing::{download, gpus};
 
-#[test]
-fn neighbours_cut_alike_are_repeated_together_for_each_block() {
-    // Appends its number and words to a log, whose first word counts.
-    const NOTE: &str = "
+// Appends its number, the block's first row, rows and ends and the name of a buffer to a log, whose first word counts.
+const NOTE: &str = "
 struct Params { id: u32, begin: u32, rows: u32, ends: u32 }
 @group(0) @binding(0) var<storage, read_write> log: array<u32>;
+@group(0) @binding(1) var<storage, read> name: array<u32>;
 #import params
 @compute @workgroup_size(64)
 fn main(
@@ -16,32 +15,59 @@ fn main(
 ) {
 #import thread_index
   if (t == 0u) {
-    let at = log[0] * 4u + 4u;
+    let at = log[0] * 5u + 5u;
     log[at] = p.id;
     log[at + 1u] = p.begin;
     log[at + 2u] = p.rows;
     log[at + 3u] = p.ends;
+    log[at + 4u] = name[0];
     log[0] += 1u;
   }
 }
 ";
+
+fn note(log: &Range, name: &Range, id: u32) -> Op {
+    let spec = Spec {
+        kernel: "note",
+        source: NOTE,
+        variant: Variant::default(),
+        access: accesses("wr"),
+    };
+    let words = vec![
+        Word::U(id),
+        Word::BlockBegin,
+        Word::BlockRows,
+        Word::BlockEnds,
+    ];
+    Op::new(
+        spec,
+        vec![log.clone(), name.clone()],
+        words,
+        [Extent::N(1); 3],
+    )
+}
+
+fn buffer(gpu: &Gpu, words: &[u32]) -> Range {
+    let buffer = gpu.storage_with("test", words);
+    Range::whole(&buffer.unwrap_or_else(|e| panic!("{e}")))
+}
+
+/// What the log holds: how many notes, and these.
+fn notes(gpu: &Gpu, log: &Range, count: usize) -> (usize, Vec<[u32; 5]>) {
+    let found: Vec<u32> = download(gpu, &log.buffer, 5 + 5 * count);
+    let notes = found[5..].chunks_exact(5);
+    (
+        found[0] as usize,
+        notes.map(|n| n.try_into().expect("5 words")).collect(),
+    )
+}
+
+#[test]
+fn neighbours_cut_alike_are_repeated_together_for_each_block() {
     for gpu in gpus() {
-        let log = gpu.storage("log", 4 * 64).unwrap_or_else(|e| panic!("{e}"));
-        let op = |id: u32| {
-            let spec = Spec {
-                kernel: "note",
-                source: NOTE,
-                variant: Variant::default(),
-                access: accesses("w"),
-            };
-            let words = vec![
-                Word::U(id),
-                Word::BlockBegin,
-                Word::BlockRows,
-                Word::BlockEnds,
-            ];
-            Op::new(spec, vec![Range::whole(&log)], words, [Extent::N(1); 3])
-        };
+        let log = buffer(gpu, &[0; 60]);
+        let name = buffer(gpu, &[7; 4]);
+        let op = |id| note(&log, &name, id);
         let blocks = Blocks::new(10, 35);
         let ops = [
             op(0),
@@ -59,14 +85,17 @@ fn main(
             ..State::default()
         };
         recording.submit(gpu, &state);
-        let found: Vec<u32> = download(gpu, &log, 44);
-        assert_eq!(found[0], 10, "{}", gpu.tier.name());
-        let mut expected = vec![[0, 0, 0, 0]];
+        let mut expected = vec![[0, 0, 0, 0, 7]];
         for (begin, rows, ends) in [(0, 10, 1), (10, 10, 0), (20, 3, 2)] {
-            expected.extend([[1, begin, rows, ends], [2, begin, rows, ends]]);
+            expected.extend([[1, begin, rows, ends, 7], [2, begin, rows, ends, 7]]);
         }
-        expected.extend([[4, 0, 0, 0], [5, 0, 20, 1], [5, 20, 3, 2]]);
-        assert_eq!(found[4..], expected.concat(), "{}", gpu.tier.name());
+        expected.extend([[4, 0, 0, 0, 7], [5, 0, 20, 1, 7], [5, 20, 3, 2, 7]]);
+        assert_eq!(
+            notes(gpu, &log, 10),
+            (10, expected.clone()),
+            "{}",
+            gpu.tier.name()
+        );
         // As many are told, and each has timestamps of its own.
         let taken: Vec<_> = recording.step(&state).iter().map(|t| t.dispatch).collect();
         assert_eq!(taken, [0, 1, 2, 1, 2, 1, 2, 4, 5, 5]);
@@ -80,57 +109,22 @@ fn main(
         }
         for (stamping, count) in ways {
             let mut encoder = gpu.device.create_command_encoder(&Default::default());
-            gpu.queue.write_buffer(&log, 0, &[0; 4]);
+            gpu.queue.write_buffer(&log.buffer, 0, &[0; 4]);
             recording.encode_stamped(gpu, &mut encoder, &state, stamping);
             gpu.queue.submit([encoder.finish()]);
             let times = stamps.read(gpu, count).unwrap_or_else(|e| panic!("{e}"));
             assert!(times.is_sorted(), "{times:?}");
-            let found: Vec<u32> = download(gpu, &log, 44);
-            assert_eq!(found[4..], expected.concat(), "{}", gpu.tier.name());
+            assert_eq!(notes(gpu, &log, 10).1, expected, "{}", gpu.tier.name());
         }
     }
 }
 
 #[test]
 fn what_is_done_a_block_ahead_stands_behind_the_block_before_and_takes_its_own_buffers() {
-    // Appends its number, the block's first row and the name of a buffer to a log, whose first word counts.
-    const NOTE: &str = "
-struct Params { id: u32, begin: u32 }
-@group(0) @binding(0) var<storage, read_write> log: array<u32>;
-@group(0) @binding(1) var<storage, read> name: array<u32>;
-#import params
-@compute @workgroup_size(64)
-fn main(
-#import builtins
-) {
-#import thread_index
-  if (t == 0u) {
-    let at = log[0] * 3u + 3u;
-    log[at] = p.id;
-    log[at + 1u] = p.begin;
-    log[at + 2u] = name[0];
-    log[0] += 1u;
-  }
-}
-";
     for gpu in gpus() {
-        let make = |words: &[u32]| {
-            let buffer = gpu.storage_with("test", words);
-            Range::whole(&buffer.unwrap_or_else(|e| panic!("{e}")))
-        };
-        let log = make(&[0; 64]);
-        let names = [100, 200].map(|name| make(&[name; 4])).to_vec();
-        let op = |id: u32| {
-            let spec = Spec {
-                kernel: "note",
-                source: NOTE,
-                variant: Variant::default(),
-                access: accesses("wr"),
-            };
-            let words = vec![Word::U(id), Word::BlockBegin];
-            let bindings = vec![log.clone(), names[0].clone()];
-            Op::new(spec, bindings, words, [Extent::N(1); 3])
-        };
+        let log = buffer(gpu, &[0; 60]);
+        let names = [100, 200].map(|name| buffer(gpu, &[name; 4])).to_vec();
+        let op = |id| note(&log, &names[0], id);
         let blocks = Blocks::new(10, 35);
         let ops = [
             op(0),
@@ -145,16 +139,16 @@ fn main(
         ];
         let recording = Recording::new(gpu, &ops).unwrap_or_else(|e| panic!("{e}"));
         for (pos, turns) in [
-            (5, vec![[1, 0, 100], [2, 0, 100]]),
+            (5, vec![[1, 0, 8, 3, 100], [2, 0, 8, 3, 100]]),
             (
                 20,
                 vec![
-                    [1, 0, 100],
-                    [2, 0, 100],
-                    [1, 10, 200],
-                    [2, 10, 200],
-                    [1, 20, 100],
-                    [2, 20, 100],
+                    [1, 0, 10, 1, 100],
+                    [2, 0, 10, 1, 100],
+                    [1, 10, 10, 0, 200],
+                    [2, 10, 10, 0, 200],
+                    [1, 20, 3, 2, 100],
+                    [2, 20, 3, 2, 100],
                 ],
             ),
         ] {
@@ -165,10 +159,10 @@ fn main(
             };
             gpu.queue.write_buffer(&log.buffer, 0, &[0; 4]);
             recording.submit(gpu, &state);
-            let expected = [vec![[0, 0, 100]], turns, vec![[3, 0, 100]]].concat();
-            let found: Vec<u32> = download(gpu, &log.buffer, 3 + 3 * expected.len());
-            assert_eq!(found[0] as usize, expected.len(), "{}", gpu.tier.name());
-            assert_eq!(found[3..], expected.concat(), "{}", gpu.tier.name());
+            let ends = |id| vec![[id, 0, 0, 0, 100]];
+            let expected = [ends(0), turns, ends(3)].concat();
+            let found = notes(gpu, &log, expected.len());
+            assert_eq!(found, (expected.len(), expected), "{}", gpu.tier.name());
             let turns = recording.turns(&state);
             let passes: Vec<_> = turns.iter().map(|t| t.begins_pass).collect();
             // With each block that another is done beside.
