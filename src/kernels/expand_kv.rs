@@ -305,7 +305,7 @@ pub(super) mod tests {
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
     use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
-    use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
+    use crate::kernels::testing::{Rng, assert_close, cache_rows, exact_rows, random_weight};
 
     /// GLM-4.7-Flash, DeepSeek-V2-Lite and Youtu-LLM-2B, the model inside the program; fewer heads.
     pub(in crate::kernels) fn shapes() -> [KvDims; 3] {
@@ -433,13 +433,7 @@ pub(super) mod tests {
             .map(|x| f16::from_f32(x * 0.05))
             .collect();
         let weights: Vec<f32> = halves.iter().map(|x| x.to_f32()).collect();
-        // Rows behind the last one are NaN: reading one would show.
-        let mut cache: Vec<f16> = rng
-            .normals((n + 3) * row)
-            .into_iter()
-            .map(f16::from_f32)
-            .collect();
-        cache[n * row..].fill(f16::NAN);
+        let cache = cache_rows(rng, n, row);
         // What is left in the end is the last block, in the rows that it has.
         let begin = (n - 1) / rows * rows;
         let mut twin = vec![f32::NAN; (n - begin) * dims.width()];

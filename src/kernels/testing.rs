@@ -49,6 +49,14 @@ impl Rng {
     }
 }
 
+/// `n` random rows of a cache, `width` values each, and three behind them that are NaN: reading one would show.
+pub(crate) fn cache_rows(rng: &mut Rng, n: usize, width: usize) -> Vec<f16> {
+    let values = rng.normals((n + 3) * width).into_iter();
+    let mut cache: Vec<f16> = values.map(f16::from_f32).collect();
+    cache[n * width..].fill(f16::NAN);
+    cache
+}
+
 /// A weight of random values, scaled so that a product with normal inputs is of size 1.
 ///
 /// Quantised blocks are random bytes but for their f16 scales: every pattern of bits occurs, also those no quantiser

@@ -4,7 +4,7 @@ use super::{Form, GpuAttention, attention, partial_bytes};
 use crate::gpu::Gpu;
 use crate::gpu::record::{Op, Range, State};
 use crate::gpu::testing::{download, output, run, upload};
-use crate::kernels::testing::{Rng, nmse};
+use crate::kernels::testing::{Rng, cache_rows, nmse};
 use crate::kernels::{MlaDims, attention_merge};
 use half::f16;
 
@@ -28,13 +28,7 @@ pub fn token_error(
 ) -> f64 {
     let mut rng = Rng::fresh();
     let row = dims.cache_row();
-    // Rows behind the last one are NaN: reading one would show.
-    let mut cache: Vec<f16> = rng
-        .normals((n + 3) * row)
-        .into_iter()
-        .map(f16::from_f32)
-        .collect();
-    cache[n * row..].fill(f16::NAN);
+    let mut cache = cache_rows(&mut rng, n, row);
     // Queries large enough for weights that differ much, as real ones do.
     let mut queries = |n: usize| -> Vec<f32> { rng.normals(n).iter().map(|x| x * 3.0).collect() };
     let q_lat = queries(dims.heads * dims.kv_lora);
