@@ -438,11 +438,15 @@ fn check_choices(gpu: &Arc<Gpu>, limit: f64) {
         }
         found
     };
-    // A latent midway between two bytes may round the other way, and that may turn a choice of experts, for some tokens.
-    let of_most = |found: &[Vec<f32>], expected: &[Vec<f32>]| {
+    // As bytes a latent midway between two may round the other way, and that may turn a choice of experts, for some tokens: there
+    // the median counts, in floats the worst.
+    let judged = |found: &[Vec<f32>], expected: &[Vec<f32>]| {
         let mut errors = contrasts(found, expected);
         errors.sort_by(f64::total_cmp);
-        errors[errors.len() / 2]
+        match gpu.tier {
+            Tier::Int8 => errors[errors.len() / 2],
+            _ => errors[errors.len() - 1],
+        }
     };
     let merge_up_to = |most| {
         gpu.choices.replace(Made {
@@ -457,7 +461,7 @@ fn check_choices(gpu: &Arc<Gpu>, limit: f64) {
     for most in [1, 1000] {
         merge_up_to(most);
         backend.record_again().expect("it was recorded before");
-        let error = of_most(&logits(&mut backend), &expected);
+        let error = judged(&logits(&mut backend), &expected);
         assert!(
             error < limit,
             "up to {most} slices: contrast error {error:.2e}"
@@ -474,7 +478,7 @@ fn check_choices(gpu: &Arc<Gpu>, limit: f64) {
             .set(&site, *all.last().expect("there is a default"));
     }
     backend.record_again().expect("every candidate is right");
-    let error = of_most(&logits(&mut backend), &expected);
+    let error = judged(&logits(&mut backend), &expected);
     assert!(
         error < limit,
         "other geometries: contrast error {error:.2e}"
