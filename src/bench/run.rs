@@ -20,8 +20,8 @@ use crate::tokenizer::strftime_now;
 
 /// Tokens that warm a generation up.
 const WARM_UP: usize = 16;
-/// For how long the first test is repeated before it counts: an idle GPU takes some tenths of a second to reach its clock, in
-/// which short prompts would be half as fast.
+/// For how long the first test is repeated before it counts: the first short prompts on an idle GPU were half as fast as later
+/// ones (BENCHMARKS.md), probably until it reached its clock.
 const WARM_UP_TIME: Duration = Duration::from_secs(1);
 
 /// Where to measure.
