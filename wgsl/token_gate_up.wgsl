@@ -2,8 +2,8 @@
 // shared expert alone. x comes prepared (shared/token_store.wgsl) with its partial sums of squares, h leaves prepared.
 //
 // G, U (experts * ROWS, 32 * UNITS), of the shared expert (rows, 32 * UNITS); h (USED * ROWS + rows) values: the chosen
-// experts' one after another, then the shared one's. logits (EXPERTS), with RAW_LOGITS still to be divided by the root mean square
-// of x -> the expert of each slot; with CHOICE_OUT the first
+// experts' one after another, then the shared one's. logits (EXPERTS), or (PARTS, EXPERTS) to be added up with LOGITS_IN_PARTS; with RAW_LOGITS still to be divided by the
+// root mean square of x -> the expert of each slot; with CHOICE_OUT the first
 // workgroup leaves all of them with their weights for token_moe_down.
 // Division: LANES threads share a row of G and the same row of U; a workgroup owns TILE = WG / LANES rows of one expert. Every
 // workgroup makes the choice of its slot, by one subgroup where lanes hold few experts each: that costs less than a dispatch.
@@ -31,7 +31,12 @@ struct Params {
 #read eg_s: array<vec4<u32>>
 #read eu_q: array<vec4<u32>>
 #read eu_s: array<vec4<u32>>
+#ifdef LOGITS_IN_PARTS
+#import logits_in_parts
+#else
 #read logits: array<f32>             // (EXPERTS)
+fn logit_of(expert: u32) -> f32 { return logits[expert]; }
+#endif
 #ifdef BIAS
 #read bias: array<f32>               // (EXPERTS)
 #endif
@@ -89,6 +94,9 @@ fn main(
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
 #import stage_load as x
+#ifdef LOGITS_IN_PARTS
+  if (wid.x < ROUTED_TILES) { add_logits(t); }
+#endif
   // One over the root mean square of the input, by one subgroup: what all of them repeat costs as much as the products, since
   // they are many and share the multiprocessors' issue slots. The others read it in the end.
   var scale = 1.0;
@@ -102,6 +110,9 @@ fn main(
     scale = inverseSqrt(subgroupAdd(total) / f32(UNITS * 32u) + p.eps);
     if (lane_id == 0u) { token_scale = scale; }
   }
+#ifdef LOGITS_IN_PARTS
+  workgroupBarrier();
+#endif
 #ifdef RAW_LOGITS
 #ifndef CHOICE_BY_LANES
   // A thread per expert makes the choice.
@@ -132,7 +143,7 @@ fn main(
     }
 #else
     var logit = -1e30;
-    if (t < EXPERTS) { logit = logits[t] * logit_scale; }
+    if (t < EXPERTS) { logit = logit_of(t) * logit_scale; }
     let own = router_place(logit, t, subgroup, subgroups, lane_id);
     if (own.place == slot) { slot_expert = t; }
 #ifdef CHOICE_OUT

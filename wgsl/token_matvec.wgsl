@@ -4,7 +4,8 @@
 // the partial sums that came with it. Group g of W reads x from unit g * X_UNITS on (attn_k_b, attn_v_b). Where activations are
 // bytes, INPUT can be floats still to be multiplied by the norm's weight: for the router, whose choices should not turn on a
 // byte's rounding. With MERGE (attn_v_b) the workgroup joins the attention's slices of its head itself, while its weights are
-// on their way. OUT_PLAIN leaves y as f32, OUT_PREPARED for the next product.
+// on their way. OUT_PLAIN leaves y as f32, OUT_PREPARED for the next product; with ROUTER it leaves parts
+// of the experts' logits, too.
 // With STAGED a long input passes through workgroup memory (shared/stage_bytes.wgsl).
 // Division: LANES threads share AT_ONCE rows, a workgroup owns TILE = WG / LANES * AT_ONCE rows, with MERGE of one head.
 // Bound by: the bytes of W; for small W by the latency of one load, so everything a thread needs is asked for at once. MERGE
@@ -43,6 +44,9 @@ struct Params {
 #endif
 #ifdef OUT_PREPARED
 #import token_store
+#endif
+#ifdef ROUTER
+#import router_parts
 #endif
 #ifdef STAGED
 #import stage_bytes
@@ -92,9 +96,19 @@ fn main(
 #import rms_load
 #endif
 #import stage_load as x
+#ifdef ROUTER
+#for i ROUTER_LOADS
+  let router$i = router_load(p.first_row + tile, $iu * WG + t);
+#endfor
+#endif
 #ifdef ONE_BLOCK
   let b = lane;
 #else
+#ifdef ROUTER
+#for i ROUTER_LOADS
+  router_put($iu * WG + t, router$i);
+#endfor
+#endif
 #import stage_put
 #ifdef STAGED
   workgroupBarrier();
@@ -117,6 +131,11 @@ fn main(
 #endfor
 #endfor
 #ifdef ONE_BLOCK
+#ifdef ROUTER
+#for i ROUTER_LOADS
+  router_put($iu * WG + t, router$i);
+#endfor
+#endif
 #import stage_put
 #ifdef STAGED
   workgroupBarrier();
@@ -140,7 +159,7 @@ fn main(
 #endfor
 #else
 #ifdef MERGE
-      let v = latent_unit(e$k);
+      let v = kept_unit(e$k);
 #else
 #ifdef STAGED
       let v = staged_unit(e$k);
@@ -186,5 +205,8 @@ fn main(
 #ifdef OUT_PREPARED
   workgroupBarrier();
   token_store(p.first_row + tile, p.first_row + p.rows, t);
+#ifdef ROUTER
+  router_store(p.first_row + tile, p.first_row + p.rows, t);
+#endif
 #endif
 }

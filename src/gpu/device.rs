@@ -138,6 +138,9 @@ pub struct GpuOptions {
     pub tuned: bool,
     /// Less memory than the adapter's own, to exercise what is refused for the lack of it.
     pub max_memory: Option<u64>,
+    /// Whether the workgroups of a decoded token's kernels repeat small work, in place of a dispatch that does it once and that
+    /// all wait for. By default they do on every adapter but software, where work costs more than a dispatch.
+    pub repeats_work: Option<bool>,
 }
 
 /// Cooperative matrices: square ones of f16, multiplied into sums of f32 by a subgroup each.
@@ -203,6 +206,8 @@ pub struct Gpu {
     pub coop: Option<Coop>,
     /// How products divide their rows, where something else than the defaults was chosen.
     pub choices: Choices,
+    /// Whether workgroups repeat small work in place of a dispatch that all wait for ([`GpuOptions::repeats_work`]).
+    pub repeats_work: bool,
     pub(super) pipelines: Pipelines,
     fault: Arc<Mutex<Option<GpuError>>>,
     allocated: AtomicU64,
@@ -294,6 +299,8 @@ impl Gpu {
         let max_binding = limits
             .max_storage_buffer_binding_size
             .min(options.max_binding.unwrap_or(u64::MAX));
+        let software = info.device_type == DeviceType::Cpu;
+        let repeats_work = options.repeats_work.unwrap_or(!software);
         let choices = Choices::default();
         if options.tuned {
             match tuning::load(&info) {
@@ -322,6 +329,7 @@ impl Gpu {
             memory,
             coop,
             choices,
+            repeats_work,
             pipelines,
             fault,
             allocated: AtomicU64::new(0),

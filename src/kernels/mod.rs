@@ -28,6 +28,7 @@ pub mod router;
 pub mod rows_f16;
 pub mod sample;
 pub mod token;
+pub mod token_absorb;
 pub mod token_embed;
 pub mod token_gate_up;
 pub mod token_matvec;

@@ -83,13 +83,13 @@ const STAGED_UNITS: [u32; 2] = [48, 384];
 /// Workgroup memory that kernels with such an input need besides, at most.
 const STAGED_BESIDES: u64 = 4 << 10;
 
-/// Whether an input of `units` units passes through workgroup memory on this device.
-pub(super) fn stages(gpu: &Gpu, activation: Activation, units: u32) -> bool {
+/// Whether an input of `units` units passes through workgroup memory on this device, beside `beside` bytes of the kernel's own.
+pub(super) fn stages(gpu: &Gpu, activation: Activation, units: u32, beside: u64) -> bool {
     let [fewest, most] = STAGED_UNITS;
     let has = u64::from(gpu.limits.max_compute_workgroup_storage_size);
     activation == Activation::Bytes
         && (fewest..=most).contains(&units)
-        && u64::from(units) * activation.unit_bytes() + STAGED_BESIDES <= has
+        && u64::from(units) * activation.unit_bytes() + STAGED_BESIDES + beside <= has
 }
 
 /// The constants of a variant whose input of `units` units is staged.
@@ -104,7 +104,7 @@ pub(super) fn staged(variant: Variant, geometry: &Geometry, units: u32) -> Varia
 ///
 /// # Errors
 /// [`GpuError::TierUnsupported`] where the device allows none.
-pub(super) fn geometry(gpu: &Gpu, site: &Site) -> Result<Geometry, GpuError> {
+pub(crate) fn geometry(gpu: &Gpu, site: &Site) -> Result<Geometry, GpuError> {
     gpu.geometry(site)
         .ok_or_else(|| unsupported(gpu, &format!("a division of {}", site.key())))
 }

@@ -45,7 +45,8 @@ pub fn token_gate_up(
 pub struct GpuTokenGateUp<'a> {
     /// G and U of the experts, cut alike, and how they are chosen: what the router's op would do for one token.
     pub experts: Option<([&'a GpuWeight; 2], GpuRouter<'a>)>,
-    /// Whether the logits are still to be divided by the root mean square of the input.
+    /// Whether the logits are still to be divided by the root mean square of the input. In several parts, of
+    /// [`RouterParts`](super::token_matvec::RouterParts), they always are.
     pub raw_logits: bool,
     /// G and U of the shared expert, or of a dense block, cut alike.
     pub shared: Option<[&'a GpuWeight; 2]>,
@@ -76,6 +77,8 @@ pub(super) struct Shape<'a> {
     pub shared: Option<([GgmlType; 2], u32)>,
     /// Whether their logits are still to be divided by the root mean square of the input.
     pub raw_logits: bool,
+    /// Parts of the logits.
+    pub parts: u32,
     /// Whether the choice is left for the product that follows.
     pub choice: bool,
     /// Lanes of a subgroup at least.
@@ -148,7 +151,16 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
             .flag("ROUTED", true)
             .flag("CHOICE_OUT", shape.choice)
             .flag("RAW_LOGITS", shape.raw_logits)
+            .flag("LOGITS_IN_PARTS", shape.parts > 1)
             .number("ROWS", rows);
+        if shape.parts > 1 {
+            let phases = geometry.threads() / (experts.count as u32 / 4);
+            variant = variant
+                .number("PARTS", shape.parts)
+                .number("LOGIT_PHASES", phases)
+                .number("PART_LOADS", shape.parts.div_ceil(phases))
+                .flag("RAGGED_PARTS", !shape.parts.is_multiple_of(phases));
+        }
         access.push_str("rrrrr");
         access.extend(bias.then_some('r'));
         access.push_str(if shape.choice { "ww" } else { "" });
@@ -187,6 +199,7 @@ impl GpuTokenGateUp<'_> {
             }),
             shared: self.shared.as_ref().map(pair),
             raw_logits: self.raw_logits,
+            parts: self.experts.as_ref().map_or(1, |(_, router)| router.parts),
             choice: true,
             lanes,
             staged,
@@ -242,6 +255,11 @@ impl GpuTokenGateUp<'_> {
         }
         if let Some(([g, _], router)) = &self.experts {
             router.check();
+            assert!(
+                router.parts == 1 || self.raw_logits && router.experts.count.is_multiple_of(4),
+                "parts of the logits of {} experts",
+                router.experts.count
+            );
             assert_eq!(
                 (router.max_tokens, router.experts.count),
                 (1, g.groups as usize),
@@ -255,7 +273,12 @@ impl GpuTokenGateUp<'_> {
             values += g.rows;
         }
         let mut shape = self.shape(gpu.lanes(), false);
-        shape.staged = stages(gpu, shape.activation, shape.units);
+        // Each thread's share of the logits' sums.
+        let beside = match shape.parts {
+            1 => 0,
+            _ => 16 * u64::from(geometry.threads()),
+        };
+        shape.staged = stages(gpu, shape.activation, shape.units, beside);
         for [g, _] in pairs.into_iter().flatten() {
             assert_eq!(g.cols, shape.units * 32, "input of {}", g.name);
         }
@@ -375,6 +398,8 @@ mod tests {
         let given = Given::new(gpu, &rng.normals(cols), &rng.normals(cols));
         let flags = rng.below(16);
         let raw_logits = flags & 8 != 0;
+        // As attn_output leaves them, where their number allows it.
+        let in_parts = raw_logits && rng.below(2) == 0;
         let experts = experts.map(|(types, [count, used, rows])| {
             let config = Experts {
                 count,
@@ -414,11 +439,25 @@ mod tests {
                 let rms = (given.squares.iter().sum::<f32>() / cols as f32 + 1e-6).sqrt();
                 let factor = if raw_logits { rms } else { 1.0 };
                 let logits = logits.as_ref().expect("there are logits").iter();
-                let logits: Vec<f32> = logits.map(|logit| logit * factor).collect();
+                let mut logits: Vec<f32> = logits.map(|logit| logit * factor).collect();
+                let mut parts = 1;
+                if in_parts && config.count.is_multiple_of(4) {
+                    parts = 2 + rng.below(140);
+                    // What they add up to is all in the last one, but for what cancels.
+                    let mut all = vec![0.0; (parts - 1) * config.count];
+                    all.extend(logits);
+                    let half = rng.normals(config.count);
+                    let (first, last) = (0, (parts - 1) * config.count);
+                    for (i, v) in half.iter().enumerate() {
+                        all[first + i] += v;
+                        all[last + i] -= v;
+                    }
+                    logits = all;
+                }
                 let range = |data: &Vec<f32>| Range::whole(&upload(gpu, data));
                 let router = GpuRouter {
                     logits: range(&logits),
-                    parts: 1,
+                    parts: parts as u32,
                     bias: bias.as_ref().map(range),
                     experts: config,
                     max_tokens: 1,

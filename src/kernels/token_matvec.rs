@@ -67,6 +67,48 @@ pub struct GpuTokenMatvec<'a> {
     pub y: Option<Range>,
     /// The output as the next product takes it.
     pub prepared: Option<TokenOutput>,
+    /// What the output gives to the experts' logits, where it leaves with a norm.
+    pub router: Option<RouterParts<'a>>,
+}
+
+/// The experts' logits in parts, one for each [`ROUTER_ROWS`] rows of a product's output: each part is `weight` times those rows with
+/// the norm's weight, in f32, and the logits are the sum of all over the root mean square.
+pub struct RouterParts<'a> {
+    /// `ffn_gate_inp`, (experts, rows) f32.
+    pub weight: &'a GpuWeight,
+    /// The parts, (rows / 16, experts) f32.
+    pub logits: Range,
+}
+
+/// Rows that make one part of the logits.
+pub const ROUTER_ROWS: u32 = 16;
+/// Workgroup memory for the router's weights of a workgroup's rows at most, in bytes.
+pub(super) const ROUTER_BYTES: u64 = 8 << 10;
+
+/// [`RouterParts`] of `x` (rows), which has the norm's weight.
+pub fn router_parts(w: &Weight, x: &[f32]) -> Vec<f32> {
+    let rows = ROUTER_ROWS as usize;
+    let part = |at: usize| {
+        let mut own = vec![0.0; x.len()];
+        own[at..at + rows].copy_from_slice(&x[at..at + rows]);
+        token_matvec(w, &own, 0, None, None)
+    };
+    (0..x.len()).step_by(rows).flat_map(part).collect()
+}
+
+/// Whether the parts of such logits can be made by a product in workgroups of `tile` rows, and added up where experts are chosen.
+pub fn leaves_router_parts(w: &GpuWeight, tile: u32) -> bool {
+    w.ty == GgmlType::F32
+        && w.groups == 1
+        && w.parts.len() == 1
+        && w.rows.is_multiple_of(4)
+        && w.cols.is_multiple_of(ROUTER_ROWS)
+        && router_bytes(w.rows, tile) <= ROUTER_BYTES
+}
+
+/// Workgroup memory of a workgroup's part of the router.
+pub(super) fn router_bytes(experts: u32, tile: u32) -> u64 {
+    u64::from(experts) * u64::from(tile) * 4
 }
 
 /// What the pipeline of a product depends on.
@@ -96,6 +138,8 @@ pub(super) struct Shape {
     pub prepared: Option<bool>,
     /// The rotation of queries last.
     pub rotate: Option<RotationShape>,
+    /// Experts whose logits leave in parts.
+    pub router: Option<u32>,
     /// Whether the input, of one group and prepared, passes through workgroup memory.
     pub staged: bool,
 }
@@ -179,6 +223,21 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
     if shape.staged {
         variant = staged(variant, geometry, shape.units);
     }
+    if let Some(experts) = shape.router {
+        let threads = geometry.threads();
+        variant = variant
+            .flag("ROUTER", true)
+            .number("EXPERTS", experts)
+            .number("ROUTER_COLUMNS", shape.groups * shape.rows / 4)
+            .number(
+                "ROUTER_LOADS",
+                (experts * geometry.tile / 4).div_ceil(threads),
+            )
+            .number(
+                "ROUTER_STORES",
+                (experts * geometry.tile / ROUTER_ROWS).div_ceil(threads),
+            );
+    }
     if merge {
         variant = variant
             .number("ROWS_PER_GROUP", shape.rows)
@@ -204,6 +263,7 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
         Some(false) => "w",
         None => "",
     });
+    access.push_str(if shape.router.is_some() { "rw" } else { "" });
     access.push_str(if shape.rotate.is_some() { "r" } else { "" });
     Spec {
         kernel: "token_matvec",
@@ -242,6 +302,7 @@ impl GpuTokenMatvec<'_> {
             y: self.y.is_some(),
             prepared: self.prepared.as_ref().map(|out| out.norm.is_some()),
             rotate: rotation.map(Rotation::shape),
+            router: self.router.as_ref().map(|router| router.weight.rows),
             staged: false,
         }
     }
@@ -301,9 +362,12 @@ impl GpuTokenMatvec<'_> {
         rotation: Option<&Rotation>,
     ) -> Result<Vec<Op>, GpuError> {
         let mut shape = self.shape(rotation);
+        let beside = shape
+            .router
+            .map_or(0, |experts| router_bytes(experts, geometry.tile));
         shape.staged = shape.source == Source::Prepared
             && shape.groups == 1
-            && stages(gpu, shape.activation, shape.units);
+            && stages(gpu, shape.activation, shape.units, beside);
         check_geometry(gpu, &shape.site(), geometry);
         let w = self.weight;
         let (out, cols) = (w.total_rows(), u64::from(w.cols));
@@ -336,6 +400,18 @@ impl GpuTokenMatvec<'_> {
         if let Some(prepared) = &self.prepared {
             prepared.check(out, self.activation, &w.name);
             inputs.extend(prepared.bindings());
+        }
+        if let Some(RouterParts { weight, logits }) = &self.router {
+            assert!(
+                shape.prepared == Some(true)
+                    && leaves_router_parts(weight, geometry.tile)
+                    && weight.cols == out
+                    && logits.size >= u64::from(out / ROUTER_ROWS * weight.rows) * 4,
+                "{} behind {}",
+                weight.name,
+                w.name
+            );
+            inputs.extend([weight.parts[0].quants.clone(), logits.clone()]);
         }
         inputs.extend(rotation.map(|rotation| rotation.table.clone()));
         let spec = spec(geometry, &shape);

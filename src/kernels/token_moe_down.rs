@@ -257,7 +257,7 @@ impl GpuTokenMoeDown<'_> {
             };
             let mut shape = self.shape_of(i);
             shape.last = i + 1 == count;
-            shape.staged = stages(gpu, shape.activation, shape.input());
+            shape.staged = stages(gpu, shape.activation, shape.input(), 0);
             ops.push(self.op(geometry, i, &shape, residual, &y));
             residual = y;
         }

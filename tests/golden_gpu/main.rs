@@ -114,10 +114,14 @@ fn int8() -> Option<Arc<Gpu>> {
 
 /// The first adapter in a tier, or nothing (said on stderr) where it cannot run it; no adapter fails the test.
 fn open_tier(tier: Tier) -> Option<Arc<Gpu>> {
-    let options = GpuOptions {
+    open_with(GpuOptions {
         tier: Some(tier),
         ..Default::default()
-    };
+    })
+}
+
+fn open_with(options: GpuOptions) -> Option<Arc<Gpu>> {
+    let tier = options.tier.expect("a test names it");
     match Gpu::open(&options) {
         Ok(gpu) => Some(Arc::new(gpu)),
         Err(GpuError::TierUnsupported { .. }) => {
@@ -265,11 +269,25 @@ fn every_weight_type_gives_the_logits_of_the_cpu_reference() {
     }
 }
 
-/// The tiers that decode by other kernels than they compute prompts, with the limits of each.
+/// The tiers that decode by other kernels than they compute prompts, with the limits of each: with workgroups that repeat work and
+/// with dispatches that do it once.
 fn tiers_of_tokens() -> Vec<(Arc<Gpu>, f64, f64)> {
-    let floats = open_tier(Tier::Subgroup).map(|gpu| (gpu, NMSE, CONTRAST));
-    let bytes = int8().map(|gpu| (gpu, NMSE_INT8, f64::INFINITY));
-    floats.into_iter().chain(bytes).collect()
+    let limits = [
+        (Tier::Subgroup, NMSE, CONTRAST),
+        (Tier::Int8, NMSE_INT8, f64::INFINITY),
+    ];
+    let mut all = vec![];
+    for (tier, nmse, contrast) in limits {
+        let gpus = [false, true].into_iter().filter_map(|repeats_work| {
+            open_with(GpuOptions {
+                tier: Some(tier),
+                repeats_work: Some(repeats_work),
+                ..Default::default()
+            })
+        });
+        all.extend(gpus.map(|gpu| (gpu, nmse, contrast)));
+    }
+    all
 }
 
 #[test]
@@ -277,7 +295,8 @@ fn tokens_one_by_one_stay_near_the_golden_values() {
     let gpus = tiers_of_tokens();
     let check = |model: &Arc<Model>, golden: &Golden, name: &str| {
         for (gpu, nmse, contrast) in &gpus {
-            let name = format!("{name} {} one by one", gpu.tier.name());
+            let repeats = if gpu.repeats_work { ", repeating" } else { "" };
+            let name = format!("{name} {} one by one{repeats}", gpu.tier.name());
             let mut backend = OneByOne(backend(gpu, model, 128));
             check_golden(&mut backend, golden, &name, *nmse, *contrast);
         }

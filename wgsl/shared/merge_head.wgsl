@@ -1,5 +1,5 @@
-// A head's latent, joined from the attention's slices by the whole workgroup and left in workgroup memory: with BYTES in
-// halves of a record (shared/bytes.wgsl), else as floats. The kernel declares KV_LORA, `parts` and `stats` (shared/merge.wgsl);
+// A head's latent, joined from the attention's slices by the whole workgroup and kept as a product's input
+// (shared/kept_units.wgsl). The kernel declares KV_LORA, `parts` and `stats` (shared/merge.wgsl);
 // WG >= KV_LORA / 4, and PHASES is how often it is that.
 #import merge
 
@@ -9,28 +9,8 @@ const COLUMNS = KV_LORA / 4u;
 var<workgroup> merge_maxima: array<f32, WG>;
 var<workgroup> merge_totals: array<f32, WG>;
 var<workgroup> merge_values: array<vec4<f32>, WG>;
-#ifdef BYTES
-#import bytes
-#import quantize_quad
-var<workgroup> latent_codes: array<u32, COLUMNS>;
-var<workgroup> latent_scales: array<f32, KV_LORA / 16u>;
-var<workgroup> latent_sums: array<f32, KV_LORA / 16u>;   // scale times the sum of the codes
-
-// 32 values, once merge_head is done.
-fn latent_unit(u: u32) -> Record {
-  let at = 2u * u;
-  let i = 8u * u;
-  let lo = vec4<u32>(latent_codes[i], latent_codes[i + 1u], latent_codes[i + 2u], latent_codes[i + 3u]);
-  let hi = vec4<u32>(latent_codes[i + 4u], latent_codes[i + 5u], latent_codes[i + 6u], latent_codes[i + 7u]);
-  return Record(lo, hi, vec4<f32>(latent_scales[at], latent_scales[at + 1u], latent_sums[at], latent_sums[at + 1u]));
-}
-#else
-
-fn latent_unit(u: u32) -> W32 {
-  let i = 8u * u;
-  return W32(merge_values[i], merge_values[i + 1u], merge_values[i + 2u], merge_values[i + 3u], merge_values[i + 4u], merge_values[i + 5u], merge_values[i + 6u], merge_values[i + 7u]);
-}
-#endif
+const KEPT = KV_LORA;
+#import kept_units
 
 // Every thread of the workgroup must call; t is the thread's number.
 fn merge_head(head: u32, t: u32, splits: u32) {
@@ -60,16 +40,7 @@ fn merge_head(head: u32, t: u32, splits: u32) {
     total += weight$i * total$i;
     value += weight$i * value$i;
 #endfor
-#ifdef BYTES
-    let quad = quantize_quad(value / total);
-    latent_codes[t] = quad.word;
-    if ((t & 3u) == 0u) {
-      latent_scales[t >> 2u] = quad.scale;
-      latent_sums[t >> 2u] = quad.scaled_sum;
-    }
-#else
-    merge_values[t] = value / total;
-#endif
+    keep(t, value / total);
   }
   workgroupBarrier();
 }

@@ -3,7 +3,7 @@
 //! `attn_output` instead of behind it (`ro`).
 
 use super::recipe::Recipe;
-use super::recipe_token::{Stream, TokenRecipe};
+use super::recipe_token::{RawLogits, Stream, TokenRecipe};
 use super::weights::{GpuFfn, GpuLayer, GpuQuery};
 use crate::gpu::GpuError;
 use crate::gpu::memory::GpuWeight;
@@ -41,7 +41,7 @@ fn rotation(table: &Range, dims: MlaDims) -> Rotation {
 }
 
 /// The dispatch of the new row of `cache`.
-fn cache_row(
+pub(super) fn cache_row(
     layer: &GpuLayer,
     kv_a: Range,
     rope_table: &Range,
@@ -119,7 +119,7 @@ impl TokenRecipe<'_> {
         layer: &GpuLayer,
         values: Range,
         stream: &Stream,
-    ) -> Result<Option<Range>, GpuError> {
+    ) -> Result<Option<RawLogits>, GpuError> {
         let (Some(weight), GpuFfn::Moe(moe)) = (self.context.composed_router(layer), &layer.ffn)
         else {
             return Ok(None);
@@ -137,7 +137,10 @@ impl TokenRecipe<'_> {
             y: y.clone(),
         };
         self.ops.extend(router.ops());
-        Ok(Some(y))
+        Ok(Some(RawLogits {
+            logits: y,
+            parts: 1,
+        }))
     }
 
     /// As `absorbed_query`, with the composed weight `qk`.
@@ -148,7 +151,7 @@ impl TokenRecipe<'_> {
         cache: &Range,
         stream: &Stream,
     ) -> Result<[Range; 2], GpuError> {
-        let (dims, eps, table) = (self.dims, self.eps, &self.context.rope_table);
+        let (dims, table) = (self.dims, &self.context.rope_table);
         let (x, activation) = (self.normed(stream), self.activation);
         let y = self.floats("q", qk.total_rows())?;
         let op = |x: TokenInput| GpuTokenMatvec {
@@ -158,6 +161,7 @@ impl TokenRecipe<'_> {
             residual: None,
             y: Some(y.clone()),
             prepared: None,
+            router: None,
         };
         let kv_a = match &layer.q {
             GpuQuery::Full { .. } => {
@@ -178,8 +182,7 @@ impl TokenRecipe<'_> {
                 kv_a
             }
         };
-        self.ops
-            .push(cache_row(layer, kv_a, table, dims, eps, cache));
+        self.cache_row(layer, kv_a, cache);
         Ok(halves(y, dims))
     }
 }

@@ -11,6 +11,7 @@ mod recipe;
 mod recipe_prompt;
 mod recipe_prompt_ffn;
 mod recipe_token;
+mod recipe_token_query;
 mod trial;
 mod tune;
 mod weights;

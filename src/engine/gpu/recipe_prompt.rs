@@ -267,6 +267,7 @@ impl<'a> RecipePrompt<'a> {
             residual: None,
             y: Some(logits.clone()),
             prepared: None,
+            router: None,
         };
         self.ops.extend(product.ops(self.gpu)?);
         Ok(())

@@ -2,18 +2,20 @@
 //! or floats, with the sums of squares that a norm in between needs, so that no kernel begins with a norm of its own.
 
 use super::recipe::Context;
-use super::weights::{GpuFfn, GpuLayer, GpuModel, GpuMoe, GpuQuery};
+use super::weights::{GpuFfn, GpuLayer, GpuModel, GpuMoe};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::{Op, Part, Range, When, belong};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{GpuAttention, MAX_SLICES};
 use crate::kernels::router::GpuRouter;
-use crate::kernels::token::{TokenInput, TokenOutput, unsupported};
+use crate::kernels::token::{self, TokenInput, TokenOutput, unsupported};
 use crate::kernels::token_gate_up::GpuTokenGateUp;
-use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
+use crate::kernels::token_matvec::{
+    GpuTokenMatvec, Input, ROUTER_ROWS, RouterParts, leaves_router_parts,
+};
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
 use crate::kernels::token_router::{self, GpuTokenRouter, Scaling};
-use crate::kernels::{MlaDims, attention_merge, rope_cache, token_embed};
+use crate::kernels::{MlaDims, attention_merge, token_embed};
 use crate::quant::activation::Activation;
 
 /// The residual stream between two halves of a layer.
@@ -26,6 +28,13 @@ pub(super) struct Stream {
     squares: Range,
     /// The weight of that norm.
     norm: Range,
+}
+
+/// The experts' logits times the root mean square of the stream.
+pub(super) struct RawLogits {
+    /// (parts, experts) f32, to be added up.
+    pub(super) logits: Range,
+    pub(super) parts: u32,
 }
 
 /// Builds the dispatches of a decoded token.
@@ -96,6 +105,7 @@ impl<'a> TokenRecipe<'a> {
             residual: None,
             y: Some(logits.clone()),
             prepared: None,
+            router: None,
         };
         self.ops.extend(head.ops(self.gpu)?);
         Ok(self.ops)
@@ -110,7 +120,7 @@ impl<'a> TokenRecipe<'a> {
     }
 
     /// `n` prepared values.
-    fn values(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
+    pub(super) fn values(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
         self.buffer(name, n.div_ceil(32) * self.activation.unit_bytes() as u32)
     }
 
@@ -154,133 +164,29 @@ impl<'a> TokenRecipe<'a> {
             residual: None,
             y: Some(y.clone()),
             prepared: None,
+            router: None,
         };
         self.ops.extend(op.ops(self.gpu)?);
         Ok(y)
     }
 
-    /// The query heads as f32, and prepared: without a norm in between the same where these are floats.
-    fn query(&mut self, weight: &GpuWeight, x: TokenInput) -> Result<(Range, Range), GpuError> {
-        let y = self.floats("q", weight.total_rows())?;
-        let values = match self.activation {
-            Activation::Bytes => Some(self.values("prepared q", weight.total_rows())?),
-            Activation::Floats => None,
-        };
-        let prepared = values
-            .clone()
-            .map(|values| TokenOutput { values, norm: None });
-        let op = GpuTokenMatvec {
-            weight,
-            activation: self.activation,
-            x: Input::Prepared(x, 0),
-            residual: None,
-            y: Some(y.clone()),
-            prepared,
-        };
-        self.ops.extend(op.ops(self.gpu)?);
-        let values = values.unwrap_or_else(|| y.clone());
-        Ok((y, values))
-    }
-
-    /// The latent of the query, prepared, before its norm.
-    pub(super) fn query_latent(
-        &mut self,
-        attn_q_a: &GpuWeight,
-        norm: &Range,
-        x: TokenInput,
-    ) -> Result<TokenInput, GpuError> {
-        let rank = attn_q_a.rows;
-        let values = self.values("prepared q_a", rank)?;
-        let squares = self.floats("q_a squares", rank / 16)?;
-        let q_a = GpuTokenMatvec {
-            weight: attn_q_a,
-            activation: self.activation,
-            x: Input::Prepared(x, 0),
-            residual: None,
-            y: None,
-            prepared: Some(TokenOutput {
-                values: values.clone(),
-                norm: Some((norm.clone(), squares.clone())),
-            }),
-        };
-        self.ops.extend(q_a.ops(self.gpu)?);
-        Ok(TokenInput {
-            values,
-            rms: Some((squares, self.eps)),
-        })
-    }
-
-    /// The absorbed and the rotated queries; the new row goes to the cache.
-    fn absorbed_query(
-        &mut self,
-        layer: &GpuLayer,
-        cache: &Range,
-        stream: &Stream,
-    ) -> Result<[Range; 2], GpuError> {
-        let dims = self.dims;
-        let (heads, head) = (dims.heads as u32, dims.head() as u32);
-        let x = self.normed(stream);
-        let (q, heads_input, kv_a) = match &layer.q {
-            GpuQuery::Full { attn_q } => {
-                let (q, values) = self.query(attn_q, x.clone())?;
-                (
-                    q,
-                    values,
-                    self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?,
-                )
-            }
-            GpuQuery::Lora {
-                attn_q_a,
-                attn_q_a_norm,
-                attn_q_b,
-            } => {
-                let q_a = self.query_latent(attn_q_a, attn_q_a_norm, x.clone())?;
-                // Beside q_a: it does not wait.
-                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?;
-                let (q, values) = self.query(attn_q_b, q_a)?;
-                (q, values, kv_a)
-            }
-        };
-        let heads_input = TokenInput {
-            values: heads_input,
-            rms: None,
-        };
-        let q_lat = self.product(
-            "q_lat",
-            &layer.attn_k_b,
-            Input::Prepared(heads_input, head / 32),
-        )?;
-        let q_pe = self.floats("q_pe", heads * dims.rope as u32)?;
-        self.ops.push(rope_cache::op(&rope_cache::GpuRopeCache {
-            queries: Some(rope_cache::Queries {
-                q,
-                q_pe: q_pe.clone(),
-            }),
-            kv_a,
-            parts: 1,
-            kv_a_norm: layer.attn_kv_a_norm.clone(),
-            eps: self.eps,
-            rope_table: self.context.rope_table.clone(),
-            dims,
-            max_tokens: 1,
-            cache: cache.clone(),
-        }));
-        Ok([q_lat, q_pe])
-    }
-
-    /// The stream after the attention, and with a composed router the experts' logits times its root mean square.
+    /// The stream after the attention, and the experts' logits where they are made beside it.
     fn attention(
         &mut self,
         layer: &GpuLayer,
         cache: &Range,
         stream: &Stream,
-    ) -> Result<(Stream, Option<Range>), GpuError> {
+    ) -> Result<(Stream, Option<RawLogits>), GpuError> {
         let dims = self.dims;
+        let router = match &layer.ffn {
+            GpuFfn::Moe(moe) if self.gpu.repeats_work => Some(&moe.ffn_gate_inp),
+            _ => None,
+        };
         let (heads, kv_lora) = (dims.heads as u32, dims.kv_lora as u32);
         let [qk, vo] = self.context.composed(layer, 1);
         let [q_lat, q_pe] = match qk {
             Some(qk) => self.composed_query(layer, qk, cache, stream)?,
-            None => self.absorbed_query(layer, cache, stream)?,
+            None => self.queries(layer, cache, stream)?,
         };
         let attention = GpuAttention {
             form: self.context.form(1),
@@ -305,15 +211,18 @@ impl<'a> TokenRecipe<'a> {
                 values: latents,
                 rms: None,
             };
-            let after = self.residual_product(vo, x, stream, &layer.ffn_norm)?;
-            return Ok((after, None));
+            return self.residual_product(vo, x, stream, &layer.ffn_norm, router);
         }
         let values = self.head_values(&layer.attn_v_b)?;
         let input = TokenInput {
             values: values.clone(),
             rms: None,
         };
-        let after = self.residual_product(&layer.attn_output, input, stream, &layer.ffn_norm)?;
+        let (output, norm) = (&layer.attn_output, &layer.ffn_norm);
+        if self.context.composed_router(layer).is_none() {
+            return self.residual_product(output, input, stream, norm, router);
+        }
+        let (after, _) = self.residual_product(output, input, stream, norm, None)?;
         let logits = self.composed_logits(layer, values, stream)?;
         Ok((after, logits))
     }
@@ -343,6 +252,7 @@ impl<'a> TokenRecipe<'a> {
                 values: values.clone(),
                 norm: None,
             }),
+            router: None,
         };
         let joining = product(Input::Slices(partials.clone(), dims));
         let most = match gpu.geometry(&joining.site()) {
@@ -369,32 +279,48 @@ impl<'a> TokenRecipe<'a> {
         Ok(values)
     }
 
-    /// The stream after adding W x, prepared for the norm `norm`.
+    /// The stream after adding W x, prepared for the norm `norm`; and the logits of `router`, where the product can leave them.
     fn residual_product(
         &mut self,
         weight: &GpuWeight,
         x: TokenInput,
         stream: &Stream,
         norm: &Range,
-    ) -> Result<Stream, GpuError> {
+        router: Option<&GpuWeight>,
+    ) -> Result<(Stream, Option<RawLogits>), GpuError> {
         let after = self.stream(weight.total_rows(), norm)?;
-        let op = GpuTokenMatvec {
+        let mut op = GpuTokenMatvec {
             weight,
             activation: self.activation,
             x: Input::Prepared(x, 0),
             residual: Some(stream.x.clone()),
             y: Some(after.x.clone()),
             prepared: Some(self.stream_output(&after)),
+            router: None,
         };
-        self.ops.extend(op.ops(self.gpu)?);
-        Ok(after)
+        let geometry = token::geometry(self.gpu, &op.site())?;
+        let mut logits = None;
+        if let Some(router) = router.filter(|w| leaves_router_parts(w, geometry.tile)) {
+            let parts = weight.total_rows() / ROUTER_ROWS;
+            let buffer = self.floats("router logits in parts", parts * router.rows)?;
+            op.router = Some(RouterParts {
+                weight: router,
+                logits: buffer.clone(),
+            });
+            logits = Some(RawLogits {
+                logits: buffer,
+                parts,
+            });
+        }
+        self.ops.extend(op.ops_with(self.gpu, &geometry)?);
+        Ok((after, logits))
     }
 
     fn feed_forward(
         &mut self,
         layer: &GpuLayer,
         stream: &Stream,
-        logits: Option<Range>,
+        logits: Option<RawLogits>,
         next: &Range,
     ) -> Result<Stream, GpuError> {
         match &layer.ffn {
@@ -409,15 +335,12 @@ impl<'a> TokenRecipe<'a> {
                     h: h.clone(),
                 };
                 self.ops.extend(gate_up.ops(self.gpu)?);
-                self.residual_product(
-                    &mlp.down,
-                    TokenInput {
-                        values: h,
-                        rms: None,
-                    },
-                    stream,
-                    next,
-                )
+                let x = TokenInput {
+                    values: h,
+                    rms: None,
+                };
+                let (after, _) = self.residual_product(&mlp.down, x, stream, next, None)?;
+                Ok(after)
             }
             GpuFfn::Moe(moe) => self.experts(moe, stream, logits, next),
         }
@@ -452,7 +375,7 @@ impl<'a> TokenRecipe<'a> {
         &mut self,
         moe: &GpuMoe,
         stream: &Stream,
-        composed: Option<Range>,
+        raw: Option<RawLogits>,
         next: &Range,
     ) -> Result<Stream, GpuError> {
         let GpuMoe {
@@ -463,16 +386,19 @@ impl<'a> TokenRecipe<'a> {
         } = moe;
         let config = self.model.experts();
         let used = config.used as u32;
-        let raw_logits = composed.is_some();
-        let logits = match composed {
-            Some(logits) => logits,
-            None => self.router_logits(ffn_gate_inp, stream)?,
+        let raw_logits = raw.is_some();
+        let RawLogits { logits, parts } = match raw {
+            Some(raw) => raw,
+            None => RawLogits {
+                logits: self.router_logits(ffn_gate_inp, stream)?,
+                parts: 1,
+            },
         };
         let ids = self.floats("expert ids", used)?;
         let weights = self.floats("expert weights", used)?;
         let router = GpuRouter {
             logits,
-            parts: 1,
+            parts,
             bias: exp_probs_b.clone(),
             experts: config,
             max_tokens: 1,
@@ -511,82 +437,4 @@ impl<'a> TokenRecipe<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::context;
-    use super::*;
-    use crate::engine::ModelSource;
-    use crate::gpu::pipeline::Access;
-    use crate::gpu::record::State;
-    use crate::gpu::{GpuOptions, Tier};
-    use crate::kernels::gemm;
-    use crate::model::Model;
-    use std::sync::Arc;
-
-    /// How many dispatches each of `ops` waits for one after another, itself included: those that wrote what it binds.
-    fn levels<'a>(ops: &[&'a Op]) -> Vec<usize> {
-        let mut written: Vec<(&wgpu::Buffer, usize)> = vec![];
-        let level = |op: &&'a Op| {
-            let bound = |buffer: &wgpu::Buffer| op.bindings.iter().any(|b| b.buffer == *buffer);
-            let before = written.iter().filter(|(buffer, _)| bound(buffer));
-            let level = 1 + before.map(|(_, level)| *level).max().unwrap_or(0);
-            for (binding, access) in op.bindings.iter().zip(&op.spec.access) {
-                if *access == Access::Write {
-                    written.push((&binding.buffer, level));
-                }
-            }
-            level
-        };
-        ops.iter().map(level).collect()
-    }
-
-    #[test]
-    fn a_layer_with_experts_is_nine_dependent_dispatches() {
-        for tier in [Tier::Subgroup, Tier::Int8] {
-            let options = GpuOptions {
-                tier: Some(tier),
-                ..Default::default()
-            };
-            if let Ok(gpu) = Gpu::open(&options) {
-                check_layers(gpu);
-            }
-        }
-    }
-
-    fn check_layers(gpu: Gpu) {
-        let activation = gpu.tier.activation().expect("a tier with subgroups");
-        let gguf = ModelSource::Embedded.open().expect("it is in the program");
-        let model = Model::load(Arc::new(gguf)).expect("it is supported");
-        let model = GpuModel::load(Arc::new(gpu), Arc::new(model), &mut |_, _| {});
-        let model = model.expect("it is small");
-        let context = context(&model.gpu, &model, 16, 1, gemm::Form::float(&model.gpu))
-            .expect("a small cache");
-        let vocab = model.model.config.vocab_size as u64;
-        let logits = model.gpu.storage("logits", vocab * 4).expect("small");
-        let ops = TokenRecipe::new(&model, &context, activation).step(&Range::whole(&logits));
-        let ops = ops.expect("its shapes suit");
-        // With few slices v_b joins them itself, with many a dispatch before it.
-        for (splits, dispatches, dense, experts) in [(1, 11, 8, 9), (200, 12, 9, 10)] {
-            let state = State {
-                splits,
-                ..State::default()
-            };
-            let ops: Vec<_> = ops.iter().filter(|op| op.when.holds(&state)).collect();
-            let levels = levels(&ops);
-            let last = |layer: usize| {
-                let of_layer =
-                    (ops.iter().zip(&levels)).filter(|(op, _)| op.part.layer() == Some(layer));
-                of_layer
-                    .map(|(_, level)| *level)
-                    .max()
-                    .expect("it has some")
-            };
-            assert_eq!(last(0), 1 + dense, "after the embedding");
-            for layer in 1..model.layers.len() {
-                assert_eq!(last(layer) - last(layer - 1), experts, "layer {layer}");
-                let count = ops.iter().filter(|op| op.part.layer() == Some(layer));
-                // kv_a beside q_a, the cache's row beside k_b.
-                assert_eq!(count.count(), dispatches, "layer {layer}");
-            }
-        }
-    }
-}
+mod tests;

@@ -9,7 +9,8 @@ use crate::kernels::{
     MlaDims, attention, attention_coop, attention_merge, attention_short, compose, embed,
     expand_kv, expand_kv_coop, expert_rows, gate_up, gemm, matvec, moe_combine, moe_down,
     prompt_attention, prompt_attention_coop, read, rope_cache, router, rows_f16, sample,
-    token_embed, token_gate_up, token_matvec, token_moe_down, token_router, tokens_at_once,
+    token_absorb, token_embed, token_gate_up, token_matvec, token_moe_down, token_router,
+    tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
@@ -271,6 +272,7 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             y: true,
             prepared: None,
             rotate: None,
+            router: None,
             staged: false,
         };
         let qk = token_matvec::Shape {
@@ -326,6 +328,10 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             prepared: Some(true),
             ..plain
         };
+        let output_and_router = token_matvec::Shape {
+            router: Some(64),
+            ..output
+        };
         let router = token_matvec::Shape {
             rows: 64,
             source: Source::Stream,
@@ -343,6 +349,8 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             staged(head),
             staged(q_a),
             staged(output),
+            output_and_router,
+            staged(output_and_router),
             q_b,
             k_b,
             v_b,
@@ -351,7 +359,11 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             router,
             qk,
         ] {
-            let geometries = geometries(&shape.site());
+            let mut geometries = geometries(&shape.site());
+            if let Some(experts) = shape.router {
+                let bytes = |g: &Geometry| token_matvec::router_bytes(experts, g.tile);
+                geometries.retain(|g| bytes(g) <= token_matvec::ROUTER_BYTES);
+            }
             specs.extend(geometries.iter().map(|g| token_matvec::spec(g, &shape)));
         }
         let dense = token_gate_up::Shape {
@@ -360,10 +372,28 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             experts: None,
             shared: Some(([other, ty], 1536)),
             raw_logits: false,
+            parts: 1,
             choice: false,
             lanes: 32,
             staged: bytes,
         };
+        for lanes in [8, 32] {
+            let machine = Machine {
+                lanes,
+                threads: MAX_THREADS,
+            };
+            for (model, units) in [(&models[0], 24), (&models[2], 48), (&models[3], 8)] {
+                let shape = token_absorb::Shape {
+                    types: [ty, other],
+                    units,
+                    dims: model.dims,
+                    activation,
+                    rms: true,
+                };
+                let division = shape.division(machine).expect("it suits");
+                specs.push(token_absorb::spec(division, &shape));
+            }
+        }
         let mut gate_ups = vec![dense];
         for (e, bias) in &experts {
             let routed = token_gate_up::Shape {
@@ -387,7 +417,14 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
                 raw_logits: true,
                 ..routed
             };
-            gate_ups.extend([routed, raw, by_all, later_part]);
+            // Of attn_output with 2048 rows, and of a tile that threads do not divide evenly.
+            let in_parts = [128, 90].map(|parts| token_gate_up::Shape { parts, ..raw });
+            let by_all_in_parts = token_gate_up::Shape {
+                parts: 128,
+                ..by_all
+            };
+            gate_ups.extend([routed, raw, by_all, later_part, by_all_in_parts]);
+            gate_ups.extend(in_parts);
         }
         for shape in gate_ups {
             let geometries = geometries(&shape.site());

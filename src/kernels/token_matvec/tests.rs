@@ -8,7 +8,9 @@ use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::attention_merge::attention_merge;
 use crate::kernels::rope_cache::rotate_rows;
 use crate::kernels::testing::{Rng, assert_close, random_weight};
-use crate::kernels::token::testing::{Given, activation, assert_prepared, room, stand_for};
+use crate::kernels::token::testing::{
+    Given, activation, assert_prepared, room, stand_for, upload_values,
+};
 
 /// Integer sums are exact; the rest are f32 sums of up to 684 half units in another order.
 const NMSE: f64 = 1e-11;
@@ -76,6 +78,7 @@ fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
         residual,
         y: (out != Out::Prepared).then(|| Range::whole(&output(gpu, n))),
         prepared: (out != Out::Plain).then(|| room(gpu, n, Some(&g))),
+        router: None,
     };
     for geometry in geometries(gpu, &op.site(), all) {
         op.y = op.y.map(|_| Range::whole(&output(gpu, n)));
@@ -176,6 +179,7 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) 
         residual: None,
         y: None,
         prepared: None,
+        router: None,
     };
     op.prepared = Some(room(gpu, n, None));
     for geometry in geometries(gpu, &op.site(), all) {
@@ -315,6 +319,7 @@ fn the_router_reads_the_stream_itself() {
                 residual: None,
                 y: Some(Range::whole(&y)),
                 prepared: None,
+                router: None,
             };
             run(
                 gpu,
@@ -326,6 +331,67 @@ fn the_router_reads_the_stream_itself() {
             );
             let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
             assert_close(&download(gpu, &y, rows), &exact, NMSE, ty.name());
+        }
+    }
+}
+
+#[test]
+fn the_experts_logits_leave_in_parts() {
+    for gpu in token_gpus() {
+        let mut rng = Rng::fresh();
+        // 1056 rows leave the last tile of some geometries half empty, 44 experts some threads without one.
+        for (experts, rows, cols, all) in [
+            (64, 2048, 5120, false),
+            (64, 2048, 2048, false),
+            (44, 1056, 512, true),
+            (8, 256, 512, true),
+        ] {
+            let w = random_weight(&mut rng, GgmlType::Q4_0, 1, rows, cols);
+            let router = random_weight(&mut rng, GgmlType::F32, 1, experts, rows);
+            let x = rng.normals(cols);
+            let (before, g) = (rng.normals(rows), rng.normals(rows));
+            let values = stand_for(activation(gpu), &x);
+            let twin = token_matvec(&w, &values, 0, None, Some(&before));
+            let weighted: Vec<f32> = twin.iter().zip(&g).map(|(y, g)| y * g).collect();
+            let parts = router_parts(&router, &weighted);
+            let exact: Vec<f64> = parts.iter().map(|v| f64::from(*v)).collect();
+            let router = gpu_weight(gpu, &router);
+            let mut op = GpuTokenMatvec {
+                weight: &gpu_weight(gpu, &w),
+                activation: activation(gpu),
+                x: Input::Prepared(
+                    TokenInput {
+                        values: upload_values(gpu, &x),
+                        rms: None,
+                    },
+                    0,
+                ),
+                residual: Some(Range::whole(&upload(gpu, &before))),
+                y: None,
+                prepared: None,
+                router: None,
+            };
+            op.prepared = Some(room(gpu, rows, Some(&g)));
+            for geometry in geometries(gpu, &op.site(), all) {
+                if !leaves_router_parts(&router, geometry.tile) {
+                    continue;
+                }
+                let (y, logits) = (room(gpu, rows, Some(&g)), output(gpu, parts.len()));
+                op.prepared = Some(y.clone());
+                op.router = Some(RouterParts {
+                    weight: &router,
+                    logits: Range::whole(&logits),
+                });
+                let ops = op.ops_with(gpu, &geometry);
+                let state = State {
+                    tokens: 1,
+                    ..State::default()
+                };
+                run(gpu, &ops.unwrap_or_else(|e| panic!("{e}")), &state);
+                let what = format!("{experts} experts, {rows} x {cols}, {geometry:?}");
+                assert_prepared(gpu, &y, Some(&g), &twin, &what);
+                assert_close(&download(gpu, &logits, parts.len()), &exact, NMSE, &what);
+            }
         }
     }
 }
@@ -354,6 +420,7 @@ fn queries_leave_rotated() {
                 residual: None,
                 y: Some(Range::whole(&y)),
                 prepared: None,
+                router: None,
             };
             let rotation = Rotation {
                 table: Range::whole(&upload(gpu, &table)),

@@ -1,0 +1,85 @@
+use super::super::context;
+use super::*;
+use crate::engine::ModelSource;
+use crate::gpu::pipeline::Access;
+use crate::gpu::record::State;
+use crate::gpu::{GpuOptions, Tier};
+use crate::kernels::gemm;
+use crate::model::Model;
+use std::sync::Arc;
+
+/// How many dispatches each of `ops` waits for one after another, itself included: those that wrote what it binds.
+fn levels<'a>(ops: &[&'a Op]) -> Vec<usize> {
+    let mut written: Vec<(&wgpu::Buffer, usize)> = vec![];
+    let level = |op: &&'a Op| {
+        let bound = |buffer: &wgpu::Buffer| op.bindings.iter().any(|b| b.buffer == *buffer);
+        let before = written.iter().filter(|(buffer, _)| bound(buffer));
+        let level = 1 + before.map(|(_, level)| *level).max().unwrap_or(0);
+        for (binding, access) in op.bindings.iter().zip(&op.spec.access) {
+            if *access == Access::Write {
+                written.push((&binding.buffer, level));
+            }
+        }
+        level
+    };
+    ops.iter().map(level).collect()
+}
+
+#[test]
+fn a_layer_with_experts_is_seven_dependent_dispatches_or_nine() {
+    for tier in [Tier::Subgroup, Tier::Int8] {
+        for repeats_work in [true, false] {
+            let options = GpuOptions {
+                tier: Some(tier),
+                repeats_work: Some(repeats_work),
+                ..Default::default()
+            };
+            if let Ok(gpu) = Gpu::open(&options) {
+                check_layers(gpu);
+            }
+        }
+    }
+}
+
+fn check_layers(gpu: Gpu) {
+    // In workgroups that repeat it, the query is absorbed in the same dispatch, and attn_output makes the experts' logits.
+    let [saved, saved_dense] = if gpu.repeats_work { [2, 1] } else { [0, 0] };
+    let activation = gpu.tier.activation().expect("a tier with subgroups");
+    let gguf = ModelSource::Embedded.open().expect("it is in the program");
+    let model = Model::load(Arc::new(gguf)).expect("it is supported");
+    let model = GpuModel::load(Arc::new(gpu), Arc::new(model), &mut |_, _| {});
+    let model = model.expect("it is small");
+    let context =
+        context(&model.gpu, &model, 16, 1, gemm::Form::float(&model.gpu)).expect("a small cache");
+    let vocab = model.model.config.vocab_size as u64;
+    let logits = model.gpu.storage("logits", vocab * 4).expect("small");
+    let ops = TokenRecipe::new(&model, &context, activation).step(&Range::whole(&logits));
+    let ops = ops.expect("its shapes suit");
+    // With few slices v_b joins them itself, with many a dispatch before it.
+    for (splits, dispatches, dense, experts) in [
+        (1, 11 - saved, 8 - saved_dense, 9 - saved),
+        (200, 12 - saved, 9 - saved_dense, 10 - saved),
+    ] {
+        let state = State {
+            splits,
+            ..State::default()
+        };
+        let ops: Vec<_> = ops.iter().filter(|op| op.when.holds(&state)).collect();
+        let levels = levels(&ops);
+        let last = |layer: usize| {
+            let of_layer =
+                (ops.iter().zip(&levels)).filter(|(op, _)| op.part.layer() == Some(layer));
+            of_layer
+                .map(|(_, level)| *level)
+                .max()
+                .expect("it has some")
+        };
+        assert_eq!(last(0), 1 + dense, "after the embedding");
+        for layer in 1..model.layers.len() {
+            assert_eq!(last(layer) - last(layer - 1), experts, "layer {layer}");
+            let count = ops.iter().filter(|op| op.part.layer() == Some(layer));
+            // kv_a beside q_a, the cache's row beside the absorption.
+            assert_eq!(count.count(), dispatches, "layer {layer}");
+        }
+    }
+}

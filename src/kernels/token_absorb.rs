@@ -1,0 +1,343 @@
+//! The queries of one token in one dispatch: `attn_q_b` and, of each head, `attn_k_b` or the rotation
+//! (DeepSeek-V2 paper, section 2.1: the key's up-projection absorbed into the query).
+
+use super::MlaDims;
+use super::rope_cache::rotate_rows;
+use super::token::{TokenInput, variant, weight};
+use super::token_matvec::token_matvec;
+use crate::gpu::Gpu;
+use crate::gpu::geometry::Machine;
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
+use crate::model::Weight;
+use crate::quant::GgmlType;
+use crate::quant::activation::Activation;
+
+/// The absorbed queries (heads, kv_lora) and the rotated ones (heads, rope) of one token.
+///
+/// `q_b` (heads * (nope + rope), n) times `x` (n) over its root mean square, where `rms` are sums of squares of 16 values of it
+/// before the norm's weight, and the norm's epsilon; `k_b` (heads, kv_lora, nope) times what `keep` makes of a head's first
+/// nope values; the others rotated by `angles`, (rope / 2) of cosine and sine.
+pub fn token_absorb(
+    [q_b, k_b]: [&Weight; 2],
+    x: &[f32],
+    rms: Option<(&[f32], f32)>,
+    angles: &[[f32; 2]],
+    dims: MlaDims,
+    keep: impl Fn(&[f32]) -> Vec<f32>,
+) -> [Vec<f32>; 2] {
+    let q = token_matvec(q_b, x, 0, rms, None);
+    let heads = || q.chunks_exact(dims.head()).map(|q| q.split_at(dims.nope));
+    let kept: Vec<f32> = heads().flat_map(|(nope, _)| keep(nope)).collect();
+    let q_lat = token_matvec(k_b, &kept, dims.nope / 32, None, None);
+    let mut q_pe: Vec<f32> = heads().flat_map(|(_, pe)| pe.to_vec()).collect();
+    rotate_rows(&mut q_pe, 0, dims.rope, angles);
+    [q_lat, q_pe]
+}
+
+/// Workgroups that a large GPU runs beside each other: one for each of 132 multiprocessors, about.
+const SPREAD: u32 = 128;
+/// Threads of a workgroup at most: 512 made a whole token of GLM-4.7-Flash on an H200 3% slower (benches/notes.md).
+const THREADS: u32 = 1024;
+
+/// How the workgroups divide a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Division {
+    /// Workgroups of a head that repeat its q_nope and share the rows of `attn_k_b`.
+    slices: u32,
+    /// Threads of a workgroup, a power of two.
+    threads: u32,
+    /// Threads that share a row of `attn_q_b`: a power of two.
+    lanes: u32,
+    /// Threads that share a row of `attn_k_b`: a power of two, at most 8.
+    k_lanes: u32,
+}
+
+/// What the pipeline depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    /// Of `attn_q_b` and `attn_k_b`.
+    pub types: [GgmlType; 2],
+    /// Of 32 weights, per row of `attn_q_b`.
+    pub units: u32,
+    pub dims: MlaDims,
+    /// What prepared values are.
+    pub activation: Activation,
+    /// Whether the input has a norm.
+    pub rms: bool,
+}
+
+impl Shape {
+    /// The default on this machine; `None` where the kernel does not suit it.
+    pub fn division(&self, machine: Machine) -> Option<Division> {
+        let dims = self.dims;
+        let k_units = dims.nope as u32 / 32;
+        let suits = k_units > 0
+            && dims.nope.is_multiple_of(32)
+            && dims.kv_lora.is_multiple_of(32)
+            && dims.rope.is_multiple_of(2)
+            && dims.rope > 0;
+        let threads = 1 << THREADS.min(machine.threads).checked_ilog2()?;
+        let most = machine.lanes.min(16);
+        let idle_eighth = |lanes: &u32| self.units.next_multiple_of(*lanes) * 8 <= self.units * 9;
+        let lanes = [16, 8, 4, 2].into_iter().filter(|lanes| *lanes <= most);
+        let lanes = lanes.clone().find(idle_eighth).or(lanes.min())?;
+        let k_lanes = 1 << k_units.min(8).min(machine.lanes).checked_ilog2()?;
+        let widest = dims.nope.max(dims.rope) as u32;
+        (suits && threads >= 64 && threads >= widest).then_some(Division {
+            slices: (SPREAD / dims.heads as u32).saturating_sub(1).max(1),
+            threads,
+            lanes,
+            k_lanes,
+        })
+    }
+}
+
+/// Units of a row that a thread asks for at once at most.
+const MOST_UNROLL: u32 = 4;
+
+/// The pipeline with this division.
+pub(super) fn spec(division: Division, shape: &Shape) -> Spec {
+    let Division {
+        slices,
+        threads,
+        lanes,
+        k_lanes,
+    } = division;
+    let dims = shape.dims;
+    let [nope, rope, kv_lora] = [dims.nope, dims.rope, dims.kv_lora].map(|n| n as u32);
+    let share = shape.units.div_ceil(lanes);
+    let unroll = share.div_ceil(share.div_ceil(MOST_UNROLL));
+    let k_rows = kv_lora.div_ceil(slices);
+    let variant = weight(
+        variant(shape.activation),
+        ["WEIGHT", "WEIGHT_TIMES"],
+        shape.types[0],
+        shape.activation,
+    );
+    let variant = weight(
+        variant,
+        ["K_WEIGHT", "K_TIMES"],
+        shape.types[1],
+        shape.activation,
+    )
+    .number("WG", threads)
+    .number("LANES", lanes)
+    .number("UNROLL", unroll)
+    .number("UNITS", shape.units)
+    .number("PASSES", nope.max(rope).div_ceil(threads / lanes))
+    .number("MOST_ROWS", nope.max(rope).next_multiple_of(4))
+    .flag("RAGGED", !shape.units.is_multiple_of(lanes * unroll))
+    .flag("ONE_BLOCK", lanes * unroll >= shape.units)
+    .flag("RMS", shape.rms)
+    .number("SQUARES", (2 * shape.units).div_ceil(lanes).min(8))
+    .number("NOPE", nope)
+    .number("ROPE", rope)
+    .number("KV_LORA", kv_lora)
+    .number("SLICES", slices)
+    .number("K_ROWS", k_rows)
+    .number("K_LANES", k_lanes)
+    .number("K_PASSES", k_rows.div_ceil(threads / k_lanes))
+    .number("K_UNROLL", (nope / 32).div_ceil(k_lanes));
+    Spec {
+        kernel: "token_absorb",
+        source: include_str!("../../wgsl/token_absorb.wgsl"),
+        variant,
+        access: accesses(if shape.rms { "rrrrrrrww" } else { "rrrrrrww" }),
+    }
+}
+
+/// Whether the kernel is for these weights on this device.
+pub fn fits(gpu: &Gpu, [q_b, k_b]: [&GpuWeight; 2], dims: MlaDims, activation: Activation) -> bool {
+    let shape = Shape {
+        types: [q_b.ty, k_b.ty],
+        units: q_b.cols / 32,
+        dims,
+        activation,
+        rms: true,
+    };
+    q_b.cols.is_multiple_of(32)
+        && [q_b, k_b].iter().all(|w| w.parts.len() == 1)
+        && shape.division(Machine::of(gpu)).is_some()
+}
+
+/// The queries on the device.
+pub struct GpuTokenAbsorb<'a> {
+    /// `attn_q_b`, (heads * (nope + rope), n).
+    pub q_b: &'a GpuWeight,
+    /// `attn_k_b`, (heads, kv_lora, nope).
+    pub k_b: &'a GpuWeight,
+    /// What prepared values are.
+    pub activation: Activation,
+    /// x, (n).
+    pub x: TokenInput,
+    /// Cosine and sine, (n_ctx, rope / 2).
+    pub rope_table: Range,
+    /// The sizes of the block.
+    pub dims: MlaDims,
+    /// Absorbed queries, (heads, kv_lora) f32.
+    pub q_lat: Range,
+    /// Rotated queries, (heads, rope) f32.
+    pub q_pe: Range,
+}
+
+impl GpuTokenAbsorb<'_> {
+    fn shape(&self) -> Shape {
+        Shape {
+            types: [self.q_b.ty, self.k_b.ty],
+            units: self.q_b.cols / 32,
+            dims: self.dims,
+            activation: self.activation,
+            rms: self.x.rms.is_some(),
+        }
+    }
+
+    /// The dispatch. A replay's position must be in the table.
+    ///
+    /// # Panics
+    /// If the weights are none that [`fits`], or a buffer is too small for the sizes, which would let the kernel index beyond it.
+    pub fn op(&self, gpu: &Gpu) -> Op {
+        let (q_b, k_b, dims) = (self.q_b, self.k_b, self.dims);
+        let shape = self.shape();
+        let division = shape.division(Machine::of(gpu));
+        let (Some(division), [q_part], [k_part]) = (division, &q_b.parts[..], &k_b.parts[..])
+        else {
+            panic!("{} and {} for {dims:?}", q_b.name, k_b.name);
+        };
+        let heads = dims.heads as u64;
+        let bytes = |n: usize| heads * n as u64 * 4;
+        let squares = self.x.rms.as_ref().map(|(squares, _)| squares.clone());
+        assert!(
+            u64::from(q_b.total_rows()) * 4 == bytes(dims.head())
+                && k_b.groups as usize == dims.heads
+                && [k_b.rows as usize, k_b.cols as usize] == [dims.kv_lora, dims.nope],
+            "{} and {} for {dims:?}",
+            q_b.name,
+            k_b.name
+        );
+        assert!(
+            self.x.values.size >= u64::from(shape.units) * self.activation.unit_bytes()
+                && squares.iter().all(|s| s.size >= u64::from(q_b.cols) / 4)
+                && self.q_lat.size >= bytes(dims.kv_lora)
+                && self.q_pe.size >= bytes(dims.rope)
+                && self.rope_table.size >= dims.rope as u64 * 4,
+            "buffers of {}",
+            q_b.name
+        );
+        let mut bindings = vec![
+            q_part.quants.clone(),
+            q_part.scales.clone(),
+            k_part.quants.clone(),
+            k_part.scales.clone(),
+            self.x.values.clone(),
+        ];
+        bindings.extend(squares);
+        bindings.extend([
+            self.rope_table.clone(),
+            self.q_lat.clone(),
+            self.q_pe.clone(),
+        ]);
+        let mut params = vec![Word::U(q_part.sub), Word::U(k_part.sub)];
+        params.extend(self.x.rms.as_ref().map(|(_, eps)| Word::F(*eps)));
+        params.push(Word::Pos);
+        let grid = [
+            Extent::N(division.slices + 1),
+            Extent::N(dims.heads as u32),
+            Extent::N(1),
+        ];
+        let weights = [q_b, k_b].map(|w| u64::from(w.total_rows()) * u64::from(w.cols));
+        Op::new(spec(division, &shape), bindings, params, grid)
+            .with_bytes(
+                [q_part, k_part]
+                    .map(|p| p.quants.size + p.scales.size)
+                    .iter()
+                    .sum(),
+            )
+            .with_shape(format!(
+                "{}x{}, {}x{}x{}",
+                q_b.rows, q_b.cols, k_b.groups, k_b.rows, k_b.cols
+            ))
+            .with_flops(Flops {
+                once: 2 * weights.iter().sum::<u64>(),
+                ..Flops::default()
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
+    use crate::kernels::testing::{Rng, assert_close, random_weight};
+    use crate::kernels::token::testing::{Given, activation, stand_for};
+
+    #[test]
+    fn the_kernel_agrees_with_its_twin() {
+        let dims = |heads, nope, rope, kv_lora| MlaDims {
+            heads,
+            nope,
+            rope,
+            kv_lora,
+        };
+        let (glm, youtu) = (dims(20, 192, 64, 512), dims(16, 128, 64, 512));
+        for gpu in token_gpus() {
+            let mut rng = Rng::fresh();
+            for (types, cols, dims) in [
+                ([GgmlType::Q4_0, GgmlType::Q4_0], 768, glm),
+                ([GgmlType::Q4_K, GgmlType::Q8_0], 768, glm),
+                ([GgmlType::Q4_0, GgmlType::Q5_0], 1536, youtu),
+                ([GgmlType::Q6_K, GgmlType::F16], 256, dims(3, 64, 40, 96)),
+                (
+                    [GgmlType::Q8_0, GgmlType::IQ4_NL],
+                    352,
+                    dims(130, 32, 2, 32),
+                ),
+            ] {
+                check(gpu, &mut rng, types, cols, dims);
+            }
+        }
+    }
+
+    fn check(gpu: &Gpu, rng: &mut Rng, types: [GgmlType; 2], cols: usize, dims: MlaDims) {
+        let q_b = random_weight(rng, types[0], 1, dims.heads * dims.head(), cols);
+        let k_b = random_weight(rng, types[1], dims.heads, dims.kv_lora, dims.nope);
+        let given = Given::new(gpu, &rng.normals(cols), &rng.normals(cols));
+        let (pos, n_ctx) = (rng.below(7), 7);
+        let table = rng.normals(n_ctx * dims.rope);
+        let (angles, _) = table[pos * dims.rope..][..dims.rope].as_chunks();
+        let rms = Some((given.squares.as_slice(), 1e-5));
+        let keep = |q: &[f32]| stand_for(activation(gpu), q);
+        let twin = token_absorb([&q_b, &k_b], &given.values, rms, angles, dims, keep);
+        let outputs = twin.each_ref().map(|y| output(gpu, y.len()));
+        let [q_lat, q_pe] = outputs.each_ref().map(Range::whole);
+        let op = GpuTokenAbsorb {
+            q_b: &gpu_weight(gpu, &q_b),
+            k_b: &gpu_weight(gpu, &k_b),
+            activation: activation(gpu),
+            x: given.upload(gpu, 1e-5),
+            rope_table: Range::whole(&upload(gpu, &table)),
+            dims,
+            q_lat,
+            q_pe,
+        };
+        assert!(fits(gpu, [op.q_b, op.k_b], dims, op.activation), "{dims:?}");
+        let state = State {
+            pos: pos as u32,
+            tokens: 1,
+            ..State::default()
+        };
+        run(gpu, &[op.op(gpu)], &state);
+        // A value midway between two bytes may round the other way.
+        let limits = match activation(gpu) {
+            Activation::Bytes => [1e-6, 1e-11],
+            Activation::Floats => [1e-11; 2],
+        };
+        for (((y, twin), limit), what) in outputs.iter().zip(&twin).zip(limits).zip(["lat", "pe"]) {
+            let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+            let what = format!("{types:?} {cols} {dims:?}: {what}");
+            assert_close(&download(gpu, y, twin.len()), &exact, limit, &what);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+// What the rows of a workgroup give to the experts' logits, by 16 rows, where the product that ends an attention block leaves them
+// (ROUTER): W_router (norm x) of these rows in f32, still to be added up and divided by the root mean square of x
+// (shared/logits_in_parts.wgsl), so that no dispatch has to read all of x before experts are chosen. EXPERTS, TILE and
+// token_weighted_at are the kernel's.
+#read router: array<vec4<f32>>       // (EXPERTS, ROUTER_COLUMNS)
+#write logit_parts: array<f32>       // (rows / 16, EXPERTS)
+
+const ROUTER_QUADS = TILE / 4u;
+const ROUTER_LOADED = EXPERTS * ROUTER_QUADS;
+// (4 rows, expert)
+var<workgroup> router_rows: array<vec4<f32>, ROUTER_LOADED>;
+
+// Number i of the workgroup's weights, whose rows begin at `first`.
+fn router_load(first: u32, i: u32) -> vec4<f32> {
+  let at = min(i, ROUTER_LOADED - 1u);
+  let expert = at / ROUTER_QUADS;
+  // Behind the last row it is not used.
+  let column = min((first >> 2u) + at - expert * ROUTER_QUADS, ROUTER_COLUMNS - 1u);
+  return router[expert * ROUTER_COLUMNS + column];
+}
+
+fn router_put(i: u32, v: vec4<f32>) {
+  let expert = i / ROUTER_QUADS;
+  if (i < ROUTER_LOADED) { router_rows[(i - expert * ROUTER_QUADS) * EXPERTS + expert] = v; }
+}
+
+// Of rows first .. first + TILE, but none from `end` on. Call after a barrier behind the rows and router_put.
+fn router_store(first: u32, end: u32, t: u32) {
+#for i ROUTER_STORES
+  {
+    let at = $iu * WG + t;
+    let part = at / EXPERTS;
+    let expert = at - part * EXPERTS;
+    if (part < TILE / 16u && first + 16u * part < end) {
+      var sum = 0.0;
+#for q 4
+      sum += dot(router_rows[(4u * part + $qu) * EXPERTS + expert], token_weighted_at(16u * part + 4u * $qu));
+#endfor
+      logit_parts[((first >> 4u) + part) * EXPERTS + expert] = sum;
+    }
+  }
+#endfor
+}
