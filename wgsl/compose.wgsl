@@ -26,10 +26,10 @@ struct Params {
 }
 #ifndef KEPT
 #read l_q: array<vec4<u32>>
-#read l_s: array<vec4<u32>>
+#read l_s: array<l_Scales>
 #endif
 #read r_q: array<vec4<u32>>
-#read r_s: array<vec4<u32>>
+#read r_s: array<r_Scales>
 #ifdef NORM
 #read norm: array<vec4<f32>>         // (8 * depth)
 #endif

@@ -11,7 +11,7 @@ struct Params {
   pos: u32,
 }
 @group(0) @binding(0) var<storage, read> w_q: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read> w_s: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read> w_s: array<w_Scales>;
 @group(0) @binding(2) var<storage, read> history: array<u32>;         // (n_ctx + 1)
 @group(0) @binding(3) var<storage, read_write> y: array<vec4<f32>>;   // (tokens, 8 * units)
 #import params

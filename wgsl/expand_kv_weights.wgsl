@@ -12,7 +12,7 @@ struct Params {
   out_row: u32,    // where the tensor's rows begin in the output
 }
 @group(0) @binding(0) var<storage, read> w_q: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read> w_s: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read> w_s: array<w_Scales>;
 #ifdef HALVES
 #ifdef TRANSPOSED
 @group(0) @binding(2) var<storage, read_write> weights: array<u32>;         // (rows, KV_LORA / 2) pairs of f16

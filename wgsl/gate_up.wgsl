@@ -17,9 +17,9 @@ struct Params {
   eps: f32,
 }
 @group(0) @binding(0) var<storage, read> g_q: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read> g_s: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read> g_s: array<g_Scales>;
 @group(0) @binding(2) var<storage, read> u_q: array<vec4<u32>>;
-@group(0) @binding(3) var<storage, read> u_s: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read> u_s: array<u_Scales>;
 @group(0) @binding(4) var<storage, read> x: array<vec4<f32>>;       // (tokens, 8 * units)
 @group(0) @binding(5) var<storage, read> norm: array<vec4<f32>>;    // (8 * units)
 @group(0) @binding(6) var<storage, read_write> h: array<f32>;       // (tokens, used, h_stride)

@@ -22,7 +22,7 @@ struct Params {
 #endif
 }
 @group(0) @binding(0) var<storage, read> w_q: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read> w_s: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read> w_s: array<w_Scales>;
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;           // (tokens, x_stride)
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;           // (tokens, out_stride)
 #ifdef NORM

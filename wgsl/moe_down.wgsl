@@ -11,7 +11,7 @@ struct Params {
   sub: u32,          // sub-plane of the scales, in words
 }
 @group(0) @binding(0) var<storage, read> w_q: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read> w_s: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read> w_s: array<w_Scales>;
 @group(0) @binding(2) var<storage, read> h: array<vec4<f32>>;        // (tokens, USED, 8 * units)
 @group(0) @binding(3) var<storage, read> ids: array<u32>;            // (tokens, USED)
 @group(0) @binding(4) var<storage, read> weights: array<f32>;        // (tokens, USED)

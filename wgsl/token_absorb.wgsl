@@ -15,9 +15,9 @@ struct Params {
   pos: u32,         // of the token
 }
 #read w_q: array<vec4<u32>>
-#read w_s: array<vec4<u32>>
+#read w_s: array<w_Scales>
 #read k_q: array<vec4<u32>>
-#read k_s: array<vec4<u32>>
+#read k_s: array<k_Scales>
 #import INPUT as x
 #ifdef RMS
 #read squares: array<f32>            // (2 * UNITS)
@@ -38,7 +38,10 @@ const KEPT = NOPE;
 #import K_WEIGHT as k
 #import K_TIMES as k
 
-// (row of the workgroup)
+#ifdef RMS
+var<workgroup> token_scale: f32;
+#endif
+// (row of the workgroup), still to be multiplied by token_scale
 var<workgroup> rows: array<f32, MOST_ROWS>;
 
 @compute @workgroup_size(WG)
@@ -59,7 +62,7 @@ fn main(
   var sum$r = 0.0;
 #endfor
 #ifdef RMS
-#import rms_load
+#import rms_by_subgroup
 #endif
   let k_lane = t & (K_LANES - 1u);
 #for j K_PASSES
@@ -101,20 +104,19 @@ fn main(
     b += UNROLL * LANES;
 #endif
   }
-#ifdef RMS
-#import rms_scale
-#endif
 #for r PASSES
   sum$r = row_sum(sum$r);
-#ifdef RMS
-  sum$r *= scale;
-#endif
   if (lane == 0u && in_tile + $ru * STRIDE < count) { rows[row$r] = sum$r; }
 #endfor
   workgroupBarrier();
+#ifdef RMS
+  scale = token_scale;
+#else
+  let scale = 1.0;
+#endif
   if (absorbs) {
     if (t < NOPE / 4u) {
-      keep(t, vec4<f32>(rows[4u * t], rows[4u * t + 1u], rows[4u * t + 2u], rows[4u * t + 3u]));
+      keep(t, vec4<f32>(rows[4u * t], rows[4u * t + 1u], rows[4u * t + 2u], rows[4u * t + 3u]) * scale);
     }
     workgroupBarrier();
 #for j K_PASSES
@@ -142,6 +144,7 @@ fn main(
   } else if (t < ROPE) {
     // Pairs (2i, 2i+1).
     let angle = angles[p.pos * (ROPE / 2u) + (t >> 1u)];
-    q_pe[head * ROPE + t] = rows[t] * angle.x + select(-rows[t ^ 1u], rows[t ^ 1u], (t & 1u) == 1u) * angle.y;
+    let other = select(-rows[t ^ 1u], rows[t ^ 1u], (t & 1u) == 1u);
+    q_pe[head * ROPE + t] = scale * (rows[t] * angle.x + other * angle.y);
   }
 }

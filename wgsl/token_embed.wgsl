@@ -9,7 +9,7 @@ struct Params {
   pos: u32,
 }
 #read w_q: array<vec4<u32>>
-#read w_s: array<vec4<u32>>
+#read w_s: array<w_Scales>
 #read history: array<u32>            // (n_ctx + 1)
 #read g: array<vec4<f32>>            // (8 * UNITS)
 #write y: array<vec4<f32>>           // (8 * UNITS)

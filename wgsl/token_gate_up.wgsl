@@ -28,9 +28,9 @@ struct Params {
 }
 #ifdef ROUTED
 #read eg_q: array<vec4<u32>>
-#read eg_s: array<vec4<u32>>
+#read eg_s: array<eg_Scales>
 #read eu_q: array<vec4<u32>>
-#read eu_s: array<vec4<u32>>
+#read eu_s: array<eu_Scales>
 #ifdef LOGITS_IN_PARTS
 #import logits_in_parts
 #else
@@ -47,9 +47,9 @@ fn logit_of(expert: u32) -> f32 { return logits[expert]; }
 #endif
 #ifdef SHARED
 #read sg_q: array<vec4<u32>>
-#read sg_s: array<vec4<u32>>
+#read sg_s: array<sg_Scales>
 #read su_q: array<vec4<u32>>
-#read su_s: array<vec4<u32>>
+#read su_s: array<su_Scales>
 #endif
 #import INPUT as x
 #read squares: array<f32>            // (2 * UNITS)
@@ -97,19 +97,7 @@ fn main(
 #ifdef LOGITS_IN_PARTS
   if (wid.x < ROUTED_TILES) { add_logits(t); }
 #endif
-  // One over the root mean square of the input, by one subgroup: what all of them repeat costs as much as the products, since
-  // they are many and share the multiprocessors' issue slots. The others read it in the end.
-  var scale = 1.0;
-  if (subgroup == 0u) {
-    var total = 0.0;
-#for i SQUARES
-    let square_at$i = $iu * subgroup_size + lane_id;
-    let square$i = squares[min(square_at$i, UNITS * 2u - 1u)];
-    total += select(0.0, square$i, square_at$i < UNITS * 2u);
-#endfor
-    scale = inverseSqrt(subgroupAdd(total) / f32(UNITS * 32u) + p.eps);
-    if (lane_id == 0u) { token_scale = scale; }
-  }
+#import rms_by_subgroup
 #ifdef LOGITS_IN_PARTS
   workgroupBarrier();
 #endif

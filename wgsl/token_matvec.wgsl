@@ -26,7 +26,7 @@ struct Params {
 #endif
 }
 #read w_q: array<vec4<u32>>
-#read w_s: array<vec4<u32>>
+#read w_s: array<w_Scales>
 #ifdef MERGE
 #read parts: array<vec4<f32>>        // (groups, splits, 8 * UNITS)
 #read stats: array<vec2<f32>>        // (groups, splits) of (max, sum)

@@ -16,10 +16,10 @@ struct Params {
 #endif
 }
 #read w_q: array<vec4<u32>>
-#read w_s: array<vec4<u32>>
+#read w_s: array<w_Scales>
 #ifdef SHARED
 #read s_q: array<vec4<u32>>
-#read s_s: array<vec4<u32>>
+#read s_s: array<s_Scales>
 #endif
 #import INPUT as h
 #read ids: array<u32>                // (USED)

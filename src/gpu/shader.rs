@@ -289,6 +289,7 @@ shared!(
     "quantize",
     "quantize_quad",
     "reduce",
+    "rms_by_subgroup",
     "rms_load",
     "rms_scale",
     "rotate_pairs",

@@ -52,6 +52,8 @@ pub(super) struct Division {
     lanes: u32,
     /// Threads that share a row of `attn_k_b`: a power of two, at most 8.
     k_lanes: u32,
+    /// Lanes of a subgroup at least.
+    subgroup: u32,
 }
 
 /// What the pipeline depends on.
@@ -90,6 +92,7 @@ impl Shape {
             threads,
             lanes,
             k_lanes,
+            subgroup: machine.lanes,
         })
     }
 }
@@ -104,6 +107,7 @@ pub(super) fn spec(division: Division, shape: &Shape) -> Spec {
         threads,
         lanes,
         k_lanes,
+        subgroup,
     } = division;
     let dims = shape.dims;
     let [nope, rope, kv_lora] = [dims.nope, dims.rope, dims.kv_lora].map(|n| n as u32);
@@ -131,7 +135,7 @@ pub(super) fn spec(division: Division, shape: &Shape) -> Spec {
     .flag("RAGGED", !shape.units.is_multiple_of(lanes * unroll))
     .flag("ONE_BLOCK", lanes * unroll >= shape.units)
     .flag("RMS", shape.rms)
-    .number("SQUARES", (2 * shape.units).div_ceil(lanes).min(8))
+    .number("SQUARES", (2 * shape.units).div_ceil(subgroup))
     .number("NOPE", nope)
     .number("ROPE", rope)
     .number("KV_LORA", kv_lora)

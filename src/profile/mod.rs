@@ -10,6 +10,7 @@ pub use report::markdown;
 pub use summary::{Kernel, LayerTime, Profile, Work};
 pub use timeline::svg;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::bench::{BenchError, Source, Test, build, measure, n_ctx, random_tokens};
@@ -28,6 +29,10 @@ use summary::{Head, median};
 
 /// Repetitions of what tells the time without timestamps.
 const REPETITIONS: usize = 5;
+
+/// Calls of a kernel from which on they are timed with nothing between them, and rounds of that.
+const ALONE_CALLS: usize = 8;
+const ALONE_ROUNDS: usize = 5;
 
 /// What is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +112,12 @@ pub fn run(
         best => best,
     };
     let vocab = model.config.vocab_size;
-    let Measured { work, step, times } = match options.subject {
+    let Measured {
+        work,
+        step,
+        times,
+        alone,
+    } = match options.subject {
         Subject::Tokens(_) => tokens(&mut backend, &test, vocab, separation)?,
         Subject::Prompt { repetitions, .. } => {
             prompt(&mut backend, &test, vocab, separation, repetitions)?
@@ -137,7 +147,7 @@ pub fn run(
         Some(_) => model.config.leading_dense_block_count,
         None => model.config.block_count,
     };
-    Ok(Profile::new(head, work, &step, &times, dense))
+    Ok(Profile::new(head, work, &step, &times, &alone, dense))
 }
 
 /// What was measured: begin and end of each dispatch of `step`, in nanoseconds, each time.
@@ -145,6 +155,8 @@ struct Measured {
     work: Work,
     step: Vec<Taken>,
     times: Vec<Vec<[f64; 2]>>,
+    /// Microseconds of all dispatches of a kernel with nothing between them, by label.
+    alone: BTreeMap<String, f64>,
 }
 
 /// The median time of `test` without timestamps, in microseconds.
@@ -175,6 +187,12 @@ fn tokens(
     backend.time_dispatches(first, tokens.min(3), separation)?;
     let times = backend.time_dispatches(first, tokens, separation)?;
     let middle = first + tokens / 2;
+    let alone = backend.time_alone(middle, ALONE_CALLS, 2 * ALONE_ROUNDS)?;
+    let alone = alone.into_iter().map(|(label, mut us)| {
+        // The first rounds pay for what the driver does once and for clocks that rise.
+        (label, median(us.split_off(ALONE_ROUNDS)))
+    });
+    let alone = alone.collect();
     Ok(Measured {
         work: Work::Token {
             tokens,
@@ -184,6 +202,7 @@ fn tokens(
         },
         step: backend.step(middle),
         times,
+        alone,
     })
 }
 
@@ -215,5 +234,6 @@ fn prompt(
         },
         step,
         times,
+        alone: BTreeMap::new(),
     })
 }

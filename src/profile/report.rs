@@ -79,7 +79,10 @@ fn head(text: &mut String, profile: &Profile) -> std::fmt::Result {
         h.dispatch_us
     )?;
     match profile.work {
-        Work::Token { .. } => writeln!(text, ".\n"),
+        Work::Token { .. } => writeln!(
+            text,
+            ". Alone: all of a kernel's calls of a token with nothing between them, so that none waits unless they write the same buffer.\n"
+        ),
         Work::Prompt { .. } => writeln!(
             text,
             ", of experts all in a product of several tokens; operations are two for each weight used and token.\n"
@@ -90,32 +93,42 @@ fn head(text: &mut String, profile: &Profile) -> std::fmt::Result {
 fn kernels(text: &mut String, profile: &Profile) -> std::fmt::Result {
     let width = profile.kernels.iter().map(|k| k.label.len()).max();
     let width = width.unwrap_or(0).max("kernel".len());
-    let (all, tflops) = match profile.work {
-        Work::Token { .. } => ("us/token", false),
-        Work::Prompt { .. } => ("us/prompt", true),
+    let (all, last) = match profile.work {
+        // A token's operations are few: what it reads tells more.
+        Work::Token { .. } => (
+            "us/token",
+            [
+                " us alone |  GB/s | of peak |",
+                " -------: | ----: | ------: |",
+            ],
+        ),
+        Work::Prompt { .. } => ("us/prompt", [" TFLOP/s |", " ------: |"]),
     };
     let all_width = all.len();
-    // A token's operations are few: what it reads tells more.
-    let column = |text: &str| match tflops {
-        true => format!(" {text} |"),
-        false => String::new(),
-    };
     writeln!(
         text,
         "| {:width$} | calls | us/call | floor us | {all} |  share |       MB |  GB/s | of peak |{}",
-        "kernel",
-        column("TFLOP/s")
+        "kernel", last[0]
     )?;
     writeln!(
         text,
         "| {} | ----: | ------: | -------: | {}: | -----: | -------: | ----: | ------: |{}",
         "-".repeat(width),
         "-".repeat(all_width - 1),
-        column("------:")
+        last[1]
     )?;
     for k in &profile.kernels {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        let tflops = or_dash(k.tflop_per_s.map(rate));
+        let of_peak = |v: f64| format!("{:.1}%", 100.0 * v);
+        let last = match profile.work {
+            Work::Token { .. } => format!(
+                " {:>8} | {:>5} | {:>7} |",
+                or_dash(k.alone_us.map(|us| format!("{:.2}", us / k.calls as f64))),
+                or_dash(k.alone_gb_per_s.map(rate)),
+                or_dash(k.alone_of_peak.map(of_peak)),
+            ),
+            Work::Prompt { .. } => format!(" {:>7} |", or_dash(k.tflop_per_s.map(rate))),
+        };
         writeln!(
             text,
             "| {:width$} | {:>5} | {:>7.2} | {:>8.2} | {:>all_width$.1} | {:>5.1}% | {:>8} | {:>5} | {:>7} |{}",
@@ -127,8 +140,8 @@ fn kernels(text: &mut String, profile: &Profile) -> std::fmt::Result {
             100.0 * k.share,
             or_dash((k.bytes > 0).then(|| format!("{:.2}", k.bytes as f64 / 1e6))),
             or_dash(k.gb_per_s.map(rate)),
-            or_dash(k.of_peak.map(|v| format!("{:.1}%", 100.0 * v))),
-            column(&format!("{tflops:>7}"))
+            or_dash(k.of_peak.map(of_peak)),
+            last
         )?;
     }
     writeln!(text)
@@ -174,14 +187,15 @@ a model on a GPU (, tier plain; driver ), depth 0, medians over 3 tokens, 6 disp
 Without timestamps a token takes 30.0 us while generating; with two, at the ends of its pass, 20.0 us of GPU time.
 The dispatches below sum up to 24.0 us (+20.0% of that), told apart by timestamps between dispatches.
 A plain read of a large buffer reaches 10.0 GB/s, a dispatch that waits for the one before and reads 32 KiB takes 0.50 us: \
-the floor of a call is its bytes at that speed and such a wait. Bytes are those of weights and cache that must be read.
+the floor of a call is its bytes at that speed and such a wait. Bytes are those of weights and cache that must be read. \
+Alone: all of a kernel's calls of a token with nothing between them, so that none waits unless they write the same buffer.
 
-| kernel              | calls | us/call | floor us | us/token |  share |       MB |  GB/s | of peak |
-| ------------------- | ----: | ------: | -------: | -------: | -----: | -------: | ----: | ------: |
-| matvec Q6_K <64x32> |     1 |   10.00 |     1.50 |     10.0 |  41.7% |     0.01 |  1.00 |   10.0% |
-| attention           |     2 |    4.50 |     0.61 |      9.0 |  37.5% |     0.00 |  0.24 |    2.4% |
-| matvec Q4_0 8x32    |     2 |    2.00 |     0.90 |      4.0 |  16.7% |     0.01 |  2.00 |   20.0% |
-| embed Q4_0          |     1 |    1.00 |     0.50 |      1.0 |   4.2% |        - |     - |       - |
+| kernel              | calls | us/call | floor us | us/token |  share |       MB |  GB/s | of peak | us alone |  GB/s | of peak |
+| ------------------- | ----: | ------: | -------: | -------: | -----: | -------: | ----: | ------: | -------: | ----: | ------: |
+| matvec Q6_K <64x32> |     1 |   10.00 |     1.50 |     10.0 |  41.7% |     0.01 |  1.00 |   10.0% |        - |     - |       - |
+| attention           |     2 |    4.50 |     0.61 |      9.0 |  37.5% |     0.00 |  0.24 |    2.4% |        - |     - |       - |
+| matvec Q4_0 8x32    |     2 |    2.00 |     0.90 |      4.0 |  16.7% |     0.01 |  2.00 |   20.0% |     1.00 |  4.00 |   40.0% |
+| embed Q4_0          |     1 |    1.00 |     0.50 |      1.0 |   4.2% |        - |     - |       - |        - |     - |       - |
 
 | layer                   | us full | us feed-forward |
 | ----------------------- | ------: | --------------: |

@@ -105,6 +105,13 @@ pub struct Kernel {
     pub gb_per_s: Option<f64>,
     /// Share of what a plain read reaches.
     pub of_peak: Option<f64>,
+    /// Microseconds of all of them with nothing between them, so that none waits but where they write the same buffer; `None`
+    /// for a prompt, and for kernels of a few calls.
+    pub alone_us: Option<f64>,
+    /// In 10^9 bytes, so.
+    pub alone_gb_per_s: Option<f64>,
+    /// Share of what a plain read reaches, so.
+    pub alone_of_peak: Option<f64>,
     /// In 10^12 floating-point operations that must be done; `None` where they are not told.
     pub tflop_per_s: Option<f64>,
 }
@@ -171,13 +178,15 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl Profile {
-    /// From `times`: per token or repetition of the prompt, begin and end of each dispatch of `step` in nanoseconds.
+    /// From `times`: per token or repetition of the prompt, begin and end of each dispatch of `step` in nanoseconds; and from
+    /// `alone`, microseconds of a kernel's dispatches with nothing between them, by label.
     /// The first `dense` layers have no experts.
     pub(super) fn new(
         head: Head,
         work: Work,
         step: &[Taken],
         times: &[Vec<[f64; 2]>],
+        alone: &BTreeMap<String, f64>,
         dense: usize,
     ) -> Self {
         let empty = head.empty_pass_us.unwrap_or(0.0);
@@ -208,7 +217,10 @@ impl Profile {
                 let us = sum_of(&|i| step[i].about.label == *label);
                 let bytes = calls.iter().map(|&i| step[i].bytes).sum();
                 let flops: u64 = calls.iter().map(|&i| step[i].flops).sum();
-                let gb_per_s = (bytes > 0 && us > 0.0).then(|| bytes as f64 / us / 1e3);
+                let rate = |us: f64| (bytes > 0 && us > 0.0).then(|| bytes as f64 / us / 1e3);
+                let gb_per_s = rate(us);
+                let alone_us = alone.get(*label).copied();
+                let alone_gb_per_s = alone_us.and_then(rate);
                 Kernel {
                     label: (*label).to_owned(),
                     kernel: step[calls[0]].about.kernel,
@@ -220,6 +232,9 @@ impl Profile {
                     bytes,
                     gb_per_s,
                     of_peak: gb_per_s.map(|v| v / head.peak_gb_per_s),
+                    alone_us,
+                    alone_gb_per_s,
+                    alone_of_peak: alone_gb_per_s.map(|v| v / head.peak_gb_per_s),
                     tflop_per_s: (flops > 0 && us > 0.0).then(|| flops as f64 / us / 1e6),
                 }
             })
@@ -370,7 +385,11 @@ pub(super) mod tests {
             ..Head::default()
         };
         let times = [token(1.0), token(3.0), token(1.0)];
-        Profile::new(head, work, &step, &times, 1)
+        let alone = match work {
+            Work::Token { .. } => [("matvec Q4_0 8x32".to_owned(), 2.0)].into(),
+            Work::Prompt { .. } => BTreeMap::new(),
+        };
+        Profile::new(head, work, &step, &times, &alone, 1)
     }
 
     #[test]

@@ -2,6 +2,9 @@
 //
 // quants plane: per unit 4 vec4 = 64 bytes, the weights in order, 2 bytes each. scales plane: one vec4, unused.
 
+// What the scales plane is read in.
+alias $W_Scales = vec4<u32>;
+
 fn $W_unit(u: u32, sub: u32) -> W32 {
     let i = 4u * u;
     let a = $W_q[i];

@@ -2,6 +2,9 @@
 //
 // quants plane: per unit 8 vec4 = 128 bytes, the weights in order. scales plane: one vec4, unused.
 
+// What the scales plane is read in.
+alias $W_Scales = vec4<u32>;
+
 fn $W_vec(i: u32) -> vec4<f32> {
     return bitcast<vec4<f32>>($W_q[i]);
 }

@@ -17,10 +17,10 @@ struct Params {
 #endif
 }
 #input w_q: array<vec4<u32>>
-#input w_s: array<vec4<u32>>
+#input w_s: array<w_Scales>
 #ifdef PAIR
 #input u_q: array<vec4<u32>>
-#input u_s: array<vec4<u32>>
+#input u_s: array<u_Scales>
 #endif
 #ifdef COOP
 #input x: array<vec4<f16>>           // (tokens, x_stride)

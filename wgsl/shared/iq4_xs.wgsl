@@ -7,6 +7,9 @@
 //   of its upper half are the upper part of s of run k (the superblock's unit k); nibble k of the second is the lower
 //   part.
 
+// What the scales plane is read in.
+alias $W_Scales = vec4<u32>;
+
 fn $W_codes(u: u32) -> W32Codes {
     return w32_codebook($W_q[u]);
 }

@@ -7,6 +7,9 @@
 //   16.
 //   From word `sub`: per superblock one word: the f16 d in the lower, the f16 dmin in the upper half.
 
+// What the scales plane is read in.
+alias $W_Scales = vec4<u32>;
+
 fn $W_codes(u: u32) -> W32Codes {
     let pair = $W_q[u >> 1u];
     let q = select(pair.xy, pair.zw, (u & 1u) == 1u);

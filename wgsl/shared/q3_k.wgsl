@@ -8,6 +8,9 @@
 //   of scale i, that of weights 16i .. 16i + 16. Word 10: bits 2i and 2i + 1 are the upper part of scale i. Word 11:
 //   the f16 d in the lower half, the upper half is zero.
 
+// What the scales plane is read in.
+alias $W_Scales = vec4<u32>;
+
 fn $W_codes(u: u32) -> W32Codes {
     let pair = $W_q[u >> 1u];
     let q = select(pair.xy, pair.zw, (u & 1u) == 1u);

@@ -4,6 +4,9 @@
 //   its high nibble.
 // scales plane, from word `sub`: per unit the f16 d, 2 bytes.
 
+// What the scales plane is read in.
+alias $W_Scales = u32;
+
 // Whether the offset is -8 scale.
 const $W_CENTRED = true;
 
@@ -13,7 +16,7 @@ fn $W_codes(u: u32) -> W32Codes {
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     let i = sub + (u >> 1u);
-    let d = w32_f16($W_s[i >> 2u][i & 3u], u & 1u);
+    let d = w32_f16($W_s[i], u & 1u);
     let offset = -8.0 * d;
     return vec4<f32>(d, offset, d, offset);
 }

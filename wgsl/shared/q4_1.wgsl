@@ -4,6 +4,9 @@
 //   its high nibble.
 // scales plane: per unit one word: the f16 d in the lower, the f16 m in the upper half.
 
+// What the scales plane is read in.
+alias $W_Scales = u32;
+
 // Whether the offset is -8 scale.
 const $W_CENTRED = false;
 
@@ -12,7 +15,7 @@ fn $W_codes(u: u32) -> W32Codes {
 }
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
-    return unpack2x16float($W_s[u >> 2u][u & 3u]).xyxy;
+    return unpack2x16float($W_s[u]).xyxy;
 }
 
 fn $W_unit(u: u32, sub: u32) -> W32 {

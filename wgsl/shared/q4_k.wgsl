@@ -7,6 +7,9 @@
 //   superblock's unit k), nibble k of word 1 that of t; bits 2k and 2k + 1 of word 2 are the upper part of s, bits 16
 //   + 2k and 17 + 2k that of t; word 3 is the f16 d in the lower and the f16 dmin in the upper half.
 
+// What the scales plane is read in.
+alias $W_Scales = vec4<u32>;
+
 // Whether the offset is -8 scale.
 const $W_CENTRED = false;
 

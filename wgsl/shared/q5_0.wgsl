@@ -5,13 +5,16 @@
 // scales plane: per unit one word with the fifth bits: bit i of byte b belongs to weight 4i + b.
 //   From word `sub`: per unit the f16 d, 2 bytes.
 
+// What the scales plane is read in.
+alias $W_Scales = u32;
+
 fn $W_codes(u: u32) -> W32Codes {
-    return w32_or(w32_nibbles($W_q[u]), w32_fifth_bits($W_s[u >> 2u][u & 3u]));
+    return w32_or(w32_nibbles($W_q[u]), w32_fifth_bits($W_s[u]));
 }
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     let i = sub + (u >> 1u);
-    let d = w32_f16($W_s[i >> 2u][i & 3u], u & 1u);
+    let d = w32_f16($W_s[i], u & 1u);
     let offset = -16.0 * d;
     return vec4<f32>(d, offset, d, offset);
 }

@@ -5,12 +5,15 @@
 // scales plane: per unit two words: the fifth bits, bit i of byte b belongs to weight 4i + b; then the f16 d in the
 //   lower and the f16 m in the upper half.
 
+// What the scales plane is read in.
+alias $W_Scales = u32;
+
 fn $W_codes(u: u32) -> W32Codes {
-    return w32_or(w32_nibbles($W_q[u]), w32_fifth_bits($W_s[u >> 1u][2u * (u & 1u)]));
+    return w32_or(w32_nibbles($W_q[u]), w32_fifth_bits($W_s[2u * u]));
 }
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
-    return unpack2x16float($W_s[u >> 1u][2u * (u & 1u) + 1u]).xyxy;
+    return unpack2x16float($W_s[2u * u + 1u]).xyxy;
 }
 
 fn $W_unit(u: u32, sub: u32) -> W32 {

@@ -8,6 +8,9 @@
 //   bits 16 + 2k and 17 + 2k that of t; word 3 is the f16 d in the lower and the f16 dmin in the upper half. The
 //   other two are eight words: word k holds the fifth bits of run k, bit i of byte b belongs to weight 4i + b.
 
+// What the scales plane is read in.
+alias $W_Scales = vec4<u32>;
+
 fn $W_codes(u: u32) -> W32Codes {
     let run = u & 7u;
     let high = $W_s[3u * (u >> 3u) + 1u + (run >> 2u)][run & 3u];

@@ -8,6 +8,9 @@
 //   .. 16i + 16.
 //   From word `sub`: per superblock the f16 d, 2 bytes.
 
+// What the scales plane is read in.
+alias $W_Scales = vec4<u32>;
+
 fn $W_codes(u: u32) -> W32Codes {
     let run = u & 7u;
     let pair = $W_s[5u * (u >> 3u) + (run >> 1u)];

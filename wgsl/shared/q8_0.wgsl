@@ -3,13 +3,16 @@
 // quants plane: per unit two vec4 = 32 bytes: the codes in order.
 // scales plane, from word `sub`: per unit the f16 d, 2 bytes.
 
+// What the scales plane is read in.
+alias $W_Scales = u32;
+
 fn $W_codes(u: u32) -> W32Codes {
     return W32Codes($W_q[2u * u], $W_q[2u * u + 1u]);
 }
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     let i = sub + (u >> 1u);
-    let d = w32_f16($W_s[i >> 2u][i & 3u], u & 1u);
+    let d = w32_f16($W_s[i], u & 1u);
     return vec4<f32>(d, 0.0, d, 0.0);
 }
 

@@ -3,10 +3,11 @@
 use super::GpuBackend;
 use crate::engine::backend::{Backend, BackendError};
 use crate::engine::sampling::Sampling;
-use crate::gpu::record::{Recording, State, Taken};
+use crate::gpu::record::{Op, Recording, State, Taken};
 use crate::gpu::stamps::{Stamping, Stamps};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::sample;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -143,6 +144,34 @@ impl GpuBackend {
             Ok(wanted.iter().map(span).collect())
         });
         Ok(runs.collect::<Result<_, GpuError>>()?)
+    }
+
+    /// Microseconds on the GPU of all dispatches of a kernel in the token at `pos`, by label, with nothing between them, `rounds`
+    /// times: no layer's call waits for another's then, but where they write the same buffer (the attention's slices).
+    /// Kernels with fewer than `least` calls are left out: the ends of their pass would count.
+    ///
+    /// # Errors
+    /// [`GpuError::NoTimestamps`], or what the device reports.
+    pub fn time_alone(
+        &self,
+        pos: usize,
+        least: usize,
+        rounds: usize,
+    ) -> Result<BTreeMap<String, Vec<f64>>, GpuError> {
+        let mut kernels: BTreeMap<String, Vec<Op>> = BTreeMap::new();
+        let state = self.state(pos, 1);
+        for op in self.step_ops()? {
+            if op.when.holds(&state) {
+                kernels.entry(op.about().label).or_default().push(op);
+            }
+        }
+        kernels.retain(|_, ops| ops.len() >= least);
+        let alone = kernels.into_iter().map(|(label, ops)| {
+            let recording = Recording::new(self.gpu(), &ops)?;
+            let mut times = self.time_in_turn(&[&recording], pos, rounds)?;
+            Ok((label, times.remove(0)))
+        });
+        alone.collect()
     }
 
     /// Computes the prompt `tokens` from `pos` on as [`Backend::prefill`] does, each piece when the one before is done, and
