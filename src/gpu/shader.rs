@@ -241,6 +241,7 @@ macro_rules! shared {
 }
 shared!(
     "add_parts",
+    "attend_head",
     "best",
     "bf16",
     "builtins",
