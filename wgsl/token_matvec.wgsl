@@ -4,7 +4,7 @@
 // the partial sums that came with it. Group g of W reads x from unit g * X_UNITS on (attn_k_b, attn_v_b). Where activations are
 // bytes, INPUT can be floats still to be multiplied by the norm's weight: for the router, whose choices should not turn on a
 // byte's rounding. With MERGE (attn_v_b) the workgroup joins the attention's slices of its head itself, while its weights are
-// on their way. With ATTEND it attends a short context itself. OUT_PLAIN leaves y as f32, OUT_PREPARED for the next product; with ROUTER it leaves parts
+// on their way. OUT_PLAIN leaves y as f32, OUT_PREPARED for the next product; with ROUTER it leaves parts
 // of the experts' logits, too.
 // With STAGED a long input passes through workgroup memory (shared/stage_bytes.wgsl).
 // Division: LANES threads share AT_ONCE rows, a workgroup owns TILE = WG / LANES * AT_ONCE rows, with MERGE of one head.
@@ -21,10 +21,6 @@ struct Params {
 #ifdef MERGE
   splits: u32,      // slices of the attention
 #endif
-#ifdef ATTEND
-  pos: u32,         // of the token
-  scale: f32,       // of the scores
-#endif
 #ifdef ROTATE
   pos: u32,         // of the token
 #endif
@@ -35,13 +31,7 @@ struct Params {
 #read parts: array<vec4<f32>>        // (groups, splits, 8 * UNITS)
 #read stats: array<vec2<f32>>        // (groups, splits) of (max, sum)
 #else
-#ifdef ATTEND
-#read q_lat: array<vec4<f32>>        // (groups, 8 * UNITS)
-#read q_pe: array<vec4<f32>>         // (groups, ROPE / 4)
-#read cache: array<vec4<u32>>        // (n_ctx, (32 * UNITS + ROPE) / 8) of 8 f16
-#else
 #import INPUT as x
-#endif
 #endif
 #ifdef RMS
 #read squares: array<f32>            // (2 * UNITS)
@@ -72,10 +62,6 @@ const TILE = STRIDE * AT_ONCE;
 #ifdef MERGE
 const KV_LORA = UNITS * 32u;
 #import merge_head
-#endif
-#ifdef ATTEND
-const KV_LORA = UNITS * 32u;
-#import attend_head
 #endif
 #import WEIGHT as w
 #import WEIGHT_TIMES as w
@@ -162,9 +148,6 @@ fn main(
 #ifdef MERGE
     merge_head((p.first_row + min(tile, p.rows - 1u)) / ROWS_PER_GROUP, t, p.splits);
 #endif
-#ifdef ATTEND
-    attend_head((p.first_row + min(tile, p.rows - 1u)) / ROWS_PER_GROUP, t, lane_id, subgroup_size, p.pos + 1u, p.scale);
-#endif
 #for k UNROLL
 #ifdef RAGGED
     if (b + $ku * LANES < UNITS)
@@ -175,7 +158,7 @@ fn main(
       sum$r += w_times(w$k_$r, x_unit(first$r + e$k));
 #endfor
 #else
-#ifdef KEEPS
+#ifdef MERGE
       let v = kept_unit(e$k);
 #else
 #ifdef STAGED

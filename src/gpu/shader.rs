@@ -241,7 +241,6 @@ macro_rules! shared {
 }
 shared!(
     "add_parts",
-    "attend_head",
     "best",
     "bf16",
     "builtins",

@@ -51,82 +51,6 @@ pub enum Input {
     /// The slices that [`GpuAttention`](super::attention::GpuAttention) left in the same step, joined as
     /// [`attention_merge`](super::attention_merge) does: W is `attn_v_b`, (heads, rows, kv_lora).
     Slices([Range; 2], MlaDims),
-    /// The attention of the token itself over a context of up to [`ATTENDED_ROWS`] rows; W likewise.
-    Cache(Attended),
-}
-
-/// What a product attends itself.
-pub struct Attended {
-    /// Absorbed queries, (heads, kv_lora) f32.
-    pub q_lat: Range,
-    /// Rotated queries, (heads, rope) f32.
-    pub q_pe: Range,
-    /// The layer's cache, (n_ctx, kv_lora + rope) f16, with the token's own row.
-    pub cache: Range,
-    /// The sizes of the block.
-    pub dims: MlaDims,
-    /// Factor of the scores.
-    pub scale: f32,
-}
-
-/// Rows of the context up to which a product attends itself.
-pub const ATTENDED_ROWS: u32 = 128;
-/// Workgroup memory of a product that attends itself, in bytes, at most.
-const ATTEND_BYTES: u32 = 24 << 10;
-
-/// Rows of a context up to which `attn_v_b` may attend itself on this device: 0 where it does not.
-pub(crate) fn attended_rows(
-    gpu: &Gpu,
-    dims: MlaDims,
-    attn_v_b: &GpuWeight,
-    activation: Activation,
-) -> u32 {
-    let share = attend_share(gpu.lanes());
-    let latent = dims.kv_lora as u32 / 8;
-    let suits = dims.kv_lora.is_multiple_of(32)
-        && latent.is_power_of_two()
-        && latent.is_multiple_of(share)
-        && 2 * latent <= MERGE_THREADS
-        && dims.rope.is_multiple_of(8)
-        && dims.rope > 0
-        && gpu.limits.max_compute_workgroup_storage_size >= ATTEND_BYTES;
-    let shape = attending(dims, attn_v_b.rows, attn_v_b.ty, activation, share);
-    match suits && gpu.geometry(&shape.site()).is_some() {
-        true => ATTENDED_ROWS,
-        false => 0,
-    }
-}
-
-/// The shape of an `attn_v_b` of so many rows that attends itself and leaves its output prepared.
-pub(super) fn attending(
-    dims: MlaDims,
-    rows: u32,
-    ty: GgmlType,
-    activation: Activation,
-    share: u32,
-) -> Shape {
-    Shape {
-        ty,
-        groups: dims.heads as u32,
-        rows,
-        units: dims.kv_lora as u32 / 32,
-        x_units: 0,
-        activation,
-        source: Source::Cache(dims.rope as u32),
-        rms: false,
-        residual: false,
-        y: false,
-        prepared: Some(false),
-        rotate: None,
-        router: None,
-        staged: false,
-        share,
-    }
-}
-
-/// Threads that share a row of the cache.
-fn attend_share(lanes: u32) -> u32 {
-    lanes.min(16)
 }
 
 /// The product on the device.
@@ -218,8 +142,6 @@ pub(super) struct Shape {
     pub router: Option<u32>,
     /// Whether the input, of one group and prepared, passes through workgroup memory.
     pub staged: bool,
-    /// Threads that share a row of the cache, where the product attends itself.
-    pub share: u32,
 }
 
 /// Where the input of a product comes from.
@@ -231,8 +153,6 @@ pub(super) enum Source {
     Stream,
     /// The attention's slices.
     Slices,
-    /// The cache, attended by the product itself: values of the rotated key.
-    Cache(u32),
 }
 
 /// Threads of a workgroup that joins slices at most: what 16 KiB of workgroup memory hold of them.
@@ -240,17 +160,10 @@ const MERGE_THREADS: u32 = 512;
 /// Rows of a workgroup that are worth joining slices for: GLM's heads have 256, so four workgroups repeat the joining.
 const MERGE_ROWS: u32 = 64;
 
-impl Source {
-    /// Whether the workgroup makes its head's input itself.
-    fn keeps(self) -> bool {
-        matches!(self, Self::Slices | Self::Cache(_))
-    }
-}
-
 impl Shape {
     /// What to choose a geometry for.
     pub(super) fn site(&self) -> Site {
-        let merge = self.source.keeps();
+        let merge = self.source == Source::Slices;
         let cols = self.units * 32;
         Site {
             kernel: match self.source {
@@ -258,7 +171,6 @@ impl Shape {
                 Source::Prepared => "token_matvec",
                 Source::Stream => "token_matvec+x_times_norm",
                 Source::Slices => "token_matvec+merge",
-                Source::Cache(_) => "token_matvec+attend",
             },
             types: vec![self.ty],
             shape: match self.groups {
@@ -272,12 +184,8 @@ impl Shape {
             pairs: self.rotate.is_some(),
             whole: merge.then_some(self.rows),
             threads: if merge {
-                // A thread for every four columns, and for every row that is attended.
-                let rows = match self.source {
-                    Source::Cache(_) => ATTENDED_ROWS,
-                    _ => 0,
-                };
-                [rows.max(cols / 4), MERGE_THREADS]
+                // A thread for every four columns.
+                [cols / 4, MERGE_THREADS]
             } else {
                 [1, MAX_THREADS]
             },
@@ -293,7 +201,6 @@ impl Shape {
 /// The pipeline with this geometry.
 pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
     let merge = shape.source == Source::Slices;
-    let keeps = shape.source.keeps();
     // What the router reads is floats in every tier.
     let (variant, input) = match shape.source {
         Source::Stream => {
@@ -301,14 +208,13 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
             let variant = variant(floats).module("INPUT", "x_times_norm");
             (variant, floats)
         }
-        _ => (variant(shape.activation), shape.activation),
+        Source::Prepared | Source::Slices => (variant(shape.activation), shape.activation),
     };
     let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], shape.ty, input);
     let mut variant = divided(variant, geometry, shape.units)
         .number("UNITS", shape.units)
         .number("AT_ONCE", geometry.at_once)
         .flag("MERGE", merge)
-        .flag("KEEPS", keeps)
         .flag("RMS", shape.rms)
         .flag("RESIDUAL", shape.residual)
         .flag("OUT_PLAIN", shape.y)
@@ -332,23 +238,10 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
                 (experts * geometry.tile / ROUTER_ROWS).div_ceil(threads),
             );
     }
-    if let Source::Cache(rope) = shape.source {
-        let share = shape.share;
-        let scored = geometry.threads() / share;
+    if merge {
         variant = variant
-            .flag("ATTEND", true)
-            .number("ROPE", rope)
-            .number("SHARE", share)
-            .number("MOST_ROWS", ATTENDED_ROWS)
-            .number("SCORINGS", ATTENDED_ROWS.div_ceil(scored))
-            .number("LATENT_LOADS", shape.units * 4 / share)
-            .number("ROTATED_LOADS", (rope / 8).div_ceil(share));
-    }
-    if keeps {
-        variant = variant.number("ROWS_PER_GROUP", shape.rows);
-        if merge {
-            variant = variant.number("PHASES", geometry.threads() / (shape.units * 8));
-        }
+            .number("ROWS_PER_GROUP", shape.rows)
+            .number("PHASES", geometry.threads() / (shape.units * 8));
     } else if shape.groups > 1 {
         variant = variant
             .flag("GROUPS", true)
@@ -361,7 +254,6 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
     let mut access = String::from(match shape.source {
         Source::Prepared => "rrr",
         Source::Stream | Source::Slices => "rrrr",
-        Source::Cache(_) => "rrrrr",
     });
     access.extend(shape.rms.then_some('r'));
     access.extend(shape.residual.then_some('r'));
@@ -386,7 +278,7 @@ impl GpuTokenMatvec<'_> {
         match &self.x {
             Input::Prepared(x, _) => x.rms.as_ref().map(|(squares, eps)| (squares, *eps)),
             Input::Stream(_, _, squares, eps) => Some((squares, *eps)),
-            Input::Slices(..) | Input::Cache(_) => None,
+            Input::Slices(..) => None,
         }
     }
 
@@ -396,7 +288,6 @@ impl GpuTokenMatvec<'_> {
             Input::Prepared(_, x_units) => (Source::Prepared, *x_units),
             Input::Stream(..) => (Source::Stream, 0),
             Input::Slices(..) => (Source::Slices, 0),
-            Input::Cache(attended) => (Source::Cache(attended.dims.rope as u32), 0),
         };
         Shape {
             ty: w.ty,
@@ -413,7 +304,6 @@ impl GpuTokenMatvec<'_> {
             rotate: rotation.map(Rotation::shape),
             router: self.router.as_ref().map(|router| router.weight.rows),
             staged: false,
-            share: 0,
         }
     }
 
@@ -472,7 +362,6 @@ impl GpuTokenMatvec<'_> {
         rotation: Option<&Rotation>,
     ) -> Result<Vec<Op>, GpuError> {
         let mut shape = self.shape(rotation);
-        shape.share = attend_share(gpu.lanes());
         let beside = shape
             .router
             .map_or(0, |experts| router_bytes(experts, geometry.tile));
@@ -539,9 +428,6 @@ impl GpuTokenMatvec<'_> {
             ];
             params.extend(self.squares().map(|(_, eps)| Word::F(eps)));
             params.extend((shape.source == Source::Slices).then_some(Word::Splits));
-            if let Input::Cache(attended) = &self.x {
-                params.extend([Word::Pos, Word::F(attended.scale)]);
-            }
             if rotation.is_some() {
                 assert!(part.first_row.is_multiple_of(2), "pairs of {}", w.name);
                 params.push(Word::Pos);
@@ -597,24 +483,6 @@ impl GpuTokenMatvec<'_> {
                     w.name
                 );
                 partials.to_vec()
-            }
-            Input::Cache(attended) => {
-                let Attended {
-                    q_lat,
-                    q_pe,
-                    cache,
-                    dims,
-                    ..
-                } = attended;
-                assert!(
-                    (w.groups as usize, w.cols as usize) == (dims.heads, dims.kv_lora)
-                        && q_lat.size >= (dims.heads * dims.kv_lora * 4) as u64
-                        && q_pe.size >= (dims.heads * dims.rope * 4) as u64
-                        && cache.size >= (dims.cache_row() * 2) as u64,
-                    "attention before {}",
-                    w.name
-                );
-                vec![q_lat.clone(), q_pe.clone(), cache.clone()]
             }
         }
     }

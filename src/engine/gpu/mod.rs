@@ -33,7 +33,6 @@ use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{self, Form};
 use crate::kernels::expand_kv::KvDims;
-use crate::kernels::token_matvec::attended_rows;
 use crate::kernels::{MlaDims, attention_short, gemm, prompt_attention, sample};
 use crate::model::RopeTable;
 use flight::RING;
@@ -359,9 +358,7 @@ fn single_step(model: &GpuModel, context: &Context, logits: &Range) -> Result<Ve
 /// The words of a step over `tokens` tokens from `pos` on.
 fn state(context: &Context, model: &GpuModel, pos: usize, tokens: usize) -> State {
     let rows = pos + tokens;
-    let (splits, split_rows) = if tokens == 1 && rows <= context.attended() as usize {
-        (0, rows as u32)
-    } else if tokens == 1 && rows <= context.short as usize {
+    let (splits, split_rows) = if tokens == 1 && rows <= context.short as usize {
         let slice = attention_short::ROWS;
         ((rows as u32).div_ceil(slice), slice)
     } else {
@@ -416,13 +413,6 @@ fn context(
     let absorbed = expanded.as_ref().map_or(chunk, |e| e.most_few().min(chunk));
     let partials = attention::partial_bytes(dims, absorbed as usize);
     let form = Form::for_decode(gpu, dims)?;
-    let short = attention_short::most_rows(gpu, form, dims);
-    let attended = match (gpu.tier.activation(), model.layers.first()) {
-        (Some(activation), Some(layer)) if gpu.repeats_work => {
-            attended_rows(gpu, dims, &layer.attn_v_b, activation)
-        }
-        _ => 0,
-    };
     Ok(Context {
         history: Range::whole(&gpu.storage("token history", (n_ctx as u64 + 1) * 4)?),
         cache,
@@ -432,8 +422,7 @@ fn context(
             Range::whole(&gpu.storage("attention maxima", partials[1])?),
         ],
         form,
-        short,
-        attended,
+        short: attention_short::most_rows(gpu, form, dims),
         pairs: model.pairs,
         products,
         expanded,

@@ -31,8 +31,6 @@ pub(super) struct Context {
     pub form: Form,
     /// Rows of a context up to which the attention of one token takes [`attention_short`], or 0.
     pub short: u32,
-    /// Rows of a context up to which `attn_v_b` attends itself ([`token_matvec`](crate::kernels::token_matvec)), or 0.
-    pub attended: u32,
     /// The pairs of weights that steps of one token read composed.
     pub pairs: Pairs,
     /// The products of prompts.
@@ -62,11 +60,6 @@ impl Context {
             1 => self.form,
             _ => Form::Vector,
         }
-    }
-
-    /// Rows of a context up to which decoding's `attn_v_b` attends itself: where it is not composed.
-    pub(super) fn attended(&self) -> u32 {
-        if self.pairs.vo { 0 } else { self.attended }
     }
 
     /// The composed weights of a layer that steps of up to `tokens` tokens read, `qk` and `vo`: none but those of one token.

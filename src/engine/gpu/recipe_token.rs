@@ -11,7 +11,7 @@ use crate::kernels::router::GpuRouter;
 use crate::kernels::token::{self, TokenInput, TokenOutput, unsupported};
 use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::kernels::token_matvec::{
-    Attended, GpuTokenMatvec, Input, ROUTER_ROWS, RouterParts, leaves_router_parts,
+    GpuTokenMatvec, Input, ROUTER_ROWS, RouterParts, leaves_router_parts,
 };
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
 use crate::kernels::token_router::{self, GpuTokenRouter, Scaling};
@@ -198,12 +198,12 @@ impl<'a> TokenRecipe<'a> {
             max_tokens: 1,
             partials: self.context.partials.clone(),
         };
-        let (attended, short) = (self.context.attended(), self.context.short);
-        if short > attended {
+        let short = self.context.short;
+        if short > 0 {
             let op = attention.short_op(self.gpu);
-            self.ops.push(op.only(When::Rows(attended, short)));
+            self.ops.push(op.only(When::Rows(0, short)));
         }
-        self.ops.extend(attention.ops_above(short.max(attended)));
+        self.ops.extend(attention.ops_above(short));
         if let Some(vo) = vo {
             let latents = self.values("latents", heads * kv_lora)?;
             self.ops.push(self.merge(&latents));
@@ -213,7 +213,7 @@ impl<'a> TokenRecipe<'a> {
             };
             return self.residual_product(vo, x, stream, &layer.ffn_norm, router);
         }
-        let values = self.head_values(&layer.attn_v_b, &attention)?;
+        let values = self.head_values(&layer.attn_v_b)?;
         let input = TokenInput {
             values: values.clone(),
             rms: None,
@@ -237,12 +237,8 @@ impl<'a> TokenRecipe<'a> {
     }
 
     /// The heads' values, prepared, from the slices of the attention: joined by the product itself where they are few, else
-    /// by a dispatch before it. Over a short context the product attends itself.
-    fn head_values(
-        &mut self,
-        attn_v_b: &GpuWeight,
-        attention: &GpuAttention,
-    ) -> Result<Range, GpuError> {
+    /// by a dispatch before it.
+    fn head_values(&mut self, attn_v_b: &GpuWeight) -> Result<Range, GpuError> {
         let (gpu, dims, partials) = (self.gpu, self.dims, &self.context.partials);
         let values = self.values("values", attn_v_b.total_rows())?;
         let activation = self.activation;
@@ -258,19 +254,6 @@ impl<'a> TokenRecipe<'a> {
             }),
             router: None,
         };
-        let attended = self.context.attended();
-        if attended > 0 {
-            let cache = Input::Cache(Attended {
-                q_lat: attention.q_lat.clone(),
-                q_pe: attention.q_pe.clone(),
-                cache: attention.cache.clone(),
-                dims,
-                scale: attention.scale,
-            });
-            let ops = product(cache).ops(gpu)?.into_iter();
-            self.ops
-                .extend(ops.map(|op| op.only(When::Rows(0, attended))));
-        }
         let joining = product(Input::Slices(partials.clone(), dims));
         let most = match gpu.geometry(&joining.site()) {
             Some(_) => gpu.choices.merge_up_to(activation),

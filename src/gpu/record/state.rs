@@ -7,7 +7,7 @@ pub struct State {
     pub pos: u32,
     /// Tokens in this replay.
     pub tokens: u32,
-    /// Parts that the context is split into by the attention; 0 where none leaves any.
+    /// Parts that the context is split into by the attention.
     pub splits: u32,
     /// Cache rows of each part.
     pub split_rows: u32,
@@ -127,7 +127,7 @@ pub enum When {
     /// In all.
     #[default]
     Always,
-    /// Where [`State::splits`] is at most this, and not 0.
+    /// Where [`State::splits`] is at most this.
     SplitsUpTo(u32),
     /// Where it is greater.
     SplitsAbove(u32),
@@ -152,7 +152,7 @@ impl When {
     pub fn holds(self, state: &State) -> bool {
         match self {
             Self::Always => true,
-            Self::SplitsUpTo(most) => (1..=most).contains(&state.splits),
+            Self::SplitsUpTo(most) => state.splits <= most,
             Self::SplitsAbove(most) => state.splits > most,
             Self::Rows(above, most) => {
                 let rows = state.pos + state.tokens;

@@ -274,7 +274,6 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             rotate: None,
             router: None,
             staged: false,
-            share: 0,
         };
         let qk = token_matvec::Shape {
             rows: 20 * 576,
@@ -471,23 +470,6 @@ pub(super) fn all_permutations() -> Vec<(Spec, Tier)> {
     shared.chain(token).chain(products).collect()
 }
 
-/// The products that attend a short context themselves.
-fn attending() -> Vec<Spec> {
-    let mut specs = vec![];
-    for (model, activation) in models()
-        .iter()
-        .flat_map(|model| [Activation::Bytes, Activation::Floats].map(|a| (model, a)))
-    {
-        let dims = model.dims;
-        for (ty, share) in GgmlType::ALL.iter().flat_map(|ty| [(ty, 8), (ty, 16)]) {
-            let shape = token_matvec::attending(dims, model.v_head, *ty, activation, share);
-            let geometries = geometries(&shape.site());
-            specs.extend(geometries.iter().map(|g| token_matvec::spec(g, &shape)));
-        }
-    }
-    specs
-}
-
 /// The pipelines for devices with cooperative matrices, and whether Metal has them in this form.
 pub(super) fn coop_permutations() -> Vec<(Spec, bool)> {
     let dims = models().map(|m| m.dims);
@@ -507,7 +489,6 @@ pub(super) fn coop_permutations() -> Vec<(Spec, bool)> {
             .filter_map(|dims| attention_short::spec(*dims, lanes));
         all.extend(short.map(|spec| (spec, true)));
     }
-    all.extend(attending().into_iter().map(|spec| (spec, true)));
     for (size, lanes) in [(16, 32), (8, 32), (8, 8)] {
         let form = gemm::Form::Matrix(Coop { size, lanes });
         let metal = (size, lanes) == (8, 32);

@@ -4,10 +4,10 @@ use crate::gpu::record::State;
 use crate::gpu::testing::{
     download, gpu_weight, output, run, token_gpus, token_gpus_with_binding, upload,
 };
-use crate::kernels::attention::{MAX_SLICES, attention};
+use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::attention_merge::attention_merge;
 use crate::kernels::rope_cache::rotate_rows;
-use crate::kernels::testing::{Rng, assert_close, cache_rows, random_weight};
+use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::kernels::token::testing::{
     Given, activation, assert_prepared, room, stand_for, upload_values,
 };
@@ -332,96 +332,6 @@ fn the_router_reads_the_stream_itself() {
             let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
             assert_close(&download(gpu, &y, rows), &exact, NMSE, ty.name());
         }
-    }
-}
-
-/// attn_v_b over a short context against its twin over what the twin of the attention makes of it.
-fn check_attended(gpu: &Gpu, rng: &mut Rng, w: &Weight, rope: usize, rows: usize, all: bool) {
-    let dims = MlaDims {
-        heads: w.groups,
-        nope: 32,
-        rope,
-        kv_lora: w.cols,
-    };
-    let n = w.groups * w.rows;
-    let cache = cache_rows(rng, rows, dims.cache_row());
-    // Queries large enough for weights that differ much.
-    let mut queries = |n: usize| -> Vec<f32> { rng.normals(n).iter().map(|x| x * 3.0).collect() };
-    let q_lat = queries(dims.heads * dims.kv_lora);
-    let q_pe = queries(dims.heads * dims.rope);
-    let scale = 1.0 / (dims.cache_row() as f32).sqrt();
-    let mut latent = vec![f32::NAN; q_lat.len()];
-    attention(&q_lat, &q_pe, &cache, rows - 1, 1, dims, scale, &mut latent);
-    let values = stand_for(activation(gpu), &latent);
-    let twin = token_matvec(w, &values, dims.kv_lora / 32, None, None);
-    let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-
-    let range = |data: &[f32]| Range::whole(&upload(gpu, data));
-    let mut op = GpuTokenMatvec {
-        weight: &gpu_weight(gpu, w),
-        activation: activation(gpu),
-        x: Input::Cache(Attended {
-            q_lat: range(&q_lat),
-            q_pe: range(&q_pe),
-            cache: Range::whole(&upload(gpu, &cache)),
-            dims,
-            scale,
-        }),
-        residual: None,
-        y: None,
-        prepared: Some(room(gpu, n, None)),
-        router: None,
-    };
-    assert_eq!(
-        attended_rows(gpu, dims, op.weight, op.activation),
-        ATTENDED_ROWS
-    );
-    for geometry in geometries(gpu, &op.site(), all) {
-        let (y, q) = (output(gpu, n), room(gpu, n, None));
-        op.y = Some(Range::whole(&y));
-        op.prepared = Some(q.clone());
-        let ops = op.ops_with(gpu, &geometry);
-        let state = State {
-            pos: rows as u32 - 1,
-            tokens: 1,
-            ..State::default()
-        };
-        run(gpu, &ops.unwrap_or_else(|e| panic!("{e}")), &state);
-        let what = format!("{dims:?}, {rows} rows, {geometry:?}");
-        let found = download(gpu, &y, n);
-        let nmse = match activation(gpu) {
-            // A latent midway between two bytes may round the other way.
-            Activation::Bytes => 1e-6,
-            Activation::Floats => NMSE,
-        };
-        assert_close(&found, &exact, nmse, &what);
-        assert_prepared(gpu, &q, None, &found, &what);
-    }
-}
-
-#[test]
-fn short_contexts_are_attended_before_the_product() {
-    for gpu in token_gpus() {
-        let mut rng = Rng::fresh();
-        for (ty, heads, v, kv_lora, rope, all_rows) in [
-            (
-                GgmlType::Q4_0,
-                20,
-                256,
-                512,
-                64,
-                &[1, 2, 31, 32, 33, 64, 127, 128][..],
-            ),
-            (GgmlType::Q8_0, 16, 128, 512, 64, &[5, 100]),
-            (GgmlType::F16, 4, 48, 128, 40, &[1, 77]),
-        ] {
-            let w = random_weight(&mut rng, ty, heads, v, kv_lora);
-            for &rows in all_rows {
-                check_attended(gpu, &mut rng, &w, rope, rows, false);
-            }
-        }
-        let w = random_weight(&mut rng, GgmlType::Q4_0, 2, 128, 256);
-        check_attended(gpu, &mut rng, &w, 64, 90, true);
     }
 }
 
