@@ -99,6 +99,7 @@ impl Tune {
                 }
             }
             all.merge_up_to.extend(tuned.made.merge_up_to.clone());
+            all.repeats_work.extend(tuned.made.repeats_work.clone());
             let path = tuning::save(&tuned.adapter, &all)?;
             note(format_args!("kept in {}", path.display()));
         }

@@ -138,8 +138,8 @@ pub struct GpuOptions {
     pub tuned: bool,
     /// Less memory than the adapter's own, to exercise what is refused for the lack of it.
     pub max_memory: Option<u64>,
-    /// Whether the workgroups of a decoded token's kernels repeat small work, in place of a dispatch that does it once and that
-    /// all wait for. By default they do on every adapter but software, where work costs more than a dispatch.
+    /// Whether the workgroups of a decoded token's kernels repeat small work ([`Gpu::repeats_work`]); as `glimt tune` chose or by
+    /// the kind of device where `None`.
     pub repeats_work: Option<bool>,
 }
 
@@ -206,8 +206,7 @@ pub struct Gpu {
     pub coop: Option<Coop>,
     /// How products divide their rows, where something else than the defaults was chosen.
     pub choices: Choices,
-    /// Whether workgroups repeat small work in place of a dispatch that all wait for ([`GpuOptions::repeats_work`]).
-    pub repeats_work: bool,
+    pub(super) asked_to_repeat: Option<bool>,
     pub(super) pipelines: Pipelines,
     fault: Arc<Mutex<Option<GpuError>>>,
     allocated: AtomicU64,
@@ -299,8 +298,6 @@ impl Gpu {
         let max_binding = limits
             .max_storage_buffer_binding_size
             .min(options.max_binding.unwrap_or(u64::MAX));
-        let software = info.device_type == DeviceType::Cpu;
-        let repeats_work = options.repeats_work.unwrap_or(!software);
         let choices = Choices::default();
         if options.tuned {
             match tuning::load(&info) {
@@ -329,7 +326,7 @@ impl Gpu {
             memory,
             coop,
             choices,
-            repeats_work,
+            asked_to_repeat: options.repeats_work,
             pipelines,
             fault,
             allocated: AtomicU64::new(0),

@@ -280,6 +280,9 @@ pub struct Made {
     /// By [`Activation::name`], slices of the attention up to which `attn_v_b` joins them itself: 0 for never;
     /// [`MERGE_UP_TO`] where nothing is said.
     pub merge_up_to: BTreeMap<String, u32>,
+    /// By [`Activation::name`], whether workgroups repeat small work: [`Gpu::repeats_work`]. Files of earlier versions have none.
+    #[serde(default)]
+    pub repeats_work: BTreeMap<String, bool>,
 }
 
 impl Choices {
@@ -306,6 +309,11 @@ impl Choices {
         chosen.copied().unwrap_or(MERGE_UP_TO)
     }
 
+    /// Whether workgroups repeat small work, where that was chosen.
+    pub fn repeats_work(&self, activation: Activation) -> Option<bool> {
+        self.read().repeats_work.get(activation.name()).copied()
+    }
+
     /// Whether a choice that is not allowed was not named yet: every layer asks for it.
     fn first_time(&self, key: &str) -> bool {
         let mut named = self.named.lock().unwrap_or_else(|e| e.into_inner());
@@ -318,6 +326,17 @@ impl Choices {
 }
 
 impl Gpu {
+    /// Whether the workgroups of a decoded token's kernels repeat small work in place of a dispatch that does it once and that all
+    /// wait for: as asked for ([`GpuOptions::repeats_work`](super::GpuOptions::repeats_work)) or chosen, else on discrete GPUs. On
+    /// an H200, where such a wait takes 2.2 us, a token of GLM-4.7-Flash is 14% faster so (benches/notes.md); others were not measured.
+    pub fn repeats_work(&self) -> bool {
+        let chosen = |activation| self.choices.repeats_work(activation);
+        let asked = self.asked_to_repeat;
+        asked
+            .or_else(|| self.tier.activation().and_then(chosen))
+            .unwrap_or(self.info.device_type == wgpu::DeviceType::DiscreteGpu)
+    }
+
     /// The geometry of a product: the one chosen, or the default; `None` where the device allows none. A choice that
     /// the device or the kernel does not allow is named in the log, once, and left.
     pub fn geometry(&self, site: &Site) -> Option<Geometry> {
@@ -460,10 +479,13 @@ mod tests {
         };
         assert_ne!(floats.key(), key);
         made.merge_up_to.insert("bytes".to_owned(), 7);
+        made.repeats_work.insert("floats".to_owned(), true);
         let other = Choices::default();
         other.replace(made.clone());
         assert_eq!(other.made(), made);
         assert_eq!(other.merge_up_to(Activation::Bytes), 7);
         assert_eq!(other.merge_up_to(Activation::Floats), MERGE_UP_TO);
+        assert_eq!(other.repeats_work(Activation::Bytes), None);
+        assert_eq!(other.repeats_work(Activation::Floats), Some(true));
     }
 }

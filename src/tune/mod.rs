@@ -106,6 +106,20 @@ pub struct Found {
     pub chosen_us: f64,
 }
 
+/// A token whose workgroups repeat small work, and one with dispatches that do it once
+/// ([`Gpu::repeats_work`](crate::gpu::Gpu::repeats_work)).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Repeating {
+    /// Microseconds of the former.
+    pub repeated_us: f64,
+    /// Microseconds of the latter.
+    pub once_us: f64,
+    /// What is used if nothing else is chosen.
+    pub default: bool,
+    /// The faster; the default where neither is clearly.
+    pub chosen: bool,
+}
+
 /// The two ways of joining the attention's slices at a depth.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Joining {
@@ -136,6 +150,8 @@ pub struct Tuned {
     pub found: Vec<Found>,
     /// Products whose turn did not come.
     pub left: Vec<String>,
+    /// Whether workgroups repeat small work.
+    pub repeating: Repeating,
     /// Slices up to which `attn_v_b` joins them itself, where that was measured.
     pub merge_up_to: Option<u32>,
     /// The ways of joining the attention's slices, by depth; none where time ran out.
@@ -188,7 +204,6 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
     backend.fill_cache(n_ctx).map_err(BenchError::from)?;
 
     let default_ops = backend.step_ops()?;
-    let sites = sites(&default_ops);
     let bench = Bench {
         gpu: &gpu,
         backend: &backend,
@@ -199,6 +214,9 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
     bench.warm_up(&default)?;
 
     let began = Instant::now();
+    // First: it decides which products there are.
+    let repeating = bench.repeating()?;
+    let sites = sites(&backend.step_ops()?);
     let mut found = vec![];
     let mut left = vec![];
     // What a candidate costs, most of it for compiling: known from those before.
@@ -252,6 +270,7 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         after_us,
         found,
         left,
+        repeating,
         merge_up_to,
         joining,
         faster,
@@ -321,6 +340,38 @@ impl Bench<'_> {
             self.backend.time_in_turn(&[step], self.depth, 8)?;
         }
         Ok(())
+    }
+
+    /// Measures a token with work repeated and with work done once, and chooses.
+    fn repeating(&self) -> Result<Repeating, GpuError> {
+        let made = self.gpu.choices.made();
+        let name = self.activation.name().to_owned();
+        let choose = |repeats: bool| {
+            let mut made = made.clone();
+            made.repeats_work.insert(name.clone(), repeats);
+            self.gpu.choices.replace(made);
+        };
+        let default = self.gpu.repeats_work();
+        let record = |repeats: bool| {
+            choose(repeats);
+            Recording::new(self.gpu, &self.backend.step_ops()?)
+        };
+        let [repeated, once] = [record(true)?, record(false)?];
+        let rounds = STAGES[STAGES.len() - 1];
+        let times = (self.backend).time_in_turn(&[&repeated, &once], self.depth, rounds)?;
+        let [repeated_us, once_us] = [0, 1].map(|i| median(&times[i]));
+        let (default_us, other_us) = match default {
+            true => (repeated_us, once_us),
+            false => (once_us, repeated_us),
+        };
+        let chosen = default != (other_us < default_us * (1.0 - MARGIN));
+        choose(chosen);
+        Ok(Repeating {
+            repeated_us,
+            once_us,
+            default,
+            chosen,
+        })
     }
 
     /// Measures both ways of joining the attention's slices at every depth that the cache has.

@@ -29,6 +29,19 @@ fn write(text: &mut String, tuned: &Tuned) -> std::fmt::Result {
             "Together the choices below are not clearly faster: the defaults stay.\n"
         )?;
     }
+    let r = &tuned.repeating;
+    writeln!(
+        text,
+        "Small work repeated by workgroups {:.1} us, done once by dispatches that all wait for {:.1} us: {}.\n",
+        r.repeated_us,
+        r.once_us,
+        match (r.chosen, r.default) {
+            (true, true) => "repeated, the default",
+            (true, false) => "repeated",
+            (false, true) => "once",
+            (false, false) => "once, the default",
+        }
+    )?;
     let width = tuned.found.iter().map(|f| f.site.len()).max();
     let width = width.unwrap_or(0).max("product".len());
     let (blank, rule) = ("product", "-".repeat(width));

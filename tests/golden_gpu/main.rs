@@ -295,7 +295,11 @@ fn tokens_one_by_one_stay_near_the_golden_values() {
     let gpus = tiers_of_tokens();
     let check = |model: &Arc<Model>, golden: &Golden, name: &str| {
         for (gpu, nmse, contrast) in &gpus {
-            let repeats = if gpu.repeats_work { ", repeating" } else { "" };
+            let repeats = if gpu.repeats_work() {
+                ", repeating"
+            } else {
+                ""
+            };
             let name = format!("{name} {} one by one{repeats}", gpu.tier.name());
             let mut backend = OneByOne(backend(gpu, model, 128));
             check_golden(&mut backend, golden, &name, *nmse, *contrast);

@@ -179,7 +179,7 @@ impl<'a> TokenRecipe<'a> {
     ) -> Result<(Stream, Option<RawLogits>), GpuError> {
         let dims = self.dims;
         let router = match &layer.ffn {
-            GpuFfn::Moe(moe) if self.gpu.repeats_work => Some(&moe.ffn_gate_inp),
+            GpuFfn::Moe(moe) if self.gpu.repeats_work() => Some(&moe.ffn_gate_inp),
             _ => None,
         };
         let (heads, kv_lora) = (dims.heads as u32, dims.kv_lora as u32);

@@ -25,7 +25,7 @@ impl TokenRecipe<'_> {
                 attn_q_a,
                 attn_q_a_norm,
                 attn_q_b,
-            } if self.gpu.repeats_work
+            } if self.gpu.repeats_work()
                 && token_absorb::fits(
                     self.gpu,
                     [attn_q_b, &layer.attn_k_b],

@@ -43,7 +43,7 @@ fn a_layer_with_experts_is_seven_dependent_dispatches_or_nine() {
 
 fn check_layers(gpu: Gpu) {
     // In workgroups that repeat it, the query is absorbed in the same dispatch, and attn_output makes the experts' logits.
-    let [saved, saved_dense] = if gpu.repeats_work { [2, 1] } else { [0, 0] };
+    let [saved, saved_dense] = if gpu.repeats_work() { [2, 1] } else { [0, 0] };
     let activation = gpu.tier.activation().expect("a tier with subgroups");
     let gguf = ModelSource::Embedded.open().expect("it is in the program");
     let model = Model::load(Arc::new(gguf)).expect("it is supported");
