@@ -105,6 +105,9 @@ pub const SPLIT_LANES: u32 = 32;
 /// shaders that take long to compile.
 const UNROLL_WIDE: u32 = 8;
 const UNROLL_NARROW: u32 = 2;
+/// The same where threads share work before: the fewer registers, the more workgroups begin with it at once. On an H200 a token of
+/// GLM-4.7-Flash Q4_K_M is 0.9% faster with 2 than with 4, of DeepSeek-V2-Lite 0.5% slower (benches/notes.md).
+const UNROLL_SHARED: u32 = 2;
 /// The same where the input is floats, of which a unit takes 32 registers.
 const UNROLL_FLOATS: u32 = 4;
 
@@ -193,7 +196,8 @@ impl Site {
 
     /// Lanes that leave few threads without work: a thread per unit of a short row (attn_k_b has 6), all lanes where the
     /// units divide well among them, else fewer: 8 for the 24 units of K = 768, 16 for 48 (on an H200 `glimt tune`
-    /// kept 8 lanes at K = 768 and 32 at K = 2048). Tall matrices take 16: two rows for each subgroup of 32. The long rows of all
+    /// kept 8 lanes at K = 768 and 32 at K = 2048). Tall matrices take 16: two rows for each subgroup of 32; so do workgroups that
+    /// share work before, and of experts that was 3 to 5% of a token of GLM-4.7-Flash Q4_K_M and DeepSeek-V2-Lite. The long rows of all
     /// chosen experts take twice 32, where a workgroup may be so large.
     fn wanted_lanes(&self, machine: Machine) -> u32 {
         if self.split
@@ -203,7 +207,8 @@ impl Site {
         {
             return self.most_lanes(machine);
         }
-        let most = if self.rows >= TALL { 16 } else { 32 }.min(machine.lanes);
+        let wide = self.rows < TALL && self.shares_work.is_none();
+        let most = if wide { 32 } else { 16 }.min(machine.lanes);
         if self.units <= 16 {
             return self.units.next_power_of_two().clamp(2, most);
         }
@@ -220,6 +225,7 @@ impl Site {
         let bytes = self.activation == Activation::Bytes;
         let most_unroll = match machine.lanes {
             _ if self.one_block => UNROLL_WIDE,
+            32.. if bytes && self.shares_work.is_some() => UNROLL_SHARED,
             32.. if bytes => UNROLL_WIDE,
             32.. => UNROLL_FLOATS,
             _ => UNROLL_NARROW,
@@ -402,6 +408,10 @@ mod tests {
         v_b.threads = [128, 512];
         let g = v_b.default_geometry(H200).expect("it is allowed");
         assert_eq!((g.lanes, g.tile, g.at_once, g.unroll), (16, 64, 2, 1));
+        let mut experts = site(7680, 64, true);
+        (experts.shares_work, experts.at_once) = (Some(32), 1);
+        let g = experts.default_geometry(H200).expect("it is allowed");
+        assert_eq!((g.lanes, g.tile, g.at_once, g.unroll), (16, 32, 1, 2));
         let mut down = site(2048, 192, true);
         (down.split, down.at_once) = (true, 1);
         for (threads, lanes) in [(1024, 64), (512, 32)] {

@@ -61,6 +61,9 @@ pub struct GpuTokenGateUp<'a> {
 /// Threads of a workgroup that chooses experts at most: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
 const CHOICE_THREADS: u32 = 512;
 
+/// Rows of a workgroup that are worth adding up the parts of the logits.
+const PARTS_ROWS: u32 = 32;
+
 /// Experts of a lane at most where one subgroup makes the choice.
 const CHUNKS: u32 = 8;
 
@@ -120,7 +123,8 @@ impl Shape<'_> {
             threads,
             one_block: false,
             at_once: 1,
-            shares_work: None,
+            // Adding up the logits.
+            shares_work: (self.parts > 1).then_some(PARTS_ROWS),
             split: false,
         }
     }
