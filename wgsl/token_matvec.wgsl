@@ -104,11 +104,7 @@ fn main(
 #ifdef ONE_BLOCK
   let b = lane;
 #else
-#ifdef ROUTER
-#for i ROUTER_LOADS
-  router_put($iu * WG + t, router$i);
-#endfor
-#endif
+#import router_put
 #import stage_put
 #ifdef STAGED
   workgroupBarrier();
@@ -131,11 +127,7 @@ fn main(
 #endfor
 #endfor
 #ifdef ONE_BLOCK
-#ifdef ROUTER
-#for i ROUTER_LOADS
-  router_put($iu * WG + t, router$i);
-#endfor
-#endif
+#import router_put
 #import stage_put
 #ifdef STAGED
   workgroupBarrier();

@@ -297,6 +297,7 @@ shared!(
     "router_choice",
     "router_lanes",
     "router_parts",
+    "router_put",
     "router_weights",
     "stage_bytes",
     "stage_load",

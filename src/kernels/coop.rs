@@ -24,9 +24,14 @@ pub(super) fn agrees(
         Err(e @ GpuError::Shader { .. }) => e.to_string(),
         Err(e) => return Err(e),
     };
+    left(gpu, what, &reason);
+    Ok(false)
+}
+
+/// Tells that `what` takes another form on a device with cooperative matrices, and why.
+pub(super) fn left(gpu: &Gpu, what: &str, reason: &str) {
     log::warn!(
         "{}: not using cooperative matrices for {what}: {reason}",
         gpu.info.name
     );
-    Ok(false)
 }

@@ -137,15 +137,22 @@ impl Form {
         if !fits(dims) {
             return Ok(None);
         }
-        let suits = |coop: &Coop| {
-            expand_kv_coop::shape(dims, *coop).is_some()
-                && prompt_attention_coop::best(dims, *coop).is_some_and(|shape| {
-                    shape.bytes(dims) <= gpu.limits.max_compute_workgroup_storage_size as usize
-                })
-        };
-        let Some(coop) = gpu.coop.filter(suits) else {
+        let Some(coop) = gpu.coop else {
             return Ok(Some(Self::Vector));
         };
+        let memory = gpu.limits.max_compute_workgroup_storage_size as usize;
+        let missing = match prompt_attention_coop::best(dims, coop) {
+            Some(shape) if shape.bytes(dims) > memory => Some(format!(
+                "it takes {} bytes of workgroup memory, the device has {memory}",
+                shape.bytes(dims)
+            )),
+            Some(_) if expand_kv_coop::shape(dims, coop).is_some() => None,
+            _ => Some(format!("there is no shape for {dims:?}")),
+        };
+        if let Some(missing) = missing {
+            coop::left(gpu, "the attention of prompts", &missing);
+            return Ok(Some(Self::Vector));
+        }
         let error = trial(gpu, dims, coop);
         let agrees = coop::agrees(gpu, "the attention of prompts", TRIAL_LIMIT, error)?;
         Ok(Some(match agrees {
