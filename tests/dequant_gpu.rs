@@ -46,7 +46,7 @@ fn kernel(ty: GgmlType, sub: usize, output: Output) -> String {
     format!(
         "{w32}
 @group(0) @binding(0) var<storage, read> w_q: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read> w_s: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read> w_s: array<w_Scales>;
 @group(0) @binding(2) var<storage, read_write> y: array<W32>;
 {module}
 {weights}

@@ -269,30 +269,34 @@ fn every_weight_type_gives_the_logits_of_the_cpu_reference() {
     }
 }
 
-/// The tiers that decode by other kernels than they compute prompts, with the limits of each: with workgroups that repeat work and
-/// with dispatches that do it once.
-fn tiers_of_tokens() -> Vec<(Arc<Gpu>, f64, f64)> {
-    let limits = [
-        (Tier::Subgroup, NMSE, CONTRAST),
-        (Tier::Int8, NMSE_INT8, f64::INFINITY),
+/// The tiers that decode by other kernels than they compute prompts, with the limits of each, by dispatches that do small work once;
+/// and `repeating` with workgroups that repeat it.
+fn tiers_of_tokens(repeating: Tier) -> Vec<(Arc<Gpu>, f64, f64)> {
+    let open = |tier: Tier, repeats_work: bool| {
+        let gpu = open_with(GpuOptions {
+            tier: Some(tier),
+            repeats_work: Some(repeats_work),
+            ..Default::default()
+        })?;
+        let (nmse, contrast) = match tier {
+            Tier::Int8 => (NMSE_INT8, f64::INFINITY),
+            _ => (NMSE, CONTRAST),
+        };
+        Some((gpu, nmse, contrast))
+    };
+    let all = [
+        (Tier::Subgroup, false),
+        (Tier::Int8, false),
+        (repeating, true),
     ];
-    let mut all = vec![];
-    for (tier, nmse, contrast) in limits {
-        let gpus = [false, true].into_iter().filter_map(|repeats_work| {
-            open_with(GpuOptions {
-                tier: Some(tier),
-                repeats_work: Some(repeats_work),
-                ..Default::default()
-            })
-        });
-        all.extend(gpus.map(|gpu| (gpu, nmse, contrast)));
-    }
-    all
+    let all = all.into_iter();
+    all.filter_map(|(tier, repeats)| open(tier, repeats))
+        .collect()
 }
 
 #[test]
 fn tokens_one_by_one_stay_near_the_golden_values() {
-    let gpus = tiers_of_tokens();
+    let gpus = tiers_of_tokens(Tier::Subgroup);
     let check = |model: &Arc<Model>, golden: &Golden, name: &str| {
         for (gpu, nmse, contrast) in &gpus {
             let repeats = if gpu.repeats_work() {
@@ -320,7 +324,7 @@ fn tokens_one_by_one_stay_near_the_golden_values() {
 
 #[test]
 fn tokens_one_by_one_stay_near_the_golden_values_of_every_family() {
-    for (gpu, nmse, contrast) in tiers_of_tokens() {
+    for (gpu, nmse, contrast) in tiers_of_tokens(Tier::Int8) {
         let mut one_by_one = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
             Box::new(OneByOne(backend(&gpu, model, n_ctx)))
         };
@@ -446,7 +450,7 @@ fn composed_weights_save_dispatches_of_a_token_and_leave_prompts_alone() {
 
 #[test]
 fn slices_joined_by_either_way_and_other_geometries_give_the_same_logits() {
-    for (gpu, limit, _) in tiers_of_tokens() {
+    for (gpu, limit, _) in tiers_of_tokens(Tier::Int8) {
         check_choices(&gpu, limit);
     }
 }

@@ -117,7 +117,7 @@ fn a_model_cut_by_the_binding_limit_gives_the_same_logits() {
 fn a_model_cut_by_the_binding_limit_gives_the_same_logits_of_a_token_alone() {
     let model = embedded();
     let token = random_tokens(1);
-    for (gpu, limit, _) in tiers_of_tokens() {
+    for (gpu, limit, _) in tiers_of_tokens(Tier::Int8) {
         let expected = all_logits(&mut backend(&gpu, &model, 16), &token, &[]);
         // The experts and the dense block, too.
         let options = GpuOptions {
