@@ -299,6 +299,10 @@ fn tokens_one_by_one_stay_near_the_golden_values() {
     let gpus = tiers_of_tokens(Tier::Subgroup);
     let check = |model: &Arc<Model>, golden: &Golden, name: &str| {
         for (gpu, nmse, contrast) in &gpus {
+            // Software pays for every repetition.
+            if gpu.repeats_work() && !["embedded", "Q4_0"].contains(&name) {
+                continue;
+            }
             let repeats = if gpu.repeats_work() {
                 ", repeating"
             } else {
