@@ -1,129 +1,17 @@
-//! An opened device and its tier.
+//! An opened device.
 
 use super::GpuError;
 use super::adapter::{self, DeviceChoice};
 use super::geometry::Choices;
 use super::pipeline::Pipelines;
+use super::tier::{MIN_SUBGROUP, Tier};
 use super::tuning;
-use crate::quant::activation::Activation;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use wgpu::{
-    Adapter, AdapterInfo, Backend, Buffer, BufferDescriptor, BufferUsages, DeviceType, Features,
-    Limits, PollType,
+    Adapter, AdapterInfo, Backend, Buffer, BufferDescriptor, BufferUsages, Features, Limits,
+    PollType,
 };
-
-/// What the kernels may use. Chosen from the adapter's features, can be forced with `--tier`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Tier {
-    /// No subgroups, uniforms instead of immediates, 8 storage buffers, 16 KiB, 256 threads: also what a browser gives.
-    Plain,
-    /// Subgroups of at least 8 lanes, immediates and 16 storage buffers. As exact as f32: NMSE of logits some 1e-7 and less.
-    Subgroup,
-    /// The same, and a decoded token's activations as signed bytes multiplied by packed dot products (DP4A and its like).
-    /// Their rounding gives an NMSE of logits of 2e-5 to 3e-4 on the golden files.
-    Int8,
-}
-
-/// The fewest lanes of a subgroup that the `subgroup` tier's reductions work with.
-pub const MIN_SUBGROUP: u32 = 8;
-/// Storage buffers that a kernel of the tiers with subgroups binds at most.
-pub const SUBGROUP_BUFFERS: u32 = 16;
-/// PCI vendors of discrete GPUs that have packed dot products of bytes: NVIDIA, AMD, Intel.
-const BYTE_VENDORS: [u32; 3] = [0x10de, 0x1002, 0x8086];
-/// Bytes of parameters that one dispatch may have: the portable size of immediates (DX12 has 128).
-pub const MAX_PARAMS: usize = 128;
-
-impl Tier {
-    /// Every tier, slowest first.
-    pub const ALL: [Self; 3] = [Self::Plain, Self::Subgroup, Self::Int8];
-
-    /// The name that `--tier` takes.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Subgroup => "subgroup",
-            Self::Int8 => "int8",
-        }
-    }
-
-    /// What the products of a decoded token leave for each other, where they prepare their outputs so; in `plain` every
-    /// kernel begins with a norm of its own.
-    pub const fn activation(self) -> Option<Activation> {
-        match self {
-            Self::Plain => None,
-            Self::Subgroup => Some(Activation::Floats),
-            Self::Int8 => Some(Activation::Bytes),
-        }
-    }
-
-    /// The tier of a device unless another is asked for: the [preferred](Self::preferred) one, or the best that it has all for.
-    pub fn best(adapter: &Adapter) -> Self {
-        [Self::preferred(&adapter.get_info()), Self::Subgroup]
-            .into_iter()
-            .find(|tier| tier.missing(adapter).is_empty())
-            .unwrap_or(Self::Plain)
-    }
-
-    /// What suits a device, whether or not it can run it: `Int8` for discrete GPUs of NVIDIA, AMD and Intel by Vulkan or
-    /// DX12, which multiply packed bytes in one instruction, else `Subgroup`.
-    ///
-    /// wgpu tells of no feature for such products (naga lowers them where they are missing), so the kind of device decides.
-    /// Metal has none. Integrated GPUs and software keep the exact tier: `Int8` is measured on discrete ones only (BENCHMARKS.md).
-    pub fn preferred(info: &AdapterInfo) -> Self {
-        let multiplies_bytes = info.device_type == DeviceType::DiscreteGpu
-            && [Backend::Vulkan, Backend::Dx12].contains(&info.backend)
-            && BYTE_VENDORS.contains(&info.vendor);
-        if multiplies_bytes {
-            Self::Int8
-        } else {
-            Self::Subgroup
-        }
-    }
-
-    /// What the adapter lacks for this tier, in words; empty where it can run it.
-    pub fn missing(self, adapter: &Adapter) -> String {
-        if self == Self::Plain {
-            return String::new();
-        }
-        let features = adapter.features();
-        let mut missing = vec![];
-        if !features.contains(Features::SUBGROUP) {
-            missing.push("subgroups".to_owned());
-        }
-        if !features.contains(Features::IMMEDIATES)
-            || (adapter.limits().max_immediate_size as usize) < MAX_PARAMS
-        {
-            missing.push(format!("immediates of {MAX_PARAMS} bytes"));
-        }
-        let info = adapter.get_info();
-        // wgpu reports a constant 4..64 on Metal, where every GPU has 32 or more.
-        if info.backend != Backend::Metal && info.subgroup_min_size < MIN_SUBGROUP {
-            missing.push(format!(
-                "subgroups of {MIN_SUBGROUP} lanes (it has {})",
-                info.subgroup_min_size
-            ));
-        }
-        let buffers = adapter.limits().max_storage_buffers_per_shader_stage;
-        if buffers < SUBGROUP_BUFFERS {
-            missing.push(format!(
-                "{SUBGROUP_BUFFERS} storage buffers in a shader (it has {buffers})"
-            ));
-        }
-        missing.join(" and ")
-    }
-}
-
-impl std::str::FromStr for Tier {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|t| t.name() == text)
-            .ok_or_else(|| format!("unknown tier '{text}', expected plain, subgroup or int8"))
-    }
-}
 
 /// How to open a device.
 #[derive(Debug, Clone, Default)]
@@ -567,38 +455,5 @@ fn check_limits(adapter: &str, limits: &Limits) -> Result<(), GpuError> {
             needed,
         }),
         None => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_preferred_by_discrete_gpus_that_multiply_them() {
-        use Backend::{Dx12, Metal, Vulkan};
-        use DeviceType::{Cpu, DiscreteGpu, IntegratedGpu, Other, VirtualGpu};
-        let [nvidia, amd, intel] = BYTE_VENDORS;
-        let (apple, mesa) = (0x106b, 0x10005);
-        for (kind, backend, vendor, expected) in [
-            (DiscreteGpu, Vulkan, nvidia, Tier::Int8),
-            (DiscreteGpu, Dx12, nvidia, Tier::Int8),
-            (DiscreteGpu, Vulkan, amd, Tier::Int8),
-            (DiscreteGpu, Dx12, amd, Tier::Int8),
-            (DiscreteGpu, Vulkan, intel, Tier::Int8),
-            (DiscreteGpu, Metal, amd, Tier::Subgroup),
-            (DiscreteGpu, Vulkan, 0x1234, Tier::Subgroup),
-            (IntegratedGpu, Metal, apple, Tier::Subgroup),
-            (IntegratedGpu, Vulkan, intel, Tier::Subgroup),
-            (IntegratedGpu, Dx12, amd, Tier::Subgroup),
-            (VirtualGpu, Vulkan, nvidia, Tier::Subgroup),
-            (Cpu, Vulkan, mesa, Tier::Subgroup),
-            (Other, Vulkan, amd, Tier::Subgroup),
-        ] {
-            let mut info = AdapterInfo::new(kind, backend);
-            info.vendor = vendor;
-            let found = Tier::preferred(&info);
-            assert_eq!(found, expected, "{kind:?} {backend:?} {vendor:#x}");
-        }
     }
 }

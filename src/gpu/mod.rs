@@ -18,9 +18,11 @@ pub mod shader;
 pub mod stamps;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod tier;
 pub mod tuning;
 mod upload;
 
 pub use adapter::{AdapterSummary, DeviceChoice, adapters};
-pub use device::{Coop, Gpu, GpuOptions, Tier};
+pub use device::{Coop, Gpu, GpuOptions};
 pub use error::GpuError;
+pub use tier::Tier;

@@ -1,8 +1,8 @@
 //! Compute pipelines: compiled from expanded templates, in parallel, each variant once, cached on disk where Vulkan can.
 
 use super::barriers;
-use super::device::MAX_PARAMS;
 use super::shader::{self, Variant};
+use super::tier::MAX_PARAMS;
 use super::{Gpu, GpuError, Tier};
 use rayon::prelude::*;
 use std::borrow::Cow;

@@ -3,11 +3,11 @@
 //! WebGPU has no reusable command buffers, so replaying means encoding again from objects made once: pipelines, bind groups
 //! and parameter words. What changes from token to token is a handful of words ([`State`]), known at encode time.
 
-use super::device::MAX_PARAMS;
 use super::geometry::Site;
 use super::levels::Levels;
 use super::pipeline::{Access, Pipeline, Spec};
 use super::stamps::Stamping;
+use super::tier::MAX_PARAMS;
 use super::{Gpu, GpuError, Tier};
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;

@@ -7,10 +7,10 @@
 mod list;
 
 use crate::gpu::Tier;
-use crate::gpu::device::SUBGROUP_BUFFERS;
 use crate::gpu::geometry::MAX_THREADS;
 use crate::gpu::pipeline::{Access, Spec, workgroup_memory};
 use crate::gpu::shader;
+use crate::gpu::tier::SUBGROUP_BUFFERS;
 use list::{all_permutations, coop_permutations};
 use naga::back::{hlsl, msl, spv};
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
