@@ -106,7 +106,8 @@ pub const SPLIT_LANES: u32 = 32;
 const UNROLL_WIDE: u32 = 8;
 const UNROLL_NARROW: u32 = 2;
 /// The same where threads share work before: the fewer registers, the more workgroups begin with it at once. On an H200 a token of
-/// GLM-4.7-Flash Q4_K_M is 0.9% faster with 2 than with 4, of DeepSeek-V2-Lite 0.5% slower (benches/notes.md).
+/// GLM-4.7-Flash Q4_K_M is 0.9% faster with 2 than with 4 (tiles of 16 rows), of DeepSeek-V2-Lite 0.4 to 0.6% slower (of 32;
+/// benches/notes.md).
 const UNROLL_SHARED: u32 = 2;
 /// The same where the input is floats, of which a unit takes 32 registers.
 const UNROLL_FLOATS: u32 = 4;

@@ -397,13 +397,36 @@ mod tests {
         values
     }
 
+    /// How the experts' logits come.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Logits {
+        /// Divided by the root mean square of the input.
+        Whole,
+        /// Not yet.
+        Raw,
+        /// Nor added up, as `attn_output` leaves them; of a number of experts that is no multiple of 4 as `Raw`.
+        InParts,
+    }
+
+    const LOGITS: [Logits; 3] = [Logits::Whole, Logits::Raw, Logits::InParts];
+
+    fn check(gpu: &Gpu, rng: &mut Rng, cols: usize, case: Case, all: bool) {
+        let logits = LOGITS[rng.below(LOGITS.len())];
+        check_logits(gpu, rng, cols, case, all, logits);
+    }
+
     /// Every geometry in question against the twin, with the choice of each gating and norm.
-    fn check(gpu: &Gpu, rng: &mut Rng, cols: usize, (experts, shared): Case, all: bool) {
+    fn check_logits(
+        gpu: &Gpu,
+        rng: &mut Rng,
+        cols: usize,
+        (experts, shared): Case,
+        all: bool,
+        come: Logits,
+    ) {
         let given = Given::new(gpu, &rng.normals(cols), &rng.normals(cols));
-        let flags = rng.below(16);
-        let raw_logits = flags & 8 != 0;
-        // As attn_output leaves them, where their number allows it.
-        let in_parts = raw_logits && rng.below(2) == 0;
+        let flags = rng.below(8);
+        let raw_logits = come != Logits::Whole;
         let experts = experts.map(|(types, [count, used, rows])| {
             let config = Experts {
                 count,
@@ -445,7 +468,7 @@ mod tests {
                 let logits = logits.as_ref().expect("there are logits").iter();
                 let mut logits: Vec<f32> = logits.map(|logit| logit * factor).collect();
                 let mut parts = 1;
-                if in_parts && config.count.is_multiple_of(4) {
+                if come == Logits::InParts && config.count.is_multiple_of(4) {
                     parts = 2 + rng.below(140);
                     // What they add up to is all in the last one, but for what cancels.
                     let mut all = vec![0.0; (parts - 1) * config.count];
@@ -529,10 +552,14 @@ mod tests {
                 (Some((q4_0, [64, 4, 1536])), Some((q4_0, 1536))),
                 (Some((q4_k, [7, 6, 1408])), Some((q4_k, 2816))),
                 (None, Some((q4_k, 6144))),
-                (Some((q4_0, [3, 1, 96])), None),
+                (Some((q4_0, [4, 1, 96])), None),
                 (Some((q4_0, [256, 8, 32])), Some((q4_0, 48))),
             ] {
-                check(gpu, &mut rng, 2048, case, false);
+                for come in LOGITS {
+                    if case.0.is_some() || come == Logits::Whole {
+                        check_logits(gpu, &mut rng, 2048, case, false, come);
+                    }
+                }
             }
         }
     }
@@ -543,7 +570,7 @@ mod tests {
             let mut rng = Rng::fresh();
             // 36 units leave some lanes without, 48 rows some tiles unfilled.
             let pair = [GgmlType::Q4_0, GgmlType::Q8_0];
-            let case = (Some((pair, [66, 3, 48])), Some((pair, 80)));
+            let case = (Some((pair, [68, 3, 48])), Some((pair, 80)));
             check(gpu, &mut rng, 1152, case, true);
             check(gpu, &mut rng, 64, (None, Some((pair, 48))), true);
         }

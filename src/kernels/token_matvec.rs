@@ -436,10 +436,12 @@ impl GpuTokenMatvec<'_> {
                 .into_iter()
                 .chain(inputs.clone())
                 .collect();
+            // Of the router the columns of these rows.
+            let router = u64::from(part.rows) * u64::from(shape.router.unwrap_or(0));
             let op = Op::new(spec.clone(), bindings, params, grid)
-                .with_bytes(part.quants.size + part.scales.size)
+                .with_bytes(part.quants.size + part.scales.size + 4 * router)
                 .with_flops(Flops {
-                    once: 2 * u64::from(part.rows) * u64::from(w.cols),
+                    once: 2 * (u64::from(part.rows) * u64::from(w.cols) + router),
                     ..Flops::default()
                 })
                 .at_site(shape.site());
