@@ -2,20 +2,22 @@
 //
 // Division: grid (rows, columns) in tiles of (GROUPS_M * TILES_M) x (GROUPS_N * TILES_N) matrices; a subgroup owns
 // TILES_M x TILES_N of them in registers. Both sides pass through workgroup memory DEPTH deep, loaded to registers while the
-// stage before is multiplied.
+// stage before is multiplied. Each subgroup scatters its sums through a place of its own.
 // Bound by: the matrix units; loads from workgroup memory, TILES_M + TILES_N matrices for TILES_M * TILES_N products.
 enable f16;
 enable wgpu_cooperative_matrix;
+#import coop_stage
+#import coop_few as sums
 struct Params {
   begin: u32,   // first row of the block
   rows: u32,    // of the block
 }
 @group(0) @binding(0) var<storage, read> cache: array<vec4<f16>>;       // (n_ctx, CACHE_ROW / 4)
 @group(0) @binding(1) var<storage, read> weights: array<vec4<f16>>;     // (WIDTH, KV_LORA / 4)
-@group(0) @binding(2) var<storage, read_write> kv: array<vec2<f16>>;    // (block, WIDTH / 2)
+@group(0) @binding(2) var<storage, read_write> kv: array<FewHalves>;     // (block, WIDTH / FEW)
 #import params
 #import MATRICES as c
-#import coop_stage
+#import coop_own
 
 const ROWS = GROUPS_M * TILES_M * MAT;
 const COLUMNS = GROUPS_N * TILES_N * MAT;
@@ -24,7 +26,7 @@ const PITCH = DEPTH + 8u;
 
 var<workgroup> left: array<Stage, ROWS * PITCH / STAGE>;       // (row of the tile, depth)
 var<workgroup> right: array<Stage, COLUMNS * PITCH / STAGE>;   // (column of the tile, depth)
-var<workgroup> sums: array<f32, WG / LANES * MAT * MAT>;       // (subgroup, row, column)
+var<workgroup> sums: array<Sum, WG / LANES * MAT * MAT / SUM>; // (subgroup, row, column)
 
 @compute @workgroup_size(WG)
 fn main(
@@ -106,24 +108,25 @@ fn main(
 #endfor
   }
 
-  let own_sums = group * MAT * MAT;
+  let own_sums = group * (MAT * MAT);
 #for m TILES_M
 #for n TILES_N
   {
+    // Named first: naga 30 would compute what stands in the call after the store.
     let sum = sum$m_$n;
-    coopStoreT(sum, &sums[own_sums], MAT);
-    workgroupBarrier();
-#for i PAIRS
+    coopStoreT(sum, &sums[own_sums / SUM], MAT / SUM);
+    own_barrier();
+#for i FEWS
     {
-      let e = ($iu * LANES + lane) * 2u;
+      let e = ($iu * LANES + lane) * FEW;
       let row = first_row + own_rows + $mu * MAT + e / MAT;
       let column = first_column + own_columns + $nu * MAT + e % MAT;
       if (row < p.rows && column < WIDTH) {
-        kv[(row * WIDTH + column) / 2u] = vec2<f16>(vec2(sums[own_sums + e], sums[own_sums + e + 1u]));
+        kv[(row * WIDTH + column) / FEW] = FewHalves(sums_few((own_sums + e) / SUM, 0u));
       }
     }
 #endfor
-    workgroupBarrier();
+    own_barrier();
   }
 #endfor
 #endfor

@@ -1,6 +1,9 @@
 //! What the kernels by cooperative matrices share: their module of matrix types, and the trial that lets a device use them.
 
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{Coop, Gpu, GpuError};
+
+/// What llvmpipe has, which takes a subgroup's barrier for the workgroup's.
+pub(super) const LLVMPIPE: Coop = Coop { size: 8, lanes: 8 };
 
 /// The shared module with the matrices of so many rows.
 pub(super) fn module(size: usize) -> &'static str {

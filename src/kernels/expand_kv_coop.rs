@@ -1,6 +1,6 @@
 //! [`expand_kv`](super::expand_kv) by cooperative matrices, for devices that have them.
 
-use super::coop;
+use super::coop::{self, LLVMPIPE};
 use super::expand_kv::{KvDims, numbers};
 use crate::gpu::Coop;
 use crate::gpu::pipeline::Spec;
@@ -42,14 +42,14 @@ pub(super) const SHAPES: [Shape; 4] = [
         vectors: false,
     },
     Shape {
-        coop: Coop { size: 8, lanes: 8 },
+        coop: LLVMPIPE,
         groups: [4, 2],
         tiles: [2, 4],
         depth: 32,
         vectors: true,
     },
     Shape {
-        coop: Coop { size: 8, lanes: 8 },
+        coop: LLVMPIPE,
         groups: [2, 4],
         tiles: [4, 2],
         depth: 16,
@@ -74,7 +74,7 @@ impl Shape {
             && self.depth.is_multiple_of(self.coop.size as usize)
             && dims.mla.kv_lora.is_multiple_of(self.depth)
             && dims.mla.rope.is_multiple_of(4)
-            && dims.width().is_multiple_of(2)
+            && dims.width().is_multiple_of(4)
     }
 
     pub fn spec(self, dims: KvDims) -> Spec {
@@ -82,6 +82,7 @@ impl Shape {
         let size = self.coop.size as usize;
         let [rows, columns] = self.tile();
         let per_thread = self.threads() * 4;
+        let few = if self.vectors { 4 } else { 2 };
         let variant = [
             ("WG", self.threads()),
             ("LANES", self.coop.lanes as usize),
@@ -94,12 +95,13 @@ impl Shape {
             ("DEPTH_STEPS", self.depth / size),
             ("LEFT_LOADS", rows * self.depth / per_thread),
             ("RIGHT_LOADS", columns * self.depth / per_thread),
-            ("PAIRS", size * size / 2 / self.coop.lanes as usize),
+            ("FEWS", size * size / few / self.coop.lanes as usize),
         ]
         .into_iter()
         .fold(numbers(dims), |v, (name, n)| v.number(name, n as u32))
         .module("MATRICES", coop::module(size))
-        .flag("VECTORS", self.vectors);
+        .flag("VECTORS", self.vectors)
+        .flag("TOGETHER", self.coop == LLVMPIPE);
         Spec {
             kernel: "expand_kv_coop",
             source: include_str!("../../wgsl/expand_kv_coop.wgsl"),

@@ -1,6 +1,6 @@
 //! [`prompt_attention`](super::prompt_attention) by cooperative matrices, for devices that have them.
 
-use super::coop;
+use super::coop::{self, LLVMPIPE};
 use super::expand_kv::KvDims;
 use super::prompt_attention::numbers;
 use crate::gpu::Coop;
@@ -27,7 +27,6 @@ const NVIDIA: Coop = Coop {
     lanes: 32,
 };
 const APPLE: Coop = Coop { size: 8, lanes: 32 };
-const LLVMPIPE: Coop = Coop { size: 8, lanes: 8 };
 
 /// The first that suits a device and a model is used.
 pub(super) const SHAPES: [Shape; 4] = [
