@@ -1,22 +1,35 @@
-// The tokens of each expert, in order: the slots of a chunk sorted by expert, then by token, and tiles of up to HEIGHT of them.
+// The tokens of each expert, in order: the slots of a chunk sorted by expert, then by token, and tiles of up to HEIGHT0 of them.
 //
-// ids (tokens, USED) -> slots (tokens * USED): token * USED + rank; tiles (TILES) of expert, first place in slots, places, 0;
-// tiles behind the last are empty.
+// ids (tokens, USED) -> slots (tokens * USED): token * USED + rank; tiles0 (tiles) of expert, first place in slots, places, 0;
+// tiles behind the last are empty. EITHER: if those are many more than tiles of up to HEIGHT1, since few experts have most tokens,
+// they are all empty and tiles1 has the others; else tiles1 is empty. The products of each list have one row of workgroups per tile.
 // Division: a workgroup per expert. Each counts all slots (integers: the order of the additions does not matter), so that it
 // knows where its own begin; each thread looks through a run of slots, so that the sorted order is that of the tokens.
 // Bound by: latency; reading ids twice per workgroup, from the cache.
 struct Params {
   tokens: u32,
-  tiles: u32,   // that the grids of the products cover
+  covered0: u32,   // tiles that the grids of the products cover
+#ifdef EITHER
+  covered1: u32,
+#endif
 }
-@group(0) @binding(0) var<storage, read> ids: array<u32>;                  // (tokens, USED)
-@group(0) @binding(1) var<storage, read_write> slots: array<u32>;          // (tokens * USED)
-@group(0) @binding(2) var<storage, read_write> tiles: array<vec4<u32>>;    // (tiles)
+#read ids: array<u32>               // (tokens, USED)
+#write slots: array<u32>            // (tokens * USED)
+#write tiles0: array<vec4<u32>>     // (tiles)
+#ifdef EITHER
+#write tiles1: array<vec4<u32>>     // (tiles)
+#endif
+#write workgroups: array<u32>       // (lists, 2 products, 3): those along tiles are written
 #import params
+
+// So many times as many tiles of HEIGHT0 as of HEIGHT1 are too many.
+const TOO_MANY = 1.25;
 
 var<workgroup> counts: array<atomic<u32>, EXPERTS>;
 var<workgroup> sums: array<u32, WG>;      // of the own slots, by thread
-var<workgroup> begins: array<atomic<u32>, 3>;   // own first place and tile; all tiles
+var<workgroup> first_place: atomic<u32>;
+var<workgroup> first_tile: array<atomic<u32>, LISTS>;
+var<workgroup> all_tiles: array<atomic<u32>, LISTS>;
 
 // The expert of a slot, or none behind the end. Loads of several slots are asked for at once.
 fn expert_of(i: u32, end: u32) -> u32 {
@@ -39,7 +52,11 @@ fn main(
     atomicStore(&counts[e], 0u);
     e += WG;
   }
-  if (t < 3u) { atomicStore(&begins[t], 0u); }
+  if (t == 0u) { atomicStore(&first_place, 0u); }
+  if (t < LISTS) {
+    atomicStore(&first_tile[t], 0u);
+    atomicStore(&all_tiles[t], 0u);
+  }
   workgroupBarrier();
   var own = 0u;
   var i = begin;
@@ -60,12 +77,12 @@ fn main(
   loop {
     if (e >= EXPERTS) { break; }
     let count = atomicLoad(&counts[e]);
-    let here = (count + HEIGHT - 1u) / HEIGHT;
-    if (e < expert) {
-      atomicAdd(&begins[0], count);
-      atomicAdd(&begins[1], here);
-    }
-    atomicAdd(&begins[2], here);
+    if (e < expert) { atomicAdd(&first_place, count); }
+#for l LISTS
+    let here$l = (count + HEIGHT$l - 1u) / HEIGHT$l;
+    if (e < expert) { atomicAdd(&first_tile[$l], here$l); }
+    atomicAdd(&all_tiles[$l], here$l);
+#endfor
     e += WG;
   }
   // Inclusive sums over the threads.
@@ -80,8 +97,7 @@ fn main(
     step = step << 1u;
   }
   workgroupBarrier();
-  let first = atomicLoad(&begins[0]);
-  let first_tile = atomicLoad(&begins[1]);
+  let first = atomicLoad(&first_place);
   var place = first + sums[t] - own;
   i = begin;
   loop {
@@ -98,19 +114,31 @@ fn main(
     i += SLOTS;
   }
   let count = atomicLoad(&counts[expert]);
-  var tile = t;
-  loop {
-    if (tile * HEIGHT >= count) { break; }
-    tiles[first_tile + tile] = vec4(expert, first + tile * HEIGHT, min(HEIGHT, count - tile * HEIGHT), 0u);
-    tile += WG;
-  }
-  // The last expert's workgroup empties the rest.
-  if (expert == EXPERTS - 1u) {
-    tile = atomicLoad(&begins[2]) + t;
+  var list = 0u;
+#ifdef EITHER
+  if (f32(atomicLoad(&all_tiles[0])) > TOO_MANY * f32(atomicLoad(&all_tiles[1]))) { list = 1u; }
+#endif
+#for l LISTS
+  {
+    let listed = select(0u, count, list == $lu);
+    let first_own = atomicLoad(&first_tile[$l]);
+    var tile = t;
     loop {
-      if (tile >= p.tiles) { break; }
-      tiles[tile] = vec4(0u);
+      if (tile * HEIGHT$l >= listed) { break; }
+      tiles$l[first_own + tile] = vec4(expert, first + tile * HEIGHT$l, min(HEIGHT$l, count - tile * HEIGHT$l), 0u);
       tile += WG;
     }
+    // The last expert's workgroup empties the rest.
+    if (expert == EXPERTS - 1u) {
+      let filled = select(0u, atomicLoad(&all_tiles[$l]), list == $lu);
+      if (t < 2u) { workgroups[($lu * 2u + t) * 3u + 1u] = filled; }
+      tile = filled + t;
+      loop {
+        if (tile >= p.covered$l) { break; }
+        tiles$l[tile] = vec4(0u);
+        tile += WG;
+      }
+    }
   }
+#endfor
 }

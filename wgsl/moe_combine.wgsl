@@ -1,15 +1,27 @@
 // out[t] = residual[t] + sum over slots s of weights[t][s] * slots[t][s]: the end of the expert block of a prompt.
 //
-// slots (tokens, USED, 4 * vectors), weights (tokens, USED), residual and y (tokens, 4 * vectors).
+// slots (tokens, USED, 4 * vectors), weights (tokens, USED), residual and y (tokens, 4 * vectors). EITHER: `other` is read instead
+// of slots if `tiles`, those of an expert_rows, has any.
 // Division: a thread per vector; the slots are added in order. Bound by: bytes, USED + 2 vectors per thread.
 struct Params {
   vectors: u32,   // vec4 per row
 }
-@group(0) @binding(0) var<storage, read> slots: array<vec4<f32>>;       // (tokens, USED, vectors)
-@group(0) @binding(1) var<storage, read> weights: array<f32>;           // (tokens, USED)
-@group(0) @binding(2) var<storage, read> residual: array<vec4<f32>>;    // (tokens, vectors)
-@group(0) @binding(3) var<storage, read_write> y: array<vec4<f32>>;     // (tokens, vectors)
+#read slots: array<vec4<f32>>       // (tokens, USED, vectors)
+#ifdef EITHER
+#read other: array<vec4<f32>>       // (tokens, USED, vectors)
+#read tiles: array<vec4<u32>>
+#endif
+#read weights: array<f32>           // (tokens, USED)
+#read residual: array<vec4<f32>>    // (tokens, vectors)
+#write y: array<vec4<f32>>          // (tokens, vectors)
 #import params
+
+fn given(i: u32) -> vec4<f32> {
+#ifdef EITHER
+  if (tiles[0].z > 0u) { return other[i]; }
+#endif
+  return slots[i];
+}
 
 @compute @workgroup_size(WG)
 fn main(
@@ -21,7 +33,7 @@ fn main(
     let slot = wid.y * USED;
     var sum = vec4(0.0);
 #for s USED
-    sum += weights[slot + $su] * slots[(slot + $su) * p.vectors + i];
+    sum += weights[slot + $su] * given((slot + $su) * p.vectors + i);
 #endfor
     let at = wid.y * p.vectors + i;
     y[at] = residual[at] + sum;

@@ -4,7 +4,8 @@
 // x (rows, 4 * vectors) -> halves (rows, 4 * vectors) f16 and scales (rows): value = scale * half. The largest half of a row is
 // 2^14: activations of 10^5 and more, which real models have, do not overflow, and the others keep their precision. Floats
 // (rows, 4 * vectors). SPLIT: x is (parts, rows, 4 * vectors), to be added up; with SUM to a
-// residual, too, and the sums (rows, 4 * vectors) are left as they are besides.
+// residual, too, and the sums (rows, 4 * vectors) are left as they are besides. EITHER: `other` is read instead of x if `tiles`,
+// those of an expert_rows, has any.
 // Division: a workgroup per row. Bound by: bytes, 6 per value; the second reading of a row comes from the cache.
 struct Params {
   vectors: u32,   // vec4 per row
@@ -16,6 +17,10 @@ struct Params {
 #endif
 }
 #read x: array<vec4<f32>>           // (rows, vectors)
+#ifdef EITHER
+#read other: array<vec4<f32>>       // (rows, vectors)
+#read tiles: array<vec4<u32>>
+#endif
 #ifdef NORM
 #read norm: array<vec4<f32>>        // (vectors)
 #endif
@@ -35,6 +40,9 @@ struct Params {
 
 // Vector i of x, added up.
 fn input(i: u32) -> vec4<f32> {
+#ifdef EITHER
+  if (tiles[0].z > 0u) { return other[i]; }
+#endif
 #import add_parts as x
 #ifdef SUM
   sum += residual[i];

@@ -147,11 +147,11 @@ fn scratch(config: &Config, n_ctx: usize, batch: Batch) -> u64 {
         + (config.block_count - dense_blocks) * moe;
     let tokens = capacity(batch.tokens) as usize;
     let absorbed = most_absorbed(config, batch.matrices);
-    let shared: usize = buffers(config, batch.matrices, tokens, absorbed)
+    let chunk: usize = buffers(config, batch.matrices, tokens, absorbed)
         .into_iter()
+        .chain(tile_words(config, batch.matrices, tokens))
         .map(|(_, words)| words)
         .sum();
-    let chunk = shared + tile_words(config, tokens);
     let kv = KvDims::of(config);
     let expanded: u64 = match prompt_attention::fits(kv) {
         true => {

@@ -313,6 +313,18 @@ impl Gpu {
         Ok(buffer)
     }
 
+    /// A storage buffer holding workgroups of dispatches, three words each, that kernels may change.
+    ///
+    /// # Errors
+    /// As [`Gpu::buffer`].
+    pub fn counts(&self, what: &str, words: &[[u32; 3]]) -> Result<Buffer, GpuError> {
+        let bytes: &[u8] = bytemuck::cast_slice(words);
+        let usage = BufferUsages::STORAGE | BufferUsages::COPY_DST | BufferUsages::INDIRECT;
+        let buffer = self.buffer(what, bytes.len() as u64, usage)?;
+        self.queue.write_buffer(&buffer, 0, bytes);
+        Ok(buffer)
+    }
+
     /// Bytes of all buffers made so far, staging aside.
     pub fn allocated(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)

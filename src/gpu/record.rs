@@ -60,6 +60,8 @@ pub struct Op {
     pub params: Vec<Word>,
     /// The workgroups.
     pub grid: [Extent; 3],
+    /// Where an earlier dispatch leaves how many there are, at most as many: three words of a [`Gpu::counts`].
+    pub counts: Option<Range>,
     /// In which replays it takes part.
     pub when: When,
     /// What its geometry was chosen for, where there was a choice.
@@ -100,6 +102,7 @@ impl Op {
             ahead: false,
             params,
             grid,
+            counts: None,
             when: When::Always,
             site: None,
             bytes: 0,
@@ -137,6 +140,12 @@ impl Op {
     /// begins with each block, since wgpu waits before a write to what a pass has used.
     pub fn a_block_ahead(mut self) -> Self {
         self.ahead = true;
+        self
+    }
+
+    /// Takes as many workgroups as `counts` says, which are at most those of its grid.
+    pub fn with_counts(mut self, counts: Option<Range>) -> Self {
+        self.counts = counts;
         self
     }
 
@@ -217,6 +226,7 @@ struct Dispatch {
     groups: Vec<BindGroup>,
     params: Vec<Word>,
     grid: [Extent; 3],
+    counts: Option<Range>,
     when: When,
     /// Buffers to make readable before it, for it and those beside it.
     readable: Vec<Buffer>,
@@ -274,6 +284,7 @@ impl Recording {
                     pipeline,
                     params: op.params.clone(),
                     grid: op.grid,
+                    counts: op.counts.clone(),
                     when: op.when,
                     readable,
                     level,
@@ -463,7 +474,10 @@ impl Recording {
                 pass.set_immediates(0, words);
             }
         }
-        pass.dispatch_workgroups(grid[0], grid[1], grid[2]);
+        match &d.counts {
+            Some(counts) => pass.dispatch_workgroups_indirect(&counts.buffer, counts.offset),
+            None => pass.dispatch_workgroups(grid[0], grid[1], grid[2]),
+        }
     }
 
     /// Encodes and submits the step alone.

@@ -7,21 +7,41 @@ use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 
-/// The slots (token * used + rank) of `ids` (T, used) by expert, then by token; and tiles of up to `height` of them, each
-/// (expert, first place, places, 0).
+/// The slots (token * used + rank) of `ids` (T, used) by expert, then by token; and for each of one or two `heights` the tiles of up
+/// to so many of them, each (expert, first place, places, 0). Of two lists one is empty: the second, unless the first has more than
+/// 5/4 as many tiles, since few experts have most tokens.
 ///
 /// # Panics
 /// If an id is not below the number of experts.
-pub fn expert_rows(ids: &[u32], experts: usize, height: usize) -> (Vec<u32>, Vec<[u32; 4]>) {
-    let mut slots = vec![];
-    let mut tiles = vec![];
-    for chosen in slots_by_expert(ids, experts) {
-        for tile in chosen.slots.chunks(height) {
-            tiles.push([chosen.expert, slots.len(), tile.len(), 0].map(|n| n as u32));
-            slots.extend(tile.iter().map(|slot| *slot as u32));
+pub fn expert_rows(
+    ids: &[u32],
+    experts: usize,
+    heights: &[usize],
+) -> (Vec<u32>, Vec<Vec<[u32; 4]>>) {
+    let chosen = slots_by_expert(ids, experts);
+    let slots = chosen.iter().flat_map(|c| &c.slots);
+    let slots = slots.map(|slot| *slot as u32).collect();
+    let tiles = |height: &usize| -> Vec<[u32; 4]> {
+        let mut first = 0;
+        let mut tiles = vec![];
+        for chosen in &chosen {
+            for tile in chosen.slots.chunks(*height) {
+                tiles.push([chosen.expert, first, tile.len(), 0].map(|n| n as u32));
+                first += tile.len();
+            }
         }
+        tiles
+    };
+    let mut lists: Vec<_> = heights.iter().map(tiles).collect();
+    if let [low, tall] = &mut lists[..] {
+        let other = if 4 * low.len() > 5 * tall.len() {
+            low
+        } else {
+            tall
+        };
+        other.clear();
     }
-    (slots, tiles)
+    (slots, lists)
 }
 
 /// Workgroups that cover the tiles of a step, whatever experts its tokens choose: each expert may leave one tile not full.
@@ -43,8 +63,10 @@ const WG: u32 = 256;
 /// Slots of which a thread asks for the experts at once.
 const SLOTS: u32 = 4;
 
-/// The pipeline for `experts` experts, of which a token has `used`, and tiles of `height` slots.
-pub(super) fn spec(experts: u32, used: u32, height: u32) -> Spec {
+/// The pipeline for `experts` experts, of which a token has `used`, and tiles of one or two heights.
+pub(super) fn spec(experts: u32, used: u32, heights: &[u32]) -> Spec {
+    let (low, tall) = (heights[0], heights[heights.len() - 1]);
+    let either = heights.len() == 2;
     Spec {
         kernel: "expert_rows",
         source: include_str!("../../wgsl/expert_rows.wgsl"),
@@ -53,9 +75,30 @@ pub(super) fn spec(experts: u32, used: u32, height: u32) -> Spec {
             .number("SLOTS", SLOTS)
             .number("EXPERTS", experts)
             .number("USED", used)
-            .number("HEIGHT", height),
-        access: accesses("rww"),
+            .number("LISTS", heights.len() as u32)
+            .number("HEIGHT0", low)
+            .number("HEIGHT1", tall)
+            .flag("EITHER", either),
+        access: accesses(if either { "rwwww" } else { "rwww" }),
     }
+}
+
+/// Tiles of one height.
+#[derive(Debug, Clone)]
+pub struct TileList {
+    /// Slots of a tile.
+    pub height: u32,
+    /// Tiles, ([`tile_count`], 4).
+    pub tiles: Range,
+}
+
+/// Rows that products by tall tiles left, which are read instead of others where there are such tiles.
+#[derive(Debug, Clone)]
+pub struct Other {
+    /// The rows, as many as those that are read else.
+    pub rows: Range,
+    /// The tall tiles of a [`GpuExpertRows`], its second list.
+    pub tiles: Range,
 }
 
 /// [`expert_rows`] on the device.
@@ -66,14 +109,15 @@ pub struct GpuExpertRows {
     pub experts: u32,
     /// Experts of a token.
     pub used: u32,
-    /// Slots of a tile.
-    pub height: u32,
     /// Most tokens of a replay.
     pub max_tokens: u32,
     /// Slots by expert, (max_tokens * used).
     pub slots: Range,
-    /// Tiles, ([`tile_count`], 4).
-    pub tiles: Range,
+    /// The tiles, or low and tall ones, of which one kind is left empty.
+    pub lists: Vec<TileList>,
+    /// Workgroups of the two products of each list, ([`Gpu::counts`](crate::gpu::Gpu::counts)): how many tiles there are is left in
+    /// the second of three words.
+    pub counts: Range,
 }
 
 impl GpuExpertRows {
@@ -83,7 +127,6 @@ impl GpuExpertRows {
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
     pub fn op(&self) -> Op {
         let slots = u64::from(self.max_tokens) * u64::from(self.used);
-        let tiles = tile_count(self.max_tokens, self.used, self.height, self.experts);
         assert!(
             (1..=MAX_EXPERTS as u32).contains(&self.experts) && slots <= u64::from(MAX_GRID),
             "{slots} slots of {} experts",
@@ -91,44 +134,81 @@ impl GpuExpertRows {
         );
         assert!(
             self.ids.size.min(self.slots.size) >= slots * 4
-                && self.tiles.size >= u64::from(tiles) * 16,
-            "slots and tiles of {} experts",
+                && (1..=2).contains(&self.lists.len())
+                && self.counts.size >= self.lists.len() as u64 * 24,
+            "slots of {} experts",
             self.experts
         );
+        let mut bindings = vec![self.ids.clone(), self.slots.clone()];
+        let mut params = vec![Word::Tokens];
+        for TileList { height, tiles } in &self.lists {
+            let most = tile_count(self.max_tokens, self.used, *height, self.experts);
+            assert!(
+                tiles.size >= u64::from(most) * 16,
+                "tiles of {} experts",
+                self.experts
+            );
+            bindings.push(tiles.clone());
+            params.push(Word::Slots {
+                used: self.used,
+                by: *height,
+                more: self.experts,
+            });
+        }
+        bindings.push(self.counts.clone());
+        let heights: Vec<_> = self.lists.iter().map(|list| list.height).collect();
         Op::new(
-            spec(self.experts, self.used, self.height),
-            vec![self.ids.clone(), self.slots.clone(), self.tiles.clone()],
-            vec![
-                Word::Tokens,
-                Word::Slots {
-                    used: self.used,
-                    by: self.height,
-                    more: self.experts,
-                },
-            ],
+            spec(self.experts, self.used, &heights),
+            bindings,
+            params,
             [Extent::N(self.experts), Extent::N(1), Extent::N(1)],
         )
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::gpu::Gpu;
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpus, run, upload};
     use crate::kernels::testing::Rng;
+
+    /// Rows that low or `tall` tiles left, the buffer of the others NaN; or those of tiles of one height.
+    pub(in super::super) fn left_by(
+        gpu: &Gpu,
+        data: &[f32],
+        tall: Option<bool>,
+    ) -> (Range, Option<Other>) {
+        let [data, none] =
+            [data, &vec![f32::NAN; data.len()]].map(|d| Range::whole(&upload(gpu, d)));
+        let other = |rows: &Range, places: u32| {
+            let tiles = Range::whole(&upload(gpu, &[0, 0, places, 0]));
+            let rows = rows.clone();
+            Some(Other { rows, tiles })
+        };
+        match tall {
+            None => (data, None),
+            Some(false) => (data, other(&none, 0)),
+            Some(true) => (none, other(&data, 1)),
+        }
+    }
 
     #[test]
     fn the_gpu_sorts_as_its_twin_does() {
         let mut rng = Rng::fresh();
         for gpu in gpus() {
-            for (experts, used, height, n_tokens) in [
-                (64, 4, 128, 2048),
-                (64, 6, 16, 100),
-                (64, 6, 64, 1),
-                (8, 2, 32, 37),
-                (256, 8, 16, 511),
-                (1, 1, 16, 40),
+            for (experts, used, heights, n_tokens) in [
+                (64, 4, vec![128], 2048),
+                (64, 6, vec![16], 100),
+                (64, 6, vec![64], 1),
+                (8, 2, vec![32], 37),
+                (256, 8, vec![16], 511),
+                (1, 1, vec![16], 40),
+                (64, 4, vec![64, 128], 512),
+                (64, 4, vec![64, 128], 1),
+                (64, 6, vec![32, 64], 300),
+                (8, 2, vec![16, 32], 37),
             ] {
                 // Any choice; the same for all; none for most: an expert with no token and one with all.
                 for most in [experts, used, used.min(experts / 2).max(1)] {
@@ -138,23 +218,30 @@ mod tests {
                             (0..used).map(move |k| ((first + k) % experts) as u32)
                         })
                         .collect();
-                    let (slots, tiles) = expert_rows(&ids, experts, height);
+                    let (slots, lists) = expert_rows(&ids, experts, &heights);
                     let max_tokens = n_tokens as u32 + 3;
-                    let [e, u, h] = [experts, used, height].map(|n| n as u32);
+                    let [e, u] = [experts, used].map(|n| n as u32);
                     let mut padded = ids.clone();
                     padded.resize(used * max_tokens as usize, u32::MAX);
-                    let unwritten = vec![u32::MAX; padded.len()];
-                    let most_tiles = tile_count(max_tokens, u, h, e) as usize;
-                    let buffers = [unwritten, vec![u32::MAX; 4 * most_tiles]]
-                        .map(|words| upload(gpu, &words));
+                    let sorted = upload(gpu, &vec![u32::MAX; padded.len()]);
+                    let unwritten = |height: &usize| {
+                        let most = tile_count(max_tokens, u, *height as u32, e) as usize;
+                        upload(gpu, &vec![u32::MAX; 4 * most])
+                    };
+                    let tiles: Vec<_> = heights.iter().map(unwritten).collect();
+                    let counts = upload(gpu, &vec![7u32; 6 * heights.len()]);
+                    let list = |(height, tiles): (&usize, &wgpu::Buffer)| TileList {
+                        height: *height as u32,
+                        tiles: Range::whole(tiles),
+                    };
                     let op = GpuExpertRows {
                         ids: Range::whole(&upload(gpu, &padded)),
                         experts: e,
                         used: u,
-                        height: h,
                         max_tokens,
-                        slots: Range::whole(&buffers[0]),
-                        tiles: Range::whole(&buffers[1]),
+                        slots: Range::whole(&sorted),
+                        lists: heights.iter().zip(&tiles).map(list).collect(),
+                        counts: Range::whole(&counts),
                     }
                     .op();
                     let state = State {
@@ -163,16 +250,34 @@ mod tests {
                     };
                     run(gpu, &[op], &state);
                     let what = format!("{} {experts} {used} {n_tokens}", gpu.tier.name());
-                    let found: Vec<u32> = download(gpu, &buffers[0], slots.len());
+                    let found: Vec<u32> = download(gpu, &sorted, slots.len());
                     assert_eq!(found, slots, "{what}");
-                    let covered = tile_count(n_tokens as u32, u, h, e) as usize;
-                    assert!(tiles.len() <= covered, "{what}");
-                    let mut expected = tiles;
-                    expected.resize(covered, [0; 4]);
-                    let found: Vec<[u32; 4]> = download(gpu, &buffers[1], covered);
-                    assert_eq!(found, expected, "{what}");
+                    let filled = lists.iter().flat_map(|list| [list.len() as u32; 2]);
+                    let filled: Vec<_> = filled.map(|n| [7, n, 7]).collect();
+                    let found: Vec<[u32; 3]> = download(gpu, &counts, filled.len());
+                    assert_eq!(found, filled, "{what}: workgroups");
+                    for ((mut expected, buffer), height) in
+                        lists.into_iter().zip(&tiles).zip(&heights)
+                    {
+                        let covered = tile_count(n_tokens as u32, u, *height as u32, e) as usize;
+                        assert!(expected.len() <= covered, "{what}");
+                        expected.resize(covered, [0; 4]);
+                        let found: Vec<[u32; 4]> = download(gpu, buffer, covered);
+                        assert_eq!(found, expected, "{what}");
+                    }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn tall_tiles_are_for_few_experts_with_most_tokens() {
+        // 64 experts with 32 tokens each; 8 with 256 each.
+        for (experts, tall) in [(64, false), (8, true)] {
+            let ids: Vec<u32> = (0..2048).map(|slot| slot % experts).collect();
+            let (_, lists) = expert_rows(&ids, 64, &[64, 128]);
+            assert_eq!(lists[0].is_empty(), tall, "{experts}");
+            assert_eq!(lists[1].is_empty(), !tall, "{experts}");
         }
     }
 }

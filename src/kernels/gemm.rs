@@ -89,6 +89,10 @@ pub struct GpuExperts {
     /// Whether the input is by token (gate and up) and the output by place, or the input by place and the output by slot
     /// (down).
     pub gather: bool,
+    /// Where the workgroups of the product are counted, one row of them for each tile; all that there may be where they are not.
+    pub counts: Option<Range>,
+    /// Whether a product by tiles of another height stands beside this one, of which one has none.
+    pub either: bool,
 }
 
 /// The input of a product.
@@ -335,11 +339,12 @@ impl GpuGemm<'_> {
     }
 
     /// Whether nothing else is to read the same buffers meanwhile, for loads that are not moved past barriers: large tiles by
-    /// NVIDIA's matrices. A dense pair stays beside other products.
+    /// NVIDIA's matrices. A dense pair stays beside other products, and experts beside those by other tiles.
     fn is_exclusive(&self, tile: Tile) -> bool {
         let dense_pair = self.up.is_some() && self.experts.is_none();
+        let beside = dense_pair || self.experts.as_ref().is_some_and(|e| e.either);
         let nvidia = matches!(self.form, Form::Matrix(Coop { size: 16, .. }));
-        nvidia && tile.tokens >= 128 && !dense_pair
+        nvidia && tile.tokens >= 128 && !beside
     }
 
     fn op(
@@ -404,7 +409,7 @@ impl GpuGemm<'_> {
         }
         let along_groups = if experts { 1 } else { groups * self.parts };
         let grid = [
-            Extent::N(rows.div_ceil(tile.rows)),
+            Extent::N(tile.across(rows)),
             along_tokens,
             Extent::N(along_groups),
         ];
@@ -423,6 +428,7 @@ impl GpuGemm<'_> {
                 ..Flops::default()
             })
             .with_shape(w.shape())
+            .with_counts(self.experts.as_ref().and_then(|e| e.counts.clone()))
     }
 
     /// Fails unless every index of the kernel lies in its buffer.

@@ -1,5 +1,6 @@
 //! The end of the expert block of a prompt: what the experts of each token gave, weighted and added to the residual.
 
+use super::expert_rows::Other;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
@@ -30,13 +31,16 @@ pub fn moe_combine(slots: &[f32], weights: &[f32], residual: &[f32], rows: usize
 /// Threads of a workgroup.
 const WG: u32 = 128;
 
-/// The pipeline for `used` experts per token.
-pub(super) fn spec(used: u32) -> Spec {
+/// The pipeline for `used` experts per token, whose values may stand in `either` of two buffers.
+pub(super) fn spec(used: u32, either: bool) -> Spec {
     Spec {
         kernel: "moe_combine",
         source: include_str!("../../wgsl/moe_combine.wgsl"),
-        variant: Variant::default().number("WG", WG).number("USED", used),
-        access: accesses("rrrw"),
+        variant: Variant::default()
+            .number("WG", WG)
+            .number("USED", used)
+            .flag("EITHER", either),
+        access: accesses(if either { "rrrrrw" } else { "rrrw" }),
     }
 }
 
@@ -44,6 +48,8 @@ pub(super) fn spec(used: u32) -> Spec {
 pub struct GpuMoeCombine {
     /// What each slot gave, (max_tokens, used, rows).
     pub slots: Range,
+    /// What may be read instead.
+    pub other: Option<Other>,
     /// The weights, (max_tokens, used).
     pub weights: Range,
     /// Added to the sum, (max_tokens, rows).
@@ -75,11 +81,18 @@ impl GpuMoeCombine {
             self.rows
         );
         let vectors = self.rows / 4;
+        let mut bindings = vec![self.slots.clone()];
+        if let Some(Other { rows, tiles }) = &self.other {
+            assert!(
+                rows.size >= out * used && tiles.size >= 16,
+                "other values of {tokens} tokens"
+            );
+            bindings.extend([rows.clone(), tiles.clone()]);
+        }
+        bindings.extend([&self.weights, &self.residual, &self.y].map(Range::clone));
         Op::new(
-            spec(self.used),
-            [&self.slots, &self.weights, &self.residual, &self.y]
-                .map(Range::clone)
-                .to_vec(),
+            spec(self.used, self.other.is_some()),
+            bindings,
             vec![Word::U(vectors)],
             [
                 Extent::N(vectors.div_ceil(WG)),
@@ -95,6 +108,7 @@ mod tests {
     use super::*;
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpus, output, padded, run, upload};
+    use crate::kernels::expert_rows::tests::left_by;
     use crate::kernels::testing::{Rng, assert_close};
 
     #[test]
@@ -111,26 +125,32 @@ mod tests {
                 let range = |data: &[f32], width| {
                     Range::whole(&upload(gpu, &padded(data, width, max_tokens)))
                 };
-                let y = output(gpu, max_tokens as usize * rows);
-                let op = GpuMoeCombine {
-                    slots: range(&slots, used * rows),
-                    weights: range(&weights, used),
-                    residual: range(&residual, rows),
-                    y: Range::whole(&y),
-                    max_tokens,
-                    used: used as u32,
-                    rows: rows as u32,
+                // In the one buffer, or in either of two.
+                for tall in [None, Some(false), Some(true)] {
+                    let y = output(gpu, max_tokens as usize * rows);
+                    let (slots, other) =
+                        left_by(gpu, &padded(&slots, used * rows, max_tokens), tall);
+                    let op = GpuMoeCombine {
+                        slots,
+                        other,
+                        weights: range(&weights, used),
+                        residual: range(&residual, rows),
+                        y: Range::whole(&y),
+                        max_tokens,
+                        used: used as u32,
+                        rows: rows as u32,
+                    }
+                    .op();
+                    let state = State {
+                        tokens: n_tokens as u32,
+                        ..State::default()
+                    };
+                    run(gpu, &[op], &state);
+                    let found: Vec<f32> = download(gpu, &y, max_tokens as usize * rows);
+                    let (found, behind) = found.split_at(n_tokens * rows);
+                    assert_close(found, &exact, 1e-12, gpu.tier.name());
+                    assert!(behind.iter().all(|v| v.is_nan()), "rows behind the tokens");
                 }
-                .op();
-                let state = State {
-                    tokens: n_tokens as u32,
-                    ..State::default()
-                };
-                run(gpu, &[op], &state);
-                let found: Vec<f32> = download(gpu, &y, max_tokens as usize * rows);
-                let (found, behind) = found.split_at(n_tokens * rows);
-                assert_close(found, &exact, 1e-12, gpu.tier.name());
-                assert!(behind.iter().all(|v| v.is_nan()), "rows behind the tokens");
             }
         }
     }

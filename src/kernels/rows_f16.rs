@@ -4,6 +4,7 @@ use half::f16;
 use rayon::prelude::*;
 
 use super::MAX_GRID;
+use super::expert_rows::Other;
 use super::linear::rms_norm_rows;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Op, Range, Word, accesses};
@@ -61,6 +62,8 @@ pub(super) struct Shape {
     /// Whether the rows come in several parts, and whether their sum with a residual is left.
     pub split: bool,
     pub sum: bool,
+    /// Whether other rows may be read instead.
+    pub either: bool,
 }
 
 /// The pipeline.
@@ -71,9 +74,11 @@ pub(super) fn spec(shape: Shape) -> Spec {
         float,
         split,
         sum,
+        either,
     } = shape;
     let access = [
         "r",
+        if either { "rr" } else { "" },
         if norm { "r" } else { "" },
         if half { "ww" } else { "" },
         if float { "w" } else { "" },
@@ -89,7 +94,8 @@ pub(super) fn spec(shape: Shape) -> Spec {
             .flag("HALF", half)
             .flag("FLOAT", float)
             .flag("SPLIT", split)
-            .flag("SUM", sum),
+            .flag("SUM", sum)
+            .flag("EITHER", either),
         access: accesses(&access.concat()),
     }
 }
@@ -98,6 +104,8 @@ pub(super) fn spec(shape: Shape) -> Spec {
 pub struct GpuRowsF16 {
     /// The rows, (max_tokens * used, cols) f32; or (parts, max_tokens * used, cols) to be added up.
     pub x: Range,
+    /// Rows that may be read instead of these, in one part.
+    pub other: Option<Other>,
     /// Parts of the rows, usually 1.
     pub parts: u32,
     /// Values of a row, a multiple of 4.
@@ -138,6 +146,14 @@ impl GpuRowsF16 {
         let rows = if self.last { 1 } else { rows };
         let values = rows * u64::from(self.cols);
         let mut bindings = vec![self.x.clone()];
+        if let Some(Other { rows, tiles }) = &self.other {
+            assert!(
+                rows.size >= given && tiles.size >= 16 && self.parts == 1,
+                "other rows of {} values",
+                self.cols
+            );
+            bindings.extend([rows.clone(), tiles.clone()]);
+        }
         if let Some((norm, _)) = &self.norm {
             assert!(norm.size >= u64::from(self.cols) * 4, "norm of rows");
             bindings.push(norm.clone());
@@ -170,6 +186,7 @@ impl GpuRowsF16 {
             float: self.floats.is_some(),
             split: self.parts > 1,
             sum: self.sum.is_some(),
+            either: self.other.is_some(),
         });
         let eps = self.norm.as_ref().map_or(0.0, |(_, eps)| *eps);
         let vectors = self.cols / 4;
@@ -201,6 +218,7 @@ mod tests {
     use super::*;
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpus, output, padded, run, upload};
+    use crate::kernels::expert_rows::tests::left_by;
     use crate::kernels::testing::{Rng, assert_close};
 
     #[test]
@@ -246,12 +264,16 @@ mod tests {
                     })
                     .collect();
                 let norm = rng.normals(cols);
-                for (with_norm, half, float) in [
-                    (true, true, true),
-                    (false, true, false),
-                    (true, false, true),
-                    (true, true, false),
+                for (with_norm, half, float, tall) in [
+                    (true, true, true, None),
+                    (false, true, false, None),
+                    (true, false, true, None),
+                    (true, true, false, None),
+                    (false, true, false, Some(false)),
+                    (false, true, false, Some(true)),
                 ] {
+                    // Either of two buffers has one part.
+                    let parts = if tall.is_some() { 1 } else { parts };
                     let max_tokens = n_tokens as u32 + 1;
                     let all = (max_tokens as usize) * used;
                     let outputs = [all * cols / 2, all, all * cols].map(|n| output(gpu, n));
@@ -265,8 +287,10 @@ mod tests {
                         None => padded.clone(),
                     };
                     let given = [first, vec![0.0; (parts - 1) * padded.len()]].concat();
+                    let (given, other) = left_by(gpu, &given, tall);
                     let op = GpuRowsF16 {
-                        x: Range::whole(&upload(gpu, &given)),
+                        x: given,
+                        other,
                         parts: parts as u32,
                         cols: cols as u32,
                         norm: with_norm.then(|| (Range::whole(&upload(gpu, &norm)), 1e-5)),

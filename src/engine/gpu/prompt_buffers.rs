@@ -9,7 +9,7 @@ use crate::kernels::expand_kv::KvDims;
 use crate::kernels::expert_rows::tile_count;
 use crate::kernels::gemm::Form;
 use crate::kernels::prompt_attention;
-use crate::model::Config;
+use crate::model::{Config, Experts};
 
 /// The buffers of normed or rounded rows: floats, halves and their scales.
 pub(super) type Names = [&'static str; 3];
@@ -140,6 +140,13 @@ pub(crate) fn buffers(
     for (_, words) in &mut all {
         *words *= tokens;
     }
+    if let Some(experts) = experts {
+        let tokens = tokens.min(most_in_either(experts, matrices) as usize);
+        all.extend([
+            ("tall h", tokens * routed),
+            ("tall slots", tokens * experts.used * d),
+        ]);
+    }
     let in_parts = |rows: usize, cols: usize| match matrices {
         true => {
             let most = tokens.min(most_in_parts(rows as u32) as usize);
@@ -168,13 +175,27 @@ pub(crate) fn buffers(
     all
 }
 
-/// Words of the buffer that does not grow by whole tokens: the tiles of the experts, for chunks of up to `tokens`.
-pub(crate) fn tile_words(config: &Config, tokens: usize) -> usize {
-    let words = |e: &crate::model::Experts| {
-        let [tokens, used, count] = [tokens, e.used, e.count].map(|n| n as u32);
-        tile_count(tokens, used, LOWEST_TILE, count) as usize * 4
+/// The most tokens for whose experts tiles of either of two heights are chosen when the experts are.
+fn most_in_either(experts: &Experts, matrices: bool) -> u32 {
+    let [used, count] = [experts.used, experts.count].map(|n| n as u32);
+    // What `Tile::for_experts` gives the second highest tile of any form.
+    let second = if matrices { 64 } else { 32 };
+    second * 4 / 5 * count / used
+}
+
+/// Words of the buffers that do not grow by whole tokens, of each height: the tiles of the experts, for chunks of up to `tokens`.
+pub(crate) fn tile_words(
+    config: &Config,
+    matrices: bool,
+    tokens: usize,
+) -> Vec<(&'static str, usize)> {
+    let words = |e: &Experts| {
+        let [all, used, count] = [tokens, e.used, e.count].map(|n| n as u32);
+        let tall = all.min(most_in_either(e, matrices));
+        let lists = [("expert tiles", all), ("tall tiles", tall)];
+        lists.map(|(name, n)| (name, tile_count(n, used, LOWEST_TILE, count) as usize * 4))
     };
-    config.experts.as_ref().map_or(0, words)
+    config.experts.iter().flat_map(words).collect()
 }
 
 /// Tokens of the lowest tile of any form.
@@ -201,8 +222,8 @@ pub(super) fn reserve(
     for (name, words) in buffers(config, matrices, tokens as usize, absorbed) {
         make(name, words)?;
     }
-    match tile_words(config, tokens as usize) {
-        0 => Ok(()),
-        words => make("expert tiles", words),
+    for (name, words) in tile_words(config, matrices, tokens as usize) {
+        make(name, words)?;
     }
+    Ok(())
 }

@@ -10,6 +10,7 @@ use crate::gpu::record::{Op, Range, When};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{Form as AttentionForm, GpuAttention};
 use crate::kernels::expand_kv;
+use crate::kernels::expert_rows::Other;
 use crate::kernels::gemm::{Form, GpuGemm, Input};
 use crate::kernels::prompt_attention::GpuPromptAttention;
 use crate::kernels::rows_f16::GpuRowsF16;
@@ -37,6 +38,7 @@ pub(super) struct RecipePrompt<'a> {
 }
 
 /// Rows of a chunk as products take them.
+#[derive(Clone)]
 pub(super) struct Rows {
     pub input: Input,
     /// Values from one row to the next.
@@ -47,13 +49,19 @@ pub(super) struct Rows {
 pub(super) struct Parts {
     pub range: Range,
     pub count: u32,
+    /// What may be read instead, where products by tiles of two heights stand beside each other.
+    pub other: Option<Other>,
 }
 
 impl Parts {
     /// Nothing to be added up.
     pub(super) fn whole(range: &Range) -> Self {
         let range = range.clone();
-        Self { range, count: 1 }
+        Self {
+            range,
+            count: 1,
+            other: None,
+        }
     }
 }
 
@@ -115,7 +123,7 @@ impl<'a> RecipePrompt<'a> {
         self.rows_of(names, &Parts::whole(x), cols, used, norm)
     }
 
-    fn rows_of(
+    pub(super) fn rows_of(
         &mut self,
         [floats, halves, scales]: Names,
         x: &Parts,
@@ -139,6 +147,7 @@ impl<'a> RecipePrompt<'a> {
             self.ops.push(
                 GpuRowsF16 {
                     x: x.range.clone(),
+                    other: x.other.clone(),
                     parts: x.count,
                     cols,
                     norm: norm.map(|n| (n.clone(), self.eps)),
@@ -209,7 +218,11 @@ impl<'a> RecipePrompt<'a> {
             ..self.gemm(weight, x, &range)
         };
         self.ops.extend(product.ops());
-        Ok(Parts { range, count })
+        Ok(Parts {
+            range,
+            count,
+            other: None,
+        })
     }
 
     /// From token ids to the hidden state (max_tokens, d) after the last layer.
@@ -245,6 +258,7 @@ impl<'a> RecipePrompt<'a> {
         let row = Range::whole(&self.gpu.storage("last row", u64::from(w.cols) * 4)?);
         let rows = GpuRowsF16 {
             x: hidden.clone(),
+            other: None,
             parts: 1,
             cols: w.cols,
             norm: Some((norm.clone(), self.eps)),

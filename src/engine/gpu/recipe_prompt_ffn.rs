@@ -5,7 +5,7 @@ use super::recipe_prompt::{Parts, RecipePrompt, Rows};
 use super::weights::{GpuFfn, GpuLayer, GpuMlp, GpuMoe};
 use crate::gpu::GpuError;
 use crate::gpu::record::Range;
-use crate::kernels::expert_rows::{GpuExpertRows, tile_count};
+use crate::kernels::expert_rows::{GpuExpertRows, Other, TileList, tile_count};
 use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile};
 use crate::kernels::moe_combine::GpuMoeCombine;
 use crate::kernels::router;
@@ -15,8 +15,35 @@ use crate::kernels::rows_f16::GpuRowsF16;
 struct Chosen {
     /// (max_tokens, used).
     weights: Range,
-    /// Their tokens, as gate and up take them.
-    gather: GpuExperts,
+    /// Their tokens, as gate and up take them, in tiles or in low and in tall ones, of which one kind has none.
+    gathers: Vec<GpuExperts>,
+}
+
+/// What products by low and by tall tiles leave.
+const H: [&str; 2] = ["h", "tall h"];
+const SLOTS: [&str; 2] = ["slots", "tall slots"];
+const TILES: [&str; 2] = ["expert tiles", "tall tiles"];
+
+/// Bytes of a product's workgroups; those of `down` follow those of gate and up.
+const GRID_BYTES: u64 = 12;
+
+fn second(counts: Range) -> Range {
+    Range {
+        offset: counts.offset + GRID_BYTES,
+        ..counts
+    }
+}
+
+/// What was left by low tiles, or by tall ones where those are given.
+fn low_or_tall(ranges: &[Range], gathers: &[GpuExperts]) -> Parts {
+    let other = ranges.get(1).map(|tall| Other {
+        rows: tall.clone(),
+        tiles: gathers[1].tiles.clone(),
+    });
+    Parts {
+        other,
+        ..Parts::whole(&ranges[0])
+    }
 }
 
 impl RecipePrompt<'_> {
@@ -57,27 +84,37 @@ impl RecipePrompt<'_> {
         // The router reads floats in every form.
         let floats = self.activation(NORMED[0], d)?;
         let input = self.normed(x, norm, d, Some(floats.clone()))?;
-        let Chosen { weights, gather } = self.choice(moe, floats)?;
-        let used = gather.used;
+        let Chosen { weights, gathers } = self.choice(moe, floats)?;
+        let used = gathers[0].used;
         // Each step of the shared expert stands beside that of the others, for which it does not wait: its few workgroups fill
-        // what theirs leave idle at the end.
-        let h = self.gate_up("h", experts, &input, Some(gather.clone()))?;
+        // what theirs leave idle at the end. So do products by low and by tall tiles: they write to buffers of their own.
+        let h = gathers
+            .iter()
+            .zip(H)
+            .map(|(gather, name)| self.gate_up(name, experts, &input, Some(gather.clone())));
+        let h = h.collect::<Result<Vec<_>, _>>()?;
         let shared_h = shared.map(|mlp| self.gate_up("shared h", mlp, &input, None));
         let shared_h = shared_h.transpose()?;
-        let h = self.rows(INNER, &h, experts.down.cols, used, None)?;
+        let h = self.inner(&h, &gathers, experts.down.cols)?;
         let shared_h = match (shared, shared_h) {
             (Some(mlp), Some(h)) => Some((mlp, self.rows(SHARED, &h, mlp.down.cols, 1, None)?)),
             _ => None,
         };
-        let slots = self.activation("slots", used * d)?;
-        let down = GpuGemm {
-            experts: Some(GpuExperts {
-                gather: false,
-                ..gather
-            }),
-            ..self.gemm(&experts.down, &h, &slots)
-        };
-        self.ops.extend(down.ops());
+        let mut slots = vec![];
+        for ((gather, h), name) in gathers.iter().zip(&h).zip(SLOTS) {
+            let y = self.activation(name, used * d)?;
+            let down = GpuGemm {
+                experts: Some(GpuExperts {
+                    gather: false,
+                    counts: gather.counts.clone().map(second),
+                    ..gather.clone()
+                }),
+                ..self.gemm(&experts.down, h, &y)
+            };
+            self.ops.extend(down.ops());
+            slots.push(y);
+        }
+        let slots = low_or_tall(&slots, &gathers);
         let residual = match shared_h {
             Some((mlp, h)) => self.product("after shared", &mlp.down, &h, 0, Some(x))?,
             None => x.clone(),
@@ -85,7 +122,8 @@ impl RecipePrompt<'_> {
         let y = self.activation("after ffn", d)?;
         self.ops.push(
             GpuMoeCombine {
-                slots,
+                slots: slots.range,
+                other: slots.other,
                 weights,
                 residual,
                 y: y.clone(),
@@ -96,6 +134,22 @@ impl RecipePrompt<'_> {
             .op(),
         );
         Ok(y)
+    }
+
+    /// The inputs of `down` by each kind of tiles: halves are the same for both, of what either left.
+    fn inner(
+        &mut self,
+        h: &[Range],
+        gathers: &[GpuExperts],
+        cols: u32,
+    ) -> Result<Vec<Rows>, GpuError> {
+        let used = gathers[0].used;
+        if let Form::Float { .. } = self.form {
+            let rows = h.iter().map(|h| self.rows(INNER, h, cols, used, None));
+            return rows.collect();
+        }
+        let rows = self.rows_of(INNER, &low_or_tall(h, gathers), cols, used, None)?;
+        Ok(vec![rows; h.len()])
     }
 
     /// The choice of experts by the normed rows in f32: rounding should not turn it.
@@ -127,25 +181,44 @@ impl RecipePrompt<'_> {
             weights: weights.clone(),
         }));
         let height = Tile::for_experts(self.form, (self.max_tokens * used).div_ceil(count));
-        let tiles = u64::from(tile_count(self.max_tokens, used, height, count));
+        let heights = [height].into_iter().chain(Tile::taller(self.form, height));
+        let mut lists = vec![];
+        let mut grids = vec![];
+        for (height, name) in heights.zip(TILES) {
+            let tiles = u64::from(tile_count(self.max_tokens, used, height, count));
+            let tiles = self.words(name, tiles * 4)?;
+            lists.push(TileList { height, tiles });
+            let (gate, down) = (&moe.experts.gate, &moe.experts.down);
+            grids.extend([(true, gate), (false, down)].map(|(pair, w)| {
+                let tile = Tile::of_height(self.form, pair, height);
+                [tile.across(w.rows), 0, 1]
+            }));
+        }
+        let counts = Range::whole(&self.gpu.counts("workgroups of experts", &grids)?);
         let list = GpuExpertRows {
             ids,
             experts: count,
             used,
-            height,
             max_tokens: self.max_tokens,
             slots: self.activation("expert slots", used)?,
-            tiles: self.words("expert tiles", tiles * 4)?,
+            lists,
+            counts: counts.clone(),
         };
         self.ops.push(list.op());
-        let gather = GpuExperts {
-            tiles: list.tiles,
-            slots: list.slots,
+        let gather = |(i, of): (usize, &TileList)| GpuExperts {
+            tiles: of.tiles.clone(),
+            slots: list.slots.clone(),
             used,
-            height,
+            height: of.height,
             gather: true,
+            counts: Some(Range {
+                offset: i as u64 * 2 * GRID_BYTES,
+                ..counts.clone()
+            }),
+            either: list.lists.len() > 1,
         };
-        Ok(Chosen { weights, gather })
+        let gathers = list.lists.iter().enumerate().map(gather).collect();
+        Ok(Chosen { weights, gathers })
     }
 
     /// The normed rows of `x` as products of this form take them, and as floats in `floats` where that is given; `x` itself is
@@ -180,6 +253,7 @@ impl RecipePrompt<'_> {
         self.ops.push(
             GpuRowsF16 {
                 x: parts.range,
+                other: parts.other,
                 parts: parts.count,
                 cols,
                 norm: Some((norm.clone(), self.eps)),

@@ -3,7 +3,7 @@ use super::*;
 use crate::gpu::GpuOptions;
 use crate::gpu::record::State;
 use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
-use crate::kernels::expert_rows::{GpuExpertRows, tile_count};
+use crate::kernels::expert_rows::{GpuExpertRows, TileList, tile_count};
 use crate::kernels::gate_up::gate_up;
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::rows_f16::GpuRowsF16;
@@ -44,6 +44,7 @@ fn input(
             let rows = (max_tokens * used) as usize;
             let halves = [rows * cols as usize / 2, rows].map(|n| Range::whole(&output(gpu, n)));
             let op = GpuRowsF16 {
+                other: None,
                 x,
                 parts: 1,
                 cols,
@@ -396,15 +397,28 @@ fn check_experts(
     let tiles = tile_count(max_tokens, u, height, e) as usize;
     let [list, tiles] = [vec![u32::MAX; all], vec![u32::MAX; 4 * tiles]]
         .map(|words| Range::whole(&upload(gpu, &words)));
+    // Of both products.
+    let across = [(true, rows), (false, cols)].map(|(pair, rows)| {
+        [
+            Tile::of_height(form, pair, height).across(rows as u32),
+            0,
+            1,
+        ]
+    });
+    let counts = gpu.counts("workgroups", &across);
+    let counts = Range::whole(&counts.unwrap_or_else(|e| panic!("{e}")));
     let mut ops = vec![
         GpuExpertRows {
             ids: Range::whole(&upload(gpu, &all_ids)),
             experts: e,
             used: u,
-            height,
             max_tokens,
             slots: list.clone(),
-            tiles: tiles.clone(),
+            lists: vec![TileList {
+                height,
+                tiles: tiles.clone(),
+            }],
+            counts: counts.clone(),
         }
         .op(),
     ];
@@ -421,6 +435,8 @@ fn check_experts(
         used: u,
         height,
         gather: true,
+        counts: Some(counts.clone()),
+        either: false,
     };
     let first = GpuGemm {
         form,
@@ -446,6 +462,10 @@ fn check_experts(
         x_stride: rows as u32,
         experts: Some(GpuExperts {
             gather: false,
+            counts: Some(Range {
+                offset: 12,
+                ..counts
+            }),
             ..gather
         }),
         y: Range::whole(&y),

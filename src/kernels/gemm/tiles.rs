@@ -165,6 +165,18 @@ impl Tile {
         enough.unwrap_or(most)
     }
 
+    /// The tall tile that is faster than one of this height where few experts have most tokens: twice as high, where that is the
+    /// highest of the form.
+    pub fn taller(form: Form, height: u32) -> Option<u32> {
+        let heights = expert_tiles(form, true).iter().map(|tile| tile.tokens);
+        heights.max().filter(|most| *most == 2 * height)
+    }
+
+    /// Workgroups along so many rows of a weight.
+    pub fn across(self, rows: u32) -> u32 {
+        rows.div_ceil(self.rows)
+    }
+
     /// The same tile for rows of so many units: in stages of one where they are no multiple.
     pub(super) fn for_units(self, units: u32) -> Self {
         match units.is_multiple_of(self.units) {
@@ -177,7 +189,7 @@ impl Tile {
     ///
     /// # Panics
     /// If there is none.
-    pub(super) fn of_height(form: Form, pair: bool, tokens: u32) -> Self {
+    pub fn of_height(form: Form, pair: bool, tokens: u32) -> Self {
         let mut tiles = expert_tiles(form, pair).iter();
         *tiles
             .find(|tile| tile.tokens == tokens)
@@ -208,6 +220,8 @@ mod tests {
                 );
             }
             assert_eq!(Tile::for_experts(form, 5000), most.tokens);
+            assert_eq!(Tile::taller(form, most.tokens / 2), Some(most.tokens));
+            assert_eq!(Tile::taller(form, most.tokens), None);
         }
     }
 }

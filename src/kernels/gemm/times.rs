@@ -3,7 +3,7 @@
 use super::*;
 use crate::gpu::record::{Recording, State};
 use crate::gpu::testing::{gpus, upload};
-use crate::kernels::expert_rows::GpuExpertRows;
+use crate::kernels::expert_rows::{GpuExpertRows, TileList};
 use crate::kernels::testing::Rng;
 use crate::quant::repack::{plane_bytes, sub_plane_words};
 
@@ -98,10 +98,13 @@ fn times_of_every_tile() {
                 ids: ids.clone(),
                 experts: EXPERTS as u32,
                 used: USED as u32,
-                height,
                 max_tokens: tokens,
                 slots: words(n_tokens * USED),
-                tiles: words(count as usize * 4),
+                lists: vec![TileList {
+                    height,
+                    tiles: words(count as usize * 4),
+                }],
+                counts: words(6),
             };
             time(gpu, &list.op(), &state);
             let product = GpuGemm {
@@ -113,11 +116,13 @@ fn times_of_every_tile() {
                 x_stride: cols as u32,
                 x_group_stride: 0,
                 experts: experts.then(|| GpuExperts {
-                    tiles: list.tiles.clone(),
+                    tiles: list.lists[0].tiles.clone(),
                     slots: list.slots.clone(),
                     used: USED as u32,
                     height,
                     gather: pair,
+                    counts: None,
+                    either: false,
                 }),
                 residual: None,
                 parts: 1,

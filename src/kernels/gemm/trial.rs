@@ -51,6 +51,7 @@ pub(super) fn trial(gpu: &Gpu, form: Form) -> Result<f64, GpuError> {
     ];
     let prepare = GpuRowsF16 {
         x: x.clone(),
+        other: None,
         parts: 1,
         cols: COLS as u32,
         norm: None,

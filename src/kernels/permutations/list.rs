@@ -90,10 +90,16 @@ fn permutations() -> Vec<Spec> {
                     float,
                     split,
                     sum,
+                    either: false,
                 })
             }));
         }
     }
+    specs.push(rows_f16::spec(rows_f16::Shape {
+        half: true,
+        either: true,
+        ..Default::default()
+    }));
     for model in &models {
         for queries in [false, true] {
             specs.extend([false, true].map(|split| rope_cache::spec(model.dims, queries, split)));
@@ -164,10 +170,10 @@ fn permutations() -> Vec<Spec> {
     }
     specs.extend(products(gemm::Form::Float { eight: false }));
     for (experts, _) in models.iter().filter_map(|m| m.experts.as_ref()) {
-        specs.push(moe_combine::spec(experts.used as u32));
-        for height in [16, 32, 64, 128] {
-            let [count, used] = [experts.count, experts.used].map(|n| n as u32);
-            specs.push(expert_rows::spec(count, used, height));
+        let [count, used] = [experts.count, experts.used].map(|n| n as u32);
+        specs.extend([false, true].map(|either| moe_combine::spec(used, either)));
+        for heights in [&[16][..], &[32], &[64], &[128], &[32, 64], &[64, 128]] {
+            specs.push(expert_rows::spec(count, used, heights));
         }
     }
     let mut seen = HashSet::new();
