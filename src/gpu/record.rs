@@ -143,7 +143,8 @@ impl Op {
         self
     }
 
-    /// Takes as many workgroups as `counts` says, which are at most those of its grid.
+    /// Takes as many workgroups as `counts` says, which are at most those of its grid. What writes them also writes one of its buffers,
+    /// so that it waits for both.
     pub fn with_counts(mut self, counts: Option<Range>) -> Self {
         self.counts = counts;
         self

@@ -67,6 +67,27 @@ fn a_long_prompt_in_parts_and_token_by_token_agree() {
 }
 
 #[test]
+fn a_prompt_of_one_token_over_and_over_agrees_with_single_ones() {
+    let model = embedded();
+    // Few experts have most tokens, so their products take tall tiles where 50 tokens would share low ones.
+    let tokens = [100u32; 50];
+    for gpu in tiers() {
+        let weights = GpuModel::load(Arc::clone(&gpu), Arc::clone(&model), &mut |_, _| {})
+            .expect("the model fits");
+        let weights = Arc::new(weights);
+        let with_chunk = |chunk| {
+            GpuBackend::with_chunk(Arc::clone(&weights), 64, Some(chunk)).expect("a small cache")
+        };
+        let expected = all_logits(&mut OneByOne(with_chunk(1)), &tokens, &[]);
+        let found = all_logits(&mut with_chunk(64), &tokens, &[]);
+        let limit = if gpu.coop.is_some() { 1e-3 } else { 1e-5 };
+        let error = contrast(&found, &expected);
+        eprintln!("{}: {error:.2e}", gpu.tier.name());
+        assert!(error < limit, "{}: {error:.2e}", gpu.tier.name());
+    }
+}
+
+#[test]
 fn a_prompt_can_be_stopped_between_its_parts() {
     let gpu = tiers().pop().expect("at least one tier");
     let weights = GpuModel::load(gpu, embedded(), &mut |_, _| {}).expect("the model fits");

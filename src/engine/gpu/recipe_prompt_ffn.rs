@@ -24,13 +24,12 @@ const H: [&str; 2] = ["h", "tall h"];
 const SLOTS: [&str; 2] = ["slots", "tall slots"];
 const TILES: [&str; 2] = ["expert tiles", "tall tiles"];
 
-/// Bytes of a product's workgroups; those of `down` follow those of gate and up.
-const GRID_BYTES: u64 = 12;
-
-fn second(counts: Range) -> Range {
+/// Where the workgroups of product `i` are counted: three words each, of gate and up and of `down` by low tiles, then by tall ones.
+fn grid(counts: &Range, i: usize) -> Range {
     Range {
-        offset: counts.offset + GRID_BYTES,
-        ..counts
+        offset: counts.offset + 12 * i as u64,
+        size: 12,
+        ..counts.clone()
     }
 }
 
@@ -106,7 +105,7 @@ impl RecipePrompt<'_> {
             let down = GpuGemm {
                 experts: Some(GpuExperts {
                     gather: false,
-                    counts: gather.counts.clone().map(second),
+                    counts: gather.counts.as_ref().map(|of| grid(of, 1)),
                     ..gather.clone()
                 }),
                 ..self.gemm(&experts.down, h, &y)
@@ -211,10 +210,7 @@ impl RecipePrompt<'_> {
             used,
             height: of.height,
             gather: true,
-            counts: Some(Range {
-                offset: i as u64 * 2 * GRID_BYTES,
-                ..counts.clone()
-            }),
+            counts: Some(grid(&counts, 2 * i)),
             either: list.lists.len() > 1,
         };
         let gathers = list.lists.iter().enumerate().map(gather).collect();

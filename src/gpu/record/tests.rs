@@ -217,3 +217,69 @@ fn a_dispatch_tells_what_it_is_and_reads() {
     // Of the first block all see 5 rows, of the second 0, 1 and 2.
     assert_eq!([block(0).flops, block(1).flops], [15_050_301, 3_020_301]);
 }
+
+// Counts its workgroups.
+const COUNT: &str = "
+#write count: array<atomic<u32>>
+@compute @workgroup_size(64)
+fn main(
+#import builtins
+) {
+#import thread_index
+  if (t == 0u) { atomicAdd(&count[wid.y], 1u); }
+}
+";
+
+// Leaves the second of three words.
+const DECIDE: &str = "
+struct Params { n: u32 }
+#write counts: array<u32>
+#import params
+@compute @workgroup_size(64)
+fn main(
+#import builtins
+) {
+#import thread_index
+  if (t == 0u) { counts[4] = p.n; }
+}
+";
+
+#[test]
+fn a_dispatch_has_as_many_workgroups_as_an_earlier_one_counted() {
+    for gpu in gpus() {
+        let op = |kernel, source, range: &Range, words, grid| {
+            let spec = Spec {
+                kernel,
+                source,
+                variant: Variant::default(),
+                access: accesses("w"),
+            };
+            Op::new(spec, vec![range.clone()], words, grid)
+        };
+        for n in [0, 1, 3] {
+            let counts = gpu.counts("test", &[[9; 3], [5, 7, 1]]);
+            let counts = Range::whole(&counts.unwrap_or_else(|e| panic!("{e}")));
+            let count = buffer(gpu, &[0; 8]);
+            let second = Range {
+                offset: 12,
+                ..counts.clone()
+            };
+            let ops = [
+                op(
+                    "decide",
+                    DECIDE,
+                    &counts,
+                    vec![Word::U(n)],
+                    [Extent::N(1); 3],
+                ),
+                op("count", COUNT, &count, vec![], [5, 7, 1].map(Extent::N))
+                    .with_counts(Some(second)),
+            ];
+            let recording = Recording::new(gpu, &ops).unwrap_or_else(|e| panic!("{e}"));
+            recording.submit(gpu, &State::default());
+            let found: Vec<u32> = download(gpu, &count.buffer, 8);
+            let expected: Vec<_> = (0..8).map(|row| if row < n { 5 } else { 0 }).collect();
+            assert_eq!(found, expected, "{}: {n} of 7", gpu.tier.name());
+        }
+    }
+}
