@@ -319,7 +319,10 @@ impl Gpu {
     /// As [`Gpu::buffer`].
     pub fn counts(&self, what: &str, words: &[[u32; 3]]) -> Result<Buffer, GpuError> {
         let bytes: &[u8] = bytemuck::cast_slice(words);
-        let usage = BufferUsages::STORAGE | BufferUsages::COPY_DST | BufferUsages::INDIRECT;
+        let usage = BufferUsages::STORAGE
+            | BufferUsages::COPY_DST
+            | BufferUsages::COPY_SRC
+            | BufferUsages::INDIRECT;
         let buffer = self.buffer(what, bytes.len() as u64, usage)?;
         self.queue.write_buffer(&buffer, 0, bytes);
         Ok(buffer)

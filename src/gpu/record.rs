@@ -317,6 +317,18 @@ impl Recording {
             .collect()
     }
 
+    /// Whether dispatch number `dispatch` had workgroups in the last replay, which is done: unless an earlier one counted none.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn had_work(&self, gpu: &Gpu, dispatch: usize) -> Result<bool, GpuError> {
+        let Some(counts) = &self.dispatches[dispatch].counts else {
+            return Ok(true);
+        };
+        let grid = gpu.read::<u32>(&counts.buffer, counts.offset, 12)?;
+        Ok(!grid.contains(&0))
+    }
+
     /// Dispatches recorded: those of a replay, and those of the other ways that it does not take.
     pub fn len(&self) -> usize {
         self.dispatches.len()

@@ -413,6 +413,11 @@ impl GpuGemm<'_> {
             along_tokens,
             Extent::N(along_groups),
         ];
+        // Two products that stand beside each other differ in the tokens of their tiles.
+        let shape = match &self.experts {
+            Some(e) if e.either => format!("{} by {}", w.shape(), e.height),
+            _ => w.shape(),
+        };
         let bytes = |part: &Part| part.quants.size + part.scales.size;
         let weights = if up.is_some() { 2 } else { 1 };
         let products = 2 * weights * u64::from(part.rows) * u64::from(w.cols);
@@ -427,7 +432,7 @@ impl GpuGemm<'_> {
                 per_token: flops,
                 ..Flops::default()
             })
-            .with_shape(w.shape())
+            .with_shape(shape)
             .with_counts(self.experts.as_ref().and_then(|e| e.counts.clone()))
     }
 

@@ -197,18 +197,18 @@ impl GpuBackend {
             let state = self.state(pos + done, piece.len());
             done += piece.len();
             if piece.len() == 1 {
-                Timed::submit(gpu, &self.single, &state, separation)?.append(gpu, &mut all)?;
+                let single = &self.single;
+                let timed = Timed::submit(gpu, single, &state, separation)?;
+                timed.append(gpu, single, &mut all)?;
                 continue;
             }
             let step = self.prompt.step(&model, &self.context, piece.len())?;
             let hidden = Timed::submit(gpu, step, &state, separation)?;
+            hidden.append(gpu, step, &mut all)?;
             if done == tokens.len() {
                 let head = self.prompt.head(&model, &self.context, &self.logits)?;
-                let head = Timed::submit(gpu, head, &state, separation)?;
-                hidden.append(gpu, &mut all)?;
-                head.append(gpu, &mut all)?;
-            } else {
-                hidden.append(gpu, &mut all)?;
+                let timed = Timed::submit(gpu, head, &state, separation)?;
+                timed.append(gpu, head, &mut all)?;
             }
         }
         self.next = pos + done;
@@ -256,8 +256,19 @@ impl Timed {
         })
     }
 
-    fn append(self, gpu: &Gpu, all: &mut Vec<(Taken, [f64; 2])>) -> Result<(), GpuError> {
+    /// Appends what was taken, in the replay of `recording`, and when: what had no workgroups read and multiplied nothing.
+    fn append(
+        mut self,
+        gpu: &Gpu,
+        recording: &Recording,
+        all: &mut Vec<(Taken, [f64; 2])>,
+    ) -> Result<(), GpuError> {
         let times = self.read(gpu)?;
+        for taken in &mut self.taken {
+            if !recording.had_work(gpu, taken.dispatch)? {
+                (taken.bytes, taken.flops) = (0, 0);
+            }
+        }
         all.extend(self.taken.into_iter().zip(times));
         Ok(())
     }
