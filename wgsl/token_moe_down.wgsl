@@ -2,9 +2,9 @@
 // comes prepared (shared/token_store.wgsl); x' leaves as f32, and prepared for the next layer's first products.
 //
 // D (experts * ROWS, 32 * UNITS), S (ROWS, 32 * SHARED_UNITS), h (USED * UNITS + SHARED_UNITS) units, x and x' (ROWS).
-// Division: LANES threads share AT_ONCE output rows and walk the units of all their experts, so the sum needs no atomics (with SPLIT
-// they are 64: two runs of 32, of one subgroup each, whose sums meet in workgroup memory); a
-// workgroup owns TILE = WG / LANES * AT_ONCE rows. Bound by: the bytes of the chosen rows.
+// Division: LANES threads share an output row and walk the units of all its experts, so the sum needs no atomics (with SPLIT they
+// are 64: two runs of 32, of one subgroup each, whose sums meet in workgroup memory); a
+// workgroup owns TILE = WG / LANES rows. Bound by: the bytes of the chosen rows.
 struct Params {
   first_expert: u32,  // of this part
   experts: u32,       // in this part
@@ -32,8 +32,7 @@ struct Params {
 #ifdef STAGED
 #import stage_bytes
 #endif
-const STRIDE = WG / LANES;           // rows of the workgroup that have threads of their own
-const TILE = STRIDE * AT_ONCE;
+const TILE = WG / LANES;
 #import params
 #import w32
 #import lanes
@@ -45,9 +44,8 @@ const TILE = STRIDE * AT_ONCE;
 #endif
 
 #ifdef SPLIT
-const RUNS = WG / 32u;
-// (row of the same threads, run of 32 lanes)
-var<workgroup> split_sums: array<f32, AT_ONCE * RUNS>;
+// (run of 32 lanes)
+var<workgroup> split_sums: array<f32, WG / 32u>;
 #endif
 
 #ifdef STAGED
@@ -67,39 +65,28 @@ fn main(
 #import thread_index
   let lane = t & (LANES - 1u);
   let tile = wid.x * TILE;
-#for r AT_ONCE
-  let row$r = min(tile + t / LANES + $ru * STRIDE, ROWS - 1u);
-#endfor
+  let row = min(tile + t / LANES, ROWS - 1u);
 #ifdef SPLIT
   // Of the row that the thread adds up in the end.
   let own_row = min(tile + t % TILE, ROWS - 1u);
+#else
+  let own_row = row;
+#endif
   let before = residual[own_row];
 #ifdef NORM_OUT
   let own_g = g[own_row];
 #endif
-#else
-#for r AT_ONCE
-  let before$r = residual[row$r];
-#ifdef NORM_OUT
-  let g$r = g[row$r];
-#endif
-#endfor
-#endif
 #ifdef SHARED
-  // Asked for before it is known who the experts are.
-#for r AT_ONCE
   // Rows of other parts of S are not added here; one before this part wraps around.
-  let shared_row$r = row$r - p.shared_first;
-  let shared_unit$r = min(shared_row$r, p.shared_rows - 1u) * SHARED_UNITS;
+  let shared_row = row - p.shared_first;
+  let shared_unit = min(shared_row, p.shared_rows - 1u) * SHARED_UNITS;
+  // Asked for before it is known who the experts are.
 #for k SHARED_AHEAD
-  let s$k_$r = s_load(shared_unit$r + min(lane + $ku * LANES, SHARED_UNITS - 1u), p.shared_sub);
-#endfor
+  let s$k = s_load(shared_unit + min(lane + $ku * LANES, SHARED_UNITS - 1u), p.shared_sub);
 #endfor
 #endif
 #import stage_load as h
-#for r AT_ONCE
-  var sum$r = 0.0;
-#endfor
+  var sum = 0.0;
 #ifdef ONE_BLOCK
   var b = lane;
   {
@@ -123,9 +110,7 @@ fn main(
     let slot$k = e$k / UNITS;
     let expert$k = ids[slot$k] - p.first_expert;
     let held$k = expert$k < p.experts;
-#for r AT_ONCE
-    let w$k_$r = w_load((select(0u, expert$k, held$k) * ROWS + row$r) * UNITS + (e$k - slot$k * UNITS), p.sub);
-#endfor
+    let w$k = w_load((select(0u, expert$k, held$k) * ROWS + row) * UNITS + (e$k - slot$k * UNITS), p.sub);
 #endfor
 #ifdef ONE_BLOCK
 #import stage_put
@@ -134,80 +119,53 @@ fn main(
 #endif
 #endif
 #for k UNROLL
+    let product$k = weights[slot$k] * w_times(w$k, input_unit(e$k));
 #ifdef RAGGED
-    let counts$k = held$k && b + $ku * LANES < USED * UNITS;
+    sum += select(0.0, product$k, held$k && b + $ku * LANES < USED * UNITS);
 #else
-    let counts$k = held$k;
+    sum += select(0.0, product$k, held$k);
 #endif
-    let weight$k = weights[slot$k];
-    let v$k = input_unit(e$k);
-#for r AT_ONCE
-    sum$r += select(0.0, weight$k * w_times(w$k_$r, v$k), counts$k);
-#endfor
 #endfor
 #ifndef ONE_BLOCK
     b += UNROLL * LANES;
 #endif
   }
 #ifdef SHARED
-#for r AT_ONCE
-  var shared_sum$r = 0.0;
-#endfor
+  var shared_sum = 0.0;
 #for k SHARED_AHEAD
   if (lane + $ku * LANES < SHARED_UNITS) {
-    let v = input_unit(USED * UNITS + lane + $ku * LANES);
-#for r AT_ONCE
-    shared_sum$r += s_times(s$k_$r, v);
-#endfor
+    shared_sum += s_times(s$k, input_unit(USED * UNITS + lane + $ku * LANES));
   }
 #endfor
   b = lane + SHARED_AHEAD * LANES;
   loop {
     if (b >= SHARED_UNITS) { break; }
-    let v = input_unit(USED * UNITS + b);
-#for r AT_ONCE
-    shared_sum$r += s_times(s_load(shared_unit$r + b, p.shared_sub), v);
-#endfor
+    shared_sum += s_times(s_load(shared_unit + b, p.shared_sub), input_unit(USED * UNITS + b));
     b += LANES;
   }
-#for r AT_ONCE
-  sum$r += select(0.0, shared_sum$r, shared_row$r < p.shared_rows);
-#endfor
+  sum += select(0.0, shared_sum, shared_row < p.shared_rows);
 #endif
-#for r AT_ONCE
-  sum$r = row_sum(sum$r);
-#endfor
+  sum = row_sum(sum);
 #ifdef SPLIT
-#for r AT_ONCE
-  if ((t & 31u) == 0u) { split_sums[$ru * RUNS + t / 32u] = sum$r; }
-#endfor
+  if ((t & 31u) == 0u) { split_sums[t / 32u] = sum; }
   workgroupBarrier();
-  if (t < TILE) {
-    let run = t / STRIDE * RUNS + 2u * (t % STRIDE);
-    let sum = split_sums[run] + split_sums[run + 1u] + before;
-    if (tile + t < ROWS) { y[own_row] = sum; }
-#ifdef OUT_PREPARED
-    token_rows[t] = sum;
-#ifdef NORM_OUT
-    token_weighted[t] = sum * own_g;
-#endif
-#endif
-  }
+  let own = t;
+  let owns = t < TILE;
+  if (owns) { sum = split_sums[2u * t] + split_sums[2u * t + 1u] + before; }
 #else
-#for r AT_ONCE
-  sum$r += before$r;
-  if (lane == 0u) {
-    let own = t / LANES + $ru * STRIDE;
-    if (tile + own < ROWS) { y[row$r] = sum$r; }
+  sum += before;
+  let own = t / LANES;
+  let owns = lane == 0u;
+#endif
+  if (owns) {
+    if (tile + own < ROWS) { y[own_row] = sum; }
 #ifdef OUT_PREPARED
-    token_rows[own] = sum$r;
+    token_rows[own] = sum;
 #ifdef NORM_OUT
-    token_weighted[own] = sum$r * g$r;
+    token_weighted[own] = sum * own_g;
 #endif
 #endif
   }
-#endfor
-#endif
 #ifdef OUT_PREPARED
   workgroupBarrier();
   token_store(tile, ROWS, t);

@@ -99,8 +99,6 @@ const TALL: u32 = 32768;
 /// Units of a row that are worth 64 threads, where these can share one: on an H200 that made a whole token of GLM-4.7-Flash, with 192
 /// units, 0.6% and of DeepSeek-V2-Lite, with 264, 2.6% faster than 32 (benches/notes.md).
 const SPLIT_UNITS: u32 = 128;
-/// Bytes of a unit of 32 weights that is little to hold.
-const LIGHT_BYTES: usize = 18;
 /// Lanes that add up their part of a row that more of them share.
 pub const SPLIT_LANES: u32 = 32;
 /// Units asked for at once by one thread: more keeps more bytes in flight, but costs registers and, on small subgroups, long
@@ -223,14 +221,6 @@ impl Site {
             .min(most)
     }
 
-    /// Whether two rows of its weights are little to hold for a thread: on an H200 two at once take `token_moe_down` alone from 57% to
-    /// 70% of the memory's speed in Q4_0 and from 54% to 64% in Q4_K, but from 66% to 60% in Q6_K. A token of GLM-4.7-Flash takes
-    /// 0.7% longer with them, one of DeepSeek-V2-Lite 0.3% less (benches/notes.md).
-    fn is_light(&self) -> bool {
-        let light = |ty: &GgmlType| 32 * ty.block_bytes() <= LIGHT_BYTES * ty.block_len();
-        self.types.iter().all(light)
-    }
-
     /// The default for these lanes.
     fn with_lanes(&self, lanes: u32, machine: Machine) -> Option<Geometry> {
         let bytes = self.activation == Activation::Bytes;
@@ -241,11 +231,9 @@ impl Site {
             32.. => UNROLL_FLOATS,
             _ => UNROLL_NARROW,
         };
-        // Two rows at once load the input of a tall matrix half as often; others are bound by latency and want threads. Of long rows
-        // two let two workgroups share a multiprocessor.
+        // Two rows at once load the input of a tall matrix half as often; others are bound by latency and want threads.
         let at_once = match self.shares_work {
             _ if self.rows >= TALL && bytes => 2,
-            _ if lanes > SPLIT_LANES && self.is_light() => 2,
             Some(rows) if rows * lanes > 2 * THREADS => 2,
             _ => 1,
         };
@@ -426,18 +414,11 @@ mod tests {
         let g = experts.default_geometry(H200).expect("it is allowed");
         assert_eq!((g.lanes, g.tile, g.at_once, g.unroll), (16, 32, 1, 2));
         let mut down = site(2048, 192, true);
-        (down.split, down.at_once) = (true, 2);
-        for (ty, threads, lanes, at_once) in [
-            (GgmlType::Q4_0, 1024, 64, 2),
-            (GgmlType::Q4_K, 1024, 64, 2),
-            (GgmlType::Q6_K, 1024, 64, 1),
-            (GgmlType::Q4_0, 512, 32, 1),
-        ] {
-            down.types = vec![ty];
+        (down.split, down.at_once) = (true, 1);
+        for (threads, lanes) in [(1024, 64), (512, 32)] {
             let machine = Machine { threads, ..H200 };
             let g = down.default_geometry(machine).expect("it is allowed");
-            let got = (g.lanes, g.tile, g.at_once, g.unroll);
-            assert_eq!(got, (lanes, 16, at_once, 192 / lanes), "{ty:?}");
+            assert_eq!((g.lanes, g.tile, g.unroll), (lanes, 16, 192 / lanes));
         }
     }
 

@@ -122,7 +122,7 @@ impl Shape {
             whole: None,
             threads: [1, MAX_THREADS],
             one_block: false,
-            at_once: 2,
+            at_once: 1,
             shares_work: None,
             split: true,
         }
@@ -139,7 +139,6 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
     .number("USED", shape.used)
     .number("ROWS", shape.rows)
     .number("UNITS", shape.units)
-    .number("AT_ONCE", geometry.at_once)
     .flag("SPLIT", geometry.lanes > SPLIT_LANES)
     .flag("OUT_PREPARED", shape.last)
     .flag("NORM_OUT", shape.last);
