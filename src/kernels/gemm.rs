@@ -89,10 +89,28 @@ pub struct GpuExperts {
     /// Whether the input is by token (gate and up) and the output by place, or the input by place and the output by slot
     /// (down).
     pub gather: bool,
-    /// Where the workgroups of the product are counted, one row of them for each tile; all that there may be where they are not.
+    /// Where the workgroups of both products of these tiles are counted ([`workgroups`](Self::workgroups)); all that there may be where they are not.
     pub counts: Option<Range>,
     /// Whether a product by tiles of another height stands beside this one, of which one has none.
     pub either: bool,
+}
+
+impl GpuExperts {
+    /// What [`Gpu::counts`] begins with for gate and up, of `rows[0]` rows each, and for down, of `rows[1]`: no row of workgroups yet,
+    /// of which each tile has one.
+    pub fn workgroups(form: Form, height: u32, rows: [u32; 2]) -> [[u32; 3]; 2] {
+        let across = |pair, rows| [Tile::of_height(form, pair, height).across(rows), 0, 1];
+        [across(true, rows[0]), across(false, rows[1])]
+    }
+
+    /// Those of the product that reads and writes as this one does.
+    fn own_counts(&self) -> Option<Range> {
+        let skipped = if self.gather { 0 } else { 12 };
+        self.counts.as_ref().map(|counts| Range {
+            offset: counts.offset + skipped,
+            ..counts.clone()
+        })
+    }
 }
 
 /// The input of a product.
@@ -433,7 +451,7 @@ impl GpuGemm<'_> {
                 ..Flops::default()
             })
             .with_shape(shape)
-            .with_counts(self.experts.as_ref().and_then(|e| e.counts.clone()))
+            .with_counts(self.experts.as_ref().and_then(GpuExperts::own_counts))
     }
 
     /// Fails unless every index of the kernel lies in its buffer.

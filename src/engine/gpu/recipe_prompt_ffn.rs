@@ -24,15 +24,6 @@ const H: [&str; 2] = ["h", "tall h"];
 const SLOTS: [&str; 2] = ["slots", "tall slots"];
 const TILES: [&str; 2] = ["expert tiles", "tall tiles"];
 
-/// Where the workgroups of product `i` are counted: three words each, of gate and up and of `down` by low tiles, then by tall ones.
-fn grid(counts: &Range, i: usize) -> Range {
-    Range {
-        offset: counts.offset + 12 * i as u64,
-        size: 12,
-        ..counts.clone()
-    }
-}
-
 /// What was left by low tiles, or by tall ones where those are given.
 fn low_or_tall(ranges: &[Range], gathers: &[GpuExperts]) -> Parts {
     let other = ranges.get(1).map(|tall| Other {
@@ -105,7 +96,6 @@ impl RecipePrompt<'_> {
             let down = GpuGemm {
                 experts: Some(GpuExperts {
                     gather: false,
-                    counts: gather.counts.as_ref().map(|of| grid(of, 1)),
                     ..gather.clone()
                 }),
                 ..self.gemm(&experts.down, h, &y)
@@ -187,11 +177,8 @@ impl RecipePrompt<'_> {
             let tiles = u64::from(tile_count(self.max_tokens, used, height, count));
             let tiles = self.words(name, tiles * 4)?;
             lists.push(TileList { height, tiles });
-            let (gate, down) = (&moe.experts.gate, &moe.experts.down);
-            grids.extend([(true, gate), (false, down)].map(|(pair, w)| {
-                let tile = Tile::of_height(self.form, pair, height);
-                [tile.across(w.rows), 0, 1]
-            }));
+            let rows = [&moe.experts.gate, &moe.experts.down].map(|w| w.rows);
+            grids.extend(GpuExperts::workgroups(self.form, height, rows));
         }
         let counts = Range::whole(&self.gpu.counts("workgroups of experts", &grids)?);
         let list = GpuExpertRows {
@@ -210,7 +197,10 @@ impl RecipePrompt<'_> {
             used,
             height: of.height,
             gather: true,
-            counts: Some(grid(&counts, 2 * i)),
+            counts: Some(Range {
+                offset: 24 * i as u64,
+                ..counts.clone()
+            }),
             either: list.lists.len() > 1,
         };
         let gathers = list.lists.iter().enumerate().map(gather).collect();

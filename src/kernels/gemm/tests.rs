@@ -397,14 +397,7 @@ fn check_experts(
     let tiles = tile_count(max_tokens, u, height, e) as usize;
     let [list, tiles] = [vec![u32::MAX; all], vec![u32::MAX; 4 * tiles]]
         .map(|words| Range::whole(&upload(gpu, &words)));
-    // Of both products.
-    let across = [(true, rows), (false, cols)].map(|(pair, rows)| {
-        [
-            Tile::of_height(form, pair, height).across(rows as u32),
-            0,
-            1,
-        ]
-    });
+    let across = GpuExperts::workgroups(form, height, [rows, cols].map(|n| n as u32));
     let counts = gpu.counts("workgroups", &across);
     let counts = Range::whole(&counts.unwrap_or_else(|e| panic!("{e}")));
     let mut ops = vec![
@@ -435,7 +428,7 @@ fn check_experts(
         used: u,
         height,
         gather: true,
-        counts: Some(counts.clone()),
+        counts: Some(counts),
         either: false,
     };
     let first = GpuGemm {
@@ -462,10 +455,6 @@ fn check_experts(
         x_stride: rows as u32,
         experts: Some(GpuExperts {
             gather: false,
-            counts: Some(Range {
-                offset: 12,
-                ..counts
-            }),
             ..gather
         }),
         y: Range::whole(&y),

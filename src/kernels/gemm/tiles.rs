@@ -173,7 +173,7 @@ impl Tile {
     }
 
     /// Workgroups along so many rows of a weight.
-    pub fn across(self, rows: u32) -> u32 {
+    pub(super) fn across(self, rows: u32) -> u32 {
         rows.div_ceil(self.rows)
     }
 
@@ -189,7 +189,7 @@ impl Tile {
     ///
     /// # Panics
     /// If there is none.
-    pub fn of_height(form: Form, pair: bool, tokens: u32) -> Self {
+    pub(super) fn of_height(form: Form, pair: bool, tokens: u32) -> Self {
         let mut tiles = expert_tiles(form, pair).iter();
         *tiles
             .find(|tile| tile.tokens == tokens)
