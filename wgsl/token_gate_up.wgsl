@@ -3,7 +3,7 @@
 //
 // G, U (experts * ROWS, 32 * UNITS), of the shared expert (rows, 32 * UNITS); h (USED * ROWS + rows) values: the chosen
 // experts' one after another, then the shared one's. logits (EXPERTS), or (PARTS, EXPERTS) to be added up with LOGITS_IN_PARTS; with RAW_LOGITS still to be divided by the
-// root mean square of x -> the expert of each slot; with CHOICE_OUT the first
+// root mean square of x -> the expert of each slot; with CHOICE_OUT one
 // workgroup leaves all of them with their weights for token_moe_down.
 // Division: LANES threads share a row of G and the same row of U; a workgroup owns TILE = WG / LANES rows of one expert. Every
 // workgroup makes the choice of its slot, by one subgroup where lanes hold few experts each: that costs less than a dispatch.
@@ -59,12 +59,24 @@ fn logit_of(expert: u32) -> f32 { return logits[expert]; }
 #endif
 const TILE = WG / LANES;
 #import params
+#import rms_in_runs
 #import w32
 #import lanes
 #ifdef ROUTED
 const SLOT_TILES = (ROWS + TILE - 1u) / TILE;
 const ROUTED_TILES = USED * SLOT_TILES;
 var<workgroup> slot_expert: u32;
+#ifdef BIAS
+var<workgroup> bias_of: array<f32, EXPERTS>;
+#endif
+#ifdef CHOICE_OUT
+// The workgroup that leaves the choice: of the shared expert, where there is one, since it need not wait for it.
+#ifdef SHARED
+const CHOOSER = ROUTED_TILES;
+#else
+const CHOOSER = 0u;
+#endif
+#endif
 #ifdef CHOICE_BY_LANES
 #import router_lanes
 #else
@@ -93,49 +105,68 @@ fn main(
 #import thread_index
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
-#import stage_load as x
-#ifdef LOGITS_IN_PARTS
-  if (wid.x < ROUTED_TILES) { add_logits(t); }
-#endif
-#import rms_by_subgroup
-#ifdef LOGITS_IN_PARTS
-  workgroupBarrier();
-#endif
-#ifdef RAW_LOGITS
-#ifndef CHOICE_BY_LANES
-  // A thread per expert makes the choice.
-  workgroupBarrier();
-  scale = token_scale;
-#endif
-  let logit_scale = scale;
-#else
-  let logit_scale = 1.0;
-#endif
 #ifdef ROUTED
   let slot = wid.x / SLOT_TILES;
-  if (wid.x < ROUTED_TILES) {
+#ifdef CHOICE_OUT
+  let chooses = wid.x < ROUTED_TILES || wid.x == CHOOSER;
+#else
+  let chooses = wid.x < ROUTED_TILES;
+#endif
+#endif
+  // All that a workgroup needs before it knows its expert is asked for at once, before anything is waited for.
+#ifdef LOGITS_IN_PARTS
+#import logits_load
+#endif
+#ifdef BIAS
+  let own_bias = bias[min(t, EXPERTS - 1u)];
+#endif
+#import squares_load
+#import stage_load as x
+#ifdef LOGITS_IN_PARTS
+#import logits_put
+#endif
+#ifdef BIAS
+  if (t < EXPERTS) { bias_of[t] = own_bias; }
+#endif
+#import squares_put
+#import stage_put
+  workgroupBarrier();
+  if (t == 0u) { token_scale = rms_scale(); }
+#ifdef ROUTED
+  if (chooses) {
 #ifdef CHOICE_BY_LANES
     if (subgroup == 0u) {
+#ifdef RAW_LOGITS
+      let logit_scale = rms_scale();
+#else
+      let logit_scale = 1.0;
+#endif
 #ifdef CHOICE_OUT
-      // The first workgroup leaves all of them.
-      let own = router_lanes(select(slot, USED - 1u, wid.x == 0u), lane_id, subgroup_size, logit_scale);
-      if (wid.x == 0u && lane_id < USED) {
+      // One workgroup leaves all of them.
+      let all = wid.x == CHOOSER;
+      let own = router_lanes(select(slot, USED - 1u, all), lane_id, subgroup_size, logit_scale);
+      if (all && lane_id < USED) {
         ids[lane_id] = own.expert;
         weights[lane_id] = own.weight * p.weights_scale;
       }
-      if (lane_id == 0u) { slot_expert = select(own.asked, own.expert, wid.x == 0u); }
+      if (lane_id == 0u) { slot_expert = select(own.asked, own.expert, all); }
 #else
       let own = router_lanes(slot, lane_id, subgroup_size, logit_scale);
       if (lane_id == 0u) { slot_expert = own.asked; }
 #endif
     }
 #else
+#ifdef RAW_LOGITS
+    let logit_scale = rms_scale();
+#else
+    let logit_scale = 1.0;
+#endif
     var logit = -1e30;
     if (t < EXPERTS) { logit = logit_of(t) * logit_scale; }
     let own = router_place(logit, t, subgroup, subgroups, lane_id);
     if (own.place == slot) { slot_expert = t; }
 #ifdef CHOICE_OUT
-    if (wid.x == 0u) {
+    if (wid.x == CHOOSER) {
       let weight = router_weight(own);
       if (own.place < USED) {
         ids[own.place] = t;
@@ -144,10 +175,9 @@ fn main(
     }
 #endif
 #endif
+    workgroupBarrier();
   }
 #endif
-#import stage_put
-  workgroupBarrier();
   var sums = vec2<f32>(0.0);
   // Rows of h that the workgroup writes: none where another part holds the slot's expert.
   var first = 0u;

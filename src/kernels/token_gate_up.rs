@@ -134,8 +134,12 @@ impl Shape<'_> {
 pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
     let variant = divided(token::variant(shape.activation), geometry, shape.units)
         .number("UNITS", shape.units)
-        // One subgroup adds them up.
-        .number("SQUARES", (2 * shape.units).div_ceil(shape.lanes))
+        .number("SQUARES", (2 * shape.units).div_ceil(geometry.threads()))
+        .number("RUN", shape.lanes)
+        .number(
+            "SQUARE_RUNS",
+            (2 * shape.units).min(geometry.threads()).div_ceil(shape.lanes),
+        )
         .flag("PAIRS", true);
     let mut variant = match shape.staged {
         true => staged(variant, geometry, shape.units),
@@ -158,10 +162,19 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
             .flag("LOGITS_IN_PARTS", shape.parts > 1)
             .number("ROWS", rows);
         if shape.parts > 1 {
-            let phases = geometry.threads() / (experts.count as u32 / 4);
+            let columns = experts.count as u32 / 4;
+            let phases = geometry.threads() / columns;
+            // Threads of a subgroup that share a column.
+            let shared = if columns.is_power_of_two() && phases * columns == geometry.threads() {
+                (shape.lanes / columns).clamp(1, phases)
+            } else {
+                1
+            };
             variant = variant
                 .number("PARTS", shape.parts)
                 .number("LOGIT_PHASES", phases)
+                .number("LOGIT_FOLDS", shared.ilog2())
+                .number("LOGIT_SUMMED", phases / shared)
                 .number("PART_LOADS", shape.parts.div_ceil(phases))
                 .flag("RAGGED_PARTS", !shape.parts.is_multiple_of(phases));
         }

@@ -1,6 +1,6 @@
 // The choice of experts by one subgroup, without workgroup memory: what router_choice.wgsl chooses. A lane holds CHUNKS experts,
 // lanes apart; each round finds the best of those that are left, the lower id first among equals. The kernel declares `logit_of`
-// and, with BIAS, `bias`; the subgroup has USED lanes or more.
+// and, with BIAS, `bias_of`; the subgroup has USED lanes or more.
 #import order
 #import router_weights
 
@@ -14,7 +14,7 @@ fn router_lanes(last: u32, lane: u32, lanes: u32, scale: f32) -> RouterLanes {
   let here$c = id$c < EXPERTS;
   let logit$c = logit_of(min(id$c, EXPERTS - 1u)) * scale;
 #ifdef BIAS
-  let bias$c = bias[min(id$c, EXPERTS - 1u)];
+  let bias$c = bias_of[min(id$c, EXPERTS - 1u)];
 #endif
 #endfor
 #ifdef SIGMOID
