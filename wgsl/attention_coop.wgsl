@@ -17,13 +17,13 @@ struct Params {
   split_rows: u32,
   scale: f32,
 }
-@group(0) @binding(0) var<storage, read> q_lat: array<vec4<f32>>;         // (tokens, HEADS, KV_LORA / 4)
-@group(0) @binding(1) var<storage, read> q_pe: array<vec4<f32>>;          // (tokens, HEADS, ROPE / 4)
+#read q_lat: array<vec4<f32>>        // (tokens, HEADS, KV_LORA / 4)
+#read q_pe: array<vec4<f32>>         // (tokens, HEADS, ROPE / 4)
 // (n_ctx, (KV_LORA + ROPE) / 4). Never written, but as if it were: compilers move loads of what nobody writes past barriers to
 // where they are used, and then a tile waits for all of its bytes.
-@group(0) @binding(2) var<storage, read_write> cache: array<vec4<f16>>;
-@group(0) @binding(3) var<storage, read_write> parts: array<vec4<f32>>;   // (tokens, HEADS, splits, KV_LORA / 4)
-@group(0) @binding(4) var<storage, read_write> stats: array<vec2<f32>>;   // (tokens, HEADS, splits) of (max, sum)
+#write cache: array<vec4<f16>>
+#write parts: array<vec4<f32>>       // (tokens, HEADS, splits, KV_LORA / 4)
+#write stats: array<vec2<f32>>       // (tokens, HEADS, splits) of (max, sum)
 #import params
 #import MATRICES as c
 

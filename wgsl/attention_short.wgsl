@@ -40,6 +40,7 @@ fn main(
 #import builtins
 ) {
 #import thread_index
+#fetch
   let head = wid.y;
   let row = t / SHARE;
   let lane = t & (SHARE - 1u);

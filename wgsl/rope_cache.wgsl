@@ -40,6 +40,7 @@ fn main(
 #import builtins
 ) {
 #import thread_index
+#fetch
   let token = wid.y;
   let table = (p.pos + token) * (ROPE / 2u);
 #ifdef QUERIES

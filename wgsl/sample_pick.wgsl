@@ -132,6 +132,7 @@ fn main(
 #import builtins
 ) {
 #import thread_index
+#fetch
   thread = t;
   var mine = vec2(0u, ALL);
 #for k PER

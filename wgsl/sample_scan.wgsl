@@ -29,6 +29,7 @@ fn main(
 #import builtins
 ) {
 #import thread_index
+#fetch
   let first = wid.x * WG;
   let id = first + t;
   // On its way while the penalty looks for the token.

@@ -49,6 +49,7 @@ fn main(
 #import builtins
 ) {
 #import thread_index
+#fetch
   let head = wid.y;
   let absorbs = wid.x < SLICES;
   let lane = t & (LANES - 1u);

@@ -103,6 +103,7 @@ fn main(
 #import builtins
 ) {
 #import thread_index
+#fetch
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
 #ifdef ROUTED

@@ -74,6 +74,7 @@ fn main(
 #import builtins
 ) {
 #import thread_index
+#fetch
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
   let tile = (wid.x + wid.y * p.row_tiles) * TILE;

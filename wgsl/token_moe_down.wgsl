@@ -63,6 +63,7 @@ fn main(
 #import builtins
 ) {
 #import thread_index
+#fetch
   let lane = t & (LANES - 1u);
   let tile = wid.x * TILE;
   let row = min(tile + t / LANES, ROWS - 1u);

@@ -36,6 +36,7 @@ fn main(
 #import builtins
 ) {
 #import thread_index
+#fetch
   let row = wid.x * COLUMNS;
 #for i LOADS
   let at$i = min($iu * WG + t, COLUMNS - 1u);

@@ -129,14 +129,18 @@ impl Gpu {
     }
 
     fn compile(&self, spec: &Spec) -> Result<Pipeline, GpuError> {
-        let source = shader::expand(spec.kernel, spec.source, &spec.variant, self.tier)?;
+        let vulkan = self.info.backend == wgpu::Backend::Vulkan;
+        // Elsewhere a way out of some subgroups before a barrier may be refused.
+        let fetches = vulkan && self.tier != Tier::Plain;
+        let variant = spec.variant.clone().flag(shader::FETCHES, fetches);
+        let source = shader::expand(spec.kernel, spec.source, &variant, self.tier)?;
         let refused = |reason: String| GpuError::Shader {
             kernel: spec.kernel.to_owned(),
             reason,
         };
         let mut module = naga::front::wgsl::parse_str(&source)
             .map_err(|e| refused(e.emit_to_string(&source)))?;
-        if self.info.backend == wgpu::Backend::Vulkan {
+        if vulkan {
             barriers::order_workgroup_memory(&mut module);
         }
         // wgpu 30 leaves this to the driver, and one was seen never to come back.

@@ -8,6 +8,9 @@
 //! - `#read name: type` and `#write name: type` declare the next storage binding of group 0, numbered in order of those kept;
 //!   `#input name: type` one that is read only but bound as if it were written where the flag EXCLUSIVE is given: compilers move
 //!   loads of what nobody writes to where they are used, past barriers and whatever was to hide their latency;
+//! - `#fetch`, first thing in `main`, has subgroups ask for the descriptors of the bindings and for the parameters, a part of
+//!   them each, where the flag FETCHES is given: NVIDIA GPUs load them as constants when they are first used, and a kernel
+//!   that uses one part after the other waits for each (2% of a token of GLM-4.7-Flash on an H200, benches/notes.md);
 //! - `#for i N` ... `#endfor` repeats the lines N times with `$i` replaced, N a number or a constant of the variant:
 //!   naga has no unrolling, and private arrays must be indexed by constants.
 //!
@@ -70,6 +73,8 @@ pub fn expand(
         flags,
         imported: BTreeSet::new(),
         bindings: 0,
+        names: vec![],
+        param: None,
         head: String::new(),
         out: String::new(),
     };
@@ -83,12 +88,30 @@ pub fn expand(
     Ok(expander.head + &expander.out)
 }
 
+/// The flag of those who have `#fetch` do something.
+pub const FETCHES: &str = "FETCHES";
+
+/// Descriptors that a device loads together, of 16 bytes each as NVIDIA's: a line of 128 bytes.
+const FETCHED_AT_ONCE: usize = 8;
+
+/// What the first parameter of no kernel is: it is a number of something, or an epsilon.
+const NEVER: &str = "0xffffffffu";
+
+/// What `name: type` declares.
+fn name_of(declaration: &str) -> &str {
+    declaration.split(':').next().unwrap_or("").trim()
+}
+
 struct Expander<'a> {
     kernel: &'a str,
     variant: &'a Variant,
     flags: BTreeSet<&'static str>,
     imported: BTreeSet<(String, String)>,
     bindings: u32,
+    /// Of the bindings.
+    names: Vec<String>,
+    /// The name of the first parameter, once known.
+    param: Option<String>,
     /// `enable` directives of WGSL, which must come before everything else.
     head: String,
     out: String,
@@ -133,6 +156,7 @@ impl Expander<'_> {
                         self.bindings
                     ));
                     self.bindings += 1;
+                    self.names.push(name_of(declaration).to_owned());
                 }
                 ["#ifdef" | "#ifndef", flag] => {
                     let (end, middle) = self.block(lines, i, "#endif")?;
@@ -168,6 +192,7 @@ impl Expander<'_> {
                     }
                     i = end;
                 }
+                ["#fetch"] => self.fetch(),
                 ["enable", ..] => {
                     self.head.push_str(line);
                     self.head.push('\n');
@@ -176,6 +201,7 @@ impl Expander<'_> {
                     return self.error(number, format!("unknown or misplaced directive '{line}'"));
                 }
                 _ => {
+                    self.note_param(line);
                     self.out.push_str(line);
                     self.out.push('\n');
                 }
@@ -183,6 +209,41 @@ impl Expander<'_> {
             i += 1;
         }
         Ok(())
+    }
+
+    /// Keeps the name of the first member of `struct Params`.
+    fn note_param(&mut self, line: &str) {
+        if line.starts_with("struct Params") {
+            self.param = Some(String::new());
+        } else if let Some(name) = &mut self.param
+            && name.is_empty()
+        {
+            *name = name_of(line).to_owned();
+        }
+    }
+
+    /// What `#fetch` stands for. No binding is empty, but a compiler must believe that what is asked for matters; and it must be a
+    /// way out, since it makes every subgroup ask for all of them, one after the other, if a branch could be done without.
+    fn fetch(&mut self) {
+        if !self.flags.contains(FETCHES) {
+            return;
+        }
+        let of_param = self
+            .param
+            .iter()
+            .map(|name| format!("bitcast<u32>(p.{name}) == {NEVER}"));
+        let of_bindings = self
+            .names
+            .iter()
+            .skip(1)
+            .step_by(FETCHED_AT_ONCE)
+            .map(|name| format!("arrayLength(&{name}) == 0u"));
+        for (i, asks) in of_param.chain(of_bindings).enumerate() {
+            let subgroup = i + 1;
+            self.out.push_str(&format!(
+                "  if (subgroup == {subgroup}u) {{ if ({asks}) {{ return; }} }}\n"
+            ));
+        }
     }
 
     /// The line that ends the block begun at `start`, and the `#else` of the same block.
@@ -329,6 +390,26 @@ mod tests {
         let v = Variant::default().flag("A", true).flag("B", false);
         let text = "#ifdef A\na\n#ifdef B\nab\n#else\nanotb\n#endif\n#else\nnota\n#endif\n#ifndef B\nnb\n#endif\n";
         assert_eq!(go(text, &v).unwrap(), "a\nanotb\nnb\n");
+    }
+
+    #[test]
+    fn subgroups_fetch_a_part_of_what_a_kernel_is_given_each() {
+        let bindings: String = (0..10)
+            .map(|i| format!("#read b{i}: array<u32>\n"))
+            .collect();
+        let source = format!("struct Params {{\n  rows: u32,\n  sub: u32,\n}}\n{bindings}#fetch\n");
+        let plain = go(&source, &Variant::default()).unwrap();
+        assert!(!plain.contains("subgroup"), "{plain}");
+        let text = go(&source, &Variant::default().flag(FETCHES, true)).unwrap();
+        let asks: Vec<_> = text.lines().filter(|l| l.contains("return")).collect();
+        assert_eq!(asks.len(), 3, "{text}");
+        for (i, what) in ["p.rows", "&b1)", "&b9)"].iter().enumerate() {
+            let subgroup = format!("subgroup == {}u", i + 1);
+            assert!(
+                asks[i].contains(&subgroup) && asks[i].contains(what),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -138,7 +138,9 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
         .number("RUN", shape.lanes)
         .number(
             "SQUARE_RUNS",
-            (2 * shape.units).min(geometry.threads()).div_ceil(shape.lanes),
+            (2 * shape.units)
+                .min(geometry.threads())
+                .div_ceil(shape.lanes),
         )
         .flag("PAIRS", true);
     let mut variant = match shape.staged {
