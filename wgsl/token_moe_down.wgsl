@@ -78,9 +78,13 @@ fn main(
   let own_g = g[own_row];
 #endif
 #ifdef SHARED
+#ifdef ONE_PART
+  let shared_unit = row * SHARED_UNITS;
+#else
   // Rows of other parts of S are not added here; one before this part wraps around.
   let shared_row = row - p.shared_first;
   let shared_unit = min(shared_row, p.shared_rows - 1u) * SHARED_UNITS;
+#endif
   // Asked for before it is known who the experts are.
 #for k SHARED_AHEAD
   let s$k = s_load(shared_unit + min(lane + $ku * LANES, SHARED_UNITS - 1u), p.shared_sub);
@@ -101,7 +105,8 @@ fn main(
     if (b >= USED * UNITS) { break; }
 #endif
     // What is not to be added is read all the same, of the part's first expert, so that no load waits for a branch: units
-    // behind the last, and slots whose expert another part holds (one before this part wraps around).
+    // behind the last, and, unless ONE_PART holds all, slots whose expert another part holds (one before this part wraps
+    // around).
 #for k UNROLL
 #ifdef RAGGED
     let e$k = min(b + $ku * LANES, USED * UNITS - 1u);
@@ -109,8 +114,13 @@ fn main(
     let e$k = b + $ku * LANES;
 #endif
     let slot$k = e$k / UNITS;
+#ifdef ONE_PART
+    let held$k = true;
+    let expert$k = ids[slot$k];
+#else
     let expert$k = ids[slot$k] - p.first_expert;
     let held$k = expert$k < p.experts;
+#endif
     let w$k = w_load((select(0u, expert$k, held$k) * ROWS + row) * UNITS + (e$k - slot$k * UNITS), p.sub);
 #endfor
 #ifdef ONE_BLOCK
@@ -144,7 +154,11 @@ fn main(
     shared_sum += s_times(s_load(shared_unit + b, p.shared_sub), input_unit(USED * UNITS + b));
     b += LANES;
   }
+#ifdef ONE_PART
+  sum += shared_sum;
+#else
   sum += select(0.0, shared_sum, shared_row < p.shared_rows);
+#endif
 #endif
   sum = row_sum(sum);
 #ifdef SPLIT

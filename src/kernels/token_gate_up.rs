@@ -167,7 +167,8 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
             let columns = experts.count as u32 / 4;
             let phases = geometry.threads() / columns;
             // Threads of a subgroup that share a column.
-            let shared = if columns.is_power_of_two() && phases * columns == geometry.threads() {
+            let even = phases * columns == geometry.threads();
+            let shared = if columns.is_power_of_two() && even {
                 (shape.lanes / columns).clamp(1, phases)
             } else {
                 1
@@ -178,7 +179,7 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
                 .number("LOGIT_FOLDS", shared.ilog2())
                 .number("LOGIT_SUMMED", phases / shared)
                 .number("PART_LOADS", shape.parts.div_ceil(phases))
-                .flag("RAGGED_PARTS", !shape.parts.is_multiple_of(phases));
+                .flag("RAGGED_PARTS", !even || !shape.parts.is_multiple_of(phases));
         }
         access.push_str("rrrrr");
         access.extend(bias.then_some('r'));

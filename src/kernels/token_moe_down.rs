@@ -82,6 +82,8 @@ pub(super) struct Shape {
     pub shared: Option<(GgmlType, u32)>,
     /// Whether it ends the sum and leaves it prepared.
     pub last: bool,
+    /// Whether it is all of it: no weight has another part.
+    pub one_part: bool,
     /// Whether the input passes through workgroup memory.
     pub staged: bool,
 }
@@ -139,6 +141,7 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
     .number("USED", shape.used)
     .number("ROWS", shape.rows)
     .number("UNITS", shape.units)
+    .flag("ONE_PART", shape.one_part)
     .flag("SPLIT", geometry.lanes > SPLIT_LANES)
     .flag("OUT_PREPARED", shape.last)
     .flag("NORM_OUT", shape.last);
@@ -181,6 +184,7 @@ impl GpuTokenMoeDown<'_> {
             units: self.down.cols / 32,
             shared: self.shared.map(|s| (s.ty, s.cols / 32)),
             last: true,
+            one_part: false,
             staged: false,
         }
     }
@@ -257,6 +261,7 @@ impl GpuTokenMoeDown<'_> {
             };
             let mut shape = self.shape_of(i);
             shape.last = i + 1 == count;
+            shape.one_part = count == 1;
             shape.staged = stages(gpu, shape.activation, shape.input(), 0);
             ops.push(self.op(geometry, i, &shape, residual, &y));
             residual = y;

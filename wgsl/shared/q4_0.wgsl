@@ -1,7 +1,8 @@
 // Q4_0: weight = d (q - 8), 4-bit q, one d per unit. 18 bytes per 32 weights.
 //
 // quants plane: per unit one vec4 = 16 bytes: byte j holds the code of weight j in its low and of weight j + 16 in
-//   its high nibble.
+//   its high nibble. The top bit of each byte is turned over:
+//   with the low nibbles masked away, bytes are 16 (q - 8), signed.
 // scales plane, from word `sub`: per unit the f16 d, 2 bytes.
 
 // What the scales plane is read in.
@@ -11,7 +12,7 @@ alias $W_Scales = u32;
 const $W_CENTRED = true;
 
 fn $W_codes(u: u32) -> W32Codes {
-    return w32_nibbles($W_q[u]);
+    return w32_turned_nibbles($W_q[u]);
 }
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {

@@ -2,7 +2,8 @@
 // 256 weights.
 //
 // quants plane: per unit one vec4 = 16 bytes: byte j holds the code of weight j in its low and of weight j + 16 in
-//   its high nibble.
+//   its high nibble. The top bit of each byte is turned over:
+//   with the low nibbles masked away, bytes are 16 (q - 8), signed.
 // scales plane: per superblock one vec4 = four words: nibble k of word 0 is the lower part of s of run k (the
 //   superblock's unit k), nibble k of word 1 that of t; bits 2k and 2k + 1 of word 2 are the upper part of s, bits 16
 //   + 2k and 17 + 2k that of t; word 3 is the f16 d in the lower and the f16 dmin in the upper half.
@@ -14,7 +15,7 @@ alias $W_Scales = vec4<u32>;
 const $W_CENTRED = false;
 
 fn $W_codes(u: u32) -> W32Codes {
-    return w32_nibbles($W_q[u]);
+    return w32_turned_nibbles($W_q[u]);
 }
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {

@@ -47,6 +47,11 @@ fn w32_nibbles(q: vec4<u32>) -> W32Codes {
     return W32Codes(q & mask, (q >> vec4<u32>(4u)) & mask);
 }
 
+// The same with the top bit of each byte turned over.
+fn w32_turned_nibbles(q: vec4<u32>) -> W32Codes {
+    return w32_nibbles(q ^ vec4<u32>(0x80808080u));
+}
+
 // Two words of 2-bit fields: field f of a byte of word w belongs to word 4w + f of the unit.
 fn w32_crumbs(low: u32, high: u32) -> W32Codes {
     let shift = vec4<u32>(0u, 2u, 4u, 6u);

@@ -439,7 +439,13 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
         specs.extend([true, false].map(|norm| token_router::spec(512, norm, None)));
         let through = Some((1280, activation));
         specs.push(token_router::spec(512, true, through));
-        for (shared, last) in [(Some((other, 88)), true), (None, true), (None, false)] {
+        let all = Some((other, 88));
+        for (shared, last, one_part) in [
+            (all, true, true),
+            (all, true, false),
+            (None, true, true),
+            (None, false, false),
+        ] {
             let shape = token_moe_down::Shape {
                 activation,
                 ty,
@@ -448,6 +454,7 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
                 units: 44,
                 shared,
                 last,
+                one_part,
                 staged: bytes,
             };
             let geometries = geometries(&shape.site());

@@ -4,6 +4,7 @@
 //! at a time.
 
 const LOW_NIBBLES: u128 = 0x0f0f0f0f_0f0f0f0f_0f0f0f0f_0f0f0f0f;
+const TOP_BITS: u128 = 0x80808080_80808080_80808080_80808080;
 
 /// Splits 32 bytes that hold run A in the low and run B in the high nibbles into A and B, each with weight `j` in the
 /// low and weight `j + 16` in the high nibble of byte `j`.
@@ -23,6 +24,12 @@ pub(super) fn join_nibbles(low: &[u8; 16], high: &[u8; 16]) -> [u8; 32] {
     bytes[..16].copy_from_slice(&first.to_le_bytes());
     bytes[16..].copy_from_slice(&second.to_le_bytes());
     bytes
+}
+
+/// Turns over the top bit of every byte: a high nibble `q` then stands for `16 (q - 8)` in a signed byte whose low nibble is masked
+/// away. Its own inverse.
+pub(super) fn turn_high_nibbles(bytes: [u8; 16]) -> [u8; 16] {
+    (u128::from_le_bytes(bytes) ^ TOP_BITS).to_le_bytes()
 }
 
 fn halves(bytes: &[u8; 32]) -> (u128, u128) {

@@ -2,7 +2,8 @@
 //! and one of everything else, in which every unit of 32 weights starts where a shader can load it with whole words.
 //!
 //! Units are numbered over the tensor: unit `row * cols / 32 + b` is weights `32 b .. 32 b + 32` of a row. The
-//! repacking only permutes bits (Q3_K gains two bytes of padding per 110), so [`unpack`] gives the file's bytes back.
+//! repacking only permutes bits and turns some over (Q3_K gains two bytes of padding per 110), so [`unpack`] gives the file's
+//! bytes back.
 //! What lies where is told by the heads of the modules in `wgsl/shared`, see [`shader_module`].
 
 mod bits;

@@ -5,7 +5,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::bits::{
     gather_bits, join_crumbs, join_nibbles, pack_crumbs, pack_nibbles, split_crumbs, split_nibbles,
-    spread_bits, to_bytes, to_words, transpose_bits, unpack_crumbs, unpack_nibbles,
+    spread_bits, to_bytes, to_words, transpose_bits, turn_high_nibbles, unpack_crumbs,
+    unpack_nibbles,
 };
 use crate::quant::iq4::{Iq4Nl, Iq4Xs};
 use crate::quant::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
@@ -167,10 +168,11 @@ impl Planar for Q4_0 {
     type Sub = [u8; 2];
 
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
-        (self.qs, [], self.d)
+        (turn_high_nibbles(self.qs), [], self.d)
     }
 
     fn join(&qs: &Self::Quants, _: &Self::Record, &d: &Self::Sub) -> Self {
+        let qs = turn_high_nibbles(qs);
         Q4_0 { d, qs }
     }
 }
@@ -195,10 +197,11 @@ impl Planar for Q4_1 {
     type Sub = Nothing;
 
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
-        (self.qs, [self.d, self.m], [])
+        (turn_high_nibbles(self.qs), [self.d, self.m], [])
     }
 
     fn join(&qs: &Self::Quants, &[d, m]: &Self::Record, _: &Self::Sub) -> Self {
+        let qs = turn_high_nibbles(qs);
         Q4_1 { d, m, qs }
     }
 }
@@ -322,7 +325,7 @@ impl Planar for Q4K {
 
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
         let record = ScalesMins::new(&self.scales, self.d, self.dmin);
-        (split_runs(&self.qs), record, [])
+        (split_runs(&self.qs).map(turn_high_nibbles), record, [])
     }
 
     fn join(runs: &Self::Quants, record: &Self::Record, _: &Self::Sub) -> Self {
@@ -330,7 +333,7 @@ impl Planar for Q4K {
             d: record.d,
             dmin: record.dmin,
             scales: record.packed(),
-            qs: join_runs(runs),
+            qs: join_runs(&runs.map(turn_high_nibbles)),
         }
     }
 }

@@ -137,6 +137,32 @@ fn rows_of_broken_units_are_refused() {
 }
 
 #[test]
+fn high_nibbles_are_signed_bytes_less_eight() {
+    let mut random = Random::new();
+    for ty in [GgmlType::Q4_0, GgmlType::Q4_1, GgmlType::Q4_K] {
+        assert!(has_nibbles(ty));
+        let cols = UNIT.max(ty.block_len());
+        let src = random.bytes(ty.row_bytes(cols).expect("the shape fits"));
+        let planes = Planes::new(ty, 1, cols, &src);
+        // The second half of the first unit: of a superblock in the low nibbles of bytes 16 to 32, else in the high ones of all 16.
+        let (first, shift) = match ty {
+            GgmlType::Q4_0 => (2, 4),
+            GgmlType::Q4_1 => (4, 4),
+            _ => (32, 0),
+        };
+        for j in 0..16 {
+            let code = (src[first + j] >> shift) & 15;
+            let byte = (planes.quants[j] & 0xf0) as i8;
+            assert_eq!(
+                i32::from(byte),
+                16 * (i32::from(code) - 8),
+                "{ty}, {random}"
+            );
+        }
+    }
+}
+
+#[test]
 fn high_bits_lie_over_words() {
     for bit in 0..32 {
         let (i, b) = (bit / 4, bit % 4);
