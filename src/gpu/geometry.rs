@@ -89,7 +89,7 @@ pub const MAX_THREADS: u32 = 1024;
 /// Rows that leave together where they leave prepared.
 pub const PREPARED_ROWS: u32 = 16;
 /// Subgroups have up to 64 lanes, and workgroups are whole subgroups.
-const WHOLE_THREADS: u32 = 64;
+pub const WHOLE_THREADS: u32 = 64;
 /// Workgroups that a large GPU runs beside each other at least: one for each of 132 multiprocessors, about.
 const SPREAD: u32 = 128;
 /// Threads of a workgroup that suffice to keep a multiprocessor's loads in flight, reckoned; `glimt tune` on an H200 found little to gain.
