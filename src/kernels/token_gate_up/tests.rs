@@ -1,0 +1,222 @@
+//! The kernel against its twin, with every way in which logits come.
+
+use super::*;
+use crate::gpu::geometry::Machine;
+use crate::gpu::record::State;
+use crate::gpu::testing::{
+    download, gpu_weights, output, run, token_gpus, token_gpus_with_binding, upload,
+};
+use crate::kernels::testing::{Rng, assert_close, random_weight};
+use crate::kernels::token::testing::{Given, activation, assert_prepared, room};
+use crate::model::Gating;
+
+/// Types of the experts' weights and their number, chosen ones and rows; types and rows of the shared expert.
+type Case = (
+    Option<([GgmlType; 2], [usize; 3])>,
+    Option<([GgmlType; 2], usize)>,
+);
+
+/// Logits or biases no two of which, nor their probabilities, are near each other.
+fn distinct(rng: &mut Rng, count: usize) -> Vec<f32> {
+    let mut values: Vec<f32> = (0..count)
+        .map(|i| (i as f32 + 0.5 * rng.uniform()) * 6.0 / count as f32 - 3.0)
+        .collect();
+    for i in (1..count).rev() {
+        values.swap(i, rng.below(i + 1));
+    }
+    values
+}
+
+/// How the experts' logits come.
+#[derive(Clone, Copy, PartialEq)]
+enum Logits {
+    /// Divided by the root mean square of the input.
+    Whole,
+    /// Not yet.
+    Raw,
+    /// Nor added up, as `attn_output` leaves them; of a number of experts that is no multiple of 4 as `Raw`.
+    InParts,
+}
+
+const LOGITS: [Logits; 3] = [Logits::Whole, Logits::Raw, Logits::InParts];
+
+fn check(gpu: &Gpu, rng: &mut Rng, cols: usize, case: Case, all: bool) {
+    let logits = LOGITS[rng.below(LOGITS.len())];
+    check_logits(gpu, rng, cols, case, all, logits);
+}
+
+/// Every geometry in question against the twin, with the choice of each gating and norm.
+fn check_logits(
+    gpu: &Gpu,
+    rng: &mut Rng,
+    cols: usize,
+    (experts, shared): Case,
+    all: bool,
+    come: Logits,
+) {
+    let given = Given::new(gpu, &rng.normals(cols), &rng.normals(cols));
+    let flags = rng.below(8);
+    let raw_logits = come != Logits::Whole;
+    let experts = experts.map(|(types, [count, used, rows])| {
+        let config = Experts {
+            count,
+            used,
+            shared_count: 1,
+            feed_forward_length: rows,
+            gating: [Gating::Sigmoid, Gating::Softmax][flags & 1],
+            weights_norm: flags & 2 != 0,
+            weights_scale: 1.8,
+        };
+        let logits = distinct(rng, count);
+        // A bias that moves whole ranks, and not towards ties.
+        let bias: Option<Vec<f32>> =
+            (flags & 4 != 0).then(|| logits.iter().map(|v| -2.0 * v).collect());
+        let (mut ids, mut weights) = (vec![0; used], vec![0.0; used]);
+        router::router(&logits, bias.as_deref(), &config, 1, &mut ids, &mut weights);
+        let pair = types.map(|ty| random_weight(rng, ty, count, rows, cols));
+        (pair, config, [Some(logits), bias], ids, weights)
+    });
+    let shared = shared.map(|(types, rows)| types.map(|ty| random_weight(rng, ty, 1, rows, cols)));
+    let twin = token_gate_up(
+        experts
+            .as_ref()
+            .map(|(pair, .., ids, _)| (pair.each_ref(), ids.as_slice())),
+        shared.as_ref().map(|pair| pair.each_ref()),
+        &given.values,
+        (&given.squares, 1e-6),
+    );
+    let on_gpu = |pair: &[Weight; 2]| gpu_weights(gpu, &[&pair[0], &pair[1]]);
+    let experts_gpu = experts.as_ref().map(|(pair, ..)| on_gpu(pair));
+    let shared_gpu = shared.as_ref().map(on_gpu);
+    let h = room(gpu, twin.len(), None);
+    let mut op = GpuTokenGateUp {
+        experts: experts.as_ref().zip(experts_gpu.as_ref()).map(|(e, w)| {
+            let (_, config, [logits, bias], ids, _) = e;
+            let rms = (given.squares.iter().sum::<f32>() / cols as f32 + 1e-6).sqrt();
+            let factor = if raw_logits { rms } else { 1.0 };
+            let logits = logits.as_ref().expect("there are logits").iter();
+            let mut logits: Vec<f32> = logits.map(|logit| logit * factor).collect();
+            let mut parts = 1;
+            if come == Logits::InParts && config.count.is_multiple_of(4) {
+                parts = 2 + rng.below(140);
+                // What they add up to is all in the last one, but for what cancels.
+                let mut all = vec![0.0; (parts - 1) * config.count];
+                all.extend(logits);
+                let half = rng.normals(config.count);
+                let (first, last) = (0, (parts - 1) * config.count);
+                for (i, v) in half.iter().enumerate() {
+                    all[first + i] += v;
+                    all[last + i] -= v;
+                }
+                logits = all;
+            }
+            let range = |data: &Vec<f32>| Range::whole(&upload(gpu, data));
+            let router = GpuRouter {
+                logits: range(&logits),
+                parts: parts as u32,
+                bias: bias.as_ref().map(range),
+                experts: config,
+                max_tokens: 1,
+                ids: Range::whole(&output(gpu, ids.len())),
+                weights: Range::whole(&output(gpu, ids.len())),
+            };
+            ([&w[0], &w[1]], router)
+        }),
+        raw_logits,
+        shared: shared_gpu.as_ref().map(|w| [&w[0], &w[1]]),
+        activation: activation(gpu),
+        x: given.upload(gpu, 1e-6),
+        h: h.values.clone(),
+    };
+    let site = op.site();
+    let geometries = if all {
+        site.candidates(Machine::of(gpu))
+    } else {
+        vec![gpu.geometry(&site).expect("the device allows one")]
+    };
+    assert!(!geometries.is_empty());
+    for geometry in geometries {
+        let what = format!("{cols} columns, choice {flags}, {geometry:?}");
+        let h = room(gpu, twin.len(), None);
+        op.h = h.values.clone();
+        let ops = op
+            .ops_with(gpu, &geometry)
+            .unwrap_or_else(|e| panic!("{e}"));
+        let state = State {
+            tokens: 1,
+            ..State::default()
+        };
+        run(gpu, &ops, &state);
+        assert_prepared(gpu, &h, None, &twin, &what);
+        if let Some((_, router)) = &op.experts {
+            let (.., ids, weights) = experts.as_ref().expect("they were there");
+            let found: Vec<u32> = download(gpu, &router.ids.buffer, ids.len());
+            assert_eq!(&found, ids, "{what}");
+            let found: Vec<f32> = download(gpu, &router.weights.buffer, ids.len());
+            let exact: Vec<f64> = weights.iter().map(|w| f64::from(*w)).collect();
+            // As in the test of the router.
+            assert_close(&found, &exact, 1e-11, &what);
+        }
+    }
+}
+
+#[test]
+fn the_gpu_agrees_for_every_type() {
+    for gpu in token_gpus() {
+        let mut rng = Rng::fresh();
+        for (i, &ty) in GgmlType::ALL.iter().enumerate() {
+            let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
+            let case = (Some(([ty, other], [5, 2, 32])), Some(([other, ty], 64)));
+            check(gpu, &mut rng, 256, case, false);
+        }
+    }
+}
+
+#[test]
+fn the_gpu_agrees_at_the_shapes_of_the_models() {
+    for gpu in token_gpus() {
+        let mut rng = Rng::fresh();
+        let (q4_0, q4_k) = ([GgmlType::Q4_0; 2], [GgmlType::Q4_K; 2]);
+        for case in [
+            (Some((q4_0, [64, 4, 1536])), Some((q4_0, 1536))),
+            (Some((q4_k, [7, 6, 1408])), Some((q4_k, 2816))),
+            (None, Some((q4_k, 6144))),
+            (Some((q4_0, [4, 1, 96])), None),
+            (Some((q4_0, [256, 8, 32])), Some((q4_0, 48))),
+        ] {
+            for come in LOGITS {
+                if case.0.is_some() || come == Logits::Whole {
+                    check_logits(gpu, &mut rng, 2048, case, false, come);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_geometry_gives_the_same() {
+    for gpu in token_gpus() {
+        let mut rng = Rng::fresh();
+        // 36 units leave some lanes without, 48 rows some tiles unfilled.
+        let pair = [GgmlType::Q4_0, GgmlType::Q8_0];
+        let case = (Some((pair, [68, 3, 48])), Some((pair, 80)));
+        check(gpu, &mut rng, 1152, case, true);
+        check(gpu, &mut rng, 64, (None, Some((pair, 48))), true);
+    }
+}
+
+#[test]
+fn weights_larger_than_a_binding_are_cut() {
+    for gpu in token_gpus_with_binding(40_000) {
+        let mut rng = Rng::fresh();
+        let types = [GgmlType::Q4_0, GgmlType::Q8_0];
+        for case in [
+            // Experts in more parts, the shared expert in more, a dense block.
+            (Some((types, [8, 3, 64])), Some((types, 96))),
+            (Some((types, [2, 2, 64])), Some((types, 736))),
+            (None, Some((types, 736))),
+        ] {
+            check(&gpu, &mut rng, 256, case, false);
+        }
+    }
+}
