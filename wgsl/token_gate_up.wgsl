@@ -66,9 +66,6 @@ const TILE = WG / LANES;
 const SLOT_TILES = (ROWS + TILE - 1u) / TILE;
 const ROUTED_TILES = USED * SLOT_TILES;
 var<workgroup> slot_expert: u32;
-#ifdef BIAS
-var<workgroup> bias_of: array<f32, EXPERTS>;
-#endif
 #ifdef CHOICE_OUT
 // The workgroup that leaves the choice: of the shared expert, where there is one, since it need not wait for it.
 #ifdef SHARED
@@ -78,6 +75,9 @@ const CHOOSER = 0u;
 #endif
 #endif
 #ifdef CHOICE_BY_LANES
+#ifdef BIAS
+var<workgroup> bias_of: array<f32, EXPERTS>;
+#endif
 #import router_lanes
 #else
 #import router_choice
@@ -118,16 +118,20 @@ fn main(
 #ifdef LOGITS_IN_PARTS
 #import logits_load
 #endif
+#ifdef CHOICE_BY_LANES
 #ifdef BIAS
   let own_bias = bias[min(t, EXPERTS - 1u)];
+#endif
 #endif
 #import squares_load
 #import stage_load as x
 #ifdef LOGITS_IN_PARTS
 #import logits_put
 #endif
+#ifdef CHOICE_BY_LANES
 #ifdef BIAS
   if (t < EXPERTS) { bias_of[t] = own_bias; }
+#endif
 #endif
 #import squares_put
 #import stage_put
