@@ -1,5 +1,7 @@
 //! The WGSL dequantisation modules against `dequantize_row`, on whatever adapter this machine has.
 
+use glimt::gpu::Tier;
+use glimt::gpu::shader::{Variant, expand};
 use glimt::quant::repack::{self, Planes};
 use glimt::quant::{GgmlType, dequantize_row};
 use std::hash::{BuildHasher, RandomState};
@@ -43,7 +45,7 @@ const FROM_UNIT: &str = "fn weights(u: u32, sub: u32) -> W32 { return w_unit(u, 
 /// A kernel that writes every unit of a tensor as 32 floats.
 fn kernel(ty: GgmlType, sub: usize, output: Output) -> String {
     let units = ROWS * COLS / repack::UNIT;
-    format!(
+    let source = format!(
         "{w32}
 @group(0) @binding(0) var<storage, read> w_q: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read> w_s: array<w_Scales>;
@@ -59,7 +61,10 @@ fn kernel(ty: GgmlType, sub: usize, output: Output) -> String {
             Output::Unit => FROM_UNIT,
             Output::Codes => FROM_CODES,
         },
-    )
+    );
+    // Both ways to a scale of two that share a word.
+    let variant = Variant::default().flag("HALVES", matches!(output, Output::Codes));
+    expand("dequant", &source, &variant, Tier::Subgroup).expect("its directives are known")
 }
 
 /// Where the f16 scales of a block lie: they must be finite, any other byte may have any value.

@@ -215,3 +215,57 @@ fn logits_come_from_the_row_asked_for_and_may_be_broken_off() {
     assert_eq!(rows, [2, 3]);
     assert_continues(&mut session, &tokens[..4]);
 }
+
+/// A GPU is asked between the layers of a chunk, so a prompt may end before the row of the answer's last token is there.
+#[test]
+fn a_prompt_interrupted_in_its_first_layer_leaves_the_answer_before_it() {
+    let options = EngineOptions {
+        ctx: Some(128),
+        ..EngineOptions::default()
+    };
+    let opened = Opened::new(&ModelSource::Embedded, &options).expect("these tests need a GPU");
+    let engine = Engine::load(opened, &mut |_| {}).expect("the built-in model loads");
+    let mut session = engine.session().expect("there is memory");
+    let mut said = engine
+        .tokenizer()
+        .encode("Once upon a time", true)
+        .expect("plain text");
+    let first = said.clone();
+    session
+        .generate(&first, &Sampling::GREEDY, 5, &mut |token| {
+            said.push(token);
+            ControlFlow::Continue(())
+        })
+        .expect("it fits");
+    let next: Vec<u32> = (300..340).collect();
+    let mut told = vec![];
+    let stats = session
+        .generate_watched(
+            &next,
+            &Sampling::GREEDY,
+            5,
+            &mut |done| {
+                told.push(done);
+                ControlFlow::Break(())
+            },
+            &mut |_| panic!("there is no answer"),
+        )
+        .expect("it fits");
+    assert_eq!(told.len(), 1);
+    assert!(told[0] < next.len(), "{told:?}");
+    let found = (stats.prompt_tokens, stats.generated, stats.stop);
+    assert_eq!(found, (0, 0, StopReason::Caller));
+    assert_eq!(session.position(), said.len());
+    // It goes on as if the interrupted prompt had never been.
+    let found = last_logits(&mut session, &next);
+    let whole = [said, next].concat();
+    let mut fresh = engine.session().expect("there is memory");
+    let expected = last_logits(&mut fresh, &whole);
+    let off: f32 = found
+        .iter()
+        .zip(&expected)
+        .map(|(a, b)| (a - b).powi(2))
+        .sum();
+    let size: f32 = expected.iter().map(|b| b.powi(2)).sum();
+    assert!(off / size < 1e-3, "NMSE {}", off / size);
+}

@@ -26,6 +26,16 @@ struct Params {
 #write stats: array<vec2<f32>>       // (tokens, HEADS, splits) of (max, sum)
 #import params
 #import MATRICES as c
+#import coop_stage
+#ifdef VECTORS
+alias Pair = vec2<f32>;
+alias HalfPair = vec2<f16>;
+const PAIR = 2u;
+#else
+alias Pair = f32;
+alias HalfPair = f16;
+const PAIR = 1u;
+#endif
 
 const LOWEST = -1e30;
 const LOG2_E = 1.44269504;
@@ -33,25 +43,62 @@ const LOG2_E = 1.44269504;
 const SLACK = 15.0;
 const CACHE_ROW = (KV_LORA + ROPE) / 4u;
 // A row in workgroup memory, 16 bytes longer: 8 rows lie in different banks.
-const PITCH = CACHE_ROW + 2u;
+const PITCH = KV_LORA + ROPE + 8u;
 const TILE = ROW_TILES * MAT;
 const HEADS_HERE = HEAD_TILES * MAT;
-// Vectors of 4 halves and pairs of sums in a row of a matrix, pairs in a matrix.
+// Vectors of 4 sums in a row of a matrix, and sums in a matrix.
 const QUADS = MAT / 4u;
-const PAIRS = MAT / 2u;
-const MATRIX = MAT * PAIRS;
+const MATRIX = MAT * MAT;
 const SPREAD = WG / HEADS_HERE;
-const WEIGHT_PITCH = (TILE + 8u) / 2u;
+const WEIGHT_PITCH = TILE + 8u;
 // LOADERS threads load a row, LOADERS vectors at a time: all addresses are one and a constant.
 const AT_ONCE = WG / LOADERS;
 
-var<workgroup> rows: array<vec4<f16>, max(TILE, HEADS_HERE) * PITCH>;   // (row) of the cache; before, (head) of the queries
-var<workgroup> products: array<vec2<f32>, WG / LANES * MATRIX>;         // (subgroup) of (head of a tile, row of a tile); in the end of sums
-var<workgroup> weights: array<vec2<f16>, HEADS_HERE * WEIGHT_PITCH>;    // (head, row)
+// Vectors, or numbers where a language wants pointers to numbers (Metal). Places in all of them are counted in numbers.
+var<workgroup> rows: array<Stage, max(TILE, HEADS_HERE) * PITCH / STAGE>;   // (row) of the cache; before, (head) of the queries
+var<workgroup> products: array<Pair, WG / LANES * MATRIX / PAIR>;           // (subgroup) of (head of a tile, row of a tile); in the end of sums
+var<workgroup> weights: array<HalfPair, HEADS_HERE * WEIGHT_PITCH / PAIR>;  // (head, row)
 var<workgroup> decay: array<f32, HEADS_HERE>;                           // of what earlier tiles summed up
 // Whether a tile raised a reference. Sixteen bytes, as the size of every array here is a multiple of: drivers place one behind
 // the other, and matrices are loaded from multiples of 16 bytes only.
 var<workgroup> raised: vec4<u32>;
+
+fn put_row(at: u32, v: vec4<f16>) {
+#ifdef VECTORS
+  rows[at / STAGE] = v;
+#else
+  rows[at] = v.x;
+  rows[at + 1u] = v.y;
+  rows[at + 2u] = v.z;
+  rows[at + 3u] = v.w;
+#endif
+}
+
+fn two_products(at: u32) -> vec2<f32> {
+#ifdef VECTORS
+  return products[at / PAIR];
+#else
+  return vec2(products[at], products[at + 1u]);
+#endif
+}
+
+fn put_products(at: u32, v: vec2<f32>) {
+#ifdef VECTORS
+  products[at / PAIR] = v;
+#else
+  products[at] = v.x;
+  products[at + 1u] = v.y;
+#endif
+}
+
+fn put_weights(at: u32, v: vec2<f16>) {
+#ifdef VECTORS
+  weights[at / PAIR] = v;
+#else
+  weights[at] = v.x;
+  weights[at + 1u] = v.y;
+#endif
+}
 
 // Head h of the workgroup.
 fn own_head(wid: vec3<u32>, h: u32) -> u32 {
@@ -108,13 +155,13 @@ fn main(
   let pe$j_$i = q_pe[head$j * (ROPE / 4u) + $iu * LOADERS + column];
 #endfor
 #endfor
-  let to = loader * PITCH + column;
+  let to = loader * PITCH + column * 4u;
 #for j HEAD_PASSES
 #for i LATENT_LOADS
-  rows[to + $ju * (AT_ONCE * PITCH) + $iu * LOADERS] = vec4<f16>(q$j_$i * (p.scale * LOG2_E));
+  put_row(to + $ju * (AT_ONCE * PITCH) + $iu * (LOADERS * 4u), vec4<f16>(q$j_$i * (p.scale * LOG2_E)));
 #endfor
 #for i PE_LOADS
-  rows[to + $ju * (AT_ONCE * PITCH) + KV_LORA / 4u + $iu * LOADERS] = vec4<f16>(pe$j_$i * (p.scale * LOG2_E));
+  put_row(to + $ju * (AT_ONCE * PITCH) + KV_LORA + $iu * (LOADERS * 4u), vec4<f16>(pe$j_$i * (p.scale * LOG2_E)));
 #endfor
 #endfor
   workgroupBarrier();
@@ -122,11 +169,11 @@ fn main(
   let group = t / LANES;
   let lane = t % LANES;
   let own_products = group * MATRIX;
-  let share = (group / (HEAD_TILES * ROW_TILES)) * (STEPS * QUADS);
+  let share = (group / (HEAD_TILES * ROW_TILES)) * (STEPS * MAT);
   let own_heads = (group % HEAD_TILES) * MAT;
   let own_rows = ((group / HEAD_TILES) % ROW_TILES) * MAT;
 #for k STEPS
-  let left$k = coopLoadT<cLeft>(&rows[own_heads * PITCH + share + $ku * QUADS], PITCH);
+  let left$k = coopLoadT<cLeft>(&rows[(own_heads * PITCH + share + $ku * MAT) / STAGE], PITCH / STAGE);
 #endfor
 
 #for m HEAD_TILES
@@ -134,7 +181,7 @@ fn main(
   var out$m_$n: cSums;
 #endfor
 #endfor
-  let own_values = group * (VALUE_TILES * QUADS);
+  let own_values = group * (VALUE_TILES * MAT);
   // In the softmax.
   let h = t / SPREAD;
   let part = t % SPREAD;
@@ -146,7 +193,7 @@ fn main(
     workgroupBarrier();
 #for j ROW_PASSES
 #for i ROW_LOADS
-    rows[to + $ju * (AT_ONCE * PITCH) + $iu * LOADERS] = next$j_$i;
+    put_row(to + $ju * (AT_ONCE * PITCH) + $iu * (LOADERS * 4u), next$j_$i);
 #endfor
 #endfor
     if (t == 0u) { raised = vec4(0u); }
@@ -163,10 +210,10 @@ fn main(
 
     var product: cSums;
 #for k STEPS
-    let k$k = coopLoad<cRight>(&rows[own_rows * PITCH + share + $ku * QUADS], PITCH);
+    let k$k = coopLoad<cRight>(&rows[(own_rows * PITCH + share + $ku * MAT) / STAGE], PITCH / STAGE);
     product = coopMultiplyAdd(left$k, k$k, product);
 #endfor
-    coopStoreT(product, &products[own_products], PAIRS);
+    coopStoreT(product, &products[own_products / PAIR], MAT / PAIR);
     workgroupBarrier();
 
     var best = LOWEST;
@@ -174,7 +221,7 @@ fn main(
     let r$i = 2u * (part * THREAD_PAIRS + $iu);
     var s$i = vec2(0.0);
 #for s SHARES
-    s$i += products[((($su * ROW_TILES) + r$i / MAT) * HEAD_TILES + h / MAT) * MATRIX + (h % MAT) * PAIRS + r$i % MAT / 2u];
+    s$i += two_products(((($su * ROW_TILES) + r$i / MAT) * HEAD_TILES + h / MAT) * MATRIX + (h % MAT) * MAT + r$i % MAT);
 #endfor
     s$i = select(vec2(LOWEST), s$i, vec2(first + r$i, first + r$i + 1u) < vec2(end));
     best = max(best, max(s$i.x, s$i.y));
@@ -190,7 +237,7 @@ fn main(
     }
 #for i THREAD_PAIRS
     let w$i = vec2<f16>(exp2(s$i - m));
-    weights[h * WEIGHT_PITCH + r$i / 2u] = w$i;
+    put_weights(h * WEIGHT_PITCH + r$i, w$i);
     l += f32(w$i.x) + f32(w$i.y);
 #endfor
     if (part == 0u) { decay[h] = shrink; }
@@ -199,13 +246,16 @@ fn main(
 #for m HEAD_TILES
 #for n VALUE_TILES
       let old$m_$n = out$m_$n;
-      coopStoreT(old$m_$n, &products[own_products], PAIRS);
+      coopStoreT(old$m_$n, &products[own_products / PAIR], MAT / PAIR);
       workgroupBarrier();
 #for i MATRIX_LOADS
-      products[own_products + $iu * LANES + lane] *= decay[$mu * MAT + ($iu * LANES + lane) / PAIRS];
+      {
+        let e = ($iu * LANES + lane) * 2u;
+        put_products(own_products + e, two_products(own_products + e) * decay[$mu * MAT + e / MAT]);
+      }
 #endfor
       workgroupBarrier();
-      out$m_$n = coopLoadT<cSums>(&products[own_products], PAIRS);
+      out$m_$n = coopLoadT<cSums>(&products[own_products / PAIR], MAT / PAIR);
       // Before the next one takes its place.
       workgroupBarrier();
 #endfor
@@ -213,10 +263,10 @@ fn main(
     }
 #for j ROW_TILES
 #for m HEAD_TILES
-    let w$j_$m = coopLoadT<cLeft>(&weights[$mu * MAT * WEIGHT_PITCH + $ju * PAIRS], WEIGHT_PITCH);
+    let w$j_$m = coopLoadT<cLeft>(&weights[($mu * MAT * WEIGHT_PITCH + $ju * MAT) / PAIR], WEIGHT_PITCH / PAIR);
 #endfor
 #for n VALUE_TILES
-    let v$j_$n = coopLoadT<cRight>(&rows[$ju * MAT * PITCH + own_values + $nu * QUADS], PITCH);
+    let v$j_$n = coopLoadT<cRight>(&rows[($ju * MAT * PITCH + own_values + $nu * MAT) / STAGE], PITCH / STAGE);
 #for m HEAD_TILES
     out$m_$n = coopMultiplyAdd(w$j_$m, v$j_$n, out$m_$n);
 #endfor
@@ -235,15 +285,16 @@ fn main(
 #for n VALUE_TILES
   // Named first: naga 30 would compute what stands in the call after the store.
   let value$m_$n = out$m_$n;
-  coopStoreT(value$m_$n, &products[own_products], PAIRS);
+  coopStoreT(value$m_$n, &products[own_products / PAIR], MAT / PAIR);
   workgroupBarrier();
 #for i OUT_STORES
   {
     let e = $iu * LANES + lane;
     let head = $mu * MAT + e / QUADS;
-    if (e < MATRIX / 2u && first_of(wid, head)) {
+    if (e < MATRIX / 4u && first_of(wid, head)) {
       let row = ((wid.z * HEADS + own_head(wid, head)) * p.splits + wid.x) * (KV_LORA / 4u);
-      parts[row + own_values + $nu * QUADS + e % QUADS] = vec4(products[own_products + 2u * e], products[own_products + 2u * e + 1u]);
+      let sums = vec4(two_products(own_products + 4u * e), two_products(own_products + 4u * e + 2u));
+      parts[row + own_values / 4u + $nu * QUADS + e % QUADS] = sums;
     }
   }
 #endfor

@@ -1,7 +1,8 @@
 // Joins the slices of attention: a softmax over the slices, weighted by their sums.
 //
-// parts (tokens, HEADS, splits, KV_LORA) and stats (max, sum) of each -> merged (tokens, HEADS, KV_LORA); with QUANT as
-// bytes for integer products, units of 32 values (tokens, HEADS, KV_LORA / 32).
+// parts (tokens, HEADS, splits, KV_LORA) and stats (max, sum) of each -> merged (tokens, HEADS, KV_LORA); with BYTES as
+// bytes for integer products, units of 32 values (tokens, HEADS, KV_LORA / 32); with HALVES as halves (shared/halves.wgsl), of one
+// token.
 // Division: grid (HEADS, column blocks, tokens); a workgroup owns COLUMNS vec4 of one head, PHASES threads share one,
 // slice by slice. Bound by: reading the partial sums, splits * HEADS * KV_LORA * 4 bytes, from the second-level cache.
 struct Params {
@@ -9,11 +10,16 @@ struct Params {
 }
 @group(0) @binding(0) var<storage, read> parts: array<vec4<f32>>;        // (tokens, HEADS, splits, KV_LORA / 4)
 @group(0) @binding(1) var<storage, read> stats: array<vec2<f32>>;        // (tokens, HEADS, splits) of (max, sum)
-#ifdef QUANT
+#ifdef BYTES
 @group(0) @binding(2) var<storage, read_write> merged: array<vec4<u32>>; // (tokens, HEADS, KV_LORA / 32, 3)
 #import quantize
 #else
+#ifdef HALVES
+@group(0) @binding(2) var<storage, read_write> merged: array<vec4<u32>>; // (HEADS * KV_LORA / 256, 5, 8)
+#import halve_unit
+#else
 @group(0) @binding(2) var<storage, read_write> merged: array<vec4<f32>>; // (tokens, HEADS, KV_LORA / 4)
+#endif
 #endif
 #import params
 #import merge
@@ -59,18 +65,31 @@ fn main(
     }
     result = result / total;
   }
-#ifdef QUANT
+#ifdef UNITS_OUT
   if (phase == 0u) { values[t] = result; }
   workgroupBarrier();
   // A thread per unit, so that no two write the same vec4.
   let unit = wid.y * (COLUMNS / 8u) + t;
   if (t < COLUMNS / 8u && unit < KV_LORA / 32u) {
-    let lo = quantize_half(values[t * 8u], values[t * 8u + 1u], values[t * 8u + 2u], values[t * 8u + 3u]);
-    let hi = quantize_half(values[t * 8u + 4u], values[t * 8u + 5u], values[t * 8u + 6u], values[t * 8u + 7u]);
+#for i 8
+    let v$i = values[t * 8u + $iu];
+#endfor
+#ifdef BYTES
+    let lo = quantize_half(v0, v1, v2, v3);
+    let hi = quantize_half(v4, v5, v6, v7);
     let at = (head * (KV_LORA / 32u) + unit) * 3u;
     merged[at] = lo.codes;
     merged[at + 1u] = hi.codes;
     merged[at + 2u] = bitcast<vec4<u32>>(vec4(lo.scale, hi.scale, lo.scaled_sum, hi.scaled_sum));
+#else
+    let own = halve_unit(v0, v1, v2, v3, v4, v5, v6, v7);
+    let at = halves_place(head * (KV_LORA / 32u) + unit);
+    merged[at] = own.a;
+    merged[at + HALVES_PLANE] = own.b;
+    merged[at + 2u * HALVES_PLANE] = own.c;
+    merged[at + 3u * HALVES_PLANE] = own.d;
+    merged[at + HALVES_SCALES] = bitcast<vec4<u32>>(own.scales);
+#endif
   }
 #else
   if (phase == 0u && column < KV_LORA / 4u) { merged[head * (KV_LORA / 4u) + column] = result; }

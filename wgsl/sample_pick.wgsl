@@ -17,12 +17,13 @@ struct Params {
   log_min_p: f32,     // least logit below the best, very negative: off
   uniform_draw: f32,  // in [0, 1)
   step: u32,          // told with the result
+  number: u32,        // of the submission, told with the result
 }
 @group(0) @binding(0) var<storage, read> keys: array<vec4<u32>>;          // (slices, WG / 4)
 @group(0) @binding(1) var<storage, read> maxima: array<vec4<u32>>;        // (slices) of (key, id, mass as bits, 0)
 @group(0) @binding(2) var<storage, read> quarters: array<vec4<u32>>;      // (slices) keys of the maxima of their quarters
 @group(0) @binding(3) var<storage, read_write> history: array<u32>;       // (n_ctx + 1) ids by position
-@group(0) @binding(4) var<storage, read_write> chosen: array<vec4<u32>>;  // one: (id, step, 0, 0)
+@group(0) @binding(4) var<storage, read_write> chosen: array<vec4<u32>>;  // one: (id, step, number, 0)
 #import params
 #import order
 #import best
@@ -123,7 +124,7 @@ fn list_live() -> u32 {
 fn publish(id: u32) {
   if (thread == 0u) {
     history[p.pos + p.tokens] = id;
-    chosen[0] = vec4(id, p.step, 0u, 0u);
+    chosen[0] = vec4(id, p.step, p.number, 0u);
   }
 }
 

@@ -4,7 +4,8 @@
 // W (heads * (NOPE + ROPE), 32 * UNITS), K (heads, KV_LORA, NOPE), q_lat (heads, KV_LORA), q_pe (heads, ROPE).
 // Division: grid (SLICES + 1, heads). Each of the first SLICES workgroups of a head makes all of its q_nope, keeps it as the input of
 // its share of K's rows, and multiplies: to read W that often from the second-level cache costs less than a dispatch that waits.
-// The last one rotates. LANES threads share PASSES rows of W, then K_LANES threads K_PASSES rows of K.
+// The last one rotates. LANES threads share PASSES rows of W, then K_LANES threads K_PASSES rows of K. With CACHE the grid has
+// a further row, whose first workgroup writes the cache's new row (shared/cache_row.wgsl).
 // Bound by: latency; the bytes of W and K once from memory.
 struct Params {
   sub: u32,         // sub-planes of the scales, in words
@@ -13,6 +14,9 @@ struct Params {
   eps: f32,
 #endif
   pos: u32,         // of the token
+#ifdef CACHE
+  cache_eps: f32,
+#endif
 }
 #read w_q: array<vec4<u32>>
 #read w_s: array<w_Scales>
@@ -37,6 +41,9 @@ const KEPT = NOPE;
 #import WEIGHT_TIMES as w
 #import K_WEIGHT as k
 #import K_TIMES as k
+#ifdef CACHE
+#import cache_row
+#endif
 
 #ifdef RMS
 var<workgroup> token_scale: f32;
@@ -50,6 +57,12 @@ fn main(
 ) {
 #import thread_index
 #fetch
+#ifdef CACHE
+  if (wid.y == HEADS) {
+    if (wid.x == 0u) { cache_row(0u, p.pos, p.cache_eps, t, subgroup, subgroups, lane_id); }
+    return;
+  }
+#endif
   let head = wid.y;
   let absorbs = wid.x < SLICES;
   let lane = t & (LANES - 1u);

@@ -18,7 +18,12 @@ struct Params {
 #write prepared: array<vec4<u32>>    // (UNITS, 3)
 #import quantize
 #else
+#ifdef HALVES
+#write prepared: array<vec4<u32>>    // (UNITS / 8, 5, 8)
+#import halve_unit
+#else
 #write prepared: array<vec4<f32>>    // (UNITS, 8)
+#endif
 #endif
 #import params
 #import w32
@@ -46,8 +51,18 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   prepared[u * 3u + 1u] = b.codes;
   prepared[u * 3u + 2u] = bitcast<vec4<u32>>(vec4<f32>(a.scale, b.scale, a.scaled_sum, b.scaled_sum));
 #else
+#ifdef HALVES
+  let own = halve_unit(w.v0 * g[at], w.v1 * g[at + 1u], w.v2 * g[at + 2u], w.v3 * g[at + 3u], w.v4 * g[at + 4u], w.v5 * g[at + 5u], w.v6 * g[at + 6u], w.v7 * g[at + 7u]);
+  let to = halves_place(u);
+  prepared[to] = own.a;
+  prepared[to + HALVES_PLANE] = own.b;
+  prepared[to + 2u * HALVES_PLANE] = own.c;
+  prepared[to + 3u * HALVES_PLANE] = own.d;
+  prepared[to + HALVES_SCALES] = bitcast<vec4<u32>>(own.scales);
+#else
 #for i 8
   prepared[at + $iu] = w.v$i * g[at + $iu];
 #endfor
+#endif
 #endif
 }

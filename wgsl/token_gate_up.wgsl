@@ -55,7 +55,7 @@ fn logit_of(expert: u32) -> f32 { return logits[expert]; }
 #read squares: array<f32>            // (2 * UNITS)
 #import token_store
 #ifdef STAGED
-#import stage_bytes
+#import STAGE as stage
 #endif
 const TILE = WG / LANES;
 #import params

@@ -6,7 +6,7 @@
 // byte's rounding. With MERGE (attn_v_b) the workgroup joins the attention's slices of its head itself, while its weights are
 // on their way. OUT_PLAIN leaves y as f32, OUT_PREPARED for the next product; with ROUTER it leaves parts
 // of the experts' logits, too.
-// With STAGED a long input passes through workgroup memory (shared/stage_bytes.wgsl).
+// With STAGED a long input passes through workgroup memory (shared/stage_bytes.wgsl, shared/stage_halves.wgsl).
 // Division: LANES threads share AT_ONCE rows, a workgroup owns TILE = WG / LANES * AT_ONCE rows, with MERGE of one head.
 // Bound by: the bytes of W; for small W by the latency of one load, so everything a thread needs is asked for at once. MERGE
 // reads the slices of a head once per workgroup, from the second-level cache.
@@ -49,7 +49,7 @@ struct Params {
 #import router_parts
 #endif
 #ifdef STAGED
-#import stage_bytes
+#import STAGE as stage
 #endif
 #ifdef ROTATE
 #read angles: array<vec2<f32>>       // (n_ctx, ROPE / 2) of (cos, sin)

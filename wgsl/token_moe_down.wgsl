@@ -30,7 +30,7 @@ struct Params {
 #import token_store
 #endif
 #ifdef STAGED
-#import stage_bytes
+#import STAGE as stage
 #endif
 const TILE = WG / LANES;
 #import params
@@ -48,15 +48,13 @@ const TILE = WG / LANES;
 var<workgroup> split_sums: array<f32, WG / 32u>;
 #endif
 
+fn input_unit(u: u32) -> h_Unit {
 #ifdef STAGED
-fn input_unit(u: u32) -> Record { return staged_unit(u); }
+  return staged_unit(u);
 #else
-#ifdef BYTES
-fn input_unit(u: u32) -> Record { return h_unit(u); }
-#else
-fn input_unit(u: u32) -> W32 { return h_unit(u); }
+  return h_unit(u);
 #endif
-#endif
+}
 
 @compute @workgroup_size(WG)
 fn main(
@@ -73,6 +71,8 @@ fn main(
 #else
   let own_row = row;
 #endif
+  // Of an expert's row.
+  let first_unit = row * UNITS;
   let before = residual[own_row];
 #ifdef NORM_OUT
   let own_g = g[own_row];
@@ -113,7 +113,11 @@ fn main(
 #else
     let e$k = b + $ku * LANES;
 #endif
+#ifdef SLOT_FACTOR
+    let slot$k = (e$k * SLOT_FACTOR) >> SLOT_SHIFT;
+#else
     let slot$k = e$k / UNITS;
+#endif
 #ifdef ONE_PART
     let held$k = true;
     let expert$k = ids[slot$k];
@@ -121,7 +125,7 @@ fn main(
     let expert$k = ids[slot$k] - p.first_expert;
     let held$k = expert$k < p.experts;
 #endif
-    let w$k = w_load((select(0u, expert$k, held$k) * ROWS + row) * UNITS + (e$k - slot$k * UNITS), p.sub);
+    let w$k = w_load(select(0u, expert$k, held$k) * (ROWS * UNITS) + (first_unit + e$k) - slot$k * UNITS, p.sub);
 #endfor
 #ifdef ONE_BLOCK
 #import stage_put

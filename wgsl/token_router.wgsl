@@ -21,7 +21,12 @@ struct Params {
 #ifdef BYTES
 #read v: array<u32>                  // (THROUGH_COLUMNS / 8, 12), shared/bytes.wgsl
 #else
+#ifdef HALVES
+#read v: array<vec2<u32>>            // (THROUGH_COLUMNS / 64, 80), shared/halves.wgsl
+#import halve_quad
+#else
 #read v: array<vec4<f32>>            // (THROUGH_COLUMNS)
+#endif
 #endif
 #else
 #read squares: array<f32>            // (COLUMNS / 4): of 16 values of x
@@ -56,7 +61,12 @@ fn main(
   let codes$i = v[(c$i >> 3u) * 12u + (c$i & 7u)];
   let scale$i = bitcast<f32>(v[(c$i >> 3u) * 12u + 8u + ((c$i >> 2u) & 1u)]);
 #else
+#ifdef HALVES
+  let words$i = v[halves_quad_place(c$i)];
+  let scale$i = bitcast<f32>(v[halves_scale_place(c$i)].x);
+#else
   let v$i = v[c$i];
+#endif
 #endif
 #endfor
 #else
@@ -72,6 +82,11 @@ fn main(
 #for i THROUGH_LOADS
 #ifdef BYTES
   let v$i = scale$i * vec4<f32>(unpack4xI8(codes$i));
+#endif
+#ifdef HALVES
+  let even$i = unpack2x16float(words$i.x);
+  let odd$i = unpack2x16float(words$i.y);
+  let v$i = scale$i * vec4<f32>(even$i.x, odd$i.x, even$i.y, odd$i.y);
 #endif
   sum.x += select(0.0, dot(t$i, v$i), $iu * WG + t < THROUGH_COLUMNS);
 #endfor

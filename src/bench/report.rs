@@ -78,6 +78,8 @@ pub struct Row {
     pub backends: String,
     /// Tier of the kernels.
     pub tier: Option<&'static str>,
+    /// What the products of a decoded token leave for each other: `bytes`, `packed halves` or `halves`; none in tier `plain` and on the CPU.
+    pub activation: Option<&'static str>,
     /// Which weights decoding read composed.
     pub precompose: Option<&'static str>,
     /// The file or the synthetic model.
@@ -115,6 +117,10 @@ pub struct Row {
     pub host_ms_per_token: Option<f64>,
     /// Share of the time between two tokens in which the GPU does nothing.
     pub gpu_idle: Option<f64>,
+    /// Whose clock told `peak_gb_per_s` and `gpu_idle`: `gpu`, or `host` where the GPU's timestamps are missing or wrong.
+    pub clock: Option<&'static str>,
+    /// Milliseconds of the longest submission of a prompt, as far as the host could see.
+    pub longest_submission_ms: Option<f64>,
 }
 
 impl Row {
@@ -238,7 +244,7 @@ const fn number(name: &'static str, width: usize) -> Column {
 }
 
 /// The first six are llama-bench's, in its widths.
-const COLUMNS: [Column; 14] = [
+const COLUMNS: [Column; 15] = [
     text("model", 30),
     number("size", 10),
     number("params", 10),
@@ -253,6 +259,7 @@ const COLUMNS: [Column; 14] = [
     number("dependent", 9),
     number("host ms", 7),
     number("GPU idle", 8),
+    number("longest ms", 10),
 ];
 
 fn line(out: &mut impl Write, cells: [String; COLUMNS.len()]) -> io::Result<()> {
@@ -288,6 +295,7 @@ fn cells(row: &Row) -> [String; COLUMNS.len()] {
         or_dash(row.dependent_dispatches_per_token.map(|v| v.to_string())),
         or_dash(row.host_ms_per_token.map(|v| format!("{v:.3}"))),
         or_dash(row.gpu_idle.map(|v| format!("{:.1}%", 100.0 * v))),
+        or_dash(row.longest_submission_ms.map(|v| format!("{v:.1}"))),
     ]
 }
 
@@ -319,13 +327,14 @@ fn params(n: u64) -> String {
 }
 
 /// The fields of CSV: those of a [`Row`] but the samples.
-const FIELDS: [&str; 27] = [
+const FIELDS: [&str; 30] = [
     "build_commit",
     "version",
     "gpu_info",
     "driver",
     "backends",
     "tier",
+    "activation",
     "precompose",
     "model_filename",
     "model_type",
@@ -347,6 +356,8 @@ const FIELDS: [&str; 27] = [
     "dependent_dispatches_per_token",
     "host_ms_per_token",
     "gpu_idle",
+    "clock",
+    "longest_submission_ms",
 ];
 
 fn fields(row: &Row) -> io::Result<Vec<String>> {
@@ -374,6 +385,7 @@ mod tests {
             driver: "NVIDIA 580".to_owned(),
             backends: "Vulkan".to_owned(),
             tier: Some("subgroup"),
+            activation: Some("halves"),
             model_filename: "glm-4.7-flash:q4_0".to_owned(),
             model_type: "synthetic glm-4.7-flash q4_0".to_owned(),
             model_size: 17 << 30,
@@ -390,6 +402,7 @@ mod tests {
             dependent_dispatches_per_token: Some(450),
             host_ms_per_token: Some(0.5),
             gpu_idle: Some(0.0125),
+            clock: Some("gpu"),
             ..Row::default()
         }
     }
@@ -412,20 +425,22 @@ mod tests {
             n_depth: 0,
             gpu_info: "CPU reference".to_owned(),
             tier: None,
+            activation: None,
             gb_per_s: None,
             dispatches_per_token: None,
             dependent_dispatches_per_token: None,
             host_ms_per_token: None,
             gpu_idle: None,
+            longest_submission_ms: Some(98.76),
             model_size: 5 << 20,
             model_n_params: 16_000_000,
             ..row()
         };
         let expected = "\
-| model                          |       size |     params | backend    |            test |                  t/s | device                   | tier     |    GB/s | of peak | dispatches | dependent | host ms | GPU idle |
-| ------------------------------ | ---------: | ---------: | ---------- | --------------: | -------------------: | ------------------------ | -------- | ------: | ------: | ---------: | --------: | ------: | -------: |
-| synthetic glm-4.7-flash q4_0   |  17.00 GiB |    29.90 B | Vulkan     |   tg100 @ d4096 |       450.00 ± 70.71 | NVIDIA \"H200\"            | subgroup |     900 |   20.0% |        700 |       450 |   0.500 |     1.2% |
-| synthetic glm-4.7-flash q4_0   |   5.00 MiB |    16.00 M | Vulkan     |           pp512 |       450.00 ± 70.71 | CPU reference            | -        |       - |       - |          - |         - |       - |        - |
+| model                          |       size |     params | backend    |            test |                  t/s | device                   | tier     |    GB/s | of peak | dispatches | dependent | host ms | GPU idle | longest ms |
+| ------------------------------ | ---------: | ---------: | ---------- | --------------: | -------------------: | ------------------------ | -------- | ------: | ------: | ---------: | --------: | ------: | -------: | ---------: |
+| synthetic glm-4.7-flash q4_0   |  17.00 GiB |    29.90 B | Vulkan     |   tg100 @ d4096 |       450.00 ± 70.71 | NVIDIA \"H200\"            | subgroup |     900 |   20.0% |        700 |       450 |   0.500 |     1.2% |          - |
+| synthetic glm-4.7-flash q4_0   |   5.00 MiB |    16.00 M | Vulkan     |           pp512 |       450.00 ± 70.71 | CPU reference            | -        |       - |       - |          - |         - |       - |        - |       98.8 |
 ";
         assert_eq!(written(Format::Md, &[row(), prompt]), expected);
     }
@@ -436,16 +451,17 @@ mod tests {
             Format::Csv,
             &[Row {
                 tier: None,
+                activation: None,
                 ..row()
             }],
         );
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0].split(',').count(), FIELDS.len());
-        let expected = "\"abc\",\"0.1.0\",\"NVIDIA \"\"H200\"\"\",\"NVIDIA 580\",\"Vulkan\",\"\",\"\",\"glm-4.7-flash:q4_0\",\
+        let expected = "\"abc\",\"0.1.0\",\"NVIDIA \"\"H200\"\"\",\"NVIDIA 580\",\"Vulkan\",\"\",\"\",\"\",\"glm-4.7-flash:q4_0\",\
             \"synthetic glm-4.7-flash q4_0\",\"18253611008\",\"29900000000\",\"64\",\"0\",\"100\",\"4096\",\
             \"2026-11-20T08:00:00Z\",\"225000000\",\"35355339\",\"450.0\",\"70.71067811865476\",\"2000000000.0\",\
-            \"900.0\",\"4500.0\",\"700\",\"450\",\"0.5\",\"0.0125\"";
+            \"900.0\",\"4500.0\",\"700\",\"450\",\"0.5\",\"0.0125\",\"gpu\",\"\"";
         assert_eq!(lines[1], expected);
         // Every field of a row but the two lists is a column.
         let value = serde_json::to_value(row()).unwrap();

@@ -12,14 +12,18 @@ use crate::engine::backend::{Backend, BackendError};
 use crate::engine::bandwidth::read_bandwidth;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::engine::{DeviceChoice, PrecomposeChoice, Precomposed, Sampling, Tier};
+use crate::engine::{DeviceChoice, PrecomposeChoice, Precomposed, Sampling, Tier, TierTrial};
+use crate::gpu::clock::Clock;
 use crate::gpu::{self, Gpu, GpuOptions};
 use crate::model::Model;
 use crate::model::precompose::DEFAULT_PRECOMPOSE;
+use crate::quant::activation::Activation;
 use crate::tokenizer::strftime_now;
 
 /// Tokens that warm a generation up.
 const WARM_UP: usize = 16;
+/// Times that a step is timed by the host's clock where the GPU's cannot be used.
+const HOST_ROUNDS: usize = 5;
 /// For how long the first test is repeated before it counts: the first short prompts on an idle GPU were half as fast as later
 /// ones (BENCHMARKS.md), probably until it reached its clock.
 const WARM_UP_TIME: Duration = Duration::from_secs(1);
@@ -55,9 +59,15 @@ pub struct BenchOptions {
     pub devices: Vec<Where>,
     /// The tiers on each GPU; none for the best of each.
     pub tiers: Vec<Tier>,
+    /// Whether to do without cooperative matrices.
+    pub no_matrices: bool,
+    /// Whether work that could stand side by side goes into one grid ([`GpuOptions::serial_passes`](crate::gpu::GpuOptions::serial_passes)).
+    pub serial_passes: Option<bool>,
+    /// Whether halves are multiplied in pairs ([`GpuOptions::packed_halves`](crate::gpu::GpuOptions::packed_halves)).
+    pub packed_halves: Option<bool>,
     /// Which weights decoding reads composed; the default where `None`.
     pub precompose: Option<PrecomposeChoice>,
-    /// Tokens of a prompt that one submission computes, each measured in turn; none for the usual number.
+    /// Tokens of a prompt that are computed at once, each measured in turn; none for the usual number.
     pub chunks: Vec<u32>,
     /// Times that each test is repeated.
     pub repetitions: usize,
@@ -69,6 +79,8 @@ pub enum Event<'a> {
     Loading(u64, u64),
     /// Loading has ended.
     Loaded,
+    /// What was measured to choose the tier.
+    Tier(&'a TierTrial),
     /// What became of `--precompose`.
     Precomposed(&'a Precomposed),
     /// An adapter of [`Where::All`] was left out, and why.
@@ -111,7 +123,7 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
             }
             continue;
         }
-        for gpu in Gpus::new(device, &options.tiers) {
+        for gpu in Gpus::new(device, options) {
             let gpu = match (gpu, device) {
                 (Ok(gpu), _) => Arc::new(gpu),
                 (Err(error), Where::All) => {
@@ -159,14 +171,16 @@ pub(crate) fn n_ctx(tests: &[Test], model: &Model) -> Result<usize, BenchError> 
 struct Gpus(std::vec::IntoIter<GpuOptions>);
 
 impl Gpus {
-    fn new(device: &Where, tiers: &[Tier]) -> Self {
+    fn new(device: &Where, options: &BenchOptions) -> Self {
         let choices = match device {
             Where::Device(choice) => vec![choice.clone()],
             Where::All => (0..gpu::adapters().len())
                 .map(DeviceChoice::Index)
                 .collect(),
         };
-        let tiers: Vec<_> = match tiers {
+        let (no_matrices, serial_passes) = (options.no_matrices, options.serial_passes);
+        let packed_halves = options.packed_halves;
+        let tiers: Vec<_> = match options.tiers.as_slice() {
             [] => vec![None],
             some => some.iter().copied().map(Some).collect(),
         };
@@ -176,6 +190,9 @@ impl Gpus {
                 tiers.clone().into_iter().map(move |tier| GpuOptions {
                     device: device.clone(),
                     tier,
+                    no_matrices,
+                    serial_passes,
+                    packed_halves,
                     tuned: true,
                     ..GpuOptions::default()
                 })
@@ -215,6 +232,13 @@ fn on_gpu(
     if flow.is_break() || on_event(Event::Loaded).is_break() {
         return Ok(ControlFlow::Break(()));
     }
+    // In the tier that loading settled for.
+    let gpu = Arc::clone(&weights.gpu);
+    if let Some(trial) = weights.tier_trial()
+        && on_event(Event::Tier(trial)).is_break()
+    {
+        return Ok(ControlFlow::Break(()));
+    }
     if let Some(precomposed) = &precomposed
         && on_event(Event::Precomposed(precomposed)).is_break()
     {
@@ -231,9 +255,11 @@ fn on_gpu(
             driver: driver(&gpu),
             backends: backend_name(gpu.info.backend),
             tier: Some(gpu.tier.name()),
+            activation: gpu.activation().map(Activation::name),
             precompose: Some(precomposed.as_ref().map_or("off", |p| p.pairs.name())),
             n_ubatch: Some(backend.chunk()),
             peak_gb_per_s: Some(peak / 1e9),
+            clock: Some(Clock::of(&gpu).name()),
             ..base_row(options, model)
         };
         if run_tests(options, &mut backend, model, &row, on_event)?.is_break() {
@@ -318,6 +344,7 @@ fn run_tests(
         let test_time = strftime_now("%Y-%m-%dT%H:%M:%SZ").unwrap_or_default();
         if let Some(gpu) = backend.gpu() {
             gpu.take_host_time();
+            gpu.take_longest_submission();
         }
         let samples = (0..options.repetitions)
             .map(|_| measure(backend, test, vocab))
@@ -330,10 +357,15 @@ fn run_tests(
             statistics: Statistics::of(&samples, test.tokens()),
             ..base.clone()
         };
-        if test.prompt == 0
-            && let Some(gpu) = backend.gpu()
-        {
-            look_into(gpu, test, vocab, &mut row)?;
+        if let Some(gpu) = backend.gpu() {
+            if test.prompt == 0 {
+                look_into(gpu, test, vocab, &mut row)?;
+            } else {
+                let longest = gpu.take_longest_submission();
+                row.longest_submission_ms = longest.map(|longest| longest.as_secs_f64() * 1e3);
+                // Fewer than asked for where a dispatch took too long.
+                row.n_ubatch = Some(gpu.chunk());
+            }
         }
         if on_event(Event::Row(&row)).is_break() {
             return Ok(ControlFlow::Break(()));
@@ -365,11 +397,15 @@ fn look_into(
     gpu.prefill(&random_tokens(1, vocab), first - 1)?;
     row.gpu_idle = match gpu.time_steps(&vec![0; first], test.generate) {
         Ok(steps) => idle(&steps),
-        Err(BackendError::Gpu(error)) if matches!(*error, gpu::GpuError::NoTimestamps { .. }) => {
-            None
+        Err(BackendError::Gpu(error)) if error.is_of_clock() => {
+            // What a step takes where nothing comes between, held against what a token took.
+            let mut us = gpu.time_step(first + test.generate / 2, HOST_ROUNDS)?;
+            us.sort_by(f64::total_cmp);
+            Some((1.0 - us[HOST_ROUNDS / 2] * row.statistics.avg_ts / 1e6).max(0.0))
         }
         Err(error) => return Err(error.into()),
     };
+    row.clock = Some(gpu.clock().name());
     Ok(())
 }
 
@@ -423,6 +459,51 @@ pub(crate) fn random_tokens(n: usize, vocab: usize) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::stamps::lies::{self, Lie};
+
+    #[test]
+    fn where_the_clock_lies_rows_say_that_the_hosts_told_times() {
+        let options = BenchOptions {
+            no_matrices: false,
+            serial_passes: None,
+            packed_halves: None,
+            source: "tiny:q4_0".parse().unwrap(),
+            tests: vec![Test {
+                prompt: 0,
+                generate: 4,
+                depth: 0,
+            }],
+            devices: vec![Where::Device(DeviceChoice::Auto)],
+            tiers: vec![],
+            precompose: None,
+            chunks: vec![],
+            repetitions: 1,
+        };
+        for (lie, clock) in [(None, "gpu"), (Some(Lie::Backwards), "host")] {
+            let mut rows = vec![];
+            let mut measure = || {
+                run(&options, &mut |event| {
+                    if let Event::Row(row) = event {
+                        rows.push(row.clone());
+                    }
+                    ControlFlow::Continue(())
+                })
+            };
+            match lie {
+                Some(lie) => lies::with(lie, measure),
+                None => measure(),
+            }
+            .unwrap();
+            let row = rows.first().unwrap();
+            if lie.is_none() && row.clock == Some("host") {
+                eprintln!("skipped: no timestamps on {}", row.gpu_info);
+                return;
+            }
+            assert_eq!(row.clock, Some(clock));
+            assert!(row.peak_gb_per_s.unwrap() > 0.0);
+            assert!((0.0..1.0).contains(&row.gpu_idle.unwrap()), "{row:?}");
+        }
+    }
 
     #[test]
     fn idle_is_what_lies_between_steps() {

@@ -66,7 +66,39 @@ pub(super) struct DeviceArgs {
     #[arg(long, value_name = "TIER")]
     pub(super) tier: Option<Tier>,
     #[command(flatten)]
+    pub(super) matrices: MatricesArgs,
+    #[command(flatten)]
+    pub(super) serial: SerialArgs,
+    #[command(flatten)]
+    pub(super) halves: HalvesArgs,
+    #[command(flatten)]
     pub(super) precompose: PrecomposeArgs,
+}
+
+/// Whether kernels may use cooperative matrices.
+#[derive(Args)]
+pub(super) struct MatricesArgs {
+    /// Do without cooperative matrices, on GPUs that have them: to compare, or where a driver's are wrong
+    #[arg(long = "no-matrices")]
+    pub(super) off: bool,
+}
+
+/// Whether dispatches wait for each other in any case.
+#[derive(Args)]
+pub(super) struct SerialArgs {
+    /// Generate for GPUs where every dispatch waits for the one before it: fewer dispatches, with work that could stand side by
+    /// side in one grid [default: on by Metal, else off]
+    #[arg(long = "serial-passes", value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new())]
+    pub(super) serial_passes: Option<bool>,
+}
+
+/// How halves are multiplied.
+#[derive(Args)]
+pub(super) struct HalvesArgs {
+    /// In tier subgroup, multiply activations in pairs of f16 (on), or each widened to f32 (off), which is more exact [default: on
+    /// for GPUs of NVIDIA and AMD, else off]
+    #[arg(long = "packed-halves", value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true)]
+    pub(super) packed: Option<bool>,
 }
 
 /// Which weights decoding reads composed.

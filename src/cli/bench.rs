@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use clap::Args;
 
-use super::args::{MeasuredArgs, PrecomposeArgs};
+use super::args::{HalvesArgs, MatricesArgs, MeasuredArgs, PrecomposeArgs, SerialArgs};
 use super::error::CliError;
 use super::load::progress_bar;
 use super::output::{note, write_error};
@@ -32,7 +32,11 @@ Behind llama-bench's columns stand, for tg: GB/s, the bytes that a token must re
 bytes; these bytes are the planes of all weights that the dispatches of a token read (of experts, those that are used),
 plus (position + 1) cache rows per layer. Of peak: relative to a plain read of a large buffer, measured on each device
 before the model is loaded. Dispatches per token, and how many of them are dependent: wait for the one before. Host ms: what encoding and submitting a token takes the CPU. GPU idle:
-the share of the time between the first and the last token in which no step ran, from timestamps in a run of its own.";
+the share of the time between the first and the last token in which no step ran, from timestamps in a run of its own; where these
+are missing or wrong, from a step repeated by the host's clock (field clock).
+
+For pp, longest ms: what the longest submission took. A prompt is cut into submissions of about 100 ms each, so that a
+display on the same device stays alive; one layer is the first of a session.";
 
 /// Measure a model's speed, in llama-bench's tests and columns
 #[derive(Args)]
@@ -65,6 +69,12 @@ pub(super) struct Bench {
     /// adapter runs it]
     #[arg(long = "tier", value_name = "TIER")]
     tiers: Vec<Tier>,
+    #[command(flatten)]
+    matrices: MatricesArgs,
+    #[command(flatten)]
+    serial: SerialArgs,
+    #[command(flatten)]
+    halves: HalvesArgs,
     #[command(flatten)]
     precompose: PrecomposeArgs,
     /// Tokens of a prompt computed at once; also -ub [default: 2048, on software 512, or what its
@@ -118,6 +128,9 @@ impl Bench {
                 some => some.to_vec(),
             },
             tiers: self.tiers.clone(),
+            no_matrices: self.matrices.off,
+            serial_passes: self.serial.serial_passes,
+            packed_halves: self.halves.packed,
             precompose: self.precompose.choice,
             chunks: self
                 .chunks
@@ -139,6 +152,10 @@ impl Bench {
                 }
                 Event::Loaded => {
                     bar.finish_and_clear();
+                    return ControlFlow::Continue(());
+                }
+                Event::Tier(trial) => {
+                    note(format_args!("{trial}"));
                     return ControlFlow::Continue(());
                 }
                 Event::Precomposed(precomposed) => {

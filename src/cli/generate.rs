@@ -1,7 +1,7 @@
 //! `glimt generate`: a prompt in, the answer out, token by token.
 
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -106,10 +106,13 @@ impl Generate {
         let mut ended = None;
         let limit = self.n_predict.unwrap_or(usize::MAX);
         let bar = prompt_bar(tokens.len());
+        let began = Instant::now();
         let on_prompt = &mut |done: usize| {
-            // Between two parts of a prompt there is something to end in order.
+            // Between two submissions of a prompt there is something to end in order.
             interrupt::begin_answer();
-            bar.set_position(done as u64);
+            if began.elapsed() >= BAR_AFTER {
+                bar.set_position(done as u64);
+            }
             match interrupt::requested() {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
@@ -169,7 +172,10 @@ impl Generate {
     }
 }
 
-/// A bar on standard error for the tokens of a long prompt, shown when the first part of it is computed.
+/// A prompt that takes longer shows a bar.
+const BAR_AFTER: Duration = Duration::from_millis(300);
+
+/// A bar on standard error for the tokens of a long prompt, shown when its position is set.
 fn prompt_bar(tokens: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("prompt {bar:30} {pos} of {len} tokens, {eta}")
         .expect("the template is a constant that indicatif accepts");

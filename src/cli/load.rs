@@ -26,6 +26,9 @@ pub(super) fn open(
     let options = EngineOptions {
         device: device.device.clone(),
         tier: device.tier,
+        no_matrices: device.matrices.off,
+        serial_passes: device.serial.serial_passes,
+        packed_halves: device.halves.packed,
         precompose: device.precompose.choice,
         ctx: ctx.ctx,
         ubatch: ctx.ubatch,
@@ -59,6 +62,9 @@ pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
         engine.n_ctx(),
         engine.model().config.context_length,
     ));
+    if let Some(trial) = engine.tier_trial() {
+        note(format_args!("{trial}"));
+    }
     if let Some(precomposed) = engine.precomposed() {
         note(format_args!("{precomposed}"));
     }

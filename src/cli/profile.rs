@@ -76,6 +76,9 @@ impl Profile {
             source: self.model.source(),
             device: self.device.device.clone(),
             tier: self.device.tier,
+            no_matrices: self.device.matrices.off,
+            serial_passes: self.device.serial.serial_passes,
+            packed_halves: self.device.halves.packed,
             precompose: self.device.precompose.choice,
             subject: match self.prompt {
                 None => Subject::Tokens(usize::from(self.tokens)),
@@ -95,6 +98,9 @@ impl Profile {
         });
         bar.finish_and_clear();
         let profile = profiled?;
+        if let Some(trial) = &profile.head.tier_trial {
+            note(format_args!("{trial}"));
+        }
         if let Some(precomposed) = &profile.head.precompose {
             note(format_args!("{precomposed}"));
         }

@@ -63,6 +63,9 @@ impl Tune {
             source: self.model.source(),
             device: self.device.device.clone(),
             tier: self.device.tier,
+            no_matrices: self.device.matrices.off,
+            serial_passes: self.device.serial.serial_passes,
+            packed_halves: self.device.halves.packed,
             time: Duration::from_secs(u64::from(self.seconds)),
         };
         let bar = progress_bar("loading");
@@ -73,7 +76,12 @@ impl Tune {
                     bar.set_length(total);
                     bar.set_position(done);
                 }
-                Event::Loaded => bar.finish_and_clear(),
+                Event::Loaded(trial) => {
+                    bar.finish_and_clear();
+                    if let Some(trial) = trial {
+                        note(format_args!("{trial}"));
+                    }
+                }
                 Event::Measuring(i, n, site, candidates) => note(format_args!(
                     "{} of {n}: {}, {candidates} candidates",
                     i + 1,
@@ -119,9 +127,12 @@ impl Tune {
             ..GpuOptions::default()
         })
         .map_err(tune::TuneError::from)?;
-        match tuning::forget(&gpu.info)? {
-            Some(path) => note(format_args!("deleted {}", path.display())),
-            None => note(format_args!("nothing was kept for {}", gpu.info.name)),
+        let deleted = tuning::forget(&gpu.info)?;
+        for path in &deleted {
+            note(format_args!("deleted {}", path.display()));
+        }
+        if deleted.is_empty() {
+            note(format_args!("nothing was kept for {}", gpu.info.name));
         }
         Ok(())
     }

@@ -34,8 +34,9 @@ pub trait Backend: Send {
             .map(drop)
     }
 
-    /// As [`prefill`](Backend::prefill), and tells `on_prompt` between two parts of a long prompt how many of `tokens` are
-    /// computed. `Break` ends it; the number of tokens that have their rows is returned, and no logits are kept.
+    /// As [`prefill`](Backend::prefill), and tells `on_prompt` between two submissions to the device how many of `tokens` are as
+    /// good as computed: parts of a chunk count in proportion to their work. `Break` ends it, unless all is submitted. Returned is the
+    /// number of tokens that have their rows, which an interrupted chunk adds nothing to; if it is not all, no logits are kept.
     ///
     /// # Errors
     /// As for [`prefill`](Backend::prefill).
@@ -80,7 +81,7 @@ pub trait Backend: Send {
 /// Receives the logits of one position with its index into the tokens given.
 pub type OnRow<'a> = dyn FnMut(usize, &[f32]) -> ControlFlow<()> + 'a;
 
-/// Receives how many tokens of a prompt are computed.
+/// Receives how many tokens of a prompt are as good as computed.
 pub type OnPrompt<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 
 /// Receives one chosen token.

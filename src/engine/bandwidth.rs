@@ -1,9 +1,7 @@
 //! What a device's memory gives to a plain read, and what waiting for a dispatch costs: what every GB/s and time is held against.
 
-use std::time::Instant;
-
+use crate::gpu::clock;
 use crate::gpu::record::{Range, Recording, State};
-use crate::gpu::stamps::{Stamping, Stamps};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::read;
 
@@ -17,7 +15,7 @@ const LEAST: u64 = 16 << 20;
 const READS: usize = 6;
 
 /// Bytes per second of reading a large buffer with 16 bytes per load, the best of several reads. The buffer is 1 GiB, or
-/// what the device has room for. Times are the GPU's where it has timestamps, else the host's.
+/// what the device has room for. Times are the GPU's where it has timestamps that can be true, else the host's.
 ///
 /// # Errors
 /// [`GpuError::OutOfMemory`] where not even 16 MiB are free, or what the device reports.
@@ -36,21 +34,13 @@ pub fn read_bandwidth(gpu: &Gpu) -> Result<f64, GpuError> {
     };
     let data = Range::whole(&buffer);
     let found = Range::whole(&gpu.storage("found", 16)?);
-    let stamps = match Stamps::new(gpu, 2) {
-        Ok(stamps) => Some(stamps),
-        Err(GpuError::NoTimestamps { .. }) => None,
-        Err(error) => return Err(error),
-    };
     let mut best = 0.0f64;
     for at_once in read::AT_ONCE {
         // The buffer is zero: what is sought is not there.
         let op = read::op(&data, &found, at_once, 1);
         let read = op.bytes as f64;
         let recording = Recording::new(gpu, &[op])?;
-        for _ in 0..READS {
-            let seconds = time(gpu, &recording, stamps.as_ref())?;
-            best = best.max(read / seconds);
-        }
+        best = best.max(read / fastest(gpu, &recording)?);
     }
     gpu.release(&buffer);
     Ok(best)
@@ -71,33 +61,16 @@ pub fn dependent_dispatch(gpu: &Gpu) -> Result<f64, GpuError> {
     // All write the same word, so each waits. What is sought is not there.
     let op = read::op(&Range::whole(&data), &Range::whole(&found), at_once, 1);
     let recording = Recording::new(gpu, &vec![op; CHAIN])?;
-    let stamps = match Stamps::new(gpu, 2) {
-        Ok(stamps) => Some(stamps),
-        Err(GpuError::NoTimestamps { .. }) => None,
-        Err(error) => return Err(error),
-    };
-    let mut best = f64::INFINITY;
-    for _ in 0..READS {
-        best = best.min(time(gpu, &recording, stamps.as_ref())?);
-    }
+    let best = fastest(gpu, &recording)?;
     gpu.release(&data);
     Ok(best / CHAIN as f64)
 }
 
-/// Seconds of one replay.
-fn time(gpu: &Gpu, recording: &Recording, stamps: Option<&Stamps>) -> Result<f64, GpuError> {
-    let began = Instant::now();
-    let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    let stamping = stamps.map_or(Stamping::None, |stamps| Stamping::Ends(stamps, 0));
-    recording.encode_stamped(gpu, &mut encoder, &State::default(), stamping);
-    gpu.queue.submit([encoder.finish()]);
-    Ok(match stamps {
-        Some(stamps) => stamps.read(gpu, 2)?[1] / 1e9,
-        None => {
-            gpu.wait(None)?;
-            began.elapsed().as_secs_f64()
-        }
-    })
+/// Seconds of the fastest of several replays.
+fn fastest(gpu: &Gpu, recording: &Recording) -> Result<f64, GpuError> {
+    let times = clock::in_turn(gpu, &[recording], &State::default(), READS)?;
+    let least = times.into_iter().flatten().fold(f64::INFINITY, f64::min);
+    Ok(least / 1e6)
 }
 
 #[cfg(test)]

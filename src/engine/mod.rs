@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use error::EngineError;
-pub use gpu::Precomposed;
+pub use gpu::{Precomposed, TierTrial};
 pub use memory::{Batch, MemoryPlan};
 pub use opened::Opened;
 pub use sampling::Sampling;
@@ -71,8 +71,14 @@ impl ModelSource {
 pub struct EngineOptions {
     /// On which device.
     pub device: DeviceChoice,
-    /// With which kernels; `None` is the fastest tier of the adapter.
+    /// With which kernels; `None` is the tier that suits adapter and model, by measuring where both tiers with subgroups can run.
     pub tier: Option<Tier>,
+    /// Whether to do without cooperative matrices ([`GpuOptions::no_matrices`](crate::gpu::GpuOptions::no_matrices)).
+    pub no_matrices: bool,
+    /// Whether work that could stand side by side goes into one grid ([`GpuOptions::serial_passes`](crate::gpu::GpuOptions::serial_passes)).
+    pub serial_passes: Option<bool>,
+    /// Whether halves are multiplied in pairs ([`GpuOptions::packed_halves`](crate::gpu::GpuOptions::packed_halves)).
+    pub packed_halves: Option<bool>,
     /// Which weights decoding reads composed; `None` is
     /// [`DEFAULT_PRECOMPOSE`] on a GPU.
     pub precompose: Option<PrecomposeChoice>,
@@ -114,7 +120,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Gpu`].
     pub fn load(
-        opened: Opened,
+        mut opened: Opened,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, EngineError> {
         let choice = opened.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
@@ -128,6 +134,10 @@ impl Engine {
                 (Some(Arc::new(weights)), precomposed)
             }
         };
+        if let Some(weights) = &weights {
+            // In the tier that loading settled for.
+            opened.device = Device::Gpu(Arc::clone(&weights.gpu));
+        }
         Ok(Self {
             opened,
             weights,
@@ -138,6 +148,12 @@ impl Engine {
     /// What became of [`EngineOptions::precompose`]; `None` where it is off.
     pub fn precomposed(&self) -> Option<&Precomposed> {
         self.precomposed.as_ref()
+    }
+
+    /// What was measured to choose the tier; `None` where [`EngineOptions::tier`] named one, an earlier measurement is kept, or the
+    /// device has no choice.
+    pub fn tier_trial(&self) -> Option<&TierTrial> {
+        self.weights.as_ref()?.tier_trial()
     }
 
     /// Starts a context, empty.

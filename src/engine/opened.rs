@@ -171,6 +171,9 @@ impl Device {
         match Gpu::open(&GpuOptions {
             device,
             tier,
+            no_matrices: options.no_matrices,
+            serial_passes: options.serial_passes,
+            packed_halves: options.packed_halves,
             tuned: true,
             ..GpuOptions::default()
         }) {

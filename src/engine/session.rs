@@ -90,9 +90,9 @@ impl<'a> Session<'a> {
         self.generate_watched(prompt, sampling, limit, unwatched, on_token)
     }
 
-    /// As [`generate`](Self::generate), and tells `on_prompt` between two parts of a long prompt how many of its tokens are
+    /// As [`generate`](Self::generate), and tells `on_prompt` while a prompt is computed how many of its tokens are as good as
     /// evaluated. A break there ends it without an answer ([`StopReason::Caller`]); the session then goes on after the tokens
-    /// that were.
+    /// that were evaluated as a whole, which may be fewer.
     ///
     /// # Errors
     /// As for [`generate`](Self::generate).
@@ -195,7 +195,8 @@ impl<'a> Session<'a> {
         let result = self.evaluate(said, quiet, on_row, on_prompt);
         match result {
             Ok(end) => {
-                self.tokens.truncate(end);
+                // An interrupted prompt may end before the row of an answer's last token, which was said all the same.
+                self.tokens.truncate(end.max(said));
                 self.cached = end;
                 Ok(())
             }

@@ -3,11 +3,15 @@
 use super::GpuError;
 use super::adapter::{self, DeviceChoice};
 use super::geometry::Choices;
+use super::machine::Machine;
+use super::numbers::Numbers;
 use super::pipeline::Pipelines;
-use super::tier::{MIN_SUBGROUP, Tier};
+use super::tier::Tier;
 use super::tuning;
+use crate::quant::activation::Activation;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use wgpu::{
     Adapter, AdapterInfo, Backend, Buffer, BufferDescriptor, BufferUsages, Features, Limits,
     PollType,
@@ -27,8 +31,17 @@ pub struct GpuOptions {
     /// Less memory than the adapter's own, to exercise what is refused for the lack of it.
     pub max_memory: Option<u64>,
     /// Whether the workgroups of a decoded token's kernels repeat small work ([`Gpu::repeats_work`]); as `glimt tune` chose or by
-    /// the kind of device where `None`.
+    /// what it costs where `None`.
     pub repeats_work: Option<bool>,
+    /// Whether halves are multiplied in pairs ([`Activation::Halves`]); by the kind of device where `None`. A device without f16
+    /// in shaders never does.
+    pub packed_halves: Option<bool>,
+    /// Whether to do without cooperative matrices on a device that has them: prompts and the attention of tokens take their
+    /// other forms.
+    pub no_matrices: bool,
+    /// Whether a decoded token's work that could stand side by side goes into one grid, for devices where every dispatch of a pass
+    /// waits for the one before it; by the backend where `None` ([`Machine::serial_passes`]).
+    pub serial_passes: Option<bool>,
 }
 
 /// Cooperative matrices: square ones of f16, multiplied into sums of f32 by a subgroup each.
@@ -93,11 +106,25 @@ pub struct Gpu {
     /// The cooperative matrices that kernels may use, where the device has them.
     pub coop: Option<Coop>,
     /// How products divide their rows, where something else than the defaults was chosen.
-    pub choices: Choices,
+    pub choices: Arc<Choices>,
+    /// Whether the tier is only a guess, which loading a model replaces by what it measures
+    /// ([`GpuModel::load`](crate::engine::gpu::GpuModel::load)).
+    pub(crate) tier_is_open: bool,
+    /// Whether a decoded token's work that could stand side by side goes into one grid ([`GpuOptions::serial_passes`]).
+    pub serial_passes: bool,
     pub(super) asked_to_repeat: Option<bool>,
-    pub(super) pipelines: Pipelines,
+    packed_halves: bool,
+    pub(super) pipelines: Arc<Pipelines>,
+    /// What is wrong with its timestamps, once that was noticed.
+    pub(super) lying_clock: Arc<OnceLock<&'static str>>,
+    /// What trials of cooperative matrices found, by what they are for.
+    pub(crate) trials: Arc<Mutex<HashMap<String, bool>>>,
+    pub(super) numbers: Arc<Numbers>,
+    /// Threads of the subgroups that tests emulate, where they do.
+    #[cfg(test)]
+    pub(crate) waves: Option<u32>,
     fault: Arc<Mutex<Option<GpuError>>>,
-    allocated: AtomicU64,
+    allocated: Arc<AtomicU64>,
 }
 
 impl Gpu {
@@ -123,8 +150,8 @@ impl Gpu {
         };
         check_limits(&info.name, &limits)?;
         let coop = match tier {
-            Tier::Plain => None,
-            Tier::Subgroup | Tier::Int8 => Coop::of(&adapter),
+            Tier::Subgroup | Tier::Int8 if !options.no_matrices => Coop::of(&adapter),
+            _ => None,
         };
         let matrices = if coop.is_some() {
             Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SUBGROUP_BARRIER
@@ -186,7 +213,7 @@ impl Gpu {
         let max_binding = limits
             .max_storage_buffer_binding_size
             .min(options.max_binding.unwrap_or(u64::MAX));
-        let choices = Choices::default();
+        let choices = Arc::<Choices>::default();
         if options.tuned {
             match tuning::load(&info) {
                 Ok(Some((made, path))) => {
@@ -202,7 +229,9 @@ impl Gpu {
             (Some(has), Some(most)) => Some(has.min(most)),
             (has, most) => has.or(most),
         };
-        let pipelines = Pipelines::new(&device, &info, features);
+        let machine = Machine::new(&info, &limits, features);
+        let pipelines = Arc::new(Pipelines::new(&device, &info, features));
+        let tier_is_open = options.tier.is_none() && tier.may_be_measured(&info);
         Ok(Self {
             device,
             queue,
@@ -214,11 +243,65 @@ impl Gpu {
             memory,
             coop,
             choices,
+            tier_is_open,
+            serial_passes: options.serial_passes.unwrap_or(machine.serial_passes),
             asked_to_repeat: options.repeats_work,
+            packed_halves: features.contains(Features::SHADER_F16)
+                && options.packed_halves.unwrap_or(machine.packed_halves),
             pipelines,
+            lying_clock: Arc::default(),
+            trials: Arc::default(),
+            numbers: Arc::default(),
+            #[cfg(test)]
+            waves: None,
             fault,
-            allocated: AtomicU64::new(0),
+            allocated: Arc::default(),
         })
+    }
+
+    /// What the products of a decoded token leave for each other in the device's tier, where they prepare their outputs so.
+    pub fn activation(&self) -> Option<Activation> {
+        self.tier.activation(self.packed_halves)
+    }
+
+    /// The same opened device with the kernels of `tier`: buffers, pipelines, choices and errors are shared. `subgroup` and `int8`
+    /// open a device alike, so one can take the place of the other.
+    ///
+    /// # Panics
+    /// If one of the two is `plain`, which opens a device otherwise.
+    pub fn in_tier(&self, tier: Tier) -> Self {
+        assert!(
+            tier == self.tier || ![tier, self.tier].contains(&Tier::Plain),
+            "tier {} is opened otherwise than {}",
+            self.tier.name(),
+            tier.name()
+        );
+        Self {
+            device: self.device.clone(),
+            queue: self.queue.clone(),
+            info: self.info.clone(),
+            limits: self.limits.clone(),
+            tier,
+            choices: Arc::clone(&self.choices),
+            tier_is_open: false,
+            pipelines: Arc::clone(&self.pipelines),
+            numbers: Arc::clone(&self.numbers),
+            lying_clock: Arc::clone(&self.lying_clock),
+            trials: Arc::clone(&self.trials),
+            fault: Arc::clone(&self.fault),
+            allocated: Arc::clone(&self.allocated),
+            ..*self
+        }
+    }
+
+    /// The same opened device for tokens that are recorded so ([`GpuOptions::serial_passes`], [`GpuOptions::repeats_work`]).
+    #[cfg(test)]
+    pub(crate) fn in_mode(&self, serial_passes: bool, repeats_work: bool) -> Self {
+        Self {
+            serial_passes,
+            asked_to_repeat: Some(repeats_work),
+            ..self.in_tier(self.tier)
+        }
     }
 
     /// The first error that wgpu or the driver reported since the last call, if any.
@@ -408,11 +491,7 @@ impl Gpu {
 
     /// Threads that share a row in the kernels of a decoded token: a subgroup's, at most 32.
     pub fn lanes(&self) -> u32 {
-        match self.info.backend {
-            // wgpu reports a constant 4..64 there.
-            Backend::Metal => 32,
-            _ => self.info.subgroup_min_size.clamp(MIN_SUBGROUP, 32),
-        }
+        Machine::of(self).lanes
     }
 
     /// The alignment of binding offsets.

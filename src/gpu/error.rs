@@ -128,6 +128,16 @@ pub enum GpuError {
         /// The adapter's name.
         adapter: String,
     },
+    /// Times on the GPU were asked for, and what it tells cannot be true.
+    #[error(
+        "the timestamps of {adapter} are wrong, {found}, so times on the GPU cannot be measured: use another adapter or backend"
+    )]
+    WrongTimestamps {
+        /// The adapter's name.
+        adapter: String,
+        /// What they show.
+        found: &'static str,
+    },
     /// The file's weights cannot be read.
     #[error("cannot load the weights: {reason}")]
     ReadWeights {
@@ -150,6 +160,24 @@ pub enum GpuError {
         /// The driver's words.
         reason: String,
     },
+    /// Work that the device took and did not do, or did not end.
+    #[error(
+        "{adapter} did not do all its work: {what} should be {expected} and is {found}; {cause}. Nothing of the answer so far is \
+         wrong. Run the command again; if it happens again, compute fewer tokens at once (--ubatch), use a smaller context (-c), \
+         or close what else uses the GPU"
+    )]
+    WorkLost {
+        /// The adapter's name.
+        adapter: String,
+        /// What was compared.
+        what: String,
+        /// The number that went in, or how many passes did.
+        expected: u32,
+        /// What came back; 0 where nothing ever did.
+        found: u32,
+        /// The cause as far as known.
+        cause: &'static str,
+    },
     /// The device was lost (removed, reset, or a hung kernel).
     #[error(
         "the GPU was lost: {reason}; nothing of the answer so far is wrong, run the command again"
@@ -158,4 +186,14 @@ pub enum GpuError {
         /// The driver's words.
         reason: String,
     },
+}
+
+impl GpuError {
+    /// Whether it says that the GPU tells no times, so that the host's clock must.
+    pub fn is_of_clock(&self) -> bool {
+        matches!(
+            self,
+            Self::NoTimestamps { .. } | Self::WrongTimestamps { .. }
+        )
+    }
 }

@@ -2,6 +2,7 @@
 //! choices that were made for a device in place of the defaults.
 
 use super::Gpu;
+use super::machine::{Machine, Repeated};
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 use serde::{Deserialize, Serialize};
@@ -25,29 +26,6 @@ impl Geometry {
     /// Threads of a workgroup.
     pub fn threads(&self) -> u32 {
         self.lanes * self.tile / self.at_once
-    }
-}
-
-/// What of a device a geometry depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Machine {
-    /// Most threads that share a row: [`Gpu::lanes`].
-    pub lanes: u32,
-    /// Most threads of a workgroup.
-    pub threads: u32,
-}
-
-impl Machine {
-    /// Of an opened device.
-    pub fn of(gpu: &Gpu) -> Self {
-        let limits = &gpu.limits;
-        Self {
-            lanes: gpu.lanes(),
-            threads: limits
-                .max_compute_invocations_per_workgroup
-                .min(limits.max_compute_workgroup_size_x)
-                .min(MAX_THREADS),
-        }
     }
 }
 
@@ -90,8 +68,6 @@ pub const MAX_THREADS: u32 = 1024;
 pub const PREPARED_ROWS: u32 = 16;
 /// Subgroups have up to 64 lanes, and workgroups are whole subgroups.
 pub const WHOLE_THREADS: u32 = 64;
-/// Workgroups that a large GPU runs beside each other at least: one for each of 132 multiprocessors, about.
-const SPREAD: u32 = 128;
 /// Threads of a workgroup that suffice to keep a multiprocessor's loads in flight, reckoned; `glimt tune` on an H200 found little to gain.
 const THREADS: u32 = 256;
 /// A matrix of so many rows is read by all multiprocessors for many rounds: bytes of the input count, not latency.
@@ -202,16 +178,19 @@ impl Site {
     /// chosen experts take twice 32, where a workgroup may be so large.
     fn wanted_lanes(&self, machine: Machine) -> u32 {
         if self.split
-            && self.activation == Activation::Bytes
+            && self.activation.rounds()
             && self.units >= SPLIT_UNITS
             && machine.threads >= PREPARED_ROWS * self.most_lanes(machine)
         {
             return self.most_lanes(machine);
         }
-        let wide = self.rows < TALL && self.shares_work.is_none();
+        let wide = self.rows < TALL && self.shares_work.is_none() && !self.is_narrow();
         let most = if wide { 32 } else { 16 }.min(machine.lanes);
         if self.units <= 16 {
-            return self.units.next_power_of_two().clamp(2, most);
+            let lanes = self.units.next_power_of_two().clamp(2, most);
+            // Half as many for halves, where workgroups do more than multiply: so that each thread has a row, not two at once.
+            let halves = self.activation.is_halves() && self.shares_work.is_some();
+            return if halves { (lanes / 2).max(2) } else { lanes };
         }
         let idle_eighth = |lanes: u32| self.units.next_multiple_of(lanes) * 8 <= self.units * 9;
         [32, 16]
@@ -221,11 +200,19 @@ impl Site {
             .min(most)
     }
 
+    /// Whether two products of halves at once leave too few registers for workgroups of 512 threads: on an H200 a token of
+    /// Youtu-LLM-2B was 5% faster with half as many in gate and up (benches/notes.md).
+    fn is_narrow(&self) -> bool {
+        self.activation.is_halves() && self.kernel == "token_gate_up"
+    }
+
     /// The default for these lanes.
     fn with_lanes(&self, lanes: u32, machine: Machine) -> Option<Geometry> {
-        let bytes = self.activation == Activation::Bytes;
+        let bytes = self.activation.rounds();
+        let halves = self.activation.is_halves();
         let most_unroll = match machine.lanes {
             _ if self.one_block => UNROLL_WIDE,
+            32.. if halves && self.rows >= TALL => UNROLL_SHARED,
             32.. if bytes && self.shares_work.is_some() => UNROLL_SHARED,
             32.. if bytes => UNROLL_WIDE,
             32.. => UNROLL_FLOATS,
@@ -233,7 +220,7 @@ impl Site {
         };
         // Two rows at once load the input of a tall matrix half as often; others are bound by latency and want threads.
         let at_once = match self.shares_work {
-            _ if self.rows >= TALL && bytes => 2,
+            _ if self.rows >= TALL && bytes && !halves => 2,
             Some(rows) if rows * lanes > 2 * THREADS => 2,
             _ => 1,
         };
@@ -253,8 +240,8 @@ impl Site {
         let tiles: Vec<_> = tiles.collect();
         // As many rows as keep enough workgroups to spread over the device, and as the threads suffice for.
         let (threads, spread) = match self.shares_work {
-            Some(_) => (2 * THREADS, SPREAD / 2),
-            None => (THREADS, SPREAD),
+            Some(_) => (2 * THREADS, machine.spread() / 2),
+            None => (THREADS, machine.spread()),
         };
         let good = |g: &&Geometry| {
             g.threads() <= threads
@@ -334,14 +321,18 @@ impl Choices {
 
 impl Gpu {
     /// Whether the workgroups of a decoded token's kernels repeat small work in place of a dispatch that does it once and that all
-    /// wait for: as asked for ([`GpuOptions::repeats_work`](super::GpuOptions::repeats_work)) or chosen, else on discrete GPUs. On
-    /// an H200, where such a wait takes 2.2 us, a token of GLM-4.7-Flash is 14% faster so (benches/notes.md); others were not measured.
-    pub fn repeats_work(&self) -> bool {
+    /// wait for: as asked for ([`GpuOptions::repeats_work`](super::GpuOptions::repeats_work)) or chosen, else where `more`, which they
+    /// do more then, costs less ([`Machine::repeats`]). On an H200, where such a wait takes 2.2 us, a token of GLM-4.7-Flash is 14%
+    /// faster so (benches/notes.md); others were not measured.
+    pub fn repeats_work(&self, more: Repeated) -> bool {
+        self.asked_to_repeat()
+            .unwrap_or_else(|| Machine::of(self).repeats(more))
+    }
+
+    /// Whether work is to be repeated whatever it costs, or never: as asked for, or chosen by `glimt tune`.
+    pub fn asked_to_repeat(&self) -> Option<bool> {
         let chosen = |activation| self.choices.repeats_work(activation);
-        let asked = self.asked_to_repeat;
-        asked
-            .or_else(|| self.tier.activation().and_then(chosen))
-            .unwrap_or(self.info.device_type == wgpu::DeviceType::DiscreteGpu)
+        (self.asked_to_repeat).or_else(|| self.activation().and_then(chosen))
     }
 
     /// The geometry of a product: the one chosen, or the default; `None` where the device allows none. A choice that
@@ -364,10 +355,7 @@ impl Gpu {
 mod tests {
     use super::*;
 
-    const H200: Machine = Machine {
-        lanes: 32,
-        threads: 1024,
-    };
+    const H200: Machine = Machine::H200;
 
     fn site(rows: u32, units: u32, prepared: bool) -> Site {
         Site {
@@ -426,7 +414,11 @@ mod tests {
     fn every_shape_has_a_default_among_what_is_allowed() {
         for machine in [(8, 256), (8, 1024), (16, 512), (32, 256), (32, 1024)] {
             let (lanes, threads) = machine;
-            let machine = Machine { lanes, threads };
+            let machine = Machine {
+                lanes,
+                threads,
+                ..H200
+            };
             for rows in [16, 64, 576, 2048, 5120, 40_000] {
                 for units in [1, 4, 6, 16, 24, 44, 48, 64, 342] {
                     for (prepared, activation) in [

@@ -3,15 +3,18 @@
 //! [`adapter`] lists and chooses, [`device`] opens one as a [`Gpu`] of a [`Tier`], [`shader`] expands WGSL templates,
 //! [`pipeline`] compiles them in parallel and keeps them, [`memory`] plans what goes where and `upload` streams
 //! it there, [`record`] holds a step as data (pipelines, bind groups, parameters, grids) and replays it, [`stamps`]
-//! times it, `barriers` corrects what one kind of barrier is translated to.
+//! times it, [`clock`] too where timestamps are missing or wrong, `barriers` corrects what one kind of barrier is translated to.
 
 pub mod adapter;
 mod barriers;
+pub mod clock;
 pub mod device;
 pub mod error;
 pub mod geometry;
 mod levels;
+pub mod machine;
 pub mod memory;
+mod numbers;
 pub mod pipeline;
 pub mod record;
 pub mod shader;
@@ -21,6 +24,8 @@ pub(crate) mod testing;
 pub mod tier;
 pub mod tuning;
 mod upload;
+#[cfg(test)]
+mod waves;
 
 pub use adapter::{AdapterSummary, DeviceChoice, adapters};
 pub use device::{Coop, Gpu, GpuOptions};

@@ -132,8 +132,15 @@ impl Gpu {
         let vulkan = self.info.backend == wgpu::Backend::Vulkan;
         // Elsewhere a way out of some subgroups before a barrier may be refused.
         let fetches = vulkan && self.tier != Tier::Plain;
+        #[cfg(test)]
+        let fetches = fetches && self.waves.is_none();
         let variant = spec.variant.clone().flag(shader::FETCHES, fetches);
         let source = shader::expand(spec.kernel, spec.source, &variant, self.tier)?;
+        #[cfg(test)]
+        let source = match self.waves {
+            Some(size) => super::waves::emulated(&source, size),
+            None => source,
+        };
         let refused = |reason: String| GpuError::Shader {
             kernel: spec.kernel.to_owned(),
             reason,
@@ -148,6 +155,8 @@ impl Gpu {
             workgroup_memory(&module).map_err(refused)?,
             self.limits.max_compute_workgroup_storage_size,
         );
+        #[cfg(test)]
+        let has = has + self.waves.map_or(0, |_| super::waves::ROOM);
         if needs > has {
             let reason = format!("{needs} bytes of workgroup memory, the device has {has}");
             return Err(refused(reason));

@@ -16,8 +16,10 @@ use std::sync::Arc;
 use wgpu::{BindGroup, Buffer, BufferUsages};
 
 mod about;
+mod replay;
 mod state;
 pub use about::{About, Flops, Part, Taken};
+pub use replay::{Cost, Replay};
 use state::{Block, extent, fill};
 pub use state::{Blocks, Extent, State, When, Word};
 
@@ -362,31 +364,49 @@ impl Recording {
         stamping: Stamping<'_>,
     ) {
         let turns = self.turns(state);
-        if let Some((buffer, _)) = &self.uniforms {
-            let places = |t: &Turn| self.dispatches[t.dispatch].place + t.index as usize;
-            let end = turns.iter().map(places).max().map_or(0, |place| place + 1);
-            let mut all = vec![0u8; end * UNIFORM_STRIDE];
-            for turn in &turns {
-                let chunk = &mut all[places(turn) * UNIFORM_STRIDE..][..UNIFORM_STRIDE];
-                let params = &self.dispatches[turn.dispatch].params;
-                fill(params, state, turn.block.unwrap_or_default(), chunk);
-            }
-            gpu.queue.write_buffer(buffer, 0, &all);
-        }
-        let mut words = [0u8; MAX_PARAMS];
+        self.write_uniforms(gpu, state, &turns);
         if let Stamping::Passes(stamps) = stamping {
+            let mut words = [0u8; MAX_PARAMS];
             for (i, turn) in turns.iter().enumerate() {
                 let mut pass = begin_pass(encoder, stamps.ends(2 * i, [true; 2]));
                 self.dispatch(&mut pass, turn, state, &mut words);
             }
             return;
         }
-        let number = |turn: &Turn| self.dispatches[turn.dispatch].pass;
+        self.encode_turns(encoder, state, &turns, stamping, None);
+    }
+
+    /// Writes the parameters of `turns` where they travel in a buffer, for what is submitted next.
+    fn write_uniforms(&self, gpu: &Gpu, state: &State, turns: &[Turn]) {
+        let Some((buffer, _)) = &self.uniforms else {
+            return;
+        };
+        let places = |t: &Turn| self.dispatches[t.dispatch].place + t.index as usize;
+        let end = turns.iter().map(places).max().map_or(0, |place| place + 1);
+        let mut all = vec![0u8; end * UNIFORM_STRIDE];
+        for turn in turns {
+            let chunk = &mut all[places(turn) * UNIFORM_STRIDE..][..UNIFORM_STRIDE];
+            let params = &self.dispatches[turn.dispatch].params;
+            fill(params, state, turn.block.unwrap_or_default(), chunk);
+        }
+        gpu.queue.write_buffer(buffer, 0, &all);
+    }
+
+    /// Encodes `turns` into compute passes and returns how many passes there are. Where `mark` is given, its first dispatch ends each pass.
+    fn encode_turns(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        state: &State,
+        turns: &[Turn],
+        stamping: Stamping<'_>,
+        mark: Option<&Recording>,
+    ) -> u32 {
+        let mut words = [0u8; MAX_PARAMS];
         let mut passes = turns
-            .chunk_by(|a, b| number(a) == number(b) && !b.begins_pass)
+            .chunk_by(|a, b| !self.parts_passes(a, b))
             .enumerate()
             .peekable();
-        let mut done = 0;
+        let (mut count, mut done) = (0, 0);
         while let Some((i, turns)) = passes.next() {
             let ends = match stamping {
                 Stamping::Ends(stamps, first) => {
@@ -405,6 +425,40 @@ impl Recording {
                     stamps.write(&mut pass, done);
                 }
             }
+            if let Some(mark) = mark {
+                let turn = Turn {
+                    dispatch: 0,
+                    index: 0,
+                    block: None,
+                    begins_pass: false,
+                };
+                mark.dispatch(&mut pass, &turn, state, &mut words);
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// Whether a pass ends between two neighbours.
+    fn parts_passes(&self, a: &Turn, b: &Turn) -> bool {
+        let number = |turn: &Turn| self.dispatches[turn.dispatch].pass;
+        number(a) != number(b) || b.begins_pass
+    }
+
+    /// Encodes number `turn` of [`step`](Self::step) alone, `times` times in a pass, for those who time it.
+    pub fn encode_alone(
+        &self,
+        gpu: &Gpu,
+        encoder: &mut wgpu::CommandEncoder,
+        state: &State,
+        turn: usize,
+        times: usize,
+    ) {
+        let turns = self.turns(state);
+        self.write_uniforms(gpu, state, &turns);
+        let mut pass = begin_pass(encoder, None);
+        for _ in 0..times {
+            self.dispatch(&mut pass, &turns[turn], state, &mut [0u8; MAX_PARAMS]);
         }
     }
 

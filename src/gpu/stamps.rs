@@ -32,12 +32,17 @@ impl Stamps {
     /// Room for `count` timestamps.
     ///
     /// # Errors
-    /// [`GpuError::NoTimestamps`] where the adapter has none, or no memory.
+    /// [`GpuError::NoTimestamps`] where the adapter has none, [`GpuError::WrongTimestamps`] where they were noticed to be wrong, or no
+    /// memory.
     pub fn new(gpu: &Gpu, count: usize) -> Result<Self, GpuError> {
         if !gpu.features.contains(Features::TIMESTAMP_QUERY) {
+            note(gpu, "there are none");
             return Err(GpuError::NoTimestamps {
                 adapter: gpu.info.name.clone(),
             });
+        }
+        if let Some(found) = gpu.lying_clock.get() {
+            return Err(wrong(gpu, found));
         }
         let sets = (0..count.div_ceil(PER_SET))
             .map(|set| {
@@ -110,10 +115,11 @@ impl Stamps {
     }
 
     /// Reads the first `count` timestamps, all of which must have been taken, when everything submitted is done.
-    /// In nanoseconds, from the first of them on.
+    /// In nanoseconds, from the first of them on. Each two, from the first on, must be a beginning and a later or equal end.
     ///
     /// # Errors
-    /// What the device reports.
+    /// [`GpuError::WrongTimestamps`] where all are equal (macOS 26 gives zeros, wgpu#9414) or an end is before its beginning. The log
+    /// tells it once, and from then on no timestamps are taken on the device. Or what the device reports.
     pub fn read(&self, gpu: &Gpu, count: usize) -> Result<Vec<f64>, GpuError> {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let sets = self.sets.iter().enumerate();
@@ -126,18 +132,88 @@ impl Stamps {
         encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.staging, 0, bytes);
         gpu.queue.submit([encoder.finish()]);
         let ticks: Vec<u64> = gpu.map_read(&self.staging, bytes, None)?;
+        #[cfg(test)]
+        let ticks = lies::told(ticks);
         let period = f64::from(gpu.queue.get_timestamp_period());
         let origin = ticks.first().copied().unwrap_or(0);
-        Ok(ticks
+        let times: Vec<_> = ticks
             .iter()
             .map(|tick| tick.wrapping_sub(origin) as i64 as f64 * period)
-            .collect())
+            .collect();
+        let Some(found) = lie(&times) else {
+            return Ok(times);
+        };
+        note(gpu, found);
+        Err(wrong(gpu, found))
+    }
+}
+
+/// What is wrong with timestamps, if anything.
+fn lie(times: &[f64]) -> Option<&'static str> {
+    if times.len() > 1 && times.iter().all(|time| *time == times[0]) {
+        return Some("all are equal");
+    }
+    let (pairs, _) = times.as_chunks::<2>();
+    let backwards = pairs.iter().any(|[begin, end]| end < begin);
+    backwards.then_some("an end is before its beginning")
+}
+
+/// Remembers what is wrong with a device's timestamps, and tells it the first time.
+fn note(gpu: &Gpu, found: &'static str) {
+    if gpu.lying_clock.set(found).is_ok() {
+        log::warn!(
+            "{}: its timestamps cannot be used ({found}): the host's clock tells times, over repeated work",
+            gpu.info.name
+        );
+    }
+}
+
+fn wrong(gpu: &Gpu, found: &'static str) -> GpuError {
+    GpuError::WrongTimestamps {
+        adapter: gpu.info.name.clone(),
+        found,
+    }
+}
+
+/// Wrong timestamps for tests, on the thread that asks for them.
+#[cfg(test)]
+pub(crate) mod lies {
+    use std::cell::Cell;
+
+    /// What is read in place of what the device wrote.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Lie {
+        /// Zeros.
+        Zeros,
+        /// The same times, the last first.
+        Backwards,
+    }
+
+    thread_local!(static LIE: Cell<Option<Lie>> = const { Cell::new(None) });
+
+    /// Runs `work` with every clock lying so.
+    pub(crate) fn with<T>(lie: Lie, work: impl FnOnce() -> T) -> T {
+        LIE.set(Some(lie));
+        let result = work();
+        LIE.set(None);
+        result
+    }
+
+    pub(super) fn told(mut ticks: Vec<u64>) -> Vec<u64> {
+        match LIE.get() {
+            None => {}
+            Some(Lie::Zeros) => ticks.fill(0),
+            Some(Lie::Backwards) => ticks.reverse(),
+        }
+        ticks
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::GpuOptions;
+    use crate::gpu::clock::{self, Clock};
     use crate::gpu::pipeline::Spec;
     use crate::gpu::record::{Extent, Op, Range as Bound, Recording, State, accesses};
     use crate::gpu::shader::Variant;
@@ -165,6 +241,52 @@ struct Params { n: u32 }
             vec![crate::gpu::record::Word::U(n)],
             grid,
         )
+    }
+
+    #[test]
+    fn times_that_cannot_be_true_are_told_apart() {
+        assert_eq!(lie(&[]), None);
+        assert_eq!(lie(&[0.0]), None);
+        assert_eq!(lie(&[0.0, 5.0, 5.0, 5.0]), None);
+        // Passes that do not wait for each other overlap.
+        assert_eq!(lie(&[0.0, 9.0, 3.0, 12.0]), None);
+        assert!(lie(&[0.0, 0.0]).is_some());
+        assert!(lie(&[0.0, 3.0, 4.0, 2.0]).is_some());
+    }
+
+    #[test]
+    fn clocks_that_lie_are_noticed_and_no_longer_asked() {
+        for lie in [lies::Lie::Zeros, lies::Lie::Backwards] {
+            // A device of its own: what is noticed stays noticed.
+            let gpu = Gpu::open(&GpuOptions::default()).unwrap();
+            if !gpu.features.contains(Features::TIMESTAMP_QUERY) {
+                eprintln!("skipped: no timestamps on {}", gpu.info.name);
+                return;
+            }
+            let data = Bound::whole(&gpu.storage("test", 4096).unwrap());
+            let step = Recording::new(&gpu, &[op(&data)]).unwrap();
+            let state = State::default();
+            let timed = || clock::in_turn(&gpu, &[&step, &step], &state, 3).unwrap();
+            let (times, clock) = (timed(), Clock::of(&gpu));
+            assert_eq!((times.len(), times[1].len()), (2, 3));
+            assert_eq!(clock, Clock::Gpu);
+            let stamps = Stamps::new(&gpu, 2).unwrap();
+            let read = |gpu: &Gpu| {
+                let mut encoder = gpu.device.create_command_encoder(&Default::default());
+                step.encode_stamped(gpu, &mut encoder, &state, Stamping::Ends(&stamps, 0));
+                gpu.queue.submit([encoder.finish()]);
+                stamps.read(gpu, 2)
+            };
+            let error = lies::with(lie, || read(&gpu)).unwrap_err();
+            assert!(error.is_of_clock(), "{error}");
+            assert!(error.to_string().contains(&gpu.info.name), "{error}");
+            assert_eq!(Clock::of(&gpu), Clock::Host);
+            assert!(Stamps::new(&gpu, 2).is_err_and(|e| e.is_of_clock()));
+            // What is measured then is true.
+            let times = timed();
+            assert_eq!((times.len(), times[1].len()), (2, 3));
+            assert!(times.concat().iter().all(|us| *us > 0.0), "{times:?}");
+        }
     }
 
     #[test]

@@ -2,42 +2,94 @@
 
 use super::memory::{GpuWeight, Loader};
 use super::record::{Op, Recording, State, Word};
-use super::{Gpu, GpuOptions, Tier, shader};
+use super::{Gpu, GpuError, GpuOptions, Tier, shader, waves};
 use crate::model::Weight;
+use crate::quant::activation::Activation;
 use naga::{Scalar, Type, TypeInner};
 use std::sync::OnceLock;
 use wgpu::Buffer;
 
+/// The variable that has the kernel tests run in emulated subgroups of so many threads, in place of the adapter's.
+const WAVES: &str = "GLIMT_TEST_WAVES";
+
+fn open(options: &GpuOptions) -> Result<Gpu, GpuError> {
+    let gpu = Gpu::open(options)?;
+    Ok(match std::env::var(WAVES) {
+        Ok(size) => waves::emulating(gpu, size.parse().expect(WAVES)),
+        Err(_) => gpu,
+    })
+}
+
+/// The first adapter in a tier in emulated subgroups of 32 and of 64, where it is software.
+pub(crate) fn waves(tier: Tier) -> Vec<Gpu> {
+    let options = GpuOptions {
+        tier: Some(tier),
+        ..Default::default()
+    };
+    let emulating = |size| match Gpu::open(&options) {
+        Ok(gpu) if gpu.info.device_type == wgpu::DeviceType::Cpu => {
+            Some(waves::emulating(gpu, size))
+        }
+        Ok(_) | Err(GpuError::TierUnsupported { .. }) => {
+            eprintln!("skipped: subgroups are emulated on software that has some");
+            None
+        }
+        Err(e) => panic!("the kernel tests need a GPU adapter: {e}"),
+    };
+    [32, 64].into_iter().filter_map(emulating).collect()
+}
+
 /// The first adapter in the `int8` tier, where it can run it.
 pub(crate) fn int8_gpu() -> Option<&'static Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
-    let open = || {
+    let opened = || {
         let options = GpuOptions {
             tier: Some(Tier::Int8),
             ..Default::default()
         };
-        match Gpu::open(&options) {
+        match open(&options) {
             Ok(gpu) => Some(gpu),
-            Err(super::GpuError::TierUnsupported { .. }) => {
+            Err(GpuError::TierUnsupported { .. }) => {
                 eprintln!("skipped: tier int8 (this adapter cannot run it)");
                 None
             }
             Err(e) => panic!("the kernel tests need a GPU adapter: {e}"),
         }
     };
-    GPU.get_or_init(open).as_ref()
+    GPU.get_or_init(opened).as_ref()
 }
 
-/// The devices whose tiers prepare the outputs of a decoded token's products: in `subgroup` as floats, in `int8` as bytes.
+/// The first adapter in the `subgroup` tier with halves multiplied in pairs, where it has f16 in shaders.
+pub(crate) fn packed_gpu() -> Option<&'static Gpu> {
+    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
+    let opened = || {
+        let options = GpuOptions {
+            tier: Some(Tier::Subgroup),
+            packed_halves: Some(true),
+            ..Default::default()
+        };
+        let gpu = open(&options).ok();
+        let gpu = gpu.filter(|gpu| gpu.activation() == Some(Activation::Halves { packed: true }));
+        if gpu.is_none() {
+            eprintln!("skipped: halves in pairs (this adapter has no f16 in shaders)");
+        }
+        gpu
+    };
+    GPU.get_or_init(opened).as_ref()
+}
+
+/// The devices whose tiers prepare the outputs of a decoded token's products: in `subgroup` as halves, multiplied one by one and
+/// in pairs, in `int8` as bytes.
 pub(crate) fn token_gpus() -> Vec<&'static Gpu> {
-    let prepares = |gpu: &&Gpu| gpu.tier.activation().is_some();
-    gpus().iter().filter(prepares).chain(int8_gpu()).collect()
+    let prepares = |gpu: &&Gpu| gpu.activation().is_some();
+    let halves = gpus().iter().filter(prepares).chain(packed_gpu());
+    halves.chain(int8_gpu()).collect()
 }
 
 /// The same tiers opened anew, with bindings of up to `max_binding` bytes.
 pub(crate) fn token_gpus_with_binding(max_binding: u64) -> Vec<Gpu> {
-    let open = |tier| {
-        Gpu::open(&GpuOptions {
+    let opened = |tier| {
+        open(&GpuOptions {
             tier: Some(tier),
             max_binding: Some(max_binding),
             ..Default::default()
@@ -46,7 +98,7 @@ pub(crate) fn token_gpus_with_binding(max_binding: u64) -> Vec<Gpu> {
     let tiers = [Tier::Subgroup, Tier::Int8];
     tiers
         .into_iter()
-        .filter_map(|tier| open(tier).ok())
+        .filter_map(|tier| opened(tier).ok())
         .collect()
 }
 
@@ -54,17 +106,18 @@ pub(crate) fn token_gpus_with_binding(max_binding: u64) -> Vec<Gpu> {
 pub(crate) fn gpus() -> &'static [Gpu] {
     static GPUS: OnceLock<Vec<Gpu>> = OnceLock::new();
     GPUS.get_or_init(|| {
-        let open = |tier| {
-            Gpu::open(&GpuOptions {
+        let opened = |tier| {
+            open(&GpuOptions {
                 tier: Some(tier),
+                packed_halves: Some(false),
                 ..Default::default()
             })
         };
         let gpus: Vec<_> = [Tier::Plain, Tier::Subgroup]
             .into_iter()
-            .filter_map(|tier| match open(tier) {
+            .filter_map(|tier| match opened(tier) {
                 Ok(gpu) => Some(gpu),
-                Err(super::GpuError::TierUnsupported { .. }) => {
+                Err(GpuError::TierUnsupported { .. }) => {
                     eprintln!("skipped: tier {} (this adapter cannot run it)", tier.name());
                     None
                 }

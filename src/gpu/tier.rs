@@ -1,5 +1,6 @@
 //! The tiers of kernels, and which of them a device runs.
 
+use super::machine::Profile;
 use crate::quant::activation::Activation;
 use wgpu::{Adapter, AdapterInfo, Backend, DeviceType, Features};
 
@@ -19,8 +20,6 @@ pub enum Tier {
 pub const MIN_SUBGROUP: u32 = 8;
 /// Storage buffers that a kernel of the tiers with subgroups binds at most.
 pub const SUBGROUP_BUFFERS: u32 = 16;
-/// PCI vendors of discrete GPUs that have packed dot products of bytes: NVIDIA, AMD, Intel.
-const BYTE_VENDORS: [u32; 3] = [0x10de, 0x1002, 0x8086];
 /// Bytes of parameters that one dispatch may have: the portable size of immediates (DX12 has 128).
 pub const MAX_PARAMS: usize = 128;
 
@@ -38,16 +37,17 @@ impl Tier {
     }
 
     /// What the products of a decoded token leave for each other, where they prepare their outputs so; in `plain` every
-    /// kernel begins with a norm of its own.
-    pub const fn activation(self) -> Option<Activation> {
+    /// kernel begins with a norm of its own. `packed` says how halves are multiplied on the device.
+    pub const fn activation(self, packed: bool) -> Option<Activation> {
         match self {
             Self::Plain => None,
-            Self::Subgroup => Some(Activation::Floats),
+            Self::Subgroup => Some(Activation::Halves { packed }),
             Self::Int8 => Some(Activation::Bytes),
         }
     }
 
-    /// The tier of a device unless another is asked for: the [preferred](Self::preferred) one, or the best that it has all for.
+    /// The tier that a device is opened in unless another is asked for: the [preferred](Self::preferred) one, or the best that it has
+    /// all for. Where it [may be measured](Self::may_be_measured), loading a model may settle for another.
     pub fn best(adapter: &Adapter) -> Self {
         [Self::preferred(&adapter.get_info()), Self::Subgroup]
             .into_iter()
@@ -58,17 +58,24 @@ impl Tier {
     /// What suits a device, whether or not it can run it: `Int8` for discrete GPUs of NVIDIA, AMD and Intel by Vulkan or
     /// DX12, which multiply packed bytes in one instruction, else `Subgroup`.
     ///
-    /// wgpu tells of no feature for such products (naga lowers them where they are missing), so the kind of device decides.
-    /// Metal has none. Integrated GPUs and software keep the exact tier: `Int8` is measured on discrete ones only (BENCHMARKS.md).
+    /// wgpu tells of no feature for such products (naga lowers them where they are missing), so the kind of device is the first guess.
     pub fn preferred(info: &AdapterInfo) -> Self {
-        let multiplies_bytes = info.device_type == DeviceType::DiscreteGpu
-            && [Backend::Vulkan, Backend::Dx12].contains(&info.backend)
-            && BYTE_VENDORS.contains(&info.vendor);
-        if multiplies_bytes {
+        let packed_bytes = Profile::of(info).packed_bytes(info.backend);
+        if packed_bytes && info.device_type == DeviceType::DiscreteGpu {
             Self::Int8
         } else {
             Self::Subgroup
         }
+    }
+
+    /// Whether a device opened in this tier can change between `Subgroup` and `Int8` by what is measured when a model is loaded.
+    ///
+    /// Metal has no packed products of bytes. Software keeps `Subgroup`, which is exact: what a CPU gains by bytes is no reason to
+    /// round the text that every machine without a GPU gives.
+    pub fn may_be_measured(self, info: &AdapterInfo) -> bool {
+        self != Self::Plain
+            && [Backend::Vulkan, Backend::Dx12].contains(&info.backend)
+            && info.device_type != DeviceType::Cpu
     }
 
     /// What the adapter lacks for this tier, in words; empty where it can run it.
@@ -118,12 +125,32 @@ impl std::str::FromStr for Tier {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::machine::{AMD, INTEL, NVIDIA};
+
+    #[test]
+    fn the_tier_is_measured_where_bytes_may_be_multiplied() {
+        use Backend::{Dx12, Metal, Vulkan};
+        use DeviceType::{Cpu, DiscreteGpu, IntegratedGpu, Other, VirtualGpu};
+        for (tier, kind, backend, expected) in [
+            (Tier::Int8, DiscreteGpu, Vulkan, true),
+            (Tier::Subgroup, IntegratedGpu, Vulkan, true),
+            (Tier::Subgroup, IntegratedGpu, Dx12, true),
+            (Tier::Subgroup, VirtualGpu, Vulkan, true),
+            (Tier::Subgroup, Other, Vulkan, true),
+            (Tier::Plain, IntegratedGpu, Vulkan, false),
+            (Tier::Subgroup, IntegratedGpu, Metal, false),
+            (Tier::Subgroup, Cpu, Vulkan, false),
+        ] {
+            let found = tier.may_be_measured(&AdapterInfo::new(kind, backend));
+            assert_eq!(found, expected, "{tier:?} {kind:?} {backend:?}");
+        }
+    }
 
     #[test]
     fn bytes_are_preferred_by_discrete_gpus_that_multiply_them() {
         use Backend::{Dx12, Metal, Vulkan};
         use DeviceType::{Cpu, DiscreteGpu, IntegratedGpu, Other, VirtualGpu};
-        let [nvidia, amd, intel] = BYTE_VENDORS;
+        let [nvidia, amd, intel] = [NVIDIA, AMD, INTEL];
         let (apple, mesa) = (0x106b, 0x10005);
         for (kind, backend, vendor, expected) in [
             (DiscreteGpu, Vulkan, nvidia, Tier::Int8),

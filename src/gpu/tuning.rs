@@ -1,7 +1,10 @@
-//! What `glimt tune` found for a device, kept in the user's cache folder: a file for each adapter, driver and version of glimt.
+//! What was measured on a device, kept in the user's cache folder: what `glimt tune` found, and the tiers of models. Each is a file for
+//! an adapter, driver and version of glimt.
 
 use super::geometry::Made;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -24,26 +27,70 @@ pub enum TuningError {
     },
 }
 
+/// What is kept: each kind in a file of its own.
+trait Kind: Serialize + DeserializeOwned {
+    /// The first word of the file's name.
+    const NAME: &'static str;
+}
+
+impl Kind for Made {
+    const NAME: &'static str = "tuned";
+}
+
+impl Kind for Tiers {
+    const NAME: &'static str = "tiers";
+}
+
+/// The tiers that were measured on a device, by the products that they were measured with.
+pub type Tiers = BTreeMap<String, MeasuredTier>;
+
+/// A tier that was chosen by measuring.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredTier {
+    /// Whether it is `int8`; else `subgroup`.
+    pub int8: bool,
+    /// Microseconds of the products with activations as floats or halves.
+    pub subgroup_us: f64,
+    /// The same with bytes.
+    pub int8_us: f64,
+}
+
 /// The file's content.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct Kept<T> {
     adapter: String,
     driver: String,
     version: String,
-    choices: Made,
+    choices: T,
 }
 
-/// The file for a device.
+/// The folder for all files.
+///
+/// # Errors
+/// [`TuningError::NoFolder`].
+pub fn folder() -> Result<PathBuf, TuningError> {
+    let folder = dirs::cache_dir().ok_or(TuningError::NoFolder)?;
+    Ok(folder.join("glimt"))
+}
+
+fn path_of<T: Kind>(folder: &Path, info: &wgpu::AdapterInfo) -> PathBuf {
+    let name = format!(
+        "{} {} {} {} {} {VERSION}",
+        T::NAME,
+        info.name,
+        info.backend,
+        info.driver,
+        info.driver_info
+    );
+    folder.join(file_name(&name))
+}
+
+/// The file for what `glimt tune` found on a device.
 ///
 /// # Errors
 /// [`TuningError::NoFolder`].
 pub fn path(info: &wgpu::AdapterInfo) -> Result<PathBuf, TuningError> {
-    let folder = dirs::cache_dir().ok_or(TuningError::NoFolder)?;
-    let name = format!(
-        "tuned {} {} {} {} {VERSION}",
-        info.name, info.backend, info.driver, info.driver_info
-    );
-    Ok(folder.join("glimt").join(file_name(&name)))
+    Ok(path_of::<Made>(&folder()?, info))
 }
 
 /// Letters, digits and dots, the rest as single dashes.
@@ -61,9 +108,26 @@ fn file_name(text: &str) -> String {
 /// # Errors
 /// [`TuningError::File`] where there is a file that cannot be read, or is of another device.
 pub fn load(info: &wgpu::AdapterInfo) -> Result<Option<(Made, PathBuf)>, TuningError> {
-    let Ok(path) = path(info) else {
-        return Ok(None);
-    };
+    match folder() {
+        Ok(folder) => read(&folder, info),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The tiers kept for a device in `folder`; none where there is no file.
+///
+/// # Errors
+/// As [`load`].
+pub fn tiers(folder: &Path, info: &wgpu::AdapterInfo) -> Result<Tiers, TuningError> {
+    let kept = read(folder, info)?;
+    Ok(kept.map(|(tiers, _)| tiers).unwrap_or_default())
+}
+
+fn read<T: Kind>(
+    folder: &Path,
+    info: &wgpu::AdapterInfo,
+) -> Result<Option<(T, PathBuf)>, TuningError> {
+    let path = path_of::<T>(folder, info);
     match std::fs::read(&path) {
         Ok(bytes) => parse(info, &path, &bytes).map(|made| Some((made, path))),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -71,8 +135,8 @@ pub fn load(info: &wgpu::AdapterInfo) -> Result<Option<(Made, PathBuf)>, TuningE
     }
 }
 
-fn parse(info: &wgpu::AdapterInfo, path: &Path, bytes: &[u8]) -> Result<Made, TuningError> {
-    let kept: Kept = serde_json::from_slice(bytes).map_err(|e| failed(path, &e))?;
+fn parse<T: Kind>(info: &wgpu::AdapterInfo, path: &Path, bytes: &[u8]) -> Result<T, TuningError> {
+    let kept: Kept<T> = serde_json::from_slice(bytes).map_err(|e| failed(path, &e))?;
     let (found, expected) = (
         (&kept.adapter, &kept.driver, kept.version.as_str()),
         (&info.name, &driver(info), VERSION),
@@ -95,17 +159,40 @@ fn driver(info: &wgpu::AdapterInfo) -> String {
 /// # Errors
 /// [`TuningError`].
 pub fn save(info: &wgpu::AdapterInfo, choices: &Made) -> Result<PathBuf, TuningError> {
-    let path = path(info)?;
+    write(&folder()?, info, choices.clone())
+}
+
+/// Keeps the tier that was measured with the products `key` on a device, beside those of others; returns the file. What cannot be
+/// read there is replaced: it can be measured again.
+///
+/// # Errors
+/// [`TuningError::File`].
+pub fn save_tier(
+    folder: &Path,
+    info: &wgpu::AdapterInfo,
+    key: &str,
+    tier: MeasuredTier,
+) -> Result<PathBuf, TuningError> {
+    let mut all = tiers(folder, info).unwrap_or_default();
+    all.insert(key.to_owned(), tier);
+    write(folder, info, all)
+}
+
+fn write<T: Kind>(
+    folder: &Path,
+    info: &wgpu::AdapterInfo,
+    choices: T,
+) -> Result<PathBuf, TuningError> {
+    let path = path_of::<T>(folder, info);
     let kept = Kept {
         adapter: info.name.clone(),
         driver: driver(info),
         version: VERSION.to_owned(),
-        choices: choices.clone(),
+        choices,
     };
     let text = serde_json::to_string_pretty(&kept).map_err(|e| failed(&path, &e))?;
     // Renamed when it is whole: another process may read at any time.
     let part = path.with_extension(std::process::id().to_string());
-    let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)
         .and_then(|()| std::fs::write(&part, text + "\n"))
         .and_then(|()| std::fs::rename(&part, &path))
@@ -113,22 +200,72 @@ pub fn save(info: &wgpu::AdapterInfo, choices: &Made) -> Result<PathBuf, TuningE
     Ok(path)
 }
 
-/// Deletes what is kept for a device; returns the file where there was one.
+/// Deletes what is kept for a device; returns the files that there were.
 ///
 /// # Errors
 /// [`TuningError`].
-pub fn forget(info: &wgpu::AdapterInfo) -> Result<Option<PathBuf>, TuningError> {
-    let path = path(info)?;
-    match std::fs::remove_file(&path) {
-        Ok(()) => Ok(Some(path)),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(failed(&path, &e)),
+pub fn forget(info: &wgpu::AdapterInfo) -> Result<Vec<PathBuf>, TuningError> {
+    let folder = folder()?;
+    let mut deleted = vec![];
+    for path in [
+        path_of::<Made>(&folder, info),
+        path_of::<Tiers>(&folder, info),
+    ] {
+        match std::fs::remove_file(&path) {
+            Ok(()) => deleted.push(path),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(failed(&path, &e)),
+        }
     }
+    Ok(deleted)
 }
 
 fn failed(path: &Path, reason: &dyn std::fmt::Display) -> TuningError {
     TuningError::File {
         path: path.display().to_string(),
         reason: reason.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgpu::{AdapterInfo, Backend, DeviceType};
+
+    fn info(driver: &str) -> AdapterInfo {
+        let mut info = AdapterInfo::new(DeviceType::IntegratedGpu, Backend::Vulkan);
+        (info.name, info.driver) = ("Some (GPU)".to_owned(), driver.to_owned());
+        info
+    }
+
+    #[test]
+    fn tiers_are_kept_by_device_driver_and_products() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (folder, of) = (folder.path(), |int8: bool| MeasuredTier {
+            int8,
+            subgroup_us: 300.5,
+            int8_us: 200.0,
+        });
+        let here = info("mesa 1");
+        assert!(tiers(folder, &here).expect("no file").is_empty());
+        save_tier(folder, &here, "a", of(true)).expect("it can be written");
+        let path = save_tier(folder, &here, "b", of(false)).expect("it can be written");
+        let kept = tiers(folder, &here).expect("it can be read");
+        assert_eq!(kept.len(), 2);
+        assert_eq!((kept["a"], kept["b"]), (of(true), of(false)));
+        assert!(tiers(folder, &info("mesa 2")).expect("no file").is_empty());
+        let files = std::fs::read_dir(folder).expect("a folder").count();
+        assert_eq!(files, 1, "nothing half written stays");
+
+        // A file that cannot be read is named, and replaced by the next measurement.
+        std::fs::write(&path, "{").expect("it can be written");
+        let error = tiers(folder, &here).expect_err("half a file").to_string();
+        assert!(error.contains(&path.display().to_string()), "{error}");
+        save_tier(folder, &here, "a", of(false)).expect("it can be written");
+        assert_eq!(tiers(folder, &here).expect("it can be read").len(), 1);
+
+        // A folder that cannot be made.
+        let error = save_tier(&path, &here, "a", of(true)).expect_err("a file is no folder");
+        assert!(matches!(error, TuningError::File { .. }), "{error}");
     }
 }

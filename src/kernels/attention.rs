@@ -159,6 +159,10 @@ impl GpuAttention {
                 let op = self.op(spec(self.dims), HEADS_PER_GROUP);
                 vec![op.only(When::rows(above, u32::MAX))]
             }
+            Form::Heads(shape) => {
+                let op = self.op(shape.spec(self.dims), shape.tile().1);
+                vec![op.only(When::rows(above, u32::MAX))]
+            }
             Form::Matrix(shapes) => {
                 let op = |(shape, when): (attention_coop::Shape, When)| {
                     self.op(shape.spec(self.dims), shape.tile().1).only(when)
@@ -213,6 +217,8 @@ impl GpuAttention {
 
 #[cfg(test)]
 pub(super) mod testing;
+#[cfg(test)]
+mod times;
 
 #[cfg(test)]
 mod tests {
@@ -220,8 +226,8 @@ mod tests {
     use crate::gpu::Gpu;
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
-    use crate::kernels::attention_merge;
     use crate::kernels::testing::{Rng, assert_close};
+    use crate::kernels::{attention_heads, attention_merge};
 
     #[test]
     fn softmax_weighted_sum_of_what_each_token_may_see() {
@@ -321,20 +327,37 @@ mod tests {
             let shapes = attention_coop::Shapes::of(&attention_coop::SHAPES[i..], |_| Ok(true));
             Form::Matrix(shapes.expect("no trial").expect("some"))
         });
-        for form in [Form::Vector].into_iter().chain(matrices) {
+        let dims = MlaDims {
+            heads: 20,
+            nope: 192,
+            rope: 64,
+            kv_lora: 512,
+        };
+        let of_heads = attention_heads::Shape::of(dims, 32 << 10).expect("it suits");
+        let vectors = [Form::Vector, Form::Heads(of_heads)];
+        for form in vectors.into_iter().chain(matrices) {
             for heads in [1, 16, 20, 128] {
                 for tokens in [1, 3, 8, 200] {
                     for rows in [tokens, 575 + tokens, 4096, 32768, 131_072] {
-                        let (splits, split_rows) = split(form, rows, tokens, heads);
-                        let (splits, split_rows) = (splits as usize, split_rows as usize);
-                        assert!(splits * split_rows >= rows, "all rows");
-                        assert!((splits - 1) * split_rows < rows, "no slice behind them");
-                        assert!(tokens * splits <= MAX_SLICES.max(tokens), "room");
+                        for cores in [1, 8, 132, 1000] {
+                            let (splits, split_rows) = split(form, cores, rows, tokens, heads);
+                            let (splits, split_rows) = (splits as usize, split_rows as usize);
+                            assert!(splits * split_rows >= rows, "all rows");
+                            assert!((splits - 1) * split_rows < rows, "no slice behind them");
+                            assert!(tokens * splits <= MAX_SLICES.max(tokens), "room");
+                        }
                     }
                 }
             }
-            assert_eq!(split(form, 1, 1, 20).0, 1, "a short context is one slice");
-            assert!(split(form, 4096, 1, 20).0 >= 32, "a long one fills the GPU");
+            assert_eq!(
+                split(form, 132, 1, 1, 20).0,
+                1,
+                "a short context is one slice"
+            );
+            assert!(
+                split(form, 132, 4096, 1, 20).0 >= 32,
+                "a long one fills the GPU"
+            );
         }
         let shapes = attention_coop::Shapes::of(&attention_coop::SHAPES, |_| Ok(true));
         let matrices = Form::Matrix(shapes.expect("no trial").expect("some"));
@@ -344,9 +367,12 @@ mod tests {
             (32_769, (129, 256)),
             (131_072, (128, 1024)),
         ] {
-            assert_eq!(split(matrices, rows, 1, 20), cut, "{rows} rows");
+            assert_eq!(split(matrices, 132, rows, 1, 20), cut, "{rows} rows");
         }
     }
+
+    /// Of the device that cuts are tested for: an H200's.
+    const CORES: usize = 132;
 
     /// The kernel and its merge on one GPU.
     #[expect(
@@ -450,7 +476,7 @@ mod tests {
             attention(&q_lat, &q_pe, &cache, pos, n_tokens, dims, scale, &mut twin);
             let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
             for gpu in gpus() {
-                let cut = split(Form::Vector, pos + n_tokens, n_tokens, dims.heads);
+                let cut = split(Form::Vector, CORES, pos + n_tokens, n_tokens, dims.heads);
                 let found = on_gpu(gpu, &q_lat, &q_pe, &cache, pos, n_tokens, dims, scale, cut);
                 let what = format!("{dims:?}, {n_tokens} at {pos}, {}", gpu.tier.name());
                 // The twin adds row by row, so its own error grows with the rows: mostly 8e-10 at 32768, once in many runs 5e-9.
@@ -509,7 +535,7 @@ mod tests {
             })
             .collect();
         for gpu in gpus() {
-            let cut = split(Form::Vector, rows, 1, dims.heads);
+            let cut = split(Form::Vector, CORES, rows, 1, dims.heads);
             let found = on_gpu(gpu, &q_lat, &q_pe, &cache, rows - 1, 1, dims, scale, cut);
             let what = format!("{rows} rows, {}", gpu.tier.name());
             // Slices are added in f32, tile by tile.

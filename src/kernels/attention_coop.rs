@@ -1,6 +1,6 @@
 //! [`attention`](super::attention) of one token by cooperative matrices, for devices that have them.
 
-use super::attention::{Form, GpuAttention, partial_bytes, split};
+use super::attention::{Form, GpuAttention, partial_bytes};
 use super::{MlaDims, attention_merge, coop};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Range, Recording, State, When, accesses};
@@ -15,6 +15,8 @@ pub struct Shape {
     head_tiles: usize,
     row_tiles: usize,
     shares: usize,
+    /// Whether workgroup memory holds vectors, which Metal cannot load matrices from.
+    pub(super) vectors: bool,
 }
 
 /// The shapes by falling worth for long contexts, of which the last suits short ones.
@@ -26,6 +28,7 @@ pub(super) const SHAPES: [Shape; 5] = [
         head_tiles: 2,
         row_tiles: 2,
         shares: 2,
+        vectors: true,
     },
     // The same for models of 16 heads.
     Shape {
@@ -33,6 +36,7 @@ pub(super) const SHAPES: [Shape; 5] = [
         head_tiles: 1,
         row_tiles: 2,
         shares: 4,
+        vectors: true,
     },
     // Little work per workgroup, so that a context of some hundred rows already keeps many busy, and room for two of them.
     Shape {
@@ -40,6 +44,7 @@ pub(super) const SHAPES: [Shape; 5] = [
         head_tiles: 1,
         row_tiles: 1,
         shares: 4,
+        vectors: true,
     },
     // Small matrices over many lanes: four of them, so that every lane has scores.
     Shape {
@@ -47,12 +52,14 @@ pub(super) const SHAPES: [Shape; 5] = [
         head_tiles: 2,
         row_tiles: 2,
         shares: 1,
+        vectors: false,
     },
     Shape {
         coop: Coop { size: 8, lanes: 8 },
         head_tiles: 1,
         row_tiles: 1,
         shares: 4,
+        vectors: false,
     },
 ];
 const SIXTEEN: Coop = Coop {
@@ -94,7 +101,7 @@ impl Shapes {
     }
 
     /// One shape for every context.
-    const fn always(shape: Shape) -> Self {
+    pub(super) const fn always(shape: Shape) -> Self {
         Self {
             long: shape,
             short: shape,
@@ -139,6 +146,15 @@ impl Shape {
     pub(super) const fn tile(self) -> (usize, usize) {
         let size = self.coop.size as usize;
         (size * self.row_tiles, size * self.head_tiles)
+    }
+
+    /// The same over arrays of numbers.
+    #[cfg(test)]
+    pub(super) const fn of_numbers(self) -> Self {
+        Self {
+            vectors: false,
+            ..self
+        }
     }
 
     const fn subgroups(self) -> usize {
@@ -206,7 +222,8 @@ impl Shape {
             variant: numbers
                 .into_iter()
                 .fold(Variant::default(), |v, (name, n)| v.number(name, n as u32))
-                .module("MATRICES", coop::module(size)),
+                .module("MATRICES", coop::module(size))
+                .flag("VECTORS", self.vectors),
             access: accesses("rrwww"),
         }
     }
@@ -251,7 +268,7 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
         Range::whole(&gpu.storage("trial of attention", sizes[1])?),
     ];
     let matrices = Form::Matrix(Shapes::always(shape));
-    let (_, split_rows) = split(matrices, ROWS, 1, dims.heads);
+    let split_rows = shape.tile().0 as u32;
     let state = State {
         pos: ROWS as u32 - 1,
         tokens: 1,
@@ -288,13 +305,11 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
 }
 
 #[cfg(test)]
-mod times;
-
-#[cfg(test)]
 mod tests {
     use super::*;
     use crate::gpu::record::Op;
     use crate::gpu::testing::gpus;
+    use crate::kernels::attention::split;
     use crate::kernels::attention::testing::{glm, token_error};
     use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
 
@@ -316,6 +331,13 @@ mod tests {
     /// Rounding to f16 moves scores of variance 9 by some 5e-4, and weights by as much: 1e-7 to 3e-7 was seen with emulated matrices.
     const LIMIT: f64 = 1e-6;
 
+    /// A shape and, where it is another, the same over arrays of numbers.
+    fn both(shape: Shape) -> Vec<Shape> {
+        let mut both = vec![shape, shape.of_numbers()];
+        both.dedup();
+        both
+    }
+
     #[test]
     fn the_kernel_agrees_with_its_twin_where_matrices_are_emulated() {
         // Narrow rows: at full width, llvmpipe takes minutes to compile the stand-ins.
@@ -327,7 +349,8 @@ mod tests {
         for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
             for (coop, backwards) in [(NVIDIA, false), (NVIDIA, true), (APPLE, false)] {
                 // Their softmax stays within the 8 lanes of llvmpipe.
-                for shape in fitting(coop, 48 << 10, dims) {
+                let shapes = fitting(coop, 48 << 10, dims);
+                for shape in shapes.flat_map(both) {
                     let (tile, heads) = shape.tile();
                     if shape.subgroups() * coop.lanes as usize / heads > 8 {
                         continue;
@@ -356,9 +379,16 @@ mod tests {
             };
             let memory = gpu.limits.max_compute_workgroup_storage_size as usize;
             let own = |shape: &Shape| shape.coop == coop && shape.memory(glm()) <= memory;
-            for shape in SHAPES.into_iter().filter(own) {
+            for shape in SHAPES.into_iter().filter(own).flat_map(both) {
                 check(gpu, shape);
             }
+            let without = crate::gpu::GpuOptions {
+                tier: Some(gpu.tier),
+                no_matrices: true,
+                ..Default::default()
+            };
+            let without = Gpu::open(&without).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(without.coop, None, "what --no-matrices asks for");
         }
     }
 
@@ -383,7 +413,7 @@ mod tests {
                 continue;
             }
             let form = Form::Matrix(Shapes::always(shape));
-            let (splits, split_rows) = split(form, rows, 1, heads);
+            let (splits, split_rows) = split(form, 132, rows, 1, heads);
             let cut = (splits as usize, split_rows as usize);
             let error = error(gpu, shape, dims, rows, cut, |op| op);
             eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");
@@ -392,6 +422,15 @@ mod tests {
         let error = trial(gpu, shape, glm()).unwrap_or_else(|e| panic!("{e}"));
         eprintln!("trial: NMSE {error:.1e}");
         assert!(error <= TRIAL_LIMIT / 4.0, "trial: {error:e}");
+    }
+
+    #[test]
+    fn a_mac_has_shapes_over_numbers_in_its_workgroup_memory() {
+        for heads in [20, 16] {
+            let shapes: Vec<_> = fitting(APPLE, 32 << 10, MlaDims { heads, ..glm() }).collect();
+            assert!(!shapes.is_empty(), "{heads} heads");
+            assert!(shapes.iter().all(|shape| !shape.vectors), "{shapes:?}");
+        }
     }
 
     #[test]

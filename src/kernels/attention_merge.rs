@@ -5,7 +5,7 @@ use super::attention::partial_bytes;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
-use crate::quant::activation::Q8Unit;
+use crate::quant::activation::Activation;
 use crate::quant::repack::UNIT;
 
 /// The softmax over all slices of a context from the softmax of each (FlashDecoding).
@@ -50,8 +50,8 @@ const WG: u32 = 256;
 /// Groups of 4 columns that a workgroup joins: whole units of 32.
 const COLUMNS: u32 = 16;
 
-/// The pipeline for blocks of these sizes; `quantized` writes units of bytes.
-pub(super) fn spec(dims: MlaDims, quantized: bool) -> Spec {
+/// The pipeline for blocks of these sizes.
+pub(super) fn spec(dims: MlaDims, output: Output) -> Spec {
     Spec {
         kernel: "attention_merge",
         source: include_str!("../../wgsl/attention_merge.wgsl"),
@@ -61,7 +61,9 @@ pub(super) fn spec(dims: MlaDims, quantized: bool) -> Spec {
             .number("PHASES", WG / COLUMNS)
             .number("HEADS", dims.heads as u32)
             .number("KV_LORA", dims.kv_lora as u32)
-            .flag("QUANT", quantized),
+            .flag("UNITS_OUT", output != Output::Floats)
+            .flag("BYTES", output == Output::Bytes)
+            .flag("HALVES", output == Output::Halves),
         access: accesses("rrw"),
     }
 }
@@ -71,9 +73,12 @@ pub(super) fn spec(dims: MlaDims, quantized: bool) -> Spec {
 pub enum Output {
     /// (max_tokens, heads, kv_lora) of f32.
     Floats,
-    /// (max_tokens, heads, kv_lora / 32) of [`Q8Unit`]: what
+    /// (max_tokens, heads, kv_lora / 32) of [`Q8Unit`](crate::quant::activation::Q8Unit): what
     /// [`quantize_activation`](crate::quant::activation::quantize_activation) makes of the floats.
     Bytes,
+    /// (heads * kv_lora / 256) of [`HalvesBlock`](crate::quant::halves::HalvesBlock) for a single token: what [`halve`](crate::quant::halves::halve) makes of the
+    /// floats.
+    Halves,
 }
 
 /// The dispatch for up to `max_tokens` tokens, reading the `partials` that [`GpuAttention`](super::attention::GpuAttention)
@@ -88,11 +93,7 @@ pub fn op(
     out: &Range,
     output: Output,
 ) -> Op {
-    let quantized = output == Output::Bytes;
-    let (unit, unit_bytes) = match output {
-        Output::Floats => (4, 16),
-        Output::Bytes => (UNIT, size_of::<Q8Unit>()),
-    };
+    let unit = if output == Output::Floats { 4 } else { UNIT };
     assert!(
         dims.kv_lora.is_multiple_of(unit),
         "attention_merge: {dims:?} for units of {unit}"
@@ -102,7 +103,16 @@ pub fn op(
         partials.iter().zip(sizes).all(|(p, bytes)| p.size >= bytes),
         "attention_merge: partial sums and statistics need {sizes:?} bytes"
     );
-    let bytes = u64::from(max_tokens) * (dims.heads * dims.kv_lora / unit * unit_bytes) as u64;
+    assert!(
+        output != Output::Halves || max_tokens == 1,
+        "attention_merge: halves of several tokens"
+    );
+    let units = u64::from(max_tokens) * (dims.heads * dims.kv_lora / unit) as u64;
+    let bytes = match output {
+        Output::Floats => 16 * units,
+        Output::Bytes => Activation::Bytes.bytes(units),
+        Output::Halves => Activation::Halves { packed: false }.bytes(units),
+    };
     assert!(
         out.size >= bytes,
         "attention_merge: the output needs {bytes} bytes"
@@ -115,7 +125,7 @@ pub fn op(
     ];
     let [partial, stats] = partials.clone();
     Op::new(
-        spec(dims, quantized),
+        spec(dims, output),
         vec![partial, stats, out.clone()],
         vec![Word::Splits],
         grid,
@@ -129,7 +139,8 @@ mod tests {
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::attention::MAX_SLICES;
     use crate::kernels::testing::{Rng, assert_close};
-    use crate::quant::activation::{dequantize_activation, quantize_activation};
+    use crate::quant::activation::{Q8Unit, dequantize_activation, quantize_activation};
+    use crate::quant::halves::{halve, restore};
 
     /// Scales and codes alike but for the last bit of the scale, and for codes of values midway between two.
     fn assert_same_units(found: &[Q8Unit], expected: &[Q8Unit], what: &str) {
@@ -240,6 +251,16 @@ mod tests {
                 run(gpu, &[make(&Range::whole(&units), Output::Bytes)], &state);
                 let units: Vec<Q8Unit> = download(gpu, &units, twin.len() / UNIT);
                 assert_same_units(&units, &quantize_activation(&found), &what);
+                if n_tokens == 1 {
+                    let blocks = found.len().div_ceil(256);
+                    let halves = output(gpu, blocks * 160);
+                    run(gpu, &[make(&Range::whole(&halves), Output::Halves)], &state);
+                    let halves = restore(&download(gpu, &halves, blocks), found.len());
+                    let own = restore(&halve(&found), found.len());
+                    let own: Vec<f64> = own.iter().map(|v| f64::from(*v)).collect();
+                    // Values midway between two halves may round the other way.
+                    assert_close(&halves, &own, 1e-9, &what);
+                }
             }
         }
     }

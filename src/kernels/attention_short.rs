@@ -1,9 +1,10 @@
-//! [`attention`](super::attention) of one token over a short context, a workgroup per head and slice: on devices where the other
-//! form is by matrices, whose workgroups take many heads and so are few there.
+//! [`attention`](super::attention) of one token over a short context, a workgroup per head and slice: where the other form has
+//! workgroups that take many heads and so are few there.
 
 use super::attention::{Form, GpuAttention};
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::Gpu;
+use crate::gpu::machine::{Machine, Profile};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Op, accesses};
 use crate::gpu::shader::Variant;
@@ -42,11 +43,19 @@ pub(super) fn spec(dims: MlaDims, lanes: u32) -> Option<Spec> {
     })
 }
 
+/// Bytes of workgroup memory.
+const fn memory(dims: MlaDims) -> usize {
+    (ROWS as usize / 2 * dims.kv_lora + 2 * ROWS as usize) * 4
+}
+
 /// Rows of a context up to which a device takes this kernel in place of the form: 0 where it does not.
 pub fn most_rows(gpu: &Gpu, form: Form, dims: MlaDims) -> u32 {
-    let matrices = matches!(form, Form::Matrix(_));
-    match spec(dims, gpu.lanes()) {
-        Some(_) if matrices => MOST_ROWS,
+    let few_workgroups = matches!(form, Form::Matrix(_) | Form::Heads(_));
+    let machine = Machine::of(gpu);
+    let fits = memory(dims) <= machine.workgroup_memory as usize;
+    match spec(dims, machine.lanes) {
+        // Software has few cores, and workgroups take turns on them.
+        Some(_) if few_workgroups && fits && machine.profile != Profile::Software => MOST_ROWS,
         _ => 0,
     }
 }

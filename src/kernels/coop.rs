@@ -1,6 +1,9 @@
 //! What the kernels by cooperative matrices share: their module of matrix types, and the trial that lets a device use them.
 
+use crate::gpu::clock;
+use crate::gpu::record::{Op, Recording, State};
 use crate::gpu::{Coop, Gpu, GpuError};
+use wgpu::DeviceType;
 
 /// What llvmpipe has, which takes a subgroup's barrier for the workgroup's.
 pub(super) const LLVMPIPE: Coop = Coop { size: 8, lanes: 8 };
@@ -31,10 +34,93 @@ pub(super) fn agrees(
     Ok(false)
 }
 
+/// What `trial` finds of `what` on a device, which it is asked once: sessions begin often.
+///
+/// # Errors
+/// Those of `trial`.
+pub(super) fn once(
+    gpu: &Gpu,
+    what: &str,
+    trial: impl FnOnce() -> Result<bool, GpuError>,
+) -> Result<bool, GpuError> {
+    let trials = || gpu.trials.lock().unwrap_or_else(|e| e.into_inner());
+    let known = trials().get(what).copied();
+    if let Some(found) = known {
+        return Ok(found);
+    }
+    let found = trial()?;
+    trials().insert(what.to_owned(), found);
+    Ok(found)
+}
+
+/// Rounds in which a form by matrices and the other one are timed, after one that does not count.
+const ROUNDS: usize = 5;
+
+/// Whether `what` is not slower by matrices than in floats on the device: `steps` are the dispatches of a problem of some size by matrices
+/// and in floats, whose inputs may be zeros. Some devices have matrices that are slower (Arc A770): such a one is named in the log and
+/// does without. On software, which emulates them for the tests' sake, nothing is timed.
+///
+/// # Errors
+/// What the device reports.
+pub(super) fn faster(
+    gpu: &Gpu,
+    what: &str,
+    steps: [&[Op]; 2],
+    state: &State,
+) -> Result<bool, GpuError> {
+    if gpu.info.device_type == DeviceType::Cpu {
+        return Ok(true);
+    }
+    let slower = slower(times(gpu, steps, state)?);
+    if let Some(reason) = &slower {
+        left(gpu, what, reason);
+    }
+    Ok(slower.is_none())
+}
+
+/// Microseconds of each of `steps`, the least of several rounds.
+///
+/// # Errors
+/// What the device reports.
+pub(super) fn times(gpu: &Gpu, steps: [&[Op]; 2], state: &State) -> Result<[f64; 2], GpuError> {
+    let [matrices, floats] = [
+        Recording::new(gpu, steps[0])?,
+        Recording::new(gpu, steps[1])?,
+    ];
+    let steps = [&matrices, &floats];
+    clock::in_turn(gpu, &steps, state, 1)?;
+    let times = clock::in_turn(gpu, &steps, state, ROUNDS)?;
+    let least = |us: &Vec<f64>| us.iter().copied().fold(f64::INFINITY, f64::min);
+    Ok([least(&times[0]), least(&times[1])])
+}
+
+/// Why matrices are left, if they take longer than floats.
+fn slower([matrices, floats]: [f64; 2]) -> Option<String> {
+    (matrices > floats).then(|| {
+        format!("they are slower than floats, {matrices:.0} us where these take {floats:.0}")
+    })
+}
+
 /// Tells that `what` takes another form on a device with cooperative matrices, and why.
 pub(super) fn left(gpu: &Gpu, what: &str, reason: &str) {
     log::warn!(
         "{}: not using cooperative matrices for {what}: {reason}",
         gpu.info.name
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matrices_that_are_slower_than_floats_are_left() {
+        assert_eq!(slower([10.0, 40.0]), None);
+        assert_eq!(slower([40.0, 40.0]), None);
+        let reason = slower([41.0, 40.0]).expect("they are slower");
+        assert!(
+            reason.contains("41 us") && reason.contains("40"),
+            "{reason}"
+        );
+    }
 }

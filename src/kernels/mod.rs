@@ -6,6 +6,7 @@
 
 pub mod attention;
 mod attention_coop;
+mod attention_heads;
 pub mod attention_merge;
 pub mod attention_short;
 pub mod compose;
@@ -17,6 +18,7 @@ pub mod expert_rows;
 pub mod gate_up;
 pub mod gemm;
 pub mod linear;
+pub mod mark;
 pub mod matvec;
 pub mod moe_combine;
 pub mod moe_down;
@@ -29,12 +31,16 @@ pub mod rows_f16;
 pub mod sample;
 pub mod token;
 pub mod token_absorb;
+pub mod token_beside;
 pub mod token_embed;
 pub mod token_gate_up;
 pub mod token_matvec;
 pub mod token_moe_down;
+pub mod token_queries;
 pub mod token_router;
 
+#[cfg(test)]
+mod instructions;
 #[cfg(test)]
 mod permutations;
 #[cfg(test)]

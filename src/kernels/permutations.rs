@@ -11,12 +11,17 @@ use crate::gpu::geometry::MAX_THREADS;
 use crate::gpu::pipeline::{Access, Spec, workgroup_memory};
 use crate::gpu::shader;
 use crate::gpu::tier::SUBGROUP_BUFFERS;
+use crate::kernels::attention::testing::glm;
+use crate::kernels::attention_coop;
 use list::{all_permutations, coop_permutations};
 use naga::back::{hlsl, msl, spv};
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::FunctionInfo;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
-use naga::{AddressSpace, Block, Module, Scalar, ShaderStage, Statement, StorageAccess, TypeInner};
+use naga::{
+    AddressSpace, Block, Expression, Module, Scalar, ShaderStage, Statement, StorageAccess,
+    TypeInner,
+};
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 
@@ -231,14 +236,18 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Resu
     ensure(access.len() <= most_buffers, || {
         format!("{} storage buffers", access.len())
     })?;
-    ensure(params == 1, || format!("{params} blocks of parameters"))?;
+    // A mark has none.
+    ensure(params == usize::from(spec.kernel != "mark"), || {
+        format!("{params} blocks of parameters")
+    })?;
     // Devices with cooperative matrices are only used where they have 32 KiB; these kernels have shapes for those that have more.
     let large = ["attention_coop", "prompt_attention_coop"].contains(&spec.kernel);
+    let roomy = ["attention_heads", "attention_short"].contains(&spec.kernel);
     let most_workgroup = match coop {
         true if large => 48 << 10,
         true => 32 << 10,
-        // Inputs are staged where there is room for them.
-        false if spec.variant.flags.contains("STAGED") => 32 << 10,
+        // Inputs are staged, and these kernels chosen, where there is room for them.
+        false if spec.variant.flags.contains("STAGED") || roomy => 32 << 10,
         false => 16 << 10,
     };
     let workgroup = workgroup_memory(module)?;
@@ -317,6 +326,55 @@ fn check_stores(module: &Module, info: &FunctionInfo, block: &Block) -> Result<(
     Ok(())
 }
 
+/// Matrices come from and go to pointers to numbers, as MSL's functions take them.
+fn check_matrices(
+    module: &Module,
+    info: &FunctionInfo,
+    function: &naga::Function,
+) -> Result<(), String> {
+    fn stores(block: &Block, found: &mut Vec<naga::Handle<Expression>>) {
+        for statement in block.iter() {
+            match statement {
+                Statement::CooperativeStore { data, .. } => found.push(data.pointer),
+                Statement::Block(inner) => stores(inner, found),
+                Statement::If { accept, reject, .. } => {
+                    stores(accept, found);
+                    stores(reject, found);
+                }
+                Statement::Switch { cases, .. } => {
+                    cases.iter().for_each(|case| stores(&case.body, found));
+                }
+                Statement::Loop {
+                    body, continuing, ..
+                } => {
+                    stores(body, found);
+                    stores(continuing, found);
+                }
+                _ => {}
+            }
+        }
+    }
+    let loads = function.expressions.iter().filter_map(|(_, e)| match e {
+        Expression::CooperativeLoad { data, .. } => Some(data.pointer),
+        _ => None,
+    });
+    let mut pointers: Vec<_> = loads.collect();
+    stores(&function.body, &mut pointers);
+    for pointer in pointers {
+        let number = match info[pointer].ty.inner_with(&module.types) {
+            TypeInner::Pointer { base, .. } => {
+                matches!(module.types[*base].inner, TypeInner::Scalar(_))
+            }
+            TypeInner::ValuePointer { size, .. } => size.is_none(),
+            _ => false,
+        };
+        ensure(number, || {
+            "a matrix through a pointer to vectors, for Metal".to_owned()
+        })?;
+    }
+    Ok(())
+}
+
 /// Nothing in the text that the unchecked options and the rules for kernels are there to avoid.
 fn check_text(module: &Module, language: &str, text: &str) -> Result<(), String> {
     // A counter of 64 bits per loop; a flag per `for` loop; a clamp per load.
@@ -379,6 +437,13 @@ fn check(spec: &Spec, tier: Tier, devices: Devices) -> Result<(), String> {
         info.get_entry_point(0),
         &module.entry_points[0].function.body,
     )?;
+    if devices == Devices::MatricesAndMetal {
+        for (handle, function) in module.functions.iter() {
+            check_matrices(&module, &info[handle], function)?;
+        }
+        let entry = &module.entry_points[0].function;
+        check_matrices(&module, info.get_entry_point(0), entry)?;
+    }
     if devices != Devices::Matrices {
         check_text(&module, "MSL", &write_msl(&module, &info)?)?;
     }
@@ -410,6 +475,20 @@ fn every_permutation_for_cooperative_matrices_is_fit_for_its_devices() {
         specs.len(),
         failures[0]
     );
+}
+
+#[test]
+fn matrices_from_arrays_of_vectors_are_not_fit_for_metal() {
+    let shapes = attention_coop::SHAPES.iter();
+    let of_vectors = shapes.filter(|shape| shape.vectors);
+    let fitting: Vec<_> = of_vectors.filter(|shape| shape.fits(glm())).collect();
+    assert!(!fitting.is_empty());
+    for shape in fitting {
+        let spec = shape.spec(glm());
+        assert_eq!(check(&spec, Tier::Subgroup, Devices::Matrices), Ok(()));
+        let refused = check(&spec, Tier::Subgroup, Devices::MatricesAndMetal);
+        assert!(refused.is_err_and(|e| e.contains("a pointer to vectors")));
+    }
 }
 
 #[test]
@@ -447,4 +526,36 @@ fn every_kernel_has_permutations() {
         .filter(|name| name.ends_with(".wgsl"))
         .collect();
     assert_eq!(listed, files);
+}
+
+/// Subgroups differ in size from device to device, and on AMD's from kernel to kernel: only the device knows which threads share one.
+#[test]
+fn numbers_of_subgroups_and_lanes_come_from_the_device() {
+    let tiers = all_permutations().into_iter();
+    let mut counts = [0; 2];
+    for (spec, tier) in tiers.filter(|(_, tier)| *tier != Tier::Plain) {
+        let text = shader::expand(spec.kernel, spec.source, &spec.variant, tier)
+            .unwrap_or_else(|e| panic!("{e}"));
+        let code = text.lines().map(|l| l.split("//").next().unwrap_or(l));
+        let code: String = code.flat_map(|line| [line, "\n"]).collect();
+        let numbered = code.contains("local_invocation");
+        let subgroups = code.contains("subgroup");
+        assert!(
+            !(numbered && subgroups),
+            "{} numbers its threads past their subgroups",
+            spec.kernel
+        );
+        counts[usize::from(subgroups)] += 1;
+        let Some(index) = code.find("let t = ") else {
+            continue;
+        };
+        let line = code[index..].lines().next();
+        assert_eq!(
+            line.map(str::trim),
+            Some("let t = subgroup * subgroup_size + lane_id;"),
+            "{}",
+            spec.kernel
+        );
+    }
+    assert!(counts[1] > counts[0], "{counts:?}");
 }

@@ -128,8 +128,8 @@ pub enum Form {
 }
 
 impl Form {
-    /// The form for a device: by matrices where it has them, the sizes suit, and a trial agrees with the other form (wgpu
-    /// calls them experimental; a device that fails is named in the log). None where the sizes suit neither.
+    /// The form for a device: by matrices where it has them, the sizes suit, and a trial agrees with the other form and is not slower
+    /// (wgpu calls them experimental; a device that fails is named in the log). None where the sizes suit neither.
     ///
     /// # Errors
     /// What the device reports in the trial.
@@ -153,9 +153,15 @@ impl Form {
             coop::left(gpu, "the attention of prompts", &missing);
             return Ok(Some(Self::Vector));
         }
-        let error = trial(gpu, dims, coop);
-        let agrees = coop::agrees(gpu, "the attention of prompts", TRIAL_LIMIT, error)?;
-        Ok(Some(match agrees {
+        const WHAT: &str = "the attention of prompts";
+        let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), || {
+            let agrees = coop::agrees(gpu, WHAT, TRIAL_LIMIT, trial(gpu, dims, coop))?;
+            Ok(agrees
+                && timed(gpu, dims, coop, TIMED, |steps, state| {
+                    coop::faster(gpu, WHAT, steps, state)
+                })?)
+        })?;
+        Ok(Some(match good {
             true => Self::Matrix(coop),
             false => Self::Vector,
         }))
@@ -173,14 +179,10 @@ impl Form {
         }
     }
 
-    /// How many flops by this form cost as much as one of the absorbed attention in f32. Reckoned, not yet measured.
-    fn speed(self) -> u64 {
-        speed(self.is_matrix())
-    }
-
     /// Whether `tokens` tokens after `pos` rows are better left to the absorbed attention: [`State::few`].
     ///
-    /// Expanding costs the same for any number of tokens, so few of them late in a context do not pay for it.
+    /// Expanding costs the same for any number of tokens, so few of them late in a context do not pay for it. By matrices all chunks
+    /// are expanded: absorbed ones gave wrong logits on an H200 (benches/notes.md).
     pub fn few(self, dims: KvDims, pos: usize, tokens: usize) -> bool {
         let Costs {
             expand,
@@ -191,13 +193,9 @@ impl Form {
         // A token sees half of its own chunk.
         let pairs = tokens * (rows - tokens / 2);
         tokens <= FEW
-            || (tokens * expand + pairs * absorbed) * self.speed()
-                < rows * expand + pairs * expanded
+            || (!self.is_matrix()
+                && tokens * expand + pairs * absorbed < rows * expand + pairs * expanded)
     }
-}
-
-fn speed(matrices: bool) -> u64 {
-    if matrices { 4 } else { 1 }
 }
 
 /// The most tokens that [are few](Form::few) anywhere, by matrices or not: what the buffers of the absorbed attention must
@@ -208,8 +206,11 @@ pub fn most_few(dims: KvDims, matrices: bool) -> u32 {
         absorbed,
         expanded,
     } = Costs::of(dims);
+    if matrices {
+        return FEW as u32;
+    }
     // In a long context only what grows with it counts.
-    let gain = (absorbed * speed(matrices)).saturating_sub(expanded).max(1);
+    let gain = absorbed.saturating_sub(expanded).max(1);
     FEW.max(expand.div_ceil(gain)) as u32
 }
 
@@ -538,6 +539,60 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
         |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
     let error = sum(&mut results[0].iter().zip(&results[1]).map(|(a, b)| a - b));
     Ok(error / sum(&mut results[0].iter().copied()))
+}
+
+/// Tokens of the prompt whose attention is timed: with the expansion some 3 GFLOP at the sizes of GLM-4.7-Flash.
+const TIMED: usize = 256;
+
+/// What `by` makes of the attention of a prompt of `tokens` zeros by matrices and in floats.
+///
+/// # Errors
+/// No memory, or those of `by`.
+fn timed<T>(
+    gpu: &Gpu,
+    dims: KvDims,
+    coop: Coop,
+    tokens: usize,
+    by: impl FnOnce([&[Op]; 2], &State) -> Result<T, GpuError>,
+) -> Result<T, GpuError> {
+    let mla = dims.mla;
+    let mut made = vec![];
+    let mut room = |bytes: usize| {
+        let range = Range::whole(&gpu.storage("trial of attention", bytes as u64)?);
+        made.push(range.clone());
+        Ok::<_, GpuError>(range)
+    };
+    let q = room(tokens * mla.heads * mla.head() * 4)?;
+    let rope_table = room(tokens * mla.rope * 4)?;
+    let cache = room(tokens * mla.cache_row() * 2)?;
+    let values = room(tokens * mla.heads * dims.v * 4)?;
+    let mut ops = |form| {
+        let scratch = Scratch::new(gpu, dims, form, tokens, tokens)?;
+        made.extend([scratch.weights.clone(), scratch.stats.clone()]);
+        made.extend(scratch.kv.iter().cloned());
+        let attention = GpuPromptAttention {
+            form,
+            q: q.clone(),
+            rope_table: rope_table.clone(),
+            cache: cache.clone(),
+            dims,
+            scale: 1.0,
+            max_tokens: tokens as u32,
+            scratch: &scratch,
+            values: values.clone(),
+        };
+        Ok::<_, GpuError>(attention.ops())
+    };
+    let state = State {
+        tokens: tokens as u32,
+        ..State::default()
+    };
+    let (matrices, floats) = (ops(Form::Matrix(coop))?, ops(Form::Vector)?);
+    let found = by([&matrices, &floats], &state)?;
+    for range in made {
+        gpu.release(&range.buffer);
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -180,17 +180,63 @@ pub struct GpuRopeCache {
     pub cache: Range,
 }
 
+/// The new row of a cache, which a kernel that needs it for nothing else writes in a workgroup of its own.
+#[derive(Debug, Clone)]
+pub struct CacheRow {
+    /// (kv_lora + rope) f32.
+    pub kv_a: Range,
+    /// `attn_kv_a_norm`, (kv_lora) f32.
+    pub kv_a_norm: Range,
+    /// `attention.layer_norm_rms_epsilon`.
+    pub eps: f32,
+    /// The layer's cache, (n_ctx, kv_lora + rope) of f16. A replay's position must be among its rows.
+    pub cache: Range,
+}
+
+impl CacheRow {
+    /// Accesses of the bindings.
+    pub(super) const ACCESS: &'static str = "rrw";
+
+    /// The bindings in the order of `cache_row.wgsl`.
+    pub(super) fn bindings(&self) -> [Range; 3] {
+        [&self.kv_a, &self.kv_a_norm, &self.cache].map(Range::clone)
+    }
+
+    /// Panics unless the buffers suffice, and `rope_table` for every row of the cache.
+    pub(super) fn check(&self, dims: MlaDims, rope_table: &Range) {
+        let row = dims.cache_row() as u64;
+        let n_ctx = self.cache.size / (row * 2);
+        assert!(
+            dims.rope.is_multiple_of(2)
+                && dims.kv_lora.is_multiple_of(2)
+                && n_ctx > 0
+                && self.kv_a.size >= row * 4
+                && self.kv_a_norm.size >= dims.kv_lora as u64 * 4
+                && rope_table.size >= n_ctx * dims.rope as u64 * 4,
+            "the cache's row of {dims:?}"
+        );
+    }
+}
+
+/// The constants of a variant whose workgroups of `threads` threads write cache rows (`cache_row.wgsl`).
+pub(super) fn row_variant(variant: Variant, dims: MlaDims, threads: u32) -> Variant {
+    variant
+        .number("LATENT_PAIRS", (dims.kv_lora as u32 / 2).div_ceil(threads))
+        .number("ROPE", dims.rope as u32)
+        .number("KV_LORA", dims.kv_lora as u32)
+}
+
+/// Subgroups of a workgroup that writes a cache row at most: sums over workgroups have room for so many.
+pub(super) const ROW_SUBGROUPS: u32 = 64;
+
 /// Threads of a workgroup.
 const WG: usize = 128;
 
 /// The pipeline for blocks of these sizes, with or without queries to rotate, and `kv_a` in several parts or in one.
 pub(super) fn spec(dims: MlaDims, queries: bool, split: bool) -> Spec {
-    let mut variant = Variant::default()
+    let mut variant = row_variant(Variant::default(), dims, WG as u32)
         .number("WG", WG as u32)
         .number("LANES", 1)
-        .number("PAIRS", (dims.kv_lora / 2).div_ceil(WG) as u32)
-        .number("ROPE", dims.rope as u32)
-        .number("KV_LORA", dims.kv_lora as u32)
         .flag("QUERIES", queries)
         .flag("SPLIT", split);
     if queries {
@@ -202,8 +248,27 @@ pub(super) fn spec(dims: MlaDims, queries: bool, split: bool) -> Spec {
         kernel: "rope_cache",
         source: include_str!("../../wgsl/rope_cache.wgsl"),
         variant,
-        access: accesses(if queries { "rrrwrw" } else { "rrrw" }),
+        access: accesses(if queries { "rrwrrw" } else { "rrwr" }),
     }
+}
+
+/// The dispatch that writes one token's row of the cache, where the queries are rotated elsewhere; a replay's position must be
+/// among the cache's rows.
+///
+/// # Panics
+/// As [`op`].
+pub fn row_op(row: CacheRow, rope_table: &Range, dims: MlaDims) -> Op {
+    op(&GpuRopeCache {
+        queries: None,
+        kv_a: row.kv_a,
+        parts: 1,
+        kv_a_norm: row.kv_a_norm,
+        eps: row.eps,
+        rope_table: rope_table.clone(),
+        dims,
+        max_tokens: 1,
+        cache: row.cache,
+    })
 }
 
 /// The dispatch; a replay must keep `pos + tokens` within the rows of the cache.
@@ -236,7 +301,7 @@ pub fn op(b: &GpuRopeCache) -> Op {
             "rope_cache: {what} needs {bytes} bytes"
         );
     }
-    let mut bindings = [&b.kv_a, &b.kv_a_norm, &b.rope_table, &b.cache]
+    let mut bindings = [&b.kv_a, &b.kv_a_norm, &b.cache, &b.rope_table]
         .map(Range::clone)
         .to_vec();
     let mut groups = 1;
@@ -255,6 +320,83 @@ pub fn op(b: &GpuRopeCache) -> Op {
         params,
         [Extent::N(groups), Extent::Tokens, Extent::N(1)],
     )
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+    use crate::gpu::Gpu;
+    use crate::gpu::testing::{download, upload};
+    use crate::kernels::testing::{Rng, assert_close};
+
+    /// What a cache row is made of, and the rows of a cache.
+    pub struct Row {
+        dims: MlaDims,
+        kv_a: Vec<f32>,
+        norm: Vec<f32>,
+        n_ctx: usize,
+    }
+
+    const EPS: f32 = 1e-5;
+
+    impl Row {
+        /// Random.
+        pub fn new(rng: &mut Rng, dims: MlaDims, n_ctx: usize) -> Self {
+            Self {
+                dims,
+                kv_a: rng.normals(dims.cache_row()),
+                norm: rng.normals(dims.kv_lora),
+                n_ctx,
+            }
+        }
+
+        /// kv_a, the norm's weight and its epsilon.
+        pub fn given(&self) -> (&[f32], &[f32], f32) {
+            (&self.kv_a, &self.norm, EPS)
+        }
+
+        fn untouched(&self) -> Vec<f16> {
+            vec![f16::from_f32(7.0); self.n_ctx * self.dims.cache_row()]
+        }
+
+        /// On the device, with a cache whose rows are all known.
+        pub fn upload(&self, gpu: &Gpu) -> CacheRow {
+            CacheRow {
+                kv_a: Range::whole(&upload(gpu, &self.kv_a)),
+                kv_a_norm: Range::whole(&upload(gpu, &self.norm)),
+                eps: EPS,
+                cache: Range::whole(&upload(gpu, &self.untouched())),
+            }
+        }
+
+        /// Fails unless row `pos` of the cache is what the twin writes for this `table` (n_ctx, rope), and the others are as before.
+        #[track_caller]
+        pub fn assert_written(
+            &self,
+            gpu: &Gpu,
+            found: &CacheRow,
+            table: &[f32],
+            pos: usize,
+            what: &str,
+        ) {
+            let (dims, row) = (self.dims, self.dims.cache_row());
+            let mut cache = self.untouched();
+            let q = vec![0.0; dims.heads * dims.head()];
+            let mut q_pe = vec![0.0; dims.heads * dims.rope];
+            let (angles, _) = table.as_chunks();
+            rope_cache(
+                &q, &self.kv_a, &self.norm, EPS, angles, pos, dims, &mut q_pe, &mut cache,
+            );
+            let found: Vec<f16> = download(gpu, &found.cache.buffer, cache.len());
+            let own = pos * row..(pos + 1) * row;
+            let exact: Vec<f64> = cache[own.clone()].iter().map(|x| x.to_f64()).collect();
+            let values: Vec<f32> = found[own.clone()].iter().map(|x| x.to_f32()).collect();
+            // WGSL leaves the rounding to f16 open: the two may be 2^-10 of the value apart.
+            assert_close(&values, &exact, 9.6e-7, what);
+            assert_eq!(found[..own.start], cache[..own.start], "before: {what}");
+            assert_eq!(found[own.end..], cache[own.end..], "after: {what}");
+        }
+    }
 }
 
 #[cfg(test)]

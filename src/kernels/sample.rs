@@ -128,9 +128,13 @@ pub const MAX_VOCAB: usize = 1 << 18;
 /// `log_min_p` for "off": so far below any logit that only minus infinity is dropped, whose weight is 0 anyway.
 const NO_MIN_P: f32 = -1e30;
 
+/// Where [`State::sampling`](crate::gpu::record::State::sampling) holds the number of the submission.
+pub const NUMBER: usize = 9;
+
 /// What [`State::sampling`](crate::gpu::record::State::sampling) holds for a choice with the draw of `step`:
 /// 0 temperature, 1 top_k, 2 top_p, 3 ln(min_p), 4 repeat_penalty, 5 repeat_last_n (0 where the penalty is 1),
-/// 6 [`uniform`]`(seed, step)`, 7 the step modulo 2^32, told with the result, 8 whether masses of slices are asked for; 9 is 0.
+/// 6 [`uniform`]`(seed, step)`, 7 the step modulo 2^32, told with the result, 8 whether masses of slices are asked for,
+/// 9 the number of the submission ([`NUMBER`]), told with the result: 0 here.
 ///
 /// The draw is made here: the step is known when a token is encoded, and host and device cannot disagree about it.
 pub fn words(sampling: &Sampling, step: u64) -> [u32; 10] {
@@ -201,7 +205,7 @@ pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
 ///
 /// `logits` is one row, (vocab) f32. `history` holds the ids of all positions, (n_ctx + 1) u32: the last
 /// `repeat_last_n` up to position pos + tokens are recent, and the chosen id becomes the one at pos + tokens. Each of
-/// `results`, taken by [`State::slot`](crate::gpu::record::State::slot), gets (id, step, 0, 0). A replay needs
+/// `results`, taken by [`State::slot`](crate::gpu::record::State::slot), gets (id, step, number, 0). A replay needs
 /// [`words`] as its `sampling`, and `pos + tokens <= n_ctx`.
 ///
 /// # Errors
@@ -258,7 +262,7 @@ pub fn ops(
     )
     .with_bytes(u64::from(vocab) * 4);
     let mut params = vec![Word::Pos, Word::Tokens];
-    params.extend([0, 1, 2, 3, 6, 7].map(Word::Sampling));
+    params.extend([0, 1, 2, 3, 6, 7, NUMBER].map(Word::Sampling));
     let pick = Op::new(
         pick,
         vec![keys, maxima, quarters, history.clone(), results[0].clone()],

@@ -3,7 +3,8 @@
 //! so that no kernel begins with one; and it is in the form that the tier multiplies ([`Activation`]).
 
 use super::MAX_GRID;
-use crate::gpu::geometry::{Geometry, Machine, PREPARED_ROWS, Site};
+use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site};
+use crate::gpu::machine::Machine;
 use crate::gpu::record::{Extent, Range};
 use crate::gpu::shader::Variant;
 use crate::gpu::{Gpu, GpuError};
@@ -32,7 +33,7 @@ impl TokenOutput {
             "{what}: units hold 32 values, {n} are no multiple"
         );
         assert!(
-            self.values.size >= n / 32 * activation.unit_bytes(),
+            self.values.size >= activation.bytes(n / 32),
             "output of {what}"
         );
         if let Some((weight, squares)) = &self.norm {
@@ -87,17 +88,28 @@ const STAGED_BESIDES: u64 = 4 << 10;
 pub(super) fn stages(gpu: &Gpu, activation: Activation, units: u32, beside: u64) -> bool {
     let [fewest, most] = STAGED_UNITS;
     let has = u64::from(gpu.limits.max_compute_workgroup_storage_size);
-    activation == Activation::Bytes
+    activation.rounds()
         && (fewest..=most).contains(&units)
-        && u64::from(units) * activation.unit_bytes() + STAGED_BESIDES + beside <= has
+        && activation.bytes(u64::from(units)) + STAGED_BESIDES + beside <= has
 }
 
 /// The constants of a variant whose input of `units` units is staged.
-pub(super) fn staged(variant: Variant, geometry: &Geometry, units: u32) -> Variant {
+pub(super) fn staged(
+    variant: Variant,
+    geometry: &Geometry,
+    activation: Activation,
+    units: u32,
+) -> Variant {
+    let module = match activation {
+        Activation::Bytes => "stage_bytes",
+        _ => "stage_halves",
+    };
+    let vectors = (activation.bytes(u64::from(units)) / 16) as u32;
     variant
         .flag("STAGED", true)
-        .number("STAGE_UNITS", units)
-        .number("STAGE_LOADS", (3 * units).div_ceil(geometry.threads()))
+        .module("STAGE", module)
+        .number("STAGE_VECTORS", vectors)
+        .number("STAGE_LOADS", vectors.div_ceil(geometry.threads()))
 }
 
 /// The geometry of a product.
@@ -143,10 +155,15 @@ pub(crate) fn unsupported(gpu: &Gpu, missing: &str) -> GpuError {
 
 /// The variant of a kernel that reads and leaves activations of this kind.
 pub(super) fn variant(activation: Activation) -> Variant {
-    let bytes = activation == Activation::Bytes;
+    let (input, flag) = match activation {
+        Activation::Bytes => ("x_bytes", "BYTES"),
+        Activation::Halves { .. } => ("x_halves", "HALVES"),
+        Activation::Floats => ("x_floats", "FLOATS"),
+    };
     Variant::default()
-        .flag("BYTES", bytes)
-        .module("INPUT", if bytes { "x_bytes" } else { "x_floats" })
+        .flag(flag, true)
+        .flag("PACKED", activation == Activation::Halves { packed: true })
+        .module("INPUT", input)
 }
 
 /// Names the module of a weight's type, and the one by which it meets the input.
@@ -160,6 +177,9 @@ pub(super) fn weight(
         (Activation::Bytes, true) if has_nibbles(ty) => "nibbles_by_bytes",
         (Activation::Bytes, true) => "codes_by_bytes",
         (Activation::Bytes, false) => "floats_by_bytes",
+        (Activation::Halves { .. }, true) if has_nibbles(ty) => "nibbles_by_halves",
+        (Activation::Halves { .. }, true) => "codes_by_halves",
+        (Activation::Halves { .. }, false) => "floats_by_halves",
         (Activation::Floats, true) => "codes_by_floats",
         (Activation::Floats, false) => "floats_by_floats",
     };
@@ -187,17 +207,31 @@ pub(super) mod testing {
     use crate::gpu::testing::{download, output, upload};
     use crate::kernels::testing::assert_close;
     use crate::quant::activation::{Q8Unit, dequantize_activation, quantize_activation, squares};
+    use crate::quant::halves::{HalvesBlock, halve, restore};
 
     /// What a product leaves for the next one in the tier of the device.
     pub fn activation(gpu: &Gpu) -> Activation {
-        gpu.tier.activation().expect("a tier with subgroups")
+        gpu.activation().expect("a tier with subgroups")
     }
 
     /// What prepared `values` stand for: themselves, or what their bytes give.
     pub fn stand_for(activation: Activation, values: &[f32]) -> Vec<f32> {
         match activation {
             Activation::Bytes => dequantize_activation(&quantize_activation(values)),
+            Activation::Halves { .. } => restore(&halve(values), values.len()),
             Activation::Floats => values.to_vec(),
+        }
+    }
+
+    /// The NMSE that sums of products have in this form, beside what stands for their input.
+    pub fn sums_nmse(activation: Activation) -> f64 {
+        match activation {
+            // Sums of integers are exact; the rest are f32 sums of up to 684 half units in another order.
+            Activation::Bytes | Activation::Floats => 1e-11,
+            // Sums of f32 from which a bias of some 100 times their size is taken off.
+            Activation::Halves { packed: false } => 1e-8,
+            // Sums of 8 products in f16.
+            Activation::Halves { packed: true } => 1e-6,
         }
     }
 
@@ -205,6 +239,7 @@ pub(super) mod testing {
     pub fn upload_values(gpu: &Gpu, values: &[f32]) -> Range {
         Range::whole(&match activation(gpu) {
             Activation::Bytes => upload(gpu, &quantize_activation(values)),
+            Activation::Halves { .. } => upload(gpu, &halve(values)),
             Activation::Floats => upload(gpu, values),
         })
     }
@@ -239,7 +274,7 @@ pub(super) mod testing {
 
     /// Room for `n` prepared values, with the norm `g` where there is one.
     pub fn room(gpu: &Gpu, n: usize, g: Option<&[f32]>) -> TokenOutput {
-        let words = n.div_ceil(32) * activation(gpu).unit_bytes() as usize / 4;
+        let words = activation(gpu).bytes(n.div_ceil(32) as u64) as usize / 4;
         TokenOutput {
             values: Range::whole(&output(gpu, words)),
             norm: g.map(|g| {
@@ -271,6 +306,12 @@ pub(super) mod testing {
                     what,
                 );
             }
+            Activation::Halves { .. } => assert_halves(
+                &download(gpu, &found.values.buffer, n.div_ceil(256)),
+                &weighted,
+                sums_nmse(activation(gpu)),
+                what,
+            ),
             Activation::Floats => {
                 let exact: Vec<f64> = weighted.iter().map(|v| f64::from(*v)).collect();
                 let found: Vec<f32> = download(gpu, &found.values.buffer, n);
@@ -281,10 +322,32 @@ pub(super) mod testing {
             let found: Vec<f32> = download(gpu, &buffer.buffer, n / 16);
             for (i, (found, exact)) in found.iter().zip(squares(expected)).enumerate() {
                 assert!(
-                    (found - exact).abs() <= 1e-4 * exact,
+                    (found - exact).abs()
+                        <= 1e-4f32.max(sums_nmse(activation(gpu)).sqrt() as f32) * exact,
                     "{what}: squares {i} are {found} for {exact}"
                 );
             }
+        }
+    }
+
+    /// The values but for what halves round and sums in another form lose (`nmse`), and the sums those of the halves.
+    #[track_caller]
+    fn assert_halves(blocks: &[HalvesBlock], expected: &[f32], nmse: f64, what: &str) {
+        let found = restore(blocks, expected.len());
+        let exact: Vec<f64> = expected.iter().map(|v| f64::from(*v)).collect();
+        assert_close(&found, &exact, nmse + 1e-7, what);
+        for (i, values) in found.chunks_exact(16).enumerate() {
+            let [scale, scaled_sum] = blocks[i / 16].scales[i / 2 % 8][i % 2];
+            let largest = values.iter().fold(0.0f32, |max, v| max.max(v.abs()));
+            assert!(
+                largest <= scale && scale <= 2.0 * largest,
+                "{what}: scale {scale} of half {i} for {largest}"
+            );
+            let sum: f32 = values.iter().sum();
+            assert!(
+                (sum - scaled_sum).abs() <= 1e-5 * scale,
+                "{what}: sum of half {i} is {scaled_sum} for {sum}"
+            );
         }
     }
 

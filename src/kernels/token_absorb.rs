@@ -1,12 +1,13 @@
 //! The queries of one token in one dispatch: `attn_q_b` and, of each head, `attn_k_b` or the rotation
-//! (DeepSeek-V2 paper, section 2.1: the key's up-projection absorbed into the query).
+//! (DeepSeek-V2 paper, section 2.1: the key's up-projection absorbed into the query); and the cache's new row beside them.
 
 use super::MlaDims;
-use super::rope_cache::rotate_rows;
+use super::rope_cache::{CacheRow, ROW_SUBGROUPS, rotate_rows, row_variant};
 use super::token::{TokenInput, variant, weight};
 use super::token_matvec::token_matvec;
 use crate::gpu::Gpu;
-use crate::gpu::geometry::{Machine, WHOLE_THREADS};
+use crate::gpu::geometry::WHOLE_THREADS;
+use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
@@ -36,8 +37,6 @@ pub fn token_absorb(
     [q_lat, q_pe]
 }
 
-/// Workgroups that a large GPU runs beside each other: one for each of 132 multiprocessors, about.
-const SPREAD: u32 = 128;
 /// Threads of a workgroup at most: 512 made a whole token of GLM-4.7-Flash on an H200 3% slower (benches/notes.md).
 const THREADS: u32 = 1024;
 
@@ -68,9 +67,37 @@ pub(super) struct Shape {
     pub activation: Activation,
     /// Whether the input has a norm.
     pub rms: bool,
+    /// Whether a workgroup of its own writes the cache's new row.
+    pub cache: bool,
 }
 
 impl Shape {
+    /// What the busiest core of this machine does more than if all shared both products evenly.
+    pub(crate) fn repeated(&self, machine: Machine) -> Option<Repeated> {
+        let slices = u64::from(self.division(machine)?.slices);
+        let cores = u64::from(machine.cores.max(1));
+        let [heads, nope, rope, kv_lora] = {
+            let MlaDims {
+                heads,
+                nope,
+                rope,
+                kv_lora,
+            } = self.dims;
+            [heads, nope, rope, kv_lora].map(|n| n as u64)
+        };
+        let cols = u64::from(self.units) * 32;
+        // Of a workgroup that absorbs, and of all.
+        let own = nope * cols + kv_lora.div_ceil(slices) * nope;
+        let all = heads * (slices * own + rope * cols);
+        let once = heads * ((nope + rope) * cols + kv_lora * nope);
+        let weights = own.max(all / cores) - once / cores;
+        let ty = self.types[0];
+        Some(Repeated {
+            weights,
+            bytes: weights * ty.block_bytes() as u64 / ty.block_len() as u64,
+        })
+    }
+
     /// The default on this machine; `None` where the kernel does not suit it.
     pub fn division(&self, machine: Machine) -> Option<Division> {
         let dims = self.dims;
@@ -80,7 +107,11 @@ impl Shape {
             && dims.kv_lora.is_multiple_of(32)
             && dims.rope.is_multiple_of(2)
             && dims.rope > 0;
-        let threads = 1 << THREADS.min(machine.threads).checked_ilog2()?;
+        let most = match self.cache {
+            true => THREADS.min(ROW_SUBGROUPS * machine.lanes),
+            false => THREADS,
+        };
+        let threads = 1 << most.min(machine.threads).checked_ilog2()?;
         let most = machine.lanes.min(16);
         let idle_eighth = |lanes: &u32| self.units.next_multiple_of(*lanes) * 8 <= self.units * 9;
         let lanes = [16, 8, 4, 2].into_iter().filter(|lanes| *lanes <= most);
@@ -93,7 +124,10 @@ impl Shape {
         let needed = widest.div_ceil(passes) * lanes;
         let threads = threads.min(needed.max(widest).next_multiple_of(WHOLE_THREADS));
         (suits && threads >= WHOLE_THREADS && threads >= widest).then_some(Division {
-            slices: (SPREAD / dims.heads as u32).saturating_sub(1).max(1),
+            // Beside the workgroup that rotates.
+            slices: (machine.spread() / dims.heads as u32)
+                .saturating_sub(1)
+                .max(1),
             threads,
             lanes,
             k_lanes,
@@ -149,26 +183,43 @@ pub(super) fn spec(division: Division, shape: &Shape) -> Spec {
     .number("K_LANES", k_lanes)
     .number("K_PASSES", k_rows.div_ceil(threads / k_lanes))
     .number("K_UNROLL", (nope / 32).div_ceil(k_lanes));
+    let mut access = String::from(if shape.rms { "rrrrrrrww" } else { "rrrrrrww" });
+    let variant = match shape.cache {
+        true => {
+            access.push_str(CacheRow::ACCESS);
+            row_variant(variant, dims, threads)
+                .flag("CACHE", true)
+                .number("HEADS", dims.heads as u32)
+        }
+        false => variant,
+    };
     Spec {
         kernel: "token_absorb",
         source: include_str!("../../wgsl/token_absorb.wgsl"),
         variant,
-        access: accesses(if shape.rms { "rrrrrrrww" } else { "rrrrrrww" }),
+        access: accesses(&access),
     }
 }
 
-/// Whether the kernel is for these weights on this device.
-pub fn fits(gpu: &Gpu, [q_b, k_b]: [&GpuWeight; 2], dims: MlaDims, activation: Activation) -> bool {
+/// What the kernel's workgroups do more than products of their own for the weights `q_b` and `k_b`, with the cache's row in the
+/// same grid or without; `None` where the kernel is not for these weights on this device.
+pub fn repeated(
+    gpu: &Gpu,
+    [q_b, k_b]: [&GpuWeight; 2],
+    dims: MlaDims,
+    activation: Activation,
+    cache: bool,
+) -> Option<Repeated> {
     let shape = Shape {
         types: [q_b.ty, k_b.ty],
         units: q_b.cols / 32,
         dims,
         activation,
         rms: true,
+        cache,
     };
-    q_b.cols.is_multiple_of(32)
-        && [q_b, k_b].iter().all(|w| w.parts.len() == 1)
-        && shape.division(Machine::of(gpu)).is_some()
+    let whole = q_b.cols.is_multiple_of(32) && [q_b, k_b].iter().all(|w| w.parts.len() == 1);
+    shape.repeated(Machine::of(gpu)).filter(|_| whole)
 }
 
 /// The queries on the device.
@@ -189,6 +240,8 @@ pub struct GpuTokenAbsorb<'a> {
     pub q_lat: Range,
     /// Rotated queries, (heads, rope) f32.
     pub q_pe: Range,
+    /// The cache's new row, where it is written here.
+    pub row: Option<CacheRow>,
 }
 
 impl GpuTokenAbsorb<'_> {
@@ -199,17 +252,23 @@ impl GpuTokenAbsorb<'_> {
             dims: self.dims,
             activation: self.activation,
             rms: self.x.rms.is_some(),
+            cache: self.row.is_some(),
         }
     }
 
     /// The dispatch. A replay's position must be in the table.
     ///
     /// # Panics
-    /// If the weights are none that [`fits`], or a buffer is too small for the sizes, which would let the kernel index beyond it.
+    /// If the weights are none that the kernel is for ([`repeated`]), or a buffer is too small for the sizes, which would let the kernel index beyond it.
     pub fn op(&self, gpu: &Gpu) -> Op {
+        self.op_for(Machine::of(gpu))
+    }
+
+    /// The dispatch, divided as on `machine`.
+    fn op_for(&self, machine: Machine) -> Op {
         let (q_b, k_b, dims) = (self.q_b, self.k_b, self.dims);
         let shape = self.shape();
-        let division = shape.division(Machine::of(gpu));
+        let division = shape.division(machine);
         let (Some(division), [q_part], [k_part]) = (division, &q_b.parts[..], &k_b.parts[..])
         else {
             panic!("{} and {} for {dims:?}", q_b.name, k_b.name);
@@ -226,7 +285,7 @@ impl GpuTokenAbsorb<'_> {
             k_b.name
         );
         assert!(
-            self.x.values.size >= u64::from(shape.units) * self.activation.unit_bytes()
+            self.x.values.size >= self.activation.bytes(u64::from(shape.units))
                 && squares.iter().all(|s| s.size >= u64::from(q_b.cols) / 4)
                 && self.q_lat.size >= bytes(dims.kv_lora)
                 && self.q_pe.size >= bytes(dims.rope)
@@ -250,9 +309,15 @@ impl GpuTokenAbsorb<'_> {
         let mut params = vec![Word::U(q_part.sub), Word::U(k_part.sub)];
         params.extend(self.x.rms.as_ref().map(|(_, eps)| Word::F(*eps)));
         params.push(Word::Pos);
+        if let Some(row) = &self.row {
+            row.check(dims, &self.rope_table);
+            bindings.extend(row.bindings());
+            params.push(Word::F(row.eps));
+        }
+        let rows = u32::from(self.row.is_some());
         let grid = [
             Extent::N(division.slices + 1),
-            Extent::N(dims.heads as u32),
+            Extent::N(dims.heads as u32 + rows),
             Extent::N(1),
         ];
         let weights = [q_b, k_b].map(|w| u64::from(w.total_rows()) * u64::from(w.cols));
@@ -277,8 +342,11 @@ impl GpuTokenAbsorb<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Tier;
+    use crate::gpu::machine::Profile;
     use crate::gpu::record::State;
-    use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
+    use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload, waves};
+    use crate::kernels::rope_cache::testing::Row;
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::kernels::token::testing::{Given, activation, stand_for};
 
@@ -304,12 +372,74 @@ mod tests {
                     dims(130, 32, 2, 32),
                 ),
             ] {
-                check(gpu, &mut rng, types, cols, dims);
+                // The slices of a head follow the cores.
+                for (cores, with_row) in [(8, false), (132, false), (40, true), (132, true)] {
+                    check(gpu, &mut rng, (types, cols, dims), cores, with_row);
+                }
             }
         }
     }
 
-    fn check(gpu: &Gpu, rng: &mut Rng, types: [GgmlType; 2], cols: usize, dims: MlaDims) {
+    #[test]
+    fn work_is_repeated_where_that_costs_less_than_a_dispatch() {
+        let shape = |units, [heads, nope]: [usize; 2]| Shape {
+            types: [GgmlType::Q4_0; 2],
+            units,
+            dims: MlaDims {
+                heads,
+                nope,
+                rope: 64,
+                kv_lora: 512,
+            },
+            activation: Activation::Bytes,
+            rms: true,
+            cache: false,
+        };
+        let (glm, youtu) = (shape(24, [20, 192]), shape(48, [16, 128]));
+        // Cores -> slices of a head, and whether GLM-4.7-Flash and Youtu-LLM-2B repeat. An M4 Max does not: half of its cores would
+        // have no head to absorb.
+        for (profile, cores, slices, expected) in [
+            (Profile::Nvidia, 132, [5, 7], [true, true]),
+            (Profile::Apple, 8, [1, 1], [true, true]),
+            (Profile::Apple, 32, [1, 1], [true, true]),
+            (Profile::Apple, 40, [1, 1], [false, false]),
+            (Profile::Software, 8, [1, 1], [false, false]),
+        ] {
+            let machine = Machine::with_cores(profile, cores);
+            let shapes = [glm, youtu];
+            let found = shapes.map(|s| s.division(machine).expect("it suits").slices);
+            assert_eq!(found, slices, "{profile:?}, {cores} cores");
+            let found = shapes.map(|s| machine.repeats(s.repeated(machine).expect("it suits")));
+            assert_eq!(found, expected, "{profile:?}, {cores} cores");
+        }
+    }
+
+    #[test]
+    fn the_kernel_agrees_in_subgroups_of_32_and_64() {
+        let glm = MlaDims {
+            heads: 20,
+            nope: 192,
+            rope: 64,
+            kv_lora: 512,
+        };
+        for gpu in waves(Tier::Subgroup).iter().chain(&waves(Tier::Int8)) {
+            check(
+                gpu,
+                &mut Rng::fresh(),
+                ([GgmlType::Q4_0; 2], 768, glm),
+                132,
+                true,
+            );
+        }
+    }
+
+    fn check(
+        gpu: &Gpu,
+        rng: &mut Rng,
+        (types, cols, dims): ([GgmlType; 2], usize, MlaDims),
+        cores: u32,
+        with_row: bool,
+    ) {
         let q_b = random_weight(rng, types[0], 1, dims.heads * dims.head(), cols);
         let k_b = random_weight(rng, types[1], dims.heads, dims.kv_lora, dims.nope);
         let given = Given::new(gpu, &rng.normals(cols), &rng.normals(cols));
@@ -319,6 +449,7 @@ mod tests {
         let rms = Some((given.squares.as_slice(), 1e-5));
         let keep = |q: &[f32]| stand_for(activation(gpu), q);
         let twin = token_absorb([&q_b, &k_b], &given.values, rms, angles, dims, keep);
+        let row = Row::new(rng, dims, n_ctx);
         let outputs = twin.each_ref().map(|y| output(gpu, y.len()));
         let [q_lat, q_pe] = outputs.each_ref().map(Range::whole);
         let op = GpuTokenAbsorb {
@@ -330,17 +461,30 @@ mod tests {
             dims,
             q_lat,
             q_pe,
+            row: with_row.then(|| row.upload(gpu)),
         };
-        assert!(fits(gpu, [op.q_b, op.k_b], dims, op.activation), "{dims:?}");
+        let weights = [op.q_b, op.k_b];
+        let repeated = repeated(gpu, weights, dims, op.activation, with_row);
+        assert!(repeated.is_some(), "{dims:?}");
         let state = State {
             pos: pos as u32,
             tokens: 1,
             ..State::default()
         };
-        run(gpu, &[op.op(gpu)], &state);
+        let machine = Machine {
+            cores,
+            ..Machine::of(gpu)
+        };
+        run(gpu, &[op.op_for(machine)], &state);
+        if let Some(found) = &op.row {
+            let what = format!("{dims:?}: row {pos} of the cache");
+            row.assert_written(gpu, found, &table, pos, &what);
+        }
         // A value midway between two bytes may round the other way.
         let limits = match activation(gpu) {
             Activation::Bytes => [1e-6, 1e-11],
+            Activation::Halves { packed: true } => [1e-6; 2],
+            Activation::Halves { packed: false } => [1e-7, 1e-9],
             Activation::Floats => [1e-11; 2],
         };
         for (((y, twin), limit), what) in outputs.iter().zip(&twin).zip(limits).zip(["lat", "pe"]) {

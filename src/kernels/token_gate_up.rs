@@ -7,6 +7,7 @@ use super::token::{
     self, TokenInput, check_geometry, check_rows, divided, geometry, grid, staged, stages, weight,
 };
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
+use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Flops, Op, Range, Word, accesses};
@@ -61,11 +62,31 @@ pub struct GpuTokenGateUp<'a> {
 /// Threads of a workgroup that chooses experts at most: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
 const CHOICE_THREADS: u32 = 512;
 
-/// Rows of a workgroup that are worth adding up the parts of the logits.
-const PARTS_ROWS: u32 = 32;
+/// Rows of a workgroup that are worth adding up the parts of the logits. Of halves fewer, since gate and up hold many registers.
+const fn parts_rows(activation: Activation) -> u32 {
+    if activation.is_halves() { 16 } else { 32 }
+}
 
 /// Experts of a lane at most where one subgroup makes the choice.
 const CHUNKS: u32 = 8;
+
+/// What the workgroups do more where each adds up the logits of `experts` in `parts` than where they come added up: `rows` are those
+/// of G of the chosen experts and the shared one.
+pub fn repeated(
+    machine: Machine,
+    activation: Activation,
+    rows: u32,
+    [experts, parts]: [u32; 2],
+) -> Repeated {
+    let workgroups = rows
+        .div_ceil(parts_rows(activation))
+        .div_ceil(machine.cores.max(1));
+    let weights = u64::from(workgroups) * u64::from(experts) * u64::from(parts);
+    Repeated {
+        weights,
+        bytes: 4 * weights,
+    }
+}
 
 /// What the pipeline depends on.
 #[derive(Debug, Clone, Copy)]
@@ -124,7 +145,7 @@ impl Shape<'_> {
             one_block: false,
             at_once: 1,
             // Adding up the logits.
-            shares_work: (self.parts > 1).then_some(PARTS_ROWS),
+            shares_work: (self.parts > 1).then_some(parts_rows(self.activation)),
             split: false,
         }
     }
@@ -144,7 +165,7 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
         )
         .flag("PAIRS", true);
     let mut variant = match shape.staged {
-        true => staged(variant, geometry, shape.units),
+        true => staged(variant, geometry, shape.activation, shape.units),
         false => variant,
     };
     let mut access = String::new();
@@ -304,12 +325,12 @@ impl GpuTokenGateUp<'_> {
         }
         let (squares, _) = self.x.rms.as_ref().expect(NORM);
         assert!(
-            self.x.values.size >= u64::from(shape.units) * shape.activation.unit_bytes()
+            self.x.values.size >= shape.activation.bytes(u64::from(shape.units))
                 && squares.size >= u64::from(shape.units) * 8,
             "input of {values}"
         );
         assert!(
-            self.h.size >= u64::from(values.div_ceil(32)) * shape.activation.unit_bytes(),
+            self.h.size >= shape.activation.bytes(u64::from(values.div_ceil(32))),
             "output of {values}"
         );
         Ok((0..count).map(|i| self.op(geometry, &shape, i)).collect())

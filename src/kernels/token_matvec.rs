@@ -221,7 +221,7 @@ pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
         .flag("OUT_PREPARED", shape.prepared.is_some())
         .flag("NORM_OUT", shape.prepared == Some(true));
     if shape.staged {
-        variant = staged(variant, geometry, shape.units);
+        variant = staged(variant, geometry, shape.activation, shape.units);
     }
     if let Some(experts) = shape.router {
         let threads = geometry.threads();
@@ -458,7 +458,7 @@ impl GpuTokenMatvec<'_> {
             Input::Prepared(x, x_units) => {
                 let units = u64::from((w.groups - 1) * x_units) + cols / 32;
                 assert!(
-                    x.values.size >= units * self.activation.unit_bytes(),
+                    x.values.size >= self.activation.bytes(units),
                     "input of {}",
                     w.name
                 );

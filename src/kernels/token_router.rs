@@ -79,7 +79,8 @@ pub(super) fn spec(columns: u32, norm: bool, through: Option<(u32, Activation)>)
             .number("THROUGH_COLUMNS", columns)
             .number("THROUGH_LOADS", columns.div_ceil(WG))
             .flag("THROUGH", true)
-            .flag("BYTES", activation == Activation::Bytes),
+            .flag("BYTES", activation == Activation::Bytes)
+            .flag("HALVES", activation.is_halves()),
         None => variant.number("SQUARES", (columns / 4).div_ceil(WG)),
     };
     let access = [
@@ -127,7 +128,7 @@ impl GpuTokenRouter<'_> {
                 assert!(
                     fits(weight.ty, weight.cols)
                         && weight.cols.is_multiple_of(32)
-                        && values.size >= units * activation.unit_bytes()
+                        && values.size >= activation.bytes(units)
                         && weight.groups == 1
                         && weight.rows == w.rows
                         && [w, *weight].iter().all(|w| w.parts.len() == 1),

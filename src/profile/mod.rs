@@ -15,11 +15,12 @@ use std::sync::Arc;
 
 use crate::bench::{BenchError, Source, Test, build, measure, n_ctx, random_tokens};
 use crate::bench::{backend_name, describe, driver};
-use crate::engine::backend::Backend;
+use crate::engine::backend::{Backend, BackendError};
 use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
 use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::{DeviceChoice, PrecomposeChoice, Tier};
+use crate::gpu::clock::Clock;
 use crate::gpu::record::Taken;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuOptions};
@@ -43,7 +44,7 @@ pub enum Subject {
     Prompt {
         /// Its tokens.
         tokens: usize,
-        /// Tokens that one submission computes; the usual number where `None`.
+        /// Tokens that are computed at once; the usual number where `None`.
         chunk: Option<u32>,
         /// Times it is computed; medians are over them. One that is not counted comes first.
         repetitions: usize,
@@ -59,6 +60,12 @@ pub struct ProfileOptions {
     pub device: DeviceChoice,
     /// With which kernels; the best of the GPU where `None`.
     pub tier: Option<Tier>,
+    /// Whether to do without cooperative matrices.
+    pub no_matrices: bool,
+    /// Whether work that could stand side by side goes into one grid ([`GpuOptions::serial_passes`](crate::gpu::GpuOptions::serial_passes)).
+    pub serial_passes: Option<bool>,
+    /// Whether halves are multiplied in pairs ([`GpuOptions::packed_halves`](crate::gpu::GpuOptions::packed_halves)).
+    pub packed_halves: Option<bool>,
     /// Which weights decoding reads composed; the default where `None`.
     pub precompose: Option<PrecomposeChoice>,
     /// What is timed.
@@ -72,7 +79,7 @@ pub struct ProfileOptions {
 /// Times the dispatches of decoded tokens or of a prompt; `on_load` is told the bytes of weights done and in all.
 ///
 /// # Errors
-/// Any [`BenchError`], [`GpuError::NoTimestamps`](crate::gpu::GpuError::NoTimestamps) among them.
+/// Any [`BenchError`].
 pub fn run(
     options: &ProfileOptions,
     on_load: &mut dyn FnMut(u64, u64),
@@ -95,20 +102,30 @@ pub fn run(
     let gpu = Arc::new(Gpu::open(&GpuOptions {
         device: options.device.clone(),
         tier: options.tier,
+        no_matrices: options.no_matrices,
+        serial_passes: options.serial_passes,
+        packed_halves: options.packed_halves,
         tuned: true,
         ..GpuOptions::default()
     })?);
-    // Refused before anything is loaded.
-    let empty_pass = Stamps::empty_pass(&gpu)?;
+    let empty_pass = match Stamps::empty_pass(&gpu) {
+        Err(error) if error.is_of_clock() => 0.0,
+        told => told?,
+    };
     let peak = read_bandwidth(&gpu)?;
     let waiting = dependent_dispatch(&gpu)?;
     let choice = options.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
     let (weights, precomposed) =
         GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(&model), choice, n_ctx, on_load)?;
+    // In the tier that loading settled for.
+    let (gpu, tier_trial) = (
+        Arc::clone(&weights.gpu),
+        weights.tier_trial().map(ToString::to_string),
+    );
     let mut backend = GpuBackend::with_chunk(Arc::new(weights), n_ctx, chunk)?;
     backend.fill_cache(options.depth)?;
     let separation = match Separation::best(&gpu) {
-        _ if options.passes => Separation::Passes,
+        Separation::Stamps if options.passes => Separation::Passes,
         best => best,
     };
     let vocab = model.config.vocab_size;
@@ -123,6 +140,11 @@ pub fn run(
             prompt(&mut backend, &test, vocab, separation, repetitions)?
         }
     };
+    // Wrong timestamps may have been noticed only now.
+    let separation = match Clock::of(&gpu) {
+        Clock::Gpu => separation,
+        Clock::Host => Separation::Host,
+    };
     let head = Head {
         build_commit: build::COMMIT,
         version: build::VERSION,
@@ -130,6 +152,7 @@ pub fn run(
         driver: driver(&gpu),
         backends: backend_name(gpu.info.backend),
         tier: gpu.tier.name(),
+        tier_trial,
         precompose: precomposed.map(|p| p.to_string()),
         model_filename: options.source.name(),
         model_type: describe(&model),
@@ -140,7 +163,9 @@ pub fn run(
         separation: match separation {
             Separation::Stamps => "timestamps between dispatches",
             Separation::Passes => "a pass per dispatch",
+            Separation::Host => "the host's clock, each repeated alone",
         },
+        clock: Clock::of(&gpu).name(),
         empty_pass_us: (separation == Separation::Passes).then_some(empty_pass / 1e3),
     };
     let dense = match &model.config.experts {
@@ -181,8 +206,15 @@ fn tokens(
     let token_us = without_us(backend, test, vocab, REPETITIONS)? / tokens as f64;
     let first = test.depth.max(1);
     backend.prefill(&random_tokens(1, vocab), first - 1)?;
-    let steps = backend.time_steps(&vec![0; first], tokens)?;
-    let step_us = steps.iter().map(|[begin, end]| (end - begin) / 1e3);
+    let step_us: Vec<_> = match backend.time_steps(&vec![0; first], tokens) {
+        Err(BackendError::Gpu(error)) if error.is_of_clock() => {
+            backend.time_step(first + tokens / 2, REPETITIONS)?
+        }
+        steps => {
+            let span = |[begin, end]: &[f64; 2]| (end - begin) / 1e3;
+            steps?.iter().map(span).collect()
+        }
+    };
     // The first round pays for whatever the driver does once.
     backend.time_dispatches(first, tokens.min(3), separation)?;
     let times = backend.time_dispatches(first, tokens, separation)?;
@@ -197,7 +229,7 @@ fn tokens(
         work: Work::Token {
             tokens,
             token_us,
-            step_us: median(step_us.collect()),
+            step_us: median(step_us),
             dependent_dispatches: backend.dependent_dispatches_per_token(middle),
         },
         step: backend.step(middle),
@@ -236,4 +268,47 @@ fn prompt(
         times,
         alone: BTreeMap::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::stamps::lies::{self, Lie};
+
+    #[test]
+    fn where_the_clock_lies_profiles_are_by_the_hosts() {
+        for (lie, subject) in [
+            (Lie::Zeros, Subject::Tokens(2)),
+            (
+                Lie::Backwards,
+                Subject::Prompt {
+                    tokens: 20,
+                    chunk: None,
+                    repetitions: 1,
+                },
+            ),
+        ] {
+            let options = ProfileOptions {
+                no_matrices: false,
+                serial_passes: None,
+                packed_halves: None,
+                source: "tiny:q4_0".parse().expect("a synthetic model"),
+                device: DeviceChoice::Auto,
+                tier: None,
+                precompose: None,
+                subject,
+                depth: 3,
+                passes: false,
+            };
+            let profile = lies::with(lie, || run(&options, &mut |_, _| {}));
+            let profile = profile.unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(profile.head.clock, "host");
+            assert!(profile.sum_us > 0.0 && profile.head.dispatch_us > 0.0);
+            assert!(profile.kernels.iter().all(|k| k.us > 0.0), "{profile:?}");
+            let text = markdown(&profile);
+            assert!(text.contains("told apart by the host's clock"), "{text}");
+            let json = serde_json::to_value(&profile).expect("it is data");
+            assert_eq!(json["clock"], "host");
+        }
+    }
 }

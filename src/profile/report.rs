@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::summary::{LayerTime, Profile, Work};
 use crate::bench::rate;
+use crate::gpu::clock::Clock;
 
 /// Head, kernels and layers in Markdown.
 pub fn markdown(profile: &Profile) -> String {
@@ -33,10 +34,17 @@ fn head(text: &mut String, profile: &Profile) -> std::fmt::Result {
                 text,
                 "medians over {tokens} tokens, {dispatches} dispatches each, {dependent_dispatches} of them dependent."
             )?;
-            writeln!(
-                text,
-                "Without timestamps a token takes {token_us:.1} us while generating; with two, at the ends of its pass, {step_us:.1} us of GPU time."
-            )?;
+            if h.clock == Clock::Host.name() {
+                writeln!(
+                    text,
+                    "By the host's clock a token takes {token_us:.1} us while generating; its step repeated without a pause {step_us:.1} us."
+                )?;
+            } else {
+                writeln!(
+                    text,
+                    "Without timestamps a token takes {token_us:.1} us while generating; with two, at the ends of its pass, {step_us:.1} us of GPU time."
+                )?;
+            }
         }
         Work::Prompt {
             n_prompt,

@@ -22,6 +22,8 @@ pub struct Head {
     pub backends: String,
     /// Tier of the kernels.
     pub tier: &'static str,
+    /// What was measured to choose the tier, where that was now.
+    pub tier_trial: Option<String>,
     /// What became of `--precompose`, where it is not off.
     pub precompose: Option<String>,
     /// The file or the synthetic model.
@@ -38,6 +40,8 @@ pub struct Head {
     pub dispatch_us: f64,
     /// How dispatches were told apart.
     pub separation: &'static str,
+    /// Whose clock told the times: `gpu`, or `host` where the GPU's timestamps are missing or wrong.
+    pub clock: &'static str,
     /// What an empty pass takes, subtracted from each dispatch, where each had a pass.
     pub empty_pass_us: Option<f64>,
 }
@@ -52,7 +56,7 @@ pub enum Work {
         tokens: usize,
         /// A token while generating, by the host's clock, without timestamps.
         token_us: f64,
-        /// A step on the GPU with timestamps at its two ends only.
+        /// A step on the GPU with timestamps at its two ends only; by the host's clock, a step repeated without a pause.
         step_us: f64,
         /// Dispatches of a token that wait for the one before: others run beside them.
         dependent_dispatches: usize,

@@ -8,6 +8,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::halves::{BLOCK_UNITS, HalvesBlock};
 use super::repack::UNIT;
 
 /// What a product of a decoded token leaves for the next one.
@@ -15,6 +16,12 @@ use super::repack::UNIT;
 pub enum Activation {
     /// [`Q8Unit`]s, for integer dot products.
     Bytes,
+    /// [`HalvesBlock`]s.
+    Halves {
+        /// Whether they are multiplied in pairs, which pays where a device does two f16 operations for the price of one in f32;
+        /// else each is widened to f32 first.
+        packed: bool,
+    },
     /// f32.
     Floats,
 }
@@ -24,16 +31,31 @@ impl Activation {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bytes => "bytes",
+            Self::Halves { packed: true } => "packed halves",
+            Self::Halves { packed: false } => "halves",
             Self::Floats => "floats",
         }
     }
 
-    /// Bytes of a unit of 32 values.
-    pub const fn unit_bytes(self) -> u64 {
+    /// Bytes of so many units of 32 values: of whole blocks, where units come in blocks.
+    pub const fn bytes(self, units: u64) -> u64 {
         match self {
-            Self::Bytes => size_of::<Q8Unit>() as u64,
-            Self::Floats => (UNIT * size_of::<f32>()) as u64,
+            Self::Bytes => units * size_of::<Q8Unit>() as u64,
+            Self::Halves { .. } => {
+                units.div_ceil(BLOCK_UNITS as u64) * size_of::<HalvesBlock>() as u64
+            }
+            Self::Floats => units * (UNIT * size_of::<f32>()) as u64,
         }
+    }
+
+    /// Whether they are halves, multiplied one way or the other.
+    pub const fn is_halves(self) -> bool {
+        matches!(self, Self::Halves { .. })
+    }
+
+    /// Whether values are rounded, so that what must not be, the choice of experts, is made from the f32 beside them.
+    pub const fn rounds(self) -> bool {
+        !matches!(self, Self::Floats)
     }
 }
 

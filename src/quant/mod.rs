@@ -5,6 +5,7 @@
 pub mod activation;
 mod block;
 mod float;
+pub mod halves;
 mod iq4;
 mod k_quants;
 mod legacy;

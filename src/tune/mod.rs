@@ -19,10 +19,11 @@ use serde::Serialize;
 use crate::bench::{BenchError, Source};
 use crate::engine::backend::Backend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::engine::{DeviceChoice, Tier};
-use crate::gpu::geometry::{Geometry, Machine, Made, Site};
+use crate::engine::{DeviceChoice, Tier, TierTrial};
+use crate::gpu::clock::Clock;
+use crate::gpu::geometry::{Geometry, Made, Site};
+use crate::gpu::machine::Machine;
 use crate::gpu::record::{Op, Recording};
-use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::quant::activation::Activation;
 
@@ -50,6 +51,12 @@ pub struct TuneOptions {
     pub device: DeviceChoice,
     /// With which kernels; the best of the GPU where `None`.
     pub tier: Option<Tier>,
+    /// Whether to do without cooperative matrices.
+    pub no_matrices: bool,
+    /// Whether work that could stand side by side goes into one grid ([`GpuOptions::serial_passes`](crate::gpu::GpuOptions::serial_passes)).
+    pub serial_passes: Option<bool>,
+    /// Whether halves are multiplied in pairs ([`GpuOptions::packed_halves`](crate::gpu::GpuOptions::packed_halves)).
+    pub packed_halves: Option<bool>,
     /// Time to measure in; products whose turn did not come keep their default.
     pub time: Duration,
 }
@@ -78,8 +85,8 @@ pub enum TuneError {
 pub enum Event<'a> {
     /// Weights are on their way to the device: bytes done, bytes in all.
     Loading(u64, u64),
-    /// Loading has ended.
-    Loaded,
+    /// Loading has ended, and what was measured to choose the tier.
+    Loaded(Option<&'a TierTrial>),
     /// A product's candidates are measured: its number from 0, of how many, and their number.
     Measuring(usize, usize, &'a Site, usize),
 }
@@ -114,10 +121,10 @@ pub struct Repeating {
     pub repeated_us: f64,
     /// Microseconds of the latter.
     pub once_us: f64,
-    /// What is used if nothing else is chosen.
-    pub default: bool,
-    /// The faster; the default where neither is clearly.
-    pub chosen: bool,
+    /// Microseconds of what is used if nothing else is chosen: each kind of work repeated where that is computed to cost less.
+    pub default_us: f64,
+    /// The faster, where one is clearly faster than the default.
+    pub chosen: Option<bool>,
 }
 
 /// The two ways of joining the attention's slices at a depth.
@@ -142,6 +149,8 @@ pub struct Tuned {
     pub model: String,
     /// Tier of the kernels.
     pub tier: &'static str,
+    /// Whose clock told the times: `gpu`, or `host` where the GPU's timestamps are missing or wrong.
+    pub clock: &'static str,
     /// Microseconds of a token on the GPU with the defaults, measured at the end.
     pub before_us: f64,
     /// The same with what was chosen, measured in turn with it.
@@ -169,7 +178,7 @@ pub struct Tuned {
 /// Measures the candidates of every product of a decoded token.
 ///
 /// # Errors
-/// Any [`TuneError`]; [`GpuError::NoTimestamps`] among them.
+/// Any [`TuneError`].
 pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, TuneError> {
     if options.device == DeviceChoice::Cpu {
         return Err(TuneError::OnCpu);
@@ -179,14 +188,15 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
     let gpu = Arc::new(Gpu::open(&GpuOptions {
         device: options.device.clone(),
         tier: options.tier,
+        no_matrices: options.no_matrices,
+        serial_passes: options.serial_passes,
+        packed_halves: options.packed_halves,
         ..GpuOptions::default()
     })?);
-    let Some(activation) = gpu.tier.activation() else {
+    if gpu.activation().is_none() {
         let tier = gpu.tier.name();
         return Err(TuneError::NothingToTune { tier });
-    };
-    // Refused before anything is loaded.
-    Stamps::new(&gpu, 2)?;
+    }
     let mut flow = ControlFlow::Continue(());
     let told = &mut |done, total| {
         if flow.is_continue() {
@@ -194,7 +204,13 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         }
     };
     let weights = Arc::new(GpuModel::load(Arc::clone(&gpu), Arc::clone(&model), told)?);
-    flow = on_event(Event::Loaded);
+    // In the tier that loading settled for.
+    let gpu = Arc::clone(&weights.gpu);
+    let Some(activation) = gpu.activation() else {
+        let tier = gpu.tier.name();
+        return Err(TuneError::NothingToTune { tier });
+    };
+    flow = on_event(Event::Loaded(weights.tier_trial()));
     let n_ctx = model
         .config
         .context_length
@@ -266,6 +282,7 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         gpu_info: gpu.info.name.clone(),
         model: options.source.name(),
         tier: gpu.tier.name(),
+        clock: Clock::of(&gpu).name(),
         before_us,
         after_us,
         found,
@@ -346,30 +363,29 @@ impl Bench<'_> {
     fn repeating(&self) -> Result<Repeating, GpuError> {
         let made = self.gpu.choices.made();
         let name = self.activation.name().to_owned();
-        let choose = |repeats: bool| {
+        let choose = |repeats: Option<bool>| {
             let mut made = made.clone();
-            made.repeats_work.insert(name.clone(), repeats);
+            if let Some(repeats) = repeats {
+                made.repeats_work.insert(name.clone(), repeats);
+            }
             self.gpu.choices.replace(made);
         };
-        let default = self.gpu.repeats_work();
-        let record = |repeats: bool| {
+        let record = |repeats: Option<bool>| {
             choose(repeats);
             Recording::new(self.gpu, &self.backend.step_ops()?)
         };
-        let [repeated, once] = [record(true)?, record(false)?];
+        let [default, repeated, once] = [record(None)?, record(Some(true))?, record(Some(false))?];
         let rounds = STAGES[STAGES.len() - 1];
-        let times = (self.backend).time_in_turn(&[&repeated, &once], self.depth, rounds)?;
-        let [repeated_us, once_us] = [0, 1].map(|i| median(&times[i]));
-        let (default_us, other_us) = match default {
-            true => (repeated_us, once_us),
-            false => (once_us, repeated_us),
-        };
-        let chosen = default != (other_us < default_us * (1.0 - MARGIN));
+        let steps = [&default, &repeated, &once];
+        let times = (self.backend).time_in_turn(&steps, self.depth, rounds)?;
+        let [default_us, repeated_us, once_us] = [0, 1, 2].map(|i| median(&times[i]));
+        let chosen = (repeated_us.min(once_us) < default_us * (1.0 - MARGIN))
+            .then_some(repeated_us < once_us);
         choose(chosen);
         Ok(Repeating {
             repeated_us,
             once_us,
-            default,
+            default_us,
             chosen,
         })
     }
@@ -480,6 +496,7 @@ fn median(times: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::stamps::lies::{self, Lie};
 
     fn at(slices: u32, inside_us: f64, apart_us: f64) -> Joining {
         Joining {
@@ -512,6 +529,30 @@ mod tests {
         assert_eq!(found.len(), 4);
         assert!(!found.contains(&of(2, 256)), "the farthest is left out");
         assert_eq!(nearest(of(8, 16), all, 0).len(), LEAST);
+    }
+
+    #[test]
+    fn where_the_clock_lies_the_hosts_tells_times() {
+        let options = TuneOptions {
+            no_matrices: false,
+            serial_passes: None,
+            packed_halves: None,
+            source: "tiny:q4_0".parse().expect("a synthetic model"),
+            device: DeviceChoice::Auto,
+            tier: None,
+            time: Duration::from_millis(300),
+        };
+        let told = &mut |_: Event<'_>| ControlFlow::Continue(());
+        let tuned = match lies::with(Lie::Zeros, || run(&options, told)) {
+            Err(TuneError::NothingToTune { tier }) => {
+                eprintln!("skipped: tier {tier} has nothing to tune");
+                return;
+            }
+            tuned => tuned.unwrap_or_else(|e| panic!("{e}")),
+        };
+        assert_eq!(tuned.clock, "host");
+        let times = [tuned.before_us, tuned.after_us, tuned.repeating.once_us];
+        assert!(times.iter().all(|us| *us > 0.0), "{times:?}");
     }
 
     #[test]

@@ -32,14 +32,14 @@ fn write(text: &mut String, tuned: &Tuned) -> std::fmt::Result {
     let r = &tuned.repeating;
     writeln!(
         text,
-        "Small work repeated by workgroups {:.1} us, done once by dispatches that all wait for {:.1} us: {}.\n",
+        "Small work repeated by workgroups {:.1} us, done once by dispatches that all wait for {:.1} us, by computed cost {:.1} us: {}.\n",
         r.repeated_us,
         r.once_us,
-        match (r.chosen, r.default) {
-            (true, true) => "repeated, the default",
-            (true, false) => "repeated",
-            (false, true) => "once",
-            (false, false) => "once, the default",
+        r.default_us,
+        match r.chosen {
+            Some(true) => "repeated",
+            Some(false) => "once",
+            None => "by computed cost, the default",
         }
     )?;
     let width = tuned.found.iter().map(|f| f.site.len()).max();

@@ -45,6 +45,14 @@ fn bench_compares_tiers_on_a_model_without_a_file() {
         } else {
             assert!(row["bytes_per_token"].is_null(), "{row}");
         }
+        // A submission of a prompt ends before the prompt does.
+        let slowest = samples.iter().filter_map(serde_json::Value::as_f64);
+        let slowest = slowest.fold(0.0, f64::max) / 1e6;
+        let longest = &row["longest_submission_ms"];
+        match longest.as_f64() {
+            Some(longest) => assert!(prompt > 0 && longest > 0.0 && longest <= slowest, "{row}"),
+            None => assert!(prompt == 0 && longest.is_null(), "{row}"),
+        }
     }
     // 4 layers, 70 rows of 288 halves more, where depth 0 begins at position 1 too.
     let bytes = |i: usize| rows[i]["bytes_per_token"].as_f64().unwrap();

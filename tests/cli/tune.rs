@@ -69,7 +69,7 @@ fn what_is_measured_is_kept_used_and_forgotten() {
         assert!(
             one["site"]
                 .as_str()
-                .is_some_and(|site| site.contains("floats"))
+                .is_some_and(|site| site.contains("halves"))
         );
         assert!(one["chosen_us"].as_f64() <= one["default_us"].as_f64());
     }

@@ -55,7 +55,8 @@ fn a_long_prompt_in_parts_and_token_by_token_agree() {
             });
             assert_eq!(watched.expect("it fits"), 150);
             assert!(parts.is_sorted() && parts.iter().all(|done| *done < 150));
-            assert_eq!(parts.is_empty(), chunk == 150, "{parts:?}");
+            // A session's first submission is one layer; behind the others stand parts of pieces.
+            assert!(!parts.is_empty(), "{chunk}");
             let error = contrast(&last(&mut backend), &expected);
             eprintln!("{} {chunk}: {error:.2e}", gpu.tier.name());
             assert!(error < limit, "{} {chunk}: {error:.2e}", gpu.tier.name());
@@ -93,9 +94,18 @@ fn a_prompt_can_be_stopped_between_its_parts() {
     let weights = GpuModel::load(gpu, embedded(), &mut |_, _| {}).expect("the model fits");
     let mut backend = GpuBackend::with_chunk(Arc::new(weights), 200, Some(32)).expect("it fits");
     let tokens = random_tokens(160);
-    let stopped = backend.prefill_watched(&tokens, 0, &mut |_| ControlFlow::Break(()));
+    let mut asked = 0;
+    let stopped = backend.prefill_watched(&tokens, 0, &mut |done| match done {
+        0..70 => ControlFlow::Continue(()),
+        _ => {
+            asked = done;
+            ControlFlow::Break(())
+        }
+    });
     let done = stopped.expect("it fits");
-    assert!((32..160).contains(&done), "{done}");
+    // Whole pieces only: the one that it was stopped in counts, where all of it was submitted.
+    assert!(done % 32 == 0 && (64..160).contains(&done), "{done}");
+    assert!((70..done + 32).contains(&asked), "stopped at {asked}");
     let decoded = backend.decode(&tokens[..done], &Sampling::GREEDY, 1, &mut |_| {
         ControlFlow::Continue(())
     });
@@ -143,13 +153,16 @@ fn a_model_cut_by_the_binding_limit_gives_the_same_logits_of_a_token_alone() {
         // The experts and the dense block, too.
         let options = GpuOptions {
             tier: Some(gpu.tier),
+            packed_halves: Some(gpu.activation() == Some(Activation::Halves { packed: true })),
             max_binding: Some(100_000),
             ..Default::default()
         };
         let cut = Arc::new(Gpu::open(&options).expect("it opened before"));
         let found = all_logits(&mut backend(&cut, &model, 16), &token, &[]);
         let error = contrast(&found, &expected);
-        // The experts' parts are added in another order.
+        // The experts' parts are added in another order, and of one position's spread halves stray more than of all logits.
+        let halves = gpu.activation().is_some_and(Activation::is_halves);
+        let limit = if halves { 20.0 * limit } else { limit };
         assert!(error < limit, "contrast error {error:.2e}");
     }
 }

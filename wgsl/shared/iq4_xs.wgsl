@@ -10,6 +10,10 @@
 // What the scales plane is read in.
 alias $W_Scales = vec4<u32>;
 
+// A code in the middle, and whether the offset is what makes it 0.
+const $W_CENTRE = 0.0;
+const $W_CENTRED = true;
+
 fn $W_codes(u: u32) -> W32Codes {
     return w32_codebook($W_q[u]);
 }

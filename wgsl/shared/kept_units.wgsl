@@ -1,5 +1,5 @@
 // The input of a product that the workgroup makes itself, KEPT values left in workgroup memory by 4: with BYTES in halves of a
-// record (shared/bytes.wgsl), else as floats.
+// record (shared/bytes.wgsl), with HALVES in blocks (shared/halves.wgsl), else as floats.
 #ifdef BYTES
 #import bytes
 #import quantize_quad
@@ -26,6 +26,27 @@ fn kept_unit(u: u32) -> Record {
   return Record(lo, hi, vec4<f32>(kept_scales[at], kept_scales[at + 1u], kept_sums[at], kept_sums[at + 1u]));
 }
 #else
+#ifdef HALVES
+#import halve_quad
+var<workgroup> kept: array<vec4<u32>, (KEPT + 255u) / 256u * HALVES_VECTORS>;
+
+// Values 4i .. 4i + 4. Threads of neighbouring i, from a multiple of 8 on, share a subgroup and call together, or none does: one of
+// two writes the vector of both, since a component of a vector cannot be stored alone everywhere.
+fn keep(i: u32, v: vec4<f32>) {
+  let quad = halve_quad(v);
+  let words = vec2<u32>(subgroupShuffleXor(quad.words.x, 1u), subgroupShuffleXor(quad.words.y, 1u));
+  let scale = vec2<f32>(subgroupShuffleXor(quad.scale.x, 4u), subgroupShuffleXor(quad.scale.y, 4u));
+  let unit = halves_place(i >> 3u);
+  if ((i & 1u) == 0u) { kept[unit + ((i >> 1u) & 3u) * HALVES_PLANE] = vec4<u32>(quad.words, words); }
+  if ((i & 7u) == 0u) { kept[unit + HALVES_SCALES] = bitcast<vec4<u32>>(vec4<f32>(quad.scale, scale)); }
+}
+
+// 32 values, behind a barrier.
+fn kept_unit(u: u32) -> Halves {
+  let i = halves_place(u);
+  return Halves(kept[i], kept[i + HALVES_PLANE], kept[i + 2u * HALVES_PLANE], kept[i + 3u * HALVES_PLANE], bitcast<vec4<f32>>(kept[i + HALVES_SCALES]));
+}
+#else
 var<workgroup> kept: array<vec4<f32>, KEPT / 4u>;
 
 fn keep(i: u32, v: vec4<f32>) { kept[i] = v; }
@@ -34,4 +55,5 @@ fn kept_unit(u: u32) -> W32 {
   let i = 8u * u;
   return W32(kept[i], kept[i + 1u], kept[i + 2u], kept[i + 3u], kept[i + 4u], kept[i + 5u], kept[i + 6u], kept[i + 7u]);
 }
+#endif
 #endif

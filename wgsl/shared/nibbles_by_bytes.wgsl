@@ -12,7 +12,7 @@ fn $W_times(w: $W_Loaded, x: Record) -> f32 {
   let lower = w.codes & vec4<u32>(0x0f0f0f0fu);
   let upper = w.codes & vec4<u32>(0xf0f0f0f0u);
   let product = x.scales.x * bytes_sum16(lower, x.lo) + (x.scales.y * 0.0625) * bytes_sum16(upper, x.hi);
-  // Offset -8 scale: the upper codes have it already.
+  // The centre is 8, which the upper codes have already.
   if ($W_CENTRED) { return w.affine.x * (product - 8.0 * x.scales.z); }
   return w.affine.x * product + w.affine.y * x.scales.z + (8.0 * w.affine.x + w.affine.y) * x.scales.w;
 }

@@ -10,6 +10,10 @@
 // What the scales plane is read in.
 alias $W_Scales = vec4<u32>;
 
+// A code in the middle, and whether the offset is what makes it 0.
+const $W_CENTRE = 1.0;
+const $W_CENTRED = false;
+
 fn $W_codes(u: u32) -> W32Codes {
     let pair = $W_q[u >> 1u];
     let q = select(pair.xy, pair.zw, (u & 1u) == 1u);

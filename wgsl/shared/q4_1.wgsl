@@ -8,7 +8,8 @@
 // What the scales plane is read in.
 alias $W_Scales = u32;
 
-// Whether the offset is -8 scale.
+// A code in the middle, and whether the offset is what makes it 0.
+const $W_CENTRE = 8.0;
 const $W_CENTRED = false;
 
 fn $W_codes(u: u32) -> W32Codes {

@@ -8,6 +8,10 @@
 // What the scales plane is read in.
 alias $W_Scales = u32;
 
+// A code in the middle, and whether the offset is what makes it 0.
+const $W_CENTRE = 16.0;
+const $W_CENTRED = true;
+
 fn $W_codes(u: u32) -> W32Codes {
     return w32_or(w32_nibbles($W_q[u]), w32_fifth_bits($W_s[u]));
 }

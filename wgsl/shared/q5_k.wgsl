@@ -11,6 +11,10 @@
 // What the scales plane is read in.
 alias $W_Scales = vec4<u32>;
 
+// A code in the middle, and whether the offset is what makes it 0.
+const $W_CENTRE = 16.0;
+const $W_CENTRED = false;
+
 fn $W_codes(u: u32) -> W32Codes {
     let run = u & 7u;
     let high = $W_s[3u * (u >> 3u) + 1u + (run >> 2u)][run & 3u];

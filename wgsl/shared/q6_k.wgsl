@@ -11,20 +11,27 @@
 // What the scales plane is read in.
 alias $W_Scales = vec4<u32>;
 
+// A code in the middle, and whether the offset is what makes it 0.
+const $W_CENTRE = 32.0;
+const $W_CENTRED = true;
+
+// Unit u lies in superblock u / 8, whose first vec4 is number 5 (u / 8) = (u / 2 without its lower two bits) + u / 8.
 fn $W_codes(u: u32) -> W32Codes {
-    let run = u & 7u;
-    let pair = $W_s[5u * (u >> 3u) + (run >> 1u)];
-    let high = select(pair.xy, pair.zw, (run & 1u) == 1u);
+    let pair = $W_s[(u >> 1u) + (u >> 3u)];
+    let high = select(pair.xy, pair.zw, (u & 1u) == 1u);
     return w32_or(w32_nibbles($W_q[u]), w32_upper_crumbs(high.x, high.y));
 }
 
 // The scales of the halves of the unit.
 fn $W_scales(u: u32, sub: u32) -> vec2<f32> {
+    let half = u >> 1u;
     let block = u >> 3u;
-    let run = u & 7u;
     let i = sub + (block >> 1u);
-    let d = w32_f16($W_s[i >> 2u][i & 3u], block & 1u);
-    return d * w32_signed_bytes($W_s[5u * block + 4u][run >> 1u] >> (16u * (run & 1u))).xy;
+    let ds = unpack2x16float($W_s[i >> 2u][i & 3u]);
+    let d = select(ds.x, ds.y, (block & 1u) == 1u);
+    let four = $W_s[(half & ~3u) + block + 4u][half & 3u];
+    let two = select(four, four >> 16u, (u & 1u) == 1u);
+    return d * vec2<f32>(unpack4xI8(two).xy);
 }
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {

@@ -1,6 +1,6 @@
 #ifdef STAGED
-  // A barrier must follow. Threads behind the last record have none to leave.
+  // A barrier must follow. Threads behind the last vector have none to leave.
 #for s STAGE_LOADS
-  if ($su * WG + t < 3u * STAGE_UNITS) { staged[stage_at$s % 3u * STAGE_UNITS + stage_at$s / 3u] = stage$s; }
+  if ($su * WG + t < STAGE_VECTORS) { staged[stage_place(stage_at$s)] = stage$s; }
 #endfor
 #endif

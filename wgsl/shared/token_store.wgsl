@@ -1,5 +1,5 @@
 // The end of a kernel whose output feeds another product: the workgroup's rows, gathered in token_rows, leave prepared for
-// it, 4 rows per thread: as records with BYTES (shared/bytes.wgsl), else as floats. With NORM_OUT they leave multiplied by the
+// it, 4 rows per thread: as records with BYTES (shared/bytes.wgsl), as halves with HALVES (shared/halves.wgsl), else as floats. With NORM_OUT they leave multiplied by the
 // weight of the norm in between, with the sum of squares of each 16 rows, so that the consumer need only divide by the root mean
 // square; the thread of a row has that weight at hand before the sum is made, and puts the product into token_weighted.
 #ifdef NORM_OUT
@@ -10,7 +10,12 @@
 #write prepared: array<u32>          // (rows / 32, 12)
 #import quantize_quad
 #else
+#ifdef HALVES
+#write prepared: array<vec2<u32>>    // (rows / 256, 80)
+#import halve_quad
+#else
 #write prepared: array<vec4<f32>>    // (rows / 4)
+#endif
 #endif
 
 #ifdef PAIRS
@@ -63,7 +68,13 @@ fn token_store(first: u32, end: u32, t: u32) {
       prepared[unit + 10u + half] = bitcast<u32>(quad.scaled_sum);
     }
 #else
+#ifdef HALVES
+    let quad = halve_quad(v);
+    prepared[halves_quad_place(row >> 2u)] = quad.words;
+    if ((t & 3u) == 0u) { prepared[halves_scale_place(row >> 2u)] = bitcast<vec2<u32>>(quad.scale); }
+#else
     prepared[row >> 2u] = v;
+#endif
 #endif
   }
 }

@@ -31,9 +31,14 @@ fn w32_signed_bytes(word: u32) -> vec4<f32> {
     return vec4<f32>(vec4<i32>(vec4<u32>(word) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u));
 }
 
-// The lower (odd = 0) or upper (odd = 1) f16 of a pair.
+// The lower (odd = 0) or upper (odd = 1) f16 of a pair. Of halves, which Macs multiply, it is chosen:
+// a shift by a number that is not known would cost an Apple GPU 12 cycles.
 fn w32_f16(pair: u32, odd: u32) -> f32 {
+#ifdef HALVES
+    return unpack2x16float(select(pair, pair >> 16u, odd == 1u)).x;
+#else
     return unpack2x16float(pair >> (16u * odd)).x;
+#endif
 }
 
 // Two bf16: the upper halves of f32.

@@ -1,5 +1,6 @@
 // The input of a product as floats.
 #read $W: array<vec4<f32>>           // (units, 8)
+alias $W_Unit = W32;
 
 fn $W_unit(u: u32) -> W32 {
   let i = 8u * u;

@@ -7,10 +7,10 @@ use super::recipe_token::{RawLogits, Stream, TokenRecipe};
 use super::weights::{GpuFfn, GpuLayer, GpuQuery};
 use crate::gpu::GpuError;
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::record::{Op, Range, Word};
+use crate::gpu::record::{Range, Word};
 use crate::kernels::MlaDims;
 use crate::kernels::matvec::GpuMatvec;
-use crate::kernels::rope_cache::{self, GpuRopeCache, Rotation};
+use crate::kernels::rope_cache::{self, CacheRow, Rotation};
 use crate::kernels::token::TokenInput;
 use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
 use crate::kernels::token_router::{GpuTokenRouter, Scaling, Through};
@@ -38,28 +38,6 @@ fn rotation(table: &Range, dims: MlaDims) -> Rotation {
         first_row: (dims.heads * dims.kv_lora) as u32,
         rope: dims.rope as u32,
     }
-}
-
-/// The dispatch of the new row of `cache`.
-pub(super) fn cache_row(
-    layer: &GpuLayer,
-    kv_a: Range,
-    rope_table: &Range,
-    dims: MlaDims,
-    eps: f32,
-    cache: &Range,
-) -> Op {
-    rope_cache::op(&GpuRopeCache {
-        queries: None,
-        kv_a,
-        parts: 1,
-        kv_a_norm: layer.attn_kv_a_norm.clone(),
-        eps,
-        rope_table: rope_table.clone(),
-        dims,
-        max_tokens: 1,
-        cache: cache.clone(),
-    })
 }
 
 impl Recipe<'_> {
@@ -105,8 +83,13 @@ impl Recipe<'_> {
                 kv_a
             }
         };
-        self.ops
-            .push(cache_row(layer, kv_a, table, dims, eps, cache));
+        let row = CacheRow {
+            kv_a,
+            kv_a_norm: layer.attn_kv_a_norm.clone(),
+            eps,
+            cache: cache.clone(),
+        };
+        self.ops.push(rope_cache::row_op(row, table, dims));
         Ok(halves(y, dims))
     }
 }
@@ -175,14 +158,14 @@ impl TokenRecipe<'_> {
                 attn_q_a_norm,
                 ..
             } => {
-                let q_a = self.query_latent(attn_q_a, attn_q_a_norm, x.clone())?;
-                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?;
+                let (q_a, kv_a) = self.query_latent(layer, attn_q_a, attn_q_a_norm, stream)?;
                 let rotation = rotation(table, dims);
                 self.ops.extend(op(q_a).rotated_ops(self.gpu, &rotation)?);
                 kv_a
             }
         };
-        self.cache_row(layer, kv_a, cache);
+        let row = self.row(layer, kv_a, cache);
+        self.cache_row(row);
         Ok(halves(y, dims))
     }
 }

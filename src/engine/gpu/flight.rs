@@ -19,9 +19,10 @@ const IN_FLIGHT: usize = 2;
 /// Buffers that ids come back through: one more than in flight, since a mapped buffer cannot be written.
 pub(super) const RING: usize = IN_FLIGHT + 1;
 
-/// A submitted step: the slot of the ring that its id comes through.
+/// A submitted step: the slot of the ring that its id comes through, and the number that must come with it.
 struct Submitted {
     slot: usize,
+    number: u32,
     submission: SubmissionIndex,
 }
 
@@ -30,7 +31,7 @@ impl GpuBackend {
     /// Steps may be in flight when it returns.
     ///
     /// # Errors
-    /// What the device reports, or [`GpuError::Runtime`] where there is no thread to encode on.
+    /// [`GpuError::WorkLost`], what the device reports, or [`GpuError::Runtime`] where there is no thread to encode on.
     pub(super) fn fly(
         &mut self,
         context: usize,
@@ -77,22 +78,28 @@ impl GpuBackend {
         submit: &Sender<Submitted>,
     ) -> HostTime {
         let mut host = HostTime::default();
+        let numbers = self.gpu().reserve_numbers(limit);
         for step in 0..limit {
             let began = Instant::now();
-            let slot = step % RING;
-            let commands = self.encode_step(context, sampling, step, slot);
+            let (slot, number) = (step % RING, numbers.number(step));
+            let commands = self.encode_step(context, sampling, step, (slot, number));
             let encoded = began.elapsed();
             if turn.recv().is_err() {
                 break;
             }
             let began = Instant::now();
-            let submission = self.gpu().queue.submit([commands]);
+            let submission = self.gpu().submit_numbered(commands, number);
             // The first step only chooses a token.
             if step > 0 {
                 host.steps += 1;
                 host.time += encoded + began.elapsed();
             }
-            if submit.send(Submitted { slot, submission }).is_err() {
+            let submitted = Submitted {
+                slot,
+                number,
+                submission,
+            };
+            if submit.send(submitted).is_err() {
                 break;
             }
         }
@@ -105,13 +112,14 @@ impl GpuBackend {
         context: usize,
         sampling: &Sampling,
         step: usize,
-        slot: usize,
+        (slot, number): (usize, u32),
     ) -> CommandBuffer {
         // It is chosen from the logits of the position before it.
         let last = context + step - 1;
         let mut state = self.state(last, 1);
         state.slot = slot;
         state.sampling = sample::words(sampling, (last + 1) as u64);
+        state.sampling[sample::NUMBER] = number;
         let (recording, stamping) = match (step.checked_sub(1), &self.stamps) {
             (None, _) => (&self.sample, Stamping::None),
             (Some(step), Some(stamps)) => (&self.decode, Stamping::Ends(stamps, 2 * step)),
@@ -134,10 +142,20 @@ impl GpuBackend {
         on_token: &mut OnToken<'_>,
     ) -> Result<(), GpuError> {
         let result = self.staging.as_ref().unwrap_or(&self.ring);
-        for Submitted { slot, submission } in submitted {
+        for Submitted {
+            slot,
+            number,
+            submission,
+        } in submitted
+        {
             let words: Vec<u32> = self
                 .gpu()
                 .map_read(&result[slot], RESULT, Some(submission))?;
+            // The slot holds an earlier result where the step did not run; what follows it is computed from a wrong token.
+            if words[2] != number {
+                let what = "the number of a token's step".to_owned();
+                return Err(self.gpu().work_lost(what, number, words[2]));
+            }
             // Nobody takes a turn after the last step.
             let _ = turns.send(());
             if on_token(words[0]).is_break() {

@@ -3,14 +3,19 @@
 use super::GpuBackend;
 use crate::engine::backend::{Backend, BackendError};
 use crate::engine::sampling::Sampling;
+use crate::gpu::clock::{self, Clock};
 use crate::gpu::record::{Op, Recording, State, Taken};
 use crate::gpu::stamps::{Stamping, Stamps};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::sample;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
+use wgpu::CommandEncoder;
+
+/// Runs of a token whose dispatches are repeated by the host's clock, at most.
+const HOST_RUNS: usize = 3;
 
 /// What the host spent on decoding.
 #[derive(Debug, Clone, Copy, Default)]
@@ -28,15 +33,17 @@ pub enum Separation {
     Stamps,
     /// A pass of its own for each dispatch.
     Passes,
+    /// Each dispatch alone, repeated, by the host's clock: where timestamps are missing or wrong.
+    Host,
 }
 
 impl Separation {
     /// The finer one that `gpu` has.
     pub fn best(gpu: &Gpu) -> Self {
-        if Stamps::inside_passes(gpu) {
-            Self::Stamps
-        } else {
-            Self::Passes
+        match Clock::of(gpu) {
+            Clock::Host => Self::Host,
+            Clock::Gpu if Stamps::inside_passes(gpu) => Self::Stamps,
+            Clock::Gpu => Self::Passes,
         }
     }
 
@@ -45,6 +52,7 @@ impl Separation {
         match self {
             Self::Stamps => dispatches + 1,
             Self::Passes => 2 * dispatches,
+            Self::Host => 0,
         }
     }
 }
@@ -53,6 +61,11 @@ impl GpuBackend {
     /// What the dispatches that decode the token at `pos` are, in order.
     pub fn step(&self, pos: usize) -> Vec<Taken> {
         self.decode.step(&self.state(pos, 1))
+    }
+
+    /// Whose clock times on its GPU are told by.
+    pub fn clock(&self) -> Clock {
+        Clock::of(self.gpu())
     }
 
     /// Bytes of weights and cache that decoding the token at `pos` reads at least.
@@ -69,7 +82,7 @@ impl GpuBackend {
     /// on the GPU, in nanoseconds.
     ///
     /// # Errors
-    /// Those of [`Backend::decode`], and [`GpuError::NoTimestamps`].
+    /// Those of [`Backend::decode`], and those of a GPU that tells no times ([`GpuError::is_of_clock`]).
     pub fn time_steps(
         &mut self,
         context: &[u32],
@@ -89,15 +102,34 @@ impl GpuBackend {
         Ok(times.chunks_exact(2).map(|t| [t[0], t[1]]).collect())
     }
 
+    /// Microseconds that the decoding of the token at `pos` takes alone, several times ([`clock::in_turn`]).
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn time_step(&self, pos: usize, rounds: usize) -> Result<Vec<f64>, GpuError> {
+        let state = self.greedy(pos);
+        let mut times = clock::in_turn(self.gpu(), &[&self.decode], &state, rounds)?;
+        Ok(times.remove(0))
+    }
+
+    /// The words of a step at `pos` that chooses the best token.
+    fn greedy(&self, pos: usize) -> State {
+        State {
+            sampling: sample::words(&Sampling::GREEDY, (pos + 1) as u64),
+            ..self.state(pos, 1)
+        }
+    }
+
     /// Replays the decoding of one token `runs` times, at positions from `pos` on, and tells when each dispatch began and
     /// ended, per run, in nanoseconds, for the dispatches of [`step`](Self::step) in the middle of them, at `pos + runs / 2`.
     /// A run that does without one of them spends no time on it. With [`Separation::Stamps`] a dispatch begins when the one
     /// before ended.
     ///
-    /// The cache must hold rows up to `pos`; the token there is whatever the history holds.
+    /// The cache must hold rows up to `pos`; the token there is whatever the history holds. Where timestamps are missing or turn
+    /// out to be wrong it is done as with [`Separation::Host`], which takes at most three runs, all at the position in the middle.
     ///
     /// # Errors
-    /// [`GpuError::NoTimestamps`], [`BackendError::ContextOverflow`], or what the device reports.
+    /// [`BackendError::ContextOverflow`], or what the device reports.
     pub fn time_dispatches(
         &mut self,
         pos: usize,
@@ -110,18 +142,37 @@ impl GpuBackend {
                 n_ctx: self.n_ctx,
             });
         }
-        let gpu = Arc::clone(&self.model.gpu);
-        let timed = (0..runs)
-            .map(|run| {
-                let mut state = self.state(pos + run, 1);
-                state.sampling = sample::words(&Sampling::GREEDY, (pos + run + 1) as u64);
-                Timed::submit(&gpu, &self.decode, &state, separation)
-            })
-            .collect::<Result<Vec<_>, _>>()?;
         self.next = 0;
+        let stamped = match separation {
+            Separation::Host => None,
+            _ => match self.stamp_dispatches(pos, runs, separation) {
+                Err(error) if error.is_of_clock() => None,
+                told => Some(told?),
+            },
+        };
+        if let Some(times) = stamped {
+            return Ok(times);
+        }
+        let state = self.greedy(pos + runs / 2);
+        let run = |_| by_host(self.gpu(), &self.decode, &state);
+        Ok((0..runs.min(HOST_RUNS))
+            .map(run)
+            .collect::<Result<_, _>>()?)
+    }
+
+    fn stamp_dispatches(
+        &self,
+        pos: usize,
+        runs: usize,
+        separation: Separation,
+    ) -> Result<Vec<Vec<[f64; 2]>>, GpuError> {
+        let gpu = self.gpu();
+        let timed = (0..runs)
+            .map(|run| Timed::submit(gpu, &self.decode, &self.greedy(pos + run), separation))
+            .collect::<Result<Vec<_>, _>>()?;
         let wanted = self.step(pos + runs / 2);
         let runs = timed.into_iter().map(|timed| {
-            let times = timed.read(&gpu)?;
+            let times = timed.read(gpu)?;
             let alike = timed.taken.len() == wanted.len()
                 && timed
                     .taken
@@ -143,7 +194,7 @@ impl GpuBackend {
             };
             Ok(wanted.iter().map(span).collect())
         });
-        Ok(runs.collect::<Result<_, GpuError>>()?)
+        runs.collect()
     }
 
     /// Microseconds on the GPU of all dispatches of a kernel in the token at `pos`, by label, with nothing between them, `rounds`
@@ -151,7 +202,7 @@ impl GpuBackend {
     /// Kernels with fewer than `least` calls are left out: the ends of their pass would count.
     ///
     /// # Errors
-    /// [`GpuError::NoTimestamps`], or what the device reports.
+    /// What the device reports.
     pub fn time_alone(
         &self,
         pos: usize,
@@ -176,10 +227,10 @@ impl GpuBackend {
 
     /// Computes the prompt `tokens` from `pos` on as [`Backend::prefill`] does, each piece when the one before is done, and
     /// tells of each dispatch, in order, what it is and when it began and ended, in nanoseconds from the beginning of its
-    /// recording on.
+    /// recording on. Where timestamps are missing or turn out to be wrong it is done as with [`Separation::Host`].
     ///
     /// # Errors
-    /// Those of [`Backend::prefill`], and [`GpuError::NoTimestamps`].
+    /// Those of [`Backend::prefill`].
     pub fn time_prompt(
         &mut self,
         tokens: &[u32],
@@ -197,18 +248,14 @@ impl GpuBackend {
             let state = self.state(pos + done, piece.len());
             done += piece.len();
             if piece.len() == 1 {
-                let single = &self.single;
-                let timed = Timed::submit(gpu, single, &state, separation)?;
-                timed.append(gpu, single, &mut all)?;
+                append(gpu, &self.single, &state, separation, &mut all)?;
                 continue;
             }
             let step = self.prompt.step(&model, &self.context, piece.len())?;
-            let hidden = Timed::submit(gpu, step, &state, separation)?;
-            hidden.append(gpu, step, &mut all)?;
+            append(gpu, &step, &state, separation, &mut all)?;
             if done == tokens.len() {
                 let head = self.prompt.head(&model, &self.context, &self.logits)?;
-                let timed = Timed::submit(gpu, head, &state, separation)?;
-                timed.append(gpu, head, &mut all)?;
+                append(gpu, &head, &state, separation, &mut all)?;
             }
         }
         self.next = pos + done;
@@ -239,6 +286,7 @@ impl Timed {
         let stamping = match separation {
             Separation::Stamps => Stamping::Dispatches(&timed.stamps),
             Separation::Passes => Stamping::Passes(&timed.stamps),
+            Separation::Host => Stamping::None,
         };
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         recording.encode_stamped(gpu, &mut encoder, state, stamping);
@@ -252,24 +300,70 @@ impl Timed {
         let times = self.stamps.read(gpu, count)?;
         Ok(match self.separation {
             Separation::Stamps => times.windows(2).map(|t| [t[0], t[1]]).collect(),
-            Separation::Passes => times.chunks_exact(2).map(|t| [t[0], t[1]]).collect(),
+            _ => times.chunks_exact(2).map(|t| [t[0], t[1]]).collect(),
         })
     }
+}
 
-    /// Appends what was taken, in the replay of `recording`, and when: what had no workgroups read and multiplied nothing.
-    fn append(
-        mut self,
-        gpu: &Gpu,
-        recording: &Recording,
-        all: &mut Vec<(Taken, [f64; 2])>,
-    ) -> Result<(), GpuError> {
-        let times = self.read(gpu)?;
-        for taken in &mut self.taken {
-            if !recording.had_work(gpu, taken.dispatch)? {
-                (taken.bytes, taken.flops) = (0, 0);
+/// Replays `recording` and appends what was taken and when: what had no workgroups read and multiplied nothing.
+fn append(
+    gpu: &Gpu,
+    recording: &Recording,
+    state: &State,
+    separation: Separation,
+    all: &mut Vec<(Taken, [f64; 2])>,
+) -> Result<(), GpuError> {
+    let stamped = match separation {
+        Separation::Host => None,
+        _ => {
+            let times = Timed::submit(gpu, recording, state, separation);
+            match times.and_then(|timed| timed.read(gpu)) {
+                Err(error) if error.is_of_clock() => None,
+                told => Some(told?),
             }
         }
-        all.extend(self.taken.into_iter().zip(times));
-        Ok(())
+    };
+    let times = match stamped {
+        Some(times) => times,
+        None => by_host(gpu, recording, state)?,
+    };
+    for (mut taken, times) in recording.step(state).into_iter().zip(times) {
+        if !recording.had_work(gpu, taken.dispatch)? {
+            (taken.bytes, taken.flops) = (0, 0);
+        }
+        all.push((taken, times));
     }
+    Ok(())
+}
+
+/// Begin and end of each dispatch of a replay, in nanoseconds, as if one began when the one before ended: each is repeated alone and
+/// timed by the host's clock, where nothing of the same kind was before. The last is the whole replay, whose results stay.
+///
+/// # Errors
+/// What the device reports.
+fn by_host(gpu: &Gpu, recording: &Recording, state: &State) -> Result<Vec<[f64; 2]>, GpuError> {
+    // What a dispatch reads must be there.
+    recording.submit(gpu, state);
+    let mut known = HashMap::new();
+    let mut at = 0.0;
+    let mut spans = vec![];
+    for (turn, taken) in recording.step(state).into_iter().enumerate() {
+        let kind = (taken.about.label.clone(), taken.bytes, taken.flops);
+        let ns = match known.get(&kind) {
+            Some(ns) => *ns,
+            None => {
+                let encode = &mut |encoder: &mut CommandEncoder, times| {
+                    recording.encode_alone(gpu, encoder, state, turn, times);
+                };
+                let repeats = clock::repeats(gpu, encode)?;
+                clock::repeated(gpu, encode, repeats)?.as_secs_f64() * 1e9
+            }
+        };
+        known.insert(kind, ns);
+        spans.push([at, at + ns]);
+        at += ns;
+    }
+    recording.submit(gpu, state);
+    gpu.wait(None)?;
+    Ok(spans)
 }

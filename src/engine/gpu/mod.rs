@@ -3,15 +3,21 @@
 mod composed;
 mod flight;
 pub mod measure;
+mod pace;
 mod precompose;
 mod prompt;
 mod prompt_buffers;
+mod proof;
 mod random;
 mod recipe;
 mod recipe_prompt;
 mod recipe_prompt_ffn;
 mod recipe_token;
 mod recipe_token_query;
+mod submissions;
+#[cfg(test)]
+mod tests;
+mod tier_trial;
 mod trial;
 mod tune;
 mod weights;
@@ -20,6 +26,7 @@ pub use precompose::Precomposed;
 pub use prompt::MAX_CHUNK;
 pub(super) use prompt::{capacity, default_chunk, room};
 pub(super) use prompt_buffers::{buffers, most_absorbed, tile_words};
+pub use tier_trial::TierTrial;
 pub use trial::Trial;
 pub use weights::GpuModel;
 
@@ -28,6 +35,7 @@ use super::backend::{
 };
 use super::sampling::Sampling;
 use crate::gpu::geometry::Site;
+use crate::gpu::machine::Machine;
 use crate::gpu::record::{Op, Range, Recording, State};
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError};
@@ -37,17 +45,19 @@ use crate::kernels::{MlaDims, attention_short, gemm, prompt_attention, sample};
 use crate::model::RopeTable;
 use flight::RING;
 use measure::HostTime;
+use pace::Pace;
 use prompt::Prompt;
+use proof::Proof;
 use recipe::{Context, Expanded, Recipe, Scratch};
 use recipe_token::TokenRecipe;
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use wgpu::{Buffer, BufferUsages, Features, SubmissionIndex};
+use std::time::Duration;
+use submissions::Submissions;
+use wgpu::{Buffer, BufferUsages, Features};
 
-/// Prompts of up to so many tokens run token by token where nothing longer came before: compiling the steps over chunks
-/// takes longer than it saves (BENCHMARKS.md, cold start).
-const SHORT_PROMPT: usize = 16;
-/// Bytes of a result: id, step and padding.
+/// Bytes of a result: id, step, number of the submission and padding.
 const RESULT: u64 = 16;
 
 /// A model on a GPU with the cache of one context.
@@ -71,6 +81,10 @@ pub struct GpuBackend {
     sites: Vec<Site>,
     /// Several tokens of a prompt.
     prompt: Prompt,
+    /// How much of a prompt a submission takes.
+    pace: Pace,
+    /// What shows that submissions of prompts ran.
+    proof: Proof,
     /// The position that `logits` predict, 0 before any.
     next: usize,
     /// What encoding and submitting decoded tokens took.
@@ -136,6 +150,8 @@ impl GpuBackend {
             choose,
             sites,
             prompt: Prompt::new(&model, &context, chunk)?,
+            pace: Pace::new(&gpu),
+            proof: Proof::new(&gpu)?,
             model,
             n_ctx,
             context,
@@ -158,7 +174,7 @@ impl GpuBackend {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn record_again(&mut self) -> Result<(), GpuError> {
-        if self.gpu().tier.activation().is_none() {
+        if self.gpu().activation().is_none() {
             return Ok(());
         }
         let model = Arc::clone(&self.model);
@@ -179,18 +195,25 @@ impl GpuBackend {
         self.decode.levels(&self.state(pos, 1))
     }
 
-    /// Tokens of a prompt that one submission computes at most.
+    /// Tokens of a prompt that are computed at once: fewer than asked for where a dispatch took too long.
     pub fn chunk(&self) -> u32 {
-        self.prompt.chunk
+        self.prompt.at_most()
     }
 
     /// Tokens of each piece that a prompt of `tokens` is computed in; the last may have fewer.
     pub fn at_once(&self, tokens: usize) -> usize {
-        if !self.prompt.is_compiled() && tokens <= SHORT_PROMPT {
-            1
-        } else {
-            self.prompt.piece(tokens)
-        }
+        self.prompt.at_once(tokens)
+    }
+
+    /// Lets a submission of a prompt take about `budget` instead of 100 ms, and forgets what was measured. Where a dispatch alone
+    /// takes longer, chunks become shorter, on software, too.
+    pub fn set_budget(&mut self, budget: Duration) {
+        self.pace = Pace::with_budget(budget, true);
+    }
+
+    /// What the longest submission of a prompt took since the last call, as far as the host could see.
+    pub fn take_longest_submission(&mut self) -> Option<Duration> {
+        self.pace.take_longest()
     }
 
     fn gpu(&self) -> &Gpu {
@@ -234,35 +257,48 @@ impl Backend for GpuBackend {
         self.next = 0;
         let model = Arc::clone(&self.model);
         let gpu = &model.gpu;
-        let at_once = self.at_once(tokens.len());
-        let mut done = 0;
-        // One piece is computed while the next is encoded.
-        let mut in_flight: Option<(usize, SubmissionIndex)> = None;
-        for piece in tokens.chunks(at_once) {
-            let state = self.state(pos + done, piece.len());
-            let mut encoder = gpu.device.create_command_encoder(&Default::default());
-            done += piece.len();
-            if piece.len() == 1 {
-                self.single.encode(gpu, &mut encoder, &state);
+        let Self {
+            context,
+            prompt,
+            single,
+            pace,
+            proof,
+            logits,
+            ..
+        } = self;
+        let mut submissions = Submissions::begin(gpu, pace, proof, tokens.len());
+        let mut at_once = prompt.at_once(tokens.len());
+        let mut begin = 0;
+        while begin < tokens.len() {
+            let piece = at_once.min(tokens.len() - begin);
+            let end = begin + piece;
+            let state = state(context, &model, pos + begin, piece);
+            let flow = if piece == 1 {
+                let step = single.replay(gpu, &state);
+                submissions.token(&step, end, on_prompt)?
             } else {
-                let step = self.prompt.step(&model, &self.context, piece.len())?;
-                step.encode(gpu, &mut encoder, &state);
-                if done == tokens.len() {
-                    let head = self.prompt.head(&model, &self.context, &self.logits)?;
-                    head.encode(gpu, &mut encoder, &state);
-                }
+                let step = prompt.step(&model, context, piece)?;
+                let head = match end == tokens.len() {
+                    true => Some(prompt.head(&model, context, logits)?),
+                    false => None,
+                };
+                let step = step.replay(gpu, &state);
+                let head = head.as_ref().map(|head| head.replay(gpu, &state));
+                submissions.piece(&step, head.as_ref(), begin..end, on_prompt)?
+            };
+            if flow.is_break() {
+                break;
             }
-            let submission = gpu.queue.submit([encoder.finish()]);
-            if let Some((before, submission)) = in_flight.replace((done, submission)) {
-                gpu.wait(Some(submission))?;
-                if on_prompt(before).is_break() {
-                    gpu.wait(None)?;
-                    return Ok(done);
-                }
+            begin = end;
+            if submissions.take_halving() {
+                prompt.halve(piece);
+                at_once = prompt.piece(tokens.len() - begin);
             }
         }
-        gpu.wait(None)?;
-        self.next = pos + done;
+        let done = submissions.land_all()?;
+        if done == tokens.len() {
+            self.next = pos + done;
+        }
         Ok(done)
     }
 
@@ -276,41 +312,58 @@ impl Backend for GpuBackend {
         self.next = 0;
         let model = Arc::clone(&self.model);
         let (gpu, vocab) = (&model.gpu, model.model.config.vocab_size);
+        let Self {
+            context,
+            prompt,
+            single,
+            pace,
+            proof,
+            logits,
+            ..
+        } = self;
+        let mut submissions = Submissions::begin(gpu, pace, proof, tokens.len());
         let mut done = 0;
-        for piece in tokens.chunks(self.prompt.piece(tokens.len())) {
-            let mut state = self.state(pos + done, piece.len());
+        while done < tokens.len() {
+            let piece = prompt.piece(tokens.len()).min(tokens.len() - done);
+            let (begin, end) = (done, done + piece);
+            let mut state = state(context, &model, pos + begin, piece);
             // A single token takes the step that decoding takes, so that its logits are those that decoding sees.
-            let slice = if piece.len() == 1 {
-                self.single.submit(gpu, &state);
-                1
-            } else {
-                let step = self.prompt.step(&model, &self.context, piece.len())?;
-                step.submit(gpu, &state);
-                let (_, _, slice) = self.prompt.slices(&model, &self.context)?;
-                slice
+            let slices = match piece {
+                1 => None,
+                _ => {
+                    let step = prompt.step(&model, context, piece)?;
+                    let step = step.replay(gpu, &state);
+                    let unwatched = &mut |_| ControlFlow::Continue(());
+                    let _ = submissions.piece(&step, None, begin..end, unwatched)?;
+                    Some(prompt.slices(&model, context)?)
+                }
             };
-            for (i, part) in piece.chunks(slice).enumerate() {
+            let slice = slices.as_ref().map_or(1, |slices| slices.tokens);
+            for (i, part) in tokens[begin..end].chunks(slice).enumerate() {
                 let bytes = (part.len() * vocab * 4) as u64;
-                let rows: Vec<f32> = if piece.len() == 1 {
-                    gpu.read(&self.logits.buffer, 0, bytes)?
-                } else {
-                    let (head, logits, _) = self.prompt.slices(&model, &self.context)?;
-                    (state.tokens, state.slot) = (part.len() as u32, i);
-                    head.submit(gpu, &state);
-                    gpu.read(&logits.buffer, 0, bytes)?
+                let (recording, from) = match &slices {
+                    None => (&*single, &*logits),
+                    Some(slices) => {
+                        (state.tokens, state.slot) = (part.len() as u32, i);
+                        (&*slices.head, &slices.logits)
+                    }
                 };
+                let head = recording.replay(gpu, &state);
+                let rows = submissions.read(&head, from, bytes)?;
                 for row in rows.chunks_exact(vocab) {
                     let stop = on_row(done, row).is_break();
                     done += 1;
                     if stop || done == tokens.len() {
                         let bytes = bytemuck::cast_slice(row);
-                        gpu.queue.write_buffer(&self.logits.buffer, 0, bytes);
+                        gpu.queue.write_buffer(&logits.buffer, 0, bytes);
+                        submissions.prove_writes()?;
                         self.next = pos + done;
-                    }
-                    if stop {
                         return Ok(());
                     }
                 }
+            }
+            if submissions.take_halving() {
+                prompt.halve(piece);
             }
         }
         Ok(())
@@ -343,7 +396,7 @@ fn sites(ops: &[Op]) -> Vec<Site> {
 
 /// The step over one token, with its logits, in the device's tier.
 fn single_step(model: &GpuModel, context: &Context, logits: &Range) -> Result<Vec<Op>, GpuError> {
-    match model.gpu.tier.activation() {
+    match model.gpu.activation() {
         Some(activation) => TokenRecipe::new(model, context, activation).step(logits),
         None => {
             let mut scratch = Scratch::new();
@@ -363,7 +416,7 @@ fn state(context: &Context, model: &GpuModel, pos: usize, tokens: usize) -> Stat
         ((rows as u32).div_ceil(slice), slice)
     } else {
         let heads = MlaDims::of(&model.model.config).heads;
-        attention::split(context.form(tokens), rows, tokens, heads)
+        attention::split(context.form(tokens), context.cores, rows, tokens, heads)
     };
     let few = |e: &Expanded| e.form.few(e.dims, pos, tokens);
     State {
@@ -422,6 +475,7 @@ fn context(
             Range::whole(&gpu.storage("attention maxima", partials[1])?),
         ],
         form,
+        cores: Machine::of(gpu).cores as usize,
         short: attention_short::most_rows(gpu, form, dims),
         pairs: model.pairs,
         products,

@@ -287,7 +287,7 @@ fn check_alignment(
 ) -> Result<(), GpuError> {
     let absorbed = (dims.heads * dims.kv_lora * 4) as u64;
     let alignment = gpu.offset_alignment();
-    if of.ro && gpu.tier.activation().is_none() {
+    if of.ro && gpu.activation().is_none() {
         return Err(GpuError::CannotPrecompose {
             what: composition.name,
             reason: format!("tier {} has no kernel for it", gpu.tier.name()),

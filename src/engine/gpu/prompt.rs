@@ -9,9 +9,15 @@ use crate::gpu::record::{Range, Recording};
 use crate::kernels::gemm::Form;
 use crate::model::Config;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Up to so many tokens run through the kernels of single tokens, which read a weight once for all of them.
 const FEW: u32 = 8;
+/// Prompts of up to so many tokens run token by token where nothing longer came before: compiling the steps over chunks
+/// takes longer than it saves (BENCHMARKS.md, cold start).
+const SHORT_PROMPT: usize = 16;
+/// A chunk is halved down to this, the tokens of the smallest tiles.
+const LEAST_CHUNK: u32 = 32;
 /// The most tokens of the steps whose tiles suit fewer than a whole chunk.
 const CLASSES: [u32; 4] = [32, 128, 512, 2048];
 /// Positions whose logits are computed at once, where all are asked for: a row takes 600 kB.
@@ -19,7 +25,7 @@ const HEAD_TOKENS: u32 = 64;
 /// The most tokens at once: what a grid of workgroups has room for, with 8 experts each.
 pub const MAX_CHUNK: u32 = 4096;
 
-/// Tokens of a prompt that one submission computes, where nothing else is asked for: on software small enough that a prompt
+/// Tokens of a prompt that are computed at once, where nothing else is asked for: on software small enough that a prompt
 /// of some length shows its progress, on hardware what fills a large GPU.
 pub(crate) const fn default_chunk(software: bool) -> u32 {
     if software { 512 } else { 2048 }
@@ -93,19 +99,32 @@ pub(super) fn chunk(
     Ok(chunk)
 }
 
+/// The head over all tokens of a slice.
+#[derive(Clone)]
+pub(super) struct Slices {
+    /// From hidden states to logits; the state's slot names the slice.
+    pub head: Arc<Recording>,
+    /// (HEAD_TOKENS, vocab).
+    pub logits: Range,
+    /// Tokens of a slice.
+    pub tokens: usize,
+}
+
 /// The steps of one session.
 pub(super) struct Prompt {
-    /// Tokens of a step at most.
-    pub chunk: u32,
+    /// Tokens that the buffers are made for.
+    chunk: u32,
+    /// Tokens of a step at most: fewer where a dispatch over a chunk took too long.
+    at_most: u32,
     scratch: Scratch,
     /// From token ids to hidden states, by the most tokens.
-    steps: BTreeMap<u32, Recording>,
+    steps: BTreeMap<u32, Arc<Recording>>,
     /// What these leave, (capacity, d).
     hidden: Range,
     /// The logits of the last token.
-    head: Option<Recording>,
-    /// Those of all tokens of the slice that the state's slot names, (HEAD_TOKENS, vocab).
-    slices: Option<(Recording, Range)>,
+    head: Option<Arc<Recording>>,
+    /// Those of all tokens.
+    slices: Option<Slices>,
 }
 
 impl Prompt {
@@ -122,6 +141,7 @@ impl Prompt {
         let hidden = scratch["after ffn"].clone();
         Ok(Self {
             chunk,
+            at_most: chunk,
             scratch,
             steps: BTreeMap::new(),
             hidden,
@@ -130,15 +150,35 @@ impl Prompt {
         })
     }
 
-    /// Whether any step is compiled.
-    pub(super) fn is_compiled(&self) -> bool {
-        !self.steps.is_empty()
+    /// Tokens of a step at most.
+    pub(super) fn at_most(&self) -> u32 {
+        self.at_most
+    }
+
+    /// Has chunks be half as long as `tokens` at most, down to [`LEAST_CHUNK`].
+    pub(super) fn halve(&mut self, tokens: usize) {
+        let half = (tokens as u32 / 2).next_multiple_of(LEAST_CHUNK);
+        if half < self.at_most {
+            self.at_most = half;
+            log::info!(
+                "a dispatch over {tokens} tokens of a prompt takes too long on this device: {half} tokens at once from now on"
+            );
+        }
+    }
+
+    /// Tokens of each piece of a prompt of `tokens`, the first ones of which may be computed one by one.
+    pub(super) fn at_once(&self, tokens: usize) -> usize {
+        if self.steps.is_empty() && tokens <= SHORT_PROMPT {
+            1
+        } else {
+            self.piece(tokens)
+        }
     }
 
     /// Tokens of each piece of a prompt of `tokens`: as even as they can be, since a short rest takes nearly as long as a
     /// whole chunk.
     pub(super) fn piece(&self, tokens: usize) -> usize {
-        let chunk = self.chunk as usize;
+        let chunk = self.at_most as usize;
         let pieces = tokens.div_ceil(chunk);
         if pieces <= 1 {
             return chunk;
@@ -155,7 +195,7 @@ impl Prompt {
         model: &GpuModel,
         context: &Context,
         tokens: usize,
-    ) -> Result<&Recording, GpuError> {
+    ) -> Result<Arc<Recording>, GpuError> {
         let most = self.class(tokens as u32);
         if !self.steps.contains_key(&most) {
             let ops = if most <= FEW {
@@ -170,9 +210,9 @@ impl Prompt {
                 recipe.ops
             };
             let recording = Recording::new(&model.gpu, &ops)?;
-            self.steps.insert(most, recording);
+            self.steps.insert(most, Arc::new(recording));
         }
-        Ok(&self.steps[&most])
+        Ok(Arc::clone(&self.steps[&most]))
     }
 
     /// The most tokens of the step that suits `tokens`.
@@ -194,13 +234,13 @@ impl Prompt {
         model: &GpuModel,
         context: &Context,
         logits: &Range,
-    ) -> Result<&Recording, GpuError> {
+    ) -> Result<Arc<Recording>, GpuError> {
         let head = match self.head.take() {
             Some(head) => head,
             None => {
                 let most = capacity(self.chunk);
                 let scratch = &mut self.scratch;
-                let ops = match model.gpu.tier.activation() {
+                let ops = match model.gpu.activation() {
                     Some(_) => {
                         let mut recipe = RecipePrompt::new(model, context, scratch, 1, most);
                         recipe.last_head(&self.hidden, logits)?;
@@ -212,13 +252,13 @@ impl Prompt {
                         recipe.ops
                     }
                 };
-                Recording::new(&model.gpu, &ops)?
+                Arc::new(Recording::new(&model.gpu, &ops)?)
             }
         };
-        Ok(self.head.insert(head))
+        Ok(Arc::clone(self.head.insert(head)))
     }
 
-    /// From hidden states to the logits of all tokens of a slice, and where they are; and the tokens of a slice.
+    /// From hidden states to the logits of all tokens of a slice.
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`], or what compiling it reports.
@@ -226,7 +266,7 @@ impl Prompt {
         &mut self,
         model: &GpuModel,
         context: &Context,
-    ) -> Result<(&Recording, &Range, usize), GpuError> {
+    ) -> Result<Slices, GpuError> {
         let tokens = HEAD_TOKENS.min(capacity(self.chunk));
         let slices = match self.slices.take() {
             Some(slices) => slices,
@@ -245,11 +285,14 @@ impl Prompt {
                     .collect();
                 let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, 1, tokens);
                 recipe.head(&inputs, &logits)?;
-                (Recording::new(&model.gpu, &recipe.ops)?, logits)
+                Slices {
+                    head: Arc::new(Recording::new(&model.gpu, &recipe.ops)?),
+                    logits,
+                    tokens: tokens as usize,
+                }
             }
         };
-        let (recording, logits) = self.slices.insert(slices);
-        Ok((recording, logits, tokens as usize))
+        Ok(self.slices.insert(slices).clone())
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) struct Context {
     pub partials: [Range; 2],
     /// The attention of steps of one token.
     pub form: Form,
+    /// Cores of the device, for which the attention is cut.
+    pub cores: usize,
     /// Rows of a context up to which the attention of one token takes [`attention_short`], or 0.
     pub short: u32,
     /// The pairs of weights that steps of one token read composed.

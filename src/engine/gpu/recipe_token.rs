@@ -3,13 +3,14 @@
 
 use super::recipe::Context;
 use super::weights::{GpuFfn, GpuLayer, GpuModel, GpuMoe};
+use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::{Op, Part, Range, When, belong};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{GpuAttention, MAX_SLICES};
 use crate::kernels::router::GpuRouter;
 use crate::kernels::token::{self, TokenInput, TokenOutput, unsupported};
-use crate::kernels::token_gate_up::GpuTokenGateUp;
+use crate::kernels::token_gate_up::{self, GpuTokenGateUp};
 use crate::kernels::token_matvec::{
     GpuTokenMatvec, Input, ROUTER_ROWS, RouterParts, leaves_router_parts,
 };
@@ -121,7 +122,8 @@ impl<'a> TokenRecipe<'a> {
 
     /// `n` prepared values.
     pub(super) fn values(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
-        self.buffer(name, n.div_ceil(32) * self.activation.unit_bytes() as u32)
+        let bytes = self.activation.bytes(u64::from(n.div_ceil(32)));
+        Ok(Range::whole(&self.gpu.storage(name, bytes)?))
     }
 
     /// Buffers for the residual stream, prepared for the norm `norm`.
@@ -179,8 +181,8 @@ impl<'a> TokenRecipe<'a> {
     ) -> Result<(Stream, Option<RawLogits>), GpuError> {
         let dims = self.dims;
         let router = match &layer.ffn {
-            GpuFfn::Moe(moe) if self.gpu.repeats_work() => Some(&moe.ffn_gate_inp),
-            _ => None,
+            GpuFfn::Moe(moe) => Some(&moe.ffn_gate_inp).filter(|_| self.leaves_router(layer, moe)),
+            GpuFfn::Dense(_) => None,
         };
         let (heads, kv_lora) = (dims.heads as u32, dims.kv_lora as u32);
         let [qk, vo] = self.context.composed(layer, 1);
@@ -227,10 +229,22 @@ impl<'a> TokenRecipe<'a> {
         Ok((after, logits))
     }
 
+    /// Whether `attn_output` leaves the experts' logits in parts, though every workgroup of gate and up then adds them up.
+    fn leaves_router(&self, layer: &GpuLayer, moe: &GpuMoe) -> bool {
+        let shared = moe.shared.as_ref().map_or(0, |s| s.gate.rows);
+        let rows = self.model.experts().used as u32 * moe.experts.gate.rows + shared;
+        let parts = layer.attn_output.total_rows() / ROUTER_ROWS;
+        let machine = Machine::of(self.gpu);
+        let logits = [moe.ffn_gate_inp.rows, parts];
+        let more = token_gate_up::repeated(machine, self.activation, rows, logits);
+        self.gpu.repeats_work(more)
+    }
+
     /// The dispatch that joins the attention's slices.
     fn merge(&self, latents: &Range) -> Op {
         let output = match self.activation {
             Activation::Bytes => attention_merge::Output::Bytes,
+            Activation::Halves { .. } => attention_merge::Output::Halves,
             Activation::Floats => attention_merge::Output::Floats,
         };
         attention_merge::op(&self.context.partials, self.dims, 1, latents, output)
@@ -348,8 +362,8 @@ impl<'a> TokenRecipe<'a> {
 
     /// The experts' logits.
     fn router_logits(&mut self, weight: &GpuWeight, stream: &Stream) -> Result<Range, GpuError> {
-        // The rounding of a byte should not choose experts.
-        let exact = self.activation == Activation::Bytes;
+        // Rounding should not choose experts.
+        let exact = self.activation.rounds();
         if token_router::fits(weight.ty, weight.cols) {
             let y = self.floats("router logits", weight.rows)?;
             let router = GpuTokenRouter {

@@ -1,15 +1,16 @@
 //! A decoded token's way from the residual stream to its queries and its row of the cache.
 
-use super::composed::cache_row;
 use super::recipe_token::{Stream, TokenRecipe};
 use super::weights::{GpuLayer, GpuQuery};
 use crate::gpu::GpuError;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::Range;
-use crate::kernels::rope_cache;
+use crate::kernels::rope_cache::{self, CacheRow};
 use crate::kernels::token::{TokenInput, TokenOutput};
 use crate::kernels::token_absorb::{self, GpuTokenAbsorb};
+use crate::kernels::token_beside::{self, GpuTokenBeside};
 use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
+use crate::kernels::token_queries::{self, GpuTokenQueries};
 use crate::quant::activation::Activation;
 
 impl TokenRecipe<'_> {
@@ -25,32 +26,45 @@ impl TokenRecipe<'_> {
                 attn_q_a,
                 attn_q_a_norm,
                 attn_q_b,
-            } if self.gpu.repeats_work()
-                && token_absorb::fits(
-                    self.gpu,
-                    [attn_q_b, &layer.attn_k_b],
-                    self.dims,
-                    self.activation,
-                ) =>
-            {
-                let x = self.normed(stream);
-                let q_a = self.query_latent(attn_q_a, attn_q_a_norm, x.clone())?;
-                // Beside q_a: it does not wait.
-                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?;
-                let queries = self.absorbing_query(attn_q_b, &layer.attn_k_b, q_a)?;
-                self.cache_row(layer, kv_a, cache);
+            } if self.absorbs([attn_q_b, &layer.attn_k_b]) => {
+                let (q_a, kv_a) = self.query_latent(layer, attn_q_a, attn_q_a_norm, stream)?;
+                let row = self.row(layer, kv_a, cache);
+                let serial = self.gpu.serial_passes;
+                let with = serial.then(|| row.clone());
+                let queries = self.absorbing_query(attn_q_b, &layer.attn_k_b, q_a, with)?;
+                if !serial {
+                    self.cache_row(row);
+                }
                 Ok(queries)
             }
             _ => self.absorbed_query(layer, cache, stream),
         }
     }
 
-    /// The queries and their absorption in one dispatch.
+    /// Whether one dispatch makes the queries and absorbs them, though its workgroups repeat work.
+    fn absorbs(&self, weights: [&GpuWeight; 2]) -> bool {
+        let (gpu, serial) = (self.gpu, self.gpu.serial_passes);
+        token_absorb::repeated(gpu, weights, self.dims, self.activation, serial)
+            .is_some_and(|more| gpu.repeats_work(more))
+    }
+
+    /// What the new row of `cache` is made of.
+    pub(super) fn row(&self, layer: &GpuLayer, kv_a: Range, cache: &Range) -> CacheRow {
+        CacheRow {
+            kv_a,
+            kv_a_norm: layer.attn_kv_a_norm.clone(),
+            eps: self.eps,
+            cache: cache.clone(),
+        }
+    }
+
+    /// The queries and their absorption in one dispatch, and `row` of the cache in the same.
     fn absorbing_query(
         &mut self,
         q_b: &GpuWeight,
         k_b: &GpuWeight,
         x: TokenInput,
+        row: Option<CacheRow>,
     ) -> Result<[Range; 2], GpuError> {
         let dims = self.dims;
         let q_lat = self.floats("q_lat", (dims.heads * dims.kv_lora) as u32)?;
@@ -64,16 +78,16 @@ impl TokenRecipe<'_> {
             dims,
             q_lat: q_lat.clone(),
             q_pe: q_pe.clone(),
+            row,
         };
         self.ops.push(absorb.op(self.gpu));
         Ok([q_lat, q_pe])
     }
 
-    /// The new row of `cache`, where the queries are rotated elsewhere.
-    pub(super) fn cache_row(&mut self, layer: &GpuLayer, kv_a: Range, cache: &Range) {
+    /// The cache's new row, where the queries are rotated elsewhere.
+    pub(super) fn cache_row(&mut self, row: CacheRow) {
         let table = &self.context.rope_table;
-        let op = cache_row(layer, kv_a, table, self.dims, self.eps, cache);
-        self.ops.push(op);
+        self.ops.push(rope_cache::row_op(row, table, self.dims));
     }
 
     /// As `queries`, by products of their own.
@@ -85,28 +99,38 @@ impl TokenRecipe<'_> {
     ) -> Result<[Range; 2], GpuError> {
         let dims = self.dims;
         let (heads, head) = (dims.heads as u32, dims.head() as u32);
-        let x = self.normed(stream);
         let (q, heads_input, kv_a) = match &layer.q {
             GpuQuery::Full { attn_q } => {
-                let (q, values) = self.query(attn_q, x.clone())?;
-                (
-                    q,
-                    values,
-                    self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?,
-                )
+                let (q, prepared) = self.query_outputs(attn_q)?;
+                let values = prepared.as_ref().map_or(&q, |out| &out.values).clone();
+                let kv_a = self.beside_kv_a(layer, attn_q, stream, Some(q.clone()), prepared)?;
+                (q, values, kv_a)
             }
             GpuQuery::Lora {
                 attn_q_a,
                 attn_q_a_norm,
                 attn_q_b,
             } => {
-                let q_a = self.query_latent(attn_q_a, attn_q_a_norm, x.clone())?;
-                // Beside q_a: it does not wait.
-                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?;
+                let (q_a, kv_a) = self.query_latent(layer, attn_q_a, attn_q_a_norm, stream)?;
                 let (q, values) = self.query(attn_q_b, q_a)?;
                 (q, values, kv_a)
             }
         };
+        if self.gpu.serial_passes && token_queries::fits(&layer.attn_k_b, dims) {
+            let queries = GpuTokenQueries {
+                k_b: &layer.attn_k_b,
+                activation: self.activation,
+                q,
+                values: heads_input,
+                rope_table: self.context.rope_table.clone(),
+                dims,
+                q_lat: self.floats("q_lat", heads * dims.kv_lora as u32)?,
+                q_pe: self.floats("q_pe", heads * dims.rope as u32)?,
+                row: self.row(layer, kv_a, cache),
+            };
+            self.ops.push(queries.op(self.gpu)?);
+            return Ok([queries.q_lat, queries.q_pe]);
+        }
         let heads_input = TokenInput {
             values: heads_input,
             rms: None,
@@ -134,16 +158,20 @@ impl TokenRecipe<'_> {
         Ok([q_lat, q_pe])
     }
 
-    /// The query heads as f32, and prepared: without a norm in between the same where these are floats.
-    fn query(&mut self, weight: &GpuWeight, x: TokenInput) -> Result<(Range, Range), GpuError> {
+    /// Where the query heads go: as f32, and prepared unless these are floats.
+    fn query_outputs(&self, weight: &GpuWeight) -> Result<(Range, Option<TokenOutput>), GpuError> {
         let y = self.floats("q", weight.total_rows())?;
         let values = match self.activation {
-            Activation::Bytes => Some(self.values("prepared q", weight.total_rows())?),
             Activation::Floats => None,
+            _ => Some(self.values("prepared q", weight.total_rows())?),
         };
-        let prepared = values
-            .clone()
-            .map(|values| TokenOutput { values, norm: None });
+        Ok((y, values.map(|values| TokenOutput { values, norm: None })))
+    }
+
+    /// The query heads as f32, and prepared: without a norm in between the same where these are floats.
+    fn query(&mut self, weight: &GpuWeight, x: TokenInput) -> Result<(Range, Range), GpuError> {
+        let (y, prepared) = self.query_outputs(weight)?;
+        let values = prepared.as_ref().map_or(&y, |out| &out.values).clone();
         let op = GpuTokenMatvec {
             weight,
             activation: self.activation,
@@ -154,36 +182,67 @@ impl TokenRecipe<'_> {
             router: None,
         };
         self.ops.extend(op.ops(self.gpu)?);
-        let values = values.unwrap_or_else(|| y.clone());
         Ok((y, values))
     }
 
-    /// The latent of the query, prepared, before its norm.
+    /// The product of `weight` with the stream, and `kv_a` beside it, which does not wait for it: in one grid where every dispatch
+    /// waits.
+    fn beside_kv_a(
+        &mut self,
+        layer: &GpuLayer,
+        weight: &GpuWeight,
+        stream: &Stream,
+        y: Option<Range>,
+        prepared: Option<TokenOutput>,
+    ) -> Result<Range, GpuError> {
+        let (gpu, activation, x) = (self.gpu, self.activation, self.normed(stream));
+        let weights = [weight, &layer.attn_kv_a_mqa];
+        if gpu.serial_passes && token_beside::fits(weights, prepared.is_some()) {
+            let z = self.floats("kv_a", layer.attn_kv_a_mqa.rows)?;
+            let both = GpuTokenBeside {
+                weights,
+                activation,
+                x,
+                y,
+                prepared,
+                z: z.clone(),
+            };
+            self.ops.push(both.op(gpu)?);
+            return Ok(z);
+        }
+        let op = GpuTokenMatvec {
+            weight,
+            activation,
+            x: Input::Prepared(x.clone(), 0),
+            residual: None,
+            y,
+            prepared,
+            router: None,
+        };
+        self.ops.extend(op.ops(gpu)?);
+        self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))
+    }
+
+    /// The latent of the query, prepared, before its norm; and `kv_a`.
     pub(super) fn query_latent(
         &mut self,
+        layer: &GpuLayer,
         attn_q_a: &GpuWeight,
         norm: &Range,
-        x: TokenInput,
-    ) -> Result<TokenInput, GpuError> {
+        stream: &Stream,
+    ) -> Result<(TokenInput, Range), GpuError> {
         let rank = attn_q_a.rows;
         let values = self.values("prepared q_a", rank)?;
         let squares = self.floats("q_a squares", rank / 16)?;
-        let q_a = GpuTokenMatvec {
-            weight: attn_q_a,
-            activation: self.activation,
-            x: Input::Prepared(x, 0),
-            residual: None,
-            y: None,
-            prepared: Some(TokenOutput {
-                values: values.clone(),
-                norm: Some((norm.clone(), squares.clone())),
-            }),
-            router: None,
+        let prepared = TokenOutput {
+            values: values.clone(),
+            norm: Some((norm.clone(), squares.clone())),
         };
-        self.ops.extend(q_a.ops(self.gpu)?);
-        Ok(TokenInput {
+        let kv_a = self.beside_kv_a(layer, attn_q_a, stream, None, Some(prepared))?;
+        let q_a = TokenInput {
             values,
             rms: Some((squares, self.eps)),
-        })
+        };
+        Ok((q_a, kv_a))
     }
 }

@@ -1,9 +1,9 @@
 //! A model's weights on a device.
 
-use super::random;
+use super::{TierTrial, random};
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::record::Range;
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{Gpu, GpuError, tuning};
 use crate::kernels::router::MAX_EXPERTS;
 use crate::kernels::sample::MAX_VOCAB;
 use crate::model::precompose::Pairs;
@@ -15,7 +15,7 @@ const MAX_KV_LORA: usize = 2048;
 
 /// A model whose weights are on `gpu`, shared by every session.
 pub struct GpuModel {
-    /// The device.
+    /// The device, in the tier that the model decodes in.
     pub gpu: Arc<Gpu>,
     /// The model in the file: its configuration and names.
     pub model: Arc<Model>,
@@ -25,6 +25,8 @@ pub struct GpuModel {
     pub(super) output: GpuWeight,
     /// The pairs of weights that decoding reads composed; the layers hold their products.
     pub(super) pairs: Pairs,
+    /// What was measured now to choose the tier; `None` where that was not needed.
+    pub(super) tier_trial: Option<TierTrial>,
 }
 
 /// One block; the fields are those of [`Layer`].
@@ -91,6 +93,10 @@ impl GpuModel {
     /// Uploads every weight, telling `progress` the bytes done and the bytes in all. The weights of a model without a
     /// file ([`crate::synth::without_matrices`]) are made on the device.
     ///
+    /// On a device whose tier was not asked for, the tier is chosen then: the one kept for this device and such a model, else by
+    /// measuring, where the device [may run](crate::gpu::Tier::may_be_measured) more than one. So the model's
+    /// [`gpu`](Self::gpu) can be in another tier than the one passed.
+    ///
     /// # Errors
     /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`],
     /// [`GpuError::ReadWeights`] or what the device reports.
@@ -132,15 +138,25 @@ impl GpuModel {
             .map(|(plan, spans)| plan.layer(&weights, spans, &vectors))
             .collect();
         gpu.check()?;
-        Ok(Self {
+        let mut model = Self {
             token_embd: weights[token_embd].clone(),
             output: weights[output].clone(),
             output_norm: vectors.range(output_norm),
             layers,
             pairs: Pairs::NONE,
+            tier_trial: None,
             gpu,
             model,
-        })
+        };
+        if model.gpu.tier_is_open {
+            model.settle_tier(tuning::folder().ok().as_deref())?;
+        }
+        Ok(model)
+    }
+
+    /// What was measured while loading to choose the tier; `None` where one was asked for or kept, or the device has no choice.
+    pub fn tier_trial(&self) -> Option<&TierTrial> {
+        self.tier_trial.as_ref()
     }
 
     /// Bytes of weights on the device.

@@ -103,6 +103,41 @@ impl Taken {
 
 /// How many of `rows` cache rows from `begin` on the tokens see, summed over the tokens: each sees the rows up to its own.
 fn pairs(state: &State, begin: u32, rows: u32) -> u64 {
-    let seen = |i: u32| (state.pos + i + 1).saturating_sub(begin).min(rows);
-    (0..state.tokens).map(|i| u64::from(seen(i))).sum()
+    // The sum of min(j, rows) for j from 1 to n.
+    let sum = |n: u64| {
+        let (few, rows) = (n.min(u64::from(rows)), u64::from(rows));
+        few * (few + 1) / 2 + (n - few) * rows
+    };
+    let seen = |end: u32| u64::from(end.saturating_sub(begin));
+    sum(seen(state.pos + state.tokens)) - sum(seen(state.pos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_the_rows_that_each_token_sees() {
+        for (pos, tokens, begin, rows) in [
+            (0, 5, 0, 5),
+            (4, 3, 5, 2),
+            (100, 7, 0, 64),
+            (60, 9, 64, 5),
+            (10, 20, 16, 8),
+            (3, 4, 200, 6),
+        ] {
+            let state = State {
+                pos,
+                tokens,
+                ..State::default()
+            };
+            let seen = |i: u32| (pos + i + 1).saturating_sub(begin).min(rows);
+            let expected: u64 = (0..tokens).map(|i| u64::from(seen(i))).sum();
+            assert_eq!(
+                pairs(&state, begin, rows),
+                expected,
+                "{pos} {tokens} {begin} {rows}"
+            );
+        }
+    }
 }

@@ -96,6 +96,13 @@ fn neighbours_cut_alike_are_repeated_together_for_each_block() {
             "{}",
             gpu.tier.name()
         );
+        // One of them alone, three times: the second block's second.
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        gpu.queue.write_buffer(&log.buffer, 0, &[0; 4]);
+        recording.encode_alone(gpu, &mut encoder, &state, 4, 3);
+        gpu.queue.submit([encoder.finish()]);
+        let alone = (3, vec![[2, 10, 10, 0, 7]; 3]);
+        assert_eq!(notes(gpu, &log, 3), alone, "{}", gpu.tier.name());
         // As many are told, and each has timestamps of its own.
         let taken: Vec<_> = recording.step(&state).iter().map(|t| t.dispatch).collect();
         assert_eq!(taken, [0, 1, 2, 1, 2, 1, 2, 4, 5, 5]);

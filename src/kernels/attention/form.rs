@@ -1,76 +1,139 @@
 //! Which kernel attends, and how it cuts a context.
 
-use super::{HEADS_PER_GROUP, TILE};
-use crate::gpu::{Gpu, GpuError, Tier};
-use crate::kernels::{MlaDims, attention_coop, coop};
+use super::{GpuAttention, HEADS_PER_GROUP, TILE, partial_bytes};
+use crate::gpu::machine::Machine;
+use crate::gpu::record::{Op, Range, State};
+use crate::gpu::{Gpu, GpuError};
+use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
 
-/// Of an H200.
-const MULTIPROCESSORS: usize = 132;
-/// Workgroups that fill a large GPU: about two for each multiprocessor.
-const FULL: usize = 256;
+/// Cache rows over which matrices are timed against the other form.
+const TIMED_ROWS: usize = 4096;
 /// Slices of all tokens of a step together, at most, unless there are more tokens: what bounds the partial sums.
-pub const MAX_SLICES: usize = FULL;
+pub const MAX_SLICES: usize = 256;
 
 /// Which kernel attends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// `attention.wgsl`, in f32, everywhere.
     Vector,
+    /// `attention_heads.wgsl`, in f32, with subgroups: a cache row is read once for many heads.
+    Heads(attention_heads::Shape),
     /// `attention_coop.wgsl`, by cooperative matrices, with queries and weights rounded to f16.
     Matrix(attention_coop::Shapes),
 }
 
 impl Form {
     /// The form for steps of one token on this device: [`Form::Matrix`] where it has the matrices, the sizes suit, and a
-    /// trial of a shape agrees with the other form (wgpu calls them experimental; a device that fails is named in the log).
+    /// trial of a shape agrees with the other form and is not slower (wgpu calls them experimental; a device that fails is named in
+    /// the log);
+    /// else [`Form::Heads`] where there are subgroups and the sizes suit.
     ///
     /// # Errors
     /// What the device reports in the trial.
     pub fn for_decode(gpu: &Gpu, dims: MlaDims) -> Result<Self, GpuError> {
+        const WHAT: &str = "the attention of a token";
+        let Some(matrices) = gpu.coop else {
+            return Ok(Self::without_matrices(gpu, dims));
+        };
         let memory = gpu.limits.max_compute_workgroup_storage_size;
-        let coop = gpu.coop.filter(|_| gpu.tier == Tier::Int8);
-        let shapes = coop.map(|coop| attention_coop::fitting(coop, memory, dims));
-        let shapes: Vec<_> = shapes.into_iter().flatten().collect();
+        let shapes: Vec<_> = attention_coop::fitting(matrices, memory, dims).collect();
+        if shapes.is_empty() {
+            let missing = format!(
+                "there is no shape for {dims:?}, {matrices:?} and {memory} bytes of workgroup memory"
+            );
+            coop::left(gpu, WHAT, &missing);
+        }
         let shapes = attention_coop::Shapes::of(&shapes, |shape| {
             let error = attention_coop::trial(gpu, shape, dims);
-            let limit = attention_coop::TRIAL_LIMIT;
-            coop::agrees(gpu, "the attention of a token", limit, error)
+            coop::agrees(gpu, WHAT, attention_coop::TRIAL_LIMIT, error)
         })?;
-        Ok(shapes.map_or(Self::Vector, Self::Matrix))
+        let without = Self::without_matrices(gpu, dims);
+        let Some(by_matrices) = shapes.map(Self::Matrix) else {
+            return Ok(without);
+        };
+        let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), || {
+            let [matrices, floats] = Self::timed(gpu, dims, [by_matrices, without])?;
+            let (splits, split_rows) = split(
+                by_matrices,
+                Machine::of(gpu).cores as usize,
+                TIMED_ROWS,
+                1,
+                dims.heads,
+            );
+            let state = State {
+                pos: TIMED_ROWS as u32 - 1,
+                tokens: 1,
+                splits,
+                split_rows,
+                ..State::default()
+            };
+            coop::faster(gpu, WHAT, [&matrices, &floats], &state)
+        })?;
+        Ok(if good { by_matrices } else { without })
     }
 
-    /// Workgroups that are wanted. By matrices one has a multiprocessor for itself, and slices are whole tiles, so a few less than
-    /// there are multiprocessors would be longer by a tile.
-    const fn full(self) -> usize {
+    /// The dispatches of forms over a cache of [`TIMED_ROWS`] rows of zeros.
+    fn timed(gpu: &Gpu, dims: MlaDims, forms: [Self; 2]) -> Result<[Vec<Op>; 2], GpuError> {
+        let zeros = |bytes: u64| {
+            Ok::<_, GpuError>(Range::whole(&gpu.storage("trial of attention", bytes)?))
+        };
+        let [partial, stats] = partial_bytes(dims, 1);
+        let heads = dims.heads as u64;
+        let mut attention = GpuAttention {
+            form: forms[0],
+            q_lat: zeros(heads * dims.kv_lora as u64 * 4)?,
+            q_pe: zeros(heads * dims.rope as u64 * 4)?,
+            cache: zeros((TIMED_ROWS * dims.cache_row() * 2) as u64)?,
+            dims,
+            scale: 1.0,
+            max_tokens: 1,
+            partials: [zeros(partial)?, zeros(stats)?],
+        };
+        Ok(forms.map(|form| {
+            attention.form = form;
+            attention.ops()
+        }))
+    }
+
+    fn without_matrices(gpu: &Gpu, dims: MlaDims) -> Self {
+        attention_heads::shape(gpu, dims).map_or(Self::Vector, Self::Heads)
+    }
+
+    /// Workgroups that are wanted on a device with so many cores. By matrices one has a core for itself, and slices are whole tiles,
+    /// so a few less than there are cores would be longer by a tile. Others share a core with a second one.
+    fn full(self, cores: usize) -> usize {
         match self {
-            Self::Vector => FULL,
-            Self::Matrix(_) => MULTIPROCESSORS,
+            Self::Vector => (2 * cores).min(MAX_SLICES),
+            Self::Heads(_) => 2 * cores,
+            Self::Matrix(_) => cores,
         }
     }
 
     /// Tiles of a slice, at least, of so many in all. On an H200 a tile takes as long by matrices as some 32 slices take to be
-    /// joined (benches/notes.md), so time is least where there are 32 times as many slices as a slice has tiles.
+    /// joined (benches/notes.md), so time is least where there are 32 times as many slices as a slice has tiles. Without matrices
+    /// a tile is reckoned to take half as long.
     const fn least(self, tiles: usize) -> usize {
-        match self {
-            Self::Vector => 1,
-            Self::Matrix(_) => {
-                let slices = (32 * tiles).isqrt();
-                (tiles + slices / 2) / slices
-            }
-        }
+        let joined = match self {
+            Self::Vector => return 1,
+            Self::Heads(_) => 16,
+            Self::Matrix(_) => 32,
+        };
+        let slices = (joined * tiles).isqrt();
+        (tiles + slices / 2) / slices
     }
 
     /// Cache rows that a workgroup scores at once, and heads that it takes, in a context of so many rows.
-    const fn tile(self, rows: usize) -> (usize, usize) {
+    pub(super) const fn tile(self, rows: usize) -> (usize, usize) {
         match self {
             Self::Vector => (TILE, HEADS_PER_GROUP),
+            Self::Heads(shape) => shape.tile(),
             Self::Matrix(shapes) => shapes.at(rows).tile(),
         }
     }
 }
 
-/// How a step over `rows` cache rows (pos + tokens) is cut for this form: slices, and cache rows of each, for
-/// [`State::splits`](crate::gpu::record::State::splits) and `split_rows`.
+/// How a step over `rows` cache rows (pos + tokens) is cut for this form on a device with so many
+/// [cores](crate::gpu::machine::Machine::cores): slices, and cache rows of each, for [`State::splits`](crate::gpu::record::State::splits) and `split_rows`.
 ///
 /// As many slices as fill the GPU with all heads and tokens, none shorter than a tile, so a short context is one slice. By
 /// matrices fewer in contexts of medium length: see `Form::least`.
@@ -78,10 +141,13 @@ impl Form {
 ///
 /// # Panics
 /// If there are no rows, tokens or heads.
-pub fn split(form: Form, rows: usize, tokens: usize, heads: usize) -> (u32, u32) {
-    assert!(rows > 0 && tokens > 0 && heads > 0, "nothing to attend to");
+pub fn split(form: Form, cores: usize, rows: usize, tokens: usize, heads: usize) -> (u32, u32) {
+    assert!(
+        rows > 0 && tokens > 0 && heads > 0 && cores > 0,
+        "nothing to attend to"
+    );
     let (tile, group) = form.tile(rows);
-    let wanted = form.full().div_ceil(heads.div_ceil(group) * tokens);
+    let wanted = form.full(cores).div_ceil(heads.div_ceil(group) * tokens);
     let most = (MAX_SLICES / tokens).max(1);
     let tiles = rows.div_ceil(tile);
     let of_slice = tiles.div_ceil(wanted.min(most)).max(form.least(tiles));

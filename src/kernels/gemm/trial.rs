@@ -1,24 +1,137 @@
-//! Whether a device's cooperative matrices multiply: a small product by them and in f32.
+//! Whether a device's cooperative matrices multiply, and faster than floats: a small product by them and in f32, and a larger one timed.
 
 use super::{Form, GpuGemm, Input};
 use crate::gpu::memory::{GpuWeight, Part};
-use crate::gpu::record::{Range, Recording, State};
+use crate::gpu::record::{Op, Range, Recording, State};
 use crate::gpu::{Gpu, GpuError};
+use crate::kernels::coop;
 use crate::kernels::rows_f16::GpuRowsF16;
 use crate::quant::GgmlType;
 
 /// The NMSE that a device may show. Rounding both factors to f16 explains 1e-7.
 pub(super) const LIMIT: f64 = 1e-6;
 
+/// A product of made-up inputs and weights, or of zeros, in any form.
+struct Problem {
+    tokens: usize,
+    rows: usize,
+    cols: usize,
+    weight: GpuWeight,
+    x: Range,
+    halves: [Range; 2],
+}
+
+const WHAT: &str = "trial of products";
+
+impl Problem {
+    /// With weights (rows, cols) and inputs (tokens, cols) from `values`, or zeros where there are none.
+    fn new(
+        gpu: &Gpu,
+        [tokens, rows, cols]: [usize; 3],
+        mut values: Option<&mut dyn FnMut(usize) -> Vec<f32>>,
+    ) -> Result<Self, GpuError> {
+        let mut floats = |n: usize| {
+            let buffer = match &mut values {
+                Some(values) => gpu.storage_with(WHAT, &values(n))?,
+                None => gpu.storage(WHAT, n as u64 * 4)?,
+            };
+            Ok::<_, GpuError>(Range::whole(&buffer))
+        };
+        // The planes of f32 weights are the weights.
+        let weight = GpuWeight {
+            name: WHAT.to_owned(),
+            ty: GgmlType::F32,
+            groups: 1,
+            rows: rows as u32,
+            cols: cols as u32,
+            parts: vec![Part {
+                first_row: 0,
+                rows: rows as u32,
+                quants: floats(rows * cols)?,
+                scales: Range::whole(&gpu.storage(WHAT, 16)?),
+                sub: 0,
+            }],
+        };
+        Ok(Self {
+            tokens,
+            rows,
+            cols,
+            weight,
+            x: floats(tokens * cols)?,
+            halves: [
+                Range::whole(&gpu.storage(WHAT, (tokens * cols * 2) as u64)?),
+                Range::whole(&gpu.storage(WHAT, (tokens * 4) as u64)?),
+            ],
+        })
+    }
+
+    fn state(&self) -> State {
+        State {
+            tokens: self.tokens as u32,
+            ..State::default()
+        }
+    }
+
+    /// Bytes of the output.
+    fn bytes(&self) -> u64 {
+        (self.tokens * self.rows * 4) as u64
+    }
+
+    /// Rounds the inputs for the forms by matrices.
+    fn prepare(&self) -> Op {
+        GpuRowsF16 {
+            x: self.x.clone(),
+            other: None,
+            parts: 1,
+            cols: self.cols as u32,
+            norm: None,
+            halves: Some(self.halves.clone()),
+            floats: None,
+            max_tokens: self.tokens as u32,
+            used: 1,
+            sum: None,
+            last: false,
+        }
+        .op()
+    }
+
+    /// The product in a form.
+    fn ops(&self, form: Form, y: &Range) -> Vec<Op> {
+        let product = GpuGemm {
+            form,
+            weight: &self.weight,
+            up: None,
+            max_tokens: self.tokens as u32,
+            x: match form {
+                Form::Float { .. } => Input::Floats(self.x.clone()),
+                Form::Matrix(_) => Input::Halves(self.halves.clone()),
+            },
+            x_stride: self.cols as u32,
+            x_group_stride: 0,
+            experts: None,
+            residual: None,
+            parts: 1,
+            y: y.clone(),
+            tile: None,
+        };
+        product.ops()
+    }
+
+    /// Frees all of it.
+    fn release(self, gpu: &Gpu) {
+        let planes = &self.weight.parts[0];
+        let [halves, scales] = &self.halves;
+        for range in [&planes.quants, &planes.scales, &self.x, halves, scales] {
+            gpu.release(&range.buffer);
+        }
+    }
+}
+
 /// The NMSE of `form` against f32 for made-up inputs and weights, neither of which fill their tiles.
 ///
 /// # Errors
 /// What the device reports.
 pub(super) fn trial(gpu: &Gpu, form: Form) -> Result<f64, GpuError> {
-    const TOKENS: usize = 137;
-    const ROWS: usize = 139;
-    const COLS: usize = 96;
-    let what = "trial of products";
     let mut state = 1u32;
     // Uniform in -1..1 (the linear congruence of Numerical Recipes).
     let mut floats = |n: usize| -> Vec<f32> {
@@ -28,85 +141,60 @@ pub(super) fn trial(gpu: &Gpu, form: Form) -> Result<f64, GpuError> {
         };
         (0..n).map(|_| value()).collect()
     };
-    // The planes of f32 weights are the weights.
-    let weights = gpu.storage_with(what, &floats(ROWS * COLS))?;
-    let weight = GpuWeight {
-        name: what.to_owned(),
-        ty: GgmlType::F32,
-        groups: 1,
-        rows: ROWS as u32,
-        cols: COLS as u32,
-        parts: vec![Part {
-            first_row: 0,
-            rows: ROWS as u32,
-            quants: Range::whole(&weights),
-            scales: Range::whole(&gpu.storage(what, 16)?),
-            sub: 0,
-        }],
-    };
-    let x = Range::whole(&gpu.storage_with(what, &floats(TOKENS * COLS))?);
-    let halves = [
-        Range::whole(&gpu.storage(what, (TOKENS * COLS * 2) as u64)?),
-        Range::whole(&gpu.storage(what, (TOKENS * 4) as u64)?),
-    ];
-    let prepare = GpuRowsF16 {
-        x: x.clone(),
-        other: None,
-        parts: 1,
-        cols: COLS as u32,
-        norm: None,
-        halves: Some(halves.clone()),
-        floats: None,
-        max_tokens: TOKENS as u32,
-        used: 1,
-        sum: None,
-        last: false,
-    };
-    let step = State {
-        tokens: TOKENS as u32,
-        ..State::default()
-    };
-    let bytes = (TOKENS * ROWS * 4) as u64;
+    let problem = Problem::new(gpu, [137, 139, 96], Some(&mut floats))?;
     let mut results = vec![];
-    for (form, x) in [
-        (Form::float(gpu), Input::Floats(x.clone())),
-        (form, Input::Halves(halves.clone())),
-    ] {
-        let y = gpu.storage(what, bytes)?;
-        let product = GpuGemm {
-            form,
-            weight: &weight,
-            up: None,
-            max_tokens: TOKENS as u32,
-            x,
-            x_stride: COLS as u32,
-            x_group_stride: 0,
-            experts: None,
-            residual: None,
-            parts: 1,
-            y: Range::whole(&y),
-            tile: None,
-        };
-        let ops: Vec<_> = [prepare.op()].into_iter().chain(product.ops()).collect();
-        Recording::new(gpu, &ops)?.submit(gpu, &step);
-        results.push(gpu.read::<f32>(&y, 0, bytes)?);
+    for form in [Form::float(gpu), form] {
+        let y = gpu.storage(WHAT, problem.bytes())?;
+        let ops = [
+            vec![problem.prepare()],
+            problem.ops(form, &Range::whole(&y)),
+        ]
+        .concat();
+        Recording::new(gpu, &ops)?.submit(gpu, &problem.state());
+        results.push(gpu.read::<f32>(&y, 0, problem.bytes())?);
         gpu.release(&y);
     }
-    let scales = &weight.parts[0].scales;
-    for range in [&x, scales, &halves[0], &halves[1]] {
-        gpu.release(&range.buffer);
-    }
-    gpu.release(&weights);
+    problem.release(gpu);
     let sum =
         |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
     let error = sum(&mut results[0].iter().zip(&results[1]).map(|(a, b)| a - b));
     Ok(error / sum(&mut results[0].iter().copied()))
 }
 
+/// Tokens, rows and columns of the product that is timed: 2 GFLOP, enough for the large tiles to fill a device.
+const TIMED: [usize; 3] = [512, 2048, 1024];
+
+/// Whether `form` is not slower than f32 ([`coop::faster`]).
+///
+/// # Errors
+/// What the device reports.
+pub(super) fn faster(gpu: &Gpu, form: Form, what: &str) -> Result<bool, GpuError> {
+    timed(gpu, form, TIMED, |steps, state| {
+        coop::faster(gpu, what, steps, state)
+    })
+}
+
+/// What `by` makes of the product by `form` and in f32.
+fn timed<T>(
+    gpu: &Gpu,
+    form: Form,
+    sizes: [usize; 3],
+    by: impl FnOnce([&[Op]; 2], &State) -> Result<T, GpuError>,
+) -> Result<T, GpuError> {
+    let problem = Problem::new(gpu, sizes, None)?;
+    let y = Range::whole(&gpu.storage(WHAT, problem.bytes())?);
+    let [matrices, floats] = [form, Form::float(gpu)].map(|form| problem.ops(form, &y));
+    let found = by([&matrices, &floats], &problem.state());
+    gpu.release(&y.buffer);
+    problem.release(gpu);
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gpu::testing::gpus;
+    use crate::kernels::testing::coop::{NVIDIA, emulated, emulates};
 
     #[test]
     fn a_device_with_matrices_passes_its_trial() {
@@ -120,6 +208,23 @@ mod tests {
                 let error = trial(gpu, best).unwrap_or_else(|e| panic!("{e}"));
                 assert!(error > 0.0 && error < LIMIT, "NMSE {error:e}");
             }
+        }
+    }
+
+    #[test]
+    fn what_is_timed_is_the_same_product_in_both_forms() {
+        for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
+            let form = Form::Matrix(NVIDIA);
+            let us = timed(gpu, form, [16, 64, 64], |[matrices, floats], state| {
+                let emulate = |op: &Op| Op {
+                    spec: emulated(&op.spec, NVIDIA, false),
+                    ..op.clone()
+                };
+                let matrices: Vec<_> = matrices.iter().map(emulate).collect();
+                coop::times(gpu, [&matrices, floats], state)
+            });
+            let us = us.unwrap_or_else(|e| panic!("{e}"));
+            assert!(us.iter().all(|us| *us > 0.0), "{us:?}");
         }
     }
 }

@@ -1,16 +1,17 @@
 //! The shaders that models can ask for, as data.
 
-use crate::gpu::geometry::{Geometry, MAX_THREADS, Machine, Site};
+use crate::gpu::geometry::{Geometry, Site};
+use crate::gpu::machine::Machine;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::{Coop, Tier};
 use crate::kernels::rope_cache::RotationShape;
 use crate::kernels::token_matvec::Source;
 use crate::kernels::{
-    MlaDims, attention, attention_coop, attention_merge, attention_short, compose, embed,
-    expand_kv, expand_kv_coop, expert_rows, gate_up, gemm, matvec, moe_combine, moe_down,
-    prompt_attention, prompt_attention_coop, read, rope_cache, router, rows_f16, sample,
-    token_absorb, token_embed, token_gate_up, token_matvec, token_moe_down, token_router,
-    tokens_at_once,
+    MlaDims, attention, attention_coop, attention_heads, attention_merge, attention_short, compose,
+    embed, expand_kv, expand_kv_coop, expert_rows, gate_up, gemm, mark, matvec, moe_combine,
+    moe_down, prompt_attention, prompt_attention_coop, read, rope_cache, router, rows_f16, sample,
+    token_absorb, token_beside, token_embed, token_gate_up, token_matvec, token_moe_down,
+    token_queries, token_router, tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
@@ -80,6 +81,7 @@ fn models() -> [Shape; 4] {
 fn permutations() -> Vec<Spec> {
     let models = models();
     let mut specs: Vec<_> = read::AT_ONCE.map(read::spec).to_vec();
+    specs.push(mark::spec());
     for norm in [false, true] {
         for (half, float) in [(true, false), (false, true), (true, true)] {
             let sums = [(false, false), (true, false), (true, true)];
@@ -107,9 +109,8 @@ fn permutations() -> Vec<Spec> {
         specs.push(attention::spec(model.dims));
         specs.push(expand_kv::spec(model.kv()));
         specs.push(prompt_attention::spec(model.kv()));
-        for quantized in [false, true] {
-            specs.push(attention_merge::spec(model.dims, quantized));
-        }
+        use attention_merge::Output::{Bytes, Floats, Halves};
+        specs.extend([Floats, Bytes, Halves].map(|out| attention_merge::spec(model.dims, out)));
         specs.extend(sample::specs(model.vocab));
         if let Some((experts, bias)) = &model.experts {
             specs.extend([false, true].map(|split| router::spec(experts, *bias, split)));
@@ -186,7 +187,7 @@ fn permutations() -> Vec<Spec> {
 fn geometries(site: &Site) -> Vec<Geometry> {
     let machines = [8, 32].map(|lanes| Machine {
         lanes,
-        threads: MAX_THREADS,
+        ..Machine::H200
     });
     let mut all: Vec<_> = machines
         .iter()
@@ -343,9 +344,9 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             source: Source::Stream,
             ..plain
         };
-        let bytes = activation == Activation::Bytes;
+        let stages = activation.rounds();
         let staged = |shape| token_matvec::Shape {
-            staged: bytes,
+            staged: stages,
             ..shape
         };
         for shape in [
@@ -381,12 +382,12 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             parts: 1,
             choice: false,
             lanes: 32,
-            staged: bytes,
+            staged: stages,
         };
         for lanes in [8, 32] {
             let machine = Machine {
                 lanes,
-                threads: MAX_THREADS,
+                ..Machine::H200
             };
             for (model, units) in [(&models[0], 24), (&models[2], 48), (&models[3], 8)] {
                 let shape = token_absorb::Shape {
@@ -395,10 +396,37 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
                     dims: model.dims,
                     activation,
                     rms: true,
+                    cache: false,
                 };
-                let division = shape.division(machine).expect("it suits");
-                specs.push(token_absorb::spec(division, &shape));
+                for cache in [false, true] {
+                    let shape = token_absorb::Shape { cache, ..shape };
+                    let division = shape.division(machine).expect("it suits");
+                    specs.push(token_absorb::spec(division, &shape));
+                }
             }
+        }
+        // q_a with kv_a, attn_q with kv_a where prepared values are what it leaves and where they are not.
+        for (y, prepared) in [(false, Some(true)), (true, Some(false)), (true, None)] {
+            let shape = token_beside::Shape {
+                types: [ty, other],
+                rows: [768, 576],
+                units: 64,
+                activation,
+                y,
+                prepared,
+                staged: stages,
+            };
+            let all = geometries(&shape.site());
+            specs.extend(all.iter().map(|g| token_beside::spec(g, &shape)));
+        }
+        for dims in models.iter().map(|model| model.dims) {
+            let shape = token_queries::Shape {
+                ty,
+                dims,
+                activation,
+            };
+            let all = geometries(&shape.site());
+            specs.extend(all.iter().map(|g| token_queries::spec(g, &shape)));
         }
         let mut gate_ups = vec![dense];
         for (e, bias) in &experts {
@@ -455,7 +483,7 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
                 shared,
                 last,
                 one_part,
-                staged: bytes,
+                staged: stages,
             };
             let geometries = geometries(&shape.site());
             specs.extend(geometries.iter().map(|g| token_moe_down::spec(g, &shape)));
@@ -475,12 +503,31 @@ pub(super) fn all_permutations() -> Vec<(Spec, Tier)> {
         .into_iter()
         .flat_map(|spec| tiers.map(|tier| (spec.clone(), tier)));
     let token = Tier::ALL.into_iter().flat_map(|tier| {
-        let specs = tier.activation().map(token_permutations);
+        let specs = tier.activation(false).map(token_permutations);
         specs.into_iter().flatten().map(move |spec| (spec, tier))
     });
     let products = products(gemm::Form::Float { eight: true }).into_iter();
     let products = products.map(|spec| (spec, Tier::Subgroup));
-    shared.chain(token).chain(products).collect()
+    let attention = attention_permutations().into_iter();
+    let attention = attention.map(|spec| (spec, Tier::Subgroup));
+    shared
+        .chain(token)
+        .chain(products)
+        .chain(attention)
+        .collect()
+}
+
+/// The attention of a token without matrices, on devices with much and with little workgroup memory.
+fn attention_permutations() -> Vec<Spec> {
+    let mut specs = vec![];
+    for dims in models().map(|model| model.dims) {
+        for memory in [32 << 10, 16 << 10] {
+            let shape = attention_heads::Shape::of(dims, memory).expect("it suits all models");
+            specs.push(shape.spec(dims));
+        }
+        specs.extend([8, 32].map(|lanes| attention_short::spec(dims, lanes).expect("it suits")));
+    }
+    specs
 }
 
 /// The pipelines for devices with cooperative matrices, and whether Metal has them in this form.
@@ -489,26 +536,18 @@ pub(super) fn coop_permutations() -> Vec<(Spec, bool)> {
     let each = dims
         .iter()
         .flat_map(|dims| attention_coop::SHAPES.map(|shape| (shape, *dims)));
-    let mut specs: Vec<_> = each
+    let mut all: Vec<_> = each
         // The shape for 8 lanes is that of software, for tests.
         .filter(|(shape, dims)| shape.coop.lanes == 32 && shape.fits(*dims))
-        .map(|(shape, dims)| shape.spec(dims))
+        // Metal loads matrices through pointers to numbers.
+        .map(|(shape, dims)| (shape.spec(dims), shape.coop.size == 8 && !shape.vectors))
         .collect();
-    specs.dedup();
-    let mut all: Vec<_> = specs.into_iter().map(|spec| (spec, false)).collect();
-    for lanes in [8, 32] {
-        let short = dims
-            .iter()
-            .filter_map(|dims| attention_short::spec(*dims, lanes));
-        all.extend(short.map(|spec| (spec, true)));
-    }
     for (size, lanes) in [(16, 32), (8, 32), (8, 8)] {
         let form = gemm::Form::Matrix(Coop { size, lanes });
         let metal = (size, lanes) == (8, 32);
         all.extend(products(form).into_iter().map(|spec| (spec, metal)));
     }
     for kv in models().map(|model| model.kv()) {
-        // Metal loads matrices through pointers to numbers.
         for shape in expand_kv_coop::SHAPES {
             all.push((shape.spec(kv), shape.coop.size == 8 && !shape.vectors));
         }

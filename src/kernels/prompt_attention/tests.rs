@@ -484,6 +484,24 @@ fn the_trial_passes_where_there_are_matrices() {
     }
 }
 
+#[test]
+fn what_is_timed_is_an_attention_by_matrices_and_one_in_floats() {
+    for gpu in gpus() {
+        let us = timed(gpu, glm(), NVIDIA, 16, |[matrices, floats], state| {
+            assert_eq!(matrices.len(), floats.len());
+            // Matrices where there are some: they take long to emulate.
+            let other = if gpu.coop == Some(NVIDIA) {
+                matrices
+            } else {
+                floats
+            };
+            coop::times(gpu, [other, floats], state)
+        });
+        let us = us.unwrap_or_else(|e| panic!("{e}"));
+        assert!(us.iter().all(|us| *us > 0.0), "{us:?}");
+    }
+}
+
 /// GLM-4.7-Flash with all its heads.
 pub(super) fn glm() -> KvDims {
     let [glm, ..] = shapes();

@@ -55,18 +55,21 @@ impl<'a> Chooser<'a> {
         let bytes = bytemuck::cast_slice(&history);
         self.gpu.queue.write_buffer(&self.history, 0, bytes);
         let slot = step as usize % 3;
+        let mut sampling = words(sampling, step);
+        let number = 0xabc0_0000 + step as u32;
+        sampling[NUMBER] = number;
         let state = State {
             pos: (context.len() - tokens) as u32,
             tokens: tokens as u32,
             slot,
-            sampling: words(sampling, step),
+            sampling,
             ..Default::default()
         };
         self.recording.submit(self.gpu, &state);
-        let [id, told, zero, zero_too]: [u32; 4] = download(self.gpu, &self.results[slot], 4)
+        let [id, told, proof, zero]: [u32; 4] = download(self.gpu, &self.results[slot], 4)
             .try_into()
             .expect("four words");
-        assert_eq!((told, zero, zero_too), (step as u32, 0, 0), "result");
+        assert_eq!((told, proof, zero), (step as u32, number, 0), "result");
         history[context.len()] = id;
         let found: Vec<u32> = download(self.gpu, &self.history, N_CTX + 1);
         assert_eq!(found, history, "the id follows the context");

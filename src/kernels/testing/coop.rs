@@ -21,6 +21,8 @@ pub(crate) const APPLE: Coop = Coop { size: 8, lanes: 32 };
 /// Whether emulated kernels run there.
 pub(crate) fn emulates(gpu: &Gpu) -> bool {
     let runs = gpu.tier == Tier::Subgroup && gpu.features.contains(wgpu::Features::SHADER_F16);
+    // Matrices and subgroups that are both emulated say nothing about either.
+    let runs = runs && gpu.waves.is_none();
     if !runs {
         eprintln!("skipped: tier {} (no f16 or subgroups)", gpu.tier.name());
     }

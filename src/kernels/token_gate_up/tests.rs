@@ -1,7 +1,7 @@
 //! The kernel against its twin, with every way in which logits come.
 
 use super::*;
-use crate::gpu::geometry::Machine;
+use crate::gpu::machine::{Machine, Profile};
 use crate::gpu::record::State;
 use crate::gpu::testing::{
     download, gpu_weights, output, run, token_gpus, token_gpus_with_binding, upload,
@@ -217,6 +217,31 @@ fn weights_larger_than_a_binding_are_cut() {
             (None, Some((types, 736))),
         ] {
             check(&gpu, &mut rng, 256, case, false);
+        }
+    }
+}
+
+#[test]
+fn logits_are_added_up_by_all_where_that_costs_less_than_a_dispatch() {
+    // Of the chosen experts and the shared one of GLM-4.7-Flash and DeepSeek-V2-Lite.
+    let rows = [5 * 1536, 8 * 1408];
+    for (profile, cores, expected) in [
+        (Profile::Nvidia, 132, true),
+        (Profile::Nvidia, 24, false),
+        (Profile::Apple, 8, false),
+        (Profile::Apple, 40, false),
+        (Profile::Software, 8, false),
+    ] {
+        let machine = Machine::with_cores(profile, cores);
+        let halves = Activation::Halves { packed: false };
+        let each = rows.map(|rows| [Activation::Bytes, halves].map(|a| (rows, a)));
+        for (rows, activation) in each.into_iter().flatten() {
+            let more = repeated(machine, activation, rows, [64, 2048 / 16]);
+            assert_eq!(
+                machine.repeats(more),
+                expected,
+                "{profile:?}, {cores} cores, {rows} rows, {activation:?}: {more:?}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::gpu::geometry::Machine;
+use crate::gpu::machine::Machine;
 use crate::gpu::record::State;
 use crate::gpu::testing::{
     download, gpu_weight, output, run, token_gpus, token_gpus_with_binding, upload,
@@ -9,11 +9,8 @@ use crate::kernels::attention_merge::attention_merge;
 use crate::kernels::rope_cache::rotate_rows;
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::kernels::token::testing::{
-    Given, activation, assert_prepared, room, stand_for, upload_values,
+    Given, activation, assert_prepared, room, stand_for, sums_nmse, upload_values,
 };
-
-/// Integer sums are exact; the rest are f32 sums of up to 684 half units in another order.
-const NMSE: f64 = 1e-11;
 
 /// What a case leaves.
 #[derive(Clone, Copy, PartialEq)]
@@ -92,7 +89,12 @@ fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
         let what = format!("{} {groups} x {rows} x {cols}, {geometry:?}", ty.name());
         if let Some(y) = &op.y {
             let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-            assert_close(&download(gpu, &y.buffer, n), &exact, NMSE, &what);
+            assert_close(
+                &download(gpu, &y.buffer, n),
+                &exact,
+                sums_nmse(activation(gpu)),
+                &what,
+            );
         }
         if let Some(q) = &op.prepared {
             assert_prepared(gpu, q, Some(&g), &twin, &what);
@@ -197,8 +199,8 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) 
         let found = download(gpu, &y, n);
         let nmse = match activation(gpu) {
             // A latent midway between two bytes may round the other way.
-            Activation::Bytes => 1e-6,
-            Activation::Floats => NMSE,
+            Activation::Bytes | Activation::Halves { .. } => 1e-6,
+            Activation::Floats => 1e-11,
         };
         assert_close(&found, &exact, nmse, &what);
         assert_prepared(gpu, &q, None, &found, &what);
@@ -330,7 +332,7 @@ fn the_router_reads_the_stream_itself() {
                 },
             );
             let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-            assert_close(&download(gpu, &y, rows), &exact, NMSE, ty.name());
+            assert_close(&download(gpu, &y, rows), &exact, 1e-11, ty.name());
         }
     }
 }
@@ -390,7 +392,12 @@ fn the_experts_logits_leave_in_parts() {
                 run(gpu, &ops.unwrap_or_else(|e| panic!("{e}")), &state);
                 let what = format!("{experts} experts, {rows} x {cols}, {geometry:?}");
                 assert_prepared(gpu, &y, Some(&g), &twin, &what);
-                assert_close(&download(gpu, &logits, parts.len()), &exact, NMSE, &what);
+                assert_close(
+                    &download(gpu, &logits, parts.len()),
+                    &exact,
+                    sums_nmse(activation(gpu)),
+                    &what,
+                );
             }
         }
     }
@@ -440,7 +447,12 @@ fn queries_leave_rotated() {
             );
             let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
             let what = format!("{} {rows} x {cols}", ty.name());
-            assert_close(&download(gpu, &y, rows), &exact, NMSE, &what);
+            assert_close(
+                &download(gpu, &y, rows),
+                &exact,
+                sums_nmse(activation(gpu)),
+                &what,
+            );
         }
     }
 }

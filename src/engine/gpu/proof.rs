@@ -1,0 +1,142 @@
+//! Proof that the submissions of a prompt ran: each leaves its number and how many passes ended, and the host compares.
+//!
+//! wgpu makes a Metal command buffer of every pass, and each may fail alone. So every pass ends with a dispatch that counts it.
+//! The number is written from the host before each submission, which proves such writes, too: token ids and parameters.
+//! What is copied at the end, such as logits, stands in one command buffer with the copy of the number.
+
+use crate::gpu::record::{Range, Recording};
+use crate::gpu::{Gpu, GpuError};
+use crate::kernels::mark;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use wgpu::{Buffer, BufferUsages, CommandEncoder, MapMode, PollType, SubmissionIndex};
+
+/// Submissions under way at most, and one more: a mapped buffer cannot be written.
+const SLOTS: usize = 3;
+/// Bytes that come back: passes that ended since the call began, and the number of the submission.
+const TOLD: u64 = 8;
+
+/// What leaves the proof and reads it.
+pub(super) struct Proof {
+    /// The dispatch that counts a pass.
+    mark: Recording,
+    told: Buffer,
+    /// What comes back, and whether a mapping was asked for.
+    slots: Vec<(Buffer, bool)>,
+    next_slot: usize,
+    /// Passes encoded since the call began; none where nothing was submitted yet.
+    passes: Option<u32>,
+}
+
+/// What a submission must leave behind.
+pub(super) struct Receipt {
+    slot: usize,
+    number: u32,
+    passes: u32,
+    arrived: Arc<AtomicBool>,
+    submission: SubmissionIndex,
+}
+
+impl Proof {
+    /// Makes its buffers and its pipeline.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`], or what the device reports.
+    pub(super) fn new(gpu: &Gpu) -> Result<Self, GpuError> {
+        let told = gpu.storage("proof", TOLD)?;
+        let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+        let slots = (0..SLOTS)
+            .map(|_| Ok((gpu.buffer("proof read back", TOLD, usage)?, false)))
+            .collect::<Result<_, GpuError>>()?;
+        Ok(Self {
+            mark: Recording::new(gpu, &[mark::op(&Range::whole(&told))])?,
+            told,
+            slots,
+            next_slot: 0,
+            passes: None,
+        })
+    }
+
+    /// Begins a call. What an earlier one left under way after an error is forgotten.
+    pub(super) fn begin(&mut self) {
+        for (slot, mapped) in &mut self.slots {
+            if std::mem::take(mapped) {
+                slot.unmap();
+            }
+        }
+        self.passes = None;
+    }
+
+    /// Submits what `encode` encodes, whose passes must end with the recording it is given, and how many passes that are; then
+    /// what `copy` copies.
+    pub(super) fn submit(
+        &mut self,
+        gpu: &Gpu,
+        encode: impl FnOnce(&mut CommandEncoder, &Recording) -> u32,
+        copy: impl FnOnce(&mut CommandEncoder),
+    ) -> Receipt {
+        let number = gpu.reserve_numbers(1).number(0);
+        let words = [0, number];
+        let from = usize::from(self.passes.is_some());
+        let bytes = bytemuck::cast_slice(&words[from..]);
+        gpu.queue.write_buffer(&self.told, 4 * from as u64, bytes);
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let passes = self
+            .passes
+            .unwrap_or(0)
+            .wrapping_add(encode(&mut encoder, &self.mark));
+        self.passes = Some(passes);
+        copy(&mut encoder);
+        let slot = self.next_slot;
+        self.next_slot = (slot + 1) % SLOTS;
+        let (buffer, mapped) = &mut self.slots[slot];
+        encoder.copy_buffer_to_buffer(&self.told, 0, buffer, 0, TOLD);
+        let submission = gpu.submit_numbered(encoder.finish(), number);
+        let arrived = Arc::new(AtomicBool::new(false));
+        let arrive = Arc::clone(&arrived);
+        *mapped = true;
+        buffer.slice(..TOLD).map_async(MapMode::Read, move |_| {
+            arrive.store(true, Ordering::Release);
+        });
+        Receipt {
+            slot,
+            number,
+            passes,
+            arrived,
+            submission,
+        }
+    }
+
+    /// Waits until a submission is done and compares what it left; tells whether it was done before.
+    ///
+    /// # Errors
+    /// [`GpuError::WorkLost`], or what the device reports.
+    pub(super) fn check(&mut self, gpu: &Gpu, receipt: Receipt) -> Result<bool, GpuError> {
+        // A failure is what the wait reports.
+        let _ = gpu.device.poll(PollType::Poll);
+        let late = receipt.arrived.load(Ordering::Acquire);
+        gpu.wait(Some(receipt.submission))?;
+        let (buffer, mapped) = &mut self.slots[receipt.slot];
+        let view = buffer
+            .slice(..TOLD)
+            .get_mapped_range()
+            .map_err(|e| GpuError::Runtime {
+                what: "reading back the proof of a submission".to_owned(),
+                reason: e.to_string(),
+            })?;
+        let told: Vec<u32> = bytemuck::pod_collect_to_vec(&view);
+        drop(view);
+        buffer.unmap();
+        *mapped = false;
+        if told[1] != receipt.number {
+            let what = "the number of a submission".to_owned();
+            return Err(gpu.work_lost(what, receipt.number, told[1]));
+        }
+        if told[0] != receipt.passes {
+            let number = receipt.number;
+            let what = format!("the count of passes up to submission {number}");
+            return Err(gpu.work_lost(what, receipt.passes, told[0]));
+        }
+        Ok(late)
+    }
+}

@@ -1,0 +1,378 @@
+//! Prompts cut into submissions, and work that the device leaves out.
+
+use super::*;
+use crate::engine::ModelSource;
+use crate::gpu::record::Recording;
+use crate::gpu::{GpuOptions, Tier};
+use crate::model::Model;
+use std::ops::ControlFlow;
+
+/// Rows before a prompt: several blocks of a context of its own.
+const DEPTH: usize = 1100;
+
+/// The built-in model in a tier, with chunks of up to `chunk` tokens; nothing where the adapter cannot run it.
+fn backend(tier: Tier, n_ctx: usize, chunk: u32) -> Option<GpuBackend> {
+    let options = GpuOptions {
+        tier: Some(tier),
+        ..GpuOptions::default()
+    };
+    let gpu = match Gpu::open(&options) {
+        Ok(gpu) => Arc::new(gpu),
+        Err(GpuError::TierUnsupported { .. }) => {
+            eprintln!("skipped: tier {} (this adapter cannot run it)", tier.name());
+            return None;
+        }
+        Err(e) => panic!("these tests need a GPU adapter: {e}"),
+    };
+    let gguf = ModelSource::Embedded.open().expect("part of the program");
+    let model = Model::load(Arc::new(gguf)).expect("a supported model");
+    let model = GpuModel::load(gpu, Arc::new(model), &mut |_, _| {}).expect("it fits");
+    Some(GpuBackend::with_chunk(Arc::new(model), n_ctx, Some(chunk)).expect("it fits"))
+}
+
+fn tokens(n: usize) -> Vec<u32> {
+    (1..=n as u32).map(|i| i * i * 31 % 4093 + 3).collect()
+}
+
+/// Submissions so long that nothing is cut, once the first is known.
+fn uncut(backend: &mut GpuBackend) {
+    backend.pace = Pace::with_budget(Duration::from_secs(3600), false);
+    let first = tokens(backend.chunk() as usize);
+    backend.prefill(&first, 0).expect("it fits");
+}
+
+/// Every dispatch in a submission of its own, but those of the first layer.
+fn cut_everywhere(backend: &mut GpuBackend) {
+    backend.pace = Pace::with_budget(Duration::ZERO, false);
+}
+
+/// The kept logits, as bits.
+fn kept(backend: &GpuBackend) -> Vec<u32> {
+    let Range {
+        buffer,
+        offset,
+        size,
+    } = &backend.logits;
+    backend
+        .gpu()
+        .read(buffer, *offset, *size)
+        .expect("it reads")
+}
+
+/// Submissions that `work` makes.
+fn submissions(backend: &mut GpuBackend, work: impl FnOnce(&mut GpuBackend)) -> usize {
+    let gpu = Arc::clone(&backend.model.gpu);
+    let before = gpu.reserve_numbers(0).number(0);
+    work(backend);
+    (gpu.reserve_numbers(0).number(0) - before) as usize
+}
+
+#[test]
+fn a_prompt_cut_between_any_dispatches_gives_the_same_logits_to_the_bit() {
+    for tier in [Tier::Plain, Tier::Subgroup] {
+        let Some(mut backend) = backend(tier, DEPTH + 160, 64) else {
+            continue;
+        };
+        // Three pieces over some three blocks, and one of few tokens.
+        for n in [150, 5] {
+            let tokens = tokens(n);
+            uncut(&mut backend);
+            backend.fill_cache(DEPTH).expect("it fits");
+            backend.take_longest_submission();
+            let prefill =
+                |backend: &mut GpuBackend| backend.prefill(&tokens, DEPTH).expect("it fits");
+            let few = submissions(&mut backend, prefill);
+            assert_eq!(few, n.div_ceil(64), "one for each piece");
+            let expected = kept(&backend);
+            assert!(expected.iter().any(|bits| *bits != 0));
+            let longest = backend.take_longest_submission().expect("there were some");
+
+            cut_everywhere(&mut backend);
+            let many = submissions(&mut backend, prefill);
+            let layers = backend.model.layers.len();
+            assert!(many > 10 * few * layers, "{many} submissions");
+            assert!(
+                kept(&backend) == expected,
+                "{n} tokens in tier {}",
+                tier.name()
+            );
+            // Submissions of some dispatches each, as a slow device has them.
+            backend.pace = Pace::with_budget(longest / 8, false);
+            prefill(&mut backend);
+            let some = submissions(&mut backend, prefill);
+            assert!(few < some && some < many, "{few} < {some} < {many}");
+            assert!(
+                kept(&backend) == expected,
+                "{n} tokens in {some} submissions"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_first_submission_is_one_layer() {
+    let mut backend = backend(Tier::Subgroup, 64, 64).expect("this adapter has subgroups");
+    let all = tokens(40);
+    let costs = {
+        let model = Arc::clone(&backend.model);
+        let step = backend.prompt.step(&model, &backend.context, 40);
+        let state = backend.state(0, 40);
+        step.expect("it compiles")
+            .replay(&model.gpu, &state)
+            .costs()
+    };
+    let first = backend.pace.cut(&costs);
+    assert!(
+        costs[..first]
+            .iter()
+            .all(|c| c.layer.is_none_or(|l| l == 0))
+    );
+    assert_eq!(costs[first].layer, Some(1));
+    backend.prefill(&all, 0).expect("it fits");
+    assert!(backend.pace.is_known());
+}
+
+#[test]
+fn all_logits_of_cut_pieces_are_the_same_to_the_bit() {
+    let mut backend = backend(Tier::Subgroup, 200, 96).expect("this adapter has subgroups");
+    // Pieces of 96 (two slices of the head) and 65, and one of one token.
+    let tokens = tokens(161);
+    let rows = |backend: &mut GpuBackend| {
+        let mut rows = vec![];
+        for part in [&tokens[..160], &tokens[160..]] {
+            let pos = rows.len();
+            let on_row = &mut |_, row: &[f32]| {
+                rows.push(row.to_vec());
+                ControlFlow::Continue(())
+            };
+            backend.logits(part, pos, on_row).expect("it fits");
+        }
+        rows
+    };
+    uncut(&mut backend);
+    let expected = rows(&mut backend);
+    assert_eq!(expected.len(), 161);
+    cut_everywhere(&mut backend);
+    assert!(rows(&mut backend) == expected);
+}
+
+#[test]
+fn an_interrupted_chunk_counts_no_tokens_and_the_prompt_goes_on_from_there() {
+    let mut backend = backend(Tier::Subgroup, 200, 64).expect("this adapter has subgroups");
+    let tokens = tokens(150);
+    uncut(&mut backend);
+    backend.prefill(&tokens, 0).expect("it fits");
+    let expected = kept(&backend);
+    cut_everywhere(&mut backend);
+    for (stop, whole) in [(1, 0), (30, 0), (100, 64), (149, 128)] {
+        let mut told = vec![];
+        let done = backend.prefill_watched(&tokens, 0, &mut |done| {
+            told.push(done);
+            match done >= stop {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        assert_eq!(done.expect("it fits"), whole, "stopped at {stop}");
+        assert!(told.is_sorted() && told[told.len() - 1] < 150, "{told:?}");
+        assert!(told.iter().any(|done| done % 64 != 0), "{told:?}");
+        let decoded = backend.decode(&tokens[..whole.max(1)], &Sampling::GREEDY, 1, &mut |_| {
+            ControlFlow::Continue(())
+        });
+        assert!(matches!(decoded, Err(BackendError::NotPrefilled { .. })));
+        backend.prefill(&tokens[whole..], whole).expect("it fits");
+        assert!(kept(&backend) == expected, "after {whole} tokens");
+    }
+}
+
+#[test]
+fn chunks_halve_where_a_dispatch_takes_too_long() {
+    let mut backend = backend(Tier::Subgroup, 400, 256).expect("this adapter has subgroups");
+    let tokens = tokens(400);
+    uncut(&mut backend);
+    backend.prefill(&tokens, 0).expect("it fits");
+    let floats = |backend: &GpuBackend| {
+        let bits = kept(backend).into_iter();
+        bits.map(f32::from_bits).collect::<Vec<_>>()
+    };
+    let expected = floats(&backend);
+    assert_eq!(backend.chunk(), 256);
+    backend.set_budget(Duration::from_nanos(1));
+    // A dispatch that ended before the host looked may have been short, so it can take some prompts.
+    let mut chunks = vec![256];
+    while chunks[chunks.len() - 1] > 32 && chunks.len() < 30 {
+        backend.prefill(&tokens, 0).expect("it fits");
+        chunks.push(backend.chunk());
+    }
+    assert!(chunks.is_sorted_by(|a, b| a >= b), "{chunks:?}");
+    backend.prefill(&tokens, 0).expect("it fits");
+    assert_eq!(backend.chunk(), 32, "not below: {chunks:?}");
+    let off = |(a, b): (&f32, &f32)| f64::from(a - b).powi(2);
+    let error: f64 = floats(&backend).iter().zip(&expected).map(off).sum();
+    let size: f64 = expected.iter().map(|b| f64::from(*b).powi(2)).sum();
+    let limit = if backend.gpu().coop.is_some() {
+        1e-3
+    } else {
+        1e-6
+    };
+    assert!(error / size < limit, "NMSE {:.1e}", error / size);
+}
+
+/// What decoding hands out before it ends, and how it ends.
+fn decode(backend: &mut GpuBackend, context: &[u32]) -> (Vec<u32>, Result<(), BackendError>) {
+    let mut out = vec![];
+    let ended = backend.decode(context, &Sampling::GREEDY, 8, &mut |token| {
+        out.push(token);
+        ControlFlow::Continue(())
+    });
+    (out, ended)
+}
+
+#[test]
+fn a_token_whose_step_was_left_out_is_an_error_and_no_text() {
+    let context = tokens(20);
+    for tier in [Tier::Plain, Tier::Subgroup, Tier::Int8] {
+        let Some(mut backend) = backend(tier, 64, 32) else {
+            continue;
+        };
+        backend.prefill(&context, 0).expect("it fits");
+        let (expected, ended) = decode(&mut backend, &context);
+        ended.expect("nothing is left out");
+        // The first step only chooses; later ones come through slots of the ring that hold earlier results.
+        for left_out in [0, 1, 2, 5, 7] {
+            backend.prefill(&context, 0).expect("it fits");
+            let gpu = Arc::clone(&backend.model.gpu);
+            gpu.leave_out(left_out);
+            let (found, ended) = decode(&mut backend, &context);
+            assert_eq!(found, expected[..left_out], "tier {}", tier.name());
+            let Err(BackendError::Gpu(error)) = ended else {
+                panic!("step {left_out} was left out: {ended:?}");
+            };
+            let GpuError::WorkLost {
+                expected: number,
+                found,
+                ..
+            } = *error
+            else {
+                panic!("{error}");
+            };
+            assert_ne!(found, number);
+            assert!(error.to_string().contains("--ubatch"), "{error}");
+        }
+        backend.prefill(&context, 0).expect("it fits");
+        assert_eq!(decode(&mut backend, &context).0, expected);
+    }
+}
+
+/// Whether `result` tells of lost work.
+#[track_caller]
+fn assert_lost<T: std::fmt::Debug>(result: Result<T, BackendError>) {
+    match result {
+        Err(BackendError::Gpu(error)) if matches!(*error, GpuError::WorkLost { .. }) => {}
+        other => panic!("work was left out: {other:?}"),
+    }
+}
+
+#[test]
+fn a_submission_of_a_prompt_that_was_left_out_is_an_error() {
+    let tokens = tokens(100);
+    for tier in [Tier::Plain, Tier::Subgroup] {
+        let Some(mut backend) = backend(tier, 128, 64) else {
+            continue;
+        };
+        uncut(&mut backend);
+        backend.prefill(&tokens, 0).expect("it fits");
+        let expected = kept(&backend);
+        let gpu = Arc::clone(&backend.model.gpu);
+        // Of two submissions in flight the first and the second; of many one in the middle and the last.
+        let whole = [0, 1];
+        for left_out in whole {
+            gpu.leave_out(left_out);
+            assert_lost(backend.prefill(&tokens, 0));
+        }
+        let all = submissions(&mut backend, |backend| {
+            cut_everywhere(backend);
+            backend.prefill(&tokens, 0).expect("it fits");
+        });
+        for left_out in [0, 7, all - 2] {
+            gpu.leave_out(left_out);
+            assert_lost(backend.prefill(&tokens, 0));
+            assert!(matches!(
+                decode(&mut backend, &tokens).1,
+                Err(BackendError::NotPrefilled { .. })
+            ));
+        }
+        backend.prefill(&tokens, 0).expect("nothing is left out");
+        assert!(kept(&backend) == expected, "tier {}", tier.name());
+        // One token alone, and the head over all tokens with its logits.
+        gpu.leave_out(0);
+        assert_lost(backend.prefill(&tokens[..1], 0));
+        uncut(&mut backend);
+        for (left_out, n) in [(0, 30), (1, 30), (2, 30), (0, 1), (1, 1)] {
+            gpu.leave_out(left_out);
+            let mut rows = 0;
+            let lost = backend.logits(&tokens[..n], 0, &mut |_, _| {
+                rows += 1;
+                ControlFlow::Continue(())
+            });
+            assert_lost(lost);
+            // The last one only carries a row back to the device.
+            assert_eq!(
+                rows,
+                if left_out == 2 || n == 1 && left_out == 1 {
+                    n
+                } else {
+                    0
+                }
+            );
+        }
+    }
+}
+
+#[test]
+fn a_pass_that_was_left_out_is_an_error() {
+    let mut backend = backend(Tier::Subgroup, 32, 32).expect("this adapter has subgroups");
+    let gpu = Arc::clone(&backend.model.gpu);
+    let mut submit = |left_out: u32| {
+        backend.proof.begin();
+        let passes = |encoder: &mut wgpu::CommandEncoder, mark: &Recording| {
+            for _ in 0..3 - left_out {
+                mark.encode(&gpu, encoder, &State::default());
+            }
+            3
+        };
+        let receipt = backend.proof.submit(&gpu, passes, |_| {});
+        backend.proof.check(&gpu, receipt)
+    };
+    submit(0).expect("all passes are there");
+    let error = submit(1).expect_err("one is not");
+    let GpuError::WorkLost {
+        expected, found, ..
+    } = error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!((expected, found), (3, 2));
+    submit(0).expect("counted anew");
+}
+
+/// Each pass is a command buffer on Metal and may fail alone: one that did would leave no proof.
+#[test]
+fn a_decoded_token_is_one_pass() {
+    for tier in [Tier::Plain, Tier::Subgroup, Tier::Int8] {
+        let Some(backend) = backend(tier, 600, 32) else {
+            continue;
+        };
+        let gpu = backend.gpu();
+        for pos in [3, 500] {
+            let state = backend.state(pos, 1);
+            for recording in [&backend.decode, &backend.sample] {
+                let replay = recording.replay(gpu, &state);
+                let mut encoder = gpu.device.create_command_encoder(&Default::default());
+                let mark = &backend.sample;
+                let passes = replay.encode(&mut encoder, 0..replay.len(), mark);
+                assert_eq!(passes, 1, "tier {}", tier.name());
+            }
+        }
+    }
+}

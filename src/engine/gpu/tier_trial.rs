@@ -1,0 +1,287 @@
+//! Which tier a model decodes in on a device where none was asked for: its largest products are timed with activations as floats and
+//! as bytes, once, and the choice is kept.
+
+use super::weights::{GpuFfn, GpuModel, GpuMoe};
+use crate::gpu::clock::{self, Clock};
+use crate::gpu::record::{Op, Range, Recording, State};
+use crate::gpu::tuning::{self, MeasuredTier};
+use crate::gpu::{Gpu, GpuError, Tier};
+use crate::kernels::router::GpuRouter;
+use crate::kernels::token::{TokenInput, TokenOutput};
+use crate::kernels::token_gate_up::GpuTokenGateUp;
+use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
+use crate::quant::activation::Activation;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What bytes must be faster by: they round, floats do not.
+const LEAST_GAIN: f64 = 1.1;
+/// Layers whose gate and up are timed at most: together they are larger than second-level caches.
+const LAYERS: usize = 8;
+/// The tiers that are timed, as the results have them.
+const TIERS: [Tier; 2] = [Tier::Subgroup, Tier::Int8];
+/// Rounds in which everything is timed once: medians are over them.
+const ROUNDS: usize = 5;
+/// Time before they begin: clocks rise, and pipelines and memory are touched for the first time.
+const WARM_UP: Duration = Duration::from_millis(20);
+
+/// What was measured to choose a tier.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TierTrial {
+    /// The choice.
+    pub tier: Tier,
+    /// Microseconds of the head and of gate and up of all layers, in `subgroup` and in `int8`.
+    pub us: [f64; 2],
+    /// Whose clock told them.
+    pub clock: Clock,
+}
+
+impl TierTrial {
+    fn of(us: [f64; 2], clock: Clock) -> Self {
+        let tier = match us[0] >= us[1] * LEAST_GAIN {
+            true => Tier::Int8,
+            false => Tier::Subgroup,
+        };
+        Self { tier, us, clock }
+    }
+}
+
+impl fmt::Display for TierTrial {
+    /// One line: the choice and its reason.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [subgroup, int8] = self.us.map(|us| us / 1e3);
+        let host = match self.clock {
+            Clock::Gpu => "",
+            Clock::Host => " by the host's clock",
+        };
+        write!(
+            f,
+            "tier: {}, measured{host}: head, gate and up of a token take {subgroup:.3} ms in subgroup, {int8:.3} ms in int8",
+            self.tier.name()
+        )
+    }
+}
+
+impl GpuModel {
+    /// Gives the model the tier that suits it on its device, if none was asked for and another is possible: the one kept in
+    /// `folder`, else the one measured now, which is kept there.
+    ///
+    /// What cannot be kept or read is named in the log: it costs a measurement at every start.
+    ///
+    /// # Errors
+    /// No memory, or what the device reports.
+    pub(super) fn settle_tier(&mut self, folder: Option<&Path>) -> Result<(), GpuError> {
+        let (key, info) = (self.tier_key(), &self.gpu.info);
+        let kept = folder.map_or(Ok(None), |folder| {
+            let kept = tuning::tiers(folder, info)?;
+            Ok(kept.get(&key).copied())
+        });
+        let kept = kept.unwrap_or_else(|e: tuning::TuningError| {
+            log::warn!("measuring the tier again: {e}");
+            None
+        });
+        let tier = match kept {
+            Some(kept) if kept.int8 => Tier::Int8,
+            Some(_) => Tier::Subgroup,
+            None => {
+                let trial = match self.try_tiers() {
+                    Ok(trial) => trial,
+                    // Such a model is refused, with the reason, where its steps are recorded.
+                    Err(GpuError::TierUnsupported { .. }) => return Ok(()),
+                    Err(error) => return Err(error),
+                };
+                let [subgroup_us, int8_us] = trial.us;
+                let measured = MeasuredTier {
+                    int8: trial.tier == Tier::Int8,
+                    subgroup_us,
+                    int8_us,
+                };
+                if let Some(folder) = folder
+                    && let Err(e) = tuning::save_tier(folder, info, &key, measured)
+                {
+                    log::warn!("not keeping the tier that was measured: {e}");
+                }
+                self.tier_trial = Some(trial);
+                trial.tier
+            }
+        };
+        self.gpu = Arc::new(self.gpu.in_tier(tier));
+        Ok(())
+    }
+
+    /// What a choice is kept under: the products that are timed.
+    fn tier_key(&self) -> String {
+        let of = |weights: &[&crate::gpu::memory::GpuWeight]| {
+            let names = weights
+                .iter()
+                .map(|w| format!("{} {}", w.ty.name(), w.shape()));
+            names.collect::<Vec<_>>().join(" + ")
+        };
+        let head = of(&[&self.output]);
+        match self.gate_ups().first() {
+            Some(GpuFfn::Moe(moe)) => {
+                let used = self.experts().used;
+                let experts = of(&[&moe.experts.gate, &moe.experts.up]);
+                let shared = moe.shared.as_ref().map(|s| of(&[&s.gate, &s.up]));
+                format!(
+                    "{head}, {used} of {experts}, {}",
+                    shared.unwrap_or_default()
+                )
+            }
+            Some(GpuFfn::Dense(mlp)) => format!("{head}, {}", of(&[&mlp.gate, &mlp.up])),
+            None => head,
+        }
+    }
+
+    /// The feed-forward parts of which most layers are: those with experts, if there are any.
+    fn gate_ups(&self) -> Vec<&GpuFfn> {
+        let all = || self.layers.iter().map(|layer| &layer.ffn);
+        let routed: Vec<_> = all().filter(|f| matches!(f, GpuFfn::Moe(_))).collect();
+        match routed.is_empty() {
+            true => all().collect(),
+            false => routed,
+        }
+    }
+
+    /// Times the products in each tier. Nothing of it stays.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`] where a kernel does not take the sizes; no memory, or what the device reports.
+    pub(super) fn try_tiers(&self) -> Result<TierTrial, GpuError> {
+        let before = self.gpu.allocated();
+        let us = self.time_tiers();
+        self.gpu.count_dropped(before);
+        Ok(TierTrial::of(us?, Clock::of(&self.gpu)))
+    }
+
+    fn time_tiers(&self) -> Result<[f64; 2], GpuError> {
+        let ffns = self.gate_ups();
+        let timed = ffns.len().min(LAYERS);
+        let some: Vec<_> = (0..timed).map(|i| ffns[i * ffns.len() / timed]).collect();
+        let mut recordings = vec![];
+        for tier in TIERS {
+            let gpu = self.gpu.in_tier(tier);
+            let activation = gpu.activation().expect("a tier with subgroups");
+            let bench = Bench::new(self, &gpu, activation)?;
+            let gate_ups = some.iter().map(|ffn| bench.gate_up(ffn));
+            let gate_ups = gate_ups.collect::<Result<Vec<_>, _>>()?.concat();
+            recordings.push(Recording::new(&gpu, &bench.head()?)?);
+            recordings.push(Recording::new(&gpu, &gate_ups)?);
+        }
+        let (gpu, steps) = (&self.gpu, recordings.iter().collect::<Vec<_>>());
+        let state = State {
+            tokens: 1,
+            ..State::default()
+        };
+        let began = Instant::now();
+        loop {
+            clock::in_turn(gpu, &steps, &state, 1)?;
+            if began.elapsed() >= WARM_UP {
+                break;
+            }
+        }
+        let times = clock::in_turn(gpu, &steps, &state, ROUNDS)?;
+        let medians = times.into_iter().map(|mut us| {
+            us.sort_by(f64::total_cmp);
+            us[us.len() / 2]
+        });
+        let medians: Vec<_> = medians.collect();
+        // As often as a token has them.
+        let layers = ffns.len() as f64 / timed.max(1) as f64;
+        Ok([0, 1].map(|tier| medians[2 * tier] + layers * medians[2 * tier + 1]))
+    }
+}
+
+/// Inputs of zeros, which take as long as others.
+struct Bench<'a> {
+    model: &'a GpuModel,
+    gpu: &'a Gpu,
+    activation: Activation,
+    x: TokenInput,
+}
+
+impl<'a> Bench<'a> {
+    fn new(model: &'a GpuModel, gpu: &'a Gpu, activation: Activation) -> Result<Self, GpuError> {
+        let width = model.output.cols;
+        let squares = Range::whole(&gpu.storage("trial of tiers", u64::from(width / 16) * 4)?);
+        Ok(Self {
+            model,
+            gpu,
+            activation,
+            x: TokenInput {
+                values: values(gpu, activation, width)?,
+                rms: Some((squares, model.model.config.rms_eps)),
+            },
+        })
+    }
+
+    fn head(&self) -> Result<Vec<Op>, GpuError> {
+        let weight = &self.model.output;
+        let y = self
+            .gpu
+            .storage("trial of tiers", u64::from(weight.total_rows()) * 4)?;
+        let head = GpuTokenMatvec {
+            weight,
+            activation: self.activation,
+            x: Input::Prepared(self.x.clone(), 0),
+            residual: None,
+            y: Some(Range::whole(&y)),
+            prepared: None::<TokenOutput>,
+            router: None,
+        };
+        head.ops(self.gpu)
+    }
+
+    /// Gate and up of a layer, which wait for no other layer's: each leaves a buffer of its own.
+    fn gate_up(&self, ffn: &GpuFfn) -> Result<Vec<Op>, GpuError> {
+        let floats = |n: usize| {
+            let buffer = self.gpu.storage("trial of tiers", n as u64 * 4)?;
+            Ok::<_, GpuError>(Range::whole(&buffer))
+        };
+        let (experts, shared, rows) = match ffn {
+            GpuFfn::Dense(mlp) => (None, Some([&mlp.gate, &mlp.up]), mlp.gate.rows),
+            GpuFfn::Moe(moe) => {
+                let GpuMoe {
+                    exp_probs_b,
+                    experts,
+                    shared,
+                    ..
+                } = &**moe;
+                let config = self.model.experts();
+                let router = GpuRouter {
+                    logits: floats(config.count)?,
+                    parts: 1,
+                    bias: exp_probs_b.clone(),
+                    experts: config,
+                    max_tokens: 1,
+                    ids: floats(config.used)?,
+                    weights: floats(config.used)?,
+                };
+                let rows = config.used as u32 * experts.gate.rows
+                    + shared.as_ref().map_or(0, |s| s.gate.rows);
+                let shared = shared.as_ref().map(|s| [&s.gate, &s.up]);
+                (Some(([&experts.gate, &experts.up], router)), shared, rows)
+            }
+        };
+        let gate_up = GpuTokenGateUp {
+            experts,
+            raw_logits: false,
+            shared,
+            activation: self.activation,
+            x: self.x.clone(),
+            h: values(self.gpu, self.activation, rows)?,
+        };
+        gate_up.ops(self.gpu)
+    }
+}
+
+/// Room for `n` prepared values.
+fn values(gpu: &Gpu, activation: Activation, n: u32) -> Result<Range, GpuError> {
+    let bytes = activation.bytes(u64::from(n.div_ceil(32)));
+    Ok(Range::whole(&gpu.storage("trial of tiers", bytes)?))
+}
+
+#[cfg(test)]
+mod tests;

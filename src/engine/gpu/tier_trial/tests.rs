@@ -1,0 +1,148 @@
+use super::*;
+use crate::bench::Source;
+use crate::engine::ModelSource;
+use crate::engine::backend::Backend;
+use crate::engine::gpu::GpuBackend;
+use crate::gpu::GpuOptions;
+use crate::gpu::stamps::lies::{self, Lie};
+use crate::model::Model;
+use std::ops::ControlFlow;
+
+fn open(tier: Option<Tier>) -> Option<Arc<Gpu>> {
+    let gpu = Gpu::open(&GpuOptions {
+        tier,
+        ..GpuOptions::default()
+    });
+    match gpu {
+        Ok(gpu) if gpu.tier != Tier::Plain => Some(Arc::new(gpu)),
+        Ok(_) | Err(GpuError::TierUnsupported { .. }) => {
+            eprintln!("skipped: the adapter has no subgroups");
+            None
+        }
+        Err(e) => panic!("these tests need a GPU adapter: {e}"),
+    }
+}
+
+fn load(gpu: &Arc<Gpu>, source: &Source) -> GpuModel {
+    let model: Arc<Model> = source.load().expect("it is supported");
+    GpuModel::load(Arc::clone(gpu), model, &mut |_, _| {}).expect("it is small")
+}
+
+fn built_in() -> Source {
+    Source::Model(ModelSource::Embedded)
+}
+
+#[test]
+fn bytes_must_be_a_tenth_faster() {
+    let tier = |us| TierTrial::of(us, Clock::Gpu).tier;
+    assert_eq!(tier([110.1, 100.0]), Tier::Int8);
+    assert_eq!(tier([109.0, 100.0]), Tier::Subgroup);
+    assert_eq!(tier([100.0, 200.0]), Tier::Subgroup);
+    assert_eq!(tier([300.0, 100.0]), Tier::Int8);
+}
+
+#[test]
+fn the_line_tells_the_choice_and_why() {
+    assert_eq!(
+        TierTrial::of([1500.0, 1000.0], Clock::Gpu).to_string(),
+        "tier: int8, measured: head, gate and up of a token take 1.500 ms in subgroup, 1.000 ms in int8"
+    );
+    let host = TierTrial::of([1000.0, 1000.0], Clock::Host).to_string();
+    assert!(
+        host.starts_with("tier: subgroup, measured by the host's clock: "),
+        "{host}"
+    );
+}
+
+#[test]
+fn both_tiers_are_timed_with_experts_and_without() {
+    for source in [
+        built_in(),
+        "tiny:q4_k_m".parse().expect("a synthetic model"),
+    ] {
+        let Some(gpu) = open(Some(Tier::Subgroup)) else {
+            return;
+        };
+        let mut model = load(&gpu, &source);
+        let routed = model.tier_key();
+        let before = gpu.allocated();
+        let trial = model.try_tiers().expect("its shapes suit");
+        eprintln!("{trial}");
+        assert!(trial.us.iter().all(|us| *us > 0.0), "{trial}");
+        assert_eq!(gpu.allocated(), before, "nothing of it stays");
+        // The first layer alone, which is dense.
+        model.layers.truncate(1);
+        assert!(matches!(model.layers[0].ffn, GpuFfn::Dense(_)));
+        let trial = model.try_tiers().expect("its shapes suit");
+        assert!(trial.us.iter().all(|us| *us > 0.0), "{trial}");
+        assert_ne!(model.tier_key(), routed);
+        // By the host's clock, where the GPU's lies.
+        let trial = lies::with(Lie::Zeros, || model.try_tiers()).expect("its shapes suit");
+        assert_eq!(trial.clock, Clock::Host);
+        assert!(trial.us.iter().all(|us| *us > 0.0), "{trial}");
+    }
+}
+
+#[test]
+fn a_tier_is_measured_once_kept_and_used() {
+    let Some(gpu) = open(None) else { return };
+    let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
+    let metal = gpu.info.backend == wgpu::Backend::Metal;
+    assert_eq!(gpu.tier_is_open, !software && !metal);
+    let gpu = match open(Some(Tier::Subgroup)) {
+        // Bytes run everywhere that halves do: the driver puts them together.
+        Some(gpu) if !metal => gpu,
+        _ => return,
+    };
+    assert!(!gpu.tier_is_open, "what was asked for is not measured");
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let mut model = load(&gpu, &built_in());
+    assert_eq!((model.gpu.tier, model.tier_trial), (Tier::Subgroup, None));
+    model.settle_tier(Some(folder)).expect("it is measured");
+    let trial = model.tier_trial.expect("nothing was kept");
+    assert_eq!(model.gpu.tier, trial.tier);
+    let key = model.tier_key();
+    let kept = tuning::tiers(folder, &gpu.info).expect("it was written");
+    assert_eq!(kept[&key].int8, trial.tier == Tier::Int8);
+
+    let tokens: Vec<u32> = (0..24).map(|i| 7 * i + 3).collect();
+    let logits = |model: GpuModel| {
+        let mut rows = vec![];
+        let mut backend = GpuBackend::new(Arc::new(model), 64).expect("a small cache");
+        for (pos, token) in tokens.iter().enumerate() {
+            let on_row = &mut |_, row: &[f32]| {
+                rows.extend(row.iter().map(|x| x.to_bits()));
+                ControlFlow::Continue(())
+            };
+            backend.logits(&[*token], pos, on_row).expect("it fits");
+        }
+        rows
+    };
+    for tier in TIERS {
+        let measured = MeasuredTier {
+            int8: tier == Tier::Int8,
+            subgroup_us: 1.0,
+            int8_us: 1.0,
+        };
+        tuning::save_tier(folder, &gpu.info, &key, measured).expect("it can be written");
+        let mut model = load(&gpu, &built_in());
+        model.settle_tier(Some(folder)).expect("it is kept");
+        assert_eq!((model.gpu.tier, model.tier_trial), (tier, None));
+        // What it computes is what a device opened in that tier does.
+        let Some(asked) = open(Some(tier)) else {
+            return;
+        };
+        let expected = logits(load(&asked, &built_in()));
+        assert!(logits(model) == expected, "tier {}", tier.name());
+    }
+
+    // A folder that cannot be written costs only the keeping.
+    let file = folder.join("file");
+    std::fs::write(&file, "").expect("it can be written");
+    for nowhere in [Some(file.as_path()), None] {
+        let mut model = load(&gpu, &built_in());
+        model.settle_tier(nowhere).expect("it is measured");
+        assert!(model.tier_trial.is_some());
+    }
+}

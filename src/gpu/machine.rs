@@ -1,0 +1,366 @@
+//! Facts about a device that kernels, grids and tiers are chosen by: what the device tells, and for what no driver tells a profile of
+//! its maker.
+
+use super::Gpu;
+use super::geometry::MAX_THREADS;
+use super::tier::MIN_SUBGROUP;
+use wgpu::{AdapterInfo, Backend, DeviceType, Features, Limits};
+
+/// The maker of a GPU. It decides the facts that no driver reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Profile {
+    /// GPUs of Apple's own chips, by Metal, or by Vulkan on Linux.
+    Apple,
+    /// AMD.
+    Amd,
+    /// Intel.
+    Intel,
+    /// NVIDIA.
+    Nvidia,
+    /// A CPU that plays a GPU, such as lavapipe.
+    Software,
+    /// Any other.
+    Other,
+}
+
+/// PCI vendors. Metal tells none.
+pub(super) const NVIDIA: u32 = 0x10de;
+pub(super) const AMD: u32 = 0x1002;
+pub(super) const INTEL: u32 = 0x8086;
+
+/// Cores of devices by a part of their name, the more special name first: streaming multiprocessors of NVIDIA, compute units of AMD,
+/// Xe cores of Intel, GPU cores of Apple. From the makers' data sheets, of the largest kind where chips of one name differ; for the H200
+/// the kernels were measured with this number.
+const CORES: [(&str, u32); 38] = [
+    ("H200", 132),
+    ("H100", 132),
+    ("A100", 108),
+    ("NVIDIA L40", 142),
+    ("NVIDIA L4", 58),
+    ("Tesla T4", 40),
+    ("RTX 5090", 170),
+    ("RTX 5080", 84),
+    ("RTX 4090", 128),
+    ("RTX 4080", 76),
+    ("RTX 4070", 46),
+    ("RTX 4060", 24),
+    ("RTX 3090", 82),
+    ("RTX 3080", 68),
+    ("RTX 3060", 28),
+    ("7900 XTX", 96),
+    ("7900 XT", 84),
+    ("7800 XT", 60),
+    ("9070 XT", 64),
+    ("8060S", 40),
+    ("780M", 12),
+    ("A770", 32),
+    ("B580", 20),
+    ("Apple M1 Ultra", 64),
+    ("Apple M1 Max", 32),
+    ("Apple M1 Pro", 16),
+    ("Apple M2 Ultra", 76),
+    ("Apple M2 Max", 38),
+    ("Apple M2 Pro", 19),
+    ("Apple M3 Ultra", 80),
+    ("Apple M3 Max", 40),
+    ("Apple M3 Pro", 18),
+    ("Apple M4 Max", 40),
+    ("Apple M4 Pro", 20),
+    ("Apple M5 Max", 40),
+    ("Apple M5 Pro", 20),
+    ("Apple M1", 8),
+    // Of M2, M3, M4 and M5 without a further name.
+    ("Apple M", 10),
+];
+
+impl Profile {
+    /// The profile of an adapter.
+    pub fn of(info: &AdapterInfo) -> Self {
+        let name = |part: &str| info.name.contains(part);
+        match info.vendor {
+            _ if info.device_type == DeviceType::Cpu => Self::Software,
+            NVIDIA => Self::Nvidia,
+            AMD => Self::Amd,
+            INTEL => Self::Intel,
+            _ if name("Apple") => Self::Apple,
+            // Macs with processors of Intel have GPUs of others.
+            _ if info.backend == Backend::Metal && name("AMD") => Self::Amd,
+            _ if info.backend == Backend::Metal && name("Intel") => Self::Intel,
+            _ => Self::Other,
+        }
+    }
+
+    /// See [`Machine::packed_bytes`].
+    pub const fn packed_bytes(self, backend: Backend) -> bool {
+        matches!(self, Self::Nvidia | Self::Amd | Self::Intel)
+            && matches!(backend, Backend::Vulkan | Backend::Dx12)
+    }
+
+    /// Cores of a device of this profile that [`CORES`] does not name: assumed, what the middle of those sold has.
+    const fn default_cores(self, kind: DeviceType) -> u32 {
+        match (self, kind) {
+            (Self::Nvidia, _) => 46,
+            (Self::Amd, DeviceType::DiscreteGpu) => 60,
+            (Self::Intel, DeviceType::DiscreteGpu) => 20,
+            (Self::Apple, _) => 10,
+            (Self::Amd | Self::Intel | Self::Software, _) => 8,
+            (Self::Other, DeviceType::DiscreteGpu) => 60,
+            (Self::Other, _) => 8,
+        }
+    }
+
+    /// Weights that a core multiplies in a nanosecond, and bytes that it loads from the second-level cache. Of the first: lanes
+    /// times clock over the operations of a weight, which the kernels of a token need 3 of with packed halves or bytes, 7 of with floats
+    /// on one pipe. Of the second: 64 or 32 bytes a clock. Data sheets and assumptions, but for NVIDIA's not compared with anything.
+    const fn core_rates(self) -> [u64; 2] {
+        match self {
+            // 128 lanes at 1.98 GHz, 3 operations.
+            Self::Nvidia => [84, 126],
+            // 128 lanes at 1.3 GHz, 7 operations.
+            Self::Apple => [24, 41],
+            // 64 lanes at 2 GHz, 3 operations.
+            Self::Amd => [42, 128],
+            // 128 lanes at 2 GHz, 7 operations.
+            Self::Intel => [36, 64],
+            Self::Other | Self::Software => [24, 32],
+        }
+    }
+
+    /// See [`Machine::wait_ns`].
+    const fn wait_ns(self) -> u32 {
+        match self {
+            // Measured on an H200 through wgpu: 1.9 to 2.3 us.
+            Self::Nvidia => 2200,
+            // Of 2 to 5 us that others report.
+            Self::Apple => 3500,
+            // Assumed.
+            Self::Amd | Self::Intel | Self::Other => 3500,
+            // Assumed: threads that are woken.
+            Self::Software => 10_000,
+        }
+    }
+}
+
+/// What of a device decides how work is divided on it.
+///
+/// What the device does not tell comes from its [`Profile`] and is an assumption unless a field says that it was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine {
+    /// Whose it is.
+    pub profile: Profile,
+    /// Most threads that share a row in the kernels of a decoded token: the lanes of the smallest subgroup, at most 32.
+    pub lanes: u32,
+    /// The fewest and the most lanes of a subgroup, as the device tells; 32 and 32 on Metal, where wgpu tells a constant.
+    pub subgroup: [u32; 2],
+    /// Most threads of a workgroup: what the device tells, at most [`MAX_THREADS`].
+    pub threads: u32,
+    /// Bytes of workgroup memory of a workgroup, as the device tells.
+    pub workgroup_memory: u32,
+    /// Cores (multiprocessors, compute units): each runs workgroups of its own. By the device's name, or assumed for its profile.
+    pub cores: u32,
+    /// Whether every dispatch of a pass waits for the one before it, also where it reads nothing of it: in Metal's serial encoders,
+    /// which wgpu uses.
+    pub serial_passes: bool,
+    /// What a dispatch that waits for another costs, in nanoseconds: measured on an H200 (1900 to 2300), assumed for others.
+    pub wait_ns: u32,
+    /// Whether f16 arithmetic on pairs runs at twice the rate of f32, and the device was opened with f16: assumed of NVIDIA and AMD.
+    /// On Apple's GPUs the rate is the same (metal-benchmarks, M1 and M2), of Intel's nothing is known.
+    pub packed_halves: bool,
+    /// Whether the maker's GPUs multiply packed bytes in one instruction and the backend can say so: NVIDIA, AMD and Intel by Vulkan
+    /// or DX12. Of single devices no driver tells it, and whether it is faster is another question.
+    pub packed_bytes: bool,
+}
+
+/// What workgroups that repeat work do more than dispatches that share it evenly: of that, the part of the core with the most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Repeated {
+    /// Weights that it multiplies more; additions count as many.
+    pub weights: u64,
+    /// Bytes that it loads more, from the second-level cache.
+    pub bytes: u64,
+}
+
+impl Machine {
+    /// The one that the kernels were measured on: an NVIDIA H200 through Vulkan.
+    pub const H200: Self = Self {
+        profile: Profile::Nvidia,
+        lanes: 32,
+        subgroup: [32; 2],
+        threads: MAX_THREADS,
+        workgroup_memory: 48 << 10,
+        cores: 132,
+        serial_passes: false,
+        wait_ns: 2200,
+        packed_halves: true,
+        packed_bytes: true,
+    };
+
+    /// Of an opened device.
+    pub fn of(gpu: &Gpu) -> Self {
+        Self::new(&gpu.info, &gpu.limits, gpu.features)
+    }
+
+    /// Of a device that tells this and was opened with these limits and features.
+    pub fn new(info: &AdapterInfo, limits: &Limits, features: Features) -> Self {
+        let profile = Profile::of(info);
+        let metal = info.backend == Backend::Metal;
+        let subgroup = match metal {
+            // wgpu tells a constant 4..64 there. Apple's GPUs have 32.
+            true => [32; 2],
+            false => [info.subgroup_min_size, info.subgroup_max_size],
+        };
+        let named = CORES.iter().find(|(name, _)| info.name.contains(name));
+        Self {
+            profile,
+            lanes: subgroup[0].clamp(MIN_SUBGROUP, 32),
+            subgroup,
+            threads: limits
+                .max_compute_invocations_per_workgroup
+                .min(limits.max_compute_workgroup_size_x)
+                .min(MAX_THREADS),
+            workgroup_memory: limits.max_compute_workgroup_storage_size,
+            cores: match named {
+                Some((_, cores)) if profile != Profile::Software => *cores,
+                _ => profile.default_cores(info.device_type),
+            },
+            serial_passes: metal,
+            wait_ns: profile.wait_ns(),
+            packed_halves: matches!(profile, Profile::Nvidia | Profile::Amd)
+                && features.contains(Features::SHADER_F16),
+            packed_bytes: profile.packed_bytes(info.backend),
+        }
+    }
+
+    /// Whether repeating so much work costs less than the dispatch that it saves. Multiplying and loading are assumed to overlap,
+    /// and a dispatch saved to give back nothing but what waiting for it costs. Software never repeats: it was measured, and a token
+    /// of the built-in model took 6% longer.
+    pub fn repeats(&self, more: Repeated) -> bool {
+        if self.profile == Profile::Software {
+            return false;
+        }
+        let [weights, bytes] = self.profile.core_rates();
+        let ns = (more.weights / weights).max(more.bytes / bytes);
+        ns < u64::from(self.wait_ns)
+    }
+
+    /// One of this profile with so many cores, for tests of what is computed for it.
+    #[cfg(test)]
+    pub(crate) fn with_cores(profile: Profile, cores: u32) -> Self {
+        Self {
+            profile,
+            cores,
+            lanes: if profile == Profile::Software { 8 } else { 32 },
+            wait_ns: profile.wait_ns(),
+            ..Self::H200
+        }
+    }
+
+    /// Workgroups that keep all cores busy: a power of two, at most as many as there are cores, as the kernels were measured with.
+    pub const fn spread(&self) -> u32 {
+        match self.cores.checked_ilog2() {
+            Some(power) => 1 << power,
+            None => 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(name: &str, kind: DeviceType, backend: Backend, vendor: u32) -> Machine {
+        let mut info = AdapterInfo::new(kind, backend);
+        (info.name, info.vendor) = (name.to_owned(), vendor);
+        (info.subgroup_min_size, info.subgroup_max_size) = (32, 64);
+        Machine::new(&info, &Limits::default(), Features::SHADER_F16)
+    }
+
+    #[test]
+    fn devices_have_the_facts_of_their_makers() {
+        use Backend::{Dx12, Metal, Vulkan};
+        use DeviceType::{Cpu, DiscreteGpu, IntegratedGpu};
+        // Name, kind, backend, vendor -> profile, cores, serial passes, packed halves, packed bytes.
+        for (name, kind, backend, vendor, expected) in [
+            (
+                "NVIDIA H200",
+                DiscreteGpu,
+                Vulkan,
+                NVIDIA,
+                (Profile::Nvidia, 132, false, true, true),
+            ),
+            (
+                "NVIDIA GeForce GTX 1660",
+                DiscreteGpu,
+                Dx12,
+                NVIDIA,
+                (Profile::Nvidia, 46, false, true, true),
+            ),
+            (
+                "AMD Radeon RX 7900 XTX (RADV NAVI31)",
+                DiscreteGpu,
+                Vulkan,
+                AMD,
+                (Profile::Amd, 96, false, true, true),
+            ),
+            (
+                "AMD Radeon Pro 5500M",
+                DiscreteGpu,
+                Metal,
+                0,
+                (Profile::Amd, 60, true, true, false),
+            ),
+            (
+                "Intel(R) UHD Graphics",
+                IntegratedGpu,
+                Vulkan,
+                INTEL,
+                (Profile::Intel, 8, false, false, true),
+            ),
+            (
+                "Apple M1 Max",
+                IntegratedGpu,
+                Metal,
+                0,
+                (Profile::Apple, 32, true, false, false),
+            ),
+            (
+                "Apple M4",
+                IntegratedGpu,
+                Metal,
+                0,
+                (Profile::Apple, 10, true, false, false),
+            ),
+            (
+                "llvmpipe (LLVM 19.1.7, 256 bits)",
+                Cpu,
+                Vulkan,
+                0x10005,
+                (Profile::Software, 8, false, false, false),
+            ),
+        ] {
+            let m = machine(name, kind, backend, vendor);
+            let found = (
+                m.profile,
+                m.cores,
+                m.serial_passes,
+                m.packed_halves,
+                m.packed_bytes,
+            );
+            assert_eq!(found, expected, "{name}");
+            let subgroup = if backend == Metal { [32; 2] } else { [32, 64] };
+            assert_eq!((m.lanes, m.subgroup), (32, subgroup), "{name}");
+        }
+        let info = AdapterInfo::new(DiscreteGpu, Vulkan);
+        let without = Machine::new(&info, &Limits::default(), Features::empty());
+        assert!(!without.packed_halves && without.lanes >= MIN_SUBGROUP);
+    }
+
+    #[test]
+    fn no_name_of_a_core_count_hides_behind_a_shorter_one() {
+        for (i, (name, _)) in CORES.iter().enumerate() {
+            for (before, _) in &CORES[..i] {
+                assert!(!name.contains(before), "{name} is never found: {before}");
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+use crate::engine::ModelSource;
+use crate::engine::Sampling;
+use crate::engine::backend::Backend;
+use crate::engine::gpu::{GpuBackend, GpuModel};
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Op, Range, Recording, State, accesses};
+use crate::gpu::shader::Variant;
+use crate::gpu::testing::waves;
+use crate::gpu::{Gpu, GpuOptions, Tier};
+use crate::kernels::testing::nmse;
+use crate::model::Model;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+#[test]
+fn subgroups_have_the_emulated_size_and_do_what_they_should() {
+    let source = "#import params
+struct Params { n: u32 }
+@group(0) @binding(0) var<storage, read_write> data: array<vec4<u32>>;
+var<workgroup> order: array<u32, 128>;
+@compute @workgroup_size(128) fn main(
+#import builtins
+) {
+#import thread_index
+  order[t] = t;
+  var sum = subgroupAdd(f32(order[t]));
+  if (subgroup == 1u) {
+    var i = 0u;
+    loop {
+      if (i >= 3u) { break; }
+      sum = f32(subgroupMax(u32(sum) + lane_id));
+      i += 1u;
+    }
+  }
+  workgroupBarrier();
+  var near = t;
+  // Rows of 8 lanes that meet while others do not, and then all.
+  if (t < 72u) { near = subgroupShuffleXor(near, 4u); }
+  near += subgroupShuffleXor(t, 4u);
+  let other = subgroupShuffleXor(vec2<f32>(f32(t), 0.5), 16u);
+  let far = order[127u - t];
+  data[t] = vec4(subgroup_size * 1000u + lane_id, u32(sum), u32(other.x) * 1000u + near, far + subgroupShuffle(t, 3u));
+}";
+    for gpu in waves(Tier::Subgroup) {
+        let size = gpu.waves.expect("it is emulated");
+        let data = Range::whole(&gpu.storage("test", 128 * 16).unwrap());
+        let spec = Spec {
+            kernel: "waves",
+            source,
+            variant: Variant::default(),
+            access: accesses("w"),
+        };
+        let word = crate::gpu::record::Word::U(0);
+        let op = Op::new(spec, vec![data.clone()], vec![word], [Extent::N(1); 3]);
+        let recording = Recording::new(&gpu, &[op]).unwrap_or_else(|e| panic!("{e}"));
+        recording.submit(&gpu, &State::default());
+        let found: Vec<[u32; 4]> = gpu.read(&data.buffer, 0, 128 * 16).unwrap();
+        for (t, found) in (0..128).zip(found) {
+            let first = t / size * size;
+            let mut sum = (first..first + size).sum::<u32>();
+            if first / size == 1 {
+                sum += 3 * (size - 1);
+            }
+            let near = if t < 72 { t ^ 4 } else { t };
+            let expected = [
+                size * 1000 + t % size,
+                sum,
+                (first + ((t % size) ^ 16)) * 1000 + near + (t ^ 4),
+                127 - t + first + 3,
+            ];
+            assert_eq!(found, expected, "thread {t} of {size}");
+        }
+    }
+}
+
+/// Logits of tokens one by one, then of a prompt, then what is drawn after it.
+fn results(gpu: Gpu) -> (Vec<f32>, Vec<f32>, Vec<u32>) {
+    let gguf = ModelSource::Embedded.open().expect("it is in the program");
+    let model = Arc::new(Model::load(Arc::new(gguf)).expect("it is supported"));
+    let model = GpuModel::load(Arc::new(gpu), model, &mut |_, _| {}).expect("it is small");
+    let mut backend = GpuBackend::new(Arc::new(model), 96).expect("a small cache");
+    let tokens: Vec<u32> = (0..40).map(|i| 11 * i + 5).collect();
+    let mut rows = vec![];
+    for (pos, token) in tokens[..6].iter().enumerate() {
+        let on_row = &mut |_, row: &[f32]| {
+            rows.extend_from_slice(row);
+            ControlFlow::Continue(())
+        };
+        backend.logits(&[*token], pos, on_row).expect("it fits");
+    }
+    let mut prompt = vec![];
+    let on_row = &mut |i, row: &[f32]| {
+        if i == 39 {
+            prompt.extend_from_slice(row);
+        }
+        ControlFlow::Continue(())
+    };
+    backend.logits(&tokens, 0, on_row).expect("it fits");
+    let mut drawn = vec![];
+    let sampling = Sampling {
+        temperature: 0.8,
+        top_k: 40,
+        top_p: 0.95,
+        min_p: 0.02,
+        repeat_penalty: 1.1,
+        seed: 7,
+        ..Sampling::GREEDY
+    };
+    let on_token = &mut |id| {
+        drawn.push(id);
+        ControlFlow::Continue(())
+    };
+    backend
+        .decode(&tokens, &sampling, 6, on_token)
+        .expect("it fits");
+    (rows, prompt, drawn)
+}
+
+fn check(tier: Tier, limit: f64) {
+    let emulating = waves(tier);
+    if emulating.is_empty() {
+        return;
+    }
+    let options = GpuOptions {
+        tier: Some(tier),
+        no_matrices: true,
+        ..GpuOptions::default()
+    };
+    let (rows, prompt, drawn) = results(Gpu::open(&options).expect("it opened before"));
+    for gpu in emulating {
+        let size = gpu.waves.expect("it is emulated");
+        assert_eq!(gpu.lanes(), 32);
+        let found = results(gpu);
+        for (what, found, expected) in
+            [("tokens", &found.0, &rows), ("a prompt", &found.1, &prompt)]
+        {
+            let exact: Vec<_> = expected.iter().map(|x| f64::from(*x)).collect();
+            let error = nmse(found, &exact);
+            eprintln!(
+                "{what} in subgroups of {size}, tier {}: NMSE {error:.1e}",
+                tier.name()
+            );
+            assert!(error <= limit, "{what} in subgroups of {size}: {error:e}");
+        }
+        assert_eq!(found.2, drawn, "subgroups of {size}");
+    }
+}
+
+#[test]
+fn a_model_in_waves_of_32_and_64_is_the_same() {
+    check(Tier::Subgroup, 1e-6);
+}
+
+/// Sums in another order round a few activations to other bytes.
+#[test]
+fn a_model_on_bytes_in_waves_of_32_and_64_is_nearly_the_same() {
+    check(Tier::Int8, 1e-3);
+}

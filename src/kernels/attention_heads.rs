@@ -1,0 +1,247 @@
+//! [`attention`](super::attention) of single tokens without matrices, a cache row read once for many heads: for devices with
+//! subgroups.
+
+use super::MlaDims;
+use crate::gpu::geometry::MAX_THREADS;
+use crate::gpu::machine::Machine;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::accesses;
+use crate::gpu::shader::Variant;
+use crate::gpu::{Gpu, Tier};
+
+/// How a workgroup is made: runs of threads, each with all columns of some heads and rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Heads of a thread.
+    heads: usize,
+    /// Runs of threads with heads of their own.
+    groups: usize,
+    /// Runs of threads with the same heads and rows of their own.
+    phases: usize,
+    /// Rows of such a run in a tile, a multiple of 8.
+    rows: usize,
+    /// Whether a tile moves to workgroup memory while the one before is still read there.
+    two_buffers: bool,
+}
+
+/// The shape for blocks of these sizes on a device; `None` where it has no subgroups or the sizes do not suit.
+pub(super) fn shape(gpu: &Gpu, dims: MlaDims) -> Option<Shape> {
+    let machine = Machine::of(gpu);
+    Shape::of(dims, machine.workgroup_memory)
+        .filter(|shape| gpu.tier != Tier::Plain && shape.threads(dims) <= machine.threads as usize)
+}
+
+impl Shape {
+    /// The shape for blocks of these sizes, with so many bytes of workgroup memory; `None` where none suits.
+    pub(super) fn of(dims: MlaDims, memory: u32) -> Option<Self> {
+        // As few heads as may be without a thread: those of the second leave less of GLM's 20, of the first of 16.
+        let idle = |heads: &usize| dims.heads.next_multiple_of(*heads);
+        let heads = [5, 4, 2, 1].into_iter().min_by_key(idle)?;
+        // Workgroups are whole subgroups of 64 lanes at most, and a group has a thread for 8 columns.
+        let whole = 64usize.div_ceil((dims.kv_lora / 8).max(1));
+        let groups = (dims.heads / heads).clamp(1, whole.max(2));
+        // Two such workgroups share a core, which hides what a second buffer would: on an H200 faster than one with all heads of
+        // GLM-4.7-Flash from 512 rows on (benches/notes.md).
+        let shape = Self {
+            heads,
+            groups,
+            phases: 1,
+            rows: 16,
+            two_buffers: false,
+        };
+        let of_few_rows = Self { rows: 8, ..shape };
+        [shape, of_few_rows]
+            .into_iter()
+            .find(|shape| shape.suits(dims, memory))
+    }
+
+    /// Whether the kernel can work on blocks of these sizes with so many bytes of workgroup memory.
+    fn suits(self, dims: MlaDims, memory: u32) -> bool {
+        self.fits(dims) && self.memory(dims) <= memory as usize
+    }
+
+    /// Cache rows of a tile and heads of a workgroup.
+    pub(super) const fn tile(self) -> (usize, usize) {
+        (self.phases * self.rows, self.heads * self.groups)
+    }
+
+    const fn threads(self, dims: MlaDims) -> usize {
+        self.phases * self.groups * (dims.kv_lora / 8)
+    }
+
+    /// Bytes of workgroup memory, as the shader declares them.
+    fn memory(self, dims: MlaDims) -> usize {
+        let (tile, heads) = self.tile();
+        let rows = tile * dims.cache_row() * 2 * if self.two_buffers { 2 } else { 1 };
+        let scores = heads * (dims.kv_lora / 64 * tile + 8) * 4;
+        rows + scores + heads * tile * 4 + heads * 4 + 8
+    }
+
+    /// Whether the kernel can work on blocks of these sizes: columns for every thread, runs of whole groups of 8 lanes.
+    pub(super) fn fits(self, dims: MlaDims) -> bool {
+        let columns = dims.kv_lora / 8;
+        let threads = self.threads(dims);
+        let of_phases = (self.phases - 1) * self.groups * dims.kv_lora * 4;
+        dims.kv_lora.is_multiple_of(64)
+            && dims.rope.is_multiple_of(8)
+            && dims.rope.is_multiple_of(columns)
+            && (dims.rope == columns || (dims.rope / columns).is_multiple_of(2))
+            && self.rows.is_multiple_of(8)
+            && threads.is_multiple_of(64)
+            && threads <= MAX_THREADS as usize
+            && of_phases <= self.tile().0 * dims.cache_row() * 2
+    }
+
+    /// The pipeline for blocks of these sizes.
+    pub(super) fn spec(self, dims: MlaDims) -> Spec {
+        assert!(self.fits(dims), "attention_heads: {self:?} for {dims:?}");
+        let (tile, heads) = self.tile();
+        let threads = self.threads(dims);
+        let softeners = (heads * 8).next_multiple_of(64);
+        let one_pe = dims.rope == dims.kv_lora / 8;
+        let numbers = [
+            ("WG", threads),
+            ("HEADS_OF", self.heads),
+            ("GROUPS", self.groups),
+            ("PHASES", self.phases),
+            ("ROWS", self.rows),
+            ("BUFFERS", if self.two_buffers { 2 } else { 1 }),
+            ("LOADS", (tile * dims.cache_row() / 8).div_ceil(threads)),
+            ("PE_PAIRS", dims.rope / (dims.kv_lora / 8) / 2),
+            ("RUNS", dims.kv_lora / 64),
+            ("EIGHTS", tile / 8),
+            ("SOFTENERS", softeners),
+            ("PASSES", softeners.div_ceil(threads)),
+            ("OTHERS", self.phases - 1),
+            ("HEADS", dims.heads),
+            ("ROPE", dims.rope),
+            ("KV_LORA", dims.kv_lora),
+        ];
+        Spec {
+            kernel: "attention_heads",
+            source: include_str!("../../wgsl/attention_heads.wgsl"),
+            variant: numbers
+                .into_iter()
+                .fold(Variant::default(), |v, (name, n)| v.number(name, n as u32))
+                .flag("ONE_PE", one_pe)
+                .flag("PHASED", self.phases > 1)
+                .flag("TWO_BUFFERS", self.two_buffers),
+            access: accesses("rrwww"),
+        }
+    }
+}
+
+/// Shapes to choose among by measuring, for blocks of these sizes and so many bytes of workgroup memory.
+#[cfg(test)]
+pub(super) fn candidates(dims: MlaDims, memory: u32) -> Vec<Shape> {
+    let mut all = vec![];
+    for (heads, groups) in [
+        (5, 4),
+        (5, 2),
+        (4, 5),
+        (10, 2),
+        (4, 4),
+        (8, 2),
+        (4, 2),
+        (8, 1),
+    ] {
+        // No heads computed for nothing.
+        if !dims.heads.is_multiple_of(heads * groups) {
+            continue;
+        }
+        for (phases, rows) in [(1, 8), (2, 8), (1, 16), (4, 8)] {
+            for two_buffers in [true, false] {
+                let shape = Shape {
+                    heads,
+                    groups,
+                    phases,
+                    rows,
+                    two_buffers,
+                };
+                if shape.suits(dims, memory) && shape.threads(dims) <= 512 {
+                    all.push(shape);
+                }
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::testing::{gpus, waves};
+    use crate::kernels::attention::Form;
+    use crate::kernels::attention::testing::{glm, token_error};
+
+    #[test]
+    fn the_kernel_agrees_with_its_twin() {
+        let glm = glm();
+        let deepseek = MlaDims { heads: 16, ..glm };
+        let tales = MlaDims { heads: 4, ..glm };
+        // Heads that do not fill the last workgroup, more or fewer rotated columns than threads.
+        let narrow = MlaDims {
+            heads: 11,
+            nope: 32,
+            rope: 64,
+            kv_lora: 128,
+        };
+        let wide = MlaDims {
+            heads: 3,
+            rope: 64,
+            kv_lora: 256,
+            ..glm
+        };
+        let shape = |heads, groups, phases, rows, two_buffers| Shape {
+            heads,
+            groups,
+            phases,
+            rows,
+            two_buffers,
+        };
+        for gpu in gpus().iter().filter(|gpu| gpu.tier != Tier::Plain) {
+            for (dims, shape) in [
+                (glm, Shape::of(glm, 32 << 10).expect("it suits")),
+                (glm, Shape::of(glm, 16 << 10).expect("it suits")),
+                (deepseek, Shape::of(deepseek, 32 << 10).expect("it suits")),
+                (tales, Shape::of(tales, 32 << 10).expect("it suits")),
+                (narrow, Shape::of(narrow, 32 << 10).expect("it suits")),
+                (wide, shape(2, 1, 2, 8, false)),
+                (glm, shape(5, 2, 2, 8, false)),
+                (glm, shape(10, 2, 1, 16, false)),
+                (narrow, shape(4, 4, 2, 8, true)),
+            ] {
+                let (tile, _) = shape.tile();
+                for rows in [1usize, 2, tile, tile + 1, 575] {
+                    // Slices of several tiles, the last one shorter and not full.
+                    let cut = (rows.div_ceil(5 * tile), 5 * tile);
+                    let error = token_error(gpu, dims, rows, cut, |mut attention| {
+                        attention.form = Form::Heads(shape);
+                        attention.ops()
+                    });
+                    eprintln!("{dims:?}, {shape:?}, {rows} rows: {error:.1e}");
+                    assert!(
+                        error <= 3e-11,
+                        "{dims:?}, {shape:?}, {rows} rows: {error:e}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_kernel_agrees_in_subgroups_of_32_and_64() {
+        let dims = MlaDims { heads: 4, ..glm() };
+        let shape = Shape::of(dims, 24 << 10).expect("it suits");
+        for gpu in waves(Tier::Subgroup) {
+            for rows in [1usize, 21] {
+                let cut = (1, rows);
+                let error = token_error(&gpu, dims, rows, cut, |mut attention| {
+                    attention.form = Form::Heads(shape);
+                    attention.ops()
+                });
+                assert!(error <= 3e-11, "{shape:?}, {rows} rows: {error:e}");
+            }
+        }
+    }
+}

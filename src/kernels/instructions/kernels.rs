@@ -1,0 +1,301 @@
+//! The inner loops of the products of a decoded token, per weight, and how much they may cost.
+
+use super::{Cost, Region, Steps, count, sum};
+use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
+use crate::gpu::machine::{Machine, Profile};
+use crate::gpu::pipeline::Spec;
+use crate::gpu::{Tier, shader};
+use crate::kernels::token_matvec::Source;
+use crate::kernels::{MlaDims, token_absorb, token_gate_up, token_matvec, token_moe_down};
+use crate::model::{Experts, Gating};
+use crate::quant::GgmlType;
+use crate::quant::activation::Activation;
+use rayon::prelude::*;
+use wgpu::{AdapterInfo, Backend, DeviceType, Features, Limits};
+
+/// What a Mac is, as far as kernels depend on it: halves are not multiplied in pairs.
+fn mac() -> Machine {
+    let mut info = AdapterInfo::new(DeviceType::IntegratedGpu, Backend::Metal);
+    info.name = "Apple M1 Max".to_owned();
+    let limits = Limits {
+        max_compute_workgroup_storage_size: 32 << 10,
+        max_compute_invocations_per_workgroup: MAX_THREADS,
+        max_compute_workgroup_size_x: MAX_THREADS,
+        ..Limits::default()
+    };
+    let machine = Machine::new(&info, &limits, Features::SHADER_F16);
+    assert_eq!(machine.profile, Profile::Apple);
+    machine
+}
+
+/// What prepared values are on a Mac.
+fn activation() -> Activation {
+    let activation = Tier::Subgroup.activation(mac().packed_halves);
+    activation.expect("a tier with subgroups")
+}
+
+/// Cycles per weight on the slow and on the fast pipe that no product of this type may exceed. Those of Q4_0, Q4_K and Q6_K were
+/// asked for; the others are what the kernels reach, rounded up to halves, so that they do not get worse unnoticed.
+const LIMITS: [(GgmlType, [f64; 2]); 15] = [
+    (GgmlType::F32, [1.0, 2.0]),
+    (GgmlType::F16, [1.0, 2.0]),
+    (GgmlType::Q4_0, [4.0, 3.0]),
+    (GgmlType::Q4_1, [1.5, 3.0]),
+    (GgmlType::Q5_0, [3.5, 4.0]),
+    (GgmlType::Q5_1, [3.5, 4.0]),
+    (GgmlType::Q8_0, [2.0, 3.0]),
+    (GgmlType::Q2_K, [4.5, 4.0]),
+    (GgmlType::Q3_K, [5.5, 4.5]),
+    (GgmlType::Q4_K, [4.0, 4.0]),
+    (GgmlType::Q5_K, [5.5, 4.5]),
+    (GgmlType::Q6_K, [4.0, 5.0]),
+    (GgmlType::IQ4_NL, [7.5, 9.0]),
+    (GgmlType::IQ4_XS, [8.5, 9.5]),
+    (GgmlType::BF16, [3.0, 2.5]),
+];
+
+/// The products that are counted, by their names in tables.
+pub(super) const PRODUCTS: [&str; 6] = [
+    "head",
+    "attn_output",
+    "attn_k_b",
+    "gate, up",
+    "moe_down",
+    "absorb",
+];
+
+/// What a weight of a product costs: of the head (154880 x 2048), `attn_output` (2048 x 5120), `attn_k_b` in a dispatch of its own
+/// (heads of 512 x 256), gate and up (1536 x 2048), down (2048 x 1536 for 4 experts) of GLM-4.7-Flash. The passes of a loop count
+/// and nothing before and after it, so a geometry is taken in which threads pass through it at least twice. `token_absorb` has no loop
+/// with the sizes of any model: what counts is what 2048 columns cost more than 1536. Inputs of 48 units and more pass through
+/// workgroup memory, as with the 32 KiB that Macs have.
+pub(super) fn per_weight(ty: GgmlType) -> [Steps; 6] {
+    let activation = activation();
+    let head = token_matvec::Shape {
+        ty,
+        groups: 1,
+        rows: 154_880,
+        units: 64,
+        x_units: 0,
+        activation,
+        source: Source::Prepared,
+        rms: true,
+        residual: false,
+        y: true,
+        prepared: None,
+        rotate: None,
+        router: None,
+        staged: true,
+    };
+    let output = token_matvec::Shape {
+        rows: 2048,
+        units: 160,
+        rms: false,
+        residual: true,
+        prepared: Some(true),
+        ..head
+    };
+    let k_b = token_matvec::Shape {
+        groups: 20,
+        rows: 512,
+        units: 8,
+        x_units: 8,
+        rms: false,
+        staged: false,
+        ..head
+    };
+    let matvec = |shape: token_matvec::Shape| {
+        let geometry = looped(&shape.site(), shape.units);
+        in_loop(&token_matvec::spec(&geometry, &shape), 1, ty)
+    };
+    let experts = Experts {
+        count: 64,
+        used: 4,
+        shared_count: 1,
+        feed_forward_length: 1536,
+        gating: Gating::Sigmoid,
+        weights_norm: true,
+        weights_scale: 1.0,
+    };
+    let gate_up = token_gate_up::Shape {
+        activation,
+        units: 64,
+        experts: Some(([ty, ty], 1536, &experts, true)),
+        shared: Some(([ty, ty], 1536)),
+        raw_logits: false,
+        parts: 1,
+        choice: true,
+        lanes: 32,
+        staged: true,
+    };
+    let down = token_moe_down::Shape {
+        activation,
+        ty,
+        used: 4,
+        rows: 2048,
+        units: 48,
+        shared: Some((ty, 48)),
+        last: true,
+        one_part: true,
+        staged: true,
+    };
+    let gate_up_geometry = looped(&gate_up.site(), gate_up.units);
+    let down_geometry = looped(&down.site(), down.used * down.units);
+    [
+        matvec(head),
+        matvec(output),
+        matvec(k_b),
+        in_loop(&token_gate_up::spec(&gate_up_geometry, &gate_up), 2, ty),
+        in_loop(&token_moe_down::spec(&down_geometry, &down), 1, ty),
+        of_more_columns(ty, activation),
+    ]
+}
+
+/// The default geometry of a product, but with so few units at once that threads pass through its loop twice or more, and always
+/// with all of them.
+fn looped(site: &Site, units: u32) -> Geometry {
+    let given = site.default_geometry(mac()).expect("a geometry for a Mac");
+    let lanes = (1..=given.lanes.ilog2())
+        .rev()
+        .map(|i| 1 << i)
+        .find(|lanes| 2 * lanes <= units && units.is_multiple_of(*lanes))
+        .unwrap_or_else(|| panic!("{units} units in two passes"));
+    let good = |unroll: &u32| units / lanes > *unroll && (units / lanes).is_multiple_of(*unroll);
+    let geometry = Geometry {
+        lanes,
+        tile: given.tile * given.lanes / lanes,
+        unroll: (1..=given.unroll).rev().find(good).expect("one unit"),
+        ..given
+    };
+    assert!(
+        site.allows(&geometry, mac()),
+        "{geometry:?} of {}",
+        site.key()
+    );
+    geometry
+}
+
+fn counted(spec: &Spec) -> super::Counted {
+    let text = shader::expand(spec.kernel, spec.source, &spec.variant, Tier::Subgroup);
+    let text = text.unwrap_or_else(|e| panic!("{e}"));
+    let module = naga::front::wgsl::parse_str(&text);
+    let module = module.unwrap_or_else(|e| panic!("{}", e.emit_to_string(&text)));
+    count(&module).unwrap_or_else(|e| panic!("{} {:?}: {e}", spec.kernel, spec.variant))
+}
+
+fn number(spec: &Spec, name: &str) -> u32 {
+    spec.variant.consts.get(name).copied().unwrap_or(1)
+}
+
+/// Words that a unit of the quants plane is read in: whole vec4, of which two-bit codes use half.
+fn words(ty: GgmlType) -> u32 {
+    match ty {
+        GgmlType::F32 => 32,
+        GgmlType::F16 | GgmlType::BF16 => 16,
+        GgmlType::Q8_0 => 8,
+        _ => 4,
+    }
+}
+
+fn words_of_quants(region: &Region) -> u32 {
+    let quants = region.loads.iter().filter(|(name, _)| name.ends_with("_q"));
+    quants.map(|(_, words)| words).sum()
+}
+
+fn steps(region: &Region, spec: &Spec) -> Steps {
+    let steps = region.known().cloned();
+    steps.unwrap_or_else(|e| panic!("{} {:?}: {e}", spec.kernel, spec.variant))
+}
+
+fn scaled(steps: Steps, units: u32) -> Steps {
+    let weights = f64::from(32 * units);
+    let each = steps.into_iter();
+    each.map(|(what, cost)| (what, cost / weights)).collect()
+}
+
+/// The loop of a kernel that reads most of the weights, per weight. It multiplies `products` weights for each input.
+fn in_loop(spec: &Spec, products: u32, ty: GgmlType) -> Steps {
+    let counted = counted(spec);
+    // Of loops that read as many the dearer one: that of the shared expert's rest does less than that of the chosen ones.
+    let all = counted.loops.iter();
+    let hot = all.max_by(|a, b| {
+        let cycles = |l: &Region| sum(&l.steps).cycles();
+        let words = words_of_quants(a).cmp(&words_of_quants(b));
+        words.then(cycles(a).total_cmp(&cycles(b)))
+    });
+    let hot = hot.unwrap_or_else(|| panic!("{} {:?}: no loop", spec.kernel, spec.variant));
+    let units = number(spec, "UNROLL") * number(spec, "AT_ONCE") * products;
+    assert_eq!(
+        words_of_quants(hot),
+        units * words(ty),
+        "{} {:?}: words of {units} units",
+        spec.kernel,
+        spec.variant
+    );
+    scaled(steps(hot, spec), units)
+}
+
+/// What `token_absorb` costs more for each weight that a thread has more in a row of `attn_q_b`.
+fn of_more_columns(ty: GgmlType, activation: Activation) -> Steps {
+    let [few, many] = [48, 64].map(|units| {
+        let shape = token_absorb::Shape {
+            types: [ty, ty],
+            units,
+            dims: MlaDims {
+                heads: 16,
+                nope: 128,
+                rope: 64,
+                kv_lora: 512,
+            },
+            activation,
+            rms: false,
+            cache: false,
+        };
+        let division = shape.division(mac()).expect("it suits");
+        let spec = token_absorb::spec(division, &shape);
+        let counted = counted(&spec);
+        let units = number(&spec, "UNROLL") * number(&spec, "PASSES");
+        assert_eq!(counted.loops.len(), 0, "a loop of {units} units");
+        let words = words_of_quants(&counted.outside);
+        (units, words, steps(&counted.outside, &spec))
+    });
+    let units = many.0 - few.0;
+    assert_eq!(many.1 - few.1, units * words(ty), "words of {units} units");
+    let mut more = many.2;
+    for (what, cost) in few.2 {
+        *more.entry(what).or_default() += Cost::new(-cost.slow, -cost.fast);
+    }
+    scaled(more, units)
+}
+
+/// Every type with what its weights cost in each product.
+pub(super) fn table() -> Vec<(GgmlType, [Steps; 6])> {
+    let types = GgmlType::ALL.par_iter();
+    types.map(|&ty| (ty, per_weight(ty))).collect()
+}
+
+#[test]
+fn no_product_exceeds_the_limits_of_its_type() {
+    let mut failures = vec![];
+    for (ty, products) in table() {
+        let (_, [slow, fast]) = LIMITS.iter().find(|(t, _)| *t == ty).expect("a limit");
+        for (name, steps) in PRODUCTS.iter().zip(products) {
+            let cost = sum(&steps);
+            let parts = steps
+                .iter()
+                .map(|(what, c)| format!("{what} {:.2}", c.slow + c.fast));
+            let parts: Vec<_> = parts.collect();
+            let told = format!(
+                "{ty:7} {name:12} {:6.2} {:6.2}  {}",
+                cost.slow,
+                cost.fast,
+                parts.join(", ")
+            );
+            println!("{told}");
+            if cost.slow > *slow || cost.fast > *fast {
+                failures.push(format!("{told}, at most {slow} and {fast}"));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

@@ -1,0 +1,301 @@
+//! The absorbed and the rotated queries and the cache's new row of one token in one grid, where every dispatch of a pass waits for
+//! the one before it ([`Gpu::serial_passes`]): `attn_k_b` with [`rope_cache`](super::rope_cache).
+
+use super::rope_cache::{CacheRow, ROW_SUBGROUPS, rope_cache, row_variant};
+use super::token::{check_geometry, divided, geometry, variant, weight};
+use super::token_matvec::token_matvec;
+use super::{MAX_GRID, MlaDims};
+use crate::gpu::geometry::{Geometry, Site, WHOLE_THREADS};
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
+use crate::gpu::tier::MIN_SUBGROUP;
+use crate::gpu::{Gpu, GpuError};
+use crate::model::Weight;
+use crate::quant::GgmlType;
+use crate::quant::activation::Activation;
+use half::f16;
+
+/// The absorbed queries (heads, kv_lora), the rotated ones (heads, rope) and the cache's row (kv_lora + rope) of one token.
+///
+/// `k_b` (heads, kv_lora, nope) times what `keep` makes of all heads `q` (heads, nope + rope), and the rest as
+/// [`rope_cache`] for a token whose `angles` are (rope / 2) of cosine and sine.
+pub fn token_queries(
+    k_b: &Weight,
+    q: &[f32],
+    (kv_a, kv_a_norm, eps): (&[f32], &[f32], f32),
+    angles: &[[f32; 2]],
+    dims: MlaDims,
+    keep: impl Fn(&[f32]) -> Vec<f32>,
+) -> ([Vec<f32>; 2], Vec<f16>) {
+    let q_lat = token_matvec(k_b, &keep(q), dims.head() / 32, None, None);
+    let mut q_pe = vec![0.0; dims.heads * dims.rope];
+    let mut row = vec![f16::ZERO; dims.cache_row()];
+    rope_cache(
+        q, kv_a, kv_a_norm, eps, angles, 0, dims, &mut q_pe, &mut row,
+    );
+    ([q_lat, q_pe], row)
+}
+
+/// What the pipeline depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    /// Of `attn_k_b`.
+    pub ty: GgmlType,
+    pub dims: MlaDims,
+    /// What prepared values are.
+    pub activation: Activation,
+}
+
+impl Shape {
+    /// What to choose a geometry for.
+    pub(super) fn site(&self) -> Site {
+        let MlaDims {
+            heads,
+            nope,
+            kv_lora,
+            ..
+        } = self.dims;
+        Site {
+            kernel: "token_queries",
+            types: vec![self.ty],
+            shape: format!("{heads}x{kv_lora}x{nope}"),
+            rows: (heads * kv_lora) as u32,
+            units: nope as u32 / 32,
+            activation: self.activation,
+            prepared: false,
+            pairs: false,
+            whole: None,
+            threads: [1, ROW_SUBGROUPS * MIN_SUBGROUP],
+            one_block: false,
+            at_once: 1,
+            shares_work: None,
+            split: false,
+        }
+    }
+}
+
+/// The pipeline with this geometry.
+pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
+    let units = shape.dims.nope as u32 / 32;
+    let variant = weight(
+        divided(variant(shape.activation), geometry, units),
+        ["WEIGHT", "WEIGHT_TIMES"],
+        shape.ty,
+        shape.activation,
+    );
+    let variant = row_variant(variant, shape.dims, geometry.threads())
+        .number("UNITS", units)
+        .number("HEADS", shape.dims.heads as u32);
+    Spec {
+        kernel: "token_queries",
+        source: include_str!("../../wgsl/token_queries.wgsl"),
+        variant,
+        access: accesses(&format!("rrrrrww{}", CacheRow::ACCESS)),
+    }
+}
+
+/// Whether the kernel is for this `attn_k_b`.
+pub fn fits(k_b: &GpuWeight, dims: MlaDims) -> bool {
+    let pairs = dims.heads * dims.rope / 2;
+    let least = (dims.heads * dims.kv_lora).div_ceil(WHOLE_THREADS as usize / 32)
+        + pairs.div_ceil(WHOLE_THREADS as usize);
+    k_b.parts.len() == 1
+        && dims.nope > 0
+        && dims.nope.is_multiple_of(32)
+        && dims.head().is_multiple_of(32)
+        && dims.kv_lora.is_multiple_of(2)
+        && least < MAX_GRID as usize
+}
+
+/// The queries and the row on the device.
+pub struct GpuTokenQueries<'a> {
+    /// `attn_k_b`, (heads, kv_lora, nope).
+    pub k_b: &'a GpuWeight,
+    /// What prepared values are.
+    pub activation: Activation,
+    /// The query heads as f32, (heads, nope + rope).
+    pub q: Range,
+    /// The same prepared.
+    pub values: Range,
+    /// Cosine and sine, (n_ctx, rope / 2).
+    pub rope_table: Range,
+    /// The sizes of the block.
+    pub dims: MlaDims,
+    /// Absorbed queries, (heads, kv_lora) f32.
+    pub q_lat: Range,
+    /// Rotated queries, (heads, rope) f32.
+    pub q_pe: Range,
+    /// The cache's new row.
+    pub row: CacheRow,
+}
+
+impl GpuTokenQueries<'_> {
+    fn shape(&self) -> Shape {
+        Shape {
+            ty: self.k_b.ty,
+            dims: self.dims,
+            activation: self.activation,
+        }
+    }
+
+    /// What a geometry can be chosen for.
+    pub fn site(&self) -> Site {
+        self.shape().site()
+    }
+
+    /// The dispatch. A replay's position must be in the table and in the cache.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device.
+    ///
+    /// # Panics
+    /// As [`op_with`](Self::op_with).
+    pub fn op(&self, gpu: &Gpu) -> Result<Op, GpuError> {
+        Ok(self.op_with(gpu, &geometry(gpu, &self.site())?))
+    }
+
+    /// The dispatch, divided so.
+    ///
+    /// # Panics
+    /// If the weight is none that [`fits`], the kernel or the device does not allow the geometry, or a buffer is too small for the
+    /// sizes, which would let the kernel index beyond it.
+    pub fn op_with(&self, gpu: &Gpu, geometry: &Geometry) -> Op {
+        let (k_b, dims, shape) = (self.k_b, self.dims, self.shape());
+        check_geometry(gpu, &shape.site(), geometry);
+        let bytes = |n: usize| (dims.heads * n * 4) as u64;
+        let units = (dims.heads * dims.head() / 32) as u64;
+        assert!(
+            fits(k_b, dims)
+                && k_b.groups as usize == dims.heads
+                && [k_b.rows as usize, k_b.cols as usize] == [dims.kv_lora, dims.nope],
+            "{} for {dims:?}",
+            k_b.name
+        );
+        assert!(
+            self.values.size >= self.activation.bytes(units)
+                && self.q.size >= bytes(dims.head())
+                && self.q_lat.size >= bytes(dims.kv_lora)
+                && self.q_pe.size >= bytes(dims.rope),
+            "buffers of {}",
+            k_b.name
+        );
+        self.row.check(dims, &self.rope_table);
+        let part = &k_b.parts[0];
+        let mut bindings = vec![
+            part.quants.clone(),
+            part.scales.clone(),
+            self.values.clone(),
+            self.q.clone(),
+            self.rope_table.clone(),
+            self.q_lat.clone(),
+            self.q_pe.clone(),
+        ];
+        bindings.extend(self.row.bindings());
+        let params = vec![Word::U(part.sub), Word::Pos, Word::F(self.row.eps)];
+        let pairs = (dims.heads * dims.rope / 2) as u32;
+        let workgroups =
+            k_b.total_rows().div_ceil(geometry.tile) + 1 + pairs.div_ceil(geometry.threads());
+        let grid = [Extent::N(workgroups), Extent::N(1), Extent::N(1)];
+        let weights = u64::from(k_b.total_rows()) * u64::from(k_b.cols);
+        Op::new(spec(geometry, &shape), bindings, params, grid)
+            .with_bytes(part.quants.size + part.scales.size)
+            .with_flops(Flops {
+                once: 2 * weights,
+                ..Flops::default()
+            })
+            .at_site(shape.site())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::machine::Machine;
+    use crate::gpu::record::State;
+    use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
+    use crate::kernels::rope_cache::testing::Row;
+    use crate::kernels::testing::{Rng, assert_close, random_weight};
+    use crate::kernels::token::testing::{activation, stand_for, sums_nmse, upload_values};
+
+    /// Against the twin, with the geometry that the device takes or with all.
+    fn check(gpu: &Gpu, rng: &mut Rng, ty: GgmlType, dims: MlaDims, all: bool) {
+        let k_b = random_weight(rng, ty, dims.heads, dims.kv_lora, dims.nope);
+        let q = rng.normals(dims.heads * dims.head());
+        let (pos, n_ctx) = (rng.below(7), 7);
+        let table = rng.normals(n_ctx * dims.rope);
+        let (angles, _) = table[pos * dims.rope..][..dims.rope].as_chunks();
+        let row = Row::new(rng, dims, n_ctx);
+        let keep = |q: &[f32]| stand_for(activation(gpu), q);
+        let (twin, _) = token_queries(&k_b, &q, row.given(), angles, dims, keep);
+        let k_b = gpu_weight(gpu, &k_b);
+        let op = || GpuTokenQueries {
+            k_b: &k_b,
+            activation: activation(gpu),
+            q: Range::whole(&upload(gpu, &q)),
+            values: upload_values(gpu, &q),
+            rope_table: Range::whole(&upload(gpu, &table)),
+            dims,
+            q_lat: Range::whole(&output(gpu, twin[0].len())),
+            q_pe: Range::whole(&output(gpu, twin[1].len())),
+            row: row.upload(gpu),
+        };
+        let site = op().site();
+        let geometries = match all {
+            true => site.candidates(Machine::of(gpu)),
+            false => vec![gpu.geometry(&site).expect("the device allows one")],
+        };
+        assert!(!geometries.is_empty());
+        for geometry in geometries {
+            let op = op();
+            let state = State {
+                pos: pos as u32,
+                tokens: 1,
+                ..State::default()
+            };
+            run(gpu, &[op.op_with(gpu, &geometry)], &state);
+            let what = format!("{} {dims:?}, {geometry:?}", site.key());
+            let limits = [sums_nmse(activation(gpu)), 1e-13];
+            for ((found, twin), limit) in [&op.q_lat, &op.q_pe].into_iter().zip(&twin).zip(limits) {
+                let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+                let found = download(gpu, &found.buffer, twin.len());
+                assert_close(&found, &exact, limit, &what);
+            }
+            row.assert_written(gpu, &op.row, &table, pos, &what);
+        }
+    }
+
+    fn dims(heads: usize, nope: usize, rope: usize, kv_lora: usize) -> MlaDims {
+        MlaDims {
+            heads,
+            nope,
+            rope,
+            kv_lora,
+        }
+    }
+
+    #[test]
+    fn the_kernel_agrees_with_its_twin_at_shapes_of_models() {
+        for gpu in token_gpus() {
+            let mut rng = Rng::fresh();
+            for (ty, dims) in [
+                // GLM-4.7-Flash, then DeepSeek-V2-Lite and Youtu-LLM-2B.
+                (GgmlType::Q4_0, dims(20, 192, 64, 512)),
+                (GgmlType::Q8_0, dims(20, 192, 64, 512)),
+                (GgmlType::F16, dims(16, 128, 64, 512)),
+                (GgmlType::Q5_0, dims(16, 128, 64, 512)),
+                (GgmlType::Q6_K, dims(3, 256, 32, 34)),
+            ] {
+                check(gpu, &mut rng, ty, dims, false);
+            }
+        }
+    }
+
+    #[test]
+    fn every_geometry_gives_the_same() {
+        for gpu in token_gpus() {
+            let mut rng = Rng::fresh();
+            check(gpu, &mut rng, GgmlType::Q5_0, dims(5, 96, 64, 70), true);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+// The cache row of a new token: normed latent, then rotated key, in f16. And the rotation by itself: pairs (2i, 2i+1) rotate by the
+// angle of (position, i). All buffers are seen as pairs of floats. The kernel declares `angles`, of (n_ctx, ROPE / 2) cosines and
+// sines, and LATENT_PAIRS * WG pairs are as many as the latent has, or more. SPLIT: kv_a comes in parts, to be added up.
+#read kv_a: array<vec2<f32>>         // (tokens, (KV_LORA + ROPE) / 2)
+#read norm: array<vec2<f32>>         // (KV_LORA / 2)
+#write cache: array<u32>             // (n_ctx, (KV_LORA + ROPE) / 2) pairs of f16
+#import reduce
+
+// Pair i of kv_a.
+fn kv_a_pair(i: u32) -> vec2<f32> {
+#import add_parts as kv_a
+  return sum;
+}
+
+fn rotate(x: vec2<f32>, angle: vec2<f32>) -> vec2<f32> {
+  return vec2(x.x * angle.x - x.y * angle.y, x.x * angle.y + x.y * angle.x);
+}
+
+// Writes row `pos` of the cache from row `token` of kv_a: the whole workgroup calls. Everything is loaded before the barriers.
+fn cache_row(token: u32, pos: u32, eps: f32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) {
+  let row = token * ((KV_LORA + ROPE) / 2u);
+  let to_row = pos * ((KV_LORA + ROPE) / 2u);
+  var squares = 0.0;
+#for i LATENT_PAIRS
+  let at$i = min(t + $iu * WG, KV_LORA / 2u - 1u);
+  let x$i = kv_a_pair(row + at$i);
+  let g$i = norm[at$i];
+  squares += select(0.0, dot(x$i, x$i), t + $iu * WG < KV_LORA / 2u);
+#endfor
+  var i = t;
+  loop {
+    if (i >= ROPE / 2u) { break; }
+    let at = KV_LORA / 2u + i;
+    cache[to_row + at] = pack2x16float(rotate(kv_a_pair(row + at), angles[pos * (ROPE / 2u) + i]));
+    i += WG;
+  }
+  let scale = inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(KV_LORA) + eps);
+#for i LATENT_PAIRS
+  if (t + $iu * WG < KV_LORA / 2u) { cache[to_row + at$i] = pack2x16float(x$i * scale * g$i); }
+#endfor
+}

@@ -1,0 +1,22 @@
+// The same as codes_by_bytes for an input of halves (shared/halves.wgsl).
+#import halves
+#import halves_math
+struct $W_Loaded { codes: W32Codes, affine: vec4<f32>, bits: u32 }
+
+fn $W_load(u: u32, sub: u32) -> $W_Loaded {
+  return $W_Loaded($W_codes(u), $W_affine(u, sub), halves_bits(sub) ^ 0x00800080u);
+}
+
+fn $W_half(codes: vec4<u32>, turned: u32, affine: vec2<f32>, first: vec4<u32>, second: vec4<u32>, scale: vec2<f32>) -> f32 {
+  // Signed bytes: 128 makes them positive.
+  let mask = vec4<u32>(0x00ff00ffu);
+  let bits = vec4<u32>(turned);
+  let odd = codes >> vec4<u32>(8u);
+  let product = affine.x * halves_dot16((codes & mask) ^ bits, (odd & mask) ^ bits, 1152.0 + $W_CENTRE, first, second, scale);
+  if ($W_CENTRED) { return product; }
+  return product + (affine.y + $W_CENTRE * affine.x) * scale.y;
+}
+
+fn $W_times(w: $W_Loaded, x: Halves) -> f32 {
+  return $W_half(w.codes.lo, w.bits, w.affine.xy, x.a, x.b, x.scales.xy) + $W_half(w.codes.hi, w.bits, w.affine.zw, x.c, x.d, x.scales.zw);
+}

@@ -1,0 +1,30 @@
+// 16 values as halves with a scale (shared/halves.wgsl): half a unit of quant::halves.
+
+// Values of which the largest is smaller become 0, and none may be larger than the other: a scale and its inverse are normal f32.
+const HALVES_SMALLEST = 1e-35;
+const HALVES_LARGEST = 8e37;
+
+// The power of two above `largest`, and its inverse; 0 where all values vanish.
+fn halves_scale(largest: f32) -> vec2<f32> {
+  let exponent = bitcast<u32>(clamp(largest, HALVES_SMALLEST, HALVES_LARGEST)) >> 23u;
+  let both = bitcast<vec2<f32>>(vec2<u32>(exponent + 1u, 253u - exponent) << vec2<u32>(23u));
+  return select(vec2<f32>(0.0), both, largest >= HALVES_SMALLEST);
+}
+
+// Values rounded to the 11 bits of a half, by integers. Compilers may take the way from f32 to f16 and back for nothing done, as
+// NVIDIA's does, and then sums would not be those of the halves.
+fn halves_round(v: vec4<f32>) -> vec4<f32> {
+  let bits = bitcast<vec4<u32>>(v);
+  let even = (bits >> vec4<u32>(13u)) & vec4<u32>(1u);
+  return bitcast<vec4<f32>>((bits + vec4<u32>(0x0fffu) + even) & vec4<u32>(0xffffe000u));
+}
+
+// Four rounded values as two words of halves.
+fn halves_words(v: vec4<f32>) -> vec2<u32> {
+  return vec2<u32>(pack2x16float(v.xz), pack2x16float(v.yw));
+}
+
+// The sum of four values.
+fn halves_sum(v: vec4<f32>) -> f32 {
+  return (v.x + v.y) + (v.z + v.w);
+}

@@ -1,0 +1,23 @@
+// The same as codes_by_halves for four-bit codes in one plane, with one scale and offset for the unit. What waits are the codes as
+// they were loaded. The upper ones are multiplied where they lie, as 16 times what they are.
+#import halves
+#import halves_math
+struct $W_Loaded { codes: vec4<u32>, affine: vec4<f32>, bits: u32 }
+
+fn $W_load(u: u32, sub: u32) -> $W_Loaded {
+  return $W_Loaded($W_q[u], $W_affine(u, sub), halves_bits(sub));
+}
+
+fn $W_times(w: $W_Loaded, x: Halves) -> f32 {
+  let odd = w.codes >> vec4<u32>(8u);
+  let lower = vec4<u32>(0x000f000fu);
+  let upper = vec4<u32>(0x00f000f0u);
+  // The top bit of a byte is turned over.
+  let bits = vec4<u32>(w.bits);
+  let turned = vec4<u32>(w.bits ^ 0x00800080u);
+  let lo = halves_dot16((w.codes & lower) | bits, (odd & lower) | bits, 1024.0 + $W_CENTRE, x.a, x.b, x.scales.xy);
+  let hi = halves_dot16((w.codes & upper) ^ turned, (odd & upper) ^ turned, 1024.0 + 16.0 * $W_CENTRE, x.c, x.d, x.scales.zw);
+  let product = w.affine.x * (lo + 0.0625 * hi);
+  if ($W_CENTRED) { return product; }
+  return product + (w.affine.y + $W_CENTRE * w.affine.x) * (x.scales.y + x.scales.w);
+}

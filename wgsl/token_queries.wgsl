@@ -1,0 +1,59 @@
+// The queries of one token, absorbed and rotated, and the cache's new row in one grid, where every dispatch of a pass waits for the
+// one before it: q_lat = K q_nope of each head, q_pe by pairs (2i, 2i+1), each by the angle of (position, i), and the row as in
+// shared/cache_row.wgsl.
+//
+// K (HEADS, KV_LORA, NOPE = 32 * UNITS), q (HEADS, NOPE + ROPE), and as x prepared (shared/token_store.wgsl); q_lat (HEADS, KV_LORA),
+// q_pe (HEADS, ROPE). The last three are seen as pairs of floats.
+// Division: the first K_TILES workgroups own TILE = WG / LANES rows of K each, LANES threads a row; the next one writes the cache's row;
+// in the others a thread rotates a pair.
+// Bound by: the bytes of K.
+struct Params {
+  sub: u32,         // sub-plane of the scales, in words
+  pos: u32,         // of the token
+  eps: f32,
+}
+#read w_q: array<vec4<u32>>
+#read w_s: array<w_Scales>
+#import INPUT as x
+#read q: array<vec2<f32>>            // (HEADS, (NOPE + ROPE) / 2)
+#read angles: array<vec2<f32>>       // (n_ctx, ROPE / 2) of (cos, sin)
+#write q_lat: array<f32>             // (HEADS, KV_LORA)
+#write q_pe: array<vec2<f32>>        // (HEADS, ROPE / 2)
+const NOPE = 32u * UNITS;
+const TILE = WG / LANES;
+const K_ROWS = HEADS * KV_LORA;
+const K_TILES = (K_ROWS + TILE - 1u) / TILE;
+// Units from one head's input to the next.
+const X_UNITS = (NOPE + ROPE) / 32u;
+#import params
+#import w32
+#import lanes
+#import WEIGHT as w
+#import WEIGHT_TIMES as w
+#import row_walk as w
+#import cache_row
+
+@compute @workgroup_size(WG)
+fn main(
+#import builtins
+) {
+#import thread_index
+#fetch
+  if (wid.x < K_TILES) {
+    let lane = t & (LANES - 1u);
+    let row = wid.x * TILE + t / LANES;
+    // Threads behind the last row repeat it and write nothing.
+    let at = min(row, K_ROWS - 1u);
+    let sum = row_sum(w_walk(at * UNITS, at / KV_LORA * X_UNITS, lane, p.sub));
+    if (lane == 0u && row < K_ROWS) { q_lat[row] = sum; }
+  } else if (wid.x == K_TILES) {
+    cache_row(0u, p.pos, p.eps, t, subgroup, subgroups, lane_id);
+  } else {
+    let pair = (wid.x - K_TILES - 1u) * WG + t;
+    if (pair < HEADS * (ROPE / 2u)) {
+      let head = pair / (ROPE / 2u);
+      let i = pair - head * (ROPE / 2u);
+      q_pe[pair] = rotate(q[head * ((NOPE + ROPE) / 2u) + NOPE / 2u + i], angles[p.pos * (ROPE / 2u) + i]);
+    }
+  }
+}
