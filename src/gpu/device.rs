@@ -6,6 +6,7 @@ use super::geometry::Choices;
 use super::machine::Machine;
 use super::numbers::Numbers;
 use super::pipeline::Pipelines;
+use super::small_halves;
 use super::tier::Tier;
 use super::tuning;
 use crate::quant::activation::Activation;
@@ -33,8 +34,8 @@ pub struct GpuOptions {
     /// Whether the workgroups of a decoded token's kernels repeat small work ([`Gpu::repeats_work`]); as `glimt tune` chose or by
     /// what it costs where `None`.
     pub repeats_work: Option<bool>,
-    /// Whether halves are multiplied in pairs ([`Activation::Halves`]); by the kind of device where `None`. A device without f16
-    /// in shaders never does.
+    /// Whether halves are multiplied in pairs in tier `subgroup` ([`Activation::Halves`]); by the kind of device where `None`
+    /// ([`Machine::packed_halves`]), if it keeps halves below the smallest normal one. A device that cannot is refused where it has to.
     pub packed_halves: Option<bool>,
     /// Whether to do without cooperative matrices on a device that has them: prompts and the attention of tokens take their
     /// other forms.
@@ -232,7 +233,7 @@ impl Gpu {
         let machine = Machine::new(&info, &limits, features);
         let pipelines = Arc::new(Pipelines::new(&device, &info, features));
         let tier_is_open = options.tier.is_none() && tier.may_be_measured(&info);
-        Ok(Self {
+        let mut gpu = Self {
             device,
             queue,
             info,
@@ -246,8 +247,7 @@ impl Gpu {
             tier_is_open,
             serial_passes: options.serial_passes.unwrap_or(machine.serial_passes),
             asked_to_repeat: options.repeats_work,
-            packed_halves: features.contains(Features::SHADER_F16)
-                && options.packed_halves.unwrap_or(machine.packed_halves),
+            packed_halves: false,
             pipelines,
             lying_clock: Arc::default(),
             trials: Arc::default(),
@@ -256,7 +256,38 @@ impl Gpu {
             waves: None,
             fault,
             allocated: Arc::default(),
-        })
+        };
+        if tier == Tier::Subgroup || tier_is_open {
+            gpu.packed_halves = gpu.packs_halves(options.packed_halves, machine)?;
+        }
+        Ok(gpu)
+    }
+
+    /// Whether halves are multiplied in pairs, as asked or by the kind of device.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`] where it is asked for and the device cannot; what the device reports.
+    fn packs_halves(&self, asked: Option<bool>, machine: Machine) -> Result<bool, GpuError> {
+        if !asked.unwrap_or(machine.packed_halves) {
+            return Ok(false);
+        }
+        let objection = match self.features.contains(Features::SHADER_F16) {
+            true => small_halves::objection(self)?,
+            false => Some("f16 in shaders".to_owned()),
+        };
+        let Some(missing) = objection else {
+            return Ok(true);
+        };
+        if asked.is_some() {
+            return Err(GpuError::TierUnsupported {
+                tier: self.tier.name(),
+                adapter: self.info.name.clone(),
+                missing: format!("{missing}, which --packed-halves on needs"),
+            });
+        }
+        let name = &self.info.name;
+        log::warn!("{name}: halves are widened to f32, not multiplied in pairs: it lacks {missing}");
+        Ok(false)
     }
 
     /// What the products of a decoded token leave for each other in the device's tier, where they prepare their outputs so.

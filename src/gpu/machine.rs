@@ -116,8 +116,8 @@ impl Profile {
         match self {
             // 128 lanes at 1.98 GHz, 3 operations.
             Self::Nvidia => [84, 126],
-            // 128 lanes at 1.3 GHz, 7 operations.
-            Self::Apple => [24, 41],
+            // 128 lanes at 1.3 GHz, 3 operations.
+            Self::Apple => [55, 41],
             // 64 lanes at 2 GHz, 3 operations.
             Self::Amd => [42, 128],
             // 128 lanes at 2 GHz, 7 operations.
@@ -163,8 +163,9 @@ pub struct Machine {
     pub serial_passes: bool,
     /// What a dispatch that waits for another costs, in nanoseconds: measured on an H200 (1900 to 2300), assumed for others.
     pub wait_ns: u32,
-    /// Whether f16 arithmetic on pairs runs at twice the rate of f32, and the device was opened with f16: assumed of NVIDIA and AMD.
-    /// On Apple's GPUs the rate is the same (metal-benchmarks, M1 and M2), of Intel's nothing is known.
+    /// Whether products of pairs of halves cost less than those of halves that are widened to f32, and the device was opened with f16:
+    /// assumed of NVIDIA and AMD, where f16 runs at twice the rate of f32, and of Apple's GPUs, where it runs at the same rate
+    /// (metal-benchmarks, M1 and M2) and pairs need fewer steps for a weight (`benches/apple-caps.md`). Of Intel's nothing is known.
     pub packed_halves: bool,
     /// Whether the maker's GPUs multiply packed bytes in one instruction and the backend can say so: NVIDIA, AMD and Intel by Vulkan
     /// or DX12. Of single devices no driver tells it, and whether it is faster is another question.
@@ -225,7 +226,7 @@ impl Machine {
             },
             serial_passes: metal,
             wait_ns: profile.wait_ns(),
-            packed_halves: matches!(profile, Profile::Nvidia | Profile::Amd)
+            packed_halves: matches!(profile, Profile::Nvidia | Profile::Amd | Profile::Apple)
                 && features.contains(Features::SHADER_F16),
             packed_bytes: profile.packed_bytes(info.backend),
         }
@@ -321,14 +322,14 @@ mod tests {
                 IntegratedGpu,
                 Metal,
                 0,
-                (Profile::Apple, 32, true, false, false),
+                (Profile::Apple, 32, true, true, false),
             ),
             (
                 "Apple M4",
                 IntegratedGpu,
                 Metal,
                 0,
-                (Profile::Apple, 10, true, false, false),
+                (Profile::Apple, 10, true, true, false),
             ),
             (
                 "llvmpipe (LLVM 19.1.7, 256 bits)",

@@ -3,7 +3,8 @@
 //! [`adapter`] lists and chooses, [`device`] opens one as a [`Gpu`] of a [`Tier`], [`shader`] expands WGSL templates,
 //! [`pipeline`] compiles them in parallel and keeps them, [`memory`] plans what goes where and `upload` streams
 //! it there, [`record`] holds a step as data (pipelines, bind groups, parameters, grids) and replays it, [`stamps`]
-//! times it, [`clock`] too where timestamps are missing or wrong, `barriers` corrects what one kind of barrier is translated to.
+//! times it, [`clock`] too where timestamps are missing or wrong, `barriers` corrects what one kind of barrier is translated to,
+//! `small_halves` tries an arithmetic before it is used.
 
 pub mod adapter;
 mod barriers;
@@ -18,6 +19,7 @@ mod numbers;
 pub mod pipeline;
 pub mod record;
 pub mod shader;
+pub(crate) mod small_halves;
 pub mod stamps;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -116,7 +116,7 @@ fn write_spirv(
     module: &Module,
     info: &ModuleInfo,
     tier: Tier,
-    coop: bool,
+    [f16, coop]: [bool; 2],
 ) -> Result<Vec<u32>, String> {
     use spv::Capability as C;
     let subgroup = [
@@ -132,14 +132,13 @@ fn write_spirv(
         Tier::Plain => &[],
         Tier::Subgroup | Tier::Int8 => &subgroup,
     };
-    let matrices = [
-        C::CooperativeMatrixKHR,
-        C::VulkanMemoryModel,
+    let halves = [
         C::Float16,
         C::StorageBuffer16BitAccess,
         C::UniformAndStorageBuffer16BitAccess,
         C::StorageInputOutput16,
     ];
+    let matrices = [C::CooperativeMatrixKHR, C::VulkanMemoryModel];
     let options = spv::Options {
         lang_version: (1, 3),
         flags: spv::WriterFlags::empty(),
@@ -147,6 +146,7 @@ fn write_spirv(
             [C::Shader]
                 .iter()
                 .chain(more)
+                .chain(if f16 { &halves[..] } else { &[] })
                 .chain(if coop { &matrices[..] } else { &[] })
                 .copied()
                 .collect(),
@@ -236,8 +236,9 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Resu
     ensure(access.len() <= most_buffers, || {
         format!("{} storage buffers", access.len())
     })?;
-    // A mark has none.
-    ensure(params == usize::from(spec.kernel != "mark"), || {
+    // A mark and a trial have none.
+    let without = ["mark", "small_halves"].contains(&spec.kernel);
+    ensure(params == usize::from(!without), || {
         format!("{params} blocks of parameters")
     })?;
     // Devices with cooperative matrices are only used where they have 32 KiB; these kernels have shapes for those that have more.
@@ -420,10 +421,13 @@ fn check(spec: &Spec, tier: Tier, devices: Devices) -> Result<(), String> {
         shader::expand(spec.kernel, spec.source, &spec.variant, tier).map_err(|e| e.to_string())?;
     let module = naga::front::wgsl::parse_str(&text).map_err(|e| e.emit_to_string(&text))?;
     let mut allowed = capabilities(tier);
+    // Pairs of halves are multiplied where the device has f16 in shaders.
+    let f16 = coop || spec.variant.flags.contains("PACKED");
+    if f16 {
+        allowed |= Capabilities::SHADER_FLOAT16;
+    }
     if coop {
-        allowed |= Capabilities::COOPERATIVE_MATRIX
-            | Capabilities::SHADER_FLOAT16
-            | Capabilities::SUBGROUP_BARRIER;
+        allowed |= Capabilities::COOPERATIVE_MATRIX | Capabilities::SUBGROUP_BARRIER;
     }
     let info = Validator::new(ValidationFlags::all(), allowed)
         .validate(&module)
@@ -450,7 +454,7 @@ fn check(spec: &Spec, tier: Tier, devices: Devices) -> Result<(), String> {
     if !coop {
         check_text(&module, "HLSL", &write_hlsl(&module, &info)?)?;
     }
-    write_spirv(&module, &info, tier, coop)?;
+    write_spirv(&module, &info, tier, [f16, coop])?;
     Ok(())
 }
 

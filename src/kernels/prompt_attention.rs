@@ -179,10 +179,14 @@ impl Form {
         }
     }
 
+    /// How many flops by this form cost as much as one of the absorbed attention in f32. Reckoned, not yet measured.
+    fn speed(self) -> u64 {
+        speed(self.is_matrix())
+    }
+
     /// Whether `tokens` tokens after `pos` rows are better left to the absorbed attention: [`State::few`].
     ///
-    /// Expanding costs the same for any number of tokens, so few of them late in a context do not pay for it. By matrices all chunks
-    /// are expanded: absorbed ones gave wrong logits on an H200 (benches/notes.md).
+    /// Expanding costs the same for any number of tokens, so few of them late in a context do not pay for it.
     pub fn few(self, dims: KvDims, pos: usize, tokens: usize) -> bool {
         let Costs {
             expand,
@@ -193,9 +197,13 @@ impl Form {
         // A token sees half of its own chunk.
         let pairs = tokens * (rows - tokens / 2);
         tokens <= FEW
-            || (!self.is_matrix()
-                && tokens * expand + pairs * absorbed < rows * expand + pairs * expanded)
+            || (tokens * expand + pairs * absorbed) * self.speed()
+                < rows * expand + pairs * expanded
     }
+}
+
+fn speed(matrices: bool) -> u64 {
+    if matrices { 4 } else { 1 }
 }
 
 /// The most tokens that [are few](Form::few) anywhere, by matrices or not: what the buffers of the absorbed attention must
@@ -206,11 +214,8 @@ pub fn most_few(dims: KvDims, matrices: bool) -> u32 {
         absorbed,
         expanded,
     } = Costs::of(dims);
-    if matrices {
-        return FEW as u32;
-    }
     // In a long context only what grows with it counts.
-    let gain = absorbed.saturating_sub(expanded).max(1);
+    let gain = (absorbed * speed(matrices)).saturating_sub(expanded).max(1);
     FEW.max(expand.div_ceil(gain)) as u32
 }
 

@@ -162,10 +162,12 @@ pub struct Queries {
 pub struct GpuRopeCache {
     /// The queries, unless the product that made them has rotated them.
     pub queries: Option<Queries>,
-    /// (max_tokens, kv_lora + rope); or (parts, max_tokens, kv_lora + rope) to be added up.
+    /// (part_tokens, kv_lora + rope); or (parts, part_tokens, kv_lora + rope) to be added up.
     pub kv_a: Range,
     /// Parts of `kv_a`, usually 1.
     pub parts: u32,
+    /// Tokens from one part to the next: `max_tokens` or more, where a product was recorded for more.
+    pub part_tokens: u32,
     /// `attn_kv_a_norm`, (kv_lora).
     pub kv_a_norm: Range,
     /// `attention.layer_norm_rms_epsilon`.
@@ -262,6 +264,7 @@ pub fn row_op(row: CacheRow, rope_table: &Range, dims: MlaDims) -> Op {
         queries: None,
         kv_a: row.kv_a,
         parts: 1,
+        part_tokens: 1,
         kv_a_norm: row.kv_a_norm,
         eps: row.eps,
         rope_table: rope_table.clone(),
@@ -285,9 +288,14 @@ pub fn op(b: &GpuRopeCache) -> Op {
         "rope_cache works on pairs: {dims:?}"
     );
     let tokens = b.max_tokens as usize;
+    assert!(b.part_tokens >= b.max_tokens, "rope_cache: tokens of a part");
     let n_ctx = b.cache.size as usize / (row * 2);
     let mut needs = vec![
-        (&b.kv_a, b.parts as usize * tokens * row * 4, "kv_a"),
+        (
+            &b.kv_a,
+            b.parts as usize * b.part_tokens as usize * row * 4,
+            "kv_a",
+        ),
         (&b.kv_a_norm, dims.kv_lora * 4, "kv_a_norm"),
         (&b.rope_table, n_ctx * dims.rope * 4, "rope_table"),
     ];
@@ -311,7 +319,7 @@ pub fn op(b: &GpuRopeCache) -> Op {
     }
     let mut params = vec![Word::Pos, Word::F(b.eps)];
     if b.parts > 1 {
-        let part_stride = b.max_tokens * row as u32 / 2;
+        let part_stride = b.part_tokens * row as u32 / 2;
         params.extend([b.parts, part_stride].map(Word::U));
     }
     Op::new(
@@ -505,9 +513,18 @@ mod tests {
                 rope_cache(
                     &q, &kv_a, &norm, eps, &table, pos, dims, &mut q_pe, &mut cache,
                 );
-                let forms = [(true, 1), (false, 1), (false, 3)];
+                // Parts of a product that was recorded for more tokens, too.
+                let forms = [(true, 1, 0), (false, 1, 0), (false, 3, 0), (true, 3, 5)];
                 let forms = gpus().iter().flat_map(|g| forms.map(|form| (g, form)));
-                for (gpu, (with_queries, parts)) in forms {
+                for (gpu, (with_queries, parts, more)) in forms {
+                    let part = (n_tokens + more) * row;
+                    let mut in_parts = vec![f32::NAN; parts * part];
+                    for (i, part) in in_parts.chunks_mut(part).enumerate() {
+                        part[..kv_a.len()].fill(0.0);
+                        if i == parts - 1 {
+                            part[..kv_a.len()].copy_from_slice(&kv_a);
+                        }
+                    }
                     let on_gpu = upload(gpu, &untouched);
                     let rotated = output(gpu, q_pe.len());
                     let whole = |data: &[f32]| Range::whole(&upload(gpu, data));
@@ -516,8 +533,9 @@ mod tests {
                             q: whole(&q),
                             q_pe: Range::whole(&rotated),
                         }),
-                        kv_a: whole(&[vec![0.0; (parts - 1) * kv_a.len()], kv_a.clone()].concat()),
+                        kv_a: whole(&in_parts),
                         parts: parts as u32,
+                        part_tokens: (n_tokens + more) as u32,
                         kv_a_norm: whole(&norm),
                         rope_table: whole(table.as_flattened()),
                         cache: Range::whole(&on_gpu),

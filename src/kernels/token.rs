@@ -230,8 +230,8 @@ pub(super) mod testing {
             Activation::Bytes | Activation::Floats => 1e-11,
             // Sums of f32 from which a bias of some 100 times their size is taken off.
             Activation::Halves { packed: false } => 1e-8,
-            // Sums of 8 products in f16.
-            Activation::Halves { packed: true } => 1e-6,
+            // Sums of 4 products in f16, of codes without a sign.
+            Activation::Halves { packed: true } => 4e-6,
         }
     }
 
@@ -340,12 +340,12 @@ pub(super) mod testing {
             let [scale, scaled_sum] = blocks[i / 16].scales[i / 2 % 8][i % 2];
             let largest = values.iter().fold(0.0f32, |max, v| max.max(v.abs()));
             assert!(
-                largest <= scale && scale <= 2.0 * largest,
+                16384.0 * scale <= largest && largest <= 32768.0 * scale,
                 "{what}: scale {scale} of half {i} for {largest}"
             );
             let sum: f32 = values.iter().sum();
             assert!(
-                (sum - scaled_sum).abs() <= 1e-5 * scale,
+                (sum - scaled_sum).abs() <= 1e-5 * largest,
                 "{what}: sum of half {i} is {scaled_sum} for {sum}"
             );
         }

@@ -4,17 +4,31 @@
 struct $W_Loaded { codes: W32Codes, affine: vec4<f32>, bits: u32 }
 
 fn $W_load(u: u32, sub: u32) -> $W_Loaded {
-  return $W_Loaded($W_codes(u), $W_affine(u, sub), halves_bits(sub) ^ 0x00800080u);
+#ifdef PACKED
+  return $W_Loaded($W_codes(u), $W_affine(u, sub), halves_hidden(0x00800080u, sub));
+#else
+  return $W_Loaded($W_codes(u), $W_affine(u, sub), halves_hidden(HALVES_BIAS, sub) ^ 0x00800080u);
+#endif
 }
 
 fn $W_half(codes: vec4<u32>, turned: u32, affine: vec2<f32>, first: vec4<u32>, second: vec4<u32>, scale: vec2<f32>) -> f32 {
-  // Signed bytes: 128 makes them positive.
   let mask = vec4<u32>(0x00ff00ffu);
   let bits = vec4<u32>(turned);
   let odd = codes >> vec4<u32>(8u);
+#ifdef PACKED
+  if ($W_CENTRED && $W_CENTRE == 0.0) {
+    // Signed bytes: 128 makes them positive.
+    let dot = halves_dot16((codes & mask) ^ bits, (odd & mask) ^ bits, first, second);
+    return affine.x * ((HALVES_ONE * scale.x) * dot - 128.0 * scale.y);
+  }
+  let dot = halves_dot16(codes & mask, odd & mask, first, second);
+  return (HALVES_ONE * affine.x) * (scale.x * dot) + affine.y * scale.y;
+#else
+  // Signed bytes: 128 makes them positive.
   let product = affine.x * halves_dot16((codes & mask) ^ bits, (odd & mask) ^ bits, 1152.0 + $W_CENTRE, first, second, scale);
   if ($W_CENTRED) { return product; }
   return product + (affine.y + $W_CENTRE * affine.x) * scale.y;
+#endif
 }
 
 fn $W_times(w: $W_Loaded, x: Halves) -> f32 {

@@ -1,13 +1,12 @@
 // 16 values as halves with a scale (shared/halves.wgsl): half a unit of quant::halves.
 
-// Values of which the largest is smaller become 0, and none may be larger than the other: a scale and its inverse are normal f32.
-const HALVES_SMALLEST = 1e-35;
-const HALVES_LARGEST = 8e37;
+// Values of which the largest is smaller become 0: a scale and its inverse are normal f32.
+const HALVES_SMALLEST = 1e-33;
 
-// The power of two above `largest`, and its inverse; 0 where all values vanish.
+// The scale with which the largest half lies between 2^14 and 2^15, and its inverse, both powers of two; 0 where all values vanish.
 fn halves_scale(largest: f32) -> vec2<f32> {
-  let exponent = bitcast<u32>(clamp(largest, HALVES_SMALLEST, HALVES_LARGEST)) >> 23u;
-  let both = bitcast<vec2<f32>>(vec2<u32>(exponent + 1u, 253u - exponent) << vec2<u32>(23u));
+  let exponent = bitcast<u32>(max(largest, HALVES_SMALLEST)) >> 23u;
+  let both = bitcast<vec2<f32>>(vec2<u32>(exponent - 14u, 268u - exponent) << vec2<u32>(23u));
   return select(vec2<f32>(0.0), both, largest >= HALVES_SMALLEST);
 }
 

@@ -1,5 +1,6 @@
-// Activations as halves. A unit is 32 values; its first and its last 16 share a scale each, a power of two, so that no half
-// overflows: value = scale * half. The word pairs (2i, 2i + 1) hold the values (4i, 4i + 2) and (4i + 1, 4i + 3): the order in
+// Activations as halves. A unit is 32 values; its first and its last 16 share a scale each, a power of two: value =
+// scale * half, and the largest half lies between 2^14 and 2^15. So the products of halves with small codes are normal
+// (shared/halves_math.wgsl), and no sum of 16 of them overflows. The word pairs (2i, 2i + 1) hold the values (4i, 4i + 2) and (4i + 1, 4i + 3): the order in
 // which a mask of every other byte leaves the codes of a word (shared/w32.wgsl).
 //
 // Units lie in blocks of 8, and the vec4 of the units of a block in planes: vec4 j of unit u is number

@@ -1,41 +1,46 @@
-// Codes become halves by their bits: 0x6400 | code is the half 1024 + code, for codes below 1024, and 0x6400 | code << 4 is
-// 1024 + 16 code. With PACKED the bias is taken off, which is exact, and halves are multiplied in pairs, 8 products to a sum, on
-// devices that do two for the price of one. Else halves are widened to f32, which Apple's operands do for nothing, and the bias is
-// taken off the sums: it costs one step for 16 weights.
+// Products of codes and halves without a conversion of the codes.
+//
+// With PACKED a code is a half as it stands: the bits of a code below 1024 are the half code * 2^-24, below the smallest normal
+// one. Halves are multiplied in pairs, 4 products to a sum, on devices that keep such halves (src/gpu/small_halves.rs tries it).
+// Else 0x6400 | code is the half 1024 + code, and 0x6400 | code << 4 is 1024 + 16 code. Those are widened to f32, which Apple's
+// operands do for nothing, and the bias is taken off the sums: it costs one step for 16 weights.
 
-// The bits that make two codes halves, which compilers shall not know: `sub` is far below 2^31. A mask and bits that are both known
-// would be two instructions where a GPU has one for both (NVIDIA and AMD have).
-fn halves_bits(sub: u32) -> u32 {
-  return 0x64006400u | (sub >> 31u);
+// Bits as they are, which compilers shall not know: `sub` is far below 2^31. A mask and bits that are both known would be two
+// instructions where a GPU has one for both (NVIDIA and AMD have).
+fn halves_hidden(bits: u32, sub: u32) -> u32 {
+  return bits | (sub >> 31u);
 }
 
 #ifdef PACKED
 enable f16;
+
+// What a sum of codes as they stand is multiplied with: 2^24.
+const HALVES_ONE = 16777216.0;
 
 // The two halves of a word. Both steps are exact, so compilers make one of them that does nothing.
 fn halves_of(word: u32) -> vec2<f16> {
   return vec2<f16>(unpack2x16float(word));
 }
 
-fn halves_pairs(codes: vec4<u32>, bias: f16, first: vec4<u32>, second: vec4<u32>) -> vec2<f16> {
-  let b = vec2<f16>(bias);
-  var s = (halves_of(codes.x) - b) * halves_of(first.x);
-  s = fma(halves_of(codes.y) - b, halves_of(first.z), s);
-  s = fma(halves_of(codes.z) - b, halves_of(second.x), s);
-  return fma(halves_of(codes.w) - b, halves_of(second.z), s);
+fn halves_pairs(codes: vec4<u32>, first: vec4<u32>, second: vec4<u32>) -> vec2<f16> {
+  var s = halves_of(codes.x) * halves_of(first.x);
+  s = fma(halves_of(codes.y), halves_of(first.z), s);
+  s = fma(halves_of(codes.z), halves_of(second.x), s);
+  return fma(halves_of(codes.w), halves_of(second.z), s);
 }
-#endif
 
-// The sum of (code - bias) * value over 16 weights. `even` are the biased codes of weights 4i and 4i + 2, `odd` those of 4i + 1 and
-// 4i + 3, for i = 0 .. 4; `scale` belongs to the halves of `first` and `second`.
-#ifdef PACKED
-fn halves_dot16(even: vec4<u32>, odd: vec4<u32>, bias: f32, first: vec4<u32>, second: vec4<u32>, scale: vec2<f32>) -> f32 {
-  let b = f16(bias);
-  let e = halves_pairs(even, b, first, second);
-  let o = halves_pairs(odd, b, first.yxwz, second.yxwz);
-  return scale.x * ((f32(e.x) + f32(e.y)) + (f32(o.x) + f32(o.y)));
+// The sum of code * half over 16 weights, over HALVES_ONE. `even` are the codes of weights 4i and 4i + 2, `odd` those of 4i + 1
+// and 4i + 3, for i = 0 .. 4.
+fn halves_dot16(even: vec4<u32>, odd: vec4<u32>, first: vec4<u32>, second: vec4<u32>) -> f32 {
+  let e = halves_pairs(even, first, second);
+  let o = halves_pairs(odd, first.yxwz, second.yxwz);
+  return (f32(e.x) + f32(e.y)) + (f32(o.x) + f32(o.y));
 }
 #else
+const HALVES_BIAS = 0x64006400u;
+
+// The sum of (biased code - bias) * value over 16 weights. `even` are the biased codes of weights 4i and 4i + 2, `odd` those of
+// 4i + 1 and 4i + 3, for i = 0 .. 4; `scale` belongs to the halves of `first` and `second`.
 fn halves_dot16(even: vec4<u32>, odd: vec4<u32>, bias: f32, first: vec4<u32>, second: vec4<u32>, scale: vec2<f32>) -> f32 {
   var e = unpack2x16float(even.x) * unpack2x16float(first.x);
   var o = unpack2x16float(odd.x) * unpack2x16float(first.y);

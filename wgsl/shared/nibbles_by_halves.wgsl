@@ -5,19 +5,29 @@
 struct $W_Loaded { codes: vec4<u32>, affine: vec4<f32>, bits: u32 }
 
 fn $W_load(u: u32, sub: u32) -> $W_Loaded {
-  return $W_Loaded($W_q[u], $W_affine(u, sub), halves_bits(sub));
+#ifdef PACKED
+  // The top bit of a byte is turned over.
+  return $W_Loaded($W_q[u], $W_affine(u, sub), halves_hidden(0x00800080u, sub));
+#else
+  return $W_Loaded($W_q[u], $W_affine(u, sub), halves_hidden(HALVES_BIAS, sub));
+#endif
 }
 
 fn $W_times(w: $W_Loaded, x: Halves) -> f32 {
   let odd = w.codes >> vec4<u32>(8u);
   let lower = vec4<u32>(0x000f000fu);
   let upper = vec4<u32>(0x00f000f0u);
-  // The top bit of a byte is turned over.
   let bits = vec4<u32>(w.bits);
+#ifdef PACKED
+  let lo = x.scales.x * halves_dot16(w.codes & lower, odd & lower, x.a, x.b);
+  let hi = x.scales.z * halves_dot16((w.codes & upper) ^ bits, (odd & upper) ^ bits, x.c, x.d);
+  return (HALVES_ONE * w.affine.x) * (lo + 0.0625 * hi) + w.affine.y * (x.scales.y + x.scales.w);
+#else
   let turned = vec4<u32>(w.bits ^ 0x00800080u);
   let lo = halves_dot16((w.codes & lower) | bits, (odd & lower) | bits, 1024.0 + $W_CENTRE, x.a, x.b, x.scales.xy);
   let hi = halves_dot16((w.codes & upper) ^ turned, (odd & upper) ^ turned, 1024.0 + 16.0 * $W_CENTRE, x.c, x.d, x.scales.zw);
   let product = w.affine.x * (lo + 0.0625 * hi);
   if ($W_CENTRED) { return product; }
   return product + (w.affine.y + $W_CENTRE * w.affine.x) * (x.scales.y + x.scales.w);
+#endif
 }

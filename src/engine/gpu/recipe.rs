@@ -281,6 +281,7 @@ impl<'a> Recipe<'a> {
             }),
             kv_a,
             parts: 1,
+            part_tokens: self.max_tokens,
             kv_a_norm: layer.attn_kv_a_norm.clone(),
             eps: self.eps,
             rope_table: self.context.rope_table.clone(),

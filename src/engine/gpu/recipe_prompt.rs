@@ -45,10 +45,12 @@ pub(super) struct Rows {
     pub stride: u32,
 }
 
-/// What a product leaves, (count, max_tokens, rows), to be added up.
+/// What a product leaves, (count, tokens, rows), to be added up.
 pub(super) struct Parts {
     pub range: Range,
     pub count: u32,
+    /// Those of the product, also for an attention that has fewer; 0 where there is nothing to be added up.
+    pub tokens: u32,
     /// What may be read instead, where products by tiles of two heights stand beside each other.
     pub other: Option<Other>,
 }
@@ -60,6 +62,7 @@ impl Parts {
         Self {
             range,
             count: 1,
+            tokens: 0,
             other: None,
         }
     }
@@ -68,7 +71,7 @@ impl Parts {
 /// What the rows of a layer's cache are made of.
 struct CacheRows<'a> {
     layer: &'a GpuLayer,
-    /// (parts, max_tokens, kv_lora + rope).
+    /// (parts, tokens, kv_lora + rope).
     kv_a: &'a Parts,
     cache: &'a Range,
 }
@@ -221,6 +224,7 @@ impl<'a> RecipePrompt<'a> {
         Ok(Parts {
             range,
             count,
+            tokens: self.max_tokens,
             other: None,
         })
     }
@@ -352,6 +356,7 @@ impl<'a> RecipePrompt<'a> {
             queries,
             kv_a: rows.kv_a.range.clone(),
             parts: rows.kv_a.count,
+            part_tokens: rows.kv_a.tokens,
             kv_a_norm: rows.layer.attn_kv_a_norm.clone(),
             eps: self.eps,
             rope_table: self.context.rope_table.clone(),

@@ -148,6 +148,7 @@ impl TokenRecipe<'_> {
             }),
             kv_a,
             parts: 1,
+            part_tokens: 1,
             kv_a_norm: layer.attn_kv_a_norm.clone(),
             eps: self.eps,
             rope_table: self.context.rope_table.clone(),

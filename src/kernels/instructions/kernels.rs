@@ -13,7 +13,7 @@ use crate::quant::activation::Activation;
 use rayon::prelude::*;
 use wgpu::{AdapterInfo, Backend, DeviceType, Features, Limits};
 
-/// What a Mac is, as far as kernels depend on it: halves are not multiplied in pairs.
+/// What a Mac is, as far as kernels depend on it.
 fn mac() -> Machine {
     let mut info = AdapterInfo::new(DeviceType::IntegratedGpu, Backend::Metal);
     info.name = "Apple M1 Max".to_owned();

@@ -3,7 +3,7 @@
 use crate::gpu::geometry::{Geometry, Site};
 use crate::gpu::machine::Machine;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::{Coop, Tier};
+use crate::gpu::{Coop, Tier, small_halves};
 use crate::kernels::rope_cache::RotationShape;
 use crate::kernels::token_matvec::Source;
 use crate::kernels::{
@@ -503,15 +503,19 @@ pub(super) fn all_permutations() -> Vec<(Spec, Tier)> {
         .into_iter()
         .flat_map(|spec| tiers.map(|tier| (spec.clone(), tier)));
     let token = Tier::ALL.into_iter().flat_map(|tier| {
-        let specs = tier.activation(false).map(token_permutations);
-        specs.into_iter().flatten().map(move |spec| (spec, tier))
+        // Halves one by one, and in pairs.
+        let forms = HashSet::from([false, true].map(|packed| tier.activation(packed)));
+        let specs = forms.into_iter().flatten().flat_map(token_permutations);
+        specs.map(move |spec| (spec, tier))
     });
+    let trial = [(small_halves::spec(), Tier::Subgroup)];
     let products = products(gemm::Form::Float { eight: true }).into_iter();
     let products = products.map(|spec| (spec, Tier::Subgroup));
     let attention = attention_permutations().into_iter();
     let attention = attention.map(|spec| (spec, Tier::Subgroup));
     shared
         .chain(token)
+        .chain(trial)
         .chain(products)
         .chain(attention)
         .collect()

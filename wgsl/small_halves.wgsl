@@ -1,0 +1,13 @@
+// Sums of 16 products of codes as they stand and halves, to see whether a device keeps halves below the smallest normal one.
+//
+// Division: one workgroup of which each thread makes one sum. Bound by: launching it.
+#import halves
+#import halves_math
+@group(0) @binding(0) var<storage, read> codes: array<vec4<u32>>;   // (64, 2): even and odd codes of 16 weights
+@group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;       // (64, 2): 16 halves, in the order of shared/halves.wgsl
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;       // (64)
+
+@compute @workgroup_size(64)
+fn main(@builtin(local_invocation_index) t: u32) {
+  y[t] = HALVES_ONE * halves_dot16(codes[2u * t], codes[2u * t + 1u], x[2u * t], x[2u * t + 1u]);
+}
