@@ -286,7 +286,9 @@ impl Gpu {
             });
         }
         let name = &self.info.name;
-        log::warn!("{name}: halves are widened to f32, not multiplied in pairs: it lacks {missing}");
+        log::warn!(
+            "{name}: halves are widened to f32, not multiplied in pairs: it lacks {missing}"
+        );
         Ok(false)
     }
 

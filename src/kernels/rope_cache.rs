@@ -288,7 +288,10 @@ pub fn op(b: &GpuRopeCache) -> Op {
         "rope_cache works on pairs: {dims:?}"
     );
     let tokens = b.max_tokens as usize;
-    assert!(b.part_tokens >= b.max_tokens, "rope_cache: tokens of a part");
+    assert!(
+        b.part_tokens >= b.max_tokens,
+        "rope_cache: tokens of a part"
+    );
     let n_ctx = b.cache.size as usize / (row * 2);
     let mut needs = vec![
         (

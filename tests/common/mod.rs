@@ -91,6 +91,16 @@ pub struct GoldenPrompt {
     pub greedy_margin: Vec<f64>,
 }
 
+impl GoldenPrompt {
+    /// Leaves the positions before `end`, and no continuation.
+    pub fn cut(&mut self, end: usize) {
+        self.tokens.truncate(end);
+        self.top20.truncate(end);
+        self.greedy.clear();
+        self.greedy_margin.clear();
+    }
+}
+
 impl Golden {
     /// Reads a golden file.
     pub fn read(path: &Path) -> Golden {
@@ -238,6 +248,9 @@ pub fn check_golden(
             "{name} {prompt_name}: contrast error {:.2e} is not below {contrast:.0e}",
             found.contrast
         );
+        if prompt.greedy.is_empty() {
+            continue;
+        }
         let tokens = greedy(backend, &prompt.tokens, prompt.greedy.len());
         assert_eq!(
             tokens.len(),

@@ -46,7 +46,7 @@ const NMSE_HALVES: f64 = 5e-7;
 /// The same relative to the spread of each position's log-probabilities: small synthetic models are nearly certain in places.
 const CONTRAST_HALVES: f64 = 2e-2;
 
-/// The same multiplied in pairs, 8 products to a sum of 11 bits.
+/// The same multiplied in pairs, 4 products to a sum of 11 bits.
 const NMSE_PACKED: f64 = 2e-6;
 
 /// The same relative to the spread.
@@ -319,6 +319,10 @@ fn form(gpu: &Gpu) -> &'static str {
     gpu.activation().map_or("floats", Activation::name)
 }
 
+/// A position at which the choice of an expert hangs on the order of a sum: the CPU reference prefers it by a probability of 8e-6, of
+/// all other choices of this prompt by 5e-4 at least. So what rounds activations is compared before it.
+const NEAR_TIE: (&str, &str, usize) = ("Q4_0", "mixed", 45);
+
 #[test]
 fn tokens_one_by_one_stay_near_the_golden_values() {
     let gpus = tiers_of_tokens(Tier::Subgroup);
@@ -344,7 +348,13 @@ fn tokens_one_by_one_stay_near_the_golden_values() {
         ) else {
             break;
         };
-        check(&load(&model), &Golden::read(&golden), ty);
+        let mut golden = Golden::read(&golden);
+        for (name, prompt) in &mut golden.prompts {
+            if (ty, name.as_str()) == (NEAR_TIE.0, NEAR_TIE.1) {
+                prompt.cut(NEAR_TIE.2);
+            }
+        }
+        check(&load(&model), &golden, ty);
     }
 }
 

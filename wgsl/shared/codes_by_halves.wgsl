@@ -17,9 +17,9 @@ fn $W_half(codes: vec4<u32>, turned: u32, affine: vec2<f32>, first: vec4<u32>, s
   let odd = codes >> vec4<u32>(8u);
 #ifdef PACKED
   if ($W_CENTRED && $W_CENTRE == 0.0) {
-    // Signed bytes: 128 makes them positive.
-    let dot = halves_dot16((codes & mask) ^ bits, (odd & mask) ^ bits, first, second);
-    return affine.x * ((HALVES_ONE * scale.x) * dot - 128.0 * scale.y);
+    // Signed bytes: 128 makes them positive, and is taken off again.
+    let dot = halves_centred_dot16((codes & mask) ^ bits, (odd & mask) ^ bits, turned, first, second);
+    return (HALVES_ONE * affine.x) * (scale.x * dot);
   }
   let dot = halves_dot16(codes & mask, odd & mask, first, second);
   return (HALVES_ONE * affine.x) * (scale.x * dot) + affine.y * scale.y;

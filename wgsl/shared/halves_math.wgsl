@@ -29,12 +29,28 @@ fn halves_pairs(codes: vec4<u32>, first: vec4<u32>, second: vec4<u32>) -> vec2<f
   return fma(halves_of(codes.w), halves_of(second.z), s);
 }
 
+// The same with the two codes of `middle` taken off, which is exact: sums of products with codes around 128 would round more.
+fn halves_centred_pairs(codes: vec4<u32>, middle: u32, first: vec4<u32>, second: vec4<u32>) -> vec2<f16> {
+  let centre = halves_of(middle);
+  var s = (halves_of(codes.x) - centre) * halves_of(first.x);
+  s = fma(halves_of(codes.y) - centre, halves_of(first.z), s);
+  s = fma(halves_of(codes.z) - centre, halves_of(second.x), s);
+  return fma(halves_of(codes.w) - centre, halves_of(second.z), s);
+}
+
+fn halves_sum4(e: vec2<f16>, o: vec2<f16>) -> f32 {
+  return (f32(e.x) + f32(e.y)) + (f32(o.x) + f32(o.y));
+}
+
 // The sum of code * half over 16 weights, over HALVES_ONE. `even` are the codes of weights 4i and 4i + 2, `odd` those of 4i + 1
 // and 4i + 3, for i = 0 .. 4.
 fn halves_dot16(even: vec4<u32>, odd: vec4<u32>, first: vec4<u32>, second: vec4<u32>) -> f32 {
-  let e = halves_pairs(even, first, second);
-  let o = halves_pairs(odd, first.yxwz, second.yxwz);
-  return (f32(e.x) + f32(e.y)) + (f32(o.x) + f32(o.y));
+  return halves_sum4(halves_pairs(even, first, second), halves_pairs(odd, first.yxwz, second.yxwz));
+}
+
+// The same with the two codes of `middle` taken off.
+fn halves_centred_dot16(even: vec4<u32>, odd: vec4<u32>, middle: u32, first: vec4<u32>, second: vec4<u32>) -> f32 {
+  return halves_sum4(halves_centred_pairs(even, middle, first, second), halves_centred_pairs(odd, middle, first.yxwz, second.yxwz));
 }
 #else
 const HALVES_BIAS = 0x64006400u;

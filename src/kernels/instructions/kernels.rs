@@ -43,14 +43,14 @@ const LIMITS: [(GgmlType, [f64; 2]); 15] = [
     (GgmlType::Q4_1, [1.5, 3.0]),
     (GgmlType::Q5_0, [3.5, 4.0]),
     (GgmlType::Q5_1, [3.5, 4.0]),
-    (GgmlType::Q8_0, [2.0, 3.0]),
+    (GgmlType::Q8_0, [2.0, 4.0]),
     (GgmlType::Q2_K, [4.5, 4.0]),
     (GgmlType::Q3_K, [5.5, 4.5]),
     (GgmlType::Q4_K, [4.0, 4.0]),
     (GgmlType::Q5_K, [5.5, 4.5]),
     (GgmlType::Q6_K, [4.0, 5.0]),
-    (GgmlType::IQ4_NL, [7.5, 9.0]),
-    (GgmlType::IQ4_XS, [8.5, 9.5]),
+    (GgmlType::IQ4_NL, [7.5, 10.0]),
+    (GgmlType::IQ4_XS, [8.5, 10.5]),
     (GgmlType::BF16, [3.0, 2.5]),
 ];
 
