@@ -1,7 +1,9 @@
 //! What a session keeps between calls, on the built-in model and the CPU reference.
 
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 
+use glimt::engine::perplexity::Perplexity;
 use glimt::engine::{
     DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Opened, Sampling, Session,
     StopReason,
@@ -14,6 +16,16 @@ fn engine(ctx: usize) -> Engine {
         ..EngineOptions::default()
     };
     let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
+    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
+}
+
+/// A context of 128 tokens on a GPU.
+fn gpu_engine() -> Engine {
+    let options = EngineOptions {
+        ctx: Some(128),
+        ..EngineOptions::default()
+    };
+    let opened = Opened::new(&ModelSource::Embedded, &options).expect("these tests need a GPU");
     Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
 }
 
@@ -216,15 +228,82 @@ fn logits_come_from_the_row_asked_for_and_may_be_broken_off() {
     assert_continues(&mut session, &tokens[..4]);
 }
 
+#[test]
+fn logits_are_watched_and_broken_off_between_submissions() {
+    let engine = gpu_engine();
+    let mut session = engine.session().expect("there is memory");
+    let tokens: Vec<u32> = (300..400).collect();
+    // The first submission of a session is one layer.
+    let done = session.logits_watched(&tokens, 0, &mut |_| ControlFlow::Break(()), &mut |_, _| {
+        panic!("there is no row")
+    });
+    assert_eq!(done.expect("it fits"), 0);
+    assert_eq!(session.position(), 0);
+    // Of a hundred rows a slice of 64 comes first; it goes on after them.
+    let (told, all) = (RefCell::new(vec![]), RefCell::new(vec![]));
+    let evaluate = |session: &mut Session<'_>, from, stop| {
+        told.borrow_mut().clear();
+        all.borrow_mut().clear();
+        let done = session.logits_watched(
+            &tokens,
+            from,
+            &mut |done| {
+                told.borrow_mut().push(done);
+                match all.borrow().len() >= stop {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            },
+            &mut |row, logits| {
+                assert_eq!(row, from + all.borrow().len());
+                all.borrow_mut().push(logits.to_vec());
+                ControlFlow::Continue(())
+            },
+        );
+        done.expect("it fits")
+    };
+    assert_eq!(evaluate(&mut session, 0, 1), 64);
+    assert_eq!(all.borrow().len(), 64);
+    assert_eq!(session.position(), 64);
+    let found = last_logits(&mut session, &tokens[64..]);
+    session.reset();
+    assert_eq!(evaluate(&mut session, 30, usize::MAX), 100);
+    let (told, all) = (told.borrow(), all.borrow());
+    assert_eq!((session.position(), all.len()), (100, 70));
+    assert!(
+        told.is_sorted() && told.iter().all(|done| *done <= 100),
+        "{told:?}"
+    );
+    assert!(told.iter().any(|done| *done > 30), "{told:?}");
+    let off: f32 = found
+        .iter()
+        .zip(&all[69])
+        .map(|(a, b)| (a - b).powi(2))
+        .sum();
+    let size: f32 = found.iter().map(|b| b.powi(2)).sum();
+    assert!(off / size < 1e-3, "NMSE {}", off / size);
+}
+
+#[test]
+fn an_interrupted_chunk_is_not_scored() {
+    let engine = gpu_engine();
+    let mut session = engine.session().expect("there is memory");
+    let chunk: Vec<u32> = (300..364).collect();
+    let mut scores = Perplexity::default();
+    let stop = &mut |_| ControlFlow::Break(());
+    let whole = scores.add_chunk_watched(&mut session, &chunk, stop);
+    assert!(!whole.expect("it fits"));
+    assert_eq!(scores.count(), 0);
+    let on = &mut |_| ControlFlow::Continue(());
+    let whole = scores.add_chunk_watched(&mut session, &chunk, on);
+    assert!(whole.expect("it fits"));
+    assert_eq!(scores.count(), 31);
+}
+
 /// A GPU is asked between the layers of a chunk, so a prompt may end before the row of the answer's last token is there.
 #[test]
 fn a_prompt_interrupted_in_its_first_layer_leaves_the_answer_before_it() {
-    let options = EngineOptions {
-        ctx: Some(128),
-        ..EngineOptions::default()
-    };
-    let opened = Opened::new(&ModelSource::Embedded, &options).expect("these tests need a GPU");
-    let engine = Engine::load(opened, &mut |_| {}).expect("the built-in model loads");
+    let engine = gpu_engine();
     let mut session = engine.session().expect("there is memory");
     let mut said = engine
         .tokenizer()

@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::{ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, TextArgs};
 use super::error::CliError;
@@ -105,12 +104,12 @@ impl Generate {
         let mut answer = Answer::new(&engine, &self.stop, rendered.as_deref());
         let mut ended = None;
         let limit = self.n_predict.unwrap_or(usize::MAX);
-        let bar = prompt_bar(tokens.len());
+        let bar = load::prompt_bar("prompt", tokens.len());
         let began = Instant::now();
         let on_prompt = &mut |done: usize| {
             // Between two submissions of a prompt there is something to end in order.
             interrupt::begin_answer();
-            if began.elapsed() >= BAR_AFTER {
+            if began.elapsed() >= load::BAR_AFTER {
                 bar.set_position(done as u64);
             }
             match interrupt::requested() {
@@ -170,16 +169,6 @@ impl Generate {
         let think = self.think.map(|think| matches!(think, Think::On));
         Ok(opened.render_chat(&messages, think)?)
     }
-}
-
-/// A prompt that takes longer shows a bar.
-const BAR_AFTER: Duration = Duration::from_millis(300);
-
-/// A bar on standard error for the tokens of a long prompt, shown when its position is set.
-fn prompt_bar(tokens: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("prompt {bar:30} {pos} of {len} tokens, {eta}")
-        .expect("the template is a constant that indicatif accepts");
-    ProgressBar::new(tokens as u64).with_style(style)
 }
 
 /// `prompt: 16 tokens, 123.4 tokens/s; generated: 87 tokens, 55.5 tokens/s`

@@ -1,5 +1,7 @@
 //! Loading a model for a command: progress bar and notes on standard error.
 
+use std::time::Duration;
+
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::{ContextArgs, DeviceArgs, ModelArgs};
@@ -12,6 +14,17 @@ pub(super) fn progress_bar(what: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {bar:30} {bytes} of {total_bytes}, {eta}")
         .expect("the template is a constant that indicatif accepts");
     ProgressBar::new(0).with_style(style).with_message(what)
+}
+
+/// A prompt that takes longer shows a bar.
+pub(super) const BAR_AFTER: Duration = Duration::from_millis(300);
+
+/// A bar on standard error for the tokens of a long prompt, shown when its position is set.
+pub(super) fn prompt_bar(what: &'static str, tokens: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {bar:30} {pos} of {len} tokens, {eta}")
+        .expect("the template is a constant that indicatif accepts");
+    let bar = ProgressBar::new(tokens as u64);
+    bar.with_style(style).with_message(what)
 }
 
 /// Opens the model and the device that the flags name.

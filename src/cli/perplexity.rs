@@ -1,5 +1,8 @@
 //! `glimt perplexity`: how surprised a model is by a text, by llama-perplexity's method.
 
+use std::ops::ControlFlow;
+use std::time::Instant;
+
 use clap::Args;
 use serde::Serialize;
 
@@ -93,7 +96,17 @@ impl Perplexity {
         let chunks = tokens.chunks_exact(n_ctx);
         let count = chunks.len();
         for (i, chunk) in chunks.enumerate() {
-            scores.add_chunk(&mut session, chunk)?;
+            let bar = load::prompt_bar("chunk", n_ctx);
+            let began = Instant::now();
+            let on_prompt = &mut |done: usize| {
+                if began.elapsed() >= load::BAR_AFTER {
+                    bar.set_position(done as u64);
+                }
+                ControlFlow::Continue(())
+            };
+            let added = scores.add_chunk_watched(&mut session, chunk, on_prompt);
+            bar.finish_and_clear();
+            added?;
             note(format_args!(
                 "chunk {} of {count}: perplexity {:.4}",
                 i + 1,

@@ -57,7 +57,25 @@ pub trait Backend: Send {
         tokens: &[u32],
         pos: usize,
         on_row: &mut OnRow<'_>,
-    ) -> Result<(), BackendError>;
+    ) -> Result<(), BackendError> {
+        let unwatched = &mut |_| ControlFlow::Continue(());
+        self.logits_watched(tokens, pos, unwatched, on_row)
+            .map(drop)
+    }
+
+    /// As [`logits`](Backend::logits), and tells `on_prompt` between two submissions to the device how many of `tokens` are as good
+    /// as computed, in proportion to the work: more than rows were handed out. `Break` ends it. Returned is the number of rows that
+    /// were handed out; the cache is defined up to the last of them. Where `on_prompt` broke, no logits are kept.
+    ///
+    /// # Errors
+    /// As for [`prefill`](Backend::prefill).
+    fn logits_watched(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_prompt: &mut OnPrompt<'_>,
+        on_row: &mut OnRow<'_>,
+    ) -> Result<usize, BackendError>;
 
     /// Chooses up to `limit` tokens that continue `context` and hands each to `on_token`, until that breaks.
     ///

@@ -272,15 +272,20 @@ impl Backend for CpuBackend {
         Ok(tokens.len())
     }
 
-    fn logits(
+    fn logits_watched(
         &mut self,
         tokens: &[u32],
         pos: usize,
+        on_prompt: &mut OnPrompt<'_>,
         on_row: &mut OnRow<'_>,
-    ) -> Result<(), BackendError> {
+    ) -> Result<usize, BackendError> {
         self.check(tokens, pos)?;
         for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
             let first = i * CHUNK;
+            if i > 0 && on_prompt(first).is_break() {
+                self.next = 0;
+                return Ok(first);
+            }
             let x = self.forward(chunk, pos + first);
             for (j, x) in x
                 .chunks(HEAD_CHUNK * self.model.config.embedding_length)
@@ -292,12 +297,12 @@ impl Backend for CpuBackend {
                     self.next = pos + index + 1;
                     self.last_logits = row.to_vec();
                     if on_row(index, row).is_break() {
-                        return Ok(());
+                        return Ok(index + 1);
                     }
                 }
             }
         }
-        Ok(())
+        Ok(tokens.len())
     }
 
     fn decode(

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use super::backend::OnPrompt;
 use super::log_softmax::log_sum_exp;
 use super::{EngineError, Session};
 
@@ -24,6 +25,21 @@ impl Perplexity {
         session: &mut Session<'_>,
         chunk: &[u32],
     ) -> Result<(), EngineError> {
+        let unwatched = &mut |_| ControlFlow::Continue(());
+        self.add_chunk_watched(session, chunk, unwatched).map(drop)
+    }
+
+    /// As [`add_chunk`](Self::add_chunk), and tells `on_prompt` meanwhile how many tokens of the chunk are as good as evaluated. A break
+    /// there ends it, and nothing of the chunk is scored: whether it was.
+    ///
+    /// # Errors
+    /// As for [`add_chunk`](Self::add_chunk).
+    pub fn add_chunk_watched(
+        &mut self,
+        session: &mut Session<'_>,
+        chunk: &[u32],
+        on_prompt: &mut OnPrompt<'_>,
+    ) -> Result<bool, EngineError> {
         let mut tokens = chunk.to_vec();
         let tokenizer = session.engine().tokenizer();
         // An empty text is BOS alone, where the model's file asks for one.
@@ -35,12 +51,19 @@ impl Perplexity {
         // The last token is only predicted: its own prediction would need the next chunk.
         tokens.pop();
         session.reset();
-        session.logits(&tokens, chunk.len() / 2, &mut |pos, logits| {
+        let mut scores = self.clone();
+        let on_row = &mut |pos: usize, logits: &[f32]| {
             // The chunk and not `tokens`: what is scored is the text, and BOS is never scored.
             let logit = logits[chunk[pos + 1] as usize];
-            self.add(log_sum_exp(logits) - f64::from(logit));
+            scores.add(log_sum_exp(logits) - f64::from(logit));
             ControlFlow::Continue(())
-        })
+        };
+        let evaluated = session.logits_watched(&tokens, chunk.len() / 2, on_prompt, on_row)?;
+        let whole = evaluated == tokens.len();
+        if whole {
+            *self = scores;
+        }
+        Ok(whole)
     }
 
     fn add(&mut self, nll: f64) {

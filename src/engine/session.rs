@@ -170,9 +170,28 @@ impl<'a> Session<'a> {
         from: usize,
         on_row: &mut OnRow<'_>,
     ) -> Result<(), EngineError> {
-        self.engine.check_tokens(tokens, self.tokens.len())?;
         let unwatched = &mut |_| ControlFlow::Continue(());
-        self.append(tokens, from, Some(on_row), unwatched)
+        self.logits_watched(tokens, from, unwatched, on_row)
+            .map(drop)
+    }
+
+    /// As [`logits`](Self::logits), and tells `on_prompt` meanwhile how many of `tokens` are as good as evaluated. A break there ends
+    /// it. Returned is how many of them the session goes on after: those evaluated as a whole, and where their logits were asked for
+    /// those whose logits were handed out.
+    ///
+    /// # Errors
+    /// As for [`generate`](Self::generate).
+    pub fn logits_watched(
+        &mut self,
+        tokens: &[u32],
+        from: usize,
+        on_prompt: &mut OnPrompt<'_>,
+        on_row: &mut OnRow<'_>,
+    ) -> Result<usize, EngineError> {
+        let said = self.tokens.len();
+        self.engine.check_tokens(tokens, said)?;
+        self.append(tokens, from, Some(on_row), on_prompt)?;
+        Ok(self.tokens.len() - said)
     }
 
     /// Evaluates `tokens` after what was said, the last token of an answer included where its row is still missing.
@@ -230,8 +249,10 @@ impl<'a> Session<'a> {
         if let Some(on_row) = on_row
             && quiet < self.tokens.len()
         {
+            let told = &mut |done: usize| on_prompt(quiet - said + done);
+            let tokens = &self.tokens[quiet..];
             self.backend
-                .logits(&self.tokens[quiet..], quiet, &mut |row, logits| {
+                .logits_watched(tokens, quiet, told, &mut |row, logits| {
                     end = quiet + row + 1;
                     on_row(end - 1 - said, logits)
                 })?;

@@ -365,14 +365,6 @@ impl Recording {
     ) {
         let turns = self.turns(state);
         self.write_uniforms(gpu, state, &turns);
-        if let Stamping::Passes(stamps) = stamping {
-            let mut words = [0u8; MAX_PARAMS];
-            for (i, turn) in turns.iter().enumerate() {
-                let mut pass = begin_pass(encoder, stamps.ends(2 * i, [true; 2]));
-                self.dispatch(&mut pass, turn, state, &mut words);
-            }
-            return;
-        }
         self.encode_turns(encoder, state, &turns, stamping, None);
     }
 
@@ -392,7 +384,7 @@ impl Recording {
         gpu.queue.write_buffer(buffer, 0, &all);
     }
 
-    /// Encodes `turns` into compute passes and returns how many passes there are. Where `mark` is given, its first dispatch ends each pass.
+    /// Encodes `turns` into compute passes, timed by `stamping`, and returns how many passes there are. Where `mark` is given, its first dispatch ends each pass.
     fn encode_turns(
         &self,
         encoder: &mut wgpu::CommandEncoder,
@@ -402,8 +394,9 @@ impl Recording {
         mark: Option<&Recording>,
     ) -> u32 {
         let mut words = [0u8; MAX_PARAMS];
+        let each = matches!(stamping, Stamping::Passes(..));
         let mut passes = turns
-            .chunk_by(|a, b| !self.parts_passes(a, b))
+            .chunk_by(|a, b| !each && !self.parts_passes(a, b))
             .enumerate()
             .peekable();
         let (mut count, mut done) = (0, 0);
@@ -412,17 +405,18 @@ impl Recording {
                 Stamping::Ends(stamps, first) => {
                     stamps.ends(first, [i == 0, passes.peek().is_none()])
                 }
+                Stamping::Passes(stamps, first) => stamps.ends(first + 2 * i, [true; 2]),
                 _ => None,
             };
             let mut pass = begin_pass(encoder, ends);
-            if let (0, Stamping::Dispatches(stamps)) = (i, stamping) {
-                stamps.write(&mut pass, 0);
+            if let (0, Stamping::Dispatches(stamps, first)) = (i, stamping) {
+                stamps.write(&mut pass, first);
             }
             for turn in turns {
                 self.dispatch(&mut pass, turn, state, &mut words);
                 done += 1;
-                if let Stamping::Dispatches(stamps) = stamping {
-                    stamps.write(&mut pass, done);
+                if let Stamping::Dispatches(stamps, first) = stamping {
+                    stamps.write(&mut pass, first + done);
                 }
             }
             if let Some(mark) = mark {

@@ -14,11 +14,11 @@ pub enum Stamping<'a> {
     None,
     /// Two, this one and the next, at the ends of the step.
     Ends(&'a Stamps, usize),
-    /// Number 0 before the first dispatch, number i + 1 after the one that is number i in
+    /// This one before the first dispatch that is encoded, and one more after each, in the order of
     /// [`Recording::step`](super::record::Recording::step). Needs [`Stamps::inside_passes`].
-    Dispatches(&'a Stamps),
-    /// Numbers 2 i and 2 i + 1 at the ends of a pass that holds the one that is number i there alone.
-    Passes(&'a Stamps),
+    Dispatches(&'a Stamps, usize),
+    /// From this one on, an even number, two for each dispatch in the same order: at the ends of a pass that holds it alone.
+    Passes(&'a Stamps, usize),
 }
 
 /// A row of timestamps, by number.
@@ -305,10 +305,10 @@ struct Params { n: u32 }
             let recording = Recording::new(gpu, &vec![op(&data); dispatches]).unwrap();
             let mut ways = vec![
                 (Stamping::Ends(&stamps, 0), 2),
-                (Stamping::Passes(&stamps), 10),
+                (Stamping::Passes(&stamps, 0), 10),
             ];
             if Stamps::inside_passes(gpu) {
-                ways.push((Stamping::Dispatches(&stamps), 6));
+                ways.push((Stamping::Dispatches(&stamps, 0), 6));
             }
             for (i, (stamping, count)) in ways.into_iter().enumerate() {
                 let mut encoder = gpu.device.create_command_encoder(&Default::default());

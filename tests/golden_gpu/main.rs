@@ -83,16 +83,18 @@ impl Backend for OneByOne {
         Ok(tokens.len())
     }
 
-    fn logits(
+    fn logits_watched(
         &mut self,
         tokens: &[u32],
         pos: usize,
+        _: &mut OnPrompt<'_>,
         on_row: &mut OnRow<'_>,
-    ) -> Result<(), BackendError> {
-        tokens.iter().enumerate().try_for_each(|(i, token)| {
-            self.0
-                .logits(&[*token], pos + i, &mut |_, row| on_row(i, row))
-        })
+    ) -> Result<usize, BackendError> {
+        for (i, token) in tokens.iter().enumerate() {
+            let on_row = &mut |_, row: &[f32]| on_row(i, row);
+            self.0.logits(&[*token], pos + i, on_row)?;
+        }
+        Ok(tokens.len())
     }
 
     fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {

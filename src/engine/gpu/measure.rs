@@ -1,17 +1,18 @@
 //! What `bench` and `profile` ask of the backend: what a step reads, and when its parts ran.
 
 use super::GpuBackend;
+use super::pace::{Kind, Pace, Took};
 use crate::engine::backend::{Backend, BackendError};
 use crate::engine::sampling::Sampling;
 use crate::gpu::clock::{self, Clock};
-use crate::gpu::record::{Op, Recording, State, Taken};
+use crate::gpu::record::{Op, Recording, Replay, State, Taken};
 use crate::gpu::stamps::{Stamping, Stamps};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::sample;
 use std::collections::{BTreeMap, HashMap};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wgpu::CommandEncoder;
 
 /// Runs of a token whose dispatches are repeated by the host's clock, at most.
@@ -44,15 +45,6 @@ impl Separation {
             Clock::Host => Self::Host,
             Clock::Gpu if Stamps::inside_passes(gpu) => Self::Stamps,
             Clock::Gpu => Self::Passes,
-        }
-    }
-
-    /// Timestamps that so many dispatches take.
-    fn stamps(self, dispatches: usize) -> usize {
-        match self {
-            Self::Stamps => dispatches + 1,
-            Self::Passes => 2 * dispatches,
-            Self::Host => 0,
         }
     }
 }
@@ -154,7 +146,14 @@ impl GpuBackend {
             return Ok(times);
         }
         let state = self.greedy(pos + runs / 2);
-        let run = |_| by_host(self.gpu(), &self.decode, &state);
+        let gpu = self.gpu();
+        let run = |_| {
+            let whole = &mut || {
+                self.decode.submit(gpu, &state);
+                Ok(())
+            };
+            by_host(gpu, &self.decode, &state, whole)
+        };
         Ok((0..runs.min(HOST_RUNS))
             .map(run)
             .collect::<Result<_, _>>()?)
@@ -225,7 +224,7 @@ impl GpuBackend {
         alone.collect()
     }
 
-    /// Computes the prompt `tokens` from `pos` on as [`Backend::prefill`] does, each piece when the one before is done, and
+    /// Computes the prompt `tokens` from `pos` on as [`Backend::prefill`] does, each submission when the one before is done, and
     /// tells of each dispatch, in order, what it is and when it began and ended, in nanoseconds from the beginning of its
     /// recording on. Where timestamps are missing or turn out to be wrong it is done as with [`Separation::Host`].
     ///
@@ -248,14 +247,16 @@ impl GpuBackend {
             let state = self.state(pos + done, piece.len());
             done += piece.len();
             if piece.len() == 1 {
-                append(gpu, &self.single, &state, separation, &mut all)?;
+                let pace = self.paces.of(Kind::Single);
+                append(gpu, pace, &self.single, &state, separation, &mut all)?;
                 continue;
             }
             let step = self.prompt.step(&model, &self.context, piece.len())?;
-            append(gpu, &step, &state, separation, &mut all)?;
+            let pace = self.paces.of(Kind::Several);
+            append(gpu, pace, &step, &state, separation, &mut all)?;
             if done == tokens.len() {
                 let head = self.prompt.head(&model, &self.context, &self.logits)?;
-                append(gpu, &head, &state, separation, &mut all)?;
+                append(gpu, pace, &head, &state, separation, &mut all)?;
             }
         }
         self.next = pos + done;
@@ -268,46 +269,125 @@ struct Timed {
     taken: Vec<Taken>,
     stamps: Stamps,
     separation: Separation,
+    /// The dispatches of each submission.
+    parts: Vec<Range<usize>>,
 }
 
 impl Timed {
-    fn submit(
+    fn new(
         gpu: &Gpu,
         recording: &Recording,
         state: &State,
         separation: Separation,
     ) -> Result<Self, GpuError> {
         let taken = recording.step(state);
-        let timed = Self {
-            stamps: Stamps::new(gpu, separation.stamps(taken.len()))?,
+        // Each dispatch may be submitted alone.
+        let most = 2 * taken.len();
+        Ok(Self {
+            stamps: Stamps::new(gpu, most)?,
             taken,
             separation,
-        };
-        let stamping = match separation {
-            Separation::Stamps => Stamping::Dispatches(&timed.stamps),
-            Separation::Passes => Stamping::Passes(&timed.stamps),
-            Separation::Host => Stamping::None,
-        };
+            parts: vec![],
+        })
+    }
+
+    /// Submits a replay whole.
+    fn submit(
+        gpu: &Gpu,
+        recording: &Recording,
+        state: &State,
+        separation: Separation,
+    ) -> Result<Self, GpuError> {
+        let mut timed = Self::new(gpu, recording, state, separation)?;
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        recording.encode_stamped(gpu, &mut encoder, state, stamping);
+        let replay = recording.replay(gpu, state);
+        timed.encode(&replay, &mut encoder, 0..replay.len());
         gpu.queue.submit([encoder.finish()]);
         Ok(timed)
     }
 
+    /// Submits a replay cut by time, each part when the one before is done.
+    fn in_parts(
+        gpu: &Gpu,
+        pace: &mut Pace,
+        recording: &Recording,
+        state: &State,
+        separation: Separation,
+    ) -> Result<Self, GpuError> {
+        let mut timed = Self::new(gpu, recording, state, separation)?;
+        let replay = recording.replay(gpu, state);
+        in_parts(gpu, pace, &replay, &mut |encoder, part| {
+            timed.encode(&replay, encoder, part);
+        })?;
+        Ok(timed)
+    }
+
+    /// Encodes what the next submission takes.
+    fn encode(&mut self, replay: &Replay<'_>, encoder: &mut CommandEncoder, part: Range<usize>) {
+        let stamping = match self.separation {
+            Separation::Stamps => Stamping::Dispatches(&self.stamps, part.start + self.parts.len()),
+            Separation::Passes => Stamping::Passes(&self.stamps, 2 * part.start),
+            Separation::Host => Stamping::None,
+        };
+        replay.encode_stamped(encoder, part.clone(), stamping);
+        self.parts.push(part);
+    }
+
     /// Begin and end of each dispatch, in nanoseconds, when everything submitted is done.
     fn read(&self, gpu: &Gpu) -> Result<Vec<[f64; 2]>, GpuError> {
-        let count = self.separation.stamps(self.taken.len());
+        let count = match self.separation {
+            Separation::Stamps => self.taken.len() + self.parts.len(),
+            Separation::Passes => 2 * self.taken.len(),
+            Separation::Host => 0,
+        };
         let times = self.stamps.read(gpu, count)?;
         Ok(match self.separation {
-            Separation::Stamps => times.windows(2).map(|t| [t[0], t[1]]).collect(),
+            Separation::Stamps => {
+                let of = |(i, part): (usize, &Range<usize>)| {
+                    let part = &times[part.start + i..=part.end + i];
+                    part.windows(2).map(|t| [t[0], t[1]])
+                };
+                self.parts.iter().enumerate().flat_map(of).collect()
+            }
             _ => times.chunks_exact(2).map(|t| [t[0], t[1]]).collect(),
         })
     }
 }
 
+/// Submits what `encode` encodes of the dispatches of `replay`, cut by time, each part when the one before is done.
+fn in_parts(
+    gpu: &Gpu,
+    pace: &mut Pace,
+    replay: &Replay<'_>,
+    encode: &mut dyn FnMut(&mut CommandEncoder, Range<usize>),
+) -> Result<(), GpuError> {
+    let costs = replay.costs();
+    let mut begin = 0;
+    while begin < costs.len() {
+        let end = begin + pace.cut(&costs[begin..]);
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        encode(&mut encoder, begin..end);
+        let number = gpu.reserve_numbers(1).number(0);
+        let commands = encoder.finish();
+        let at = Instant::now();
+        let submission = gpu.submit_numbered(commands, number);
+        gpu.wait(Some(submission))?;
+        let ns = at.elapsed().as_nanos() as f64;
+        let took = Took {
+            least: ns,
+            most: ns,
+        };
+        // Chunks stay as they are: what is computed again is to be the same.
+        let _ = pace.learn(&costs[begin..end], took);
+        begin = end;
+    }
+    Ok(())
+}
+
 /// Replays `recording` and appends what was taken and when: what had no workgroups read and multiplied nothing.
 fn append(
     gpu: &Gpu,
+    pace: &mut Pace,
     recording: &Recording,
     state: &State,
     separation: Separation,
@@ -316,7 +396,7 @@ fn append(
     let stamped = match separation {
         Separation::Host => None,
         _ => {
-            let times = Timed::submit(gpu, recording, state, separation);
+            let times = Timed::in_parts(gpu, pace, recording, state, separation);
             match times.and_then(|timed| timed.read(gpu)) {
                 Err(error) if error.is_of_clock() => None,
                 told => Some(told?),
@@ -325,7 +405,12 @@ fn append(
     };
     let times = match stamped {
         Some(times) => times,
-        None => by_host(gpu, recording, state)?,
+        None => by_host(gpu, recording, state, &mut || {
+            let replay = recording.replay(gpu, state);
+            in_parts(gpu, pace, &replay, &mut |encoder, part| {
+                replay.encode_stamped(encoder, part, Stamping::None);
+            })
+        })?,
     };
     for (mut taken, times) in recording.step(state).into_iter().zip(times) {
         if !recording.had_work(gpu, taken.dispatch)? {
@@ -337,13 +422,19 @@ fn append(
 }
 
 /// Begin and end of each dispatch of a replay, in nanoseconds, as if one began when the one before ended: each is repeated alone and
-/// timed by the host's clock, where nothing of the same kind was before. The last is the whole replay, whose results stay.
+/// timed by the host's clock, where nothing of the same kind was before. First and last is `whole`, which submits the whole replay: its
+/// results stay.
 ///
 /// # Errors
 /// What the device reports.
-fn by_host(gpu: &Gpu, recording: &Recording, state: &State) -> Result<Vec<[f64; 2]>, GpuError> {
+fn by_host(
+    gpu: &Gpu,
+    recording: &Recording,
+    state: &State,
+    whole: &mut dyn FnMut() -> Result<(), GpuError>,
+) -> Result<Vec<[f64; 2]>, GpuError> {
     // What a dispatch reads must be there.
-    recording.submit(gpu, state);
+    whole()?;
     let mut known = HashMap::new();
     let mut at = 0.0;
     let mut spans = vec![];
@@ -363,7 +454,7 @@ fn by_host(gpu: &Gpu, recording: &Recording, state: &State) -> Result<Vec<[f64; 
         spans.push([at, at + ns]);
         at += ns;
     }
-    recording.submit(gpu, state);
+    whole()?;
     gpu.wait(None)?;
     Ok(spans)
 }

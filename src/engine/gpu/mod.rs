@@ -1,5 +1,6 @@
 //! The GPU backend: recorded steps replayed with one or two tokens in flight.
 
+mod all_logits;
 mod composed;
 mod flight;
 pub mod measure;
@@ -45,16 +46,15 @@ use crate::kernels::{MlaDims, attention_short, gemm, prompt_attention, sample};
 use crate::model::RopeTable;
 use flight::RING;
 use measure::HostTime;
-use pace::Pace;
+use pace::{Kind, Paces};
 use prompt::Prompt;
 use proof::Proof;
 use recipe::{Context, Expanded, Recipe, Scratch};
 use recipe_token::TokenRecipe;
 use std::collections::HashSet;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
-use submissions::Submissions;
+use submissions::{Submissions, Worth};
 use wgpu::{Buffer, BufferUsages, Features};
 
 /// Bytes of a result: id, step, number of the submission and padding.
@@ -82,7 +82,7 @@ pub struct GpuBackend {
     /// Several tokens of a prompt.
     prompt: Prompt,
     /// How much of a prompt a submission takes.
-    pace: Pace,
+    paces: Paces,
     /// What shows that submissions of prompts ran.
     proof: Proof,
     /// The position that `logits` predict, 0 before any.
@@ -150,7 +150,7 @@ impl GpuBackend {
             choose,
             sites,
             prompt: Prompt::new(&model, &context, chunk)?,
-            pace: Pace::new(&gpu),
+            paces: Paces::new(&gpu),
             proof: Proof::new(&gpu)?,
             model,
             n_ctx,
@@ -208,12 +208,12 @@ impl GpuBackend {
     /// Lets a submission of a prompt take about `budget` instead of 100 ms, and forgets what was measured. Where a dispatch alone
     /// takes longer, chunks become shorter, on software, too.
     pub fn set_budget(&mut self, budget: Duration) {
-        self.pace = Pace::with_budget(budget, true);
+        self.paces = Paces::with_budget(budget, true);
     }
 
     /// What the longest submission of a prompt took since the last call, as far as the host could see.
     pub fn take_longest_submission(&mut self) -> Option<Duration> {
-        self.pace.take_longest()
+        self.paces.take_longest()
     }
 
     fn gpu(&self) -> &Gpu {
@@ -261,21 +261,22 @@ impl Backend for GpuBackend {
             context,
             prompt,
             single,
-            pace,
+            paces,
             proof,
             logits,
             ..
         } = self;
-        let mut submissions = Submissions::begin(gpu, pace, proof, tokens.len());
+        let mut submissions = Submissions::begin(gpu, paces, proof, tokens.len());
         let mut at_once = prompt.at_once(tokens.len());
         let mut begin = 0;
         while begin < tokens.len() {
             let piece = at_once.min(tokens.len() - begin);
             let end = begin + piece;
             let state = state(context, &model, pos + begin, piece);
+            let worth = Worth::piece(begin..end);
             let flow = if piece == 1 {
                 let step = single.replay(gpu, &state);
-                submissions.token(&step, end, on_prompt)?
+                submissions.run(Kind::Single, &[&step], worth, on_prompt)?
             } else {
                 let step = prompt.step(&model, context, piece)?;
                 let head = match end == tokens.len() {
@@ -284,7 +285,8 @@ impl Backend for GpuBackend {
                 };
                 let step = step.replay(gpu, &state);
                 let head = head.as_ref().map(|head| head.replay(gpu, &state));
-                submissions.piece(&step, head.as_ref(), begin..end, on_prompt)?
+                let both: Vec<_> = std::iter::once(&step).chain(&head).collect();
+                submissions.run(Kind::Several, &both, worth, on_prompt)?
             };
             if flow.is_break() {
                 break;
@@ -302,71 +304,14 @@ impl Backend for GpuBackend {
         Ok(done)
     }
 
-    fn logits(
+    fn logits_watched(
         &mut self,
         tokens: &[u32],
         pos: usize,
+        on_prompt: &mut OnPrompt<'_>,
         on_row: &mut OnRow<'_>,
-    ) -> Result<(), BackendError> {
-        self.check(tokens, pos)?;
-        self.next = 0;
-        let model = Arc::clone(&self.model);
-        let (gpu, vocab) = (&model.gpu, model.model.config.vocab_size);
-        let Self {
-            context,
-            prompt,
-            single,
-            pace,
-            proof,
-            logits,
-            ..
-        } = self;
-        let mut submissions = Submissions::begin(gpu, pace, proof, tokens.len());
-        let mut done = 0;
-        while done < tokens.len() {
-            let piece = prompt.piece(tokens.len()).min(tokens.len() - done);
-            let (begin, end) = (done, done + piece);
-            let mut state = state(context, &model, pos + begin, piece);
-            // A single token takes the step that decoding takes, so that its logits are those that decoding sees.
-            let slices = match piece {
-                1 => None,
-                _ => {
-                    let step = prompt.step(&model, context, piece)?;
-                    let step = step.replay(gpu, &state);
-                    let unwatched = &mut |_| ControlFlow::Continue(());
-                    let _ = submissions.piece(&step, None, begin..end, unwatched)?;
-                    Some(prompt.slices(&model, context)?)
-                }
-            };
-            let slice = slices.as_ref().map_or(1, |slices| slices.tokens);
-            for (i, part) in tokens[begin..end].chunks(slice).enumerate() {
-                let bytes = (part.len() * vocab * 4) as u64;
-                let (recording, from) = match &slices {
-                    None => (&*single, &*logits),
-                    Some(slices) => {
-                        (state.tokens, state.slot) = (part.len() as u32, i);
-                        (&*slices.head, &slices.logits)
-                    }
-                };
-                let head = recording.replay(gpu, &state);
-                let rows = submissions.read(&head, from, bytes)?;
-                for row in rows.chunks_exact(vocab) {
-                    let stop = on_row(done, row).is_break();
-                    done += 1;
-                    if stop || done == tokens.len() {
-                        let bytes = bytemuck::cast_slice(row);
-                        gpu.queue.write_buffer(&logits.buffer, 0, bytes);
-                        submissions.prove_writes()?;
-                        self.next = pos + done;
-                        return Ok(());
-                    }
-                }
-            }
-            if submissions.take_halving() {
-                prompt.halve(piece);
-            }
-        }
-        Ok(())
+    ) -> Result<usize, BackendError> {
+        self.all_logits(tokens, pos, on_prompt, on_row)
     }
 
     fn decode(

@@ -21,11 +21,56 @@ pub(super) struct Took {
     pub most: f64,
 }
 
-/// What is known of the device's speed.
+/// What steps of one kind are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Several tokens of a prompt, or the head behind them.
+    Several,
+    /// One token with its logits, by the kernels of decoding: it says nothing about what many take.
+    Single,
+}
+
+/// What is known of the device's speed, for each kind of steps.
+pub(super) struct Paces {
+    several: Pace,
+    single: Pace,
+}
+
+impl Paces {
+    /// Those of a device nothing is known of. Software has no display that waits, and smaller chunks would only be slower.
+    pub(super) fn new(gpu: &Gpu) -> Self {
+        let halves = gpu.info.device_type != wgpu::DeviceType::Cpu;
+        Self::with_budget(BUDGET, halves)
+    }
+
+    pub(super) fn with_budget(budget: Duration, halves: bool) -> Self {
+        Self {
+            several: Pace::with_budget(budget, halves),
+            // One token is the least there is.
+            single: Pace::with_budget(budget, false),
+        }
+    }
+
+    /// That of steps of a kind.
+    pub(super) fn of(&mut self, kind: Kind) -> &mut Pace {
+        match kind {
+            Kind::Several => &mut self.several,
+            Kind::Single => &mut self.single,
+        }
+    }
+
+    /// What the longest submission took since the last call; nothing where there was none.
+    pub(super) fn take_longest(&mut self) -> Option<Duration> {
+        let [several, single] = [&mut self.several, &mut self.single].map(Pace::take_longest);
+        several.max(single)
+    }
+}
+
+/// What is known of the device's speed in steps of one kind.
 pub(super) struct Pace {
     /// Nanoseconds.
     budget: f64,
-    /// Whether chunks are halved where one dispatch takes longer.
+    /// Whether chunks, and slices of the head, are halved where one dispatch takes longer.
     halves: bool,
     /// Nanoseconds for a unit of work, by kernel.
     rates: HashMap<&'static str, f64>,
@@ -38,13 +83,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// That of a device nothing is known of. Software has no display that waits, and smaller chunks would only be slower.
-    pub(super) fn new(gpu: &Gpu) -> Self {
-        let halves = gpu.info.device_type != wgpu::DeviceType::Cpu;
-        Self::with_budget(BUDGET, halves)
-    }
-
-    pub(super) fn with_budget(budget: Duration, halves: bool) -> Self {
+    fn with_budget(budget: Duration, halves: bool) -> Self {
         Self {
             budget: budget.as_nanos() as f64,
             halves,
@@ -61,7 +100,7 @@ impl Pace {
     }
 
     /// What the longest submission took since the last call; nothing where there was none.
-    pub(super) fn take_longest(&mut self) -> Option<Duration> {
+    fn take_longest(&mut self) -> Option<Duration> {
         let longest = std::mem::take(&mut self.longest);
         (longest > 0.0).then(|| Duration::from_nanos(longest as u64))
     }
@@ -70,6 +109,12 @@ impl Pace {
     fn expected(&self, cost: &Cost) -> f64 {
         let unknown = || self.first.unwrap_or(0.0) * UNKNOWN;
         cost.work * self.rates.get(cost.kernel).copied().unwrap_or_else(unknown)
+    }
+
+    /// Whether a head over so many tokens is short enough: together its dispatches are expected to take no more than a submission, or
+    /// nothing is halved.
+    pub(super) fn fits(&self, costs: &[Cost]) -> bool {
+        !self.halves || costs.iter().map(|c| self.expected(c)).sum::<f64>() <= self.budget
     }
 
     /// How many of the dispatches that are left of a piece the next submission takes: at least one.
@@ -119,7 +164,8 @@ impl Pace {
             *self.rates.entry(kernel).or_insert(unknown) *= factor;
         }
         match costs {
-            [alone] => self.is_too_long(alone, took) && self.halves,
+            // Shorter chunks help only what stands in the layers.
+            [alone] if alone.layer.is_some() => self.is_too_long(alone, took) && self.halves,
             _ => false,
         }
     }
@@ -277,6 +323,43 @@ mod tests {
         software.learn(&costs, exactly(900.0));
         software.learn(&[large], exactly(150.0));
         assert!(!software.learn(&[large], exactly(150.0)));
+    }
+
+    #[test]
+    fn a_head_that_takes_too_long_halves_no_chunks_but_its_slices() {
+        let mut costs = layers(2, 1);
+        let head = Cost {
+            layer: None,
+            ..costs[2]
+        };
+        costs.push(head);
+        for halves in [true, false] {
+            let mut pace = Pace::with_budget(BUDGET, halves);
+            pace.learn(&costs, exactly(18.0));
+            assert!(pace.fits(&[head]));
+            for _ in 0..3 {
+                assert!(!pace.learn(&[head], exactly(150.0)));
+            }
+            assert_eq!(pace.fits(&[head]), !halves);
+            let half = Cost {
+                work: head.work / 2.0,
+                ..head
+            };
+            assert!(pace.fits(&[half]));
+        }
+    }
+
+    #[test]
+    fn one_token_says_nothing_about_several() {
+        let mut paces = Paces::with_budget(BUDGET, true);
+        let costs = layers(3, 1);
+        assert!(!paces.of(Kind::Single).learn(&costs, exactly(300.0)));
+        assert!(paces.of(Kind::Single).is_known() && !paces.of(Kind::Several).is_known());
+        assert_eq!(paces.of(Kind::Several).cut(&costs), 3, "one layer");
+        paces.of(Kind::Several).learn(&costs, exactly(30.0));
+        assert_eq!(paces.of(Kind::Several).cut(&costs), costs.len());
+        assert_eq!(paces.take_longest().map(|t| t.as_millis()), Some(300));
+        assert_eq!(paces.take_longest(), None);
     }
 
     #[test]

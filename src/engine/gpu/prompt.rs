@@ -21,7 +21,9 @@ const LEAST_CHUNK: u32 = 32;
 /// The most tokens of the steps whose tiles suit fewer than a whole chunk.
 const CLASSES: [u32; 4] = [32, 128, 512, 2048];
 /// Positions whose logits are computed at once, where all are asked for: a row takes 600 kB.
-const HEAD_TOKENS: u32 = 64;
+pub(super) const HEAD_TOKENS: u32 = 64;
+/// Where that takes too long they are halved down to this, the tokens of the lowest tile.
+pub(super) const LEAST_SLICE: u32 = 16;
 /// The most tokens at once: what a grid of workgroups has room for, with 8 experts each.
 pub const MAX_CHUNK: u32 = 4096;
 
@@ -104,7 +106,7 @@ pub(super) fn chunk(
 pub(super) struct Slices {
     /// From hidden states to logits; the state's slot names the slice.
     pub head: Arc<Recording>,
-    /// (HEAD_TOKENS, vocab).
+    /// (HEAD_TOKENS, vocab), the same for slices of any length.
     pub logits: Range,
     /// Tokens of a slice.
     pub tokens: usize,
@@ -123,8 +125,8 @@ pub(super) struct Prompt {
     hidden: Range,
     /// The logits of the last token.
     head: Option<Arc<Recording>>,
-    /// Those of all tokens.
-    slices: Option<Slices>,
+    /// Those of all tokens, by the most tokens of a slice.
+    slices: BTreeMap<u32, Slices>,
 }
 
 impl Prompt {
@@ -146,7 +148,7 @@ impl Prompt {
             steps: BTreeMap::new(),
             hidden,
             head: None,
-            slices: None,
+            slices: BTreeMap::new(),
         })
     }
 
@@ -258,7 +260,7 @@ impl Prompt {
         Ok(Arc::clone(self.head.insert(head)))
     }
 
-    /// From hidden states to the logits of all tokens of a slice.
+    /// From hidden states to the logits of all tokens of a slice of up to `most`.
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`], or what compiling it reports.
@@ -266,33 +268,40 @@ impl Prompt {
         &mut self,
         model: &GpuModel,
         context: &Context,
+        most: u32,
     ) -> Result<Slices, GpuError> {
-        let tokens = HEAD_TOKENS.min(capacity(self.chunk));
-        let slices = match self.slices.take() {
-            Some(slices) => slices,
+        let capacity = capacity(self.chunk);
+        let tokens = most.min(capacity);
+        if let Some(slices) = self.slices.get(&tokens) {
+            return Ok(slices.clone());
+        }
+        let config = &model.model.config;
+        let logits = match self.slices.values().next() {
+            Some(other) => other.logits.clone(),
             None => {
-                let config = &model.model.config;
-                let vocab = config.vocab_size as u64;
-                let bytes = u64::from(tokens) * vocab * 4;
-                let logits = Range::whole(&model.gpu.storage("logits of a slice", bytes)?);
-                let slice = u64::from(tokens) * config.embedding_length as u64 * 4;
-                let inputs: Vec<_> = (0..capacity(self.chunk) / tokens)
-                    .map(|i| Range {
-                        buffer: self.hidden.buffer.clone(),
-                        offset: u64::from(i) * slice,
-                        size: slice,
-                    })
-                    .collect();
-                let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, 1, tokens);
-                recipe.head(&inputs, &logits)?;
-                Slices {
-                    head: Arc::new(Recording::new(&model.gpu, &recipe.ops)?),
-                    logits,
-                    tokens: tokens as usize,
-                }
+                let longest = u64::from(HEAD_TOKENS.min(capacity));
+                let bytes = longest * config.vocab_size as u64 * 4;
+                Range::whole(&model.gpu.storage("logits of a slice", bytes)?)
             }
         };
-        Ok(self.slices.insert(slices).clone())
+        let rows = |tokens: u32| u64::from(tokens) * config.embedding_length as u64 * 4;
+        let inputs: Vec<_> = (0..capacity)
+            .step_by(tokens as usize)
+            .map(|first| Range {
+                buffer: self.hidden.buffer.clone(),
+                offset: rows(first),
+                size: rows(tokens.min(capacity - first)),
+            })
+            .collect();
+        let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, 1, tokens);
+        recipe.head(&inputs, &logits)?;
+        let slices = Slices {
+            head: Arc::new(Recording::new(&model.gpu, &recipe.ops)?),
+            logits,
+            tokens: tokens as usize,
+        };
+        self.slices.insert(tokens, slices.clone());
+        Ok(slices)
     }
 }
 

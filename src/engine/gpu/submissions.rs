@@ -1,9 +1,9 @@
 //! The submissions of a prompt: one is computed while the next is encoded, each is proven and timed.
 
-use super::pace::{Pace, Took};
+use super::pace::{Kind, Paces, Took};
 use super::proof::{Proof, Receipt};
 use crate::engine::backend::OnPrompt;
-use crate::gpu::record::{Cost, Range as Bound, Replay, State};
+use crate::gpu::record::{Cost, Range as Bound, Recording, Replay, State};
 use crate::gpu::{Gpu, GpuError};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
@@ -13,7 +13,7 @@ use wgpu::{BufferUsages, CommandEncoder};
 /// The submissions of one call.
 pub(super) struct Submissions<'a> {
     gpu: &'a Gpu,
-    pace: &'a mut Pace,
+    paces: &'a mut Paces,
     proof: &'a mut Proof,
     /// Tokens of the call.
     tokens: usize,
@@ -30,24 +30,50 @@ pub(super) struct Submissions<'a> {
 struct Sent {
     receipt: Receipt,
     at: Instant,
+    kind: Kind,
     costs: Vec<Cost>,
     /// Tokens of the call that are as good as computed when it is done, and whether a piece ends with it.
     worth: usize,
     ends: bool,
 }
 
+/// What a part of a call is worth.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Worth {
+    /// Tokens of the call that are as good as computed before it and after it.
+    pub tokens: [f64; 2],
+    /// Whether a piece ends with it.
+    pub ends: bool,
+}
+
+impl Worth {
+    /// That of a whole piece.
+    pub(super) fn piece(tokens: Range<usize>) -> Self {
+        Self {
+            tokens: [tokens.start as f64, tokens.end as f64],
+            ends: true,
+        }
+    }
+
+    /// Tokens after a share of it.
+    pub(super) fn after(self, share: f64) -> usize {
+        let [before, after] = self.tokens;
+        (before + (after - before) * share.clamp(0.0, 1.0)) as usize
+    }
+}
+
 impl<'a> Submissions<'a> {
     /// Those of a call for `tokens` tokens.
     pub(super) fn begin(
         gpu: &'a Gpu,
-        pace: &'a mut Pace,
+        paces: &'a mut Paces,
         proof: &'a mut Proof,
         tokens: usize,
     ) -> Self {
         proof.begin();
         Self {
             gpu,
-            pace,
+            paces,
             proof,
             tokens,
             sent: VecDeque::new(),
@@ -57,48 +83,82 @@ impl<'a> Submissions<'a> {
         }
     }
 
-    /// Submits a piece of several tokens, cut by time: a step and behind it a `head`, where there is one. Tells `on_prompt` whenever a
-    /// submission is done how many tokens are as good as computed.
+    /// Submits replays one behind the other, cut by time. Tells `on_prompt` whenever a submission is done how many tokens are as good
+    /// as computed.
     ///
     /// # Errors
     /// [`GpuError::WorkLost`], or what the device reports.
-    pub(super) fn piece(
+    pub(super) fn run(
         &mut self,
-        step: &Replay<'_>,
-        head: Option<&Replay<'_>>,
-        tokens: Range<usize>,
+        kind: Kind,
+        replays: &[&Replay<'_>],
+        worth: Worth,
         on_prompt: &mut OnPrompt<'_>,
     ) -> Result<ControlFlow<()>, GpuError> {
-        let costs = step.costs();
+        self.cut(kind, replays, worth, |_| {}, on_prompt)
+    }
+
+    /// As [`run`](Self::run), and reads `bytes` of what is left in `from`: nothing where `on_prompt` broke.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), and [`GpuError::OutOfMemory`].
+    pub(super) fn read(
+        &mut self,
+        kind: Kind,
+        replay: &Replay<'_>,
+        worth: Worth,
+        (from, bytes): (&Bound, u64),
+        on_prompt: &mut OnPrompt<'_>,
+    ) -> Result<Option<Vec<f32>>, GpuError> {
+        let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+        let staging = self.gpu.buffer("readback", bytes, usage)?;
+        let copy = |encoder: &mut CommandEncoder| {
+            encoder.copy_buffer_to_buffer(&from.buffer, from.offset, &staging, 0, bytes);
+        };
+        let flow = self.cut(kind, &[replay], worth, copy, on_prompt)?;
+        self.land_all()?;
+        let rows = match flow {
+            ControlFlow::Continue(()) => Some(self.gpu.map_read(&staging, bytes, None)?),
+            ControlFlow::Break(()) => None,
+        };
+        self.gpu.release(&staging);
+        Ok(rows)
+    }
+
+    /// Submits replays cut by time, and `copy` with the last of them.
+    fn cut(
+        &mut self,
+        kind: Kind,
+        replays: &[&Replay<'_>],
+        worth: Worth,
+        copy: impl Fn(&mut CommandEncoder),
+        on_prompt: &mut OnPrompt<'_>,
+    ) -> Result<ControlFlow<()>, GpuError> {
+        let costs: Vec<_> = replays.iter().flat_map(|replay| replay.costs()).collect();
         let all: f64 = costs.iter().map(|c| c.work).sum();
         let (mut begin, mut done) = (0, 0.0);
-        while begin < step.len() {
-            let end = begin + self.pace.cut(&costs[begin..]);
-            let mut part = costs[begin..end].to_vec();
+        while begin < costs.len() {
+            let end = begin + self.paces.of(kind).cut(&costs[begin..]);
+            let part = costs[begin..end].to_vec();
             done += part.iter().map(|c| c.work).sum::<f64>();
-            let worth = (tokens.len() as f64 * done / all) as usize;
-            let ends = end == step.len();
-            let head = head.filter(|_| ends);
-            part.extend(head.map(Replay::costs).unwrap_or_default());
+            let last = end == costs.len();
             let at = Instant::now();
             let receipt = self.proof.submit(
                 self.gpu,
-                |encoder, mark| {
-                    let passes = step.encode(encoder, begin..end, mark);
-                    let more = head.map_or(0, |head| head.encode(encoder, 0..head.len(), mark));
-                    passes + more
+                |encoder, mark| encode(replays, begin..end, encoder, mark),
+                |encoder| {
+                    if last {
+                        copy(encoder);
+                    }
                 },
-                |_| {},
             );
             self.sent.push_back(Sent {
                 receipt,
                 at,
+                kind,
                 costs: part,
-                worth: match ends {
-                    true => tokens.end,
-                    false => tokens.end.min(tokens.start + worth).max(tokens.start),
-                },
-                ends,
+                worth: worth.after(if last { 1.0 } else { done / all }),
+                ends: last && worth.ends,
             });
             if self.land_all_but_one(on_prompt)?.is_break() {
                 return Ok(ControlFlow::Break(()));
@@ -108,49 +168,17 @@ impl<'a> Submissions<'a> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Submits the step of one token alone, whose end is that of a piece.
-    ///
-    /// # Errors
-    /// As [`piece`](Self::piece).
-    pub(super) fn token(
-        &mut self,
-        step: &Replay<'_>,
-        end: usize,
-        on_prompt: &mut OnPrompt<'_>,
-    ) -> Result<ControlFlow<()>, GpuError> {
-        // A token says nothing about what many take.
-        self.submit(step, vec![], Some(end), |_| {});
-        self.land_all_but_one(on_prompt)
-    }
-
-    /// Submits a head alone and reads `bytes` of what it leaves in `from`, when all before is done, too.
-    ///
-    /// # Errors
-    /// As [`piece`](Self::piece), and [`GpuError::OutOfMemory`].
-    pub(super) fn read(
-        &mut self,
-        head: &Replay<'_>,
-        from: &Bound,
-        bytes: u64,
-    ) -> Result<Vec<f32>, GpuError> {
-        let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-        let staging = self.gpu.buffer("readback", bytes, usage)?;
-        let costs = head.costs();
-        self.submit(head, costs, None, |encoder| {
-            encoder.copy_buffer_to_buffer(&from.buffer, from.offset, &staging, 0, bytes);
-        });
-        self.land_all()?;
-        let rows = self.gpu.map_read(&staging, bytes, None)?;
-        self.gpu.release(&staging);
-        Ok(rows)
+    /// Whether the head `replay` is short enough for the device.
+    pub(super) fn fits(&mut self, replay: &Replay<'_>) -> bool {
+        self.paces.of(Kind::Several).fits(&replay.costs())
     }
 
     /// Proves that what the host wrote has arrived.
     ///
     /// # Errors
-    /// As [`piece`](Self::piece).
+    /// As [`run`](Self::run).
     pub(super) fn prove_writes(&mut self) -> Result<(), GpuError> {
-        let encode = |encoder: &mut CommandEncoder, mark: &crate::gpu::record::Recording| {
+        let encode = |encoder: &mut CommandEncoder, mark: &Recording| {
             mark.encode(self.gpu, encoder, &State::default());
             1
         };
@@ -158,45 +186,30 @@ impl<'a> Submissions<'a> {
         self.proof.check(self.gpu, receipt).map(drop)
     }
 
-    fn submit(
-        &mut self,
-        replay: &Replay<'_>,
-        costs: Vec<Cost>,
-        end: Option<usize>,
-        copy: impl FnOnce(&mut CommandEncoder),
-    ) {
-        let at = Instant::now();
-        let encode =
-            |encoder: &mut CommandEncoder, mark: &_| replay.encode(encoder, 0..replay.len(), mark);
-        let receipt = self.proof.submit(self.gpu, encode, copy);
-        self.sent.push_back(Sent {
-            receipt,
-            at,
-            costs,
-            worth: end.unwrap_or(self.whole),
-            ends: end.is_some(),
-        });
-    }
-
     /// Waits until one submission is left under way; or none, where nothing is known of the device's speed.
     fn land_all_but_one(
         &mut self,
         on_prompt: &mut OnPrompt<'_>,
     ) -> Result<ControlFlow<()>, GpuError> {
-        let cut = |sent: &Sent| !sent.costs.is_empty();
-        while self.sent.len() > 1 || (!self.pace.is_known() && self.sent.iter().any(cut)) {
-            let Some(worth) = self.land()? else { break };
+        loop {
+            let first = self.sent.front().map(|sent| sent.kind);
+            let unknown = first.is_some_and(|kind| !self.paces.of(kind).is_known());
+            if self.sent.len() <= 1 && !unknown {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let Some(worth) = self.land()? else {
+                return Ok(ControlFlow::Continue(()));
+            };
             if worth < self.tokens && on_prompt(worth).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
-        Ok(ControlFlow::Continue(()))
     }
 
     /// Waits until everything is done: how many tokens are computed, in whole pieces.
     ///
     /// # Errors
-    /// As [`piece`](Self::piece).
+    /// As [`run`](Self::run).
     pub(super) fn land_all(&mut self) -> Result<usize, GpuError> {
         while self.land()?.is_some() {}
         Ok(self.whole)
@@ -220,7 +233,7 @@ impl<'a> Submissions<'a> {
             least: between(last, ended[0]),
             most: between(first, ended[1]),
         };
-        self.halve |= self.pace.learn(&sent.costs, took);
+        self.halve |= self.paces.of(sent.kind).learn(&sent.costs, took);
         if sent.ends {
             self.whole = sent.worth;
         }
@@ -231,4 +244,23 @@ impl<'a> Submissions<'a> {
     pub(super) fn take_halving(&mut self) -> bool {
         std::mem::take(&mut self.halve)
     }
+}
+
+/// Encodes the dispatches of `range` of replays that stand one behind the other: how many passes that are.
+fn encode(
+    replays: &[&Replay<'_>],
+    range: Range<usize>,
+    encoder: &mut CommandEncoder,
+    mark: &Recording,
+) -> u32 {
+    let (mut first, mut passes) = (0, 0);
+    for replay in replays {
+        let within = |at: usize| at.clamp(first, first + replay.len()) - first;
+        let part = within(range.start)..within(range.end);
+        if !part.is_empty() {
+            passes += replay.encode(encoder, part, mark);
+        }
+        first += replay.len();
+    }
+    passes
 }

@@ -1,10 +1,12 @@
 //! Prompts cut into submissions, and work that the device leaves out.
 
+use super::measure::Separation;
 use super::*;
 use crate::engine::ModelSource;
-use crate::gpu::record::Recording;
+use crate::gpu::record::{Recording, Taken};
 use crate::gpu::{GpuOptions, Tier};
 use crate::model::Model;
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 
 /// Rows before a prompt: several blocks of a context of its own.
@@ -36,14 +38,16 @@ fn tokens(n: usize) -> Vec<u32> {
 
 /// Submissions so long that nothing is cut, once the first is known.
 fn uncut(backend: &mut GpuBackend) {
-    backend.pace = Pace::with_budget(Duration::from_secs(3600), false);
+    backend.paces = Paces::with_budget(Duration::from_secs(3600), false);
     let first = tokens(backend.chunk() as usize);
     backend.prefill(&first, 0).expect("it fits");
+    let on_row = &mut |_, _: &[f32]| ControlFlow::Continue(());
+    backend.logits(&first[..1], 0, on_row).expect("it fits");
 }
 
 /// Every dispatch in a submission of its own, but those of the first layer.
 fn cut_everywhere(backend: &mut GpuBackend) {
-    backend.pace = Pace::with_budget(Duration::ZERO, false);
+    backend.paces = Paces::with_budget(Duration::ZERO, false);
 }
 
 /// The kept logits, as bits.
@@ -78,9 +82,11 @@ fn a_prompt_cut_between_any_dispatches_gives_the_same_logits_to_the_bit() {
             let tokens = tokens(n);
             uncut(&mut backend);
             backend.fill_cache(DEPTH).expect("it fits");
-            backend.take_longest_submission();
             let prefill =
                 |backend: &mut GpuBackend| backend.prefill(&tokens, DEPTH).expect("it fits");
+            // The first time, kernels may be compiled while they run.
+            prefill(&mut backend);
+            backend.take_longest_submission();
             let few = submissions(&mut backend, prefill);
             assert_eq!(few, n.div_ceil(64), "one for each piece");
             let expected = kept(&backend);
@@ -97,7 +103,7 @@ fn a_prompt_cut_between_any_dispatches_gives_the_same_logits_to_the_bit() {
                 tier.name()
             );
             // Submissions of some dispatches each, as a slow device has them.
-            backend.pace = Pace::with_budget(longest / 8, false);
+            backend.paces = Paces::with_budget(longest / 8, false);
             prefill(&mut backend);
             let some = submissions(&mut backend, prefill);
             assert!(few < some && some < many, "{few} < {some} < {many}");
@@ -121,7 +127,7 @@ fn the_first_submission_is_one_layer() {
             .replay(&model.gpu, &state)
             .costs()
     };
-    let first = backend.pace.cut(&costs);
+    let first = backend.paces.of(Kind::Several).cut(&costs);
     assert!(
         costs[..first]
             .iter()
@@ -129,7 +135,7 @@ fn the_first_submission_is_one_layer() {
     );
     assert_eq!(costs[first].layer, Some(1));
     backend.prefill(&all, 0).expect("it fits");
-    assert!(backend.pace.is_known());
+    assert!(backend.paces.of(Kind::Several).is_known());
 }
 
 #[test]
@@ -154,6 +160,225 @@ fn all_logits_of_cut_pieces_are_the_same_to_the_bit() {
     assert_eq!(expected.len(), 161);
     cut_everywhere(&mut backend);
     assert!(rows(&mut backend) == expected);
+}
+
+#[test]
+fn the_head_over_all_tokens_is_cut_and_watched() {
+    let mut backend = backend(Tier::Subgroup, 200, 96).expect("this adapter has subgroups");
+    let tokens = tokens(96);
+    // Rows, as bits, and after how many what was told; broken off where `stop.1` was told after `stop.0` rows.
+    let watched = |backend: &mut GpuBackend, stop: (usize, usize)| {
+        let (rows, told) = (RefCell::new(vec![]), RefCell::new(vec![]));
+        let done = backend.logits_watched(
+            &tokens,
+            0,
+            &mut |done| {
+                let n = rows.borrow().len();
+                let mut told = told.borrow_mut();
+                told.push((n, done));
+                let times = told.iter().filter(|told| told.0 == n).count();
+                match (n, times) == stop {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            },
+            &mut |row, logits: &[f32]| {
+                assert_eq!(row, rows.borrow().len());
+                let bits: Vec<_> = logits.iter().map(|l| l.to_bits()).collect();
+                rows.borrow_mut().push(bits);
+                ControlFlow::Continue(())
+            },
+        );
+        assert_eq!(done.expect("it fits"), rows.borrow().len());
+        (rows.into_inner(), told.into_inner())
+    };
+    let never = (96, 1);
+    uncut(&mut backend);
+    let mut whole = (vec![], vec![]);
+    let few = submissions(&mut backend, |backend| whole = watched(backend, never));
+    // Step, two slices and the last row on its way back; what is told stands between them.
+    assert_eq!(few, 4);
+    let (expected, told) = whole;
+    assert_eq!(expected.len(), 96);
+    let [(0, step), (64, slice)] = told[..] else {
+        panic!("{told:?}");
+    };
+    assert!(64 < step && step < slice && slice < 96, "{told:?}");
+
+    cut_everywhere(&mut backend);
+    let costs = {
+        let model = Arc::clone(&backend.model);
+        let step = backend.prompt.step(&model, &backend.context, 96);
+        let state = backend.state(0, 96);
+        let step = step.expect("it compiles");
+        step.replay(&model.gpu, &state).costs()
+    };
+    let in_step = 1 + costs.len() - backend.paces.of(Kind::Several).cut(&costs);
+    let mut cut = (vec![], vec![]);
+    let many = submissions(&mut backend, |backend| cut = watched(backend, never));
+    // A slice has its rows normed, then multiplied.
+    assert_eq!(many, in_step + 2 * 2 + 1);
+    let (rows, told) = cut;
+    assert!(rows == expected);
+    assert!(told.is_sorted() && told[told.len() - 1].1 < 96, "{told:?}");
+    let after = |n| told.iter().filter(|told| told.0 == n).count();
+    // Whenever a submission is done, but for a slice whose rows are handed out first.
+    assert_eq!([after(0), after(64)], [in_step + 1, 2]);
+
+    // Within the step, in the first slice, after it and in the second one.
+    for stop in [(0, 1), (0, 20), (0, in_step + 1), (64, 1), (64, 2)] {
+        let (rows, told) = watched(&mut backend, stop);
+        assert_eq!(rows.len(), stop.0, "stopped at {stop:?}: {told:?}");
+        assert!(rows == expected[..stop.0]);
+        let context = &tokens[..stop.0.max(1)];
+        assert!(matches!(
+            decode(&mut backend, context).1,
+            Err(BackendError::NotPrefilled { .. })
+        ));
+    }
+    assert!(watched(&mut backend, never).0 == expected);
+}
+
+#[test]
+fn slices_of_the_head_are_shorter_where_they_take_too_long() {
+    let mut backend = backend(Tier::Subgroup, 200, 96).expect("this adapter has subgroups");
+    let tokens = tokens(90);
+    // Rows that come without anything told between them, and all of them.
+    let slices = |backend: &mut GpuBackend, budget, halves| {
+        uncut(backend);
+        backend.paces = Paces::with_budget(budget, halves);
+        let (ends, rows) = (RefCell::new(vec![]), RefCell::new(vec![]));
+        let done = backend.logits_watched(
+            &tokens,
+            0,
+            &mut |_| {
+                ends.borrow_mut().push(rows.borrow().len() / 4096);
+                ControlFlow::Continue(())
+            },
+            &mut |_, row: &[f32]| {
+                rows.borrow_mut().extend(row[..4096].to_vec());
+                ControlFlow::Continue(())
+            },
+        );
+        assert_eq!(done.expect("it fits"), 90);
+        let mut ends = ends.into_inner();
+        ends.dedup();
+        (ends, rows.into_inner())
+    };
+    let hour = Duration::from_secs(3600);
+    let (ends, expected) = slices(&mut backend, hour, true);
+    assert_eq!(ends, [0, 64]);
+    assert_eq!(slices(&mut backend, Duration::ZERO, false).0, [0, 64]);
+    let (ends, rows) = slices(&mut backend, Duration::from_nanos(1), true);
+    assert_eq!(ends, [0, 16, 32, 48, 64, 80]);
+    let off = |(a, b): (&f32, &f32)| f64::from(a - b).powi(2);
+    let error: f64 = rows.iter().zip(&expected).map(off).sum();
+    let size: f64 = expected.iter().map(|b| f64::from(*b).powi(2)).sum();
+    assert!(error / size < 1e-6, "NMSE {:.1e}", error / size);
+}
+
+#[test]
+fn single_tokens_of_a_prompt_are_cut_too() {
+    for tier in [Tier::Plain, Tier::Subgroup, Tier::Int8] {
+        // All pieces are of one token.
+        let Some(mut backend) = backend(tier, DEPTH + 16, 1) else {
+            continue;
+        };
+        let tokens = tokens(5);
+        let prefill = |backend: &mut GpuBackend| {
+            backend.prefill(&tokens, DEPTH).expect("it fits");
+        };
+        let rows = |backend: &mut GpuBackend| {
+            let mut rows = vec![];
+            let on_row = &mut |_, row: &[f32]| {
+                rows.push(row.to_vec());
+                ControlFlow::Continue(())
+            };
+            backend.logits(&tokens, DEPTH, on_row).expect("it fits");
+            rows
+        };
+        // The first submission is one layer, since nothing is known.
+        backend.fill_cache(DEPTH).expect("it fits");
+        backend.paces = Paces::with_budget(Duration::from_secs(3600), true);
+        assert_eq!(submissions(&mut backend, prefill), tokens.len() + 1);
+        backend.take_longest_submission();
+        assert_eq!(submissions(&mut backend, prefill), tokens.len());
+        let longest = backend.take_longest_submission().expect("there were some");
+        let (expected, all) = (kept(&backend), rows(&mut backend));
+
+        cut_everywhere(&mut backend);
+        let many = submissions(&mut backend, prefill);
+        let layers = backend.model.layers.len();
+        assert!(many > 5 * tokens.len() * layers, "{many} submissions");
+        assert!(kept(&backend) == expected, "tier {}", tier.name());
+        assert!(rows(&mut backend) == all, "tier {}", tier.name());
+        backend.paces = Paces::with_budget(longest / 8, true);
+        prefill(&mut backend);
+        let some = submissions(&mut backend, prefill);
+        assert!(tokens.len() < some && some < many, "{some} < {many}");
+        assert!(kept(&backend) == expected, "tier {}", tier.name());
+        assert_eq!(backend.chunk(), 1);
+
+        // It ends between two submissions, and counts whole tokens.
+        let mut calls = 0;
+        cut_everywhere(&mut backend);
+        let done = backend.prefill_watched(&tokens, DEPTH, &mut |done| {
+            calls += usize::from(done == 2);
+            match calls {
+                3 => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        });
+        assert_eq!(done.expect("it fits"), 2);
+    }
+}
+
+#[test]
+fn a_profiled_prompt_is_cut_and_tells_each_dispatch_once() {
+    for tier in [Tier::Plain, Tier::Subgroup] {
+        let Some(mut backend) = backend(tier, DEPTH + 80, 64) else {
+            continue;
+        };
+        let tokens = tokens(70);
+        for separation in [Separation::Stamps, Separation::Passes, Separation::Host] {
+            if separation == Separation::Stamps && Separation::best(backend.gpu()) != separation {
+                eprintln!("skipped: no timestamps between dispatches");
+                continue;
+            }
+            uncut(&mut backend);
+            backend.fill_cache(DEPTH).expect("it fits");
+            let time = |backend: &mut GpuBackend| {
+                let timed = backend.time_prompt(&tokens, DEPTH, separation);
+                timed.expect("it fits")
+            };
+            let mut whole = vec![];
+            let few = submissions(&mut backend, |backend| whole = time(backend));
+            // Two pieces and a head; by the host's clock all is done before and after.
+            let times = if separation == Separation::Host { 2 } else { 1 };
+            assert_eq!(few, 3 * times);
+            let expected = kept(&backend);
+            cut_everywhere(&mut backend);
+            let mut parts = vec![];
+            let many = submissions(&mut backend, |backend| parts = time(backend));
+            assert!(many <= times * parts.len(), "{many} submissions");
+            assert!(2 * many > times * parts.len(), "{many} submissions");
+            assert!(kept(&backend) == expected, "tier {}", tier.name());
+            let taken = |all: &[(Taken, [f64; 2])]| {
+                all.iter()
+                    .map(|(taken, _)| taken.clone())
+                    .collect::<Vec<_>>()
+            };
+            assert!(taken(&parts) == taken(&whole), "{separation:?}");
+            for all in [whole, parts] {
+                assert!(all.iter().all(|(_, [begin, end])| begin <= end), "{all:?}");
+                // Each recording has an origin of its own.
+                let origins = all.iter().filter(|(_, [begin, _])| *begin == 0.0).count();
+                assert!(origins >= 3, "{separation:?}");
+                let sum: f64 = all.iter().map(|(_, [begin, end])| end - begin).sum();
+                assert!(sum > 0.0);
+            }
+        }
+    }
 }
 
 #[test]

@@ -105,4 +105,19 @@ impl Replay<'_> {
         self.recording
             .encode_turns(encoder, &self.state, turns, Stamping::None, Some(mark))
     }
+
+    /// As [`encode`](Self::encode), with timestamps and without a mark.
+    ///
+    /// # Panics
+    /// If the range is not within the replay.
+    pub fn encode_stamped(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        range: Range<usize>,
+        stamping: Stamping<'_>,
+    ) {
+        let turns = &self.turns[range];
+        self.recording
+            .encode_turns(encoder, &self.state, turns, stamping, None);
+    }
 }

@@ -110,9 +110,9 @@ fn neighbours_cut_alike_are_repeated_together_for_each_block() {
             eprintln!("skipped: no timestamps on {}", gpu.info.name);
             continue;
         };
-        let mut ways = vec![(Stamping::Passes(&stamps), 20)];
+        let mut ways = vec![(Stamping::Passes(&stamps, 0), 20)];
         if Stamps::inside_passes(gpu) {
-            ways.push((Stamping::Dispatches(&stamps), 11));
+            ways.push((Stamping::Dispatches(&stamps, 0), 11));
         }
         for (stamping, count) in ways {
             let mut encoder = gpu.device.create_command_encoder(&Default::default());
