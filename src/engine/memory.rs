@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::gpu::{buffers, capacity, default_chunk, most_absorbed, room, tile_words};
 use crate::gguf::Gguf;
+use crate::gpu::machine::Machine;
 use crate::gpu::{AdapterSummary, Gpu};
 use crate::kernels::expand_kv::KvDims;
 use crate::kernels::{MlaDims, attention, prompt_attention, sample};
@@ -37,6 +38,8 @@ pub struct Batch {
     pub tokens: u32,
     /// Whether by cooperative matrices.
     pub matrices: bool,
+    /// On what.
+    pub machine: Machine,
 }
 
 impl Batch {
@@ -49,12 +52,14 @@ impl Batch {
     ) -> Self {
         let matrices = adapter.is_none_or(|a| !a.cooperative_matrices.is_empty());
         let software = adapter.is_some_and(|a| a.kind == "software");
-        let room = adapter.map_or(u32::MAX, |a| room(config, matrices, a.max_binding));
+        let machine = adapter.map_or(Machine::H200, |a| a.machine);
+        let room = adapter.map_or(u32::MAX, |a| room(machine, config, matrices, a.max_binding));
         let tokens = asked.unwrap_or(default_chunk(software).min(room));
         let n_ctx = u32::try_from(n_ctx).unwrap_or(u32::MAX).max(1);
         Self {
             tokens: tokens.min(n_ctx),
             matrices,
+            machine,
         }
     }
 }
@@ -64,11 +69,13 @@ impl Batch {
     pub fn of(gpu: &Gpu, config: &Config, n_ctx: usize) -> Self {
         let matrices = gpu.coop.is_some();
         let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
-        let room = room(config, matrices, gpu.max_binding);
+        let machine = Machine::of(gpu);
+        let room = room(machine, config, matrices, gpu.max_binding);
         let n_ctx = u32::try_from(n_ctx).unwrap_or(u32::MAX).max(1);
         Self {
             tokens: default_chunk(software).min(room).min(n_ctx),
             matrices,
+            machine,
         }
     }
 }
@@ -147,7 +154,7 @@ fn scratch(config: &Config, n_ctx: usize, batch: Batch) -> u64 {
         + (config.block_count - dense_blocks) * moe;
     let tokens = capacity(batch.tokens) as usize;
     let absorbed = most_absorbed(config, batch.matrices);
-    let chunk: usize = buffers(config, batch.matrices, tokens, absorbed)
+    let chunk: usize = buffers(batch.machine, config, batch.matrices, tokens, absorbed)
         .into_iter()
         .chain(tile_words(config, batch.matrices, tokens))
         .map(|(_, words)| words)
@@ -198,6 +205,7 @@ mod tests {
         let batch = Batch {
             tokens: 100,
             matrices: gpu.coop.is_some(),
+            machine: Machine::of(&gpu),
         };
         let plan = MemoryPlan::new(&gguf, &model.config, 1000, batch);
         let near = |what: &str, found: u64, planned: u64| {

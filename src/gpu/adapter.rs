@@ -1,5 +1,6 @@
 //! Listing and choosing adapters.
 
+use super::machine::Machine;
 use super::{GpuError, Tier};
 use serde::Serialize;
 use wgpu::{Adapter, Backends, DeviceType, Instance, InstanceDescriptor, InstanceFlags};
@@ -64,6 +65,9 @@ pub struct AdapterSummary {
     pub features: Vec<&'static str>,
     /// Cooperative matrices as rows x columns x depth and types, such as `16x16x16 f16 f32`: of the factors, of the sums.
     pub cooperative_matrices: Vec<String>,
+    /// What work is divided by.
+    #[serde(skip)]
+    pub machine: Machine,
 }
 
 /// A wgpu instance with every native backend and no validation in the way.
@@ -135,6 +139,7 @@ fn summary(index: usize, adapter: &Adapter) -> AdapterSummary {
     ];
     AdapterSummary {
         index,
+        machine: Machine::new(&info, &limits, features),
         name: info.name.clone(),
         backend: info.backend.to_string(),
         kind: kind_name(info.device_type),

@@ -1,5 +1,7 @@
 //! How the kernels of a decoded token divide rows among threads, as data: defaults by shape, candidates to measure, and the
 //! choices that were made for a device in place of the defaults.
+//!
+//! What is measured of the defaults was measured on an H200, mostly by the time of a whole token (benches/notes.md).
 
 use super::Gpu;
 use super::machine::{Machine, Repeated};
@@ -68,12 +70,12 @@ pub const MAX_THREADS: u32 = 1024;
 pub const PREPARED_ROWS: u32 = 16;
 /// Subgroups have up to 64 lanes, and workgroups are whole subgroups.
 pub const WHOLE_THREADS: u32 = 64;
-/// Threads of a workgroup that suffice to keep a multiprocessor's loads in flight, reckoned; `glimt tune` on an H200 found little to gain.
+/// Threads of a workgroup that suffice to keep a core's loads in flight, reckoned; `glimt tune` found little to gain.
 const THREADS: u32 = 256;
-/// A matrix of so many rows is read by all multiprocessors for many rounds: bytes of the input count, not latency.
+/// A matrix of so many rows is read by all cores for many rounds: bytes of the input count, not latency.
 const TALL: u32 = 32768;
-/// Units of a row that are worth 64 threads, where these can share one: on an H200 that made a whole token of GLM-4.7-Flash, with 192
-/// units, 0.6% and of DeepSeek-V2-Lite, with 264, 2.6% faster than 32 (benches/notes.md).
+/// Units of a row that are worth 64 threads, where these can share one: that made a token of GLM-4.7-Flash, with 192 units, 0.6% and
+/// of DeepSeek-V2-Lite, with 264, 2.6% faster than 32.
 const SPLIT_UNITS: u32 = 128;
 /// Lanes that add up their part of a row that more of them share.
 pub const SPLIT_LANES: u32 = 32;
@@ -81,9 +83,8 @@ pub const SPLIT_LANES: u32 = 32;
 /// shaders that take long to compile.
 const UNROLL_WIDE: u32 = 8;
 const UNROLL_NARROW: u32 = 2;
-/// The same where threads share work before: the fewer registers, the more workgroups begin with it at once. On an H200 a token of
-/// GLM-4.7-Flash Q4_K_M is 0.9% faster with 2 than with 4 (tiles of 16 rows), of DeepSeek-V2-Lite 0.4 to 0.6% slower (of 32;
-/// benches/notes.md).
+/// The same where threads share work before: the fewer registers, the more workgroups begin with it at once. A token of
+/// GLM-4.7-Flash Q4_K_M is 0.9% faster with 2 than with 4 (tiles of 16 rows), of DeepSeek-V2-Lite 0.4 to 0.6% slower (of 32).
 const UNROLL_SHARED: u32 = 2;
 /// The same where the input is floats, of which a unit takes 32 registers.
 const UNROLL_FLOATS: u32 = 4;
@@ -172,7 +173,7 @@ impl Site {
     }
 
     /// Lanes that leave few threads without work: a thread per unit of a short row (attn_k_b has 6), all lanes where the
-    /// units divide well among them, else fewer: 8 for the 24 units of K = 768, 16 for 48 (on an H200 `glimt tune`
+    /// units divide well among them, else fewer: 8 for the 24 units of K = 768, 16 for 48 (`glimt tune`
     /// kept 8 lanes at K = 768 and 32 at K = 2048). Tall matrices take 16: two rows for each subgroup of 32; so do workgroups that
     /// share work before, and of experts that was 3 to 5% of a token of GLM-4.7-Flash Q4_K_M and DeepSeek-V2-Lite. The long rows of all
     /// chosen experts take twice 32, where a workgroup may be so large.
@@ -200,8 +201,8 @@ impl Site {
             .min(most)
     }
 
-    /// Whether two products of halves at once leave too few registers for workgroups of 512 threads: on an H200 a token of
-    /// Youtu-LLM-2B was 5% faster with half as many in gate and up (benches/notes.md).
+    /// Whether two products of halves at once leave too few registers for workgroups of 512 threads: a token of Youtu-LLM-2B was 5%
+    /// faster with half as many in gate and up.
     fn is_narrow(&self) -> bool {
         self.activation.is_halves() && self.kernel == "token_gate_up"
     }
@@ -254,8 +255,8 @@ impl Site {
 
 /// Slices of the attention up to which `attn_v_b` joins them itself, if nothing else was chosen. Each of its workgroups reads
 /// all slices of its head, eight for each of four threads in a round; a dispatch of its own costs one dependent step and about one
-/// round. On an H200 a token of GLM-4.7-Flash after 32768 is 1% faster if `attn_v_b` joins some 130 slices, as many as contexts
-/// of that length are cut into by matrices (benches/notes.md).
+/// round. A token of GLM-4.7-Flash after 32768 is 1% faster if `attn_v_b` joins some 130 slices, as many as contexts of that length
+/// are cut into by matrices.
 pub const MERGE_UP_TO: u32 = 144;
 
 /// What was chosen for a device in place of the defaults, by measuring.
@@ -322,8 +323,7 @@ impl Choices {
 impl Gpu {
     /// Whether the workgroups of a decoded token's kernels repeat small work in place of a dispatch that does it once and that all
     /// wait for: as asked for ([`GpuOptions::repeats_work`](super::GpuOptions::repeats_work)) or chosen, else where `more`, which they
-    /// do more then, costs less ([`Machine::repeats`]). On an H200, where such a wait takes 2.2 us, a token of GLM-4.7-Flash is 14%
-    /// faster so (benches/notes.md); others were not measured.
+    /// do more then, costs less ([`Machine::repeats`]). A token of GLM-4.7-Flash is 14% faster so.
     pub fn repeats_work(&self, more: Repeated) -> bool {
         self.asked_to_repeat()
             .unwrap_or_else(|| Machine::of(self).repeats(more))

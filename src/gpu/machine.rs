@@ -1,9 +1,9 @@
 //! Facts about a device that kernels, grids and tiers are chosen by: what the device tells, and for what no driver tells a profile of
 //! its maker.
 
-use super::Gpu;
 use super::geometry::MAX_THREADS;
 use super::tier::MIN_SUBGROUP;
+use super::{Coop, Gpu};
 use wgpu::{AdapterInfo, Backend, DeviceType, Features, Limits};
 
 /// The maker of a GPU. It decides the facts that no driver reports.
@@ -263,6 +263,34 @@ impl Machine {
             None => 1,
         }
     }
+
+    /// Whether so many equal workgroups, one at once for each core, leave a tenth of the last round idle: then what stands beside
+    /// them is almost free, else it costs a round. Measured on an H200.
+    pub const fn leaves_gaps(&self, workgroups: u32) -> bool {
+        let cores = if self.cores == 0 { 1 } else { self.cores };
+        let last = workgroups % cores;
+        last > 0 && last * 10 < cores * 9
+    }
+}
+
+impl Coop {
+    /// What NVIDIA's GPUs have by Vulkan.
+    pub const NVIDIA: Self = Self {
+        size: 16,
+        lanes: 32,
+    };
+    /// What Apple's GPUs have.
+    pub const APPLE: Self = Self { size: 8, lanes: 32 };
+    /// What llvmpipe has, which takes a subgroup's barrier for the workgroup's.
+    pub const LLVMPIPE: Self = Self { size: 8, lanes: 8 };
+
+    /// Bytes of workgroup memory that devices with such matrices have.
+    pub const fn workgroup_memory(self) -> u32 {
+        match self.size {
+            16 => Machine::H200.workgroup_memory,
+            _ => 32 << 10,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -354,6 +382,19 @@ mod tests {
         let info = AdapterInfo::new(DiscreteGpu, Vulkan);
         let without = Machine::new(&info, &Limits::default(), Features::empty());
         assert!(!without.packed_halves && without.lanes >= MIN_SUBGROUP);
+    }
+
+    #[test]
+    fn workgroups_follow_the_cores() {
+        let machines = [1, 8, 10, 40, 76].map(|n| Machine::with_cores(Profile::Apple, n));
+        assert_eq!(machines.map(|m| m.spread()), [1, 8, 8, 32, 64]);
+        assert_eq!(Machine::H200.spread(), 128);
+        // A round and a little; nine tenths of a second one; all of it.
+        for (cores, gaps, none) in [(132, 118, 119), (40, 35, 36), (10, 8, 9), (8, 7, 8)] {
+            let machine = Machine::with_cores(Profile::Nvidia, cores);
+            assert!(machine.leaves_gaps(cores + 1) && machine.leaves_gaps(cores + gaps));
+            assert!(!machine.leaves_gaps(cores + none) && !machine.leaves_gaps(2 * cores));
+        }
     }
 
     #[test]

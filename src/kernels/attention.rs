@@ -224,6 +224,7 @@ mod times;
 mod tests {
     use super::*;
     use crate::gpu::Gpu;
+    use crate::gpu::machine::Machine;
     use crate::gpu::record::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::testing::{Rng, assert_close};
@@ -324,7 +325,10 @@ mod tests {
     #[test]
     fn slices_cover_the_context_and_fit_the_partial_sums() {
         let matrices = [0, 3, 4].map(|i| {
-            let shapes = attention_coop::Shapes::of(&attention_coop::SHAPES[i..], |_| Ok(true));
+            let shapes =
+                attention_coop::Shapes::of(Machine::H200, &attention_coop::SHAPES[i..], |_| {
+                    Ok(true)
+                });
             Form::Matrix(shapes.expect("no trial").expect("some"))
         });
         let dims = MlaDims {
@@ -339,7 +343,7 @@ mod tests {
             for heads in [1, 16, 20, 128] {
                 for tokens in [1, 3, 8, 200] {
                     for rows in [tokens, 575 + tokens, 4096, 32768, 131_072] {
-                        for cores in [1, 8, 132, 1000] {
+                        for cores in [1, 8, CORES, 1000] {
                             let (splits, split_rows) = split(form, cores, rows, tokens, heads);
                             let (splits, split_rows) = (splits as usize, split_rows as usize);
                             assert!(splits * split_rows >= rows, "all rows");
@@ -350,16 +354,17 @@ mod tests {
                 }
             }
             assert_eq!(
-                split(form, 132, 1, 1, 20).0,
+                split(form, CORES, 1, 1, 20).0,
                 1,
                 "a short context is one slice"
             );
             assert!(
-                split(form, 132, 4096, 1, 20).0 >= 32,
+                split(form, CORES, 4096, 1, 20).0 >= 32,
                 "a long one fills the GPU"
             );
         }
-        let shapes = attention_coop::Shapes::of(&attention_coop::SHAPES, |_| Ok(true));
+        let shapes =
+            attention_coop::Shapes::of(Machine::H200, &attention_coop::SHAPES, |_| Ok(true));
         let matrices = Form::Matrix(shapes.expect("no trial").expect("some"));
         for (rows, cut) in [
             (513, (33, 16)),
@@ -367,12 +372,12 @@ mod tests {
             (32_769, (129, 256)),
             (131_072, (128, 1024)),
         ] {
-            assert_eq!(split(matrices, 132, rows, 1, 20), cut, "{rows} rows");
+            assert_eq!(split(matrices, CORES, rows, 1, 20), cut, "{rows} rows");
         }
     }
 
-    /// Of the device that cuts are tested for: an H200's.
-    const CORES: usize = 132;
+    /// Of the device that cuts are tested for.
+    const CORES: usize = Machine::H200.cores as usize;
 
     /// The kernel and its merge on one GPU.
     #[expect(

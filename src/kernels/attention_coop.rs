@@ -2,6 +2,7 @@
 
 use super::attention::{Form, GpuAttention, partial_bytes};
 use super::{MlaDims, attention_merge, coop};
+use crate::gpu::machine::Machine;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Range, Recording, State, When, accesses};
 use crate::gpu::shader::Variant;
@@ -21,10 +22,9 @@ pub struct Shape {
 
 /// The shapes by falling worth for long contexts, of which the last suits short ones.
 pub(super) const SHAPES: [Shape; 5] = [
-    // All heads of GLM-4.7-Flash at once, so the cache is read once; one workgroup for a multiprocessor of an H200, which has room
-    // for about 50 KB.
+    // All heads of GLM-4.7-Flash at once, so the cache is read once; one workgroup has all the memory of a core.
     Shape {
-        coop: SIXTEEN,
+        coop: Coop::NVIDIA,
         head_tiles: 2,
         row_tiles: 2,
         shares: 2,
@@ -32,7 +32,7 @@ pub(super) const SHAPES: [Shape; 5] = [
     },
     // The same for models of 16 heads.
     Shape {
-        coop: SIXTEEN,
+        coop: Coop::NVIDIA,
         head_tiles: 1,
         row_tiles: 2,
         shares: 4,
@@ -40,7 +40,7 @@ pub(super) const SHAPES: [Shape; 5] = [
     },
     // Little work per workgroup, so that a context of some hundred rows already keeps many busy, and room for two of them.
     Shape {
-        coop: SIXTEEN,
+        coop: Coop::NVIDIA,
         head_tiles: 1,
         row_tiles: 1,
         shares: 4,
@@ -48,42 +48,41 @@ pub(super) const SHAPES: [Shape; 5] = [
     },
     // Small matrices over many lanes: four of them, so that every lane has scores.
     Shape {
-        coop: Coop { size: 8, lanes: 32 },
+        coop: Coop::APPLE,
         head_tiles: 2,
         row_tiles: 2,
         shares: 1,
         vectors: false,
     },
     Shape {
-        coop: Coop { size: 8, lanes: 8 },
+        coop: Coop::LLVMPIPE,
         head_tiles: 1,
         row_tiles: 1,
         shares: 4,
         vectors: false,
     },
 ];
-const SIXTEEN: Coop = Coop {
-    size: 16,
-    lanes: 32,
-};
 
-/// Cache rows up to which a context takes the shape for short ones: 48 of its slices. On an H200 that one attends to a row in
-/// 4.7 us, the other in 5.8 (benches/notes.md); where they meet was not measured.
-const SHORT: u32 = 768;
+/// Cache rows up to which a context takes the shape for short ones, for each workgroup that keeps a core busy: 48 of its slices on an
+/// H200, where it attends to a row in 4.7 us, the other in 5.8 (benches/notes.md). Where they meet was not measured.
+const SHORT: u32 = 6;
 
 /// The shapes of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shapes {
     long: Shape,
     short: Shape,
+    /// Cache rows up to which the other is taken.
+    short_rows: u32,
 }
 
 impl Shapes {
-    /// The first of `shapes` that is good, and for short contexts the last.
+    /// The first of `shapes` that is good, and for contexts that are short for this machine the last.
     ///
     /// # Errors
     /// What `good` reports.
     pub(super) fn of(
+        machine: Machine,
         shapes: &[Shape],
         good: impl Fn(Shape) -> Result<bool, GpuError>,
     ) -> Result<Option<Self>, GpuError> {
@@ -91,7 +90,12 @@ impl Shapes {
             if good(long)? {
                 for &short in shapes[i + 1..].iter().rev() {
                     if good(short)? {
-                        return Ok(Some(Self { long, short }));
+                        let short_rows = SHORT * machine.spread();
+                        return Ok(Some(Self {
+                            long,
+                            short,
+                            short_rows,
+                        }));
                     }
                 }
                 return Ok(Some(Self::always(long)));
@@ -105,12 +109,13 @@ impl Shapes {
         Self {
             long: shape,
             short: shape,
+            short_rows: 0,
         }
     }
 
     /// The shape for a context of so many rows.
     pub(super) const fn at(self, rows: usize) -> Shape {
-        if rows <= SHORT as usize {
+        if rows <= self.short_rows as usize {
             self.short
         } else {
             self.long
@@ -119,12 +124,12 @@ impl Shapes {
 
     /// Each shape with the replays that take it, those over more rows than `above`.
     pub(super) fn each_above(self, above: u32) -> Vec<(Shape, When)> {
-        if self.long == self.short || above >= SHORT {
+        if self.long == self.short || above >= self.short_rows {
             return vec![(self.long, When::rows(above, u32::MAX))];
         }
         vec![
-            (self.short, When::rows(above, SHORT)),
-            (self.long, When::rows(SHORT, u32::MAX)),
+            (self.short, When::rows(above, self.short_rows)),
+            (self.long, When::rows(self.short_rows, u32::MAX)),
         ]
     }
 }
@@ -307,6 +312,7 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::machine::Profile;
     use crate::gpu::record::Op;
     use crate::gpu::testing::gpus;
     use crate::kernels::attention::split;
@@ -413,7 +419,7 @@ mod tests {
                 continue;
             }
             let form = Form::Matrix(Shapes::always(shape));
-            let (splits, split_rows) = split(form, 132, rows, 1, heads);
+            let (splits, split_rows) = split(form, Machine::H200.cores as usize, rows, 1, heads);
             let cut = (splits as usize, split_rows as usize);
             let error = error(gpu, shape, dims, rows, cut, |op| op);
             eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");
@@ -422,6 +428,32 @@ mod tests {
         let error = trial(gpu, shape, glm()).unwrap_or_else(|e| panic!("{e}"));
         eprintln!("trial: NMSE {error:.1e}");
         assert!(error <= TRIAL_LIMIT / 4.0, "trial: {error:e}");
+    }
+
+    #[test]
+    fn contexts_are_short_by_the_cores() {
+        let of = |machine| Shapes::of(machine, &SHAPES[..3], |_| Ok(true)).expect("no trial");
+        for (machine, rows) in [
+            (Machine::H200, 768),
+            (Machine::with_cores(Profile::Nvidia, 10), 48),
+            (Machine::with_cores(Profile::Nvidia, 40), 192),
+            (Machine::with_cores(Profile::Nvidia, 76), 384),
+        ] {
+            let shapes = of(machine).expect("some");
+            assert_eq!(
+                [shapes.at(rows), shapes.at(rows + 1)],
+                [SHAPES[2], SHAPES[0]]
+            );
+            let [(_, short), (_, long)] = shapes.each_above(16)[..] else {
+                panic!("two shapes for {machine:?}");
+            };
+            let rows = rows as u32;
+            assert_eq!(
+                [short, long],
+                [When::rows(16, rows), When::rows(rows, u32::MAX)]
+            );
+            assert_eq!(shapes.each_above(rows).len(), 1);
+        }
     }
 
     #[test]

@@ -11,9 +11,9 @@ use crate::gpu::shader::Variant;
 
 /// Rows of a slice.
 pub const ROWS: u32 = 16;
-/// Rows of a context up to which it is used: on an H200 a token of GLM-4.7-Flash is 5% faster with it at up to 128 rows, 2% up to
-/// 256, and 1.5% slower at 256 to 384 (benches/notes.md).
-const MOST_ROWS: u32 = 256;
+/// Rows of a context up to which it is used, for each workgroup that keeps a core busy, since the other form has as many
+/// workgroups as there are cores in longer contexts. Measured on an H200, where that is up to 256 rows (benches/notes.md).
+const MOST_ROWS: u32 = 2;
 
 /// The pipeline for blocks of these sizes where subgroups have at least so many lanes; `None` where they do not suit.
 pub(super) fn spec(dims: MlaDims, lanes: u32) -> Option<Spec> {
@@ -54,9 +54,17 @@ pub fn most_rows(gpu: &Gpu, form: Form, dims: MlaDims) -> u32 {
     let machine = Machine::of(gpu);
     let fits = memory(dims) <= machine.workgroup_memory as usize;
     match spec(dims, machine.lanes) {
-        // Software has few cores, and workgroups take turns on them.
-        Some(_) if few_workgroups && fits && machine.profile != Profile::Software => MOST_ROWS,
+        Some(_) if few_workgroups && fits => worthwhile(machine),
         _ => 0,
+    }
+}
+
+/// Rows of a context up to which this kernel is faster.
+fn worthwhile(machine: Machine) -> u32 {
+    match machine.profile {
+        // It has few cores, and workgroups take turns on them.
+        Profile::Software => 0,
+        _ => MOST_ROWS * machine.spread(),
     }
 }
 
@@ -83,6 +91,14 @@ mod tests {
     use super::*;
     use crate::gpu::testing::token_gpus;
     use crate::kernels::attention::testing::{glm, token_error};
+
+    #[test]
+    fn contexts_are_short_by_the_cores() {
+        assert_eq!(worthwhile(Machine::H200), 256);
+        let rows = [8, 10, 40, 76].map(|n| worthwhile(Machine::with_cores(Profile::Apple, n)));
+        assert_eq!(rows, [16, 16, 64, 128]);
+        assert_eq!(worthwhile(Machine::with_cores(Profile::Software, 8)), 0);
+    }
 
     #[test]
     fn the_kernel_agrees_with_its_twin() {

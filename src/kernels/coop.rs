@@ -2,11 +2,8 @@
 
 use crate::gpu::clock;
 use crate::gpu::record::{Op, Recording, State};
-use crate::gpu::{Coop, Gpu, GpuError};
+use crate::gpu::{Gpu, GpuError};
 use wgpu::DeviceType;
-
-/// What llvmpipe has, which takes a subgroup's barrier for the workgroup's.
-pub(super) const LLVMPIPE: Coop = Coop { size: 8, lanes: 8 };
 
 /// The shared module with the matrices of so many rows.
 pub(super) fn module(size: usize) -> &'static str {

@@ -1,6 +1,6 @@
 //! [`expand_kv`](super::expand_kv) by cooperative matrices, for devices that have them.
 
-use super::coop::{self, LLVMPIPE};
+use super::coop;
 use super::expand_kv::{KvDims, numbers};
 use crate::gpu::Coop;
 use crate::gpu::pipeline::Spec;
@@ -24,17 +24,14 @@ pub(super) struct Shape {
 /// The first of each kind of matrices is used. Reckoned, not yet measured.
 pub(super) const SHAPES: [Shape; 4] = [
     Shape {
-        coop: Coop {
-            size: 16,
-            lanes: 32,
-        },
+        coop: Coop::NVIDIA,
         groups: [2, 2],
         tiles: [4, 4],
         depth: 32,
         vectors: true,
     },
     Shape {
-        coop: Coop { size: 8, lanes: 32 },
+        coop: Coop::APPLE,
         groups: [2, 2],
         tiles: [4, 4],
         depth: 32,
@@ -42,14 +39,14 @@ pub(super) const SHAPES: [Shape; 4] = [
         vectors: false,
     },
     Shape {
-        coop: LLVMPIPE,
+        coop: Coop::LLVMPIPE,
         groups: [4, 2],
         tiles: [2, 4],
         depth: 32,
         vectors: true,
     },
     Shape {
-        coop: LLVMPIPE,
+        coop: Coop::LLVMPIPE,
         groups: [2, 4],
         tiles: [4, 2],
         depth: 16,
@@ -101,7 +98,7 @@ impl Shape {
         .fold(numbers(dims), |v, (name, n)| v.number(name, n as u32))
         .module("MATRICES", coop::module(size))
         .flag("VECTORS", self.vectors)
-        .flag("TOGETHER", self.coop == LLVMPIPE);
+        .flag("TOGETHER", self.coop == Coop::LLVMPIPE);
         Spec {
             kernel: "expand_kv_coop",
             source: include_str!("../../wgsl/expand_kv_coop.wgsl"),

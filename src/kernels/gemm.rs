@@ -3,6 +3,7 @@
 //! Their twins are those of the products of few tokens: [`matvec`](super::matvec::matvec), [`gate_up`](super::gate_up::gate_up)
 //! and, for an expert's second half, [`matvec`](super::matvec::matvec) again.
 
+use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
@@ -62,14 +63,6 @@ impl Form {
             Ok(coop::agrees(gpu, WHAT, trial::LIMIT, error)? && trial::faster(gpu, best, WHAT)?)
         })?;
         Ok(if good { best } else { float })
-    }
-
-    /// Whether the device is software: a few workgroups fill it.
-    pub fn is_software(self) -> bool {
-        matches!(
-            self,
-            Self::Float { eight: true } | Self::Matrix(Coop { lanes: 8, .. })
-        )
     }
 }
 
@@ -305,11 +298,11 @@ pub struct GpuGemm<'a> {
 }
 
 impl GpuGemm<'_> {
-    /// The dispatches: one per part of the weight.
+    /// The dispatches on this device: one per part of the weight.
     ///
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it, or the parts do not go together.
-    pub fn ops(&self) -> Vec<Op> {
+    pub fn ops(&self, gpu: &Gpu) -> Vec<Op> {
         let w = self.weight;
         let pair = self.up.is_some();
         let used = self.experts.as_ref().map_or(1, |e| e.used);
@@ -322,9 +315,14 @@ impl GpuGemm<'_> {
         let tile = match (&self.experts, self.tile) {
             (_, Some(tile)) => tile,
             (Some(experts), None) => Tile::of_height(self.form, pair, experts.height),
-            (None, None) => {
-                Tile::choose(self.form, pair, self.max_tokens, w.total_rows(), self.parts)
-            }
+            (None, None) => Tile::choose(
+                Machine::of(gpu),
+                self.form,
+                pair,
+                self.max_tokens,
+                w.total_rows(),
+                self.parts,
+            ),
         };
         let tile = tile.for_units(w.cols / 32 / self.parts);
         // Whatever part of the weight, group or part of the columns: its rows begin and end with a vector of the output.

@@ -31,6 +31,7 @@ mod walk;
 
 mod caps;
 mod kernels;
+mod others;
 mod tests;
 
 use std::collections::BTreeMap;

@@ -11,6 +11,7 @@ use super::expand_kv::{self, KvDims};
 use super::linear::dot;
 use super::rope_cache::rotate_rows;
 use super::{coop, expand_kv_coop, prompt_attention_coop};
+use crate::gpu::machine::Machine;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Blocks, Extent, Flops, Op, Range, Recording, State, Word, accesses};
 use crate::gpu::shader::Variant;
@@ -320,14 +321,6 @@ impl Scratch {
     }
 }
 
-/// Whether so many equal workgroups, one at once for each of 132 multiprocessors (the H200, where this was measured), leave a
-/// tenth of the last round idle: then what stands beside them is almost free, else it costs a pass.
-fn leaves_gaps(workgroups: usize) -> bool {
-    const MULTIPROCESSORS: usize = 132;
-    let last = workgroups % MULTIPROCESSORS;
-    last > 0 && last * 10 < MULTIPROCESSORS * 9
-}
-
 /// The attention of a layer for a chunk of tokens; all buffers f32 but the cache.
 pub struct GpuPromptAttention<'a> {
     /// The kernels.
@@ -359,7 +352,7 @@ impl GpuPromptAttention<'_> {
     ///
     /// # Panics
     /// If a buffer is too small or the sizes do not suit the form.
-    pub fn ops(&self) -> [Op; 2] {
+    pub fn ops(&self, gpu: &Gpu) -> [Op; 2] {
         let Scratch {
             weights,
             kv,
@@ -377,9 +370,9 @@ impl GpuPromptAttention<'_> {
             }
             None => (spec(self.dims), TOKENS),
         };
-        let workgroups = self.dims.mla.heads * (self.max_tokens as usize).div_ceil(tiled.1);
+        let workgroups = self.dims.mla.heads as u32 * self.max_tokens.div_ceil(tiled.1 as u32);
         let attention = self.attention(tiled);
-        match leaves_gaps(workgroups) {
+        match Machine::of(gpu).leaves_gaps(workgroups) {
             true => self.in_turn(expand, attention),
             false => [expand, attention],
         }
@@ -530,7 +523,7 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
             tokens: N as u32,
             ..State::default()
         };
-        Recording::new(gpu, &attention.ops())?.submit(gpu, &state);
+        Recording::new(gpu, &attention.ops(gpu))?.submit(gpu, &state);
         results.push(gpu.read::<f32>(&attention.values.buffer, 0, bytes)?);
         let own = [&scratch.weights, &scratch.stats, &attention.values];
         for range in own.into_iter().chain(&scratch.kv) {
@@ -586,7 +579,7 @@ fn timed<T>(
             scratch: &scratch,
             values: values.clone(),
         };
-        Ok::<_, GpuError>(attention.ops())
+        Ok::<_, GpuError>(attention.ops(gpu))
     };
     let state = State {
         tokens: tokens as u32,

@@ -1,6 +1,6 @@
 //! [`prompt_attention`](super::prompt_attention) by cooperative matrices, for devices that have them.
 
-use super::coop::{self, LLVMPIPE};
+use super::coop;
 use super::expand_kv::KvDims;
 use super::prompt_attention::numbers;
 use crate::gpu::Coop;
@@ -22,19 +22,13 @@ pub(super) struct Shape {
     pub vectors: bool,
 }
 
-const NVIDIA: Coop = Coop {
-    size: 16,
-    lanes: 32,
-};
-const APPLE: Coop = Coop { size: 8, lanes: 32 };
-
 /// The first that suits a device and a model is used.
 pub(super) const SHAPES: [Shape; 4] = [
     // Of 255 registers queries take 64 and sums 128 for heads of 256/256: what a subgroup owns is as large as it can be.
-    shape(NVIDIA, 256, 8, 1),
-    shape(APPLE, 256, 4, 1),
-    shape(LLVMPIPE, 256, 8, 1),
-    shape(LLVMPIPE, 256, 16, 2),
+    shape(Coop::NVIDIA, 256, 8, 1),
+    shape(Coop::APPLE, 256, 4, 1),
+    shape(Coop::LLVMPIPE, 256, 8, 1),
+    shape(Coop::LLVMPIPE, 256, 16, 2),
 ];
 
 const fn shape(coop: Coop, widest: usize, groups: usize, row_tiles: usize) -> Shape {
@@ -92,21 +86,12 @@ impl Shape {
         tile * 4 + self.tokens() * ((self.rows() + 4) * 4 + self.rows() * 2) + 16
     }
 
-    /// Bytes of workgroup memory that devices with such matrices have.
-    fn memory(self) -> usize {
-        if self.coop.size == 16 {
-            48 << 10
-        } else {
-            32 << 10
-        }
-    }
-
     /// Whether the kernel can work on these sizes: whole matrices, whole loads for every thread.
     pub fn fits(self, dims: KvDims) -> bool {
         let size = self.coop.size as usize;
         let threads = self.threads();
         dims.v <= self.widest
-            && self.bytes(dims) <= self.memory()
+            && self.bytes(dims) <= self.coop.workgroup_memory() as usize
             && self.query_columns(dims).is_some()
             && threads <= 256
             && (self.rows() * Self::loaders(dims)).is_multiple_of(threads)
@@ -150,7 +135,7 @@ impl Shape {
         .fold(numbers(dims), |v, (name, n)| v.number(name, n as u32))
         .module("MATRICES", coop::module(size))
         .flag("VECTORS", self.vectors)
-        .flag("TOGETHER", self.coop == LLVMPIPE);
+        .flag("TOGETHER", self.coop == Coop::LLVMPIPE);
         Spec {
             kernel: "prompt_attention_coop",
             source: include_str!("../../wgsl/prompt_attention_coop.wgsl"),

@@ -5,6 +5,7 @@ use super::recipe::{Context, Expanded, Recipe, Scratch};
 use super::recipe_prompt::RecipePrompt;
 use super::weights::GpuModel;
 use crate::gpu::GpuError;
+use crate::gpu::machine::Machine;
 use crate::gpu::record::{Range, Recording};
 use crate::kernels::gemm::Form;
 use crate::model::Config;
@@ -42,12 +43,12 @@ pub(crate) fn capacity(chunk: u32) -> u32 {
 }
 
 /// Tokens whose activations have room in bindings of `max_binding` bytes each.
-pub(crate) fn room(config: &Config, matrices: bool, max_binding: u64) -> u32 {
+pub(crate) fn room(machine: Machine, config: &Config, matrices: bool, max_binding: u64) -> u32 {
     // By bisection: buffers grow with the tokens.
     let (mut low, mut high) = (1, MAX_CHUNK);
     while low < high {
         let middle = (low + high).div_ceil(2);
-        if widest(config, matrices, middle) <= max_binding {
+        if widest(machine, config, matrices, middle) <= max_binding {
             low = middle;
         } else {
             high = middle - 1;
@@ -61,9 +62,9 @@ pub(crate) fn room(config: &Config, matrices: bool, max_binding: u64) -> u32 {
 }
 
 /// Bytes of the widest buffer of chunks of up to `tokens` tokens.
-fn widest(config: &Config, matrices: bool, tokens: u32) -> u64 {
+fn widest(machine: Machine, config: &Config, matrices: bool, tokens: u32) -> u64 {
     let absorbed = most_absorbed(config, matrices);
-    let words = buffers(config, matrices, tokens as usize, absorbed)
+    let words = buffers(machine, config, matrices, tokens as usize, absorbed)
         .into_iter()
         .map(|(_, words)| words);
     words.max().unwrap_or(1) as u64 * 4
@@ -82,7 +83,8 @@ pub(super) fn chunk(
 ) -> Result<u32, GpuError> {
     let (gpu, config) = (&model.gpu, &model.model.config);
     let matrices = matches!(form, Form::Matrix(_));
-    let room = room(config, matrices, gpu.max_binding);
+    let machine = Machine::of(gpu);
+    let room = room(machine, config, matrices, gpu.max_binding);
     let n_ctx = u32::try_from(n_ctx).unwrap_or(u32::MAX).max(1);
     let Some(asked) = asked else {
         let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
@@ -92,7 +94,7 @@ pub(super) fn chunk(
     if chunk > room.max(FEW) {
         return Err(GpuError::BindingTooLarge {
             what: format!("an activation of {chunk} tokens"),
-            bytes: widest(config, matrices, capacity(chunk)),
+            bytes: widest(machine, config, matrices, capacity(chunk)),
             adapter: gpu.info.name.clone(),
             limit: gpu.max_binding,
             remedy: "compute fewer tokens at once (--ubatch)",

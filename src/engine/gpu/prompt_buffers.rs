@@ -1,10 +1,12 @@
 //! The buffers that all layers of a chunk of many tokens share: what a session makes at its start, what the memory plan counts,
 //! and what bounds the chunk where bindings are small.
 
+use super::prompt::MAX_CHUNK;
 use super::recipe::Scratch;
 use super::weights::GpuModel;
+use crate::gpu::GpuError;
+use crate::gpu::machine::{Machine, Profile};
 use crate::gpu::record::Range;
-use crate::gpu::{Gpu, GpuError};
 use crate::kernels::expand_kv::KvDims;
 use crate::kernels::expert_rows::tile_count;
 use crate::kernels::gemm::Form;
@@ -26,34 +28,42 @@ pub(super) const OUTPUT_PARTS: &str = "attn_output parts";
 /// Parts of the columns of a router's weight at most, and of other weights.
 const ROUTER_PARTS: u32 = 8;
 const PRODUCT_PARTS: u32 = 4;
-/// Workgroups of 128 tokens and rows each that fill a large GPU: products with fewer are cut into parts.
-const FULL: u32 = 128;
-/// Weights of fewer rows are cut into parts whatever the tokens.
-const NARROW: u32 = 1024;
+/// Workgroups that a part of a router's weight is taken to have.
+const ROUTER_WORKGROUPS: u32 = 16;
+/// Tokens and rows of a workgroup, of which products with fewer than fill the device are cut into parts.
+const WORKGROUP: u32 = 128;
+/// Weights with fewer rows than so many for each of the workgroups that fill the device are cut into parts whatever the tokens: the
+/// longest chunk makes less than two rounds of them.
+const NARROW: u32 = 2 * WORKGROUP * WORKGROUP / MAX_CHUNK;
 
 /// The parts that the columns of a router's weight are cut into: its few rows would not fill a large GPU.
-pub(super) fn router_parts(gpu: &Gpu, cols: u32) -> u32 {
-    match gpu.info.device_type {
-        wgpu::DeviceType::Cpu => 1,
-        _ => parts(cols, ROUTER_PARTS),
-    }
+pub(super) fn router_parts(machine: Machine, cols: u32) -> u32 {
+    let wanted = machine.spread() / ROUTER_WORKGROUPS;
+    parts(cols, wanted.clamp(1, ROUTER_PARTS))
 }
 
 /// Likewise those of a weight by which matrices multiply up to `tokens` tokens.
-pub(super) fn product_parts(form: Form, rows: u32, cols: u32, tokens: u32) -> u32 {
+pub(super) fn product_parts(
+    machine: Machine,
+    form: Form,
+    rows: u32,
+    cols: u32,
+    tokens: u32,
+) -> u32 {
     match form {
-        Form::Matrix(_) if !form.is_software() && tokens <= most_in_parts(rows) => {
-            parts(cols, PRODUCT_PARTS)
-        }
+        Form::Matrix(_) if tokens <= most_in_parts(machine, rows) => parts(cols, PRODUCT_PARTS),
         _ => 1,
     }
 }
 
 /// The most tokens that a weight of so many rows multiplies in parts.
-fn most_in_parts(rows: u32) -> u32 {
+fn most_in_parts(machine: Machine, rows: u32) -> u32 {
+    let full = machine.spread();
     match rows {
-        ..NARROW => u32::MAX,
-        _ => (FULL - 1) / rows.div_ceil(128) * 128,
+        // A few workgroups fill it.
+        _ if machine.profile == Profile::Software => 0,
+        _ if rows < NARROW * full => u32::MAX,
+        _ => (full - 1) / rows.div_ceil(WORKGROUP) * WORKGROUP,
     }
 }
 
@@ -72,8 +82,9 @@ pub(crate) fn most_absorbed(config: &Config, matrices: bool) -> u32 {
 }
 
 /// The buffers of chunks of up to `tokens` tokens by name, with their words of 4 bytes: for products in f32 or by matrices,
-/// and up to `absorbed` tokens whose attention is absorbed. Sums in parts as on hardware; software has fewer.
+/// and up to `absorbed` tokens whose attention is absorbed.
 pub(crate) fn buffers(
+    machine: Machine,
     config: &Config,
     matrices: bool,
     tokens: usize,
@@ -110,7 +121,7 @@ pub(crate) fn buffers(
         all.extend([
             (
                 "router logits",
-                parts(d as u32, ROUTER_PARTS) as usize * experts.count,
+                router_parts(machine, d as u32) as usize * experts.count,
             ),
             ("expert ids", experts.used),
             ("expert weights", experts.used),
@@ -149,7 +160,7 @@ pub(crate) fn buffers(
     }
     let in_parts = |rows: usize, cols: usize| match matrices {
         true => {
-            let most = tokens.min(most_in_parts(rows as u32) as usize);
+            let most = tokens.min(most_in_parts(machine, rows as u32) as usize);
             let parts = parts(cols as u32, PRODUCT_PARTS) as usize;
             rows * tokens.max(parts * most)
         }
@@ -219,7 +230,8 @@ pub(super) fn reserve(
         Ok(())
     };
     let matrices = matches!(form, Form::Matrix(_));
-    for (name, words) in buffers(config, matrices, tokens as usize, absorbed) {
+    let machine = Machine::of(&model.gpu);
+    for (name, words) in buffers(machine, config, matrices, tokens as usize, absorbed) {
         make(name, words)?;
     }
     for (name, words) in tile_words(config, matrices, tokens as usize) {
@@ -227,3 +239,6 @@ pub(super) fn reserve(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@
 use super::prompt_buffers::{ABSORBED, INNER, NORMED, Names, OUTPUT_PARTS, Q_A, product_parts};
 use super::recipe::{Context, Scratch, layers};
 use super::weights::{GpuLayer, GpuModel, GpuQuery};
+use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::{Op, Range, When};
 use crate::gpu::{Gpu, GpuError};
@@ -203,8 +204,14 @@ impl<'a> RecipePrompt<'a> {
             residual: residual.cloned(),
             ..self.gemm(weight, x, &y)
         };
-        self.ops.extend(product.ops());
+        self.ops.extend(product.ops(self.gpu));
         Ok(y)
+    }
+
+    /// The parts that suit a weight's shape.
+    fn product_parts(&self, weight: &GpuWeight) -> u32 {
+        let of = Machine::of(self.gpu);
+        product_parts(of, self.form, weight.rows, weight.cols, self.max_tokens)
     }
 
     /// W x in as many parts as suit its shape.
@@ -214,13 +221,13 @@ impl<'a> RecipePrompt<'a> {
         weight: &GpuWeight,
         x: &Rows,
     ) -> Result<Parts, GpuError> {
-        let count = product_parts(self.form, weight.rows, weight.cols, self.max_tokens);
+        let count = self.product_parts(weight);
         let range = self.activation(name, count * weight.total_rows())?;
         let product = GpuGemm {
             parts: count,
             ..self.gemm(weight, x, &range)
         };
-        self.ops.extend(product.ops());
+        self.ops.extend(product.ops(self.gpu));
         Ok(Parts {
             range,
             count,
@@ -251,7 +258,7 @@ impl<'a> RecipePrompt<'a> {
         let x = self.rows(NORMED, &slices[0], w.cols, 1, Some(&model.output_norm))?;
         let rows = self.ops.remove(first);
         self.ops.push(rows.with_alternatives(0, slices.to_vec()));
-        self.ops.extend(self.gemm(w, &x, logits).ops());
+        self.ops.extend(self.gemm(w, &x, logits).ops(self.gpu));
         Ok(())
     }
 
@@ -331,7 +338,7 @@ impl<'a> RecipePrompt<'a> {
         let values = self.attend(&rows, &q)?;
         let values = self.rows(INNER, &values, layer.attn_output.cols, 1, None)?;
         let w = &layer.attn_output;
-        if product_parts(self.form, w.rows, w.cols, self.max_tokens) == 1 {
+        if self.product_parts(w) == 1 {
             return self.product("after attention", w, &values, 0, Some(x));
         }
         let parts = self.in_parts(OUTPUT_PARTS, w, &values)?;
@@ -384,7 +391,7 @@ impl<'a> RecipePrompt<'a> {
             scratch: &expanded.scratch,
             values: values.clone(),
         };
-        let ops = attention.ops().map(|op| op.only(When::Many));
+        let ops = attention.ops(self.gpu).map(|op| op.only(When::Many));
         self.ops.extend(ops);
         let most_few = expanded.most_few();
         if self.least_tokens <= most_few {

@@ -4,6 +4,7 @@ use super::prompt_buffers::{INNER, NORMED, SHARED, router_parts};
 use super::recipe_prompt::{Parts, RecipePrompt, Rows};
 use super::weights::{GpuFfn, GpuLayer, GpuMlp, GpuMoe};
 use crate::gpu::GpuError;
+use crate::gpu::machine::Machine;
 use crate::gpu::record::Range;
 use crate::kernels::expert_rows::{GpuExpertRows, Other, TileList, tile_count};
 use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile};
@@ -64,7 +65,7 @@ impl RecipePrompt<'_> {
             experts,
             ..self.gemm(&mlp.gate, x, &y)
         };
-        self.ops.extend(product.ops());
+        self.ops.extend(product.ops(self.gpu));
         Ok(y)
     }
 
@@ -100,7 +101,7 @@ impl RecipePrompt<'_> {
                 }),
                 ..self.gemm(&experts.down, h, &y)
             };
-            self.ops.extend(down.ops());
+            self.ops.extend(down.ops(self.gpu));
             slots.push(y);
         }
         let slots = low_or_tall(&slots, &gathers);
@@ -146,7 +147,7 @@ impl RecipePrompt<'_> {
         let router = &moe.ffn_gate_inp;
         let config = self.model.experts();
         let (used, count) = (config.used as u32, config.count as u32);
-        let parts = router_parts(self.gpu, router.cols);
+        let parts = router_parts(Machine::of(self.gpu), router.cols);
         let logits = self.activation("router logits", parts * router.rows)?;
         let rows = Rows {
             input: Input::Floats(floats),
@@ -157,7 +158,7 @@ impl RecipePrompt<'_> {
             parts,
             ..self.gemm(router, &rows, &logits)
         };
-        self.ops.extend(product.ops());
+        self.ops.extend(product.ops(self.gpu));
         let ids = self.activation("expert ids", used)?;
         let weights = self.activation("expert weights", used)?;
         self.ops.push(router::op(&router::GpuRouter {

@@ -43,7 +43,7 @@ impl Form {
             );
             coop::left(gpu, WHAT, &missing);
         }
-        let shapes = attention_coop::Shapes::of(&shapes, |shape| {
+        let shapes = attention_coop::Shapes::of(Machine::of(gpu), &shapes, |shape| {
             let error = attention_coop::trial(gpu, shape, dims);
             coop::agrees(gpu, WHAT, attention_coop::TRIAL_LIMIT, error)
         })?;
@@ -109,9 +109,9 @@ impl Form {
         }
     }
 
-    /// Tiles of a slice, at least, of so many in all. On an H200 a tile takes as long by matrices as some 32 slices take to be
-    /// joined (benches/notes.md), so time is least where there are 32 times as many slices as a slice has tiles. Without matrices
-    /// a tile is reckoned to take half as long.
+    /// Tiles of a slice, at least, of so many in all. A tile takes as long by matrices as some 32 slices take to be joined
+    /// (measured on an H200, benches/notes.md), so time is least where there are 32 times as many slices as a slice has tiles.
+    /// Without matrices a tile is reckoned to take half as long.
     const fn least(self, tiles: usize) -> usize {
         let joined = match self {
             Self::Vector => return 1,

@@ -140,7 +140,7 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
         y: Range::whole(&y),
         tile: case.tile,
     };
-    for mut op in product.ops() {
+    for mut op in product.ops(gpu) {
         if case.other_width {
             let flags = &mut op.spec.variant.flags;
             if !flags.remove("WIDE") {
@@ -326,7 +326,7 @@ fn check_pair(
         y: Range::whole(&y),
         tile,
     };
-    for mut op in product.ops() {
+    for mut op in product.ops(gpu) {
         if let (Some(backwards), Form::Matrix(coop)) = (stand_ins, form) {
             op.spec = emulated(&op.spec, coop, backwards);
         }
@@ -445,7 +445,7 @@ fn check_experts(
         y: between.clone(),
         tile: None,
     };
-    ops.extend(first.ops());
+    ops.extend(first.ops(gpu));
     let (h, prepare) = input(gpu, form, between, rows as u32, max_tokens, u);
     ops.extend(prepare);
     let second = GpuGemm {
@@ -460,7 +460,7 @@ fn check_experts(
         y: Range::whole(&y),
         ..first
     };
-    ops.extend(second.ops());
+    ops.extend(second.ops(gpu));
     let state = State {
         tokens: n_tokens as u32,
         ..State::default()

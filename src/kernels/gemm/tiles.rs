@@ -2,6 +2,7 @@
 
 use super::Form;
 use crate::gpu::Coop;
+use crate::gpu::machine::{Machine, Profile};
 
 /// What a workgroup multiplies, and with how many subgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,7 +56,7 @@ const FLOAT_PAIR: Tiles = &[
     tile(32, 32, [8, 8]),
     tile(16, 32, [8, 8]),
 ];
-/// 16x16 matrices, subgroups of 32. Two workgroups of up to 24 KiB share a multiprocessor of the H200, one of more: so none
+/// 16x16 matrices, subgroups of 32. Two workgroups of up to 24 KiB share a core of [`Machine::H200`], one of more: so none
 /// has more, and low tiles are deep instead.
 const COOP16: Tiles = &[
     tile(128, 128, [2, 2]),
@@ -71,7 +72,7 @@ const COOP16_PAIR: Tiles = &[
     tile(32, 64, [1, 4]),
     tile(16, 64, [1, 4]),
 ];
-/// Those of experts: three workgroups of up to 16 KiB share a multiprocessor. Where all have some 32 tokens tiles of 48 are 2%
+/// Those of experts: three workgroups of up to 16 KiB share a core. Where all have some 32 tokens tiles of 48 are 2%
 /// faster than those of 64, where a few have most of them 6% slower.
 const COOP16_EXPERTS: Tiles = &[
     tile(128, 128, [2, 2]),
@@ -128,22 +129,28 @@ pub fn expert_tiles(form: Form, pair: bool) -> Tiles {
     }
 }
 
-/// Workgroups that fill a large GPU, reckoned and not yet measured: one for each of 132 multiprocessors, about.
-const FULL: u32 = 128;
-
 impl Tile {
     /// The tile for a product of up to `tokens` tokens with `rows` rows of a weight, of all its groups, cut into `parts`: the
-    /// largest that has no more tokens than there are and of which there are enough to fill a device, else the smallest.
-    pub fn choose(form: Form, pair: bool, tokens: u32, rows: u32, parts: u32) -> Self {
+    /// largest that has no more tokens than there are and of which there are enough to fill the device, else the smallest.
+    pub fn choose(
+        machine: Machine,
+        form: Form,
+        pair: bool,
+        tokens: u32,
+        rows: u32,
+        parts: u32,
+    ) -> Self {
         let tiles = tiles(form, pair);
         let fits = |tile: &&Tile| tile.tokens <= tokens.next_power_of_two();
+        // One for each core, about: reckoned.
+        let spread = machine.spread();
         let full = match form {
-            _ if form.is_software() => 1,
+            _ if machine.profile == Profile::Software => 1,
             // Of two subgroups each: the logits of a router, 64 rows, take longer in few of them.
-            Form::Float { .. } => 4 * FULL,
+            Form::Float { .. } => 4 * spread,
             // Of a pair even fewer large tiles are faster than more small ones.
-            Form::Matrix(_) if pair => 3 * FULL / 4,
-            Form::Matrix(_) => FULL,
+            Form::Matrix(_) if pair => 3 * spread / 4,
+            Form::Matrix(_) => spread,
         };
         let tiles_of = |tile: &Tile| tokens.div_ceil(tile.tokens) * rows.div_ceil(tile.rows);
         let enough = |tile: &&Tile| tiles_of(tile) * parts >= full;
@@ -209,8 +216,9 @@ mod tests {
         });
         for form in [matrices, Form::Float { eight: true }] {
             let most = tiles(form, false)[0];
-            assert_eq!(Tile::choose(form, false, 4096, 4096, 1), most);
-            assert_eq!(Tile::choose(form, false, 9, 64, 1).tokens, 16);
+            let choose = |tokens, rows| Tile::choose(Machine::H200, form, false, tokens, rows, 1);
+            assert_eq!(choose(4096, 4096), most);
+            assert_eq!(choose(9, 64).tokens, 16);
             assert_eq!(Tile::for_experts(form, 1), 16);
             assert_eq!(Tile::for_experts(form, 17), 32);
             for tile in expert_tiles(form, true) {

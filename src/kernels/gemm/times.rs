@@ -129,7 +129,7 @@ fn times_of_every_tile() {
                 y: y.clone(),
                 tile: Some(tile),
             };
-            let seconds = time(gpu, &product.ops()[0], &state);
+            let seconds = time(gpu, &product.ops(gpu)[0], &state);
             let flops = 2 * places * rows * cols * if pair { 2 } else { 1 };
             println!(
                 "{n_tokens} tokens, {name}: {:.1} us, {:.0} TFLOP/s, {tile:?}",

@@ -96,7 +96,7 @@ impl Problem {
     }
 
     /// The product in a form.
-    fn ops(&self, form: Form, y: &Range) -> Vec<Op> {
+    fn ops(&self, gpu: &Gpu, form: Form, y: &Range) -> Vec<Op> {
         let product = GpuGemm {
             form,
             weight: &self.weight,
@@ -114,7 +114,7 @@ impl Problem {
             y: y.clone(),
             tile: None,
         };
-        product.ops()
+        product.ops(gpu)
     }
 
     /// Frees all of it.
@@ -147,7 +147,7 @@ pub(super) fn trial(gpu: &Gpu, form: Form) -> Result<f64, GpuError> {
         let y = gpu.storage(WHAT, problem.bytes())?;
         let ops = [
             vec![problem.prepare()],
-            problem.ops(form, &Range::whole(&y)),
+            problem.ops(gpu, form, &Range::whole(&y)),
         ]
         .concat();
         Recording::new(gpu, &ops)?.submit(gpu, &problem.state());
@@ -183,7 +183,7 @@ fn timed<T>(
 ) -> Result<T, GpuError> {
     let problem = Problem::new(gpu, sizes, None)?;
     let y = Range::whole(&gpu.storage(WHAT, problem.bytes())?);
-    let [matrices, floats] = [form, Form::float(gpu)].map(|form| problem.ops(form, &y));
+    let [matrices, floats] = [form, Form::float(gpu)].map(|form| problem.ops(gpu, form, &y));
     let found = by([&matrices, &floats], &problem.state());
     gpu.release(&y.buffer);
     problem.release(gpu);

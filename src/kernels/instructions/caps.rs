@@ -1,6 +1,7 @@
 //! How fast an Apple GPU can go through weights, computed from their cost, as a document.
 
 use super::kernels::{PRODUCTS, table};
+use super::others::others;
 use super::{Cost, Steps, sum};
 use crate::quant::GgmlType;
 use std::fmt::Write;
@@ -98,6 +99,20 @@ threads: on the pipe of conversions, shifts, bit extraction and integer multipli
         let cell = |c: Cost| format!("{:.2} / {:.2}", c.slow, c.fast);
         let cells: Vec<_> = costs.iter().map(|steps| cell(sum(steps))).collect();
         writeln!(text, "| {ty} | {} |", cells.join(" | ")).expect("a string grows");
+    }
+    text.push_str(
+        "
+What else is counted, in the same sizes: the router's products in f32, that of `attn_output` with as many experts as leave no thread idle,
+and the attention where there are no matrices, with the weights of the softmax, over tiles of the cache and over the slices that leave it.
+
+| kernel | per | cycles |
+|---|---|---|
+",
+    );
+    for other in others() {
+        let Cost { slow, fast } = sum(&other.steps);
+        let (name, of) = (other.name, other.of);
+        writeln!(text, "| {name} | {of} | {slow:.2} / {fast:.2} |").expect("a string grows");
     }
     text.push_str(
         "

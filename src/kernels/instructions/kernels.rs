@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use wgpu::{AdapterInfo, Backend, DeviceType, Features, Limits};
 
 /// What a Mac is, as far as kernels depend on it.
-fn mac() -> Machine {
+pub(super) fn mac() -> Machine {
     let mut info = AdapterInfo::new(DeviceType::IntegratedGpu, Backend::Metal);
     info.name = "Apple M1 Max".to_owned();
     let limits = Limits {
@@ -29,7 +29,7 @@ fn mac() -> Machine {
 }
 
 /// What prepared values are on a Mac.
-fn activation() -> Activation {
+pub(super) fn activation() -> Activation {
     let activation = Tier::Subgroup.activation(mac().packed_halves);
     activation.expect("a tier with subgroups")
 }
@@ -55,21 +55,22 @@ const LIMITS: [(GgmlType, [f64; 2]); 15] = [
 ];
 
 /// The products that are counted, by their names in tables.
-pub(super) const PRODUCTS: [&str; 6] = [
+pub(super) const PRODUCTS: [&str; 7] = [
     "head",
     "attn_output",
     "attn_k_b",
     "gate, up",
     "moe_down",
-    "absorb",
+    "absorb: q_b",
+    "absorb: k_b",
 ];
 
 /// What a weight of a product costs: of the head (154880 x 2048), `attn_output` (2048 x 5120), `attn_k_b` in a dispatch of its own
 /// (heads of 512 x 256), gate and up (1536 x 2048), down (2048 x 1536 for 4 experts) of GLM-4.7-Flash. The passes of a loop count
 /// and nothing before and after it, so a geometry is taken in which threads pass through it at least twice. `token_absorb` has no loop
-/// with the sizes of any model: what counts is what 2048 columns cost more than 1536. Inputs of 48 units and more pass through
+/// with the sizes of any model: what counts is what more columns of either of its weights cost. Inputs of 48 units and more pass through
 /// workgroup memory, as with the 32 KiB that Macs have.
-pub(super) fn per_weight(ty: GgmlType) -> [Steps; 6] {
+pub(super) fn per_weight(ty: GgmlType) -> [Steps; 7] {
     let activation = activation();
     let head = token_matvec::Shape {
         ty,
@@ -148,6 +149,7 @@ pub(super) fn per_weight(ty: GgmlType) -> [Steps; 6] {
         in_loop(&token_gate_up::spec(&gate_up_geometry, &gate_up), 2, ty),
         in_loop(&token_moe_down::spec(&down_geometry, &down), 1, ty),
         of_more_columns(ty, activation),
+        of_more_columns_of_k_b(ty, activation),
     ]
 }
 
@@ -175,7 +177,7 @@ fn looped(site: &Site, units: u32) -> Geometry {
     geometry
 }
 
-fn counted(spec: &Spec) -> super::Counted {
+pub(super) fn counted(spec: &Spec) -> super::Counted {
     let text = shader::expand(spec.kernel, spec.source, &spec.variant, Tier::Subgroup);
     let text = text.unwrap_or_else(|e| panic!("{e}"));
     let module = naga::front::wgsl::parse_str(&text);
@@ -183,7 +185,7 @@ fn counted(spec: &Spec) -> super::Counted {
     count(&module).unwrap_or_else(|e| panic!("{} {:?}: {e}", spec.kernel, spec.variant))
 }
 
-fn number(spec: &Spec, name: &str) -> u32 {
+pub(super) fn number(spec: &Spec, name: &str) -> u32 {
     spec.variant.consts.get(name).copied().unwrap_or(1)
 }
 
@@ -202,7 +204,7 @@ fn words_of_quants(region: &Region) -> u32 {
     quants.map(|(_, words)| words).sum()
 }
 
-fn steps(region: &Region, spec: &Spec) -> Steps {
+pub(super) fn steps(region: &Region, spec: &Spec) -> Steps {
     let steps = region.known().cloned();
     steps.unwrap_or_else(|e| panic!("{} {:?}: {e}", spec.kernel, spec.variant))
 }
@@ -261,15 +263,51 @@ fn of_more_columns(ty: GgmlType, activation: Activation) -> Steps {
     });
     let units = many.0 - few.0;
     assert_eq!(many.1 - few.1, units * words(ty), "words of {units} units");
-    let mut more = many.2;
-    for (what, cost) in few.2 {
-        *more.entry(what).or_default() += Cost::new(-cost.slow, -cost.fast);
+    scaled(more(few.2, many.2), units)
+}
+
+/// What `token_absorb` costs more for each weight that a thread has more in a row of `attn_k_b`: what more rows cost where each thread
+/// has two units of a row, less what they cost where it has one, so that neither the input nor what each row costs counts.
+fn of_more_columns_of_k_b(ty: GgmlType, activation: Activation) -> Steps {
+    let [one, two] = [256, 512].map(|nope| {
+        let [few, many] = [512, 1024].map(|kv_lora| {
+            let shape = token_absorb::Shape {
+                types: [ty, ty],
+                units: 24,
+                dims: MlaDims {
+                    heads: 16,
+                    nope,
+                    rope: 64,
+                    kv_lora,
+                },
+                activation,
+                rms: false,
+                cache: false,
+            };
+            let division = shape.division(mac()).expect("it suits");
+            let spec = token_absorb::spec(division, &shape);
+            let counted = counted(&spec);
+            assert_eq!(counted.loops.len(), 0, "loops of {nope} columns");
+            let units = number(&spec, "K_UNROLL") * number(&spec, "K_PASSES");
+            let read = counted.outside.loads.get("k_q").copied();
+            assert_eq!(read, Some(units * words(ty)), "words of {units} units");
+            (units, steps(&counted.outside, &spec))
+        });
+        (many.0 - few.0, more(few.1, many.1))
+    });
+    scaled(more(one.1, two.1), two.0 - one.0)
+}
+
+/// What one costs more than the other.
+pub(super) fn more(few: Steps, mut many: Steps) -> Steps {
+    for (what, cost) in few {
+        *many.entry(what).or_default() += Cost::new(-cost.slow, -cost.fast);
     }
-    scaled(more, units)
+    many
 }
 
 /// Every type with what its weights cost in each product.
-pub(super) fn table() -> Vec<(GgmlType, [Steps; 6])> {
+pub(super) fn table() -> Vec<(GgmlType, [Steps; 7])> {
     let types = GgmlType::ALL.par_iter();
     types.map(|&ty| (ty, per_weight(ty))).collect()
 }

@@ -166,7 +166,7 @@ impl Case {
             scratch: &scratch,
             values: Range::whole(&values),
         };
-        let [mut expand, mut attend] = attention.ops();
+        let [mut expand, mut attend] = attention.ops(gpu);
         if let Some(tiled) = tiled {
             attend = attention.attention(tiled);
         }
@@ -456,7 +456,7 @@ fn the_whole_list_of_dispatches_reads_weights_of_any_type() {
             scratch: &scratch,
             values: Range::whole(&values),
         };
-        ops.extend(attention.ops());
+        ops.extend(attention.ops(gpu));
         let state = State {
             pos: 100,
             tokens: 40,

@@ -51,7 +51,7 @@ fn times_of_every_shape() {
                 scratch: &scratch,
                 values: buffer(queries * dims.v as u64),
             };
-            let [expand, _] = attention.ops();
+            let [expand, _] = attention.ops(gpu);
             let attend = attention.attention((spec, tile));
             for pos in [0, n_ctx - tokens] {
                 let state = State {

@@ -11,12 +11,9 @@ use crate::gpu::shader::{Variant, expand};
 use crate::gpu::{Coop, Gpu, Tier};
 
 /// What NVIDIA GPUs have.
-pub(crate) const NVIDIA: Coop = Coop {
-    size: 16,
-    lanes: 32,
-};
+pub(crate) const NVIDIA: Coop = Coop::NVIDIA;
 /// What Apple GPUs have.
-pub(crate) const APPLE: Coop = Coop { size: 8, lanes: 32 };
+pub(crate) const APPLE: Coop = Coop::APPLE;
 
 /// Whether emulated kernels run there.
 pub(crate) fn emulates(gpu: &Gpu) -> bool {

@@ -1,0 +1,207 @@
+//! What else a decoded token computes: the router's products in f32, and the attention by subgroups.
+
+use super::kernels::{activation, counted, mac, more, number, steps};
+use super::{Cost, Region, Steps, sum};
+use crate::gpu::pipeline::Spec;
+use crate::kernels::token_matvec::{self, Source};
+use crate::kernels::{MlaDims, attention_heads, attention_merge, token_router};
+use crate::quant::GgmlType;
+
+/// A loop, or what there is more of it with more work.
+pub(super) struct Other {
+    pub name: &'static str,
+    /// What the cost is of.
+    pub of: &'static str,
+    pub steps: Steps,
+    /// What it may cost on the slow and on the fast pipe: what it does, rounded up to quarters.
+    limit: [f64; 2],
+}
+
+const GLM: MlaDims = MlaDims {
+    heads: 20,
+    nope: 192,
+    rope: 64,
+    kv_lora: 512,
+};
+
+/// What a shader costs outside of loops.
+fn outside(spec: &Spec) -> Steps {
+    let counted = counted(spec);
+    steps(&counted.outside, spec)
+}
+
+fn divided(steps: Steps, by: u32) -> Steps {
+    let each = steps.into_iter();
+    each.map(|(what, cost)| (what, cost / f64::from(by)))
+        .collect()
+}
+
+fn added(to: &mut Steps, steps: Steps, times: u32) {
+    for (what, cost) in steps {
+        let times = f64::from(times);
+        *to.entry(what).or_default() += Cost::new(times * cost.slow, times * cost.fast);
+    }
+}
+
+/// A weight of `token_router`: what 4096 columns cost more than 2048.
+fn router() -> Steps {
+    let [few, many] = [512, 1024].map(|columns| {
+        let spec = token_router::spec(columns, false, None);
+        (number(&spec, "LOADS"), outside_of_router(&spec))
+    });
+    divided(more(few.1, many.1), 4 * (many.0 - few.0))
+}
+
+/// Without the loop over the workgroup's subgroups.
+fn outside_of_router(spec: &Spec) -> Steps {
+    assert_eq!(counted(spec).loops.len(), 1, "that over subgroups");
+    outside(spec)
+}
+
+/// A weight of the router in the product that ends an attention block: what experts cost more that give each thread four vectors
+/// to move to workgroup memory and one expert to add up 16 rows for.
+fn router_in_product() -> Steps {
+    let shape = token_matvec::Shape {
+        ty: GgmlType::F32,
+        groups: 1,
+        rows: 2048,
+        units: 160,
+        x_units: 0,
+        activation: activation(),
+        source: Source::Prepared,
+        rms: false,
+        residual: true,
+        y: true,
+        prepared: Some(true),
+        rotate: None,
+        router: None,
+        staged: true,
+    };
+    let geometry = shape.site().default_geometry(mac());
+    let geometry = geometry.expect("a geometry for a Mac");
+    let of = |experts: u32| {
+        let shape = token_matvec::Shape {
+            router: Some(experts),
+            ..shape
+        };
+        let spec = token_matvec::spec(&geometry, &shape);
+        let loads = number(&spec, "ROUTER_LOADS");
+        let rows = number(&spec, "ROUTER_STORES") * token_matvec::ROUTER_ROWS;
+        assert_eq!(4 * loads, rows, "weights loaded and multiplied");
+        (rows, outside(&spec))
+    };
+    // As many as leave no thread idle.
+    let experts = geometry.threads() * token_matvec::ROUTER_ROWS / geometry.tile;
+    let (few, many) = (of(experts), of(2 * experts));
+    divided(more(few.1, many.1), many.0 - few.0)
+}
+
+/// A value of the cache for a head in `attention_heads`: a tile of rows, from memory to the sums.
+fn attention() -> Steps {
+    let memory = mac().workgroup_memory;
+    let shape = attention_heads::Shape::of(GLM, memory).expect("it suits a Mac");
+    let spec = shape.spec(GLM);
+    let counted = counted(&spec);
+    let depths: Vec<_> = counted.loops.iter().map(|l| l.depth).collect();
+    assert_eq!(depths, [1, 2, 2], "tiles, scores of 8 rows, values of 4");
+    let rows = number(&spec, "ROWS");
+    let mut tile = Steps::new();
+    for (region, times) in counted.loops.iter().zip([1, rows / 8, rows / 4]) {
+        added(&mut tile, steps(region, &spec), times);
+    }
+    // Of the threads that share a row.
+    let columns = GLM.kv_lora as u32 / 8;
+    let values = rows * GLM.cache_row() as u32 / columns;
+    divided(tile, values * number(&spec, "HEADS_OF"))
+}
+
+/// A value that a slice leaves of a head, in the loop of a kernel that joins slices.
+fn joining(spec: &Spec) -> Steps {
+    let counted = counted(spec);
+    let values = |region: &Region| region.loads.get("parts").copied().unwrap_or_default();
+    let hot = counted.loops.iter().max_by_key(|region| values(region));
+    let hot = hot.expect("a loop over slices");
+    let n = values(hot);
+    assert!(n > 0, "a loop that reads slices");
+    divided(steps(hot, spec), n)
+}
+
+fn joining_alone() -> Steps {
+    joining(&attention_merge::spec(GLM, attention_merge::Output::Halves))
+}
+
+/// In `attn_v_b`.
+fn joining_in_product() -> Steps {
+    let shape = token_matvec::Shape {
+        ty: GgmlType::Q4_0,
+        groups: 20,
+        rows: 256,
+        units: 16,
+        x_units: 16,
+        activation: activation(),
+        source: Source::Slices,
+        rms: false,
+        residual: false,
+        y: false,
+        prepared: Some(false),
+        rotate: None,
+        router: None,
+        staged: false,
+    };
+    let geometry = shape.site().default_geometry(mac());
+    let geometry = geometry.expect("a geometry for a Mac");
+    joining(&token_matvec::spec(&geometry, &shape))
+}
+
+/// All of them, in the sizes of GLM-4.7-Flash.
+pub(super) fn others() -> [Other; 5] {
+    let other = |name, of, steps, limit| Other {
+        name,
+        of,
+        steps,
+        limit,
+    };
+    let (weight, value) = ("weight, f32", "cached value x head");
+    let left = "value x head x slice";
+    [
+        other("token_router", weight, router(), [0.0, 2.5]),
+        other(
+            "attn_output: router",
+            weight,
+            router_in_product(),
+            [8.25, 5.25],
+        ),
+        other("attention_heads", value, attention(), [0.5, 2.75]),
+        other("attention_merge", left, joining_alone(), [2.25, 3.5]),
+        other("attn_v_b: merge", left, joining_in_product(), [2.25, 3.5]),
+    ]
+}
+
+#[test]
+fn nothing_else_exceeds_its_limits() {
+    let mut failures = vec![];
+    for Other {
+        name,
+        of,
+        steps,
+        limit: [slow, fast],
+    } in others()
+    {
+        let cost = sum(&steps);
+        let parts = steps
+            .iter()
+            .map(|(what, c)| format!("{what} {:.2}", c.slow + c.fast));
+        let parts: Vec<_> = parts.collect();
+        let told = format!(
+            "{name:20} per {of:20} {:6.2} {:6.2}  {}",
+            cost.slow,
+            cost.fast,
+            parts.join(", ")
+        );
+        println!("{told}");
+        if cost.slow > slow || cost.fast > fast {
+            failures.push(format!("{told}, at most {slow} and {fast}"));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
