@@ -96,7 +96,7 @@ pub(super) struct SerialArgs {
 #[derive(Args)]
 pub(super) struct HalvesArgs {
     /// In tier subgroup, multiply activations in pairs of f16 (on), or each widened to f32 (off), which is more exact [default: on
-    /// for GPUs of NVIDIA and AMD, else off]
+    /// for GPUs of NVIDIA, AMD and Apple, else off]
     #[arg(long = "packed-halves", value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true)]
     pub(super) packed: Option<bool>,
 }

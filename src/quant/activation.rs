@@ -18,8 +18,8 @@ pub enum Activation {
     Bytes,
     /// [`HalvesBlock`]s.
     Halves {
-        /// Whether they are multiplied in pairs, which pays where a device does two f16 operations for the price of one in f32;
-        /// else each is widened to f32 first.
+        /// Whether they are multiplied in pairs, by codes that are halves as they stand, on devices that keep halves below the
+        /// smallest normal one; else each is widened to f32 first.
         packed: bool,
     },
     /// f32.
