@@ -1,8 +1,9 @@
 //! glimt runs MLA + mixture-of-experts language models from GGUF files on any GPU that wgpu reaches.
 //!
-//! The layers, bottom up: [`gguf`] reads the container, [`quant`] knows the block formats, [`tokenizer`] the text,
-//! [`model`] what the three supported models are, [`gpu`] adapters, memory and recorded steps, [`kernels`] each
-//! operation as a pair of WGSL and Rust, [`engine`] puts them together, [`cli`] is the command line.
+//! The rooms, each of which uses only those before it: [`quant`] knows the block formats, [`gguf`] reads the container,
+//! [`tokenizer`] the text, [`model`] what the three supported models are, [`synth`] invents models, [`gpu`] has adapters, memory and
+//! recorded steps, [`kernels`] each operation as a pair of WGSL and Rust, [`engine`] puts them together, [`bench`], [`profile`] and
+//! [`tune`] measure, [`cli`] is the command line.
 
 pub mod bench;
 pub mod cli;

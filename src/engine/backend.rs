@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use super::sampling::Sampling;
 use crate::gpu::GpuError;
+use crate::kernels::sampling::Sampling;
 
 /// A model on a device with the cache of one context.
 ///

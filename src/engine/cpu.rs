@@ -9,7 +9,6 @@ use super::backend::{
     Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows, check_tokens,
 };
 use super::random::cache_values;
-use super::sampling::Sampling;
 use crate::kernels::MlaDims;
 use crate::kernels::attention::attention;
 use crate::kernels::embed::embed;
@@ -19,6 +18,7 @@ use crate::kernels::moe_down::moe_down;
 use crate::kernels::rope_cache::rope_cache;
 use crate::kernels::router::router;
 use crate::kernels::sample::sample;
+use crate::kernels::sampling::Sampling;
 use crate::model::{Ffn, Layer, Model, Query, RopeTable, Weight};
 
 /// Tokens computed together: enough that dequantising a row costs little per token, few enough that scratch stays small.

@@ -14,17 +14,16 @@ mod memory;
 mod opened;
 pub mod perplexity;
 mod random;
-pub mod sampling;
 mod session;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use crate::kernels::sampling::{self, Sampling};
 pub use error::EngineError;
 pub use gpu::{Precomposed, TierTrial};
 pub use memory::{Batch, MemoryPlan};
 pub use opened::Opened;
-pub use sampling::Sampling;
 pub use session::{GenerateStats, Session, StopReason};
 
 pub use crate::gpu::{DeviceChoice, Tier};

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::backend::{Backend, OnPrompt, OnRow, OnToken};
-use super::sampling::Sampling;
 use super::{Engine, EngineError};
+use crate::kernels::sampling::Sampling;
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

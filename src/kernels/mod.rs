@@ -29,6 +29,7 @@ pub mod rope_cache;
 pub mod router;
 pub mod rows_f16;
 pub mod sample;
+pub mod sampling;
 pub mod token;
 pub mod token_absorb;
 pub mod token_beside;

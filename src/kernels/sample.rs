@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::engine::sampling::{Sampling, uniform};
+use super::sampling::{Sampling, uniform};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;

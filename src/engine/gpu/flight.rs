@@ -2,10 +2,10 @@
 
 use super::{GpuBackend, RESULT};
 use crate::engine::backend::OnToken;
-use crate::engine::sampling::Sampling;
 use crate::gpu::GpuError;
 use crate::gpu::stamps::Stamping;
 use crate::kernels::sample;
+use crate::kernels::sampling::Sampling;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Instant;

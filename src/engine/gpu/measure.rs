@@ -3,12 +3,12 @@
 use super::GpuBackend;
 use super::pace::{Kind, Pace, Took};
 use crate::engine::backend::{Backend, BackendError};
-use crate::engine::sampling::Sampling;
 use crate::gpu::clock::{self, Clock};
 use crate::gpu::record::{Op, Recording, Replay, State, Taken};
 use crate::gpu::stamps::{Stamping, Stamps};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::sample;
+use crate::kernels::sampling::Sampling;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;

@@ -34,7 +34,6 @@ pub use weights::GpuModel;
 use super::backend::{
     Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows, check_tokens,
 };
-use super::sampling::Sampling;
 use crate::gpu::geometry::Site;
 use crate::gpu::machine::Machine;
 use crate::gpu::record::{Op, Range, Recording, State};
@@ -42,6 +41,7 @@ use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{self, Form};
 use crate::kernels::expand_kv::KvDims;
+use crate::kernels::sampling::Sampling;
 use crate::kernels::{MlaDims, attention_short, gemm, prompt_attention, sample};
 use crate::model::RopeTable;
 use flight::RING;

@@ -2,9 +2,9 @@
 
 use super::weights::GpuModel;
 use super::{RESULT, context, random, single_step, state};
-use crate::engine::sampling::Sampling;
 use crate::gpu::GpuError;
 use crate::gpu::record::{Range, Recording};
+use crate::kernels::sampling::Sampling;
 use crate::kernels::{MlaDims, gemm, sample};
 use crate::model::precompose::Pairs;
 use std::time::{Duration, Instant};
