@@ -1,7 +1,8 @@
 //! What a device's memory gives to a plain read, and what waiting for a dispatch costs: what every GB/s and time is held against.
 
 use crate::gpu::clock;
-use crate::gpu::record::{Range, Recording, State};
+use crate::gpu::op::{Range, State};
+use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::read;
 

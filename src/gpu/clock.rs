@@ -1,7 +1,8 @@
 //! How long recorded steps take: by the GPU's timestamps, or where it has none or they are wrong by the host's clock over repeated
 //! work.
 
-use super::record::{Recording, State};
+use super::op::State;
+use super::record::Recording;
 use super::stamps::{Stamping, Stamps};
 use super::{Gpu, GpuError};
 use std::time::{Duration, Instant};

@@ -15,8 +15,8 @@
     reason = "buffers are equal and hash by identity, whatever happens to them"
 )]
 
+use super::op::Op;
 use super::pipeline::Access;
-use super::record::Op;
 use std::collections::{HashMap, HashSet};
 use wgpu::Buffer;
 
@@ -114,8 +114,8 @@ impl Levels {
 
 #[cfg(test)]
 mod tests {
+    use super::super::op::{Extent, Range, accesses};
     use super::super::pipeline::Spec;
-    use super::super::record::{Extent, Range, accesses};
     use super::super::testing::gpus;
     use super::*;
     use crate::gpu::shader::Variant;

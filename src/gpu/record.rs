@@ -3,226 +3,18 @@
 //! WebGPU has no reusable command buffers, so replaying means encoding again from objects made once: pipelines, bind groups
 //! and parameter words. What changes from token to token is a handful of words ([`State`]), known at encode time.
 
-use super::geometry::Site;
 use super::levels::Levels;
-use super::pipeline::{Access, Pipeline, Spec};
+use super::op::{About, Block, Blocks, Extent, Op, Range, State, Taken, When, Word, extent, fill};
+use super::pipeline::{Pipeline, Spec};
 use super::stamps::Stamping;
 use super::tier::MAX_PARAMS;
 use super::{Gpu, GpuError, Tier};
-use crate::quant::GgmlType;
-use crate::quant::repack::shader_module;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgpu::{BindGroup, Buffer, BufferUsages};
 
-mod about;
 mod replay;
-mod state;
-pub use about::{About, Flops, Part, Taken};
 pub use replay::{Cost, Replay};
-use state::{Block, extent, fill};
-pub use state::{Blocks, Extent, State, When, Word};
-
-/// A part of a buffer.
-#[derive(Debug, Clone)]
-pub struct Range {
-    /// The buffer.
-    pub buffer: Buffer,
-    /// First byte, a multiple of [`Gpu::offset_alignment`].
-    pub offset: u64,
-    /// Bytes.
-    pub size: u64,
-}
-
-impl Range {
-    /// The whole buffer.
-    pub fn whole(buffer: &Buffer) -> Self {
-        Self {
-            buffer: buffer.clone(),
-            offset: 0,
-            size: buffer.size(),
-        }
-    }
-}
-
-/// One dispatch before its pipeline exists.
-#[derive(Debug, Clone)]
-pub struct Op {
-    /// The pipeline.
-    pub spec: Spec,
-    /// The buffers of bindings 0, 1, 2...
-    pub bindings: Vec<Range>,
-    /// A binding that takes another buffer per [`State::slot`], and those buffers.
-    pub alternatives: Option<(usize, Vec<Range>)>,
-    /// Whether they alternate with the block of the context instead.
-    pub by_block: bool,
-    /// Whether it is encoded a block ahead, beside what its neighbours do with the block before.
-    pub ahead: bool,
-    /// The parameter words in the order of the kernel's `Params`.
-    pub params: Vec<Word>,
-    /// The workgroups.
-    pub grid: [Extent; 3],
-    /// Where an earlier dispatch leaves how many there are, at most as many: three words of a [`Gpu::counts`].
-    pub counts: Option<Range>,
-    /// In which replays it takes part.
-    pub when: When,
-    /// What its geometry was chosen for, where there was a choice.
-    pub site: Option<Site>,
-    /// Bytes of weights it reads at least (where a token is chosen: of logits), for profiles.
-    pub bytes: u64,
-    /// Bytes it reads at least for each row of the cache, for profiles.
-    pub bytes_per_row: u64,
-    /// Floating-point operations, for profiles.
-    pub flops: Flops,
-    /// Shape of what it works on, such as `2048x5120`, for profiles; may be empty.
-    pub shape: String,
-    /// The part of the model, for profiles.
-    pub part: Part,
-    /// Repeated for each block of the context. Neighbours cut alike are repeated together, in order.
-    pub blocks: Option<Blocks>,
-}
-
-impl Op {
-    /// A dispatch of `spec` over `grid`.
-    pub fn new(spec: Spec, bindings: Vec<Range>, params: Vec<Word>, grid: [Extent; 3]) -> Self {
-        assert_eq!(
-            spec.access.len(),
-            bindings.len(),
-            "{}: one buffer per binding",
-            spec.kernel
-        );
-        assert!(
-            params.len() * 4 <= MAX_PARAMS,
-            "{}: parameters fit {MAX_PARAMS} bytes",
-            spec.kernel
-        );
-        Self {
-            spec,
-            bindings,
-            alternatives: None,
-            by_block: false,
-            ahead: false,
-            params,
-            grid,
-            counts: None,
-            when: When::Always,
-            site: None,
-            bytes: 0,
-            bytes_per_row: 0,
-            flops: Flops::default(),
-            shape: String::new(),
-            part: Part::Outside,
-            blocks: None,
-        }
-    }
-
-    /// Repeats it for each block of the context, together with its neighbours that are cut alike.
-    ///
-    /// A replay must keep `pos + tokens` within the blocks.
-    pub fn per_block(mut self, blocks: Blocks) -> Self {
-        self.blocks = Some(blocks);
-        self
-    }
-
-    /// Lets binding `index` change with [`State::slot`].
-    pub fn with_alternatives(mut self, index: usize, ranges: Vec<Range>) -> Self {
-        self.alternatives = Some((index, ranges));
-        self
-    }
-
-    /// Lets binding `index` alternate with the block of the context ([`per_block`](Self::per_block)).
-    pub fn with_buffers_by_block(self, index: usize, ranges: Vec<Range>) -> Self {
-        Self {
-            by_block: true,
-            ..self.with_alternatives(index, ranges)
-        }
-    }
-
-    /// Is done for each block beside what its neighbours do with the block before, to whose buffers it must write nothing: a pass
-    /// begins with each block, since wgpu waits before a write to what a pass has used.
-    pub fn a_block_ahead(mut self) -> Self {
-        self.ahead = true;
-        self
-    }
-
-    /// Takes as many workgroups as `counts` says, which are at most those of its grid. What writes them also writes one of its buffers,
-    /// so that it waits for both.
-    pub fn with_counts(mut self, counts: Option<Range>) -> Self {
-        self.counts = counts;
-        self
-    }
-
-    /// Takes part only in some replays.
-    pub fn only(mut self, when: When) -> Self {
-        self.when = when;
-        self
-    }
-
-    /// Names what its geometry was chosen for, whose shape is that of what it works on.
-    pub fn at_site(mut self, site: Site) -> Self {
-        self.shape = site.shape.clone();
-        self.site = Some(site);
-        self
-    }
-
-    /// States the bytes it reads.
-    pub fn with_bytes(mut self, bytes: u64) -> Self {
-        self.bytes = bytes;
-        self
-    }
-
-    /// States the bytes it reads for each row of the cache.
-    pub fn with_bytes_per_row(mut self, bytes: u64) -> Self {
-        self.bytes_per_row = bytes;
-        self
-    }
-
-    /// States the floating-point operations that must be done.
-    pub fn with_flops(mut self, flops: Flops) -> Self {
-        self.flops = flops;
-        self
-    }
-
-    /// States the shape of what it works on.
-    pub fn with_shape(mut self, shape: String) -> Self {
-        self.shape = shape;
-        self
-    }
-
-    /// What it is, for those who measure it.
-    pub fn about(&self) -> About {
-        let spec = &self.spec;
-        let mut label = spec.kernel.to_owned();
-        // The types of its weights; other modules follow from them and from the flags.
-        let modules: BTreeSet<_> = spec.variant.modules.values().collect();
-        let types = GgmlType::ALL.iter().map(|ty| shader_module(*ty));
-        let types = types.filter(|name| modules.contains(name));
-        for ty in types {
-            label += &format!(" {}", ty.to_uppercase());
-        }
-        if !self.shape.is_empty() {
-            label += &format!(" {}", self.shape);
-        }
-        for flag in &spec.variant.flags {
-            label += &format!(" +{}", flag.to_lowercase());
-        }
-        About {
-            kernel: spec.kernel,
-            label,
-            part: self.part,
-            bytes: self.bytes,
-            bytes_per_row: self.bytes_per_row,
-            flops: self.flops,
-        }
-    }
-}
-
-/// Tells `ops` the part of the model they belong to.
-pub fn belong(ops: &mut [Op], part: Part) {
-    for op in ops {
-        op.part = part;
-    }
-}
 
 struct Dispatch {
     pipeline: Arc<Pipeline>,
@@ -613,19 +405,6 @@ fn uniforms(gpu: &Gpu, places: usize) -> Result<(Buffer, BindGroup), GpuError> {
         }],
     });
     Ok((buffer, group))
-}
-
-/// Shorthand for the accesses of a spec: `r` read, `w` read and write.
-pub fn accesses(text: &str) -> Vec<Access> {
-    text.bytes()
-        .map(|b| {
-            if b == b'w' {
-                Access::Write
-            } else {
-                Access::Read
-            }
-        })
-        .collect()
 }
 
 #[cfg(test)]

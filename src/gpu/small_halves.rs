@@ -3,8 +3,9 @@
 //! WGSL allows a device to take such halves for 0. By what Mesa's drivers say of themselves, NVIDIA's, AMD's and Apple's GPUs keep
 //! them and some of Intel's do not. A device that does not would multiply by nothing but zeros, so it is asked.
 
+use super::op::{Extent, Op, Range, State, accesses};
 use super::pipeline::Spec;
-use super::record::{Extent, Op, Range, Recording, State, accesses};
+use super::record::Recording;
 use super::shader::Variant;
 use super::{Gpu, GpuError};
 use half::f16;

@@ -214,8 +214,9 @@ mod tests {
     use super::*;
     use crate::gpu::GpuOptions;
     use crate::gpu::clock::{self, Clock};
+    use crate::gpu::op::{Extent, Op, Range as Bound, State, accesses};
     use crate::gpu::pipeline::Spec;
-    use crate::gpu::record::{Extent, Op, Range as Bound, Recording, State, accesses};
+    use crate::gpu::record::Recording;
     use crate::gpu::shader::Variant;
     use crate::gpu::testing::gpus;
 
@@ -238,7 +239,7 @@ struct Params { n: u32 }
         Op::new(
             spec,
             vec![data.clone()],
-            vec![crate::gpu::record::Word::U(n)],
+            vec![crate::gpu::op::Word::U(n)],
             grid,
         )
     }

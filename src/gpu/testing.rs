@@ -1,7 +1,8 @@
 //! What the kernel tests share: one device per tier, and running dispatches to the end.
 
 use super::memory::{GpuWeight, Loader};
-use super::record::{Op, Recording, State, Word};
+use super::op::{Op, State, Word};
+use super::record::Recording;
 use super::{Gpu, GpuError, GpuOptions, Tier, shader, waves};
 use crate::model::Weight;
 use crate::quant::activation::Activation;

@@ -6,8 +6,8 @@ use rayon::prelude::*;
 
 use super::linear::dot;
 use super::{MlaDims, attention_coop};
+use crate::gpu::op::{Extent, Flops, Op, Range, When, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Flops, Op, Range, When, Word, accesses};
 use crate::gpu::shader::Variant;
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::gpu::machine::Machine;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::testing::{Rng, assert_close};
     use crate::kernels::{attention_heads, attention_merge};

@@ -3,8 +3,9 @@
 use super::attention::{Form, GpuAttention, partial_bytes};
 use super::{MlaDims, attention_merge, coop};
 use crate::gpu::machine::Machine;
+use crate::gpu::op::{Range, State, When, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Range, Recording, State, When, accesses};
+use crate::gpu::record::Recording;
 use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError};
 
@@ -313,7 +314,7 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
 mod tests {
     use super::*;
     use crate::gpu::machine::Profile;
-    use crate::gpu::record::Op;
+    use crate::gpu::op::Op;
     use crate::gpu::testing::gpus;
     use crate::kernels::attention::split;
     use crate::kernels::attention::testing::{glm, token_error};

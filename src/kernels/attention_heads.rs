@@ -4,8 +4,8 @@
 use super::MlaDims;
 use crate::gpu::geometry::MAX_THREADS;
 use crate::gpu::machine::Machine;
+use crate::gpu::op::accesses;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::accesses;
 use crate::gpu::shader::Variant;
 use crate::gpu::{Gpu, Tier};
 

@@ -2,8 +2,8 @@
 
 use super::MlaDims;
 use super::attention::partial_bytes;
+use crate::gpu::op::{Extent, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::quant::activation::Activation;
 use crate::quant::repack::UNIT;
@@ -135,7 +135,7 @@ pub fn op(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::attention::MAX_SLICES;
     use crate::kernels::testing::{Rng, assert_close};

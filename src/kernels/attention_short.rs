@@ -5,8 +5,8 @@ use super::attention::{Form, GpuAttention};
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::Gpu;
 use crate::gpu::machine::{Machine, Profile};
+use crate::gpu::op::{Op, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Op, accesses};
 use crate::gpu::shader::Variant;
 
 /// Rows of a slice.

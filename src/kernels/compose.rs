@@ -2,8 +2,8 @@
 
 use crate::gpu::GpuError;
 use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::op::{Extent, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::model::Weight;
 use crate::model::precompose::Composition;
@@ -255,7 +255,7 @@ impl GpuCompose<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::record::{Range, State};
+    use crate::gpu::op::{Range, State};
     use crate::gpu::testing::{download, gpu_weight, gpus, run, upload};
     use crate::gpu::{Gpu, GpuOptions};
     use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};

@@ -1,7 +1,8 @@
 //! What the kernels by cooperative matrices share: their module of matrix types, and the trial that lets a device use them.
 
 use crate::gpu::clock;
-use crate::gpu::record::{Op, Recording, State};
+use crate::gpu::op::{Op, State};
+use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
 use wgpu::DeviceType;
 

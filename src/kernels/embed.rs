@@ -1,8 +1,8 @@
 //! Token embedding: one dequantised row of `token_embd` per token.
 
 use crate::gpu::memory::GpuWeight;
+use crate::gpu::op::{Extent, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::quant::repack::shader_module;
 use rayon::prelude::*;
@@ -77,7 +77,7 @@ pub fn ops(token_embd: &GpuWeight, max_tokens: u32, history: &Range, out: &Range
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
     use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::testing::{Rng, random_weight};

@@ -11,8 +11,8 @@ use super::linear::dot;
 use super::{MAX_GRID, MlaDims, expand_kv_coop};
 use crate::gpu::Coop;
 use crate::gpu::memory::GpuWeight;
+use crate::gpu::op::{Blocks, Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Blocks, Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::model::{Config, Weight};
 use crate::quant::repack::shader_module;
@@ -302,7 +302,7 @@ pub(super) fn tiled_op(
 pub(super) mod tests {
     use super::*;
     use crate::gpu::Gpu;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
     use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
     use crate::kernels::testing::{Rng, assert_close, cache_rows, exact_rows, random_weight};

@@ -3,8 +3,8 @@
 use super::MAX_GRID;
 use super::gate_up::slots_by_expert;
 use super::router::MAX_EXPERTS;
+use crate::gpu::op::{Extent, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 
 /// The slots (token * used + rank) of `ids` (T, used) by expert, then by token; and for each of one or two `heights` the tiles of up
@@ -170,7 +170,7 @@ impl GpuExpertRows {
 pub(super) mod tests {
     use super::*;
     use crate::gpu::Gpu;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpus, run, upload};
     use crate::kernels::testing::Rng;
 

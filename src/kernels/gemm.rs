@@ -5,8 +5,8 @@
 
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::op::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError, Tier};
 use crate::quant::GgmlType;

@@ -1,7 +1,7 @@
 //! A count of the passes that ran to their end: what a device did is proven by what it wrote.
 
+use crate::gpu::op::{Extent, Op, Range, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, accesses};
 use crate::gpu::shader::Variant;
 
 /// Counts one more pass in the first word of `told`; the twin of the kernel, for its test.
@@ -31,7 +31,8 @@ pub fn op(told: &Range) -> Op {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::record::{Recording, State};
+    use crate::gpu::op::State;
+    use crate::gpu::record::Recording;
     use crate::gpu::testing::{download, gpus, upload};
     use crate::kernels::testing::Rng;
 

@@ -1,8 +1,8 @@
 //! Matrix times vector, for any weight and any number of tokens: the norm before and the residual after included.
 
 use crate::gpu::memory::GpuWeight;
+use crate::gpu::op::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
@@ -318,7 +318,7 @@ impl GpuMatvec<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, padded, run, upload};
     use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::linear::rms_norm;

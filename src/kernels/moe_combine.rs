@@ -1,8 +1,8 @@
 //! The end of the expert block of a prompt: what the experts of each token gave, weighted and added to the residual.
 
 use super::expert_rows::Other;
+use crate::gpu::op::{Extent, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 
 /// `out` (T, rows) = residual (T, rows) + sum over s of weights (T, used)\[t\]\[s\] * slots (T, used, rows)\[t\]\[s\], in the
@@ -106,7 +106,7 @@ impl GpuMoeCombine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpus, output, padded, run, upload};
     use crate::kernels::expert_rows::tests::left_by;
     use crate::kernels::testing::{Rng, assert_close};

@@ -2,8 +2,8 @@
 
 use crate::gpu::Gpu;
 use crate::gpu::memory::GpuWeight;
+use crate::gpu::op::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
@@ -196,7 +196,7 @@ impl GpuMoeDown<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, padded, run, upload};
     use crate::gpu::{GpuOptions, Tier};
     use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};

@@ -12,8 +12,9 @@ use super::linear::dot;
 use super::rope_cache::rotate_rows;
 use super::{coop, expand_kv_coop, prompt_attention_coop};
 use crate::gpu::machine::Machine;
+use crate::gpu::op::{Blocks, Extent, Flops, Op, Range, State, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Blocks, Extent, Flops, Op, Range, Recording, State, Word, accesses};
+use crate::gpu::record::Recording;
 use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError};
 

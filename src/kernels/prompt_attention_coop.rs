@@ -4,8 +4,8 @@ use super::coop;
 use super::expand_kv::KvDims;
 use super::prompt_attention::numbers;
 use crate::gpu::Coop;
+use crate::gpu::op::accesses;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::accesses;
 
 /// How a workgroup is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! A plain read of a buffer: the measure of a device's memory.
 
+use crate::gpu::op::{Extent, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 
 use super::MAX_GRID;
@@ -64,7 +64,7 @@ pub fn op(data: &Range, found: &Range, at_once: u32, sought: u32) -> Op {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpus, run, upload};
     use crate::kernels::testing::Rng;
 

@@ -4,8 +4,8 @@ use half::f16;
 
 use super::MlaDims;
 use super::linear::rms_norm;
+use crate::gpu::op::{Extent, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 
 /// Rotates interleaved pairs (2i, 2i+1) of `x` by the angles of one position; `table` (rope / 2) holds cosine and sine,
@@ -413,7 +413,7 @@ pub(super) mod testing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::testing::{Rng, assert_close};
 

@@ -1,7 +1,7 @@
 //! The choice of experts: probabilities, the best few, their weights (llama-graph.cpp, build_moe_ffn).
 
+use crate::gpu::op::{Extent, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::model::{Experts, Gating};
 
@@ -185,7 +185,7 @@ pub fn op(b: &GpuRouter<'_>) -> Op {
 mod tests {
     use super::*;
     use crate::gpu::Gpu;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::testing::{Rng, assert_close};
 

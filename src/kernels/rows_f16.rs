@@ -6,8 +6,8 @@ use rayon::prelude::*;
 use super::MAX_GRID;
 use super::expert_rows::Other;
 use super::linear::rms_norm_rows;
+use crate::gpu::op::{Extent, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 
 /// What the largest value of a row becomes as f16: 2^14, a quarter of the largest that there is.
@@ -216,7 +216,7 @@ impl GpuRowsF16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpus, output, padded, run, upload};
     use crate::kernels::expert_rows::tests::left_by;
     use crate::kernels::testing::{Rng, assert_close};

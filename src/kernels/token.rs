@@ -5,7 +5,7 @@
 use super::MAX_GRID;
 use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site};
 use crate::gpu::machine::Machine;
-use crate::gpu::record::{Extent, Range};
+use crate::gpu::op::{Extent, Range};
 use crate::gpu::shader::Variant;
 use crate::gpu::{Gpu, GpuError};
 use crate::quant::GgmlType;

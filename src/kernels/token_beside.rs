@@ -8,8 +8,8 @@ use super::token::{
 use super::token_matvec::token_matvec;
 use crate::gpu::geometry::{Geometry, MAX_THREADS, PREPARED_ROWS, Site, WHOLE_THREADS};
 use crate::gpu::memory::GpuWeight;
+use crate::gpu::op::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::{Gpu, GpuError};
 use crate::model::Weight;
 use crate::quant::GgmlType;
@@ -227,7 +227,7 @@ impl GpuTokenBeside<'_> {
 mod tests {
     use super::*;
     use crate::gpu::machine::Machine;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::kernels::token::testing::{Given, activation, assert_prepared, room, sums_nmse};

@@ -2,8 +2,8 @@
 
 use super::token::{self, TokenOutput};
 use crate::gpu::memory::GpuWeight;
+use crate::gpu::op::{Extent, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Word, accesses};
 use crate::kernels::embed::embed;
 use crate::model::Weight;
 use crate::quant::GgmlType;
@@ -82,7 +82,7 @@ pub fn ops(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::kernels::token::testing::{activation, assert_prepared, room};

@@ -9,8 +9,8 @@ use super::token::{
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
+use crate::gpu::op::{Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Flops, Op, Range, Word, accesses};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::gate_up::gate_up;
 use crate::model::{Experts, Weight};

@@ -8,8 +8,8 @@ use super::token::{
 };
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
+use crate::gpu::op::{Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Flops, Op, Range, Word, accesses};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::rope_cache::{Rotation, RotationShape};

@@ -6,8 +6,8 @@ use super::token::{
 };
 use crate::gpu::geometry::{Geometry, MAX_THREADS, SPLIT_LANES, Site};
 use crate::gpu::memory::GpuWeight;
+use crate::gpu::op::{Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Flops, Op, Range, Word, accesses};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::moe_down::moe_down;
@@ -347,7 +347,7 @@ mod tests {
     use super::*;
     use crate::gpu::Tier;
     use crate::gpu::machine::Machine;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{
         download, gpu_weight, output, run, token_gpus, token_gpus_with_binding, upload, waves,
     };

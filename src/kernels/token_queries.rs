@@ -7,8 +7,8 @@ use super::token_matvec::token_matvec;
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::geometry::{Geometry, Site, WHOLE_THREADS};
 use crate::gpu::memory::GpuWeight;
+use crate::gpu::op::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::tier::MIN_SUBGROUP;
 use crate::gpu::{Gpu, GpuError};
 use crate::model::Weight;
@@ -212,7 +212,7 @@ impl GpuTokenQueries<'_> {
 mod tests {
     use super::*;
     use crate::gpu::machine::Machine;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::rope_cache::testing::Row;
     use crate::kernels::testing::{Rng, assert_close, random_weight};

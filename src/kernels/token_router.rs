@@ -3,8 +3,8 @@
 
 use super::token_matvec::token_matvec;
 use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::op::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::shader::Variant;
 use crate::model::Weight;
 use crate::quant::GgmlType;
@@ -173,7 +173,7 @@ impl GpuTokenRouter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::record::State;
+    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::kernels::token::testing::{activation, stand_for, upload_values};

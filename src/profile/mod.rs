@@ -21,7 +21,7 @@ use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::{DeviceChoice, PrecomposeChoice, Tier};
 use crate::gpu::clock::Clock;
-use crate::gpu::record::Taken;
+use crate::gpu::op::Taken;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuOptions};
 use crate::model::precompose::DEFAULT_PRECOMPOSE;

@@ -23,7 +23,8 @@ use crate::engine::{DeviceChoice, Tier, TierTrial};
 use crate::gpu::clock::Clock;
 use crate::gpu::geometry::{Geometry, Made, Site};
 use crate::gpu::machine::Machine;
-use crate::gpu::record::{Op, Recording};
+use crate::gpu::op::Op;
+use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::quant::activation::Activation;
 

@@ -7,7 +7,7 @@ use super::recipe_token::{RawLogits, Stream, TokenRecipe};
 use super::weights::{GpuFfn, GpuLayer, GpuQuery};
 use crate::gpu::GpuError;
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::record::{Range, Word};
+use crate::gpu::op::{Range, Word};
 use crate::kernels::MlaDims;
 use crate::kernels::matvec::GpuMatvec;
 use crate::kernels::rope_cache::{self, CacheRow, Rotation};

@@ -36,7 +36,8 @@ use super::backend::{
 };
 use crate::gpu::geometry::Site;
 use crate::gpu::machine::Machine;
-use crate::gpu::record::{Op, Range, Recording, State};
+use crate::gpu::op::{Op, Range, State};
+use crate::gpu::record::Recording;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{self, Form};

@@ -6,7 +6,7 @@ use super::recipe::Scratch;
 use super::weights::GpuModel;
 use crate::gpu::GpuError;
 use crate::gpu::machine::{Machine, Profile};
-use crate::gpu::record::Range;
+use crate::gpu::op::Range;
 use crate::kernels::expand_kv::KvDims;
 use crate::kernels::expert_rows::tile_count;
 use crate::kernels::gemm::Form;

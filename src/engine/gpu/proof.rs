@@ -4,7 +4,8 @@
 //! The number is written from the host before each submission, which proves such writes, too: token ids and parameters.
 //! What is copied at the end, such as logits, stands in one command buffer with the copy of the number.
 
-use crate::gpu::record::{Range, Recording};
+use crate::gpu::op::Range;
+use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::mark;
 use std::sync::Arc;

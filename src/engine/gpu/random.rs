@@ -5,7 +5,7 @@
 //! millions of weights, and each tensor begins at another place of it.
 
 use crate::gpu::memory::{GpuWeight, Part};
-use crate::gpu::record::Range;
+use crate::gpu::op::Range;
 use crate::gpu::{Gpu, GpuError};
 use crate::quant::GgmlType;
 use crate::quant::repack::{Planes, UNIT, sub_plane_words};

@@ -6,7 +6,7 @@
 
 use super::weights::{Composed, GpuFfn, GpuLayer, GpuMlp, GpuModel, GpuMoe, GpuQuery};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::record::{Op, Part, Range, Word, belong};
+use crate::gpu::op::{Op, Part, Range, Word, belong};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{Form, GpuAttention};
 use crate::kernels::expand_kv::KvDims;

@@ -7,7 +7,7 @@ use super::recipe::{Context, Scratch, layers};
 use super::weights::{GpuLayer, GpuModel, GpuQuery};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::record::{Op, Range, When};
+use crate::gpu::op::{Op, Range, When};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{Form as AttentionForm, GpuAttention};
 use crate::kernels::expand_kv;

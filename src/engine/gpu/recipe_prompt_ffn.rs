@@ -5,7 +5,7 @@ use super::recipe_prompt::{Parts, RecipePrompt, Rows};
 use super::weights::{GpuFfn, GpuLayer, GpuMlp, GpuMoe};
 use crate::gpu::GpuError;
 use crate::gpu::machine::Machine;
-use crate::gpu::record::Range;
+use crate::gpu::op::Range;
 use crate::kernels::expert_rows::{GpuExpertRows, Other, TileList, tile_count};
 use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile};
 use crate::kernels::moe_combine::GpuMoeCombine;

@@ -5,7 +5,7 @@ use super::recipe::Context;
 use super::weights::{GpuFfn, GpuLayer, GpuModel, GpuMoe};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::record::{Op, Part, Range, When, belong};
+use crate::gpu::op::{Op, Part, Range, When, belong};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{GpuAttention, MAX_SLICES};
 use crate::kernels::router::GpuRouter;

@@ -4,7 +4,7 @@ use super::recipe_token::{Stream, TokenRecipe};
 use super::weights::{GpuLayer, GpuQuery};
 use crate::gpu::GpuError;
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::record::Range;
+use crate::gpu::op::Range;
 use crate::kernels::rope_cache::{self, CacheRow};
 use crate::kernels::token::{TokenInput, TokenOutput};
 use crate::kernels::token_absorb::{self, GpuTokenAbsorb};

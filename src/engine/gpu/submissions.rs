@@ -3,7 +3,8 @@
 use super::pace::{Kind, Paces, Took};
 use super::proof::{Proof, Receipt};
 use crate::engine::backend::OnPrompt;
-use crate::gpu::record::{Cost, Range as Bound, Recording, Replay, State};
+use crate::gpu::op::{Range as Bound, State};
+use crate::gpu::record::{Cost, Recording, Replay};
 use crate::gpu::{Gpu, GpuError};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};

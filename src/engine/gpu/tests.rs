@@ -3,7 +3,8 @@
 use super::measure::Separation;
 use super::*;
 use crate::engine::ModelSource;
-use crate::gpu::record::{Recording, Taken};
+use crate::gpu::op::Taken;
+use crate::gpu::record::Recording;
 use crate::gpu::{GpuOptions, Tier};
 use crate::model::Model;
 use std::cell::RefCell;

@@ -3,7 +3,8 @@
 
 use super::weights::{GpuFfn, GpuModel, GpuMoe};
 use crate::gpu::clock::{self, Clock};
-use crate::gpu::record::{Op, Range, Recording, State};
+use crate::gpu::op::{Op, Range, State};
+use crate::gpu::record::Recording;
 use crate::gpu::tuning::{self, MeasuredTier};
 use crate::gpu::{Gpu, GpuError, Tier};
 use crate::kernels::router::GpuRouter;

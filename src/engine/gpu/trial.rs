@@ -3,7 +3,8 @@
 use super::weights::GpuModel;
 use super::{RESULT, context, random, single_step, state};
 use crate::gpu::GpuError;
-use crate::gpu::record::{Range, Recording};
+use crate::gpu::op::Range;
+use crate::gpu::record::Recording;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::{MlaDims, gemm, sample};
 use crate::model::precompose::Pairs;

@@ -3,7 +3,8 @@
 use super::{GpuBackend, single_step};
 use crate::gpu::GpuError;
 use crate::gpu::clock;
-use crate::gpu::record::{Op, Recording};
+use crate::gpu::op::Op;
+use crate::gpu::record::Recording;
 
 impl GpuBackend {
     /// The dispatches of a token up to its logits, with the choices made now.

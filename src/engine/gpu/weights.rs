@@ -2,7 +2,7 @@
 
 use super::{TierTrial, random};
 use crate::gpu::memory::{GpuWeight, Loader};
-use crate::gpu::record::Range;
+use crate::gpu::op::Range;
 use crate::gpu::{Gpu, GpuError, tuning};
 use crate::kernels::router::MAX_EXPERTS;
 use crate::kernels::sample::MAX_VOCAB;

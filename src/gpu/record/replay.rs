@@ -1,7 +1,8 @@
 //! A replay that is encoded in ranges, each of which can be submitted alone.
 
-use super::{Recording, State, Taken, Turn};
+use super::{Recording, Turn};
 use crate::gpu::Gpu;
+use crate::gpu::op::{State, Taken};
 use crate::gpu::stamps::Stamping;
 use std::ops::Range;
 

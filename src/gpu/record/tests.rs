@@ -1,4 +1,5 @@
 use super::*;
+use crate::gpu::op::{Flops, Part, accesses, belong};
 use crate::gpu::shader::Variant;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::testing::{download, gpus};

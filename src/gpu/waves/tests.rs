@@ -2,8 +2,9 @@ use crate::engine::ModelSource;
 use crate::engine::Sampling;
 use crate::engine::backend::Backend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
+use crate::gpu::op::{Extent, Op, Range, State, accesses};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::record::{Extent, Op, Range, Recording, State, accesses};
+use crate::gpu::record::Recording;
 use crate::gpu::shader::Variant;
 use crate::gpu::testing::waves;
 use crate::gpu::{Gpu, GpuOptions, Tier};
@@ -50,7 +51,7 @@ var<workgroup> order: array<u32, 128>;
             variant: Variant::default(),
             access: accesses("w"),
         };
-        let word = crate::gpu::record::Word::U(0);
+        let word = crate::gpu::op::Word::U(0);
         let op = Op::new(spec, vec![data.clone()], vec![word], [Extent::N(1); 3]);
         let recording = Recording::new(&gpu, &[op]).unwrap_or_else(|e| panic!("{e}"));
         recording.submit(&gpu, &State::default());

@@ -2,7 +2,7 @@
 
 use super::{GpuAttention, HEADS_PER_GROUP, TILE, partial_bytes};
 use crate::gpu::machine::Machine;
-use crate::gpu::record::{Op, Range, State};
+use crate::gpu::op::{Op, Range, State};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
 
@@ -133,7 +133,7 @@ impl Form {
 }
 
 /// How a step over `rows` cache rows (pos + tokens) is cut for this form on a device with so many
-/// [cores](crate::gpu::machine::Machine::cores): slices, and cache rows of each, for [`State::splits`](crate::gpu::record::State::splits) and `split_rows`.
+/// [cores](crate::gpu::machine::Machine::cores): slices, and cache rows of each, for [`State::splits`](crate::gpu::op::State::splits) and `split_rows`.
 ///
 /// As many slices as fill the GPU with all heads and tokens, none shorter than a tile, so a short context is one slice. By
 /// matrices fewer in contexts of medium length: see `Form::least`.

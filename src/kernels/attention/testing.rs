@@ -2,7 +2,7 @@
 
 use super::{Form, GpuAttention, attention, partial_bytes};
 use crate::gpu::Gpu;
-use crate::gpu::record::{Op, Range, State};
+use crate::gpu::op::{Op, Range, State};
 use crate::gpu::testing::{download, output, run, upload};
 use crate::kernels::testing::{Rng, cache_rows, nmse};
 use crate::kernels::{MlaDims, attention_merge};

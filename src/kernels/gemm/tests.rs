@@ -1,7 +1,7 @@
 use super::tiles::{deep, tile, writing};
 use super::*;
 use crate::gpu::GpuOptions;
-use crate::gpu::record::State;
+use crate::gpu::op::State;
 use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
 use crate::kernels::expert_rows::{GpuExpertRows, TileList, tile_count};
 use crate::kernels::gate_up::gate_up;

@@ -1,7 +1,8 @@
 //! How long products take in each tile: a measurement for those who choose them, at the shapes of GLM-4.7-Flash.
 
 use super::*;
-use crate::gpu::record::{Recording, State};
+use crate::gpu::op::State;
+use crate::gpu::record::Recording;
 use crate::gpu::testing::{gpus, upload};
 use crate::kernels::expert_rows::{GpuExpertRows, TileList};
 use crate::kernels::testing::Rng;

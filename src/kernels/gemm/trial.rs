@@ -2,7 +2,8 @@
 
 use super::{Form, GpuGemm, Input};
 use crate::gpu::memory::{GpuWeight, Part};
-use crate::gpu::record::{Op, Range, Recording, State};
+use crate::gpu::op::{Op, Range, State};
+use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::coop;
 use crate::kernels::rows_f16::GpuRowsF16;

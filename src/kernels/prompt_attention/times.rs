@@ -2,7 +2,8 @@
 
 use super::tests::glm;
 use super::*;
-use crate::gpu::record::{Recording, State};
+use crate::gpu::op::State;
+use crate::gpu::record::Recording;
 use crate::gpu::testing::gpus;
 use crate::kernels::MlaDims;
 

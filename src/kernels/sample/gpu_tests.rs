@@ -1,7 +1,8 @@
 //! The sampling kernels against the twin, and against the definition in f64 where sums in another order may decide otherwise.
 
 use super::*;
-use crate::gpu::record::{Recording, State};
+use crate::gpu::op::State;
+use crate::gpu::record::Recording;
 use crate::gpu::testing::{download, gpus, upload};
 use crate::kernels::testing::Rng;
 use wgpu::Buffer;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::gpu::machine::{Machine, Profile};
-use crate::gpu::record::State;
+use crate::gpu::op::State;
 use crate::gpu::testing::{
     download, gpu_weights, output, run, token_gpus, token_gpus_with_binding, upload,
 };

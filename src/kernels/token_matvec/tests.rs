@@ -1,6 +1,6 @@
 use super::*;
 use crate::gpu::machine::Machine;
-use crate::gpu::record::State;
+use crate::gpu::op::State;
 use crate::gpu::testing::{
     download, gpu_weight, output, run, token_gpus, token_gpus_with_binding, upload,
 };

@@ -66,9 +66,9 @@ pub struct Blocks {
 
 /// One block of a context.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Block {
-    pub(super) begin: u32,
-    pub(super) rows: u32,
+pub(in crate::gpu) struct Block {
+    pub(in crate::gpu) begin: u32,
+    pub(in crate::gpu) rows: u32,
     ends: u32,
 }
 
@@ -86,7 +86,7 @@ impl Blocks {
         (state.pos + state.tokens).div_ceil(self.rows)
     }
 
-    pub(super) fn block(self, i: u32, state: &State) -> Block {
+    pub(in crate::gpu) fn block(self, i: u32, state: &State) -> Block {
         let begin = i * self.rows;
         let last = i + 1 == self.count(state);
         Block {
@@ -165,7 +165,7 @@ impl When {
 }
 
 /// The words of a dispatch's parameters, in bytes.
-pub(super) fn fill(params: &[Word], state: &State, block: Block, out: &mut [u8]) {
+pub(in crate::gpu) fn fill(params: &[Word], state: &State, block: Block, out: &mut [u8]) {
     for (word, bytes) in params.iter().zip(out.chunks_exact_mut(4)) {
         let value = match *word {
             Word::U(v) => v,
@@ -188,7 +188,7 @@ pub(super) fn fill(params: &[Word], state: &State, block: Block, out: &mut [u8])
 }
 
 /// Workgroups along one dimension.
-pub(super) fn extent(extent: Extent, state: &State, block: Block) -> u32 {
+pub(in crate::gpu) fn extent(extent: Extent, state: &State, block: Block) -> u32 {
     match extent {
         Extent::N(n) => n,
         Extent::Tokens => state.tokens,

@@ -71,7 +71,7 @@ pub struct Taken {
 
 impl Taken {
     /// Dispatch number `dispatch` in a replay for `state`, over `block` where it is repeated.
-    pub(super) fn new(
+    pub(in crate::gpu) fn new(
         dispatch: usize,
         about: &Arc<About>,
         state: &State,
