@@ -5,7 +5,8 @@ BENCHMARKS.md holds the tables and how they were made. Decisions and the measure
 benches/notes.md, to which BENCHMARKS.md links.
 
     scripts/bench-report.py                       write BENCHMARKS.md
-    scripts/bench-report.py --check               fail if BENCHMARKS.md is not what would be written
+    scripts/bench-report.py --check               fail if BENCHMARKS.md is not what would be written, or if a source cites
+                                                  an entry that benches/notes.md does not have
     glimt bench ... -o jsonl | scripts/bench-report.py add NAME --title T --command C [--commit C] [--note N] \\
         [--experiment]
                                                   keep results as benches/results/NAME.json, then write BENCHMARKS.md
@@ -250,6 +251,19 @@ def report():
     return text.rstrip("\n") + "\n"
 
 
+def missing_entries():
+    """Entries of benches/notes.md that a source cites, as `benches/notes.md, "Title"`, and that have no such title there. A title may be
+    shortened at its end."""
+    titles = re.findall(r"^### (.*)$", (BENCHES / "notes.md").read_text(), re.MULTILINE)
+    missing = []
+    for path in sorted([*(ROOT / "src").rglob("*.rs"), *(ROOT / "wgsl").rglob("*.wgsl")]):
+        prose = re.sub(r"\s*\n\s*//[/!]?\s*", " ", path.read_text())
+        for cited in re.findall(r'benches/notes\.md, "([^"]*)"', prose):
+            if not any(title.startswith(cited) for title in titles):
+                missing.append(f"{path.relative_to(ROOT)}: {cited}")
+    return missing
+
+
 def add(arguments):
     text = sys.stdin.read().strip()
     rows = json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]
@@ -299,6 +313,8 @@ def main():
     if arguments.check:
         if REPORT.read_text() != text:
             sys.exit("BENCHMARKS.md is not up to date: run scripts/bench-report.py")
+        if missing := missing_entries():
+            sys.exit("benches/notes.md has no entry of this title:\n" + "\n".join(missing))
     else:
         REPORT.write_text(text)
 
