@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Writes BENCHMARKS.md from what is measured: benches/results/*.json, benches/llama.cpp-*.json, benches/machines.json and,
-word for word, benches/notes.md.
+"""Writes BENCHMARKS.md from what is measured: benches/results/*.json, benches/llama.cpp-*.json and benches/machines.json.
+
+BENCHMARKS.md holds the tables and how they were made. Decisions and the measurements behind them are written by hand in
+benches/notes.md, to which BENCHMARKS.md links.
 
     scripts/bench-report.py                       write BENCHMARKS.md
-    scripts/bench-report.py --check               fail if BENCHMARKS.md is not what would be written
+    scripts/bench-report.py --check               fail if BENCHMARKS.md is not what would be written, or if a source cites
+                                                  an entry that benches/notes.md does not have
     glimt bench ... -o jsonl | scripts/bench-report.py add NAME --title T --command C [--commit C] [--note N] \\
         [--experiment]
                                                   keep results as benches/results/NAME.json, then write BENCHMARKS.md
@@ -217,17 +220,48 @@ def history(results):
     return text
 
 
+HOW = """# Benchmarks
+
+Written by `scripts/bench-report.py` from `benches/`; do not edit. What was tried, what it gave and what was kept is in
+[benches/notes.md](benches/notes.md).
+
+## How these figures are made
+
+- `glimt bench` measures them, and `glimt bench --help` tells what is measured and how. The command of each series stands above its
+  table.
+- Models are synthetic: random weights in the shapes and types of the real models. `glimt bench --synthetic` makes them on the device,
+  `glimt synth` writes them to a file.
+- A test `ppN` is a prompt of N tokens, `tgN` is N generated tokens, and `@ dN` says that N tokens stand in the cache before.
+- A figure is the median of the repetitions of one process, in tokens per second.
+- `scripts/bench-report.py add` keeps the output of `glimt bench -o jsonl` as a file in `benches/results`. Machine, driver and date
+  are those of its rows.
+- The figures of llama.cpp are in `benches/llama.cpp-*.json`, with version and command. Those of the machine itself, from which the
+  floors are computed, are in `benches/machines.json`.
+
+"""
+
+
 def report():
     results, rivals, facts = load()
-    text = "# Benchmarks\n\n"
-    text += (
-        "Written by `scripts/bench-report.py` from `benches/`; do not edit. `glimt bench --help` tells what is measured and how;"
-        " models are synthetic ones of real shapes and types, made by `glimt bench --synthetic` or `glimt synth`.\n\n"
-    )
-    for machine in dict.fromkeys(r["machine"] for r in results):
+    text = HOW
+    machines = dict.fromkeys(r["machine"] for r in results)
+    for machine in machines:
         ours = [r for r in results if r["machine"] == machine]
         text += machine_report(machine, ours, [r for r in rivals if r["machine"] == machine], facts)
-    return text + (BENCHES / "notes.md").read_text()
+    return text.rstrip("\n") + "\n"
+
+
+def missing_entries():
+    """Entries of benches/notes.md that a source cites, as `benches/notes.md, "Title"`, and that have no such title there. A title may be
+    shortened at its end."""
+    titles = re.findall(r"^### (.*)$", (BENCHES / "notes.md").read_text(), re.MULTILINE)
+    missing = []
+    for path in sorted([*(ROOT / "src").rglob("*.rs"), *(ROOT / "wgsl").rglob("*.wgsl")]):
+        prose = re.sub(r"\s*\n\s*//[/!]?\s*", " ", path.read_text())
+        for cited in re.findall(r'benches/notes\.md, "([^"]*)"', prose):
+            if not any(title.startswith(cited) for title in titles):
+                missing.append(f"{path.relative_to(ROOT)}: {cited}")
+    return missing
 
 
 def add(arguments):
@@ -279,6 +313,8 @@ def main():
     if arguments.check:
         if REPORT.read_text() != text:
             sys.exit("BENCHMARKS.md is not up to date: run scripts/bench-report.py")
+        if missing := missing_entries():
+            sys.exit("benches/notes.md has no entry of this title:\n" + "\n".join(missing))
     else:
         REPORT.write_text(text)
 

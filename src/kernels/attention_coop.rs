@@ -65,7 +65,8 @@ pub(super) const SHAPES: [Shape; 5] = [
 ];
 
 /// Cache rows up to which a context takes the shape for short ones, for each workgroup that keeps a core busy: 48 of its slices on an
-/// H200, where it attends to a row in 4.7 us, the other in 5.8 (benches/notes.md). Where they meet was not measured.
+/// H200, where it attends to a row in 4.7 us, the other in 5.8 (benches/notes.md, "All heads in one
+/// workgroup"). Where they meet was not measured.
 const SHORT: u32 = 6;
 
 /// The shapes of a device.

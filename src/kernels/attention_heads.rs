@@ -41,7 +41,7 @@ impl Shape {
         let whole = 64usize.div_ceil((dims.kv_lora / 8).max(1));
         let groups = (dims.heads / heads).clamp(1, whole.max(2));
         // Two such workgroups share a core, which hides what a second buffer would: on an H200 faster than one with all heads of
-        // GLM-4.7-Flash from 512 rows on (benches/notes.md).
+        // GLM-4.7-Flash from 512 rows on (benches/notes.md, "The attention of a token without matrices").
         let shape = Self {
             heads,
             groups,

@@ -12,7 +12,8 @@ use crate::gpu::shader::Variant;
 /// Rows of a slice.
 pub const ROWS: u32 = 16;
 /// Rows of a context up to which it is used, for each workgroup that keeps a core busy, since the other form has as many
-/// workgroups as there are cores in longer contexts. Measured on an H200, where that is up to 256 rows (benches/notes.md).
+/// workgroups as there are cores in longer contexts. Measured on an H200, where that is up to 256 rows (benches/notes.md,
+/// "`attention_short` for short contexts").
 const MOST_ROWS: u32 = 2;
 
 /// The pipeline for blocks of these sizes where subgroups have at least so many lanes; `None` where they do not suit.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Up to so many tokens run through the kernels of single tokens, which read a weight once for all of them.
 const FEW: u32 = 8;
 /// Prompts of up to so many tokens run token by token where nothing longer came before: compiling the steps over chunks
-/// takes longer than it saves (BENCHMARKS.md, cold start).
+/// takes longer than it saves (benches/notes.md, "Cold start").
 const SHORT_PROMPT: usize = 16;
 /// A chunk is halved down to this, the tokens of the smallest tiles.
 const LEAST_CHUNK: u32 = 32;

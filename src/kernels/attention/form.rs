@@ -110,7 +110,8 @@ impl Form {
     }
 
     /// Tiles of a slice, at least, of so many in all. A tile takes as long by matrices as some 32 slices take to be joined
-    /// (measured on an H200, benches/notes.md), so time is least where there are 32 times as many slices as a slice has tiles.
+    /// (measured on an H200, benches/notes.md, "How many slices a context is cut into"), so time is
+    /// least where there are 32 times as many slices as a slice has tiles.
     /// Without matrices a tile is reckoned to take half as long.
     const fn least(self, tiles: usize) -> usize {
         let joined = match self {
