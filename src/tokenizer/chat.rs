@@ -351,5 +351,8 @@ impl Json {
 }
 
 #[cfg(test)]
+#[path = "chat_constructs.rs"]
+mod constructs;
+#[cfg(test)]
 #[path = "chat_tests.rs"]
 mod tests;

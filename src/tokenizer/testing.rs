@@ -1,6 +1,18 @@
 //! What the tests of this module share.
 
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The text of a file of the fixtures outside the repository, or nothing (said on stderr) where GLIMT_FIXTURES does not
+/// name them.
+pub(super) fn fixture(path: &str) -> Option<String> {
+    let Some(root) = std::env::var_os("GLIMT_FIXTURES") else {
+        eprintln!("skipped: {path} (GLIMT_FIXTURES not set)");
+        return None;
+    };
+    let path = Path::new(&root).join(path);
+    Some(std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+}
 
 /// A small random generator (splitmix64), different in every run; failing tests print its seed.
 pub(super) struct Random {
