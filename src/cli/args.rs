@@ -88,7 +88,7 @@ pub(super) struct MatricesArgs {
 pub(super) struct SerialArgs {
     /// Generate for GPUs where every dispatch waits for the one before it: fewer dispatches, with work that could stand side by
     /// side in one grid [default: on by Metal, else off]
-    #[arg(long = "serial-passes", value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new())]
+    #[arg(long = "serial-passes", value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true)]
     pub(super) serial_passes: Option<bool>,
 }
 
