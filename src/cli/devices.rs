@@ -87,7 +87,8 @@ fn describe(text: &mut String, adapter: &AdapterSummary) {
     let _ = writeln!(
         text,
         "{}: {}\n    {}, {}; driver {}; tier {}\n    memory {memory}; largest buffer {}, largest binding {}\n    \
-         workgroups: {} of memory, {} threads, subgroups of {subgroup}\n    features: {features}",
+         workgroups: {} of memory, {} threads, subgroups of {subgroup}\n    features: {features}\n    \
+         work is divided as for {}: {} cores, {} us for a dispatch that waits{}{}",
         adapter.index,
         adapter.name,
         adapter.backend,
@@ -98,6 +99,17 @@ fn describe(text: &mut String, adapter: &AdapterSummary) {
         bytes(adapter.max_binding),
         bytes(u64::from(adapter.workgroup_memory)),
         adapter.workgroup_threads,
+        adapter.machine.profile.name(),
+        adapter.machine.cores,
+        f64::from(adapter.machine.wait_ns) / 1e3,
+        match adapter.machine.serial_passes {
+            true => ", dispatches one after the other",
+            false => "",
+        },
+        match adapter.machine.packed_halves {
+            true => ", halves in pairs",
+            false => "",
+        },
     );
     if !adapter.cooperative_matrices.is_empty() {
         let all = adapter.cooperative_matrices.join(", ");

@@ -66,7 +66,6 @@ pub struct AdapterSummary {
     /// Cooperative matrices as rows x columns x depth and types, such as `16x16x16 f16 f32`: of the factors, of the sums.
     pub cooperative_matrices: Vec<String>,
     /// What work is divided by.
-    #[serde(skip)]
     pub machine: Machine,
 }
 

@@ -4,10 +4,12 @@
 use super::geometry::MAX_THREADS;
 use super::tier::MIN_SUBGROUP;
 use super::{Coop, Gpu};
+use serde::Serialize;
 use wgpu::{AdapterInfo, Backend, DeviceType, Features, Limits};
 
 /// The maker of a GPU. It decides the facts that no driver reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Profile {
     /// GPUs of Apple's own chips, by Metal, or by Vulkan on Linux.
     Apple,
@@ -74,6 +76,18 @@ const CORES: [(&str, u32); 38] = [
 ];
 
 impl Profile {
+    /// Its name in what is told.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Apple => "Apple",
+            Self::Amd => "AMD",
+            Self::Intel => "Intel",
+            Self::Nvidia => "NVIDIA",
+            Self::Software => "software",
+            Self::Other => "another maker",
+        }
+    }
+
     /// The profile of an adapter.
     pub fn of(info: &AdapterInfo) -> Self {
         let name = |part: &str| info.name.contains(part);
@@ -144,7 +158,7 @@ impl Profile {
 /// What of a device decides how work is divided on it.
 ///
 /// What the device does not tell comes from its [`Profile`] and is an assumption unless a field says that it was measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Machine {
     /// Whose it is.
     pub profile: Profile,

@@ -185,7 +185,14 @@ fn devices_lists_the_cpu_reference() {
     assert!(text(&["devices"]).contains("cpu: CPU reference"));
     let listing = json(&text(&["devices", "--json"]));
     assert_eq!(listing["cpu"]["device"], "cpu");
-    assert!(listing["adapters"].is_array(), "{listing}");
+    let adapters = listing["adapters"].as_array().expect("a list");
+    for adapter in adapters {
+        let machine = &adapter["machine"];
+        let cores = machine["cores"].as_u64().expect("a number of cores");
+        assert!(cores > 0 && machine["profile"].is_string(), "{adapter}");
+        let told = text(&["devices"]);
+        assert!(told.contains(&format!("{cores} cores")), "{told}");
+    }
 }
 
 #[test]
