@@ -12,6 +12,7 @@ use crate::engine::backend::{Backend, BackendError};
 use crate::engine::bandwidth::read_bandwidth;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
+use crate::engine::opened::gpu_flag;
 use crate::engine::{DeviceChoice, PrecomposeChoice, Precomposed, Sampling, Tier, TierTrial};
 use crate::gpu::clock::Clock;
 use crate::gpu::{self, Gpu, GpuOptions};
@@ -107,6 +108,10 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
         if let Some(choice) = options.precompose.filter(|c| *c != PrecomposeChoice::Off) {
             let choice = choice.name();
             return Err(EngineError::PrecomposeWithoutGpu { choice }.into());
+        }
+        let [serial_passes, packed_halves] = [options.serial_passes, options.packed_halves];
+        if let Some(flag) = gpu_flag(options.no_matrices, serial_passes, packed_halves) {
+            return Err(EngineError::FlagWithoutGpu { flag }.into());
         }
         if !model.token_embd.has_data() {
             return Err(BenchError::SyntheticOnCpu);

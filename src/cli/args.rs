@@ -71,6 +71,13 @@ pub(super) struct DeviceArgs {
     pub(super) serial: SerialArgs,
     #[command(flatten)]
     pub(super) halves: HalvesArgs,
+}
+
+/// Where and how to run, and which weights decoding reads composed.
+#[derive(Args)]
+pub(super) struct EngineArgs {
+    #[command(flatten)]
+    pub(super) device: DeviceArgs,
     #[command(flatten)]
     pub(super) precompose: PrecomposeArgs,
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
-use super::args::{ContextArgs, DeviceArgs, ModelArgs, SamplingArgs, TextArgs};
+use super::args::{ContextArgs, EngineArgs, ModelArgs, SamplingArgs, TextArgs};
 use super::error::CliError;
 use super::output::{self, Thoughts, note};
 use super::stop::StopFilter;
@@ -33,7 +33,7 @@ pub(super) struct Generate {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
-    device: DeviceArgs,
+    engine: EngineArgs,
     #[command(flatten)]
     ctx: ContextArgs,
     #[command(flatten)]
@@ -86,7 +86,7 @@ impl Generate {
             return Err(CliError::EmptyText { what: "prompt" });
         }
         let ctx = self.ctx.for_answers(&self.model.source());
-        let opened = load::open(&self.model, &self.device, &ctx)?;
+        let opened = load::open(&self.model, &self.engine, &ctx)?;
         let rendered = if self.raw {
             None
         } else {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::args::{ContextArgs, DeviceArgs, ModelArgs};
+use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
 use super::output::note;
 use crate::engine::{Engine, EngineOptions, Opened};
@@ -33,16 +33,17 @@ pub(super) fn prompt_bar(what: &'static str, tokens: usize) -> ProgressBar {
 /// What [`Opened::new`] refuses.
 pub(super) fn open(
     model: &ModelArgs,
-    device: &DeviceArgs,
+    engine: &EngineArgs,
     ctx: &ContextArgs,
 ) -> Result<Opened, CliError> {
+    let device = &engine.device;
     let options = EngineOptions {
         device: device.device.clone(),
         tier: device.tier,
         no_matrices: device.matrices.off,
         serial_passes: device.serial.serial_passes,
         packed_halves: device.halves.packed,
-        precompose: device.precompose.choice,
+        precompose: engine.precompose.choice,
         ctx: ctx.ctx,
         ubatch: ctx.ubatch,
     };

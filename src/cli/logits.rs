@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::Args;
 use serde::Serialize;
 
-use super::args::{ContextArgs, DeviceArgs, ModelArgs, TextArgs};
+use super::args::{ContextArgs, EngineArgs, ModelArgs, TextArgs};
 use super::error::CliError;
 use super::{load, output};
 use crate::engine::log_softmax;
@@ -36,7 +36,7 @@ pub(super) struct Logits {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
-    device: DeviceArgs,
+    engine: EngineArgs,
     #[command(flatten)]
     ctx: ContextArgs,
 }
@@ -80,7 +80,7 @@ impl Logits {
         if text.as_ref().is_some_and(String::is_empty) {
             return Err(CliError::EmptyText { what: "text" });
         }
-        let opened = load::open(&self.model, &self.device, &self.ctx)?;
+        let opened = load::open(&self.model, &self.engine, &self.ctx)?;
         let tokens = match text {
             Some(text) => opened.tokenizer().encode(&text, true)?,
             None => self.tokens.clone(),

@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 
-use super::args::{ContextArgs, DeviceArgs, FileArgs, ModelArgs};
+use super::args::{ContextArgs, EngineArgs, FileArgs, ModelArgs};
 use super::error::CliError;
 use super::load;
 use super::output::{self, note};
@@ -35,7 +35,7 @@ pub(super) struct Perplexity {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
-    device: DeviceArgs,
+    engine: EngineArgs,
     #[command(flatten)]
     ctx: ContextArgs,
     /// Print one JSON object instead of a line of text
@@ -73,7 +73,7 @@ impl Perplexity {
             ctx: Some(self.ctx.ctx.unwrap_or(DEFAULT_CHUNK)),
             ..self.ctx
         };
-        let opened = load::open(&self.model, &self.device, &ctx)?;
+        let opened = load::open(&self.model, &self.engine, &ctx)?;
         let n_ctx = opened.n_ctx();
         if n_ctx < LEAST_CHUNK {
             return Err(CliError::ChunkTooShort {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::args::{DeviceArgs, MeasuredArgs};
+use super::args::{EngineArgs, MeasuredArgs};
 use super::error::CliError;
 use super::load::progress_bar;
 use super::output::{self, note};
@@ -35,7 +35,7 @@ pub(super) struct Profile {
     #[command(flatten)]
     model: MeasuredArgs,
     #[command(flatten)]
-    device: DeviceArgs,
+    engine: EngineArgs,
     /// Tokens to time; medians are over them
     #[arg(short = 'n', long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=1000))]
     tokens: u16,
@@ -74,12 +74,12 @@ impl Profile {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let options = ProfileOptions {
             source: self.model.source(),
-            device: self.device.device.clone(),
-            tier: self.device.tier,
-            no_matrices: self.device.matrices.off,
-            serial_passes: self.device.serial.serial_passes,
-            packed_halves: self.device.halves.packed,
-            precompose: self.device.precompose.choice,
+            device: self.engine.device.device.clone(),
+            tier: self.engine.device.tier,
+            no_matrices: self.engine.device.matrices.off,
+            serial_passes: self.engine.device.serial.serial_passes,
+            packed_halves: self.engine.device.halves.packed,
+            precompose: self.engine.precompose.choice,
             subject: match self.prompt {
                 None => Subject::Tokens(usize::from(self.tokens)),
                 Some(tokens) => Subject::Prompt {

@@ -40,6 +40,12 @@ pub enum EngineError {
         /// The choice.
         choice: &'static str,
     },
+    /// A flag for GPU kernels was given together with the CPU.
+    #[error("{flag} chooses among GPU kernels, but the device is the CPU reference; leave it out")]
+    FlagWithoutGpu {
+        /// The flag.
+        flag: &'static str,
+    },
     /// More context was asked for than the model was made for.
     #[error(
         "a context of {asked} tokens was asked for, but the model's is {model}; use -c {model} or less (-c 0 is all of it)"

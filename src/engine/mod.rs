@@ -11,7 +11,7 @@ mod error;
 pub mod gpu;
 pub mod log_softmax;
 mod memory;
-mod opened;
+pub(crate) mod opened;
 pub mod perplexity;
 mod random;
 mod session;

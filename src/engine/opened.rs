@@ -150,6 +150,21 @@ fn read_text(gguf: &Gguf) -> Result<(Tokenizer, Option<ChatTemplate>), Tokenizer
     Ok((Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf)?))
 }
 
+/// The first flag that is given and means nothing without GPU kernels.
+pub(crate) fn gpu_flag(
+    no_matrices: bool,
+    serial_passes: Option<bool>,
+    packed_halves: Option<bool>,
+) -> Option<&'static str> {
+    let flags = [
+        (no_matrices, "--no-matrices"),
+        (serial_passes.is_some(), "--serial-passes"),
+        (packed_halves.is_some(), "--packed-halves"),
+    ];
+    let given = flags.into_iter().find(|(given, _)| *given);
+    given.map(|(_, flag)| flag)
+}
+
 impl Device {
     /// The device that `options` mean.
     fn open(options: &EngineOptions) -> Result<Self, EngineError> {
@@ -158,14 +173,20 @@ impl Device {
         let composing = options
             .precompose
             .filter(|choice| *choice != PrecomposeChoice::Off);
+        let flag = gpu_flag(
+            options.no_matrices,
+            options.serial_passes,
+            options.packed_halves,
+        );
         if options.device == DeviceChoice::Cpu {
-            return match (tier, composing) {
-                (None, None) => Ok(Self::Cpu { fallback: false }),
-                (Some(tier), _) => Err(EngineError::TierWithoutGpu { tier: tier.name() }),
-                (None, Some(choice)) => Err(EngineError::PrecomposeWithoutGpu {
+            return Err(match (tier, composing, flag) {
+                (None, None, None) => return Ok(Self::Cpu { fallback: false }),
+                (Some(tier), ..) => EngineError::TierWithoutGpu { tier: tier.name() },
+                (None, Some(choice), _) => EngineError::PrecomposeWithoutGpu {
                     choice: choice.name(),
-                }),
-            };
+                },
+                (None, None, Some(flag)) => EngineError::FlagWithoutGpu { flag },
+            });
         }
         let device = options.device.clone();
         match Gpu::open(&GpuOptions {
@@ -181,7 +202,8 @@ impl Device {
             Err(GpuError::NoAdapter)
                 if options.device == DeviceChoice::Auto
                     && tier.is_none()
-                    && composing.is_none() =>
+                    && composing.is_none()
+                    && flag.is_none() =>
             {
                 Ok(Self::Cpu { fallback: true })
             }

@@ -143,6 +143,20 @@ fn unknown_devices_and_useless_tiers_are_refused() {
     assert!(error_line(&message).contains("adapter"), "{message}");
     let message = failure(&["generate", "--device", "cpu", "--tier", "plain", "x"], 1);
     assert!(error_line(&message).contains("plain"), "{message}");
+    for flag in [
+        &["--no-matrices"][..],
+        &["--serial-passes", "on"],
+        &["--packed-halves", "off"],
+    ] {
+        for command in [&["logits", "x"][..], &["bench", "-p", "1", "-n", "0"]] {
+            let args = [command, &["--device", "cpu"], flag].concat();
+            let message = failure(&args, 1);
+            let error = error_line(&message);
+            assert!(error.contains(flag[0]), "{args:?}: {error}");
+        }
+    }
+    let message = failure(&["tune", "--precompose", "qk"], 2);
+    assert!(message.contains("--precompose"), "{message}");
 }
 
 #[test]
