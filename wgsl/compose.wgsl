@@ -2,7 +2,7 @@
 //
 // Of head z: out (rows, 32 * units) = left (rows, 32 * depth) right (32 * depth, 32 * units), each at its place of a larger
 // matrix (src/model/precompose.rs). Sums are f32. The result is left in the planes of Q8_0 (shared/q8_0.wgsl), with FLOATS_OUT in
-// those of F16, or with F32_OUT of F32. With NORM the columns of the left factor are multiplied by the weight of a norm. With KEPT rows of the right factor are only quantised again: rows p.kept + (0 .. rows) of head z.
+// those of F16. With KEPT rows of the right factor are only quantised again: rows p.kept + (0 .. rows) of head z.
 // Division: a workgroup of 128 threads owns 64 x 64 outputs, a thread 8 x 4, and takes 32 terms at a time through workgroup
 // memory: each weight is dequantised once per 64 outputs that need it. Grid (columns, rows, heads).
 // Bound by: multiplications, once at load.
@@ -30,9 +30,6 @@ struct Params {
 #endif
 #read r_q: array<vec4<u32>>
 #read r_s: array<r_Scales>
-#ifdef NORM
-#read norm: array<vec4<f32>>         // (8 * depth)
-#endif
 #write quants: array<vec4<u32>>
 #ifndef FLOATS_OUT
 #write scales: array<atomic<u32>>
@@ -59,17 +56,11 @@ fn codes(v: vec4<f32>, inverse: f32) -> u32 {
 
 fn store(unit: u32, w: W32) {
 #ifdef FLOATS_OUT
-#ifdef F32_OUT
-#for i 8
-  quants[unit * 8u + $iu] = bitcast<vec4<u32>>(w.v$i);
-#endfor
-#else
   let at = unit * 4u;
   quants[at] = vec4(pack2x16float(w.v0.xy), pack2x16float(w.v0.zw), pack2x16float(w.v1.xy), pack2x16float(w.v1.zw));
   quants[at + 1u] = vec4(pack2x16float(w.v2.xy), pack2x16float(w.v2.zw), pack2x16float(w.v3.xy), pack2x16float(w.v3.zw));
   quants[at + 2u] = vec4(pack2x16float(w.v4.xy), pack2x16float(w.v4.zw), pack2x16float(w.v5.xy), pack2x16float(w.v5.zw));
   quants[at + 3u] = vec4(pack2x16float(w.v6.xy), pack2x16float(w.v6.zw), pack2x16float(w.v7.xy), pack2x16float(w.v7.zw));
-#endif
 #else
   let m = max(max(max(abs(w.v0), abs(w.v1)), max(abs(w.v2), abs(w.v3))), max(max(abs(w.v4), abs(w.v5)), max(abs(w.v6), abs(w.v7))));
   let largest = max(max(m.x, m.y), max(m.z, m.w));
@@ -113,11 +104,6 @@ fn main(
     var at = t * 8u;
     if (t < 64u) {
       w = l_unit(from_left, p.left_sub);
-#ifdef NORM
-#for i 8
-      w.v$i *= norm[d * 8u + $iu];
-#endfor
-#endif
     } else {
       w = r_unit(from_right, p.right_sub);
       at = 512u + k_row * 16u + half * 8u;

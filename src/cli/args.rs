@@ -112,8 +112,8 @@ pub(super) struct HalvesArgs {
 #[derive(Args)]
 pub(super) struct PrecomposeArgs {
     /// Multiply weights that follow one another at load, for fewer but larger steps while generating: qk (query
-    /// projection and attn_k_b), vo (attn_v_b and attn_output), both, ro (attn_output and the router of experts), qk+ro,
-    /// off, or auto (measure and keep the fastest); prompts never use them [default: off]
+    /// projection and attn_k_b), vo (attn_v_b and attn_output), both, off, or auto (measure and keep the fastest); prompts
+    /// never use them [default: off]
     #[arg(long = "precompose", value_name = "WHICH")]
     pub(super) choice: Option<PrecomposeChoice>,
 }

@@ -2,7 +2,7 @@
 
 use crate::gpu::GpuError;
 use crate::gpu::memory::{GpuWeight, Part};
-use crate::gpu::op::{Extent, Op, Range, Word, accesses};
+use crate::gpu::op::{Extent, Op, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::model::Weight;
@@ -16,17 +16,11 @@ const TILE: u32 = 64;
 /// The most steps of a grid along one dimension.
 const MAX_GRID: u32 = super::MAX_GRID;
 
-/// The weight that `composition` makes of `left` and `right`, with the weight of the norm between them where there is one,
-/// quantised to `ty`; sums are f32.
+/// The weight that `composition` makes of `left` and `right`, quantised to `ty`; sums are f32.
 ///
 /// # Panics
 /// If a size does not fit the others: sizes come from a checked [`Model`](crate::model::Model), never from input.
-pub fn compose(
-    composition: &Composition,
-    [left, right]: [&Weight; 2],
-    norm: Option<&[f32]>,
-    ty: GgmlType,
-) -> Weight {
+pub fn compose(composition: &Composition, [left, right]: [&Weight; 2], ty: GgmlType) -> Weight {
     let c = composition;
     let (rows, cols) = (c.out_rows(), c.out_cols());
     let right_rows: Vec<Vec<f32>> = (0..right.groups * right.rows)
@@ -56,7 +50,6 @@ pub fn compose(
                     let factors = &factors[head * c.left_col..][..c.depth];
                     let out = &mut out[head * c.out_col..][..c.cols];
                     for (j, factor) in factors.iter().enumerate() {
-                        let factor = factor * norm.map_or(1.0, |g| g[j]);
                         let right = &right_rows[head * c.right_row + j];
                         out.iter_mut()
                             .zip(right)
@@ -76,14 +69,12 @@ fn values(w: &Weight, row: usize) -> Vec<f32> {
     values
 }
 
-/// The pipeline for factors of these types, with or without a norm between them; without a left one for rows that are kept.
-pub(super) fn spec(left: Option<GgmlType>, right: GgmlType, out: GgmlType, norm: bool) -> Spec {
-    let floats = matches!(out, GgmlType::F16 | GgmlType::F32);
+/// The pipeline for factors of these types; without a left one for rows that are kept.
+pub(super) fn spec(left: Option<GgmlType>, right: GgmlType, out: GgmlType) -> Spec {
+    let floats = out == GgmlType::F16;
     let mut variant = Variant::default()
         .module("RIGHT", shader_module(right))
         .flag("FLOATS_OUT", floats)
-        .flag("F32_OUT", out == GgmlType::F32)
-        .flag("NORM", norm)
         .flag("KEPT", left.is_none());
     if let Some(left) = left {
         variant = variant.module("LEFT", shader_module(left));
@@ -95,7 +86,6 @@ pub(super) fn spec(left: Option<GgmlType>, right: GgmlType, out: GgmlType, norm:
         access: accesses(
             &[
                 if left.is_some() { "rrrr" } else { "rr" },
-                if norm { "r" } else { "" },
                 if floats { "w" } else { "ww" },
             ]
             .concat(),
@@ -111,9 +101,7 @@ pub struct GpuCompose<'a> {
     pub left: &'a GpuWeight,
     /// The right factor.
     pub right: &'a GpuWeight,
-    /// The weight of the norm between them, (depth), where the composition has one.
-    pub norm: Option<&'a Range>,
-    /// The product, of one group, as Q8_0, F16 or F32; its planes are zero before.
+    /// The product, of one group, as Q8_0 or F16; its planes are zero before.
     pub out: &'a GpuWeight,
 }
 
@@ -185,21 +173,14 @@ impl GpuCompose<'_> {
         }
         let factors = [&left.quants, &left.scales, &right.quants, &right.scales].map(Clone::clone);
         let mut ops = vec![Op::new(
-            spec(
-                Some(self.left.ty),
-                self.right.ty,
-                self.out.ty,
-                self.norm.is_some(),
-            ),
-            (factors.iter().chain(self.norm).chain(&written))
-                .cloned()
-                .collect(),
+            spec(Some(self.left.ty), self.right.ty, self.out.ty),
+            factors.iter().chain(&written).cloned().collect(),
             params(c.rows, 0, c.out_row),
             grid(c.rows),
         )];
         if c.kept > 0 {
             ops.push(Op::new(
-                spec(None, self.right.ty, self.out.ty, false),
+                spec(None, self.right.ty, self.out.ty),
                 factors[2..].iter().chain(&written).cloned().collect(),
                 params(c.kept, c.out_rows() - c.heads * c.kept, c.kept),
                 grid(c.kept),
@@ -227,17 +208,10 @@ impl GpuCompose<'_> {
             c.name,
             right.shape()
         );
-        assert!(
-            self.norm.is_some() == c.norm
-                && self.norm.is_none_or(|g| g.size >= c.depth as u64 * 4)
-                && !(c.norm && c.kept > 0),
-            "{}: the norm between the factors",
-            c.name
-        );
         let whole = (c.out_rows(), c.out_cols());
         assert!(
             (self.out.total_rows() as usize, self.out.cols as usize) == whole
-                && matches!(self.out.ty, GgmlType::Q8_0 | GgmlType::F16 | GgmlType::F32),
+                && matches!(self.out.ty, GgmlType::Q8_0 | GgmlType::F16),
             "{}: the product is {} {}",
             c.name,
             self.out.ty,
@@ -256,7 +230,7 @@ impl GpuCompose<'_> {
 mod tests {
     use super::*;
     use crate::gpu::op::{Range, State};
-    use crate::gpu::testing::{download, gpu_weight, gpus, run, upload};
+    use crate::gpu::testing::{download, gpu_weight, gpus, run};
     use crate::gpu::{Gpu, GpuOptions};
     use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
     use crate::model::precompose::kept_as;
@@ -278,7 +252,6 @@ mod tests {
             out_row: kv_lora,
             out_col: 0,
             kept: rope,
-            norm: false,
         }
     }
 
@@ -295,7 +268,6 @@ mod tests {
             out_row: 0,
             out_col: kv_lora,
             kept: 0,
-            norm: false,
         }
     }
 
@@ -316,13 +288,7 @@ mod tests {
         }
     }
 
-    fn on_gpu(
-        gpu: &Gpu,
-        c: &Composition,
-        [left, right]: [&Weight; 2],
-        norm: Option<&[f32]>,
-        ty: GgmlType,
-    ) -> Weight {
+    fn on_gpu(gpu: &Gpu, c: &Composition, [left, right]: [&Weight; 2], ty: GgmlType) -> Weight {
         let (rows, cols) = (c.out_rows(), c.out_cols());
         let (quants, scales) = plane_bytes(ty, rows, cols);
         let plane = |bytes: usize| gpu.storage("product", bytes as u64).unwrap();
@@ -341,12 +307,10 @@ mod tests {
                 sub: 0,
             }],
         };
-        let norm = norm.map(|g| Range::whole(&upload(gpu, g)));
         let op = GpuCompose {
             composition: *c,
             left: &gpu_weight(gpu, left),
             right: &gpu_weight(gpu, right),
-            norm: norm.as_ref(),
             out: &out,
         };
         run(gpu, &op.ops().unwrap(), &State::default());
@@ -360,7 +324,7 @@ mod tests {
     }
 
     /// The product in f64.
-    fn exact(c: &Composition, [left, right]: [&Weight; 2], norm: Option<&[f32]>) -> Vec<f64> {
+    fn exact(c: &Composition, [left, right]: [&Weight; 2]) -> Vec<f64> {
         let (rows, cols) = (c.out_rows(), c.out_cols());
         let mut out = vec![0.0; rows * cols];
         let right: Vec<_> = (0..right.groups * right.rows)
@@ -371,8 +335,7 @@ mod tests {
                 let left = values(left, h * c.left_row + r);
                 let at = (h * c.out_row + r) * cols + h * c.out_col;
                 for j in 0..c.depth {
-                    let g = norm.map_or(1.0, |g| f64::from(g[j]));
-                    let factor = g * f64::from(left[h * c.left_col + j]);
+                    let factor = f64::from(left[h * c.left_col + j]);
                     for (y, x) in out[at..at + c.cols]
                         .iter_mut()
                         .zip(&right[h * c.right_row + j])
@@ -398,8 +361,6 @@ mod tests {
     const Q8_0_NMSE: f64 = 4e-5;
     /// To f16: WGSL leaves the direction open, so a relative error of up to 2^-10, and on average a third of its square.
     const F16_NMSE: f64 = 3.2e-7;
-    /// Sums of some thousand terms in f32.
-    const F32_NMSE: f64 = 1e-12;
     /// Of the kernel against the twin: scales (or values) in f16 may be 2^-10 apart, and a sum that rounds to another code is
     /// rare. 1.1e-6 was seen on an H200.
     const TWIN_NMSE: f64 = 2e-6;
@@ -407,19 +368,16 @@ mod tests {
     fn check(rng: &mut Rng, gpus: &[&Gpu], c: &Composition, types: [GgmlType; 2], ty: GgmlType) {
         let [left, right] = &factors(rng, c, types);
         let what = format!("{} of {} and {} as {ty}", c.name, types[0], types[1]);
-        let norm = c.norm.then(|| rng.normals(c.depth));
-        let norm = norm.as_deref();
-        let twin = all_values(&compose(c, [left, right], norm, ty));
-        let exact = exact(c, [left, right], norm);
+        let twin = all_values(&compose(c, [left, right], ty));
+        let exact = exact(c, [left, right]);
         let limit = match ty {
-            GgmlType::F32 => F32_NMSE,
             GgmlType::F16 => F16_NMSE,
             _ => Q8_0_NMSE,
         };
         assert_close(&twin, &exact, limit, &what);
         let expected: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
         for gpu in gpus {
-            let found = all_values(&on_gpu(gpu, c, [left, right], norm, ty));
+            let found = all_values(&on_gpu(gpu, c, [left, right], ty));
             let what = format!("{what}, {}", gpu.tier.name());
             assert_close(&found, &exact, limit, &what);
             assert_close(&found, &expected, limit.min(TWIN_NMSE), &what);
@@ -449,22 +407,6 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_agrees_with_its_twin_with_a_norm_between_the_factors() {
-        let mut rng = Rng::fresh();
-        let gpus: Vec<_> = gpus().iter().collect();
-        // A part of GLM-4.7-Flash's width; experts and widths that fill no tile.
-        for (sizes, right) in [
-            ([64, 2048, 320], GgmlType::Q4_0),
-            ([64, 256, 256], GgmlType::Q6_K),
-            ([24, 96, 160], GgmlType::F16),
-        ] {
-            let [experts, depth, cols] = sizes;
-            let c = Composition::with_norm(experts, depth, cols);
-            check(&mut rng, &gpus, &c, [GgmlType::F32, right], GgmlType::F32);
-        }
-    }
-
-    #[test]
     fn the_kernel_agrees_with_its_twin_for_every_type() {
         let mut rng = Rng::fresh();
         let gpus: Vec<_> = gpus().iter().collect();
@@ -488,12 +430,12 @@ mod tests {
         };
         let (left, right) = (zeros(64), zeros(64));
         for gpu in gpus() {
-            let found = all_values(&on_gpu(gpu, &c, [&left, &right], None, GgmlType::Q8_0));
+            let found = all_values(&on_gpu(gpu, &c, [&left, &right], GgmlType::Q8_0));
             assert!(found.iter().all(|x| *x == 0.0));
         }
         assert_eq!(
             nmse(
-                &all_values(&compose(&c, [&left, &right], None, GgmlType::Q8_0)),
+                &all_values(&compose(&c, [&left, &right], GgmlType::Q8_0)),
                 &[0.0; 96 * 32]
             ),
             0.0
@@ -515,7 +457,6 @@ mod tests {
             composition: c,
             left: &left,
             right: &right,
-            norm: None,
             out: &left,
         };
         let error = op.ops().unwrap_err().to_string();

@@ -5,14 +5,10 @@
 //! all heads, so one product gives all of a query. `vo` joins `attn_v_b` with `attn_output`, which then reads the merged
 //! latents. Both trade bytes for dispatches, so only decoding uses them: prompts keep the weights of the file.
 //!
-//! `ro` joins `attn_output` with the router, `ffn_gate_inp`, and the norm's weight in between: the logits of x + O v are
-//! R g x + (R g O) v over the root mean square, so they need not wait for the residual stream. It stays f32, since rounding should
-//! not choose experts.
-//!
 //! The product is kept as Q8_0: half a step of its blocks is a fourth of a percent of their largest weight, below what 4- to
 //! 6-bit factors leave. Where both factors are floats it is kept as F16, so that a file of floats is not quantised unasked.
 
-use super::{Config, Ffn, Layer, Model, Query, Weight};
+use super::{Config, Layer, Model, Query, Weight};
 use crate::quant::{GgmlType, repack};
 
 /// What `--precompose` asks for.
@@ -28,10 +24,6 @@ pub enum PrecomposeChoice {
     Vo,
     /// Both.
     Both,
-    /// `attn_output` with the router.
-    Ro,
-    /// That and the query's.
-    QkRo,
 }
 
 /// What is done where nothing is asked for. `Auto` waits for its figures on real hardware (BENCHMARKS.md).
@@ -39,15 +31,7 @@ pub const DEFAULT_PRECOMPOSE: PrecomposeChoice = PrecomposeChoice::Off;
 
 impl PrecomposeChoice {
     /// Every choice.
-    pub const ALL: [Self; 7] = [
-        Self::Auto,
-        Self::Off,
-        Self::Qk,
-        Self::Vo,
-        Self::Both,
-        Self::Ro,
-        Self::QkRo,
-    ];
+    pub const ALL: [Self; 5] = [Self::Auto, Self::Off, Self::Qk, Self::Vo, Self::Both];
 
     /// The name that `--precompose` takes.
     pub const fn name(self) -> &'static str {
@@ -65,8 +49,6 @@ impl PrecomposeChoice {
             Self::Qk => Some(Pairs::QK),
             Self::Vo => Some(Pairs::VO),
             Self::Both => Some(Pairs::BOTH),
-            Self::Ro => Some(Pairs::RO),
-            Self::QkRo => Some(Pairs::QK_RO),
         }
     }
 }
@@ -78,9 +60,7 @@ impl std::str::FromStr for PrecomposeChoice {
         Self::ALL
             .into_iter()
             .find(|choice| choice.name() == text)
-            .ok_or_else(|| {
-                format!("unknown choice '{text}', expected auto, qk, vo, both, ro, qk+ro or off")
-            })
+            .ok_or_else(|| format!("unknown choice '{text}', expected auto, qk, vo, both or off"))
     }
 }
 
@@ -91,8 +71,6 @@ pub struct Pairs {
     pub qk: bool,
     /// `attn_v_b` with `attn_output`.
     pub vo: bool,
-    /// `attn_output` with the router; not together with `vo`, by which decoding passes its input.
-    pub ro: bool,
 }
 
 impl Pairs {
@@ -100,7 +78,6 @@ impl Pairs {
     pub const NONE: Self = Self {
         qk: false,
         vo: false,
-        ro: false,
     };
     /// The first.
     pub const QK: Self = Self {
@@ -112,35 +89,16 @@ impl Pairs {
         vo: true,
         ..Self::NONE
     };
-    /// The first and the second.
-    pub const BOTH: Self = Self {
-        qk: true,
-        vo: true,
-        ro: false,
-    };
-    /// The third.
-    pub const RO: Self = Self {
-        ro: true,
-        ..Self::NONE
-    };
-    /// The first and the third.
-    pub const QK_RO: Self = Self {
-        qk: true,
-        vo: false,
-        ro: true,
-    };
+    /// Both.
+    pub const BOTH: Self = Self { qk: true, vo: true };
 
     /// The name that `--precompose` has for them.
     pub const fn name(self) -> &'static str {
-        match (self.qk, self.vo, self.ro) {
-            (false, false, false) => "off",
-            (true, false, false) => "qk",
-            (false, true, false) => "vo",
-            (true, true, false) => "both",
-            (false, false, true) => "ro",
-            (true, false, true) => "qk+ro",
-            (false, true, true) => "vo+ro",
-            (true, true, true) => "both+ro",
+        match (self.qk, self.vo) {
+            (false, false) => "off",
+            (true, false) => "qk",
+            (false, true) => "vo",
+            (true, true) => "both",
         }
     }
 
@@ -149,7 +107,6 @@ impl Pairs {
         Self {
             qk: self.qk || other.qk,
             vo: self.vo || other.vo,
-            ro: self.ro || other.ro,
         }
     }
 
@@ -162,15 +119,14 @@ impl Pairs {
     pub fn compositions(self, config: &Config) -> impl Iterator<Item = Composition> {
         let qk = self.qk.then(|| Composition::qk(config));
         let vo = self.vo.then(|| Composition::vo(config));
-        let ro = self.ro.then(|| Composition::ro(config)).flatten();
-        qk.into_iter().chain(vo).chain(ro)
+        qk.into_iter().chain(vo)
     }
 
     /// Bytes that the composed weights of `model` take on a device.
     pub fn bytes(self, model: &Model) -> u64 {
         self.compositions(&model.config)
             .flat_map(|composition| model.layers.iter().map(move |layer| (composition, layer)))
-            .filter_map(|(composition, layer)| Some(composition.bytes(composition.kept_as(layer)?)))
+            .map(|(composition, layer)| composition.bytes(composition.kept_as(layer)))
             .sum()
     }
 }
@@ -180,7 +136,6 @@ impl Pairs {
 /// out\[h * out_row + r\]\[h * out_col + c\] = sum over j in 0..depth of
 /// left\[h * left_row + r\]\[h * left_col + j\] * right\[h * right_row + j\]\[c\]
 ///
-/// with `norm` also times the weight of the norm between them, g\[j\],
 /// and out\[heads * rows + h * kept + i\] = right\[h * right_row + depth + i\] for i in 0..kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Composition {
@@ -206,8 +161,6 @@ pub struct Composition {
     pub out_col: usize,
     /// Rows of each head of the right factor that follow the product unchanged.
     pub kept: usize,
-    /// Whether the weight of a norm, `ffn_norm`, lies between the factors.
-    pub norm: bool,
 }
 
 impl Composition {
@@ -225,7 +178,6 @@ impl Composition {
             out_row: config.kv_lora_rank,
             out_col: 0,
             kept: config.qk_rope_head_dim,
-            norm: false,
         }
     }
 
@@ -243,36 +195,6 @@ impl Composition {
             out_row: 0,
             out_col: config.kv_lora_rank,
             kept: 0,
-            norm: false,
-        }
-    }
-
-    /// The router times `attn_output`; `None` where the model has no experts.
-    pub fn ro(config: &Config) -> Option<Self> {
-        let experts = config.experts.as_ref()?;
-        let values = config.head_count * config.v_head_dim;
-        Some(Self::with_norm(
-            experts.count,
-            config.embedding_length,
-            values,
-        ))
-    }
-
-    /// A router of so many experts over streams of `depth` values, times an `attn_output` of so many columns.
-    pub(crate) fn with_norm(experts: usize, depth: usize, cols: usize) -> Self {
-        Self {
-            name: "ffn_gate_inp with attn_output",
-            heads: 1,
-            rows: experts,
-            depth,
-            cols,
-            left_row: 0,
-            left_col: 0,
-            right_row: 0,
-            out_row: 0,
-            out_col: 0,
-            kept: 0,
-            norm: true,
         }
     }
 
@@ -281,32 +203,22 @@ impl Composition {
         self.kept > 0
     }
 
-    /// The left and the right factor in `layer`, where it has them.
-    pub fn factors<'a>(&self, layer: &'a Layer) -> Option<[&'a Weight; 2]> {
-        if self.norm {
-            return match &layer.ffn {
-                Ffn::Moe { ffn_gate_inp, .. } => Some([ffn_gate_inp, &layer.attn_output]),
-                Ffn::Dense { .. } => None,
-            };
-        }
+    /// The left and the right factor in `layer`.
+    pub fn factors<'a>(&self, layer: &'a Layer) -> [&'a Weight; 2] {
         if !self.is_qk() {
-            return Some([&layer.attn_output, &layer.attn_v_b]);
+            return [&layer.attn_output, &layer.attn_v_b];
         }
         let projection = match &layer.q {
             Query::Lora { attn_q_b, .. } => attn_q_b,
             Query::Full { attn_q } => attn_q,
         };
-        Some([&layer.attn_k_b, projection])
+        [&layer.attn_k_b, projection]
     }
 
-    /// The type that the product is kept as in `layer`, where there is one.
-    pub fn kept_as(&self, layer: &Layer) -> Option<GgmlType> {
-        let [left, right] = self.factors(layer)?;
-        Some(if self.norm {
-            GgmlType::F32
-        } else {
-            kept_as(left.ty, right.ty)
-        })
+    /// The type that the product is kept as in `layer`.
+    pub fn kept_as(&self, layer: &Layer) -> GgmlType {
+        let [left, right] = self.factors(layer);
+        kept_as(left.ty, right.ty)
     }
 
     /// Rows of the product.
@@ -351,7 +263,7 @@ mod tests {
             }
         }
         let error = "always".parse::<PrecomposeChoice>().unwrap_err();
-        assert!(error.contains("qk+ro or off"), "{error}");
+        assert!(error.contains("both or off"), "{error}");
     }
 
     #[test]
@@ -374,7 +286,7 @@ mod tests {
             assert_eq!(size(Composition::vo(&model.config)), vo);
             for layer in &model.layers {
                 for composition in Pairs::BOTH.compositions(&model.config) {
-                    let [left, right] = composition.factors(layer).unwrap();
+                    let [left, right] = composition.factors(layer);
                     assert_eq!(right.cols, composition.cols);
                     let per_head = composition.depth + composition.kept;
                     assert_eq!(right.groups * right.rows, composition.heads * per_head);
@@ -387,20 +299,6 @@ mod tests {
             let weights = model.layers.len() * (qk.0 * qk.1 + vo.0 * vo.1);
             assert_eq!(Pairs::BOTH.bytes(&model), (weights / 32 * 34) as u64);
             assert_eq!(Pairs::NONE.bytes(&model), 0);
-            let moe = model
-                .layers
-                .iter()
-                .filter(|l| matches!(l.ffn, Ffn::Moe { .. }));
-            let ro = Composition::ro(&model.config).map_or(0, |ro| {
-                assert_eq!(
-                    (ro.out_rows(), ro.out_cols()),
-                    (64, vo.1 / 512 * ro.cols / model.config.head_count)
-                );
-                ro.out_rows() * ro.out_cols() * 4
-            });
-            // The scales of floats are a vector that is not read.
-            let bytes = (moe.count() * (ro + 16)) as u64;
-            assert_eq!(Pairs::RO.bytes(&model), if ro > 0 { bytes } else { 0 });
         }
     }
 
@@ -411,6 +309,6 @@ mod tests {
         let gguf = ModelSource::Embedded.open().unwrap();
         let model = Model::load(Arc::new(gguf)).unwrap();
         let qk = Composition::qk(&model.config);
-        assert_eq!(qk.kept_as(&model.layers[0]), Some(GgmlType::Q8_0));
+        assert_eq!(qk.kept_as(&model.layers[0]), GgmlType::Q8_0);
     }
 }

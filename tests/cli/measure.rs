@@ -105,7 +105,7 @@ fn composed_weights_are_chosen_measured_and_told() {
         .strip_prefix("precompose: ")
         .and_then(|rest| rest.split_once(", "))
         .unwrap_or_else(|| panic!("{line}"));
-    let names = ["off", "qk", "vo", "both", "ro", "qk+ro"];
+    let names = ["off", "qk", "vo", "both"];
     assert!(names.contains(&choice.0), "{line}");
     for expected in ["MiB more, NMSE of the logits ", "ms per token: off "] {
         assert!(line.contains(expected), "{line}");

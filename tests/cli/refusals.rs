@@ -163,10 +163,7 @@ fn unknown_devices_and_useless_tiers_are_refused() {
 fn unknown_and_useless_choices_of_composed_weights_are_refused() {
     for command in ["generate", "bench", "profile", "logits", "perplexity"] {
         let message = failure(&[command, "--precompose", "always"], 2);
-        assert!(
-            message.contains("both, ro, qk+ro or off"),
-            "{command}: {message}"
-        );
+        assert!(message.contains("both or off"), "{command}: {message}");
     }
     for args in [
         &["generate", "--device", "cpu", "--precompose", "auto", "x"][..],

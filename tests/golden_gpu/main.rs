@@ -180,14 +180,12 @@ fn composed(
     OneByOne(GpuBackend::new(Arc::new(model), n_ctx).expect("a small cache"))
 }
 
-/// Every choice that composes something in the tier.
-fn composing(tier: Tier) -> &'static [PrecomposeChoice] {
-    use PrecomposeChoice::{Both, Qk, QkRo, Ro, Vo};
-    match tier {
-        Tier::Plain => &[Qk, Vo, Both],
-        Tier::Subgroup | Tier::Int8 => &[Qk, Vo, Both, Ro, QkRo],
-    }
-}
+/// Every choice that composes something.
+const COMPOSING: [PrecomposeChoice; 3] = [
+    PrecomposeChoice::Qk,
+    PrecomposeChoice::Vo,
+    PrecomposeChoice::Both,
+];
 
 fn embedded() -> Arc<Model> {
     load(&in_repository("assets/tales-q4_k_m.gguf"))
@@ -457,10 +455,9 @@ fn composed_weights_stay_near_the_golden_values() {
             if gpu.tier == Tier::Plain && ty != "embedded" {
                 continue;
             }
-            let some = [PrecomposeChoice::Both, PrecomposeChoice::QkRo];
             let choices = match ty {
-                "embedded" => composing(gpu.tier),
-                _ => &some,
+                "embedded" => &COMPOSING[..],
+                _ => &[PrecomposeChoice::Both],
             };
             for &choice in choices {
                 let name = format!("{ty} {} {}", gpu.tier.name(), choice.name());
@@ -489,16 +486,10 @@ fn composed_weights_stay_near_the_golden_values_of_every_family() {
         if gpu.tier == Tier::Plain {
             continue;
         }
-        // Three type mixes of each family, with one choice after the other; families without experts have no router.
-        let mut choices = composing(gpu.tier).iter().cycle();
+        // Three type mixes of each family, with one choice after the other.
+        let mut choices = COMPOSING.iter().cycle();
         let mut backend = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
-            let routed = model.config.experts.is_some();
             let choice = *choices.next().expect("it goes round");
-            let choice = match choice {
-                PrecomposeChoice::Ro if !routed => PrecomposeChoice::Off,
-                PrecomposeChoice::QkRo if !routed => PrecomposeChoice::Qk,
-                choice => choice,
-            };
             Box::new(composed(&gpu, model, n_ctx, choice))
         };
         check_synthetic(&mut backend, limit, f64::INFINITY);
@@ -521,19 +512,14 @@ fn composed_weights_save_dispatches_of_a_token_and_leave_prompts_alone() {
         let expected = all_logits(&mut plain, &tokens, &[]);
         let layers = model.layers.len() as isize;
         // With subgroups the slices of the attention are joined inside attn_v_b, but not inside what replaces it.
-        // The router that is composed runs beside attn_output, in all layers but the first, which has no experts. Where workgroups
-        // repeat work queries are absorbed and logits left without dispatches of their own, so there is nothing to save.
+        // Where workgroups repeat work queries are absorbed without a dispatch of their own, so there is nothing to save.
         let qk = (layers, layers);
-        let saved: &[(isize, isize)] = match gpu.tier {
-            Tier::Plain => &[qk, qk, (2 * layers, 2 * layers)],
-            _ if gpu.asked_to_repeat() == Some(true) => {
-                &[(0, 0), (0, 0), (0, 0), (1 - layers, 0), (1 - layers, 0)]
-            }
-            Tier::Subgroup | Tier::Int8 => {
-                &[qk, (0, 0), qk, (0, layers - 1), (layers, 2 * layers - 1)]
-            }
+        let saved = match gpu.tier {
+            Tier::Plain => [qk, qk, (2 * layers, 2 * layers)],
+            _ if gpu.asked_to_repeat() == Some(true) => [(0, 0); 3],
+            Tier::Subgroup | Tier::Int8 => [qk, (0, 0), qk],
         };
-        for (&choice, &(saved, saved_waits)) in composing(gpu.tier).iter().zip(saved) {
+        for (choice, (saved, saved_waits)) in COMPOSING.into_iter().zip(saved) {
             let mut found = composed(&gpu, &model, 64, choice).0;
             assert_eq!(
                 found.dispatches_per_token(0) as isize + saved,

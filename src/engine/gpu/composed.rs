@@ -1,10 +1,9 @@
 //! Where decoding reads composed weights: the query's half of a layer's attention in two dispatches that wait for each other
-//! instead of four (`qk` leaves all of a query, rotated, and beside it the new row goes to the cache), and the router beside
-//! `attn_output` instead of behind it (`ro`).
+//! instead of four (`qk` leaves all of a query, rotated, and beside it the new row goes to the cache).
 
 use super::recipe::Recipe;
-use super::recipe_token::{RawLogits, Stream, TokenRecipe};
-use super::weights::{GpuFfn, GpuLayer, GpuQuery};
+use super::recipe_token::{Stream, TokenRecipe};
+use super::weights::{GpuLayer, GpuQuery};
 use crate::gpu::GpuError;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::op::{Range, Word};
@@ -13,7 +12,6 @@ use crate::kernels::matvec::GpuMatvec;
 use crate::kernels::rope_cache::{self, CacheRow, Rotation};
 use crate::kernels::token::TokenInput;
 use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
-use crate::kernels::token_router::{GpuTokenRouter, Scaling, Through};
 
 /// The absorbed and the rotated queries in the output of `qk`.
 fn halves(y: Range, dims: MlaDims) -> [Range; 2] {
@@ -95,37 +93,6 @@ impl Recipe<'_> {
 }
 
 impl TokenRecipe<'_> {
-    /// With a composed router, the logits of a layer's experts times the root mean square of the stream that `attn_output` makes of
-    /// `stream` and `values`: beside it, since they do not wait for it.
-    pub(super) fn composed_logits(
-        &mut self,
-        layer: &GpuLayer,
-        values: Range,
-        stream: &Stream,
-    ) -> Result<Option<RawLogits>, GpuError> {
-        let (Some(weight), GpuFfn::Moe(moe)) = (self.context.composed_router(layer), &layer.ffn)
-        else {
-            return Ok(None);
-        };
-        let y = self.floats("router logits", weight.rows)?;
-        let router = GpuTokenRouter {
-            weight: &moe.ffn_gate_inp,
-            x: stream.x.clone(),
-            norm: Some(layer.ffn_norm.clone()),
-            scaling: Scaling::Through(Through {
-                weight,
-                values,
-                activation: self.activation,
-            }),
-            y: y.clone(),
-        };
-        self.ops.extend(router.ops());
-        Ok(Some(RawLogits {
-            logits: y,
-            parts: 1,
-        }))
-    }
-
     /// As `absorbed_query`, with the composed weight `qk`.
     pub(super) fn composed_query(
         &mut self,

@@ -1,7 +1,7 @@
 //! `--precompose`: which weights are composed on this device, what that costs and how far it is off.
 
 use super::trial::{self, Trial};
-use super::weights::{Composed, GpuFfn, GpuLayer, GpuModel, GpuQuery};
+use super::weights::{Composed, GpuLayer, GpuModel, GpuQuery};
 use crate::engine::{Batch, MemoryPlan};
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::op::{Range, State};
@@ -20,14 +20,7 @@ const MAX_NMSE: f64 = 5e-3;
 /// Nor one that is not faster by this than what takes less memory: repeated measurements stray as much.
 const LEAST_GAIN: f64 = 0.01;
 /// What `auto` compares.
-const CANDIDATES: [Pairs; 6] = [
-    Pairs::NONE,
-    Pairs::QK,
-    Pairs::VO,
-    Pairs::BOTH,
-    Pairs::RO,
-    Pairs::QK_RO,
-];
+const CANDIDATES: [Pairs; 4] = [Pairs::NONE, Pairs::QK, Pairs::VO, Pairs::BOTH];
 
 /// What became of `--precompose`.
 #[derive(Debug, Clone)]
@@ -105,11 +98,7 @@ impl GpuModel {
         }
         let mut asked = match choice.pairs() {
             Some(pairs) => vec![pairs],
-            None => {
-                let routed = model.config.experts.is_some();
-                let all = CANDIDATES.into_iter();
-                all.filter(|pairs| routed || !pairs.ro).collect()
-            }
+            None => CANDIDATES.to_vec(),
         };
         asked.sort_by_key(|pairs| pairs.bytes(&model));
         let (mut left_out, mut fitting) = (vec![], vec![]);
@@ -167,18 +156,14 @@ impl GpuModel {
     fn compose(&mut self, pairs: Pairs) -> Result<(), GpuError> {
         let gpu = Arc::clone(&self.gpu);
         let model = Arc::clone(&self.model);
-        for of in [Pairs::QK, Pairs::VO, Pairs::RO] {
+        for of in [Pairs::QK, Pairs::VO] {
             let wanted = pairs.contains(of);
             let done = self.layers.iter().any(|l| l.product(of).is_some());
             if !wanted || done {
                 continue;
             }
-            let Some(composition) = of.compositions(&model.config).next() else {
-                return Err(GpuError::CannotPrecompose {
-                    what: "ffn_gate_inp with attn_output",
-                    reason: "the model has no experts".to_owned(),
-                });
-            };
+            let mut compositions = of.compositions(&model.config);
+            let composition = compositions.next().expect("one for each pair");
             check_alignment(&gpu, &composition, of, MlaDims::of(&model.config))?;
             // Into a list first: nothing is half composed where a layer is refused.
             let before = gpu.allocated();
@@ -186,14 +171,19 @@ impl GpuModel {
                 .layers
                 .iter()
                 .zip(&model.layers)
-                .map(|(on_device, layer)| match composition.kept_as(layer) {
-                    Some(ty) => product(&gpu, &composition, of, on_device, ty).map(Some),
-                    None => Ok(None),
+                .map(|(on_device, layer)| {
+                    product(
+                        &gpu,
+                        &composition,
+                        of,
+                        on_device,
+                        composition.kept_as(layer),
+                    )
                 })
                 .collect::<Result<Vec<_>, _>>()
                 .inspect_err(|_| gpu.count_dropped(before))?;
             for (layer, product) in self.layers.iter_mut().zip(products) {
-                *layer.product_mut(of) = product;
+                *layer.product_mut(of) = Some(product);
             }
         }
         Ok(())
@@ -203,7 +193,7 @@ impl GpuModel {
     fn release_all_but(&mut self, pairs: Pairs) -> u64 {
         let mut bytes = 0;
         for layer in &mut self.layers {
-            for of in [Pairs::QK, Pairs::VO, Pairs::RO] {
+            for of in [Pairs::QK, Pairs::VO] {
                 let kept = pairs.contains(of);
                 let product = layer.product_mut(of);
                 if kept {
@@ -224,39 +214,22 @@ impl GpuModel {
 impl GpuLayer {
     /// The product of one pair.
     fn product(&self, of: Pairs) -> &Option<GpuWeight> {
-        let Composed { qk, vo, ro } = &self.composed;
-        match (of.qk, of.vo) {
-            (true, _) => qk,
-            (_, true) => vo,
-            _ => ro,
-        }
+        let Composed { qk, vo } = &self.composed;
+        if of.qk { qk } else { vo }
     }
 
     fn product_mut(&mut self, of: Pairs) -> &mut Option<GpuWeight> {
-        let Composed { qk, vo, ro } = &mut self.composed;
-        match (of.qk, of.vo) {
-            (true, _) => qk,
-            (_, true) => vo,
-            _ => ro,
-        }
+        let Composed { qk, vo } = &mut self.composed;
+        if of.qk { qk } else { vo }
     }
 
-    /// The factors of one pair on the device, and the norm between them; `None` where the layer has none.
-    fn factors(&self, of: Pairs) -> Option<([&GpuWeight; 2], Option<&Range>)> {
-        if of.ro {
-            return match &self.ffn {
-                GpuFfn::Moe(moe) => {
-                    Some(([&moe.ffn_gate_inp, &self.attn_output], Some(&self.ffn_norm)))
-                }
-                GpuFfn::Dense(_) => None,
-            };
-        }
-        let pair = match &self.q {
+    /// The factors of one pair on the device.
+    fn factors(&self, of: Pairs) -> [&GpuWeight; 2] {
+        match &self.q {
             _ if of.vo => [&self.attn_output, &self.attn_v_b],
             GpuQuery::Lora { attn_q_b, .. } => [&self.attn_k_b, attn_q_b],
             GpuQuery::Full { attn_q } => [&self.attn_k_b, attn_q],
-        };
-        Some((pair, None))
+        }
     }
 }
 
@@ -288,12 +261,6 @@ fn check_alignment(
 ) -> Result<(), GpuError> {
     let absorbed = (dims.heads * dims.kv_lora * 4) as u64;
     let alignment = gpu.offset_alignment();
-    if of.ro && gpu.activation().is_none() {
-        return Err(GpuError::CannotPrecompose {
-            what: composition.name,
-            reason: format!("tier {} has no kernel for it", gpu.tier.name()),
-        });
-    }
     if of.qk && !absorbed.is_multiple_of(alignment) {
         return Err(GpuError::CannotPrecompose {
             what: composition.name,
@@ -313,8 +280,7 @@ fn product(
     on_device: &GpuLayer,
     ty: GgmlType,
 ) -> Result<GpuWeight, GpuError> {
-    let factors = on_device.factors(of);
-    let ([left, right], norm) = factors.expect("a layer has on the device what it has in the file");
+    let [left, right] = on_device.factors(of);
     let (rows, cols) = (composition.out_rows(), composition.out_cols());
     let (quants, scales) = repack::plane_bytes(ty, rows, cols);
     if quants as u64 > gpu.max_binding {
@@ -348,7 +314,6 @@ fn product(
         composition: *composition,
         left,
         right,
-        norm,
         out: &out,
     };
     let before = gpu.allocated();

@@ -77,13 +77,6 @@ impl Context {
             vo.as_ref().filter(|_| used(self.pairs.vo)),
         ]
     }
-
-    /// The router of a layer with `attn_output` before it, which steps of one token read where `attn_output` is not composed
-    /// otherwise.
-    pub(super) fn composed_router<'a>(&self, layer: &'a GpuLayer) -> Option<&'a GpuWeight> {
-        let used = self.pairs.ro && !self.pairs.vo;
-        layer.composed.ro.as_ref().filter(|_| used)
-    }
 }
 
 /// The buffers that the layers of a chunk of tokens share, by name.

@@ -15,7 +15,7 @@ use crate::kernels::token_matvec::{
     GpuTokenMatvec, Input, ROUTER_ROWS, RouterParts, leaves_router_parts,
 };
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
-use crate::kernels::token_router::{self, GpuTokenRouter, Scaling};
+use crate::kernels::token_router::{self, GpuTokenRouter};
 use crate::kernels::{MlaDims, attention_merge, token_embed};
 use crate::quant::activation::Activation;
 
@@ -216,17 +216,8 @@ impl<'a> TokenRecipe<'a> {
             return self.residual_product(vo, x, stream, &layer.ffn_norm, router);
         }
         let values = self.head_values(&layer.attn_v_b)?;
-        let input = TokenInput {
-            values: values.clone(),
-            rms: None,
-        };
-        let (output, norm) = (&layer.attn_output, &layer.ffn_norm);
-        if self.context.composed_router(layer).is_none() {
-            return self.residual_product(output, input, stream, norm, router);
-        }
-        let (after, _) = self.residual_product(output, input, stream, norm, None)?;
-        let logits = self.composed_logits(layer, values, stream)?;
-        Ok((after, logits))
+        let x = TokenInput { values, rms: None };
+        self.residual_product(&layer.attn_output, x, stream, &layer.ffn_norm, router)
     }
 
     /// Whether `attn_output` leaves the experts' logits in parts, though every workgroup of gate and up then adds them up.
@@ -370,7 +361,8 @@ impl<'a> TokenRecipe<'a> {
                 weight,
                 x: if exact { &stream.x } else { &stream.values }.clone(),
                 norm: exact.then(|| stream.norm.clone()),
-                scaling: Scaling::Rms(stream.squares.clone(), self.eps),
+                squares: stream.squares.clone(),
+                eps: self.eps,
                 y: y.clone(),
             };
             self.ops.extend(router.ops());

@@ -50,8 +50,6 @@ pub(super) struct Composed {
     pub qk: Option<GpuWeight>,
     /// embedding_length x (heads * kv_lora).
     pub vo: Option<GpuWeight>,
-    /// experts x (heads * v), f32.
-    pub ro: Option<GpuWeight>,
 }
 
 pub(super) enum GpuQuery {

@@ -46,7 +46,7 @@ fn added(to: &mut Steps, steps: Steps, times: u32) {
 /// A weight of `token_router`: what 4096 columns cost more than 2048.
 fn router() -> Steps {
     let [few, many] = [512, 1024].map(|columns| {
-        let spec = token_router::spec(columns, false, None);
+        let spec = token_router::spec(columns, false);
         (number(&spec, "LOADS"), outside_of_router(&spec))
     });
     divided(more(few.1, many.1), 4 * (many.0 - few.0))

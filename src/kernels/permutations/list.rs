@@ -124,12 +124,11 @@ fn permutations() -> Vec<Spec> {
         for other in [ty, successor] {
             // Experts are not shared between tokens, so their workgroups take one at a time.
             specs.push(gate_up::spec([ty, other], 1, true));
-            specs.push(compose::spec(Some(ty), other, GgmlType::Q8_0, false));
+            specs.push(compose::spec(Some(ty), other, GgmlType::Q8_0));
         }
-        specs.push(compose::spec(Some(ty), successor, GgmlType::F16, false));
-        specs.push(compose::spec(Some(GgmlType::F32), ty, GgmlType::F32, true));
+        specs.push(compose::spec(Some(ty), successor, GgmlType::F16));
         for out in [GgmlType::Q8_0, GgmlType::F16] {
-            specs.push(compose::spec(None, ty, out, false));
+            specs.push(compose::spec(None, ty, out));
         }
         for model in &models {
             for (k_b, matrices) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -464,9 +463,7 @@ fn token_permutations(activation: Activation) -> Vec<Spec> {
             let geometries = geometries(&shape.site());
             specs.extend(geometries.iter().map(|g| token_gate_up::spec(g, &shape)));
         }
-        specs.extend([true, false].map(|norm| token_router::spec(512, norm, None)));
-        let through = Some((1280, activation));
-        specs.push(token_router::spec(512, true, through));
+        specs.extend([true, false].map(|norm| token_router::spec(512, norm)));
         let all = Some((other, 88));
         for (shared, last, one_part) in [
             (all, true, true),
