@@ -2,7 +2,7 @@
 //!
 //! The rooms, each of which uses only those before it: [`quant`] knows the block formats, [`gguf`] reads the container,
 //! [`tokenizer`] the text, [`model`] what the three supported models are, [`synth`] invents models, [`gpu`] has adapters, memory and
-//! recorded steps, [`kernels`] each operation as a pair of WGSL and Rust, [`engine`] puts them together, [`bench`], [`profile`] and
+//! recorded steps, [`kernels`] each operation as a pair of WGSL and Rust, [`engine`] puts them together, [`mod@bench`], [`profile`] and
 //! [`tune`] measure, [`cli`] is the command line.
 
 pub mod bench;

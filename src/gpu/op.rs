@@ -19,7 +19,7 @@ pub use state::{Blocks, Extent, State, When, Word};
 pub struct Range {
     /// The buffer.
     pub buffer: Buffer,
-    /// First byte, a multiple of [`Gpu::offset_alignment`].
+    /// First byte, a multiple of [`Gpu::offset_alignment`](super::Gpu::offset_alignment).
     pub offset: u64,
     /// Bytes.
     pub size: u64,
@@ -53,7 +53,7 @@ pub struct Op {
     pub params: Vec<Word>,
     /// The workgroups.
     pub grid: [Extent; 3],
-    /// Where an earlier dispatch leaves how many there are, at most as many: three words of a [`Gpu::counts`].
+    /// Where an earlier dispatch leaves how many there are, at most as many: three words of a [`Gpu::counts`](super::Gpu::counts).
     pub counts: Option<Range>,
     /// In which replays it takes part.
     pub when: When,
