@@ -61,8 +61,8 @@ pub(super) struct DeviceArgs {
         default_value = "auto"
     )]
     pub(super) device: DeviceChoice,
-    /// Force a tier of GPU kernels: plain, subgroup or int8 (faster decoding, activations rounded to bytes) [default: int8
-    /// on discrete GPUs by Vulkan or DX12, else subgroup, where the adapter runs it]
+    /// Force a tier of GPU kernels: plain, subgroup or int8 (activations rounded to bytes) [default: subgroup where the
+    /// adapter runs it, or int8 where that is measured to be at least 10% faster]
     #[arg(long, value_name = "TIER")]
     pub(super) tier: Option<Tier>,
     #[command(flatten)]

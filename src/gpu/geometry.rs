@@ -72,7 +72,8 @@ pub const PREPARED_ROWS: u32 = 16;
 pub const WHOLE_THREADS: u32 = 64;
 /// Threads of a workgroup that suffice to keep a core's loads in flight, reckoned; `glimt tune` found little to gain.
 const THREADS: u32 = 256;
-/// A matrix of so many rows is read by all cores for many rounds: bytes of the input count, not latency.
+/// From so many rows on, every core computes many workgroups one after the other. Then the bytes of the input bound a kernel, and the
+/// latency of its beginning does not.
 const TALL: u32 = 32768;
 /// Units of a row that are worth 64 threads, where these can share one: that made a token of GLM-4.7-Flash, with 192 units, 0.6% and
 /// of DeepSeek-V2-Lite, with 264, 2.6% faster than 32.

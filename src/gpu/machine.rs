@@ -278,8 +278,8 @@ impl Machine {
         }
     }
 
-    /// Whether so many equal workgroups, one at once for each core, leave a tenth of the last round idle: then what stands beside
-    /// them is almost free, else it costs a round. Measured on an H200.
+    /// Whether so many equal workgroups, one at a time on each core, leave at least a tenth of the cores idle in the last round. Then work
+    /// that runs beside them is almost free. Else it costs a round. Measured on an H200.
     pub const fn leaves_gaps(&self, workgroups: u32) -> bool {
         let cores = if self.cores == 0 { 1 } else { self.cores };
         let last = workgroups % cores;

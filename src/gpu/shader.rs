@@ -10,7 +10,7 @@
 //!   loads of what nobody writes to where they are used, past barriers and whatever was to hide their latency;
 //! - `#fetch`, first thing in `main`, has subgroups ask for the descriptors of the bindings and for the parameters, a part of
 //!   them each, where the flag FETCHES is given: NVIDIA GPUs load them as constants when they are first used, and a kernel
-//!   that uses one part after the other waits for each (2% of a token of GLM-4.7-Flash on an H200, benches/notes.md,
+//!   that uses one part after the other waits for each (measured: benches/notes.md,
 //!   "Constants asked for at the start of a kernel");
 //! - `#for i N` ... `#endfor` repeats the lines N times with `$i` replaced, N a number or a constant of the variant:
 //!   naga has no unrolling, and private arrays must be indexed by constants.

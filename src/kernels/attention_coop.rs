@@ -64,9 +64,9 @@ pub(super) const SHAPES: [Shape; 5] = [
     },
 ];
 
-/// Cache rows up to which a context takes the shape for short ones, for each workgroup that keeps a core busy: 48 of its slices on an
-/// H200, where it attends to a row in 4.7 us, the other in 5.8 (benches/notes.md, "All heads in one
-/// workgroup"). Where they meet was not measured.
+/// Cache rows up to which a context takes the shape for short ones, for each workgroup that keeps a core busy. Both shapes were measured
+/// (benches/notes.md, "All heads in one
+/// workgroup"). The length at which they are equally fast was not.
 const SHORT: u32 = 6;
 
 /// The shapes of a device.

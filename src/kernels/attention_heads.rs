@@ -179,7 +179,7 @@ mod tests {
         let glm = glm();
         let deepseek = MlaDims { heads: 16, ..glm };
         let tales = MlaDims { heads: 4, ..glm };
-        // Heads that do not fill the last workgroup, more or fewer rotated columns than threads.
+        // The last workgroup has fewer heads than the others. There are more rotated columns than threads, or fewer.
         let narrow = MlaDims {
             heads: 11,
             nope: 32,

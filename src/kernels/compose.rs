@@ -16,7 +16,7 @@ const TILE: u32 = 64;
 /// The most steps of a grid along one dimension.
 const MAX_GRID: u32 = super::MAX_GRID;
 
-/// The weight that `composition` makes of `left` and `right`, quantised to `ty`; sums are f32.
+/// Multiplies `left` with `right` as `composition` says, in f32, and quantises the product to `ty`.
 ///
 /// # Panics
 /// If a size does not fit the others: sizes come from a checked [`Model`](crate::model::Model), never from input.
@@ -362,7 +362,7 @@ mod tests {
     /// To f16: WGSL leaves the direction open, so a relative error of up to 2^-10, and on average a third of its square.
     const F16_NMSE: f64 = 3.2e-7;
     /// Of the kernel against the twin: scales (or values) in f16 may be 2^-10 apart, and a sum that rounds to another code is
-    /// rare. 1.1e-6 was seen on an H200.
+    /// rare.
     const TWIN_NMSE: f64 = 2e-6;
 
     fn check(rng: &mut Rng, gpus: &[&Gpu], c: &Composition, types: [GgmlType; 2], ty: GgmlType) {

@@ -15,9 +15,9 @@
 //! | slow | reciprocal; inverse root | 6; 8 |
 //! | slow | shuffle; sum of a subgroup | 2; 14.5 |
 //!
-//! A product that one addition alone needs is part of it. Halves widen as operands for nothing, and results leave as halves for
-//! nothing, where the operation is arithmetic; so do the signs of operands. Other names for the same bits cost nothing. Loads
-//! belong to the memory; the integers of their addresses count as written.
+//! A product that only one addition reads is counted with it, as one FMA. Arithmetic reads halves, writes halves and negates operands
+//! at no cost. A bitcast costs nothing. Loads are not counted, since the memory bounds them; the integer operations of their
+//! addresses are counted as they are written.
 //!
 //! Assumed, not measured: a byte that `unpack4xI8` gives costs a bit extraction, and its way to a float a conversion; compare and
 //! select are two steps, although there is one instruction for both; the two pipes never wait for each other. Whatever has no

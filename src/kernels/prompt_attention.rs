@@ -242,9 +242,8 @@ impl Costs {
     }
 }
 
-/// Rows of a block of the context at least without matrices, unless the context is shorter: sums are written and read once per block,
-/// which costs as much as some 100 rows, by matrices some 400 (90 of 454 us for 2048 rows on an H200, benches/notes.md,
-/// "Why so much of the attention's time is left").
+/// Rows of a block of the context at least without matrices, unless the context is shorter. Sums are written and read once per block,
+/// so short blocks would cost more than their rows (measured: benches/notes.md, "Why so much of the attention's time is left").
 const BLOCK_ROWS: usize = 2048;
 /// Rows of a block at most, and by matrices at least.
 const MOST_BLOCK_ROWS: usize = 4096;

@@ -78,8 +78,7 @@ pub(super) fn divided(variant: Variant, geometry: &Geometry, units: u32) -> Vari
         .flag("ONE_BLOCK", block >= units)
 }
 
-/// Fewest and most units of an input that are worth passing through workgroup memory. On an H200 it made a whole token of
-/// GLM-4.7-Flash 11% faster at 160 and 240 units, and 0 to 1% at 64 (benches/notes.md, "Inputs through workgroup memory").
+/// Fewest and most units of an input that are worth passing through workgroup memory (measured: benches/notes.md, "Inputs through workgroup memory").
 const STAGED_UNITS: [u32; 2] = [48, 384];
 /// Workgroup memory that kernels with such an input need besides, at most.
 const STAGED_BESIDES: u64 = 4 << 10;

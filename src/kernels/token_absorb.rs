@@ -37,7 +37,7 @@ pub fn token_absorb(
     [q_lat, q_pe]
 }
 
-/// Threads of a workgroup at most: 512 made a whole token of GLM-4.7-Flash on an H200 3% slower (benches/notes.md,
+/// Threads of a workgroup at most (measured: benches/notes.md,
 /// "The query and `attn_k_b` in one dispatch").
 const THREADS: u32 = 1024;
 
@@ -119,8 +119,7 @@ impl Shape {
         let lanes = lanes.clone().find(idle_eighth).or(lanes.min())?;
         let k_lanes = 1 << k_units.min(8).min(machine.lanes).checked_ilog2()?;
         let widest = dims.nope.max(dims.rope) as u32;
-        // As few as take the rows of a head in as many passes: GLM-4.7-Flash's 192 in two with 768 as with 1024, which on an H200 made
-        // a token 1.5% faster in Q4_K_M and 0.2% slower in Q4_0 (benches/notes.md,
+        // The fewest threads that need no more passes over the rows of a head (measured: benches/notes.md,
         // "`token_absorb` in workgroups of 768 threads").
         let passes = widest.div_ceil(threads / lanes);
         let needed = widest.div_ceil(passes) * lanes;

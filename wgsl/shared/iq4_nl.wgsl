@@ -7,7 +7,7 @@
 // What the scales plane is read in.
 alias $W_Scales = u32;
 
-// A code in the middle, and whether the offset is what makes it 0.
+// The code in the middle of the range, and whether its weight is 0.
 const $W_CENTRE = 0.0;
 const $W_CENTRED = true;
 

@@ -11,7 +11,7 @@
 // What the scales plane is read in.
 alias $W_Scales = vec4<u32>;
 
-// A code in the middle, and whether the offset is what makes it 0.
+// The code in the middle of the range, and whether its weight is 0.
 const $W_CENTRE = 32.0;
 const $W_CENTRED = true;
 

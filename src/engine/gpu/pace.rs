@@ -142,12 +142,12 @@ impl Pace {
         costs.len()
     }
 
-    /// Takes in what a submission of `costs` took; tells whether chunks are to be halved.
+    /// Corrects the rates by the time that a submission of dispatches with these `costs` took. Returns whether chunks should be halved.
     pub(super) fn learn(&mut self, costs: &[Cost], took: Took) -> bool {
         let work: f64 = costs.iter().map(|c| c.work).sum();
         let known = self.is_known();
         let expected: f64 = costs.iter().map(|c| self.expected(c)).sum();
-        // Where it is not known exactly, what was expected stands if it may be.
+        // The host knows only the least and the most that it took. The expected time is kept if it lies between them.
         let taken = match known && !costs.is_empty() {
             true => expected.min(took.most).max(took.least),
             false => took.most,

@@ -1,4 +1,4 @@
-//! Which tier a model decodes in on a device where none was asked for: its largest products are timed with activations as floats and
+//! Which tier a model decodes in on a device where none was asked for: its largest products are timed with activations as halves and
 //! as bytes, once, and the choice is kept.
 
 use super::weights::{GpuFfn, GpuModel, GpuMoe};

@@ -133,11 +133,11 @@ impl Form {
     }
 }
 
-/// How a step over `rows` cache rows (pos + tokens) is cut for this form on a device with so many
-/// [cores](crate::gpu::machine::Machine::cores): slices, and cache rows of each, for [`State::splits`](crate::gpu::op::State::splits) and `split_rows`.
+/// The number of slices of a context of `rows` cache rows (pos + tokens), and the cache rows of each slice, for
+/// [`State::splits`](crate::gpu::op::State::splits) and `split_rows`. `cores` are those of the device.
 ///
-/// As many slices as fill the GPU with all heads and tokens, none shorter than a tile, so a short context is one slice. By
-/// matrices fewer in contexts of medium length: see `Form::least`.
+/// There are as many slices as fill the GPU with all heads and tokens. None is shorter than a tile, so a short context is one slice.
+/// By matrices, contexts of medium length have fewer slices: see `Form::least`.
 /// Each form is right for the cuts of the other too.
 ///
 /// # Panics
