@@ -65,8 +65,8 @@ pub(super) struct Bench {
     /// Where to run: as for generate, or all for every GPU; may be repeated [default: auto]
     #[arg(long = "device", value_name = "DEVICE", env = "GLIMT_DEVICE")]
     devices: Vec<Where>,
-    /// A tier of GPU kernels; may be repeated [default: int8 on discrete GPUs by Vulkan or DX12, else subgroup, where the
-    /// adapter runs it]
+    /// A tier of GPU kernels; may be repeated [default: subgroup where the adapter runs it, or int8 where that is measured to
+    /// be at least 10% faster]
     #[arg(long = "tier", value_name = "TIER")]
     tiers: Vec<Tier>,
     #[command(flatten)]

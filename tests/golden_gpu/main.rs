@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod composed;
 mod sessions;
 
 use std::ops::ControlFlow;
@@ -54,14 +55,6 @@ const CONTRAST_PACKED: f64 = 5e-2;
 
 /// With activations as bytes; llama.cpp's own CPU path strays by 4e-4 to 1e-3.
 const NMSE_INT8: f64 = 1e-3;
-
-/// With composed weights, rounded to Q8_0 once more, in the tiers with f32 activations: the story of the Q5_0 fixture is off by 7.3e-5,
-/// Q4_0's mixed prompt by 2e-5, everything else by 4e-6 at most.
-const NMSE_COMPOSED: f64 = 1e-4;
-
-/// The same with activations as bytes: in the small DeepSeek a token whose experts turn gives 1e-3 alone, in other places with
-/// other choices (9.7e-4 without any).
-const NMSE_COMPOSED_INT8: f64 = 3e-3;
 
 /// A backend whose tokens are all computed one by one, as in decoding.
 struct OneByOne(GpuBackend);
@@ -163,29 +156,6 @@ fn backend(gpu: &Arc<Gpu>, model: &Arc<Model>, n_ctx: usize) -> GpuBackend {
         GpuModel::load(Arc::clone(gpu), Arc::clone(model), &mut |_, _| {}).expect("the model fits");
     GpuBackend::new(Arc::new(model), n_ctx).expect("a small cache")
 }
-
-/// The same with composed weights, all tokens one by one: chunks of prompts do not read them.
-fn composed(
-    gpu: &Arc<Gpu>,
-    model: &Arc<Model>,
-    n_ctx: usize,
-    choice: PrecomposeChoice,
-) -> OneByOne {
-    let (gpu, model) = (Arc::clone(gpu), Arc::clone(model));
-    let (model, told) = GpuModel::load_precomposed(gpu, model, choice, n_ctx, &mut |_, _| {})
-        .expect("the model fits");
-    if let Some(told) = told {
-        eprintln!("{told}");
-    }
-    OneByOne(GpuBackend::new(Arc::new(model), n_ctx).expect("a small cache"))
-}
-
-/// Every choice that composes something.
-const COMPOSING: [PrecomposeChoice; 3] = [
-    PrecomposeChoice::Qk,
-    PrecomposeChoice::Vo,
-    PrecomposeChoice::Both,
-];
 
 fn embedded() -> Arc<Model> {
     load(&in_repository("assets/tales-q4_k_m.gguf"))
@@ -436,112 +406,6 @@ fn serial_passes_stay_near_the_golden_values_of_every_family() {
         Box::new(OneByOne(backend(&gpu, model, n_ctx)))
     };
     check_synthetic(&mut one_by_one, nmse, contrast);
-}
-
-/// The tiers with f32 activations and `int8`, with the limit of each.
-fn tiers_for_composed() -> Vec<(Arc<Gpu>, f64)> {
-    let tiers = tiers().into_iter().map(|gpu| (gpu, NMSE_COMPOSED));
-    tiers
-        .chain(int8().map(|gpu| (gpu, NMSE_COMPOSED_INT8)))
-        .collect()
-}
-
-#[test]
-fn composed_weights_stay_near_the_golden_values() {
-    let gpus = tiers_for_composed();
-    let check = |model: &Arc<Model>, golden: &Golden, ty: &str| {
-        for (gpu, limit) in &gpus {
-            // As exact as `subgroup`: another test compares them.
-            if gpu.tier == Tier::Plain && ty != "embedded" {
-                continue;
-            }
-            let choices = match ty {
-                "embedded" => &COMPOSING[..],
-                _ => &[PrecomposeChoice::Both],
-            };
-            for &choice in choices {
-                let name = format!("{ty} {} {}", gpu.tier.name(), choice.name());
-                let mut backend = composed(gpu, model, 128, choice);
-                check_golden(&mut backend, golden, &name, *limit, f64::INFINITY);
-            }
-        }
-    };
-    let golden = Golden::read(&in_repository("tests/data/golden-tales-q4_k_m.json"));
-    check(&embedded(), &golden, "embedded");
-    for ty in ["F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K_M", "Q4_0"] {
-        let (Some(model), Some(golden)) = (
-            fixture(&format!("tales/tales-{ty}.gguf")),
-            fixture(&format!("tales/golden-{ty}.json")),
-        ) else {
-            break;
-        };
-        check(&load(&model), &Golden::read(&golden), ty);
-    }
-}
-
-#[test]
-fn composed_weights_stay_near_the_golden_values_of_every_family() {
-    for (gpu, limit) in tiers_for_composed() {
-        // As exact as `subgroup`: the other test compares them.
-        if gpu.tier == Tier::Plain {
-            continue;
-        }
-        // Three type mixes of each family, with one choice after the other.
-        let mut choices = COMPOSING.iter().cycle();
-        let mut backend = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
-            let choice = *choices.next().expect("it goes round");
-            Box::new(composed(&gpu, model, n_ctx, choice))
-        };
-        check_synthetic(&mut backend, limit, f64::INFINITY);
-    }
-}
-
-#[test]
-fn composed_weights_save_dispatches_of_a_token_and_leave_prompts_alone() {
-    let model = embedded();
-    let tokens = random_tokens(40);
-    let gpus = [false, true].into_iter().flat_map(|repeats_work| {
-        [Tier::Plain, Tier::Subgroup, Tier::Int8].map(|tier| GpuOptions {
-            tier: Some(tier),
-            repeats_work: Some(repeats_work),
-            ..Default::default()
-        })
-    });
-    for gpu in gpus.filter_map(open_with) {
-        let mut plain = backend(&gpu, &model, 64);
-        let expected = all_logits(&mut plain, &tokens, &[]);
-        let layers = model.layers.len() as isize;
-        // With subgroups the slices of the attention are joined inside attn_v_b, but not inside what replaces it.
-        // Where workgroups repeat work queries are absorbed without a dispatch of their own, so there is nothing to save.
-        let qk = (layers, layers);
-        let saved = match gpu.tier {
-            Tier::Plain => [qk, qk, (2 * layers, 2 * layers)],
-            _ if gpu.asked_to_repeat() == Some(true) => [(0, 0); 3],
-            Tier::Subgroup | Tier::Int8 => [qk, (0, 0), qk],
-        };
-        for (choice, (saved, saved_waits)) in COMPOSING.into_iter().zip(saved) {
-            let mut found = composed(&gpu, &model, 64, choice).0;
-            assert_eq!(
-                found.dispatches_per_token(0) as isize + saved,
-                plain.dispatches_per_token(0) as isize,
-                "{} {}",
-                gpu.tier.name(),
-                choice.name()
-            );
-            assert_eq!(
-                found.dependent_dispatches_per_token(0) as isize + saved_waits,
-                plain.dependent_dispatches_per_token(0) as isize,
-                "dependent: {} {}",
-                gpu.tier.name(),
-                choice.name()
-            );
-            let logits = all_logits(&mut found, &tokens, &[]);
-            assert!(logits == expected, "a prompt has the same bits");
-            // Not the first token: its attention has one row, whatever the query is.
-            let single = all_logits(&mut found, &tokens[..2], &[1, 1]);
-            assert!(single[1] != expected[1], "a token alone reads them");
-        }
-    }
 }
 
 #[test]
