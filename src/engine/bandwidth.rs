@@ -1,7 +1,7 @@
 //! What a device's memory gives to a plain read, and what waiting for a dispatch costs: what every GB/s and time is held against.
 
+use crate::gpu::call::{Range, State};
 use crate::gpu::clock;
-use crate::gpu::op::{Range, State};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::read;
@@ -38,9 +38,9 @@ pub fn read_bandwidth(gpu: &Gpu) -> Result<f64, GpuError> {
     let mut best = 0.0f64;
     for at_once in read::AT_ONCE {
         // The buffer is zero: what is sought is not there.
-        let op = read::op(&data, &found, at_once, 1);
-        let read = op.bytes as f64;
-        let recording = Recording::new(gpu, &[op])?;
+        let call = read::call(&data, &found, at_once, 1);
+        let read = call.bytes as f64;
+        let recording = Recording::new(gpu, &[call])?;
         best = best.max(read / fastest(gpu, &recording)?);
     }
     gpu.release(&buffer);
@@ -60,8 +60,8 @@ pub fn dependent_dispatch(gpu: &Gpu) -> Result<f64, GpuError> {
     let data = gpu.storage("chain", read::tile_bytes(at_once))?;
     let found = gpu.storage("found", 16)?;
     // All write the same word, so each waits. What is sought is not there.
-    let op = read::op(&Range::whole(&data), &Range::whole(&found), at_once, 1);
-    let recording = Recording::new(gpu, &vec![op; CHAIN])?;
+    let call = read::call(&Range::whole(&data), &Range::whole(&found), at_once, 1);
+    let recording = Recording::new(gpu, &vec![call; CHAIN])?;
     let best = fastest(gpu, &recording)?;
     gpu.release(&data);
     Ok(best / CHAIN as f64)

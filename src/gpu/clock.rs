@@ -1,7 +1,7 @@
 //! How long recorded steps take: by the GPU's timestamps, or where it has none or they are wrong by the host's clock over repeated
 //! work.
 
-use super::op::State;
+use super::call::State;
 use super::record::Recording;
 use super::stamps::{Stamping, Stamps};
 use super::{Gpu, GpuError};

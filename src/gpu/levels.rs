@@ -15,7 +15,7 @@
     reason = "buffers are equal and hash by identity, whatever happens to them"
 )]
 
-use super::op::Op;
+use super::call::Call;
 use super::pipeline::Access;
 use std::collections::{HashMap, HashSet};
 use wgpu::Buffer;
@@ -27,7 +27,7 @@ struct Uses<'a> {
 }
 
 impl<'a> Uses<'a> {
-    fn of(op: &'a Op) -> Self {
+    fn of(call: &'a Call) -> Self {
         let mut uses = Self {
             reads: HashSet::new(),
             writes: HashSet::new(),
@@ -36,12 +36,12 @@ impl<'a> Uses<'a> {
             Access::Read => uses.reads.insert(buffer),
             Access::Write => uses.writes.insert(buffer),
         };
-        for (access, range) in op.spec.access.iter().zip(&op.bindings) {
+        for (access, range) in call.spec.access.iter().zip(&call.bindings) {
             add(*access, &range.buffer);
         }
-        if let Some((index, ranges)) = &op.alternatives {
+        if let Some((index, ranges)) = &call.alternatives {
             for range in ranges {
-                add(op.spec.access[*index], &range.buffer);
+                add(call.spec.access[*index], &range.buffer);
             }
         }
         uses
@@ -66,18 +66,18 @@ pub(super) struct Levels {
 }
 
 impl Levels {
-    /// Those of the dispatches `ops` in this order.
-    pub fn of(ops: &[Op]) -> Self {
-        let uses: Vec<_> = ops.iter().map(Uses::of).collect();
-        let mut readable = vec![vec![]; ops.len()];
+    /// Those of the dispatches `calls` in this order.
+    pub fn of(calls: &[Call]) -> Self {
+        let uses: Vec<_> = calls.iter().map(Uses::of).collect();
+        let mut readable = vec![vec![]; calls.len()];
         let (mut number, mut pass) = (vec![], vec![]);
         let (mut count, mut passes) = (0, 0);
         // Whether the last use of a buffer in the pass was a write.
         let mut written: HashMap<&Buffer, bool> = HashMap::new();
         let mut first = 0;
-        while first < ops.len() {
+        while first < calls.len() {
             let mut end = first + 1;
-            while end < ops.len() && !uses[first..end].iter().any(|u| uses[end].waits_for(u)) {
+            while end < calls.len() && !uses[first..end].iter().any(|u| uses[end].waits_for(u)) {
                 end += 1;
             }
             let level = &uses[first..end];
@@ -114,13 +114,13 @@ impl Levels {
 
 #[cfg(test)]
 mod tests {
-    use super::super::op::{Extent, Range, accesses};
+    use super::super::call::{Extent, Range, accesses};
     use super::super::pipeline::Spec;
     use super::super::testing::gpus;
     use super::*;
     use crate::gpu::shader::Variant;
 
-    fn op(access: &str, buffers: &[&Buffer]) -> Op {
+    fn call(access: &str, buffers: &[&Buffer]) -> Call {
         let spec = Spec {
             kernel: "none",
             source: "",
@@ -128,7 +128,7 @@ mod tests {
             access: accesses(access),
         };
         let ranges = buffers.iter().map(|b| Range::whole(b)).collect();
-        Op::new(spec, ranges, vec![], [Extent::N(1); 3])
+        Call::new(spec, ranges, vec![], [Extent::N(1); 3])
     }
 
     #[test]
@@ -136,15 +136,15 @@ mod tests {
         let Some(gpu) = gpus().first() else { return };
         let make = || gpu.storage("test", 16).unwrap_or_else(|e| panic!("{e}"));
         let [x, a, b, q, c, d] = std::array::from_fn(|_| make());
-        let ops = [
-            op("rw", &[&x, &a]), // 0: a and b side by side
-            op("rw", &[&x, &b]),
-            op("rw", &[&a, &q]), // 2: alone, since the next reads q
-            op("rw", &[&q, &c]), // 3: c from q, d from b: b must be readable before
-            op("rrw", &[&q, &b, &d]),
-            op("rrw", &[&c, &d, &x]), // 5: writes what all began with
+        let calls = [
+            call("rw", &[&x, &a]), // 0: a and b side by side
+            call("rw", &[&x, &b]),
+            call("rw", &[&a, &q]), // 2: alone, since the next reads q
+            call("rw", &[&q, &c]), // 3: c from q, d from b: b must be readable before
+            call("rrw", &[&q, &b, &d]),
+            call("rrw", &[&c, &d, &x]), // 5: writes what all began with
         ];
-        let levels = Levels::of(&ops);
+        let levels = Levels::of(&calls);
         assert_eq!(levels.number, [0, 0, 1, 2, 2, 3]);
         let made: Vec<_> = levels.readable.iter().map(Vec::len).collect();
         assert_eq!(made, [0, 0, 0, 2, 0, 0]);
@@ -157,9 +157,9 @@ mod tests {
         let make = || gpu.storage("test", 16).unwrap_or_else(|e| panic!("{e}"));
         let [x, a, b] = std::array::from_fn(|_| make());
         let layer = [
-            op("rw", &[&x, &a]),
-            op("rw", &[&x, &b]),
-            op("rrw", &[&a, &b, &x]),
+            call("rw", &[&x, &a]),
+            call("rw", &[&x, &b]),
+            call("rrw", &[&a, &b, &x]),
         ];
         let levels = Levels::of(&[&layer[..], &layer[..], &layer[2..]].concat());
         assert_eq!(levels.number, [0, 0, 1, 2, 2, 3, 4]);
@@ -174,11 +174,11 @@ mod tests {
         let Some(gpu) = gpus().first() else { return };
         let make = || gpu.storage("test", 16).unwrap_or_else(|e| panic!("{e}"));
         let [a, b] = std::array::from_fn(|_| make());
-        let levels = Levels::of(&[op("rw", &[&a, &b]), op("rw", &[&b, &a])]);
+        let levels = Levels::of(&[call("rw", &[&a, &b]), call("rw", &[&b, &a])]);
         assert_eq!(levels.number, [0, 1]);
         assert!(levels.readable.iter().all(Vec::is_empty));
         assert_eq!(levels.pass, [0, 0]);
-        let same = Levels::of(&[op("w", &[&a]), op("w", &[&a])]);
+        let same = Levels::of(&[call("w", &[&a]), call("w", &[&a])]);
         assert_eq!(
             same.number,
             [0, 1],

@@ -3,7 +3,7 @@
 //! Every tensor is repacked into two planes ([`crate::quant::repack`]) and bound by offset. One whose planes exceed the
 //! adapter's binding limit is cut into row ranges, each with planes of its own, and kernels run once per range.
 
-use super::op::Range;
+use super::call::Range;
 use super::upload::{self, Target};
 use super::{Gpu, GpuError};
 use crate::model::Weight;

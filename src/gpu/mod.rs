@@ -2,12 +2,13 @@
 //!
 //! [`adapter`] lists and chooses, [`device`] opens one as a [`Gpu`] of a [`Tier`], [`shader`] expands WGSL templates,
 //! [`pipeline`] compiles them in parallel and keeps them, [`memory`] plans what goes where and `upload` streams
-//! it there, [`op`] is a dispatch as data, [`record`] makes a step of them (pipelines, bind groups, parameters, grids) and replays it, [`stamps`]
+//! it there, [`call`] is a dispatch as data, [`record`] makes a step of them (pipelines, bind groups, parameters, grids) and replays it, [`stamps`]
 //! times it, [`clock`] too where timestamps are missing or wrong, `barriers` corrects what one kind of barrier is translated to,
 //! `small_halves` tries an arithmetic before it is used.
 
 pub mod adapter;
 mod barriers;
+pub mod call;
 pub mod clock;
 pub mod device;
 pub mod error;
@@ -16,7 +17,6 @@ mod levels;
 pub mod machine;
 pub mod memory;
 mod numbers;
-pub mod op;
 pub mod pipeline;
 pub mod record;
 pub mod shader;

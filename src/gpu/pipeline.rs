@@ -169,7 +169,7 @@ impl Gpu {
         };
         // SAFETY: unchecked shaders must not index out of bounds, loop forever or divide by zero. Every index of a kernel is
         // bounded by its parameters, and the constructors in `kernels` compare those with the sizes of the buffers they bind
-        // (`Op::new` and the asserts there); loops count up to parameters; no kernel divides by a variable.
+        // (`Call::new` and the asserts there); loops count up to parameters; no kernel divides by a variable.
         let module = unsafe {
             self.device
                 .create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked())

@@ -3,8 +3,10 @@
 //! WebGPU has no reusable command buffers, so replaying means encoding again from objects made once: pipelines, bind groups
 //! and parameter words. What changes from token to token is a handful of words ([`State`]), known at encode time.
 
+use super::call::{
+    About, Block, Blocks, Call, Extent, Range, State, Taken, When, Word, extent, fill,
+};
 use super::levels::Levels;
-use super::op::{About, Block, Blocks, Extent, Op, Range, State, Taken, When, Word, extent, fill};
 use super::pipeline::{Pipeline, Spec};
 use super::stamps::Stamping;
 use super::tier::MAX_PARAMS;
@@ -60,33 +62,33 @@ impl Recording {
     ///
     /// # Errors
     /// [`GpuError::Shader`], [`GpuError::OutOfMemory`] or what the device reports.
-    pub fn new(gpu: &Gpu, ops: &[Op]) -> Result<Self, GpuError> {
-        let specs: Vec<&Spec> = ops.iter().map(|o| &o.spec).collect();
+    pub fn new(gpu: &Gpu, calls: &[Call]) -> Result<Self, GpuError> {
+        let specs: Vec<&Spec> = calls.iter().map(|o| &o.spec).collect();
         let pipelines = gpu.pipelines(&specs)?;
-        let levels = Levels::of(ops);
+        let levels = Levels::of(calls);
         let mut places = 0;
-        let dispatches: Vec<_> = ops
+        let dispatches: Vec<_> = calls
             .iter()
             .zip(pipelines)
             .zip(levels.readable)
             .zip(levels.number)
             .zip(levels.pass)
-            .map(|((((op, pipeline), readable), level), pass)| {
+            .map(|((((call, pipeline), readable), level), pass)| {
                 let place = places;
-                places += op.blocks.map_or(1, |b| b.most as usize);
+                places += call.blocks.map_or(1, |b| b.most as usize);
                 Dispatch {
-                    groups: bind_groups(gpu, op, &pipeline),
+                    groups: bind_groups(gpu, call, &pipeline),
                     pipeline,
-                    params: op.params.clone(),
-                    grid: op.grid,
-                    counts: op.counts.clone(),
-                    when: op.when,
+                    params: call.params.clone(),
+                    grid: call.grid,
+                    counts: call.counts.clone(),
+                    when: call.when,
                     readable,
                     level,
                     pass,
-                    blocks: op.blocks,
-                    by_block: op.by_block,
-                    ahead: op.ahead,
+                    blocks: call.blocks,
+                    by_block: call.by_block,
+                    ahead: call.ahead,
                     place,
                 }
             })
@@ -98,7 +100,7 @@ impl Recording {
         gpu.check()?;
         Ok(Self {
             dispatches,
-            about: ops.iter().map(|op| Arc::new(op.about())).collect(),
+            about: calls.iter().map(|call| Arc::new(call.about())).collect(),
             uniforms,
         })
     }
@@ -352,9 +354,9 @@ fn begin_pass<'a>(
     })
 }
 
-fn bind_groups(gpu: &Gpu, op: &Op, pipeline: &Pipeline) -> Vec<BindGroup> {
+fn bind_groups(gpu: &Gpu, call: &Call, pipeline: &Pipeline) -> Vec<BindGroup> {
     let make = |replaced: Option<(usize, &Range)>| {
-        let entries: Vec<_> = op
+        let entries: Vec<_> = call
             .bindings
             .iter()
             .enumerate()
@@ -374,12 +376,12 @@ fn bind_groups(gpu: &Gpu, op: &Op, pipeline: &Pipeline) -> Vec<BindGroup> {
             })
             .collect();
         gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
-            label: Some(op.spec.kernel),
+            label: Some(call.spec.kernel),
             layout: &pipeline.layout,
             entries: &entries,
         })
     };
-    match &op.alternatives {
+    match &call.alternatives {
         Some((index, ranges)) => ranges.iter().map(|r| make(Some((*index, r)))).collect(),
         None => vec![make(None)],
     }

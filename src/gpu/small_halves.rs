@@ -3,7 +3,7 @@
 //! WGSL allows a device to take such halves for 0. By what Mesa's drivers say of themselves, NVIDIA's, AMD's and Apple's GPUs keep
 //! them and some of Intel's do not. A device that does not would multiply by nothing but zeros, so it is asked.
 
-use super::op::{Extent, Op, Range, State, accesses};
+use super::call::{Call, Extent, Range, State, accesses};
 use super::pipeline::Spec;
 use super::record::Recording;
 use super::shader::Variant;
@@ -78,8 +78,8 @@ fn deviations(gpu: &Gpu) -> Result<[f64; 2], GpuError> {
         gpu.storage("sums of a trial", SUMS as u64 * 4)?,
     ];
     let bindings = buffers.iter().map(Range::whole).collect();
-    let op = Op::new(spec(), bindings, vec![], [Extent::N(1); 3]);
-    let found = Recording::new(gpu, &[op]).and_then(|recording| {
+    let call = Call::new(spec(), bindings, vec![], [Extent::N(1); 3]);
+    let found = Recording::new(gpu, &[call]).and_then(|recording| {
         recording.submit(gpu, &State::default());
         gpu.read::<f32>(&buffers[2], 0, SUMS as u64 * 4)
     });

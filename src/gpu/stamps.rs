@@ -213,15 +213,15 @@ pub(crate) mod lies {
 mod tests {
     use super::*;
     use crate::gpu::GpuOptions;
+    use crate::gpu::call::{Call, Extent, Range as Bound, State, accesses};
     use crate::gpu::clock::{self, Clock};
-    use crate::gpu::op::{Extent, Op, Range as Bound, State, accesses};
     use crate::gpu::pipeline::Spec;
     use crate::gpu::record::Recording;
     use crate::gpu::shader::Variant;
     use crate::gpu::testing::gpus;
 
     /// A dispatch that adds 1 to every word.
-    fn op(data: &Bound) -> Op {
+    fn call(data: &Bound) -> Call {
         let source = "#import params
 struct Params { n: u32 }
 @group(0) @binding(0) var<storage, read_write> data: array<u32>;
@@ -236,10 +236,10 @@ struct Params { n: u32 }
         };
         let n = (data.size / 4) as u32;
         let grid = [Extent::N(n.div_ceil(64)), Extent::N(1), Extent::N(1)];
-        Op::new(
+        Call::new(
             spec,
             vec![data.clone()],
-            vec![crate::gpu::op::Word::U(n)],
+            vec![crate::gpu::call::Word::U(n)],
             grid,
         )
     }
@@ -265,7 +265,7 @@ struct Params { n: u32 }
                 return;
             }
             let data = Bound::whole(&gpu.storage("test", 4096).unwrap());
-            let step = Recording::new(&gpu, &[op(&data)]).unwrap();
+            let step = Recording::new(&gpu, &[call(&data)]).unwrap();
             let state = State::default();
             let timed = || clock::in_turn(&gpu, &[&step, &step], &state, 3).unwrap();
             let (times, clock) = (timed(), Clock::of(&gpu));
@@ -303,7 +303,7 @@ struct Params { n: u32 }
                 Err(e) => panic!("{e}"),
             };
             let data = Bound::whole(&gpu.storage("test", 4096).unwrap());
-            let recording = Recording::new(gpu, &vec![op(&data); dispatches]).unwrap();
+            let recording = Recording::new(gpu, &vec![call(&data); dispatches]).unwrap();
             let mut ways = vec![
                 (Stamping::Ends(&stamps, 0), 2),
                 (Stamping::Passes(&stamps, 0), 10),

@@ -1,7 +1,7 @@
 //! What the kernel tests share: one device per tier, and running dispatches to the end.
 
+use super::call::{Call, State, Word};
 use super::memory::{GpuWeight, Loader};
-use super::op::{Op, State, Word};
 use super::record::Recording;
 use super::{Gpu, GpuError, GpuOptions, Tier, shader, waves};
 use crate::model::Weight;
@@ -130,12 +130,12 @@ pub(crate) fn gpus() -> &'static [Gpu] {
     })
 }
 
-/// Whether the words that `op` passes are the members of its kernel's `Params`, in number and kind: drift between Rust and
+/// Whether the words that `call` passes are the members of its kernel's `Params`, in number and kind: drift between Rust and
 /// WGSL would read another word without any error.
 #[track_caller]
-fn check_params(op: &Op) {
-    let kernel = op.spec.kernel;
-    let text = shader::expand(kernel, op.spec.source, &op.spec.variant, Tier::Subgroup)
+fn check_params(call: &Call) {
+    let kernel = call.spec.kernel;
+    let text = shader::expand(kernel, call.spec.source, &call.spec.variant, Tier::Subgroup)
         .unwrap_or_else(|e| panic!("{e}"));
     let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{kernel}: {e}"));
     let params = module
@@ -152,8 +152,8 @@ fn check_params(op: &Op) {
     else {
         panic!("{kernel} declares no struct Params");
     };
-    assert_eq!(members.len(), op.params.len(), "parameters of {kernel}");
-    for (member, word) in members.iter().zip(&op.params) {
+    assert_eq!(members.len(), call.params.len(), "parameters of {kernel}");
+    for (member, word) in members.iter().zip(&call.params) {
         let allowed: &[_] = match word {
             Word::F(_) => &[Scalar::F32],
             // Floats travel as their bits.
@@ -170,11 +170,12 @@ fn check_params(op: &Op) {
     }
 }
 
-/// Runs `ops` once for `state` and waits.
+/// Runs `calls` once for `state` and waits.
 #[track_caller]
-pub(crate) fn run(gpu: &Gpu, ops: &[Op], state: &State) {
-    ops.iter().for_each(check_params);
-    let recording = Recording::new(gpu, ops).unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));
+pub(crate) fn run(gpu: &Gpu, calls: &[Call], state: &State) {
+    calls.iter().for_each(check_params);
+    let recording =
+        Recording::new(gpu, calls).unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));
     recording.submit(gpu, state);
     gpu.wait(None)
         .unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::linear::dot;
 use super::{MlaDims, attention_coop};
-use crate::gpu::op::{Extent, Flops, Op, Range, When, Word, accesses};
+use crate::gpu::call::{Call, Extent, Flops, Range, When, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 
@@ -148,32 +148,32 @@ impl GpuAttention {
     /// # Panics
     /// If a buffer is too small, if `kv_lora` and `rope` are not multiples of 8 with `kv_lora` at most 2048, or if the
     /// sizes do not suit the form.
-    pub fn ops(&self) -> Vec<Op> {
-        self.ops_above(0)
+    pub fn calls(&self) -> Vec<Call> {
+        self.calls_above(0)
     }
 
-    /// As [`ops`](Self::ops), for replays over more rows than `above`.
-    pub(crate) fn ops_above(&self, above: u32) -> Vec<Op> {
+    /// As [`calls`](Self::calls), for replays over more rows than `above`.
+    pub(crate) fn calls_above(&self, above: u32) -> Vec<Call> {
         match self.form {
             Form::Vector => {
-                let op = self.op(spec(self.dims), HEADS_PER_GROUP);
-                vec![op.only(When::rows(above, u32::MAX))]
+                let call = self.call(spec(self.dims), HEADS_PER_GROUP);
+                vec![call.only(When::rows(above, u32::MAX))]
             }
             Form::Heads(shape) => {
-                let op = self.op(shape.spec(self.dims), shape.tile().1);
-                vec![op.only(When::rows(above, u32::MAX))]
+                let call = self.call(shape.spec(self.dims), shape.tile().1);
+                vec![call.only(When::rows(above, u32::MAX))]
             }
             Form::Matrix(shapes) => {
-                let op = |(shape, when): (attention_coop::Shape, When)| {
-                    self.op(shape.spec(self.dims), shape.tile().1).only(when)
+                let call = |(shape, when): (attention_coop::Shape, When)| {
+                    self.call(shape.spec(self.dims), shape.tile().1).only(when)
                 };
-                shapes.each_above(above).into_iter().map(op).collect()
+                shapes.each_above(above).into_iter().map(call).collect()
             }
         }
     }
 
     /// The dispatch of a pipeline whose workgroups take `group` heads of a slice.
-    pub(super) fn op(&self, spec: Spec, group: usize) -> Op {
+    pub(super) fn call(&self, spec: Spec, group: usize) -> Call {
         let dims = self.dims;
         assert!(
             dims.kv_lora.is_multiple_of(8) && dims.rope.is_multiple_of(8) && dims.kv_lora <= 8 * WG,
@@ -190,7 +190,7 @@ impl GpuAttention {
             assert!(range.size >= bytes, "attention: {what} need {bytes} bytes");
         }
         let [partial, stats] = &self.partials;
-        Op::new(
+        Call::new(
             spec,
             [&self.q_lat, &self.q_pe, &self.cache, partial, stats]
                 .map(Range::clone)
@@ -224,8 +224,8 @@ mod times;
 mod tests {
     use super::*;
     use crate::gpu::Gpu;
+    use crate::gpu::call::State;
     use crate::gpu::machine::Machine;
-    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::testing::{Rng, assert_close};
     use crate::kernels::{attention_heads, attention_merge};
@@ -409,7 +409,7 @@ mod tests {
             partials: partials.clone(),
         };
         let merged = attention_merge::Output::Floats;
-        let merge = attention_merge::op(
+        let merge = attention_merge::call(
             &partials,
             dims,
             n_tokens as u32,
@@ -423,8 +423,8 @@ mod tests {
             split_rows,
             ..Default::default()
         };
-        let ops = [attention.ops(), vec![merge]].concat();
-        run(gpu, &ops, &state);
+        let calls = [attention.calls(), vec![merge]].concat();
+        run(gpu, &calls, &state);
         download(gpu, &out, q_lat.len())
     }
 

@@ -2,8 +2,8 @@
 
 use super::attention::{Form, GpuAttention, partial_bytes};
 use super::{MlaDims, attention_merge, coop};
+use crate::gpu::call::{Range, State, When, accesses};
 use crate::gpu::machine::Machine;
-use crate::gpu::op::{Range, State, When, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::Recording;
 use crate::gpu::shader::Variant;
@@ -300,9 +300,9 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
         attention.form = form;
         let out = gpu.storage("trial of attention", latent)?;
         let output = attention_merge::Output::Floats;
-        let merge = attention_merge::op(&partials, dims, 1, &Range::whole(&out), output);
-        let ops = [attention.ops(), vec![merge]].concat();
-        Recording::new(gpu, &ops)?.submit(gpu, &state);
+        let merge = attention_merge::call(&partials, dims, 1, &Range::whole(&out), output);
+        let calls = [attention.calls(), vec![merge]].concat();
+        Recording::new(gpu, &calls)?.submit(gpu, &state);
         results.push(gpu.read::<f32>(&out, 0, latent)?);
     }
     let sum =
@@ -314,8 +314,8 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::call::Call;
     use crate::gpu::machine::Profile;
-    use crate::gpu::op::Op;
     use crate::gpu::testing::gpus;
     use crate::kernels::attention::split;
     use crate::kernels::attention::testing::{glm, token_error};
@@ -328,11 +328,11 @@ mod tests {
         dims: MlaDims,
         rows: usize,
         cut: (usize, usize),
-        change: impl Fn(Op) -> Op,
+        change: impl Fn(Call) -> Call,
     ) -> f64 {
         token_error(gpu, dims, rows, cut, |mut attention| {
             attention.form = Form::Matrix(Shapes::always(shape));
-            attention.ops().into_iter().map(change).collect()
+            attention.calls().into_iter().map(change).collect()
         })
     }
 
@@ -366,9 +366,9 @@ mod tests {
                     for rows in [1usize, 2, 17, 575] {
                         // Slices of several tiles, the last one shorter and not full.
                         let cut = (rows.div_ceil(5 * tile), 5 * tile);
-                        let error = error(gpu, shape, dims, rows, cut, |mut op| {
-                            op.spec = emulated(&op.spec, coop, backwards);
-                            op
+                        let error = error(gpu, shape, dims, rows, cut, |mut call| {
+                            call.spec = emulated(&call.spec, coop, backwards);
+                            call
                         });
                         eprintln!("{shape:?}, {rows} rows: NMSE {error:.1e}");
                         assert!(error <= LIMIT, "{shape:?}, {rows} rows: {error:e}");
@@ -423,7 +423,7 @@ mod tests {
             let form = Form::Matrix(Shapes::always(shape));
             let (splits, split_rows) = split(form, Machine::H200.cores as usize, rows, 1, heads);
             let cut = (splits as usize, split_rows as usize);
-            let error = error(gpu, shape, dims, rows, cut, |op| op);
+            let error = error(gpu, shape, dims, rows, cut, |call| call);
             eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");
             assert!(error <= LIMIT, "{heads} heads, {rows} rows: {error:e}");
         }

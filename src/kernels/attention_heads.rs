@@ -2,9 +2,9 @@
 //! subgroups.
 
 use super::MlaDims;
+use crate::gpu::call::accesses;
 use crate::gpu::geometry::MAX_THREADS;
 use crate::gpu::machine::Machine;
-use crate::gpu::op::accesses;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::gpu::{Gpu, Tier};
@@ -217,7 +217,7 @@ mod tests {
                     let cut = (rows.div_ceil(5 * tile), 5 * tile);
                     let error = token_error(gpu, dims, rows, cut, |mut attention| {
                         attention.form = Form::Heads(shape);
-                        attention.ops()
+                        attention.calls()
                     });
                     eprintln!("{dims:?}, {shape:?}, {rows} rows: {error:.1e}");
                     assert!(
@@ -238,7 +238,7 @@ mod tests {
                 let cut = (1, rows);
                 let error = token_error(&gpu, dims, rows, cut, |mut attention| {
                     attention.form = Form::Heads(shape);
-                    attention.ops()
+                    attention.calls()
                 });
                 assert!(error <= 3e-11, "{shape:?}, {rows} rows: {error:e}");
             }

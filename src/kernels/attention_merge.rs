@@ -2,7 +2,7 @@
 
 use super::MlaDims;
 use super::attention::partial_bytes;
-use crate::gpu::op::{Extent, Op, Range, Word, accesses};
+use crate::gpu::call::{Call, Extent, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::quant::activation::Activation;
@@ -68,7 +68,7 @@ pub(super) fn spec(dims: MlaDims, output: Output) -> Spec {
     }
 }
 
-/// What [`op`] writes.
+/// What [`call`] writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
     /// (max_tokens, heads, kv_lora) of f32.
@@ -86,13 +86,13 @@ pub enum Output {
 ///
 /// # Panics
 /// If a buffer is too small or `kv_lora` is no multiple of 4, or of 32 for bytes.
-pub fn op(
+pub fn call(
     partials: &[Range; 2],
     dims: MlaDims,
     max_tokens: u32,
     out: &Range,
     output: Output,
-) -> Op {
+) -> Call {
     let unit = if output == Output::Floats { 4 } else { UNIT };
     assert!(
         dims.kv_lora.is_multiple_of(unit),
@@ -124,7 +124,7 @@ pub fn op(
         Extent::Tokens,
     ];
     let [partial, stats] = partials.clone();
-    Op::new(
+    Call::new(
         spec(dims, output),
         vec![partial, stats, out.clone()],
         vec![Word::Splits],
@@ -135,7 +135,7 @@ pub fn op(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::attention::MAX_SLICES;
     use crate::kernels::testing::{Rng, assert_close};
@@ -233,8 +233,9 @@ mod tests {
                     padded(&partial, sizes[0]),
                     padded(stats.as_flattened(), sizes[1]),
                 ];
-                let make =
-                    |out: &Range, output: Output| op(&partials, dims, n_tokens as u32, out, output);
+                let make = |out: &Range, output: Output| {
+                    call(&partials, dims, n_tokens as u32, out, output)
+                };
                 let state = State {
                     tokens: n_tokens as u32,
                     splits: splits as u32,

@@ -4,8 +4,8 @@
 use super::attention::{Form, GpuAttention};
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::Gpu;
+use crate::gpu::call::{Call, accesses};
 use crate::gpu::machine::{Machine, Profile};
-use crate::gpu::op::{Op, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 
@@ -75,15 +75,15 @@ impl GpuAttention {
     /// A replay must have one token, and slices of up to [`ROWS`] rows.
     ///
     /// # Panics
-    /// As [`ops`](Self::ops), or if the sizes do not suit.
-    pub fn short_op(&self, gpu: &Gpu) -> Op {
+    /// As [`calls`](Self::calls), or if the sizes do not suit.
+    pub fn short_call(&self, gpu: &Gpu) -> Call {
         assert!(
             self.max_tokens == 1 && self.dims.heads as u32 <= MAX_GRID,
             "one token: {:?}",
             self.dims
         );
         let spec = spec(self.dims, gpu.lanes()).expect("the sizes suit");
-        self.op(spec, 1)
+        self.call(spec, 1)
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
                 if spec(dims, gpu.lanes()).is_some() {
                     let cut = (rows.div_ceil(ROWS as usize), ROWS as usize);
                     let error = token_error(gpu, dims, rows, cut, |attention| {
-                        vec![attention.short_op(gpu)]
+                        vec![attention.short_call(gpu)]
                     });
                     assert!(error <= 1e-11, "{dims:?}, {rows} rows: {error:e}");
                 } else {

@@ -1,8 +1,8 @@
 //! The product of two weights as a weight, for `--precompose`: made once, when a model is loaded.
 
 use crate::gpu::GpuError;
+use crate::gpu::call::{Call, Extent, Word, accesses};
 use crate::gpu::memory::{GpuWeight, Part};
-use crate::gpu::op::{Extent, Op, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::model::Weight;
@@ -113,7 +113,7 @@ impl GpuCompose<'_> {
     ///
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
-    pub fn ops(&self) -> Result<Vec<Op>, GpuError> {
+    pub fn calls(&self) -> Result<Vec<Call>, GpuError> {
         let c = &self.composition;
         let refuse = |reason: String| {
             Err(GpuError::CannotPrecompose {
@@ -172,21 +172,21 @@ impl GpuCompose<'_> {
             written.push(out.scales.clone());
         }
         let factors = [&left.quants, &left.scales, &right.quants, &right.scales].map(Clone::clone);
-        let mut ops = vec![Op::new(
+        let mut calls = vec![Call::new(
             spec(Some(self.left.ty), self.right.ty, self.out.ty),
             factors.iter().chain(&written).cloned().collect(),
             params(c.rows, 0, c.out_row),
             grid(c.rows),
         )];
         if c.kept > 0 {
-            ops.push(Op::new(
+            calls.push(Call::new(
                 spec(None, self.right.ty, self.out.ty),
                 factors[2..].iter().chain(&written).cloned().collect(),
                 params(c.kept, c.out_rows() - c.heads * c.kept, c.kept),
                 grid(c.kept),
             ));
         }
-        Ok(ops)
+        Ok(calls)
     }
 
     /// Panics unless every row and column of the composition is in the weights, and their planes are as long as their shapes.
@@ -229,7 +229,7 @@ impl GpuCompose<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::op::{Range, State};
+    use crate::gpu::call::{Range, State};
     use crate::gpu::testing::{download, gpu_weight, gpus, run};
     use crate::gpu::{Gpu, GpuOptions};
     use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
@@ -307,13 +307,13 @@ mod tests {
                 sub: 0,
             }],
         };
-        let op = GpuCompose {
+        let call = GpuCompose {
             composition: *c,
             left: &gpu_weight(gpu, left),
             right: &gpu_weight(gpu, right),
             out: &out,
         };
-        run(gpu, &op.ops().unwrap(), &State::default());
+        run(gpu, &call.calls().unwrap(), &State::default());
         let bytes = |b: &wgpu::Buffer| download::<u8>(gpu, b, b.size() as usize);
         let bytes = unpack(ty, rows, cols, &bytes(&quants), &bytes(&scales));
         Weight::from_bytes(c.name, ty, 1, rows, cols, bytes)
@@ -453,13 +453,13 @@ mod tests {
         let c = vo(SHAPES[1]);
         let [left, right] = factors(&mut rng, &c, [GgmlType::Q8_0, GgmlType::Q8_0]);
         let (left, right) = (gpu_weight(&gpu, &left), gpu_weight(&gpu, &right));
-        let op = GpuCompose {
+        let call = GpuCompose {
             composition: c,
             left: &left,
             right: &right,
             out: &left,
         };
-        let error = op.ops().unwrap_err().to_string();
+        let error = call.calls().unwrap_err().to_string();
         assert!(
             error.contains("bindings") && error.contains("--precompose off"),
             "{error}"

@@ -1,7 +1,7 @@
 //! What the kernels by cooperative matrices share: their module of matrix types, and the trial that lets a device use them.
 
+use crate::gpu::call::{Call, State};
 use crate::gpu::clock;
-use crate::gpu::op::{Op, State};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
 use wgpu::DeviceType;
@@ -63,7 +63,7 @@ const ROUNDS: usize = 5;
 pub(super) fn faster(
     gpu: &Gpu,
     what: &str,
-    steps: [&[Op]; 2],
+    steps: [&[Call]; 2],
     state: &State,
 ) -> Result<bool, GpuError> {
     if gpu.info.device_type == DeviceType::Cpu {
@@ -80,7 +80,7 @@ pub(super) fn faster(
 ///
 /// # Errors
 /// What the device reports.
-pub(super) fn times(gpu: &Gpu, steps: [&[Op]; 2], state: &State) -> Result<[f64; 2], GpuError> {
+pub(super) fn times(gpu: &Gpu, steps: [&[Call]; 2], state: &State) -> Result<[f64; 2], GpuError> {
     let [matrices, floats] = [
         Recording::new(gpu, steps[0])?,
         Recording::new(gpu, steps[1])?,

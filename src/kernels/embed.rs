@@ -1,7 +1,7 @@
 //! Token embedding: one dequantised row of `token_embd` per token.
 
+use crate::gpu::call::{Call, Extent, Range, Word, accesses};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Extent, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::quant::repack::shader_module;
@@ -43,7 +43,7 @@ pub(super) fn spec(ty: GgmlType) -> Spec {
 /// # Panics
 /// If `out` is too small for `max_tokens`, which would let the kernel index beyond it. Ids in `history` (n_ctx + 1) are
 /// below the vocabulary: the backend checks those of prompts, and sampling chooses no others.
-pub fn ops(token_embd: &GpuWeight, max_tokens: u32, history: &Range, out: &Range) -> Vec<Op> {
+pub fn calls(token_embd: &GpuWeight, max_tokens: u32, history: &Range, out: &Range) -> Vec<Call> {
     let w = token_embd;
     assert!(
         out.size >= u64::from(max_tokens * w.cols) * 4,
@@ -69,7 +69,7 @@ pub fn ops(token_embd: &GpuWeight, max_tokens: u32, history: &Range, out: &Range
                 out.clone(),
             ];
             let grid = [Extent::N(units.div_ceil(64)), Extent::Tokens, Extent::N(1)];
-            Op::new(spec.clone(), bindings, params, grid).with_bytes(w.bytes_of_rows(1))
+            Call::new(spec.clone(), bindings, params, grid).with_bytes(w.bytes_of_rows(1))
         })
         .collect()
 }
@@ -77,7 +77,7 @@ pub fn ops(token_embd: &GpuWeight, max_tokens: u32, history: &Range, out: &Range
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
     use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::testing::{Rng, random_weight};
@@ -108,7 +108,7 @@ mod tests {
         let mut twin = vec![0.0; n_tokens * cols];
         embed(&w, &history[pos..pos + n_tokens], &mut twin);
         let out = output(gpu, 8 * cols);
-        let ops = ops(
+        let calls = calls(
             &gpu_weight(gpu, &w),
             8,
             &Range::whole(&upload(gpu, &history)),
@@ -116,7 +116,7 @@ mod tests {
         );
         run(
             gpu,
-            &ops,
+            &calls,
             &State {
                 pos: pos as u32,
                 tokens: n_tokens as u32,

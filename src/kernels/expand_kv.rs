@@ -10,8 +10,8 @@ use rayon::prelude::*;
 use super::linear::dot;
 use super::{MAX_GRID, MlaDims, expand_kv_coop};
 use crate::gpu::Coop;
+use crate::gpu::call::{Blocks, Call, Extent, Flops, Range, Word, accesses};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Blocks, Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::model::{Config, Weight};
@@ -140,13 +140,13 @@ pub(super) fn weights_spec(ty: GgmlType, k_b: bool, dims: KvDims, matrices: bool
 ///
 /// # Panics
 /// If a weight has another shape, `out` is too small, or the latent's width is not a multiple of 64.
-pub fn weights_ops(
+pub fn weights_calls(
     k_b: &GpuWeight,
     v_b: &GpuWeight,
     dims: KvDims,
     matrices: bool,
     out: &Range,
-) -> Vec<Op> {
+) -> Vec<Call> {
     let mla = dims.mla;
     assert_eq!(
         [
@@ -170,7 +170,7 @@ pub fn weights_ops(
         mla.kv_lora.is_multiple_of(WEIGHTS_WG),
         "expand_kv works on {WEIGHTS_WG} rows at a time: {mla:?}"
     );
-    let mut ops = vec![];
+    let mut calls = vec![];
     for (weight, transposed, out_row) in [(k_b, true, 0), (v_b, false, mla.heads * mla.nope)] {
         for part in &weight.parts {
             let units = weight.cols / 32;
@@ -187,7 +187,7 @@ pub fn weights_ops(
                 [(part.rows * units).div_ceil(wg), 1, 1]
             };
             assert!(grid.iter().all(|n| *n <= MAX_GRID), "{}", weight.name);
-            let op = Op::new(
+            let call = Call::new(
                 weights_spec(weight.ty, transposed, dims, matrices),
                 vec![part.quants.clone(), part.scales.clone(), out.clone()],
                 [part.rows, part.first_row, units, part.sub, out_row as u32]
@@ -196,10 +196,10 @@ pub fn weights_ops(
                 grid.map(Extent::N),
             );
             let bytes = weight.bytes_of_rows(u64::from(part.rows));
-            ops.push(op.with_bytes(bytes).with_shape(weight.shape()));
+            calls.push(call.with_bytes(bytes).with_shape(weight.shape()));
         }
     }
-    ops
+    calls
 }
 
 /// Threads of a workgroup of the form without matrices.
@@ -236,27 +236,27 @@ pub(super) fn fits(dims: KvDims) -> bool {
 /// A pipeline of the expansion, and the rows and columns that a workgroup makes.
 pub(super) type Tiled = (Spec, [usize; 2]);
 
-/// The expansion of each block of the context: by matrices where `coop` is given, with `weights` of [`weights_ops`] to `kv`
+/// The expansion of each block of the context: by matrices where `coop` is given, with `weights` of [`weights_calls`] to `kv`
 /// (rows of a block, width), both of f16 for matrices and else of f32.
 ///
 /// # Panics
 /// If a buffer is too small or a size does not suit.
-pub fn op(
+pub fn call(
     cache: &Range,
     weights: &Range,
     dims: KvDims,
     coop: Option<Coop>,
     blocks: Blocks,
     kv: &Range,
-) -> Op {
+) -> Call {
     let tiled = match coop {
         Some(coop) => expand_kv_coop::spec(dims, coop),
         None => (spec(dims), [TILE; 2]),
     };
-    tiled_op(cache, weights, dims, coop.is_some(), tiled, blocks, kv)
+    tiled_call(cache, weights, dims, coop.is_some(), tiled, blocks, kv)
 }
 
-pub(super) fn tiled_op(
+pub(super) fn tiled_call(
     cache: &Range,
     weights: &Range,
     dims: KvDims,
@@ -264,7 +264,7 @@ pub(super) fn tiled_op(
     (spec, [tile_rows, tile_columns]): Tiled,
     blocks: Blocks,
     kv: &Range,
-) -> Op {
+) -> Call {
     assert!(fits(dims), "expand_kv: {dims:?}");
     let weight_bytes = dims.weight_bytes(matrices);
     assert!(weights.size >= weight_bytes, "expand_kv: weights");
@@ -278,7 +278,7 @@ pub(super) fn tiled_op(
         "expand_kv: a block of {} rows",
         blocks.rows
     );
-    Op::new(
+    Call::new(
         spec,
         vec![cache.clone(), weights.clone(), kv.clone()],
         vec![Word::BlockBegin, Word::BlockRows],
@@ -302,7 +302,7 @@ pub(super) fn tiled_op(
 pub(super) mod tests {
     use super::*;
     use crate::gpu::Gpu;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
     use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
     use crate::kernels::testing::{Rng, assert_close, cache_rows, exact_rows, random_weight};
@@ -383,8 +383,8 @@ pub(super) mod tests {
                 let [k_b, v_b] = [k_b, v_b].map(|w| gpu_weight(gpu, &w));
                 for matrices in [false, true] {
                     let out = output(gpu, glm.weight_bytes(matrices) as usize / 4);
-                    let ops = weights_ops(&k_b, &v_b, glm, matrices, &Range::whole(&out));
-                    run(gpu, &ops, &State::default());
+                    let calls = weights_calls(&k_b, &v_b, glm, matrices, &Range::whole(&out));
+                    run(gpu, &calls, &State::default());
                     let what = format!("{}, {matrices} on {}", ty.name(), gpu.tier.name());
                     let found = values(gpu, &out, twin.len(), matrices);
                     let limit = if matrices { 1e-7 } else { 1e-12 };
@@ -448,7 +448,7 @@ pub(super) mod tests {
                     true => upload(gpu, &halves),
                     false => upload(gpu, &weights),
                 };
-                let op = tiled_op(
+                let call = tiled_call(
                     &Range::whole(&upload(gpu, &cache)),
                     &Range::whole(&weights),
                     dims,
@@ -462,7 +462,7 @@ pub(super) mod tests {
                     tokens: 1,
                     ..State::default()
                 };
-                run(gpu, &[op], &state);
+                run(gpu, &[call], &state);
                 let found = values(gpu, &out, twin.len(), matrices);
                 let limit = if matrices { 1e-7 } else { 1e-12 };
                 assert_close(&found, &exact, limit, &what);

@@ -3,7 +3,7 @@
 use super::coop;
 use super::expand_kv::{KvDims, numbers};
 use crate::gpu::Coop;
-use crate::gpu::op::accesses;
+use crate::gpu::call::accesses;
 use crate::gpu::pipeline::Spec;
 
 /// How a workgroup is made.

@@ -3,7 +3,7 @@
 use super::MAX_GRID;
 use super::gate_up::slots_by_expert;
 use super::router::MAX_EXPERTS;
-use crate::gpu::op::{Extent, Op, Range, Word, accesses};
+use crate::gpu::call::{Call, Extent, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 
@@ -125,7 +125,7 @@ impl GpuExpertRows {
     ///
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
-    pub fn op(&self) -> Op {
+    pub fn call(&self) -> Call {
         let slots = u64::from(self.max_tokens) * u64::from(self.used);
         assert!(
             (1..=MAX_EXPERTS as u32).contains(&self.experts) && slots <= u64::from(MAX_GRID),
@@ -157,7 +157,7 @@ impl GpuExpertRows {
         }
         bindings.push(self.counts.clone());
         let heights: Vec<_> = self.lists.iter().map(|list| list.height).collect();
-        Op::new(
+        Call::new(
             spec(self.experts, self.used, &heights),
             bindings,
             params,
@@ -170,7 +170,7 @@ impl GpuExpertRows {
 pub(super) mod tests {
     use super::*;
     use crate::gpu::Gpu;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, run, upload};
     use crate::kernels::testing::Rng;
 
@@ -234,7 +234,7 @@ pub(super) mod tests {
                         height: *height as u32,
                         tiles: Range::whole(tiles),
                     };
-                    let op = GpuExpertRows {
+                    let call = GpuExpertRows {
                         ids: Range::whole(&upload(gpu, &padded)),
                         experts: e,
                         used: u,
@@ -243,12 +243,12 @@ pub(super) mod tests {
                         lists: heights.iter().zip(&tiles).map(list).collect(),
                         counts: Range::whole(&counts),
                     }
-                    .op();
+                    .call();
                     let state = State {
                         tokens: n_tokens as u32,
                         ..State::default()
                     };
-                    run(gpu, &[op], &state);
+                    run(gpu, &[call], &state);
                     let what = format!("{} {experts} {used} {n_tokens}", gpu.tier.name());
                     let found: Vec<u32> = download(gpu, &sorted, slots.len());
                     assert_eq!(found, slots, "{what}");

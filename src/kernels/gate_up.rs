@@ -1,7 +1,7 @@
 //! The first half of a feed-forward block: `silu(gate x) * (up x)`, dense or for the experts each token chose.
 
+use crate::gpu::call::{Call, Extent, Flops, Range, Word, accesses};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::quant::GgmlType;
@@ -175,7 +175,7 @@ impl GpuGateUp<'_> {
     ///
     /// # Panics
     /// If the weights differ in shape or a buffer is too small, which would let the kernel index beyond it.
-    pub fn ops(&self) -> Vec<Op> {
+    pub fn calls(&self) -> Vec<Call> {
         let (g, u) = (self.gate, self.up);
         assert_eq!(
             (g.groups, g.rows, g.cols),
@@ -248,7 +248,7 @@ impl GpuGateUp<'_> {
                     + u.bytes_of_rows(u64::from(used * g.rows));
                 // A part has its share of the experts, and of those used on average.
                 let products = 4 * u64::from(gp.rows) * u64::from(g.cols);
-                Op::new(spec.clone(), bindings, params, grid)
+                Call::new(spec.clone(), bindings, params, grid)
                     .with_bytes(read)
                     .with_flops(Flops {
                         per_token: products * u64::from(used) / u64::from(g.groups),
@@ -263,7 +263,7 @@ impl GpuGateUp<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
     use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::linear::rms_norm;
@@ -373,7 +373,7 @@ mod tests {
         let h = output(gpu, max_tokens as usize * used * rows);
         let mut all_ids = ids.clone();
         all_ids.resize(used * max_tokens as usize, u32::MAX);
-        let op = GpuGateUp {
+        let call = GpuGateUp {
             gate: &weights[0],
             up: &weights[1],
             max_tokens,
@@ -384,7 +384,7 @@ mod tests {
         };
         run(
             gpu,
-            &op.ops(),
+            &call.calls(),
             &State {
                 tokens: n_tokens as u32,
                 ..State::default()

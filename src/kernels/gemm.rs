@@ -3,9 +3,9 @@
 //! Their twins are those of the products of few tokens: [`matvec`](super::matvec::matvec), [`gate_up`](super::gate_up::gate_up)
 //! and, for an expert's second half, [`matvec`](super::matvec::matvec) again.
 
+use crate::gpu::call::{Call, Extent, Flops, Range, Word, accesses};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Part};
-use crate::gpu::op::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError, Tier};
@@ -302,7 +302,7 @@ impl GpuGemm<'_> {
     ///
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it, or the parts do not go together.
-    pub fn ops(&self, gpu: &Gpu) -> Vec<Op> {
+    pub fn calls(&self, gpu: &Gpu) -> Vec<Call> {
         let w = self.weight;
         let pair = self.up.is_some();
         let used = self.experts.as_ref().map_or(1, |e| e.used);
@@ -348,7 +348,7 @@ impl GpuGemm<'_> {
             .map(|i| {
                 let part = &w.parts[i];
                 let up = self.up.map(|u| &u.parts[i]);
-                self.op(&spec, tile, y_stride, along_tokens, part, up)
+                self.call(&spec, tile, y_stride, along_tokens, part, up)
             })
             .collect()
     }
@@ -362,7 +362,7 @@ impl GpuGemm<'_> {
         nvidia && tile.tokens >= 128 && !beside
     }
 
-    fn op(
+    fn call(
         &self,
         spec: &Spec,
         tile: Tile,
@@ -370,7 +370,7 @@ impl GpuGemm<'_> {
         along_tokens: Extent,
         part: &Part,
         up: Option<&Part>,
-    ) -> Op {
+    ) -> Call {
         let w = self.weight;
         // A part of one group is any run of rows; parts of several hold whole groups.
         let (rows, groups) = match w.groups {
@@ -441,7 +441,7 @@ impl GpuGemm<'_> {
             Some(e) => products * u64::from(e.used) / u64::from(w.groups),
             None => products,
         };
-        Op::new(spec.clone(), bindings, params, grid)
+        Call::new(spec.clone(), bindings, params, grid)
             .with_bytes(bytes(part) + up.map_or(0, bytes))
             .with_flops(Flops {
                 per_token: flops,

@@ -1,6 +1,6 @@
 //! A count of the passes that ran to their end: what a device did is proven by what it wrote.
 
-use crate::gpu::op::{Extent, Op, Range, accesses};
+use crate::gpu::call::{Call, Extent, Range, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 
@@ -23,15 +23,15 @@ pub(super) fn spec() -> Spec {
 ///
 /// # Panics
 /// If `told` has no room for a word.
-pub fn op(told: &Range) -> Op {
+pub fn call(told: &Range) -> Call {
     assert!(told.size >= 4, "mark: a word to count in");
-    Op::new(spec(), vec![told.clone()], vec![], [Extent::N(1); 3])
+    Call::new(spec(), vec![told.clone()], vec![], [Extent::N(1); 3])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::record::Recording;
     use crate::gpu::testing::{download, gpus, upload};
     use crate::kernels::testing::Rng;
@@ -42,8 +42,8 @@ mod tests {
         for gpu in gpus() {
             let mut told = [rng.bits() as u32, rng.bits() as u32, 7, 9];
             let buffer = upload(gpu, &told);
-            let op = op(&Range::whole(&buffer));
-            let recording = Recording::new(gpu, &[op.clone(), op]).expect("a small kernel");
+            let call = call(&Range::whole(&buffer));
+            let recording = Recording::new(gpu, &[call.clone(), call]).expect("a small kernel");
             for _ in 0..3 {
                 recording.submit(gpu, &State::default());
             }

@@ -1,7 +1,7 @@
 //! Matrix times vector, for any weight and any number of tokens: the norm before and the residual after included.
 
+use crate::gpu::call::{Call, Extent, Flops, Range, Word, accesses};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::quant::GgmlType;
@@ -201,15 +201,15 @@ impl GpuMatvec<'_> {
     ///
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
-    pub fn ops(&self) -> Vec<Op> {
+    pub fn calls(&self) -> Vec<Call> {
         self.with_rotation(None)
     }
 
     /// The dispatches for one token, with a norm, whose output is rotated.
     ///
     /// # Panics
-    /// As [`GpuMatvec::ops`], or if the rows to rotate are not whole heads. A replay's position must be in the table.
-    pub fn rotated_ops(&self, rotation: &Rotation) -> Vec<Op> {
+    /// As [`GpuMatvec::calls`], or if the rows to rotate are not whole heads. A replay's position must be in the table.
+    pub fn rotated_calls(&self, rotation: &Rotation) -> Vec<Call> {
         rotation.check(self.weight.total_rows(), &self.weight.name);
         assert!(
             self.norm.is_some() && self.max_tokens == 1 && self.weight.groups == 1,
@@ -219,7 +219,7 @@ impl GpuMatvec<'_> {
         self.with_rotation(Some(rotation))
     }
 
-    fn with_rotation(&self, rotation: Option<&Rotation>) -> Vec<Op> {
+    fn with_rotation(&self, rotation: Option<&Rotation>) -> Vec<Call> {
         let w = self.weight;
         let out = w.total_rows();
         let cols_at_once = tokens_at_once(self.max_tokens);
@@ -306,7 +306,7 @@ impl GpuMatvec<'_> {
                         ..Flops::default()
                     },
                 };
-                Op::new(spec.clone(), bindings, params, grid)
+                Call::new(spec.clone(), bindings, params, grid)
                     .with_bytes(part.quants.size + part.scales.size)
                     .with_flops(flops)
                     .with_shape(w.shape())
@@ -318,7 +318,7 @@ impl GpuMatvec<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, padded, run, upload};
     use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::linear::rms_norm;
@@ -423,7 +423,7 @@ mod tests {
         );
         let out = output(gpu, y);
         let range = |data: &[f32]| Range::whole(&upload(gpu, data));
-        let op = GpuMatvec {
+        let call = GpuMatvec {
             weight: &weight,
             max_tokens,
             x: range(&x),
@@ -439,7 +439,7 @@ mod tests {
         };
         run(
             gpu,
-            &op.ops(),
+            &call.calls(),
             &State {
                 tokens: n_tokens as u32,
                 ..State::default()
@@ -530,7 +530,7 @@ mod tests {
                 let weight = gpu_weight(gpu, &w);
                 let out = output(gpu, rows);
                 let range = |data: &[f32]| Range::whole(&upload(gpu, data));
-                let op = GpuMatvec {
+                let call = GpuMatvec {
                     weight: &weight,
                     max_tokens: 1,
                     x: range(&x),
@@ -552,7 +552,7 @@ mod tests {
                     tokens: 1,
                     ..State::default()
                 };
-                run(gpu, &op.rotated_ops(&rotation), &state);
+                run(gpu, &call.rotated_calls(&rotation), &state);
                 let what = format!("{} {rows} x {cols}", gpu.tier.name());
                 assert_close(&download(gpu, &out, rows), &exact(&twin), GPU_NMSE, &what);
             }

@@ -1,7 +1,7 @@
 //! The end of the expert block of a prompt: what the experts of each token gave, weighted and added to the residual.
 
 use super::expert_rows::Other;
-use crate::gpu::op::{Extent, Op, Range, Word, accesses};
+use crate::gpu::call::{Call, Extent, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 
@@ -69,7 +69,7 @@ impl GpuMoeCombine {
     ///
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
-    pub fn op(&self) -> Op {
+    pub fn call(&self) -> Call {
         let (tokens, used) = (u64::from(self.max_tokens), u64::from(self.used));
         let out = tokens * u64::from(self.rows) * 4;
         assert!(
@@ -90,7 +90,7 @@ impl GpuMoeCombine {
             bindings.extend([rows.clone(), tiles.clone()]);
         }
         bindings.extend([&self.weights, &self.residual, &self.y].map(Range::clone));
-        Op::new(
+        Call::new(
             spec(self.used, self.other.is_some()),
             bindings,
             vec![Word::U(vectors)],
@@ -106,7 +106,7 @@ impl GpuMoeCombine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, output, padded, run, upload};
     use crate::kernels::expert_rows::tests::left_by;
     use crate::kernels::testing::{Rng, assert_close};
@@ -130,7 +130,7 @@ mod tests {
                     let y = output(gpu, max_tokens as usize * rows);
                     let (slots, other) =
                         left_by(gpu, &padded(&slots, used * rows, max_tokens), tall);
-                    let op = GpuMoeCombine {
+                    let call = GpuMoeCombine {
                         slots,
                         other,
                         weights: range(&weights, used),
@@ -140,12 +140,12 @@ mod tests {
                         used: used as u32,
                         rows: rows as u32,
                     }
-                    .op();
+                    .call();
                     let state = State {
                         tokens: n_tokens as u32,
                         ..State::default()
                     };
-                    run(gpu, &[op], &state);
+                    run(gpu, &[call], &state);
                     let found: Vec<f32> = download(gpu, &y, max_tokens as usize * rows);
                     let (found, behind) = found.split_at(n_tokens * rows);
                     assert_close(found, &exact, 1e-12, gpu.tier.name());

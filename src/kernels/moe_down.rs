@@ -1,8 +1,8 @@
 //! The second half of a mixture of experts: each token's experts multiplied, weighted, summed, and added to the residual.
 
 use crate::gpu::Gpu;
+use crate::gpu::call::{Call, Extent, Flops, Range, Word, accesses};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::quant::GgmlType;
@@ -124,7 +124,7 @@ impl GpuMoeDown<'_> {
     ///
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
-    pub fn ops(&self, gpu: &Gpu) -> Result<Vec<Op>, crate::gpu::GpuError> {
+    pub fn calls(&self, gpu: &Gpu) -> Result<Vec<Call>, crate::gpu::GpuError> {
         let d = self.down;
         let tokens = u64::from(self.max_tokens);
         let slots = tokens * u64::from(self.used);
@@ -147,7 +147,7 @@ impl GpuMoeDown<'_> {
         let spec = spec(d.ty, self.used);
         let mut residual = self.residual.clone();
         let last = d.parts.len() - 1;
-        let mut ops = vec![];
+        let mut calls = vec![];
         for (i, part) in d.parts.iter().enumerate() {
             let y = if i == last {
                 self.y.clone()
@@ -178,8 +178,8 @@ impl GpuMoeDown<'_> {
             let read = d.bytes_of_rows(u64::from(self.used * d.rows));
             // A part has its share of the experts, and of those used on average.
             let products = 2 * u64::from(part.rows) * u64::from(d.cols);
-            ops.push(
-                Op::new(spec.clone(), bindings, params, grid)
+            calls.push(
+                Call::new(spec.clone(), bindings, params, grid)
                     .with_bytes(read)
                     .with_flops(Flops {
                         per_token: products * u64::from(self.used) / u64::from(d.groups),
@@ -189,14 +189,14 @@ impl GpuMoeDown<'_> {
             );
             residual = y;
         }
-        Ok(ops)
+        Ok(calls)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, padded, run, upload};
     use crate::gpu::{GpuOptions, Tier};
     use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
@@ -253,7 +253,7 @@ mod tests {
         all_ids.resize(used * max_tokens as usize, u32::MAX);
         let range =
             |data: &[f32], width| Range::whole(&upload(gpu, &padded(data, width, max_tokens)));
-        let op = GpuMoeDown {
+        let call = GpuMoeDown {
             down: &weight,
             max_tokens,
             used: used as u32,
@@ -263,10 +263,10 @@ mod tests {
             residual: range(&residual, rows),
             y: Range::whole(&y),
         };
-        let ops = op.ops(gpu).unwrap_or_else(|e| panic!("{e}"));
+        let calls = call.calls(gpu).unwrap_or_else(|e| panic!("{e}"));
         run(
             gpu,
-            &ops,
+            &calls,
             &State {
                 tokens: n_tokens as u32,
                 ..State::default()

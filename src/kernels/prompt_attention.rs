@@ -1,6 +1,6 @@
 //! Attention of prompts: causal, over keys and values expanded from the latents block by block.
 //!
-//! A layer of a chunk is [`expand_kv::weights_ops`] once and [`GpuPromptAttention::ops`] for every block of the context: its
+//! A layer of a chunk is [`expand_kv::weights_calls`] once and [`GpuPromptAttention::calls`] for every block of the context: its
 //! expansion and the attention over it. Scratch memory ([`Scratch`]) depends on the chunk, not on the context.
 
 use half::f16;
@@ -11,8 +11,8 @@ use super::expand_kv::{self, KvDims};
 use super::linear::dot;
 use super::rope_cache::rotate_rows;
 use super::{coop, expand_kv_coop, prompt_attention_coop};
+use crate::gpu::call::{Blocks, Call, Extent, Flops, Range, State, Word, accesses};
 use crate::gpu::machine::Machine;
-use crate::gpu::op::{Blocks, Extent, Flops, Op, Range, State, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::Recording;
 use crate::gpu::shader::Variant;
@@ -346,14 +346,14 @@ pub struct GpuPromptAttention<'a> {
 
 impl GpuPromptAttention<'_> {
     /// One run that the recording repeats for each block of the context: its expansion, by what
-    /// [`expand_kv::weights_ops`] left in the scratch, and the attention over it, with two buffers beside the expansion of the next.
+    /// [`expand_kv::weights_calls`] left in the scratch, and the attention over it, with two buffers beside the expansion of the next.
     /// They must follow each other.
     ///
     /// A replay needs `pos` and `tokens` of its [`State`], with `pos + tokens` within the rows of the cache.
     ///
     /// # Panics
     /// If a buffer is too small or the sizes do not suit the form.
-    pub fn ops(&self, gpu: &Gpu) -> [Op; 2] {
+    pub fn calls(&self, gpu: &Gpu) -> [Call; 2] {
         let Scratch {
             weights,
             kv,
@@ -361,7 +361,7 @@ impl GpuPromptAttention<'_> {
             ..
         } = self.scratch;
         let coop = self.form.coop();
-        let expand = expand_kv::op(&self.cache, weights, self.dims, coop, *blocks, &kv[0]);
+        let expand = expand_kv::call(&self.cache, weights, self.dims, coop, *blocks, &kv[0]);
         let tiled = match coop {
             Some(coop) => {
                 let shape = prompt_attention_coop::best(self.dims, coop);
@@ -380,7 +380,7 @@ impl GpuPromptAttention<'_> {
     }
 
     /// The run of both, a block's expansion beside the attention over the block before where there are two buffers.
-    fn in_turn(&self, expand: Op, attention: Op) -> [Op; 2] {
+    fn in_turn(&self, expand: Call, attention: Call) -> [Call; 2] {
         let kv = &self.scratch.kv;
         if kv.len() == 1 {
             return [expand, attention];
@@ -393,7 +393,7 @@ impl GpuPromptAttention<'_> {
     }
 
     /// The attention alone, by a pipeline and the tokens of its workgroup.
-    fn attention(&self, (spec, tokens): (Spec, usize)) -> Op {
+    fn attention(&self, (spec, tokens): (Spec, usize)) -> Call {
         let (dims, mla) = (self.dims, self.dims.mla);
         assert!(fits(dims), "prompt_attention: {dims:?}");
         let blocks = self.scratch.blocks;
@@ -420,7 +420,7 @@ impl GpuPromptAttention<'_> {
             self.scratch.kv.iter().all(|range| range.size >= kv),
             "prompt_attention: a block needs {kv} bytes"
         );
-        Op::new(
+        Call::new(
             spec,
             [
                 &self.q,
@@ -524,7 +524,7 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
             tokens: N as u32,
             ..State::default()
         };
-        Recording::new(gpu, &attention.ops(gpu))?.submit(gpu, &state);
+        Recording::new(gpu, &attention.calls(gpu))?.submit(gpu, &state);
         results.push(gpu.read::<f32>(&attention.values.buffer, 0, bytes)?);
         let own = [&scratch.weights, &scratch.stats, &attention.values];
         for range in own.into_iter().chain(&scratch.kv) {
@@ -552,7 +552,7 @@ fn timed<T>(
     dims: KvDims,
     coop: Coop,
     tokens: usize,
-    by: impl FnOnce([&[Op]; 2], &State) -> Result<T, GpuError>,
+    by: impl FnOnce([&[Call]; 2], &State) -> Result<T, GpuError>,
 ) -> Result<T, GpuError> {
     let mla = dims.mla;
     let mut made = vec![];
@@ -565,7 +565,7 @@ fn timed<T>(
     let rope_table = room(tokens * mla.rope * 4)?;
     let cache = room(tokens * mla.cache_row() * 2)?;
     let values = room(tokens * mla.heads * dims.v * 4)?;
-    let mut ops = |form| {
+    let mut calls = |form| {
         let scratch = Scratch::new(gpu, dims, form, tokens, tokens)?;
         made.extend([scratch.weights.clone(), scratch.stats.clone()]);
         made.extend(scratch.kv.iter().cloned());
@@ -580,13 +580,13 @@ fn timed<T>(
             scratch: &scratch,
             values: values.clone(),
         };
-        Ok::<_, GpuError>(attention.ops(gpu))
+        Ok::<_, GpuError>(attention.calls(gpu))
     };
     let state = State {
         tokens: tokens as u32,
         ..State::default()
     };
-    let (matrices, floats) = (ops(Form::Matrix(coop))?, ops(Form::Vector)?);
+    let (matrices, floats) = (calls(Form::Matrix(coop))?, calls(Form::Vector)?);
     let found = by([&matrices, &floats], &state)?;
     for range in made {
         gpu.release(&range.buffer);

@@ -1,6 +1,6 @@
 //! A plain read of a buffer: the measure of a device's memory.
 
-use crate::gpu::op::{Extent, Op, Range, Word, accesses};
+use crate::gpu::call::{Call, Extent, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 
@@ -44,7 +44,7 @@ pub(super) fn spec(at_once: u32) -> Spec {
 ///
 /// # Panics
 /// If `data` holds no tile, or more than a grid has room for.
-pub fn op(data: &Range, found: &Range, at_once: u32, sought: u32) -> Op {
+pub fn call(data: &Range, found: &Range, at_once: u32, sought: u32) -> Call {
     let tiles =
         u32::try_from(data.size / tile_bytes(at_once)).expect("a binding has 4 GiB at most");
     assert!(tiles > 0, "{} bytes are no tile", data.size);
@@ -52,7 +52,7 @@ pub fn op(data: &Range, found: &Range, at_once: u32, sought: u32) -> Op {
     // Whole rows of workgroups only: an incomplete one would read behind the data.
     let rows = tiles / row_tiles;
     let bytes = u64::from(row_tiles * rows) * tile_bytes(at_once);
-    Op::new(
+    Call::new(
         spec(at_once),
         vec![data.clone(), found.clone()],
         vec![Word::U(row_tiles), Word::U(sought)],
@@ -64,7 +64,7 @@ pub fn op(data: &Range, found: &Range, at_once: u32, sought: u32) -> Op {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, run, upload};
     use crate::kernels::testing::Rng;
 
@@ -84,9 +84,9 @@ mod tests {
                     .fold(0, |all, word| all ^ word);
                 for sought in [sought, rng.bits() as u32] {
                     let found = upload(gpu, &[0u32; 4]);
-                    let op = op(&range, &Range::whole(&found), at_once, sought);
-                    assert_eq!(op.bytes, range.size);
-                    run(gpu, &[op], &State::default());
+                    let call = call(&range, &Range::whole(&found), at_once, sought);
+                    assert_eq!(call.bytes, range.size);
+                    run(gpu, &[call], &State::default());
                     let expected = read(&data, at_once, sought);
                     assert_eq!(download::<u32>(gpu, &found, 1)[0] == 1, expected);
                 }

@@ -4,7 +4,7 @@ use half::f16;
 
 use super::MlaDims;
 use super::linear::rms_norm;
-use crate::gpu::op::{Extent, Op, Range, Word, accesses};
+use crate::gpu::call::{Call, Extent, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 
@@ -148,7 +148,7 @@ impl RotationShape {
     }
 }
 
-/// Queries that [`op`] rotates.
+/// Queries that [`call`] rotates.
 #[derive(Debug, Clone)]
 pub struct Queries {
     /// (max_tokens, heads, nope + rope).
@@ -258,9 +258,9 @@ pub(super) fn spec(dims: MlaDims, queries: bool, split: bool) -> Spec {
 /// among the cache's rows.
 ///
 /// # Panics
-/// As [`op`].
-pub fn row_op(row: CacheRow, rope_table: &Range, dims: MlaDims) -> Op {
-    op(&GpuRopeCache {
+/// As [`call`].
+pub fn row_call(row: CacheRow, rope_table: &Range, dims: MlaDims) -> Call {
+    call(&GpuRopeCache {
         queries: None,
         kv_a: row.kv_a,
         parts: 1,
@@ -278,7 +278,7 @@ pub fn row_op(row: CacheRow, rope_table: &Range, dims: MlaDims) -> Op {
 ///
 /// # Panics
 /// If a buffer is too small, or a size is odd.
-pub fn op(b: &GpuRopeCache) -> Op {
+pub fn call(b: &GpuRopeCache) -> Call {
     let dims = b.dims;
     let row = dims.cache_row();
     assert!(
@@ -325,7 +325,7 @@ pub fn op(b: &GpuRopeCache) -> Op {
         let part_stride = b.part_tokens * row as u32 / 2;
         params.extend([b.parts, part_stride].map(Word::U));
     }
-    Op::new(
+    Call::new(
         spec(dims, b.queries.is_some(), b.parts > 1),
         bindings,
         params,
@@ -413,7 +413,7 @@ pub(super) mod testing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::testing::{Rng, assert_close};
 
@@ -531,7 +531,7 @@ mod tests {
                     let on_gpu = upload(gpu, &untouched);
                     let rotated = output(gpu, q_pe.len());
                     let whole = |data: &[f32]| Range::whole(&upload(gpu, data));
-                    let op = op(&GpuRopeCache {
+                    let call = call(&GpuRopeCache {
                         queries: with_queries.then(|| Queries {
                             q: whole(&q),
                             q_pe: Range::whole(&rotated),
@@ -551,7 +551,7 @@ mod tests {
                         tokens: n_tokens as u32,
                         ..Default::default()
                     };
-                    run(gpu, &[op], &state);
+                    run(gpu, &[call], &state);
                     let what = format!("{dims:?}, {n_tokens} at {pos}, {}", gpu.tier.name());
                     let exact: Vec<f64> = q_pe.iter().map(|x| f64::from(*x)).collect();
                     if with_queries {

@@ -1,6 +1,6 @@
 //! The choice of experts: probabilities, the best few, their weights (llama-graph.cpp, build_moe_ffn).
 
-use crate::gpu::op::{Extent, Op, Range, Word, accesses};
+use crate::gpu::call::{Call, Extent, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::model::{Experts, Gating};
@@ -166,7 +166,7 @@ impl GpuRouter<'_> {
 ///
 /// # Panics
 /// If a buffer is too small or there are more than [`MAX_EXPERTS`] experts.
-pub fn op(b: &GpuRouter<'_>) -> Op {
+pub fn call(b: &GpuRouter<'_>) -> Call {
     b.check();
     let mut bindings = vec![b.logits.clone(), b.ids.clone(), b.weights.clone()];
     bindings.extend(b.bias.clone());
@@ -178,14 +178,14 @@ pub fn op(b: &GpuRouter<'_>) -> Op {
         params.extend([b.parts, part_stride].map(Word::U));
     }
     let spec = spec(b.experts, b.bias.is_some(), split);
-    Op::new(spec, bindings, params, grid)
+    Call::new(spec, bindings, params, grid)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gpu::Gpu;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::testing::{Rng, assert_close};
 
@@ -312,7 +312,7 @@ mod tests {
         let all = [logits, &vec![f32::NAN; e.count]].concat();
         // The last part has it all, so that adding up is exact.
         let logits = [vec![0.0; (parts - 1) * all.len()], all].concat();
-        let op = op(&GpuRouter {
+        let call = call(&GpuRouter {
             logits: Range::whole(&upload(gpu, &logits)),
             parts: parts as u32,
             bias: bias.map(|b| Range::whole(&upload(gpu, b))),
@@ -325,7 +325,7 @@ mod tests {
             tokens: n_tokens as u32,
             ..Default::default()
         };
-        run(gpu, &[op], &state);
+        run(gpu, &[call], &state);
         (download(gpu, &ids, n), download(gpu, &weights, n))
     }
 

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use super::MAX_GRID;
 use super::expert_rows::Other;
 use super::linear::rms_norm_rows;
-use crate::gpu::op::{Extent, Op, Range, Word, accesses};
+use crate::gpu::call::{Call, Extent, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 
@@ -131,7 +131,7 @@ impl GpuRowsF16 {
     ///
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it, or nothing is asked for.
-    pub fn op(&self) -> Op {
+    pub fn call(&self) -> Call {
         let rows = u64::from(self.max_tokens) * u64::from(self.used);
         assert!(!self.last || self.used == 1, "the last row of tokens");
         let values = rows * u64::from(self.cols);
@@ -203,7 +203,7 @@ impl GpuRowsF16 {
             let part_stride = self.max_tokens * self.used * vectors;
             params.extend([self.parts, part_stride].map(Word::U));
         }
-        Op::new(
+        Call::new(
             spec,
             bindings,
             params,
@@ -216,7 +216,7 @@ impl GpuRowsF16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, output, padded, run, upload};
     use crate::kernels::expert_rows::tests::left_by;
     use crate::kernels::testing::{Rng, assert_close};
@@ -288,7 +288,7 @@ mod tests {
                     };
                     let given = [first, vec![0.0; (parts - 1) * padded.len()]].concat();
                     let (given, other) = left_by(gpu, &given, tall);
-                    let op = GpuRowsF16 {
+                    let call = GpuRowsF16 {
                         x: given,
                         other,
                         parts: parts as u32,
@@ -303,12 +303,12 @@ mod tests {
                             .map(|(residual, sums)| [residual, sums].map(Range::whole)),
                         last,
                     }
-                    .op();
+                    .call();
                     let state = State {
                         tokens: n_tokens as u32,
                         ..State::default()
                     };
-                    run(gpu, &[op], &state);
+                    run(gpu, &[call], &state);
                     let (x, rows) = match last {
                         true => (&x[(n_tokens - 1) * cols..], 1),
                         false => (x.as_slice(), rows),

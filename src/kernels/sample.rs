@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::sampling::{Sampling, uniform};
-use crate::gpu::op::{Extent, Op, Range, Word, accesses};
+use crate::gpu::call::{Call, Extent, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::gpu::{Gpu, GpuError};
@@ -128,10 +128,10 @@ pub const MAX_VOCAB: usize = 1 << 18;
 /// `log_min_p` for "off": so far below any logit that only minus infinity is dropped, whose weight is 0 anyway.
 const NO_MIN_P: f32 = -1e30;
 
-/// Where [`State::sampling`](crate::gpu::op::State::sampling) holds the number of the submission.
+/// Where [`State::sampling`](crate::gpu::call::State::sampling) holds the number of the submission.
 pub const NUMBER: usize = 9;
 
-/// What [`State::sampling`](crate::gpu::op::State::sampling) holds for a choice with the draw of `step`:
+/// What [`State::sampling`](crate::gpu::call::State::sampling) holds for a choice with the draw of `step`:
 /// 0 temperature, 1 top_k, 2 top_p, 3 ln(min_p), 4 repeat_penalty, 5 repeat_last_n (0 where the penalty is 1),
 /// 6 [`uniform`]`(seed, step)`, 7 the step modulo 2^32, told with the result, 8 whether masses of slices are asked for,
 /// 9 the number of the submission ([`NUMBER`]), told with the result: 0 here.
@@ -195,7 +195,7 @@ pub(super) fn specs(vocab: u32) -> [Spec; 2] {
     ]
 }
 
-/// Bytes of the buffers of [`ops`] for a vocabulary of `tokens`: keys, maxima of slices and of their quarters.
+/// Bytes of the buffers of [`calls`] for a vocabulary of `tokens`: keys, maxima of slices and of their quarters.
 pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
     let (slices, _) = slices(tokens);
     [slices * WG * 4, slices * 16, slices * 16].map(|bytes| bytes as u64)
@@ -205,7 +205,7 @@ pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
 ///
 /// `logits` is one row, (vocab) f32. `history` holds the ids of all positions, (n_ctx + 1) u32: the last
 /// `repeat_last_n` up to position pos + tokens are recent, and the chosen id becomes the one at pos + tokens. Each of
-/// `results`, taken by [`State::slot`](crate::gpu::op::State::slot), gets (id, step, number, 0). A replay needs
+/// `results`, taken by [`State::slot`](crate::gpu::call::State::slot), gets (id, step, number, 0). A replay needs
 /// [`words`] as its `sampling`, and `pos + tokens <= n_ctx`.
 ///
 /// # Errors
@@ -213,13 +213,13 @@ pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
 ///
 /// # Panics
 /// If a buffer is too small or the vocabulary larger than [`MAX_VOCAB`].
-pub fn ops(
+pub fn calls(
     gpu: &Gpu,
     logits: &Range,
     vocab: u32,
     history: &Range,
     results: &[Range],
-) -> Result<Vec<Op>, GpuError> {
+) -> Result<Vec<Call>, GpuError> {
     let tokens = vocab as usize;
     assert!(
         (1..=MAX_VOCAB).contains(&tokens),
@@ -238,7 +238,7 @@ pub fn ops(
     let maxima = Range::whole(&gpu.storage("sampling maxima", maxima)?);
     let quarters = Range::whole(&gpu.storage("sampling quarters", quarters)?);
     let [scan, pick] = specs(vocab);
-    let scan = Op::new(
+    let scan = Call::new(
         scan,
         vec![
             logits.clone(),
@@ -263,7 +263,7 @@ pub fn ops(
     .with_bytes(u64::from(vocab) * 4);
     let mut params = vec![Word::Pos, Word::Tokens];
     params.extend([0, 1, 2, 3, 6, 7, NUMBER].map(Word::Sampling));
-    let pick = Op::new(
+    let pick = Call::new(
         pick,
         vec![keys, maxima, quarters, history.clone(), results[0].clone()],
         params,

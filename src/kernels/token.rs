@@ -3,9 +3,9 @@
 //! so that no kernel begins with one; and it is in the form that the tier multiplies ([`Activation`]).
 
 use super::MAX_GRID;
+use crate::gpu::call::{Extent, Range};
 use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site};
 use crate::gpu::machine::Machine;
-use crate::gpu::op::{Extent, Range};
 use crate::gpu::shader::Variant;
 use crate::gpu::{Gpu, GpuError};
 use crate::quant::GgmlType;

@@ -6,10 +6,10 @@ use super::rope_cache::{CacheRow, ROW_SUBGROUPS, rotate_rows, row_variant};
 use super::token::{TokenInput, variant, weight};
 use super::token_matvec::token_matvec;
 use crate::gpu::Gpu;
+use crate::gpu::call::{Call, Extent, Flops, Range, Word, accesses};
 use crate::gpu::geometry::WHOLE_THREADS;
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::model::Weight;
 use crate::quant::GgmlType;
@@ -261,12 +261,12 @@ impl GpuTokenAbsorb<'_> {
     ///
     /// # Panics
     /// If the weights are none that the kernel is for ([`repeated`]), or a buffer is too small for the sizes, which would let the kernel index beyond it.
-    pub fn op(&self, gpu: &Gpu) -> Op {
-        self.op_for(Machine::of(gpu))
+    pub fn call(&self, gpu: &Gpu) -> Call {
+        self.call_for(Machine::of(gpu))
     }
 
     /// The dispatch, divided as on `machine`.
-    fn op_for(&self, machine: Machine) -> Op {
+    fn call_for(&self, machine: Machine) -> Call {
         let (q_b, k_b, dims) = (self.q_b, self.k_b, self.dims);
         let shape = self.shape();
         let division = shape.division(machine);
@@ -322,7 +322,7 @@ impl GpuTokenAbsorb<'_> {
             Extent::N(1),
         ];
         let weights = [q_b, k_b].map(|w| u64::from(w.total_rows()) * u64::from(w.cols));
-        Op::new(spec(division, &shape), bindings, params, grid)
+        Call::new(spec(division, &shape), bindings, params, grid)
             .with_bytes(
                 [q_part, k_part]
                     .map(|p| p.quants.size + p.scales.size)
@@ -344,8 +344,8 @@ impl GpuTokenAbsorb<'_> {
 mod tests {
     use super::*;
     use crate::gpu::Tier;
+    use crate::gpu::call::State;
     use crate::gpu::machine::Profile;
-    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload, waves};
     use crate::kernels::rope_cache::testing::Row;
     use crate::kernels::testing::{Rng, assert_close, random_weight};
@@ -452,7 +452,7 @@ mod tests {
         let row = Row::new(rng, dims, n_ctx);
         let outputs = twin.each_ref().map(|y| output(gpu, y.len()));
         let [q_lat, q_pe] = outputs.each_ref().map(Range::whole);
-        let op = GpuTokenAbsorb {
+        let call = GpuTokenAbsorb {
             q_b: &gpu_weight(gpu, &q_b),
             k_b: &gpu_weight(gpu, &k_b),
             activation: activation(gpu),
@@ -463,8 +463,8 @@ mod tests {
             q_pe,
             row: with_row.then(|| row.upload(gpu)),
         };
-        let weights = [op.q_b, op.k_b];
-        let repeated = repeated(gpu, weights, dims, op.activation, with_row);
+        let weights = [call.q_b, call.k_b];
+        let repeated = repeated(gpu, weights, dims, call.activation, with_row);
         assert!(repeated.is_some(), "{dims:?}");
         let state = State {
             pos: pos as u32,
@@ -475,8 +475,8 @@ mod tests {
             cores,
             ..Machine::of(gpu)
         };
-        run(gpu, &[op.op_for(machine)], &state);
-        if let Some(found) = &op.row {
+        run(gpu, &[call.call_for(machine)], &state);
+        if let Some(found) = &call.row {
             let what = format!("{dims:?}: row {pos} of the cache");
             row.assert_written(gpu, found, &table, pos, &what);
         }

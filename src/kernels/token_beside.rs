@@ -6,9 +6,9 @@ use super::token::{
     TokenInput, TokenOutput, check_geometry, divided, geometry, staged, stages, variant, weight,
 };
 use super::token_matvec::token_matvec;
+use crate::gpu::call::{Call, Extent, Flops, Range, Word, accesses};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, PREPARED_ROWS, Site, WHOLE_THREADS};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::{Gpu, GpuError};
 use crate::model::Weight;
@@ -157,9 +157,9 @@ impl GpuTokenBeside<'_> {
     /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device.
     ///
     /// # Panics
-    /// As [`op_with`](Self::op_with).
-    pub fn op(&self, gpu: &Gpu) -> Result<Op, GpuError> {
-        Ok(self.op_with(gpu, &geometry(gpu, &self.site())?))
+    /// As [`call_with`](Self::call_with).
+    pub fn call(&self, gpu: &Gpu) -> Result<Call, GpuError> {
+        Ok(self.call_with(gpu, &geometry(gpu, &self.site())?))
     }
 
     /// The dispatch, divided so.
@@ -167,7 +167,7 @@ impl GpuTokenBeside<'_> {
     /// # Panics
     /// If the weights are none that [`fits`], the kernel or the device does not allow the geometry, or a buffer is too small for the
     /// sizes, which would let the kernel index beyond it.
-    pub fn op_with(&self, gpu: &Gpu, geometry: &Geometry) -> Op {
+    pub fn call_with(&self, gpu: &Gpu, geometry: &Geometry) -> Call {
         let mut shape = self.shape();
         check_geometry(gpu, &shape.site(), geometry);
         shape.staged = stages(gpu, shape.activation, shape.units, 0);
@@ -213,7 +213,7 @@ impl GpuTokenBeside<'_> {
         let grid = [Extent::N(tiles), Extent::N(1), Extent::N(1)];
         let bytes = parts.iter().map(|p| p.quants.size + p.scales.size).sum();
         let weights = u64::from(w.rows + v.rows) * u64::from(w.cols);
-        Op::new(spec(geometry, &shape), bindings, params, grid)
+        Call::new(spec(geometry, &shape), bindings, params, grid)
             .with_bytes(bytes)
             .with_flops(Flops {
                 once: 2 * weights,
@@ -226,8 +226,8 @@ impl GpuTokenBeside<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::call::State;
     use crate::gpu::machine::Machine;
-    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::kernels::token::testing::{Given, activation, assert_prepared, room, sums_nmse};
@@ -253,7 +253,7 @@ mod tests {
         let g = (case.prepared == Some(true)).then_some(&g[..]);
         let [w, v] = [&w, &v].map(|w| gpu_weight(gpu, w));
         let x = given.upload(gpu, 1e-5);
-        let op = || GpuTokenBeside {
+        let call = || GpuTokenBeside {
             weights: [&w, &v],
             activation: activation(gpu),
             x: x.clone(),
@@ -261,28 +261,28 @@ mod tests {
             prepared: case.prepared.map(|_| room(gpu, rows, g)),
             z: Range::whole(&output(gpu, other_rows)),
         };
-        let site = op().site();
+        let site = call().site();
         let geometries = match all {
             true => site.candidates(Machine::of(gpu)),
             false => vec![gpu.geometry(&site).expect("the device allows one")],
         };
         assert!(!geometries.is_empty());
         for geometry in geometries {
-            let op = op();
+            let call = call();
             let state = State {
                 tokens: 1,
                 ..State::default()
             };
-            run(gpu, &[op.op_with(gpu, &geometry)], &state);
+            run(gpu, &[call.call_with(gpu, &geometry)], &state);
             let what = format!("{}, {geometry:?}", site.key());
-            let floats = [(op.y.as_ref(), &twin[0]), (Some(&op.z), &twin[1])];
+            let floats = [(call.y.as_ref(), &twin[0]), (Some(&call.z), &twin[1])];
             for (found, twin) in floats {
                 let Some(found) = found else { continue };
                 let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
                 let found = download(gpu, &found.buffer, twin.len());
                 assert_close(&found, &exact, sums_nmse(activation(gpu)), &what);
             }
-            if let Some(found) = &op.prepared {
+            if let Some(found) = &call.prepared {
                 assert_prepared(gpu, found, g, &twin[0], &what);
             }
         }

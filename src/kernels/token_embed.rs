@@ -1,8 +1,8 @@
 //! [`embed`](super::embed) of one token: the row as f32 and prepared for the first layer.
 
 use super::token::{self, TokenOutput};
+use crate::gpu::call::{Call, Extent, Range, Word, accesses};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Extent, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::kernels::embed::embed;
 use crate::model::Weight;
@@ -39,13 +39,13 @@ pub(super) fn spec(ty: GgmlType, units: u32, activation: Activation) -> Spec {
 ///
 /// # Panics
 /// If a buffer is too small, which would let the kernel index beyond it, or `prepared` has no norm.
-pub fn ops(
+pub fn calls(
     token_embd: &GpuWeight,
     history: &Range,
     y: &Range,
     prepared: &TokenOutput,
     activation: Activation,
-) -> Vec<Op> {
+) -> Vec<Call> {
     let w = token_embd;
     assert!(y.size >= u64::from(w.cols) * 4, "output of {}", w.name);
     prepared.check(w.cols, activation, &w.name);
@@ -73,7 +73,7 @@ pub fn ops(
                 Word::Pos,
             ];
             let grid = [Extent::N(units.div_ceil(64)), Extent::N(1), Extent::N(1)];
-            Op::new(spec(w.ty, units, activation), bindings, params, grid)
+            Call::new(spec(w.ty, units, activation), bindings, params, grid)
                 .with_bytes(w.bytes_of_rows(1))
         })
         .collect()
@@ -82,7 +82,7 @@ pub fn ops(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::kernels::token::testing::{activation, assert_prepared, room};
@@ -97,7 +97,7 @@ mod tests {
                 let norm = rng.normals(cols);
                 let history: Vec<u32> = (0..5).map(|_| rng.below(rows) as u32).collect();
                 let (y, q) = (output(gpu, cols), room(gpu, cols, Some(&norm)));
-                let ops = ops(
+                let calls = calls(
                     &gpu_weight(gpu, &w),
                     &Range::whole(&upload(gpu, &history)),
                     &Range::whole(&y),
@@ -106,7 +106,7 @@ mod tests {
                 );
                 run(
                     gpu,
-                    &ops,
+                    &calls,
                     &State {
                         pos: 3,
                         tokens: 1,

@@ -6,10 +6,10 @@ use super::router::{self, GpuRouter};
 use super::token::{
     self, TokenInput, check_geometry, check_rows, divided, geometry, grid, staged, stages, weight,
 };
+use crate::gpu::call::{Call, Flops, Range, Word, accesses};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::gate_up::gate_up;
@@ -44,7 +44,7 @@ pub fn token_gate_up(
 
 /// [`token_gate_up`] on the device, and the [`router`] before it.
 pub struct GpuTokenGateUp<'a> {
-    /// G and U of the experts, cut alike, and how they are chosen: what the router's op would do for one token.
+    /// G and U of the experts, cut alike, and how they are chosen: what the router's call would do for one token.
     pub experts: Option<([&'a GpuWeight; 2], GpuRouter<'a>)>,
     /// Whether the logits are still to be divided by the root mean square of the input. In several parts, of
     /// [`RouterParts`](super::token_matvec::RouterParts), they always are.
@@ -260,18 +260,18 @@ impl GpuTokenGateUp<'_> {
     ///
     /// # Panics
     /// If sizes disagree or a buffer is too small, which would let the kernel index beyond it.
-    pub fn ops(&self, gpu: &Gpu) -> Result<Vec<Op>, GpuError> {
-        self.ops_with(gpu, &geometry(gpu, &self.site())?)
+    pub fn calls(&self, gpu: &Gpu) -> Result<Vec<Call>, GpuError> {
+        self.calls_with(gpu, &geometry(gpu, &self.site())?)
     }
 
-    /// As [`ops`](Self::ops), divided so.
+    /// As [`calls`](Self::calls), divided so.
     ///
     /// # Errors
-    /// As [`ops`](Self::ops).
+    /// As [`calls`](Self::calls).
     ///
     /// # Panics
-    /// As [`ops`](Self::ops), or if the kernel or the device does not allow the geometry.
-    pub fn ops_with(&self, gpu: &Gpu, geometry: &Geometry) -> Result<Vec<Op>, GpuError> {
+    /// As [`calls`](Self::calls), or if the kernel or the device does not allow the geometry.
+    pub fn calls_with(&self, gpu: &Gpu, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         check_geometry(gpu, &self.site(), geometry);
         let (mut values, mut count) = (0, 0);
         let pairs = [self.experts.as_ref().map(|(pair, _)| *pair), self.shared];
@@ -333,11 +333,11 @@ impl GpuTokenGateUp<'_> {
             self.h.size >= shape.activation.bytes(u64::from(values.div_ceil(32))),
             "output of {values}"
         );
-        Ok((0..count).map(|i| self.op(geometry, &shape, i)).collect())
+        Ok((0..count).map(|i| self.call(geometry, &shape, i)).collect())
     }
 
     /// Part i of the experts and part i of the shared expert, where they have so many.
-    fn op(&self, geometry: &Geometry, all: &Shape<'_>, i: usize) -> Op {
+    fn call(&self, geometry: &Geometry, all: &Shape<'_>, i: usize) -> Call {
         let planes = |pair: &[&GpuWeight; 2]| {
             let parts = pair.map(|w| &w.parts[i]);
             parts.map(|part| [part.quants.clone(), part.scales.clone()])
@@ -392,7 +392,7 @@ impl GpuTokenGateUp<'_> {
             choice: i == 0,
             ..*all
         };
-        Op::new(spec(geometry, &shape), bindings, params, grid(tiles).0)
+        Call::new(spec(geometry, &shape), bindings, params, grid(tiles).0)
             .with_bytes(bytes)
             .with_flops(Flops {
                 once: 2 * weights,

@@ -6,9 +6,9 @@ use super::token::{
     TokenInput, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, stages,
     unsupported, variant, weight,
 };
+use crate::gpu::call::{Call, Flops, Range, Word, accesses};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::matvec::{MatvecOptions, matvec};
@@ -320,18 +320,18 @@ impl GpuTokenMatvec<'_> {
     ///
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
-    pub fn ops(&self, gpu: &Gpu) -> Result<Vec<Op>, GpuError> {
-        self.ops_with(gpu, &geometry(gpu, &self.site())?)
+    pub fn calls(&self, gpu: &Gpu) -> Result<Vec<Call>, GpuError> {
+        self.calls_with(gpu, &geometry(gpu, &self.site())?)
     }
 
     /// The dispatches of a product whose output, as f32 alone, is rotated.
     ///
     /// # Errors
-    /// As [`ops`](Self::ops).
+    /// As [`calls`](Self::calls).
     ///
     /// # Panics
-    /// As [`ops`](Self::ops), or if the rows to rotate are not whole heads. A replay's position must be in the table.
-    pub fn rotated_ops(&self, gpu: &Gpu, rotation: &Rotation) -> Result<Vec<Op>, GpuError> {
+    /// As [`calls`](Self::calls), or if the rows to rotate are not whole heads. A replay's position must be in the table.
+    pub fn rotated_calls(&self, gpu: &Gpu, rotation: &Rotation) -> Result<Vec<Call>, GpuError> {
         rotation.check(self.weight.total_rows(), &self.weight.name);
         assert!(
             self.prepared.is_none()
@@ -341,26 +341,26 @@ impl GpuTokenMatvec<'_> {
             self.weight.name
         );
         let geometry = geometry(gpu, &self.shape(Some(rotation)).site())?;
-        self.divided_ops(gpu, &geometry, Some(rotation))
+        self.divided_calls(gpu, &geometry, Some(rotation))
     }
 
-    /// As [`ops`](Self::ops), divided so.
+    /// As [`calls`](Self::calls), divided so.
     ///
     /// # Errors
-    /// As [`ops`](Self::ops).
+    /// As [`calls`](Self::calls).
     ///
     /// # Panics
-    /// As [`ops`](Self::ops), or if the kernel or the device does not allow the geometry.
-    pub fn ops_with(&self, gpu: &Gpu, geometry: &Geometry) -> Result<Vec<Op>, GpuError> {
-        self.divided_ops(gpu, geometry, None)
+    /// As [`calls`](Self::calls), or if the kernel or the device does not allow the geometry.
+    pub fn calls_with(&self, gpu: &Gpu, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
+        self.divided_calls(gpu, geometry, None)
     }
 
-    fn divided_ops(
+    fn divided_calls(
         &self,
         gpu: &Gpu,
         geometry: &Geometry,
         rotation: Option<&Rotation>,
-    ) -> Result<Vec<Op>, GpuError> {
+    ) -> Result<Vec<Call>, GpuError> {
         let mut shape = self.shape(rotation);
         let beside = shape
             .router
@@ -438,14 +438,14 @@ impl GpuTokenMatvec<'_> {
                 .collect();
             // Of the router the columns of these rows.
             let router = u64::from(part.rows) * u64::from(shape.router.unwrap_or(0));
-            let op = Op::new(spec.clone(), bindings, params, grid)
+            let call = Call::new(spec.clone(), bindings, params, grid)
                 .with_bytes(part.quants.size + part.scales.size + 4 * router)
                 .with_flops(Flops {
                     once: 2 * (u64::from(part.rows) * u64::from(w.cols) + router),
                     ..Flops::default()
                 })
                 .at_site(shape.site());
-            Ok(op)
+            Ok(call)
         });
         parts.collect()
     }

@@ -4,9 +4,9 @@ use super::MAX_GRID;
 use super::token::{
     self, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, stages, weight,
 };
+use crate::gpu::call::{Call, Flops, Range, Word, accesses};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, SPLIT_LANES, Site};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::matvec::{MatvecOptions, matvec};
@@ -231,18 +231,18 @@ impl GpuTokenMoeDown<'_> {
     ///
     /// # Panics
     /// If sizes disagree or a buffer is too small, which would let the kernel index beyond it.
-    pub fn ops(&self, gpu: &Gpu) -> Result<Vec<Op>, GpuError> {
-        self.ops_with(gpu, &geometry(gpu, &self.site())?)
+    pub fn calls(&self, gpu: &Gpu) -> Result<Vec<Call>, GpuError> {
+        self.calls_with(gpu, &geometry(gpu, &self.site())?)
     }
 
-    /// As [`ops`](Self::ops), divided so.
+    /// As [`calls`](Self::calls), divided so.
     ///
     /// # Errors
-    /// As [`ops`](Self::ops).
+    /// As [`calls`](Self::calls).
     ///
     /// # Panics
-    /// As [`ops`](Self::ops), or if the kernel or the device does not allow the geometry.
-    pub fn ops_with(&self, gpu: &Gpu, geometry: &Geometry) -> Result<Vec<Op>, GpuError> {
+    /// As [`calls`](Self::calls), or if the kernel or the device does not allow the geometry.
+    pub fn calls_with(&self, gpu: &Gpu, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         check_geometry(gpu, &self.site(), geometry);
         let d = self.down;
         let units = self.used * d.cols / 32 + self.shared.map_or(0, |s| s.cols / 32);
@@ -271,7 +271,7 @@ impl GpuTokenMoeDown<'_> {
         self.prepared.check(d.rows, self.activation, &d.name);
         let count = d.parts.len().max(self.shared.map_or(0, |s| s.parts.len()));
         let mut residual = self.residual.clone();
-        let mut ops = vec![];
+        let mut calls = vec![];
         for i in 0..count {
             let y = if i + 1 == count {
                 self.y.clone()
@@ -282,14 +282,21 @@ impl GpuTokenMoeDown<'_> {
             shape.last = i + 1 == count;
             shape.one_part = count == 1;
             shape.staged = stages(gpu, shape.activation, shape.input(), 0);
-            ops.push(self.op(geometry, i, &shape, residual, &y));
+            calls.push(self.call(geometry, i, &shape, residual, &y));
             residual = y;
         }
-        Ok(ops)
+        Ok(calls)
     }
 
     /// Adds part i of the experts and part i of the shared expert, where they have so many, to `residual`.
-    fn op(&self, geometry: &Geometry, i: usize, shape: &Shape, residual: Range, y: &Range) -> Op {
+    fn call(
+        &self,
+        geometry: &Geometry,
+        i: usize,
+        shape: &Shape,
+        residual: Range,
+        y: &Range,
+    ) -> Call {
         let d = self.down;
         // Where the experts have no more parts, any of them with no expert in it.
         let part = d.parts.get(i).unwrap_or(&d.parts[0]);
@@ -332,7 +339,7 @@ impl GpuTokenMoeDown<'_> {
             + shared.map_or(0, |(s, part)| u64::from(part.rows) * u64::from(s.cols));
         let tiles = d.rows.div_ceil(geometry.tile);
         assert!(tiles <= MAX_GRID, "rows of {}", d.name);
-        Op::new(spec(geometry, shape), bindings, params, grid(tiles).0)
+        Call::new(spec(geometry, shape), bindings, params, grid(tiles).0)
             .with_bytes(read)
             .with_flops(Flops {
                 once: 2 * weights,
@@ -346,8 +353,8 @@ impl GpuTokenMoeDown<'_> {
 mod tests {
     use super::*;
     use crate::gpu::Tier;
+    use crate::gpu::call::State;
     use crate::gpu::machine::Machine;
-    use crate::gpu::op::State;
     use crate::gpu::testing::{
         download, gpu_weight, output, run, token_gpus, token_gpus_with_binding, upload, waves,
     };
@@ -377,7 +384,7 @@ mod tests {
         let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
 
         let shared_gpu = shared.as_ref().map(|s| gpu_weight(gpu, s));
-        let mut op = GpuTokenMoeDown {
+        let mut call = GpuTokenMoeDown {
             down: &gpu_weight(gpu, &down),
             shared: shared_gpu.as_ref(),
             activation: activation(gpu),
@@ -389,7 +396,7 @@ mod tests {
             y: Range::whole(&output(gpu, rows)),
             prepared: room(gpu, rows, Some(&g)),
         };
-        let site = op.site();
+        let site = call.site();
         let geometries = if all {
             site.candidates(Machine::of(gpu))
         } else {
@@ -397,25 +404,25 @@ mod tests {
         };
         assert!(!geometries.is_empty());
         for geometry in geometries {
-            op.y = Range::whole(&output(gpu, rows));
-            op.prepared = room(gpu, rows, Some(&g));
-            let ops = op
-                .ops_with(gpu, &geometry)
+            call.y = Range::whole(&output(gpu, rows));
+            call.prepared = room(gpu, rows, Some(&g));
+            let calls = call
+                .calls_with(gpu, &geometry)
                 .unwrap_or_else(|e| panic!("{e}"));
             let state = State {
                 tokens: 1,
                 ..State::default()
             };
-            run(gpu, &ops, &state);
+            run(gpu, &calls, &state);
             let what = format!("{} {geometry:?}", ty.name());
             // Integer sums are exact; the rest are f32 sums of a few hundred half units in another order.
             assert_close(
-                &download(gpu, &op.y.buffer, rows),
+                &download(gpu, &call.y.buffer, rows),
                 &exact,
                 sums_nmse(activation(gpu)),
                 &what,
             );
-            assert_prepared(gpu, &op.prepared, Some(&g), &twin, &what);
+            assert_prepared(gpu, &call.prepared, Some(&g), &twin, &what);
         }
     }
 

@@ -5,9 +5,9 @@ use super::rope_cache::{CacheRow, ROW_SUBGROUPS, rope_cache, row_variant};
 use super::token::{check_geometry, divided, geometry, variant, weight};
 use super::token_matvec::token_matvec;
 use super::{MAX_GRID, MlaDims};
+use crate::gpu::call::{Call, Extent, Flops, Range, Word, accesses};
 use crate::gpu::geometry::{Geometry, Site, WHOLE_THREADS};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::tier::MIN_SUBGROUP;
 use crate::gpu::{Gpu, GpuError};
@@ -150,9 +150,9 @@ impl GpuTokenQueries<'_> {
     /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device.
     ///
     /// # Panics
-    /// As [`op_with`](Self::op_with).
-    pub fn op(&self, gpu: &Gpu) -> Result<Op, GpuError> {
-        Ok(self.op_with(gpu, &geometry(gpu, &self.site())?))
+    /// As [`call_with`](Self::call_with).
+    pub fn call(&self, gpu: &Gpu) -> Result<Call, GpuError> {
+        Ok(self.call_with(gpu, &geometry(gpu, &self.site())?))
     }
 
     /// The dispatch, divided so.
@@ -160,7 +160,7 @@ impl GpuTokenQueries<'_> {
     /// # Panics
     /// If the weight is none that [`fits`], the kernel or the device does not allow the geometry, or a buffer is too small for the
     /// sizes, which would let the kernel index beyond it.
-    pub fn op_with(&self, gpu: &Gpu, geometry: &Geometry) -> Op {
+    pub fn call_with(&self, gpu: &Gpu, geometry: &Geometry) -> Call {
         let (k_b, dims, shape) = (self.k_b, self.dims, self.shape());
         check_geometry(gpu, &shape.site(), geometry);
         let bytes = |n: usize| (dims.heads * n * 4) as u64;
@@ -198,7 +198,7 @@ impl GpuTokenQueries<'_> {
             k_b.total_rows().div_ceil(geometry.tile) + 1 + pairs.div_ceil(geometry.threads());
         let grid = [Extent::N(workgroups), Extent::N(1), Extent::N(1)];
         let weights = u64::from(k_b.total_rows()) * u64::from(k_b.cols);
-        Op::new(spec(geometry, &shape), bindings, params, grid)
+        Call::new(spec(geometry, &shape), bindings, params, grid)
             .with_bytes(part.quants.size + part.scales.size)
             .with_flops(Flops {
                 once: 2 * weights,
@@ -211,8 +211,8 @@ impl GpuTokenQueries<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::call::State;
     use crate::gpu::machine::Machine;
-    use crate::gpu::op::State;
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::rope_cache::testing::Row;
     use crate::kernels::testing::{Rng, assert_close, random_weight};
@@ -229,7 +229,7 @@ mod tests {
         let keep = |q: &[f32]| stand_for(activation(gpu), q);
         let (twin, _) = token_queries(&k_b, &q, row.given(), angles, dims, keep);
         let k_b = gpu_weight(gpu, &k_b);
-        let op = || GpuTokenQueries {
+        let call = || GpuTokenQueries {
             k_b: &k_b,
             activation: activation(gpu),
             q: Range::whole(&upload(gpu, &q)),
@@ -240,28 +240,30 @@ mod tests {
             q_pe: Range::whole(&output(gpu, twin[1].len())),
             row: row.upload(gpu),
         };
-        let site = op().site();
+        let site = call().site();
         let geometries = match all {
             true => site.candidates(Machine::of(gpu)),
             false => vec![gpu.geometry(&site).expect("the device allows one")],
         };
         assert!(!geometries.is_empty());
         for geometry in geometries {
-            let op = op();
+            let call = call();
             let state = State {
                 pos: pos as u32,
                 tokens: 1,
                 ..State::default()
             };
-            run(gpu, &[op.op_with(gpu, &geometry)], &state);
+            run(gpu, &[call.call_with(gpu, &geometry)], &state);
             let what = format!("{} {dims:?}, {geometry:?}", site.key());
             let limits = [sums_nmse(activation(gpu)), 1e-13];
-            for ((found, twin), limit) in [&op.q_lat, &op.q_pe].into_iter().zip(&twin).zip(limits) {
+            for ((found, twin), limit) in
+                [&call.q_lat, &call.q_pe].into_iter().zip(&twin).zip(limits)
+            {
                 let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
                 let found = download(gpu, &found.buffer, twin.len());
                 assert_close(&found, &exact, limit, &what);
             }
-            row.assert_written(gpu, &op.row, &table, pos, &what);
+            row.assert_written(gpu, &call.row, &table, pos, &what);
         }
     }
 

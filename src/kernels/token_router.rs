@@ -2,8 +2,8 @@
 //! rows.
 
 use super::token_matvec::token_matvec;
+use crate::gpu::call::{Call, Extent, Flops, Range, Word, accesses};
 use crate::gpu::memory::{GpuWeight, Part};
-use crate::gpu::op::{Extent, Flops, Op, Range, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::model::Weight;
@@ -61,7 +61,7 @@ impl GpuTokenRouter<'_> {
     ///
     /// # Panics
     /// If the weight is none that [`fits`], or a buffer is too small, which would let the kernel index beyond it.
-    pub fn ops(&self) -> Vec<Op> {
+    pub fn calls(&self) -> Vec<Call> {
         let w = self.weight;
         assert!(fits(w.ty, w.cols) && w.groups == 1, "{}", w.name);
         let bytes = u64::from(w.cols) * 4;
@@ -74,14 +74,14 @@ impl GpuTokenRouter<'_> {
             w.name
         );
         let spec = spec(w.cols / 4, self.norm.is_some());
-        let op = |part: &Part| {
+        let call = |part: &Part| {
             let mut bindings = vec![part.quants.clone(), self.x.clone()];
             bindings.extend(self.norm.clone());
             bindings.extend([self.squares.clone(), self.y.clone()]);
             let params = vec![Word::U(part.first_row), Word::F(self.eps)];
             let grid = [Extent::N(part.rows), Extent::N(1), Extent::N(1)];
             let weights = u64::from(part.rows) * u64::from(w.cols);
-            Op::new(spec.clone(), bindings, params, grid)
+            Call::new(spec.clone(), bindings, params, grid)
                 .with_bytes(weights * 4)
                 .with_shape(format!("{}x{}", w.rows, w.cols))
                 .with_flops(Flops {
@@ -89,14 +89,14 @@ impl GpuTokenRouter<'_> {
                     ..Flops::default()
                 })
         };
-        w.parts.iter().map(op).collect()
+        w.parts.iter().map(call).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::op::State;
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::quant::activation::squares;
@@ -114,7 +114,7 @@ mod tests {
                 let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
                 for inside in [true, false] {
                     let y = output(gpu, rows);
-                    let op = GpuTokenRouter {
+                    let call = GpuTokenRouter {
                         weight: &gpu_weight(gpu, &w),
                         x: Range::whole(&upload(gpu, if inside { &x } else { &weighted })),
                         norm: inside.then(|| Range::whole(&upload(gpu, &norm))),
@@ -122,7 +122,7 @@ mod tests {
                         eps: 1e-5,
                         y: Range::whole(&y),
                     };
-                    run(gpu, &op.ops(), &State::default());
+                    run(gpu, &call.calls(), &State::default());
                     let what = format!("{rows}x{cols}, norm inside: {inside}");
                     assert_close(&download(gpu, &y, rows), &exact, 1e-12, &what);
                 }

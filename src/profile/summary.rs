@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::gpu::op::{About, Part, Taken};
+use crate::gpu::call::{About, Part, Taken};
 
 /// What was profiled, and what the same takes without being profiled.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]

@@ -20,10 +20,10 @@ use crate::bench::{BenchError, Source};
 use crate::engine::backend::Backend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::{DeviceChoice, Tier, TierTrial};
+use crate::gpu::call::Call;
 use crate::gpu::clock::Clock;
 use crate::gpu::geometry::{Geometry, Made, Site};
 use crate::gpu::machine::Machine;
-use crate::gpu::op::Op;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::quant::activation::Activation;
@@ -220,20 +220,20 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
     let depth = DEPTH.min(n_ctx - 1);
     backend.fill_cache(n_ctx).map_err(BenchError::from)?;
 
-    let default_ops = backend.step_ops()?;
+    let default_calls = backend.step_calls()?;
     let bench = Bench {
         gpu: &gpu,
         backend: &backend,
         activation,
         depth,
     };
-    let default = Recording::new(&gpu, &default_ops)?;
+    let default = Recording::new(&gpu, &default_calls)?;
     bench.warm_up(&default)?;
 
     let began = Instant::now();
     // First: it decides which products there are.
     let repeating = bench.repeating()?;
-    let sites = sites(&backend.step_ops()?);
+    let sites = sites(&backend.step_calls()?);
     let mut found = vec![];
     let mut left = vec![];
     // What a candidate costs, most of it for compiling: known from those before.
@@ -274,7 +274,7 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         made.merge_up_to.insert(activation.name().to_owned(), most);
     }
     gpu.choices.replace(made.clone());
-    let tuned = Recording::new(&gpu, &backend.step_ops()?)?;
+    let tuned = Recording::new(&gpu, &backend.step_calls()?)?;
     let last = STAGES[STAGES.len() - 1];
     let times = backend.time_in_turn(&[&default, &tuned], depth, 2 * last)?;
     let [before_us, after_us] = [0, 1].map(|i| median(&times[i]));
@@ -298,14 +298,14 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
 }
 
 /// The products of a step and how often each is there, what reads most first: there is most to win.
-fn sites(ops: &[Op]) -> Vec<(Site, u32)> {
-    let mut calls = BTreeMap::new();
-    for site in ops.iter().filter_map(|op| op.site.as_ref()) {
-        calls.entry(site.key()).or_insert((site, 0)).1 += 1;
+fn sites(calls: &[Call]) -> Vec<(Site, u32)> {
+    let mut times = BTreeMap::new();
+    for site in calls.iter().filter_map(|call| call.site.as_ref()) {
+        times.entry(site.key()).or_insert((site, 0)).1 += 1;
     }
-    let mut sites: Vec<_> = calls.into_values().map(|(s, n)| (s.clone(), n)).collect();
-    sites.sort_by_key(|(site, calls)| {
-        Reverse(u64::from(site.rows) * u64::from(site.units) * u64::from(*calls))
+    let mut sites: Vec<_> = times.into_values().map(|(s, n)| (s.clone(), n)).collect();
+    sites.sort_by_key(|(site, times)| {
+        Reverse(u64::from(site.rows) * u64::from(site.units) * u64::from(*times))
     });
     sites
 }
@@ -373,7 +373,7 @@ impl Bench<'_> {
         };
         let record = |repeats: Option<bool>| {
             choose(repeats);
-            Recording::new(self.gpu, &self.backend.step_ops()?)
+            Recording::new(self.gpu, &self.backend.step_calls()?)
         };
         let [default, repeated, once] = [record(None)?, record(Some(true))?, record(Some(false))?];
         let rounds = STAGES[STAGES.len() - 1];
@@ -399,7 +399,7 @@ impl Bench<'_> {
             let name = self.activation.name().to_owned();
             made.merge_up_to.insert(name, merge_up_to);
             self.gpu.choices.replace(made);
-            Recording::new(self.gpu, &self.backend.step_ops()?)
+            Recording::new(self.gpu, &self.backend.step_calls()?)
         };
         let (inside, apart) = (record(u32::MAX)?, record(0)?);
         self.gpu.choices.replace(made.clone());
@@ -466,17 +466,20 @@ impl Bench<'_> {
 
     /// A step for each geometry of a product; all pipelines are compiled in parallel.
     fn record(&self, site: &Site, geometries: &[Geometry]) -> Result<Vec<Candidate>, GpuError> {
-        let ops = |geometry: &Geometry| -> Result<Vec<Op>, GpuError> {
+        let calls = |geometry: &Geometry| -> Result<Vec<Call>, GpuError> {
             self.gpu.choices.set(site, *geometry);
-            self.backend.step_ops()
+            self.backend.step_calls()
         };
-        let all = geometries.iter().map(ops).collect::<Result<Vec<_>, _>>()?;
-        let specs: Vec<_> = all.iter().flatten().map(|op| &op.spec).collect();
+        let all = geometries
+            .iter()
+            .map(calls)
+            .collect::<Result<Vec<_>, _>>()?;
+        let specs: Vec<_> = all.iter().flatten().map(|call| &call.spec).collect();
         self.gpu.pipelines(&specs)?;
-        let with_times = |(ops, geometry): (&Vec<Op>, &Geometry)| {
+        let with_times = |(calls, geometry): (&Vec<Call>, &Geometry)| {
             Ok(Candidate {
                 geometry: *geometry,
-                step: Recording::new(self.gpu, ops)?,
+                step: Recording::new(self.gpu, calls)?,
                 times: vec![],
             })
         };

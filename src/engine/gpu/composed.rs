@@ -5,8 +5,8 @@ use super::recipe::Recipe;
 use super::recipe_token::{Stream, TokenRecipe};
 use super::weights::{GpuLayer, GpuQuery};
 use crate::gpu::GpuError;
+use crate::gpu::call::{Range, Word};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Range, Word};
 use crate::kernels::MlaDims;
 use crate::kernels::matvec::GpuMatvec;
 use crate::kernels::rope_cache::{self, CacheRow, Rotation};
@@ -50,7 +50,7 @@ impl Recipe<'_> {
         let (dims, eps, table) = (self.dims, self.eps, &self.context.rope_table);
         let norm = Some(&layer.attn_norm);
         let y = self.activation("q", qk.total_rows())?;
-        let op = |x: Range, norm: &Range| GpuMatvec {
+        let call = |x: Range, norm: &Range| GpuMatvec {
             weight: qk,
             max_tokens: 1,
             x,
@@ -64,8 +64,9 @@ impl Recipe<'_> {
         };
         let kv_a = match &layer.q {
             GpuQuery::Full { .. } => {
-                let op = op(x.clone(), &layer.attn_norm);
-                self.ops.extend(op.rotated_ops(&rotation(table, dims)));
+                let call = call(x.clone(), &layer.attn_norm);
+                self.calls
+                    .extend(call.rotated_calls(&rotation(table, dims)));
                 self.product("kv_a", &layer.attn_kv_a_mqa, x, norm, None)?
             }
             GpuQuery::Lora {
@@ -76,8 +77,8 @@ impl Recipe<'_> {
                 let q_a = self.product("q_a", attn_q_a, x, norm, None)?;
                 let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, x, norm, None)?;
                 let rotation = rotation(table, dims);
-                self.ops
-                    .extend(op(q_a, attn_q_a_norm).rotated_ops(&rotation));
+                self.calls
+                    .extend(call(q_a, attn_q_a_norm).rotated_calls(&rotation));
                 kv_a
             }
         };
@@ -87,7 +88,7 @@ impl Recipe<'_> {
             eps,
             cache: cache.clone(),
         };
-        self.ops.push(rope_cache::row_op(row, table, dims));
+        self.calls.push(rope_cache::row_call(row, table, dims));
         Ok(halves(y, dims))
     }
 }
@@ -104,7 +105,7 @@ impl TokenRecipe<'_> {
         let (dims, table) = (self.dims, &self.context.rope_table);
         let (x, activation) = (self.normed(stream), self.activation);
         let y = self.floats("q", qk.total_rows())?;
-        let op = |x: TokenInput| GpuTokenMatvec {
+        let call = |x: TokenInput| GpuTokenMatvec {
             weight: qk,
             activation,
             x: Input::Prepared(x, 0),
@@ -116,8 +117,8 @@ impl TokenRecipe<'_> {
         let kv_a = match &layer.q {
             GpuQuery::Full { .. } => {
                 let rotation = rotation(table, dims);
-                self.ops
-                    .extend(op(x.clone()).rotated_ops(self.gpu, &rotation)?);
+                self.calls
+                    .extend(call(x.clone()).rotated_calls(self.gpu, &rotation)?);
                 self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?
             }
             GpuQuery::Lora {
@@ -127,7 +128,8 @@ impl TokenRecipe<'_> {
             } => {
                 let (q_a, kv_a) = self.query_latent(layer, attn_q_a, attn_q_a_norm, stream)?;
                 let rotation = rotation(table, dims);
-                self.ops.extend(op(q_a).rotated_ops(self.gpu, &rotation)?);
+                self.calls
+                    .extend(call(q_a).rotated_calls(self.gpu, &rotation)?);
                 kv_a
             }
         };

@@ -3,8 +3,8 @@
 use super::GpuBackend;
 use super::pace::{Kind, Pace, Took};
 use crate::engine::backend::{Backend, BackendError};
+use crate::gpu::call::{Call, State, Taken};
 use crate::gpu::clock::{self, Clock};
-use crate::gpu::op::{Op, State, Taken};
 use crate::gpu::record::{Recording, Replay};
 use crate::gpu::stamps::{Stamping, Stamps};
 use crate::gpu::{Gpu, GpuError};
@@ -209,16 +209,16 @@ impl GpuBackend {
         least: usize,
         rounds: usize,
     ) -> Result<BTreeMap<String, Vec<f64>>, GpuError> {
-        let mut kernels: BTreeMap<String, Vec<Op>> = BTreeMap::new();
+        let mut kernels: BTreeMap<String, Vec<Call>> = BTreeMap::new();
         let state = self.state(pos, 1);
-        for op in self.step_ops()? {
-            if op.when.holds(&state) {
-                kernels.entry(op.about().label).or_default().push(op);
+        for call in self.step_calls()? {
+            if call.when.holds(&state) {
+                kernels.entry(call.about().label).or_default().push(call);
             }
         }
-        kernels.retain(|_, ops| ops.len() >= least);
-        let alone = kernels.into_iter().map(|(label, ops)| {
-            let recording = Recording::new(self.gpu(), &ops)?;
+        kernels.retain(|_, calls| calls.len() >= least);
+        let alone = kernels.into_iter().map(|(label, calls)| {
+            let recording = Recording::new(self.gpu(), &calls)?;
             let mut times = self.time_in_turn(&[&recording], pos, rounds)?;
             Ok((label, times.remove(0)))
         });

@@ -34,9 +34,9 @@ pub use weights::GpuModel;
 use super::backend::{
     Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows, check_tokens,
 };
+use crate::gpu::call::{Call, Range, State};
 use crate::gpu::geometry::Site;
 use crate::gpu::machine::Machine;
-use crate::gpu::op::{Op, Range, State};
 use crate::gpu::record::Recording;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError};
@@ -77,7 +77,7 @@ pub struct GpuBackend {
     single: Recording,
     sample: Recording,
     /// The choice of a token, as dispatches.
-    choose: Vec<Op>,
+    choose: Vec<Call>,
     /// What of a decoded token a geometry can be chosen for.
     sites: Vec<Site>,
     /// Several tokens of a prompt.
@@ -140,7 +140,7 @@ impl GpuBackend {
         };
 
         let results: Vec<_> = ring.iter().map(Range::whole).collect();
-        let choose = sample::ops(&gpu, &logits, vocab, &context.history, &results)?;
+        let choose = sample::calls(&gpu, &logits, vocab, &context.history, &results)?;
         let single = single_step(&model, &context, &logits)?;
         let sites = sites(&single);
         let decode: Vec<_> = single.iter().chain(&choose).cloned().collect();
@@ -179,7 +179,7 @@ impl GpuBackend {
             return Ok(());
         }
         let model = Arc::clone(&self.model);
-        let single = self.step_ops()?;
+        let single = self.step_calls()?;
         let decode: Vec<_> = single.iter().chain(&self.choose).cloned().collect();
         self.decode = Recording::new(&model.gpu, &decode)?;
         self.single = Recording::new(&model.gpu, &single)?;
@@ -334,14 +334,14 @@ impl Backend for GpuBackend {
 }
 
 /// The sites of a step, each once.
-fn sites(ops: &[Op]) -> Vec<Site> {
+fn sites(calls: &[Call]) -> Vec<Site> {
     let mut seen = HashSet::new();
-    let sites = ops.iter().filter_map(|op| op.site.clone());
+    let sites = calls.iter().filter_map(|call| call.site.clone());
     sites.filter(|site| seen.insert(site.key())).collect()
 }
 
 /// The step over one token, with its logits, in the device's tier.
-fn single_step(model: &GpuModel, context: &Context, logits: &Range) -> Result<Vec<Op>, GpuError> {
+fn single_step(model: &GpuModel, context: &Context, logits: &Range) -> Result<Vec<Call>, GpuError> {
     match model.gpu.activation() {
         Some(activation) => TokenRecipe::new(model, context, activation).step(logits),
         None => {
@@ -349,7 +349,7 @@ fn single_step(model: &GpuModel, context: &Context, logits: &Range) -> Result<Ve
             let mut recipe = Recipe::new(model, context, &mut scratch, 1);
             let x = recipe.hidden()?;
             recipe.head(&x, logits);
-            Ok(recipe.ops)
+            Ok(recipe.calls)
         }
     }
 }

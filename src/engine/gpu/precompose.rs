@@ -3,8 +3,8 @@
 use super::trial::{self, Trial};
 use super::weights::{Composed, GpuLayer, GpuModel, GpuQuery};
 use crate::engine::{Batch, MemoryPlan};
+use crate::gpu::call::{Range, State};
 use crate::gpu::memory::{GpuWeight, Part};
-use crate::gpu::op::{Range, State};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::MlaDims;
@@ -317,7 +317,7 @@ fn product(
         out: &out,
     };
     let before = gpu.allocated();
-    Recording::new(gpu, &compose.ops()?)?.submit(gpu, &State::default());
+    Recording::new(gpu, &compose.calls()?)?.submit(gpu, &State::default());
     gpu.wait(None)?;
     gpu.count_dropped(before);
     Ok(out)

@@ -5,8 +5,8 @@ use super::recipe::{Context, Expanded, Recipe, Scratch};
 use super::recipe_prompt::RecipePrompt;
 use super::weights::GpuModel;
 use crate::gpu::GpuError;
+use crate::gpu::call::Range;
 use crate::gpu::machine::Machine;
-use crate::gpu::op::Range;
 use crate::gpu::record::Recording;
 use crate::kernels::gemm::Form;
 use crate::model::Config;
@@ -203,18 +203,18 @@ impl Prompt {
     ) -> Result<Arc<Recording>, GpuError> {
         let most = self.class(tokens as u32);
         if !self.steps.contains_key(&most) {
-            let ops = if most <= FEW {
+            let calls = if most <= FEW {
                 let mut recipe = Recipe::new(model, context, &mut self.scratch, most);
                 recipe.hidden()?;
-                recipe.ops
+                recipe.calls
             } else {
                 let smaller = CLASSES.into_iter().rev().find(|class| *class < most);
                 let least = smaller.unwrap_or(FEW) + 1;
                 let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, least, most);
                 recipe.hidden()?;
-                recipe.ops
+                recipe.calls
             };
-            let recording = Recording::new(&model.gpu, &ops)?;
+            let recording = Recording::new(&model.gpu, &calls)?;
             self.steps.insert(most, Arc::new(recording));
         }
         Ok(Arc::clone(&self.steps[&most]))
@@ -245,19 +245,19 @@ impl Prompt {
             None => {
                 let most = capacity(self.chunk);
                 let scratch = &mut self.scratch;
-                let ops = match model.gpu.activation() {
+                let calls = match model.gpu.activation() {
                     Some(_) => {
                         let mut recipe = RecipePrompt::new(model, context, scratch, 1, most);
                         recipe.last_head(&self.hidden, logits)?;
-                        recipe.ops
+                        recipe.calls
                     }
                     None => {
                         let mut recipe = Recipe::new(model, context, scratch, most);
                         recipe.head(&self.hidden, logits);
-                        recipe.ops
+                        recipe.calls
                     }
                 };
-                Arc::new(Recording::new(&model.gpu, &ops)?)
+                Arc::new(Recording::new(&model.gpu, &calls)?)
             }
         };
         Ok(Arc::clone(self.head.insert(head)))
@@ -299,7 +299,7 @@ impl Prompt {
         let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, 1, tokens);
         recipe.head(&inputs, &logits)?;
         let slices = Slices {
-            head: Arc::new(Recording::new(&model.gpu, &recipe.ops)?),
+            head: Arc::new(Recording::new(&model.gpu, &recipe.calls)?),
             logits,
             tokens: tokens as usize,
         };

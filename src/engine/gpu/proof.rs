@@ -4,7 +4,7 @@
 //! The number is written from the host before each submission, which proves such writes, too: token ids and parameters.
 //! What is copied at the end, such as logits, stands in one command buffer with the copy of the number.
 
-use crate::gpu::op::Range;
+use crate::gpu::call::Range;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::mark;
@@ -50,7 +50,7 @@ impl Proof {
             .map(|_| Ok((gpu.buffer("proof read back", TOLD, usage)?, false)))
             .collect::<Result<_, GpuError>>()?;
         Ok(Self {
-            mark: Recording::new(gpu, &[mark::op(&Range::whole(&told))])?,
+            mark: Recording::new(gpu, &[mark::call(&Range::whole(&told))])?,
             told,
             slots,
             next_slot: 0,

@@ -4,8 +4,8 @@
 //! pool end to end. Its length shares no large factor with any row, so no two rows of a matrix are alike before some
 //! millions of weights, and each tensor begins at another place of it.
 
+use crate::gpu::call::Range;
 use crate::gpu::memory::{GpuWeight, Part};
-use crate::gpu::op::Range;
 use crate::gpu::{Gpu, GpuError};
 use crate::quant::GgmlType;
 use crate::quant::repack::{Planes, UNIT, sub_plane_words};

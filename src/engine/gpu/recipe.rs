@@ -5,8 +5,8 @@
 //! layers share one set of buffers.
 
 use super::weights::{Composed, GpuFfn, GpuLayer, GpuMlp, GpuModel, GpuMoe, GpuQuery};
+use crate::gpu::call::{Call, Part, Range, Word, belong};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Op, Part, Range, Word, belong};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{Form, GpuAttention};
 use crate::kernels::expand_kv::KvDims;
@@ -91,19 +91,19 @@ pub(super) fn layers<R>(
     recipe: &mut R,
     (model, context, max_tokens): (&GpuModel, &Context, u32),
     mut x: Range,
-    ops: fn(&mut R) -> &mut Vec<Op>,
+    calls: fn(&mut R) -> &mut Vec<Call>,
     attention: Attend<R>,
     feed_forward: Feed<R>,
 ) -> Result<Range, GpuError> {
-    let embedding = embed::ops(&model.token_embd, max_tokens, &context.history, &x);
-    ops(recipe).extend(embedding);
+    let embedding = embed::calls(&model.token_embd, max_tokens, &context.history, &x);
+    calls(recipe).extend(embedding);
     for (i, (layer, cache)) in model.layers.iter().zip(&context.cache).enumerate() {
-        let begin = ops(recipe).len();
+        let begin = calls(recipe).len();
         let after = attention(recipe, layer, cache, &x)?;
-        let middle = ops(recipe).len();
+        let middle = calls(recipe).len();
         x = feed_forward(recipe, layer, &after)?;
-        belong(&mut ops(recipe)[begin..middle], Part::Attention(i));
-        belong(&mut ops(recipe)[middle..], Part::FeedForward(i));
+        belong(&mut calls(recipe)[begin..middle], Part::Attention(i));
+        belong(&mut calls(recipe)[middle..], Part::FeedForward(i));
     }
     Ok(x)
 }
@@ -118,7 +118,7 @@ pub(super) struct Recipe<'a> {
     pub(super) eps: f32,
     scratch: &'a mut Scratch,
     /// What was recorded so far.
-    pub ops: Vec<Op>,
+    pub calls: Vec<Call>,
 }
 
 impl<'a> Recipe<'a> {
@@ -137,7 +137,7 @@ impl<'a> Recipe<'a> {
             dims: MlaDims::of(config),
             eps: config.rms_eps,
             scratch,
-            ops: vec![],
+            calls: vec![],
         }
     }
 
@@ -177,7 +177,7 @@ impl<'a> Recipe<'a> {
             y: y.clone(),
             tokens: Word::Tokens,
         };
-        self.ops.extend(matvec.ops());
+        self.calls.extend(matvec.calls());
         Ok(y)
     }
 
@@ -202,7 +202,7 @@ impl<'a> Recipe<'a> {
             y: y.clone(),
             tokens: Word::Tokens,
         };
-        self.ops.extend(matvec.ops());
+        self.calls.extend(matvec.calls());
         Ok(y)
     }
 
@@ -214,7 +214,7 @@ impl<'a> Recipe<'a> {
             self,
             of,
             x,
-            |r| &mut r.ops,
+            |r| &mut r.calls,
             Self::attention,
             Self::feed_forward,
         )
@@ -235,7 +235,7 @@ impl<'a> Recipe<'a> {
             y: logits.clone(),
             tokens: Word::U(1),
         };
-        self.ops.extend(matvec.ops());
+        self.calls.extend(matvec.calls());
     }
 
     /// The absorbed and the rotated queries; the new row goes to the cache.
@@ -267,7 +267,7 @@ impl<'a> Recipe<'a> {
         };
         let q_lat = self.per_head("q_lat", &layer.attn_k_b, &q, dims.head() as u32)?;
         let q_pe = self.activation("q_pe", (dims.heads * dims.rope) as u32)?;
-        self.ops.push(rope_cache::op(&rope_cache::GpuRopeCache {
+        self.calls.push(rope_cache::call(&rope_cache::GpuRopeCache {
             queries: Some(rope_cache::Queries {
                 q: q.clone(),
                 q_pe: q_pe.clone(),
@@ -303,9 +303,9 @@ impl<'a> Recipe<'a> {
             max_tokens: self.max_tokens,
             partials: self.context.partials.clone(),
         };
-        self.ops.extend(attention.ops());
+        self.calls.extend(attention.calls());
         let latent = self.activation("latent", heads * kv_lora)?;
-        self.ops.push(attention_merge::op(
+        self.calls.push(attention_merge::call(
             &self.context.partials,
             dims,
             self.max_tokens,
@@ -336,7 +336,7 @@ impl<'a> Recipe<'a> {
     ) -> Result<Range, GpuError> {
         let used = ids.as_ref().map_or(1, |(_, used)| *used);
         let h = self.activation(name, used * mlp.gate.rows)?;
-        let op = GpuGateUp {
+        let call = GpuGateUp {
             gate: &mlp.gate,
             up: &mlp.up,
             max_tokens: self.max_tokens,
@@ -345,7 +345,7 @@ impl<'a> Recipe<'a> {
             ids,
             h: h.clone(),
         };
-        self.ops.extend(op.ops());
+        self.calls.extend(call.calls());
         Ok(h)
     }
 
@@ -373,7 +373,7 @@ impl<'a> Recipe<'a> {
                 };
                 let ids = self.activation("expert ids", used)?;
                 let weights = self.activation("expert weights", used)?;
-                self.ops.push(router::op(&router::GpuRouter {
+                self.calls.push(router::call(&router::GpuRouter {
                     logits,
                     parts: 1,
                     bias: exp_probs_b.clone(),
@@ -400,7 +400,7 @@ impl<'a> Recipe<'a> {
                     residual,
                     y: y.clone(),
                 };
-                self.ops.extend(down.ops(self.gpu)?);
+                self.calls.extend(down.calls(self.gpu)?);
                 Ok(y)
             }
         }

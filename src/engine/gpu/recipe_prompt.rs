@@ -5,9 +5,9 @@
 use super::prompt_buffers::{ABSORBED, INNER, NORMED, Names, OUTPUT_PARTS, Q_A, product_parts};
 use super::recipe::{Context, Scratch, layers};
 use super::weights::{GpuLayer, GpuModel, GpuQuery};
+use crate::gpu::call::{Call, Range, When};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Op, Range, When};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{Form as AttentionForm, GpuAttention};
 use crate::kernels::expand_kv;
@@ -35,7 +35,7 @@ pub(super) struct RecipePrompt<'a> {
     /// What `attn_output` left in parts and the residual: the norm that follows adds them up.
     pub(super) unsummed: Option<(Parts, Range)>,
     /// What was recorded so far.
-    pub ops: Vec<Op>,
+    pub calls: Vec<Call>,
 }
 
 /// Rows of a chunk as products take them.
@@ -97,7 +97,7 @@ impl<'a> RecipePrompt<'a> {
             eps: config.rms_eps,
             scratch,
             unsummed: None,
-            ops: vec![],
+            calls: vec![],
         }
     }
 
@@ -148,7 +148,7 @@ impl<'a> RecipePrompt<'a> {
             Input::Floats(floats) => (None, norm.is_some().then(|| floats.clone())),
         };
         if halves.is_some() || floats.is_some() {
-            self.ops.push(
+            self.calls.push(
                 GpuRowsF16 {
                     x: x.range.clone(),
                     other: x.other.clone(),
@@ -162,7 +162,7 @@ impl<'a> RecipePrompt<'a> {
                     sum: None,
                     last: false,
                 }
-                .op(),
+                .call(),
             );
         }
         Ok(Rows {
@@ -204,7 +204,7 @@ impl<'a> RecipePrompt<'a> {
             residual: residual.cloned(),
             ..self.gemm(weight, x, &y)
         };
-        self.ops.extend(product.ops(self.gpu));
+        self.calls.extend(product.calls(self.gpu));
         Ok(y)
     }
 
@@ -227,7 +227,7 @@ impl<'a> RecipePrompt<'a> {
             parts: count,
             ..self.gemm(weight, x, &range)
         };
-        self.ops.extend(product.ops(self.gpu));
+        self.calls.extend(product.calls(self.gpu));
         Ok(Parts {
             range,
             count,
@@ -244,7 +244,7 @@ impl<'a> RecipePrompt<'a> {
             self,
             of,
             x,
-            |r| &mut r.ops,
+            |r| &mut r.calls,
             Self::attention,
             Self::feed_forward,
         )
@@ -254,11 +254,11 @@ impl<'a> RecipePrompt<'a> {
     pub(super) fn head(&mut self, slices: &[Range], logits: &Range) -> Result<(), GpuError> {
         let model = self.model;
         let w = &model.output;
-        let first = self.ops.len();
+        let first = self.calls.len();
         let x = self.rows(NORMED, &slices[0], w.cols, 1, Some(&model.output_norm))?;
-        let rows = self.ops.remove(first);
-        self.ops.push(rows.with_alternatives(0, slices.to_vec()));
-        self.ops.extend(self.gemm(w, &x, logits).ops(self.gpu));
+        let rows = self.calls.remove(first);
+        self.calls.push(rows.with_alternatives(0, slices.to_vec()));
+        self.calls.extend(self.gemm(w, &x, logits).calls(self.gpu));
         Ok(())
     }
 
@@ -280,7 +280,7 @@ impl<'a> RecipePrompt<'a> {
             sum: None,
             last: true,
         };
-        self.ops.push(rows.op());
+        self.calls.push(rows.call());
         let x = TokenInput {
             values: row,
             rms: None,
@@ -294,7 +294,7 @@ impl<'a> RecipePrompt<'a> {
             prepared: None,
             router: None,
         };
-        self.ops.extend(product.ops(self.gpu)?);
+        self.calls.extend(product.calls(self.gpu)?);
         Ok(())
     }
 
@@ -321,8 +321,8 @@ impl<'a> RecipePrompt<'a> {
             cache,
         };
         if self.context.expanded.is_some() {
-            let op = self.rope_cache(&rows, None).only(When::Many);
-            self.ops.push(op);
+            let call = self.rope_cache(&rows, None).only(When::Many);
+            self.calls.push(call);
         }
         let q = match &layer.q {
             GpuQuery::Full { .. } => q.range,
@@ -351,15 +351,15 @@ impl<'a> RecipePrompt<'a> {
         if let Some(expanded) = &self.context.expanded {
             let (k_b, v_b) = (&layer.attn_k_b, &layer.attn_v_b);
             let (matrices, weights) = (expanded.form.is_matrix(), &expanded.scratch.weights);
-            let ops = expand_kv::weights_ops(k_b, v_b, expanded.dims, matrices, weights);
-            self.ops
-                .extend(ops.into_iter().map(|op| op.only(When::Many)));
+            let calls = expand_kv::weights_calls(k_b, v_b, expanded.dims, matrices, weights);
+            self.calls
+                .extend(calls.into_iter().map(|call| call.only(When::Many)));
         }
     }
 
     /// The rows of the chunk in the cache, and the rotation of queries where they are given.
-    fn rope_cache(&self, rows: &CacheRows<'_>, queries: Option<rope_cache::Queries>) -> Op {
-        rope_cache::op(&rope_cache::GpuRopeCache {
+    fn rope_cache(&self, rows: &CacheRows<'_>, queries: Option<rope_cache::Queries>) -> Call {
+        rope_cache::call(&rope_cache::GpuRopeCache {
             queries,
             kv_a: rows.kv_a.range.clone(),
             parts: rows.kv_a.count,
@@ -391,17 +391,17 @@ impl<'a> RecipePrompt<'a> {
             scratch: &expanded.scratch,
             values: values.clone(),
         };
-        let ops = attention.ops(self.gpu).map(|op| op.only(When::Many));
-        self.ops.extend(ops);
+        let calls = attention.calls(self.gpu).map(|call| call.only(When::Many));
+        self.calls.extend(calls);
         let most_few = expanded.most_few();
         if self.least_tokens <= most_few {
-            let (first, all) = (self.ops.len(), self.max_tokens);
+            let (first, all) = (self.calls.len(), self.max_tokens);
             self.max_tokens = all.min(most_few);
             let absorbed = self.absorbed(rows, q);
             self.max_tokens = all;
             absorbed?;
-            for op in &mut self.ops[first..] {
-                op.when = When::Few;
+            for call in &mut self.calls[first..] {
+                call.when = When::Few;
             }
         }
         Ok(values)
@@ -417,7 +417,7 @@ impl<'a> RecipePrompt<'a> {
             q_pe: q_pe.clone(),
         };
         let rope_cache = self.rope_cache(rows, Some(queries));
-        self.ops.push(rope_cache);
+        self.calls.push(rope_cache);
         let q_rows = self.rows(ABSORBED, q, heads * head, 1, None)?;
         let q_lat = self.product("q_lat", &layer.attn_k_b, &q_rows, head, None)?;
         let attention = GpuAttention {
@@ -430,9 +430,9 @@ impl<'a> RecipePrompt<'a> {
             max_tokens: self.max_tokens,
             partials: self.context.partials.clone(),
         };
-        self.ops.extend(attention.ops());
+        self.calls.extend(attention.calls());
         let latent = self.activation("latent", heads * kv_lora)?;
-        self.ops.push(attention_merge::op(
+        self.calls.push(attention_merge::call(
             &self.context.partials,
             dims,
             self.max_tokens,

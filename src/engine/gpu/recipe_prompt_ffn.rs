@@ -4,8 +4,8 @@ use super::prompt_buffers::{INNER, NORMED, SHARED, router_parts};
 use super::recipe_prompt::{Parts, RecipePrompt, Rows};
 use super::weights::{GpuFfn, GpuLayer, GpuMlp, GpuMoe};
 use crate::gpu::GpuError;
+use crate::gpu::call::Range;
 use crate::gpu::machine::Machine;
-use crate::gpu::op::Range;
 use crate::kernels::expert_rows::{GpuExpertRows, Other, TileList, tile_count};
 use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile};
 use crate::kernels::moe_combine::GpuMoeCombine;
@@ -65,7 +65,7 @@ impl RecipePrompt<'_> {
             experts,
             ..self.gemm(&mlp.gate, x, &y)
         };
-        self.ops.extend(product.ops(self.gpu));
+        self.calls.extend(product.calls(self.gpu));
         Ok(y)
     }
 
@@ -101,7 +101,7 @@ impl RecipePrompt<'_> {
                 }),
                 ..self.gemm(&experts.down, h, &y)
             };
-            self.ops.extend(down.ops(self.gpu));
+            self.calls.extend(down.calls(self.gpu));
             slots.push(y);
         }
         let slots = low_or_tall(&slots, &gathers);
@@ -110,7 +110,7 @@ impl RecipePrompt<'_> {
             None => x.clone(),
         };
         let y = self.activation("after ffn", d)?;
-        self.ops.push(
+        self.calls.push(
             GpuMoeCombine {
                 slots: slots.range,
                 other: slots.other,
@@ -121,7 +121,7 @@ impl RecipePrompt<'_> {
                 used,
                 rows: d,
             }
-            .op(),
+            .call(),
         );
         Ok(y)
     }
@@ -158,10 +158,10 @@ impl RecipePrompt<'_> {
             parts,
             ..self.gemm(router, &rows, &logits)
         };
-        self.ops.extend(product.ops(self.gpu));
+        self.calls.extend(product.calls(self.gpu));
         let ids = self.activation("expert ids", used)?;
         let weights = self.activation("expert weights", used)?;
-        self.ops.push(router::op(&router::GpuRouter {
+        self.calls.push(router::call(&router::GpuRouter {
             logits,
             parts,
             bias: moe.exp_probs_b.clone(),
@@ -191,7 +191,7 @@ impl RecipePrompt<'_> {
             lists,
             counts: counts.clone(),
         };
-        self.ops.push(list.op());
+        self.calls.push(list.call());
         let gather = |(i, of): (usize, &TileList)| GpuExperts {
             tiles: of.tiles.clone(),
             slots: list.slots.clone(),
@@ -237,7 +237,7 @@ impl RecipePrompt<'_> {
                 (Input::Halves(halves.clone()), Some(halves), floats)
             }
         };
-        self.ops.push(
+        self.calls.push(
             GpuRowsF16 {
                 x: parts.range,
                 other: parts.other,
@@ -251,7 +251,7 @@ impl RecipePrompt<'_> {
                 sum,
                 last: false,
             }
-            .op(),
+            .call(),
         );
         Ok(Rows {
             input,

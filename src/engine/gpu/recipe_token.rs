@@ -3,9 +3,9 @@
 
 use super::recipe::Context;
 use super::weights::{GpuFfn, GpuLayer, GpuModel, GpuMoe};
+use crate::gpu::call::{Call, Part, Range, When, belong};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::{Op, Part, Range, When, belong};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{GpuAttention, MAX_SLICES};
 use crate::kernels::router::GpuRouter;
@@ -47,7 +47,7 @@ pub(super) struct TokenRecipe<'a> {
     pub(super) dims: MlaDims,
     pub(super) eps: f32,
     /// What was recorded so far.
-    pub ops: Vec<Op>,
+    pub calls: Vec<Call>,
 }
 
 impl<'a> TokenRecipe<'a> {
@@ -60,12 +60,12 @@ impl<'a> TokenRecipe<'a> {
             activation,
             dims: MlaDims::of(config),
             eps: config.rms_eps,
-            ops: vec![],
+            calls: vec![],
         }
     }
 
     /// The dispatches from token id to `logits`.
-    pub(super) fn step(mut self, logits: &Range) -> Result<Vec<Op>, GpuError> {
+    pub(super) fn step(mut self, logits: &Range) -> Result<Vec<Call>, GpuError> {
         let model = self.model;
         for (what, width) in [
             ("query heads", self.dims.head()),
@@ -84,7 +84,7 @@ impl<'a> TokenRecipe<'a> {
             .collect();
         let mut stream = self.stream(model.token_embd.cols, norms[0])?;
         let embedding = self.stream_output(&stream);
-        self.ops.extend(token_embed::ops(
+        self.calls.extend(token_embed::calls(
             &model.token_embd,
             &self.context.history,
             &stream.x,
@@ -92,12 +92,12 @@ impl<'a> TokenRecipe<'a> {
             self.activation,
         ));
         for (i, layer) in model.layers.iter().enumerate() {
-            let begin = self.ops.len();
+            let begin = self.calls.len();
             let (after, logits) = self.attention(layer, &self.context.cache[i], &stream)?;
-            let middle = self.ops.len();
+            let middle = self.calls.len();
             stream = self.feed_forward(layer, &after, logits, norms[i + 1])?;
-            belong(&mut self.ops[begin..middle], Part::Attention(i));
-            belong(&mut self.ops[middle..], Part::FeedForward(i));
+            belong(&mut self.calls[begin..middle], Part::Attention(i));
+            belong(&mut self.calls[middle..], Part::FeedForward(i));
         }
         let head = GpuTokenMatvec {
             weight: &model.output,
@@ -108,8 +108,8 @@ impl<'a> TokenRecipe<'a> {
             prepared: None,
             router: None,
         };
-        self.ops.extend(head.ops(self.gpu)?);
-        Ok(self.ops)
+        self.calls.extend(head.calls(self.gpu)?);
+        Ok(self.calls)
     }
 
     fn buffer(&self, name: &'static str, bytes: u32) -> Result<Range, GpuError> {
@@ -159,7 +159,7 @@ impl<'a> TokenRecipe<'a> {
         x: Input,
     ) -> Result<Range, GpuError> {
         let y = self.floats(name, weight.total_rows())?;
-        let op = GpuTokenMatvec {
+        let call = GpuTokenMatvec {
             weight,
             activation: self.activation,
             x,
@@ -168,7 +168,7 @@ impl<'a> TokenRecipe<'a> {
             prepared: None,
             router: None,
         };
-        self.ops.extend(op.ops(self.gpu)?);
+        self.calls.extend(call.calls(self.gpu)?);
         Ok(y)
     }
 
@@ -202,13 +202,13 @@ impl<'a> TokenRecipe<'a> {
         };
         let short = self.context.short;
         if short > 0 {
-            let op = attention.short_op(self.gpu);
-            self.ops.push(op.only(When::Rows(0, short)));
+            let call = attention.short_call(self.gpu);
+            self.calls.push(call.only(When::Rows(0, short)));
         }
-        self.ops.extend(attention.ops_above(short));
+        self.calls.extend(attention.calls_above(short));
         if let Some(vo) = vo {
             let latents = self.values("latents", heads * kv_lora)?;
-            self.ops.push(self.merge(&latents));
+            self.calls.push(self.merge(&latents));
             let x = TokenInput {
                 values: latents,
                 rms: None,
@@ -232,13 +232,13 @@ impl<'a> TokenRecipe<'a> {
     }
 
     /// The dispatch that joins the attention's slices.
-    fn merge(&self, latents: &Range) -> Op {
+    fn merge(&self, latents: &Range) -> Call {
         let output = match self.activation {
             Activation::Bytes => attention_merge::Output::Bytes,
             Activation::Halves { .. } => attention_merge::Output::Halves,
             Activation::Floats => attention_merge::Output::Floats,
         };
-        attention_merge::op(&self.context.partials, self.dims, 1, latents, output)
+        attention_merge::call(&self.context.partials, self.dims, 1, latents, output)
     }
 
     /// The heads' values, prepared, from the slices of the attention: joined by the product itself where they are few, else
@@ -265,9 +265,11 @@ impl<'a> TokenRecipe<'a> {
             None => 0,
         };
         if most > 0 {
-            let ops = joining.ops(gpu)?;
-            let few = ops.into_iter().map(|op| op.only(When::SplitsUpTo(most)));
-            self.ops.extend(few);
+            let calls = joining.calls(gpu)?;
+            let few = calls
+                .into_iter()
+                .map(|call| call.only(When::SplitsUpTo(most)));
+            self.calls.extend(few);
         }
         if (most as usize) < MAX_SLICES {
             let latents = self.values("latents", (dims.heads * dims.kv_lora) as u32)?;
@@ -276,10 +278,10 @@ impl<'a> TokenRecipe<'a> {
                 values: latents,
                 rms: None,
             };
-            let ops = product(Input::Prepared(latents, dims.kv_lora as u32 / 32)).ops(gpu)?;
-            let ops = [merge].into_iter().chain(ops);
-            let many = ops.map(|op| op.only(When::SplitsAbove(most)));
-            self.ops.extend(many);
+            let calls = product(Input::Prepared(latents, dims.kv_lora as u32 / 32)).calls(gpu)?;
+            let calls = [merge].into_iter().chain(calls);
+            let many = calls.map(|call| call.only(When::SplitsAbove(most)));
+            self.calls.extend(many);
         }
         Ok(values)
     }
@@ -294,7 +296,7 @@ impl<'a> TokenRecipe<'a> {
         router: Option<&GpuWeight>,
     ) -> Result<(Stream, Option<RawLogits>), GpuError> {
         let after = self.stream(weight.total_rows(), norm)?;
-        let mut op = GpuTokenMatvec {
+        let mut call = GpuTokenMatvec {
             weight,
             activation: self.activation,
             x: Input::Prepared(x, 0),
@@ -303,12 +305,12 @@ impl<'a> TokenRecipe<'a> {
             prepared: Some(self.stream_output(&after)),
             router: None,
         };
-        let geometry = token::geometry(self.gpu, &op.site())?;
+        let geometry = token::geometry(self.gpu, &call.site())?;
         let mut logits = None;
         if let Some(router) = router.filter(|w| leaves_router_parts(w, geometry.tile)) {
             let parts = weight.total_rows() / ROUTER_ROWS;
             let buffer = self.floats("router logits in parts", parts * router.rows)?;
-            op.router = Some(RouterParts {
+            call.router = Some(RouterParts {
                 weight: router,
                 logits: buffer.clone(),
             });
@@ -317,7 +319,7 @@ impl<'a> TokenRecipe<'a> {
                 parts,
             });
         }
-        self.ops.extend(op.ops_with(self.gpu, &geometry)?);
+        self.calls.extend(call.calls_with(self.gpu, &geometry)?);
         Ok((after, logits))
     }
 
@@ -339,7 +341,7 @@ impl<'a> TokenRecipe<'a> {
                     x: self.normed(stream),
                     h: h.clone(),
                 };
-                self.ops.extend(gate_up.ops(self.gpu)?);
+                self.calls.extend(gate_up.calls(self.gpu)?);
                 let x = TokenInput {
                     values: h,
                     rms: None,
@@ -365,7 +367,7 @@ impl<'a> TokenRecipe<'a> {
                 eps: self.eps,
                 y: y.clone(),
             };
-            self.ops.extend(router.ops());
+            self.calls.extend(router.calls());
             return Ok(y);
         }
         let x = if exact {
@@ -423,7 +425,7 @@ impl<'a> TokenRecipe<'a> {
             x: self.normed(stream),
             h: h.clone(),
         };
-        self.ops.extend(gate_up.ops(self.gpu)?);
+        self.calls.extend(gate_up.calls(self.gpu)?);
         let after = self.stream(experts.down.rows, next)?;
         let down = GpuTokenMoeDown {
             activation: self.activation,
@@ -437,7 +439,7 @@ impl<'a> TokenRecipe<'a> {
             y: after.x.clone(),
             prepared: self.stream_output(&after),
         };
-        self.ops.extend(down.ops(self.gpu)?);
+        self.calls.extend(down.calls(self.gpu)?);
         Ok(after)
     }
 }

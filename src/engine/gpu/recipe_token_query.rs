@@ -3,8 +3,8 @@
 use super::recipe_token::{Stream, TokenRecipe};
 use super::weights::{GpuLayer, GpuQuery};
 use crate::gpu::GpuError;
+use crate::gpu::call::Range;
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::op::Range;
 use crate::kernels::rope_cache::{self, CacheRow};
 use crate::kernels::token::{TokenInput, TokenOutput};
 use crate::kernels::token_absorb::{self, GpuTokenAbsorb};
@@ -80,14 +80,14 @@ impl TokenRecipe<'_> {
             q_pe: q_pe.clone(),
             row,
         };
-        self.ops.push(absorb.op(self.gpu));
+        self.calls.push(absorb.call(self.gpu));
         Ok([q_lat, q_pe])
     }
 
     /// The cache's new row, where the queries are rotated elsewhere.
     pub(super) fn cache_row(&mut self, row: CacheRow) {
         let table = &self.context.rope_table;
-        self.ops.push(rope_cache::row_op(row, table, self.dims));
+        self.calls.push(rope_cache::row_call(row, table, self.dims));
     }
 
     /// As `queries`, by products of their own.
@@ -128,7 +128,7 @@ impl TokenRecipe<'_> {
                 q_pe: self.floats("q_pe", heads * dims.rope as u32)?,
                 row: self.row(layer, kv_a, cache),
             };
-            self.ops.push(queries.op(self.gpu)?);
+            self.calls.push(queries.call(self.gpu)?);
             return Ok([queries.q_lat, queries.q_pe]);
         }
         let heads_input = TokenInput {
@@ -141,7 +141,7 @@ impl TokenRecipe<'_> {
             Input::Prepared(heads_input, head / 32),
         )?;
         let q_pe = self.floats("q_pe", heads * dims.rope as u32)?;
-        self.ops.push(rope_cache::op(&rope_cache::GpuRopeCache {
+        self.calls.push(rope_cache::call(&rope_cache::GpuRopeCache {
             queries: Some(rope_cache::Queries {
                 q,
                 q_pe: q_pe.clone(),
@@ -173,7 +173,7 @@ impl TokenRecipe<'_> {
     fn query(&mut self, weight: &GpuWeight, x: TokenInput) -> Result<(Range, Range), GpuError> {
         let (y, prepared) = self.query_outputs(weight)?;
         let values = prepared.as_ref().map_or(&y, |out| &out.values).clone();
-        let op = GpuTokenMatvec {
+        let call = GpuTokenMatvec {
             weight,
             activation: self.activation,
             x: Input::Prepared(x, 0),
@@ -182,7 +182,7 @@ impl TokenRecipe<'_> {
             prepared,
             router: None,
         };
-        self.ops.extend(op.ops(self.gpu)?);
+        self.calls.extend(call.calls(self.gpu)?);
         Ok((y, values))
     }
 
@@ -208,10 +208,10 @@ impl TokenRecipe<'_> {
                 prepared,
                 z: z.clone(),
             };
-            self.ops.push(both.op(gpu)?);
+            self.calls.push(both.call(gpu)?);
             return Ok(z);
         }
-        let op = GpuTokenMatvec {
+        let call = GpuTokenMatvec {
             weight,
             activation,
             x: Input::Prepared(x.clone(), 0),
@@ -220,7 +220,7 @@ impl TokenRecipe<'_> {
             prepared,
             router: None,
         };
-        self.ops.extend(op.ops(gpu)?);
+        self.calls.extend(call.calls(gpu)?);
         self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))
     }
 

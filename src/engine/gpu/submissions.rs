@@ -3,7 +3,7 @@
 use super::pace::{Kind, Paces, Took};
 use super::proof::{Proof, Receipt};
 use crate::engine::backend::OnPrompt;
-use crate::gpu::op::{Range as Bound, State};
+use crate::gpu::call::{Range as Bound, State};
 use crate::gpu::record::{Cost, Recording, Replay};
 use crate::gpu::{Gpu, GpuError};
 use std::collections::VecDeque;

@@ -3,7 +3,7 @@
 use super::measure::Separation;
 use super::*;
 use crate::engine::ModelSource;
-use crate::gpu::op::Taken;
+use crate::gpu::call::Taken;
 use crate::gpu::record::Recording;
 use crate::gpu::{GpuOptions, Tier};
 use crate::model::Model;

@@ -2,8 +2,8 @@
 //! as bytes, once, and the choice is kept.
 
 use super::weights::{GpuFfn, GpuModel, GpuMoe};
+use crate::gpu::call::{Call, Range, State};
 use crate::gpu::clock::{self, Clock};
-use crate::gpu::op::{Op, Range, State};
 use crate::gpu::record::Recording;
 use crate::gpu::tuning::{self, MeasuredTier};
 use crate::gpu::{Gpu, GpuError, Tier};
@@ -218,7 +218,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    fn head(&self) -> Result<Vec<Op>, GpuError> {
+    fn head(&self) -> Result<Vec<Call>, GpuError> {
         let weight = &self.model.output;
         let y = self
             .gpu
@@ -232,11 +232,11 @@ impl<'a> Bench<'a> {
             prepared: None::<TokenOutput>,
             router: None,
         };
-        head.ops(self.gpu)
+        head.calls(self.gpu)
     }
 
     /// Gate and up of a layer, which wait for no other layer's: each leaves a buffer of its own.
-    fn gate_up(&self, ffn: &GpuFfn) -> Result<Vec<Op>, GpuError> {
+    fn gate_up(&self, ffn: &GpuFfn) -> Result<Vec<Call>, GpuError> {
         let floats = |n: usize| {
             let buffer = self.gpu.storage("trial of tiers", n as u64 * 4)?;
             Ok::<_, GpuError>(Range::whole(&buffer))
@@ -274,7 +274,7 @@ impl<'a> Bench<'a> {
             x: self.x.clone(),
             h: values(self.gpu, self.activation, rows)?,
         };
-        gate_up.ops(self.gpu)
+        gate_up.calls(self.gpu)
     }
 }
 

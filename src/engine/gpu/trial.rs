@@ -3,7 +3,7 @@
 use super::weights::GpuModel;
 use super::{RESULT, context, random, single_step, state};
 use crate::gpu::GpuError;
-use crate::gpu::op::Range;
+use crate::gpu::call::Range;
 use crate::gpu::record::Recording;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::{MlaDims, gemm, sample};
@@ -128,7 +128,7 @@ impl<'a> Lab<'a> {
         let single = single_step(model, &self.context, &self.logits)?;
         let vocab = model.model.config.vocab_size as u32;
         let results = [self.result.clone()];
-        let choose = sample::ops(gpu, &self.logits, vocab, &self.context.history, &results)?;
+        let choose = sample::calls(gpu, &self.logits, vocab, &self.context.history, &results)?;
         let decode: Vec<_> = single.iter().chain(&choose).cloned().collect();
         Ok(Candidate {
             pairs,

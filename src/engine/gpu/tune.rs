@@ -2,8 +2,8 @@
 
 use super::{GpuBackend, single_step};
 use crate::gpu::GpuError;
+use crate::gpu::call::Call;
 use crate::gpu::clock;
-use crate::gpu::op::Op;
 use crate::gpu::record::Recording;
 
 impl GpuBackend {
@@ -11,7 +11,7 @@ impl GpuBackend {
     ///
     /// # Errors
     /// What recording refuses.
-    pub fn step_ops(&self) -> Result<Vec<Op>, GpuError> {
+    pub fn step_calls(&self) -> Result<Vec<Call>, GpuError> {
         single_step(&self.model, &self.context, &self.logits)
     }
 

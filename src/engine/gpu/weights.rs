@@ -1,8 +1,8 @@
 //! A model's weights on a device.
 
 use super::{TierTrial, random};
+use crate::gpu::call::Range;
 use crate::gpu::memory::{GpuWeight, Loader};
-use crate::gpu::op::Range;
 use crate::gpu::{Gpu, GpuError, tuning};
 use crate::kernels::router::MAX_EXPERTS;
 use crate::kernels::sample::MAX_VOCAB;

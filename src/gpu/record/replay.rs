@@ -2,7 +2,7 @@
 
 use super::{Recording, Turn};
 use crate::gpu::Gpu;
-use crate::gpu::op::{State, Taken};
+use crate::gpu::call::{State, Taken};
 use crate::gpu::stamps::Stamping;
 use std::ops::Range;
 

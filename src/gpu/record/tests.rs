@@ -1,5 +1,5 @@
 use super::*;
-use crate::gpu::op::{Flops, Part, accesses, belong};
+use crate::gpu::call::{Flops, Part, accesses, belong};
 use crate::gpu::shader::Variant;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::testing::{download, gpus};
@@ -27,7 +27,7 @@ fn main(
 }
 ";
 
-fn note(log: &Range, name: &Range, id: u32) -> Op {
+fn note(log: &Range, name: &Range, id: u32) -> Call {
     let spec = Spec {
         kernel: "note",
         source: NOTE,
@@ -40,7 +40,7 @@ fn note(log: &Range, name: &Range, id: u32) -> Op {
         Word::BlockRows,
         Word::BlockEnds,
     ];
-    Op::new(
+    Call::new(
         spec,
         vec![log.clone(), name.clone()],
         words,
@@ -68,17 +68,17 @@ fn neighbours_cut_alike_are_repeated_together_for_each_block() {
     for gpu in gpus() {
         let log = buffer(gpu, &[0; 60]);
         let name = buffer(gpu, &[7; 4]);
-        let op = |id| note(&log, &name, id);
+        let call = |id| note(&log, &name, id);
         let blocks = Blocks::new(10, 35);
-        let ops = [
-            op(0),
-            op(1).per_block(blocks),
-            op(2).per_block(blocks),
-            op(3).only(When::Many),
-            op(4).only(When::Few),
-            op(5).per_block(Blocks::new(20, 35)),
+        let calls = [
+            call(0),
+            call(1).per_block(blocks),
+            call(2).per_block(blocks),
+            call(3).only(When::Many),
+            call(4).only(When::Few),
+            call(5).per_block(Blocks::new(20, 35)),
         ];
-        let recording = Recording::new(gpu, &ops).unwrap_or_else(|e| panic!("{e}"));
+        let recording = Recording::new(gpu, &calls).unwrap_or_else(|e| panic!("{e}"));
         let state = State {
             pos: 20,
             tokens: 3,
@@ -132,20 +132,20 @@ fn what_is_done_a_block_ahead_stands_behind_the_block_before_and_takes_its_own_b
     for gpu in gpus() {
         let log = buffer(gpu, &[0; 60]);
         let names = [100, 200].map(|name| buffer(gpu, &[name; 4])).to_vec();
-        let op = |id| note(&log, &names[0], id);
+        let call = |id| note(&log, &names[0], id);
         let blocks = Blocks::new(10, 35);
-        let ops = [
-            op(0),
-            op(1)
+        let calls = [
+            call(0),
+            call(1)
                 .per_block(blocks)
                 .with_buffers_by_block(1, names.clone())
                 .a_block_ahead(),
-            op(2)
+            call(2)
                 .per_block(blocks)
                 .with_buffers_by_block(1, names.clone()),
-            op(3),
+            call(3),
         ];
-        let recording = Recording::new(gpu, &ops).unwrap_or_else(|e| panic!("{e}"));
+        let recording = Recording::new(gpu, &calls).unwrap_or_else(|e| panic!("{e}"));
         for (pos, turns) in [
             (5, vec![[1, 0, 8, 3, 100], [2, 0, 8, 3, 100]]),
             (
@@ -194,9 +194,9 @@ fn a_dispatch_tells_what_it_is_and_reads() {
             .flag("NORM", false),
         access: vec![],
     };
-    let op = Op::new(spec, vec![], vec![], [Extent::N(1); 3]);
-    assert_eq!(op.about().label, "gate_up Q4_K +experts");
-    let mut ops = [op
+    let call = Call::new(spec, vec![], vec![], [Extent::N(1); 3]);
+    assert_eq!(call.about().label, "gate_up Q4_K +experts");
+    let mut calls = [call
         .with_shape("4x1536x2048".to_owned())
         .with_bytes(1000)
         .with_bytes_per_row(10)
@@ -206,8 +206,8 @@ fn a_dispatch_tells_what_it_is_and_reads() {
             per_row: 10_000,
             per_pair: 1_000_000,
         })];
-    belong(&mut ops, Part::FeedForward(3));
-    let about = Arc::new(ops[0].about());
+    belong(&mut calls, Part::FeedForward(3));
+    let about = Arc::new(calls[0].about());
     assert_eq!(about.label, "gate_up Q4_K 4x1536x2048 +experts");
     assert_eq!(about.part.layer(), Some(3));
     let state = State {
@@ -255,14 +255,14 @@ fn main(
 #[test]
 fn a_dispatch_has_as_many_workgroups_as_an_earlier_one_counted() {
     for gpu in gpus() {
-        let op = |kernel, source, range: &Range, words, grid| {
+        let call = |kernel, source, range: &Range, words, grid| {
             let spec = Spec {
                 kernel,
                 source,
                 variant: Variant::default(),
                 access: accesses("w"),
             };
-            Op::new(spec, vec![range.clone()], words, grid)
+            Call::new(spec, vec![range.clone()], words, grid)
         };
         for n in [0, 1, 3] {
             let counts = gpu.counts("test", &[[9; 3], [5, 7, 1]]);
@@ -272,18 +272,18 @@ fn a_dispatch_has_as_many_workgroups_as_an_earlier_one_counted() {
                 offset: 12,
                 ..counts.clone()
             };
-            let ops = [
-                op(
+            let calls = [
+                call(
                     "decide",
                     DECIDE,
                     &counts,
                     vec![Word::U(n)],
                     [Extent::N(1); 3],
                 ),
-                op("count", COUNT, &count, vec![], [5, 7, 1].map(Extent::N))
+                call("count", COUNT, &count, vec![], [5, 7, 1].map(Extent::N))
                     .with_counts(Some(second)),
             ];
-            let recording = Recording::new(gpu, &ops).unwrap_or_else(|e| panic!("{e}"));
+            let recording = Recording::new(gpu, &calls).unwrap_or_else(|e| panic!("{e}"));
             recording.submit(gpu, &State::default());
             let found: Vec<u32> = download(gpu, &count.buffer, 8);
             let expected: Vec<_> = (0..8).map(|row| if row < n { 5 } else { 0 }).collect();

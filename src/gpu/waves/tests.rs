@@ -2,7 +2,7 @@ use crate::engine::ModelSource;
 use crate::engine::Sampling;
 use crate::engine::backend::Backend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::gpu::op::{Extent, Op, Range, State, accesses};
+use crate::gpu::call::{Call, Extent, Range, State, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::Recording;
 use crate::gpu::shader::Variant;
@@ -51,8 +51,8 @@ var<workgroup> order: array<u32, 128>;
             variant: Variant::default(),
             access: accesses("w"),
         };
-        let word = crate::gpu::op::Word::U(0);
-        let op = Op::new(spec, vec![data.clone()], vec![word], [Extent::N(1); 3]);
+        let word = crate::gpu::call::Word::U(0);
+        let op = Call::new(spec, vec![data.clone()], vec![word], [Extent::N(1); 3]);
         let recording = Recording::new(&gpu, &[op]).unwrap_or_else(|e| panic!("{e}"));
         recording.submit(&gpu, &State::default());
         let found: Vec<[u32; 4]> = gpu.read(&data.buffer, 0, 128 * 16).unwrap();

@@ -1,8 +1,8 @@
 //! Which kernel attends, and how it cuts a context.
 
 use super::{GpuAttention, HEADS_PER_GROUP, TILE, partial_bytes};
+use crate::gpu::call::{Call, Range, State};
 use crate::gpu::machine::Machine;
-use crate::gpu::op::{Op, Range, State};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
 
@@ -73,7 +73,7 @@ impl Form {
     }
 
     /// The dispatches of forms over a cache of [`TIMED_ROWS`] rows of zeros.
-    fn timed(gpu: &Gpu, dims: MlaDims, forms: [Self; 2]) -> Result<[Vec<Op>; 2], GpuError> {
+    fn timed(gpu: &Gpu, dims: MlaDims, forms: [Self; 2]) -> Result<[Vec<Call>; 2], GpuError> {
         let zeros = |bytes: u64| {
             Ok::<_, GpuError>(Range::whole(&gpu.storage("trial of attention", bytes)?))
         };
@@ -91,7 +91,7 @@ impl Form {
         };
         Ok(forms.map(|form| {
             attention.form = form;
-            attention.ops()
+            attention.calls()
         }))
     }
 
@@ -134,7 +134,7 @@ impl Form {
 }
 
 /// The number of slices of a context of `rows` cache rows (pos + tokens), and the cache rows of each slice, for
-/// [`State::splits`](crate::gpu::op::State::splits) and `split_rows`. `cores` are those of the device.
+/// [`State::splits`](crate::gpu::call::State::splits) and `split_rows`. `cores` are those of the device.
 ///
 /// There are as many slices as fill the GPU with all heads and tokens. None is shorter than a tile, so a short context is one slice.
 /// By matrices, contexts of medium length have fewer slices: see `Form::least`.

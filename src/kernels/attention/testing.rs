@@ -2,7 +2,7 @@
 
 use super::{Form, GpuAttention, attention, partial_bytes};
 use crate::gpu::Gpu;
-use crate::gpu::op::{Op, Range, State};
+use crate::gpu::call::{Call, Range, State};
 use crate::gpu::testing::{download, output, run, upload};
 use crate::kernels::testing::{Rng, cache_rows, nmse};
 use crate::kernels::{MlaDims, attention_merge};
@@ -18,13 +18,13 @@ pub fn glm() -> MlaDims {
     }
 }
 
-/// NMSE against the twin of what `ops` makes of the attention of one token over `n` rows, cut into slices of rows.
+/// NMSE against the twin of what `calls` makes of the attention of one token over `n` rows, cut into slices of rows.
 pub fn token_error(
     gpu: &Gpu,
     dims: MlaDims,
     n: usize,
     (splits, split_rows): (usize, usize),
-    ops: impl FnOnce(GpuAttention) -> Vec<Op>,
+    calls: impl FnOnce(GpuAttention) -> Vec<Call>,
 ) -> f64 {
     let mut rng = Rng::fresh();
     let row = dims.cache_row();
@@ -48,7 +48,7 @@ pub fn token_error(
     let partials =
         partial_bytes(dims, 1).map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
     let out = output(gpu, q_lat.len());
-    let mut ops = ops(GpuAttention {
+    let mut calls = calls(GpuAttention {
         form: Form::Vector,
         q_lat: Range::whole(&upload(gpu, &q_lat)),
         q_pe: Range::whole(&upload(gpu, &q_pe)),
@@ -59,7 +59,7 @@ pub fn token_error(
         partials: partials.clone(),
     });
     let floats = attention_merge::Output::Floats;
-    ops.push(attention_merge::op(
+    calls.push(attention_merge::call(
         &partials,
         dims,
         1,
@@ -73,6 +73,6 @@ pub fn token_error(
         split_rows: split_rows as u32,
         ..State::default()
     };
-    run(gpu, &ops, &state);
+    run(gpu, &calls, &state);
     nmse(&download(gpu, &out, q_lat.len()), &exact)
 }

@@ -4,8 +4,8 @@
 use super::testing::glm;
 use super::*;
 use crate::gpu::Gpu;
+use crate::gpu::call::{Call, State};
 use crate::gpu::machine::Machine;
-use crate::gpu::op::{Op, State};
 use crate::gpu::record::Recording;
 use crate::gpu::testing::{gpus, int8_gpu, output, upload};
 use crate::kernels::attention_coop::Shapes;
@@ -58,7 +58,7 @@ fn measure(gpu: &Gpu, dims: MlaDims, forms: &[Form], cuts: &[usize]) {
     };
     let out = output(gpu, dims.heads * dims.kv_lora);
     let floats = attention_merge::Output::Floats;
-    let merge = attention_merge::op(&partials, dims, 1, &Range::whole(&out), floats);
+    let merge = attention_merge::call(&partials, dims, 1, &Range::whole(&out), floats);
     let mut runs = vec![];
     for &form in forms {
         attention.form = form;
@@ -85,19 +85,20 @@ fn measure(gpu: &Gpu, dims: MlaDims, forms: &[Form], cuts: &[usize]) {
                 let each = (0..parts).flat_map(|i| {
                     attention.cache.offset = (i * (cached / parts) * row) as u64;
                     attention.cache.size = (rows * row) as u64;
-                    attention.ops()
+                    attention.calls()
                 });
-                let alone: Vec<Op> = each.filter(|op| op.when.holds(&state)).collect();
+                let alone: Vec<Call> = each.filter(|call| call.when.holds(&state)).collect();
                 let mut kinds = vec![(alone.clone(), "")];
                 if (splits, split_rows) == own {
-                    let merged = alone.iter().flat_map(|op| [op.clone(), merge.clone()]);
+                    let merged = alone.iter().flat_map(|call| [call.clone(), merge.clone()]);
                     kinds.push((merged.collect(), " and its merge"));
                 }
-                for (ops, what) in kinds {
-                    let per = ops.len() / alone.len();
+                for (calls, what) in kinds {
+                    let per = calls.len() / alone.len();
                     let recordings = repeats.map(|n| {
-                        let ops: Vec<Op> = ops.iter().cycle().take(n * per).cloned().collect();
-                        Recording::new(gpu, &ops).unwrap_or_else(|e| panic!("{e}"))
+                        let calls: Vec<Call> =
+                            calls.iter().cycle().take(n * per).cloned().collect();
+                        Recording::new(gpu, &calls).unwrap_or_else(|e| panic!("{e}"))
                     });
                     runs.push((form, rows, what, state, recordings, [f64::INFINITY; 2]));
                 }

@@ -1,7 +1,7 @@
 use super::tiles::{deep, tile, writing};
 use super::*;
 use crate::gpu::GpuOptions;
-use crate::gpu::op::State;
+use crate::gpu::call::State;
 use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
 use crate::kernels::expert_rows::{GpuExpertRows, TileList, tile_count};
 use crate::kernels::gate_up::gate_up;
@@ -37,13 +37,13 @@ fn input(
     cols: u32,
     max_tokens: u32,
     used: u32,
-) -> (Input, Vec<Op>) {
+) -> (Input, Vec<Call>) {
     match form {
         Form::Float { .. } => (Input::Floats(x), vec![]),
         Form::Matrix(_) => {
             let rows = (max_tokens * used) as usize;
             let halves = [rows * cols as usize / 2, rows].map(|n| Range::whole(&output(gpu, n)));
-            let op = GpuRowsF16 {
+            let call = GpuRowsF16 {
                 other: None,
                 x,
                 parts: 1,
@@ -56,7 +56,7 @@ fn input(
                 sum: None,
                 last: false,
             };
-            (Input::Halves(halves), vec![op.op()])
+            (Input::Halves(halves), vec![call.call()])
         }
     }
 }
@@ -122,7 +122,7 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
     let part = max_tokens as usize * out;
     let y = output(gpu, case.parts * part);
     let all = Range::whole(&upload(gpu, &padded(&x, stride, max_tokens)));
-    let (input, mut ops) = input(gpu, form, all, stride as u32, max_tokens, 1);
+    let (input, mut calls) = input(gpu, form, all, stride as u32, max_tokens, 1);
     let weights = gpu_weights(gpu, &[&w]);
     let product = GpuGemm {
         form,
@@ -140,23 +140,23 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
         y: Range::whole(&y),
         tile: case.tile,
     };
-    for mut op in product.ops(gpu) {
+    for mut call in product.calls(gpu) {
         if case.other_width {
-            let flags = &mut op.spec.variant.flags;
+            let flags = &mut call.spec.variant.flags;
             if !flags.remove("WIDE") {
                 flags.insert("WIDE");
             }
         }
         if let (Some(backwards), Form::Matrix(coop)) = (case.emulated, form) {
-            op.spec = emulated(&op.spec, coop, backwards);
+            call.spec = emulated(&call.spec, coop, backwards);
         }
-        ops.push(op);
+        calls.push(call);
     }
     let state = State {
         tokens: n_tokens as u32,
         ..State::default()
     };
-    run(gpu, &ops, &state);
+    run(gpu, &calls, &state);
     let parts: Vec<f32> = download(gpu, &y, case.parts * part);
     let mut found = vec![0.0; part];
     for part in parts.chunks_exact(part) {
@@ -310,7 +310,7 @@ fn check_pair(
     let max_tokens = n_tokens as u32 + 1;
     let y = output(gpu, max_tokens as usize * rows);
     let all = Range::whole(&upload(gpu, &padded(&x, cols, max_tokens)));
-    let (input, mut ops) = input(gpu, form, all, cols as u32, max_tokens, 1);
+    let (input, mut calls) = input(gpu, form, all, cols as u32, max_tokens, 1);
     let weights = gpu_weights(gpu, &[&gate, &up]);
     let product = GpuGemm {
         form,
@@ -326,17 +326,17 @@ fn check_pair(
         y: Range::whole(&y),
         tile,
     };
-    for mut op in product.ops(gpu) {
+    for mut call in product.calls(gpu) {
         if let (Some(backwards), Form::Matrix(coop)) = (stand_ins, form) {
-            op.spec = emulated(&op.spec, coop, backwards);
+            call.spec = emulated(&call.spec, coop, backwards);
         }
-        ops.push(op);
+        calls.push(call);
     }
     let state = State {
         tokens: n_tokens as u32,
         ..State::default()
     };
-    run(gpu, &ops, &state);
+    run(gpu, &calls, &state);
     let found: Vec<f32> = download(gpu, &y, n_tokens * rows);
     let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
     let what = format!("{} {form:?} {types:?} {tile:?}", gpu.tier.name());
@@ -400,7 +400,7 @@ fn check_experts(
     let across = GpuExperts::workgroups(form, height, [rows, cols].map(|n| n as u32));
     let counts = gpu.counts("workgroups", &across);
     let counts = Range::whole(&counts.unwrap_or_else(|e| panic!("{e}")));
-    let mut ops = vec![
+    let mut calls = vec![
         GpuExpertRows {
             ids: Range::whole(&upload(gpu, &all_ids)),
             experts: e,
@@ -413,11 +413,11 @@ fn check_experts(
             }],
             counts: counts.clone(),
         }
-        .op(),
+        .call(),
     ];
     let x = Range::whole(&upload(gpu, &padded(&x, cols, max_tokens)));
     let (x, prepare) = input(gpu, form, x, cols as u32, max_tokens, 1);
-    ops.extend(prepare);
+    calls.extend(prepare);
     let pair = gpu_weights(gpu, &[&gate, &up]);
     let down = gpu_weights(gpu, &[&down]);
     let between = Range::whole(&output(gpu, all * rows));
@@ -445,9 +445,9 @@ fn check_experts(
         y: between.clone(),
         tile: None,
     };
-    ops.extend(first.ops(gpu));
+    calls.extend(first.calls(gpu));
     let (h, prepare) = input(gpu, form, between, rows as u32, max_tokens, u);
-    ops.extend(prepare);
+    calls.extend(prepare);
     let second = GpuGemm {
         weight: &down[0],
         up: None,
@@ -460,12 +460,12 @@ fn check_experts(
         y: Range::whole(&y),
         ..first
     };
-    ops.extend(second.ops(gpu));
+    calls.extend(second.calls(gpu));
     let state = State {
         tokens: n_tokens as u32,
         ..State::default()
     };
-    run(gpu, &ops, &state);
+    run(gpu, &calls, &state);
     let found: Vec<f32> = download(gpu, &y, all * cols);
     let (found, behind) = found.split_at(slots * cols);
     let what = format!(

@@ -1,7 +1,7 @@
 //! How long products take in each tile: a measurement for those who choose them, at the shapes of GLM-4.7-Flash.
 
 use super::*;
-use crate::gpu::op::State;
+use crate::gpu::call::State;
 use crate::gpu::record::Recording;
 use crate::gpu::testing::{gpus, upload};
 use crate::kernels::expert_rows::{GpuExpertRows, TileList};
@@ -35,9 +35,9 @@ fn weight(gpu: &Gpu, ty: GgmlType, [groups, rows, cols]: [usize; 3]) -> GpuWeigh
 }
 
 /// Seconds of a dispatch.
-fn time(gpu: &Gpu, op: &Op, state: &State) -> f64 {
-    let ops = vec![op.clone(); REPEATS];
-    let recording = Recording::new(gpu, &ops).unwrap_or_else(|e| panic!("{e}"));
+fn time(gpu: &Gpu, call: &Call, state: &State) -> f64 {
+    let calls = vec![call.clone(); REPEATS];
+    let recording = Recording::new(gpu, &calls).unwrap_or_else(|e| panic!("{e}"));
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
         let began = std::time::Instant::now();
@@ -107,7 +107,7 @@ fn times_of_every_tile() {
                 }],
                 counts: words(6),
             };
-            time(gpu, &list.op(), &state);
+            time(gpu, &list.call(), &state);
             let product = GpuGemm {
                 form,
                 weight: &weights[0],
@@ -130,7 +130,7 @@ fn times_of_every_tile() {
                 y: y.clone(),
                 tile: Some(tile),
             };
-            let seconds = time(gpu, &product.ops(gpu)[0], &state);
+            let seconds = time(gpu, &product.calls(gpu)[0], &state);
             let flops = 2 * places * rows * cols * if pair { 2 } else { 1 };
             println!(
                 "{n_tokens} tokens, {name}: {:.1} us, {:.0} TFLOP/s, {tile:?}",

@@ -1,8 +1,8 @@
 //! Whether a device's cooperative matrices multiply, and faster than floats: a small product by them and in f32, and a larger one timed.
 
 use super::{Form, GpuGemm, Input};
+use crate::gpu::call::{Call, Range, State};
 use crate::gpu::memory::{GpuWeight, Part};
-use crate::gpu::op::{Op, Range, State};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::coop;
@@ -79,7 +79,7 @@ impl Problem {
     }
 
     /// Rounds the inputs for the forms by matrices.
-    fn prepare(&self) -> Op {
+    fn prepare(&self) -> Call {
         GpuRowsF16 {
             x: self.x.clone(),
             other: None,
@@ -93,11 +93,11 @@ impl Problem {
             sum: None,
             last: false,
         }
-        .op()
+        .call()
     }
 
     /// The product in a form.
-    fn ops(&self, gpu: &Gpu, form: Form, y: &Range) -> Vec<Op> {
+    fn calls(&self, gpu: &Gpu, form: Form, y: &Range) -> Vec<Call> {
         let product = GpuGemm {
             form,
             weight: &self.weight,
@@ -115,7 +115,7 @@ impl Problem {
             y: y.clone(),
             tile: None,
         };
-        product.ops(gpu)
+        product.calls(gpu)
     }
 
     /// Frees all of it.
@@ -146,12 +146,12 @@ pub(super) fn trial(gpu: &Gpu, form: Form) -> Result<f64, GpuError> {
     let mut results = vec![];
     for form in [Form::float(gpu), form] {
         let y = gpu.storage(WHAT, problem.bytes())?;
-        let ops = [
+        let calls = [
             vec![problem.prepare()],
-            problem.ops(gpu, form, &Range::whole(&y)),
+            problem.calls(gpu, form, &Range::whole(&y)),
         ]
         .concat();
-        Recording::new(gpu, &ops)?.submit(gpu, &problem.state());
+        Recording::new(gpu, &calls)?.submit(gpu, &problem.state());
         results.push(gpu.read::<f32>(&y, 0, problem.bytes())?);
         gpu.release(&y);
     }
@@ -180,11 +180,11 @@ fn timed<T>(
     gpu: &Gpu,
     form: Form,
     sizes: [usize; 3],
-    by: impl FnOnce([&[Op]; 2], &State) -> Result<T, GpuError>,
+    by: impl FnOnce([&[Call]; 2], &State) -> Result<T, GpuError>,
 ) -> Result<T, GpuError> {
     let problem = Problem::new(gpu, sizes, None)?;
     let y = Range::whole(&gpu.storage(WHAT, problem.bytes())?);
-    let [matrices, floats] = [form, Form::float(gpu)].map(|form| problem.ops(gpu, form, &y));
+    let [matrices, floats] = [form, Form::float(gpu)].map(|form| problem.calls(gpu, form, &y));
     let found = by([&matrices, &floats], &problem.state());
     gpu.release(&y.buffer);
     problem.release(gpu);
@@ -217,9 +217,9 @@ mod tests {
         for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
             let form = Form::Matrix(NVIDIA);
             let us = timed(gpu, form, [16, 64, 64], |[matrices, floats], state| {
-                let emulate = |op: &Op| Op {
-                    spec: emulated(&op.spec, NVIDIA, false),
-                    ..op.clone()
+                let emulate = |call: &Call| Call {
+                    spec: emulated(&call.spec, NVIDIA, false),
+                    ..call.clone()
                 };
                 let matrices: Vec<_> = matrices.iter().map(emulate).collect();
                 coop::times(gpu, [&matrices, floats], state)

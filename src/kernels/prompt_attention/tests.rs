@@ -3,7 +3,7 @@ use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, uplo
 use crate::kernels::MlaDims;
 use crate::kernels::attention::attention;
 use crate::kernels::expand_kv::tests::shapes;
-use crate::kernels::expand_kv::{expand_kv, expand_kv_weights, tiled_op, weights_ops};
+use crate::kernels::expand_kv::{expand_kv, expand_kv_weights, tiled_call, weights_calls};
 use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
 use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
 use crate::quant::GgmlType;
@@ -166,21 +166,21 @@ impl Case {
             scratch: &scratch,
             values: Range::whole(&values),
         };
-        let [mut expand, mut attend] = attention.ops(gpu);
+        let [mut expand, mut attend] = attention.calls(gpu);
         if let Some(tiled) = tiled {
             attend = attention.attention(tiled);
         }
         if let Some(tiled) = expansion {
             let Scratch { weights, kv, .. } = &scratch;
-            expand = tiled_op(&attention.cache, weights, dims, true, tiled, blocks, &kv[0]);
+            expand = tiled_call(&attention.cache, weights, dims, true, tiled, blocks, &kv[0]);
         }
-        let ops = attention.in_turn(expand, attend);
+        let calls = attention.in_turn(expand, attend);
         let state = State {
             pos: self.pos as u32,
             tokens: self.tokens as u32,
             ..State::default()
         };
-        run(gpu, &ops, &state);
+        run(gpu, &calls, &state);
         let mut found: Vec<f32> = download(gpu, &values, max_tokens * width);
         let behind = found.split_off(self.tokens * width);
         assert!(behind.iter().all(|x| x.is_nan()), "written behind the end");
@@ -444,7 +444,7 @@ fn the_whole_list_of_dispatches_reads_weights_of_any_type() {
         let cache = &case.cache[..140 * mla.cache_row()];
         let values = output(gpu, exact.len());
         let [k_b, v_b] = &weights;
-        let mut ops = weights_ops(k_b, v_b, dims, form.is_matrix(), &scratch.weights);
+        let mut calls = weights_calls(k_b, v_b, dims, form.is_matrix(), &scratch.weights);
         let attention = GpuPromptAttention {
             form,
             q: Range::whole(&upload(gpu, &case.q)),
@@ -456,13 +456,13 @@ fn the_whole_list_of_dispatches_reads_weights_of_any_type() {
             scratch: &scratch,
             values: Range::whole(&values),
         };
-        ops.extend(attention.ops(gpu));
+        calls.extend(attention.calls(gpu));
         let state = State {
             pos: 100,
             tokens: 40,
             ..State::default()
         };
-        run(gpu, &ops, &state);
+        run(gpu, &calls, &state);
         let found: Vec<f32> = download(gpu, &values, exact.len());
         let what = format!("{form:?} on {}", gpu.tier.name());
         assert_close(&found, &exact, MATRIX_LIMIT, &what);

@@ -2,7 +2,7 @@
 
 use super::tests::glm;
 use super::*;
-use crate::gpu::op::State;
+use crate::gpu::call::State;
 use crate::gpu::record::Recording;
 use crate::gpu::testing::gpus;
 use crate::kernels::MlaDims;
@@ -52,7 +52,7 @@ fn times_of_every_shape() {
                 scratch: &scratch,
                 values: buffer(queries * dims.v as u64),
             };
-            let [expand, _] = attention.ops(gpu);
+            let [expand, _] = attention.calls(gpu);
             let attend = attention.attention((spec, tile));
             for pos in [0, n_ctx - tokens] {
                 let state = State {
@@ -62,11 +62,11 @@ fn times_of_every_shape() {
                 };
                 let pairs = tokens * pos + tokens * tokens / 2;
                 let rows = (pos + tokens) * mla.kv_lora * dims.width();
-                for (what, op, flops) in [
+                for (what, call, flops) in [
                     ("expansion", &expand, 2 * rows),
                     ("attention", &attend, 2 * pairs * v_of(&dims)),
                 ] {
-                    let recording = Recording::new(gpu, std::slice::from_ref(op));
+                    let recording = Recording::new(gpu, std::slice::from_ref(call));
                     let recording = recording.unwrap_or_else(|e| panic!("{e}"));
                     let mut best = f64::INFINITY;
                     for _ in 0..ROUNDS {

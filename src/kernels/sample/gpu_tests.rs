@@ -1,7 +1,7 @@
 //! The sampling kernels against the twin, and against the definition in f64 where sums in another order may decide otherwise.
 
 use super::*;
-use crate::gpu::op::State;
+use crate::gpu::call::State;
 use crate::gpu::record::Recording;
 use crate::gpu::testing::{download, gpus, upload};
 use crate::kernels::testing::Rng;
@@ -26,7 +26,7 @@ impl<'a> Chooser<'a> {
         let history = upload(gpu, &[UNTOUCHED; N_CTX + 1]);
         let results = [(); 3].map(|()| upload(gpu, &[UNTOUCHED; 4]));
         let ranges: Vec<_> = results.iter().map(Range::whole).collect();
-        let ops = ops(
+        let calls = calls(
             gpu,
             &Range::whole(&logits),
             vocab as u32,
@@ -34,7 +34,7 @@ impl<'a> Chooser<'a> {
             &ranges,
         )
         .expect("memory for a test");
-        let recording = Recording::new(gpu, &ops).unwrap_or_else(|e| panic!("{e}"));
+        let recording = Recording::new(gpu, &calls).unwrap_or_else(|e| panic!("{e}"));
         Chooser {
             gpu,
             logits,

@@ -1,8 +1,8 @@
 //! The kernel against its twin, with every way in which logits come.
 
 use super::*;
+use crate::gpu::call::State;
 use crate::gpu::machine::{Machine, Profile};
-use crate::gpu::op::State;
 use crate::gpu::testing::{
     download, gpu_weights, output, run, token_gpus, token_gpus_with_binding, upload,
 };
@@ -89,7 +89,7 @@ fn check_logits(
     let experts_gpu = experts.as_ref().map(|(pair, ..)| on_gpu(pair));
     let shared_gpu = shared.as_ref().map(on_gpu);
     let h = room(gpu, twin.len(), None);
-    let mut op = GpuTokenGateUp {
+    let mut call = GpuTokenGateUp {
         experts: experts.as_ref().zip(experts_gpu.as_ref()).map(|(e, w)| {
             let (_, config, [logits, bias], ids, _) = e;
             let rms = (given.squares.iter().sum::<f32>() / cols as f32 + 1e-6).sqrt();
@@ -128,7 +128,7 @@ fn check_logits(
         x: given.upload(gpu, 1e-6),
         h: h.values.clone(),
     };
-    let site = op.site();
+    let site = call.site();
     let geometries = if all {
         site.candidates(Machine::of(gpu))
     } else {
@@ -138,17 +138,17 @@ fn check_logits(
     for geometry in geometries {
         let what = format!("{cols} columns, choice {flags}, {geometry:?}");
         let h = room(gpu, twin.len(), None);
-        op.h = h.values.clone();
-        let ops = op
-            .ops_with(gpu, &geometry)
+        call.h = h.values.clone();
+        let calls = call
+            .calls_with(gpu, &geometry)
             .unwrap_or_else(|e| panic!("{e}"));
         let state = State {
             tokens: 1,
             ..State::default()
         };
-        run(gpu, &ops, &state);
+        run(gpu, &calls, &state);
         assert_prepared(gpu, &h, None, &twin, &what);
-        if let Some((_, router)) = &op.experts {
+        if let Some((_, router)) = &call.experts {
             let (.., ids, weights) = experts.as_ref().expect("they were there");
             let found: Vec<u32> = download(gpu, &router.ids.buffer, ids.len());
             assert_eq!(&found, ids, "{what}");

@@ -1,6 +1,6 @@
 use super::*;
+use crate::gpu::call::State;
 use crate::gpu::machine::Machine;
-use crate::gpu::op::State;
 use crate::gpu::testing::{
     download, gpu_weight, output, run, token_gpus, token_gpus_with_binding, upload,
 };
@@ -68,7 +68,7 @@ fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
     }
     let x = Input::Prepared(input, x_units as u32);
     let residual = residual.then(|| Range::whole(&upload(gpu, &before)));
-    let mut op = GpuTokenMatvec {
+    let mut call = GpuTokenMatvec {
         weight: &gpu_weight(gpu, &w),
         activation: activation(gpu),
         x,
@@ -77,17 +77,17 @@ fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
         prepared: (out != Out::Plain).then(|| room(gpu, n, Some(&g))),
         router: None,
     };
-    for geometry in geometries(gpu, &op.site(), all) {
-        op.y = op.y.map(|_| Range::whole(&output(gpu, n)));
-        op.prepared = op.prepared.map(|_| room(gpu, n, Some(&g)));
-        let ops = op.ops_with(gpu, &geometry);
+    for geometry in geometries(gpu, &call.site(), all) {
+        call.y = call.y.map(|_| Range::whole(&output(gpu, n)));
+        call.prepared = call.prepared.map(|_| room(gpu, n, Some(&g)));
+        let calls = call.calls_with(gpu, &geometry);
         let state = State {
             tokens: 1,
             ..State::default()
         };
-        run(gpu, &ops.unwrap_or_else(|e| panic!("{e}")), &state);
+        run(gpu, &calls.unwrap_or_else(|e| panic!("{e}")), &state);
         let what = format!("{} {groups} x {rows} x {cols}, {geometry:?}", ty.name());
-        if let Some(y) = &op.y {
+        if let Some(y) = &call.y {
             let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
             assert_close(
                 &download(gpu, &y.buffer, n),
@@ -96,7 +96,7 @@ fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
                 &what,
             );
         }
-        if let Some(q) = &op.prepared {
+        if let Some(q) = &call.prepared {
             assert_prepared(gpu, q, Some(&g), &twin, &what);
         }
     }
@@ -174,7 +174,7 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) 
     };
     let partials = [padded(&partial, parts), padded(stats.as_flattened(), pairs)];
     let n = heads * rows;
-    let mut op = GpuTokenMatvec {
+    let mut call = GpuTokenMatvec {
         weight: &gpu_weight(gpu, w),
         activation: activation(gpu),
         x: Input::Slices(partials, dims),
@@ -183,18 +183,18 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) 
         prepared: None,
         router: None,
     };
-    op.prepared = Some(room(gpu, n, None));
-    for geometry in geometries(gpu, &op.site(), all) {
+    call.prepared = Some(room(gpu, n, None));
+    for geometry in geometries(gpu, &call.site(), all) {
         let (y, q) = (output(gpu, n), room(gpu, n, None));
-        op.y = Some(Range::whole(&y));
-        op.prepared = Some(q.clone());
-        let ops = op.ops_with(gpu, &geometry);
+        call.y = Some(Range::whole(&y));
+        call.prepared = Some(q.clone());
+        let calls = call.calls_with(gpu, &geometry);
         let state = State {
             tokens: 1,
             splits: splits as u32,
             ..State::default()
         };
-        run(gpu, &ops.unwrap_or_else(|e| panic!("{e}")), &state);
+        run(gpu, &calls.unwrap_or_else(|e| panic!("{e}")), &state);
         let what = format!("{heads} x {rows} x {kv_lora}, {splits} slices, {geometry:?}");
         let found = download(gpu, &y, n);
         let nmse = match activation(gpu) {
@@ -314,7 +314,7 @@ fn the_router_reads_the_stream_itself() {
             let y = output(gpu, rows);
             let range = |data: &[f32]| Range::whole(&upload(gpu, data));
             let squares = crate::quant::activation::squares(&x);
-            let op = GpuTokenMatvec {
+            let call = GpuTokenMatvec {
                 weight: &gpu_weight(gpu, &w),
                 activation: activation(gpu),
                 x: Input::Stream(range(&x), range(&norm), range(&squares), 1e-5),
@@ -325,7 +325,7 @@ fn the_router_reads_the_stream_itself() {
             };
             run(
                 gpu,
-                &op.ops(gpu).unwrap_or_else(|e| panic!("{e}")),
+                &call.calls(gpu).unwrap_or_else(|e| panic!("{e}")),
                 &State {
                     tokens: 1,
                     ..State::default()
@@ -358,7 +358,7 @@ fn the_experts_logits_leave_in_parts() {
             let parts = router_parts(&router, &weighted);
             let exact: Vec<f64> = parts.iter().map(|v| f64::from(*v)).collect();
             let router = gpu_weight(gpu, &router);
-            let mut op = GpuTokenMatvec {
+            let mut call = GpuTokenMatvec {
                 weight: &gpu_weight(gpu, &w),
                 activation: activation(gpu),
                 x: Input::Prepared(
@@ -373,23 +373,23 @@ fn the_experts_logits_leave_in_parts() {
                 prepared: None,
                 router: None,
             };
-            op.prepared = Some(room(gpu, rows, Some(&g)));
-            for geometry in geometries(gpu, &op.site(), all) {
+            call.prepared = Some(room(gpu, rows, Some(&g)));
+            for geometry in geometries(gpu, &call.site(), all) {
                 if !leaves_router_parts(&router, geometry.tile) {
                     continue;
                 }
                 let (y, logits) = (room(gpu, rows, Some(&g)), output(gpu, parts.len()));
-                op.prepared = Some(y.clone());
-                op.router = Some(RouterParts {
+                call.prepared = Some(y.clone());
+                call.router = Some(RouterParts {
                     weight: &router,
                     logits: Range::whole(&logits),
                 });
-                let ops = op.ops_with(gpu, &geometry);
+                let calls = call.calls_with(gpu, &geometry);
                 let state = State {
                     tokens: 1,
                     ..State::default()
                 };
-                run(gpu, &ops.unwrap_or_else(|e| panic!("{e}")), &state);
+                run(gpu, &calls.unwrap_or_else(|e| panic!("{e}")), &state);
                 let what = format!("{experts} experts, {rows} x {cols}, {geometry:?}");
                 assert_prepared(gpu, &y, Some(&g), &twin, &what);
                 assert_close(
@@ -420,7 +420,7 @@ fn queries_leave_rotated() {
             let (angles, _) = table[pos * rope..][..rope].as_chunks();
             rotate_rows(&mut twin, first_row, rope, angles);
             let y = output(gpu, rows);
-            let op = GpuTokenMatvec {
+            let call = GpuTokenMatvec {
                 weight: &gpu_weight(gpu, &w),
                 activation: activation(gpu),
                 x: Input::Prepared(given.upload(gpu, 1e-5), 0),
@@ -441,7 +441,8 @@ fn queries_leave_rotated() {
             };
             run(
                 gpu,
-                &op.rotated_ops(gpu, &rotation)
+                &call
+                    .rotated_calls(gpu, &rotation)
                     .unwrap_or_else(|e| panic!("{e}")),
                 &state,
             );

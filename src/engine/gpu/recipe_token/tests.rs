@@ -2,7 +2,7 @@ use super::super::context;
 use super::*;
 use crate::bench::Source;
 use crate::engine::ModelSource;
-use crate::gpu::op::State;
+use crate::gpu::call::State;
 use crate::gpu::pipeline::Access;
 use crate::gpu::{GpuOptions, Tier};
 use crate::kernels::gemm;
@@ -10,21 +10,21 @@ use crate::model::Model;
 use crate::synth::{self, SynthOptions};
 use std::sync::Arc;
 
-/// How many dispatches each of `ops` waits for one after another, itself included: those that wrote what it binds.
-fn levels<'a>(ops: &[&'a Op]) -> Vec<usize> {
+/// How many dispatches each of `calls` waits for one after another, itself included: those that wrote what it binds.
+fn levels<'a>(calls: &[&'a Call]) -> Vec<usize> {
     let mut written: Vec<(&wgpu::Buffer, usize)> = vec![];
-    let level = |op: &&'a Op| {
-        let bound = |buffer: &wgpu::Buffer| op.bindings.iter().any(|b| b.buffer == *buffer);
+    let level = |call: &&'a Call| {
+        let bound = |buffer: &wgpu::Buffer| call.bindings.iter().any(|b| b.buffer == *buffer);
         let before = written.iter().filter(|(buffer, _)| bound(buffer));
         let level = 1 + before.map(|(_, level)| *level).max().unwrap_or(0);
-        for (binding, access) in op.bindings.iter().zip(&op.spec.access) {
+        for (binding, access) in call.bindings.iter().zip(&call.spec.access) {
             if *access == Access::Write {
                 written.push((&binding.buffer, level));
             }
         }
         level
     };
-    ops.iter().map(level).collect()
+    calls.iter().map(level).collect()
 }
 
 #[test]
@@ -55,8 +55,8 @@ fn check_layers(gpu: Gpu, repeats_work: bool) {
         context(&model.gpu, &model, 16, 1, gemm::Form::float(&model.gpu)).expect("a small cache");
     let vocab = model.model.config.vocab_size as u64;
     let logits = model.gpu.storage("logits", vocab * 4).expect("small");
-    let ops = TokenRecipe::new(&model, &context, activation).step(&Range::whole(&logits));
-    let ops = ops.expect("its shapes suit");
+    let calls = TokenRecipe::new(&model, &context, activation).step(&Range::whole(&logits));
+    let calls = calls.expect("its shapes suit");
     // With few slices v_b joins them itself, with many a dispatch before it.
     for (splits, dispatches, dense, experts) in [
         (1, 11 - saved, 8 - saved_dense, 9 - saved),
@@ -69,11 +69,14 @@ fn check_layers(gpu: Gpu, repeats_work: bool) {
             splits,
             ..State::default()
         };
-        let ops: Vec<_> = ops.iter().filter(|op| op.when.holds(&state)).collect();
-        let levels = levels(&ops);
+        let calls: Vec<_> = calls
+            .iter()
+            .filter(|call| call.when.holds(&state))
+            .collect();
+        let levels = levels(&calls);
         let last = |layer: usize| {
             let of_layer =
-                (ops.iter().zip(&levels)).filter(|(op, _)| op.part.layer() == Some(layer));
+                (calls.iter().zip(&levels)).filter(|(call, _)| call.part.layer() == Some(layer));
             of_layer
                 .map(|(_, level)| *level)
                 .max()
@@ -82,7 +85,7 @@ fn check_layers(gpu: Gpu, repeats_work: bool) {
         assert_eq!(last(0), 1 + dense, "after the embedding");
         for layer in 1..model.layers.len() {
             assert_eq!(last(layer) - last(layer - 1), experts, "layer {layer}");
-            let count = ops.iter().filter(|op| op.part.layer() == Some(layer));
+            let count = calls.iter().filter(|call| call.part.layer() == Some(layer));
             // kv_a beside q_a, the cache's row beside the absorption.
             assert_eq!(count.count(), dispatches, "layer {layer}");
         }
@@ -116,8 +119,8 @@ fn dispatches(model: &GpuModel, activation: Activation) -> [usize; 2] {
     let context = context.expect("a small cache");
     let vocab = model.model.config.vocab_size as u64;
     let logits = model.gpu.storage("logits", vocab * 4).expect("small");
-    let ops = TokenRecipe::new(model, &context, activation).step(&Range::whole(&logits));
-    let ops = ops.expect("its shapes suit");
+    let calls = TokenRecipe::new(model, &context, activation).step(&Range::whole(&logits));
+    let calls = calls.expect("its shapes suit");
     [(5, 1), (30_000, 200)].map(|(pos, splits)| {
         let state = State {
             pos,
@@ -125,8 +128,8 @@ fn dispatches(model: &GpuModel, activation: Activation) -> [usize; 2] {
             tokens: 1,
             ..State::default()
         };
-        let of_layer = |op: &&Op| op.part.layer() == Some(1) && op.when.holds(&state);
-        ops.iter().filter(of_layer).count()
+        let of_layer = |call: &&Call| call.part.layer() == Some(1) && call.when.holds(&state);
+        calls.iter().filter(of_layer).count()
     })
 }
 

@@ -38,7 +38,7 @@ impl Range {
 
 /// One dispatch before its pipeline exists.
 #[derive(Debug, Clone)]
-pub struct Op {
+pub struct Call {
     /// The pipeline.
     pub spec: Spec,
     /// The buffers of bindings 0, 1, 2...
@@ -73,7 +73,7 @@ pub struct Op {
     pub blocks: Option<Blocks>,
 }
 
-impl Op {
+impl Call {
     /// A dispatch of `spec` over `grid`.
     pub fn new(spec: Spec, bindings: Vec<Range>, params: Vec<Word>, grid: [Extent; 3]) -> Self {
         assert_eq!(
@@ -208,10 +208,10 @@ impl Op {
     }
 }
 
-/// Tells `ops` the part of the model they belong to.
-pub fn belong(ops: &mut [Op], part: Part) {
-    for op in ops {
-        op.part = part;
+/// Tells `calls` the part of the model they belong to.
+pub fn belong(calls: &mut [Call], part: Part) {
+    for call in calls {
+        call.part = part;
     }
 }
 

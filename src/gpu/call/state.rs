@@ -38,7 +38,7 @@ pub enum Word {
     SplitRows,
     /// [`State::sampling`] at this index.
     Sampling(usize),
-    /// The first context row of the block ([`Op::per_block`](super::Op::per_block)).
+    /// The first context row of the block ([`Call::per_block`](super::Call::per_block)).
     BlockBegin,
     /// Context rows of the block.
     BlockRows,
