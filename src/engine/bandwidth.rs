@@ -1,6 +1,7 @@
 //! What a device's memory gives to a plain read, and what waiting for a dispatch costs: what every GB/s and time is held against.
 
-use crate::gpu::call::{Range, State};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::State;
 use crate::gpu::clock;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
@@ -28,13 +29,13 @@ pub fn read_bandwidth(gpu: &Gpu) -> Result<f64, GpuError> {
         bytes /= 2;
     }
     let buffer = loop {
-        match gpu.storage("bandwidth", bytes) {
+        match gpu.storage("bandwidth", bytes, Role::Floats) {
             Err(GpuError::OutOfMemory { .. }) if bytes > LEAST => bytes /= 2,
             other => break other?,
         }
     };
     let data = Range::whole(&buffer);
-    let found = Range::whole(&gpu.storage("found", 16)?);
+    let found = Range::whole(&gpu.storage("found", 16, Role::Floats)?);
     let mut best = 0.0f64;
     for at_once in read::AT_ONCE {
         // The buffer is zero: what is sought is not there.
@@ -57,8 +58,8 @@ const CHAIN: usize = 200;
 /// What the device reports.
 pub fn dependent_dispatch(gpu: &Gpu) -> Result<f64, GpuError> {
     let at_once = read::AT_ONCE[0];
-    let data = gpu.storage("chain", read::tile_bytes(at_once))?;
-    let found = gpu.storage("found", 16)?;
+    let data = gpu.storage("chain", read::tile_bytes(at_once), Role::Floats)?;
+    let found = gpu.storage("found", 16, Role::Floats)?;
     // All write the same word, so each waits. What is sought is not there.
     let call = read::call(&Range::whole(&data), &Range::whole(&found), at_once, 1);
     let recording = Recording::new(gpu, &vec![call; CHAIN])?;

@@ -1,40 +1,18 @@
 //! One dispatch as data: its pipeline, buffers, parameter words and grid, when it is encoded and what it is about.
 
+use super::buffer::Range;
 use super::geometry::Site;
 use super::pipeline::{Access, Spec};
 use super::tier::MAX_PARAMS;
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
 use std::collections::BTreeSet;
-use wgpu::Buffer;
 
 mod about;
 mod state;
 pub use about::{About, Flops, Part, Taken};
 pub(super) use state::{Block, extent, fill};
 pub use state::{Blocks, Extent, State, When, Word};
-
-/// A part of a buffer.
-#[derive(Debug, Clone)]
-pub struct Range {
-    /// The buffer.
-    pub buffer: Buffer,
-    /// First byte, a multiple of [`Gpu::offset_alignment`](super::Gpu::offset_alignment).
-    pub offset: u64,
-    /// Bytes.
-    pub size: u64,
-}
-
-impl Range {
-    /// The whole buffer.
-    pub fn whole(buffer: &Buffer) -> Self {
-        Self {
-            buffer: buffer.clone(),
-            offset: 0,
-            size: buffer.size(),
-        }
-    }
-}
 
 /// One dispatch before its pipeline exists.
 #[derive(Debug, Clone)]
@@ -105,6 +83,12 @@ impl Call {
             part: Part::Outside,
             blocks: None,
         }
+    }
+
+    /// Everything that it reads or writes in some replay.
+    pub fn ranges(&self) -> impl Iterator<Item = &Range> {
+        let others = self.alternatives.iter().flat_map(|(_, ranges)| ranges);
+        self.bindings.iter().chain(others).chain(&self.counts)
     }
 
     /// Repeats it for each block of the context, together with its neighbours that are cut alike.

@@ -2,6 +2,7 @@
 
 use super::GpuError;
 use super::adapter::{self, DeviceChoice};
+use super::buffer::{Buffer, Content, Role};
 use super::geometry::Choices;
 use super::machine::Machine;
 use super::numbers::Numbers;
@@ -14,8 +15,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use wgpu::{
-    Adapter, AdapterInfo, Backend, Buffer, BufferDescriptor, BufferUsages, Features, Limits,
-    PollType,
+    Adapter, AdapterInfo, Backend, BufferDescriptor, BufferUsages, Features, Limits, PollType,
 };
 
 /// How to open a device.
@@ -352,7 +352,12 @@ impl Gpu {
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`] where the device has no room, [`GpuError::Runtime`] where it refuses.
-    pub fn buffer(&self, what: &str, bytes: u64, usage: BufferUsages) -> Result<Buffer, GpuError> {
+    pub fn buffer(
+        &self,
+        what: &str,
+        bytes: u64,
+        usage: BufferUsages,
+    ) -> Result<wgpu::Buffer, GpuError> {
         let buffer = self.make(what, bytes, usage, false)?;
         self.allocated.fetch_add(buffer.size(), Ordering::Relaxed);
         Ok(buffer)
@@ -362,7 +367,7 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Gpu::buffer`].
-    pub fn staging(&self, what: &str, bytes: u64) -> Result<Buffer, GpuError> {
+    pub fn staging(&self, what: &str, bytes: u64) -> Result<wgpu::Buffer, GpuError> {
         let usage = BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC;
         self.make(what, bytes, usage, true)
     }
@@ -373,7 +378,7 @@ impl Gpu {
         bytes: u64,
         usage: BufferUsages,
         mapped_at_creation: bool,
-    ) -> Result<Buffer, GpuError> {
+    ) -> Result<wgpu::Buffer, GpuError> {
         // wgpu wants copies and clears in steps of 4 bytes, vec4 views steps of 16.
         let size = bytes.next_multiple_of(16).max(16);
         let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
@@ -402,45 +407,24 @@ impl Gpu {
         }
     }
 
-    /// A buffer that kernels read and write and that can be copied to and from.
+    /// A buffer that kernels read and write and that can be copied to and from, made at once.
     ///
     /// # Errors
     /// As [`Gpu::buffer`].
-    pub fn storage(&self, what: &str, bytes: u64) -> Result<Buffer, GpuError> {
-        self.buffer(
-            what,
-            bytes,
-            BufferUsages::STORAGE | BufferUsages::COPY_DST | BufferUsages::COPY_SRC,
-        )
+    pub fn storage(&self, what: &str, bytes: u64, role: Role) -> Result<Buffer, GpuError> {
+        let buffer = Buffer::new(what, bytes, role);
+        buffer.make(self)?;
+        Ok(buffer)
     }
 
     /// A storage buffer holding `data`.
     ///
     /// # Errors
     /// As [`Gpu::buffer`].
-    pub fn storage_with<T: bytemuck::NoUninit>(
-        &self,
-        what: &str,
-        data: &[T],
-    ) -> Result<Buffer, GpuError> {
-        let bytes: &[u8] = bytemuck::cast_slice(data);
-        let buffer = self.storage(what, bytes.len() as u64)?;
-        self.queue.write_buffer(&buffer, 0, bytes);
-        Ok(buffer)
-    }
-
-    /// A storage buffer holding workgroups of dispatches, three words each, that kernels may change.
-    ///
-    /// # Errors
-    /// As [`Gpu::buffer`].
-    pub fn counts(&self, what: &str, words: &[[u32; 3]]) -> Result<Buffer, GpuError> {
-        let bytes: &[u8] = bytemuck::cast_slice(words);
-        let usage = BufferUsages::STORAGE
-            | BufferUsages::COPY_DST
-            | BufferUsages::COPY_SRC
-            | BufferUsages::INDIRECT;
-        let buffer = self.buffer(what, bytes.len() as u64, usage)?;
-        self.queue.write_buffer(&buffer, 0, bytes);
+    pub fn storage_with<T: Content>(&self, what: &str, data: &[T]) -> Result<Buffer, GpuError> {
+        let buffer = self.storage(what, size_of_val(data) as u64, T::ROLE)?;
+        let bytes = bytemuck::cast_slice(data);
+        self.queue.write_buffer(buffer.made(), 0, bytes);
         Ok(buffer)
     }
 
@@ -481,15 +465,20 @@ impl Gpu {
             BufferUsages::MAP_READ | BufferUsages::COPY_DST,
         )?;
         let mut encoder = self.device.create_command_encoder(&Default::default());
-        encoder.copy_buffer_to_buffer(buffer, offset, &staging, 0, bytes);
+        encoder.copy_buffer_to_buffer(buffer.made(), offset, &staging, 0, bytes);
         self.queue.submit([encoder.finish()]);
         let data = self.map_read(&staging, bytes, None)?;
-        self.release(&staging);
+        self.release_made(&staging);
         Ok(data)
     }
 
     /// Frees a buffer's memory, once what was submitted with it is done; it cannot be used again.
     pub fn release(&self, buffer: &Buffer) {
+        self.release_made(buffer.made());
+    }
+
+    /// As [`release`](Self::release), of a buffer that no step knows.
+    pub fn release_made(&self, buffer: &wgpu::Buffer) {
         self.allocated.fetch_sub(buffer.size(), Ordering::Relaxed);
         buffer.destroy();
     }
@@ -505,7 +494,7 @@ impl Gpu {
     /// What the device reports.
     pub fn map_read<T: bytemuck::Pod>(
         &self,
-        buffer: &Buffer,
+        buffer: &wgpu::Buffer,
         bytes: u64,
         submission: Option<wgpu::SubmissionIndex>,
     ) -> Result<Vec<T>, GpuError> {

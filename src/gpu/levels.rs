@@ -17,8 +17,8 @@
 
 use super::call::Call;
 use super::pipeline::Access;
+use crate::gpu::buffer::Buffer;
 use std::collections::{HashMap, HashSet};
-use wgpu::Buffer;
 
 /// What a dispatch does with its buffers.
 struct Uses<'a> {
@@ -114,7 +114,8 @@ impl Levels {
 
 #[cfg(test)]
 mod tests {
-    use super::super::call::{Extent, Range, accesses};
+    use super::super::buffer::{Range, Role};
+    use super::super::call::{Extent, accesses};
     use super::super::pipeline::Spec;
     use super::super::testing::gpus;
     use super::*;
@@ -134,7 +135,10 @@ mod tests {
     #[test]
     fn what_stands_side_by_side_becomes_readable_at_once() {
         let Some(gpu) = gpus().first() else { return };
-        let make = || gpu.storage("test", 16).unwrap_or_else(|e| panic!("{e}"));
+        let make = || {
+            gpu.storage("test", 16, Role::Floats)
+                .unwrap_or_else(|e| panic!("{e}"))
+        };
         let [x, a, b, q, c, d] = std::array::from_fn(|_| make());
         let calls = [
             call("rw", &[&x, &a]), // 0: a and b side by side
@@ -154,7 +158,10 @@ mod tests {
     #[test]
     fn buffers_written_anew_side_by_side_begin_a_pass() {
         let Some(gpu) = gpus().first() else { return };
-        let make = || gpu.storage("test", 16).unwrap_or_else(|e| panic!("{e}"));
+        let make = || {
+            gpu.storage("test", 16, Role::Floats)
+                .unwrap_or_else(|e| panic!("{e}"))
+        };
         let [x, a, b] = std::array::from_fn(|_| make());
         let layer = [
             call("rw", &[&x, &a]),
@@ -172,7 +179,10 @@ mod tests {
     #[test]
     fn one_dispatch_after_the_other_needs_nothing() {
         let Some(gpu) = gpus().first() else { return };
-        let make = || gpu.storage("test", 16).unwrap_or_else(|e| panic!("{e}"));
+        let make = || {
+            gpu.storage("test", 16, Role::Floats)
+                .unwrap_or_else(|e| panic!("{e}"))
+        };
         let [a, b] = std::array::from_fn(|_| make());
         let levels = Levels::of(&[call("rw", &[&a, &b]), call("rw", &[&b, &a])]);
         assert_eq!(levels.number, [0, 1]);

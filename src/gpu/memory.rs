@@ -3,7 +3,7 @@
 //! Every tensor is repacked into two planes ([`crate::quant::repack`]) and bound by offset. One whose planes exceed the
 //! adapter's binding limit is cut into row ranges, each with planes of its own, and kernels run once per range.
 
-use super::call::Range;
+use super::buffer::{Range, Role};
 use super::upload::{self, Target};
 use super::{Gpu, GpuError};
 use crate::model::Weight;
@@ -216,7 +216,7 @@ impl<'a> Loader<'a> {
         let buffers = self
             .buffers
             .iter()
-            .map(|bytes| self.gpu.storage("weights", *bytes))
+            .map(|bytes| self.gpu.storage("weights", *bytes, Role::Floats))
             .collect::<Result<Vec<_>, _>>()?;
         let place = |(index, offset, _): (usize, u64, u64)| (&buffers[index], offset);
         let targets: Vec<_> = self
@@ -236,10 +236,11 @@ impl<'a> Loader<'a> {
         if self.weights.iter().all(|(weight, _)| weight.has_data()) {
             upload::stream(self.gpu, &targets, upload::SLOT, progress)?;
         }
-        let range = |(index, offset, size): (usize, u64, u64)| Range {
+        let range = |(index, offset, size): (usize, u64, u64), role| Range {
             buffer: buffers[index].clone(),
             offset,
             size,
+            role,
         };
         Ok(self
             .weights
@@ -255,8 +256,8 @@ impl<'a> Loader<'a> {
                     .map(|p| Part {
                         first_row: p.first_row,
                         rows: p.rows,
-                        quants: range(p.quants),
-                        scales: range(p.scales),
+                        quants: range(p.quants, Role::Codes(weight.ty)),
+                        scales: range(p.scales, Role::Scales(weight.ty)),
                         sub: repack::sub_plane_words(weight.ty, p.rows as usize, weight.cols)
                             as u32,
                     })

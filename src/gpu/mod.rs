@@ -8,6 +8,7 @@
 
 pub mod adapter;
 mod barriers;
+pub mod buffer;
 pub mod call;
 pub mod clock;
 pub mod device;

@@ -3,9 +3,8 @@
 //! WebGPU has no reusable command buffers, so replaying means encoding again from objects made once: pipelines, bind groups
 //! and parameter words. What changes from token to token is a handful of words ([`State`]), known at encode time.
 
-use super::call::{
-    About, Block, Blocks, Call, Extent, Range, State, Taken, When, Word, extent, fill,
-};
+use super::buffer::Range;
+use super::call::{About, Block, Blocks, Call, Extent, State, Taken, When, Word, extent, fill};
 use super::levels::Levels;
 use super::pipeline::{Pipeline, Spec};
 use super::stamps::Stamping;
@@ -63,6 +62,9 @@ impl Recording {
     /// # Errors
     /// [`GpuError::Shader`], [`GpuError::OutOfMemory`] or what the device reports.
     pub fn new(gpu: &Gpu, calls: &[Call]) -> Result<Self, GpuError> {
+        for range in calls.iter().flat_map(Call::ranges) {
+            range.buffer.make(gpu)?;
+        }
         let specs: Vec<&Spec> = calls.iter().map(|o| &o.spec).collect();
         let pipelines = gpu.pipelines(&specs)?;
         let levels = Levels::of(calls);
@@ -83,7 +85,7 @@ impl Recording {
                     grid: call.grid,
                     counts: call.counts.clone(),
                     when: call.when,
-                    readable,
+                    readable: readable.iter().map(|b| b.made().clone()).collect(),
                     level,
                     pass,
                     blocks: call.blocks,
@@ -330,7 +332,7 @@ impl Recording {
             }
         }
         match &d.counts {
-            Some(counts) => pass.dispatch_workgroups_indirect(&counts.buffer, counts.offset),
+            Some(counts) => pass.dispatch_workgroups_indirect(counts.buffer.made(), counts.offset),
             None => pass.dispatch_workgroups(grid[0], grid[1], grid[2]),
         }
     }
@@ -368,7 +370,7 @@ fn bind_groups(gpu: &Gpu, call: &Call, pipeline: &Pipeline) -> Vec<BindGroup> {
                 wgpu::BindGroupEntry {
                     binding: i as u32,
                     resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-                        buffer: &range.buffer,
+                        buffer: range.buffer.made(),
                         offset: range.offset,
                         size: std::num::NonZeroU64::new(range.size),
                     }),

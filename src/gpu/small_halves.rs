@@ -3,7 +3,8 @@
 //! WGSL allows a device to take such halves for 0. By what Mesa's drivers say of themselves, NVIDIA's, AMD's and Apple's GPUs keep
 //! them and some of Intel's do not. A device that does not would multiply by nothing but zeros, so it is asked.
 
-use super::call::{Call, Extent, Range, State, accesses};
+use super::buffer::{Range, Role};
+use super::call::{Call, Extent, State, accesses};
 use super::pipeline::Spec;
 use super::record::Recording;
 use super::shader::Variant;
@@ -75,7 +76,7 @@ fn deviations(gpu: &Gpu) -> Result<[f64; 2], GpuError> {
     let buffers = [
         gpu.storage_with("codes of a trial", &words(&codes, true))?,
         gpu.storage_with("halves of a trial", &words(&bits, false))?,
-        gpu.storage("sums of a trial", SUMS as u64 * 4)?,
+        gpu.storage("sums of a trial", SUMS as u64 * 4, Role::Floats)?,
     ];
     let bindings = buffers.iter().map(Range::whole).collect();
     let call = Call::new(spec(), bindings, vec![], [Extent::N(1); 3]);

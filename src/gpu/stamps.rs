@@ -213,7 +213,8 @@ pub(crate) mod lies {
 mod tests {
     use super::*;
     use crate::gpu::GpuOptions;
-    use crate::gpu::call::{Call, Extent, Range as Bound, State, accesses};
+    use crate::gpu::buffer::{Range as Bound, Role};
+    use crate::gpu::call::{Call, Extent, State, accesses};
     use crate::gpu::clock::{self, Clock};
     use crate::gpu::pipeline::Spec;
     use crate::gpu::record::Recording;
@@ -264,7 +265,7 @@ struct Params { n: u32 }
                 eprintln!("skipped: no timestamps on {}", gpu.info.name);
                 return;
             }
-            let data = Bound::whole(&gpu.storage("test", 4096).unwrap());
+            let data = Bound::whole(&gpu.storage("test", 4096, Role::Floats).unwrap());
             let step = Recording::new(&gpu, &[call(&data)]).unwrap();
             let state = State::default();
             let timed = || clock::in_turn(&gpu, &[&step, &step], &state, 3).unwrap();
@@ -302,7 +303,7 @@ struct Params { n: u32 }
                 }
                 Err(e) => panic!("{e}"),
             };
-            let data = Bound::whole(&gpu.storage("test", 4096).unwrap());
+            let data = Bound::whole(&gpu.storage("test", 4096, Role::Floats).unwrap());
             let recording = Recording::new(gpu, &vec![call(&data); dispatches]).unwrap();
             let mut ways = vec![
                 (Stamping::Ends(&stamps, 0), 2),

@@ -4,11 +4,11 @@ use super::call::{Call, State, Word};
 use super::memory::{GpuWeight, Loader};
 use super::record::Recording;
 use super::{Gpu, GpuError, GpuOptions, Tier, shader, waves};
+use crate::gpu::buffer::{Buffer, Content};
 use crate::model::Weight;
 use crate::quant::activation::Activation;
 use naga::{Scalar, Type, TypeInner};
 use std::sync::OnceLock;
-use wgpu::Buffer;
 
 /// The variable that has the kernel tests run in emulated subgroups of so many threads, in place of the adapter's.
 const WAVES: &str = "GLIMT_TEST_WAVES";
@@ -183,7 +183,7 @@ pub(crate) fn run(gpu: &Gpu, calls: &[Call], state: &State) {
 
 /// A storage buffer with `data`.
 #[track_caller]
-pub(crate) fn upload<T: bytemuck::NoUninit>(gpu: &Gpu, data: &[T]) -> Buffer {
+pub(crate) fn upload<T: Content>(gpu: &Gpu, data: &[T]) -> Buffer {
     gpu.storage_with("test", data)
         .unwrap_or_else(|e| panic!("{e}"))
 }

@@ -6,6 +6,7 @@
 //! file being read past its map, no page is faulted in. Peak memory is the ring, 96 MiB, and two tasks per thread, half a
 //! MiB, whatever the size of the model or of a tensor.
 
+use super::buffer::Buffer;
 use super::{Gpu, GpuError};
 use crate::model::Weight;
 use crate::quant::repack::{self, ROW_STEP, Sections};
@@ -14,7 +15,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
-use wgpu::{Buffer, MapMode, SubmissionIndex, WriteOnly};
+use wgpu::{MapMode, SubmissionIndex, WriteOnly};
 
 /// Bytes of a staging buffer.
 pub(super) const SLOT: u64 = 32 << 20;
@@ -120,12 +121,12 @@ struct Ring<'a> {
     /// Bytes of each.
     slot: u64,
     /// Those that the device copies from, oldest first; each is mapped again when that is done.
-    in_flight: VecDeque<(Buffer, SubmissionIndex)>,
+    in_flight: VecDeque<(wgpu::Buffer, SubmissionIndex)>,
 }
 
 impl Ring<'_> {
     /// A mapped staging buffer: a new one, or the oldest once the device is done with it.
-    fn slot(&mut self) -> Result<Buffer, GpuError> {
+    fn slot(&mut self) -> Result<wgpu::Buffer, GpuError> {
         if self.in_flight.len() < SLOTS {
             return self.gpu.staging("weights on their way", self.slot);
         }
@@ -159,7 +160,7 @@ impl Ring<'_> {
                 let bytes = range.len() as u64;
                 if bytes > 0 {
                     let to = offset + range.start as u64;
-                    encoder.copy_buffer_to_buffer(&buffer, at, plane, to, bytes);
+                    encoder.copy_buffer_to_buffer(&buffer, at, plane.made(), to, bytes);
                 }
                 at += bytes;
             }
@@ -268,6 +269,7 @@ impl Task<'_> {
 mod tests {
     use super::*;
     use crate::gpu::GpuOptions;
+    use crate::gpu::buffer::Role;
     use crate::gpu::testing::download;
     use crate::kernels::testing::Rng;
     use crate::quant::GgmlType;
@@ -289,7 +291,7 @@ mod tests {
             })
             .collect();
         let buffer = |bytes: usize| {
-            gpu.storage("planes", bytes as u64 + 16)
+            gpu.storage("planes", bytes as u64 + 16, Role::Floats)
                 .unwrap_or_else(|e| panic!("{e}"))
         };
         // The last two thirds of every weight, 16 bytes from the start of its buffers.

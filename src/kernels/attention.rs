@@ -6,7 +6,8 @@ use rayon::prelude::*;
 
 use super::linear::dot;
 use super::{MlaDims, attention_coop};
-use crate::gpu::call::{Call, Extent, Flops, Range, When, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Flops, When, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 

@@ -2,7 +2,8 @@
 
 use super::attention::{Form, GpuAttention, partial_bytes};
 use super::{MlaDims, attention_merge, coop};
-use crate::gpu::call::{Range, State, When, accesses};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::{State, When, accesses};
 use crate::gpu::machine::Machine;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::Recording;
@@ -271,8 +272,8 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
     let cache: Vec<half::f16> = cache.into_iter().map(half::f16::from_f32).collect();
     let sizes = partial_bytes(dims, 1);
     let partials = [
-        Range::whole(&gpu.storage("trial of attention", sizes[0])?),
-        Range::whole(&gpu.storage("trial of attention", sizes[1])?),
+        Range::whole(&gpu.storage("trial of attention", sizes[0], Role::Floats)?),
+        Range::whole(&gpu.storage("trial of attention", sizes[1], Role::Floats)?),
     ];
     let matrices = Form::Matrix(Shapes::always(shape));
     let split_rows = shape.tile().0 as u32;
@@ -298,7 +299,7 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
     let mut results = vec![];
     for form in [Form::Vector, matrices] {
         attention.form = form;
-        let out = gpu.storage("trial of attention", latent)?;
+        let out = gpu.storage("trial of attention", latent, Role::Floats)?;
         let output = attention_merge::Output::Floats;
         let merge = attention_merge::call(&partials, dims, 1, &Range::whole(&out), output);
         let calls = [attention.calls(), vec![merge]].concat();

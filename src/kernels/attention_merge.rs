@@ -2,7 +2,8 @@
 
 use super::MlaDims;
 use super::attention::partial_bytes;
-use crate::gpu::call::{Call, Extent, Range, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::quant::activation::Activation;

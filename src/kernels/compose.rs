@@ -229,7 +229,8 @@ impl GpuCompose<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::call::{Range, State};
+    use crate::gpu::buffer::{Range, Role};
+    use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, run};
     use crate::gpu::{Gpu, GpuOptions};
     use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
@@ -291,7 +292,7 @@ mod tests {
     fn on_gpu(gpu: &Gpu, c: &Composition, [left, right]: [&Weight; 2], ty: GgmlType) -> Weight {
         let (rows, cols) = (c.out_rows(), c.out_cols());
         let (quants, scales) = plane_bytes(ty, rows, cols);
-        let plane = |bytes: usize| gpu.storage("product", bytes as u64).unwrap();
+        let plane = |bytes: usize| gpu.storage("product", bytes as u64, Role::Floats).unwrap();
         let (quants, scales) = (plane(quants), plane(scales));
         let out = GpuWeight {
             name: c.name.to_owned(),
@@ -314,7 +315,7 @@ mod tests {
             out: &out,
         };
         run(gpu, &call.calls().unwrap(), &State::default());
-        let bytes = |b: &wgpu::Buffer| download::<u8>(gpu, b, b.size() as usize);
+        let bytes = |b: &crate::gpu::buffer::Buffer| download::<u8>(gpu, b, b.size() as usize);
         let bytes = unpack(ty, rows, cols, &bytes(&quants), &bytes(&scales));
         Weight::from_bytes(c.name, ty, 1, rows, cols, bytes)
     }

@@ -10,7 +10,8 @@ use rayon::prelude::*;
 use super::linear::dot;
 use super::{MAX_GRID, MlaDims, expand_kv_coop};
 use crate::gpu::Coop;
-use crate::gpu::call::{Blocks, Call, Extent, Flops, Range, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Blocks, Call, Extent, Flops, Word, accesses};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
@@ -395,7 +396,12 @@ pub(super) mod tests {
     }
 
     /// The first `n` values of a buffer, of f16 for matrices or of f32.
-    fn values(gpu: &Gpu, buffer: &wgpu::Buffer, n: usize, matrices: bool) -> Vec<f32> {
+    fn values(
+        gpu: &Gpu,
+        buffer: &crate::gpu::buffer::Buffer,
+        n: usize,
+        matrices: bool,
+    ) -> Vec<f32> {
         match matrices {
             true => {
                 let halves: Vec<f16> = download(gpu, buffer, n);

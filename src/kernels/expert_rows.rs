@@ -3,7 +3,8 @@
 use super::MAX_GRID;
 use super::gate_up::slots_by_expert;
 use super::router::MAX_EXPERTS;
-use crate::gpu::call::{Call, Extent, Range, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 
@@ -230,7 +231,7 @@ pub(super) mod tests {
                     };
                     let tiles: Vec<_> = heights.iter().map(unwritten).collect();
                     let counts = upload(gpu, &vec![7u32; 6 * heights.len()]);
-                    let list = |(height, tiles): (&usize, &wgpu::Buffer)| TileList {
+                    let list = |(height, tiles): (&usize, &crate::gpu::buffer::Buffer)| TileList {
                         height: *height as u32,
                         tiles: Range::whole(tiles),
                     };

@@ -3,7 +3,8 @@
 //! Their twins are those of the products of few tokens: [`matvec`](super::matvec::matvec), [`gate_up`](super::gate_up::gate_up)
 //! and, for an expert's second half, [`matvec`](super::matvec::matvec) again.
 
-use crate::gpu::call::{Call, Extent, Flops, Range, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::pipeline::Spec;

@@ -1,6 +1,7 @@
 //! A count of the passes that ran to their end: what a device did is proven by what it wrote.
 
-use crate::gpu::call::{Call, Extent, Range, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 

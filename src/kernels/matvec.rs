@@ -1,6 +1,7 @@
 //! Matrix times vector, for any weight and any number of tokens: the norm before and the residual after included.
 
-use crate::gpu::call::{Call, Extent, Flops, Range, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;

@@ -1,7 +1,8 @@
 //! The end of the expert block of a prompt: what the experts of each token gave, weighted and added to the residual.
 
 use super::expert_rows::Other;
-use crate::gpu::call::{Call, Extent, Range, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 

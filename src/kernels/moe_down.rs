@@ -1,7 +1,8 @@
 //! The second half of a mixture of experts: each token's experts multiplied, weighted, summed, and added to the residual.
 
 use crate::gpu::Gpu;
-use crate::gpu::call::{Call, Extent, Flops, Range, Word, accesses};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
@@ -152,7 +153,7 @@ impl GpuMoeDown<'_> {
             let y = if i == last {
                 self.y.clone()
             } else {
-                Range::whole(&gpu.storage("expert sum", out)?)
+                Range::whole(&gpu.storage("expert sum", out, Role::Floats)?)
             };
             let params = vec![
                 Word::U(d.rows),

@@ -11,7 +11,8 @@ use super::expand_kv::{self, KvDims};
 use super::linear::dot;
 use super::rope_cache::rotate_rows;
 use super::{coop, expand_kv_coop, prompt_attention_coop};
-use crate::gpu::call::{Blocks, Call, Extent, Flops, Range, State, Word, accesses};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::{Blocks, Call, Extent, Flops, State, Word, accesses};
 use crate::gpu::machine::Machine;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::Recording;
@@ -311,12 +312,18 @@ impl Scratch {
         let matrices = form.is_matrix();
         let blocks = Self::blocks(dims, matrices, max_tokens, n_ctx, gpu.max_binding);
         let [weights, kv, second, stats] = Self::bytes(dims, matrices, max_tokens, blocks);
-        let make = |bytes| Ok(Range::whole(&gpu.storage("keys and values", bytes)?));
+        let make = |bytes| {
+            Ok(Range::whole(&gpu.storage(
+                "keys and values",
+                bytes,
+                Role::Floats,
+            )?))
+        };
         let kv = [kv, second].into_iter().filter(|bytes| *bytes > 0);
         Ok(Self {
-            weights: Range::whole(&gpu.storage("expansion weights", weights)?),
+            weights: Range::whole(&gpu.storage("expansion weights", weights, Role::Floats)?),
             kv: kv.map(make).collect::<Result<_, GpuError>>()?,
-            stats: Range::whole(&gpu.storage("attention sums", stats)?),
+            stats: Range::whole(&gpu.storage("attention sums", stats, Role::Floats)?),
             blocks,
         })
     }
@@ -485,7 +492,7 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
         row[mla.kv_lora] = (i / 8) as f32;
     }
     const NAME: &str = "trial of attention";
-    let whole = |buffer: wgpu::Buffer| Range::whole(&buffer);
+    let whole = |buffer: crate::gpu::buffer::Buffer| Range::whole(&buffer);
     let q = whole(gpu.storage_with(NAME, &q)?);
     let rope_table = whole(gpu.storage_with(NAME, &table)?);
     let cache = whole(gpu.storage_with(NAME, &narrow(&cache))?);
@@ -503,9 +510,9 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
             kv: [kv, second]
                 .into_iter()
                 .filter(|bytes| *bytes > 0)
-                .map(|bytes| Ok(whole(gpu.storage(NAME, bytes)?)))
+                .map(|bytes| Ok(whole(gpu.storage(NAME, bytes, Role::Floats)?)))
                 .collect::<Result<_, GpuError>>()?,
-            stats: whole(gpu.storage(NAME, stats)?),
+            stats: whole(gpu.storage(NAME, stats, Role::Floats)?),
             blocks,
         };
         let attention = GpuPromptAttention {
@@ -517,7 +524,7 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
             scale,
             max_tokens: N as u32,
             scratch: &scratch,
-            values: whole(gpu.storage(NAME, bytes)?),
+            values: whole(gpu.storage(NAME, bytes, Role::Floats)?),
         };
         let state = State {
             pos: POS as u32,
@@ -557,7 +564,7 @@ fn timed<T>(
     let mla = dims.mla;
     let mut made = vec![];
     let mut room = |bytes: usize| {
-        let range = Range::whole(&gpu.storage("trial of attention", bytes as u64)?);
+        let range = Range::whole(&gpu.storage("trial of attention", bytes as u64, Role::Floats)?);
         made.push(range.clone());
         Ok::<_, GpuError>(range)
     };

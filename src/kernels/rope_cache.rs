@@ -4,7 +4,8 @@ use half::f16;
 
 use super::MlaDims;
 use super::linear::rms_norm;
-use crate::gpu::call::{Call, Extent, Range, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 

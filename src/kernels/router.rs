@@ -1,6 +1,7 @@
 //! The choice of experts: probabilities, the best few, their weights (llama-graph.cpp, build_moe_ffn).
 
-use crate::gpu::call::{Call, Extent, Range, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::model::{Experts, Gating};

@@ -6,7 +6,8 @@ use rayon::prelude::*;
 use super::MAX_GRID;
 use super::expert_rows::Other;
 use super::linear::rms_norm_rows;
-use crate::gpu::call::{Call, Extent, Range, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 

@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 
 use super::sampling::{Sampling, uniform};
-use crate::gpu::call::{Call, Extent, Range, Word, accesses};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::{Call, Extent, Word, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::gpu::{Gpu, GpuError};
@@ -234,9 +235,9 @@ pub fn calls(
         "a choice needs room for 4 words"
     );
     let [keys, maxima, quarters] = scratch_bytes(tokens);
-    let keys = Range::whole(&gpu.storage("sampling keys", keys)?);
-    let maxima = Range::whole(&gpu.storage("sampling maxima", maxima)?);
-    let quarters = Range::whole(&gpu.storage("sampling quarters", quarters)?);
+    let keys = Range::whole(&gpu.storage("sampling keys", keys, Role::Floats)?);
+    let maxima = Range::whole(&gpu.storage("sampling maxima", maxima, Role::Floats)?);
+    let quarters = Range::whole(&gpu.storage("sampling quarters", quarters, Role::Floats)?);
     let [scan, pick] = specs(vocab);
     let scan = Call::new(
         scan,

@@ -3,7 +3,8 @@
 //! so that no kernel begins with one; and it is in the form that the tier multiplies ([`Activation`]).
 
 use super::MAX_GRID;
-use crate::gpu::call::{Extent, Range};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::Extent;
 use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site};
 use crate::gpu::machine::Machine;
 use crate::gpu::shader::Variant;

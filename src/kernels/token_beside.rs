@@ -6,7 +6,8 @@ use super::token::{
     TokenInput, TokenOutput, check_geometry, divided, geometry, staged, stages, variant, weight,
 };
 use super::token_matvec::token_matvec;
-use crate::gpu::call::{Call, Extent, Flops, Range, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, PREPARED_ROWS, Site, WHOLE_THREADS};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;

@@ -1,7 +1,8 @@
 //! [`embed`](super::embed) of one token: the row as f32 and prepared for the first layer.
 
 use super::token::{self, TokenOutput};
-use crate::gpu::call::{Call, Extent, Range, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Word, accesses};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::kernels::embed::embed;

@@ -6,7 +6,8 @@ use super::router::{self, GpuRouter};
 use super::token::{
     self, TokenInput, check_geometry, check_rows, divided, geometry, grid, staged, stages, weight,
 };
-use crate::gpu::call::{Call, Flops, Range, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Flops, Word, accesses};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;

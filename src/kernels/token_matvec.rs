@@ -6,7 +6,8 @@ use super::token::{
     TokenInput, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, stages,
     unsupported, variant, weight,
 };
-use crate::gpu::call::{Call, Flops, Range, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Flops, Word, accesses};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;

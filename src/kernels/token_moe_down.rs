@@ -4,7 +4,8 @@ use super::MAX_GRID;
 use super::token::{
     self, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, stages, weight,
 };
-use crate::gpu::call::{Call, Flops, Range, Word, accesses};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::{Call, Flops, Word, accesses};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, SPLIT_LANES, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
@@ -276,7 +277,7 @@ impl GpuTokenMoeDown<'_> {
             let y = if i + 1 == count {
                 self.y.clone()
             } else {
-                Range::whole(&gpu.storage("expert sum", u64::from(d.rows) * 4)?)
+                Range::whole(&gpu.storage("expert sum", u64::from(d.rows) * 4, Role::Floats)?)
             };
             let mut shape = self.shape_of(i);
             shape.last = i + 1 == count;

@@ -2,7 +2,8 @@
 //! rows.
 
 use super::token_matvec::token_matvec;
-use crate::gpu::call::{Call, Extent, Flops, Range, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;

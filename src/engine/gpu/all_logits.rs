@@ -106,7 +106,7 @@ impl GpuBackend {
                     done += 1;
                     if stop || done == tokens.len() {
                         let bytes = bytemuck::cast_slice(row);
-                        gpu.queue.write_buffer(&logits.buffer, 0, bytes);
+                        gpu.queue.write_buffer(logits.buffer.made(), 0, bytes);
                         submissions.prove_writes()?;
                         self.next = pos + done;
                         return Ok(done);

@@ -34,7 +34,8 @@ pub use weights::GpuModel;
 use super::backend::{
     Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows, check_tokens,
 };
-use crate::gpu::call::{Call, Range, State};
+use crate::gpu::buffer::{self, Range, Role};
+use crate::gpu::call::{Call, State};
 use crate::gpu::geometry::Site;
 use crate::gpu::machine::Machine;
 use crate::gpu::record::Recording;
@@ -119,7 +120,7 @@ impl GpuBackend {
         let chunk = prompt::chunk(&model, products, n_ctx, chunk)?;
         let context = context(&gpu, &model, n_ctx, capacity(chunk), products)?;
         let vocab = config.vocab_size as u32;
-        let logits = Range::whole(&gpu.storage("logits", u64::from(vocab) * 4)?);
+        let logits = Range::whole(&gpu.storage("logits", u64::from(vocab) * 4, Role::Floats)?);
         let mappable = gpu.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
         let usage = BufferUsages::STORAGE
             | if mappable {
@@ -139,7 +140,10 @@ impl GpuBackend {
             Some(buffers(BufferUsages::MAP_READ | BufferUsages::COPY_DST)?)
         };
 
-        let results: Vec<_> = ring.iter().map(Range::whole).collect();
+        let results: Vec<_> = ring
+            .iter()
+            .map(|ids| Range::whole(&buffer::Buffer::from_made("ids", ids.clone(), Role::Words)))
+            .collect();
         let choose = sample::calls(&gpu, &logits, vocab, &context.history, &results)?;
         let single = single_step(&model, &context, &logits)?;
         let sites = sites(&single);
@@ -231,7 +235,7 @@ impl GpuBackend {
         let bytes = bytemuck::cast_slice(tokens);
         self.gpu()
             .queue
-            .write_buffer(&self.context.history.buffer, pos as u64 * 4, bytes);
+            .write_buffer(self.context.history.buffer.made(), pos as u64 * 4, bytes);
         Ok(())
     }
 }
@@ -397,7 +401,13 @@ fn context(
     let cache = model
         .layers
         .iter()
-        .map(|_| Ok(Range::whole(&gpu.storage("latent cache", cache_bytes)?)))
+        .map(|_| {
+            Ok(Range::whole(&gpu.storage(
+                "latent cache",
+                cache_bytes,
+                Role::Floats,
+            )?))
+        })
         .collect::<Result<_, GpuError>>()?;
     let table = RopeTable::build(config, n_ctx);
     let kv = KvDims::of(config);
@@ -413,12 +423,16 @@ fn context(
     let partials = attention::partial_bytes(dims, absorbed as usize);
     let form = Form::for_decode(gpu, dims)?;
     Ok(Context {
-        history: Range::whole(&gpu.storage("token history", (n_ctx as u64 + 1) * 4)?),
+        history: Range::whole(&gpu.storage(
+            "token history",
+            (n_ctx as u64 + 1) * 4,
+            Role::Floats,
+        )?),
         cache,
         rope_table: Range::whole(&gpu.storage_with("rotation table", &table)?),
         partials: [
-            Range::whole(&gpu.storage("attention partials", partials[0])?),
-            Range::whole(&gpu.storage("attention maxima", partials[1])?),
+            Range::whole(&gpu.storage("attention partials", partials[0], Role::Floats)?),
+            Range::whole(&gpu.storage("attention maxima", partials[1], Role::Floats)?),
         ],
         form,
         cores: Machine::of(gpu).cores as usize,

@@ -3,7 +3,8 @@
 use super::trial::{self, Trial};
 use super::weights::{Composed, GpuLayer, GpuModel, GpuQuery};
 use crate::engine::{Batch, MemoryPlan};
-use crate::gpu::call::{Range, State};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::State;
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
@@ -293,7 +294,7 @@ fn product(
         });
     }
     let plane = |bytes: usize| {
-        let buffer = gpu.storage("precomposed weights", bytes as u64)?;
+        let buffer = gpu.storage("precomposed weights", bytes as u64, Role::Floats)?;
         Ok::<_, GpuError>(Range::whole(&buffer))
     };
     let out = GpuWeight {

@@ -5,7 +5,7 @@ use super::recipe::{Context, Expanded, Recipe, Scratch};
 use super::recipe_prompt::RecipePrompt;
 use super::weights::GpuModel;
 use crate::gpu::GpuError;
-use crate::gpu::call::Range;
+use crate::gpu::buffer::{Range, Role};
 use crate::gpu::machine::Machine;
 use crate::gpu::record::Recording;
 use crate::kernels::gemm::Form;
@@ -284,7 +284,11 @@ impl Prompt {
             None => {
                 let longest = u64::from(HEAD_TOKENS.min(capacity));
                 let bytes = longest * config.vocab_size as u64 * 4;
-                Range::whole(&model.gpu.storage("logits of a slice", bytes)?)
+                Range::whole(
+                    &model
+                        .gpu
+                        .storage("logits of a slice", bytes, Role::Floats)?,
+                )
             }
         };
         let rows = |tokens: u32| u64::from(tokens) * config.embedding_length as u64 * 4;
@@ -294,6 +298,7 @@ impl Prompt {
                 buffer: self.hidden.buffer.clone(),
                 offset: rows(first),
                 size: rows(tokens.min(capacity - first)),
+                role: Role::Floats,
             })
             .collect();
         let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, 1, tokens);

@@ -5,7 +5,7 @@ use super::prompt::MAX_CHUNK;
 use super::recipe::Scratch;
 use super::weights::GpuModel;
 use crate::gpu::GpuError;
-use crate::gpu::call::Range;
+use crate::gpu::buffer::{Range, Role};
 use crate::gpu::machine::{Machine, Profile};
 use crate::kernels::expand_kv::KvDims;
 use crate::kernels::expert_rows::tile_count;
@@ -225,7 +225,7 @@ pub(super) fn reserve(
 ) -> Result<(), GpuError> {
     let config = &model.model.config;
     let mut make = |name, words: usize| {
-        let range = Range::whole(&model.gpu.storage(name, words as u64 * 4)?);
+        let range = Range::whole(&model.gpu.storage(name, words as u64 * 4, Role::Floats)?);
         scratch.insert(name, range);
         Ok(())
     };

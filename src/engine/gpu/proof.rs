@@ -4,13 +4,13 @@
 //! The number is written from the host before each submission, which proves such writes, too: token ids and parameters.
 //! What is copied at the end, such as logits, stands in one command buffer with the copy of the number.
 
-use crate::gpu::call::Range;
+use crate::gpu::buffer::{Range, Role};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::mark;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use wgpu::{Buffer, BufferUsages, CommandEncoder, MapMode, PollType, SubmissionIndex};
+use wgpu::{BufferUsages, CommandEncoder, MapMode, PollType, SubmissionIndex};
 
 /// Submissions under way at most, and one more: a mapped buffer cannot be written.
 const SLOTS: usize = 3;
@@ -21,9 +21,9 @@ const TOLD: u64 = 8;
 pub(super) struct Proof {
     /// The dispatch that counts a pass.
     mark: Recording,
-    told: Buffer,
+    told: Range,
     /// What comes back, and whether a mapping was asked for.
-    slots: Vec<(Buffer, bool)>,
+    slots: Vec<(wgpu::Buffer, bool)>,
     next_slot: usize,
     /// Passes encoded since the call began; none where nothing was submitted yet.
     passes: Option<u32>,
@@ -44,14 +44,14 @@ impl Proof {
     /// # Errors
     /// [`GpuError::OutOfMemory`], or what the device reports.
     pub(super) fn new(gpu: &Gpu) -> Result<Self, GpuError> {
-        let told = gpu.storage("proof", TOLD)?;
+        let told = gpu.storage("proof", TOLD, Role::Words)?;
         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
         let slots = (0..SLOTS)
             .map(|_| Ok((gpu.buffer("proof read back", TOLD, usage)?, false)))
             .collect::<Result<_, GpuError>>()?;
         Ok(Self {
             mark: Recording::new(gpu, &[mark::call(&Range::whole(&told))])?,
-            told,
+            told: Range::whole(&told),
             slots,
             next_slot: 0,
             passes: None,
@@ -80,7 +80,8 @@ impl Proof {
         let words = [0, number];
         let from = usize::from(self.passes.is_some());
         let bytes = bytemuck::cast_slice(&words[from..]);
-        gpu.queue.write_buffer(&self.told, 4 * from as u64, bytes);
+        gpu.queue
+            .write_buffer(self.told.buffer.made(), 4 * from as u64, bytes);
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let passes = self
             .passes
@@ -91,7 +92,7 @@ impl Proof {
         let slot = self.next_slot;
         self.next_slot = (slot + 1) % SLOTS;
         let (buffer, mapped) = &mut self.slots[slot];
-        encoder.copy_buffer_to_buffer(&self.told, 0, buffer, 0, TOLD);
+        encoder.copy_buffer_to_buffer(self.told.buffer.made(), 0, buffer, 0, TOLD);
         let submission = gpu.submit_numbered(encoder.finish(), number);
         let arrived = Arc::new(AtomicBool::new(false));
         let arrive = Arc::clone(&arrived);

@@ -4,7 +4,8 @@
 //! pool end to end. Its length shares no large factor with any row, so no two rows of a matrix are alike before some
 //! millions of weights, and each tensor begins at another place of it.
 
-use crate::gpu::call::Range;
+use crate::gpu::buffer::Buffer;
+use crate::gpu::buffer::Range;
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::{Gpu, GpuError};
 use crate::quant::GgmlType;
@@ -13,7 +14,7 @@ use crate::synth::{self, PlannedTensor};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use wgpu::{Buffer, CommandEncoder};
+use wgpu::CommandEncoder;
 
 /// Blocks of a pool of blocks of 32 weights: 16 times a prime, so that every plane is whole words of 16 bytes.
 const SMALL_BLOCKS: u64 = 16 * 16381;
@@ -152,6 +153,7 @@ impl Pool {
             buffer: scales.buffer.clone(),
             offset: scales.offset + records,
             size: scales.size - records,
+            role: scales.role,
         };
         copy(
             encoder,
@@ -173,7 +175,7 @@ fn tile(
     let (mut at, mut done) = (region.start + start, 0);
     while done < to.size {
         let bytes = (region.end - at).min(to.size - done);
-        encoder.copy_buffer_to_buffer(from, at, &to.buffer, to.offset + done, bytes);
+        encoder.copy_buffer_to_buffer(from.made(), at, to.buffer.made(), to.offset + done, bytes);
         done += bytes;
         at = region.start;
     }
@@ -182,6 +184,7 @@ fn tile(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::buffer::Role;
     use crate::gpu::memory::Loader;
     use crate::gpu::testing::gpus;
     use crate::model::Model;
@@ -251,6 +254,7 @@ mod tests {
             buffer: to.clone(),
             offset: 4,
             size: 40,
+            role: Role::Words,
         };
         tile(&mut encoder, &pool, 8..24, 8, &range);
         gpu.queue.submit([encoder.finish()]);

@@ -5,7 +5,8 @@
 //! layers share one set of buffers.
 
 use super::weights::{Composed, GpuFfn, GpuLayer, GpuMlp, GpuModel, GpuMoe, GpuQuery};
-use crate::gpu::call::{Call, Part, Range, Word, belong};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::{Call, Part, Word, belong};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{Form, GpuAttention};
@@ -145,12 +146,16 @@ impl<'a> Recipe<'a> {
     pub(super) fn activation(&mut self, name: &'static str, width: u32) -> Result<Range, GpuError> {
         let bytes = u64::from(self.max_tokens) * u64::from(width) * 4;
         if self.max_tokens == 1 {
-            return Ok(Range::whole(&self.gpu.storage(name, bytes)?));
+            return Ok(Range::whole(&self.gpu.storage(
+                name,
+                bytes,
+                Role::Floats,
+            )?));
         }
         if let Some(range) = self.scratch.get(name).filter(|r| r.size >= bytes) {
             return Ok(range.clone());
         }
-        let range = Range::whole(&self.gpu.storage(name, bytes)?);
+        let range = Range::whole(&self.gpu.storage(name, bytes, Role::Floats)?);
         self.scratch.insert(name, range.clone());
         Ok(range)
     }

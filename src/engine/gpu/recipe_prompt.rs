@@ -5,7 +5,8 @@
 use super::prompt_buffers::{ABSORBED, INNER, NORMED, Names, OUTPUT_PARTS, Q_A, product_parts};
 use super::recipe::{Context, Scratch, layers};
 use super::weights::{GpuLayer, GpuModel, GpuQuery};
-use crate::gpu::call::{Call, Range, When};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::{Call, When};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError};
@@ -110,7 +111,7 @@ impl<'a> RecipePrompt<'a> {
         if let Some(range) = self.scratch.get(name).filter(|r| r.size >= words * 4) {
             return Ok(range.clone());
         }
-        let range = Range::whole(&self.gpu.storage(name, words * 4)?);
+        let range = Range::whole(&self.gpu.storage(name, words * 4, Role::Floats)?);
         self.scratch.insert(name, range.clone());
         Ok(range)
     }
@@ -266,7 +267,11 @@ impl<'a> RecipePrompt<'a> {
     /// one: on floats, as exact as the rest of a prompt.
     pub(super) fn last_head(&mut self, hidden: &Range, logits: &Range) -> Result<(), GpuError> {
         let (w, norm) = (&self.model.output, &self.model.output_norm);
-        let row = Range::whole(&self.gpu.storage("last row", u64::from(w.cols) * 4)?);
+        let row = Range::whole(&self.gpu.storage(
+            "last row",
+            u64::from(w.cols) * 4,
+            Role::Floats,
+        )?);
         let rows = GpuRowsF16 {
             x: hidden.clone(),
             other: None,

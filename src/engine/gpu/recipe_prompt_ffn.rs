@@ -4,7 +4,7 @@ use super::prompt_buffers::{INNER, NORMED, SHARED, router_parts};
 use super::recipe_prompt::{Parts, RecipePrompt, Rows};
 use super::weights::{GpuFfn, GpuLayer, GpuMlp, GpuMoe};
 use crate::gpu::GpuError;
-use crate::gpu::call::Range;
+use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::machine::Machine;
 use crate::kernels::expert_rows::{GpuExpertRows, Other, TileList, tile_count};
 use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile};
@@ -181,7 +181,7 @@ impl RecipePrompt<'_> {
             let rows = [&moe.experts.gate, &moe.experts.down].map(|w| w.rows);
             grids.extend(GpuExperts::workgroups(self.form, height, rows));
         }
-        let counts = Range::whole(&self.gpu.counts("workgroups of experts", &grids)?);
+        let counts = Range::whole(&Buffer::counts("workgroups of experts", &grids));
         let list = GpuExpertRows {
             ids,
             experts: count,

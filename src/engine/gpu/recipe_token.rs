@@ -3,7 +3,8 @@
 
 use super::recipe::Context;
 use super::weights::{GpuFfn, GpuLayer, GpuModel, GpuMoe};
-use crate::gpu::call::{Call, Part, Range, When, belong};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::{Call, Part, When, belong};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError};
@@ -113,7 +114,11 @@ impl<'a> TokenRecipe<'a> {
     }
 
     fn buffer(&self, name: &'static str, bytes: u32) -> Result<Range, GpuError> {
-        Ok(Range::whole(&self.gpu.storage(name, u64::from(bytes))?))
+        Ok(Range::whole(&self.gpu.storage(
+            name,
+            u64::from(bytes),
+            Role::Floats,
+        )?))
     }
 
     pub(super) fn floats(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
@@ -123,7 +128,11 @@ impl<'a> TokenRecipe<'a> {
     /// `n` prepared values.
     pub(super) fn values(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
         let bytes = self.activation.bytes(u64::from(n.div_ceil(32)));
-        Ok(Range::whole(&self.gpu.storage(name, bytes)?))
+        Ok(Range::whole(&self.gpu.storage(
+            name,
+            bytes,
+            Role::Floats,
+        )?))
     }
 
     /// Buffers for the residual stream, prepared for the norm `norm`.

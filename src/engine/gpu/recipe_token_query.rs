@@ -3,7 +3,7 @@
 use super::recipe_token::{Stream, TokenRecipe};
 use super::weights::{GpuLayer, GpuQuery};
 use crate::gpu::GpuError;
-use crate::gpu::call::Range;
+use crate::gpu::buffer::Range;
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::rope_cache::{self, CacheRow};
 use crate::kernels::token::{TokenInput, TokenOutput};

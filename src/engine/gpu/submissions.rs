@@ -3,7 +3,8 @@
 use super::pace::{Kind, Paces, Took};
 use super::proof::{Proof, Receipt};
 use crate::engine::backend::OnPrompt;
-use crate::gpu::call::{Range as Bound, State};
+use crate::gpu::buffer::Range as Bound;
+use crate::gpu::call::State;
 use crate::gpu::record::{Cost, Recording, Replay};
 use crate::gpu::{Gpu, GpuError};
 use std::collections::VecDeque;
@@ -114,7 +115,7 @@ impl<'a> Submissions<'a> {
         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
         let staging = self.gpu.buffer("readback", bytes, usage)?;
         let copy = |encoder: &mut CommandEncoder| {
-            encoder.copy_buffer_to_buffer(&from.buffer, from.offset, &staging, 0, bytes);
+            encoder.copy_buffer_to_buffer(from.buffer.made(), from.offset, &staging, 0, bytes);
         };
         let flow = self.cut(kind, &[replay], worth, copy, on_prompt)?;
         self.land_all()?;
@@ -122,7 +123,7 @@ impl<'a> Submissions<'a> {
             ControlFlow::Continue(()) => Some(self.gpu.map_read(&staging, bytes, None)?),
             ControlFlow::Break(()) => None,
         };
-        self.gpu.release(&staging);
+        self.gpu.release_made(&staging);
         Ok(rows)
     }
 

@@ -57,6 +57,7 @@ fn kept(backend: &GpuBackend) -> Vec<u32> {
         buffer,
         offset,
         size,
+        ..
     } = &backend.logits;
     backend
         .gpu()

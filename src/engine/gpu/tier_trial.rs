@@ -2,7 +2,8 @@
 //! as bytes, once, and the choice is kept.
 
 use super::weights::{GpuFfn, GpuModel, GpuMoe};
-use crate::gpu::call::{Call, Range, State};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::{Call, State};
 use crate::gpu::clock::{self, Clock};
 use crate::gpu::record::Recording;
 use crate::gpu::tuning::{self, MeasuredTier};
@@ -206,7 +207,11 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn new(model: &'a GpuModel, gpu: &'a Gpu, activation: Activation) -> Result<Self, GpuError> {
         let width = model.output.cols;
-        let squares = Range::whole(&gpu.storage("trial of tiers", u64::from(width / 16) * 4)?);
+        let squares = Range::whole(&gpu.storage(
+            "trial of tiers",
+            u64::from(width / 16) * 4,
+            Role::Floats,
+        )?);
         Ok(Self {
             model,
             gpu,
@@ -220,9 +225,11 @@ impl<'a> Bench<'a> {
 
     fn head(&self) -> Result<Vec<Call>, GpuError> {
         let weight = &self.model.output;
-        let y = self
-            .gpu
-            .storage("trial of tiers", u64::from(weight.total_rows()) * 4)?;
+        let y = self.gpu.storage(
+            "trial of tiers",
+            u64::from(weight.total_rows()) * 4,
+            Role::Floats,
+        )?;
         let head = GpuTokenMatvec {
             weight,
             activation: self.activation,
@@ -238,7 +245,9 @@ impl<'a> Bench<'a> {
     /// Gate and up of a layer, which wait for no other layer's: each leaves a buffer of its own.
     fn gate_up(&self, ffn: &GpuFfn) -> Result<Vec<Call>, GpuError> {
         let floats = |n: usize| {
-            let buffer = self.gpu.storage("trial of tiers", n as u64 * 4)?;
+            let buffer = self
+                .gpu
+                .storage("trial of tiers", n as u64 * 4, Role::Floats)?;
             Ok::<_, GpuError>(Range::whole(&buffer))
         };
         let (experts, shared, rows) = match ffn {
@@ -281,7 +290,11 @@ impl<'a> Bench<'a> {
 /// Room for `n` prepared values.
 fn values(gpu: &Gpu, activation: Activation, n: u32) -> Result<Range, GpuError> {
     let bytes = activation.bytes(u64::from(n.div_ceil(32)));
-    Ok(Range::whole(&gpu.storage("trial of tiers", bytes)?))
+    Ok(Range::whole(&gpu.storage(
+        "trial of tiers",
+        bytes,
+        Role::Floats,
+    )?))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::weights::GpuModel;
 use super::{RESULT, context, random, single_step, state};
 use crate::gpu::GpuError;
-use crate::gpu::call::Range;
+use crate::gpu::buffer::{Range, Role};
 use crate::gpu::record::Recording;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::{MlaDims, gemm, sample};
@@ -81,14 +81,14 @@ impl<'a> Lab<'a> {
             })
             .collect();
         gpu.queue
-            .write_buffer(&context.history.buffer, 0, bytemuck::cast_slice(&ids));
-        let logits = gpu.storage("logits", config.vocab_size as u64 * 4)?;
+            .write_buffer(context.history.buffer.made(), 0, bytemuck::cast_slice(&ids));
+        let logits = gpu.storage("logits", config.vocab_size as u64 * 4, Role::Floats)?;
         Ok(Self {
             model,
             context,
             logits: Range::whole(&logits),
             rows,
-            result: Range::whole(&gpu.storage("ids", RESULT)?),
+            result: Range::whole(&gpu.storage("ids", RESULT, Role::Floats)?),
         })
     }
 

@@ -1,7 +1,7 @@
 //! A model's weights on a device.
 
 use super::{TierTrial, random};
-use crate::gpu::call::Range;
+use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{Gpu, GpuError, tuning};
 use crate::kernels::router::MAX_EXPERTS;
@@ -332,7 +332,7 @@ struct Vectors<'a> {
     bytes: Vec<u8>,
 }
 
-struct Uploaded(wgpu::Buffer);
+struct Uploaded(Buffer);
 
 impl<'a> Vectors<'a> {
     fn new(gpu: &'a Gpu) -> Self {
@@ -364,6 +364,7 @@ impl Uploaded {
             buffer: self.0.clone(),
             offset,
             size,
+            role: Role::Floats,
         }
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::gpu::buffer::Buffer;
 use crate::gpu::call::{Flops, Part, accesses, belong};
 use crate::gpu::shader::Variant;
 use crate::gpu::stamps::Stamps;
@@ -99,7 +100,7 @@ fn neighbours_cut_alike_are_repeated_together_for_each_block() {
         );
         // One of them alone, three times: the second block's second.
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        gpu.queue.write_buffer(&log.buffer, 0, &[0; 4]);
+        gpu.queue.write_buffer(log.buffer.made(), 0, &[0; 4]);
         recording.encode_alone(gpu, &mut encoder, &state, 4, 3);
         gpu.queue.submit([encoder.finish()]);
         let alone = (3, vec![[2, 10, 10, 0, 7]; 3]);
@@ -117,7 +118,7 @@ fn neighbours_cut_alike_are_repeated_together_for_each_block() {
         }
         for (stamping, count) in ways {
             let mut encoder = gpu.device.create_command_encoder(&Default::default());
-            gpu.queue.write_buffer(&log.buffer, 0, &[0; 4]);
+            gpu.queue.write_buffer(log.buffer.made(), 0, &[0; 4]);
             recording.encode_stamped(gpu, &mut encoder, &state, stamping);
             gpu.queue.submit([encoder.finish()]);
             let times = stamps.read(gpu, count).unwrap_or_else(|e| panic!("{e}"));
@@ -165,7 +166,7 @@ fn what_is_done_a_block_ahead_stands_behind_the_block_before_and_takes_its_own_b
                 tokens: 3,
                 ..State::default()
             };
-            gpu.queue.write_buffer(&log.buffer, 0, &[0; 4]);
+            gpu.queue.write_buffer(log.buffer.made(), 0, &[0; 4]);
             recording.submit(gpu, &state);
             let ends = |id| vec![[id, 0, 0, 0, 100]];
             let expected = [ends(0), turns, ends(3)].concat();
@@ -265,8 +266,8 @@ fn a_dispatch_has_as_many_workgroups_as_an_earlier_one_counted() {
             Call::new(spec, vec![range.clone()], words, grid)
         };
         for n in [0, 1, 3] {
-            let counts = gpu.counts("test", &[[9; 3], [5, 7, 1]]);
-            let counts = Range::whole(&counts.unwrap_or_else(|e| panic!("{e}")));
+            let counts = Buffer::counts("test", &[[9; 3], [5, 7, 1]]);
+            let counts = Range::whole(&counts);
             let count = buffer(gpu, &[0; 8]);
             let second = Range {
                 offset: 12,

@@ -2,7 +2,8 @@ use crate::engine::ModelSource;
 use crate::engine::Sampling;
 use crate::engine::backend::Backend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::gpu::call::{Call, Extent, Range, State, accesses};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::{Call, Extent, State, accesses};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::Recording;
 use crate::gpu::shader::Variant;
@@ -44,7 +45,7 @@ var<workgroup> order: array<u32, 128>;
 }";
     for gpu in waves(Tier::Subgroup) {
         let size = gpu.waves.expect("it is emulated");
-        let data = Range::whole(&gpu.storage("test", 128 * 16).unwrap());
+        let data = Range::whole(&gpu.storage("test", 128 * 16, Role::Floats).unwrap());
         let spec = Spec {
             kernel: "waves",
             source,

@@ -1,7 +1,8 @@
 //! Which kernel attends, and how it cuts a context.
 
 use super::{GpuAttention, HEADS_PER_GROUP, TILE, partial_bytes};
-use crate::gpu::call::{Call, Range, State};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::{Call, State};
 use crate::gpu::machine::Machine;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
@@ -75,7 +76,11 @@ impl Form {
     /// The dispatches of forms over a cache of [`TIMED_ROWS`] rows of zeros.
     fn timed(gpu: &Gpu, dims: MlaDims, forms: [Self; 2]) -> Result<[Vec<Call>; 2], GpuError> {
         let zeros = |bytes: u64| {
-            Ok::<_, GpuError>(Range::whole(&gpu.storage("trial of attention", bytes)?))
+            Ok::<_, GpuError>(Range::whole(&gpu.storage(
+                "trial of attention",
+                bytes,
+                Role::Floats,
+            )?))
         };
         let [partial, stats] = partial_bytes(dims, 1);
         let heads = dims.heads as u64;

@@ -2,7 +2,8 @@
 
 use super::{Form, GpuAttention, attention, partial_bytes};
 use crate::gpu::Gpu;
-use crate::gpu::call::{Call, Range, State};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, State};
 use crate::gpu::testing::{download, output, run, upload};
 use crate::kernels::testing::{Rng, cache_rows, nmse};
 use crate::kernels::{MlaDims, attention_merge};

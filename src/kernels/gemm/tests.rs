@@ -1,6 +1,7 @@
 use super::tiles::{deep, tile, writing};
 use super::*;
 use crate::gpu::GpuOptions;
+use crate::gpu::buffer::Buffer;
 use crate::gpu::call::State;
 use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
 use crate::kernels::expert_rows::{GpuExpertRows, TileList, tile_count};
@@ -398,8 +399,7 @@ fn check_experts(
     let [list, tiles] = [vec![u32::MAX; all], vec![u32::MAX; 4 * tiles]]
         .map(|words| Range::whole(&upload(gpu, &words)));
     let across = GpuExperts::workgroups(form, height, [rows, cols].map(|n| n as u32));
-    let counts = gpu.counts("workgroups", &across);
-    let counts = Range::whole(&counts.unwrap_or_else(|e| panic!("{e}")));
+    let counts = Range::whole(&Buffer::counts("workgroups", &across));
     let mut calls = vec![
         GpuExpertRows {
             ids: Range::whole(&upload(gpu, &all_ids)),

@@ -1,7 +1,8 @@
 //! Whether a device's cooperative matrices multiply, and faster than floats: a small product by them and in f32, and a larger one timed.
 
 use super::{Form, GpuGemm, Input};
-use crate::gpu::call::{Call, Range, State};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::{Call, State};
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
@@ -34,7 +35,7 @@ impl Problem {
         let mut floats = |n: usize| {
             let buffer = match &mut values {
                 Some(values) => gpu.storage_with(WHAT, &values(n))?,
-                None => gpu.storage(WHAT, n as u64 * 4)?,
+                None => gpu.storage(WHAT, n as u64 * 4, Role::Floats)?,
             };
             Ok::<_, GpuError>(Range::whole(&buffer))
         };
@@ -49,7 +50,7 @@ impl Problem {
                 first_row: 0,
                 rows: rows as u32,
                 quants: floats(rows * cols)?,
-                scales: Range::whole(&gpu.storage(WHAT, 16)?),
+                scales: Range::whole(&gpu.storage(WHAT, 16, Role::Floats)?),
                 sub: 0,
             }],
         };
@@ -60,8 +61,8 @@ impl Problem {
             weight,
             x: floats(tokens * cols)?,
             halves: [
-                Range::whole(&gpu.storage(WHAT, (tokens * cols * 2) as u64)?),
-                Range::whole(&gpu.storage(WHAT, (tokens * 4) as u64)?),
+                Range::whole(&gpu.storage(WHAT, (tokens * cols * 2) as u64, Role::Floats)?),
+                Range::whole(&gpu.storage(WHAT, (tokens * 4) as u64, Role::Floats)?),
             ],
         })
     }
@@ -145,7 +146,7 @@ pub(super) fn trial(gpu: &Gpu, form: Form) -> Result<f64, GpuError> {
     let problem = Problem::new(gpu, [137, 139, 96], Some(&mut floats))?;
     let mut results = vec![];
     for form in [Form::float(gpu), form] {
-        let y = gpu.storage(WHAT, problem.bytes())?;
+        let y = gpu.storage(WHAT, problem.bytes(), Role::Floats)?;
         let calls = [
             vec![problem.prepare()],
             problem.calls(gpu, form, &Range::whole(&y)),
@@ -183,7 +184,7 @@ fn timed<T>(
     by: impl FnOnce([&[Call]; 2], &State) -> Result<T, GpuError>,
 ) -> Result<T, GpuError> {
     let problem = Problem::new(gpu, sizes, None)?;
-    let y = Range::whole(&gpu.storage(WHAT, problem.bytes())?);
+    let y = Range::whole(&gpu.storage(WHAT, problem.bytes(), Role::Floats)?);
     let [matrices, floats] = [form, Form::float(gpu)].map(|form| problem.calls(gpu, form, &y));
     let found = by([&matrices, &floats], &problem.state());
     gpu.release(&y.buffer);

@@ -2,6 +2,7 @@
 
 use super::tests::glm;
 use super::*;
+use crate::gpu::buffer::Role;
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
 use crate::gpu::testing::gpus;
@@ -27,7 +28,7 @@ fn times_of_every_shape() {
         let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
         let (tokens, n_ctx) = if software { (64, 256) } else { (2048, 34_816) };
         let buffer = |bytes: u64| {
-            let zeros = gpu.storage("times", bytes);
+            let zeros = gpu.storage("times", bytes, Role::Floats);
             Range::whole(&zeros.unwrap_or_else(|e| panic!("{e}")))
         };
         let mut forms = vec![(Form::Vector, spec(dims), TOKENS, "vectors".to_owned())];

@@ -1,11 +1,11 @@
 //! The sampling kernels against the twin, and against the definition in f64 where sums in another order may decide otherwise.
 
 use super::*;
+use crate::gpu::buffer::Buffer;
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
 use crate::gpu::testing::{download, gpus, upload};
 use crate::kernels::testing::Rng;
-use wgpu::Buffer;
 
 const N_CTX: usize = 200;
 /// What no step writes.
@@ -46,7 +46,7 @@ impl<'a> Chooser<'a> {
 
     fn logits(&self, logits: &[f32]) {
         let bytes = bytemuck::cast_slice(logits);
-        self.gpu.queue.write_buffer(&self.logits, 0, bytes);
+        self.gpu.queue.write_buffer(self.logits.made(), 0, bytes);
     }
 
     /// The token after `context`, the last `tokens` of which were one step.
@@ -54,7 +54,7 @@ impl<'a> Chooser<'a> {
         let mut history = context.to_vec();
         history.resize(N_CTX + 1, UNTOUCHED);
         let bytes = bytemuck::cast_slice(&history);
-        self.gpu.queue.write_buffer(&self.history, 0, bytes);
+        self.gpu.queue.write_buffer(self.history.made(), 0, bytes);
         let slot = step as usize % 3;
         let mut sampling = words(sampling, step);
         let number = 0xabc0_0000 + step as u32;

@@ -2,6 +2,8 @@ use super::super::context;
 use super::*;
 use crate::bench::Source;
 use crate::engine::ModelSource;
+use crate::gpu::buffer::Buffer;
+use crate::gpu::buffer::Role;
 use crate::gpu::call::State;
 use crate::gpu::pipeline::Access;
 use crate::gpu::{GpuOptions, Tier};
@@ -12,9 +14,9 @@ use std::sync::Arc;
 
 /// How many dispatches each of `calls` waits for one after another, itself included: those that wrote what it binds.
 fn levels<'a>(calls: &[&'a Call]) -> Vec<usize> {
-    let mut written: Vec<(&wgpu::Buffer, usize)> = vec![];
+    let mut written: Vec<(&Buffer, usize)> = vec![];
     let level = |call: &&'a Call| {
-        let bound = |buffer: &wgpu::Buffer| call.bindings.iter().any(|b| b.buffer == *buffer);
+        let bound = |buffer: &Buffer| call.bindings.iter().any(|b| b.buffer == *buffer);
         let before = written.iter().filter(|(buffer, _)| bound(buffer));
         let level = 1 + before.map(|(_, level)| *level).max().unwrap_or(0);
         for (binding, access) in call.bindings.iter().zip(&call.spec.access) {
@@ -54,7 +56,10 @@ fn check_layers(gpu: Gpu, repeats_work: bool) {
     let context =
         context(&model.gpu, &model, 16, 1, gemm::Form::float(&model.gpu)).expect("a small cache");
     let vocab = model.model.config.vocab_size as u64;
-    let logits = model.gpu.storage("logits", vocab * 4).expect("small");
+    let logits = model
+        .gpu
+        .storage("logits", vocab * 4, Role::Floats)
+        .expect("small");
     let calls = TokenRecipe::new(&model, &context, activation).step(&Range::whole(&logits));
     let calls = calls.expect("its shapes suit");
     // With few slices v_b joins them itself, with many a dispatch before it.
@@ -118,7 +123,10 @@ fn dispatches(model: &GpuModel, activation: Activation) -> [usize; 2] {
     let context = context(&model.gpu, model, 16, 1, gemm::Form::float(&model.gpu));
     let context = context.expect("a small cache");
     let vocab = model.model.config.vocab_size as u64;
-    let logits = model.gpu.storage("logits", vocab * 4).expect("small");
+    let logits = model
+        .gpu
+        .storage("logits", vocab * 4, Role::Floats)
+        .expect("small");
     let calls = TokenRecipe::new(model, &context, activation).step(&Range::whole(&logits));
     let calls = calls.expect("its shapes suit");
     [(5, 1), (30_000, 200)].map(|(pos, splits)| {

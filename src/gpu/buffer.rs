@@ -1,0 +1,235 @@
+//! Buffers as a step knows them: a name, a size and what is in them. A device makes them when the step is realised, and not before,
+//! so that steps can be listed, counted and checked on a machine without any.
+
+use super::{Gpu, GpuError};
+use crate::quant::GgmlType;
+use crate::quant::activation::{Activation, Q8Unit};
+use crate::quant::halves::HalvesBlock;
+use half::f16;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock};
+use wgpu::BufferUsages;
+
+/// What is in a buffer, or in a part of one: WGSL's types alone do not tell codes from ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// f32.
+    Floats,
+    /// u32: ids, counts, lists of tiles.
+    Words,
+    /// f16, such as rows of keys and values.
+    Halves,
+    /// Rows of the latent cache, f16.
+    Cache,
+    /// The codes of a weight of this type ([`crate::quant::repack`]).
+    Codes(GgmlType),
+    /// Its scales, minima and high bits.
+    Scales(GgmlType),
+    /// An activation that its producer prepared for the next product.
+    Prepared(Activation),
+}
+
+impl Role {
+    /// That of activations of this kind.
+    pub const fn prepared(activation: Activation) -> Self {
+        match activation {
+            Activation::Floats => Self::Floats,
+            // Pairs or not is how they are multiplied.
+            Activation::Halves { .. } => Self::Prepared(Activation::Halves { packed: false }),
+            Activation::Bytes => Self::Prepared(Activation::Bytes),
+        }
+    }
+}
+
+/// What can be put into a buffer, and what it is there.
+pub trait Content: bytemuck::NoUninit {
+    /// What a buffer of it is.
+    const ROLE: Role;
+}
+
+macro_rules! content {
+    ($($ty:ty: $role:expr),* $(,)?) => { $(impl Content for $ty { const ROLE: Role = $role; })* };
+}
+content!(
+    f32: Role::Floats,
+    [f32; 2]: Role::Floats,
+    u32: Role::Words,
+    [u32; 3]: Role::Words,
+    [u32; 4]: Role::Words,
+    u8: Role::Words,
+    f16: Role::Halves,
+    Q8Unit: Role::prepared(Activation::Bytes),
+    HalvesBlock: Role::prepared(Activation::Halves { packed: false }),
+);
+
+/// A buffer of a step. Clones are the same buffer; two are equal if they are one.
+#[derive(Clone)]
+pub struct Buffer(Arc<Inner>);
+
+struct Inner {
+    name: String,
+    size: u64,
+    role: Role,
+    /// What it begins with.
+    contents: Option<Vec<u8>>,
+    /// Whether numbers of workgroups are read from it.
+    counts: bool,
+    made: OnceLock<wgpu::Buffer>,
+}
+
+impl Buffer {
+    /// One of `size` bytes that a device makes when a step that uses it is realised.
+    pub fn new(name: impl Into<String>, size: u64, role: Role) -> Self {
+        Self::of(name.into(), size, role, None, false)
+    }
+
+    /// One that begins with `data`.
+    pub fn with<T: Content>(name: impl Into<String>, data: &[T]) -> Self {
+        let bytes: &[u8] = bytemuck::cast_slice(data);
+        let contents = Some(bytes.to_vec());
+        Self::of(name.into(), bytes.len() as u64, T::ROLE, contents, false)
+    }
+
+    /// One that holds workgroups of dispatches, three words each, that kernels may change.
+    pub fn counts(name: impl Into<String>, grids: &[[u32; 3]]) -> Self {
+        let bytes: &[u8] = bytemuck::cast_slice(grids);
+        let contents = Some(bytes.to_vec());
+        Self::of(name.into(), bytes.len() as u64, Role::Words, contents, true)
+    }
+
+    fn of(name: String, size: u64, role: Role, contents: Option<Vec<u8>>, counts: bool) -> Self {
+        Self(Arc::new(Inner {
+            name,
+            // Kernels bind vectors of 16 bytes, and no binding may be empty.
+            size: size.next_multiple_of(16).max(16),
+            role,
+            contents,
+            counts,
+            made: OnceLock::new(),
+        }))
+    }
+
+    /// What it is for.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.0.size
+    }
+
+    /// What is in it.
+    pub fn role(&self) -> Role {
+        self.0.role
+    }
+
+    /// Whether a device has made it.
+    pub fn is_made(&self) -> bool {
+        self.0.made.get().is_some()
+    }
+
+    /// Makes it on the device, with what it begins with, unless that was done.
+    ///
+    /// # Errors
+    /// As [`Gpu::buffer`].
+    pub fn make(&self, gpu: &Gpu) -> Result<&wgpu::Buffer, GpuError> {
+        if let Some(made) = self.0.made.get() {
+            return Ok(made);
+        }
+        let indirect = if self.0.counts {
+            BufferUsages::INDIRECT
+        } else {
+            BufferUsages::empty()
+        };
+        let usage =
+            BufferUsages::STORAGE | BufferUsages::COPY_DST | BufferUsages::COPY_SRC | indirect;
+        let made = gpu.buffer(&self.0.name, self.0.size, usage)?;
+        if let Some(contents) = &self.0.contents {
+            gpu.queue.write_buffer(&made, 0, contents);
+        }
+        Ok(self.0.made.get_or_init(|| made))
+    }
+
+    /// The one of a device that was made elsewhere, such as one that the host maps.
+    pub fn from_made(name: impl Into<String>, made: wgpu::Buffer, role: Role) -> Self {
+        let buffer = Self::of(name.into(), made.size(), role, None, false);
+        assert_eq!(buffer.0.size, made.size(), "whole vectors");
+        buffer.0.made.get_or_init(|| made);
+        buffer
+    }
+
+    /// The buffer on the device.
+    ///
+    /// # Panics
+    /// If nobody has made it.
+    pub fn made(&self) -> &wgpu::Buffer {
+        let made = self.0.made.get();
+        made.unwrap_or_else(|| panic!("the buffer {} was not made yet", self.0.name))
+    }
+}
+
+impl PartialEq for Buffer {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Buffer {}
+
+impl Hash for Buffer {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} ({} bytes, {:?})",
+            self.0.name, self.0.size, self.0.role
+        )
+    }
+}
+
+/// A part of a buffer, as it is bound.
+#[derive(Debug, Clone)]
+pub struct Range {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// First byte, a multiple of [`Target::offset_alignment`](super::Target::offset_alignment).
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+    /// What is in it.
+    pub role: Role,
+}
+
+impl Range {
+    /// The whole buffer.
+    pub fn whole(buffer: &Buffer) -> Self {
+        Self {
+            buffer: buffer.clone(),
+            offset: 0,
+            size: buffer.size(),
+            role: buffer.role(),
+        }
+    }
+
+    /// The same bytes as what they are said to be.
+    pub fn holding(self, role: Role) -> Self {
+        Self { role, ..self }
+    }
+
+    /// All of a new buffer of `n` f32.
+    pub fn floats(name: impl Into<String>, n: u64) -> Self {
+        Self::whole(&Buffer::new(name, n * 4, Role::Floats))
+    }
+
+    /// All of a new buffer of `n` u32.
+    pub fn words(name: impl Into<String>, n: u64) -> Self {
+        Self::whole(&Buffer::new(name, n * 4, Role::Words))
+    }
+}
