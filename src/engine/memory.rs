@@ -69,7 +69,7 @@ impl Batch {
     pub fn of(gpu: &Gpu, config: &Config, n_ctx: usize) -> Self {
         let matrices = gpu.coop.is_some();
         let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
-        let machine = Machine::of(gpu);
+        let machine = gpu.machine;
         let room = room(machine, config, matrices, gpu.max_binding);
         let n_ctx = u32::try_from(n_ctx).unwrap_or(u32::MAX).max(1);
         Self {
@@ -205,7 +205,7 @@ mod tests {
         let batch = Batch {
             tokens: 100,
             matrices: gpu.coop.is_some(),
-            machine: Machine::of(&gpu),
+            machine: gpu.machine,
         };
         let plan = MemoryPlan::new(&gguf, &model.config, 1000, batch);
         let near = |what: &str, found: u64, planned: u64| {

@@ -8,9 +8,9 @@ use super::machine::Machine;
 use super::numbers::Numbers;
 use super::pipeline::Pipelines;
 use super::small_halves;
+use super::target::Target;
 use super::tier::Tier;
 use super::tuning;
-use crate::quant::activation::Activation;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -98,23 +98,13 @@ pub struct Gpu {
     pub limits: Limits,
     /// The features the device was opened with.
     pub features: Features,
-    /// The tier of every kernel.
-    pub tier: Tier,
-    /// Bytes of one binding at most.
-    pub max_binding: u64,
+    /// What steps are recorded for.
+    pub target: Target,
     /// Bytes of device-local memory, where the backend tells.
     pub memory: Option<u64>,
-    /// The cooperative matrices that kernels may use, where the device has them.
-    pub coop: Option<Coop>,
-    /// How products divide their rows, where something else than the defaults was chosen.
-    pub choices: Arc<Choices>,
     /// Whether the tier is only a guess, which loading a model replaces by what it measures
     /// ([`GpuModel::load`](crate::engine::gpu::GpuModel::load)).
     pub(crate) tier_is_open: bool,
-    /// Whether a decoded token's work that could stand side by side goes into one grid ([`GpuOptions::serial_passes`]).
-    pub serial_passes: bool,
-    pub(super) asked_to_repeat: Option<bool>,
-    packed_halves: bool,
     pub(super) pipelines: Arc<Pipelines>,
     /// What is wrong with its timestamps, once that was noticed.
     pub(super) lying_clock: Arc<OnceLock<&'static str>>,
@@ -231,6 +221,21 @@ impl Gpu {
             (has, most) => has.or(most),
         };
         let machine = Machine::new(&info, &limits, features);
+        let target = Target {
+            name: info.name.clone(),
+            tier,
+            machine: Machine {
+                serial_passes: options.serial_passes.unwrap_or(machine.serial_passes),
+                ..machine
+            },
+            max_binding,
+            max_buffer: limits.max_buffer_size,
+            offset_alignment: u64::from(limits.min_storage_buffer_offset_alignment).max(16),
+            coop,
+            packed_halves: false,
+            choices,
+            asked_to_repeat: options.repeats_work,
+        };
         let pipelines = Arc::new(Pipelines::new(&device, &info, features));
         let tier_is_open = options.tier.is_none() && tier.may_be_measured(&info);
         let mut gpu = Self {
@@ -239,15 +244,9 @@ impl Gpu {
             info,
             limits,
             features,
-            tier,
-            max_binding,
+            target,
             memory,
-            coop,
-            choices,
             tier_is_open,
-            serial_passes: options.serial_passes.unwrap_or(machine.serial_passes),
-            asked_to_repeat: options.repeats_work,
-            packed_halves: false,
             pipelines,
             lying_clock: Arc::default(),
             trials: Arc::default(),
@@ -258,7 +257,7 @@ impl Gpu {
             allocated: Arc::default(),
         };
         if tier == Tier::Subgroup || tier_is_open {
-            gpu.packed_halves = gpu.packs_halves(options.packed_halves, machine)?;
+            gpu.target.packed_halves = gpu.packs_halves(options.packed_halves, machine)?;
         }
         Ok(gpu)
     }
@@ -292,11 +291,6 @@ impl Gpu {
         Ok(false)
     }
 
-    /// What the products of a decoded token leave for each other in the device's tier, where they prepare their outputs so.
-    pub fn activation(&self) -> Option<Activation> {
-        self.tier.activation(self.packed_halves)
-    }
-
     /// The same opened device with the kernels of `tier`: buffers, pipelines, choices and errors are shared. `subgroup` and `int8`
     /// open a device alike, so one can take the place of the other.
     ///
@@ -314,8 +308,10 @@ impl Gpu {
             queue: self.queue.clone(),
             info: self.info.clone(),
             limits: self.limits.clone(),
-            tier,
-            choices: Arc::clone(&self.choices),
+            target: Target {
+                tier,
+                ..self.target.clone()
+            },
             tier_is_open: false,
             pipelines: Arc::clone(&self.pipelines),
             numbers: Arc::clone(&self.numbers),
@@ -330,11 +326,10 @@ impl Gpu {
     /// The same opened device for tokens that are recorded so ([`GpuOptions::serial_passes`], [`GpuOptions::repeats_work`]).
     #[cfg(test)]
     pub(crate) fn in_mode(&self, serial_passes: bool, repeats_work: bool) -> Self {
-        Self {
-            serial_passes,
-            asked_to_repeat: Some(repeats_work),
-            ..self.in_tier(self.tier)
-        }
+        let mut gpu = self.in_tier(self.tier);
+        gpu.target.machine.serial_passes = serial_passes;
+        gpu.target.asked_to_repeat = Some(repeats_work);
+        gpu
     }
 
     /// The first error that wgpu or the driver reported since the last call, if any.
@@ -510,15 +505,14 @@ impl Gpu {
         buffer.unmap();
         Ok(data)
     }
+}
 
-    /// Threads that share a row in the kernels of a decoded token: a subgroup's, at most 32.
-    pub fn lanes(&self) -> u32 {
-        Machine::of(self).lanes
-    }
+/// What recipes know of a device, the device knows, too.
+impl std::ops::Deref for Gpu {
+    type Target = Target;
 
-    /// The alignment of binding offsets.
-    pub fn offset_alignment(&self) -> u64 {
-        u64::from(self.limits.min_storage_buffer_offset_alignment).max(16)
+    fn deref(&self) -> &Target {
+        &self.target
     }
 }
 

@@ -3,8 +3,7 @@
 //!
 //! What is measured of the defaults was measured on an H200, mostly by the time of a whole token (benches/notes.md).
 
-use super::Gpu;
-use super::machine::{Machine, Repeated};
+use super::machine::Machine;
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 use serde::{Deserialize, Serialize};
@@ -310,6 +309,17 @@ impl Choices {
         self.read().repeats_work.get(activation.name()).copied()
     }
 
+    /// What was chosen for `site`, where `machine` allows it. What it does not allow is named in the log, once.
+    pub(super) fn allowed(&self, site: &Site, machine: Machine, adapter: &str) -> Option<Geometry> {
+        let key = site.key();
+        let chosen = *self.read().geometries.get(&key)?;
+        let allowed = site.allows(&chosen, machine);
+        if !allowed && self.first_time(&key) {
+            log::warn!("{key}: {chosen:?} is not allowed on {adapter}");
+        }
+        allowed.then_some(chosen)
+    }
+
     /// Whether a choice that is not allowed was not named yet: every layer asks for it.
     fn first_time(&self, key: &str) -> bool {
         let mut named = self.named.lock().unwrap_or_else(|e| e.into_inner());
@@ -318,37 +328,6 @@ impl Choices {
 
     fn read(&self) -> RwLockReadGuard<'_, Made> {
         self.made.read().unwrap_or_else(|e| e.into_inner())
-    }
-}
-
-impl Gpu {
-    /// Whether the workgroups of a decoded token's kernels repeat small work in place of a dispatch that does it once and that all
-    /// wait for: as asked for ([`GpuOptions::repeats_work`](super::GpuOptions::repeats_work)) or chosen, else where `more`, which they
-    /// do more then, costs less ([`Machine::repeats`]). A token of GLM-4.7-Flash is 14% faster so.
-    pub fn repeats_work(&self, more: Repeated) -> bool {
-        self.asked_to_repeat()
-            .unwrap_or_else(|| Machine::of(self).repeats(more))
-    }
-
-    /// Whether work is to be repeated whatever it costs, or never: as asked for, or chosen by `glimt tune`.
-    pub fn asked_to_repeat(&self) -> Option<bool> {
-        let chosen = |activation| self.choices.repeats_work(activation);
-        (self.asked_to_repeat).or_else(|| self.activation().and_then(chosen))
-    }
-
-    /// The geometry of a product: the one chosen, or the default; `None` where the device allows none. A choice that
-    /// the device or the kernel does not allow is named in the log, once, and left.
-    pub fn geometry(&self, site: &Site) -> Option<Geometry> {
-        let machine = Machine::of(self);
-        let key = site.key();
-        match self.choices.read().geometries.get(&key) {
-            Some(chosen) if site.allows(chosen, machine) => return Some(*chosen),
-            Some(chosen) if self.choices.first_time(&key) => {
-                log::warn!("{key}: {chosen:?} is not allowed on {}", self.info.name);
-            }
-            _ => {}
-        }
-        site.default_geometry(machine)
     }
 }
 

@@ -185,7 +185,7 @@ impl<'a> Loader<'a> {
     }
 
     fn place(&mut self, bytes: u64) -> (usize, u64, u64) {
-        let align = self.gpu.offset_alignment();
+        let align = self.gpu.offset_alignment;
         let limit = MAX_BUFFER.min(self.gpu.limits.max_buffer_size).max(bytes);
         let needs_new = self
             .buffers

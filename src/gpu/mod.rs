@@ -23,6 +23,7 @@ pub mod record;
 pub mod shader;
 pub(crate) mod small_halves;
 pub mod stamps;
+pub mod target;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod tier;
@@ -34,4 +35,5 @@ mod waves;
 pub use adapter::{AdapterSummary, DeviceChoice, adapters};
 pub use device::{Coop, Gpu, GpuOptions};
 pub use error::GpuError;
+pub use target::Target;
 pub use tier::Tier;

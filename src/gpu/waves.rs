@@ -6,6 +6,7 @@
 //! barrier, and ends the workgroup when the first ones are through: so all wait for each other once more at the end. What this cannot
 //! show: kernels by cooperative matrices, and what depends on lanes in lockstep.
 
+use super::machine::Machine;
 use super::{Gpu, Tier};
 use naga::{Expression, Function, Handle, Module, ScalarKind, Type, TypeInner};
 use std::collections::BTreeSet;
@@ -28,7 +29,8 @@ pub(super) fn emulating(mut gpu: Gpu, size: u32) -> Gpu {
     if gpu.tier != Tier::Plain {
         (gpu.info.subgroup_min_size, gpu.info.subgroup_max_size) = (32, 64);
         // Their matrices would be those of the adapter's subgroups.
-        gpu.coop = None;
+        gpu.target.coop = None;
+        gpu.target.machine = Machine::new(&gpu.info, &gpu.limits, gpu.features);
         gpu.waves = Some(size);
     }
     gpu

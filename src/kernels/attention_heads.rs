@@ -4,10 +4,9 @@
 use super::MlaDims;
 use crate::gpu::call::accesses;
 use crate::gpu::geometry::MAX_THREADS;
-use crate::gpu::machine::Machine;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
-use crate::gpu::{Gpu, Tier};
+use crate::gpu::{Target, Tier};
 
 /// How a workgroup is made: runs of threads, each with all columns of some heads and rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,10 +24,11 @@ pub struct Shape {
 }
 
 /// The shape for blocks of these sizes on a device; `None` where it has no subgroups or the sizes do not suit.
-pub(super) fn shape(gpu: &Gpu, dims: MlaDims) -> Option<Shape> {
-    let machine = Machine::of(gpu);
-    Shape::of(dims, machine.workgroup_memory)
-        .filter(|shape| gpu.tier != Tier::Plain && shape.threads(dims) <= machine.threads as usize)
+pub(super) fn shape(target: &Target, dims: MlaDims) -> Option<Shape> {
+    let machine = target.machine;
+    Shape::of(dims, machine.workgroup_memory).filter(|shape| {
+        target.tier != Tier::Plain && shape.threads(dims) <= machine.threads as usize
+    })
 }
 
 impl Shape {

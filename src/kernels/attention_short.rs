@@ -3,7 +3,7 @@
 
 use super::attention::{Form, GpuAttention};
 use super::{MAX_GRID, MlaDims};
-use crate::gpu::Gpu;
+use crate::gpu::Target;
 use crate::gpu::call::{Call, accesses};
 use crate::gpu::machine::{Machine, Profile};
 use crate::gpu::pipeline::Spec;
@@ -50,9 +50,9 @@ const fn memory(dims: MlaDims) -> usize {
 }
 
 /// Rows of a context up to which a device takes this kernel in place of the form: 0 where it does not.
-pub fn most_rows(gpu: &Gpu, form: Form, dims: MlaDims) -> u32 {
+pub fn most_rows(target: &Target, form: Form, dims: MlaDims) -> u32 {
     let few_workgroups = matches!(form, Form::Matrix(_) | Form::Heads(_));
-    let machine = Machine::of(gpu);
+    let machine = target.machine;
     let fits = memory(dims) <= machine.workgroup_memory as usize;
     match spec(dims, machine.lanes) {
         Some(_) if few_workgroups && fits => worthwhile(machine),
@@ -76,13 +76,13 @@ impl GpuAttention {
     ///
     /// # Panics
     /// As [`calls`](Self::calls), or if the sizes do not suit.
-    pub fn short_call(&self, gpu: &Gpu) -> Call {
+    pub fn short_call(&self, target: &Target) -> Call {
         assert!(
             self.max_tokens == 1 && self.dims.heads as u32 <= MAX_GRID,
             "one token: {:?}",
             self.dims
         );
-        let spec = spec(self.dims, gpu.lanes()).expect("the sizes suit");
+        let spec = spec(self.dims, target.lanes()).expect("the sizes suit");
         self.call(spec, 1)
     }
 }

@@ -5,11 +5,10 @@
 
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
-use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
-use crate::gpu::{Coop, Gpu, GpuError, Tier};
+use crate::gpu::{Coop, Gpu, GpuError, Target, Tier};
 use crate::quant::GgmlType;
 use crate::quant::repack::{has_codes, shader_module};
 
@@ -33,19 +32,17 @@ pub enum Form {
 
 impl Form {
     /// The form in f32 for a device.
-    pub fn float(gpu: &Gpu) -> Self {
-        let info = &gpu.info;
-        let eight = [info.subgroup_min_size, info.subgroup_max_size] == [8; 2];
+    pub fn float(target: &Target) -> Self {
         Self::Float {
-            eight: eight && gpu.tier != Tier::Plain,
+            eight: target.machine.subgroup == [8; 2] && target.tier != Tier::Plain,
         }
     }
 
     /// The fastest form of a device.
-    pub fn best(gpu: &Gpu) -> Self {
-        match gpu.coop {
+    pub fn best(target: &Target) -> Self {
+        match target.coop {
             Some(coop) => Self::Matrix(coop),
-            None => Self::float(gpu),
+            None => Self::float(target),
         }
     }
 
@@ -303,7 +300,7 @@ impl GpuGemm<'_> {
     ///
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it, or the parts do not go together.
-    pub fn calls(&self, gpu: &Gpu) -> Vec<Call> {
+    pub fn calls(&self, target: &Target) -> Vec<Call> {
         let w = self.weight;
         let pair = self.up.is_some();
         let used = self.experts.as_ref().map_or(1, |e| e.used);
@@ -317,7 +314,7 @@ impl GpuGemm<'_> {
             (_, Some(tile)) => tile,
             (Some(experts), None) => Tile::of_height(self.form, pair, experts.height),
             (None, None) => Tile::choose(
-                Machine::of(gpu),
+                target.machine,
                 self.form,
                 pair,
                 self.max_tokens,

@@ -1,7 +1,7 @@
 //! The second half of a mixture of experts: each token's experts multiplied, weighted, summed, and added to the residual.
 
-use crate::gpu::Gpu;
-use crate::gpu::buffer::{Range, Role};
+use crate::gpu::Target;
+use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
@@ -125,7 +125,7 @@ impl GpuMoeDown<'_> {
     ///
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
-    pub fn calls(&self, gpu: &Gpu) -> Result<Vec<Call>, crate::gpu::GpuError> {
+    pub fn calls(&self, _target: &Target) -> Result<Vec<Call>, crate::gpu::GpuError> {
         let d = self.down;
         let tokens = u64::from(self.max_tokens);
         let slots = tokens * u64::from(self.used);
@@ -153,7 +153,7 @@ impl GpuMoeDown<'_> {
             let y = if i == last {
                 self.y.clone()
             } else {
-                Range::whole(&gpu.storage("expert sum", out, Role::Floats)?)
+                Range::whole(&Buffer::new("expert sum", out, Role::Floats))
             };
             let params = vec![
                 Word::U(d.rows),
@@ -197,6 +197,7 @@ impl GpuMoeDown<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Gpu;
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, padded, run, upload};
     use crate::gpu::{GpuOptions, Tier};

@@ -13,11 +13,10 @@ use super::rope_cache::rotate_rows;
 use super::{coop, expand_kv_coop, prompt_attention_coop};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Blocks, Call, Extent, Flops, State, Word, accesses};
-use crate::gpu::machine::Machine;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::Recording;
 use crate::gpu::shader::Variant;
-use crate::gpu::{Coop, Gpu, GpuError};
+use crate::gpu::{Coop, Gpu, GpuError, Target};
 
 /// Causal attention of T tokens at positions `pos..pos + T` over expanded keys and values.
 ///
@@ -360,7 +359,7 @@ impl GpuPromptAttention<'_> {
     ///
     /// # Panics
     /// If a buffer is too small or the sizes do not suit the form.
-    pub fn calls(&self, gpu: &Gpu) -> [Call; 2] {
+    pub fn calls(&self, target: &Target) -> [Call; 2] {
         let Scratch {
             weights,
             kv,
@@ -380,7 +379,7 @@ impl GpuPromptAttention<'_> {
         };
         let workgroups = self.dims.mla.heads as u32 * self.max_tokens.div_ceil(tiled.1 as u32);
         let attention = self.attention(tiled);
-        match Machine::of(gpu).leaves_gaps(workgroups) {
+        match target.machine.leaves_gaps(workgroups) {
             true => self.in_turn(expand, attention),
             false => [expand, attention],
         }

@@ -6,9 +6,8 @@ use super::MAX_GRID;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Extent;
 use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site};
-use crate::gpu::machine::Machine;
 use crate::gpu::shader::Variant;
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{GpuError, Target};
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 use crate::quant::repack::{has_codes, has_nibbles};
@@ -85,9 +84,9 @@ const STAGED_UNITS: [u32; 2] = [48, 384];
 const STAGED_BESIDES: u64 = 4 << 10;
 
 /// Whether an input of `units` units passes through workgroup memory on this device, beside `beside` bytes of the kernel's own.
-pub(super) fn stages(gpu: &Gpu, activation: Activation, units: u32, beside: u64) -> bool {
+pub(super) fn stages(target: &Target, activation: Activation, units: u32, beside: u64) -> bool {
     let [fewest, most] = STAGED_UNITS;
-    let has = u64::from(gpu.limits.max_compute_workgroup_storage_size);
+    let has = u64::from(target.machine.workgroup_memory);
     activation.rounds()
         && (fewest..=most).contains(&units)
         && activation.bytes(u64::from(units)) + STAGED_BESIDES + beside <= has
@@ -116,15 +115,16 @@ pub(super) fn staged(
 ///
 /// # Errors
 /// [`GpuError::TierUnsupported`] where the device allows none.
-pub(crate) fn geometry(gpu: &Gpu, site: &Site) -> Result<Geometry, GpuError> {
-    gpu.geometry(site)
-        .ok_or_else(|| unsupported(gpu, &format!("a division of {}", site.key())))
+pub(crate) fn geometry(target: &Target, site: &Site) -> Result<Geometry, GpuError> {
+    target
+        .geometry(site)
+        .ok_or_else(|| unsupported(target, &format!("a division of {}", site.key())))
 }
 
 /// Panics unless the kernel and the device allow the geometry.
-pub(super) fn check_geometry(gpu: &Gpu, site: &Site, geometry: &Geometry) {
+pub(super) fn check_geometry(target: &Target, site: &Site, geometry: &Geometry) {
     assert!(
-        site.allows(geometry, Machine::of(gpu)),
+        site.allows(geometry, target.machine),
         "{geometry:?} for {}",
         site.key()
     );
@@ -134,21 +134,21 @@ pub(super) fn check_geometry(gpu: &Gpu, site: &Site, geometry: &Geometry) {
 ///
 /// # Errors
 /// [`GpuError::TierUnsupported`].
-pub(super) fn check_rows(gpu: &Gpu, rows: u32, what: &str) -> Result<(), GpuError> {
+pub(super) fn check_rows(target: &Target, rows: u32, what: &str) -> Result<(), GpuError> {
     if rows.is_multiple_of(PREPARED_ROWS) {
         return Ok(());
     }
     Err(unsupported(
-        gpu,
+        target,
         &format!("a kernel for {rows} rows of {what}, no multiple of {PREPARED_ROWS}"),
     ))
 }
 
 /// What the tier lacks on this device, for a model that other tiers can run.
-pub(crate) fn unsupported(gpu: &Gpu, missing: &str) -> GpuError {
+pub(crate) fn unsupported(target: &Target, missing: &str) -> GpuError {
     GpuError::TierUnsupported {
-        tier: gpu.tier.name(),
-        adapter: gpu.info.name.clone(),
+        tier: target.tier.name(),
+        adapter: target.name.clone(),
         missing: format!("{missing} (--tier plain has one)"),
     }
 }
@@ -204,6 +204,7 @@ pub(super) fn grid(tiles: u32) -> ([Extent; 3], u32) {
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;
+    use crate::gpu::Gpu;
     use crate::gpu::testing::{download, output, upload};
     use crate::kernels::testing::assert_close;
     use crate::quant::activation::{Q8Unit, dequantize_activation, quantize_activation, squares};

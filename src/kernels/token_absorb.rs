@@ -5,7 +5,7 @@ use super::MlaDims;
 use super::rope_cache::{CacheRow, ROW_SUBGROUPS, rotate_rows, row_variant};
 use super::token::{TokenInput, variant, weight};
 use super::token_matvec::token_matvec;
-use crate::gpu::Gpu;
+use crate::gpu::Target;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
 use crate::gpu::geometry::WHOLE_THREADS;
@@ -206,7 +206,7 @@ pub(super) fn spec(division: Division, shape: &Shape) -> Spec {
 /// What the kernel's workgroups do more than products of their own for the weights `q_b` and `k_b`, with the cache's row in the
 /// same grid or without; `None` where the kernel is not for these weights on this device.
 pub fn repeated(
-    gpu: &Gpu,
+    target: &Target,
     [q_b, k_b]: [&GpuWeight; 2],
     dims: MlaDims,
     activation: Activation,
@@ -221,7 +221,7 @@ pub fn repeated(
         cache,
     };
     let whole = q_b.cols.is_multiple_of(32) && [q_b, k_b].iter().all(|w| w.parts.len() == 1);
-    shape.repeated(Machine::of(gpu)).filter(|_| whole)
+    shape.repeated(target.machine).filter(|_| whole)
 }
 
 /// The queries on the device.
@@ -262,8 +262,8 @@ impl GpuTokenAbsorb<'_> {
     ///
     /// # Panics
     /// If the weights are none that the kernel is for ([`repeated`]), or a buffer is too small for the sizes, which would let the kernel index beyond it.
-    pub fn call(&self, gpu: &Gpu) -> Call {
-        self.call_for(Machine::of(gpu))
+    pub fn call(&self, target: &Target) -> Call {
+        self.call_for(target.machine)
     }
 
     /// The dispatch, divided as on `machine`.
@@ -344,6 +344,7 @@ impl GpuTokenAbsorb<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Gpu;
     use crate::gpu::Tier;
     use crate::gpu::call::State;
     use crate::gpu::machine::Profile;
@@ -474,7 +475,7 @@ mod tests {
         };
         let machine = Machine {
             cores,
-            ..Machine::of(gpu)
+            ..gpu.machine
         };
         run(gpu, &[call.call_for(machine)], &state);
         if let Some(found) = &call.row {

@@ -11,7 +11,7 @@ use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, PREPARED_ROWS, Site, WHOLE_THREADS};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{GpuError, Target};
 use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
@@ -159,8 +159,8 @@ impl GpuTokenBeside<'_> {
     ///
     /// # Panics
     /// As [`call_with`](Self::call_with).
-    pub fn call(&self, gpu: &Gpu) -> Result<Call, GpuError> {
-        Ok(self.call_with(gpu, &geometry(gpu, &self.site())?))
+    pub fn call(&self, target: &Target) -> Result<Call, GpuError> {
+        Ok(self.call_with(target, &geometry(target, &self.site())?))
     }
 
     /// The dispatch, divided so.
@@ -168,10 +168,10 @@ impl GpuTokenBeside<'_> {
     /// # Panics
     /// If the weights are none that [`fits`], the kernel or the device does not allow the geometry, or a buffer is too small for the
     /// sizes, which would let the kernel index beyond it.
-    pub fn call_with(&self, gpu: &Gpu, geometry: &Geometry) -> Call {
+    pub fn call_with(&self, target: &Target, geometry: &Geometry) -> Call {
         let mut shape = self.shape();
-        check_geometry(gpu, &shape.site(), geometry);
-        shape.staged = stages(gpu, shape.activation, shape.units, 0);
+        check_geometry(target, &shape.site(), geometry);
+        shape.staged = stages(target, shape.activation, shape.units, 0);
         let [w, v] = self.weights;
         assert!(
             fits(self.weights, self.prepared.is_some()),
@@ -227,8 +227,9 @@ impl GpuTokenBeside<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Gpu;
     use crate::gpu::call::State;
-    use crate::gpu::machine::Machine;
+
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::kernels::token::testing::{Given, activation, assert_prepared, room, sums_nmse};
@@ -264,7 +265,7 @@ mod tests {
         };
         let site = call().site();
         let geometries = match all {
-            true => site.candidates(Machine::of(gpu)),
+            true => site.candidates(gpu.machine),
             false => vec![gpu.geometry(&site).expect("the device allows one")],
         };
         assert!(!geometries.is_empty());

@@ -12,7 +12,7 @@ use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{GpuError, Target};
 use crate::kernels::gate_up::gate_up;
 use crate::model::{Experts, Weight};
 use crate::quant::GgmlType;
@@ -261,8 +261,8 @@ impl GpuTokenGateUp<'_> {
     ///
     /// # Panics
     /// If sizes disagree or a buffer is too small, which would let the kernel index beyond it.
-    pub fn calls(&self, gpu: &Gpu) -> Result<Vec<Call>, GpuError> {
-        self.calls_with(gpu, &geometry(gpu, &self.site())?)
+    pub fn calls(&self, target: &Target) -> Result<Vec<Call>, GpuError> {
+        self.calls_with(target, &geometry(target, &self.site())?)
     }
 
     /// As [`calls`](Self::calls), divided so.
@@ -272,8 +272,8 @@ impl GpuTokenGateUp<'_> {
     ///
     /// # Panics
     /// As [`calls`](Self::calls), or if the kernel or the device does not allow the geometry.
-    pub fn calls_with(&self, gpu: &Gpu, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
-        check_geometry(gpu, &self.site(), geometry);
+    pub fn calls_with(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
+        check_geometry(target, &self.site(), geometry);
         let (mut values, mut count) = (0, 0);
         let pairs = [self.experts.as_ref().map(|(pair, _)| *pair), self.shared];
         for [g, u] in pairs.into_iter().flatten() {
@@ -291,7 +291,7 @@ impl GpuTokenGateUp<'_> {
             for part in &g.parts {
                 // Experts are cut between them.
                 let rows = if g.groups > 1 { g.rows } else { part.rows };
-                check_rows(gpu, rows, &g.name)?;
+                check_rows(target, rows, &g.name)?;
             }
             count = count.max(g.parts.len());
         }
@@ -314,13 +314,13 @@ impl GpuTokenGateUp<'_> {
             assert_eq!(g.groups, 1, "the shared expert {}", g.name);
             values += g.rows;
         }
-        let mut shape = self.shape(gpu.lanes(), false);
+        let mut shape = self.shape(target.lanes(), false);
         // Each thread's share of the logits' sums.
         let beside = match shape.parts {
             1 => 0,
             _ => 16 * u64::from(geometry.threads()),
         };
-        shape.staged = stages(gpu, shape.activation, shape.units, beside);
+        shape.staged = stages(target, shape.activation, shape.units, beside);
         for [g, _] in pairs.into_iter().flatten() {
             assert_eq!(g.cols, shape.units * 32, "input of {}", g.name);
         }

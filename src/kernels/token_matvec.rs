@@ -11,7 +11,7 @@ use crate::gpu::call::{Call, Flops, Word, accesses};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{GpuError, Target};
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::rope_cache::{Rotation, RotationShape};
 use crate::model::Weight;
@@ -321,8 +321,8 @@ impl GpuTokenMatvec<'_> {
     ///
     /// # Panics
     /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
-    pub fn calls(&self, gpu: &Gpu) -> Result<Vec<Call>, GpuError> {
-        self.calls_with(gpu, &geometry(gpu, &self.site())?)
+    pub fn calls(&self, target: &Target) -> Result<Vec<Call>, GpuError> {
+        self.calls_with(target, &geometry(target, &self.site())?)
     }
 
     /// The dispatches of a product whose output, as f32 alone, is rotated.
@@ -332,7 +332,11 @@ impl GpuTokenMatvec<'_> {
     ///
     /// # Panics
     /// As [`calls`](Self::calls), or if the rows to rotate are not whole heads. A replay's position must be in the table.
-    pub fn rotated_calls(&self, gpu: &Gpu, rotation: &Rotation) -> Result<Vec<Call>, GpuError> {
+    pub fn rotated_calls(
+        &self,
+        target: &Target,
+        rotation: &Rotation,
+    ) -> Result<Vec<Call>, GpuError> {
         rotation.check(self.weight.total_rows(), &self.weight.name);
         assert!(
             self.prepared.is_none()
@@ -341,8 +345,8 @@ impl GpuTokenMatvec<'_> {
             "{}: rotated queries come prepared and leave as floats",
             self.weight.name
         );
-        let geometry = geometry(gpu, &self.shape(Some(rotation)).site())?;
-        self.divided_calls(gpu, &geometry, Some(rotation))
+        let geometry = geometry(target, &self.shape(Some(rotation)).site())?;
+        self.divided_calls(target, &geometry, Some(rotation))
     }
 
     /// As [`calls`](Self::calls), divided so.
@@ -352,13 +356,13 @@ impl GpuTokenMatvec<'_> {
     ///
     /// # Panics
     /// As [`calls`](Self::calls), or if the kernel or the device does not allow the geometry.
-    pub fn calls_with(&self, gpu: &Gpu, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
-        self.divided_calls(gpu, geometry, None)
+    pub fn calls_with(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
+        self.divided_calls(target, geometry, None)
     }
 
     fn divided_calls(
         &self,
-        gpu: &Gpu,
+        target: &Target,
         geometry: &Geometry,
         rotation: Option<&Rotation>,
     ) -> Result<Vec<Call>, GpuError> {
@@ -368,8 +372,8 @@ impl GpuTokenMatvec<'_> {
             .map_or(0, |experts| router_bytes(experts, geometry.tile));
         shape.staged = shape.source == Source::Prepared
             && shape.groups == 1
-            && stages(gpu, shape.activation, shape.units, beside);
-        check_geometry(gpu, &shape.site(), geometry);
+            && stages(target, shape.activation, shape.units, beside);
+        check_geometry(target, &shape.site(), geometry);
         let w = self.weight;
         let (out, cols) = (w.total_rows(), u64::from(w.cols));
         let fits = |range: &Range| range.size >= u64::from(out) * 4;
@@ -385,7 +389,7 @@ impl GpuTokenMatvec<'_> {
         );
         if !w.cols.is_multiple_of(32) {
             return Err(unsupported(
-                gpu,
+                target,
                 &format!("a kernel for rows of {cols} in {}", w.name),
             ));
         }
@@ -418,7 +422,7 @@ impl GpuTokenMatvec<'_> {
         let spec = spec(geometry, &shape);
         let parts = w.parts.iter().map(|part| {
             if self.prepared.is_some() {
-                check_rows(gpu, part.rows, &w.name)?;
+                check_rows(target, part.rows, &w.name)?;
             }
             let (grid, width) = grid(part.rows.div_ceil(geometry.tile));
             let mut params = vec![

@@ -4,12 +4,12 @@ use super::MAX_GRID;
 use super::token::{
     self, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, stages, weight,
 };
-use crate::gpu::buffer::{Range, Role};
+use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Flops, Word, accesses};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, SPLIT_LANES, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{GpuError, Target};
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::moe_down::moe_down;
 use crate::model::Weight;
@@ -232,8 +232,8 @@ impl GpuTokenMoeDown<'_> {
     ///
     /// # Panics
     /// If sizes disagree or a buffer is too small, which would let the kernel index beyond it.
-    pub fn calls(&self, gpu: &Gpu) -> Result<Vec<Call>, GpuError> {
-        self.calls_with(gpu, &geometry(gpu, &self.site())?)
+    pub fn calls(&self, target: &Target) -> Result<Vec<Call>, GpuError> {
+        self.calls_with(target, &geometry(target, &self.site())?)
     }
 
     /// As [`calls`](Self::calls), divided so.
@@ -243,8 +243,8 @@ impl GpuTokenMoeDown<'_> {
     ///
     /// # Panics
     /// As [`calls`](Self::calls), or if the kernel or the device does not allow the geometry.
-    pub fn calls_with(&self, gpu: &Gpu, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
-        check_geometry(gpu, &self.site(), geometry);
+    pub fn calls_with(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
+        check_geometry(target, &self.site(), geometry);
         let d = self.down;
         let units = self.used * d.cols / 32 + self.shared.map_or(0, |s| s.cols / 32);
         assert!(
@@ -262,7 +262,7 @@ impl GpuTokenMoeDown<'_> {
             "output of {}",
             d.name
         );
-        check_rows(gpu, d.rows, &d.name)?;
+        check_rows(target, d.rows, &d.name)?;
         assert!(
             self.shared
                 .is_none_or(|s| s.rows == d.rows && s.groups == 1),
@@ -277,12 +277,12 @@ impl GpuTokenMoeDown<'_> {
             let y = if i + 1 == count {
                 self.y.clone()
             } else {
-                Range::whole(&gpu.storage("expert sum", u64::from(d.rows) * 4, Role::Floats)?)
+                Range::floats("expert sum", u64::from(d.rows))
             };
             let mut shape = self.shape_of(i);
             shape.last = i + 1 == count;
             shape.one_part = count == 1;
-            shape.staged = stages(gpu, shape.activation, shape.input(), 0);
+            shape.staged = stages(target, shape.activation, shape.input(), 0);
             calls.push(self.call(geometry, i, &shape, residual, &y));
             residual = y;
         }
@@ -353,9 +353,10 @@ impl GpuTokenMoeDown<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Gpu;
     use crate::gpu::Tier;
     use crate::gpu::call::State;
-    use crate::gpu::machine::Machine;
+
     use crate::gpu::testing::{
         download, gpu_weight, output, run, token_gpus, token_gpus_with_binding, upload, waves,
     };
@@ -399,7 +400,7 @@ mod tests {
         };
         let site = call.site();
         let geometries = if all {
-            site.candidates(Machine::of(gpu))
+            site.candidates(gpu.machine)
         } else {
             vec![gpu.geometry(&site).expect("the device allows one")]
         };

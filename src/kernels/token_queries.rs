@@ -11,7 +11,7 @@ use crate::gpu::geometry::{Geometry, Site, WHOLE_THREADS};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::tier::MIN_SUBGROUP;
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{GpuError, Target};
 use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
@@ -152,8 +152,8 @@ impl GpuTokenQueries<'_> {
     ///
     /// # Panics
     /// As [`call_with`](Self::call_with).
-    pub fn call(&self, gpu: &Gpu) -> Result<Call, GpuError> {
-        Ok(self.call_with(gpu, &geometry(gpu, &self.site())?))
+    pub fn call(&self, target: &Target) -> Result<Call, GpuError> {
+        Ok(self.call_with(target, &geometry(target, &self.site())?))
     }
 
     /// The dispatch, divided so.
@@ -161,9 +161,9 @@ impl GpuTokenQueries<'_> {
     /// # Panics
     /// If the weight is none that [`fits`], the kernel or the device does not allow the geometry, or a buffer is too small for the
     /// sizes, which would let the kernel index beyond it.
-    pub fn call_with(&self, gpu: &Gpu, geometry: &Geometry) -> Call {
+    pub fn call_with(&self, target: &Target, geometry: &Geometry) -> Call {
         let (k_b, dims, shape) = (self.k_b, self.dims, self.shape());
-        check_geometry(gpu, &shape.site(), geometry);
+        check_geometry(target, &shape.site(), geometry);
         let bytes = |n: usize| (dims.heads * n * 4) as u64;
         let units = (dims.heads * dims.head() / 32) as u64;
         assert!(
@@ -212,8 +212,9 @@ impl GpuTokenQueries<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Gpu;
     use crate::gpu::call::State;
-    use crate::gpu::machine::Machine;
+
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::rope_cache::testing::Row;
     use crate::kernels::testing::{Rng, assert_close, random_weight};
@@ -243,7 +244,7 @@ mod tests {
         };
         let site = call().site();
         let geometries = match all {
-            true => site.candidates(Machine::of(gpu)),
+            true => site.candidates(gpu.machine),
             false => vec![gpu.geometry(&site).expect("the device allows one")],
         };
         assert!(!geometries.is_empty());

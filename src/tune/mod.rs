@@ -23,7 +23,6 @@ use crate::engine::{DeviceChoice, Tier, TierTrial};
 use crate::gpu::call::Call;
 use crate::gpu::clock::Clock;
 use crate::gpu::geometry::{Geometry, Made, Site};
-use crate::gpu::machine::Machine;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::quant::activation::Activation;
@@ -250,7 +249,7 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         // A fair share of the time for each of those that remain.
         let share = rest.div_f64((sites.len() - i) as f64);
         let room = (share.as_secs_f64() / cost) as usize;
-        let candidates = nearest(default, site.candidates(Machine::of(&gpu)), room);
+        let candidates = nearest(default, site.candidates(gpu.machine), room);
         flow = on_event(Event::Measuring(i, sites.len(), site, candidates.len()));
         let before = began.elapsed();
         let one = bench.product(site, *calls, &candidates)?;

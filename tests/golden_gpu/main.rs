@@ -18,7 +18,6 @@ use glimt::engine::cpu::CpuBackend;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::engine::sampling::Sampling;
 use glimt::gpu::geometry::Made;
-use glimt::gpu::machine::Machine;
 use glimt::gpu::{Gpu, GpuError, GpuOptions, Tier};
 use glimt::model::{Model, PrecomposeChoice};
 use glimt::quant::GgmlType;
@@ -466,7 +465,7 @@ fn check_choices(gpu: &Arc<Gpu>, limit: f64) {
         assert_eq!(backend.dispatches_per_token(0), apart - 6);
     }
     // The last of what could be chosen, everywhere.
-    let machine = Machine::of(gpu);
+    let machine = gpu.machine;
     for site in backend.sites().to_vec() {
         let all = site.candidates(machine);
         gpu.choices

@@ -37,7 +37,6 @@ use super::backend::{
 use crate::gpu::buffer::{self, Range, Role};
 use crate::gpu::call::{Call, State};
 use crate::gpu::geometry::Site;
-use crate::gpu::machine::Machine;
 use crate::gpu::record::Recording;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError};
@@ -435,7 +434,7 @@ fn context(
             Range::whole(&gpu.storage("attention maxima", partials[1], Role::Floats)?),
         ],
         form,
-        cores: Machine::of(gpu).cores as usize,
+        cores: gpu.machine.cores as usize,
         short: attention_short::most_rows(gpu, form, dims),
         pairs: model.pairs,
         products,

@@ -261,7 +261,7 @@ fn check_alignment(
     dims: MlaDims,
 ) -> Result<(), GpuError> {
     let absorbed = (dims.heads * dims.kv_lora * 4) as u64;
-    let alignment = gpu.offset_alignment();
+    let alignment = gpu.offset_alignment;
     if of.qk && !absorbed.is_multiple_of(alignment) {
         return Err(GpuError::CannotPrecompose {
             what: composition.name,

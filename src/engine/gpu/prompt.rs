@@ -84,7 +84,7 @@ pub(super) fn chunk(
 ) -> Result<u32, GpuError> {
     let (gpu, config) = (&model.gpu, &model.model.config);
     let matrices = matches!(form, Form::Matrix(_));
-    let machine = Machine::of(gpu);
+    let machine = gpu.machine;
     let room = room(machine, config, matrices, gpu.max_binding);
     let n_ctx = u32::try_from(n_ctx).unwrap_or(u32::MAX).max(1);
     let Some(asked) = asked else {

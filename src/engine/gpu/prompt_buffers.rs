@@ -230,7 +230,7 @@ pub(super) fn reserve(
         Ok(())
     };
     let matrices = matches!(form, Form::Matrix(_));
-    let machine = Machine::of(&model.gpu);
+    let machine = model.gpu.machine;
     for (name, words) in buffers(machine, config, matrices, tokens as usize, absorbed) {
         make(name, words)?;
     }

@@ -7,7 +7,6 @@ use super::recipe::{Context, Scratch, layers};
 use super::weights::{GpuLayer, GpuModel, GpuQuery};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, When};
-use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{Form as AttentionForm, GpuAttention};
@@ -211,7 +210,7 @@ impl<'a> RecipePrompt<'a> {
 
     /// The parts that suit a weight's shape.
     fn product_parts(&self, weight: &GpuWeight) -> u32 {
-        let of = Machine::of(self.gpu);
+        let of = self.gpu.machine;
         product_parts(of, self.form, weight.rows, weight.cols, self.max_tokens)
     }
 

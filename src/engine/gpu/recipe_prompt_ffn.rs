@@ -5,7 +5,6 @@ use super::recipe_prompt::{Parts, RecipePrompt, Rows};
 use super::weights::{GpuFfn, GpuLayer, GpuMlp, GpuMoe};
 use crate::gpu::GpuError;
 use crate::gpu::buffer::{Buffer, Range};
-use crate::gpu::machine::Machine;
 use crate::kernels::expert_rows::{GpuExpertRows, Other, TileList, tile_count};
 use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile};
 use crate::kernels::moe_combine::GpuMoeCombine;
@@ -147,7 +146,7 @@ impl RecipePrompt<'_> {
         let router = &moe.ffn_gate_inp;
         let config = self.model.experts();
         let (used, count) = (config.used as u32, config.count as u32);
-        let parts = router_parts(Machine::of(self.gpu), router.cols);
+        let parts = router_parts(self.gpu.machine, router.cols);
         let logits = self.activation("router logits", parts * router.rows)?;
         let rows = Rows {
             input: Input::Floats(floats),

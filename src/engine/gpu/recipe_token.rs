@@ -5,7 +5,6 @@ use super::recipe::Context;
 use super::weights::{GpuFfn, GpuLayer, GpuModel, GpuMoe};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, Part, When, belong};
-use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{GpuAttention, MAX_SLICES};
@@ -234,7 +233,7 @@ impl<'a> TokenRecipe<'a> {
         let shared = moe.shared.as_ref().map_or(0, |s| s.gate.rows);
         let rows = self.model.experts().used as u32 * moe.experts.gate.rows + shared;
         let parts = layer.attn_output.total_rows() / ROUTER_ROWS;
-        let machine = Machine::of(self.gpu);
+        let machine = self.gpu.machine;
         let logits = [moe.ffn_gate_inp.rows, parts];
         let more = token_gate_up::repeated(machine, self.activation, rows, logits);
         self.gpu.repeats_work(more)

@@ -29,7 +29,7 @@ impl TokenRecipe<'_> {
             } if self.absorbs([attn_q_b, &layer.attn_k_b]) => {
                 let (q_a, kv_a) = self.query_latent(layer, attn_q_a, attn_q_a_norm, stream)?;
                 let row = self.row(layer, kv_a, cache);
-                let serial = self.gpu.serial_passes;
+                let serial = self.gpu.machine.serial_passes;
                 let with = serial.then(|| row.clone());
                 let queries = self.absorbing_query(attn_q_b, &layer.attn_k_b, q_a, with)?;
                 if !serial {
@@ -43,7 +43,7 @@ impl TokenRecipe<'_> {
 
     /// Whether one dispatch makes the queries and absorbs them, though its workgroups repeat work.
     fn absorbs(&self, weights: [&GpuWeight; 2]) -> bool {
-        let (gpu, serial) = (self.gpu, self.gpu.serial_passes);
+        let (gpu, serial) = (self.gpu, self.gpu.machine.serial_passes);
         token_absorb::repeated(gpu, weights, self.dims, self.activation, serial)
             .is_some_and(|more| gpu.repeats_work(more))
     }
@@ -116,7 +116,7 @@ impl TokenRecipe<'_> {
                 (q, values, kv_a)
             }
         };
-        if self.gpu.serial_passes && token_queries::fits(&layer.attn_k_b, dims) {
+        if self.gpu.machine.serial_passes && token_queries::fits(&layer.attn_k_b, dims) {
             let queries = GpuTokenQueries {
                 k_b: &layer.attn_k_b,
                 activation: self.activation,
@@ -198,7 +198,7 @@ impl TokenRecipe<'_> {
     ) -> Result<Range, GpuError> {
         let (gpu, activation, x) = (self.gpu, self.activation, self.normed(stream));
         let weights = [weight, &layer.attn_kv_a_mqa];
-        if gpu.serial_passes && token_beside::fits(weights, prepared.is_some()) {
+        if gpu.machine.serial_passes && token_beside::fits(weights, prepared.is_some()) {
             let z = self.floats("kv_a", layer.attn_kv_a_mqa.rows)?;
             let both = GpuTokenBeside {
                 weights,

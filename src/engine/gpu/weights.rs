@@ -343,7 +343,7 @@ impl<'a> Vectors<'a> {
         let start = self
             .bytes
             .len()
-            .next_multiple_of(self.gpu.offset_alignment() as usize);
+            .next_multiple_of(self.gpu.offset_alignment as usize);
         self.bytes.resize(start, 0);
         self.bytes.extend_from_slice(bytemuck::cast_slice(values));
         // Kernels bind vectors as vec4.

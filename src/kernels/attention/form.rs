@@ -3,8 +3,7 @@
 use super::{GpuAttention, HEADS_PER_GROUP, TILE, partial_bytes};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, State};
-use crate::gpu::machine::Machine;
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{Gpu, GpuError, Target};
 use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
 
 /// Cache rows over which matrices are timed against the other form.
@@ -44,7 +43,7 @@ impl Form {
             );
             coop::left(gpu, WHAT, &missing);
         }
-        let shapes = attention_coop::Shapes::of(Machine::of(gpu), &shapes, |shape| {
+        let shapes = attention_coop::Shapes::of(gpu.machine, &shapes, |shape| {
             let error = attention_coop::trial(gpu, shape, dims);
             coop::agrees(gpu, WHAT, attention_coop::TRIAL_LIMIT, error)
         })?;
@@ -56,7 +55,7 @@ impl Form {
             let [matrices, floats] = Self::timed(gpu, dims, [by_matrices, without])?;
             let (splits, split_rows) = split(
                 by_matrices,
-                Machine::of(gpu).cores as usize,
+                gpu.machine.cores as usize,
                 TIMED_ROWS,
                 1,
                 dims.heads,
@@ -100,8 +99,8 @@ impl Form {
         }))
     }
 
-    fn without_matrices(gpu: &Gpu, dims: MlaDims) -> Self {
-        attention_heads::shape(gpu, dims).map_or(Self::Vector, Self::Heads)
+    fn without_matrices(target: &Target, dims: MlaDims) -> Self {
+        attention_heads::shape(target, dims).map_or(Self::Vector, Self::Heads)
     }
 
     /// Workgroups that are wanted on a device with so many cores. By matrices one has a core for itself, and slices are whole tiles,

@@ -5,7 +5,6 @@ use super::testing::glm;
 use super::*;
 use crate::gpu::Gpu;
 use crate::gpu::call::{Call, State};
-use crate::gpu::machine::Machine;
 use crate::gpu::record::Recording;
 use crate::gpu::testing::{gpus, int8_gpu, output, upload};
 use crate::kernels::attention_coop::Shapes;
@@ -41,7 +40,7 @@ fn measure(gpu: &Gpu, dims: MlaDims, forms: &[Form], cuts: &[usize]) {
         true => ([2, 6], 3),
         false => (REPEATS, ROUNDS),
     };
-    let cores = Machine::of(gpu).cores as usize;
+    let cores = gpu.machine.cores as usize;
     let row = dims.cache_row() * 2;
     let words = |n: usize| Range::whole(&upload(gpu, &vec![0u32; n]));
     let cache = words(cached * row / 4);

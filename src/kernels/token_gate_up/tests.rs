@@ -1,6 +1,7 @@
 //! The kernel against its twin, with every way in which logits come.
 
 use super::*;
+use crate::gpu::Gpu;
 use crate::gpu::call::State;
 use crate::gpu::machine::{Machine, Profile};
 use crate::gpu::testing::{
@@ -130,7 +131,7 @@ fn check_logits(
     };
     let site = call.site();
     let geometries = if all {
-        site.candidates(Machine::of(gpu))
+        site.candidates(gpu.machine)
     } else {
         vec![gpu.geometry(&site).expect("the device allows one")]
     };

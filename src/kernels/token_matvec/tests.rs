@@ -1,6 +1,6 @@
 use super::*;
+use crate::gpu::Gpu;
 use crate::gpu::call::State;
-use crate::gpu::machine::Machine;
 use crate::gpu::testing::{
     download, gpu_weight, output, run, token_gpus, token_gpus_with_binding, upload,
 };
@@ -104,7 +104,7 @@ fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
 
 fn geometries(gpu: &Gpu, site: &Site, all: bool) -> Vec<Geometry> {
     let found = if all {
-        site.candidates(Machine::of(gpu))
+        site.candidates(gpu.machine)
     } else {
         vec![gpu.geometry(site).expect("the device allows one")]
     };

@@ -1,0 +1,66 @@
+//! What a step is recorded for: all that a recipe may know of a device. It is a value, so steps can be recorded, counted and checked
+//! for devices that nobody has at hand.
+
+use super::geometry::{Choices, Geometry, Site};
+use super::machine::{Machine, Repeated};
+use super::{Coop, Tier};
+use crate::quant::activation::Activation;
+use std::sync::Arc;
+
+/// A device, as recipes know it.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Its name, for errors.
+    pub name: String,
+    /// The tier of every kernel.
+    pub tier: Tier,
+    /// Its facts.
+    pub machine: Machine,
+    /// Bytes of one binding at most.
+    pub max_binding: u64,
+    /// Bytes of one buffer at most.
+    pub max_buffer: u64,
+    /// What the offset of a binding is a multiple of.
+    pub offset_alignment: u64,
+    /// The cooperative matrices that kernels may use, where the device has them.
+    pub coop: Option<Coop>,
+    /// Whether halves are multiplied in pairs in tier `subgroup`: the verdict of a trial.
+    pub packed_halves: bool,
+    /// How products divide their rows, where something else than the defaults was chosen.
+    pub choices: Arc<Choices>,
+    /// Whether workgroups repeat small work, where that was asked for ([`GpuOptions::repeats_work`](super::GpuOptions::repeats_work)).
+    pub asked_to_repeat: Option<bool>,
+}
+
+impl Target {
+    /// What the products of a decoded token leave for each other in this tier, where they prepare their outputs so.
+    pub fn activation(&self) -> Option<Activation> {
+        self.tier.activation(self.packed_halves)
+    }
+
+    /// Threads that share a row in the kernels of a decoded token: a subgroup's, at most 32.
+    pub fn lanes(&self) -> u32 {
+        self.machine.lanes
+    }
+
+    /// Whether the workgroups of a decoded token's kernels repeat small work in place of a dispatch that does it once and that all
+    /// wait for: as asked for or chosen, else where `more`, which they do more then, costs less ([`Machine::repeats`]).
+    pub fn repeats_work(&self, more: Repeated) -> bool {
+        self.asked_to_repeat()
+            .unwrap_or_else(|| self.machine.repeats(more))
+    }
+
+    /// Whether work is to be repeated whatever it costs, or never: as asked for, or chosen by `glimt tune`.
+    pub fn asked_to_repeat(&self) -> Option<bool> {
+        let chosen = |activation| self.choices.repeats_work(activation);
+        (self.asked_to_repeat).or_else(|| self.activation().and_then(chosen))
+    }
+
+    /// The geometry of a product: the one chosen, or the default; `None` where the device allows none. A choice that
+    /// the device or the kernel does not allow is named in the log, once, and left.
+    pub fn geometry(&self, site: &Site) -> Option<Geometry> {
+        self.choices
+            .allowed(site, self.machine, &self.name)
+            .or_else(|| site.default_geometry(self.machine))
+    }
+}
