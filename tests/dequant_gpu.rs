@@ -64,7 +64,8 @@ fn kernel(ty: GgmlType, sub: usize, output: Output) -> String {
     );
     // Both ways to a scale of two that share a word.
     let variant = Variant::default().flag("HALVES", matches!(output, Output::Codes));
-    expand("dequant", &source, &variant, Tier::Subgroup).expect("its directives are known")
+    let expanded = expand("dequant", &source, &variant, Tier::Subgroup);
+    expanded.expect("its directives are known").text
 }
 
 /// Where the f16 scales of a block lie: they must be finite, any other byte may have any value.

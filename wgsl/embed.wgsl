@@ -3,18 +3,15 @@
 //
 // W (vocabulary, 32 * units), out (tokens, 32 * units). Division: a thread per unit of 32 weights, y = token.
 // Bound by: launching it; a row is a few KiB. A part of W writes only the tokens whose rows it holds.
-struct Params {
-  rows: u32,       // of this part
-  first_row: u32,  // of this part in the vocabulary
-  units: u32,      // of 32 weights, per row
-  sub: u32,        // sub-plane of the scales, in words
-  pos: u32,
-}
-@group(0) @binding(0) var<storage, read> w_q: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read> w_s: array<w_Scales>;
-@group(0) @binding(2) var<storage, read> history: array<u32>;         // (n_ctx + 1)
-@group(0) @binding(3) var<storage, read_write> y: array<vec4<f32>>;   // (tokens, 8 * units)
-#import params
+#word rows: u32       // of this part
+#word first_row: u32  // of this part in the vocabulary
+#word units: u32      // of 32 weights, per row
+#word sub: u32        // sub-plane of the scales, in words
+#word pos: u32
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units)
+#read history: array<u32> @words(CONTEXT)                            // ids by position
+#write y: array<vec4<f32>> @floats(TOKENS * p.units * 32)            // (tokens, 8 * units)
 #import w32
 #import WEIGHT as w
 

@@ -1,7 +1,7 @@
 // told[0] += 1: the last dispatch of a pass, so that the host can count the passes that ran to their end.
 //
 // Division: one workgroup of which one thread counts. Bound by: launching it.
-@group(0) @binding(0) var<storage, read_write> told: array<u32>;   // (2): passes that ended, number of the submission
+#write told: array<u32> @words(1)   // (2): passes that ended, number of the submission
 
 @compute @workgroup_size(64)
 fn main(@builtin(local_invocation_index) t: u32) {

@@ -1,50 +1,39 @@
-// The inputs of gemm: rows of x, divided by their root mean square and multiplied by g (NORM), as f16 with a scale per row
-// (HALF), as they are (FLOAT), or both.
+// The inputs of gemm: rows of x, divided by their root mean square and multiplied by `norm`, as f16 with a scale per row
+// (`halves`), as they are (`floats`), or both.
 //
 // x (rows, 4 * vectors) -> halves (rows, 4 * vectors) f16 and scales (rows): value = scale * half. The largest half of a row is
 // 2^14: activations of 10^5 and more, which real models have, do not overflow, and the others keep their precision. Floats
-// (rows, 4 * vectors). SPLIT: x is (parts, rows, 4 * vectors), to be added up; with SUM to a
-// residual, too, and the sums (rows, 4 * vectors) are left as they are besides. EITHER: `other` is read instead of x if `tiles`,
+// (rows, 4 * vectors). With `parts` x is (parts, rows, 4 * vectors), to be added up, and to `residual`
+// where that is given; then the sums (rows, 4 * vectors) are left as they are besides. `other` is read instead of x if `tiles`,
 // those of an expert_rows, has any.
 // Division: a workgroup per row. Bound by: bytes, 6 per value; the second reading of a row comes from the cache.
-struct Params {
-  vectors: u32,   // vec4 per row
-  first: u32,     // vec4 before the first row of x
-  eps: f32,
-#ifdef SPLIT
-  parts: u32,
-  part_stride: u32,   // vec4 from one part of x to the next
+#word vectors: u32       // vec4 per row
+#word first: u32         // vec4 before the first row of x
+#word eps?: f32          // of the norm
+#word parts?: u32
+#word part_stride?: u32  // vec4 from one part of x to the next
+#ifdef parts
+#read x: array<vec4<f32>> @floats(4 * p.parts * p.part_stride)               // (parts, rows, vectors)
+#else
+#read x: array<vec4<f32>> @floats(4 * (p.first + GRID_X * p.vectors))        // (rows, vectors)
 #endif
-}
-#read x: array<vec4<f32>>           // (rows, vectors)
-#ifdef EITHER
-#read other: array<vec4<f32>>       // (rows, vectors)
-#read tiles: array<vec4<u32>>
-#endif
-#ifdef NORM
-#read norm: array<vec4<f32>>        // (vectors)
-#endif
-#ifdef HALF
-#write halves: array<vec2<u32>>     // (rows, vectors) of 4 f16
-#write scales: array<f32>           // (rows)
-#endif
-#ifdef FLOAT
-#write floats: array<vec4<f32>>     // (rows, vectors)
-#endif
-#ifdef SUM
-#read residual: array<vec4<f32>>    // (rows, vectors)
-#write sums: array<vec4<f32>>       // (rows, vectors)
-#endif
-#import params
+#read other?: array<vec4<f32>> @floats(4 * GRID_X * p.vectors)               // (rows, vectors)
+#read tiles?: array<vec4<u32>> @words(4)                                     // of an expert_rows
+#read norm?: array<vec4<f32>> @floats(4 * p.vectors)                         // (vectors)
+#write halves?: array<vec2<u32>> @halves(4 * GRID_X * p.vectors)             // (rows, vectors) of 4 f16
+#write scales?: array<f32> @floats(GRID_X)                                   // (rows)
+#write floats?: array<vec4<f32>> @floats(4 * GRID_X * p.vectors)             // (rows, vectors)
+#read residual?: array<vec4<f32>> @floats(4 * GRID_X * p.vectors)            // (rows, vectors)
+#write sums?: array<vec4<f32>> @floats(4 * GRID_X * p.vectors)               // (rows, vectors)
 #import reduce
 
 // Vector i of x, added up.
 fn input(i: u32) -> vec4<f32> {
-#ifdef EITHER
+#ifdef other
   if (tiles[0].z > 0u) { return other[i]; }
 #endif
 #import add_parts as x
-#ifdef SUM
+#ifdef residual
   sum += residual[i];
   sums[i] = sum;
 #endif
@@ -68,7 +57,7 @@ fn main(
   loop {
     if (i >= p.vectors) { break; }
     let v = input(source + i);
-#ifdef NORM
+#ifdef norm
     squares += dot(v, v);
     most = max(most, abs(v * norm[i]));
 #else
@@ -77,10 +66,10 @@ fn main(
     i += WG;
   }
   var scale = 1.0;
-#ifdef NORM
+#ifdef norm
   scale = inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(p.vectors * 4u) + p.eps);
 #endif
-#ifdef HALF
+#ifdef halves
   let largest = workgroup_max(max(max(most.x, most.y), max(most.z, most.w)), t, subgroup, subgroups, lane_id) * scale;
   var inverse = 0.0;
   if (largest > SMALLEST) { inverse = LARGEST / largest; }
@@ -89,20 +78,20 @@ fn main(
   i = t;
   loop {
     if (i >= p.vectors) { break; }
-#ifdef SUM
+#ifdef residual
     let given = sums[source + i];
 #else
     let given = input(source + i);
 #endif
-#ifdef NORM
+#ifdef norm
     let v = given * scale * norm[i];
 #else
     let v = given;
 #endif
-#ifdef FLOAT
+#ifdef floats
     floats[row + i] = v;
 #endif
-#ifdef HALF
+#ifdef halves
     let h = v * inverse;
     halves[row + i] = vec2(pack2x16float(h.xy), pack2x16float(h.zw));
 #endif

@@ -5,6 +5,7 @@ use crate::gpu::call::State;
 use crate::gpu::clock;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{Most, Step};
 use crate::kernels::read;
 
 /// Bytes read: far beyond any cache.
@@ -41,7 +42,7 @@ pub fn read_bandwidth(gpu: &Gpu) -> Result<f64, GpuError> {
         // The buffer is zero: what is sought is not there.
         let call = read::call(&data, &found, at_once, 1);
         let read = call.bytes as f64;
-        let recording = Recording::new(gpu, &[call])?;
+        let recording = Recording::new(gpu, &Step::of(Most::token(1), [call]))?;
         best = best.max(read / fastest(gpu, &recording)?);
     }
     gpu.release(&buffer);
@@ -62,7 +63,7 @@ pub fn dependent_dispatch(gpu: &Gpu) -> Result<f64, GpuError> {
     let found = gpu.storage("found", 16, Role::Floats)?;
     // All write the same word, so each waits. What is sought is not there.
     let call = read::call(&Range::whole(&data), &Range::whole(&found), at_once, 1);
-    let recording = Recording::new(gpu, &vec![call; CHAIN])?;
+    let recording = Recording::new(gpu, &Step::of(Most::token(1), vec![call; CHAIN]))?;
     let best = fastest(gpu, &recording)?;
     gpu.release(&data);
     Ok(best / CHAIN as f64)

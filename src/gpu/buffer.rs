@@ -228,6 +228,12 @@ impl Range {
         Self::whole(&Buffer::new(name, n * 4, Role::Floats))
     }
 
+    /// All of a new buffer of `n` values prepared for products of this kind.
+    pub fn prepared(name: impl Into<String>, activation: Activation, n: u32) -> Self {
+        let bytes = activation.bytes(u64::from(n.div_ceil(32)));
+        Self::whole(&Buffer::new(name, bytes, Role::prepared(activation)))
+    }
+
     /// All of a new buffer of `n` u32.
     pub fn words(name: impl Into<String>, n: u64) -> Self {
         Self::whole(&Buffer::new(name, n * 4, Role::Words))

@@ -2,7 +2,10 @@
 
 use super::buffer::Range;
 use super::geometry::Site;
+use super::interface::Most;
+use super::memory;
 use super::pipeline::{Access, Spec};
+use super::shader::Variant;
 use super::tier::MAX_PARAMS;
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
@@ -14,27 +17,32 @@ pub use about::{About, Flops, Part, Taken};
 pub(super) use state::{Block, extent, fill};
 pub use state::{Blocks, Extent, State, When, Word};
 
-/// One dispatch before its pipeline exists.
+/// One dispatch before its pipeline exists: a kernel, what is bound to its names, its parameters and its grid. It is held against what the
+/// kernel declares when the step is recorded ([`interface`](super::interface)).
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// The pipeline.
-    pub spec: Spec,
-    /// The buffers of bindings 0, 1, 2...
-    pub bindings: Vec<Range>,
+    /// The kernel.
+    pub kernel: &'static str,
+    /// Numbers, flags and modules of the template.
+    pub variant: Variant,
+    /// What is bound, by the names of the bindings.
+    pub bindings: Vec<(&'static str, Range)>,
+    /// The parameters, by their names.
+    pub words: Vec<(&'static str, Word)>,
     /// A binding that takes another buffer per [`State::slot`], and those buffers.
-    pub alternatives: Option<(usize, Vec<Range>)>,
+    pub alternatives: Option<(&'static str, Vec<Range>)>,
     /// Whether they alternate with the block of the context instead.
     pub by_block: bool,
     /// Whether it is encoded a block ahead, beside what its neighbours do with the block before.
     pub ahead: bool,
-    /// The parameter words in the order of the kernel's `Params`.
-    pub params: Vec<Word>,
     /// The workgroups.
     pub grid: [Extent; 3],
-    /// Where an earlier dispatch leaves how many there are, at most as many: three words of a [`Gpu::counts`](super::Gpu::counts).
+    /// Where an earlier dispatch leaves how many there are, at most as many: three words of a [`Buffer::counts`](super::buffer::Buffer::counts).
     pub counts: Option<Range>,
     /// In which replays it takes part.
     pub when: When,
+    /// The largest replay that it takes part in, where that is smaller than the step's.
+    pub most: Option<Most>,
     /// What its geometry was chosen for, where there was a choice.
     pub site: Option<Site>,
     /// Bytes of weights it reads at least (where a token is chosen: of logits), for profiles.
@@ -49,11 +57,51 @@ pub struct Call {
     pub part: Part,
     /// Repeated for each block of the context. Neighbours cut alike are repeated together, in order.
     pub blocks: Option<Blocks>,
+    /// A template of a test, in place of the kernel of that name.
+    pub source: Option<&'static str>,
+    /// A shader to compile in its place, with the same interface.
+    #[cfg(test)]
+    pub compiled: Option<&'static str>,
+    /// Until its kernel declares its interface: pipeline, bindings and parameters in order.
+    pub positional: Option<(Spec, Vec<Range>, Vec<Word>)>,
 }
 
 impl Call {
+    /// A dispatch of `kernel`, of one workgroup unless [`grid`](Self::grid) says more.
+    pub fn new(kernel: &'static str) -> Self {
+        Self {
+            kernel,
+            variant: Variant::default(),
+            bindings: vec![],
+            words: vec![],
+            alternatives: None,
+            by_block: false,
+            ahead: false,
+            grid: [Extent::N(1); 3],
+            counts: None,
+            when: When::Always,
+            most: None,
+            site: None,
+            bytes: 0,
+            bytes_per_row: 0,
+            flops: Flops::default(),
+            shape: String::new(),
+            part: Part::Outside,
+            blocks: None,
+            source: None,
+            #[cfg(test)]
+            compiled: None,
+            positional: None,
+        }
+    }
+
     /// A dispatch of `spec` over `grid`.
-    pub fn new(spec: Spec, bindings: Vec<Range>, params: Vec<Word>, grid: [Extent; 3]) -> Self {
+    pub fn positional(
+        spec: Spec,
+        bindings: Vec<Range>,
+        params: Vec<Word>,
+        grid: [Extent; 3],
+    ) -> Self {
         assert_eq!(
             spec.access.len(),
             bindings.len(),
@@ -66,29 +114,93 @@ impl Call {
             spec.kernel
         );
         Self {
-            spec,
-            bindings,
-            alternatives: None,
-            by_block: false,
-            ahead: false,
-            params,
-            grid,
-            counts: None,
-            when: When::Always,
-            site: None,
-            bytes: 0,
-            bytes_per_row: 0,
-            flops: Flops::default(),
-            shape: String::new(),
-            part: Part::Outside,
-            blocks: None,
+            variant: spec.variant.clone(),
+            positional: Some((spec.clone(), bindings, params)),
+            ..Self::new(spec.kernel).grid(grid)
         }
+    }
+
+    /// With the numbers, flags and modules of `variant`.
+    pub fn variant(mut self, variant: Variant) -> Self {
+        self.variant = variant;
+        self
+    }
+
+    /// With a number of the template.
+    pub fn number(mut self, name: &'static str, value: u32) -> Self {
+        self.variant.consts.insert(name, value);
+        self
+    }
+
+    /// With a flag of the template, where `on`.
+    pub fn flag(mut self, name: &'static str, on: bool) -> Self {
+        self.variant = self.variant.flag(name, on);
+        self
+    }
+
+    /// With a module of the template.
+    pub fn module(mut self, name: &'static str, module: &'static str) -> Self {
+        self.variant.modules.insert(name, module);
+        self
+    }
+
+    /// Binds `range` to `name`.
+    pub fn bind(mut self, name: &'static str, range: &Range) -> Self {
+        self.bindings.push((name, range.clone()));
+        self
+    }
+
+    /// Binds `range` to `name`, where there is one.
+    pub fn bind_some(self, name: &'static str, range: Option<&Range>) -> Self {
+        match range {
+            Some(range) => self.bind(name, range),
+            None => self,
+        }
+    }
+
+    /// Binds the codes and scales of a part of a weight.
+    pub fn planes(self, [codes, scales]: [&'static str; 2], part: &memory::Part) -> Self {
+        self.bind(codes, &part.quants).bind(scales, &part.scales)
+    }
+
+    /// Gives the parameter `name`.
+    pub fn word(mut self, name: &'static str, word: impl Into<Word>) -> Self {
+        self.words.push((name, word.into()));
+        self
+    }
+
+    /// Gives the parameter `name`, where there is one.
+    pub fn word_some(self, name: &'static str, word: Option<impl Into<Word>>) -> Self {
+        match word {
+            Some(word) => self.word(name, word),
+            None => self,
+        }
+    }
+
+    /// Takes so many workgroups.
+    pub fn grid(mut self, grid: [Extent; 3]) -> Self {
+        self.grid = grid;
+        self
+    }
+
+    /// What is bound to `name`.
+    pub fn bound(&self, name: &str) -> Option<&Range> {
+        let bound = self.bindings.iter().find(|(given, _)| *given == name);
+        bound.map(|(_, range)| range)
+    }
+
+    /// Takes part only in replays of up to `most`, which are smaller than the step's.
+    pub fn at_most(mut self, most: Most) -> Self {
+        self.most = Some(most);
+        self
     }
 
     /// Everything that it reads or writes in some replay.
     pub fn ranges(&self) -> impl Iterator<Item = &Range> {
         let others = self.alternatives.iter().flat_map(|(_, ranges)| ranges);
-        self.bindings.iter().chain(others).chain(&self.counts)
+        let named = self.bindings.iter().map(|(_, range)| range);
+        let positional = self.positional.iter().flat_map(|(_, ranges, _)| ranges);
+        named.chain(positional).chain(others).chain(&self.counts)
     }
 
     /// Repeats it for each block of the context, together with its neighbours that are cut alike.
@@ -99,17 +211,17 @@ impl Call {
         self
     }
 
-    /// Lets binding `index` change with [`State::slot`].
-    pub fn with_alternatives(mut self, index: usize, ranges: Vec<Range>) -> Self {
-        self.alternatives = Some((index, ranges));
+    /// Lets binding `name` change with [`State::slot`].
+    pub fn with_alternatives(mut self, name: &'static str, ranges: Vec<Range>) -> Self {
+        self.alternatives = Some((name, ranges));
         self
     }
 
-    /// Lets binding `index` alternate with the block of the context ([`per_block`](Self::per_block)).
-    pub fn with_buffers_by_block(self, index: usize, ranges: Vec<Range>) -> Self {
+    /// Lets binding `name` alternate with the block of the context ([`per_block`](Self::per_block)).
+    pub fn with_buffers_by_block(self, name: &'static str, ranges: Vec<Range>) -> Self {
         Self {
             by_block: true,
-            ..self.with_alternatives(index, ranges)
+            ..self.with_alternatives(name, ranges)
         }
     }
 
@@ -166,10 +278,9 @@ impl Call {
 
     /// What it is, for those who measure it.
     pub fn about(&self) -> About {
-        let spec = &self.spec;
-        let mut label = spec.kernel.to_owned();
+        let mut label = self.kernel.to_owned();
         // The types of its weights; other modules follow from them and from the flags.
-        let modules: BTreeSet<_> = spec.variant.modules.values().collect();
+        let modules: BTreeSet<_> = self.variant.modules.values().collect();
         let types = GgmlType::ALL.iter().map(|ty| shader_module(*ty));
         let types = types.filter(|name| modules.contains(name));
         for ty in types {
@@ -178,11 +289,11 @@ impl Call {
         if !self.shape.is_empty() {
             label += &format!(" {}", self.shape);
         }
-        for flag in &spec.variant.flags {
+        for flag in &self.variant.flags {
             label += &format!(" +{}", flag.to_lowercase());
         }
         About {
-            kernel: spec.kernel,
+            kernel: self.kernel,
             label,
             part: self.part,
             bytes: self.bytes,

@@ -152,6 +152,14 @@ pub enum GpuError {
         /// What is wrong.
         reason: String,
     },
+    /// A call does not go with what its kernel declares: a defect of glimt.
+    #[error("kernel {kernel}: {what}; this is a defect of glimt, please report it")]
+    Interface {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// What does not fit, with the name of the binding or parameter.
+        what: String,
+    },
     /// wgpu or the driver reported an error while working.
     #[error("GPU error during {what}: {reason}")]
     Runtime {

@@ -15,7 +15,7 @@
     reason = "buffers are equal and hash by identity, whatever happens to them"
 )]
 
-use super::call::Call;
+use super::interface::Resolved;
 use super::pipeline::Access;
 use crate::gpu::buffer::Buffer;
 use std::collections::{HashMap, HashSet};
@@ -27,7 +27,7 @@ struct Uses<'a> {
 }
 
 impl<'a> Uses<'a> {
-    fn of(call: &'a Call) -> Self {
+    fn of(call: &'a Resolved) -> Self {
         let mut uses = Self {
             reads: HashSet::new(),
             writes: HashSet::new(),
@@ -67,7 +67,7 @@ pub(super) struct Levels {
 
 impl Levels {
     /// Those of the dispatches `calls` in this order.
-    pub fn of(calls: &[Call]) -> Self {
+    pub fn of(calls: &[Resolved]) -> Self {
         let uses: Vec<_> = calls.iter().map(Uses::of).collect();
         let mut readable = vec![vec![]; calls.len()];
         let (mut number, mut pass) = (vec![], vec![]);
@@ -115,13 +115,13 @@ impl Levels {
 #[cfg(test)]
 mod tests {
     use super::super::buffer::{Range, Role};
-    use super::super::call::{Extent, accesses};
+    use super::super::call::accesses;
     use super::super::pipeline::Spec;
     use super::super::testing::gpus;
     use super::*;
     use crate::gpu::shader::Variant;
 
-    fn call(access: &str, buffers: &[&Buffer]) -> Call {
+    fn call(access: &str, buffers: &[&Buffer]) -> Resolved {
         let spec = Spec {
             kernel: "none",
             source: "",
@@ -129,7 +129,12 @@ mod tests {
             access: accesses(access),
         };
         let ranges = buffers.iter().map(|b| Range::whole(b)).collect();
-        Call::new(spec, ranges, vec![], [Extent::N(1); 3])
+        Resolved {
+            spec,
+            bindings: ranges,
+            alternatives: None,
+            params: vec![],
+        }
     }
 
     #[test]

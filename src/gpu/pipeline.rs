@@ -26,6 +26,16 @@ pub enum Access {
     Write,
 }
 
+impl Access {
+    /// As WGSL says it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "read_write",
+        }
+    }
+}
+
 /// Everything that makes a pipeline: a template, its variant, and the access of each binding in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Spec {
@@ -135,7 +145,7 @@ impl Gpu {
         #[cfg(test)]
         let fetches = fetches && self.waves.is_none();
         let variant = spec.variant.clone().flag(shader::FETCHES, fetches);
-        let source = shader::expand(spec.kernel, spec.source, &variant, self.tier)?;
+        let source = shader::expand(spec.kernel, spec.source, &variant, self.tier)?.text;
         #[cfg(test)]
         let source = match self.waves {
             Some(size) => super::waves::emulated(&source, size),

@@ -4,12 +4,13 @@
 //! and parameter words. What changes from token to token is a handful of words ([`State`]), known at encode time.
 
 use super::buffer::Range;
-use super::call::{About, Block, Blocks, Call, Extent, State, Taken, When, Word, extent, fill};
+use super::call::{About, Block, Blocks, Extent, State, Taken, When, Word, extent, fill};
+use super::interface::Resolved;
 use super::levels::Levels;
 use super::pipeline::{Pipeline, Spec};
 use super::stamps::Stamping;
 use super::tier::MAX_PARAMS;
-use super::{Gpu, GpuError, Tier};
+use super::{Gpu, GpuError, Step, Tier};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgpu::{BindGroup, Buffer, BufferUsages};
@@ -61,39 +62,44 @@ impl Recording {
     ///
     /// # Errors
     /// [`GpuError::Shader`], [`GpuError::OutOfMemory`] or what the device reports.
-    pub fn new(gpu: &Gpu, calls: &[Call]) -> Result<Self, GpuError> {
-        for range in calls.iter().flat_map(Call::ranges) {
-            range.buffer.make(gpu)?;
+    pub fn new(gpu: &Gpu, step: &Step) -> Result<Self, GpuError> {
+        let resolved = step.resolve()?;
+        let calls = &step.calls;
+        for buffer in step.buffers() {
+            buffer.make(gpu)?;
         }
-        let specs: Vec<&Spec> = calls.iter().map(|o| &o.spec).collect();
+        let specs: Vec<&Spec> = resolved.iter().map(|call| &call.spec).collect();
         let pipelines = gpu.pipelines(&specs)?;
-        let levels = Levels::of(calls);
+        let levels = Levels::of(&resolved);
         let mut places = 0;
         let dispatches: Vec<_> = calls
             .iter()
+            .zip(&resolved)
             .zip(pipelines)
             .zip(levels.readable)
             .zip(levels.number)
             .zip(levels.pass)
-            .map(|((((call, pipeline), readable), level), pass)| {
-                let place = places;
-                places += call.blocks.map_or(1, |b| b.most as usize);
-                Dispatch {
-                    groups: bind_groups(gpu, call, &pipeline),
-                    pipeline,
-                    params: call.params.clone(),
-                    grid: call.grid,
-                    counts: call.counts.clone(),
-                    when: call.when,
-                    readable: readable.iter().map(|b| b.made().clone()).collect(),
-                    level,
-                    pass,
-                    blocks: call.blocks,
-                    by_block: call.by_block,
-                    ahead: call.ahead,
-                    place,
-                }
-            })
+            .map(
+                |(((((call, resolved), pipeline), readable), level), pass)| {
+                    let place = places;
+                    places += call.blocks.map_or(1, |b| b.most as usize);
+                    Dispatch {
+                        groups: bind_groups(gpu, resolved, &pipeline),
+                        pipeline,
+                        params: resolved.params.clone(),
+                        grid: call.grid,
+                        counts: call.counts.clone(),
+                        when: call.when,
+                        readable: readable.iter().map(|b| b.made().clone()).collect(),
+                        level,
+                        pass,
+                        blocks: call.blocks,
+                        by_block: call.by_block,
+                        ahead: call.ahead,
+                        place,
+                    }
+                },
+            )
             .collect();
         let uniforms = match gpu.tier {
             Tier::Plain => Some(uniforms(gpu, places)?),
@@ -356,7 +362,7 @@ fn begin_pass<'a>(
     })
 }
 
-fn bind_groups(gpu: &Gpu, call: &Call, pipeline: &Pipeline) -> Vec<BindGroup> {
+fn bind_groups(gpu: &Gpu, call: &Resolved, pipeline: &Pipeline) -> Vec<BindGroup> {
     let make = |replaced: Option<(usize, &Range)>| {
         let entries: Vec<_> = call
             .bindings

@@ -5,9 +5,13 @@
 //! - `#import NAME as x` inserts the module that the variant calls NAME, with `$W` replaced by `x`
 //!   (how one kernel reads two weight types under two names), or the shared module NAME where the variant has none;
 //! - `#ifdef FLAG`, `#ifndef FLAG`, `#else`, `#endif` keep or drop lines by flags given from outside only;
-//! - `#read name: type` and `#write name: type` declare the next storage binding of group 0, numbered in order of those kept;
-//!   `#input name: type` one that is read only but bound as if it were written where the flag EXCLUSIVE is given: compilers move
-//!   loads of what nobody writes to where they are used, past barriers and whatever was to hide their latency;
+//! - `#read name: type @role(length)` and `#write name: type @role(length)` declare the next storage binding of group 0, numbered in
+//!   order of those kept; `#input` one that is read only but bound as if it were written where the flag EXCLUSIVE is given: compilers
+//!   move loads of what nobody writes to where they are used, past barriers and whatever was to hide their latency;
+//! - `#word name: type` declares the next parameter, read as `p.name`;
+//! - a `?` behind the name of a binding or parameter makes it optional: it is there where the call gives it, and then its name is a flag;
+//! - `#flag NAME` declares `const NAME: bool`, true where the variant has the flag: for branches that need no directive;
+//! - `#each i N` has every later line of the file that mentions `$i` written N times, with `$i` replaced by 0, 1, 2...;
 //! - `#fetch`, first thing in `main`, has subgroups ask for the descriptors of the bindings and for the parameters, a part of
 //!   them each, where the flag FETCHES is given: NVIDIA GPUs load them as constants when they are first used, and a kernel
 //!   that uses one part after the other waits for each (measured: benches/notes.md,
@@ -15,8 +19,10 @@
 //! - `#for i N` ... `#endfor` repeats the lines N times with `$i` replaced, N a number or a constant of the variant:
 //!   naga has no unrolling, and private arrays must be indexed by constants.
 //!
-//! Numbers of the variant become `const NAME: u32` lines at the head, so a kernel reads as plain WGSL.
+//! Numbers of the variant become `const NAME: u32` lines at the head, so a kernel reads as plain WGSL. What the declarations say of
+//! bindings and parameters is a kernel's whole interface: calls are checked against it (`gpu/interface.rs`).
 
+use super::pipeline::Access;
 use super::{GpuError, Tier};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,6 +59,30 @@ impl Variant {
     }
 }
 
+/// A binding as a kernel declares it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Declared {
+    /// Its name in the shader.
+    pub name: String,
+    /// How it is bound.
+    pub access: Access,
+    /// Whether calls may leave it out.
+    pub optional: bool,
+    /// `role(length)`, what is in it and how much at least; empty where nothing is said.
+    pub content: String,
+}
+
+/// A template expanded for a variant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expanded {
+    /// The shader.
+    pub text: String,
+    /// Its bindings, in order.
+    pub bindings: Vec<Declared>,
+    /// Its parameters, in order, and their types; `None` where it writes its `struct Params` itself.
+    pub words: Option<Vec<[String; 2]>>,
+}
+
 /// Expands the template `source` of `kernel` for `variant` and `tier`.
 ///
 /// # Errors
@@ -62,7 +92,7 @@ pub fn expand(
     source: &str,
     variant: &Variant,
     tier: Tier,
-) -> Result<String, GpuError> {
+) -> Result<Expanded, GpuError> {
     let mut flags = variant.flags.clone();
     flags.insert(match tier {
         Tier::Plain => "PLAIN",
@@ -73,9 +103,10 @@ pub fn expand(
         variant,
         flags,
         imported: BTreeSet::new(),
-        bindings: 0,
-        names: vec![],
+        bindings: vec![],
+        words: vec![],
         param: None,
+        each: vec![],
         head: String::new(),
         out: String::new(),
     };
@@ -86,7 +117,7 @@ pub fn expand(
     }
     let lines: Vec<_> = source.lines().enumerate().collect();
     expander.lines(&lines)?;
-    Ok(expander.head + &expander.out)
+    Ok(expander.finish())
 }
 
 /// The flag of those who have `#fetch` do something.
@@ -108,11 +139,13 @@ struct Expander<'a> {
     variant: &'a Variant,
     flags: BTreeSet<&'static str>,
     imported: BTreeSet<(String, String)>,
-    bindings: u32,
-    /// Of the bindings.
-    names: Vec<String>,
+    bindings: Vec<Declared>,
+    /// Parameters declared by `#word`, and their types.
+    words: Vec<[String; 2]>,
     /// The name of the first parameter, once known.
     param: Option<String>,
+    /// Names of `#each` and how often, in order.
+    each: Vec<(String, u32)>,
     /// `enable` directives of WGSL, which must come before everything else.
     head: String,
     out: String,
@@ -142,22 +175,15 @@ impl Expander<'_> {
                     };
                     self.import(number, module, module, prefix)?;
                 }
-                ["#read" | "#write" | "#input", ..] => {
-                    let exclusive = words[0] == "#input" && self.flags.contains("EXCLUSIVE");
-                    let access = if words[0] == "#write" || exclusive {
-                        "read_write"
-                    } else {
-                        "read"
-                    };
-                    let rest = line.trim_start().trim_start_matches(words[0]);
-                    let (declaration, comment) = rest.split_once("//").unwrap_or((rest, ""));
-                    let (declaration, comment) = (declaration.trim(), comment.trim());
-                    self.out.push_str(&format!(
-                        "@group(0) @binding({}) var<storage, {access}> {declaration}; // {comment}\n",
-                        self.bindings
-                    ));
-                    self.bindings += 1;
-                    self.names.push(name_of(declaration).to_owned());
+                ["#read" | "#write" | "#input", ..] => self.binding(number, line, words[0])?,
+                ["#word", ..] => self.word(number, line)?,
+                ["#flag", flag, ..] => {
+                    let on = self.flags.contains(flag);
+                    self.out.push_str(&format!("const {flag}: bool = {on};\n"));
+                }
+                ["#each", name, count, ..] => {
+                    let count = self.count(number, count)?;
+                    self.each.push((format!("${name}"), count));
                 }
                 ["#ifdef" | "#ifndef", flag] => {
                     let (end, middle) = self.block(lines, i, "#endif")?;
@@ -173,16 +199,7 @@ impl Expander<'_> {
                 }
                 ["#for", name, count] => {
                     let (end, _) = self.block(lines, i, "#endfor")?;
-                    let known = count
-                        .parse()
-                        .ok()
-                        .or_else(|| self.variant.consts.get(count).copied());
-                    let Some(count) = known else {
-                        return self.error(
-                            number,
-                            format!("{count} is neither a number nor a constant of the variant"),
-                        );
-                    };
+                    let count = self.count(number, count)?;
                     for k in 0..count {
                         let texts: Vec<_> = lines[i + 1..end]
                             .iter()
@@ -203,13 +220,119 @@ impl Expander<'_> {
                 }
                 _ => {
                     self.note_param(line);
-                    self.out.push_str(line);
-                    self.out.push('\n');
+                    self.repeated(line, 0);
                 }
             }
             i += 1;
         }
         Ok(())
+    }
+
+    /// Writes a line, once for each number of every `#each` that it mentions from `from` on.
+    fn repeated(&mut self, line: &str, from: usize) {
+        let mentions = |(i, each): (usize, &(String, u32))| line.contains(&each.0).then_some(i);
+        let mentioned = self.each.iter().enumerate().skip(from).find_map(mentions);
+        let Some(i) = mentioned else {
+            self.out.push_str(line);
+            self.out.push('\n');
+            return;
+        };
+        let (name, count) = self.each[i].clone();
+        for k in 0..count {
+            self.repeated(&line.replace(&name, &k.to_string()), i + 1);
+        }
+    }
+
+    /// What a count of lines stands for.
+    fn count(&self, number: usize, count: &str) -> Result<u32, GpuError> {
+        let known = self.variant.consts.get(count).copied();
+        match count.parse().ok().or(known) {
+            Some(count) => Ok(count),
+            None => self.error(
+                number,
+                format!("{count} is neither a number nor a constant of the variant"),
+            ),
+        }
+    }
+
+    /// Name, whether it is optional, and what follows the colon of a declaration; `None` where the call leaves it out.
+    fn declaration<'l>(
+        &self,
+        number: usize,
+        text: &'l str,
+    ) -> Result<Option<(&'l str, bool, &'l str)>, GpuError> {
+        let Some((name, rest)) = text.split_once(':') else {
+            return self.error(number, format!("'{text}' has no type"));
+        };
+        let (name, rest) = (name.trim(), rest.trim());
+        Ok(match name.strip_suffix('?') {
+            None => Some((name, false, rest)),
+            Some(name) => self.flags.contains(name).then_some((name, true, rest)),
+        })
+    }
+
+    /// `#read`, `#write` or `#input`.
+    fn binding(&mut self, number: usize, line: &str, directive: &str) -> Result<(), GpuError> {
+        let rest = line.trim_start().trim_start_matches(directive);
+        let (text, comment) = rest.split_once("//").unwrap_or((rest, ""));
+        let Some((name, optional, rest)) = self.declaration(number, text)? else {
+            return Ok(());
+        };
+        let (ty, content) = rest.split_once('@').unwrap_or((rest, ""));
+        let exclusive = directive == "#input" && self.flags.contains("EXCLUSIVE");
+        let access = match directive == "#write" || exclusive {
+            true => Access::Write,
+            false => Access::Read,
+        };
+        self.out.push_str(&format!(
+            "@group(0) @binding({}) var<storage, {}> {name}: {}; // {}\n",
+            self.bindings.len(),
+            access.name(),
+            ty.trim(),
+            comment.trim()
+        ));
+        self.bindings.push(Declared {
+            name: name.to_owned(),
+            access,
+            optional,
+            content: content.trim().to_owned(),
+        });
+        Ok(())
+    }
+
+    /// `#word`.
+    fn word(&mut self, number: usize, line: &str) -> Result<(), GpuError> {
+        let rest = line.trim_start().trim_start_matches("#word");
+        let text = rest.split("//").next().unwrap_or("");
+        let Some((name, _, ty)) = self.declaration(number, text)? else {
+            return Ok(());
+        };
+        if !["u32", "f32"].contains(&ty) {
+            return self.error(number, format!("parameter {name} is a {ty}, no u32 or f32"));
+        }
+        self.words.push([name.to_owned(), ty.to_owned()]);
+        Ok(())
+    }
+
+    /// The shader: what must come first, the parameters, and the rest.
+    fn finish(mut self) -> Expanded {
+        let own = self.param.is_some();
+        if !self.words.is_empty() {
+            self.head.push_str("struct Params {\n");
+            for [name, ty] in &self.words {
+                self.head.push_str(&format!("  {name}: {ty},\n"));
+            }
+            // Immediates, or a uniform with a dynamic offset where a browser could run it.
+            self.head.push_str(match self.flags.contains("PLAIN") {
+                true => "}\n@group(1) @binding(0) var<uniform> p: Params;\n",
+                false => "}\nvar<immediate> p: Params;\n",
+            });
+        }
+        Expanded {
+            text: self.head + &self.out,
+            bindings: self.bindings,
+            words: (!own).then_some(self.words),
+        }
     }
 
     /// Keeps the name of the first member of `struct Params`.
@@ -229,16 +352,17 @@ impl Expander<'_> {
         if !self.flags.contains(FETCHES) {
             return;
         }
-        let of_param = self
-            .param
-            .iter()
+        let first = self.words.first().map(|[name, _]| name);
+        let of_param = first
+            .or(self.param.as_ref())
+            .into_iter()
             .map(|name| format!("bitcast<u32>(p.{name}) == {NEVER}"));
         let of_bindings = self
-            .names
+            .bindings
             .iter()
             .skip(1)
             .step_by(FETCHED_AT_ONCE)
-            .map(|name| format!("arrayLength(&{name}) == 0u"));
+            .map(|binding| format!("arrayLength(&{}) == 0u", binding.name));
         for (i, asks) in of_param.chain(of_bindings).enumerate() {
             let subgroup = i + 1;
             self.out.push_str(&format!(
@@ -292,6 +416,59 @@ impl Expander<'_> {
         let lines: Vec<_> = text.lines().enumerate().collect();
         self.lines(&lines)
     }
+}
+
+macro_rules! kernels {
+    ($($name:literal),* $(,)?) => {
+        /// The kernels of wgsl, by name.
+        pub const KERNELS: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../../wgsl/", $name, ".wgsl")))),*];
+    };
+}
+kernels!(
+    "attention",
+    "attention_coop",
+    "attention_heads",
+    "attention_merge",
+    "attention_short",
+    "compose",
+    "embed",
+    "expand_kv",
+    "expand_kv_coop",
+    "expand_kv_weights",
+    "expert_rows",
+    "gate_up",
+    "gemm",
+    "gemm_coop",
+    "mark",
+    "matvec",
+    "moe_combine",
+    "moe_down",
+    "prompt_attention",
+    "prompt_attention_coop",
+    "read",
+    "rope_cache",
+    "router",
+    "rows_f16",
+    "sample_pick",
+    "sample_scan",
+    "small_halves",
+    "token_absorb",
+    "token_beside",
+    "token_embed",
+    "token_gate_up",
+    "token_matvec",
+    "token_moe_down",
+    "token_queries",
+    "token_router",
+);
+
+/// The template of a kernel.
+pub fn kernel_source(name: &str) -> Option<&'static str> {
+    KERNELS
+        .iter()
+        .find(|(kernel, _)| *kernel == name)
+        .map(|(_, source)| *source)
 }
 
 macro_rules! shared {
@@ -395,7 +572,7 @@ mod tests {
     use super::*;
 
     fn go(source: &str, variant: &Variant) -> Result<String, GpuError> {
-        expand("test", source, variant, Tier::Plain)
+        expand("test", source, variant, Tier::Plain).map(|e| e.text)
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::pipeline::Spec;
 use super::record::Recording;
 use super::shader::Variant;
 use super::{Gpu, GpuError};
+use crate::gpu::{Most, Step};
 use half::f16;
 
 /// Sums of the trial.
@@ -79,8 +80,8 @@ fn deviations(gpu: &Gpu) -> Result<[f64; 2], GpuError> {
         gpu.storage("sums of a trial", SUMS as u64 * 4, Role::Floats)?,
     ];
     let bindings = buffers.iter().map(Range::whole).collect();
-    let call = Call::new(spec(), bindings, vec![], [Extent::N(1); 3]);
-    let found = Recording::new(gpu, &[call]).and_then(|recording| {
+    let call = Call::positional(spec(), bindings, vec![], [Extent::N(1); 3]);
+    let found = Recording::new(gpu, &Step::of(Most::token(1), [call])).and_then(|recording| {
         recording.submit(gpu, &State::default());
         gpu.read::<f32>(&buffers[2], 0, SUMS as u64 * 4)
     });

@@ -220,6 +220,7 @@ mod tests {
     use crate::gpu::record::Recording;
     use crate::gpu::shader::Variant;
     use crate::gpu::testing::gpus;
+    use crate::gpu::{Most, Step};
 
     /// A dispatch that adds 1 to every word.
     fn call(data: &Bound) -> Call {
@@ -237,7 +238,7 @@ struct Params { n: u32 }
         };
         let n = (data.size / 4) as u32;
         let grid = [Extent::N(n.div_ceil(64)), Extent::N(1), Extent::N(1)];
-        Call::new(
+        Call::positional(
             spec,
             vec![data.clone()],
             vec![crate::gpu::call::Word::U(n)],
@@ -266,7 +267,7 @@ struct Params { n: u32 }
                 return;
             }
             let data = Bound::whole(&gpu.storage("test", 4096, Role::Floats).unwrap());
-            let step = Recording::new(&gpu, &[call(&data)]).unwrap();
+            let step = Recording::new(&gpu, &Step::of(Most::token(1), [call(&data)])).unwrap();
             let state = State::default();
             let timed = || clock::in_turn(&gpu, &[&step, &step], &state, 3).unwrap();
             let (times, clock) = (timed(), Clock::of(&gpu));
@@ -304,7 +305,11 @@ struct Params { n: u32 }
                 Err(e) => panic!("{e}"),
             };
             let data = Bound::whole(&gpu.storage("test", 4096, Role::Floats).unwrap());
-            let recording = Recording::new(gpu, &vec![call(&data); dispatches]).unwrap();
+            let recording = Recording::new(
+                gpu,
+                &Step::of(Most::token(1), vec![call(&data); dispatches]),
+            )
+            .unwrap();
             let mut ways = vec![
                 (Stamping::Ends(&stamps, 0), 2),
                 (Stamping::Passes(&stamps, 0), 10),

@@ -5,6 +5,7 @@ use super::memory::{GpuWeight, Loader};
 use super::record::Recording;
 use super::{Gpu, GpuError, GpuOptions, Tier, shader, waves};
 use crate::gpu::buffer::{Buffer, Content};
+use crate::gpu::{Most, Step};
 use crate::model::Weight;
 use crate::quant::activation::Activation;
 use naga::{Scalar, Type, TypeInner};
@@ -130,15 +131,19 @@ pub(crate) fn gpus() -> &'static [Gpu] {
     })
 }
 
-/// Whether the words that `call` passes are the members of its kernel's `Params`, in number and kind: drift between Rust and
+/// Whether the words that a call passes by position are the members of its kernel's `Params`, in number and kind: drift between Rust and
 /// WGSL would read another word without any error.
 #[track_caller]
 fn check_params(call: &Call) {
-    let kernel = call.spec.kernel;
-    let text = shader::expand(kernel, call.spec.source, &call.spec.variant, Tier::Subgroup)
-        .unwrap_or_else(|e| panic!("{e}"));
+    let Some((spec, _, params)) = &call.positional else {
+        return;
+    };
+    let kernel = spec.kernel;
+    let text = shader::expand(kernel, spec.source, &spec.variant, Tier::Subgroup)
+        .unwrap_or_else(|e| panic!("{e}"))
+        .text;
     let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{kernel}: {e}"));
-    let params = module
+    let declared = module
         .types
         .iter()
         .find(|(_, ty)| ty.name.as_deref() == Some("Params"));
@@ -148,12 +153,12 @@ fn check_params(call: &Call) {
             inner: TypeInner::Struct { members, .. },
             ..
         },
-    )) = params
+    )) = declared
     else {
         panic!("{kernel} declares no struct Params");
     };
-    assert_eq!(members.len(), call.params.len(), "parameters of {kernel}");
-    for (member, word) in members.iter().zip(&call.params) {
+    assert_eq!(members.len(), params.len(), "parameters of {kernel}");
+    for (member, word) in members.iter().zip(params) {
         let allowed: &[_] = match word {
             Word::F(_) => &[Scalar::F32],
             // Floats travel as their bits.
@@ -174,8 +179,8 @@ fn check_params(call: &Call) {
 #[track_caller]
 pub(crate) fn run(gpu: &Gpu, calls: &[Call], state: &State) {
     calls.iter().for_each(check_params);
-    let recording =
-        Recording::new(gpu, calls).unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));
+    let recording = Recording::new(gpu, &Step::of(Most::of(state), calls.iter().cloned()))
+        .unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));
     recording.submit(gpu, state);
     gpu.wait(None)
         .unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));

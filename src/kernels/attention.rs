@@ -191,7 +191,7 @@ impl GpuAttention {
             assert!(range.size >= bytes, "attention: {what} need {bytes} bytes");
         }
         let [partial, stats] = &self.partials;
-        Call::new(
+        Call::positional(
             spec,
             [&self.q_lat, &self.q_pe, &self.cache, partial, stats]
                 .map(Range::clone)

@@ -9,6 +9,7 @@ use crate::gpu::pipeline::Spec;
 use crate::gpu::record::Recording;
 use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError};
+use crate::gpu::{Most, Step};
 
 /// How a workgroup is made: a subgroup for each tile of heads, tile of rows and share of the columns, where a tile has as many
 /// as a matrix has rows.
@@ -303,7 +304,7 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
         let output = attention_merge::Output::Floats;
         let merge = attention_merge::call(&partials, dims, 1, &Range::whole(&out), output);
         let calls = [attention.calls(), vec![merge]].concat();
-        Recording::new(gpu, &calls)?.submit(gpu, &state);
+        Recording::new(gpu, &Step::of(Most::of(&state), calls))?.submit(gpu, &state);
         results.push(gpu.read::<f32>(&out, 0, latent)?);
     }
     let sum =
@@ -320,7 +321,7 @@ mod tests {
     use crate::gpu::testing::gpus;
     use crate::kernels::attention::split;
     use crate::kernels::attention::testing::{glm, token_error};
-    use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
+    use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates};
 
     /// NMSE against the twin over `rows` rows, cut into so many slices of so many.
     fn error(
@@ -367,9 +368,8 @@ mod tests {
                     for rows in [1usize, 2, 17, 575] {
                         // Slices of several tiles, the last one shorter and not full.
                         let cut = (rows.div_ceil(5 * tile), 5 * tile);
-                        let error = error(gpu, shape, dims, rows, cut, |mut call| {
-                            call.spec = emulated(&call.spec, coop, backwards);
-                            call
+                        let error = error(gpu, shape, dims, rows, cut, |call| {
+                            emulated_call(&call, coop, backwards)
                         });
                         eprintln!("{shape:?}, {rows} rows: NMSE {error:.1e}");
                         assert!(error <= LIMIT, "{shape:?}, {rows} rows: {error:e}");

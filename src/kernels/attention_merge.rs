@@ -125,7 +125,7 @@ pub fn call(
         Extent::Tokens,
     ];
     let [partial, stats] = partials.clone();
-    Call::new(
+    Call::positional(
         spec(dims, output),
         vec![partial, stats, out.clone()],
         vec![Word::Splits],

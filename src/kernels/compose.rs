@@ -172,14 +172,14 @@ impl GpuCompose<'_> {
             written.push(out.scales.clone());
         }
         let factors = [&left.quants, &left.scales, &right.quants, &right.scales].map(Clone::clone);
-        let mut calls = vec![Call::new(
+        let mut calls = vec![Call::positional(
             spec(Some(self.left.ty), self.right.ty, self.out.ty),
             factors.iter().chain(&written).cloned().collect(),
             params(c.rows, 0, c.out_row),
             grid(c.rows),
         )];
         if c.kept > 0 {
-            calls.push(Call::new(
+            calls.push(Call::positional(
                 spec(None, self.right.ty, self.out.ty),
                 factors[2..].iter().chain(&written).cloned().collect(),
                 params(c.kept, c.out_rows() - c.heads * c.kept, c.kept),

@@ -4,6 +4,7 @@ use crate::gpu::call::{Call, State};
 use crate::gpu::clock;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{Most, Step};
 use wgpu::DeviceType;
 
 /// The shared module with the matrices of so many rows.
@@ -81,10 +82,9 @@ pub(super) fn faster(
 /// # Errors
 /// What the device reports.
 pub(super) fn times(gpu: &Gpu, steps: [&[Call]; 2], state: &State) -> Result<[f64; 2], GpuError> {
-    let [matrices, floats] = [
-        Recording::new(gpu, steps[0])?,
-        Recording::new(gpu, steps[1])?,
-    ];
+    let record =
+        |calls: &[Call]| Recording::new(gpu, &Step::of(Most::of(state), calls.iter().cloned()));
+    let [matrices, floats] = [record(steps[0])?, record(steps[1])?];
     let steps = [&matrices, &floats];
     clock::in_turn(gpu, &steps, state, 1)?;
     let times = clock::in_turn(gpu, &steps, state, ROUNDS)?;

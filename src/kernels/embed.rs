@@ -1,15 +1,13 @@
 //! Token embedding: one dequantised row of `token_embd` per token.
 
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Word, accesses};
-use crate::gpu::memory::GpuWeight;
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
+use crate::gpu::call::{Call, Extent, Word};
+use crate::gpu::memory::{GpuWeight, Part};
 use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
 use crate::model::Weight;
-use crate::quant::{GgmlType, dequantize_row};
+use crate::quant::dequantize_row;
 
 /// `out` (T, d) = rows `tokens` of `token_embd` (vocab, d).
 ///
@@ -29,50 +27,25 @@ pub fn embed(token_embd: &Weight, tokens: &[u32], out: &mut [f32]) {
         });
 }
 
-/// The pipeline for an embedding of type `ty`.
-pub(super) fn spec(ty: GgmlType) -> Spec {
-    Spec {
-        kernel: "embed",
-        source: include_str!("../../wgsl/embed.wgsl"),
-        variant: Variant::default().module("WEIGHT", shader_module(ty)),
-        access: accesses("rrrw"),
-    }
-}
-
-/// [`embed`] on the device: `out` (max_tokens, d) = rows history\[pos..\] of `token_embd`; one dispatch per part.
-///
-/// # Panics
-/// If `out` is too small for `max_tokens`, which would let the kernel index beyond it. Ids in `history` (n_ctx + 1) are
-/// below the vocabulary: the backend checks those of prompts, and sampling chooses no others.
-pub fn calls(token_embd: &GpuWeight, max_tokens: u32, history: &Range, out: &Range) -> Vec<Call> {
-    let w = token_embd;
-    assert!(
-        out.size >= u64::from(max_tokens * w.cols) * 4,
-        "output of {}",
-        w.name
-    );
+/// [`embed`] on the device: `out` (max_tokens, d) = rows history\[pos..\] of `token_embd`; one dispatch per part. Ids in `history`
+/// are below the vocabulary: the backend checks those of prompts, and sampling chooses no others.
+pub fn calls(w: &GpuWeight, history: &Range, out: &Range) -> Vec<Call> {
     let units = w.cols / 32;
-    let spec = spec(w.ty);
-    w.parts
-        .iter()
-        .map(|part| {
-            let params = vec![
-                Word::U(part.rows),
-                Word::U(part.first_row),
-                Word::U(units),
-                Word::U(part.sub),
-                Word::Pos,
-            ];
-            let bindings = vec![
-                part.quants.clone(),
-                part.scales.clone(),
-                history.clone(),
-                out.clone(),
-            ];
-            let grid = [Extent::N(units.div_ceil(64)), Extent::Tokens, Extent::N(1)];
-            Call::new(spec.clone(), bindings, params, grid).with_bytes(w.bytes_of_rows(1))
-        })
-        .collect()
+    let call = |part: &Part| {
+        Call::new("embed")
+            .module("WEIGHT", shader_module(w.ty))
+            .planes(["w_q", "w_s"], part)
+            .bind("history", history)
+            .bind("y", out)
+            .word("rows", part.rows)
+            .word("first_row", part.first_row)
+            .word("units", units)
+            .word("sub", part.sub)
+            .word("pos", Word::Pos)
+            .grid([Extent::N(units.div_ceil(64)), Extent::Tokens, Extent::N(1)])
+            .with_bytes(w.bytes_of_rows(1))
+    };
+    w.parts.iter().map(call).collect()
 }
 
 #[cfg(test)]
@@ -82,6 +55,7 @@ mod tests {
     use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
     use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::testing::{Rng, random_weight};
+    use crate::quant::GgmlType;
 
     #[test]
     fn takes_the_row_of_each_token() {
@@ -111,7 +85,6 @@ mod tests {
         let out = output(gpu, 8 * cols);
         let calls = calls(
             &gpu_weight(gpu, &w),
-            8,
             &Range::whole(&upload(gpu, &history)),
             &Range::whole(&out),
         );

@@ -188,7 +188,7 @@ pub fn weights_calls(
                 [(part.rows * units).div_ceil(wg), 1, 1]
             };
             assert!(grid.iter().all(|n| *n <= MAX_GRID), "{}", weight.name);
-            let call = Call::new(
+            let call = Call::positional(
                 weights_spec(weight.ty, transposed, dims, matrices),
                 vec![part.quants.clone(), part.scales.clone(), out.clone()],
                 [part.rows, part.first_row, units, part.sub, out_row as u32]
@@ -279,7 +279,7 @@ pub(super) fn tiled_call(
         "expand_kv: a block of {} rows",
         blocks.rows
     );
-    Call::new(
+    Call::positional(
         spec,
         vec![cache.clone(), weights.clone(), kv.clone()],
         vec![Word::BlockBegin, Word::BlockRows],

@@ -158,7 +158,7 @@ impl GpuExpertRows {
         }
         bindings.push(self.counts.clone());
         let heights: Vec<_> = self.lists.iter().map(|list| list.height).collect();
-        Call::new(
+        Call::positional(
             spec(self.experts, self.used, &heights),
             bindings,
             params,

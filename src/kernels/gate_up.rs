@@ -249,7 +249,7 @@ impl GpuGateUp<'_> {
                     + u.bytes_of_rows(u64::from(used * g.rows));
                 // A part has its share of the experts, and of those used on average.
                 let products = 4 * u64::from(gp.rows) * u64::from(g.cols);
-                Call::new(spec.clone(), bindings, params, grid)
+                Call::positional(spec.clone(), bindings, params, grid)
                     .with_bytes(read)
                     .with_flops(Flops {
                         per_token: products * u64::from(used) / u64::from(g.groups),

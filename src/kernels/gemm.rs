@@ -439,7 +439,7 @@ impl GpuGemm<'_> {
             Some(e) => products * u64::from(e.used) / u64::from(w.groups),
             None => products,
         };
-        Call::new(spec.clone(), bindings, params, grid)
+        Call::positional(spec.clone(), bindings, params, grid)
             .with_bytes(bytes(part) + up.map_or(0, bytes))
             .with_flops(Flops {
                 per_token: flops,

@@ -307,7 +307,7 @@ impl GpuMatvec<'_> {
                         ..Flops::default()
                     },
                 };
-                Call::new(spec.clone(), bindings, params, grid)
+                Call::positional(spec.clone(), bindings, params, grid)
                     .with_bytes(part.quants.size + part.scales.size)
                     .with_flops(flops)
                     .with_shape(w.shape())

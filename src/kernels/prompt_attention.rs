@@ -3,6 +3,7 @@
 //! A layer of a chunk is [`expand_kv::weights_calls`] once and [`GpuPromptAttention::calls`] for every block of the context: its
 //! expansion and the attention over it. Scratch memory ([`Scratch`]) depends on the chunk, not on the context.
 
+use crate::gpu::{Most, Step};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
@@ -393,8 +394,10 @@ impl GpuPromptAttention<'_> {
         }
         // Where each binds keys and values.
         [
-            expand.with_buffers_by_block(2, kv.clone()).a_block_ahead(),
-            attention.with_buffers_by_block(3, kv.clone()),
+            expand
+                .with_buffers_by_block("2", kv.clone())
+                .a_block_ahead(),
+            attention.with_buffers_by_block("3", kv.clone()),
         ]
     }
 
@@ -426,7 +429,7 @@ impl GpuPromptAttention<'_> {
             self.scratch.kv.iter().all(|range| range.size >= kv),
             "prompt_attention: a block needs {kv} bytes"
         );
-        Call::new(
+        Call::positional(
             spec,
             [
                 &self.q,
@@ -530,7 +533,7 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
             tokens: N as u32,
             ..State::default()
         };
-        Recording::new(gpu, &attention.calls(gpu))?.submit(gpu, &state);
+        Recording::new(gpu, &Step::of(Most::of(&state), attention.calls(gpu)))?.submit(gpu, &state);
         results.push(gpu.read::<f32>(&attention.values.buffer, 0, bytes)?);
         let own = [&scratch.weights, &scratch.stats, &attention.values];
         for range in own.into_iter().chain(&scratch.kv) {

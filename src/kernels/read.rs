@@ -53,7 +53,7 @@ pub fn call(data: &Range, found: &Range, at_once: u32, sought: u32) -> Call {
     // Whole rows of workgroups only: an incomplete one would read behind the data.
     let rows = tiles / row_tiles;
     let bytes = u64::from(row_tiles * rows) * tile_bytes(at_once);
-    Call::new(
+    Call::positional(
         spec(at_once),
         vec![data.clone(), found.clone()],
         vec![Word::U(row_tiles), Word::U(sought)],

@@ -241,7 +241,8 @@ pub(super) fn spec(dims: MlaDims, queries: bool, split: bool) -> Spec {
         .number("WG", WG as u32)
         .number("LANES", 1)
         .flag("QUERIES", queries)
-        .flag("SPLIT", split);
+        .flag("SPLIT", split)
+        .flag("parts", split);
     if queries {
         variant = variant
             .number("HEADS", dims.heads as u32)
@@ -326,7 +327,7 @@ pub fn call(b: &GpuRopeCache) -> Call {
         let part_stride = b.part_tokens * row as u32 / 2;
         params.extend([b.parts, part_stride].map(Word::U));
     }
-    Call::new(
+    Call::positional(
         spec(dims, b.queries.is_some(), b.parts > 1),
         bindings,
         params,

@@ -129,7 +129,8 @@ pub(super) fn spec(experts: &Experts, bias: bool, split: bool) -> Spec {
     let variant = Variant::default()
         .number("WG", experts.count.next_power_of_two().max(64) as u32)
         .number("LANES", 1)
-        .flag("SPLIT", split);
+        .flag("SPLIT", split)
+        .flag("parts", split);
     Spec {
         kernel: "router",
         source: include_str!("../../wgsl/router.wgsl"),
@@ -179,7 +180,7 @@ pub fn call(b: &GpuRouter<'_>) -> Call {
         params.extend([b.parts, part_stride].map(Word::U));
     }
     let spec = spec(b.experts, b.bias.is_some(), split);
-    Call::new(spec, bindings, params, grid)
+    Call::positional(spec, bindings, params, grid)
 }
 
 #[cfg(test)]

@@ -3,13 +3,10 @@
 use half::f16;
 use rayon::prelude::*;
 
-use super::MAX_GRID;
 use super::expert_rows::Other;
 use super::linear::rms_norm_rows;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Word, accesses};
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
+use crate::gpu::call::{Call, Extent, Word};
 
 /// What the largest value of a row becomes as f16: 2^14, a quarter of the largest that there is.
 const LARGEST: f32 = 16384.0;
@@ -52,55 +49,6 @@ pub fn rows_f16(x: &[f32], cols: usize, norm: Option<(&[f32], f32)>) -> (Vec<f16
 /// Threads of a workgroup.
 const WG: u32 = 128;
 
-/// What the pipeline depends on.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Shape {
-    /// Whether there is a norm.
-    pub norm: bool,
-    /// Whether halves are left, floats, or both.
-    pub half: bool,
-    pub float: bool,
-    /// Whether the rows come in several parts, and whether their sum with a residual is left.
-    pub split: bool,
-    pub sum: bool,
-    /// Whether other rows may be read instead.
-    pub either: bool,
-}
-
-/// The pipeline.
-pub(super) fn spec(shape: Shape) -> Spec {
-    let Shape {
-        norm,
-        half,
-        float,
-        split,
-        sum,
-        either,
-    } = shape;
-    let access = [
-        "r",
-        if either { "rr" } else { "" },
-        if norm { "r" } else { "" },
-        if half { "ww" } else { "" },
-        if float { "w" } else { "" },
-        if sum { "rw" } else { "" },
-    ];
-    Spec {
-        kernel: "rows_f16",
-        source: include_str!("../../wgsl/rows_f16.wgsl"),
-        variant: Variant::default()
-            .number("WG", WG)
-            .number("LANES", 1)
-            .flag("NORM", norm)
-            .flag("HALF", half)
-            .flag("FLOAT", float)
-            .flag("SPLIT", split)
-            .flag("SUM", sum)
-            .flag("EITHER", either),
-        access: accesses(&access.concat()),
-    }
-}
-
 /// [`rows_f16`] on the device.
 pub struct GpuRowsF16 {
     /// The rows, (max_tokens * used, cols) f32; or (parts, max_tokens * used, cols) to be added up.
@@ -129,88 +77,40 @@ pub struct GpuRowsF16 {
 
 impl GpuRowsF16 {
     /// The dispatch.
-    ///
-    /// # Panics
-    /// If a buffer is too small for the sizes, which would let the kernel index beyond it, or nothing is asked for.
     pub fn call(&self) -> Call {
-        let rows = u64::from(self.max_tokens) * u64::from(self.used);
-        assert!(!self.last || self.used == 1, "the last row of tokens");
-        let values = rows * u64::from(self.cols);
-        assert!(
-            self.cols.is_multiple_of(4) && rows <= u64::from(MAX_GRID),
-            "{rows} rows of {} values",
-            self.cols
-        );
-        let given = values * 4 * u64::from(self.parts);
-        assert!(self.x.size >= given, "rows of {} values", self.cols);
-        // What is written.
-        let rows = if self.last { 1 } else { rows };
-        let values = rows * u64::from(self.cols);
-        let mut bindings = vec![self.x.clone()];
-        if let Some(Other { rows, tiles }) = &self.other {
-            assert!(
-                rows.size >= given && tiles.size >= 16 && self.parts == 1,
-                "other rows of {} values",
-                self.cols
-            );
-            bindings.extend([rows.clone(), tiles.clone()]);
-        }
-        if let Some((norm, _)) = &self.norm {
-            assert!(norm.size >= u64::from(self.cols) * 4, "norm of rows");
-            bindings.push(norm.clone());
-        }
-        if let Some([halves, scales]) = &self.halves {
-            assert!(
-                halves.size >= values * 2 && scales.size >= rows * 4,
-                "halves and scales of {rows} rows"
-            );
-            bindings.extend([halves.clone(), scales.clone()]);
-        }
-        if let Some(floats) = &self.floats {
-            assert!(floats.size >= values * 4, "floats of {rows} rows");
-            bindings.push(floats.clone());
-        }
-        if let Some(sum) = &self.sum {
-            assert!(
-                sum.iter().all(|range| range.size >= values * 4) && self.parts > 1 && !self.last,
-                "residual and sums of {rows} rows"
-            );
-            bindings.extend(sum.clone());
-        }
-        assert!(
-            self.halves.is_some() || self.floats.is_some(),
-            "rows for nobody"
-        );
-        let spec = spec(Shape {
-            norm: self.norm.is_some(),
-            half: self.halves.is_some(),
-            float: self.floats.is_some(),
-            split: self.parts > 1,
-            sum: self.sum.is_some(),
-            either: self.other.is_some(),
-        });
-        let eps = self.norm.as_ref().map_or(0.0, |(_, eps)| *eps);
         let vectors = self.cols / 4;
-        let (first, along_rows) = match self.last {
+        let (by, more, used) = (1, 0, self.used);
+        let (first, rows) = match self.last {
             true => (Word::LastTokenTimes(vectors), Extent::N(1)),
-            false => {
-                let used = self.used;
-                let (by, more) = (1, 0);
-                (Word::U(0), Extent::Slots { used, by, more })
-            }
+            false => (Word::U(0), Extent::Slots { used, by, more }),
         };
-        let mut params = vec![Word::U(vectors), first, Word::F(eps)];
-        if self.parts > 1 {
-            let part_stride = self.max_tokens * self.used * vectors;
-            params.extend([self.parts, part_stride].map(Word::U));
-        }
-        Call::new(
-            spec,
-            bindings,
-            params,
-            [along_rows, Extent::N(1), Extent::N(1)],
-        )
-        .with_shape(self.cols.to_string())
+        let split = self.parts > 1;
+        let (norm, eps) = (
+            self.norm.as_ref().map(|n| &n.0),
+            self.norm.as_ref().map(|n| n.1),
+        );
+        Call::new("rows_f16")
+            .number("WG", WG)
+            .number("LANES", 1)
+            .word("vectors", vectors)
+            .word("first", first)
+            .word_some("eps", eps)
+            .word_some("parts", split.then_some(self.parts))
+            .word_some(
+                "part_stride",
+                split.then_some(self.max_tokens * self.used * vectors),
+            )
+            .bind("x", &self.x)
+            .bind_some("other", self.other.as_ref().map(|other| &other.rows))
+            .bind_some("tiles", self.other.as_ref().map(|other| &other.tiles))
+            .bind_some("norm", norm)
+            .bind_some("halves", self.halves.as_ref().map(|h| &h[0]))
+            .bind_some("scales", self.halves.as_ref().map(|h| &h[1]))
+            .bind_some("floats", self.floats.as_ref())
+            .bind_some("residual", self.sum.as_ref().map(|sum| &sum[0]))
+            .bind_some("sums", self.sum.as_ref().map(|sum| &sum[1]))
+            .grid([rows, Extent::N(1), Extent::N(1)])
+            .with_shape(self.cols.to_string())
     }
 }
 

@@ -239,7 +239,7 @@ pub fn calls(
     let maxima = Range::whole(&gpu.storage("sampling maxima", maxima, Role::Floats)?);
     let quarters = Range::whole(&gpu.storage("sampling quarters", quarters, Role::Floats)?);
     let [scan, pick] = specs(vocab);
-    let scan = Call::new(
+    let scan = Call::positional(
         scan,
         vec![
             logits.clone(),
@@ -264,13 +264,13 @@ pub fn calls(
     .with_bytes(u64::from(vocab) * 4);
     let mut params = vec![Word::Pos, Word::Tokens];
     params.extend([0, 1, 2, 3, 6, 7, NUMBER].map(Word::Sampling));
-    let pick = Call::new(
+    let pick = Call::positional(
         pick,
         vec![keys, maxima, quarters, history.clone(), results[0].clone()],
         params,
         [Extent::N(1); 3],
     )
-    .with_alternatives(4, results.to_vec());
+    .with_alternatives("4", results.to_vec());
     Ok(vec![scan, pick])
 }
 

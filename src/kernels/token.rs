@@ -323,8 +323,9 @@ pub(super) mod testing {
             let found: Vec<f32> = download(gpu, &buffer.buffer, n / 16);
             for (i, (found, exact)) in found.iter().zip(squares(expected)).enumerate() {
                 assert!(
+                    // A deviation of x counts twice in its square, and 16 values may deviate more than all do.
                     (found - exact).abs()
-                        <= 1e-4f32.max(sums_nmse(activation(gpu)).sqrt() as f32) * exact,
+                        <= 1e-4f32.max(4.0 * sums_nmse(activation(gpu)).sqrt() as f32) * exact,
                     "{what}: squares {i} are {found} for {exact}"
                 );
             }

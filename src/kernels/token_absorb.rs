@@ -323,7 +323,7 @@ impl GpuTokenAbsorb<'_> {
             Extent::N(1),
         ];
         let weights = [q_b, k_b].map(|w| u64::from(w.total_rows()) * u64::from(w.cols));
-        Call::new(spec(division, &shape), bindings, params, grid)
+        Call::positional(spec(division, &shape), bindings, params, grid)
             .with_bytes(
                 [q_part, k_part]
                     .map(|p| p.quants.size + p.scales.size)

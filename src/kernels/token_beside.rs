@@ -214,7 +214,7 @@ impl GpuTokenBeside<'_> {
         let grid = [Extent::N(tiles), Extent::N(1), Extent::N(1)];
         let bytes = parts.iter().map(|p| p.quants.size + p.scales.size).sum();
         let weights = u64::from(w.rows + v.rows) * u64::from(w.cols);
-        Call::new(spec(geometry, &shape), bindings, params, grid)
+        Call::positional(spec(geometry, &shape), bindings, params, grid)
             .with_bytes(bytes)
             .with_flops(Flops {
                 once: 2 * weights,

@@ -74,7 +74,7 @@ pub fn calls(
                 Word::Pos,
             ];
             let grid = [Extent::N(units.div_ceil(64)), Extent::N(1), Extent::N(1)];
-            Call::new(spec(w.ty, units, activation), bindings, params, grid)
+            Call::positional(spec(w.ty, units, activation), bindings, params, grid)
                 .with_bytes(w.bytes_of_rows(1))
         })
         .collect()

@@ -393,7 +393,7 @@ impl GpuTokenGateUp<'_> {
             choice: i == 0,
             ..*all
         };
-        Call::new(spec(geometry, &shape), bindings, params, grid(tiles).0)
+        Call::positional(spec(geometry, &shape), bindings, params, grid(tiles).0)
             .with_bytes(bytes)
             .with_flops(Flops {
                 once: 2 * weights,

@@ -443,7 +443,7 @@ impl GpuTokenMatvec<'_> {
                 .collect();
             // Of the router the columns of these rows.
             let router = u64::from(part.rows) * u64::from(shape.router.unwrap_or(0));
-            let call = Call::new(spec.clone(), bindings, params, grid)
+            let call = Call::positional(spec.clone(), bindings, params, grid)
                 .with_bytes(part.quants.size + part.scales.size + 4 * router)
                 .with_flops(Flops {
                     once: 2 * (u64::from(part.rows) * u64::from(w.cols) + router),

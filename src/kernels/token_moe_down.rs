@@ -340,7 +340,7 @@ impl GpuTokenMoeDown<'_> {
             + shared.map_or(0, |(s, part)| u64::from(part.rows) * u64::from(s.cols));
         let tiles = d.rows.div_ceil(geometry.tile);
         assert!(tiles <= MAX_GRID, "rows of {}", d.name);
-        Call::new(spec(geometry, shape), bindings, params, grid(tiles).0)
+        Call::positional(spec(geometry, shape), bindings, params, grid(tiles).0)
             .with_bytes(read)
             .with_flops(Flops {
                 once: 2 * weights,

@@ -199,7 +199,7 @@ impl GpuTokenQueries<'_> {
             k_b.total_rows().div_ceil(geometry.tile) + 1 + pairs.div_ceil(geometry.threads());
         let grid = [Extent::N(workgroups), Extent::N(1), Extent::N(1)];
         let weights = u64::from(k_b.total_rows()) * u64::from(k_b.cols);
-        Call::new(spec(geometry, &shape), bindings, params, grid)
+        Call::positional(spec(geometry, &shape), bindings, params, grid)
             .with_bytes(part.quants.size + part.scales.size)
             .with_flops(Flops {
                 once: 2 * weights,

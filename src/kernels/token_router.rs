@@ -82,7 +82,7 @@ impl GpuTokenRouter<'_> {
             let params = vec![Word::U(part.first_row), Word::F(self.eps)];
             let grid = [Extent::N(part.rows), Extent::N(1), Extent::N(1)];
             let weights = u64::from(part.rows) * u64::from(w.cols);
-            Call::new(spec.clone(), bindings, params, grid)
+            Call::positional(spec.clone(), bindings, params, grid)
                 .with_bytes(weights * 4)
                 .with_shape(format!("{}x{}", w.rows, w.cols))
                 .with_flops(Flops {

@@ -24,7 +24,7 @@ use crate::gpu::call::Call;
 use crate::gpu::clock::Clock;
 use crate::gpu::geometry::{Geometry, Made, Site};
 use crate::gpu::record::Recording;
-use crate::gpu::{Gpu, GpuError, GpuOptions};
+use crate::gpu::{Gpu, GpuError, GpuOptions, Step};
 use crate::quant::activation::Activation;
 
 /// Cache rows that the measured tokens attend to.
@@ -219,20 +219,20 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
     let depth = DEPTH.min(n_ctx - 1);
     backend.fill_cache(n_ctx).map_err(BenchError::from)?;
 
-    let default_calls = backend.step_calls()?;
+    let default_step = backend.token_step()?;
     let bench = Bench {
         gpu: &gpu,
         backend: &backend,
         activation,
         depth,
     };
-    let default = Recording::new(&gpu, &default_calls)?;
+    let default = Recording::new(&gpu, &default_step)?;
     bench.warm_up(&default)?;
 
     let began = Instant::now();
     // First: it decides which products there are.
     let repeating = bench.repeating()?;
-    let sites = sites(&backend.step_calls()?);
+    let sites = sites(&backend.token_step()?.calls);
     let mut found = vec![];
     let mut left = vec![];
     // What a candidate costs, most of it for compiling: known from those before.
@@ -273,7 +273,7 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         made.merge_up_to.insert(activation.name().to_owned(), most);
     }
     gpu.choices.replace(made.clone());
-    let tuned = Recording::new(&gpu, &backend.step_calls()?)?;
+    let tuned = Recording::new(&gpu, &backend.token_step()?)?;
     let last = STAGES[STAGES.len() - 1];
     let times = backend.time_in_turn(&[&default, &tuned], depth, 2 * last)?;
     let [before_us, after_us] = [0, 1].map(|i| median(&times[i]));
@@ -372,7 +372,7 @@ impl Bench<'_> {
         };
         let record = |repeats: Option<bool>| {
             choose(repeats);
-            Recording::new(self.gpu, &self.backend.step_calls()?)
+            Recording::new(self.gpu, &self.backend.token_step()?)
         };
         let [default, repeated, once] = [record(None)?, record(Some(true))?, record(Some(false))?];
         let rounds = STAGES[STAGES.len() - 1];
@@ -398,7 +398,7 @@ impl Bench<'_> {
             let name = self.activation.name().to_owned();
             made.merge_up_to.insert(name, merge_up_to);
             self.gpu.choices.replace(made);
-            Recording::new(self.gpu, &self.backend.step_calls()?)
+            Recording::new(self.gpu, &self.backend.token_step()?)
         };
         let (inside, apart) = (record(u32::MAX)?, record(0)?);
         self.gpu.choices.replace(made.clone());
@@ -465,20 +465,19 @@ impl Bench<'_> {
 
     /// A step for each geometry of a product; all pipelines are compiled in parallel.
     fn record(&self, site: &Site, geometries: &[Geometry]) -> Result<Vec<Candidate>, GpuError> {
-        let calls = |geometry: &Geometry| -> Result<Vec<Call>, GpuError> {
+        let step = |geometry: &Geometry| -> Result<Step, GpuError> {
             self.gpu.choices.set(site, *geometry);
-            self.backend.step_calls()
+            self.backend.token_step()
         };
-        let all = geometries
-            .iter()
-            .map(calls)
-            .collect::<Result<Vec<_>, _>>()?;
-        let specs: Vec<_> = all.iter().flatten().map(|call| &call.spec).collect();
+        let all = geometries.iter().map(step).collect::<Result<Vec<_>, _>>()?;
+        let resolved = all.iter().map(Step::resolve);
+        let resolved = resolved.collect::<Result<Vec<_>, _>>()?.concat();
+        let specs: Vec<_> = resolved.iter().map(|call| &call.spec).collect();
         self.gpu.pipelines(&specs)?;
-        let with_times = |(calls, geometry): (&Vec<Call>, &Geometry)| {
+        let with_times = |(step, geometry): (&Step, &Geometry)| {
             Ok(Candidate {
                 geometry: *geometry,
-                step: Recording::new(self.gpu, calls)?,
+                step: Recording::new(self.gpu, step)?,
                 times: vec![],
             })
         };

@@ -1,6 +1,6 @@
-  // What $W holds at i; with SPLIT it comes in p.parts parts, p.part_stride apart, to be added up.
+  // What $W holds at i; where it comes in p.parts parts, p.part_stride apart, they are added up.
   var sum = $W[i];
-#ifdef SPLIT
+#ifdef parts
   var part = 1u;
   loop {
     if (part >= p.parts) { break; }

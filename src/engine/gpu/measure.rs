@@ -3,6 +3,7 @@
 use super::GpuBackend;
 use super::pace::{Kind, Pace, Took};
 use crate::engine::backend::{Backend, BackendError};
+use crate::gpu::Step;
 use crate::gpu::call::{Call, State, Taken};
 use crate::gpu::clock::{self, Clock};
 use crate::gpu::record::{Recording, Replay};
@@ -211,14 +212,14 @@ impl GpuBackend {
     ) -> Result<BTreeMap<String, Vec<f64>>, GpuError> {
         let mut kernels: BTreeMap<String, Vec<Call>> = BTreeMap::new();
         let state = self.state(pos, 1);
-        for call in self.step_calls()? {
+        for call in self.token_step()?.calls {
             if call.when.holds(&state) {
                 kernels.entry(call.about().label).or_default().push(call);
             }
         }
         kernels.retain(|_, calls| calls.len() >= least);
         let alone = kernels.into_iter().map(|(label, calls)| {
-            let recording = Recording::new(self.gpu(), &calls)?;
+            let recording = Recording::new(self.gpu(), &Step::of(self.context.token(), calls))?;
             let mut times = self.time_in_turn(&[&recording], pos, rounds)?;
             Ok((label, times.remove(0)))
         });

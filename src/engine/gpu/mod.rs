@@ -34,7 +34,8 @@ pub use weights::GpuModel;
 use super::backend::{
     Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows, check_tokens,
 };
-use crate::gpu::buffer::{self, Range, Role};
+use crate::gpu::Step;
+use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Call, State};
 use crate::gpu::geometry::Site;
 use crate::gpu::record::Recording;
@@ -56,7 +57,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use submissions::{Submissions, Worth};
-use wgpu::{Buffer, BufferUsages, Features};
+use wgpu::{BufferUsages, Features};
 
 /// Bytes of a result: id, step, number of the submission and padding.
 const RESULT: u64 = 16;
@@ -68,9 +69,9 @@ pub struct GpuBackend {
     context: Context,
     /// Logits of the last position, (vocab).
     logits: Range,
-    ring: Vec<Buffer>,
+    ring: Vec<wgpu::Buffer>,
     /// Copies of the ring for devices that cannot map storage buffers.
-    staging: Option<Vec<Buffer>>,
+    staging: Option<Vec<wgpu::Buffer>>,
     /// One token and the choice of the next.
     decode: Recording,
     /// One token alone.
@@ -119,7 +120,7 @@ impl GpuBackend {
         let chunk = prompt::chunk(&model, products, n_ctx, chunk)?;
         let context = context(&gpu, &model, n_ctx, capacity(chunk), products)?;
         let vocab = config.vocab_size as u32;
-        let logits = Range::whole(&gpu.storage("logits", u64::from(vocab) * 4, Role::Floats)?);
+        let logits = Range::whole(&Buffer::new("logits", u64::from(vocab) * 4, Role::Floats));
         let mappable = gpu.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
         let usage = BufferUsages::STORAGE
             | if mappable {
@@ -141,16 +142,16 @@ impl GpuBackend {
 
         let results: Vec<_> = ring
             .iter()
-            .map(|ids| Range::whole(&buffer::Buffer::from_made("ids", ids.clone(), Role::Words)))
+            .map(|ids| Range::whole(&Buffer::from_made("ids", ids.clone(), Role::Words)))
             .collect();
         let choose = sample::calls(&gpu, &logits, vocab, &context.history, &results)?;
         let single = single_step(&model, &context, &logits)?;
-        let sites = sites(&single);
-        let decode: Vec<_> = single.iter().chain(&choose).cloned().collect();
+        let sites = sites(&single.calls);
+        let decode = single.then(&choose);
         Ok(Self {
             decode: Recording::new(&gpu, &decode)?,
             single: Recording::new(&gpu, &single)?,
-            sample: Recording::new(&gpu, &choose)?,
+            sample: Recording::new(&gpu, &Step::of(context.token(), choose.clone()))?,
             choose,
             sites,
             prompt: Prompt::new(&model, &context, chunk)?,
@@ -182,8 +183,8 @@ impl GpuBackend {
             return Ok(());
         }
         let model = Arc::clone(&self.model);
-        let single = self.step_calls()?;
-        let decode: Vec<_> = single.iter().chain(&self.choose).cloned().collect();
+        let single = self.token_step()?;
+        let decode = single.then(&self.choose);
         self.decode = Recording::new(&model.gpu, &decode)?;
         self.single = Recording::new(&model.gpu, &single)?;
         Ok(())
@@ -344,17 +345,18 @@ fn sites(calls: &[Call]) -> Vec<Site> {
 }
 
 /// The step over one token, with its logits, in the device's tier.
-fn single_step(model: &GpuModel, context: &Context, logits: &Range) -> Result<Vec<Call>, GpuError> {
-    match model.gpu.activation() {
-        Some(activation) => TokenRecipe::new(model, context, activation).step(logits),
+fn single_step(model: &GpuModel, context: &Context, logits: &Range) -> Result<Step, GpuError> {
+    let calls = match model.gpu.activation() {
+        Some(activation) => TokenRecipe::new(model, context, activation).step(logits)?,
         None => {
             let mut scratch = Scratch::new();
             let mut recipe = Recipe::new(model, context, &mut scratch, 1);
             let x = recipe.hidden()?;
             recipe.head(&x, logits);
-            Ok(recipe.calls)
+            recipe.calls
         }
-    }
+    };
+    Ok(Step::of(context.token(), calls))
 }
 
 /// The words of a step over `tokens` tokens from `pos` on.
@@ -401,11 +403,11 @@ fn context(
         .layers
         .iter()
         .map(|_| {
-            Ok(Range::whole(&gpu.storage(
+            Ok(Range::whole(&Buffer::new(
                 "latent cache",
                 cache_bytes,
-                Role::Floats,
-            )?))
+                Role::Cache,
+            )))
         })
         .collect::<Result<_, GpuError>>()?;
     let table = RopeTable::build(config, n_ctx);
@@ -422,16 +424,21 @@ fn context(
     let partials = attention::partial_bytes(dims, absorbed as usize);
     let form = Form::for_decode(gpu, dims)?;
     Ok(Context {
-        history: Range::whole(&gpu.storage(
+        rows: n_ctx as u32,
+        history: Range::whole(&Buffer::new(
             "token history",
             (n_ctx as u64 + 1) * 4,
-            Role::Floats,
-        )?),
+            Role::Words,
+        )),
         cache,
         rope_table: Range::whole(&gpu.storage_with("rotation table", &table)?),
         partials: [
-            Range::whole(&gpu.storage("attention partials", partials[0], Role::Floats)?),
-            Range::whole(&gpu.storage("attention maxima", partials[1], Role::Floats)?),
+            Range::whole(&Buffer::new(
+                "attention partials",
+                partials[0],
+                Role::Floats,
+            )),
+            Range::whole(&Buffer::new("attention maxima", partials[1], Role::Floats)),
         ],
         form,
         cores: gpu.machine.cores as usize,

@@ -8,6 +8,7 @@ use crate::gpu::call::State;
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{Most, Step};
 use crate::kernels::MlaDims;
 use crate::kernels::compose::GpuCompose;
 use crate::model::Model;
@@ -293,8 +294,8 @@ fn product(
             ),
         });
     }
-    let plane = |bytes: usize| {
-        let buffer = gpu.storage("precomposed weights", bytes as u64, Role::Floats)?;
+    let plane = |bytes: usize, role| {
+        let buffer = gpu.storage("precomposed weights", bytes as u64, role)?;
         Ok::<_, GpuError>(Range::whole(&buffer))
     };
     let out = GpuWeight {
@@ -306,8 +307,8 @@ fn product(
         parts: vec![Part {
             first_row: 0,
             rows: rows as u32,
-            quants: plane(quants)?,
-            scales: plane(scales)?,
+            quants: plane(quants, Role::Codes(ty))?,
+            scales: plane(scales, Role::Scales(ty))?,
             sub: 0,
         }],
     };
@@ -318,7 +319,8 @@ fn product(
         out: &out,
     };
     let before = gpu.allocated();
-    Recording::new(gpu, &compose.calls()?)?.submit(gpu, &State::default());
+    Recording::new(gpu, &Step::of(Most::token(1), compose.calls()?))?
+        .submit(gpu, &State::default());
     gpu.wait(None)?;
     gpu.count_dropped(before);
     Ok(out)

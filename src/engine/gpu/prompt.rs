@@ -5,7 +5,8 @@ use super::recipe::{Context, Expanded, Recipe, Scratch};
 use super::recipe_prompt::RecipePrompt;
 use super::weights::GpuModel;
 use crate::gpu::GpuError;
-use crate::gpu::buffer::{Range, Role};
+use crate::gpu::Step;
+use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::machine::Machine;
 use crate::gpu::record::Recording;
 use crate::kernels::gemm::Form;
@@ -214,7 +215,8 @@ impl Prompt {
                 recipe.hidden()?;
                 recipe.calls
             };
-            let recording = Recording::new(&model.gpu, &calls)?;
+            let step = Step::of(context.most(most), calls);
+            let recording = Recording::new(&model.gpu, &step)?;
             self.steps.insert(most, Arc::new(recording));
         }
         Ok(Arc::clone(&self.steps[&most]))
@@ -257,7 +259,8 @@ impl Prompt {
                         recipe.calls
                     }
                 };
-                Arc::new(Recording::new(&model.gpu, &calls)?)
+                let step = Step::of(context.most(most), calls);
+                Arc::new(Recording::new(&model.gpu, &step)?)
             }
         };
         Ok(Arc::clone(self.head.insert(head)))
@@ -284,11 +287,7 @@ impl Prompt {
             None => {
                 let longest = u64::from(HEAD_TOKENS.min(capacity));
                 let bytes = longest * config.vocab_size as u64 * 4;
-                Range::whole(
-                    &model
-                        .gpu
-                        .storage("logits of a slice", bytes, Role::Floats)?,
-                )
+                Range::whole(&Buffer::new("logits of a slice", bytes, Role::Floats))
             }
         };
         let rows = |tokens: u32| u64::from(tokens) * config.embedding_length as u64 * 4;
@@ -303,8 +302,9 @@ impl Prompt {
             .collect();
         let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, 1, tokens);
         recipe.head(&inputs, &logits)?;
+        let step = Step::of(context.most(tokens), recipe.calls);
         let slices = Slices {
-            head: Arc::new(Recording::new(&model.gpu, &recipe.calls)?),
+            head: Arc::new(Recording::new(&model.gpu, &step)?),
             logits,
             tokens: tokens as usize,
         };

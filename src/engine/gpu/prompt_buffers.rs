@@ -2,10 +2,10 @@
 //! and what bounds the chunk where bindings are small.
 
 use super::prompt::MAX_CHUNK;
-use super::recipe::Scratch;
+use super::recipe::{Scratch, role_of};
 use super::weights::GpuModel;
 use crate::gpu::GpuError;
-use crate::gpu::buffer::{Range, Role};
+use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::machine::{Machine, Profile};
 use crate::kernels::expand_kv::KvDims;
 use crate::kernels::expert_rows::tile_count;
@@ -225,7 +225,7 @@ pub(super) fn reserve(
 ) -> Result<(), GpuError> {
     let config = &model.model.config;
     let mut make = |name, words: usize| {
-        let range = Range::whole(&model.gpu.storage(name, words as u64 * 4, Role::Floats)?);
+        let range = Range::whole(&Buffer::new(name, words as u64 * 4, role_of(name)));
         scratch.insert(name, range);
         Ok(())
     };

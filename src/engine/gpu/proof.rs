@@ -7,6 +7,7 @@
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{Most, Step};
 use crate::kernels::mark;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +51,10 @@ impl Proof {
             .map(|_| Ok((gpu.buffer("proof read back", TOLD, usage)?, false)))
             .collect::<Result<_, GpuError>>()?;
         Ok(Self {
-            mark: Recording::new(gpu, &[mark::call(&Range::whole(&told))])?,
+            mark: Recording::new(
+                gpu,
+                &Step::of(Most::token(1), [mark::call(&Range::whole(&told))]),
+            )?,
             told: Range::whole(&told),
             slots,
             next_slot: 0,

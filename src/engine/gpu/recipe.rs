@@ -5,7 +5,8 @@
 //! layers share one set of buffers.
 
 use super::weights::{Composed, GpuFfn, GpuLayer, GpuMlp, GpuModel, GpuMoe, GpuQuery};
-use crate::gpu::buffer::{Range, Role};
+use crate::gpu::Most;
+use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Call, Part, Word, belong};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError};
@@ -20,6 +21,8 @@ use std::collections::HashMap;
 
 /// The buffers of a session that every step shares.
 pub(super) struct Context {
+    /// Rows of each cache.
+    pub rows: u32,
     /// Token ids by position, (n_ctx + 1) u32.
     pub history: Range,
     /// Per layer (n_ctx, 576) packed f16.
@@ -57,6 +60,19 @@ impl Expanded {
 }
 
 impl Context {
+    /// The largest replay of steps of one token.
+    pub(super) fn token(&self) -> Most {
+        Most::token(self.rows)
+    }
+
+    /// The largest replay of steps of up to `tokens` tokens, whose buffers may hold more than the context does.
+    pub(super) fn most(&self, tokens: u32) -> Most {
+        Most {
+            tokens,
+            context: self.rows,
+        }
+    }
+
     /// The attention of steps of up to `tokens` tokens.
     pub(super) fn form(&self, tokens: usize) -> Form {
         match tokens {
@@ -80,6 +96,15 @@ impl Context {
     }
 }
 
+/// What is in the buffer of a chunk of this name.
+pub(super) fn role_of(name: &str) -> Role {
+    match name {
+        "expert ids" | "expert slots" | "expert tiles" | "tall tiles" => Role::Words,
+        _ if name.ends_with("halves") => Role::Halves,
+        _ => Role::Floats,
+    }
+}
+
 /// The buffers that the layers of a chunk of tokens share, by name.
 pub(super) type Scratch = HashMap<&'static str, Range>;
 
@@ -90,13 +115,13 @@ type Feed<R> = fn(&mut R, &GpuLayer, &Range) -> Result<Range, GpuError>;
 /// What recipes of several tokens have in common: the embedding into `x`, then every layer, each dispatch told where it belongs.
 pub(super) fn layers<R>(
     recipe: &mut R,
-    (model, context, max_tokens): (&GpuModel, &Context, u32),
+    (model, context): (&GpuModel, &Context),
     mut x: Range,
     calls: fn(&mut R) -> &mut Vec<Call>,
     attention: Attend<R>,
     feed_forward: Feed<R>,
 ) -> Result<Range, GpuError> {
-    let embedding = embed::calls(&model.token_embd, max_tokens, &context.history, &x);
+    let embedding = embed::calls(&model.token_embd, &context.history, &x);
     calls(recipe).extend(embedding);
     for (i, (layer, cache)) in model.layers.iter().zip(&context.cache).enumerate() {
         let begin = calls(recipe).len();
@@ -146,16 +171,12 @@ impl<'a> Recipe<'a> {
     pub(super) fn activation(&mut self, name: &'static str, width: u32) -> Result<Range, GpuError> {
         let bytes = u64::from(self.max_tokens) * u64::from(width) * 4;
         if self.max_tokens == 1 {
-            return Ok(Range::whole(&self.gpu.storage(
-                name,
-                bytes,
-                Role::Floats,
-            )?));
+            return Ok(Range::whole(&Buffer::new(name, bytes, role_of(name))));
         }
         if let Some(range) = self.scratch.get(name).filter(|r| r.size >= bytes) {
             return Ok(range.clone());
         }
-        let range = Range::whole(&self.gpu.storage(name, bytes, Role::Floats)?);
+        let range = Range::whole(&Buffer::new(name, bytes, role_of(name)));
         self.scratch.insert(name, range.clone());
         Ok(range)
     }
@@ -214,7 +235,7 @@ impl<'a> Recipe<'a> {
     /// From token ids to the hidden state (max_tokens, d) after the last layer.
     pub(super) fn hidden(&mut self) -> Result<Range, GpuError> {
         let x = self.activation("embedding", self.model.token_embd.cols)?;
-        let of = (self.model, self.context, self.max_tokens);
+        let of = (self.model, self.context);
         layers(
             self,
             of,

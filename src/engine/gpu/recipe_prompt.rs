@@ -3,9 +3,9 @@
 //! All layers share one set of buffers, the same as those of [`Recipe`](super::recipe::Recipe) for chunks where the names are.
 
 use super::prompt_buffers::{ABSORBED, INNER, NORMED, Names, OUTPUT_PARTS, Q_A, product_parts};
-use super::recipe::{Context, Scratch, layers};
+use super::recipe::{Context, Scratch, layers, role_of};
 use super::weights::{GpuLayer, GpuModel, GpuQuery};
-use crate::gpu::buffer::{Range, Role};
+use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Call, When};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError};
@@ -110,7 +110,7 @@ impl<'a> RecipePrompt<'a> {
         if let Some(range) = self.scratch.get(name).filter(|r| r.size >= words * 4) {
             return Ok(range.clone());
         }
-        let range = Range::whole(&self.gpu.storage(name, words * 4, Role::Floats)?);
+        let range = Range::whole(&Buffer::new(name, words * 4, role_of(name)));
         self.scratch.insert(name, range.clone());
         Ok(range)
     }
@@ -239,7 +239,7 @@ impl<'a> RecipePrompt<'a> {
     /// From token ids to the hidden state (max_tokens, d) after the last layer.
     pub(super) fn hidden(&mut self) -> Result<Range, GpuError> {
         let x = self.activation("embedding", self.model.token_embd.cols)?;
-        let of = (self.model, self.context, self.max_tokens);
+        let of = (self.model, self.context);
         layers(
             self,
             of,
@@ -257,7 +257,8 @@ impl<'a> RecipePrompt<'a> {
         let first = self.calls.len();
         let x = self.rows(NORMED, &slices[0], w.cols, 1, Some(&model.output_norm))?;
         let rows = self.calls.remove(first);
-        self.calls.push(rows.with_alternatives(0, slices.to_vec()));
+        self.calls
+            .push(rows.with_alternatives("0", slices.to_vec()));
         self.calls.extend(self.gemm(w, &x, logits).calls(self.gpu));
         Ok(())
     }
@@ -266,11 +267,11 @@ impl<'a> RecipePrompt<'a> {
     /// one: on floats, as exact as the rest of a prompt.
     pub(super) fn last_head(&mut self, hidden: &Range, logits: &Range) -> Result<(), GpuError> {
         let (w, norm) = (&self.model.output, &self.model.output_norm);
-        let row = Range::whole(&self.gpu.storage(
+        let row = Range::whole(&Buffer::new(
             "last row",
             u64::from(w.cols) * 4,
             Role::Floats,
-        )?);
+        ));
         let rows = GpuRowsF16 {
             x: hidden.clone(),
             other: None,

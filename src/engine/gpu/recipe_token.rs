@@ -3,7 +3,7 @@
 
 use super::recipe::Context;
 use super::weights::{GpuFfn, GpuLayer, GpuModel, GpuMoe};
-use crate::gpu::buffer::{Range, Role};
+use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Part, When, belong};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError};
@@ -112,26 +112,13 @@ impl<'a> TokenRecipe<'a> {
         Ok(self.calls)
     }
 
-    fn buffer(&self, name: &'static str, bytes: u32) -> Result<Range, GpuError> {
-        Ok(Range::whole(&self.gpu.storage(
-            name,
-            u64::from(bytes),
-            Role::Floats,
-        )?))
-    }
-
     pub(super) fn floats(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
-        self.buffer(name, n * 4)
+        Ok(Range::floats(name, u64::from(n)))
     }
 
     /// `n` prepared values.
     pub(super) fn values(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
-        let bytes = self.activation.bytes(u64::from(n.div_ceil(32)));
-        Ok(Range::whole(&self.gpu.storage(
-            name,
-            bytes,
-            Role::Floats,
-        )?))
+        Ok(Range::prepared(name, self.activation, n))
     }
 
     /// Buffers for the residual stream, prepared for the norm `norm`.
@@ -410,7 +397,7 @@ impl<'a> TokenRecipe<'a> {
                 parts: 1,
             },
         };
-        let ids = self.floats("expert ids", used)?;
+        let ids = Range::words("expert ids", u64::from(used));
         let weights = self.floats("expert weights", used)?;
         let router = GpuRouter {
             logits,

@@ -2,12 +2,13 @@
 //! as bytes, once, and the choice is kept.
 
 use super::weights::{GpuFfn, GpuModel, GpuMoe};
-use crate::gpu::buffer::{Range, Role};
+use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Call, State};
 use crate::gpu::clock::{self, Clock};
 use crate::gpu::record::Recording;
 use crate::gpu::tuning::{self, MeasuredTier};
 use crate::gpu::{Gpu, GpuError, Tier};
+use crate::gpu::{Most, Step};
 use crate::kernels::router::GpuRouter;
 use crate::kernels::token::{TokenInput, TokenOutput};
 use crate::kernels::token_gate_up::GpuTokenGateUp;
@@ -169,8 +170,11 @@ impl GpuModel {
             let bench = Bench::new(self, &gpu, activation)?;
             let gate_ups = some.iter().map(|ffn| bench.gate_up(ffn));
             let gate_ups = gate_ups.collect::<Result<Vec<_>, _>>()?.concat();
-            recordings.push(Recording::new(&gpu, &bench.head()?)?);
-            recordings.push(Recording::new(&gpu, &gate_ups)?);
+            recordings.push(Recording::new(
+                &gpu,
+                &Step::of(Most::token(1), bench.head()?),
+            )?);
+            recordings.push(Recording::new(&gpu, &Step::of(Most::token(1), gate_ups))?);
         }
         let (gpu, steps) = (&self.gpu, recordings.iter().collect::<Vec<_>>());
         let state = State {
@@ -207,17 +211,17 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn new(model: &'a GpuModel, gpu: &'a Gpu, activation: Activation) -> Result<Self, GpuError> {
         let width = model.output.cols;
-        let squares = Range::whole(&gpu.storage(
+        let squares = Range::whole(&Buffer::new(
             "trial of tiers",
             u64::from(width / 16) * 4,
             Role::Floats,
-        )?);
+        ));
         Ok(Self {
             model,
             gpu,
             activation,
             x: TokenInput {
-                values: values(gpu, activation, width)?,
+                values: Range::prepared("trial of tiers", activation, width),
                 rms: Some((squares, model.model.config.rms_eps)),
             },
         })
@@ -225,11 +229,11 @@ impl<'a> Bench<'a> {
 
     fn head(&self) -> Result<Vec<Call>, GpuError> {
         let weight = &self.model.output;
-        let y = self.gpu.storage(
+        let y = Buffer::new(
             "trial of tiers",
             u64::from(weight.total_rows()) * 4,
             Role::Floats,
-        )?;
+        );
         let head = GpuTokenMatvec {
             weight,
             activation: self.activation,
@@ -245,9 +249,7 @@ impl<'a> Bench<'a> {
     /// Gate and up of a layer, which wait for no other layer's: each leaves a buffer of its own.
     fn gate_up(&self, ffn: &GpuFfn) -> Result<Vec<Call>, GpuError> {
         let floats = |n: usize| {
-            let buffer = self
-                .gpu
-                .storage("trial of tiers", n as u64 * 4, Role::Floats)?;
+            let buffer = Buffer::new("trial of tiers", n as u64 * 4, Role::Floats);
             Ok::<_, GpuError>(Range::whole(&buffer))
         };
         let (experts, shared, rows) = match ffn {
@@ -266,7 +268,7 @@ impl<'a> Bench<'a> {
                     bias: exp_probs_b.clone(),
                     experts: config,
                     max_tokens: 1,
-                    ids: floats(config.used)?,
+                    ids: floats(config.used)?.holding(Role::Words),
                     weights: floats(config.used)?,
                 };
                 let rows = config.used as u32 * experts.gate.rows
@@ -281,20 +283,10 @@ impl<'a> Bench<'a> {
             shared,
             activation: self.activation,
             x: self.x.clone(),
-            h: values(self.gpu, self.activation, rows)?,
+            h: Range::prepared("trial of tiers", self.activation, rows),
         };
         gate_up.calls(self.gpu)
     }
-}
-
-/// Room for `n` prepared values.
-fn values(gpu: &Gpu, activation: Activation, n: u32) -> Result<Range, GpuError> {
-    let bytes = activation.bytes(u64::from(n.div_ceil(32)));
-    Ok(Range::whole(&gpu.storage(
-        "trial of tiers",
-        bytes,
-        Role::Floats,
-    )?))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::weights::GpuModel;
 use super::{RESULT, context, random, single_step, state};
 use crate::gpu::GpuError;
-use crate::gpu::buffer::{Range, Role};
+use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::record::Recording;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::{MlaDims, gemm, sample};
@@ -82,13 +82,13 @@ impl<'a> Lab<'a> {
             .collect();
         gpu.queue
             .write_buffer(context.history.buffer.made(), 0, bytemuck::cast_slice(&ids));
-        let logits = gpu.storage("logits", config.vocab_size as u64 * 4, Role::Floats)?;
+        let logits = Buffer::new("logits", config.vocab_size as u64 * 4, Role::Floats);
         Ok(Self {
             model,
             context,
             logits: Range::whole(&logits),
             rows,
-            result: Range::whole(&gpu.storage("ids", RESULT, Role::Floats)?),
+            result: Range::whole(&Buffer::new("ids", RESULT, Role::Words)),
         })
     }
 
@@ -129,7 +129,7 @@ impl<'a> Lab<'a> {
         let vocab = model.model.config.vocab_size as u32;
         let results = [self.result.clone()];
         let choose = sample::calls(gpu, &self.logits, vocab, &self.context.history, &results)?;
-        let decode: Vec<_> = single.iter().chain(&choose).cloned().collect();
+        let decode = single.then(&choose);
         Ok(Candidate {
             pairs,
             single: Recording::new(gpu, &single)?,

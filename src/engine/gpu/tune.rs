@@ -2,7 +2,7 @@
 
 use super::{GpuBackend, single_step};
 use crate::gpu::GpuError;
-use crate::gpu::call::Call;
+use crate::gpu::Step;
 use crate::gpu::clock;
 use crate::gpu::record::Recording;
 
@@ -11,7 +11,7 @@ impl GpuBackend {
     ///
     /// # Errors
     /// What recording refuses.
-    pub fn step_calls(&self) -> Result<Vec<Call>, GpuError> {
+    pub fn token_step(&self) -> Result<Step, GpuError> {
         single_step(&self.model, &self.context, &self.logits)
     }
 

@@ -55,6 +55,18 @@ pub enum Word {
     },
 }
 
+impl From<u32> for Word {
+    fn from(value: u32) -> Self {
+        Self::U(value)
+    }
+}
+
+impl From<f32> for Word {
+    fn from(value: f32) -> Self {
+        Self::F(value)
+    }
+}
+
 /// How the context, the rows that a step's last token sees, is cut for dispatches that are repeated for each part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocks {

@@ -1,9 +1,17 @@
 use super::*;
+use crate::gpu::Most;
+use crate::gpu::Step;
 use crate::gpu::buffer::Buffer;
-use crate::gpu::call::{Flops, Part, accesses, belong};
+use crate::gpu::call::{Call, Flops, Part, accesses, belong};
 use crate::gpu::shader::Variant;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::testing::{download, gpus};
+
+/// What holds every replay here.
+const MOST: Most = Most {
+    tokens: 64,
+    context: 1 << 16,
+};
 
 // Appends its number, the block's first row, rows and ends and the name of a buffer to a log, whose first word counts.
 const NOTE: &str = "
@@ -41,7 +49,7 @@ fn note(log: &Range, name: &Range, id: u32) -> Call {
         Word::BlockRows,
         Word::BlockEnds,
     ];
-    Call::new(
+    Call::positional(
         spec,
         vec![log.clone(), name.clone()],
         words,
@@ -79,7 +87,8 @@ fn neighbours_cut_alike_are_repeated_together_for_each_block() {
             call(4).only(When::Few),
             call(5).per_block(Blocks::new(20, 35)),
         ];
-        let recording = Recording::new(gpu, &calls).unwrap_or_else(|e| panic!("{e}"));
+        let recording =
+            Recording::new(gpu, &Step::of(MOST, calls)).unwrap_or_else(|e| panic!("{e}"));
         let state = State {
             pos: 20,
             tokens: 3,
@@ -139,14 +148,15 @@ fn what_is_done_a_block_ahead_stands_behind_the_block_before_and_takes_its_own_b
             call(0),
             call(1)
                 .per_block(blocks)
-                .with_buffers_by_block(1, names.clone())
+                .with_buffers_by_block("1", names.clone())
                 .a_block_ahead(),
             call(2)
                 .per_block(blocks)
-                .with_buffers_by_block(1, names.clone()),
+                .with_buffers_by_block("1", names.clone()),
             call(3),
         ];
-        let recording = Recording::new(gpu, &calls).unwrap_or_else(|e| panic!("{e}"));
+        let recording =
+            Recording::new(gpu, &Step::of(MOST, calls)).unwrap_or_else(|e| panic!("{e}"));
         for (pos, turns) in [
             (5, vec![[1, 0, 8, 3, 100], [2, 0, 8, 3, 100]]),
             (
@@ -195,7 +205,7 @@ fn a_dispatch_tells_what_it_is_and_reads() {
             .flag("NORM", false),
         access: vec![],
     };
-    let call = Call::new(spec, vec![], vec![], [Extent::N(1); 3]);
+    let call = Call::positional(spec, vec![], vec![], [Extent::N(1); 3]);
     assert_eq!(call.about().label, "gate_up Q4_K +experts");
     let mut calls = [call
         .with_shape("4x1536x2048".to_owned())
@@ -263,7 +273,7 @@ fn a_dispatch_has_as_many_workgroups_as_an_earlier_one_counted() {
                 variant: Variant::default(),
                 access: accesses("w"),
             };
-            Call::new(spec, vec![range.clone()], words, grid)
+            Call::positional(spec, vec![range.clone()], words, grid)
         };
         for n in [0, 1, 3] {
             let counts = Buffer::counts("test", &[[9; 3], [5, 7, 1]]);
@@ -284,7 +294,8 @@ fn a_dispatch_has_as_many_workgroups_as_an_earlier_one_counted() {
                 call("count", COUNT, &count, vec![], [5, 7, 1].map(Extent::N))
                     .with_counts(Some(second)),
             ];
-            let recording = Recording::new(gpu, &calls).unwrap_or_else(|e| panic!("{e}"));
+            let recording =
+                Recording::new(gpu, &Step::of(MOST, calls)).unwrap_or_else(|e| panic!("{e}"));
             recording.submit(gpu, &State::default());
             let found: Vec<u32> = download(gpu, &count.buffer, 8);
             let expected: Vec<_> = (0..8).map(|row| if row < n { 5 } else { 0 }).collect();

@@ -9,6 +9,7 @@ use crate::gpu::record::Recording;
 use crate::gpu::shader::Variant;
 use crate::gpu::testing::waves;
 use crate::gpu::{Gpu, GpuOptions, Tier};
+use crate::gpu::{Most, Step};
 use crate::kernels::testing::nmse;
 use crate::model::Model;
 use std::ops::ControlFlow;
@@ -53,8 +54,9 @@ var<workgroup> order: array<u32, 128>;
             access: accesses("w"),
         };
         let word = crate::gpu::call::Word::U(0);
-        let op = Call::new(spec, vec![data.clone()], vec![word], [Extent::N(1); 3]);
-        let recording = Recording::new(&gpu, &[op]).unwrap_or_else(|e| panic!("{e}"));
+        let call = Call::positional(spec, vec![data.clone()], vec![word], [Extent::N(1); 3]);
+        let recording = Recording::new(&gpu, &Step::of(Most::token(1), [call]))
+            .unwrap_or_else(|e| panic!("{e}"));
         recording.submit(&gpu, &State::default());
         let found: Vec<[u32; 4]> = gpu.read(&data.buffer, 0, 128 * 16).unwrap();
         for (t, found) in (0..128).zip(found) {

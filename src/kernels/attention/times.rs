@@ -7,6 +7,7 @@ use crate::gpu::Gpu;
 use crate::gpu::call::{Call, State};
 use crate::gpu::record::Recording;
 use crate::gpu::testing::{gpus, int8_gpu, output, upload};
+use crate::gpu::{Most, Step};
 use crate::kernels::attention_coop::Shapes;
 use crate::kernels::{attention_heads, attention_merge};
 use std::time::Instant;
@@ -97,7 +98,8 @@ fn measure(gpu: &Gpu, dims: MlaDims, forms: &[Form], cuts: &[usize]) {
                     let recordings = repeats.map(|n| {
                         let calls: Vec<Call> =
                             calls.iter().cycle().take(n * per).cloned().collect();
-                        Recording::new(gpu, &calls).unwrap_or_else(|e| panic!("{e}"))
+                        Recording::new(gpu, &Step::of(Most::of(&state), calls))
+                            .unwrap_or_else(|e| panic!("{e}"))
                     });
                     runs.push((form, rows, what, state, recordings, [f64::INFINITY; 2]));
                 }

@@ -8,7 +8,7 @@ use crate::kernels::expert_rows::{GpuExpertRows, TileList, tile_count};
 use crate::kernels::gate_up::gate_up;
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::rows_f16::GpuRowsF16;
-use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
+use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates};
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::model::Weight;
 
@@ -143,13 +143,16 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
     };
     for mut call in product.calls(gpu) {
         if case.other_width {
-            let flags = &mut call.spec.variant.flags;
+            let flags = match &mut call.positional {
+                Some((spec, ..)) => &mut spec.variant.flags,
+                None => &mut call.variant.flags,
+            };
             if !flags.remove("WIDE") {
                 flags.insert("WIDE");
             }
         }
         if let (Some(backwards), Form::Matrix(coop)) = (case.emulated, form) {
-            call.spec = emulated(&call.spec, coop, backwards);
+            call = emulated_call(&call, coop, backwards);
         }
         calls.push(call);
     }
@@ -329,7 +332,7 @@ fn check_pair(
     };
     for mut call in product.calls(gpu) {
         if let (Some(backwards), Form::Matrix(coop)) = (stand_ins, form) {
-            call.spec = emulated(&call.spec, coop, backwards);
+            call = emulated_call(&call, coop, backwards);
         }
         calls.push(call);
     }

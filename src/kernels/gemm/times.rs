@@ -4,6 +4,7 @@ use super::*;
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
 use crate::gpu::testing::{gpus, upload};
+use crate::gpu::{Most, Step};
 use crate::kernels::expert_rows::{GpuExpertRows, TileList};
 use crate::kernels::testing::Rng;
 use crate::quant::repack::{plane_bytes, sub_plane_words};
@@ -37,7 +38,8 @@ fn weight(gpu: &Gpu, ty: GgmlType, [groups, rows, cols]: [usize; 3]) -> GpuWeigh
 /// Seconds of a dispatch.
 fn time(gpu: &Gpu, call: &Call, state: &State) -> f64 {
     let calls = vec![call.clone(); REPEATS];
-    let recording = Recording::new(gpu, &calls).unwrap_or_else(|e| panic!("{e}"));
+    let recording =
+        Recording::new(gpu, &Step::of(Most::of(state), calls)).unwrap_or_else(|e| panic!("{e}"));
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
         let began = std::time::Instant::now();

@@ -6,6 +6,7 @@ use crate::gpu::call::{Call, State};
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{Most, Step};
 use crate::kernels::coop;
 use crate::kernels::rows_f16::GpuRowsF16;
 use crate::quant::GgmlType;
@@ -152,7 +153,8 @@ pub(super) fn trial(gpu: &Gpu, form: Form) -> Result<f64, GpuError> {
             problem.calls(gpu, form, &Range::whole(&y)),
         ]
         .concat();
-        Recording::new(gpu, &calls)?.submit(gpu, &problem.state());
+        Recording::new(gpu, &Step::of(Most::of(&problem.state()), calls))?
+            .submit(gpu, &problem.state());
         results.push(gpu.read::<f32>(&y, 0, problem.bytes())?);
         gpu.release(&y);
     }
@@ -196,7 +198,7 @@ fn timed<T>(
 mod tests {
     use super::*;
     use crate::gpu::testing::gpus;
-    use crate::kernels::testing::coop::{NVIDIA, emulated, emulates};
+    use crate::kernels::testing::coop::{NVIDIA, emulated_call, emulates};
 
     #[test]
     fn a_device_with_matrices_passes_its_trial() {
@@ -218,10 +220,7 @@ mod tests {
         for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
             let form = Form::Matrix(NVIDIA);
             let us = timed(gpu, form, [16, 64, 64], |[matrices, floats], state| {
-                let emulate = |call: &Call| Call {
-                    spec: emulated(&call.spec, NVIDIA, false),
-                    ..call.clone()
-                };
+                let emulate = |call: &Call| emulated_call(call, NVIDIA, false);
                 let matrices: Vec<_> = matrices.iter().map(emulate).collect();
                 coop::times(gpu, [&matrices, floats], state)
             });

@@ -179,7 +179,7 @@ fn looped(site: &Site, units: u32) -> Geometry {
 
 pub(super) fn counted(spec: &Spec) -> super::Counted {
     let text = shader::expand(spec.kernel, spec.source, &spec.variant, Tier::Subgroup);
-    let text = text.unwrap_or_else(|e| panic!("{e}"));
+    let text = text.unwrap_or_else(|e| panic!("{e}")).text;
     let module = naga::front::wgsl::parse_str(&text);
     let module = module.unwrap_or_else(|e| panic!("{}", e.emit_to_string(&text)));
     count(&module).unwrap_or_else(|e| panic!("{} {:?}: {e}", spec.kernel, spec.variant))

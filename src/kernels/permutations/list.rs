@@ -8,10 +8,10 @@ use crate::kernels::rope_cache::RotationShape;
 use crate::kernels::token_matvec::Source;
 use crate::kernels::{
     MlaDims, attention, attention_coop, attention_heads, attention_merge, attention_short, compose,
-    embed, expand_kv, expand_kv_coop, expert_rows, gate_up, gemm, mark, matvec, moe_combine,
-    moe_down, prompt_attention, prompt_attention_coop, read, rope_cache, router, rows_f16, sample,
-    token_absorb, token_beside, token_embed, token_gate_up, token_matvec, token_moe_down,
-    token_queries, token_router, tokens_at_once,
+    expand_kv, expand_kv_coop, expert_rows, gate_up, gemm, matvec, moe_combine, moe_down,
+    prompt_attention, prompt_attention_coop, read, rope_cache, router, sample, token_absorb,
+    token_beside, token_embed, token_gate_up, token_matvec, token_moe_down, token_queries,
+    token_router, tokens_at_once,
 };
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
@@ -81,27 +81,6 @@ fn models() -> [Shape; 4] {
 fn permutations() -> Vec<Spec> {
     let models = models();
     let mut specs: Vec<_> = read::AT_ONCE.map(read::spec).to_vec();
-    specs.push(mark::spec());
-    for norm in [false, true] {
-        for (half, float) in [(true, false), (false, true), (true, true)] {
-            let sums = [(false, false), (true, false), (true, true)];
-            specs.extend(sums.map(|(split, sum)| {
-                rows_f16::spec(rows_f16::Shape {
-                    norm,
-                    half,
-                    float,
-                    split,
-                    sum,
-                    either: false,
-                })
-            }));
-        }
-    }
-    specs.push(rows_f16::spec(rows_f16::Shape {
-        half: true,
-        either: true,
-        ..Default::default()
-    }));
     for model in &models {
         for queries in [false, true] {
             specs.extend([false, true].map(|split| rope_cache::spec(model.dims, queries, split)));
@@ -117,7 +96,6 @@ fn permutations() -> Vec<Spec> {
         }
     }
     for (i, &ty) in GgmlType::ALL.iter().enumerate() {
-        specs.push(embed::spec(ty));
         // A kernel that reads two types imports two modules that share no code, so a pair can only clash by names. Each
         // type with itself clashes most, and with its successor every type stands in both places: 30 pairs instead of 225.
         let successor = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];

@@ -6,6 +6,7 @@ use crate::gpu::buffer::Role;
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
 use crate::gpu::testing::gpus;
+use crate::gpu::{Most, Step};
 use crate::kernels::MlaDims;
 
 /// What the kernels take of a GPU, for choosing shapes: times are told, not judged.
@@ -67,7 +68,8 @@ fn times_of_every_shape() {
                     ("expansion", &expand, 2 * rows),
                     ("attention", &attend, 2 * pairs * v_of(&dims)),
                 ] {
-                    let recording = Recording::new(gpu, std::slice::from_ref(call));
+                    let recording =
+                        Recording::new(gpu, &Step::of(Most::of(&state), [call.clone()]));
                     let recording = recording.unwrap_or_else(|e| panic!("{e}"));
                     let mut best = f64::INFINITY;
                     for _ in 0..ROUNDS {

@@ -5,6 +5,7 @@ use crate::gpu::buffer::Buffer;
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
 use crate::gpu::testing::{download, gpus, upload};
+use crate::gpu::{Most, Step};
 use crate::kernels::testing::Rng;
 
 const N_CTX: usize = 200;
@@ -34,7 +35,8 @@ impl<'a> Chooser<'a> {
             &ranges,
         )
         .expect("memory for a test");
-        let recording = Recording::new(gpu, &calls).unwrap_or_else(|e| panic!("{e}"));
+        let recording = Recording::new(gpu, &Step::of(Most::token(N_CTX as u32), calls))
+            .unwrap_or_else(|e| panic!("{e}"));
         Chooser {
             gpu,
             logits,

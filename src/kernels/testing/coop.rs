@@ -6,6 +6,8 @@
 //!
 //! What stays as it is: operations of subgroups, which must not reach beyond those of the adapter.
 
+use crate::gpu::call::Call;
+use crate::gpu::interface;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::{Variant, expand};
 use crate::gpu::{Coop, Gpu, Tier};
@@ -31,7 +33,8 @@ pub(crate) fn emulated(spec: &Spec, coop: Coop, backwards: bool) -> Spec {
     // A subgroup of the matrices may be several of the adapter: what it does on its own, all do together.
     let variant = spec.variant.clone().flag("TOGETHER", true);
     let text = expand(spec.kernel, spec.source, &variant, Tier::Subgroup)
-        .unwrap_or_else(|e| panic!("{e}"));
+        .unwrap_or_else(|e| panic!("{e}"))
+        .text;
     let mut text = Emulation::new(coop).translate(&text);
     if backwards {
         let forwards = "let t = subgroup * subgroup_size + lane_id;";
@@ -43,6 +46,15 @@ pub(crate) fn emulated(spec: &Spec, coop: Coop, backwards: bool) -> Spec {
         source: Box::leak(text.into_boxed_str()),
         variant: Variant::default(),
         ..spec.clone()
+    }
+}
+
+/// `call` likewise.
+pub(crate) fn emulated_call(call: &Call, coop: Coop, backwards: bool) -> Call {
+    let spec = interface::spec(call).unwrap_or_else(|e| panic!("{e}"));
+    Call {
+        compiled: Some(emulated(&spec, coop, backwards).source),
+        ..call.clone()
     }
 }
 

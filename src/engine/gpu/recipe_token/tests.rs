@@ -2,9 +2,11 @@ use super::super::context;
 use super::*;
 use crate::bench::Source;
 use crate::engine::ModelSource;
+use crate::gpu::Most;
 use crate::gpu::buffer::Buffer;
 use crate::gpu::buffer::Role;
 use crate::gpu::call::State;
+use crate::gpu::interface::resolve;
 use crate::gpu::pipeline::Access;
 use crate::gpu::{GpuOptions, Tier};
 use crate::kernels::gemm;
@@ -13,15 +15,16 @@ use crate::synth::{self, SynthOptions};
 use std::sync::Arc;
 
 /// How many dispatches each of `calls` waits for one after another, itself included: those that wrote what it binds.
-fn levels<'a>(calls: &[&'a Call]) -> Vec<usize> {
-    let mut written: Vec<(&Buffer, usize)> = vec![];
-    let level = |call: &&'a Call| {
+fn levels(calls: &[&Call]) -> Vec<usize> {
+    let mut written: Vec<(Buffer, usize)> = vec![];
+    let level = |call: &&Call| {
+        let call = resolve(call, Most::token(4096)).unwrap_or_else(|e| panic!("{e}"));
         let bound = |buffer: &Buffer| call.bindings.iter().any(|b| b.buffer == *buffer);
         let before = written.iter().filter(|(buffer, _)| bound(buffer));
         let level = 1 + before.map(|(_, level)| *level).max().unwrap_or(0);
         for (binding, access) in call.bindings.iter().zip(&call.spec.access) {
             if *access == Access::Write {
-                written.push((&binding.buffer, level));
+                written.push((binding.buffer.clone(), level));
             }
         }
         level

@@ -1,0 +1,465 @@
+//! Calls held against what their kernels declare, without a device: names, roles, parameters, and whether every buffer is large enough
+//! for the largest replay. Shaders run unchecked, so this is what proves that no index leaves its buffer.
+
+use super::buffer::{Range, Role};
+use super::call::{Block, State};
+use super::call::{Call, Extent, Word, extent};
+use super::pipeline::Spec;
+use super::shader::{Declared, Expanded, Variant, expand, kernel_source};
+use super::{GpuError, Tier};
+use crate::kernels::attention::MAX_SLICES;
+use crate::quant::activation::Activation;
+use crate::quant::repack::{plane_bytes, shader_module};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// The largest replay that a step is recorded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Most {
+    /// Tokens.
+    pub tokens: u32,
+    /// Rows of the cache, with those of its own tokens.
+    pub context: u32,
+}
+
+impl Most {
+    /// One token, or none, after up to `context` - 1 rows.
+    pub const fn token(context: u32) -> Self {
+        Self { tokens: 1, context }
+    }
+
+    /// What holds replays for this state.
+    pub fn of(state: &State) -> Self {
+        Self {
+            tokens: state.tokens.max(1),
+            context: state.pos + state.tokens.max(1),
+        }
+    }
+}
+
+/// A call in the order of its kernel's declarations.
+#[derive(Debug, Clone)]
+pub struct Resolved {
+    /// The pipeline.
+    pub spec: Spec,
+    /// Bindings 0, 1, 2...
+    pub bindings: Vec<Range>,
+    /// The binding that takes another buffer per replay or block, and those buffers.
+    pub alternatives: Option<(usize, Vec<Range>)>,
+    /// The parameters.
+    pub params: Vec<Word>,
+}
+
+/// A call whose names and roles are right, for replays of up to `most`.
+///
+/// # Errors
+/// [`GpuError::Interface`], [`GpuError::Shader`].
+pub fn resolve(call: &Call, most: Most) -> Result<Resolved, GpuError> {
+    let kernel = call.kernel;
+    let (resolved, expanded) = named(call)?;
+    if call.positional.is_some() {
+        return Ok(resolved);
+    }
+    let most = call.most.unwrap_or(most);
+    let scope = Scope { call, most };
+    let declared = expanded.bindings.iter();
+    let mut bound: Vec<_> = declared.zip(&resolved.bindings).collect();
+    if let Some((index, ranges)) = &resolved.alternatives {
+        let declared = &expanded.bindings[*index];
+        bound.extend(ranges.iter().map(|range| (declared, range)));
+    }
+    for (declared, range) in bound {
+        let checked = scope.check(declared, range);
+        checked.map_err(|what| GpuError::Interface { kernel, what })?;
+    }
+    Ok(resolved)
+}
+
+/// The pipeline of a call.
+///
+/// # Errors
+/// As [`resolve`], but for sizes.
+pub fn spec(call: &Call) -> Result<Spec, GpuError> {
+    Ok(named(call)?.0.spec)
+}
+
+/// A call by the names alone, and what its kernel declares.
+fn named(call: &Call) -> Result<(Resolved, Arc<Expanded>), GpuError> {
+    let kernel = call.kernel;
+    if let Some((spec, bindings, params)) = &call.positional {
+        let index = |name: &str| name.parse().expect("a number of a binding");
+        let others = call.alternatives.as_ref();
+        let resolved = Resolved {
+            spec: compiled(call, spec.clone()),
+            bindings: bindings.clone(),
+            alternatives: others.map(|(name, ranges)| (index(name), ranges.clone())),
+            params: params.clone(),
+        };
+        let declared = expand(spec.kernel, spec.source, &spec.variant, Tier::Subgroup)?;
+        return Ok((resolved, Arc::new(declared)));
+    }
+    let wrong = |what: String| GpuError::Interface { kernel, what };
+    let Some(source) = call.source.or_else(|| kernel_source(kernel)) else {
+        return Err(wrong("there is no kernel of that name".to_owned()));
+    };
+    let mut variant = call.variant.clone();
+    for name in call.bindings.iter().map(|(name, _)| *name) {
+        variant.flags.insert(name);
+    }
+    for name in call.words.iter().map(|(name, _)| *name) {
+        variant.flags.insert(name);
+    }
+    let expanded = interface(kernel, source, &variant)?;
+    // Only what a kernel may do without makes a difference to the pipeline.
+    let optional = |name: &str| {
+        let binding = expanded.bindings.iter().find(|b| b.name == name);
+        binding.is_none_or(|b| b.optional)
+    };
+    let given = call.bindings.iter().map(|(name, _)| *name);
+    for name in given.filter(|name| !optional(name)) {
+        variant.flags.remove(name);
+    }
+    let find = |name: &str| call.bindings.iter().find(|(given, _)| *given == name);
+    let mut bindings = vec![];
+    for declared in &expanded.bindings {
+        let Some((_, range)) = find(&declared.name) else {
+            return Err(wrong(format!("nothing is bound to {}", declared.name)));
+        };
+        bindings.push(range.clone());
+    }
+    for (name, _) in &call.bindings {
+        if !expanded.bindings.iter().any(|b| b.name == *name) {
+            return Err(wrong(format!("it has no binding {name}")));
+        }
+    }
+    let words = expanded.words.as_deref().unwrap_or_default();
+    let mut params = vec![];
+    for [name, ty] in words {
+        let Some((_, word)) = call.words.iter().find(|(given, _)| given == name) else {
+            return Err(wrong(format!("nobody gives its parameter {name}")));
+        };
+        let right = match word {
+            Word::F(_) => ty == "f32",
+            // Floats travel as their bits.
+            Word::Sampling(_) => true,
+            _ => ty == "u32",
+        };
+        if !right {
+            return Err(wrong(format!(
+                "its parameter {name} is a {ty}, not {word:?}"
+            )));
+        }
+        params.push(*word);
+    }
+    for (name, _) in &call.words {
+        if !words.iter().any(|[declared, _]| declared == name) {
+            return Err(wrong(format!("it has no parameter {name}")));
+        }
+    }
+    let alternatives = match &call.alternatives {
+        None => None,
+        Some((name, ranges)) => {
+            let position = |b: &Declared| b.name == *name;
+            let Some(index) = expanded.bindings.iter().position(position) else {
+                return Err(wrong(format!("it has no binding {name}")));
+            };
+            Some((index, ranges.clone()))
+        }
+    };
+    let spec = Spec {
+        kernel,
+        source,
+        variant,
+        access: expanded.bindings.iter().map(|b| b.access).collect(),
+    };
+    let resolved = Resolved {
+        spec: compiled(call, spec),
+        bindings,
+        alternatives,
+        params,
+    };
+    Ok((resolved, expanded))
+}
+
+/// `spec`, or what a test compiles in its place.
+#[cfg_attr(
+    not(test),
+    expect(unused_variables, reason = "only tests replace shaders")
+)]
+fn compiled(call: &Call, spec: Spec) -> Spec {
+    #[cfg(test)]
+    if let Some(source) = call.compiled {
+        return Spec {
+            source,
+            variant: Variant::default(),
+            ..spec
+        };
+    }
+    spec
+}
+
+/// What a variant declares. Tiers differ in code, not in declarations.
+fn interface(
+    kernel: &'static str,
+    source: &str,
+    variant: &Variant,
+) -> Result<Arc<Expanded>, GpuError> {
+    type Known = Mutex<HashMap<(&'static str, Variant), Arc<Expanded>>>;
+    static KNOWN: OnceLock<Known> = OnceLock::new();
+    let known = KNOWN.get_or_init(Known::default);
+    let key = (kernel, variant.clone());
+    let find = || known.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(found) = find().get(&key) {
+        return Ok(Arc::clone(found));
+    }
+    let mut expanded = expand(kernel, source, variant, Tier::Subgroup)?;
+    expanded.text.clear();
+    let expanded = Arc::new(expanded);
+    find().insert(key, Arc::clone(&expanded));
+    Ok(expanded)
+}
+
+/// What names in the lengths of a call's bindings stand for.
+struct Scope<'a> {
+    call: &'a Call,
+    most: Most,
+}
+
+impl Scope<'_> {
+    /// Whether `range` is what is declared, and large enough.
+    fn check(&self, declared: &Declared, range: &Range) -> Result<(), String> {
+        let Declared { name, content, .. } = declared;
+        let wrong = |what: String| format!("binding {name} @{content}: {what}");
+        if range.offset + range.size > range.buffer.size() {
+            return Err(wrong(format!("{range:?} leaves its buffer")));
+        }
+        let Some((role, length)) = content.strip_suffix(')').and_then(|c| c.split_once('(')) else {
+            return Err(wrong("the declaration has no role(length)".to_owned()));
+        };
+        let (role, bytes) = self.needs(role, length).map_err(wrong)?;
+        if range.role != role {
+            return Err(wrong(format!(
+                "{:?} holds {:?}, not {role:?}",
+                range.buffer, range.role
+            )));
+        }
+        if range.size < bytes {
+            return Err(wrong(format!(
+                "{:?} has {} bytes, the kernel reaches {bytes} for {:?}",
+                range.buffer, range.size, self.most
+            )));
+        }
+        Ok(())
+    }
+
+    /// The role and the bytes that a declaration stands for.
+    fn needs(&self, role: &str, length: &str) -> Result<(Role, u64), String> {
+        let number = |length: &str| Expression::evaluate(length, self);
+        Ok(match role {
+            "floats" => (Role::Floats, number(length)? * 4),
+            "words" => (Role::Words, number(length)? * 4),
+            "halves" => (Role::Halves, number(length)? * 2),
+            "cache" => (Role::Cache, number(length)? * 2),
+            "prepared" => {
+                let flag = |name| self.call.variant.flags.contains(name);
+                let activation = match () {
+                    () if flag("BYTES") => Activation::Bytes,
+                    () if flag("HALVES") => Activation::Halves { packed: false },
+                    () => Activation::Floats,
+                };
+                (
+                    Role::prepared(activation),
+                    activation.bytes(number(length)?),
+                )
+            }
+            "codes" | "scales" => {
+                let Some((module, units)) = length.split_once(',') else {
+                    return Err("codes and scales are said of a type".to_owned());
+                };
+                let Some(module) = self.call.variant.modules.get(module.trim()) else {
+                    return Err(format!("the variant names no module for {module}"));
+                };
+                let mut types = crate::quant::GgmlType::ALL.iter().copied();
+                let Some(ty) = types.find(|ty| shader_module(*ty) == *module) else {
+                    return Err(format!("{module} is no type of weights"));
+                };
+                let weights = number(units)? as usize * 32;
+                let (codes, scales) = plane_bytes(ty, 1, weights.next_multiple_of(ty.block_len()));
+                match role {
+                    "codes" => (Role::Codes(ty), codes as u64),
+                    _ => (Role::Scales(ty), scales as u64),
+                }
+            }
+            _ => return Err(format!("there is no role {role}")),
+        })
+    }
+
+    /// The most workgroups along a dimension.
+    fn workgroups(&self, dimension: usize) -> Result<u64, String> {
+        match self.call.grid[dimension] {
+            Extent::Splits => Err("slices of tokens: see SLICES".to_owned()),
+            Extent::BlockRowsBy(n) => Ok(self.value("BLOCK_ROWS")?.div_ceil(u64::from(n))),
+            other => {
+                let state = State {
+                    tokens: self.most.tokens,
+                    ..State::default()
+                };
+                Ok(u64::from(extent(other, &state, Block::default())))
+            }
+        }
+    }
+
+    /// What a name stands for.
+    fn value(&self, name: &str) -> Result<u64, String> {
+        let Most { tokens, context } = self.most;
+        if let Some(parameter) = name.strip_prefix("p.") {
+            let mut words = self.call.words.iter();
+            let Some((_, word)) = words.find(|(given, _)| *given == parameter) else {
+                return Err(format!("there is no parameter {parameter}"));
+            };
+            return match *word {
+                Word::U(value) => Ok(u64::from(value)),
+                Word::Tokens => Ok(u64::from(tokens)),
+                Word::LastTokenTimes(n) => Ok(u64::from(tokens - 1) * u64::from(n)),
+                Word::Slots { used, by, more } => {
+                    let state = State {
+                        tokens,
+                        ..State::default()
+                    };
+                    let slots = Extent::Slots { used, by, more };
+                    Ok(u64::from(extent(slots, &state, Block::default())))
+                }
+                Word::BlockRows => self.value("BLOCK_ROWS"),
+                _ => Err(format!(
+                    "{parameter} has no largest value: see CONTEXT, SLICES"
+                )),
+            };
+        }
+        match name {
+            "TOKENS" => Ok(u64::from(tokens)),
+            "CONTEXT" => Ok(u64::from(context)),
+            "SLICES" => Ok(u64::from(tokens).max(MAX_SLICES as u64)),
+            "GRID_X" => self.workgroups(0),
+            "GRID_Y" => self.workgroups(1),
+            "GRID_Z" => self.workgroups(2),
+            "BLOCK_ROWS" => match self.call.blocks {
+                Some(blocks) => Ok(u64::from(blocks.rows)),
+                None => Err("the call is not repeated for blocks".to_owned()),
+            },
+            _ => match self.call.variant.consts.get(name) {
+                Some(value) => Ok(u64::from(*value)),
+                None => Err(format!("there is no constant {name}")),
+            },
+        }
+    }
+}
+
+/// An expression of whole numbers, names, `+ - * / %`, `min(a, b)`, `max(a, b)` and `ceil(a, b)` (a / b, rounded up).
+struct Expression<'a, 'b> {
+    tokens: Vec<&'a str>,
+    at: usize,
+    scope: &'b Scope<'b>,
+}
+
+impl<'a> Expression<'a, '_> {
+    fn evaluate(text: &'a str, scope: &Scope<'_>) -> Result<u64, String> {
+        let mut tokens = vec![];
+        let mut rest = text.trim_start();
+        while !rest.is_empty() {
+            let of_name = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+            let end = match rest.find(|c: char| !of_name(c)) {
+                Some(0) => rest.chars().next().map_or(1, char::len_utf8),
+                Some(end) => end,
+                None => rest.len(),
+            };
+            let (token, after) = rest.split_at(end);
+            tokens.push(token);
+            rest = after.trim_start();
+        }
+        let mut expression = Expression {
+            tokens,
+            at: 0,
+            scope,
+        };
+        let value = expression.sum()?;
+        match expression.peek() {
+            "" => Ok(value),
+            rest => Err(format!("'{rest}' does not belong into the length {text}")),
+        }
+    }
+
+    fn peek(&self) -> &'a str {
+        self.tokens.get(self.at).copied().unwrap_or("")
+    }
+
+    fn next(&mut self) -> &'a str {
+        let token = self.peek();
+        self.at += 1;
+        token
+    }
+
+    fn expect(&mut self, token: &str) -> Result<(), String> {
+        match self.next() {
+            found if found == token => Ok(()),
+            found => Err(format!("'{found}' where '{token}' was expected")),
+        }
+    }
+
+    fn sum(&mut self) -> Result<u64, String> {
+        let mut value = self.product()?;
+        while ["+", "-"].contains(&self.peek()) {
+            let minus = self.next() == "-";
+            let other = self.product()?;
+            let sum = match minus {
+                true => value.checked_sub(other),
+                false => value.checked_add(other),
+            };
+            value = sum.ok_or("a length below zero, or beyond all numbers")?;
+        }
+        Ok(value)
+    }
+
+    fn product(&mut self) -> Result<u64, String> {
+        let mut value = self.factor()?;
+        while ["*", "/", "%"].contains(&self.peek()) {
+            let operator = self.next();
+            let other = self.factor()?;
+            let product = match operator {
+                "*" => value.checked_mul(other),
+                "/" => value.checked_div(other),
+                _ => value.checked_rem(other),
+            };
+            value = product.ok_or("a division by zero, or a length beyond all numbers")?;
+        }
+        Ok(value)
+    }
+
+    fn factor(&mut self) -> Result<u64, String> {
+        let token = self.next();
+        match token {
+            "(" => {
+                let value = self.sum()?;
+                self.expect(")")?;
+                Ok(value)
+            }
+            "min" | "max" | "ceil" => {
+                self.expect("(")?;
+                let a = self.sum()?;
+                self.expect(",")?;
+                let b = self.sum()?;
+                self.expect(")")?;
+                Ok(match token {
+                    "min" => a.min(b),
+                    "max" => a.max(b),
+                    _ if b == 0 => return Err("a division by zero".to_owned()),
+                    _ => a.div_ceil(b),
+                })
+            }
+            _ if token.starts_with(|c: char| c.is_ascii_digit()) => token
+                .trim_end_matches('u')
+                .parse()
+                .map_err(|_| format!("'{token}' is no number")),
+            _ => self.scope.value(token),
+        }
+    }
+}
