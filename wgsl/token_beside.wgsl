@@ -1,51 +1,37 @@
 // y = W x / rms(x) and z = V x / rms(x) of one token: two products that have their input in common and nothing else, in one grid,
 // where every dispatch of a pass waits for the one before it. x comes prepared (shared/token_store.wgsl).
 //
-// W (rows, 32 * UNITS), V (other_rows, 32 * UNITS), y (rows), z (other_rows) as f32. OUT_PLAIN leaves y as f32, OUT_PREPARED for the next
-// product.
-// With STAGED a long input passes through workgroup memory (shared/stage_bytes.wgsl, shared/stage_halves.wgsl).
+// W (rows, 32 * UNITS), V (other_rows, 32 * UNITS), y (rows), z (other_rows) as f32. W x leaves as f32 (`y`), for the next product
+// (`prepared`), or both.
 // Division: LANES threads share a row, a workgroup owns TILE = WG / LANES rows of W or of V; those of W come first.
 // Bound by: the bytes of W and V.
-struct Params {
-  rows: u32,        // of W
-  other_rows: u32,  // of V
-  sub: u32,         // sub-planes of the scales, in words
-  other_sub: u32,
-  eps: f32,
-}
-#read w_q: array<vec4<u32>>
-#read w_s: array<w_Scales>
-#read v_q: array<vec4<u32>>
-#read v_s: array<v_Scales>
-#import INPUT as x
-#read squares: array<f32>            // (2 * UNITS)
-#write z: array<f32>                 // (other_rows)
-#ifdef OUT_PLAIN
-#write y: array<f32>                 // (rows)
-#endif
-#ifdef OUT_PREPARED
-#import token_store
-#endif
-#ifdef STAGED
-#import STAGE as stage
-#endif
+#word rows: u32        // of W
+#word other_rows: u32  // of V
+#word sub: u32         // sub-planes of the scales, in words
+#word other_sub: u32
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS)
+#read v_q: array<vec4<u32>> @codes(OTHER, p.other_rows * UNITS)
+#read v_s: array<v_Scales> @scales(OTHER, p.other_rows * UNITS)
+#write z: array<f32> @floats(p.other_rows)
+#write y?: array<f32> @floats(p.rows)
+#length OUT_ROWS p.rows
+#length INPUT_UNITS UNITS
 const TILE = WG / LANES;
-#import params
 #import w32
 #import lanes
+#import units
+#import rms
+#import INPUT as x
 #import WEIGHT as w
 #import WEIGHT_TIMES as w
 #import row_walk as w
 #import OTHER as v
 #import OTHER_TIMES as v
 #import row_walk as v
+#import token_store
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
-#fetch
+#main
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
   let tiles = (p.rows + TILE - 1u) / TILE;
@@ -54,17 +40,13 @@ fn main(
   let rows = select(p.rows, p.other_rows, other);
   // Threads behind the last row repeat it and write nothing.
   let row = min(tile + in_tile, rows - 1u);
-#ifdef NORM_OUT
   // Of V's rows it is not used.
-  let weight = g[min(row, p.rows - 1u)];
-#endif
-#import rms_load
-#import stage_load as x
-#import stage_put
-#ifdef STAGED
-  workgroupBarrier();
-#endif
-#import rms_scale
+  let weight = norm_weight_at(min(row, p.rows - 1u));
+  let squares = squares_ask(lane);
+  let asked = x_ask(t, 0u);
+  x_put(t, asked);
+  if (x_SHARED) { workgroupBarrier(); }
+  let scale = rms_scale(squares, lane);
   var sum = 0.0;
   if (other) {
     sum = v_walk(row * UNITS, 0u, lane, p.other_sub);
@@ -74,17 +56,7 @@ fn main(
   sum = row_sum(sum) * scale;
   let writes = lane == 0u && tile + in_tile < rows;
   if (other && writes) { z[row] = sum; }
-#ifdef OUT_PLAIN
-  if (!other && writes) { y[row] = sum; }
-#endif
-#ifdef OUT_PREPARED
-  if (lane == 0u) {
-    token_rows[in_tile] = sum;
-#ifdef NORM_OUT
-    token_weighted[in_tile] = sum * weight;
-#endif
-  }
-  workgroupBarrier();
+  if (!other && writes) { y_put(row, sum); }
+  if (lane == 0u) { token_put(in_tile, sum, weight); }
   token_store(tile, select(rows, 0u, other), t);
-#endif
 }

@@ -1,205 +1,106 @@
 // y = W x (+ residual) of one token whose activations their producer prepared (shared/token_store.wgsl); the output likewise.
 //
-// W (groups * rows, 32 * UNITS), x (groups, X_UNITS) units, y (groups * rows). RMS divides by the root mean square of x, from
-// the partial sums that came with it. Group g of W reads x from unit g * X_UNITS on (attn_k_b, attn_v_b). Where activations are
-// bytes, INPUT can be floats still to be multiplied by the norm's weight: for the router, whose choices should not turn on a
-// byte's rounding. With MERGE (attn_v_b) the workgroup joins the attention's slices of its head itself, while its weights are
-// on their way. OUT_PLAIN leaves y as f32, OUT_PREPARED for the next product; with ROUTER it leaves parts
-// of the experts' logits, too.
-// With STAGED a long input passes through workgroup memory (shared/stage_bytes.wgsl, shared/stage_halves.wgsl).
-// Division: LANES threads share AT_ONCE rows, a workgroup owns TILE = WG / LANES * AT_ONCE rows, with MERGE of one head.
-// Bound by: the bytes of W; for small W by the latency of one load, so everything a thread needs is asked for at once. MERGE
-// reads the slices of a head once per workgroup, from the second-level cache.
-struct Params {
-  rows: u32,        // of this part
-  first_row: u32,   // of this part among all rows
-  sub: u32,         // sub-plane of the scales, in words
-  row_tiles: u32,   // workgroups along x; y continues them
-#ifdef RMS
-  eps: f32,
-#endif
-#ifdef MERGE
-  splits: u32,      // slices of the attention
-#endif
-#ifdef ROTATE
-  pos: u32,         // of the token
-#endif
-}
-#read w_q: array<vec4<u32>>
-#read w_s: array<w_Scales>
-#ifdef MERGE
-#read parts: array<vec4<f32>>        // (groups, splits, 8 * UNITS)
-#read stats: array<vec2<f32>>        // (groups, splits) of (max, sum)
-#else
-#import INPUT as x
-#endif
-#ifdef RMS
-#read squares: array<f32>            // (2 * UNITS)
-#endif
-#ifdef RESIDUAL
-#read residual: array<f32>           // (groups * rows)
-#endif
-#ifdef OUT_PLAIN
-#write y: array<f32>                 // (groups * rows)
-#endif
-#ifdef OUT_PREPARED
-#import token_store
-#endif
-#ifdef ROUTER
-#import router_parts
-#endif
-#ifdef STAGED
-#import STAGE as stage
-#endif
-#ifdef ROTATE
-#read angles: array<vec2<f32>>       // (n_ctx, ROPE / 2) of (cos, sin)
-#endif
-const STRIDE = WG / LANES;           // rows of the workgroup that have threads of their own
+// W (groups * rows, 32 * UNITS), x (groups, X_UNITS) units, y (groups * rows). Group g of W reads x from unit g * X_UNITS on (attn_k_b,
+// attn_v_b). INPUT is where x comes from: prepared values as they lie (shared/x_*.wgsl), the same by way of workgroup memory
+// (shared/staged_*.wgsl), floats still to be multiplied by the norm's weight (shared/x_times_norm.wgsl: for the router, whose choices
+// should not turn on rounding), or the slices of the attention, which the workgroup joins for its head while its weights are on
+// their way (shared/x_slices.wgsl, for attn_v_b).
+// Where `squares` came with x, the products are divided by its root mean square. The output leaves as f32 (`y`), for the next product
+// (`prepared`), or both; with `router` it leaves what it gives to the experts' logits, too; with `angles` queries leave rotated.
+// Division: LANES threads share AT_ONCE rows, a workgroup owns TILE = WG / LANES * AT_ONCE rows, of one head where it joins slices.
+// Bound by: the bytes of W; for small W by the latency of one load, so everything a thread needs is asked for at once.
+#word rows: u32        // of this part
+#word first_row: u32   // of this part among all rows
+#word sub: u32         // sub-plane of the scales, in words
+#word row_tiles: u32   // workgroups along x; y continues them
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS)
+#read residual?: array<f32> @floats(p.first_row + p.rows)
+#write y?: array<f32> @floats(p.first_row + p.rows)
+#flag ONE_BLOCK        // UNROLL * LANES units are a whole row
+#flag GROUPS           // groups read inputs of their own
+#length OUT_ROWS p.first_row + p.rows
+#length INPUT_UNITS (ceil(p.first_row + p.rows, ROWS_PER_GROUP) - 1) * X_UNITS + UNITS
+#each r AT_ONCE
+#each k UNROLL
+const STRIDE = WG / LANES;   // rows of the workgroup that have threads of their own
 const TILE = STRIDE * AT_ONCE;
-#import params
 #import w32
 #import lanes
-#ifdef MERGE
-const KV_LORA = UNITS * 32u;
-#import merge_head
-#endif
+#import units
+#import INPUT as x
 #import WEIGHT as w
 #import WEIGHT_TIMES as w
-#ifdef ROTATE
-#import rotate_rows
-#endif
+#import rms
+#import rotated
+#import token_store
+#import router_parts
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
-#fetch
+alias Rows = array<u32, AT_ONCE>;
+alias Sums = array<f32, AT_ONCE>;
+alias Loaded = array<w_Loaded, AT_ONCE>;
+
+// The weights of unit u of some rows.
+fn load(u: u32, rows: Rows) -> Loaded {
+  return Loaded(
+    w_load(rows[$r] * UNITS + u, p.sub),
+  );
+}
+
+// The input of a row that begins at unit `first`: where all groups share it, what was loaded for all.
+fn row_input(shared: x_Unit, first: u32, u: u32) -> x_Unit {
+  if (GROUPS) { return x_unit(first + u); }
+  return shared;
+}
+
+// The sums after the products of unit u; row r reads its input from unit firsts[r] on.
+fn multiply(sums: Sums, w: Loaded, u: u32, firsts: Rows) -> Sums {
+  let v = x_unit(firsts[0] + u);
+  return Sums(
+    sums[$r] + w_times(w[$r], row_input(v, firsts[$r], u)),
+  );
+}
+
+#main
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
   let tile = (wid.x + wid.y * p.row_tiles) * TILE;
-#for r AT_ONCE
+  let group = (p.first_row + min(tile, p.rows - 1u)) / ROWS_PER_GROUP;
   // Threads behind the last row repeat it and write nothing.
-  let row$r = min(tile + in_tile + $ru * STRIDE, p.rows - 1u);
-  let unit$r = row$r * UNITS;
-#ifdef GROUPS
-  let first$r = ((p.first_row + row$r) / ROWS_PER_GROUP) * X_UNITS;
-#endif
-#ifdef RESIDUAL
-  let before$r = residual[p.first_row + row$r];
-#endif
-#ifdef NORM_OUT
-  let g$r = g[p.first_row + row$r];
-#endif
-  var sum$r = 0.0;
-#endfor
-#ifdef RMS
-#import rms_load
-#endif
-#import stage_load as x
-#ifdef ROUTER
-#for i ROUTER_LOADS
-  let router$i = router_load(p.first_row + tile, $iu * WG + t);
-#endfor
-#endif
-#ifdef ONE_BLOCK
-  let b = lane;
-#else
-#import router_put
-#import stage_put
-#ifdef STAGED
-  workgroupBarrier();
-#endif
-#ifdef RMS
-#import rms_scale
-#endif
-  var b = lane;
-  loop {
-    if (b >= UNITS) { break; }
-#endif
-#for k UNROLL
-#ifdef RAGGED
-    let e$k = min(b + $ku * LANES, UNITS - 1u);
-#else
-    let e$k = b + $ku * LANES;
-#endif
-#for r AT_ONCE
-    let w$k_$r = w_load(unit$r + e$k, p.sub);
-#endfor
-#endfor
-#ifdef ONE_BLOCK
-#import router_put
-#import stage_put
-#ifdef STAGED
-  workgroupBarrier();
-#endif
-#ifdef RMS
-  // While the weights are on their way.
-#import rms_scale
-#endif
-#endif
-#ifdef MERGE
-    merge_head((p.first_row + min(tile, p.rows - 1u)) / ROWS_PER_GROUP, t, p.splits);
-#endif
-#for k UNROLL
-#ifdef RAGGED
-    if (b + $ku * LANES < UNITS)
-#endif
-    {
-#ifdef GROUPS
-#for r AT_ONCE
-      sum$r += w_times(w$k_$r, x_unit(first$r + e$k));
-#endfor
-#else
-#ifdef MERGE
-      let v = kept_unit(e$k);
-#else
-#ifdef STAGED
-      let v = staged_unit(e$k);
-#else
-      let v = x_unit(e$k);
-#endif
-#endif
-#for r AT_ONCE
-      sum$r += w_times(w$k_$r, v);
-#endfor
-#endif
+  let rows = Rows(
+    min(tile + in_tile + $ru * STRIDE, p.rows - 1u),
+  );
+  let firsts = Rows(
+    (p.first_row + rows[$r]) / ROWS_PER_GROUP * X_UNITS,
+  );
+  let before$r = residual_at(p.first_row + rows[$r]);
+  let weight$r = norm_weight_at(p.first_row + rows[$r]);
+  let squares = squares_ask(lane);
+  let asked = x_ask(t, group);
+  let router = router_ask(p.first_row + tile, t);
+  var sums = Sums();
+  var scale = 1.0;
+  if (ONE_BLOCK) {
+    let w$k = load(unit_at(lane, $ku), rows);
+    // While the weights are on their way.
+    router_put(router, t);
+    x_put(t, asked);
+    if (x_SHARED) { workgroupBarrier(); }
+    scale = rms_scale(squares, lane);
+    if (in_row(lane, $ku)) { sums = multiply(sums, w$k, unit_at(lane, $ku), firsts); }
+  } else {
+    router_put(router, t);
+    x_put(t, asked);
+    if (x_SHARED) { workgroupBarrier(); }
+    scale = rms_scale(squares, lane);
+    for (var b = lane; b < UNITS; b += UNROLL * LANES) {
+      let w$k = load(unit_at(b, $ku), rows);
+      if (in_row(b, $ku)) { sums = multiply(sums, w$k, unit_at(b, $ku), firsts); }
     }
-#endfor
-#ifndef ONE_BLOCK
-    b += UNROLL * LANES;
   }
-#endif
-#for r AT_ONCE
-  sum$r = row_sum(sum$r);
-#ifdef RMS
-  sum$r *= scale;
-#endif
-#ifdef RESIDUAL
-  sum$r += before$r;
-#endif
-#ifdef ROTATE
-  sum$r = rotated(sum$r, p.first_row + row$r, t);
-#endif
-#ifdef OUT_PLAIN
-  if (lane == 0u && tile + in_tile + $ru * STRIDE < p.rows) {
-    y[p.first_row + row$r] = sum$r;
-  }
-#endif
-#ifdef OUT_PREPARED
-  if (lane == 0u) {
-    token_rows[in_tile + $ru * STRIDE] = sum$r;
-#ifdef NORM_OUT
-    token_weighted[in_tile + $ru * STRIDE] = sum$r * g$r;
-#endif
-  }
-#endif
-#endfor
-#ifdef OUT_PREPARED
-  workgroupBarrier();
+  let sum$r = rotated(row_sum(sums[$r]) * scale + before$r, p.first_row + rows[$r], t);
+  if (lane == 0u && tile + in_tile + $ru * STRIDE < p.rows) { y_put(p.first_row + rows[$r], sum$r); }
+  if (lane == 0u) { token_put(in_tile + $ru * STRIDE, sum$r, weight$r); }
   token_store(p.first_row + tile, p.first_row + p.rows, t);
-#ifdef ROUTER
   router_store(p.first_row + tile, p.first_row + p.rows, t);
-#endif
-#endif
 }

@@ -7,38 +7,32 @@
 // Division: the first K_TILES workgroups own TILE = WG / LANES rows of K each, LANES threads a row; the next one writes the cache's row;
 // in the others a thread rotates a pair.
 // Bound by: the bytes of K.
-struct Params {
-  sub: u32,         // sub-plane of the scales, in words
-  pos: u32,         // of the token
-  eps: f32,
-}
-#read w_q: array<vec4<u32>>
-#read w_s: array<w_Scales>
-#import INPUT as x
-#read q: array<vec2<f32>>            // (HEADS, (NOPE + ROPE) / 2)
-#read angles: array<vec2<f32>>       // (n_ctx, ROPE / 2) of (cos, sin)
-#write q_lat: array<f32>             // (HEADS, KV_LORA)
-#write q_pe: array<vec2<f32>>        // (HEADS, ROPE / 2)
+#word sub: u32         // sub-plane of the scales, in words
+#word pos: u32         // of the token
+#word eps: f32
+#read w_q: array<vec4<u32>> @codes(WEIGHT, HEADS * KV_LORA * UNITS)
+#read w_s: array<w_Scales> @scales(WEIGHT, HEADS * KV_LORA * UNITS)
+#read q: array<vec2<f32>> @floats(HEADS * (UNITS * 32 + ROPE))       // (HEADS, (NOPE + ROPE) / 2)
+#read angles: array<vec2<f32>> @floats(CONTEXT * ROPE)               // (n_ctx, ROPE / 2) of (cos, sin)
+#write q_lat: array<f32> @floats(HEADS * KV_LORA)                    // (HEADS, KV_LORA)
+#write q_pe: array<vec2<f32>> @floats(HEADS * ROPE)                  // (HEADS, ROPE / 2)
+#length INPUT_UNITS HEADS * (UNITS + ROPE / 32)
 const NOPE = 32u * UNITS;
 const TILE = WG / LANES;
 const K_ROWS = HEADS * KV_LORA;
 const K_TILES = (K_ROWS + TILE - 1u) / TILE;
 // Units from one head's input to the next.
 const X_UNITS = (NOPE + ROPE) / 32u;
-#import params
 #import w32
 #import lanes
+#import units
+#import INPUT as x
 #import WEIGHT as w
 #import WEIGHT_TIMES as w
 #import row_walk as w
 #import cache_row
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
-#fetch
+#main
   if (wid.x < K_TILES) {
     let lane = t & (LANES - 1u);
     let row = wid.x * TILE + t / LANES;

@@ -10,7 +10,7 @@ use super::{GpuError, Tier};
 use crate::kernels::attention::MAX_SLICES;
 use crate::quant::activation::Activation;
 use crate::quant::repack::{plane_bytes, shader_module};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// The largest replay that a step is recorded for.
@@ -61,7 +61,11 @@ pub fn resolve(call: &Call, most: Most) -> Result<Resolved, GpuError> {
         return Ok(resolved);
     }
     let most = call.most.unwrap_or(most);
-    let scope = Scope { call, most };
+    let scope = Scope {
+        call,
+        most,
+        lengths: &expanded.lengths,
+    };
     let declared = expanded.bindings.iter();
     let mut bound: Vec<_> = declared.zip(&resolved.bindings).collect();
     if let Some((index, ranges)) = &resolved.alternatives {
@@ -223,6 +227,7 @@ fn interface(
 struct Scope<'a> {
     call: &'a Call,
     most: Most,
+    lengths: &'a BTreeMap<String, String>,
 }
 
 impl Scope<'_> {
@@ -346,9 +351,10 @@ impl Scope<'_> {
                 Some(blocks) => Ok(u64::from(blocks.rows)),
                 None => Err("the call is not repeated for blocks".to_owned()),
             },
-            _ => match self.call.variant.consts.get(name) {
-                Some(value) => Ok(u64::from(*value)),
-                None => Err(format!("there is no constant {name}")),
+            _ => match (self.call.variant.consts.get(name), self.lengths.get(name)) {
+                (Some(value), _) => Ok(u64::from(*value)),
+                (None, Some(length)) => Expression::evaluate(length, self),
+                (None, None) => Err(format!("there is no constant {name}")),
             },
         }
     }

@@ -9,7 +9,10 @@
 //!   order of those kept; `#input` one that is read only but bound as if it were written where the flag EXCLUSIVE is given: compilers
 //!   move loads of what nobody writes to where they are used, past barriers and whatever was to hide their latency;
 //! - `#word name: type` declares the next parameter, read as `p.name`;
-//! - a `?` behind the name of a binding or parameter makes it optional: it is there where the call gives it, and then its name is a flag;
+//! - a `?` behind the name of a binding or parameter makes it optional: it is there where the call gives it, and then its name is a flag.
+//!   An optional binding is read by `name_at(i)`, 0 where it is not there, or written by `name_put(i, v)`, nothing where it is not;
+//! - `#length NAME expression` names a length that declarations of bindings use;
+//! - `#main` begins the entry point: the number of the workgroup `wid`, of the thread `t`, and what subgroups tell;
 //! - `#flag NAME` declares `const NAME: bool`, true where the variant has the flag: for branches that need no directive;
 //! - `#each i N` has every later line of the file that mentions `$i` written N times, with `$i` replaced by 0, 1, 2...;
 //! - `#fetch`, first thing in `main`, has subgroups ask for the descriptors of the bindings and for the parameters, a part of
@@ -81,6 +84,8 @@ pub struct Expanded {
     pub bindings: Vec<Declared>,
     /// Its parameters, in order, and their types; `None` where it writes its `struct Params` itself.
     pub words: Option<Vec<[String; 2]>>,
+    /// Lengths that have names (`#length`).
+    pub lengths: BTreeMap<String, String>,
 }
 
 /// Expands the template `source` of `kernel` for `variant` and `tier`.
@@ -107,6 +112,7 @@ pub fn expand(
         words: vec![],
         param: None,
         each: vec![],
+        lengths: BTreeMap::new(),
         head: String::new(),
         out: String::new(),
     };
@@ -129,6 +135,33 @@ const FETCHED_AT_ONCE: usize = 8;
 /// What the first parameter of no kernel is: it is a number of something, or an epsilon.
 const NEVER: &str = "0xffffffffu";
 
+/// The function by which a kernel reads or writes what it may do without: `name?: array<T>` gives `name_at(i)`, which is 0 where nothing
+/// is bound, or `name_put(i, v)`, which does nothing then.
+fn accessor(declaration: &str, directive: &str, bound: bool) -> String {
+    let Some((name, rest)) = declaration.split_once('?') else {
+        return String::new();
+    };
+    let ty = rest
+        .split('@')
+        .next()
+        .unwrap_or("")
+        .trim_start_matches(':')
+        .trim();
+    let element = ty
+        .strip_prefix("array<")
+        .and_then(|ty| ty.strip_suffix('>'));
+    let Some(element) = element.filter(|ty| !ty.contains(',') && !ty.contains("atomic")) else {
+        return String::new();
+    };
+    let name = name.trim();
+    match (directive, bound) {
+        ("#write", true) => format!("fn {name}_put(i: u32, v: {element}) {{ {name}[i] = v; }}\n"),
+        ("#write", false) => format!("fn {name}_put(i: u32, v: {element}) {{ }}\n"),
+        (_, true) => format!("fn {name}_at(i: u32) -> {element} {{ return {name}[i]; }}\n"),
+        (_, false) => format!("fn {name}_at(i: u32) -> {element} {{ return {element}(); }}\n"),
+    }
+}
+
 /// What `name: type` declares.
 fn name_of(declaration: &str) -> &str {
     declaration.split(':').next().unwrap_or("").trim()
@@ -146,6 +179,7 @@ struct Expander<'a> {
     param: Option<String>,
     /// Names of `#each` and how often, in order.
     each: Vec<(String, u32)>,
+    lengths: BTreeMap<String, String>,
     /// `enable` directives of WGSL, which must come before everything else.
     head: String,
     out: String,
@@ -211,6 +245,14 @@ impl Expander<'_> {
                     i = end;
                 }
                 ["#fetch"] => self.fetch(),
+                ["#main"] => self.main(),
+                ["#length", name, ..] => {
+                    let rest = line.trim_start().trim_start_matches("#length").trim_start();
+                    let expression = rest.trim_start_matches(name);
+                    let expression = expression.split("//").next().unwrap_or("").trim();
+                    self.lengths
+                        .insert((*name).to_owned(), expression.to_owned());
+                }
                 ["enable", ..] => {
                     self.head.push_str(line);
                     self.head.push('\n');
@@ -276,8 +318,14 @@ impl Expander<'_> {
         let rest = line.trim_start().trim_start_matches(directive);
         let (text, comment) = rest.split_once("//").unwrap_or((rest, ""));
         let Some((name, optional, rest)) = self.declaration(number, text)? else {
+            let accessor = accessor(text, directive, false);
+            self.out.push_str(&accessor);
             return Ok(());
         };
+        if optional {
+            let accessor = accessor(text, directive, true);
+            self.out.push_str(&accessor);
+        }
         let (ty, content) = rest.split_once('@').unwrap_or((rest, ""));
         let exclusive = directive == "#input" && self.flags.contains("EXCLUSIVE");
         let access = match directive == "#write" || exclusive {
@@ -332,6 +380,7 @@ impl Expander<'_> {
             text: self.head + &self.out,
             bindings: self.bindings,
             words: (!own).then_some(self.words),
+            lengths: self.lengths,
         }
     }
 
@@ -344,6 +393,37 @@ impl Expander<'_> {
         {
             *name = name_of(line).to_owned();
         }
+    }
+
+    /// What `#main` stands for: the beginning of the entry point. `t` is the number of the thread in its workgroup, numbered so that
+    /// neighbours share a subgroup.
+    fn main(&mut self) {
+        let plain = self.flags.contains("PLAIN");
+        self.out
+            .push_str("@compute @workgroup_size(WG)\nfn main(\n");
+        self.out.push_str(match plain {
+            true => {
+                "  @builtin(workgroup_id) wid: vec3<u32>,
+  @builtin(local_invocation_index) t: u32,
+) {
+  let subgroup = 0u;
+  let subgroups = 0u;
+  let subgroup_size = 0u;
+  let lane_id = 0u;
+"
+            }
+            false => {
+                "  @builtin(workgroup_id) wid: vec3<u32>,
+  @builtin(subgroup_id) subgroup: u32,
+  @builtin(num_subgroups) subgroups: u32,
+  @builtin(subgroup_size) subgroup_size: u32,
+  @builtin(subgroup_invocation_id) lane_id: u32,
+) {
+  let t = subgroup * subgroup_size + lane_id;
+"
+            }
+        });
+        self.fetch();
     }
 
     /// What `#fetch` stands for. No binding is empty, but a compiler must believe that what is asked for matters; and it must be a
@@ -414,7 +494,10 @@ impl Expander<'_> {
         };
         let text = source.replace("$W", prefix);
         let lines: Vec<_> = text.lines().enumerate().collect();
-        self.lines(&lines)
+        let outer = std::mem::take(&mut self.each);
+        let done = self.lines(&lines);
+        self.each = outer;
+        done
     }
 }
 
@@ -480,11 +563,14 @@ macro_rules! shared {
 }
 shared!(
     "add_parts",
+    "as_it_lies",
     "best",
     "bf16",
     "builtins",
     "bytes",
     "cache_row",
+    "choose_by_lanes",
+    "choose_by_threads",
     "choose_few",
     "choose_many",
     "codes_by_bytes",
@@ -516,8 +602,7 @@ shared!(
     "kept_units",
     "lanes",
     "logits_in_parts",
-    "logits_load",
-    "logits_put",
+    "logits_whole",
     "merge",
     "merge_head",
     "nibbles_by_bytes",
@@ -539,31 +624,31 @@ shared!(
     "quantize",
     "quantize_quad",
     "reduce",
+    "rms",
     "rms_by_subgroup",
     "rms_in_runs",
-    "rms_load",
-    "rms_scale",
     "rotate_pairs",
     "rotate_rows",
+    "rotated",
     "router_choice",
     "router_lanes",
     "router_parts",
-    "router_put",
     "router_weights",
     "row_walk",
-    "squares_load",
-    "squares_put",
-    "stage_bytes",
-    "stage_halves",
-    "stage_load",
-    "stage_put",
+    "shared_down",
+    "shared_none",
+    "staged",
+    "staged_bytes",
+    "staged_halves",
     "thread_index",
     "token_store",
+    "units",
     "w32",
     "w32_math",
     "x_bytes",
     "x_floats",
     "x_halves",
+    "x_slices",
     "x_times_norm",
 );
 

@@ -121,6 +121,15 @@ impl Rotation {
         );
     }
 
+    /// Binds it as `rotated.wgsl` names it.
+    pub(super) fn bind(&self, call: Call) -> Call {
+        call.flag("ROTATE", true)
+            .number("ROTATED", self.first_row)
+            .number("ROPE", self.rope)
+            .bind("angles", &self.table)
+            .word("pos", Word::Pos)
+    }
+
     /// What the pipeline depends on.
     pub(super) fn shape(&self) -> RotationShape {
         RotationShape {
@@ -199,6 +208,13 @@ pub struct CacheRow {
 impl CacheRow {
     /// Accesses of the bindings.
     pub(super) const ACCESS: &'static str = "rrw";
+
+    /// Binds it as `cache_row.wgsl` names it.
+    pub(super) fn bind(&self, call: Call) -> Call {
+        call.bind("kv_a", &self.kv_a)
+            .bind("norm", &self.kv_a_norm)
+            .bind("cache", &self.cache)
+    }
 
     /// The bindings in the order of `cache_row.wgsl`.
     pub(super) fn bindings(&self) -> [Range; 3] {

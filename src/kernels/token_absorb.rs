@@ -7,11 +7,11 @@ use super::token::{TokenInput, variant, weight};
 use super::token_matvec::token_matvec;
 use crate::gpu::Target;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
+use crate::gpu::call::{Call, Extent, Flops, Word};
 use crate::gpu::geometry::WHOLE_THREADS;
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::pipeline::Spec;
+use crate::gpu::shader::Variant;
 use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
@@ -141,68 +141,6 @@ impl Shape {
 /// Units of a row that a thread asks for at once at most.
 const MOST_UNROLL: u32 = 4;
 
-/// The pipeline with this division.
-pub(super) fn spec(division: Division, shape: &Shape) -> Spec {
-    let Division {
-        slices,
-        threads,
-        lanes,
-        k_lanes,
-        subgroup,
-    } = division;
-    let dims = shape.dims;
-    let [nope, rope, kv_lora] = [dims.nope, dims.rope, dims.kv_lora].map(|n| n as u32);
-    let share = shape.units.div_ceil(lanes);
-    let unroll = share.div_ceil(share.div_ceil(MOST_UNROLL));
-    let k_rows = kv_lora.div_ceil(slices);
-    let variant = weight(
-        variant(shape.activation),
-        ["WEIGHT", "WEIGHT_TIMES"],
-        shape.types[0],
-        shape.activation,
-    );
-    let variant = weight(
-        variant,
-        ["K_WEIGHT", "K_TIMES"],
-        shape.types[1],
-        shape.activation,
-    )
-    .number("WG", threads)
-    .number("LANES", lanes)
-    .number("UNROLL", unroll)
-    .number("UNITS", shape.units)
-    .number("PASSES", nope.max(rope).div_ceil(threads / lanes))
-    .number("MOST_ROWS", nope.max(rope).next_multiple_of(4))
-    .flag("RAGGED", !shape.units.is_multiple_of(lanes * unroll))
-    .flag("ONE_BLOCK", lanes * unroll >= shape.units)
-    .flag("RMS", shape.rms)
-    .number("SQUARES", (2 * shape.units).div_ceil(subgroup))
-    .number("NOPE", nope)
-    .number("ROPE", rope)
-    .number("KV_LORA", kv_lora)
-    .number("SLICES", slices)
-    .number("K_ROWS", k_rows)
-    .number("K_LANES", k_lanes)
-    .number("K_PASSES", k_rows.div_ceil(threads / k_lanes))
-    .number("K_UNROLL", (nope / 32).div_ceil(k_lanes));
-    let mut access = String::from(if shape.rms { "rrrrrrrww" } else { "rrrrrrww" });
-    let variant = match shape.cache {
-        true => {
-            access.push_str(CacheRow::ACCESS);
-            row_variant(variant, dims, threads)
-                .flag("CACHE", true)
-                .number("HEADS", dims.heads as u32)
-        }
-        false => variant,
-    };
-    Spec {
-        kernel: "token_absorb",
-        source: include_str!("../../wgsl/token_absorb.wgsl"),
-        variant,
-        access: accesses(&access),
-    }
-}
-
 /// What the kernel's workgroups do more than products of their own for the weights `q_b` and `k_b`, with the cache's row in the
 /// same grid or without; `None` where the kernel is not for these weights on this device.
 pub fn repeated(
@@ -258,10 +196,10 @@ impl GpuTokenAbsorb<'_> {
         }
     }
 
-    /// The dispatch. A replay's position must be in the table.
+    /// The dispatch.
     ///
     /// # Panics
-    /// If the weights are none that the kernel is for ([`repeated`]), or a buffer is too small for the sizes, which would let the kernel index beyond it.
+    /// If the weights are none that the kernel is for ([`repeated`]).
     pub fn call(&self, target: &Target) -> Call {
         self.call_for(target.machine)
     }
@@ -269,75 +207,90 @@ impl GpuTokenAbsorb<'_> {
     /// The dispatch, divided as on `machine`.
     fn call_for(&self, machine: Machine) -> Call {
         let (q_b, k_b, dims) = (self.q_b, self.k_b, self.dims);
-        let shape = self.shape();
-        let division = shape.division(machine);
-        let (Some(division), [q_part], [k_part]) = (division, &q_b.parts[..], &k_b.parts[..])
-        else {
+        let (Some(division), [q_part], [k_part]) = (
+            self.shape().division(machine),
+            &q_b.parts[..],
+            &k_b.parts[..],
+        ) else {
             panic!("{} and {} for {dims:?}", q_b.name, k_b.name);
         };
-        let heads = dims.heads as u64;
-        let bytes = |n: usize| heads * n as u64 * 4;
-        let squares = self.x.rms.as_ref().map(|(squares, _)| squares.clone());
         assert!(
-            u64::from(q_b.total_rows()) * 4 == bytes(dims.head())
-                && k_b.groups as usize == dims.heads
-                && [k_b.rows as usize, k_b.cols as usize] == [dims.kv_lora, dims.nope],
+            q_b.total_rows() as usize == dims.heads * dims.head()
+                && [k_b.groups, k_b.rows, k_b.cols].map(|n| n as usize)
+                    == [dims.heads, dims.kv_lora, dims.nope],
             "{} and {} for {dims:?}",
             q_b.name,
             k_b.name
         );
-        assert!(
-            self.x.values.size >= self.activation.bytes(u64::from(shape.units))
-                && squares.iter().all(|s| s.size >= u64::from(q_b.cols) / 4)
-                && self.q_lat.size >= bytes(dims.kv_lora)
-                && self.q_pe.size >= bytes(dims.rope)
-                && self.rope_table.size >= dims.rope as u64 * 4,
-            "buffers of {}",
-            q_b.name
-        );
-        let mut bindings = vec![
-            q_part.quants.clone(),
-            q_part.scales.clone(),
-            k_part.quants.clone(),
-            k_part.scales.clone(),
-            self.x.values.clone(),
-        ];
-        bindings.extend(squares);
-        bindings.extend([
-            self.rope_table.clone(),
-            self.q_lat.clone(),
-            self.q_pe.clone(),
-        ]);
-        let mut params = vec![Word::U(q_part.sub), Word::U(k_part.sub)];
-        params.extend(self.x.rms.as_ref().map(|(_, eps)| Word::F(*eps)));
-        params.push(Word::Pos);
-        if let Some(row) = &self.row {
-            row.check(dims, &self.rope_table);
-            bindings.extend(row.bindings());
-            params.push(Word::F(row.eps));
-        }
         let rows = u32::from(self.row.is_some());
-        let grid = [
-            Extent::N(division.slices + 1),
-            Extent::N(dims.heads as u32 + rows),
-            Extent::N(1),
-        ];
         let weights = [q_b, k_b].map(|w| u64::from(w.total_rows()) * u64::from(w.cols));
-        Call::positional(spec(division, &shape), bindings, params, grid)
-            .with_bytes(
-                [q_part, k_part]
-                    .map(|p| p.quants.size + p.scales.size)
-                    .iter()
-                    .sum(),
-            )
-            .with_shape(format!(
-                "{}x{}, {}x{}x{}",
-                q_b.rows, q_b.cols, k_b.groups, k_b.rows, k_b.cols
-            ))
+        let call = Call::new("token_absorb")
+            .variant(self.variant(division))
+            .planes(["w_q", "w_s"], q_part)
+            .planes(["k_q", "k_s"], k_part)
+            .bind("angles", &self.rope_table)
+            .bind("q_lat", &self.q_lat)
+            .bind("q_pe", &self.q_pe)
+            .word("sub", q_part.sub)
+            .word("k_sub", k_part.sub)
+            .word("pos", Word::Pos)
+            .word_some("cache_eps", self.row.as_ref().map(|row| row.eps))
+            .grid([
+                Extent::N(division.slices + 1),
+                Extent::N(dims.heads as u32 + rows),
+                Extent::N(1),
+            ])
+            .with_bytes(q_b.bytes() + k_b.bytes())
             .with_flops(Flops {
                 once: 2 * weights.iter().sum::<u64>(),
                 ..Flops::default()
             })
+            .with_shape(format!("{}+{}", q_b.shape(), k_b.shape()));
+        let call = self.x.bind(call);
+        match &self.row {
+            Some(row) => row.bind(call),
+            None => call,
+        }
+    }
+
+    fn variant(&self, division: Division) -> Variant {
+        let Division {
+            slices,
+            threads,
+            lanes,
+            k_lanes,
+            subgroup,
+        } = division;
+        let (dims, activation, units) = (self.dims, self.activation, self.q_b.cols / 32);
+        let [nope, rope, kv_lora] = [dims.nope, dims.rope, dims.kv_lora].map(|n| n as u32);
+        let share = units.div_ceil(lanes);
+        let unroll = share.div_ceil(share.div_ceil(MOST_UNROLL));
+        let k_rows = kv_lora.div_ceil(slices);
+        let names = [["WEIGHT", "WEIGHT_TIMES"], ["K_WEIGHT", "K_TIMES"]];
+        let variant = weight(variant(activation), names[0], self.q_b.ty, activation);
+        let variant = weight(variant, names[1], self.k_b.ty, activation)
+            .number("WG", threads)
+            .number("LANES", lanes)
+            .number("UNROLL", unroll)
+            .number("UNITS", units)
+            .number("PASSES", nope.max(rope).div_ceil(threads / lanes))
+            .number("MOST_ROWS", nope.max(rope).next_multiple_of(4))
+            .flag("RAGGED", !units.is_multiple_of(lanes * unroll))
+            .flag("ONE_BLOCK", lanes * unroll >= units)
+            .number("SQUARES", (2 * units).div_ceil(subgroup))
+            .number("HEADS", dims.heads as u32)
+            .number("NOPE", nope)
+            .number("ROPE", rope)
+            .number("KV_LORA", kv_lora)
+            .number("HEAD_SLICES", slices)
+            .number("K_ROWS", k_rows)
+            .number("K_LANES", k_lanes)
+            .number("K_PASSES", k_rows.div_ceil(threads / k_lanes))
+            .number("K_UNROLL", (nope / 32).div_ceil(k_lanes));
+        match self.row {
+            Some(_) => row_variant(variant, dims, threads),
+            None => variant,
+        }
     }
 }
 

@@ -7,101 +7,17 @@ use super::token::{
 };
 use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
+use crate::gpu::call::{Call, Extent, Flops};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, PREPARED_ROWS, Site, WHOLE_THREADS};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::pipeline::Spec;
 use crate::gpu::{GpuError, Target};
 use crate::model::Weight;
-use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 
 /// [`token_matvec`] of both weights: of `x` (cols) over its root mean square, where `rms` are sums of squares of 16 values of it
 /// before the norm's weight, and the norm's epsilon.
 pub fn token_beside(weights: [&Weight; 2], x: &[f32], rms: (&[f32], f32)) -> [Vec<f32>; 2] {
     weights.map(|w| token_matvec(w, x, 0, Some(rms), None))
-}
-
-/// What the pipeline depends on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
-    /// Of both weights.
-    pub types: [GgmlType; 2],
-    /// Of both weights.
-    pub rows: [u32; 2],
-    /// Of 32 weights, per row.
-    pub units: u32,
-    /// What prepared values are.
-    pub activation: Activation,
-    /// Whether the first output is left as f32.
-    pub y: bool,
-    /// Whether the first output is left prepared, and if so whether with a norm.
-    pub prepared: Option<bool>,
-    /// Whether the input passes through workgroup memory.
-    pub staged: bool,
-}
-
-impl Shape {
-    /// What to choose a geometry for.
-    pub(super) fn site(&self) -> Site {
-        let cols = self.units * 32;
-        let [first, other] = self.rows;
-        Site {
-            kernel: "token_beside",
-            types: self.types.to_vec(),
-            shape: format!("{first}x{cols}+{other}x{cols}"),
-            rows: first + other,
-            units: self.units,
-            activation: self.activation,
-            prepared: self.prepared.is_some(),
-            pairs: false,
-            whole: None,
-            threads: [1, MAX_THREADS],
-            one_block: false,
-            at_once: 1,
-            shares_work: None,
-            split: false,
-        }
-    }
-}
-
-/// The pipeline with this geometry.
-pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
-    let activation = shape.activation;
-    let variant = divided(variant(activation), geometry, shape.units);
-    let variant = weight(
-        variant,
-        ["WEIGHT", "WEIGHT_TIMES"],
-        shape.types[0],
-        activation,
-    );
-    let variant = weight(
-        variant,
-        ["OTHER", "OTHER_TIMES"],
-        shape.types[1],
-        activation,
-    );
-    let mut variant = variant
-        .number("UNITS", shape.units)
-        .flag("OUT_PLAIN", shape.y)
-        .flag("OUT_PREPARED", shape.prepared.is_some())
-        .flag("NORM_OUT", shape.prepared == Some(true));
-    if shape.staged {
-        variant = staged(variant, geometry, activation, shape.units);
-    }
-    let mut access = String::from("rrrrrrw");
-    access.extend(shape.y.then_some('w'));
-    access.push_str(match shape.prepared {
-        Some(true) => "rww",
-        Some(false) => "w",
-        None => "",
-    });
-    Spec {
-        kernel: "token_beside",
-        source: include_str!("../../wgsl/token_beside.wgsl"),
-        variant,
-        access: accesses(&access),
-    }
 }
 
 /// Whether the kernel is for these weights; the output of the first leaves prepared or not.
@@ -135,21 +51,25 @@ pub struct GpuTokenBeside<'a> {
 }
 
 impl GpuTokenBeside<'_> {
-    fn shape(&self) -> Shape {
-        Shape {
-            types: self.weights.map(|w| w.ty),
-            rows: self.weights.map(|w| w.rows),
-            units: self.weights[0].cols / 32,
-            activation: self.activation,
-            y: self.y.is_some(),
-            prepared: self.prepared.as_ref().map(|out| out.norm.is_some()),
-            staged: false,
-        }
-    }
-
     /// What a geometry can be chosen for.
     pub fn site(&self) -> Site {
-        self.shape().site()
+        let [w, v] = self.weights;
+        Site {
+            kernel: "token_beside",
+            types: vec![w.ty, v.ty],
+            shape: format!("{}+{}", w.shape(), v.shape()),
+            rows: w.rows + v.rows,
+            units: w.cols / 32,
+            activation: self.activation,
+            prepared: self.prepared.is_some(),
+            pairs: false,
+            whole: None,
+            threads: [1, MAX_THREADS],
+            one_block: false,
+            at_once: 1,
+            shares_work: None,
+            split: false,
+        }
     }
 
     /// The dispatch.
@@ -166,12 +86,10 @@ impl GpuTokenBeside<'_> {
     /// The dispatch, divided so.
     ///
     /// # Panics
-    /// If the weights are none that [`fits`], the kernel or the device does not allow the geometry, or a buffer is too small for the
-    /// sizes, which would let the kernel index beyond it.
+    /// If the weights are none that [`fits`], or the kernel or the device does not allow the geometry.
     pub fn call_with(&self, target: &Target, geometry: &Geometry) -> Call {
-        let mut shape = self.shape();
-        check_geometry(target, &shape.site(), geometry);
-        shape.staged = stages(target, shape.activation, shape.units, 0);
+        let (site, activation, units) = (self.site(), self.activation, self.weights[0].cols / 32);
+        check_geometry(target, &site, geometry);
         let [w, v] = self.weights;
         assert!(
             fits(self.weights, self.prepared.is_some()),
@@ -179,48 +97,37 @@ impl GpuTokenBeside<'_> {
             w.name,
             v.name
         );
-        let (squares, eps) = self.x.rms.clone().expect("its input has a norm");
-        assert!(
-            self.x.values.size >= self.activation.bytes(u64::from(shape.units))
-                && squares.size >= u64::from(w.cols) / 4,
-            "input of {}",
-            w.name
-        );
-        assert!(
-            self.y
-                .iter()
-                .all(|range| range.size >= u64::from(w.rows) * 4)
-                && self.z.size >= u64::from(v.rows) * 4
-                && (self.y.is_some() || self.prepared.is_some()),
-            "outputs of {} and {}",
-            w.name,
-            v.name
-        );
-        let parts = self.weights.map(|weight| &weight.parts[0]);
-        let mut bindings: Vec<_> = parts
-            .iter()
-            .flat_map(|part| [part.quants.clone(), part.scales.clone()])
-            .collect();
-        bindings.extend([self.x.values.clone(), squares, self.z.clone()]);
-        bindings.extend(self.y.clone());
-        if let Some(prepared) = &self.prepared {
-            prepared.check(w.rows, self.activation, &w.name);
-            bindings.extend(prepared.bindings());
-        }
-        let tiles: u32 = shape.rows.map(|n| n.div_ceil(geometry.tile)).iter().sum();
-        let mut params = shape.rows.map(Word::U).to_vec();
-        params.extend(parts.map(|part| Word::U(part.sub)));
-        params.push(Word::F(eps));
-        let grid = [Extent::N(tiles), Extent::N(1), Extent::N(1)];
-        let bytes = parts.iter().map(|p| p.quants.size + p.scales.size).sum();
-        let weights = u64::from(w.rows + v.rows) * u64::from(w.cols);
-        Call::positional(spec(geometry, &shape), bindings, params, grid)
-            .with_bytes(bytes)
+        let variant = divided(variant(activation), geometry, units).number("UNITS", units);
+        let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], w.ty, activation);
+        let variant = weight(variant, ["OTHER", "OTHER_TIMES"], v.ty, activation);
+        let variant = match stages(target, activation, units, 0) {
+            true => staged(variant, geometry, activation, units),
+            false => variant,
+        };
+        let [w_part, v_part] = [&w.parts[0], &v.parts[0]];
+        let tiles = [w, v].map(|w| w.rows.div_ceil(geometry.tile));
+        let call = Call::new("token_beside")
+            .variant(variant)
+            .planes(["w_q", "w_s"], w_part)
+            .planes(["v_q", "v_s"], v_part)
+            .bind("z", &self.z)
+            .bind_some("y", self.y.as_ref())
+            .word("rows", w.rows)
+            .word("other_rows", v.rows)
+            .word("sub", w_part.sub)
+            .word("other_sub", v_part.sub)
+            .grid([Extent::N(tiles.iter().sum()), Extent::N(1), Extent::N(1)])
+            .with_bytes(w.bytes() + v.bytes())
             .with_flops(Flops {
-                once: 2 * weights,
+                once: 2 * u64::from(w.rows + v.rows) * u64::from(w.cols),
                 ..Flops::default()
             })
-            .at_site(shape.site())
+            .at_site(site);
+        let call = self.x.bind(call);
+        match &self.prepared {
+            Some(prepared) => prepared.bind(call),
+            None => call,
+        }
     }
 }
 

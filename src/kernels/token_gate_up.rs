@@ -7,15 +7,13 @@ use super::token::{
     self, TokenInput, check_geometry, check_rows, divided, geometry, grid, staged, stages, weight,
 };
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Flops, Word, accesses};
+use crate::gpu::call::{Call, Flops};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::pipeline::Spec;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::gate_up::gate_up;
-use crate::model::{Experts, Weight};
-use crate::quant::GgmlType;
+use crate::model::Weight;
 use crate::quant::activation::Activation;
 
 /// `h` = silu(g x) * (u x) with x divided by its root mean square: of the experts `ids` one after another, then of the
@@ -89,55 +87,48 @@ pub fn repeated(
     }
 }
 
-/// What the pipeline depends on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Shape<'a> {
-    /// What prepared values are.
-    pub activation: Activation,
-    /// Of 32 weights, per row.
-    pub units: u32,
-    /// Types of G and U of the experts and their rows; how they are chosen, and whether there is a bias for the choice.
-    pub experts: Option<([GgmlType; 2], u32, &'a Experts, bool)>,
-    /// Types of G and U of the shared expert, and its rows.
-    pub shared: Option<([GgmlType; 2], u32)>,
-    /// Whether their logits are still to be divided by the root mean square of the input.
-    pub raw_logits: bool,
-    /// Parts of the logits.
-    pub parts: u32,
-    /// Whether the choice is left for the product that follows.
-    pub choice: bool,
-    /// Lanes of a subgroup at least.
-    pub lanes: u32,
-    /// Whether the input passes through workgroup memory.
-    pub staged: bool,
-}
+impl GpuTokenGateUp<'_> {
+    /// G and U of experts and of the shared expert, whichever there are.
+    fn pairs(&self) -> impl Iterator<Item = [&GpuWeight; 2]> {
+        let experts = self.experts.as_ref().map(|(pair, _)| *pair);
+        experts.into_iter().chain(self.shared)
+    }
 
-impl Shape<'_> {
-    /// What to choose a geometry for.
-    pub(super) fn site(&self) -> Site {
-        let cols = self.units * 32;
-        let mut types = vec![];
+    /// Units of 32 values of the input.
+    fn units(&self) -> u32 {
+        self.pairs().next().expect("experts or a dense block")[0].cols / 32
+    }
+
+    /// Rows of G of the chosen experts.
+    fn routed_rows(&self) -> u32 {
+        let routed = |(pair, router): &([&GpuWeight; 2], GpuRouter<'_>)| {
+            router.experts.used as u32 * pair[0].rows
+        };
+        self.experts.as_ref().map_or(0, routed)
+    }
+
+    /// Parts that the logits come in.
+    fn parts(&self) -> u32 {
+        self.experts.as_ref().map_or(1, |(_, router)| router.parts)
+    }
+
+    /// What a geometry can be chosen for.
+    pub fn site(&self) -> Site {
+        let cols = self.units() * 32;
         let mut shapes = vec![];
-        let mut rows = 0;
         let mut threads = [1, MAX_THREADS];
-        if let Some((pair, expert_rows, experts, _)) = self.experts {
-            types.extend(pair);
-            shapes.push(format!("{}x{expert_rows}x{cols}", experts.used));
-            rows += experts.used as u32 * expert_rows;
+        if let Some(([g, _], router)) = &self.experts {
+            shapes.push(format!("{}x{}x{cols}", router.experts.used, g.rows));
             // A thread per expert makes the choice.
-            threads = [experts.count as u32, CHOICE_THREADS];
+            threads = [router.experts.count as u32, CHOICE_THREADS];
         }
-        if let Some((pair, shared_rows)) = self.shared {
-            types.extend(pair);
-            shapes.push(format!("{shared_rows}x{cols}"));
-            rows += shared_rows;
-        }
+        shapes.extend(self.shared.map(|[g, _]| format!("{}x{cols}", g.rows)));
         Site {
             kernel: "token_gate_up",
-            types,
+            types: self.pairs().flatten().map(|w| w.ty).collect(),
             shape: shapes.join("+"),
-            rows,
-            units: self.units,
+            rows: self.routed_rows() + self.shared.map_or(0, |[g, _]| g.rows),
+            units: self.units(),
             activation: self.activation,
             prepared: true,
             pairs: false,
@@ -146,112 +137,9 @@ impl Shape<'_> {
             one_block: false,
             at_once: 1,
             // Adding up the logits.
-            shares_work: (self.parts > 1).then_some(parts_rows(self.activation)),
+            shares_work: (self.parts() > 1).then_some(parts_rows(self.activation)),
             split: false,
         }
-    }
-}
-
-/// The pipeline with this geometry.
-pub(super) fn spec(geometry: &Geometry, shape: &Shape<'_>) -> Spec {
-    let variant = divided(token::variant(shape.activation), geometry, shape.units)
-        .number("UNITS", shape.units)
-        .number("SQUARES", (2 * shape.units).div_ceil(geometry.threads()))
-        .number("RUN", shape.lanes)
-        .number(
-            "SQUARE_RUNS",
-            (2 * shape.units)
-                .min(geometry.threads())
-                .div_ceil(shape.lanes),
-        )
-        .flag("PAIRS", true);
-    let mut variant = match shape.staged {
-        true => staged(variant, geometry, shape.activation, shape.units),
-        false => variant,
-    };
-    let mut access = String::new();
-    if let Some(([g, u], rows, experts, bias)) = shape.experts {
-        variant = weight(variant, ["GATE", "GATE_TIMES"], g, shape.activation);
-        variant = weight(variant, ["UP", "UP_TIMES"], u, shape.activation);
-        let chunks = (experts.count as u32).div_ceil(shape.lanes);
-        variant = router::choice(variant, experts, bias)
-            .flag(
-                "CHOICE_BY_LANES",
-                chunks <= CHUNKS && experts.used as u32 <= shape.lanes,
-            )
-            .number("CHUNKS", chunks)
-            .flag("ROUTED", true)
-            .flag("CHOICE_OUT", shape.choice)
-            .flag("RAW_LOGITS", shape.raw_logits)
-            .flag("LOGITS_IN_PARTS", shape.parts > 1)
-            .number("ROWS", rows);
-        if shape.parts > 1 {
-            let columns = experts.count as u32 / 4;
-            let phases = geometry.threads() / columns;
-            // Threads of a subgroup that share a column.
-            let even = phases * columns == geometry.threads();
-            let shared = if columns.is_power_of_two() && even {
-                (shape.lanes / columns).clamp(1, phases)
-            } else {
-                1
-            };
-            variant = variant
-                .number("PARTS", shape.parts)
-                .number("LOGIT_PHASES", phases)
-                .number("LOGIT_FOLDS", shared.ilog2())
-                .number("LOGIT_SUMMED", phases / shared)
-                .number("PART_LOADS", shape.parts.div_ceil(phases))
-                .flag("RAGGED_PARTS", !even || !shape.parts.is_multiple_of(phases));
-        }
-        access.push_str("rrrrr");
-        access.extend(bias.then_some('r'));
-        access.push_str(if shape.choice { "ww" } else { "" });
-    }
-    if let Some(([g, u], _)) = shape.shared {
-        let names = ["SHARED_GATE", "SHARED_GATE_TIMES"];
-        variant = weight(variant, names, g, shape.activation);
-        variant = weight(
-            variant,
-            ["SHARED_UP", "SHARED_UP_TIMES"],
-            u,
-            shape.activation,
-        );
-        variant = variant.flag("SHARED", true);
-        access.push_str("rrrr");
-    }
-    access.push_str("rrw");
-    Spec {
-        kernel: "token_gate_up",
-        source: include_str!("../../wgsl/token_gate_up.wgsl"),
-        variant,
-        access: accesses(&access),
-    }
-}
-
-impl GpuTokenGateUp<'_> {
-    fn shape(&self, lanes: u32, staged: bool) -> Shape<'_> {
-        let pair = |pair: &[&GpuWeight; 2]| (pair.map(|w| w.ty), pair[0].rows);
-        let any = self.experts.as_ref().map(|(pair, _)| *pair).or(self.shared);
-        Shape {
-            activation: self.activation,
-            units: any.expect("experts or a dense block")[0].cols / 32,
-            experts: self.experts.as_ref().map(|(weights, router)| {
-                let (types, rows) = pair(weights);
-                (types, rows, router.experts, router.bias.is_some())
-            }),
-            shared: self.shared.as_ref().map(pair),
-            raw_logits: self.raw_logits,
-            parts: self.experts.as_ref().map_or(1, |(_, router)| router.parts),
-            choice: true,
-            lanes,
-            staged,
-        }
-    }
-
-    /// What a geometry can be chosen for.
-    pub fn site(&self) -> Site {
-        // Which lanes choose and how the input comes makes no difference to it.
-        self.shape(1, false).site()
     }
 
     /// The dispatches: one per part of the experts or of the shared expert, whichever are more.
@@ -260,7 +148,7 @@ impl GpuTokenGateUp<'_> {
     /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device, or rows are no multiple of 16.
     ///
     /// # Panics
-    /// If sizes disagree or a buffer is too small, which would let the kernel index beyond it.
+    /// If G and U are not cut alike, or the choice of experts is none that the kernel makes.
     pub fn calls(&self, target: &Target) -> Result<Vec<Call>, GpuError> {
         self.calls_with(target, &geometry(target, &self.site())?)
     }
@@ -274,20 +162,13 @@ impl GpuTokenGateUp<'_> {
     /// As [`calls`](Self::calls), or if the kernel or the device does not allow the geometry.
     pub fn calls_with(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         check_geometry(target, &self.site(), geometry);
-        let (mut values, mut count) = (0, 0);
-        let pairs = [self.experts.as_ref().map(|(pair, _)| *pair), self.shared];
-        for [g, u] in pairs.into_iter().flatten() {
-            assert_eq!(
-                (g.groups, g.rows, g.cols),
-                (u.groups, u.rows, u.cols),
-                "{} and {}",
-                g.name,
-                u.name
-            );
-            let cuts = |w: &GpuWeight| -> Vec<_> {
-                w.parts.iter().map(|p| (p.first_row, p.rows)).collect()
+        let mut count = 0;
+        for [g, u] in self.pairs() {
+            let form = |w: &GpuWeight| {
+                let cuts = w.parts.iter().map(|p| (p.first_row, p.rows));
+                ((w.groups, w.rows, w.cols), cuts.collect::<Vec<_>>())
             };
-            assert_eq!(cuts(g), cuts(u), "parts of {} and {}", g.name, u.name);
+            assert_eq!(form(g), form(u), "{} and {}", g.name, u.name);
             for part in &g.parts {
                 // Experts are cut between them.
                 let rows = if g.groups > 1 { g.rows } else { part.rows };
@@ -295,116 +176,136 @@ impl GpuTokenGateUp<'_> {
             }
             count = count.max(g.parts.len());
         }
-        if let Some(([g, _], router)) = &self.experts {
+        if let Some((_, router)) = &self.experts {
             router.check();
             assert!(
                 router.parts == 1 || self.raw_logits && router.experts.count.is_multiple_of(4),
                 "parts of the logits of {} experts",
                 router.experts.count
             );
-            assert_eq!(
-                (router.max_tokens, router.experts.count),
-                (1, g.groups as usize),
-                "experts of {}",
-                g.name
-            );
-            values += router.experts.used as u32 * g.rows;
         }
-        if let Some([g, _]) = self.shared {
-            assert_eq!(g.groups, 1, "the shared expert {}", g.name);
-            values += g.rows;
-        }
-        let mut shape = self.shape(target.lanes(), false);
+        let whole = self.whole(target, geometry);
+        Ok((0..count).map(|i| self.part(geometry, &whole, i)).collect())
+    }
+
+    /// The call without any weights.
+    fn whole(&self, target: &Target, geometry: &Geometry) -> Call {
+        let (units, lanes) = (self.units(), target.lanes());
+        let variant = divided(token::variant(self.activation), geometry, units)
+            .number("UNITS", units)
+            .number("SQUARES", (2 * units).div_ceil(geometry.threads()))
+            .number("RUN", lanes)
+            .number(
+                "SQUARE_RUNS",
+                (2 * units).min(geometry.threads()).div_ceil(lanes),
+            )
+            .flag("PAIRS", true);
         // Each thread's share of the logits' sums.
-        let beside = match shape.parts {
+        let beside = match self.parts() {
             1 => 0,
             _ => 16 * u64::from(geometry.threads()),
         };
-        shape.staged = stages(target, shape.activation, shape.units, beside);
-        for [g, _] in pairs.into_iter().flatten() {
-            assert_eq!(g.cols, shape.units * 32, "input of {}", g.name);
-        }
-        let (squares, _) = self.x.rms.as_ref().expect(NORM);
-        assert!(
-            self.x.values.size >= shape.activation.bytes(u64::from(shape.units))
-                && squares.size >= u64::from(shape.units) * 8,
-            "input of {values}"
-        );
-        assert!(
-            self.h.size >= shape.activation.bytes(u64::from(values.div_ceil(32))),
-            "output of {values}"
-        );
-        Ok((0..count).map(|i| self.call(geometry, &shape, i)).collect())
+        let variant = match stages(target, self.activation, units, beside) {
+            true => staged(variant, geometry, self.activation, units),
+            false => variant,
+        };
+        let call = Call::new("token_gate_up").variant(variant);
+        self.x.bind(call).bind("prepared", &self.h)
     }
 
     /// Part i of the experts and part i of the shared expert, where they have so many.
-    fn call(&self, geometry: &Geometry, all: &Shape<'_>, i: usize) -> Call {
-        let planes = |pair: &[&GpuWeight; 2]| {
-            let parts = pair.map(|w| &w.parts[i]);
-            parts.map(|part| [part.quants.clone(), part.scales.clone()])
-        };
-        let has = |pair: &[&GpuWeight; 2]| i < pair[0].parts.len();
-        let experts = self.experts.as_ref().filter(|(pair, _)| has(pair));
-        let shared = self.shared.filter(has);
-        let mut bindings = vec![];
-        let mut params = vec![];
+    fn part(&self, geometry: &Geometry, whole: &Call, i: usize) -> Call {
+        let mut call = whole.clone();
         let (mut tiles, mut bytes, mut weights) = (0, 0, 0);
-        if let Some((pair, router)) = experts {
+        let has = |pair: &[&GpuWeight; 2]| i < pair[0].parts.len();
+        if let Some((pair, router)) = self.experts.as_ref().filter(|(pair, _)| has(pair)) {
             let [g, u] = pair.map(|w| &w.parts[i]);
             let (rows, used) = (pair[0].rows, router.experts.used as u32);
-            bindings.extend(planes(pair).into_iter().flatten());
-            bindings.push(router.logits.clone());
-            bindings.extend(router.bias.clone());
-            params.extend([g.first_row / rows, g.rows / rows, g.sub, u.sub].map(Word::U));
+            call = self.choice(call, geometry, router);
+            call.variant = weight(call.variant, ["GATE", "GATE_TIMES"], pair[0].ty, self.activation);
+            call.variant = weight(call.variant, ["UP", "UP_TIMES"], pair[1].ty, self.activation);
+            call = call
+                .number("ROWS", rows)
+                .planes(["eg_q", "eg_s"], g)
+                .planes(["eu_q", "eu_s"], u)
+                .word("experts", g.rows / rows)
+                .word("first_expert", g.first_row / rows)
+                .word("g_sub", g.sub)
+                .word("u_sub", u.sub);
             if i == 0 {
-                bindings.extend([router.ids.clone(), router.weights.clone()]);
-                params.push(Word::F(router.experts.weights_scale));
+                call = call
+                    .bind("ids", &router.ids)
+                    .bind("weights", &router.weights)
+                    .word("scale", router.experts.weights_scale);
                 // The chosen experts may lie in any part: the first is told to read them all.
-                bytes += pair
-                    .map(|w| w.bytes_of_rows(u64::from(used * rows)))
-                    .iter()
-                    .sum::<u64>();
+                let read = pair.map(|w| w.bytes_of_rows(u64::from(used * rows)));
+                bytes += read.iter().sum::<u64>();
                 weights += 2 * u64::from(used * rows) * u64::from(pair[0].cols);
             }
             tiles += used * rows.div_ceil(geometry.tile);
         }
-        if let Some(pair) = &shared {
+        if let Some(pair) = self.shared.filter(has) {
             let [g, u] = pair.map(|w| &w.parts[i]);
-            bindings.extend(planes(pair).into_iter().flatten());
-            let before = self
-                .experts
-                .as_ref()
-                .map_or(0, |(pair, r)| r.experts.used as u32 * pair[0].rows);
-            params.extend([before + g.first_row, g.rows, g.sub, u.sub].map(Word::U));
-            bytes += [g, u]
-                .map(|p| p.quants.size + p.scales.size)
-                .iter()
-                .sum::<u64>();
+            let names = ["SHARED_GATE", "SHARED_GATE_TIMES"];
+            call.variant = weight(call.variant, names, pair[0].ty, self.activation);
+            let names = ["SHARED_UP", "SHARED_UP_TIMES"];
+            call.variant = weight(call.variant, names, pair[1].ty, self.activation);
+            call = call
+                .planes(["sg_q", "sg_s"], g)
+                .planes(["su_q", "su_s"], u)
+                .word("shared_rows", g.rows)
+                .word("shared_first", self.routed_rows() + g.first_row)
+                .word("shared_g_sub", g.sub)
+                .word("shared_u_sub", u.sub);
+            let read = [g, u].map(|p| p.quants.size + p.scales.size);
+            bytes += read.iter().sum::<u64>();
             weights += 2 * u64::from(g.rows) * u64::from(pair[0].cols);
             tiles += g.rows.div_ceil(geometry.tile);
         }
-        let (squares, eps) = self.x.rms.clone().expect(NORM);
-        bindings.extend([self.x.values.clone(), squares, self.h.clone()]);
-        params.push(Word::F(eps));
         assert!(tiles <= MAX_GRID, "{tiles} workgroups");
-        let shape = Shape {
-            experts: all.experts.filter(|_| experts.is_some()),
-            shared: all.shared.filter(|_| shared.is_some()),
-            choice: i == 0,
-            ..*all
-        };
-        Call::positional(spec(geometry, &shape), bindings, params, grid(tiles).0)
+        call.grid(grid(tiles).0)
             .with_bytes(bytes)
             .with_flops(Flops {
                 once: 2 * weights,
                 ..Flops::default()
             })
-            .at_site(all.site())
+            .at_site(self.site())
+    }
+
+    /// The call with the choice of experts.
+    fn choice(&self, call: Call, geometry: &Geometry, router: &GpuRouter<'_>) -> Call {
+        let (experts, lanes) = (router.experts, call.variant.consts["RUN"]);
+        let chunks = (experts.count as u32).div_ceil(lanes);
+        let by_lanes = chunks <= CHUNKS && experts.used as u32 <= lanes;
+        let variant = router::choice(call.variant.clone(), experts, router.bias.is_some());
+        let call = call
+            .variant(variant)
+            .module("CHOICE", if by_lanes { "choose_by_lanes" } else { "choose_by_threads" })
+            .number("CHUNKS", chunks)
+            .flag("RAW_LOGITS", self.raw_logits)
+            .bind("logits", &router.logits)
+            .bind_some("bias", router.bias.as_ref());
+        let parts = router.parts;
+        if parts == 1 {
+            return call.module("LOGITS", "logits_whole");
+        }
+        let columns = experts.count as u32 / 4;
+        let phases = geometry.threads() / columns;
+        // Threads of a subgroup that share a column.
+        let even = phases * columns == geometry.threads();
+        let shared = match columns.is_power_of_two() && even {
+            true => (lanes / columns).clamp(1, phases),
+            false => 1,
+        };
+        call.module("LOGITS", "logits_in_parts")
+            .number("PARTS", parts)
+            .number("LOGIT_PHASES", phases)
+            .number("LOGIT_FOLDS", shared.ilog2())
+            .number("LOGIT_SUMMED", phases / shared)
+            .number("PART_LOADS", parts.div_ceil(phases))
+            .flag("RAGGED_PARTS", !even || !parts.is_multiple_of(phases))
     }
 }
-
-/// Why an input without sums of squares is a mistake of the caller.
-const NORM: &str = "a feed-forward block begins with a norm";
 
 #[cfg(test)]
 mod tests;

@@ -1,19 +1,17 @@
 //! [`matvec`](super::matvec) of one token whose activations come and go prepared.
 
 use super::MlaDims;
-use super::attention::partial_bytes;
 use super::token::{
     TokenInput, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, stages,
     unsupported, variant, weight,
 };
-use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Flops, Word, accesses};
+use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::{Call, Flops, Word};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
-use crate::gpu::memory::GpuWeight;
-use crate::gpu::pipeline::Spec;
+use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::matvec::{MatvecOptions, matvec};
-use crate::kernels::rope_cache::{Rotation, RotationShape};
+use crate::kernels::rope_cache::Rotation;
 use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
@@ -43,6 +41,7 @@ pub fn token_matvec(
 }
 
 /// What a product multiplies.
+#[derive(Clone)]
 pub enum Input {
     /// Prepared values; group g reads from unit g * the second field on.
     Prepared(TokenInput, u32),
@@ -54,7 +53,8 @@ pub enum Input {
     Slices([Range; 2], MlaDims),
 }
 
-/// The product on the device.
+/// The product on the device, and what is bound beside weight and input.
+#[derive(Clone)]
 pub struct GpuTokenMatvec<'a> {
     /// W, (groups, rows, cols).
     pub weight: &'a GpuWeight,
@@ -62,18 +62,19 @@ pub struct GpuTokenMatvec<'a> {
     pub activation: Activation,
     /// The input.
     pub x: Input,
-    /// Added to the output, (groups * rows).
-    pub residual: Option<Range>,
-    /// The output as f32, (groups * rows).
-    pub y: Option<Range>,
+    /// What is added and where the output goes, by the names of the kernel's bindings: `residual`, `y`, both (groups * rows) f32.
+    pub bound: Vec<(&'static str, Range)>,
     /// The output as the next product takes it.
     pub prepared: Option<TokenOutput>,
     /// What the output gives to the experts' logits, where it leaves with a norm.
     pub router: Option<RouterParts<'a>>,
+    /// The rotation of queries last: of one group that comes prepared and leaves as f32.
+    pub rotation: Option<Rotation>,
 }
 
 /// The experts' logits in parts, one for each [`ROUTER_ROWS`] rows of a product's output: each part is `weight` times those rows with
 /// the norm's weight, in f32, and the logits are the sum of all over the root mean square.
+#[derive(Clone)]
 pub struct RouterParts<'a> {
     /// `ffn_gate_inp`, (experts, rows) f32.
     pub weight: &'a GpuWeight,
@@ -112,205 +113,82 @@ pub(super) fn router_bytes(experts: u32, tile: u32) -> u64 {
     u64::from(experts) * u64::from(tile) * 4
 }
 
-/// What the pipeline of a product depends on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
-    /// Of the weight.
-    pub ty: GgmlType,
-    /// Heads, or 1.
-    pub groups: u32,
-    /// Rows of a group.
-    pub rows: u32,
-    /// Of 32 weights, per row.
-    pub units: u32,
-    /// Units from one group's input to the next.
-    pub x_units: u32,
-    /// What prepared values are.
-    pub activation: Activation,
-    /// Where the input comes from.
-    pub source: Source,
-    /// Whether the input has a norm.
-    pub rms: bool,
-    /// Whether something is added.
-    pub residual: bool,
-    /// Whether the output is left as f32.
-    pub y: bool,
-    /// Whether it is left prepared, and if so whether with a norm.
-    pub prepared: Option<bool>,
-    /// The rotation of queries last.
-    pub rotate: Option<RotationShape>,
-    /// Experts whose logits leave in parts.
-    pub router: Option<u32>,
-    /// Whether the input, of one group and prepared, passes through workgroup memory.
-    pub staged: bool,
-}
-
-/// Where the input of a product comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
-    /// Prepared values.
-    Prepared,
-    /// f32, still without the norm's weight.
-    Stream,
-    /// The attention's slices.
-    Slices,
-}
-
 /// Threads of a workgroup that joins slices at most: what 16 KiB of workgroup memory hold of them.
 const MERGE_THREADS: u32 = 512;
 /// Rows of a workgroup that are worth joining slices for: GLM's heads have 256, so four workgroups repeat the joining.
 const MERGE_ROWS: u32 = 64;
 
-impl Shape {
+/// What divides a product of one group, whose rows all read the same input: no row is of another.
+const ONE_GROUP: u32 = 1 << 31;
+
+impl<'a> GpuTokenMatvec<'a> {
+    /// The product of `weight` and `x`, still to be told where it goes.
+    pub fn new(weight: &'a GpuWeight, activation: Activation, x: Input) -> Self {
+        Self {
+            weight,
+            activation,
+            x,
+            bound: vec![],
+            prepared: None,
+            router: None,
+            rotation: None,
+        }
+    }
+
+    /// Binds `range` to `name`, where there is one.
+    pub fn bind<'r>(
+        mut self,
+        name: &'static str,
+        range: impl Into<Option<&'r Range>>,
+    ) -> Self {
+        let range: Option<&Range> = range.into();
+        self.bound.extend(range.map(|range| (name, range.clone())));
+        self
+    }
+
+    /// Leaves the output prepared, where that is asked for.
+    pub fn prepared(mut self, output: impl Into<Option<TokenOutput>>) -> Self {
+        self.prepared = output.into();
+        self
+    }
+
+    /// Rotates the output.
+    pub fn rotated(mut self, rotation: Rotation) -> Self {
+        self.rotation = Some(rotation);
+        self
+    }
+
     /// What to choose a geometry for.
-    pub(super) fn site(&self) -> Site {
-        let merge = self.source == Source::Slices;
-        let cols = self.units * 32;
+    pub fn site(&self) -> Site {
+        let w = self.weight;
+        let merge = matches!(self.x, Input::Slices(..));
+        let rotates = self.rotation.is_some();
         Site {
-            kernel: match self.source {
-                Source::Prepared if self.rotate.is_some() => "token_matvec+rotate",
-                Source::Prepared => "token_matvec",
-                Source::Stream => "token_matvec+x_times_norm",
-                Source::Slices => "token_matvec+merge",
+            kernel: match self.x {
+                Input::Prepared(..) if rotates => "token_matvec+rotate",
+                Input::Prepared(..) => "token_matvec",
+                Input::Stream(..) => "token_matvec+x_times_norm",
+                Input::Slices(..) => "token_matvec+merge",
             },
-            types: vec![self.ty],
-            shape: match self.groups {
-                1 => format!("{}x{cols}", self.rows),
-                groups => format!("{groups}x{}x{cols}", self.rows),
-            },
-            rows: self.groups * self.rows,
-            units: self.units,
+            types: vec![w.ty],
+            shape: w.shape(),
+            rows: w.total_rows(),
+            units: w.cols / 32,
             activation: self.activation,
             prepared: self.prepared.is_some(),
-            pairs: self.rotate.is_some(),
-            whole: merge.then_some(self.rows),
-            threads: if merge {
+            pairs: rotates,
+            whole: merge.then_some(w.rows),
+            threads: match merge {
                 // A thread for every four columns.
-                [cols / 4, MERGE_THREADS]
-            } else {
-                [1, MAX_THREADS]
+                true => [w.cols / 4, MERGE_THREADS],
+                false => [1, MAX_THREADS],
             },
             // Its weights are on their way while the slices are joined.
             one_block: merge,
-            at_once: if self.rotate.is_some() { 1 } else { 2 },
+            at_once: if rotates { 1 } else { 2 },
             shares_work: merge.then_some(MERGE_ROWS),
             split: false,
         }
-    }
-}
-
-/// The pipeline with this geometry.
-pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
-    let merge = shape.source == Source::Slices;
-    // What the router reads is floats in every tier.
-    let (variant, input) = match shape.source {
-        Source::Stream => {
-            let floats = Activation::Floats;
-            let variant = variant(floats).module("INPUT", "x_times_norm");
-            (variant, floats)
-        }
-        Source::Prepared | Source::Slices => (variant(shape.activation), shape.activation),
-    };
-    let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], shape.ty, input);
-    let mut variant = divided(variant, geometry, shape.units)
-        .number("UNITS", shape.units)
-        .number("AT_ONCE", geometry.at_once)
-        .flag("MERGE", merge)
-        .flag("RMS", shape.rms)
-        .flag("RESIDUAL", shape.residual)
-        .flag("OUT_PLAIN", shape.y)
-        .flag("OUT_PREPARED", shape.prepared.is_some())
-        .flag("NORM_OUT", shape.prepared == Some(true));
-    if shape.staged {
-        variant = staged(variant, geometry, shape.activation, shape.units);
-    }
-    if let Some(experts) = shape.router {
-        let threads = geometry.threads();
-        variant = variant
-            .flag("ROUTER", true)
-            .number("EXPERTS", experts)
-            .number("ROUTER_COLUMNS", shape.groups * shape.rows / 4)
-            .number(
-                "ROUTER_LOADS",
-                (experts * geometry.tile / 4).div_ceil(threads),
-            )
-            .number(
-                "ROUTER_STORES",
-                (experts * geometry.tile / ROUTER_ROWS).div_ceil(threads),
-            );
-    }
-    if merge {
-        variant = variant
-            .number("ROWS_PER_GROUP", shape.rows)
-            .number("PHASES", geometry.threads() / (shape.units * 8));
-    } else if shape.groups > 1 {
-        variant = variant
-            .flag("GROUPS", true)
-            .number("ROWS_PER_GROUP", shape.rows)
-            .number("X_UNITS", shape.x_units);
-    }
-    if let Some(rotation) = shape.rotate {
-        variant = rotation.variant(variant);
-    }
-    let mut access = String::from(match shape.source {
-        Source::Prepared => "rrr",
-        Source::Stream | Source::Slices => "rrrr",
-    });
-    access.extend(shape.rms.then_some('r'));
-    access.extend(shape.residual.then_some('r'));
-    access.extend(shape.y.then_some('w'));
-    access.push_str(match shape.prepared {
-        Some(true) => "rww",
-        Some(false) => "w",
-        None => "",
-    });
-    access.push_str(if shape.router.is_some() { "rw" } else { "" });
-    access.push_str(if shape.rotate.is_some() { "r" } else { "" });
-    Spec {
-        kernel: "token_matvec",
-        source: include_str!("../../wgsl/token_matvec.wgsl"),
-        variant,
-        access: accesses(&access),
-    }
-}
-
-impl GpuTokenMatvec<'_> {
-    fn squares(&self) -> Option<(&Range, f32)> {
-        match &self.x {
-            Input::Prepared(x, _) => x.rms.as_ref().map(|(squares, eps)| (squares, *eps)),
-            Input::Stream(_, _, squares, eps) => Some((squares, *eps)),
-            Input::Slices(..) => None,
-        }
-    }
-
-    fn shape(&self, rotation: Option<&Rotation>) -> Shape {
-        let w = self.weight;
-        let (source, x_units) = match &self.x {
-            Input::Prepared(_, x_units) => (Source::Prepared, *x_units),
-            Input::Stream(..) => (Source::Stream, 0),
-            Input::Slices(..) => (Source::Slices, 0),
-        };
-        Shape {
-            ty: w.ty,
-            groups: w.groups,
-            rows: w.rows,
-            units: w.cols / 32,
-            x_units,
-            activation: self.activation,
-            source,
-            rms: self.squares().is_some(),
-            residual: self.residual.is_some(),
-            y: self.y.is_some(),
-            prepared: self.prepared.as_ref().map(|out| out.norm.is_some()),
-            rotate: rotation.map(Rotation::shape),
-            router: self.router.as_ref().map(|router| router.weight.rows),
-            staged: false,
-        }
-    }
-
-    /// What a geometry can be chosen for.
-    pub fn site(&self) -> Site {
-        self.shape(None).site()
     }
 
     /// The dispatches: one per part of the weight.
@@ -320,33 +198,9 @@ impl GpuTokenMatvec<'_> {
     /// multiple of 16.
     ///
     /// # Panics
-    /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
+    /// If rows to rotate are not whole heads.
     pub fn calls(&self, target: &Target) -> Result<Vec<Call>, GpuError> {
         self.calls_with(target, &geometry(target, &self.site())?)
-    }
-
-    /// The dispatches of a product whose output, as f32 alone, is rotated.
-    ///
-    /// # Errors
-    /// As [`calls`](Self::calls).
-    ///
-    /// # Panics
-    /// As [`calls`](Self::calls), or if the rows to rotate are not whole heads. A replay's position must be in the table.
-    pub fn rotated_calls(
-        &self,
-        target: &Target,
-        rotation: &Rotation,
-    ) -> Result<Vec<Call>, GpuError> {
-        rotation.check(self.weight.total_rows(), &self.weight.name);
-        assert!(
-            self.prepared.is_none()
-                && self.weight.groups == 1
-                && matches!(self.x, Input::Prepared(..)),
-            "{}: rotated queries come prepared and leave as floats",
-            self.weight.name
-        );
-        let geometry = geometry(target, &self.shape(Some(rotation)).site())?;
-        self.divided_calls(target, &geometry, Some(rotation))
     }
 
     /// As [`calls`](Self::calls), divided so.
@@ -357,139 +211,123 @@ impl GpuTokenMatvec<'_> {
     /// # Panics
     /// As [`calls`](Self::calls), or if the kernel or the device does not allow the geometry.
     pub fn calls_with(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
-        self.divided_calls(target, geometry, None)
-    }
-
-    fn divided_calls(
-        &self,
-        target: &Target,
-        geometry: &Geometry,
-        rotation: Option<&Rotation>,
-    ) -> Result<Vec<Call>, GpuError> {
-        let mut shape = self.shape(rotation);
-        let beside = shape
-            .router
-            .map_or(0, |experts| router_bytes(experts, geometry.tile));
-        shape.staged = shape.source == Source::Prepared
-            && shape.groups == 1
-            && stages(target, shape.activation, shape.units, beside);
-        check_geometry(target, &shape.site(), geometry);
-        let w = self.weight;
-        let (out, cols) = (w.total_rows(), u64::from(w.cols));
-        let fits = |range: &Range| range.size >= u64::from(out) * 4;
-        assert!(
-            self.y.iter().chain(&self.residual).all(fits),
-            "output of {}",
-            w.name
-        );
-        assert!(
-            self.y.is_some() || self.prepared.is_some(),
-            "{} goes nowhere",
-            w.name
-        );
+        let (w, site) = (self.weight, self.site());
+        check_geometry(target, &site, geometry);
         if !w.cols.is_multiple_of(32) {
-            return Err(unsupported(
-                target,
-                &format!("a kernel for rows of {cols} in {}", w.name),
-            ));
+            let missing = format!("a kernel for rows of {} in {}", w.cols, w.name);
+            return Err(unsupported(target, &missing));
         }
-        let mut inputs = self.inputs();
-        assert!(
-            self.squares().is_none_or(|(s, _)| s.size >= cols / 4),
-            "squares before {}",
-            w.name
-        );
-        inputs.extend(self.squares().map(|(squares, _)| squares.clone()));
-        inputs.extend(self.residual.clone());
-        inputs.extend(self.y.clone());
-        if let Some(prepared) = &self.prepared {
-            prepared.check(out, self.activation, &w.name);
-            inputs.extend(prepared.bindings());
-        }
-        if let Some(RouterParts { weight, logits }) = &self.router {
-            assert!(
-                shape.prepared == Some(true)
-                    && leaves_router_parts(weight, geometry.tile)
-                    && weight.cols == out
-                    && logits.size >= u64::from(out / ROUTER_ROWS * weight.rows) * 4,
-                "{} behind {}",
-                weight.name,
-                w.name
-            );
-            inputs.extend([weight.parts[0].quants.clone(), logits.clone()]);
-        }
-        inputs.extend(rotation.map(|rotation| rotation.table.clone()));
-        let spec = spec(geometry, &shape);
-        let parts = w.parts.iter().map(|part| {
+        let call = self.input(self.whole(target, geometry));
+        let experts = self.router.as_ref().map_or(0, |router| router.weight.rows);
+        let part = |part: &Part| {
             if self.prepared.is_some() {
                 check_rows(target, part.rows, &w.name)?;
             }
             let (grid, width) = grid(part.rows.div_ceil(geometry.tile));
-            let mut params = vec![
-                Word::U(part.rows),
-                Word::U(part.first_row),
-                Word::U(part.sub),
-                Word::U(width),
-            ];
-            params.extend(self.squares().map(|(_, eps)| Word::F(eps)));
-            params.extend((shape.source == Source::Slices).then_some(Word::Splits));
-            if rotation.is_some() {
-                assert!(part.first_row.is_multiple_of(2), "pairs of {}", w.name);
-                params.push(Word::Pos);
-            }
-            let bindings = [part.quants.clone(), part.scales.clone()]
-                .into_iter()
-                .chain(inputs.clone())
-                .collect();
             // Of the router the columns of these rows.
-            let router = u64::from(part.rows) * u64::from(shape.router.unwrap_or(0));
-            let call = Call::positional(spec.clone(), bindings, params, grid)
+            let router = u64::from(part.rows) * u64::from(experts);
+            let call = call
+                .clone()
+                .planes(["w_q", "w_s"], part)
+                .word("rows", part.rows)
+                .word("first_row", part.first_row)
+                .word("sub", part.sub)
+                .word("row_tiles", width)
+                .grid(grid)
                 .with_bytes(part.quants.size + part.scales.size + 4 * router)
                 .with_flops(Flops {
                     once: 2 * (u64::from(part.rows) * u64::from(w.cols) + router),
                     ..Flops::default()
-                })
-                .at_site(shape.site());
-            Ok(call)
-        });
-        parts.collect()
+                });
+            Ok(call.at_site(site.clone()))
+        };
+        w.parts.iter().map(part).collect()
     }
 
-    /// The bindings of the input.
-    fn inputs(&self) -> Vec<Range> {
+    /// The call without its input and its part of the weight.
+    fn whole(&self, target: &Target, geometry: &Geometry) -> Call {
         let w = self.weight;
-        let cols = u64::from(w.cols);
+        let units = w.cols / 32;
+        let router = self.router.as_ref();
+        // What the router reads is floats in every tier.
+        let activation = match self.x {
+            Input::Stream(..) => Activation::Floats,
+            Input::Prepared(..) | Input::Slices(..) => self.activation,
+        };
+        let variant = variant(activation);
+        let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], w.ty, activation);
+        let variant = divided(variant, geometry, units)
+            .number("UNITS", units)
+            .number("AT_ONCE", geometry.at_once);
+        let beside = router.map_or(0, |r| router_bytes(r.weight.rows, geometry.tile));
+        let whole = matches!(self.x, Input::Prepared(..)) && w.groups == 1;
+        let variant = match whole && stages(target, activation, units, beside) {
+            true => staged(variant, geometry, activation, units),
+            false => variant,
+        };
+        let mut call = Call::new("token_matvec").variant(variant);
+        for (name, range) in &self.bound {
+            call = call.bind(name, range);
+        }
+        if let Some(prepared) = &self.prepared {
+            call = prepared.bind(call);
+        }
+        if let Some(RouterParts { weight, logits }) = router {
+            assert!(
+                leaves_router_parts(weight, geometry.tile) && weight.cols == w.total_rows(),
+                "{} behind {}",
+                weight.name,
+                w.name
+            );
+            let (threads, experts) = (geometry.threads(), weight.rows);
+            let share = |values: u32| (experts * geometry.tile / values).div_ceil(threads);
+            call = call
+                .bind(
+                    "router",
+                    &weight.parts[0].quants.clone().holding(Role::Floats),
+                )
+                .bind("logit_parts", logits)
+                .number("EXPERTS", experts)
+                .number("ROUTER_COLUMNS", weight.cols / 4)
+                .number("ROUTER_LOADS", share(4))
+                .number("ROUTER_STORES", share(ROUTER_ROWS));
+        }
+        if let Some(rotation) = &self.rotation {
+            rotation.check(w.total_rows(), &w.name);
+            call = rotation.bind(call);
+        }
+        call
+    }
+
+    /// The call with its input.
+    fn input(&self, call: Call) -> Call {
+        let (w, units) = (self.weight, self.weight.cols / 32);
         match &self.x {
             Input::Prepared(x, x_units) => {
-                let units = u64::from((w.groups - 1) * x_units) + cols / 32;
-                assert!(
-                    x.values.size >= self.activation.bytes(units),
-                    "input of {}",
-                    w.name
-                );
-                vec![x.values.clone()]
+                let groups = w.groups > 1;
+                x.bind(call)
+                    .flag("GROUPS", groups)
+                    .number("ROWS_PER_GROUP", if groups { w.rows } else { ONE_GROUP })
+                    .number("X_UNITS", if groups { *x_units } else { 0 })
             }
-            Input::Stream(x, norm, ..) => {
-                assert!(
-                    x.size.min(norm.size) >= cols * 4 && w.groups == 1,
-                    "input of {}",
-                    w.name
-                );
-                vec![x.clone(), norm.clone()]
-            }
-            Input::Slices(partials, dims) => {
-                assert!(
-                    (w.groups as usize, w.cols as usize) == (dims.heads, dims.kv_lora),
-                    "{dims:?} for {}",
-                    w.name
-                );
-                let sizes = partial_bytes(*dims, 1);
-                assert!(
-                    partials.iter().zip(sizes).all(|(p, bytes)| p.size >= bytes),
-                    "slices before {}",
-                    w.name
-                );
-                partials.to_vec()
+            Input::Stream(x, norm, squares, eps) => call
+                .module("INPUT", "x_times_norm")
+                .bind("x", x)
+                .bind("x_norm", norm)
+                .bind("squares", squares)
+                .word("eps", *eps)
+                .number("ROWS_PER_GROUP", ONE_GROUP)
+                .number("X_UNITS", 0),
+            Input::Slices([sums, stats], _) => {
+                let threads = call.variant.consts["WG"];
+                call.module("INPUT", "x_slices")
+                    .bind("parts", sums)
+                    .bind("stats", stats)
+                    .word("splits", Word::Splits)
+                    .number("HEADS", w.groups)
+                    .number("ROWS_PER_GROUP", w.rows)
+                    .number("X_UNITS", 0)
+                    .number("PHASES", threads / (units * 8))
             }
         }
     }

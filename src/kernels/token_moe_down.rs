@@ -5,15 +5,13 @@ use super::token::{
     self, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, stages, weight,
 };
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Flops, Word, accesses};
+use crate::gpu::call::{Call, Flops};
 use crate::gpu::geometry::{Geometry, MAX_THREADS, SPLIT_LANES, Site};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::pipeline::Spec;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::moe_down::moe_down;
 use crate::model::Weight;
-use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 
 /// residual + sum over slots of weights\[s\] * down\[ids\[s\]\] h\[s\] + shared h_shared; `h` is what the prepared values of the
@@ -66,29 +64,6 @@ pub struct GpuTokenMoeDown<'a> {
     pub prepared: TokenOutput,
 }
 
-/// What the pipeline depends on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
-    /// What prepared values are.
-    pub activation: Activation,
-    /// Of D.
-    pub ty: GgmlType,
-    /// Experts per token.
-    pub used: u32,
-    /// Output rows.
-    pub rows: u32,
-    /// Of 32 weights, per row of D.
-    pub units: u32,
-    /// Type and units of S.
-    pub shared: Option<(GgmlType, u32)>,
-    /// Whether it ends the sum and leaves it prepared.
-    pub last: bool,
-    /// Whether it is all of it: no weight has another part.
-    pub one_part: bool,
-    /// Whether the input passes through workgroup memory.
-    pub staged: bool,
-}
-
 /// See [`slot_factor`].
 const SLOT_SHIFT: u32 = 27;
 
@@ -105,33 +80,22 @@ fn slot_factor(used: u32, units: u32) -> Option<u32> {
 /// Units of the shared expert's row that a thread asks for ahead of the others.
 const SHARED_AHEAD: u32 = 4;
 
-impl Shape {
-    /// Units of the input.
-    fn input(&self) -> u32 {
-        self.used * self.units + self.shared.map_or(0, |(_, units)| units)
-    }
-
-    /// What to choose a geometry for.
-    pub(super) fn site(&self) -> Site {
-        let Shape {
-            ty,
-            used,
-            rows,
-            units,
-            shared,
-            ..
-        } = *self;
-        let routed = format!("{used}x{rows}x{}", units * 32);
+impl GpuTokenMoeDown<'_> {
+    /// What a geometry can be chosen for.
+    pub fn site(&self) -> Site {
+        let (d, used) = (self.down, self.used);
+        let types = [Some(d), self.shared];
+        let routed = format!("{used}x{}x{}", d.rows, d.cols);
         Site {
             kernel: "token_moe_down",
-            types: [ty].into_iter().chain(shared.map(|(ty, _)| ty)).collect(),
-            shape: match shared {
-                Some((_, units)) => format!("{routed}+{rows}x{}", units * 32),
+            types: types.iter().flatten().map(|w| w.ty).collect(),
+            shape: match self.shared {
+                Some(shared) => format!("{routed}+{}", shared.shape()),
                 None => routed,
             },
-            rows,
+            rows: d.rows,
             // The threads of a row walk those of all its experts.
-            units: used * units,
+            units: used * d.cols / 32,
             activation: self.activation,
             prepared: true,
             pairs: false,
@@ -143,95 +107,15 @@ impl Shape {
             split: true,
         }
     }
-}
-
-/// The pipeline with this geometry.
-pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
-    let variant = divided(
-        token::variant(shape.activation),
-        geometry,
-        shape.used * shape.units,
-    )
-    .number("USED", shape.used)
-    .number("ROWS", shape.rows)
-    .number("UNITS", shape.units)
-    .flag("ONE_PART", shape.one_part)
-    .flag("SPLIT", geometry.lanes > SPLIT_LANES)
-    .flag("OUT_PREPARED", shape.last)
-    .flag("NORM_OUT", shape.last);
-    let mut variant = weight(
-        variant,
-        ["WEIGHT", "WEIGHT_TIMES"],
-        shape.ty,
-        shape.activation,
-    );
-    if let Some(factor) = slot_factor(shape.used, shape.units) {
-        variant = variant
-            .flag("SLOT_FACTOR", true)
-            .number("SLOT_FACTOR", factor)
-            .number("SLOT_SHIFT", SLOT_SHIFT);
-    }
-    if let Some((ty, units)) = shape.shared {
-        let names = ["SHARED_WEIGHT", "SHARED_TIMES"];
-        variant = weight(variant, names, ty, shape.activation)
-            .flag("SHARED", true)
-            .number("SHARED_UNITS", units)
-            .number(
-                "SHARED_AHEAD",
-                units.div_ceil(geometry.lanes).min(SHARED_AHEAD),
-            );
-    }
-    if shape.staged {
-        variant = staged(variant, geometry, shape.activation, shape.input());
-    }
-    let shared = if shape.shared.is_some() { "rr" } else { "" };
-    let access = ["rr", shared, "rrrrw", if shape.last { "rww" } else { "" }].concat();
-    Spec {
-        kernel: "token_moe_down",
-        source: include_str!("../../wgsl/token_moe_down.wgsl"),
-        variant,
-        access: accesses(&access),
-    }
-}
-
-impl GpuTokenMoeDown<'_> {
-    fn shape(&self) -> Shape {
-        Shape {
-            activation: self.activation,
-            ty: self.down.ty,
-            used: self.used,
-            rows: self.down.rows,
-            units: self.down.cols / 32,
-            shared: self.shared.map(|s| (s.ty, s.cols / 32)),
-            last: true,
-            one_part: false,
-            staged: false,
-        }
-    }
-
-    /// That of part i, which may have no shared expert.
-    fn shape_of(&self, i: usize) -> Shape {
-        let shared = self.shared.filter(|s| i < s.parts.len());
-        Shape {
-            shared: shared.map(|s| (s.ty, s.cols / 32)),
-            ..self.shape()
-        }
-    }
-
-    /// What a geometry can be chosen for.
-    pub fn site(&self) -> Site {
-        self.shape().site()
-    }
 
     /// The dispatches: one per part of the experts or of the shared expert, whichever are more, each adding to the sum of the
     /// one before; the last leaves it prepared.
     ///
     /// # Errors
-    /// [`GpuError::OutOfMemory`] where several parts need buffers between them; [`GpuError::TierUnsupported`] where no
-    /// geometry suits the shape on this device.
+    /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device.
     ///
     /// # Panics
-    /// If sizes disagree or a buffer is too small, which would let the kernel index beyond it.
+    /// If the sizes of the shared expert disagree.
     pub fn calls(&self, target: &Target) -> Result<Vec<Call>, GpuError> {
         self.calls_with(target, &geometry(target, &self.site())?)
     }
@@ -246,22 +130,6 @@ impl GpuTokenMoeDown<'_> {
     pub fn calls_with(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         check_geometry(target, &self.site(), geometry);
         let d = self.down;
-        let units = self.used * d.cols / 32 + self.shared.map_or(0, |s| s.cols / 32);
-        assert!(
-            self.h.size >= self.activation.bytes(u64::from(units)),
-            "input of {}",
-            d.name
-        );
-        assert!(
-            self.ids.size.min(self.weights.size) >= u64::from(self.used) * 4,
-            "experts of {}",
-            d.name
-        );
-        assert!(
-            self.y.size.min(self.residual.size) >= u64::from(d.rows) * 4,
-            "output of {}",
-            d.name
-        );
         check_rows(target, d.rows, &d.name)?;
         assert!(
             self.shared
@@ -269,79 +137,90 @@ impl GpuTokenMoeDown<'_> {
             "shared expert of {}",
             d.name
         );
-        self.prepared.check(d.rows, self.activation, &d.name);
         let count = d.parts.len().max(self.shared.map_or(0, |s| s.parts.len()));
         let mut residual = self.residual.clone();
         let mut calls = vec![];
         for i in 0..count {
-            let y = if i + 1 == count {
-                self.y.clone()
-            } else {
-                Range::floats("expert sum", u64::from(d.rows))
+            let last = i + 1 == count;
+            let y = match last {
+                true => self.y.clone(),
+                false => Range::floats("expert sum", u64::from(d.rows)),
             };
-            let mut shape = self.shape_of(i);
-            shape.last = i + 1 == count;
-            shape.one_part = count == 1;
-            shape.staged = stages(target, shape.activation, shape.input(), 0);
-            calls.push(self.call(geometry, i, &shape, residual, &y));
+            let call = self.part(target, geometry, i);
+            let call = call
+                .flag("ONE_PART", count == 1)
+                .bind("residual", &residual)
+                .bind("y", &y);
+            calls.push(match last {
+                true => self.prepared.bind(call),
+                false => call,
+            });
             residual = y;
         }
         Ok(calls)
     }
 
-    /// Adds part i of the experts and part i of the shared expert, where they have so many, to `residual`.
-    fn call(
-        &self,
-        geometry: &Geometry,
-        i: usize,
-        shape: &Shape,
-        residual: Range,
-        y: &Range,
-    ) -> Call {
-        let d = self.down;
+    /// Part i of the experts and part i of the shared expert, where they have so many.
+    fn part(&self, target: &Target, geometry: &Geometry, i: usize) -> Call {
+        let (d, used, activation) = (self.down, self.used, self.activation);
+        let units = d.cols / 32;
         // Where the experts have no more parts, any of them with no expert in it.
         let part = d.parts.get(i).unwrap_or(&d.parts[0]);
         let experts = d.parts.get(i).map_or(0, |part| part.rows / d.rows);
         let shared = self.shared.and_then(|s| Some((s, s.parts.get(i)?)));
-        let mut bindings = vec![part.quants.clone(), part.scales.clone()];
-        bindings.extend(
-            shared
-                .iter()
-                .flat_map(|(_, part)| [part.quants.clone(), part.scales.clone()]),
-        );
-        bindings.extend([
-            self.h.clone(),
-            self.ids.clone(),
-            self.weights.clone(),
-            residual,
-            y.clone(),
-        ]);
-        if shape.last {
-            bindings.extend(self.prepared.bindings());
+        let split = geometry.lanes > SPLIT_LANES;
+        let variant = divided(token::variant(activation), geometry, used * units)
+            .number("USED", used)
+            .number("ROWS", d.rows)
+            .number("UNITS", units)
+            .number("SPLIT_RUNS", if split { geometry.threads() / 32 } else { 1 })
+            .flag("SPLIT", split);
+        let mut variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], d.ty, activation);
+        if let Some(factor) = slot_factor(used, units) {
+            variant = variant
+                .flag("SLOT_FACTOR", true)
+                .number("SLOT_FACTOR", factor)
+                .number("SLOT_SHIFT", SLOT_SHIFT);
         }
-        let mut params = vec![
-            Word::U(part.first_row / d.rows),
-            Word::U(experts),
-            Word::U(part.sub),
-        ];
-        params.extend(
-            shared
-                .iter()
-                .flat_map(|(_, part)| [part.first_row, part.rows, part.sub].map(Word::U)),
-        );
+        let input = used * units + shared.map_or(0, |(s, _)| s.cols / 32);
+        if stages(target, activation, input, 0) {
+            variant = staged(variant, geometry, activation, input);
+        }
+        let mut call = Call::new("token_moe_down")
+            .variant(variant)
+            .planes(["w_q", "w_s"], part)
+            .bind("h", &self.h)
+            .bind("ids", &self.ids)
+            .bind("weights", &self.weights)
+            .word("first_expert", part.first_row / d.rows)
+            .word("experts", experts)
+            .word("sub", part.sub);
         // The chosen experts may lie in any part: the first is told to read them all.
-        let read = if i == 0 {
-            d.bytes_of_rows(u64::from(self.used * d.rows))
-        } else {
-            0
-        } + shared.map_or(0, |(_, part)| part.quants.size + part.scales.size);
-        let used = if i == 0 { self.used * d.rows } else { 0 };
-        let weights = u64::from(used) * u64::from(d.cols)
-            + shared.map_or(0, |(s, part)| u64::from(part.rows) * u64::from(s.cols));
+        let rows = if i == 0 { used * d.rows } else { 0 };
+        let mut bytes = d.bytes_of_rows(u64::from(rows));
+        let mut weights = u64::from(rows) * u64::from(d.cols);
+        call = match shared {
+            None => call.module("SHARED", "shared_none"),
+            Some((s, part)) => {
+                bytes += part.quants.size + part.scales.size;
+                weights += u64::from(part.rows) * u64::from(s.cols);
+                let names = ["SHARED_WEIGHT", "SHARED_TIMES"];
+                let units = s.cols / 32;
+                let ahead = units.div_ceil(geometry.lanes).min(SHARED_AHEAD);
+                call.variant = weight(call.variant, names, s.ty, activation);
+                call.module("SHARED", "shared_down")
+                    .number("SHARED_UNITS", units)
+                    .number("SHARED_AHEAD", ahead)
+                    .planes(["s_q", "s_s"], part)
+                    .word("shared_rows", part.rows)
+                    .word("shared_first", part.first_row)
+                    .word("shared_sub", part.sub)
+            }
+        };
         let tiles = d.rows.div_ceil(geometry.tile);
         assert!(tiles <= MAX_GRID, "rows of {}", d.name);
-        Call::positional(spec(geometry, shape), bindings, params, grid(tiles).0)
-            .with_bytes(read)
+        call.grid(grid(tiles).0)
+            .with_bytes(bytes)
             .with_flops(Flops {
                 once: 2 * weights,
                 ..Flops::default()

@@ -6,14 +6,12 @@ use super::token::{check_geometry, divided, geometry, variant, weight};
 use super::token_matvec::token_matvec;
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
+use crate::gpu::call::{Call, Extent, Flops, Word};
 use crate::gpu::geometry::{Geometry, Site, WHOLE_THREADS};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::pipeline::Spec;
 use crate::gpu::tier::MIN_SUBGROUP;
 use crate::gpu::{GpuError, Target};
 use crate::model::Weight;
-use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 use half::f16;
 
@@ -36,64 +34,6 @@ pub fn token_queries(
         q, kv_a, kv_a_norm, eps, angles, 0, dims, &mut q_pe, &mut row,
     );
     ([q_lat, q_pe], row)
-}
-
-/// What the pipeline depends on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
-    /// Of `attn_k_b`.
-    pub ty: GgmlType,
-    pub dims: MlaDims,
-    /// What prepared values are.
-    pub activation: Activation,
-}
-
-impl Shape {
-    /// What to choose a geometry for.
-    pub(super) fn site(&self) -> Site {
-        let MlaDims {
-            heads,
-            nope,
-            kv_lora,
-            ..
-        } = self.dims;
-        Site {
-            kernel: "token_queries",
-            types: vec![self.ty],
-            shape: format!("{heads}x{kv_lora}x{nope}"),
-            rows: (heads * kv_lora) as u32,
-            units: nope as u32 / 32,
-            activation: self.activation,
-            prepared: false,
-            pairs: false,
-            whole: None,
-            threads: [1, ROW_SUBGROUPS * MIN_SUBGROUP],
-            one_block: false,
-            at_once: 1,
-            shares_work: None,
-            split: false,
-        }
-    }
-}
-
-/// The pipeline with this geometry.
-pub(super) fn spec(geometry: &Geometry, shape: &Shape) -> Spec {
-    let units = shape.dims.nope as u32 / 32;
-    let variant = weight(
-        divided(variant(shape.activation), geometry, units),
-        ["WEIGHT", "WEIGHT_TIMES"],
-        shape.ty,
-        shape.activation,
-    );
-    let variant = row_variant(variant, shape.dims, geometry.threads())
-        .number("UNITS", units)
-        .number("HEADS", shape.dims.heads as u32);
-    Spec {
-        kernel: "token_queries",
-        source: include_str!("../../wgsl/token_queries.wgsl"),
-        variant,
-        access: accesses(&format!("rrrrrww{}", CacheRow::ACCESS)),
-    }
 }
 
 /// Whether the kernel is for this `attn_k_b`.
@@ -132,20 +72,28 @@ pub struct GpuTokenQueries<'a> {
 }
 
 impl GpuTokenQueries<'_> {
-    fn shape(&self) -> Shape {
-        Shape {
-            ty: self.k_b.ty,
-            dims: self.dims,
+    /// What a geometry can be chosen for.
+    pub fn site(&self) -> Site {
+        let k_b = self.k_b;
+        Site {
+            kernel: "token_queries",
+            types: vec![k_b.ty],
+            shape: k_b.shape_of(k_b.groups),
+            rows: k_b.total_rows(),
+            units: k_b.cols / 32,
             activation: self.activation,
+            prepared: false,
+            pairs: false,
+            whole: None,
+            threads: [1, ROW_SUBGROUPS * MIN_SUBGROUP],
+            one_block: false,
+            at_once: 1,
+            shares_work: None,
+            split: false,
         }
     }
 
-    /// What a geometry can be chosen for.
-    pub fn site(&self) -> Site {
-        self.shape().site()
-    }
-
-    /// The dispatch. A replay's position must be in the table and in the cache.
+    /// The dispatch.
     ///
     /// # Errors
     /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device.
@@ -159,53 +107,45 @@ impl GpuTokenQueries<'_> {
     /// The dispatch, divided so.
     ///
     /// # Panics
-    /// If the weight is none that [`fits`], the kernel or the device does not allow the geometry, or a buffer is too small for the
-    /// sizes, which would let the kernel index beyond it.
+    /// If the weight is none that [`fits`], or the kernel or the device does not allow the geometry.
     pub fn call_with(&self, target: &Target, geometry: &Geometry) -> Call {
-        let (k_b, dims, shape) = (self.k_b, self.dims, self.shape());
-        check_geometry(target, &shape.site(), geometry);
-        let bytes = |n: usize| (dims.heads * n * 4) as u64;
-        let units = (dims.heads * dims.head() / 32) as u64;
+        let (k_b, dims, site) = (self.k_b, self.dims, self.site());
+        check_geometry(target, &site, geometry);
         assert!(
             fits(k_b, dims)
-                && k_b.groups as usize == dims.heads
-                && [k_b.rows as usize, k_b.cols as usize] == [dims.kv_lora, dims.nope],
+                && [k_b.groups, k_b.rows, k_b.cols].map(|n| n as usize)
+                    == [dims.heads, dims.kv_lora, dims.nope],
             "{} for {dims:?}",
             k_b.name
         );
-        assert!(
-            self.values.size >= self.activation.bytes(units)
-                && self.q.size >= bytes(dims.head())
-                && self.q_lat.size >= bytes(dims.kv_lora)
-                && self.q_pe.size >= bytes(dims.rope),
-            "buffers of {}",
-            k_b.name
-        );
-        self.row.check(dims, &self.rope_table);
         let part = &k_b.parts[0];
-        let mut bindings = vec![
-            part.quants.clone(),
-            part.scales.clone(),
-            self.values.clone(),
-            self.q.clone(),
-            self.rope_table.clone(),
-            self.q_lat.clone(),
-            self.q_pe.clone(),
-        ];
-        bindings.extend(self.row.bindings());
-        let params = vec![Word::U(part.sub), Word::Pos, Word::F(self.row.eps)];
+        let units = k_b.cols / 32;
+        let variant = divided(variant(self.activation), geometry, units);
+        let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], k_b.ty, self.activation);
+        let variant = row_variant(variant, dims, geometry.threads())
+            .number("UNITS", units)
+            .number("HEADS", k_b.groups);
         let pairs = (dims.heads * dims.rope / 2) as u32;
         let workgroups =
             k_b.total_rows().div_ceil(geometry.tile) + 1 + pairs.div_ceil(geometry.threads());
-        let grid = [Extent::N(workgroups), Extent::N(1), Extent::N(1)];
-        let weights = u64::from(k_b.total_rows()) * u64::from(k_b.cols);
-        Call::positional(spec(geometry, &shape), bindings, params, grid)
-            .with_bytes(part.quants.size + part.scales.size)
+        let call = Call::new("token_queries")
+            .variant(variant)
+            .planes(["w_q", "w_s"], part)
+            .bind("x", &self.values)
+            .bind("q", &self.q)
+            .bind("angles", &self.rope_table)
+            .bind("q_lat", &self.q_lat)
+            .bind("q_pe", &self.q_pe)
+            .word("sub", part.sub)
+            .word("pos", Word::Pos)
+            .word("eps", self.row.eps)
+            .grid([Extent::N(workgroups), Extent::N(1), Extent::N(1)])
+            .with_bytes(k_b.bytes())
             .with_flops(Flops {
-                once: 2 * weights,
+                once: 2 * u64::from(k_b.total_rows()) * u64::from(k_b.cols),
                 ..Flops::default()
-            })
-            .at_site(shape.site())
+            });
+        self.row.bind(call).at_site(site)
     }
 }
 

@@ -3,6 +3,7 @@
 #ifdef BYTES
 #import bytes
 #import quantize_quad
+alias Kept = Record;
 var<workgroup> kept_codes: array<u32, KEPT / 4u>;
 var<workgroup> kept_scales: array<f32, KEPT / 16u>;
 var<workgroup> kept_sums: array<f32, KEPT / 16u>;   // scale times the sum of the codes
@@ -28,6 +29,7 @@ fn kept_unit(u: u32) -> Record {
 #else
 #ifdef HALVES
 #import halve_quad
+alias Kept = Halves;
 var<workgroup> kept: array<vec4<u32>, (KEPT + 255u) / 256u * HALVES_VECTORS>;
 
 // Values 4i .. 4i + 4. Threads of neighbouring i, from a multiple of 8 on, share a subgroup and call together, or none does: one of
@@ -47,6 +49,7 @@ fn kept_unit(u: u32) -> Halves {
   return Halves(kept[i], kept[i + HALVES_PLANE], kept[i + 2u * HALVES_PLANE], kept[i + 3u * HALVES_PLANE], bitcast<vec4<f32>>(kept[i + HALVES_SCALES]));
 }
 #else
+alias Kept = W32;
 var<workgroup> kept: array<vec4<f32>, KEPT / 4u>;
 
 fn keep(i: u32, v: vec4<f32>) { kept[i] = v; }

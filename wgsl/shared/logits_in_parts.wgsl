@@ -1,6 +1,8 @@
 // The logits of a token's experts where they come in PARTS (shared/router_parts.wgsl), added up by the whole workgroup in workgroup
-// memory: asked for by logits_load, left there by logits_put, and read behind a barrier. EXPERTS is a multiple of 4.
-#read logits: array<vec4<f32>>       // (PARTS, EXPERTS / 4)
+// memory: asked for, left there, and read behind a barrier. EXPERTS is a multiple of 4.
+#read logits: array<vec4<f32>> @floats(PARTS * EXPERTS)      // (PARTS, EXPERTS / 4)
+#flag RAGGED_PARTS   // the last threads have fewer parts, or none
+#each i PART_LOADS
 
 const LOGIT_COLUMNS = EXPERTS / 4u;
 // LOGIT_PHASES threads share a column, part by part; those of a subgroup add up theirs in LOGIT_FOLDS exchanges.
@@ -13,4 +15,33 @@ fn logit_of(expert: u32) -> f32 {
   sum += logit_sums[$iu * LOGIT_COLUMNS + (expert >> 2u)][expert & 3u];
 #endfor
   return sum;
+}
+
+alias Logits = array<vec4<f32>, PART_LOADS>;
+
+// The thread's parts. Workgroups that choose nothing ask for the first vector again and again, without a branch that would keep other
+// loads behind these.
+fn logits_ask(t: u32, chooses: bool) -> Logits {
+  return Logits(
+    logits[select(0u, logit_at($iu, t), chooses)],
+  );
+}
+
+fn logit_at(i: u32, t: u32) -> u32 {
+  let phase = t / LOGIT_COLUMNS;
+  if (RAGGED_PARTS) { return min(phase + i * LOGIT_PHASES, PARTS - 1u) * LOGIT_COLUMNS + t - phase * LOGIT_COLUMNS; }
+  return i * LOGIT_PHASES * LOGIT_COLUMNS + t;
+}
+
+// A barrier must follow.
+fn logits_put(asked: Logits, t: u32) {
+  let phase = t / LOGIT_COLUMNS;
+  var sum = vec4<f32>(0.0);
+  sum += select(vec4<f32>(0.0), asked[$i], !RAGGED_PARTS || phase + $iu * LOGIT_PHASES < PARTS);
+#for f LOGIT_FOLDS
+  sum += subgroupShuffleXor(sum, LOGIT_COLUMNS << $fu);
+#endfor
+  let column = t - phase * LOGIT_COLUMNS;
+  let folded = phase & ((1u << LOGIT_FOLDS) - 1u);
+  if (phase < LOGIT_PHASES && folded == 0u) { logit_sums[(phase >> LOGIT_FOLDS) * LOGIT_COLUMNS + column] = sum; }
 }

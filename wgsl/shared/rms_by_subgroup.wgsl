@@ -1,13 +1,30 @@
-  // One over the root mean square of the input, by one subgroup: what all of them repeat costs as much as the products, since
-  // they are many and share the multiprocessors' issue slots. The others read token_scale behind a barrier.
-  var scale = 1.0;
+// One over the root mean square of a prepared input, by one subgroup, where `squares` come with it: what all of them repeat costs as
+// much as the products, since they are many and share the multiprocessors' issue slots.
+#word eps?: f32                                        // of the norm
+#read squares?: array<f32> @floats(2 * UNITS)          // sums of squares of 16 values
+#ifdef squares
+var<workgroup> token_scale: f32;
+#endif
+
+// The first subgroup makes it. A barrier must follow.
+fn rms_put(subgroup: u32, subgroup_size: u32, lane_id: u32) {
+#ifdef squares
   if (subgroup == 0u) {
     var total = 0.0;
 #for i SQUARES
-    let square_at$i = $iu * subgroup_size + lane_id;
-    let square$i = squares[min(square_at$i, UNITS * 2u - 1u)];
-    total += select(0.0, square$i, square_at$i < UNITS * 2u);
+    total += select(0.0, squares[min($iu * subgroup_size + lane_id, UNITS * 2u - 1u)], $iu * subgroup_size + lane_id < UNITS * 2u);
 #endfor
-    scale = inverseSqrt(subgroupAdd(total) / f32(UNITS * 32u) + p.eps);
+    let scale = inverseSqrt(subgroupAdd(total) / f32(UNITS * 32u) + p.eps);
     if (lane_id == 0u) { token_scale = scale; }
   }
+#endif
+}
+
+// Behind the barrier.
+fn rms_scale() -> f32 {
+#ifdef squares
+  return token_scale;
+#else
+  return 1.0;
+#endif
+}

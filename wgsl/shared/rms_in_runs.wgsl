@@ -1,8 +1,30 @@
-// One over the root mean square of a prepared input: its sums of squares are asked for by squares_load, one or few by each thread,
-// left in workgroup memory by squares_put, added up within runs of RUN lanes, and read behind a barrier. What all threads
-// repeat costs as much as the products, since they share the multiprocessors' issue slots; what one subgroup loads alone,
-// behind its other loads, all wait for.
+// One over the root mean square of a prepared input, by a whole workgroup: its sums of squares are asked for, SQUARES by each thread, left in
+// workgroup memory, added up within runs of RUN lanes, and read behind a barrier. What all threads repeat costs as much as the
+// products, since they share the multiprocessors' issue slots; what one subgroup loads alone, behind its other loads, all wait for.
+#word eps: f32
+#read squares: array<f32> @floats(2 * UNITS)           // sums of squares of 16 values
+#each i SQUARES
 var<workgroup> square_sums: array<f32, SQUARE_RUNS>;
+alias Squares = array<f32, SQUARES>;
+
+fn squares_ask(t: u32) -> Squares {
+  return Squares(
+    squares[min($iu * WG + t, UNITS * 2u - 1u)],
+  );
+}
+
+// A barrier must follow.
+fn squares_put(asked: Squares, t: u32) {
+  if (t >= SQUARE_RUNS * RUN) { return; }
+  var sum = 0.0;
+  sum += select(0.0, asked[$i], $iu * WG + t < UNITS * 2u);
+  if (RUN > 16u) { sum += subgroupShuffleXor(sum, 16u); }
+  if (RUN > 8u) { sum += subgroupShuffleXor(sum, 8u); }
+  if (RUN > 4u) { sum += subgroupShuffleXor(sum, 4u); }
+  if (RUN > 2u) { sum += subgroupShuffleXor(sum, 2u); }
+  sum += subgroupShuffleXor(sum, 1u);
+  if ((t & (RUN - 1u)) == 0u) { square_sums[t / RUN] = sum; }
+}
 
 fn rms_scale() -> f32 {
   var total = 0.0;

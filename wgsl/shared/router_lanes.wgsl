@@ -67,7 +67,7 @@ fn router_lanes(last: u32, lane: u32, lanes: u32, scale: f32) -> RouterLanes {
       left$c = false;
     }
 #endfor
-#ifdef CHOICE_OUT
+#ifdef ids
     // From the lane that holds it.
     prob = subgroupShuffle(prob, own.asked & (lanes - 1u));
     sum += prob;

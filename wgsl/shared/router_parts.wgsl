@@ -1,9 +1,16 @@
 // What the rows of a workgroup give to the experts' logits, by 16 rows, where the product that ends an attention block leaves them
-// (ROUTER): W_router (norm x) of these rows in f32, still to be added up and divided by the root mean square of x
+// (`router` is bound): W_router (norm x) of these rows in f32, still to be added up and divided by the root mean square of x
 // (shared/logits_in_parts.wgsl), so that no dispatch has to read all of x before experts are chosen. EXPERTS, TILE and
 // token_weighted_at are the kernel's.
-#read router: array<vec4<f32>>       // (EXPERTS, ROUTER_COLUMNS)
-#write logit_parts: array<f32>       // (rows / 16, EXPERTS)
+#ifndef router
+alias Router = u32;
+fn router_ask(first: u32, t: u32) -> Router { return 0u; }
+fn router_put(asked: Router, t: u32) { }
+fn router_store(first: u32, end: u32, t: u32) { }
+#else
+#read router?: array<vec4<f32>> @floats(EXPERTS * ROUTER_COLUMNS * 4)      // (EXPERTS, ROUTER_COLUMNS)
+#write logit_parts?: array<f32> @floats(OUT_ROWS / 16 * EXPERTS)           // (rows / 16, EXPERTS)
+#each i ROUTER_LOADS
 
 const ROUTER_QUADS = TILE / 4u;
 const ROUTER_LOADED = EXPERTS * ROUTER_QUADS;
@@ -19,16 +26,30 @@ fn router_load(first: u32, i: u32) -> vec4<f32> {
   return router[expert * ROUTER_COLUMNS + column];
 }
 
-fn router_put(i: u32, v: vec4<f32>) {
+fn router_keep(i: u32, v: vec4<f32>) {
   let expert = i / ROUTER_QUADS;
   if (i < ROUTER_LOADED) { router_rows[(i - expert * ROUTER_QUADS) * EXPERTS + expert] = v; }
 }
 
-// Of rows first .. first + TILE, but none from `end` on. Call after a barrier behind the rows and router_put.
+alias Router = array<vec4<f32>, ROUTER_LOADS>;
+
+// The thread's share of the weights of the rows from `first` on.
+fn router_ask(first: u32, t: u32) -> Router {
+  return Router(
+    router_load(first, $iu * WG + t),
+  );
+}
+
+// A barrier must follow.
+fn router_put(asked: Router, t: u32) {
+  router_keep($iu * WG + t, asked[$i]);
+}
+
+// Of rows first .. first + TILE, but none from `end` on. Call behind token_store.
 fn router_store(first: u32, end: u32, t: u32) {
-#for i ROUTER_STORES
+#for n ROUTER_STORES
   {
-    let at = $iu * WG + t;
+    let at = $nu * WG + t;
     let part = at / EXPERTS;
     let expert = at - part * EXPERTS;
     if (part < TILE / 16u && first + 16u * part < end) {
@@ -41,3 +62,4 @@ fn router_store(first: u32, end: u32, t: u32) {
   }
 #endfor
 }
+#endif

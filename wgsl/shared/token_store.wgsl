@@ -1,20 +1,22 @@
-// The end of a kernel whose output feeds another product: the workgroup's rows, gathered in token_rows, leave prepared for
-// it, 4 rows per thread: as records with BYTES (shared/bytes.wgsl), as halves with HALVES (shared/halves.wgsl), else as floats. With NORM_OUT they leave multiplied by the
-// weight of the norm in between, with the sum of squares of each 16 rows, so that the consumer need only divide by the root mean
-// square; the thread of a row has that weight at hand before the sum is made, and puts the product into token_weighted.
-#ifdef NORM_OUT
-#read g: array<f32>                  // (rows)
-#write squares_out: array<f32>       // (rows / 16)
-#endif
+// The end of a kernel whose output feeds another product: where `prepared` is bound, the workgroup's rows leave prepared for
+// it, 4 rows per thread: as records with BYTES (shared/bytes.wgsl), as halves with HALVES (shared/halves.wgsl), else as floats. Where a norm lies
+// in between, they leave multiplied by its weight, with the sum of squares of each 16 rows, so that the consumer need only divide by
+// the root mean square. The kernel declares TILE, the rows of a workgroup, and the length OUT_ROWS, of all rows.
+#read norm_weight?: array<f32> @floats(OUT_ROWS)
+#write squares_out?: array<f32> @floats(OUT_ROWS / 16)
+#ifndef prepared
+fn token_put(row: u32, value: f32, weight: f32) { }
+fn token_store(first: u32, end: u32, t: u32) { }
+#else
 #ifdef BYTES
-#write prepared: array<u32>          // (rows / 32, 12)
+#write prepared?: array<u32> @prepared(ceil(OUT_ROWS, 32))          // (rows / 32, 12)
 #import quantize_quad
 #else
 #ifdef HALVES
-#write prepared: array<vec2<u32>>    // (rows / 256, 80)
+#write prepared?: array<vec2<u32>> @prepared(ceil(OUT_ROWS, 32))    // (rows / 256, 80)
 #import halve_quad
 #else
-#write prepared: array<vec4<f32>>    // (rows / 4)
+#write prepared?: array<vec4<f32>> @prepared(ceil(OUT_ROWS, 32))    // (rows / 4)
 #endif
 #endif
 
@@ -37,7 +39,7 @@ fn token_rows_at(first: u32) -> vec4<f32> {
   return vec4<f32>(token_rows[first], token_rows[first + 1u], token_rows[first + 2u], token_rows[first + 3u]);
 }
 #endif
-#ifdef NORM_OUT
+#ifdef norm_weight
 var<workgroup> token_weighted: array<f32, TILE>;
 
 fn token_weighted_at(first: u32) -> vec4<f32> {
@@ -45,13 +47,24 @@ fn token_weighted_at(first: u32) -> vec4<f32> {
 }
 #endif
 
+#ifndef PAIRS
+// Row `row` of the workgroup, of which one thread leaves the value, with the weight that the norm gives it.
+fn token_put(row: u32, value: f32, weight: f32) {
+  token_rows[row] = value;
+#ifdef norm_weight
+  token_weighted[row] = value * weight;
+#endif
+}
+#endif
+
 // Writes rows first .. first + TILE, but none from `end` on; both are multiples of 16, of which each is made by 4 neighbouring
-// threads. t is the thread's number. Call after a barrier.
+// threads. t is the thread's number. Every thread of the workgroup calls.
 fn token_store(first: u32, end: u32, t: u32) {
+  workgroupBarrier();
   let row = first + t * 4u;
   if (t * 4u < TILE && row < end) {
     var v = token_rows_at(t * 4u);
-#ifdef NORM_OUT
+#ifdef norm_weight
     var squares = dot(v, v);
     squares += subgroupShuffleXor(squares, 1u);
     squares += subgroupShuffleXor(squares, 2u);
@@ -78,3 +91,4 @@ fn token_store(first: u32, end: u32, t: u32) {
 #endif
   }
 }
+#endif

@@ -1,6 +1,7 @@
 // The input of a product as records.
 #import bytes
-#read $W: array<vec4<u32>>           // (units, 3)
+#read $W: array<vec4<u32>> @prepared(INPUT_UNITS)      // (units, 3)
+#import as_it_lies as $W
 alias $W_Unit = Record;
 
 fn $W_unit(u: u32) -> Record {

@@ -1,5 +1,6 @@
 // The input of a product as floats.
-#read $W: array<vec4<f32>>           // (units, 8)
+#read $W: array<vec4<f32>> @floats(INPUT_UNITS * 32)   // (units, 8)
+#import as_it_lies as $W
 alias $W_Unit = W32;
 
 fn $W_unit(u: u32) -> W32 {

@@ -1,6 +1,7 @@
 // The input of a product as halves.
 #import halves
-#read $W: array<vec4<u32>>           // (units / 8, 5, 8), shared/halves.wgsl
+#read $W: array<vec4<u32>> @prepared(INPUT_UNITS)      // (units / 8, 5, 8), shared/halves.wgsl
+#import as_it_lies as $W
 alias $W_Unit = Halves;
 
 fn $W_unit(u: u32) -> Halves {

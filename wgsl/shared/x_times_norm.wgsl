@@ -1,7 +1,9 @@
 // The input of a product as floats that are still to be multiplied by the norm's weight.
 #import w32_math
-#read $W: array<vec4<f32>>           // (units, 8)
-#read $W_norm: array<vec4<f32>>      // (units, 8)
+#read $W: array<vec4<f32>> @floats(UNITS * 32)         // (units, 8)
+#read $W_norm: array<vec4<f32>> @floats(UNITS * 32)    // (units, 8)
+#import as_it_lies as $W
+alias $W_Unit = W32;
 
 fn $W_unit(u: u32) -> W32 {
   let i = 8u * u;

@@ -106,20 +106,14 @@ impl TokenRecipe<'_> {
         let (dims, table) = (self.dims, &self.context.rope_table);
         let (x, activation) = (self.normed(stream), self.activation);
         let y = self.floats("q", qk.total_rows())?;
-        let call = |x: TokenInput| GpuTokenMatvec {
-            weight: qk,
-            activation,
-            x: Input::Prepared(x, 0),
-            residual: None,
-            y: Some(y.clone()),
-            prepared: None,
-            router: None,
+        let call = |x: TokenInput| {
+            GpuTokenMatvec::new(qk, activation, Input::Prepared(x, 0)).bind("y", &y)
         };
         let kv_a = match &layer.q {
             GpuQuery::Full { .. } => {
                 let rotation = rotation(table, dims);
                 self.calls
-                    .extend(call(x.clone()).rotated_calls(self.gpu, &rotation)?);
+                    .extend(call(x.clone()).rotated(rotation).calls(self.gpu)?);
                 self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?
             }
             GpuQuery::Lora {
@@ -130,7 +124,7 @@ impl TokenRecipe<'_> {
                 let (q_a, kv_a) = self.query_latent(layer, attn_q_a, attn_q_a_norm, stream)?;
                 let rotation = rotation(table, dims);
                 self.calls
-                    .extend(call(q_a).rotated_calls(self.gpu, &rotation)?);
+                    .extend(call(q_a).rotated(rotation).calls(self.gpu)?);
                 kv_a
             }
         };

@@ -290,15 +290,9 @@ impl<'a> RecipePrompt<'a> {
             values: row,
             rms: None,
         };
-        let product = GpuTokenMatvec {
-            weight: w,
-            activation: Activation::Floats,
-            x: token_matvec::Input::Prepared(x, 0),
-            residual: None,
-            y: Some(logits.clone()),
-            prepared: None,
-            router: None,
-        };
+        let product =
+            GpuTokenMatvec::new(w, Activation::Floats, token_matvec::Input::Prepared(x, 0))
+                .bind("y", logits);
         self.calls.extend(product.calls(self.gpu)?);
         Ok(())
     }

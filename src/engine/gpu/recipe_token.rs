@@ -99,15 +99,12 @@ impl<'a> TokenRecipe<'a> {
             belong(&mut self.calls[begin..middle], Part::Attention(i));
             belong(&mut self.calls[middle..], Part::FeedForward(i));
         }
-        let head = GpuTokenMatvec {
-            weight: &model.output,
-            activation: self.activation,
-            x: Input::Prepared(self.normed(&stream), 0),
-            residual: None,
-            y: Some(logits.clone()),
-            prepared: None,
-            router: None,
-        };
+        let head = GpuTokenMatvec::new(
+            &model.output,
+            self.activation,
+            Input::Prepared(self.normed(&stream), 0),
+        )
+        .bind("y", logits);
         self.calls.extend(head.calls(self.gpu)?);
         Ok(self.calls)
     }
@@ -154,15 +151,7 @@ impl<'a> TokenRecipe<'a> {
         x: Input,
     ) -> Result<Range, GpuError> {
         let y = self.floats(name, weight.total_rows())?;
-        let call = GpuTokenMatvec {
-            weight,
-            activation: self.activation,
-            x,
-            residual: None,
-            y: Some(y.clone()),
-            prepared: None,
-            router: None,
-        };
+        let call = GpuTokenMatvec::new(weight, self.activation, x).bind("y", &y);
         self.calls.extend(call.calls(self.gpu)?);
         Ok(y)
     }
@@ -242,17 +231,11 @@ impl<'a> TokenRecipe<'a> {
         let (gpu, dims, partials) = (self.gpu, self.dims, &self.context.partials);
         let values = self.values("values", attn_v_b.total_rows())?;
         let activation = self.activation;
-        let product = |x: Input| GpuTokenMatvec {
-            weight: attn_v_b,
-            activation,
-            x,
-            residual: None,
-            y: None,
-            prepared: Some(TokenOutput {
+        let product = |x: Input| {
+            GpuTokenMatvec::new(attn_v_b, activation, x).prepared(TokenOutput {
                 values: values.clone(),
                 norm: None,
-            }),
-            router: None,
+            })
         };
         let joining = product(Input::Slices(partials.clone(), dims));
         let most = match gpu.geometry(&joining.site()) {
@@ -291,15 +274,10 @@ impl<'a> TokenRecipe<'a> {
         router: Option<&GpuWeight>,
     ) -> Result<(Stream, Option<RawLogits>), GpuError> {
         let after = self.stream(weight.total_rows(), norm)?;
-        let mut call = GpuTokenMatvec {
-            weight,
-            activation: self.activation,
-            x: Input::Prepared(x, 0),
-            residual: Some(stream.x.clone()),
-            y: Some(after.x.clone()),
-            prepared: Some(self.stream_output(&after)),
-            router: None,
-        };
+        let mut call = GpuTokenMatvec::new(weight, self.activation, Input::Prepared(x, 0))
+            .bind("residual", &stream.x)
+            .bind("y", &after.x)
+            .prepared(self.stream_output(&after));
         let geometry = token::geometry(self.gpu, &call.site())?;
         let mut logits = None;
         if let Some(router) = router.filter(|w| leaves_router_parts(w, geometry.tile)) {

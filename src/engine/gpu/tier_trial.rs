@@ -10,7 +10,7 @@ use crate::gpu::tuning::{self, MeasuredTier};
 use crate::gpu::{Gpu, GpuError, Tier};
 use crate::gpu::{Most, Step};
 use crate::kernels::router::GpuRouter;
-use crate::kernels::token::{TokenInput, TokenOutput};
+use crate::kernels::token::TokenInput;
 use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
 use crate::quant::activation::Activation;
@@ -234,15 +234,8 @@ impl<'a> Bench<'a> {
             u64::from(weight.total_rows()) * 4,
             Role::Floats,
         );
-        let head = GpuTokenMatvec {
-            weight,
-            activation: self.activation,
-            x: Input::Prepared(self.x.clone(), 0),
-            residual: None,
-            y: Some(Range::whole(&y)),
-            prepared: None::<TokenOutput>,
-            router: None,
-        };
+        let head = GpuTokenMatvec::new(weight, self.activation, Input::Prepared(self.x.clone(), 0))
+            .bind("y", &Range::whole(&y));
         head.calls(self.gpu)
     }
 

@@ -68,15 +68,7 @@ fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
     }
     let x = Input::Prepared(input, x_units as u32);
     let residual = residual.then(|| Range::whole(&upload(gpu, &before)));
-    let mut call = GpuTokenMatvec {
-        weight: &gpu_weight(gpu, &w),
-        activation: activation(gpu),
-        x,
-        residual,
-        y: (out != Out::Prepared).then(|| Range::whole(&output(gpu, n))),
-        prepared: (out != Out::Plain).then(|| room(gpu, n, Some(&g))),
-        router: None,
-    };
+    let mut call = GpuTokenMatvec::new(&gpu_weight(gpu, &w), activation(gpu), x)/*residual: residual*//*y: (out != Out::Prepared).then(|| Range::whole(&output(gpu, n)))*//*prepared: (out != Out::Plain).then(|| room(gpu, n, Some(&g)))*/;
     for geometry in geometries(gpu, &call.site(), all) {
         call.y = call.y.map(|_| Range::whole(&output(gpu, n)));
         call.prepared = call.prepared.map(|_| room(gpu, n, Some(&g)));
@@ -174,15 +166,11 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) 
     };
     let partials = [padded(&partial, parts), padded(stats.as_flattened(), pairs)];
     let n = heads * rows;
-    let mut call = GpuTokenMatvec {
-        weight: &gpu_weight(gpu, w),
-        activation: activation(gpu),
-        x: Input::Slices(partials, dims),
-        residual: None,
-        y: None,
-        prepared: None,
-        router: None,
-    };
+    let mut call = GpuTokenMatvec::new(
+        &gpu_weight(gpu, w),
+        activation(gpu),
+        Input::Slices(partials, dims),
+    );
     call.prepared = Some(room(gpu, n, None));
     for geometry in geometries(gpu, &call.site(), all) {
         let (y, q) = (output(gpu, n), room(gpu, n, None));
@@ -314,15 +302,12 @@ fn the_router_reads_the_stream_itself() {
             let y = output(gpu, rows);
             let range = |data: &[f32]| Range::whole(&upload(gpu, data));
             let squares = crate::quant::activation::squares(&x);
-            let call = GpuTokenMatvec {
-                weight: &gpu_weight(gpu, &w),
-                activation: activation(gpu),
-                x: Input::Stream(range(&x), range(&norm), range(&squares), 1e-5),
-                residual: None,
-                y: Some(Range::whole(&y)),
-                prepared: None,
-                router: None,
-            };
+            let call = GpuTokenMatvec::new(
+                &gpu_weight(gpu, &w),
+                activation(gpu),
+                Input::Stream(range(&x), range(&norm), range(&squares), 1e-5),
+            )
+            .bind("y", &Range::whole(&y));
             run(
                 gpu,
                 &call.calls(gpu).unwrap_or_else(|e| panic!("{e}")),
@@ -358,21 +343,18 @@ fn the_experts_logits_leave_in_parts() {
             let parts = router_parts(&router, &weighted);
             let exact: Vec<f64> = parts.iter().map(|v| f64::from(*v)).collect();
             let router = gpu_weight(gpu, &router);
-            let mut call = GpuTokenMatvec {
-                weight: &gpu_weight(gpu, &w),
-                activation: activation(gpu),
-                x: Input::Prepared(
+            let mut call = GpuTokenMatvec::new(
+                &gpu_weight(gpu, &w),
+                activation(gpu),
+                Input::Prepared(
                     TokenInput {
                         values: upload_values(gpu, &x),
                         rms: None,
                     },
                     0,
                 ),
-                residual: Some(Range::whole(&upload(gpu, &before))),
-                y: None,
-                prepared: None,
-                router: None,
-            };
+            )
+            .bind("residual", &Range::whole(&upload(gpu, &before)));
             call.prepared = Some(room(gpu, rows, Some(&g)));
             for geometry in geometries(gpu, &call.site(), all) {
                 if !leaves_router_parts(&router, geometry.tile) {
@@ -420,15 +402,12 @@ fn queries_leave_rotated() {
             let (angles, _) = table[pos * rope..][..rope].as_chunks();
             rotate_rows(&mut twin, first_row, rope, angles);
             let y = output(gpu, rows);
-            let call = GpuTokenMatvec {
-                weight: &gpu_weight(gpu, &w),
-                activation: activation(gpu),
-                x: Input::Prepared(given.upload(gpu, 1e-5), 0),
-                residual: None,
-                y: Some(Range::whole(&y)),
-                prepared: None,
-                router: None,
-            };
+            let call = GpuTokenMatvec::new(
+                &gpu_weight(gpu, &w),
+                activation(gpu),
+                Input::Prepared(given.upload(gpu, 1e-5), 0),
+            )
+            .bind("y", &Range::whole(&y));
             let rotation = Rotation {
                 table: Range::whole(&upload(gpu, &table)),
                 first_row: first_row as u32,

@@ -1,0 +1,21 @@
+// The choice of a workgroup's expert by its first subgroup (shared/router_lanes.wgsl).
+#ifdef BIAS
+var<workgroup> bias_of: array<f32, EXPERTS>;
+fn bias_ask(t: u32) -> f32 { return bias[min(t, EXPERTS - 1u)]; }
+fn bias_put(asked: f32, t: u32) { if (t < EXPERTS) { bias_of[t] = asked; } }
+#else
+fn bias_ask(t: u32) -> f32 { return 0.0; }
+fn bias_put(asked: f32, t: u32) { }
+#endif
+#import router_lanes
+
+// Leaves the expert of `slot` in slot_expert, and all experts with their weights in `ids` and `weights` where `all`. Every thread calls.
+fn choose(slot: u32, all: bool, t: u32, subgroup: u32, subgroups: u32, lane_id: u32, lanes: u32) {
+  if (subgroup != 0u) { return; }
+  let own = router_lanes(select(slot, USED - 1u, all), lane_id, lanes, logit_scale());
+  if (all && lane_id < USED) {
+    ids_put(lane_id, own.expert);
+    weights_put(lane_id, own.weight * weights_scale());
+  }
+  if (lane_id == 0u) { slot_expert = select(own.asked, own.expert, all); }
+}

@@ -1,0 +1,19 @@
+// The choice of a workgroup's expert by a thread for each expert (shared/router_choice.wgsl).
+fn bias_ask(t: u32) -> f32 { return 0.0; }
+fn bias_put(asked: f32, t: u32) { }
+#import router_choice
+
+// Leaves the expert of `slot` in slot_expert, and all experts with their weights in `ids` and `weights` where `all`. Every thread calls.
+fn choose(slot: u32, all: bool, t: u32, subgroup: u32, subgroups: u32, lane_id: u32, lanes: u32) {
+  var logit = -1e30;
+  if (t < EXPERTS) { logit = logit_of(t) * logit_scale(); }
+  let own = router_place(logit, t, subgroup, subgroups, lane_id);
+  if (own.place == slot) { slot_expert = t; }
+  if (all) {
+    let weight = router_weight(own);
+    if (own.place < USED) {
+      ids_put(own.place, t);
+      weights_put(own.place, weight * weights_scale());
+    }
+  }
+}

@@ -1,0 +1,25 @@
+// One over the root mean square of a prepared input, by the LANES threads of each row: where `squares` come with it, else 1. They are
+// asked for before the weights, SQUARES by each thread at most, and used after them.
+#word eps?: f32                                        // of the norm
+#read squares?: array<f32> @floats(2 * UNITS)          // sums of squares of 16 values
+#each i SQUARES
+#ifdef squares
+alias Squares = array<f32, SQUARES>;
+
+fn squares_ask(lane: u32) -> Squares {
+  return Squares(
+    squares[min(lane + $iu * LANES, UNITS * 2u - 1u)],
+  );
+}
+
+fn rms_scale(asked: Squares, lane: u32) -> f32 {
+  var total = 0.0;
+  total += select(0.0, asked[$i], lane + $iu * LANES < UNITS * 2u);
+  for (var further = lane + SQUARES * LANES; further < UNITS * 2u; further += LANES) { total += squares[further]; }
+  return inverseSqrt(row_sum(total) / f32(UNITS * 32u) + p.eps);
+}
+#else
+alias Squares = u32;
+fn squares_ask(lane: u32) -> Squares { return 0u; }
+fn rms_scale(asked: Squares, lane: u32) -> f32 { return 1.0; }
+#endif

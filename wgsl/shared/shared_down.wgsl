@@ -1,0 +1,34 @@
+// The shared expert's part of token_moe_down: a row of S, of which the first SHARED_AHEAD units of a thread are asked for ahead.
+#read s_q: array<vec4<u32>> @codes(SHARED_WEIGHT, p.shared_rows * SHARED_UNITS)
+#read s_s: array<s_Scales> @scales(SHARED_WEIGHT, p.shared_rows * SHARED_UNITS)
+#length INPUT_UNITS USED * UNITS + SHARED_UNITS
+#import SHARED_WEIGHT as s
+#import SHARED_TIMES as s
+#each k SHARED_AHEAD
+alias Shared = array<s_Loaded, SHARED_AHEAD>;
+
+// Rows of other parts of S are not added here; one before this part wraps around.
+fn shared_row(row: u32) -> u32 {
+  if (ONE_PART) { return row; }
+  return row - p.shared_first;
+}
+
+fn shared_unit(row: u32) -> u32 {
+  if (ONE_PART) { return row * SHARED_UNITS; }
+  return min(shared_row(row), p.shared_rows - 1u) * SHARED_UNITS;
+}
+
+fn shared_ask(row: u32, lane: u32) -> Shared {
+  return Shared(
+    s_load(shared_unit(row) + min(lane + $ku * LANES, SHARED_UNITS - 1u), p.shared_sub),
+  );
+}
+
+fn shared_sum(asked: Shared, row: u32, lane: u32) -> f32 {
+  var sum = 0.0;
+  if (lane + $ku * LANES < SHARED_UNITS) { sum += s_times(asked[$k], h_unit(USED * UNITS + lane + $ku * LANES)); }
+  for (var b = lane + SHARED_AHEAD * LANES; b < SHARED_UNITS; b += LANES) {
+    sum += s_times(s_load(shared_unit(row) + b, p.shared_sub), h_unit(USED * UNITS + b));
+  }
+  return select(0.0, sum, ONE_PART || shared_row(row) < p.shared_rows);
+}
