@@ -1,26 +1,19 @@
 // Rotated queries, and the cache rows of new tokens: normed latent, then rotated key, in f16 (shared/cache_row.wgsl).
 //
 // q (tokens, HEADS, NOPE + ROPE) -> q_pe (tokens, HEADS, ROPE); kv_a (tokens, KV_LORA + ROPE) -> row pos + token of cache.
-// SPLIT: kv_a is (parts, tokens, KV_LORA + ROPE), to be added up.
+// With `parts` kv_a is (parts, tokens, KV_LORA + ROPE), to be added up.
 // Pairs (2i, 2i+1) rotate by the angle of (position, i). All buffers are seen as pairs of floats.
-// Division: grid (HEADS + 1, tokens); workgroup h < HEADS rotates head h, the last one writes the cache row. Without QUERIES
+// Division: grid (HEADS + 1, tokens); workgroup h < HEADS rotates head h, the last one writes the cache row. Without `q`
 // the grid is (1, tokens): the product that makes the queries has rotated them (shared/rotate_rows.wgsl).
 // Bound by: latency, a few KiB per token; so everything is loaded before the one barrier.
-struct Params {
-  pos: u32,   // of the first token
-  eps: f32,
-#ifdef SPLIT
-  parts: u32,
-  part_stride: u32,   // pairs from one part of kv_a to the next
-#endif
-}
-#import params
+#word pos: u32            // of the first token
+#word cache_eps: f32      // of the norm
+#word parts?: u32
+#word part_stride?: u32   // pairs from one part of kv_a to the next
 #import cache_row
-#read angles: array<vec2<f32>>       // (n_ctx, ROPE / 2) of (cos, sin)
-#ifdef QUERIES
-#read q: array<vec2<f32>>            // (tokens, HEADS, (NOPE + ROPE) / 2)
-#write q_pe: array<vec2<f32>>        // (tokens, HEADS, ROPE / 2)
-#endif
+#read angles: array<vec2<f32>> @floats(CONTEXT * ROPE)                 // (n_ctx, ROPE / 2) of (cos, sin)
+#read q?: array<vec2<f32>> @floats(TOKENS * HEADS * (NOPE + ROPE))     // (tokens, HEADS, (NOPE + ROPE) / 2)
+#write q_pe?: array<vec2<f32>> @floats(TOKENS * HEADS * ROPE)          // (tokens, HEADS, ROPE / 2)
 
 @compute @workgroup_size(WG)
 fn main(
@@ -29,7 +22,7 @@ fn main(
 #import thread_index
 #fetch
   let token = wid.y;
-#ifdef QUERIES
+#ifdef q
   if (wid.x < HEADS) {
     let table = (p.pos + token) * (ROPE / 2u);
     let head = token * HEADS + wid.x;
@@ -43,6 +36,6 @@ fn main(
   } else
 #endif
   {
-    cache_row(token, p.pos + token, p.eps, t, subgroup, subgroups, lane_id);
+    cache_row(token, p.pos + token, p.cache_eps, t, subgroup, subgroups, lane_id);
   }
 }

@@ -5,8 +5,7 @@ use half::f16;
 use super::MlaDims;
 use super::linear::rms_norm;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Word, accesses};
-use crate::gpu::pipeline::Spec;
+use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::shader::Variant;
 
 /// Rotates interleaved pairs (2i, 2i+1) of `x` by the angles of one position; `table` (rope / 2) holds cosine and sine,
@@ -172,11 +171,11 @@ pub struct Queries {
 pub struct GpuRopeCache {
     /// The queries, unless the product that made them has rotated them.
     pub queries: Option<Queries>,
-    /// (part_tokens, kv_lora + rope); or (parts, part_tokens, kv_lora + rope) to be added up.
+    /// (max_tokens, kv_lora + rope); or (parts, part_tokens, kv_lora + rope) to be added up.
     pub kv_a: Range,
     /// Parts of `kv_a`, usually 1.
     pub parts: u32,
-    /// Tokens from one part to the next: `max_tokens` or more, where a product was recorded for more.
+    /// Tokens from one part to the next: those of a replay or more, where a product was recorded for more.
     pub part_tokens: u32,
     /// `attn_kv_a_norm`, (kv_lora).
     pub kv_a_norm: Range,
@@ -186,8 +185,6 @@ pub struct GpuRopeCache {
     pub rope_table: Range,
     /// The sizes of the block.
     pub dims: MlaDims,
-    /// Most tokens of a replay.
-    pub max_tokens: u32,
     /// The layer's cache, (n_ctx, kv_lora + rope) of f16.
     pub cache: Range,
 }
@@ -221,6 +218,14 @@ impl CacheRow {
         [&self.kv_a, &self.kv_a_norm, &self.cache].map(Range::clone)
     }
 
+    /// `call` with what `cache_row.wgsl` reads and writes, and the parameter `cache_eps`.
+    pub(super) fn bind(&self, call: Call) -> Call {
+        call.bind("kv_a", &self.kv_a)
+            .bind("norm", &self.kv_a_norm)
+            .bind("cache", &self.cache)
+            .word("cache_eps", self.eps)
+    }
+
     /// Panics unless the buffers suffice, and `rope_table` for every row of the cache.
     pub(super) fn check(&self, dims: MlaDims, rope_table: &Range) {
         let row = dims.cache_row() as u64;
@@ -249,28 +254,7 @@ pub(super) fn row_variant(variant: Variant, dims: MlaDims, threads: u32) -> Vari
 pub(super) const ROW_SUBGROUPS: u32 = 64;
 
 /// Threads of a workgroup.
-const WG: usize = 128;
-
-/// The pipeline for blocks of these sizes, with or without queries to rotate, and `kv_a` in several parts or in one.
-pub(super) fn spec(dims: MlaDims, queries: bool, split: bool) -> Spec {
-    let mut variant = row_variant(Variant::default(), dims, WG as u32)
-        .number("WG", WG as u32)
-        .number("LANES", 1)
-        .flag("QUERIES", queries)
-        .flag("SPLIT", split)
-        .flag("parts", split);
-    if queries {
-        variant = variant
-            .number("HEADS", dims.heads as u32)
-            .number("NOPE", dims.nope as u32);
-    }
-    Spec {
-        kernel: "rope_cache",
-        source: include_str!("../../wgsl/rope_cache.wgsl"),
-        variant,
-        access: accesses(if queries { "rrwrrw" } else { "rrwr" }),
-    }
-}
+const WG: u32 = 128;
 
 /// The dispatch that writes one token's row of the cache, where the queries are rotated elsewhere; a replay's position must be
 /// among the cache's rows.
@@ -287,7 +271,6 @@ pub fn row_call(row: CacheRow, rope_table: &Range, dims: MlaDims) -> Call {
         eps: row.eps,
         rope_table: rope_table.clone(),
         dims,
-        max_tokens: 1,
         cache: row.cache,
     })
 }
@@ -295,66 +278,52 @@ pub fn row_call(row: CacheRow, rope_table: &Range, dims: MlaDims) -> Call {
 /// The dispatch; a replay must keep `pos + tokens` within the rows of the cache.
 ///
 /// # Panics
-/// If a buffer is too small, or a size is odd.
+/// If a size is odd.
 pub fn call(b: &GpuRopeCache) -> Call {
     let dims = b.dims;
-    let row = dims.cache_row();
     assert!(
         [dims.nope, dims.rope, dims.kv_lora]
             .iter()
             .all(|n| n.is_multiple_of(2)),
         "rope_cache works on pairs: {dims:?}"
     );
-    let tokens = b.max_tokens as usize;
-    assert!(
-        b.part_tokens >= b.max_tokens,
-        "rope_cache: tokens of a part"
-    );
-    let n_ctx = b.cache.size as usize / (row * 2);
-    let mut needs = vec![
-        (
-            &b.kv_a,
-            b.parts as usize * b.part_tokens as usize * row * 4,
-            "kv_a",
-        ),
-        (&b.kv_a_norm, dims.kv_lora * 4, "kv_a_norm"),
-        (&b.rope_table, n_ctx * dims.rope * 4, "rope_table"),
-    ];
-    if let Some(Queries { q, q_pe }) = &b.queries {
-        needs.push((q, tokens * dims.heads * dims.head() * 4, "q"));
-        needs.push((q_pe, tokens * dims.heads * dims.rope * 4, "q_pe"));
-    }
-    for (range, bytes, what) in needs {
-        assert!(
-            range.size >= bytes as u64,
-            "rope_cache: {what} needs {bytes} bytes"
-        );
-    }
-    let mut bindings = [&b.kv_a, &b.kv_a_norm, &b.cache, &b.rope_table]
-        .map(Range::clone)
-        .to_vec();
-    let mut groups = 1;
-    if let Some(Queries { q, q_pe }) = &b.queries {
-        bindings.extend([q.clone(), q_pe.clone()]);
-        groups += dims.heads as u32;
-    }
-    let mut params = vec![Word::Pos, Word::F(b.eps)];
-    if b.parts > 1 {
-        let part_stride = b.part_tokens * row as u32 / 2;
-        params.extend([b.parts, part_stride].map(Word::U));
-    }
-    Call::positional(
-        spec(dims, b.queries.is_some(), b.parts > 1),
-        bindings,
-        params,
-        [Extent::N(groups), Extent::Tokens, Extent::N(1)],
-    )
+    let row = CacheRow {
+        kv_a: b.kv_a.clone(),
+        kv_a_norm: b.kv_a_norm.clone(),
+        eps: b.eps,
+        cache: b.cache.clone(),
+    };
+    let split = b.parts > 1;
+    let part_stride = b.part_tokens * dims.cache_row() as u32 / 2;
+    let call = Call::new("rope_cache")
+        .variant(row_variant(Variant::default(), dims, WG))
+        .number("WG", WG)
+        .number("LANES", 1)
+        .word("pos", Word::Pos)
+        .word_some("parts", split.then_some(b.parts))
+        .word_some("part_stride", split.then_some(part_stride))
+        .bind("angles", &b.rope_table);
+    let call = row.bind(call);
+    let heads = dims.heads as u32;
+    let (call, groups) = match &b.queries {
+        None => (call, 1),
+        Some(Queries { q, q_pe }) => {
+            let call = call
+                .number("HEADS", heads)
+                .number("NOPE", dims.nope as u32)
+                .bind("q", q)
+                .bind("q_pe", q_pe);
+            (call, heads + 1)
+        }
+    };
+    call.grid([Extent::N(groups), Extent::Tokens, Extent::N(1)])
 }
 
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;
     use crate::gpu::Gpu;
+    use crate::gpu::buffer::Role;
     use crate::gpu::testing::{download, upload};
     use crate::kernels::testing::{Rng, assert_close};
 
@@ -394,7 +363,7 @@ pub(super) mod testing {
                 kv_a: Range::whole(&upload(gpu, &self.kv_a)),
                 kv_a_norm: Range::whole(&upload(gpu, &self.norm)),
                 eps: EPS,
-                cache: Range::whole(&upload(gpu, &self.untouched())),
+                cache: Range::whole(&upload(gpu, &self.untouched())).holding(Role::Cache),
             }
         }
 
@@ -431,8 +400,10 @@ pub(super) mod testing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::buffer::{Buffer, Role};
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
+    use crate::gpu::{GpuError, Most, Step};
     use crate::kernels::testing::{Rng, assert_close};
 
     #[test]
@@ -508,6 +479,47 @@ mod tests {
     }
 
     #[test]
+    fn buffers_that_do_not_suffice_are_named_before_anything_runs() {
+        let dims = MlaDims {
+            heads: 2,
+            nope: 6,
+            rope: 4,
+            kv_lora: 12,
+        };
+        // Two parts of a product that was recorded for five tokens.
+        let enough = GpuRopeCache {
+            queries: None,
+            kv_a: Range::floats("kv_a", (5 + 3) * 16),
+            parts: 2,
+            part_tokens: 5,
+            kv_a_norm: Range::floats("norm", 12),
+            eps: 1e-5,
+            rope_table: Range::floats("table", 20 * 4),
+            dims,
+            cache: Range::whole(&Buffer::new("cache", 20 * 16 * 2, Role::Cache)),
+        };
+        let found =
+            |b: &GpuRopeCache, tokens, context| match Step::of(Most { tokens, context }, [call(b)])
+                .resolve()
+            {
+                Ok(_) => None,
+                Err(GpuError::Interface { kernel, what }) => {
+                    assert_eq!(kernel, "rope_cache");
+                    what.split(' ').nth(1).map(str::to_owned)
+                }
+                Err(e) => panic!("{e}"),
+            };
+        assert_eq!(found(&enough, 3, 20), None);
+        assert_eq!(found(&enough, 4, 20).as_deref(), Some("kv_a"));
+        assert_eq!(found(&enough, 3, 21).as_deref(), Some("cache"));
+        let halves = GpuRopeCache {
+            cache: enough.cache.clone().holding(Role::Halves),
+            ..enough
+        };
+        assert_eq!(found(&halves, 3, 20).as_deref(), Some("cache"));
+    }
+
+    #[test]
     fn the_kernel_agrees_with_its_twin() {
         let mut rng = Rng::fresh();
         let shapes = [(20, 192, 64, 512), (16, 128, 64, 512), (3, 10, 6, 34)];
@@ -559,10 +571,9 @@ mod tests {
                         part_tokens: (n_tokens + more) as u32,
                         kv_a_norm: whole(&norm),
                         rope_table: whole(table.as_flattened()),
-                        cache: Range::whole(&on_gpu),
+                        cache: Range::whole(&on_gpu).holding(Role::Cache),
                         eps,
                         dims,
-                        max_tokens: n_tokens as u32,
                     });
                     let state = State {
                         pos: pos as u32,

@@ -1,9 +1,13 @@
 // The cache row of a new token: normed latent, then rotated key, in f16. And the rotation by itself: pairs (2i, 2i+1) rotate by the
 // angle of (position, i). All buffers are seen as pairs of floats. The kernel declares `angles`, of (n_ctx, ROPE / 2) cosines and
-// sines, and LATENT_PAIRS * WG pairs are as many as the latent has, or more. SPLIT: kv_a comes in parts, to be added up.
-#read kv_a: array<vec2<f32>>         // (tokens, (KV_LORA + ROPE) / 2)
-#read norm: array<vec2<f32>>         // (KV_LORA / 2)
-#write cache: array<u32>             // (n_ctx, (KV_LORA + ROPE) / 2) pairs of f16
+// sines, and LATENT_PAIRS * WG pairs are as many as the latent has, or more. With `parts` kv_a comes in parts, to be added up.
+#ifdef parts
+#read kv_a: array<vec2<f32>> @floats(2 * (p.parts - 1) * p.part_stride + TOKENS * (KV_LORA + ROPE))   // (parts, tokens, (KV_LORA + ROPE) / 2)
+#else
+#read kv_a: array<vec2<f32>> @floats(TOKENS * (KV_LORA + ROPE))     // (tokens, (KV_LORA + ROPE) / 2)
+#endif
+#read norm: array<vec2<f32>> @floats(KV_LORA)                       // (KV_LORA / 2)
+#write cache: array<u32> @cache(CONTEXT * (KV_LORA + ROPE))         // (n_ctx, (KV_LORA + ROPE) / 2) pairs of f16
 #import reduce
 
 // Pair i of kv_a.

@@ -153,7 +153,6 @@ impl TokenRecipe<'_> {
             eps: self.eps,
             rope_table: self.context.rope_table.clone(),
             dims,
-            max_tokens: 1,
             cache: cache.clone(),
         }));
         Ok([q_lat, q_pe])
