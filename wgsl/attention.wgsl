@@ -9,18 +9,15 @@
 // 3. values: a thread owns 8 columns of all 4 heads in registers; PHASES threads share them, row by row.
 // Bound by: long contexts, the multiply-adds (2 * (2 * KV_LORA + ROPE) flops per row and head) and the cache, read once per
 // head group, mostly from the second-level cache; short contexts, the latency of one tile.
-struct Params {
-  pos: u32,         // of the first token
-  splits: u32,
-  split_rows: u32,
-  scale: f32,
-}
-@group(0) @binding(0) var<storage, read> q_lat: array<vec4<f32>>;           // (tokens, HEADS, KV_LORA / 4)
-@group(0) @binding(1) var<storage, read> q_pe: array<vec4<f32>>;            // (tokens, HEADS, ROPE / 4)
-@group(0) @binding(2) var<storage, read> cache: array<vec4<u32>>;           // (n_ctx, (KV_LORA + ROPE) / 8) of 8 f16
-@group(0) @binding(3) var<storage, read_write> parts: array<vec4<f32>>;   // (tokens, HEADS, splits, KV_LORA / 4)
-@group(0) @binding(4) var<storage, read_write> stats: array<vec2<f32>>;     // (tokens, HEADS, splits) of (max, sum)
-#import params
+#word pos: u32         // of the first token
+#word splits: u32
+#word split_rows: u32
+#word scale: f32
+#read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
+#read q_pe: array<vec4<f32>> @floats(TOKENS * HEADS * ROPE)          // (tokens, HEADS, ROPE / 4)
+#read cache: array<vec4<u32>> @cache(CONTEXT * (KV_LORA + ROPE))     // (n_ctx, (KV_LORA + ROPE) / 8) of 8 f16
+#write parts: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, splits, KV_LORA / 4)
+#write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, splits) of (max, sum)
 #import reduce
 
 const LOWEST = -1e30;

@@ -11,20 +11,17 @@
 // Bound by: the cache, read once per head group; on few workgroups by the steps 2 to 4, one after the other.
 enable f16;
 enable wgpu_cooperative_matrix;
-struct Params {
-  pos: u32,         // of the first token
-  splits: u32,
-  split_rows: u32,
-  scale: f32,
-}
-#read q_lat: array<vec4<f32>>        // (tokens, HEADS, KV_LORA / 4)
-#read q_pe: array<vec4<f32>>         // (tokens, HEADS, ROPE / 4)
+#word pos: u32         // of the first token
+#word splits: u32
+#word split_rows: u32
+#word scale: f32
+#read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
+#read q_pe: array<vec4<f32>> @floats(TOKENS * HEADS * ROPE)          // (tokens, HEADS, ROPE / 4)
 // (n_ctx, (KV_LORA + ROPE) / 4). Never written, but as if it were: compilers move loads of what nobody writes past barriers to
 // where they are used, and then a tile waits for all of its bytes.
-#write cache: array<vec4<f16>>
-#write parts: array<vec4<f32>>       // (tokens, HEADS, splits, KV_LORA / 4)
-#write stats: array<vec2<f32>>       // (tokens, HEADS, splits) of (max, sum)
-#import params
+#write cache: array<vec4<f16>> @cache(CONTEXT * (KV_LORA + ROPE))
+#write parts: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, splits, KV_LORA / 4)
+#write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, splits) of (max, sum)
 #import MATRICES as c
 #import coop_stage
 #ifdef VECTORS

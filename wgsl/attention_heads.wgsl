@@ -10,20 +10,17 @@
 // 3. softmax: 8 lanes per head, relative to a reference that is raised only where a score exceeds it by SLACK;
 // 4. values: a thread adds its columns of each row to the sums of its heads.
 // Bound by: the multiply-adds of steps 2 and 4, 2 * KV_LORA + ROPE for each row and head, of some 4 instructions of 5.
-struct Params {
-  pos: u32,         // of the first token
-  splits: u32,
-  split_rows: u32,
-  scale: f32,
-}
-#read q_lat: array<vec4<f32>>        // (tokens, HEADS, KV_LORA / 4)
-#read q_pe: array<f32>               // (tokens, HEADS, ROPE)
+#word pos: u32         // of the first token
+#word splits: u32
+#word split_rows: u32
+#word scale: f32
+#read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
+#read q_pe: array<f32> @floats(TOKENS * HEADS * ROPE)                // (tokens, HEADS, ROPE)
 // (n_ctx, (KV_LORA + ROPE) / 8) of 8 f16. Never written, but as if it were: compilers move loads of what nobody writes past
 // barriers to where they are used, and then a tile waits for all of its bytes.
-#write cache: array<vec4<u32>>
-#write parts: array<vec4<f32>>       // (tokens, HEADS, splits, KV_LORA / 4)
-#write stats: array<vec2<f32>>       // (tokens, HEADS, splits) of (max, sum)
-#import params
+#write cache: array<vec4<u32>> @cache(CONTEXT * (KV_LORA + ROPE))
+#write parts: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, splits, KV_LORA / 4)
+#write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, splits) of (max, sum)
 
 const LOWEST = -1e30;
 // Weights reach e^SLACK, far from where f32 ends. The greater, the fewer sums are scaled.

@@ -5,23 +5,20 @@
 // token.
 // Division: grid (HEADS, column blocks, tokens); a workgroup owns COLUMNS vec4 of one head, PHASES threads share one,
 // slice by slice. Bound by: reading the partial sums, splits * HEADS * KV_LORA * 4 bytes, from the second-level cache.
-struct Params {
-  splits: u32,
-}
-@group(0) @binding(0) var<storage, read> parts: array<vec4<f32>>;        // (tokens, HEADS, splits, KV_LORA / 4)
-@group(0) @binding(1) var<storage, read> stats: array<vec2<f32>>;        // (tokens, HEADS, splits) of (max, sum)
+#word splits: u32
+#read parts: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)              // (tokens, HEADS, splits, KV_LORA / 4)
+#read stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)                    // (tokens, HEADS, splits) of (max, sum)
 #ifdef BYTES
-@group(0) @binding(2) var<storage, read_write> merged: array<vec4<u32>>; // (tokens, HEADS, KV_LORA / 32, 3)
+#write merged: array<vec4<u32>> @prepared(TOKENS * HEADS * KV_LORA / 32)     // (tokens, HEADS, KV_LORA / 32, 3)
 #import quantize
 #else
 #ifdef HALVES
-@group(0) @binding(2) var<storage, read_write> merged: array<vec4<u32>>; // (HEADS * KV_LORA / 256, 5, 8)
+#write merged: array<vec4<u32>> @prepared(TOKENS * HEADS * KV_LORA / 32)     // (HEADS * KV_LORA / 256, 5, 8)
 #import halve_unit
 #else
-@group(0) @binding(2) var<storage, read_write> merged: array<vec4<f32>>; // (tokens, HEADS, KV_LORA / 4)
+#write merged: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)            // (tokens, HEADS, KV_LORA / 4)
 #endif
 #endif
-#import params
 #import merge
 
 var<workgroup> maxima: array<f32, WG>;

@@ -6,18 +6,15 @@
 // meet in a subgroup, the others in workgroup memory.
 // Bound by: latency. All rows are asked for at once and read from memory once; heads read the same rows again, from the
 // second-level cache, which is why this is for short contexts.
-struct Params {
-  pos: u32,         // of the token
-  splits: u32,
-  split_rows: u32,  // at most ROWS
-  scale: f32,
-}
-#read q_lat: array<vec4<f32>>        // (HEADS, KV_LORA / 4)
-#read q_pe: array<vec4<f32>>         // (HEADS, ROPE / 4)
-#read cache: array<vec4<u32>>        // (n_ctx, (KV_LORA + ROPE) / 8) of 8 f16
-#write parts: array<vec2<f32>>       // (HEADS, splits, KV_LORA / 2)
-#write stats: array<vec2<f32>>       // (HEADS, splits) of (max, sum)
-#import params
+#word pos: u32         // of the token
+#word splits: u32
+#word split_rows: u32  // at most ROWS
+#word scale: f32
+#read q_lat: array<vec4<f32>> @floats(GRID_Y * KV_LORA)              // (heads, KV_LORA / 4)
+#read q_pe: array<vec4<f32>> @floats(GRID_Y * ROPE)                  // (heads, ROPE / 4)
+#read cache: array<vec4<u32>> @cache(CONTEXT * (KV_LORA + ROPE))     // (n_ctx, (KV_LORA + ROPE) / 8) of 8 f16
+#write parts: array<vec2<f32>> @floats(SLICES * GRID_Y * KV_LORA)    // (heads, splits, KV_LORA / 2)
+#write stats: array<vec2<f32>> @floats(SLICES * GRID_Y * 2)          // (heads, splits) of (max, sum)
 const WG = ROWS * SHARE;
 const LATENT = KV_LORA / 8u;         // groups of 8 values: of the latent,
 const ROTATED = ROPE / 8u;           // and of the rotated key

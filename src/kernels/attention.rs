@@ -7,9 +7,7 @@ use rayon::prelude::*;
 use super::linear::dot;
 use super::{MlaDims, attention_coop};
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, When, Word, accesses};
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
+use crate::gpu::call::{Call, Extent, Flops, When, Word};
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
 ///
@@ -103,20 +101,15 @@ pub fn partial_bytes(dims: MlaDims, max_tokens: usize) -> [u64; 2] {
     [slices * dims.kv_lora as u64 * 4, slices * 8]
 }
 
-/// The pipeline for blocks of these sizes.
-pub(super) fn spec(dims: MlaDims) -> Spec {
-    Spec {
-        kernel: "attention",
-        source: include_str!("../../wgsl/attention.wgsl"),
-        variant: Variant::default()
-            .number("WG", WG as u32)
-            .number("LANES", LANES as u32)
-            .number("ROWS", ROWS as u32)
-            .number("HEADS", dims.heads as u32)
-            .number("ROPE", dims.rope as u32)
-            .number("KV_LORA", dims.kv_lora as u32),
-        access: accesses("rrrww"),
-    }
+/// The kernel for blocks of these sizes, still without buffers.
+fn kernel(dims: MlaDims) -> Call {
+    Call::new("attention")
+        .number("WG", WG as u32)
+        .number("LANES", LANES as u32)
+        .number("ROWS", ROWS as u32)
+        .number("HEADS", dims.heads as u32)
+        .number("ROPE", dims.rope as u32)
+        .number("KV_LORA", dims.kv_lora as u32)
 }
 
 /// The kernel's buffers and sizes; all f32 but the cache.
@@ -134,8 +127,6 @@ pub struct GpuAttention {
     pub dims: MlaDims,
     /// What scores are multiplied by, [`Config::softmax_scale`](crate::model::Config::softmax_scale).
     pub scale: f32,
-    /// Most tokens of a replay.
-    pub max_tokens: u32,
     /// Sums of each slice, not normalised, (tokens, heads, splits, kv_lora) in the step's sizes, and the greatest score
     /// and sum of weights of each, (tokens, heads, splits); [`partial_bytes`] long.
     pub partials: [Range; 2],
@@ -147,8 +138,7 @@ impl GpuAttention {
     /// A replay must keep `pos + tokens` within the rows of the cache and take `splits` and `split_rows` from [`split`].
     ///
     /// # Panics
-    /// If a buffer is too small, if `kv_lora` and `rope` are not multiples of 8 with `kv_lora` at most 2048, or if the
-    /// sizes do not suit the form.
+    /// If `kv_lora` and `rope` are not multiples of 8 with `kv_lora` at most 2048, or if the sizes do not suit the form.
     pub fn calls(&self) -> Vec<Call> {
         self.calls_above(0)
     }
@@ -157,62 +147,47 @@ impl GpuAttention {
     pub(crate) fn calls_above(&self, above: u32) -> Vec<Call> {
         match self.form {
             Form::Vector => {
-                let call = self.call(spec(self.dims), HEADS_PER_GROUP);
+                let call = self.call(kernel(self.dims), HEADS_PER_GROUP);
                 vec![call.only(When::rows(above, u32::MAX))]
             }
             Form::Heads(shape) => {
-                let call = self.call(shape.spec(self.dims), shape.tile().1);
+                let call = self.call(shape.kernel(self.dims), shape.tile().1);
                 vec![call.only(When::rows(above, u32::MAX))]
             }
             Form::Matrix(shapes) => {
                 let call = |(shape, when): (attention_coop::Shape, When)| {
-                    self.call(shape.spec(self.dims), shape.tile().1).only(when)
+                    let call = self.call(shape.kernel(self.dims), shape.tile().1);
+                    call.only(when)
                 };
                 shapes.each_above(above).into_iter().map(call).collect()
             }
         }
     }
 
-    /// The dispatch of a pipeline whose workgroups take `group` heads of a slice.
-    pub(super) fn call(&self, spec: Spec, group: usize) -> Call {
+    /// The dispatch of a kernel whose workgroups take `group` heads of a slice.
+    pub(super) fn call(&self, kernel: Call, group: usize) -> Call {
         let dims = self.dims;
         assert!(
             dims.kv_lora.is_multiple_of(8) && dims.rope.is_multiple_of(8) && dims.kv_lora <= 8 * WG,
             "attention reads 8 values at a time: {dims:?}"
         );
-        let [partial, stats] = partial_bytes(dims, self.max_tokens as usize);
-        let queries = u64::from(self.max_tokens) * dims.heads as u64 * 4;
-        for (range, bytes, what) in [
-            (&self.q_lat, queries * dims.kv_lora as u64, "q_lat"),
-            (&self.q_pe, queries * dims.rope as u64, "q_pe"),
-            (&self.partials[0], partial, "partial sums"),
-            (&self.partials[1], stats, "maxima and sums"),
-        ] {
-            assert!(range.size >= bytes, "attention: {what} need {bytes} bytes");
-        }
-        let [partial, stats] = &self.partials;
-        Call::positional(
-            spec,
-            [&self.q_lat, &self.q_pe, &self.cache, partial, stats]
-                .map(Range::clone)
-                .to_vec(),
-            vec![
-                Word::Pos,
-                Word::Splits,
-                Word::SplitRows,
-                Word::F(self.scale),
-            ],
-            [
-                Extent::Splits,
-                Extent::N(dims.heads.div_ceil(group) as u32),
-                Extent::Tokens,
-            ],
-        )
-        .with_bytes_per_row(dims.cache_row() as u64 * 2)
-        .with_flops(Flops {
-            per_pair: 2 * (dims.heads * (dims.cache_row() + dims.kv_lora)) as u64,
-            ..Flops::default()
-        })
+        let groups = dims.heads.div_ceil(group) as u32;
+        kernel
+            .bind("q_lat", &self.q_lat)
+            .bind("q_pe", &self.q_pe)
+            .bind("cache", &self.cache)
+            .bind("parts", &self.partials[0])
+            .bind("stats", &self.partials[1])
+            .word("pos", Word::Pos)
+            .word("splits", Word::Splits)
+            .word("split_rows", Word::SplitRows)
+            .word("scale", self.scale)
+            .grid([Extent::Splits, Extent::N(groups), Extent::Tokens])
+            .with_bytes_per_row(dims.cache_row() as u64 * 2)
+            .with_flops(Flops {
+                per_pair: 2 * (dims.heads * (dims.cache_row() + dims.kv_lora)) as u64,
+                ..Flops::default()
+            })
     }
 }
 
@@ -224,10 +199,11 @@ mod times;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::Gpu;
+    use crate::gpu::buffer::{Buffer, Role};
     use crate::gpu::call::State;
     use crate::gpu::machine::Machine;
     use crate::gpu::testing::{download, gpus, output, run, upload};
+    use crate::gpu::{Gpu, GpuError, Most, Step};
     use crate::kernels::testing::{Rng, assert_close};
     use crate::kernels::{attention_heads, attention_merge};
 
@@ -403,20 +379,13 @@ mod tests {
             form: Form::Vector,
             q_lat: Range::whole(&upload(gpu, q_lat)),
             q_pe: Range::whole(&upload(gpu, q_pe)),
-            cache: Range::whole(&upload(gpu, cache)),
+            cache: Range::whole(&upload(gpu, cache)).holding(Role::Cache),
             dims,
             scale,
-            max_tokens: n_tokens as u32,
             partials: partials.clone(),
         };
         let merged = attention_merge::Output::Floats;
-        let merge = attention_merge::call(
-            &partials,
-            dims,
-            n_tokens as u32,
-            &Range::whole(&out),
-            merged,
-        );
+        let merge = attention_merge::call(&partials, dims, &Range::whole(&out), merged);
         let state = State {
             pos: pos as u32,
             tokens: n_tokens as u32,
@@ -427,6 +396,50 @@ mod tests {
         let calls = [attention.calls(), vec![merge]].concat();
         run(gpu, &calls, &state);
         download(gpu, &out, q_lat.len())
+    }
+
+    #[test]
+    fn buffers_that_do_not_suffice_are_named_before_anything_runs() {
+        let dims = MlaDims {
+            heads: 2,
+            nope: 8,
+            rope: 8,
+            kv_lora: 8,
+        };
+        let [sums, stats] =
+            partial_bytes(dims, 3).map(|bytes| Range::floats("partials", bytes / 4));
+        let cache = |role| Range::whole(&Buffer::new("cache", 20 * 16 * 2, role));
+        let attention = GpuAttention {
+            form: Form::Vector,
+            q_lat: Range::floats("q_lat", 3 * 16),
+            q_pe: Range::floats("q_pe", 3 * 16),
+            cache: cache(Role::Cache),
+            dims,
+            scale: 1.0,
+            partials: [sums, stats],
+        };
+        let found = |attention: &GpuAttention, tokens, context| {
+            let step = Step::of(Most { tokens, context }, attention.calls());
+            match step.resolve() {
+                Ok(_) => None,
+                Err(GpuError::Interface { kernel, what }) => {
+                    assert_eq!(kernel, "attention");
+                    what.split(' ').nth(1).map(str::to_owned)
+                }
+                Err(e) => panic!("{e}"),
+            }
+        };
+        assert_eq!(found(&attention, 3, 20), None);
+        assert_eq!(found(&attention, 3, 21).as_deref(), Some("cache"));
+        assert_eq!(found(&attention, 4, 20).as_deref(), Some("q_lat"));
+        let mut few = attention.clone();
+        few.partials[1].size -= 4;
+        assert_eq!(found(&few, 3, 20).as_deref(), Some("stats"));
+        let halves = GpuAttention {
+            cache: cache(Role::Halves),
+            ..attention
+        };
+        assert_eq!(found(&halves, 3, 20).as_deref(), Some("cache"));
     }
 
     #[test]

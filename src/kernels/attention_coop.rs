@@ -3,11 +3,9 @@
 use super::attention::{Form, GpuAttention, partial_bytes};
 use super::{MlaDims, attention_merge, coop};
 use crate::gpu::buffer::{Range, Role};
-use crate::gpu::call::{State, When, accesses};
+use crate::gpu::call::{Call, State, When};
 use crate::gpu::machine::Machine;
-use crate::gpu::pipeline::Spec;
 use crate::gpu::record::Recording;
-use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError};
 use crate::gpu::{Most, Step};
 
@@ -198,7 +196,8 @@ impl Shape {
             && (size * size / 2).is_multiple_of(lanes)
     }
 
-    pub(super) fn spec(self, dims: MlaDims) -> Spec {
+    /// The kernel for blocks of these sizes, still without buffers.
+    pub(super) fn kernel(self, dims: MlaDims) -> Call {
         assert!(self.fits(dims), "attention_coop: {self:?} for {dims:?}");
         let (size, lanes) = (self.coop.size as usize, self.coop.lanes as usize);
         let threads = self.subgroups() * lanes;
@@ -225,16 +224,13 @@ impl Shape {
             ("ROPE", dims.rope),
             ("KV_LORA", dims.kv_lora),
         ];
-        Spec {
-            kernel: "attention_coop",
-            source: include_str!("../../wgsl/attention_coop.wgsl"),
-            variant: numbers
-                .into_iter()
-                .fold(Variant::default(), |v, (name, n)| v.number(name, n as u32))
-                .module("MATRICES", coop::module(size))
-                .flag("VECTORS", self.vectors),
-            access: accesses("rrwww"),
-        }
+        numbers
+            .into_iter()
+            .fold(Call::new("attention_coop"), |call, (name, n)| {
+                call.number(name, n as u32)
+            })
+            .module("MATRICES", coop::module(size))
+            .flag("VECTORS", self.vectors)
     }
 }
 
@@ -291,10 +287,9 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
         form: Form::Vector,
         q_lat: Range::whole(&q_lat?),
         q_pe: Range::whole(&q_pe?),
-        cache: Range::whole(&gpu.storage_with("trial of attention", &cache)?),
+        cache: Range::whole(&gpu.storage_with("trial of attention", &cache)?).holding(Role::Cache),
         dims,
         scale,
-        max_tokens: 1,
         partials: partials.clone(),
     };
     let mut results = vec![];
@@ -302,7 +297,7 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
         attention.form = form;
         let out = gpu.storage("trial of attention", latent, Role::Floats)?;
         let output = attention_merge::Output::Floats;
-        let merge = attention_merge::call(&partials, dims, 1, &Range::whole(&out), output);
+        let merge = attention_merge::call(&partials, dims, &Range::whole(&out), output);
         let calls = [attention.calls(), vec![merge]].concat();
         Recording::new(gpu, &Step::of(Most::of(&state), calls))?.submit(gpu, &state);
         results.push(gpu.read::<f32>(&out, 0, latent)?);
@@ -316,7 +311,6 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::call::Call;
     use crate::gpu::machine::Profile;
     use crate::gpu::testing::gpus;
     use crate::kernels::attention::split;

@@ -2,10 +2,8 @@
 //! subgroups.
 
 use super::MlaDims;
-use crate::gpu::call::accesses;
+use crate::gpu::call::Call;
 use crate::gpu::geometry::MAX_THREADS;
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
 use crate::gpu::{Target, Tier};
 
 /// How a workgroup is made: runs of threads, each with all columns of some heads and rows.
@@ -92,8 +90,8 @@ impl Shape {
             && of_phases <= self.tile().0 * dims.cache_row() * 2
     }
 
-    /// The pipeline for blocks of these sizes.
-    pub(super) fn spec(self, dims: MlaDims) -> Spec {
+    /// The kernel for blocks of these sizes, still without buffers.
+    pub(super) fn kernel(self, dims: MlaDims) -> Call {
         assert!(self.fits(dims), "attention_heads: {self:?} for {dims:?}");
         let (tile, heads) = self.tile();
         let threads = self.threads(dims);
@@ -117,17 +115,14 @@ impl Shape {
             ("ROPE", dims.rope),
             ("KV_LORA", dims.kv_lora),
         ];
-        Spec {
-            kernel: "attention_heads",
-            source: include_str!("../../wgsl/attention_heads.wgsl"),
-            variant: numbers
-                .into_iter()
-                .fold(Variant::default(), |v, (name, n)| v.number(name, n as u32))
-                .flag("ONE_PE", one_pe)
-                .flag("PHASED", self.phases > 1)
-                .flag("TWO_BUFFERS", self.two_buffers),
-            access: accesses("rrwww"),
-        }
+        numbers
+            .into_iter()
+            .fold(Call::new("attention_heads"), |call, (name, n)| {
+                call.number(name, n as u32)
+            })
+            .flag("ONE_PE", one_pe)
+            .flag("PHASED", self.phases > 1)
+            .flag("TWO_BUFFERS", self.two_buffers)
     }
 }
 

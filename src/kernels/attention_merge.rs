@@ -1,12 +1,8 @@
 //! Joins what [`attention`](super::attention) left of each slice of the context.
 
 use super::MlaDims;
-use super::attention::partial_bytes;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Word, accesses};
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
-use crate::quant::activation::Activation;
+use crate::gpu::call::{Call, Extent, Word};
 use crate::quant::repack::UNIT;
 
 /// The softmax over all slices of a context from the softmax of each (FlashDecoding).
@@ -51,24 +47,6 @@ const WG: u32 = 256;
 /// Groups of 4 columns that a workgroup joins: whole units of 32.
 const COLUMNS: u32 = 16;
 
-/// The pipeline for blocks of these sizes.
-pub(super) fn spec(dims: MlaDims, output: Output) -> Spec {
-    Spec {
-        kernel: "attention_merge",
-        source: include_str!("../../wgsl/attention_merge.wgsl"),
-        variant: Variant::default()
-            .number("WG", WG)
-            .number("COLUMNS", COLUMNS)
-            .number("PHASES", WG / COLUMNS)
-            .number("HEADS", dims.heads as u32)
-            .number("KV_LORA", dims.kv_lora as u32)
-            .flag("UNITS_OUT", output != Output::Floats)
-            .flag("BYTES", output == Output::Bytes)
-            .flag("HALVES", output == Output::Halves),
-        access: accesses("rrw"),
-    }
-}
-
 /// What [`call`] writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
@@ -82,65 +60,45 @@ pub enum Output {
     Halves,
 }
 
-/// The dispatch for up to `max_tokens` tokens, reading the `partials` that [`GpuAttention`](super::attention::GpuAttention)
-/// wrote in the same step, into `out`.
+/// The dispatch that reads the `partials` that [`GpuAttention`](super::attention::GpuAttention) wrote in the same step, into `out`.
 ///
 /// # Panics
-/// If a buffer is too small or `kv_lora` is no multiple of 4, or of 32 for bytes.
-pub fn call(
-    partials: &[Range; 2],
-    dims: MlaDims,
-    max_tokens: u32,
-    out: &Range,
-    output: Output,
-) -> Call {
+/// If `kv_lora` is no multiple of 4, or of 32 for bytes and halves.
+pub fn call(partials: &[Range; 2], dims: MlaDims, out: &Range, output: Output) -> Call {
     let unit = if output == Output::Floats { 4 } else { UNIT };
     assert!(
         dims.kv_lora.is_multiple_of(unit),
         "attention_merge: {dims:?} for units of {unit}"
     );
-    let sizes = partial_bytes(dims, max_tokens as usize);
-    assert!(
-        partials.iter().zip(sizes).all(|(p, bytes)| p.size >= bytes),
-        "attention_merge: partial sums and statistics need {sizes:?} bytes"
-    );
-    assert!(
-        output != Output::Halves || max_tokens == 1,
-        "attention_merge: halves of several tokens"
-    );
-    let units = u64::from(max_tokens) * (dims.heads * dims.kv_lora / unit) as u64;
-    let bytes = match output {
-        Output::Floats => 16 * units,
-        Output::Bytes => Activation::Bytes.bytes(units),
-        Output::Halves => Activation::Halves { packed: false }.bytes(units),
-    };
-    assert!(
-        out.size >= bytes,
-        "attention_merge: the output needs {bytes} bytes"
-    );
-    let blocks = (dims.kv_lora as u32 / 4).div_ceil(COLUMNS);
-    let grid = [
-        Extent::N(dims.heads as u32),
-        Extent::N(blocks),
-        Extent::Tokens,
-    ];
-    let [partial, stats] = partials.clone();
-    Call::positional(
-        spec(dims, output),
-        vec![partial, stats, out.clone()],
-        vec![Word::Splits],
-        grid,
-    )
+    let (heads, kv_lora) = (dims.heads as u32, dims.kv_lora as u32);
+    let blocks = (kv_lora / 4).div_ceil(COLUMNS);
+    Call::new("attention_merge")
+        .number("WG", WG)
+        .number("COLUMNS", COLUMNS)
+        .number("PHASES", WG / COLUMNS)
+        .number("HEADS", heads)
+        .number("KV_LORA", kv_lora)
+        .flag("UNITS_OUT", output != Output::Floats)
+        .flag("BYTES", output == Output::Bytes)
+        .flag("HALVES", output == Output::Halves)
+        .bind("parts", &partials[0])
+        .bind("stats", &partials[1])
+        .bind("merged", out)
+        .word("splits", Word::Splits)
+        .grid([Extent::N(heads), Extent::N(blocks), Extent::Tokens])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::buffer::{Buffer, Role};
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
-    use crate::kernels::attention::MAX_SLICES;
+    use crate::kernels::attention::{MAX_SLICES, partial_bytes};
     use crate::kernels::testing::{Rng, assert_close};
-    use crate::quant::activation::{Q8Unit, dequantize_activation, quantize_activation};
+    use crate::quant::activation::{
+        Activation, Q8Unit, dequantize_activation, quantize_activation,
+    };
     use crate::quant::halves::{halve, restore};
 
     /// Scales and codes alike but for the last bit of the scale, and for codes of values midway between two.
@@ -234,9 +192,7 @@ mod tests {
                     padded(&partial, sizes[0]),
                     padded(stats.as_flattened(), sizes[1]),
                 ];
-                let make = |out: &Range, output: Output| {
-                    call(&partials, dims, n_tokens as u32, out, output)
-                };
+                let make = |out: &Range, output| call(&partials, dims, out, output);
                 let state = State {
                     tokens: n_tokens as u32,
                     splits: splits as u32,
@@ -249,14 +205,19 @@ mod tests {
                 if kv_lora % UNIT != 0 {
                     continue;
                 }
+                let prepared = |buffer: &Buffer, activation| {
+                    Range::whole(buffer).holding(Role::prepared(activation))
+                };
                 let units = output(gpu, twin.len() / UNIT * 12);
-                run(gpu, &[make(&Range::whole(&units), Output::Bytes)], &state);
+                let out = prepared(&units, Activation::Bytes);
+                run(gpu, &[make(&out, Output::Bytes)], &state);
                 let units: Vec<Q8Unit> = download(gpu, &units, twin.len() / UNIT);
                 assert_same_units(&units, &quantize_activation(&found), &what);
                 if n_tokens == 1 {
                     let blocks = found.len().div_ceil(256);
                     let halves = output(gpu, blocks * 160);
-                    run(gpu, &[make(&Range::whole(&halves), Output::Halves)], &state);
+                    let out = prepared(&halves, Activation::Halves { packed: false });
+                    run(gpu, &[make(&out, Output::Halves)], &state);
                     let halves = restore(&download(gpu, &halves, blocks), found.len());
                     let own = restore(&halve(&found), found.len());
                     let own: Vec<f64> = own.iter().map(|v| f64::from(*v)).collect();

@@ -4,10 +4,8 @@
 use super::attention::{Form, GpuAttention};
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::Target;
-use crate::gpu::call::{Call, accesses};
+use crate::gpu::call::Call;
 use crate::gpu::machine::{Machine, Profile};
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
 
 /// Rows of a slice.
 pub const ROWS: u32 = 16;
@@ -16,8 +14,9 @@ pub const ROWS: u32 = 16;
 /// "`attention_short` for short contexts").
 const MOST_ROWS: u32 = 2;
 
-/// The pipeline for blocks of these sizes where subgroups have at least so many lanes; `None` where they do not suit.
-pub(super) fn spec(dims: MlaDims, lanes: u32) -> Option<Spec> {
+/// The kernel for blocks of these sizes where subgroups have at least so many lanes, still without buffers; `None` where they do not
+/// suit.
+fn kernel(dims: MlaDims, lanes: u32) -> Option<Call> {
     // Two rows share a subgroup.
     let share = (lanes / 2).min(16);
     let (latent, rotated) = (dims.kv_lora as u32 / 8, dims.rope as u32 / 8);
@@ -28,10 +27,8 @@ pub(super) fn spec(dims: MlaDims, lanes: u32) -> Option<Spec> {
         && latent.is_multiple_of(share)
         && latent / share <= 16
         && rotated > 0;
-    suits.then(|| Spec {
-        kernel: "attention_short",
-        source: include_str!("../../wgsl/attention_short.wgsl"),
-        variant: Variant::default()
+    suits.then(|| {
+        Call::new("attention_short")
             .number("ROWS", ROWS)
             .number("SHARE", share)
             .number("KV_LORA", dims.kv_lora as u32)
@@ -39,8 +36,7 @@ pub(super) fn spec(dims: MlaDims, lanes: u32) -> Option<Spec> {
             .number("LATENT_LOADS", latent / share)
             .number("ROTATED_LOADS", rotated.div_ceil(share))
             .number("OUTS", pairs.div_ceil(ROWS * share))
-            .number("OTHERS", ROWS / 2 - 1),
-        access: accesses("rrrww"),
+            .number("OTHERS", ROWS / 2 - 1)
     })
 }
 
@@ -54,7 +50,7 @@ pub fn most_rows(target: &Target, form: Form, dims: MlaDims) -> u32 {
     let few_workgroups = matches!(form, Form::Matrix(_) | Form::Heads(_));
     let machine = target.machine;
     let fits = memory(dims) <= machine.workgroup_memory as usize;
-    match spec(dims, machine.lanes) {
+    match kernel(dims, machine.lanes) {
         Some(_) if few_workgroups && fits => worthwhile(machine),
         _ => 0,
     }
@@ -77,13 +73,13 @@ impl GpuAttention {
     /// # Panics
     /// As [`calls`](Self::calls), or if the sizes do not suit.
     pub fn short_call(&self, target: &Target) -> Call {
+        let dims = self.dims;
         assert!(
-            self.max_tokens == 1 && self.dims.heads as u32 <= MAX_GRID,
-            "one token: {:?}",
-            self.dims
+            dims.heads as u32 <= MAX_GRID,
+            "a workgroup per head: {dims:?}"
         );
-        let spec = spec(self.dims, target.lanes()).expect("the sizes suit");
-        self.call(spec, 1)
+        let kernel = kernel(dims, target.lanes()).expect("the sizes suit");
+        self.call(kernel, 1)
     }
 }
 
@@ -121,7 +117,7 @@ mod tests {
                 (narrow, 31),
                 (narrow, 48),
             ] {
-                if spec(dims, gpu.lanes()).is_some() {
+                if kernel(dims, gpu.lanes()).is_some() {
                     let cut = (rows.div_ceil(ROWS as usize), ROWS as usize);
                     let error = token_error(gpu, dims, rows, cut, |attention| {
                         vec![attention.short_call(gpu)]
@@ -142,14 +138,14 @@ mod tests {
             rope,
             kv_lora,
         };
-        assert!(spec(dims(512, 64), 32).is_some());
-        assert!(spec(dims(512, 64), 8).is_some());
+        assert!(kernel(dims(512, 64), 32).is_some());
+        assert!(kernel(dims(512, 64), 8).is_some());
         for (other, lanes) in [
             (dims(480, 64), 32),
             (dims(512, 60), 32),
             (dims(8192, 64), 32),
         ] {
-            assert!(spec(other, lanes).is_none(), "{other:?}");
+            assert!(kernel(other, lanes).is_none(), "{other:?}");
         }
     }
 }

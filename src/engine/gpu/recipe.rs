@@ -305,7 +305,6 @@ impl<'a> Recipe<'a> {
             eps: self.eps,
             rope_table: self.context.rope_table.clone(),
             dims,
-            max_tokens: self.max_tokens,
             cache: cache.clone(),
         }));
         Ok([q_lat, q_pe])
@@ -326,7 +325,6 @@ impl<'a> Recipe<'a> {
             cache: cache.clone(),
             dims,
             scale: self.model.model.config.softmax_scale(),
-            max_tokens: self.max_tokens,
             partials: self.context.partials.clone(),
         };
         self.calls.extend(attention.calls());
@@ -334,7 +332,6 @@ impl<'a> Recipe<'a> {
         self.calls.push(attention_merge::call(
             &self.context.partials,
             dims,
-            self.max_tokens,
             &latent,
             attention_merge::Output::Floats,
         ));

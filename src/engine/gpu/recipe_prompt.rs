@@ -367,7 +367,6 @@ impl<'a> RecipePrompt<'a> {
             eps: self.eps,
             rope_table: self.context.rope_table.clone(),
             dims: self.dims,
-            max_tokens: self.max_tokens,
             cache: rows.cache.clone(),
         })
     }
@@ -396,11 +395,13 @@ impl<'a> RecipePrompt<'a> {
         if self.least_tokens <= most_few {
             let (first, all) = (self.calls.len(), self.max_tokens);
             self.max_tokens = all.min(most_few);
+            let most = self.context.most(self.max_tokens);
             let absorbed = self.absorbed(rows, q);
             self.max_tokens = all;
             absorbed?;
             for call in &mut self.calls[first..] {
                 call.when = When::Few;
+                call.most = Some(most);
             }
         }
         Ok(values)
@@ -426,7 +427,6 @@ impl<'a> RecipePrompt<'a> {
             cache: rows.cache.clone(),
             dims,
             scale: self.model.model.config.softmax_scale(),
-            max_tokens: self.max_tokens,
             partials: self.context.partials.clone(),
         };
         self.calls.extend(attention.calls());
@@ -434,7 +434,6 @@ impl<'a> RecipePrompt<'a> {
         self.calls.push(attention_merge::call(
             &self.context.partials,
             dims,
-            self.max_tokens,
             &latent,
             attention_merge::Output::Floats,
         ));

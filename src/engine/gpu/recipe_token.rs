@@ -181,7 +181,6 @@ impl<'a> TokenRecipe<'a> {
             cache: cache.clone(),
             dims,
             scale: self.model.model.config.softmax_scale(),
-            max_tokens: 1,
             partials: self.context.partials.clone(),
         };
         let short = self.context.short;
@@ -222,7 +221,7 @@ impl<'a> TokenRecipe<'a> {
             Activation::Halves { .. } => attention_merge::Output::Halves,
             Activation::Floats => attention_merge::Output::Floats,
         };
-        attention_merge::call(&self.context.partials, self.dims, 1, latents, output)
+        attention_merge::call(&self.context.partials, self.dims, latents, output)
     }
 
     /// The heads' values, prepared, from the slices of the attention: joined by the product itself where they are few, else

@@ -74,24 +74,20 @@ impl Form {
 
     /// The dispatches of forms over a cache of [`TIMED_ROWS`] rows of zeros.
     fn timed(gpu: &Gpu, dims: MlaDims, forms: [Self; 2]) -> Result<[Vec<Call>; 2], GpuError> {
-        let zeros = |bytes: u64| {
-            Ok::<_, GpuError>(Range::whole(&gpu.storage(
-                "trial of attention",
-                bytes,
-                Role::Floats,
-            )?))
+        let zeros = |bytes: u64, role| {
+            let buffer = gpu.storage("trial of attention", bytes, role)?;
+            Ok::<_, GpuError>(Range::whole(&buffer))
         };
+        let floats = |n: usize| zeros(n as u64 * 4, Role::Floats);
         let [partial, stats] = partial_bytes(dims, 1);
-        let heads = dims.heads as u64;
         let mut attention = GpuAttention {
             form: forms[0],
-            q_lat: zeros(heads * dims.kv_lora as u64 * 4)?,
-            q_pe: zeros(heads * dims.rope as u64 * 4)?,
-            cache: zeros((TIMED_ROWS * dims.cache_row() * 2) as u64)?,
+            q_lat: floats(dims.heads * dims.kv_lora)?,
+            q_pe: floats(dims.heads * dims.rope)?,
+            cache: zeros((TIMED_ROWS * dims.cache_row() * 2) as u64, Role::Cache)?,
             dims,
             scale: 1.0,
-            max_tokens: 1,
-            partials: [zeros(partial)?, zeros(stats)?],
+            partials: [zeros(partial, Role::Floats)?, zeros(stats, Role::Floats)?],
         };
         Ok(forms.map(|form| {
             attention.form = form;

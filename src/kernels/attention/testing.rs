@@ -2,7 +2,7 @@
 
 use super::{Form, GpuAttention, attention, partial_bytes};
 use crate::gpu::Gpu;
-use crate::gpu::buffer::Range;
+use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, State};
 use crate::gpu::testing::{download, output, run, upload};
 use crate::kernels::testing::{Rng, cache_rows, nmse};
@@ -53,17 +53,15 @@ pub fn token_error(
         form: Form::Vector,
         q_lat: Range::whole(&upload(gpu, &q_lat)),
         q_pe: Range::whole(&upload(gpu, &q_pe)),
-        cache: Range::whole(&upload(gpu, &cache)),
+        cache: Range::whole(&upload(gpu, &cache)).holding(Role::Cache),
         dims,
         scale,
-        max_tokens: 1,
         partials: partials.clone(),
     });
     let floats = attention_merge::Output::Floats;
     calls.push(attention_merge::call(
         &partials,
         dims,
-        1,
         &Range::whole(&out),
         floats,
     ));

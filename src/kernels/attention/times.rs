@@ -4,6 +4,7 @@
 use super::testing::glm;
 use super::*;
 use crate::gpu::Gpu;
+use crate::gpu::buffer::Role;
 use crate::gpu::call::{Call, State};
 use crate::gpu::record::Recording;
 use crate::gpu::testing::{gpus, int8_gpu, output, upload};
@@ -43,22 +44,21 @@ fn measure(gpu: &Gpu, dims: MlaDims, forms: &[Form], cuts: &[usize]) {
     };
     let cores = gpu.machine.cores as usize;
     let row = dims.cache_row() * 2;
-    let words = |n: usize| Range::whole(&upload(gpu, &vec![0u32; n]));
-    let cache = words(cached * row / 4);
+    let floats = |n: usize| Range::whole(&upload(gpu, &vec![0f32; n]));
+    let cache = floats(cached * row / 4).holding(Role::Cache);
     let partials = partial_bytes(dims, 1).map(|b| Range::whole(&output(gpu, b as usize / 4)));
     let mut attention = GpuAttention {
         form: Form::Vector,
-        q_lat: words(dims.heads * dims.kv_lora),
-        q_pe: words(dims.heads * dims.rope),
+        q_lat: floats(dims.heads * dims.kv_lora),
+        q_pe: floats(dims.heads * dims.rope),
         cache: cache.clone(),
         dims,
         scale: 1.0,
-        max_tokens: 1,
         partials: partials.clone(),
     };
     let out = output(gpu, dims.heads * dims.kv_lora);
-    let floats = attention_merge::Output::Floats;
-    let merge = attention_merge::call(&partials, dims, 1, &Range::whole(&out), floats);
+    let merged = attention_merge::Output::Floats;
+    let merge = attention_merge::call(&partials, dims, &Range::whole(&out), merged);
     let mut runs = vec![];
     for &form in forms {
         attention.form = form;
