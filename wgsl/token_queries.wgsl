@@ -9,7 +9,7 @@
 // Bound by: the bytes of K.
 #word sub: u32         // sub-plane of the scales, in words
 #word pos: u32         // of the token
-#word eps: f32
+#word cache_eps: f32
 #read w_q: array<vec4<u32>> @codes(WEIGHT, HEADS * KV_LORA * UNITS)
 #read w_s: array<w_Scales> @scales(WEIGHT, HEADS * KV_LORA * UNITS)
 #read q: array<vec2<f32>> @floats(HEADS * (UNITS * 32 + ROPE))       // (HEADS, (NOPE + ROPE) / 2)
@@ -41,7 +41,7 @@ const X_UNITS = (NOPE + ROPE) / 32u;
     let sum = row_sum(w_walk(at * UNITS, at / KV_LORA * X_UNITS, lane, p.sub));
     if (lane == 0u && row < K_ROWS) { q_lat[row] = sum; }
   } else if (wid.x == K_TILES) {
-    cache_row(0u, p.pos, p.eps, t, subgroup, subgroups, lane_id);
+    cache_row(0u, p.pos, p.cache_eps, t, subgroup, subgroups, lane_id);
   } else {
     let pair = (wid.x - K_TILES - 1u) * WG + t;
     if (pair < HEADS * (ROPE / 2u)) {

@@ -203,42 +203,12 @@ pub struct CacheRow {
 }
 
 impl CacheRow {
-    /// Accesses of the bindings.
-    pub(super) const ACCESS: &'static str = "rrw";
-
-    /// Binds it as `cache_row.wgsl` names it.
-    pub(super) fn bind(&self, call: Call) -> Call {
-        call.bind("kv_a", &self.kv_a)
-            .bind("norm", &self.kv_a_norm)
-            .bind("cache", &self.cache)
-    }
-
-    /// The bindings in the order of `cache_row.wgsl`.
-    pub(super) fn bindings(&self) -> [Range; 3] {
-        [&self.kv_a, &self.kv_a_norm, &self.cache].map(Range::clone)
-    }
-
     /// `call` with what `cache_row.wgsl` reads and writes, and the parameter `cache_eps`.
     pub(super) fn bind(&self, call: Call) -> Call {
         call.bind("kv_a", &self.kv_a)
             .bind("norm", &self.kv_a_norm)
             .bind("cache", &self.cache)
             .word("cache_eps", self.eps)
-    }
-
-    /// Panics unless the buffers suffice, and `rope_table` for every row of the cache.
-    pub(super) fn check(&self, dims: MlaDims, rope_table: &Range) {
-        let row = dims.cache_row() as u64;
-        let n_ctx = self.cache.size / (row * 2);
-        assert!(
-            dims.rope.is_multiple_of(2)
-                && dims.kv_lora.is_multiple_of(2)
-                && n_ctx > 0
-                && self.kv_a.size >= row * 4
-                && self.kv_a_norm.size >= dims.kv_lora as u64 * 4
-                && rope_table.size >= n_ctx * dims.rope as u64 * 4,
-            "the cache's row of {dims:?}"
-        );
     }
 }
 

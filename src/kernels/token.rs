@@ -27,12 +27,18 @@ pub struct TokenOutput {
 impl TokenOutput {
     /// Panics unless `n` values fit.
     pub(super) fn check(&self, n: u32, activation: Activation, what: &str) {
-        assert!(self.values.size >= activation.bytes(u64::from(n) / 32), "output of {what}");
+        assert!(
+            self.values.size >= activation.bytes(u64::from(n) / 32),
+            "output of {what}"
+        );
     }
 
     /// The bindings in the order of the kernels: norm weight, squares, values.
     pub(super) fn bindings(&self) -> Vec<Range> {
-        let norm = self.norm.iter().flat_map(|(weight, squares)| [weight.clone(), squares.clone()]);
+        let norm = self
+            .norm
+            .iter()
+            .flat_map(|(weight, squares)| [weight.clone(), squares.clone()]);
         norm.chain([self.values.clone()]).collect()
     }
 

@@ -234,7 +234,6 @@ impl GpuTokenAbsorb<'_> {
             .word("sub", q_part.sub)
             .word("k_sub", k_part.sub)
             .word("pos", Word::Pos)
-            .word_some("cache_eps", self.row.as_ref().map(|row| row.eps))
             .grid([
                 Extent::N(division.slices + 1),
                 Extent::N(dims.heads as u32 + rows),

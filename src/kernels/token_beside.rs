@@ -136,6 +136,7 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::gpu::call::State;
+    use crate::quant::GgmlType;
 
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus};
     use crate::kernels::testing::{Rng, assert_close, random_weight};

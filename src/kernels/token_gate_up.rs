@@ -222,8 +222,18 @@ impl GpuTokenGateUp<'_> {
             let [g, u] = pair.map(|w| &w.parts[i]);
             let (rows, used) = (pair[0].rows, router.experts.used as u32);
             call = self.choice(call, geometry, router);
-            call.variant = weight(call.variant, ["GATE", "GATE_TIMES"], pair[0].ty, self.activation);
-            call.variant = weight(call.variant, ["UP", "UP_TIMES"], pair[1].ty, self.activation);
+            call.variant = weight(
+                call.variant,
+                ["GATE", "GATE_TIMES"],
+                pair[0].ty,
+                self.activation,
+            );
+            call.variant = weight(
+                call.variant,
+                ["UP", "UP_TIMES"],
+                pair[1].ty,
+                self.activation,
+            );
             call = call
                 .number("ROWS", rows)
                 .planes(["eg_q", "eg_s"], g)
@@ -280,7 +290,14 @@ impl GpuTokenGateUp<'_> {
         let variant = router::choice(call.variant.clone(), experts, router.bias.is_some());
         let call = call
             .variant(variant)
-            .module("CHOICE", if by_lanes { "choose_by_lanes" } else { "choose_by_threads" })
+            .module(
+                "CHOICE",
+                if by_lanes {
+                    "choose_by_lanes"
+                } else {
+                    "choose_by_threads"
+                },
+            )
             .number("CHUNKS", chunks)
             .flag("RAW_LOGITS", self.raw_logits)
             .bind("logits", &router.logits)

@@ -136,11 +136,7 @@ impl<'a> GpuTokenMatvec<'a> {
     }
 
     /// Binds `range` to `name`, where there is one.
-    pub fn bind<'r>(
-        mut self,
-        name: &'static str,
-        range: impl Into<Option<&'r Range>>,
-    ) -> Self {
+    pub fn bind<'r>(mut self, name: &'static str, range: impl Into<Option<&'r Range>>) -> Self {
         let range: Option<&Range> = range.into();
         self.bound.extend(range.map(|range| (name, range.clone())));
         self

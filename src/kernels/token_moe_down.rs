@@ -173,7 +173,10 @@ impl GpuTokenMoeDown<'_> {
             .number("USED", used)
             .number("ROWS", d.rows)
             .number("UNITS", units)
-            .number("SPLIT_RUNS", if split { geometry.threads() / 32 } else { 1 })
+            .number(
+                "SPLIT_RUNS",
+                if split { geometry.threads() / 32 } else { 1 },
+            )
             .flag("SPLIT", split);
         let mut variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], d.ty, activation);
         if let Some(factor) = slot_factor(used, units) {
@@ -235,6 +238,7 @@ mod tests {
     use crate::gpu::Gpu;
     use crate::gpu::Tier;
     use crate::gpu::call::State;
+    use crate::quant::GgmlType;
 
     use crate::gpu::testing::{
         download, gpu_weight, output, run, token_gpus, token_gpus_with_binding, upload, waves,

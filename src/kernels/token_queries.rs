@@ -138,7 +138,6 @@ impl GpuTokenQueries<'_> {
             .bind("q_pe", &self.q_pe)
             .word("sub", part.sub)
             .word("pos", Word::Pos)
-            .word("eps", self.row.eps)
             .grid([Extent::N(workgroups), Extent::N(1), Extent::N(1)])
             .with_bytes(k_b.bytes())
             .with_flops(Flops {
@@ -154,6 +153,7 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::gpu::call::State;
+    use crate::quant::GgmlType;
 
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::rope_cache::testing::Row;

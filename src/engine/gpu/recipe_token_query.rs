@@ -172,7 +172,9 @@ impl TokenRecipe<'_> {
     fn query(&mut self, weight: &GpuWeight, x: TokenInput) -> Result<(Range, Range), GpuError> {
         let (y, prepared) = self.query_outputs(weight)?;
         let values = prepared.as_ref().map_or(&y, |out| &out.values).clone();
-        let call = GpuTokenMatvec::new(weight, self.activation, Input::Prepared(x, 0)).bind("y", &y).prepared(prepared);
+        let call = GpuTokenMatvec::new(weight, self.activation, Input::Prepared(x, 0))
+            .bind("y", &y)
+            .prepared(prepared);
         self.calls.extend(call.calls(self.gpu)?);
         Ok((y, values))
     }
@@ -202,7 +204,9 @@ impl TokenRecipe<'_> {
             self.calls.push(both.call(gpu)?);
             return Ok(z);
         }
-        let call = GpuTokenMatvec::new(weight, activation, Input::Prepared(x.clone(), 0)).bind("y", y.as_ref()).prepared(prepared);
+        let call = GpuTokenMatvec::new(weight, activation, Input::Prepared(x.clone(), 0))
+            .bind("y", y.as_ref())
+            .prepared(prepared);
         self.calls.extend(call.calls(gpu)?);
         self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))
     }

@@ -9,7 +9,9 @@ use crate::gpu::testing::{
 };
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::kernels::token::testing::{Given, activation, assert_prepared, room};
+use crate::model::Experts;
 use crate::model::Gating;
+use crate::quant::GgmlType;
 
 /// Types of the experts' weights and their number, chosen ones and rows; types and rows of the shared expert.
 type Case = (

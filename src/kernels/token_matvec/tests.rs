@@ -5,12 +5,14 @@ use crate::gpu::testing::{
     download, gpu_weight, output, run, token_gpus, token_gpus_with_binding, upload,
 };
 use crate::kernels::attention::MAX_SLICES;
+use crate::kernels::attention::partial_bytes;
 use crate::kernels::attention_merge::attention_merge;
 use crate::kernels::rope_cache::rotate_rows;
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::kernels::token::testing::{
     Given, activation, assert_prepared, room, stand_for, sums_nmse, upload_values,
 };
+use crate::quant::GgmlType;
 
 /// What a case leaves.
 #[derive(Clone, Copy, PartialEq)]
@@ -68,10 +70,18 @@ fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
     }
     let x = Input::Prepared(input, x_units as u32);
     let residual = residual.then(|| Range::whole(&upload(gpu, &before)));
-    let mut call = GpuTokenMatvec::new(&gpu_weight(gpu, &w), activation(gpu), x)/*residual: residual*//*y: (out != Out::Prepared).then(|| Range::whole(&output(gpu, n)))*//*prepared: (out != Out::Plain).then(|| room(gpu, n, Some(&g)))*/;
+    let weight = gpu_weight(gpu, &w);
+    let product =
+        GpuTokenMatvec::new(&weight, activation(gpu), x).bind("residual", residual.as_ref());
+    let outputs = || {
+        let y = (out != Out::Prepared).then(|| Range::whole(&output(gpu, n)));
+        (y, (out != Out::Plain).then(|| room(gpu, n, Some(&g))))
+    };
+    let (y, prepared) = outputs();
+    let call = product.clone().bind("y", y.as_ref()).prepared(prepared);
     for geometry in geometries(gpu, &call.site(), all) {
-        call.y = call.y.map(|_| Range::whole(&output(gpu, n)));
-        call.prepared = call.prepared.map(|_| room(gpu, n, Some(&g)));
+        let (y, prepared) = outputs();
+        let call = product.clone().bind("y", y.as_ref()).prepared(prepared);
         let calls = call.calls_with(gpu, &geometry);
         let state = State {
             tokens: 1,
@@ -79,7 +89,7 @@ fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
         };
         run(gpu, &calls.unwrap_or_else(|e| panic!("{e}")), &state);
         let what = format!("{} {groups} x {rows} x {cols}, {geometry:?}", ty.name());
-        if let Some(y) = &call.y {
+        if let Some(y) = &y {
             let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
             assert_close(
                 &download(gpu, &y.buffer, n),
@@ -166,16 +176,15 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) 
     };
     let partials = [padded(&partial, parts), padded(stats.as_flattened(), pairs)];
     let n = heads * rows;
-    let mut call = GpuTokenMatvec::new(
-        &gpu_weight(gpu, w),
-        activation(gpu),
-        Input::Slices(partials, dims),
-    );
-    call.prepared = Some(room(gpu, n, None));
+    let weight = gpu_weight(gpu, w);
+    let product = GpuTokenMatvec::new(&weight, activation(gpu), Input::Slices(partials, dims));
+    let call = product.clone().prepared(room(gpu, n, None));
     for geometry in geometries(gpu, &call.site(), all) {
         let (y, q) = (output(gpu, n), room(gpu, n, None));
-        call.y = Some(Range::whole(&y));
-        call.prepared = Some(q.clone());
+        let call = product
+            .clone()
+            .bind("y", &Range::whole(&y))
+            .prepared(q.clone());
         let calls = call.calls_with(gpu, &geometry);
         let state = State {
             tokens: 1,
@@ -302,8 +311,9 @@ fn the_router_reads_the_stream_itself() {
             let y = output(gpu, rows);
             let range = |data: &[f32]| Range::whole(&upload(gpu, data));
             let squares = crate::quant::activation::squares(&x);
+            let weight = gpu_weight(gpu, &w);
             let call = GpuTokenMatvec::new(
-                &gpu_weight(gpu, &w),
+                &weight,
                 activation(gpu),
                 Input::Stream(range(&x), range(&norm), range(&squares), 1e-5),
             )
@@ -343,8 +353,9 @@ fn the_experts_logits_leave_in_parts() {
             let parts = router_parts(&router, &weighted);
             let exact: Vec<f64> = parts.iter().map(|v| f64::from(*v)).collect();
             let router = gpu_weight(gpu, &router);
+            let (weight, before) = (gpu_weight(gpu, &w), Range::whole(&upload(gpu, &before)));
             let mut call = GpuTokenMatvec::new(
-                &gpu_weight(gpu, &w),
+                &weight,
                 activation(gpu),
                 Input::Prepared(
                     TokenInput {
@@ -354,7 +365,7 @@ fn the_experts_logits_leave_in_parts() {
                     0,
                 ),
             )
-            .bind("residual", &Range::whole(&upload(gpu, &before)));
+            .bind("residual", &before);
             call.prepared = Some(room(gpu, rows, Some(&g)));
             for geometry in geometries(gpu, &call.site(), all) {
                 if !leaves_router_parts(&router, geometry.tile) {
@@ -402,8 +413,9 @@ fn queries_leave_rotated() {
             let (angles, _) = table[pos * rope..][..rope].as_chunks();
             rotate_rows(&mut twin, first_row, rope, angles);
             let y = output(gpu, rows);
+            let weight = gpu_weight(gpu, &w);
             let call = GpuTokenMatvec::new(
-                &gpu_weight(gpu, &w),
+                &weight,
                 activation(gpu),
                 Input::Prepared(given.upload(gpu, 1e-5), 0),
             )
@@ -421,7 +433,8 @@ fn queries_leave_rotated() {
             run(
                 gpu,
                 &call
-                    .rotated_calls(gpu, &rotation)
+                    .rotated(rotation)
+                    .calls(gpu)
                     .unwrap_or_else(|e| panic!("{e}")),
                 &state,
             );
