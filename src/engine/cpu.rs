@@ -19,7 +19,7 @@ use crate::kernels::rope_cache::rope_cache;
 use crate::kernels::router::router;
 use crate::kernels::sample::sample;
 use crate::kernels::sampling::Sampling;
-use crate::model::{Ffn, Layer, Model, Query, RopeTable, Weight};
+use crate::model::{Ffn, Layer, Mlp, Model, Moe, Query, RopeTable, Weight};
 
 /// Tokens computed together: enough that dequantising a row costs little per token, few enough that scratch stays small.
 const CHUNK: usize = 256;
@@ -171,7 +171,7 @@ impl CpuBackend {
     fn ffn_block(&self, layer: &Layer, x: &[f32], n_tokens: usize) -> Vec<f32> {
         let eps = self.model.config.rms_eps;
         let norm = Some((layer.ffn_norm.as_slice(), eps));
-        let dense = |gate: &Weight, up: &Weight, down: &Weight| {
+        let dense = |Mlp { gate, up, down }: &Mlp| {
             let mut h = vec![0.0; n_tokens * gate.rows];
             gate_up(gate, up, x, n_tokens, norm, None, &mut h);
             product(
@@ -182,15 +182,14 @@ impl CpuBackend {
             )
         };
         match &layer.ffn {
-            Ffn::Dense { gate, up, down } => dense(gate, up, down),
-            Ffn::Moe {
-                ffn_gate_inp,
-                exp_probs_b,
-                gate_exps,
-                up_exps,
-                down_exps,
-                shared,
-            } => {
+            Ffn::Dense(mlp) => dense(mlp),
+            Ffn::Moe(moe) => {
+                let Moe {
+                    ffn_gate_inp,
+                    exp_probs_b,
+                    experts: Mlp { gate, up, down },
+                    shared,
+                } = &**moe;
                 let experts = self
                     .model
                     .config
@@ -210,12 +209,12 @@ impl CpuBackend {
                     &mut ids,
                     &mut weights,
                 );
-                let mut h = vec![0.0; ids.len() * gate_exps.rows];
-                gate_up(gate_exps, up_exps, x, n_tokens, norm, Some(&ids), &mut h);
-                let with_shared = shared.as_ref().map(|s| dense(&s.gate, &s.up, &s.down));
+                let mut h = vec![0.0; ids.len() * gate.rows];
+                gate_up(gate, up, x, n_tokens, norm, Some(&ids), &mut h);
+                let with_shared = shared.as_ref().map(dense);
                 let residual = with_shared.as_deref().unwrap_or(x);
                 let mut out = vec![0.0; x.len()];
-                moe_down(down_exps, &h, &ids, &weights, n_tokens, residual, &mut out);
+                moe_down(down, &h, &ids, &weights, n_tokens, residual, &mut out);
                 out
             }
         }

@@ -3,9 +3,8 @@
 //! Every tensor is repacked into two planes ([`crate::quant::repack`]) and bound by offset. One whose planes exceed the
 //! adapter's binding limit is cut into row ranges, each with planes of its own, and kernels run once per range.
 
-use super::buffer::{Range, Role};
-use super::upload::{self, Target};
-use super::{Gpu, GpuError};
+use super::buffer::{Buffer, Range, Role};
+use super::{Gpu, GpuError, Target, upload};
 use crate::model::Weight;
 use crate::quant::{GgmlType, repack};
 
@@ -86,9 +85,9 @@ struct Planned {
     scales: (usize, u64, u64),
 }
 
-/// Plans the placement of all tensors, then allocates and fills.
+/// Plans the placement of all tensors, then fills them.
 pub struct Loader<'a> {
-    gpu: &'a Gpu,
+    target: Target,
     weights: Vec<(&'a Weight, Vec<Planned>)>,
     buffers: Vec<u64>,
     total: u64,
@@ -96,9 +95,9 @@ pub struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     /// An empty plan.
-    pub fn new(gpu: &'a Gpu) -> Self {
+    pub fn new(target: &Target) -> Self {
         Self {
-            gpu,
+            target: target.clone(),
             weights: vec![],
             buffers: vec![],
             total: 0,
@@ -134,7 +133,7 @@ impl<'a> Loader<'a> {
         let total = weight.groups * weight.rows;
         let fits = |rows: usize| {
             let (q, s) = repack::plane_bytes(weight.ty, rows, weight.cols);
-            (q.max(s) as u64) <= self.gpu.max_binding
+            (q.max(s) as u64) <= self.target.max_binding
         };
         // The largest number of steps that fits, by bisection: plane sizes grow with the rows.
         let (mut low, mut high) = (0, total / step);
@@ -151,8 +150,8 @@ impl<'a> Loader<'a> {
             return Err(GpuError::BindingTooLarge {
                 what: format!("{} rows of tensor {}", step, weight.name),
                 bytes: q.max(s) as u64,
-                adapter: self.gpu.info.name.clone(),
-                limit: self.gpu.max_binding,
+                adapter: self.target.name.clone(),
+                limit: self.target.max_binding,
                 remedy: "use another adapter or --device cpu",
             });
         }
@@ -185,8 +184,8 @@ impl<'a> Loader<'a> {
     }
 
     fn place(&mut self, bytes: u64) -> (usize, u64, u64) {
-        let align = self.gpu.offset_alignment;
-        let limit = MAX_BUFFER.min(self.gpu.limits.max_buffer_size).max(bytes);
+        let align = self.target.offset_alignment;
+        let limit = MAX_BUFFER.min(self.target.max_buffer).max(bytes);
         let needs_new = self
             .buffers
             .last()
@@ -207,63 +206,82 @@ impl<'a> Loader<'a> {
         self.total
     }
 
-    /// Allocates the buffers and streams every tensor into them. `progress` is told the bytes done. Where weights have no
-    /// bytes ([`Weight::has_data`]) the buffers are only made.
-    ///
-    /// # Errors
-    /// [`GpuError::OutOfMemory`], [`GpuError::ReadWeights`] or what the device reports.
-    pub fn load(self, progress: &mut dyn FnMut(u64)) -> Result<Vec<GpuWeight>, GpuError> {
-        let buffers = self
-            .buffers
-            .iter()
-            .map(|bytes| self.gpu.storage("weights", *bytes, Role::Floats))
-            .collect::<Result<Vec<_>, _>>()?;
-        let place = |(index, offset, _): (usize, u64, u64)| (&buffers[index], offset);
-        let targets: Vec<_> = self
-            .weights
-            .iter()
-            .flat_map(|(weight, parts)| {
-                parts.iter().map(move |part| Target {
-                    weight,
-                    first_row: part.first_row as usize,
-                    rows: part.rows as usize,
-                    quants: place(part.quants),
-                    scales: place(part.scales),
-                })
-            })
-            .collect();
-        // Weights without bytes are filled by the caller, who knows with what.
-        if self.weights.iter().all(|(weight, _)| weight.has_data()) {
-            upload::stream(self.gpu, &targets, upload::SLOT, progress)?;
-        }
+    /// Where each tensor lies, by its number, in buffers that no device has made yet.
+    pub fn places(&self) -> Vec<GpuWeight> {
+        let make = |bytes: &u64| Buffer::new("weights", *bytes, Role::Words);
+        let buffers: Vec<_> = self.buffers.iter().map(make).collect();
         let range = |(index, offset, size): (usize, u64, u64), role| Range {
             buffer: buffers[index].clone(),
             offset,
             size,
             role,
         };
-        Ok(self
+        let place = |(weight, parts): &(&Weight, Vec<Planned>)| GpuWeight {
+            name: weight.name.clone(),
+            ty: weight.ty,
+            groups: weight.groups as u32,
+            rows: weight.rows as u32,
+            cols: weight.cols as u32,
+            parts: parts
+                .iter()
+                .map(|p| Part {
+                    first_row: p.first_row,
+                    rows: p.rows,
+                    quants: range(p.quants, Role::Codes(weight.ty)),
+                    scales: range(p.scales, Role::Scales(weight.ty)),
+                    sub: repack::sub_plane_words(weight.ty, p.rows as usize, weight.cols) as u32,
+                })
+                .collect(),
+        };
+        self.weights.iter().map(place).collect()
+    }
+
+    /// Makes the buffers of `places` and streams every tensor into them. `progress` is told the bytes done. Where weights have no
+    /// bytes ([`Weight::has_data`]) the buffers are only made: the caller knows with what to fill them.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`], [`GpuError::ReadWeights`] or what the device reports.
+    pub fn fill(
+        &self,
+        gpu: &Gpu,
+        places: &[GpuWeight],
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), GpuError> {
+        let parts = || places.iter().flat_map(|weight| &weight.parts);
+        for range in parts().flat_map(|part| [&part.quants, &part.scales]) {
+            range.buffer.make(gpu)?;
+        }
+        if !self.weights.iter().all(|(weight, _)| weight.has_data()) {
+            return Ok(());
+        }
+        let targets: Vec<_> = self
             .weights
             .iter()
-            .map(|(weight, parts)| GpuWeight {
-                name: weight.name.clone(),
-                ty: weight.ty,
-                groups: weight.groups as u32,
-                rows: weight.rows as u32,
-                cols: weight.cols as u32,
-                parts: parts
-                    .iter()
-                    .map(|p| Part {
-                        first_row: p.first_row,
-                        rows: p.rows,
-                        quants: range(p.quants, Role::Codes(weight.ty)),
-                        scales: range(p.scales, Role::Scales(weight.ty)),
-                        sub: repack::sub_plane_words(weight.ty, p.rows as usize, weight.cols)
-                            as u32,
-                    })
-                    .collect(),
+            .zip(places)
+            .flat_map(|((weight, _), place)| place.parts.iter().map(move |part| (weight, part)))
+            .map(|(weight, part)| upload::Target {
+                weight,
+                first_row: part.first_row as usize,
+                rows: part.rows as usize,
+                quants: (&part.quants.buffer, part.quants.offset),
+                scales: (&part.scales.buffer, part.scales.offset),
             })
-            .collect())
+            .collect();
+        upload::stream(gpu, &targets, upload::SLOT, progress)
+    }
+
+    /// [`places`](Self::places), [filled](Self::fill).
+    ///
+    /// # Errors
+    /// As [`fill`](Self::fill).
+    pub fn load(
+        self,
+        gpu: &Gpu,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Vec<GpuWeight>, GpuError> {
+        let places = self.places();
+        self.fill(gpu, &places, progress)?;
+        Ok(places)
     }
 }
 

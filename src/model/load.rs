@@ -6,7 +6,7 @@ use std::sync::Arc;
 use half::f16;
 use rayon::prelude::*;
 
-use super::{Config, Experts, ModelError, Weight};
+use super::{Config, Experts, Ffn, Layer, Mlp, ModelError, Moe, Query, Weight};
 use crate::gguf::{Gguf, TensorInfo};
 use crate::quant::{GgmlType, dequantize_row};
 
@@ -30,88 +30,6 @@ pub struct Model {
     pub tied: bool,
     /// The file the weights are views of.
     pub gguf: Arc<Gguf>,
-}
-
-/// One transformer block. Fields are called as the tensors `blk.N.<field>.weight`.
-#[derive(Debug)]
-pub struct Layer {
-    /// Norm before attention, embedding_length.
-    pub attn_norm: Vec<f32>,
-    /// The query projection.
-    pub q: Query,
-    /// kv_lora_rank + rope rows x embedding_length.
-    pub attn_kv_a_mqa: Weight,
-    /// Norm of the latent, kv_lora_rank.
-    pub attn_kv_a_norm: Vec<f32>,
-    /// Per head kv_lora_rank x nope: folds the keys' projection into the query.
-    pub attn_k_b: Weight,
-    /// Per head v x kv_lora_rank: latent to values.
-    pub attn_v_b: Weight,
-    /// embedding_length x (heads * v).
-    pub attn_output: Weight,
-    /// Norm before the feed-forward part, embedding_length.
-    pub ffn_norm: Vec<f32>,
-    /// The feed-forward part.
-    pub ffn: Ffn,
-}
-
-/// The query projection of a block.
-#[derive(Debug)]
-pub enum Query {
-    /// Through a latent of q_lora_rank values.
-    Lora {
-        /// q_lora_rank x embedding_length.
-        attn_q_a: Weight,
-        /// Norm of the latent, q_lora_rank.
-        attn_q_a_norm: Vec<f32>,
-        /// (heads * (nope + rope)) x q_lora_rank.
-        attn_q_b: Weight,
-    },
-    /// In one step.
-    Full {
-        /// (heads * (nope + rope)) x embedding_length.
-        attn_q: Weight,
-    },
-}
-
-/// The feed-forward part of a block.
-#[derive(Debug)]
-pub enum Ffn {
-    /// One SwiGLU for all tokens.
-    Dense {
-        /// feed_forward_length x embedding_length.
-        gate: Weight,
-        /// feed_forward_length x embedding_length.
-        up: Weight,
-        /// embedding_length x feed_forward_length.
-        down: Weight,
-    },
-    /// Experts chosen by a router.
-    Moe {
-        /// The router, expert count x embedding_length.
-        ffn_gate_inp: Weight,
-        /// Added to the probabilities for the choice, not for the weights; one per expert.
-        exp_probs_b: Option<Vec<f32>>,
-        /// Per expert feed_forward_length x embedding_length.
-        gate_exps: Weight,
-        /// Per expert feed_forward_length x embedding_length.
-        up_exps: Weight,
-        /// Per expert embedding_length x feed_forward_length.
-        down_exps: Weight,
-        /// The experts that every token uses, as one.
-        shared: Option<Box<SharedExpert>>,
-    },
-}
-
-/// The shared experts of a block, side by side as one SwiGLU of shared_count * feed_forward_length.
-#[derive(Debug)]
-pub struct SharedExpert {
-    /// Width x embedding_length.
-    pub gate: Weight,
-    /// Width x embedding_length.
-    pub up: Weight,
-    /// embedding_length x width.
-    pub down: Weight,
 }
 
 impl Model {
@@ -203,8 +121,7 @@ impl<'a> Loader<'a> {
                     self.moe(block, &name, experts)?
                 }
                 _ => {
-                    let [gate, up, down] = self.swiglu(&name, "", c.feed_forward_length)?;
-                    Ffn::Dense { gate, up, down }
+                    Ffn::Dense(self.swiglu(&name, "", c.feed_forward_length)?)
                 }
             },
         })
@@ -216,14 +133,14 @@ impl<'a> Loader<'a> {
         name: &dyn Fn(&str) -> String,
         suffix: &str,
         ff: usize,
-    ) -> Result<[Weight; 3], ModelError> {
+    ) -> Result<Mlp, ModelError> {
         let width = self.config.embedding_length;
         let name = |part: &str| name(&format!("ffn_{part}{suffix}"));
-        Ok([
-            self.matrix(&name("gate"), 1, ff, width)?,
-            self.matrix(&name("up"), 1, ff, width)?,
-            self.matrix(&name("down"), 1, width, ff)?,
-        ])
+        Ok(Mlp {
+            gate: self.matrix(&name("gate"), 1, ff, width)?,
+            up: self.matrix(&name("up"), 1, ff, width)?,
+            down: self.matrix(&name("down"), 1, width, ff)?,
+        })
     }
 
     fn moe(
@@ -238,7 +155,7 @@ impl<'a> Loader<'a> {
             experts.feed_forward_length,
         );
         let fused = self.optional_matrix(&name("ffn_gate_up_exps"), count, 2 * ff, width)?;
-        let (gate_exps, up_exps) = match fused {
+        let (gate, up) = match fused {
             Some(fused) => (fused.part(0..ff, "gate"), fused.part(ff..2 * ff, "up")),
             None => (
                 self.matrix(&name("ffn_gate_exps"), count, ff, width)?,
@@ -248,18 +165,19 @@ impl<'a> Loader<'a> {
         let shared = match self.config.shared_feed_forward_length() {
             0 => None,
             shared_ff => {
-                let [gate, up, down] = self.swiglu(name, "_shexp", shared_ff)?;
-                Some(Box::new(SharedExpert { gate, up, down }))
+                Some(self.swiglu(name, "_shexp", shared_ff)?)
             }
         };
-        Ok(Ffn::Moe {
+        Ok(Ffn::Moe(Box::new(Moe {
             ffn_gate_inp: self.matrix(&name("ffn_gate_inp"), 1, count, width)?,
             exp_probs_b: self.optional_vector(&format!("blk.{block}.exp_probs_b.bias"), count)?,
-            gate_exps,
-            up_exps,
-            down_exps: self.matrix(&name("ffn_down_exps"), count, width, ff)?,
+            experts: Mlp {
+                gate,
+                up,
+                down: self.matrix(&name("ffn_down_exps"), count, width, ff)?,
+            },
             shared,
-        })
+        })))
     }
 
     /// `attn_k_b` and `attn_v_b`, from the tensors of that name or from the fused `attn_kv_b` of older files.

@@ -3,6 +3,7 @@
 mod config;
 mod error;
 mod keys;
+mod layer;
 mod load;
 pub mod precompose;
 mod rope;
@@ -13,7 +14,8 @@ pub(crate) mod testing;
 
 pub use config::{Config, Experts, Gating, RopeConfig, Yarn};
 pub use error::ModelError;
-pub use load::{Ffn, Layer, Model, Query, SharedExpert};
+pub use layer::{Convert, Ffn, Layer, Mlp, Moe, Query};
+pub use load::Model;
 pub use precompose::PrecomposeChoice;
 pub use rope::RopeTable;
 pub use weight::Weight;

@@ -204,15 +204,11 @@ impl Composition {
     }
 
     /// The left and the right factor in `layer`.
-    pub fn factors<'a>(&self, layer: &'a Layer) -> [&'a Weight; 2] {
+    pub fn factors<'a, W, V>(&self, layer: &'a Layer<W, V>) -> [&'a W; 2] {
         if !self.is_qk() {
             return [&layer.attn_output, &layer.attn_v_b];
         }
-        let projection = match &layer.q {
-            Query::Lora { attn_q_b, .. } => attn_q_b,
-            Query::Full { attn_q } => attn_q,
-        };
-        [&layer.attn_k_b, projection]
+        [&layer.attn_k_b, layer.query_heads()]
     }
 
     /// The type that the product is kept as in `layer`.

@@ -304,17 +304,10 @@ pub fn requantised(model: &Model, ty: GgmlType) -> Model {
             &mut layer.attn_output,
         ]);
         match &mut layer.ffn {
-            Ffn::Dense { gate, up, down } => all.extend([gate, up, down]),
-            Ffn::Moe {
-                gate_exps,
-                up_exps,
-                down_exps,
-                shared,
-                ..
-            } => {
-                all.extend([gate_exps, up_exps, down_exps]);
-                if let Some(s) = shared {
-                    all.extend([&mut s.gate, &mut s.up, &mut s.down]);
+            Ffn::Dense(mlp) => all.extend([&mut mlp.gate, &mut mlp.up, &mut mlp.down]),
+            Ffn::Moe(moe) => {
+                for mlp in [&mut moe.experts].into_iter().chain(&mut moe.shared) {
+                    all.extend([&mut mlp.gate, &mut mlp.up, &mut mlp.down]);
                 }
             }
         }

@@ -201,20 +201,16 @@ mod tests {
                 synth::without_matrices(ModelName::TinyDs2, recipe, &SynthOptions::default())
                     .unwrap();
             let model = Model::load(Arc::new(gguf)).unwrap();
-            let crate::model::Ffn::Moe {
-                down_exps,
-                ffn_gate_inp,
-                ..
-            } = &model.layers[1].ffn
-            else {
+            let crate::model::Ffn::Moe(moe) = &model.layers[1].ffn else {
                 panic!("layer 1 has experts");
             };
+            let (down_exps, ffn_gate_inp) = (&moe.experts.down, &moe.ffn_gate_inp);
             let attn_k_b = &model.layers[1].attn_k_b;
             let mut loader = Loader::new(gpu);
             for weight in [&model.token_embd, down_exps, ffn_gate_inp, attn_k_b] {
                 loader.add(weight).unwrap();
             }
-            let weights = loader.load(&mut |_| {}).unwrap();
+            let weights = loader.load(gpu, &mut |_| {}).unwrap();
             let mut told = 0;
             fill_weights(gpu, &weights, &mut |done| told = done).unwrap();
             assert_eq!(told, weights.iter().map(GpuWeight::bytes).sum::<u64>());

@@ -3,11 +3,12 @@
 use super::{TierTrial, random};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::memory::{GpuWeight, Loader};
-use crate::gpu::{Gpu, GpuError, tuning};
+use crate::gpu::{Gpu, GpuError, Target, tuning};
 use crate::kernels::router::MAX_EXPERTS;
 use crate::kernels::sample::MAX_VOCAB;
 use crate::model::precompose::Pairs;
-use crate::model::{Config, Experts, Ffn, Layer, Model, Query, Weight};
+use crate::model::{Config, Convert, Layer, Model, Weight};
+use std::convert::Infallible;
 use std::sync::Arc;
 
 /// Widest latent of the attention kernel: 8 values for each of its 256 threads.
@@ -19,32 +20,30 @@ pub struct GpuModel {
     pub gpu: Arc<Gpu>,
     /// The model in the file: its configuration and names.
     pub model: Arc<Model>,
-    pub(super) token_embd: GpuWeight,
-    pub(super) layers: Vec<GpuLayer>,
-    pub(super) output_norm: Range,
-    pub(super) output: GpuWeight,
-    /// The pairs of weights that decoding reads composed; the layers hold their products.
-    pub(super) pairs: Pairs,
+    /// Its weights.
+    pub(super) weights: Weights,
     /// What was measured now to choose the tier; `None` where that was not needed.
     pub(super) tier_trial: Option<TierTrial>,
 }
 
-/// One block; the fields are those of [`Layer`].
-pub(super) struct GpuLayer {
-    pub attn_norm: Range,
-    pub q: GpuQuery,
-    pub attn_kv_a_mqa: GpuWeight,
-    pub attn_kv_a_norm: Range,
-    pub attn_k_b: GpuWeight,
-    pub attn_v_b: GpuWeight,
-    pub attn_output: GpuWeight,
-    pub ffn_norm: Range,
-    pub ffn: GpuFfn,
-    pub composed: Composed,
+/// One block on a device.
+pub(super) type GpuLayer = Layer<GpuWeight, Range>;
+
+/// The weights of a model as steps bind them: their places, before a device has made them and after.
+#[derive(Clone)]
+pub struct Weights {
+    pub(super) token_embd: GpuWeight,
+    pub(super) layers: Vec<GpuLayer>,
+    /// Precomposed weights, by layer.
+    pub(super) composed: Vec<Composed>,
+    pub(super) output_norm: Range,
+    pub(super) output: GpuWeight,
+    /// The pairs of weights that decoding reads composed.
+    pub(super) pairs: Pairs,
 }
 
 /// Precomposed weights of a block ([`crate::model::precompose`]).
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Composed {
     /// (heads * (kv_lora + rope)) x the width of the query's input.
     pub qk: Option<GpuWeight>,
@@ -52,42 +51,54 @@ pub(super) struct Composed {
     pub vo: Option<GpuWeight>,
 }
 
-pub(super) enum GpuQuery {
-    Lora {
-        attn_q_a: GpuWeight,
-        attn_q_a_norm: Range,
-        attn_q_b: GpuWeight,
-    },
-    Full {
-        attn_q: GpuWeight,
-    },
-}
-
-pub(super) enum GpuFfn {
-    Dense(GpuMlp),
-    Moe(Box<GpuMoe>),
-}
-
-pub(super) struct GpuMoe {
-    pub ffn_gate_inp: GpuWeight,
-    pub exp_probs_b: Option<Range>,
-    pub experts: GpuMlp,
-    pub shared: Option<GpuMlp>,
-}
-
-pub(super) struct GpuMlp {
-    pub gate: GpuWeight,
-    pub up: GpuWeight,
-    pub down: GpuWeight,
+impl Weights {
+    /// Where the weights of `model` will lie on a device, what fills them, and the matrices in its order.
+    ///
+    /// # Errors
+    /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`].
+    pub(super) fn plan<'a>(
+        target: &Target,
+        model: &'a Model,
+    ) -> Result<(Self, Loader<'a>, Vec<GpuWeight>), GpuError> {
+        check_sizes(&model.config)?;
+        let mut places = Places {
+            loader: Loader::new(target),
+            vectors: Vectors::new(target),
+        };
+        let token_embd = places.weight(&model.token_embd)?;
+        let output = match model.tied {
+            true => token_embd,
+            false => places.weight(&model.output)?,
+        };
+        let layers = model.layers.iter().map(|layer| layer.convert(&mut places));
+        let layers = layers.collect::<Result<Vec<_>, _>>()?;
+        let output_norm = places.vectors.add(&model.output_norm);
+        let Places {
+            loader,
+            vectors,
+        } = places;
+        let mut placed = Placed {
+            weights: loader.places(),
+            vectors: Buffer::with("norms and biases", &vectors.values),
+        };
+        let placed_layer = |layer: &Layer<Number, Span>| {
+            let Ok(layer) = layer.convert(&mut placed);
+            layer
+        };
+        let layers: Vec<_> = layers.iter().map(placed_layer).collect();
+        let weights = Self {
+            token_embd: placed.weights[token_embd].clone(),
+            output: placed.weights[output].clone(),
+            output_norm: placed.vectors_at(output_norm),
+            composed: vec![Composed::default(); layers.len()],
+            layers,
+            pairs: Pairs::NONE,
+        };
+        Ok((weights, loader, placed.weights))
+    }
 }
 
 impl GpuModel {
-    /// How the experts of a layer that has some are chosen: the loader refuses such a layer where the file does not say.
-    pub(super) fn experts(&self) -> &Experts {
-        let experts = self.model.config.experts.as_ref();
-        experts.expect("a MoE layer has experts in its config")
-    }
-
     /// Uploads every weight, telling `progress` the bytes done and the bytes in all. The weights of a model without a
     /// file ([`crate::synth::without_matrices`]) are made on the device.
     ///
@@ -103,48 +114,19 @@ impl GpuModel {
         model: Arc<Model>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, GpuError> {
-        check_sizes(&model.config)?;
-        let mut loader = Loader::new(&gpu);
-        let token_embd = loader.add(&model.token_embd)?;
-        let output = if model.tied {
-            token_embd
-        } else {
-            loader.add(&model.output)?
-        };
-        let plans = model
-            .layers
-            .iter()
-            .map(|l| plan_layer(&mut loader, l))
-            .collect::<Result<Vec<_>, _>>()?;
+        let (weights, loader, matrices) = Weights::plan(&gpu, &model)?;
         let total = loader.bytes();
-        let weights = loader.load(&mut |done| progress(done, total))?;
+        loader.fill(&gpu, &matrices, &mut |done| progress(done, total))?;
         if !model.token_embd.has_data() {
-            random::fill_weights(&gpu, &weights, &mut |done| progress(done, total))?;
+            random::fill_weights(&gpu, &matrices, &mut |done| progress(done, total))?;
         }
-
-        let mut vectors = Vectors::new(&gpu);
-        let output_norm = vectors.add(&model.output_norm);
-        let spans: Vec<_> = model
-            .layers
-            .iter()
-            .map(|l| plan_vectors(&mut vectors, l))
-            .collect();
-        let vectors = vectors.upload()?;
-        let layers = plans
-            .iter()
-            .zip(&spans)
-            .map(|(plan, spans)| plan.layer(&weights, spans, &vectors))
-            .collect();
+        weights.output_norm.buffer.make(&gpu)?;
         gpu.check()?;
         let mut model = Self {
-            token_embd: weights[token_embd].clone(),
-            output: weights[output].clone(),
-            output_norm: vectors.range(output_norm),
-            layers,
-            pairs: Pairs::NONE,
+            weights,
             tier_trial: None,
+            model: Arc::clone(&model),
             gpu,
-            model,
         };
         if model.gpu.tier_is_open {
             model.settle_tier(tuning::folder().ok().as_deref())?;
@@ -196,130 +178,62 @@ fn check_sizes(config: &Config) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// The numbers that the loader gave a layer's tensors.
-struct Plan {
-    q: Vec<usize>,
-    kv_a: usize,
-    k_b: usize,
-    v_b: usize,
-    output: usize,
-    router: Option<usize>,
-    /// gate, up and down of the dense block or the experts, then of the shared expert.
-    mlps: Vec<[usize; 3]>,
+/// What gives tensors their places.
+struct Places<'a> {
+    loader: Loader<'a>,
+    vectors: Vectors,
 }
 
-fn plan_layer<'a>(loader: &mut Loader<'a>, layer: &'a Layer) -> Result<Plan, GpuError> {
-    let q = match &layer.q {
-        Query::Lora {
-            attn_q_a, attn_q_b, ..
-        } => vec![loader.add(attn_q_a)?, loader.add(attn_q_b)?],
-        Query::Full { attn_q } => vec![loader.add(attn_q)?],
-    };
-    let (kv_a, k_b) = (
-        loader.add(&layer.attn_kv_a_mqa)?,
-        loader.add(&layer.attn_k_b)?,
-    );
-    let (v_b, output) = (
-        loader.add(&layer.attn_v_b)?,
-        loader.add(&layer.attn_output)?,
-    );
-    let mut mlp = |gate: &'a Weight, up: &'a Weight, down: &'a Weight| {
-        let pair = loader.add_alike(&[gate, up])?;
-        Ok::<_, GpuError>([pair[0], pair[1], loader.add(down)?])
-    };
-    let (router, mlps) = match &layer.ffn {
-        Ffn::Dense { gate, up, down } => (None, vec![mlp(gate, up, down)?]),
-        Ffn::Moe {
-            ffn_gate_inp,
-            gate_exps,
-            up_exps,
-            down_exps,
-            shared,
-            ..
-        } => {
-            let mut mlps = vec![mlp(gate_exps, up_exps, down_exps)?];
-            if let Some(s) = shared {
-                mlps.push(mlp(&s.gate, &s.up, &s.down)?);
-            }
-            (Some(loader.add(ffn_gate_inp)?), mlps)
-        }
-    };
-    Ok(Plan {
-        q,
-        kv_a,
-        k_b,
-        v_b,
-        output,
-        router,
-        mlps,
-    })
-}
+/// The number of a matrix in its loader.
+type Number = usize;
 
-/// Where a layer's vectors lie.
-struct Spans {
-    attn_norm: Span,
-    q_a_norm: Option<Span>,
-    kv_a_norm: Span,
-    ffn_norm: Span,
-    exp_probs_b: Option<Span>,
-}
+impl<'a> Convert<'a, Weight, Vec<f32>> for Places<'a> {
+    type Weight = Number;
+    type Vector = Span;
+    type Error = GpuError;
 
-fn plan_vectors(vectors: &mut Vectors<'_>, layer: &Layer) -> Spans {
-    Spans {
-        attn_norm: vectors.add(&layer.attn_norm),
-        q_a_norm: match &layer.q {
-            Query::Lora { attn_q_a_norm, .. } => Some(vectors.add(attn_q_a_norm)),
-            Query::Full { .. } => None,
-        },
-        kv_a_norm: vectors.add(&layer.attn_kv_a_norm),
-        ffn_norm: vectors.add(&layer.ffn_norm),
-        exp_probs_b: match &layer.ffn {
-            Ffn::Moe {
-                exp_probs_b: Some(bias),
-                ..
-            } => Some(vectors.add(bias)),
-            _ => None,
-        },
+    fn weight(&mut self, weight: &'a Weight) -> Result<Number, GpuError> {
+        self.loader.add(weight)
+    }
+
+    fn pair(&mut self, pair: [&'a Weight; 2]) -> Result<[Number; 2], GpuError> {
+        let numbers = self.loader.add_alike(&pair)?;
+        Ok([numbers[0], numbers[1]])
+    }
+
+    fn vector(&mut self, vector: &'a Vec<f32>) -> Result<Span, GpuError> {
+        Ok(self.vectors.add(vector))
     }
 }
 
-impl Plan {
-    fn layer(&self, weights: &[GpuWeight], spans: &Spans, vectors: &Uploaded) -> GpuLayer {
-        let w = |i: usize| weights[i].clone();
-        let mlp = |m: &[usize; 3]| GpuMlp {
-            gate: w(m[0]),
-            up: w(m[1]),
-            down: w(m[2]),
-        };
-        GpuLayer {
-            attn_norm: vectors.range(spans.attn_norm),
-            q: match spans.q_a_norm {
-                Some(norm) => GpuQuery::Lora {
-                    attn_q_a: w(self.q[0]),
-                    attn_q_a_norm: vectors.range(norm),
-                    attn_q_b: w(self.q[1]),
-                },
-                None => GpuQuery::Full {
-                    attn_q: w(self.q[0]),
-                },
-            },
-            attn_kv_a_mqa: w(self.kv_a),
-            attn_kv_a_norm: vectors.range(spans.kv_a_norm),
-            attn_k_b: w(self.k_b),
-            attn_v_b: w(self.v_b),
-            attn_output: w(self.output),
-            ffn_norm: vectors.range(spans.ffn_norm),
-            ffn: match self.router {
-                None => GpuFfn::Dense(mlp(&self.mlps[0])),
-                Some(router) => GpuFfn::Moe(Box::new(GpuMoe {
-                    ffn_gate_inp: w(router),
-                    exp_probs_b: spans.exp_probs_b.map(|s| vectors.range(s)),
-                    experts: mlp(&self.mlps[0]),
-                    shared: self.mlps.get(1).map(mlp),
-                })),
-            },
-            composed: Composed::default(),
+/// The places.
+struct Placed {
+    weights: Vec<GpuWeight>,
+    vectors: Buffer,
+}
+
+impl Placed {
+    fn vectors_at(&self, (offset, size): Span) -> Range {
+        Range {
+            buffer: self.vectors.clone(),
+            offset,
+            size,
+            role: Role::Floats,
         }
+    }
+}
+
+impl<'a> Convert<'a, Number, Span> for Placed {
+    type Weight = GpuWeight;
+    type Vector = Range;
+    type Error = Infallible;
+
+    fn weight(&mut self, number: &'a Number) -> Result<GpuWeight, Infallible> {
+        Ok(self.weights[*number].clone())
+    }
+
+    fn vector(&mut self, span: &'a Span) -> Result<Range, Infallible> {
+        Ok(self.vectors_at(*span))
     }
 }
 
@@ -327,45 +241,27 @@ impl Plan {
 type Span = (u64, u64);
 
 /// The f32 vectors of a model (norms, selection biases) in one buffer, each at a bindable offset.
-struct Vectors<'a> {
-    gpu: &'a Gpu,
-    bytes: Vec<u8>,
+struct Vectors {
+    alignment: usize,
+    values: Vec<f32>,
 }
 
-struct Uploaded(Buffer);
-
-impl<'a> Vectors<'a> {
-    fn new(gpu: &'a Gpu) -> Self {
-        Self { gpu, bytes: vec![] }
+impl Vectors {
+    fn new(target: &Target) -> Self {
+        Self {
+            alignment: target.offset_alignment as usize / 4,
+            values: vec![],
+        }
     }
 
     fn add(&mut self, values: &[f32]) -> Span {
-        let start = self
-            .bytes
-            .len()
-            .next_multiple_of(self.gpu.offset_alignment as usize);
-        self.bytes.resize(start, 0);
-        self.bytes.extend_from_slice(bytemuck::cast_slice(values));
+        let start = self.values.len().next_multiple_of(self.alignment);
+        self.values.resize(start, 0.0);
+        self.values.extend_from_slice(values);
         // Kernels bind vectors as vec4.
-        self.bytes.resize(self.bytes.len().next_multiple_of(16), 0);
-        (start as u64, (self.bytes.len() - start) as u64)
-    }
-
-    fn upload(self) -> Result<Uploaded, GpuError> {
-        Ok(Uploaded(
-            self.gpu.storage_with("norms and biases", &self.bytes)?,
-        ))
-    }
-}
-
-impl Uploaded {
-    fn range(&self, (offset, size): Span) -> Range {
-        Range {
-            buffer: self.0.clone(),
-            offset,
-            size,
-            role: Role::Floats,
-        }
+        let end = self.values.len().next_multiple_of(4);
+        self.values.resize(end, 0.0);
+        (4 * start as u64, 4 * (end - start) as u64)
     }
 }
 

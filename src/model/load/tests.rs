@@ -28,7 +28,7 @@ fn a_whole_model_is_found() {
         model.output.rows_bytes(0, 0..VOCAB as usize),
         file_bytes(&model, "output.weight")
     );
-    assert!(matches!(model.layers[0].ffn, Ffn::Dense { .. }));
+    assert!(matches!(model.layers[0].ffn, Ffn::Dense(_)));
     assert!(matches!(model.layers[0].q, Query::Lora { .. }));
     let layer = &model.layers[2];
     let k_b = &layer.attn_k_b;
@@ -46,15 +46,10 @@ fn a_whole_model_is_found() {
         k_b.row(2, 5),
         &file_bytes(&model, "blk.2.attn_k_b.weight")[(2 * LATENT as usize + 5) * row..][..row]
     );
-    let Ffn::Moe {
-        exp_probs_b,
-        down_exps,
-        shared,
-        ..
-    } = &layer.ffn
-    else {
+    let Ffn::Moe(moe) = &layer.ffn else {
         panic!("dense")
     };
+    let (exp_probs_b, down_exps, shared) = (&moe.exp_probs_b, &moe.experts.down, &moe.shared);
     assert_eq!(
         (down_exps.groups, down_exps.rows, down_exps.cols),
         (4, WIDTH as usize, EXPERT_FF as usize)
@@ -189,12 +184,10 @@ fn fused_gate_and_up_are_taken_apart() {
         &[WIDTH, 2 * EXPERT_FF, EXPERTS],
     );
     let model = draft.load().unwrap();
-    let Ffn::Moe {
-        gate_exps, up_exps, ..
-    } = &model.layers[1].ffn
-    else {
+    let Ffn::Moe(moe) = &model.layers[1].ffn else {
         panic!("dense")
     };
+    let (gate_exps, up_exps) = (&moe.experts.gate, &moe.experts.up);
     let bytes = file_bytes(&model, "blk.1.ffn_gate_up_exps.weight");
     let half = EXPERT_FF as usize * WIDTH as usize * 4;
     for expert in 0..EXPERTS as usize {
@@ -369,26 +362,13 @@ fn check_tales(model: &Model) {
             + layer.attn_kv_a_norm.len()
             + layer.ffn_norm.len();
         match &layer.ffn {
-            Ffn::Dense { gate, up, down } => weights.extend([gate, up, down]),
-            Ffn::Moe {
-                ffn_gate_inp,
-                exp_probs_b,
-                gate_exps,
-                up_exps,
-                down_exps,
-                shared,
-            } => {
-                let shared = shared.as_ref().unwrap();
-                weights.extend([
-                    ffn_gate_inp,
-                    gate_exps,
-                    up_exps,
-                    down_exps,
-                    &shared.gate,
-                    &shared.up,
-                    &shared.down,
-                ]);
-                vectors += exp_probs_b.as_ref().unwrap().len();
+            Ffn::Dense(Mlp { gate, up, down }) => weights.extend([gate, up, down]),
+            Ffn::Moe(moe) => {
+                weights.push(&moe.ffn_gate_inp);
+                for Mlp { gate, up, down } in [&moe.experts, moe.shared.as_ref().unwrap()] {
+                    weights.extend([gate, up, down]);
+                }
+                vectors += moe.exp_probs_b.as_ref().unwrap().len();
             }
         }
         bytes += weights.iter().map(|w| w.byte_len()).sum::<u64>();

@@ -1,0 +1,153 @@
+//! What all steps of a session share: the cache, the rotation table, the partial sums of the attention, and which forms of attention and
+//! products the device takes.
+
+use super::super::weights::{Composed, GpuLayer};
+use crate::gpu::buffer::{Buffer, Range, Role};
+use crate::gpu::{Gpu, GpuError, Most, Target};
+use crate::kernels::expand_kv::KvDims;
+use crate::kernels::{MlaDims, attention, attention_short, gemm, prompt_attention};
+use crate::model::{Config, RopeTable};
+
+/// The forms that a device takes where it has several: verdicts of trials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forms {
+    /// The products of prompts.
+    pub products: gemm::Form,
+    /// The attention of prompts over expanded keys and values, where the sizes suit it.
+    pub expanded: Option<prompt_attention::Form>,
+    /// The attention of steps of one token.
+    pub token: attention::Form,
+}
+
+impl Forms {
+    /// What trials on the device say.
+    ///
+    /// # Errors
+    /// What the device reports in a trial.
+    pub fn tried(gpu: &Gpu, config: &Config) -> Result<Self, GpuError> {
+        Ok(Self {
+            products: gemm::Form::for_prompts(gpu)?,
+            expanded: prompt_attention::Form::of(gpu, KvDims::of(config))?,
+            token: attention::Form::for_decode(gpu, MlaDims::of(config))?,
+        })
+    }
+
+    /// What they say if all that a device has is right and fast.
+    pub fn untried(target: &Target, config: &Config) -> Self {
+        Self {
+            products: gemm::Form::best(target),
+            expanded: prompt_attention::Form::untried(target, KvDims::of(config)),
+            token: attention::Form::untried(target, MlaDims::of(config)),
+        }
+    }
+}
+
+/// The buffers of a session that every step shares, and what its steps are recorded with.
+pub struct Context {
+    /// Rows of each cache.
+    pub rows: u32,
+    /// Token ids by position, (n_ctx + 1) u32.
+    pub history: Range,
+    /// Per layer (n_ctx, kv_lora + rope) f16.
+    pub cache: Vec<Range>,
+    /// (n_ctx, rope / 2) cosine and sine.
+    pub rope_table: Range,
+    /// Partial sums of the attention: values, then maxima and sums.
+    pub partials: [Range; 2],
+    /// The forms that the device takes.
+    pub forms: Forms,
+    /// Rows of a context up to which the attention of one token takes [`attention_short`], or 0.
+    pub short: u32,
+    /// The attention of prompts over expanded keys and values, where the sizes suit it.
+    pub expanded: Option<Expanded>,
+}
+
+/// The attention of prompts over expanded keys and values.
+pub struct Expanded {
+    /// Which kernels.
+    pub form: prompt_attention::Form,
+    /// The sizes.
+    pub dims: KvDims,
+    /// What they need besides, shared by all layers.
+    pub scratch: prompt_attention::Scratch,
+}
+
+impl Expanded {
+    /// The most tokens of a step that the absorbed attention takes instead.
+    pub fn most_few(&self) -> u32 {
+        prompt_attention::most_few(self.dims, self.form.is_matrix())
+    }
+}
+
+impl Context {
+    /// Of `n_ctx` rows, for chunks of up to `chunk` tokens.
+    ///
+    /// # Errors
+    /// [`GpuError::BindingTooLarge`] where a layer's cache does not fit one binding.
+    pub fn new(
+        target: &Target,
+        config: &Config,
+        forms: Forms,
+        n_ctx: usize,
+        chunk: u32,
+    ) -> Result<Self, GpuError> {
+        let dims = MlaDims::of(config);
+        let bytes = (n_ctx * dims.cache_row() * 2) as u64;
+        if bytes > target.max_binding {
+            return Err(GpuError::BindingTooLarge {
+                what: format!("the cache of a layer for {n_ctx} positions"),
+                bytes,
+                adapter: target.name.clone(),
+                limit: target.max_binding,
+                remedy: "use a smaller context (-c)",
+            });
+        }
+        let cache = |_| Range::whole(&Buffer::new("latent cache", bytes, Role::Cache));
+        let kv = KvDims::of(config);
+        let max_binding = target.max_binding;
+        let expanded = forms.expanded.map(|form| Expanded {
+            form,
+            dims: kv,
+            scratch: prompt_attention::Scratch::new(max_binding, kv, form, chunk as usize, n_ctx),
+        });
+        let absorbed = expanded.as_ref().map_or(chunk, |e| e.most_few().min(chunk));
+        let [sums, stats] = attention::partial_bytes(dims, absorbed as usize);
+        Ok(Self {
+            rows: n_ctx as u32,
+            history: Range::words("token history", n_ctx as u64 + 1),
+            cache: (0..config.block_count).map(cache).collect(),
+            rope_table: Range::whole(&Buffer::with(
+                "rotation table",
+                &RopeTable::build(config, n_ctx),
+            )),
+            partials: [
+                Range::floats("attention partials", sums / 4),
+                Range::floats("attention maxima", stats / 4),
+            ],
+            short: attention_short::most_rows(target, forms.token, dims),
+            forms,
+            expanded,
+        })
+    }
+
+    /// The largest replay of steps of one token.
+    pub fn token(&self) -> Most {
+        Most::token(self.rows)
+    }
+
+    /// The attention of steps of up to `tokens` tokens.
+    pub fn form(&self, tokens: usize) -> attention::Form {
+        match tokens {
+            1 => self.forms.token,
+            _ => attention::Form::Vector,
+        }
+    }
+}
+
+/// A layer with what steps of one token read of it composed.
+#[derive(Clone, Copy)]
+pub(super) struct TokenLayer<'a> {
+    pub layer: &'a GpuLayer,
+    pub composed: &'a Composed,
+    pub cache: &'a Range,
+}

@@ -1,0 +1,79 @@
+//! The steps of a model as plain functions: from its configuration, the places of its weights, the target, the context and, for prompts, the
+//! buffers of a chunk to a [`Step`]. No device is needed: [`Recording`](crate::gpu::record::Recording) makes a step real.
+
+pub(in crate::engine) mod chunk;
+mod composed;
+pub(super) mod context;
+mod experts;
+mod prompt;
+mod query;
+mod several;
+pub(super) mod token;
+
+pub(super) use chunk::Chunk;
+pub use context::{Context, Expanded, Forms};
+pub(super) use prompt::{last_logits, logits_of_slices};
+
+use super::weights::Weights;
+use crate::gpu::buffer::Range;
+use crate::gpu::{GpuError, Most, Step, Target};
+use crate::kernels::MlaDims;
+use crate::model::{Config, Experts};
+
+/// What every recipe is given.
+#[derive(Clone, Copy)]
+pub struct Given<'a> {
+    /// The device.
+    pub target: &'a Target,
+    /// The model's sizes.
+    pub config: &'a Config,
+    /// Where its weights lie.
+    pub weights: &'a Weights,
+    /// The cache and what all steps of a session share.
+    pub context: &'a Context,
+}
+
+impl Given<'_> {
+    fn dims(&self) -> MlaDims {
+        MlaDims::of(self.config)
+    }
+
+    /// How the experts of a layer that has some are chosen: the loader refuses such a layer where the file does not say.
+    fn experts(&self) -> &Experts {
+        let experts = self.config.experts.as_ref();
+        experts.expect("a MoE layer has experts in its config")
+    }
+}
+
+/// The step over one token, with its `logits`, in the target's tier.
+///
+/// # Errors
+/// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.
+pub fn token(given: Given<'_>, logits: &Range) -> Result<Step, GpuError> {
+    match given.target.activation() {
+        Some(activation) => token::step(given, activation, logits),
+        None => Ok(several::token(given, logits)),
+    }
+}
+
+/// The step over `least` to `most` tokens of a prompt, which leaves hidden states in the chunk's `after_ffn`.
+///
+/// # Errors
+/// As [`token`].
+pub fn prompt(given: Given<'_>, chunk: &Chunk, least: u32, most: u32) -> Result<Step, GpuError> {
+    match most <= FEW {
+        true => Ok(several::step(given, chunk, most)),
+        false => prompt::step(given, chunk, least, most),
+    }
+}
+
+/// Up to so many tokens run through the kernels of single tokens, which read a weight once for all of them.
+pub const FEW: u32 = 8;
+
+/// The largest replay of a step over up to `tokens` tokens, whose buffers may hold more than the context does.
+fn most(context: &Context, tokens: u32) -> Most {
+    Most {
+        tokens,
+        context: context.rows,
+    }
+}
