@@ -4,14 +4,11 @@
 // Division: grid (64 rows, 64 columns); a thread owns 4 rows and 8 columns in registers, both tiles pass through workgroup
 // memory 16 deep.
 // Bound by: multiply-adds, 2 * WIDTH * KV_LORA flops per row.
-struct Params {
-  begin: u32,   // first row of the block
-  rows: u32,    // of the block
-}
-@group(0) @binding(0) var<storage, read> cache: array<vec2<u32>>;     // (n_ctx, CACHE_ROW / 4) of 4 f16
-@group(0) @binding(1) var<storage, read> weights: array<vec4<f32>>;   // (WIDTH, KV_LORA / 4)
-@group(0) @binding(2) var<storage, read_write> kv: array<vec2<f32>>;  // (block, WIDTH / 2)
-#import params
+#word begin: u32   // first row of the block
+#word rows: u32    // of the block
+#read cache: array<vec2<u32>> @cache(CONTEXT * CACHE_ROW)     // (n_ctx, CACHE_ROW / 4) of 4 f16
+#read weights: array<vec4<f32>> @floats(WIDTH * KV_LORA)      // (WIDTH, KV_LORA / 4)
+#write kv: array<vec2<f32>> @floats(p.rows * WIDTH)           // (block, WIDTH / 2)
 
 const TILE = 64u;
 // In vec4: a tile is 4 of them deep, and rows one further apart lie in other banks.

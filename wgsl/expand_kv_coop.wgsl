@@ -8,14 +8,11 @@ enable f16;
 enable wgpu_cooperative_matrix;
 #import coop_stage
 #import coop_few as sums
-struct Params {
-  begin: u32,   // first row of the block
-  rows: u32,    // of the block
-}
-@group(0) @binding(0) var<storage, read> cache: array<vec4<f16>>;       // (n_ctx, CACHE_ROW / 4)
-@group(0) @binding(1) var<storage, read> weights: array<vec4<f16>>;     // (WIDTH, KV_LORA / 4)
-@group(0) @binding(2) var<storage, read_write> kv: array<FewHalves>;     // (block, WIDTH / FEW)
-#import params
+#word begin: u32   // first row of the block
+#word rows: u32    // of the block
+#read cache: array<vec4<f16>> @cache(CONTEXT * CACHE_ROW)     // (n_ctx, CACHE_ROW / 4)
+#read weights: array<vec4<f16>> @halves(WIDTH * KV_LORA)      // (WIDTH, KV_LORA / 4)
+#write kv: array<FewHalves> @halves(p.rows * WIDTH)           // (block, WIDTH / FEW)
 #import MATRICES as c
 #import coop_own
 

@@ -4,29 +4,27 @@
 // TRANSPOSED: attn_k_b (heads, KV_LORA, NOPE), whose columns become rows. Otherwise attn_v_b (heads, v, KV_LORA).
 // Division: attn_k_b: grid (64 rows, unit of 32 columns), turned in workgroup memory; attn_v_b: a thread per unit of 32.
 // Bound by: the bytes written.
-struct Params {
-  rows: u32,       // of this part
-  first_row: u32,  // of this part among all rows
-  units: u32,      // of 32 weights, per row
-  sub: u32,        // sub-plane of the scales, in words
-  out_row: u32,    // where the tensor's rows begin in the output
-}
-@group(0) @binding(0) var<storage, read> w_q: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read> w_s: array<w_Scales>;
+#word rows: u32       // of this part
+#word first_row: u32  // of this part among all rows
+#word units: u32      // of 32 weights, per row
+#word sub: u32        // sub-plane of the scales, in words
+#word out_row: u32    // where the tensor's rows begin in the output
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units)
+// (rows, KV_LORA): vectors of f32, or pairs of f16 or 8 of them.
+#ifdef TRANSPOSED
 #ifdef HALVES
-#ifdef TRANSPOSED
-@group(0) @binding(2) var<storage, read_write> weights: array<u32>;         // (rows, KV_LORA / 2) pairs of f16
+#write weights: array<u32> @halves((p.out_row + ceil(p.first_row + p.rows, KV_LORA) * NOPE) * KV_LORA)
 #else
-@group(0) @binding(2) var<storage, read_write> weights: array<vec4<u32>>;   // (rows, KV_LORA / 8) of 8 f16
+#write weights: array<vec2<f32>> @floats((p.out_row + ceil(p.first_row + p.rows, KV_LORA) * NOPE) * KV_LORA)
 #endif
 #else
-#ifdef TRANSPOSED
-@group(0) @binding(2) var<storage, read_write> weights: array<vec2<f32>>;   // (rows, KV_LORA / 2)
+#ifdef HALVES
+#write weights: array<vec4<u32>> @halves((p.out_row + p.first_row + p.rows) * p.units * 32)
 #else
-@group(0) @binding(2) var<storage, read_write> weights: array<vec4<f32>>;   // (rows, KV_LORA / 4)
+#write weights: array<vec4<f32>> @floats((p.out_row + p.first_row + p.rows) * p.units * 32)
 #endif
 #endif
-#import params
 #import w32
 #import WEIGHT as w
 

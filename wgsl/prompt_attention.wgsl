@@ -7,21 +7,18 @@
 // 2. softmax: maxima through workgroup memory, each thread for its 4 tokens;
 // 3. values: the same 4 tokens and every 16th vector of columns, in registers.
 // Bound by: multiply-adds, 2 * (NOPE + ROPE + V) flops per token, row and head.
-struct Params {
-  pos: u32,      // of the first token
-  tokens: u32,
-  begin: u32,    // first context row of the block
-  rows: u32,     // of the block
-  ends: u32,     // 1: the first block, 2: the last
-  scale: f32,
-}
-@group(0) @binding(0) var<storage, read> q: array<vec4<f32>>;               // (tokens, HEADS, (NOPE + ROPE) / 4)
-@group(0) @binding(1) var<storage, read> angles: array<vec4<f32>>;          // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
-@group(0) @binding(2) var<storage, read> cache: array<vec2<u32>>;           // (n_ctx, (KV_LORA + ROPE) / 4) of 4 f16
-@group(0) @binding(3) var<storage, read> kv: array<vec4<f32>>;              // (block, HEADS * (NOPE + V) / 4)
-@group(0) @binding(4) var<storage, read_write> values: array<vec4<f32>>;    // (tokens, HEADS, V / 4)
-@group(0) @binding(5) var<storage, read_write> stats: array<vec2<f32>>;     // (tokens, HEADS) of (max, sum)
-#import params
+#word pos: u32      // of the first token
+#word tokens: u32
+#word begin: u32    // first context row of the block
+#word rows: u32     // of the block
+#word ends: u32     // 1: the first block, 2: the last
+#word scale: f32
+#read q: array<vec4<f32>> @floats(p.tokens * HEADS * (NOPE + ROPE))    // (tokens, HEADS, (NOPE + ROPE) / 4)
+#read angles: array<vec4<f32>> @floats(CONTEXT * ROPE)                 // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
+#read cache: array<vec2<u32>> @cache(CONTEXT * (KV_LORA + ROPE))       // (n_ctx, (KV_LORA + ROPE) / 4) of 4 f16
+#read kv: array<vec4<f32>> @floats(p.rows * HEADS * (NOPE + V))        // (block, HEADS * (NOPE + V) / 4)
+#write values: array<vec4<f32>> @floats(p.tokens * HEADS * V)          // (tokens, HEADS, V / 4)
+#write stats: array<vec2<f32>> @floats(p.tokens * HEADS * 2)           // (tokens, HEADS) of (max, sum)
 #import rotate_pairs
 
 const LOWEST = -1e30;

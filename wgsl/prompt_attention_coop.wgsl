@@ -13,23 +13,20 @@
 // loads all keys and values; registers, which let few of those loads be on their way.
 enable f16;
 enable wgpu_cooperative_matrix;
-struct Params {
-  pos: u32,      // of the first token
-  tokens: u32,
-  begin: u32,    // first context row of the block
-  rows: u32,     // of the block
-  ends: u32,     // 1: the first block, 2: the last
-  scale: f32,
-}
+#word pos: u32      // of the first token
+#word tokens: u32
+#word begin: u32    // first context row of the block
+#word rows: u32     // of the block
+#word ends: u32     // 1: the first block, 2: the last
+#word scale: f32
 #import coop_stage
 #import coop_few as scores
-@group(0) @binding(0) var<storage, read> q: array<vec4<f32>>;              // (tokens, HEADS, (NOPE + ROPE) / 4)
-@group(0) @binding(1) var<storage, read> angles: array<vec4<f32>>;         // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
-@group(0) @binding(2) var<storage, read> cache: array<vec4<f16>>;          // (n_ctx, (KV_LORA + ROPE) / 4)
-@group(0) @binding(3) var<storage, read> kv: array<vec4<f16>>;             // (block, HEADS * (NOPE + V) / 4)
-@group(0) @binding(4) var<storage, read_write> values: array<Few>;         // (tokens, HEADS, V / FEW)
-@group(0) @binding(5) var<storage, read_write> stats: array<vec2<f32>>;    // (tokens, HEADS) of (what weights are relative to, sum)
-#import params
+#read q: array<vec4<f32>> @floats(p.tokens * HEADS * (NOPE + ROPE))    // (tokens, HEADS, (NOPE + ROPE) / 4)
+#read angles: array<vec4<f32>> @floats(CONTEXT * ROPE)                 // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
+#read cache: array<vec4<f16>> @cache(CONTEXT * (KV_LORA + ROPE))       // (n_ctx, (KV_LORA + ROPE) / 4)
+#read kv: array<vec4<f16>> @halves(p.rows * HEADS * (NOPE + V))        // (block, HEADS * (NOPE + V) / 4)
+#write values: array<Few> @floats(p.tokens * HEADS * V)                // (tokens, HEADS, V / FEW)
+#write stats: array<vec2<f32>> @floats(p.tokens * HEADS * 2)           // (tokens, HEADS) of (what weights are relative to, sum)
 #import MATRICES as c
 #import rotate_pairs
 #import coop_own

@@ -48,9 +48,9 @@ fn load(u: u32, rows: Rows) -> Loaded {
 }
 
 // The input of a row that begins at unit `first`: where all groups share it, what was loaded for all.
-fn row_input(shared: x_Unit, first: u32, u: u32) -> x_Unit {
+fn row_input(common: x_Unit, first: u32, u: u32) -> x_Unit {
   if (GROUPS) { return x_unit(first + u); }
-  return shared;
+  return common;
 }
 
 // The sums after the products of unit u; row r reads its input from unit firsts[r] on.

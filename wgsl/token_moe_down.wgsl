@@ -68,7 +68,7 @@ fn product(part: Part, w: w_Loaded) -> f32 {
   let before = residual[own_row];
   let weight = norm_weight_at(own_row);
   // Asked for before it is known who the experts are.
-  let shared = shared_ask(row, lane);
+  let ahead = shared_ask(row, lane);
   let asked = h_ask(t, 0u);
   var sum = 0.0;
   if (ONE_BLOCK) {
@@ -84,7 +84,7 @@ fn product(part: Part, w: w_Loaded) -> f32 {
       sum += product(part$k, w$k);
     }
   }
-  sum = row_sum(sum + shared_sum(shared, row, lane));
+  sum = row_sum(sum + shared_sum(ahead, row, lane));
   var owns = lane == 0u;
   if (SPLIT) {
     if ((t & 31u) == 0u) { split_sums[t / 32u] = sum; }

@@ -61,6 +61,12 @@ pub fn resolve(call: &Call, most: Most) -> Result<Resolved, GpuError> {
         return Ok(resolved);
     }
     let most = call.most.unwrap_or(most);
+    if let Some(blocks) = call.blocks
+        && u64::from(blocks.rows) * u64::from(blocks.most) < u64::from(most.context)
+    {
+        let what = format!("{blocks:?} do not hold the context of {most:?}");
+        return Err(GpuError::Interface { kernel, what });
+    }
     let scope = Scope {
         call,
         most,

@@ -11,13 +11,12 @@ use super::linear::dot;
 use super::{MAX_GRID, MlaDims, expand_kv_coop};
 use crate::gpu::Coop;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Blocks, Call, Extent, Flops, Word, accesses};
+use crate::gpu::call::{Blocks, Call, Extent, Flops, Word};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
 use crate::model::{Config, Weight};
+use crate::quant::dequantize_row;
 use crate::quant::repack::shader_module;
-use crate::quant::{GgmlType, dequantize_row};
 
 /// The sizes of an attention block whose keys and values are expanded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,29 +117,10 @@ pub fn expand_kv(cache: &[f16], weights: &[f32], dims: KvDims, kv: &mut [f32]) {
 /// Threads of a workgroup that unpacks weights: as many rows of `attn_k_b`.
 const WEIGHTS_WG: usize = 64;
 
-/// The pipeline that unpacks `attn_k_b` (`k_b`) or `attn_v_b` of type `ty`, for matrices or in f32.
-pub(super) fn weights_spec(ty: GgmlType, k_b: bool, dims: KvDims, matrices: bool) -> Spec {
-    let mut variant = Variant::default()
-        .module("WEIGHT", shader_module(ty))
-        .number("WG", WEIGHTS_WG as u32)
-        .number("KV_LORA", dims.mla.kv_lora as u32)
-        .flag("TRANSPOSED", k_b)
-        .flag("HALVES", matrices);
-    if k_b {
-        variant = variant.number("NOPE", dims.mla.nope as u32);
-    }
-    Spec {
-        kernel: "expand_kv_weights",
-        source: include_str!("../../wgsl/expand_kv_weights.wgsl"),
-        variant,
-        access: accesses("rrw"),
-    }
-}
-
 /// The dispatches that unpack a layer's `attn_k_b` and `attn_v_b` to `out` (width, kv_lora), of f16 for matrices or f32.
 ///
 /// # Panics
-/// If a weight has another shape, `out` is too small, or the latent's width is not a multiple of 64.
+/// If a weight has another shape, or the latent's width is not a multiple of 64.
 pub fn weights_calls(
     k_b: &GpuWeight,
     v_b: &GpuWeight,
@@ -164,10 +144,6 @@ pub fn weights_calls(
         v_b.name
     );
     assert!(
-        out.size >= dims.weight_bytes(matrices),
-        "expand_kv: weights"
-    );
-    assert!(
         mla.kv_lora.is_multiple_of(WEIGHTS_WG),
         "expand_kv works on {WEIGHTS_WG} rows at a time: {mla:?}"
     );
@@ -188,16 +164,26 @@ pub fn weights_calls(
                 [(part.rows * units).div_ceil(wg), 1, 1]
             };
             assert!(grid.iter().all(|n| *n <= MAX_GRID), "{}", weight.name);
-            let call = Call::positional(
-                weights_spec(weight.ty, transposed, dims, matrices),
-                vec![part.quants.clone(), part.scales.clone(), out.clone()],
-                [part.rows, part.first_row, units, part.sub, out_row as u32]
-                    .map(Word::U)
-                    .to_vec(),
-                grid.map(Extent::N),
-            );
-            let bytes = weight.bytes_of_rows(u64::from(part.rows));
-            calls.push(call.with_bytes(bytes).with_shape(weight.shape()));
+            let mut call = Call::new("expand_kv_weights")
+                .module("WEIGHT", shader_module(weight.ty))
+                .number("WG", wg)
+                .number("KV_LORA", mla.kv_lora as u32)
+                .flag("TRANSPOSED", transposed)
+                .flag("HALVES", matrices)
+                .planes(["w_q", "w_s"], part)
+                .bind("weights", out)
+                .word("rows", part.rows)
+                .word("first_row", part.first_row)
+                .word("units", units)
+                .word("sub", part.sub)
+                .word("out_row", out_row as u32)
+                .grid(grid.map(Extent::N))
+                .with_bytes(weight.bytes_of_rows(u64::from(part.rows)))
+                .with_shape(weight.shape());
+            if transposed {
+                call = call.number("NOPE", mla.nope as u32);
+            }
+            calls.push(call);
         }
     }
     calls
@@ -208,14 +194,10 @@ const WG: usize = 128;
 /// Rows and columns of its tile.
 const TILE: usize = 64;
 
-/// The pipeline of the form without matrices.
-pub(super) fn spec(dims: KvDims) -> Spec {
-    Spec {
-        kernel: "expand_kv",
-        source: include_str!("../../wgsl/expand_kv.wgsl"),
-        variant: numbers(dims).number("WG", WG as u32),
-        access: accesses("rrw"),
-    }
+/// The form without matrices.
+fn tiled(dims: KvDims) -> Tiled {
+    let kernel = Call::new("expand_kv").variant(numbers(dims));
+    (kernel.number("WG", WG as u32), [TILE; 2])
 }
 
 /// What both forms know of the sizes.
@@ -234,14 +216,14 @@ pub(super) fn fits(dims: KvDims) -> bool {
         && dims.v.is_multiple_of(2)
 }
 
-/// A pipeline of the expansion, and the rows and columns that a workgroup makes.
-pub(super) type Tiled = (Spec, [usize; 2]);
+/// A kernel of the expansion, still without buffers, and the rows and columns that a workgroup makes.
+pub(super) type Tiled = (Call, [usize; 2]);
 
 /// The expansion of each block of the context: by matrices where `coop` is given, with `weights` of [`weights_calls`] to `kv`
 /// (rows of a block, width), both of f16 for matrices and else of f32.
 ///
 /// # Panics
-/// If a buffer is too small or a size does not suit.
+/// If a size does not suit.
 pub fn call(
     cache: &Range,
     weights: &Range,
@@ -251,8 +233,8 @@ pub fn call(
     kv: &Range,
 ) -> Call {
     let tiled = match coop {
-        Some(coop) => expand_kv_coop::spec(dims, coop),
-        None => (spec(dims), [TILE; 2]),
+        Some(coop) => expand_kv_coop::tiled(dims, coop),
+        None => tiled(dims),
     };
     tiled_call(cache, weights, dims, coop.is_some(), tiled, blocks, kv)
 }
@@ -262,51 +244,43 @@ pub(super) fn tiled_call(
     weights: &Range,
     dims: KvDims,
     matrices: bool,
-    (spec, [tile_rows, tile_columns]): Tiled,
+    (kernel, [tile_rows, tile_columns]): Tiled,
     blocks: Blocks,
     kv: &Range,
 ) -> Call {
     assert!(fits(dims), "expand_kv: {dims:?}");
-    let weight_bytes = dims.weight_bytes(matrices);
-    assert!(weights.size >= weight_bytes, "expand_kv: weights");
-    let rows = cache.size as usize / (dims.mla.cache_row() * 2);
-    assert!(
-        blocks.rows as usize * blocks.most as usize >= rows,
-        "expand_kv: blocks for {rows} rows"
-    );
-    assert!(
-        kv.size >= dims.kv_bytes(blocks.rows as usize, matrices),
-        "expand_kv: a block of {} rows",
-        blocks.rows
-    );
-    Call::positional(
-        spec,
-        vec![cache.clone(), weights.clone(), kv.clone()],
-        vec![Word::BlockBegin, Word::BlockRows],
-        [
+    let columns = dims.width().div_ceil(tile_columns) as u32;
+    kernel
+        .bind("cache", cache)
+        .bind("weights", weights)
+        .bind("kv", kv)
+        .word("begin", Word::BlockBegin)
+        .word("rows", Word::BlockRows)
+        .grid([
             Extent::BlockRowsBy(tile_rows as u32),
-            Extent::N(dims.width().div_ceil(tile_columns) as u32),
+            Extent::N(columns),
             Extent::N(1),
-        ],
-    )
-    .per_block(blocks)
-    .with_bytes(weight_bytes)
-    .with_bytes_per_row(dims.mla.cache_row() as u64 * 2)
-    .with_flops(Flops {
-        per_row: 2 * (dims.width() * dims.mla.kv_lora) as u64,
-        ..Flops::default()
-    })
-    .with_shape(format!("{}x{}", dims.width(), dims.mla.kv_lora))
+        ])
+        .per_block(blocks)
+        .with_bytes(dims.weight_bytes(matrices))
+        .with_bytes_per_row(dims.mla.cache_row() as u64 * 2)
+        .with_flops(Flops {
+            per_row: 2 * (dims.width() * dims.mla.kv_lora) as u64,
+            ..Flops::default()
+        })
+        .with_shape(format!("{}x{}", dims.width(), dims.mla.kv_lora))
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::gpu::Gpu;
+    use crate::gpu::buffer::{Buffer, Role};
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
-    use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
+    use crate::gpu::{Gpu, GpuError, Most, Step};
+    use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates};
     use crate::kernels::testing::{Rng, assert_close, cache_rows, exact_rows, random_weight};
+    use crate::quant::GgmlType;
 
     /// GLM-4.7-Flash, DeepSeek-V2-Lite and Youtu-LLM-2B, the model inside the program; fewer heads.
     pub(in crate::kernels) fn shapes() -> [KvDims; 3] {
@@ -365,6 +339,40 @@ pub(super) mod tests {
         }
     }
 
+    /// What keys, values and their weights are, for matrices or in f32.
+    pub(in crate::kernels) fn role(matrices: bool) -> Role {
+        match matrices {
+            true => Role::Halves,
+            false => Role::Floats,
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named_before_anything_runs() {
+        let [dims, ..] = shapes();
+        let range = |bytes, role| Range::whole(&Buffer::new("test", bytes, role));
+        let found = |rows: usize, blocks, role| {
+            let cache = range(200 * dims.mla.cache_row() as u64 * 2, Role::Cache);
+            let weights = range(dims.weight_bytes(true), role);
+            let kv = range(dims.kv_bytes(rows, true), Role::Halves);
+            let call = call(&cache, &weights, dims, Some(NVIDIA), blocks, &kv);
+            match Step::of(Most::token(200), [call]).resolve() {
+                Ok(_) => String::new(),
+                Err(GpuError::Interface { kernel, what }) => {
+                    assert_eq!(kernel, "expand_kv_coop");
+                    what
+                }
+                Err(e) => panic!("{e}"),
+            }
+        };
+        let blocks = Blocks::new(64, 200);
+        assert_eq!(found(64, blocks, Role::Halves), "");
+        assert!(found(63, blocks, Role::Halves).contains("binding kv"));
+        assert!(found(64, blocks, Role::Floats).contains("binding weights"));
+        let few = Blocks::new(64, 192);
+        assert!(found(64, few, Role::Halves).contains("do not hold the context"));
+    }
+
     #[test]
     fn weights_of_every_type_become_those_of_the_twin() {
         let mut rng = Rng::fresh();
@@ -384,7 +392,8 @@ pub(super) mod tests {
                 let [k_b, v_b] = [k_b, v_b].map(|w| gpu_weight(gpu, &w));
                 for matrices in [false, true] {
                     let out = output(gpu, glm.weight_bytes(matrices) as usize / 4);
-                    let calls = weights_calls(&k_b, &v_b, glm, matrices, &Range::whole(&out));
+                    let whole = Range::whole(&out).holding(role(matrices));
+                    let calls = weights_calls(&k_b, &v_b, glm, matrices, &whole);
                     run(gpu, &calls, &State::default());
                     let what = format!("{}, {matrices} on {}", ty.name(), gpu.tier.name());
                     let found = values(gpu, &out, twin.len(), matrices);
@@ -396,12 +405,7 @@ pub(super) mod tests {
     }
 
     /// The first `n` values of a buffer, of f16 for matrices or of f32.
-    fn values(
-        gpu: &Gpu,
-        buffer: &crate::gpu::buffer::Buffer,
-        n: usize,
-        matrices: bool,
-    ) -> Vec<f32> {
+    fn values(gpu: &Gpu, buffer: &Buffer, n: usize, matrices: bool) -> Vec<f32> {
         match matrices {
             true => {
                 let halves: Vec<f16> = download(gpu, buffer, n);
@@ -411,12 +415,15 @@ pub(super) mod tests {
         }
     }
 
+    /// A form, and the matrices and the order of threads that are emulated.
+    type Form = (Tiled, Option<(Coop, bool)>);
+
     /// The forms that a device has.
-    fn forms(gpu: &Gpu, dims: KvDims) -> Vec<Tiled> {
-        let mut forms = vec![(spec(dims), [TILE; 2])];
+    fn forms(gpu: &Gpu, dims: KvDims) -> Vec<Form> {
+        let mut forms = vec![(tiled(dims), None)];
         let of_device = |shape: &expand_kv_coop::Shape| Some(shape.coop) == gpu.coop;
         for shape in expand_kv_coop::SHAPES.into_iter().filter(of_device) {
-            forms.push((shape.spec(dims), shape.tile()));
+            forms.push((shape.tiled(dims), None));
         }
         if forms.len() == 1 {
             eprintln!("skipped: tier {} (no matrices)", gpu.tier.name());
@@ -430,7 +437,7 @@ pub(super) mod tests {
         dims: KvDims,
         n: usize,
         rows: usize,
-        forms: impl Fn(&Gpu, KvDims) -> Vec<Tiled>,
+        forms: impl Fn(&Gpu, KvDims) -> Vec<Form>,
     ) {
         let row = dims.mla.cache_row();
         let halves: Vec<f16> = rng
@@ -446,7 +453,7 @@ pub(super) mod tests {
         expand_kv(&cache[begin * row..n * row], &weights, dims, &mut twin);
         let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
         for gpu in gpus() {
-            for form in forms(gpu, dims) {
+            for (form, emulation) in forms(gpu, dims) {
                 let what = format!("{n} rows, {:?} on {}", form.0.variant, gpu.tier.name());
                 let matrices = form.0.kernel == "expand_kv_coop";
                 let out = output(gpu, dims.kv_bytes(rows, matrices) as usize / 4);
@@ -454,15 +461,18 @@ pub(super) mod tests {
                     true => upload(gpu, &halves),
                     false => upload(gpu, &weights),
                 };
-                let call = tiled_call(
-                    &Range::whole(&upload(gpu, &cache)),
+                let mut call = tiled_call(
+                    &Range::whole(&upload(gpu, &cache)).holding(Role::Cache),
                     &Range::whole(&weights),
                     dims,
                     matrices,
                     form,
                     Blocks::new(rows as u32, n as u32 + 3),
-                    &Range::whole(&out),
+                    &Range::whole(&out).holding(role(matrices)),
                 );
+                if let Some((coop, backwards)) = emulation {
+                    call = emulated_call(&call, coop, backwards);
+                }
                 let state = State {
                     pos: n as u32 - 1,
                     tokens: 1,
@@ -510,8 +520,7 @@ pub(super) mod tests {
                 for (coop, backwards) in [(NVIDIA, false), (APPLE, false), (APPLE, true)] {
                     let of_coop = |shape: &expand_kv_coop::Shape| shape.coop == coop;
                     for shape in expand_kv_coop::SHAPES.into_iter().filter(of_coop) {
-                        let spec = emulated(&shape.spec(dims), coop, backwards);
-                        forms.push((spec, shape.tile()));
+                        forms.push((shape.tiled(dims), Some((coop, backwards))));
                     }
                 }
             }

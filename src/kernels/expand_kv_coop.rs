@@ -1,10 +1,9 @@
 //! [`expand_kv`](super::expand_kv) by cooperative matrices, for devices that have them.
 
 use super::coop;
-use super::expand_kv::{KvDims, numbers};
+use super::expand_kv::{KvDims, Tiled, numbers};
 use crate::gpu::Coop;
-use crate::gpu::call::accesses;
-use crate::gpu::pipeline::Spec;
+use crate::gpu::call::Call;
 
 /// How a workgroup is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,13 +73,14 @@ impl Shape {
             && dims.width().is_multiple_of(4)
     }
 
-    pub fn spec(self, dims: KvDims) -> Spec {
+    /// The kernel, still without buffers, and the rows and columns of its tile.
+    pub fn tiled(self, dims: KvDims) -> Tiled {
         assert!(self.fits(dims), "expand_kv_coop: {self:?} for {dims:?}");
         let size = self.coop.size as usize;
         let [rows, columns] = self.tile();
         let per_thread = self.threads() * 4;
         let few = if self.vectors { 4 } else { 2 };
-        let variant = [
+        let kernel = [
             ("WG", self.threads()),
             ("LANES", self.coop.lanes as usize),
             ("MAT", size),
@@ -95,16 +95,14 @@ impl Shape {
             ("FEWS", size * size / few / self.coop.lanes as usize),
         ]
         .into_iter()
-        .fold(numbers(dims), |v, (name, n)| v.number(name, n as u32))
+        .fold(
+            Call::new("expand_kv_coop").variant(numbers(dims)),
+            |call, (name, n)| call.number(name, n as u32),
+        )
         .module("MATRICES", coop::module(size))
         .flag("VECTORS", self.vectors)
         .flag("TOGETHER", self.coop == Coop::LLVMPIPE);
-        Spec {
-            kernel: "expand_kv_coop",
-            source: include_str!("../../wgsl/expand_kv_coop.wgsl"),
-            variant,
-            access: accesses("rrw"),
-        }
+        (kernel, self.tile())
     }
 }
 
@@ -115,12 +113,12 @@ pub(super) fn shape(dims: KvDims, coop: Coop) -> Option<Shape> {
         .find(|shape| shape.coop == coop && shape.fits(dims))
 }
 
-/// The pipeline and the rows and columns of its tile.
+/// That of the shape for these matrices.
 ///
 /// # Panics
 /// If no shape suits.
-pub(super) fn spec(dims: KvDims, coop: Coop) -> (Spec, [usize; 2]) {
+pub(super) fn tiled(dims: KvDims, coop: Coop) -> Tiled {
     let shape = shape(dims, coop);
     let shape = shape.unwrap_or_else(|| panic!("expand_kv_coop: {coop:?} for {dims:?}"));
-    (shape.spec(dims), shape.tile())
+    shape.tiled(dims)
 }

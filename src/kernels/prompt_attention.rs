@@ -3,7 +3,6 @@
 //! A layer of a chunk is [`expand_kv::weights_calls`] once and [`GpuPromptAttention::calls`] for every block of the context: its
 //! expansion and the attention over it. Scratch memory ([`Scratch`]) depends on the chunk, not on the context.
 
-use crate::gpu::{Most, Step};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
@@ -13,11 +12,10 @@ use super::linear::dot;
 use super::rope_cache::rotate_rows;
 use super::{coop, expand_kv_coop, prompt_attention_coop};
 use crate::gpu::buffer::{Range, Role};
-use crate::gpu::call::{Blocks, Call, Extent, Flops, State, Word, accesses};
-use crate::gpu::pipeline::Spec;
+use crate::gpu::call::{Blocks, Call, Extent, Flops, State, Word};
 use crate::gpu::record::Recording;
 use crate::gpu::shader::Variant;
-use crate::gpu::{Coop, Gpu, GpuError, Target};
+use crate::gpu::{Coop, Gpu, GpuError, Most, Step, Target};
 
 /// Causal attention of T tokens at positions `pos..pos + T` over expanded keys and values.
 ///
@@ -106,18 +104,15 @@ pub fn fits(dims: KvDims) -> bool {
         && dims.v.is_multiple_of(64)
 }
 
-/// The pipeline of the form without matrices.
-pub(super) fn spec(dims: KvDims) -> Spec {
-    Spec {
-        kernel: "prompt_attention",
-        source: include_str!("../../wgsl/prompt_attention.wgsl"),
-        variant: numbers(dims)
-            .number("WG", WG as u32)
-            .number("COLUMNS", (dims.v / 64) as u32)
-            .number("QUERY_LOADS", (TOKENS * 8 / WG) as u32)
-            .number("KEY_LOADS", (64 * 8 / WG) as u32),
-        access: accesses("rrrrww"),
-    }
+/// The kernel of the form without matrices, still without buffers, and the tokens of a workgroup.
+fn tiled(dims: KvDims) -> (Call, usize) {
+    let kernel = Call::new("prompt_attention")
+        .variant(numbers(dims))
+        .number("WG", WG as u32)
+        .number("COLUMNS", (dims.v / 64) as u32)
+        .number("QUERY_LOADS", (TOKENS * 8 / WG) as u32)
+        .number("KEY_LOADS", (64 * 8 / WG) as u32);
+    (kernel, TOKENS)
 }
 
 /// Which kernels expand and attend.
@@ -173,6 +168,14 @@ impl Form {
     /// Whether by matrices, which take halves.
     pub fn is_matrix(self) -> bool {
         matches!(self, Self::Matrix(_))
+    }
+
+    /// What keys, values and their weights are.
+    fn role(self) -> Role {
+        match self {
+            Self::Vector => Role::Floats,
+            Self::Matrix(_) => Role::Halves,
+        }
     }
 
     fn coop(self) -> Option<Coop> {
@@ -312,16 +315,17 @@ impl Scratch {
         let matrices = form.is_matrix();
         let blocks = Self::blocks(dims, matrices, max_tokens, n_ctx, gpu.max_binding);
         let [weights, kv, second, stats] = Self::bytes(dims, matrices, max_tokens, blocks);
+        let role = form.role();
         let make = |bytes| {
             Ok(Range::whole(&gpu.storage(
                 "keys and values",
                 bytes,
-                Role::Floats,
+                role,
             )?))
         };
         let kv = [kv, second].into_iter().filter(|bytes| *bytes > 0);
         Ok(Self {
-            weights: Range::whole(&gpu.storage("expansion weights", weights, Role::Floats)?),
+            weights: Range::whole(&gpu.storage("expansion weights", weights, role)?),
             kv: kv.map(make).collect::<Result<_, GpuError>>()?,
             stats: Range::whole(&gpu.storage("attention sums", stats, Role::Floats)?),
             blocks,
@@ -359,7 +363,7 @@ impl GpuPromptAttention<'_> {
     /// A replay needs `pos` and `tokens` of its [`State`], with `pos + tokens` within the rows of the cache.
     ///
     /// # Panics
-    /// If a buffer is too small or the sizes do not suit the form.
+    /// If the sizes do not suit the form.
     pub fn calls(&self, target: &Target) -> [Call; 2] {
         let Scratch {
             weights,
@@ -374,9 +378,9 @@ impl GpuPromptAttention<'_> {
                 let shape = prompt_attention_coop::best(self.dims, coop);
                 let shape = shape
                     .unwrap_or_else(|| panic!("prompt_attention: {coop:?} for {:?}", self.dims));
-                (shape.spec(self.dims), shape.tokens())
+                shape.tiled(self.dims)
             }
-            None => (spec(self.dims), TOKENS),
+            None => tiled(self.dims),
         };
         let workgroups = self.dims.mla.heads as u32 * self.max_tokens.div_ceil(tiled.1 as u32);
         let attention = self.attention(tiled);
@@ -392,75 +396,39 @@ impl GpuPromptAttention<'_> {
         if kv.len() == 1 {
             return [expand, attention];
         }
-        // Where each binds keys and values.
-        [
-            expand
-                .with_buffers_by_block("2", kv.clone())
-                .a_block_ahead(),
-            attention.with_buffers_by_block("3", kv.clone()),
-        ]
+        let [expand, attention] =
+            [expand, attention].map(|call| call.with_buffers_by_block("kv", kv.clone()));
+        [expand.a_block_ahead(), attention]
     }
 
-    /// The attention alone, by a pipeline and the tokens of its workgroup.
-    fn attention(&self, (spec, tokens): (Spec, usize)) -> Call {
+    /// The attention alone, by a kernel and the tokens of its workgroup.
+    fn attention(&self, (kernel, tokens): (Call, usize)) -> Call {
         let (dims, mla) = (self.dims, self.dims.mla);
         assert!(fits(dims), "prompt_attention: {dims:?}");
-        let blocks = self.scratch.blocks;
-        let rows = self.cache.size as usize / (mla.cache_row() * 2);
-        assert!(
-            blocks.rows as usize * blocks.most as usize >= rows,
-            "prompt_attention: blocks for {rows} rows"
-        );
-        let queries = self.max_tokens as usize * mla.heads * 4;
-        for (range, bytes, what) in [
-            (&self.q, queries * mla.head(), "q"),
-            (&self.rope_table, rows * mla.rope * 4, "rope_table"),
-            (&self.values, queries * dims.v, "values"),
-            (&self.scratch.stats, queries * 2, "maxima and sums"),
-        ] {
-            assert!(
-                range.size >= bytes as u64,
-                "prompt_attention: {what} needs {bytes} bytes"
-            );
-        }
-        let matrices = self.form.is_matrix();
-        let kv = dims.kv_bytes(blocks.rows as usize, matrices);
-        assert!(
-            self.scratch.kv.iter().all(|range| range.size >= kv),
-            "prompt_attention: a block needs {kv} bytes"
-        );
-        Call::positional(
-            spec,
-            [
-                &self.q,
-                &self.rope_table,
-                &self.cache,
-                &self.scratch.kv[0],
-                &self.values,
-                &self.scratch.stats,
-            ]
-            .map(Range::clone)
-            .to_vec(),
-            vec![
-                Word::Pos,
-                Word::Tokens,
-                Word::BlockBegin,
-                Word::BlockRows,
-                Word::BlockEnds,
-                Word::F(self.scale),
-            ],
-            [
+        kernel
+            .bind("q", &self.q)
+            .bind("angles", &self.rope_table)
+            .bind("cache", &self.cache)
+            .bind("kv", &self.scratch.kv[0])
+            .bind("values", &self.values)
+            .bind("stats", &self.scratch.stats)
+            .word("pos", Word::Pos)
+            .word("tokens", Word::Tokens)
+            .word("begin", Word::BlockBegin)
+            .word("rows", Word::BlockRows)
+            .word("ends", Word::BlockEnds)
+            .word("scale", self.scale)
+            .grid([
                 Extent::N(mla.heads as u32),
                 Extent::TokensBy(tokens as u32),
                 Extent::N(1),
-            ],
-        )
-        .per_block(blocks)
-        .with_bytes_per_row(dims.kv_bytes(1, matrices))
-        .with_flops(Flops {
-            per_pair: 2 * (mla.heads * (mla.head() + dims.v)) as u64,
-            ..Flops::default()
-        })
+            ])
+            .per_block(self.scratch.blocks)
+            .with_bytes_per_row(dims.kv_bytes(1, self.form.is_matrix()))
+            .with_flops(Flops {
+                per_pair: 2 * (mla.heads * (mla.head() + dims.v)) as u64,
+                ..Flops::default()
+            })
     }
 }
 
@@ -497,7 +465,7 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
     let whole = |buffer: crate::gpu::buffer::Buffer| Range::whole(&buffer);
     let q = whole(gpu.storage_with(NAME, &q)?);
     let rope_table = whole(gpu.storage_with(NAME, &table)?);
-    let cache = whole(gpu.storage_with(NAME, &narrow(&cache))?);
+    let cache = whole(gpu.storage_with(NAME, &narrow(&cache))?).holding(Role::Cache);
     let blocks = Blocks::new(128, (POS + N) as u32);
     let bytes = (N * mla.heads * dims.v * 4) as u64;
     let mut results = vec![];
@@ -512,7 +480,7 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
             kv: [kv, second]
                 .into_iter()
                 .filter(|bytes| *bytes > 0)
-                .map(|bytes| Ok(whole(gpu.storage(NAME, bytes, Role::Floats)?)))
+                .map(|bytes| Ok(whole(gpu.storage(NAME, bytes, form.role())?)))
                 .collect::<Result<_, GpuError>>()?,
             stats: whole(gpu.storage(NAME, stats, Role::Floats)?),
             blocks,
@@ -565,15 +533,15 @@ fn timed<T>(
 ) -> Result<T, GpuError> {
     let mla = dims.mla;
     let mut made = vec![];
-    let mut room = |bytes: usize| {
-        let range = Range::whole(&gpu.storage("trial of attention", bytes as u64, Role::Floats)?);
+    let mut room = |bytes: usize, role| {
+        let range = Range::whole(&gpu.storage("trial of attention", bytes as u64, role)?);
         made.push(range.clone());
         Ok::<_, GpuError>(range)
     };
-    let q = room(tokens * mla.heads * mla.head() * 4)?;
-    let rope_table = room(tokens * mla.rope * 4)?;
-    let cache = room(tokens * mla.cache_row() * 2)?;
-    let values = room(tokens * mla.heads * dims.v * 4)?;
+    let q = room(tokens * mla.heads * mla.head() * 4, Role::Floats)?;
+    let rope_table = room(tokens * mla.rope * 4, Role::Floats)?;
+    let cache = room(tokens * mla.cache_row() * 2, Role::Cache)?;
+    let values = room(tokens * mla.heads * dims.v * 4, Role::Floats)?;
     let mut calls = |form| {
         let scratch = Scratch::new(gpu, dims, form, tokens, tokens)?;
         made.extend([scratch.weights.clone(), scratch.stats.clone()]);

@@ -4,8 +4,7 @@ use super::coop;
 use super::expand_kv::KvDims;
 use super::prompt_attention::numbers;
 use crate::gpu::Coop;
-use crate::gpu::call::accesses;
-use crate::gpu::pipeline::Spec;
+use crate::gpu::call::Call;
 
 /// How a workgroup is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +101,8 @@ impl Shape {
             && dims.mla.kv_lora.is_multiple_of(4)
     }
 
-    pub fn spec(self, dims: KvDims) -> Spec {
+    /// The kernel, still without buffers, and the tokens of a workgroup.
+    pub fn tiled(self, dims: KvDims) -> (Call, usize) {
         let query_columns = self
             .query_columns(dims)
             .filter(|_| self.fits(dims))
@@ -112,7 +112,7 @@ impl Shape {
         let loaders = Self::loaders(dims);
         // Lanes that share a row, and what each takes of it at once.
         let turn = lanes / size * if self.vectors { 4 } else { 2 };
-        let variant = [
+        let kernel = [
             ("WG", threads),
             ("LANES", lanes),
             ("MAT", size),
@@ -132,16 +132,14 @@ impl Shape {
             ("SCORE_FEWS", self.rows() / turn),
         ]
         .into_iter()
-        .fold(numbers(dims), |v, (name, n)| v.number(name, n as u32))
+        .fold(
+            Call::new("prompt_attention_coop").variant(numbers(dims)),
+            |call, (name, n)| call.number(name, n as u32),
+        )
         .module("MATRICES", coop::module(size))
         .flag("VECTORS", self.vectors)
         .flag("TOGETHER", self.coop == Coop::LLVMPIPE);
-        Spec {
-            kernel: "prompt_attention_coop",
-            source: include_str!("../../wgsl/prompt_attention_coop.wgsl"),
-            variant,
-            access: accesses("rrrrww"),
-        }
+        (kernel, self.tokens())
     }
 }
 

@@ -211,6 +211,7 @@ pub(super) fn grid(tiles: u32) -> ([Extent; 3], u32) {
 pub(super) mod testing {
     use super::*;
     use crate::gpu::Gpu;
+    use crate::gpu::buffer::Role;
     use crate::gpu::testing::{download, output, upload};
     use crate::kernels::testing::assert_close;
     use crate::quant::activation::{Q8Unit, dequantize_activation, quantize_activation, squares};
@@ -283,7 +284,7 @@ pub(super) mod testing {
     pub fn room(gpu: &Gpu, n: usize, g: Option<&[f32]>) -> TokenOutput {
         let words = activation(gpu).bytes(n.div_ceil(32) as u64) as usize / 4;
         TokenOutput {
-            values: Range::whole(&output(gpu, words)),
+            values: Range::whole(&output(gpu, words)).holding(Role::prepared(activation(gpu))),
             norm: g.map(|g| {
                 (
                     Range::whole(&upload(gpu, g)),

@@ -4,7 +4,7 @@ use crate::kernels::MlaDims;
 use crate::kernels::attention::attention;
 use crate::kernels::expand_kv::tests::shapes;
 use crate::kernels::expand_kv::{expand_kv, expand_kv_weights, tiled_call, weights_calls};
-use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated, emulates};
+use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates};
 use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
 use crate::quant::GgmlType;
 
@@ -116,18 +116,19 @@ impl Case {
     }
 
     /// By the kernels in `form`, with `tiled` in place of its attention where given, in blocks of `rows` rows.
-    fn on_gpu(&self, gpu: &Gpu, form: Form, tiled: Option<(Spec, usize)>, rows: usize) -> Vec<f32> {
-        self.run(gpu, form, None, tiled, rows)
+    fn on_gpu(&self, gpu: &Gpu, form: Form, tiled: Option<(Call, usize)>, rows: usize) -> Vec<f32> {
+        self.run(gpu, form, None, tiled, rows, |call| call)
     }
 
-    /// Likewise, with other pipelines in place of the expansion and of the attention.
+    /// Likewise, with other kernels in place of the expansion and of the attention, and both dispatches changed.
     fn run(
         &self,
         gpu: &Gpu,
         form: Form,
         expansion: Option<expand_kv::Tiled>,
-        tiled: Option<(Spec, usize)>,
+        tiled: Option<(Call, usize)>,
         rows: usize,
+        change: impl Fn(Call) -> Call,
     ) -> Vec<f32> {
         let dims = self.dims;
         // More than the tokens that there are: the last ones of a prompt.
@@ -143,7 +144,7 @@ impl Case {
             kv: [kv, second]
                 .into_iter()
                 .filter(|bytes| *bytes > 0)
-                .map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)))
+                .map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)).holding(form.role()))
                 .collect(),
             stats: Range::whole(&output(gpu, stats as usize / 4)),
             blocks,
@@ -159,7 +160,7 @@ impl Case {
             form,
             q: long(&self.q),
             rope_table: Range::whole(&upload(gpu, &self.rope_table)),
-            cache: Range::whole(&upload(gpu, &self.cache)),
+            cache: Range::whole(&upload(gpu, &self.cache)).holding(Role::Cache),
             dims,
             scale: self.scale,
             max_tokens: max_tokens as u32,
@@ -174,7 +175,7 @@ impl Case {
             let Scratch { weights, kv, .. } = &scratch;
             expand = tiled_call(&attention.cache, weights, dims, true, tiled, blocks, &kv[0]);
         }
-        let calls = attention.in_turn(expand, attend);
+        let calls = attention.in_turn(expand, attend).map(change);
         let state = State {
             pos: self.pos as u32,
             tokens: self.tokens as u32,
@@ -200,7 +201,7 @@ impl Case {
             if wide && shape.coop.lanes == 8 || !shape.fits(self.dims) {
                 continue;
             }
-            let tiled = Some((shape.spec(self.dims), shape.tokens()));
+            let tiled = Some(shape.tiled(self.dims));
             let found = self.on_gpu(gpu, Form::Matrix(shape.coop), tiled, rows);
             errors.push((format!("{shape:?}"), true, nmse(&found, exact)));
         }
@@ -377,15 +378,15 @@ fn check_emulated(shape: prompt_attention_coop::Shape, backwards: bool) {
         depth: 32,
         vectors: shape.vectors,
     };
-    let of_coop = |spec: Spec| emulated(&spec, shape.coop, backwards);
+    let of_coop = |call: Call| emulated_call(&call, shape.coop, backwards);
     // One tile not full; masks that begin within a tile and at its edge; blocks that no tile divides; sums that earlier blocks left.
     for (pos, tokens, rows) in [(0, 5, 64), (31, 67, 64), (64, 64, 50), (150, 33, 256)] {
         let case = Case::random(&mut rng, dims, pos, tokens);
         let exact = case.twin();
         for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
-            let expansion = Some((of_coop(small.spec(dims)), small.tile()));
-            let tiled = Some((of_coop(shape.spec(dims)), shape.tokens()));
-            let found = case.run(gpu, Form::Matrix(shape.coop), expansion, tiled, rows);
+            let (expansion, tiled) = (Some(small.tiled(dims)), Some(shape.tiled(dims)));
+            let form = Form::Matrix(shape.coop);
+            let found = case.run(gpu, form, expansion, tiled, rows, of_coop);
             let error = nmse(&found, &exact);
             let what = format!("{tokens} at {pos}, blocks of {rows}: NMSE {error:.1e}");
             eprintln!("{what}");
@@ -449,7 +450,7 @@ fn the_whole_list_of_dispatches_reads_weights_of_any_type() {
             form,
             q: Range::whole(&upload(gpu, &case.q)),
             rope_table: Range::whole(&upload(gpu, &case.rope_table)),
-            cache: Range::whole(&upload(gpu, cache)),
+            cache: Range::whole(&upload(gpu, cache)).holding(Role::Cache),
             dims,
             scale: case.scale,
             max_tokens: 40,

@@ -28,34 +28,34 @@ fn times_of_every_shape() {
         // As many tokens as a software adapter does in a second or so.
         let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
         let (tokens, n_ctx) = if software { (64, 256) } else { (2048, 34_816) };
-        let buffer = |bytes: u64| {
-            let zeros = gpu.storage("times", bytes, Role::Floats);
+        let buffer = |bytes: u64, role| {
+            let zeros = gpu.storage("times", bytes, role);
             Range::whole(&zeros.unwrap_or_else(|e| panic!("{e}")))
         };
-        let mut forms = vec![(Form::Vector, spec(dims), TOKENS, "vectors".to_owned())];
+        let mut forms = vec![(Form::Vector, tiled(dims), "vectors".to_owned())];
         for shape in prompt_attention_coop::SHAPES {
             if Some(shape.coop) == gpu.coop && shape.fits(dims) {
-                let (spec, name) = (shape.spec(dims), format!("{shape:?}"));
-                forms.push((Form::Matrix(shape.coop), spec, shape.tokens(), name));
+                let form = Form::Matrix(shape.coop);
+                forms.push((form, shape.tiled(dims), format!("{shape:?}")));
             }
         }
-        for (form, spec, tile, name) in forms {
+        for (form, tiled, name) in forms {
             let scratch = Scratch::new(gpu, dims, form, tokens, n_ctx);
             let scratch = scratch.unwrap_or_else(|e| panic!("{e}"));
             let queries = (tokens * mla.heads * 4) as u64;
             let attention = GpuPromptAttention {
                 form,
-                q: buffer(queries * mla.head() as u64),
-                rope_table: buffer((n_ctx * mla.rope * 4) as u64),
-                cache: buffer((n_ctx * mla.cache_row() * 2) as u64),
+                q: buffer(queries * mla.head() as u64, Role::Floats),
+                rope_table: buffer((n_ctx * mla.rope * 4) as u64, Role::Floats),
+                cache: buffer((n_ctx * mla.cache_row() * 2) as u64, Role::Cache),
                 dims,
                 scale: 0.1,
                 max_tokens: tokens as u32,
                 scratch: &scratch,
-                values: buffer(queries * dims.v as u64),
+                values: buffer(queries * dims.v as u64, Role::Floats),
             };
             let [expand, _] = attention.calls(gpu);
-            let attend = attention.attention((spec, tile));
+            let attend = attention.attention(tiled);
             for pos in [0, n_ctx - tokens] {
                 let state = State {
                     pos: pos as u32,
