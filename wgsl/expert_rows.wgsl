@@ -1,26 +1,20 @@
 // The tokens of each expert, in order: the slots of a chunk sorted by expert, then by token, and tiles of up to HEIGHT0 of them.
 //
 // ids (tokens, USED) -> slots (tokens * USED): token * USED + rank; tiles0 (tiles) of expert, first place in slots, places, 0;
-// tiles behind the last are empty. EITHER: if those are many more than tiles of up to HEIGHT1, since few experts have most tokens,
+// tiles behind the last are empty. With `tiles1`: if those are many more than tiles of up to HEIGHT1, since few experts have most tokens,
 // they are all empty and tiles1 has the others; else tiles1 is empty. The products of each list have one row of workgroups per tile.
 // Division: a workgroup per expert. Each counts all slots (integers: the order of the additions does not matter), so that it
 // knows where its own begin; each thread looks through a run of slots, so that the sorted order is that of the tokens.
 // Bound by: latency; reading ids twice per workgroup, from the cache.
-struct Params {
-  tokens: u32,
-  covered0: u32,   // tiles that the grids of the products cover
-#ifdef EITHER
-  covered1: u32,
-#endif
-}
-#read ids: array<u32>               // (tokens, USED)
-#write slots: array<u32>            // (tokens * USED)
-#write tiles0: array<vec4<u32>>     // (tiles)
-#ifdef EITHER
-#write tiles1: array<vec4<u32>>     // (tiles)
-#endif
-#write workgroups: array<u32>       // (lists, 2 products, 3): those along tiles are written
-#import params
+#word tokens: u32
+#word covered0: u32   // tiles that the grids of the products cover
+#word covered1?: u32
+#read ids: array<u32> @words(TOKENS * USED)    // (tokens, USED)
+#write slots: array<u32> @words(TOKENS * USED)
+// Each expert may leave one tile not full.
+#write tiles0: array<vec4<u32>> @words(4 * max(p.covered0, TOKENS * USED / HEIGHT0 + EXPERTS))
+#write tiles1?: array<vec4<u32>> @words(4 * max(p.covered1, TOKENS * USED / HEIGHT1 + EXPERTS))
+#write workgroups: array<u32> @words(6 * LISTS)  // (lists, 2 products, 3): those along tiles are written
 
 // So many times as many tiles of HEIGHT0 as of HEIGHT1 are too many.
 const TOO_MANY = 1.25;
@@ -115,7 +109,7 @@ fn main(
   }
   let count = atomicLoad(&counts[expert]);
   var list = 0u;
-#ifdef EITHER
+#ifdef tiles1
   if (f32(atomicLoad(&all_tiles[0])) > TOO_MANY * f32(atomicLoad(&all_tiles[1]))) { list = 1u; }
 #endif
 #for l LISTS

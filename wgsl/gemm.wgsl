@@ -1,16 +1,23 @@
-// y = x W^T (+ residual) for many tokens, or silu(x G^T) * (x U^T) (PAIR), in f32: the products of a prompt where there are no
-// cooperative matrices, and the router's logits everywhere.
+// y = x W^T (+ residual) for many tokens, or with a second weight silu(x W^T) * (x U^T), in f32: the products of a prompt where there
+// are no cooperative matrices, and the router's logits everywhere.
 //
 // x (tokens, x_stride), W (groups, rows, 32 * units), y (tokens, y_stride). Group g of W (a head) reads x from
-// g * x_group_stride on. EXPERTS: the groups are experts, and a tile of tokens is one of the list by expert (see expert_rows):
-// GATHER reads the rows of x by token, SCATTER writes the rows of y by slot.
-// SPLIT: the groups are parts of the columns instead, p.units of each row, and y (parts, tokens, y_stride) holds sums that the next
-// kernel adds up: for products of few rows, whose workgroups would not fill a device.
+// g * x_group_stride on. With `tiles` the groups are experts, and a tile of tokens is one of the list by expert (see expert_rows), of
+// USED experts a token (1 else): GATHER reads the rows of x by token, SCATTER writes the rows of y by slot.
+// With `row_units` the groups are parts of the columns instead, p.units of each row, and y (parts, tokens, y_stride) holds sums that
+// the next kernel adds up: for products of few rows, whose workgroups would not fill a device.
 // Division: a workgroup owns BM tokens and BN rows; in steps of 32 columns it moves a tile of x and one of W, dequantised, to
 // workgroup memory, from which each thread multiplies RM tokens by RN rows. Threads that differ in their row lie side by side:
 // a subgroup reads few rows of x.
 // Bound by: reading workgroup memory, (RM + RN) / (RM RN) vectors per product of vectors.
+#ifdef SCATTER
+#input x: array<vec4<f32>> @floats(4 * ((TOKENS * USED - 1) * p.x_stride + (p.first_group + max(p.groups, GRID_Z) - 1) * p.x_group_stride + 8 * p.units))
+#else
+#input x: array<vec4<f32>> @floats(4 * ((TOKENS - 1) * p.x_stride + (p.first_group + max(p.groups, GRID_Z) - 1) * p.x_group_stride + 8 * p.units))
+#endif
 #import gemm_place
+// What a thread finishes at once.
+alias Sums = f32;
 const TM = WG / 8u;
 
 // Vectors of 4 columns; vector c of row r lies at c ^ (r & 7), so that 8 neighbouring rows lie in different banks.
@@ -44,7 +51,7 @@ fn main(
 #for i RM
 #for j RN
   var sum$i_$j = 0.0;
-#ifdef PAIR
+#ifdef u_q
   var up$i_$j = 0.0;
 #endif
 #endfor
@@ -118,12 +125,12 @@ fn main(
 #for j RN
       {
         let w = ws[(tn + $ju * 8u) * 8u + (k ^ tn)];
-#ifdef PAIR
+#ifdef u_q
         let u = ws[(BN + tn + $ju * 8u) * 8u + (k ^ tn)];
 #endif
 #for i RM
         sum$i_$j += dot(x$i, w);
-#ifdef PAIR
+#ifdef u_q
         up$i_$j += dot(x$i, u);
 #endif
 #endfor
@@ -142,10 +149,10 @@ fn main(
       {
         let row = at.row + tn + $ju * 8u;
         if (row < p.rows) {
-#ifdef PAIR
+#ifdef u_q
           y[to + row] = swiglu(sum$i_$j, up$i_$j);
 #else
-#ifdef RESIDUAL
+#ifdef residual
           y[to + row] = sum$i_$j + residual[to + row];
 #else
           y[to + row] = sum$i_$j;
@@ -161,7 +168,7 @@ fn main(
 
 // A unit of the tile of W, of the second weight behind the first.
 fn dequantised(row: u32, unit: u32) -> W32 {
-#ifdef PAIR
+#ifdef u_q
   if (row >= BN) { return u_unit(unit, p.u_sub); }
 #endif
   return w_unit(unit, p.sub);

@@ -8,10 +8,19 @@
 // Bound by: loads and barriers of a stage; with few tokens by the bytes of W, read once per BM tokens.
 enable f16;
 enable wgpu_cooperative_matrix;
+#ifdef SCATTER
+#input x: array<vec4<f16>> @halves(4 * ((TOKENS * USED - 1) * p.x_stride + (p.first_group + max(p.groups, GRID_Z) - 1) * p.x_group_stride + 8 * p.units))
+#input x_scales: array<f32> @floats(TOKENS * USED)
+#else
+#input x: array<vec4<f16>> @halves(4 * ((TOKENS - 1) * p.x_stride + (p.first_group + max(p.groups, GRID_Z) - 1) * p.x_group_stride + 8 * p.units))
+#input x_scales: array<f32> @floats(TOKENS)
+#endif
 #import gemm_place
+// What a thread finishes at once.
+alias Sums = vec4<f32>;
 #import gemm_halves
 #import W_PART as w
-#ifdef PAIR
+#ifdef u_q
 #import U_PART as u
 #endif
 #import MATRICES as c
@@ -21,7 +30,7 @@ enable wgpu_cooperative_matrix;
 fn write(to: u32, row: u32, sums: vec4<f32>) {
 #ifdef WHOLE_VECTORS
   let i = (to + row) / 4u;
-#ifdef RESIDUAL
+#ifdef residual
   y[i] = sums + residual[i];
 #else
   y[i] = sums;
@@ -29,7 +38,7 @@ fn write(to: u32, row: u32, sums: vec4<f32>) {
 #else
 #for c 4
   if (row + $cu < p.rows) {
-#ifdef RESIDUAL
+#ifdef residual
     y[to + row + $cu] = sums[$c] + residual[to + row + $cu];
 #else
     y[to + row + $cu] = sums[$c];
@@ -102,14 +111,14 @@ fn main(
   let row$i = ($iu * WG + t) / (PARTS * STAGE_UNITS);
   let unit$i = first_unit(at, min(at.row + row$i, p.rows - 1u)) + (t / PARTS) % STAGE_UNITS;
   var w$i = w_part(unit$i, p.sub, part);
-#ifdef PAIR
+#ifdef u_q
   var u$i = u_part(unit$i, p.u_sub, part);
 #endif
 #endfor
 #for i FM
 #for j FN
   var sum$i_$j: cSums;
-#ifdef PAIR
+#ifdef u_q
   var up$i_$j: cSums;
 #endif
 #endfor
@@ -163,7 +172,7 @@ fn main(
       coopStoreT(value, &out[own], OUT_PITCH);
     }
     own_barrier();
-#ifdef PAIR
+#ifdef u_q
 #for v LANE_VECTORS
     let gate$v = sums_at(own, (lane_row + $vu * LANE_ROWS) % MAT, lane_column) * scale$v;
 #endfor
@@ -178,7 +187,7 @@ fn main(
 #for v LANE_VECTORS
     if (some$v && row < p.rows && turn == $ru) {
       let value = sums_at(own, lane_row + $vu * LANE_ROWS, lane_column) * scale$v;
-#ifdef PAIR
+#ifdef u_q
       write(to$v, row, swiglu(gate$v, value));
 #else
       write(to$v, row, value);

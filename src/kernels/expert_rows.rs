@@ -1,12 +1,9 @@
 //! Which tokens each expert has: what the products of a prompt's experts walk along.
 
-use super::MAX_GRID;
 use super::gate_up::slots_by_expert;
 use super::router::MAX_EXPERTS;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Word, accesses};
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
+use crate::gpu::call::{Call, Extent, Word};
 
 /// The slots (token * used + rank) of `ids` (T, used) by expert, then by token; and for each of one or two `heights` the tiles of up
 /// to so many of them, each (expert, first place, places, 0). Of two lists one is empty: the second, unless the first has more than
@@ -64,26 +61,6 @@ const WG: u32 = 256;
 /// Slots of which a thread asks for the experts at once.
 const SLOTS: u32 = 4;
 
-/// The pipeline for `experts` experts, of which a token has `used`, and tiles of one or two heights.
-pub(super) fn spec(experts: u32, used: u32, heights: &[u32]) -> Spec {
-    let (low, tall) = (heights[0], heights[heights.len() - 1]);
-    let either = heights.len() == 2;
-    Spec {
-        kernel: "expert_rows",
-        source: include_str!("../../wgsl/expert_rows.wgsl"),
-        variant: Variant::default()
-            .number("WG", WG)
-            .number("SLOTS", SLOTS)
-            .number("EXPERTS", experts)
-            .number("USED", used)
-            .number("LISTS", heights.len() as u32)
-            .number("HEIGHT0", low)
-            .number("HEIGHT1", tall)
-            .flag("EITHER", either),
-        access: accesses(if either { "rwwww" } else { "rwww" }),
-    }
-}
-
 /// Tiles of one height.
 #[derive(Debug, Clone)]
 pub struct TileList {
@@ -110,8 +87,6 @@ pub struct GpuExpertRows {
     pub experts: u32,
     /// Experts of a token.
     pub used: u32,
-    /// Most tokens of a replay.
-    pub max_tokens: u32,
     /// Slots by expert, (max_tokens * used).
     pub slots: Range,
     /// The tiles, or low and tall ones, of which one kind is left empty.
@@ -125,55 +100,51 @@ impl GpuExpertRows {
     /// The dispatch.
     ///
     /// # Panics
-    /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
+    /// If there are other numbers of experts or lists than the kernel has room for.
     pub fn call(&self) -> Call {
-        let slots = u64::from(self.max_tokens) * u64::from(self.used);
+        let &Self { experts, used, .. } = self;
         assert!(
-            (1..=MAX_EXPERTS as u32).contains(&self.experts) && slots <= u64::from(MAX_GRID),
-            "{slots} slots of {} experts",
-            self.experts
+            (1..=MAX_EXPERTS as u32).contains(&experts),
+            "{experts} experts"
         );
-        assert!(
-            self.ids.size.min(self.slots.size) >= slots * 4
-                && (1..=2).contains(&self.lists.len())
-                && self.counts.size >= self.lists.len() as u64 * 24,
-            "slots of {} experts",
-            self.experts
-        );
-        let mut bindings = vec![self.ids.clone(), self.slots.clone()];
-        let mut params = vec![Word::Tokens];
-        for TileList { height, tiles } in &self.lists {
-            let most = tile_count(self.max_tokens, self.used, *height, self.experts);
-            assert!(
-                tiles.size >= u64::from(most) * 16,
-                "tiles of {} experts",
-                self.experts
-            );
-            bindings.push(tiles.clone());
-            params.push(Word::Slots {
-                used: self.used,
-                by: *height,
-                more: self.experts,
-            });
-        }
-        bindings.push(self.counts.clone());
-        let heights: Vec<_> = self.lists.iter().map(|list| list.height).collect();
-        Call::positional(
-            spec(self.experts, self.used, &heights),
-            bindings,
-            params,
-            [Extent::N(self.experts), Extent::N(1), Extent::N(1)],
-        )
+        let (low, tall) = match &self.lists[..] {
+            [low] => (low, None),
+            [low, tall] => (low, Some(tall)),
+            lists => panic!("{} lists of tiles", lists.len()),
+        };
+        let covered = |list: &TileList| Word::Slots {
+            used,
+            by: list.height,
+            more: experts,
+        };
+        Call::new("expert_rows")
+            .number("WG", WG)
+            .number("SLOTS", SLOTS)
+            .number("EXPERTS", experts)
+            .number("USED", used)
+            .number("LISTS", self.lists.len() as u32)
+            .number("HEIGHT0", low.height)
+            .number("HEIGHT1", tall.unwrap_or(low).height)
+            .word("tokens", Word::Tokens)
+            .word("covered0", covered(low))
+            .word_some("covered1", tall.map(covered))
+            .bind("ids", &self.ids)
+            .bind("slots", &self.slots)
+            .bind("tiles0", &low.tiles)
+            .bind_some("tiles1", tall.map(|list| &list.tiles))
+            .bind("workgroups", &self.counts)
+            .grid([Extent::N(experts), Extent::N(1), Extent::N(1)])
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::gpu::Gpu;
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, run, upload};
+    use crate::gpu::{Gpu, Most};
     use crate::kernels::testing::Rng;
+    use crate::kernels::testing::bounds::needs_every_byte;
 
     /// Rows that low or `tall` tiles left, the buffer of the others NaN; or those of tiles of one height.
     pub(in super::super) fn left_by(
@@ -239,7 +210,6 @@ pub(super) mod tests {
                         ids: Range::whole(&upload(gpu, &padded)),
                         experts: e,
                         used: u,
-                        max_tokens,
                         slots: Range::whole(&sorted),
                         lists: heights.iter().zip(&tiles).map(list).collect(),
                         counts: Range::whole(&counts),
@@ -268,6 +238,30 @@ pub(super) mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn every_index_lies_in_its_buffer() {
+        let (tokens, used, experts) = (9, 2, 5);
+        for heights in [vec![16], vec![16, 32]] {
+            let list = |height: &u32| TileList {
+                height: *height,
+                tiles: Range::words(
+                    "tiles",
+                    4 * u64::from(tile_count(tokens, used, *height, experts)),
+                ),
+            };
+            let slots = u64::from(tokens * used);
+            let call = GpuExpertRows {
+                ids: Range::words("ids", slots),
+                experts,
+                used,
+                slots: Range::words("slots", slots),
+                lists: heights.iter().map(list).collect(),
+                counts: Range::words("counts", 6 * heights.len() as u64),
+            };
+            needs_every_byte(&call.call(), Most { tokens, context: 9 });
         }
     }
 

@@ -4,14 +4,12 @@
 //! and, for an expert's second half, [`matvec`](super::matvec::matvec) again.
 
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
+use crate::gpu::call::{Call, Extent, Flops, Word};
 use crate::gpu::memory::{GpuWeight, Part};
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError, Target, Tier};
-use crate::quant::GgmlType;
 use crate::quant::repack::{has_codes, shader_module};
 
+use super::expert_rows::tile_extent;
 use super::{MAX_GRID, coop};
 
 mod tiles;
@@ -112,160 +110,6 @@ pub enum Input {
     Halves([Range; 2]),
 }
 
-/// What a pipeline depends on beside the types of its weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Shape {
-    pub tile: Tile,
-    /// `used` and `gather` of experts.
-    pub experts: Option<(u32, bool)>,
-    pub residual: bool,
-    /// Whether the columns are cut into parts.
-    pub split: bool,
-    /// Whether sums are written in whole vectors of 4, by matrices.
-    pub vectors: bool,
-    /// Whether input and weights are bound as if they were written: see `#input` of shader templates.
-    pub exclusive: bool,
-}
-
-/// The pipeline for a weight of type `ty`, or a pair with `up`.
-pub(super) fn spec(form: Form, ty: GgmlType, up: Option<GgmlType>, shape: Shape) -> Spec {
-    let Tile {
-        tokens,
-        rows,
-        split: [along_tokens, along_rows],
-        units,
-        writers,
-    } = shape.tile;
-    let pair = up.is_some();
-    let w_rows = if pair { 2 * rows } else { rows };
-    let threads = match form {
-        Form::Float { .. } => along_tokens * along_rows,
-        Form::Matrix(coop) => along_tokens * along_rows * coop.lanes,
-    };
-    assert!(
-        (tokens * 8).is_multiple_of(threads) && threads.is_multiple_of(64),
-        "{shape:?}: whole loads for {threads} threads"
-    );
-    let mut variant = Variant::default()
-        .module("WEIGHT", shader_module(ty))
-        .number("BM", tokens)
-        .number("BN", rows)
-        .number("X_LOADS", tokens * 8 / threads)
-        .number("W_LOADS", w_rows.div_ceil(threads))
-        .flag("PAIR", pair)
-        .flag("RESIDUAL", shape.residual)
-        .flag("EXPERTS", shape.experts.is_some())
-        .flag("SPLIT", shape.split);
-    if let Some(up) = up {
-        variant = variant.module("UP", shader_module(up));
-    }
-    if let Some((used, gather)) = shape.experts {
-        variant = variant
-            .number("USED", used)
-            .flag("GATHER", gather)
-            .flag("SCATTER", !gather);
-    }
-    let inputs = match form {
-        Form::Float { .. } => 1,
-        Form::Matrix(_) => 2,
-    };
-    let weights = if pair { 4 } else { 2 };
-    let mut access = if shape.exclusive { "w" } else { "r" }.repeat(weights + inputs);
-    access += if shape.experts.is_some() { "rr" } else { "" };
-    access += if shape.residual { "rw" } else { "w" };
-    let access = accesses(&access);
-    match form {
-        Form::Float { eight } => {
-            assert!(
-                along_rows == 8 && along_tokens.is_multiple_of(8) && tokens <= 8 * along_tokens,
-                "{shape:?}: rows of a tile lie in turns of 8, a lane reads one row of x at most"
-            );
-            Spec {
-                kernel: "gemm",
-                source: include_str!("../../wgsl/gemm.wgsl"),
-                variant: variant
-                    .number("WG", threads)
-                    .number("RM", tokens / along_tokens)
-                    .number("RN", rows / 8)
-                    .flag("EIGHT", eight),
-                access,
-            }
-        }
-        Form::Matrix(Coop { size, lanes }) => {
-            // Threads per unit of a row: as few as leave none idle.
-            let parts = (threads / (rows * units)).max(1);
-            assert!(
-                [1, 2, 4].contains(&parts) && (rows * units * parts).is_multiple_of(threads),
-                "{shape:?}: whole parts of units for {threads} threads"
-            );
-            let module = |ty| {
-                if has_codes(ty) {
-                    "part_codes"
-                } else {
-                    "part_floats"
-                }
-            };
-            variant = variant.module("W_PART", module(ty));
-            if let Some(up) = up {
-                variant = variant.module("U_PART", module(up));
-            }
-            // How a tile works that is full, half or a quarter full: matrices of a subgroup along tokens, loads of a thread.
-            let along = [tokens / size / along_tokens, rows / size / along_rows];
-            for (matrices, loads, part) in [
-                ("all_FM", "all_X_LOADS", 1),
-                ("half_FM", "half_X_LOADS", 2),
-                ("quarter_FM", "quarter_X_LOADS", 4),
-            ] {
-                let high = along[0].div_ceil(part);
-                let vectors = high * along_tokens * size * 8 * units;
-                variant = variant
-                    .number(matrices, high)
-                    .number(loads, vectors.div_ceil(threads));
-            }
-            // What Metal has, and nobody else.
-            let metal = (size, lanes) == (8, 32);
-            assert!(
-                [tokens, rows] == [0, 1].map(|i| along[i] * shape.tile.split[i] * size)
-                    && [8, 16].contains(&size),
-                "{shape:?}: whole matrices of {size}"
-            );
-            Spec {
-                kernel: "gemm_coop",
-                source: include_str!("../../wgsl/gemm_coop.wgsl"),
-                variant: variant
-                    .module("MATRICES", coop::module(size as usize))
-                    .number("MAT", size)
-                    .number("STAGE_UNITS", units)
-                    .number("STEPS", 32 * units / size)
-                    .number("W_LOADS", rows * units * parts / threads)
-                    .number("OUTS", (along_tokens * along_rows).min(writers))
-                    .number("TURNS", (along_tokens * along_rows).div_ceil(writers))
-                    .number("LANE_VECTORS", (size * size / 4 / lanes).max(1))
-                    // Subgroups that write to the same place take turns.
-                    .flag("TOGETHER", along_tokens * along_rows > writers)
-                    .flag("WHOLE_VECTORS", shape.vectors)
-                    .flag("EXCLUSIVE", shape.exclusive)
-                    .number("PARTS", parts)
-                    .number("PART_VECTORS", 8 / parts)
-                    .flag(
-                        ["WHOLE", "HALVES", "QUARTERS"][parts.ilog2() as usize],
-                        true,
-                    )
-                    .number("LANES", lanes)
-                    .number("SM", along_tokens)
-                    .number("SN", along_rows)
-                    .number("FM", along[0])
-                    .number("FN", along[1])
-                    .flag("FEW_TOKENS", shape.experts.is_some() && along[0] > 1)
-                    .flag("QUARTER", along[0] > 2)
-                    .flag("COOP", true)
-                    .flag("WIDE", !metal),
-                access,
-            }
-        }
-    }
-}
-
 /// A product on the device.
 pub struct GpuGemm<'a> {
     /// How it is multiplied.
@@ -299,17 +143,11 @@ impl GpuGemm<'_> {
     /// The dispatches on this device: one per part of the weight.
     ///
     /// # Panics
-    /// If a buffer is too small for the sizes, which would let the kernel index beyond it, or the parts do not go together.
+    /// If what is multiplied does not go together, or not with the tile.
     pub fn calls(&self, target: &Target) -> Vec<Call> {
+        self.check();
         let w = self.weight;
         let pair = self.up.is_some();
-        let used = self.experts.as_ref().map_or(1, |e| e.used);
-        let places = self.max_tokens * used;
-        let y_stride = match self.experts {
-            Some(_) => w.rows,
-            None => w.total_rows(),
-        };
-        self.check(places, y_stride);
         let tile = match (&self.experts, self.tile) {
             (_, Some(tile)) => tile,
             (Some(experts), None) => Tile::of_height(self.form, pair, experts.height),
@@ -323,32 +161,132 @@ impl GpuGemm<'_> {
             ),
         };
         let tile = tile.for_units(w.cols / 32 / self.parts);
+        if let Some(e) = &self.experts {
+            assert_eq!(e.height, tile.tokens, "{}: tiles of the list", w.name);
+        }
+        let kernel = self.kernel(tile);
+        let call = |(i, part)| {
+            let up = self.up.map(|up| &up.parts[i]);
+            self.call(kernel.clone(), tile, part, up)
+        };
+        w.parts.iter().enumerate().map(call).collect()
+    }
+
+    /// The kernel in tiles, with nothing bound yet.
+    fn kernel(&self, tile: Tile) -> Call {
+        let Tile { tokens, rows, .. } = tile;
+        let [along_tokens, along_rows] = tile.split;
+        let (name, threads) = match self.form {
+            Form::Float { .. } => ("gemm", along_tokens * along_rows),
+            Form::Matrix(coop) => ("gemm_coop", along_tokens * along_rows * coop.lanes),
+        };
+        assert!(
+            (tokens * 8).is_multiple_of(threads) && threads.is_multiple_of(64),
+            "{tile:?}: whole loads for {threads} threads"
+        );
+        let w_rows = if self.up.is_some() { 2 * rows } else { rows };
+        let gather = self.experts.as_ref().map(|e| e.gather);
+        let mut call = Call::new(name)
+            .module("WEIGHT", shader_module(self.weight.ty))
+            .number("BM", tokens)
+            .number("BN", rows)
+            .number("X_LOADS", tokens * 8 / threads)
+            .number("W_LOADS", w_rows.div_ceil(threads))
+            .number("USED", self.used())
+            .flag("GATHER", gather == Some(true))
+            .flag("SCATTER", gather == Some(false));
+        if let Some(up) = self.up {
+            call = call.module("UP", shader_module(up.ty));
+        }
+        match self.form {
+            Form::Matrix(coop) => self.by_matrices(call, tile, coop, threads),
+            Form::Float { eight } => {
+                assert!(
+                    along_rows == 8 && along_tokens.is_multiple_of(8) && tokens <= 8 * along_tokens,
+                    "{tile:?}: rows of a tile lie in turns of 8, a lane reads one row of x at most"
+                );
+                call.number("WG", threads)
+                    .number("RM", tokens / along_tokens)
+                    .number("RN", rows / 8)
+                    .flag("EIGHT", eight)
+            }
+        }
+    }
+
+    /// What cooperative matrices need to know besides.
+    fn by_matrices(&self, mut call: Call, tile: Tile, coop: Coop, threads: u32) -> Call {
+        let Tile {
+            tokens,
+            rows,
+            split: [along_tokens, along_rows],
+            units,
+            writers,
+        } = tile;
+        let Coop { size, lanes } = coop;
+        // Threads per unit of a row: as few as leave none idle.
+        let parts = (threads / (rows * units)).max(1);
+        assert!(
+            [1, 2, 4].contains(&parts) && (rows * units * parts).is_multiple_of(threads),
+            "{tile:?}: whole parts of units for {threads} threads"
+        );
+        let module = |ty| match has_codes(ty) {
+            true => "part_codes",
+            false => "part_floats",
+        };
+        call = call.module("W_PART", module(self.weight.ty));
+        if let Some(up) = self.up {
+            call = call.module("U_PART", module(up.ty));
+        }
+        // How a tile works that is full, half or a quarter full: matrices of a subgroup along tokens, loads of a thread.
+        let along = [tokens / size / along_tokens, rows / size / along_rows];
+        for (matrices, loads, part) in [
+            ("all_FM", "all_X_LOADS", 1),
+            ("half_FM", "half_X_LOADS", 2),
+            ("quarter_FM", "quarter_X_LOADS", 4),
+        ] {
+            let high = along[0].div_ceil(part);
+            let vectors = high * along_tokens * size * 8 * units;
+            call = call
+                .number(matrices, high)
+                .number(loads, vectors.div_ceil(threads));
+        }
+        // What Metal has, and nobody else.
+        let metal = (size, lanes) == (8, 32);
+        assert!(
+            [tokens, rows] == [0, 1].map(|i| along[i] * tile.split[i] * size)
+                && [8, 16].contains(&size),
+            "{tile:?}: whole matrices of {size}"
+        );
         // Whatever part of the weight, group or part of the columns: its rows begin and end with a vector of the output.
+        let w = self.weight;
         let mut numbers = w.parts.iter().flat_map(|p| [p.first_row, p.rows]);
         let vectors = w.rows.is_multiple_of(4) && numbers.all(|n| n.is_multiple_of(4));
-        let shape = Shape {
-            tile,
-            experts: self.experts.as_ref().map(|e| (e.used, e.gather)),
-            residual: self.residual.is_some(),
-            split: self.parts > 1,
-            vectors: vectors && matches!(self.form, Form::Matrix(_)),
-            exclusive: self.is_exclusive(tile),
-        };
-        let spec = spec(self.form, w.ty, self.up.map(|u| u.ty), shape);
-        let along_tokens = match &self.experts {
-            Some(e) => {
-                assert_eq!(e.height, tile.tokens, "{}: tiles of the list", w.name);
-                super::expert_rows::tile_extent(e.used, e.height, w.groups)
-            }
-            None => Extent::TokensBy(tile.tokens),
-        };
-        (0..w.parts.len())
-            .map(|i| {
-                let part = &w.parts[i];
-                let up = self.up.map(|u| &u.parts[i]);
-                self.call(&spec, tile, y_stride, along_tokens, part, up)
-            })
-            .collect()
+        call.module("MATRICES", coop::module(size as usize))
+            .number("MAT", size)
+            .number("STAGE_UNITS", units)
+            .number("STEPS", 32 * units / size)
+            .number("W_LOADS", rows * units * parts / threads)
+            .number("OUTS", (along_tokens * along_rows).min(writers))
+            .number("TURNS", (along_tokens * along_rows).div_ceil(writers))
+            .number("LANE_VECTORS", (size * size / 4 / lanes).max(1))
+            // Subgroups that write to the same place take turns.
+            .flag("TOGETHER", along_tokens * along_rows > writers)
+            .flag("WHOLE_VECTORS", vectors)
+            .flag("EXCLUSIVE", self.is_exclusive(tile))
+            .number("PARTS", parts)
+            .number("PART_VECTORS", 8 / parts)
+            .flag(
+                ["WHOLE", "HALVES", "QUARTERS"][parts.ilog2() as usize],
+                true,
+            )
+            .number("LANES", lanes)
+            .number("SM", along_tokens)
+            .number("SN", along_rows)
+            .number("FM", along[0])
+            .number("FN", along[1])
+            .flag("FEW_TOKENS", self.experts.is_some() && along[0] > 1)
+            .flag("QUARTER", along[0] > 2)
+            .flag("WIDE", !metal)
     }
 
     /// Whether nothing else is to read the same buffers meanwhile, for loads that are not moved past barriers: large tiles by
@@ -360,72 +298,33 @@ impl GpuGemm<'_> {
         nvidia && tile.tokens >= 128 && !beside
     }
 
-    fn call(
-        &self,
-        spec: &Spec,
-        tile: Tile,
-        y_stride: u32,
-        along_tokens: Extent,
-        part: &Part,
-        up: Option<&Part>,
-    ) -> Call {
+    /// Rows of the output that a token has in each group.
+    fn used(&self) -> u32 {
+        self.experts.as_ref().map_or(1, |e| e.used)
+    }
+
+    /// The dispatch for a part of the weight, and of the second one.
+    fn call(&self, kernel: Call, tile: Tile, part: &Part, up: Option<&Part>) -> Call {
         let w = self.weight;
         // A part of one group is any run of rows; parts of several hold whole groups.
-        let (rows, groups) = match w.groups {
-            1 => (part.rows, 1),
-            _ => (w.rows, part.rows / w.rows),
+        let (rows, first_group, groups) = match w.groups {
+            1 => (part.rows, 0, 1),
+            _ => (w.rows, part.first_row / w.rows, part.rows / w.rows),
         };
-        let mut bindings = vec![part.quants.clone(), part.scales.clone()];
-        if let Some(up) = up {
-            assert_eq!(
-                (part.first_row, part.rows),
-                (up.first_row, up.rows),
-                "parts of {}",
-                w.name
-            );
-            bindings.extend([up.quants.clone(), up.scales.clone()]);
-        }
-        match &self.x {
-            Input::Floats(x) => bindings.push(x.clone()),
-            Input::Halves(halves) => bindings.extend(halves.clone()),
-        }
-        if let Some(e) = &self.experts {
-            bindings.extend([e.tiles.clone(), e.slots.clone()]);
-        }
-        bindings.extend(self.residual.clone());
-        bindings.push(self.y.clone());
-        let experts = self.experts.is_some();
         let units = w.cols / 32;
-        let mut params = vec![
-            Word::U(rows),
-            Word::U(if experts { 0 } else { part.first_row }),
-            Word::U(if w.groups == 1 {
-                0
-            } else {
-                part.first_row / w.rows
-            }),
-            Word::U(groups),
-            Word::U(units / self.parts),
-            Word::U(part.sub),
-            Word::U(up.map_or(0, |up| up.sub)),
-            Word::Tokens,
-            Word::U(self.x_stride / 4),
-            Word::U(match self.parts {
-                1 => self.x_group_stride / 4,
-                parts => units / parts * 8,
-            }),
-            Word::U(y_stride),
-        ];
-        if self.parts > 1 {
-            let part_stride = self.max_tokens * y_stride;
-            params.extend([units, part_stride].map(Word::U));
-        }
-        let along_groups = if experts { 1 } else { groups * self.parts };
-        let grid = [
-            Extent::N(tile.across(rows)),
-            along_tokens,
-            Extent::N(along_groups),
-        ];
+        let (first_row, y_stride) = match self.experts {
+            Some(_) => (0, w.rows),
+            None => (part.first_row, w.total_rows()),
+        };
+        let split = self.parts > 1;
+        let x_group_stride = match split {
+            true => units / self.parts * 8,
+            false => self.x_group_stride / 4,
+        };
+        let (along_tokens, along_groups) = match &self.experts {
+            Some(e) => (tile_extent(e.used, e.height, w.groups), 1),
+            None => (Extent::TokensBy(tile.tokens), groups * self.parts),
+        };
         // Two products that stand beside each other differ in the tokens of their tiles.
         let shape = match &self.experts {
             Some(e) if e.either => format!("{} by {}", w.shape(), e.height),
@@ -439,7 +338,42 @@ impl GpuGemm<'_> {
             Some(e) => products * u64::from(e.used) / u64::from(w.groups),
             None => products,
         };
-        Call::positional(spec.clone(), bindings, params, grid)
+        let mut call = kernel.planes(["w_q", "w_s"], part);
+        if let Some(up) = up {
+            assert_eq!(
+                (part.first_row, part.rows),
+                (up.first_row, up.rows),
+                "parts of {}",
+                w.name
+            );
+            call = call.planes(["u_q", "u_s"], up);
+        }
+        call = match &self.x {
+            Input::Floats(x) => call.bind("x", x),
+            Input::Halves([halves, scales]) => call.bind("x", halves).bind("x_scales", scales),
+        };
+        call.bind_some("tiles", self.experts.as_ref().map(|e| &e.tiles))
+            .bind_some("slots", self.experts.as_ref().map(|e| &e.slots))
+            .bind_some("residual", self.residual.as_ref())
+            .bind("y", &self.y)
+            .word("rows", rows)
+            .word("first_row", first_row)
+            .word("first_group", first_group)
+            .word("groups", groups)
+            .word("units", units / self.parts)
+            .word("sub", part.sub)
+            .word_some("u_sub", up.map(|up| up.sub))
+            .word("tokens", Word::Tokens)
+            .word("x_stride", self.x_stride / 4)
+            .word("x_group_stride", x_group_stride)
+            .word("y_stride", y_stride)
+            .word_some("row_units", split.then_some(units))
+            .word_some("part_stride", split.then_some(self.max_tokens * y_stride))
+            .grid([
+                Extent::N(tile.across(rows)),
+                along_tokens,
+                Extent::N(along_groups),
+            ])
             .with_bytes(bytes(part) + up.map_or(0, bytes))
             .with_flops(Flops {
                 per_token: flops,
@@ -449,47 +383,22 @@ impl GpuGemm<'_> {
             .with_counts(self.experts.as_ref().and_then(GpuExperts::own_counts))
     }
 
-    /// Fails unless every index of the kernel lies in its buffer.
-    fn check(&self, places: u32, y_stride: u32) {
+    /// Fails unless what is multiplied goes together.
+    fn check(&self) {
         let w = self.weight;
         let name = &w.name;
-        let (inputs, outputs) = match &self.experts {
-            Some(e) if e.gather => (self.max_tokens, places),
-            _ => (places, places),
-        };
-        let last = u64::from(inputs - 1) * u64::from(self.x_stride);
-        let group = match self.experts {
-            Some(_) => 0,
-            None => u64::from(w.groups - 1) * u64::from(self.x_group_stride),
-        };
-        let values = last + group + u64::from(w.cols);
-        match (&self.x, self.form) {
-            (Input::Floats(x), Form::Float { .. }) => {
-                assert!(x.size >= values * 4, "input of {name}");
-            }
-            (Input::Halves([halves, scales]), Form::Matrix(_)) => assert!(
-                halves.size >= values * 2 && scales.size >= u64::from(inputs) * 4,
-                "input of {name}"
-            ),
-            _ => panic!("{name}: halves are for matrices, floats for all others"),
-        }
-        let out = u64::from(outputs) * u64::from(y_stride) * 4 * u64::from(self.parts);
-        assert!(self.y.size >= out, "output of {name}");
-        assert!(
-            self.residual.as_ref().is_none_or(|r| r.size >= out),
-            "residual of {name}"
-        );
         assert!(
             self.x_stride.is_multiple_of(4) && self.x_group_stride.is_multiple_of(4),
             "{name}: rows of whole vectors"
         );
+        let plain = self.up.is_none() && self.experts.is_none();
         assert!(
-            self.residual.is_none() || (self.up.is_none() && self.experts.is_none()),
+            self.residual.is_none() || plain,
             "{name}: a residual is for one plain weight"
         );
-        let whole = self.residual.is_none() && self.up.is_none() && self.experts.is_none();
+        let whole = plain && self.residual.is_none() && w.groups == 1;
         assert!(
-            self.parts == 1 || whole && w.groups == 1 && (w.cols / 32).is_multiple_of(self.parts),
+            self.parts == 1 || whole && (w.cols / 32).is_multiple_of(self.parts),
             "{name}: {} parts of the columns of one weight",
             self.parts
         );
@@ -505,13 +414,7 @@ impl GpuGemm<'_> {
                 "{name}: a pair has experts or one group"
             );
         }
-        if let Some(e) = &self.experts {
-            let tiles = super::expert_rows::tile_count(self.max_tokens, e.used, e.height, w.groups);
-            assert!(
-                e.tiles.size >= u64::from(tiles) * 16 && e.slots.size >= u64::from(places) * 4,
-                "experts of {name}"
-            );
-        }
+        let places = self.max_tokens * self.used();
         let rows = w.parts.iter().map(|p| p.rows).max().unwrap_or(0);
         assert!(
             rows.div_ceil(16) <= MAX_GRID && places.div_ceil(16) + w.groups <= MAX_GRID,

@@ -2,9 +2,7 @@
 
 use super::expert_rows::Other;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Word, accesses};
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
+use crate::gpu::call::{Call, Extent};
 
 /// `out` (T, rows) = residual (T, rows) + sum over s of weights (T, used)\[t\]\[s\] * slots (T, used, rows)\[t\]\[s\], in the
 /// order of additions of [`moe_down`](super::moe_down::moe_down).
@@ -32,19 +30,6 @@ pub fn moe_combine(slots: &[f32], weights: &[f32], residual: &[f32], rows: usize
 /// Threads of a workgroup.
 const WG: u32 = 128;
 
-/// The pipeline for `used` experts per token, whose values may stand in `either` of two buffers.
-pub(super) fn spec(used: u32, either: bool) -> Spec {
-    Spec {
-        kernel: "moe_combine",
-        source: include_str!("../../wgsl/moe_combine.wgsl"),
-        variant: Variant::default()
-            .number("WG", WG)
-            .number("USED", used)
-            .flag("EITHER", either),
-        access: accesses(if either { "rrrrrw" } else { "rrrw" }),
-    }
-}
-
 /// [`moe_combine`] on the device.
 pub struct GpuMoeCombine {
     /// What each slot gave, (max_tokens, used, rows).
@@ -57,8 +42,6 @@ pub struct GpuMoeCombine {
     pub residual: Range,
     /// The output, (max_tokens, rows).
     pub y: Range,
-    /// Most tokens of a replay.
-    pub max_tokens: u32,
     /// Experts per token.
     pub used: u32,
     /// Values of a row, a multiple of 4.
@@ -69,47 +52,36 @@ impl GpuMoeCombine {
     /// The dispatch.
     ///
     /// # Panics
-    /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
+    /// If a row is not whole vectors.
     pub fn call(&self) -> Call {
-        let (tokens, used) = (u64::from(self.max_tokens), u64::from(self.used));
-        let out = tokens * u64::from(self.rows) * 4;
-        assert!(
-            self.rows.is_multiple_of(4)
-                && self.slots.size >= out * used
-                && self.weights.size >= tokens * used * 4
-                && self.residual.size.min(self.y.size) >= out,
-            "{used} experts of {tokens} tokens with {} values",
-            self.rows
-        );
+        assert!(self.rows.is_multiple_of(4), "rows of {} values", self.rows);
         let vectors = self.rows / 4;
-        let mut bindings = vec![self.slots.clone()];
-        if let Some(Other { rows, tiles }) = &self.other {
-            assert!(
-                rows.size >= out * used && tiles.size >= 16,
-                "other values of {tokens} tokens"
-            );
-            bindings.extend([rows.clone(), tiles.clone()]);
-        }
-        bindings.extend([&self.weights, &self.residual, &self.y].map(Range::clone));
-        Call::positional(
-            spec(self.used, self.other.is_some()),
-            bindings,
-            vec![Word::U(vectors)],
-            [
+        Call::new("moe_combine")
+            .number("WG", WG)
+            .number("USED", self.used)
+            .word("vectors", vectors)
+            .bind("slots", &self.slots)
+            .bind_some("other", self.other.as_ref().map(|other| &other.rows))
+            .bind_some("tiles", self.other.as_ref().map(|other| &other.tiles))
+            .bind("weights", &self.weights)
+            .bind("residual", &self.residual)
+            .bind("y", &self.y)
+            .grid([
                 Extent::N(vectors.div_ceil(WG)),
                 Extent::Tokens,
                 Extent::N(1),
-            ],
-        )
+            ])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Most;
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, output, padded, run, upload};
     use crate::kernels::expert_rows::tests::left_by;
+    use crate::kernels::testing::bounds::needs_every_byte;
     use crate::kernels::testing::{Rng, assert_close};
 
     #[test]
@@ -137,7 +109,6 @@ mod tests {
                         weights: range(&weights, used),
                         residual: range(&residual, rows),
                         y: Range::whole(&y),
-                        max_tokens,
                         used: used as u32,
                         rows: rows as u32,
                     }
@@ -153,6 +124,28 @@ mod tests {
                     assert!(behind.iter().all(|v| v.is_nan()), "rows behind the tokens");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn every_index_lies_in_its_buffer() {
+        let (tokens, used, rows) = (9, 2, 36);
+        for other in [false, true] {
+            let slots = || Range::floats("slots", u64::from(tokens * used * rows));
+            let out = || Range::floats("rows", u64::from(tokens * rows));
+            let call = GpuMoeCombine {
+                slots: slots(),
+                other: other.then(|| Other {
+                    rows: slots(),
+                    tiles: Range::words("tiles", 4),
+                }),
+                weights: Range::floats("weights", u64::from(tokens * used)),
+                residual: out(),
+                y: out(),
+                used,
+                rows,
+            };
+            needs_every_byte(&call.call(), Most { tokens, context: 9 });
         }
     }
 }

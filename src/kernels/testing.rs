@@ -1,5 +1,6 @@
 //! Random inputs and exact (f64) expectations for the tests of the kernels.
 
+pub(crate) mod bounds;
 pub(crate) mod coop;
 
 use std::hash::{BuildHasher, RandomState};

@@ -1,5 +1,5 @@
   // In the main function, not in one of its own: naga would not see that all threads return together (nor with ||).
-#ifdef EXPERTS
+#ifdef tiles
   let tile = tiles[wid.y];
   let expert = tile.x - p.first_group;
   // Nothing left; an expert of another part: one before this part wraps around.

@@ -15,7 +15,7 @@
 #for v PART_VECTORS
       put_w(row$i, w_column + $vu, w$i.v$v);
 #endfor
-#ifdef PAIR
+#ifdef u_q
 #for v PART_VECTORS
       put_w(BN + row$i, w_column + $vu, u$i.v$v);
 #endfor
@@ -29,7 +29,7 @@
 #endfor
 #for i W_LOADS
       w$i = w_part(unit$i + next, p.sub, part);
-#ifdef PAIR
+#ifdef u_q
       u$i = u_part(unit$i + next, p.u_sub, part);
 #endif
 #endfor
@@ -43,7 +43,7 @@
 #for i $W_FM
         sum$i_$j = coopMultiplyAdd(a$i, b$j, sum$i_$j);
 #endfor
-#ifdef PAIR
+#ifdef u_q
         let c$j = coopLoad<cRight>(&ws[BN * PITCH + own_w + $ju * MAT * PITCH + $ku * STEP], PITCH);
 #for i $W_FM
         up$i_$j = coopMultiplyAdd(a$i, c$j, up$i_$j);

@@ -1,16 +1,21 @@
 use super::tiles::{deep, tile, writing};
 use super::*;
 use crate::gpu::GpuOptions;
-use crate::gpu::buffer::Buffer;
+use crate::gpu::Most;
+use crate::gpu::buffer::{Buffer, Role};
 use crate::gpu::call::State;
 use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
 use crate::kernels::expert_rows::{GpuExpertRows, TileList, tile_count};
 use crate::kernels::gate_up::gate_up;
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::rows_f16::GpuRowsF16;
+use crate::kernels::testing::bounds::needs_every_byte;
 use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates};
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::model::Weight;
+use crate::quant::GgmlType;
+use crate::quant::repack::{plane_bytes, sub_plane_words};
+use half::f16;
 
 /// What f32 sums of up to 11000 products in another order may differ by, and inputs and weights rounded to f16 (2^-12 each).
 fn limit(form: Form) -> f64 {
@@ -43,7 +48,8 @@ fn input(
         Form::Float { .. } => (Input::Floats(x), vec![]),
         Form::Matrix(_) => {
             let rows = (max_tokens * used) as usize;
-            let halves = [rows * cols as usize / 2, rows].map(|n| Range::whole(&output(gpu, n)));
+            let halves = vec![f16::NAN; rows * cols as usize];
+            let halves = [upload(gpu, &halves), output(gpu, rows)].map(|b| Range::whole(&b));
             let call = GpuRowsF16 {
                 other: None,
                 x,
@@ -143,10 +149,7 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
     };
     for mut call in product.calls(gpu) {
         if case.other_width {
-            let flags = match &mut call.positional {
-                Some((spec, ..)) => &mut spec.variant.flags,
-                None => &mut call.variant.flags,
-            };
+            let flags = &mut call.variant.flags;
             if !flags.remove("WIDE") {
                 flags.insert("WIDE");
             }
@@ -408,7 +411,6 @@ fn check_experts(
             ids: Range::whole(&upload(gpu, &all_ids)),
             experts: e,
             used: u,
-            max_tokens,
             slots: list.clone(),
             lists: vec![TileList {
                 height,
@@ -589,6 +591,95 @@ fn products_are_right_where_matrices_are_emulated() {
                 tile,
                 Some(false),
             );
+        }
+    }
+}
+
+/// A weight of zeros.
+pub(super) fn zeros(ty: GgmlType, [groups, rows, cols]: [usize; 3]) -> GpuWeight {
+    let (quants, scales) = plane_bytes(ty, groups * rows, cols);
+    let plane = |bytes, role| Range::whole(&Buffer::new("weight", bytes as u64, role));
+    GpuWeight {
+        name: format!("{groups}x{rows}x{cols}"),
+        ty,
+        groups: groups as u32,
+        rows: rows as u32,
+        cols: cols as u32,
+        parts: vec![Part {
+            first_row: 0,
+            rows: (groups * rows) as u32,
+            quants: plane(quants, Role::Codes(ty)),
+            scales: plane(scales, Role::Scales(ty)),
+            sub: sub_plane_words(ty, groups * rows, cols) as u32,
+        }],
+    }
+}
+
+#[test]
+fn every_index_lies_in_its_buffer() {
+    const COLS: usize = 128;
+    let most = Most {
+        tokens: 9,
+        context: 9,
+    };
+    let forms = [Form::Float { eight: false }, Form::Matrix(NVIDIA)];
+    // The groups, whether they are experts and gathered, pairs, parts of the columns.
+    for (groups, gather, pair, parts) in [
+        (1, None, false, 1),
+        (1, None, false, 2),
+        (1, None, true, 1),
+        (5, None, false, 1),
+        (5, Some(true), true, 1),
+        (5, Some(false), false, 1),
+    ] {
+        for (form, rows) in forms
+            .into_iter()
+            .flat_map(|f| [64, 70].map(|rows| (f, rows)))
+        {
+            let weights = [GgmlType::Q4_0, GgmlType::F16].map(|ty| zeros(ty, [groups, rows, COLS]));
+            let heads = if gather.is_none() { groups } else { 1 };
+            let used = if gather.is_some() { 2 } else { 1 };
+            let inputs = u64::from(most.tokens * if gather == Some(false) { 2 } else { 1 });
+            let stride = (heads * COLS) as u32;
+            let values = inputs * u64::from(stride);
+            let whole = |bytes, role| Range::whole(&Buffer::new("test", bytes, role));
+            let places = most.tokens * used;
+            let out = u64::from(places) * (heads * rows) as u64;
+            let tile = tiles(form, pair)[tiles(form, pair).len() - 1];
+            let tile_words = 4 * tile_count(most.tokens, used, tile.tokens, groups as u32);
+            let product = GpuGemm {
+                form,
+                weight: &weights[0],
+                up: pair.then_some(&weights[1]),
+                max_tokens: most.tokens,
+                x: match form {
+                    Form::Float { .. } => Input::Floats(Range::floats("x", values)),
+                    Form::Matrix(_) => Input::Halves([
+                        whole(values * 2, Role::Halves),
+                        Range::floats("scales", inputs),
+                    ]),
+                },
+                x_stride: stride,
+                x_group_stride: if heads > 1 { COLS as u32 } else { 0 },
+                experts: gather.map(|gather| GpuExperts {
+                    tiles: Range::words("tiles", tile_words.into()),
+                    slots: Range::words("slots", places.into()),
+                    used,
+                    height: tile.tokens,
+                    gather,
+                    counts: None,
+                    either: false,
+                }),
+                residual: (!pair && gather.is_none() && parts == 1)
+                    .then(|| Range::floats("residual", out)),
+                parts,
+                y: Range::floats("y", out * u64::from(parts)),
+                tile: Some(tile),
+            };
+            product.check();
+            let up = product.up.map(|up| &up.parts[0]);
+            let call = product.call(product.kernel(tile), tile, &weights[0].parts[0], up);
+            needs_every_byte(&call, most);
         }
     }
 }

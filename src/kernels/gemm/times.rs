@@ -1,39 +1,21 @@
 //! How long products take in each tile: a measurement for those who choose them, at the shapes of GLM-4.7-Flash.
 
+use super::tests::zeros;
 use super::*;
+use crate::gpu::buffer::Role;
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
 use crate::gpu::testing::{gpus, upload};
 use crate::gpu::{Most, Step};
 use crate::kernels::expert_rows::{GpuExpertRows, TileList};
 use crate::kernels::testing::Rng;
-use crate::quant::repack::{plane_bytes, sub_plane_words};
+use crate::quant::GgmlType;
 
 const EXPERTS: usize = 64;
 const USED: usize = 4;
 /// Dispatches of a submission, and submissions of which the best counts.
 const REPEATS: usize = 10;
 const ROUNDS: usize = 4;
-
-/// A weight of zeros.
-fn weight(gpu: &Gpu, ty: GgmlType, [groups, rows, cols]: [usize; 3]) -> GpuWeight {
-    let (quants, scales) = plane_bytes(ty, groups * rows, cols);
-    let plane = |bytes: usize| Range::whole(&upload(gpu, &vec![0u8; bytes]));
-    GpuWeight {
-        name: format!("{groups}x{rows}x{cols}"),
-        ty,
-        groups: groups as u32,
-        rows: rows as u32,
-        cols: cols as u32,
-        parts: vec![Part {
-            first_row: 0,
-            rows: (groups * rows) as u32,
-            quants: plane(quants),
-            scales: plane(scales),
-            sub: sub_plane_words(ty, groups * rows, cols) as u32,
-        }],
-    }
-}
 
 /// Seconds of a dispatch.
 fn time(gpu: &Gpu, call: &Call, state: &State) -> f64 {
@@ -74,12 +56,13 @@ fn times_of_every_tile() {
         .map(|shape| (n, shape))
     }) {
         let (groups, used) = if experts { (EXPERTS, USED) } else { (1, 1) };
-        let weights = [(); 2].map(|()| weight(gpu, GgmlType::Q4_0, [groups, rows, cols]));
+        let weights = [(); 2].map(|()| zeros(GgmlType::Q4_0, [groups, rows, cols]));
         let places = n_tokens * used;
         let inputs = if pair { n_tokens } else { places };
         let words = |n: usize| Range::whole(&upload(gpu, &vec![0u32; n]));
-        let x = [words(inputs * cols / 2), words(inputs)];
-        let y = words(places * rows);
+        let halves = words(inputs * cols / 2).holding(Role::Halves);
+        let x = [halves, words(inputs).holding(Role::Floats)];
+        let y = words(places * rows).holding(Role::Floats);
         // Experts by chance: each has about as many tokens.
         let ids: Vec<u32> = (0..n_tokens)
             .flat_map(|_| {
@@ -101,7 +84,6 @@ fn times_of_every_tile() {
                 ids: ids.clone(),
                 experts: EXPERTS as u32,
                 used: USED as u32,
-                max_tokens: tokens,
                 slots: words(n_tokens * USED),
                 lists: vec![TileList {
                     height,

@@ -50,8 +50,8 @@ impl Problem {
             parts: vec![Part {
                 first_row: 0,
                 rows: rows as u32,
-                quants: floats(rows * cols)?,
-                scales: Range::whole(&gpu.storage(WHAT, 16, Role::Floats)?),
+                quants: floats(rows * cols)?.holding(Role::Codes(GgmlType::F32)),
+                scales: Range::whole(&gpu.storage(WHAT, 16, Role::Scales(GgmlType::F32))?),
                 sub: 0,
             }],
         };
@@ -62,7 +62,7 @@ impl Problem {
             weight,
             x: floats(tokens * cols)?,
             halves: [
-                Range::whole(&gpu.storage(WHAT, (tokens * cols * 2) as u64, Role::Floats)?),
+                Range::whole(&gpu.storage(WHAT, (tokens * cols * 2) as u64, Role::Halves)?),
                 Range::whole(&gpu.storage(WHAT, (tokens * 4) as u64, Role::Floats)?),
             ],
         })

@@ -116,7 +116,6 @@ impl RecipePrompt<'_> {
                 weights,
                 residual,
                 y: y.clone(),
-                max_tokens: self.max_tokens,
                 used,
                 rows: d,
             }
@@ -185,7 +184,6 @@ impl RecipePrompt<'_> {
             ids,
             experts: count,
             used,
-            max_tokens: self.max_tokens,
             slots: self.activation("expert slots", used)?,
             lists,
             counts: counts.clone(),
