@@ -211,7 +211,9 @@ pub(crate) fn download<T: bytemuck::Pod>(gpu: &Gpu, buffer: &Buffer, n: usize) -
 pub(crate) fn gpu_weights(gpu: &Gpu, weights: &[&Weight]) -> Vec<GpuWeight> {
     let mut loader = Loader::new(gpu);
     loader.add_alike(weights).unwrap_or_else(|e| panic!("{e}"));
-    loader.load(gpu, &mut |_| {}).unwrap_or_else(|e| panic!("{e}"))
+    loader
+        .load(gpu, &mut |_| {})
+        .unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// A weight on the device.

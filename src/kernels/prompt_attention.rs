@@ -11,7 +11,7 @@ use super::expand_kv::{self, KvDims};
 use super::linear::dot;
 use super::rope_cache::rotate_rows;
 use super::{coop, expand_kv_coop, prompt_attention_coop};
-use crate::gpu::buffer::{Range, Role};
+use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Blocks, Call, Extent, Flops, State, Word};
 use crate::gpu::record::Recording;
 use crate::gpu::shader::Variant;
@@ -165,6 +165,17 @@ impl Form {
         }))
     }
 
+    /// The form for a device if its matrices are right and fast.
+    pub fn untried(target: &Target, dims: KvDims) -> Option<Self> {
+        let memory = target.machine.workgroup_memory as usize;
+        let suits = |coop: &Coop| {
+            let shape = prompt_attention_coop::best(dims, *coop);
+            shape.is_some_and(|shape| shape.bytes(dims) <= memory)
+                && expand_kv_coop::shape(dims, *coop).is_some()
+        };
+        fits(dims).then(|| target.coop.filter(suits).map_or(Self::Vector, Self::Matrix))
+    }
+
     /// Whether by matrices, which take halves.
     pub fn is_matrix(self) -> bool {
         matches!(self, Self::Matrix(_))
@@ -301,35 +312,25 @@ impl Scratch {
         ]
     }
 
-    /// Makes the buffers.
-    ///
-    /// # Errors
-    /// As [`Gpu::buffer`].
+    /// The buffers for bindings of up to `max_binding` bytes.
     pub fn new(
-        gpu: &Gpu,
+        max_binding: u64,
         dims: KvDims,
         form: Form,
         max_tokens: usize,
         n_ctx: usize,
-    ) -> Result<Self, GpuError> {
+    ) -> Self {
         let matrices = form.is_matrix();
-        let blocks = Self::blocks(dims, matrices, max_tokens, n_ctx, gpu.max_binding);
+        let blocks = Self::blocks(dims, matrices, max_tokens, n_ctx, max_binding);
         let [weights, kv, second, stats] = Self::bytes(dims, matrices, max_tokens, blocks);
-        let role = form.role();
-        let make = |bytes| {
-            Ok(Range::whole(&gpu.storage(
-                "keys and values",
-                bytes,
-                role,
-            )?))
-        };
+        let make = |name: &str, bytes| Range::whole(&Buffer::new(name, bytes, form.role()));
         let kv = [kv, second].into_iter().filter(|bytes| *bytes > 0);
-        Ok(Self {
-            weights: Range::whole(&gpu.storage("expansion weights", weights, role)?),
-            kv: kv.map(make).collect::<Result<_, GpuError>>()?,
-            stats: Range::whole(&gpu.storage("attention sums", stats, Role::Floats)?),
+        Self {
+            weights: make("expansion weights", weights),
+            kv: kv.map(|bytes| make("keys and values", bytes)).collect(),
+            stats: Range::floats("attention sums", stats / 4),
             blocks,
-        })
+        }
     }
 }
 

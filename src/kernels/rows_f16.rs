@@ -76,6 +76,23 @@ pub struct GpuRowsF16 {
 }
 
 impl GpuRowsF16 {
+    /// Rows of `x` (max_tokens, cols), one of each token, still to be told what becomes of them.
+    pub fn of(x: &Range, cols: u32, max_tokens: u32) -> Self {
+        Self {
+            x: x.clone(),
+            other: None,
+            parts: 1,
+            cols,
+            norm: None,
+            halves: None,
+            floats: None,
+            max_tokens,
+            used: 1,
+            sum: None,
+            last: false,
+        }
+    }
+
     /// The dispatch.
     pub fn call(&self) -> Call {
         let vectors = self.cols / 4;
@@ -117,6 +134,7 @@ impl GpuRowsF16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::buffer::Role;
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, output, padded, run, upload};
     use crate::kernels::expert_rows::tests::left_by;
@@ -195,7 +213,12 @@ mod tests {
                         parts: parts as u32,
                         cols: cols as u32,
                         norm: with_norm.then(|| (Range::whole(&upload(gpu, &norm)), 1e-5)),
-                        halves: half.then(|| [halves, scales].map(Range::whole)),
+                        halves: half.then(|| {
+                            [
+                                Range::whole(halves).holding(Role::Halves),
+                                Range::whole(scales),
+                            ]
+                        }),
                         floats: float.then(|| Range::whole(floats)),
                         max_tokens,
                         used: used as u32,

@@ -166,7 +166,10 @@ impl<W, V> Layer<W, V> {
 }
 
 impl<W> Mlp<W> {
-    fn convert<'a, V, C: Convert<'a, W, V>>(&'a self, by: &mut C) -> Result<Mlp<C::Weight>, C::Error> {
+    fn convert<'a, V, C: Convert<'a, W, V>>(
+        &'a self,
+        by: &mut C,
+    ) -> Result<Mlp<C::Weight>, C::Error> {
         let [gate, up] = by.pair([&self.gate, &self.up])?;
         let down = by.weight(&self.down)?;
         Ok(Mlp { gate, up, down })

@@ -120,9 +120,7 @@ impl<'a> Loader<'a> {
                 Some(experts) if block >= c.leading_dense_block_count => {
                     self.moe(block, &name, experts)?
                 }
-                _ => {
-                    Ffn::Dense(self.swiglu(&name, "", c.feed_forward_length)?)
-                }
+                _ => Ffn::Dense(self.swiglu(&name, "", c.feed_forward_length)?),
             },
         })
     }
@@ -164,9 +162,7 @@ impl<'a> Loader<'a> {
         };
         let shared = match self.config.shared_feed_forward_length() {
             0 => None,
-            shared_ff => {
-                Some(self.swiglu(name, "_shexp", shared_ff)?)
-            }
+            shared_ff => Some(self.swiglu(name, "_shexp", shared_ff)?),
         };
         Ok(Ffn::Moe(Box::new(Moe {
             ffn_gate_inp: self.matrix(&name("ffn_gate_inp"), 1, count, width)?,

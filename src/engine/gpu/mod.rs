@@ -1,20 +1,14 @@
 //! The GPU backend: recorded steps replayed with one or two tokens in flight.
 
 mod all_logits;
-mod composed;
 mod flight;
 pub mod measure;
 mod pace;
 mod precompose;
 mod prompt;
-mod prompt_buffers;
 mod proof;
 mod random;
-mod recipe;
-mod recipe_prompt;
-mod recipe_prompt_ffn;
-mod recipe_token;
-mod recipe_token_query;
+pub mod recipes;
 mod submissions;
 #[cfg(test)]
 mod tests;
@@ -26,10 +20,9 @@ mod weights;
 pub use precompose::Precomposed;
 pub use prompt::MAX_CHUNK;
 pub(super) use prompt::{capacity, default_chunk, room};
-pub(super) use prompt_buffers::{buffers, most_absorbed, tile_words};
 pub use tier_trial::TierTrial;
 pub use trial::Trial;
-pub use weights::GpuModel;
+pub use weights::{GpuModel, Weights};
 
 use super::backend::{
     Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows, check_tokens,
@@ -51,8 +44,7 @@ use measure::HostTime;
 use pace::{Kind, Paces};
 use prompt::Prompt;
 use proof::Proof;
-use recipe::{Context, Expanded, Recipe, Scratch};
-use recipe_token::TokenRecipe;
+use recipes::{Context, Expanded, Forms, Given};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,9 +108,14 @@ impl GpuBackend {
     ) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
         let config = &model.model.config;
-        let products = gemm::Form::for_prompts(&gpu)?;
-        let chunk = prompt::chunk(&model, products, n_ctx, chunk)?;
-        let context = context(&gpu, &model, n_ctx, capacity(chunk), products)?;
+        let forms = Forms::tried(&gpu, config)?;
+        let chunk = prompt::chunk(&gpu, config, forms, n_ctx, chunk)?;
+        let context = Context::new(&gpu, config, forms, n_ctx, capacity(chunk))?;
+        // The host writes to these before any step does.
+        context.history.buffer.make(&gpu)?;
+        for cache in &context.cache {
+            cache.buffer.make(&gpu)?;
+        }
         let vocab = config.vocab_size as u32;
         let logits = Range::whole(&Buffer::new("logits", u64::from(vocab) * 4, Role::Floats));
         let mappable = gpu.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
@@ -145,7 +142,7 @@ impl GpuBackend {
             .map(|ids| Range::whole(&Buffer::from_made("ids", ids.clone(), Role::Words)))
             .collect();
         let choose = sample::calls(&gpu, &logits, vocab, &context.history, &results)?;
-        let single = single_step(&model, &context, &logits)?;
+        let single = recipes::token(model.given(&context), &logits)?;
         let sites = sites(&single.calls);
         let decode = single.then(&choose);
         Ok(Self {
@@ -154,7 +151,7 @@ impl GpuBackend {
             sample: Recording::new(&gpu, &Step::of(context.token(), choose.clone()))?,
             choose,
             sites,
-            prompt: Prompt::new(&model, &context, chunk)?,
+            prompt: Prompt::new(&model, &context, chunk),
             paces: Paces::new(&gpu),
             proof: Proof::new(&gpu)?,
             model,
@@ -344,21 +341,6 @@ fn sites(calls: &[Call]) -> Vec<Site> {
     sites.filter(|site| seen.insert(site.key())).collect()
 }
 
-/// The step over one token, with its logits, in the device's tier.
-fn single_step(model: &GpuModel, context: &Context, logits: &Range) -> Result<Step, GpuError> {
-    let calls = match model.gpu.activation() {
-        Some(activation) => TokenRecipe::new(model, context, activation).step(logits)?,
-        None => {
-            let mut scratch = Scratch::new();
-            let mut recipe = Recipe::new(model, context, &mut scratch, 1);
-            let x = recipe.hidden()?;
-            recipe.head(&x, logits);
-            recipe.calls
-        }
-    };
-    Ok(Step::of(context.token(), calls))
-}
-
 /// The words of a step over `tokens` tokens from `pos` on.
 fn state(context: &Context, model: &GpuModel, pos: usize, tokens: usize) -> State {
     let rows = pos + tokens;
@@ -367,7 +349,8 @@ fn state(context: &Context, model: &GpuModel, pos: usize, tokens: usize) -> Stat
         ((rows as u32).div_ceil(slice), slice)
     } else {
         let heads = MlaDims::of(&model.model.config).heads;
-        attention::split(context.form(tokens), context.cores, rows, tokens, heads)
+        let cores = model.gpu.machine.cores as usize;
+        attention::split(context.form(tokens), cores, rows, tokens, heads)
     };
     let few = |e: &Expanded| e.form.few(e.dims, pos, tokens);
     State {
@@ -378,73 +361,4 @@ fn state(context: &Context, model: &GpuModel, pos: usize, tokens: usize) -> Stat
         few: context.expanded.as_ref().is_none_or(few),
         ..State::default()
     }
-}
-
-fn context(
-    gpu: &Gpu,
-    model: &GpuModel,
-    n_ctx: usize,
-    chunk: u32,
-    products: gemm::Form,
-) -> Result<Context, GpuError> {
-    let config = &model.model.config;
-    let dims = MlaDims::of(config);
-    let cache_bytes = (n_ctx * dims.cache_row() * 2) as u64;
-    if cache_bytes > gpu.max_binding {
-        return Err(GpuError::BindingTooLarge {
-            what: format!("the cache of a layer for {n_ctx} positions"),
-            bytes: cache_bytes,
-            adapter: gpu.info.name.clone(),
-            limit: gpu.max_binding,
-            remedy: "use a smaller context (-c)",
-        });
-    }
-    let cache = model
-        .layers
-        .iter()
-        .map(|_| {
-            Ok(Range::whole(&Buffer::new(
-                "latent cache",
-                cache_bytes,
-                Role::Cache,
-            )))
-        })
-        .collect::<Result<_, GpuError>>()?;
-    let table = RopeTable::build(config, n_ctx);
-    let kv = KvDims::of(config);
-    let expanded = match prompt_attention::Form::of(gpu, kv)? {
-        Some(form) => Some(Expanded {
-            form,
-            dims: kv,
-            scratch: prompt_attention::Scratch::new(gpu, kv, form, chunk as usize, n_ctx)?,
-        }),
-        None => None,
-    };
-    let absorbed = expanded.as_ref().map_or(chunk, |e| e.most_few().min(chunk));
-    let partials = attention::partial_bytes(dims, absorbed as usize);
-    let form = Form::for_decode(gpu, dims)?;
-    Ok(Context {
-        rows: n_ctx as u32,
-        history: Range::whole(&Buffer::new(
-            "token history",
-            (n_ctx as u64 + 1) * 4,
-            Role::Words,
-        )),
-        cache,
-        rope_table: Range::whole(&gpu.storage_with("rotation table", &table)?),
-        partials: [
-            Range::whole(&Buffer::new(
-                "attention partials",
-                partials[0],
-                Role::Floats,
-            )),
-            Range::whole(&Buffer::new("attention maxima", partials[1], Role::Floats)),
-        ],
-        form,
-        cores: gpu.machine.cores as usize,
-        short: attention_short::most_rows(gpu, form, dims),
-        pairs: model.pairs,
-        products,
-        expanded,
-    })
 }

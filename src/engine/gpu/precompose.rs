@@ -1,7 +1,7 @@
 //! `--precompose`: which weights are composed on this device, what that costs and how far it is off.
 
 use super::trial::{self, Trial};
-use super::weights::{Composed, GpuLayer, GpuModel, GpuQuery};
+use super::weights::{Composed, GpuLayer, GpuModel};
 use crate::engine::{Batch, MemoryPlan};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::State;
@@ -139,14 +139,14 @@ impl GpuModel {
         }
         let timed = choice == PrecomposeChoice::Auto;
         let trials = trial::run(&loaded, &candidates, timed)?;
-        loaded.pairs = match choice.pairs() {
+        loaded.weights.pairs = match choice.pairs() {
             Some(pairs) => pairs,
             None => fastest(&trials),
         };
-        let bytes = loaded.release_all_but(loaded.pairs);
+        let bytes = loaded.release_all_but(loaded.weights.pairs);
         let precomposed = Precomposed {
             choice,
-            pairs: loaded.pairs,
+            pairs: loaded.weights.pairs,
             bytes,
             trials,
             left_out,
@@ -160,7 +160,11 @@ impl GpuModel {
         let model = Arc::clone(&self.model);
         for of in [Pairs::QK, Pairs::VO] {
             let wanted = pairs.contains(of);
-            let done = self.layers.iter().any(|l| l.product(of).is_some());
+            let done = self
+                .weights
+                .composed
+                .iter()
+                .any(|c| c.product(of).is_some());
             if !wanted || done {
                 continue;
             }
@@ -169,22 +173,15 @@ impl GpuModel {
             check_alignment(&gpu, &composition, of, MlaDims::of(&model.config))?;
             // Into a list first: nothing is half composed where a layer is refused.
             let before = gpu.allocated();
-            let products = self
-                .layers
-                .iter()
+            let layers = self.weights.layers.iter();
+            let products = layers
                 .zip(&model.layers)
                 .map(|(on_device, layer)| {
-                    product(
-                        &gpu,
-                        &composition,
-                        of,
-                        on_device,
-                        composition.kept_as(layer),
-                    )
+                    product(&gpu, &composition, on_device, composition.kept_as(layer))
                 })
                 .collect::<Result<Vec<_>, _>>()
                 .inspect_err(|_| gpu.count_dropped(before))?;
-            for (layer, product) in self.layers.iter_mut().zip(products) {
+            for (layer, product) in self.weights.composed.iter_mut().zip(products) {
                 *layer.product_mut(of) = Some(product);
             }
         }
@@ -194,7 +191,7 @@ impl GpuModel {
     /// Frees the products that `pairs` does not read; the bytes of the others.
     fn release_all_but(&mut self, pairs: Pairs) -> u64 {
         let mut bytes = 0;
-        for layer in &mut self.layers {
+        for layer in &mut self.weights.composed {
             for of in [Pairs::QK, Pairs::VO] {
                 let kept = pairs.contains(of);
                 let product = layer.product_mut(of);
@@ -213,25 +210,14 @@ impl GpuModel {
     }
 }
 
-impl GpuLayer {
+impl Composed {
     /// The product of one pair.
     fn product(&self, of: Pairs) -> &Option<GpuWeight> {
-        let Composed { qk, vo } = &self.composed;
-        if of.qk { qk } else { vo }
+        if of.qk { &self.qk } else { &self.vo }
     }
 
     fn product_mut(&mut self, of: Pairs) -> &mut Option<GpuWeight> {
-        let Composed { qk, vo } = &mut self.composed;
-        if of.qk { qk } else { vo }
-    }
-
-    /// The factors of one pair on the device.
-    fn factors(&self, of: Pairs) -> [&GpuWeight; 2] {
-        match &self.q {
-            _ if of.vo => [&self.attn_output, &self.attn_v_b],
-            GpuQuery::Lora { attn_q_b, .. } => [&self.attn_k_b, attn_q_b],
-            GpuQuery::Full { attn_q } => [&self.attn_k_b, attn_q],
-        }
+        if of.qk { &mut self.qk } else { &mut self.vo }
     }
 }
 
@@ -278,11 +264,10 @@ fn check_alignment(
 fn product(
     gpu: &Gpu,
     composition: &Composition,
-    of: Pairs,
     on_device: &GpuLayer,
     ty: GgmlType,
 ) -> Result<GpuWeight, GpuError> {
-    let [left, right] = on_device.factors(of);
+    let [left, right] = composition.factors(on_device);
     let (rows, cols) = (composition.out_rows(), composition.out_cols());
     let (quants, scales) = repack::plane_bytes(ty, rows, cols);
     if quants as u64 > gpu.max_binding {

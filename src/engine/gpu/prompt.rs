@@ -1,21 +1,16 @@
 //! The steps over several tokens of a prompt: their buffers are there from the start, each is compiled when first needed.
 
-use super::prompt_buffers::{buffers, most_absorbed, reserve};
-use super::recipe::{Context, Expanded, Recipe, Scratch};
-use super::recipe_prompt::RecipePrompt;
+use super::recipes::chunk::widest;
+use super::recipes::{self, Chunk, Context, FEW, Forms};
 use super::weights::GpuModel;
-use crate::gpu::GpuError;
-use crate::gpu::Step;
 use crate::gpu::buffer::{Buffer, Range, Role};
-use crate::gpu::machine::Machine;
+use crate::gpu::machine::Profile;
 use crate::gpu::record::Recording;
-use crate::kernels::gemm::Form;
+use crate::gpu::{GpuError, Target};
 use crate::model::Config;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Up to so many tokens run through the kernels of single tokens, which read a weight once for all of them.
-const FEW: u32 = 8;
 /// Prompts of up to so many tokens run token by token where nothing longer came before: compiling the steps over chunks
 /// takes longer than it saves (benches/notes.md, "Cold start").
 const SHORT_PROMPT: usize = 16;
@@ -44,13 +39,13 @@ pub(crate) fn capacity(chunk: u32) -> u32 {
     }
 }
 
-/// Tokens whose activations have room in bindings of `max_binding` bytes each.
-pub(crate) fn room(machine: Machine, config: &Config, matrices: bool, max_binding: u64) -> u32 {
+/// Tokens whose activations have room in the bindings of a device.
+pub(crate) fn room(target: &Target, config: &Config, forms: Forms) -> u32 {
     // By bisection: buffers grow with the tokens.
     let (mut low, mut high) = (1, MAX_CHUNK);
     while low < high {
         let middle = (low + high).div_ceil(2);
-        if widest(machine, config, matrices, middle) <= max_binding {
+        if widest(target.machine, config, forms, middle) <= target.max_binding {
             low = middle;
         } else {
             high = middle - 1;
@@ -63,42 +58,31 @@ pub(crate) fn room(machine: Machine, config: &Config, matrices: bool, max_bindin
     }
 }
 
-/// Bytes of the widest buffer of chunks of up to `tokens` tokens.
-fn widest(machine: Machine, config: &Config, matrices: bool, tokens: u32) -> u64 {
-    let absorbed = most_absorbed(config, matrices);
-    let words = buffers(machine, config, matrices, tokens as usize, absorbed)
-        .into_iter()
-        .map(|(_, words)| words);
-    words.max().unwrap_or(1) as u64 * 4
-}
-
 /// The chunk for what was asked, on a device, for a context of `n_ctx` tokens: without a number the usual one, or as many
 /// tokens as one binding has room for.
 ///
 /// # Errors
 /// [`GpuError::BindingTooLarge`] where as many as asked for have no room.
-pub(super) fn chunk(
-    model: &GpuModel,
-    form: Form,
+pub(crate) fn chunk(
+    target: &Target,
+    config: &Config,
+    forms: Forms,
     n_ctx: usize,
     asked: Option<u32>,
 ) -> Result<u32, GpuError> {
-    let (gpu, config) = (&model.gpu, &model.model.config);
-    let matrices = matches!(form, Form::Matrix(_));
-    let machine = gpu.machine;
-    let room = room(machine, config, matrices, gpu.max_binding);
+    let room = room(target, config, forms);
     let n_ctx = u32::try_from(n_ctx).unwrap_or(u32::MAX).max(1);
     let Some(asked) = asked else {
-        let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
+        let software = target.machine.profile == Profile::Software;
         return Ok(default_chunk(software).min(room).min(n_ctx));
     };
     let chunk = asked.clamp(1, MAX_CHUNK).min(n_ctx);
     if chunk > room.max(FEW) {
         return Err(GpuError::BindingTooLarge {
             what: format!("an activation of {chunk} tokens"),
-            bytes: widest(machine, config, matrices, capacity(chunk)),
-            adapter: gpu.info.name.clone(),
-            limit: gpu.max_binding,
+            bytes: widest(target.machine, config, forms, capacity(chunk)),
+            adapter: target.name.clone(),
+            limit: target.max_binding,
             remedy: "compute fewer tokens at once (--ubatch)",
         });
     }
@@ -122,11 +106,10 @@ pub(super) struct Prompt {
     chunk: u32,
     /// Tokens of a step at most: fewer where a dispatch over a chunk took too long.
     at_most: u32,
-    scratch: Scratch,
+    /// What the layers of a chunk share.
+    buffers: Chunk,
     /// From token ids to hidden states, by the most tokens.
     steps: BTreeMap<u32, Arc<Recording>>,
-    /// What these leave, (capacity, d).
-    hidden: Range,
     /// The logits of the last token.
     head: Option<Arc<Recording>>,
     /// Those of all tokens, by the most tokens of a slice.
@@ -134,26 +117,18 @@ pub(super) struct Prompt {
 }
 
 impl Prompt {
-    /// Makes the buffers.
-    ///
-    /// # Errors
-    /// [`GpuError::OutOfMemory`], or what the device reports.
-    pub(super) fn new(model: &GpuModel, context: &Context, chunk: u32) -> Result<Self, GpuError> {
-        let mut scratch = Scratch::new();
-        let expanded = context.expanded.as_ref();
-        let absorbed = expanded.map_or(u32::MAX, Expanded::most_few);
-        let products = context.products;
-        reserve(model, products, &mut scratch, capacity(chunk), absorbed)?;
-        let hidden = scratch["after ffn"].clone();
-        Ok(Self {
+    /// Of chunks of up to `chunk` tokens.
+    pub(super) fn new(model: &GpuModel, context: &Context, chunk: u32) -> Self {
+        let config = &model.model.config;
+        let buffers = Chunk::new(model.gpu.machine, config, context.forms, capacity(chunk));
+        Self {
             chunk,
             at_most: chunk,
-            scratch,
+            buffers,
             steps: BTreeMap::new(),
-            hidden,
             head: None,
             slices: BTreeMap::new(),
-        })
+        }
     }
 
     /// Tokens of a step at most.
@@ -204,18 +179,9 @@ impl Prompt {
     ) -> Result<Arc<Recording>, GpuError> {
         let most = self.class(tokens as u32);
         if !self.steps.contains_key(&most) {
-            let calls = if most <= FEW {
-                let mut recipe = Recipe::new(model, context, &mut self.scratch, most);
-                recipe.hidden()?;
-                recipe.calls
-            } else {
-                let smaller = CLASSES.into_iter().rev().find(|class| *class < most);
-                let least = smaller.unwrap_or(FEW) + 1;
-                let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, least, most);
-                recipe.hidden()?;
-                recipe.calls
-            };
-            let step = Step::of(context.most(most), calls);
+            let smaller = CLASSES.into_iter().rev().find(|class| *class < most);
+            let least = smaller.unwrap_or(FEW) + 1;
+            let step = recipes::prompt(model.given(context), &self.buffers, least, most)?;
             let recording = Recording::new(&model.gpu, &step)?;
             self.steps.insert(most, Arc::new(recording));
         }
@@ -245,21 +211,8 @@ impl Prompt {
         let head = match self.head.take() {
             Some(head) => head,
             None => {
-                let most = capacity(self.chunk);
-                let scratch = &mut self.scratch;
-                let calls = match model.gpu.activation() {
-                    Some(_) => {
-                        let mut recipe = RecipePrompt::new(model, context, scratch, 1, most);
-                        recipe.last_head(&self.hidden, logits)?;
-                        recipe.calls
-                    }
-                    None => {
-                        let mut recipe = Recipe::new(model, context, scratch, most);
-                        recipe.head(&self.hidden, logits);
-                        recipe.calls
-                    }
-                };
-                let step = Step::of(context.most(most), calls);
+                let (given, most) = (model.given(context), capacity(self.chunk));
+                let step = recipes::last_logits(given, &self.buffers, most, logits)?;
                 Arc::new(Recording::new(&model.gpu, &step)?)
             }
         };
@@ -294,15 +247,14 @@ impl Prompt {
         let inputs: Vec<_> = (0..capacity)
             .step_by(tokens as usize)
             .map(|first| Range {
-                buffer: self.hidden.buffer.clone(),
+                buffer: self.buffers.after_ffn.buffer.clone(),
                 offset: rows(first),
                 size: rows(tokens.min(capacity - first)),
                 role: Role::Floats,
             })
             .collect();
-        let mut recipe = RecipePrompt::new(model, context, &mut self.scratch, 1, tokens);
-        recipe.head(&inputs, &logits)?;
-        let step = Step::of(context.most(tokens), recipe.calls);
+        let given = model.given(context);
+        let step = recipes::logits_of_slices(given, &self.buffers, tokens, &inputs, &logits);
         let slices = Slices {
             head: Arc::new(Recording::new(&model.gpu, &step)?),
             logits,

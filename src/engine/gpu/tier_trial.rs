@@ -1,10 +1,11 @@
 //! Which tier a model decodes in on a device where none was asked for: its largest products are timed with activations as halves and
 //! as bytes, once, and the choice is kept.
 
-use super::weights::{GpuFfn, GpuModel, GpuMoe};
+use super::weights::GpuModel;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Call, State};
 use crate::gpu::clock::{self, Clock};
+use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::Recording;
 use crate::gpu::tuning::{self, MeasuredTier};
 use crate::gpu::{Gpu, GpuError, Tier};
@@ -13,6 +14,7 @@ use crate::kernels::router::GpuRouter;
 use crate::kernels::token::TokenInput;
 use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
+use crate::model::{Ffn, Moe};
 use crate::quant::activation::Activation;
 use std::fmt;
 use std::path::Path;
@@ -116,15 +118,15 @@ impl GpuModel {
 
     /// What a choice is kept under: the products that are timed.
     fn tier_key(&self) -> String {
-        let of = |weights: &[&crate::gpu::memory::GpuWeight]| {
+        let of = |weights: &[&GpuWeight]| {
             let names = weights
                 .iter()
                 .map(|w| format!("{} {}", w.ty.name(), w.shape()));
             names.collect::<Vec<_>>().join(" + ")
         };
-        let head = of(&[&self.output]);
+        let head = of(&[&self.weights.output]);
         match self.gate_ups().first() {
-            Some(GpuFfn::Moe(moe)) => {
+            Some(Ffn::Moe(moe)) => {
                 let used = self.experts().used;
                 let experts = of(&[&moe.experts.gate, &moe.experts.up]);
                 let shared = moe.shared.as_ref().map(|s| of(&[&s.gate, &s.up]));
@@ -133,15 +135,15 @@ impl GpuModel {
                     shared.unwrap_or_default()
                 )
             }
-            Some(GpuFfn::Dense(mlp)) => format!("{head}, {}", of(&[&mlp.gate, &mlp.up])),
+            Some(Ffn::Dense(mlp)) => format!("{head}, {}", of(&[&mlp.gate, &mlp.up])),
             None => head,
         }
     }
 
     /// The feed-forward parts of which most layers are: those with experts, if there are any.
-    fn gate_ups(&self) -> Vec<&GpuFfn> {
-        let all = || self.layers.iter().map(|layer| &layer.ffn);
-        let routed: Vec<_> = all().filter(|f| matches!(f, GpuFfn::Moe(_))).collect();
+    fn gate_ups(&self) -> Vec<&Ffn<GpuWeight, Range>> {
+        let all = || self.weights.layers.iter().map(|layer| &layer.ffn);
+        let routed: Vec<_> = all().filter(|f| matches!(f, Ffn::Moe(_))).collect();
         match routed.is_empty() {
             true => all().collect(),
             false => routed,
@@ -210,7 +212,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(model: &'a GpuModel, gpu: &'a Gpu, activation: Activation) -> Result<Self, GpuError> {
-        let width = model.output.cols;
+        let width = model.weights.output.cols;
         let squares = Range::whole(&Buffer::new(
             "trial of tiers",
             u64::from(width / 16) * 4,
@@ -228,7 +230,7 @@ impl<'a> Bench<'a> {
     }
 
     fn head(&self) -> Result<Vec<Call>, GpuError> {
-        let weight = &self.model.output;
+        let weight = &self.model.weights.output;
         let y = Buffer::new(
             "trial of tiers",
             u64::from(weight.total_rows()) * 4,
@@ -240,15 +242,15 @@ impl<'a> Bench<'a> {
     }
 
     /// Gate and up of a layer, which wait for no other layer's: each leaves a buffer of its own.
-    fn gate_up(&self, ffn: &GpuFfn) -> Result<Vec<Call>, GpuError> {
+    fn gate_up(&self, ffn: &Ffn<GpuWeight, Range>) -> Result<Vec<Call>, GpuError> {
         let floats = |n: usize| {
             let buffer = Buffer::new("trial of tiers", n as u64 * 4, Role::Floats);
             Ok::<_, GpuError>(Range::whole(&buffer))
         };
         let (experts, shared, rows) = match ffn {
-            GpuFfn::Dense(mlp) => (None, Some([&mlp.gate, &mlp.up]), mlp.gate.rows),
-            GpuFfn::Moe(moe) => {
-                let GpuMoe {
+            Ffn::Dense(mlp) => (None, Some([&mlp.gate, &mlp.up]), mlp.gate.rows),
+            Ffn::Moe(moe) => {
+                let Moe {
                     exp_probs_b,
                     experts,
                     shared,

@@ -1,7 +1,8 @@
 //! How long a decoded token takes with each choice of composed weights on this device, and how far its logits are off.
 
+use super::recipes::{self, Context, Forms, Given};
 use super::weights::GpuModel;
-use super::{RESULT, context, random, single_step, state};
+use super::{RESULT, Weights, random, state};
 use crate::gpu::GpuError;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::record::Recording;
@@ -59,7 +60,7 @@ pub(super) fn run(
 /// What the steps of all candidates share.
 struct Lab<'a> {
     model: &'a GpuModel,
-    context: super::Context,
+    context: Context,
     logits: Range,
     rows: usize,
     result: Range,
@@ -71,7 +72,15 @@ impl<'a> Lab<'a> {
         let row_bytes = MlaDims::of(config).cache_row() * 2;
         let bound = (gpu.max_binding / row_bytes as u64) as usize;
         let rows = ROWS.min(config.context_length).min(bound);
-        let context = context(gpu, model, rows, 1, gemm::Form::float(gpu))?;
+        let forms = Forms {
+            products: gemm::Form::float(gpu),
+            ..Forms::tried(gpu, config)?
+        };
+        let context = Context::new(gpu, config, forms, rows, 1)?;
+        context.history.buffer.make(gpu)?;
+        for cache in &context.cache {
+            cache.buffer.make(gpu)?;
+        }
         // Ids spread over the vocabulary, always the same: Numerical Recipes' generator, of which the upper bits are good.
         let mut word = 0u32;
         let ids: Vec<u32> = (0..rows)
@@ -92,7 +101,7 @@ impl<'a> Lab<'a> {
         })
     }
 
-    fn run(mut self, candidates: &[Pairs], timed: bool) -> Result<Vec<Trial>, GpuError> {
+    fn run(self, candidates: &[Pairs], timed: bool) -> Result<Vec<Trial>, GpuError> {
         let expected = {
             let plain = self.candidate(Pairs::NONE)?;
             self.all_logits(&plain)?
@@ -122,10 +131,17 @@ impl<'a> Lab<'a> {
         Ok(trials)
     }
 
-    fn candidate(&mut self, pairs: Pairs) -> Result<Candidate, GpuError> {
+    fn candidate(&self, pairs: Pairs) -> Result<Candidate, GpuError> {
         let (gpu, model) = (&self.model.gpu, self.model);
-        self.context.pairs = pairs;
-        let single = single_step(model, &self.context, &self.logits)?;
+        let weights = Weights {
+            pairs,
+            ..model.weights.clone()
+        };
+        let given = Given {
+            weights: &weights,
+            ..model.given(&self.context)
+        };
+        let single = recipes::token(given, &self.logits)?;
         let vocab = model.model.config.vocab_size as u32;
         let results = [self.result.clone()];
         let choose = sample::calls(gpu, &self.logits, vocab, &self.context.history, &results)?;

@@ -1,6 +1,6 @@
 //! What `tune` asks of the backend: steps recorded with the choices of the moment, and their times.
 
-use super::{GpuBackend, single_step};
+use super::{GpuBackend, recipes};
 use crate::gpu::GpuError;
 use crate::gpu::Step;
 use crate::gpu::clock;
@@ -12,7 +12,7 @@ impl GpuBackend {
     /// # Errors
     /// What recording refuses.
     pub fn token_step(&self) -> Result<Step, GpuError> {
-        single_step(&self.model, &self.context, &self.logits)
+        recipes::token(self.model.given(&self.context), &self.logits)
     }
 
     /// Slices that the attention of the token at `pos` is cut into.

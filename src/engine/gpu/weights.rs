@@ -1,5 +1,6 @@
 //! A model's weights on a device.
 
+use super::recipes::{Context, Given};
 use super::{TierTrial, random};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::memory::{GpuWeight, Loader};
@@ -7,7 +8,7 @@ use crate::gpu::{Gpu, GpuError, Target, tuning};
 use crate::kernels::router::MAX_EXPERTS;
 use crate::kernels::sample::MAX_VOCAB;
 use crate::model::precompose::Pairs;
-use crate::model::{Config, Convert, Layer, Model, Weight};
+use crate::model::{Config, Convert, Experts, Layer, Model, Weight};
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -73,10 +74,7 @@ impl Weights {
         let layers = model.layers.iter().map(|layer| layer.convert(&mut places));
         let layers = layers.collect::<Result<Vec<_>, _>>()?;
         let output_norm = places.vectors.add(&model.output_norm);
-        let Places {
-            loader,
-            vectors,
-        } = places;
+        let Places { loader, vectors } = places;
         let mut placed = Placed {
             weights: loader.places(),
             vectors: Buffer::with("norms and biases", &vectors.values),
@@ -132,6 +130,22 @@ impl GpuModel {
             model.settle_tier(tuning::folder().ok().as_deref())?;
         }
         Ok(model)
+    }
+
+    /// How the experts of a layer that has some are chosen: the loader refuses such a layer where the file does not say.
+    pub(super) fn experts(&self) -> &Experts {
+        let experts = self.model.config.experts.as_ref();
+        experts.expect("a MoE layer has experts in its config")
+    }
+
+    /// What the recipes of a session with this context are given.
+    pub(super) fn given<'a>(&'a self, context: &'a Context) -> Given<'a> {
+        Given {
+            target: &self.gpu,
+            config: &self.model.config,
+            weights: &self.weights,
+            context,
+        }
     }
 
     /// What was measured while loading to choose the tier; `None` where one was asked for or kept, or the device has no choice.

@@ -95,6 +95,20 @@ impl Form {
         }))
     }
 
+    /// The form for steps of one token if the device's matrices are right and fast.
+    pub fn untried(target: &Target, dims: MlaDims) -> Self {
+        let by_matrices = |coop| {
+            let memory = target.machine.workgroup_memory;
+            let shapes: Vec<_> = attention_coop::fitting(coop, memory, dims).collect();
+            let agrees = |_| Ok::<_, GpuError>(true);
+            attention_coop::Shapes::of(target.machine, &shapes, agrees).unwrap_or(None)
+        };
+        match target.coop.and_then(by_matrices) {
+            Some(shapes) => Self::Matrix(shapes),
+            None => Self::without_matrices(target, dims),
+        }
+    }
+
     fn without_matrices(target: &Target, dims: MlaDims) -> Self {
         attention_heads::shape(target, dims).map_or(Self::Vector, Self::Heads)
     }

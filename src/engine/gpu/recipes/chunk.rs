@@ -1,11 +1,9 @@
-//! The buffers that all layers of a chunk of many tokens share: what a session makes at its start, what the memory plan counts,
-//! and what bounds the chunk where bindings are small.
+//! The buffers that all layers of a chunk of tokens share: what the steps of prompts write to, and what bounds the chunk where bindings
+//! are small.
 
-use super::prompt::MAX_CHUNK;
-use super::recipe::{Scratch, role_of};
-use super::weights::GpuModel;
-use crate::gpu::GpuError;
-use crate::gpu::buffer::{Buffer, Range};
+use super::super::prompt::MAX_CHUNK;
+use super::context::Forms;
+use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::machine::{Machine, Profile};
 use crate::kernels::expand_kv::KvDims;
 use crate::kernels::expert_rows::tile_count;
@@ -13,17 +11,195 @@ use crate::kernels::gemm::Form;
 use crate::kernels::prompt_attention;
 use crate::model::{Config, Experts};
 
-/// The buffers of normed or rounded rows: floats, halves and their scales.
-pub(super) type Names = [&'static str; 3];
-pub(super) const NORMED: Names = ["normed", "normed halves", "normed scales"];
-pub(super) const Q_A: Names = ["normed q_a", "q_a halves", "q_a scales"];
-pub(super) const INNER: Names = ["inner", "inner halves", "inner scales"];
-/// Of the shared expert, which is computed beside the others.
-pub(super) const SHARED: Names = ["shared inner", "shared halves", "shared scales"];
-pub(super) const ABSORBED: Names = ["absorbed", "absorbed halves", "absorbed scales"];
+/// Rows as the products of prompts take them: in f32, or as halves with a scale each.
+#[derive(Clone)]
+pub struct RowsBuffer {
+    /// (tokens, cols) f32.
+    pub floats: Range,
+    /// (tokens, cols) f16.
+    pub halves: Range,
+    /// (tokens) f32.
+    pub scales: Range,
+}
 
-/// What `attn_output` leaves in parts.
-pub(super) const OUTPUT_PARTS: &str = "attn_output parts";
+/// The buffers of chunks of up to so many tokens. Recipes use those that their forms need; a device makes no others.
+#[derive(Clone)]
+pub struct Chunk {
+    /// (tokens, d) each, f32, as all that follow unless they say otherwise.
+    pub embedding: Range,
+    pub after_attention: Range,
+    pub after_shared: Range,
+    pub after_ffn: Range,
+    /// `attn_output` in parts, (parts, tokens, d).
+    pub output_parts: Range,
+    /// (parts, tokens, q_lora_rank).
+    pub q_a: Range,
+    /// (parts, tokens, kv_lora + rope).
+    pub kv_a: Range,
+    /// (tokens, heads, nope + rope).
+    pub q: Range,
+    /// (tokens, heads, v).
+    pub values: Range,
+    /// Of absorbed tokens (tokens, heads, rope), (tokens, heads, kv_lora) and what the attention leaves.
+    pub q_pe: Range,
+    pub q_lat: Range,
+    pub latent: Range,
+    /// silu(gate) * up of a dense block or of the chosen experts, by low tiles and by tall ones, and of the shared expert.
+    pub h: [Range; 2],
+    pub shared_h: Range,
+    /// What `down` of the chosen experts leaves, (tokens, used, d), by low tiles and by tall ones.
+    pub slots: [Range; 2],
+    /// (parts, tokens, experts).
+    pub router_logits: Range,
+    /// (tokens, used) u32.
+    pub expert_ids: Range,
+    /// (tokens, used).
+    pub expert_weights: Range,
+    /// (tokens * used) u32.
+    pub expert_slots: Range,
+    /// The tiles of the experts, low and tall ones: four u32 each.
+    pub tiles: [Range; 2],
+    /// Inputs of products: the normed stream, the normed latent of the query, what `down` and `attn_output` read, what `down` of the
+    /// shared expert reads, and what the absorbed attention's products read.
+    pub normed: RowsBuffer,
+    pub normed_q_a: RowsBuffer,
+    pub inner: RowsBuffer,
+    pub shared_inner: RowsBuffer,
+    pub absorbed: RowsBuffer,
+}
+
+impl Chunk {
+    /// Of up to `tokens` tokens, for these forms.
+    pub fn new(machine: Machine, config: &Config, forms: Forms, tokens: u32) -> Self {
+        let matrices = matches!(forms.products, Form::Matrix(_));
+        let n = u64::from(tokens);
+        let absorbed = n.min(u64::from(most_absorbed(config, forms.expanded)));
+        let size = |n: usize| n as u64;
+        let (d, heads) = (size(config.embedding_length), size(config.head_count));
+        let (rope, kv_lora) = (size(config.qk_rope_head_dim), size(config.kv_lora_rank));
+        let q = heads * (size(config.qk_nope_head_dim) + rope);
+        let values = heads * size(config.v_head_dim);
+        let q_lora = size(config.q_lora_rank.unwrap_or(0));
+        let dense = match config.leading_dense_block_count {
+            0 if config.experts.is_some() => 0,
+            _ => size(config.feed_forward_length),
+        };
+        let experts = config.experts.as_ref();
+        let of_experts = |f: &dyn Fn(&Experts) -> usize| experts.map_or(0, |e| size(f(e)));
+        let used = of_experts(&|e| e.used);
+        let shared = of_experts(&|e| e.shared_count * e.feed_forward_length);
+        let routed = of_experts(&|e| e.used * e.feed_forward_length);
+        let h = dense.max(routed);
+        // Tokens for whose experts tiles of either height may be taken.
+        let either = experts.map_or(0, |e| n.min(u64::from(most_in_either(e, matrices))));
+        let tiles = |tokens: u64| {
+            let [used, count] = [used, of_experts(&|e| e.count)].map(|n| n as u32);
+            match count {
+                0 => 0,
+                _ => u64::from(tile_count(tokens as u32, used, LOWEST_TILE, count)) * 4,
+            }
+        };
+        let in_parts = |rows: u64, cols: u64| match matrices {
+            true => {
+                let most = n.min(u64::from(most_in_parts(machine, rows as u32)));
+                let parts = u64::from(parts(cols as u32, PRODUCT_PARTS));
+                rows * n.max(parts * most)
+            }
+            false => rows * n,
+        };
+        let rows = |name: &str, tokens: u64, cols: u64, used: u64| RowsBuffer {
+            floats: Range::floats(format!("{name} rows"), tokens * cols),
+            halves: Range::whole(&Buffer::new(
+                format!("{name} halves"),
+                tokens * cols * 2,
+                Role::Halves,
+            )),
+            scales: Range::floats(format!("{name} scales"), tokens * used),
+        };
+        let router_parts = u64::from(router_parts(machine, d as u32));
+        let widest = q.max(heads * kv_lora);
+        Self {
+            embedding: Range::floats("embedding", n * d),
+            after_attention: Range::floats("after attention", n * d),
+            after_shared: Range::floats("after shared", n * d),
+            after_ffn: Range::floats("after ffn", n * d),
+            output_parts: Range::floats("attn_output parts", in_parts(d, values)),
+            q_a: Range::floats("q_a", in_parts(q_lora, d)),
+            kv_a: Range::floats("kv_a", in_parts(size(config.cache_row()), d)),
+            q: Range::floats("q", n * q),
+            values: Range::floats("values", n * values),
+            q_pe: Range::floats("q_pe", absorbed * heads * rope),
+            q_lat: Range::floats("q_lat", absorbed * heads * kv_lora),
+            latent: Range::floats("latent", absorbed * heads * kv_lora),
+            h: [
+                Range::floats("h", n * h),
+                Range::floats("tall h", either * routed),
+            ],
+            shared_h: Range::floats("shared h", n * shared),
+            slots: [
+                Range::floats("slots", n * used * d),
+                Range::floats("tall slots", either * used * d),
+            ],
+            router_logits: Range::floats(
+                "router logits",
+                n * router_parts * of_experts(&|e| e.count),
+            ),
+            expert_ids: Range::words("expert ids", n * used),
+            expert_weights: Range::floats("expert weights", n * used),
+            expert_slots: Range::words("expert slots", n * used),
+            tiles: [
+                Range::words("expert tiles", tiles(n)),
+                Range::words("tall tiles", tiles(either)),
+            ],
+            normed: rows("normed", n, d, 1),
+            normed_q_a: rows("normed q_a", n, q_lora, 1),
+            inner: rows("inner", n, values.max(h), used.max(1)),
+            shared_inner: rows("shared inner", n, shared, 1),
+            absorbed: rows("absorbed", absorbed, widest, 1),
+        }
+    }
+
+    /// Bytes of the widest buffer that steps of these forms use.
+    fn widest(&self, matrices: bool) -> u64 {
+        let rows = [
+            &self.normed,
+            &self.normed_q_a,
+            &self.inner,
+            &self.shared_inner,
+            &self.absorbed,
+        ];
+        let read = |rows: &RowsBuffer| match matrices {
+            true => rows.halves.size.max(rows.scales.size),
+            false => rows.floats.size,
+        };
+        let [low_h, tall_h] = &self.h;
+        let [low_slots, tall_slots] = &self.slots;
+        let others = [
+            &self.embedding,
+            &self.output_parts,
+            &self.q_a,
+            &self.kv_a,
+            &self.q,
+            &self.values,
+            &self.q_lat,
+            low_h,
+            tall_h,
+            &self.shared_h,
+            low_slots,
+            tall_slots,
+            &self.router_logits,
+        ];
+        let rows = rows.into_iter().map(read);
+        let all = rows.chain(others.map(|range| range.size));
+        all.max().unwrap_or(0)
+    }
+}
+
+/// Bytes of the widest buffer of chunks of up to `tokens` tokens.
+pub fn widest(machine: Machine, config: &Config, forms: Forms, tokens: u32) -> u64 {
+    let matrices = matches!(forms.products, Form::Matrix(_));
+    Chunk::new(machine, config, forms, tokens).widest(matrices)
+}
 
 /// Parts of the columns of a router's weight at most, and of other weights.
 const ROUTER_PARTS: u32 = 8;
@@ -73,117 +249,11 @@ fn parts(cols: u32, most: u32) -> u32 {
 }
 
 /// The most tokens of a chunk whose attention is absorbed: all of them where the sizes do not suit the other.
-pub(crate) fn most_absorbed(config: &Config, matrices: bool) -> u32 {
-    let dims = KvDims::of(config);
-    match prompt_attention::fits(dims) {
-        true => prompt_attention::most_few(dims, matrices),
-        false => u32::MAX,
-    }
-}
-
-/// The buffers of chunks of up to `tokens` tokens by name, with their words of 4 bytes: for products in f32 or by matrices,
-/// and up to `absorbed` tokens whose attention is absorbed.
-pub(crate) fn buffers(
-    machine: Machine,
-    config: &Config,
-    matrices: bool,
-    tokens: usize,
-    absorbed: u32,
-) -> Vec<(&'static str, usize)> {
-    let absorbed = tokens.min(absorbed as usize);
-    let (d, heads) = (config.embedding_length, config.head_count);
-    let (rope, kv_lora) = (config.qk_rope_head_dim, config.kv_lora_rank);
-    let q = heads * (config.qk_nope_head_dim + rope);
-    let values = heads * config.v_head_dim;
-    let dense = match config.leading_dense_block_count {
-        0 => 0,
-        _ => config.feed_forward_length,
+fn most_absorbed(config: &Config, expanded: Option<prompt_attention::Form>) -> u32 {
+    let most = |form: prompt_attention::Form| {
+        prompt_attention::most_few(KvDims::of(config), form.is_matrix())
     };
-    let experts = config.experts.as_ref();
-    let shared = experts.map_or(0, |e| e.shared_count * e.feed_forward_length);
-    let routed = experts.map_or(0, |e| e.used * e.feed_forward_length);
-    let h = dense.max(routed);
-    let mut all = vec![
-        ("embedding", d),
-        ("q", q),
-        ("values", values),
-        ("after attention", d),
-        ("h", h),
-        ("after ffn", d),
-    ];
-    if let Some(q_lora) = config.q_lora_rank {
-        all.extend(match matrices {
-            true => vec![(Q_A[1], q_lora / 2), (Q_A[2], 1)],
-            false => vec![(Q_A[0], q_lora)],
-        });
-    }
-    if let Some(experts) = experts {
-        all.extend([
-            (
-                "router logits",
-                router_parts(machine, d as u32) as usize * experts.count,
-            ),
-            ("expert ids", experts.used),
-            ("expert weights", experts.used),
-            ("expert slots", experts.used),
-            ("slots", experts.used * d),
-        ]);
-    }
-    if shared > 0 {
-        all.extend([("shared h", shared), ("after shared", d)]);
-    }
-    // The router reads f32.
-    if !matrices || experts.is_some() {
-        all.push((NORMED[0], d));
-    }
-    if matrices {
-        let inner = values.max(h);
-        all.extend([
-            (NORMED[1], d / 2),
-            (NORMED[2], 1),
-            (INNER[1], inner / 2),
-            (INNER[2], experts.map_or(1, |e| e.used)),
-        ]);
-    }
-    if matrices && shared > 0 {
-        all.extend([(SHARED[1], shared / 2), (SHARED[2], 1)]);
-    }
-    for (_, words) in &mut all {
-        *words *= tokens;
-    }
-    if let Some(experts) = experts {
-        let tokens = tokens.min(most_in_either(experts, matrices) as usize);
-        all.extend([
-            ("tall h", tokens * routed),
-            ("tall slots", tokens * experts.used * d),
-        ]);
-    }
-    let in_parts = |rows: usize, cols: usize| match matrices {
-        true => {
-            let most = tokens.min(most_in_parts(machine, rows as u32) as usize);
-            let parts = parts(cols as u32, PRODUCT_PARTS) as usize;
-            rows * tokens.max(parts * most)
-        }
-        false => rows * tokens,
-    };
-    all.push(("kv_a", in_parts(config.cache_row(), d)));
-    all.extend(config.q_lora_rank.map(|rank| ("q_a", in_parts(rank, d))));
-    if matrices {
-        all.push((OUTPUT_PARTS, in_parts(d, values)));
-    }
-    all.extend([
-        ("q_pe", absorbed * heads * rope),
-        ("q_lat", absorbed * heads * kv_lora),
-        ("latent", absorbed * heads * kv_lora),
-    ]);
-    if matrices {
-        let widest = q.max(heads * kv_lora);
-        all.extend([
-            (ABSORBED[1], absorbed * widest / 2),
-            (ABSORBED[2], absorbed),
-        ]);
-    }
-    all
+    expanded.map_or(u32::MAX, most)
 }
 
 /// The most tokens for whose experts tiles of either of two heights are chosen when the experts are.
@@ -194,51 +264,8 @@ fn most_in_either(experts: &Experts, matrices: bool) -> u32 {
     second * 4 / 5 * count / used
 }
 
-/// Words of the buffers that do not grow by whole tokens, of each height: the tiles of the experts, for chunks of up to `tokens`.
-pub(crate) fn tile_words(
-    config: &Config,
-    matrices: bool,
-    tokens: usize,
-) -> Vec<(&'static str, usize)> {
-    let words = |e: &Experts| {
-        let [all, used, count] = [tokens, e.used, e.count].map(|n| n as u32);
-        let tall = all.min(most_in_either(e, matrices));
-        let lists = [("expert tiles", all), ("tall tiles", tall)];
-        lists.map(|(name, n)| (name, tile_count(n, used, LOWEST_TILE, count) as usize * 4))
-    };
-    config.experts.iter().flat_map(words).collect()
-}
-
 /// Tokens of the lowest tile of any form.
 const LOWEST_TILE: u32 = 16;
-
-/// Makes all buffers of chunks of up to `tokens` tokens, of which up to `absorbed` attend absorbed.
-///
-/// # Errors
-/// [`GpuError::OutOfMemory`], or what the device reports.
-pub(super) fn reserve(
-    model: &GpuModel,
-    form: Form,
-    scratch: &mut Scratch,
-    tokens: u32,
-    absorbed: u32,
-) -> Result<(), GpuError> {
-    let config = &model.model.config;
-    let mut make = |name, words: usize| {
-        let range = Range::whole(&Buffer::new(name, words as u64 * 4, role_of(name)));
-        scratch.insert(name, range);
-        Ok(())
-    };
-    let matrices = matches!(form, Form::Matrix(_));
-    let machine = model.gpu.machine;
-    for (name, words) in buffers(machine, config, matrices, tokens as usize, absorbed) {
-        make(name, words)?;
-    }
-    for (name, words) in tile_words(config, matrices, tokens as usize) {
-        make(name, words)?;
-    }
-    Ok(())
-}
 
 #[cfg(test)]
 mod tests;

@@ -1,33 +1,55 @@
 //! Where decoding reads composed weights: the query's half of a layer's attention in two dispatches that wait for each other
 //! instead of four (`qk` leaves all of a query, rotated, and beside it the new row goes to the cache).
 
-use super::recipe::Recipe;
-use super::recipe_token::{Stream, TokenRecipe};
-use super::weights::{GpuLayer, GpuQuery};
+use super::Chunk;
+use super::context::TokenLayer;
+use super::several::Recipe;
+use super::token::{Stream, TokenRecipe};
 use crate::gpu::GpuError;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::Word;
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::MlaDims;
 use crate::kernels::matvec::GpuMatvec;
 use crate::kernels::rope_cache::{self, CacheRow, Rotation};
 use crate::kernels::token::TokenInput;
 use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
+use crate::model::Query;
+use crate::model::precompose::Pairs;
+
+impl<'a> TokenLayer<'a> {
+    /// The composed weights that steps of up to `tokens` tokens read, `qk` and `vo`: none but those of one token.
+    pub(super) fn composed(&self, pairs: Pairs, tokens: u32) -> [Option<&'a GpuWeight>; 2] {
+        let used = |pair: bool| pair && tokens == 1;
+        [
+            self.composed.qk.as_ref().filter(|_| used(pairs.qk)),
+            self.composed.vo.as_ref().filter(|_| used(pairs.vo)),
+        ]
+    }
+
+    /// What the new row of the cache is made of.
+    pub(super) fn row(&self, kv_a: Range, eps: f32) -> CacheRow {
+        CacheRow {
+            kv_a,
+            kv_a_norm: self.layer.attn_kv_a_norm.clone(),
+            eps,
+            cache: self.cache.clone(),
+        }
+    }
+}
 
 /// The absorbed and the rotated queries in the output of `qk`.
-fn halves(y: Range, dims: MlaDims) -> [Range; 2] {
+fn halves(y: &Range, dims: MlaDims) -> [Range; 2] {
     let absorbed = (dims.heads * dims.kv_lora * 4) as u64;
-    let rotated = Range {
-        offset: y.offset + absorbed,
-        size: y.size - absorbed,
-        ..y.clone()
-    };
     [
         Range {
             size: absorbed,
-            ..y
+            ..y.clone()
         },
-        rotated,
+        Range {
+            offset: y.offset + absorbed,
+            size: y.size - absorbed,
+            ..y.clone()
+        },
     ]
 }
 
@@ -43,54 +65,36 @@ impl Recipe<'_> {
     /// As `query` for one token, with the composed weight `qk`.
     pub(super) fn composed_query(
         &mut self,
-        layer: &GpuLayer,
+        of: TokenLayer<'_>,
         qk: &GpuWeight,
-        cache: &Range,
+        chunk: &Chunk,
         x: &Range,
-    ) -> Result<[Range; 2], GpuError> {
-        let (dims, eps, table) = (self.dims, self.eps, &self.context.rope_table);
+    ) -> [Range; 2] {
+        let (layer, dims) = (of.layer, self.given.dims());
+        let table = &self.given.context.rope_table;
+        let y = Range::floats("q", u64::from(qk.total_rows()));
         let norm = Some(&layer.attn_norm);
-        let y = self.activation("q", qk.total_rows())?;
-        let call = |x: Range, norm: &Range| GpuMatvec {
-            weight: qk,
-            max_tokens: 1,
-            x,
-            x_offset: Word::U(0),
-            x_stride: qk.cols,
-            x_group_stride: 0,
-            norm: Some((norm.clone(), eps)),
-            residual: None,
-            y: y.clone(),
-            tokens: Word::Tokens,
-        };
-        let kv_a = match &layer.q {
-            GpuQuery::Full { .. } => {
-                let call = call(x.clone(), &layer.attn_norm);
-                self.calls
-                    .extend(call.rotated_calls(&rotation(table, dims)));
-                self.product("kv_a", &layer.attn_kv_a_mqa, x, norm, None)?
-            }
-            GpuQuery::Lora {
+        let (input, input_norm) = match &layer.q {
+            Query::Full { .. } => (x.clone(), &layer.attn_norm),
+            Query::Lora {
                 attn_q_a,
                 attn_q_a_norm,
                 ..
             } => {
-                let q_a = self.product("q_a", attn_q_a, x, norm, None)?;
-                let kv_a = self.product("kv_a", &layer.attn_kv_a_mqa, x, norm, None)?;
-                let rotation = rotation(table, dims);
-                self.calls
-                    .extend(call(q_a, attn_q_a_norm).rotated_calls(&rotation));
-                kv_a
+                let q_a = self.product(&chunk.q_a, attn_q_a, x, norm, None);
+                (q_a, attn_q_a_norm)
             }
         };
-        let row = CacheRow {
-            kv_a,
-            kv_a_norm: layer.attn_kv_a_norm.clone(),
-            eps,
-            cache: cache.clone(),
+        let kv_a = self.product(&chunk.kv_a, &layer.attn_kv_a_mqa, x, norm, None);
+        let product = GpuMatvec {
+            norm: self.norm(input_norm),
+            ..self.matvec(qk, &input, qk.cols, &y)
         };
+        let rotated = product.rotated_calls(&rotation(table, dims));
+        self.calls.extend(rotated);
+        let row = of.row(kv_a, self.given.config.rms_eps);
         self.calls.push(rope_cache::row_call(row, table, dims));
-        Ok(halves(y, dims))
+        halves(&y, dims)
     }
 }
 
@@ -98,38 +102,37 @@ impl TokenRecipe<'_> {
     /// As `absorbed_query`, with the composed weight `qk`.
     pub(super) fn composed_query(
         &mut self,
-        layer: &GpuLayer,
+        of: TokenLayer<'_>,
         qk: &GpuWeight,
-        cache: &Range,
         stream: &Stream,
     ) -> Result<[Range; 2], GpuError> {
-        let (dims, table) = (self.dims, &self.context.rope_table);
+        let (layer, dims) = (of.layer, self.given.dims());
+        let table = &self.given.context.rope_table;
         let (x, activation) = (self.normed(stream), self.activation);
-        let y = self.floats("q", qk.total_rows())?;
-        let call = |x: TokenInput| {
-            GpuTokenMatvec::new(qk, activation, Input::Prepared(x, 0)).bind("y", &y)
+        let y = Range::floats("q", u64::from(qk.total_rows()));
+        let product = |x: TokenInput| {
+            GpuTokenMatvec::new(qk, activation, Input::Prepared(x, 0))
+                .bind("y", &y)
+                .rotated(rotation(table, dims))
         };
         let kv_a = match &layer.q {
-            GpuQuery::Full { .. } => {
-                let rotation = rotation(table, dims);
-                self.calls
-                    .extend(call(x.clone()).rotated(rotation).calls(self.gpu)?);
+            Query::Full { .. } => {
+                let calls = product(x.clone()).calls(self.given.target)?;
+                self.calls.extend(calls);
                 self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))?
             }
-            GpuQuery::Lora {
+            Query::Lora {
                 attn_q_a,
                 attn_q_a_norm,
                 ..
             } => {
                 let (q_a, kv_a) = self.query_latent(layer, attn_q_a, attn_q_a_norm, stream)?;
-                let rotation = rotation(table, dims);
-                self.calls
-                    .extend(call(q_a).rotated(rotation).calls(self.gpu)?);
+                self.calls.extend(product(q_a).calls(self.given.target)?);
                 kv_a
             }
         };
-        let row = self.row(layer, kv_a, cache);
-        self.cache_row(row);
-        Ok(halves(y, dims))
+        let row = of.row(kv_a, self.eps());
+        self.calls.push(rope_cache::row_call(row, table, dims));
+        Ok(halves(&y, dims))
     }
 }

@@ -1,34 +1,22 @@
 //! The feed-forward half of a layer for many tokens: dense, or experts grouped by their tokens beside the shared one.
 
-use super::prompt_buffers::{INNER, NORMED, SHARED, router_parts};
-use super::recipe_prompt::{Parts, RecipePrompt, Rows};
-use super::weights::{GpuFfn, GpuLayer, GpuMlp, GpuMoe};
-use crate::gpu::GpuError;
+use super::super::weights::GpuLayer;
+use super::chunk::router_parts;
+use super::prompt::{Between, Parts, PromptRecipe, Rows};
 use crate::gpu::buffer::{Buffer, Range};
+use crate::gpu::memory::GpuWeight;
 use crate::kernels::expert_rows::{GpuExpertRows, Other, TileList, tile_count};
 use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile};
 use crate::kernels::moe_combine::GpuMoeCombine;
 use crate::kernels::router;
 use crate::kernels::rows_f16::GpuRowsF16;
+use crate::model::{Ffn, Mlp, Moe};
 
-/// The experts that a router chose for a chunk.
-struct Chosen {
-    /// (max_tokens, used).
-    weights: Range,
-    /// Their tokens, as gate and up take them, in tiles or in low and in tall ones, of which one kind has none.
-    gathers: Vec<GpuExperts>,
-}
-
-/// What products by low and by tall tiles leave.
-const H: [&str; 2] = ["h", "tall h"];
-const SLOTS: [&str; 2] = ["slots", "tall slots"];
-const TILES: [&str; 2] = ["expert tiles", "tall tiles"];
-
-/// What was left by low tiles, or by tall ones where those are given.
-fn low_or_tall(ranges: &[Range], gathers: &[GpuExperts]) -> Parts {
-    let other = ranges.get(1).map(|tall| Other {
-        rows: tall.clone(),
-        tiles: gathers[1].tiles.clone(),
+/// What was left by low tiles, or by tall ones where those are taken too, of which one kind has none.
+fn low_or_tall(ranges: &[Range; 2], gathers: &[GpuExperts]) -> Parts {
+    let other = gathers.get(1).map(|tall| Other {
+        rows: ranges[1].clone(),
+        tiles: tall.tiles.clone(),
     });
     Parts {
         other,
@@ -36,155 +24,141 @@ fn low_or_tall(ranges: &[Range], gathers: &[GpuExperts]) -> Parts {
     }
 }
 
-impl RecipePrompt<'_> {
-    pub(super) fn feed_forward(&mut self, layer: &GpuLayer, x: &Range) -> Result<Range, GpuError> {
+impl PromptRecipe<'_> {
+    pub(super) fn feed_forward(&mut self, layer: &GpuLayer, between: Between) -> Range {
         match &layer.ffn {
-            GpuFfn::Dense(mlp) => {
-                let input = self.normed(x, &layer.ffn_norm, mlp.gate.cols, None)?;
-                let h = self.gate_up("h", mlp, &input, None)?;
-                let h = self.rows(INNER, &h, mlp.down.cols, 1, None)?;
-                self.product("after ffn", &mlp.down, &h, 0, Some(x))
+            Ffn::Dense(mlp) => {
+                let chunk = self.chunk;
+                let x = between.x.clone();
+                let input = self.normed(between, &layer.ffn_norm, mlp.gate.cols, false);
+                let h = &chunk.h[0];
+                self.gate_up(h, mlp, &input, None);
+                let h = self.input(&chunk.inner, &Parts::whole(h), mlp.down.cols, 1, None);
+                self.product(&chunk.after_ffn, &mlp.down, &h, 0, Some(&x))
             }
-            GpuFfn::Moe(moe) => self.mixture(moe, &layer.ffn_norm, x),
+            Ffn::Moe(moe) => self.mixture(moe, &layer.ffn_norm, between),
         }
     }
 
     /// silu(gate) * up, for all tokens or for those of each expert.
-    fn gate_up(
-        &mut self,
-        name: &'static str,
-        mlp: &GpuMlp,
-        x: &Rows,
-        experts: Option<GpuExperts>,
-    ) -> Result<Range, GpuError> {
-        let used = experts.as_ref().map_or(1, |e| e.used);
-        let y = self.activation(name, used * mlp.gate.rows)?;
+    fn gate_up(&mut self, h: &Range, mlp: &Mlp<GpuWeight>, x: &Rows, experts: Option<GpuExperts>) {
         let product = GpuGemm {
             up: Some(&mlp.up),
             experts,
-            ..self.gemm(&mlp.gate, x, &y)
+            ..self.gemm(&mlp.gate, x, h)
         };
-        self.calls.extend(product.calls(self.gpu));
-        Ok(y)
+        self.multiply(&product);
     }
 
-    fn mixture(&mut self, moe: &GpuMoe, norm: &Range, x: &Range) -> Result<Range, GpuError> {
-        let (experts, shared) = (&moe.experts, moe.shared.as_ref());
-        let d = experts.down.rows;
+    fn mixture(&mut self, moe: &Moe<GpuWeight, Range>, norm: &Range, between: Between) -> Range {
+        let (experts, shared, chunk) = (&moe.experts, moe.shared.as_ref(), self.chunk);
+        let (d, x) = (experts.down.rows, between.x.clone());
         // The router reads floats in every form.
-        let floats = self.activation(NORMED[0], d)?;
-        let input = self.normed(x, norm, d, Some(floats.clone()))?;
-        let Chosen { weights, gathers } = self.choice(moe, floats)?;
+        let input = self.normed(between, norm, d, true);
+        let gathers = self.choice(moe);
         let used = gathers[0].used;
         // Each step of the shared expert stands beside that of the others, for which it does not wait: its few workgroups fill
         // what theirs leave idle at the end. So do products by low and by tall tiles: they write to buffers of their own.
-        let h = gathers
-            .iter()
-            .zip(H)
-            .map(|(gather, name)| self.gate_up(name, experts, &input, Some(gather.clone())));
-        let h = h.collect::<Result<Vec<_>, _>>()?;
-        let shared_h = shared.map(|mlp| self.gate_up("shared h", mlp, &input, None));
-        let shared_h = shared_h.transpose()?;
-        let h = self.inner(&h, &gathers, experts.down.cols)?;
-        let shared_h = match (shared, shared_h) {
-            (Some(mlp), Some(h)) => Some((mlp, self.rows(SHARED, &h, mlp.down.cols, 1, None)?)),
-            _ => None,
-        };
-        let mut slots = vec![];
-        for ((gather, h), name) in gathers.iter().zip(&h).zip(SLOTS) {
-            let y = self.activation(name, used * d)?;
+        for (gather, h) in gathers.iter().zip(&chunk.h) {
+            self.gate_up(h, experts, &input, Some(gather.clone()));
+        }
+        if let Some(mlp) = shared {
+            self.gate_up(&chunk.shared_h, mlp, &input, None);
+        }
+        let h = self.inner(&gathers, experts.down.cols);
+        let shared_h = shared.map(|mlp| {
+            let h = Parts::whole(&chunk.shared_h);
+            (
+                mlp,
+                self.input(&chunk.shared_inner, &h, mlp.down.cols, 1, None),
+            )
+        });
+        for ((gather, h), y) in gathers.iter().zip(&h).zip(&chunk.slots) {
             let down = GpuGemm {
                 experts: Some(GpuExperts {
                     gather: false,
                     ..gather.clone()
                 }),
-                ..self.gemm(&experts.down, h, &y)
+                ..self.gemm(&experts.down, h, y)
             };
-            self.calls.extend(down.calls(self.gpu));
-            slots.push(y);
+            self.multiply(&down);
         }
-        let slots = low_or_tall(&slots, &gathers);
+        let slots = low_or_tall(&chunk.slots, &gathers);
         let residual = match shared_h {
-            Some((mlp, h)) => self.product("after shared", &mlp.down, &h, 0, Some(x))?,
-            None => x.clone(),
+            Some((mlp, h)) => self.product(&chunk.after_shared, &mlp.down, &h, 0, Some(&x)),
+            None => x,
         };
-        let y = self.activation("after ffn", d)?;
-        self.calls.push(
-            GpuMoeCombine {
-                slots: slots.range,
-                other: slots.other,
-                weights,
-                residual,
-                y: y.clone(),
-                used,
-                rows: d,
-            }
-            .call(),
-        );
-        Ok(y)
+        let combine = GpuMoeCombine {
+            slots: slots.range,
+            other: slots.other,
+            weights: chunk.expert_weights.clone(),
+            residual,
+            y: chunk.after_ffn.clone(),
+            used,
+            rows: d,
+        };
+        self.calls.push(combine.call());
+        chunk.after_ffn.clone()
     }
 
     /// The inputs of `down` by each kind of tiles: halves are the same for both, of what either left.
-    fn inner(
-        &mut self,
-        h: &[Range],
-        gathers: &[GpuExperts],
-        cols: u32,
-    ) -> Result<Vec<Rows>, GpuError> {
-        let used = gathers[0].used;
+    fn inner(&mut self, gathers: &[GpuExperts], cols: u32) -> Vec<Rows> {
+        let (used, chunk) = (gathers[0].used, self.chunk);
         if let Form::Float { .. } = self.form {
-            let rows = h.iter().map(|h| self.rows(INNER, h, cols, used, None));
-            return rows.collect();
+            let h = chunk.h.iter().take(gathers.len());
+            return h
+                .map(|h| self.input(&chunk.inner, &Parts::whole(h), cols, used, None))
+                .collect();
         }
-        let rows = self.rows_of(INNER, &low_or_tall(h, gathers), cols, used, None)?;
-        Ok(vec![rows; h.len()])
+        let h = low_or_tall(&chunk.h, gathers);
+        let rows = self.input(&chunk.inner, &h, cols, used, None);
+        vec![rows; gathers.len()]
     }
 
-    /// The choice of experts by the normed rows in f32: rounding should not turn it.
-    fn choice(&mut self, moe: &GpuMoe, floats: Range) -> Result<Chosen, GpuError> {
-        let router = &moe.ffn_gate_inp;
-        let config = self.model.experts();
+    /// The choice of experts by the normed rows in f32: rounding should not turn it. Their tokens, as gate and up take them, in tiles or in
+    /// low and in tall ones, of which one kind has none.
+    fn choice(&mut self, moe: &Moe<GpuWeight, Range>) -> Vec<GpuExperts> {
+        let (router, chunk, target) = (&moe.ffn_gate_inp, self.chunk, self.given.target);
+        let config = self.given.experts();
         let (used, count) = (config.used as u32, config.count as u32);
-        let parts = router_parts(self.gpu.machine, router.cols);
-        let logits = self.activation("router logits", parts * router.rows)?;
+        let parts = router_parts(target.machine, router.cols);
         let rows = Rows {
-            input: Input::Floats(floats),
+            input: Input::Floats(chunk.normed.floats.clone()),
             stride: router.cols,
         };
         let product = GpuGemm {
-            form: Form::float(self.gpu),
+            form: Form::float(target),
             parts,
-            ..self.gemm(router, &rows, &logits)
+            ..self.gemm(router, &rows, &chunk.router_logits)
         };
-        self.calls.extend(product.calls(self.gpu));
-        let ids = self.activation("expert ids", used)?;
-        let weights = self.activation("expert weights", used)?;
+        self.multiply(&product);
         self.calls.push(router::call(&router::GpuRouter {
-            logits,
+            logits: chunk.router_logits.clone(),
             parts,
             bias: moe.exp_probs_b.clone(),
             experts: config,
             max_tokens: self.max_tokens,
-            ids: ids.clone(),
-            weights: weights.clone(),
+            ids: chunk.expert_ids.clone(),
+            weights: chunk.expert_weights.clone(),
         }));
         let height = Tile::for_experts(self.form, (self.max_tokens * used).div_ceil(count));
         let heights = [height].into_iter().chain(Tile::taller(self.form, height));
         let mut lists = vec![];
         let mut grids = vec![];
-        for (height, name) in heights.zip(TILES) {
-            let tiles = u64::from(tile_count(self.max_tokens, used, height, count));
-            let tiles = self.words(name, tiles * 4)?;
+        for (height, tiles) in heights.zip(&chunk.tiles) {
+            let most = tile_count(self.max_tokens, used, height, count);
+            debug_assert!(tiles.size >= u64::from(most) * 16, "tiles of {height}");
+            let tiles = tiles.clone();
             lists.push(TileList { height, tiles });
             let rows = [&moe.experts.gate, &moe.experts.down].map(|w| w.rows);
             grids.extend(GpuExperts::workgroups(self.form, height, rows));
         }
         let counts = Range::whole(&Buffer::counts("workgroups of experts", &grids));
         let list = GpuExpertRows {
-            ids,
+            ids: chunk.expert_ids.clone(),
             experts: count,
             used,
-            slots: self.activation("expert slots", used)?,
+            slots: chunk.expert_slots.clone(),
             lists,
             counts: counts.clone(),
         };
@@ -201,58 +175,40 @@ impl RecipePrompt<'_> {
             }),
             either: list.lists.len() > 1,
         };
-        let gathers = list.lists.iter().enumerate().map(gather).collect();
-        Ok(Chosen { weights, gathers })
+        list.lists.iter().enumerate().map(gather).collect()
     }
 
-    /// The normed rows of `x` as products of this form take them, and as floats in `floats` where that is given; `x` itself is
-    /// added up where the attention left that to do.
-    fn normed(
-        &mut self,
-        x: &Range,
-        norm: &Range,
-        cols: u32,
-        floats: Option<Range>,
-    ) -> Result<Rows, GpuError> {
-        let (parts, sum) = match self.unsummed.take() {
-            Some((parts, residual)) => (parts, Some([residual, x.clone()])),
-            None => (Parts::whole(x), None),
+    /// The normed rows of the stream as products of this form take them, and besides as floats where `router` reads those; the stream itself
+    /// is added up where the attention left that to do.
+    fn normed(&mut self, between: Between, norm: &Range, cols: u32, router: bool) -> Rows {
+        let Between { x, unsummed } = between;
+        let (parts, sum) = match unsummed {
+            Some((parts, residual)) => (parts, Some([residual, x])),
+            None => (Parts::whole(&x), None),
         };
-        let (input, halves, floats) = match self.form {
-            Form::Float { .. } => {
-                let floats = match floats {
-                    Some(floats) => floats,
-                    None => self.activation(NORMED[0], cols)?,
-                };
-                (Input::Floats(floats.clone()), None, Some(floats))
-            }
-            Form::Matrix(_) => {
-                let halves = [
-                    self.activation(NORMED[1], cols / 2)?,
-                    self.activation(NORMED[2], 1)?,
-                ];
-                (Input::Halves(halves.clone()), Some(halves), floats)
-            }
+        let to = &self.chunk.normed;
+        let halves = match self.form {
+            Form::Float { .. } => None,
+            Form::Matrix(_) => Some([to.halves.clone(), to.scales.clone()]),
         };
-        self.calls.push(
-            GpuRowsF16 {
-                x: parts.range,
-                other: parts.other,
-                parts: parts.count,
-                cols,
-                norm: Some((norm.clone(), self.eps)),
-                halves,
-                floats,
-                max_tokens: self.max_tokens,
-                used: 1,
-                sum,
-                last: false,
-            }
-            .call(),
-        );
-        Ok(Rows {
+        let floats = (router || halves.is_none()).then(|| to.floats.clone());
+        let input = match &halves {
+            Some(halves) => Input::Halves(halves.clone()),
+            None => Input::Floats(to.floats.clone()),
+        };
+        let rows = GpuRowsF16 {
+            other: parts.other,
+            parts: parts.count,
+            norm: Some((norm.clone(), self.given.config.rms_eps)),
+            halves,
+            floats,
+            sum,
+            ..GpuRowsF16::of(&parts.range, cols, self.max_tokens)
+        };
+        self.calls.push(rows.call());
+        Rows {
             input,
             stride: cols,
-        })
+        }
     }
 }

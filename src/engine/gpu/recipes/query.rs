@@ -1,7 +1,8 @@
 //! A decoded token's way from the residual stream to its queries and its row of the cache.
 
-use super::recipe_token::{Stream, TokenRecipe};
-use super::weights::{GpuLayer, GpuQuery};
+use super::super::weights::GpuLayer;
+use super::context::TokenLayer;
+use super::token::{Stream, TokenRecipe};
 use crate::gpu::GpuError;
 use crate::gpu::buffer::Range;
 use crate::gpu::memory::GpuWeight;
@@ -11,25 +12,26 @@ use crate::kernels::token_absorb::{self, GpuTokenAbsorb};
 use crate::kernels::token_beside::{self, GpuTokenBeside};
 use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
 use crate::kernels::token_queries::{self, GpuTokenQueries};
+use crate::model::Query;
 use crate::quant::activation::Activation;
 
 impl TokenRecipe<'_> {
     /// The absorbed and the rotated queries; the new row goes to the cache.
     pub(super) fn queries(
         &mut self,
-        layer: &GpuLayer,
-        cache: &Range,
+        of: TokenLayer<'_>,
         stream: &Stream,
     ) -> Result<[Range; 2], GpuError> {
+        let layer = of.layer;
         match &layer.q {
-            GpuQuery::Lora {
+            Query::Lora {
                 attn_q_a,
                 attn_q_a_norm,
                 attn_q_b,
             } if self.absorbs([attn_q_b, &layer.attn_k_b]) => {
                 let (q_a, kv_a) = self.query_latent(layer, attn_q_a, attn_q_a_norm, stream)?;
-                let row = self.row(layer, kv_a, cache);
-                let serial = self.gpu.machine.serial_passes;
+                let row = of.row(kv_a, self.eps());
+                let serial = self.given.target.machine.serial_passes;
                 let with = serial.then(|| row.clone());
                 let queries = self.absorbing_query(attn_q_b, &layer.attn_k_b, q_a, with)?;
                 if !serial {
@@ -37,25 +39,15 @@ impl TokenRecipe<'_> {
                 }
                 Ok(queries)
             }
-            _ => self.absorbed_query(layer, cache, stream),
+            _ => self.absorbed_query(of, stream),
         }
     }
 
     /// Whether one dispatch makes the queries and absorbs them, though its workgroups repeat work.
     fn absorbs(&self, weights: [&GpuWeight; 2]) -> bool {
-        let (gpu, serial) = (self.gpu, self.gpu.machine.serial_passes);
-        token_absorb::repeated(gpu, weights, self.dims, self.activation, serial)
-            .is_some_and(|more| gpu.repeats_work(more))
-    }
-
-    /// What the new row of `cache` is made of.
-    pub(super) fn row(&self, layer: &GpuLayer, kv_a: Range, cache: &Range) -> CacheRow {
-        CacheRow {
-            kv_a,
-            kv_a_norm: layer.attn_kv_a_norm.clone(),
-            eps: self.eps,
-            cache: cache.clone(),
-        }
+        let (target, serial) = (self.given.target, self.given.target.machine.serial_passes);
+        token_absorb::repeated(target, weights, self.given.dims(), self.activation, serial)
+            .is_some_and(|more| target.repeats_work(more))
     }
 
     /// The queries and their absorption in one dispatch, and `row` of the cache in the same.
@@ -66,47 +58,48 @@ impl TokenRecipe<'_> {
         x: TokenInput,
         row: Option<CacheRow>,
     ) -> Result<[Range; 2], GpuError> {
-        let dims = self.dims;
-        let q_lat = self.floats("q_lat", (dims.heads * dims.kv_lora) as u32)?;
-        let q_pe = self.floats("q_pe", (dims.heads * dims.rope) as u32)?;
+        let dims = self.given.dims();
+        let q_lat = self.floats("q_lat", (dims.heads * dims.kv_lora) as u32);
+        let q_pe = self.floats("q_pe", (dims.heads * dims.rope) as u32);
         let absorb = GpuTokenAbsorb {
             q_b,
             k_b,
             activation: self.activation,
             x,
-            rope_table: self.context.rope_table.clone(),
+            rope_table: self.given.context.rope_table.clone(),
             dims,
             q_lat: q_lat.clone(),
             q_pe: q_pe.clone(),
             row,
         };
-        self.calls.push(absorb.call(self.gpu));
+        self.calls.push(absorb.call(self.given.target));
         Ok([q_lat, q_pe])
     }
 
     /// The cache's new row, where the queries are rotated elsewhere.
     pub(super) fn cache_row(&mut self, row: CacheRow) {
-        let table = &self.context.rope_table;
-        self.calls.push(rope_cache::row_call(row, table, self.dims));
+        let table = &self.given.context.rope_table;
+        self.calls
+            .push(rope_cache::row_call(row, table, self.given.dims()));
     }
 
     /// As `queries`, by products of their own.
     fn absorbed_query(
         &mut self,
-        layer: &GpuLayer,
-        cache: &Range,
+        of: TokenLayer<'_>,
         stream: &Stream,
     ) -> Result<[Range; 2], GpuError> {
-        let dims = self.dims;
+        let layer = of.layer;
+        let dims = self.given.dims();
         let (heads, head) = (dims.heads as u32, dims.head() as u32);
         let (q, heads_input, kv_a) = match &layer.q {
-            GpuQuery::Full { attn_q } => {
+            Query::Full { attn_q } => {
                 let (q, prepared) = self.query_outputs(attn_q)?;
                 let values = prepared.as_ref().map_or(&q, |out| &out.values).clone();
                 let kv_a = self.beside_kv_a(layer, attn_q, stream, Some(q.clone()), prepared)?;
                 (q, values, kv_a)
             }
-            GpuQuery::Lora {
+            Query::Lora {
                 attn_q_a,
                 attn_q_a_norm,
                 attn_q_b,
@@ -116,19 +109,19 @@ impl TokenRecipe<'_> {
                 (q, values, kv_a)
             }
         };
-        if self.gpu.machine.serial_passes && token_queries::fits(&layer.attn_k_b, dims) {
+        if self.given.target.machine.serial_passes && token_queries::fits(&layer.attn_k_b, dims) {
             let queries = GpuTokenQueries {
                 k_b: &layer.attn_k_b,
                 activation: self.activation,
                 q,
                 values: heads_input,
-                rope_table: self.context.rope_table.clone(),
+                rope_table: self.given.context.rope_table.clone(),
                 dims,
-                q_lat: self.floats("q_lat", heads * dims.kv_lora as u32)?,
-                q_pe: self.floats("q_pe", heads * dims.rope as u32)?,
-                row: self.row(layer, kv_a, cache),
+                q_lat: self.floats("q_lat", heads * dims.kv_lora as u32),
+                q_pe: self.floats("q_pe", heads * dims.rope as u32),
+                row: of.row(kv_a, self.eps()),
             };
-            self.calls.push(queries.call(self.gpu)?);
+            self.calls.push(queries.call(self.given.target)?);
             return Ok([queries.q_lat, queries.q_pe]);
         }
         let heads_input = TokenInput {
@@ -140,7 +133,7 @@ impl TokenRecipe<'_> {
             &layer.attn_k_b,
             Input::Prepared(heads_input, head / 32),
         )?;
-        let q_pe = self.floats("q_pe", heads * dims.rope as u32)?;
+        let q_pe = self.floats("q_pe", heads * dims.rope as u32);
         self.calls.push(rope_cache::call(&rope_cache::GpuRopeCache {
             queries: Some(rope_cache::Queries {
                 q,
@@ -150,20 +143,20 @@ impl TokenRecipe<'_> {
             parts: 1,
             part_tokens: 1,
             kv_a_norm: layer.attn_kv_a_norm.clone(),
-            eps: self.eps,
-            rope_table: self.context.rope_table.clone(),
+            eps: self.eps(),
+            rope_table: self.given.context.rope_table.clone(),
             dims,
-            cache: cache.clone(),
+            cache: of.cache.clone(),
         }));
         Ok([q_lat, q_pe])
     }
 
     /// Where the query heads go: as f32, and prepared unless these are floats.
     fn query_outputs(&self, weight: &GpuWeight) -> Result<(Range, Option<TokenOutput>), GpuError> {
-        let y = self.floats("q", weight.total_rows())?;
+        let y = self.floats("q", weight.total_rows());
         let values = match self.activation {
             Activation::Floats => None,
-            _ => Some(self.values("prepared q", weight.total_rows())?),
+            _ => Some(self.values("prepared q", weight.total_rows())),
         };
         Ok((y, values.map(|values| TokenOutput { values, norm: None })))
     }
@@ -175,7 +168,7 @@ impl TokenRecipe<'_> {
         let call = GpuTokenMatvec::new(weight, self.activation, Input::Prepared(x, 0))
             .bind("y", &y)
             .prepared(prepared);
-        self.calls.extend(call.calls(self.gpu)?);
+        self.calls.extend(call.calls(self.given.target)?);
         Ok((y, values))
     }
 
@@ -189,10 +182,10 @@ impl TokenRecipe<'_> {
         y: Option<Range>,
         prepared: Option<TokenOutput>,
     ) -> Result<Range, GpuError> {
-        let (gpu, activation, x) = (self.gpu, self.activation, self.normed(stream));
+        let (target, activation, x) = (self.given.target, self.activation, self.normed(stream));
         let weights = [weight, &layer.attn_kv_a_mqa];
-        if gpu.machine.serial_passes && token_beside::fits(weights, prepared.is_some()) {
-            let z = self.floats("kv_a", layer.attn_kv_a_mqa.rows)?;
+        if target.machine.serial_passes && token_beside::fits(weights, prepared.is_some()) {
+            let z = self.floats("kv_a", layer.attn_kv_a_mqa.rows);
             let both = GpuTokenBeside {
                 weights,
                 activation,
@@ -201,13 +194,13 @@ impl TokenRecipe<'_> {
                 prepared,
                 z: z.clone(),
             };
-            self.calls.push(both.call(gpu)?);
+            self.calls.push(both.call(target)?);
             return Ok(z);
         }
         let call = GpuTokenMatvec::new(weight, activation, Input::Prepared(x.clone(), 0))
             .bind("y", y.as_ref())
             .prepared(prepared);
-        self.calls.extend(call.calls(gpu)?);
+        self.calls.extend(call.calls(target)?);
         self.product("kv_a", &layer.attn_kv_a_mqa, Input::Prepared(x, 0))
     }
 
@@ -220,8 +213,8 @@ impl TokenRecipe<'_> {
         stream: &Stream,
     ) -> Result<(TokenInput, Range), GpuError> {
         let rank = attn_q_a.rows;
-        let values = self.values("prepared q_a", rank)?;
-        let squares = self.floats("q_a squares", rank / 16)?;
+        let values = self.values("prepared q_a", rank);
+        let squares = self.floats("q_a squares", rank / 16);
         let prepared = TokenOutput {
             values: values.clone(),
             norm: Some((norm.clone(), squares.clone())),
@@ -229,7 +222,7 @@ impl TokenRecipe<'_> {
         let kv_a = self.beside_kv_a(layer, attn_q_a, stream, None, Some(prepared))?;
         let q_a = TokenInput {
             values,
-            rms: Some((squares, self.eps)),
+            rms: Some((squares, self.eps())),
         };
         Ok((q_a, kv_a))
     }

@@ -1,12 +1,13 @@
 //! The layer recipe of one token in the tiers with subgroups: every product leaves its output prepared for the next, as bytes
 //! or floats, with the sums of squares that a norm in between needs, so that no kernel begins with a norm of its own.
 
-use super::recipe::Context;
-use super::weights::{GpuFfn, GpuLayer, GpuModel, GpuMoe};
+use super::super::weights::GpuLayer;
+use super::Given;
+use super::context::TokenLayer;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Part, When, belong};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{GpuError, Step};
 use crate::kernels::attention::{GpuAttention, MAX_SLICES};
 use crate::kernels::router::GpuRouter;
 use crate::kernels::token::{self, TokenInput, TokenOutput, unsupported};
@@ -16,7 +17,8 @@ use crate::kernels::token_matvec::{
 };
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
 use crate::kernels::token_router::{self, GpuTokenRouter};
-use crate::kernels::{MlaDims, attention_merge, token_embed};
+use crate::kernels::{attention_merge, token_embed};
+use crate::model::{Ffn, Moe};
 use crate::quant::activation::Activation;
 
 /// The residual stream between two halves of a layer.
@@ -38,94 +40,94 @@ pub(super) struct RawLogits {
     pub(super) parts: u32,
 }
 
+/// The step over one token, with its `logits`.
+///
+/// # Errors
+/// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.
+pub fn step(given: Given<'_>, activation: Activation, logits: &Range) -> Result<Step, GpuError> {
+    let recipe = TokenRecipe {
+        given,
+        activation,
+        calls: vec![],
+    };
+    Ok(Step::of(given.context.token(), recipe.step(logits)?))
+}
+
 /// Builds the dispatches of a decoded token.
 pub(super) struct TokenRecipe<'a> {
-    pub(super) gpu: &'a Gpu,
-    model: &'a GpuModel,
-    pub(super) context: &'a Context,
-    pub(super) activation: Activation,
-    pub(super) dims: MlaDims,
-    pub(super) eps: f32,
+    pub given: Given<'a>,
+    pub activation: Activation,
     /// What was recorded so far.
     pub calls: Vec<Call>,
 }
 
-impl<'a> TokenRecipe<'a> {
-    pub(super) fn new(model: &'a GpuModel, context: &'a Context, activation: Activation) -> Self {
-        let config = &model.model.config;
-        Self {
-            gpu: &model.gpu,
-            model,
-            context,
-            activation,
-            dims: MlaDims::of(config),
-            eps: config.rms_eps,
-            calls: vec![],
-        }
-    }
-
+impl TokenRecipe<'_> {
     /// The dispatches from token id to `logits`.
-    pub(super) fn step(mut self, logits: &Range) -> Result<Vec<Call>, GpuError> {
-        let model = self.model;
-        for (what, width) in [
-            ("query heads", self.dims.head()),
-            ("latents", self.dims.kv_lora),
-        ] {
+    fn step(mut self, logits: &Range) -> Result<Vec<Call>, GpuError> {
+        let (weights, dims) = (self.given.weights, self.given.dims());
+        for (what, width) in [("query heads", dims.head()), ("latents", dims.kv_lora)] {
             if !width.is_multiple_of(32) {
                 let missing = format!("a kernel for {what} of {width}, no multiple of 32");
-                return Err(unsupported(self.gpu, &missing));
+                return Err(unsupported(self.given.target, &missing));
             }
         }
-        let norms: Vec<&Range> = model
-            .layers
-            .iter()
-            .map(|l| &l.attn_norm)
-            .chain([&model.output_norm])
-            .collect();
-        let mut stream = self.stream(model.token_embd.cols, norms[0])?;
+        let norms = weights.layers.iter().map(|l| &l.attn_norm);
+        let norms: Vec<&Range> = norms.chain([&weights.output_norm]).collect();
+        let mut stream = self.stream(weights.token_embd.cols, norms[0]);
         let embedding = self.stream_output(&stream);
         self.calls.extend(token_embed::calls(
-            &model.token_embd,
-            &self.context.history,
+            &weights.token_embd,
+            &self.given.context.history,
             &stream.x,
             &embedding,
             self.activation,
         ));
-        for (i, layer) in model.layers.iter().enumerate() {
+        let composed = weights.composed.iter();
+        let layers = weights
+            .layers
+            .iter()
+            .zip(composed)
+            .zip(&self.given.context.cache);
+        for (i, ((layer, composed), cache)) in layers.enumerate() {
             let begin = self.calls.len();
-            let (after, logits) = self.attention(layer, &self.context.cache[i], &stream)?;
+            let of = TokenLayer {
+                layer,
+                composed,
+                cache,
+            };
+            let (after, logits) = self.attention(of, &stream)?;
             let middle = self.calls.len();
             stream = self.feed_forward(layer, &after, logits, norms[i + 1])?;
             belong(&mut self.calls[begin..middle], Part::Attention(i));
             belong(&mut self.calls[middle..], Part::FeedForward(i));
         }
-        let head = GpuTokenMatvec::new(
-            &model.output,
-            self.activation,
-            Input::Prepared(self.normed(&stream), 0),
-        )
-        .bind("y", logits);
-        self.calls.extend(head.calls(self.gpu)?);
+        let x = Input::Prepared(self.normed(&stream), 0);
+        let head = GpuTokenMatvec::new(&weights.output, self.activation, x).bind("y", logits);
+        self.calls.extend(head.calls(self.given.target)?);
         Ok(self.calls)
     }
 
-    pub(super) fn floats(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
-        Ok(Range::floats(name, u64::from(n)))
+    pub(super) fn eps(&self) -> f32 {
+        self.given.config.rms_eps
+    }
+
+    pub(super) fn floats(&self, name: &'static str, n: u32) -> Range {
+        Range::floats(name, u64::from(n))
     }
 
     /// `n` prepared values.
-    pub(super) fn values(&self, name: &'static str, n: u32) -> Result<Range, GpuError> {
-        Ok(Range::prepared(name, self.activation, n))
+    pub(super) fn values(&self, name: &'static str, n: u32) -> Range {
+        Range::prepared(name, self.activation, n)
     }
 
     /// Buffers for the residual stream, prepared for the norm `norm`.
-    fn stream(&self, width: u32, norm: &Range) -> Result<Stream, GpuError> {
-        Ok(Stream {
-            x: self.floats("residual stream", width)?,
-            values: self.values("prepared residual stream", width)?,
-            squares: self.floats("residual stream squares", width / 16)?,
+    fn stream(&self, width: u32, norm: &Range) -> Stream {
+        Stream {
+            x: self.floats("residual stream", width),
+            values: self.values("prepared residual stream", width),
+            squares: self.floats("residual stream squares", width / 16),
             norm: norm.clone(),
-        })
+        }
     }
 
     fn stream_output(&self, stream: &Stream) -> TokenOutput {
@@ -139,7 +141,7 @@ impl<'a> TokenRecipe<'a> {
     pub(super) fn normed(&self, stream: &Stream) -> TokenInput {
         TokenInput {
             values: stream.values.clone(),
-            rms: Some((stream.squares.clone(), self.eps)),
+            rms: Some((stream.squares.clone(), self.eps())),
         }
     }
 
@@ -150,47 +152,47 @@ impl<'a> TokenRecipe<'a> {
         weight: &GpuWeight,
         x: Input,
     ) -> Result<Range, GpuError> {
-        let y = self.floats(name, weight.total_rows())?;
+        let y = self.floats(name, weight.total_rows());
         let call = GpuTokenMatvec::new(weight, self.activation, x).bind("y", &y);
-        self.calls.extend(call.calls(self.gpu)?);
+        self.calls.extend(call.calls(self.given.target)?);
         Ok(y)
     }
 
     /// The stream after the attention, and the experts' logits where they are made beside it.
     fn attention(
         &mut self,
-        layer: &GpuLayer,
-        cache: &Range,
+        of: TokenLayer<'_>,
         stream: &Stream,
     ) -> Result<(Stream, Option<RawLogits>), GpuError> {
-        let dims = self.dims;
+        let layer = of.layer;
+        let dims = self.given.dims();
         let router = match &layer.ffn {
-            GpuFfn::Moe(moe) => Some(&moe.ffn_gate_inp).filter(|_| self.leaves_router(layer, moe)),
-            GpuFfn::Dense(_) => None,
+            Ffn::Moe(moe) => Some(&moe.ffn_gate_inp).filter(|_| self.leaves_router(layer, moe)),
+            Ffn::Dense(_) => None,
         };
         let (heads, kv_lora) = (dims.heads as u32, dims.kv_lora as u32);
-        let [qk, vo] = self.context.composed(layer, 1);
+        let [qk, vo] = of.composed(self.given.weights.pairs, 1);
         let [q_lat, q_pe] = match qk {
-            Some(qk) => self.composed_query(layer, qk, cache, stream)?,
-            None => self.queries(layer, cache, stream)?,
+            Some(qk) => self.composed_query(of, qk, stream)?,
+            None => self.queries(of, stream)?,
         };
         let attention = GpuAttention {
-            form: self.context.form(1),
+            form: self.given.context.form(1),
             q_lat,
             q_pe,
-            cache: cache.clone(),
+            cache: of.cache.clone(),
             dims,
-            scale: self.model.model.config.softmax_scale(),
-            partials: self.context.partials.clone(),
+            scale: self.given.config.softmax_scale(),
+            partials: self.given.context.partials.clone(),
         };
-        let short = self.context.short;
+        let short = self.given.context.short;
         if short > 0 {
-            let call = attention.short_call(self.gpu);
+            let call = attention.short_call(self.given.target);
             self.calls.push(call.only(When::Rows(0, short)));
         }
         self.calls.extend(attention.calls_above(short));
         if let Some(vo) = vo {
-            let latents = self.values("latents", heads * kv_lora)?;
+            let latents = self.values("latents", heads * kv_lora);
             self.calls.push(self.merge(&latents));
             let x = TokenInput {
                 values: latents,
@@ -204,14 +206,14 @@ impl<'a> TokenRecipe<'a> {
     }
 
     /// Whether `attn_output` leaves the experts' logits in parts, though every workgroup of gate and up then adds them up.
-    fn leaves_router(&self, layer: &GpuLayer, moe: &GpuMoe) -> bool {
+    fn leaves_router(&self, layer: &GpuLayer, moe: &Moe<GpuWeight, Range>) -> bool {
         let shared = moe.shared.as_ref().map_or(0, |s| s.gate.rows);
-        let rows = self.model.experts().used as u32 * moe.experts.gate.rows + shared;
+        let rows = self.given.experts().used as u32 * moe.experts.gate.rows + shared;
         let parts = layer.attn_output.total_rows() / ROUTER_ROWS;
-        let machine = self.gpu.machine;
+        let machine = self.given.target.machine;
         let logits = [moe.ffn_gate_inp.rows, parts];
         let more = token_gate_up::repeated(machine, self.activation, rows, logits);
-        self.gpu.repeats_work(more)
+        self.given.target.repeats_work(more)
     }
 
     /// The dispatch that joins the attention's slices.
@@ -221,14 +223,23 @@ impl<'a> TokenRecipe<'a> {
             Activation::Halves { .. } => attention_merge::Output::Halves,
             Activation::Floats => attention_merge::Output::Floats,
         };
-        attention_merge::call(&self.context.partials, self.dims, latents, output)
+        attention_merge::call(
+            &self.given.context.partials,
+            self.given.dims(),
+            latents,
+            output,
+        )
     }
 
     /// The heads' values, prepared, from the slices of the attention: joined by the product itself where they are few, else
     /// by a dispatch before it.
     fn head_values(&mut self, attn_v_b: &GpuWeight) -> Result<Range, GpuError> {
-        let (gpu, dims, partials) = (self.gpu, self.dims, &self.context.partials);
-        let values = self.values("values", attn_v_b.total_rows())?;
+        let (target, dims, partials) = (
+            self.given.target,
+            self.given.dims(),
+            &self.given.context.partials,
+        );
+        let values = self.values("values", attn_v_b.total_rows());
         let activation = self.activation;
         let product = |x: Input| {
             GpuTokenMatvec::new(attn_v_b, activation, x).prepared(TokenOutput {
@@ -237,25 +248,26 @@ impl<'a> TokenRecipe<'a> {
             })
         };
         let joining = product(Input::Slices(partials.clone(), dims));
-        let most = match gpu.geometry(&joining.site()) {
-            Some(_) => gpu.choices.merge_up_to(activation),
+        let most = match target.geometry(&joining.site()) {
+            Some(_) => target.choices.merge_up_to(activation),
             None => 0,
         };
         if most > 0 {
-            let calls = joining.calls(gpu)?;
+            let calls = joining.calls(target)?;
             let few = calls
                 .into_iter()
                 .map(|call| call.only(When::SplitsUpTo(most)));
             self.calls.extend(few);
         }
         if (most as usize) < MAX_SLICES {
-            let latents = self.values("latents", (dims.heads * dims.kv_lora) as u32)?;
+            let latents = self.values("latents", (dims.heads * dims.kv_lora) as u32);
             let merge = self.merge(&latents);
             let latents = TokenInput {
                 values: latents,
                 rms: None,
             };
-            let calls = product(Input::Prepared(latents, dims.kv_lora as u32 / 32)).calls(gpu)?;
+            let calls =
+                product(Input::Prepared(latents, dims.kv_lora as u32 / 32)).calls(target)?;
             let calls = [merge].into_iter().chain(calls);
             let many = calls.map(|call| call.only(When::SplitsAbove(most)));
             self.calls.extend(many);
@@ -272,16 +284,16 @@ impl<'a> TokenRecipe<'a> {
         norm: &Range,
         router: Option<&GpuWeight>,
     ) -> Result<(Stream, Option<RawLogits>), GpuError> {
-        let after = self.stream(weight.total_rows(), norm)?;
+        let after = self.stream(weight.total_rows(), norm);
         let mut call = GpuTokenMatvec::new(weight, self.activation, Input::Prepared(x, 0))
             .bind("residual", &stream.x)
             .bind("y", &after.x)
             .prepared(self.stream_output(&after));
-        let geometry = token::geometry(self.gpu, &call.site())?;
+        let geometry = token::geometry(self.given.target, &call.site())?;
         let mut logits = None;
         if let Some(router) = router.filter(|w| leaves_router_parts(w, geometry.tile)) {
             let parts = weight.total_rows() / ROUTER_ROWS;
-            let buffer = self.floats("router logits in parts", parts * router.rows)?;
+            let buffer = self.floats("router logits in parts", parts * router.rows);
             call.router = Some(RouterParts {
                 weight: router,
                 logits: buffer.clone(),
@@ -291,7 +303,8 @@ impl<'a> TokenRecipe<'a> {
                 parts,
             });
         }
-        self.calls.extend(call.calls_with(self.gpu, &geometry)?);
+        self.calls
+            .extend(call.calls_with(self.given.target, &geometry)?);
         Ok((after, logits))
     }
 
@@ -303,8 +316,8 @@ impl<'a> TokenRecipe<'a> {
         next: &Range,
     ) -> Result<Stream, GpuError> {
         match &layer.ffn {
-            GpuFfn::Dense(mlp) => {
-                let h = self.values("h", mlp.gate.rows)?;
+            Ffn::Dense(mlp) => {
+                let h = self.values("h", mlp.gate.rows);
                 let gate_up = GpuTokenGateUp {
                     activation: self.activation,
                     experts: None,
@@ -313,7 +326,7 @@ impl<'a> TokenRecipe<'a> {
                     x: self.normed(stream),
                     h: h.clone(),
                 };
-                self.calls.extend(gate_up.calls(self.gpu)?);
+                self.calls.extend(gate_up.calls(self.given.target)?);
                 let x = TokenInput {
                     values: h,
                     rms: None,
@@ -321,7 +334,7 @@ impl<'a> TokenRecipe<'a> {
                 let (after, _) = self.residual_product(&mlp.down, x, stream, next, None)?;
                 Ok(after)
             }
-            GpuFfn::Moe(moe) => self.experts(moe, stream, logits, next),
+            Ffn::Moe(moe) => self.experts(moe, stream, logits, next),
         }
     }
 
@@ -330,13 +343,13 @@ impl<'a> TokenRecipe<'a> {
         // Rounding should not choose experts.
         let exact = self.activation.rounds();
         if token_router::fits(weight.ty, weight.cols) {
-            let y = self.floats("router logits", weight.rows)?;
+            let y = self.floats("router logits", weight.rows);
             let router = GpuTokenRouter {
                 weight,
                 x: if exact { &stream.x } else { &stream.values }.clone(),
                 norm: exact.then(|| stream.norm.clone()),
                 squares: stream.squares.clone(),
-                eps: self.eps,
+                eps: self.eps(),
                 y: y.clone(),
             };
             self.calls.extend(router.calls());
@@ -353,18 +366,18 @@ impl<'a> TokenRecipe<'a> {
 
     fn experts(
         &mut self,
-        moe: &GpuMoe,
+        moe: &Moe<GpuWeight, Range>,
         stream: &Stream,
         raw: Option<RawLogits>,
         next: &Range,
     ) -> Result<Stream, GpuError> {
-        let GpuMoe {
+        let Moe {
             ffn_gate_inp,
             exp_probs_b,
             experts,
             shared,
         } = moe;
-        let config = self.model.experts();
+        let config = self.given.experts();
         let used = config.used as u32;
         let raw_logits = raw.is_some();
         let RawLogits { logits, parts } = match raw {
@@ -375,7 +388,7 @@ impl<'a> TokenRecipe<'a> {
             },
         };
         let ids = Range::words("expert ids", u64::from(used));
-        let weights = self.floats("expert weights", used)?;
+        let weights = self.floats("expert weights", used);
         let router = GpuRouter {
             logits,
             parts,
@@ -388,7 +401,7 @@ impl<'a> TokenRecipe<'a> {
         let h = self.values(
             "h",
             used * experts.gate.rows + shared.as_ref().map_or(0, |s| s.gate.rows),
-        )?;
+        );
         let gate_up = GpuTokenGateUp {
             activation: self.activation,
             experts: Some(([&experts.gate, &experts.up], router)),
@@ -397,8 +410,8 @@ impl<'a> TokenRecipe<'a> {
             x: self.normed(stream),
             h: h.clone(),
         };
-        self.calls.extend(gate_up.calls(self.gpu)?);
-        let after = self.stream(experts.down.rows, next)?;
+        self.calls.extend(gate_up.calls(self.given.target)?);
+        let after = self.stream(experts.down.rows, next);
         let down = GpuTokenMoeDown {
             activation: self.activation,
             down: &experts.down,
@@ -411,7 +424,7 @@ impl<'a> TokenRecipe<'a> {
             y: after.x.clone(),
             prepared: self.stream_output(&after),
         };
-        self.calls.extend(down.calls(self.gpu)?);
+        self.calls.extend(down.calls(self.given.target)?);
         Ok(after)
     }
 }
