@@ -9,7 +9,7 @@ use super::shader::{Declared, Expanded, Variant, expand, kernel_source};
 use super::{GpuError, Tier};
 use crate::kernels::attention::MAX_SLICES;
 use crate::quant::activation::Activation;
-use crate::quant::repack::{plane_bytes, shader_module};
+use crate::quant::repack::{plane_bytes, shader_module, sub_plane_words};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -263,7 +263,8 @@ impl Scope<'_> {
         Ok(())
     }
 
-    /// The role and the bytes that a declaration stands for.
+    /// The role and the bytes that a declaration stands for. Scales may be said with the word where their sub-plane begins: behind the
+    /// records of the whole weight, of which a kernel may reach less.
     fn needs(&self, role: &str, length: &str) -> Result<(Role, u64), String> {
         let number = |length: &str| Expression::evaluate(length, self);
         Ok(match role {
@@ -284,7 +285,7 @@ impl Scope<'_> {
                 )
             }
             "codes" | "scales" => {
-                let Some((module, units)) = length.split_once(',') else {
+                let Some((module, rest)) = length.split_once(',') else {
                     return Err("codes and scales are said of a type".to_owned());
                 };
                 let Some(module) = self.call.variant.modules.get(module.trim()) else {
@@ -294,11 +295,21 @@ impl Scope<'_> {
                 let Some(ty) = types.find(|ty| shader_module(*ty) == *module) else {
                     return Err(format!("{module} is no type of weights"));
                 };
-                let weights = number(units)? as usize * 32;
-                let (codes, scales) = plane_bytes(ty, 1, weights.next_multiple_of(ty.block_len()));
+                let numbers = Expression::list(rest, self)?;
+                let (units, sub) = match numbers[..] {
+                    [units] => (units, 0),
+                    [units, sub] if role == "scales" => (units, sub * 4),
+                    _ => return Err(format!("'{rest}' is no number of units")),
+                };
+                let weights = (units as usize * 32).next_multiple_of(ty.block_len());
+                let (codes, scales) = plane_bytes(ty, 1, weights);
+                let records = sub_plane_words(ty, 1, weights) as u64 * 4;
                 match role {
                     "codes" => (Role::Codes(ty), codes as u64),
-                    _ => (Role::Scales(ty), scales as u64),
+                    _ => (
+                        Role::Scales(ty),
+                        records.max(sub) + (scales as u64 - records),
+                    ),
                 }
             }
             _ => return Err(format!("there is no role {role}")),
@@ -375,6 +386,14 @@ struct Expression<'a, 'b> {
 
 impl<'a> Expression<'a, '_> {
     fn evaluate(text: &'a str, scope: &Scope<'_>) -> Result<u64, String> {
+        match Self::list(text, scope)?[..] {
+            [value] => Ok(value),
+            _ => Err(format!("{text} is more than one length")),
+        }
+    }
+
+    /// The values of expressions with commas between them.
+    fn list(text: &'a str, scope: &Scope<'_>) -> Result<Vec<u64>, String> {
         let mut tokens = vec![];
         let mut rest = text.trim_start();
         while !rest.is_empty() {
@@ -393,9 +412,13 @@ impl<'a> Expression<'a, '_> {
             at: 0,
             scope,
         };
-        let value = expression.sum()?;
+        let mut values = vec![expression.sum()?];
+        while expression.peek() == "," {
+            expression.next();
+            values.push(expression.sum()?);
+        }
         match expression.peek() {
-            "" => Ok(value),
+            "" => Ok(values),
             rest => Err(format!("'{rest}' does not belong into the length {text}")),
         }
     }
@@ -472,6 +495,34 @@ impl<'a> Expression<'a, '_> {
                 .parse()
                 .map_err(|_| format!("'{token}' is no number")),
             _ => self.scope.value(token),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::GgmlType;
+
+    #[test]
+    fn scales_reach_to_the_end_of_the_sub_plane_wherever_it_begins() {
+        let rows = |ty, rows| plane_bytes(ty, rows, 256).1 as u64;
+        let sub = |ty, rows| sub_plane_words(ty, rows, 256) as u32;
+        for ty in [GgmlType::Q6_K, GgmlType::Q8_0, GgmlType::Q4_K] {
+            let call = Call::new("test")
+                .module("W", shader_module(ty))
+                .word("sub", sub(ty, 80));
+            let scope = Scope {
+                call: &call,
+                most: Most::token(1),
+            };
+            let needs = |length| scope.needs("scales", length).map(|(_, bytes)| bytes);
+            assert_eq!(needs("W, 8 * 80"), Ok(rows(ty, 80)));
+            assert_eq!(needs("W, 8 * max(80, 2), p.sub"), Ok(rows(ty, 80)));
+            // The first rows of the same weight.
+            let before = u64::from(sub(ty, 80) - sub(ty, 16)) * 4;
+            assert_eq!(needs("W, 8 * 16, p.sub"), Ok(rows(ty, 16) + before));
+            assert!(needs("W, 1, 2, 3").is_err() && needs("W").is_err());
         }
     }
 }
