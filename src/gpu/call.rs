@@ -95,6 +95,15 @@ impl Call {
         }
     }
 
+    /// A dispatch of a template that a test brings along, of one workgroup. What `source` declares is remembered by the name.
+    #[cfg(test)]
+    pub fn inline(kernel: &'static str, source: &'static str) -> Self {
+        Self {
+            source: Some(source),
+            ..Self::new(kernel)
+        }
+    }
+
     /// A dispatch of `spec` over `grid`.
     pub fn positional(
         spec: Spec,

@@ -115,18 +115,22 @@ impl Levels {
 #[cfg(test)]
 mod tests {
     use super::super::buffer::{Range, Role};
-    use super::super::call::accesses;
-    use super::super::pipeline::Spec;
+    use super::super::pipeline::{Access, Spec};
     use super::super::testing::gpus;
     use super::*;
     use crate::gpu::shader::Variant;
 
+    /// A dispatch that reads (`r`) or writes (`w`) each of `buffers`.
     fn call(access: &str, buffers: &[&Buffer]) -> Resolved {
+        let access = access.bytes().map(|b| match b {
+            b'w' => Access::Write,
+            _ => Access::Read,
+        });
         let spec = Spec {
             kernel: "none",
             source: "",
             variant: Variant::default(),
-            access: accesses(access),
+            access: access.collect(),
         };
         let ranges = buffers.iter().map(|b| Range::whole(b)).collect();
         Resolved {

@@ -214,36 +214,24 @@ mod tests {
     use super::*;
     use crate::gpu::GpuOptions;
     use crate::gpu::buffer::{Range as Bound, Role};
-    use crate::gpu::call::{Call, Extent, State, accesses};
+    use crate::gpu::call::{Call, Extent, State};
     use crate::gpu::clock::{self, Clock};
-    use crate::gpu::pipeline::Spec;
     use crate::gpu::record::Recording;
-    use crate::gpu::shader::Variant;
     use crate::gpu::testing::gpus;
     use crate::gpu::{Most, Step};
 
     /// A dispatch that adds 1 to every word.
     fn call(data: &Bound) -> Call {
-        let source = "#import params
-struct Params { n: u32 }
-@group(0) @binding(0) var<storage, read_write> data: array<u32>;
+        let source = "#word n: u32
+#write data: array<u32> @words(p.n)
 @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if (id.x < p.n) { data[id.x] += 1u; }
 }";
-        let spec = Spec {
-            kernel: "increment",
-            source,
-            variant: Variant::default(),
-            access: accesses("w"),
-        };
         let n = (data.size / 4) as u32;
-        let grid = [Extent::N(n.div_ceil(64)), Extent::N(1), Extent::N(1)];
-        Call::positional(
-            spec,
-            vec![data.clone()],
-            vec![crate::gpu::call::Word::U(n)],
-            grid,
-        )
+        Call::inline("increment", source)
+            .bind("data", data)
+            .word("n", n)
+            .grid([Extent::N(n.div_ceil(64)), Extent::N(1), Extent::N(1)])
     }
 
     #[test]
@@ -266,7 +254,7 @@ struct Params { n: u32 }
                 eprintln!("skipped: no timestamps on {}", gpu.info.name);
                 return;
             }
-            let data = Bound::whole(&gpu.storage("test", 4096, Role::Floats).unwrap());
+            let data = Bound::whole(&gpu.storage("test", 4096, Role::Words).unwrap());
             let step = Recording::new(&gpu, &Step::of(Most::token(1), [call(&data)])).unwrap();
             let state = State::default();
             let timed = || clock::in_turn(&gpu, &[&step, &step], &state, 3).unwrap();
@@ -304,7 +292,7 @@ struct Params { n: u32 }
                 }
                 Err(e) => panic!("{e}"),
             };
-            let data = Bound::whole(&gpu.storage("test", 4096, Role::Floats).unwrap());
+            let data = Bound::whole(&gpu.storage("test", 4096, Role::Words).unwrap());
             let recording = Recording::new(
                 gpu,
                 &Step::of(Most::token(1), vec![call(&data); dispatches]),

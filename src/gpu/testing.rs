@@ -1,13 +1,15 @@
 //! What the kernel tests share: one device per tier, and running dispatches to the end.
 
 use super::call::{Call, State, Word};
-use super::memory::{GpuWeight, Loader};
+use super::memory::{GpuWeight, Loader, Part};
 use super::record::Recording;
 use super::{Gpu, GpuError, GpuOptions, Tier, shader, waves};
-use crate::gpu::buffer::{Buffer, Content};
+use crate::gpu::buffer::{Buffer, Content, Range, Role};
 use crate::gpu::{Most, Step};
 use crate::model::Weight;
+use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
+use crate::quant::repack::{plane_bytes, sub_plane_words};
 use naga::{Scalar, Type, TypeInner};
 use std::sync::OnceLock;
 
@@ -214,6 +216,47 @@ pub(crate) fn gpu_weights(gpu: &Gpu, weights: &[&Weight]) -> Vec<GpuWeight> {
     loader
         .load(gpu, &mut |_| {})
         .unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A weight that no device has.
+pub(crate) fn unmade_weight(ty: GgmlType, groups: u32, rows: u32, cols: u32) -> GpuWeight {
+    let (all, width) = ((groups * rows) as usize, cols as usize);
+    let (codes, scales) = plane_bytes(ty, all, width);
+    let plane = |bytes, role| Range::whole(&Buffer::new("plane", bytes as u64, role));
+    GpuWeight {
+        name: "weight".to_owned(),
+        ty,
+        groups,
+        rows,
+        cols,
+        parts: vec![Part {
+            first_row: 0,
+            rows: groups * rows,
+            quants: plane(codes, Role::Codes(ty)),
+            scales: plane(scales, Role::Scales(ty)),
+            sub: sub_plane_words(ty, all, width) as u32,
+        }],
+    }
+}
+
+/// Fails unless the calls fit replays of `tokens` tokens but for what is bound to `binding` of `kernel`.
+#[track_caller]
+pub(crate) fn assert_refused(calls: &[Call], tokens: u32, kernel: &str, binding: &str) {
+    let most = Most {
+        tokens,
+        context: tokens,
+    };
+    match Step::of(most, calls.iter().cloned()).resolve() {
+        Err(GpuError::Interface {
+            kernel: found,
+            what,
+        }) => {
+            assert_eq!(found, kernel, "{what}");
+            let begin = format!("binding {binding} @");
+            assert!(what.starts_with(&begin), "{kernel}: {what}");
+        }
+        other => panic!("{kernel}: {:?}", other.map(|_| "nothing is refused")),
+    }
 }
 
 /// A weight on the device.

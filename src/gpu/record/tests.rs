@@ -2,8 +2,7 @@ use super::*;
 use crate::gpu::Most;
 use crate::gpu::Step;
 use crate::gpu::buffer::Buffer;
-use crate::gpu::call::{Call, Flops, Part, accesses, belong};
-use crate::gpu::shader::Variant;
+use crate::gpu::call::{Call, Flops, Part, belong};
 use crate::gpu::stamps::Stamps;
 use crate::gpu::testing::{download, gpus};
 
@@ -15,10 +14,12 @@ const MOST: Most = Most {
 
 // Appends its number, the block's first row, rows and ends and the name of a buffer to a log, whose first word counts.
 const NOTE: &str = "
-struct Params { id: u32, begin: u32, rows: u32, ends: u32 }
-@group(0) @binding(0) var<storage, read_write> log: array<u32>;
-@group(0) @binding(1) var<storage, read> name: array<u32>;
-#import params
+#word id: u32
+#word begin: u32
+#word rows: u32
+#word ends: u32
+#write log: array<u32> @words(60)
+#read name: array<u32> @words(1)
 @compute @workgroup_size(64)
 fn main(
 #import builtins
@@ -37,24 +38,13 @@ fn main(
 ";
 
 fn note(log: &Range, name: &Range, id: u32) -> Call {
-    let spec = Spec {
-        kernel: "note",
-        source: NOTE,
-        variant: Variant::default(),
-        access: accesses("wr"),
-    };
-    let words = vec![
-        Word::U(id),
-        Word::BlockBegin,
-        Word::BlockRows,
-        Word::BlockEnds,
-    ];
-    Call::positional(
-        spec,
-        vec![log.clone(), name.clone()],
-        words,
-        [Extent::N(1); 3],
-    )
+    Call::inline("note", NOTE)
+        .bind("log", log)
+        .bind("name", name)
+        .word("id", id)
+        .word("begin", Word::BlockBegin)
+        .word("rows", Word::BlockRows)
+        .word("ends", Word::BlockEnds)
 }
 
 fn buffer(gpu: &Gpu, words: &[u32]) -> Range {
@@ -148,11 +138,11 @@ fn what_is_done_a_block_ahead_stands_behind_the_block_before_and_takes_its_own_b
             call(0),
             call(1)
                 .per_block(blocks)
-                .with_buffers_by_block("1", names.clone())
+                .with_buffers_by_block("name", names.clone())
                 .a_block_ahead(),
             call(2)
                 .per_block(blocks)
-                .with_buffers_by_block("1", names.clone()),
+                .with_buffers_by_block("name", names.clone()),
             call(3),
         ];
         let recording =
@@ -195,17 +185,11 @@ fn what_is_done_a_block_ahead_stands_behind_the_block_before_and_takes_its_own_b
 
 #[test]
 fn a_dispatch_tells_what_it_is_and_reads() {
-    let spec = Spec {
-        kernel: "gate_up",
-        source: "",
-        variant: Variant::default()
-            .module("UP", "q4_k")
-            .module("GATE", "q4_k")
-            .flag("EXPERTS", true)
-            .flag("NORM", false),
-        access: vec![],
-    };
-    let call = Call::positional(spec, vec![], vec![], [Extent::N(1); 3]);
+    let call = Call::new("gate_up")
+        .module("UP", "q4_k")
+        .module("GATE", "q4_k")
+        .flag("EXPERTS", true)
+        .flag("NORM", false);
     assert_eq!(call.about().label, "gate_up Q4_K +experts");
     let mut calls = [call
         .with_shape("4x1536x2048".to_owned())
@@ -239,7 +223,7 @@ fn a_dispatch_tells_what_it_is_and_reads() {
 
 // Counts its workgroups.
 const COUNT: &str = "
-#write count: array<atomic<u32>>
+#write count: array<atomic<u32>> @words(GRID_Y)
 @compute @workgroup_size(64)
 fn main(
 #import builtins
@@ -251,9 +235,8 @@ fn main(
 
 // Leaves the second of three words.
 const DECIDE: &str = "
-struct Params { n: u32 }
-#write counts: array<u32>
-#import params
+#word n: u32
+#write counts: array<u32> @words(5)
 @compute @workgroup_size(64)
 fn main(
 #import builtins
@@ -266,15 +249,6 @@ fn main(
 #[test]
 fn a_dispatch_has_as_many_workgroups_as_an_earlier_one_counted() {
     for gpu in gpus() {
-        let call = |kernel, source, range: &Range, words, grid| {
-            let spec = Spec {
-                kernel,
-                source,
-                variant: Variant::default(),
-                access: accesses("w"),
-            };
-            Call::positional(spec, vec![range.clone()], words, grid)
-        };
         for n in [0, 1, 3] {
             let counts = Buffer::counts("test", &[[9; 3], [5, 7, 1]]);
             let counts = Range::whole(&counts);
@@ -284,14 +258,12 @@ fn a_dispatch_has_as_many_workgroups_as_an_earlier_one_counted() {
                 ..counts.clone()
             };
             let calls = [
-                call(
-                    "decide",
-                    DECIDE,
-                    &counts,
-                    vec![Word::U(n)],
-                    [Extent::N(1); 3],
-                ),
-                call("count", COUNT, &count, vec![], [5, 7, 1].map(Extent::N))
+                Call::inline("decide", DECIDE)
+                    .bind("counts", &counts)
+                    .word("n", n),
+                Call::inline("count", COUNT)
+                    .bind("count", &count)
+                    .grid([5, 7, 1].map(Extent::N))
                     .with_counts(Some(second)),
             ];
             let recording =

@@ -3,10 +3,8 @@ use crate::engine::Sampling;
 use crate::engine::backend::Backend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::gpu::buffer::{Range, Role};
-use crate::gpu::call::{Call, Extent, State, accesses};
-use crate::gpu::pipeline::Spec;
+use crate::gpu::call::{Call, State};
 use crate::gpu::record::Recording;
-use crate::gpu::shader::Variant;
 use crate::gpu::testing::waves;
 use crate::gpu::{Gpu, GpuOptions, Tier};
 use crate::gpu::{Most, Step};
@@ -17,9 +15,7 @@ use std::sync::Arc;
 
 #[test]
 fn subgroups_have_the_emulated_size_and_do_what_they_should() {
-    let source = "#import params
-struct Params { n: u32 }
-@group(0) @binding(0) var<storage, read_write> data: array<vec4<u32>>;
+    let source = "#write data: array<vec4<u32>> @words(4 * 128)
 var<workgroup> order: array<u32, 128>;
 @compute @workgroup_size(128) fn main(
 #import builtins
@@ -46,15 +42,8 @@ var<workgroup> order: array<u32, 128>;
 }";
     for gpu in waves(Tier::Subgroup) {
         let size = gpu.waves.expect("it is emulated");
-        let data = Range::whole(&gpu.storage("test", 128 * 16, Role::Floats).unwrap());
-        let spec = Spec {
-            kernel: "waves",
-            source,
-            variant: Variant::default(),
-            access: accesses("w"),
-        };
-        let word = crate::gpu::call::Word::U(0);
-        let call = Call::positional(spec, vec![data.clone()], vec![word], [Extent::N(1); 3]);
+        let data = Range::whole(&gpu.storage("test", 128 * 16, Role::Words).unwrap());
+        let call = Call::inline("waves", source).bind("data", &data);
         let recording = Recording::new(&gpu, &Step::of(Most::token(1), [call]))
             .unwrap_or_else(|e| panic!("{e}"));
         recording.submit(&gpu, &State::default());
