@@ -3,17 +3,10 @@
 // Computes: whether any thread's exclusive or of all words of its vec4s is `sought`; the answer matters only in that
 // no load may be left out. Work: a workgroup reads AT_ONCE * WG consecutive vec4s, its threads side by side, all loads
 // of a thread before the first use. Bound: bytes of the data.
-#import params
-
-struct Params {
-    // Workgroups along x.
-    row_tiles: u32,
-    // What is looked for.
-    sought: u32,
-}
-
-@group(0) @binding(0) var<storage, read> data: array<vec4<u32>>; // (workgroups, AT_ONCE, WG)
-@group(0) @binding(1) var<storage, read_write> found: array<u32>; // (1): 1 if found, else as it was
+#word row_tiles: u32  // workgroups along x
+#word sought: u32
+#read data: array<vec4<u32>> @words(4 * ((GRID_Y - 1) * p.row_tiles + GRID_X) * AT_ONCE * WG)  // (workgroups, AT_ONCE, WG)
+#write found: array<u32> @words(1)                                                             // (1): 1 if found, else as it was
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) t: u32) {

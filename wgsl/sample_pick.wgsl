@@ -8,23 +8,20 @@
 // still be kept, finer and finer, until its bin is few enough to sort; the token from sums of the slices.
 // Bound by, among few: latency, two round trips to memory, some 25 barriers, and as many comparisons as pairs of candidates;
 // among many: one workgroup walking the keys, once or twice for a histogram and once for the sums.
-struct Params {
-  pos: u32,           // of the first token of the step
-  tokens: u32,        // of the step
-  temperature: f32,   // 0: greedy
-  top_k: u32,         // 0: off
-  top_p: f32,         // 1: off
-  log_min_p: f32,     // least logit below the best, very negative: off
-  uniform_draw: f32,  // in [0, 1)
-  step: u32,          // told with the result
-  number: u32,        // of the submission, told with the result
-}
-@group(0) @binding(0) var<storage, read> keys: array<vec4<u32>>;          // (slices, WG / 4)
-@group(0) @binding(1) var<storage, read> maxima: array<vec4<u32>>;        // (slices) of (key, id, mass as bits, 0)
-@group(0) @binding(2) var<storage, read> quarters: array<vec4<u32>>;      // (slices) keys of the maxima of their quarters
-@group(0) @binding(3) var<storage, read_write> history: array<u32>;       // (n_ctx + 1) ids by position
-@group(0) @binding(4) var<storage, read_write> chosen: array<vec4<u32>>;  // one: (id, step, number, 0)
-#import params
+#word pos: u32           // of the first token of the step
+#word tokens: u32        // of the step
+#word temperature: f32   // 0: greedy
+#word top_k: u32         // 0: off
+#word top_p: f32         // 1: off
+#word log_min_p: f32     // least logit below the best, very negative: off
+#word uniform_draw: f32  // in [0, 1)
+#word step: u32          // told with the result
+#word number: u32        // of the submission, told with the result
+#read keys: array<vec4<u32>> @words(ceil(VOCAB, WG) * WG)      // (slices, WG / 4)
+#read maxima: array<vec4<u32>> @words(4 * ceil(VOCAB, WG))     // (slices) of (key, id, mass as bits, 0)
+#read quarters: array<vec4<u32>> @words(4 * ceil(VOCAB, WG))   // (slices) keys of the maxima of their quarters
+#write history: array<u32> @words(CONTEXT + 1)                 // ids by position
+#write chosen: array<vec4<u32>> @words(4)                      // one: (id, step, number, 0)
 #import order
 #import best
 

@@ -4,19 +4,16 @@
 // mass as bits): where masses are asked for, the sum of exp(logit - that of the maximum); and keys of the maxima of its quarters.
 // The last last_n tokens up to position pos + tokens are penalised, each once.
 // Division: a workgroup per slice, a thread per token. Bound by: reading and writing VOCAB words, some 1.2 MB.
-struct Params {
-  pos: u32,       // of the first token of the step
-  tokens: u32,    // of the step
-  last_n: u32,    // 0 where the penalty is 1
-  penalty: f32,
-  masses: u32,    // whether they are asked for
-}
-@group(0) @binding(0) var<storage, read> logits: array<f32>;               // (VOCAB)
-@group(0) @binding(1) var<storage, read> history: array<u32>;              // (n_ctx + 1) ids by position
-@group(0) @binding(2) var<storage, read_write> keys: array<u32>;           // (slices, WG)
-@group(0) @binding(3) var<storage, read_write> maxima: array<vec4<u32>>;   // (slices)
-@group(0) @binding(4) var<storage, read_write> quarters: array<vec4<u32>>;  // (slices)
-#import params
+#word pos: u32       // of the first token of the step
+#word tokens: u32    // of the step
+#word last_n: u32    // 0 where the penalty is 1
+#word penalty: f32
+#word masses: u32    // whether they are asked for
+#read logits: array<f32> @floats(VOCAB)                     // (VOCAB)
+#read history: array<u32> @words(CONTEXT)                   // ids by position
+#write keys: array<u32> @words(GRID_X * WG)                 // (slices, WG)
+#write maxima: array<vec4<u32>> @words(4 * GRID_X)          // (slices)
+#write quarters: array<vec4<u32>> @words(4 * GRID_X)        // (slices)
 #import order
 #import best
 #import reduce

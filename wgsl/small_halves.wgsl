@@ -3,9 +3,9 @@
 // Division: one workgroup of which each thread makes one sum. Bound by: launching it.
 #import halves
 #import halves_math
-@group(0) @binding(0) var<storage, read> codes: array<vec4<u32>>;   // (64, 2): even and odd codes of 16 weights
-@group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;       // (64, 2): 16 halves, in the order of shared/halves.wgsl
-@group(0) @binding(2) var<storage, read_write> y: array<f32>;       // (64)
+#read codes: array<vec4<u32>> @words(64 * 2 * 4)   // (64, 2): even and odd codes of 16 weights
+#read x: array<vec4<u32>> @words(64 * 2 * 4)       // (64, 2): 16 halves, in the order of shared/halves.wgsl
+#write y: array<f32> @floats(64)                   // (64)
 
 @compute @workgroup_size(64)
 fn main(@builtin(local_invocation_index) t: u32) {

@@ -30,13 +30,13 @@ pub fn read_bandwidth(gpu: &Gpu) -> Result<f64, GpuError> {
         bytes /= 2;
     }
     let buffer = loop {
-        match gpu.storage("bandwidth", bytes, Role::Floats) {
+        match gpu.storage("bandwidth", bytes, Role::Words) {
             Err(GpuError::OutOfMemory { .. }) if bytes > LEAST => bytes /= 2,
             other => break other?,
         }
     };
     let data = Range::whole(&buffer);
-    let found = Range::whole(&gpu.storage("found", 16, Role::Floats)?);
+    let found = Range::whole(&gpu.storage("found", 16, Role::Words)?);
     let mut best = 0.0f64;
     for at_once in read::AT_ONCE {
         // The buffer is zero: what is sought is not there.
@@ -59,8 +59,8 @@ const CHAIN: usize = 200;
 /// What the device reports.
 pub fn dependent_dispatch(gpu: &Gpu) -> Result<f64, GpuError> {
     let at_once = read::AT_ONCE[0];
-    let data = gpu.storage("chain", read::tile_bytes(at_once), Role::Floats)?;
-    let found = gpu.storage("found", 16, Role::Floats)?;
+    let data = gpu.storage("chain", read::tile_bytes(at_once), Role::Words)?;
+    let found = gpu.storage("found", 16, Role::Words)?;
     // All write the same word, so each waits. What is sought is not there.
     let call = read::call(&Range::whole(&data), &Range::whole(&found), at_once, 1);
     let recording = Recording::new(gpu, &Step::of(Most::token(1), vec![call; CHAIN]))?;

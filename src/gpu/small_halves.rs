@@ -4,10 +4,8 @@
 //! them and some of Intel's do not. A device that does not would multiply by nothing but zeros, so it is asked.
 
 use super::buffer::{Range, Role};
-use super::call::{Call, Extent, State, accesses};
-use super::pipeline::Spec;
+use super::call::{Call, State};
 use super::record::Recording;
-use super::shader::Variant;
 use super::{Gpu, GpuError};
 use crate::gpu::{Most, Step};
 use half::f16;
@@ -18,16 +16,6 @@ const SUMS: usize = 64;
 const TERMS: usize = 16;
 /// What the sums of large and of small products may stray, as NMSE: rounding by f16 gives some thousandths of it, zeros give 1.
 const LIMIT: f64 = 1e-2;
-
-/// The pipeline.
-pub(crate) fn spec() -> Spec {
-    Spec {
-        kernel: "small_halves",
-        source: include_str!("../../wgsl/small_halves.wgsl"),
-        variant: Variant::default().flag("PACKED", true),
-        access: accesses("rrw"),
-    }
-}
 
 /// The sum of code * half for every 16 of them; the twin of the kernel.
 fn small_halves(codes: &[u16], x: &[f16]) -> Vec<f64> {
@@ -79,11 +67,15 @@ fn deviations(gpu: &Gpu) -> Result<[f64; 2], GpuError> {
         gpu.storage_with("halves of a trial", &words(&bits, false))?,
         gpu.storage("sums of a trial", SUMS as u64 * 4, Role::Floats)?,
     ];
-    let bindings = buffers.iter().map(Range::whole).collect();
-    let call = Call::positional(spec(), bindings, vec![], [Extent::N(1); 3]);
+    let [codes, x, y] = &buffers;
+    let call = Call::new("small_halves")
+        .flag("PACKED", true)
+        .bind("codes", &Range::whole(codes))
+        .bind("x", &Range::whole(x))
+        .bind("y", &Range::whole(y));
     let found = Recording::new(gpu, &Step::of(Most::token(1), [call])).and_then(|recording| {
         recording.submit(gpu, &State::default());
-        gpu.read::<f32>(&buffers[2], 0, SUMS as u64 * 4)
+        gpu.read::<f32>(y, 0, SUMS as u64 * 4)
     });
     buffers.iter().for_each(|buffer| gpu.release(buffer));
     let found = found?;

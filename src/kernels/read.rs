@@ -1,9 +1,7 @@
 //! A plain read of a buffer: the measure of a device's memory.
 
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Word, accesses};
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
+use crate::gpu::call::{Call, Extent};
 
 use super::MAX_GRID;
 
@@ -29,18 +27,6 @@ pub fn read(data: &[u32], at_once: u32, sought: u32) -> bool {
     })
 }
 
-/// The pipeline with `at_once` loads of 16 bytes per thread.
-pub(super) fn spec(at_once: u32) -> Spec {
-    Spec {
-        kernel: "read",
-        source: include_str!("../../wgsl/read.wgsl"),
-        variant: Variant::default()
-            .number("WG", WG)
-            .number("AT_ONCE", at_once),
-        access: accesses("rw"),
-    }
-}
-
 /// The dispatch that reads the whole tiles ([`tile_bytes`]) of `data`; the rest is left out. `found` is one word.
 ///
 /// # Panics
@@ -53,20 +39,22 @@ pub fn call(data: &Range, found: &Range, at_once: u32, sought: u32) -> Call {
     // Whole rows of workgroups only: an incomplete one would read behind the data.
     let rows = tiles / row_tiles;
     let bytes = u64::from(row_tiles * rows) * tile_bytes(at_once);
-    Call::positional(
-        spec(at_once),
-        vec![data.clone(), found.clone()],
-        vec![Word::U(row_tiles), Word::U(sought)],
-        [Extent::N(row_tiles), Extent::N(rows), Extent::N(1)],
-    )
-    .with_bytes(bytes)
+    Call::new("read")
+        .number("WG", WG)
+        .number("AT_ONCE", at_once)
+        .bind("data", data)
+        .bind("found", found)
+        .word("row_tiles", row_tiles)
+        .word("sought", sought)
+        .grid([Extent::N(row_tiles), Extent::N(rows), Extent::N(1)])
+        .with_bytes(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gpu::call::State;
-    use crate::gpu::testing::{download, gpus, run, upload};
+    use crate::gpu::testing::{assert_refused, download, gpus, run, upload};
     use crate::kernels::testing::Rng;
 
     #[test]
@@ -94,5 +82,12 @@ mod tests {
                 assert!(read(&data, at_once, sought));
             }
         }
+    }
+
+    #[test]
+    fn what_is_no_words_is_refused() {
+        let data = Range::floats("data", tile_bytes(AT_ONCE[0]) / 4);
+        let call = call(&data, &Range::words("found", 1), AT_ONCE[0], 1);
+        assert_refused(&[call], 1, "read", "data");
     }
 }

@@ -4,9 +4,7 @@ use std::cmp::Ordering;
 
 use super::sampling::{Sampling, uniform};
 use crate::gpu::buffer::{Range, Role};
-use crate::gpu::call::{Call, Extent, Word, accesses};
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
+use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::{Gpu, GpuError};
 
 /// The token chosen from `logits` (vocab) under `sampling`.
@@ -170,32 +168,6 @@ fn slices(vocab: usize) -> (usize, usize) {
     (slices, slices.div_ceil(WG))
 }
 
-/// The pipelines of both halves of a choice among `vocab` tokens.
-pub(super) fn specs(vocab: u32) -> [Spec; 2] {
-    let (slices, per) = slices(vocab as usize);
-    let variant = Variant::default()
-        .number("WG", WG as u32)
-        .number("VOCAB", vocab);
-    [
-        Spec {
-            kernel: "sample_scan",
-            source: include_str!("../../wgsl/sample_scan.wgsl"),
-            variant: variant.clone().number("LANES", 1),
-            access: accesses("rrwww"),
-        },
-        Spec {
-            kernel: "sample_pick",
-            source: include_str!("../../wgsl/sample_pick.wgsl"),
-            variant: variant
-                .number("SLICES", slices as u32)
-                .number("PER", per as u32)
-                .number("LIVE", slices.max(WG) as u32)
-                .number("BINS", slices.max(3 * WG) as u32),
-            access: accesses("rrrww"),
-        },
-    ]
-}
-
 /// Bytes of the buffers of [`calls`] for a vocabulary of `tokens`: keys, maxima of slices and of their quarters.
 pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
     let (slices, _) = slices(tokens);
@@ -213,7 +185,7 @@ pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
 /// [`GpuError`] if there is no memory for the keys.
 ///
 /// # Panics
-/// If a buffer is too small or the vocabulary larger than [`MAX_VOCAB`].
+/// If the vocabulary is larger than [`MAX_VOCAB`], or there are no results.
 pub fn calls(
     gpu: &Gpu,
     logits: &Range,
@@ -226,51 +198,46 @@ pub fn calls(
         (1..=MAX_VOCAB).contains(&tokens),
         "a choice among {vocab} tokens, {MAX_VOCAB} at most"
     );
-    assert!(
-        logits.size >= u64::from(vocab) * 4,
-        "logits of {vocab} tokens"
-    );
-    assert!(
-        !results.is_empty() && results.iter().all(|r| r.size >= 16),
-        "a choice needs room for 4 words"
-    );
+    let words =
+        |name, bytes| Ok::<_, GpuError>(Range::whole(&gpu.storage(name, bytes, Role::Words)?));
     let [keys, maxima, quarters] = scratch_bytes(tokens);
-    let keys = Range::whole(&gpu.storage("sampling keys", keys, Role::Floats)?);
-    let maxima = Range::whole(&gpu.storage("sampling maxima", maxima, Role::Floats)?);
-    let quarters = Range::whole(&gpu.storage("sampling quarters", quarters, Role::Floats)?);
-    let [scan, pick] = specs(vocab);
-    let scan = Call::positional(
-        scan,
-        vec![
-            logits.clone(),
-            history.clone(),
-            keys.clone(),
-            maxima.clone(),
-            quarters.clone(),
-        ],
-        vec![
-            Word::Pos,
-            Word::Tokens,
-            Word::Sampling(5),
-            Word::Sampling(4),
-            Word::Sampling(8),
-        ],
-        [
-            Extent::N(slices(tokens).0 as u32),
-            Extent::N(1),
-            Extent::N(1),
-        ],
-    )
-    .with_bytes(u64::from(vocab) * 4);
-    let mut params = vec![Word::Pos, Word::Tokens];
-    params.extend([0, 1, 2, 3, 6, 7, NUMBER].map(Word::Sampling));
-    let pick = Call::positional(
-        pick,
-        vec![keys, maxima, quarters, history.clone(), results[0].clone()],
-        params,
-        [Extent::N(1); 3],
-    )
-    .with_alternatives("4", results.to_vec());
+    let keys = words("sampling keys", keys)?;
+    let maxima = words("sampling maxima", maxima)?;
+    let quarters = words("sampling quarters", quarters)?;
+    let (slices, per) = slices(tokens);
+    let call = |kernel| {
+        Call::new(kernel)
+            .number("WG", WG as u32)
+            .number("VOCAB", vocab)
+            .bind("history", history)
+            .bind("keys", &keys)
+            .bind("maxima", &maxima)
+            .bind("quarters", &quarters)
+            .word("pos", Word::Pos)
+            .word("tokens", Word::Tokens)
+    };
+    let scan = call("sample_scan")
+        .number("LANES", 1)
+        .bind("logits", logits)
+        .word("last_n", Word::Sampling(5))
+        .word("penalty", Word::Sampling(4))
+        .word("masses", Word::Sampling(8))
+        .grid([Extent::N(slices as u32), Extent::N(1), Extent::N(1)])
+        .with_bytes(u64::from(vocab) * 4);
+    let pick = call("sample_pick")
+        .number("SLICES", slices as u32)
+        .number("PER", per as u32)
+        .number("LIVE", slices.max(WG) as u32)
+        .number("BINS", slices.max(3 * WG) as u32)
+        .bind("chosen", results.first().expect("room for a result"))
+        .word("temperature", Word::Sampling(0))
+        .word("top_k", Word::Sampling(1))
+        .word("top_p", Word::Sampling(2))
+        .word("log_min_p", Word::Sampling(3))
+        .word("uniform_draw", Word::Sampling(6))
+        .word("step", Word::Sampling(7))
+        .word("number", Word::Sampling(NUMBER))
+        .with_alternatives("chosen", results.to_vec());
     Ok(vec![scan, pick])
 }
 

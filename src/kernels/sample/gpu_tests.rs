@@ -4,7 +4,7 @@ use super::*;
 use crate::gpu::buffer::Buffer;
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
-use crate::gpu::testing::{download, gpus, upload};
+use crate::gpu::testing::{assert_refused, download, gpus, upload};
 use crate::gpu::{Most, Step};
 use crate::kernels::testing::Rng;
 
@@ -413,4 +413,22 @@ fn many_candidates_are_cut_where_the_definition_cuts() {
         unsure * 2 <= draws,
         "{unsure} of {draws} draws lie at the boundary of several tokens and test little"
     );
+}
+
+#[test]
+fn a_history_that_ends_with_the_context_is_refused() {
+    let range = |name, n| Range::words(name, n);
+    let calls = calls(
+        &gpus()[0],
+        &Range::floats("logits", 1000),
+        1000,
+        &range("history", 8),
+        &[range("result", 4), Range::floats("result", 4)],
+    )
+    .expect("memory for a test");
+    // The chosen id follows the context.
+    assert_refused(&calls, 8, "sample_pick", "history");
+    assert_refused(&calls, 9, "sample_scan", "history");
+    // One of the alternatives.
+    assert_refused(&calls, 7, "sample_pick", "chosen");
 }
