@@ -1,53 +1,51 @@
 // out = left right, head by head: two weights that follow one another as one (--precompose), quantised again.
 //
 // Of head z: out (rows, 32 * units) = left (rows, 32 * depth) right (32 * depth, 32 * units), each at its place of a larger
-// matrix (src/model/precompose.rs). Sums are f32. The result is left in the planes of Q8_0 (shared/q8_0.wgsl), with FLOATS_OUT in
-// those of F16. With KEPT rows of the right factor are only quantised again: rows p.kept + (0 .. rows) of head z.
+// matrix (src/model/precompose.rs). Sums are f32. The result is left in the planes of Q8_0 (shared/q8_0.wgsl); without
+// `scales` in those of F16. With `kept` rows of the right factor are only quantised again: rows p.kept + (0 .. rows) of head z.
 // Division: a workgroup of 128 threads owns 64 x 64 outputs, a thread 8 x 4, and takes 32 terms at a time through workgroup
 // memory: each weight is dequantised once per 64 outputs that need it. Grid (columns, rows, heads).
 // Bound by: multiplications, once at load.
 // A word of Q8_0's scales holds those of two units, of which another workgroup may own one: hence the atomics. The planes
 // must be zero before.
-struct Params {
-  rows: u32,        // of a head's product
-  units: u32,       // of 32 columns of it
-  depth: u32,       // terms of a sum, in units
-  left_units: u32,  // per row of the left factor
-  left_row: u32,    // from head to head in the left factor: rows
-  left_unit: u32,   //   and units
-  left_sub: u32,    // sub-plane of its scales, in words
-  right_row: u32,   // from head to head in the right factor
-  right_sub: u32,
-  kept: u32,        // first row of a head that is kept, with KEPT
-  out_units: u32,   // per row of the result
-  out_first: u32,   // first row
-  out_row: u32,     // from head to head in the result: rows
-  out_unit: u32,    //   and units
-}
-#ifndef KEPT
-#read l_q: array<vec4<u32>>
-#read l_s: array<l_Scales>
+#word rows: u32        // of a head's product
+#word units: u32       // of 32 columns of it
+#word right_row: u32   // from head to head in the right factor
+#word right_sub: u32   // sub-plane of its scales, in words
+#word out_units: u32   // per row of the result
+#word out_first: u32   // first row
+#word out_row: u32     // from head to head in the result: rows
+#word out_unit: u32    //   and units
+#word kept?: u32       // first row of a head that is kept
+#ifdef kept
+#read r_q: array<vec4<u32>> @codes(RIGHT, ((GRID_Z - 1) * p.right_row + p.kept + p.rows) * p.units)
+#read r_s: array<r_Scales> @scales(RIGHT, ((GRID_Z - 1) * p.right_row + p.kept + p.rows) * p.units, p.right_sub)
+#else
+#word depth: u32       // terms of a sum, in units
+#word left_units: u32  // per row of the left factor
+#word left_row: u32    // from head to head in the left factor: rows
+#word left_unit: u32   //   and units
+#word left_sub: u32    // sub-plane of its scales, in words
+#read r_q: array<vec4<u32>> @codes(RIGHT, ((GRID_Z - 1) * p.right_row + 32 * p.depth) * p.units)
+#read r_s: array<r_Scales> @scales(RIGHT, ((GRID_Z - 1) * p.right_row + 32 * p.depth) * p.units, p.right_sub)
+#read l_q: array<vec4<u32>> @codes(LEFT, ((GRID_Z - 1) * p.left_row + p.rows - 1) * p.left_units + (GRID_Z - 1) * p.left_unit + p.depth)
+#read l_s: array<l_Scales> @scales(LEFT, ((GRID_Z - 1) * p.left_row + p.rows - 1) * p.left_units + (GRID_Z - 1) * p.left_unit + p.depth, p.left_sub)
 #endif
-#read r_q: array<vec4<u32>>
-#read r_s: array<r_Scales>
-#write quants: array<vec4<u32>>
-#ifndef FLOATS_OUT
-#write scales: array<atomic<u32>>
-#endif
+#write quants: array<vec4<u32>> @codes(OUT, (p.out_first + (GRID_Z - 1) * p.out_row + p.rows - 1) * p.out_units + (GRID_Z - 1) * p.out_unit + p.units)
+#write scales?: array<atomic<u32>> @scales(OUT, (p.out_first + (GRID_Z - 1) * p.out_row + p.rows - 1) * p.out_units + (GRID_Z - 1) * p.out_unit + p.units)
 const WG = 128;
-#import params
 #import w32
-#ifndef KEPT
+#ifndef kept
 #import LEFT as l
 #endif
 #import RIGHT as r
 
-#ifndef KEPT
+#ifndef kept
 // 64 rows of 8 vec4 of the left factor and 32 rows of 16 of the right one; then 64 rows of 16 of the result.
 var<workgroup> tile: array<vec4<f32>, 1024>;
 #endif
 
-#ifndef FLOATS_OUT
+#ifdef scales
 fn codes(v: vec4<f32>, inverse: f32) -> u32 {
   // Ties away from zero, as ggml-quants.c has them.
   return pack4xI8(vec4<i32>(sign(v) * floor(abs(v) * inverse + 0.5)));
@@ -55,7 +53,7 @@ fn codes(v: vec4<f32>, inverse: f32) -> u32 {
 #endif
 
 fn store(unit: u32, w: W32) {
-#ifdef FLOATS_OUT
+#ifndef scales
   let at = unit * 4u;
   quants[at] = vec4(pack2x16float(w.v0.xy), pack2x16float(w.v0.zw), pack2x16float(w.v1.xy), pack2x16float(w.v1.zw));
   quants[at + 1u] = vec4(pack2x16float(w.v2.xy), pack2x16float(w.v2.zw), pack2x16float(w.v3.xy), pack2x16float(w.v3.zw));
@@ -82,7 +80,7 @@ fn main(
   let row = wid.y * 64u + (t >> 1u);
   let unit = wid.x * 2u + (t & 1u);
   let to = (p.out_first + head * p.out_row + row) * p.out_units + head * p.out_unit + unit;
-#ifdef KEPT
+#ifdef kept
   if (row < p.rows && unit < p.units) {
     store(to, r_unit((head * p.right_row + p.kept + row) * p.units + unit, p.right_sub));
   }

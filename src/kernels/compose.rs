@@ -1,10 +1,8 @@
 //! The product of two weights as a weight, for `--precompose`: made once, when a model is loaded.
 
 use crate::gpu::GpuError;
-use crate::gpu::call::{Call, Extent, Word, accesses};
-use crate::gpu::memory::{GpuWeight, Part};
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
+use crate::gpu::call::{Call, Extent};
+use crate::gpu::memory::GpuWeight;
 use crate::model::Weight;
 use crate::model::precompose::Composition;
 use crate::quant::repack::shader_module;
@@ -69,30 +67,6 @@ fn values(w: &Weight, row: usize) -> Vec<f32> {
     values
 }
 
-/// The pipeline for factors of these types; without a left one for rows that are kept.
-pub(super) fn spec(left: Option<GgmlType>, right: GgmlType, out: GgmlType) -> Spec {
-    let floats = out == GgmlType::F16;
-    let mut variant = Variant::default()
-        .module("RIGHT", shader_module(right))
-        .flag("FLOATS_OUT", floats)
-        .flag("KEPT", left.is_none());
-    if let Some(left) = left {
-        variant = variant.module("LEFT", shader_module(left));
-    }
-    Spec {
-        kernel: "compose",
-        source: include_str!("../../wgsl/compose.wgsl"),
-        variant,
-        access: accesses(
-            &[
-                if left.is_some() { "rrrr" } else { "rr" },
-                if floats { "w" } else { "ww" },
-            ]
-            .concat(),
-        ),
-    }
-}
-
 /// A composition on the device.
 pub struct GpuCompose<'a> {
     /// What is multiplied with what.
@@ -112,7 +86,7 @@ impl GpuCompose<'_> {
     /// [`GpuError::CannotPrecompose`] where a factor lies in several bindings or sizes are not whole units of 32.
     ///
     /// # Panics
-    /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
+    /// If the weights do not have the shapes of the composition.
     pub fn calls(&self) -> Result<Vec<Call>, GpuError> {
         let c = &self.composition;
         let refuse = |reason: String| {
@@ -139,27 +113,9 @@ impl GpuCompose<'_> {
             }),
         };
         let (left, right, out) = (parts(self.left)?, parts(self.right)?, parts(self.out)?);
-        self.check(&out);
-        let n = |size: usize| Word::U(size as u32);
-        let units = |size: usize| Word::U((size / 32) as u32);
-        let params = |rows: usize, first: usize, out_row: usize| {
-            vec![
-                n(rows),
-                units(c.cols),
-                units(c.depth),
-                Word::U(self.left.cols / 32),
-                n(c.left_row),
-                units(c.left_col),
-                Word::U(left.sub),
-                n(c.right_row),
-                Word::U(right.sub),
-                n(c.depth),
-                Word::U(self.out.cols / 32),
-                n(first),
-                n(out_row),
-                units(c.out_col),
-            ]
-        };
+        self.check();
+        let n = |size: usize| size as u32;
+        let units = |size: usize| (size / 32) as u32;
         let grid = |rows: usize| {
             let tiles = |size: usize| Extent::N((size as u32).div_ceil(TILE));
             [tiles(c.cols), tiles(rows), Extent::N(c.heads as u32)]
@@ -167,30 +123,44 @@ impl GpuCompose<'_> {
         if grid(c.rows).contains(&Extent::N(0)) || c.heads as u32 > MAX_GRID {
             return refuse(format!("{} heads of {} x {}", c.heads, c.rows, c.cols));
         }
-        let mut written = vec![out.quants.clone()];
-        if self.out.ty == GgmlType::Q8_0 {
-            written.push(out.scales.clone());
-        }
-        let factors = [&left.quants, &left.scales, &right.quants, &right.scales].map(Clone::clone);
-        let mut calls = vec![Call::positional(
-            spec(Some(self.left.ty), self.right.ty, self.out.ty),
-            factors.iter().chain(&written).cloned().collect(),
-            params(c.rows, 0, c.out_row),
-            grid(c.rows),
-        )];
+        let call = |rows: usize, first: usize, out_row: usize| {
+            Call::new("compose")
+                .module("RIGHT", shader_module(self.right.ty))
+                .module("OUT", shader_module(self.out.ty))
+                .planes(["r_q", "r_s"], &right)
+                .bind("quants", &out.quants)
+                .bind_some(
+                    "scales",
+                    (self.out.ty == GgmlType::Q8_0).then_some(&out.scales),
+                )
+                .word("rows", n(rows))
+                .word("units", units(c.cols))
+                .word("right_row", n(c.right_row))
+                .word("right_sub", right.sub)
+                .word("out_units", self.out.cols / 32)
+                .word("out_first", n(first))
+                .word("out_row", n(out_row))
+                .word("out_unit", units(c.out_col))
+                .grid(grid(rows))
+        };
+        let product = call(c.rows, 0, c.out_row)
+            .module("LEFT", shader_module(self.left.ty))
+            .planes(["l_q", "l_s"], &left)
+            .word("depth", units(c.depth))
+            .word("left_units", self.left.cols / 32)
+            .word("left_row", n(c.left_row))
+            .word("left_unit", units(c.left_col))
+            .word("left_sub", left.sub);
+        let mut calls = vec![product];
         if c.kept > 0 {
-            calls.push(Call::positional(
-                spec(None, self.right.ty, self.out.ty),
-                factors[2..].iter().chain(&written).cloned().collect(),
-                params(c.kept, c.out_rows() - c.heads * c.kept, c.kept),
-                grid(c.kept),
-            ));
+            let first = c.out_rows() - c.heads * c.kept;
+            calls.push(call(c.kept, first, c.kept).word("kept", n(c.depth)));
         }
         Ok(calls)
     }
 
-    /// Panics unless every row and column of the composition is in the weights, and their planes are as long as their shapes.
-    fn check(&self, out: &Part) {
+    /// Panics unless every row and column of the composition is in the weights.
+    fn check(&self) {
         let c = &self.composition;
         let (left, right) = (self.left, self.right);
         let last = c.heads - 1;
@@ -217,12 +187,6 @@ impl GpuCompose<'_> {
             self.out.ty,
             self.out.shape()
         );
-        let (quants, scales) = crate::quant::repack::plane_bytes(self.out.ty, whole.0, whole.1);
-        assert!(
-            out.quants.size >= quants as u64 && out.scales.size >= scales as u64 && out.sub == 0,
-            "{}: the product's planes",
-            c.name
-        );
     }
 }
 
@@ -231,8 +195,9 @@ mod tests {
     use super::*;
     use crate::gpu::buffer::{Range, Role};
     use crate::gpu::call::State;
-    use crate::gpu::testing::{download, gpu_weight, gpus, run};
-    use crate::gpu::{Gpu, GpuOptions};
+    use crate::gpu::memory::Part;
+    use crate::gpu::testing::{assert_refused, download, gpu_weight, gpus, run, unmade_weight};
+    use crate::gpu::{Gpu, GpuOptions, Most, Step};
     use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
     use crate::model::precompose::kept_as;
     use crate::quant::repack::{plane_bytes, unpack};
@@ -292,8 +257,9 @@ mod tests {
     fn on_gpu(gpu: &Gpu, c: &Composition, [left, right]: [&Weight; 2], ty: GgmlType) -> Weight {
         let (rows, cols) = (c.out_rows(), c.out_cols());
         let (quants, scales) = plane_bytes(ty, rows, cols);
-        let plane = |bytes: usize| gpu.storage("product", bytes as u64, Role::Floats).unwrap();
-        let (quants, scales) = (plane(quants), plane(scales));
+        let plane = |bytes: usize, role| gpu.storage("product", bytes as u64, role).unwrap();
+        let quants = plane(quants, Role::Codes(ty));
+        let scales = plane(scales, Role::Scales(ty));
         let out = GpuWeight {
             name: c.name.to_owned(),
             ty,
@@ -465,5 +431,32 @@ mod tests {
             error.contains("bindings") && error.contains("--precompose off"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn planes_that_end_before_the_product_are_refused() {
+        let c = qk(SHAPES[1]);
+        let weight =
+            |rows: usize, cols: usize| unmade_weight(GgmlType::Q8_0, 1, rows as u32, cols as u32);
+        let left = weight(c.heads * c.left_row, c.depth);
+        let right = weight(c.heads * c.right_row, c.cols);
+        let mut out = weight(c.out_rows(), c.out_cols());
+        let calls = |left: &GpuWeight, out: &GpuWeight| {
+            let call = GpuCompose {
+                composition: c,
+                left,
+                right: &right,
+                out,
+            };
+            call.calls().unwrap()
+        };
+        let mut short = left.clone();
+        short.parts[0].scales.size -= 16;
+        assert_refused(&calls(&short, &out), 1, "compose", "l_s");
+        // Only the rows that are kept reach the end.
+        out.parts[0].quants.size -= 16;
+        assert_refused(&calls(&left, &out)[1..], 1, "compose", "quants");
+        let product = Step::of(Most::token(1), calls(&left, &out)[..1].to_vec());
+        assert!(product.resolve().is_ok());
     }
 }
