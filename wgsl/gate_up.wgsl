@@ -1,32 +1,27 @@
-// h = silu(G norm(x)) * (U norm(x)), for the experts each token chose (EXPERTS) or a dense feed-forward block.
+// h = silu(G norm(x)) * (U norm(x)), for the experts each token chose (`ids`) or a dense feed-forward block.
 //
 // x (tokens, 32 * units), G and U (experts * rows, 32 * units), h (tokens, used, h_stride); ids (tokens, used).
-// Division: a workgroup owns WG / LANES rows of G and the same of U; y = slot (EXPERTS) and z = COLS tokens.
+// Division: a workgroup owns WG / LANES rows of G and the same of U; y = slot and z = COLS tokens.
 // Bound by: the bytes of the chosen rows of G and U. The norm is recomputed by every workgroup: cheaper than a dispatch.
-struct Params {
-  rows: u32,         // of an expert, or of this part of a dense block
-  first_row: u32,    // of this part of a dense block
-  first_expert: u32, // of this part
-  experts: u32,      // in this part
-  units: u32,        // of 32 weights, per row
-  g_sub: u32,        // sub-planes of the scales, in words
-  u_sub: u32,
-  tokens: u32,
-  used: u32,         // slots of a token
-  h_stride: u32,     // rows of h per slot
-  eps: f32,
-}
-@group(0) @binding(0) var<storage, read> g_q: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read> g_s: array<g_Scales>;
-@group(0) @binding(2) var<storage, read> u_q: array<vec4<u32>>;
-@group(0) @binding(3) var<storage, read> u_s: array<u_Scales>;
-@group(0) @binding(4) var<storage, read> x: array<vec4<f32>>;       // (tokens, 8 * units)
-@group(0) @binding(5) var<storage, read> norm: array<vec4<f32>>;    // (8 * units)
-@group(0) @binding(6) var<storage, read_write> h: array<f32>;       // (tokens, used, h_stride)
-#ifdef EXPERTS
-@group(0) @binding(7) var<storage, read> ids: array<u32>;           // (tokens, used)
-#endif
-#import params
+#word rows: u32           // of an expert, or of this part of a dense block
+#word first_row: u32      // of this part of a dense block
+#word experts: u32        // in this part
+#word first_expert?: u32  // of this part
+#word units: u32          // of 32 weights, per row
+#word g_sub: u32          // sub-planes of the scales, in words
+#word u_sub: u32
+#word tokens: u32
+#word used: u32           // slots of a token
+#word h_stride: u32       // rows of h per slot
+#word eps: f32
+#read g_q: array<vec4<u32>> @codes(GATE, p.experts * p.rows * p.units)
+#read g_s: array<g_Scales> @scales(GATE, p.experts * p.rows * p.units, p.g_sub)
+#read u_q: array<vec4<u32>> @codes(UP, p.experts * p.rows * p.units)
+#read u_s: array<u_Scales> @scales(UP, p.experts * p.rows * p.units, p.u_sub)
+#read x: array<vec4<f32>> @floats(p.tokens * p.units * 32)              // (tokens, 8 * units)
+#read norm: array<vec4<f32>> @floats(p.units * 32)                      // (8 * units)
+#write h: array<f32> @floats(((p.tokens - 1) * p.used + GRID_Y - 1) * p.h_stride + p.first_row + p.rows)   // (tokens, used, h_stride)
+#read ids?: array<u32> @words((GRID_Z - 1) * COLS * p.used + GRID_Y)    // (tokens, used)
 #import reduce
 #import w32
 #import w32_math
@@ -39,7 +34,7 @@ fn main(
 ) {
 #import thread_index
   let token = wid.z * COLS;
-#ifdef EXPERTS
+#ifdef ids
   let expert = ids[token * p.used + wid.y] - p.first_expert;
   // Another part holds this slot's expert; one before this part wraps around.
   if (expert >= p.experts) {

@@ -3,21 +3,18 @@
 // D (experts * rows, 32 * units), h (tokens, used, 32 * units), ids and weights (tokens, used), out (tokens, rows).
 // Division: a workgroup owns WG / LANES output rows of one token (y) and loops over its slots, so the sum needs no atomics
 // and its order never changes. Bound by: the bytes of the chosen rows of D. A part of D adds only its own experts.
-struct Params {
-  rows: u32,         // of an expert
-  first_expert: u32, // of this part
-  experts: u32,      // in this part
-  units: u32,        // of 32 weights, per row
-  sub: u32,          // sub-plane of the scales, in words
-}
-@group(0) @binding(0) var<storage, read> w_q: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read> w_s: array<w_Scales>;
-@group(0) @binding(2) var<storage, read> h: array<vec4<f32>>;        // (tokens, USED, 8 * units)
-@group(0) @binding(3) var<storage, read> ids: array<u32>;            // (tokens, USED)
-@group(0) @binding(4) var<storage, read> weights: array<f32>;        // (tokens, USED)
-@group(0) @binding(5) var<storage, read> residual: array<f32>;       // (tokens, rows)
-@group(0) @binding(6) var<storage, read_write> y: array<f32>;        // (tokens, rows)
-#import params
+#word rows: u32          // of an expert
+#word first_expert: u32  // of this part
+#word experts: u32       // in this part
+#word units: u32         // of 32 weights, per row
+#word sub: u32           // sub-plane of the scales, in words
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.experts * p.rows * p.units)
+#read w_s: array<w_Scales> @scales(WEIGHT, p.experts * p.rows * p.units, p.sub)
+#read h: array<vec4<f32>> @floats(GRID_Y * USED * p.units * 32)   // (tokens, USED, 8 * units)
+#read ids: array<u32> @words(GRID_Y * USED)                       // (tokens, USED)
+#read weights: array<f32> @floats(GRID_Y * USED)                  // (tokens, USED)
+#read residual: array<f32> @floats(GRID_Y * p.rows)               // (tokens, rows)
+#write y: array<f32> @floats(GRID_Y * p.rows)                     // (tokens, rows)
 #import reduce
 #import w32
 #import w32_math

@@ -1,22 +1,20 @@
 // The choice of experts: probabilities of the router's logits, the USED best, their weights (shared/router_choice.wgsl).
 //
-// logits (tokens, EXPERTS), or (parts, tokens, EXPERTS) to be added up (SPLIT) -> ids (tokens, USED), best first, the lower id first among equals; weights (tokens, USED).
+// logits (tokens, EXPERTS), or (parts, tokens, EXPERTS) to be added up where `parts` is given -> ids (tokens, USED), best first, the
+// lower id first among equals; weights (tokens, USED).
 // Division: a workgroup per token, a thread per expert.
 // Bound by: latency, EXPERTS / 2 reads of workgroup memory and two barriers on the way.
-struct Params {
-  scale: f32,   // of the weights
-#ifdef SPLIT
-  parts: u32,
-  part_stride: u32,   // values from one part's logits to the next one's
+#word scale: f32         // of the weights
+#word parts?: u32
+#word part_stride?: u32  // values from one part's logits to the next one's
+#ifdef parts
+#read logits: array<f32> @floats((p.parts - 1) * p.part_stride + GRID_X * EXPERTS)   // (parts, tokens, EXPERTS)
+#else
+#read logits: array<f32> @floats(GRID_X * EXPERTS)                                   // (tokens, EXPERTS)
 #endif
-}
-@group(0) @binding(0) var<storage, read> logits: array<f32>;            // (tokens, EXPERTS)
-@group(0) @binding(1) var<storage, read_write> ids: array<u32>;         // (tokens, USED)
-@group(0) @binding(2) var<storage, read_write> weights: array<f32>;     // (tokens, USED)
-#ifdef BIAS
-@group(0) @binding(3) var<storage, read> bias: array<f32>;              // (EXPERTS)
-#endif
-#import params
+#write ids: array<u32> @words(GRID_X * USED)                                         // (tokens, USED)
+#write weights: array<f32> @floats(GRID_X * USED)                                    // (tokens, USED)
+#read bias?: array<f32> @floats(EXPERTS)                                             // (EXPERTS)
 #import router_choice
 
 @compute @workgroup_size(WG)

@@ -1,11 +1,8 @@
 //! The first half of a feed-forward block: `silu(gate x) * (up x)`, dense or for the experts each token chose.
 
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
+use crate::gpu::call::{Call, Extent, Flops, Word};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
-use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
@@ -136,23 +133,6 @@ pub fn gate_up(
     }
 }
 
-/// The pipeline for gate and up of `types`, with a dense block `cols_at_once` tokens of a workgroup.
-pub(super) fn spec(types: [GgmlType; 2], cols_at_once: u32, experts: bool) -> Spec {
-    let [gate, up] = types.map(shader_module);
-    Spec {
-        kernel: "gate_up",
-        source: include_str!("../../wgsl/gate_up.wgsl"),
-        variant: Variant::default()
-            .module("GATE", gate)
-            .module("UP", up)
-            .number("WG", WG)
-            .number("LANES", LANES)
-            .number("COLS", cols_at_once)
-            .flag("EXPERTS", experts),
-        access: accesses(if experts { "rrrrrrwr" } else { "rrrrrrw" }),
-    }
-}
-
 /// [`gate_up`] on the device.
 pub struct GpuGateUp<'a> {
     /// G, (experts, rows, cols).
@@ -175,7 +155,7 @@ impl GpuGateUp<'_> {
     /// The dispatches: one per part of the weights.
     ///
     /// # Panics
-    /// If the weights differ in shape or a buffer is too small, which would let the kernel index beyond it.
+    /// If the weights differ in shape, or are cut into different parts.
     pub fn calls(&self) -> Vec<Call> {
         let (g, u) = (self.gate, self.up);
         assert_eq!(
@@ -186,24 +166,12 @@ impl GpuGateUp<'_> {
             u.name
         );
         let used = self.ids.as_ref().map_or(1, |(_, used)| *used);
-        let tokens = u64::from(self.max_tokens);
-        assert!(
-            self.x.size >= tokens * u64::from(g.cols) * 4,
-            "input of {}",
-            g.name
-        );
-        assert!(
-            self.h.size >= tokens * u64::from(used * g.rows) * 4,
-            "output of {}",
-            g.name
-        );
         // Slots of one token have experts of their own; only a dense block shares rows between tokens.
         let cols_at_once = if self.ids.is_some() {
             1
         } else {
             tokens_at_once(self.max_tokens)
         };
-        let spec = spec([g.ty, u.ty], cols_at_once, self.ids.is_some());
         g.parts
             .iter()
             .zip(&u.parts)
@@ -217,29 +185,6 @@ impl GpuGateUp<'_> {
                 );
                 let expert = self.ids.is_some();
                 let rows = if expert { g.rows } else { gp.rows };
-                let mut bindings = vec![
-                    gp.quants.clone(),
-                    gp.scales.clone(),
-                    up.quants.clone(),
-                    up.scales.clone(),
-                    self.x.clone(),
-                    self.norm.0.clone(),
-                    self.h.clone(),
-                ];
-                bindings.extend(self.ids.as_ref().map(|(range, _)| range.clone()));
-                let params = vec![
-                    Word::U(rows),
-                    Word::U(if expert { 0 } else { gp.first_row }),
-                    Word::U(gp.first_row / g.rows),
-                    Word::U(gp.rows.div_ceil(g.rows)),
-                    Word::U(g.cols / 32),
-                    Word::U(gp.sub),
-                    Word::U(up.sub),
-                    Word::Tokens,
-                    Word::U(used),
-                    Word::U(g.rows),
-                    Word::F(self.norm.1),
-                ];
                 let grid = [
                     Extent::N(rows.div_ceil(WG / LANES)),
                     Extent::N(used),
@@ -249,7 +194,30 @@ impl GpuGateUp<'_> {
                     + u.bytes_of_rows(u64::from(used * g.rows));
                 // A part has its share of the experts, and of those used on average.
                 let products = 4 * u64::from(gp.rows) * u64::from(g.cols);
-                Call::positional(spec.clone(), bindings, params, grid)
+                Call::new("gate_up")
+                    .module("GATE", shader_module(g.ty))
+                    .module("UP", shader_module(u.ty))
+                    .number("WG", WG)
+                    .number("LANES", LANES)
+                    .number("COLS", cols_at_once)
+                    .planes(["g_q", "g_s"], gp)
+                    .planes(["u_q", "u_s"], up)
+                    .bind("x", &self.x)
+                    .bind("norm", &self.norm.0)
+                    .bind("h", &self.h)
+                    .bind_some("ids", self.ids.as_ref().map(|(ids, _)| ids))
+                    .word("rows", rows)
+                    .word("first_row", if expert { 0 } else { gp.first_row })
+                    .word("experts", gp.rows.div_ceil(g.rows))
+                    .word_some("first_expert", expert.then_some(gp.first_row / g.rows))
+                    .word("units", g.cols / 32)
+                    .word("g_sub", gp.sub)
+                    .word("u_sub", up.sub)
+                    .word("tokens", Word::Tokens)
+                    .word("used", used)
+                    .word("h_stride", g.rows)
+                    .word("eps", self.norm.1)
+                    .grid(grid)
                     .with_bytes(read)
                     .with_flops(Flops {
                         per_token: products * u64::from(used) / u64::from(g.groups),
@@ -265,10 +233,12 @@ impl GpuGateUp<'_> {
 mod tests {
     use super::*;
     use crate::gpu::call::State;
+    use crate::gpu::testing::{assert_refused, unmade_weight};
     use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
     use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::linear::rms_norm;
     use crate::kernels::testing::{Rng, assert_close, exact_rows, exact_silu, random_weight};
+    use crate::quant::GgmlType;
 
     fn exact(gate: &Weight, up: &Weight, expert: usize, x: &[f32]) -> Vec<f64> {
         let gates = exact_rows(gate, expert, x);
@@ -489,5 +459,28 @@ mod tests {
                 },
             );
         }
+    }
+
+    #[test]
+    fn buffers_that_do_not_fit_are_refused() {
+        let weight = unmade_weight(GgmlType::Q4_0, 8, 32, 64);
+        let call = |ids: Range, h| GpuGateUp {
+            gate: &weight,
+            up: &weight,
+            max_tokens: 4,
+            x: Range::floats("x", 4 * 64),
+            norm: (Range::floats("norm", 64), 1e-5),
+            ids: Some((ids, 3)),
+            h: Range::floats("h", h),
+        };
+        let (ids, h) = (Range::words("ids", 12), 12 * 32);
+        let refused = |call: GpuGateUp<'_>, binding| {
+            assert_refused(&call.calls(), 4, "gate_up", binding);
+        };
+        refused(call(ids.clone(), h - 4), "h");
+        refused(call(Range::words("ids", 8), h), "ids");
+        refused(call(Range::floats("ids", 12), h), "ids");
+        // One token more than there is room for.
+        assert_refused(&call(ids, h).calls(), 5, "gate_up", "x");
     }
 }

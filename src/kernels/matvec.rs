@@ -1,16 +1,14 @@
 //! Matrix times vector, for any weight and any number of tokens: the norm before and the residual after included.
 
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
+use crate::gpu::call::{Call, Extent, Flops, Word};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::Variant;
-use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
 use super::linear::{rms_norm_rows, rows_dot, task_rows};
-use super::rope_cache::{Rotation, RotationShape};
+use super::rope_cache::Rotation;
 use super::{LANES, MAX_GRID, WG, tokens_at_once};
 use crate::model::Weight;
 
@@ -125,54 +123,6 @@ pub fn matvec(w: &Weight, x: &[f32], n_tokens: usize, options: MatvecOptions<'_>
     }
 }
 
-/// What a product does besides multiplying; the last two read one more buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extra {
-    /// Nothing.
-    None,
-    /// RMS norm of the input first.
-    Norm,
-    /// The same, and the rotation of queries last.
-    NormRotate(RotationShape),
-    /// A residual added last.
-    Residual,
-}
-
-/// The pipeline for weights of type `ty`, `cols_at_once` tokens of a workgroup, and `rows_per_group` rows of each group
-/// where groups read inputs of their own.
-pub(super) fn spec(
-    ty: GgmlType,
-    cols_at_once: u32,
-    rows_per_group: Option<u32>,
-    extra: Extra,
-) -> Spec {
-    let mut variant = Variant::default()
-        .module("WEIGHT", shader_module(ty))
-        .number("WG", WG)
-        .number("LANES", LANES)
-        .number("COLS", cols_at_once)
-        .flag("NORM", matches!(extra, Extra::Norm | Extra::NormRotate(_)))
-        .flag("RESIDUAL", extra == Extra::Residual)
-        .flag("GROUPS", rows_per_group.is_some());
-    // Weights of one group share a pipeline, whatever their number of rows.
-    if let Some(rows) = rows_per_group {
-        variant = variant.number("ROWS_PER_GROUP", rows);
-    }
-    if let Extra::NormRotate(rotation) = extra {
-        variant = rotation.variant(variant);
-    }
-    Spec {
-        kernel: "matvec",
-        source: include_str!("../../wgsl/matvec.wgsl"),
-        variant,
-        access: accesses(match extra {
-            Extra::None => "rrrw",
-            Extra::Norm | Extra::Residual => "rrrwr",
-            Extra::NormRotate(_) => "rrrwrr",
-        }),
-    }
-}
-
 /// A product on the device: the buffers of [`matvec`] and how they lie.
 pub struct GpuMatvec<'a> {
     /// W, (groups, rows, cols).
@@ -189,7 +139,7 @@ pub struct GpuMatvec<'a> {
     pub x_group_stride: u32,
     /// RMS norm before: its weight (cols) and epsilon.
     pub norm: Option<(Range, f32)>,
-    /// Added to the output, (max_tokens, groups * rows). Not together with `norm`.
+    /// Added to the output, (max_tokens, groups * rows).
     pub residual: Option<Range>,
     /// The output, (max_tokens, groups * rows).
     pub y: Range,
@@ -199,9 +149,6 @@ pub struct GpuMatvec<'a> {
 
 impl GpuMatvec<'_> {
     /// The dispatches: one per part of the weight.
-    ///
-    /// # Panics
-    /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
     pub fn calls(&self) -> Vec<Call> {
         self.with_rotation(None)
     }
@@ -209,7 +156,8 @@ impl GpuMatvec<'_> {
     /// The dispatches for one token, with a norm, whose output is rotated.
     ///
     /// # Panics
-    /// As [`GpuMatvec::calls`], or if the rows to rotate are not whole heads. A replay's position must be in the table.
+    /// If the rows to rotate are not whole heads, or there is no norm, or more than one token. A replay's position must be in the
+    /// table.
     pub fn rotated_calls(&self, rotation: &Rotation) -> Vec<Call> {
         rotation.check(self.weight.total_rows(), &self.weight.name);
         assert!(
@@ -222,36 +170,16 @@ impl GpuMatvec<'_> {
 
     fn with_rotation(&self, rotation: Option<&Rotation>) -> Vec<Call> {
         let w = self.weight;
-        let out = w.total_rows();
         let cols_at_once = tokens_at_once(self.max_tokens);
-        let tokens = u64::from(self.max_tokens);
-        assert!(
-            self.norm.is_none() || self.residual.is_none(),
-            "{}: norm or residual",
-            w.name
-        );
-        assert!(
-            self.y.size >= tokens * u64::from(out) * 4,
-            "output of {}",
-            w.name
-        );
-        assert!(
-            self.x.size
-                >= u64::from(self.x_stride) * (tokens - 1) * 4
-                    + u64::from(self.x_group_stride * (w.groups - 1) + w.cols) * 4,
-            "input of {}",
-            w.name
-        );
-        let (kind, extra) = match (&self.norm, &self.residual) {
-            (Some((norm, _)), _) => match rotation {
-                Some(rotation) => (Extra::NormRotate(rotation.shape()), Some(norm)),
-                None => (Extra::Norm, Some(norm)),
-            },
-            (None, Some(residual)) => (Extra::Residual, Some(residual)),
-            (None, None) => (Extra::None, None),
-        };
-        let rows_per_group = (w.groups > 1).then_some(w.rows);
-        let spec = spec(w.ty, cols_at_once, rows_per_group, kind);
+        let groups = w.groups > 1;
+        let mut variant = Variant::default();
+        if let Some(rotation) = rotation {
+            variant = rotation.shape().variant(variant);
+        }
+        // Weights of one group share a pipeline, whatever their number of rows.
+        if groups {
+            variant = variant.number("ROWS_PER_GROUP", w.rows);
+        }
         let quarter = |floats: Word| match floats {
             Word::U(n) => Word::U(n / 4),
             Word::LastTokenTimes(n) => Word::LastTokenTimes(n / 4),
@@ -262,30 +190,8 @@ impl GpuMatvec<'_> {
             .map(|part| {
                 let tiles = part.rows.div_ceil(WG / LANES);
                 let row_tiles = tiles.min(MAX_GRID);
-                let mut bindings = vec![
-                    part.quants.clone(),
-                    part.scales.clone(),
-                    self.x.clone(),
-                    self.y.clone(),
-                ];
-                bindings.extend(extra.cloned());
-                let mut params = vec![
-                    Word::U(part.rows),
-                    Word::U(part.first_row),
-                    Word::U(w.cols / 32),
-                    Word::U(part.sub),
-                    self.tokens,
-                    quarter(self.x_offset),
-                    Word::U(self.x_stride / 4),
-                    Word::U(self.x_group_stride / 4),
-                    Word::U(out),
-                    Word::U(row_tiles),
-                    Word::F(self.norm.as_ref().map_or(0.0, |(_, eps)| *eps)),
-                ];
-                if let Some(rotation) = rotation {
+                if rotation.is_some() {
                     assert!(part.first_row.is_multiple_of(2), "pairs of {}", w.name);
-                    bindings.push(rotation.table.clone());
-                    params.push(Word::Pos);
                 }
                 let along_tokens = match self.tokens {
                     Word::Tokens => Extent::TokensBy(cols_at_once),
@@ -307,7 +213,31 @@ impl GpuMatvec<'_> {
                         ..Flops::default()
                     },
                 };
-                Call::positional(spec.clone(), bindings, params, grid)
+                Call::new("matvec")
+                    .variant(variant.clone())
+                    .module("WEIGHT", shader_module(w.ty))
+                    .number("WG", WG)
+                    .number("LANES", LANES)
+                    .number("COLS", cols_at_once)
+                    .planes(["w_q", "w_s"], part)
+                    .bind("x", &self.x)
+                    .bind("y", &self.y)
+                    .bind_some("norm", self.norm.as_ref().map(|norm| &norm.0))
+                    .bind_some("residual", self.residual.as_ref())
+                    .bind_some("angles", rotation.map(|rotation| &rotation.table))
+                    .word("rows", part.rows)
+                    .word("first_row", part.first_row)
+                    .word("units", w.cols / 32)
+                    .word("sub", part.sub)
+                    .word("tokens", self.tokens)
+                    .word("x_offset", quarter(self.x_offset))
+                    .word("x_stride", self.x_stride / 4)
+                    .word_some("x_group_stride", groups.then_some(self.x_group_stride / 4))
+                    .word("out_stride", w.total_rows())
+                    .word("row_tiles", row_tiles)
+                    .word_some("eps", self.norm.as_ref().map(|norm| norm.1))
+                    .word_some("pos", rotation.map(|_| Word::Pos))
+                    .grid(grid)
                     .with_bytes(part.quants.size + part.scales.size)
                     .with_flops(flops)
                     .with_shape(w.shape())
@@ -320,11 +250,13 @@ impl GpuMatvec<'_> {
 mod tests {
     use super::*;
     use crate::gpu::call::State;
+    use crate::gpu::testing::{assert_refused, unmade_weight};
     use crate::gpu::testing::{download, gpu_weight, gpus, output, padded, run, upload};
-    use crate::gpu::{Gpu, GpuOptions, Tier};
+    use crate::gpu::{Gpu, GpuOptions, Most, Step, Tier};
     use crate::kernels::linear::rms_norm;
     use crate::kernels::rope_cache::rotate_rows;
     use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
+    use crate::quant::GgmlType;
 
     #[test]
     fn plain_product_with_norm_and_residual() {
@@ -462,6 +394,9 @@ mod tests {
                     for options in [
                         MatvecOptions::contiguous(cols).with_norm(&norm, 1e-5),
                         MatvecOptions::contiguous(cols).with_residual(&residual),
+                        MatvecOptions::contiguous(cols)
+                            .with_norm(&norm, 1e-5)
+                            .with_residual(&residual),
                     ] {
                         let mut twin = vec![0.0; n_tokens * rows];
                         matvec(&w, &x, n_tokens, options, &mut twin);
@@ -580,5 +515,32 @@ mod tests {
             let found = on_gpu(&gpu, &w, &x, 1, 1, MatvecOptions::contiguous(512));
             assert_close(&found, &exact(&twin), GPU_NMSE, tier.name());
         }
+    }
+
+    #[test]
+    fn buffers_that_are_too_small_are_refused() {
+        let weight = unmade_weight(GgmlType::Q6_K, 2, 40, 256);
+        let call = |[x, y, residual]: [u64; 3], x_offset| {
+            GpuMatvec {
+                weight: &weight,
+                max_tokens: 3,
+                x: Range::floats("x", x),
+                x_offset,
+                x_stride: 512,
+                x_group_stride: 256,
+                norm: None,
+                residual: Some(Range::floats("residual", residual)),
+                y: Range::floats("y", y),
+                tokens: Word::Tokens,
+            }
+            .calls()
+        };
+        let (x, y, first) = (3 * 512, 3 * 80, Word::U(0));
+        let fits = Step::of(Most::token(3), call([512, 80, 80], first));
+        fits.resolve().unwrap_or_else(|e| panic!("{e}"));
+        assert_refused(&call([x - 4, y, y], first), 3, "matvec", "x");
+        assert_refused(&call([x, y, y], Word::U(4)), 3, "matvec", "x");
+        assert_refused(&call([x, y - 4, y], first), 3, "matvec", "y");
+        assert_refused(&call([x, y, y - 4], first), 3, "matvec", "residual");
     }
 }

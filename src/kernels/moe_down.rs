@@ -1,12 +1,9 @@
 //! The second half of a mixture of experts: each token's experts multiplied, weighted, summed, and added to the residual.
 
 use crate::gpu::Target;
-use crate::gpu::buffer::{Buffer, Range, Role};
-use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Flops};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
-use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
@@ -83,20 +80,6 @@ pub fn moe_down(
     out.iter_mut().zip(residual).for_each(|(out, r)| *out += r);
 }
 
-/// The pipeline for weights of type `ty` and `used` experts per token.
-pub(super) fn spec(ty: GgmlType, used: u32) -> Spec {
-    Spec {
-        kernel: "moe_down",
-        source: include_str!("../../wgsl/moe_down.wgsl"),
-        variant: Variant::default()
-            .module("WEIGHT", shader_module(ty))
-            .number("WG", WG)
-            .number("LANES", LANES)
-            .number("USED", used),
-        access: accesses("rrrrrrw"),
-    }
-}
-
 /// [`moe_down`] on the device.
 pub struct GpuMoeDown<'a> {
     /// D, (experts, rows, cols).
@@ -122,30 +105,8 @@ impl GpuMoeDown<'_> {
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`](crate::gpu::GpuError) where several parts need buffers between them.
-    ///
-    /// # Panics
-    /// If a buffer is too small for the sizes, which would let the kernel index beyond it.
     pub fn calls(&self, _target: &Target) -> Result<Vec<Call>, crate::gpu::GpuError> {
         let d = self.down;
-        let tokens = u64::from(self.max_tokens);
-        let slots = tokens * u64::from(self.used);
-        assert!(
-            self.h.size >= slots * u64::from(d.cols) * 4,
-            "input of {}",
-            d.name
-        );
-        assert!(
-            self.ids.size.min(self.weights.size) >= slots * 4,
-            "experts of {}",
-            d.name
-        );
-        let out = tokens * u64::from(d.rows) * 4;
-        assert!(
-            self.y.size.min(self.residual.size) >= out,
-            "output of {}",
-            d.name
-        );
-        let spec = spec(d.ty, self.used);
         let mut residual = self.residual.clone();
         let last = d.parts.len() - 1;
         let mut calls = vec![];
@@ -153,24 +114,9 @@ impl GpuMoeDown<'_> {
             let y = if i == last {
                 self.y.clone()
             } else {
-                Range::whole(&Buffer::new("expert sum", out, Role::Floats))
+                let sums = u64::from(self.max_tokens) * u64::from(d.rows);
+                Range::floats("expert sum", sums)
             };
-            let params = vec![
-                Word::U(d.rows),
-                Word::U(part.first_row / d.rows),
-                Word::U(part.rows / d.rows),
-                Word::U(d.cols / 32),
-                Word::U(part.sub),
-            ];
-            let bindings = vec![
-                part.quants.clone(),
-                part.scales.clone(),
-                self.h.clone(),
-                self.ids.clone(),
-                self.weights.clone(),
-                residual,
-                y.clone(),
-            ];
             let grid = [
                 Extent::N(d.rows.div_ceil(WG / LANES)),
                 Extent::Tokens,
@@ -180,7 +126,23 @@ impl GpuMoeDown<'_> {
             // A part has its share of the experts, and of those used on average.
             let products = 2 * u64::from(part.rows) * u64::from(d.cols);
             calls.push(
-                Call::positional(spec.clone(), bindings, params, grid)
+                Call::new("moe_down")
+                    .module("WEIGHT", shader_module(d.ty))
+                    .number("WG", WG)
+                    .number("LANES", LANES)
+                    .number("USED", self.used)
+                    .planes(["w_q", "w_s"], part)
+                    .bind("h", &self.h)
+                    .bind("ids", &self.ids)
+                    .bind("weights", &self.weights)
+                    .bind("residual", &residual)
+                    .bind("y", &y)
+                    .word("rows", d.rows)
+                    .word("first_expert", part.first_row / d.rows)
+                    .word("experts", part.rows / d.rows)
+                    .word("units", d.cols / 32)
+                    .word("sub", part.sub)
+                    .grid(grid)
                     .with_bytes(read)
                     .with_flops(Flops {
                         per_token: products * u64::from(self.used) / u64::from(d.groups),
@@ -199,9 +161,11 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::gpu::call::State;
+    use crate::gpu::testing::{assert_refused, unmade_weight};
     use crate::gpu::testing::{download, gpu_weight, gpus, output, padded, run, upload};
     use crate::gpu::{GpuOptions, Tier};
     use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
+    use crate::quant::GgmlType;
 
     #[test]
     fn weighted_sum_of_the_chosen_experts() {
@@ -310,6 +274,30 @@ mod tests {
                 continue;
             };
             check(&gpu, &mut rng, GgmlType::Q4_K, [8, 3, 100, 256], 4);
+        }
+    }
+
+    #[test]
+    fn buffers_that_are_too_small_are_refused() {
+        let weight = unmade_weight(GgmlType::Q4_0, 8, 32, 64);
+        let target = &gpus()[0];
+        for (h, weights, y, binding) in [
+            (12 * 64 - 4, 12, 4 * 32, "h"),
+            (12 * 64, 8, 4 * 32, "weights"),
+            (12 * 64, 12, 4 * 32 - 4, "y"),
+        ] {
+            let call = GpuMoeDown {
+                down: &weight,
+                max_tokens: 4,
+                used: 3,
+                h: Range::floats("h", h),
+                ids: Range::words("ids", 12),
+                weights: Range::floats("weights", weights),
+                residual: Range::floats("residual", 4 * 32),
+                y: Range::floats("y", y),
+            };
+            let calls = call.calls(target).unwrap_or_else(|e| panic!("{e}"));
+            assert_refused(&calls, 4, "moe_down", binding);
         }
     }
 }

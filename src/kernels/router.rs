@@ -1,8 +1,7 @@
 //! The choice of experts: probabilities, the best few, their weights (llama-graph.cpp, build_moe_ffn).
 
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Word, accesses};
-use crate::gpu::pipeline::Spec;
+use crate::gpu::call::{Call, Extent};
 use crate::gpu::shader::Variant;
 use crate::model::{Experts, Gating};
 
@@ -124,42 +123,13 @@ pub(super) fn choice(variant: Variant, experts: &Experts, bias: bool) -> Variant
         .flag("NORM", experts.weights_norm)
 }
 
-/// The pipeline for a model's experts, with or without a bias for the choice, and logits in several parts or in one.
-pub(super) fn spec(experts: &Experts, bias: bool, split: bool) -> Spec {
-    let variant = Variant::default()
-        .number("WG", experts.count.next_power_of_two().max(64) as u32)
-        .number("LANES", 1)
-        .flag("SPLIT", split)
-        .flag("parts", split);
-    Spec {
-        kernel: "router",
-        source: include_str!("../../wgsl/router.wgsl"),
-        variant: choice(variant, experts, bias),
-        access: accesses(if bias { "rwwr" } else { "rww" }),
-    }
-}
-
 impl GpuRouter<'_> {
-    /// Panics if a buffer is too small or there are more than [`MAX_EXPERTS`] experts.
+    /// Panics if there are more than [`MAX_EXPERTS`] experts, or fewer than are chosen.
     pub(super) fn check(&self) {
         let (count, used) = (self.experts.count, self.experts.used);
         assert!(
             (1..=count).contains(&used) && count <= MAX_EXPERTS,
             "the router chooses {used} of {count} experts, at most of {MAX_EXPERTS}"
-        );
-        let tokens = u64::from(self.max_tokens) * 4;
-        assert!(
-            self.logits.size >= tokens * count as u64 * u64::from(self.parts),
-            "router logits of {count} experts"
-        );
-        assert!(
-            self.ids.size >= tokens * used as u64 && self.weights.size >= tokens * used as u64,
-            "router choices of {used} experts"
-        );
-        let fits = |r: &Range| r.size >= count as u64 * 4;
-        assert!(
-            self.bias.as_ref().is_none_or(fits),
-            "selection bias of {count} experts"
         );
     }
 }
@@ -167,20 +137,27 @@ impl GpuRouter<'_> {
 /// The dispatch.
 ///
 /// # Panics
-/// If a buffer is too small or there are more than [`MAX_EXPERTS`] experts.
+/// If there are more than [`MAX_EXPERTS`] experts, or fewer than are chosen.
 pub fn call(b: &GpuRouter<'_>) -> Call {
     b.check();
-    let mut bindings = vec![b.logits.clone(), b.ids.clone(), b.weights.clone()];
-    bindings.extend(b.bias.clone());
-    let grid = [Extent::Tokens, Extent::N(1), Extent::N(1)];
+    let experts = b.experts;
     let split = b.parts > 1;
-    let mut params = vec![Word::F(b.experts.weights_scale)];
-    if split {
-        let part_stride = b.max_tokens * b.experts.count as u32;
-        params.extend([b.parts, part_stride].map(Word::U));
-    }
-    let spec = spec(b.experts, b.bias.is_some(), split);
-    Call::positional(spec, bindings, params, grid)
+    let variant = choice(Variant::default(), experts, b.bias.is_some());
+    Call::new("router")
+        .variant(variant)
+        .number("WG", experts.count.next_power_of_two().max(64) as u32)
+        .number("LANES", 1)
+        .word("scale", experts.weights_scale)
+        .word_some("parts", split.then_some(b.parts))
+        .word_some(
+            "part_stride",
+            split.then_some(b.max_tokens * experts.count as u32),
+        )
+        .bind("logits", &b.logits)
+        .bind("ids", &b.ids)
+        .bind("weights", &b.weights)
+        .bind_some("bias", b.bias.as_ref())
+        .grid([Extent::Tokens, Extent::N(1), Extent::N(1)])
 }
 
 #[cfg(test)]
@@ -188,7 +165,7 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::gpu::call::State;
-    use crate::gpu::testing::{download, gpus, output, run, upload};
+    use crate::gpu::testing::{assert_refused, download, gpus, output, run, upload};
     use crate::kernels::testing::{Rng, assert_close};
 
     fn experts(
@@ -310,7 +287,8 @@ mod tests {
     ) -> (Vec<u32>, Vec<f32>) {
         let n_tokens = logits.len() / e.count;
         let n = n_tokens * e.used;
-        let (ids, weights) = (output(gpu, n + e.used), output(gpu, n + e.used));
+        let ids = upload(gpu, &vec![u32::MAX; n + e.used]);
+        let weights = output(gpu, n + e.used);
         let all = [logits, &vec![f32::NAN; e.count]].concat();
         // The last part has it all, so that adding up is exact.
         let logits = [vec![0.0; (parts - 1) * all.len()], all].concat();
@@ -409,5 +387,27 @@ mod tests {
             let exact = 1.0 / (1.0 + 20f64.exp()) / f64::from(MIN_WEIGHT_SUM);
             assert_close(&weights, &[exact; 2], 1e-12, "clamped");
         }
+    }
+
+    #[test]
+    fn buffers_that_do_not_fit_are_refused() {
+        let e = experts(64, 4, Gating::Sigmoid, true, 1.0);
+        let call = |logits, ids| {
+            call(&GpuRouter {
+                logits: Range::floats("logits", logits),
+                parts: 3,
+                bias: Some(Range::floats("bias", 64)),
+                experts: &e,
+                max_tokens: 5,
+                ids,
+                weights: Range::floats("weights", 5 * 4),
+            })
+        };
+        let ids = Range::words("ids", 5 * 4);
+        let logits = 3 * 5 * 64;
+        assert_refused(&[call(logits - 4, ids.clone())], 5, "router", "logits");
+        assert_refused(&[call(logits, ids)], 6, "router", "logits");
+        let floats = Range::floats("ids", 5 * 4);
+        assert_refused(&[call(logits, floats)], 5, "router", "ids");
     }
 }
