@@ -2,30 +2,27 @@
 //
 // W (vocabulary, 32 * UNITS), x (32 * UNITS). Division: a thread per unit of 32 weights. Bound by: launching it.
 // A part of W writes only where it holds the row.
-struct Params {
-  rows: u32,       // of this part
-  first_row: u32,  // of this part in the vocabulary
-  sub: u32,        // sub-plane of the scales, in words
-  pos: u32,
-}
-#read w_q: array<vec4<u32>>
-#read w_s: array<w_Scales>
-#read history: array<u32>            // (n_ctx + 1)
-#read g: array<vec4<f32>>            // (8 * UNITS)
-#write y: array<vec4<f32>>           // (8 * UNITS)
-#write squares_out: array<f32>       // (2 * UNITS)
+#word rows: u32       // of this part
+#word first_row: u32  // of this part in the vocabulary
+#word sub: u32        // sub-plane of the scales, in words
+#word pos: u32
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS, p.sub)
+#read history: array<u32> @words(CONTEXT)                // ids by position
+#read g: array<vec4<f32>> @floats(UNITS * 32)            // (8 * UNITS)
+#write y: array<vec4<f32>> @floats(UNITS * 32)           // (8 * UNITS)
+#write squares_out: array<f32> @floats(UNITS * 2)        // (2 * UNITS)
 #ifdef BYTES
-#write prepared: array<vec4<u32>>    // (UNITS, 3)
+#write prepared: array<vec4<u32>> @prepared(UNITS)       // (UNITS, 3)
 #import quantize
 #else
 #ifdef HALVES
-#write prepared: array<vec4<u32>>    // (UNITS / 8, 5, 8)
+#write prepared: array<vec4<u32>> @prepared(UNITS)       // (UNITS / 8, 5, 8)
 #import halve_unit
 #else
-#write prepared: array<vec4<f32>>    // (UNITS, 8)
+#write prepared: array<vec4<f32>> @prepared(UNITS)       // (UNITS, 8)
 #endif
 #endif
-#import params
 #import w32
 #import WEIGHT as w
 

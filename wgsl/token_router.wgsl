@@ -1,21 +1,16 @@
 // The logits of a token's experts: y = W x / rms(x), weights and input in f32, so that no rounding turns a choice.
 //
-// W (rows, 4 * COLUMNS), x (4 * COLUMNS), squares (COLUMNS / 4), y (rows). With NORM_IN x is still to be multiplied by the norm's
+// W (rows, 4 * COLUMNS), x (4 * COLUMNS), squares (COLUMNS / 4), y (rows). With `norm` x is still to be multiplied by the norm's
 // weight.
 // Division: a workgroup per row, neighbouring threads on neighbouring columns. Bound by: the latency of one load, since
 // there are few rows; so every thread asks for all it needs at once.
-struct Params {
-  first_row: u32,   // of this part among all rows
-  eps: f32,
-}
-#read w: array<vec4<f32>>            // (rows, COLUMNS)
-#read x: array<vec4<f32>>            // (COLUMNS)
-#ifdef NORM_IN
-#read norm: array<vec4<f32>>         // (COLUMNS)
-#endif
-#read squares: array<f32>            // (COLUMNS / 4): of 16 values of x
-#write y: array<f32>
-#import params
+#word first_row: u32   // of this part among all rows
+#word eps: f32
+#read w: array<vec4<f32>> @codes(WEIGHT, ceil(GRID_X * COLUMNS, 8))   // (rows, COLUMNS)
+#read x: array<vec4<f32>> @floats(COLUMNS * 4)                        // (COLUMNS)
+#read norm?: array<vec4<f32>> @floats(COLUMNS * 4)                    // (COLUMNS)
+#read squares: array<f32> @floats(COLUMNS / 4)                        // (COLUMNS / 4): of 16 values of x
+#write y: array<f32> @floats(p.first_row + GRID_X)
 
 var<workgroup> sums: array<vec2<f32>, 64>;   // (subgroup)
 
@@ -29,7 +24,7 @@ fn main(
 #for i LOADS
   let at$i = min($iu * WG + t, COLUMNS - 1u);
   let w$i = w[row + at$i];
-#ifdef NORM_IN
+#ifdef norm
   let x$i = x[at$i] * norm[at$i];
 #else
   let x$i = x[at$i];

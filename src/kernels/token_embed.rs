@@ -2,12 +2,10 @@
 
 use super::token::{self, TokenOutput};
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Word, accesses};
+use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::pipeline::Spec;
 use crate::kernels::embed::embed;
 use crate::model::Weight;
-use crate::quant::GgmlType;
 use crate::quant::activation::{Activation, squares};
 use crate::quant::repack::shader_module;
 
@@ -24,22 +22,10 @@ pub fn token_embed(
     (x, squares, weighted)
 }
 
-/// The pipeline.
-pub(super) fn spec(ty: GgmlType, units: u32, activation: Activation) -> Spec {
-    Spec {
-        kernel: "token_embed",
-        source: include_str!("../../wgsl/token_embed.wgsl"),
-        variant: token::variant(activation)
-            .module("WEIGHT", shader_module(ty))
-            .number("UNITS", units),
-        access: accesses("rrrrwww"),
-    }
-}
-
 /// The row history\[pos\] as f32 in `y` and as `activation` in `prepared`, which must have a norm; one dispatch per part.
 ///
 /// # Panics
-/// If a buffer is too small, which would let the kernel index beyond it, or `prepared` has no norm.
+/// If `prepared` has no norm, or rows are no whole units.
 pub fn calls(
     token_embd: &GpuWeight,
     history: &Range,
@@ -48,33 +34,31 @@ pub fn calls(
     activation: Activation,
 ) -> Vec<Call> {
     let w = token_embd;
-    assert!(y.size >= u64::from(w.cols) * 4, "output of {}", w.name);
-    prepared.check(w.cols, activation, &w.name);
+    assert!(w.cols.is_multiple_of(32), "rows of {}", w.name);
     let (norm, squares) = prepared
         .norm
-        .clone()
+        .as_ref()
         .expect("the first layer begins with a norm");
     let units = w.cols / 32;
     w.parts
         .iter()
         .map(|part| {
-            let bindings = vec![
-                part.quants.clone(),
-                part.scales.clone(),
-                history.clone(),
-                norm.clone(),
-                y.clone(),
-                squares.clone(),
-                prepared.values.clone(),
-            ];
-            let params = vec![
-                Word::U(part.rows),
-                Word::U(part.first_row),
-                Word::U(part.sub),
-                Word::Pos,
-            ];
             let grid = [Extent::N(units.div_ceil(64)), Extent::N(1), Extent::N(1)];
-            Call::positional(spec(w.ty, units, activation), bindings, params, grid)
+            Call::new("token_embed")
+                .variant(token::variant(activation))
+                .module("WEIGHT", shader_module(w.ty))
+                .number("UNITS", units)
+                .planes(["w_q", "w_s"], part)
+                .bind("history", history)
+                .bind("g", norm)
+                .bind("y", y)
+                .bind("squares_out", squares)
+                .bind("prepared", &prepared.values)
+                .word("rows", part.rows)
+                .word("first_row", part.first_row)
+                .word("sub", part.sub)
+                .word("pos", Word::Pos)
+                .grid(grid)
                 .with_bytes(w.bytes_of_rows(1))
         })
         .collect()
@@ -84,9 +68,11 @@ pub fn calls(
 mod tests {
     use super::*;
     use crate::gpu::call::State;
+    use crate::gpu::testing::{assert_refused, unmade_weight};
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::kernels::token::testing::{activation, assert_prepared, room};
+    use crate::quant::GgmlType;
 
     #[test]
     fn the_gpu_agrees_for_every_type() {
@@ -120,5 +106,26 @@ mod tests {
                 assert_prepared(gpu, &q, Some(&norm), &x, ty.name());
             }
         }
+    }
+
+    #[test]
+    fn buffers_that_do_not_fit_are_refused() {
+        let weight = unmade_weight(GgmlType::Q4_0, 1, 37, 256);
+        let call = |prepared, squares| {
+            let output = TokenOutput {
+                values: Range::prepared("prepared", prepared, 256),
+                norm: Some((
+                    Range::floats("norm", 256),
+                    Range::floats("squares", squares),
+                )),
+            };
+            let (history, y) = (Range::words("history", 8), Range::floats("y", 256));
+            calls(&weight, &history, &y, &output, Activation::Bytes)
+        };
+        let refused = |calls: Vec<Call>, binding| {
+            assert_refused(&calls, 1, "token_embed", binding);
+        };
+        refused(call(Activation::Bytes, 12), "squares_out");
+        refused(call(Activation::Floats, 16), "prepared");
     }
 }

@@ -3,12 +3,11 @@
 
 use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, Word, accesses};
+use crate::gpu::call::{Call, Extent, Flops};
 use crate::gpu::memory::{GpuWeight, Part};
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::Variant;
 use crate::model::Weight;
 use crate::quant::GgmlType;
+use crate::quant::repack::shader_module;
 
 /// `w` (experts, d) times `x` (d), over the root mean square: `squares` are sums of squares of 16 values of the input before the
 /// norm's weight.
@@ -42,47 +41,31 @@ pub fn fits(ty: GgmlType, cols: u32) -> bool {
     ty == GgmlType::F32 && cols.is_multiple_of(16) && cols / 4 <= MOST_COLUMNS
 }
 
-/// The pipeline for `columns` groups of 4.
-pub(super) fn spec(columns: u32, norm: bool) -> Spec {
-    Spec {
-        kernel: "token_router",
-        source: include_str!("../../wgsl/token_router.wgsl"),
-        variant: Variant::default()
-            .number("WG", WG)
-            .number("COLUMNS", columns)
-            .number("LOADS", columns.div_ceil(WG))
-            .number("SQUARES", (columns / 4).div_ceil(WG))
-            .flag("NORM_IN", norm),
-        access: accesses(if norm { "rrrrw" } else { "rrrw" }),
-    }
-}
-
 impl GpuTokenRouter<'_> {
     /// The dispatches: one per part of the weight.
     ///
     /// # Panics
-    /// If the weight is none that [`fits`], or a buffer is too small, which would let the kernel index beyond it.
+    /// If the weight is none that [`fits`].
     pub fn calls(&self) -> Vec<Call> {
         let w = self.weight;
         assert!(fits(w.ty, w.cols) && w.groups == 1, "{}", w.name);
-        let bytes = u64::from(w.cols) * 4;
-        assert!(
-            self.x.size >= bytes
-                && self.norm.iter().all(|norm| norm.size >= bytes)
-                && self.squares.size >= bytes / 16
-                && self.y.size >= u64::from(w.rows) * 4,
-            "buffers of {}",
-            w.name
-        );
-        let spec = spec(w.cols / 4, self.norm.is_some());
+        let columns = w.cols / 4;
         let call = |part: &Part| {
-            let mut bindings = vec![part.quants.clone(), self.x.clone()];
-            bindings.extend(self.norm.clone());
-            bindings.extend([self.squares.clone(), self.y.clone()]);
-            let params = vec![Word::U(part.first_row), Word::F(self.eps)];
-            let grid = [Extent::N(part.rows), Extent::N(1), Extent::N(1)];
             let weights = u64::from(part.rows) * u64::from(w.cols);
-            Call::positional(spec.clone(), bindings, params, grid)
+            Call::new("token_router")
+                .module("WEIGHT", shader_module(w.ty))
+                .number("WG", WG)
+                .number("COLUMNS", columns)
+                .number("LOADS", columns.div_ceil(WG))
+                .number("SQUARES", (columns / 4).div_ceil(WG))
+                .bind("w", &part.quants)
+                .bind("x", &self.x)
+                .bind_some("norm", self.norm.as_ref())
+                .bind("squares", &self.squares)
+                .bind("y", &self.y)
+                .word("first_row", part.first_row)
+                .word("eps", self.eps)
+                .grid([Extent::N(part.rows), Extent::N(1), Extent::N(1)])
                 .with_bytes(weights * 4)
                 .with_shape(format!("{}x{}", w.rows, w.cols))
                 .with_flops(Flops {
@@ -98,6 +81,7 @@ impl GpuTokenRouter<'_> {
 mod tests {
     use super::*;
     use crate::gpu::call::State;
+    use crate::gpu::testing::{assert_refused, unmade_weight};
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::quant::activation::squares;
@@ -128,6 +112,22 @@ mod tests {
                     assert_close(&download(gpu, &y, rows), &exact, 1e-12, &what);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn buffers_that_are_too_small_are_refused() {
+        let weight = unmade_weight(GgmlType::F32, 1, 64, 256);
+        for (squares, y, binding) in [(12, 64, "squares"), (16, 60, "y")] {
+            let call = GpuTokenRouter {
+                weight: &weight,
+                x: Range::floats("x", 256),
+                norm: None,
+                squares: Range::floats("squares", squares),
+                eps: 1e-5,
+                y: Range::floats("y", y),
+            };
+            assert_refused(&call.calls(), 1, "token_router", binding);
         }
     }
 }
