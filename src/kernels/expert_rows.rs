@@ -81,13 +81,13 @@ pub struct Other {
 
 /// [`expert_rows`] on the device.
 pub struct GpuExpertRows {
-    /// The experts of each slot, (max_tokens, used).
+    /// The experts of each slot, (tokens, used).
     pub ids: Range,
     /// How many experts there are.
     pub experts: u32,
     /// Experts of a token.
     pub used: u32,
-    /// Slots by expert, (max_tokens * used).
+    /// Slots by expert, (tokens * used).
     pub slots: Range,
     /// The tiles, or low and tall ones, of which one kind is left empty.
     pub lists: Vec<TileList>,

@@ -32,15 +32,15 @@ const WG: u32 = 128;
 
 /// [`moe_combine`] on the device.
 pub struct GpuMoeCombine {
-    /// What each slot gave, (max_tokens, used, rows).
+    /// What each slot gave, (tokens, used, rows).
     pub slots: Range,
     /// What may be read instead.
     pub other: Option<Other>,
-    /// The weights, (max_tokens, used).
+    /// The weights, (tokens, used).
     pub weights: Range,
-    /// Added to the sum, (max_tokens, rows).
+    /// Added to the sum, (tokens, rows).
     pub residual: Range,
-    /// The output, (max_tokens, rows).
+    /// The output, (tokens, rows).
     pub y: Range,
     /// Experts per token.
     pub used: u32,
