@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
@@ -9,10 +10,10 @@ use serde::Serialize;
 use super::args::{ContextArgs, ModelArgs};
 use super::error::CliError;
 use super::output::{self, bytes};
-use crate::engine::{self, Batch, EngineError, MemoryPlan, ModelSource};
+use crate::engine::{self, EngineError, MemoryPlan, ModelSource};
 use crate::gguf::Gguf;
-use crate::gpu::{self, AdapterSummary};
-use crate::model::{Config, Gating};
+use crate::gpu::{self, AdapterSummary, Target};
+use crate::model::{Config, Gating, Model};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 
 const EXAMPLES: &str = "\
@@ -49,7 +50,10 @@ struct Report {
     thinking: bool,
     parameters: u64,
     tensors: Vec<TypeRow>,
-    memory: MemoryPlan,
+    /// What running takes, or why it cannot.
+    memory: Option<MemoryPlan>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
     /// The adapter that `--device auto` would choose.
     adapter: Option<AdapterSummary>,
 }
@@ -70,7 +74,7 @@ impl Inspect {
             .file
             .clone()
             .map_or_else(|| self.model.source(), ModelSource::File);
-        let gguf = source.open()?;
+        let gguf = Arc::new(source.open()?);
         let config = Config::from_gguf(&gguf).map_err(EngineError::from)?;
         let tokenizer = Tokenizer::from_gguf(&gguf)?;
         let template = ChatTemplate::from_gguf(&gguf)?;
@@ -82,13 +86,20 @@ impl Inspect {
             .map(|&id| tokenizer.piece(id))
             .collect();
         let adapter = gpu::adapters().into_iter().next();
-        let batch = Batch::on(adapter.as_ref(), &config, n_ctx, self.ctx.ubatch);
+        let target = adapter.as_ref().map(|adapter| adapter.target.clone());
+        let target = target.unwrap_or_else(Target::h200);
+        let model = Model::load(Arc::clone(&gguf)).map_err(EngineError::from)?;
+        let (memory, refused) = match MemoryPlan::new(&target, &model, n_ctx, self.ctx.ubatch) {
+            Ok(plan) => (Some(plan), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
         let report = Report {
             file: gguf.path().display().to_string(),
             gguf_version: gguf.version(),
             file_bytes: gguf.file_size(),
             parameters: tensors.iter().map(|row| row.parameters).sum(),
-            memory: MemoryPlan::new(&gguf, &config, n_ctx, batch),
+            memory,
+            refused,
             tensors,
             model: config,
             stop_tokens,
@@ -236,7 +247,11 @@ fn page(report: &Report) -> String {
 
 /// Appends what running takes, and whether the adapter has it.
 fn memory_lines(text: &mut String, report: &Report) {
-    let memory = &report.memory;
+    let Some(memory) = &report.memory else {
+        let reason = report.refused.as_deref().unwrap_or_default();
+        let _ = writeln!(text, "\ncannot run: {reason}");
+        return;
+    };
     let total = memory.total();
     let rows = [
         ("weights", memory.weights, String::new()),

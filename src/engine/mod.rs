@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub use crate::kernels::sampling::{self, Sampling};
 pub use error::EngineError;
 pub use gpu::{Precomposed, TierTrial};
-pub use memory::{Batch, MemoryPlan};
+pub use memory::MemoryPlan;
 pub use opened::Opened;
 pub use session::{GenerateStats, Session, StopReason};
 

@@ -1,7 +1,7 @@
 //! Listing and choosing adapters.
 
 use super::machine::Machine;
-use super::{GpuError, Tier};
+use super::{Coop, GpuError, Target, Tier};
 use serde::Serialize;
 use wgpu::{Adapter, Backends, DeviceType, Instance, InstanceDescriptor, InstanceFlags};
 
@@ -67,6 +67,9 @@ pub struct AdapterSummary {
     pub cooperative_matrices: Vec<String>,
     /// What work is divided by.
     pub machine: Machine,
+    /// What steps would be recorded for, if it were opened without options.
+    #[serde(skip)]
+    pub target: Target,
 }
 
 /// A wgpu instance with every native backend and no validation in the way.
@@ -136,9 +139,21 @@ fn summary(index: usize, adapter: &Adapter) -> AdapterSummary {
             "cooperative-matrix",
         ),
     ];
+    let tier = Tier::best(adapter);
+    let machine = Machine::new(&info, &limits, features);
     AdapterSummary {
         index,
-        machine: Machine::new(&info, &limits, features),
+        machine,
+        target: Target {
+            max_binding: limits.max_storage_buffer_binding_size,
+            max_buffer: limits.max_buffer_size,
+            offset_alignment: u64::from(limits.min_storage_buffer_offset_alignment).max(16),
+            coop: match tier {
+                Tier::Plain => None,
+                Tier::Subgroup | Tier::Int8 => Coop::of(adapter),
+            },
+            ..Target::new(&info.name, machine, tier)
+        },
         name: info.name.clone(),
         backend: info.backend.to_string(),
         kind: kind_name(info.device_type),
@@ -146,7 +161,7 @@ fn summary(index: usize, adapter: &Adapter) -> AdapterSummary {
             .join(" ")
             .trim()
             .to_owned(),
-        tier: Tier::best(adapter).name(),
+        tier: tier.name(),
         memory: device_memory(adapter),
         max_buffer: limits.max_buffer_size,
         max_binding: limits.max_storage_buffer_binding_size,

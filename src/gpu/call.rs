@@ -4,9 +4,7 @@ use super::buffer::Range;
 use super::geometry::Site;
 use super::interface::Most;
 use super::memory;
-use super::pipeline::{Access, Spec};
 use super::shader::Variant;
-use super::tier::MAX_PARAMS;
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
 use std::collections::BTreeSet;
@@ -62,8 +60,6 @@ pub struct Call {
     /// A shader to compile in its place, with the same interface.
     #[cfg(test)]
     pub compiled: Option<&'static str>,
-    /// Until its kernel declares its interface: pipeline, bindings and parameters in order.
-    pub positional: Option<(Spec, Vec<Range>, Vec<Word>)>,
 }
 
 impl Call {
@@ -91,7 +87,6 @@ impl Call {
             source: None,
             #[cfg(test)]
             compiled: None,
-            positional: None,
         }
     }
 
@@ -101,31 +96,6 @@ impl Call {
         Self {
             source: Some(source),
             ..Self::new(kernel)
-        }
-    }
-
-    /// A dispatch of `spec` over `grid`.
-    pub fn positional(
-        spec: Spec,
-        bindings: Vec<Range>,
-        params: Vec<Word>,
-        grid: [Extent; 3],
-    ) -> Self {
-        assert_eq!(
-            spec.access.len(),
-            bindings.len(),
-            "{}: one buffer per binding",
-            spec.kernel
-        );
-        assert!(
-            params.len() * 4 <= MAX_PARAMS,
-            "{}: parameters fit {MAX_PARAMS} bytes",
-            spec.kernel
-        );
-        Self {
-            variant: spec.variant.clone(),
-            positional: Some((spec.clone(), bindings, params)),
-            ..Self::new(spec.kernel).grid(grid)
         }
     }
 
@@ -208,8 +178,7 @@ impl Call {
     pub fn ranges(&self) -> impl Iterator<Item = &Range> {
         let others = self.alternatives.iter().flat_map(|(_, ranges)| ranges);
         let named = self.bindings.iter().map(|(_, range)| range);
-        let positional = self.positional.iter().flat_map(|(_, ranges, _)| ranges);
-        named.chain(positional).chain(others).chain(&self.counts)
+        named.chain(others).chain(&self.counts)
     }
 
     /// Repeats it for each block of the context, together with its neighbours that are cut alike.
@@ -317,17 +286,4 @@ pub fn belong(calls: &mut [Call], part: Part) {
     for call in calls {
         call.part = part;
     }
-}
-
-/// Shorthand for the accesses of a spec: `r` read, `w` read and write.
-pub fn accesses(text: &str) -> Vec<Access> {
-    text.bytes()
-        .map(|b| {
-            if b == b'w' {
-                Access::Write
-            } else {
-                Access::Read
-            }
-        })
-        .collect()
 }

@@ -57,7 +57,7 @@ pub struct Coop {
 impl Coop {
     /// The largest that the adapter has with f16 in and f32 out, subgroups of one size (wgpu cannot ask for one) that can wait
     /// for themselves, and the workgroup memory that the kernels use them with.
-    fn of(adapter: &Adapter) -> Option<Self> {
+    pub(super) fn of(adapter: &Adapter) -> Option<Self> {
         let info = adapter.get_info();
         let lanes = match info.backend {
             // wgpu reports a constant 4..64 there; every GPU with such matrices has 32.

@@ -57,9 +57,6 @@ pub struct Resolved {
 pub fn resolve(call: &Call, most: Most) -> Result<Resolved, GpuError> {
     let kernel = call.kernel;
     let (resolved, expanded) = named(call)?;
-    if call.positional.is_some() {
-        return Ok(resolved);
-    }
     let most = call.most.unwrap_or(most);
     if let Some(blocks) = call.blocks
         && u64::from(blocks.rows) * u64::from(blocks.most) < u64::from(most.context)
@@ -96,18 +93,6 @@ pub fn spec(call: &Call) -> Result<Spec, GpuError> {
 /// A call by the names alone, and what its kernel declares.
 fn named(call: &Call) -> Result<(Resolved, Arc<Expanded>), GpuError> {
     let kernel = call.kernel;
-    if let Some((spec, bindings, params)) = &call.positional {
-        let index = |name: &str| name.parse().expect("a number of a binding");
-        let others = call.alternatives.as_ref();
-        let resolved = Resolved {
-            spec: compiled(call, spec.clone()),
-            bindings: bindings.clone(),
-            alternatives: others.map(|(name, ranges)| (index(name), ranges.clone())),
-            params: params.clone(),
-        };
-        let declared = expand(spec.kernel, spec.source, &spec.variant, Tier::Subgroup)?;
-        return Ok((resolved, Arc::new(declared)));
-    }
     let wrong = |what: String| GpuError::Interface { kernel, what };
     let Some(source) = call.source.or_else(|| kernel_source(kernel)) else {
         return Err(wrong("there is no kernel of that name".to_owned()));
@@ -121,13 +106,9 @@ fn named(call: &Call) -> Result<(Resolved, Arc<Expanded>), GpuError> {
     }
     let expanded = interface(kernel, source, &variant)?;
     // Only what a kernel may do without makes a difference to the pipeline.
-    let optional = |name: &str| {
-        let binding = expanded.bindings.iter().find(|b| b.name == name);
-        binding.is_none_or(|b| b.optional)
-    };
-    let given = call.bindings.iter().map(|(name, _)| *name);
-    for name in given.filter(|name| !optional(name)) {
-        variant.flags.remove(name);
+    let needed = expanded.bindings.iter().filter(|b| !b.optional);
+    for name in needed.map(|b| &b.name).chain(&expanded.needed_words) {
+        variant.flags.remove(name.as_str());
     }
     let find = |name: &str| call.bindings.iter().find(|(given, _)| *given == name);
     let mut bindings = vec![];
@@ -214,10 +195,11 @@ fn interface(
     source: &str,
     variant: &Variant,
 ) -> Result<Arc<Expanded>, GpuError> {
-    type Known = Mutex<HashMap<(&'static str, Variant), Arc<Expanded>>>;
+    type Known = Mutex<HashMap<(&'static str, usize, Variant), Arc<Expanded>>>;
     static KNOWN: OnceLock<Known> = OnceLock::new();
     let known = KNOWN.get_or_init(Known::default);
-    let key = (kernel, variant.clone());
+    // Templates of tests may share a name.
+    let key = (kernel, source.as_ptr() as usize, variant.clone());
     let find = || known.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(found) = find().get(&key) {
         return Ok(Arc::clone(found));

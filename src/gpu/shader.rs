@@ -84,6 +84,8 @@ pub struct Expanded {
     pub bindings: Vec<Declared>,
     /// Its parameters, in order, and their types; `None` where it writes its `struct Params` itself.
     pub words: Option<Vec<[String; 2]>>,
+    /// The names of those parameters that every call gives.
+    pub needed_words: Vec<String>,
     /// Lengths that have names (`#length`).
     pub lengths: BTreeMap<String, String>,
 }
@@ -112,6 +114,7 @@ pub fn expand(
         words: vec![],
         param: None,
         each: vec![],
+        needed_words: vec![],
         lengths: BTreeMap::new(),
         head: String::new(),
         out: String::new(),
@@ -179,6 +182,7 @@ struct Expander<'a> {
     param: Option<String>,
     /// Names of `#each` and how often, in order.
     each: Vec<(String, u32)>,
+    needed_words: Vec<String>,
     lengths: BTreeMap<String, String>,
     /// `enable` directives of WGSL, which must come before everything else.
     head: String,
@@ -352,9 +356,12 @@ impl Expander<'_> {
     fn word(&mut self, number: usize, line: &str) -> Result<(), GpuError> {
         let rest = line.trim_start().trim_start_matches("#word");
         let text = rest.split("//").next().unwrap_or("");
-        let Some((name, _, ty)) = self.declaration(number, text)? else {
+        let Some((name, optional, ty)) = self.declaration(number, text)? else {
             return Ok(());
         };
+        if !optional {
+            self.needed_words.push(name.to_owned());
+        }
         if !["u32", "f32"].contains(&ty) {
             return self.error(number, format!("parameter {name} is a {ty}, no u32 or f32"));
         }
@@ -380,6 +387,7 @@ impl Expander<'_> {
             text: self.head + &self.out,
             bindings: self.bindings,
             words: (!own).then_some(self.words),
+            needed_words: self.needed_words,
             lengths: self.lengths,
         }
     }

@@ -33,6 +33,30 @@ pub struct Target {
 }
 
 impl Target {
+    /// A device of these facts in `tier`, with bindings and buffers as large as kernels can index, without matrices.
+    pub fn new(name: &str, machine: Machine, tier: Tier) -> Self {
+        Self {
+            name: name.to_owned(),
+            tier,
+            machine,
+            max_binding: u64::from(u32::MAX),
+            max_buffer: u64::from(u32::MAX),
+            offset_alignment: 256,
+            coop: None,
+            packed_halves: machine.packed_halves,
+            choices: Arc::default(),
+            asked_to_repeat: None,
+        }
+    }
+
+    /// The one that the kernels were measured on ([`Machine::H200`]).
+    pub fn h200() -> Self {
+        Self {
+            coop: Some(Coop::NVIDIA),
+            ..Self::new("NVIDIA H200", Machine::H200, Tier::Subgroup)
+        }
+    }
+
     /// What the products of a decoded token leave for each other in this tier, where they prepare their outputs so.
     pub fn activation(&self) -> Option<Activation> {
         self.tier.activation(self.packed_halves)

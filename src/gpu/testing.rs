@@ -133,54 +133,9 @@ pub(crate) fn gpus() -> &'static [Gpu] {
     })
 }
 
-/// Whether the words that a call passes by position are the members of its kernel's `Params`, in number and kind: drift between Rust and
-/// WGSL would read another word without any error.
-#[track_caller]
-fn check_params(call: &Call) {
-    let Some((spec, _, params)) = &call.positional else {
-        return;
-    };
-    let kernel = spec.kernel;
-    let text = shader::expand(kernel, spec.source, &spec.variant, Tier::Subgroup)
-        .unwrap_or_else(|e| panic!("{e}"))
-        .text;
-    let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{kernel}: {e}"));
-    let declared = module
-        .types
-        .iter()
-        .find(|(_, ty)| ty.name.as_deref() == Some("Params"));
-    let Some((
-        _,
-        Type {
-            inner: TypeInner::Struct { members, .. },
-            ..
-        },
-    )) = declared
-    else {
-        panic!("{kernel} declares no struct Params");
-    };
-    assert_eq!(members.len(), params.len(), "parameters of {kernel}");
-    for (member, word) in members.iter().zip(params) {
-        let allowed: &[_] = match word {
-            Word::F(_) => &[Scalar::F32],
-            // Floats travel as their bits.
-            Word::Sampling(_) => &[Scalar::F32, Scalar::U32],
-            _ => &[Scalar::U32],
-        };
-        let TypeInner::Scalar(found) = module.types[member.ty].inner else {
-            panic!("{kernel}: {member:?} is no word");
-        };
-        assert!(
-            allowed.contains(&found),
-            "{kernel}: {word:?} for {member:?}"
-        );
-    }
-}
-
 /// Runs `calls` once for `state` and waits.
 #[track_caller]
 pub(crate) fn run(gpu: &Gpu, calls: &[Call], state: &State) {
-    calls.iter().for_each(check_params);
     let recording = Recording::new(gpu, &Step::of(Most::of(state), calls.iter().cloned()))
         .unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));
     recording.submit(gpu, state);

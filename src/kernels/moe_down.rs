@@ -1,6 +1,5 @@
 //! The second half of a mixture of experts: each token's experts multiplied, weighted, summed, and added to the residual.
 
-use crate::gpu::Target;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Flops};
 use crate::gpu::memory::GpuWeight;
@@ -102,10 +101,7 @@ pub struct GpuMoeDown<'a> {
 
 impl GpuMoeDown<'_> {
     /// The dispatches: one per part of the weight, each adding its experts to the sum of the part before.
-    ///
-    /// # Errors
-    /// [`GpuError::OutOfMemory`](crate::gpu::GpuError) where several parts need buffers between them.
-    pub fn calls(&self, _target: &Target) -> Result<Vec<Call>, crate::gpu::GpuError> {
+    pub fn calls(&self) -> Vec<Call> {
         let d = self.down;
         let mut residual = self.residual.clone();
         let last = d.parts.len() - 1;
@@ -152,7 +148,7 @@ impl GpuMoeDown<'_> {
             );
             residual = y;
         }
-        Ok(calls)
+        calls
     }
 }
 
@@ -229,7 +225,7 @@ mod tests {
             residual: range(&residual, rows),
             y: Range::whole(&y),
         };
-        let calls = call.calls(gpu).unwrap_or_else(|e| panic!("{e}"));
+        let calls = call.calls().unwrap_or_else(|e| panic!("{e}"));
         run(
             gpu,
             &calls,

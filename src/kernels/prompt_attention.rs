@@ -463,7 +463,7 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
         row[mla.kv_lora] = (i / 8) as f32;
     }
     const NAME: &str = "trial of attention";
-    let whole = |buffer: crate::gpu::buffer::Buffer| Range::whole(&buffer);
+    let whole = |buffer: Buffer| Range::whole(&buffer);
     let q = whole(gpu.storage_with(NAME, &q)?);
     let rope_table = whole(gpu.storage_with(NAME, &table)?);
     let cache = whole(gpu.storage_with(NAME, &narrow(&cache))?).holding(Role::Cache);
@@ -544,7 +544,7 @@ fn timed<T>(
     let cache = room(tokens * mla.cache_row() * 2, Role::Cache)?;
     let values = room(tokens * mla.heads * dims.v * 4, Role::Floats)?;
     let mut calls = |form| {
-        let scratch = Scratch::new(gpu, dims, form, tokens, tokens)?;
+        let scratch = Scratch::new(gpu.max_binding, dims, form, tokens, tokens);
         made.extend([scratch.weights.clone(), scratch.stats.clone()]);
         made.extend(scratch.kv.iter().cloned());
         let attention = GpuPromptAttention {

@@ -3,9 +3,8 @@
 use std::cmp::Ordering;
 
 use super::sampling::{Sampling, uniform};
-use crate::gpu::buffer::{Range, Role};
+use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
-use crate::gpu::{Gpu, GpuError};
 
 /// The token chosen from `logits` (vocab) under `sampling`.
 ///
@@ -181,29 +180,23 @@ pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
 /// `results`, taken by [`State::slot`](crate::gpu::call::State::slot), gets (id, step, number, 0). A replay needs
 /// [`words`] as its `sampling`, and `pos + tokens <= n_ctx`.
 ///
-/// # Errors
-/// [`GpuError`] if there is no memory for the keys.
-///
 /// # Panics
 /// If the vocabulary is larger than [`MAX_VOCAB`], or there are no results.
 pub fn calls(
-    gpu: &Gpu,
     logits: &Range,
     vocab: u32,
     history: &Range,
     results: &[Range],
-) -> Result<Vec<Call>, GpuError> {
+) -> Vec<Call> {
     let tokens = vocab as usize;
     assert!(
         (1..=MAX_VOCAB).contains(&tokens),
         "a choice among {vocab} tokens, {MAX_VOCAB} at most"
     );
-    let words =
-        |name, bytes| Ok::<_, GpuError>(Range::whole(&gpu.storage(name, bytes, Role::Words)?));
     let [keys, maxima, quarters] = scratch_bytes(tokens);
-    let keys = words("sampling keys", keys)?;
-    let maxima = words("sampling maxima", maxima)?;
-    let quarters = words("sampling quarters", quarters)?;
+    let keys = Range::words("sampling keys", keys / 4);
+    let maxima = Range::words("sampling maxima", maxima / 4);
+    let quarters = Range::words("sampling quarters", quarters / 4);
     let (slices, per) = slices(tokens);
     let call = |kernel| {
         Call::new(kernel)
@@ -238,7 +231,7 @@ pub fn calls(
         .word("step", Word::Sampling(7))
         .word("number", Word::Sampling(NUMBER))
         .with_alternatives("chosen", results.to_vec());
-    Ok(vec![scan, pick])
+    vec![scan, pick]
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! The product is kept as Q8_0: half a step of its blocks is a fourth of a percent of their largest weight, below what 4- to
 //! 6-bit factors leave. Where both factors are floats it is kept as F16, so that a file of floats is not quantised unasked.
 
-use super::{Config, Layer, Model, Query, Weight};
+use super::{Config, Layer, Model};
 use crate::quant::{GgmlType, repack};
 
 /// What `--precompose` asks for.

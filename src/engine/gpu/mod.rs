@@ -4,6 +4,7 @@ mod all_logits;
 mod flight;
 pub mod measure;
 mod pace;
+pub mod plan;
 mod precompose;
 mod prompt;
 mod proof;
@@ -19,7 +20,6 @@ mod weights;
 
 pub use precompose::Precomposed;
 pub use prompt::MAX_CHUNK;
-pub(super) use prompt::{capacity, default_chunk, room};
 pub use tier_trial::TierTrial;
 pub use trial::Trial;
 pub use weights::{GpuModel, Weights};
@@ -34,17 +34,15 @@ use crate::gpu::geometry::Site;
 use crate::gpu::record::Recording;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError};
-use crate::kernels::attention::{self, Form};
-use crate::kernels::expand_kv::KvDims;
+use crate::kernels::attention::{self};
 use crate::kernels::sampling::Sampling;
-use crate::kernels::{MlaDims, attention_short, gemm, prompt_attention, sample};
-use crate::model::RopeTable;
+use crate::kernels::{MlaDims, attention_short, sample};
 use flight::RING;
 use measure::HostTime;
 use pace::{Kind, Paces};
-use prompt::Prompt;
+use prompt::{Prompt, capacity};
 use proof::Proof;
-use recipes::{Context, Expanded, Forms, Given};
+use recipes::{Context, Expanded, Forms};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,7 +139,7 @@ impl GpuBackend {
             .iter()
             .map(|ids| Range::whole(&Buffer::from_made("ids", ids.clone(), Role::Words)))
             .collect();
-        let choose = sample::calls(&gpu, &logits, vocab, &context.history, &results)?;
+        let choose = sample::calls(&logits, vocab, &context.history, &results);
         let single = recipes::token(model.given(&context), &logits)?;
         let sites = sites(&single.calls);
         let decode = single.then(&choose);

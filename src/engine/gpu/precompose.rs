@@ -2,7 +2,7 @@
 
 use super::trial::{self, Trial};
 use super::weights::{Composed, GpuLayer, GpuModel};
-use crate::engine::{Batch, MemoryPlan};
+use crate::engine::MemoryPlan;
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::State;
 use crate::gpu::memory::{GpuWeight, Part};
@@ -223,8 +223,7 @@ impl Composed {
 
 /// Refuses `pairs` where the device tells that model, session and products do not fit its memory.
 fn check_memory(gpu: &Gpu, model: &Model, pairs: Pairs, n_ctx: usize) -> Result<(), GpuError> {
-    let batch = Batch::of(gpu, &model.config, n_ctx);
-    let plan = MemoryPlan::new(&model.gguf, &model.config, n_ctx, batch);
+    let plan = MemoryPlan::new(gpu, model, n_ctx, None)?;
     let extra = pairs.bytes(model);
     match gpu.memory {
         Some(memory) if extra > 0 && plan.with_precomposed(extra).total() > memory => {
@@ -383,8 +382,7 @@ mod tests {
         let Ok(gpu) = Gpu::open(&GpuOptions::default()) else {
             return;
         };
-        let batch = Batch::of(&gpu, &model.config, 100);
-        let plan = MemoryPlan::new(&gguf, &model.config, 100, batch);
+        let plan = MemoryPlan::new(&gpu, &model, 100, None).unwrap();
         let with = |pairs: Pairs| plan.with_precomposed(pairs.bytes(&model)).total();
         assert_eq!(with(Pairs::NONE), plan.total());
         let load = |choice, memory| {

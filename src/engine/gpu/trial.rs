@@ -144,7 +144,7 @@ impl<'a> Lab<'a> {
         let single = recipes::token(given, &self.logits)?;
         let vocab = model.model.config.vocab_size as u32;
         let results = [self.result.clone()];
-        let choose = sample::calls(gpu, &self.logits, vocab, &self.context.history, &results)?;
+        let choose = sample::calls(&self.logits, vocab, &self.context.history, &results);
         let decode = single.then(&choose);
         Ok(Candidate {
             pairs,

@@ -1,5 +1,6 @@
 //! A model's weights on a device.
 
+use super::plan::VECTORS;
 use super::recipes::{Context, Given};
 use super::{TierTrial, random};
 use crate::gpu::buffer::{Buffer, Range, Role};
@@ -77,7 +78,7 @@ impl Weights {
         let Places { loader, vectors } = places;
         let mut placed = Placed {
             weights: loader.places(),
-            vectors: Buffer::with("norms and biases", &vectors.values),
+            vectors: Buffer::with(VECTORS, &vectors.values),
         };
         let placed_layer = |layer: &Layer<Number, Span>| {
             let Ok(layer) = layer.convert(&mut placed);

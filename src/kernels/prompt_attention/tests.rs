@@ -441,7 +441,7 @@ fn the_whole_list_of_dispatches_reads_weights_of_any_type() {
         let form = Form::of(gpu, dims).unwrap_or_else(|e| panic!("{e}"));
         let form = form.expect("sizes that suit");
         let weights = [&k_b, &v_b].map(|w| gpu_weights(gpu, &[w]).remove(0));
-        let scratch = Scratch::new(gpu, dims, form, 40, 140).unwrap_or_else(|e| panic!("{e}"));
+        let scratch = Scratch::new(gpu.max_binding, dims, form, 40, 140);
         let cache = &case.cache[..140 * mla.cache_row()];
         let values = output(gpu, exact.len());
         let [k_b, v_b] = &weights;

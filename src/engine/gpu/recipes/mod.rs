@@ -33,13 +33,13 @@ pub struct Given<'a> {
     pub context: &'a Context,
 }
 
-impl Given<'_> {
-    fn dims(&self) -> MlaDims {
+impl<'a> Given<'a> {
+    fn dims(self) -> MlaDims {
         MlaDims::of(self.config)
     }
 
     /// How the experts of a layer that has some are chosen: the loader refuses such a layer where the file does not say.
-    fn experts(&self) -> &Experts {
+    fn experts(self) -> &'a Experts {
         let experts = self.config.experts.as_ref();
         experts.expect("a MoE layer has experts in its config")
     }

@@ -357,7 +357,7 @@ impl TokenRecipe<'_> {
         }
         let x = if exact {
             let (x, norm) = (stream.x.clone(), stream.norm.clone());
-            Input::Stream(x, norm, stream.squares.clone(), self.eps)
+            Input::Stream(x, norm, stream.squares.clone(), self.eps())
         } else {
             Input::Prepared(self.normed(stream), 0)
         };

@@ -15,10 +15,10 @@ use crate::synth::{self, SynthOptions};
 use std::sync::Arc;
 
 /// How many dispatches each of `calls` waits for one after another, itself included: those that wrote what it binds.
-fn levels(calls: &[&Call]) -> Vec<usize> {
+fn levels(calls: &[&Call], most: Most) -> Vec<usize> {
     let mut written: Vec<(Buffer, usize)> = vec![];
     let level = |call: &&Call| {
-        let call = resolve(call, Most::token(4096)).unwrap_or_else(|e| panic!("{e}"));
+        let call = resolve(call, most).unwrap_or_else(|e| panic!("{e}"));
         let bound = |buffer: &Buffer| call.bindings.iter().any(|b| b.buffer == *buffer);
         let before = written.iter().filter(|(buffer, _)| bound(buffer));
         let level = 1 + before.map(|(_, level)| *level).max().unwrap_or(0);
@@ -81,7 +81,7 @@ fn check_layers(gpu: Gpu, repeats_work: bool) {
             .iter()
             .filter(|call| call.when.holds(&state))
             .collect();
-        let levels = levels(&calls);
+        let levels = levels(&calls, context.token());
         let last = |layer: usize| {
             let of_layer =
                 (calls.iter().zip(&levels)).filter(|(call, _)| call.part.layer() == Some(layer));
