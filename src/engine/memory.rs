@@ -76,8 +76,8 @@ fn is_zero(bytes: &u64) -> bool {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::ModelSource;
     use super::super::gpu::{GpuBackend, GpuModel};
-    use super::super::{EMBEDDED, ModelSource};
     use super::*;
     use crate::gpu::{Gpu, GpuError, GpuOptions};
     use crate::model::Model;

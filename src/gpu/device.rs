@@ -323,15 +323,6 @@ impl Gpu {
         }
     }
 
-    /// The same opened device for tokens that are recorded so ([`GpuOptions::serial_passes`], [`GpuOptions::repeats_work`]).
-    #[cfg(test)]
-    pub(crate) fn in_mode(&self, serial_passes: bool, repeats_work: bool) -> Self {
-        let mut gpu = self.in_tier(self.tier);
-        gpu.target.machine.serial_passes = serial_passes;
-        gpu.target.asked_to_repeat = Some(repeats_work);
-        gpu
-    }
-
     /// The first error that wgpu or the driver reported since the last call, if any.
     ///
     /// # Errors

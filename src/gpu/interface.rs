@@ -497,6 +497,7 @@ mod tests {
             let scope = Scope {
                 call: &call,
                 most: Most::token(1),
+                lengths: &BTreeMap::new(),
             };
             let needs = |length| scope.needs("scales", length).map(|(_, bytes)| bytes);
             assert_eq!(needs("W, 8 * 80"), Ok(rows(ty, 80)));

@@ -18,7 +18,7 @@ use wgpu::{
 };
 
 /// How a kernel uses a storage binding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Access {
     /// `var<storage, read>`.
     Read,
@@ -37,7 +37,7 @@ impl Access {
 }
 
 /// Everything that makes a pipeline: a template, its variant, and the access of each binding in order.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Spec {
     /// The kernel's name, for messages and profiles.
     pub kernel: &'static str,

@@ -88,3 +88,54 @@ impl Target {
             .or_else(|| site.default_geometry(self.machine))
     }
 }
+
+/// Devices as recipes see them, for tests without any: of each maker one, in every tier that it runs.
+#[cfg(test)]
+pub(crate) fn profiles() -> Vec<Target> {
+    use super::machine::Profile;
+    let machine = |profile, cores, subgroup: [u32; 2], threads, memory_kib: u32| Machine {
+        subgroup,
+        lanes: subgroup[0].min(32),
+        threads,
+        workgroup_memory: memory_kib << 10,
+        ..Machine::with_cores(profile, cores)
+    };
+    let apple = Machine {
+        serial_passes: true,
+        ..machine(Profile::Apple, 32, [32; 2], 1024, 32)
+    };
+    let intel = Machine {
+        packed_halves: false,
+        ..machine(Profile::Intel, 32, [8, 32], 1024, 32)
+    };
+    let software = Machine {
+        packed_halves: false,
+        ..machine(Profile::Software, 8, [8; 2], 1024, 32)
+    };
+    let devices = [
+        ("NVIDIA H200", Machine::H200, Some(Coop::NVIDIA)),
+        ("Apple M1 Max", apple, Some(Coop::APPLE)),
+        (
+            "AMD RX 7900 XTX",
+            machine(Profile::Amd, 96, [32, 64], 1024, 32),
+            None,
+        ),
+        ("Intel A770", intel, None),
+        ("llvmpipe", software, Some(Coop::LLVMPIPE)),
+    ];
+    let mut targets = vec![];
+    for (name, machine, coop) in devices {
+        for tier in [Tier::Subgroup, Tier::Int8] {
+            targets.push(Target {
+                coop,
+                ..Target::new(name, machine, tier)
+            });
+        }
+    }
+    let browser = machine(Profile::Other, 8, [4, 128], 256, 16);
+    targets.push(Target {
+        max_binding: 128 << 20,
+        ..Target::new("a browser", browser, Tier::Plain)
+    });
+    targets
+}

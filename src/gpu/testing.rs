@@ -1,16 +1,15 @@
 //! What the kernel tests share: one device per tier, and running dispatches to the end.
 
-use super::call::{Call, State, Word};
+use super::call::{Call, State};
 use super::memory::{GpuWeight, Loader, Part};
 use super::record::Recording;
-use super::{Gpu, GpuError, GpuOptions, Tier, shader, waves};
+use super::{Gpu, GpuError, GpuOptions, Tier, waves};
 use crate::gpu::buffer::{Buffer, Content, Range, Role};
 use crate::gpu::{Most, Step};
 use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 use crate::quant::repack::{plane_bytes, sub_plane_words};
-use naga::{Scalar, Type, TypeInner};
 use std::sync::OnceLock;
 
 /// The variable that has the kernel tests run in emulated subgroups of so many threads, in place of the adapter's.

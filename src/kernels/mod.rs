@@ -42,8 +42,6 @@ pub mod token_router;
 
 #[cfg(any())]
 mod instructions;
-#[cfg(any())]
-mod permutations;
 #[cfg(test)]
 pub(crate) mod testing;
 

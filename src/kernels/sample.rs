@@ -182,12 +182,7 @@ pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
 ///
 /// # Panics
 /// If the vocabulary is larger than [`MAX_VOCAB`], or there are no results.
-pub fn calls(
-    logits: &Range,
-    vocab: u32,
-    history: &Range,
-    results: &[Range],
-) -> Vec<Call> {
+pub fn calls(logits: &Range, vocab: u32, history: &Range, results: &[Range]) -> Vec<Call> {
     let tokens = vocab as usize;
     assert!(
         (1..=MAX_VOCAB).contains(&tokens),

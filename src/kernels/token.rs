@@ -25,23 +25,6 @@ pub struct TokenOutput {
 }
 
 impl TokenOutput {
-    /// Panics unless `n` values fit.
-    pub(super) fn check(&self, n: u32, activation: Activation, what: &str) {
-        assert!(
-            self.values.size >= activation.bytes(u64::from(n) / 32),
-            "output of {what}"
-        );
-    }
-
-    /// The bindings in the order of the kernels: norm weight, squares, values.
-    pub(super) fn bindings(&self) -> Vec<Range> {
-        let norm = self
-            .norm
-            .iter()
-            .flat_map(|(weight, squares)| [weight.clone(), squares.clone()]);
-        norm.chain([self.values.clone()]).collect()
-    }
-
     /// Binds it as `token_store.wgsl` names it.
     pub(super) fn bind(&self, call: Call) -> Call {
         let (weight, squares) = self.norm.as_ref().map(|(w, s)| (w, s)).unzip();

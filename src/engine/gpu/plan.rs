@@ -75,7 +75,12 @@ impl SessionPlan {
         let parts = self.weights.iter().flat_map(|weight| &weight.parts);
         let planes = parts.flat_map(|part| [&part.quants.buffer, &part.scales.buffer]);
         let mut weights: HashSet<_> = planes.collect();
-        let cache: HashSet<_> = self.context.cache.iter().map(|range| &range.buffer).collect();
+        let cache: HashSet<_> = self
+            .context
+            .cache
+            .iter()
+            .map(|range| &range.buffer)
+            .collect();
         let used = self.steps.iter().flat_map(|(_, step)| step.buffers());
         let (vectors, others): (HashSet<_>, HashSet<_>) = used
             .filter(|buffer| !weights.contains(buffer) && !cache.contains(buffer))

@@ -97,7 +97,7 @@ fn a_prompt_cut_between_any_dispatches_gives_the_same_logits_to_the_bit() {
 
             cut_everywhere(&mut backend);
             let many = submissions(&mut backend, prefill);
-            let layers = backend.model.layers.len();
+            let layers = backend.model.weights.layers.len();
             assert!(many > 10 * few * layers, "{many} submissions");
             assert!(
                 kept(&backend) == expected,
@@ -310,7 +310,7 @@ fn single_tokens_of_a_prompt_are_cut_too() {
 
         cut_everywhere(&mut backend);
         let many = submissions(&mut backend, prefill);
-        let layers = backend.model.layers.len();
+        let layers = backend.model.weights.layers.len();
         assert!(many > 5 * tokens.len() * layers, "{many} submissions");
         assert!(kept(&backend) == expected, "tier {}", tier.name());
         assert!(rows(&mut backend) == all, "tier {}", tier.name());

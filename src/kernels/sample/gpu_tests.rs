@@ -1,6 +1,7 @@
 //! The sampling kernels against the twin, and against the definition in f64 where sums in another order may decide otherwise.
 
 use super::*;
+use crate::gpu::Gpu;
 use crate::gpu::buffer::Buffer;
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
@@ -28,13 +29,11 @@ impl<'a> Chooser<'a> {
         let results = [(); 3].map(|()| upload(gpu, &[UNTOUCHED; 4]));
         let ranges: Vec<_> = results.iter().map(Range::whole).collect();
         let calls = calls(
-            gpu,
             &Range::whole(&logits),
             vocab as u32,
             &Range::whole(&history),
             &ranges,
-        )
-        .expect("memory for a test");
+        );
         let recording = Recording::new(gpu, &Step::of(Most::token(N_CTX as u32), calls))
             .unwrap_or_else(|e| panic!("{e}"));
         Chooser {
@@ -419,13 +418,11 @@ fn many_candidates_are_cut_where_the_definition_cuts() {
 fn a_history_that_ends_with_the_context_is_refused() {
     let range = |name, n| Range::words(name, n);
     let calls = calls(
-        &gpus()[0],
         &Range::floats("logits", 1000),
         1000,
         &range("history", 8),
         &[range("result", 4), Range::floats("result", 4)],
-    )
-    .expect("memory for a test");
+    );
     // The chosen id follows the context.
     assert_refused(&calls, 8, "sample_pick", "history");
     assert_refused(&calls, 9, "sample_scan", "history");

@@ -8,7 +8,11 @@ mod experts;
 mod prompt;
 mod query;
 mod several;
+#[cfg(test)]
+mod tests;
 pub(super) mod token;
+#[cfg(test)]
+mod translations;
 
 pub(super) use chunk::Chunk;
 pub use context::{Context, Expanded, Forms};

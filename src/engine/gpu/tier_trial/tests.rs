@@ -71,8 +71,8 @@ fn both_tiers_are_timed_with_experts_and_without() {
         assert!(trial.us.iter().all(|us| *us > 0.0), "{trial}");
         assert_eq!(gpu.allocated(), before, "nothing of it stays");
         // The first layer alone, which is dense.
-        model.layers.truncate(1);
-        assert!(matches!(model.layers[0].ffn, GpuFfn::Dense(_)));
+        model.weights.layers.truncate(1);
+        assert!(matches!(model.weights.layers[0].ffn, Ffn::Dense(_)));
         let trial = model.try_tiers().expect("its shapes suit");
         assert!(trial.us.iter().all(|us| *us > 0.0), "{trial}");
         assert_ne!(model.tier_key(), routed);

@@ -120,13 +120,16 @@ fn document(machine: Machine) -> String {
                 };
                 line(product, chosen.iter().map(cell).collect());
             }
-            let absorbed = most_absorbed(&config, matrices);
-            let words = |tokens: u32| {
-                let all = buffers(machine, &config, matrices, tokens as usize, absorbed);
-                let words = all.iter().map(|(_, words)| words);
-                words.sum::<usize>().to_string()
+            let forms = Forms {
+                products: form,
+                expanded: Some(match form {
+                    Form::Matrix(coop) => prompt_attention::Form::Matrix(coop),
+                    Form::Float { .. } => prompt_attention::Form::Vector,
+                }),
+                token: crate::kernels::attention::Form::Vector,
             };
-            line("words", TOKENS.map(words).to_vec());
+            let words = |tokens: u32| (widest(machine, &config, forms, tokens) / 4).to_string();
+            line("widest", TOKENS.map(words).to_vec());
             let of_workgroup = if matrices { 128 } else { 32 };
             let gaps = |tokens: u32| {
                 let heads = config.head_count as u32;

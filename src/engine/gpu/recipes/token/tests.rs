@@ -1,15 +1,14 @@
-use super::super::context;
-use super::*;
+//! How many dispatches a layer has, and how many of them wait for each other: no device is needed.
+
+use super::super::super::weights::Weights;
+use super::super::{Context, Forms, Given, token};
 use crate::bench::Source;
 use crate::engine::ModelSource;
-use crate::gpu::Most;
-use crate::gpu::buffer::Buffer;
-use crate::gpu::buffer::Role;
-use crate::gpu::call::State;
+use crate::gpu::buffer::{Buffer, Range};
+use crate::gpu::call::{Call, State};
 use crate::gpu::interface::resolve;
 use crate::gpu::pipeline::Access;
-use crate::gpu::{GpuOptions, Tier};
-use crate::kernels::gemm;
+use crate::gpu::{Most, Step, Target, Tier};
 use crate::model::Model;
 use crate::synth::{self, SynthOptions};
 use std::sync::Arc;
@@ -32,39 +31,46 @@ fn levels(calls: &[&Call], most: Most) -> Vec<usize> {
     calls.iter().map(level).collect()
 }
 
+/// The step of one token of `model` on `target`.
+fn record(target: &Target, model: &Model) -> Step {
+    let config = &model.config;
+    let (weights, ..) = Weights::plan(target, model).expect("it fits");
+    let forms = Forms::untried(target, config);
+    let context = Context::new(target, config, forms, 16, 1).expect("a small cache");
+    let given = Given {
+        target,
+        config,
+        weights: &weights,
+        context: &context,
+    };
+    let logits = Range::floats("logits", config.vocab_size as u64);
+    token(given, &logits).expect("its shapes suit")
+}
+
+/// A large GPU in this tier, in one mode.
+fn target(tier: Tier, serial_passes: bool, repeats_work: bool) -> Target {
+    let mut target = Target::h200();
+    target.tier = tier;
+    target.machine.serial_passes = serial_passes;
+    target.asked_to_repeat = Some(repeats_work);
+    target
+}
+
 #[test]
 fn a_layer_with_experts_is_seven_dependent_dispatches_or_nine() {
+    let gguf = ModelSource::Embedded.open().expect("it is in the program");
+    let model = Model::load(Arc::new(gguf)).expect("it is supported");
     for tier in [Tier::Subgroup, Tier::Int8] {
         for repeats_work in [true, false] {
-            let options = GpuOptions {
-                tier: Some(tier),
-                repeats_work: Some(repeats_work),
-                ..Default::default()
-            };
-            if let Ok(gpu) = Gpu::open(&options) {
-                check_layers(gpu, repeats_work);
-            }
+            let step = record(&target(tier, false, repeats_work), &model);
+            check_layers(&step, model.layers.len(), repeats_work);
         }
     }
 }
 
-fn check_layers(gpu: Gpu, repeats_work: bool) {
+fn check_layers(step: &Step, layers: usize, repeats_work: bool) {
     // In workgroups that repeat it, the query is absorbed in the same dispatch, and attn_output makes the experts' logits.
     let [saved, saved_dense] = if repeats_work { [2, 1] } else { [0, 0] };
-    let activation = gpu.activation().expect("a tier with subgroups");
-    let gguf = ModelSource::Embedded.open().expect("it is in the program");
-    let model = Model::load(Arc::new(gguf)).expect("it is supported");
-    let model = GpuModel::load(Arc::new(gpu), Arc::new(model), &mut |_, _| {});
-    let model = model.expect("it is small");
-    let context =
-        context(&model.gpu, &model, 16, 1, gemm::Form::float(&model.gpu)).expect("a small cache");
-    let vocab = model.model.config.vocab_size as u64;
-    let logits = model
-        .gpu
-        .storage("logits", vocab * 4, Role::Floats)
-        .expect("small");
-    let calls = TokenRecipe::new(&model, &context, activation).step(&Range::whole(&logits));
-    let calls = calls.expect("its shapes suit");
     // With few slices v_b joins them itself, with many a dispatch before it.
     for (splits, dispatches, dense, experts) in [
         (1, 11 - saved, 8 - saved_dense, 9 - saved),
@@ -77,21 +83,17 @@ fn check_layers(gpu: Gpu, repeats_work: bool) {
             splits,
             ..State::default()
         };
-        let calls: Vec<_> = calls
-            .iter()
-            .filter(|call| call.when.holds(&state))
-            .collect();
-        let levels = levels(&calls, context.token());
+        let held = step.calls.iter().filter(|call| call.when.holds(&state));
+        let calls: Vec<_> = held.collect();
+        let levels = levels(&calls, step.most);
         let last = |layer: usize| {
-            let of_layer =
-                (calls.iter().zip(&levels)).filter(|(call, _)| call.part.layer() == Some(layer));
-            of_layer
-                .map(|(_, level)| *level)
-                .max()
-                .expect("it has some")
+            let of_layer = calls.iter().zip(&levels);
+            let of_layer = of_layer.filter(|(call, _)| call.part.layer() == Some(layer));
+            let levels = of_layer.map(|(_, level)| *level);
+            levels.max().expect("it has some")
         };
         assert_eq!(last(0), 1 + dense, "after the embedding");
-        for layer in 1..model.layers.len() {
+        for layer in 1..layers {
             assert_eq!(last(layer) - last(layer - 1), experts, "layer {layer}");
             let count = calls.iter().filter(|call| call.part.layer() == Some(layer));
             // kv_a beside q_a, the cache's row beside the absorption.
@@ -100,13 +102,8 @@ fn check_layers(gpu: Gpu, repeats_work: bool) {
     }
 }
 
-/// A model of these sizes with two layers, the first of them dense, on the first adapter.
-fn load_shape(name: &str) -> Option<GpuModel> {
-    let options = GpuOptions {
-        tier: Some(Tier::Subgroup),
-        ..Default::default()
-    };
-    let gpu = Gpu::open(&options).ok()?;
+/// A model of these sizes with two layers, the first of them dense.
+fn load_shape(name: &str) -> Model {
     let source: Source = format!("{name}:q4_0").parse().expect("a synthetic model");
     let Source::Synthetic(model, recipe) = source else {
         panic!("{name} is no synthetic model");
@@ -116,22 +113,11 @@ fn load_shape(name: &str) -> Option<GpuModel> {
         ..Default::default()
     };
     let gguf = synth::without_matrices(model, recipe, &options).expect("it is a model");
-    let model = Model::load(Arc::new(gguf)).expect("it is supported");
-    let model = GpuModel::load(Arc::new(gpu), Arc::new(model), &mut |_, _| {});
-    Some(model.unwrap_or_else(|e| panic!("{name}: {e}")))
+    Model::load(Arc::new(gguf)).expect("it is supported")
 }
 
 /// Dispatches of the last layer, in a short context and in one whose slices a dispatch of its own joins.
-fn dispatches(model: &GpuModel, activation: Activation) -> [usize; 2] {
-    let context = context(&model.gpu, model, 16, 1, gemm::Form::float(&model.gpu));
-    let context = context.expect("a small cache");
-    let vocab = model.model.config.vocab_size as u64;
-    let logits = model
-        .gpu
-        .storage("logits", vocab * 4, Role::Floats)
-        .expect("small");
-    let calls = TokenRecipe::new(model, &context, activation).step(&Range::whole(&logits));
-    let calls = calls.expect("its shapes suit");
+fn dispatches(step: &Step) -> [usize; 2] {
     [(5, 1), (30_000, 200)].map(|(pos, splits)| {
         let state = State {
             pos,
@@ -140,7 +126,7 @@ fn dispatches(model: &GpuModel, activation: Activation) -> [usize; 2] {
             ..State::default()
         };
         let of_layer = |call: &&Call| call.part.layer() == Some(1) && call.when.holds(&state);
-        calls.iter().filter(of_layer).count()
+        step.calls.iter().filter(of_layer).count()
     })
 }
 
@@ -152,20 +138,15 @@ fn a_layer_of_each_model_takes_so_many_dispatches_in_each_mode() {
         ("deepseek-v2-lite", [10, 9, 8, 7]),
         ("youtu-llm-2b", [10, 9, 8, 7]),
     ] {
-        let Some(mut model) = load_shape(name) else {
-            eprintln!("skipped: the adapter has no subgroups");
-            return;
-        };
+        let model = load_shape(name);
         for tier in [Tier::Subgroup, Tier::Int8] {
             let modes = [(false, false), (false, true), (true, false), (true, true)];
             for ((serial, repeats), expected) in modes.into_iter().zip(expected) {
-                let gpu = model.gpu.in_tier(tier).in_mode(serial, repeats);
-                let activation = gpu.activation().expect("a tier with subgroups");
-                model.gpu = Arc::new(gpu);
+                let step = record(&target(tier, serial, repeats), &model);
                 assert_eq!(
-                    dispatches(&model, activation),
+                    dispatches(&step),
                     [expected, expected + 1],
-                    "{name} {} serial {serial} repeats {repeats}",
+                    "{name}, {}, serial {serial}, repeating {repeats}",
                     tier.name()
                 );
             }

@@ -1,19 +1,21 @@
-//! Portability without the hardware: every shader that a model can ask for, written as Metal, DX12 and Vulkan get it.
+//! Portability without the hardware: every shader of the recorded steps, written as Metal, DX12 and Vulkan get it.
 //!
-//! The permutations are data ([`list`]); each is expanded, parsed, validated with no more than what its tier may
-//! use, and written with the options that wgpu takes for unchecked shaders. Nothing is compiled further: that naga's
-//! output is right for the driver is naga's claim, that it holds no slow code and fits every device is checked here.
+//! Each is expanded, parsed, validated with no more than what its tier may use, and written with the options that wgpu takes for unchecked
+//! shaders. Nothing is compiled further: that naga's output is right for the driver is naga's claim, that it holds no slow code and fits
+//! every device is checked here.
 
-mod list;
-
-use crate::gpu::Tier;
+use super::tests::{composed, model, record, resolved, retyped};
+use crate::gpu::buffer::Range;
 use crate::gpu::geometry::MAX_THREADS;
+use crate::gpu::interface;
 use crate::gpu::pipeline::{Access, Spec, workgroup_memory};
-use crate::gpu::shader;
+use crate::gpu::shader::{self, KERNELS};
+use crate::gpu::target::profiles;
 use crate::gpu::tier::SUBGROUP_BUFFERS;
-use crate::kernels::attention::testing::glm;
-use crate::kernels::attention_coop;
-use list::{all_permutations, coop_permutations};
+use crate::gpu::{Target, Tier};
+use crate::kernels::{mark, read};
+use crate::quant::GgmlType;
+use crate::synth::{ModelName, Recipe};
 use naga::back::{hlsl, msl, spv};
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::FunctionInfo;
@@ -225,7 +227,7 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Resu
                 params += 1;
             }
             AddressSpace::WorkGroup => {}
-            AddressSpace::Private => check_local(module, name, var.ty)?,
+            AddressSpace::Private => check_local(module, None, name, var.ty)?,
             space => return Err(format!("{name} in {space:?}")),
         }
     }
@@ -248,7 +250,16 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Resu
         true if large => 48 << 10,
         true => 32 << 10,
         // Inputs are staged, and these kernels chosen, where there is room for them.
-        false if spec.variant.flags.contains("STAGED") || roomy => 32 << 10,
+        false
+            if spec
+                .variant
+                .modules
+                .values()
+                .any(|module| module.starts_with("staged"))
+                || roomy =>
+        {
+            32 << 10
+        }
         false => 16 << 10,
     };
     let workgroup = workgroup_memory(module)?;
@@ -259,7 +270,8 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Resu
     let functions = module.functions.iter().map(|(_, f)| f);
     for function in functions.chain([&entry.function]) {
         for (_, var) in function.local_variables.iter() {
-            check_local(module, var.name.as_deref().unwrap_or("?"), var.ty)?;
+            let name = var.name.as_deref().unwrap_or("?");
+            check_local(module, Some(function), name, var.ty)?;
         }
     }
     Ok(())
@@ -282,10 +294,24 @@ fn check_params(module: &Module, ty: naga::Handle<naga::Type>) -> Result<(), Str
     Ok(())
 }
 
-/// No arrays in the variables of a thread: those that are not indexed by constants live in memory.
-fn check_local(module: &Module, name: &str, ty: naga::Handle<naga::Type>) -> Result<(), String> {
+/// No arrays in the variables of a thread but those that only constants index: others live in memory.
+fn check_local(
+    module: &Module,
+    function: Option<&naga::Function>,
+    name: &str,
+    ty: naga::Handle<naga::Type>,
+) -> Result<(), String> {
     let array = matches!(module.types[ty].inner, TypeInner::Array { .. });
-    ensure(!array, || format!("the array {name} in private memory"))
+    let indexed = function.is_none_or(|function| {
+        let expressions = || function.expressions.iter().map(|(_, e)| e);
+        let of_local = |base: naga::Handle<Expression>| {
+            matches!(function.expressions[base], Expression::LocalVariable(_))
+        };
+        expressions().any(|e| matches!(e, Expression::Access { base, .. } if of_local(*base)))
+    });
+    ensure(!array || !indexed, || {
+        format!("the array {name} in private memory, indexed by variables")
+    })
 }
 
 /// No thread writes one component of a vector that others may write too: WGSL lets a device write the whole vector, as
@@ -404,7 +430,7 @@ fn check_text(module: &Module, language: &str, text: &str) -> Result<(), String>
 }
 
 /// What a shader is checked for.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Devices {
     /// All that have the tier.
     All,
@@ -459,70 +485,110 @@ fn check(spec: &Spec, tier: Tier, devices: Devices) -> Result<(), String> {
     Ok(())
 }
 
-#[test]
-fn every_permutation_for_cooperative_matrices_is_fit_for_its_devices() {
-    let specs = coop_permutations();
-    let failures: Vec<_> = specs
-        .par_iter()
-        .filter_map(|(spec, metal)| {
-            let devices = match metal {
-                true => Devices::MatricesAndMetal,
-                false => Devices::Matrices,
-            };
-            let e = check(spec, Tier::Subgroup, devices).err()?;
-            Some(format!("{} {:?}: {e}", spec.kernel, spec.variant))
-        })
-        .collect();
-    assert!(
-        failures.is_empty(),
-        "{} of {} permutations, first: {}",
-        failures.len(),
-        specs.len(),
-        failures[0]
-    );
-}
+/// The kernels by cooperative matrices.
+const COOP: [&str; 4] = [
+    "attention_coop",
+    "expand_kv_coop",
+    "gemm_coop",
+    "prompt_attention_coop",
+];
 
-#[test]
-fn matrices_from_arrays_of_vectors_are_not_fit_for_metal() {
-    let shapes = attention_coop::SHAPES.iter();
-    let of_vectors = shapes.filter(|shape| shape.vectors);
-    let fitting: Vec<_> = of_vectors.filter(|shape| shape.fits(glm())).collect();
-    assert!(!fitting.is_empty());
-    for shape in fitting {
-        let spec = shape.spec(glm());
-        assert_eq!(check(&spec, Tier::Subgroup, Devices::Matrices), Ok(()));
-        let refused = check(&spec, Tier::Subgroup, Devices::MatricesAndMetal);
-        assert!(refused.is_err_and(|e| e.contains("a pointer to vectors")));
+/// Every pipeline that steps of these models ask for on these devices, once, and for whom: weights of each type, each beside its
+/// successor. A kernel that reads two types imports two modules that share no code, so a pair can only clash by names.
+fn pipelines() -> Vec<(Spec, Tier, Devices)> {
+    let types = |i: usize| {
+        let all = GgmlType::ALL;
+        [all[i], all[(i + 1) % all.len()]]
+    };
+    let models = [
+        ModelName::Glm47Flash,
+        ModelName::DeepseekV2Lite,
+        ModelName::YoutuLlm2b,
+        ModelName::TinyGlm,
+    ];
+    let of_model = |(name, i): (ModelName, usize)| {
+        let mut found = BTreeSet::new();
+        let model = retyped(model(name, Recipe::Q4_0), &types(i));
+        for target in profiles() {
+            let mut steps = record(&target, &model).steps;
+            steps.push(("composed", composed(&target, &model)));
+            for (what, step) in &steps {
+                let specs = resolved(&target, what, step)
+                    .into_iter()
+                    .map(|call| call.spec);
+                found.extend(specs.map(|spec| asked(spec, &target)));
+            }
+        }
+        found
+    };
+    let cases = models
+        .iter()
+        .flat_map(|name| (0..GgmlType::ALL.len()).map(|i| (*name, i)));
+    let cases: Vec<_> = cases.collect();
+    let mut all: BTreeSet<_> = cases.into_par_iter().flat_map_iter(of_model).collect();
+    // What no step has.
+    let told = Range::words("told", 4);
+    let read = read::AT_ONCE.map(|at_once| {
+        let data = Range::words("data", read::tile_bytes(at_once) / 4);
+        read::call(&data, &told, at_once, 0)
+    });
+    let others = [mark::call(&told)].into_iter().chain(read);
+    for call in others {
+        let spec = interface::spec(&call).unwrap_or_else(|e| panic!("{e}"));
+        all.extend(profiles().iter().map(|target| asked(spec.clone(), target)));
     }
+    all.into_iter()
+        .map(|(spec, tier, devices)| (spec, TIERS[tier], devices))
+        .collect()
+}
+
+const TIERS: [Tier; 3] = [Tier::Plain, Tier::Subgroup, Tier::Int8];
+
+/// For whom `target` asks for a pipeline. `int8` is `subgroup` with other flags.
+fn asked(spec: Spec, target: &Target) -> (Spec, usize, Devices) {
+    let metal = target
+        .coop
+        .is_some_and(|coop| (coop.size, coop.lanes) == (8, 32));
+    let devices = match COOP.contains(&spec.kernel) {
+        false => Devices::All,
+        true if metal => Devices::MatricesAndMetal,
+        true => Devices::Matrices,
+    };
+    (spec, usize::from(target.tier != Tier::Plain), devices)
 }
 
 #[test]
-fn every_permutation_is_fit_for_metal_dx12_and_vulkan() {
-    let specs = all_permutations();
-    let failures: Vec<_> = specs
+fn every_pipeline_is_fit_for_its_devices() {
+    let all = pipelines();
+    let failures: Vec<_> = all
         .par_iter()
-        .filter_map(|(spec, tier)| {
-            let e = check(spec, *tier, Devices::All).err()?;
+        .filter_map(|(spec, tier, devices)| {
+            let e = check(spec, *tier, *devices).err()?;
             let variant = &spec.variant;
             Some(format!("{} {} {variant:?}: {e}", spec.kernel, tier.name()))
         })
         .collect();
+    println!("{} pipelines", all.len());
     assert!(
         failures.is_empty(),
-        "{} of {} permutations, first: {}",
+        "{} of {} pipelines, first: {}",
         failures.len(),
-        specs.len(),
+        all.len(),
         failures[0]
     );
+    // Those of weights that are composed, and of a trial, are asked for outside of steps.
+    let outside = ["compose", "small_halves"];
+    let listed: BTreeSet<_> = all
+        .iter()
+        .map(|(spec, ..)| spec.kernel)
+        .chain(outside)
+        .collect();
+    let kernels: BTreeSet<_> = KERNELS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(listed, kernels);
 }
 
 #[test]
-fn every_kernel_has_permutations() {
-    let specs = all_permutations().into_iter().map(|(spec, _)| spec);
-    let listed: BTreeSet<_> = specs
-        .chain(coop_permutations().into_iter().map(|(spec, _)| spec))
-        .map(|spec| format!("{}.wgsl", spec.kernel))
-        .collect();
+fn every_kernel_is_a_file() {
     let folder = format!("{}/wgsl", env!("CARGO_MANIFEST_DIR"));
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{folder}: {e}"));
     let files: BTreeSet<_> = entries
@@ -530,15 +596,16 @@ fn every_kernel_has_permutations() {
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .filter(|name| name.ends_with(".wgsl"))
         .collect();
-    assert_eq!(listed, files);
+    let kernels = KERNELS.iter().map(|(name, _)| format!("{name}.wgsl"));
+    assert_eq!(kernels.collect::<BTreeSet<_>>(), files);
 }
 
 /// Subgroups differ in size from device to device, and on AMD's from kernel to kernel: only the device knows which threads share one.
 #[test]
 fn numbers_of_subgroups_and_lanes_come_from_the_device() {
-    let tiers = all_permutations().into_iter();
+    let tiers = pipelines().into_iter();
     let mut counts = [0; 2];
-    for (spec, tier) in tiers.filter(|(_, tier)| *tier != Tier::Plain) {
+    for (spec, tier, _) in tiers.filter(|(_, tier, _)| *tier != Tier::Plain) {
         let text = shader::expand(spec.kernel, spec.source, &spec.variant, tier)
             .unwrap_or_else(|e| panic!("{e}"))
             .text;

@@ -1,0 +1,232 @@
+//! Every step of every model for every kind of device, recorded without one: that calls go with what their kernels declare, how many
+//! dispatches there are, and what memory they take.
+
+use super::super::plan::SessionPlan;
+use super::super::weights::Weights;
+use super::{Context, Forms, Given, token};
+use crate::gpu::buffer::{Buffer, Range, Role};
+use crate::gpu::call::{Call, State};
+use crate::gpu::interface::Resolved;
+use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::target::profiles;
+use crate::gpu::{Step, Target};
+use crate::model::precompose::Pairs;
+use crate::model::{Convert, Model, Weight};
+use crate::quant::{GgmlType, repack};
+use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// Rows of a context that every form of the attention has a dispatch for.
+const N_CTX: usize = 40_000;
+
+/// A model of these sizes and types with three layers, of which the first may be dense.
+pub(super) fn model(name: ModelName, recipe: Recipe) -> Model {
+    let options = SynthOptions {
+        layers: Some(3),
+        ..SynthOptions::default()
+    };
+    let gguf = without_matrices(name, recipe, &options).expect("a plan");
+    Model::load(Arc::new(gguf)).expect("it is supported")
+}
+
+/// Makes every matrix whose rows allow it one of `types`, in turn.
+struct Retyped {
+    types: Vec<GgmlType>,
+    next: usize,
+}
+
+impl<'a> Convert<'a, Weight, Vec<f32>> for Retyped {
+    type Weight = Weight;
+    type Vector = Vec<f32>;
+    type Error = Infallible;
+
+    fn weight(&mut self, weight: &'a Weight) -> Result<Weight, Infallible> {
+        let ty = self.types[self.next % self.types.len()];
+        self.next += 1;
+        let mut weight = weight.clone();
+        // The router and other weights of few values keep what they are.
+        if weight.cols.is_multiple_of(ty.block_len()) && weight.ty != GgmlType::F32 {
+            weight.ty = ty;
+        }
+        Ok(weight)
+    }
+
+    fn vector(&mut self, vector: &'a Vec<f32>) -> Result<Vec<f32>, Infallible> {
+        Ok(vector.clone())
+    }
+}
+
+/// The same model with weights of `types`.
+pub(super) fn retyped(mut model: Model, types: &[GgmlType]) -> Model {
+    let mut by = Retyped {
+        types: types.to_vec(),
+        next: 0,
+    };
+    let convert = |layer: &crate::model::Layer| {
+        let Ok(layer) = layer.convert(&mut by);
+        layer
+    };
+    model.layers = model.layers.iter().map(convert).collect();
+    model
+}
+
+/// The session of `model` on `target`, recorded.
+pub(super) fn record(target: &Target, model: &Model) -> SessionPlan {
+    let forms = Forms::untried(target, &model.config);
+    let plan = SessionPlan::new(target, model, forms, N_CTX, None);
+    plan.unwrap_or_else(|e| panic!("{}, {}: {e}", model.config.name, target.name))
+}
+
+/// The calls of a step, held against what their kernels declare.
+#[track_caller]
+pub(super) fn resolved(target: &Target, what: &str, step: &Step) -> Vec<Resolved> {
+    let calls = step.resolve();
+    calls.unwrap_or_else(|e| panic!("{what} on {}, {}: {e}", target.name, target.tier.name()))
+}
+
+/// The step of one token whose weights are composed.
+pub(super) fn composed(target: &Target, model: &Model) -> Step {
+    let config = &model.config;
+    let (mut weights, ..) = Weights::plan(target, model).expect("it fits");
+    for of in [Pairs::QK, Pairs::VO] {
+        let composition = of.compositions(config).next().expect("one for each pair");
+        for (layer, composed) in model.layers.iter().zip(&mut weights.composed) {
+            let ty = composition.kept_as(layer);
+            let (rows, cols) = (composition.out_rows(), composition.out_cols());
+            let (quants, scales) = repack::plane_bytes(ty, rows, cols);
+            let plane =
+                |bytes: usize, role| Range::whole(&Buffer::new("composed", bytes as u64, role));
+            let product = GpuWeight {
+                name: composition.name.to_owned(),
+                ty,
+                groups: 1,
+                rows: rows as u32,
+                cols: cols as u32,
+                parts: vec![Part {
+                    first_row: 0,
+                    rows: rows as u32,
+                    quants: plane(quants, Role::Codes(ty)),
+                    scales: plane(scales, Role::Scales(ty)),
+                    sub: repack::sub_plane_words(ty, rows, cols) as u32,
+                }],
+            };
+            match of.qk {
+                true => composed.qk = Some(product),
+                false => composed.vo = Some(product),
+            }
+        }
+    }
+    weights.pairs = Pairs::BOTH;
+    let forms = Forms::untried(target, config);
+    let context = Context::new(target, config, forms, 4096, 1).expect("a cache");
+    let given = Given {
+        target,
+        config,
+        weights: &weights,
+        context: &context,
+    };
+    let logits = Range::floats("logits", config.vocab_size as u64);
+    token(given, &logits).expect("its shapes suit")
+}
+
+/// Dispatches of a replay over one token, or over as many as the step is for, in a short context.
+fn dispatches(step: &Step) -> usize {
+    let state = State {
+        pos: 9,
+        tokens: step.most.tokens,
+        splits: 1,
+        ..State::default()
+    };
+    let held = |call: &&Call| call.when.holds(&state);
+    step.calls.iter().filter(held).count()
+}
+
+/// A line for each model and device: dispatches of each step, and MiB of weights, of the cache and of all else.
+fn document() -> String {
+    let mut text = String::new();
+    for name in ModelName::ALL {
+        let model = model(name, Recipe::Q4_0);
+        for target in profiles() {
+            let plan = record(&target, &model);
+            let count = |(name, step): &(&str, Step)| {
+                resolved(&target, name, step);
+                format!("{name} {}", dispatches(step))
+            };
+            let counts: Vec<_> = plan.steps.iter().map(count).collect();
+            let mib = plan.bytes().map(|bytes| bytes >> 20);
+            let (device, tier, counts) = (&target.name, target.tier.name(), counts.join(", "));
+            writeln!(text, "{name}, {device}, {tier}: {counts}; {mib:?} MiB").expect("it grows");
+        }
+    }
+    text
+}
+
+#[test]
+fn every_model_is_recorded_for_every_device() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/steps.txt");
+    let now = document();
+    println!("{now}");
+    if std::env::var_os("GLIMT_WRITE").is_some() {
+        std::fs::write(path, &now).unwrap_or_else(|e| panic!("{path}: {e}"));
+    }
+    let recorded = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    for (now, recorded) in now.lines().zip(recorded.lines()) {
+        assert_eq!(now, recorded, "GLIMT_WRITE=1 writes {path} anew");
+    }
+    assert_eq!(now.lines().count(), recorded.lines().count(), "{path}");
+}
+
+#[test]
+fn calls_go_with_their_kernels_for_weights_of_every_type() {
+    for name in [
+        ModelName::Glm47Flash,
+        ModelName::DeepseekV2Lite,
+        ModelName::YoutuLlm2b,
+    ] {
+        let model = || model(name, Recipe::Q4_0);
+        for (i, ty) in GgmlType::ALL.iter().enumerate() {
+            let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
+            let model = retyped(model(), &[*ty, other]);
+            for target in profiles() {
+                let plan = record(&target, &model);
+                for (step, calls) in &plan.steps {
+                    resolved(&target, step, calls);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_that_do_not_fit_one_binding_are_recorded_in_parts() {
+    let model = model(ModelName::Glm47Flash, Recipe::Q4_0);
+    for target in profiles() {
+        let small = Target {
+            max_binding: 128 << 20,
+            ..target
+        };
+        let forms = Forms::untried(&small, &model.config);
+        let plan = SessionPlan::new(&small, &model, forms, 4096, Some(512)).expect("it fits");
+        for (step, calls) in &plan.steps {
+            resolved(&small, step, calls);
+        }
+        let token = &plan.steps[0].1;
+        let parts = token
+            .calls
+            .iter()
+            .filter(|call| call.kernel.ends_with("gate_up"));
+        assert!(parts.count() > model.layers.len(), "{}", small.name);
+    }
+}
+
+#[test]
+fn composed_weights_are_recorded() {
+    for name in [ModelName::Glm47Flash, ModelName::YoutuLlm2b] {
+        let model = model(name, Recipe::Q8_0);
+        for target in profiles() {
+            resolved(&target, "composed", &composed(&target, &model));
+        }
+    }
+}
