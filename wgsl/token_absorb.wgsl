@@ -122,9 +122,12 @@ fn k_sums(w: KRows, k_lane: u32) -> KSums {
     let w$k = load(unit_at(lane, $ku), units);
     if (in_row(lane, $ku)) { sums = multiply(sums, w$k, unit_at(lane, $ku)); }
   } else {
-    for (var b = lane; b < UNITS; b += UNROLL * LANES) {
+    var b = lane;
+    loop {
+      if (b >= UNITS) { break; }
       let w$k = load(unit_at(b, $ku), units);
       if (in_row(b, $ku)) { sums = multiply(sums, w$k, unit_at(b, $ku)); }
+      b += UNROLL * LANES;
     }
   }
   let sum$r = row_sum(sums[$r]); if (lane == 0u && in_tile + $ru * STRIDE < count) { rows[row$r] = sum$r; }

@@ -48,9 +48,9 @@ fn load(u: u32, rows: Rows) -> Loaded {
 }
 
 // The input of a row that begins at unit `first`: where all groups share it, what was loaded for all.
-fn row_input(common: x_Unit, first: u32, u: u32) -> x_Unit {
+fn row_input(same: x_Unit, first: u32, u: u32) -> x_Unit {
   if (GROUPS) { return x_unit(first + u); }
-  return common;
+  return same;
 }
 
 // The sums after the products of unit u; row r reads its input from unit firsts[r] on.
@@ -93,9 +93,12 @@ fn multiply(sums: Sums, w: Loaded, u: u32, firsts: Rows) -> Sums {
     x_put(t, asked);
     if (x_SHARED) { workgroupBarrier(); }
     scale = rms_scale(squares, lane);
-    for (var b = lane; b < UNITS; b += UNROLL * LANES) {
+    var b = lane;
+    loop {
+      if (b >= UNITS) { break; }
       let w$k = load(unit_at(b, $ku), rows);
       if (in_row(b, $ku)) { sums = multiply(sums, w$k, unit_at(b, $ku), firsts); }
+      b += UNROLL * LANES;
     }
   }
   let sum$r = rotated(row_sum(sums[$r]) * scale + before$r, p.first_row + rows[$r], t);

@@ -79,9 +79,12 @@ fn product(part: Part, w: w_Loaded) -> f32 {
   } else {
     h_put(t, asked);
     if (h_SHARED) { workgroupBarrier(); }
-    for (var b = lane; b < USED * UNITS; b += UNROLL * LANES) {
+    var b = lane;
+    loop {
+      if (b >= USED * UNITS) { break; }
       let part$k = part_at(b, $ku, row * UNITS); let w$k = w_load(part$k.at, p.sub);
       sum += product(part$k, w$k);
+      b += UNROLL * LANES;
     }
   }
   sum = row_sum(sum + shared_sum(ahead, row, lane));

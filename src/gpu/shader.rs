@@ -153,7 +153,16 @@ fn accessor(declaration: &str, directive: &str, bound: bool) -> String {
     let element = ty
         .strip_prefix("array<")
         .and_then(|ty| ty.strip_suffix('>'));
-    let Some(element) = element.filter(|ty| !ty.contains(',') && !ty.contains("atomic")) else {
+    // Types that a module declares may be missing with it.
+    let numbers = [
+        "f32",
+        "u32",
+        "vec2<f32>",
+        "vec4<f32>",
+        "vec2<u32>",
+        "vec4<u32>",
+    ];
+    let Some(element) = element.filter(|ty| numbers.contains(ty)) else {
         return String::new();
     };
     let name = name.trim();

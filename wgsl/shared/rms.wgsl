@@ -15,7 +15,12 @@ fn squares_ask(lane: u32) -> Squares {
 fn rms_scale(asked: Squares, lane: u32) -> f32 {
   var total = 0.0;
   total += select(0.0, asked[$i], lane + $iu * LANES < UNITS * 2u);
-  for (var further = lane + SQUARES * LANES; further < UNITS * 2u; further += LANES) { total += squares[further]; }
+  var further = lane + SQUARES * LANES;
+  loop {
+    if (further >= UNITS * 2u) { break; }
+    total += squares[further];
+    further += LANES;
+  }
   return inverseSqrt(row_sum(total) / f32(UNITS * 32u) + p.eps);
 }
 #else

@@ -2,9 +2,12 @@
 #each k UNROLL
 fn $W_walk(unit: u32, first: u32, lane: u32, sub: u32) -> f32 {
   var sum = 0.0;
-  for (var b = lane; b < UNITS; b += UNROLL * LANES) {
+  var b = lane;
+  loop {
+    if (b >= UNITS) { break; }
     let w$k = $W_load(unit + unit_at(b, $ku), sub);
     if (in_row(b, $ku)) { sum += $W_times(w$k, x_unit(first + unit_at(b, $ku))); }
+    b += UNROLL * LANES;
   }
   return sum;
 }

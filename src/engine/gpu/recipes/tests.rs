@@ -204,7 +204,7 @@ fn weights_that_do_not_fit_one_binding_are_recorded_in_parts() {
     let model = model(ModelName::Glm47Flash, Recipe::Q4_0);
     for target in profiles() {
         let small = Target {
-            max_binding: 128 << 20,
+            max_binding: 48 << 20,
             ..target
         };
         let forms = Forms::untried(&small, &model.config);
