@@ -42,11 +42,7 @@ fn widen(x: vec4<u32>) -> Eight {
   );
 }
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   let lane = t & (LANES - 1u);
   let lanes = t / LANES;
   let token = wid.z;

@@ -123,11 +123,7 @@ fn spread_sum(v: f32) -> f32 {
   return sum + subgroupShuffleXor(sum, 1u);
 }
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   let begin = wid.x * p.split_rows;
   let end = min(begin + p.split_rows, p.pos + wid.z + 1u);
   // Rows beyond the end are never read: what lies there may not even be a number.

@@ -80,11 +80,7 @@ fn sum_of_8(v: f32) -> f32 {
   return sum + subgroupShuffleXor(sum, 1u);
 }
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   let column = t % COLUMNS;
   let group = t / COLUMNS % GROUPS;
   let phase = t / (COLUMNS * GROUPS);

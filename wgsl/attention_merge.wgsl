@@ -25,11 +25,7 @@ var<workgroup> maxima: array<f32, WG>;
 var<workgroup> totals: array<f32, WG>;
 var<workgroup> values: array<vec4<f32>, WG>;
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   let head = wid.z * HEADS + wid.x;
   let column = wid.y * COLUMNS + t % COLUMNS;
   let phase = t / COLUMNS;

@@ -32,11 +32,7 @@ fn second_half(k: vec4<u32>) -> vec4<f32> {
   return vec4<f32>(unpack2x16float(k.z), unpack2x16float(k.w));
 }
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
 #fetch
   let head = wid.y;
   let row = t / SHARE;

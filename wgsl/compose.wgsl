@@ -71,11 +71,7 @@ fn store(unit: u32, w: W32) {
 #endif
 }
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   let head = wid.z;
   let row = wid.y * 64u + (t >> 1u);
   let unit = wid.x * 2u + (t & 1u);

@@ -22,11 +22,7 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
   return vec4(unpack2x16float(x.x), unpack2x16float(x.y));
 }
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   let first_row = wid.x * TILE;
   let first_column = wid.y * TILE;
   // What this thread loads: rows beyond the end are never read, what lies there may not even be a number.

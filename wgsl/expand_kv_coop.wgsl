@@ -25,11 +25,7 @@ var<workgroup> left: array<Stage, ROWS * PITCH / STAGE>;       // (row of the ti
 var<workgroup> right: array<Stage, COLUMNS * PITCH / STAGE>;   // (column of the tile, depth)
 var<workgroup> sums: array<Sum, WG / LANES * MAT * MAT / SUM>; // (subgroup, row, column)
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   // The device is one whose subgroups have LANES lanes.
   let group = t / LANES;
   let lane = t % LANES;

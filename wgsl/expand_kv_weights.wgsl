@@ -33,11 +33,7 @@ const PITCH = WG + 1u;
 var<workgroup> turned: array<f32, 32u * PITCH>;   // (column, row)
 #endif
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
 #ifdef TRANSPOSED
   let w = w_unit((wid.x * WG + t) * p.units + wid.y, p.sub);
 #for i 8

@@ -30,11 +30,7 @@ fn expert_of(i: u32, end: u32) -> u32 {
   return select(EXPERTS, min(ids[min(i, end - 1u)], EXPERTS - 1u), i < end);
 }
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   let expert = wid.x;
   let n = p.tokens * USED;
   let run = (n + WG - 1u) / WG;

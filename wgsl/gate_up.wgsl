@@ -28,11 +28,7 @@
 #import GATE as g
 #import UP as u
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   let token = wid.z * COLS;
 #ifdef ids
   let expert = ids[token * p.used + wid.y] - p.first_expert;

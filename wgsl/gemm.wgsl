@@ -24,11 +24,7 @@ const TM = WG / 8u;
 var<workgroup> xs: array<vec4<f32>, BM * 8u>;
 var<workgroup> ws: array<vec4<f32>, W_ROWS * 8u>;
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
 #import gemm_begin
 #ifdef EIGHT
   // Subgroups of 8 lanes, which software has: a subgroup owns RM tokens, and lane i reads the row of the i-th for all others.

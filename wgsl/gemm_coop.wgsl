@@ -97,11 +97,7 @@ fn sums_at(own: u32, row: u32, column: u32) -> vec4<f32> {
 }
 #endif
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
 #import gemm_begin
   let column = t % COLUMNS;
   // Threads that share a row lie side by side, each with a part of a unit.

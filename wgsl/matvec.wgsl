@@ -36,11 +36,7 @@
 #import rotate_rows
 #endif
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   let lane = t & (LANES - 1u);
   let row = (wid.x + wid.y * p.row_tiles) * (WG / LANES) + t / LANES;
 #ifdef x_group_stride

@@ -18,11 +18,7 @@ fn given(i: u32) -> vec4<f32> {
   return slots[i];
 }
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   let i = wid.x * WG + t;
   if (i < p.vectors) {
     let slot = wid.y * USED;

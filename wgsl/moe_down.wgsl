@@ -20,11 +20,7 @@
 #import w32_math
 #import WEIGHT as w
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   let lane = t & (LANES - 1u);
   let row = wid.x * (WG / LANES) + t / LANES;
   let slot = wid.y * USED;

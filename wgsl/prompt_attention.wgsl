@@ -39,11 +39,7 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
   return vec4(unpack2x16float(x.x), unpack2x16float(x.y));
 }
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   let head = wid.x;
   let first_token = ((p.tokens - 1u) / TOKENS - wid.y) * TOKENS;
   // This thread's tokens are four * 4.., its rows part, part + 16.., its columns' vectors part, part + 16..

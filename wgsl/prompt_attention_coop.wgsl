@@ -127,11 +127,7 @@ fn put_value(at: u32, v: vec4<f16>) {
 #endif
 }
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   // The device is one whose subgroups have LANES lanes.
   let group = t / LANES;
   let lane = t % LANES;

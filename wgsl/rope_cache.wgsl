@@ -15,11 +15,7 @@
 #read q?: array<vec2<f32>> @floats(TOKENS * HEADS * (NOPE + ROPE))     // (tokens, HEADS, (NOPE + ROPE) / 2)
 #write q_pe?: array<vec2<f32>> @floats(TOKENS * HEADS * ROPE)          // (tokens, HEADS, ROPE / 2)
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
 #fetch
   let token = wid.y;
 #ifdef q

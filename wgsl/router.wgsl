@@ -17,11 +17,7 @@
 #read bias?: array<f32> @floats(EXPERTS)                                             // (EXPERTS)
 #import router_choice
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   let token = wid.x;
   var logit = -1e30;
   if (t < EXPERTS) {

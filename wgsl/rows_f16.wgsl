@@ -44,11 +44,7 @@ const LARGEST = 16384.0;
 // Rows of which the largest value is smaller become 0: the inverse of their scale would leave the normal f32.
 const SMALLEST = 1e-30;
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
   let row = wid.x * p.vectors;
   let source = p.first + row;
   var squares = 0.0;

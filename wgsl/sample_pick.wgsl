@@ -125,11 +125,7 @@ fn publish(id: u32) {
   }
 }
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
 #fetch
   thread = t;
   var mine = vec2(0u, ALL);

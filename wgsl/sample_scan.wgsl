@@ -21,11 +21,7 @@
 var<workgroup> penalised: array<atomic<u32>, WG / 32u>;   // a bit per token
 var<workgroup> quarter: array<atomic<u32>, 4>;
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
 #fetch
   let first = wid.x * WG;
   let id = first + t;

@@ -94,6 +94,7 @@ fn k_sums(w: KRows, k_lane: u32) -> KSums {
 }
 
 #main
+#fetch
 #ifdef cache_eps
   if (wid.y == HEADS) {
     if (wid.x == 0u) { cache_row(0u, p.pos, p.cache_eps, t, subgroup, subgroups, lane_id); }

@@ -32,6 +32,7 @@ const TILE = WG / LANES;
 #import token_store
 
 #main
+#fetch
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
   let tiles = (p.rows + TILE - 1u) / TILE;

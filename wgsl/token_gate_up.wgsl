@@ -77,6 +77,7 @@ const LEAVES_CHOICE = false;
 #endif
 
 #main
+#fetch
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
   // All that a workgroup needs before it knows its expert is asked for at once, before anything is waited for.

@@ -62,6 +62,7 @@ fn multiply(sums: Sums, w: Loaded, u: u32, firsts: Rows) -> Sums {
 }
 
 #main
+#fetch
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
   let tile = (wid.x + wid.y * p.row_tiles) * TILE;

@@ -59,6 +59,7 @@ fn product(part: Part, w: w_Loaded) -> f32 {
 }
 
 #main
+#fetch
   let lane = t & (LANES - 1u);
   let tile = wid.x * TILE;
   let row = min(tile + t / LANES, ROWS - 1u);

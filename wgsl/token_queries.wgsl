@@ -33,6 +33,7 @@ const X_UNITS = (NOPE + ROPE) / 32u;
 #import cache_row
 
 #main
+#fetch
   if (wid.x < K_TILES) {
     let lane = t & (LANES - 1u);
     let row = wid.x * TILE + t / LANES;

@@ -14,11 +14,7 @@
 
 var<workgroup> sums: array<vec2<f32>, 64>;   // (subgroup)
 
-@compute @workgroup_size(WG)
-fn main(
-#import builtins
-) {
-#import thread_index
+#main
 #fetch
   let row = wid.x * COLUMNS;
 #for i LOADS

@@ -125,6 +125,11 @@ impl Buffer {
         self.0.role
     }
 
+    /// Whether numbers of workgroups are read from it.
+    pub fn is_counts(&self) -> bool {
+        self.0.counts
+    }
+
     /// Whether a device has made it.
     pub fn is_made(&self) -> bool {
         self.0.made.get().is_some()

@@ -2,7 +2,7 @@
 
 use super::buffer::Range;
 use super::geometry::Site;
-use super::interface::Most;
+use super::interface::{self, Most};
 use super::memory;
 use super::shader::Variant;
 use crate::quant::GgmlType;
@@ -267,7 +267,10 @@ impl Call {
         if !self.shape.is_empty() {
             label += &format!(" {}", self.shape);
         }
-        for flag in &self.variant.flags {
+        // With the names of what it may do without and does not.
+        let flags = interface::spec(self)
+            .map_or_else(|_| self.variant.flags.clone(), |spec| spec.variant.flags);
+        for flag in &flags {
             label += &format!(" +{}", flag.to_lowercase());
         }
         About {

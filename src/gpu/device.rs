@@ -458,9 +458,11 @@ impl Gpu {
         Ok(data)
     }
 
-    /// Frees a buffer's memory, once what was submitted with it is done; it cannot be used again.
+    /// Frees a buffer's memory where it has some, once what was submitted with it is done; it cannot be used again.
     pub fn release(&self, buffer: &Buffer) {
-        self.release_made(buffer.made());
+        if buffer.is_made() {
+            self.release_made(buffer.made());
+        }
     }
 
     /// As [`release`](Self::release), of a buffer that no step knows.

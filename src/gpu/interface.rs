@@ -7,11 +7,14 @@ use super::call::{Call, Extent, Word, extent};
 use super::pipeline::Spec;
 use super::shader::{Declared, Expanded, Variant, expand, kernel_source};
 use super::{GpuError, Tier};
-use crate::kernels::attention::MAX_SLICES;
 use crate::quant::activation::Activation;
 use crate::quant::repack::{plane_bytes, shader_module, sub_plane_words};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
+
+/// Slices of the context of all tokens of a step together, at most, unless there are more tokens: what bounds the partial sums of the
+/// attention.
+pub const MAX_SLICES: usize = 256;
 
 /// The largest replay that a step is recorded for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -440,7 +440,6 @@ impl Expander<'_> {
 "
             }
         });
-        self.fetch();
     }
 
     /// What `#fetch` stands for. No binding is empty, but a compiler must believe that what is asked for matters; and it must be a
@@ -583,7 +582,6 @@ shared!(
     "as_it_lies",
     "best",
     "bf16",
-    "builtins",
     "bytes",
     "cache_row",
     "choose_by_lanes",
@@ -625,7 +623,6 @@ shared!(
     "nibbles_by_bytes",
     "nibbles_by_halves",
     "order",
-    "params",
     "part_codes",
     "part_floats",
     "q2_k",
@@ -657,7 +654,6 @@ shared!(
     "staged",
     "staged_bytes",
     "staged_halves",
-    "thread_index",
     "token_store",
     "units",
     "w32",

@@ -83,7 +83,8 @@ pub fn attention(
 }
 
 mod form;
-pub use form::{Form, MAX_SLICES, split};
+pub use crate::gpu::interface::MAX_SLICES;
+pub use form::{Form, split};
 
 /// Threads of a workgroup.
 const WG: usize = 256;

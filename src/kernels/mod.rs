@@ -40,7 +40,7 @@ pub mod token_moe_down;
 pub mod token_queries;
 pub mod token_router;
 
-#[cfg(any())]
+#[cfg(test)]
 mod instructions;
 #[cfg(test)]
 pub(crate) mod testing;

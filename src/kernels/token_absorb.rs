@@ -65,10 +65,6 @@ pub(super) struct Shape {
     /// Of 32 weights, per row of `attn_q_b`.
     pub units: u32,
     pub dims: MlaDims,
-    /// What prepared values are.
-    pub activation: Activation,
-    /// Whether the input has a norm.
-    pub rms: bool,
     /// Whether a workgroup of its own writes the cache's new row.
     pub cache: bool,
 }
@@ -147,15 +143,12 @@ pub fn repeated(
     target: &Target,
     [q_b, k_b]: [&GpuWeight; 2],
     dims: MlaDims,
-    activation: Activation,
     cache: bool,
 ) -> Option<Repeated> {
     let shape = Shape {
         types: [q_b.ty, k_b.ty],
         units: q_b.cols / 32,
         dims,
-        activation,
-        rms: true,
         cache,
     };
     let whole = q_b.cols.is_multiple_of(32) && [q_b, k_b].iter().all(|w| w.parts.len() == 1);
@@ -190,8 +183,6 @@ impl GpuTokenAbsorb<'_> {
             types: [self.q_b.ty, self.k_b.ty],
             units: self.q_b.cols / 32,
             dims: self.dims,
-            activation: self.activation,
-            rms: self.x.rms.is_some(),
             cache: self.row.is_some(),
         }
     }
@@ -346,8 +337,6 @@ mod tests {
                 rope: 64,
                 kv_lora: 512,
             },
-            activation: Activation::Bytes,
-            rms: true,
             cache: false,
         };
         let (glm, youtu) = (shape(24, [20, 192]), shape(48, [16, 128]));
@@ -418,7 +407,7 @@ mod tests {
             row: with_row.then(|| row.upload(gpu)),
         };
         let weights = [call.q_b, call.k_b];
-        let repeated = repeated(gpu, weights, dims, call.activation, with_row);
+        let repeated = repeated(gpu, weights, dims, with_row);
         assert!(repeated.is_some(), "{dims:?}");
         let state = State {
             pos: pos as u32,

@@ -143,13 +143,15 @@ impl GpuBackend {
         let single = recipes::token(model.given(&context), &logits)?;
         let sites = sites(&single.calls);
         let decode = single.then(&choose);
+        let prompt = Prompt::new(&model, &context, chunk);
+        prompt.reserve(&model, &context)?;
         Ok(Self {
             decode: Recording::new(&gpu, &decode)?,
             single: Recording::new(&gpu, &single)?,
             sample: Recording::new(&gpu, &Step::of(context.token(), choose.clone()))?,
             choose,
             sites,
-            prompt: Prompt::new(&model, &context, chunk),
+            prompt,
             paces: Paces::new(&gpu),
             proof: Proof::new(&gpu)?,
             model,

@@ -131,6 +131,19 @@ impl Prompt {
         }
     }
 
+    /// Makes what chunks need, so that a device without room for it says so before a prompt is begun.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`], or what the device reports.
+    pub(super) fn reserve(&self, model: &GpuModel, context: &Context) -> Result<(), GpuError> {
+        let (given, most) = (model.given(context), capacity(self.chunk));
+        let step = recipes::prompt(given, &self.buffers, 1, most)?;
+        for buffer in step.buffers().into_iter().filter(|b| !b.is_counts()) {
+            buffer.make(&model.gpu)?;
+        }
+        Ok(())
+    }
+
     /// Tokens of a step at most.
     pub(super) fn at_most(&self) -> u32 {
         self.at_most

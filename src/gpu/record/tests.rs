@@ -8,8 +8,8 @@ use crate::gpu::testing::{download, gpus};
 
 /// What holds every replay here.
 const MOST: Most = Most {
-    tokens: 64,
-    context: 1 << 16,
+    tokens: 40,
+    context: 40,
 };
 
 // Appends its number, the block's first row, rows and ends and the name of a buffer to a log, whose first word counts.
@@ -20,11 +20,8 @@ const NOTE: &str = "
 #word ends: u32
 #write log: array<u32> @words(60)
 #read name: array<u32> @words(1)
-@compute @workgroup_size(64)
-fn main(
-#import builtins
-) {
-#import thread_index
+const WG = 64u;
+#main
   if (t == 0u) {
     let at = log[0] * 5u + 5u;
     log[at] = p.id;
@@ -224,11 +221,8 @@ fn a_dispatch_tells_what_it_is_and_reads() {
 // Counts its workgroups.
 const COUNT: &str = "
 #write count: array<atomic<u32>> @words(GRID_Y)
-@compute @workgroup_size(64)
-fn main(
-#import builtins
-) {
-#import thread_index
+const WG = 64u;
+#main
   if (t == 0u) { atomicAdd(&count[wid.y], 1u); }
 }
 ";
@@ -237,11 +231,8 @@ fn main(
 const DECIDE: &str = "
 #word n: u32
 #write counts: array<u32> @words(5)
-@compute @workgroup_size(64)
-fn main(
-#import builtins
-) {
-#import thread_index
+const WG = 64u;
+#main
   if (t == 0u) { counts[4] = p.n; }
 }
 ";

@@ -17,10 +17,8 @@ use std::sync::Arc;
 fn subgroups_have_the_emulated_size_and_do_what_they_should() {
     let source = "#write data: array<vec4<u32>> @words(4 * 128)
 var<workgroup> order: array<u32, 128>;
-@compute @workgroup_size(128) fn main(
-#import builtins
-) {
-#import thread_index
+const WG = 128u;
+#main
   order[t] = t;
   var sum = subgroupAdd(f32(order[t]));
   if (subgroup == 1u) {

@@ -3,13 +3,12 @@
 use super::{GpuAttention, HEADS_PER_GROUP, TILE, partial_bytes};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, State};
+use crate::gpu::interface::MAX_SLICES;
 use crate::gpu::{Gpu, GpuError, Target};
 use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
 
 /// Cache rows over which matrices are timed against the other form.
 const TIMED_ROWS: usize = 4096;
-/// Slices of all tokens of a step together, at most, unless there are more tokens: what bounds the partial sums.
-pub const MAX_SLICES: usize = 256;
 
 /// Which kernel attends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

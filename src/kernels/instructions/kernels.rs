@@ -1,12 +1,20 @@
 //! The inner loops of the products of a decoded token, per weight, and how much they may cost.
 
 use super::{Cost, Region, Steps, count, sum};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::Call;
 use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
 use crate::gpu::machine::{Machine, Profile};
 use crate::gpu::pipeline::Spec;
-use crate::gpu::{Tier, shader};
-use crate::kernels::token_matvec::Source;
-use crate::kernels::{MlaDims, token_absorb, token_gate_up, token_matvec, token_moe_down};
+use crate::gpu::testing::unmade_weight;
+use crate::gpu::{Target, Tier, interface, shader};
+use crate::kernels::MlaDims;
+use crate::kernels::router::GpuRouter;
+use crate::kernels::token::{TokenInput, TokenOutput};
+use crate::kernels::token_absorb::GpuTokenAbsorb;
+use crate::kernels::token_gate_up::GpuTokenGateUp;
+use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
+use crate::kernels::token_moe_down::GpuTokenMoeDown;
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
@@ -26,6 +34,37 @@ pub(super) fn mac() -> Machine {
     let machine = Machine::new(&info, &limits, Features::SHADER_F16);
     assert_eq!(machine.profile, Profile::Apple);
     machine
+}
+
+/// What kernels of a token are recorded for on a Mac.
+pub(super) fn target() -> Target {
+    Target::new("Apple M1 Max", mac(), Tier::Subgroup)
+}
+
+/// The pipeline of a call.
+pub(super) fn spec(call: &Call) -> Spec {
+    interface::spec(call).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Any f32: only what is bound makes a pipeline, not how much.
+pub(super) fn floats() -> Range {
+    Range::floats("any", 4)
+}
+
+/// An input of any length, with a norm or without.
+pub(super) fn input(norm: bool) -> TokenInput {
+    TokenInput {
+        values: Range::prepared("any", activation(), 32),
+        rms: norm.then(|| (floats(), 1e-5)),
+    }
+}
+
+/// An output of any length, with a norm or without.
+pub(super) fn output(norm: bool) -> TokenOutput {
+    TokenOutput {
+        values: Range::prepared("any", activation(), 32),
+        norm: norm.then(|| (floats(), floats())),
+    }
 }
 
 /// What prepared values are on a Mac.
@@ -71,44 +110,28 @@ pub(super) const PRODUCTS: [&str; 7] = [
 /// with the sizes of any model: what counts is what more columns of either of its weights cost. Inputs of 48 units and more pass through
 /// workgroup memory, as with the 32 KiB that Macs have.
 pub(super) fn per_weight(ty: GgmlType) -> [Steps; 7] {
-    let activation = activation();
-    let head = token_matvec::Shape {
-        ty,
-        groups: 1,
-        rows: 154_880,
-        units: 64,
-        x_units: 0,
-        activation,
-        source: Source::Prepared,
-        rms: true,
-        residual: false,
-        y: true,
-        prepared: None,
-        rotate: None,
-        router: None,
-        staged: true,
+    let (target, activation) = (target(), activation());
+    let weight = |groups, rows, cols| unmade_weight(ty, groups, rows, cols);
+    let first = |calls: Result<Vec<Call>, _>| match calls {
+        Ok(calls) => spec(&calls[0]),
+        Err(e) => panic!("{e}"),
     };
-    let output = token_matvec::Shape {
-        rows: 2048,
-        units: 160,
-        rms: false,
-        residual: true,
-        prepared: Some(true),
-        ..head
+    let matvec = |product: &GpuTokenMatvec<'_>| {
+        let geometry = looped(&product.site(), product.weight.cols / 32);
+        in_loop(&first(product.calls_with(&target, &geometry)), 1, ty)
     };
-    let k_b = token_matvec::Shape {
-        groups: 20,
-        rows: 512,
-        units: 8,
-        x_units: 8,
-        rms: false,
-        staged: false,
-        ..head
-    };
-    let matvec = |shape: token_matvec::Shape| {
-        let geometry = looped(&shape.site(), shape.units);
-        in_loop(&token_matvec::spec(&geometry, &shape), 1, ty)
-    };
+    let (head, output_weight, k_b) = (
+        weight(1, 154_880, 2048),
+        weight(1, 2048, 5120),
+        weight(20, 512, 256),
+    );
+    let head = GpuTokenMatvec::new(&head, activation, Input::Prepared(input(true), 0));
+    let attn_output =
+        GpuTokenMatvec::new(&output_weight, activation, Input::Prepared(input(false), 0))
+            .bind("residual", &floats())
+            .bind("y", &floats())
+            .prepared(output(true));
+    let k_b = GpuTokenMatvec::new(&k_b, activation, Input::Prepared(input(false), 8));
     let experts = Experts {
         count: 64,
         used: 4,
@@ -118,38 +141,52 @@ pub(super) fn per_weight(ty: GgmlType) -> [Steps; 7] {
         weights_norm: true,
         weights_scale: 1.0,
     };
-    let gate_up = token_gate_up::Shape {
-        activation,
-        units: 64,
-        experts: Some(([ty, ty], 1536, &experts, true)),
-        shared: Some(([ty, ty], 1536)),
-        raw_logits: false,
+    let words = Range::words("any", 4);
+    let (routed, shared) = (weight(64, 1536, 2048), weight(1, 1536, 2048));
+    let router = GpuRouter {
+        logits: floats(),
         parts: 1,
-        choice: true,
-        lanes: 32,
-        staged: true,
+        bias: Some(floats()),
+        experts: &experts,
+        max_tokens: 1,
+        ids: words.clone(),
+        weights: floats(),
     };
-    let down = token_moe_down::Shape {
+    let gate_up = GpuTokenGateUp {
+        experts: Some(([&routed, &routed], router)),
+        raw_logits: false,
+        shared: Some([&shared, &shared]),
         activation,
-        ty,
-        used: 4,
-        rows: 2048,
-        units: 48,
-        shared: Some((ty, 48)),
-        last: true,
-        one_part: true,
-        staged: true,
+        x: input(true),
+        h: output(false).values,
     };
-    let gate_up_geometry = looped(&gate_up.site(), gate_up.units);
-    let down_geometry = looped(&down.site(), down.used * down.units);
+    let (routed, shared) = (weight(64, 2048, 1536), weight(1, 2048, 1536));
+    let down = GpuTokenMoeDown {
+        down: &routed,
+        shared: Some(&shared),
+        activation,
+        h: output(false).values,
+        ids: words,
+        weights: floats(),
+        used: 4,
+        residual: floats(),
+        y: floats(),
+        prepared: output(true),
+    };
+    let gate_up_geometry = looped(&gate_up.site(), 64);
+    let down_geometry = looped(&down.site(), 4 * 48);
     [
-        matvec(head),
-        matvec(output),
-        matvec(k_b),
-        in_loop(&token_gate_up::spec(&gate_up_geometry, &gate_up), 2, ty),
-        in_loop(&token_moe_down::spec(&down_geometry, &down), 1, ty),
-        of_more_columns(ty, activation),
-        of_more_columns_of_k_b(ty, activation),
+        matvec(&head.bind("y", &floats())),
+        matvec(&attn_output),
+        matvec(&k_b.bind("y", &floats())),
+        in_loop(
+            &first(gate_up.calls_with(&target, &gate_up_geometry)),
+            2,
+            ty,
+        ),
+        in_loop(&first(down.calls_with(&target, &down_geometry)), 1, ty),
+        of_more_columns(ty),
+        of_more_columns_of_k_b(ty),
     ]
 }
 
@@ -237,24 +274,42 @@ fn in_loop(spec: &Spec, products: u32, ty: GgmlType) -> Steps {
     scaled(steps(hot, spec), units)
 }
 
-/// What `token_absorb` costs more for each weight that a thread has more in a row of `attn_q_b`.
-fn of_more_columns(ty: GgmlType, activation: Activation) -> Steps {
-    let [few, many] = [48, 64].map(|units| {
-        let shape = token_absorb::Shape {
-            types: [ty, ty],
-            units,
-            dims: MlaDims {
-                heads: 16,
-                nope: 128,
-                rope: 64,
-                kv_lora: 512,
+/// `token_absorb` of so many units of a row of `attn_q_b`, without a norm.
+fn absorb(ty: GgmlType, units: u32, nope: usize, kv_lora: usize) -> Spec {
+    let dims = MlaDims {
+        heads: 16,
+        nope,
+        rope: 64,
+        kv_lora,
+    };
+    let call = GpuTokenAbsorb {
+        q_b: &unmade_weight(ty, 1, (dims.heads * dims.head()) as u32, units * 32),
+        // What its rows cost does not count where they are too short for the type.
+        k_b: &unmade_weight(
+            if nope.is_multiple_of(ty.block_len()) {
+                ty
+            } else {
+                GgmlType::Q8_0
             },
-            activation,
-            rms: false,
-            cache: false,
-        };
-        let division = shape.division(mac()).expect("it suits");
-        let spec = token_absorb::spec(division, &shape);
+            16,
+            kv_lora as u32,
+            nope as u32,
+        ),
+        activation: activation(),
+        x: input(false),
+        rope_table: floats(),
+        dims,
+        q_lat: floats(),
+        q_pe: floats(),
+        row: None,
+    };
+    spec(&call.call(&target()))
+}
+
+/// What `token_absorb` costs more for each weight that a thread has more in a row of `attn_q_b`.
+fn of_more_columns(ty: GgmlType) -> Steps {
+    let [few, many] = [48, 64].map(|units| {
+        let spec = absorb(ty, units, 128, 512);
         let counted = counted(&spec);
         let units = number(&spec, "UNROLL") * number(&spec, "PASSES");
         assert_eq!(counted.loops.len(), 0, "a loop of {units} units");
@@ -268,24 +323,10 @@ fn of_more_columns(ty: GgmlType, activation: Activation) -> Steps {
 
 /// What `token_absorb` costs more for each weight that a thread has more in a row of `attn_k_b`: what more rows cost where each thread
 /// has two units of a row, less what they cost where it has one, so that neither the input nor what each row costs counts.
-fn of_more_columns_of_k_b(ty: GgmlType, activation: Activation) -> Steps {
+fn of_more_columns_of_k_b(ty: GgmlType) -> Steps {
     let [one, two] = [256, 512].map(|nope| {
         let [few, many] = [512, 1024].map(|kv_lora| {
-            let shape = token_absorb::Shape {
-                types: [ty, ty],
-                units: 24,
-                dims: MlaDims {
-                    heads: 16,
-                    nope,
-                    rope: 64,
-                    kv_lora,
-                },
-                activation,
-                rms: false,
-                cache: false,
-            };
-            let division = shape.division(mac()).expect("it suits");
-            let spec = token_absorb::spec(division, &shape);
+            let spec = absorb(ty, 24, nope, kv_lora);
             let counted = counted(&spec);
             assert_eq!(counted.loops.len(), 0, "loops of {nope} columns");
             let units = number(&spec, "K_UNROLL") * number(&spec, "K_PASSES");

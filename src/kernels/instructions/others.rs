@@ -1,10 +1,16 @@
 //! What else a decoded token computes: the router's products in f32, and the attention by subgroups.
 
-use super::kernels::{activation, counted, mac, more, number, steps};
+use super::kernels::{
+    activation, counted, floats, input, mac, more, number, output, spec, steps, target,
+};
 use super::{Cost, Region, Steps, sum};
+use crate::gpu::buffer::{Range, Role};
 use crate::gpu::pipeline::Spec;
-use crate::kernels::token_matvec::{self, Source};
-use crate::kernels::{MlaDims, attention_heads, attention_merge, token_router};
+use crate::gpu::testing::unmade_weight;
+use crate::kernels::attention::{Form, GpuAttention};
+use crate::kernels::token_matvec::{self, GpuTokenMatvec, Input, RouterParts};
+use crate::kernels::token_router::GpuTokenRouter;
+use crate::kernels::{MlaDims, attention_heads, attention_merge};
 use crate::quant::GgmlType;
 
 /// A loop, or what there is more of it with more work.
@@ -45,8 +51,16 @@ fn added(to: &mut Steps, steps: Steps, times: u32) {
 
 /// A weight of `token_router`: what 4096 columns cost more than 2048.
 fn router() -> Steps {
-    let [few, many] = [512, 1024].map(|columns| {
-        let spec = token_router::spec(columns, false);
+    let [few, many] = [2048, 4096].map(|cols| {
+        let router = GpuTokenRouter {
+            weight: &unmade_weight(GgmlType::F32, 1, 64, cols),
+            x: floats(),
+            norm: None,
+            squares: floats(),
+            eps: 1e-5,
+            y: floats(),
+        };
+        let spec = spec(&router.calls()[0]);
         (number(&spec, "LOADS"), outside_of_router(&spec))
     });
     divided(more(few.1, many.1), 4 * (many.0 - few.0))
@@ -61,30 +75,23 @@ fn outside_of_router(spec: &Spec) -> Steps {
 /// A weight of the router in the product that ends an attention block: what experts cost more that give each thread four vectors
 /// to move to workgroup memory and one expert to add up 16 rows for.
 fn router_in_product() -> Steps {
-    let shape = token_matvec::Shape {
-        ty: GgmlType::F32,
-        groups: 1,
-        rows: 2048,
-        units: 160,
-        x_units: 0,
-        activation: activation(),
-        source: Source::Prepared,
-        rms: false,
-        residual: true,
-        y: true,
-        prepared: Some(true),
-        rotate: None,
-        router: None,
-        staged: true,
-    };
-    let geometry = shape.site().default_geometry(mac());
+    let (target, activation) = (target(), activation());
+    let weight = unmade_weight(GgmlType::F32, 1, 2048, 5120);
+    let product = GpuTokenMatvec::new(&weight, activation, Input::Prepared(input(false), 0))
+        .bind("residual", &floats())
+        .bind("y", &floats())
+        .prepared(output(true));
+    let geometry = product.site().default_geometry(mac());
     let geometry = geometry.expect("a geometry for a Mac");
     let of = |experts: u32| {
-        let shape = token_matvec::Shape {
-            router: Some(experts),
-            ..shape
-        };
-        let spec = token_matvec::spec(&geometry, &shape);
+        let router = unmade_weight(GgmlType::F32, 1, experts, 2048);
+        let mut product = product.clone();
+        product.router = Some(RouterParts {
+            weight: &router,
+            logits: floats(),
+        });
+        let calls = product.calls_with(&target, &geometry);
+        let spec = spec(&calls.unwrap_or_else(|e| panic!("{e}"))[0]);
         let loads = number(&spec, "ROUTER_LOADS");
         let rows = number(&spec, "ROUTER_STORES") * token_matvec::ROUTER_ROWS;
         assert_eq!(4 * loads, rows, "weights loaded and multiplied");
@@ -100,7 +107,16 @@ fn router_in_product() -> Steps {
 fn attention() -> Steps {
     let memory = mac().workgroup_memory;
     let shape = attention_heads::Shape::of(GLM, memory).expect("it suits a Mac");
-    let spec = shape.spec(GLM);
+    let attention = GpuAttention {
+        form: Form::Heads(shape),
+        q_lat: floats(),
+        q_pe: floats(),
+        cache: floats().holding(Role::Cache),
+        dims: GLM,
+        scale: 1.0,
+        partials: [floats(), floats()],
+    };
+    let spec = spec(&attention.calls()[0]);
     let counted = counted(&spec);
     let depths: Vec<_> = counted.loops.iter().map(|l| l.depth).collect();
     assert_eq!(depths, [1, 2, 2], "tiles, scores of 8 rows, values of 4");
@@ -127,30 +143,20 @@ fn joining(spec: &Spec) -> Steps {
 }
 
 fn joining_alone() -> Steps {
-    joining(&attention_merge::spec(GLM, attention_merge::Output::Halves))
+    let latents = Range::prepared("any", activation(), 32);
+    let form = attention_merge::Output::Halves;
+    let call = attention_merge::call(&[floats(), floats()], GLM, &latents, form);
+    joining(&spec(&call))
 }
 
 /// In `attn_v_b`.
 fn joining_in_product() -> Steps {
-    let shape = token_matvec::Shape {
-        ty: GgmlType::Q4_0,
-        groups: 20,
-        rows: 256,
-        units: 16,
-        x_units: 16,
-        activation: activation(),
-        source: Source::Slices,
-        rms: false,
-        residual: false,
-        y: false,
-        prepared: Some(false),
-        rotate: None,
-        router: None,
-        staged: false,
-    };
-    let geometry = shape.site().default_geometry(mac());
-    let geometry = geometry.expect("a geometry for a Mac");
-    joining(&token_matvec::spec(&geometry, &shape))
+    let weight = unmade_weight(GgmlType::Q4_0, 20, 256, 512);
+    let slices = Input::Slices([floats(), floats()], GLM);
+    let product = GpuTokenMatvec::new(&weight, activation(), slices).prepared(output(false));
+    let geometry = product.site().default_geometry(mac());
+    let calls = product.calls_with(&target(), &geometry.expect("a geometry for a Mac"));
+    joining(&spec(&calls.unwrap_or_else(|e| panic!("{e}"))[0]))
 }
 
 /// All of them, in the sizes of GLM-4.7-Flash.

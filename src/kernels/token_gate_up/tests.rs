@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::gpu::Gpu;
+use crate::gpu::buffer::Role;
 use crate::gpu::call::State;
 use crate::gpu::machine::{Machine, Profile};
 use crate::gpu::testing::{
@@ -120,7 +121,7 @@ fn check_logits(
                 bias: bias.as_ref().map(range),
                 experts: config,
                 max_tokens: 1,
-                ids: Range::whole(&output(gpu, ids.len())),
+                ids: Range::whole(&output(gpu, ids.len())).holding(Role::Words),
                 weights: Range::whole(&output(gpu, ids.len())),
             };
             ([&w[0], &w[1]], router)

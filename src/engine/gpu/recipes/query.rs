@@ -46,7 +46,7 @@ impl TokenRecipe<'_> {
     /// Whether one dispatch makes the queries and absorbs them, though its workgroups repeat work.
     fn absorbs(&self, weights: [&GpuWeight; 2]) -> bool {
         let (target, serial) = (self.given.target, self.given.target.machine.serial_passes);
-        token_absorb::repeated(target, weights, self.given.dims(), self.activation, serial)
+        token_absorb::repeated(target, weights, self.given.dims(), serial)
             .is_some_and(|more| target.repeats_work(more))
     }
 
