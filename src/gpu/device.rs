@@ -31,10 +31,10 @@ pub struct GpuOptions {
     pub tuned: bool,
     /// Less memory than the adapter's own, to exercise what is refused for the lack of it.
     pub max_memory: Option<u64>,
-    /// Whether the workgroups of a decoded token's kernels repeat small work ([`Gpu::repeats_work`]); as `glimt tune` chose or by
+    /// Whether the workgroups of a decoded token's kernels repeat small work ([`Target::repeats_work`](super::Target::repeats_work)); as `glimt tune` chose or by
     /// what it costs where `None`.
     pub repeats_work: Option<bool>,
-    /// Whether halves are multiplied in pairs in tier `subgroup` ([`Activation::Halves`]); by the kind of device where `None`
+    /// Whether halves are multiplied in pairs in tier `subgroup` ([`Activation::Halves`](crate::quant::activation::Activation::Halves)); by the kind of device where `None`
     /// ([`Machine::packed_halves`]), if it keeps halves below the smallest normal one. A device that cannot is refused where it has to.
     pub packed_halves: Option<bool>,
     /// Whether to do without cooperative matrices on a device that has them: prompts and the attention of tokens take their

@@ -275,7 +275,7 @@ pub struct Made {
     /// By [`Activation::name`], slices of the attention up to which `attn_v_b` joins them itself: 0 for never;
     /// [`MERGE_UP_TO`] where nothing is said.
     pub merge_up_to: BTreeMap<String, u32>,
-    /// By [`Activation::name`], whether workgroups repeat small work: [`Gpu::repeats_work`]. Files of earlier versions have none.
+    /// By [`Activation::name`], whether workgroups repeat small work: [`Target::repeats_work`](super::Target::repeats_work). Files of earlier versions have none.
     #[serde(default)]
     pub repeats_work: BTreeMap<String, bool>,
 }

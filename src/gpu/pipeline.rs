@@ -177,9 +177,9 @@ impl Gpu {
             label: Some(spec.kernel),
             source: wgpu::ShaderSource::Naga(Cow::Owned(module)),
         };
-        // SAFETY: unchecked shaders must not index out of bounds, loop forever or divide by zero. Every index of a kernel is
-        // bounded by its parameters, and the constructors in `kernels` compare those with the sizes of the buffers they bind
-        // (`Call::new` and the asserts there); loops count up to parameters; no kernel divides by a variable.
+        // SAFETY: unchecked shaders must not index out of bounds, loop forever or divide by zero. Every kernel declares how far it
+        // reaches into each binding, and `interface::resolve` lets no step be recorded whose buffers are shorter, for the largest
+        // replay; loops count up to parameters; no kernel divides by a variable.
         let module = unsafe {
             self.device
                 .create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked())

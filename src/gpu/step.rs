@@ -1,6 +1,11 @@
 //! A step as a value: its dispatches in order and the largest replay that it is for. It needs no device, so it can be recorded, checked
 //! and counted anywhere. [`Recording`](super::record::Recording) makes it real.
 
+#![expect(
+    clippy::mutable_key_type,
+    reason = "buffers are equal and hash by identity, whatever happens to them"
+)]
+
 use super::GpuError;
 use super::buffer::Buffer;
 use super::call::Call;

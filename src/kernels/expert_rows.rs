@@ -91,7 +91,7 @@ pub struct GpuExpertRows {
     pub slots: Range,
     /// The tiles, or low and tall ones, of which one kind is left empty.
     pub lists: Vec<TileList>,
-    /// Workgroups of the two products of each list, ([`Gpu::counts`](crate::gpu::Gpu::counts)): how many tiles there are is left in
+    /// Workgroups of the two products of each list, ([`Buffer::counts`](crate::gpu::buffer::Buffer::counts)): how many tiles there are is left in
     /// the second of three words.
     pub counts: Range,
 }

@@ -84,7 +84,7 @@ pub struct GpuExperts {
 }
 
 impl GpuExperts {
-    /// What [`Gpu::counts`] begins with for gate and up, of `rows[0]` rows each, and for down, of `rows[1]`: no row of workgroups yet,
+    /// What [`Buffer::counts`](crate::gpu::buffer::Buffer::counts) begins with for gate and up, of `rows[0]` rows each, and for down, of `rows[1]`: no row of workgroups yet,
     /// of which each tile has one.
     pub fn workgroups(form: Form, height: u32, rows: [u32; 2]) -> [[u32; 3]; 2] {
         let across = |pair, rows| [Tile::of_height(form, pair, height).across(rows), 0, 1];

@@ -1,5 +1,5 @@
 //! Two products of one token's prepared input in one grid, where every dispatch of a pass waits for the one before it
-//! ([`Gpu::serial_passes`]): `attn_q_a` (or `attn_q`) with `attn_kv_a_mqa`.
+//! ([`Machine::serial_passes`](crate::gpu::machine::Machine::serial_passes)): `attn_q_a` (or `attn_q`) with `attn_kv_a_mqa`.
 
 use super::MAX_GRID;
 use super::token::{

@@ -1,5 +1,5 @@
 //! The absorbed and the rotated queries and the cache's new row of one token in one grid, where every dispatch of a pass waits for
-//! the one before it ([`Gpu::serial_passes`]): `attn_k_b` with [`rope_cache`](super::rope_cache).
+//! the one before it ([`Machine::serial_passes`](crate::gpu::machine::Machine::serial_passes)): `attn_k_b` with [`rope_cache`](super::rope_cache).
 
 use super::rope_cache::{CacheRow, ROW_SUBGROUPS, rope_cache, row_variant};
 use super::token::{check_geometry, divided, geometry, variant, weight};

@@ -166,7 +166,7 @@ impl GpuBackend {
         })
     }
 
-    /// What of a decoded token a geometry can be chosen for ([`Gpu::choices`]), each once; nothing in the `plain` tier.
+    /// What of a decoded token a geometry can be chosen for ([`Target::choices`](crate::gpu::Target::choices)), each once; nothing in the `plain` tier.
     pub fn sites(&self) -> &[Site] {
         &self.sites
     }

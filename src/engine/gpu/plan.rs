@@ -1,5 +1,10 @@
 //! All that a session will ask of a device, without one: its steps, and every buffer with its size.
 
+#![expect(
+    clippy::mutable_key_type,
+    reason = "buffers are equal and hash by identity, whatever happens to them"
+)]
+
 use super::RESULT;
 use super::prompt::{self, capacity};
 use super::recipes::{self, Chunk, Context, FEW, Forms, Given};
