@@ -16,7 +16,7 @@ pub(super) use state::{Block, extent, fill};
 pub use state::{Blocks, Extent, State, When, Word};
 
 /// One dispatch before its pipeline exists: a kernel, what is bound to its names, its parameters and its grid. It is held against what the
-/// kernel declares when the step is recorded ([`interface`](super::interface)).
+/// kernel declares when the step is recorded ([`interface`]).
 #[derive(Debug, Clone)]
 pub struct Call {
     /// The kernel.

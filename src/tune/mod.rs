@@ -114,7 +114,7 @@ pub struct Found {
 }
 
 /// A token whose workgroups repeat small work, and one with dispatches that do it once
-/// ([`Gpu::repeats_work`](crate::gpu::Gpu::repeats_work)).
+/// ([`Target::repeats_work`](crate::gpu::Target::repeats_work)).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Repeating {
     /// Microseconds of the former.
