@@ -204,11 +204,16 @@ impl Gpu {
         let max_binding = limits
             .max_storage_buffer_binding_size
             .min(options.max_binding.unwrap_or(u64::MAX));
+        let mut machine = Machine::new(&info, &limits, features);
         let choices = Arc::<Choices>::default();
         if options.tuned {
             match tuning::load(&info) {
                 Ok(Some((made, path))) => {
                     log::info!("using the choices in {}", path.display());
+                    match machine.tuned.with(&made.numbers) {
+                        Ok(tuned) => machine.tuned = tuned,
+                        Err(e) => log::warn!("{}: {e}", path.display()),
+                    }
                     choices.replace(made);
                 }
                 Ok(None) => {}
@@ -220,7 +225,6 @@ impl Gpu {
             (Some(has), Some(most)) => Some(has.min(most)),
             (has, most) => has.or(most),
         };
-        let machine = Machine::new(&info, &limits, features);
         let target = Target {
             name: info.name.clone(),
             tier,

@@ -1,6 +1,10 @@
 //! Facts about a device that kernels, grids and tiers are chosen by: what the device tells, and for what no driver tells a profile of
 //! its maker.
 
+mod tunables;
+
+pub use tunables::{TunableError, Tunables};
+
 use super::geometry::MAX_THREADS;
 use super::tier::MIN_SUBGROUP;
 use super::{Coop, Gpu};
@@ -184,6 +188,8 @@ pub struct Machine {
     /// Whether the maker's GPUs multiply packed bytes in one instruction and the backend can say so: NVIDIA, AMD and Intel by Vulkan
     /// or DX12. Of single devices no driver tells it, and whether it is faster is another question.
     pub packed_bytes: bool,
+    /// Numbers that were tuned.
+    pub tuned: Tunables,
 }
 
 /// What workgroups that repeat work do more than dispatches that share it evenly: of that, the part of the core with the most.
@@ -208,6 +214,7 @@ impl Machine {
         wait_ns: 2200,
         packed_halves: true,
         packed_bytes: true,
+        tuned: Tunables::H200,
     };
 
     /// Of an opened device.
@@ -243,6 +250,7 @@ impl Machine {
             packed_halves: matches!(profile, Profile::Nvidia | Profile::Amd | Profile::Apple)
                 && features.contains(Features::SHADER_F16),
             packed_bytes: profile.packed_bytes(info.backend),
+            tuned: Tunables::of(profile),
         }
     }
 
@@ -266,6 +274,7 @@ impl Machine {
             cores,
             lanes: if profile == Profile::Software { 8 } else { 32 },
             wait_ns: profile.wait_ns(),
+            tuned: Tunables::of(profile),
             ..Self::H200
         }
     }

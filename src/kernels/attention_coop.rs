@@ -64,11 +64,6 @@ pub(super) const SHAPES: [Shape; 5] = [
     },
 ];
 
-/// Cache rows up to which a context takes the shape for short ones, for each workgroup that keeps a core busy. Both shapes were measured
-/// (benches/notes.md, "All heads in one
-/// workgroup"). The length at which they are equally fast was not.
-const SHORT: u32 = 6;
-
 /// The shapes of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shapes {
@@ -92,7 +87,7 @@ impl Shapes {
             if good(long)? {
                 for &short in shapes[i + 1..].iter().rev() {
                     if good(short)? {
-                        let short_rows = SHORT * machine.spread();
+                        let short_rows = machine.tuned.short_shape_rows * machine.spread();
                         return Ok(Some(Self {
                             long,
                             short,
@@ -416,7 +411,7 @@ mod tests {
                 continue;
             }
             let form = Form::Matrix(Shapes::always(shape));
-            let (splits, split_rows) = split(form, Machine::H200.cores as usize, rows, 1, heads);
+            let (splits, split_rows) = split(form, Machine::H200, rows, 1, heads);
             let cut = (splits as usize, split_rows as usize);
             let error = error(gpu, shape, dims, rows, cut, |call| call);
             eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");

@@ -97,7 +97,7 @@ impl GpuTokenBeside<'_> {
             w.name,
             v.name
         );
-        let variant = divided(variant(activation), geometry, units).number("UNITS", units);
+        let variant = divided(target, variant(activation), geometry, units).number("UNITS", units);
         let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], w.ty, activation);
         let variant = weight(variant, ["OTHER", "OTHER_TIMES"], v.ty, activation);
         let variant = match stages(target, activation, units, 0) {

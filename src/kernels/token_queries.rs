@@ -120,7 +120,7 @@ impl GpuTokenQueries<'_> {
         );
         let part = &k_b.parts[0];
         let units = k_b.cols / 32;
-        let variant = divided(variant(self.activation), geometry, units);
+        let variant = divided(target, variant(self.activation), geometry, units);
         let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], k_b.ty, self.activation);
         let variant = row_variant(variant, dims, geometry.threads())
             .number("UNITS", units)

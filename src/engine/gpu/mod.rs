@@ -349,10 +349,9 @@ fn state(context: &Context, model: &GpuModel, pos: usize, tokens: usize) -> Stat
         ((rows as u32).div_ceil(slice), slice)
     } else {
         let heads = MlaDims::of(&model.model.config).heads;
-        let cores = model.gpu.machine.cores as usize;
-        attention::split(context.form(tokens), cores, rows, tokens, heads)
+        attention::split(context.form(tokens), model.gpu.machine, rows, tokens, heads)
     };
-    let few = |e: &Expanded| e.form.few(e.dims, pos, tokens);
+    let few = |e: &Expanded| e.few(pos, tokens);
     State {
         pos: pos as u32,
         tokens: tokens as u32,

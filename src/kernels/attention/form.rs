@@ -4,6 +4,7 @@ use super::{GpuAttention, HEADS_PER_GROUP, TILE, partial_bytes};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, State};
 use crate::gpu::interface::MAX_SLICES;
+use crate::gpu::machine::Machine;
 use crate::gpu::{Gpu, GpuError, Target};
 use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
 
@@ -52,13 +53,7 @@ impl Form {
         };
         let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), || {
             let [matrices, floats] = Self::timed(gpu, dims, [by_matrices, without])?;
-            let (splits, split_rows) = split(
-                by_matrices,
-                gpu.machine.cores as usize,
-                TIMED_ROWS,
-                1,
-                dims.heads,
-            );
+            let (splits, split_rows) = split(by_matrices, gpu.machine, TIMED_ROWS, 1, dims.heads);
             let state = State {
                 pos: TIMED_ROWS as u32 - 1,
                 tokens: 1,
@@ -122,17 +117,16 @@ impl Form {
         }
     }
 
-    /// Tiles of a slice, at least, of so many in all. A tile takes as long by matrices as some 32 slices take to be joined
-    /// (measured on an H200, benches/notes.md, "How many slices a context is cut into"), so time is
-    /// least where there are 32 times as many slices as a slice has tiles.
-    /// Without matrices a tile is reckoned to take half as long.
-    const fn least(self, tiles: usize) -> usize {
+    /// Tiles of a slice, at least, of so many in all. A tile takes as long as a number of slices take to be joined, which is tuned, so
+    /// time is least where there are that many times as many slices as a slice has tiles (benches/notes.md, "How many slices a
+    /// context is cut into").
+    fn least(self, machine: Machine, tiles: usize) -> usize {
         let joined = match self {
             Self::Vector => return 1,
-            Self::Heads(_) => 16,
-            Self::Matrix(_) => 32,
+            Self::Heads(_) => machine.tuned.slices_per_tile_of_heads,
+            Self::Matrix(_) => machine.tuned.slices_per_tile_of_matrices,
         };
-        let slices = (joined * tiles).isqrt();
+        let slices = (joined as usize * tiles).isqrt().max(1);
         (tiles + slices / 2) / slices
     }
 
@@ -147,7 +141,7 @@ impl Form {
 }
 
 /// The number of slices of a context of `rows` cache rows (pos + tokens), and the cache rows of each slice, for
-/// [`State::splits`](crate::gpu::call::State::splits) and `split_rows`. `cores` are those of the device.
+/// [`State::splits`](crate::gpu::call::State::splits) and `split_rows`. `machine` is the device.
 ///
 /// There are as many slices as fill the GPU with all heads and tokens. None is shorter than a tile, so a short context is one slice.
 /// By matrices, contexts of medium length have fewer slices: see `Form::least`.
@@ -155,7 +149,8 @@ impl Form {
 ///
 /// # Panics
 /// If there are no rows, tokens or heads.
-pub fn split(form: Form, cores: usize, rows: usize, tokens: usize, heads: usize) -> (u32, u32) {
+pub fn split(form: Form, machine: Machine, rows: usize, tokens: usize, heads: usize) -> (u32, u32) {
+    let cores = machine.cores as usize;
     assert!(
         rows > 0 && tokens > 0 && heads > 0 && cores > 0,
         "nothing to attend to"
@@ -164,7 +159,9 @@ pub fn split(form: Form, cores: usize, rows: usize, tokens: usize, heads: usize)
     let wanted = form.full(cores).div_ceil(heads.div_ceil(group) * tokens);
     let most = (MAX_SLICES / tokens).max(1);
     let tiles = rows.div_ceil(tile);
-    let of_slice = tiles.div_ceil(wanted.min(most)).max(form.least(tiles));
+    let of_slice = tiles
+        .div_ceil(wanted.min(most))
+        .max(form.least(machine, tiles));
     let split_rows = of_slice * tile;
     (rows.div_ceil(split_rows) as u32, split_rows as u32)
 }

@@ -42,7 +42,6 @@ fn measure(gpu: &Gpu, dims: MlaDims, forms: &[Form], cuts: &[usize]) {
         true => ([2, 6], 3),
         false => (REPEATS, ROUNDS),
     };
-    let cores = gpu.machine.cores as usize;
     let row = dims.cache_row() * 2;
     let floats = |n: usize| Range::whole(&upload(gpu, &vec![0f32; n]));
     let cache = floats(cached * row / 4).holding(Role::Cache);
@@ -64,7 +63,7 @@ fn measure(gpu: &Gpu, dims: MlaDims, forms: &[Form], cuts: &[usize]) {
         attention.form = form;
         for &rows in counts {
             let tile = form.tile(rows).0;
-            let own = split(form, cores, rows, 1, dims.heads);
+            let own = split(form, gpu.machine, rows, 1, dims.heads);
             let into = |slices: &usize| {
                 let split_rows = rows.div_ceil(tile).div_ceil(*slices) * tile;
                 (rows.div_ceil(split_rows) as u32, split_rows as u32)

@@ -40,7 +40,7 @@ fn times_of_every_shape() {
             }
         }
         for (form, tiled, name) in forms {
-            let scratch = Scratch::new(gpu.max_binding, dims, form, tokens, n_ctx);
+            let scratch = Scratch::new(gpu.machine, gpu.max_binding, dims, form, tokens, n_ctx);
             let queries = (tokens * mla.heads * 4) as u64;
             let attention = GpuPromptAttention {
                 form,

@@ -3,6 +3,7 @@
 
 use super::super::weights::{Composed, GpuLayer};
 use crate::gpu::buffer::{Buffer, Range, Role};
+use crate::gpu::machine::Machine;
 use crate::gpu::{Gpu, GpuError, Most, Target};
 use crate::kernels::expand_kv::KvDims;
 use crate::kernels::{MlaDims, attention, attention_short, gemm, prompt_attention};
@@ -64,6 +65,8 @@ pub struct Context {
 
 /// The attention of prompts over expanded keys and values.
 pub struct Expanded {
+    /// The device.
+    pub machine: Machine,
     /// Which kernels.
     pub form: prompt_attention::Form,
     /// The sizes.
@@ -75,7 +78,12 @@ pub struct Expanded {
 impl Expanded {
     /// The most tokens of a step that the absorbed attention takes instead.
     pub fn most_few(&self) -> u32 {
-        prompt_attention::most_few(self.dims, self.form.is_matrix())
+        prompt_attention::most_few(self.machine, self.dims, self.form.is_matrix())
+    }
+
+    /// Whether that takes a step of `tokens` tokens after `pos` rows.
+    pub fn few(&self, pos: usize, tokens: usize) -> bool {
+        self.form.few(self.machine, self.dims, pos, tokens)
     }
 }
 
@@ -105,10 +113,12 @@ impl Context {
         let cache = |_| Range::whole(&Buffer::new("latent cache", bytes, Role::Cache));
         let kv = KvDims::of(config);
         let max_binding = target.max_binding;
+        let (machine, tokens) = (target.machine, chunk as usize);
         let expanded = forms.expanded.map(|form| Expanded {
+            machine,
             form,
             dims: kv,
-            scratch: prompt_attention::Scratch::new(max_binding, kv, form, chunk as usize, n_ctx),
+            scratch: prompt_attention::Scratch::new(machine, max_binding, kv, form, tokens, n_ctx),
         });
         let absorbed = expanded.as_ref().map_or(chunk, |e| e.most_few().min(chunk));
         let [sums, stats] = attention::partial_bytes(dims, absorbed as usize);

@@ -249,7 +249,7 @@ impl TokenRecipe<'_> {
         };
         let joining = product(Input::Slices(partials.clone(), dims));
         let most = match target.geometry(&joining.site()) {
-            Some(_) => target.choices.merge_up_to(activation),
+            Some(_) => target.merge_up_to(activation),
             None => 0,
         };
         if most > 0 {

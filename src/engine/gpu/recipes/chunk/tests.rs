@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::gpu::Coop;
+use crate::gpu::machine::Profile;
 use crate::kernels::gemm::Tile;
 use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use std::fmt::Write;
@@ -197,7 +198,7 @@ fn software_multiplies_in_one_part() {
         assert_eq!(
             product_parts(Machine::H200, form, 576, 2048, 16),
             match form {
-                Form::Matrix(_) => PRODUCT_PARTS,
+                Form::Matrix(_) => Machine::H200.tuned.product_parts,
                 Form::Float { .. } => 1,
             }
         );
