@@ -21,16 +21,14 @@ use std::sync::Arc;
 
 pub use crate::kernels::sampling::{self, Sampling};
 pub use error::EngineError;
-pub use gpu::{Precomposed, TierTrial};
+pub use gpu::{DEFAULT_PRECOMPOSE, PrecomposeChoice, Precomposed, TierTrial};
 pub use memory::MemoryPlan;
 pub use opened::Opened;
 pub use session::{GenerateStats, Session, StopReason};
 
 pub use crate::gpu::{DeviceChoice, Tier};
-pub use crate::model::PrecomposeChoice;
 
 use crate::gguf::Gguf;
-use crate::model::precompose::DEFAULT_PRECOMPOSE;
 use backend::Backend;
 use cpu::CpuBackend;
 use gpu::{GpuBackend, GpuModel};

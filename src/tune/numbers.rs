@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::{Bench, MARGIN, STAGES, median};
 use crate::gpu::machine::{Machine, Tunables};
-use crate::gpu::record::Recording;
 use crate::gpu::pipeline::Spec;
+use crate::gpu::record::Recording;
 use crate::gpu::{GpuError, Step, Target};
 
 /// What was found for a number of [`Tunables`].

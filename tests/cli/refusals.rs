@@ -165,6 +165,10 @@ fn unknown_and_useless_choices_of_composed_weights_are_refused() {
         let message = failure(&[command, "--precompose", "always"], 2);
         assert!(message.contains("both or off"), "{command}: {message}");
     }
+    for removed in ["ro", "qk+ro"] {
+        let message = failure(&["generate", "--precompose", removed], 2);
+        assert!(message.contains("auto, qk, vo, both or off"), "{message}");
+    }
     for args in [
         &["generate", "--device", "cpu", "--precompose", "auto", "x"][..],
         &["bench", "--device", "cpu", "--precompose", "qk", "-p", "1"],

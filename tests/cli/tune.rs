@@ -100,7 +100,12 @@ fn what_is_measured_is_kept_used_and_forgotten() {
         run_in(cache, &[&bench[..], &TINY].concat())
     };
     let output = with_number("chunk", 64);
-    assert_eq!(json(stdout(&output))[0]["n_ubatch"], 64, "{}", stderr(&output));
+    assert_eq!(
+        json(stdout(&output))[0]["n_ubatch"],
+        64,
+        "{}",
+        stderr(&output)
+    );
     for (name, value) in [("chunk", 0), ("chunks", 1)] {
         let output = with_number(name, value);
         assert!(output.status.success(), "{}", stderr(&output));

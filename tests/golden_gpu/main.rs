@@ -13,13 +13,14 @@ use common::{
     Golden, all_logits, check_golden, check_synthetic, fixture, greedy, in_repository, load,
     random_tokens, requantised,
 };
+use glimt::engine::PrecomposeChoice;
 use glimt::engine::backend::{Backend, BackendError, OnPrompt, OnRow, OnToken};
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::engine::sampling::Sampling;
 use glimt::gpu::geometry::Made;
 use glimt::gpu::{Gpu, GpuError, GpuOptions, Tier};
-use glimt::model::{Model, PrecomposeChoice};
+use glimt::model::Model;
 use glimt::quant::GgmlType;
 use glimt::quant::activation::Activation;
 

@@ -14,14 +14,12 @@ mod submissions;
 #[cfg(test)]
 mod tests;
 mod tier_trial;
-mod trial;
 mod tune;
 mod weights;
 
-pub use precompose::Precomposed;
+pub use precompose::{DEFAULT_PRECOMPOSE, PrecomposeChoice, Precomposed, Trial};
 pub use prompt::MAX_CHUNK;
 pub use tier_trial::TierTrial;
-pub use trial::Trial;
 pub use weights::{GpuModel, Weights};
 
 use super::backend::{

@@ -8,7 +8,6 @@ use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{Gpu, GpuError, Target, tuning};
 use crate::kernels::router::MAX_EXPERTS;
 use crate::kernels::sample::MAX_VOCAB;
-use crate::model::precompose::Pairs;
 use crate::model::{Config, Convert, Experts, Layer, Model, Weight};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -36,21 +35,10 @@ pub(super) type GpuLayer = Layer<GpuWeight, Range>;
 pub struct Weights {
     pub(super) token_embd: GpuWeight,
     pub(super) layers: Vec<GpuLayer>,
-    /// Precomposed weights, by layer.
-    pub(super) composed: Vec<Composed>,
+    /// Precomposed weights by [`Pair`](crate::kernels::compose::Pair) and layer; none of a pair that is not composed.
+    pub(super) composed: [Vec<GpuWeight>; 2],
     pub(super) output_norm: Range,
     pub(super) output: GpuWeight,
-    /// The pairs of weights that decoding reads composed.
-    pub(super) pairs: Pairs,
-}
-
-/// Precomposed weights of a block ([`crate::model::precompose`]).
-#[derive(Clone, Default)]
-pub(super) struct Composed {
-    /// (heads * (kv_lora + rope)) x the width of the query's input.
-    pub qk: Option<GpuWeight>,
-    /// embedding_length x (heads * kv_lora).
-    pub vo: Option<GpuWeight>,
 }
 
 impl Weights {
@@ -89,9 +77,8 @@ impl Weights {
             token_embd: placed.weights[token_embd].clone(),
             output: placed.weights[output].clone(),
             output_norm: placed.vectors_at(output_norm),
-            composed: vec![Composed::default(); layers.len()],
+            composed: Default::default(),
             layers,
-            pairs: Pairs::NONE,
         };
         Ok((weights, loader, placed.weights))
     }

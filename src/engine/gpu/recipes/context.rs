@@ -1,11 +1,13 @@
 //! What all steps of a session share: the cache, the rotation table, the partial sums of the attention, and which forms of attention and
 //! products the device takes.
 
-use super::super::weights::{Composed, GpuLayer};
+use super::super::weights::GpuLayer;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::machine::Machine;
+use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError, Most, Target};
 use crate::kernels::expand_kv::KvDims;
+use crate::kernels::rope_cache::CacheRow;
 use crate::kernels::{MlaDims, attention, attention_short, gemm, prompt_attention};
 use crate::model::{Config, RopeTable};
 
@@ -154,10 +156,25 @@ impl Context {
     }
 }
 
-/// A layer with what steps of one token read of it composed.
+/// A layer with its cache, and what of it a step reads composed.
 #[derive(Clone, Copy)]
 pub(super) struct TokenLayer<'a> {
     pub layer: &'a GpuLayer,
-    pub composed: &'a Composed,
     pub cache: &'a Range,
+    /// (heads * (kv_lora + rope)) x the width of the query's input.
+    pub qk: Option<&'a GpuWeight>,
+    /// embedding_length x (heads * kv_lora).
+    pub vo: Option<&'a GpuWeight>,
+}
+
+impl TokenLayer<'_> {
+    /// What the new row of the cache is made of.
+    pub fn row(&self, kv_a: Range, eps: f32) -> CacheRow {
+        CacheRow {
+            kv_a,
+            kv_a_norm: self.layer.attn_kv_a_norm.clone(),
+            eps,
+            cache: self.cache.clone(),
+        }
+    }
 }
