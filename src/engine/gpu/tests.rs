@@ -1,4 +1,4 @@
-//! Prompts cut into submissions, and work that the device leaves out.
+//! Protects prompts that are cut into submissions: the same logits wherever they are cut, and work that the device leaves out is an error.
 
 use super::measure::Separation;
 use super::*;

@@ -1,3 +1,5 @@
+//! Protects the products of prompts: every type, form and tile agrees with the twin, and no index leaves its buffer.
+
 use super::tiles::{deep, tile, writing};
 use super::*;
 use crate::gpu::GpuOptions;

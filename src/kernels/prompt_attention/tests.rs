@@ -1,3 +1,5 @@
+//! Protects the attention of prompts: in every form it agrees with its twin, wherever chunks and blocks begin and end.
+
 use super::*;
 use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
 use crate::kernels::MlaDims;

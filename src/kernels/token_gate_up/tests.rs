@@ -1,4 +1,4 @@
-//! The kernel against its twin, with every way in which logits come.
+//! Protects the first product of the experts: it agrees with its twin in every way in which logits come.
 
 use super::*;
 use crate::gpu::Gpu;

@@ -1,3 +1,5 @@
+//! Protects the products of a decoded token: every type, shape and geometry agrees with the twin.
+
 use super::*;
 use crate::gpu::Gpu;
 use crate::gpu::call::State;
