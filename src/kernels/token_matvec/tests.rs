@@ -117,6 +117,7 @@ fn geometries(gpu: &Gpu, site: &Site, all: bool) -> Vec<Geometry> {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn every_geometry_gives_the_same() {
     for gpu in token_gpus() {
         let mut rng = Rng::fresh();
