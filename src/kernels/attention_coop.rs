@@ -338,6 +338,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn the_kernel_agrees_with_its_twin_where_matrices_are_emulated() {
         // Narrow rows: at full width, llvmpipe takes minutes to compile the stand-ins.
         let dims = MlaDims {

@@ -501,6 +501,7 @@ pub(super) mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn blocks_become_those_of_the_twin_where_matrices_are_emulated() {
         let mut rng = Rng::fresh();
         // Narrow, with columns that no tile divides.

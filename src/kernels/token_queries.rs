@@ -236,6 +236,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn every_geometry_gives_the_same() {
         for gpu in token_gpus() {
             let mut rng = Rng::fresh();

@@ -1,4 +1,4 @@
-//! What is refused, with which words and exit code.
+//! Protects refusals: what is refused, with which words and exit code.
 
 use glimt::gguf::GgufWriter;
 

@@ -1,4 +1,4 @@
-//! `tune`: what it finds is kept in the cache folder, used from then on, and forgotten on demand.
+//! Protects `tune`: what it finds is kept in the cache folder, used from then on, and forgotten on demand.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;

@@ -1,5 +1,5 @@
-//! Every step of every model for every kind of device, recorded without one: that calls go with what their kernels declare, how many
-//! dispatches there are, and what memory they take.
+//! Protects the steps of every model on every kind of device, recorded without one: calls go with what their kernels declare, and
+//! neither dispatches nor memory change unnoticed.
 
 use super::super::plan::SessionPlan;
 use super::super::weights::Weights;

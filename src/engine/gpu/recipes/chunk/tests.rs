@@ -1,4 +1,4 @@
-//! What is chosen for prompts on an H200, as it was measured there, and on devices with fewer cores.
+//! Protects the choices for prompts: on an H200 those that were measured there, on devices with fewer cores those that suit them.
 
 use super::*;
 use crate::gpu::Coop;

@@ -1,4 +1,4 @@
-//! How many dispatches a layer has, and how many of them wait for each other: no device is needed.
+//! Protects the speed of a token on any device: how many dispatches a layer has, and how many of them wait for each other.
 
 use super::super::super::weights::Weights;
 use super::super::{Context, Forms, Given, token};
