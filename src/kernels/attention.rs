@@ -83,6 +83,7 @@ pub fn attention(
 }
 
 mod form;
+pub(super) mod trial;
 pub use crate::gpu::interface::MAX_SLICES;
 pub use form::{Form, split};
 

@@ -3,7 +3,7 @@
 
 use super::MlaDims;
 use crate::gpu::call::Call;
-use crate::gpu::geometry::MAX_THREADS;
+use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::{Target, Tier};
 
 /// How a workgroup is made: runs of threads, each with all columns of some heads and rows.

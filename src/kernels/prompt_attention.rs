@@ -7,14 +7,12 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
-use super::expand_kv::{self, KvDims};
 use super::linear::dot;
 use super::rope_cache::rotate_rows;
-use super::{coop, expand_kv_coop, prompt_attention_coop};
+use super::{KvDims, coop, expand_kv, expand_kv_coop, prompt_attention_coop};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Blocks, Call, Extent, Flops, State, Word};
 use crate::gpu::record::Recording;
-use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError, Most, Step, Target};
 
 /// Causal attention of T tokens at positions `pos..pos + T` over expanded keys and values.
@@ -85,16 +83,6 @@ const WG: usize = 128;
 /// Tokens of its tile.
 const TOKENS: usize = 32;
 
-/// What both forms know of the sizes.
-pub(super) fn numbers(dims: KvDims) -> Variant {
-    Variant::default()
-        .number("HEADS", dims.mla.heads as u32)
-        .number("NOPE", dims.mla.nope as u32)
-        .number("ROPE", dims.mla.rope as u32)
-        .number("KV_LORA", dims.mla.kv_lora as u32)
-        .number("V", dims.v as u32)
-}
-
 /// Whether the kernels without matrices can work on blocks of these sizes; every device has those.
 pub fn fits(dims: KvDims) -> bool {
     expand_kv::fits(dims)
@@ -107,7 +95,7 @@ pub fn fits(dims: KvDims) -> bool {
 /// The kernel of the form without matrices, still without buffers, and the tokens of a workgroup.
 fn tiled(dims: KvDims) -> (Call, usize) {
     let kernel = Call::new("prompt_attention")
-        .variant(numbers(dims))
+        .variant(dims.numbers_of_attention())
         .number("WG", WG as u32)
         .number("COLUMNS", (dims.v / 64) as u32)
         .number("QUERY_LOADS", (TOKENS * 8 / WG) as u32)

@@ -1,8 +1,9 @@
 //! `--precompose`: which weights are composed on this device, what that costs and how far it is off.
 
+use super::memory::MemoryPlan;
+use super::model::GpuModel;
 use super::trial::{self, Trial};
-use super::weights::{Composed, GpuLayer, GpuModel};
-use crate::engine::MemoryPlan;
+use super::weights::{Composed, GpuLayer};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::State;
 use crate::gpu::memory::{GpuWeight, Part};

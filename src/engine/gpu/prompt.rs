@@ -1,8 +1,8 @@
 //! The steps over several tokens of a prompt: their buffers are there from the start, each is compiled when first needed.
 
+use super::model::GpuModel;
 use super::recipes::chunk::widest;
-use super::recipes::{self, Chunk, Context, FEW, Forms};
-use super::weights::GpuModel;
+use super::recipes::{self, Chunk, Context, FEW, Forms, MAX_CHUNK};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::machine::Profile;
 use crate::gpu::record::Recording;
@@ -22,8 +22,6 @@ const CLASSES: [u32; 4] = [32, 128, 512, 2048];
 pub(super) const HEAD_TOKENS: u32 = 64;
 /// Where that takes too long they are halved down to this, the tokens of the lowest tile.
 pub(super) const LEAST_SLICE: u32 = 16;
-/// The most tokens at once: what a grid of workgroups has room for, with 8 experts each.
-pub const MAX_CHUNK: u32 = 4096;
 
 /// Tokens of a prompt that are computed at once, where nothing else is asked for: on software small enough that a prompt
 /// of some length shows its progress, on hardware what fills a large GPU.
@@ -139,7 +137,7 @@ impl Prompt {
         let (given, most) = (model.given(context), capacity(self.chunk));
         let step = recipes::prompt(given, &self.buffers, 1, most)?;
         for buffer in step.buffers().into_iter().filter(|b| !b.is_counts()) {
-            buffer.make(&model.gpu)?;
+            model.gpu.realise(buffer)?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! How long a decoded token takes with each choice of composed weights on this device, and how far its logits are off.
 
+use super::model::GpuModel;
 use super::recipes::{self, Context, Forms, Given};
-use super::weights::GpuModel;
 use super::{RESULT, Weights, random, state};
 use crate::gpu::GpuError;
 use crate::gpu::buffer::{Buffer, Range, Role};
@@ -77,9 +77,9 @@ impl<'a> Lab<'a> {
             ..Forms::tried(gpu, config)?
         };
         let context = Context::new(gpu, config, forms, rows, 1)?;
-        context.history.buffer.make(gpu)?;
+        gpu.realise(&context.history.buffer)?;
         for cache in &context.cache {
-            cache.buffer.make(gpu)?;
+            gpu.realise(&cache.buffer)?;
         }
         // Ids spread over the vocabulary, always the same: Numerical Recipes' generator, of which the upper bits are good.
         let mut word = 0u32;
