@@ -276,12 +276,3 @@ impl std::ops::Deref for Gpu {
         &self.target
     }
 }
-
-/// Keeps the first error.
-pub(super) fn note(fault: &Mutex<Option<GpuError>>, error: GpuError) {
-    // A lost device explains the errors that follow it, so the first one is kept.
-    fault
-        .lock()
-        .unwrap_or_else(|e| e.into_inner())
-        .get_or_insert(error);
-}

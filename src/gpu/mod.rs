@@ -1,6 +1,6 @@
 //! wgpu: adapters, memory, shader templates, pipelines and recorded steps.
 //!
-//! [`adapter`] lists and chooses, [`device`] opens one as a [`Gpu`] of a [`Tier`], [`shader`] expands WGSL templates,
+//! [`adapter`] lists and chooses, [`open`] opens one as a [`Gpu`] of a [`Tier`], [`shader`] expands WGSL templates,
 //! [`pipeline`] compiles them in parallel and keeps them, [`memory`] plans what goes where and `upload` streams
 //! it there, [`call`] is a dispatch as data, [`record`] makes a step of them (pipelines, bind groups, parameters, grids) and replays it, [`stamps`]
 //! times it, [`clock`] too where timestamps are missing or wrong, `barriers` corrects what one kind of barrier is translated to,

@@ -1,13 +1,12 @@
 //! Opening a device.
 
 use super::adapter::{self, DeviceChoice};
-use super::device::note;
 use super::geometry::Choices;
 use super::machine::Machine;
 use super::pipeline::Pipelines;
 use super::{Coop, Gpu, GpuError, Target, Tier, small_halves, tuning};
 use std::sync::{Arc, Mutex};
-use wgpu::{Features, Limits};
+use wgpu::{Adapter, AdapterInfo, Features, Limits};
 
 /// How to open a device.
 #[derive(Debug, Clone, Default)]
@@ -62,78 +61,13 @@ impl Gpu {
             Tier::Subgroup | Tier::Int8 if !options.no_matrices => Coop::of(&adapter),
             _ => None,
         };
-        let matrices = if coop.is_some() {
-            Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SUBGROUP_BARRIER
-        } else {
-            Features::empty()
-        };
-        // What a browser lacks, the plain tier goes without: storage buffers that can be mapped, too.
-        let wanted = match tier {
-            Tier::Plain => Features::empty(),
-            Tier::Subgroup | Tier::Int8 => {
-                Features::SUBGROUP
-                    | Features::IMMEDIATES
-                    | Features::SHADER_F16
-                    | Features::MAPPABLE_PRIMARY_BUFFERS
-            }
-        } | matrices
-            | Features::TIMESTAMP_QUERY
-            | Features::TIMESTAMP_QUERY_INSIDE_PASSES
-            | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
-            | Features::PIPELINE_CACHE;
-        let features = adapter.features() & wanted;
-        let experimental_features = if coop.is_some() {
-            // SAFETY: wgpu warns that experimental features may misbehave. Only cooperative matrices are asked for: their
-            // kernels index within their buffers like all others, and a trial compares their results before they are used.
-            unsafe { wgpu::ExperimentalFeatures::enabled() }
-        } else {
-            wgpu::ExperimentalFeatures::disabled()
-        };
-        let (device, queue) = pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor {
-            label: Some("glimt"),
-            required_features: features,
-            required_limits: limits.clone(),
-            memory_hints: wgpu::MemoryHints::Performance,
-            experimental_features,
-            ..Default::default()
-        }))
-        .map_err(|e| GpuError::RequestDevice {
-            adapter: info.name.clone(),
-            reason: e.to_string(),
-        })?;
-
-        let fault = Arc::new(Mutex::new(None));
-        let (on_error, on_lost) = (fault.clone(), fault.clone());
-        device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
-            let reason = e.to_string();
-            note(
-                &on_error,
-                GpuError::Runtime {
-                    what: "a GPU operation".to_owned(),
-                    reason,
-                },
-            );
-        }));
-        device.set_device_lost_callback(move |cause, reason| {
-            if cause != wgpu::DeviceLostReason::Destroyed {
-                note(&on_lost, GpuError::Lost { reason });
-            }
-        });
+        let features = adapter.features() & wanted_features(tier, coop);
+        let (device, queue) = request(&adapter, features, &limits, coop)?;
+        let fault = Arc::default();
+        keep_errors(&device, &fault);
         let max_binding = limits
             .max_storage_buffer_binding_size
             .min(options.max_binding.unwrap_or(u64::MAX));
-        let choices = Arc::<Choices>::default();
-        if options.tuned {
-            match tuning::load(&info) {
-                Ok(Some((made, path))) => {
-                    log::info!("using the choices in {}", path.display());
-                    choices.replace(made);
-                }
-                Ok(None) => {}
-                // They cost only speed.
-                Err(e) => log::warn!("not using the choices of glimt tune: {e}"),
-            }
-        }
         let memory = match (adapter::device_memory(&adapter), options.max_memory) {
             (Some(has), Some(most)) => Some(has.min(most)),
             (has, most) => has.or(most),
@@ -151,7 +85,11 @@ impl Gpu {
             offset_alignment: u64::from(limits.min_storage_buffer_offset_alignment).max(16),
             coop,
             packed_halves: false,
-            choices,
+            choices: if options.tuned {
+                tuned(&info)
+            } else {
+                Arc::default()
+            },
             asked_to_repeat: options.repeats_work,
         };
         let pipelines = Arc::new(Pipelines::new(&device, &info, features));
@@ -208,6 +146,102 @@ impl Gpu {
         );
         Ok(false)
     }
+}
+
+/// The features that a tier and these matrices can use.
+fn wanted_features(tier: Tier, coop: Option<Coop>) -> Features {
+    // What a browser lacks, the plain tier goes without: storage buffers that can be mapped, too.
+    let of_tier = match tier {
+        Tier::Plain => Features::empty(),
+        Tier::Subgroup | Tier::Int8 => {
+            Features::SUBGROUP
+                | Features::IMMEDIATES
+                | Features::SHADER_F16
+                | Features::MAPPABLE_PRIMARY_BUFFERS
+        }
+    };
+    let of_matrices = match coop {
+        Some(_) => Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SUBGROUP_BARRIER,
+        None => Features::empty(),
+    };
+    of_tier
+        | of_matrices
+        | Features::TIMESTAMP_QUERY
+        | Features::TIMESTAMP_QUERY_INSIDE_PASSES
+        | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
+        | Features::PIPELINE_CACHE
+}
+
+/// The device of an adapter and its queue.
+fn request(
+    adapter: &Adapter,
+    features: Features,
+    limits: &Limits,
+    coop: Option<Coop>,
+) -> Result<(wgpu::Device, wgpu::Queue), GpuError> {
+    let experimental_features = if coop.is_some() {
+        // SAFETY: wgpu warns that experimental features may misbehave. Only cooperative matrices are asked for: their
+        // kernels index within their buffers like all others, and a trial compares their results before they are used.
+        unsafe { wgpu::ExperimentalFeatures::enabled() }
+    } else {
+        wgpu::ExperimentalFeatures::disabled()
+    };
+    let descriptor = wgpu::DeviceDescriptor {
+        label: Some("glimt"),
+        required_features: features,
+        required_limits: limits.clone(),
+        memory_hints: wgpu::MemoryHints::Performance,
+        experimental_features,
+        ..Default::default()
+    };
+    pollster::block_on(adapter.request_device(&descriptor)).map_err(|e| GpuError::RequestDevice {
+        adapter: adapter.get_info().name,
+        reason: e.to_string(),
+    })
+}
+
+/// Has `fault` keep the first error that the device reports.
+fn keep_errors(device: &wgpu::Device, fault: &Arc<Mutex<Option<GpuError>>>) {
+    let (on_error, on_lost) = (fault.clone(), fault.clone());
+    device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
+        let reason = e.to_string();
+        note(
+            &on_error,
+            GpuError::Runtime {
+                what: "a GPU operation".to_owned(),
+                reason,
+            },
+        );
+    }));
+    device.set_device_lost_callback(move |cause, reason| {
+        if cause != wgpu::DeviceLostReason::Destroyed {
+            note(&on_lost, GpuError::Lost { reason });
+        }
+    });
+}
+
+/// Keeps the first error.
+fn note(fault: &Mutex<Option<GpuError>>, error: GpuError) {
+    // A lost device explains the errors that follow it, so the first one is kept.
+    fault
+        .lock()
+        .unwrap_or_else(|e| e.into_inner())
+        .get_or_insert(error);
+}
+
+/// What `glimt tune` chose for a device.
+fn tuned(info: &AdapterInfo) -> Arc<Choices> {
+    let choices = Arc::<Choices>::default();
+    match tuning::load(info) {
+        Ok(Some((made, path))) => {
+            log::info!("using the choices in {}", path.display());
+            choices.replace(made);
+        }
+        Ok(None) => {}
+        // They cost only speed.
+        Err(e) => log::warn!("not using the choices of glimt tune: {e}"),
+    }
+    choices
 }
 
 /// WebGPU's default limits, which every browser gives, except for sizes of memory.

@@ -195,8 +195,6 @@ impl GpuAttention {
 
 #[cfg(test)]
 pub(super) mod testing;
-#[cfg(test)]
-mod times;
 
 #[cfg(test)]
 mod tests {

@@ -152,7 +152,7 @@ impl Shape {
     }
 
     /// The same over arrays of numbers.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "bench"))]
     pub(super) const fn of_numbers(self) -> Self {
         Self {
             vectors: false,

@@ -9,6 +9,9 @@ mod attention_coop;
 mod attention_heads;
 pub mod attention_merge;
 pub mod attention_short;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod choices;
 pub mod compose;
 mod coop;
 mod dims;

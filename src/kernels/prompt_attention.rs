@@ -93,7 +93,7 @@ pub fn fits(dims: KvDims) -> bool {
 }
 
 /// The kernel of the form without matrices, still without buffers, and the tokens of a workgroup.
-fn tiled(dims: KvDims) -> (Call, usize) {
+pub(super) fn tiled(dims: KvDims) -> (Call, usize) {
     let kernel = Call::new("prompt_attention")
         .variant(dims.numbers_of_attention())
         .number("WG", WG as u32)
@@ -354,15 +354,7 @@ impl GpuPromptAttention<'_> {
     /// # Panics
     /// If the sizes do not suit the form.
     pub fn calls(&self, target: &Target) -> [Call; 2] {
-        let Scratch {
-            weights,
-            kv,
-            blocks,
-            ..
-        } = self.scratch;
-        let coop = self.form.coop();
-        let expand = expand_kv::call(&self.cache, weights, self.dims, coop, *blocks, &kv[0]);
-        let tiled = match coop {
+        let tiled = match self.form.coop() {
             Some(coop) => {
                 let shape = prompt_attention_coop::best(self.dims, coop);
                 let shape = shape
@@ -372,7 +364,7 @@ impl GpuPromptAttention<'_> {
             None => tiled(self.dims),
         };
         let workgroups = self.dims.mla.heads as u32 * self.max_tokens.div_ceil(tiled.1 as u32);
-        let attention = self.attention(tiled);
+        let (expand, attention) = (self.expansion(), self.attention(tiled));
         match target.machine.leaves_gaps(workgroups) {
             true => self.in_turn(expand, attention),
             false => [expand, attention],
@@ -390,8 +382,20 @@ impl GpuPromptAttention<'_> {
         [expand.a_block_ahead(), attention]
     }
 
+    /// The expansion alone.
+    pub(super) fn expansion(&self) -> Call {
+        let Scratch {
+            weights,
+            kv,
+            blocks,
+            ..
+        } = self.scratch;
+        let coop = self.form.coop();
+        expand_kv::call(&self.cache, weights, self.dims, coop, *blocks, &kv[0])
+    }
+
     /// The attention alone, by a kernel and the tokens of its workgroup.
-    fn attention(&self, (kernel, tokens): (Call, usize)) -> Call {
+    pub(super) fn attention(&self, (kernel, tokens): (Call, usize)) -> Call {
         let (dims, mla) = (self.dims, self.dims.mla);
         assert!(fits(dims), "prompt_attention: {dims:?}");
         kernel
@@ -562,5 +566,3 @@ fn timed<T>(
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod times;

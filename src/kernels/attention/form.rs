@@ -137,7 +137,7 @@ impl Form {
     }
 
     /// Cache rows that a workgroup scores at once, and heads that it takes, in a context of so many rows.
-    pub(super) const fn tile(self, rows: usize) -> (usize, usize) {
+    pub(in crate::kernels) const fn tile(self, rows: usize) -> (usize, usize) {
         match self {
             Self::Vector => (TILE, HEADS_PER_GROUP),
             Self::Heads(shape) => shape.tile(),
