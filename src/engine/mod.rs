@@ -10,7 +10,6 @@ pub mod cpu;
 mod error;
 pub mod gpu;
 pub mod log_softmax;
-mod memory;
 pub(crate) mod opened;
 pub mod perplexity;
 mod random;
@@ -21,8 +20,7 @@ use std::sync::Arc;
 
 pub use crate::kernels::sampling::{self, Sampling};
 pub use error::EngineError;
-pub use gpu::{DEFAULT_PRECOMPOSE, PrecomposeChoice, Precomposed, TierTrial};
-pub use memory::MemoryPlan;
+pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
 pub use opened::Opened;
 pub use session::{GenerateStats, Session, StopReason};
 

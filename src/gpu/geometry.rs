@@ -84,8 +84,6 @@ pub struct Site {
     pub split: bool,
 }
 
-/// Threads of a workgroup at most, on every device.
-pub const MAX_THREADS: u32 = 1024;
 /// Rows that leave together where they leave prepared.
 pub const PREPARED_ROWS: u32 = 16;
 /// Subgroups have up to 64 lanes, and workgroups are whole subgroups.
@@ -340,6 +338,7 @@ impl Choices {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::machine::MAX_THREADS;
 
     const H200: Machine = Machine::H200;
 

@@ -5,11 +5,13 @@ mod tunables;
 
 pub use tunables::{TunableError, Tunables};
 
-use super::geometry::MAX_THREADS;
-use super::tier::MIN_SUBGROUP;
-use super::{Coop, Gpu};
 use serde::Serialize;
 use wgpu::{AdapterInfo, Backend, DeviceType, Features, Limits};
+
+/// Threads of a workgroup at most, on every device.
+pub const MAX_THREADS: u32 = 1024;
+/// The fewest lanes of a subgroup that the `subgroup` tier's reductions work with.
+pub const MIN_SUBGROUP: u32 = 8;
 
 /// The maker of a GPU. It decides the facts that no driver reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -217,11 +219,6 @@ impl Machine {
         tuned: Tunables::H200,
     };
 
-    /// Of an opened device.
-    pub fn of(gpu: &Gpu) -> Self {
-        Self::new(&gpu.info, &gpu.limits, gpu.features)
-    }
-
     /// Of a device that tells this and was opened with these limits and features.
     pub fn new(info: &AdapterInfo, limits: &Limits, features: Features) -> Self {
         let profile = Profile::of(info);
@@ -293,26 +290,6 @@ impl Machine {
         let cores = if self.cores == 0 { 1 } else { self.cores };
         let last = workgroups % cores;
         last > 0 && last * 10 < cores * 9
-    }
-}
-
-impl Coop {
-    /// What NVIDIA's GPUs have by Vulkan.
-    pub const NVIDIA: Self = Self {
-        size: 16,
-        lanes: 32,
-    };
-    /// What Apple's GPUs have.
-    pub const APPLE: Self = Self { size: 8, lanes: 32 };
-    /// What llvmpipe has, which takes a subgroup's barrier for the workgroup's.
-    pub const LLVMPIPE: Self = Self { size: 8, lanes: 8 };
-
-    /// Bytes of workgroup memory that devices with such matrices have.
-    pub const fn workgroup_memory(self) -> u32 {
-        match self.size {
-            16 => Machine::H200.workgroup_memory,
-            _ => 32 << 10,
-        }
     }
 }
 

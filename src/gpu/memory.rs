@@ -249,7 +249,7 @@ impl<'a> Loader<'a> {
     ) -> Result<(), GpuError> {
         let parts = || places.iter().flat_map(|weight| &weight.parts);
         for range in parts().flat_map(|part| [&part.quants, &part.scales]) {
-            range.buffer.make(gpu)?;
+            gpu.realise(&range.buffer)?;
         }
         if !self.weights.iter().all(|(weight, _)| weight.has_data()) {
             return Ok(());

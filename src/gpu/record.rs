@@ -66,7 +66,7 @@ impl Recording {
         let resolved = step.resolve()?;
         let calls = &step.calls;
         for buffer in step.buffers() {
-            buffer.make(gpu)?;
+            gpu.realise(buffer)?;
         }
         let specs: Vec<&Spec> = resolved.iter().map(|call| &call.spec).collect();
         let pipelines = gpu.pipelines(&specs)?;

@@ -83,6 +83,7 @@ pub fn attention(
 }
 
 mod form;
+pub(super) mod trial;
 pub use crate::gpu::interface::MAX_SLICES;
 pub use form::{Form, split};
 
@@ -194,8 +195,6 @@ impl GpuAttention {
 
 #[cfg(test)]
 pub(super) mod testing;
-#[cfg(test)]
-mod times;
 
 #[cfg(test)]
 mod tests {

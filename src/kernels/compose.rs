@@ -384,7 +384,7 @@ mod tests {
         let out = c.product(ty);
         let [quants, scales] = [&out.parts[0].quants.buffer, &out.parts[0].scales.buffer];
         for plane in [quants, scales] {
-            plane.make(gpu).unwrap();
+            gpu.realise(plane).unwrap();
         }
         let call = GpuCompose {
             composition: *c,

@@ -425,5 +425,3 @@ impl GpuGemm<'_> {
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod times;

@@ -7,15 +7,13 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
-use super::expand_kv::{self, KvDims};
 use super::linear::dot;
 use super::rope_cache::rotate_rows;
-use super::{coop, expand_kv_coop, prompt_attention_coop};
+use super::{KvDims, coop, expand_kv, expand_kv_coop, prompt_attention_coop};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Blocks, Call, Extent, Flops, State, Word};
 use crate::gpu::machine::Machine;
 use crate::gpu::record::Recording;
-use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError, Most, Step, Target};
 
 /// Causal attention of T tokens at positions `pos..pos + T` over expanded keys and values.
@@ -86,16 +84,6 @@ const WG: usize = 128;
 /// Tokens of its tile.
 const TOKENS: usize = 32;
 
-/// What both forms know of the sizes.
-pub(super) fn numbers(dims: KvDims) -> Variant {
-    Variant::default()
-        .number("HEADS", dims.mla.heads as u32)
-        .number("NOPE", dims.mla.nope as u32)
-        .number("ROPE", dims.mla.rope as u32)
-        .number("KV_LORA", dims.mla.kv_lora as u32)
-        .number("V", dims.v as u32)
-}
-
 /// Whether the kernels without matrices can work on blocks of these sizes; every device has those.
 pub fn fits(dims: KvDims) -> bool {
     expand_kv::fits(dims)
@@ -106,9 +94,9 @@ pub fn fits(dims: KvDims) -> bool {
 }
 
 /// The kernel of the form without matrices, still without buffers, and the tokens of a workgroup.
-fn tiled(dims: KvDims) -> (Call, usize) {
+pub(super) fn tiled(dims: KvDims) -> (Call, usize) {
     let kernel = Call::new("prompt_attention")
-        .variant(numbers(dims))
+        .variant(dims.numbers_of_attention())
         .number("WG", WG as u32)
         .number("COLUMNS", (dims.v / 64) as u32)
         .number("QUERY_LOADS", (TOKENS * 8 / WG) as u32)
@@ -364,15 +352,7 @@ impl GpuPromptAttention<'_> {
     /// # Panics
     /// If the sizes do not suit the form.
     pub fn calls(&self, target: &Target) -> [Call; 2] {
-        let Scratch {
-            weights,
-            kv,
-            blocks,
-            ..
-        } = self.scratch;
-        let coop = self.form.coop();
-        let expand = expand_kv::call(&self.cache, weights, self.dims, coop, *blocks, &kv[0]);
-        let tiled = match coop {
+        let tiled = match self.form.coop() {
             Some(coop) => {
                 let shape = prompt_attention_coop::best(self.dims, coop);
                 let shape = shape
@@ -382,7 +362,7 @@ impl GpuPromptAttention<'_> {
             None => tiled(self.dims),
         };
         let workgroups = self.dims.mla.heads as u32 * self.max_tokens.div_ceil(tiled.1 as u32);
-        let attention = self.attention(tiled);
+        let (expand, attention) = (self.expansion(), self.attention(tiled));
         match target.machine.leaves_gaps(workgroups) {
             true => self.in_turn(expand, attention),
             false => [expand, attention],
@@ -400,8 +380,20 @@ impl GpuPromptAttention<'_> {
         [expand.a_block_ahead(), attention]
     }
 
+    /// The expansion alone.
+    pub(super) fn expansion(&self) -> Call {
+        let Scratch {
+            weights,
+            kv,
+            blocks,
+            ..
+        } = self.scratch;
+        let coop = self.form.coop();
+        expand_kv::call(&self.cache, weights, self.dims, coop, *blocks, &kv[0])
+    }
+
     /// The attention alone, by a kernel and the tokens of its workgroup.
-    fn attention(&self, (kernel, tokens): (Call, usize)) -> Call {
+    pub(super) fn attention(&self, (kernel, tokens): (Call, usize)) -> Call {
         let (dims, mla) = (self.dims, self.dims.mla);
         assert!(fits(dims), "prompt_attention: {dims:?}");
         kernel
@@ -572,5 +564,3 @@ fn timed<T>(
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod times;

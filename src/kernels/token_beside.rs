@@ -8,7 +8,8 @@ use super::token::{
 use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Flops};
-use crate::gpu::geometry::{Geometry, MAX_THREADS, PREPARED_ROWS, Site, WHOLE_THREADS};
+use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site, WHOLE_THREADS};
+use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
 use crate::model::Weight;

@@ -8,7 +8,8 @@ use super::token::{
 };
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Flops};
-use crate::gpu::geometry::{Geometry, MAX_THREADS, SharedWork, Site};
+use crate::gpu::geometry::{Geometry, SharedWork, Site};
+use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};

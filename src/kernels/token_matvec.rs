@@ -7,7 +7,8 @@ use super::token::{
 };
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, Flops, Word};
-use crate::gpu::geometry::{Geometry, MAX_THREADS, SharedWork, Site};
+use crate::gpu::geometry::{Geometry, SharedWork, Site};
+use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::matvec::{MatvecOptions, matvec};

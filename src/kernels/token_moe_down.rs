@@ -6,7 +6,8 @@ use super::token::{
 };
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Flops};
-use crate::gpu::geometry::{Geometry, MAX_THREADS, SPLIT_LANES, Site};
+use crate::gpu::geometry::{Geometry, SPLIT_LANES, Site};
+use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::matvec::{MatvecOptions, matvec};

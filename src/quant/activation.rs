@@ -9,7 +9,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::halves::{BLOCK_UNITS, HalvesBlock};
-use super::repack::UNIT;
+use super::repack::{HALF, UNIT};
 
 /// What a product of a decoded token leaves for the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,9 +58,6 @@ impl Activation {
         !matches!(self, Self::Floats)
     }
 }
-
-/// Values that share a scale: half a unit.
-pub const HALF: usize = UNIT / 2;
 
 /// Values of which the largest is smaller become 0: their scale or its inverse would leave the normal f32, which a GPU may
 /// flush to 0.

@@ -5,8 +5,7 @@
 //! f16 rounds, and their products with codes, which stand for multiples of the smallest half, are normal halves. The sum of the
 //! halves is kept beside them: a weight's offset meets it, and so does the bias of codes that become halves by their bits.
 
-use super::activation::HALF;
-use super::repack::UNIT;
+use super::repack::{HALF, UNIT};
 use bytemuck::{Pod, Zeroable};
 use half::f16;
 

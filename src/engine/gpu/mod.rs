@@ -3,6 +3,8 @@
 mod all_logits;
 mod flight;
 pub mod measure;
+mod memory;
+mod model;
 mod pace;
 pub mod plan;
 mod precompose;
@@ -13,14 +15,14 @@ pub mod recipes;
 mod submissions;
 #[cfg(test)]
 mod tests;
-mod tier_trial;
 mod tune;
 mod weights;
 
+pub use memory::MemoryPlan;
+pub use model::{GpuModel, TierTrial};
 pub use precompose::{DEFAULT_PRECOMPOSE, PrecomposeChoice, Precomposed, Trial};
-pub use prompt::MAX_CHUNK;
-pub use tier_trial::TierTrial;
-pub use weights::{GpuModel, Weights};
+pub use recipes::MAX_CHUNK;
+pub use weights::Weights;
 
 use super::backend::{
     Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows, check_tokens,
@@ -108,9 +110,9 @@ impl GpuBackend {
         let chunk = prompt::chunk(&gpu, config, forms, n_ctx, chunk)?;
         let context = Context::new(&gpu, config, forms, n_ctx, capacity(chunk))?;
         // The host writes to these before any step does.
-        context.history.buffer.make(&gpu)?;
+        gpu.realise(&context.history.buffer)?;
         for cache in &context.cache {
-            cache.buffer.make(&gpu)?;
+            gpu.realise(&cache.buffer)?;
         }
         let vocab = config.vocab_size as u32;
         let logits = Range::whole(&Buffer::new("logits", u64::from(vocab) * 4, Role::Floats));

@@ -2,10 +2,11 @@
 //!
 //! Composed weights trade bytes for dispatches, so only decoding reads them: prompts keep the weights of the file.
 
+use super::memory::MemoryPlan;
+use super::model::GpuModel;
 use super::recipes::{self, Context, Forms, Given};
-use super::weights::{GpuLayer, GpuModel};
+use super::weights::GpuLayer;
 use super::{random, state};
-use crate::engine::MemoryPlan;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::State;
 use crate::gpu::memory::GpuWeight;
@@ -321,7 +322,7 @@ fn product(
         )));
     }
     for plane in planes {
-        plane.buffer.make(gpu)?;
+        gpu.realise(&plane.buffer)?;
     }
     let [left, right] = pair.factors(on_device);
     let compose = GpuCompose {
@@ -375,9 +376,9 @@ impl<'a> Lab<'a> {
             ..Forms::tried(gpu, config)?
         };
         let context = Context::new(gpu, config, forms, rows, 1)?;
-        context.history.buffer.make(gpu)?;
+        gpu.realise(&context.history.buffer)?;
         for cache in &context.cache {
-            cache.buffer.make(gpu)?;
+            gpu.realise(&cache.buffer)?;
         }
         // Ids spread over the vocabulary, always the same: Numerical Recipes' generator, of which the upper bits are good.
         let mut word = 0u32;

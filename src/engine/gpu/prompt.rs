@@ -1,8 +1,8 @@
 //! The steps over several tokens of a prompt: their buffers are there from the start, each is compiled when first needed.
 
+use super::model::GpuModel;
 use super::recipes::chunk::widest;
-use super::recipes::{self, Chunk, Context, FEW, Forms};
-use super::weights::GpuModel;
+use super::recipes::{self, Chunk, Context, FEW, Forms, MAX_CHUNK};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::record::Recording;
 use crate::gpu::{GpuError, Target};
@@ -18,8 +18,6 @@ const CLASSES: [u32; 4] = [32, 128, 512, 2048];
 pub(super) const HEAD_TOKENS: u32 = 64;
 /// Where that takes too long they are halved down to this, the tokens of the lowest tile.
 pub(super) const LEAST_SLICE: u32 = 16;
-/// The most tokens at once: what a grid of workgroups has room for, with 8 experts each.
-pub const MAX_CHUNK: u32 = 4096;
 
 /// Tokens that the buffers of chunks of up to `chunk` have room for: whole slices of [`HEAD_TOKENS`].
 pub(crate) fn capacity(chunk: u32) -> u32 {
@@ -131,7 +129,7 @@ impl Prompt {
         let (given, most) = (model.given(context), capacity(self.chunk));
         let step = recipes::prompt(given, &self.buffers, 1, most)?;
         for buffer in step.buffers().into_iter().filter(|b| !b.is_counts()) {
-            buffer.make(&model.gpu)?;
+            model.gpu.realise(buffer)?;
         }
         Ok(())
     }

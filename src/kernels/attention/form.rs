@@ -1,6 +1,6 @@
 //! Which kernel attends, and how it cuts a context.
 
-use super::{GpuAttention, HEADS_PER_GROUP, TILE, partial_bytes};
+use super::{GpuAttention, HEADS_PER_GROUP, TILE, partial_bytes, trial};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, State};
 use crate::gpu::interface::MAX_SLICES;
@@ -44,8 +44,8 @@ impl Form {
             coop::left(gpu, WHAT, &missing);
         }
         let shapes = attention_coop::Shapes::of(gpu.machine, &shapes, |shape| {
-            let error = attention_coop::trial(gpu, shape, dims);
-            coop::agrees(gpu, WHAT, attention_coop::TRIAL_LIMIT, error)
+            let error = trial::trial(gpu, shape, dims);
+            coop::agrees(gpu, WHAT, trial::LIMIT, error)
         })?;
         let without = Self::without_matrices(gpu, dims);
         let Some(by_matrices) = shapes.map(Self::Matrix) else {
@@ -131,7 +131,7 @@ impl Form {
     }
 
     /// Cache rows that a workgroup scores at once, and heads that it takes, in a context of so many rows.
-    pub(super) const fn tile(self, rows: usize) -> (usize, usize) {
+    pub(in crate::kernels) const fn tile(self, rows: usize) -> (usize, usize) {
         match self {
             Self::Vector => (TILE, HEADS_PER_GROUP),
             Self::Heads(shape) => shape.tile(),

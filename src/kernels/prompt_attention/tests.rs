@@ -127,7 +127,7 @@ impl Case {
         &self,
         gpu: &Gpu,
         form: Form,
-        expansion: Option<expand_kv::Tiled>,
+        expansion: Option<expand_kv_coop::Tiled>,
         tiled: Option<(Call, usize)>,
         rows: usize,
         change: impl Fn(Call) -> Call,

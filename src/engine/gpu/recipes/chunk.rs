@@ -1,15 +1,17 @@
 //! The buffers that all layers of a chunk of tokens share: what the steps of prompts write to, and what bounds the chunk where bindings
 //! are small.
 
-use super::super::prompt::MAX_CHUNK;
 use super::context::Forms;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::machine::Machine;
-use crate::kernels::expand_kv::KvDims;
+use crate::kernels::KvDims;
 use crate::kernels::expert_rows::tile_count;
 use crate::kernels::gemm::Form;
 use crate::kernels::prompt_attention;
 use crate::model::{Config, Experts};
+
+/// The most tokens at once: what a grid of workgroups has room for, with 8 experts each.
+pub const MAX_CHUNK: u32 = 4096;
 
 /// Rows as the products of prompts take them: in f32, or as halves with a scale each.
 #[derive(Clone)]

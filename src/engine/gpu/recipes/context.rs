@@ -6,9 +6,8 @@ use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError, Most, Target};
-use crate::kernels::expand_kv::KvDims;
 use crate::kernels::rope_cache::CacheRow;
-use crate::kernels::{MlaDims, attention, attention_short, gemm, prompt_attention};
+use crate::kernels::{KvDims, MlaDims, attention, attention_short, gemm, prompt_attention};
 use crate::model::{Config, RopeTable};
 
 /// The forms that a device takes where it has several: verdicts of trials.

@@ -14,6 +14,7 @@ pub(super) mod token;
 mod translations;
 
 pub(super) use chunk::Chunk;
+pub use chunk::MAX_CHUNK;
 use context::TokenLayer;
 pub use context::{Context, Expanded, Forms};
 pub(super) use prompt::{last_logits, logits_of_slices};

@@ -6,10 +6,10 @@
 
 use super::tests::{composed, model, record, resolved, retyped};
 use crate::gpu::buffer::Range;
-use crate::gpu::geometry::MAX_THREADS;
 use crate::gpu::interface;
-use crate::gpu::pipeline::{Access, Spec, workgroup_memory};
-use crate::gpu::shader::{self, KERNELS};
+use crate::gpu::machine::MAX_THREADS;
+use crate::gpu::pipeline::{Spec, workgroup_memory};
+use crate::gpu::shader::{self, Access, KERNELS};
 use crate::gpu::target::profiles;
 use crate::gpu::tier::SUBGROUP_BUFFERS;
 use crate::gpu::{Target, Tier};

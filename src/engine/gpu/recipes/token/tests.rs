@@ -7,7 +7,7 @@ use crate::engine::ModelSource;
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::call::{Call, State};
 use crate::gpu::interface::resolve;
-use crate::gpu::pipeline::Access;
+use crate::gpu::shader::Access;
 use crate::gpu::{Most, Step, Target, Tier};
 use crate::model::Model;
 use crate::synth::{self, SynthOptions};
