@@ -1,8 +1,8 @@
 //! glimt runs MLA + mixture-of-experts language models from GGUF files on any GPU that wgpu reaches.
 //!
 //! The rooms, each of which uses only those before it: [`quant`] knows the block formats, [`gguf`] reads the container,
-//! [`tokenizer`] the text, [`model`] what the three supported models are, [`synth`] invents models, [`gpu`] has adapters, memory and
-//! recorded steps, [`kernels`] each operation as a pair of WGSL and Rust, [`engine`] puts them together, [`mod@bench`], [`profile`] and
+//! [`tokenizer`] the text, [`model`] what all models share, [`synth`] invents models, [`gpu`] has adapters, memory and
+//! recorded steps, [`kernels`] each operation as a pair of WGSL and Rust, [`models`] the families of models, [`engine`] puts them together, [`mod@bench`], [`profile`] and
 //! [`tune`] measure, [`cli`] is the command line.
 
 pub mod bench;
@@ -12,6 +12,7 @@ pub mod gguf;
 pub mod gpu;
 pub mod kernels;
 pub mod model;
+pub mod models;
 pub mod profile;
 pub mod quant;
 pub mod synth;

@@ -8,7 +8,7 @@ use super::ModelError;
 use crate::gguf::{Gguf, GgufError, Value};
 
 /// No size of a model is larger; products of two then fit 64 bits easily.
-pub(super) const MAX_SIZE: usize = 1 << 24;
+const MAX_SIZE: usize = 1 << 24;
 
 /// Keys that nothing asks for in some models (no experts, no YaRN, one expert group), and that change nothing there.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -32,7 +32,7 @@ const WITHOUT_EFFECT: &[&str] = &[
 ];
 
 /// The keys `<architecture>.*` of a file.
-pub(super) struct Keys<'a> {
+pub(crate) struct Keys<'a> {
     gguf: &'a Gguf,
     prefix: String,
     /// Full names of the keys that were asked for.
@@ -40,11 +40,24 @@ pub(super) struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    pub fn new(gguf: &'a Gguf, architecture: &str) -> Self {
-        Keys {
+    /// Those of the file's architecture.
+    pub fn of(gguf: &'a Gguf) -> Result<Self, ModelError> {
+        let architecture = gguf.require_str("general.architecture")?;
+        Ok(Keys {
             gguf,
             prefix: format!("{architecture}."),
             known: RefCell::default(),
+        })
+    }
+
+    /// Refuses `count` times `width` values where no model has so many, so that later arithmetic cannot overflow.
+    pub fn check_product(&self, name: &str, count: usize, width: usize) -> Result<(), ModelError> {
+        match count.checked_mul(width) {
+            Some(all) if all <= MAX_SIZE => Ok(()),
+            _ => {
+                let expected = format!("at most {MAX_SIZE} in all for {width} each");
+                Err(self.invalid(name, count, expected))
+            }
         }
     }
 

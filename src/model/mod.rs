@@ -1,19 +1,15 @@
-//! The supported models: configuration from GGUF keys, weights by name, rotation table.
+//! What the models of all families share: sizes from GGUF keys, weights by name, the feed-forward part, the rotation table.
 
 mod config;
 mod error;
-mod keys;
-mod layer;
-mod load;
+mod feed_forward;
+pub(crate) mod keys;
 mod rope;
+pub(crate) mod tensors;
 mod weight;
 
-#[cfg(test)]
-pub(crate) mod testing;
-
-pub use config::{Config, Experts, Gating, RopeConfig, Yarn};
+pub use config::{Config, Experts, Gating};
 pub use error::ModelError;
-pub use layer::{Convert, Ffn, Layer, Mlp, Moe, Query};
-pub use load::Model;
-pub use rope::RopeTable;
+pub use feed_forward::{Convert, Ffn, Mlp, Moe};
+pub use rope::{RopeConfig, RopeTable, Yarn};
 pub use weight::Weight;

@@ -1,0 +1,221 @@
+//! Finds the tensors of a model by their GGUF names and checks their shapes against the configuration.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use super::{Config, Experts, Ffn, Mlp, ModelError, Moe, Weight};
+use crate::gguf::{Gguf, TensorInfo};
+use crate::quant::{GgmlType, dequantize_row};
+
+/// Every row is made of units of 32 weights: the granularity of kernels and repacked planes.
+const ROW_UNIT: usize = 32;
+
+/// The tensors of a file, by name. No weight is copied but the vectors.
+pub(crate) struct Tensors<'a> {
+    pub gguf: &'a Arc<Gguf>,
+    config: &'a Config,
+    /// Which tensors of the file were asked for.
+    used: RefCell<Vec<bool>>,
+}
+
+impl<'a> Tensors<'a> {
+    pub fn new(gguf: &'a Arc<Gguf>, config: &'a Config) -> Self {
+        let used = RefCell::new(vec![false; gguf.tensors().len()]);
+        Self { gguf, config, used }
+    }
+
+    /// The feed-forward part of a block.
+    ///
+    /// # Errors
+    /// As [`matrix`](Self::matrix), for each of its tensors.
+    pub fn feed_forward(&self, block: usize) -> Result<Ffn, ModelError> {
+        let name = |tensor: &str| format!("blk.{block}.{tensor}.weight");
+        match &self.config.experts {
+            Some(experts) if block >= self.config.leading_dense_block_count => {
+                self.moe(block, &name, experts)
+            }
+            _ => Ok(Ffn::Dense(self.swiglu(
+                &name,
+                "",
+                self.config.feed_forward_length,
+            )?)),
+        }
+    }
+
+    /// `ffn_gate`, `ffn_up` and `ffn_down` with a suffix, `ff` wide.
+    fn swiglu(
+        &self,
+        name: &dyn Fn(&str) -> String,
+        suffix: &str,
+        ff: usize,
+    ) -> Result<Mlp, ModelError> {
+        let width = self.config.embedding_length;
+        let name = |part: &str| name(&format!("ffn_{part}{suffix}"));
+        Ok(Mlp {
+            gate: self.matrix(&name("gate"), 1, ff, width)?,
+            up: self.matrix(&name("up"), 1, ff, width)?,
+            down: self.matrix(&name("down"), 1, width, ff)?,
+        })
+    }
+
+    fn moe(
+        &self,
+        block: usize,
+        name: &dyn Fn(&str) -> String,
+        experts: &Experts,
+    ) -> Result<Ffn, ModelError> {
+        let (width, count, ff) = (
+            self.config.embedding_length,
+            experts.count,
+            experts.feed_forward_length,
+        );
+        let fused = self.optional_matrix(&name("ffn_gate_up_exps"), count, 2 * ff, width)?;
+        let (gate, up) = match fused {
+            Some(fused) => (fused.part(0..ff, "gate"), fused.part(ff..2 * ff, "up")),
+            None => (
+                self.matrix(&name("ffn_gate_exps"), count, ff, width)?,
+                self.matrix(&name("ffn_up_exps"), count, ff, width)?,
+            ),
+        };
+        let shared = match self.config.shared_feed_forward_length() {
+            0 => None,
+            shared_ff => Some(self.swiglu(name, "_shexp", shared_ff)?),
+        };
+        Ok(Ffn::Moe(Box::new(Moe {
+            ffn_gate_inp: self.matrix(&name("ffn_gate_inp"), 1, count, width)?,
+            exp_probs_b: self.optional_vector(&format!("blk.{block}.exp_probs_b.bias"), count)?,
+            experts: Mlp {
+                gate,
+                up,
+                down: self.matrix(&name("ffn_down_exps"), count, width, ff)?,
+            },
+            shared,
+        })))
+    }
+
+    /// The tensor and its index; noted as known.
+    pub fn find(&self, name: &str) -> Option<(usize, &'a TensorInfo)> {
+        let index = self.gguf.tensor_index(name)?;
+        self.used.borrow_mut()[index] = true;
+        Some((index, &self.gguf.tensors()[index]))
+    }
+
+    pub fn matrix(
+        &self,
+        name: &str,
+        groups: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Weight, ModelError> {
+        self.optional_matrix(name, groups, rows, cols)?
+            .ok_or_else(|| ModelError::MissingTensor {
+                tensor: name.to_owned(),
+                expected: dims(groups, rows, cols),
+            })
+    }
+
+    pub fn optional_matrix(
+        &self,
+        name: &str,
+        groups: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Option<Weight>, ModelError> {
+        let Some((index, info)) = self.find(name) else {
+            return Ok(None);
+        };
+        check_shape(info, dims(groups, rows, cols))?;
+        check_row(name, cols)?;
+        Ok(Some(Weight::from_tensor(
+            self.gguf, index, groups, rows, cols,
+        )))
+    }
+
+    pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+        self.optional_vector(name, len)?
+            .ok_or_else(|| ModelError::MissingTensor {
+                tensor: name.to_owned(),
+                expected: vec![len as u64],
+            })
+    }
+
+    fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>, ModelError> {
+        let Some((_, info)) = self.find(name) else {
+            return Ok(None);
+        };
+        check_shape(info, vec![len as u64])?;
+        if !matches!(info.ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) {
+            let (tensor, found) = (name.to_owned(), info.ty.name());
+            return Err(ModelError::WrongType {
+                tensor,
+                found,
+                expected: "F32, F16 or BF16",
+            });
+        }
+        let mut vector = vec![0.0; len];
+        dequantize_row(info.ty, self.gguf.data(info), &mut vector);
+        Ok(Some(vector))
+    }
+
+    /// Logs the tensors without use.
+    pub fn report(&self) {
+        let blocks = self.config.block_count;
+        for (info, _) in self
+            .gguf
+            .tensors()
+            .iter()
+            .zip(self.used.borrow().iter())
+            .filter(|(_, used)| !**used)
+        {
+            if block_of(&info.name).is_none_or(|block| block < blocks) {
+                log::warn!(
+                    "tensor {} {:?} is not known to glimt and has no effect",
+                    info.name,
+                    info.dims
+                );
+            }
+        }
+    }
+}
+
+/// N of `blk.N.*`.
+fn block_of(tensor: &str) -> Option<usize> {
+    tensor.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
+}
+
+/// GGUF dimensions of a weight.
+fn dims(groups: usize, rows: usize, cols: usize) -> Vec<u64> {
+    let mut dims = vec![cols as u64, rows as u64];
+    if groups > 1 {
+        dims.push(groups as u64);
+    }
+    dims
+}
+
+/// Compares dimensions up to ones at the end, which llama.cpp drops when it writes a file.
+fn check_shape(info: &TensorInfo, expected: Vec<u64>) -> Result<(), ModelError> {
+    fn trimmed(mut dims: &[u64]) -> &[u64] {
+        while let [rest @ .., 1] = dims {
+            dims = rest;
+        }
+        dims
+    }
+    if trimmed(&info.dims) == trimmed(&expected) {
+        return Ok(());
+    }
+    Err(ModelError::WrongShape {
+        tensor: info.name.clone(),
+        found: info.dims.clone(),
+        expected,
+    })
+}
+
+pub(crate) fn check_row(tensor: &str, cols: usize) -> Result<(), ModelError> {
+    if cols.is_multiple_of(ROW_UNIT) {
+        return Ok(());
+    }
+    Err(ModelError::RowLength {
+        tensor: tensor.to_owned(),
+        cols,
+    })
+}

@@ -1,0 +1,166 @@
+//! What a model is: its sizes and constants, read once from the GGUF metadata and checked whole.
+//!
+//! Field names are the GGUF keys'. The meaning of each key is that of llama.cpp (src/models/deepseek2.cpp,
+//! `load_arch_hparams`; src/llama-model.cpp, `load_hparams`).
+
+use serde::Serialize;
+use std::ops::{Deref, DerefMut};
+
+use crate::gguf::Gguf;
+use crate::kernels::{KvDims, MlaDims};
+use crate::model::keys::Keys;
+use crate::model::{self, Gating, ModelError};
+
+/// `general.architecture` of the files of this family.
+pub const ARCHITECTURE: &str = "deepseek2";
+/// GLM-4.7-Flash's vocabulary: tells its early files, which lack `expert_gating_func`, from DeepSeek's.
+const GLM_VOCAB_SIZE: usize = 154_880;
+
+/// The sizes and constants of a model with multi-head latent attention.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Config {
+    /// What models of all families have; its fields are reached as if they were here.
+    #[serde(flatten)]
+    pub common: model::Config,
+    /// Width of the query's latent; `None` where the model has a plain `attn_q`.
+    pub q_lora_rank: Option<usize>,
+    /// Width of the latent that keys and values share.
+    pub kv_lora_rank: usize,
+    /// Query and key dimensions per head without position.
+    pub qk_nope_head_dim: usize,
+    /// Query and key dimensions per head that are rotated, `rope.dimension_count`.
+    pub qk_rope_head_dim: usize,
+    /// Value dimensions per head.
+    pub v_head_dim: usize,
+}
+
+impl Deref for Config {
+    type Target = model::Config;
+
+    fn deref(&self) -> &model::Config {
+        &self.common
+    }
+}
+
+impl DerefMut for Config {
+    fn deref_mut(&mut self) -> &mut model::Config {
+        &mut self.common
+    }
+}
+
+impl Config {
+    /// Reads and checks the configuration of a model.
+    ///
+    /// # Errors
+    /// Those of [`model::Config::read`].
+    pub fn from_gguf(gguf: &Gguf) -> Result<Config, ModelError> {
+        let keys = Keys::of(gguf)?;
+        // Files without `expert_gating_func` are the early ones.
+        let gating = |blocks, vocab_size| match (blocks, vocab_size) {
+            (47 | 48, GLM_VOCAB_SIZE) => Gating::Sigmoid,
+            _ => Gating::Softmax,
+        };
+        let common = model::Config::read(gguf, &keys, gating)?;
+        let head_count = common.head_count;
+        let heads_kv = keys.count_or("attention.head_count_kv", head_count)?;
+        if heads_kv != 1 && heads_kv != head_count {
+            let supported = format!("1, or {head_count} as in files with a fused attn_kv_b");
+            return Err(keys.unsupported("attention.head_count_kv", heads_kv, supported));
+        }
+        let kv_lora_rank = keys.size("attention.kv_lora_rank")?;
+        let (qk_nope_head_dim, qk_rope_head_dim, v_head_dim) = read_head_dims(&keys, kv_lora_rank)?;
+        // The tensor decides, not the key: DeepSeek-V2-Lite has a plain attn_q.
+        let has_attn_q = gguf.tensor("blk.0.attn_q.weight").is_some();
+        let q_lora_rank = keys
+            .count("attention.q_lora_rank")?
+            .filter(|&rank| rank > 0 && !has_attn_q);
+        for head in [qk_nope_head_dim + qk_rope_head_dim, qk_nope_head_dim + v_head_dim] {
+            keys.check_product("attention.head_count", head_count, head)?;
+        }
+        keys.warn_about_unknown();
+        Ok(Config {
+            common,
+            q_lora_rank,
+            kv_lora_rank,
+            qk_nope_head_dim,
+            qk_rope_head_dim,
+            v_head_dim,
+        })
+    }
+
+    /// The sizes of the attention blocks, which all blocks of a model share.
+    pub fn dims(&self) -> MlaDims {
+        MlaDims {
+            heads: self.head_count,
+            nope: self.qk_nope_head_dim,
+            rope: self.qk_rope_head_dim,
+            kv_lora: self.kv_lora_rank,
+        }
+    }
+
+    /// Those of attention whose keys and values are expanded.
+    pub fn kv_dims(&self) -> KvDims {
+        KvDims {
+            mla: self.dims(),
+            v: self.v_head_dim,
+        }
+    }
+
+    /// Values in one row of the cache: the latent, then the rotated key (576 in all three models).
+    pub fn cache_row(&self) -> usize {
+        self.kv_lora_rank + self.qk_rope_head_dim
+    }
+
+    /// What attention scores are multiplied by: `mscale^2 / sqrt(nope + rope)`, where YaRN's
+    /// `mscale = magnitude (1 + 0.1 log_multiplier ln factor)` and 1 without YaRN (src/models/deepseek2.cpp).
+    pub fn softmax_scale(&self) -> f32 {
+        let mscale = match &self.rope.yarn {
+            Some(yarn) => 1.0 + 0.1 * yarn.log_multiplier * f64::from(yarn.factor).ln(),
+            None => 1.0,
+        };
+        let mscale = self.rope.magnitude() * mscale;
+        let head = (self.qk_nope_head_dim + self.qk_rope_head_dim) as f64;
+        (mscale * mscale / head.sqrt()) as f32
+    }
+}
+
+/// (nope, rope, v) per head, from either generation of files: since 2025 `key_length` is that of the latent cache and
+/// the `_mla` keys hold the head's; before, `key_length` and `value_length` were the head's.
+fn read_head_dims(
+    keys: &Keys<'_>,
+    kv_lora_rank: usize,
+) -> Result<(usize, usize, usize), ModelError> {
+    let rope = keys.size("rope.dimension_count")?;
+    if !rope.is_multiple_of(2) {
+        return Err(keys.invalid(
+            "rope.dimension_count",
+            rope,
+            "an even number, pairs being rotated".to_owned(),
+        ));
+    }
+    let (key, value) = ("attention.key_length", "attention.value_length");
+    let (key_mla, value_mla) = ("attention.key_length_mla", "attention.value_length_mla");
+    let (qk_key, qk, v) = if keys.count(key_mla)?.is_some() || keys.count(value_mla)?.is_some() {
+        for (cache_key, expected) in [(key, kv_lora_rank + rope), (value, kv_lora_rank)] {
+            let found = keys.count_or(cache_key, expected)?;
+            if found != expected {
+                let expected = format!("{expected}, the width of the latent cache,");
+                return Err(keys.invalid(cache_key, found, expected));
+            }
+        }
+        (key_mla, keys.size(key_mla)?, keys.size(value_mla)?)
+    } else {
+        (key, keys.size(key)?, keys.size(value)?)
+    };
+    if qk <= rope {
+        return Err(keys.invalid(
+            qk_key,
+            qk,
+            format!("more than the {rope} of rope.dimension_count"),
+        ));
+    }
+    Ok((qk - rope, rope, v))
+}
+
+#[cfg(test)]
+pub(super) mod tests;
