@@ -1,4 +1,5 @@
-//! Protects the order of the rooms of `src`: what is told in ARCHITECTURE.md, that a room uses only those above it in its table.
+//! Protects what ARCHITECTURE.md tells of the rooms of `src`: that a room uses only those above it in its table, and that `gpu` and
+//! `engine` block nowhere but in their wrappers for native builds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -94,4 +95,94 @@ fn every_room_is_named() {
             );
         }
     }
+}
+
+/// What blocks a thread, as code says it.
+const BLOCKING: [&str; 9] = [
+    "PollType::Wait",
+    "PollType::wait",
+    "block_on",
+    "thread::",
+    ".recv()",
+    ".join()",
+    "sleep(",
+    "park(",
+    "Condvar",
+];
+/// The files that may block: the wrappers for native builds.
+const WRAPPERS: [&str; 3] = ["gpu/wait.rs", "engine/wait.rs", "engine/gpu/wait.rs"];
+/// The files that may call the wrappers, too: measurements, which native builds alone make, and what a session is told to do at once.
+const CALLERS: [&str; 7] = [
+    "gpu/mod.rs",
+    "gpu/memory.rs",
+    "engine/bandwidth.rs",
+    "engine/gpu/mod.rs",
+    "engine/gpu/measure.rs",
+    "engine/gpu/tune.rs",
+    "engine/perplexity.rs",
+];
+
+/// The lines of `gpu` and `engine` and of the trials of kernels, tests aside, with the files that they stand in.
+fn lines_of_the_core() -> Vec<(String, usize, String)> {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = vec![];
+    for room in ["gpu", "kernels", "engine"] {
+        files(&src.join(room), &mut found);
+    }
+    let mut lines = vec![];
+    for path in found.into_iter().filter(|path| !is_test(path)) {
+        let text = fs::read_to_string(&path).expect("a text file");
+        let name = path.strip_prefix(&src).expect("a file of src");
+        let name = name.to_string_lossy().replace('\\', "/");
+        lines.extend(code(&text).map(|(number, line)| (name.clone(), number, line.to_owned())));
+    }
+    lines
+}
+
+#[test]
+fn nothing_blocks_but_the_wrappers_for_native_builds() {
+    let (mut wrong, mut wrapped) = (vec![], 0);
+    for (name, number, line) in lines_of_the_core() {
+        let blocks = BLOCKING.iter().any(|word| line.contains(word));
+        match WRAPPERS.contains(&name.as_str()) {
+            true => wrapped += usize::from(blocks),
+            false if blocks => wrong.push(format!("{name}:{number}: {line}")),
+            false => {}
+        }
+    }
+    assert!(wrapped > 3, "the wrappers block otherwise now: {wrapped}");
+    assert!(wrong.is_empty(), "these lines block:\n{}", wrong.join("\n"));
+}
+
+/// The wrappers under their own names: the core takes those with `async`.
+#[test]
+fn only_measurements_call_what_waits() {
+    let calls = [
+        "complete(",
+        "Gpu::open(",
+        "Recording::new(",
+        "Stamps::new(",
+        "GpuModel::load(",
+        "GpuModel::load_precomposed(",
+        "GpuBackend::new(",
+        "GpuBackend::with_chunk(",
+        "gpu.wait(",
+        "gpu().wait(",
+        "gpu.buffer(",
+        "gpu.storage(",
+        "gpu.storage_with(",
+        "gpu.read::<",
+        "gpu.map_read(",
+        "gpu.pipelines(",
+        ".make(gpu",
+        ".make(&",
+        "wait::",
+    ];
+    let lines = lines_of_the_core().into_iter();
+    let wrong: Vec<_> = lines
+        .filter(|(name, ..)| ![&WRAPPERS[..], &CALLERS].concat().contains(&name.as_str()))
+        .filter(|(.., line)| calls.iter().any(|call| line.contains(call)))
+        .map(|(name, number, line)| format!("{name}:{number}: {line}"))
+        .collect();
+    assert!(wrong.is_empty(), "these lines wait:\n{}", wrong.join("\n"));
 }

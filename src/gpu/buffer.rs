@@ -138,8 +138,8 @@ impl Buffer {
     /// Makes it on the device, with what it begins with, unless that was done.
     ///
     /// # Errors
-    /// As [`Gpu::buffer`].
-    pub fn make(&self, gpu: &Gpu) -> Result<&wgpu::Buffer, GpuError> {
+    /// As [`Gpu::buffer_async`].
+    pub async fn make_async(&self, gpu: &Gpu) -> Result<&wgpu::Buffer, GpuError> {
         if let Some(made) = self.0.made.get() {
             return Ok(made);
         }
@@ -150,7 +150,7 @@ impl Buffer {
         };
         let usage =
             BufferUsages::STORAGE | BufferUsages::COPY_DST | BufferUsages::COPY_SRC | indirect;
-        let made = gpu.buffer(&self.0.name, self.0.size, usage)?;
+        let made = gpu.buffer_async(&self.0.name, self.0.size, usage).await?;
         if let Some(contents) = &self.0.contents {
             gpu.queue.write_buffer(&made, 0, contents);
         }

@@ -14,9 +14,7 @@ use super::tuning;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use wgpu::{
-    Adapter, AdapterInfo, Backend, BufferDescriptor, BufferUsages, Features, Limits, PollType,
-};
+use wgpu::{Adapter, AdapterInfo, Backend, BufferDescriptor, BufferUsages, Features, Limits};
 
 /// How to open a device.
 #[derive(Debug, Clone, Default)]
@@ -123,8 +121,8 @@ impl Gpu {
     ///
     /// # Errors
     /// Any of the choosing errors, [`GpuError::TierUnsupported`], [`GpuError::LimitTooSmall`], [`GpuError::RequestDevice`].
-    pub fn open(options: &GpuOptions) -> Result<Self, GpuError> {
-        let adapter = adapter::choose(&options.device)?;
+    pub async fn open_async(options: &GpuOptions) -> Result<Self, GpuError> {
+        let adapter = adapter::choose(&options.device).await?;
         let info = adapter.get_info();
         let tier = options.tier.unwrap_or_else(|| Tier::best(&adapter));
         let missing = tier.missing(&adapter);
@@ -171,15 +169,16 @@ impl Gpu {
         } else {
             wgpu::ExperimentalFeatures::disabled()
         };
-        let (device, queue) = pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor {
+        let descriptor = wgpu::DeviceDescriptor {
             label: Some("glimt"),
             required_features: features,
             required_limits: limits.clone(),
             memory_hints: wgpu::MemoryHints::Performance,
             experimental_features,
             ..Default::default()
-        }))
-        .map_err(|e| GpuError::RequestDevice {
+        };
+        let requested = adapter.request_device(&descriptor).await;
+        let (device, queue) = requested.map_err(|e| GpuError::RequestDevice {
             adapter: info.name.clone(),
             reason: e.to_string(),
         })?;
@@ -257,7 +256,7 @@ impl Gpu {
             allocated: Arc::default(),
         };
         if tier == Tier::Subgroup || tier_is_open {
-            gpu.target.packed_halves = gpu.packs_halves(options.packed_halves, machine)?;
+            gpu.target.packed_halves = gpu.packs_halves(options.packed_halves, machine).await?;
         }
         Ok(gpu)
     }
@@ -266,12 +265,12 @@ impl Gpu {
     ///
     /// # Errors
     /// [`GpuError::TierUnsupported`] where it is asked for and the device cannot; what the device reports.
-    fn packs_halves(&self, asked: Option<bool>, machine: Machine) -> Result<bool, GpuError> {
+    async fn packs_halves(&self, asked: Option<bool>, machine: Machine) -> Result<bool, GpuError> {
         if !asked.unwrap_or(machine.packed_halves) {
             return Ok(false);
         }
         let objection = match self.features.contains(Features::SHADER_F16) {
-            true => small_halves::objection(self)?,
+            true => small_halves::objection(self).await?,
             false => Some("f16 in shaders".to_owned()),
         };
         let Some(missing) = objection else {
@@ -338,13 +337,13 @@ impl Gpu {
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`] where the device has no room, [`GpuError::Runtime`] where it refuses.
-    pub fn buffer(
+    pub async fn buffer_async(
         &self,
         what: &str,
         bytes: u64,
         usage: BufferUsages,
     ) -> Result<wgpu::Buffer, GpuError> {
-        let buffer = self.make(what, bytes, usage, false)?;
+        let buffer = self.make(what, bytes, usage, false).await?;
         self.allocated.fetch_add(buffer.size(), Ordering::Relaxed);
         Ok(buffer)
     }
@@ -352,13 +351,17 @@ impl Gpu {
     /// A buffer to copy from, mapped for writing. It is not counted as [allocated](Gpu::allocated): it does not stay.
     ///
     /// # Errors
-    /// As [`Gpu::buffer`].
-    pub fn staging(&self, what: &str, bytes: u64) -> Result<wgpu::Buffer, GpuError> {
+    /// As [`Gpu::buffer_async`].
+    pub(super) async fn staging_async(
+        &self,
+        what: &str,
+        bytes: u64,
+    ) -> Result<wgpu::Buffer, GpuError> {
         let usage = BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC;
-        self.make(what, bytes, usage, true)
+        self.make(what, bytes, usage, true).await
     }
 
-    fn make(
+    async fn make(
         &self,
         what: &str,
         bytes: u64,
@@ -375,8 +378,10 @@ impl Gpu {
             usage,
             mapped_at_creation,
         });
-        let invalid = pollster::block_on(validation.pop());
-        if pollster::block_on(memory.pop()).is_some() {
+        // Both end here: the errors of what comes after are others.
+        let (invalid, memory) = (validation.pop(), memory.pop());
+        let invalid = invalid.await;
+        if memory.await.is_some() {
             return Err(GpuError::OutOfMemory {
                 adapter: self.info.name.clone(),
                 what: what.to_owned(),
@@ -396,19 +401,29 @@ impl Gpu {
     /// A buffer that kernels read and write and that can be copied to and from, made at once.
     ///
     /// # Errors
-    /// As [`Gpu::buffer`].
-    pub fn storage(&self, what: &str, bytes: u64, role: Role) -> Result<Buffer, GpuError> {
+    /// As [`Gpu::buffer_async`].
+    pub async fn storage_async(
+        &self,
+        what: &str,
+        bytes: u64,
+        role: Role,
+    ) -> Result<Buffer, GpuError> {
         let buffer = Buffer::new(what, bytes, role);
-        buffer.make(self)?;
+        buffer.make_async(self).await?;
         Ok(buffer)
     }
 
     /// A storage buffer holding `data`.
     ///
     /// # Errors
-    /// As [`Gpu::buffer`].
-    pub fn storage_with<T: Content>(&self, what: &str, data: &[T]) -> Result<Buffer, GpuError> {
-        let buffer = self.storage(what, size_of_val(data) as u64, T::ROLE)?;
+    /// As [`Gpu::buffer_async`].
+    pub async fn storage_with_async<T: Content>(
+        &self,
+        what: &str,
+        data: &[T],
+    ) -> Result<Buffer, GpuError> {
+        let bytes = size_of_val(data) as u64;
+        let buffer = self.storage_async(what, bytes, T::ROLE).await?;
         let bytes = bytemuck::cast_slice(data);
         self.queue.write_buffer(buffer.made(), 0, bytes);
         Ok(buffer)
@@ -417,45 +432,6 @@ impl Gpu {
     /// Bytes of all buffers made so far, staging aside.
     pub fn allocated(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)
-    }
-
-    /// Waits until `submission`, or everything submitted, is done.
-    ///
-    /// # Errors
-    /// What the device reported meanwhile.
-    pub fn wait(&self, submission: Option<wgpu::SubmissionIndex>) -> Result<(), GpuError> {
-        let waited = self.device.poll(PollType::Wait {
-            submission_index: submission,
-            timeout: None,
-        });
-        self.check()?;
-        waited.map(|_| ()).map_err(|e| GpuError::Runtime {
-            what: "waiting for the GPU".to_owned(),
-            reason: e.to_string(),
-        })
-    }
-
-    /// Copies `bytes` bytes from `offset` of `buffer` to the host, through a staging buffer.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn read<T: bytemuck::Pod>(
-        &self,
-        buffer: &Buffer,
-        offset: u64,
-        bytes: u64,
-    ) -> Result<Vec<T>, GpuError> {
-        let staging = self.buffer(
-            "readback",
-            bytes,
-            BufferUsages::MAP_READ | BufferUsages::COPY_DST,
-        )?;
-        let mut encoder = self.device.create_command_encoder(&Default::default());
-        encoder.copy_buffer_to_buffer(buffer.made(), offset, &staging, 0, bytes);
-        self.queue.submit([encoder.finish()]);
-        let data = self.map_read(&staging, bytes, None)?;
-        self.release_made(&staging);
-        Ok(data)
     }
 
     /// Frees a buffer's memory where it has some, once what was submitted with it is done; it cannot be used again.
@@ -474,29 +450,6 @@ impl Gpu {
     /// Counts everything beyond `before` bytes as freed: what was made since [`allocated`](Gpu::allocated) told them was dropped.
     pub(crate) fn count_dropped(&self, before: u64) {
         self.allocated.store(before, Ordering::Relaxed);
-    }
-
-    /// Maps a MAP_READ buffer after `submission` (or everything submitted), copies its first `bytes` and unmaps it.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn map_read<T: bytemuck::Pod>(
-        &self,
-        buffer: &wgpu::Buffer,
-        bytes: u64,
-        submission: Option<wgpu::SubmissionIndex>,
-    ) -> Result<Vec<T>, GpuError> {
-        let slice = buffer.slice(..bytes);
-        slice.map_async(wgpu::MapMode::Read, |_| {});
-        self.wait(submission)?;
-        let view = slice.get_mapped_range().map_err(|e| GpuError::Runtime {
-            what: "reading back".to_owned(),
-            reason: e.to_string(),
-        })?;
-        let data = bytemuck::pod_collect_to_vec(&view);
-        drop(view);
-        buffer.unmap();
-        Ok(data)
     }
 }
 

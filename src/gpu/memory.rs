@@ -241,7 +241,7 @@ impl<'a> Loader<'a> {
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`], [`GpuError::ReadWeights`] or what the device reports.
-    pub fn fill(
+    pub async fn fill_async(
         &self,
         gpu: &Gpu,
         places: &[GpuWeight],
@@ -249,7 +249,7 @@ impl<'a> Loader<'a> {
     ) -> Result<(), GpuError> {
         let parts = || places.iter().flat_map(|weight| &weight.parts);
         for range in parts().flat_map(|part| [&part.quants, &part.scales]) {
-            range.buffer.make(gpu)?;
+            range.buffer.make_async(gpu).await?;
         }
         if !self.weights.iter().all(|(weight, _)| weight.has_data()) {
             return Ok(());
@@ -267,20 +267,20 @@ impl<'a> Loader<'a> {
                 scales: (&part.scales.buffer, part.scales.offset),
             })
             .collect();
-        upload::stream(gpu, &targets, upload::SLOT, progress)
+        upload::stream(gpu, &targets, upload::SLOT, progress).await
     }
 
-    /// [`places`](Self::places), [filled](Self::fill).
+    /// [`places`](Self::places), [filled](Self::fill_async), waited for.
     ///
     /// # Errors
-    /// As [`fill`](Self::fill).
+    /// As [`fill_async`](Self::fill_async).
     pub fn load(
         self,
         gpu: &Gpu,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Vec<GpuWeight>, GpuError> {
         let places = self.places();
-        self.fill(gpu, &places, progress)?;
+        super::wait::complete(self.fill_async(gpu, &places, progress))?;
         Ok(places)
     }
 }

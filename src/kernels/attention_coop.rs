@@ -83,27 +83,40 @@ impl Shapes {
     ///
     /// # Errors
     /// What `good` reports.
-    pub(super) fn of(
+    pub(super) async fn tried(
         machine: Machine,
         shapes: &[Shape],
-        good: impl Fn(Shape) -> Result<bool, GpuError>,
+        good: impl AsyncFn(Shape) -> Result<bool, GpuError>,
     ) -> Result<Option<Self>, GpuError> {
         for (i, &long) in shapes.iter().enumerate() {
-            if good(long)? {
+            if good(long).await? {
                 for &short in shapes[i + 1..].iter().rev() {
-                    if good(short)? {
-                        let short_rows = SHORT * machine.spread();
-                        return Ok(Some(Self {
-                            long,
-                            short,
-                            short_rows,
-                        }));
+                    if good(short).await? {
+                        return Ok(Some(Self::pair(machine, long, short)));
                     }
                 }
                 return Ok(Some(Self::always(long)));
             }
         }
         Ok(None)
+    }
+
+    /// Those of `shapes` if all are good.
+    pub(super) fn untried(machine: Machine, shapes: &[Shape]) -> Option<Self> {
+        let (&long, others) = shapes.split_first()?;
+        Some(match others.last() {
+            Some(&short) => Self::pair(machine, long, short),
+            None => Self::always(long),
+        })
+    }
+
+    /// One for every context but those that are short for the machine.
+    fn pair(machine: Machine, long: Shape, short: Shape) -> Self {
+        Self {
+            long,
+            short,
+            short_rows: SHORT * machine.spread(),
+        }
     }
 
     /// One shape for every context.
@@ -243,7 +256,7 @@ pub(super) const TRIAL_LIMIT: f64 = 1e-5;
 ///
 /// # Errors
 /// What the device reports.
-pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuError> {
+pub(super) async fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuError> {
     const ROWS: usize = 120;
     let mut state = 1u32;
     // Uniform in -1..1 (the linear congruence of Numerical Recipes).
@@ -268,10 +281,12 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
     }
     let cache: Vec<half::f16> = cache.into_iter().map(half::f16::from_f32).collect();
     let sizes = partial_bytes(dims, 1);
-    let partials = [
-        Range::whole(&gpu.storage("trial of attention", sizes[0], Role::Floats)?),
-        Range::whole(&gpu.storage("trial of attention", sizes[1], Role::Floats)?),
-    ];
+    const NAME: &str = "trial of attention";
+    let floats = async |bytes: u64| {
+        let buffer = gpu.storage_async(NAME, bytes, Role::Floats).await?;
+        Ok::<_, GpuError>(Range::whole(&buffer))
+    };
+    let partials = [floats(sizes[0]).await?, floats(sizes[1]).await?];
     let matrices = Form::Matrix(Shapes::always(shape));
     let split_rows = shape.tile().0 as u32;
     let state = State {
@@ -282,12 +297,14 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
         ..State::default()
     };
     let latent = q_lat.len() as u64 * 4;
-    let [q_lat, q_pe] = [q_lat, q_pe].map(|q| gpu.storage_with("trial of attention", &q));
+    let q_lat = gpu.storage_with_async(NAME, &q_lat).await?;
+    let q_pe = gpu.storage_with_async(NAME, &q_pe).await?;
+    let cache = gpu.storage_with_async(NAME, &cache).await?;
     let mut attention = GpuAttention {
         form: Form::Vector,
-        q_lat: Range::whole(&q_lat?),
-        q_pe: Range::whole(&q_pe?),
-        cache: Range::whole(&gpu.storage_with("trial of attention", &cache)?).holding(Role::Cache),
+        q_lat: Range::whole(&q_lat),
+        q_pe: Range::whole(&q_pe),
+        cache: Range::whole(&cache).holding(Role::Cache),
         dims,
         scale,
         partials: partials.clone(),
@@ -295,12 +312,14 @@ pub(super) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuEr
     let mut results = vec![];
     for form in [Form::Vector, matrices] {
         attention.form = form;
-        let out = gpu.storage("trial of attention", latent, Role::Floats)?;
+        let out = floats(latent).await?;
         let output = attention_merge::Output::Floats;
-        let merge = attention_merge::call(&partials, dims, &Range::whole(&out), output);
+        let merge = attention_merge::call(&partials, dims, &out, output);
         let calls = [attention.calls(), vec![merge]].concat();
-        Recording::new(gpu, &Step::of(Most::of(&state), calls))?.submit(gpu, &state);
-        results.push(gpu.read::<f32>(&out, 0, latent)?);
+        let step = Step::of(Most::of(&state), calls);
+        let recording = Recording::new_async(gpu, &step).await?;
+        recording.submit(gpu, &state);
+        results.push(gpu.read_async::<f32>(&out.buffer, 0, latent).await?);
     }
     let sum =
         |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
@@ -313,6 +332,7 @@ mod tests {
     use super::*;
     use crate::gpu::machine::Profile;
     use crate::gpu::testing::gpus;
+    use crate::gpu::wait::complete;
     use crate::kernels::attention::split;
     use crate::kernels::attention::testing::{glm, token_error};
     use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates};
@@ -422,14 +442,14 @@ mod tests {
             eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");
             assert!(error <= LIMIT, "{heads} heads, {rows} rows: {error:e}");
         }
-        let error = trial(gpu, shape, glm()).unwrap_or_else(|e| panic!("{e}"));
+        let error = complete(trial(gpu, shape, glm())).unwrap_or_else(|e| panic!("{e}"));
         eprintln!("trial: NMSE {error:.1e}");
         assert!(error <= TRIAL_LIMIT / 4.0, "trial: {error:e}");
     }
 
     #[test]
     fn contexts_are_short_by_the_cores() {
-        let of = |machine| Shapes::of(machine, &SHAPES[..3], |_| Ok(true)).expect("no trial");
+        let of = |machine| Shapes::untried(machine, &SHAPES[..3]);
         for (machine, rows) in [
             (Machine::H200, 768),
             (Machine::with_cores(Profile::Nvidia, 10), 48),

@@ -82,13 +82,13 @@ impl fmt::Display for Precomposed {
 }
 
 impl GpuModel {
-    /// As [`load`](Self::load), with weights composed as `choice` says, for sessions of `n_ctx` tokens.
+    /// As [`load_async`](Self::load_async), with weights composed as `choice` says, for sessions of `n_ctx` tokens.
     ///
     /// # Errors
-    /// Those of [`load`](Self::load); [`GpuError::PrecomposeTooLarge`], before anything is loaded, where the device tells its
+    /// Those of [`load_async`](Self::load_async); [`GpuError::PrecomposeTooLarge`], before anything is loaded, where the device tells its
     /// memory and it is less than all takes; [`GpuError::CannotPrecompose`]. `auto` leaves out what does not fit or cannot be
     /// composed, and says so.
-    pub fn load_precomposed(
+    pub async fn load_precomposed_async(
         gpu: Arc<Gpu>,
         model: Arc<Model>,
         choice: PrecomposeChoice,
@@ -96,7 +96,7 @@ impl GpuModel {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(Self, Option<Precomposed>), GpuError> {
         if choice == PrecomposeChoice::Off {
-            return Ok((Self::load(gpu, model, progress)?, None));
+            return Ok((Self::load_async(gpu, model, progress).await?, None));
         }
         let mut asked = match choice.pairs() {
             Some(pairs) => vec![pairs],
@@ -120,10 +120,10 @@ impl GpuModel {
                 left_out.push(format!("{} fits only alone", pairs.name()));
             }
         }
-        let mut loaded = Self::load(gpu, model, progress)?;
+        let mut loaded = Self::load_async(gpu, model, progress).await?;
         let mut candidates = vec![];
         for pairs in fitting {
-            match loaded.compose(pairs) {
+            match loaded.compose(pairs).await {
                 Ok(()) => candidates.push(pairs),
                 Err(error @ GpuError::CannotPrecompose { .. })
                     if choice == PrecomposeChoice::Auto =>
@@ -138,7 +138,7 @@ impl GpuModel {
             }
         }
         let timed = choice == PrecomposeChoice::Auto;
-        let trials = trial::run(&loaded, &candidates, timed)?;
+        let trials = trial::run(&loaded, &candidates, timed).await?;
         loaded.weights.pairs = match choice.pairs() {
             Some(pairs) => pairs,
             None => fastest(&trials),
@@ -155,7 +155,7 @@ impl GpuModel {
     }
 
     /// Composes `pairs` in every layer, where that is not done.
-    fn compose(&mut self, pairs: Pairs) -> Result<(), GpuError> {
+    async fn compose(&mut self, pairs: Pairs) -> Result<(), GpuError> {
         let gpu = Arc::clone(&self.gpu);
         let model = Arc::clone(&self.model);
         for of in [Pairs::QK, Pairs::VO] {
@@ -173,14 +173,12 @@ impl GpuModel {
             check_alignment(&gpu, &composition, of, MlaDims::of(&model.config))?;
             // Into a list first: nothing is half composed where a layer is refused.
             let before = gpu.allocated();
-            let layers = self.weights.layers.iter();
-            let products = layers
-                .zip(&model.layers)
-                .map(|(on_device, layer)| {
-                    product(&gpu, &composition, on_device, composition.kept_as(layer))
-                })
-                .collect::<Result<Vec<_>, _>>()
-                .inspect_err(|_| gpu.count_dropped(before))?;
+            let mut products = vec![];
+            for (on_device, layer) in self.weights.layers.iter().zip(&model.layers) {
+                let ty = composition.kept_as(layer);
+                let product = product(&gpu, &composition, on_device, ty).await;
+                products.push(product.inspect_err(|_| gpu.count_dropped(before))?);
+            }
             for (layer, product) in self.weights.composed.iter_mut().zip(products) {
                 *layer.product_mut(of) = Some(product);
             }
@@ -260,7 +258,7 @@ fn check_alignment(
 }
 
 /// Composes one pair of one layer.
-fn product(
+async fn product(
     gpu: &Gpu,
     composition: &Composition,
     on_device: &GpuLayer,
@@ -278,9 +276,9 @@ fn product(
             ),
         });
     }
-    let plane = |bytes: usize, role| {
-        let buffer = gpu.storage("precomposed weights", bytes as u64, role)?;
-        Ok::<_, GpuError>(Range::whole(&buffer))
+    let plane = async |bytes: usize, role| {
+        let buffer = gpu.storage_async("precomposed weights", bytes as u64, role);
+        Ok::<_, GpuError>(Range::whole(&buffer.await?))
     };
     let out = GpuWeight {
         name: format!("{} (precomposed)", left.name),
@@ -291,8 +289,8 @@ fn product(
         parts: vec![Part {
             first_row: 0,
             rows: rows as u32,
-            quants: plane(quants, Role::Codes(ty))?,
-            scales: plane(scales, Role::Scales(ty))?,
+            quants: plane(quants, Role::Codes(ty)).await?,
+            scales: plane(scales, Role::Scales(ty)).await?,
             sub: 0,
         }],
     };
@@ -303,9 +301,10 @@ fn product(
         out: &out,
     };
     let before = gpu.allocated();
-    Recording::new(gpu, &Step::of(Most::token(1), compose.calls()?))?
-        .submit(gpu, &State::default());
-    gpu.wait(None)?;
+    let step = Step::of(Most::token(1), compose.calls()?);
+    let recording = Recording::new_async(gpu, &step).await?;
+    recording.submit(gpu, &State::default());
+    gpu.done_async().await?;
     gpu.count_dropped(before);
     Ok(out)
 }

@@ -45,13 +45,16 @@ struct Candidate {
 ///
 /// # Errors
 /// No memory, or what the device reports.
-pub(super) fn run(
+pub(super) async fn run(
     model: &GpuModel,
     candidates: &[Pairs],
     timed: bool,
 ) -> Result<Vec<Trial>, GpuError> {
     let before = model.gpu.allocated();
-    let trials = Lab::new(model).and_then(|lab| lab.run(candidates, timed));
+    let trials = match Lab::new(model).await {
+        Ok(lab) => lab.run(candidates, timed).await,
+        Err(error) => Err(error),
+    };
     // Nothing of it stays.
     model.gpu.count_dropped(before);
     trials
@@ -67,19 +70,19 @@ struct Lab<'a> {
 }
 
 impl<'a> Lab<'a> {
-    fn new(model: &'a GpuModel) -> Result<Self, GpuError> {
+    async fn new(model: &'a GpuModel) -> Result<Self, GpuError> {
         let (gpu, config) = (&model.gpu, &model.model.config);
         let row_bytes = MlaDims::of(config).cache_row() * 2;
         let bound = (gpu.max_binding / row_bytes as u64) as usize;
         let rows = ROWS.min(config.context_length).min(bound);
         let forms = Forms {
             products: gemm::Form::float(gpu),
-            ..Forms::tried(gpu, config)?
+            ..Forms::tried(gpu, config).await?
         };
         let context = Context::new(gpu, config, forms, rows, 1)?;
-        context.history.buffer.make(gpu)?;
+        context.history.buffer.make_async(gpu).await?;
         for cache in &context.cache {
-            cache.buffer.make(gpu)?;
+            cache.buffer.make_async(gpu).await?;
         }
         // Ids spread over the vocabulary, always the same: Numerical Recipes' generator, of which the upper bits are good.
         let mut word = 0u32;
@@ -101,20 +104,21 @@ impl<'a> Lab<'a> {
         })
     }
 
-    fn run(self, candidates: &[Pairs], timed: bool) -> Result<Vec<Trial>, GpuError> {
+    async fn run(self, candidates: &[Pairs], timed: bool) -> Result<Vec<Trial>, GpuError> {
         let expected = {
-            let plain = self.candidate(Pairs::NONE)?;
-            self.all_logits(&plain)?
+            let plain = self.candidate(Pairs::NONE).await?;
+            self.all_logits(&plain).await?
         };
-        let candidates = candidates
-            .iter()
-            .map(|pairs| self.candidate(*pairs))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut made = vec![];
+        for pairs in candidates {
+            made.push(self.candidate(*pairs).await?);
+        }
+        let candidates = made;
         let mut trials = vec![];
         for candidate in &candidates {
             let nmse = match candidate.pairs {
                 Pairs::NONE => 0.0,
-                _ => nmse(&self.all_logits(candidate)?, &expected),
+                _ => nmse(&self.all_logits(candidate).await?, &expected),
             };
             trials.push(Trial {
                 pairs: candidate.pairs,
@@ -124,14 +128,15 @@ impl<'a> Lab<'a> {
         }
         // One alone has nothing to be compared with.
         if timed && candidates.len() > 1 {
-            for (trial, ms) in trials.iter_mut().zip(self.times(&candidates)?) {
+            let times = self.times(&candidates).await?;
+            for (trial, ms) in trials.iter_mut().zip(times) {
                 trial.ms = Some(ms);
             }
         }
         Ok(trials)
     }
 
-    fn candidate(&self, pairs: Pairs) -> Result<Candidate, GpuError> {
+    async fn candidate(&self, pairs: Pairs) -> Result<Candidate, GpuError> {
         let (gpu, model) = (&self.model.gpu, self.model);
         let weights = Weights {
             pairs,
@@ -148,35 +153,36 @@ impl<'a> Lab<'a> {
         let decode = single.then(&choose);
         Ok(Candidate {
             pairs,
-            single: Recording::new(gpu, &single)?,
-            decode: Recording::new(gpu, &decode)?,
+            single: Recording::new_async(gpu, &single).await?,
+            decode: Recording::new_async(gpu, &decode).await?,
         })
     }
 
     /// The logits after each of the first tokens.
-    fn all_logits(&self, candidate: &Candidate) -> Result<Vec<f32>, GpuError> {
+    async fn all_logits(&self, candidate: &Candidate) -> Result<Vec<f32>, GpuError> {
         let gpu = &self.model.gpu;
         let mut all = vec![];
         for pos in 0..TOKENS.min(self.rows) {
             let state = state(&self.context, self.model, pos, 1);
             candidate.single.submit(gpu, &state);
             let logits = &self.logits;
-            all.extend(gpu.read::<f32>(&logits.buffer, logits.offset, logits.size)?);
+            let logits = gpu.read_async::<f32>(&logits.buffer, logits.offset, logits.size);
+            all.extend(logits.await?);
         }
         Ok(all)
     }
 
     /// Milliseconds per token of each candidate.
-    fn times(&self, candidates: &[Candidate]) -> Result<Vec<f64>, GpuError> {
+    async fn times(&self, candidates: &[Candidate]) -> Result<Vec<f64>, GpuError> {
         let gpu = &self.model.gpu;
         let row_bytes = MlaDims::of(&self.model.model.config).cache_row() as u64 * 2;
-        random::fill_cache(gpu, &self.context.cache, self.rows as u64, row_bytes)?;
+        random::fill_cache(gpu, &self.context.cache, self.rows as u64, row_bytes).await?;
         // Interleaved, so that no candidate has the higher clocks.
         let most = (self.rows / 2).max(1);
         let (began, mut steps, mut slowest) = (Instant::now(), 1, Duration::ZERO);
         loop {
             for candidate in candidates {
-                slowest = slowest.max(self.time(candidate, steps)? / steps as u32);
+                slowest = slowest.max(self.time(candidate, steps).await? / steps as u32);
             }
             if began.elapsed() >= WARM_UP {
                 break;
@@ -193,7 +199,7 @@ impl<'a> Lab<'a> {
             for i in 0..candidates.len() {
                 // Each is first as often as the others.
                 let i = (i + round) % candidates.len();
-                let time = self.time(&candidates[i], steps)?;
+                let time = self.time(&candidates[i], steps).await?;
                 times[i].push(time.as_secs_f64() * 1e3 / steps as f64);
             }
         }
@@ -201,7 +207,7 @@ impl<'a> Lab<'a> {
     }
 
     /// The time of `steps` tokens, one after the other.
-    fn time(&self, candidate: &Candidate, steps: usize) -> Result<Duration, GpuError> {
+    async fn time(&self, candidate: &Candidate, steps: usize) -> Result<Duration, GpuError> {
         let gpu = &self.model.gpu;
         let began = Instant::now();
         let first = self.rows / 2;
@@ -210,7 +216,7 @@ impl<'a> Lab<'a> {
             state.sampling = sample::words(&Sampling::GREEDY, (pos + 1) as u64);
             candidate.decode.submit(gpu, &state);
         }
-        gpu.wait(None)?;
+        gpu.done_async().await?;
         Ok(began.elapsed())
     }
 }

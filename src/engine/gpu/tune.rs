@@ -3,8 +3,9 @@
 use super::{GpuBackend, recipes};
 use crate::gpu::GpuError;
 use crate::gpu::Step;
-use crate::gpu::clock;
 use crate::gpu::record::Recording;
+use crate::gpu::wait;
+use std::sync::Arc;
 
 impl GpuBackend {
     /// The dispatches of a token up to its logits, with the choices made now.
@@ -15,13 +16,29 @@ impl GpuBackend {
         recipes::token(self.model.given(&self.context), &self.logits)
     }
 
+    /// Records the steps of one token again, for choices that changed since. The cache stays.
+    ///
+    /// # Errors
+    /// As [`new_async`](Self::new_async).
+    pub fn record_again(&mut self) -> Result<(), GpuError> {
+        if self.gpu().activation().is_none() {
+            return Ok(());
+        }
+        let model = Arc::clone(&self.model);
+        let single = self.token_step()?;
+        let decode = single.then(&self.choose);
+        self.decode = Recording::new(&model.gpu, &decode)?;
+        self.single = Recording::new(&model.gpu, &single)?;
+        Ok(())
+    }
+
     /// Slices that the attention of the token at `pos` is cut into.
     pub fn slices(&self, pos: usize) -> u32 {
         self.state(pos, 1).splits
     }
 
     /// Microseconds on the GPU of each of `steps` for the token at `pos`, replayed in turn `rounds` times: (steps, rounds); see
-    /// [`clock::in_turn`].
+    /// [`wait::in_turn`].
     ///
     /// # Errors
     /// What the device reports.
@@ -31,6 +48,6 @@ impl GpuBackend {
         pos: usize,
         rounds: usize,
     ) -> Result<Vec<Vec<f64>>, GpuError> {
-        clock::in_turn(self.gpu(), steps, &self.state(pos, 1), rounds)
+        wait::in_turn(self.gpu(), steps, &self.state(pos, 1), rounds)
     }
 }
