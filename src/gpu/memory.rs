@@ -269,20 +269,6 @@ impl<'a> Loader<'a> {
             .collect();
         upload::stream(gpu, &targets, upload::SLOT, progress).await
     }
-
-    /// [`places`](Self::places), [filled](Self::fill_async), waited for.
-    ///
-    /// # Errors
-    /// As [`fill_async`](Self::fill_async).
-    pub fn load(
-        self,
-        gpu: &Gpu,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<Vec<GpuWeight>, GpuError> {
-        let places = self.places();
-        super::wait::complete(self.fill_async(gpu, &places, progress))?;
-        Ok(places)
-    }
 }
 
 #[cfg(test)]

@@ -116,6 +116,12 @@ impl Future for Pending<'_> {
         let polled = self.gpu.device.poll(PollType::Poll);
         match (look(), polled) {
             (Poll::Pending, Err(error)) => Poll::Ready(Err(not_polled(&error))),
+            (Poll::Pending, Ok(_)) => {
+                // A browser wakes by the callback. Elsewhere nobody may poll the device before this is polled again.
+                #[cfg(not(target_family = "wasm"))]
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
             (found, _) => found,
         }
     }

@@ -7,6 +7,7 @@ use super::adapter::{self, AdapterSummary};
 use super::buffer::{Buffer, Content, Role};
 use super::call::State;
 use super::clock::{self, Encode};
+use super::memory::{GpuWeight, Loader};
 use super::pending::{self, Mapping};
 use super::pipeline::{Pipeline, Spec};
 use super::record::Recording;
@@ -166,6 +167,22 @@ impl Recording {
     /// What the device reports.
     pub fn had_work(&self, gpu: &Gpu, dispatch: usize) -> Result<bool, GpuError> {
         complete(self.had_work_async(gpu, dispatch))
+    }
+}
+
+impl Loader<'_> {
+    /// [`places`](Self::places), [filled](Self::fill_async) and waited for.
+    ///
+    /// # Errors
+    /// As [`fill_async`](Self::fill_async).
+    pub fn load(
+        self,
+        gpu: &Gpu,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Vec<GpuWeight>, GpuError> {
+        let places = self.places();
+        complete(self.fill_async(gpu, &places, progress))?;
+        Ok(places)
     }
 }
 
