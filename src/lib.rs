@@ -15,6 +15,8 @@ pub mod model;
 pub mod profile;
 pub mod quant;
 pub mod synth;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod tokenizer;
 pub mod tune;
 

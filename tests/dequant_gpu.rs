@@ -1,12 +1,16 @@
-//! The WGSL dequantisation modules against `dequantize_row`, on whatever adapter this machine has.
+//! Protects the WGSL modules of the block formats: on whatever adapter this machine has, they give the weights of `dequantize_row`.
 
 use glimt::gpu::Tier;
 use glimt::gpu::shader::{Variant, expand};
 use glimt::gpu::wait::complete;
 use glimt::quant::repack::{self, Planes};
 use glimt::quant::{GgmlType, dequantize_row};
-use std::hash::{BuildHasher, RandomState};
+use testing::Rng;
 use wgpu::util::DeviceExt;
+
+#[path = "../src/testing.rs"]
+#[allow(dead_code, reason = "other tests use its other parts")]
+mod testing;
 
 const ROWS: usize = 37;
 const COLS: usize = 512;
@@ -186,13 +190,9 @@ fn every_module_gives_the_weights_of_dequantize_row() {
     };
     let (device, queue) = complete(adapter.request_device(&Default::default()))
         .expect("every adapter gives the default limits");
-    let seed = RandomState::new();
+    let mut rng = Rng::fresh();
     for &ty in GgmlType::ALL {
-        let mut counter = 0u64;
-        let src = random_tensor(ty, || {
-            counter += 1;
-            seed.hash_one((ty.id(), counter))
-        });
+        let src = random_tensor(ty, || rng.bits());
         let mut expected = vec![0.0; ROWS * COLS];
         dequantize_row(ty, &src, &mut expected);
         assert!(expected.iter().all(|w| w.is_finite()), "{ty}");

@@ -1,4 +1,4 @@
-//! Protects the documents: their links lead somewhere, and README.md and ARCHITECTURE.md stay short enough to be read.
+//! Protects what is read: links lead somewhere, README.md and ARCHITECTURE.md stay short, and files of tests say what they protect.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -106,4 +106,42 @@ fn what_is_read_first_is_short() {
             "{name} has {lines} lines, at most {most}: move details to docs/"
         );
     }
+}
+
+/// The files of Rust in a folder and those in it.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+        let path = entry.expect("a file or a folder").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn files_of_tests_say_what_they_protect() {
+    let mut files = vec![];
+    sources(&root().join("tests"), &mut files);
+    let mut others = vec![];
+    sources(&root().join("src"), &mut others);
+    // `tests.rs`, `chat_tests.rs` and what is in folders named `tests`.
+    files.extend(others.into_iter().filter(|path| {
+        let mut names = path.iter().filter_map(|name| name.to_str());
+        names.any(|name| name.trim_end_matches(".rs").ends_with("tests"))
+    }));
+    files.retain(|path| text(path).contains("#[test]"));
+    assert!(files.len() > 30, "{files:?}");
+    let mut silent = vec![];
+    for path in &files {
+        if !text(path).starts_with("//! Protects ") {
+            silent.push(path.display().to_string());
+        }
+    }
+    assert!(
+        silent.is_empty(),
+        "they do not begin with what they protect:\n{}",
+        silent.join("\n")
+    );
 }

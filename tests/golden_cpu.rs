@@ -1,4 +1,4 @@
-//! The CPU reference against the golden values of whole models, and against itself in other batches.
+//! Protects the CPU reference: it gives the golden values of whole models, and the same bits however a prompt is split.
 
 mod common;
 
@@ -41,6 +41,7 @@ fn the_embedded_model_gives_the_golden_values() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn every_tales_fixture_gives_its_golden_values() {
     for ty in ["F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K_M", "Q4_0"] {
         let (Some(model), Some(golden)) = (
@@ -60,6 +61,7 @@ fn every_tales_fixture_gives_its_golden_values() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn synthetic_models_of_every_family_give_their_golden_values() {
     check_synthetic(
         &mut |model, n_ctx| Box::new(backend(model, n_ctx)),

@@ -1,4 +1,4 @@
-//! What `bench` and `profile` ask of the GPU backend.
+//! Protects what `bench` and `profile` ask of the GPU backend: the bytes they count, the caches they fill and the times they read.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

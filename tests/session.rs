@@ -1,4 +1,4 @@
-//! What a session keeps between calls, on the built-in model and the CPU reference.
+//! Protects what a session keeps between calls: an answer that ended, was broken off or was interrupted can be continued.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;

@@ -1,5 +1,5 @@
-//! Synthetic models against the tables of the script that made the files behind the first measurements
-//! (`tests/data/synth-tables.json`: metadata and tensors of every model, each recipe at least once).
+//! Protects synthetic models: their metadata and tensors are those of the script that made the files behind the first measurements
+//! (`tests/data/synth-tables.json`).
 
 use std::sync::Arc;
 

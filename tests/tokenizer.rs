@@ -1,4 +1,4 @@
-//! Tokens against files of known answers: the embedded model's vocabulary always, whole vocabularies of
+//! Protects tokens: files of known answers for the embedded model's vocabulary always, and for the whole vocabularies of
 //! GLM-4.7-Flash and deepseek-llm where `GLIMT_FIXTURES` says where they are.
 
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 // out = left right, head by head: two weights that follow one another as one (--precompose), quantised again.
 //
 // Of head z: out (rows, 32 * units) = left (rows, 32 * depth) right (32 * depth, 32 * units), each at its place of a larger
-// matrix (src/model/precompose.rs). Sums are f32. The result is left in the planes of Q8_0 (shared/q8_0.wgsl); without
+// matrix (src/kernels/compose.rs). Sums are f32. The result is left in the planes of Q8_0 (shared/q8_0.wgsl); without
 // `scales` in those of F16. With `kept` rows of the right factor are only quantised again: rows p.kept + (0 .. rows) of head z.
 // Division: a workgroup of 128 threads owns 64 x 64 outputs, a thread 8 x 4, and takes 32 terms at a time through workgroup
 // memory: each weight is dequantised once per 64 outputs that need it. Grid (columns, rows, heads).

@@ -13,11 +13,12 @@ use crate::engine::bandwidth::read_bandwidth;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::opened::gpu_flag;
-use crate::engine::{DeviceChoice, PrecomposeChoice, Precomposed, Sampling, Tier, TierTrial};
+use crate::engine::{
+    DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice, Precomposed, Sampling, Tier, TierTrial,
+};
 use crate::gpu::clock::Clock;
 use crate::gpu::{self, Gpu, GpuOptions};
 use crate::model::Model;
-use crate::model::precompose::DEFAULT_PRECOMPOSE;
 use crate::quant::activation::Activation;
 use crate::tokenizer::strftime_now;
 
@@ -261,7 +262,7 @@ fn on_gpu(
             backends: backend_name(gpu.info.backend),
             tier: Some(gpu.tier.name()),
             activation: gpu.activation().map(Activation::name),
-            precompose: Some(precomposed.as_ref().map_or("off", |p| p.pairs.name())),
+            precompose: Some(precomposed.as_ref().map_or("off", |p| p.kept.name())),
             n_ubatch: Some(backend.chunk()),
             peak_gb_per_s: Some(peak / 1e9),
             clock: Some(Clock::of(&gpu).name()),

@@ -107,6 +107,10 @@ impl Tune {
                 }
             }
             all.merge_up_to.extend(tuned.made.merge_up_to.clone());
+            for n in &tuned.numbers {
+                all.numbers.remove(&n.name);
+            }
+            all.numbers.extend(tuned.made.numbers.clone());
             all.repeats_work.extend(tuned.made.repeats_work.clone());
             let path = tuning::save(&tuned.adapter, &all)?;
             note(format_args!("kept in {}", path.display()));

@@ -11,7 +11,6 @@ pub mod cpu;
 mod error;
 pub mod gpu;
 pub mod log_softmax;
-mod memory;
 pub(crate) mod opened;
 pub mod perplexity;
 mod random;
@@ -23,16 +22,13 @@ use std::sync::Arc;
 
 pub use crate::kernels::sampling::{self, Sampling};
 pub use error::EngineError;
-pub use gpu::{Precomposed, TierTrial};
-pub use memory::MemoryPlan;
+pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
 pub use opened::Opened;
 pub use session::{GenerateStats, Session, StopReason};
 
 pub use crate::gpu::{DeviceChoice, Tier};
-pub use crate::model::PrecomposeChoice;
 
 use crate::gguf::Gguf;
-use crate::model::precompose::DEFAULT_PRECOMPOSE;
 use backend::Backend;
 use cpu::CpuBackend;
 use gpu::{GpuBackend, GpuModel};

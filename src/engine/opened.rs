@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{EngineError, EngineOptions, ModelSource, context_length};
+use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length};
 use crate::gguf::Gguf;
 use crate::gpu::{DeviceChoice, Gpu, GpuError, GpuOptions};
-use crate::model::{Model, PrecomposeChoice};
+use crate::model::Model;
 use crate::tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 
 /// A model and a device, ready for the weights ([`Engine::load`](super::Engine::load)).

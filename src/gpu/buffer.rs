@@ -1,7 +1,6 @@
 //! Buffers as a step knows them: a name, a size and what is in them. A device makes them when the step is realised, and not before,
 //! so that steps can be listed, counted and checked on a machine without any.
 
-use super::{Gpu, GpuError};
 use crate::quant::GgmlType;
 use crate::quant::activation::{Activation, Q8Unit};
 use crate::quant::halves::HalvesBlock;
@@ -135,26 +134,32 @@ impl Buffer {
         self.0.made.get().is_some()
     }
 
-    /// Makes it on the device, with what it begins with, unless that was done.
+    /// Has `make` make it, of its name, size, use and what it begins with, unless that was done.
     ///
     /// # Errors
-    /// As [`Gpu::buffer_async`].
-    pub async fn make_async(&self, gpu: &Gpu) -> Result<&wgpu::Buffer, GpuError> {
-        if let Some(made) = self.0.made.get() {
-            return Ok(made);
+    /// What `make` refuses.
+    pub(super) async fn make<E>(
+        &self,
+        make: impl AsyncFnOnce(&str, u64, BufferUsages, Option<&[u8]>) -> Result<wgpu::Buffer, E>,
+    ) -> Result<(), E> {
+        let Inner {
+            name,
+            size,
+            contents,
+            made,
+            ..
+        } = &*self.0;
+        if made.get().is_none() {
+            let indirect = match self.0.counts {
+                true => BufferUsages::INDIRECT,
+                false => BufferUsages::empty(),
+            };
+            let copied = BufferUsages::COPY_DST | BufferUsages::COPY_SRC;
+            let usage = BufferUsages::STORAGE | copied | indirect;
+            let fresh = make(name, *size, usage, contents.as_deref()).await?;
+            made.get_or_init(|| fresh);
         }
-        let indirect = if self.0.counts {
-            BufferUsages::INDIRECT
-        } else {
-            BufferUsages::empty()
-        };
-        let usage =
-            BufferUsages::STORAGE | BufferUsages::COPY_DST | BufferUsages::COPY_SRC | indirect;
-        let made = gpu.buffer_async(&self.0.name, self.0.size, usage).await?;
-        if let Some(contents) = &self.0.contents {
-            gpu.queue.write_buffer(&made, 0, contents);
-        }
-        Ok(self.0.made.get_or_init(|| made))
+        Ok(())
     }
 
     /// The one of a device that was made elsewhere, such as one that the host maps.

@@ -2,21 +2,17 @@
 
 use super::buffer::Range;
 use super::geometry::Site;
-use super::interface::{self, Most};
 use super::memory;
 use super::shader::Variant;
-use crate::quant::GgmlType;
-use crate::quant::repack::shader_module;
-use std::collections::BTreeSet;
 
 mod about;
 mod state;
 pub use about::{About, Flops, Part, Taken};
 pub(super) use state::{Block, extent, fill};
-pub use state::{Blocks, Extent, State, When, Word};
+pub use state::{Blocks, Extent, Most, State, When, Word};
 
 /// One dispatch before its pipeline exists: a kernel, what is bound to its names, its parameters and its grid. It is held against what the
-/// kernel declares when the step is recorded ([`interface`]).
+/// kernel declares when the step is recorded ([`interface`](super::interface)).
 #[derive(Debug, Clone)]
 pub struct Call {
     /// The kernel.
@@ -252,35 +248,6 @@ impl Call {
     pub fn with_shape(mut self, shape: String) -> Self {
         self.shape = shape;
         self
-    }
-
-    /// What it is, for those who measure it.
-    pub fn about(&self) -> About {
-        let mut label = self.kernel.to_owned();
-        // The types of its weights; other modules follow from them and from the flags.
-        let modules: BTreeSet<_> = self.variant.modules.values().collect();
-        let types = GgmlType::ALL.iter().map(|ty| shader_module(*ty));
-        let types = types.filter(|name| modules.contains(name));
-        for ty in types {
-            label += &format!(" {}", ty.to_uppercase());
-        }
-        if !self.shape.is_empty() {
-            label += &format!(" {}", self.shape);
-        }
-        // With the names of what it may do without and does not.
-        let flags = interface::spec(self)
-            .map_or_else(|_| self.variant.flags.clone(), |spec| spec.variant.flags);
-        for flag in &flags {
-            label += &format!(" +{}", flag.to_lowercase());
-        }
-        About {
-            kernel: self.kernel,
-            label,
-            part: self.part,
-            bytes: self.bytes,
-            bytes_per_row: self.bytes_per_row,
-            flops: self.flops,
-        }
     }
 }
 

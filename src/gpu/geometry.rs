@@ -30,6 +30,27 @@ impl Geometry {
     }
 }
 
+/// Work that the threads of a workgroup share, and that each workgroup repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SharedWork {
+    /// Joining the slices of the attention.
+    Slices,
+    /// Adding up the parts of the router's logits.
+    RouterSums,
+}
+
+impl SharedWork {
+    /// Rows of a workgroup that are worth the work.
+    pub fn rows(self, machine: Machine, activation: Activation) -> u32 {
+        let tuned = machine.tuned;
+        match self {
+            Self::Slices => tuned.merge_rows,
+            Self::RouterSums if activation.is_halves() => tuned.router_sum_rows_of_halves,
+            Self::RouterSums => tuned.router_sum_rows,
+        }
+    }
+}
+
 /// A product whose geometry is to be chosen: what names it, and what its kernel demands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
@@ -57,37 +78,20 @@ pub struct Site {
     pub one_block: bool,
     /// Most rows that the same threads can multiply at once.
     pub at_once: u32,
-    /// Rows of a workgroup that are worth their threads' common work, where there is some.
-    pub shares_work: Option<u32>,
+    /// What the threads of a workgroup do together before they multiply, where there is something.
+    pub shares_work: Option<SharedWork>,
     /// Whether two runs of 32 lanes can share a row, as 64 lanes.
     pub split: bool,
 }
 
-/// Threads of a workgroup at most, on every device.
-pub const MAX_THREADS: u32 = 1024;
 /// Rows that leave together where they leave prepared.
 pub const PREPARED_ROWS: u32 = 16;
 /// Subgroups have up to 64 lanes, and workgroups are whole subgroups.
 pub const WHOLE_THREADS: u32 = 64;
-/// Threads of a workgroup that suffice to keep a core's loads in flight, reckoned; `glimt tune` found little to gain.
-const THREADS: u32 = 256;
-/// From so many rows on, every core computes many workgroups one after the other. Then the bytes of the input bound a kernel, and the
-/// latency of its beginning does not.
-const TALL: u32 = 32768;
-/// Units of a row that are worth 64 threads, where these can share one: that made a token of GLM-4.7-Flash, with 192 units, 0.6% and
-/// of DeepSeek-V2-Lite, with 264, 2.6% faster than 32.
-const SPLIT_UNITS: u32 = 128;
 /// Lanes that add up their part of a row that more of them share.
 pub const SPLIT_LANES: u32 = 32;
-/// Units asked for at once by one thread: more keeps more bytes in flight, but costs registers and, on small subgroups, long
-/// shaders that take long to compile.
-const UNROLL_WIDE: u32 = 8;
-const UNROLL_NARROW: u32 = 2;
-/// The same where threads share work before: the fewer registers, the more workgroups begin with it at once. A token of
-/// GLM-4.7-Flash Q4_K_M is 0.9% faster with 2 than with 4 (tiles of 16 rows), of DeepSeek-V2-Lite 0.4 to 0.6% slower (of 32).
-const UNROLL_SHARED: u32 = 2;
-/// The same where the input is floats, of which a unit takes 32 registers.
-const UNROLL_FLOATS: u32 = 4;
+/// Units that a thread asks for at once at most, in any kernel.
+const MOST_UNROLL: u32 = 8;
 
 impl Site {
     /// What [`Choices`] keep a geometry under.
@@ -119,7 +123,7 @@ impl Site {
             && (!self.prepared || g.tile.is_multiple_of(PREPARED_ROWS))
             && (!self.pairs || g.tile.is_multiple_of(2))
             && self.whole.is_none_or(|rows| rows.is_multiple_of(g.tile))
-            && (1..=UNROLL_WIDE).contains(&g.unroll)
+            && (1..=MOST_UNROLL).contains(&g.unroll)
             && (!self.one_block || g.unroll * g.lanes >= self.units)
     }
 
@@ -139,7 +143,7 @@ impl Site {
         let most = self.most_lanes(machine);
         let widest = most.min(self.units.next_power_of_two()).max(2);
         for lanes in powers(widest) {
-            let share = self.units.div_ceil(lanes).min(UNROLL_WIDE);
+            let share = self.units.div_ceil(lanes).min(MOST_UNROLL);
             let mut unrolls = vec![share, share.div_ceil(2)];
             unrolls.dedup();
             for (tile, at_once) in
@@ -180,12 +184,13 @@ impl Site {
     fn wanted_lanes(&self, machine: Machine) -> u32 {
         if self.split
             && self.activation.rounds()
-            && self.units >= SPLIT_UNITS
+            && self.units >= machine.tuned.split_units
             && machine.threads >= PREPARED_ROWS * self.most_lanes(machine)
         {
             return self.most_lanes(machine);
         }
-        let wide = self.rows < TALL && self.shares_work.is_none() && !self.is_narrow();
+        let wide =
+            self.rows < machine.tuned.tall_rows && self.shares_work.is_none() && !self.is_narrow();
         let most = if wide { 32 } else { 16 }.min(machine.lanes);
         if self.units <= 16 {
             let lanes = self.units.next_power_of_two().clamp(2, most);
@@ -211,24 +216,28 @@ impl Site {
     fn with_lanes(&self, lanes: u32, machine: Machine) -> Option<Geometry> {
         let bytes = self.activation.rounds();
         let halves = self.activation.is_halves();
+        let tuned = machine.tuned;
+        let tall = self.rows >= tuned.tall_rows;
         let most_unroll = match machine.lanes {
-            _ if self.one_block => UNROLL_WIDE,
-            32.. if halves && self.rows >= TALL => UNROLL_SHARED,
-            32.. if bytes && self.shares_work.is_some() => UNROLL_SHARED,
-            32.. if bytes => UNROLL_WIDE,
-            32.. => UNROLL_FLOATS,
-            _ => UNROLL_NARROW,
+            _ if self.one_block => MOST_UNROLL,
+            32.. if halves && tall => tuned.units_after_shared_work,
+            32.. if bytes && self.shares_work.is_some() => tuned.units_after_shared_work,
+            32.. if bytes => tuned.units_of_bytes,
+            32.. => tuned.units_of_floats,
+            _ => tuned.units_of_small_subgroups,
         };
         // Two rows at once load the input of a tall matrix half as often; others are bound by latency and want threads.
-        let at_once = match self.shares_work {
-            _ if self.rows >= TALL && bytes && !halves => 2,
-            Some(rows) if rows * lanes > 2 * THREADS => 2,
+        let worth = |work: SharedWork| work.rows(machine, self.activation);
+        let shared_rows = self.shares_work.map(worth);
+        let at_once = match shared_rows {
+            _ if tall && bytes && !halves => 2,
+            Some(rows) if rows * lanes > 2 * tuned.product_threads => 2,
             _ => 1,
         };
         let at_once = at_once.min(self.at_once);
         // In equal goes.
         let share = self.units.div_ceil(lanes);
-        let unroll = share.div_ceil(share.div_ceil(most_unroll));
+        let unroll = share.div_ceil(share.div_ceil(most_unroll.clamp(1, MOST_UNROLL)));
         let tiles = (0..=8).map(|i| 1u32 << i).filter_map(|tile| {
             let g = Geometry {
                 lanes,
@@ -241,23 +250,17 @@ impl Site {
         let tiles: Vec<_> = tiles.collect();
         // As many rows as keep enough workgroups to spread over the device, and as the threads suffice for.
         let (threads, spread) = match self.shares_work {
-            Some(_) => (2 * THREADS, machine.spread() / 2),
-            None => (THREADS, machine.spread()),
+            Some(_) => (2 * tuned.product_threads, machine.spread() / 2),
+            None => (tuned.product_threads, machine.spread()),
         };
         let good = |g: &&Geometry| {
             g.threads() <= threads
                 && self.rows / g.tile >= spread
-                && self.shares_work.is_none_or(|rows| g.tile <= rows)
+                && shared_rows.is_none_or(|rows| g.tile <= rows)
         };
         tiles.iter().rev().find(good).or(tiles.first()).copied()
     }
 }
-
-/// Slices of the attention up to which `attn_v_b` joins them itself, if nothing else was chosen. Each of its workgroups reads
-/// all slices of its head, eight for each of four threads in a round; a dispatch of its own costs one dependent step and about one
-/// round. A token of GLM-4.7-Flash after 32768 is 1% faster if `attn_v_b` joins some 130 slices, as many as contexts of that length
-/// are cut into by matrices.
-pub const MERGE_UP_TO: u32 = 144;
 
 /// What was chosen for a device in place of the defaults, by measuring.
 #[derive(Debug, Default)]
@@ -273,11 +276,14 @@ pub struct Made {
     /// Geometries by [`Site::key`].
     pub geometries: BTreeMap<String, Geometry>,
     /// By [`Activation::name`], slices of the attention up to which `attn_v_b` joins them itself: 0 for never;
-    /// [`MERGE_UP_TO`] where nothing is said.
+    /// [`Tunables::merged_slices`](super::machine::Tunables::merged_slices) where nothing is said.
     pub merge_up_to: BTreeMap<String, u32>,
     /// By [`Activation::name`], whether workgroups repeat small work: [`Target::repeats_work`](super::Target::repeats_work). Files of earlier versions have none.
     #[serde(default)]
     pub repeats_work: BTreeMap<String, bool>,
+    /// By name, numbers of [`Tunables`](super::machine::Tunables) in place of the device's. Files of earlier versions have none.
+    #[serde(default)]
+    pub numbers: BTreeMap<String, u32>,
 }
 
 impl Choices {
@@ -297,11 +303,9 @@ impl Choices {
         made.geometries.insert(site.key(), geometry);
     }
 
-    /// Slices of the attention up to which `attn_v_b` joins them itself.
-    pub fn merge_up_to(&self, activation: Activation) -> u32 {
-        let made = self.read();
-        let chosen = made.merge_up_to.get(activation.name());
-        chosen.copied().unwrap_or(MERGE_UP_TO)
+    /// Slices of the attention up to which `attn_v_b` joins them itself, where that was chosen.
+    pub fn merge_up_to(&self, activation: Activation) -> Option<u32> {
+        self.read().merge_up_to.get(activation.name()).copied()
     }
 
     /// Whether workgroups repeat small work, where that was chosen.
@@ -334,6 +338,7 @@ impl Choices {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::machine::MAX_THREADS;
 
     const H200: Machine = Machine::H200;
 
@@ -373,12 +378,12 @@ mod tests {
             assert_eq!((g.lanes, g.tile, g.at_once), expected, "{rows} x {units}");
         }
         let mut v_b = site(5120, 16, true);
-        (v_b.whole, v_b.one_block, v_b.shares_work) = (Some(256), true, Some(64));
+        (v_b.whole, v_b.one_block, v_b.shares_work) = (Some(256), true, Some(SharedWork::Slices));
         v_b.threads = [128, 512];
         let g = v_b.default_geometry(H200).expect("it is allowed");
         assert_eq!((g.lanes, g.tile, g.at_once, g.unroll), (16, 64, 2, 1));
         let mut experts = site(7680, 64, true);
-        (experts.shares_work, experts.at_once) = (Some(32), 1);
+        (experts.shares_work, experts.at_once) = (Some(SharedWork::RouterSums), 1);
         let g = experts.default_geometry(H200).expect("it is allowed");
         assert_eq!((g.lanes, g.tile, g.at_once, g.unroll), (16, 32, 1, 2));
         let mut down = site(2048, 192, true);
@@ -449,7 +454,7 @@ mod tests {
     #[test]
     fn choices_are_found_again() {
         let choices = Choices::default();
-        assert_eq!(choices.merge_up_to(Activation::Bytes), MERGE_UP_TO);
+        assert_eq!(choices.merge_up_to(Activation::Bytes), None);
         let site = site(512, 8, true);
         let chosen = site.candidates(H200)[0];
         choices.set(&site, chosen);
@@ -466,8 +471,8 @@ mod tests {
         let other = Choices::default();
         other.replace(made.clone());
         assert_eq!(other.made(), made);
-        assert_eq!(other.merge_up_to(Activation::Bytes), 7);
-        assert_eq!(other.merge_up_to(Activation::Floats), MERGE_UP_TO);
+        assert_eq!(other.merge_up_to(Activation::Bytes), Some(7));
+        assert_eq!(other.merge_up_to(Activation::Floats), None);
         assert_eq!(other.repeats_work(Activation::Bytes), None);
         assert_eq!(other.repeats_work(Activation::Floats), Some(true));
     }

@@ -2,8 +2,7 @@
 //! for the largest replay. Shaders run unchecked, so this is what proves that no index leaves its buffer.
 
 use super::buffer::{Range, Role};
-use super::call::{Block, State};
-use super::call::{Call, Extent, Word, extent};
+use super::call::{Block, Call, Extent, Most, State, Word, extent};
 use super::pipeline::Spec;
 use super::shader::{Declared, Expanded, Variant, expand, kernel_source};
 use super::{GpuError, Tier};
@@ -15,30 +14,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// Slices of the context of all tokens of a step together, at most, unless there are more tokens: what bounds the partial sums of the
 /// attention.
 pub const MAX_SLICES: usize = 256;
-
-/// The largest replay that a step is recorded for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Most {
-    /// Tokens.
-    pub tokens: u32,
-    /// Rows of the cache, with those of its own tokens.
-    pub context: u32,
-}
-
-impl Most {
-    /// One token, or none, after up to `context` - 1 rows.
-    pub const fn token(context: u32) -> Self {
-        Self { tokens: 1, context }
-    }
-
-    /// What holds replays for this state.
-    pub fn of(state: &State) -> Self {
-        Self {
-            tokens: state.tokens.max(1),
-            context: state.pos + state.tokens.max(1),
-        }
-    }
-}
 
 /// A call in the order of its kernel's declarations.
 #[derive(Debug, Clone)]

@@ -16,7 +16,7 @@
 )]
 
 use super::interface::Resolved;
-use super::pipeline::Access;
+use super::shader::Access;
 use crate::gpu::buffer::Buffer;
 use std::collections::{HashMap, HashSet};
 
@@ -115,7 +115,7 @@ impl Levels {
 #[cfg(test)]
 mod tests {
     use super::super::buffer::{Range, Role};
-    use super::super::pipeline::{Access, Spec};
+    use super::super::pipeline::Spec;
     use super::super::testing::gpus;
     use super::*;
     use crate::gpu::shader::Variant;

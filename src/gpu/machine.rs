@@ -1,11 +1,17 @@
 //! Facts about a device that kernels, grids and tiers are chosen by: what the device tells, and for what no driver tells a profile of
 //! its maker.
 
-use super::geometry::MAX_THREADS;
-use super::tier::MIN_SUBGROUP;
-use super::{Coop, Gpu};
+mod tunables;
+
+pub use tunables::{TunableError, Tunables};
+
 use serde::Serialize;
 use wgpu::{AdapterInfo, Backend, DeviceType, Features, Limits};
+
+/// Threads of a workgroup at most, on every device.
+pub const MAX_THREADS: u32 = 1024;
+/// The fewest lanes of a subgroup that the `subgroup` tier's reductions work with.
+pub const MIN_SUBGROUP: u32 = 8;
 
 /// The maker of a GPU. It decides the facts that no driver reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -184,6 +190,8 @@ pub struct Machine {
     /// Whether the maker's GPUs multiply packed bytes in one instruction and the backend can say so: NVIDIA, AMD and Intel by Vulkan
     /// or DX12. Of single devices no driver tells it, and whether it is faster is another question.
     pub packed_bytes: bool,
+    /// Numbers that were tuned.
+    pub tuned: Tunables,
 }
 
 /// What workgroups that repeat work do more than dispatches that share it evenly: of that, the part of the core with the most.
@@ -208,12 +216,8 @@ impl Machine {
         wait_ns: 2200,
         packed_halves: true,
         packed_bytes: true,
+        tuned: Tunables::H200,
     };
-
-    /// Of an opened device.
-    pub fn of(gpu: &Gpu) -> Self {
-        Self::new(&gpu.info, &gpu.limits, gpu.features)
-    }
 
     /// Of a device that tells this and was opened with these limits and features.
     pub fn new(info: &AdapterInfo, limits: &Limits, features: Features) -> Self {
@@ -243,6 +247,7 @@ impl Machine {
             packed_halves: matches!(profile, Profile::Nvidia | Profile::Amd | Profile::Apple)
                 && features.contains(Features::SHADER_F16),
             packed_bytes: profile.packed_bytes(info.backend),
+            tuned: Tunables::of(profile),
         }
     }
 
@@ -266,6 +271,7 @@ impl Machine {
             cores,
             lanes: if profile == Profile::Software { 8 } else { 32 },
             wait_ns: profile.wait_ns(),
+            tuned: Tunables::of(profile),
             ..Self::H200
         }
     }
@@ -284,26 +290,6 @@ impl Machine {
         let cores = if self.cores == 0 { 1 } else { self.cores };
         let last = workgroups % cores;
         last > 0 && last * 10 < cores * 9
-    }
-}
-
-impl Coop {
-    /// What NVIDIA's GPUs have by Vulkan.
-    pub const NVIDIA: Self = Self {
-        size: 16,
-        lanes: 32,
-    };
-    /// What Apple's GPUs have.
-    pub const APPLE: Self = Self { size: 8, lanes: 32 };
-    /// What llvmpipe has, which takes a subgroup's barrier for the workgroup's.
-    pub const LLVMPIPE: Self = Self { size: 8, lanes: 8 };
-
-    /// Bytes of workgroup memory that devices with such matrices have.
-    pub const fn workgroup_memory(self) -> u32 {
-        match self.size {
-            16 => Machine::H200.workgroup_memory,
-            _ => 32 << 10,
-        }
     }
 }
 

@@ -249,7 +249,7 @@ impl<'a> Loader<'a> {
     ) -> Result<(), GpuError> {
         let parts = || places.iter().flat_map(|weight| &weight.parts);
         for range in parts().flat_map(|part| [&part.quants, &part.scales]) {
-            range.buffer.make_async(gpu).await?;
+            gpu.realise_async(&range.buffer).await?;
         }
         if !self.weights.iter().all(|(weight, _)| weight.has_data()) {
             return Ok(());

@@ -1,6 +1,6 @@
 //! wgpu: adapters, memory, shader templates, pipelines and recorded steps.
 //!
-//! [`adapter`] lists and chooses, [`device`] opens one as a [`Gpu`] of a [`Tier`], [`shader`] expands WGSL templates,
+//! [`adapter`] lists and chooses, [`open`] opens one as a [`Gpu`] of a [`Tier`], [`shader`] expands WGSL templates,
 //! [`pipeline`] compiles them in parallel and keeps them, [`memory`] plans what goes where and `upload` streams
 //! it there, [`call`] is a dispatch as data, [`record`] makes a step of them (pipelines, bind groups, parameters, grids) and replays it, [`stamps`]
 //! times it, [`clock`] too where timestamps are missing or wrong, `barriers` corrects what one kind of barrier is translated to,
@@ -12,14 +12,16 @@ mod barriers;
 pub mod buffer;
 pub mod call;
 pub mod clock;
+pub mod coop;
 pub mod device;
 pub mod error;
 pub mod geometry;
 pub mod interface;
+mod label;
 mod levels;
 pub mod machine;
 pub mod memory;
-mod numbers;
+pub mod open;
 pub(crate) mod pending;
 pub mod pipeline;
 pub mod record;
@@ -38,9 +40,11 @@ pub mod wait;
 mod waves;
 
 pub use adapter::{AdapterSummary, DeviceChoice};
-pub use device::{Coop, Gpu, GpuOptions};
+pub use call::Most;
+pub use coop::Coop;
+pub use device::Gpu;
 pub use error::GpuError;
-pub use interface::Most;
+pub use open::GpuOptions;
 pub use step::Step;
 pub use target::Target;
 pub use tier::Tier;

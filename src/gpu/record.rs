@@ -66,7 +66,7 @@ impl Recording {
         let resolved = step.resolve()?;
         let calls = &step.calls;
         for buffer in step.buffers() {
-            buffer.make_async(gpu).await?;
+            gpu.realise_async(buffer).await?;
         }
         let specs: Vec<&Spec> = resolved.iter().map(|call| &call.spec).collect();
         let pipelines = gpu.pipelines_async(&specs).await?;

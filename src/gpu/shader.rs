@@ -25,9 +25,27 @@
 //! Numbers of the variant become `const NAME: u32` lines at the head, so a kernel reads as plain WGSL. What the declarations say of
 //! bindings and parameters is a kernel's whole interface: calls are checked against it (`gpu/interface.rs`).
 
-use super::pipeline::Access;
 use super::{GpuError, Tier};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// How a kernel uses a storage binding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Access {
+    /// `var<storage, read>`.
+    Read,
+    /// `var<storage, read_write>`.
+    Write,
+}
+
+impl Access {
+    /// As WGSL says it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "read_write",
+        }
+    }
+}
 
 /// What makes one pipeline out of a template.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

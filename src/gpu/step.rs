@@ -8,8 +8,8 @@
 
 use super::GpuError;
 use super::buffer::Buffer;
-use super::call::Call;
-use super::interface::{Most, Resolved, resolve};
+use super::call::{Call, Most};
+use super::interface::{Resolved, resolve};
 use std::collections::HashSet;
 
 /// The dispatches of one token, or of one chunk of a prompt.

@@ -80,6 +80,12 @@ impl Target {
         (self.asked_to_repeat).or_else(|| self.activation().and_then(chosen))
     }
 
+    /// Slices of the attention up to which `attn_v_b` joins them itself: as chosen, else as tuned for the device.
+    pub fn merge_up_to(&self, activation: Activation) -> u32 {
+        let chosen = self.choices.merge_up_to(activation);
+        chosen.unwrap_or(self.machine.tuned.merged_slices)
+    }
+
     /// The geometry of a product: the one chosen, or the default; `None` where the device allows none. A choice that
     /// the device or the kernel does not allow is named in the log, once, and left.
     pub fn geometry(&self, site: &Site) -> Option<Geometry> {

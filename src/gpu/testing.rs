@@ -5,11 +5,13 @@ use super::memory::{GpuWeight, Loader, Part};
 use super::record::Recording;
 use super::{Gpu, GpuError, GpuOptions, Tier, waves};
 use crate::gpu::buffer::{Buffer, Content, Range, Role};
+use crate::gpu::call::Word;
 use crate::gpu::{Most, Step};
 use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 use crate::quant::repack::{plane_bytes, sub_plane_words};
+use crate::testing;
 use std::sync::OnceLock;
 
 /// The variable that has the kernel tests run in emulated subgroups of so many threads, in place of the adapter's.
@@ -132,9 +134,31 @@ pub(crate) fn gpus() -> &'static [Gpu] {
     })
 }
 
+/// Has a failure of this test tell of `calls`: kernel, types and shape of each, the tokens of `state`, and the tier.
+pub(crate) fn tell(gpu: &Gpu, calls: &[Call], state: &State) {
+    let mut text = String::new();
+    for call in calls {
+        text += &format!("kernel: {}", call.about().label);
+        for (name, word) in &call.words {
+            match word {
+                Word::U(value) => text += &format!(", {name} {value}"),
+                Word::F(value) => text += &format!(", {name} {value}"),
+                _ => {}
+            }
+        }
+        text.push('\n');
+    }
+    if state.tokens > 0 {
+        text += &format!("tokens: {} at {}\n", state.tokens, state.pos);
+    }
+    let activation = gpu.activation().map_or("floats", Activation::name);
+    testing::dispatched(format!("{text}tier: {} ({activation})\n", gpu.tier.name()));
+}
+
 /// Runs `calls` once for `state` and waits.
 #[track_caller]
 pub(crate) fn run(gpu: &Gpu, calls: &[Call], state: &State) {
+    tell(gpu, calls, state);
     let recording = Recording::new(gpu, &Step::of(Most::of(state), calls.iter().cloned()))
         .unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));
     recording.submit(gpu, state);

@@ -1,6 +1,6 @@
 //! The tiers of kernels, and which of them a device runs.
 
-use super::machine::Profile;
+use super::machine::{MIN_SUBGROUP, Profile};
 use crate::quant::activation::Activation;
 use wgpu::{Adapter, AdapterInfo, Backend, DeviceType, Features};
 
@@ -16,8 +16,6 @@ pub enum Tier {
     Int8,
 }
 
-/// The fewest lanes of a subgroup that the `subgroup` tier's reductions work with.
-pub const MIN_SUBGROUP: u32 = 8;
 /// Storage buffers that a kernel of the tiers with subgroups binds at most.
 pub const SUBGROUP_BUFFERS: u32 = 16;
 /// Bytes of parameters that one dispatch may have: the portable size of immediates (DX12 has 128).

@@ -97,6 +97,14 @@ impl Gpu {
         complete(self.storage_async(what, bytes, role))
     }
 
+    /// [`realise_async`](Self::realise_async), waited for.
+    ///
+    /// # Errors
+    /// As [`buffer_async`](Self::buffer_async).
+    pub fn realise(&self, buffer: &Buffer) -> Result<(), GpuError> {
+        complete(self.realise_async(buffer))
+    }
+
     /// [`storage_with_async`](Self::storage_with_async), waited for.
     ///
     /// # Errors
@@ -139,16 +147,6 @@ impl Gpu {
     /// As [`pipelines_async`](Self::pipelines_async).
     pub fn pipelines(&self, specs: &[&Spec]) -> Result<Vec<Arc<Pipeline>>, GpuError> {
         complete(self.pipelines_async(specs))
-    }
-}
-
-impl Buffer {
-    /// [`make_async`](Self::make_async), waited for.
-    ///
-    /// # Errors
-    /// As [`Gpu::buffer_async`].
-    pub fn make(&self, gpu: &Gpu) -> Result<&wgpu::Buffer, GpuError> {
-        complete(self.make_async(gpu))
     }
 }
 

@@ -83,6 +83,7 @@ pub fn attention(
 }
 
 mod form;
+pub(super) mod trial;
 pub use crate::gpu::interface::MAX_SLICES;
 pub use form::{Form, split};
 
@@ -194,8 +195,6 @@ impl GpuAttention {
 
 #[cfg(test)]
 pub(super) mod testing;
-#[cfg(test)]
-mod times;
 
 #[cfg(test)]
 mod tests {
@@ -319,8 +318,12 @@ mod tests {
             for heads in [1, 16, 20, 128] {
                 for tokens in [1, 3, 8, 200] {
                     for rows in [tokens, 575 + tokens, 4096, 32768, 131_072] {
-                        for cores in [1, 8, CORES, 1000] {
-                            let (splits, split_rows) = split(form, cores, rows, tokens, heads);
+                        for cores in [1, 8, 132, 1000] {
+                            let machine = Machine {
+                                cores,
+                                ..Machine::H200
+                            };
+                            let (splits, split_rows) = split(form, machine, rows, tokens, heads);
                             let (splits, split_rows) = (splits as usize, split_rows as usize);
                             assert!(splits * split_rows >= rows, "all rows");
                             assert!((splits - 1) * split_rows < rows, "no slice behind them");
@@ -330,12 +333,12 @@ mod tests {
                 }
             }
             assert_eq!(
-                split(form, CORES, 1, 1, 20).0,
+                split(form, Machine::H200, 1, 1, 20).0,
                 1,
                 "a short context is one slice"
             );
             assert!(
-                split(form, CORES, 4096, 1, 20).0 >= 32,
+                split(form, Machine::H200, 4096, 1, 20).0 >= 32,
                 "a long one fills the GPU"
             );
         }
@@ -347,12 +350,13 @@ mod tests {
             (32_769, (129, 256)),
             (131_072, (128, 1024)),
         ] {
-            assert_eq!(split(matrices, CORES, rows, 1, 20), cut, "{rows} rows");
+            assert_eq!(
+                split(matrices, Machine::H200, rows, 1, 20),
+                cut,
+                "{rows} rows"
+            );
         }
     }
-
-    /// Of the device that cuts are tested for.
-    const CORES: usize = Machine::H200.cores as usize;
 
     /// The kernel and its merge on one GPU.
     #[expect(
@@ -493,7 +497,13 @@ mod tests {
             attention(&q_lat, &q_pe, &cache, pos, n_tokens, dims, scale, &mut twin);
             let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
             for gpu in gpus() {
-                let cut = split(Form::Vector, CORES, pos + n_tokens, n_tokens, dims.heads);
+                let cut = split(
+                    Form::Vector,
+                    Machine::H200,
+                    pos + n_tokens,
+                    n_tokens,
+                    dims.heads,
+                );
                 let found = on_gpu(gpu, &q_lat, &q_pe, &cache, pos, n_tokens, dims, scale, cut);
                 let what = format!("{dims:?}, {n_tokens} at {pos}, {}", gpu.tier.name());
                 // The twin adds row by row, so its own error grows with the rows: mostly 8e-10 at 32768, once in many runs 5e-9.
@@ -552,7 +562,7 @@ mod tests {
             })
             .collect();
         for gpu in gpus() {
-            let cut = split(Form::Vector, CORES, rows, 1, dims.heads);
+            let cut = split(Form::Vector, Machine::H200, rows, 1, dims.heads);
             let found = on_gpu(gpu, &q_lat, &q_pe, &cache, rows - 1, 1, dims, scale, cut);
             let what = format!("{rows} rows, {}", gpu.tier.name());
             // Slices are added in f32, tile by tile.

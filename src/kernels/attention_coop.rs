@@ -1,13 +1,9 @@
 //! [`attention`](super::attention) of one token by cooperative matrices, for devices that have them.
 
-use super::attention::{Form, GpuAttention, partial_bytes};
-use super::{MlaDims, attention_merge, coop};
-use crate::gpu::buffer::{Range, Role};
-use crate::gpu::call::{Call, State, When};
+use super::{MlaDims, coop};
+use crate::gpu::call::{Call, When};
 use crate::gpu::machine::Machine;
-use crate::gpu::record::Recording;
-use crate::gpu::{Coop, Gpu, GpuError};
-use crate::gpu::{Most, Step};
+use crate::gpu::{Coop, GpuError};
 
 /// How a workgroup is made: a subgroup for each tile of heads, tile of rows and share of the columns, where a tile has as many
 /// as a matrix has rows.
@@ -64,11 +60,6 @@ pub(super) const SHAPES: [Shape; 5] = [
     },
 ];
 
-/// Cache rows up to which a context takes the shape for short ones, for each workgroup that keeps a core busy. Both shapes were measured
-/// (benches/notes.md, "All heads in one
-/// workgroup"). The length at which they are equally fast was not.
-const SHORT: u32 = 6;
-
 /// The shapes of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shapes {
@@ -115,7 +106,7 @@ impl Shapes {
         Self {
             long,
             short,
-            short_rows: SHORT * machine.spread(),
+            short_rows: machine.tuned.short_shape_rows * machine.spread(),
         }
     }
 
@@ -169,7 +160,7 @@ impl Shape {
     }
 
     /// The same over arrays of numbers.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "bench"))]
     pub(super) const fn of_numbers(self) -> Self {
         Self {
             vectors: false,
@@ -247,94 +238,15 @@ impl Shape {
     }
 }
 
-/// The NMSE that a device may show in the [`trial`]. Rounding queries and weights to f16 explains 1e-6: scores of variance
-/// 9 are off by 6e-4, so weights by as much.
-pub(super) const TRIAL_LIMIT: f64 = 1e-5;
-
-/// The NMSE of this form against the other one on the device, for made-up queries and cache rows: three slices, the last
-/// tile not full, scores that rise so that sums must be scaled.
-///
-/// # Errors
-/// What the device reports.
-pub(super) async fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuError> {
-    const ROWS: usize = 120;
-    let mut state = 1u32;
-    // Uniform in -1..1 (the linear congruence of Numerical Recipes).
-    let mut value = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    let mut floats =
-        |n: usize, scale: f32| -> Vec<f32> { (0..n).map(|_| value() * scale).collect() };
-    let (q_lat, mut q_pe) = (
-        floats(dims.heads * dims.kv_lora, 4.0),
-        floats(dims.heads * dims.rope, 4.0),
-    );
-    let mut cache = floats(ROWS * dims.cache_row(), 1.0);
-    // One value of the key is 0, 1, 2.. for every 2 rows, and adds as much to the score.
-    let scale = 1.0 / (dims.cache_row() as f32).sqrt();
-    q_pe.iter_mut()
-        .step_by(dims.rope)
-        .for_each(|q| *q = 1.0 / scale);
-    for (i, row) in cache.chunks_exact_mut(dims.cache_row()).enumerate() {
-        row[dims.kv_lora] = (i / 2) as f32;
-    }
-    let cache: Vec<half::f16> = cache.into_iter().map(half::f16::from_f32).collect();
-    let sizes = partial_bytes(dims, 1);
-    const NAME: &str = "trial of attention";
-    let floats = async |bytes: u64| {
-        let buffer = gpu.storage_async(NAME, bytes, Role::Floats).await?;
-        Ok::<_, GpuError>(Range::whole(&buffer))
-    };
-    let partials = [floats(sizes[0]).await?, floats(sizes[1]).await?];
-    let matrices = Form::Matrix(Shapes::always(shape));
-    let split_rows = shape.tile().0 as u32;
-    let state = State {
-        pos: ROWS as u32 - 1,
-        tokens: 1,
-        splits: (ROWS as u32).div_ceil(3 * split_rows),
-        split_rows: 3 * split_rows,
-        ..State::default()
-    };
-    let latent = q_lat.len() as u64 * 4;
-    let q_lat = gpu.storage_with_async(NAME, &q_lat).await?;
-    let q_pe = gpu.storage_with_async(NAME, &q_pe).await?;
-    let cache = gpu.storage_with_async(NAME, &cache).await?;
-    let mut attention = GpuAttention {
-        form: Form::Vector,
-        q_lat: Range::whole(&q_lat),
-        q_pe: Range::whole(&q_pe),
-        cache: Range::whole(&cache).holding(Role::Cache),
-        dims,
-        scale,
-        partials: partials.clone(),
-    };
-    let mut results = vec![];
-    for form in [Form::Vector, matrices] {
-        attention.form = form;
-        let out = floats(latent).await?;
-        let output = attention_merge::Output::Floats;
-        let merge = attention_merge::call(&partials, dims, &out, output);
-        let calls = [attention.calls(), vec![merge]].concat();
-        let step = Step::of(Most::of(&state), calls);
-        let recording = Recording::new_async(gpu, &step).await?;
-        recording.submit(gpu, &state);
-        results.push(gpu.read_async::<f32>(&out.buffer, 0, latent).await?);
-    }
-    let sum =
-        |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
-    let error = sum(&mut results[0].iter().zip(&results[1]).map(|(a, b)| a - b));
-    Ok(error / sum(&mut results[0].iter().copied()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Gpu;
     use crate::gpu::machine::Profile;
     use crate::gpu::testing::gpus;
     use crate::gpu::wait::complete;
-    use crate::kernels::attention::split;
     use crate::kernels::attention::testing::{glm, token_error};
+    use crate::kernels::attention::{Form, split, trial};
     use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates};
 
     /// NMSE against the twin over `rows` rows, cut into so many slices of so many.
@@ -363,6 +275,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn the_kernel_agrees_with_its_twin_where_matrices_are_emulated() {
         // Narrow rows: at full width, llvmpipe takes minutes to compile the stand-ins.
         let dims = MlaDims {
@@ -436,15 +349,15 @@ mod tests {
                 continue;
             }
             let form = Form::Matrix(Shapes::always(shape));
-            let (splits, split_rows) = split(form, Machine::H200.cores as usize, rows, 1, heads);
+            let (splits, split_rows) = split(form, Machine::H200, rows, 1, heads);
             let cut = (splits as usize, split_rows as usize);
             let error = error(gpu, shape, dims, rows, cut, |call| call);
             eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");
             assert!(error <= LIMIT, "{heads} heads, {rows} rows: {error:e}");
         }
-        let error = complete(trial(gpu, shape, glm())).unwrap_or_else(|e| panic!("{e}"));
+        let error = complete(trial::trial(gpu, shape, glm())).unwrap_or_else(|e| panic!("{e}"));
         eprintln!("trial: NMSE {error:.1e}");
-        assert!(error <= TRIAL_LIMIT / 4.0, "trial: {error:e}");
+        assert!(error <= trial::LIMIT / 4.0, "trial: {error:e}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::MlaDims;
 use crate::gpu::call::Call;
-use crate::gpu::geometry::MAX_THREADS;
+use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::{Target, Tier};
 
 /// How a workgroup is made: runs of threads, each with all columns of some heads and rows.
@@ -127,7 +127,7 @@ impl Shape {
 }
 
 /// Shapes to choose among by measuring, for blocks of these sizes and so many bytes of workgroup memory.
-#[cfg(test)]
+#[cfg(any(test, feature = "bench"))]
 pub(super) fn candidates(dims: MlaDims, memory: u32) -> Vec<Shape> {
     let mut all = vec![];
     for (heads, groups) in [

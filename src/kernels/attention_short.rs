@@ -5,14 +5,11 @@ use super::attention::{Form, GpuAttention};
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::Target;
 use crate::gpu::call::Call;
-use crate::gpu::machine::{Machine, Profile};
+use crate::gpu::interface::MAX_SLICES;
+use crate::gpu::machine::Machine;
 
 /// Rows of a slice.
 pub const ROWS: u32 = 16;
-/// Rows of a context up to which it is used, for each workgroup that keeps a core busy, since the other form has as many
-/// workgroups as there are cores in longer contexts. Measured on an H200, where that is up to 256 rows (benches/notes.md,
-/// "`attention_short` for short contexts").
-const MOST_ROWS: u32 = 2;
 
 /// The kernel for blocks of these sizes where subgroups have at least so many lanes, still without buffers; `None` where they do not
 /// suit.
@@ -56,13 +53,10 @@ pub fn most_rows(target: &Target, form: Form, dims: MlaDims) -> u32 {
     }
 }
 
-/// Rows of a context up to which this kernel is faster.
+/// Rows of a context up to which this kernel is faster: in longer ones the other form has as many workgroups as there are cores.
 fn worthwhile(machine: Machine) -> u32 {
-    match machine.profile {
-        // It has few cores, and workgroups take turns on them.
-        Profile::Software => 0,
-        _ => MOST_ROWS * machine.spread(),
-    }
+    let rows = machine.tuned.short_attention_rows * machine.spread();
+    rows.min(MAX_SLICES as u32 * ROWS)
 }
 
 impl GpuAttention {
@@ -86,6 +80,7 @@ impl GpuAttention {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::machine::Profile;
     use crate::gpu::testing::token_gpus;
     use crate::kernels::attention::testing::{glm, token_error};
 

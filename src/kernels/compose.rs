@@ -1,23 +1,201 @@
-//! The product of two weights as a weight, for `--precompose`: made once, when a model is loaded.
+//! The product of two weights as a weight, for `--precompose`: two matrices of a block with nothing between them, multiplied
+//! once, when a model is loaded.
 
+use super::MAX_GRID;
 use crate::gpu::GpuError;
+use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Call, Extent};
-use crate::gpu::memory::GpuWeight;
-use crate::model::Weight;
-use crate::model::precompose::Composition;
-use crate::quant::repack::shader_module;
+use crate::gpu::memory::{GpuWeight, Part};
+use crate::model::{Config, Layer, Model, Weight};
+use crate::quant::repack::{has_codes, plane_bytes, shader_module};
 use crate::quant::{GgmlType, dequantize_row, quantize_row};
 use rayon::prelude::*;
 
 /// Rows and columns that a workgroup owns.
 const TILE: u32 = 64;
-/// The most steps of a grid along one dimension.
-const MAX_GRID: u32 = super::MAX_GRID;
+
+/// Two weights with nothing between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pair {
+    /// `attn_k_b` with the query's projection (`attn_q_b`, or `attn_q` where there is no query latent): for head h,
+    /// q_lat = K\[h\] (Q\[h\] x)_nope becomes one matrix of kv_lora rows. The rotated rows of Q stay as they are, behind those
+    /// of all heads, so that one product gives all of a query.
+    Qk,
+    /// `attn_output` with `attn_v_b`, which then reads the merged latents.
+    Vo,
+}
+
+impl Pair {
+    /// Every pair.
+    pub const ALL: [Self; 2] = [Self::Qk, Self::Vo];
+
+    /// What is multiplied.
+    pub const fn weights(self) -> &'static str {
+        match self {
+            Self::Qk => "attn_k_b with the query's projection",
+            Self::Vo => "attn_output with attn_v_b",
+        }
+    }
+
+    /// The left and the right factor in `layer`.
+    pub fn factors<W, V>(self, layer: &Layer<W, V>) -> [&W; 2] {
+        match self {
+            Self::Qk => [&layer.attn_k_b, layer.query_heads()],
+            Self::Vo => [&layer.attn_output, &layer.attn_v_b],
+        }
+    }
+
+    /// The type that the product is kept as in `layer`.
+    pub fn kept_as(self, layer: &Layer) -> GgmlType {
+        let [left, right] = self.factors(layer);
+        kept_as(left.ty, right.ty)
+    }
+
+    /// The error of a pair that this device or this model keeps from being composed.
+    pub fn refused(self, reason: String) -> GpuError {
+        GpuError::CannotPrecompose {
+            what: self.weights(),
+            reason,
+        }
+    }
+
+    /// Bytes that the products of all layers take on a device.
+    pub fn bytes(self, model: &Model) -> u64 {
+        let composition = Composition::of(self, &model.config);
+        let layers = model.layers.iter();
+        layers
+            .map(|layer| composition.bytes(self.kept_as(layer)))
+            .sum()
+    }
+}
+
+/// The type of the product of two weights. Half a step of Q8_0's blocks is a fourth of a percent of their largest weight, below
+/// what factors of 4 to 6 bits leave. Where both factors are floats it is F16, so that a file of floats is not quantised unasked.
+fn kept_as(left: GgmlType, right: GgmlType) -> GgmlType {
+    match has_codes(left) || has_codes(right) {
+        true => GgmlType::Q8_0,
+        false => GgmlType::F16,
+    }
+}
+
+/// The product of two weights, head by head. In rows counted over all groups, and for c in 0..cols, r in 0..rows:
+///
+/// out\[h * out_row + r\]\[h * out_col + c\] = sum over j in 0..depth of
+/// left\[h * out_row + r\]\[h * left_col + j\] * right\[h * (depth + kept) + j\]\[c\]
+///
+/// and out\[heads * rows + h * kept + i\] = right\[h * (depth + kept) + depth + i\] for i in 0..kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Composition {
+    /// What is multiplied.
+    pub pair: Pair,
+    /// Query heads.
+    pub heads: usize,
+    /// Rows of a head's product.
+    pub rows: usize,
+    /// Terms of each sum.
+    pub depth: usize,
+    /// Columns of a head's product, and of the right factor.
+    pub cols: usize,
+    /// Rows of each head of the right factor that follow the product unchanged.
+    pub kept: usize,
+}
+
+impl Composition {
+    /// That of `pair` in a model with these sizes.
+    pub fn of(pair: Pair, config: &Config) -> Self {
+        match pair {
+            Pair::Qk => Self {
+                pair,
+                heads: config.head_count,
+                rows: config.kv_lora_rank,
+                depth: config.qk_nope_head_dim,
+                cols: config.q_lora_rank.unwrap_or(config.embedding_length),
+                kept: config.qk_rope_head_dim,
+            },
+            Pair::Vo => Self {
+                pair,
+                heads: config.head_count,
+                rows: config.embedding_length,
+                depth: config.v_head_dim,
+                cols: config.kv_lora_rank,
+                kept: 0,
+            },
+        }
+    }
+
+    /// `n` where the heads of the left factor and of the product lie below each other.
+    fn below(&self, n: usize) -> usize {
+        if self.pair == Pair::Qk { n } else { 0 }
+    }
+
+    /// `n` where they lie beside each other.
+    fn beside(&self, n: usize) -> usize {
+        n - self.below(n)
+    }
+
+    /// Rows from one head to the next in the left factor and in the product.
+    fn out_row(&self) -> usize {
+        self.below(self.rows)
+    }
+
+    /// Columns from one head to the next in the left factor.
+    fn left_col(&self) -> usize {
+        self.beside(self.depth)
+    }
+
+    /// Columns from one head to the next in the product.
+    fn out_col(&self) -> usize {
+        self.beside(self.cols)
+    }
+
+    /// Rows from one head to the next in the right factor.
+    fn right_row(&self) -> usize {
+        self.depth + self.kept
+    }
+
+    /// Rows of the product.
+    pub fn out_rows(&self) -> usize {
+        (self.heads - 1) * self.out_row() + self.rows + self.heads * self.kept
+    }
+
+    /// Columns of the product.
+    pub fn out_cols(&self) -> usize {
+        (self.heads - 1) * self.out_col() + self.cols
+    }
+
+    /// Bytes of the product's planes.
+    fn bytes(&self, ty: GgmlType) -> u64 {
+        let (quants, scales) = plane_bytes(ty, self.out_rows(), self.out_cols());
+        (quants + scales) as u64
+    }
+
+    /// The product as a weight on a device, whose buffers nobody has made yet.
+    pub fn product(&self, ty: GgmlType) -> GpuWeight {
+        let (rows, cols) = (self.out_rows(), self.out_cols());
+        let (quants, scales) = plane_bytes(ty, rows, cols);
+        let plane =
+            |bytes: usize, role| Range::whole(&Buffer::new("precomposed", bytes as u64, role));
+        GpuWeight {
+            name: self.pair.weights().to_owned(),
+            ty,
+            groups: 1,
+            rows: rows as u32,
+            cols: cols as u32,
+            parts: vec![Part {
+                first_row: 0,
+                rows: rows as u32,
+                quants: plane(quants, Role::Codes(ty)),
+                scales: plane(scales, Role::Scales(ty)),
+                sub: 0,
+            }],
+        }
+    }
+}
 
 /// Multiplies `left` with `right` as `composition` says, in f32, and quantises the product to `ty`.
 ///
 /// # Panics
-/// If a size does not fit the others: sizes come from a checked [`Model`](crate::model::Model), never from input.
+/// If a size does not fit the others: sizes come from a checked [`Model`], never from input.
 pub fn compose(composition: &Composition, [left, right]: [&Weight; 2], ty: GgmlType) -> Weight {
     let c = composition;
     let (rows, cols) = (c.out_rows(), c.out_cols());
@@ -36,19 +214,19 @@ pub fn compose(composition: &Composition, [left, right]: [&Weight; 2], ty: GgmlT
             let products = rows - c.heads * c.kept;
             let mut out = vec![0.0; cols];
             if let Some(kept) = row.checked_sub(products) {
-                let from = kept / c.kept * c.right_row + c.depth + kept % c.kept;
+                let from = kept / c.kept * c.right_row() + c.depth + kept % c.kept;
                 out.copy_from_slice(&right_rows[from]);
             } else {
                 for head in 0..c.heads {
-                    let inside = row.checked_sub(head * c.out_row);
+                    let inside = row.checked_sub(head * c.out_row());
                     let Some(r) = inside.filter(|r| *r < c.rows) else {
                         continue;
                     };
-                    let factors = values(left, head * c.left_row + r);
-                    let factors = &factors[head * c.left_col..][..c.depth];
-                    let out = &mut out[head * c.out_col..][..c.cols];
+                    let factors = values(left, head * c.out_row() + r);
+                    let factors = &factors[head * c.left_col()..][..c.depth];
+                    let out = &mut out[head * c.out_col()..][..c.cols];
                     for (j, factor) in factors.iter().enumerate() {
-                        let right = &right_rows[head * c.right_row + j];
+                        let right = &right_rows[head * c.right_row() + j];
                         out.iter_mut()
                             .zip(right)
                             .for_each(|(y, x)| *y += factor * x);
@@ -57,7 +235,7 @@ pub fn compose(composition: &Composition, [left, right]: [&Weight; 2], ty: GgmlT
             }
             quantize_row(ty, &out, bytes);
         });
-    Weight::from_bytes(c.name, ty, 1, rows, cols, bytes)
+    Weight::from_bytes(c.pair.weights(), ty, 1, rows, cols, bytes)
 }
 
 /// A row, counted over all groups, as floats.
@@ -75,7 +253,7 @@ pub struct GpuCompose<'a> {
     pub left: &'a GpuWeight,
     /// The right factor.
     pub right: &'a GpuWeight,
-    /// The product, of one group, as Q8_0 or F16; its planes are zero before.
+    /// The [product](Composition::product); its planes are zero before.
     pub out: &'a GpuWeight,
 }
 
@@ -84,36 +262,24 @@ impl GpuCompose<'_> {
     ///
     /// # Errors
     /// [`GpuError::CannotPrecompose`] where a factor lies in several bindings or sizes are not whole units of 32.
-    ///
-    /// # Panics
-    /// If the weights do not have the shapes of the composition.
     pub fn calls(&self) -> Result<Vec<Call>, GpuError> {
         let c = &self.composition;
-        let refuse = |reason: String| {
-            Err(GpuError::CannotPrecompose {
-                what: c.name,
-                reason,
-            })
-        };
-        if let Some(odd) = [c.depth, c.cols, c.left_col, c.out_col]
+        if let Some(odd) = [c.depth, c.cols, c.left_col(), c.out_col()]
             .iter()
             .find(|n| !n.is_multiple_of(32))
         {
-            return refuse(format!("a head's width of {odd} is no multiple of 32"));
+            let reason = format!("a head's width of {odd} is no multiple of 32");
+            return Err(c.pair.refused(reason));
         }
         let parts = |w: &GpuWeight| match w.parts.as_slice() {
             [part] => Ok(part.clone()),
-            parts => Err(GpuError::CannotPrecompose {
-                what: c.name,
-                reason: format!(
-                    "{} takes {} bindings on this adapter, not one",
-                    w.name,
-                    parts.len()
-                ),
-            }),
+            parts => {
+                let (name, parts) = (&w.name, parts.len());
+                let reason = format!("{name} takes {parts} bindings on this adapter, not one");
+                Err(c.pair.refused(reason))
+            }
         };
         let (left, right, out) = (parts(self.left)?, parts(self.right)?, parts(self.out)?);
-        self.check();
         let n = |size: usize| size as u32;
         let units = |size: usize| (size / 32) as u32;
         let grid = |rows: usize| {
@@ -121,7 +287,8 @@ impl GpuCompose<'_> {
             [tiles(c.cols), tiles(rows), Extent::N(c.heads as u32)]
         };
         if grid(c.rows).contains(&Extent::N(0)) || c.heads as u32 > MAX_GRID {
-            return refuse(format!("{} heads of {} x {}", c.heads, c.rows, c.cols));
+            let reason = format!("{} heads of {} x {}", c.heads, c.rows, c.cols);
+            return Err(c.pair.refused(reason));
         }
         let call = |rows: usize, first: usize, out_row: usize| {
             Call::new("compose")
@@ -135,21 +302,21 @@ impl GpuCompose<'_> {
                 )
                 .word("rows", n(rows))
                 .word("units", units(c.cols))
-                .word("right_row", n(c.right_row))
+                .word("right_row", n(c.right_row()))
                 .word("right_sub", right.sub)
                 .word("out_units", self.out.cols / 32)
                 .word("out_first", n(first))
                 .word("out_row", n(out_row))
-                .word("out_unit", units(c.out_col))
+                .word("out_unit", units(c.out_col()))
                 .grid(grid(rows))
         };
-        let product = call(c.rows, 0, c.out_row)
+        let product = call(c.rows, 0, c.out_row())
             .module("LEFT", shader_module(self.left.ty))
             .planes(["l_q", "l_s"], &left)
             .word("depth", units(c.depth))
             .word("left_units", self.left.cols / 32)
-            .word("left_row", n(c.left_row))
-            .word("left_unit", units(c.left_col))
+            .word("left_row", n(c.out_row()))
+            .word("left_unit", units(c.left_col()))
             .word("left_sub", left.sub);
         let mut calls = vec![product];
         if c.kept > 0 {
@@ -158,81 +325,40 @@ impl GpuCompose<'_> {
         }
         Ok(calls)
     }
-
-    /// Panics unless every row and column of the composition is in the weights.
-    fn check(&self) {
-        let c = &self.composition;
-        let (left, right) = (self.left, self.right);
-        let last = c.heads - 1;
-        assert!(
-            left.total_rows() as usize >= last * c.left_row + c.rows
-                && left.cols as usize >= last * c.left_col + c.depth,
-            "{}: the left factor is {}",
-            c.name,
-            left.shape()
-        );
-        assert!(
-            right.total_rows() as usize >= last * c.right_row + c.depth + c.kept
-                && right.cols as usize == c.cols,
-            "{}: the right factor is {}",
-            c.name,
-            right.shape()
-        );
-        let whole = (c.out_rows(), c.out_cols());
-        assert!(
-            (self.out.total_rows() as usize, self.out.cols as usize) == whole
-                && matches!(self.out.ty, GgmlType::Q8_0 | GgmlType::F16),
-            "{}: the product is {} {}",
-            c.name,
-            self.out.ty,
-            self.out.shape()
-        );
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::buffer::{Range, Role};
     use crate::gpu::call::State;
-    use crate::gpu::memory::Part;
     use crate::gpu::testing::{assert_refused, download, gpu_weight, gpus, run, unmade_weight};
     use crate::gpu::{Gpu, GpuOptions, Most, Step};
     use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
-    use crate::model::precompose::kept_as;
-    use crate::quant::repack::{plane_bytes, unpack};
+    use crate::quant::repack::unpack;
+    use crate::synth::{self, ModelName, Recipe, SynthOptions};
+    use std::sync::Arc;
 
     /// Sizes of a model: heads, nope, rope, v, kv_lora, width of the query's input, hidden width.
     type Sizes = [usize; 7];
 
-    fn qk([heads, nope, rope, _, kv_lora, q_in, _]: Sizes) -> Composition {
+    fn qk([heads, depth, kept, _, rows, cols, _]: Sizes) -> Composition {
         Composition {
-            name: "qk",
+            pair: Pair::Qk,
             heads,
-            rows: kv_lora,
-            depth: nope,
-            cols: q_in,
-            left_row: kv_lora,
-            left_col: 0,
-            right_row: nope + rope,
-            out_row: kv_lora,
-            out_col: 0,
-            kept: rope,
+            rows,
+            depth,
+            cols,
+            kept,
         }
     }
 
-    fn vo([heads, _, _, v, kv_lora, _, d]: Sizes) -> Composition {
+    fn vo([heads, _, _, depth, cols, _, rows]: Sizes) -> Composition {
         Composition {
-            name: "vo",
+            pair: Pair::Vo,
             heads,
-            rows: d,
-            depth: v,
-            cols: kv_lora,
-            left_row: 0,
-            left_col: v,
-            right_row: v,
-            out_row: 0,
-            out_col: kv_lora,
+            rows,
+            depth,
+            cols,
             kept: 0,
         }
     }
@@ -241,7 +367,7 @@ mod tests {
     fn factors(rng: &mut Rng, c: &Composition, types: [GgmlType; 2]) -> [Weight; 2] {
         let [left, right] = types;
         if c.kept > 0 {
-            let rows = c.heads * c.right_row;
+            let rows = c.heads * c.right_row();
             [
                 random_weight(rng, left, c.heads, c.rows, c.depth),
                 random_weight(rng, right, 1, rows, c.cols),
@@ -255,25 +381,11 @@ mod tests {
     }
 
     fn on_gpu(gpu: &Gpu, c: &Composition, [left, right]: [&Weight; 2], ty: GgmlType) -> Weight {
-        let (rows, cols) = (c.out_rows(), c.out_cols());
-        let (quants, scales) = plane_bytes(ty, rows, cols);
-        let plane = |bytes: usize, role| gpu.storage("product", bytes as u64, role).unwrap();
-        let quants = plane(quants, Role::Codes(ty));
-        let scales = plane(scales, Role::Scales(ty));
-        let out = GpuWeight {
-            name: c.name.to_owned(),
-            ty,
-            groups: 1,
-            rows: rows as u32,
-            cols: cols as u32,
-            parts: vec![Part {
-                first_row: 0,
-                rows: rows as u32,
-                quants: Range::whole(&quants),
-                scales: Range::whole(&scales),
-                sub: 0,
-            }],
-        };
+        let out = c.product(ty);
+        let [quants, scales] = [&out.parts[0].quants.buffer, &out.parts[0].scales.buffer];
+        for plane in [quants, scales] {
+            gpu.realise(plane).unwrap();
+        }
         let call = GpuCompose {
             composition: *c,
             left: &gpu_weight(gpu, left),
@@ -281,9 +393,10 @@ mod tests {
             out: &out,
         };
         run(gpu, &call.calls().unwrap(), &State::default());
-        let bytes = |b: &crate::gpu::buffer::Buffer| download::<u8>(gpu, b, b.size() as usize);
-        let bytes = unpack(ty, rows, cols, &bytes(&quants), &bytes(&scales));
-        Weight::from_bytes(c.name, ty, 1, rows, cols, bytes)
+        let bytes = |b: &Buffer| download::<u8>(gpu, b, b.size() as usize);
+        let (rows, cols) = (c.out_rows(), c.out_cols());
+        let bytes = unpack(ty, rows, cols, &bytes(quants), &bytes(scales));
+        Weight::from_bytes(c.pair.weights(), ty, 1, rows, cols, bytes)
     }
 
     fn all_values(w: &Weight) -> Vec<f32> {
@@ -299,13 +412,13 @@ mod tests {
             .collect();
         for h in 0..c.heads {
             for r in 0..c.rows {
-                let left = values(left, h * c.left_row + r);
-                let at = (h * c.out_row + r) * cols + h * c.out_col;
+                let left = values(left, h * c.out_row() + r);
+                let at = (h * c.out_row() + r) * cols + h * c.out_col();
                 for j in 0..c.depth {
-                    let factor = f64::from(left[h * c.left_col + j]);
+                    let factor = f64::from(left[h * c.left_col() + j]);
                     for (y, x) in out[at..at + c.cols]
                         .iter_mut()
-                        .zip(&right[h * c.right_row + j])
+                        .zip(&right[h * c.right_row() + j])
                     {
                         *y += factor * f64::from(*x);
                     }
@@ -315,7 +428,7 @@ mod tests {
                 let at = ((c.heads * c.rows) + h * c.kept + i) * cols;
                 for (y, x) in out[at..at + cols]
                     .iter_mut()
-                    .zip(&right[h * c.right_row + c.depth + i])
+                    .zip(&right[h * c.right_row() + c.depth + i])
                 {
                     *y = f64::from(*x);
                 }
@@ -334,7 +447,12 @@ mod tests {
 
     fn check(rng: &mut Rng, gpus: &[&Gpu], c: &Composition, types: [GgmlType; 2], ty: GgmlType) {
         let [left, right] = &factors(rng, c, types);
-        let what = format!("{} of {} and {} as {ty}", c.name, types[0], types[1]);
+        let what = format!(
+            "{} of {} and {} as {ty}",
+            c.pair.weights(),
+            types[0],
+            types[1]
+        );
         let twin = all_values(&compose(c, [left, right], ty));
         let exact = exact(c, [left, right]);
         let limit = match ty {
@@ -359,6 +477,45 @@ mod tests {
         [4, 64, 32, 64, 256, 256, 384],
         [3, 32, 32, 96, 160, 96, 96],
     ];
+
+    #[test]
+    fn products_of_the_models_have_the_sizes_of_their_formulas() {
+        // Rows and columns of qk, then of vo.
+        for (name, qk, vo) in [
+            (ModelName::Glm47Flash, (20 * 576, 768), (2048, 20 * 512)),
+            (
+                ModelName::DeepseekV2Lite,
+                (16 * 576, 2048),
+                (2048, 16 * 512),
+            ),
+            (ModelName::YoutuLlm2b, (16 * 576, 1536), (2048, 16 * 512)),
+        ] {
+            let options = SynthOptions::default();
+            let gguf = synth::without_matrices(name, Recipe::Q4_0, &options).unwrap();
+            let model = Model::load(Arc::new(gguf)).unwrap();
+            for (pair, (rows, cols)) in Pair::ALL.into_iter().zip([qk, vo]) {
+                let c = Composition::of(pair, &model.config);
+                assert_eq!((c.out_rows(), c.out_cols()), (rows, cols));
+                for layer in &model.layers {
+                    let [left, right] = pair.factors(layer);
+                    assert_eq!(pair.kept_as(layer), GgmlType::Q8_0);
+                    assert_eq!(right.cols, c.cols);
+                    assert_eq!(right.groups * right.rows, c.heads * c.right_row());
+                    let last = c.heads - 1;
+                    assert_eq!(left.cols, last * c.left_col() + c.depth);
+                    assert_eq!(left.groups * left.rows, last * c.out_row() + c.rows);
+                }
+                let weights = model.layers.len() * rows * cols;
+                assert_eq!(pair.bytes(&model), (weights / 32 * 34) as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn only_floats_stay_floats() {
+        assert_eq!(kept_as(GgmlType::F16, GgmlType::F32), GgmlType::F16);
+        assert_eq!(kept_as(GgmlType::F16, GgmlType::Q4_0), GgmlType::Q8_0);
+    }
 
     #[test]
     fn the_kernel_agrees_with_its_twin_at_the_shapes_of_the_models() {
@@ -438,9 +595,9 @@ mod tests {
         let c = qk(SHAPES[1]);
         let weight =
             |rows: usize, cols: usize| unmade_weight(GgmlType::Q8_0, 1, rows as u32, cols as u32);
-        let left = weight(c.heads * c.left_row, c.depth);
-        let right = weight(c.heads * c.right_row, c.cols);
-        let mut out = weight(c.out_rows(), c.out_cols());
+        let left = weight(c.heads * c.out_row(), c.depth);
+        let right = weight(c.heads * c.right_row(), c.cols);
+        let mut out = c.product(GgmlType::Q8_0);
         let calls = |left: &GpuWeight, out: &GpuWeight| {
             let call = GpuCompose {
                 composition: c,

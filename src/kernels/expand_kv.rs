@@ -7,54 +7,16 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
+use super::expand_kv_coop::{self, Tiled};
 use super::linear::dot;
-use super::{MAX_GRID, MlaDims, expand_kv_coop};
+use super::{KvDims, MAX_GRID, MlaDims};
 use crate::gpu::Coop;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Blocks, Call, Extent, Flops, Word};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::shader::Variant;
-use crate::model::{Config, Weight};
+use crate::model::Weight;
 use crate::quant::dequantize_row;
 use crate::quant::repack::shader_module;
-
-/// The sizes of an attention block whose keys and values are expanded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvDims {
-    /// Those of the latent form.
-    pub mla: MlaDims,
-    /// Width of a value head, `attention.value_length_mla`.
-    pub v: usize,
-}
-
-impl KvDims {
-    /// The sizes of a model's attention blocks; all blocks of a model share them.
-    pub fn of(config: &Config) -> Self {
-        Self {
-            mla: MlaDims::of(config),
-            v: config.v_head_dim,
-        }
-    }
-
-    /// Values that a context row expands to: the keys of all heads without their rotated part, then the values of all heads.
-    pub fn width(&self) -> usize {
-        self.mla.heads * (self.mla.nope + self.v)
-    }
-
-    /// Bytes of the expansion's weights (width, kv_lora), for matrices or in f32.
-    pub fn weight_bytes(&self, matrices: bool) -> u64 {
-        (self.width() * self.mla.kv_lora) as u64 * value_bytes(matrices)
-    }
-
-    /// Bytes of `rows` expanded rows (rows, width), for matrices or in f32.
-    pub fn kv_bytes(&self, rows: usize, matrices: bool) -> u64 {
-        (rows * self.width()) as u64 * value_bytes(matrices)
-    }
-}
-
-fn value_bytes(matrices: bool) -> u64 {
-    if matrices { 2 } else { 4 }
-}
 
 /// The rows of `attn_k_b` (heads, kv_lora, nope), transposed, and of `attn_v_b` (heads, v, kv_lora) as one matrix (heads *
 /// nope + heads * v, kv_lora).
@@ -196,16 +158,8 @@ const TILE: usize = 64;
 
 /// The form without matrices.
 fn tiled(dims: KvDims) -> Tiled {
-    let kernel = Call::new("expand_kv").variant(numbers(dims));
+    let kernel = Call::new("expand_kv").variant(dims.numbers_of_expansion());
     (kernel.number("WG", WG as u32), [TILE; 2])
-}
-
-/// What both forms know of the sizes.
-pub(super) fn numbers(dims: KvDims) -> Variant {
-    Variant::default()
-        .number("KV_LORA", dims.mla.kv_lora as u32)
-        .number("CACHE_ROW", dims.mla.cache_row() as u32)
-        .number("WIDTH", dims.width() as u32)
 }
 
 /// Whether the kernels can work on blocks of these sizes.
@@ -215,9 +169,6 @@ pub(super) fn fits(dims: KvDims) -> bool {
         && dims.mla.rope.is_multiple_of(8)
         && dims.v.is_multiple_of(2)
 }
-
-/// A kernel of the expansion, still without buffers, and the rows and columns that a workgroup makes.
-pub(super) type Tiled = (Call, [usize; 2]);
 
 /// The expansion of each block of the context: by matrices where `coop` is given, with `weights` of [`weights_calls`] to `kv`
 /// (rows of a block, width), both of f16 for matrices and else of f32.
@@ -501,6 +452,7 @@ pub(super) mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn blocks_become_those_of_the_twin_where_matrices_are_emulated() {
         let mut rng = Rng::fresh();
         // Narrow, with columns that no tile divides.

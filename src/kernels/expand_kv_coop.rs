@@ -1,9 +1,11 @@
 //! [`expand_kv`](super::expand_kv) by cooperative matrices, for devices that have them.
 
-use super::coop;
-use super::expand_kv::{KvDims, Tiled, numbers};
+use super::{KvDims, coop};
 use crate::gpu::Coop;
 use crate::gpu::call::Call;
+
+/// A kernel of the expansion, still without buffers, and the rows and columns that a workgroup makes.
+pub(super) type Tiled = (Call, [usize; 2]);
 
 /// How a workgroup is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +98,7 @@ impl Shape {
         ]
         .into_iter()
         .fold(
-            Call::new("expand_kv_coop").variant(numbers(dims)),
+            Call::new("expand_kv_coop").variant(dims.numbers_of_expansion()),
             |call, (name, n)| call.number(name, n as u32),
         )
         .module("MATRICES", coop::module(size))

@@ -427,5 +427,3 @@ impl GpuGemm<'_> {
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod times;

@@ -18,7 +18,7 @@ mod tests {
     use super::*;
     use crate::gpu::call::State;
     use crate::gpu::record::Recording;
-    use crate::gpu::testing::{download, gpus, upload};
+    use crate::gpu::testing::{download, gpus, tell, upload};
     use crate::gpu::{Most, Step};
     use crate::kernels::testing::Rng;
 
@@ -29,6 +29,7 @@ mod tests {
             let mut told = [rng.bits() as u32, rng.bits() as u32, 7, 9];
             let buffer = upload(gpu, &told);
             let call = call(&Range::whole(&buffer));
+            tell(gpu, std::slice::from_ref(&call), &State::default());
             let recording = Recording::new(gpu, &Step::of(Most::token(1), [call.clone(), call]))
                 .expect("a small kernel");
             for _ in 0..3 {

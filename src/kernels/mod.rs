@@ -9,8 +9,12 @@ mod attention_coop;
 mod attention_heads;
 pub mod attention_merge;
 pub mod attention_short;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod choices;
 pub mod compose;
 mod coop;
+mod dims;
 pub mod embed;
 pub mod expand_kv;
 mod expand_kv_coop;
@@ -40,12 +44,12 @@ pub mod token_moe_down;
 pub mod token_queries;
 pub mod token_router;
 
+pub use dims::{KvDims, MlaDims};
+
 #[cfg(test)]
 mod instructions;
 #[cfg(test)]
 pub(crate) mod testing;
-
-use crate::model::Config;
 
 /// Threads of a workgroup of the matrix kernels.
 pub(crate) const WG: u32 = 64;
@@ -57,39 +61,4 @@ pub(crate) const MAX_GRID: u32 = 65535;
 /// Tokens that one workgroup multiplies at once, for steps of up to `max_tokens`.
 pub(crate) fn tokens_at_once(max_tokens: u32) -> u32 {
     if max_tokens == 1 { 1 } else { 8 }
-}
-
-/// The sizes of one multi-head latent attention block (DeepSeek-V2 paper, section 2.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MlaDims {
-    /// Number of query heads, `attention.head_count`.
-    pub heads: usize,
-    /// Width of the part of a query or key head that is not rotated.
-    pub nope: usize,
-    /// Width of the rotated part, `rope.dimension_count`; even.
-    pub rope: usize,
-    /// Width of the latent, `attention.kv_lora_rank`.
-    pub kv_lora: usize,
-}
-
-impl MlaDims {
-    /// The sizes of a model's attention blocks; all blocks of a model share them.
-    pub fn of(config: &Config) -> Self {
-        MlaDims {
-            heads: config.head_count,
-            nope: config.qk_nope_head_dim,
-            rope: config.qk_rope_head_dim,
-            kv_lora: config.kv_lora_rank,
-        }
-    }
-
-    /// Width of one query head before absorption: nope + rope.
-    pub fn head(&self) -> usize {
-        self.nope + self.rope
-    }
-
-    /// Width of one cache row: the latent, then the rotated key all heads share.
-    pub fn cache_row(&self) -> usize {
-        self.kv_lora + self.rope
-    }
 }

@@ -7,14 +7,13 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
-use super::expand_kv::{self, KvDims};
 use super::linear::dot;
 use super::rope_cache::rotate_rows;
-use super::{coop, expand_kv_coop, prompt_attention_coop};
+use super::{KvDims, coop, expand_kv, expand_kv_coop, prompt_attention_coop};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Blocks, Call, Extent, Flops, State, Word};
+use crate::gpu::machine::Machine;
 use crate::gpu::record::Recording;
-use crate::gpu::shader::Variant;
 use crate::gpu::{Coop, Gpu, GpuError, Most, Step, Target};
 
 /// Causal attention of T tokens at positions `pos..pos + T` over expanded keys and values.
@@ -85,16 +84,6 @@ const WG: usize = 128;
 /// Tokens of its tile.
 const TOKENS: usize = 32;
 
-/// What both forms know of the sizes.
-pub(super) fn numbers(dims: KvDims) -> Variant {
-    Variant::default()
-        .number("HEADS", dims.mla.heads as u32)
-        .number("NOPE", dims.mla.nope as u32)
-        .number("ROPE", dims.mla.rope as u32)
-        .number("KV_LORA", dims.mla.kv_lora as u32)
-        .number("V", dims.v as u32)
-}
-
 /// Whether the kernels without matrices can work on blocks of these sizes; every device has those.
 pub fn fits(dims: KvDims) -> bool {
     expand_kv::fits(dims)
@@ -105,9 +94,9 @@ pub fn fits(dims: KvDims) -> bool {
 }
 
 /// The kernel of the form without matrices, still without buffers, and the tokens of a workgroup.
-fn tiled(dims: KvDims) -> (Call, usize) {
+pub(super) fn tiled(dims: KvDims) -> (Call, usize) {
     let kernel = Call::new("prompt_attention")
-        .variant(numbers(dims))
+        .variant(dims.numbers_of_attention())
         .number("WG", WG as u32)
         .number("COLUMNS", (dims.v / 64) as u32)
         .number("QUERY_LOADS", (TOKENS * 8 / WG) as u32)
@@ -199,14 +188,14 @@ impl Form {
     }
 
     /// How many flops by this form cost as much as one of the absorbed attention in f32. Reckoned, not yet measured.
-    fn speed(self) -> u64 {
-        speed(self.is_matrix())
+    fn speed(self, machine: Machine) -> u64 {
+        speed(machine, self.is_matrix())
     }
 
     /// Whether `tokens` tokens after `pos` rows are better left to the absorbed attention: [`State::few`].
     ///
     /// Expanding costs the same for any number of tokens, so few of them late in a context do not pay for it.
-    pub fn few(self, dims: KvDims, pos: usize, tokens: usize) -> bool {
+    pub fn few(self, machine: Machine, dims: KvDims, pos: usize, tokens: usize) -> bool {
         let Costs {
             expand,
             absorbed,
@@ -215,31 +204,33 @@ impl Form {
         let (tokens, rows) = (tokens as u64, (pos + tokens) as u64);
         // A token sees half of its own chunk.
         let pairs = tokens * (rows - tokens / 2);
-        tokens <= FEW
-            || (tokens * expand + pairs * absorbed) * self.speed()
+        tokens <= u64::from(machine.tuned.few_tokens)
+            || (tokens * expand + pairs * absorbed) * self.speed(machine)
                 < rows * expand + pairs * expanded
     }
 }
 
-fn speed(matrices: bool) -> u64 {
-    if matrices { 4 } else { 1 }
+fn speed(machine: Machine, matrices: bool) -> u64 {
+    if matrices {
+        u64::from(machine.tuned.matrix_speed)
+    } else {
+        1
+    }
 }
 
 /// The most tokens that [are few](Form::few) anywhere, by matrices or not: what the buffers of the absorbed attention must
 /// hold.
-pub fn most_few(dims: KvDims, matrices: bool) -> u32 {
+pub fn most_few(machine: Machine, dims: KvDims, matrices: bool) -> u32 {
     let Costs {
         expand,
         absorbed,
         expanded,
     } = Costs::of(dims);
     // In a long context only what grows with it counts.
-    let gain = (absorbed * speed(matrices)).saturating_sub(expanded).max(1);
-    FEW.max(expand.div_ceil(gain)) as u32
+    let gain = absorbed * speed(machine, matrices);
+    let gain = gain.saturating_sub(expanded).max(1);
+    machine.tuned.few_tokens.max(expand.div_ceil(gain) as u32)
 }
-
-/// Tokens that are few in any context: launching more kernels costs more than it saves.
-const FEW: u64 = 8;
 
 /// Flops, halved: of expanding a row (or absorbing a token's queries and expanding its sums), of a token and row in each way.
 struct Costs {
@@ -259,12 +250,6 @@ impl Costs {
     }
 }
 
-/// Rows of a block of the context at least without matrices, unless the context is shorter. Sums are written and read once per block,
-/// so short blocks would cost more than their rows (measured: benches/notes.md, "Why so much of the attention's time is left").
-const BLOCK_ROWS: usize = 2048;
-/// Rows of a block at most, and by matrices at least.
-const MOST_BLOCK_ROWS: usize = 4096;
-
 /// What the attention of a chunk needs besides its input and output; all layers share it.
 #[derive(Debug, Clone)]
 pub struct Scratch {
@@ -280,9 +265,10 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// How contexts of up to `n_ctx` rows are cut for chunks of up to `max_tokens` tokens: by matrices in blocks of 4096 rows, else as
-    /// long as the chunk, but at least 2048 and at most 4096 rows; and never more than one binding holds.
+    /// How contexts of up to `n_ctx` rows are cut for chunks of up to `max_tokens` tokens: by matrices in blocks of the most rows that are
+    /// tuned for the device, else as long as the chunk between the fewest and the most; and never more than one binding holds.
     pub fn blocks(
+        machine: Machine,
         dims: KvDims,
         matrices: bool,
         max_tokens: usize,
@@ -290,14 +276,13 @@ impl Scratch {
         max_binding: u64,
     ) -> Blocks {
         let bound = (max_binding / dims.kv_bytes(1, matrices)) as usize / 64 * 64;
-        let least = if matrices {
-            MOST_BLOCK_ROWS
-        } else {
-            BLOCK_ROWS
-        };
+        let tuned = machine.tuned;
+        let [least, most] = [tuned.block_rows, tuned.block_rows_most]
+            .map(|rows| (rows as usize).next_multiple_of(64));
         let rows = max_tokens
             .next_multiple_of(64)
-            .clamp(least, MOST_BLOCK_ROWS)
+            .max(if matrices { most } else { least })
+            .min(most)
             .min(n_ctx.next_multiple_of(64))
             .min(bound.max(64));
         Blocks::new(rows as u32, n_ctx as u32)
@@ -316,6 +301,7 @@ impl Scratch {
 
     /// The buffers for bindings of up to `max_binding` bytes.
     pub fn new(
+        machine: Machine,
         max_binding: u64,
         dims: KvDims,
         form: Form,
@@ -323,7 +309,7 @@ impl Scratch {
         n_ctx: usize,
     ) -> Self {
         let matrices = form.is_matrix();
-        let blocks = Self::blocks(dims, matrices, max_tokens, n_ctx, max_binding);
+        let blocks = Self::blocks(machine, dims, matrices, max_tokens, n_ctx, max_binding);
         let [weights, kv, second, stats] = Self::bytes(dims, matrices, max_tokens, blocks);
         let make = |name: &str, bytes| Range::whole(&Buffer::new(name, bytes, form.role()));
         let kv = [kv, second].into_iter().filter(|bytes| *bytes > 0);
@@ -368,15 +354,7 @@ impl GpuPromptAttention<'_> {
     /// # Panics
     /// If the sizes do not suit the form.
     pub fn calls(&self, target: &Target) -> [Call; 2] {
-        let Scratch {
-            weights,
-            kv,
-            blocks,
-            ..
-        } = self.scratch;
-        let coop = self.form.coop();
-        let expand = expand_kv::call(&self.cache, weights, self.dims, coop, *blocks, &kv[0]);
-        let tiled = match coop {
+        let tiled = match self.form.coop() {
             Some(coop) => {
                 let shape = prompt_attention_coop::best(self.dims, coop);
                 let shape = shape
@@ -386,7 +364,7 @@ impl GpuPromptAttention<'_> {
             None => tiled(self.dims),
         };
         let workgroups = self.dims.mla.heads as u32 * self.max_tokens.div_ceil(tiled.1 as u32);
-        let attention = self.attention(tiled);
+        let (expand, attention) = (self.expansion(), self.attention(tiled));
         match target.machine.leaves_gaps(workgroups) {
             true => self.in_turn(expand, attention),
             false => [expand, attention],
@@ -404,8 +382,20 @@ impl GpuPromptAttention<'_> {
         [expand.a_block_ahead(), attention]
     }
 
+    /// The expansion alone.
+    pub(super) fn expansion(&self) -> Call {
+        let Scratch {
+            weights,
+            kv,
+            blocks,
+            ..
+        } = self.scratch;
+        let coop = self.form.coop();
+        expand_kv::call(&self.cache, weights, self.dims, coop, *blocks, &kv[0])
+    }
+
     /// The attention alone, by a kernel and the tokens of its workgroup.
-    fn attention(&self, (kernel, tokens): (Call, usize)) -> Call {
+    pub(super) fn attention(&self, (kernel, tokens): (Call, usize)) -> Call {
         let (dims, mla) = (self.dims, self.dims.mla);
         assert!(fits(dims), "prompt_attention: {dims:?}");
         kernel
@@ -555,7 +545,7 @@ async fn timed<T>(
     let cache = room(tokens * mla.cache_row() * 2, Role::Cache).await?;
     let values = room(tokens * mla.heads * dims.v * 4, Role::Floats).await?;
     let mut calls = |form| {
-        let scratch = Scratch::new(gpu.max_binding, dims, form, tokens, tokens);
+        let scratch = Scratch::new(gpu.machine, gpu.max_binding, dims, form, tokens, tokens);
         made.extend([scratch.weights.clone(), scratch.stats.clone()]);
         made.extend(scratch.kv.iter().cloned());
         let attention = GpuPromptAttention {
@@ -585,5 +575,3 @@ async fn timed<T>(
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod times;

@@ -1,8 +1,6 @@
 //! [`prompt_attention`](super::prompt_attention) by cooperative matrices, for devices that have them.
 
-use super::coop;
-use super::expand_kv::KvDims;
-use super::prompt_attention::numbers;
+use super::{KvDims, coop};
 use crate::gpu::Coop;
 use crate::gpu::call::Call;
 
@@ -133,7 +131,7 @@ impl Shape {
         ]
         .into_iter()
         .fold(
-            Call::new("prompt_attention_coop").variant(numbers(dims)),
+            Call::new("prompt_attention_coop").variant(dims.numbers_of_attention()),
             |call, (name, n)| call.number(name, n as u32),
         )
         .module("MATRICES", coop::module(size))

@@ -3,52 +3,11 @@
 pub(crate) mod bounds;
 pub(crate) mod coop;
 
-use std::hash::{BuildHasher, RandomState};
-
 use half::{bf16, f16};
 
 use crate::model::Weight;
 use crate::quant::{GgmlType, dequantize_row};
-
-/// A small random generator (SplitMix64) with a new seed in every run; the seed is printed with a failing test.
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    /// A generator seeded from the system's entropy.
-    pub(crate) fn fresh() -> Self {
-        let seed = RandomState::new().hash_one(0u8);
-        eprintln!("random seed {seed:#x}");
-        Rng(seed)
-    }
-
-    /// 64 random bits.
-    pub(crate) fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform in [0, 1).
-    pub(crate) fn uniform(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / (1u64 << 24) as f32
-    }
-
-    /// Uniform in 0..n.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        (self.bits() % n as u64) as usize
-    }
-
-    /// Normally distributed values of mean 0 and variance 1 (Box-Muller).
-    pub(crate) fn normals(&mut self, n: usize) -> Vec<f32> {
-        let mut normal = || {
-            let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
-            radius * (std::f32::consts::TAU * self.uniform()).cos()
-        };
-        (0..n).map(|_| normal()).collect()
-    }
-}
+pub(crate) use crate::testing::Rng;
 
 /// `n` random rows of a cache, `width` values each, and three behind them that are NaN: reading one would show.
 pub(crate) fn cache_rows(rng: &mut Rng, n: usize, width: usize) -> Vec<f16> {
@@ -167,4 +126,81 @@ pub(crate) fn assert_close(found: &[f32], exact: &[f64], limit: f64, what: &str)
         error <= limit,
         "{what}: NMSE {error:.3e} is above {limit:.0e}"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::buffer::Range;
+    use crate::gpu::call::State;
+    use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
+    use crate::kernels::embed;
+    use std::{env, process::Command, thread};
+
+    /// Has the test below fail as a kernel would: it is set where that test runs itself.
+    const FAIL: &str = "GLIMT_TEST_FAILS";
+
+    /// Expects zeros of rows that are none.
+    fn fail() {
+        let w = random_weight(&mut Rng::fresh(), GgmlType::Q4_0, 1, 37, 256);
+        let gpu = &gpus()[0];
+        let out = output(gpu, 3 * 256);
+        let history = Range::whole(&upload(gpu, &[5u32, 6, 7, 8]));
+        let calls = embed::calls(&gpu_weight(gpu, &w), &history, &Range::whole(&out));
+        let state = State {
+            pos: 1,
+            tokens: 3,
+            ..State::default()
+        };
+        run(gpu, &calls, &state);
+        let found: Vec<f32> = download(gpu, &out, 3 * 256);
+        assert_close(&found, &vec![1.0; 3 * 256], 1e-13, "Q4_0");
+    }
+
+    #[test]
+    fn a_failure_names_kernel_shape_tier_and_seed_and_is_repeated_by_its_command() {
+        if env::var_os(FAIL).is_some() {
+            return fail();
+        }
+        let thread = thread::current();
+        let test = thread.name().expect("a test has a name");
+        let failed = |seed| {
+            let mut command = Command::new(env::current_exe().expect("the tests run"));
+            command.args([test, "--exact"]).env(FAIL, "1");
+            let output = command.env("GLIMT_SEED", seed).output();
+            let output = output.expect("the tests run");
+            assert!(!output.status.success());
+            let text = String::from_utf8(output.stdout).expect("UTF-8");
+            let told = text
+                .split_once("Q4_0: NMSE ")
+                .unwrap_or_else(|| panic!("{text}"));
+            let told = told
+                .1
+                .split_once("failures:")
+                .unwrap_or_else(|| panic!("{text}"));
+            told.0.to_owned()
+        };
+        let told = failed("0x2a");
+        let command = format!("GLIMT_SEED=0x2a cargo test --lib {test} -- --exact");
+        let expected = [
+            "kernel: embed Q4_0",
+            "rows 37",
+            "tokens: 3 at 1",
+            "tier: plain (floats)",
+            "seed: 0x2a",
+            &command.replace(
+                "test --lib",
+                match cfg!(debug_assertions) {
+                    true => "test --lib",
+                    false => "test --release --lib",
+                },
+            ),
+        ];
+        for expected in expected {
+            assert!(told.contains(expected), "{expected} is not in: {told}");
+        }
+        // The number is another way to write the same seed.
+        assert_eq!(failed("42"), told);
+        assert_ne!(failed("43"), told);
+    }
 }

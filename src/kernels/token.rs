@@ -12,9 +12,6 @@ use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 use crate::quant::repack::{has_codes, has_nibbles};
 
-/// Sums of squares that a thread asks for ahead of the weights at most.
-const MOST_SQUARES: u32 = 8;
-
 /// An output prepared for the product that comes next.
 #[derive(Clone)]
 pub struct TokenOutput {
@@ -54,7 +51,13 @@ impl TokenInput {
 }
 
 /// The constants of a variant whose workgroups divide rows of `units` units so.
-pub(super) fn divided(variant: Variant, geometry: &Geometry, units: u32) -> Variant {
+pub(super) fn divided(
+    target: &Target,
+    variant: Variant,
+    geometry: &Geometry,
+    units: u32,
+) -> Variant {
+    let squares_ahead = target.machine.tuned.squares_ahead;
     let block = geometry.lanes * geometry.unroll;
     variant
         .number("LANES", geometry.lanes)
@@ -62,23 +65,21 @@ pub(super) fn divided(variant: Variant, geometry: &Geometry, units: u32) -> Vari
         .number("UNROLL", geometry.unroll)
         .number(
             "SQUARES",
-            (2 * units).div_ceil(geometry.lanes).min(MOST_SQUARES),
+            (2 * units).div_ceil(geometry.lanes).min(squares_ahead),
         )
         .flag("RAGGED", !units.is_multiple_of(block))
         .flag("ONE_BLOCK", block >= units)
 }
 
-/// Fewest and most units of an input that are worth passing through workgroup memory (measured: benches/notes.md, "Inputs through workgroup memory").
-const STAGED_UNITS: [u32; 2] = [48, 384];
 /// Workgroup memory that kernels with such an input need besides, at most.
 const STAGED_BESIDES: u64 = 4 << 10;
 
 /// Whether an input of `units` units passes through workgroup memory on this device, beside `beside` bytes of the kernel's own.
 pub(super) fn stages(target: &Target, activation: Activation, units: u32, beside: u64) -> bool {
-    let [fewest, most] = STAGED_UNITS;
+    let tuned = target.machine.tuned;
     let has = u64::from(target.machine.workgroup_memory);
     activation.rounds()
-        && (fewest..=most).contains(&units)
+        && (tuned.staged_units_least..=tuned.staged_units_most).contains(&units)
         && activation.bytes(u64::from(units)) + STAGED_BESIDES + beside <= has
 }
 

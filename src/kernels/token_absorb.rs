@@ -38,10 +38,6 @@ pub fn token_absorb(
     [q_lat, q_pe]
 }
 
-/// Threads of a workgroup at most (measured: benches/notes.md,
-/// "The query and `attn_k_b` in one dispatch").
-const THREADS: u32 = 1024;
-
 /// How the workgroups divide a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Division {
@@ -55,6 +51,8 @@ pub(super) struct Division {
     k_lanes: u32,
     /// Lanes of a subgroup at least.
     subgroup: u32,
+    /// Units of a row of `attn_q_b` that a thread asks for at once.
+    unroll: u32,
 }
 
 /// What the pipeline depends on.
@@ -105,9 +103,10 @@ impl Shape {
             && dims.kv_lora.is_multiple_of(32)
             && dims.rope.is_multiple_of(2)
             && dims.rope > 0;
+        let most = machine.tuned.absorb_threads;
         let most = match self.cache {
-            true => THREADS.min(ROW_SUBGROUPS * machine.lanes),
-            false => THREADS,
+            true => most.min(ROW_SUBGROUPS * machine.lanes),
+            false => most,
         };
         let threads = 1 << most.min(machine.threads).checked_ilog2()?;
         let most = machine.lanes.min(16);
@@ -121,6 +120,7 @@ impl Shape {
         let passes = widest.div_ceil(threads / lanes);
         let needed = widest.div_ceil(passes) * lanes;
         let threads = threads.min(needed.max(widest).next_multiple_of(WHOLE_THREADS));
+        let share = self.units.div_ceil(lanes);
         (suits && threads >= WHOLE_THREADS && threads >= widest).then_some(Division {
             // Beside the workgroup that rotates.
             slices: (machine.spread() / dims.heads as u32)
@@ -130,12 +130,11 @@ impl Shape {
             lanes,
             k_lanes,
             subgroup: machine.lanes,
+            // In equal goes.
+            unroll: share.div_ceil(share.div_ceil(machine.tuned.absorb_units)),
         })
     }
 }
-
-/// Units of a row that a thread asks for at once at most.
-const MOST_UNROLL: u32 = 4;
 
 /// What the kernel's workgroups do more than products of their own for the weights `q_b` and `k_b`, with the cache's row in the
 /// same grid or without; `None` where the kernel is not for these weights on this device.
@@ -250,11 +249,10 @@ impl GpuTokenAbsorb<'_> {
             lanes,
             k_lanes,
             subgroup,
+            unroll,
         } = division;
         let (dims, activation, units) = (self.dims, self.activation, self.q_b.cols / 32);
         let [nope, rope, kv_lora] = [dims.nope, dims.rope, dims.kv_lora].map(|n| n as u32);
-        let share = units.div_ceil(lanes);
-        let unroll = share.div_ceil(share.div_ceil(MOST_UNROLL));
         let k_rows = kv_lora.div_ceil(slices);
         let names = [["WEIGHT", "WEIGHT_TIMES"], ["K_WEIGHT", "K_TIMES"]];
         let variant = weight(variant(activation), names[0], self.q_b.ty, activation);

@@ -8,7 +8,8 @@ use super::token::{
 use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Flops};
-use crate::gpu::geometry::{Geometry, MAX_THREADS, PREPARED_ROWS, Site, WHOLE_THREADS};
+use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site, WHOLE_THREADS};
+use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
 use crate::model::Weight;
@@ -97,7 +98,7 @@ impl GpuTokenBeside<'_> {
             w.name,
             v.name
         );
-        let variant = divided(variant(activation), geometry, units).number("UNITS", units);
+        let variant = divided(target, variant(activation), geometry, units).number("UNITS", units);
         let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], w.ty, activation);
         let variant = weight(variant, ["OTHER", "OTHER_TIMES"], v.ty, activation);
         let variant = match stages(target, activation, units, 0) {
@@ -226,6 +227,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn every_geometry_gives_the_same() {
         for gpu in token_gpus() {
             let mut rng = Rng::fresh();

@@ -8,7 +8,8 @@ use super::token::{
 };
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Flops};
-use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
+use crate::gpu::geometry::{Geometry, SharedWork, Site};
+use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
@@ -61,11 +62,6 @@ pub struct GpuTokenGateUp<'a> {
 /// Threads of a workgroup that chooses experts at most: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
 const CHOICE_THREADS: u32 = 512;
 
-/// Rows of a workgroup that are worth adding up the parts of the logits. Of halves fewer, since gate and up hold many registers.
-const fn parts_rows(activation: Activation) -> u32 {
-    if activation.is_halves() { 16 } else { 32 }
-}
-
 /// Experts of a lane at most where one subgroup makes the choice.
 const CHUNKS: u32 = 8;
 
@@ -78,7 +74,7 @@ pub fn repeated(
     [experts, parts]: [u32; 2],
 ) -> Repeated {
     let workgroups = rows
-        .div_ceil(parts_rows(activation))
+        .div_ceil(SharedWork::RouterSums.rows(machine, activation))
         .div_ceil(machine.cores.max(1));
     let weights = u64::from(workgroups) * u64::from(experts) * u64::from(parts);
     Repeated {
@@ -136,8 +132,7 @@ impl GpuTokenGateUp<'_> {
             threads,
             one_block: false,
             at_once: 1,
-            // Adding up the logits.
-            shares_work: (self.parts() > 1).then_some(parts_rows(self.activation)),
+            shares_work: (self.parts() > 1).then_some(SharedWork::RouterSums),
             split: false,
         }
     }
@@ -191,7 +186,7 @@ impl GpuTokenGateUp<'_> {
     /// The call without any weights.
     fn whole(&self, target: &Target, geometry: &Geometry) -> Call {
         let (units, lanes) = (self.units(), target.lanes());
-        let variant = divided(token::variant(self.activation), geometry, units)
+        let variant = divided(target, token::variant(self.activation), geometry, units)
             .number("UNITS", units)
             .number("SQUARES", (2 * units).div_ceil(geometry.threads()))
             .number("RUN", lanes)

@@ -7,7 +7,8 @@ use super::token::{
 };
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, Flops, Word};
-use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
+use crate::gpu::geometry::{Geometry, SharedWork, Site};
+use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::matvec::{MatvecOptions, matvec};
@@ -115,8 +116,6 @@ pub(super) fn router_bytes(experts: u32, tile: u32) -> u64 {
 
 /// Threads of a workgroup that joins slices at most: what 16 KiB of workgroup memory hold of them.
 const MERGE_THREADS: u32 = 512;
-/// Rows of a workgroup that are worth joining slices for: GLM's heads have 256, so four workgroups repeat the joining.
-const MERGE_ROWS: u32 = 64;
 
 /// What divides a product of one group, whose rows all read the same input: no row is of another.
 const ONE_GROUP: u32 = 1 << 31;
@@ -182,7 +181,7 @@ impl<'a> GpuTokenMatvec<'a> {
             // Its weights are on their way while the slices are joined.
             one_block: merge,
             at_once: if rotates { 1 } else { 2 },
-            shares_work: merge.then_some(MERGE_ROWS),
+            shares_work: merge.then_some(SharedWork::Slices),
             split: false,
         }
     }
@@ -252,7 +251,7 @@ impl<'a> GpuTokenMatvec<'a> {
         };
         let variant = variant(activation);
         let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], w.ty, activation);
-        let variant = divided(variant, geometry, units)
+        let variant = divided(target, variant, geometry, units)
             .number("UNITS", units)
             .number("AT_ONCE", geometry.at_once);
         let beside = router.map_or(0, |r| router_bytes(r.weight.rows, geometry.tile));

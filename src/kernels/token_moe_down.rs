@@ -6,7 +6,8 @@ use super::token::{
 };
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Flops};
-use crate::gpu::geometry::{Geometry, MAX_THREADS, SPLIT_LANES, Site};
+use crate::gpu::geometry::{Geometry, SPLIT_LANES, Site};
+use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::matvec::{MatvecOptions, matvec};
@@ -76,9 +77,6 @@ fn slot_factor(used: u32, units: u32) -> Option<u32> {
     let exact = u64::from(inputs) * u64::from(units) < 1 << SLOT_SHIFT;
     (exact && inputs.checked_mul(factor).is_some()).then_some(factor)
 }
-
-/// Units of the shared expert's row that a thread asks for ahead of the others.
-const SHARED_AHEAD: u32 = 4;
 
 impl GpuTokenMoeDown<'_> {
     /// What a geometry can be chosen for.
@@ -169,7 +167,7 @@ impl GpuTokenMoeDown<'_> {
         let experts = d.parts.get(i).map_or(0, |part| part.rows / d.rows);
         let shared = self.shared.and_then(|s| Some((s, s.parts.get(i)?)));
         let split = geometry.lanes > SPLIT_LANES;
-        let variant = divided(token::variant(activation), geometry, used * units)
+        let variant = divided(target, token::variant(activation), geometry, used * units)
             .number("USED", used)
             .number("ROWS", d.rows)
             .number("UNITS", units)
@@ -209,7 +207,9 @@ impl GpuTokenMoeDown<'_> {
                 weights += u64::from(part.rows) * u64::from(s.cols);
                 let names = ["SHARED_WEIGHT", "SHARED_TIMES"];
                 let units = s.cols / 32;
-                let ahead = units.div_ceil(geometry.lanes).min(SHARED_AHEAD);
+                let ahead = units
+                    .div_ceil(geometry.lanes)
+                    .min(target.machine.tuned.shared_units_ahead);
                 call.variant = weight(call.variant, names, s.ty, activation);
                 call.module("SHARED", "shared_down")
                     .number("SHARED_UNITS", units)
@@ -356,6 +356,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn every_geometry_gives_the_same() {
         for gpu in token_gpus() {
             let mut rng = Rng::fresh();

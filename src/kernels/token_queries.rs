@@ -8,8 +8,8 @@ use super::{MAX_GRID, MlaDims};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Flops, Word};
 use crate::gpu::geometry::{Geometry, Site, WHOLE_THREADS};
+use crate::gpu::machine::MIN_SUBGROUP;
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::tier::MIN_SUBGROUP;
 use crate::gpu::{GpuError, Target};
 use crate::model::Weight;
 use crate::quant::activation::Activation;
@@ -120,7 +120,7 @@ impl GpuTokenQueries<'_> {
         );
         let part = &k_b.parts[0];
         let units = k_b.cols / 32;
-        let variant = divided(variant(self.activation), geometry, units);
+        let variant = divided(target, variant(self.activation), geometry, units);
         let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], k_b.ty, self.activation);
         let variant = row_variant(variant, dims, geometry.threads())
             .number("UNITS", units)
@@ -236,6 +236,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn every_geometry_gives_the_same() {
         for gpu in token_gpus() {
             let mut rng = Rng::fresh();

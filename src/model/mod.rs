@@ -1,11 +1,10 @@
-//! The supported models: configuration from GGUF keys, weights by name, rotation table, precomposed weights.
+//! The supported models: configuration from GGUF keys, weights by name, rotation table.
 
 mod config;
 mod error;
 mod keys;
 mod layer;
 mod load;
-pub mod precompose;
 mod rope;
 mod weight;
 
@@ -16,6 +15,5 @@ pub use config::{Config, Experts, Gating, RopeConfig, Yarn};
 pub use error::ModelError;
 pub use layer::{Convert, Ffn, Layer, Mlp, Moe, Query};
 pub use load::Model;
-pub use precompose::PrecomposeChoice;
 pub use rope::RopeTable;
 pub use weight::Weight;

@@ -19,12 +19,11 @@ use crate::engine::backend::{Backend, BackendError};
 use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
 use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::engine::{DeviceChoice, PrecomposeChoice, Tier};
+use crate::engine::{DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice, Tier};
 use crate::gpu::call::Taken;
 use crate::gpu::clock::Clock;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuOptions};
-use crate::model::precompose::DEFAULT_PRECOMPOSE;
 use crate::tokenizer::strftime_now;
 use summary::{Head, median};
 

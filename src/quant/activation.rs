@@ -9,7 +9,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::halves::{BLOCK_UNITS, HalvesBlock};
-use super::repack::UNIT;
+use super::repack::{HALF, UNIT};
 
 /// What a product of a decoded token leaves for the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,9 +58,6 @@ impl Activation {
         !matches!(self, Self::Floats)
     }
 }
-
-/// Values that share a scale: half a unit.
-pub const HALF: usize = UNIT / 2;
 
 /// Values of which the largest is smaller become 0: their scale or its inverse would leave the normal f32, which a GPU may
 /// flush to 0.
@@ -140,10 +137,10 @@ pub fn squares(x: &[f32]) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quant::test_random::Random;
+    use crate::testing::Rng;
 
     /// Normally distributed values, every half of a unit at a magnitude of its own.
-    fn random_values(random: &mut Random, units: usize) -> Vec<f32> {
+    fn random_values(random: &mut Rng, units: usize) -> Vec<f32> {
         (0..2 * units)
             .flat_map(|_| {
                 let magnitude = (4.0 * random.normal()).exp();
@@ -154,7 +151,7 @@ mod tests {
 
     #[test]
     fn values_are_off_by_half_a_scale_at_most() {
-        let mut random = Random::new();
+        let mut random = Rng::fresh();
         let x = random_values(&mut random, 300);
         let units = quantize_activation(&x);
         let restored = dequantize_activation(&units);
@@ -162,23 +159,20 @@ mod tests {
         for (i, (v, w)) in x.iter().zip(&restored).enumerate() {
             let scale = units[i / UNIT].scales[i % UNIT / HALF];
             // A code up to 127 is rounded after two operations of relative error 2^-24.
-            assert!(
-                (v - w).abs() <= 0.5001 * scale,
-                "{random} value {i}: {w} for {v}"
-            );
+            assert!((v - w).abs() <= 0.5001 * scale, "value {i}: {w} for {v}");
         }
         for (i, half) in x.chunks(HALF).enumerate() {
             let largest = half.iter().fold(0.0f32, |max, v| max.max(v.abs()));
             let unit = &units[i / 2];
-            assert_eq!(unit.scales[i % 2], largest / 127.0, "{random} half {i}");
+            assert_eq!(unit.scales[i % 2], largest / 127.0, "half {i}");
             let reach = unit.codes[i % 2].iter().map(|c| c.unsigned_abs()).max();
-            assert_eq!(reach, Some(127), "{random} half {i}");
+            assert_eq!(reach, Some(127), "half {i}");
         }
     }
 
     #[test]
     fn sums_belong_to_the_restored_values() {
-        let mut random = Random::new();
+        let mut random = Rng::fresh();
         let x = random_values(&mut random, 100);
         let units = quantize_activation(&x);
         for (i, half) in dequantize_activation(&units).chunks(HALF).enumerate() {
@@ -187,7 +181,7 @@ mod tests {
             let error = (f64::from(unit.scaled_sums[i % 2]) - sum).abs();
             // Sixteen products of up to 127 scales, each rounded to f32.
             let bound = 16.0 * 127.0 * f64::from(unit.scales[i % 2]) * 2f64.powi(-23);
-            assert!(error <= bound, "{random} half {i}: off by {error}");
+            assert!(error <= bound, "half {i}: off by {error}");
         }
     }
 
@@ -218,12 +212,12 @@ mod tests {
 
     #[test]
     fn a_unit_is_three_vec4_for_the_shaders() {
-        let mut random = Random::new();
+        let mut random = Rng::fresh();
         let unit = quantize_activation(&random_values(&mut random, 1))[0];
         let words: [u32; 12] = bytemuck::cast(unit);
         for i in 0..UNIT {
             let byte = (words[i / 4] >> (8 * (i % 4))) as i8;
-            assert_eq!(byte, unit.codes[i / HALF][i % HALF], "{random} value {i}");
+            assert_eq!(byte, unit.codes[i / HALF][i % HALF], "value {i}");
         }
         let [s0, s1] = unit.scales;
         let [sum0, sum1] = unit.scaled_sums;
@@ -232,14 +226,14 @@ mod tests {
 
     #[test]
     fn squares_are_summed_per_half() {
-        let mut random = Random::new();
+        let mut random = Rng::fresh();
         let x = random_values(&mut random, 100);
         let squares = squares(&x);
         assert_eq!(squares.len(), x.len() / HALF);
         for (i, (half, got)) in x.chunks(HALF).zip(&squares).enumerate() {
             let sum: f64 = half.iter().map(|&v| f64::from(v).powi(2)).sum();
             let error = (f64::from(*got) - sum).abs();
-            assert!(error <= 1e-6 * sum, "{random} half {i}: {got} for {sum}");
+            assert!(error <= 1e-6 * sum, "half {i}: {got} for {sum}");
         }
     }
 

@@ -5,8 +5,7 @@
 //! f16 rounds, and their products with codes, which stand for multiples of the smallest half, are normal halves. The sum of the
 //! halves is kept beside them: a weight's offset meets it, and so does the bias of codes that become halves by their bits.
 
-use super::activation::HALF;
-use super::repack::UNIT;
+use super::repack::{HALF, UNIT};
 use bytemuck::{Pod, Zeroable};
 use half::f16;
 
@@ -82,9 +81,9 @@ pub fn restore(blocks: &[HalvesBlock], n: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quant::test_random::Random;
+    use crate::testing::Rng;
 
-    fn random_values(random: &mut Random, units: usize) -> Vec<f32> {
+    fn random_values(random: &mut Rng, units: usize) -> Vec<f32> {
         (0..2 * units)
             .flat_map(|_| {
                 let magnitude = (4.0 * random.normal()).exp();
@@ -95,7 +94,7 @@ mod tests {
 
     #[test]
     fn values_lose_only_what_halves_round() {
-        let mut random = Random::new();
+        let mut random = Rng::fresh();
         for units in [1, 8, 27] {
             let x = random_values(&mut random, units);
             let blocks = halve(&x);
@@ -104,20 +103,14 @@ mod tests {
                 let [scale, scaled_sum] = blocks[i / 16].scales[i / 2 % BLOCK_UNITS][i % 2];
                 let largest = values.iter().fold(0.0f32, |max, v| max.max(v.abs()));
                 let half = f16::from_f32(largest / scale).to_f32();
-                assert!(
-                    (16384.0..=32768.0).contains(&half),
-                    "{random} half {i}: {half}"
-                );
+                assert!((16384.0..=32768.0).contains(&half), "half {i}: {half}");
                 for (v, w) in values.iter().zip(found) {
                     // Half a unit in the last place; below 2^-14 that of the smallest normal half.
                     let step = v.abs().max(scale * 2f32.powi(-14)) * 2f32.powi(-11);
-                    assert!((v - w).abs() <= step, "{random} half {i}: {w} for {v}");
+                    assert!((v - w).abs() <= step, "half {i}: {w} for {v}");
                 }
                 let sum: f32 = found.iter().sum();
-                assert!(
-                    (sum - scaled_sum).abs() <= 1e-5 * largest,
-                    "{random} half {i}"
-                );
+                assert!((sum - scaled_sum).abs() <= 1e-5 * largest, "half {i}");
             }
         }
     }
@@ -143,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_block_is_five_planes_for_the_shaders() {
-        let mut random = Random::new();
+        let mut random = Rng::fresh();
         let x = random_values(&mut random, BLOCK_UNITS);
         let words: [u32; 160] = bytemuck::cast(halve(&x)[0]);
         for unit in 0..BLOCK_UNITS {
@@ -155,7 +148,7 @@ mod tests {
                 let v = x[unit * UNIT + i];
                 assert!(
                     (scale * f32::from(half) - v).abs() <= scale * 32.0,
-                    "{random} {unit} {i}"
+                    "{unit} {i}"
                 );
             }
         }

@@ -11,8 +11,6 @@ mod k_quants;
 mod legacy;
 mod quantize;
 pub mod repack;
-#[cfg(test)]
-mod test_random;
 mod types;
 
 pub use quantize::{quantize_row, quantize_rows};

@@ -1,4 +1,4 @@
-//! Dequantisation against vectors made by gguf-py (scripts/make-quant-golden.py).
+//! Protects dequantisation: the bits are those of gguf-py (scripts/make-quant-golden.py).
 
 use super::*;
 

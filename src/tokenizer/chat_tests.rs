@@ -1,3 +1,5 @@
+//! Protects chat templates: those of the models render every role and switch thinking, and what a template may do has limits.
+
 use super::constructs::{render_with, variables};
 use super::*;
 use crate::tokenizer::testing::fixture;

@@ -4,8 +4,10 @@
 //! a whole decoded token. Candidates run in turn, so that clocks that rise or fall meet all of them; the slower half leaves
 //! after each stage; and a candidate must win by more than the noise to replace the default.
 
+mod numbers;
 mod report;
 
+pub use numbers::FoundNumber;
 pub use report::markdown;
 
 use std::cmp::Reverse;
@@ -161,6 +163,8 @@ pub struct Tuned {
     pub left: Vec<String>,
     /// Whether workgroups repeat small work.
     pub repeating: Repeating,
+    /// Numbers of the device by which a token's step changes, in the order of measuring.
+    pub numbers: Vec<FoundNumber>,
     /// Slices up to which `attn_v_b` joins them itself, where that was measured.
     pub merge_up_to: Option<u32>,
     /// The ways of joining the attention's slices, by depth; none where time ran out.
@@ -273,7 +277,16 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         made.merge_up_to.insert(activation.name().to_owned(), most);
     }
     gpu.choices.replace(made.clone());
-    let tuned = Recording::new(&gpu, &backend.token_step()?)?;
+    let rest = options.time.saturating_sub(began.elapsed());
+    let numbers = match flow.is_continue() {
+        true => bench.numbers(rest)?,
+        false => vec![],
+    };
+    let changed = numbers.iter().filter(|n| n.chosen != n.default);
+    made.numbers = changed.map(|n| (n.name.clone(), n.chosen)).collect();
+    let all = gpu.machine.tuned.with(&made.numbers);
+    let target = numbers::with(&gpu, all.expect("numbers that were measured"));
+    let tuned = Recording::new(&gpu, &backend.token_step_for(&target)?)?;
     let last = STAGES[STAGES.len() - 1];
     let times = backend.time_in_turn(&[&default, &tuned], depth, 2 * last)?;
     let [before_us, after_us] = [0, 1].map(|i| median(&times[i]));
@@ -288,6 +301,7 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         found,
         left,
         repeating,
+        numbers,
         merge_up_to,
         joining,
         faster,

@@ -74,6 +74,13 @@ fn write(text: &mut String, tuned: &Tuned) -> std::fmt::Result {
         text,
         "\nGeometries: lanes per row x rows of a workgroup / rows at once . units asked for at once."
     )?;
+    for n in &tuned.numbers {
+        writeln!(
+            text,
+            "\nThe number {}: {} {:.1} us, {} {:.1} us.",
+            n.name, n.default, n.default_us, n.chosen, n.chosen_us
+        )?;
+    }
     if let Some(most) = tuned.merge_up_to {
         writeln!(
             text,

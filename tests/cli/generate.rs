@@ -1,4 +1,4 @@
-//! `glimt generate`: the answer, its statistics, and its end.
+//! Protects `glimt generate`: the answer, its statistics, and its end.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};

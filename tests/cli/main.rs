@@ -1,5 +1,5 @@
-//! The binary as a user meets it: output, errors, exit codes. Nearly everything runs on the CPU reference and
-//! the built-in model, so that no adapter and no file is needed.
+//! Protects the program as a user meets it: output, errors, exit codes. Nearly everything runs on the CPU reference and the built-in
+//! model, so that no adapter and no file is needed.
 
 mod generate;
 mod measure;

@@ -1,4 +1,4 @@
-//! `bench` and `profile`: what they print, on a GPU adapter (a software one will do) and the smallest synthetic model.
+//! Protects `bench` and `profile`: what they print, on a GPU adapter (a software one will do) and the smallest synthetic model.
 
 use super::{EMBEDDED, error_line, failure, json, run, stderr, stdout, text};
 

@@ -1,4 +1,4 @@
-//! What is refused, with which words and exit code.
+//! Protects refusals: what is refused, with which words and exit code.
 
 use glimt::gguf::GgufWriter;
 
@@ -164,6 +164,10 @@ fn unknown_and_useless_choices_of_composed_weights_are_refused() {
     for command in ["generate", "bench", "profile", "logits", "perplexity"] {
         let message = failure(&[command, "--precompose", "always"], 2);
         assert!(message.contains("both or off"), "{command}: {message}");
+    }
+    for removed in ["ro", "qk+ro"] {
+        let message = failure(&["generate", "--precompose", removed], 2);
+        assert!(message.contains("auto, qk, vo, both or off"), "{message}");
     }
     for args in [
         &["generate", "--device", "cpu", "--precompose", "auto", "x"][..],

@@ -1,4 +1,4 @@
-//! The commands that report: tokenize, logits, perplexity, inspect, devices.
+//! Protects the commands that report: tokenize, logits, perplexity, inspect, devices.
 
 use serde_json::Value;
 

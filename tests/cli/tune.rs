@@ -1,4 +1,4 @@
-//! `tune`: what it finds is kept in the cache folder, used from then on, and forgotten on demand.
+//! Protects `tune`: what it finds is kept in the cache folder, used from then on, and forgotten on demand.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -91,6 +91,27 @@ fn what_is_measured_is_kept_used_and_forgotten() {
     let output = bench();
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).contains(path), "{}", stderr(&output));
+
+    let with_number = |name: &str, value: u32| {
+        let mut content = json(&std::fs::read_to_string(make_file(cache)).expect("a text"));
+        content["choices"]["numbers"] = serde_json::json!({name: value});
+        std::fs::write(path, content.to_string()).expect("the file can be replaced");
+        let bench = ["bench", "-p", "200", "-n", "0", "-r", "1", "-o", "json"];
+        run_in(cache, &[&bench[..], &TINY].concat())
+    };
+    let output = with_number("chunk", 64);
+    assert_eq!(
+        json(stdout(&output))[0]["n_ubatch"],
+        64,
+        "{}",
+        stderr(&output)
+    );
+    for (name, value) in [("chunk", 0), ("chunks", 1)] {
+        let output = with_number(name, value);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stderr(&output).contains(name), "{}", stderr(&output));
+        assert_eq!(json(stdout(&output))[0]["n_ubatch"], 200);
+    }
 
     std::fs::write(path, "{").expect("the file can be replaced");
     let output = bench();

@@ -3,8 +3,6 @@
 #![allow(dead_code, reason = "every test program uses its own part of these")]
 
 use std::collections::BTreeMap;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +14,10 @@ use glimt::model::{Ffn, Model, Query, Weight};
 use glimt::quant::{GgmlType, dequantize_row, quantize_row};
 use glimt::synth::SynthOptions;
 use serde::Deserialize;
+use testing::Rng;
+
+#[path = "../../src/testing.rs"]
+mod testing;
 
 /// A golden file: what llama.cpp computes in f32 from the exactly dequantised weights of one model.
 #[derive(Deserialize)]
@@ -270,12 +272,10 @@ pub fn check_golden(
     }
 }
 
-/// Random numbers below n, different in every run; they are printed with a failure.
+/// Random numbers below n, different in every run; a failure prints the seed.
 pub fn random_below(n: usize, count: usize) -> Vec<usize> {
-    let state = RandomState::new();
-    let numbers: Vec<usize> = (0..count).map(|i| state.hash_one(i) as usize % n).collect();
-    eprintln!("random numbers below {n}: {numbers:?}");
-    numbers
+    let mut rng = Rng::fresh();
+    (0..count).map(|_| rng.below(n)).collect()
 }
 
 /// Random ids of the embedded model's vocabulary.

@@ -1,4 +1,4 @@
-//! Composed weights (`--precompose`): logits near the golden values, fewer dispatches, and prompts that do not read them.
+//! Protects composed weights (`--precompose`): logits near the golden values, fewer dispatches, and prompts that do not read them.
 
 use super::*;
 
@@ -42,6 +42,7 @@ fn tiers_for_composed() -> Vec<(Arc<Gpu>, f64)> {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn composed_weights_stay_near_the_golden_values() {
     let gpus = tiers_for_composed();
     let check = |model: &Arc<Model>, golden: &Golden, ty: &str| {
@@ -75,6 +76,7 @@ fn composed_weights_stay_near_the_golden_values() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn composed_weights_stay_near_the_golden_values_of_every_family() {
     for (gpu, limit) in tiers_for_composed() {
         // As exact as `subgroup`: the other test compares them.
@@ -92,6 +94,7 @@ fn composed_weights_stay_near_the_golden_values_of_every_family() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn composed_weights_save_dispatches_of_a_token_and_leave_prompts_alone() {
     let model = embedded();
     let tokens = random_tokens(40);

@@ -1,5 +1,5 @@
-//! The GPU against the golden values of whole models, against the CPU reference, and against itself in other batches and
-//! tiers.
+//! Protects the forward passes on the GPU: in every tier and mode they stay near the golden values of whole models, and near the CPU
+//! reference.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -13,13 +13,14 @@ use common::{
     Golden, all_logits, check_golden, check_synthetic, fixture, greedy, in_repository, load,
     random_tokens, requantised,
 };
+use glimt::engine::PrecomposeChoice;
 use glimt::engine::backend::{Backend, BackendError, OnPrompt, OnRow, OnToken};
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::engine::sampling::Sampling;
 use glimt::gpu::geometry::Made;
 use glimt::gpu::{Gpu, GpuError, GpuOptions, Tier};
-use glimt::model::{Model, PrecomposeChoice};
+use glimt::model::Model;
 use glimt::quant::GgmlType;
 use glimt::quant::activation::Activation;
 
@@ -194,6 +195,7 @@ fn the_embedded_model_gives_the_golden_values() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn every_tales_fixture_gives_its_golden_values() {
     let gpus = tiers();
     for ty in ["F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K_M", "Q4_0"] {
@@ -219,6 +221,7 @@ fn every_tales_fixture_gives_its_golden_values() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn synthetic_models_of_every_family_give_their_golden_values() {
     for gpu in tiers() {
         let (nmse, contrast) = limits(&gpu);
@@ -231,6 +234,7 @@ fn synthetic_models_of_every_family_give_their_golden_values() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn every_weight_type_gives_the_logits_of_the_cpu_reference() {
     let model = embedded();
     let tokens = random_tokens(5);
@@ -292,30 +296,43 @@ fn form(gpu: &Gpu) -> &'static str {
 /// all other choices of this prompt by 5e-4 at least. So what rounds activations is compared before it.
 const NEAR_TIE: (&str, &str, usize) = ("Q4_0", "mixed", 45);
 
+/// Holds a model's tokens one by one against golden values, in every tier that decodes by kernels of its own.
+fn check_one_by_one(
+    gpus: &[(Arc<Gpu>, f64, f64)],
+    model: &Arc<Model>,
+    golden: &Golden,
+    name: &str,
+) {
+    for (gpu, nmse, contrast) in gpus {
+        // Software pays for every repetition.
+        let repeats = gpu.asked_to_repeat() == Some(true);
+        if repeats && !["embedded", "Q4_0"].contains(&name) {
+            continue;
+        }
+        let repeats = if repeats { ", repeating" } else { "" };
+        let name = format!("{name} {} one by one{repeats}", form(gpu));
+        let mut backend = OneByOne(backend(gpu, model, 128));
+        check_golden(&mut backend, golden, &name, *nmse, *contrast);
+    }
+}
+
 #[test]
 fn tokens_one_by_one_stay_near_the_golden_values() {
-    let gpus = tiers_of_tokens(Tier::Subgroup);
-    let check = |model: &Arc<Model>, golden: &Golden, name: &str| {
-        for (gpu, nmse, contrast) in &gpus {
-            // Software pays for every repetition.
-            let repeats = gpu.asked_to_repeat() == Some(true);
-            if repeats && !["embedded", "Q4_0"].contains(&name) {
-                continue;
-            }
-            let repeats = if repeats { ", repeating" } else { "" };
-            let name = format!("{name} {} one by one{repeats}", form(gpu));
-            let mut backend = OneByOne(backend(gpu, model, 128));
-            check_golden(&mut backend, golden, &name, *nmse, *contrast);
-        }
-    };
     let golden = Golden::read(&in_repository("tests/data/golden-tales-q4_k_m.json"));
-    check(&embedded(), &golden, "embedded");
+    let gpus = tiers_of_tokens(Tier::Subgroup);
+    check_one_by_one(&gpus, &embedded(), &golden, "embedded");
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn tokens_one_by_one_stay_near_the_golden_values_of_every_tales_fixture() {
+    let gpus = tiers_of_tokens(Tier::Subgroup);
     for ty in ["F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K_M", "Q4_0"] {
         let (Some(model), Some(golden)) = (
             fixture(&format!("tales/tales-{ty}.gguf")),
             fixture(&format!("tales/golden-{ty}.json")),
         ) else {
-            break;
+            return;
         };
         let mut golden = Golden::read(&golden);
         for (name, prompt) in &mut golden.prompts {
@@ -323,11 +340,12 @@ fn tokens_one_by_one_stay_near_the_golden_values() {
                 prompt.cut(NEAR_TIE.2);
             }
         }
-        check(&load(&model), &golden, ty);
+        check_one_by_one(&gpus, &load(&model), &golden, ty);
     }
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn tokens_one_by_one_stay_near_the_golden_values_of_every_family() {
     for (gpu, nmse, contrast) in tiers_of_tokens(Tier::Int8) {
         let mut one_by_one = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
@@ -361,6 +379,7 @@ fn serial_tiers() -> Vec<(Arc<Gpu>, f64, f64)> {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn serial_passes_give_the_same_text_and_logits() {
     let model = embedded();
     let golden = Golden::read(&in_repository("tests/data/golden-tales-q4_k_m.json"));
@@ -398,6 +417,7 @@ fn serial_passes_give_the_same_text_and_logits() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn serial_passes_stay_near_the_golden_values_of_every_family() {
     // The form in which a query leaves both as floats and prepared, as with bytes, and where less turns.
     let (gpu, nmse, contrast) = serial_tiers().swap_remove(0);
@@ -408,6 +428,7 @@ fn serial_passes_stay_near_the_golden_values_of_every_family() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn slices_joined_by_either_way_and_other_geometries_give_the_same_logits() {
     for (gpu, limit, _) in tiers_of_tokens(Tier::Int8) {
         // Of one position's spread halves stray more than of all positions' logits.

@@ -3,6 +3,8 @@
 mod all_logits;
 mod flight;
 pub mod measure;
+mod memory;
+mod model;
 mod pace;
 pub mod plan;
 mod precompose;
@@ -13,17 +15,15 @@ pub mod recipes;
 mod submissions;
 #[cfg(test)]
 mod tests;
-mod tier_trial;
-mod trial;
 mod tune;
 mod wait;
 mod weights;
 
-pub use precompose::Precomposed;
-pub use prompt::MAX_CHUNK;
-pub use tier_trial::TierTrial;
-pub use trial::Trial;
-pub use weights::{GpuModel, Weights};
+pub use memory::MemoryPlan;
+pub use model::{GpuModel, TierTrial};
+pub use precompose::{DEFAULT_PRECOMPOSE, PrecomposeChoice, Precomposed, Trial};
+pub use recipes::MAX_CHUNK;
+pub use weights::Weights;
 
 use super::backend::{
     Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows,
@@ -105,9 +105,9 @@ impl GpuBackend {
         let chunk = prompt::chunk(&gpu, config, forms, n_ctx, chunk)?;
         let context = Context::new(&gpu, config, forms, n_ctx, capacity(chunk))?;
         // The host writes to these before any step does.
-        context.history.buffer.make_async(&gpu).await?;
+        gpu.realise_async(&context.history.buffer).await?;
         for cache in &context.cache {
-            cache.buffer.make_async(&gpu).await?;
+            gpu.realise_async(&cache.buffer).await?;
         }
         let vocab = config.vocab_size as u32;
         let logits = Range::whole(&Buffer::new("logits", u64::from(vocab) * 4, Role::Floats));
@@ -378,10 +378,9 @@ fn state(context: &Context, model: &GpuModel, pos: usize, tokens: usize) -> Stat
         ((rows as u32).div_ceil(slice), slice)
     } else {
         let heads = MlaDims::of(&model.model.config).heads;
-        let cores = model.gpu.machine.cores as usize;
-        attention::split(context.form(tokens), cores, rows, tokens, heads)
+        attention::split(context.form(tokens), model.gpu.machine, rows, tokens, heads)
     };
-    let few = |e: &Expanded| e.form.few(e.dims, pos, tokens);
+    let few = |e: &Expanded| e.few(pos, tokens);
     State {
         pos: pos as u32,
         tokens: tokens as u32,

@@ -8,7 +8,7 @@
 use super::RESULT;
 use super::prompt::{self, capacity};
 use super::recipes::{self, Chunk, Context, FEW, Forms, Given};
-use super::weights::Weights;
+use super::weights::{VECTORS, Weights};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step, Target};
@@ -94,6 +94,3 @@ impl SessionPlan {
         [of(&weights), of(&cache), of(&others)]
     }
 }
-
-/// The buffer of all norms and biases.
-pub(super) const VECTORS: &str = "norms and biases";

@@ -1,36 +1,115 @@
-//! `--precompose`: which weights are composed on this device, what that costs and how far it is off.
+//! `--precompose`: which weights are composed on this device, how fast that is and how far it is off.
+//!
+//! Composed weights trade bytes for dispatches, so only decoding reads them: prompts keep the weights of the file.
 
-use super::trial::{self, Trial};
-use super::weights::{Composed, GpuLayer, GpuModel};
-use crate::engine::MemoryPlan;
-use crate::gpu::buffer::{Range, Role};
+use super::memory::MemoryPlan;
+use super::model::GpuModel;
+use super::recipes::{self, Context, Forms, Given};
+use super::weights::GpuLayer;
+use super::{random, state};
+use crate::gpu::buffer::Range;
 use crate::gpu::call::State;
-use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::Recording;
-use crate::gpu::{Gpu, GpuError};
-use crate::gpu::{Most, Step};
-use crate::kernels::MlaDims;
-use crate::kernels::compose::GpuCompose;
+use crate::gpu::{Gpu, GpuError, Most, Step};
+use crate::kernels::compose::{Composition, GpuCompose, Pair};
+use crate::kernels::{MlaDims, gemm};
 use crate::model::Model;
-use crate::model::precompose::{Composition, Pairs, PrecomposeChoice};
-use crate::quant::{GgmlType, repack};
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// `auto` keeps no composition whose logits are further off than this: one token that takes another expert gives 1e-3.
 const MAX_NMSE: f64 = 5e-3;
 /// Nor one that is not faster by this than what takes less memory: repeated measurements stray as much.
 const LEAST_GAIN: f64 = 0.01;
-/// What `auto` compares.
-const CANDIDATES: [Pairs; 4] = [Pairs::NONE, Pairs::QK, Pairs::VO, Pairs::BOTH];
+/// Rows of the trial's cache: the steps that are timed begin in its middle.
+const ROWS: usize = 512;
+/// Tokens whose logits are compared.
+const TOKENS: usize = 16;
+/// Rounds in which every candidate is timed once; medians are over them. Slow devices do fewer, at least the second.
+const ROUNDS: [usize; 2] = [9, 3];
+/// Time for all rounds, and for what comes before: clocks rise, pipelines and memory are touched for the first time.
+const BUDGET: Duration = Duration::from_millis(2500);
+const WARM_UP: Duration = Duration::from_millis(400);
+
+/// What `--precompose` asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PrecomposeChoice {
+    /// Measure on this device and this model, and keep what is faster.
+    Auto,
+    /// Nothing.
+    Off,
+    /// [`Pair::Qk`].
+    Qk,
+    /// [`Pair::Vo`].
+    Vo,
+    /// Both pairs.
+    Both,
+}
+
+/// What is done where nothing is asked for.
+pub const DEFAULT_PRECOMPOSE: PrecomposeChoice = PrecomposeChoice::Off;
+
+impl PrecomposeChoice {
+    /// Every choice.
+    pub const ALL: [Self; 5] = [Self::Auto, Self::Off, Self::Qk, Self::Vo, Self::Both];
+    /// What `Auto` may keep, in the order of preference.
+    const CANDIDATES: [Self; 4] = [Self::Off, Self::Qk, Self::Vo, Self::Both];
+
+    /// The name that `--precompose` takes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+            Self::Qk => "qk",
+            Self::Vo => "vo",
+            Self::Both => "both",
+        }
+    }
+
+    /// The pairs that it composes, of `Auto` those that it tries.
+    pub const fn pairs(self) -> &'static [Pair] {
+        match self {
+            Self::Off => &[],
+            Self::Qk => &[Pair::Qk],
+            Self::Vo => &[Pair::Vo],
+            Self::Both | Self::Auto => &Pair::ALL,
+        }
+    }
+
+    /// The choice of these pairs.
+    fn of(pairs: &[Pair]) -> Self {
+        match pairs {
+            [] => Self::Off,
+            [Pair::Qk] => Self::Qk,
+            [Pair::Vo] => Self::Vo,
+            _ => Self::Both,
+        }
+    }
+
+    /// Bytes that its products take on a device.
+    fn bytes(self, model: &Model) -> u64 {
+        self.pairs().iter().map(|pair| pair.bytes(model)).sum()
+    }
+}
+
+impl std::str::FromStr for PrecomposeChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|choice| choice.name() == text)
+            .ok_or_else(|| format!("unknown choice '{text}', expected auto, qk, vo, both or off"))
+    }
+}
 
 /// What became of `--precompose`.
 #[derive(Debug, Clone)]
 pub struct Precomposed {
-    /// What was asked for.
-    pub choice: PrecomposeChoice,
     /// What decoding reads composed.
-    pub pairs: Pairs,
+    pub kept: PrecomposeChoice,
     /// Bytes that it takes beside the weights of the file.
     pub bytes: u64,
     /// What was tried: of `auto` every candidate with its time, else the one asked for.
@@ -39,10 +118,21 @@ pub struct Precomposed {
     pub left_out: Vec<String>,
 }
 
+/// A choice and what was found.
+#[derive(Debug, Clone, Copy)]
+pub struct Trial {
+    /// What decoding read composed.
+    pub choice: PrecomposeChoice,
+    /// Milliseconds per token, the median of the rounds; where it was timed.
+    pub ms: Option<f64>,
+    /// Error of the logits relative to those without composition: squared differences over squared values.
+    pub nmse: f64,
+}
+
 impl Precomposed {
     /// Error of the logits relative to those without composition, over a few tokens of this model.
     pub fn nmse(&self) -> f64 {
-        let kept = self.trials.iter().find(|trial| trial.pairs == self.pairs);
+        let kept = self.trials.iter().find(|trial| trial.choice == self.kept);
         kept.map_or(0.0, |trial| trial.nmse)
     }
 }
@@ -57,22 +147,16 @@ impl fmt::Display for Precomposed {
         write!(
             f,
             "precompose: {}, {:.1} MiB more, NMSE of the logits {error}",
-            self.pairs.name(),
+            self.kept.name(),
             self.bytes as f64 / f64::from(1 << 20),
         )?;
         let timed = self.trials.iter().filter_map(|t| Some((t, t.ms?)));
-        let times: Vec<_> = timed
-            .map(|(trial, ms)| {
-                let off = if trial.nmse <= MAX_NMSE {
-                    String::new()
-                } else {
-                    format!(" (not kept: NMSE {:.1e})", trial.nmse)
-                };
-                format!("{} {ms:.3}{off}", trial.pairs.name())
-            })
-            .collect();
-        if !times.is_empty() {
-            write!(f, "; ms per token: {}", times.join(", "))?;
+        for (i, (trial, ms)) in timed.enumerate() {
+            let before = [", ", "; ms per token: "][usize::from(i == 0)];
+            write!(f, "{before}{} {ms:.3}", trial.choice.name())?;
+            if !trial.is_near() {
+                write!(f, " (not kept: NMSE {:.1e})", trial.nmse)?;
+            }
         }
         for reason in &self.left_out {
             write!(f, "; left out: {reason}")?;
@@ -98,55 +182,46 @@ impl GpuModel {
         if choice == PrecomposeChoice::Off {
             return Ok((Self::load_async(gpu, model, progress).await?, None));
         }
-        let mut asked = match choice.pairs() {
-            Some(pairs) => vec![pairs],
-            None => CANDIDATES.to_vec(),
-        };
-        asked.sort_by_key(|pairs| pairs.bytes(&model));
-        let (mut left_out, mut fitting) = (vec![], vec![]);
-        for pairs in asked {
-            match check_memory(&gpu, &model, pairs, n_ctx) {
-                Ok(()) => fitting.push(pairs),
-                Err(error) if choice == PrecomposeChoice::Auto => left_out.push(error.to_string()),
-                Err(error) => return Err(error),
+        let auto = choice == PrecomposeChoice::Auto;
+        let (mut left_out, mut fitting, mut composed) = (vec![], vec![], vec![]);
+        if auto {
+            // All that fit are tried side by side.
+            let mut pairs = Pair::ALL;
+            pairs.sort_by_key(|pair| pair.bytes(&model));
+            for pair in pairs {
+                let all = [&fitting[..], &[pair]].concat();
+                match check_memory(&gpu, &model, PrecomposeChoice::of(&all), n_ctx) {
+                    Ok(()) => fitting = all,
+                    Err(error) => left_out.push(error.to_string()),
+                }
             }
-        }
-        // All are tried side by side.
-        let every = fitting
-            .iter()
-            .fold(Pairs::NONE, |all, pairs| all.with(*pairs));
-        if choice == PrecomposeChoice::Auto && check_memory(&gpu, &model, every, n_ctx).is_err() {
-            for pairs in fitting.drain(2.min(fitting.len())..) {
-                left_out.push(format!("{} fits only alone", pairs.name()));
-            }
+        } else {
+            check_memory(&gpu, &model, choice, n_ctx)?;
+            fitting = choice.pairs().to_vec();
         }
         let mut loaded = Self::load_async(gpu, model, progress).await?;
-        let mut candidates = vec![];
-        for pairs in fitting {
-            match loaded.compose(pairs).await {
-                Ok(()) => candidates.push(pairs),
-                Err(error @ GpuError::CannotPrecompose { .. })
-                    if choice == PrecomposeChoice::Auto =>
-                {
-                    // `both` is left out for the reason of one of its pairs.
-                    let reason = error.to_string();
-                    if !left_out.contains(&reason) {
-                        left_out.push(reason);
-                    }
+        for pair in fitting {
+            match loaded.compose(pair).await {
+                Ok(()) => composed.push(pair),
+                Err(error @ GpuError::CannotPrecompose { .. }) if auto => {
+                    left_out.push(error.to_string());
                 }
                 Err(error) => return Err(error),
             }
         }
-        let timed = choice == PrecomposeChoice::Auto;
-        let trials = trial::run(&loaded, &candidates, timed).await?;
-        loaded.weights.pairs = match choice.pairs() {
-            Some(pairs) => pairs,
-            None => fastest(&trials),
+        let possible = |c: &PrecomposeChoice| c.pairs().iter().all(|p| composed.contains(p));
+        let candidates = match auto {
+            true => PrecomposeChoice::CANDIDATES
+                .into_iter()
+                .filter(possible)
+                .collect(),
+            false => vec![choice],
         };
-        let bytes = loaded.release_all_but(loaded.weights.pairs);
+        let trials = loaded.try_each(&candidates).await?;
+        let kept = if auto { fastest(&trials) } else { choice };
+        let bytes = loaded.release_all_but(kept);
         let precomposed = Precomposed {
-            choice,
-            pairs: loaded.weights.pairs,
+            kept,
             bytes,
             trials,
             left_out,
@@ -154,79 +229,64 @@ impl GpuModel {
         Ok((loaded, Some(precomposed)))
     }
 
-    /// Composes `pairs` in every layer, where that is not done.
-    async fn compose(&mut self, pairs: Pairs) -> Result<(), GpuError> {
-        let gpu = Arc::clone(&self.gpu);
-        let model = Arc::clone(&self.model);
-        for of in [Pairs::QK, Pairs::VO] {
-            let wanted = pairs.contains(of);
-            let done = self
-                .weights
-                .composed
-                .iter()
-                .any(|c| c.product(of).is_some());
-            if !wanted || done {
-                continue;
-            }
-            let mut compositions = of.compositions(&model.config);
-            let composition = compositions.next().expect("one for each pair");
-            check_alignment(&gpu, &composition, of, MlaDims::of(&model.config))?;
-            // Into a list first: nothing is half composed where a layer is refused.
-            let before = gpu.allocated();
-            let mut products = vec![];
-            for (on_device, layer) in self.weights.layers.iter().zip(&model.layers) {
-                let ty = composition.kept_as(layer);
-                let product = product(&gpu, &composition, on_device, ty).await;
-                products.push(product.inspect_err(|_| gpu.count_dropped(before))?);
-            }
-            for (layer, product) in self.weights.composed.iter_mut().zip(products) {
-                *layer.product_mut(of) = Some(product);
-            }
+    /// Composes `pair` in every layer.
+    async fn compose(&mut self, pair: Pair) -> Result<(), GpuError> {
+        let before = self.gpu.allocated();
+        // Into a list first: nothing is half composed where a layer is refused.
+        let mut products = vec![];
+        for (on_device, layer) in self.weights.layers.iter().zip(&self.model.layers) {
+            let composition = Composition::of(pair, &self.model.config);
+            let out = composition.product(pair.kept_as(layer));
+            let product = product(&self.gpu, composition, on_device, out).await;
+            products.push(product.inspect_err(|_| self.gpu.count_dropped(before))?);
         }
+        self.weights.composed[pair as usize] = products;
         Ok(())
     }
 
-    /// Frees the products that `pairs` does not read; the bytes of the others.
-    fn release_all_but(&mut self, pairs: Pairs) -> u64 {
+    /// Frees the products that `kept` does not read; the bytes of the others.
+    fn release_all_but(&mut self, kept: PrecomposeChoice) -> u64 {
         let mut bytes = 0;
-        for layer in &mut self.weights.composed {
-            for of in [Pairs::QK, Pairs::VO] {
-                let kept = pairs.contains(of);
-                let product = layer.product_mut(of);
-                if kept {
-                    bytes += product.as_ref().map_or(0, GpuWeight::bytes);
-                } else if let Some(weight) = product.take() {
-                    // A product has a buffer of its own for each plane.
-                    for part in &weight.parts {
-                        self.gpu.release(&part.quants.buffer);
-                        self.gpu.release(&part.scales.buffer);
-                    }
-                }
+        for pair in Pair::ALL {
+            let products = &mut self.weights.composed[pair as usize];
+            if kept.pairs().contains(&pair) {
+                bytes += products.iter().map(GpuWeight::bytes).sum::<u64>();
+                continue;
+            }
+            for part in products.drain(..).flat_map(|weight| weight.parts) {
+                // A product has a buffer of its own for each plane.
+                self.gpu.release(&part.quants.buffer);
+                self.gpu.release(&part.scales.buffer);
             }
         }
         bytes
     }
+
+    /// Tries `candidates`, whose products the model holds; times them where there are several. Nothing of it stays.
+    async fn try_each(&self, candidates: &[PrecomposeChoice]) -> Result<Vec<Trial>, GpuError> {
+        let before = self.gpu.allocated();
+        let trials = match Lab::new(self).await {
+            Ok(lab) => lab.run(candidates).await,
+            Err(error) => Err(error),
+        };
+        self.gpu.count_dropped(before);
+        trials
+    }
 }
 
-impl Composed {
-    /// The product of one pair.
-    fn product(&self, of: Pairs) -> &Option<GpuWeight> {
-        if of.qk { &self.qk } else { &self.vo }
-    }
-
-    fn product_mut(&mut self, of: Pairs) -> &mut Option<GpuWeight> {
-        if of.qk { &mut self.qk } else { &mut self.vo }
-    }
-}
-
-/// Refuses `pairs` where the device tells that model, session and products do not fit its memory.
-fn check_memory(gpu: &Gpu, model: &Model, pairs: Pairs, n_ctx: usize) -> Result<(), GpuError> {
+/// Refuses `choice` where the device tells that model, session and products do not fit its memory.
+fn check_memory(
+    gpu: &Gpu,
+    model: &Model,
+    choice: PrecomposeChoice,
+    n_ctx: usize,
+) -> Result<(), GpuError> {
     let plan = MemoryPlan::new(gpu, model, n_ctx, None)?;
-    let extra = pairs.bytes(model);
+    let extra = choice.bytes(model);
     match gpu.memory {
-        Some(memory) if extra > 0 && plan.with_precomposed(extra).total() > memory => {
+        Some(memory) if plan.with_precomposed(extra).total() > memory => {
             Err(GpuError::PrecomposeTooLarge {
-                choice: pairs.name(),
+                choice: choice.name(),
                 extra,
                 planned: plan.total(),
                 adapter: gpu.info.name.clone(),
@@ -237,65 +297,38 @@ fn check_memory(gpu: &Gpu, model: &Model, pairs: Pairs, n_ctx: usize) -> Result<
     }
 }
 
-/// The rotated queries are bound behind the others.
-fn check_alignment(
-    gpu: &Gpu,
-    composition: &Composition,
-    of: Pairs,
-    dims: MlaDims,
-) -> Result<(), GpuError> {
-    let absorbed = (dims.heads * dims.kv_lora * 4) as u64;
-    let alignment = gpu.offset_alignment;
-    if of.qk && !absorbed.is_multiple_of(alignment) {
-        return Err(GpuError::CannotPrecompose {
-            what: composition.name,
-            reason: format!(
-                "{absorbed} bytes of queries are no multiple of the {alignment} that bindings begin at"
-            ),
-        });
-    }
-    Ok(())
-}
-
-/// Composes one pair of one layer.
+/// Composes one pair of one layer into `out`.
 async fn product(
     gpu: &Gpu,
-    composition: &Composition,
+    composition: Composition,
     on_device: &GpuLayer,
-    ty: GgmlType,
+    out: GpuWeight,
 ) -> Result<GpuWeight, GpuError> {
-    let [left, right] = composition.factors(on_device);
-    let (rows, cols) = (composition.out_rows(), composition.out_cols());
-    let (quants, scales) = repack::plane_bytes(ty, rows, cols);
-    if quants as u64 > gpu.max_binding {
-        return Err(GpuError::CannotPrecompose {
-            what: composition.name,
-            reason: format!(
-                "the product takes {quants} bytes in one binding, {} allows {}",
-                gpu.info.name, gpu.max_binding
-            ),
-        });
+    let pair = composition.pair;
+    // Rotated queries are bound behind the others.
+    let (queries, alignment) = (
+        composition.heads * composition.rows * 4,
+        gpu.offset_alignment,
+    );
+    if pair == Pair::Qk && !(queries as u64).is_multiple_of(alignment) {
+        return Err(pair.refused(format!(
+            "{queries} bytes of queries are no multiple of the {alignment} that bindings begin at"
+        )));
     }
-    let plane = async |bytes: usize, role| {
-        let buffer = gpu.storage_async("precomposed weights", bytes as u64, role);
-        Ok::<_, GpuError>(Range::whole(&buffer.await?))
-    };
-    let out = GpuWeight {
-        name: format!("{} (precomposed)", left.name),
-        ty,
-        groups: 1,
-        rows: rows as u32,
-        cols: cols as u32,
-        parts: vec![Part {
-            first_row: 0,
-            rows: rows as u32,
-            quants: plane(quants, Role::Codes(ty)).await?,
-            scales: plane(scales, Role::Scales(ty)).await?,
-            sub: 0,
-        }],
-    };
+    let (name, most) = (&gpu.info.name, gpu.max_binding);
+    let planes = [&out.parts[0].quants, &out.parts[0].scales];
+    if planes[0].size > most {
+        let bytes = planes[0].size;
+        return Err(pair.refused(format!(
+            "the product takes {bytes} bytes in one binding, {name} allows {most}"
+        )));
+    }
+    for plane in planes {
+        gpu.realise_async(&plane.buffer).await?;
+    }
+    let [left, right] = pair.factors(on_device);
     let compose = GpuCompose {
-        composition: *composition,
+        composition,
         left,
         right,
         out: &out,
@@ -309,61 +342,230 @@ async fn product(
     Ok(out)
 }
 
-/// The pairs that `auto` keeps: the fastest of those near enough, unless less memory is as fast.
-fn fastest(trials: &[Trial]) -> Pairs {
-    let mut best: Option<(Pairs, f64)> = None;
-    for trial in trials.iter().filter(|trial| trial.nmse <= MAX_NMSE) {
+/// What `auto` keeps: the fastest of those near enough, unless less memory is as fast.
+fn fastest(trials: &[Trial]) -> PrecomposeChoice {
+    let mut best: Option<(PrecomposeChoice, f64)> = None;
+    for trial in trials.iter().filter(|trial| trial.is_near()) {
         let Some(ms) = trial.ms else { continue };
         if best.is_none_or(|(_, so_far)| ms < so_far * (1.0 - LEAST_GAIN)) {
-            best = Some((trial.pairs, ms));
+            best = Some((trial.choice, ms));
         }
     }
-    best.map_or(Pairs::NONE, |(pairs, _)| pairs)
+    best.map_or(PrecomposeChoice::Off, |(choice, _)| choice)
+}
+
+impl Trial {
+    /// Whether the logits are near enough to be kept; not a number is not.
+    fn is_near(&self) -> bool {
+        self.nmse <= MAX_NMSE
+    }
+}
+
+/// What the steps of all candidates share.
+struct Lab<'a> {
+    model: &'a GpuModel,
+    context: Context,
+    logits: Range,
+}
+
+impl<'a> Lab<'a> {
+    async fn new(model: &'a GpuModel) -> Result<Self, GpuError> {
+        let (gpu, config) = (&model.gpu, &model.model.config);
+        let row_bytes = MlaDims::of(config).cache_row() * 2;
+        let bound = (gpu.max_binding / row_bytes as u64) as usize;
+        let rows = ROWS.min(config.context_length).min(bound);
+        let forms = Forms {
+            products: gemm::Form::float(gpu),
+            ..Forms::tried(gpu, config).await?
+        };
+        let context = Context::new(gpu, config, forms, rows, 1)?;
+        gpu.realise_async(&context.history.buffer).await?;
+        for cache in &context.cache {
+            gpu.realise_async(&cache.buffer).await?;
+        }
+        // Ids spread over the vocabulary, always the same: Numerical Recipes' generator, of which the upper bits are good.
+        let mut word = 0u32;
+        let ids: Vec<u32> = (0..rows)
+            .map(|_| {
+                word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                ((u64::from(word) * config.vocab_size as u64) >> 32) as u32
+            })
+            .collect();
+        gpu.queue
+            .write_buffer(context.history.buffer.made(), 0, bytemuck::cast_slice(&ids));
+        Ok(Self {
+            model,
+            context,
+            logits: Range::floats("logits", config.vocab_size as u64),
+        })
+    }
+
+    async fn run(self, candidates: &[PrecomposeChoice]) -> Result<Vec<Trial>, GpuError> {
+        let expected = {
+            let plain = self.step(PrecomposeChoice::Off).await?;
+            self.all_logits(&plain).await?
+        };
+        let mut steps = vec![];
+        for choice in candidates {
+            steps.push(self.step(*choice).await?);
+        }
+        let mut trials = vec![];
+        for (choice, step) in candidates.iter().zip(&steps) {
+            let nmse = match choice {
+                PrecomposeChoice::Off => 0.0,
+                _ => nmse(&self.all_logits(step).await?, &expected),
+            };
+            trials.push(Trial {
+                choice: *choice,
+                ms: None,
+                nmse,
+            });
+        }
+        // One alone has nothing to be compared with.
+        if trials.len() > 1 {
+            let times = self.times(&steps).await?;
+            for (trial, ms) in trials.iter_mut().zip(times) {
+                trial.ms = Some(ms);
+            }
+        }
+        Ok(trials)
+    }
+
+    /// One token, as `choice` decodes it.
+    async fn step(&self, choice: PrecomposeChoice) -> Result<Recording, GpuError> {
+        let mut weights = self.model.weights.clone();
+        for pair in Pair::ALL {
+            if !choice.pairs().contains(&pair) {
+                weights.composed[pair as usize].clear();
+            }
+        }
+        let given = Given {
+            weights: &weights,
+            ..self.model.given(&self.context)
+        };
+        let step = recipes::token(given, &self.logits)?;
+        Recording::new_async(&self.model.gpu, &step).await
+    }
+
+    /// The logits after each of the first tokens.
+    async fn all_logits(&self, step: &Recording) -> Result<Vec<f32>, GpuError> {
+        let gpu = &self.model.gpu;
+        let mut all = vec![];
+        for pos in 0..TOKENS.min(self.context.rows as usize) {
+            step.submit(gpu, &state(&self.context, self.model, pos, 1));
+            let logits = &self.logits;
+            let logits = gpu.read_async::<f32>(&logits.buffer, logits.offset, logits.size);
+            all.extend(logits.await?);
+        }
+        Ok(all)
+    }
+
+    /// Milliseconds per token by each of `steps`.
+    async fn times(&self, steps: &[Recording]) -> Result<Vec<f64>, GpuError> {
+        let (gpu, rows) = (&self.model.gpu, self.context.rows);
+        let row_bytes = MlaDims::of(&self.model.model.config).cache_row() as u64 * 2;
+        random::fill_cache(gpu, &self.context.cache, u64::from(rows), row_bytes).await?;
+        let most = (rows / 2).max(1);
+        let (began, mut tokens, mut slowest) = (Instant::now(), 1, 0.0);
+        loop {
+            for step in steps {
+                slowest = f64::max(slowest, self.time(step, tokens).await?);
+            }
+            if began.elapsed() >= WARM_UP {
+                break;
+            }
+            (tokens, slowest) = ((2 * tokens).min(most), 0.0);
+        }
+        let turn = BUDGET.as_secs_f64() * 1e3 / (ROUNDS[0] * steps.len()) as f64;
+        let in_turn = turn / slowest.max(1e-6);
+        let tokens = (in_turn as u32).clamp(1, most);
+        let rounds = ((ROUNDS[0] as f64 * in_turn) as usize).clamp(ROUNDS[1], ROUNDS[0]);
+        let mut times = vec![vec![]; steps.len()];
+        // Interleaved, so that none has the higher clocks; each is first as often as the others.
+        for turn in (0..rounds).flat_map(|round| (0..steps.len()).map(move |i| i + round)) {
+            let i = turn % steps.len();
+            times[i].push(self.time(&steps[i], tokens).await?);
+        }
+        let median = |mut ms: Vec<f64>| {
+            ms.sort_by(f64::total_cmp);
+            ms[ms.len() / 2]
+        };
+        Ok(times.into_iter().map(median).collect())
+    }
+
+    /// Milliseconds of each of `tokens` steps, submitted one after the other.
+    async fn time(&self, step: &Recording, tokens: u32) -> Result<f64, GpuError> {
+        let (gpu, first) = (&self.model.gpu, self.context.rows / 2);
+        let began = Instant::now();
+        for pos in first..first + tokens {
+            step.submit(gpu, &state(&self.context, self.model, pos as usize, 1));
+        }
+        gpu.done_async().await?;
+        Ok(began.elapsed().as_secs_f64() * 1e3 / f64::from(tokens))
+    }
+}
+
+fn nmse(found: &[f32], expected: &[f32]) -> f64 {
+    let (mut error, mut size) = (0.0, 0.0);
+    for (a, b) in found.iter().zip(expected) {
+        error += f64::from(a - b).powi(2);
+        size += f64::from(*b).powi(2);
+    }
+    if error == 0.0 { 0.0 } else { error / size }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::PrecomposeChoice::{Auto, Both, Off, Qk, Vo};
     use super::*;
     use crate::engine::ModelSource;
     use crate::gpu::GpuOptions;
 
-    fn trial(pairs: Pairs, ms: f64, nmse: f64) -> Trial {
+    fn trial(choice: PrecomposeChoice, ms: f64, nmse: f64) -> Trial {
         Trial {
-            pairs,
+            choice,
             ms: Some(ms),
             nmse,
         }
     }
 
     #[test]
+    fn choices_are_read_by_name_and_others_refused() {
+        for choice in PrecomposeChoice::ALL {
+            assert_eq!(choice.name().parse(), Ok(choice));
+        }
+        for choice in PrecomposeChoice::CANDIDATES {
+            assert_eq!(PrecomposeChoice::of(choice.pairs()), choice);
+        }
+        let error = "always".parse::<PrecomposeChoice>().unwrap_err();
+        assert!(error.contains("both or off"), "{error}");
+    }
+
+    #[test]
     fn the_fastest_is_kept_where_it_is_worth_its_memory_and_right() {
         let times = |ms: [f64; 4], nmse: [f64; 4]| {
             let trials: Vec<_> = (0..ms.len())
-                .map(|i| trial(CANDIDATES[i], ms[i], nmse[i]))
+                .map(|i| trial(PrecomposeChoice::CANDIDATES[i], ms[i], nmse[i]))
                 .collect();
             fastest(&trials)
         };
         let near = [0.0, 1e-5, 1e-5, 1e-5];
-        assert_eq!(times([2.0, 1.8, 1.9, 1.7], near), Pairs::BOTH);
-        assert_eq!(times([2.0, 1.99, 1.99, 1.985], near), Pairs::NONE);
-        assert_eq!(times([2.0, 1.8, 1.79, 1.85], near), Pairs::QK);
-        assert_eq!(
-            times([2.0, 1.8, 1.5, 1.4], [0.0, 1e-5, 6e-3, f64::NAN]),
-            Pairs::QK
-        );
-        assert_eq!(fastest(&[]), Pairs::NONE);
+        assert_eq!(times([2.0, 1.8, 1.9, 1.7], near), Both);
+        assert_eq!(times([2.0, 1.99, 1.99, 1.985], near), Off);
+        assert_eq!(times([2.0, 1.8, 1.79, 1.85], near), Qk);
+        assert_eq!(times([2.0, 1.8, 1.5, 1.4], [0.0, 1e-5, 6e-3, f64::NAN]), Qk);
+        assert_eq!(fastest(&[]), Off);
     }
 
     #[test]
     fn the_line_tells_the_choice_its_memory_error_and_times() {
         let told = Precomposed {
-            choice: PrecomposeChoice::Auto,
-            pairs: Pairs::QK,
+            kept: Qk,
             bytes: 3 << 19,
             trials: vec![
-                trial(Pairs::NONE, 1.25, 0.0),
-                trial(Pairs::QK, 1.1, 2.3e-5),
-                trial(Pairs::VO, 0.9, 0.02),
+                trial(Off, 1.25, 0.0),
+                trial(Qk, 1.1, 2.3e-5),
+                trial(Vo, 0.9, 0.02),
             ],
             left_out: vec!["too large".to_owned()],
         };
@@ -382,8 +584,8 @@ mod tests {
             return;
         };
         let plan = MemoryPlan::new(&gpu, &model, 100, None).unwrap();
-        let with = |pairs: Pairs| plan.with_precomposed(pairs.bytes(&model)).total();
-        assert_eq!(with(Pairs::NONE), plan.total());
+        let with = |choice: PrecomposeChoice| plan.with_precomposed(choice.bytes(&model)).total();
+        assert_eq!(with(Off), plan.total());
         let load = |choice, memory| {
             let options = GpuOptions {
                 max_memory: Some(memory),
@@ -396,7 +598,7 @@ mod tests {
                 GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(&model), choice, 100, told);
             (result, uploaded, gpu)
         };
-        let (refused, uploaded, _) = load(PrecomposeChoice::Both, with(Pairs::BOTH) - 1);
+        let (refused, uploaded, _) = load(Both, with(Both) - 1);
         let error = refused.map(|_| ()).unwrap_err();
         assert!(matches!(
             error,
@@ -404,24 +606,20 @@ mod tests {
         ));
         assert!(error.to_string().contains("--precompose off"), "{error}");
         assert_eq!(uploaded, 0);
-        let (loaded, _, gpu) = load(PrecomposeChoice::Both, with(Pairs::BOTH));
+        let (loaded, _, gpu) = load(Both, with(Both));
         let told = loaded.unwrap().1.unwrap();
-        assert_eq!(told.bytes, Pairs::BOTH.bytes(&model));
+        assert_eq!(told.bytes, Both.bytes(&model));
         let near = gpu.allocated() as f64 / (plan.weights + told.bytes) as f64;
         assert!((0.98..1.02).contains(&near), "{near}");
         // `auto` takes what fits, and frees what it does not keep.
-        let smaller = with(Pairs::QK).min(with(Pairs::VO));
-        let (loaded, _, gpu) = load(PrecomposeChoice::Auto, smaller);
+        let smaller = with(Qk).min(with(Vo));
+        let (loaded, _, gpu) = load(Auto, smaller);
         let told = loaded.unwrap().1.unwrap();
         assert!(
             told.left_out.iter().any(|reason| reason.contains("both")),
             "{told}"
         );
-        assert_eq!(
-            told.trials.len() + told.left_out.len(),
-            CANDIDATES.len(),
-            "{told}"
-        );
+        assert_eq!((told.trials.len(), told.left_out.len()), (2, 1), "{told}");
         let near = gpu.allocated() as f64 / (plan.weights + told.bytes) as f64;
         assert!((0.98..1.02).contains(&near), "{near}");
     }

@@ -1,19 +1,15 @@
 //! The steps over several tokens of a prompt: their buffers are there from the start, each is compiled when first needed.
 
+use super::model::GpuModel;
 use super::recipes::chunk::widest;
-use super::recipes::{self, Chunk, Context, FEW, Forms};
-use super::weights::GpuModel;
+use super::recipes::{self, Chunk, Context, FEW, Forms, MAX_CHUNK};
 use crate::gpu::buffer::{Buffer, Range, Role};
-use crate::gpu::machine::Profile;
 use crate::gpu::record::Recording;
 use crate::gpu::{GpuError, Target};
 use crate::model::Config;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Prompts of up to so many tokens run token by token where nothing longer came before: compiling the steps over chunks
-/// takes longer than it saves (benches/notes.md, "Cold start").
-const SHORT_PROMPT: usize = 16;
 /// A chunk is halved down to this, the tokens of the smallest tiles.
 const LEAST_CHUNK: u32 = 32;
 /// The most tokens of the steps whose tiles suit fewer than a whole chunk.
@@ -22,14 +18,6 @@ const CLASSES: [u32; 4] = [32, 128, 512, 2048];
 pub(super) const HEAD_TOKENS: u32 = 64;
 /// Where that takes too long they are halved down to this, the tokens of the lowest tile.
 pub(super) const LEAST_SLICE: u32 = 16;
-/// The most tokens at once: what a grid of workgroups has room for, with 8 experts each.
-pub const MAX_CHUNK: u32 = 4096;
-
-/// Tokens of a prompt that are computed at once, where nothing else is asked for: on software small enough that a prompt
-/// of some length shows its progress, on hardware what fills a large GPU.
-pub(crate) const fn default_chunk(software: bool) -> u32 {
-    if software { 512 } else { 2048 }
-}
 
 /// Tokens that the buffers of chunks of up to `chunk` have room for: whole slices of [`HEAD_TOKENS`].
 pub(crate) fn capacity(chunk: u32) -> u32 {
@@ -73,8 +61,7 @@ pub(crate) fn chunk(
     let room = room(target, config, forms);
     let n_ctx = u32::try_from(n_ctx).unwrap_or(u32::MAX).max(1);
     let Some(asked) = asked else {
-        let software = target.machine.profile == Profile::Software;
-        return Ok(default_chunk(software).min(room).min(n_ctx));
+        return Ok(target.machine.tuned.chunk.clamp(1, room).min(n_ctx));
     };
     let chunk = asked.clamp(1, MAX_CHUNK).min(n_ctx);
     if chunk > room.max(FEW) {
@@ -106,6 +93,8 @@ pub(super) struct Prompt {
     chunk: u32,
     /// Tokens of a step at most: fewer where a dispatch over a chunk took too long.
     at_most: u32,
+    /// Tokens of a prompt up to which they are computed one by one ([`Tunables::short_prompt`](crate::gpu::machine::Tunables)).
+    short_prompt: usize,
     /// What the layers of a chunk share.
     buffers: Chunk,
     /// From token ids to hidden states, by the most tokens.
@@ -124,6 +113,7 @@ impl Prompt {
         Self {
             chunk,
             at_most: chunk,
+            short_prompt: model.gpu.machine.tuned.short_prompt as usize,
             buffers,
             steps: BTreeMap::new(),
             head: None,
@@ -143,7 +133,7 @@ impl Prompt {
         let (given, most) = (model.given(context), capacity(self.chunk));
         let step = recipes::prompt(given, &self.buffers, 1, most)?;
         for buffer in step.buffers().into_iter().filter(|b| !b.is_counts()) {
-            buffer.make_async(&model.gpu).await?;
+            model.gpu.realise_async(buffer).await?;
         }
         Ok(())
     }
@@ -166,7 +156,7 @@ impl Prompt {
 
     /// Tokens of each piece of a prompt of `tokens`, the first ones of which may be computed one by one.
     pub(super) fn at_once(&self, tokens: usize) -> usize {
-        if self.steps.is_empty() && tokens <= SHORT_PROMPT {
+        if self.steps.is_empty() && tokens <= self.short_prompt {
             1
         } else {
             self.piece(tokens)

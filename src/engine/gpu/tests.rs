@@ -1,4 +1,4 @@
-//! Prompts cut into submissions, and work that the device leaves out.
+//! Protects prompts that are cut into submissions: the same logits wherever they are cut, and work that the device leaves out is an error.
 
 use super::measure::Separation;
 use super::*;
@@ -75,6 +75,7 @@ fn submissions(backend: &mut GpuBackend, work: impl FnOnce(&mut GpuBackend)) -> 
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn a_prompt_cut_between_any_dispatches_gives_the_same_logits_to_the_bit() {
     for tier in [Tier::Plain, Tier::Subgroup] {
         let Some(mut backend) = backend(tier, DEPTH + 160, 64) else {
@@ -337,6 +338,7 @@ fn single_tokens_of_a_prompt_are_cut_too() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn a_profiled_prompt_is_cut_and_tells_each_dispatch_once() {
     for tier in [Tier::Plain, Tier::Subgroup] {
         let Some(mut backend) = backend(tier, DEPTH + 80, 64) else {
@@ -414,6 +416,7 @@ fn an_interrupted_chunk_counts_no_tokens_and_the_prompt_goes_on_from_there() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn chunks_halve_where_a_dispatch_takes_too_long() {
     let mut backend = backend(Tier::Subgroup, 400, 256).expect("this adapter has subgroups");
     let tokens = tokens(400);
@@ -502,6 +505,7 @@ fn assert_lost<T: std::fmt::Debug>(result: Result<T, BackendError>) {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn a_submission_of_a_prompt_that_was_left_out_is_an_error() {
     let tokens = tokens(100);
     for tier in [Tier::Plain, Tier::Subgroup] {

@@ -1,10 +1,11 @@
 //! What `tune` asks of the backend: steps recorded with the choices of the moment, and their times.
 
-use super::{GpuBackend, recipes};
+use super::GpuBackend;
+use super::recipes::{self, Given};
 use crate::gpu::GpuError;
-use crate::gpu::Step;
 use crate::gpu::record::Recording;
 use crate::gpu::wait;
+use crate::gpu::{Step, Target};
 use std::sync::Arc;
 
 impl GpuBackend {
@@ -13,7 +14,19 @@ impl GpuBackend {
     /// # Errors
     /// What recording refuses.
     pub fn token_step(&self) -> Result<Step, GpuError> {
-        recipes::token(self.model.given(&self.context), &self.logits)
+        self.token_step_for(&self.model.gpu)
+    }
+
+    /// The same for a device that differs from this one in its tuned numbers.
+    ///
+    /// # Errors
+    /// What recording refuses.
+    pub fn token_step_for(&self, target: &Target) -> Result<Step, GpuError> {
+        let given = Given {
+            target,
+            ..self.model.given(&self.context)
+        };
+        recipes::token(given, &self.logits)
     }
 
     /// Records the steps of one token again, for choices that changed since. The cache stays.

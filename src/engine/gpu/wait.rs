@@ -2,13 +2,13 @@
 
 use super::flight::{Encoded, IN_FLIGHT, Submitted};
 use super::measure::HostTime;
-use super::{GpuBackend, GpuModel, Precomposed, RESULT, random};
+use super::{GpuBackend, GpuModel, PrecomposeChoice, Precomposed, RESULT, random};
 use crate::engine::backend::{BackendError, OnPrompt, OnRow, OnToken};
 use crate::gpu::wait::complete;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::MlaDims;
 use crate::kernels::sampling::Sampling;
-use crate::model::{Model, PrecomposeChoice};
+use crate::model::Model;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;

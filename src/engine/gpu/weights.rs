@@ -1,32 +1,17 @@
-//! A model's weights on a device.
+//! The places of a model's weights on a device.
 
-use super::plan::VECTORS;
-use super::recipes::{Context, Given};
-use super::{TierTrial, random};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::memory::{GpuWeight, Loader};
-use crate::gpu::{Gpu, GpuError, Target, tuning};
+use crate::gpu::{GpuError, Target};
 use crate::kernels::router::MAX_EXPERTS;
 use crate::kernels::sample::MAX_VOCAB;
-use crate::model::precompose::Pairs;
-use crate::model::{Config, Convert, Experts, Layer, Model, Weight};
+use crate::model::{Config, Convert, Layer, Model, Weight};
 use std::convert::Infallible;
-use std::sync::Arc;
 
+/// The buffer of all norms and biases.
+pub(super) const VECTORS: &str = "norms and biases";
 /// Widest latent of the attention kernel: 8 values for each of its 256 threads.
 const MAX_KV_LORA: usize = 2048;
-
-/// A model whose weights are on `gpu`, shared by every session.
-pub struct GpuModel {
-    /// The device, in the tier that the model decodes in.
-    pub gpu: Arc<Gpu>,
-    /// The model in the file: its configuration and names.
-    pub model: Arc<Model>,
-    /// Its weights.
-    pub(super) weights: Weights,
-    /// What was measured now to choose the tier; `None` where that was not needed.
-    pub(super) tier_trial: Option<TierTrial>,
-}
 
 /// One block on a device.
 pub(super) type GpuLayer = Layer<GpuWeight, Range>;
@@ -36,21 +21,10 @@ pub(super) type GpuLayer = Layer<GpuWeight, Range>;
 pub struct Weights {
     pub(super) token_embd: GpuWeight,
     pub(super) layers: Vec<GpuLayer>,
-    /// Precomposed weights, by layer.
-    pub(super) composed: Vec<Composed>,
+    /// Precomposed weights by [`Pair`](crate::kernels::compose::Pair) and layer; none of a pair that is not composed.
+    pub(super) composed: [Vec<GpuWeight>; 2],
     pub(super) output_norm: Range,
     pub(super) output: GpuWeight,
-    /// The pairs of weights that decoding reads composed.
-    pub(super) pairs: Pairs,
-}
-
-/// Precomposed weights of a block ([`crate::model::precompose`]).
-#[derive(Clone, Default)]
-pub(super) struct Composed {
-    /// (heads * (kv_lora + rope)) x the width of the query's input.
-    pub qk: Option<GpuWeight>,
-    /// embedding_length x (heads * kv_lora).
-    pub vo: Option<GpuWeight>,
 }
 
 impl Weights {
@@ -89,76 +63,10 @@ impl Weights {
             token_embd: placed.weights[token_embd].clone(),
             output: placed.weights[output].clone(),
             output_norm: placed.vectors_at(output_norm),
-            composed: vec![Composed::default(); layers.len()],
+            composed: Default::default(),
             layers,
-            pairs: Pairs::NONE,
         };
         Ok((weights, loader, placed.weights))
-    }
-}
-
-impl GpuModel {
-    /// Uploads every weight, telling `progress` the bytes done and the bytes in all. The weights of a model without a
-    /// file ([`crate::synth::without_matrices`]) are made on the device.
-    ///
-    /// On a device whose tier was not asked for, the tier is chosen then: the one kept for this device and such a model, else by
-    /// measuring, where the device [may run](crate::gpu::Tier::may_be_measured) more than one. So the model's
-    /// [`gpu`](Self::gpu) can be in another tier than the one passed.
-    ///
-    /// # Errors
-    /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`],
-    /// [`GpuError::ReadWeights`] or what the device reports.
-    pub async fn load_async(
-        gpu: Arc<Gpu>,
-        model: Arc<Model>,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Self, GpuError> {
-        let (weights, loader, matrices) = Weights::plan(&gpu, &model)?;
-        let total = loader.bytes();
-        let told = &mut |done| progress(done, total);
-        loader.fill_async(&gpu, &matrices, told).await?;
-        if !model.token_embd.has_data() {
-            random::fill_weights(&gpu, &matrices, told).await?;
-        }
-        weights.output_norm.buffer.make_async(&gpu).await?;
-        gpu.check()?;
-        let mut model = Self {
-            weights,
-            tier_trial: None,
-            model: Arc::clone(&model),
-            gpu,
-        };
-        if model.gpu.tier_is_open {
-            let folder = tuning::folder().ok();
-            model.settle_tier(folder.as_deref()).await?;
-        }
-        Ok(model)
-    }
-
-    /// How the experts of a layer that has some are chosen: the loader refuses such a layer where the file does not say.
-    pub(super) fn experts(&self) -> &Experts {
-        let experts = self.model.config.experts.as_ref();
-        experts.expect("a MoE layer has experts in its config")
-    }
-
-    /// What the recipes of a session with this context are given.
-    pub(super) fn given<'a>(&'a self, context: &'a Context) -> Given<'a> {
-        Given {
-            target: &self.gpu,
-            config: &self.model.config,
-            weights: &self.weights,
-            context,
-        }
-    }
-
-    /// What was measured while loading to choose the tier; `None` where one was asked for or kept, or the device has no choice.
-    pub fn tier_trial(&self) -> Option<&TierTrial> {
-        self.tier_trial.as_ref()
-    }
-
-    /// Bytes of weights on the device.
-    pub fn bytes(&self) -> u64 {
-        self.gpu.allocated()
     }
 }
 

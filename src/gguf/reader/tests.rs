@@ -1,4 +1,4 @@
-//! Attacks on the reader, each in a test of its name.
+//! Protects the reader from files that are broken or hostile: each attack is a test of its name.
 
 mod round_trip;
 

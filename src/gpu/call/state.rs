@@ -19,6 +19,30 @@ pub struct State {
     pub sampling: [u32; 10],
 }
 
+/// The largest replay that a step is recorded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Most {
+    /// Tokens.
+    pub tokens: u32,
+    /// Rows of the cache, with those of its own tokens.
+    pub context: u32,
+}
+
+impl Most {
+    /// One token, or none, after up to `context` - 1 rows.
+    pub const fn token(context: u32) -> Self {
+        Self { tokens: 1, context }
+    }
+
+    /// What holds replays for this state.
+    pub fn of(state: &State) -> Self {
+        Self {
+            tokens: state.tokens.max(1),
+            context: state.pos + state.tokens.max(1),
+        }
+    }
+}
+
 /// One 32-bit parameter of a dispatch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Word {

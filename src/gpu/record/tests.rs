@@ -1,3 +1,5 @@
+//! Protects recordings: what they repeat for each block of the context, in which order, and with how many workgroups.
+
 use super::*;
 use crate::gpu::Most;
 use crate::gpu::Step;

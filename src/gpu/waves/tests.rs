@@ -1,3 +1,5 @@
+//! Protects emulated subgroups: they do what subgroups of their size should, and a model in them gives the same.
+
 use crate::engine::ModelSource;
 use crate::engine::Sampling;
 use crate::engine::backend::Backend;
@@ -138,12 +140,14 @@ fn check(tier: Tier, limit: f64) {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn a_model_in_waves_of_32_and_64_is_the_same() {
     check(Tier::Subgroup, 1e-6);
 }
 
 /// Sums in another order round a few activations to other bytes.
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn a_model_on_bytes_in_waves_of_32_and_64_is_nearly_the_same() {
     check(Tier::Int8, 1e-3);
 }

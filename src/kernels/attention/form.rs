@@ -1,9 +1,10 @@
 //! Which kernel attends, and how it cuts a context.
 
-use super::{GpuAttention, HEADS_PER_GROUP, TILE, partial_bytes};
+use super::{GpuAttention, HEADS_PER_GROUP, TILE, partial_bytes, trial};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, State};
 use crate::gpu::interface::MAX_SLICES;
+use crate::gpu::machine::Machine;
 use crate::gpu::{Gpu, GpuError, Target};
 use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
 
@@ -43,8 +44,8 @@ impl Form {
             coop::left(gpu, WHAT, &missing);
         }
         let shapes = attention_coop::Shapes::tried(gpu.machine, &shapes, async |shape| {
-            let error = attention_coop::trial(gpu, shape, dims).await;
-            coop::agrees(gpu, WHAT, attention_coop::TRIAL_LIMIT, error)
+            let error = trial::trial(gpu, shape, dims).await;
+            coop::agrees(gpu, WHAT, trial::LIMIT, error)
         })
         .await?;
         let without = Self::without_matrices(gpu, dims);
@@ -54,13 +55,7 @@ impl Form {
         let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), async || {
             let forms = [by_matrices, without];
             let [matrices, floats] = Self::timed(gpu, dims, forms).await?;
-            let (splits, split_rows) = split(
-                by_matrices,
-                gpu.machine.cores as usize,
-                TIMED_ROWS,
-                1,
-                dims.heads,
-            );
+            let (splits, split_rows) = split(by_matrices, gpu.machine, TIMED_ROWS, 1, dims.heads);
             let state = State {
                 pos: TIMED_ROWS as u32 - 1,
                 tokens: 1,
@@ -127,22 +122,21 @@ impl Form {
         }
     }
 
-    /// Tiles of a slice, at least, of so many in all. A tile takes as long by matrices as some 32 slices take to be joined
-    /// (measured on an H200, benches/notes.md, "How many slices a context is cut into"), so time is
-    /// least where there are 32 times as many slices as a slice has tiles.
-    /// Without matrices a tile is reckoned to take half as long.
-    const fn least(self, tiles: usize) -> usize {
+    /// Tiles of a slice, at least, of so many in all. A tile takes as long as a number of slices take to be joined, which is tuned, so
+    /// time is least where there are that many times as many slices as a slice has tiles (benches/notes.md, "How many slices a
+    /// context is cut into").
+    fn least(self, machine: Machine, tiles: usize) -> usize {
         let joined = match self {
             Self::Vector => return 1,
-            Self::Heads(_) => 16,
-            Self::Matrix(_) => 32,
+            Self::Heads(_) => machine.tuned.slices_per_tile_of_heads,
+            Self::Matrix(_) => machine.tuned.slices_per_tile_of_matrices,
         };
-        let slices = (joined * tiles).isqrt();
+        let slices = (joined as usize * tiles).isqrt().max(1);
         (tiles + slices / 2) / slices
     }
 
     /// Cache rows that a workgroup scores at once, and heads that it takes, in a context of so many rows.
-    pub(super) const fn tile(self, rows: usize) -> (usize, usize) {
+    pub(in crate::kernels) const fn tile(self, rows: usize) -> (usize, usize) {
         match self {
             Self::Vector => (TILE, HEADS_PER_GROUP),
             Self::Heads(shape) => shape.tile(),
@@ -152,7 +146,7 @@ impl Form {
 }
 
 /// The number of slices of a context of `rows` cache rows (pos + tokens), and the cache rows of each slice, for
-/// [`State::splits`](crate::gpu::call::State::splits) and `split_rows`. `cores` are those of the device.
+/// [`State::splits`](crate::gpu::call::State::splits) and `split_rows`. `machine` is the device.
 ///
 /// There are as many slices as fill the GPU with all heads and tokens. None is shorter than a tile, so a short context is one slice.
 /// By matrices, contexts of medium length have fewer slices: see `Form::least`.
@@ -160,7 +154,8 @@ impl Form {
 ///
 /// # Panics
 /// If there are no rows, tokens or heads.
-pub fn split(form: Form, cores: usize, rows: usize, tokens: usize, heads: usize) -> (u32, u32) {
+pub fn split(form: Form, machine: Machine, rows: usize, tokens: usize, heads: usize) -> (u32, u32) {
+    let cores = machine.cores as usize;
     assert!(
         rows > 0 && tokens > 0 && heads > 0 && cores > 0,
         "nothing to attend to"
@@ -169,7 +164,9 @@ pub fn split(form: Form, cores: usize, rows: usize, tokens: usize, heads: usize)
     let wanted = form.full(cores).div_ceil(heads.div_ceil(group) * tokens);
     let most = (MAX_SLICES / tokens).max(1);
     let tiles = rows.div_ceil(tile);
-    let of_slice = tiles.div_ceil(wanted.min(most)).max(form.least(tiles));
+    let of_slice = tiles
+        .div_ceil(wanted.min(most))
+        .max(form.least(machine, tiles));
     let split_rows = of_slice * tile;
     (rows.div_ceil(split_rows) as u32, split_rows as u32)
 }

@@ -1,3 +1,5 @@
+//! Protects the products of prompts: every type, form and tile agrees with the twin, and no index leaves its buffer.
+
 use super::tiles::{deep, tile, writing};
 use super::*;
 use crate::gpu::GpuOptions;
@@ -260,6 +262,7 @@ fn heads_read_their_own_inputs() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn every_tile_of_every_form() {
     let mut rng = Rng::fresh();
     for gpu in gpus() {
@@ -543,6 +546,7 @@ fn weights_larger_than_a_binding_are_cut() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn products_are_right_where_matrices_are_emulated() {
     let mut rng = Rng::fresh();
     for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {

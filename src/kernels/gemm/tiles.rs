@@ -2,7 +2,7 @@
 
 use super::Form;
 use crate::gpu::Coop;
-use crate::gpu::machine::{Machine, Profile};
+use crate::gpu::machine::Machine;
 
 /// What a workgroup multiplies, and with how many subgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -142,16 +142,13 @@ impl Tile {
     ) -> Self {
         let tiles = tiles(form, pair);
         let fits = |tile: &&Tile| tile.tokens <= tokens.next_power_of_two();
-        // One for each core, about: reckoned.
-        let spread = machine.spread();
-        let full = match form {
-            _ if machine.profile == Profile::Software => 1,
-            // Of two subgroups each: the logits of a router, 64 rows, take longer in few of them.
-            Form::Float { .. } => 4 * spread,
-            // Of a pair even fewer large tiles are faster than more small ones.
-            Form::Matrix(_) if pair => 3 * spread / 4,
-            Form::Matrix(_) => spread,
+        let tuned = machine.tuned;
+        let percent = match form {
+            Form::Float { .. } => tuned.float_tiles_percent,
+            Form::Matrix(_) if pair => tuned.pair_tiles_percent,
+            Form::Matrix(_) => tuned.matrix_tiles_percent,
         };
+        let full = machine.spread() * percent / 100;
         let tiles_of = |tile: &Tile| tokens.div_ceil(tile.tokens) * rows.div_ceil(tile.rows);
         let enough = |tile: &&Tile| tiles_of(tile) * parts >= full;
         let last = &tiles[tiles.len() - 1];

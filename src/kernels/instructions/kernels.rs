@@ -3,7 +3,8 @@
 use super::{Cost, Region, Steps, count, sum};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
-use crate::gpu::geometry::{Geometry, MAX_THREADS, Site};
+use crate::gpu::geometry::{Geometry, Site};
+use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::machine::{Machine, Profile};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::testing::unmade_weight;

@@ -1,4 +1,4 @@
-//! Counts of small shaders that were made by hand.
+//! Protects the counts of instructions: those of small shaders were made by hand.
 
 use super::{Cost, Counted, count};
 

@@ -1,3 +1,5 @@
+//! Protects the attention of prompts: in every form it agrees with its twin, wherever chunks and blocks begin and end.
+
 use super::*;
 use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
 use crate::gpu::wait::complete;
@@ -126,7 +128,7 @@ impl Case {
         &self,
         gpu: &Gpu,
         form: Form,
-        expansion: Option<expand_kv::Tiled>,
+        expansion: Option<expand_kv_coop::Tiled>,
         tiled: Option<(Call, usize)>,
         rows: usize,
         change: impl Fn(Call) -> Call,
@@ -405,6 +407,7 @@ fn emulated_shapes(coop: Coop, chosen: bool) -> impl Iterator<Item = prompt_atte
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn matrices_of_16_agree_with_the_twin_where_they_are_emulated() {
     for (i, shape) in emulated_shapes(NVIDIA, true).enumerate() {
         check_emulated(shape, i == 0);
@@ -442,7 +445,7 @@ fn the_whole_list_of_dispatches_reads_weights_of_any_type() {
         let form = complete(Form::of(gpu, dims)).unwrap_or_else(|e| panic!("{e}"));
         let form = form.expect("sizes that suit");
         let weights = [&k_b, &v_b].map(|w| gpu_weights(gpu, &[w]).remove(0));
-        let scratch = Scratch::new(gpu.max_binding, dims, form, 40, 140);
+        let scratch = Scratch::new(gpu.machine, gpu.max_binding, dims, form, 40, 140);
         let cache = &case.cache[..140 * mla.cache_row()];
         let values = output(gpu, exact.len());
         let [k_b, v_b] = &weights;
@@ -526,15 +529,15 @@ fn scratch_depends_on_the_chunk_and_not_on_the_context() {
             (3000, 131_072, 3008),
         ] {
             let rows = if matrices && n_ctx > 4096 { 4096 } else { rows };
-            let blocks = Scratch::blocks(glm(), matrices, tokens, n_ctx, 1 << 40);
+            let blocks = Scratch::blocks(Machine::H200, glm(), matrices, tokens, n_ctx, 1 << 40);
             assert_eq!(blocks.rows, rows, "{tokens} tokens, {n_ctx} rows");
             let bytes = Scratch::bytes(glm(), matrices, tokens, blocks);
             assert!(bytes.iter().all(|n| *n <= 128 << 20), "{bytes:?}");
         }
     }
-    let blocks = Scratch::blocks(glm(), true, 2048, 131_072, 16 << 20);
+    let blocks = Scratch::blocks(Machine::H200, glm(), true, 2048, 131_072, 16 << 20);
     assert_eq!(blocks.rows, 896, "what 16 MiB hold");
-    let blocks = Scratch::blocks(glm(), false, 4096, 131_072, 128 << 20);
+    let blocks = Scratch::blocks(Machine::H200, glm(), false, 4096, 131_072, 128 << 20);
     assert_eq!(blocks.rows, 3712, "what 128 MiB hold");
 }
 
@@ -545,13 +548,18 @@ fn few_tokens_late_in_a_context_are_left_to_the_absorbed_attention() {
         lanes: 32,
     };
     for form in [Form::Vector, Form::Matrix(coop)] {
-        let most = most_few(glm(), form != Form::Vector) as usize;
+        let most = most_few(Machine::H200, glm(), form != Form::Vector) as usize;
         assert!((8..1000).contains(&most), "{most}");
         for pos in [0, 100, 4096, 131_000] {
-            assert!(form.few(glm(), pos, 1) && form.few(glm(), pos, 8));
-            assert!(!form.few(glm(), pos, most + 1));
+            assert!(
+                form.few(Machine::H200, glm(), pos, 1) && form.few(Machine::H200, glm(), pos, 8)
+            );
+            assert!(!form.few(Machine::H200, glm(), pos, most + 1));
         }
-        assert!(form.few(glm(), 130_000, most - 3));
-        assert!(!form.few(glm(), 0, 64), "a first chunk is expanded");
+        assert!(form.few(Machine::H200, glm(), 130_000, most - 3));
+        assert!(
+            !form.few(Machine::H200, glm(), 0, 64),
+            "a first chunk is expanded"
+        );
     }
 }

@@ -1,11 +1,12 @@
-//! The sampling kernels against the twin, and against the definition in f64 where sums in another order may decide otherwise.
+//! Protects the choice of a token on the device: it is the one that the twin chooses, or the definition in f64 where
+//! sums in another order may decide otherwise.
 
 use super::*;
 use crate::gpu::Gpu;
 use crate::gpu::buffer::Buffer;
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
-use crate::gpu::testing::{assert_refused, download, gpus, upload};
+use crate::gpu::testing::{assert_refused, download, gpus, tell, upload};
 use crate::gpu::{Most, Step};
 use crate::kernels::testing::Rng;
 
@@ -34,6 +35,7 @@ impl<'a> Chooser<'a> {
             &Range::whole(&history),
             &ranges,
         );
+        tell(gpu, &calls, &State::default());
         let recording = Recording::new(gpu, &Step::of(Most::token(N_CTX as u32), calls))
             .unwrap_or_else(|e| panic!("{e}"));
         Chooser {

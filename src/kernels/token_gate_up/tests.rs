@@ -1,4 +1,4 @@
-//! The kernel against its twin, with every way in which logits come.
+//! Protects the first product of the experts: it agrees with its twin in every way in which logits come.
 
 use super::*;
 use crate::gpu::Gpu;
@@ -177,6 +177,7 @@ fn the_gpu_agrees_for_every_type() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn the_gpu_agrees_at_the_shapes_of_the_models() {
     for gpu in token_gpus() {
         let mut rng = Rng::fresh();
@@ -198,6 +199,7 @@ fn the_gpu_agrees_at_the_shapes_of_the_models() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn every_geometry_gives_the_same() {
     for gpu in token_gpus() {
         let mut rng = Rng::fresh();

@@ -1,4 +1,4 @@
-//! Every key that can be missing, contradictory or unsupported; the constants of the real models.
+//! Protects what is read of a file's keys: every one that can be missing, contradictory or unsupported is named, and the constants of the real models come out.
 
 use super::*;
 use crate::model::testing::*;

@@ -1,4 +1,4 @@
-//! Each trap of real files as a small model, and the real small model.
+//! Protects the search for a model's tensors: each trap of real files, as a small model, and the real small model.
 
 use std::path::Path;
 

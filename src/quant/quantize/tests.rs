@@ -1,9 +1,9 @@
-//! Quantisation: bytes against gguf-py where the formula is fixed, errors against bounds where it is ours.
+//! Protects quantisation: the bytes are those of gguf-py where the formula is fixed, and errors stay within bounds where it is ours.
 
 use super::*;
 use crate::quant::dequantize_row;
-use crate::quant::test_random::Random;
 use crate::quant::tests::Golden;
+use crate::testing::Rng;
 
 const COLS: usize = 1024;
 
@@ -80,33 +80,30 @@ fn formats_with_a_fixed_formula_give_the_bytes_of_gguf_py() {
 
 #[test]
 fn errors_stay_within_those_of_ggml() {
-    let mut random = Random::new();
+    let mut random = Rng::fresh();
     let weights: Vec<f32> = (0..64 * COLS).map(|_| 0.02 * random.normal()).collect();
     for &ty in GgmlType::ALL {
         let error = relative_rmse(&weights, &round_trip(ty, &weights));
-        assert!(error <= bound(ty), "{ty}: {error}, {random}");
+        assert!(error <= bound(ty), "{ty}: {error}");
     }
 }
 
 #[test]
 fn the_order_of_magnitude_does_not_matter() {
-    let mut random = Random::new();
+    let mut random = Rng::fresh();
     let weights: Vec<f32> = (0..4 * COLS).map(|_| random.normal()).collect();
     for scale in [1.0 / 256.0, 1.0, 1024.0] {
         let weights: Vec<f32> = weights.iter().map(|w| w * scale).collect();
         for &ty in GgmlType::ALL {
             let error = relative_rmse(&weights, &round_trip(ty, &weights));
-            assert!(
-                error <= 1.15 * bound(ty),
-                "{ty} at {scale}: {error}, {random}"
-            );
+            assert!(error <= 1.15 * bound(ty), "{ty} at {scale}: {error}");
         }
     }
 }
 
 #[test]
 fn rows_with_an_offset_and_one_sided_rows_keep_their_shape() {
-    let mut random = Random::new();
+    let mut random = Rng::fresh();
     let normal: Vec<f32> = (0..16 * COLS).map(|_| random.normal()).collect();
     let rows = [
         ("raised", normal.iter().map(|w| w + 3.0).collect::<Vec<_>>()),
@@ -117,7 +114,7 @@ fn rows_with_an_offset_and_one_sided_rows_keep_their_shape() {
     for (name, weights) in &rows {
         for &ty in GgmlType::ALL {
             let error = relative_rmse(weights, &round_trip(ty, weights));
-            assert!(error <= 1.1 * bound(ty), "{ty} {name}: {error}, {random}");
+            assert!(error <= 1.1 * bound(ty), "{ty} {name}: {error}");
         }
     }
 }
@@ -145,7 +142,7 @@ fn constant_rows_survive() {
 
 #[test]
 fn huge_tiny_and_mixed_rows_give_finite_weights() {
-    let mut random = Random::new();
+    let mut random = Rng::fresh();
     for &ty in GgmlType::ALL {
         for magnitude in [1e-42, 1e-38, 1e-20, 1e-8, 1e5, 1e20, 3e38] {
             let row: Vec<f32> = (0..COLS)
@@ -159,21 +156,15 @@ fn huge_tiny_and_mixed_rows_give_finite_weights() {
                 let result = round_trip(ty, &weights);
                 if matches!(ty, GgmlType::F16 | GgmlType::BF16) {
                     // These have infinities of their own.
-                    assert!(
-                        !result.iter().any(|w| w.is_nan()),
-                        "{ty} at {magnitude}, {random}"
-                    );
+                    assert!(!result.iter().any(|w| w.is_nan()), "{ty} at {magnitude}");
                     continue;
                 }
                 let largest = |row: &[f32]| row.iter().fold(0.0f32, |m, w| m.max(w.abs()));
-                assert!(
-                    result.iter().all(|w| w.is_finite()),
-                    "{ty} at {magnitude}, {random}"
-                );
+                assert!(result.iter().all(|w| w.is_finite()), "{ty} at {magnitude}");
                 // A saturated minimum can move a row by up to its own range.
                 assert!(
                     largest(&result) <= 2.0 * largest(&weights),
-                    "{ty} at {magnitude}, {random}"
+                    "{ty} at {magnitude}"
                 );
             }
         }
@@ -194,23 +185,20 @@ fn weights_that_are_not_finite_do_not_panic() {
 
 #[test]
 fn quantising_again_changes_next_to_nothing() {
-    let mut random = Random::new();
+    let mut random = Rng::fresh();
     let weights: Vec<f32> = (0..16 * COLS).map(|_| 0.02 * random.normal()).collect();
     for &ty in GgmlType::ALL {
         let once = round_trip(ty, &weights);
         let twice = round_trip(ty, &once);
         let (first, second) = (relative_rmse(&weights, &once), relative_rmse(&once, &twice));
         // A search may settle on other scales than those that made the values, but none that fit much worse.
-        assert!(
-            second <= 0.5 * first,
-            "{ty}: {second} after {first}, {random}"
-        );
+        assert!(second <= 0.5 * first, "{ty}: {second} after {first}");
     }
 }
 
 #[test]
 fn quantize_rows_does_every_row() {
-    let mut random = Random::new();
+    let mut random = Rng::fresh();
     let (rows, cols) = (5, 512);
     let weights: Vec<f32> = (0..rows * cols).map(|_| random.normal()).collect();
     for &ty in GgmlType::ALL {
@@ -220,7 +208,7 @@ fn quantize_rows_does_every_row() {
             .chunks(cols)
             .flat_map(|row| quantized(ty, row))
             .collect();
-        assert_eq!(bytes, expected, "{ty}, {random}");
+        assert_eq!(bytes, expected, "{ty}");
     }
 }
 

@@ -21,6 +21,8 @@ use planes::{Plain, Planar};
 
 /// Weights per unit: what a shader dequantises at once.
 pub const UNIT: usize = 32;
+/// Values of an activation that share a scale: half a unit.
+pub const HALF: usize = UNIT / 2;
 
 /// A tensor may be repacked in runs of rows that begin at multiples of this: their places in the planes then begin and
 /// end at whole vec4.

@@ -1,15 +1,17 @@
 //! The buffers that all layers of a chunk of tokens share: what the steps of prompts write to, and what bounds the chunk where bindings
 //! are small.
 
-use super::super::prompt::MAX_CHUNK;
 use super::context::Forms;
 use crate::gpu::buffer::{Buffer, Range, Role};
-use crate::gpu::machine::{Machine, Profile};
-use crate::kernels::expand_kv::KvDims;
+use crate::gpu::machine::Machine;
+use crate::kernels::KvDims;
 use crate::kernels::expert_rows::tile_count;
 use crate::kernels::gemm::Form;
 use crate::kernels::prompt_attention;
 use crate::model::{Config, Experts};
+
+/// The most tokens at once: what a grid of workgroups has room for, with 8 experts each.
+pub const MAX_CHUNK: u32 = 4096;
 
 /// Rows as the products of prompts take them: in f32, or as halves with a scale each.
 #[derive(Clone)]
@@ -73,7 +75,7 @@ impl Chunk {
     pub fn new(machine: Machine, config: &Config, forms: Forms, tokens: u32) -> Self {
         let matrices = matches!(forms.products, Form::Matrix(_));
         let n = u64::from(tokens);
-        let absorbed = n.min(u64::from(most_absorbed(config, forms.expanded)));
+        let absorbed = n.min(u64::from(most_absorbed(machine, config, forms.expanded)));
         let size = |n: usize| n as u64;
         let (d, heads) = (size(config.embedding_length), size(config.head_count));
         let (rope, kv_lora) = (size(config.qk_rope_head_dim), size(config.kv_lora_rank));
@@ -102,7 +104,7 @@ impl Chunk {
         let in_parts = |rows: u64, cols: u64| match matrices {
             true => {
                 let most = n.min(u64::from(most_in_parts(machine, rows as u32)));
-                let parts = u64::from(parts(cols as u32, PRODUCT_PARTS));
+                let parts = u64::from(parts(cols as u32, machine.tuned.product_parts));
                 rows * n.max(parts * most)
             }
             false => rows * n,
@@ -201,11 +203,6 @@ pub fn widest(machine: Machine, config: &Config, forms: Forms, tokens: u32) -> u
     Chunk::new(machine, config, forms, tokens).widest(matrices)
 }
 
-/// Parts of the columns of a router's weight at most, and of other weights.
-const ROUTER_PARTS: u32 = 8;
-const PRODUCT_PARTS: u32 = 4;
-/// Workgroups that a part of a router's weight is taken to have.
-const ROUTER_WORKGROUPS: u32 = 16;
 /// Tokens and rows of a workgroup, of which products with fewer than fill the device are cut into parts.
 const WORKGROUP: u32 = 128;
 /// Weights with fewer rows than so many for each of the workgroups that fill the device are cut into parts whatever the tokens: the
@@ -214,8 +211,8 @@ const NARROW: u32 = 2 * WORKGROUP * WORKGROUP / MAX_CHUNK;
 
 /// The parts that the columns of a router's weight are cut into: its few rows would not fill a large GPU.
 pub(super) fn router_parts(machine: Machine, cols: u32) -> u32 {
-    let wanted = machine.spread() / ROUTER_WORKGROUPS;
-    parts(cols, wanted.clamp(1, ROUTER_PARTS))
+    let wanted = machine.spread() / machine.tuned.router_workgroups;
+    parts(cols, wanted.clamp(1, machine.tuned.router_parts))
 }
 
 /// Likewise those of a weight by which matrices multiply up to `tokens` tokens.
@@ -227,7 +224,9 @@ pub(super) fn product_parts(
     tokens: u32,
 ) -> u32 {
     match form {
-        Form::Matrix(_) if tokens <= most_in_parts(machine, rows) => parts(cols, PRODUCT_PARTS),
+        Form::Matrix(_) if tokens <= most_in_parts(machine, rows) => {
+            parts(cols, machine.tuned.product_parts)
+        }
         _ => 1,
     }
 }
@@ -236,8 +235,7 @@ pub(super) fn product_parts(
 fn most_in_parts(machine: Machine, rows: u32) -> u32 {
     let full = machine.spread();
     match rows {
-        // A few workgroups fill it.
-        _ if machine.profile == Profile::Software => 0,
+        _ if machine.tuned.product_parts == 1 => 0,
         _ if rows < NARROW * full => u32::MAX,
         _ => (full - 1) / rows.div_ceil(WORKGROUP) * WORKGROUP,
     }
@@ -249,9 +247,13 @@ fn parts(cols: u32, most: u32) -> u32 {
 }
 
 /// The most tokens of a chunk whose attention is absorbed: all of them where the sizes do not suit the other.
-fn most_absorbed(config: &Config, expanded: Option<prompt_attention::Form>) -> u32 {
+fn most_absorbed(
+    machine: Machine,
+    config: &Config,
+    expanded: Option<prompt_attention::Form>,
+) -> u32 {
     let most = |form: prompt_attention::Form| {
-        prompt_attention::most_few(KvDims::of(config), form.is_matrix())
+        prompt_attention::most_few(machine, KvDims::of(config), form.is_matrix())
     };
     expanded.map_or(u32::MAX, most)
 }

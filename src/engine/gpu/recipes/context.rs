@@ -1,11 +1,13 @@
 //! What all steps of a session share: the cache, the rotation table, the partial sums of the attention, and which forms of attention and
 //! products the device takes.
 
-use super::super::weights::{Composed, GpuLayer};
+use super::super::weights::GpuLayer;
 use crate::gpu::buffer::{Buffer, Range, Role};
+use crate::gpu::machine::Machine;
+use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError, Most, Target};
-use crate::kernels::expand_kv::KvDims;
-use crate::kernels::{MlaDims, attention, attention_short, gemm, prompt_attention};
+use crate::kernels::rope_cache::CacheRow;
+use crate::kernels::{KvDims, MlaDims, attention, attention_short, gemm, prompt_attention};
 use crate::model::{Config, RopeTable};
 
 /// The forms that a device takes where it has several: verdicts of trials.
@@ -64,6 +66,8 @@ pub struct Context {
 
 /// The attention of prompts over expanded keys and values.
 pub struct Expanded {
+    /// The device.
+    pub machine: Machine,
     /// Which kernels.
     pub form: prompt_attention::Form,
     /// The sizes.
@@ -75,7 +79,12 @@ pub struct Expanded {
 impl Expanded {
     /// The most tokens of a step that the absorbed attention takes instead.
     pub fn most_few(&self) -> u32 {
-        prompt_attention::most_few(self.dims, self.form.is_matrix())
+        prompt_attention::most_few(self.machine, self.dims, self.form.is_matrix())
+    }
+
+    /// Whether that takes a step of `tokens` tokens after `pos` rows.
+    pub fn few(&self, pos: usize, tokens: usize) -> bool {
+        self.form.few(self.machine, self.dims, pos, tokens)
     }
 }
 
@@ -105,10 +114,12 @@ impl Context {
         let cache = |_| Range::whole(&Buffer::new("latent cache", bytes, Role::Cache));
         let kv = KvDims::of(config);
         let max_binding = target.max_binding;
+        let (machine, tokens) = (target.machine, chunk as usize);
         let expanded = forms.expanded.map(|form| Expanded {
+            machine,
             form,
             dims: kv,
-            scratch: prompt_attention::Scratch::new(max_binding, kv, form, chunk as usize, n_ctx),
+            scratch: prompt_attention::Scratch::new(machine, max_binding, kv, form, tokens, n_ctx),
         });
         let absorbed = expanded.as_ref().map_or(chunk, |e| e.most_few().min(chunk));
         let [sums, stats] = attention::partial_bytes(dims, absorbed as usize);
@@ -144,10 +155,25 @@ impl Context {
     }
 }
 
-/// A layer with what steps of one token read of it composed.
+/// A layer with its cache, and what of it a step reads composed.
 #[derive(Clone, Copy)]
 pub(super) struct TokenLayer<'a> {
     pub layer: &'a GpuLayer,
-    pub composed: &'a Composed,
     pub cache: &'a Range,
+    /// (heads * (kv_lora + rope)) x the width of the query's input.
+    pub qk: Option<&'a GpuWeight>,
+    /// embedding_length x (heads * kv_lora).
+    pub vo: Option<&'a GpuWeight>,
+}
+
+impl TokenLayer<'_> {
+    /// What the new row of the cache is made of.
+    pub fn row(&self, kv_a: Range, eps: f32) -> CacheRow {
+        CacheRow {
+            kv_a,
+            kv_a_norm: self.layer.attn_kv_a_norm.clone(),
+            eps,
+            cache: self.cache.clone(),
+        }
+    }
 }

@@ -2,7 +2,6 @@
 //! buffers of a chunk to a [`Step`]. No device is needed: [`Recording`](crate::gpu::record::Recording) makes a step real.
 
 pub(in crate::engine) mod chunk;
-mod composed;
 pub(super) mod context;
 mod experts;
 mod prompt;
@@ -15,6 +14,8 @@ pub(super) mod token;
 mod translations;
 
 pub(super) use chunk::Chunk;
+pub use chunk::MAX_CHUNK;
+use context::TokenLayer;
 pub use context::{Context, Expanded, Forms};
 pub(super) use prompt::{last_logits, logits_of_slices};
 
@@ -22,6 +23,8 @@ use super::weights::Weights;
 use crate::gpu::buffer::Range;
 use crate::gpu::{GpuError, Most, Step, Target};
 use crate::kernels::MlaDims;
+use crate::kernels::compose::Pair;
+use crate::kernels::rope_cache::Rotation;
 use crate::model::{Config, Experts};
 
 /// What every recipe is given.
@@ -46,6 +49,45 @@ impl<'a> Given<'a> {
     fn experts(self) -> &'a Experts {
         let experts = self.config.experts.as_ref();
         experts.expect("a MoE layer has experts in its config")
+    }
+
+    /// The layers of a step of up to `tokens` tokens. None but steps of one token read composed weights.
+    fn layers(self, tokens: u32) -> impl Iterator<Item = TokenLayer<'a>> {
+        let Weights {
+            layers, composed, ..
+        } = self.weights;
+        let composed = move |pair: Pair, i: usize| {
+            let product = composed[pair as usize].get(i);
+            product.filter(|_| tokens == 1)
+        };
+        let layers = layers.iter().zip(&self.context.cache).enumerate();
+        layers.map(move |(i, (layer, cache))| TokenLayer {
+            layer,
+            cache,
+            qk: composed(Pair::Qk, i),
+            vo: composed(Pair::Vo, i),
+        })
+    }
+
+    /// How the product of a composed `qk` rotates its last rows.
+    fn rotation(self) -> Rotation {
+        let dims = self.dims();
+        Rotation {
+            table: self.context.rope_table.clone(),
+            first_row: (dims.heads * dims.kv_lora) as u32,
+            rope: dims.rope as u32,
+        }
+    }
+
+    /// The absorbed and the rotated queries in the output `y` of that product.
+    fn queries_in(self, y: &Range) -> [Range; 2] {
+        let absorbed = u64::from(self.rotation().first_row) * 4;
+        let part = |offset, size| Range {
+            offset,
+            size,
+            ..y.clone()
+        };
+        [part(0, absorbed), part(absorbed, y.size - absorbed)]
     }
 }
 

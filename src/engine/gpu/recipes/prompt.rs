@@ -37,22 +37,11 @@ pub fn step(
         &given.context.history,
         &x,
     ));
-    let composed = weights.composed.iter();
-    let layers = weights
-        .layers
-        .iter()
-        .zip(composed)
-        .zip(&given.context.cache);
-    for (i, ((layer, composed), cache)) in layers.enumerate() {
+    for (i, of) in given.layers(most_tokens).enumerate() {
         let begin = recipe.calls.len();
-        let of = TokenLayer {
-            layer,
-            composed,
-            cache,
-        };
         let after = recipe.attention(of, &x, least);
         let middle = recipe.calls.len();
-        x = recipe.feed_forward(layer, after);
+        x = recipe.feed_forward(of.layer, after);
         belong(&mut recipe.calls[begin..middle], Part::Attention(i));
         belong(&mut recipe.calls[middle..], Part::FeedForward(i));
     }

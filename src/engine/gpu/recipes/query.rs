@@ -23,6 +23,9 @@ impl TokenRecipe<'_> {
         stream: &Stream,
     ) -> Result<[Range; 2], GpuError> {
         let layer = of.layer;
+        if let Some(qk) = of.qk {
+            return self.composed_query(of, qk, stream);
+        }
         match &layer.q {
             Query::Lora {
                 attn_q_a,
@@ -77,10 +80,39 @@ impl TokenRecipe<'_> {
     }
 
     /// The cache's new row, where the queries are rotated elsewhere.
-    pub(super) fn cache_row(&mut self, row: CacheRow) {
+    fn cache_row(&mut self, row: CacheRow) {
         let table = &self.given.context.rope_table;
         self.calls
             .push(rope_cache::row_call(row, table, self.given.dims()));
+    }
+
+    /// As `queries`, with the composed weight `qk`: one product leaves all of them, rotated.
+    fn composed_query(
+        &mut self,
+        of: TokenLayer<'_>,
+        qk: &GpuWeight,
+        stream: &Stream,
+    ) -> Result<[Range; 2], GpuError> {
+        let layer = of.layer;
+        let (x, kv_a) = match &layer.q {
+            Query::Full { .. } => {
+                let x = self.normed(stream);
+                let input = Input::Prepared(x.clone(), 0);
+                (x, self.product("kv_a", &layer.attn_kv_a_mqa, input)?)
+            }
+            Query::Lora {
+                attn_q_a,
+                attn_q_a_norm,
+                ..
+            } => self.query_latent(layer, attn_q_a, attn_q_a_norm, stream)?,
+        };
+        let y = self.floats("q", qk.total_rows());
+        let product = GpuTokenMatvec::new(qk, self.activation, Input::Prepared(x, 0))
+            .bind("y", &y)
+            .rotated(self.given.rotation());
+        self.calls.extend(product.calls(self.given.target)?);
+        self.cache_row(of.row(kv_a, self.eps()));
+        Ok(self.given.queries_in(&y))
     }
 
     /// As `queries`, by products of their own.
@@ -205,7 +237,7 @@ impl TokenRecipe<'_> {
     }
 
     /// The latent of the query, prepared, before its norm; and `kv_a`.
-    pub(super) fn query_latent(
+    fn query_latent(
         &mut self,
         layer: &GpuLayer,
         attn_q_a: &GpuWeight,

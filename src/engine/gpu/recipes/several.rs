@@ -77,18 +77,11 @@ impl<'a> Recipe<'a> {
         let mut x = buffers().embedding;
         self.calls
             .extend(embed::calls(&weights.token_embd, &context.history, &x));
-        let composed = weights.composed.iter();
-        let layers = weights.layers.iter().zip(composed).zip(&context.cache);
-        for (i, ((layer, composed), cache)) in layers.enumerate() {
+        for (i, of) in self.given.layers(self.max_tokens).enumerate() {
             let (chunk, begin) = (buffers(), self.calls.len());
-            let of = TokenLayer {
-                layer,
-                composed,
-                cache,
-            };
             let after = self.attention(of, &chunk, &x);
             let middle = self.calls.len();
-            x = self.feed_forward(layer, &chunk, &after);
+            x = self.feed_forward(of.layer, &chunk, &after);
             belong(&mut self.calls[begin..middle], Part::Attention(i));
             belong(&mut self.calls[middle..], Part::FeedForward(i));
         }
@@ -188,10 +181,45 @@ impl<'a> Recipe<'a> {
         [q_lat, q_pe]
     }
 
+    /// As `query` for one token, with the composed weight `qk`: one product leaves all of the queries, rotated.
+    fn composed_query(
+        &mut self,
+        of: TokenLayer<'_>,
+        qk: &GpuWeight,
+        chunk: &Chunk,
+        x: &Range,
+    ) -> [Range; 2] {
+        let layer = of.layer;
+        let norm = Some(&layer.attn_norm);
+        let (input, input_norm) = match &layer.q {
+            Query::Full { .. } => (x.clone(), &layer.attn_norm),
+            Query::Lora {
+                attn_q_a,
+                attn_q_a_norm,
+                ..
+            } => {
+                let q_a = self.product(&chunk.q_a, attn_q_a, x, norm, None);
+                (q_a, attn_q_a_norm)
+            }
+        };
+        let kv_a = self.product(&chunk.kv_a, &layer.attn_kv_a_mqa, x, norm, None);
+        let y = Range::floats("q", u64::from(qk.total_rows()));
+        let product = GpuMatvec {
+            norm: self.norm(input_norm),
+            ..self.matvec(qk, &input, qk.cols, &y)
+        };
+        let rotated = product.rotated_calls(&self.given.rotation());
+        self.calls.extend(rotated);
+        let row = of.row(kv_a, self.given.config.rms_eps);
+        let table = &self.given.context.rope_table;
+        self.calls
+            .push(rope_cache::row_call(row, table, self.given.dims()));
+        self.given.queries_in(&y)
+    }
+
     fn attention(&mut self, of: TokenLayer<'_>, chunk: &Chunk, x: &Range) -> Range {
         let (layer, dims, context) = (of.layer, self.given.dims(), self.given.context);
-        let [qk, vo] = of.composed(self.given.weights.pairs, self.max_tokens);
-        let [q_lat, q_pe] = match qk {
+        let [q_lat, q_pe] = match of.qk {
             Some(qk) => self.composed_query(of, qk, chunk, x),
             None => self.query(of, chunk, x),
         };
@@ -214,7 +242,7 @@ impl<'a> Recipe<'a> {
             output,
         ));
         let after = &chunk.after_attention;
-        if let Some(vo) = vo {
+        if let Some(vo) = of.vo {
             return self.product(after, vo, latent, None, Some(x));
         }
         let kv_lora = dims.kv_lora as u32;

@@ -1,18 +1,17 @@
-//! Every step of every model for every kind of device, recorded without one: that calls go with what their kernels declare, how many
-//! dispatches there are, and what memory they take.
+//! Protects the steps of every model on every kind of device, recorded without one: calls go with what their kernels declare, and
+//! neither dispatches nor memory change unnoticed.
 
 use super::super::plan::SessionPlan;
 use super::super::weights::Weights;
 use super::{Context, Forms, Given, token};
-use crate::gpu::buffer::{Buffer, Range, Role};
+use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, State};
 use crate::gpu::interface::Resolved;
-use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::target::profiles;
 use crate::gpu::{Step, Target};
-use crate::model::precompose::Pairs;
+use crate::kernels::compose::{Composition, Pair};
 use crate::model::{Convert, Model, Weight};
-use crate::quant::{GgmlType, repack};
+use crate::quant::GgmlType;
 use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -90,35 +89,12 @@ pub(super) fn resolved(target: &Target, what: &str, step: &Step) -> Vec<Resolved
 pub(super) fn composed(target: &Target, model: &Model) -> Step {
     let config = &model.config;
     let (mut weights, ..) = Weights::plan(target, model).expect("it fits");
-    for of in [Pairs::QK, Pairs::VO] {
-        let composition = of.compositions(config).next().expect("one for each pair");
-        for (layer, composed) in model.layers.iter().zip(&mut weights.composed) {
-            let ty = composition.kept_as(layer);
-            let (rows, cols) = (composition.out_rows(), composition.out_cols());
-            let (quants, scales) = repack::plane_bytes(ty, rows, cols);
-            let plane =
-                |bytes: usize, role| Range::whole(&Buffer::new("composed", bytes as u64, role));
-            let product = GpuWeight {
-                name: composition.name.to_owned(),
-                ty,
-                groups: 1,
-                rows: rows as u32,
-                cols: cols as u32,
-                parts: vec![Part {
-                    first_row: 0,
-                    rows: rows as u32,
-                    quants: plane(quants, Role::Codes(ty)),
-                    scales: plane(scales, Role::Scales(ty)),
-                    sub: repack::sub_plane_words(ty, rows, cols) as u32,
-                }],
-            };
-            match of.qk {
-                true => composed.qk = Some(product),
-                false => composed.vo = Some(product),
-            }
-        }
+    for pair in Pair::ALL {
+        let composition = Composition::of(pair, config);
+        let products = model.layers.iter();
+        let products = products.map(|layer| composition.product(pair.kept_as(layer)));
+        weights.composed[pair as usize] = products.collect();
     }
-    weights.pairs = Pairs::BOTH;
     let forms = Forms::untried(target, config);
     let context = Context::new(target, config, forms, 4096, 1).expect("a cache");
     let given = Given {

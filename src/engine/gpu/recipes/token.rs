@@ -82,22 +82,11 @@ impl TokenRecipe<'_> {
             &embedding,
             self.activation,
         ));
-        let composed = weights.composed.iter();
-        let layers = weights
-            .layers
-            .iter()
-            .zip(composed)
-            .zip(&self.given.context.cache);
-        for (i, ((layer, composed), cache)) in layers.enumerate() {
+        for (i, of) in self.given.layers(1).enumerate() {
             let begin = self.calls.len();
-            let of = TokenLayer {
-                layer,
-                composed,
-                cache,
-            };
             let (after, logits) = self.attention(of, &stream)?;
             let middle = self.calls.len();
-            stream = self.feed_forward(layer, &after, logits, norms[i + 1])?;
+            stream = self.feed_forward(of.layer, &after, logits, norms[i + 1])?;
             belong(&mut self.calls[begin..middle], Part::Attention(i));
             belong(&mut self.calls[middle..], Part::FeedForward(i));
         }
@@ -171,11 +160,7 @@ impl TokenRecipe<'_> {
             Ffn::Dense(_) => None,
         };
         let (heads, kv_lora) = (dims.heads as u32, dims.kv_lora as u32);
-        let [qk, vo] = of.composed(self.given.weights.pairs, 1);
-        let [q_lat, q_pe] = match qk {
-            Some(qk) => self.composed_query(of, qk, stream)?,
-            None => self.queries(of, stream)?,
-        };
+        let [q_lat, q_pe] = self.queries(of, stream)?;
         let attention = GpuAttention {
             form: self.given.context.form(1),
             q_lat,
@@ -191,7 +176,7 @@ impl TokenRecipe<'_> {
             self.calls.push(call.only(When::Rows(0, short)));
         }
         self.calls.extend(attention.calls_above(short));
-        if let Some(vo) = vo {
+        if let Some(vo) = of.vo {
             let latents = self.values("latents", heads * kv_lora);
             self.calls.push(self.merge(&latents));
             let x = TokenInput {
@@ -249,7 +234,7 @@ impl TokenRecipe<'_> {
         };
         let joining = product(Input::Slices(partials.clone(), dims));
         let most = match target.geometry(&joining.site()) {
-            Some(_) => target.choices.merge_up_to(activation),
+            Some(_) => target.merge_up_to(activation),
             None => 0,
         };
         if most > 0 {

@@ -6,10 +6,10 @@
 
 use super::tests::{composed, model, record, resolved, retyped};
 use crate::gpu::buffer::Range;
-use crate::gpu::geometry::MAX_THREADS;
 use crate::gpu::interface;
-use crate::gpu::pipeline::{Access, Spec, workgroup_memory};
-use crate::gpu::shader::{self, KERNELS};
+use crate::gpu::machine::MAX_THREADS;
+use crate::gpu::pipeline::{Spec, workgroup_memory};
+use crate::gpu::shader::{self, Access, KERNELS};
 use crate::gpu::target::profiles;
 use crate::gpu::tier::SUBGROUP_BUFFERS;
 use crate::gpu::{Target, Tier};
@@ -26,6 +26,7 @@ use naga::{
 };
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 /// What the validator may let pass: what all three writers can express and the tier may use.
 fn capabilities(tier: Tier) -> Capabilities {
@@ -495,6 +496,8 @@ const COOP: [&str; 4] = [
 
 /// Every pipeline that steps of these models ask for on these devices, once, and for whom: weights of each type, each beside its
 /// successor. A kernel that reads two types imports two modules that share no code, so a pair can only clash by names.
+static PIPELINES: LazyLock<Vec<(Spec, Tier, Devices)>> = LazyLock::new(pipelines);
+
 fn pipelines() -> Vec<(Spec, Tier, Devices)> {
     let types = |i: usize| {
         let all = GgmlType::ALL;
@@ -561,8 +564,9 @@ fn asked(spec: Spec, target: &Target) -> (Spec, usize, Devices) {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn every_pipeline_is_fit_for_its_devices() {
-    let all = pipelines();
+    let all = &*PIPELINES;
     let failures: Vec<_> = all
         .par_iter()
         .filter_map(|(spec, tier, devices)| {
@@ -612,11 +616,11 @@ fn every_kernel_is_a_file() {
 
 /// Subgroups differ in size from device to device, and on AMD's from kernel to kernel: only the device knows which threads share one.
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn numbers_of_subgroups_and_lanes_come_from_the_device() {
-    let tiers = pipelines().into_iter();
     let mut counts = [0; 2];
-    for (spec, tier, _) in tiers.filter(|(_, tier, _)| *tier != Tier::Plain) {
-        let text = shader::expand(spec.kernel, spec.source, &spec.variant, tier)
+    for (spec, tier, _) in PIPELINES.iter().filter(|(_, tier, _)| *tier != Tier::Plain) {
+        let text = shader::expand(spec.kernel, spec.source, &spec.variant, *tier)
             .unwrap_or_else(|e| panic!("{e}"))
             .text;
         let code = text.lines().map(|l| l.split("//").next().unwrap_or(l));

@@ -1,33 +1,9 @@
-//! Whole files: written, read back, cut short, damaged at random.
+//! Protects the container: what is written is read back, and files cut short or damaged at random are refused.
 
 use super::parse_bytes;
 use crate::gguf::{Array, Gguf, GgufError, GgufWriter, Value};
 use crate::quant::GgmlType;
-
-/// A small generator with a fresh start per run; a failing test prints the seed.
-struct Random(u64);
-
-impl Random {
-    fn fresh() -> Random {
-        let nanos = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap()
-            .as_nanos();
-        eprintln!("seed {}", nanos as u64);
-        Random(nanos as u64 | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
+use crate::testing::Rng;
 
 /// A generated file and what is in it.
 struct WholeFile {
@@ -37,77 +13,77 @@ struct WholeFile {
 }
 
 /// Writes a file with every metadata type, nested arrays and tensors of several types.
-fn whole_file(random: &mut Random) -> WholeFile {
+fn whole_file(random: &mut Rng) -> WholeFile {
     let n = random.below(20);
     let pairs: Vec<(String, Value)> = vec![
-        ("u8".into(), Value::U8(random.next() as u8)),
-        ("i8".into(), Value::I8(random.next() as i8)),
-        ("u16".into(), Value::U16(random.next() as u16)),
-        ("i16".into(), Value::I16(random.next() as i16)),
-        ("u32".into(), Value::U32(random.next() as u32)),
-        ("i32".into(), Value::I32(random.next() as i32)),
-        ("f32".into(), Value::F32(random.next() as f32)),
-        ("bool".into(), Value::Bool(random.next() & 1 == 1)),
+        ("u8".into(), Value::U8(random.bits() as u8)),
+        ("i8".into(), Value::I8(random.bits() as i8)),
+        ("u16".into(), Value::U16(random.bits() as u16)),
+        ("i16".into(), Value::I16(random.bits() as i16)),
+        ("u32".into(), Value::U32(random.bits() as u32)),
+        ("i32".into(), Value::I32(random.bits() as i32)),
+        ("f32".into(), Value::F32(random.bits() as f32)),
+        ("bool".into(), Value::Bool(random.bits() & 1 == 1)),
         (
             "string".into(),
-            Value::String(format!("Grüße {}", random.next())),
+            Value::String(format!("Grüße {}", random.bits())),
         ),
-        ("u64".into(), Value::U64(random.next())),
-        ("i64".into(), Value::I64(random.next() as i64)),
-        ("f64".into(), Value::F64(random.next() as f64)),
+        ("u64".into(), Value::U64(random.bits())),
+        ("i64".into(), Value::I64(random.bits() as i64)),
+        ("f64".into(), Value::F64(random.bits() as f64)),
         (
             "a.u8".into(),
             (0..n)
-                .map(|_| random.next() as u8)
+                .map(|_| random.bits() as u8)
                 .collect::<Vec<_>>()
                 .into(),
         ),
         (
             "a.i8".into(),
             (0..n)
-                .map(|_| random.next() as i8)
+                .map(|_| random.bits() as i8)
                 .collect::<Vec<_>>()
                 .into(),
         ),
         (
             "a.u16".into(),
             (0..n)
-                .map(|_| random.next() as u16)
+                .map(|_| random.bits() as u16)
                 .collect::<Vec<_>>()
                 .into(),
         ),
         (
             "a.i16".into(),
             (0..n)
-                .map(|_| random.next() as i16)
+                .map(|_| random.bits() as i16)
                 .collect::<Vec<_>>()
                 .into(),
         ),
         (
             "a.u32".into(),
             (0..n)
-                .map(|_| random.next() as u32)
+                .map(|_| random.bits() as u32)
                 .collect::<Vec<_>>()
                 .into(),
         ),
         (
             "a.i32".into(),
             (0..n)
-                .map(|_| random.next() as i32)
+                .map(|_| random.bits() as i32)
                 .collect::<Vec<_>>()
                 .into(),
         ),
         (
             "a.f32".into(),
             (0..n)
-                .map(|_| random.next() as f32)
+                .map(|_| random.bits() as f32)
                 .collect::<Vec<_>>()
                 .into(),
         ),
         (
             "a.bool".into(),
             (0..n)
-                .map(|_| random.next() & 1 == 1)
+                .map(|_| random.bits() & 1 == 1)
                 .collect::<Vec<_>>()
                 .into(),
         ),
@@ -117,19 +93,19 @@ fn whole_file(random: &mut Random) -> WholeFile {
         ),
         (
             "a.u64".into(),
-            (0..n).map(|_| random.next()).collect::<Vec<_>>().into(),
+            (0..n).map(|_| random.bits()).collect::<Vec<_>>().into(),
         ),
         (
             "a.i64".into(),
             (0..n)
-                .map(|_| random.next() as i64)
+                .map(|_| random.bits() as i64)
                 .collect::<Vec<_>>()
                 .into(),
         ),
         (
             "a.f64".into(),
             (0..n)
-                .map(|_| random.next() as f64)
+                .map(|_| random.bits() as f64)
                 .collect::<Vec<_>>()
                 .into(),
         ),
@@ -160,7 +136,7 @@ fn whole_file(random: &mut Random) -> WholeFile {
         let len = writer.tensor(name, ty, dims).unwrap();
         tensors.push((
             name.to_owned(),
-            (0..len).map(|_| random.next() as u8).collect::<Vec<u8>>(),
+            (0..len).map(|_| random.bits() as u8).collect::<Vec<u8>>(),
         ));
     }
     let mut data = writer.begin_data().unwrap();
@@ -182,7 +158,7 @@ fn what_the_writer_wrote_is_read_back() {
         bytes,
         pairs,
         tensors,
-    } = whole_file(&mut Random::fresh());
+    } = whole_file(&mut Rng::fresh());
     let gguf = Gguf::from_static(Box::leak(bytes.clone().into_boxed_slice()), "test").unwrap();
     assert_eq!(
         (gguf.version(), gguf.alignment(), gguf.file_size()),
@@ -207,7 +183,7 @@ fn what_the_writer_wrote_is_read_back() {
 fn version_2_is_read_like_version_3() {
     let WholeFile {
         mut bytes, pairs, ..
-    } = whole_file(&mut Random::fresh());
+    } = whole_file(&mut Rng::fresh());
     bytes[4] = 2;
     let header = parse_bytes(&bytes).unwrap();
     assert_eq!((header.version, header.metadata), (2, pairs));
@@ -215,7 +191,7 @@ fn version_2_is_read_like_version_3() {
 
 #[test]
 fn every_truncation_is_an_error() {
-    let WholeFile { bytes, .. } = whole_file(&mut Random::fresh());
+    let WholeFile { bytes, .. } = whole_file(&mut Rng::fresh());
     // The last bytes are the end of tensor data: its 136 bytes are followed by 24 of padding.
     for len in (0..bytes.len() - 24).step_by(97).chain([bytes.len() - 25]) {
         match parse_bytes(&bytes[..len]) {
@@ -231,7 +207,7 @@ fn every_truncation_is_an_error() {
 
 #[test]
 fn random_damage_never_panics() {
-    let mut random = Random::fresh();
+    let mut random = Rng::fresh();
     let WholeFile { bytes, .. } = whole_file(&mut random);
     let mut refused = 0;
     for _ in 0..4000 {
@@ -241,7 +217,7 @@ fn random_damage_never_panics() {
             damaged[at] = match random.below(4) {
                 0 => 0,
                 1 => 0xff,
-                _ => random.next() as u8,
+                _ => random.bits() as u8,
             };
         }
         if random.below(8) == 0 {
@@ -321,8 +297,8 @@ fn the_writer_refuses_wrong_lengths() {
 
 #[test]
 fn tensors_are_read_past_the_map_and_a_cut_file_is_noticed() {
-    let mut random = Random::fresh();
-    let data = [64, 96].map(|n| Vec::from_iter((0..4 * n).map(|_| random.next() as u8)));
+    let mut random = Rng::fresh();
+    let data = [64, 96].map(|n| Vec::from_iter((0..4 * n).map(|_| random.bits() as u8)));
     let mut writer = GgufWriter::new(Vec::new());
     writer.tensor("a", GgmlType::F32, &[64]).unwrap();
     writer.tensor("b", GgmlType::F32, &[32, 3]).unwrap();

@@ -1,7 +1,8 @@
-//! What is chosen for prompts on an H200, as it was measured there, and on devices with fewer cores.
+//! Protects the choices for prompts: on an H200 those that were measured there, on devices with fewer cores those that suit them.
 
 use super::*;
 use crate::gpu::Coop;
+use crate::gpu::machine::Profile;
 use crate::kernels::gemm::Tile;
 use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use std::fmt::Write;
@@ -197,7 +198,7 @@ fn software_multiplies_in_one_part() {
         assert_eq!(
             product_parts(Machine::H200, form, 576, 2048, 16),
             match form {
-                Form::Matrix(_) => PRODUCT_PARTS,
+                Form::Matrix(_) => Machine::H200.tuned.product_parts,
                 Form::Float { .. } => 1,
             }
         );

@@ -1,4 +1,4 @@
-//! How many dispatches a layer has, and how many of them wait for each other: no device is needed.
+//! Protects the speed of a token on any device: how many dispatches a layer has, and how many of them wait for each other.
 
 use super::super::super::weights::Weights;
 use super::super::{Context, Forms, Given, token};
@@ -7,7 +7,7 @@ use crate::engine::ModelSource;
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::call::{Call, State};
 use crate::gpu::interface::resolve;
-use crate::gpu::pipeline::Access;
+use crate::gpu::shader::Access;
 use crate::gpu::{Most, Step, Target, Tier};
 use crate::model::Model;
 use crate::synth::{self, SynthOptions};

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::gpu::plan::SessionPlan;
-use super::gpu::recipes::Forms;
+use super::plan::SessionPlan;
+use super::recipes::Forms;
 use crate::gpu::{GpuError, Target};
 use crate::model::Model;
 
@@ -76,9 +76,9 @@ fn is_zero(bytes: &u64) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::ModelSource;
-    use super::super::gpu::{GpuBackend, GpuModel};
+    use super::super::{GpuBackend, GpuModel};
     use super::*;
+    use crate::engine::ModelSource;
     use crate::gpu::{Gpu, GpuError, GpuOptions};
     use crate::model::Model;
 

@@ -1,7 +1,7 @@
 //! Which tier a model decodes in on a device where none was asked for: its largest products are timed with activations as halves and
 //! as bytes, once, and the choice is kept.
 
-use super::weights::GpuModel;
+use super::GpuModel;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Call, State};
 use crate::gpu::clock::{self, Clock};

@@ -1,3 +1,5 @@
+//! Protects the choice between the tiers with subgroups: it is measured once, kept, told and used.
+
 use super::*;
 use crate::bench::Source;
 use crate::engine::ModelSource;

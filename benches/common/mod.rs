@@ -1,0 +1,158 @@
+//! What the benches share: the device and what it can do at best, arguments, timing, and how a line looks.
+
+#![allow(dead_code, reason = "every bench uses its own part of these")]
+
+pub mod product;
+
+use glimt::engine::bandwidth::read_bandwidth;
+use glimt::gpu::buffer::{Buffer, Range, Role};
+use glimt::gpu::call::{Call, State};
+use glimt::gpu::record::Recording;
+use glimt::gpu::wait;
+use glimt::gpu::{Gpu, GpuError, GpuOptions, Most, Step};
+use std::process::ExitCode;
+
+/// A device to measure, and what is asked about it.
+pub struct Bench {
+    /// The device.
+    pub gpu: Gpu,
+    /// Whether few and small measurements are wanted: as asked, and always on software.
+    pub quick: bool,
+    filters: Vec<String>,
+    /// Bytes per second of a plain read.
+    bandwidth: f64,
+    /// Floating-point operations per second of a large product in the best tile.
+    products: f64,
+}
+
+/// What a dispatch must do.
+#[derive(Clone, Copy)]
+pub struct Work {
+    /// Bytes that it reads and writes at least.
+    pub bytes: u64,
+    /// Floating-point operations.
+    pub flops: u64,
+}
+
+/// Runs a bench with the arguments of the command line: `--quick`, `--device D` as in `glimt`, and words of which one must be part of
+/// the kernel or the shape of a line.
+pub fn main(run: impl FnOnce(&Bench) -> Result<(), GpuError>) -> ExitCode {
+    match Bench::from_arguments().and_then(|bench| run(&bench).map_err(|e| e.to_string())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Bench {
+    fn from_arguments() -> Result<Self, String> {
+        let (mut options, mut quick, mut filters) = (GpuOptions::default(), false, vec![]);
+        let mut arguments = std::env::args().skip(1);
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                // What cargo adds.
+                "--bench" => {}
+                "--quick" => quick = true,
+                "--device" => {
+                    let device = arguments.next().unwrap_or_default();
+                    options.device = device.parse().map_err(|e| format!("--device: {e}"))?;
+                }
+                flag if flag.starts_with('-') => {
+                    return Err(format!(
+                        "there is no {flag}; expected --quick, --device D or words of the lines wanted"
+                    ));
+                }
+                filter => filters.push(filter.to_owned()),
+            }
+        }
+        let gpu = Gpu::open(&options).map_err(|e| e.to_string())?;
+        quick |= gpu.info.device_type == wgpu::DeviceType::Cpu;
+        let mut bench = Self {
+            gpu,
+            quick,
+            filters,
+            bandwidth: f64::INFINITY,
+            products: f64::INFINITY,
+        };
+        bench.measure_floors().map_err(|e| e.to_string())?;
+        Ok(bench)
+    }
+
+    /// Measures what times are held against, and tells it.
+    fn measure_floors(&mut self) -> Result<(), GpuError> {
+        self.bandwidth = read_bandwidth(&self.gpu)?;
+        let (products, what) = product::fastest(self)?;
+        self.products = products;
+        println!("{}, tier {}", self.gpu.info.name, self.gpu.tier.name());
+        println!(
+            "floor: the longer of reading the bytes at {} GB/s, as a plain read does, and computing at {} TFLOP/s, as {what} does",
+            digits(self.bandwidth / 1e9).trim(),
+            digits(self.products / 1e12).trim(),
+        );
+        Ok(())
+    }
+
+    /// Whether a line is wanted.
+    pub fn wants(&self, kernel: &str, shape: &str) -> bool {
+        let of =
+            |filter: &String| kernel.contains(filter.as_str()) || shape.contains(filter.as_str());
+        self.filters.is_empty() || self.filters.iter().any(of)
+    }
+
+    /// Prints a line.
+    pub fn tell(&self, kernel: &str, shape: &str, us: f64, work: Work, variant: &str) {
+        let reading = work.bytes as f64 / self.bandwidth;
+        let computing = work.flops as f64 / self.products;
+        let rate = match computing > reading {
+            true => format!("{} TFLOP/s", digits(work.flops as f64 / us / 1e6)),
+            false => format!("{} GB/s   ", digits(work.bytes as f64 / us / 1e3)),
+        };
+        let floor = reading.max(computing) * 1e6;
+        println!("{kernel:<21} {shape:<52} {us:10.2} us {rate} floor {floor:10.2} us  {variant}");
+    }
+
+    /// A new buffer of zeros.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn zeros(&self, bytes: u64, role: Role) -> Result<Range, GpuError> {
+        Ok(Range::whole(&self.gpu.storage("bench", bytes, role)?))
+    }
+
+    /// Frees buffers.
+    pub fn release<'a>(&self, ranges: impl IntoIterator<Item = &'a Range>) {
+        let buffers = ranges.into_iter().map(|range| &range.buffer);
+        buffers.for_each(|buffer: &Buffer| self.gpu.release(buffer));
+    }
+
+    /// Rounds of a measurement, of which the best counts: so many, or few where it is to be quick.
+    pub fn rounds(&self, rounds: usize) -> usize {
+        if self.quick { 2 } else { rounds }
+    }
+
+    /// `calls` as a step for replays of `state`.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn record(&self, calls: Vec<Call>, state: &State) -> Result<Recording, GpuError> {
+        Recording::new(&self.gpu, &Step::of(Most::of(state), calls))
+    }
+
+    /// Microseconds of the fastest of several replays.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn fastest(&self, step: &Recording, state: &State, rounds: usize) -> Result<f64, GpuError> {
+        let times = wait::in_turn(&self.gpu, &[step], state, rounds)?;
+        Ok(times.into_iter().flatten().fold(f64::INFINITY, f64::min))
+    }
+}
+
+/// A rate with four digits, or with five decimals where it is very small.
+fn digits(rate: f64) -> String {
+    let whole = rate.max(1e-2).log10().floor() as i32;
+    let decimals = (3 - whole).clamp(0, 5) as usize;
+    format!("{rate:8.decimals$}")
+}

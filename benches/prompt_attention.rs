@@ -1,0 +1,151 @@
+//! How long the attention of a prompt takes by each shape, at the sizes of GLM-4.7-Flash and DeepSeek-V2-Lite: the expansion of the
+//! context's keys and values, and the attention to them.
+
+mod common;
+
+use common::{Bench, Work};
+use glimt::gpu::buffer::{Range, Role};
+use glimt::gpu::call::{Call, State};
+use glimt::gpu::{Gpu, GpuError};
+use glimt::kernels::choices::PromptAttention;
+use glimt::kernels::prompt_attention::{GpuPromptAttention, Scratch};
+use glimt::kernels::{KvDims, MlaDims};
+use std::process::ExitCode;
+
+const GLM: KvDims = KvDims {
+    mla: MlaDims {
+        heads: 20,
+        nope: 192,
+        rope: 64,
+        kv_lora: 512,
+    },
+    v: 256,
+};
+const DEEPSEEK: KvDims = KvDims {
+    mla: MlaDims {
+        heads: 16,
+        nope: 128,
+        rope: 64,
+        kv_lora: 512,
+    },
+    v: 128,
+};
+/// Replays of which the best counts.
+const ROUNDS: usize = 5;
+
+fn main() -> ExitCode {
+    common::main(run)
+}
+
+fn run(bench: &Bench) -> Result<(), GpuError> {
+    for dims in [GLM, DEEPSEEK] {
+        for way in PromptAttention::all(&bench.gpu, dims) {
+            measure(bench, dims, way)?;
+        }
+    }
+    Ok(())
+}
+
+/// The kernels, and what each must do after `pos` rows.
+struct Measured<'a> {
+    dims: KvDims,
+    tokens: usize,
+    attention: &'a GpuPromptAttention<'a>,
+}
+
+impl Measured<'_> {
+    /// The expansion of all rows, and the attention to them.
+    fn works(&self, pos: usize) -> [Work; 2] {
+        let (dims, tokens) = (self.dims, self.tokens);
+        let (mla, rows) = (dims.mla, pos + tokens);
+        let matrices = self.attention.form.is_matrix();
+        let pairs = tokens * pos + tokens * tokens / 2;
+        let kv = dims.kv_bytes(rows, matrices);
+        [
+            Work {
+                bytes: kv + dims.weight_bytes(matrices) + (rows * mla.kv_lora * 2) as u64,
+                flops: (2 * rows * mla.kv_lora * dims.width()) as u64,
+            },
+            Work {
+                bytes: kv + self.attention.q.size + self.attention.values.size,
+                flops: (2 * pairs * mla.heads * (mla.head() + dims.v)) as u64,
+            },
+        ]
+    }
+}
+
+/// Tells the times of one way, at the start of a context and at its end.
+fn measure(bench: &Bench, dims: KvDims, way: PromptAttention) -> Result<(), GpuError> {
+    let mla = dims.mla;
+    // As many tokens as a software adapter does in a second or so.
+    let (tokens, n_ctx) = if bench.quick {
+        (64, 256)
+    } else {
+        (2048, 34_816)
+    };
+    let scratch = Scratch::new(
+        bench.gpu.machine,
+        bench.gpu.max_binding,
+        dims,
+        way.form,
+        tokens,
+        n_ctx,
+    );
+    let queries = (tokens * mla.heads * 4) as u64;
+    let attention = GpuPromptAttention {
+        form: way.form,
+        q: bench.zeros(queries * mla.head() as u64, Role::Floats)?,
+        rope_table: bench.zeros((n_ctx * mla.rope * 4) as u64, Role::Floats)?,
+        cache: bench.zeros((n_ctx * mla.cache_row() * 2) as u64, Role::Cache)?,
+        dims,
+        scale: 0.1,
+        max_tokens: tokens as u32,
+        scratch: &scratch,
+        values: bench.zeros(queries * dims.v as u64, Role::Floats)?,
+    };
+    let name = way.name.clone();
+    let calls = way.calls(&attention);
+    let measured = Measured {
+        dims,
+        tokens,
+        attention: &attention,
+    };
+    for pos in [0, n_ctx - tokens] {
+        for (call, work) in calls.iter().zip(measured.works(pos)) {
+            let head = format!("{} heads of {}/{}", mla.heads, mla.head(), dims.v);
+            let shape = format!("{head}, {tokens} tokens after {pos}");
+            if bench.wants(call.kernel, &shape) {
+                let us = time(bench, call, pos, tokens)?;
+                bench.tell(call.kernel, &shape, us, work, &name);
+            }
+        }
+    }
+    release(&bench.gpu, &attention);
+    Ok(())
+}
+
+fn time(bench: &Bench, call: &Call, pos: usize, tokens: usize) -> Result<f64, GpuError> {
+    let state = State {
+        pos: pos as u32,
+        tokens: tokens as u32,
+        ..State::default()
+    };
+    let step = bench.record(vec![call.clone()], &state)?;
+    bench.fastest(&step, &state, bench.rounds(ROUNDS))
+}
+
+fn release(gpu: &Gpu, attention: &GpuPromptAttention<'_>) {
+    let Scratch {
+        weights, stats, kv, ..
+    } = attention.scratch;
+    let GpuPromptAttention {
+        q,
+        rope_table,
+        cache,
+        values,
+        ..
+    } = attention;
+    let own = [weights, stats, q, rope_table, cache, values];
+    let all = own.into_iter().chain(kv);
+    all.for_each(|range: &Range| gpu.release(&range.buffer));
+}

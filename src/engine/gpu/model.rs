@@ -1,0 +1,88 @@
+//! A model on a device.
+
+use super::random;
+use super::recipes::{Context, Given};
+use super::weights::Weights;
+use crate::gpu::{Gpu, GpuError, tuning};
+use crate::model::{Experts, Model};
+use std::sync::Arc;
+pub use tier_trial::TierTrial;
+
+mod tier_trial;
+
+/// A model whose weights are on `gpu`, shared by every session.
+pub struct GpuModel {
+    /// The device, in the tier that the model decodes in.
+    pub gpu: Arc<Gpu>,
+    /// The model in the file: its configuration and names.
+    pub model: Arc<Model>,
+    /// Its weights.
+    pub(super) weights: Weights,
+    /// What was measured now to choose the tier; `None` where that was not needed.
+    pub(super) tier_trial: Option<TierTrial>,
+}
+
+impl GpuModel {
+    /// Uploads every weight, telling `progress` the bytes done and the bytes in all. The weights of a model without a
+    /// file ([`crate::synth::without_matrices`]) are made on the device.
+    ///
+    /// On a device whose tier was not asked for, the tier is chosen then: the one kept for this device and such a model, else by
+    /// measuring, where the device [may run](crate::gpu::Tier::may_be_measured) more than one. So the model's
+    /// [`gpu`](Self::gpu) can be in another tier than the one passed.
+    ///
+    /// # Errors
+    /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`],
+    /// [`GpuError::ReadWeights`] or what the device reports.
+    pub async fn load_async(
+        gpu: Arc<Gpu>,
+        model: Arc<Model>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, GpuError> {
+        let (weights, loader, matrices) = Weights::plan(&gpu, &model)?;
+        let total = loader.bytes();
+        let told = &mut |done| progress(done, total);
+        loader.fill_async(&gpu, &matrices, told).await?;
+        if !model.token_embd.has_data() {
+            random::fill_weights(&gpu, &matrices, told).await?;
+        }
+        gpu.realise_async(&weights.output_norm.buffer).await?;
+        gpu.check()?;
+        let mut model = Self {
+            weights,
+            tier_trial: None,
+            model: Arc::clone(&model),
+            gpu,
+        };
+        if model.gpu.tier_is_open {
+            let folder = tuning::folder().ok();
+            model.settle_tier(folder.as_deref()).await?;
+        }
+        Ok(model)
+    }
+
+    /// How the experts of a layer that has some are chosen: the loader refuses such a layer where the file does not say.
+    pub(super) fn experts(&self) -> &Experts {
+        let experts = self.model.config.experts.as_ref();
+        experts.expect("a MoE layer has experts in its config")
+    }
+
+    /// What the recipes of a session with this context are given.
+    pub(super) fn given<'a>(&'a self, context: &'a Context) -> Given<'a> {
+        Given {
+            target: &self.gpu,
+            config: &self.model.config,
+            weights: &self.weights,
+            context,
+        }
+    }
+
+    /// What was measured while loading to choose the tier; `None` where one was asked for or kept, or the device has no choice.
+    pub fn tier_trial(&self) -> Option<&TierTrial> {
+        self.tier_trial.as_ref()
+    }
+
+    /// Bytes of weights on the device.
+    pub fn bytes(&self) -> u64 {
+        self.gpu.allocated()
+    }
+}

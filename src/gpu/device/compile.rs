@@ -1,0 +1,167 @@
+//! Compiling pipelines: in parallel, each variant once.
+
+use crate::gpu::pipeline::{Pipeline, Spec, workgroup_memory};
+use crate::gpu::shader::{self, Access};
+use crate::gpu::tier::MAX_PARAMS;
+use crate::gpu::{Gpu, GpuError, Tier, barriers};
+use rayon::prelude::*;
+use std::borrow::Cow;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex};
+use wgpu::naga;
+use wgpu::{BindGroupLayout, BindGroupLayoutEntry, BindingType, BufferBindingType, ShaderStages};
+
+impl Gpu {
+    /// The pipelines of `specs`, in the same order; those not made yet are compiled in parallel.
+    ///
+    /// # Errors
+    /// [`GpuError::Shader`] where a template is wrong or the driver refuses it.
+    pub async fn pipelines_async(&self, specs: &[&Spec]) -> Result<Vec<Arc<Pipeline>>, GpuError> {
+        let missing: Vec<&Spec> = {
+            let made = lock(&self.pipelines.made);
+            let mut seen = std::collections::HashSet::new();
+            specs
+                .iter()
+                .copied()
+                .filter(|s| !made.contains_key(*s) && seen.insert(*s))
+                .collect()
+        };
+        let compiled = missing
+            .par_iter()
+            .map(|spec| self.compile(spec))
+            .collect::<Result<Vec<_>, GpuError>>()?;
+        let mut fresh = vec![];
+        for (spec, (pipeline, invalid)) in missing.into_iter().zip(compiled) {
+            if let Some(error) = invalid.await {
+                return Err(refused(spec, error.to_string()));
+            }
+            fresh.push((spec.clone(), Arc::new(pipeline)));
+        }
+        let any = !fresh.is_empty();
+        let mut made = lock(&self.pipelines.made);
+        made.extend(fresh);
+        let found = specs.iter().map(|s| made[*s].clone()).collect();
+        drop(made);
+        if any && let Some(disk) = &self.pipelines.disk {
+            disk.save();
+        }
+        Ok(found)
+    }
+
+    /// A pipeline, and what the device has against it.
+    fn compile(
+        &self,
+        spec: &Spec,
+    ) -> Result<(Pipeline, impl Future<Output = Option<wgpu::Error>> + use<>), GpuError> {
+        let vulkan = self.info.backend == wgpu::Backend::Vulkan;
+        // Elsewhere a way out of some subgroups before a barrier may be refused.
+        let fetches = vulkan && self.tier != Tier::Plain;
+        #[cfg(test)]
+        let fetches = fetches && self.waves.is_none();
+        let variant = spec.variant.clone().flag(shader::FETCHES, fetches);
+        let source = shader::expand(spec.kernel, spec.source, &variant, self.tier)?.text;
+        #[cfg(test)]
+        let source = match self.waves {
+            Some(size) => crate::gpu::waves::emulated(&source, size),
+            None => source,
+        };
+        let refused = |reason| refused(spec, reason);
+        let mut module = naga::front::wgsl::parse_str(&source)
+            .map_err(|e| refused(e.emit_to_string(&source)))?;
+        if vulkan {
+            barriers::order_workgroup_memory(&mut module);
+        }
+        // wgpu 30 leaves this to the driver, and one was seen never to come back.
+        let (needs, has) = (
+            workgroup_memory(&module).map_err(refused)?,
+            self.limits.max_compute_workgroup_storage_size,
+        );
+        #[cfg(test)]
+        let has = has + self.waves.map_or(0, |_| crate::gpu::waves::ROOM);
+        if needs > has {
+            let reason = format!("{needs} bytes of workgroup memory, the device has {has}");
+            return Err(refused(reason));
+        }
+        let (layout, pipeline_layout) = self.layout(&spec.access);
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let descriptor = wgpu::ShaderModuleDescriptor {
+            label: Some(spec.kernel),
+            source: wgpu::ShaderSource::Naga(Cow::Owned(module)),
+        };
+        // SAFETY: unchecked shaders must not index out of bounds, loop forever or divide by zero. Every kernel declares how far it
+        // reaches into each binding, and `interface::resolve` lets no step be recorded whose buffers are shorter, for the largest
+        // replay; loops count up to parameters; no kernel divides by a variable.
+        let module = unsafe {
+            self.device
+                .create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked())
+        };
+        let pipeline = self
+            .device
+            .create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                label: Some(spec.kernel),
+                layout: Some(&pipeline_layout),
+                module: &module,
+                entry_point: Some("main"),
+                compilation_options: wgpu::PipelineCompilationOptions {
+                    zero_initialize_workgroup_memory: false,
+                    ..Default::default()
+                },
+                cache: self.pipelines.disk.as_ref().map(|d| &d.cache),
+            });
+        Ok((Pipeline { pipeline, layout }, scope.pop()))
+    }
+
+    fn layout(&self, access: &[Access]) -> (BindGroupLayout, wgpu::PipelineLayout) {
+        let mut layouts = lock(&self.pipelines.layouts);
+        layouts
+            .entry(access.to_vec())
+            .or_insert_with(|| self.make_layout(access))
+            .clone()
+    }
+
+    fn make_layout(&self, access: &[Access]) -> (BindGroupLayout, wgpu::PipelineLayout) {
+        let entries: Vec<_> = (0..)
+            .zip(access)
+            .map(|(binding, a)| BindGroupLayoutEntry {
+                binding,
+                visibility: ShaderStages::COMPUTE,
+                ty: BindingType::Buffer {
+                    ty: BufferBindingType::Storage {
+                        read_only: *a == Access::Read,
+                    },
+                    has_dynamic_offset: false,
+                    min_binding_size: NonZeroU64::new(16),
+                },
+                count: None,
+            })
+            .collect();
+        let layout = self
+            .device
+            .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+                label: None,
+                entries: &entries,
+            });
+        let plain = self.tier == Tier::Plain;
+        let groups = [Some(&layout), Some(&self.pipelines.uniform_layout)];
+        let pipeline_layout = self
+            .device
+            .create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+                label: None,
+                bind_group_layouts: if plain { &groups } else { &groups[..1] },
+                immediate_size: if plain { 0 } else { MAX_PARAMS as u32 },
+            });
+        (layout, pipeline_layout)
+    }
+}
+
+/// The error of a kernel that cannot be compiled.
+fn refused(spec: &Spec, reason: String) -> GpuError {
+    GpuError::Shader {
+        kernel: spec.kernel.to_owned(),
+        reason,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}

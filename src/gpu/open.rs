@@ -1,0 +1,294 @@
+//! Opening a device.
+
+use super::adapter::{self, DeviceChoice};
+use super::geometry::Choices;
+use super::machine::Machine;
+use super::pipeline::Pipelines;
+use super::{Coop, Gpu, GpuError, Target, Tier, small_halves, tuning};
+use std::sync::{Arc, Mutex};
+use wgpu::{Adapter, AdapterInfo, Features, Limits};
+
+/// How to open a device.
+#[derive(Debug, Clone, Default)]
+pub struct GpuOptions {
+    /// Which adapter.
+    pub device: DeviceChoice,
+    /// A tier to force, or the adapter's best.
+    pub tier: Option<Tier>,
+    /// A lower limit on the bytes of one binding than the adapter's own, to exercise row ranges on small models.
+    pub max_binding: Option<u64>,
+    /// Whether to use what `glimt tune` found for this device, where it did.
+    pub tuned: bool,
+    /// Less memory than the adapter's own, to exercise what is refused for the lack of it.
+    pub max_memory: Option<u64>,
+    /// Whether the workgroups of a decoded token's kernels repeat small work ([`Target::repeats_work`](super::Target::repeats_work)); as `glimt tune` chose or by
+    /// what it costs where `None`.
+    pub repeats_work: Option<bool>,
+    /// Whether halves are multiplied in pairs in tier `subgroup` ([`Activation::Halves`](crate::quant::activation::Activation::Halves)); by the kind of device where `None`
+    /// ([`Machine::packed_halves`]), if it keeps halves below the smallest normal one. A device that cannot is refused where it has to.
+    pub packed_halves: Option<bool>,
+    /// Whether to do without cooperative matrices on a device that has them: prompts and the attention of tokens take their
+    /// other forms.
+    pub no_matrices: bool,
+    /// Whether a decoded token's work that could stand side by side goes into one grid, for devices where every dispatch of a pass
+    /// waits for the one before it; by the backend where `None` ([`Machine::serial_passes`]).
+    pub serial_passes: Option<bool>,
+}
+
+impl Gpu {
+    /// Opens the adapter that `options.device` means, with all features that the tiers can use and the adapter's limits.
+    ///
+    /// # Errors
+    /// Any of the choosing errors, [`GpuError::TierUnsupported`], [`GpuError::LimitTooSmall`], [`GpuError::RequestDevice`].
+    pub async fn open_async(options: &GpuOptions) -> Result<Self, GpuError> {
+        let adapter = adapter::choose(&options.device).await?;
+        let info = adapter.get_info();
+        let tier = options.tier.unwrap_or_else(|| Tier::best(&adapter));
+        let missing = tier.missing(&adapter);
+        if !missing.is_empty() {
+            return Err(GpuError::TierUnsupported {
+                tier: tier.name(),
+                adapter: info.name,
+                missing,
+            });
+        }
+        let limits = match tier {
+            Tier::Plain => plain_limits(&adapter.limits()),
+            Tier::Subgroup | Tier::Int8 => adapter.limits(),
+        };
+        check_limits(&info.name, &limits)?;
+        let coop = match tier {
+            Tier::Subgroup | Tier::Int8 if !options.no_matrices => Coop::of(&adapter),
+            _ => None,
+        };
+        let features = adapter.features() & wanted_features(tier, coop);
+        let (device, queue) = request(&adapter, features, &limits, coop).await?;
+        let fault = Arc::default();
+        keep_errors(&device, &fault);
+        let max_binding = limits
+            .max_storage_buffer_binding_size
+            .min(options.max_binding.unwrap_or(u64::MAX));
+        let memory = match (adapter::device_memory(&adapter), options.max_memory) {
+            (Some(has), Some(most)) => Some(has.min(most)),
+            (has, most) => has.or(most),
+        };
+        let mut machine = Machine::new(&info, &limits, features);
+        let choices = match options.tuned {
+            true => tuned(&info, &mut machine),
+            false => Arc::default(),
+        };
+        let target = Target {
+            name: info.name.clone(),
+            tier,
+            machine: Machine {
+                serial_passes: options.serial_passes.unwrap_or(machine.serial_passes),
+                ..machine
+            },
+            max_binding,
+            max_buffer: limits.max_buffer_size,
+            offset_alignment: u64::from(limits.min_storage_buffer_offset_alignment).max(16),
+            coop,
+            packed_halves: false,
+            choices,
+            asked_to_repeat: options.repeats_work,
+        };
+        let pipelines = Arc::new(Pipelines::new(&device, &info, features));
+        let tier_is_open = options.tier.is_none() && tier.may_be_measured(&info);
+        let mut gpu = Self {
+            device,
+            queue,
+            info,
+            limits,
+            features,
+            target,
+            memory,
+            tier_is_open,
+            pipelines,
+            lying_clock: Arc::default(),
+            trials: Arc::default(),
+            numbers: Arc::default(),
+            #[cfg(test)]
+            waves: None,
+            fault,
+            allocated: Arc::default(),
+        };
+        if tier == Tier::Subgroup || tier_is_open {
+            gpu.target.packed_halves = gpu.packs_halves(options.packed_halves, machine).await?;
+        }
+        Ok(gpu)
+    }
+
+    /// Whether halves are multiplied in pairs, as asked or by the kind of device.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`] where it is asked for and the device cannot; what the device reports.
+    async fn packs_halves(&self, asked: Option<bool>, machine: Machine) -> Result<bool, GpuError> {
+        if !asked.unwrap_or(machine.packed_halves) {
+            return Ok(false);
+        }
+        let objection = match self.features.contains(Features::SHADER_F16) {
+            true => small_halves::objection(self).await?,
+            false => Some("f16 in shaders".to_owned()),
+        };
+        let Some(missing) = objection else {
+            return Ok(true);
+        };
+        if asked.is_some() {
+            return Err(GpuError::TierUnsupported {
+                tier: self.tier.name(),
+                adapter: self.info.name.clone(),
+                missing: format!("{missing}, which --packed-halves on needs"),
+            });
+        }
+        let name = &self.info.name;
+        log::warn!(
+            "{name}: halves are widened to f32, not multiplied in pairs: it lacks {missing}"
+        );
+        Ok(false)
+    }
+}
+
+/// The features that a tier and these matrices can use.
+fn wanted_features(tier: Tier, coop: Option<Coop>) -> Features {
+    // What a browser lacks, the plain tier goes without: storage buffers that can be mapped, too.
+    let of_tier = match tier {
+        Tier::Plain => Features::empty(),
+        Tier::Subgroup | Tier::Int8 => {
+            Features::SUBGROUP
+                | Features::IMMEDIATES
+                | Features::SHADER_F16
+                | Features::MAPPABLE_PRIMARY_BUFFERS
+        }
+    };
+    let of_matrices = match coop {
+        Some(_) => Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SUBGROUP_BARRIER,
+        None => Features::empty(),
+    };
+    of_tier
+        | of_matrices
+        | Features::TIMESTAMP_QUERY
+        | Features::TIMESTAMP_QUERY_INSIDE_PASSES
+        | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
+        | Features::PIPELINE_CACHE
+}
+
+/// The device of an adapter and its queue.
+async fn request(
+    adapter: &Adapter,
+    features: Features,
+    limits: &Limits,
+    coop: Option<Coop>,
+) -> Result<(wgpu::Device, wgpu::Queue), GpuError> {
+    let experimental_features = if coop.is_some() {
+        // SAFETY: wgpu warns that experimental features may misbehave. Only cooperative matrices are asked for: their
+        // kernels index within their buffers like all others, and a trial compares their results before they are used.
+        unsafe { wgpu::ExperimentalFeatures::enabled() }
+    } else {
+        wgpu::ExperimentalFeatures::disabled()
+    };
+    let descriptor = wgpu::DeviceDescriptor {
+        label: Some("glimt"),
+        required_features: features,
+        required_limits: limits.clone(),
+        memory_hints: wgpu::MemoryHints::Performance,
+        experimental_features,
+        ..Default::default()
+    };
+    let requested = adapter.request_device(&descriptor).await;
+    requested.map_err(|e| GpuError::RequestDevice {
+        adapter: adapter.get_info().name,
+        reason: e.to_string(),
+    })
+}
+
+/// Has `fault` keep the first error that the device reports.
+fn keep_errors(device: &wgpu::Device, fault: &Arc<Mutex<Option<GpuError>>>) {
+    let (on_error, on_lost) = (fault.clone(), fault.clone());
+    device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
+        let reason = e.to_string();
+        note(
+            &on_error,
+            GpuError::Runtime {
+                what: "a GPU operation".to_owned(),
+                reason,
+            },
+        );
+    }));
+    device.set_device_lost_callback(move |cause, reason| {
+        if cause != wgpu::DeviceLostReason::Destroyed {
+            note(&on_lost, GpuError::Lost { reason });
+        }
+    });
+}
+
+/// Keeps the first error.
+fn note(fault: &Mutex<Option<GpuError>>, error: GpuError) {
+    // A lost device explains the errors that follow it, so the first one is kept.
+    fault
+        .lock()
+        .unwrap_or_else(|e| e.into_inner())
+        .get_or_insert(error);
+}
+
+/// What `glimt tune` chose for a device; its numbers replace those of `machine`.
+fn tuned(info: &AdapterInfo, machine: &mut Machine) -> Arc<Choices> {
+    let choices = Arc::<Choices>::default();
+    match tuning::load(info) {
+        Ok(Some((made, path))) => {
+            log::info!("using the choices in {}", path.display());
+            match machine.tuned.with(&made.numbers) {
+                Ok(tuned) => machine.tuned = tuned,
+                Err(e) => log::warn!("{}: {e}", path.display()),
+            }
+            choices.replace(made);
+        }
+        Ok(None) => {}
+        // They cost only speed.
+        Err(e) => log::warn!("not using the choices of glimt tune: {e}"),
+    }
+    choices
+}
+
+/// WebGPU's default limits, which every browser gives, except for sizes of memory.
+fn plain_limits(adapter: &Limits) -> Limits {
+    let default = Limits::default();
+    Limits {
+        max_buffer_size: adapter.max_buffer_size,
+        max_storage_buffer_binding_size: adapter.max_storage_buffer_binding_size,
+        ..default
+    }
+}
+
+fn check_limits(adapter: &str, limits: &Limits) -> Result<(), GpuError> {
+    let needs = [
+        (
+            "max_storage_buffers_per_shader_stage",
+            u64::from(limits.max_storage_buffers_per_shader_stage),
+            8,
+        ),
+        (
+            "max_compute_invocations_per_workgroup",
+            u64::from(limits.max_compute_invocations_per_workgroup),
+            256,
+        ),
+        (
+            "max_compute_workgroup_storage_size",
+            u64::from(limits.max_compute_workgroup_storage_size),
+            16 << 10,
+        ),
+        (
+            "max_storage_buffer_binding_size",
+            limits.max_storage_buffer_binding_size,
+            128 << 20,
+        ),
+    ];
+    match needs.into_iter().find(|(_, found, needed)| found < needed) {
+        Some((limit, found, needed)) => Err(GpuError::LimitTooSmall {
+            adapter: adapter.to_owned(),
+            limit,
+            found,
+            needed,
+        }),
+        None => Ok(()),
+    }
+}

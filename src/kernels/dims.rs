@@ -1,0 +1,95 @@
+//! The sizes of attention blocks.
+
+use crate::gpu::shader::Variant;
+use crate::model::Config;
+
+/// The sizes of one multi-head latent attention block (DeepSeek-V2 paper, section 2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MlaDims {
+    /// Number of query heads, `attention.head_count`.
+    pub heads: usize,
+    /// Width of the part of a query or key head that is not rotated.
+    pub nope: usize,
+    /// Width of the rotated part, `rope.dimension_count`; even.
+    pub rope: usize,
+    /// Width of the latent, `attention.kv_lora_rank`.
+    pub kv_lora: usize,
+}
+
+impl MlaDims {
+    /// The sizes of a model's attention blocks; all blocks of a model share them.
+    pub fn of(config: &Config) -> Self {
+        MlaDims {
+            heads: config.head_count,
+            nope: config.qk_nope_head_dim,
+            rope: config.qk_rope_head_dim,
+            kv_lora: config.kv_lora_rank,
+        }
+    }
+
+    /// Width of one query head before absorption: nope + rope.
+    pub fn head(&self) -> usize {
+        self.nope + self.rope
+    }
+
+    /// Width of one cache row: the latent, then the rotated key all heads share.
+    pub fn cache_row(&self) -> usize {
+        self.kv_lora + self.rope
+    }
+}
+
+/// The sizes of an attention block whose keys and values are expanded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvDims {
+    /// Those of the latent form.
+    pub mla: MlaDims,
+    /// Width of a value head, `attention.value_length_mla`.
+    pub v: usize,
+}
+
+impl KvDims {
+    /// The sizes of a model's attention blocks; all blocks of a model share them.
+    pub fn of(config: &Config) -> Self {
+        Self {
+            mla: MlaDims::of(config),
+            v: config.v_head_dim,
+        }
+    }
+
+    /// Values that a context row expands to: the keys of all heads without their rotated part, then the values of all heads.
+    pub fn width(&self) -> usize {
+        self.mla.heads * (self.mla.nope + self.v)
+    }
+
+    /// Bytes of the expansion's weights (width, kv_lora), for matrices or in f32.
+    pub fn weight_bytes(&self, matrices: bool) -> u64 {
+        (self.width() * self.mla.kv_lora) as u64 * value_bytes(matrices)
+    }
+
+    /// Bytes of `rows` expanded rows (rows, width), for matrices or in f32.
+    pub fn kv_bytes(&self, rows: usize, matrices: bool) -> u64 {
+        (rows * self.width()) as u64 * value_bytes(matrices)
+    }
+
+    /// What the kernels of the expansion know of the sizes.
+    pub(super) fn numbers_of_expansion(self) -> Variant {
+        Variant::default()
+            .number("KV_LORA", self.mla.kv_lora as u32)
+            .number("CACHE_ROW", self.mla.cache_row() as u32)
+            .number("WIDTH", self.width() as u32)
+    }
+
+    /// What the kernels of the attention know of the sizes.
+    pub(super) fn numbers_of_attention(self) -> Variant {
+        Variant::default()
+            .number("HEADS", self.mla.heads as u32)
+            .number("NOPE", self.mla.nope as u32)
+            .number("ROPE", self.mla.rope as u32)
+            .number("KV_LORA", self.mla.kv_lora as u32)
+            .number("V", self.v as u32)
+    }
+}
+
+fn value_bytes(matrices: bool) -> u64 {
+    if matrices { 2 } else { 4 }
+}

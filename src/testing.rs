@@ -1,0 +1,150 @@
+//! What tests with random inputs share: the generator, and what a failing test prints so that it can be repeated alone.
+//!
+//! The tests in `tests` take this file, too: it uses nothing of the crate.
+
+use std::cell::RefCell;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Once;
+use std::{env, panic, thread};
+
+/// The variable that gives a test its seed.
+const SEED: &str = "GLIMT_SEED";
+/// Variables that change what a test does, and so belong to the command that repeats it.
+const OTHERS: [&str; 1] = ["GLIMT_TEST_WAVES"];
+
+thread_local! {
+    /// The test that runs in this thread, from its first generator on.
+    static TEST: RefCell<Option<Test>> = const { RefCell::new(None) };
+    /// What this thread dispatched last.
+    static DISPATCHED: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+struct Test {
+    seed: u64,
+    generators: u64,
+}
+
+impl Test {
+    fn begin() -> Self {
+        print_failures();
+        let seed = match env::var(SEED) {
+            Ok(text) => parse(&text).unwrap_or_else(|| panic!("{SEED}: {text} is no number")),
+            Err(_) => RandomState::new().hash_one(0u8),
+        };
+        Self {
+            seed,
+            generators: 0,
+        }
+    }
+}
+
+/// A decimal number, or a hexadecimal one after `0x`.
+fn parse(text: &str) -> Option<u64> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.ok()
+}
+
+/// Remembers what this thread dispatches next, in lines of text: a failure prints it.
+pub(crate) fn dispatched(what: String) {
+    print_failures();
+    DISPATCHED.set(what);
+}
+
+/// From now on a panic also prints what repeats the test that it ends.
+fn print_failures() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            before(info);
+            eprint!("{}", failure());
+        }));
+    });
+}
+
+/// What is known of the test in this thread: what it dispatched last, its seed and the command that repeats it.
+fn failure() -> String {
+    let dispatched = DISPATCHED.try_with(|text| text.try_borrow().map(|text| text.clone()));
+    let mut text = dispatched.ok().and_then(Result::ok).unwrap_or_default();
+    let seed = TEST.try_with(|test| Some(test.try_borrow().ok()?.as_ref()?.seed));
+    let seed = seed.ok().flatten();
+    let mut command = String::new();
+    if let Some(seed) = seed {
+        text += &format!("seed: {seed:#x}\n");
+        command += &format!("{SEED}={seed:#x} ");
+    } else if text.is_empty() {
+        return text;
+    }
+    for name in OTHERS {
+        if let Ok(value) = env::var(name) {
+            command += &format!("{name}={value} ");
+        }
+    }
+    let profile = if cfg!(debug_assertions) {
+        ""
+    } else {
+        " --release"
+    };
+    let target = match env!("CARGO_CRATE_NAME") {
+        "glimt" => "--lib".to_owned(),
+        name => format!("--test {name}"),
+    };
+    let thread = thread::current();
+    let test = thread.name().unwrap_or_default();
+    text + &format!(
+        "to repeat it: {command}cargo test{profile} {target} {test} -- --exact --include-ignored\n"
+    )
+}
+
+/// A small random generator (SplitMix64). A test has a new seed in every run, unless `GLIMT_SEED` gives one.
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    /// The next generator of this test.
+    pub(crate) fn fresh() -> Self {
+        TEST.with_borrow_mut(|test| {
+            let test = test.get_or_insert_with(Test::begin);
+            let number = test.generators;
+            test.generators += 1;
+            Rng(test.seed ^ number.wrapping_mul(0xd134_2543_de82_ef95))
+        })
+    }
+
+    /// 64 random bits.
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Random bytes.
+    pub(crate) fn bytes(&mut self, n: usize) -> Vec<u8> {
+        (0..n).map(|_| self.bits() as u8).collect()
+    }
+
+    /// Uniform in [0, 1).
+    pub(crate) fn uniform(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u64 << 24) as f32
+    }
+
+    /// Uniform in 0..n.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        (self.bits() % n as u64) as usize
+    }
+
+    /// Normally distributed, of mean 0 and variance 1 (Box-Muller).
+    pub(crate) fn normal(&mut self) -> f32 {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        radius * (std::f32::consts::TAU * self.uniform()).cos()
+    }
+
+    /// So many of them.
+    pub(crate) fn normals(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.normal()).collect()
+    }
+}
