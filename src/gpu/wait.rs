@@ -1,6 +1,6 @@
 //! Waiting for a device, for native builds: the one place of this room that blocks.
 //!
-//! Everything else in it only asks whether something is there ([`pending`](super::pending)). A browser, where nothing may block,
+//! Everything else in it only asks whether something is there (`pending`). A browser, where nothing may block,
 //! goes without this file.
 
 use super::adapter::{self, AdapterSummary};

@@ -13,7 +13,7 @@ impl GpuBackend {
     /// how many rows were handed out.
     ///
     /// # Errors
-    /// Those of [`AsyncBackend::logits_async`](crate::engine::backend::AsyncBackend::logits_async).
+    /// Those of [`Backend::logits_async`](crate::engine::backend::Backend::logits_async).
     pub(super) async fn all_logits(
         &mut self,
         tokens: &[u32],
