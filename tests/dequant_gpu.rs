@@ -2,6 +2,7 @@
 
 use glimt::gpu::Tier;
 use glimt::gpu::shader::{Variant, expand};
+use glimt::gpu::wait::complete;
 use glimt::quant::repack::{self, Planes};
 use glimt::quant::{GgmlType, dequantize_row};
 use testing::Rng;
@@ -183,11 +184,11 @@ fn run(device: &wgpu::Device, queue: &wgpu::Queue, source: String, planes: &Plan
 #[test]
 fn every_module_gives_the_weights_of_dequantize_row() {
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
-    let Ok(adapter) = pollster::block_on(instance.request_adapter(&Default::default())) else {
+    let Ok(adapter) = complete(instance.request_adapter(&Default::default())) else {
         eprintln!("skipped: no GPU adapter on this machine");
         return;
     };
-    let (device, queue) = pollster::block_on(adapter.request_device(&Default::default()))
+    let (device, queue) = complete(adapter.request_device(&Default::default()))
         .expect("every adapter gives the default limits");
     let mut rng = Rng::fresh();
     for &ty in GgmlType::ALL {

@@ -2,11 +2,13 @@
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
 use glimt::engine::perplexity::Perplexity;
 use glimt::engine::{
     DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Opened, Sampling, Session,
-    StopReason,
+    StopReason, Tier,
 };
 
 fn engine(ctx: usize) -> Engine {
@@ -27,6 +29,33 @@ fn gpu_engine() -> Engine {
     };
     let opened = Opened::new(&ModelSource::Embedded, &options).expect("these tests need a GPU");
     Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
+}
+
+/// What `future` comes to by being polled alone, and how often it was not there yet.
+fn polled<T>(future: impl Future<Output = T>) -> (T, usize) {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut pending = 0;
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(result) => return (result, pending),
+            Poll::Pending => pending += 1,
+        }
+    }
+}
+
+/// The same engine as [`gpu_engine`], opened and loaded by polling.
+fn polled_engine(tier: Option<Tier>) -> Engine {
+    let options = EngineOptions {
+        ctx: Some(128),
+        tier,
+        ..EngineOptions::default()
+    };
+    let (opened, _) = polled(Opened::new_async(&ModelSource::Embedded, &options));
+    let opened = opened.expect("these tests need a GPU");
+    let (engine, pending) = polled(Engine::load_async(opened, &mut |_| {}));
+    assert!(pending > 0, "loading never had to wait");
+    engine.expect("the built-in model loads")
 }
 
 /// The logits after the last of `tokens`.
@@ -347,4 +376,117 @@ fn a_prompt_interrupted_in_its_first_layer_leaves_the_answer_before_it() {
         .sum();
     let size: f32 = expected.iter().map(|b| b.powi(2)).sum();
     assert!(off / size < 1e-3, "NMSE {}", off / size);
+}
+
+#[test]
+fn polling_alone_gives_the_same_answer() {
+    for tier in [None, Some(Tier::Plain)] {
+        let engine = polled_engine(tier);
+        let tokenizer = engine.tokenizer();
+        // A prompt that goes through chunks, and one that goes token by token.
+        let long = "Once upon a time there was a little girl who had a big red ball. ".repeat(3);
+        for text in [long.as_str(), "Once upon a time"] {
+            let prompt = tokenizer.encode(text, true).expect("plain text");
+            let mut expected = vec![];
+            let mut session = engine.session().expect("there is memory");
+            let stats = session.generate(&prompt, &Sampling::GREEDY, 20, &mut |token| {
+                expected.push(token);
+                ControlFlow::Continue(())
+            });
+            let expected_stats = stats.expect("it fits");
+
+            let mut found = vec![];
+            let mut session = polled(engine.session_async()).0.expect("there is memory");
+            let on_token = &mut |token| {
+                found.push(token);
+                ControlFlow::Continue(())
+            };
+            let unwatched = &mut |_| ControlFlow::Continue(());
+            let (stats, pending) =
+                polled(session.generate_async(&prompt, &Sampling::GREEDY, 20, unwatched, on_token));
+            let stats = stats.expect("it fits");
+            assert!(pending > 0, "the device was done before it was asked");
+            assert_eq!(found, expected);
+            assert_eq!(
+                (stats.generated, stats.steps, stats.stop),
+                (
+                    expected_stats.generated,
+                    expected_stats.steps,
+                    expected_stats.stop
+                )
+            );
+            assert_eq!(session.position(), prompt.len() + found.len());
+        }
+    }
+}
+
+#[test]
+fn logits_come_by_polling_alone() {
+    let engine = polled_engine(None);
+    let tokenizer = engine.tokenizer();
+    let text = "Once upon a time there was a little girl who had a big red ball. ";
+    let tokens = tokenizer.encode(text, true).expect("plain text");
+    let mut rows = [vec![], vec![]];
+    let [expected, found] = &mut rows;
+    let mut session = engine.session().expect("there is memory");
+    let keep = &mut |_, row: &[f32]| {
+        expected.push(row.to_vec());
+        ControlFlow::Continue(())
+    };
+    session.logits(&tokens, 2, keep).expect("they fit");
+    let mut session = engine.session().expect("there is memory");
+    let keep = &mut |_, row: &[f32]| {
+        found.push(row.to_vec());
+        ControlFlow::Continue(())
+    };
+    let unwatched = &mut |_| ControlFlow::Continue(());
+    let (done, pending) = polled(session.logits_async(&tokens, 2, unwatched, keep));
+    assert_eq!(done.expect("they fit"), tokens.len());
+    assert!(pending > 0, "the device was done before it was asked");
+    let [expected, found] = rows;
+    assert!(found == expected, "the logits differ");
+}
+
+#[test]
+fn a_session_whose_future_was_dropped_goes_on() {
+    let engine = polled_engine(None);
+    let tokenizer = engine.tokenizer();
+    let prompt = tokenizer.encode("Once upon a time", true);
+    let prompt = prompt.expect("plain text");
+    let mut session = engine.session().expect("there is memory");
+    // Dropped after so many polls: in the prompt, and while tokens are in flight.
+    for polls in [1, 5, 50, 500, 5000] {
+        let (mut on_prompt, mut on_token) = (
+            |_| ControlFlow::Continue(()),
+            |_| ControlFlow::<()>::Continue(()),
+        );
+        session.reset();
+        let mut future = pin!(session.generate_async(
+            &prompt,
+            &Sampling::GREEDY,
+            40,
+            &mut on_prompt,
+            &mut on_token,
+        ));
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..polls {
+            if future.as_mut().poll(&mut context).is_ready() {
+                break;
+            }
+        }
+    }
+    session.reset();
+    let mut said = prompt.clone();
+    let stats = session.generate(&prompt, &Sampling::GREEDY, 9, &mut |token| {
+        said.push(token);
+        ControlFlow::Continue(())
+    });
+    assert_eq!(stats.expect("it fits").generated, 9);
+    let (mut fresh, mut expected) = (engine.session().expect("there is memory"), prompt.clone());
+    let stats = fresh.generate(&prompt, &Sampling::GREEDY, 9, &mut |token| {
+        expected.push(token);
+        ControlFlow::Continue(())
+    });
+    assert_eq!(stats.expect("it fits").generated, 9);
+    assert_eq!(said, expected);
 }

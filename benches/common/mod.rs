@@ -7,8 +7,8 @@ pub mod product;
 use glimt::engine::bandwidth::read_bandwidth;
 use glimt::gpu::buffer::{Buffer, Range, Role};
 use glimt::gpu::call::{Call, State};
-use glimt::gpu::clock;
 use glimt::gpu::record::Recording;
+use glimt::gpu::wait;
 use glimt::gpu::{Gpu, GpuError, GpuOptions, Most, Step};
 use std::process::ExitCode;
 
@@ -145,7 +145,7 @@ impl Bench {
     /// # Errors
     /// What the device reports.
     pub fn fastest(&self, step: &Recording, state: &State, rounds: usize) -> Result<f64, GpuError> {
-        let times = clock::in_turn(&self.gpu, &[step], state, rounds)?;
+        let times = wait::in_turn(&self.gpu, &[step], state, rounds)?;
         Ok(times.into_iter().flatten().fold(f64::INFINITY, f64::min))
     }
 }

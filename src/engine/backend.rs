@@ -1,6 +1,7 @@
 //! What the CPU and the GPU both do for a session.
 
 use std::ops::ControlFlow;
+use std::pin::Pin;
 
 use crate::gpu::GpuError;
 use crate::kernels::sampling::Sampling;
@@ -13,6 +14,10 @@ use crate::kernels::sampling::Sampling;
 /// Decoding is one call for a whole answer, not one per token: between two tokens a GPU backend must not wait for the
 /// host. It keeps one or two tokens in flight, chooses on the device, feeds the choice to the next step there, and hands
 /// the ids to `on_token` as they come back; what it computed past the end of the answer is discarded.
+///
+/// What computes on a device is a future that never blocks: it goes on whenever it is polled, and a browser can await it. The methods of
+/// the same names without `async` wait for it, which native builds can. One that is dropped before its end leaves the session where a
+/// call from an earlier position can begin.
 pub trait Backend: Send {
     /// Rows in the cache: no token can have a position at or beyond it.
     fn n_ctx(&self) -> usize;
@@ -94,7 +99,51 @@ pub trait Backend: Send {
         limit: usize,
         on_token: &mut OnToken<'_>,
     ) -> Result<(), BackendError>;
+
+    /// [`prefill_watched`](Backend::prefill_watched) as a future. A backend that computes on the host does it at once.
+    ///
+    /// # Errors
+    /// As for [`prefill`](Backend::prefill).
+    fn prefill_async<'a>(
+        &'a mut self,
+        tokens: &'a [u32],
+        pos: usize,
+        on_prompt: &'a mut OnPrompt<'_>,
+    ) -> Answer<'a, usize> {
+        Box::pin(async move { self.prefill_watched(tokens, pos, on_prompt) })
+    }
+
+    /// [`logits_watched`](Backend::logits_watched) as a future. A backend that computes on the host does it at once.
+    ///
+    /// # Errors
+    /// As for [`prefill`](Backend::prefill).
+    fn logits_async<'a>(
+        &'a mut self,
+        tokens: &'a [u32],
+        pos: usize,
+        on_prompt: &'a mut OnPrompt<'_>,
+        on_row: &'a mut OnRow<'_>,
+    ) -> Answer<'a, usize> {
+        Box::pin(async move { self.logits_watched(tokens, pos, on_prompt, on_row) })
+    }
+
+    /// [`decode`](Backend::decode) as a future. A backend that computes on the host does it at once.
+    ///
+    /// # Errors
+    /// As for [`decode`](Backend::decode).
+    fn decode_async<'a>(
+        &'a mut self,
+        context: &'a [u32],
+        sampling: &'a Sampling,
+        limit: usize,
+        on_token: &'a mut OnToken<'_>,
+    ) -> Answer<'a, ()> {
+        Box::pin(async move { self.decode(context, sampling, limit, on_token) })
+    }
 }
+
+/// What a call of a [`Backend`] will come to.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + 'a>>;
 
 /// Receives the logits of one position with its index into the tokens given.
 pub type OnRow<'a> = dyn FnMut(usize, &[f32]) -> ControlFlow<()> + 'a;

@@ -2,8 +2,8 @@
 
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::State;
-use crate::gpu::clock;
 use crate::gpu::record::Recording;
+use crate::gpu::wait;
 use crate::gpu::{Gpu, GpuError};
 use crate::gpu::{Most, Step};
 use crate::kernels::read;
@@ -71,7 +71,7 @@ pub fn dependent_dispatch(gpu: &Gpu) -> Result<f64, GpuError> {
 
 /// Seconds of the fastest of several replays.
 fn fastest(gpu: &Gpu, recording: &Recording) -> Result<f64, GpuError> {
-    let times = clock::in_turn(gpu, &[recording], &State::default(), READS)?;
+    let times = wait::in_turn(gpu, &[recording], &State::default(), READS)?;
     let least = times.into_iter().flatten().fold(f64::INFINITY, f64::min);
     Ok(least / 1e6)
 }

@@ -1,7 +1,8 @@
 //! Engine and Session: a model loaded on a device, and a conversation with it.
 //!
 //! [`Opened::new`] reads the file and opens the device; [`Engine::load`] puts the weights there; [`Engine::session`] starts a
-//! context; [`Session::generate`] continues it. What a device does for a session is a [`backend::Backend`]: [`cpu`] is the
+//! context; [`Session::generate`] continues it. These wait for the device; what they wait for are the futures that have the same names
+//! with `async`, which never block. What a device does for a session is a [`backend::Backend`]: [`cpu`] is the
 //! reference, [`gpu`] the fast one.
 
 pub mod backend;
@@ -14,6 +15,7 @@ pub(crate) mod opened;
 pub mod perplexity;
 mod random;
 mod session;
+mod wait;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -114,7 +116,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::Gpu`].
-    pub fn load(
+    pub async fn load_async(
         mut opened: Opened,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, EngineError> {
@@ -124,8 +126,9 @@ impl Engine {
             Device::Gpu(gpu) => {
                 let told = &mut |done, total| progress(LoadProgress { done, total });
                 let (gpu, model) = (Arc::clone(gpu), Arc::clone(&opened.model));
-                let (weights, precomposed) =
-                    GpuModel::load_precomposed(gpu, model, choice, opened.n_ctx(), told)?;
+                let n_ctx = opened.n_ctx();
+                let loaded = GpuModel::load_precomposed_async(gpu, model, choice, n_ctx, told);
+                let (weights, precomposed) = loaded.await?;
                 (Some(Arc::new(weights)), precomposed)
             }
         };
@@ -155,13 +158,13 @@ impl Engine {
     ///
     /// # Errors
     /// Where its cache does not fit.
-    pub fn session(&self) -> Result<Session<'_>, EngineError> {
+    pub async fn session_async(&self) -> Result<Session<'_>, EngineError> {
         let n_ctx = self.n_ctx();
         let backend: Box<dyn Backend + '_> = match &self.weights {
             None => Box::new(CpuBackend::new(Arc::clone(&self.opened.model), n_ctx)?),
             Some(weights) => {
                 let weights = Arc::clone(weights);
-                Box::new(GpuBackend::with_chunk(weights, n_ctx, self.opened.ubatch)?)
+                Box::new(GpuBackend::new_async(weights, n_ctx, self.opened.ubatch).await?)
             }
         };
         Ok(Session::new(self, backend))

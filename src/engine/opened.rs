@@ -1,7 +1,6 @@
 //! A model whose file is read and whose device is open, before its weights are loaded: what a prompt can be checked against.
 
 use std::sync::Arc;
-use std::thread;
 
 use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length};
 use crate::gguf::Gguf;
@@ -30,7 +29,7 @@ pub(super) enum Device {
 }
 
 impl Opened {
-    /// Reads what is in the file of `source` beside the weights, and opens the device meanwhile.
+    /// Reads what is in the file of `source` beside the weights, and opens the device.
     ///
     /// With [`DeviceChoice::Auto`] on a machine without any adapter the CPU reference is used, which
     /// [`is_cpu_fallback`](Self::is_cpu_fallback) tells; any other choice is met or refused.
@@ -39,30 +38,31 @@ impl Opened {
     /// [`EngineError::Gguf`], [`EngineError::Model`] or [`EngineError::Tokenizer`] for the file,
     /// [`EngineError::ContextTooLong`], [`EngineError::TierWithoutGpu`] or [`EngineError::PrecomposeWithoutGpu`] for the
     /// options, [`EngineError::Gpu`] for the device.
-    pub fn new(source: &ModelSource, options: &EngineOptions) -> Result<Self, EngineError> {
-        let gguf = Arc::new(source.open()?);
-        // The model first: of an unknown architecture nothing else need be understood.
-        let model = Arc::new(Model::load(Arc::clone(&gguf))?);
-        let n_ctx = context_length(options.ctx, model.config.context_length)?;
-        // A vocabulary of 150000 tokens and a GPU take some tenths of a second each.
-        let (text, device) = thread::scope(|scope| {
-            let text = scope.spawn(|| read_text(&gguf));
-            let device = Device::open(options);
-            match text.join() {
-                Ok(text) => (text, device),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        });
-        let (tokenizer, chat_template) = text?;
-        Ok(Self {
-            model,
+    pub async fn new_async(
+        source: &ModelSource,
+        options: &EngineOptions,
+    ) -> Result<Self, EngineError> {
+        let file = File::read(source, options)?;
+        let text = file.text()?;
+        Ok(Self::of(file, text, Device::open(options).await?, options))
+    }
+
+    /// Of what was read and opened.
+    pub(super) fn of(
+        file: File,
+        (tokenizer, chat_template): Text,
+        device: Device,
+        options: &EngineOptions,
+    ) -> Self {
+        Self {
+            model: file.model,
             tokenizer,
             chat_template,
-            n_ctx,
+            n_ctx: file.n_ctx,
             ubatch: options.ubatch,
-            device: device?,
+            device,
             precompose: options.precompose,
-        })
+        }
     }
 
     /// The model: configuration and weights.
@@ -146,8 +146,31 @@ impl Opened {
     }
 }
 
-fn read_text(gguf: &Gguf) -> Result<(Tokenizer, Option<ChatTemplate>), TokenizerError> {
-    Ok((Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf)?))
+/// The vocabulary of a file and its chat template.
+pub(super) type Text = (Tokenizer, Option<ChatTemplate>);
+
+/// A model's file, of which the text is not read yet.
+pub(super) struct File {
+    gguf: Arc<Gguf>,
+    model: Arc<Model>,
+    n_ctx: usize,
+}
+
+impl File {
+    /// That of `source`.
+    pub(super) fn read(source: &ModelSource, options: &EngineOptions) -> Result<Self, EngineError> {
+        let gguf = Arc::new(source.open()?);
+        // The model first: of an unknown architecture nothing else need be understood.
+        let model = Arc::new(Model::load(Arc::clone(&gguf))?);
+        let n_ctx = context_length(options.ctx, model.config.context_length)?;
+        Ok(Self { gguf, model, n_ctx })
+    }
+
+    /// Reads the text.
+    pub(super) fn text(&self) -> Result<Text, TokenizerError> {
+        let tokenizer = Tokenizer::from_gguf(&self.gguf)?;
+        Ok((tokenizer, ChatTemplate::from_gguf(&self.gguf)?))
+    }
 }
 
 /// The first flag that is given and means nothing without GPU kernels.
@@ -167,7 +190,7 @@ pub(crate) fn gpu_flag(
 
 impl Device {
     /// The device that `options` mean.
-    fn open(options: &EngineOptions) -> Result<Self, EngineError> {
+    pub(super) async fn open(options: &EngineOptions) -> Result<Self, EngineError> {
         let tier = options.tier;
         // What the CPU reference cannot do.
         let composing = options
@@ -188,16 +211,16 @@ impl Device {
                 (None, None, Some(flag)) => EngineError::FlagWithoutGpu { flag },
             });
         }
-        let device = options.device.clone();
-        match Gpu::open(&GpuOptions {
-            device,
+        let wanted = GpuOptions {
+            device: options.device.clone(),
             tier,
             no_matrices: options.no_matrices,
             serial_passes: options.serial_passes,
             packed_halves: options.packed_halves,
             tuned: true,
             ..GpuOptions::default()
-        }) {
+        };
+        match Gpu::open_async(&wanted).await {
             Ok(gpu) => Ok(Self::Gpu(Arc::new(gpu))),
             Err(GpuError::NoAdapter)
                 if options.device == DeviceChoice::Auto

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::backend::{Backend, OnPrompt, OnRow, OnToken};
 use super::{Engine, EngineError};
 use crate::kernels::sampling::Sampling;
+use crate::tokenizer::Tokenizer;
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,29 +75,17 @@ impl<'a> Session<'a> {
     }
 
     /// Continues with `prompt` and generates up to `limit` tokens. Each is handed to `on_token`, which ends the answer
-    /// by breaking; stop tokens end it too, but are neither handed out nor kept.
+    /// by breaking; stop tokens end it too, but are neither handed out nor kept. While the prompt is computed `on_prompt` is told how
+    /// many of its tokens are as good as evaluated. A break there ends it without an answer ([`StopReason::Caller`]); the session then
+    /// goes on after the tokens that were evaluated as a whole, which may be fewer.
+    ///
+    /// It never blocks: it goes on whenever it is polled. Dropped before its end it leaves the session as it was before the prompt, or
+    /// before the answer where that has begun.
     ///
     /// # Errors
     /// [`EngineError::NoTokens`], [`EngineError::UnknownToken`] or [`EngineError::PromptTooLong`] for the prompt,
     /// which then leaves the session as it was; or what the device reports.
-    pub fn generate(
-        &mut self,
-        prompt: &[u32],
-        sampling: &Sampling,
-        limit: usize,
-        on_token: &mut OnToken<'_>,
-    ) -> Result<GenerateStats, EngineError> {
-        let unwatched = &mut |_| ControlFlow::Continue(());
-        self.generate_watched(prompt, sampling, limit, unwatched, on_token)
-    }
-
-    /// As [`generate`](Self::generate), and tells `on_prompt` while a prompt is computed how many of its tokens are as good as
-    /// evaluated. A break there ends it without an answer ([`StopReason::Caller`]); the session then goes on after the tokens
-    /// that were evaluated as a whole, which may be fewer.
-    ///
-    /// # Errors
-    /// As for [`generate`](Self::generate).
-    pub fn generate_watched(
+    pub async fn generate_async(
         &mut self,
         prompt: &[u32],
         sampling: &Sampling,
@@ -104,84 +93,97 @@ impl<'a> Session<'a> {
         on_prompt: &mut OnPrompt<'_>,
         on_token: &mut OnToken<'_>,
     ) -> Result<GenerateStats, EngineError> {
+        let mut answer = match self.begin(prompt, limit, on_prompt).await? {
+            ControlFlow::Continue(answer) => answer,
+            ControlFlow::Break(stats) => return Ok(stats),
+        };
+        let limit = answer.limit;
+        let told = &mut |token| answer.take(token, on_token);
+        self.backend
+            .decode_async(&self.tokens, sampling, limit, told)
+            .await?;
+        Ok(self.end(answer))
+    }
+
+    /// Evaluates a prompt: the answer to begin now, or what was done where `on_prompt` broke.
+    pub(super) async fn begin(
+        &mut self,
+        prompt: &[u32],
+        limit: usize,
+        on_prompt: &mut OnPrompt<'_>,
+    ) -> Result<ControlFlow<GenerateStats, Answer<'a>>, EngineError> {
         let start = Instant::now();
         self.engine.check_tokens(prompt, self.tokens.len())?;
         let end = self.tokens.len() + prompt.len();
-        self.append(prompt, 0, None, on_prompt)?;
+        self.append(prompt, 0, None, on_prompt).await?;
         if self.tokens.len() < end {
-            return Ok(GenerateStats {
+            return Ok(ControlFlow::Break(GenerateStats {
                 prompt_tokens: prompt.len() - (end - self.tokens.len()),
                 prompt_time: start.elapsed(),
                 generated: 0,
                 steps: 0,
                 generate_time: Duration::ZERO,
                 stop: StopReason::Caller,
-            });
+            }));
         }
         let room = self.engine.n_ctx() - self.tokens.len();
-        let tokenizer = self.engine.tokenizer();
-        let mut answer = Vec::new();
-        let mut ended = None;
-        let mut first = None;
-        let mut delivered = 0usize;
-        self.backend
-            .decode(&self.tokens, sampling, limit.min(room), &mut |token| {
-                first.get_or_insert_with(Instant::now);
-                delivered += 1;
-                if tokenizer.is_stop(token) {
-                    ended = Some(StopReason::StopToken);
-                    return ControlFlow::Break(());
-                }
-                answer.push(token);
-                let flow = on_token(token);
-                if flow.is_break() {
-                    ended = Some(StopReason::Caller);
-                }
-                flow
-            })?;
-        let end = Instant::now();
-        let first = first.unwrap_or(end);
-        self.tokens.extend(&answer);
-        // The backend leaves out the row of the last token it delivered, which may be the stop token.
-        self.cached += delivered.saturating_sub(1);
-        let at_limit = if limit <= room {
-            StopReason::Limit
-        } else {
-            StopReason::ContextFull
-        };
-        Ok(GenerateStats {
-            prompt_tokens: prompt.len(),
-            prompt_time: first - start,
-            generated: answer.len(),
-            steps: delivered.saturating_sub(1),
-            generate_time: end - first,
-            stop: ended.unwrap_or(at_limit),
-        })
+        Ok(ControlFlow::Continue(Answer {
+            tokenizer: self.engine.tokenizer(),
+            prompt: prompt.len(),
+            limit: limit.min(room),
+            at_limit: if limit <= room {
+                StopReason::Limit
+            } else {
+                StopReason::ContextFull
+            },
+            tokens: Vec::new(),
+            delivered: 0,
+            start,
+            first: None,
+            ended: None,
+        }))
     }
 
-    /// Continues with `tokens` and hands the logits (vocab) of each from index `from` on to `on_row`, with the index
-    /// into `tokens`, in order. A break ends it; the session then goes on after that token.
-    ///
-    /// # Errors
-    /// As for [`generate`](Self::generate).
-    pub fn logits(
+    /// Decodes `answer` by a call that waits.
+    pub(super) fn decode(
         &mut self,
-        tokens: &[u32],
-        from: usize,
-        on_row: &mut OnRow<'_>,
+        answer: &mut Answer<'_>,
+        sampling: &Sampling,
+        on_token: &mut OnToken<'_>,
     ) -> Result<(), EngineError> {
-        let unwatched = &mut |_| ControlFlow::Continue(());
-        self.logits_watched(tokens, from, unwatched, on_row)
-            .map(drop)
+        let limit = answer.limit;
+        let told = &mut |token| answer.take(token, on_token);
+        Ok(self.backend.decode(&self.tokens, sampling, limit, told)?)
     }
 
-    /// As [`logits`](Self::logits), and tells `on_prompt` meanwhile how many of `tokens` are as good as evaluated. A break there ends
-    /// it. Returned is how many of them the session goes on after: those evaluated as a whole, and where their logits were asked for
-    /// those whose logits were handed out.
+    /// Keeps the answer, all of which was handed out.
+    pub(super) fn end(&mut self, answer: Answer<'_>) -> GenerateStats {
+        let end = Instant::now();
+        let first = answer.first.unwrap_or(end);
+        self.tokens.extend(&answer.tokens);
+        // The backend leaves out the row of the last token it delivered, which may be the stop token.
+        let steps = answer.delivered.saturating_sub(1);
+        self.cached += steps;
+        GenerateStats {
+            prompt_tokens: answer.prompt,
+            prompt_time: first - answer.start,
+            generated: answer.tokens.len(),
+            steps,
+            generate_time: end - first,
+            stop: answer.ended.unwrap_or(answer.at_limit),
+        }
+    }
+
+    /// Continues with `tokens` and hands the logits (vocab) of each from index `from` on to `on_row`, with the index into `tokens`, in
+    /// order. A break ends it; the session then goes on after that token. Meanwhile `on_prompt` is told how many of `tokens` are as good
+    /// as evaluated. A break there ends it, too. Returned is how many of them the session goes on after: those evaluated as a whole, and
+    /// where their logits were asked for those whose logits were handed out.
+    ///
+    /// It never blocks: it goes on whenever it is polled. Dropped before its end it leaves the session as it was.
     ///
     /// # Errors
-    /// As for [`generate`](Self::generate).
-    pub fn logits_watched(
+    /// As for [`generate_async`](Self::generate_async).
+    pub async fn logits_async(
         &mut self,
         tokens: &[u32],
         from: usize,
@@ -190,13 +192,13 @@ impl<'a> Session<'a> {
     ) -> Result<usize, EngineError> {
         let said = self.tokens.len();
         self.engine.check_tokens(tokens, said)?;
-        self.append(tokens, from, Some(on_row), on_prompt)?;
+        self.append(tokens, from, Some(on_row), on_prompt).await?;
         Ok(self.tokens.len() - said)
     }
 
     /// Evaluates `tokens` after what was said, the last token of an answer included where its row is still missing.
     /// Rows of logits go to `on_row` from index `from` on.
-    fn append(
+    async fn append(
         &mut self,
         tokens: &[u32],
         from: usize,
@@ -204,59 +206,85 @@ impl<'a> Session<'a> {
         on_prompt: &mut OnPrompt<'_>,
     ) -> Result<(), EngineError> {
         let said = self.tokens.len();
-        self.tokens.extend(tokens);
         // Up to here without logits; with no one to hand them to, to the end.
-        let quiet = if on_row.is_some() {
-            said + from.min(tokens.len())
-        } else {
-            self.tokens.len()
+        let quiet = match on_row {
+            Some(_) => said + from.min(tokens.len()),
+            None => said + tokens.len(),
         };
-        let result = self.evaluate(said, quiet, on_row, on_prompt);
-        match result {
-            Ok(end) => {
-                // An interrupted prompt may end before the row of an answer's last token, which was said all the same.
-                self.tokens.truncate(end.max(said));
-                self.cached = end;
-                Ok(())
-            }
-            Err(error) => {
-                // Rows before `cached` are untouched, so the session is as it was.
-                self.tokens.truncate(said);
-                Err(error)
-            }
-        }
+        // Rows before `cached` are left alone and nothing is kept before the end, so until then the session is as it was.
+        let missing = [&self.tokens[self.cached..], tokens].concat();
+        let end = self.evaluate(&missing, quiet, on_row, on_prompt).await?;
+        // An interrupted prompt may end before the row of an answer's last token, which was said all the same.
+        self.tokens.extend(&tokens[..end.saturating_sub(said)]);
+        self.cached = end;
+        Ok(())
     }
 
-    /// Evaluates `self.tokens` from `cached` on; returns one past the last position that was.
-    fn evaluate(
+    /// Evaluates `missing`, the tokens from position `cached` on; returns one past the last position that was.
+    async fn evaluate(
         &mut self,
-        said: usize,
+        missing: &[u32],
         quiet: usize,
         on_row: Option<&mut OnRow<'_>>,
         on_prompt: &mut OnPrompt<'_>,
     ) -> Result<usize, EngineError> {
-        if quiet > self.cached {
+        let (first, said) = (self.cached, self.tokens.len());
+        if quiet > first {
             // The last token of an answer may be among those to evaluate: it is none of the prompt.
-            let (first, before) = (self.cached, said - self.cached);
-            let tokens = &self.tokens[first..quiet];
-            let told = &mut |done: usize| on_prompt(done.saturating_sub(before));
-            let done = self.backend.prefill_watched(tokens, first, told)?;
+            let told = &mut |done: usize| on_prompt(done.saturating_sub(said - first));
+            let tokens = &missing[..quiet - first];
+            let done = self.backend.prefill_async(tokens, first, told).await?;
             if first + done < quiet {
                 return Ok(first + done);
             }
         }
         let mut end = quiet;
+        let rest = &missing[quiet - first..];
         if let Some(on_row) = on_row
-            && quiet < self.tokens.len()
+            && !rest.is_empty()
         {
             let told = &mut |done: usize| on_prompt(quiet - said + done);
-            let tokens = &self.tokens[quiet..];
-            self.backend
-                .logits_watched(tokens, quiet, told, &mut |row, logits| {
-                    end = quiet + row + 1;
-                    on_row(end - 1 - said, logits)
-                })?;
+            let on_row = &mut |row: usize, logits: &[f32]| {
+                end = quiet + row + 1;
+                on_row(end - 1 - said, logits)
+            };
+            self.backend.logits_async(rest, quiet, told, on_row).await?;
         }
         Ok(end)
+    }
+}
+
+/// An answer while it is decoded.
+pub(super) struct Answer<'a> {
+    tokenizer: &'a Tokenizer,
+    /// Tokens of the prompt.
+    prompt: usize,
+    /// Tokens to decode at most, and what it means to reach them.
+    limit: usize,
+    at_limit: StopReason,
+    /// Those handed out.
+    tokens: Vec<u32>,
+    /// Tokens that came back, a stop token included.
+    delivered: usize,
+    start: Instant,
+    first: Option<Instant>,
+    ended: Option<StopReason>,
+}
+
+impl Answer<'_> {
+    /// Takes the next token, and hands it out unless it ends the answer.
+    fn take(&mut self, token: u32, on_token: &mut OnToken<'_>) -> ControlFlow<()> {
+        self.first.get_or_insert_with(Instant::now);
+        self.delivered += 1;
+        if self.tokenizer.is_stop(token) {
+            self.ended = Some(StopReason::StopToken);
+            return ControlFlow::Break(());
+        }
+        self.tokens.push(token);
+        let flow = on_token(token);
+        if flow.is_break() {
+            self.ended = Some(StopReason::Caller);
+        }
+        flow
     }
 }

@@ -82,10 +82,9 @@ pub(super) fn instance() -> Instance {
 }
 
 /// Every adapter in the order of choice: discrete, integrated, virtual, other, software.
-pub(super) fn sorted() -> Vec<Adapter> {
-    let mut adapters = pollster::block_on(
-        instance().enumerate_adapters(Backends::VULKAN | Backends::METAL | Backends::DX12),
-    );
+pub(super) async fn sorted() -> Vec<Adapter> {
+    let backends = Backends::VULKAN | Backends::METAL | Backends::DX12;
+    let mut adapters = instance().enumerate_adapters(backends).await;
     adapters.sort_by_key(|a| rank(a.get_info().device_type));
     adapters
 }
@@ -111,8 +110,9 @@ fn kind_name(kind: DeviceType) -> &'static str {
 }
 
 /// Every adapter of the machine, in the order that `--device` indices use.
-pub fn adapters() -> Vec<AdapterSummary> {
+pub async fn adapters_async() -> Vec<AdapterSummary> {
     sorted()
+        .await
         .iter()
         .enumerate()
         .map(|(i, a)| summary(i, a))
@@ -222,8 +222,8 @@ fn listing<'a>(adapters: impl Iterator<Item = (usize, &'a Adapter)>) -> String {
 ///
 /// # Errors
 /// [`GpuError::NoAdapter`], [`GpuError::AdapterNotFound`] or [`GpuError::AdapterAmbiguous`].
-pub(super) fn choose(choice: &DeviceChoice) -> Result<Adapter, GpuError> {
-    let mut all = sorted();
+pub(super) async fn choose(choice: &DeviceChoice) -> Result<Adapter, GpuError> {
+    let mut all = sorted().await;
     if all.is_empty() {
         return Err(GpuError::NoAdapter);
     }

@@ -138,9 +138,9 @@ impl Buffer {
     ///
     /// # Errors
     /// What `make` refuses.
-    pub(super) fn make<E>(
+    pub(super) async fn make<E>(
         &self,
-        make: impl FnOnce(&str, u64, BufferUsages, Option<&[u8]>) -> Result<wgpu::Buffer, E>,
+        make: impl AsyncFnOnce(&str, u64, BufferUsages, Option<&[u8]>) -> Result<wgpu::Buffer, E>,
     ) -> Result<(), E> {
         let Inner {
             name,
@@ -156,7 +156,7 @@ impl Buffer {
             };
             let copied = BufferUsages::COPY_DST | BufferUsages::COPY_SRC;
             let usage = BufferUsages::STORAGE | copied | indirect;
-            let fresh = make(name, *size, usage, contents.as_deref())?;
+            let fresh = make(name, *size, usage, contents.as_deref()).await?;
             made.get_or_init(|| fresh);
         }
         Ok(())

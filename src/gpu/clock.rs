@@ -49,56 +49,57 @@ impl Clock {
 ///
 /// # Errors
 /// What the device reports. Timestamps that are missing or wrong are none: then the host's clock tells the times ([`Clock::of`]).
-pub fn in_turn(
+pub async fn in_turn_async(
     gpu: &Gpu,
     steps: &[&Recording],
     state: &State,
     rounds: usize,
 ) -> Result<Vec<Vec<f64>>, GpuError> {
-    match by_stamps(gpu, steps, state, rounds) {
-        Err(error) if error.is_of_clock() => by_host(gpu, steps, state, rounds),
+    match by_stamps(gpu, steps, state, rounds).await {
+        Err(error) if error.is_of_clock() => by_host(gpu, steps, state, rounds).await,
         told => told,
     }
 }
 
-fn by_stamps(
+async fn by_stamps(
     gpu: &Gpu,
     steps: &[&Recording],
     state: &State,
     rounds: usize,
 ) -> Result<Vec<Vec<f64>>, GpuError> {
     let count = steps.len() * rounds;
-    let stamps = Stamps::new(gpu, 2 * count)?;
+    let stamps = Stamps::new_async(gpu, 2 * count).await?;
     for i in 0..count {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let stamping = Stamping::Ends(&stamps, 2 * i);
         steps[i % steps.len()].encode_stamped(gpu, &mut encoder, state, stamping);
-        let submission = gpu.queue.submit([encoder.finish()]);
+        gpu.queue.submit([encoder.finish()]);
         if i % AT_ONCE == AT_ONCE - 1 {
-            gpu.wait(Some(submission))?;
+            gpu.done_async().await?;
         }
     }
-    let times = stamps.read(gpu, 2 * count)?;
+    let times = stamps.read_async(gpu, 2 * count).await?;
     let spans: Vec<_> = times.chunks_exact(2).map(|t| (t[1] - t[0]) / 1e3).collect();
     let of = |step| spans.iter().skip(step).step_by(steps.len()).copied();
     Ok((0..steps.len()).map(|step| of(step).collect()).collect())
 }
 
-fn by_host(
+async fn by_host(
     gpu: &Gpu,
     steps: &[&Recording],
     state: &State,
     rounds: usize,
 ) -> Result<Vec<Vec<f64>>, GpuError> {
-    let repeats = steps
-        .iter()
-        .map(|step| repeats(gpu, &mut times_of(gpu, step, state)))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut repeats = vec![];
+    for step in steps {
+        repeats.push(repeats_async(gpu, &mut times_of(gpu, step, state)).await?);
+    }
     let mut times = vec![vec![]; steps.len()];
     for _ in 0..rounds {
         for ((step, repeats), times) in steps.iter().zip(&repeats).zip(&mut times) {
             let encode = &mut times_of(gpu, step, state);
-            times.push(repeated(gpu, encode, *repeats)?.as_secs_f64() * 1e6);
+            let time = repeated_async(gpu, encode, *repeats).await?;
+            times.push(time.as_secs_f64() * 1e6);
         }
     }
     Ok(times)
@@ -120,9 +121,11 @@ pub(crate) type Encode<'a> = dyn FnMut(&mut CommandEncoder, usize) + 'a;
 ///
 /// # Errors
 /// What the device reports.
-pub(crate) fn repeats(gpu: &Gpu, encode: &mut Encode<'_>) -> Result<usize, GpuError> {
+pub(crate) async fn repeats_async(gpu: &Gpu, encode: &mut Encode<'_>) -> Result<usize, GpuError> {
     let mut repeats = 1;
-    while repeats < MOST_REPEATS && repeated(gpu, encode, repeats)? * (repeats as u32) < LEAST {
+    while repeats < MOST_REPEATS
+        && repeated_async(gpu, encode, repeats).await? * (repeats as u32) < LEAST
+    {
         repeats *= 2;
     }
     Ok(repeats)
@@ -132,7 +135,7 @@ pub(crate) fn repeats(gpu: &Gpu, encode: &mut Encode<'_>) -> Result<usize, GpuEr
 ///
 /// # Errors
 /// What the device reports.
-pub(crate) fn repeated(
+pub(crate) async fn repeated_async(
     gpu: &Gpu,
     encode: &mut Encode<'_>,
     repeats: usize,
@@ -140,9 +143,9 @@ pub(crate) fn repeated(
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     encode(&mut encoder, repeats);
     let commands = encoder.finish();
-    gpu.wait(None)?;
+    gpu.done_async().await?;
     let began = Instant::now();
-    let submission = gpu.queue.submit([commands]);
-    gpu.wait(Some(submission))?;
+    gpu.queue.submit([commands]);
+    gpu.done_async().await?;
     Ok(began.elapsed() / repeats as u32)
 }

@@ -7,7 +7,7 @@ use numbers::Numbers;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use wgpu::{AdapterInfo, BufferDescriptor, BufferUsages, Features, Limits, PollType};
+use wgpu::{AdapterInfo, BufferDescriptor, BufferUsages, Features, Limits};
 
 mod compile;
 mod numbers;
@@ -92,13 +92,13 @@ impl Gpu {
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`] where the device has no room, [`GpuError::Runtime`] where it refuses.
-    pub fn buffer(
+    pub async fn buffer_async(
         &self,
         what: &str,
         bytes: u64,
         usage: BufferUsages,
     ) -> Result<wgpu::Buffer, GpuError> {
-        let buffer = self.make(what, bytes, usage, false)?;
+        let buffer = self.make(what, bytes, usage, false).await?;
         self.allocated.fetch_add(buffer.size(), Ordering::Relaxed);
         Ok(buffer)
     }
@@ -106,13 +106,17 @@ impl Gpu {
     /// A buffer to copy from, mapped for writing. It is not counted as [allocated](Gpu::allocated): it does not stay.
     ///
     /// # Errors
-    /// As [`Gpu::buffer`].
-    pub fn staging(&self, what: &str, bytes: u64) -> Result<wgpu::Buffer, GpuError> {
+    /// As [`Gpu::buffer_async`].
+    pub(super) async fn staging_async(
+        &self,
+        what: &str,
+        bytes: u64,
+    ) -> Result<wgpu::Buffer, GpuError> {
         let usage = BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC;
-        self.make(what, bytes, usage, true)
+        self.make(what, bytes, usage, true).await
     }
 
-    fn make(
+    async fn make(
         &self,
         what: &str,
         bytes: u64,
@@ -129,8 +133,10 @@ impl Gpu {
             usage,
             mapped_at_creation,
         });
-        let invalid = pollster::block_on(validation.pop());
-        if pollster::block_on(memory.pop()).is_some() {
+        // Both end here: the errors of what comes after are others.
+        let (invalid, memory) = (validation.pop(), memory.pop());
+        let invalid = invalid.await;
+        if memory.await.is_some() {
             return Err(GpuError::OutOfMemory {
                 adapter: self.info.name.clone(),
                 what: what.to_owned(),
@@ -150,33 +156,44 @@ impl Gpu {
     /// A buffer that kernels read and write and that can be copied to and from, made at once.
     ///
     /// # Errors
-    /// As [`Gpu::buffer`].
-    pub fn storage(&self, what: &str, bytes: u64, role: Role) -> Result<Buffer, GpuError> {
+    /// As [`Gpu::buffer_async`].
+    pub async fn storage_async(
+        &self,
+        what: &str,
+        bytes: u64,
+        role: Role,
+    ) -> Result<Buffer, GpuError> {
         let buffer = Buffer::new(what, bytes, role);
-        self.realise(&buffer)?;
+        self.realise_async(&buffer).await?;
         Ok(buffer)
     }
 
     /// Makes a buffer of a step, with what it begins with, unless that was done.
     ///
     /// # Errors
-    /// As [`Gpu::buffer`].
-    pub fn realise(&self, buffer: &Buffer) -> Result<(), GpuError> {
-        buffer.make(|what, bytes, usage, contents| {
-            let made = self.buffer(what, bytes, usage)?;
+    /// As [`Gpu::buffer_async`].
+    pub async fn realise_async(&self, buffer: &Buffer) -> Result<(), GpuError> {
+        let make = async |what: &str, bytes, usage, contents: Option<&[u8]>| {
+            let made = self.buffer_async(what, bytes, usage).await?;
             if let Some(contents) = contents {
                 self.queue.write_buffer(&made, 0, contents);
             }
             Ok(made)
-        })
+        };
+        buffer.make(make).await
     }
 
     /// A storage buffer holding `data`.
     ///
     /// # Errors
-    /// As [`Gpu::buffer`].
-    pub fn storage_with<T: Content>(&self, what: &str, data: &[T]) -> Result<Buffer, GpuError> {
-        let buffer = self.storage(what, size_of_val(data) as u64, T::ROLE)?;
+    /// As [`Gpu::buffer_async`].
+    pub async fn storage_with_async<T: Content>(
+        &self,
+        what: &str,
+        data: &[T],
+    ) -> Result<Buffer, GpuError> {
+        let bytes = size_of_val(data) as u64;
+        let buffer = self.storage_async(what, bytes, T::ROLE).await?;
         let bytes = bytemuck::cast_slice(data);
         self.queue.write_buffer(buffer.made(), 0, bytes);
         Ok(buffer)
@@ -185,45 +202,6 @@ impl Gpu {
     /// Bytes of all buffers made so far, staging aside.
     pub fn allocated(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)
-    }
-
-    /// Waits until `submission`, or everything submitted, is done.
-    ///
-    /// # Errors
-    /// What the device reported meanwhile.
-    pub fn wait(&self, submission: Option<wgpu::SubmissionIndex>) -> Result<(), GpuError> {
-        let waited = self.device.poll(PollType::Wait {
-            submission_index: submission,
-            timeout: None,
-        });
-        self.check()?;
-        waited.map(|_| ()).map_err(|e| GpuError::Runtime {
-            what: "waiting for the GPU".to_owned(),
-            reason: e.to_string(),
-        })
-    }
-
-    /// Copies `bytes` bytes from `offset` of `buffer` to the host, through a staging buffer.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn read<T: bytemuck::Pod>(
-        &self,
-        buffer: &Buffer,
-        offset: u64,
-        bytes: u64,
-    ) -> Result<Vec<T>, GpuError> {
-        let staging = self.buffer(
-            "readback",
-            bytes,
-            BufferUsages::MAP_READ | BufferUsages::COPY_DST,
-        )?;
-        let mut encoder = self.device.create_command_encoder(&Default::default());
-        encoder.copy_buffer_to_buffer(buffer.made(), offset, &staging, 0, bytes);
-        self.queue.submit([encoder.finish()]);
-        let data = self.map_read(&staging, bytes, None)?;
-        self.release_made(&staging);
-        Ok(data)
     }
 
     /// Frees a buffer's memory where it has some, once what was submitted with it is done; it cannot be used again.
@@ -242,29 +220,6 @@ impl Gpu {
     /// Counts everything beyond `before` bytes as freed: what was made since [`allocated`](Gpu::allocated) told them was dropped.
     pub(crate) fn count_dropped(&self, before: u64) {
         self.allocated.store(before, Ordering::Relaxed);
-    }
-
-    /// Maps a MAP_READ buffer after `submission` (or everything submitted), copies its first `bytes` and unmaps it.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn map_read<T: bytemuck::Pod>(
-        &self,
-        buffer: &wgpu::Buffer,
-        bytes: u64,
-        submission: Option<wgpu::SubmissionIndex>,
-    ) -> Result<Vec<T>, GpuError> {
-        let slice = buffer.slice(..bytes);
-        slice.map_async(wgpu::MapMode::Read, |_| {});
-        self.wait(submission)?;
-        let view = slice.get_mapped_range().map_err(|e| GpuError::Runtime {
-            what: "reading back".to_owned(),
-            reason: e.to_string(),
-        })?;
-        let data = bytemuck::pod_collect_to_vec(&view);
-        drop(view);
-        buffer.unmap();
-        Ok(data)
     }
 }
 

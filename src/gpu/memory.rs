@@ -241,7 +241,7 @@ impl<'a> Loader<'a> {
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`], [`GpuError::ReadWeights`] or what the device reports.
-    pub fn fill(
+    pub async fn fill_async(
         &self,
         gpu: &Gpu,
         places: &[GpuWeight],
@@ -249,7 +249,7 @@ impl<'a> Loader<'a> {
     ) -> Result<(), GpuError> {
         let parts = || places.iter().flat_map(|weight| &weight.parts);
         for range in parts().flat_map(|part| [&part.quants, &part.scales]) {
-            gpu.realise(&range.buffer)?;
+            gpu.realise_async(&range.buffer).await?;
         }
         if !self.weights.iter().all(|(weight, _)| weight.has_data()) {
             return Ok(());
@@ -267,21 +267,7 @@ impl<'a> Loader<'a> {
                 scales: (&part.scales.buffer, part.scales.offset),
             })
             .collect();
-        upload::stream(gpu, &targets, upload::SLOT, progress)
-    }
-
-    /// [`places`](Self::places), [filled](Self::fill).
-    ///
-    /// # Errors
-    /// As [`fill`](Self::fill).
-    pub fn load(
-        self,
-        gpu: &Gpu,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<Vec<GpuWeight>, GpuError> {
-        let places = self.places();
-        self.fill(gpu, &places, progress)?;
-        Ok(places)
+        upload::stream(gpu, &targets, upload::SLOT, progress).await
     }
 }
 

@@ -4,7 +4,8 @@
 //! [`pipeline`] compiles them in parallel and keeps them, [`memory`] plans what goes where and `upload` streams
 //! it there, [`call`] is a dispatch as data, [`record`] makes a step of them (pipelines, bind groups, parameters, grids) and replays it, [`stamps`]
 //! times it, [`clock`] too where timestamps are missing or wrong, `barriers` corrects what one kind of barrier is translated to,
-//! `small_halves` tries an arithmetic before it is used.
+//! `small_halves` tries an arithmetic before it is used. Nothing of it blocks: what is awaited of a device is a future made of `pending`. [`wait`] holds
+//! what native builds block with.
 
 pub mod adapter;
 mod barriers;
@@ -21,6 +22,7 @@ mod levels;
 pub mod machine;
 pub mod memory;
 pub mod open;
+pub(crate) mod pending;
 pub mod pipeline;
 pub mod record;
 pub mod shader;
@@ -33,10 +35,11 @@ pub(crate) mod testing;
 pub mod tier;
 pub mod tuning;
 mod upload;
+pub mod wait;
 #[cfg(test)]
 mod waves;
 
-pub use adapter::{AdapterSummary, DeviceChoice, adapters};
+pub use adapter::{AdapterSummary, DeviceChoice};
 pub use call::Most;
 pub use coop::Coop;
 pub use device::Gpu;
@@ -45,3 +48,4 @@ pub use open::GpuOptions;
 pub use step::Step;
 pub use target::Target;
 pub use tier::Tier;
+pub use wait::adapters;

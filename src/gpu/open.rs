@@ -40,8 +40,8 @@ impl Gpu {
     ///
     /// # Errors
     /// Any of the choosing errors, [`GpuError::TierUnsupported`], [`GpuError::LimitTooSmall`], [`GpuError::RequestDevice`].
-    pub fn open(options: &GpuOptions) -> Result<Self, GpuError> {
-        let adapter = adapter::choose(&options.device)?;
+    pub async fn open_async(options: &GpuOptions) -> Result<Self, GpuError> {
+        let adapter = adapter::choose(&options.device).await?;
         let info = adapter.get_info();
         let tier = options.tier.unwrap_or_else(|| Tier::best(&adapter));
         let missing = tier.missing(&adapter);
@@ -62,7 +62,7 @@ impl Gpu {
             _ => None,
         };
         let features = adapter.features() & wanted_features(tier, coop);
-        let (device, queue) = request(&adapter, features, &limits, coop)?;
+        let (device, queue) = request(&adapter, features, &limits, coop).await?;
         let fault = Arc::default();
         keep_errors(&device, &fault);
         let max_binding = limits
@@ -113,7 +113,7 @@ impl Gpu {
             allocated: Arc::default(),
         };
         if tier == Tier::Subgroup || tier_is_open {
-            gpu.target.packed_halves = gpu.packs_halves(options.packed_halves, machine)?;
+            gpu.target.packed_halves = gpu.packs_halves(options.packed_halves, machine).await?;
         }
         Ok(gpu)
     }
@@ -122,12 +122,12 @@ impl Gpu {
     ///
     /// # Errors
     /// [`GpuError::TierUnsupported`] where it is asked for and the device cannot; what the device reports.
-    fn packs_halves(&self, asked: Option<bool>, machine: Machine) -> Result<bool, GpuError> {
+    async fn packs_halves(&self, asked: Option<bool>, machine: Machine) -> Result<bool, GpuError> {
         if !asked.unwrap_or(machine.packed_halves) {
             return Ok(false);
         }
         let objection = match self.features.contains(Features::SHADER_F16) {
-            true => small_halves::objection(self)?,
+            true => small_halves::objection(self).await?,
             false => Some("f16 in shaders".to_owned()),
         };
         let Some(missing) = objection else {
@@ -173,7 +173,7 @@ fn wanted_features(tier: Tier, coop: Option<Coop>) -> Features {
 }
 
 /// The device of an adapter and its queue.
-fn request(
+async fn request(
     adapter: &Adapter,
     features: Features,
     limits: &Limits,
@@ -194,7 +194,8 @@ fn request(
         experimental_features,
         ..Default::default()
     };
-    pollster::block_on(adapter.request_device(&descriptor)).map_err(|e| GpuError::RequestDevice {
+    let requested = adapter.request_device(&descriptor).await;
+    requested.map_err(|e| GpuError::RequestDevice {
         adapter: adapter.get_info().name,
         reason: e.to_string(),
     })

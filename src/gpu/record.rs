@@ -62,14 +62,14 @@ impl Recording {
     ///
     /// # Errors
     /// [`GpuError::Shader`], [`GpuError::OutOfMemory`] or what the device reports.
-    pub fn new(gpu: &Gpu, step: &Step) -> Result<Self, GpuError> {
+    pub async fn new_async(gpu: &Gpu, step: &Step) -> Result<Self, GpuError> {
         let resolved = step.resolve()?;
         let calls = &step.calls;
         for buffer in step.buffers() {
-            gpu.realise(buffer)?;
+            gpu.realise_async(buffer).await?;
         }
         let specs: Vec<&Spec> = resolved.iter().map(|call| &call.spec).collect();
-        let pipelines = gpu.pipelines(&specs)?;
+        let pipelines = gpu.pipelines_async(&specs).await?;
         let levels = Levels::of(&resolved);
         let mut places = 0;
         let dispatches: Vec<_> = calls
@@ -102,7 +102,7 @@ impl Recording {
             )
             .collect();
         let uniforms = match gpu.tier {
-            Tier::Plain => Some(uniforms(gpu, places)?),
+            Tier::Plain => Some(uniforms(gpu, places).await?),
             Tier::Subgroup | Tier::Int8 => None,
         };
         gpu.check()?;
@@ -125,11 +125,13 @@ impl Recording {
     ///
     /// # Errors
     /// What the device reports.
-    pub fn had_work(&self, gpu: &Gpu, dispatch: usize) -> Result<bool, GpuError> {
+    pub async fn had_work_async(&self, gpu: &Gpu, dispatch: usize) -> Result<bool, GpuError> {
         let Some(counts) = &self.dispatches[dispatch].counts else {
             return Ok(true);
         };
-        let grid = gpu.read::<u32>(&counts.buffer, counts.offset, 12)?;
+        let grid = gpu
+            .read_async::<u32>(&counts.buffer, counts.offset, 12)
+            .await?;
         Ok(!grid.contains(&0))
     }
 
@@ -395,13 +397,10 @@ fn bind_groups(gpu: &Gpu, call: &Resolved, pipeline: &Pipeline) -> Vec<BindGroup
     }
 }
 
-fn uniforms(gpu: &Gpu, places: usize) -> Result<(Buffer, BindGroup), GpuError> {
+async fn uniforms(gpu: &Gpu, places: usize) -> Result<(Buffer, BindGroup), GpuError> {
     let bytes = (places.max(1) * UNIFORM_STRIDE) as u64;
-    let buffer = gpu.buffer(
-        "parameters",
-        bytes,
-        BufferUsages::UNIFORM | BufferUsages::COPY_DST,
-    )?;
+    let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
+    let buffer = gpu.buffer_async("parameters", bytes, usage).await?;
     let group = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
         label: Some("parameters"),
         layout: &gpu.pipelines.uniform_layout,

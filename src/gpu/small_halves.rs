@@ -58,14 +58,17 @@ fn words(numbers: &[u16], apart: bool) -> Vec<u32> {
 ///
 /// # Errors
 /// What the device reports.
-fn deviations(gpu: &Gpu) -> Result<[f64; 2], GpuError> {
+async fn deviations(gpu: &Gpu) -> Result<[f64; 2], GpuError> {
     let (codes, x) = problem();
     let expected = small_halves(&codes, &x);
     let bits: Vec<u16> = x.iter().map(|x| x.to_bits()).collect();
     let buffers = [
-        gpu.storage_with("codes of a trial", &words(&codes, true))?,
-        gpu.storage_with("halves of a trial", &words(&bits, false))?,
-        gpu.storage("sums of a trial", SUMS as u64 * 4, Role::Floats)?,
+        gpu.storage_with_async("codes of a trial", &words(&codes, true))
+            .await?,
+        gpu.storage_with_async("halves of a trial", &words(&bits, false))
+            .await?,
+        gpu.storage_async("sums of a trial", SUMS as u64 * 4, Role::Floats)
+            .await?,
     ];
     let [codes, x, y] = &buffers;
     let call = Call::new("small_halves")
@@ -73,10 +76,14 @@ fn deviations(gpu: &Gpu) -> Result<[f64; 2], GpuError> {
         .bind("codes", &Range::whole(codes))
         .bind("x", &Range::whole(x))
         .bind("y", &Range::whole(y));
-    let found = Recording::new(gpu, &Step::of(Most::token(1), [call])).and_then(|recording| {
-        recording.submit(gpu, &State::default());
-        gpu.read::<f32>(y, 0, SUMS as u64 * 4)
-    });
+    let step = Step::of(Most::token(1), [call]);
+    let found = match Recording::new_async(gpu, &step).await {
+        Ok(recording) => {
+            recording.submit(gpu, &State::default());
+            gpu.read_async::<f32>(y, 0, SUMS as u64 * 4).await
+        }
+        Err(error) => Err(error),
+    };
     buffers.iter().for_each(|buffer| gpu.release(buffer));
     let found = found?;
     let nmse = |range: std::ops::Range<usize>| {
@@ -95,8 +102,8 @@ fn deviations(gpu: &Gpu) -> Result<[f64; 2], GpuError> {
 ///
 /// # Errors
 /// What the device reports, unless it refuses the shader.
-pub(super) fn objection(gpu: &Gpu) -> Result<Option<String>, GpuError> {
-    match deviations(gpu) {
+pub(super) async fn objection(gpu: &Gpu) -> Result<Option<String>, GpuError> {
+    match deviations(gpu).await {
         Ok(found) if found.iter().all(|nmse| *nmse <= LIMIT) => Ok(None),
         Ok([large, small]) => Ok(Some(format!(
             "f16 arithmetic that keeps halves below the smallest normal one (sums have an NMSE of {large:.1e} and {small:.1e}, limit {LIMIT:.0e})"
@@ -110,11 +117,12 @@ pub(super) fn objection(gpu: &Gpu) -> Result<Option<String>, GpuError> {
 mod tests {
     use super::*;
     use crate::gpu::testing::packed_gpu;
+    use crate::gpu::wait::complete;
 
     #[test]
     fn a_device_that_multiplies_in_pairs_keeps_small_halves() {
         let Some(gpu) = packed_gpu() else { return };
-        let found = deviations(gpu).unwrap_or_else(|e| panic!("{e}"));
+        let found = complete(deviations(gpu)).unwrap_or_else(|e| panic!("{e}"));
         assert!(found.iter().all(|nmse| *nmse < LIMIT / 10.0), "{found:?}");
     }
 

@@ -34,7 +34,7 @@ impl Stamps {
     /// # Errors
     /// [`GpuError::NoTimestamps`] where the adapter has none, [`GpuError::WrongTimestamps`] where they were noticed to be wrong, or no
     /// memory.
-    pub fn new(gpu: &Gpu, count: usize) -> Result<Self, GpuError> {
+    pub async fn new_async(gpu: &Gpu, count: usize) -> Result<Self, GpuError> {
         if !gpu.features.contains(Features::TIMESTAMP_QUERY) {
             note(gpu, "there are none");
             return Err(GpuError::NoTimestamps {
@@ -54,18 +54,14 @@ impl Stamps {
             })
             .collect();
         let bytes = (count * 8) as u64;
+        let resolved = BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC;
+        let staging = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
         Ok(Self {
             sets,
-            resolved: gpu.buffer(
-                "timestamps",
-                bytes,
-                BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC,
-            )?,
-            staging: gpu.buffer(
-                "timestamps read back",
-                bytes,
-                BufferUsages::MAP_READ | BufferUsages::COPY_DST,
-            )?,
+            resolved: gpu.buffer_async("timestamps", bytes, resolved).await?,
+            staging: gpu
+                .buffer_async("timestamps read back", bytes, staging)
+                .await?,
         })
     }
 
@@ -78,10 +74,10 @@ impl Stamps {
     /// Nanoseconds between the two timestamps of a pass that does nothing: the median of many in a row.
     ///
     /// # Errors
-    /// As [`Stamps::new`], or what the device reports.
-    pub fn empty_pass(gpu: &Gpu) -> Result<f64, GpuError> {
+    /// As [`Stamps::new_async`], or what the device reports.
+    pub async fn empty_pass_async(gpu: &Gpu) -> Result<f64, GpuError> {
         const PASSES: usize = 101;
-        let stamps = Self::new(gpu, 2 * PASSES)?;
+        let stamps = Self::new_async(gpu, 2 * PASSES).await?;
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         for i in 0..PASSES {
             encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
@@ -90,7 +86,7 @@ impl Stamps {
             });
         }
         gpu.queue.submit([encoder.finish()]);
-        let times = stamps.read(gpu, 2 * PASSES)?;
+        let times = stamps.read_async(gpu, 2 * PASSES).await?;
         let mut spans: Vec<_> = times.chunks_exact(2).map(|t| t[1] - t[0]).collect();
         spans.sort_by(f64::total_cmp);
         Ok(spans[PASSES / 2])
@@ -120,7 +116,7 @@ impl Stamps {
     /// # Errors
     /// [`GpuError::WrongTimestamps`] where all are equal (macOS 26 gives zeros, wgpu#9414) or an end is before its beginning. The log
     /// tells it once, and from then on no timestamps are taken on the device. Or what the device reports.
-    pub fn read(&self, gpu: &Gpu, count: usize) -> Result<Vec<f64>, GpuError> {
+    pub async fn read_async(&self, gpu: &Gpu, count: usize) -> Result<Vec<f64>, GpuError> {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let sets = self.sets.iter().enumerate();
         for (set, queries) in sets.take(count.div_ceil(PER_SET)) {
@@ -131,7 +127,7 @@ impl Stamps {
         let bytes = (count * 8) as u64;
         encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.staging, 0, bytes);
         gpu.queue.submit([encoder.finish()]);
-        let ticks: Vec<u64> = gpu.map_read(&self.staging, bytes, None)?;
+        let ticks: Vec<u64> = gpu.map_read_async(&self.staging, bytes, None).await?;
         #[cfg(test)]
         let ticks = lies::told(ticks);
         let period = f64::from(gpu.queue.get_timestamp_period());
@@ -215,9 +211,10 @@ mod tests {
     use crate::gpu::GpuOptions;
     use crate::gpu::buffer::{Range as Bound, Role};
     use crate::gpu::call::{Call, Extent, State};
-    use crate::gpu::clock::{self, Clock};
+    use crate::gpu::clock::Clock;
     use crate::gpu::record::Recording;
     use crate::gpu::testing::gpus;
+    use crate::gpu::wait;
     use crate::gpu::{Most, Step};
 
     /// A dispatch that adds 1 to every word.
@@ -257,7 +254,7 @@ mod tests {
             let data = Bound::whole(&gpu.storage("test", 4096, Role::Words).unwrap());
             let step = Recording::new(&gpu, &Step::of(Most::token(1), [call(&data)])).unwrap();
             let state = State::default();
-            let timed = || clock::in_turn(&gpu, &[&step, &step], &state, 3).unwrap();
+            let timed = || wait::in_turn(&gpu, &[&step, &step], &state, 3).unwrap();
             let (times, clock) = (timed(), Clock::of(&gpu));
             assert_eq!((times.len(), times[1].len()), (2, 3));
             assert_eq!(clock, Clock::Gpu);

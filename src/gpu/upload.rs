@@ -7,6 +7,7 @@
 //! MiB, whatever the size of the model or of a tensor.
 
 use super::buffer::Buffer;
+use super::pending::Arrival;
 use super::{Gpu, GpuError};
 use crate::model::Weight;
 use crate::quant::repack::{self, ROW_STEP, Sections};
@@ -78,7 +79,7 @@ struct Piece<'a> {
 ///
 /// # Errors
 /// [`GpuError::ReadWeights`], [`GpuError::OutOfMemory`] or what the device reports.
-pub(super) fn stream(
+pub(super) async fn stream(
     gpu: &Gpu,
     targets: &[Target<'_>],
     slot: u64,
@@ -101,7 +102,7 @@ pub(super) fn stream(
                 used += piece.sections.bytes() as u64;
                 pieces.push(piece);
             } else {
-                ring.upload(&pieces)?;
+                ring.upload(&pieces).await?;
                 done += used;
                 progress(done);
                 pieces.clear();
@@ -109,8 +110,8 @@ pub(super) fn stream(
             }
         }
     }
-    ring.upload(&pieces)?;
-    gpu.wait(None)?;
+    ring.upload(&pieces).await?;
+    gpu.done_async().await?;
     progress(total);
     Ok(())
 }
@@ -121,22 +122,25 @@ struct Ring<'a> {
     /// Bytes of each.
     slot: u64,
     /// Those that the device copies from, oldest first; each is mapped again when that is done.
-    in_flight: VecDeque<(wgpu::Buffer, SubmissionIndex)>,
+    in_flight: VecDeque<(wgpu::Buffer, SubmissionIndex, Arrival)>,
 }
 
 impl Ring<'_> {
     /// A mapped staging buffer: a new one, or the oldest once the device is done with it.
-    fn slot(&mut self) -> Result<wgpu::Buffer, GpuError> {
+    async fn slot(&mut self) -> Result<wgpu::Buffer, GpuError> {
         if self.in_flight.len() < SLOTS {
-            return self.gpu.staging("weights on their way", self.slot);
+            return self
+                .gpu
+                .staging_async("weights on their way", self.slot)
+                .await;
         }
-        let (buffer, submission) = self.in_flight.pop_front().expect("SLOTS is not zero");
-        self.gpu.wait(Some(submission))?;
+        let (buffer, submission, mapped) = self.in_flight.pop_front().expect("SLOTS is not zero");
+        self.gpu.pending(Some(submission), &mapped).await?;
         Ok(buffer)
     }
 
-    fn upload(&mut self, pieces: &[Piece<'_>]) -> Result<(), GpuError> {
-        let buffer = self.slot()?;
+    async fn upload(&mut self, pieces: &[Piece<'_>]) -> Result<(), GpuError> {
+        let buffer = self.slot().await?;
         let mut view = buffer
             .slice(..)
             .get_mapped_range_mut()
@@ -167,8 +171,8 @@ impl Ring<'_> {
         }
         let submission = self.gpu.queue.submit([encoder.finish()]);
         // A failure shows when the buffer's turn comes and it is not mapped.
-        buffer.map_async(MapMode::Write, .., |_| {});
-        self.in_flight.push_back((buffer, submission));
+        let mapped = Arrival::of_mapping(&buffer, MapMode::Write, buffer.size());
+        self.in_flight.push_back((buffer, submission, mapped));
         Ok(())
     }
 }
@@ -271,6 +275,7 @@ mod tests {
     use crate::gpu::GpuOptions;
     use crate::gpu::buffer::Role;
     use crate::gpu::testing::download;
+    use crate::gpu::wait::complete;
     use crate::kernels::testing::Rng;
     use crate::quant::GgmlType;
     use crate::quant::repack::Planes;
@@ -316,7 +321,8 @@ mod tests {
             .collect();
         let mut told = vec![];
         let before = gpu.allocated();
-        stream(gpu, &targets, slot, &mut |done| told.push(done)).unwrap_or_else(|e| panic!("{e}"));
+        let progress = &mut |done| told.push(done);
+        complete(stream(gpu, &targets, slot, progress)).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(gpu.allocated(), before, "staging does not stay");
         assert!(told.is_sorted(), "{told:?}");
         let total = targets.iter().map(Target::bytes).sum();

@@ -302,11 +302,9 @@ mod tests {
     #[test]
     fn slices_cover_the_context_and_fit_the_partial_sums() {
         let matrices = [0, 3, 4].map(|i| {
-            let shapes =
-                attention_coop::Shapes::of(Machine::H200, &attention_coop::SHAPES[i..], |_| {
-                    Ok(true)
-                });
-            Form::Matrix(shapes.expect("no trial").expect("some"))
+            let shapes = &attention_coop::SHAPES[i..];
+            let shapes = attention_coop::Shapes::untried(Machine::H200, shapes);
+            Form::Matrix(shapes.expect("some"))
         });
         let dims = MlaDims {
             heads: 20,
@@ -344,9 +342,8 @@ mod tests {
                 "a long one fills the GPU"
             );
         }
-        let shapes =
-            attention_coop::Shapes::of(Machine::H200, &attention_coop::SHAPES, |_| Ok(true));
-        let matrices = Form::Matrix(shapes.expect("no trial").expect("some"));
+        let shapes = attention_coop::Shapes::untried(Machine::H200, &attention_coop::SHAPES);
+        let matrices = Form::Matrix(shapes.expect("some"));
         for (rows, cut) in [
             (513, (33, 16)),
             (4160, (65, 64)),

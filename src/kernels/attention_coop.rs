@@ -74,27 +74,40 @@ impl Shapes {
     ///
     /// # Errors
     /// What `good` reports.
-    pub(super) fn of(
+    pub(super) async fn tried(
         machine: Machine,
         shapes: &[Shape],
-        good: impl Fn(Shape) -> Result<bool, GpuError>,
+        good: impl AsyncFn(Shape) -> Result<bool, GpuError>,
     ) -> Result<Option<Self>, GpuError> {
         for (i, &long) in shapes.iter().enumerate() {
-            if good(long)? {
+            if good(long).await? {
                 for &short in shapes[i + 1..].iter().rev() {
-                    if good(short)? {
-                        let short_rows = machine.tuned.short_shape_rows * machine.spread();
-                        return Ok(Some(Self {
-                            long,
-                            short,
-                            short_rows,
-                        }));
+                    if good(short).await? {
+                        return Ok(Some(Self::pair(machine, long, short)));
                     }
                 }
                 return Ok(Some(Self::always(long)));
             }
         }
         Ok(None)
+    }
+
+    /// Those of `shapes` if all are good.
+    pub(super) fn untried(machine: Machine, shapes: &[Shape]) -> Option<Self> {
+        let (&long, others) = shapes.split_first()?;
+        Some(match others.last() {
+            Some(&short) => Self::pair(machine, long, short),
+            None => Self::always(long),
+        })
+    }
+
+    /// One for every context but those that are short for the machine.
+    fn pair(machine: Machine, long: Shape, short: Shape) -> Self {
+        Self {
+            long,
+            short,
+            short_rows: machine.tuned.short_shape_rows * machine.spread(),
+        }
     }
 
     /// One shape for every context.
@@ -231,6 +244,7 @@ mod tests {
     use crate::gpu::Gpu;
     use crate::gpu::machine::Profile;
     use crate::gpu::testing::gpus;
+    use crate::gpu::wait::complete;
     use crate::kernels::attention::testing::{glm, token_error};
     use crate::kernels::attention::{Form, split, trial};
     use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates};
@@ -341,14 +355,14 @@ mod tests {
             eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");
             assert!(error <= LIMIT, "{heads} heads, {rows} rows: {error:e}");
         }
-        let error = trial::trial(gpu, shape, glm()).unwrap_or_else(|e| panic!("{e}"));
+        let error = complete(trial::trial(gpu, shape, glm())).unwrap_or_else(|e| panic!("{e}"));
         eprintln!("trial: NMSE {error:.1e}");
         assert!(error <= trial::LIMIT / 4.0, "trial: {error:e}");
     }
 
     #[test]
     fn contexts_are_short_by_the_cores() {
-        let of = |machine| Shapes::of(machine, &SHAPES[..3], |_| Ok(true)).expect("no trial");
+        let of = |machine| Shapes::untried(machine, &SHAPES[..3]);
         for (machine, rows) in [
             (Machine::H200, 768),
             (Machine::with_cores(Profile::Nvidia, 10), 48),

@@ -37,17 +37,17 @@ pub(super) fn agrees(
 ///
 /// # Errors
 /// Those of `trial`.
-pub(super) fn once(
+pub(super) async fn once(
     gpu: &Gpu,
     what: &str,
-    trial: impl FnOnce() -> Result<bool, GpuError>,
+    trial: impl AsyncFnOnce() -> Result<bool, GpuError>,
 ) -> Result<bool, GpuError> {
     let trials = || gpu.trials.lock().unwrap_or_else(|e| e.into_inner());
     let known = trials().get(what).copied();
     if let Some(found) = known {
         return Ok(found);
     }
-    let found = trial()?;
+    let found = trial().await?;
     trials().insert(what.to_owned(), found);
     Ok(found)
 }
@@ -61,7 +61,7 @@ const ROUNDS: usize = 5;
 ///
 /// # Errors
 /// What the device reports.
-pub(super) fn faster(
+pub(super) async fn faster(
     gpu: &Gpu,
     what: &str,
     steps: [&[Call]; 2],
@@ -70,7 +70,7 @@ pub(super) fn faster(
     if gpu.info.device_type == DeviceType::Cpu {
         return Ok(true);
     }
-    let slower = slower(times(gpu, steps, state)?);
+    let slower = slower(times(gpu, steps, state).await?);
     if let Some(reason) = &slower {
         left(gpu, what, reason);
     }
@@ -81,13 +81,17 @@ pub(super) fn faster(
 ///
 /// # Errors
 /// What the device reports.
-pub(super) fn times(gpu: &Gpu, steps: [&[Call]; 2], state: &State) -> Result<[f64; 2], GpuError> {
-    let record =
-        |calls: &[Call]| Recording::new(gpu, &Step::of(Most::of(state), calls.iter().cloned()));
-    let [matrices, floats] = [record(steps[0])?, record(steps[1])?];
+pub(super) async fn times(
+    gpu: &Gpu,
+    steps: [&[Call]; 2],
+    state: &State,
+) -> Result<[f64; 2], GpuError> {
+    let steps = steps.map(|calls| Step::of(Most::of(state), calls.iter().cloned()));
+    let matrices = Recording::new_async(gpu, &steps[0]).await?;
+    let floats = Recording::new_async(gpu, &steps[1]).await?;
     let steps = [&matrices, &floats];
-    clock::in_turn(gpu, &steps, state, 1)?;
-    let times = clock::in_turn(gpu, &steps, state, ROUNDS)?;
+    clock::in_turn_async(gpu, &steps, state, 1).await?;
+    let times = clock::in_turn_async(gpu, &steps, state, ROUNDS).await?;
     let least = |us: &Vec<f64>| us.iter().copied().fold(f64::INFINITY, f64::min);
     Ok([least(&times[0]), least(&times[1])])
 }

@@ -48,16 +48,18 @@ impl Form {
     ///
     /// # Errors
     /// What the device reports in the trial.
-    pub fn for_prompts(gpu: &Gpu) -> Result<Self, GpuError> {
+    pub async fn for_prompts(gpu: &Gpu) -> Result<Self, GpuError> {
         let (best, float) = (Self::best(gpu), Self::float(gpu));
         if best == float {
             return Ok(float);
         }
         const WHAT: &str = "the products of prompts";
-        let good = coop::once(gpu, WHAT, || {
-            let error = trial::trial(gpu, best);
-            Ok(coop::agrees(gpu, WHAT, trial::LIMIT, error)? && trial::faster(gpu, best, WHAT)?)
-        })?;
+        let good = coop::once(gpu, WHAT, async || {
+            let error = trial::trial(gpu, best).await;
+            Ok(coop::agrees(gpu, WHAT, trial::LIMIT, error)?
+                && trial::faster(gpu, best, WHAT).await?)
+        })
+        .await?;
         Ok(if good { best } else { float })
     }
 }

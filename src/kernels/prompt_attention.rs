@@ -120,7 +120,7 @@ impl Form {
     ///
     /// # Errors
     /// What the device reports in the trial.
-    pub fn of(gpu: &Gpu, dims: KvDims) -> Result<Option<Self>, GpuError> {
+    pub async fn of(gpu: &Gpu, dims: KvDims) -> Result<Option<Self>, GpuError> {
         if !fits(dims) {
             return Ok(None);
         }
@@ -141,13 +141,15 @@ impl Form {
             return Ok(Some(Self::Vector));
         }
         const WHAT: &str = "the attention of prompts";
-        let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), || {
-            let agrees = coop::agrees(gpu, WHAT, TRIAL_LIMIT, trial(gpu, dims, coop))?;
-            Ok(agrees
-                && timed(gpu, dims, coop, TIMED, |steps, state| {
-                    coop::faster(gpu, WHAT, steps, state)
-                })?)
-        })?;
+        let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), async || {
+            let error = trial(gpu, dims, coop).await;
+            Ok(coop::agrees(gpu, WHAT, TRIAL_LIMIT, error)?
+                && timed(gpu, dims, coop, TIMED, async |steps, state| {
+                    coop::faster(gpu, WHAT, steps, state).await
+                })
+                .await?)
+        })
+        .await?;
         Ok(Some(match good {
             true => Self::Matrix(coop),
             false => Self::Vector,
@@ -428,7 +430,7 @@ const TRIAL_LIMIT: f64 = 1e-5;
 
 /// The NMSE of the form by matrices against the other one on the device, for made-up weights, queries and cache rows: two
 /// blocks, tiles not full, scores that rise so that sums must be scaled.
-fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
+async fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
     const POS: usize = 90;
     const N: usize = 70;
     let mla = dims.mla;
@@ -454,26 +456,31 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
     }
     const NAME: &str = "trial of attention";
     let whole = |buffer: Buffer| Range::whole(&buffer);
-    let q = whole(gpu.storage_with(NAME, &q)?);
-    let rope_table = whole(gpu.storage_with(NAME, &table)?);
-    let cache = whole(gpu.storage_with(NAME, &narrow(&cache))?).holding(Role::Cache);
+    let room = async |bytes: u64, role| {
+        let buffer = gpu.storage_async(NAME, bytes, role).await?;
+        Ok::<_, GpuError>(Range::whole(&buffer))
+    };
+    let q = whole(gpu.storage_with_async(NAME, &q).await?);
+    let rope_table = whole(gpu.storage_with_async(NAME, &table).await?);
+    let cache = gpu.storage_with_async(NAME, &narrow(&cache)).await?;
+    let cache = whole(cache).holding(Role::Cache);
     let blocks = Blocks::new(128, (POS + N) as u32);
     let bytes = (N * mla.heads * dims.v * 4) as u64;
     let mut results = vec![];
     for form in [Form::Vector, Form::Matrix(coop)] {
         let [_, kv, second, stats] = Scratch::bytes(dims, form.is_matrix(), N, blocks);
         let weights = match form {
-            Form::Vector => gpu.storage_with(NAME, &weights)?,
-            Form::Matrix(_) => gpu.storage_with(NAME, &narrow(&weights))?,
+            Form::Vector => gpu.storage_with_async(NAME, &weights).await?,
+            Form::Matrix(_) => gpu.storage_with_async(NAME, &narrow(&weights)).await?,
         };
+        let mut parts = vec![];
+        for bytes in [kv, second].into_iter().filter(|bytes| *bytes > 0) {
+            parts.push(room(bytes, form.role()).await?);
+        }
         let scratch = Scratch {
             weights: whole(weights),
-            kv: [kv, second]
-                .into_iter()
-                .filter(|bytes| *bytes > 0)
-                .map(|bytes| Ok(whole(gpu.storage(NAME, bytes, form.role())?)))
-                .collect::<Result<_, GpuError>>()?,
-            stats: whole(gpu.storage(NAME, stats, Role::Floats)?),
+            kv: parts,
+            stats: room(stats, Role::Floats).await?,
             blocks,
         };
         let attention = GpuPromptAttention {
@@ -485,15 +492,18 @@ fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
             scale,
             max_tokens: N as u32,
             scratch: &scratch,
-            values: whole(gpu.storage(NAME, bytes, Role::Floats)?),
+            values: room(bytes, Role::Floats).await?,
         };
         let state = State {
             pos: POS as u32,
             tokens: N as u32,
             ..State::default()
         };
-        Recording::new(gpu, &Step::of(Most::of(&state), attention.calls(gpu)))?.submit(gpu, &state);
-        results.push(gpu.read::<f32>(&attention.values.buffer, 0, bytes)?);
+        let step = Step::of(Most::of(&state), attention.calls(gpu));
+        let recording = Recording::new_async(gpu, &step).await?;
+        recording.submit(gpu, &state);
+        let values = &attention.values.buffer;
+        results.push(gpu.read_async::<f32>(values, 0, bytes).await?);
         let own = [&scratch.weights, &scratch.stats, &attention.values];
         for range in own.into_iter().chain(&scratch.kv) {
             gpu.release(&range.buffer);
@@ -515,24 +525,25 @@ const TIMED: usize = 256;
 ///
 /// # Errors
 /// No memory, or those of `by`.
-fn timed<T>(
+async fn timed<T>(
     gpu: &Gpu,
     dims: KvDims,
     coop: Coop,
     tokens: usize,
-    by: impl FnOnce([&[Call]; 2], &State) -> Result<T, GpuError>,
+    by: impl AsyncFnOnce([&[Call]; 2], &State) -> Result<T, GpuError>,
 ) -> Result<T, GpuError> {
     let mla = dims.mla;
     let mut made = vec![];
-    let mut room = |bytes: usize, role| {
-        let range = Range::whole(&gpu.storage("trial of attention", bytes as u64, role)?);
+    let mut room = async |bytes: usize, role| {
+        let buffer = gpu.storage_async("trial of attention", bytes as u64, role);
+        let range = Range::whole(&buffer.await?);
         made.push(range.clone());
         Ok::<_, GpuError>(range)
     };
-    let q = room(tokens * mla.heads * mla.head() * 4, Role::Floats)?;
-    let rope_table = room(tokens * mla.rope * 4, Role::Floats)?;
-    let cache = room(tokens * mla.cache_row() * 2, Role::Cache)?;
-    let values = room(tokens * mla.heads * dims.v * 4, Role::Floats)?;
+    let q = room(tokens * mla.heads * mla.head() * 4, Role::Floats).await?;
+    let rope_table = room(tokens * mla.rope * 4, Role::Floats).await?;
+    let cache = room(tokens * mla.cache_row() * 2, Role::Cache).await?;
+    let values = room(tokens * mla.heads * dims.v * 4, Role::Floats).await?;
     let mut calls = |form| {
         let scratch = Scratch::new(gpu.machine, gpu.max_binding, dims, form, tokens, tokens);
         made.extend([scratch.weights.clone(), scratch.stats.clone()]);
@@ -555,7 +566,7 @@ fn timed<T>(
         ..State::default()
     };
     let (matrices, floats) = (calls(Form::Matrix(coop))?, calls(Form::Vector)?);
-    let found = by([&matrices, &floats], &state)?;
+    let found = by([&matrices, &floats], &state).await?;
     for range in made {
         gpu.release(&range.buffer);
     }

@@ -1,6 +1,7 @@
-//! Protects the order of the sources: a room uses only those above it in the table of ARCHITECTURE.md, and within a room no files
-//! use each other in a circle.
+//! Protects the order of the sources: a room uses only those above it in the table of ARCHITECTURE.md, within a room no files
+//! use each other in a circle, and nothing blocks but what native builds wait with.
 
+mod blocking;
 mod circles;
 mod source;
 mod uses;

@@ -16,8 +16,8 @@ struct Path {
     name: Option<String>,
 }
 
-/// The modules of a crate, with the paths that stand in them.
-pub struct Crate(BTreeMap<Module, Vec<Path>>);
+/// The modules of a crate, with their tokens and the paths among them.
+pub struct Crate(BTreeMap<Module, (Vec<String>, Vec<Path>)>);
 
 impl Crate {
     /// That of files, each given by its path from the folder of the sources and its text. Files that only tests have are left out.
@@ -35,15 +35,16 @@ impl Crate {
             })
         };
         let kept = files.iter().filter(|(module, _)| declared(module));
+        let with_paths = |tokens: &Vec<String>| (tokens.clone(), paths(tokens));
         Self(
-            kept.map(|(module, tokens)| (module.clone(), paths(tokens)))
+            kept.map(|(module, tokens)| (module.clone(), with_paths(tokens)))
                 .collect(),
         )
     }
 
     /// The modules that `module` uses, where it is one.
     pub fn uses(&self, module: &Module) -> BTreeSet<&Module> {
-        let paths = self.0.get(module).into_iter().flatten();
+        let paths = self.0.get(module).into_iter().flat_map(|(_, paths)| paths);
         paths
             .filter_map(|path| self.resolve(module, &path.segments, 0))
             .collect()
@@ -52,6 +53,13 @@ impl Crate {
     /// All modules.
     pub fn modules(&self) -> impl Iterator<Item = &Module> {
         self.0.keys()
+    }
+
+    /// All modules, with the [tokens] of their code.
+    pub fn code(&self) -> impl Iterator<Item = (&Module, &[String])> {
+        self.0
+            .iter()
+            .map(|(module, (tokens, _))| (module, &**tokens))
     }
 
     /// The module in which a path ends that stands in `from`: where what it names is declared.
@@ -96,8 +104,8 @@ impl Crate {
     }
 
     fn import(&self, module: &[String], name: &str) -> Option<&Path> {
-        let mut paths = self.0.get(module)?.iter();
-        paths.find(|path| path.name.as_deref() == Some(name))
+        let (_, paths) = self.0.get(module)?;
+        paths.iter().find(|path| path.name.as_deref() == Some(name))
     }
 }
 

@@ -13,8 +13,8 @@ impl GpuBackend {
     /// how many rows were handed out.
     ///
     /// # Errors
-    /// Those of [`Backend::logits_watched`](crate::engine::backend::Backend::logits_watched).
-    pub(super) fn all_logits(
+    /// Those of [`Backend::logits_async`](crate::engine::backend::Backend::logits_async).
+    pub(super) async fn all_logits(
         &mut self,
         tokens: &[u32],
         pos: usize,
@@ -44,8 +44,8 @@ impl GpuBackend {
             let mut most = HEAD_TOKENS;
             let mut before = begin as f64;
             if piece > 1 {
-                let step = prompt.step(&model, context, piece)?;
-                let slices = prompt.slices(&model, context, most)?;
+                let step = prompt.step(&model, context, piece).await?;
+                let slices = prompt.slices(&model, context, most).await?;
                 let mut whole = state;
                 whole.tokens = slices.tokens.min(piece) as u32;
                 let head = work(&slices.head.replay(gpu, &whole).costs());
@@ -57,9 +57,11 @@ impl GpuBackend {
                     tokens: [begin as f64, before],
                     ends: false,
                 };
-                let flow = submissions.run(Kind::Several, &[&step], worth, on_prompt)?;
+                let flow = submissions
+                    .run(Kind::Several, &[&step], worth, on_prompt)
+                    .await?;
                 if flow.is_break() {
-                    submissions.land_all()?;
+                    submissions.land_all().await?;
                     return Ok(done);
                 }
             }
@@ -75,10 +77,12 @@ impl GpuBackend {
                     let step = single.replay(gpu, &state);
                     let worth = Worth::piece(done..done + 1);
                     let from = (&*logits, bytes(1, vocab));
-                    submissions.read(Kind::Single, &step, worth, from, on_prompt)?
+                    submissions
+                        .read(Kind::Single, &step, worth, from, on_prompt)
+                        .await?
                 } else {
                     let slices = loop {
-                        let slices = prompt.slices(&model, context, most)?;
+                        let slices = prompt.slices(&model, context, most).await?;
                         // Halving keeps slices where they begin: at multiples of their tokens.
                         state.slot = (done - begin) / slices.tokens;
                         state.tokens = slices.tokens.min(begin + piece - done) as u32;
@@ -95,7 +99,9 @@ impl GpuBackend {
                         ends: false,
                     };
                     let from = (&slices.logits, bytes(part, vocab));
-                    submissions.read(Kind::Several, &head, worth, from, on_prompt)?
+                    submissions
+                        .read(Kind::Several, &head, worth, from, on_prompt)
+                        .await?
                 };
                 let Some(rows) = rows else {
                     return Ok(done);
@@ -107,7 +113,7 @@ impl GpuBackend {
                     if stop || done == tokens.len() {
                         let bytes = bytemuck::cast_slice(row);
                         gpu.queue.write_buffer(logits.buffer.made(), 0, bytes);
-                        submissions.prove_writes()?;
+                        submissions.prove_writes().await?;
                         self.next = pos + done;
                         return Ok(done);
                     }

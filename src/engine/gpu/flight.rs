@@ -1,109 +1,133 @@
-//! Decoding ahead: one thread encodes and submits steps, the caller's reads the ids as they come back.
+//! Decoding ahead: some steps are in flight while the host reads the id of an older one.
+//!
+//! [`fly`](GpuBackend::fly) does so as a future. What native builds do instead, with a thread that encodes, is made of the same parts
+//! (`wait.rs`).
 
+use super::measure::HostTime;
 use super::{GpuBackend, RESULT};
-use crate::engine::backend::OnToken;
+use crate::engine::backend::{BackendError, OnToken};
 use crate::gpu::GpuError;
 use crate::gpu::stamps::Stamping;
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::collections::VecDeque;
 use std::time::Instant;
-use wgpu::{CommandBuffer, SubmissionIndex};
-
-use super::measure::HostTime;
+use wgpu::{Buffer, CommandBuffer, SubmissionIndex};
 
 /// Tokens submitted ahead of the one whose id the host has seen: enough that the GPU never waits for the host. One more
 /// lies encoded and waits for its turn.
-const IN_FLIGHT: usize = 2;
+pub(super) const IN_FLIGHT: usize = 2;
 /// Buffers that ids come back through: one more than in flight, since a mapped buffer cannot be written.
 pub(super) const RING: usize = IN_FLIGHT + 1;
 
+/// An encoded step.
+pub(super) struct Encoded {
+    step: usize,
+    number: u32,
+    commands: CommandBuffer,
+    took: HostTime,
+}
+
 /// A submitted step: the slot of the ring that its id comes through, and the number that must come with it.
-struct Submitted {
+pub(super) struct Submitted {
     slot: usize,
     number: u32,
-    submission: SubmissionIndex,
+    pub(super) submission: SubmissionIndex,
 }
 
 impl GpuBackend {
-    /// Chooses up to `limit` tokens after a context of `context` tokens and hands each to `on_token`, until that breaks.
-    /// Steps may be in flight when it returns.
+    /// [`Backend::decode_async`](crate::engine::backend::Backend::decode_async).
     ///
     /// # Errors
-    /// [`GpuError::WorkLost`], what the device reports, or [`GpuError::Runtime`] where there is no thread to encode on.
-    pub(super) fn fly(
+    /// [`GpuError::WorkLost`], or what the device reports.
+    pub(super) async fn fly(
         &mut self,
-        context: usize,
+        context: &[u32],
         sampling: &Sampling,
         limit: usize,
         on_token: &mut OnToken<'_>,
-    ) -> Result<(), GpuError> {
-        let this = &*self;
-        let (turns, turn) = channel();
-        let (submit, submitted) = channel();
-        for _ in 0..IN_FLIGHT {
-            // The receiver is there: it is dropped at the end of this function at the earliest.
-            let _ = turns.send(());
-        }
-        let (landed, host) = thread::scope(|scope| {
-            let pilot = thread::Builder::new()
-                .name("encode".to_owned())
-                .spawn_scoped(scope, move || {
-                    this.encode_ahead(context, sampling, limit, &turn, &submit)
-                })
-                .map_err(|e| GpuError::Runtime {
-                    what: "starting a thread that encodes".to_owned(),
-                    reason: e.to_string(),
-                })?;
-            // Takes `turns` and `submitted` with it: without them the other thread ends.
-            let landed = this.land(turns, submitted, on_token);
-            match pilot.join() {
-                Ok(host) => Ok((landed, host)),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        })?;
-        self.host.steps += host.steps;
-        self.host.time += host.time;
-        landed
+    ) -> Result<(), BackendError> {
+        self.begin_decode(context, limit)?;
+        let mut host = HostTime::default();
+        let flown = self
+            .fly_counted(context.len(), sampling, limit, on_token, &mut host)
+            .await;
+        self.host.add(host);
+        flown?;
+        // What was computed past the end stays behind: later calls write those rows again.
+        Ok(self.gpu().done_async().await?)
     }
 
-    /// Encodes step after step and submits each when it is its turn, until all are or nobody listens any more.
-    fn encode_ahead(
+    /// As [`fly`](Self::fly), and tells what the host spent. Steps may be in flight when it ends.
+    pub(super) async fn fly_counted(
         &self,
         context: usize,
         sampling: &Sampling,
         limit: usize,
-        turn: &Receiver<()>,
-        submit: &Sender<Submitted>,
-    ) -> HostTime {
-        let mut host = HostTime::default();
-        let numbers = self.gpu().reserve_numbers(limit);
-        for step in 0..limit {
-            let began = Instant::now();
-            let (slot, number) = (step % RING, numbers.number(step));
-            let commands = self.encode_step(context, sampling, step, (slot, number));
-            let encoded = began.elapsed();
-            if turn.recv().is_err() {
+        on_token: &mut OnToken<'_>,
+        host: &mut HostTime,
+    ) -> Result<(), GpuError> {
+        let mut steps = self.encode_ahead(context, sampling, limit);
+        let mut flying: VecDeque<_> = steps
+            .by_ref()
+            .take(IN_FLIGHT)
+            .map(|encoded| self.submit(encoded, host))
+            .collect();
+        let mut ready = steps.next();
+        while let Some(first) = flying.pop_front() {
+            let result = self.gpu().map_read_async(
+                self.result(&first),
+                RESULT,
+                Some(first.submission.clone()),
+            );
+            let token = self.token(&first, &result.await?)?;
+            flying.extend(ready.take().map(|encoded| self.submit(encoded, host)));
+            if on_token(token).is_break() {
                 break;
             }
-            let began = Instant::now();
-            let submission = self.gpu().submit_numbered(commands, number);
-            // The first step only chooses a token.
-            if step > 0 {
-                host.steps += 1;
-                host.time += encoded + began.elapsed();
-            }
-            let submitted = Submitted {
-                slot,
-                number,
-                submission,
-            };
-            if submit.send(submitted).is_err() {
-                break;
-            }
+            ready = steps.next();
         }
-        host
+        Ok(())
+    }
+
+    /// The steps that yield up to `limit` tokens after a context of `context` tokens, each encoded when it is asked for.
+    pub(super) fn encode_ahead<'a>(
+        &'a self,
+        context: usize,
+        sampling: &'a Sampling,
+        limit: usize,
+    ) -> impl Iterator<Item = Encoded> + use<'a> {
+        let numbers = self.gpu().reserve_numbers(limit);
+        (0..limit).map(move |step| {
+            let began = Instant::now();
+            let number = numbers.number(step);
+            let commands = self.encode_step(context, sampling, step, number);
+            Encoded {
+                step,
+                number,
+                commands,
+                took: HostTime {
+                    // The first step only chooses a token.
+                    steps: u32::from(step > 0),
+                    time: began.elapsed(),
+                },
+            }
+        })
+    }
+
+    /// Submits a step, and counts what it took to encode and to submit.
+    pub(super) fn submit(&self, encoded: Encoded, host: &mut HostTime) -> Submitted {
+        let began = Instant::now();
+        let submission = self.gpu().submit_numbered(encoded.commands, encoded.number);
+        if encoded.step > 0 {
+            host.add(encoded.took);
+            host.time += began.elapsed();
+        }
+        Submitted {
+            slot: encoded.step % RING,
+            number: encoded.number,
+            submission,
+        }
     }
 
     /// The commands of the step that yields token `step` of the answer: the first is only chosen, from logits that are there.
@@ -112,12 +136,12 @@ impl GpuBackend {
         context: usize,
         sampling: &Sampling,
         step: usize,
-        (slot, number): (usize, u32),
+        number: u32,
     ) -> CommandBuffer {
         // It is chosen from the logits of the position before it.
         let last = context + step - 1;
         let mut state = self.state(last, 1);
-        state.slot = slot;
+        state.slot = step % RING;
         state.sampling = sample::words(sampling, (last + 1) as u64);
         state.sampling[sample::NUMBER] = number;
         let (recording, stamping) = match (step.checked_sub(1), &self.stamps) {
@@ -129,39 +153,28 @@ impl GpuBackend {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         recording.encode_stamped(gpu, &mut encoder, &state, stamping);
         if let Some(staging) = &self.staging {
-            encoder.copy_buffer_to_buffer(&self.ring[slot], 0, &staging[slot], 0, RESULT);
+            let (from, to) = (&self.ring[state.slot], &staging[state.slot]);
+            encoder.copy_buffer_to_buffer(from, 0, to, 0, RESULT);
         }
         encoder.finish()
     }
 
-    /// Reads the ids in order, hands them out, and gives the next step its turn.
-    fn land(
-        &self,
-        turns: Sender<()>,
-        submitted: Receiver<Submitted>,
-        on_token: &mut OnToken<'_>,
-    ) -> Result<(), GpuError> {
-        let result = self.staging.as_ref().unwrap_or(&self.ring);
-        for Submitted {
-            slot,
-            number,
-            submission,
-        } in submitted
-        {
-            let words: Vec<u32> = self
-                .gpu()
-                .map_read(&result[slot], RESULT, Some(submission))?;
-            // The slot holds an earlier result where the step did not run; what follows it is computed from a wrong token.
-            if words[2] != number {
-                let what = "the number of a token's step".to_owned();
-                return Err(self.gpu().work_lost(what, number, words[2]));
-            }
-            // Nobody takes a turn after the last step.
-            let _ = turns.send(());
-            if on_token(words[0]).is_break() {
-                break;
-            }
+    /// What the host maps of a submitted step.
+    pub(super) fn result(&self, submitted: &Submitted) -> &Buffer {
+        &self.staging.as_ref().unwrap_or(&self.ring)[submitted.slot]
+    }
+
+    /// The token that a step came back with.
+    ///
+    /// # Errors
+    /// [`GpuError::WorkLost`]: the slot holds an earlier result where the step did not run, and what follows it is computed from a
+    /// wrong token.
+    pub(super) fn token(&self, submitted: &Submitted, words: &[u32]) -> Result<u32, GpuError> {
+        let number = submitted.number;
+        if words[2] != number {
+            let what = "the number of a token's step".to_owned();
+            return Err(self.gpu().work_lost(what, number, words[2]));
         }
-        Ok(())
+        Ok(words[0])
     }
 }

@@ -5,9 +5,10 @@ use super::pace::{Kind, Pace, Took};
 use crate::engine::backend::{Backend, BackendError};
 use crate::gpu::Step;
 use crate::gpu::call::{Call, State, Taken};
-use crate::gpu::clock::{self, Clock};
+use crate::gpu::clock::Clock;
 use crate::gpu::record::{Recording, Replay};
 use crate::gpu::stamps::{Stamping, Stamps};
+use crate::gpu::wait;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
@@ -27,6 +28,14 @@ pub struct HostTime {
     pub steps: u32,
     /// The time that took.
     pub time: Duration,
+}
+
+impl HostTime {
+    /// Counts what `other` counts, too.
+    pub(super) fn add(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.time += other.time;
+    }
 }
 
 /// How the dispatches of a step are told apart in time.
@@ -96,13 +105,13 @@ impl GpuBackend {
         Ok(times.chunks_exact(2).map(|t| [t[0], t[1]]).collect())
     }
 
-    /// Microseconds that the decoding of the token at `pos` takes alone, several times ([`clock::in_turn`]).
+    /// Microseconds that the decoding of the token at `pos` takes alone, several times ([`wait::in_turn`]).
     ///
     /// # Errors
     /// What the device reports.
     pub fn time_step(&self, pos: usize, rounds: usize) -> Result<Vec<f64>, GpuError> {
         let state = self.greedy(pos);
-        let mut times = clock::in_turn(self.gpu(), &[&self.decode], &state, rounds)?;
+        let mut times = wait::in_turn(self.gpu(), &[&self.decode], &state, rounds)?;
         Ok(times.remove(0))
     }
 
@@ -253,11 +262,13 @@ impl GpuBackend {
                 append(gpu, pace, &self.single, &state, separation, &mut all)?;
                 continue;
             }
-            let step = self.prompt.step(&model, &self.context, piece.len())?;
+            let step = self.prompt.step(&model, &self.context, piece.len());
+            let step = wait::complete(step)?;
             let pace = self.paces.of(Kind::Several);
             append(gpu, pace, &step, &state, separation, &mut all)?;
             if done == tokens.len() {
-                let head = self.prompt.head(&model, &self.context, &self.logits)?;
+                let head = self.prompt.head(&model, &self.context, &self.logits);
+                let head = wait::complete(head)?;
                 append(gpu, pace, &head, &state, separation, &mut all)?;
             }
         }
@@ -448,8 +459,8 @@ fn by_host(
                 let encode = &mut |encoder: &mut CommandEncoder, times| {
                     recording.encode_alone(gpu, encoder, state, turn, times);
                 };
-                let repeats = clock::repeats(gpu, encode)?;
-                clock::repeated(gpu, encode, repeats)?.as_secs_f64() * 1e9
+                let repeats = wait::repeats(gpu, encode)?;
+                wait::repeated(gpu, encode, repeats)?.as_secs_f64() * 1e9
             }
         };
         known.insert(kind, ns);

@@ -16,6 +16,7 @@ mod submissions;
 #[cfg(test)]
 mod tests;
 mod tune;
+mod wait;
 mod weights;
 
 pub use memory::MemoryPlan;
@@ -25,7 +26,8 @@ pub use recipes::MAX_CHUNK;
 pub use weights::Weights;
 
 use super::backend::{
-    Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows, check_tokens,
+    Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows,
+    check_tokens,
 };
 use crate::gpu::Step;
 use crate::gpu::buffer::{Buffer, Range, Role};
@@ -86,33 +88,26 @@ pub struct GpuBackend {
 }
 
 impl GpuBackend {
-    /// A backend with an empty cache of `n_ctx` rows; compiles the pipelines of a decoded token, in parallel.
+    /// A backend with an empty cache of `n_ctx` rows; compiles the pipelines of a decoded token, in parallel. Prompts are computed up to
+    /// `chunk` tokens at a time; `None` is 2048, on software 512, or what the bindings of the device have room for.
     ///
     /// # Errors
-    /// [`GpuError`]: no memory, a cache larger than one binding, or what the device reports.
-    pub fn new(model: Arc<GpuModel>, n_ctx: usize) -> Result<Self, GpuError> {
-        Self::with_chunk(model, n_ctx, None)
-    }
-
-    /// As [`new`](Self::new), with prompts computed up to `chunk` tokens at a time; `None` is 2048, on software
-    /// 512, or what the bindings of the device have room for.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new), and [`GpuError::BindingTooLarge`] for a chunk that has no room.
-    pub fn with_chunk(
+    /// [`GpuError`]: no memory, a cache larger than one binding, [`GpuError::BindingTooLarge`] for a chunk that has no room, or what the
+    /// device reports.
+    pub async fn new_async(
         model: Arc<GpuModel>,
         n_ctx: usize,
         chunk: Option<u32>,
     ) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
         let config = &model.model.config;
-        let forms = Forms::tried(&gpu, config)?;
+        let forms = Forms::tried(&gpu, config).await?;
         let chunk = prompt::chunk(&gpu, config, forms, n_ctx, chunk)?;
         let context = Context::new(&gpu, config, forms, n_ctx, capacity(chunk))?;
         // The host writes to these before any step does.
-        gpu.realise(&context.history.buffer)?;
+        gpu.realise_async(&context.history.buffer).await?;
         for cache in &context.cache {
-            gpu.realise(&cache.buffer)?;
+            gpu.realise_async(&cache.buffer).await?;
         }
         let vocab = config.vocab_size as u32;
         let logits = Range::whole(&Buffer::new("logits", u64::from(vocab) * 4, Role::Floats));
@@ -123,16 +118,19 @@ impl GpuBackend {
             } else {
                 BufferUsages::COPY_SRC
             };
-        let buffers = |usage| {
-            (0..RING)
-                .map(|_| gpu.buffer("ids", RESULT, usage))
-                .collect::<Result<Vec<_>, _>>()
+        let buffers = async |usage| {
+            let mut buffers = vec![];
+            for _ in 0..RING {
+                buffers.push(gpu.buffer_async("ids", RESULT, usage).await?);
+            }
+            Ok::<_, GpuError>(buffers)
         };
-        let ring = buffers(usage)?;
+        let ring = buffers(usage).await?;
         let staging = if mappable {
             None
         } else {
-            Some(buffers(BufferUsages::MAP_READ | BufferUsages::COPY_DST)?)
+            let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+            Some(buffers(usage).await?)
         };
 
         let results: Vec<_> = ring
@@ -144,16 +142,17 @@ impl GpuBackend {
         let sites = sites(&single.calls);
         let decode = single.then(&choose);
         let prompt = Prompt::new(&model, &context, chunk);
-        prompt.reserve(&model, &context)?;
+        prompt.reserve(&model, &context).await?;
+        let sample = Step::of(context.token(), choose.clone());
         Ok(Self {
-            decode: Recording::new(&gpu, &decode)?,
-            single: Recording::new(&gpu, &single)?,
-            sample: Recording::new(&gpu, &Step::of(context.token(), choose.clone()))?,
+            decode: Recording::new_async(&gpu, &decode).await?,
+            single: Recording::new_async(&gpu, &single).await?,
+            sample: Recording::new_async(&gpu, &sample).await?,
             choose,
             sites,
             prompt,
             paces: Paces::new(&gpu),
-            proof: Proof::new(&gpu)?,
+            proof: Proof::new(&gpu).await?,
             model,
             n_ctx,
             context,
@@ -169,22 +168,6 @@ impl GpuBackend {
     /// What of a decoded token a geometry can be chosen for ([`Target::choices`](crate::gpu::Target::choices)), each once; nothing in the `plain` tier.
     pub fn sites(&self) -> &[Site] {
         &self.sites
-    }
-
-    /// Records the steps of one token again, for choices that changed since. The cache stays.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    pub fn record_again(&mut self) -> Result<(), GpuError> {
-        if self.gpu().activation().is_none() {
-            return Ok(());
-        }
-        let model = Arc::clone(&self.model);
-        let single = self.token_step()?;
-        let decode = single.then(&self.choose);
-        self.decode = Recording::new(&model.gpu, &decode)?;
-        self.single = Recording::new(&model.gpu, &single)?;
-        Ok(())
     }
 
     /// Dispatches that decode the token at `pos`.
@@ -237,19 +220,9 @@ impl GpuBackend {
     }
 }
 
-impl Backend for GpuBackend {
-    fn n_ctx(&self) -> usize {
-        self.n_ctx
-    }
-
-    fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
-        check_rows(rows, self.n_ctx)?;
-        let row_bytes = MlaDims::of(&self.model.model.config).cache_row() as u64 * 2;
-        let (gpu, cache) = (self.gpu(), &self.context.cache);
-        Ok(random::fill_cache(gpu, cache, rows as u64, row_bytes)?)
-    }
-
-    fn prefill_watched(
+impl GpuBackend {
+    /// [`Backend::prefill_async`].
+    async fn compute(
         &mut self,
         tokens: &[u32],
         pos: usize,
@@ -278,17 +251,21 @@ impl Backend for GpuBackend {
             let worth = Worth::piece(begin..end);
             let flow = if piece == 1 {
                 let step = single.replay(gpu, &state);
-                submissions.run(Kind::Single, &[&step], worth, on_prompt)?
+                submissions
+                    .run(Kind::Single, &[&step], worth, on_prompt)
+                    .await?
             } else {
-                let step = prompt.step(&model, context, piece)?;
+                let step = prompt.step(&model, context, piece).await?;
                 let head = match end == tokens.len() {
-                    true => Some(prompt.head(&model, context, logits)?),
+                    true => Some(prompt.head(&model, context, logits).await?),
                     false => None,
                 };
                 let step = step.replay(gpu, &state);
                 let head = head.as_ref().map(|head| head.replay(gpu, &state));
                 let both: Vec<_> = std::iter::once(&step).chain(&head).collect();
-                submissions.run(Kind::Several, &both, worth, on_prompt)?
+                submissions
+                    .run(Kind::Several, &both, worth, on_prompt)
+                    .await?
             };
             if flow.is_break() {
                 break;
@@ -299,11 +276,41 @@ impl Backend for GpuBackend {
                 at_once = prompt.piece(tokens.len() - begin);
             }
         }
-        let done = submissions.land_all()?;
+        let done = submissions.land_all().await?;
         if done == tokens.len() {
             self.next = pos + done;
         }
         Ok(done)
+    }
+
+    /// Begins to decode: the kept logits must be those of the end of `context`.
+    fn begin_decode(&mut self, context: &[u32], limit: usize) -> Result<(), BackendError> {
+        check_context(context, self.next, limit, self.n_ctx)?;
+        if limit > 0 {
+            // The steps in flight replace the logits, also those beyond the last token delivered.
+            self.next = 0;
+        }
+        Ok(())
+    }
+}
+
+impl Backend for GpuBackend {
+    fn n_ctx(&self) -> usize {
+        self.n_ctx
+    }
+
+    fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
+        check_rows(rows, self.n_ctx)?;
+        self.fill_cache_waiting(rows)
+    }
+
+    fn prefill_watched(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_prompt: &mut OnPrompt<'_>,
+    ) -> Result<usize, BackendError> {
+        self.prefill_waiting(tokens, pos, on_prompt)
     }
 
     fn logits_watched(
@@ -313,7 +320,7 @@ impl Backend for GpuBackend {
         on_prompt: &mut OnPrompt<'_>,
         on_row: &mut OnRow<'_>,
     ) -> Result<usize, BackendError> {
-        self.all_logits(tokens, pos, on_prompt, on_row)
+        self.logits_waiting(tokens, pos, on_prompt, on_row)
     }
 
     fn decode(
@@ -323,14 +330,36 @@ impl Backend for GpuBackend {
         limit: usize,
         on_token: &mut OnToken<'_>,
     ) -> Result<(), BackendError> {
-        check_context(context, self.next, limit, self.n_ctx)?;
-        if limit > 0 {
-            // The steps in flight replace the logits, also those beyond the last token delivered.
-            self.next = 0;
-        }
-        self.fly(context.len(), sampling, limit, on_token)?;
-        // What was computed past the end stays behind: later calls write those rows again.
-        Ok(self.gpu().wait(None)?)
+        self.decode_waiting(context, sampling, limit, on_token)
+    }
+
+    fn prefill_async<'a>(
+        &'a mut self,
+        tokens: &'a [u32],
+        pos: usize,
+        on_prompt: &'a mut OnPrompt<'_>,
+    ) -> Answer<'a, usize> {
+        Box::pin(self.compute(tokens, pos, on_prompt))
+    }
+
+    fn logits_async<'a>(
+        &'a mut self,
+        tokens: &'a [u32],
+        pos: usize,
+        on_prompt: &'a mut OnPrompt<'_>,
+        on_row: &'a mut OnRow<'_>,
+    ) -> Answer<'a, usize> {
+        Box::pin(self.all_logits(tokens, pos, on_prompt, on_row))
+    }
+
+    fn decode_async<'a>(
+        &'a mut self,
+        context: &'a [u32],
+        sampling: &'a Sampling,
+        limit: usize,
+        on_token: &'a mut OnToken<'_>,
+    ) -> Answer<'a, ()> {
+        Box::pin(self.fly(context, sampling, limit, on_token))
     }
 }
 

@@ -33,18 +33,19 @@ impl GpuModel {
     /// # Errors
     /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`],
     /// [`GpuError::ReadWeights`] or what the device reports.
-    pub fn load(
+    pub async fn load_async(
         gpu: Arc<Gpu>,
         model: Arc<Model>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, GpuError> {
         let (weights, loader, matrices) = Weights::plan(&gpu, &model)?;
         let total = loader.bytes();
-        loader.fill(&gpu, &matrices, &mut |done| progress(done, total))?;
+        let told = &mut |done| progress(done, total);
+        loader.fill_async(&gpu, &matrices, told).await?;
         if !model.token_embd.has_data() {
-            random::fill_weights(&gpu, &matrices, &mut |done| progress(done, total))?;
+            random::fill_weights(&gpu, &matrices, told).await?;
         }
-        gpu.realise(&weights.output_norm.buffer)?;
+        gpu.realise_async(&weights.output_norm.buffer).await?;
         gpu.check()?;
         let mut model = Self {
             weights,
@@ -53,7 +54,8 @@ impl GpuModel {
             gpu,
         };
         if model.gpu.tier_is_open {
-            model.settle_tier(tuning::folder().ok().as_deref())?;
+            let folder = tuning::folder().ok();
+            model.settle_tier(folder.as_deref()).await?;
         }
         Ok(model)
     }

@@ -166,13 +166,13 @@ impl fmt::Display for Precomposed {
 }
 
 impl GpuModel {
-    /// As [`load`](Self::load), with weights composed as `choice` says, for sessions of `n_ctx` tokens.
+    /// As [`load_async`](Self::load_async), with weights composed as `choice` says, for sessions of `n_ctx` tokens.
     ///
     /// # Errors
-    /// Those of [`load`](Self::load); [`GpuError::PrecomposeTooLarge`], before anything is loaded, where the device tells its
+    /// Those of [`load_async`](Self::load_async); [`GpuError::PrecomposeTooLarge`], before anything is loaded, where the device tells its
     /// memory and it is less than all takes; [`GpuError::CannotPrecompose`]. `auto` leaves out what does not fit or cannot be
     /// composed, and says so.
-    pub fn load_precomposed(
+    pub async fn load_precomposed_async(
         gpu: Arc<Gpu>,
         model: Arc<Model>,
         choice: PrecomposeChoice,
@@ -180,7 +180,7 @@ impl GpuModel {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(Self, Option<Precomposed>), GpuError> {
         if choice == PrecomposeChoice::Off {
-            return Ok((Self::load(gpu, model, progress)?, None));
+            return Ok((Self::load_async(gpu, model, progress).await?, None));
         }
         let auto = choice == PrecomposeChoice::Auto;
         let (mut left_out, mut fitting, mut composed) = (vec![], vec![], vec![]);
@@ -199,9 +199,9 @@ impl GpuModel {
             check_memory(&gpu, &model, choice, n_ctx)?;
             fitting = choice.pairs().to_vec();
         }
-        let mut loaded = Self::load(gpu, model, progress)?;
+        let mut loaded = Self::load_async(gpu, model, progress).await?;
         for pair in fitting {
-            match loaded.compose(pair) {
+            match loaded.compose(pair).await {
                 Ok(()) => composed.push(pair),
                 Err(error @ GpuError::CannotPrecompose { .. }) if auto => {
                     left_out.push(error.to_string());
@@ -217,7 +217,7 @@ impl GpuModel {
                 .collect(),
             false => vec![choice],
         };
-        let trials = loaded.try_each(&candidates)?;
+        let trials = loaded.try_each(&candidates).await?;
         let kept = if auto { fastest(&trials) } else { choice };
         let bytes = loaded.release_all_but(kept);
         let precomposed = Precomposed {
@@ -230,18 +230,17 @@ impl GpuModel {
     }
 
     /// Composes `pair` in every layer.
-    fn compose(&mut self, pair: Pair) -> Result<(), GpuError> {
+    async fn compose(&mut self, pair: Pair) -> Result<(), GpuError> {
         let before = self.gpu.allocated();
-        let layers = self.weights.layers.iter().zip(&self.model.layers);
-        let products = layers.map(|(on_device, layer)| {
+        // Into a list first: nothing is half composed where a layer is refused.
+        let mut products = vec![];
+        for (on_device, layer) in self.weights.layers.iter().zip(&self.model.layers) {
             let composition = Composition::of(pair, &self.model.config);
             let out = composition.product(pair.kept_as(layer));
-            product(&self.gpu, composition, on_device, out)
-        });
-        // Into a list first: nothing is half composed where a layer is refused.
-        let products = products.collect::<Result<_, _>>();
-        self.weights.composed[pair as usize] =
-            products.inspect_err(|_| self.gpu.count_dropped(before))?;
+            let product = product(&self.gpu, composition, on_device, out).await;
+            products.push(product.inspect_err(|_| self.gpu.count_dropped(before))?);
+        }
+        self.weights.composed[pair as usize] = products;
         Ok(())
     }
 
@@ -264,9 +263,12 @@ impl GpuModel {
     }
 
     /// Tries `candidates`, whose products the model holds; times them where there are several. Nothing of it stays.
-    fn try_each(&self, candidates: &[PrecomposeChoice]) -> Result<Vec<Trial>, GpuError> {
+    async fn try_each(&self, candidates: &[PrecomposeChoice]) -> Result<Vec<Trial>, GpuError> {
         let before = self.gpu.allocated();
-        let trials = Lab::new(self).and_then(|lab| lab.run(candidates));
+        let trials = match Lab::new(self).await {
+            Ok(lab) => lab.run(candidates).await,
+            Err(error) => Err(error),
+        };
         self.gpu.count_dropped(before);
         trials
     }
@@ -296,7 +298,7 @@ fn check_memory(
 }
 
 /// Composes one pair of one layer into `out`.
-fn product(
+async fn product(
     gpu: &Gpu,
     composition: Composition,
     on_device: &GpuLayer,
@@ -322,7 +324,7 @@ fn product(
         )));
     }
     for plane in planes {
-        gpu.realise(&plane.buffer)?;
+        gpu.realise_async(&plane.buffer).await?;
     }
     let [left, right] = pair.factors(on_device);
     let compose = GpuCompose {
@@ -333,8 +335,9 @@ fn product(
     };
     let before = gpu.allocated();
     let step = Step::of(Most::token(1), compose.calls()?);
-    Recording::new(gpu, &step)?.submit(gpu, &State::default());
-    gpu.wait(None)?;
+    let recording = Recording::new_async(gpu, &step).await?;
+    recording.submit(gpu, &State::default());
+    gpu.done_async().await?;
     gpu.count_dropped(before);
     Ok(out)
 }
@@ -366,19 +369,19 @@ struct Lab<'a> {
 }
 
 impl<'a> Lab<'a> {
-    fn new(model: &'a GpuModel) -> Result<Self, GpuError> {
+    async fn new(model: &'a GpuModel) -> Result<Self, GpuError> {
         let (gpu, config) = (&model.gpu, &model.model.config);
         let row_bytes = MlaDims::of(config).cache_row() * 2;
         let bound = (gpu.max_binding / row_bytes as u64) as usize;
         let rows = ROWS.min(config.context_length).min(bound);
         let forms = Forms {
             products: gemm::Form::float(gpu),
-            ..Forms::tried(gpu, config)?
+            ..Forms::tried(gpu, config).await?
         };
         let context = Context::new(gpu, config, forms, rows, 1)?;
-        gpu.realise(&context.history.buffer)?;
+        gpu.realise_async(&context.history.buffer).await?;
         for cache in &context.cache {
-            gpu.realise(&cache.buffer)?;
+            gpu.realise_async(&cache.buffer).await?;
         }
         // Ids spread over the vocabulary, always the same: Numerical Recipes' generator, of which the upper bits are good.
         let mut word = 0u32;
@@ -397,15 +400,20 @@ impl<'a> Lab<'a> {
         })
     }
 
-    fn run(self, candidates: &[PrecomposeChoice]) -> Result<Vec<Trial>, GpuError> {
-        let expected = self.all_logits(&self.step(PrecomposeChoice::Off)?)?;
-        let steps = candidates.iter().map(|choice| self.step(*choice));
-        let steps = steps.collect::<Result<Vec<_>, _>>()?;
+    async fn run(self, candidates: &[PrecomposeChoice]) -> Result<Vec<Trial>, GpuError> {
+        let expected = {
+            let plain = self.step(PrecomposeChoice::Off).await?;
+            self.all_logits(&plain).await?
+        };
+        let mut steps = vec![];
+        for choice in candidates {
+            steps.push(self.step(*choice).await?);
+        }
         let mut trials = vec![];
         for (choice, step) in candidates.iter().zip(&steps) {
             let nmse = match choice {
                 PrecomposeChoice::Off => 0.0,
-                _ => nmse(&self.all_logits(step)?, &expected),
+                _ => nmse(&self.all_logits(step).await?, &expected),
             };
             trials.push(Trial {
                 choice: *choice,
@@ -415,7 +423,8 @@ impl<'a> Lab<'a> {
         }
         // One alone has nothing to be compared with.
         if trials.len() > 1 {
-            for (trial, ms) in trials.iter_mut().zip(self.times(&steps)?) {
+            let times = self.times(&steps).await?;
+            for (trial, ms) in trials.iter_mut().zip(times) {
                 trial.ms = Some(ms);
             }
         }
@@ -423,7 +432,7 @@ impl<'a> Lab<'a> {
     }
 
     /// One token, as `choice` decodes it.
-    fn step(&self, choice: PrecomposeChoice) -> Result<Recording, GpuError> {
+    async fn step(&self, choice: PrecomposeChoice) -> Result<Recording, GpuError> {
         let mut weights = self.model.weights.clone();
         for pair in Pair::ALL {
             if !choice.pairs().contains(&pair) {
@@ -434,31 +443,33 @@ impl<'a> Lab<'a> {
             weights: &weights,
             ..self.model.given(&self.context)
         };
-        Recording::new(&self.model.gpu, &recipes::token(given, &self.logits)?)
+        let step = recipes::token(given, &self.logits)?;
+        Recording::new_async(&self.model.gpu, &step).await
     }
 
     /// The logits after each of the first tokens.
-    fn all_logits(&self, step: &Recording) -> Result<Vec<f32>, GpuError> {
+    async fn all_logits(&self, step: &Recording) -> Result<Vec<f32>, GpuError> {
         let gpu = &self.model.gpu;
         let mut all = vec![];
         for pos in 0..TOKENS.min(self.context.rows as usize) {
             step.submit(gpu, &state(&self.context, self.model, pos, 1));
             let logits = &self.logits;
-            all.extend(gpu.read::<f32>(&logits.buffer, logits.offset, logits.size)?);
+            let logits = gpu.read_async::<f32>(&logits.buffer, logits.offset, logits.size);
+            all.extend(logits.await?);
         }
         Ok(all)
     }
 
     /// Milliseconds per token by each of `steps`.
-    fn times(&self, steps: &[Recording]) -> Result<Vec<f64>, GpuError> {
+    async fn times(&self, steps: &[Recording]) -> Result<Vec<f64>, GpuError> {
         let (gpu, rows) = (&self.model.gpu, self.context.rows);
         let row_bytes = MlaDims::of(&self.model.model.config).cache_row() as u64 * 2;
-        random::fill_cache(gpu, &self.context.cache, u64::from(rows), row_bytes)?;
+        random::fill_cache(gpu, &self.context.cache, u64::from(rows), row_bytes).await?;
         let most = (rows / 2).max(1);
         let (began, mut tokens, mut slowest) = (Instant::now(), 1, 0.0);
         loop {
             for step in steps {
-                slowest = f64::max(slowest, self.time(step, tokens)?);
+                slowest = f64::max(slowest, self.time(step, tokens).await?);
             }
             if began.elapsed() >= WARM_UP {
                 break;
@@ -473,7 +484,7 @@ impl<'a> Lab<'a> {
         // Interleaved, so that none has the higher clocks; each is first as often as the others.
         for turn in (0..rounds).flat_map(|round| (0..steps.len()).map(move |i| i + round)) {
             let i = turn % steps.len();
-            times[i].push(self.time(&steps[i], tokens)?);
+            times[i].push(self.time(&steps[i], tokens).await?);
         }
         let median = |mut ms: Vec<f64>| {
             ms.sort_by(f64::total_cmp);
@@ -483,13 +494,13 @@ impl<'a> Lab<'a> {
     }
 
     /// Milliseconds of each of `tokens` steps, submitted one after the other.
-    fn time(&self, step: &Recording, tokens: u32) -> Result<f64, GpuError> {
+    async fn time(&self, step: &Recording, tokens: u32) -> Result<f64, GpuError> {
         let (gpu, first) = (&self.model.gpu, self.context.rows / 2);
         let began = Instant::now();
         for pos in first..first + tokens {
             step.submit(gpu, &state(&self.context, self.model, pos as usize, 1));
         }
-        gpu.wait(None)?;
+        gpu.done_async().await?;
         Ok(began.elapsed().as_secs_f64() * 1e3 / f64::from(tokens))
     }
 }

@@ -125,11 +125,15 @@ impl Prompt {
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`], or what the device reports.
-    pub(super) fn reserve(&self, model: &GpuModel, context: &Context) -> Result<(), GpuError> {
+    pub(super) async fn reserve(
+        &self,
+        model: &GpuModel,
+        context: &Context,
+    ) -> Result<(), GpuError> {
         let (given, most) = (model.given(context), capacity(self.chunk));
         let step = recipes::prompt(given, &self.buffers, 1, most)?;
         for buffer in step.buffers().into_iter().filter(|b| !b.is_counts()) {
-            model.gpu.realise(buffer)?;
+            model.gpu.realise_async(buffer).await?;
         }
         Ok(())
     }
@@ -174,7 +178,7 @@ impl Prompt {
     ///
     /// # Errors
     /// What compiling it reports.
-    pub(super) fn step(
+    pub(super) async fn step(
         &mut self,
         model: &GpuModel,
         context: &Context,
@@ -185,7 +189,7 @@ impl Prompt {
             let smaller = CLASSES.into_iter().rev().find(|class| *class < most);
             let least = smaller.unwrap_or(FEW) + 1;
             let step = recipes::prompt(model.given(context), &self.buffers, least, most)?;
-            let recording = Recording::new(&model.gpu, &step)?;
+            let recording = Recording::new_async(&model.gpu, &step).await?;
             self.steps.insert(most, Arc::new(recording));
         }
         Ok(Arc::clone(&self.steps[&most]))
@@ -205,7 +209,7 @@ impl Prompt {
     ///
     /// # Errors
     /// What compiling it reports.
-    pub(super) fn head(
+    pub(super) async fn head(
         &mut self,
         model: &GpuModel,
         context: &Context,
@@ -216,7 +220,7 @@ impl Prompt {
             None => {
                 let (given, most) = (model.given(context), capacity(self.chunk));
                 let step = recipes::last_logits(given, &self.buffers, most, logits)?;
-                Arc::new(Recording::new(&model.gpu, &step)?)
+                Arc::new(Recording::new_async(&model.gpu, &step).await?)
             }
         };
         Ok(Arc::clone(self.head.insert(head)))
@@ -226,7 +230,7 @@ impl Prompt {
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`], or what compiling it reports.
-    pub(super) fn slices(
+    pub(super) async fn slices(
         &mut self,
         model: &GpuModel,
         context: &Context,
@@ -259,7 +263,7 @@ impl Prompt {
         let given = model.given(context);
         let step = recipes::logits_of_slices(given, &self.buffers, tokens, &inputs, &logits);
         let slices = Slices {
-            head: Arc::new(Recording::new(&model.gpu, &step)?),
+            head: Arc::new(Recording::new_async(&model.gpu, &step).await?),
             logits,
             tokens: tokens as usize,
         };

@@ -5,12 +5,11 @@
 //! What is copied at the end, such as logits, stands in one command buffer with the copy of the number.
 
 use crate::gpu::buffer::{Range, Role};
+use crate::gpu::pending::Arrival;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
 use crate::gpu::{Most, Step};
 use crate::kernels::mark;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use wgpu::{BufferUsages, CommandEncoder, MapMode, PollType, SubmissionIndex};
 
 /// Submissions under way at most, and one more: a mapped buffer cannot be written.
@@ -35,7 +34,7 @@ pub(super) struct Receipt {
     slot: usize,
     number: u32,
     passes: u32,
-    arrived: Arc<AtomicBool>,
+    arrival: Arrival,
     submission: SubmissionIndex,
 }
 
@@ -44,17 +43,17 @@ impl Proof {
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`], or what the device reports.
-    pub(super) fn new(gpu: &Gpu) -> Result<Self, GpuError> {
-        let told = gpu.storage("proof", TOLD, Role::Words)?;
+    pub(super) async fn new(gpu: &Gpu) -> Result<Self, GpuError> {
+        let told = gpu.storage_async("proof", TOLD, Role::Words).await?;
         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-        let slots = (0..SLOTS)
-            .map(|_| Ok((gpu.buffer("proof read back", TOLD, usage)?, false)))
-            .collect::<Result<_, GpuError>>()?;
+        let mut slots = vec![];
+        for _ in 0..SLOTS {
+            let slot = gpu.buffer_async("proof read back", TOLD, usage).await?;
+            slots.push((slot, false));
+        }
+        let mark = Step::of(Most::token(1), [mark::call(&Range::whole(&told))]);
         Ok(Self {
-            mark: Recording::new(
-                gpu,
-                &Step::of(Most::token(1), [mark::call(&Range::whole(&told))]),
-            )?,
+            mark: Recording::new_async(gpu, &mark).await?,
             told: Range::whole(&told),
             slots,
             next_slot: 0,
@@ -98,30 +97,27 @@ impl Proof {
         let (buffer, mapped) = &mut self.slots[slot];
         encoder.copy_buffer_to_buffer(self.told.buffer.made(), 0, buffer, 0, TOLD);
         let submission = gpu.submit_numbered(encoder.finish(), number);
-        let arrived = Arc::new(AtomicBool::new(false));
-        let arrive = Arc::clone(&arrived);
         *mapped = true;
-        buffer.slice(..TOLD).map_async(MapMode::Read, move |_| {
-            arrive.store(true, Ordering::Release);
-        });
+        let arrival = Arrival::of_mapping(buffer, MapMode::Read, TOLD);
         Receipt {
             slot,
             number,
             passes,
-            arrived,
+            arrival,
             submission,
         }
     }
 
-    /// Waits until a submission is done and compares what it left; tells whether it was done before.
+    /// Compares what a submission left, once it is done; tells whether it was done before.
     ///
     /// # Errors
     /// [`GpuError::WorkLost`], or what the device reports.
-    pub(super) fn check(&mut self, gpu: &Gpu, receipt: Receipt) -> Result<bool, GpuError> {
-        // A failure is what the wait reports.
+    pub(super) async fn check(&mut self, gpu: &Gpu, receipt: Receipt) -> Result<bool, GpuError> {
+        // A failure is what comes next reports.
         let _ = gpu.device.poll(PollType::Poll);
-        let late = receipt.arrived.load(Ordering::Acquire);
-        gpu.wait(Some(receipt.submission))?;
+        let late = receipt.arrival.is_here();
+        gpu.pending(Some(receipt.submission), &receipt.arrival)
+            .await?;
         let (buffer, mapped) = &mut self.slots[receipt.slot];
         let view = buffer
             .slice(..TOLD)

@@ -29,7 +29,7 @@ const CACHE_POOL: u64 = 4 * 1_048_573;
 ///
 /// # Errors
 /// No memory for the pools, or what the device reports.
-pub(super) fn fill_weights(
+pub(super) async fn fill_weights(
     gpu: &Gpu,
     weights: &[GpuWeight],
     progress: &mut dyn FnMut(u64),
@@ -40,7 +40,7 @@ pub(super) fn fill_weights(
     for weight in weights {
         let pool = match pools.entry(weight.ty) {
             Entry::Occupied(made) => made.into_mut(),
-            Entry::Vacant(place) => place.insert(Pool::new(gpu, weight.ty)?),
+            Entry::Vacant(place) => place.insert(Pool::new(gpu, weight.ty).await?),
         };
         for part in &weight.parts {
             pool.fill(&mut encoder, &weight.name, part);
@@ -52,13 +52,13 @@ pub(super) fn fill_weights(
                 gpu.device.create_command_encoder(&Default::default()),
             );
             gpu.queue.submit([full.finish()]);
-            gpu.wait(None)?;
+            gpu.done_async().await?;
             done += std::mem::take(&mut pending);
             progress(done);
         }
     }
     gpu.queue.submit([encoder.finish()]);
-    gpu.wait(None)?;
+    gpu.done_async().await?;
     progress(done + pending);
     Ok(())
 }
@@ -67,14 +67,14 @@ pub(super) fn fill_weights(
 ///
 /// # Errors
 /// No memory for the pool, or what the device reports.
-pub(super) fn fill_cache(
+pub(super) async fn fill_cache(
     gpu: &Gpu,
     cache: &[Range],
     rows: u64,
     row_bytes: u64,
 ) -> Result<(), GpuError> {
     let values = super::super::random::cache_values(CACHE_POOL as usize / 2);
-    let pool = gpu.storage_with("random cache rows", &values)?;
+    let pool = gpu.storage_with_async("random cache rows", &values).await?;
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     for (layer, range) in cache.iter().enumerate() {
         let start = layer as u64 * 4 * 65_537 % CACHE_POOL;
@@ -86,7 +86,7 @@ pub(super) fn fill_cache(
         tile(&mut encoder, &pool, 0..CACHE_POOL, start, &to);
     }
     gpu.queue.submit([encoder.finish()]);
-    gpu.wait(None)
+    gpu.done_async().await
 }
 
 /// Random blocks of one type as planes.
@@ -99,7 +99,7 @@ struct Pool {
 }
 
 impl Pool {
-    fn new(gpu: &Gpu, ty: GgmlType) -> Result<Self, GpuError> {
+    async fn new(gpu: &Gpu, ty: GgmlType) -> Result<Self, GpuError> {
         let block = ty.block_len().max(UNIT);
         let blocks = if block > UNIT {
             LARGE_BLOCKS
@@ -118,8 +118,12 @@ impl Pool {
         let planes = Planes::new(ty, 1, weights as usize, &bytes);
         Ok(Self {
             blocks,
-            quants: gpu.storage_with("random quants", &planes.quants)?,
-            scales: gpu.storage_with("random scales", &planes.scales)?,
+            quants: gpu
+                .storage_with_async("random quants", &planes.quants)
+                .await?,
+            scales: gpu
+                .storage_with_async("random scales", &planes.scales)
+                .await?,
             records: sub_plane_words(ty, 1, weights as usize) as u64 * 4,
         })
     }
@@ -187,6 +191,7 @@ mod tests {
     use crate::gpu::buffer::Role;
     use crate::gpu::memory::Loader;
     use crate::gpu::testing::gpus;
+    use crate::gpu::wait::complete;
     use crate::model::Model;
     use crate::quant::dequantize_row;
     use crate::quant::repack::unpack;
@@ -212,7 +217,8 @@ mod tests {
             }
             let weights = loader.load(gpu, &mut |_| {}).unwrap();
             let mut told = 0;
-            fill_weights(gpu, &weights, &mut |done| told = done).unwrap();
+            let progress = &mut |done| told = done;
+            complete(fill_weights(gpu, &weights, progress)).unwrap();
             assert_eq!(told, weights.iter().map(GpuWeight::bytes).sum::<u64>());
             for weight in &weights {
                 let (rows, cols) = (weight.total_rows() as usize, weight.cols as usize);

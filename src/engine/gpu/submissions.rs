@@ -90,21 +90,21 @@ impl<'a> Submissions<'a> {
     ///
     /// # Errors
     /// [`GpuError::WorkLost`], or what the device reports.
-    pub(super) fn run(
+    pub(super) async fn run(
         &mut self,
         kind: Kind,
         replays: &[&Replay<'_>],
         worth: Worth,
         on_prompt: &mut OnPrompt<'_>,
     ) -> Result<ControlFlow<()>, GpuError> {
-        self.cut(kind, replays, worth, |_| {}, on_prompt)
+        self.cut(kind, replays, worth, |_| {}, on_prompt).await
     }
 
     /// As [`run`](Self::run), and reads `bytes` of what is left in `from`: nothing where `on_prompt` broke.
     ///
     /// # Errors
     /// As [`run`](Self::run), and [`GpuError::OutOfMemory`].
-    pub(super) fn read(
+    pub(super) async fn read(
         &mut self,
         kind: Kind,
         replay: &Replay<'_>,
@@ -113,14 +113,16 @@ impl<'a> Submissions<'a> {
         on_prompt: &mut OnPrompt<'_>,
     ) -> Result<Option<Vec<f32>>, GpuError> {
         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-        let staging = self.gpu.buffer("readback", bytes, usage)?;
+        let staging = self.gpu.buffer_async("readback", bytes, usage).await?;
         let copy = |encoder: &mut CommandEncoder| {
             encoder.copy_buffer_to_buffer(from.buffer.made(), from.offset, &staging, 0, bytes);
         };
-        let flow = self.cut(kind, &[replay], worth, copy, on_prompt)?;
-        self.land_all()?;
+        let flow = self.cut(kind, &[replay], worth, copy, on_prompt).await?;
+        self.land_all().await?;
         let rows = match flow {
-            ControlFlow::Continue(()) => Some(self.gpu.map_read(&staging, bytes, None)?),
+            ControlFlow::Continue(()) => {
+                Some(self.gpu.map_read_async(&staging, bytes, None).await?)
+            }
             ControlFlow::Break(()) => None,
         };
         self.gpu.release_made(&staging);
@@ -128,7 +130,7 @@ impl<'a> Submissions<'a> {
     }
 
     /// Submits replays cut by time, and `copy` with the last of them.
-    fn cut(
+    async fn cut(
         &mut self,
         kind: Kind,
         replays: &[&Replay<'_>],
@@ -162,7 +164,7 @@ impl<'a> Submissions<'a> {
                 worth: worth.after(if last { 1.0 } else { done / all }),
                 ends: last && worth.ends,
             });
-            if self.land_all_but_one(on_prompt)?.is_break() {
+            if self.land_all_but_one(on_prompt).await?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
             begin = end;
@@ -179,17 +181,17 @@ impl<'a> Submissions<'a> {
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub(super) fn prove_writes(&mut self) -> Result<(), GpuError> {
+    pub(super) async fn prove_writes(&mut self) -> Result<(), GpuError> {
         let encode = |encoder: &mut CommandEncoder, mark: &Recording| {
             mark.encode(self.gpu, encoder, &State::default());
             1
         };
         let receipt = self.proof.submit(self.gpu, encode, |_| {});
-        self.proof.check(self.gpu, receipt).map(drop)
+        self.proof.check(self.gpu, receipt).await.map(drop)
     }
 
-    /// Waits until one submission is left under way; or none, where nothing is known of the device's speed.
-    fn land_all_but_one(
+    /// Goes on once one submission is left under way; or none, where nothing is known of the device's speed.
+    async fn land_all_but_one(
         &mut self,
         on_prompt: &mut OnPrompt<'_>,
     ) -> Result<ControlFlow<()>, GpuError> {
@@ -199,7 +201,7 @@ impl<'a> Submissions<'a> {
             if self.sent.len() <= 1 && !unknown {
                 return Ok(ControlFlow::Continue(()));
             }
-            let Some(worth) = self.land()? else {
+            let Some(worth) = self.land().await? else {
                 return Ok(ControlFlow::Continue(()));
             };
             if worth < self.tokens && on_prompt(worth).is_break() {
@@ -208,21 +210,21 @@ impl<'a> Submissions<'a> {
         }
     }
 
-    /// Waits until everything is done: how many tokens are computed, in whole pieces.
+    /// Goes on once everything is done: how many tokens are computed, in whole pieces.
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub(super) fn land_all(&mut self) -> Result<usize, GpuError> {
-        while self.land()?.is_some() {}
+    pub(super) async fn land_all(&mut self) -> Result<usize, GpuError> {
+        while self.land().await?.is_some() {}
         Ok(self.whole)
     }
 
-    /// Waits for the first submission under way: how many tokens are as good as computed.
-    fn land(&mut self) -> Result<Option<usize>, GpuError> {
+    /// Goes on once the first submission under way is done: how many tokens are as good as computed.
+    async fn land(&mut self) -> Result<Option<usize>, GpuError> {
         let Some(sent) = self.sent.pop_front() else {
             return Ok(None);
         };
-        let late = self.proof.check(self.gpu, sent.receipt)?;
+        let late = self.proof.check(self.gpu, sent.receipt).await?;
         let now = Instant::now();
         let ended = [if late { sent.at } else { now }, now];
         // It began when it was submitted and the one before was done.

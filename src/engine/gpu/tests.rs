@@ -5,6 +5,7 @@ use super::*;
 use crate::engine::ModelSource;
 use crate::gpu::call::Taken;
 use crate::gpu::record::Recording;
+use crate::gpu::wait::complete;
 use crate::gpu::{GpuOptions, Tier};
 use crate::model::Model;
 use std::cell::RefCell;
@@ -124,7 +125,7 @@ fn the_first_submission_is_one_layer() {
     let all = tokens(40);
     let costs = {
         let model = Arc::clone(&backend.model);
-        let step = backend.prompt.step(&model, &backend.context, 40);
+        let step = complete(backend.prompt.step(&model, &backend.context, 40));
         let state = backend.state(0, 40);
         step.expect("it compiles")
             .replay(&model.gpu, &state)
@@ -211,7 +212,7 @@ fn the_head_over_all_tokens_is_cut_and_watched() {
     cut_everywhere(&mut backend);
     let costs = {
         let model = Arc::clone(&backend.model);
-        let step = backend.prompt.step(&model, &backend.context, 96);
+        let step = complete(backend.prompt.step(&model, &backend.context, 96));
         let state = backend.state(0, 96);
         let step = step.expect("it compiles");
         step.replay(&model.gpu, &state).costs()
@@ -573,7 +574,7 @@ fn a_pass_that_was_left_out_is_an_error() {
             3
         };
         let receipt = backend.proof.submit(&gpu, passes, |_| {});
-        backend.proof.check(&gpu, receipt)
+        complete(backend.proof.check(&gpu, receipt))
     };
     submit(0).expect("all passes are there");
     let error = submit(1).expect_err("one is not");

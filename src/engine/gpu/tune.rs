@@ -3,9 +3,10 @@
 use super::GpuBackend;
 use super::recipes::{self, Given};
 use crate::gpu::GpuError;
-use crate::gpu::clock;
 use crate::gpu::record::Recording;
+use crate::gpu::wait;
 use crate::gpu::{Step, Target};
+use std::sync::Arc;
 
 impl GpuBackend {
     /// The dispatches of a token up to its logits, with the choices made now.
@@ -28,13 +29,29 @@ impl GpuBackend {
         recipes::token(given, &self.logits)
     }
 
+    /// Records the steps of one token again, for choices that changed since. The cache stays.
+    ///
+    /// # Errors
+    /// As [`new_async`](Self::new_async).
+    pub fn record_again(&mut self) -> Result<(), GpuError> {
+        if self.gpu().activation().is_none() {
+            return Ok(());
+        }
+        let model = Arc::clone(&self.model);
+        let single = self.token_step()?;
+        let decode = single.then(&self.choose);
+        self.decode = Recording::new(&model.gpu, &decode)?;
+        self.single = Recording::new(&model.gpu, &single)?;
+        Ok(())
+    }
+
     /// Slices that the attention of the token at `pos` is cut into.
     pub fn slices(&self, pos: usize) -> u32 {
         self.state(pos, 1).splits
     }
 
     /// Microseconds on the GPU of each of `steps` for the token at `pos`, replayed in turn `rounds` times: (steps, rounds); see
-    /// [`clock::in_turn`].
+    /// [`wait::in_turn`].
     ///
     /// # Errors
     /// What the device reports.
@@ -44,6 +61,6 @@ impl GpuBackend {
         pos: usize,
         rounds: usize,
     ) -> Result<Vec<Vec<f64>>, GpuError> {
-        clock::in_turn(self.gpu(), steps, &self.state(pos, 1), rounds)
+        wait::in_turn(self.gpu(), steps, &self.state(pos, 1), rounds)
     }
 }

@@ -16,7 +16,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`GpuError::Shader`] where a template is wrong or the driver refuses it.
-    pub fn pipelines(&self, specs: &[&Spec]) -> Result<Vec<Arc<Pipeline>>, GpuError> {
+    pub async fn pipelines_async(&self, specs: &[&Spec]) -> Result<Vec<Arc<Pipeline>>, GpuError> {
         let missing: Vec<&Spec> = {
             let made = lock(&self.pipelines.made);
             let mut seen = std::collections::HashSet::new();
@@ -26,10 +26,17 @@ impl Gpu {
                 .filter(|s| !made.contains_key(*s) && seen.insert(*s))
                 .collect()
         };
-        let fresh = missing
+        let compiled = missing
             .par_iter()
-            .map(|spec| Ok(((*spec).clone(), Arc::new(self.compile(spec)?))))
+            .map(|spec| self.compile(spec))
             .collect::<Result<Vec<_>, GpuError>>()?;
+        let mut fresh = vec![];
+        for (spec, (pipeline, invalid)) in missing.into_iter().zip(compiled) {
+            if let Some(error) = invalid.await {
+                return Err(refused(spec, error.to_string()));
+            }
+            fresh.push((spec.clone(), Arc::new(pipeline)));
+        }
         let any = !fresh.is_empty();
         let mut made = lock(&self.pipelines.made);
         made.extend(fresh);
@@ -41,7 +48,11 @@ impl Gpu {
         Ok(found)
     }
 
-    fn compile(&self, spec: &Spec) -> Result<Pipeline, GpuError> {
+    /// A pipeline, and what the device has against it.
+    fn compile(
+        &self,
+        spec: &Spec,
+    ) -> Result<(Pipeline, impl Future<Output = Option<wgpu::Error>> + use<>), GpuError> {
         let vulkan = self.info.backend == wgpu::Backend::Vulkan;
         // Elsewhere a way out of some subgroups before a barrier may be refused.
         let fetches = vulkan && self.tier != Tier::Plain;
@@ -54,10 +65,7 @@ impl Gpu {
             Some(size) => crate::gpu::waves::emulated(&source, size),
             None => source,
         };
-        let refused = |reason: String| GpuError::Shader {
-            kernel: spec.kernel.to_owned(),
-            reason,
-        };
+        let refused = |reason| refused(spec, reason);
         let mut module = naga::front::wgsl::parse_str(&source)
             .map_err(|e| refused(e.emit_to_string(&source)))?;
         if vulkan {
@@ -100,10 +108,7 @@ impl Gpu {
                 },
                 cache: self.pipelines.disk.as_ref().map(|d| &d.cache),
             });
-        match pollster::block_on(scope.pop()) {
-            Some(e) => Err(refused(e.to_string())),
-            None => Ok(Pipeline { pipeline, layout }),
-        }
+        Ok((Pipeline { pipeline, layout }, scope.pop()))
     }
 
     fn layout(&self, access: &[Access]) -> (BindGroupLayout, wgpu::PipelineLayout) {
@@ -146,6 +151,14 @@ impl Gpu {
                 immediate_size: if plain { 0 } else { MAX_PARAMS as u32 },
             });
         (layout, pipeline_layout)
+    }
+}
+
+/// The error of a kernel that cannot be compiled.
+fn refused(spec: &Spec, reason: String) -> GpuError {
+    GpuError::Shader {
+        kernel: spec.kernel.to_owned(),
+        reason,
     }
 }
 

@@ -30,7 +30,7 @@ impl Form {
     ///
     /// # Errors
     /// What the device reports in the trial.
-    pub fn for_decode(gpu: &Gpu, dims: MlaDims) -> Result<Self, GpuError> {
+    pub async fn for_decode(gpu: &Gpu, dims: MlaDims) -> Result<Self, GpuError> {
         const WHAT: &str = "the attention of a token";
         let Some(matrices) = gpu.coop else {
             return Ok(Self::without_matrices(gpu, dims));
@@ -43,16 +43,18 @@ impl Form {
             );
             coop::left(gpu, WHAT, &missing);
         }
-        let shapes = attention_coop::Shapes::of(gpu.machine, &shapes, |shape| {
-            let error = trial::trial(gpu, shape, dims);
+        let shapes = attention_coop::Shapes::tried(gpu.machine, &shapes, async |shape| {
+            let error = trial::trial(gpu, shape, dims).await;
             coop::agrees(gpu, WHAT, trial::LIMIT, error)
-        })?;
+        })
+        .await?;
         let without = Self::without_matrices(gpu, dims);
         let Some(by_matrices) = shapes.map(Self::Matrix) else {
             return Ok(without);
         };
-        let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), || {
-            let [matrices, floats] = Self::timed(gpu, dims, [by_matrices, without])?;
+        let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), async || {
+            let forms = [by_matrices, without];
+            let [matrices, floats] = Self::timed(gpu, dims, forms).await?;
             let (splits, split_rows) = split(by_matrices, gpu.machine, TIMED_ROWS, 1, dims.heads);
             let state = State {
                 pos: TIMED_ROWS as u32 - 1,
@@ -61,27 +63,31 @@ impl Form {
                 split_rows,
                 ..State::default()
             };
-            coop::faster(gpu, WHAT, [&matrices, &floats], &state)
-        })?;
+            coop::faster(gpu, WHAT, [&matrices, &floats], &state).await
+        })
+        .await?;
         Ok(if good { by_matrices } else { without })
     }
 
     /// The dispatches of forms over a cache of [`TIMED_ROWS`] rows of zeros.
-    fn timed(gpu: &Gpu, dims: MlaDims, forms: [Self; 2]) -> Result<[Vec<Call>; 2], GpuError> {
-        let zeros = |bytes: u64, role| {
-            let buffer = gpu.storage("trial of attention", bytes, role)?;
-            Ok::<_, GpuError>(Range::whole(&buffer))
+    async fn timed(gpu: &Gpu, dims: MlaDims, forms: [Self; 2]) -> Result<[Vec<Call>; 2], GpuError> {
+        let zeros = async |bytes: u64, role| {
+            let buffer = gpu.storage_async("trial of attention", bytes, role);
+            Ok::<_, GpuError>(Range::whole(&buffer.await?))
         };
         let floats = |n: usize| zeros(n as u64 * 4, Role::Floats);
         let [partial, stats] = partial_bytes(dims, 1);
         let mut attention = GpuAttention {
             form: forms[0],
-            q_lat: floats(dims.heads * dims.kv_lora)?,
-            q_pe: floats(dims.heads * dims.rope)?,
-            cache: zeros((TIMED_ROWS * dims.cache_row() * 2) as u64, Role::Cache)?,
+            q_lat: floats(dims.heads * dims.kv_lora).await?,
+            q_pe: floats(dims.heads * dims.rope).await?,
+            cache: zeros((TIMED_ROWS * dims.cache_row() * 2) as u64, Role::Cache).await?,
             dims,
             scale: 1.0,
-            partials: [zeros(partial, Role::Floats)?, zeros(stats, Role::Floats)?],
+            partials: [
+                zeros(partial, Role::Floats).await?,
+                zeros(stats, Role::Floats).await?,
+            ],
         };
         Ok(forms.map(|form| {
             attention.form = form;
@@ -94,8 +100,7 @@ impl Form {
         let by_matrices = |coop| {
             let memory = target.machine.workgroup_memory;
             let shapes: Vec<_> = attention_coop::fitting(coop, memory, dims).collect();
-            let agrees = |_| Ok::<_, GpuError>(true);
-            attention_coop::Shapes::of(target.machine, &shapes, agrees).unwrap_or(None)
+            attention_coop::Shapes::untried(target.machine, &shapes)
         };
         match target.coop.and_then(by_matrices) {
             Some(shapes) => Self::Matrix(shapes),

@@ -17,7 +17,11 @@ pub(in crate::kernels) const LIMIT: f64 = 1e-5;
 ///
 /// # Errors
 /// What the device reports.
-pub(in crate::kernels) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Result<f64, GpuError> {
+pub(in crate::kernels) async fn trial(
+    gpu: &Gpu,
+    shape: Shape,
+    dims: MlaDims,
+) -> Result<f64, GpuError> {
     const ROWS: usize = 120;
     let mut state = 1u32;
     // Uniform in -1..1 (the linear congruence of Numerical Recipes).
@@ -42,10 +46,12 @@ pub(in crate::kernels) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Resul
     }
     let cache: Vec<half::f16> = cache.into_iter().map(half::f16::from_f32).collect();
     let sizes = partial_bytes(dims, 1);
-    let partials = [
-        Range::whole(&gpu.storage("trial of attention", sizes[0], Role::Floats)?),
-        Range::whole(&gpu.storage("trial of attention", sizes[1], Role::Floats)?),
-    ];
+    const NAME: &str = "trial of attention";
+    let floats = async |bytes: u64| {
+        let buffer = gpu.storage_async(NAME, bytes, Role::Floats).await?;
+        Ok::<_, GpuError>(Range::whole(&buffer))
+    };
+    let partials = [floats(sizes[0]).await?, floats(sizes[1]).await?];
     let matrices = Form::Matrix(Shapes::always(shape));
     let split_rows = shape.tile().0 as u32;
     let state = State {
@@ -56,12 +62,14 @@ pub(in crate::kernels) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Resul
         ..State::default()
     };
     let latent = q_lat.len() as u64 * 4;
-    let [q_lat, q_pe] = [q_lat, q_pe].map(|q| gpu.storage_with("trial of attention", &q));
+    let q_lat = gpu.storage_with_async(NAME, &q_lat).await?;
+    let q_pe = gpu.storage_with_async(NAME, &q_pe).await?;
+    let cache = gpu.storage_with_async(NAME, &cache).await?;
     let mut attention = GpuAttention {
         form: Form::Vector,
-        q_lat: Range::whole(&q_lat?),
-        q_pe: Range::whole(&q_pe?),
-        cache: Range::whole(&gpu.storage_with("trial of attention", &cache)?).holding(Role::Cache),
+        q_lat: Range::whole(&q_lat),
+        q_pe: Range::whole(&q_pe),
+        cache: Range::whole(&cache).holding(Role::Cache),
         dims,
         scale,
         partials: partials.clone(),
@@ -69,12 +77,14 @@ pub(in crate::kernels) fn trial(gpu: &Gpu, shape: Shape, dims: MlaDims) -> Resul
     let mut results = vec![];
     for form in [Form::Vector, matrices] {
         attention.form = form;
-        let out = gpu.storage("trial of attention", latent, Role::Floats)?;
+        let out = floats(latent).await?;
         let output = attention_merge::Output::Floats;
-        let merge = attention_merge::call(&partials, dims, &Range::whole(&out), output);
+        let merge = attention_merge::call(&partials, dims, &out, output);
         let calls = [attention.calls(), vec![merge]].concat();
-        Recording::new(gpu, &Step::of(Most::of(&state), calls))?.submit(gpu, &state);
-        results.push(gpu.read::<f32>(&out, 0, latent)?);
+        let step = Step::of(Most::of(&state), calls);
+        let recording = Recording::new_async(gpu, &step).await?;
+        recording.submit(gpu, &state);
+        results.push(gpu.read_async::<f32>(&out.buffer, 0, latent).await?);
     }
     let sum =
         |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();

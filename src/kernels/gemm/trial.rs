@@ -28,16 +28,23 @@ const WHAT: &str = "trial of products";
 
 impl Problem {
     /// With weights (rows, cols) and inputs (tokens, cols) from `values`, or zeros where there are none.
-    fn new(
+    async fn new(
         gpu: &Gpu,
         [tokens, rows, cols]: [usize; 3],
         mut values: Option<&mut dyn FnMut(usize) -> Vec<f32>>,
     ) -> Result<Self, GpuError> {
-        let mut floats = |n: usize| {
+        let mut floats = async |n: usize| {
             let buffer = match &mut values {
-                Some(values) => gpu.storage_with(WHAT, &values(n))?,
-                None => gpu.storage(WHAT, n as u64 * 4, Role::Floats)?,
+                Some(values) => gpu.storage_with_async(WHAT, &values(n)).await?,
+                None => {
+                    let bytes = n as u64 * 4;
+                    gpu.storage_async(WHAT, bytes, Role::Floats).await?
+                }
             };
+            Ok::<_, GpuError>(Range::whole(&buffer))
+        };
+        let room = async |bytes: usize, role| {
+            let buffer = gpu.storage_async(WHAT, bytes as u64, role).await?;
             Ok::<_, GpuError>(Range::whole(&buffer))
         };
         // The planes of f32 weights are the weights.
@@ -50,8 +57,10 @@ impl Problem {
             parts: vec![Part {
                 first_row: 0,
                 rows: rows as u32,
-                quants: floats(rows * cols)?.holding(Role::Codes(GgmlType::F32)),
-                scales: Range::whole(&gpu.storage(WHAT, 16, Role::Scales(GgmlType::F32))?),
+                quants: floats(rows * cols)
+                    .await?
+                    .holding(Role::Codes(GgmlType::F32)),
+                scales: room(16, Role::Scales(GgmlType::F32)).await?,
                 sub: 0,
             }],
         };
@@ -60,10 +69,10 @@ impl Problem {
             rows,
             cols,
             weight,
-            x: floats(tokens * cols)?,
+            x: floats(tokens * cols).await?,
             halves: [
-                Range::whole(&gpu.storage(WHAT, (tokens * cols * 2) as u64, Role::Halves)?),
-                Range::whole(&gpu.storage(WHAT, (tokens * 4) as u64, Role::Floats)?),
+                room(tokens * cols * 2, Role::Halves).await?,
+                room(tokens * 4, Role::Floats).await?,
             ],
         })
     }
@@ -134,7 +143,7 @@ impl Problem {
 ///
 /// # Errors
 /// What the device reports.
-pub(super) fn trial(gpu: &Gpu, form: Form) -> Result<f64, GpuError> {
+pub(super) async fn trial(gpu: &Gpu, form: Form) -> Result<f64, GpuError> {
     let mut state = 1u32;
     // Uniform in -1..1 (the linear congruence of Numerical Recipes).
     let mut floats = |n: usize| -> Vec<f32> {
@@ -144,18 +153,20 @@ pub(super) fn trial(gpu: &Gpu, form: Form) -> Result<f64, GpuError> {
         };
         (0..n).map(|_| value()).collect()
     };
-    let problem = Problem::new(gpu, [137, 139, 96], Some(&mut floats))?;
+    let problem = Problem::new(gpu, [137, 139, 96], Some(&mut floats)).await?;
     let mut results = vec![];
     for form in [Form::float(gpu), form] {
-        let y = gpu.storage(WHAT, problem.bytes(), Role::Floats)?;
+        let bytes = problem.bytes();
+        let y = gpu.storage_async(WHAT, bytes, Role::Floats).await?;
         let calls = [
             vec![problem.prepare()],
             problem.calls(gpu, form, &Range::whole(&y)),
         ]
         .concat();
-        Recording::new(gpu, &Step::of(Most::of(&problem.state()), calls))?
-            .submit(gpu, &problem.state());
-        results.push(gpu.read::<f32>(&y, 0, problem.bytes())?);
+        let step = Step::of(Most::of(&problem.state()), calls);
+        let recording = Recording::new_async(gpu, &step).await?;
+        recording.submit(gpu, &problem.state());
+        results.push(gpu.read_async::<f32>(&y, 0, bytes).await?);
         gpu.release(&y);
     }
     problem.release(gpu);
@@ -172,23 +183,25 @@ const TIMED: [usize; 3] = [512, 2048, 1024];
 ///
 /// # Errors
 /// What the device reports.
-pub(super) fn faster(gpu: &Gpu, form: Form, what: &str) -> Result<bool, GpuError> {
-    timed(gpu, form, TIMED, |steps, state| {
-        coop::faster(gpu, what, steps, state)
+pub(super) async fn faster(gpu: &Gpu, form: Form, what: &str) -> Result<bool, GpuError> {
+    timed(gpu, form, TIMED, async |steps, state| {
+        coop::faster(gpu, what, steps, state).await
     })
+    .await
 }
 
 /// What `by` makes of the product by `form` and in f32.
-fn timed<T>(
+async fn timed<T>(
     gpu: &Gpu,
     form: Form,
     sizes: [usize; 3],
-    by: impl FnOnce([&[Call]; 2], &State) -> Result<T, GpuError>,
+    by: impl AsyncFnOnce([&[Call]; 2], &State) -> Result<T, GpuError>,
 ) -> Result<T, GpuError> {
-    let problem = Problem::new(gpu, sizes, None)?;
-    let y = Range::whole(&gpu.storage(WHAT, problem.bytes(), Role::Floats)?);
+    let problem = Problem::new(gpu, sizes, None).await?;
+    let y = gpu.storage_async(WHAT, problem.bytes(), Role::Floats);
+    let y = Range::whole(&y.await?);
     let [matrices, floats] = [form, Form::float(gpu)].map(|form| problem.calls(gpu, form, &y));
-    let found = by([&matrices, &floats], &problem.state());
+    let found = by([&matrices, &floats], &problem.state()).await;
     gpu.release(&y.buffer);
     problem.release(gpu);
     found
@@ -198,6 +211,7 @@ fn timed<T>(
 mod tests {
     use super::*;
     use crate::gpu::testing::gpus;
+    use crate::gpu::wait::complete;
     use crate::kernels::testing::coop::{NVIDIA, emulated_call, emulates};
 
     #[test]
@@ -205,11 +219,11 @@ mod tests {
         for gpu in gpus() {
             let best = Form::best(gpu);
             assert_eq!(
-                Form::for_prompts(gpu).unwrap_or_else(|e| panic!("{e}")),
+                complete(Form::for_prompts(gpu)).unwrap_or_else(|e| panic!("{e}")),
                 best
             );
             if best != Form::float(gpu) {
-                let error = trial(gpu, best).unwrap_or_else(|e| panic!("{e}"));
+                let error = complete(trial(gpu, best)).unwrap_or_else(|e| panic!("{e}"));
                 assert!(error > 0.0 && error < LIMIT, "NMSE {error:e}");
             }
         }
@@ -219,12 +233,17 @@ mod tests {
     fn what_is_timed_is_the_same_product_in_both_forms() {
         for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
             let form = Form::Matrix(NVIDIA);
-            let us = timed(gpu, form, [16, 64, 64], |[matrices, floats], state| {
-                let emulate = |call: &Call| emulated_call(call, NVIDIA, false);
-                let matrices: Vec<_> = matrices.iter().map(emulate).collect();
-                coop::times(gpu, [&matrices, floats], state)
-            });
-            let us = us.unwrap_or_else(|e| panic!("{e}"));
+            let us = timed(
+                gpu,
+                form,
+                [16, 64, 64],
+                async |[matrices, floats], state| {
+                    let emulate = |call: &Call| emulated_call(call, NVIDIA, false);
+                    let matrices: Vec<_> = matrices.iter().map(emulate).collect();
+                    coop::times(gpu, [&matrices, floats], state).await
+                },
+            );
+            let us = complete(us).unwrap_or_else(|e| panic!("{e}"));
             assert!(us.iter().all(|us| *us > 0.0), "{us:?}");
         }
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
+use crate::gpu::wait::complete;
 use crate::kernels::MlaDims;
 use crate::kernels::attention::attention;
 use crate::kernels::expand_kv::tests::shapes;
@@ -441,7 +442,7 @@ fn the_whole_list_of_dispatches_reads_weights_of_any_type() {
     case.weights = weights.iter().map(|w| f16::from_f32(*w)).collect();
     let exact = case.twin();
     for gpu in gpus() {
-        let form = Form::of(gpu, dims).unwrap_or_else(|e| panic!("{e}"));
+        let form = complete(Form::of(gpu, dims)).unwrap_or_else(|e| panic!("{e}"));
         let form = form.expect("sizes that suit");
         let weights = [&k_b, &v_b].map(|w| gpu_weights(gpu, &[w]).remove(0));
         let scratch = Scratch::new(gpu.machine, gpu.max_binding, dims, form, 40, 140);
@@ -481,7 +482,7 @@ fn the_trial_passes_where_there_are_matrices() {
             continue;
         };
         for dims in shapes() {
-            let error = trial(gpu, dims, coop).unwrap_or_else(|e| panic!("{e}"));
+            let error = complete(trial(gpu, dims, coop)).unwrap_or_else(|e| panic!("{e}"));
             eprintln!("{dims:?}: NMSE {error:.1e}");
             assert!(error <= TRIAL_LIMIT / 4.0, "{dims:?}: {error:e}");
         }
@@ -491,7 +492,7 @@ fn the_trial_passes_where_there_are_matrices() {
 #[test]
 fn what_is_timed_is_an_attention_by_matrices_and_one_in_floats() {
     for gpu in gpus() {
-        let us = timed(gpu, glm(), NVIDIA, 16, |[matrices, floats], state| {
+        let us = timed(gpu, glm(), NVIDIA, 16, async |[matrices, floats], state| {
             assert_eq!(matrices.len(), floats.len());
             // Matrices where there are some: they take long to emulate.
             let other = if gpu.coop == Some(NVIDIA) {
@@ -499,9 +500,9 @@ fn what_is_timed_is_an_attention_by_matrices_and_one_in_floats() {
             } else {
                 floats
             };
-            coop::times(gpu, [other, floats], state)
+            coop::times(gpu, [other, floats], state).await
         });
-        let us = us.unwrap_or_else(|e| panic!("{e}"));
+        let us = complete(us).unwrap_or_else(|e| panic!("{e}"));
         assert!(us.iter().all(|us| *us > 0.0), "{us:?}");
     }
 }

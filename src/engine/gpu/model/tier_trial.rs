@@ -77,7 +77,7 @@ impl GpuModel {
     ///
     /// # Errors
     /// No memory, or what the device reports.
-    pub(super) fn settle_tier(&mut self, folder: Option<&Path>) -> Result<(), GpuError> {
+    pub(super) async fn settle_tier(&mut self, folder: Option<&Path>) -> Result<(), GpuError> {
         let (key, info) = (self.tier_key(), &self.gpu.info);
         let kept = folder.map_or(Ok(None), |folder| {
             let kept = tuning::tiers(folder, info)?;
@@ -91,7 +91,7 @@ impl GpuModel {
             Some(kept) if kept.int8 => Tier::Int8,
             Some(_) => Tier::Subgroup,
             None => {
-                let trial = match self.try_tiers() {
+                let trial = match self.try_tiers().await {
                     Ok(trial) => trial,
                     // Such a model is refused, with the reason, where its steps are recorded.
                     Err(GpuError::TierUnsupported { .. }) => return Ok(()),
@@ -154,14 +154,14 @@ impl GpuModel {
     ///
     /// # Errors
     /// [`GpuError::TierUnsupported`] where a kernel does not take the sizes; no memory, or what the device reports.
-    pub(super) fn try_tiers(&self) -> Result<TierTrial, GpuError> {
+    pub(super) async fn try_tiers(&self) -> Result<TierTrial, GpuError> {
         let before = self.gpu.allocated();
-        let us = self.time_tiers();
+        let us = self.time_tiers().await;
         self.gpu.count_dropped(before);
         Ok(TierTrial::of(us?, Clock::of(&self.gpu)))
     }
 
-    fn time_tiers(&self) -> Result<[f64; 2], GpuError> {
+    async fn time_tiers(&self) -> Result<[f64; 2], GpuError> {
         let ffns = self.gate_ups();
         let timed = ffns.len().min(LAYERS);
         let some: Vec<_> = (0..timed).map(|i| ffns[i * ffns.len() / timed]).collect();
@@ -172,11 +172,10 @@ impl GpuModel {
             let bench = Bench::new(self, &gpu, activation)?;
             let gate_ups = some.iter().map(|ffn| bench.gate_up(ffn));
             let gate_ups = gate_ups.collect::<Result<Vec<_>, _>>()?.concat();
-            recordings.push(Recording::new(
-                &gpu,
-                &Step::of(Most::token(1), bench.head()?),
-            )?);
-            recordings.push(Recording::new(&gpu, &Step::of(Most::token(1), gate_ups))?);
+            for calls in [bench.head()?, gate_ups] {
+                let step = Step::of(Most::token(1), calls);
+                recordings.push(Recording::new_async(&gpu, &step).await?);
+            }
         }
         let (gpu, steps) = (&self.gpu, recordings.iter().collect::<Vec<_>>());
         let state = State {
@@ -185,12 +184,12 @@ impl GpuModel {
         };
         let began = Instant::now();
         loop {
-            clock::in_turn(gpu, &steps, &state, 1)?;
+            clock::in_turn_async(gpu, &steps, &state, 1).await?;
             if began.elapsed() >= WARM_UP {
                 break;
             }
         }
-        let times = clock::in_turn(gpu, &steps, &state, ROUNDS)?;
+        let times = clock::in_turn_async(gpu, &steps, &state, ROUNDS).await?;
         let medians = times.into_iter().map(|mut us| {
             us.sort_by(f64::total_cmp);
             us[us.len() / 2]

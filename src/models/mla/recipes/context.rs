@@ -26,11 +26,11 @@ impl Forms {
     ///
     /// # Errors
     /// What the device reports in a trial.
-    pub fn tried(gpu: &Gpu, config: &Config) -> Result<Self, GpuError> {
+    pub async fn tried(gpu: &Gpu, config: &Config) -> Result<Self, GpuError> {
         Ok(Self {
-            products: gemm::Form::for_prompts(gpu)?,
-            expanded: prompt_attention::Form::of(gpu, KvDims::of(config))?,
-            token: attention::Form::for_decode(gpu, MlaDims::of(config))?,
+            products: gemm::Form::for_prompts(gpu).await?,
+            expanded: prompt_attention::Form::of(gpu, KvDims::of(config)).await?,
+            token: attention::Form::for_decode(gpu, MlaDims::of(config)).await?,
         })
     }
 

@@ -7,6 +7,7 @@ use crate::engine::backend::Backend;
 use crate::engine::gpu::GpuBackend;
 use crate::gpu::GpuOptions;
 use crate::gpu::stamps::lies::{self, Lie};
+use crate::gpu::wait::complete;
 use crate::model::Model;
 use std::ops::ControlFlow;
 
@@ -68,18 +69,19 @@ fn both_tiers_are_timed_with_experts_and_without() {
         let mut model = load(&gpu, &source);
         let routed = model.tier_key();
         let before = gpu.allocated();
-        let trial = model.try_tiers().expect("its shapes suit");
+        let trial = complete(model.try_tiers()).expect("its shapes suit");
         eprintln!("{trial}");
         assert!(trial.us.iter().all(|us| *us > 0.0), "{trial}");
         assert_eq!(gpu.allocated(), before, "nothing of it stays");
         // The first layer alone, which is dense.
         model.weights.layers.truncate(1);
         assert!(matches!(model.weights.layers[0].ffn, Ffn::Dense(_)));
-        let trial = model.try_tiers().expect("its shapes suit");
+        let trial = complete(model.try_tiers()).expect("its shapes suit");
         assert!(trial.us.iter().all(|us| *us > 0.0), "{trial}");
         assert_ne!(model.tier_key(), routed);
         // By the host's clock, where the GPU's lies.
-        let trial = lies::with(Lie::Zeros, || model.try_tiers()).expect("its shapes suit");
+        let trial =
+            lies::with(Lie::Zeros, || complete(model.try_tiers())).expect("its shapes suit");
         assert_eq!(trial.clock, Clock::Host);
         assert!(trial.us.iter().all(|us| *us > 0.0), "{trial}");
     }
@@ -101,7 +103,7 @@ fn a_tier_is_measured_once_kept_and_used() {
     let folder = folder.path();
     let mut model = load(&gpu, &built_in());
     assert_eq!((model.gpu.tier, model.tier_trial), (Tier::Subgroup, None));
-    model.settle_tier(Some(folder)).expect("it is measured");
+    complete(model.settle_tier(Some(folder))).expect("it is measured");
     let trial = model.tier_trial.expect("nothing was kept");
     assert_eq!(model.gpu.tier, trial.tier);
     let key = model.tier_key();
@@ -129,7 +131,7 @@ fn a_tier_is_measured_once_kept_and_used() {
         };
         tuning::save_tier(folder, &gpu.info, &key, measured).expect("it can be written");
         let mut model = load(&gpu, &built_in());
-        model.settle_tier(Some(folder)).expect("it is kept");
+        complete(model.settle_tier(Some(folder))).expect("it is kept");
         assert_eq!((model.gpu.tier, model.tier_trial), (tier, None));
         // What it computes is what a device opened in that tier does.
         let Some(asked) = open(Some(tier)) else {
@@ -144,7 +146,7 @@ fn a_tier_is_measured_once_kept_and_used() {
     std::fs::write(&file, "").expect("it can be written");
     for nowhere in [Some(file.as_path()), None] {
         let mut model = load(&gpu, &built_in());
-        model.settle_tier(nowhere).expect("it is measured");
+        complete(model.settle_tier(nowhere)).expect("it is measured");
         assert!(model.tier_trial.is_some());
     }
 }
