@@ -11,7 +11,7 @@ use common::{
 use glimt::engine::backend::{Backend, BackendError};
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::sampling::Sampling;
-use glimt::model::Model;
+use glimt::models::mla::Model;
 
 /// The project's limit for the CPU reference is 1e-5; the f16 cache costs up to 3e-8 (with an f32 cache all is within the
 /// five decimals of the golden values, NMSE below 1e-12), so an error that hides below 1e-5 is still an error.
@@ -21,7 +21,7 @@ const NMSE: f64 = 1e-7;
 const CONTRAST: f64 = 5e-5;
 
 fn backend(model: &Arc<Model>, n_ctx: usize) -> CpuBackend {
-    CpuBackend::new(Arc::clone(model), n_ctx).expect("a small cache")
+    CpuBackend::new(model.clone(), n_ctx).expect("a small cache")
 }
 
 fn embedded() -> Arc<Model> {

@@ -8,7 +8,7 @@ use glimt::engine::backend::{Backend, BackendError};
 use glimt::engine::gpu::measure::Separation;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::gpu::{Gpu, GpuError, GpuOptions};
-use glimt::model::Model;
+use glimt::models::mla::Model;
 use glimt::synth::{self, ModelName, Recipe, SynthOptions};
 
 /// A model whose weights are made on the first adapter.
@@ -17,8 +17,8 @@ fn backend(name: ModelName, n_ctx: usize, chunk: u32) -> (GpuBackend, Arc<Model>
         .expect("the plan is right");
     let model = Arc::new(Model::load(Arc::new(gguf)).expect("it is supported"));
     let gpu = Gpu::open(&GpuOptions::default()).expect("these tests need a GPU adapter");
-    let weights = GpuModel::load(Arc::new(gpu), Arc::clone(&model), &mut |_, _| {})
-        .expect("the model is small");
+    let weights =
+        GpuModel::load(Arc::new(gpu), model.clone(), &mut |_, _| {}).expect("the model is small");
     let backend =
         GpuBackend::with_chunk(Arc::new(weights), n_ctx, Some(chunk)).expect("a small cache");
     (backend, model)

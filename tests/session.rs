@@ -200,7 +200,7 @@ fn the_context_bounds_prompt_and_answer() {
 #[test]
 fn what_cannot_be_evaluated_leaves_the_session_as_it_was() {
     let engine = engine(16);
-    let vocab = engine.model().config.vocab_size as u32;
+    let vocab = engine.model().config().vocab_size as u32;
     let mut session = engine.session().expect("there is memory");
     let said = [60, 61, 62];
     last_logits(&mut session, &said);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use glimt::gguf::{Array, Gguf, Value};
-use glimt::model::Model;
+use glimt::models::mla::Model;
 use glimt::synth::{self, ModelName, Plan, Recipe, SynthError, SynthOptions};
 use glimt::tokenizer::Tokenizer;
 use serde::Deserialize;

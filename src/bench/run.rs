@@ -18,7 +18,7 @@ use crate::engine::{
 };
 use crate::gpu::clock::Clock;
 use crate::gpu::{self, Gpu, GpuOptions};
-use crate::model::Model;
+use crate::models::Model;
 use crate::quant::activation::Activation;
 use crate::tokenizer::strftime_now;
 
@@ -100,7 +100,7 @@ pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
 /// Any [`BenchError`]. Tests that need more context than the model has are refused before anything is loaded.
 pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), BenchError> {
     let model = options.source.load()?;
-    let n_ctx = n_ctx(&options.tests, &model)?;
+    let n_ctx = n_ctx(&options.tests, &*model)?;
     let cpu = Where::Device(DeviceChoice::Cpu);
     if options.devices.contains(&cpu) {
         if let Some(tier) = options.tiers.first() {
@@ -114,7 +114,7 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
         if let Some(flag) = gpu_flag(options.no_matrices, serial_passes, packed_halves) {
             return Err(EngineError::FlagWithoutGpu { flag }.into());
         }
-        if !model.token_embd.has_data() {
+        if !model.has_data() {
             return Err(BenchError::SyntheticOnCpu);
         }
     }
@@ -123,8 +123,8 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
         if *device == cpu {
             any = true;
             let mut backend = CpuBackend::new(Arc::clone(&model), n_ctx)?;
-            let row = base_row(options, &model);
-            if run_tests(options, &mut backend, &model, &row, on_event)?.is_break() {
+            let row = base_row(options, &*model);
+            if run_tests(options, &mut backend, &*model, &row, on_event)?.is_break() {
                 return Ok(());
             }
             continue;
@@ -157,10 +157,10 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
 ///
 /// # Errors
 /// [`BenchError::ContextTooLong`].
-pub(crate) fn n_ctx(tests: &[Test], model: &Model) -> Result<usize, BenchError> {
+pub(crate) fn n_ctx(tests: &[Test], model: &dyn Model) -> Result<usize, BenchError> {
     let mut most = 0;
     for test in tests {
-        let (needed, limit) = (test.context(), model.config.context_length);
+        let (needed, limit) = (test.context(), model.config().context_length);
         if needed > limit {
             return Err(BenchError::ContextTooLong {
                 test: test.name(),
@@ -219,7 +219,7 @@ impl Iterator for Gpus {
 fn on_gpu(
     options: &BenchOptions,
     gpu: Arc<Gpu>,
-    model: &Arc<Model>,
+    model: &Arc<dyn Model>,
     n_ctx: usize,
     on_event: &mut OnEvent<'_>,
 ) -> Result<ControlFlow<()>, BenchError> {
@@ -266,9 +266,9 @@ fn on_gpu(
             n_ubatch: Some(backend.chunk()),
             peak_gb_per_s: Some(peak / 1e9),
             clock: Some(Clock::of(&gpu).name()),
-            ..base_row(options, model)
+            ..base_row(options, &**model)
         };
-        if run_tests(options, &mut backend, model, &row, on_event)?.is_break() {
+        if run_tests(options, &mut backend, &**model, &row, on_event)?.is_break() {
             return Ok(ControlFlow::Break(()));
         }
     }
@@ -294,8 +294,8 @@ pub(crate) fn backend_name(backend: wgpu::Backend) -> String {
 }
 
 /// What a row tells of the model and the program; the device is the CPU reference.
-fn base_row(options: &BenchOptions, model: &Model) -> Row {
-    let tensors = model.gguf.tensors();
+fn base_row(options: &BenchOptions, model: &dyn Model) -> Row {
+    let tensors = model.gguf().tensors();
     Row {
         build_commit: build::COMMIT,
         version: build::VERSION,
@@ -329,11 +329,11 @@ impl Measured for GpuBackend {
 fn run_tests(
     options: &BenchOptions,
     backend: &mut dyn Measured,
-    model: &Model,
+    model: &dyn Model,
     base: &Row,
     on_event: &mut OnEvent<'_>,
 ) -> Result<ControlFlow<()>, BenchError> {
-    let vocab = model.config.vocab_size;
+    let vocab = model.config().vocab_size;
     let deepest = options.tests.iter().map(|test| test.depth).max();
     backend.fill_cache(deepest.unwrap_or(0))?;
     let began = Instant::now();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::BenchError;
 use crate::engine::ModelSource;
-use crate::model::Model;
+use crate::models::{self, Model};
 use crate::quant::GgmlType;
 use crate::synth::{self, ModelName, Recipe, SynthOptions};
 
@@ -23,14 +23,14 @@ impl Source {
     ///
     /// # Errors
     /// What the file or the plan is refused for.
-    pub fn load(&self) -> Result<Arc<Model>, BenchError> {
+    pub fn load(&self) -> Result<Arc<dyn Model>, BenchError> {
         let gguf = match self {
             Self::Model(source) => source.open()?,
             Self::Synthetic(model, recipe) => {
                 synth::without_matrices(*model, *recipe, &SynthOptions::default())?
             }
         };
-        Ok(Arc::new(Model::load(Arc::new(gguf))?))
+        Ok(models::load(Arc::new(gguf))?)
     }
 
     /// The file, or `MODEL:RECIPE`.
@@ -62,10 +62,10 @@ impl FromStr for Source {
 }
 
 /// What a model is called in a table: its name, and the type of most of its weights where the name does not tell it.
-pub(crate) fn describe(model: &Model) -> String {
-    let name = &model.config.name;
+pub(crate) fn describe(model: &dyn Model) -> String {
+    let name = &model.config().name;
     let most = GgmlType::ALL.iter().max_by_key(|ty| {
-        let tensors = model.gguf.tensors().iter().filter(|t| t.ty == **ty);
+        let tensors = model.gguf().tensors().iter().filter(|t| t.ty == **ty);
         tensors.map(|t| t.element_count()).sum::<u64>()
     });
     match most {
@@ -101,8 +101,8 @@ mod tests {
     #[test]
     fn a_description_tells_the_weights_type_once() {
         let model = Source::Model(ModelSource::Embedded).load().unwrap();
-        assert_eq!(describe(&model), "Tales 16M Q4_K");
+        assert_eq!(describe(&*model), "Tales 16M Q4_K");
         let tiny: Source = "tiny:q4_0".parse().unwrap();
-        assert_eq!(describe(&tiny.load().unwrap()), "synthetic tiny q4_0");
+        assert_eq!(describe(&*tiny.load().unwrap()), "synthetic tiny q4_0");
     }
 }

@@ -8,8 +8,8 @@ use clap::Args;
 use super::error::CliError;
 use super::output::note;
 use crate::bench::Source;
-use crate::engine::gpu::MAX_CHUNK;
 use crate::engine::{DeviceChoice, ModelSource, PrecomposeChoice, Sampling, Tier};
+use crate::models::MAX_CHUNK;
 
 /// Which model.
 #[derive(Args)]

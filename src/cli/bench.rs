@@ -11,7 +11,7 @@ use super::load::progress_bar;
 use super::output::{note, write_error};
 use crate::bench::{self, BenchOptions, Event, Format, Where, Writer};
 use crate::engine::Tier;
-use crate::engine::gpu::MAX_CHUNK;
+use crate::models::MAX_CHUNK;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -1,11 +1,12 @@
 //! `glimt inspect`: what a model file holds and what it takes to run it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::args::{ContextArgs, ModelArgs};
 use super::error::CliError;
@@ -13,7 +14,8 @@ use super::output::{self, bytes};
 use crate::engine::{self, EngineError, MemoryPlan, ModelSource};
 use crate::gguf::Gguf;
 use crate::gpu::{self, AdapterSummary, Target};
-use crate::model::{Config, Gating, Model};
+use crate::model::{self, Gating};
+use crate::models::{self, Model};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 
 const EXAMPLES: &str = "\
@@ -44,7 +46,7 @@ struct Report {
     file: String,
     gguf_version: u32,
     file_bytes: u64,
-    model: Config,
+    model: Sizes,
     stop_tokens: Vec<String>,
     chat_template: bool,
     thinking: bool,
@@ -56,6 +58,24 @@ struct Report {
     refused: Option<String>,
     /// The adapter that `--device auto` would choose.
     adapter: Option<AdapterSummary>,
+}
+
+/// A model's sizes: what all have, and what only its family has.
+struct Sizes(Arc<dyn Model>);
+
+impl Serialize for Sizes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct All<'a> {
+            #[serde(flatten)]
+            common: &'a model::Config,
+            #[serde(flatten)]
+            own: BTreeMap<&'static str, Option<usize>>,
+        }
+        let own = self.0.sizes().into_iter().collect();
+        let common = self.0.config();
+        All { common, own }.serialize(serializer)
+    }
 }
 
 /// All tensors of one type.
@@ -75,11 +95,11 @@ impl Inspect {
             .clone()
             .map_or_else(|| self.model.source(), ModelSource::File);
         let gguf = Arc::new(source.open()?);
-        let config = Config::from_gguf(&gguf).map_err(EngineError::from)?;
+        let model = models::load(Arc::clone(&gguf)).map_err(EngineError::from)?;
         let tokenizer = Tokenizer::from_gguf(&gguf)?;
         let template = ChatTemplate::from_gguf(&gguf)?;
         let tensors = tensor_rows(&gguf);
-        let n_ctx = engine::context_length(self.ctx.ctx, config.context_length)?;
+        let n_ctx = engine::context_length(self.ctx.ctx, model.config().context_length)?;
         let stop_tokens = tokenizer
             .stop_tokens()
             .iter()
@@ -88,8 +108,7 @@ impl Inspect {
         let adapter = gpu::adapters().into_iter().next();
         let target = adapter.as_ref().map(|adapter| adapter.target.clone());
         let target = target.unwrap_or_else(Target::h200);
-        let model = Model::load(Arc::clone(&gguf)).map_err(EngineError::from)?;
-        let (memory, refused) = match MemoryPlan::new(&target, &model, n_ctx, self.ctx.ubatch) {
+        let (memory, refused) = match MemoryPlan::new(&target, &*model, n_ctx, self.ctx.ubatch) {
             Ok(plan) => (Some(plan), None),
             Err(error) => (None, Some(error.to_string())),
         };
@@ -101,7 +120,7 @@ impl Inspect {
             memory,
             refused,
             tensors,
-            model: config,
+            model: Sizes(model),
             stop_tokens,
             chat_template: template.is_some(),
             thinking: template.is_some_and(|template| template.supports_thinking()),
@@ -147,7 +166,7 @@ fn page(report: &Report) -> String {
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<12} {value}");
     };
-    let model = &report.model;
+    let model = report.model.0.config();
     line(
         "file",
         format!(
@@ -178,16 +197,7 @@ fn page(report: &Report) -> String {
             model.embedding_length, model.head_count
         ),
     );
-    let q_lora = model
-        .q_lora_rank
-        .map_or_else(|| "none".to_owned(), |rank| rank.to_string());
-    line(
-        "attention",
-        format!(
-            "q_lora {q_lora}, kv_lora {}; per head nope {}, rope {}, v {}",
-            model.kv_lora_rank, model.qk_nope_head_dim, model.qk_rope_head_dim, model.v_head_dim
-        ),
-    );
+    line("attention", report.model.0.attention());
     line("dense ff", model.feed_forward_length.to_string());
     match &model.experts {
         Some(experts) => line(

@@ -71,10 +71,10 @@ pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
     let engine = loaded?;
     note(format_args!(
         "model: {}; device: {}; context: {} of {} tokens",
-        engine.model().config.name,
+        engine.model().config().name,
         engine.device_name(),
         engine.n_ctx(),
-        engine.model().config.context_length,
+        engine.model().config().context_length,
     ));
     if let Some(trial) = engine.tier_trial() {
         note(format_args!("{trial}"));

@@ -8,7 +8,7 @@ use super::args::{EngineArgs, MeasuredArgs};
 use super::error::CliError;
 use super::load::progress_bar;
 use super::output::{self, note};
-use crate::engine::gpu::MAX_CHUNK;
+use crate::models::MAX_CHUNK;
 use crate::profile::{self, ProfileOptions, Subject};
 
 const EXAMPLES: &str = "\

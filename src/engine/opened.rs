@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length};
 use crate::gguf::Gguf;
 use crate::gpu::{DeviceChoice, Gpu, GpuError, GpuOptions};
-use crate::model::Model;
+use crate::models::{self, Model};
 use crate::tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 
 /// A model and a device, ready for the weights ([`Engine::load`](super::Engine::load)).
 pub struct Opened {
-    pub(super) model: Arc<Model>,
+    pub(super) model: Arc<dyn Model>,
     tokenizer: Tokenizer,
     chat_template: Option<ChatTemplate>,
     n_ctx: usize,
@@ -66,8 +66,8 @@ impl Opened {
     }
 
     /// The model: configuration and weights.
-    pub fn model(&self) -> &Model {
-        &self.model
+    pub fn model(&self) -> &dyn Model {
+        &*self.model
     }
 
     /// The model's tokenizer.
@@ -129,7 +129,7 @@ impl Opened {
         if tokens.is_empty() {
             return Err(EngineError::NoTokens);
         }
-        let config = &self.model.config;
+        let config = &self.model.config();
         let vocab = config.vocab_size;
         if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocab) {
             return Err(EngineError::UnknownToken { token, vocab });
@@ -152,7 +152,7 @@ pub(super) type Text = (Tokenizer, Option<ChatTemplate>);
 /// A model's file, of which the text is not read yet.
 pub(super) struct File {
     gguf: Arc<Gguf>,
-    model: Arc<Model>,
+    model: Arc<dyn Model>,
     n_ctx: usize,
 }
 
@@ -161,8 +161,8 @@ impl File {
     pub(super) fn read(source: &ModelSource, options: &EngineOptions) -> Result<Self, EngineError> {
         let gguf = Arc::new(source.open()?);
         // The model first: of an unknown architecture nothing else need be understood.
-        let model = Arc::new(Model::load(Arc::clone(&gguf))?);
-        let n_ctx = context_length(options.ctx, model.config.context_length)?;
+        let model = models::load(Arc::clone(&gguf))?;
+        let n_ctx = context_length(options.ctx, model.config().context_length)?;
         Ok(Self { gguf, model, n_ctx })
     }
 

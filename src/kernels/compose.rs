@@ -6,7 +6,7 @@ use crate::gpu::GpuError;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Call, Extent};
 use crate::gpu::memory::{GpuWeight, Part};
-use crate::model::{Config, Layer, Model, Weight};
+use crate::model::Weight;
 use crate::quant::repack::{has_codes, plane_bytes, shader_module};
 use crate::quant::{GgmlType, dequantize_row, quantize_row};
 use rayon::prelude::*;
@@ -37,20 +37,6 @@ impl Pair {
         }
     }
 
-    /// The left and the right factor in `layer`.
-    pub fn factors<W, V>(self, layer: &Layer<W, V>) -> [&W; 2] {
-        match self {
-            Self::Qk => [&layer.attn_k_b, layer.query_heads()],
-            Self::Vo => [&layer.attn_output, &layer.attn_v_b],
-        }
-    }
-
-    /// The type that the product is kept as in `layer`.
-    pub fn kept_as(self, layer: &Layer) -> GgmlType {
-        let [left, right] = self.factors(layer);
-        kept_as(left.ty, right.ty)
-    }
-
     /// The error of a pair that this device or this model keeps from being composed.
     pub fn refused(self, reason: String) -> GpuError {
         GpuError::CannotPrecompose {
@@ -58,20 +44,11 @@ impl Pair {
             reason,
         }
     }
-
-    /// Bytes that the products of all layers take on a device.
-    pub fn bytes(self, model: &Model) -> u64 {
-        let composition = Composition::of(self, &model.config);
-        let layers = model.layers.iter();
-        layers
-            .map(|layer| composition.bytes(self.kept_as(layer)))
-            .sum()
-    }
 }
 
 /// The type of the product of two weights. Half a step of Q8_0's blocks is a fourth of a percent of their largest weight, below
 /// what factors of 4 to 6 bits leave. Where both factors are floats it is F16, so that a file of floats is not quantised unasked.
-fn kept_as(left: GgmlType, right: GgmlType) -> GgmlType {
+pub fn kept_as(left: GgmlType, right: GgmlType) -> GgmlType {
     match has_codes(left) || has_codes(right) {
         true => GgmlType::Q8_0,
         false => GgmlType::F16,
@@ -101,28 +78,6 @@ pub struct Composition {
 }
 
 impl Composition {
-    /// That of `pair` in a model with these sizes.
-    pub fn of(pair: Pair, config: &Config) -> Self {
-        match pair {
-            Pair::Qk => Self {
-                pair,
-                heads: config.head_count,
-                rows: config.kv_lora_rank,
-                depth: config.qk_nope_head_dim,
-                cols: config.q_lora_rank.unwrap_or(config.embedding_length),
-                kept: config.qk_rope_head_dim,
-            },
-            Pair::Vo => Self {
-                pair,
-                heads: config.head_count,
-                rows: config.embedding_length,
-                depth: config.v_head_dim,
-                cols: config.kv_lora_rank,
-                kept: 0,
-            },
-        }
-    }
-
     /// `n` where the heads of the left factor and of the product lie below each other.
     fn below(&self, n: usize) -> usize {
         if self.pair == Pair::Qk { n } else { 0 }
@@ -134,12 +89,12 @@ impl Composition {
     }
 
     /// Rows from one head to the next in the left factor and in the product.
-    fn out_row(&self) -> usize {
+    pub(crate) fn out_row(&self) -> usize {
         self.below(self.rows)
     }
 
     /// Columns from one head to the next in the left factor.
-    fn left_col(&self) -> usize {
+    pub(crate) fn left_col(&self) -> usize {
         self.beside(self.depth)
     }
 
@@ -149,7 +104,7 @@ impl Composition {
     }
 
     /// Rows from one head to the next in the right factor.
-    fn right_row(&self) -> usize {
+    pub(crate) fn right_row(&self) -> usize {
         self.depth + self.kept
     }
 
@@ -164,7 +119,7 @@ impl Composition {
     }
 
     /// Bytes of the product's planes.
-    fn bytes(&self, ty: GgmlType) -> u64 {
+    pub fn bytes(&self, ty: GgmlType) -> u64 {
         let (quants, scales) = plane_bytes(ty, self.out_rows(), self.out_cols());
         (quants + scales) as u64
     }
@@ -335,8 +290,6 @@ mod tests {
     use crate::gpu::{Gpu, GpuOptions, Most, Step};
     use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
     use crate::quant::repack::unpack;
-    use crate::synth::{self, ModelName, Recipe, SynthOptions};
-    use std::sync::Arc;
 
     /// Sizes of a model: heads, nope, rope, v, kv_lora, width of the query's input, hidden width.
     type Sizes = [usize; 7];
@@ -477,39 +430,6 @@ mod tests {
         [4, 64, 32, 64, 256, 256, 384],
         [3, 32, 32, 96, 160, 96, 96],
     ];
-
-    #[test]
-    fn products_of_the_models_have_the_sizes_of_their_formulas() {
-        // Rows and columns of qk, then of vo.
-        for (name, qk, vo) in [
-            (ModelName::Glm47Flash, (20 * 576, 768), (2048, 20 * 512)),
-            (
-                ModelName::DeepseekV2Lite,
-                (16 * 576, 2048),
-                (2048, 16 * 512),
-            ),
-            (ModelName::YoutuLlm2b, (16 * 576, 1536), (2048, 16 * 512)),
-        ] {
-            let options = SynthOptions::default();
-            let gguf = synth::without_matrices(name, Recipe::Q4_0, &options).unwrap();
-            let model = Model::load(Arc::new(gguf)).unwrap();
-            for (pair, (rows, cols)) in Pair::ALL.into_iter().zip([qk, vo]) {
-                let c = Composition::of(pair, &model.config);
-                assert_eq!((c.out_rows(), c.out_cols()), (rows, cols));
-                for layer in &model.layers {
-                    let [left, right] = pair.factors(layer);
-                    assert_eq!(pair.kept_as(layer), GgmlType::Q8_0);
-                    assert_eq!(right.cols, c.cols);
-                    assert_eq!(right.groups * right.rows, c.heads * c.right_row());
-                    let last = c.heads - 1;
-                    assert_eq!(left.cols, last * c.left_col() + c.depth);
-                    assert_eq!(left.groups * left.rows, last * c.out_row() + c.rows);
-                }
-                let weights = model.layers.len() * rows * cols;
-                assert_eq!(pair.bytes(&model), (weights / 32 * 34) as u64);
-            }
-        }
-    }
 
     #[test]
     fn only_floats_stay_floats() {

@@ -1,7 +1,6 @@
 //! The sizes of attention blocks.
 
 use crate::gpu::shader::Variant;
-use crate::model::Config;
 
 /// The sizes of one multi-head latent attention block (DeepSeek-V2 paper, section 2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,16 +16,6 @@ pub struct MlaDims {
 }
 
 impl MlaDims {
-    /// The sizes of a model's attention blocks; all blocks of a model share them.
-    pub fn of(config: &Config) -> Self {
-        MlaDims {
-            heads: config.head_count,
-            nope: config.qk_nope_head_dim,
-            rope: config.qk_rope_head_dim,
-            kv_lora: config.kv_lora_rank,
-        }
-    }
-
     /// Width of one query head before absorption: nope + rope.
     pub fn head(&self) -> usize {
         self.nope + self.rope
@@ -48,14 +37,6 @@ pub struct KvDims {
 }
 
 impl KvDims {
-    /// The sizes of a model's attention blocks; all blocks of a model share them.
-    pub fn of(config: &Config) -> Self {
-        Self {
-            mla: MlaDims::of(config),
-            v: config.v_head_dim,
-        }
-    }
-
     /// Values that a context row expands to: the keys of all heads without their rotated part, then the values of all heads.
     pub fn width(&self) -> usize {
         self.mla.heads * (self.mla.nope + self.v)

@@ -1,6 +1,6 @@
 //! Every operation of the models as a pair: a WGSL kernel and its CPU twin of the same name.
 //!
-//! The twins are plain f32 Rust, threaded with rayon. Composed ([`crate::engine::cpu`]) they are the whole forward pass:
+//! The twins are plain f32 Rust, threaded with rayon. Composed (by the reference of a family of models) they are the whole forward pass:
 //! what `--device cpu` runs, and the oracle of every kernel test. A result does not depend on how many tokens one call
 //! holds: each output is the same sequence of additions in any batch.
 

@@ -223,4 +223,3 @@ fn read_experts(
         },
     }))
 }
-

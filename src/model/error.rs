@@ -9,12 +9,12 @@ pub enum ModelError {
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// `general.architecture` is another one.
-    #[error(
-        "the file holds a model of the architecture {found:?}; glimt runs \"deepseek2\": GLM-4.7-Flash, DeepSeek-V2-Lite, Youtu-LLM-2B and models of their shape"
-    )]
+    #[error("the file holds a model of the architecture {found:?}; glimt runs {runs}")]
     Architecture {
         /// The architecture found.
         found: String,
+        /// The architectures of all families, and their models.
+        runs: String,
     },
     /// A file of metadata only, such as a vocabulary.
     #[error("the file holds no tensors: it is a vocabulary or an incomplete export, not a model")]

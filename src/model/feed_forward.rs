@@ -76,19 +76,19 @@ impl<W, V> Ffn<W, V> {
         by: &mut C,
     ) -> Result<Ffn<C::Weight, C::Vector>, C::Error> {
         Ok(match self {
-                Ffn::Dense(mlp) => Ffn::Dense(mlp.convert(by)?),
-                Ffn::Moe(moe) => {
-                    let experts = moe.experts.convert(by)?;
-                    let shared = moe.shared.as_ref().map(|mlp| mlp.convert(by));
-                    let bias = moe.exp_probs_b.as_ref().map(|bias| by.vector(bias));
-                    Ffn::Moe(Box::new(Moe {
-                        shared: shared.transpose()?,
-                        ffn_gate_inp: by.weight(&moe.ffn_gate_inp)?,
-                        exp_probs_b: bias.transpose()?,
-                        experts,
-                    }))
-                }
-            })
+            Ffn::Dense(mlp) => Ffn::Dense(mlp.convert(by)?),
+            Ffn::Moe(moe) => {
+                let experts = moe.experts.convert(by)?;
+                let shared = moe.shared.as_ref().map(|mlp| mlp.convert(by));
+                let bias = moe.exp_probs_b.as_ref().map(|bias| by.vector(bias));
+                Ffn::Moe(Box::new(Moe {
+                    shared: shared.transpose()?,
+                    ffn_gate_inp: by.weight(&moe.ffn_gate_inp)?,
+                    exp_probs_b: bias.transpose()?,
+                    experts,
+                }))
+            }
+        })
     }
 }
 

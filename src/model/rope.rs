@@ -35,10 +35,10 @@ pub struct Yarn {
 
 impl RopeConfig {
     /// The constants of a file.
-        ///
-        /// # Errors
-        /// [`ModelError::Unsupported`] for other scalings than YaRN, [`ModelError::Invalid`], [`ModelError::Gguf`].
-        pub(crate) fn read(keys: &Keys<'_>) -> Result<Self, ModelError> {
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] for other scalings than YaRN, [`ModelError::Invalid`], [`ModelError::Gguf`].
+    pub(crate) fn read(keys: &Keys<'_>) -> Result<Self, ModelError> {
         let freq_base = keys.positive("rope.freq_base", Some(10_000.0))?;
         if freq_base <= 1.0 {
             return Err(keys.invalid("rope.freq_base", freq_base, "more than 1".to_owned()));
@@ -59,7 +59,9 @@ impl RopeConfig {
                 return Err(keys.unsupported("rope.scaling.type", found, "none, yarn".to_owned()));
             }
             "yarn" => Some(read_yarn(keys, factor)?),
-            other => return Err(keys.unsupported("rope.scaling.type", other, "none, yarn".to_owned())),
+            other => {
+                return Err(keys.unsupported("rope.scaling.type", other, "none, yarn".to_owned()));
+            }
         };
         Ok(RopeConfig {
             freq_base,

@@ -72,7 +72,7 @@ impl Weight {
     }
 
     /// The tensor at `index` of the file as a weight; its shape must have been checked.
-    pub(super) fn from_tensor(
+    pub(crate) fn from_tensor(
         gguf: &Arc<Gguf>,
         index: usize,
         groups: usize,
@@ -98,7 +98,7 @@ impl Weight {
     ///
     /// # Panics
     /// If this is not one group, or its rows are not a multiple of `groups`.
-    pub(super) fn split_rows(self, groups: usize) -> Weight {
+    pub(crate) fn split_rows(self, groups: usize) -> Weight {
         assert!(
             self.groups == 1 && self.rows.is_multiple_of(groups),
             "{groups} groups of {self:?}"
@@ -116,7 +116,7 @@ impl Weight {
     ///
     /// # Panics
     /// If `rows` is not within the rows of a group.
-    pub(super) fn part(&self, rows: Range<usize>, part: &str) -> Weight {
+    pub(crate) fn part(&self, rows: Range<usize>, part: &str) -> Weight {
         assert!(
             rows.start <= rows.end && rows.end <= self.rows,
             "rows {rows:?} of {self:?}"

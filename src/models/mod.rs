@@ -1,3 +1,238 @@
-//! The families of models. Each has a folder with everything that only its models have; what all share is in [`model`](crate::model).
+//! The families of models. Each has a folder with what only its models have; what all share is in [`model`](crate::model).
+//!
+//! The engine knows no family: it asks for what the traits of this module name. A further family is a folder that has them and a line in
+//! [`FAMILIES`].
 
 pub mod mla;
+mod places;
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use half::f16;
+
+use crate::gguf::Gguf;
+use crate::gpu::buffer::Range;
+use crate::gpu::call::State;
+use crate::gpu::machine::Machine;
+use crate::gpu::memory::{GpuWeight, Loader};
+use crate::gpu::{Gpu, GpuError, Step, Target};
+use crate::kernels::compose::{Composition, Pair};
+use crate::model::{Config, Ffn, ModelError};
+
+/// Up to so many tokens of a prompt are few: a family may have a step of its own for them.
+pub const FEW: u32 = 8;
+/// The most tokens of a prompt at once: what a grid of workgroups has room for, with 8 experts each.
+pub const MAX_CHUNK: u32 = 4096;
+
+/// Every family that glimt runs.
+const FAMILIES: [Family; 1] = [mla::FAMILY];
+
+/// Models that are computed alike.
+pub struct Family {
+    /// Values of `general.architecture` that its files have.
+    pub architectures: &'static [&'static str],
+    /// Which models these are, for a message.
+    pub models: &'static str,
+    /// Reads the configuration and finds all weights.
+    pub load: fn(Arc<Gguf>) -> Loaded,
+}
+
+/// What reading a model comes to.
+pub type Loaded = Result<Arc<dyn Model>, ModelError>;
+
+/// Reads the configuration of a model of any family and finds all its weights.
+///
+/// # Errors
+/// [`ModelError::Architecture`] where no family has the file's architecture, or what its family refuses.
+pub fn load(gguf: Arc<Gguf>) -> Loaded {
+    let architecture = gguf.require_str("general.architecture")?;
+    let family = FAMILIES
+        .iter()
+        .find(|f| f.architectures.contains(&architecture));
+    let Some(family) = family else {
+        let runs = FAMILIES.iter().map(|family| {
+            let quoted = family.architectures.iter().map(|a| format!("{a:?}"));
+            let quoted: Vec<_> = quoted.collect();
+            format!("{}: {}", quoted.join(", "), family.models)
+        });
+        return Err(ModelError::Architecture {
+            found: architecture.to_owned(),
+            runs: runs.collect::<Vec<_>>().join("; "),
+        });
+    };
+    (family.load)(gguf)
+}
+
+/// A model: its sizes, and weights that are views of its file.
+pub trait Model: fmt::Debug + Send + Sync {
+    /// What models of all families have of a configuration.
+    fn config(&self) -> &Config;
+
+    /// The sizes that only its family has, by name; `None` of what the model does without.
+    fn sizes(&self) -> Vec<(&'static str, Option<usize>)>;
+
+    /// The sizes of its attention in words, as `inspect` has them.
+    fn attention(&self) -> String;
+
+    /// The file.
+    fn gguf(&self) -> &Arc<Gguf>;
+
+    /// Whether its weights have bytes; those of a model without a file do not ([`Gguf::planned`]).
+    fn has_data(&self) -> bool;
+
+    /// Bytes that the products of `pair` take on a device; 0 where its blocks have no such weights.
+    fn composed_bytes(&self, pair: Pair) -> u64;
+
+    /// The forward pass on the CPU, for a context of `n_ctx` tokens.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] where the cache has no room.
+    fn reference(self: Arc<Self>, n_ctx: usize) -> Result<Box<dyn Reference>, OutOfMemory>;
+
+    /// Where its weights will lie on a device.
+    ///
+    /// # Errors
+    /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`].
+    fn place(&self, target: &Target) -> Result<Placed<'_>, GpuError>;
+}
+
+/// The host has no room for a cache of so many bytes.
+#[derive(Debug)]
+pub struct OutOfMemory {
+    /// Bytes of the cache.
+    pub bytes: usize,
+}
+
+/// The forward pass on the CPU: the twins of the kernels, composed, with a cache.
+pub trait Reference: Send {
+    /// The hidden states (T, embedding_length) behind the last block for tokens at positions from `pos` on; fills their cache rows.
+    fn forward(&mut self, tokens: &[u32], pos: usize) -> Vec<f32>;
+
+    /// The logits (T, vocab_size) of hidden states (T, embedding_length).
+    fn head(&self, x: &[f32]) -> Vec<f32>;
+
+    /// The cache of each layer, the same number of values for each position.
+    fn cache(&mut self) -> &mut [Vec<f16>];
+}
+
+/// The places of a model's weights on a device, and what fills them.
+pub struct Placed<'a> {
+    /// As steps bind them.
+    pub weights: Box<dyn Weights>,
+    /// What fills the matrices.
+    pub loader: Loader<'a>,
+    /// The matrices, in the loader's order.
+    pub matrices: Vec<GpuWeight>,
+}
+
+/// The weights of a model as steps bind them: their places, before a device has made them and after.
+pub trait Weights: Send + Sync {
+    /// All norms and biases.
+    fn vectors(&self) -> &Range;
+
+    /// The output head, vocab_size x embedding_length.
+    fn output(&self) -> &GpuWeight;
+
+    /// The feed-forward part of each block.
+    fn feed_forwards(&self) -> Vec<&Ffn<GpuWeight, Range>>;
+
+    /// What `pair` multiplies in each block, and how; nothing where blocks have no such weights.
+    fn factors(&self, pair: Pair) -> Vec<(Composition, [&GpuWeight; 2])>;
+
+    /// The products of `pair`, of each block or of none.
+    fn composed(&mut self, pair: Pair) -> &mut Vec<GpuWeight>;
+
+    /// Sessions whose kernels trials on the device choose.
+    fn tried<'a>(&'a self, gpu: &'a Gpu) -> Trials<'a>;
+
+    /// Sessions as they are if all that a device has is right and fast.
+    fn untried(&self, target: &Target) -> Box<dyn Sessions>;
+}
+
+/// What trials on a device will come to.
+pub type Trials<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Sessions>, GpuError>> + 'a>>;
+
+/// A model on a device whose kernels are chosen: what makes sessions.
+pub trait Sessions: Send {
+    /// Bytes of the largest binding of a chunk of so many tokens.
+    fn widest(&self, machine: Machine, tokens: u32) -> u64;
+
+    /// A session of up to `n_ctx` tokens, with prompts computed up to `chunk` tokens at a time.
+    ///
+    /// # Errors
+    /// [`GpuError::BindingTooLarge`] for a cache that no binding has room for.
+    fn begin(
+        &self,
+        target: &Target,
+        n_ctx: usize,
+        chunk: u32,
+    ) -> Result<Box<dyn Recipes>, GpuError>;
+}
+
+/// The steps of a session, for any device that takes its kernels, and the buffers that they share.
+pub trait Recipes: Send + Sync {
+    /// Positions of the context.
+    fn n_ctx(&self) -> u32;
+
+    /// Token ids by position, (n_ctx + 1) u32, which the host writes before a step reads them.
+    fn history(&self) -> &Range;
+
+    /// The cache of each layer.
+    fn cache(&self) -> &[Range];
+
+    /// Bytes of a position in the cache of a layer.
+    fn cache_row_bytes(&self) -> u64;
+
+    /// From one token to its logits (vocab), by the products of `composed` where there are some.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`] where a kernel does not take the shapes.
+    fn token(&self, target: &Target, composed: &[Pair], logits: &Range) -> Result<Step, GpuError>;
+
+    /// From `least` to `most` tokens to their [hidden states](Self::hidden).
+    ///
+    /// # Errors
+    /// As [`token`](Self::token).
+    fn prompt(&self, target: &Target, least: u32, most: u32) -> Result<Step, GpuError>;
+
+    /// What [`prompt`](Self::prompt) leaves, (chunk, embedding_length).
+    fn hidden(&self) -> &Range;
+
+    /// From hidden states to the logits (vocab) of the last token.
+    ///
+    /// # Errors
+    /// As [`token`](Self::token).
+    fn last_logits(&self, target: &Target, logits: &Range) -> Result<Step, GpuError>;
+
+    /// From one of several slices of the hidden states, of up to `tokens` tokens, to the logits (tokens, vocab); the state's slot names
+    /// the slice.
+    fn logits_of_slices(
+        &self,
+        target: &Target,
+        tokens: u32,
+        slices: &[Range],
+        logits: &Range,
+    ) -> Step;
+
+    /// The words of a replay over `tokens` tokens from `pos` on.
+    fn state(&self, machine: Machine, pos: usize, tokens: usize) -> State;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mla::testing::Draft;
+
+    #[test]
+    fn other_architectures_are_named_beside_those_that_run() {
+        let mut draft = Draft::glm(1);
+        draft.set_raw("general.architecture", "llama");
+        let error = super::load(draft.open()).expect_err("no family has it");
+        assert_eq!(
+            error.to_string(),
+            "the file holds a model of the architecture \"llama\"; glimt runs \"deepseek2\": GLM-4.7-Flash, DeepSeek-V2-Lite, \
+             Youtu-LLM-2B and models of their shape"
+        );
+    }
+}

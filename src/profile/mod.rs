@@ -97,7 +97,7 @@ pub fn run(
         generate,
         depth: options.depth,
     };
-    let n_ctx = n_ctx(&[test], &model)?;
+    let n_ctx = n_ctx(&[test], &*model)?;
     let gpu = Arc::new(Gpu::open(&GpuOptions {
         device: options.device.clone(),
         tier: options.tier,
@@ -127,7 +127,7 @@ pub fn run(
         Separation::Stamps if options.passes => Separation::Passes,
         best => best,
     };
-    let vocab = model.config.vocab_size;
+    let vocab = model.config().vocab_size;
     let Measured {
         work,
         step,
@@ -154,7 +154,7 @@ pub fn run(
         tier_trial,
         precompose: precomposed.map(|p| p.to_string()),
         model_filename: options.source.name(),
-        model_type: describe(&model),
+        model_type: describe(&*model),
         n_depth: options.depth,
         test_time: strftime_now("%Y-%m-%dT%H:%M:%SZ").unwrap_or_default(),
         peak_gb_per_s: peak / 1e9,
@@ -167,9 +167,9 @@ pub fn run(
         clock: Clock::of(&gpu).name(),
         empty_pass_us: (separation == Separation::Passes).then_some(empty_pass / 1e3),
     };
-    let dense = match &model.config.experts {
-        Some(_) => model.config.leading_dense_block_count,
-        None => model.config.block_count,
+    let dense = match &model.config().experts {
+        Some(_) => model.config().leading_dense_block_count,
+        None => model.config().block_count,
     };
     Ok(Profile::new(head, work, &step, &times, &alone, dense))
 }

@@ -36,7 +36,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::model::Model;
+    use crate::models::mla::Model;
 
     #[test]
     fn every_model_loads_and_its_vectors_are_those_of_the_file() {

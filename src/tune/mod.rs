@@ -216,7 +216,7 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
     };
     flow = on_event(Event::Loaded(weights.tier_trial()));
     let n_ctx = model
-        .config
+        .config()
         .context_length
         .min(DEPTHS[DEPTHS.len() - 1] + 1);
     let mut backend = GpuBackend::new(weights, n_ctx)?;

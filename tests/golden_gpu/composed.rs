@@ -17,7 +17,7 @@ fn composed(
     n_ctx: usize,
     choice: PrecomposeChoice,
 ) -> OneByOne {
-    let (gpu, model) = (Arc::clone(gpu), Arc::clone(model));
+    let (gpu, model) = (Arc::clone(gpu), model.clone());
     let (model, told) = GpuModel::load_precomposed(gpu, model, choice, n_ctx, &mut |_, _| {})
         .expect("the model fits");
     if let Some(told) = told {

@@ -20,7 +20,7 @@ use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::engine::sampling::Sampling;
 use glimt::gpu::geometry::Made;
 use glimt::gpu::{Gpu, GpuError, GpuOptions, Tier};
-use glimt::model::Model;
+use glimt::models::mla::Model;
 use glimt::quant::GgmlType;
 use glimt::quant::activation::Activation;
 
@@ -153,7 +153,7 @@ fn tiers() -> Vec<Arc<Gpu>> {
 
 fn backend(gpu: &Arc<Gpu>, model: &Arc<Model>, n_ctx: usize) -> GpuBackend {
     let model =
-        GpuModel::load(Arc::clone(gpu), Arc::clone(model), &mut |_, _| {}).expect("the model fits");
+        GpuModel::load(Arc::clone(gpu), model.clone(), &mut |_, _| {}).expect("the model fits");
     GpuBackend::new(Arc::new(model), n_ctx).expect("a small cache")
 }
 
@@ -241,7 +241,7 @@ fn every_weight_type_gives_the_logits_of_the_cpu_reference() {
     let gpus = tiers();
     for &ty in GgmlType::ALL {
         let model = Arc::new(requantised(&model, ty));
-        let mut cpu = CpuBackend::new(Arc::clone(&model), 16).expect("a small cache");
+        let mut cpu = CpuBackend::new(model.clone(), 16).expect("a small cache");
         let expected = all_logits(&mut cpu, &tokens, &[]);
         // The fastest tier: the kernels' own tests take every type through every tier.
         let gpu = gpus.last().expect("at least one tier");

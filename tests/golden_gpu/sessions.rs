@@ -32,7 +32,7 @@ fn a_long_prompt_in_parts_and_token_by_token_agree() {
     // Always the same, so that no two tokens of the text can be too near to tell apart in some runs.
     let tokens: Vec<u32> = (1..=150u32).map(|i| i * i * 31 % 4093 + 3).collect();
     for gpu in tiers() {
-        let weights = GpuModel::load(Arc::clone(&gpu), Arc::clone(&model), &mut |_, _| {})
+        let weights = GpuModel::load(Arc::clone(&gpu), model.clone(), &mut |_, _| {})
             .expect("the model fits");
         let weights = Arc::new(weights);
         let with_chunk = |chunk| {
@@ -76,7 +76,7 @@ fn a_prompt_of_one_token_over_and_over_agrees_with_single_ones() {
     // Few experts have most tokens, so their products take tall tiles where 50 tokens would share low ones.
     let tokens = [100u32; 50];
     for gpu in tiers() {
-        let weights = GpuModel::load(Arc::clone(&gpu), Arc::clone(&model), &mut |_, _| {})
+        let weights = GpuModel::load(Arc::clone(&gpu), model.clone(), &mut |_, _| {})
             .expect("the model fits");
         let weights = Arc::new(weights);
         let with_chunk = |chunk| {
@@ -135,7 +135,7 @@ fn a_prompt_can_be_stopped_between_its_parts() {
 fn a_model_cut_by_the_binding_limit_gives_the_same_logits() {
     let model = embedded();
     let tokens = random_tokens(6);
-    let mut cpu = CpuBackend::new(Arc::clone(&model), 16).expect("a small cache");
+    let mut cpu = CpuBackend::new(model.clone(), 16).expect("a small cache");
     let expected = all_logits(&mut cpu, &tokens, &[]);
     let options = GpuOptions {
         max_binding: Some(150_000),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use uses::{Crate, Module};
 
 /// The rooms, each of which may use those before it.
-const ROOMS: [&str; 12] = [
+const ROOMS: [&str; 13] = [
     "quant",
     "gguf",
     "tokenizer",
@@ -21,6 +21,7 @@ const ROOMS: [&str; 12] = [
     "synth",
     "gpu",
     "kernels",
+    "models",
     "engine",
     "bench",
     "profile",
@@ -89,6 +90,25 @@ fn rooms_use_only_rooms_before_them() {
     assert!(
         wrong.is_empty(),
         "rooms use later ones:\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn only_its_own_folder_knows_a_family() {
+    let sources = sources();
+    let mut wrong = vec![];
+    for module in sources.modules() {
+        let outside = module.first().is_some_and(|room| room != "models");
+        for used in sources.uses(module) {
+            if outside && used.len() > 1 && used[0] == "models" {
+                wrong.push(format!("{} uses {}", module.join("::"), used.join("::")));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "what works for every family uses one:\n{}",
         wrong.join("\n")
     );
 }

@@ -1,9 +1,9 @@
 //! The logits of all tokens of a prompt: behind each piece the head over its slices.
 
+use super::GpuBackend;
 use super::pace::Kind;
 use super::prompt::{HEAD_TOKENS, LEAST_SLICE};
 use super::submissions::{Submissions, Worth};
-use super::{GpuBackend, state};
 use crate::engine::backend::{BackendError, OnPrompt, OnRow};
 use crate::gpu::record::Cost;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ impl GpuBackend {
         self.check(tokens, pos)?;
         self.next = 0;
         let model = Arc::clone(&self.model);
-        let (gpu, vocab) = (&model.gpu, model.model.config.vocab_size);
+        let (gpu, vocab) = (&model.gpu, model.model.config().vocab_size);
         let Self {
-            context,
+            recipes,
             prompt,
             single,
             paces,
@@ -39,13 +39,13 @@ impl GpuBackend {
         while done < tokens.len() {
             let piece = prompt.piece(tokens.len()).min(tokens.len() - done);
             let begin = done;
-            let mut state = state(context, &model, pos + begin, piece);
+            let mut state = recipes.state(gpu.machine, pos + begin, piece);
             // Tokens of a slice at most, and what the piece is worth before its head.
             let mut most = HEAD_TOKENS;
             let mut before = begin as f64;
             if piece > 1 {
-                let step = prompt.step(&model, context, piece).await?;
-                let slices = prompt.slices(&model, context, most).await?;
+                let step = prompt.step(&model, &**recipes, piece).await?;
+                let slices = prompt.slices(&model, &**recipes, most).await?;
                 let mut whole = state;
                 whole.tokens = slices.tokens.min(piece) as u32;
                 let head = work(&slices.head.replay(gpu, &whole).costs());
@@ -82,7 +82,7 @@ impl GpuBackend {
                         .await?
                 } else {
                     let slices = loop {
-                        let slices = prompt.slices(&model, context, most).await?;
+                        let slices = prompt.slices(&model, &**recipes, most).await?;
                         // Halving keeps slices where they begin: at multiples of their tokens.
                         state.slot = (done - begin) / slices.tokens;
                         state.tokens = slices.tokens.min(begin + piece - done) as u32;

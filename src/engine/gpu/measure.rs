@@ -3,13 +3,12 @@
 use super::GpuBackend;
 use super::pace::{Kind, Pace, Took};
 use crate::engine::backend::{Backend, BackendError};
-use crate::gpu::Step;
 use crate::gpu::call::{Call, State, Taken};
 use crate::gpu::clock::Clock;
 use crate::gpu::record::{Recording, Replay};
 use crate::gpu::stamps::{Stamping, Stamps};
 use crate::gpu::wait;
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{Gpu, GpuError, Most, Step};
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use std::collections::{BTreeMap, HashMap};
@@ -228,7 +227,10 @@ impl GpuBackend {
         }
         kernels.retain(|_, calls| calls.len() >= least);
         let alone = kernels.into_iter().map(|(label, calls)| {
-            let recording = Recording::new(self.gpu(), &Step::of(self.context.token(), calls))?;
+            let recording = Recording::new(
+                self.gpu(),
+                &Step::of(Most::token(self.recipes.n_ctx()), calls),
+            )?;
             let mut times = self.time_in_turn(&[&recording], pos, rounds)?;
             Ok((label, times.remove(0)))
         });
@@ -262,12 +264,12 @@ impl GpuBackend {
                 append(gpu, pace, &self.single, &state, separation, &mut all)?;
                 continue;
             }
-            let step = self.prompt.step(&model, &self.context, piece.len());
+            let step = self.prompt.step(&model, &*self.recipes, piece.len());
             let step = wait::complete(step)?;
             let pace = self.paces.of(Kind::Several);
             append(gpu, pace, &step, &state, separation, &mut all)?;
             if done == tokens.len() {
-                let head = self.prompt.head(&model, &self.context, &self.logits);
+                let head = self.prompt.head(&model, &*self.recipes, &self.logits);
                 let head = wait::complete(head)?;
                 append(gpu, pace, &head, &state, separation, &mut all)?;
             }

@@ -3,9 +3,8 @@
 use serde::Serialize;
 
 use super::plan::SessionPlan;
-use super::recipes::Forms;
 use crate::gpu::{GpuError, Target};
-use crate::model::Model;
+use crate::models::Model;
 
 /// Bytes that a model and one session take on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -36,12 +35,11 @@ impl MemoryPlan {
     /// What loading the model there would refuse.
     pub fn new(
         target: &Target,
-        model: &Model,
+        model: &dyn Model,
         n_ctx: usize,
         chunk: Option<u32>,
     ) -> Result<Self, GpuError> {
-        let forms = Forms::untried(target, &model.config);
-        let plan = SessionPlan::new(target, model, forms, n_ctx, chunk)?;
+        let plan = SessionPlan::new(target, model, n_ctx, chunk)?;
         let [weights, cache, scratch] = plan.bytes();
         Ok(Self {
             ctx: n_ctx,
@@ -80,7 +78,7 @@ mod tests {
     use super::*;
     use crate::engine::ModelSource;
     use crate::gpu::{Gpu, GpuError, GpuOptions};
-    use crate::model::Model;
+    use crate::models;
 
     #[test]
     fn the_plan_is_what_a_gpu_allocates() {
@@ -97,8 +95,8 @@ mod tests {
                 .open()
                 .expect("it is part of the program"),
         );
-        let model = Arc::new(Model::load(Arc::clone(&gguf)).expect("it is supported"));
-        let plan = MemoryPlan::new(&gpu, &model, 1000, Some(100)).expect("it fits");
+        let model = models::load(Arc::clone(&gguf)).expect("it is supported");
+        let plan = MemoryPlan::new(&gpu, &*model, 1000, Some(100)).expect("it fits");
         let near = |what: &str, found: u64, planned: u64| {
             let ratio = found as f64 / planned as f64;
             assert!(

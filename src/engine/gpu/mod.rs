@@ -11,40 +11,36 @@ mod precompose;
 mod prompt;
 mod proof;
 mod random;
-pub mod recipes;
 mod submissions;
 #[cfg(test)]
 mod tests;
 mod tune;
 mod wait;
-mod weights;
 
 pub use memory::MemoryPlan;
 pub use model::{GpuModel, TierTrial};
 pub use precompose::{DEFAULT_PRECOMPOSE, PrecomposeChoice, Precomposed, Trial};
-pub use recipes::MAX_CHUNK;
-pub use weights::Weights;
 
 use super::backend::{
     Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows,
     check_tokens,
 };
-use crate::gpu::Step;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Call, State};
 use crate::gpu::geometry::Site;
 use crate::gpu::record::Recording;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError};
-use crate::kernels::attention::{self};
+use crate::gpu::{Most, Step};
+use crate::kernels::compose::Pair;
+use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
-use crate::kernels::{MlaDims, attention_short, sample};
+use crate::models::Recipes;
 use flight::RING;
 use measure::HostTime;
 use pace::{Kind, Paces};
 use prompt::{Prompt, capacity};
 use proof::Proof;
-use recipes::{Context, Expanded, Forms};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +54,7 @@ const RESULT: u64 = 16;
 pub struct GpuBackend {
     model: Arc<GpuModel>,
     n_ctx: usize,
-    context: Context,
+    recipes: Box<dyn Recipes>,
     /// Logits of the last position, (vocab).
     logits: Range,
     ring: Vec<wgpu::Buffer>,
@@ -100,16 +96,15 @@ impl GpuBackend {
         chunk: Option<u32>,
     ) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
-        let config = &model.model.config;
-        let forms = Forms::tried(&gpu, config).await?;
-        let chunk = prompt::chunk(&gpu, config, forms, n_ctx, chunk)?;
-        let context = Context::new(&gpu, config, forms, n_ctx, capacity(chunk))?;
+        let sessions = model.weights.tried(&gpu).await?;
+        let chunk = prompt::chunk(&gpu, &*sessions, n_ctx, chunk)?;
+        let recipes = sessions.begin(&gpu, n_ctx, capacity(chunk))?;
         // The host writes to these before any step does.
-        gpu.realise_async(&context.history.buffer).await?;
-        for cache in &context.cache {
+        gpu.realise_async(&recipes.history().buffer).await?;
+        for cache in recipes.cache() {
             gpu.realise_async(&cache.buffer).await?;
         }
-        let vocab = config.vocab_size as u32;
+        let vocab = model.model.config().vocab_size as u32;
         let logits = Range::whole(&Buffer::new("logits", u64::from(vocab) * 4, Role::Floats));
         let mappable = gpu.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
         let usage = BufferUsages::STORAGE
@@ -137,13 +132,13 @@ impl GpuBackend {
             .iter()
             .map(|ids| Range::whole(&Buffer::from_made("ids", ids.clone(), Role::Words)))
             .collect();
-        let choose = sample::calls(&logits, vocab, &context.history, &results);
-        let single = recipes::token(model.given(&context), &logits)?;
+        let choose = sample::calls(&logits, vocab, recipes.history(), &results);
+        let single = recipes.token(&gpu, &Pair::ALL, &logits)?;
         let sites = sites(&single.calls);
         let decode = single.then(&choose);
-        let prompt = Prompt::new(&model, &context, chunk);
-        prompt.reserve(&model, &context).await?;
-        let sample = Step::of(context.token(), choose.clone());
+        let prompt = Prompt::new(&model, chunk);
+        prompt.reserve(&model, &*recipes).await?;
+        let sample = Step::of(Most::token(recipes.n_ctx()), choose.clone());
         Ok(Self {
             decode: Recording::new_async(&gpu, &decode).await?,
             single: Recording::new_async(&gpu, &single).await?,
@@ -155,7 +150,7 @@ impl GpuBackend {
             proof: Proof::new(&gpu).await?,
             model,
             n_ctx,
-            context,
+            recipes,
             logits,
             ring,
             staging,
@@ -207,15 +202,20 @@ impl GpuBackend {
 
     /// The words of a step over `tokens` tokens from `pos` on.
     fn state(&self, pos: usize, tokens: usize) -> State {
-        state(&self.context, &self.model, pos, tokens)
+        self.recipes.state(self.gpu().machine, pos, tokens)
     }
 
     fn check(&self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
-        check_tokens(tokens, pos, self.n_ctx, self.model.model.config.vocab_size)?;
+        check_tokens(
+            tokens,
+            pos,
+            self.n_ctx,
+            self.model.model.config().vocab_size,
+        )?;
         let bytes = bytemuck::cast_slice(tokens);
         self.gpu()
             .queue
-            .write_buffer(self.context.history.buffer.made(), pos as u64 * 4, bytes);
+            .write_buffer(self.recipes.history().buffer.made(), pos as u64 * 4, bytes);
         Ok(())
     }
 }
@@ -233,7 +233,7 @@ impl GpuBackend {
         let model = Arc::clone(&self.model);
         let gpu = &model.gpu;
         let Self {
-            context,
+            recipes,
             prompt,
             single,
             paces,
@@ -247,7 +247,7 @@ impl GpuBackend {
         while begin < tokens.len() {
             let piece = at_once.min(tokens.len() - begin);
             let end = begin + piece;
-            let state = state(context, &model, pos + begin, piece);
+            let state = recipes.state(gpu.machine, pos + begin, piece);
             let worth = Worth::piece(begin..end);
             let flow = if piece == 1 {
                 let step = single.replay(gpu, &state);
@@ -255,9 +255,9 @@ impl GpuBackend {
                     .run(Kind::Single, &[&step], worth, on_prompt)
                     .await?
             } else {
-                let step = prompt.step(&model, context, piece).await?;
+                let step = prompt.step(&model, &**recipes, piece).await?;
                 let head = match end == tokens.len() {
-                    true => Some(prompt.head(&model, context, logits).await?),
+                    true => Some(prompt.head(&model, &**recipes, logits).await?),
                     false => None,
                 };
                 let step = step.replay(gpu, &state);
@@ -368,25 +368,4 @@ fn sites(calls: &[Call]) -> Vec<Site> {
     let mut seen = HashSet::new();
     let sites = calls.iter().filter_map(|call| call.site.clone());
     sites.filter(|site| seen.insert(site.key())).collect()
-}
-
-/// The words of a step over `tokens` tokens from `pos` on.
-fn state(context: &Context, model: &GpuModel, pos: usize, tokens: usize) -> State {
-    let rows = pos + tokens;
-    let (splits, split_rows) = if tokens == 1 && rows <= context.short as usize {
-        let slice = attention_short::ROWS;
-        ((rows as u32).div_ceil(slice), slice)
-    } else {
-        let heads = MlaDims::of(&model.model.config).heads;
-        attention::split(context.form(tokens), model.gpu.machine, rows, tokens, heads)
-    };
-    let few = |e: &Expanded| e.few(pos, tokens);
-    State {
-        pos: pos as u32,
-        tokens: tokens as u32,
-        splits,
-        split_rows,
-        few: context.expanded.as_ref().is_none_or(few),
-        ..State::default()
-    }
 }

@@ -1,10 +1,9 @@
 //! A model on a device.
 
 use super::random;
-use super::recipes::{Context, Given};
-use super::weights::Weights;
 use crate::gpu::{Gpu, GpuError, tuning};
-use crate::model::{Experts, Model};
+use crate::model::Experts;
+use crate::models::{Model, Placed, Weights};
 use std::sync::Arc;
 pub use tier_trial::TierTrial;
 
@@ -15,9 +14,9 @@ pub struct GpuModel {
     /// The device, in the tier that the model decodes in.
     pub gpu: Arc<Gpu>,
     /// The model in the file: its configuration and names.
-    pub model: Arc<Model>,
+    pub model: Arc<dyn Model>,
     /// Its weights.
-    pub(super) weights: Weights,
+    pub(super) weights: Box<dyn Weights>,
     /// What was measured now to choose the tier; `None` where that was not needed.
     pub(super) tier_trial: Option<TierTrial>,
 }
@@ -35,17 +34,21 @@ impl GpuModel {
     /// [`GpuError::ReadWeights`] or what the device reports.
     pub async fn load_async(
         gpu: Arc<Gpu>,
-        model: Arc<Model>,
+        model: Arc<dyn Model>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, GpuError> {
-        let (weights, loader, matrices) = Weights::plan(&gpu, &model)?;
+        let Placed {
+            weights,
+            loader,
+            matrices,
+        } = model.place(&gpu)?;
         let total = loader.bytes();
         let told = &mut |done| progress(done, total);
         loader.fill_async(&gpu, &matrices, told).await?;
-        if !model.token_embd.has_data() {
+        if !model.has_data() {
             random::fill_weights(&gpu, &matrices, told).await?;
         }
-        gpu.realise_async(&weights.output_norm.buffer).await?;
+        gpu.realise_async(&weights.vectors().buffer).await?;
         gpu.check()?;
         let mut model = Self {
             weights,
@@ -62,18 +65,8 @@ impl GpuModel {
 
     /// How the experts of a layer that has some are chosen: the loader refuses such a layer where the file does not say.
     pub(super) fn experts(&self) -> &Experts {
-        let experts = self.model.config.experts.as_ref();
+        let experts = self.model.config().experts.as_ref();
         experts.expect("a MoE layer has experts in its config")
-    }
-
-    /// What the recipes of a session with this context are given.
-    pub(super) fn given<'a>(&'a self, context: &'a Context) -> Given<'a> {
-        Given {
-            target: &self.gpu,
-            config: &self.model.config,
-            weights: &self.weights,
-            context,
-        }
     }
 
     /// What was measured while loading to choose the tier; `None` where one was asked for or kept, or the device has no choice.

@@ -7,13 +7,11 @@
 
 use super::RESULT;
 use super::prompt::{self, capacity};
-use super::recipes::{self, Chunk, Context, FEW, Forms, Given};
-use super::weights::{VECTORS, Weights};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::sample;
-use crate::model::Model;
+use crate::models::{FEW, Model, Placed, Recipes};
 use std::collections::HashSet;
 
 /// A session that was planned.
@@ -23,7 +21,8 @@ pub struct SessionPlan {
     /// One token with the choice of the next, few tokens, a whole chunk, and its last logits.
     pub steps: Vec<(&'static str, Step)>,
     weights: Vec<GpuWeight>,
-    context: Context,
+    vectors: Range,
+    recipes: Box<dyn Recipes>,
 }
 
 impl SessionPlan {
@@ -34,43 +33,35 @@ impl SessionPlan {
     /// [`GpuError::TierUnsupported`].
     pub fn new(
         target: &Target,
-        model: &Model,
-        forms: Forms,
+        model: &dyn Model,
         n_ctx: usize,
         chunk: Option<u32>,
     ) -> Result<Self, GpuError> {
-        let config = &model.config;
-        let (weights, _, matrices) = Weights::plan(target, model)?;
-        let chunk = prompt::chunk(target, config, forms, n_ctx, chunk)?;
+        let Placed {
+            weights, matrices, ..
+        } = model.place(target)?;
+        let sessions = weights.untried(target);
+        let chunk = prompt::chunk(target, &*sessions, n_ctx, chunk)?;
         let tokens = capacity(chunk);
-        let context = Context::new(target, config, forms, n_ctx, tokens)?;
-        let given = Given {
-            target,
-            config,
-            weights: &weights,
-            context: &context,
-        };
-        let vocab = config.vocab_size as u32;
+        let recipes = sessions.begin(target, n_ctx, tokens)?;
+        let vocab = model.config().vocab_size as u32;
         let logits = Range::floats("logits", u64::from(vocab));
         let result = Range::whole(&Buffer::new("ids", RESULT, Role::Words));
-        let choose = sample::calls(&logits, vocab, &context.history, &[result]);
-        let buffers = Chunk::new(target.machine, config, forms, tokens);
-        let few = recipes::prompt(given, &buffers, 2, FEW)?;
+        let choose = sample::calls(&logits, vocab, recipes.history(), &[result]);
         let mut steps = vec![
-            ("token", recipes::token(given, &logits)?.then(&choose)),
-            ("few tokens", few),
+            ("token", recipes.token(target, &[], &logits)?.then(&choose)),
+            ("few tokens", recipes.prompt(target, 2, FEW)?),
         ];
         if tokens > FEW {
-            let chunk = recipes::prompt(given, &buffers, FEW + 1, tokens)?;
-            steps.push(("chunk", chunk));
+            steps.push(("chunk", recipes.prompt(target, FEW + 1, tokens)?));
         }
-        let last = recipes::last_logits(given, &buffers, tokens, &logits)?;
-        steps.push(("last logits", last));
+        steps.push(("last logits", recipes.last_logits(target, &logits)?));
         Ok(Self {
             chunk,
             steps,
             weights: matrices,
-            context,
+            vectors: weights.vectors().clone(),
+            recipes,
         })
     }
 
@@ -80,16 +71,12 @@ impl SessionPlan {
         let parts = self.weights.iter().flat_map(|weight| &weight.parts);
         let planes = parts.flat_map(|part| [&part.quants.buffer, &part.scales.buffer]);
         let mut weights: HashSet<_> = planes.collect();
-        let cache: HashSet<_> = self
-            .context
-            .cache
-            .iter()
-            .map(|range| &range.buffer)
-            .collect();
+        let cache = self.recipes.cache().iter().map(|range| &range.buffer);
+        let cache: HashSet<_> = cache.collect();
         let used = self.steps.iter().flat_map(|(_, step)| step.buffers());
         let (vectors, others): (HashSet<_>, HashSet<_>) = used
             .filter(|buffer| !weights.contains(buffer) && !cache.contains(buffer))
-            .partition(|buffer| buffer.name() == VECTORS);
+            .partition(|buffer| **buffer == self.vectors.buffer);
         weights.extend(vectors);
         [of(&weights), of(&cache), of(&others)]
     }

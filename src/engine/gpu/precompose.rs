@@ -4,17 +4,14 @@
 
 use super::memory::MemoryPlan;
 use super::model::GpuModel;
-use super::recipes::{self, Context, Forms, Given};
-use super::weights::GpuLayer;
-use super::{random, state};
+use super::random;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::State;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step};
-use crate::kernels::compose::{Composition, GpuCompose, Pair};
-use crate::kernels::{MlaDims, gemm};
-use crate::model::Model;
+use crate::kernels::compose::{Composition, GpuCompose, Pair, kept_as};
+use crate::models::{Model, Recipes};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -89,8 +86,11 @@ impl PrecomposeChoice {
     }
 
     /// Bytes that its products take on a device.
-    fn bytes(self, model: &Model) -> u64 {
-        self.pairs().iter().map(|pair| pair.bytes(model)).sum()
+    fn bytes(self, model: &dyn Model) -> u64 {
+        self.pairs()
+            .iter()
+            .map(|pair| model.composed_bytes(*pair))
+            .sum()
     }
 }
 
@@ -174,7 +174,7 @@ impl GpuModel {
     /// composed, and says so.
     pub async fn load_precomposed_async(
         gpu: Arc<Gpu>,
-        model: Arc<Model>,
+        model: Arc<dyn Model>,
         choice: PrecomposeChoice,
         n_ctx: usize,
         progress: &mut dyn FnMut(u64, u64),
@@ -187,16 +187,16 @@ impl GpuModel {
         if auto {
             // All that fit are tried side by side.
             let mut pairs = Pair::ALL;
-            pairs.sort_by_key(|pair| pair.bytes(&model));
+            pairs.sort_by_key(|pair| model.composed_bytes(*pair));
             for pair in pairs {
                 let all = [&fitting[..], &[pair]].concat();
-                match check_memory(&gpu, &model, PrecomposeChoice::of(&all), n_ctx) {
+                match check_memory(&gpu, &*model, PrecomposeChoice::of(&all), n_ctx) {
                     Ok(()) => fitting = all,
                     Err(error) => left_out.push(error.to_string()),
                 }
             }
         } else {
-            check_memory(&gpu, &model, choice, n_ctx)?;
+            check_memory(&gpu, &*model, choice, n_ctx)?;
             fitting = choice.pairs().to_vec();
         }
         let mut loaded = Self::load_async(gpu, model, progress).await?;
@@ -234,13 +234,14 @@ impl GpuModel {
         let before = self.gpu.allocated();
         // Into a list first: nothing is half composed where a layer is refused.
         let mut products = vec![];
-        for (on_device, layer) in self.weights.layers.iter().zip(&self.model.layers) {
-            let composition = Composition::of(pair, &self.model.config);
-            let out = composition.product(pair.kept_as(layer));
-            let product = product(&self.gpu, composition, on_device, out).await;
+        for (composition, factors) in self.weights.factors(pair) {
+            let product = product(&self.gpu, composition, factors).await;
             products.push(product.inspect_err(|_| self.gpu.count_dropped(before))?);
         }
-        self.weights.composed[pair as usize] = products;
+        if products.is_empty() {
+            return Err(pair.refused("this model has no such weights".to_owned()));
+        }
+        *self.weights.composed(pair) = products;
         Ok(())
     }
 
@@ -248,7 +249,7 @@ impl GpuModel {
     fn release_all_but(&mut self, kept: PrecomposeChoice) -> u64 {
         let mut bytes = 0;
         for pair in Pair::ALL {
-            let products = &mut self.weights.composed[pair as usize];
+            let products = self.weights.composed(pair);
             if kept.pairs().contains(&pair) {
                 bytes += products.iter().map(GpuWeight::bytes).sum::<u64>();
                 continue;
@@ -277,7 +278,7 @@ impl GpuModel {
 /// Refuses `choice` where the device tells that model, session and products do not fit its memory.
 fn check_memory(
     gpu: &Gpu,
-    model: &Model,
+    model: &dyn Model,
     choice: PrecomposeChoice,
     n_ctx: usize,
 ) -> Result<(), GpuError> {
@@ -297,14 +298,14 @@ fn check_memory(
     }
 }
 
-/// Composes one pair of one layer into `out`.
+/// Composes one pair of one layer.
 async fn product(
     gpu: &Gpu,
     composition: Composition,
-    on_device: &GpuLayer,
-    out: GpuWeight,
+    [left, right]: [&GpuWeight; 2],
 ) -> Result<GpuWeight, GpuError> {
     let pair = composition.pair;
+    let out = composition.product(kept_as(left.ty, right.ty));
     // Rotated queries are bound behind the others.
     let (queries, alignment) = (
         composition.heads * composition.rows * 4,
@@ -326,7 +327,6 @@ async fn product(
     for plane in planes {
         gpu.realise_async(&plane.buffer).await?;
     }
-    let [left, right] = pair.factors(on_device);
     let compose = GpuCompose {
         composition,
         left,
@@ -364,23 +364,18 @@ impl Trial {
 /// What the steps of all candidates share.
 struct Lab<'a> {
     model: &'a GpuModel,
-    context: Context,
+    recipes: Box<dyn Recipes>,
     logits: Range,
 }
 
 impl<'a> Lab<'a> {
     async fn new(model: &'a GpuModel) -> Result<Self, GpuError> {
-        let (gpu, config) = (&model.gpu, &model.model.config);
-        let row_bytes = MlaDims::of(config).cache_row() * 2;
-        let bound = (gpu.max_binding / row_bytes as u64) as usize;
-        let rows = ROWS.min(config.context_length).min(bound);
-        let forms = Forms {
-            products: gemm::Form::float(gpu),
-            ..Forms::tried(gpu, config).await?
-        };
-        let context = Context::new(gpu, config, forms, rows, 1)?;
-        gpu.realise_async(&context.history.buffer).await?;
-        for cache in &context.cache {
+        let (gpu, config) = (&model.gpu, model.model.config());
+        let rows = ROWS.min(config.context_length);
+        let sessions = model.weights.tried(gpu).await?;
+        let recipes = sessions.begin(gpu, rows, 1)?;
+        gpu.realise_async(&recipes.history().buffer).await?;
+        for cache in recipes.cache() {
             gpu.realise_async(&cache.buffer).await?;
         }
         // Ids spread over the vocabulary, always the same: Numerical Recipes' generator, of which the upper bits are good.
@@ -391,11 +386,14 @@ impl<'a> Lab<'a> {
                 ((u64::from(word) * config.vocab_size as u64) >> 32) as u32
             })
             .collect();
-        gpu.queue
-            .write_buffer(context.history.buffer.made(), 0, bytemuck::cast_slice(&ids));
+        gpu.queue.write_buffer(
+            recipes.history().buffer.made(),
+            0,
+            bytemuck::cast_slice(&ids),
+        );
         Ok(Self {
             model,
-            context,
+            recipes,
             logits: Range::floats("logits", config.vocab_size as u64),
         })
     }
@@ -433,26 +431,17 @@ impl<'a> Lab<'a> {
 
     /// One token, as `choice` decodes it.
     async fn step(&self, choice: PrecomposeChoice) -> Result<Recording, GpuError> {
-        let mut weights = self.model.weights.clone();
-        for pair in Pair::ALL {
-            if !choice.pairs().contains(&pair) {
-                weights.composed[pair as usize].clear();
-            }
-        }
-        let given = Given {
-            weights: &weights,
-            ..self.model.given(&self.context)
-        };
-        let step = recipes::token(given, &self.logits)?;
-        Recording::new_async(&self.model.gpu, &step).await
+        let gpu = &self.model.gpu;
+        let step = self.recipes.token(gpu, choice.pairs(), &self.logits)?;
+        Recording::new_async(gpu, &step).await
     }
 
     /// The logits after each of the first tokens.
     async fn all_logits(&self, step: &Recording) -> Result<Vec<f32>, GpuError> {
         let gpu = &self.model.gpu;
         let mut all = vec![];
-        for pos in 0..TOKENS.min(self.context.rows as usize) {
-            step.submit(gpu, &state(&self.context, self.model, pos, 1));
+        for pos in 0..TOKENS.min(self.recipes.n_ctx() as usize) {
+            step.submit(gpu, &self.recipes.state(gpu.machine, pos, 1));
             let logits = &self.logits;
             let logits = gpu.read_async::<f32>(&logits.buffer, logits.offset, logits.size);
             all.extend(logits.await?);
@@ -462,9 +451,8 @@ impl<'a> Lab<'a> {
 
     /// Milliseconds per token by each of `steps`.
     async fn times(&self, steps: &[Recording]) -> Result<Vec<f64>, GpuError> {
-        let (gpu, rows) = (&self.model.gpu, self.context.rows);
-        let row_bytes = MlaDims::of(&self.model.model.config).cache_row() as u64 * 2;
-        random::fill_cache(gpu, &self.context.cache, u64::from(rows), row_bytes).await?;
+        let (gpu, rows) = (&self.model.gpu, self.recipes.n_ctx());
+        random::fill_cache(gpu, &*self.recipes, u64::from(rows)).await?;
         let most = (rows / 2).max(1);
         let (began, mut tokens, mut slowest) = (Instant::now(), 1, 0.0);
         loop {
@@ -495,10 +483,10 @@ impl<'a> Lab<'a> {
 
     /// Milliseconds of each of `tokens` steps, submitted one after the other.
     async fn time(&self, step: &Recording, tokens: u32) -> Result<f64, GpuError> {
-        let (gpu, first) = (&self.model.gpu, self.context.rows / 2);
+        let (gpu, first) = (&self.model.gpu, self.recipes.n_ctx() / 2);
         let began = Instant::now();
         for pos in first..first + tokens {
-            step.submit(gpu, &state(&self.context, self.model, pos as usize, 1));
+            step.submit(gpu, &self.recipes.state(gpu.machine, pos as usize, 1));
         }
         gpu.done_async().await?;
         Ok(began.elapsed().as_secs_f64() * 1e3 / f64::from(tokens))
@@ -520,6 +508,7 @@ mod tests {
     use super::*;
     use crate::engine::ModelSource;
     use crate::gpu::GpuOptions;
+    use crate::models;
 
     fn trial(choice: PrecomposeChoice, ms: f64, nmse: f64) -> Trial {
         Trial {
@@ -579,12 +568,12 @@ mod tests {
     #[test]
     fn products_that_do_not_fit_are_refused_before_loading() {
         let gguf = Arc::new(ModelSource::Embedded.open().unwrap());
-        let model = Arc::new(Model::load(Arc::clone(&gguf)).unwrap());
+        let model = models::load(Arc::clone(&gguf)).unwrap();
         let Ok(gpu) = Gpu::open(&GpuOptions::default()) else {
             return;
         };
-        let plan = MemoryPlan::new(&gpu, &model, 100, None).unwrap();
-        let with = |choice: PrecomposeChoice| plan.with_precomposed(choice.bytes(&model)).total();
+        let plan = MemoryPlan::new(&gpu, &*model, 100, None).unwrap();
+        let with = |choice: PrecomposeChoice| plan.with_precomposed(choice.bytes(&*model)).total();
         assert_eq!(with(Off), plan.total());
         let load = |choice, memory| {
             let options = GpuOptions {
@@ -608,7 +597,7 @@ mod tests {
         assert_eq!(uploaded, 0);
         let (loaded, _, gpu) = load(Both, with(Both));
         let told = loaded.unwrap().1.unwrap();
-        assert_eq!(told.bytes, Both.bytes(&model));
+        assert_eq!(told.bytes, Both.bytes(&*model));
         let near = gpu.allocated() as f64 / (plan.weights + told.bytes) as f64;
         assert!((0.98..1.02).contains(&near), "{near}");
         // `auto` takes what fits, and frees what it does not keep.

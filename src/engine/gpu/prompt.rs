@@ -1,13 +1,12 @@
 //! The steps over several tokens of a prompt: their buffers are there from the start, each is compiled when first needed.
 
 use super::model::GpuModel;
-use super::recipes::chunk::widest;
-use super::recipes::{self, Chunk, Context, FEW, Forms, MAX_CHUNK};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::record::Recording;
 use crate::gpu::{GpuError, Target};
-use crate::model::Config;
+use crate::models::{FEW, MAX_CHUNK, Recipes, Sessions};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// A chunk is halved down to this, the tokens of the smallest tiles.
@@ -28,12 +27,12 @@ pub(crate) fn capacity(chunk: u32) -> u32 {
 }
 
 /// Tokens whose activations have room in the bindings of a device.
-pub(crate) fn room(target: &Target, config: &Config, forms: Forms) -> u32 {
+pub(crate) fn room(target: &Target, sessions: &dyn Sessions) -> u32 {
     // By bisection: buffers grow with the tokens.
     let (mut low, mut high) = (1, MAX_CHUNK);
     while low < high {
         let middle = (low + high).div_ceil(2);
-        if widest(target.machine, config, forms, middle) <= target.max_binding {
+        if sessions.widest(target.machine, middle) <= target.max_binding {
             low = middle;
         } else {
             high = middle - 1;
@@ -53,12 +52,11 @@ pub(crate) fn room(target: &Target, config: &Config, forms: Forms) -> u32 {
 /// [`GpuError::BindingTooLarge`] where as many as asked for have no room.
 pub(crate) fn chunk(
     target: &Target,
-    config: &Config,
-    forms: Forms,
+    sessions: &dyn Sessions,
     n_ctx: usize,
     asked: Option<u32>,
 ) -> Result<u32, GpuError> {
-    let room = room(target, config, forms);
+    let room = room(target, sessions);
     let n_ctx = u32::try_from(n_ctx).unwrap_or(u32::MAX).max(1);
     let Some(asked) = asked else {
         return Ok(target.machine.tuned.chunk.clamp(1, room).min(n_ctx));
@@ -67,7 +65,7 @@ pub(crate) fn chunk(
     if chunk > room.max(FEW) {
         return Err(GpuError::BindingTooLarge {
             what: format!("an activation of {chunk} tokens"),
-            bytes: widest(target.machine, config, forms, capacity(chunk)),
+            bytes: sessions.widest(target.machine, capacity(chunk)),
             adapter: target.name.clone(),
             limit: target.max_binding,
             remedy: "compute fewer tokens at once (--ubatch)",
@@ -95,8 +93,6 @@ pub(super) struct Prompt {
     at_most: u32,
     /// Tokens of a prompt up to which they are computed one by one ([`Tunables::short_prompt`](crate::gpu::machine::Tunables)).
     short_prompt: usize,
-    /// What the layers of a chunk share.
-    buffers: Chunk,
     /// From token ids to hidden states, by the most tokens.
     steps: BTreeMap<u32, Arc<Recording>>,
     /// The logits of the last token.
@@ -107,14 +103,11 @@ pub(super) struct Prompt {
 
 impl Prompt {
     /// Of chunks of up to `chunk` tokens.
-    pub(super) fn new(model: &GpuModel, context: &Context, chunk: u32) -> Self {
-        let config = &model.model.config;
-        let buffers = Chunk::new(model.gpu.machine, config, context.forms, capacity(chunk));
+    pub(super) fn new(model: &GpuModel, chunk: u32) -> Self {
         Self {
             chunk,
             at_most: chunk,
             short_prompt: model.gpu.machine.tuned.short_prompt as usize,
-            buffers,
             steps: BTreeMap::new(),
             head: None,
             slices: BTreeMap::new(),
@@ -128,10 +121,9 @@ impl Prompt {
     pub(super) async fn reserve(
         &self,
         model: &GpuModel,
-        context: &Context,
+        recipes: &dyn Recipes,
     ) -> Result<(), GpuError> {
-        let (given, most) = (model.given(context), capacity(self.chunk));
-        let step = recipes::prompt(given, &self.buffers, 1, most)?;
+        let step = recipes.prompt(&model.gpu, 1, capacity(self.chunk))?;
         for buffer in step.buffers().into_iter().filter(|b| !b.is_counts()) {
             model.gpu.realise_async(buffer).await?;
         }
@@ -181,16 +173,16 @@ impl Prompt {
     pub(super) async fn step(
         &mut self,
         model: &GpuModel,
-        context: &Context,
+        recipes: &dyn Recipes,
         tokens: usize,
     ) -> Result<Arc<Recording>, GpuError> {
         let most = self.class(tokens as u32);
-        if !self.steps.contains_key(&most) {
+        if let Entry::Vacant(place) = self.steps.entry(most) {
             let smaller = CLASSES.into_iter().rev().find(|class| *class < most);
             let least = smaller.unwrap_or(FEW) + 1;
-            let step = recipes::prompt(model.given(context), &self.buffers, least, most)?;
+            let step = recipes.prompt(&model.gpu, least, most)?;
             let recording = Recording::new_async(&model.gpu, &step).await?;
-            self.steps.insert(most, Arc::new(recording));
+            place.insert(Arc::new(recording));
         }
         Ok(Arc::clone(&self.steps[&most]))
     }
@@ -212,14 +204,13 @@ impl Prompt {
     pub(super) async fn head(
         &mut self,
         model: &GpuModel,
-        context: &Context,
+        recipes: &dyn Recipes,
         logits: &Range,
     ) -> Result<Arc<Recording>, GpuError> {
         let head = match self.head.take() {
             Some(head) => head,
             None => {
-                let (given, most) = (model.given(context), capacity(self.chunk));
-                let step = recipes::last_logits(given, &self.buffers, most, logits)?;
+                let step = recipes.last_logits(&model.gpu, logits)?;
                 Arc::new(Recording::new_async(&model.gpu, &step).await?)
             }
         };
@@ -233,7 +224,7 @@ impl Prompt {
     pub(super) async fn slices(
         &mut self,
         model: &GpuModel,
-        context: &Context,
+        recipes: &dyn Recipes,
         most: u32,
     ) -> Result<Slices, GpuError> {
         let capacity = capacity(self.chunk);
@@ -241,7 +232,7 @@ impl Prompt {
         if let Some(slices) = self.slices.get(&tokens) {
             return Ok(slices.clone());
         }
-        let config = &model.model.config;
+        let config = model.model.config();
         let logits = match self.slices.values().next() {
             Some(other) => other.logits.clone(),
             None => {
@@ -254,14 +245,13 @@ impl Prompt {
         let inputs: Vec<_> = (0..capacity)
             .step_by(tokens as usize)
             .map(|first| Range {
-                buffer: self.buffers.after_ffn.buffer.clone(),
+                buffer: recipes.hidden().buffer.clone(),
                 offset: rows(first),
                 size: rows(tokens.min(capacity - first)),
                 role: Role::Floats,
             })
             .collect();
-        let given = model.given(context);
-        let step = recipes::logits_of_slices(given, &self.buffers, tokens, &inputs, &logits);
+        let step = recipes.logits_of_slices(&model.gpu, tokens, &inputs, &logits);
         let slices = Slices {
             head: Arc::new(Recording::new_async(&model.gpu, &step).await?),
             logits,

@@ -8,6 +8,7 @@ use crate::gpu::buffer::Buffer;
 use crate::gpu::buffer::Range;
 use crate::gpu::memory::{GpuWeight, Part};
 use crate::gpu::{Gpu, GpuError};
+use crate::models::Recipes;
 use crate::quant::GgmlType;
 use crate::quant::repack::{Planes, UNIT, sub_plane_words};
 use crate::synth::{self, PlannedTensor};
@@ -63,22 +64,21 @@ pub(super) async fn fill_weights(
     Ok(())
 }
 
-/// Fills the first `rows` rows, of `row_bytes` each, of every layer's cache.
+/// Fills the first `rows` rows of every layer's cache.
 ///
 /// # Errors
 /// No memory for the pool, or what the device reports.
 pub(super) async fn fill_cache(
     gpu: &Gpu,
-    cache: &[Range],
+    recipes: &dyn Recipes,
     rows: u64,
-    row_bytes: u64,
 ) -> Result<(), GpuError> {
     let values = super::super::random::cache_values(CACHE_POOL as usize / 2);
     let pool = gpu.storage_with_async("random cache rows", &values).await?;
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    for (layer, range) in cache.iter().enumerate() {
+    for (layer, range) in recipes.cache().iter().enumerate() {
         let start = layer as u64 * 4 * 65_537 % CACHE_POOL;
-        let bytes = rows * row_bytes;
+        let bytes = rows * recipes.cache_row_bytes();
         let to = Range {
             size: bytes,
             ..range.clone()
@@ -192,7 +192,7 @@ mod tests {
     use crate::gpu::memory::Loader;
     use crate::gpu::testing::gpus;
     use crate::gpu::wait::complete;
-    use crate::model::Model;
+    use crate::models::mla::Model;
     use crate::quant::dequantize_row;
     use crate::quant::repack::unpack;
     use crate::synth::{ModelName, Recipe, SynthOptions};

@@ -7,7 +7,7 @@ use crate::gpu::call::Taken;
 use crate::gpu::record::Recording;
 use crate::gpu::wait::complete;
 use crate::gpu::{GpuOptions, Tier};
-use crate::model::Model;
+use crate::models;
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 
@@ -29,8 +29,8 @@ fn backend(tier: Tier, n_ctx: usize, chunk: u32) -> Option<GpuBackend> {
         Err(e) => panic!("these tests need a GPU adapter: {e}"),
     };
     let gguf = ModelSource::Embedded.open().expect("part of the program");
-    let model = Model::load(Arc::new(gguf)).expect("a supported model");
-    let model = GpuModel::load(gpu, Arc::new(model), &mut |_, _| {}).expect("it fits");
+    let model = models::load(Arc::new(gguf)).expect("a supported model");
+    let model = GpuModel::load(gpu, model, &mut |_, _| {}).expect("it fits");
     Some(GpuBackend::with_chunk(Arc::new(model), n_ctx, Some(chunk)).expect("it fits"))
 }
 
@@ -99,7 +99,7 @@ fn a_prompt_cut_between_any_dispatches_gives_the_same_logits_to_the_bit() {
 
             cut_everywhere(&mut backend);
             let many = submissions(&mut backend, prefill);
-            let layers = backend.model.weights.layers.len();
+            let layers = backend.model.model.config().block_count;
             assert!(many > 10 * few * layers, "{many} submissions");
             assert!(
                 kept(&backend) == expected,
@@ -125,7 +125,7 @@ fn the_first_submission_is_one_layer() {
     let all = tokens(40);
     let costs = {
         let model = Arc::clone(&backend.model);
-        let step = complete(backend.prompt.step(&model, &backend.context, 40));
+        let step = complete(backend.prompt.step(&model, &*backend.recipes, 40));
         let state = backend.state(0, 40);
         step.expect("it compiles")
             .replay(&model.gpu, &state)
@@ -212,7 +212,7 @@ fn the_head_over_all_tokens_is_cut_and_watched() {
     cut_everywhere(&mut backend);
     let costs = {
         let model = Arc::clone(&backend.model);
-        let step = complete(backend.prompt.step(&model, &backend.context, 96));
+        let step = complete(backend.prompt.step(&model, &*backend.recipes, 96));
         let state = backend.state(0, 96);
         let step = step.expect("it compiles");
         step.replay(&model.gpu, &state).costs()
@@ -312,7 +312,7 @@ fn single_tokens_of_a_prompt_are_cut_too() {
 
         cut_everywhere(&mut backend);
         let many = submissions(&mut backend, prefill);
-        let layers = backend.model.weights.layers.len();
+        let layers = backend.model.model.config().block_count;
         assert!(many > 5 * tokens.len() * layers, "{many} submissions");
         assert!(kept(&backend) == expected, "tier {}", tier.name());
         assert!(rows(&mut backend) == all, "tier {}", tier.name());

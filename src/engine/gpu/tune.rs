@@ -1,11 +1,11 @@
 //! What `tune` asks of the backend: steps recorded with the choices of the moment, and their times.
 
 use super::GpuBackend;
-use super::recipes::{self, Given};
 use crate::gpu::GpuError;
 use crate::gpu::record::Recording;
 use crate::gpu::wait;
 use crate::gpu::{Step, Target};
+use crate::kernels::compose::Pair;
 use std::sync::Arc;
 
 impl GpuBackend {
@@ -22,11 +22,7 @@ impl GpuBackend {
     /// # Errors
     /// What recording refuses.
     pub fn token_step_for(&self, target: &Target) -> Result<Step, GpuError> {
-        let given = Given {
-            target,
-            ..self.model.given(&self.context)
-        };
-        recipes::token(given, &self.logits)
+        self.recipes.token(target, &Pair::ALL, &self.logits)
     }
 
     /// Records the steps of one token again, for choices that changed since. The cache stays.

@@ -6,9 +6,8 @@ use super::{GpuBackend, GpuModel, PrecomposeChoice, Precomposed, RESULT, random}
 use crate::engine::backend::{BackendError, OnPrompt, OnRow, OnToken};
 use crate::gpu::wait::complete;
 use crate::gpu::{Gpu, GpuError};
-use crate::kernels::MlaDims;
 use crate::kernels::sampling::Sampling;
-use crate::model::Model;
+use crate::models::Model;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -20,7 +19,7 @@ impl GpuModel {
     /// As [`load_async`](Self::load_async).
     pub fn load(
         gpu: Arc<Gpu>,
-        model: Arc<Model>,
+        model: Arc<dyn Model>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, GpuError> {
         complete(Self::load_async(gpu, model, progress))
@@ -32,7 +31,7 @@ impl GpuModel {
     /// As [`load_precomposed_async`](Self::load_precomposed_async).
     pub fn load_precomposed(
         gpu: Arc<Gpu>,
-        model: Arc<Model>,
+        model: Arc<dyn Model>,
         choice: PrecomposeChoice,
         n_ctx: usize,
         progress: &mut dyn FnMut(u64, u64),
@@ -64,9 +63,7 @@ impl GpuBackend {
     }
 
     pub(super) fn fill_cache_waiting(&mut self, rows: usize) -> Result<(), BackendError> {
-        let row_bytes = MlaDims::of(&self.model.model.config).cache_row() as u64 * 2;
-        let (gpu, cache) = (self.gpu(), &self.context.cache);
-        let filled = random::fill_cache(gpu, cache, rows as u64, row_bytes);
+        let filled = random::fill_cache(self.gpu(), &*self.recipes, rows as u64);
         Ok(complete(filled)?)
     }
 

@@ -11,7 +11,7 @@ use crate::gpu::testing::waves;
 use crate::gpu::{Gpu, GpuOptions, Tier};
 use crate::gpu::{Most, Step};
 use crate::kernels::testing::nmse;
-use crate::model::Model;
+use crate::models::mla::Model;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 

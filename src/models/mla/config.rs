@@ -3,7 +3,6 @@
 //! Field names are the GGUF keys'. The meaning of each key is that of llama.cpp (src/models/deepseek2.cpp,
 //! `load_arch_hparams`; src/llama-model.cpp, `load_hparams`).
 
-use serde::Serialize;
 use std::ops::{Deref, DerefMut};
 
 use crate::gguf::Gguf;
@@ -11,16 +10,13 @@ use crate::kernels::{KvDims, MlaDims};
 use crate::model::keys::Keys;
 use crate::model::{self, Gating, ModelError};
 
-/// `general.architecture` of the files of this family.
-pub const ARCHITECTURE: &str = "deepseek2";
 /// GLM-4.7-Flash's vocabulary: tells its early files, which lack `expert_gating_func`, from DeepSeek's.
 const GLM_VOCAB_SIZE: usize = 154_880;
 
 /// The sizes and constants of a model with multi-head latent attention.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// What models of all families have; its fields are reached as if they were here.
-    #[serde(flatten)]
     pub common: model::Config,
     /// Width of the query's latent; `None` where the model has a plain `attn_q`.
     pub q_lora_rank: Option<usize>,
@@ -74,7 +70,10 @@ impl Config {
         let q_lora_rank = keys
             .count("attention.q_lora_rank")?
             .filter(|&rank| rank > 0 && !has_attn_q);
-        for head in [qk_nope_head_dim + qk_rope_head_dim, qk_nope_head_dim + v_head_dim] {
+        for head in [
+            qk_nope_head_dim + qk_rope_head_dim,
+            qk_nope_head_dim + v_head_dim,
+        ] {
             keys.check_product("attention.head_count", head_count, head)?;
         }
         keys.warn_about_unknown();
@@ -163,4 +162,4 @@ fn read_head_dims(
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;

@@ -103,8 +103,12 @@ impl Loader<'_> {
         Ok(Layer {
             attn_norm: self.tensors.vector(&name("attn_norm"), width)?,
             q,
-            attn_kv_a_mqa: self.tensors.matrix(&name("attn_kv_a_mqa"), 1, c.cache_row(), width)?,
-            attn_kv_a_norm: self.tensors.vector(&name("attn_kv_a_norm"), c.kv_lora_rank)?,
+            attn_kv_a_mqa: self
+                .tensors
+                .matrix(&name("attn_kv_a_mqa"), 1, c.cache_row(), width)?,
+            attn_kv_a_norm: self
+                .tensors
+                .vector(&name("attn_kv_a_norm"), c.kv_lora_rank)?,
             attn_k_b,
             attn_v_b,
             attn_output: self.tensors.matrix(
@@ -130,13 +134,17 @@ impl Loader<'_> {
         let fused_name = name("attn_kv_b");
         let has_split = self.tensors.gguf.tensor(&name("attn_k_b")).is_some();
         if has_split || self.tensors.gguf.tensor(&fused_name).is_none() {
-            let k_b = self.tensors.matrix(&name("attn_k_b"), heads, latent, nope)?;
+            let k_b = self
+                .tensors
+                .matrix(&name("attn_k_b"), heads, latent, nope)?;
             let v_b = self.tensors.matrix(&name("attn_v_b"), heads, v, latent)?;
             // Files of spring 2025 carry both forms; the fused one holds nothing else.
             self.tensors.find(&fused_name);
             return Ok((k_b, v_b));
         }
-        let fused = self.tensors.matrix(&fused_name, 1, heads * (nope + v), latent)?;
+        let fused = self
+            .tensors
+            .matrix(&fused_name, 1, heads * (nope + v), latent)?;
         let per_head = fused.split_rows(heads);
         self.transposed.update(|n| n + 1);
         let k_b = transpose(&per_head.part(0..nope, "k_b"))?;

@@ -1,14 +1,10 @@
-//! The CPU backend: the CPU twins of the kernels composed into the whole forward pass, f32 arithmetic.
+//! The CPU twins of the kernels composed into the whole forward pass, in f32.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use half::f16;
 
-use super::backend::{
-    Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows, check_tokens,
-};
-use super::random::cache_values;
+use super::{Layer, Model, Query};
 use crate::kernels::MlaDims;
 use crate::kernels::attention::attention;
 use crate::kernels::embed::embed;
@@ -17,41 +13,29 @@ use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::moe_down::moe_down;
 use crate::kernels::rope_cache::rope_cache;
 use crate::kernels::router::router;
-use crate::kernels::sample::sample;
-use crate::kernels::sampling::Sampling;
-use crate::model::{Ffn, Layer, Mlp, Model, Moe, Query, RopeTable, Weight};
+use crate::model::{Ffn, Mlp, Moe, RopeTable, Weight};
+use crate::models::{self, OutOfMemory};
 
-/// Tokens computed together: enough that dequantising a row costs little per token, few enough that scratch stays small.
-const CHUNK: usize = 256;
-
-/// Rows of logits computed together: a row is the whole vocabulary, 0.6 MB for GLM-4.7-Flash.
-const HEAD_CHUNK: usize = 32;
-
-/// A model on the CPU: the reference every other backend is held against, and `--device cpu`.
+/// A model on the CPU: the reference that every other forward pass is held against.
 ///
 /// All arithmetic is f32 on exactly dequantised weights; only the cache is f16, as on the GPU. Results do not depend on
-/// how tokens are split into calls or chunks, bit for bit.
-pub struct CpuBackend {
+/// how tokens are split into calls, bit for bit.
+pub struct Reference {
     model: Arc<Model>,
     dims: MlaDims,
-    n_ctx: usize,
     /// Cosine and sine, (n_ctx, rope / 2).
     rope_table: Vec<[f32; 2]>,
     /// One (n_ctx, kv_lora + rope) cache per layer.
     cache: Vec<Vec<f16>>,
-    /// Logits of the last computed position.
-    last_logits: Vec<f32>,
-    /// The position `last_logits` predicts: one past the last computed token, 0 before any.
-    next: usize,
 }
 
-impl CpuBackend {
-    /// A backend with an empty cache of `n_ctx` rows.
+impl Reference {
+    /// With an empty cache of `n_ctx` rows.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`] if the cache cannot be allocated.
-    pub fn new(model: Arc<Model>, n_ctx: usize) -> Result<Self, BackendError> {
-        let dims = MlaDims::of(&model.config);
+    /// [`OutOfMemory`] where the cache cannot be allocated.
+    pub fn new(model: Arc<Model>, n_ctx: usize) -> Result<Self, OutOfMemory> {
+        let dims = model.config.dims();
         let row = dims.cache_row();
         let bytes = n_ctx
             .saturating_mul(row * size_of::<f16>())
@@ -60,32 +44,17 @@ impl CpuBackend {
         for _ in &model.layers {
             let mut rows = Vec::new();
             rows.try_reserve_exact(n_ctx.saturating_mul(row))
-                .map_err(|_| BackendError::OutOfMemory { n_ctx, bytes })?;
+                .map_err(|_| OutOfMemory { bytes })?;
             rows.resize(n_ctx * row, f16::ZERO);
             cache.push(rows);
         }
-        let rope_table = RopeTable::build(&model.config, n_ctx);
-        Ok(CpuBackend {
+        let rope_table = RopeTable::build(&model.config.rope, dims.rope, n_ctx);
+        Ok(Self {
             model,
             dims,
-            n_ctx,
             rope_table,
             cache,
-            last_logits: Vec::new(),
-            next: 0,
         })
-    }
-
-    /// The hidden states (T, d) after the last layer for tokens at positions from `pos` on; fills their cache rows.
-    fn forward(&mut self, tokens: &[u32], pos: usize) -> Vec<f32> {
-        let model = Arc::clone(&self.model);
-        let mut x = vec![0.0; tokens.len() * model.config.embedding_length];
-        embed(&model.token_embd, tokens, &mut x);
-        for (il, layer) in model.layers.iter().enumerate() {
-            x = self.attention_block(il, layer, &x, tokens.len(), pos);
-            x = self.ffn_block(layer, &x, tokens.len());
-        }
-        x
     }
 
     /// x + attn_output(v_b(attention)), (T, d).
@@ -219,8 +188,20 @@ impl CpuBackend {
             }
         }
     }
+}
 
-    /// The logits (T, vocab) of hidden states (T, d).
+impl models::Reference for Reference {
+    fn forward(&mut self, tokens: &[u32], pos: usize) -> Vec<f32> {
+        let model = Arc::clone(&self.model);
+        let mut x = vec![0.0; tokens.len() * model.config.embedding_length];
+        embed(&model.token_embd, tokens, &mut x);
+        for (il, layer) in model.layers.iter().enumerate() {
+            x = self.attention_block(il, layer, &x, tokens.len(), pos);
+            x = self.ffn_block(layer, &x, tokens.len());
+        }
+        x
+    }
+
     fn head(&self, x: &[f32]) -> Vec<f32> {
         let Model {
             output,
@@ -232,8 +213,8 @@ impl CpuBackend {
         product(output, x, x.len() / output.cols, options)
     }
 
-    fn check(&self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
-        check_tokens(tokens, pos, self.n_ctx, self.model.token_embd.rows)
+    fn cache(&mut self) -> &mut [Vec<f16>] {
+        &mut self.cache
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Model, ModelError};
+use super::Model;
 use crate::gguf::{Gguf, GgufWriter, Value};
+use crate::model::ModelError;
 use crate::quant::GgmlType;
 
 /// A model to be written: metadata and tensors in a list that tests change.

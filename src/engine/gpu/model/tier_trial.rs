@@ -124,7 +124,7 @@ impl GpuModel {
                 .map(|w| format!("{} {}", w.ty.name(), w.shape()));
             names.collect::<Vec<_>>().join(" + ")
         };
-        let head = of(&[&self.weights.output]);
+        let head = of(&[self.weights.output()]);
         match self.gate_ups().first() {
             Some(Ffn::Moe(moe)) => {
                 let used = self.experts().used;
@@ -142,7 +142,7 @@ impl GpuModel {
 
     /// The feed-forward parts of which most layers are: those with experts, if there are any.
     fn gate_ups(&self) -> Vec<&Ffn<GpuWeight, Range>> {
-        let all = || self.weights.layers.iter().map(|layer| &layer.ffn);
+        let all = || self.weights.feed_forwards().into_iter();
         let routed: Vec<_> = all().filter(|f| matches!(f, Ffn::Moe(_))).collect();
         match routed.is_empty() {
             true => all().collect(),
@@ -211,7 +211,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(model: &'a GpuModel, gpu: &'a Gpu, activation: Activation) -> Result<Self, GpuError> {
-        let width = model.weights.output.cols;
+        let width = model.weights.output().cols;
         let squares = Range::whole(&Buffer::new(
             "trial of tiers",
             u64::from(width / 16) * 4,
@@ -223,13 +223,13 @@ impl<'a> Bench<'a> {
             activation,
             x: TokenInput {
                 values: Range::prepared("trial of tiers", activation, width),
-                rms: Some((squares, model.model.config.rms_eps)),
+                rms: Some((squares, model.model.config().rms_eps)),
             },
         })
     }
 
     fn head(&self) -> Result<Vec<Call>, GpuError> {
-        let weight = &self.model.weights.output;
+        let weight = self.model.weights.output();
         let y = Buffer::new(
             "trial of tiers",
             u64::from(weight.total_rows()) * 4,

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use super::*;
-use crate::model::testing::*;
+use crate::gguf::TensorInfo;
+use crate::model::{Ffn, Mlp};
+use crate::models::mla::testing::*;
 
 /// A weight's values, groups one after another.
 fn values(weight: &Weight) -> Vec<f32> {
@@ -292,7 +294,7 @@ fn unknown_tensors_are_no_obstacle() {
 #[test]
 fn the_embedded_model_loads() {
     let gguf = Gguf::from_static(
-        include_bytes!("../../../assets/tales-q4_k_m.gguf"),
+        include_bytes!("../../../../assets/tales-q4_k_m.gguf"),
         "embedded",
     )
     .unwrap();

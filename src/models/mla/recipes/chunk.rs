@@ -4,14 +4,12 @@
 use super::context::Forms;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::machine::Machine;
-use crate::kernels::KvDims;
 use crate::kernels::expert_rows::tile_count;
 use crate::kernels::gemm::Form;
 use crate::kernels::prompt_attention;
-use crate::model::{Config, Experts};
-
-/// The most tokens at once: what a grid of workgroups has room for, with 8 experts each.
-pub const MAX_CHUNK: u32 = 4096;
+use crate::model::Experts;
+use crate::models::MAX_CHUNK;
+use crate::models::mla::Config;
 
 /// Rows as the products of prompts take them: in f32, or as halves with a scale each.
 #[derive(Clone)]
@@ -253,7 +251,7 @@ fn most_absorbed(
     expanded: Option<prompt_attention::Form>,
 ) -> u32 {
     let most = |form: prompt_attention::Form| {
-        prompt_attention::most_few(machine, KvDims::of(config), form.is_matrix())
+        prompt_attention::most_few(machine, config.kv_dims(), form.is_matrix())
     };
     expanded.map_or(u32::MAX, most)
 }

@@ -1,14 +1,15 @@
 //! What all steps of a session share: the cache, the rotation table, the partial sums of the attention, and which forms of attention and
 //! products the device takes.
 
-use super::super::weights::GpuLayer;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError, Most, Target};
 use crate::kernels::rope_cache::CacheRow;
-use crate::kernels::{KvDims, MlaDims, attention, attention_short, gemm, prompt_attention};
-use crate::model::{Config, RopeTable};
+use crate::kernels::{KvDims, attention, attention_short, gemm, prompt_attention};
+use crate::model::RopeTable;
+use crate::models::mla::Config;
+use crate::models::mla::GpuLayer;
 
 /// The forms that a device takes where it has several: verdicts of trials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,8 +30,8 @@ impl Forms {
     pub async fn tried(gpu: &Gpu, config: &Config) -> Result<Self, GpuError> {
         Ok(Self {
             products: gemm::Form::for_prompts(gpu).await?,
-            expanded: prompt_attention::Form::of(gpu, KvDims::of(config)).await?,
-            token: attention::Form::for_decode(gpu, MlaDims::of(config)).await?,
+            expanded: prompt_attention::Form::of(gpu, config.kv_dims()).await?,
+            token: attention::Form::for_decode(gpu, config.dims()).await?,
         })
     }
 
@@ -38,8 +39,8 @@ impl Forms {
     pub fn untried(target: &Target, config: &Config) -> Self {
         Self {
             products: gemm::Form::best(target),
-            expanded: prompt_attention::Form::untried(target, KvDims::of(config)),
-            token: attention::Form::untried(target, MlaDims::of(config)),
+            expanded: prompt_attention::Form::untried(target, config.kv_dims()),
+            token: attention::Form::untried(target, config.dims()),
         }
     }
 }
@@ -100,7 +101,7 @@ impl Context {
         n_ctx: usize,
         chunk: u32,
     ) -> Result<Self, GpuError> {
-        let dims = MlaDims::of(config);
+        let dims = config.dims();
         let bytes = (n_ctx * dims.cache_row() * 2) as u64;
         if bytes > target.max_binding {
             return Err(GpuError::BindingTooLarge {
@@ -112,7 +113,7 @@ impl Context {
             });
         }
         let cache = |_| Range::whole(&Buffer::new("latent cache", bytes, Role::Cache));
-        let kv = KvDims::of(config);
+        let kv = config.kv_dims();
         let max_binding = target.max_binding;
         let (machine, tokens) = (target.machine, chunk as usize);
         let expanded = forms.expanded.map(|form| Expanded {
@@ -129,7 +130,7 @@ impl Context {
             cache: (0..config.block_count).map(cache).collect(),
             rope_table: Range::whole(&Buffer::with(
                 "rotation table",
-                &RopeTable::build(config, n_ctx),
+                &RopeTable::build(&config.rope, config.qk_rope_head_dim, n_ctx),
             )),
             partials: [
                 Range::floats("attention partials", sums / 4),

@@ -1,6 +1,5 @@
 //! The feed-forward half of a layer for many tokens: dense, or experts grouped by their tokens beside the shared one.
 
-use super::super::weights::GpuLayer;
 use super::chunk::router_parts;
 use super::prompt::{Between, Parts, PromptRecipe, Rows};
 use crate::gpu::buffer::{Buffer, Range};
@@ -11,6 +10,7 @@ use crate::kernels::moe_combine::GpuMoeCombine;
 use crate::kernels::router;
 use crate::kernels::rows_f16::GpuRowsF16;
 use crate::model::{Ffn, Mlp, Moe};
+use crate::models::mla::GpuLayer;
 
 /// What was left by low tiles, or by tall ones where those are taken too, of which one kind has none.
 fn low_or_tall(ranges: &[Range; 2], gathers: &[GpuExperts]) -> Parts {
@@ -199,7 +199,7 @@ impl PromptRecipe<'_> {
         let rows = GpuRowsF16 {
             other: parts.other,
             parts: parts.count,
-            norm: Some((norm.clone(), self.given.config.rms_eps)),
+            norm: Some((norm.clone(), self.given.config().rms_eps)),
             halves,
             floats,
             sum,

@@ -1,53 +1,59 @@
 //! The steps of a model as plain functions: from its configuration, the places of its weights, the target, the context and, for prompts, the
 //! buffers of a chunk to a [`Step`]. No device is needed: [`Recording`](crate::gpu::record::Recording) makes a step real.
 
-pub(in crate::engine) mod chunk;
-pub(super) mod context;
+mod chunk;
+mod context;
 mod experts;
 mod prompt;
 mod query;
+mod session;
 mod several;
 #[cfg(test)]
 mod tests;
-pub(super) mod token;
+mod token;
 #[cfg(test)]
 mod translations;
 
-pub(super) use chunk::Chunk;
-pub use chunk::MAX_CHUNK;
+pub use chunk::Chunk;
 use context::TokenLayer;
 pub use context::{Context, Expanded, Forms};
-pub(super) use prompt::{last_logits, logits_of_slices};
+use prompt::{last_logits, logits_of_slices};
 
-use super::weights::Weights;
+use super::{Config, Weights};
 use crate::gpu::buffer::Range;
 use crate::gpu::{GpuError, Most, Step, Target};
 use crate::kernels::MlaDims;
 use crate::kernels::compose::Pair;
 use crate::kernels::rope_cache::Rotation;
-use crate::model::{Config, Experts};
+use crate::model::Experts;
+use crate::models::FEW;
 
 /// What every recipe is given.
 #[derive(Clone, Copy)]
 pub struct Given<'a> {
     /// The device.
     pub target: &'a Target,
-    /// The model's sizes.
-    pub config: &'a Config,
-    /// Where its weights lie.
+    /// Where the model's weights lie, and its sizes.
     pub weights: &'a Weights,
     /// The cache and what all steps of a session share.
     pub context: &'a Context,
+    /// Which composed weights the step of one token reads, where there are some.
+    pub composed: &'a [Pair],
 }
 
 impl<'a> Given<'a> {
+    /// The model's sizes.
+    fn config(self) -> &'a Config {
+        &self.weights.config
+    }
+
     fn dims(self) -> MlaDims {
-        MlaDims::of(self.config)
+        self.config().dims()
     }
 
     /// How the experts of a layer that has some are chosen: the loader refuses such a layer where the file does not say.
     fn experts(self) -> &'a Experts {
-        let experts = self.config.experts.as_ref();
+        let experts = self.config().experts.as_ref();
         experts.expect("a MoE layer has experts in its config")
     }
 
@@ -58,7 +64,7 @@ impl<'a> Given<'a> {
         } = self.weights;
         let composed = move |pair: Pair, i: usize| {
             let product = composed[pair as usize].get(i);
-            product.filter(|_| tokens == 1)
+            product.filter(|_| tokens == 1 && self.composed.contains(&pair))
         };
         let layers = layers.iter().zip(&self.context.cache).enumerate();
         layers.map(move |(i, (layer, cache))| TokenLayer {
@@ -112,9 +118,6 @@ pub fn prompt(given: Given<'_>, chunk: &Chunk, least: u32, most: u32) -> Result<
         false => prompt::step(given, chunk, least, most),
     }
 }
-
-/// Up to so many tokens run through the kernels of single tokens, which read a weight once for all of them.
-pub const FEW: u32 = 8;
 
 /// The largest replay of a step over up to `tokens` tokens, whose buffers may hold more than the context does.
 fn most(context: &Context, tokens: u32) -> Most {

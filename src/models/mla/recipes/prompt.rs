@@ -16,7 +16,7 @@ use crate::kernels::rows_f16::GpuRowsF16;
 use crate::kernels::token::TokenInput;
 use crate::kernels::token_matvec::{self, GpuTokenMatvec};
 use crate::kernels::{attention_merge, embed, rope_cache};
-use crate::model::Query;
+use crate::models::mla::Query;
 use crate::quant::activation::Activation;
 
 /// The step over `least` to `most_tokens` tokens, which leaves hidden states in the chunk's `after_ffn`.
@@ -67,7 +67,7 @@ pub fn last_logits(
     let (w, norm) = (&given.weights.output, &given.weights.output_norm);
     let row = Range::floats("last row", u64::from(w.cols));
     let rows = GpuRowsF16 {
-        norm: Some((norm.clone(), given.config.rms_eps)),
+        norm: Some((norm.clone(), given.config().rms_eps)),
         floats: Some(row.clone()),
         last: true,
         ..GpuRowsF16::of(hidden, w.cols, tokens)
@@ -197,7 +197,7 @@ impl<'a> PromptRecipe<'a> {
         let rows = GpuRowsF16 {
             other: x.other.clone(),
             parts: x.count,
-            norm: norm.map(|norm| (norm.clone(), self.given.config.rms_eps)),
+            norm: norm.map(|norm| (norm.clone(), self.given.config().rms_eps)),
             halves,
             floats,
             used,
@@ -358,7 +358,7 @@ impl<'a> PromptRecipe<'a> {
             parts: rows.kv_a.count,
             part_tokens: rows.kv_a.tokens,
             kv_a_norm: rows.of.layer.attn_kv_a_norm.clone(),
-            eps: self.given.config.rms_eps,
+            eps: self.given.config().rms_eps,
             rope_table: self.given.context.rope_table.clone(),
             dims: self.given.dims(),
             cache: rows.of.cache.clone(),
@@ -377,7 +377,7 @@ impl<'a> PromptRecipe<'a> {
             rope_table: self.given.context.rope_table.clone(),
             cache: rows.of.cache.clone(),
             dims: expanded.dims,
-            scale: self.given.config.softmax_scale(),
+            scale: self.given.config().softmax_scale(),
             max_tokens: self.max_tokens,
             scratch: &expanded.scratch,
             values: self.chunk.values.clone(),
@@ -415,7 +415,7 @@ impl<'a> PromptRecipe<'a> {
             q_pe: chunk.q_pe.clone(),
             cache: rows.of.cache.clone(),
             dims,
-            scale: self.given.config.softmax_scale(),
+            scale: self.given.config().softmax_scale(),
             partials: partials.clone(),
         };
         self.calls.extend(attention.calls());

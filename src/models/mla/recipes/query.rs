@@ -1,6 +1,5 @@
 //! A decoded token's way from the residual stream to its queries and its row of the cache.
 
-use super::super::weights::GpuLayer;
 use super::context::TokenLayer;
 use super::token::{Stream, TokenRecipe};
 use crate::gpu::GpuError;
@@ -12,7 +11,8 @@ use crate::kernels::token_absorb::{self, GpuTokenAbsorb};
 use crate::kernels::token_beside::{self, GpuTokenBeside};
 use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
 use crate::kernels::token_queries::{self, GpuTokenQueries};
-use crate::model::Query;
+use crate::models::mla::GpuLayer;
+use crate::models::mla::Query;
 use crate::quant::activation::Activation;
 
 impl TokenRecipe<'_> {

@@ -3,7 +3,6 @@
 //! For one token every dispatch writes a buffer of its own, so that barriers fall on true dependencies and independent work overlaps. For
 //! more, where kernels fill the device anyway, the layers share the buffers of a chunk.
 
-use super::super::weights::GpuLayer;
 use super::context::TokenLayer;
 use super::{Chunk, Given, most};
 use crate::gpu::Step;
@@ -15,7 +14,9 @@ use crate::kernels::gate_up::GpuGateUp;
 use crate::kernels::matvec::GpuMatvec;
 use crate::kernels::moe_down::GpuMoeDown;
 use crate::kernels::{attention_merge, embed, rope_cache, router};
-use crate::model::{Ffn, Mlp, Moe, Query};
+use crate::model::{Ffn, Mlp, Moe};
+use crate::models::mla::GpuLayer;
+use crate::models::mla::Query;
 
 /// The step over up to `max_tokens` tokens, which leaves hidden states in the chunk's `after_ffn`.
 pub fn step(given: Given<'_>, chunk: &Chunk, max_tokens: u32) -> Step {
@@ -36,7 +37,7 @@ pub fn token(given: Given<'_>, logits: &Range) -> Step {
         calls: vec![],
     };
     let (machine, forms) = (given.target.machine, given.context.forms);
-    let x = recipe.layers(|| Chunk::new(machine, given.config, forms, 1));
+    let x = recipe.layers(|| Chunk::new(machine, given.config(), forms, 1));
     let mut calls = recipe.calls;
     calls.extend(head(given, &x, logits));
     Step::of(given.context.token(), calls)
@@ -52,7 +53,7 @@ pub fn head(given: Given<'_>, hidden: &Range, logits: &Range) -> Vec<Call> {
         x_offset: Word::LastTokenTimes(w.cols),
         x_stride: w.cols,
         x_group_stride: 0,
-        norm: Some((given.weights.output_norm.clone(), given.config.rms_eps)),
+        norm: Some((given.weights.output_norm.clone(), given.config().rms_eps)),
         residual: None,
         y: logits.clone(),
         tokens: Word::U(1),
@@ -90,7 +91,7 @@ impl<'a> Recipe<'a> {
 
     /// The norm `norm` with the model's epsilon.
     pub fn norm(&self, norm: &Range) -> Option<(Range, f32)> {
-        Some((norm.clone(), self.given.config.rms_eps))
+        Some((norm.clone(), self.given.config().rms_eps))
     }
 
     /// y = W norm(x) (+ residual), x contiguous.
@@ -173,7 +174,7 @@ impl<'a> Recipe<'a> {
             parts: 1,
             part_tokens: self.max_tokens,
             kv_a_norm: layer.attn_kv_a_norm.clone(),
-            eps: self.given.config.rms_eps,
+            eps: self.given.config().rms_eps,
             rope_table: self.given.context.rope_table.clone(),
             dims,
             cache: of.cache.clone(),
@@ -210,7 +211,7 @@ impl<'a> Recipe<'a> {
         };
         let rotated = product.rotated_calls(&self.given.rotation());
         self.calls.extend(rotated);
-        let row = of.row(kv_a, self.given.config.rms_eps);
+        let row = of.row(kv_a, self.given.config().rms_eps);
         let table = &self.given.context.rope_table;
         self.calls
             .push(rope_cache::row_call(row, table, self.given.dims()));
@@ -229,7 +230,7 @@ impl<'a> Recipe<'a> {
             q_pe,
             cache: of.cache.clone(),
             dims,
-            scale: self.given.config.softmax_scale(),
+            scale: self.given.config().softmax_scale(),
             partials: context.partials.clone(),
         };
         self.calls.extend(attention.calls());
@@ -264,7 +265,7 @@ impl<'a> Recipe<'a> {
             up: &mlp.up,
             max_tokens: self.max_tokens,
             x: x.clone(),
-            norm: (norm.clone(), self.given.config.rms_eps),
+            norm: (norm.clone(), self.given.config().rms_eps),
             ids,
             h: h.clone(),
         };

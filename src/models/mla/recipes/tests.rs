@@ -1,16 +1,17 @@
 //! Protects the steps of every model on every kind of device, recorded without one: calls go with what their kernels declare, and
 //! neither dispatches nor memory change unnoticed.
 
-use super::super::plan::SessionPlan;
-use super::super::weights::Weights;
 use super::{Context, Forms, Given, token};
+use crate::engine::gpu::plan::SessionPlan;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, State};
 use crate::gpu::interface::Resolved;
 use crate::gpu::target::profiles;
 use crate::gpu::{Step, Target};
-use crate::kernels::compose::{Composition, Pair};
-use crate::model::{Convert, Model, Weight};
+use crate::kernels::compose::{Pair, kept_as};
+use crate::model::{Convert, Weight};
+use crate::models;
+use crate::models::mla::{Layer, Model, Weights};
 use crate::quant::GgmlType;
 use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use std::convert::Infallible;
@@ -63,7 +64,7 @@ pub(super) fn retyped(mut model: Model, types: &[GgmlType]) -> Model {
         types: types.to_vec(),
         next: 0,
     };
-    let convert = |layer: &crate::model::Layer| {
+    let convert = |layer: &Layer| {
         let Ok(layer) = layer.convert(&mut by);
         layer
     };
@@ -73,8 +74,7 @@ pub(super) fn retyped(mut model: Model, types: &[GgmlType]) -> Model {
 
 /// The session of `model` on `target`, recorded.
 pub(super) fn record(target: &Target, model: &Model) -> SessionPlan {
-    let forms = Forms::untried(target, &model.config);
-    let plan = SessionPlan::new(target, model, forms, N_CTX, None);
+    let plan = SessionPlan::new(target, model, N_CTX, None);
     plan.unwrap_or_else(|e| panic!("{}, {}: {e}", model.config.name, target.name))
 }
 
@@ -90,18 +90,18 @@ pub(super) fn composed(target: &Target, model: &Model) -> Step {
     let config = &model.config;
     let (mut weights, ..) = Weights::plan(target, model).expect("it fits");
     for pair in Pair::ALL {
-        let composition = Composition::of(pair, config);
-        let products = model.layers.iter();
-        let products = products.map(|layer| composition.product(pair.kept_as(layer)));
+        let factors = models::Weights::factors(&weights, pair);
+        let products = factors.into_iter();
+        let products = products.map(|(c, [left, right])| c.product(kept_as(left.ty, right.ty)));
         weights.composed[pair as usize] = products.collect();
     }
     let forms = Forms::untried(target, config);
     let context = Context::new(target, config, forms, 4096, 1).expect("a cache");
     let given = Given {
         target,
-        config,
         weights: &weights,
         context: &context,
+        composed: &Pair::ALL,
     };
     let logits = Range::floats("logits", config.vocab_size as u64);
     token(given, &logits).expect("its shapes suit")
@@ -183,8 +183,7 @@ fn weights_that_do_not_fit_one_binding_are_recorded_in_parts() {
             max_binding: 48 << 20,
             ..target
         };
-        let forms = Forms::untried(&small, &model.config);
-        let plan = SessionPlan::new(&small, &model, forms, 4096, Some(512)).expect("it fits");
+        let plan = SessionPlan::new(&small, &model, 4096, Some(512)).expect("it fits");
         for (step, calls) in &plan.steps {
             resolved(&small, step, calls);
         }

@@ -1,7 +1,6 @@
 //! The layer recipe of one token in the tiers with subgroups: every product leaves its output prepared for the next, as bytes
 //! or floats, with the sums of squares that a norm in between needs, so that no kernel begins with a norm of its own.
 
-use super::super::weights::GpuLayer;
 use super::Given;
 use super::context::TokenLayer;
 use crate::gpu::buffer::Range;
@@ -19,6 +18,7 @@ use crate::kernels::token_moe_down::GpuTokenMoeDown;
 use crate::kernels::token_router::{self, GpuTokenRouter};
 use crate::kernels::{attention_merge, token_embed};
 use crate::model::{Ffn, Moe};
+use crate::models::mla::GpuLayer;
 use crate::quant::activation::Activation;
 
 /// The residual stream between two halves of a layer.
@@ -97,7 +97,7 @@ impl TokenRecipe<'_> {
     }
 
     pub(super) fn eps(&self) -> f32 {
-        self.given.config.rms_eps
+        self.given.config().rms_eps
     }
 
     pub(super) fn floats(&self, name: &'static str, n: u32) -> Range {
@@ -167,7 +167,7 @@ impl TokenRecipe<'_> {
             q_pe,
             cache: of.cache.clone(),
             dims,
-            scale: self.given.config.softmax_scale(),
+            scale: self.given.config().softmax_scale(),
             partials: self.given.context.partials.clone(),
         };
         let short = self.given.context.short;

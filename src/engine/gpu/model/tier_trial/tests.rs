@@ -8,7 +8,8 @@ use crate::engine::gpu::GpuBackend;
 use crate::gpu::GpuOptions;
 use crate::gpu::stamps::lies::{self, Lie};
 use crate::gpu::wait::complete;
-use crate::model::Model;
+use crate::models;
+use crate::synth::{self, ModelName, Recipe, SynthOptions};
 use std::ops::ControlFlow;
 
 fn open(tier: Option<Tier>) -> Option<Arc<Gpu>> {
@@ -27,7 +28,7 @@ fn open(tier: Option<Tier>) -> Option<Arc<Gpu>> {
 }
 
 fn load(gpu: &Arc<Gpu>, source: &Source) -> GpuModel {
-    let model: Arc<Model> = source.load().expect("it is supported");
+    let model = source.load().expect("it is supported");
     GpuModel::load(Arc::clone(gpu), model, &mut |_, _| {}).expect("it is small")
 }
 
@@ -66,16 +67,22 @@ fn both_tiers_are_timed_with_experts_and_without() {
         let Some(gpu) = open(Some(Tier::Subgroup)) else {
             return;
         };
-        let mut model = load(&gpu, &source);
+        let model = load(&gpu, &source);
         let routed = model.tier_key();
         let before = gpu.allocated();
         let trial = complete(model.try_tiers()).expect("its shapes suit");
         eprintln!("{trial}");
         assert!(trial.us.iter().all(|us| *us > 0.0), "{trial}");
         assert_eq!(gpu.allocated(), before, "nothing of it stays");
-        // The first layer alone, which is dense.
-        model.weights.layers.truncate(1);
-        assert!(matches!(model.weights.layers[0].ffn, Ffn::Dense(_)));
+        // One layer, which is dense.
+        let options = SynthOptions {
+            layers: Some(1),
+            ..SynthOptions::default()
+        };
+        let dense = synth::without_matrices(ModelName::TinyGlm, Recipe::Q4_0, &options);
+        let dense = models::load(Arc::new(dense.expect("a plan"))).expect("it is supported");
+        let model = GpuModel::load(Arc::clone(&gpu), dense, &mut |_, _| {}).expect("it is small");
+        assert!(matches!(model.gate_ups()[..], [Ffn::Dense(_)]));
         let trial = complete(model.try_tiers()).expect("its shapes suit");
         assert!(trial.us.iter().all(|us| *us > 0.0), "{trial}");
         assert_ne!(model.tier_key(), routed);

@@ -1,6 +1,5 @@
 //! Protects the speed of a token on any device: how many dispatches a layer has, and how many of them wait for each other.
 
-use super::super::super::weights::Weights;
 use super::super::{Context, Forms, Given, token};
 use crate::bench::Source;
 use crate::engine::ModelSource;
@@ -9,7 +8,7 @@ use crate::gpu::call::{Call, State};
 use crate::gpu::interface::resolve;
 use crate::gpu::shader::Access;
 use crate::gpu::{Most, Step, Target, Tier};
-use crate::model::Model;
+use crate::models::mla::{Model, Weights};
 use crate::synth::{self, SynthOptions};
 use std::sync::Arc;
 
@@ -39,9 +38,9 @@ fn record(target: &Target, model: &Model) -> Step {
     let context = Context::new(target, config, forms, 16, 1).expect("a small cache");
     let given = Given {
         target,
-        config,
         weights: &weights,
         context: &context,
+        composed: &[],
     };
     let logits = Range::floats("logits", config.vocab_size as u64);
     token(given, &logits).expect("its shapes suit")

@@ -1,0 +1,154 @@
+//! The CPU backend: the reference of a model's family as `--device cpu`.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use half::f16;
+
+use super::backend::{
+    Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows, check_tokens,
+};
+use super::random::cache_values;
+use crate::kernels::sample::sample;
+use crate::kernels::sampling::Sampling;
+use crate::models::{Model, OutOfMemory, Reference};
+
+/// Tokens computed together: enough that dequantising a row costs little per token, few enough that scratch stays small.
+const CHUNK: usize = 256;
+
+/// Rows of logits computed together: a row is the whole vocabulary, 0.6 MB for GLM-4.7-Flash.
+const HEAD_CHUNK: usize = 32;
+
+/// A model on the CPU: what every other backend is held against.
+///
+/// Results do not depend on how tokens are split into calls or chunks, bit for bit.
+pub struct CpuBackend {
+    reference: Box<dyn Reference>,
+    n_ctx: usize,
+    vocab_size: usize,
+    embedding_length: usize,
+    /// Logits of the last computed position.
+    last_logits: Vec<f32>,
+    /// The position `last_logits` predicts: one past the last computed token, 0 before any.
+    next: usize,
+}
+
+impl CpuBackend {
+    /// A backend with an empty cache of `n_ctx` rows.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`] if the cache cannot be allocated.
+    pub fn new(model: Arc<dyn Model>, n_ctx: usize) -> Result<Self, BackendError> {
+        let config = model.config();
+        let (vocab_size, embedding_length) = (config.vocab_size, config.embedding_length);
+        let reference = model
+            .reference(n_ctx)
+            .map_err(|OutOfMemory { bytes }| BackendError::OutOfMemory { n_ctx, bytes })?;
+        Ok(CpuBackend {
+            reference,
+            n_ctx,
+            vocab_size,
+            embedding_length,
+            last_logits: Vec::new(),
+            next: 0,
+        })
+    }
+
+    fn check(&self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
+        check_tokens(tokens, pos, self.n_ctx, self.vocab_size)
+    }
+}
+
+impl Backend for CpuBackend {
+    fn n_ctx(&self) -> usize {
+        self.n_ctx
+    }
+
+    fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
+        check_rows(rows, self.n_ctx)?;
+        let n_ctx = self.n_ctx;
+        let caches = self.reference.cache();
+        let values: Vec<f16> = cache_values(rows * caches.first().map_or(0, |c| c.len() / n_ctx));
+        for cache in caches {
+            cache[..values.len()].copy_from_slice(&values);
+        }
+        Ok(())
+    }
+
+    fn prefill_watched(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_prompt: &mut OnPrompt<'_>,
+    ) -> Result<usize, BackendError> {
+        self.check(tokens, pos)?;
+        self.next = 0;
+        let mut x = Vec::new();
+        for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
+            if i > 0 && on_prompt(i * CHUNK).is_break() {
+                return Ok(i * CHUNK);
+            }
+            x = self.reference.forward(chunk, pos + i * CHUNK);
+        }
+        self.last_logits = self.reference.head(&x[x.len() - self.embedding_length..]);
+        self.next = pos + tokens.len();
+        Ok(tokens.len())
+    }
+
+    fn logits_watched(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_prompt: &mut OnPrompt<'_>,
+        on_row: &mut OnRow<'_>,
+    ) -> Result<usize, BackendError> {
+        self.check(tokens, pos)?;
+        for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
+            let first = i * CHUNK;
+            if i > 0 && on_prompt(first).is_break() {
+                self.next = 0;
+                return Ok(first);
+            }
+            let x = self.reference.forward(chunk, pos + first);
+            for (j, x) in x.chunks(HEAD_CHUNK * self.embedding_length).enumerate() {
+                let logits = self.reference.head(x);
+                for (t, row) in logits.chunks_exact(self.vocab_size).enumerate() {
+                    let index = first + j * HEAD_CHUNK + t;
+                    self.next = pos + index + 1;
+                    self.last_logits = row.to_vec();
+                    if on_row(index, row).is_break() {
+                        return Ok(index + 1);
+                    }
+                }
+            }
+        }
+        Ok(tokens.len())
+    }
+
+    fn decode(
+        &mut self,
+        context: &[u32],
+        sampling: &Sampling,
+        limit: usize,
+        on_token: &mut OnToken<'_>,
+    ) -> Result<(), BackendError> {
+        check_context(context, self.next, limit, self.n_ctx)?;
+        let mut context = context.to_vec();
+        for _ in 0..limit {
+            if context.len() > self.next {
+                self.prefill(&[context[self.next]], self.next)?;
+            }
+            let token = sample(
+                &self.last_logits,
+                sampling.recent(&context),
+                sampling,
+                context.len() as u64,
+            );
+            context.push(token);
+            if let ControlFlow::Break(()) = on_token(token) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,191 @@
+//! What the engine asks of this family: weights that begin sessions, and the steps of a session with their buffers.
+
+use super::chunk::widest;
+use super::{Chunk, Context, Expanded, Forms, Given};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::State;
+use crate::gpu::machine::Machine;
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::{Gpu, GpuError, Step, Target};
+use crate::kernels::compose::{Composition, Pair};
+use crate::kernels::{attention, attention_short};
+use crate::model::Ffn;
+use crate::models::mla::Weights;
+use crate::models::{self, Recipes, Sessions, Trials};
+
+impl models::Weights for Weights {
+    fn vectors(&self) -> &Range {
+        &self.vectors
+    }
+
+    fn output(&self) -> &GpuWeight {
+        &self.output
+    }
+
+    fn feed_forwards(&self) -> Vec<&Ffn<GpuWeight, Range>> {
+        self.layers.iter().map(|layer| &layer.ffn).collect()
+    }
+
+    fn factors(&self, pair: Pair) -> Vec<(Composition, [&GpuWeight; 2])> {
+        let composition = Composition::of(pair, &self.config);
+        let layers = self.layers.iter();
+        layers
+            .map(|layer| (composition, pair.factors(layer)))
+            .collect()
+    }
+
+    fn composed(&mut self, pair: Pair) -> &mut Vec<GpuWeight> {
+        &mut self.composed[pair as usize]
+    }
+
+    fn tried<'a>(&'a self, gpu: &'a Gpu) -> Trials<'a> {
+        Box::pin(async {
+            let forms = Forms::tried(gpu, &self.config).await?;
+            let chosen: Box<dyn Sessions> = Box::new(Chosen::new(self.clone(), forms));
+            Ok(chosen)
+        })
+    }
+
+    fn untried(&self, target: &Target) -> Box<dyn Sessions> {
+        let forms = Forms::untried(target, &self.config);
+        Box::new(Chosen::new(self.clone(), forms))
+    }
+}
+
+/// A model on a device whose forms are chosen.
+pub struct Chosen {
+    weights: Weights,
+    forms: Forms,
+}
+
+impl Chosen {
+    /// That of these weights and forms.
+    pub fn new(weights: Weights, forms: Forms) -> Self {
+        Self { weights, forms }
+    }
+}
+
+impl Sessions for Chosen {
+    fn widest(&self, machine: Machine, tokens: u32) -> u64 {
+        widest(machine, &self.weights.config, self.forms, tokens)
+    }
+
+    fn begin(
+        &self,
+        target: &Target,
+        n_ctx: usize,
+        chunk: u32,
+    ) -> Result<Box<dyn Recipes>, GpuError> {
+        let session = Session::new(target, self.weights.clone(), self.forms, n_ctx, chunk)?;
+        Ok(Box::new(session))
+    }
+}
+
+/// The steps of one session.
+pub struct Session {
+    weights: Weights,
+    context: Context,
+    chunk: Chunk,
+    tokens: u32,
+}
+
+impl Session {
+    /// Of up to `n_ctx` tokens, with prompts computed up to `tokens` tokens at a time.
+    ///
+    /// # Errors
+    /// Those of [`Context::new`].
+    pub fn new(
+        target: &Target,
+        weights: Weights,
+        forms: Forms,
+        n_ctx: usize,
+        tokens: u32,
+    ) -> Result<Self, GpuError> {
+        let context = Context::new(target, &weights.config, forms, n_ctx, tokens)?;
+        let chunk = Chunk::new(target.machine, &weights.config, forms, tokens);
+        Ok(Self {
+            weights,
+            context,
+            chunk,
+            tokens,
+        })
+    }
+
+    fn given<'a>(&'a self, target: &'a Target) -> Given<'a> {
+        Given {
+            target,
+            weights: &self.weights,
+            context: &self.context,
+            composed: &[],
+        }
+    }
+}
+
+impl Recipes for Session {
+    fn n_ctx(&self) -> u32 {
+        self.context.rows
+    }
+
+    fn history(&self) -> &Range {
+        &self.context.history
+    }
+
+    fn cache(&self) -> &[Range] {
+        &self.context.cache
+    }
+
+    fn cache_row_bytes(&self) -> u64 {
+        self.weights.config.cache_row() as u64 * 2
+    }
+
+    fn token(&self, target: &Target, composed: &[Pair], logits: &Range) -> Result<Step, GpuError> {
+        let given = Given {
+            composed,
+            ..self.given(target)
+        };
+        super::token(given, logits)
+    }
+
+    fn prompt(&self, target: &Target, least: u32, most: u32) -> Result<Step, GpuError> {
+        super::prompt(self.given(target), &self.chunk, least, most)
+    }
+
+    fn hidden(&self) -> &Range {
+        &self.chunk.after_ffn
+    }
+
+    fn last_logits(&self, target: &Target, logits: &Range) -> Result<Step, GpuError> {
+        super::last_logits(self.given(target), &self.chunk, self.tokens, logits)
+    }
+
+    fn logits_of_slices(
+        &self,
+        target: &Target,
+        tokens: u32,
+        slices: &[Range],
+        logits: &Range,
+    ) -> Step {
+        super::logits_of_slices(self.given(target), &self.chunk, tokens, slices, logits)
+    }
+
+    fn state(&self, machine: Machine, pos: usize, tokens: usize) -> State {
+        let context = &self.context;
+        let rows = pos + tokens;
+        let (splits, split_rows) = if tokens == 1 && rows <= context.short as usize {
+            let slice = attention_short::ROWS;
+            ((rows as u32).div_ceil(slice), slice)
+        } else {
+            let heads = self.weights.config.head_count;
+            attention::split(context.form(tokens), machine, rows, tokens, heads)
+        };
+        let few = |e: &Expanded| e.few(pos, tokens);
+        State {
+            pos: pos as u32,
+            tokens: tokens as u32,
+            splits,
+            split_rows,
+            few: context.expanded.as_ref().is_none_or(few),
+            ..State::default()
+        }
+    }
+}

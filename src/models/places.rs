@@ -1,0 +1,117 @@
+//! The places of a model's tensors on a device: matrices by the loader that fills them, vectors in one buffer.
+
+use crate::gpu::buffer::{Buffer, Range, Role};
+use crate::gpu::memory::{GpuWeight, Loader};
+use crate::gpu::{GpuError, Target};
+use crate::model::{Convert, Weight};
+use std::convert::Infallible;
+
+/// What gives tensors their places.
+pub(super) struct Places<'a> {
+    pub loader: Loader<'a>,
+    pub vectors: Vectors,
+}
+
+/// The number of a matrix in its loader.
+pub(super) type Number = usize;
+
+impl<'a> Places<'a> {
+    pub fn new(target: &Target) -> Self {
+        Self {
+            loader: Loader::new(target),
+            vectors: Vectors::new(target),
+        }
+    }
+
+    /// The loader, and the places that were given.
+    pub fn made(self) -> (Loader<'a>, Made) {
+        let made = Made {
+            weights: self.loader.places(),
+            vectors: Buffer::with("norms and biases", &self.vectors.values),
+        };
+        (self.loader, made)
+    }
+}
+
+impl<'a> Convert<'a, Weight, Vec<f32>> for Places<'a> {
+    type Weight = Number;
+    type Vector = Span;
+    type Error = GpuError;
+
+    fn weight(&mut self, weight: &'a Weight) -> Result<Number, GpuError> {
+        self.loader.add(weight)
+    }
+
+    fn pair(&mut self, pair: [&'a Weight; 2]) -> Result<[Number; 2], GpuError> {
+        let numbers = self.loader.add_alike(&pair)?;
+        Ok([numbers[0], numbers[1]])
+    }
+
+    fn vector(&mut self, vector: &'a Vec<f32>) -> Result<Span, GpuError> {
+        Ok(self.vectors.add(vector))
+    }
+}
+
+/// The places.
+pub(super) struct Made {
+    pub weights: Vec<GpuWeight>,
+    vectors: Buffer,
+}
+
+impl Made {
+    /// All norms and biases.
+    pub fn vectors(&self) -> Range {
+        Range::whole(&self.vectors)
+    }
+
+    pub fn vectors_at(&self, (offset, size): Span) -> Range {
+        Range {
+            buffer: self.vectors.clone(),
+            offset,
+            size,
+            role: Role::Floats,
+        }
+    }
+}
+
+impl<'a> Convert<'a, Number, Span> for Made {
+    type Weight = GpuWeight;
+    type Vector = Range;
+    type Error = Infallible;
+
+    fn weight(&mut self, number: &'a Number) -> Result<GpuWeight, Infallible> {
+        Ok(self.weights[*number].clone())
+    }
+
+    fn vector(&mut self, span: &'a Span) -> Result<Range, Infallible> {
+        Ok(self.vectors_at(*span))
+    }
+}
+
+/// Byte offset and length in the buffer of all vectors.
+pub(super) type Span = (u64, u64);
+
+/// The f32 vectors of a model (norms, selection biases) in one buffer, each at a bindable offset.
+pub(super) struct Vectors {
+    alignment: usize,
+    values: Vec<f32>,
+}
+
+impl Vectors {
+    fn new(target: &Target) -> Self {
+        Self {
+            alignment: target.offset_alignment as usize / 4,
+            values: vec![],
+        }
+    }
+
+    pub fn add(&mut self, values: &[f32]) -> Span {
+        let start = self.values.len().next_multiple_of(self.alignment);
+        self.values.resize(start, 0.0);
+        self.values.extend_from_slice(values);
+        // Kernels bind vectors as vec4.
+        let end = self.values.len().next_multiple_of(4);
+        self.values.resize(end, 0.0);
+        (4 * start as u64, 4 * (end - start) as u64)
+    }
+}
