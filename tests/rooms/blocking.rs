@@ -1,4 +1,4 @@
-//! What blocks a thread: the wrappers for native builds, and what calls them.
+//! Protects the core from blocking: only the wrappers for native builds block, and only measurements call them.
 
 use super::source::tokens;
 use super::sources;

@@ -1,4 +1,4 @@
-//! Circles in a graph.
+//! Protects what finds circles in a graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 

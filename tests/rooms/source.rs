@@ -1,4 +1,4 @@
-//! The tokens of Rust code that is no test.
+//! Protects what reads the tokens of Rust code that is no test.
 
 /// The tokens of a file: names, `::`, and other characters one by one; without comments, the contents of literals, and items
 /// that only tests have.
