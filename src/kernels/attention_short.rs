@@ -117,7 +117,7 @@ mod tests {
                     let error = token_error(gpu, dims, rows, cut, |attention| {
                         vec![attention.short_call(gpu)]
                     });
-                    assert!(error <= 1e-11, "{dims:?}, {rows} rows: {error:e}");
+                    assert!(error <= limit(rows), "{dims:?}, {rows} rows: {error:e}");
                 } else {
                     eprintln!("skipped: {dims:?} with {} lanes", gpu.lanes());
                 }
