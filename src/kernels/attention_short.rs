@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::gpu::machine::Profile;
     use crate::gpu::testing::token_gpus;
-    use crate::kernels::attention::testing::{glm, token_error};
+    use crate::kernels::attention::testing::{glm, limit, token_error};
 
     #[test]
     fn contexts_are_short_by_the_cores() {
