@@ -324,8 +324,8 @@ pub(super) mod tests {
         let about = About {
             kernel,
             label: label.to_owned(),
-            label: label.to_owned(),
             sublayer,
+            ..About::default()
         };
         Taken {
             about: Arc::new(about),
