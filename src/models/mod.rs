@@ -156,6 +156,9 @@ pub type Trials<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Sessions>, GpuE
 
 /// A model on a device whose kernels are chosen: what makes sessions.
 pub trait Sessions: Send {
+    /// Bytes of a position in the cache of a layer.
+    fn cache_row_bytes(&self) -> u64;
+
     /// Bytes of the largest binding of a chunk of so many tokens.
     fn widest(&self, machine: Machine, tokens: u32) -> u64;
 
@@ -179,11 +182,8 @@ pub trait Recipes: Send + Sync {
     /// Token ids by position, (n_ctx + 1) u32, which the host writes before a step reads them.
     fn history(&self) -> &Range;
 
-    /// The cache of each layer.
+    /// The cache of each layer, the same number of bytes for each position.
     fn cache(&self) -> &[Range];
-
-    /// Bytes of a position in the cache of a layer.
-    fn cache_row_bytes(&self) -> u64;
 
     /// From one token to its logits (vocab), by the products of `composed` where there are some.
     ///

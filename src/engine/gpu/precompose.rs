@@ -371,8 +371,9 @@ struct Lab<'a> {
 impl<'a> Lab<'a> {
     async fn new(model: &'a GpuModel) -> Result<Self, GpuError> {
         let (gpu, config) = (&model.gpu, model.model.config());
-        let rows = ROWS.min(config.context_length);
         let sessions = model.weights.tried(gpu).await?;
+        let bound = gpu.max_binding / sessions.cache_row_bytes();
+        let rows = ROWS.min(config.context_length).min(bound as usize);
         let recipes = sessions.begin(gpu, rows, 1)?;
         gpu.realise_async(&recipes.history().buffer).await?;
         for cache in recipes.cache() {

@@ -78,7 +78,7 @@ pub(super) async fn fill_cache(
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     for (layer, range) in recipes.cache().iter().enumerate() {
         let start = layer as u64 * 4 * 65_537 % CACHE_POOL;
-        let bytes = rows * recipes.cache_row_bytes();
+        let bytes = range.size / u64::from(recipes.n_ctx()) * rows;
         let to = Range {
             size: bytes,
             ..range.clone()

@@ -66,6 +66,10 @@ impl Chosen {
 }
 
 impl Sessions for Chosen {
+    fn cache_row_bytes(&self) -> u64 {
+        self.weights.config.cache_row() as u64 * 2
+    }
+
     fn widest(&self, machine: Machine, tokens: u32) -> u64 {
         widest(machine, &self.weights.config, self.forms, tokens)
     }
@@ -132,10 +136,6 @@ impl Recipes for Session {
 
     fn cache(&self) -> &[Range] {
         &self.context.cache
-    }
-
-    fn cache_row_bytes(&self) -> u64 {
-        self.weights.config.cache_row() as u64 * 2
     }
 
     fn token(&self, target: &Target, composed: &[Pair], logits: &Range) -> Result<Step, GpuError> {
