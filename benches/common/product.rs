@@ -3,7 +3,7 @@
 use super::{Bench, Work};
 use glimt::gpu::buffer::{Buffer, Range, Role};
 use glimt::gpu::call::{Call, State};
-use glimt::gpu::memory::{GpuWeight, Part};
+use glimt::gpu::memory::{GpuWeight, Piece};
 use glimt::gpu::{GpuError, Target};
 use glimt::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile, tiles};
 use glimt::quant::GgmlType;
@@ -124,7 +124,7 @@ impl Product {
 
     /// Frees its buffers.
     pub fn release(&self, bench: &Bench) {
-        let parts = self.weights.iter().flat_map(|weight| &weight.parts);
+        let parts = self.weights.iter().flat_map(|weight| &weight.pieces);
         bench.release(parts.flat_map(|part| [&part.quants, &part.scales]));
         bench.release(self.inputs.iter().chain([&self.output]));
     }
@@ -141,7 +141,7 @@ fn weight([groups, rows, cols]: [usize; 3]) -> GpuWeight {
         groups: groups as u32,
         rows: rows as u32,
         cols: cols as u32,
-        parts: vec![Part {
+        pieces: vec![Piece {
             first_row: 0,
             rows: (groups * rows) as u32,
             quants: plane(quants, Role::Codes(ty)),

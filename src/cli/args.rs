@@ -14,7 +14,7 @@ use crate::models::MAX_CHUNK;
 /// Which model.
 #[derive(Args)]
 pub(super) struct ModelArgs {
-    /// GGUF file of the model (of a split model: its first part) [default: the built-in story teller]
+    /// GGUF file of the model (of a split model: its first shard) [default: the built-in story teller]
     #[arg(short, long, value_name = "FILE", env = "GLIMT_MODEL")]
     model: Option<PathBuf>,
 }

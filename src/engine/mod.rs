@@ -46,7 +46,7 @@ const DEFAULT_CONTEXT: usize = 4096;
 pub enum ModelSource {
     /// The story teller that is compiled into the program.
     Embedded,
-    /// A GGUF file, or the first part of a split one.
+    /// A GGUF file, or the first shard of a split one.
     File(PathBuf),
 }
 

@@ -215,8 +215,8 @@ pub enum GgufError {
         /// The one that starts inside it.
         second: String,
     },
-    /// A part other than the first of a split model was opened.
-    #[error("{path} is part {part} of {count} of a split model; open the first part, {first}", path = .path.display(), part = .no + 1)]
+    /// A shard other than the first of a split model was opened.
+    #[error("{path} is shard {shard} of {count} of a split model; open the first shard, {first}", path = .path.display(), shard = .no + 1)]
     NotFirstPart {
         /// The file opened.
         path: PathBuf,
@@ -224,11 +224,11 @@ pub enum GgufError {
         no: u32,
         /// Its `split.count`.
         count: u32,
-        /// What the first part should be called.
+        /// What the first shard should be called.
         first: String,
     },
-    /// A split model whose name does not tell where the other parts are.
-    #[error("{path} is one of {count} parts of a split model, but its name does not end in {expected}, so the others cannot be found", path = .path.display())]
+    /// A split model whose name does not tell where the other shards are.
+    #[error("{path} is one of {count} shards of a split model, but its name does not end in {expected}, so the others cannot be found", path = .path.display())]
     SplitName {
         /// The file opened.
         path: PathBuf,
@@ -237,24 +237,24 @@ pub enum GgufError {
         /// The ending expected.
         expected: String,
     },
-    /// Parts of a split model are not there.
-    #[error("{path} is split into {count} parts and these are missing: {missing}", path = .path.display(), missing = .missing.join(", "))]
+    /// Shards of a split model are not there.
+    #[error("{path} is split into {count} shards and these are missing: {missing}", path = .path.display(), missing = .missing.join(", "))]
     MissingParts {
-        /// The first part.
+        /// The first shard.
         path: PathBuf,
         /// Its `split.count`.
         count: u32,
         /// File names that were looked for and not found.
         missing: Vec<String>,
     },
-    /// The parts of a split model contradict each other.
-    #[error("{path}: {key} is {found}; the other parts say {expected}", path = .path.display())]
+    /// The shards of a split model contradict each other.
+    #[error("{path}: {key} is {found}; the other shards say {expected}", path = .path.display())]
     SplitMismatch {
-        /// The part read.
+        /// The shard read.
         path: PathBuf,
         /// The key, or what is counted.
         key: &'static str,
-        /// What this part says.
+        /// What this shard says.
         found: String,
         /// What the rest says.
         expected: String,

@@ -27,14 +27,14 @@ use reader::Header;
 /// `general.alignment` where a file does not say.
 pub const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// An opened GGUF model: one file, the joined parts of a split one, bytes inside the program, or a plan.
+/// An opened GGUF model: one file, the joined shards of a split one, bytes inside the program, or a plan.
 ///
 /// Nothing but the metadata and the tensor table is copied; tensor bytes come from the map when touched ([`Gguf::data`]),
 /// or from the file without the map ([`Gguf::read`]).
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
-    parts: Vec<Bytes>,
+    shards: Vec<Bytes>,
     version: u32,
     alignment: u64,
     metadata: Vec<(String, Value)>,
@@ -43,7 +43,7 @@ pub struct Gguf {
     names: HashMap<String, usize>,
 }
 
-/// Where the bytes of one part are.
+/// Where the bytes of one shard are.
 #[derive(Debug)]
 enum Bytes {
     Mapped {
@@ -76,7 +76,7 @@ impl Bytes {
 }
 
 impl Gguf {
-    /// Opens and maps the file at `path`; the first part of a split model (`-00001-of-0000N.gguf`) opens all parts.
+    /// Opens and maps the file at `path`; the first shard of a split model (`-00001-of-0000N.gguf`) opens all shards.
     ///
     /// The file must not be changed while it is open: its bytes are read lazily through a memory map, and the system ends
     /// a process that touches a page of a map beyond the end of its file. Only [`Gguf::read`] notices that as an error.
@@ -84,14 +84,14 @@ impl Gguf {
     /// # Errors
     /// Any [`GgufError`] but the writer's: the whole header is checked, and that each tensor lies inside its file.
     pub fn open(path: &Path) -> Result<Gguf, GgufError> {
-        let (bytes, first) = open_part(path, 0)?;
-        let others = split::other_parts(path, &first)?;
+        let (bytes, first) = open_shard(path, 0)?;
+        let others = split::other_shards(path, &first)?;
         let mut gguf = Gguf::from_header(path, bytes, first)?;
         if !others.is_empty() {
-            for (no, part) in others.iter().enumerate() {
+            for (no, shard) in others.iter().enumerate() {
                 let no = no + 1;
-                let (bytes, header) = open_part(part, no)?;
-                split::check_part(part, no, others.len() + 1, &header)?;
+                let (bytes, header) = open_shard(shard, no)?;
+                split::check_shard(shard, no, others.len() + 1, &header)?;
                 gguf.append(bytes, header.tensors)?;
             }
             split::check_total(&gguf)?;
@@ -99,10 +99,10 @@ impl Gguf {
         Ok(gguf)
     }
 
-    /// Reads a GGUF file that is part of the program, such as the embedded model; `name` stands for its path in messages.
+    /// Reads a GGUF file that is in the program, such as the embedded model; `name` stands for its path in messages.
     ///
     /// # Errors
-    /// As [`Gguf::open`]; a split model is refused, its other parts cannot be found.
+    /// As [`Gguf::open`]; a split model is refused, its other shards cannot be found.
     pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Gguf, GgufError> {
         let path = Path::new(name);
         let header = reader::parse(bytes, path, 0)?;
@@ -113,7 +113,7 @@ impl Gguf {
     fn from_header(path: &Path, bytes: Bytes, header: Header) -> Result<Gguf, GgufError> {
         let mut gguf = Gguf {
             path: path.to_owned(),
-            parts: Vec::new(),
+            shards: Vec::new(),
             version: header.version,
             alignment: header.alignment,
             metadata: header.metadata,
@@ -125,7 +125,7 @@ impl Gguf {
         Ok(gguf)
     }
 
-    /// Adds a part and its tensors.
+    /// Adds a shard and its tensors.
     fn append(&mut self, bytes: Bytes, tensors: Vec<TensorInfo>) -> Result<(), GgufError> {
         for tensor in tensors {
             let index = self.tensors.len();
@@ -136,7 +136,7 @@ impl Gguf {
             }
             self.tensors.push(tensor);
         }
-        self.parts.push(bytes);
+        self.shards.push(bytes);
         Ok(())
     }
 
@@ -150,9 +150,9 @@ impl Gguf {
         self.alignment
     }
 
-    /// Size of all parts together, in bytes.
+    /// Size of all shards together, in bytes.
     pub fn file_size(&self) -> u64 {
-        self.parts.iter().map(|p| p.len() as u64).sum()
+        self.shards.iter().map(|p| p.len() as u64).sum()
     }
 
     /// The path that was opened, or the name of embedded bytes.
@@ -161,11 +161,11 @@ impl Gguf {
     }
 
     /// Number of files: 1 unless the model is split.
-    pub fn part_count(&self) -> usize {
-        self.parts.len()
+    pub fn shard_count(&self) -> usize {
+        self.shards.len()
     }
 
-    /// All metadata in file order (of the first part, where the model is split).
+    /// All metadata in file order (of the first shard, where the model is split).
     pub fn metadata(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.metadata
             .iter()
@@ -177,7 +177,7 @@ impl Gguf {
         self.keys.get(key).map(|&i| &self.metadata[i].1)
     }
 
-    /// All tensors, in file order, part by part.
+    /// All tensors, in file order, shard by shard.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
@@ -199,12 +199,12 @@ impl Gguf {
     /// May panic if `tensor` belongs to another file. Panics if it has no bytes ([`Gguf::has_data`]).
     pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
         let range = tensor.range();
-        &self.parts[tensor.part()].as_slice()[range]
+        &self.shards[tensor.shard()].as_slice()[range]
     }
 
     /// The bytes of a tensor where they need no reading: they are in memory, not in a file.
     pub fn in_memory(&self, tensor: &TensorInfo) -> Option<&[u8]> {
-        match &self.parts[tensor.part()] {
+        match &self.shards[tensor.shard()] {
             Bytes::Mapped { .. } | Bytes::Absent(_) => None,
             Bytes::Static(bytes) => Some(&bytes[tensor.range()]),
             Bytes::Owned(bytes) => Some(&bytes[tensor.range()]),
@@ -234,7 +234,7 @@ impl Gguf {
             tensor.name
         );
         let start = range.start + offset;
-        match &self.parts[tensor.part()] {
+        match &self.shards[tensor.shard()] {
             Bytes::Mapped { file, path, .. } => {
                 read_at(file, start as u64, buf).map_err(|source| GgufError::Read {
                     path: path.clone(),
@@ -301,7 +301,7 @@ typed_getters! {
 }
 
 /// Maps one file and reads its header.
-fn open_part(path: &Path, part: usize) -> Result<(Bytes, Header), GgufError> {
+fn open_shard(path: &Path, shard: usize) -> Result<(Bytes, Header), GgufError> {
     let open_error = |source| GgufError::Open {
         path: path.to_owned(),
         source,
@@ -329,7 +329,7 @@ fn open_part(path: &Path, part: usize) -> Result<(Bytes, Header), GgufError> {
     // meanwhile breaks the contract of a memory map; `Gguf::open` documents that the file must not change. No value
     // read from the map is trusted twice: lengths and offsets are copied out and checked when the header is parsed.
     let map = unsafe { memmap2::Mmap::map(&file) }.map_err(open_error)?;
-    let header = reader::parse(&map, path, part)?;
+    let header = reader::parse(&map, path, shard)?;
     let bytes = Bytes::Mapped {
         map,
         file,

@@ -36,7 +36,7 @@ impl Gguf {
     ) -> Result<Gguf, GgufError> {
         let mut gguf = Gguf {
             path: Path::new(name).to_owned(),
-            parts: Vec::new(),
+            shards: Vec::new(),
             version: 3,
             alignment: DEFAULT_ALIGNMENT,
             metadata: Vec::new(),
@@ -51,7 +51,7 @@ impl Gguf {
             }
             gguf.metadata.push((key, value));
         }
-        // Part 0 holds what there is, part 1 stands for the rest.
+        // Shard 0 holds what there is, shard 1 stands for the rest.
         let (mut owned, mut absent) = (Vec::new(), 0);
         let mut infos = Vec::with_capacity(tensors.len());
         for PlannedInfo {
@@ -62,7 +62,7 @@ impl Gguf {
         } in tensors
         {
             let len = byte_len(&name, ty, &dims)? as usize;
-            let (part, start) = match data {
+            let (shard, start) = match data {
                 Some(data) => {
                     assert_eq!(data.len(), len, "bytes of {name}");
                     let start = owned.len();
@@ -78,7 +78,7 @@ impl Gguf {
                 name,
                 ty,
                 dims,
-                part,
+                shard,
                 start..start + len,
             ));
         }
@@ -89,7 +89,7 @@ impl Gguf {
 
     /// Whether the bytes of a tensor of this model exist; only [`Gguf::planned`] makes models where some do not.
     pub fn has_data(&self, tensor: &TensorInfo) -> bool {
-        !matches!(self.parts[tensor.part()], Bytes::Absent(_))
+        !matches!(self.shards[tensor.shard()], Bytes::Absent(_))
     }
 }
 

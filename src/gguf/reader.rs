@@ -41,7 +41,7 @@ pub struct TensorInfo {
     pub ty: GgmlType,
     /// Its dimensions in GGUF order: `dims[0]` is the row length, consecutive in memory.
     pub dims: Vec<u64>,
-    part: usize,
+    shard: usize,
     start: usize,
     len: usize,
 }
@@ -64,8 +64,8 @@ impl TensorInfo {
     }
 
     /// Which file of a split model holds the bytes, from 0.
-    pub fn part(&self) -> usize {
-        self.part
+    pub fn shard(&self) -> usize {
+        self.shard
     }
 
     /// An entry of a table that is not read from a file.
@@ -73,14 +73,14 @@ impl TensorInfo {
         name: String,
         ty: GgmlType,
         dims: Vec<u64>,
-        part: usize,
+        shard: usize,
         range: Range<usize>,
     ) -> Self {
         Self {
             name,
             ty,
             dims,
-            part,
+            shard,
             start: range.start,
             len: range.len(),
         }
@@ -107,8 +107,8 @@ impl Header {
     }
 }
 
-/// Reads the header of `bytes`, the whole file; `path` is for messages, `part` its index in a split model.
-pub(super) fn parse(bytes: &[u8], path: &Path, part: usize) -> Result<Header, GgufError> {
+/// Reads the header of `bytes`, the whole file; `path` is for messages, `shard` its index in a split model.
+pub(super) fn parse(bytes: &[u8], path: &Path, shard: usize) -> Result<Header, GgufError> {
     let mut cursor = Cursor {
         bytes,
         pos: 0,
@@ -142,7 +142,7 @@ pub(super) fn parse(bytes: &[u8], path: &Path, part: usize) -> Result<Header, Gg
     for i in 0..tensor_count {
         tensors.push(read_tensor(&mut cursor, i, alignment)?);
     }
-    let tensors = place(tensors, &cursor, alignment, part)?;
+    let tensors = place(tensors, &cursor, alignment, shard)?;
     Ok(Header {
         version,
         alignment,
@@ -382,7 +382,7 @@ fn place(
     entries: Vec<TableEntry>,
     cursor: &Cursor<'_>,
     alignment: u64,
-    part: usize,
+    shard: usize,
 ) -> Result<Vec<TensorInfo>, GgufError> {
     let data_start = (cursor.pos as u64).next_multiple_of(alignment);
     let file_len = cursor.bytes.len() as u64;
@@ -423,7 +423,7 @@ fn place(
         name: entry.name,
         ty: entry.ty,
         dims: entry.dims,
-        part,
+        shard,
         start: (data_start + entry.offset) as usize,
         len: entry.byte_len as usize,
     };

@@ -11,7 +11,7 @@ const TENSORS: &str = "split.tensors.count";
 /// `split.count` is 16 bits wide in the files llama.cpp writes.
 const MAX_PARTS: u32 = 65_535;
 
-/// The file name of part `no` (from 0) of `count`: `<prefix>-00001-of-00003.gguf` for the first of three.
+/// The file name of shard `no` (from 0) of `count`: `<prefix>-00001-of-00003.gguf` for the first of three.
 pub fn split_file_name(prefix: &str, no: u32, count: u32) -> String {
     format!("{prefix}{}", suffix(no, count))
 }
@@ -32,8 +32,8 @@ fn number(header: &Header, key: &'static str) -> Result<Option<u32>, GgufError> 
     header.get(key).map(convert).transpose()
 }
 
-/// How many parts the model has: 1 where the keys are absent.
-fn part_count(path: &Path, header: &Header) -> Result<u32, GgufError> {
+/// How many shards the model has: 1 where the keys are absent.
+fn shard_count(path: &Path, header: &Header) -> Result<u32, GgufError> {
     let count = number(header, COUNT)?.unwrap_or(1);
     if count > MAX_PARTS {
         return Err(GgufError::SplitMismatch {
@@ -46,9 +46,9 @@ fn part_count(path: &Path, header: &Header) -> Result<u32, GgufError> {
     Ok(count)
 }
 
-/// The paths of parts 1.. of the model whose first part is `path`; none if it is one file.
-pub(super) fn other_parts(path: &Path, first: &Header) -> Result<Vec<PathBuf>, GgufError> {
-    let count = part_count(path, first)?;
+/// The paths of shards 1.. of the model whose first shard is `path`; none if it is one file.
+pub(super) fn other_shards(path: &Path, first: &Header) -> Result<Vec<PathBuf>, GgufError> {
+    let count = shard_count(path, first)?;
     if count <= 1 {
         return Ok(Vec::new());
     }
@@ -74,13 +74,13 @@ pub(super) fn other_parts(path: &Path, first: &Header) -> Result<Vec<PathBuf>, G
             first,
         });
     }
-    let parts: Vec<PathBuf> = (1..count)
+    let shards: Vec<PathBuf> = (1..count)
         .map(|no| path.with_file_name(split_file_name(prefix, no, count)))
         .collect();
-    let missing: Vec<String> = parts
+    let missing: Vec<String> = shards
         .iter()
-        .filter(|part| !part.exists())
-        .filter_map(|part| part.file_name())
+        .filter(|shard| !shard.exists())
+        .filter_map(|shard| shard.file_name())
         .map(|name| name.to_string_lossy().into_owned())
         .collect();
     if !missing.is_empty() {
@@ -90,11 +90,11 @@ pub(super) fn other_parts(path: &Path, first: &Header) -> Result<Vec<PathBuf>, G
             missing,
         });
     }
-    Ok(parts)
+    Ok(shards)
 }
 
-/// Checks that the header of part `no` (from 0) says so, and agrees on the number of parts.
-pub(super) fn check_part(
+/// Checks that the header of shard `no` (from 0) says so, and agrees on the number of shards.
+pub(super) fn check_shard(
     path: &Path,
     no: usize,
     count: usize,
@@ -114,7 +114,7 @@ pub(super) fn check_part(
     Ok(())
 }
 
-/// Checks `split.tensors.count` of the first part against the tensors of all parts.
+/// Checks `split.tensors.count` of the first shard against the tensors of all shards.
 pub(super) fn check_total(gguf: &Gguf) -> Result<(), GgufError> {
     let Some(expected) = gguf.get_u64(TENSORS)? else {
         return Ok(());
@@ -131,9 +131,9 @@ pub(super) fn check_total(gguf: &Gguf) -> Result<(), GgufError> {
     Ok(())
 }
 
-/// Refuses bytes that are one part of a split model.
+/// Refuses bytes that are one shard of a split model.
 pub(super) fn refuse_split(path: &Path, header: &Header) -> Result<(), GgufError> {
-    match part_count(path, header)? {
+    match shard_count(path, header)? {
         0 | 1 => Ok(()),
         count => Err(GgufError::SplitMismatch {
             path: path.to_owned(),
@@ -151,8 +151,8 @@ mod tests {
     use crate::quant::GgmlType;
     use std::fs;
 
-    /// Part `no` of `count` with one F32 tensor `t<tensor>` of 8 values, each `no`.
-    fn part(no: u16, count: u16, total: i32, tensor: u16) -> Vec<u8> {
+    /// Shard `no` of `count` with one F32 tensor `t<tensor>` of 8 values, each `no`.
+    fn shard(no: u16, count: u16, total: i32, tensor: u16) -> Vec<u8> {
         let mut writer = GgufWriter::new(Vec::new());
         writer.metadata("split.no", no).unwrap();
         writer.metadata("split.count", count).unwrap();
@@ -166,9 +166,9 @@ mod tests {
         data.finish().unwrap()
     }
 
-    fn write(parts: &[(&str, Vec<u8>)]) -> tempfile::TempDir {
+    fn write(shards: &[(&str, Vec<u8>)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        for (name, bytes) in parts {
+        for (name, bytes) in shards {
             fs::write(dir.path().join(name), bytes).unwrap();
         }
         dir
@@ -179,14 +179,14 @@ mod tests {
     const C: &str = "m-00003-of-00003.gguf";
 
     #[test]
-    fn three_parts_are_joined() {
+    fn three_shards_are_joined() {
         let dir = write(&[
-            (A, part(0, 3, 3, 0)),
-            (B, part(1, 3, 3, 1)),
-            (C, part(2, 3, 3, 2)),
+            (A, shard(0, 3, 3, 0)),
+            (B, shard(1, 3, 3, 1)),
+            (C, shard(2, 3, 3, 2)),
         ]);
         let gguf = Gguf::open(&dir.path().join(A)).unwrap();
-        assert_eq!(gguf.part_count(), 3);
+        assert_eq!(gguf.shard_count(), 3);
         for no in 0..3u8 {
             let tensor = gguf.tensor(&format!("t{no}")).unwrap();
             assert_eq!(
@@ -202,8 +202,8 @@ mod tests {
     }
 
     #[test]
-    fn missing_parts_are_all_named() {
-        let dir = write(&[(A, part(0, 3, 3, 0))]);
+    fn missing_shards_are_all_named() {
+        let dir = write(&[(A, shard(0, 3, 3, 0))]);
         let error = Gguf::open(&dir.path().join(A)).unwrap_err();
         assert!(
             matches!(&error, GgufError::MissingParts { count: 3, missing, .. } if missing == &[B, C]),
@@ -212,8 +212,8 @@ mod tests {
     }
 
     #[test]
-    fn a_later_part_points_to_the_first() {
-        let dir = write(&[(A, part(0, 3, 3, 0)), (B, part(1, 3, 3, 1))]);
+    fn a_later_shard_points_to_the_first() {
+        let dir = write(&[(A, shard(0, 3, 3, 0)), (B, shard(1, 3, 3, 1))]);
         let error = Gguf::open(&dir.path().join(B)).unwrap_err();
         assert!(
             matches!(&error, GgufError::NotFirstPart { no: 1, first, .. } if first == A),
@@ -222,8 +222,8 @@ mod tests {
     }
 
     #[test]
-    fn a_renamed_part_is_refused() {
-        let dir = write(&[("model.gguf", part(0, 3, 3, 0))]);
+    fn a_renamed_shard_is_refused() {
+        let dir = write(&[("model.gguf", shard(0, 3, 3, 0))]);
         let error = Gguf::open(&dir.path().join("model.gguf")).unwrap_err();
         assert!(
             matches!(error, GgufError::SplitName { count: 3, .. }),
@@ -232,11 +232,11 @@ mod tests {
     }
 
     #[test]
-    fn swapped_parts_are_refused() {
+    fn swapped_shards_are_refused() {
         let dir = write(&[
-            (A, part(0, 3, 3, 0)),
-            (C, part(1, 3, 3, 1)),
-            (B, part(2, 3, 3, 2)),
+            (A, shard(0, 3, 3, 0)),
+            (C, shard(1, 3, 3, 1)),
+            (B, shard(2, 3, 3, 2)),
         ]);
         let error = Gguf::open(&dir.path().join(A)).unwrap_err();
         assert!(
@@ -252,11 +252,11 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_another_split_is_refused() {
+    fn a_shard_of_another_split_is_refused() {
         let dir = write(&[
-            (A, part(0, 3, 3, 0)),
-            (B, part(1, 2, 3, 1)),
-            (C, part(2, 3, 3, 2)),
+            (A, shard(0, 3, 3, 0)),
+            (B, shard(1, 2, 3, 1)),
+            (C, shard(2, 3, 3, 2)),
         ]);
         let error = Gguf::open(&dir.path().join(A)).unwrap_err();
         assert!(
@@ -274,9 +274,9 @@ mod tests {
     #[test]
     fn a_wrong_total_is_refused() {
         let dir = write(&[
-            (A, part(0, 3, 4, 0)),
-            (B, part(1, 3, 4, 1)),
-            (C, part(2, 3, 4, 2)),
+            (A, shard(0, 3, 4, 0)),
+            (B, shard(1, 3, 4, 1)),
+            (C, shard(2, 3, 4, 2)),
         ]);
         let error = Gguf::open(&dir.path().join(A)).unwrap_err();
         assert!(
@@ -292,11 +292,11 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_in_two_parts_is_refused() {
+    fn a_tensor_in_two_shards_is_refused() {
         let dir = write(&[
-            (A, part(0, 3, 3, 0)),
-            (B, part(1, 3, 3, 1)),
-            (C, part(2, 3, 3, 1)),
+            (A, shard(0, 3, 3, 0)),
+            (B, shard(1, 3, 3, 1)),
+            (C, shard(2, 3, 3, 1)),
         ]);
         let error = Gguf::open(&dir.path().join(A)).unwrap_err();
         assert!(
@@ -306,8 +306,8 @@ mod tests {
     }
 
     #[test]
-    fn a_part_cannot_be_embedded() {
-        let error = Gguf::from_static(Box::leak(part(0, 3, 3, 0).into_boxed_slice()), "embedded")
+    fn a_shard_cannot_be_embedded() {
+        let error = Gguf::from_static(Box::leak(shard(0, 3, 3, 0).into_boxed_slice()), "embedded")
             .unwrap_err();
         assert!(
             matches!(

@@ -7,7 +7,7 @@ use super::shader::Variant;
 
 mod about;
 mod state;
-pub use about::{About, Flops, Part, Taken};
+pub use about::{About, Flops, Sublayer, Taken};
 pub(super) use state::{Block, extent, fill};
 pub use state::{Blocks, Extent, Most, State, When, Word};
 
@@ -47,8 +47,8 @@ pub struct Call {
     pub flops: Flops,
     /// Shape of what it works on, such as `2048x5120`, for profiles; may be empty.
     pub shape: String,
-    /// The part of the model, for profiles.
-    pub part: Part,
+    /// The sublayer, for profiles.
+    pub sublayer: Sublayer,
     /// Repeated for each block of the context. Neighbours cut alike are repeated together, in order.
     pub blocks: Option<Blocks>,
     /// A template of a test, in place of the kernel of that name.
@@ -78,7 +78,7 @@ impl Call {
             bytes_per_row: 0,
             flops: Flops::default(),
             shape: String::new(),
-            part: Part::Outside,
+            sublayer: Sublayer::Outside,
             blocks: None,
             source: None,
             #[cfg(test)]
@@ -133,9 +133,9 @@ impl Call {
         }
     }
 
-    /// Binds the codes and scales of a part of a weight.
-    pub fn planes(self, [codes, scales]: [&'static str; 2], part: &memory::Part) -> Self {
-        self.bind(codes, &part.quants).bind(scales, &part.scales)
+    /// Binds the codes and scales of a piece of a weight.
+    pub fn planes(self, [codes, scales]: [&'static str; 2], piece: &memory::Piece) -> Self {
+        self.bind(codes, &piece.quants).bind(scales, &piece.scales)
     }
 
     /// Gives the parameter `name`.
@@ -251,9 +251,9 @@ impl Call {
     }
 }
 
-/// Tells `calls` the part of the model they belong to.
-pub fn belong(calls: &mut [Call], part: Part) {
+/// Tells `calls` the sublayer that they belong to.
+pub fn belong(calls: &mut [Call], sublayer: Sublayer) {
     for call in calls {
-        call.part = part;
+        call.sublayer = sublayer;
     }
 }

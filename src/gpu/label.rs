@@ -29,7 +29,7 @@ impl Call {
         About {
             kernel: self.kernel,
             label,
-            part: self.part,
+            sublayer: self.sublayer,
             bytes: self.bytes,
             bytes_per_row: self.bytes_per_row,
             flops: self.flops,

@@ -25,15 +25,15 @@ pub struct GpuWeight {
     /// Weights of a row.
     pub cols: u32,
     /// The row ranges in order; one unless the adapter's binding limit forces more.
-    pub parts: Vec<Part>,
+    pub pieces: Vec<Piece>,
 }
 
 /// Consecutive rows of a tensor that are bound at once.
 #[derive(Debug, Clone)]
-pub struct Part {
+pub struct Piece {
     /// First row, counted over all groups.
     pub first_row: u32,
-    /// Rows in this part.
+    /// Rows in this piece.
     pub rows: u32,
     /// The plane of quants.
     pub quants: Range,
@@ -51,7 +51,7 @@ impl GpuWeight {
 
     /// Bytes of its planes.
     pub fn bytes(&self) -> u64 {
-        self.parts
+        self.pieces
             .iter()
             .map(|p| p.quants.size + p.scales.size)
             .sum()
@@ -104,7 +104,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Adds a tensor and returns its number. Parts are cut between groups where there are several (experts, heads).
+    /// Adds a tensor and returns its number. Pieces are cut between groups where there are several (experts, heads).
     ///
     /// # Errors
     /// [`GpuError::BindingTooLarge`] where a single row or group exceeds the binding limit.
@@ -112,7 +112,7 @@ impl<'a> Loader<'a> {
         Ok(self.add_alike(&[weight])?[0])
     }
 
-    /// Adds tensors of one shape, cut into the same parts whatever their types are.
+    /// Adds tensors of one shape, cut into the same pieces whatever their types are.
     ///
     /// # Errors
     /// As [`Loader::add`].
@@ -166,12 +166,12 @@ impl<'a> Loader<'a> {
 
     fn plan(&mut self, weight: &'a Weight, most: usize) -> usize {
         let total = weight.groups * weight.rows;
-        let mut parts = vec![];
+        let mut pieces = vec![];
         let mut first = 0;
         while first < total {
             let rows = most.min(total - first);
             let (q, s) = repack::plane_bytes(weight.ty, rows, weight.cols);
-            parts.push(Planned {
+            pieces.push(Planned {
                 first_row: first as u32,
                 rows: rows as u32,
                 quants: self.place(q as u64),
@@ -179,7 +179,7 @@ impl<'a> Loader<'a> {
             });
             first += rows;
         }
-        self.weights.push((weight, parts));
+        self.weights.push((weight, pieces));
         self.weights.len() - 1
     }
 
@@ -216,15 +216,15 @@ impl<'a> Loader<'a> {
             size,
             role,
         };
-        let place = |(weight, parts): &(&Weight, Vec<Planned>)| GpuWeight {
+        let place = |(weight, pieces): &(&Weight, Vec<Planned>)| GpuWeight {
             name: weight.name.clone(),
             ty: weight.ty,
             groups: weight.groups as u32,
             rows: weight.rows as u32,
             cols: weight.cols as u32,
-            parts: parts
+            pieces: pieces
                 .iter()
-                .map(|p| Part {
+                .map(|p| Piece {
                     first_row: p.first_row,
                     rows: p.rows,
                     quants: range(p.quants, Role::Codes(weight.ty)),
@@ -247,8 +247,8 @@ impl<'a> Loader<'a> {
         places: &[GpuWeight],
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), GpuError> {
-        let parts = || places.iter().flat_map(|weight| &weight.parts);
-        for range in parts().flat_map(|part| [&part.quants, &part.scales]) {
+        let pieces = || places.iter().flat_map(|weight| &weight.pieces);
+        for range in pieces().flat_map(|piece| [&piece.quants, &piece.scales]) {
             gpu.realise_async(&range.buffer).await?;
         }
         if !self.weights.iter().all(|(weight, _)| weight.has_data()) {
@@ -258,13 +258,13 @@ impl<'a> Loader<'a> {
             .weights
             .iter()
             .zip(places)
-            .flat_map(|((weight, _), place)| place.parts.iter().map(move |part| (weight, part)))
-            .map(|(weight, part)| upload::Target {
+            .flat_map(|((weight, _), place)| place.pieces.iter().map(move |piece| (weight, piece)))
+            .map(|(weight, piece)| upload::Target {
                 weight,
-                first_row: part.first_row as usize,
-                rows: part.rows as usize,
-                quants: (&part.quants.buffer, part.quants.offset),
-                scales: (&part.scales.buffer, part.scales.offset),
+                first_row: piece.first_row as usize,
+                rows: piece.rows as usize,
+                quants: (&piece.quants.buffer, piece.quants.offset),
+                scales: (&piece.scales.buffer, piece.scales.offset),
             })
             .collect();
         upload::stream(gpu, &targets, upload::SLOT, progress).await
@@ -300,8 +300,8 @@ mod tests {
             .unwrap_or_else(|e| panic!("{e}"));
             let mut loader = Loader::new(&gpu);
             loader.add(&weight).unwrap_or_else(|e| panic!("{e}"));
-            let parts = loader.weights[0].1.iter();
-            let found: Vec<_> = parts.map(|p| p.rows).collect();
+            let pieces = loader.weights[0].1.iter();
+            let found: Vec<_> = pieces.map(|p| p.rows).collect();
             assert_eq!(found, expected, "{binding:?}");
         }
     }

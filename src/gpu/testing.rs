@@ -1,7 +1,7 @@
 //! What the kernel tests share: one device per tier, and running dispatches to the end.
 
 use super::call::{Call, State};
-use super::memory::{GpuWeight, Loader, Part};
+use super::memory::{GpuWeight, Loader, Piece};
 use super::record::Recording;
 use super::{Gpu, GpuError, GpuOptions, Tier, waves};
 use crate::gpu::buffer::{Buffer, Content, Range, Role};
@@ -207,7 +207,7 @@ pub(crate) fn unmade_weight(ty: GgmlType, groups: u32, rows: u32, cols: u32) -> 
         groups,
         rows,
         cols,
-        parts: vec![Part {
+        pieces: vec![Piece {
             first_row: 0,
             rows: groups * rows,
             quants: plane(codes, Role::Codes(ty)),

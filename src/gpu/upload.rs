@@ -27,10 +27,10 @@ const TASK: usize = 1 << 18;
 /// Padding that the last run of a tensor may have beyond whole steps of rows: the unused vec4 of the float types' scales.
 const PADDING: u64 = 16;
 
-/// A part of a tensor and where its planes go.
+/// A piece of a tensor and where its planes go.
 pub(super) struct Target<'a> {
     pub weight: &'a Weight,
-    /// The part's first row, counted over all groups.
+    /// The piece's first row, counted over all groups.
     pub first_row: usize,
     /// Its rows.
     pub rows: usize,
@@ -280,7 +280,7 @@ mod tests {
     use crate::quant::GgmlType;
     use crate::quant::repack::Planes;
 
-    /// Streams parts of random weights of every type through slots of `slot` bytes and compares all planes.
+    /// Streams pieces of random weights of every type through slots of `slot` bytes and compares all planes.
     fn check(slot: u64) {
         let mut rng = Rng::fresh();
         // A device of its own: other tests allocate on the shared ones.

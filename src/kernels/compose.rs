@@ -5,7 +5,7 @@ use super::MAX_GRID;
 use crate::gpu::GpuError;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Call, Extent};
-use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::memory::{GpuWeight, Piece};
 use crate::model::Weight;
 use crate::quant::repack::{has_codes, plane_bytes, shader_module};
 use crate::quant::{GgmlType, dequantize_row, quantize_row};
@@ -136,7 +136,7 @@ impl Composition {
             groups: 1,
             rows: rows as u32,
             cols: cols as u32,
-            parts: vec![Part {
+            pieces: vec![Piece {
                 first_row: 0,
                 rows: rows as u32,
                 quants: plane(quants, Role::Codes(ty)),
@@ -226,15 +226,15 @@ impl GpuCompose<'_> {
             let reason = format!("a head's width of {odd} is no multiple of 32");
             return Err(c.pair.refused(reason));
         }
-        let parts = |w: &GpuWeight| match w.parts.as_slice() {
-            [part] => Ok(part.clone()),
-            parts => {
-                let (name, parts) = (&w.name, parts.len());
-                let reason = format!("{name} takes {parts} bindings on this adapter, not one");
+        let pieces = |w: &GpuWeight| match w.pieces.as_slice() {
+            [piece] => Ok(piece.clone()),
+            pieces => {
+                let (name, pieces) = (&w.name, pieces.len());
+                let reason = format!("{name} takes {pieces} bindings on this adapter, not one");
                 Err(c.pair.refused(reason))
             }
         };
-        let (left, right, out) = (parts(self.left)?, parts(self.right)?, parts(self.out)?);
+        let (left, right, out) = (pieces(self.left)?, pieces(self.right)?, pieces(self.out)?);
         let n = |size: usize| size as u32;
         let units = |size: usize| (size / 32) as u32;
         let grid = |rows: usize| {
@@ -335,7 +335,7 @@ mod tests {
 
     fn on_gpu(gpu: &Gpu, c: &Composition, [left, right]: [&Weight; 2], ty: GgmlType) -> Weight {
         let out = c.product(ty);
-        let [quants, scales] = [&out.parts[0].quants.buffer, &out.parts[0].scales.buffer];
+        let [quants, scales] = [&out.pieces[0].quants.buffer, &out.pieces[0].scales.buffer];
         for plane in [quants, scales] {
             gpu.realise(plane).unwrap();
         }
@@ -528,10 +528,10 @@ mod tests {
             call.calls().unwrap()
         };
         let mut short = left.clone();
-        short.parts[0].scales.size -= 16;
+        short.pieces[0].scales.size -= 16;
         assert_refused(&calls(&short, &out), 1, "compose", "l_s");
         // Only the rows that are kept reach the end.
-        out.parts[0].quants.size -= 16;
+        out.pieces[0].quants.size -= 16;
         assert_refused(&calls(&left, &out)[1..], 1, "compose", "quants");
         let product = Step::of(Most::token(1), calls(&left, &out)[..1].to_vec());
         assert!(product.resolve().is_ok());

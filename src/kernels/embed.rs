@@ -2,7 +2,7 @@
 
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
-use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::memory::{GpuWeight, Piece};
 use crate::quant::repack::shader_module;
 use rayon::prelude::*;
 
@@ -27,25 +27,25 @@ pub fn embed(token_embd: &Weight, tokens: &[u32], out: &mut [f32]) {
         });
 }
 
-/// [`embed`] on the device: `out` (max_tokens, d) = rows history\[pos..\] of `token_embd`; one dispatch per part. Ids in `history`
+/// [`embed`] on the device: `out` (max_tokens, d) = rows history\[pos..\] of `token_embd`; one dispatch per piece. Ids in `history`
 /// are below the vocabulary: the backend checks those of prompts, and sampling chooses no others.
 pub fn calls(w: &GpuWeight, history: &Range, out: &Range) -> Vec<Call> {
     let units = w.cols / 32;
-    let call = |part: &Part| {
+    let call = |piece: &Piece| {
         Call::new("embed")
             .module("WEIGHT", shader_module(w.ty))
-            .planes(["w_q", "w_s"], part)
+            .planes(["w_q", "w_s"], piece)
             .bind("history", history)
             .bind("y", out)
-            .word("rows", part.rows)
-            .word("first_row", part.first_row)
+            .word("rows", piece.rows)
+            .word("first_row", piece.first_row)
             .word("units", units)
-            .word("sub", part.sub)
+            .word("sub", piece.sub)
             .word("pos", Word::Pos)
             .grid([Extent::N(units.div_ceil(64)), Extent::Tokens, Extent::N(1)])
             .with_bytes(w.bytes_of_rows(1))
     };
-    w.parts.iter().map(call).collect()
+    w.pieces.iter().map(call).collect()
 }
 
 #[cfg(test)]

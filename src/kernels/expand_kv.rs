@@ -111,7 +111,7 @@ pub fn weights_calls(
     );
     let mut calls = vec![];
     for (weight, transposed, out_row) in [(k_b, true, 0), (v_b, false, mla.heads * mla.nope)] {
-        for part in &weight.parts {
+        for part in &weight.pieces {
             let units = weight.cols / 32;
             let wg = WEIGHTS_WG as u32;
             let grid = if transposed {

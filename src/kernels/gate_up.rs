@@ -137,7 +137,7 @@ pub fn gate_up(
 pub struct GpuGateUp<'a> {
     /// G, (experts, rows, cols).
     pub gate: &'a GpuWeight,
-    /// U, of the same shape, cut into the same parts.
+    /// U, of the same shape, cut into the same pieces.
     pub up: &'a GpuWeight,
     /// Most tokens of a replay.
     pub max_tokens: u32,
@@ -152,10 +152,10 @@ pub struct GpuGateUp<'a> {
 }
 
 impl GpuGateUp<'_> {
-    /// The dispatches: one per part of the weights.
+    /// The dispatches: one per piece of the weights.
     ///
     /// # Panics
-    /// If the weights differ in shape, or are cut into different parts.
+    /// If the weights differ in shape, or are cut into different pieces.
     pub fn calls(&self) -> Vec<Call> {
         let (g, u) = (self.gate, self.up);
         assert_eq!(
@@ -172,14 +172,14 @@ impl GpuGateUp<'_> {
         } else {
             tokens_at_once(self.max_tokens)
         };
-        g.parts
+        g.pieces
             .iter()
-            .zip(&u.parts)
+            .zip(&u.pieces)
             .map(|(gp, up)| {
                 assert_eq!(
                     (gp.first_row, gp.rows),
                     (up.first_row, up.rows),
-                    "parts of {} and {}",
+                    "pieces of {} and {}",
                     g.name,
                     u.name
                 );
@@ -192,7 +192,7 @@ impl GpuGateUp<'_> {
                 ];
                 let read = g.bytes_of_rows(u64::from(used * g.rows))
                     + u.bytes_of_rows(u64::from(used * g.rows));
-                // A part has its share of the experts, and of those used on average.
+                // A piece has its share of the experts, and of those used on average.
                 let products = 4 * u64::from(gp.rows) * u64::from(g.cols);
                 Call::new("gate_up")
                     .module("GATE", shader_module(g.ty))

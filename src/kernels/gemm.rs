@@ -5,7 +5,7 @@
 
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Flops, Word};
-use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{Coop, Gpu, GpuError, Target, Tier};
 use crate::quant::repack::{has_codes, shader_module};
 
@@ -168,10 +168,10 @@ impl GpuGemm<'_> {
         }
         let kernel = self.kernel(tile);
         let call = |(i, part)| {
-            let up = self.up.map(|up| &up.parts[i]);
+            let up = self.up.map(|up| &up.pieces[i]);
             self.call(kernel.clone(), tile, part, up)
         };
-        w.parts.iter().enumerate().map(call).collect()
+        w.pieces.iter().enumerate().map(call).collect()
     }
 
     /// The kernel in tiles, with nothing bound yet.
@@ -261,7 +261,7 @@ impl GpuGemm<'_> {
         );
         // Whatever part of the weight, group or part of the columns: its rows begin and end with a vector of the output.
         let w = self.weight;
-        let mut numbers = w.parts.iter().flat_map(|p| [p.first_row, p.rows]);
+        let mut numbers = w.pieces.iter().flat_map(|p| [p.first_row, p.rows]);
         let vectors = w.rows.is_multiple_of(4) && numbers.all(|n| n.is_multiple_of(4));
         call.module("MATRICES", coop::module(size as usize))
             .number("MAT", size)
@@ -306,7 +306,7 @@ impl GpuGemm<'_> {
     }
 
     /// The dispatch for a part of the weight, and of the second one.
-    fn call(&self, kernel: Call, tile: Tile, part: &Part, up: Option<&Part>) -> Call {
+    fn call(&self, kernel: Call, tile: Tile, part: &Piece, up: Option<&Piece>) -> Call {
         let w = self.weight;
         // A part of one group is any run of rows; parts of several hold whole groups.
         let (rows, first_group, groups) = match w.groups {
@@ -332,7 +332,7 @@ impl GpuGemm<'_> {
             Some(e) if e.either => format!("{} by {}", w.shape(), e.height),
             _ => w.shape(),
         };
-        let bytes = |part: &Part| part.quants.size + part.scales.size;
+        let bytes = |part: &Piece| part.quants.size + part.scales.size;
         let weights = if up.is_some() { 2 } else { 1 };
         let products = 2 * weights * u64::from(part.rows) * u64::from(w.cols);
         let flops = match &self.experts {
@@ -406,8 +406,8 @@ impl GpuGemm<'_> {
         );
         if let Some(up) = self.up {
             assert_eq!(
-                (w.groups, w.rows, w.cols, w.parts.len()),
-                (up.groups, up.rows, up.cols, up.parts.len()),
+                (w.groups, w.rows, w.cols, w.pieces.len()),
+                (up.groups, up.rows, up.cols, up.pieces.len()),
                 "{name} and {}",
                 up.name
             );
@@ -417,7 +417,7 @@ impl GpuGemm<'_> {
             );
         }
         let places = self.max_tokens * self.used();
-        let rows = w.parts.iter().map(|p| p.rows).max().unwrap_or(0);
+        let rows = w.pieces.iter().map(|p| p.rows).max().unwrap_or(0);
         assert!(
             rows.div_ceil(16) <= MAX_GRID && places.div_ceil(16) + w.groups <= MAX_GRID,
             "{name}: workgroups along one dimension"

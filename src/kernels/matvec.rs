@@ -148,7 +148,7 @@ pub struct GpuMatvec<'a> {
 }
 
 impl GpuMatvec<'_> {
-    /// The dispatches: one per part of the weight.
+    /// The dispatches: one per piece of the weight.
     pub fn calls(&self) -> Vec<Call> {
         self.with_rotation(None)
     }
@@ -185,13 +185,13 @@ impl GpuMatvec<'_> {
             Word::LastTokenTimes(n) => Word::LastTokenTimes(n / 4),
             other => other,
         };
-        w.parts
+        w.pieces
             .iter()
-            .map(|part| {
-                let tiles = part.rows.div_ceil(WG / LANES);
+            .map(|piece| {
+                let tiles = piece.rows.div_ceil(WG / LANES);
                 let row_tiles = tiles.min(MAX_GRID);
                 if rotation.is_some() {
-                    assert!(part.first_row.is_multiple_of(2), "pairs of {}", w.name);
+                    assert!(piece.first_row.is_multiple_of(2), "pairs of {}", w.name);
                 }
                 let along_tokens = match self.tokens {
                     Word::Tokens => Extent::TokensBy(cols_at_once),
@@ -202,7 +202,7 @@ impl GpuMatvec<'_> {
                     Extent::N(tiles.div_ceil(row_tiles)),
                     along_tokens,
                 ];
-                let products = 2 * u64::from(part.rows) * u64::from(w.cols);
+                let products = 2 * u64::from(piece.rows) * u64::from(w.cols);
                 let flops = match self.tokens {
                     Word::Tokens => Flops {
                         per_token: products,
@@ -219,16 +219,16 @@ impl GpuMatvec<'_> {
                     .number("WG", WG)
                     .number("LANES", LANES)
                     .number("COLS", cols_at_once)
-                    .planes(["w_q", "w_s"], part)
+                    .planes(["w_q", "w_s"], piece)
                     .bind("x", &self.x)
                     .bind("y", &self.y)
                     .bind_some("norm", self.norm.as_ref().map(|norm| &norm.0))
                     .bind_some("residual", self.residual.as_ref())
                     .bind_some("angles", rotation.map(|rotation| &rotation.table))
-                    .word("rows", part.rows)
-                    .word("first_row", part.first_row)
+                    .word("rows", piece.rows)
+                    .word("first_row", piece.first_row)
                     .word("units", w.cols / 32)
-                    .word("sub", part.sub)
+                    .word("sub", piece.sub)
                     .word("tokens", self.tokens)
                     .word("x_offset", quarter(self.x_offset))
                     .word("x_stride", self.x_stride / 4)
@@ -238,7 +238,7 @@ impl GpuMatvec<'_> {
                     .word_some("eps", self.norm.as_ref().map(|norm| norm.1))
                     .word_some("pos", rotation.map(|_| Word::Pos))
                     .grid(grid)
-                    .with_bytes(part.quants.size + part.scales.size)
+                    .with_bytes(piece.quants.size + piece.scales.size)
                     .with_flops(flops)
                     .with_shape(w.shape())
             })
@@ -508,7 +508,7 @@ mod tests {
                 continue;
             };
             let w = random_weight(&mut rng, GgmlType::Q6_K, 1, 1003, 512);
-            assert!(gpu_weight(&gpu, &w).parts.len() > 2);
+            assert!(gpu_weight(&gpu, &w).pieces.len() > 2);
             let x = rng.normals(512);
             let mut twin = vec![0.0; 1003];
             matvec(&w, &x, 1, MatvecOptions::contiguous(512), &mut twin);

@@ -100,13 +100,13 @@ pub struct GpuMoeDown<'a> {
 }
 
 impl GpuMoeDown<'_> {
-    /// The dispatches: one per part of the weight, each adding its experts to the sum of the part before.
+    /// The dispatches: one per piece of the weight, each adding its experts to the sum of the piece before.
     pub fn calls(&self) -> Vec<Call> {
         let d = self.down;
         let mut residual = self.residual.clone();
-        let last = d.parts.len() - 1;
+        let last = d.pieces.len() - 1;
         let mut calls = vec![];
-        for (i, part) in d.parts.iter().enumerate() {
+        for (i, piece) in d.pieces.iter().enumerate() {
             let y = if i == last {
                 self.y.clone()
             } else {
@@ -119,25 +119,25 @@ impl GpuMoeDown<'_> {
                 Extent::N(1),
             ];
             let read = d.bytes_of_rows(u64::from(self.used * d.rows));
-            // A part has its share of the experts, and of those used on average.
-            let products = 2 * u64::from(part.rows) * u64::from(d.cols);
+            // A piece has its share of the experts, and of those used on average.
+            let products = 2 * u64::from(piece.rows) * u64::from(d.cols);
             calls.push(
                 Call::new("moe_down")
                     .module("WEIGHT", shader_module(d.ty))
                     .number("WG", WG)
                     .number("LANES", LANES)
                     .number("USED", self.used)
-                    .planes(["w_q", "w_s"], part)
+                    .planes(["w_q", "w_s"], piece)
                     .bind("h", &self.h)
                     .bind("ids", &self.ids)
                     .bind("weights", &self.weights)
                     .bind("residual", &residual)
                     .bind("y", &y)
                     .word("rows", d.rows)
-                    .word("first_expert", part.first_row / d.rows)
-                    .word("experts", part.rows / d.rows)
+                    .word("first_expert", piece.first_row / d.rows)
+                    .word("experts", piece.rows / d.rows)
                     .word("units", d.cols / 32)
-                    .word("sub", part.sub)
+                    .word("sub", piece.sub)
                     .grid(grid)
                     .with_bytes(read)
                     .with_flops(Flops {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_larger_than_a_binding_add_up_part_by_part() {
+    fn experts_larger_than_a_binding_add_up_piece_by_piece() {
         let mut rng = Rng::fresh();
         for tier in Tier::ALL {
             let options = GpuOptions {

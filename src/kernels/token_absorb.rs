@@ -150,7 +150,7 @@ pub fn repeated(
         dims,
         cache,
     };
-    let whole = q_b.cols.is_multiple_of(32) && [q_b, k_b].iter().all(|w| w.parts.len() == 1);
+    let whole = q_b.cols.is_multiple_of(32) && [q_b, k_b].iter().all(|w| w.pieces.len() == 1);
     shape.repeated(target.machine).filter(|_| whole)
 }
 
@@ -197,10 +197,10 @@ impl GpuTokenAbsorb<'_> {
     /// The dispatch, divided as on `machine`.
     fn call_for(&self, machine: Machine) -> Call {
         let (q_b, k_b, dims) = (self.q_b, self.k_b, self.dims);
-        let (Some(division), [q_part], [k_part]) = (
+        let (Some(division), [q_piece], [k_piece]) = (
             self.shape().division(machine),
-            &q_b.parts[..],
-            &k_b.parts[..],
+            &q_b.pieces[..],
+            &k_b.pieces[..],
         ) else {
             panic!("{} and {} for {dims:?}", q_b.name, k_b.name);
         };
@@ -216,13 +216,13 @@ impl GpuTokenAbsorb<'_> {
         let weights = [q_b, k_b].map(|w| u64::from(w.total_rows()) * u64::from(w.cols));
         let call = Call::new("token_absorb")
             .variant(self.variant(division))
-            .planes(["w_q", "w_s"], q_part)
-            .planes(["k_q", "k_s"], k_part)
+            .planes(["w_q", "w_s"], q_piece)
+            .planes(["k_q", "k_s"], k_piece)
             .bind("angles", &self.rope_table)
             .bind("q_lat", &self.q_lat)
             .bind("q_pe", &self.q_pe)
-            .word("sub", q_part.sub)
-            .word("k_sub", k_part.sub)
+            .word("sub", q_piece.sub)
+            .word("k_sub", k_piece.sub)
             .word("pos", Word::Pos)
             .grid([
                 Extent::N(division.slices + 1),

@@ -28,7 +28,7 @@ pub fn fits(weights: [&GpuWeight; 2], prepared: bool) -> bool {
     let tiles = |w: &GpuWeight| w.rows.div_ceil(WHOLE_THREADS / 32);
     weights
         .iter()
-        .all(|w| w.groups == 1 && w.parts.len() == 1 && w.rows > 0)
+        .all(|w| w.groups == 1 && w.pieces.len() == 1 && w.rows > 0)
         && first.cols == other.cols
         && first.cols.is_multiple_of(32)
         && (!prepared || first.rows.is_multiple_of(PREPARED_ROWS))
@@ -105,18 +105,18 @@ impl GpuTokenBeside<'_> {
             true => staged(variant, geometry, activation, units),
             false => variant,
         };
-        let [w_part, v_part] = [&w.parts[0], &v.parts[0]];
+        let [w_piece, v_piece] = [&w.pieces[0], &v.pieces[0]];
         let tiles = [w, v].map(|w| w.rows.div_ceil(geometry.tile));
         let call = Call::new("token_beside")
             .variant(variant)
-            .planes(["w_q", "w_s"], w_part)
-            .planes(["v_q", "v_s"], v_part)
+            .planes(["w_q", "w_s"], w_piece)
+            .planes(["v_q", "v_s"], v_piece)
             .bind("z", &self.z)
             .bind_some("y", self.y.as_ref())
             .word("rows", w.rows)
             .word("other_rows", v.rows)
-            .word("sub", w_part.sub)
-            .word("other_sub", v_part.sub)
+            .word("sub", w_piece.sub)
+            .word("other_sub", v_piece.sub)
             .grid([Extent::N(tiles.iter().sum()), Extent::N(1), Extent::N(1)])
             .with_bytes(w.bytes() + v.bytes())
             .with_flops(Flops {

@@ -22,7 +22,7 @@ pub fn token_embed(
     (x, squares, weighted)
 }
 
-/// The row history\[pos\] as f32 in `y` and as `activation` in `prepared`, which must have a norm; one dispatch per part.
+/// The row history\[pos\] as f32 in `y` and as `activation` in `prepared`, which must have a norm; one dispatch per piece.
 ///
 /// # Panics
 /// If `prepared` has no norm, or rows are no whole units.
@@ -40,23 +40,23 @@ pub fn calls(
         .as_ref()
         .expect("the first layer begins with a norm");
     let units = w.cols / 32;
-    w.parts
+    w.pieces
         .iter()
-        .map(|part| {
+        .map(|piece| {
             let grid = [Extent::N(units.div_ceil(64)), Extent::N(1), Extent::N(1)];
             Call::new("token_embed")
                 .variant(token::variant(activation))
                 .module("WEIGHT", shader_module(w.ty))
                 .number("UNITS", units)
-                .planes(["w_q", "w_s"], part)
+                .planes(["w_q", "w_s"], piece)
                 .bind("history", history)
                 .bind("g", norm)
                 .bind("y", y)
                 .bind("squares_out", squares)
                 .bind("prepared", &prepared.values)
-                .word("rows", part.rows)
-                .word("first_row", part.first_row)
-                .word("sub", part.sub)
+                .word("rows", piece.rows)
+                .word("first_row", piece.first_row)
+                .word("sub", piece.sub)
                 .word("pos", Word::Pos)
                 .grid(grid)
                 .with_bytes(w.bytes_of_rows(1))

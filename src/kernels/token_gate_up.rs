@@ -160,16 +160,16 @@ impl GpuTokenGateUp<'_> {
         let mut count = 0;
         for [g, u] in self.pairs() {
             let form = |w: &GpuWeight| {
-                let cuts = w.parts.iter().map(|p| (p.first_row, p.rows));
+                let cuts = w.pieces.iter().map(|p| (p.first_row, p.rows));
                 ((w.groups, w.rows, w.cols), cuts.collect::<Vec<_>>())
             };
             assert_eq!(form(g), form(u), "{} and {}", g.name, u.name);
-            for part in &g.parts {
+            for part in &g.pieces {
                 // Experts are cut between them.
                 let rows = if g.groups > 1 { g.rows } else { part.rows };
                 check_rows(target, rows, &g.name)?;
             }
-            count = count.max(g.parts.len());
+            count = count.max(g.pieces.len());
         }
         if let Some((_, router)) = &self.experts {
             router.check();
@@ -212,9 +212,9 @@ impl GpuTokenGateUp<'_> {
     fn part(&self, geometry: &Geometry, whole: &Call, i: usize) -> Call {
         let mut call = whole.clone();
         let (mut tiles, mut bytes, mut weights) = (0, 0, 0);
-        let has = |pair: &[&GpuWeight; 2]| i < pair[0].parts.len();
+        let has = |pair: &[&GpuWeight; 2]| i < pair[0].pieces.len();
         if let Some((pair, router)) = self.experts.as_ref().filter(|(pair, _)| has(pair)) {
-            let [g, u] = pair.map(|w| &w.parts[i]);
+            let [g, u] = pair.map(|w| &w.pieces[i]);
             let (rows, used) = (pair[0].rows, router.experts.used as u32);
             call = self.choice(call, geometry, router);
             call.variant = weight(
@@ -250,7 +250,7 @@ impl GpuTokenGateUp<'_> {
             tiles += used * rows.div_ceil(geometry.tile);
         }
         if let Some(pair) = self.shared.filter(has) {
-            let [g, u] = pair.map(|w| &w.parts[i]);
+            let [g, u] = pair.map(|w| &w.pieces[i]);
             let names = ["SHARED_GATE", "SHARED_GATE_TIMES"];
             call.variant = weight(call.variant, names, pair[0].ty, self.activation);
             let names = ["SHARED_UP", "SHARED_UP_TIMES"];

@@ -9,7 +9,7 @@ use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, Flops, Word};
 use crate::gpu::geometry::{Geometry, SharedWork, Site};
 use crate::gpu::machine::MAX_THREADS;
-use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::rope_cache::Rotation;
@@ -103,7 +103,7 @@ pub fn router_parts(w: &Weight, x: &[f32]) -> Vec<f32> {
 pub fn leaves_router_parts(w: &GpuWeight, tile: u32) -> bool {
     w.ty == GgmlType::F32
         && w.groups == 1
-        && w.parts.len() == 1
+        && w.pieces.len() == 1
         && w.rows.is_multiple_of(4)
         && w.cols.is_multiple_of(ROUTER_ROWS)
         && router_bytes(w.rows, tile) <= ROUTER_BYTES
@@ -214,7 +214,7 @@ impl<'a> GpuTokenMatvec<'a> {
         }
         let call = self.input(self.whole(target, geometry));
         let experts = self.router.as_ref().map_or(0, |router| router.weight.rows);
-        let part = |part: &Part| {
+        let part = |part: &Piece| {
             if self.prepared.is_some() {
                 check_rows(target, part.rows, &w.name)?;
             }
@@ -236,7 +236,7 @@ impl<'a> GpuTokenMatvec<'a> {
                 });
             Ok(call.at_site(site.clone()))
         };
-        w.parts.iter().map(part).collect()
+        w.pieces.iter().map(part).collect()
     }
 
     /// The call without its input and its part of the weight.
@@ -280,7 +280,7 @@ impl<'a> GpuTokenMatvec<'a> {
             call = call
                 .bind(
                     "router",
-                    &weight.parts[0].quants.clone().holding(Role::Floats),
+                    &weight.pieces[0].quants.clone().holding(Role::Floats),
                 )
                 .bind("logit_parts", logits)
                 .number("EXPERTS", experts)

@@ -106,7 +106,7 @@ impl GpuTokenMoeDown<'_> {
         }
     }
 
-    /// The dispatches: one per part of the experts or of the shared expert, whichever are more, each adding to the sum of the
+    /// The dispatches: one per piece of the experts or of the shared expert, whichever are more, each adding to the sum of the
     /// one before; the last leaves it prepared.
     ///
     /// # Errors
@@ -135,7 +135,10 @@ impl GpuTokenMoeDown<'_> {
             "shared expert of {}",
             d.name
         );
-        let count = d.parts.len().max(self.shared.map_or(0, |s| s.parts.len()));
+        let count = d
+            .pieces
+            .len()
+            .max(self.shared.map_or(0, |s| s.pieces.len()));
         let mut residual = self.residual.clone();
         let mut calls = vec![];
         for i in 0..count {
@@ -144,7 +147,7 @@ impl GpuTokenMoeDown<'_> {
                 true => self.y.clone(),
                 false => Range::floats("expert sum", u64::from(d.rows)),
             };
-            let call = self.part(target, geometry, i);
+            let call = self.piece(target, geometry, i);
             let call = call
                 .flag("ONE_PART", count == 1)
                 .bind("residual", &residual)
@@ -158,14 +161,14 @@ impl GpuTokenMoeDown<'_> {
         Ok(calls)
     }
 
-    /// Part i of the experts and part i of the shared expert, where they have so many.
-    fn part(&self, target: &Target, geometry: &Geometry, i: usize) -> Call {
+    /// Piece i of the experts and piece i of the shared expert, where they have so many.
+    fn piece(&self, target: &Target, geometry: &Geometry, i: usize) -> Call {
         let (d, used, activation) = (self.down, self.used, self.activation);
         let units = d.cols / 32;
-        // Where the experts have no more parts, any of them with no expert in it.
-        let part = d.parts.get(i).unwrap_or(&d.parts[0]);
-        let experts = d.parts.get(i).map_or(0, |part| part.rows / d.rows);
-        let shared = self.shared.and_then(|s| Some((s, s.parts.get(i)?)));
+        // Where the experts have no more pieces, any of them with no expert in it.
+        let piece = d.pieces.get(i).unwrap_or(&d.pieces[0]);
+        let experts = d.pieces.get(i).map_or(0, |piece| piece.rows / d.rows);
+        let shared = self.shared.and_then(|s| Some((s, s.pieces.get(i)?)));
         let split = geometry.lanes > SPLIT_LANES;
         let variant = divided(target, token::variant(activation), geometry, used * units)
             .number("USED", used)
@@ -189,22 +192,22 @@ impl GpuTokenMoeDown<'_> {
         }
         let mut call = Call::new("token_moe_down")
             .variant(variant)
-            .planes(["w_q", "w_s"], part)
+            .planes(["w_q", "w_s"], piece)
             .bind("h", &self.h)
             .bind("ids", &self.ids)
             .bind("weights", &self.weights)
-            .word("first_expert", part.first_row / d.rows)
+            .word("first_expert", piece.first_row / d.rows)
             .word("experts", experts)
-            .word("sub", part.sub);
-        // The chosen experts may lie in any part: the first is told to read them all.
+            .word("sub", piece.sub);
+        // The chosen experts may lie in any piece: the first is told to read them all.
         let rows = if i == 0 { used * d.rows } else { 0 };
         let mut bytes = d.bytes_of_rows(u64::from(rows));
         let mut weights = u64::from(rows) * u64::from(d.cols);
         call = match shared {
             None => call.module("SHARED", "shared_none"),
-            Some((s, part)) => {
-                bytes += part.quants.size + part.scales.size;
-                weights += u64::from(part.rows) * u64::from(s.cols);
+            Some((s, piece)) => {
+                bytes += piece.quants.size + piece.scales.size;
+                weights += u64::from(piece.rows) * u64::from(s.cols);
                 let names = ["SHARED_WEIGHT", "SHARED_TIMES"];
                 let units = s.cols / 32;
                 let ahead = units
@@ -214,10 +217,10 @@ impl GpuTokenMoeDown<'_> {
                 call.module("SHARED", "shared_down")
                     .number("SHARED_UNITS", units)
                     .number("SHARED_AHEAD", ahead)
-                    .planes(["s_q", "s_s"], part)
-                    .word("shared_rows", part.rows)
-                    .word("shared_first", part.first_row)
-                    .word("shared_sub", part.sub)
+                    .planes(["s_q", "s_s"], piece)
+                    .word("shared_rows", piece.rows)
+                    .word("shared_first", piece.first_row)
+                    .word("shared_sub", piece.sub)
             }
         };
         let tiles = d.rows.div_ceil(geometry.tile);
@@ -367,10 +370,10 @@ mod tests {
     }
 
     #[test]
-    fn weights_larger_than_a_binding_add_up_part_by_part() {
+    fn weights_larger_than_a_binding_add_up_piece_by_piece() {
         for gpu in token_gpus_with_binding(40_000) {
             let mut rng = Rng::fresh();
-            // Experts in more parts, and the shared expert in more.
+            // Experts in more pieces, and the shared expert in more.
             for (sizes, cols) in [([8, 3, 96, 256], 256), ([1, 1, 160, 256], 768)] {
                 let shared = Some((GgmlType::Q8_0, cols));
                 check(&gpu, &mut rng, GgmlType::Q4_K, sizes, shared, false);

@@ -41,7 +41,7 @@ pub fn fits(k_b: &GpuWeight, dims: MlaDims) -> bool {
     let pairs = dims.heads * dims.rope / 2;
     let least = (dims.heads * dims.kv_lora).div_ceil(WHOLE_THREADS as usize / 32)
         + pairs.div_ceil(WHOLE_THREADS as usize);
-    k_b.parts.len() == 1
+    k_b.pieces.len() == 1
         && dims.nope > 0
         && dims.nope.is_multiple_of(32)
         && dims.head().is_multiple_of(32)
@@ -118,7 +118,7 @@ impl GpuTokenQueries<'_> {
             "{} for {dims:?}",
             k_b.name
         );
-        let part = &k_b.parts[0];
+        let piece = &k_b.pieces[0];
         let units = k_b.cols / 32;
         let variant = divided(target, variant(self.activation), geometry, units);
         let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], k_b.ty, self.activation);
@@ -130,13 +130,13 @@ impl GpuTokenQueries<'_> {
             k_b.total_rows().div_ceil(geometry.tile) + 1 + pairs.div_ceil(geometry.threads());
         let call = Call::new("token_queries")
             .variant(variant)
-            .planes(["w_q", "w_s"], part)
+            .planes(["w_q", "w_s"], piece)
             .bind("x", &self.values)
             .bind("q", &self.q)
             .bind("angles", &self.rope_table)
             .bind("q_lat", &self.q_lat)
             .bind("q_pe", &self.q_pe)
-            .word("sub", part.sub)
+            .word("sub", piece.sub)
             .word("pos", Word::Pos)
             .grid([Extent::N(workgroups), Extent::N(1), Extent::N(1)])
             .with_bytes(k_b.bytes())

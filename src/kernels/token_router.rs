@@ -4,7 +4,7 @@
 use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Flops};
-use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::memory::{GpuWeight, Piece};
 use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
@@ -42,7 +42,7 @@ pub fn fits(ty: GgmlType, cols: u32) -> bool {
 }
 
 impl GpuTokenRouter<'_> {
-    /// The dispatches: one per part of the weight.
+    /// The dispatches: one per piece of the weight.
     ///
     /// # Panics
     /// If the weight is none that [`fits`].
@@ -50,22 +50,22 @@ impl GpuTokenRouter<'_> {
         let w = self.weight;
         assert!(fits(w.ty, w.cols) && w.groups == 1, "{}", w.name);
         let columns = w.cols / 4;
-        let call = |part: &Part| {
-            let weights = u64::from(part.rows) * u64::from(w.cols);
+        let call = |piece: &Piece| {
+            let weights = u64::from(piece.rows) * u64::from(w.cols);
             Call::new("token_router")
                 .module("WEIGHT", shader_module(w.ty))
                 .number("WG", WG)
                 .number("COLUMNS", columns)
                 .number("LOADS", columns.div_ceil(WG))
                 .number("SQUARES", (columns / 4).div_ceil(WG))
-                .bind("w", &part.quants)
+                .bind("w", &piece.quants)
                 .bind("x", &self.x)
                 .bind_some("norm", self.norm.as_ref())
                 .bind("squares", &self.squares)
                 .bind("y", &self.y)
-                .word("first_row", part.first_row)
+                .word("first_row", piece.first_row)
                 .word("eps", self.eps)
-                .grid([Extent::N(part.rows), Extent::N(1), Extent::N(1)])
+                .grid([Extent::N(piece.rows), Extent::N(1), Extent::N(1)])
                 .with_bytes(weights * 4)
                 .with_shape(format!("{}x{}", w.rows, w.cols))
                 .with_flops(Flops {
@@ -73,7 +73,7 @@ impl GpuTokenRouter<'_> {
                     ..Flops::default()
                 })
         };
-        w.parts.iter().map(call).collect()
+        w.pieces.iter().map(call).collect()
     }
 }
 

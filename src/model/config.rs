@@ -35,13 +35,13 @@ pub struct Config {
     pub block_count: usize,
     /// `nextn_predict_layers`: blocks behind the others that predict further tokens; their tensors are not read.
     pub nextn_predict_layers: usize,
-    /// How many of the first blocks have a dense feed-forward part; all of them in a model without experts.
+    /// How many of the first blocks have a dense feed-forward network; all of them in a model without experts.
     pub leading_dense_block_count: usize,
     /// Width of the residual stream.
     pub embedding_length: usize,
     /// Attention heads.
     pub head_count: usize,
-    /// Width of the dense feed-forward parts; 0 where no block is dense.
+    /// Width of the dense feed-forward networks; 0 where no block is dense.
     pub feed_forward_length: usize,
     /// The routed and shared experts; `None` in a dense model.
     pub experts: Option<Experts>,
@@ -62,7 +62,7 @@ pub struct Experts {
     pub count: usize,
     /// Routed experts used per token.
     pub used: usize,
-    /// Shared experts; they form one feed-forward part of `shared_count * feed_forward_length`.
+    /// Shared experts; they form one feed-forward network of `shared_count * feed_forward_length`.
     pub shared_count: usize,
     /// Width of one expert.
     pub feed_forward_length: usize,

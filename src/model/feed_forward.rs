@@ -1,9 +1,9 @@
-//! The feed-forward part of a transformer block: of weights as the file has them, of their places while they are loaded, or of weights
+//! The feed-forward network of a transformer block: of weights as the file has them, of their places while they are loaded, or of weights
 //! on a device.
 
 use super::Weight;
 
-/// The feed-forward part of a block.
+/// The feed-forward network of a block.
 #[derive(Debug, Clone)]
 pub enum Ffn<W = Weight, V = Vec<f32>> {
     /// One SwiGLU for all tokens.

@@ -1,4 +1,4 @@
-//! What the models of all families share: sizes from GGUF keys, weights by name, the feed-forward part, the rotation table.
+//! What the models of all families share: sizes from GGUF keys, weights by name, the feed-forward network, the rotation table.
 
 mod config;
 mod error;

@@ -24,7 +24,7 @@ impl<'a> Tensors<'a> {
         Self { gguf, config, used }
     }
 
-    /// The feed-forward part of a block.
+    /// The feed-forward network of a block.
     ///
     /// # Errors
     /// As [`matrix`](Self::matrix), for each of its tensors.

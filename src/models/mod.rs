@@ -135,7 +135,7 @@ pub trait Weights: Send + Sync {
     /// The output head, vocab_size x embedding_length.
     fn output(&self) -> &GpuWeight;
 
-    /// The feed-forward part of each block.
+    /// The feed-forward network of each block.
     fn feed_forwards(&self) -> Vec<&Ffn<GpuWeight, Range>>;
 
     /// What `pair` multiplies in each block, and how; nothing where blocks have no such weights.

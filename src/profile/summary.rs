@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::gpu::call::{About, Part, Taken};
+use crate::gpu::call::{About, Sublayer, Taken};
 
 /// What was profiled, and what the same takes without being profiled.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -125,11 +125,11 @@ pub struct Kernel {
 pub struct LayerTime {
     /// The layer's number.
     pub layer: usize,
-    /// Whether its feed-forward part is a mixture of experts.
+    /// Whether its feed-forward network is a mixture of experts.
     pub moe: bool,
     /// Microseconds of the whole layer.
     pub us: f64,
-    /// Microseconds of its feed-forward part.
+    /// Microseconds of its feed-forward network.
     pub feed_forward_us: f64,
 }
 
@@ -245,13 +245,15 @@ impl Profile {
             .collect();
         kernels.sort_by(|a, b| b.us.total_cmp(&a.us));
 
-        let count = step.iter().filter_map(|t| t.about.part.layer()).max();
+        let count = step.iter().filter_map(|t| t.about.sublayer.layer()).max();
         let layers: Vec<_> = (0..count.map_or(0, |last| last + 1))
             .map(|layer| LayerTime {
                 layer,
                 moe: layer >= dense,
-                us: sum_of(&|i| step[i].about.part.layer() == Some(layer)),
-                feed_forward_us: sum_of(&|i| step[i].about.part == Part::FeedForward(layer)),
+                us: sum_of(&|i| step[i].about.sublayer.layer() == Some(layer)),
+                feed_forward_us: sum_of(&|i| {
+                    step[i].about.sublayer == Sublayer::FeedForward(layer)
+                }),
             })
             .collect();
         Self {
@@ -318,11 +320,11 @@ fn timeline(
 pub(super) mod tests {
     use super::*;
 
-    fn taken(kernel: &'static str, label: &str, part: Part, bytes: u64) -> Taken {
+    fn taken(kernel: &'static str, label: &str, sublayer: Sublayer, bytes: u64) -> Taken {
         let about = About {
             kernel,
             label: label.to_owned(),
-            part,
+            sublayer,
             ..About::default()
         };
         Taken {
@@ -360,12 +362,12 @@ pub(super) mod tests {
 
     fn example_of(work: Work, empty_pass_us: Option<f64>) -> Profile {
         let step = [
-            taken("embed", "embed Q4_0", Part::Outside, 0),
-            taken("attention", "attention", Part::Attention(0), 1100),
-            taken("matvec", "matvec Q4_0 8x32", Part::FeedForward(0), 4000),
-            taken("attention", "attention", Part::Attention(1), 1100),
-            taken("matvec", "matvec Q4_0 8x32", Part::FeedForward(1), 4000),
-            taken("matvec", "matvec Q6_K <64x32>", Part::Outside, 10_000),
+            taken("embed", "embed Q4_0", Sublayer::Outside, 0),
+            taken("attention", "attention", Sublayer::Attention(0), 1100),
+            taken("matvec", "matvec Q4_0 8x32", Sublayer::FeedForward(0), 4000),
+            taken("attention", "attention", Sublayer::Attention(1), 1100),
+            taken("matvec", "matvec Q4_0 8x32", Sublayer::FeedForward(1), 4000),
+            taken("matvec", "matvec Q6_K <64x32>", Sublayer::Outside, 10_000),
         ];
         let token = |factor: f64| {
             let lengths = [1.0, 4.0, 2.0, 5.0, 2.0, 10.0];

@@ -76,7 +76,7 @@ fn draw(text: &mut String, profile: &Profile) -> std::fmt::Result {
             lines,
             COLOURS[colour.unwrap_or(0) % COLOURS.len()],
         )?;
-        let here = bar.about.part.layer();
+        let here = bar.about.sublayer.layer();
         if here != layer {
             layer = here;
             let name = here.map_or_else(String::new, |number| number.to_string());

@@ -1,10 +1,10 @@
-//! What blocks a thread: the wrappers for native builds, and what calls them.
+//! Protects the polled core: nothing blocks a thread but the wrappers for native builds, and only measurements call these.
 
 use super::source::tokens;
 use super::sources;
 
 /// The rooms that a browser needs to compute.
-const CORE: [&str; 3] = ["gpu", "kernels", "engine"];
+const CORE: [&str; 4] = ["gpu", "kernels", "models", "engine"];
 /// The files that may block: the wrappers for native builds.
 const WRAPPERS: [&str; 3] = ["gpu::wait", "engine::wait", "engine::gpu::wait"];
 /// The files that may call the wrappers: measurements, which native builds alone make.

@@ -1,4 +1,4 @@
-//! Circles in a graph.
+//! Protects the order within rooms: finds the circles of a graph, and tests that it does.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The tokens of Rust code that is no test.
+//! Protects the order of rooms: reads the tokens of Rust code that is no test, and tests that it does.
 
 /// The tokens of a file: names, `::`, and other characters one by one; without comments, the contents of literals, and items
 /// that only tests have.

@@ -1,4 +1,4 @@
-//! Which modules of the crate use which: explicit paths and imports, followed through re-exports.
+//! Protects the order of rooms: tells which modules of the crate use which, by explicit paths and by imports, followed through re-exports.
 
 use super::source::tokens;
 use std::collections::{BTreeMap, BTreeSet};

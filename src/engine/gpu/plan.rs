@@ -68,8 +68,8 @@ impl SessionPlan {
     /// Bytes of weights, of the cache, and of everything else, each buffer counted once.
     pub fn bytes(&self) -> [u64; 3] {
         let of = |buffers: &HashSet<&Buffer>| buffers.iter().map(|buffer| buffer.size()).sum();
-        let parts = self.weights.iter().flat_map(|weight| &weight.parts);
-        let planes = parts.flat_map(|part| [&part.quants.buffer, &part.scales.buffer]);
+        let pieces = self.weights.iter().flat_map(|weight| &weight.pieces);
+        let planes = pieces.flat_map(|piece| [&piece.quants.buffer, &piece.scales.buffer]);
         let mut weights: HashSet<_> = planes.collect();
         let cache = self.recipes.cache().iter().map(|range| &range.buffer);
         let cache: HashSet<_> = cache.collect();

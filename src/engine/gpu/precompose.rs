@@ -254,10 +254,10 @@ impl GpuModel {
                 bytes += products.iter().map(GpuWeight::bytes).sum::<u64>();
                 continue;
             }
-            for part in products.drain(..).flat_map(|weight| weight.parts) {
+            for piece in products.drain(..).flat_map(|weight| weight.pieces) {
                 // A product has a buffer of its own for each plane.
-                self.gpu.release(&part.quants.buffer);
-                self.gpu.release(&part.scales.buffer);
+                self.gpu.release(&piece.quants.buffer);
+                self.gpu.release(&piece.scales.buffer);
             }
         }
         bytes
@@ -317,7 +317,7 @@ async fn product(
         )));
     }
     let (name, most) = (&gpu.info.name, gpu.max_binding);
-    let planes = [&out.parts[0].quants, &out.parts[0].scales];
+    let planes = [&out.pieces[0].quants, &out.pieces[0].scales];
     if planes[0].size > most {
         let bytes = planes[0].size;
         return Err(pair.refused(format!(

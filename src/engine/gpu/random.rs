@@ -6,7 +6,7 @@
 
 use crate::gpu::buffer::Buffer;
 use crate::gpu::buffer::Range;
-use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{Gpu, GpuError};
 use crate::models::Recipes;
 use crate::quant::GgmlType;
@@ -43,8 +43,8 @@ pub(super) async fn fill_weights(
             Entry::Occupied(made) => made.into_mut(),
             Entry::Vacant(place) => place.insert(Pool::new(gpu, weight.ty).await?),
         };
-        for part in &weight.parts {
-            pool.fill(&mut encoder, &weight.name, part);
+        for piece in &weight.pieces {
+            pool.fill(&mut encoder, &weight.name, piece);
         }
         pending += weight.bytes();
         if pending >= AT_ONCE {
@@ -128,10 +128,10 @@ impl Pool {
         })
     }
 
-    /// Fills the planes of `part` from a place of the pool that the tensor's name and the part choose.
-    fn fill(&self, encoder: &mut CommandEncoder, name: &str, part: &Part) {
+    /// Fills the planes of `piece` from a place of the pool that the tensor's name and the piece choose.
+    fn fill(&self, encoder: &mut CommandEncoder, name: &str, piece: &Piece) {
         let mut hasher = DefaultHasher::new();
-        (name, part.first_row).hash(&mut hasher);
+        (name, piece.first_row).hash(&mut hasher);
         // Whole words of every plane.
         let first = hasher.finish() % (self.blocks / 16) * 16;
         let copy = |encoder: &mut _, from: &Buffer, region: std::ops::Range<u64>, to: Range| {
@@ -142,10 +142,10 @@ impl Pool {
             encoder,
             &self.quants,
             0..self.quants.size(),
-            part.quants.clone(),
+            piece.quants.clone(),
         );
-        let records = u64::from(part.sub) * 4;
-        let scales = &part.scales;
+        let records = u64::from(piece.sub) * 4;
+        let scales = &piece.scales;
         if records > 0 {
             let to = Range {
                 size: records,
@@ -223,13 +223,13 @@ mod tests {
             for weight in &weights {
                 let (rows, cols) = (weight.total_rows() as usize, weight.cols as usize);
                 let plane = |r: &Range| gpu.read::<u8>(&r.buffer, r.offset, r.size).unwrap();
-                let part = &weight.parts[0];
+                let piece = &weight.pieces[0];
                 let bytes = unpack(
                     weight.ty,
                     rows,
                     cols,
-                    &plane(&part.quants),
-                    &plane(&part.scales),
+                    &plane(&piece.quants),
+                    &plane(&piece.scales),
                 );
                 let mut values = vec![0.0; rows * cols];
                 dequantize_row(weight.ty, &bytes, &mut values);

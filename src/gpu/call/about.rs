@@ -3,19 +3,19 @@
 use super::{Block, State};
 use std::sync::Arc;
 
-/// Which part of the model a dispatch belongs to.
+/// Which half of a layer a dispatch belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Part {
+pub enum Sublayer {
     /// None of the layers: the embedding, the head, the choice of a token.
     #[default]
     Outside,
     /// The attention of the layer of this number.
     Attention(usize),
-    /// The feed-forward part of the layer of this number.
+    /// The feed-forward network of the layer of this number.
     FeedForward(usize),
 }
 
-impl Part {
+impl Sublayer {
     /// The layer's number.
     pub fn layer(self) -> Option<usize> {
         match self {
@@ -46,8 +46,8 @@ pub struct About {
     pub kernel: &'static str,
     /// Kernel, weight types, shape and flags, such as `matvec Q4_0 2048x5120 +residual`.
     pub label: String,
-    /// The part of the model.
-    pub part: Part,
+    /// The half of a layer.
+    pub sublayer: Sublayer,
     /// Bytes of weights it reads at least (where a token is chosen: of logits).
     pub bytes: u64,
     /// Bytes it reads at least for each row of the cache.

@@ -76,7 +76,7 @@ impl Replay<'_> {
         // What runs a block ahead overlaps with what stands before it.
         let next_block = before.index != turn.index && before.dispatch >= turn.dispatch;
         self.recording.parts_passes(before, turn)
-            || about[before.dispatch].part != about[turn.dispatch].part
+            || about[before.dispatch].sublayer != about[turn.dispatch].sublayer
             || (next_block && !dispatches[turn.dispatch].ahead)
     }
 
@@ -88,7 +88,7 @@ impl Replay<'_> {
             kernel: about.kernel,
             work: told + PER_TOKEN * (f64::from(self.state.tokens) + ALONE),
             begins,
-            layer: about.part.layer(),
+            layer: about.sublayer.layer(),
         }
     }
 

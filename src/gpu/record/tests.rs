@@ -4,7 +4,7 @@ use super::*;
 use crate::gpu::Most;
 use crate::gpu::Step;
 use crate::gpu::buffer::Buffer;
-use crate::gpu::call::{Call, Flops, Part, belong};
+use crate::gpu::call::{Call, Flops, Sublayer, belong};
 use crate::gpu::stamps::Stamps;
 use crate::gpu::testing::{download, gpus};
 
@@ -200,10 +200,10 @@ fn a_dispatch_tells_what_it_is_and_reads() {
             per_row: 10_000,
             per_pair: 1_000_000,
         })];
-    belong(&mut calls, Part::FeedForward(3));
+    belong(&mut calls, Sublayer::FeedForward(3));
     let about = Arc::new(calls[0].about());
     assert_eq!(about.label, "gate_up Q4_K 4x1536x2048 +experts");
-    assert_eq!(about.part.layer(), Some(3));
+    assert_eq!(about.sublayer.layer(), Some(3));
     let state = State {
         pos: 4,
         tokens: 3,

@@ -609,7 +609,7 @@ pub(super) fn zeros(ty: GgmlType, [groups, rows, cols]: [usize; 3]) -> GpuWeight
         groups: groups as u32,
         rows: rows as u32,
         cols: cols as u32,
-        parts: vec![Part {
+        pieces: vec![Piece {
             first_row: 0,
             rows: (groups * rows) as u32,
             quants: plane(quants, Role::Codes(ty)),
@@ -681,8 +681,8 @@ fn every_index_lies_in_its_buffer() {
                 tile: Some(tile),
             };
             product.check();
-            let up = product.up.map(|up| &up.parts[0]);
-            let call = product.call(product.kernel(tile), tile, &weights[0].parts[0], up);
+            let up = product.up.map(|up| &up.pieces[0]);
+            let call = product.call(product.kernel(tile), tile, &weights[0].pieces[0], up);
             needs_every_byte(&call, most);
         }
     }

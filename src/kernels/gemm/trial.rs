@@ -3,7 +3,7 @@
 use super::{Form, GpuGemm, Input};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, State};
-use crate::gpu::memory::{GpuWeight, Part};
+use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
 use crate::gpu::{Most, Step};
@@ -54,7 +54,7 @@ impl Problem {
             groups: 1,
             rows: rows as u32,
             cols: cols as u32,
-            parts: vec![Part {
+            pieces: vec![Piece {
                 first_row: 0,
                 rows: rows as u32,
                 quants: floats(rows * cols)
@@ -131,7 +131,7 @@ impl Problem {
 
     /// Frees all of it.
     fn release(self, gpu: &Gpu) {
-        let planes = &self.weight.parts[0];
+        let planes = &self.weight.pieces[0];
         let [halves, scales] = &self.halves;
         for range in [&planes.quants, &planes.scales, &self.x, halves, scales] {
             gpu.release(&range.buffer);

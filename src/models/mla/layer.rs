@@ -20,9 +20,9 @@ pub struct Layer<W = Weight, V = Vec<f32>> {
     pub attn_v_b: W,
     /// embedding_length x (heads * v).
     pub attn_output: W,
-    /// Norm before the feed-forward part, embedding_length.
+    /// Norm before the feed-forward network, embedding_length.
     pub ffn_norm: V,
-    /// The feed-forward part.
+    /// The feed-forward network.
     pub ffn: Ffn<W, V>,
 }
 

@@ -140,7 +140,7 @@ impl GpuModel {
         }
     }
 
-    /// The feed-forward parts of which most layers are: those with experts, if there are any.
+    /// The feed-forward networks of which most layers are: those with experts, if there are any.
     fn gate_ups(&self) -> Vec<&Ffn<GpuWeight, Range>> {
         let all = || self.weights.feed_forwards().into_iter();
         let routed: Vec<_> = all().filter(|f| matches!(f, Ffn::Moe(_))).collect();

@@ -4,7 +4,7 @@ use super::chunk::{Chunk, RowsBuffer, product_parts};
 use super::context::TokenLayer;
 use super::{Given, most, several};
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Part, When, belong};
+use crate::gpu::call::{Call, Sublayer, When, belong};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step};
 use crate::kernels::attention::{Form as AttentionForm, GpuAttention};
@@ -42,8 +42,8 @@ pub fn step(
         let after = recipe.attention(of, &x, least);
         let middle = recipe.calls.len();
         x = recipe.feed_forward(of.layer, after);
-        belong(&mut recipe.calls[begin..middle], Part::Attention(i));
-        belong(&mut recipe.calls[middle..], Part::FeedForward(i));
+        belong(&mut recipe.calls[begin..middle], Sublayer::Attention(i));
+        belong(&mut recipe.calls[middle..], Sublayer::FeedForward(i));
     }
     Ok(recipe.done())
 }

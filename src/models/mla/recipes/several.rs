@@ -7,7 +7,7 @@ use super::context::TokenLayer;
 use super::{Chunk, Given, most};
 use crate::gpu::Step;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Part, Word, belong};
+use crate::gpu::call::{Call, Sublayer, Word, belong};
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::attention::GpuAttention;
 use crate::kernels::gate_up::GpuGateUp;
@@ -83,8 +83,8 @@ impl<'a> Recipe<'a> {
             let after = self.attention(of, &chunk, &x);
             let middle = self.calls.len();
             x = self.feed_forward(of.layer, &chunk, &after);
-            belong(&mut self.calls[begin..middle], Part::Attention(i));
-            belong(&mut self.calls[middle..], Part::FeedForward(i));
+            belong(&mut self.calls[begin..middle], Sublayer::Attention(i));
+            belong(&mut self.calls[middle..], Sublayer::FeedForward(i));
         }
         x
     }

@@ -4,7 +4,7 @@
 use super::Given;
 use super::context::TokenLayer;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Part, When, belong};
+use crate::gpu::call::{Call, Sublayer, When, belong};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step};
 use crate::kernels::attention::{GpuAttention, MAX_SLICES};
@@ -87,8 +87,8 @@ impl TokenRecipe<'_> {
             let (after, logits) = self.attention(of, &stream)?;
             let middle = self.calls.len();
             stream = self.feed_forward(of.layer, &after, logits, norms[i + 1])?;
-            belong(&mut self.calls[begin..middle], Part::Attention(i));
-            belong(&mut self.calls[middle..], Part::FeedForward(i));
+            belong(&mut self.calls[begin..middle], Sublayer::Attention(i));
+            belong(&mut self.calls[middle..], Sublayer::FeedForward(i));
         }
         let x = Input::Prepared(self.normed(&stream), 0);
         let head = GpuTokenMatvec::new(&weights.output, self.activation, x).bind("y", logits);

@@ -87,14 +87,16 @@ fn check_layers(step: &Step, layers: usize, repeats_work: bool) {
         let levels = levels(&calls, step.most);
         let last = |layer: usize| {
             let of_layer = calls.iter().zip(&levels);
-            let of_layer = of_layer.filter(|(call, _)| call.part.layer() == Some(layer));
+            let of_layer = of_layer.filter(|(call, _)| call.sublayer.layer() == Some(layer));
             let levels = of_layer.map(|(_, level)| *level);
             levels.max().expect("it has some")
         };
         assert_eq!(last(0), 1 + dense, "after the embedding");
         for layer in 1..layers {
             assert_eq!(last(layer) - last(layer - 1), experts, "layer {layer}");
-            let count = calls.iter().filter(|call| call.part.layer() == Some(layer));
+            let count = calls
+                .iter()
+                .filter(|call| call.sublayer.layer() == Some(layer));
             // kv_a beside q_a, the cache's row beside the absorption.
             assert_eq!(count.count(), dispatches, "layer {layer}");
         }
@@ -124,7 +126,7 @@ fn dispatches(step: &Step) -> [usize; 2] {
             tokens: 1,
             ..State::default()
         };
-        let of_layer = |call: &&Call| call.part.layer() == Some(1) && call.when.holds(&state);
+        let of_layer = |call: &&Call| call.sublayer.layer() == Some(1) && call.when.holds(&state);
         step.calls.iter().filter(of_layer).count()
     })
 }
