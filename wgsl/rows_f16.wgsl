@@ -1,24 +1,23 @@
-// The inputs of gemm: rows of x, divided by their root mean square and multiplied by `norm`, as f16 with a scale per row
-// (`halves`), as they are (`floats`), or both.
+// Makes the inputs of gemm from the rows of x. With `norm` it divides each row by its root mean square and multiplies it by the
+// norm's weight. The result is f16 with a scale per row (`halves`), f32 (`floats`), or both.
 //
-// x (rows, 4 * vectors) -> halves (rows, 4 * vectors) f16 and scales (rows): value = scale * half. The largest half of a row is
-// 2^14: activations of 10^5 and more, which real models have, do not overflow, and the others keep their precision. Floats
-// (rows, 4 * vectors). With `parts` x is (parts, rows, 4 * vectors), to be added up, and to `residual`
-// where that is given; then the sums (rows, 4 * vectors) are left as they are besides. `other` is read instead of x if `tiles`,
-// those of an expert_rows, has any.
-// Division: a workgroup per row. Bound by: bytes, 6 per value; the second reading of a row comes from the cache.
-#word vectors: u32       // vec4 per row
+// x, halves and floats are (rows, 4 * vectors), scales are (rows): value = scale * half. The largest half of a row is 2^14. So
+// large activations, of which real models have some above 10^5, do not overflow, and small ones keep their precision.
+// With `parts`, x holds partial sums, (parts, rows, 4 * vectors), which are added up first. With `residual` this is added, too, and
+// `sums` (rows, 4 * vectors) gets the total. `other` is read instead of x if `tiles`, a list of tiles of expert_rows, is not empty.
+// Division: a workgroup per row. Bound by: bytes, 6 per value. A row is read twice, the second time from the cache.
+#word vectors: u32       // vec4 of a row
 #word first: u32         // vec4 before the first row of x
 #word eps?: f32          // of the norm
-#word parts?: u32
-#word part_stride?: u32  // vec4 from one part of x to the next
+#word parts?: u32        // partial sums of a value
+#word part_stride?: u32  // vec4 from one partial sum of a value to the next
 #ifdef parts
 #read x: array<vec4<f32>> @floats(4 * p.parts * p.part_stride)               // (parts, rows, vectors)
 #else
 #read x: array<vec4<f32>> @floats(4 * (p.first + GRID_X * p.vectors))        // (rows, vectors)
 #endif
 #read other?: array<vec4<f32>> @floats(4 * GRID_X * p.vectors)               // (rows, vectors)
-#read tiles?: array<vec4<u32>> @words(4)                                     // of an expert_rows
+#read tiles?: array<vec4<u32>> @words(4)                                     // of expert_rows
 #read norm?: array<vec4<f32>> @floats(4 * p.vectors)                         // (vectors)
 #write halves?: array<vec2<u32>> @halves(4 * GRID_X * p.vectors)             // (rows, vectors) of 4 f16
 #write scales?: array<f32> @floats(GRID_X)                                   // (rows)
@@ -27,7 +26,7 @@
 #write sums?: array<vec4<f32>> @floats(4 * GRID_X * p.vectors)               // (rows, vectors)
 #import reduce
 
-// Vector i of x, added up.
+// Vector i of the input: that of `other` or of x, with its partial sums and the residual added up.
 fn input(i: u32) -> vec4<f32> {
 #ifdef other
   if (tiles[0].z > 0u) { return other[i]; }
@@ -40,8 +39,9 @@ fn input(i: u32) -> vec4<f32> {
   return sum;
 }
 
+// The largest half of a row.
 const LARGEST = 16384.0;
-// Rows of which the largest value is smaller become 0: the inverse of their scale would leave the normal f32.
+// A row whose largest value is not above this becomes 0: the inverse of its scale might overflow f32.
 const SMALLEST = 1e-30;
 
 #main

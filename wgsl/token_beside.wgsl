@@ -1,14 +1,14 @@
-// y = W x / rms(x) and z = V x / rms(x) of one token: two products that have their input in common and nothing else, in one grid,
-// where every dispatch of a pass waits for the one before it. x comes prepared (shared/token_store.wgsl).
+// y = W x / rms(x) and z = V x / rms(x) of one token. The two products share only their input. They are one dispatch for devices
+// with serial passes, where two would wait for each other. x comes prepared (shared/token_store.wgsl).
 //
-// W (rows, 32 * UNITS), V (other_rows, 32 * UNITS), y (rows), z (other_rows) as f32. W x leaves as f32 (`y`), for the next product
-// (`prepared`), or both.
-// Division: LANES threads share a row, a workgroup owns TILE = WG / LANES rows of W or of V; those of W come first.
+// W (rows, 32 * UNITS), V (other_rows, 32 * UNITS), y (rows) and z (other_rows) f32. The first output is left as f32 (`y`), prepared for
+// the next product (`prepared`), or both.
+// Division: LANES threads share a row. A workgroup owns TILE = WG / LANES rows, of W or of V. The workgroups of W come first.
 // Bound by: the bytes of W and V.
 #word rows: u32        // of W
 #word other_rows: u32  // of V
-#word sub: u32         // sub-planes of the scales, in words
-#word other_sub: u32
+#word sub: u32         // where the sub-plane of W's scales begins, in words
+#word other_sub: u32   // the same of V
 #read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)
 #read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS)
 #read v_q: array<vec4<u32>> @codes(OTHER, p.other_rows * UNITS)
@@ -39,9 +39,9 @@ const TILE = WG / LANES;
   let other = wid.x >= tiles;
   let tile = (wid.x - select(0u, tiles, other)) * TILE;
   let rows = select(p.rows, p.other_rows, other);
-  // Threads behind the last row repeat it and write nothing.
+  // Threads beyond the last row compute the last row again and write nothing.
   let row = min(tile + in_tile, rows - 1u);
-  // Of V's rows it is not used.
+  // Rows of V do not use it.
   let weight = norm_weight_at(min(row, p.rows - 1u));
   let squares = squares_ask(lane);
   let asked = x_ask(t, 0u);

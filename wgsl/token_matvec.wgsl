@@ -1,29 +1,34 @@
-// y = W x (+ residual) of one token whose activations their producer prepared (shared/token_store.wgsl); the output likewise.
+// y = W x (+ residual) of one token. x comes prepared by the product before, and y can be left prepared for the next
+// (shared/token_store.wgsl).
 //
-// W (groups * rows, 32 * UNITS), x (groups, X_UNITS) units, y (groups * rows). Group g of W reads x from unit g * X_UNITS on (attn_k_b,
-// attn_v_b). INPUT is where x comes from: prepared values as they lie (shared/x_*.wgsl), the same by way of workgroup memory
-// (shared/staged_*.wgsl), floats still to be multiplied by the norm's weight (shared/x_times_norm.wgsl: for the router, whose choices
-// should not turn on rounding), or the slices of the attention, which the workgroup joins for its head while its weights are on
-// their way (shared/x_slices.wgsl, for attn_v_b).
-// Where `squares` came with x, the products are divided by its root mean square. The output leaves as f32 (`y`), for the next product
-// (`prepared`), or both; with `router` it leaves what it gives to the experts' logits, too; with `angles` queries leave rotated.
-// Division: LANES threads share AT_ONCE rows, a workgroup owns TILE = WG / LANES * AT_ONCE rows, of one head where it joins slices.
-// Bound by: the bytes of W; for small W by the latency of one load, so everything a thread needs is asked for at once.
-#word rows: u32        // of this part
-#word first_row: u32   // of this part among all rows
-#word sub: u32         // sub-plane of the scales, in words
-#word row_tiles: u32   // workgroups along x; y continues them
+// W (groups * rows, 32 * UNITS), x (groups, X_UNITS) units, y (groups * rows). Groups are heads (attn_k_b, attn_v_b): group g reads x from
+// unit g * X_UNITS on. The module INPUT says where x comes from:
+// - shared/x_*.wgsl: prepared values from their buffer;
+// - shared/staged_*.wgsl: prepared values by way of workgroup memory;
+// - shared/x_times_norm.wgsl: f32, which this kernel multiplies by the norm's weight. The router takes it, because rounding should not
+//   choose experts;
+// - shared/x_slices.wgsl: the slices of the attention, for attn_v_b. A workgroup merges those of its head while its weights are on
+//   their way.
+// If `squares` are bound, the sums are divided by the root mean square of x. The output is left as f32 (`y`), prepared for the next
+// product (`prepared`), or both. With `router` the kernel also leaves partial sums of the experts' logits. With `angles` it rotates the
+// output, which are queries then.
+// Division: LANES threads share AT_ONCE rows. A workgroup owns TILE = WG / LANES * AT_ONCE rows, all of one head if it merges slices.
+// Bound by: the bytes of W. A small W is bound by the latency of one load, so a thread requests everything it needs at once.
+#word rows: u32        // of this piece of W
+#word first_row: u32   // of this piece among all rows
+#word sub: u32         // where the sub-plane of the scales begins, in words
+#word row_tiles: u32   // workgroups along x; further ones follow along y
 #read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)
 #read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS)
 #read residual?: array<f32> @floats(p.first_row + p.rows)
 #write y?: array<f32> @floats(p.first_row + p.rows)
-#flag ONE_BLOCK        // UNROLL * LANES units are a whole row
-#flag GROUPS           // groups read inputs of their own
+#flag ONE_BLOCK        // UNROLL * LANES units are a whole row, so a thread loads its share at once
+#flag GROUPS           // each group reads an input of its own
 #length OUT_ROWS p.first_row + p.rows
 #length INPUT_UNITS (ceil(p.first_row + p.rows, ROWS_PER_GROUP) - 1) * X_UNITS + UNITS
 #each r AT_ONCE
 #each k UNROLL
-const STRIDE = WG / LANES;   // rows of the workgroup that have threads of their own
+const STRIDE = WG / LANES;   // runs of LANES threads; the rows of a thread are this far apart
 const TILE = STRIDE * AT_ONCE;
 #import w32
 #import lanes
@@ -40,20 +45,20 @@ alias Rows = array<u32, AT_ONCE>;
 alias Sums = array<f32, AT_ONCE>;
 alias Loaded = array<w_Loaded, AT_ONCE>;
 
-// The weights of unit u of some rows.
+// The weights of unit u of each of `rows`.
 fn load(u: u32, rows: Rows) -> Loaded {
   return Loaded(
     w_load(rows[$r] * UNITS + u, p.sub),
   );
 }
 
-// The input of a row that begins at unit `first`: where all groups share it, what was loaded for all.
+// Unit u of the input of a row, which begins at unit `first`. If all groups share one input, it is `same`, which is loaded already.
 fn row_input(same: x_Unit, first: u32, u: u32) -> x_Unit {
   if (GROUPS) { return x_unit(first + u); }
   return same;
 }
 
-// The sums after the products of unit u; row r reads its input from unit firsts[r] on.
+// `sums` plus the products of unit u. The input of row r begins at unit firsts[r].
 fn multiply(sums: Sums, w: Loaded, u: u32, firsts: Rows) -> Sums {
   let v = x_unit(firsts[0] + u);
   return Sums(
@@ -67,7 +72,7 @@ fn multiply(sums: Sums, w: Loaded, u: u32, firsts: Rows) -> Sums {
   let in_tile = t / LANES;
   let tile = (wid.x + wid.y * p.row_tiles) * TILE;
   let group = (p.first_row + min(tile, p.rows - 1u)) / ROWS_PER_GROUP;
-  // Threads behind the last row repeat it and write nothing.
+  // Threads beyond the last row compute the last row again and write nothing.
   let rows = Rows(
     min(tile + in_tile + $ru * STRIDE, p.rows - 1u),
   );
@@ -83,7 +88,7 @@ fn multiply(sums: Sums, w: Loaded, u: u32, firsts: Rows) -> Sums {
   var scale = 1.0;
   if (ONE_BLOCK) {
     let w$k = load(unit_at(lane, $ku), rows);
-    // While the weights are on their way.
+    // These run while the weights are on their way.
     router_put(router, t);
     x_put(t, asked);
     if (x_SHARED) { workgroupBarrier(); }

@@ -1,4 +1,4 @@
-//! The inputs of [`gemm`](super::gemm): normed rows as f16 with a scale each, or as they are.
+//! Makes the inputs of [`gemm`](super::gemm): rows, normed where asked for, as f16 with a scale for each row, or as f32.
 
 use half::f16;
 use rayon::prelude::*;
@@ -8,13 +8,13 @@ use super::linear::rms_norm_rows;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
 
-/// What the largest value of a row becomes as f16: 2^14, a quarter of the largest that there is.
+/// The f16 that the largest value of a row becomes: 2^14, a quarter of the range of f16.
 const LARGEST: f32 = 16384.0;
-/// Rows of which the largest value is smaller become 0.
+/// A row whose largest value is not above this becomes 0.
 const SMALLEST: f32 = 1e-30;
 
-/// Rows of `x` (rows, cols), RMS-normed where a weight and epsilon are given, as halves (rows, cols) and scales (rows):
-/// value = scale * half, and the largest half of a row is 2^14.
+/// The rows of `x` (rows, cols) as halves (rows, cols) and scales (rows): value = scale * half. The largest half of a row is 2^14.
+/// If `norm` gives a weight and an epsilon, the rows are RMS-normed first.
 pub fn rows_f16(x: &[f32], cols: usize, norm: Option<(&[f32], f32)>) -> (Vec<f16>, Vec<f32>) {
     let normed;
     let x = match norm {
@@ -51,15 +51,15 @@ const WG: u32 = 128;
 
 /// [`rows_f16`] on the device.
 pub struct GpuRowsF16 {
-    /// The rows, (max_tokens * used, cols) f32; or (parts, max_tokens * used, cols) to be added up.
+    /// The rows, (max_tokens * used, cols) f32, or their partial sums, (parts, max_tokens * used, cols).
     pub x: Range,
-    /// Rows that may be read instead of these, in one part.
+    /// Rows that are read instead if the other list of tiles is in use. They are not partial sums.
     pub other: Option<Other>,
-    /// Parts of the rows, usually 1.
+    /// How many partial sums make a row, usually 1.
     pub parts: u32,
     /// Values of a row, a multiple of 4.
     pub cols: u32,
-    /// RMS norm first: its weight (cols) and epsilon.
+    /// The weight (cols) and the epsilon of an RMS norm that is applied first.
     pub norm: Option<(Range, f32)>,
     /// Where the halves (max_tokens * used, cols) and scales (max_tokens * used) go.
     pub halves: Option<[Range; 2]>,
@@ -67,16 +67,16 @@ pub struct GpuRowsF16 {
     pub floats: Option<Range>,
     /// Most tokens of a replay.
     pub max_tokens: u32,
-    /// Rows of a token.
+    /// Rows of a token: 1, or one for each chosen expert.
     pub used: u32,
-    /// With rows in several parts: a residual to add, and where the sums go, (max_tokens, cols) f32 each; a token has one row then.
+    /// With partial sums: a residual to add, and where the totals go, (max_tokens, cols) f32 each. Then a token has one row.
     pub sum: Option<[Range; 2]>,
-    /// Whether only the last token's row is taken, which becomes the first of the output; a token has one row then.
+    /// Whether only the last token's row is taken. It becomes the first row of the output. Then a token has one row.
     pub last: bool,
 }
 
 impl GpuRowsF16 {
-    /// Rows of `x` (max_tokens, cols), one of each token, still to be told what becomes of them.
+    /// For the rows of `x` (max_tokens, cols), one for each token. The caller fills in what is to be made of them.
     pub fn of(x: &Range, cols: u32, max_tokens: u32) -> Self {
         Self {
             x: x.clone(),
@@ -144,7 +144,7 @@ mod tests {
     fn scaled_halves_are_the_normed_rows() {
         let mut rng = Rng::fresh();
         let cols = 96;
-        // From values that f16 cannot hold to values that it would lose; one row of zeros.
+        // Rows with values too large for f16, rows with values that it would round to 0, and a row of zeros.
         let sizes = [1e6f32, 1.0, 1e-7, 0.0, 1e-36];
         let x: Vec<f32> = sizes
             .iter()
@@ -191,13 +191,14 @@ mod tests {
                     (false, true, false, Some(false)),
                     (false, true, false, Some(true)),
                 ] {
-                    // Either of two buffers has one part.
+                    // With two buffers to choose from there are no partial sums.
                     let parts = if tall.is_some() { 1 } else { parts };
                     let max_tokens = n_tokens as u32 + 1;
                     let all = (max_tokens as usize) * used;
                     let outputs = [all * cols / 2, all, all * cols].map(|n| output(gpu, n));
                     let [halves, scales, floats] = &outputs;
-                    // The first part has it all, or all but what is the residual; so adding up is exact.
+                    // The first partial sum, or the residual if there is one, has the whole value, and the others are 0. So adding up is
+                    // exact.
                     let padded = padded(&x, used * cols, max_tokens);
                     let sum =
                         (parts > 3).then(|| (upload(gpu, &padded), output(gpu, padded.len())));
@@ -258,7 +259,7 @@ mod tests {
                                 })
                                 .collect()
                         };
-                        // Each row by itself: rows differ in size by 10^10.
+                        // Each row is compared by itself, because the sizes of rows differ by 10^10.
                         for r in 0..rows {
                             let found = value(&found[r * cols..][..cols], &found_scales[r..]);
                             let exact = &exact[r * cols..][..cols];

@@ -1,5 +1,5 @@
-//! Two products of one token's prepared input in one grid, where every dispatch of a pass waits for the one before it
-//! ([`Machine::serial_passes`](crate::gpu::machine::Machine::serial_passes)): `attn_q_a` (or `attn_q`) with `attn_kv_a_mqa`.
+//! Two products of one token's prepared input in one dispatch: `attn_q_a` (or `attn_q`) and `attn_kv_a_mqa`. It serves devices with
+//! [serial passes](crate::gpu::machine::Machine::serial_passes), where two dispatches would wait for each other.
 
 use super::MAX_GRID;
 use super::token::{
@@ -15,16 +15,16 @@ use crate::gpu::{GpuError, Target};
 use crate::model::Weight;
 use crate::quant::activation::Activation;
 
-/// [`token_matvec`] of both weights: of `x` (cols) over its root mean square, where `rms` are sums of squares of 16 values of it
-/// before the norm's weight, and the norm's epsilon.
+/// [`token_matvec`] of both weights with `x` (cols), divided by the root mean square. `rms` are the sums of squares of every 16 values
+/// before they were multiplied by the norm's weight, and the norm's epsilon.
 pub fn token_beside(weights: [&Weight; 2], x: &[f32], rms: (&[f32], f32)) -> [Vec<f32>; 2] {
     weights.map(|w| token_matvec(w, x, 0, Some(rms), None))
 }
 
-/// Whether the kernel is for these weights; the output of the first leaves prepared or not.
+/// Whether the kernel can take these weights. `prepared` says whether the first output is left prepared.
 pub fn fits(weights: [&GpuWeight; 2], prepared: bool) -> bool {
     let [first, other] = weights;
-    // Rows of the smallest workgroup with the most threads to a row.
+    // The smallest tile that a geometry can have: the fewest threads of a workgroup, and the most of them for a row.
     let tiles = |w: &GpuWeight| w.rows.div_ceil(WHOLE_THREADS / 32);
     weights
         .iter()
@@ -39,20 +39,20 @@ pub fn fits(weights: [&GpuWeight; 2], prepared: bool) -> bool {
 pub struct GpuTokenBeside<'a> {
     /// W and V, (rows, cols) each.
     pub weights: [&'a GpuWeight; 2],
-    /// What prepared values are.
+    /// The format of prepared values.
     pub activation: Activation,
     /// The input, with a norm.
     pub x: TokenInput,
-    /// W x as f32, (rows).
+    /// Where W x goes as f32, (rows).
     pub y: Option<Range>,
-    /// W x as the next product takes it.
+    /// Where W x goes prepared for the next product.
     pub prepared: Option<TokenOutput>,
-    /// V x as f32, (rows).
+    /// Where V x goes as f32, (rows).
     pub z: Range,
 }
 
 impl GpuTokenBeside<'_> {
-    /// What a geometry can be chosen for.
+    /// The site that a geometry is chosen for.
     pub fn site(&self) -> Site {
         let [w, v] = self.weights;
         Site {
@@ -76,7 +76,7 @@ impl GpuTokenBeside<'_> {
     /// The dispatch.
     ///
     /// # Errors
-    /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device.
+    /// [`GpuError::TierUnsupported`] if no geometry suits the shape on this device.
     ///
     /// # Panics
     /// As [`call_with`](Self::call_with).
@@ -84,10 +84,10 @@ impl GpuTokenBeside<'_> {
         Ok(self.call_with(target, &geometry(target, &self.site())?))
     }
 
-    /// The dispatch, divided so.
+    /// The dispatch with this geometry.
     ///
     /// # Panics
-    /// If the weights are none that [`fits`], or the kernel or the device does not allow the geometry.
+    /// If the kernel cannot take the weights ([`fits`]), or the kernel or the device does not allow the geometry.
     pub fn call_with(&self, target: &Target, geometry: &Geometry) -> Call {
         let (site, activation, units) = (self.site(), self.activation, self.weights[0].cols / 32);
         check_geometry(target, &site, geometry);
@@ -153,7 +153,7 @@ mod tests {
         prepared: Option<bool>,
     }
 
-    /// Against the twin, with the geometry that the device takes or with all.
+    /// Compares the kernel with its twin, in the geometry that the device takes, or in all that it allows.
     fn check(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
         let [rows, other_rows] = case.rows;
         let w = random_weight(rng, case.types[0], 1, rows, case.cols);
@@ -211,7 +211,7 @@ mod tests {
                 ([Q5_0, Q6_K], [1536, 576], 2048, false, Some(true)),
                 ([Q4_0, F16], [3072, 576], 2048, true, Some(false)),
                 ([Q6_K, Q4_0], [3072, 576], 2048, true, None),
-                // Rows and units that workgroups do not divide.
+                // Rows and units that are no multiples of what a workgroup takes.
                 ([IQ4_NL, Q8_0], [96, 35], 352, true, Some(true)),
             ] {
                 let case = Case {

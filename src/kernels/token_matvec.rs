@@ -1,4 +1,4 @@
-//! [`matvec`](super::matvec) of one token whose activations come and go prepared.
+//! [`matvec`](super::matvec) of one token: the product before prepared its input, and it prepares its output for the next.
 
 use super::MlaDims;
 use super::token::{
@@ -19,8 +19,8 @@ use crate::quant::activation::Activation;
 
 /// `y` (groups * rows) = w . x / rms(x) (+ residual) for one token.
 ///
-/// `x` is what the prepared input stands for, group g from unit g * x_units on. `rms` are the sums of squares of 16 values of
-/// it before the norm's weight, and the norm's epsilon.
+/// `x` are the values that the prepared input stands for. Group g reads them from unit g * x_units on. `rms` are the sums of squares of
+/// every 16 values before they were multiplied by the norm's weight, and the norm's epsilon.
 pub fn token_matvec(
     w: &Weight,
     x: &[f32],
@@ -41,54 +41,55 @@ pub fn token_matvec(
     y
 }
 
-/// What a product multiplies.
+/// The input of a product.
 #[derive(Clone)]
 pub enum Input {
-    /// Prepared values; group g reads from unit g * the second field on.
+    /// Prepared values. Group g reads them from unit g * n on, where n is the second field.
     Prepared(TokenInput, u32),
-    /// f32 (cols), the weight of its norm (cols), its sums of squares (cols / 16) and epsilon: where prepared values are
-    /// rounded and these should not be.
+    /// The residual stream in f32 (cols), the weight of its norm (cols), its sums of squares (cols / 16) and the epsilon. It is for
+    /// products that must not read rounded values.
     Stream(Range, Range, Range, f32),
-    /// The slices that [`GpuAttention`](super::attention::GpuAttention) left in the same step, joined as
-    /// [`attention_merge`](super::attention_merge) does: W is `attn_v_b`, (heads, rows, kv_lora).
+    /// The slices that [`GpuAttention`](super::attention::GpuAttention) left in the same step. The product merges them as
+    /// [`attention_merge`](super::attention_merge) does. W is `attn_v_b`, (heads, rows, kv_lora).
     Slices([Range; 2], MlaDims),
 }
 
-/// The product on the device, and what is bound beside weight and input.
+/// The product on the device.
 #[derive(Clone)]
 pub struct GpuTokenMatvec<'a> {
     /// W, (groups, rows, cols).
     pub weight: &'a GpuWeight,
-    /// What prepared values are.
+    /// The format of prepared values.
     pub activation: Activation,
     /// The input.
     pub x: Input,
-    /// What is added and where the output goes, by the names of the kernel's bindings: `residual`, `y`, both (groups * rows) f32.
+    /// The residual that is added and the place of the output, by the names of the kernel's bindings (`residual`, `y`). Both are
+    /// (groups * rows) f32.
     pub bound: Vec<(&'static str, Range)>,
-    /// The output as the next product takes it.
+    /// Where the output goes prepared for the next product.
     pub prepared: Option<TokenOutput>,
-    /// What the output gives to the experts' logits, where it leaves with a norm.
+    /// Where partial sums of the experts' logits go. The output must be prepared for a norm.
     pub router: Option<RouterParts<'a>>,
-    /// The rotation of queries last: of one group that comes prepared and leaves as f32.
+    /// The rotation of the output, if it is queries. The product must have one group, a prepared input and an output in f32.
     pub rotation: Option<Rotation>,
 }
 
-/// The experts' logits in parts, one for each [`ROUTER_ROWS`] rows of a product's output: each part is `weight` times those rows with
-/// the norm's weight, in f32, and the logits are the sum of all over the root mean square.
+/// Partial sums of the experts' logits, one for each [`ROUTER_ROWS`] rows of a product's output. Each is `weight` times those rows, after
+/// they were multiplied by the norm's weight, in f32. The logits are their sum, divided by the root mean square of the whole output.
 #[derive(Clone)]
 pub struct RouterParts<'a> {
     /// `ffn_gate_inp`, (experts, rows) f32.
     pub weight: &'a GpuWeight,
-    /// The parts, (rows / 16, experts) f32.
+    /// The partial sums, (rows / 16, experts) f32.
     pub logits: Range,
 }
 
-/// Rows that make one part of the logits.
+/// Rows of the output for which there is one partial sum of the logits.
 pub const ROUTER_ROWS: u32 = 16;
-/// Workgroup memory for the router's weights of a workgroup's rows at most, in bytes.
+/// The most bytes of workgroup memory that the router's weights for the rows of a workgroup may take.
 pub(super) const ROUTER_BYTES: u64 = 8 << 10;
 
-/// [`RouterParts`] of `x` (rows), which has the norm's weight.
+/// [`RouterParts`] of `x` (rows), which is multiplied by the norm's weight already.
 pub fn router_parts(w: &Weight, x: &[f32]) -> Vec<f32> {
     let rows = ROUTER_ROWS as usize;
     let part = |at: usize| {
@@ -99,7 +100,7 @@ pub fn router_parts(w: &Weight, x: &[f32]) -> Vec<f32> {
     (0..x.len()).step_by(rows).flat_map(part).collect()
 }
 
-/// Whether the parts of such logits can be made by a product in workgroups of `tile` rows, and added up where experts are chosen.
+/// Whether a product in workgroups of `tile` rows can leave such partial sums for the router `w`, and the choice of experts add them up.
 pub fn leaves_router_parts(w: &GpuWeight, tile: u32) -> bool {
     w.ty == GgmlType::F32
         && w.groups == 1
@@ -109,19 +110,19 @@ pub fn leaves_router_parts(w: &GpuWeight, tile: u32) -> bool {
         && router_bytes(w.rows, tile) <= ROUTER_BYTES
 }
 
-/// Workgroup memory of a workgroup's part of the router.
+/// Bytes of workgroup memory that the router's weights for `tile` rows take.
 pub(super) fn router_bytes(experts: u32, tile: u32) -> u64 {
     u64::from(experts) * u64::from(tile) * 4
 }
 
-/// Threads of a workgroup that joins slices at most: what 16 KiB of workgroup memory hold of them.
+/// The most threads of a workgroup that merges slices: 16 KiB of workgroup memory have room for so many.
 const MERGE_THREADS: u32 = 512;
 
-/// What divides a product of one group, whose rows all read the same input: no row is of another.
+/// The rows per group that the kernel is told if there is one group: more than any product has, so every row is in group 0.
 const ONE_GROUP: u32 = 1 << 31;
 
 impl<'a> GpuTokenMatvec<'a> {
-    /// The product of `weight` and `x`, still to be told where it goes.
+    /// The product of `weight` and `x`. The caller adds where the output goes.
     pub fn new(weight: &'a GpuWeight, activation: Activation, x: Input) -> Self {
         Self {
             weight,
@@ -134,14 +135,14 @@ impl<'a> GpuTokenMatvec<'a> {
         }
     }
 
-    /// Binds `range` to `name`, where there is one.
+    /// Binds `range` to `name`, if it is given.
     pub fn bind<'r>(mut self, name: &'static str, range: impl Into<Option<&'r Range>>) -> Self {
         let range: Option<&Range> = range.into();
         self.bound.extend(range.map(|range| (name, range.clone())));
         self
     }
 
-    /// Leaves the output prepared, where that is asked for.
+    /// Leaves the output prepared, if a place for it is given.
     pub fn prepared(mut self, output: impl Into<Option<TokenOutput>>) -> Self {
         self.prepared = output.into();
         self
@@ -153,7 +154,7 @@ impl<'a> GpuTokenMatvec<'a> {
         self
     }
 
-    /// What to choose a geometry for.
+    /// The site that a geometry is chosen for.
     pub fn site(&self) -> Site {
         let w = self.weight;
         let merge = matches!(self.x, Input::Slices(..));
@@ -178,7 +179,7 @@ impl<'a> GpuTokenMatvec<'a> {
                 true => [w.cols / 4, MERGE_THREADS],
                 false => [1, MAX_THREADS],
             },
-            // Its weights are on their way while the slices are joined.
+            // A thread requests all its weights before the slices are merged.
             one_block: merge,
             at_once: if rotates { 1 } else { 2 },
             shares_work: merge.then_some(SharedWork::Slices),
@@ -186,19 +187,19 @@ impl<'a> GpuTokenMatvec<'a> {
         }
     }
 
-    /// The dispatches: one per part of the weight.
+    /// The dispatches: one for each piece of the weight.
     ///
     /// # Errors
-    /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device, or rows that leave prepared are no
-    /// multiple of 16.
+    /// [`GpuError::TierUnsupported`] if no geometry suits the shape on this device, or if the output is to be prepared and its rows are
+    /// no multiple of 16.
     ///
     /// # Panics
-    /// If rows to rotate are not whole heads.
+    /// If the rows to rotate are not whole heads.
     pub fn calls(&self, target: &Target) -> Result<Vec<Call>, GpuError> {
         self.calls_with(target, &geometry(target, &self.site())?)
     }
 
-    /// As [`calls`](Self::calls), divided so.
+    /// As [`calls`](Self::calls), with this geometry.
     ///
     /// # Errors
     /// As [`calls`](Self::calls).
@@ -214,37 +215,37 @@ impl<'a> GpuTokenMatvec<'a> {
         }
         let call = self.input(self.whole(target, geometry));
         let experts = self.router.as_ref().map_or(0, |router| router.weight.rows);
-        let part = |part: &Piece| {
+        let of_piece = |piece: &Piece| {
             if self.prepared.is_some() {
-                check_rows(target, part.rows, &w.name)?;
+                check_rows(target, piece.rows, &w.name)?;
             }
-            let (grid, width) = grid(part.rows.div_ceil(geometry.tile));
-            // Of the router the columns of these rows.
-            let router = u64::from(part.rows) * u64::from(experts);
+            let (grid, width) = grid(piece.rows.div_ceil(geometry.tile));
+            // These rows of the output meet as many columns of the router.
+            let router = u64::from(piece.rows) * u64::from(experts);
             let call = call
                 .clone()
-                .planes(["w_q", "w_s"], part)
-                .word("rows", part.rows)
-                .word("first_row", part.first_row)
-                .word("sub", part.sub)
+                .planes(["w_q", "w_s"], piece)
+                .word("rows", piece.rows)
+                .word("first_row", piece.first_row)
+                .word("sub", piece.sub)
                 .word("row_tiles", width)
                 .grid(grid)
-                .with_bytes(part.quants.size + part.scales.size + 4 * router)
+                .with_bytes(piece.quants.size + piece.scales.size + 4 * router)
                 .with_flops(Flops {
-                    once: 2 * (u64::from(part.rows) * u64::from(w.cols) + router),
+                    once: 2 * (u64::from(piece.rows) * u64::from(w.cols) + router),
                     ..Flops::default()
                 });
             Ok(call.at_site(site.clone()))
         };
-        w.pieces.iter().map(part).collect()
+        w.pieces.iter().map(of_piece).collect()
     }
 
-    /// The call without its input and its part of the weight.
+    /// The call without its input and without its piece of the weight.
     fn whole(&self, target: &Target, geometry: &Geometry) -> Call {
         let w = self.weight;
         let units = w.cols / 32;
         let router = self.router.as_ref();
-        // What the router reads is floats in every tier.
+        // The router reads f32 in every tier.
         let activation = match self.x {
             Input::Stream(..) => Activation::Floats,
             Input::Prepared(..) | Input::Slices(..) => self.activation,

@@ -16,7 +16,7 @@ use crate::kernels::token::testing::{
 };
 use crate::quant::GgmlType;
 
-/// What a case leaves.
+/// How a case leaves its output.
 #[derive(Clone, Copy, PartialEq)]
 enum Out {
     Plain,
@@ -39,7 +39,7 @@ fn check(gpu: &Gpu, rng: &mut Rng, case: &Case) {
     check_with(gpu, rng, case, false);
 }
 
-/// Against the twin, with the geometry that the device takes or with all.
+/// Compares the kernel with its twin, in the geometry that the device takes, or in all that it allows.
 fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
     let &Case {
         ty,
@@ -121,7 +121,7 @@ fn geometries(gpu: &Gpu, site: &Site, all: bool) -> Vec<Geometry> {
 fn every_geometry_gives_the_same() {
     for gpu in token_gpus() {
         let mut rng = Rng::fresh();
-        // Ragged units and rows; groups that tiles cross; exact ones.
+        // Units and rows that are no multiples of what a workgroup takes; tiles that reach into a second group; exact multiples.
         for (ty, groups, rows, cols, x_units, out) in [
             (GgmlType::Q4_0, 1, 160, 1120, 0, Out::Both),
             (GgmlType::Q5_0, 5, 80, 192, 8, Out::Plain),
@@ -142,7 +142,7 @@ fn every_geometry_gives_the_same() {
     }
 }
 
-/// attn_v_b over slices against its twin over what the twin of the merge makes of them.
+/// Compares attn_v_b over slices with its twin over the result of the merge's twin.
 fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) {
     let (heads, rows, kv_lora) = (w.groups, w.rows, w.cols);
     let dims = MlaDims {
@@ -198,7 +198,7 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) 
         let what = format!("{heads} x {rows} x {kv_lora}, {splits} slices, {geometry:?}");
         let found = download(gpu, &y, n);
         let nmse = match activation(gpu) {
-            // A latent midway between two bytes may round the other way.
+            // A latent midway between two rounded values may round to the other one.
             Activation::Bytes | Activation::Halves { .. } => 1e-6,
             Activation::Floats => 1e-11,
         };
@@ -208,7 +208,7 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) 
 }
 
 #[test]
-fn slices_are_joined_before_the_product() {
+fn slices_are_merged_before_the_product() {
     for gpu in token_gpus() {
         let mut rng = Rng::fresh();
         for (ty, heads, rows, kv_lora, all_splits) in [
@@ -336,10 +336,10 @@ fn the_router_reads_the_stream_itself() {
 }
 
 #[test]
-fn the_experts_logits_leave_in_parts() {
+fn the_experts_logits_leave_as_partial_sums() {
     for gpu in token_gpus() {
         let mut rng = Rng::fresh();
-        // 1056 rows leave the last tile of some geometries half empty, 44 experts some threads without one.
+        // With 1056 rows some geometries have a last tile that is half empty. With 44 experts some threads have none.
         for (experts, rows, cols, all) in [
             (64, 2048, 5120, false),
             (64, 2048, 2048, false),
