@@ -292,9 +292,13 @@ fn form(gpu: &Gpu) -> &'static str {
     gpu.activation().map_or("floats", Activation::name)
 }
 
-/// A position at which the choice of an expert hangs on the order of a sum: the CPU reference prefers it by a probability of 8e-6, of
-/// all other choices of this prompt by 5e-4 at least. So what rounds activations is compared before it.
-const NEAR_TIE: (&str, &str, usize) = ("Q4_0", "mixed", 45);
+/// Positions at which the choice of an expert hangs on the order of a sum, which differs from processor to processor: the CPU reference
+/// prefers it by a probability of less than 1e-4. So what rounds activations is compared before it.
+const NEAR_TIES: [(&str, &str, usize); 3] = [
+    ("Q4_0", "mixed", 45),
+    ("Q5_0", "story", 14),
+    ("Q5_0", "chat", 12),
+];
 
 /// Holds a model's tokens one by one against golden values, in every tier that decodes by kernels of its own.
 fn check_one_by_one(
@@ -336,8 +340,8 @@ fn tokens_one_by_one_stay_near_the_golden_values_of_every_tales_fixture() {
         };
         let mut golden = Golden::read(&golden);
         for (name, prompt) in &mut golden.prompts {
-            if (ty, name.as_str()) == (NEAR_TIE.0, NEAR_TIE.1) {
-                prompt.cut(NEAR_TIE.2);
+            for (_, _, at) in NEAR_TIES.iter().filter(|tie| (tie.0, tie.1) == (ty, name)) {
+                prompt.cut(*at);
             }
         }
         check_one_by_one(&gpus, &load(&model), &golden, ty);
