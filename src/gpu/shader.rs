@@ -552,6 +552,7 @@ kernels!(
     "embed",
     "expand_kv",
     "expand_kv_coop",
+    "expand_kv_turned",
     "expand_kv_weights",
     "expert_rows",
     "gate_up",
