@@ -679,6 +679,7 @@ shared!(
     "staged",
     "staged_bytes",
     "staged_halves",
+    "token_rows",
     "token_store",
     "units",
     "w32",
