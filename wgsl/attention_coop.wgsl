@@ -23,16 +23,20 @@ enable wgpu_cooperative_matrix;
 #write parts: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, splits, KV_LORA / 4)
 #write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, splits) of (max, sum)
 #import MATRICES as c
-#import coop_stage
-#ifdef VECTORS
-alias Pair = vec2<f32>;
-alias HalfPair = vec2<f16>;
-const PAIR = 2u;
-#else
-alias Pair = f32;
-alias HalfPair = f16;
-const PAIR = 1u;
-#endif
+#import coop_put as rows
+#each j ROW_PASSES
+#each i ROW_LOADS
+#each q HEAD_PASSES
+#each l LATENT_LOADS
+#each e PE_LOADS
+#each k STEPS
+#each r ROW_TILES
+#each m HEAD_TILES
+#each n VALUE_TILES
+#each s THREAD_PAIRS
+#each h SHARES
+#each x MATRIX_LOADS
+#each o OUT_STORES
 
 const LOWEST = -1e30;
 const LOG2_E = 1.44269504;
@@ -60,42 +64,34 @@ var<workgroup> decay: array<f32, HEADS_HERE>;                           // of wh
 // the other, and matrices are loaded from multiples of 16 bytes only.
 var<workgroup> raised: vec4<u32>;
 
-fn put_row(at: u32, v: vec4<f16>) {
+// Two sums or weights at once.
 #ifdef VECTORS
-  rows[at / STAGE] = v;
-#else
-  rows[at] = v.x;
-  rows[at + 1u] = v.y;
-  rows[at + 2u] = v.z;
-  rows[at + 3u] = v.w;
-#endif
-}
+alias Pair = vec2<f32>;
+alias HalfPair = vec2<f16>;
+const PAIR = 2u;
 
-fn two_products(at: u32) -> vec2<f32> {
-#ifdef VECTORS
-  return products[at / PAIR];
+fn two_products(at: u32) -> vec2<f32> { return products[at / PAIR]; }
+
+fn put_products(at: u32, v: vec2<f32>) { products[at / PAIR] = v; }
+
+fn put_weights(at: u32, v: vec2<f16>) { weights[at / PAIR] = v; }
 #else
-  return vec2(products[at], products[at + 1u]);
-#endif
-}
+alias Pair = f32;
+alias HalfPair = f16;
+const PAIR = 1u;
+
+fn two_products(at: u32) -> vec2<f32> { return vec2(products[at], products[at + 1u]); }
 
 fn put_products(at: u32, v: vec2<f32>) {
-#ifdef VECTORS
-  products[at / PAIR] = v;
-#else
   products[at] = v.x;
   products[at + 1u] = v.y;
-#endif
 }
 
 fn put_weights(at: u32, v: vec2<f16>) {
-#ifdef VECTORS
-  weights[at / PAIR] = v;
-#else
   weights[at] = v.x;
   weights[at + 1u] = v.y;
-#endif
 }
+#endif
 
 // Head h of the workgroup.
 fn own_head(wid: vec3<u32>, h: u32) -> u32 {
@@ -123,6 +119,67 @@ fn spread_sum(v: f32) -> f32 {
   return sum + subgroupShuffleXor(sum, 1u);
 }
 
+// A subgroup's sums: of all its heads, by its columns.
+alias Sums = array<cSums, HEAD_TILES * VALUE_TILES>;
+
+// Moves the queries to workgroup memory, scaled to scores that are powers of 2. All are asked for before the first is used.
+fn bring_queries(wid: vec3<u32>, loader: u32, column: u32, to: u32) {
+  let head$q = wid.z * HEADS + own_head(wid, $qu * AT_ONCE + loader);
+  let latent$q_$l = q_lat[head$q * (KV_LORA / 4u) + $lu * LOADERS + column];
+  let pe$q_$e = q_pe[head$q * (ROPE / 4u) + $eu * LOADERS + column];
+  rows_put((to + $qu * (AT_ONCE * PITCH) + $lu * (LOADERS * 4u)) / STAGE, vec4<f16>(latent$q_$l * (p.scale * LOG2_E)));
+  rows_put((to + $qu * (AT_ONCE * PITCH) + KV_LORA + $eu * (LOADERS * 4u)) / STAGE, vec4<f16>(pe$q_$e * (p.scale * LOG2_E)));
+}
+
+// The scores of head h for rows r and r + 1 of the tile, which subgroups left by shares of the columns.
+fn two_scores(h: u32, r: u32) -> vec2<f32> {
+  var sum = vec2(0.0);
+  sum += two_products((($hu * ROW_TILES + r / MAT) * HEAD_TILES + h / MAT) * MATRIX + (h % MAT) * MAT + r % MAT);
+  return sum;
+}
+
+// The sums of tile `m` of heads, each multiplied by the decay of its head, by way of the subgroup's place in workgroup memory.
+fn decayed(t: u32, m: u32, sums: cSums) -> cSums {
+  let place = t / LANES * MATRIX;
+  let e$x = ($xu * LANES + t % LANES) * 2u;
+  coopStoreT(sums, &products[place / PAIR], MAT / PAIR);
+  workgroupBarrier();
+  put_products(place + e$x, two_products(place + e$x) * decay[m * MAT + e$x / MAT]);
+  workgroupBarrier();
+  let after = coopLoadT<cSums>(&products[place / PAIR], MAT / PAIR);
+  // Before the next one takes its place.
+  workgroupBarrier();
+  return after;
+}
+
+// Multiplies the weights of tile `r` of rows with their values, of which the subgroup's begin at column `own`. Values matrix by matrix: few
+// are held at once.
+fn add_values(t: u32, r: u32, own: u32, sums: ptr<function, Sums>) {
+  let w$m = coopLoadT<cLeft>(&weights[($mu * MAT * WEIGHT_PITCH + r * MAT) / PAIR], WEIGHT_PITCH / PAIR);
+#for v VALUE_TILES
+  let v$v = coopLoadT<cRight>(&rows[(r * MAT * PITCH + own + $vu * MAT) / STAGE], PITCH / STAGE);
+  (*sums)[$m * VALUE_TILES + $v] = coopMultiplyAdd(w$m, v$v, (*sums)[$m * VALUE_TILES + $v]);
+#endfor
+}
+
+// Writes the sums of tile `m` of heads and of the columns from vector `column` on. Through workgroup memory: matrices stored to a buffer
+// leave as single numbers.
+fn write(wid: vec3<u32>, t: u32, m: u32, column: u32, sums: cSums) {
+  let place = t / LANES * MATRIX;
+  coopStoreT(sums, &products[place / PAIR], MAT / PAIR);
+  workgroupBarrier();
+  write_four(wid, m, column, place, $ou * LANES + t % LANES);
+  // Before the next one takes its place.
+  workgroupBarrier();
+}
+
+fn write_four(wid: vec3<u32>, m: u32, column: u32, place: u32, e: u32) {
+  let head = m * MAT + e / QUADS;
+  if (e >= MATRIX / 4u || !first_of(wid, head)) { return; }
+  let row = ((wid.z * HEADS + own_head(wid, head)) * p.splits + wid.x) * (KV_LORA / 4u);
+  parts[row + column + e % QUADS] = vec4(two_products(place + 4u * e), two_products(place + 4u * e + 2u));
+}
+
 #main
   let begin = wid.x * p.split_rows;
   let end = min(begin + p.split_rows, p.pos + wid.z + 1u);
@@ -130,51 +187,21 @@ fn spread_sum(v: f32) -> f32 {
   let last = max(end, 1u) - 1u;
   let loader = t / LOADERS;
   let column = t % LOADERS;
-#for j ROW_PASSES
-  let from$j = min(begin + $ju * AT_ONCE + loader, last) * CACHE_ROW + column;
-#for i ROW_LOADS
-  var next$j_$i = cache[from$j + $iu * LOADERS];
-#endfor
-#endfor
-
-  if (t == 0u) { raised = vec4(0u); }
-  // All asked for before the first is used.
-#for j HEAD_PASSES
-  let head$j = wid.z * HEADS + own_head(wid, $ju * AT_ONCE + loader);
-#for i LATENT_LOADS
-  let q$j_$i = q_lat[head$j * (KV_LORA / 4u) + $iu * LOADERS + column];
-#endfor
-#for i PE_LOADS
-  let pe$j_$i = q_pe[head$j * (ROPE / 4u) + $iu * LOADERS + column];
-#endfor
-#endfor
   let to = loader * PITCH + column * 4u;
-#for j HEAD_PASSES
-#for i LATENT_LOADS
-  put_row(to + $ju * (AT_ONCE * PITCH) + $iu * (LOADERS * 4u), vec4<f16>(q$j_$i * (p.scale * LOG2_E)));
-#endfor
-#for i PE_LOADS
-  put_row(to + $ju * (AT_ONCE * PITCH) + KV_LORA + $iu * (LOADERS * 4u), vec4<f16>(pe$j_$i * (p.scale * LOG2_E)));
-#endfor
-#endfor
+  let from$j = min(begin + $ju * AT_ONCE + loader, last) * CACHE_ROW + column;
+  var next$j_$i = cache[from$j + $iu * LOADERS];
+  if (t == 0u) { raised = vec4(0u); }
+  bring_queries(wid, loader, column, to);
   workgroupBarrier();
   // The device is one whose subgroups all have LANES lanes.
   let group = t / LANES;
-  let lane = t % LANES;
   let own_products = group * MATRIX;
   let share = (group / (HEAD_TILES * ROW_TILES)) * (STEPS * MAT);
   let own_heads = (group % HEAD_TILES) * MAT;
   let own_rows = ((group / HEAD_TILES) % ROW_TILES) * MAT;
-#for k STEPS
-  let left$k = coopLoadT<cLeft>(&rows[(own_heads * PITCH + share + $ku * MAT) / STAGE], PITCH / STAGE);
-#endfor
-
-#for m HEAD_TILES
-#for n VALUE_TILES
-  var out$m_$n: cSums;
-#endfor
-#endfor
   let own_values = group * (VALUE_TILES * MAT);
+  let query$k = coopLoadT<cLeft>(&rows[(own_heads * PITCH + share + $ku * MAT) / STAGE], PITCH / STAGE);
+  var sums: Sums;
   // In the softmax.
   let h = t / SPREAD;
   let part = t % SPREAD;
@@ -183,42 +210,28 @@ fn spread_sum(v: f32) -> f32 {
 
   var first = begin;
   loop {
+    // 1. The rows.
     workgroupBarrier();
-#for j ROW_PASSES
-#for i ROW_LOADS
-    put_row(to + $ju * (AT_ONCE * PITCH) + $iu * (LOADERS * 4u), next$j_$i);
-#endfor
-#endfor
+    rows_put((to + $ju * (AT_ONCE * PITCH) + $iu * (LOADERS * 4u)) / STAGE, next$j_$i);
     if (t == 0u) { raised = vec4(0u); }
     workgroupBarrier();
     // Between barriers, so that they are asked for now: neither before the stores, which would wait for them, too, nor after
     // the scores. A tile that does not exist loads the last row of the slice, from the first-level cache.
-#for j ROW_PASSES
     let from$j = min(first + TILE + $ju * AT_ONCE + loader, last) * CACHE_ROW + column;
-#for i ROW_LOADS
     next$j_$i = cache[from$j + $iu * LOADERS];
-#endfor
-#endfor
     workgroupBarrier();
 
+    // 2. The scores.
     var product: cSums;
-#for k STEPS
-    let k$k = coopLoad<cRight>(&rows[(own_rows * PITCH + share + $ku * MAT) / STAGE], PITCH / STAGE);
-    product = coopMultiplyAdd(left$k, k$k, product);
-#endfor
+    let key$k = coopLoad<cRight>(&rows[(own_rows * PITCH + share + $ku * MAT) / STAGE], PITCH / STAGE); product = coopMultiplyAdd(query$k, key$k, product);
     coopStoreT(product, &products[own_products / PAIR], MAT / PAIR);
     workgroupBarrier();
 
+    // 3. The softmax.
     var best = LOWEST;
-#for i THREAD_PAIRS
-    let r$i = 2u * (part * THREAD_PAIRS + $iu);
-    var s$i = vec2(0.0);
-#for s SHARES
-    s$i += two_products(((($su * ROW_TILES) + r$i / MAT) * HEAD_TILES + h / MAT) * MATRIX + (h % MAT) * MAT + r$i % MAT);
-#endfor
-    s$i = select(vec2(LOWEST), s$i, vec2(first + r$i, first + r$i + 1u) < vec2(end));
-    best = max(best, max(s$i.x, s$i.y));
-#endfor
+    let r$s = 2u * (part * THREAD_PAIRS + $su);
+    let score$s = select(vec2(LOWEST), two_scores(h, r$s), vec2(first + r$s, first + r$s + 1u) < vec2(end));
+    best = max(best, max(score$s.x, score$s.y));
     var shrink = 1.0;
     if (subgroupAny(best > m + SLACK)) {
       best = spread_max(best);
@@ -228,43 +241,17 @@ fn spread_sum(v: f32) -> f32 {
       l *= shrink;
       if (first != begin) { raised = vec4(1u); }
     }
-#for i THREAD_PAIRS
-    let w$i = vec2<f16>(exp2(s$i - m));
-    put_weights(h * WEIGHT_PITCH + r$i, w$i);
-    l += f32(w$i.x) + f32(w$i.y);
-#endfor
+    let weight$s = vec2<f16>(exp2(score$s - m));
+    put_weights(h * WEIGHT_PITCH + r$s, weight$s);
+    l += f32(weight$s.x) + f32(weight$s.y);
     if (part == 0u) { decay[h] = shrink; }
     workgroupBarrier();
     if (raised.x == 1u) {
-#for m HEAD_TILES
-#for n VALUE_TILES
-      let old$m_$n = out$m_$n;
-      coopStoreT(old$m_$n, &products[own_products / PAIR], MAT / PAIR);
-      workgroupBarrier();
-#for i MATRIX_LOADS
-      {
-        let e = ($iu * LANES + lane) * 2u;
-        put_products(own_products + e, two_products(own_products + e) * decay[$mu * MAT + e / MAT]);
-      }
-#endfor
-      workgroupBarrier();
-      out$m_$n = coopLoadT<cSums>(&products[own_products / PAIR], MAT / PAIR);
-      // Before the next one takes its place.
-      workgroupBarrier();
-#endfor
-#endfor
+      sums[$m * VALUE_TILES + $n] = decayed(t, $mu, sums[$m * VALUE_TILES + $n]);
     }
-#for j ROW_TILES
-#for m HEAD_TILES
-    let w$j_$m = coopLoadT<cLeft>(&weights[($mu * MAT * WEIGHT_PITCH + $ju * MAT) / PAIR], WEIGHT_PITCH / PAIR);
-#endfor
-#for n VALUE_TILES
-    let v$j_$n = coopLoadT<cRight>(&rows[($ju * MAT * PITCH + own_values + $nu * MAT) / STAGE], PITCH / STAGE);
-#for m HEAD_TILES
-    out$m_$n = coopMultiplyAdd(w$j_$m, v$j_$n, out$m_$n);
-#endfor
-#endfor
-#endfor
+
+    // 4. The values.
+    add_values(t, $ru, own_values, &sums);
     first += TILE;
     if (first >= end) { break; }
   }
@@ -273,26 +260,5 @@ fn spread_sum(v: f32) -> f32 {
   if (part == 0u && first_of(wid, h)) {
     stats[(wid.z * HEADS + own_head(wid, h)) * p.splits + wid.x] = vec2(m / LOG2_E, sum);
   }
-  // Through workgroup memory: matrices stored to a buffer leave as single numbers.
-#for m HEAD_TILES
-#for n VALUE_TILES
-  // Named first: naga 30 would compute what stands in the call after the store.
-  let value$m_$n = out$m_$n;
-  coopStoreT(value$m_$n, &products[own_products / PAIR], MAT / PAIR);
-  workgroupBarrier();
-#for i OUT_STORES
-  {
-    let e = $iu * LANES + lane;
-    let head = $mu * MAT + e / QUADS;
-    if (e < MATRIX / 4u && first_of(wid, head)) {
-      let row = ((wid.z * HEADS + own_head(wid, head)) * p.splits + wid.x) * (KV_LORA / 4u);
-      let sums = vec4(two_products(own_products + 4u * e), two_products(own_products + 4u * e + 2u));
-      parts[row + own_values / 4u + $nu * QUADS + e % QUADS] = sums;
-    }
-  }
-#endfor
-  // Before the next one takes its place.
-  workgroupBarrier();
-#endfor
-#endfor
+  write(wid, t, $mu, own_values / 4u + $nu * QUADS, sums[$m * VALUE_TILES + $n]);
 }

@@ -22,6 +22,15 @@
 #write parts: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, splits, KV_LORA / 4)
 #write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, splits) of (max, sum)
 
+#flag TWO_BUFFERS   // a tile moves to workgroup memory while the one before is still read there
+#each i LOADS
+#each h HEADS_OF
+#each n PE_PAIRS
+#each s PASSES
+#each b EIGHTS
+#each r RUNS
+#each o OTHERS
+
 const LOWEST = -1e30;
 // Weights reach e^SLACK, far from where f32 ends. The greater, the fewer sums are scaled.
 const SLACK = 16.0;
@@ -80,6 +89,122 @@ fn sum_of_8(v: f32) -> f32 {
   return sum + subgroupShuffleXor(sum, 1u);
 }
 
+// What a thread has of a query or a cache row besides 8 latent columns: one rotated column, or pairs of them.
+#ifdef ONE_PE
+alias Rotated = f32;
+
+fn rotated_query(head: u32, column: u32) -> Rotated { return q_pe[head * ROPE + column]; }
+
+fn rotated_key(row: u32, column: u32, by1: bool) -> Rotated {
+  let two = unpack2x16float(rows[row + COLUMNS + column / 8u][(column / 2u) & 3u]);
+  return select(two.x, two.y, by1);
+}
+
+fn score(q: Query, k: Eight, pe: Rotated) -> f32 { return plus_eight(q.pe * pe, q.lo, q.hi, k); }
+#else
+alias Rotated = array<vec2<f32>, PE_PAIRS>;
+
+fn rotated_query(head: u32, column: u32) -> Rotated {
+  let at = head * ROPE + column * PE_PAIRS * 2u;
+  return Rotated(
+    vec2(q_pe[at + $nu * 2u], q_pe[at + $nu * 2u + 1u]),
+  );
+}
+
+fn rotated_key(row: u32, column: u32, by1: bool) -> Rotated {
+  let pair$n = column * PE_PAIRS + $nu;
+  return Rotated(
+    unpack2x16float(rows[row + COLUMNS + pair$n / 4u][pair$n & 3u]),
+  );
+}
+
+fn score(q: Query, k: Eight, pe: Rotated) -> f32 {
+  var sum = plus_eight(0.0, q.lo, q.hi, k);
+  sum += dot(q.pe[$n], pe[$n]);
+  return sum;
+}
+#endif
+
+struct Query { lo: vec4<f32>, hi: vec4<f32>, pe: Rotated }
+alias Queries = array<Query, HEADS_OF>;
+alias Scores = array<f32, HEADS_OF>;
+
+fn query(head: u32, column: u32) -> Query {
+  let at = head * (KV_LORA / 4u) + column * 2u;
+  return Query(q_lat[at], q_lat[at + 1u], rotated_query(head, column));
+}
+
+// A thread's column, and the lower bits of its number, by which lanes swap.
+struct Lane { column: u32, by4: bool, by2: bool, by1: bool }
+
+// What a thread's columns give to the scores of the row at `row` for its heads.
+fn row_scores(queries: Queries, row: u32, by: Lane) -> Scores {
+  let k = widen(rows[row + by.column]);
+  let pe = rotated_key(row, by.column, by.by1);
+  return Scores(
+    score(queries[$h], k, pe),
+  );
+}
+
+// The same for the rows i, i + 4, i + 2 and i + 6 of the 8 at `base`, folded as soon as may be.
+fn four_scores(queries: Queries, base: u32, i: u32, by: Lane) -> Scores {
+  let first = row_scores(queries, base + i * ROW, by);
+  let second = row_scores(queries, base + (i + 4u) * ROW, by);
+  let third = row_scores(queries, base + (i + 2u) * ROW, by);
+  let fourth = row_scores(queries, base + (i + 6u) * ROW, by);
+  return Scores(
+    fold(fold(first[$h], second[$h], by.by4, 4u), fold(third[$h], fourth[$h], by.by4, 4u), by.by2, 2u),
+  );
+}
+
+// What the weights of a head are relative to, and a lane's part of their sum.
+struct Soft { m: f32, l: f32 }
+
+// Makes the weights of a tile for head `head` of the workgroup, by 8 lanes. `own` where no other lanes stand for the same head.
+fn soften(head: u32, lane: u32, own: bool, first: u32, end: u32, odd: u32, before: Soft) -> Soft {
+  var best = LOWEST;
+  var score$b = 0.0;
+  score$b += scores[head * SCORES_PITCH + $ru * TILE + $bu * 8u + lane];
+  score$b = select(LOWEST, score$b * p.scale, first + $bu * 8u + lane < end);
+  best = max(best, score$b);
+  best = max_of_8(best);
+  var m = before.m;
+  var l = before.l;
+  var shrink = 1.0;
+  if (best > m + SLACK) {
+    shrink = exp(m - best);
+    m = best;
+    l *= shrink;
+    if (own) { raised[odd] = 1u; }
+  }
+  if (own && lane == 0u) { decay[head] = shrink; }
+  let w$b = exp(score$b - m);
+  l += w$b;
+  let four$b = vec4(w$b, subgroupShuffleXor(w$b, 1u), subgroupShuffleXor(w$b, 2u), subgroupShuffleXor(w$b, 3u));
+  if (own && (lane & 3u) == 0u) { weights[head * (TILE / 4u) + $bu * 2u + lane / 4u] = four$b; }
+  return Soft(m, l);
+}
+
+// Writes a thread's sums of a head from vector `to` on, where it is one whose head is there. Phases meet in workgroup memory before.
+fn leave(phase: u32, place: u32, writes: bool, to: u32, sums: Eight) {
+  if (PHASES > 1u) {
+    workgroupBarrier();
+    if (phase > 0u) {
+      let own = (phase - 1u) * (GROUPS * COLUMNS * 2u) + place;
+      rows[own] = bitcast<vec4<u32>>(sums.lo);
+      rows[own + GROUPS * COLUMNS] = bitcast<vec4<u32>>(sums.hi);
+    }
+    workgroupBarrier();
+  }
+  if (phase > 0u || !writes) { return; }
+  var lo = sums.lo;
+  var hi = sums.hi;
+  lo += bitcast<vec4<f32>>(rows[$ou * (GROUPS * COLUMNS * 2u) + place]);
+  hi += bitcast<vec4<f32>>(rows[$ou * (GROUPS * COLUMNS * 2u) + GROUPS * COLUMNS + place]);
+  parts[to] = lo;
+  parts[to + 1u] = hi;
+}
+
 #main
   let column = t % COLUMNS;
   let group = t / COLUMNS % GROUPS;
@@ -91,191 +216,81 @@ fn sum_of_8(v: f32) -> f32 {
   // Vectors beyond the slice are never read: what lies there may not even be numbers. The last one stands for them, since rows
   // beyond the end weigh nothing.
   let last = end * ROW - 1u;
-#for i LOADS
   var next$i = cache[min(begin * ROW + t + $iu * WG, last)];
-#endfor
-#for h HEADS_OF
   let head$h = wid.z * HEADS + min(first_head + own_head + $hu, HEADS - 1u);
-  let lo_q$h = q_lat[head$h * (KV_LORA / 4u) + column * 2u];
-  let hi_q$h = q_lat[head$h * (KV_LORA / 4u) + column * 2u + 1u];
-#ifdef ONE_PE
-  let pe_q$h = q_pe[head$h * ROPE + column];
-#else
-#for i PE_PAIRS
-  let pe_q$h_$i = vec2(q_pe[head$h * ROPE + (column * PE_PAIRS + $iu) * 2u], q_pe[head$h * ROPE + (column * PE_PAIRS + $iu) * 2u + 1u]);
-#endfor
-#endif
+  let queries = Queries(
+    query(head$h, column),
+  );
   var lo$h = vec4(0.0);
   var hi$h = vec4(0.0);
-#endfor
-  let by4 = (t & 4u) != 0u;
-  let by2 = (t & 2u) != 0u;
-  let by1 = (t & 1u) != 0u;
   let lane = t & 7u;
+  let by = Lane(column, (t & 4u) != 0u, (t & 2u) != 0u, (t & 1u) != 0u);
   let run = column / 8u;
   // In the softmax.
-#for s PASSES
   let soft$s = min((t + $su * WG) / 8u, HEADS_HERE - 1u);
-  var m$s = LOWEST;   // what the weights of that head are relative to
-  var l$s = 0.0;      // this lane's part of the sum of weights
-#endfor
+  let own$s = t + $su * WG < HEADS_HERE * 8u;
+  var state$s = Soft(LOWEST, 0.0);
 
   if (t == 0u) { raised[0] = 0u; }
   var first = begin;
   var odd = 0u;       // whether the tile is
-  var at = 0u;        // of the tile in `rows`
-#ifdef TWO_BUFFERS
-#for i LOADS
-  if (t + $iu * WG < BUFFER) { rows[t + $iu * WG] = next$i; }
-#endfor
-  workgroupBarrier();
-#endif
+  if (TWO_BUFFERS) {
+    if (t + $iu * WG < BUFFER) { rows[t + $iu * WG] = next$i; }
+    workgroupBarrier();
+  }
   loop {
     if (first >= end) { break; }
-#ifndef TWO_BUFFERS
-    // What the values of the tile before were.
-    workgroupBarrier();
-#for i LOADS
-    if (t + $iu * WG < BUFFER) { rows[t + $iu * WG] = next$i; }
-#endfor
-    workgroupBarrier();
-#endif
-#for i LOADS
+    let at = odd * ((BUFFERS - 1u) * BUFFER);   // of the tile in `rows`
+    // 1. The rows.
+    if (!TWO_BUFFERS) {
+      // What the values of the tile before were.
+      workgroupBarrier();
+      if (t + $iu * WG < BUFFER) { rows[t + $iu * WG] = next$i; }
+      workgroupBarrier();
+    }
     next$i = cache[min((first + TILE) * ROW + t + $iu * WG, last)];
-#endfor
 
+    // 2. The scores.
     var eight = phase * ROWS;
     loop {
       if (eight >= (phase + 1u) * ROWS) { break; }
       let base = at + eight * ROW;
-#for i 2
-#for j 4
-      // Rows i, i + 4, i + 2 and i + 6: sums are folded as soon as may be.
-      let row$i_$j = base + ($iu + ($ju & 1u) * 4u + ($ju >> 1u) * 2u) * ROW;
-      let k$i_$j = widen(rows[row$i_$j + column]);
-#ifdef ONE_PE
-      let word$i_$j = rows[row$i_$j + COLUMNS + column / 8u][(column / 2u) & 3u];
-      let two$i_$j = unpack2x16float(word$i_$j);
-      let pe$i_$j = select(two$i_$j.x, two$i_$j.y, by1);
-#for h HEADS_OF
-      let s$i_$j_$h = plus_eight(pe_q$h * pe$i_$j, lo_q$h, hi_q$h, k$i_$j);
-#endfor
-#else
-#for n PE_PAIRS
-      let pair$i_$j_$n = column * PE_PAIRS + $nu;
-      let two$i_$j_$n = unpack2x16float(rows[row$i_$j + COLUMNS + pair$i_$j_$n / 4u][pair$i_$j_$n & 3u]);
-#endfor
-#for h HEADS_OF
-      var s$i_$j_$h = plus_eight(0.0, lo_q$h, hi_q$h, k$i_$j);
-#for n PE_PAIRS
-      s$i_$j_$h += dot(pe_q$h_$n, two$i_$j_$n);
-#endfor
-#endfor
-#endif
-#endfor
-#for h HEADS_OF
-      let four$i_$h = fold(fold(s$i_0_$h, s$i_1_$h, by4, 4u), fold(s$i_2_$h, s$i_3_$h, by4, 4u), by2, 2u);
-#endfor
-#endfor
-#for h HEADS_OF
-      scores[(own_head + $hu) * SCORES_PITCH + run * TILE + eight + lane] = fold(four0_$h, four1_$h, by1, 1u);
-#endfor
+      let even_rows = four_scores(queries, base, 0u, by);
+      let odd_rows = four_scores(queries, base, 1u, by);
+      scores[(own_head + $hu) * SCORES_PITCH + run * TILE + eight + lane] = fold(even_rows[$h], odd_rows[$h], by.by1, 1u);
       eight += 8u;
     }
     workgroupBarrier();
 
-#for s PASSES
-    // A head's lanes are 8 neighbours, and whole subgroups pass or skip.
-    if (t + $su * WG < SOFTENERS) {
-      let own = t + $su * WG < HEADS_HERE * 8u;
-      var best = LOWEST;
-#for b EIGHTS
-      var score$b = 0.0;
-#for r RUNS
-      score$b += scores[soft$s * SCORES_PITCH + $ru * TILE + $bu * 8u + lane];
-#endfor
-      score$b = select(LOWEST, score$b * p.scale, first + $bu * 8u + lane < end);
-      best = max(best, score$b);
-#endfor
-      best = max_of_8(best);
-      var shrink = 1.0;
-      if (best > m$s + SLACK) {
-        shrink = exp(m$s - best);
-        m$s = best;
-        l$s *= shrink;
-        if (own) { raised[odd] = 1u; }
-      }
-      if (own && lane == 0u) { decay[soft$s] = shrink; }
-#for b EIGHTS
-      let w$b = exp(score$b - m$s);
-      l$s += w$b;
-      let four$b = vec4(w$b, subgroupShuffleXor(w$b, 1u), subgroupShuffleXor(w$b, 2u), subgroupShuffleXor(w$b, 3u));
-      if (own && (lane & 3u) == 0u) { weights[soft$s * (TILE / 4u) + $bu * 2u + lane / 4u] = four$b; }
-#endfor
-    }
-#endfor
+    // 3. The softmax. A head's lanes are 8 neighbours, and whole subgroups pass or skip.
+    if (t + $su * WG < SOFTENERS) { state$s = soften(soft$s, lane, own$s, first, end, odd, state$s); }
     if (t == 0u) { raised[1u - odd] = 0u; }
-#ifdef TWO_BUFFERS
-#for i LOADS
-    if (t + $iu * WG < BUFFER) { rows[BUFFER - at + t + $iu * WG] = next$i; }
-#endfor
-#endif
+    if (TWO_BUFFERS) {
+      if (t + $iu * WG < BUFFER) { rows[BUFFER - at + t + $iu * WG] = next$i; }
+    }
     workgroupBarrier();
 
+    // 4. The values. Row by row: few are held at once.
     if (raised[odd] != 0u) {
-#for h HEADS_OF
       lo$h *= decay[own_head + $hu];
       hi$h *= decay[own_head + $hu];
-#endfor
     }
     var four = phase * (ROWS / 4u);
     loop {
       if (four >= (phase + 1u) * (ROWS / 4u)) { break; }
-#for h HEADS_OF
       let w$h = weights[(own_head + $hu) * (TILE / 4u) + four];
-#endfor
-#for r 4
-      let v$r = widen(rows[at + (four * 4u + $ru) * ROW + column]);
-#for h HEADS_OF
-      lo$h += w$h[$r] * v$r.lo;
-      hi$h += w$h[$r] * v$r.hi;
-#endfor
+#for q 4
+      let v$q = widen(rows[at + (four * 4u + $qu) * ROW + column]);
+      lo$h += w$h[$q] * v$q.lo;
+      hi$h += w$h[$q] * v$q.hi;
 #endfor
       four += 1u;
     }
-#ifdef TWO_BUFFERS
-    at = BUFFER - at;
-#endif
     odd = 1u - odd;
     first += TILE;
   }
 
-#for s PASSES
-  let sum$s = sum_of_8(l$s);
-  let whose$s = first_head + soft$s;
-  if (t + $su * WG < HEADS_HERE * 8u && lane == 0u && whose$s < HEADS) {
-    stats[(wid.z * HEADS + whose$s) * p.splits + wid.x] = vec2(m$s, sum$s);
-  }
-#endfor
-#for h HEADS_OF
-#ifdef PHASED
-  // Phases meet in workgroup memory, head by head.
-  workgroupBarrier();
-  if (phase > 0u) {
-    let to = (phase - 1u) * (GROUPS * COLUMNS * 2u) + group * COLUMNS + column;
-    rows[to] = bitcast<vec4<u32>>(lo$h);
-    rows[to + GROUPS * COLUMNS] = bitcast<vec4<u32>>(hi$h);
-  }
-  workgroupBarrier();
-#endif
-  if (phase == 0u && first_head + own_head + $hu < HEADS) {
-#for i OTHERS
-    lo$h += bitcast<vec4<f32>>(rows[$iu * (GROUPS * COLUMNS * 2u) + group * COLUMNS + column]);
-    hi$h += bitcast<vec4<f32>>(rows[$iu * (GROUPS * COLUMNS * 2u) + GROUPS * COLUMNS + group * COLUMNS + column]);
-#endfor
-    let to = (head$h * p.splits + wid.x) * (KV_LORA / 4u) + column * 2u;
-    parts[to] = lo$h;
-    parts[to + 1u] = hi$h;
-  }
-#endfor
+  let sum$s = sum_of_8(state$s.l);
+  if (own$s && lane == 0u && first_head + soft$s < HEADS) { stats[(wid.z * HEADS + first_head + soft$s) * p.splits + wid.x] = vec2(state$s.m, sum$s); }
+  leave(phase, group * COLUMNS + column, first_head + own_head + $hu < HEADS, (head$h * p.splits + wid.x) * (KV_LORA / 4u) + column * 2u, Eight(lo$h, hi$h));
 }

@@ -6,7 +6,8 @@
 // Bound by: the matrix units; loads from workgroup memory, TILES_M + TILES_N matrices for TILES_M * TILES_N products.
 enable f16;
 enable wgpu_cooperative_matrix;
-#import coop_stage
+#import coop_put as left
+#import coop_put as right
 #import coop_few as sums
 #word begin: u32   // first row of the block
 #word rows: u32    // of the block
@@ -15,9 +16,17 @@ enable wgpu_cooperative_matrix;
 #write kv: array<FewHalves> @halves(p.rows * WIDTH)           // (block, WIDTH / FEW)
 #import MATRICES as c
 #import coop_own
+#each i LEFT_LOADS
+#each j RIGHT_LOADS
+#each d DEPTH_STEPS
+#each m TILES_M
+#each n TILES_N
+#each e FEWS
 
 const ROWS = GROUPS_M * TILES_M * MAT;
 const COLUMNS = GROUPS_N * TILES_N * MAT;
+// Vectors of a row at once.
+const QUADS = DEPTH / 4u;
 // Rows in workgroup memory are 8 values longer: 8 of them lie in different banks.
 const PITCH = DEPTH + 8u;
 
@@ -25,102 +34,61 @@ var<workgroup> left: array<Stage, ROWS * PITCH / STAGE>;       // (row of the ti
 var<workgroup> right: array<Stage, COLUMNS * PITCH / STAGE>;   // (column of the tile, depth)
 var<workgroup> sums: array<Sum, WG / LANES * MAT * MAT / SUM>; // (subgroup, row, column)
 
+// A subgroup's sums, row of matrices by row.
+alias Sums = array<cSums, TILES_M * TILES_N>;
+
+// Where vector i of those that the workgroup moves lies in workgroup memory.
+fn place(i: u32) -> u32 { return (i / QUADS * PITCH + i % QUADS * 4u) / STAGE; }
+
+// Multiplies columns `depth` on of a stage. Matrices on the right one by one: few are held at once.
+fn multiply(t: u32, own_rows: u32, own_columns: u32, depth: u32, own: ptr<function, Sums>) {
+  let l$m = coopLoadT<cLeft>(&left[((own_rows + $mu * MAT) * PITCH + depth) / STAGE], PITCH / STAGE);
+#for o TILES_N
+  let r$o = coopLoad<cRight>(&right[((own_columns + $ou * MAT) * PITCH + depth) / STAGE], PITCH / STAGE);
+  (*own)[$m * TILES_N + $o] = coopMultiplyAdd(l$m, r$o, (*own)[$m * TILES_N + $o]);
+#endfor
+}
+
+// Writes a matrix of sums, whose first row and column are given, through the subgroup's own place.
+fn write(t: u32, first_row: u32, first_column: u32, own: cSums) {
+  let place = t / LANES * (MAT * MAT);
+  coopStoreT(own, &sums[place / SUM], MAT / SUM);
+  own_barrier();
+  let at$e = ($eu * LANES + t % LANES) * FEW; write_few(first_row + at$e / MAT, first_column + at$e % MAT, place + at$e);
+  own_barrier();
+}
+
+fn write_few(row: u32, column: u32, at: u32) {
+  if (row >= p.rows || column >= WIDTH) { return; }
+  kv[(row * WIDTH + column) / FEW] = FewHalves(sums_few(at / SUM, 0u));
+}
+
 #main
   // The device is one whose subgroups have LANES lanes.
   let group = t / LANES;
-  let lane = t % LANES;
   let first_row = wid.x * ROWS;
   let first_column = wid.y * COLUMNS;
   // Rows beyond the end are never read: what lies there may not even be a number.
-#for i LEFT_LOADS
-  let a$i = (p.begin + min(first_row + ($iu * WG + t) / (DEPTH / 4u), p.rows - 1u)) * (CACHE_ROW / 4u) + t % (DEPTH / 4u);
+  let a$i = (p.begin + min(first_row + ($iu * WG + t) / QUADS, p.rows - 1u)) * (CACHE_ROW / 4u) + t % QUADS;
+  let b$j = min(first_column + ($ju * WG + t) / QUADS, WIDTH - 1u) * (KV_LORA / 4u) + t % QUADS;
   var x$i = cache[a$i];
-#endfor
-#for i RIGHT_LOADS
-  let b$i = min(first_column + ($iu * WG + t) / (DEPTH / 4u), WIDTH - 1u) * (KV_LORA / 4u) + t % (DEPTH / 4u);
-  var w$i = weights[b$i];
-#endfor
-#for m TILES_M
-#for n TILES_N
-  var sum$m_$n: cSums;
-#endfor
-#endfor
+  var w$j = weights[b$j];
+  var own: Sums;
   let own_rows = group / GROUPS_N * (TILES_M * MAT);
   let own_columns = group % GROUPS_N * (TILES_N * MAT);
-
   var k = 0u;
   loop {
     if (k >= KV_LORA / 4u) { break; }
     workgroupBarrier();
-#for i LEFT_LOADS
-    {
-      let at = (($iu * WG + t) / (DEPTH / 4u) * PITCH + t % (DEPTH / 4u) * 4u) / STAGE;
-#ifdef VECTORS
-      left[at] = x$i;
-#else
-      left[at] = x$i.x;
-      left[at + 1u] = x$i.y;
-      left[at + 2u] = x$i.z;
-      left[at + 3u] = x$i.w;
-#endif
-    }
-#endfor
-#for i RIGHT_LOADS
-    {
-      let at = (($iu * WG + t) / (DEPTH / 4u) * PITCH + t % (DEPTH / 4u) * 4u) / STAGE;
-#ifdef VECTORS
-      right[at] = w$i;
-#else
-      right[at] = w$i.x;
-      right[at + 1u] = w$i.y;
-      right[at + 2u] = w$i.z;
-      right[at + 3u] = w$i.w;
-#endif
-    }
-#endfor
+    left_put(place($iu * WG + t), x$i);
+    right_put(place($ju * WG + t), w$j);
     workgroupBarrier();
-    k += DEPTH / 4u;
+    k += QUADS;
     // The stage after the last one is the last again, from the first-level cache.
     let next = min(k, (KV_LORA - DEPTH) / 4u);
-#for i LEFT_LOADS
     x$i = cache[a$i + next];
-#endfor
-#for i RIGHT_LOADS
-    w$i = weights[b$i + next];
-#endfor
-#for d DEPTH_STEPS
-#for m TILES_M
-    let l$d_$m = coopLoadT<cLeft>(&left[((own_rows + $mu * MAT) * PITCH + $du * MAT) / STAGE], PITCH / STAGE);
-#endfor
-#for n TILES_N
-    let r$d_$n = coopLoad<cRight>(&right[((own_columns + $nu * MAT) * PITCH + $du * MAT) / STAGE], PITCH / STAGE);
-#for m TILES_M
-    sum$m_$n = coopMultiplyAdd(l$d_$m, r$d_$n, sum$m_$n);
-#endfor
-#endfor
-#endfor
+    w$j = weights[b$j + next];
+    multiply(t, own_rows, own_columns, $du * MAT, &own);
   }
-
-  let own_sums = group * (MAT * MAT);
-#for m TILES_M
-#for n TILES_N
-  {
-    // Named first: naga 30 would compute what stands in the call after the store.
-    let sum = sum$m_$n;
-    coopStoreT(sum, &sums[own_sums / SUM], MAT / SUM);
-    own_barrier();
-#for i FEWS
-    {
-      let e = ($iu * LANES + lane) * FEW;
-      let row = first_row + own_rows + $mu * MAT + e / MAT;
-      let column = first_column + own_columns + $nu * MAT + e % MAT;
-      if (row < p.rows && column < WIDTH) {
-        kv[(row * WIDTH + column) / FEW] = FewHalves(sums_few((own_sums + e) / SUM, 0u));
-      }
-    }
-#endfor
-    own_barrier();
-  }
-#endfor
-#endfor
+  write(t, first_row + own_rows + $mu * MAT, first_column + own_columns + $nu * MAT, own[$m * TILES_N + $n]);
 }

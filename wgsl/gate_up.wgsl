@@ -22,67 +22,72 @@
 #read norm: array<vec4<f32>> @floats(p.units * 32)                      // (8 * units)
 #write h: array<f32> @floats(((p.tokens - 1) * p.used + GRID_Y - 1) * p.h_stride + p.first_row + p.rows)   // (tokens, used, h_stride)
 #read ids?: array<u32> @words((GRID_Z - 1) * COLS * p.used + GRID_Y)    // (tokens, used)
+#each c COLS
 #import reduce
 #import w32
 #import w32_math
 #import GATE as g
 #import UP as u
 
+// The norm's weight for unit b.
+fn weight_of(b: u32) -> W32 {
+  let n = b * 8u;
+  return W32(norm[n], norm[n + 1u], norm[n + 2u], norm[n + 3u], norm[n + 4u], norm[n + 5u], norm[n + 6u], norm[n + 7u]);
+}
+
+// 32 values from vector `at` on, times the norm's weight.
+fn weighted(weight: W32, at: u32) -> W32 {
+  return w32_mul(weight, x[at], x[at + 1u], x[at + 2u], x[at + 3u], x[at + 4u], x[at + 5u], x[at + 6u], x[at + 7u]);
+}
+
+fn product(w: W32, v: W32) -> f32 { return w32_dot(w, v.v0, v.v1, v.v2, v.v3, v.v4, v.v5, v.v6, v.v7); }
+
+// One over the root mean square of a token's input, which begins at `begin`.
+fn rms_scale(begin: u32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) -> f32 {
+  var squares = 0.0;
+  var i = t;
+  loop {
+    if (i >= p.units * 8u) { break; }
+    squares += dot(x[begin + i], x[begin + i]);
+    i += WG;
+  }
+  return inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(p.units * 32u) + p.eps);
+}
+
+fn store(token: u32, slot: u32, row: u32, gate: f32, up: f32) {
+  if (token >= p.tokens) { return; }
+  // exp(-gate) overflows to infinity below -88: kept finite, since Metal's fast math may assume it is.
+  h[(token * p.used + slot) * p.h_stride + p.first_row + row] = gate / (1.0 + exp(min(-gate, 80.0))) * up;
+}
+
 #main
   let token = wid.z * COLS;
 #ifdef ids
   let expert = ids[token * p.used + wid.y] - p.first_expert;
-  // Another part holds this slot's expert; one before this part wraps around.
-  if (expert >= p.experts) {
-    return;
-  }
+  // Another part holds this slot's expert; one before this part wraps around. Not in a function: naga would not see that all return.
+  if (expert >= p.experts) { return; }
 #else
   let expert = 0u;
 #endif
   let lane = t & (LANES - 1u);
   let row = wid.x * (WG / LANES) + t / LANES;
-#for c COLS
   let x$c = min(token + $cu, p.tokens - 1u) * p.units * 8u;
   var gate$c = 0.0;
   var up$c = 0.0;
-#endfor
   let unit = (expert * p.rows + min(row, p.rows - 1u)) * p.units;
   var b = lane;
   loop {
     if (b >= p.units) { break; }
-    let n = W32(norm[b * 8u], norm[b * 8u + 1u], norm[b * 8u + 2u], norm[b * 8u + 3u], norm[b * 8u + 4u], norm[b * 8u + 5u], norm[b * 8u + 6u], norm[b * 8u + 7u]);
+    let weight = weight_of(b);
     let g = g_unit(unit + b, p.g_sub);
     let u = u_unit(unit + b, p.u_sub);
-#for c COLS
-    {
-      let at = x$c + b * 8u;
-      let v = w32_mul(n, x[at], x[at + 1u], x[at + 2u], x[at + 3u], x[at + 4u], x[at + 5u], x[at + 6u], x[at + 7u]);
-      gate$c += w32_dot(g, v.v0, v.v1, v.v2, v.v3, v.v4, v.v5, v.v6, v.v7);
-      up$c += w32_dot(u, v.v0, v.v1, v.v2, v.v3, v.v4, v.v5, v.v6, v.v7);
-    }
-#endfor
+    let v$c = weighted(weight, x$c + b * 8u); gate$c += product(g, v$c); up$c += product(u, v$c);
     b += LANES;
   }
-#for c COLS
-  {
-    var squares = 0.0;
-    var i = t;
-    loop {
-      if (i >= p.units * 8u) { break; }
-      squares += dot(x[x$c + i], x[x$c + i]);
-      i += WG;
-    }
-    let scale = inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(p.units * 32u) + p.eps);
-    gate$c = lanes_sum(gate$c, t) * scale;
-    up$c = lanes_sum(up$c, t) * scale;
-  }
-#endfor
+  let scale$c = rms_scale(x$c, t, subgroup, subgroups, lane_id);
+  gate$c = lanes_sum(gate$c, t) * scale$c;
+  up$c = lanes_sum(up$c, t) * scale$c;
   if (lane == 0u && row < p.rows) {
-#for c COLS
-    if (token + $cu < p.tokens) {
-      // exp(-gate) overflows to infinity below -88: kept finite, since Metal's fast math may assume it is.
-      h[((token + $cu) * p.used + wid.y) * p.h_stride + p.first_row + row] = gate$c / (1.0 + exp(min(-gate$c, 80.0))) * up$c;
-    }
-#endfor
+    store(token + $cu, wid.y, row, gate$c, up$c);
   }
 }

@@ -16,83 +16,89 @@
 #word out_stride: u32
 #word row_tiles: u32        // workgroups along x; y continues them
 #word eps?: f32             // of the norm
-#word pos?: u32             // of the token
 #read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)
 #read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units, p.sub)
-#ifdef x_group_stride
-#read x: array<vec4<f32>> @floats(4 * (p.x_offset + (p.first_row + p.rows - 1) / ROWS_PER_GROUP * p.x_group_stride + (p.tokens - 1) * p.x_stride + 8 * p.units))  // (tokens, x_stride)
-#else
-#read x: array<vec4<f32>> @floats(4 * (p.x_offset + (p.tokens - 1) * p.x_stride + 8 * p.units))  // (tokens, x_stride)
-#endif
+#read x: array<vec4<f32>> @floats(4 * (p.x_offset + X_BEFORE + (p.tokens - 1) * p.x_stride + 8 * p.units))  // (tokens, x_stride)
 #write y: array<f32> @floats((p.tokens - 1) * p.out_stride + p.first_row + p.rows)               // (tokens, out_stride)
 #read norm?: array<vec4<f32>> @floats(32 * p.units)                                              // (8 * units)
 #read residual?: array<f32> @floats((p.tokens - 1) * p.out_stride + p.first_row + p.rows)        // (tokens, out_stride)
-#read angles?: array<vec2<f32>> @floats(CONTEXT * ROPE)                                          // (n_ctx, ROPE / 2) of (cos, sin)
+#each c COLS
 #import reduce
 #import w32
 #import w32_math
 #import WEIGHT as w
-#ifdef angles
-#import rotate_rows
+#import rotated
+
+// Where the input of a row begins, before that of a token.
+#ifdef x_group_stride
+#length X_BEFORE (p.first_row + p.rows - 1) / ROWS_PER_GROUP * p.x_group_stride
+fn group_begin(row: u32) -> u32 { return (p.first_row + min(row, p.rows - 1u)) / ROWS_PER_GROUP * p.x_group_stride; }
+#else
+#length X_BEFORE 0
+fn group_begin(row: u32) -> u32 { return 0u; }
 #endif
+
+// A unit of a row, which begins at unit `unit`, times the norm's weight; and one over the root mean square of a token's input, which
+// begins at `begin`.
+#ifdef norm
+fn weighted(unit: u32, b: u32) -> W32 {
+  let at = b * 8u;
+  return w32_mul(w_unit(unit + b, p.sub), norm[at], norm[at + 1u], norm[at + 2u], norm[at + 3u], norm[at + 4u], norm[at + 5u], norm[at + 6u], norm[at + 7u]);
+}
+
+fn normed(begin: u32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) -> f32 {
+  var squares = 0.0;
+  var i = t;
+  loop {
+    if (i >= p.units * 8u) { break; }
+    squares += dot(x[begin + i], x[begin + i]);
+    i += WG;
+  }
+  return inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(p.units * 32u) + p.eps);
+}
+#else
+fn weighted(unit: u32, b: u32) -> W32 { return w_unit(unit + b, p.sub); }
+
+fn normed(begin: u32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) -> f32 { return 1.0; }
+#endif
+
+// With what is to be added to it at i.
+#ifdef residual
+fn with_residual(i: u32, v: f32) -> f32 { return v + residual[i]; }
+#else
+fn with_residual(i: u32, v: f32) -> f32 { return v; }
+#endif
+
+fn product(w: W32, at: u32) -> f32 {
+  return w32_dot(w, x[at], x[at + 1u], x[at + 2u], x[at + 3u], x[at + 4u], x[at + 5u], x[at + 6u], x[at + 7u]);
+}
+
+fn store(token: u32, row: u32, sum: f32) {
+  if (token >= p.tokens) { return; }
+  let at = token * p.out_stride + p.first_row + row;
+  y[at] = with_residual(at, sum);
+}
 
 #main
   let lane = t & (LANES - 1u);
   let row = (wid.x + wid.y * p.row_tiles) * (WG / LANES) + t / LANES;
-#ifdef x_group_stride
-  let input = p.x_offset + (p.first_row + min(row, p.rows - 1u)) / ROWS_PER_GROUP * p.x_group_stride;
-#else
-  let input = p.x_offset;
-#endif
+  let input = p.x_offset + group_begin(row);
   let token = wid.z * COLS;
-#for c COLS
   let x$c = input + min(token + $cu, p.tokens - 1u) * p.x_stride;
   var sum$c = 0.0;
-#endfor
   let unit = min(row, p.rows - 1u) * p.units;
   var b = lane;
   loop {
     if (b >= p.units) { break; }
-#ifdef norm
-    let w = w32_mul(w_unit(unit + b, p.sub), norm[b * 8u], norm[b * 8u + 1u], norm[b * 8u + 2u], norm[b * 8u + 3u], norm[b * 8u + 4u], norm[b * 8u + 5u], norm[b * 8u + 6u], norm[b * 8u + 7u]);
-#else
-    let w = w_unit(unit + b, p.sub);
-#endif
-#for c COLS
-    sum$c += w32_dot(w, x[x$c + b * 8u], x[x$c + b * 8u + 1u], x[x$c + b * 8u + 2u], x[x$c + b * 8u + 3u], x[x$c + b * 8u + 4u], x[x$c + b * 8u + 5u], x[x$c + b * 8u + 6u], x[x$c + b * 8u + 7u]);
-#endfor
+    let w = weighted(unit, b);
+    sum$c += product(w, x$c + b * 8u);
     b += LANES;
   }
-#for c COLS
   sum$c = lanes_sum(sum$c, t);
-#endfor
-#ifdef norm
-#for c COLS
-  {
-    var squares = 0.0;
-    var i = t;
-    loop {
-      if (i >= p.units * 8u) { break; }
-      squares += dot(x[x$c + i], x[x$c + i]);
-      i += WG;
-    }
-    sum$c *= inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(p.units * 32u) + p.eps);
-  }
-#endfor
-#endif
-#ifdef angles
+  sum$c *= normed(x$c, t, subgroup, subgroups, lane_id);
+  // Queries of one token.
   sum0 = rotated(sum0, p.first_row + row, t);
-#endif
   if (lane == 0u && row < p.rows) {
-#for c COLS
-    if (token + $cu < p.tokens) {
-      let at = (token + $cu) * p.out_stride + p.first_row + row;
-#ifdef residual
-      y[at] = sum$c + residual[at];
-#else
-      y[at] = sum$c;
-#endif
-    }
-#endfor
+    store(token + $cu, row, sum$c);
   }
 }

@@ -19,7 +19,18 @@ enable wgpu_cooperative_matrix;
 #word rows: u32     // of the block
 #word ends: u32     // 1: the first block, 2: the last
 #word scale: f32
-#import coop_stage
+#each j ROW_PASSES
+#each i KEY_LOADS
+#each o ROPE_LOADS
+#each v VALUE_LOADS
+#each r ROW_TILES
+#each k HEAD_STEPS
+#each n VALUE_TILES
+#each s SCORE_FEWS
+#each e SQUARE_FEWS
+#each a QUERY_LOADS
+#import coop_put as keys
+#import coop_put as rows
 #import coop_few as scores
 #read q: array<vec4<f32>> @floats(p.tokens * HEADS * (NOPE + ROPE))    // (tokens, HEADS, (NOPE + ROPE) / 4)
 #read angles: array<vec4<f32>> @floats(CONTEXT * ROPE)                 // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
@@ -48,6 +59,8 @@ const SCORE_PITCH = ROWS + 4u;
 const KEYS = ROWS * KEY_PITCH;
 const VALUES = ROWS * VALUE_PITCH;
 const SPREAD = LANES / MAT;
+// Numbers from what a lane takes at once to what it takes next.
+const FURTHER = SPREAD * FEW;
 // Threads that load a row, LOADERS vectors at a time, and rows at once.
 const AT_ONCE = WG / LOADERS;
 
@@ -55,6 +68,10 @@ var<workgroup> keys: array<Stage, 2u * KEYS / STAGE>;                        // 
 var<workgroup> rows: array<Stage, 2u * VALUES / STAGE>;                      // two of (row, column): values
 var<workgroup> scores: array<Sum, GROUPS * MAT * SCORE_PITCH / SUM>;    // (token, row)
 var<workgroup> weights: array<Stage, GROUPS * MAT * ROWS / STAGE>;           // (token, row)
+
+// A subgroup's queries and sums, by columns.
+alias Queries = array<cLeft, HEAD_STEPS>;
+alias Sums = array<cSums, VALUE_TILES>;
 
 fn spread_max(v: f32) -> f32 {
   var best = v;
@@ -70,61 +87,151 @@ fn spread_sum(v: f32) -> f32 {
   return sum;
 }
 
-fn put_weights(at: u32, v: FewHalves) {
+// What a lane takes at once: a few weights to leave, scores of which the token sees the first `seen`, the highest one, the sum.
 #ifdef VECTORS
-  weights[at / 4u] = v;
+fn put_weights(at: u32, v: FewHalves) { weights[at / 4u] = v; }
+
+fn seen_few(v: Few, seen: i32) -> Few { return select(Few(LOWEST), v, vec4(0, 1, 2, 3) < vec4(seen)); }
+
+fn highest(v: Few) -> f32 { return max(max(v.x, v.y), max(v.z, v.w)); }
+
+fn total(v: Few) -> f32 { return (v.x + v.y) + (v.z + v.w); }
 #else
+fn put_weights(at: u32, v: FewHalves) {
   weights[at] = v.x;
   weights[at + 1u] = v.y;
-#endif
 }
 
-// Scores of which the token sees the first `seen`.
-fn seen_few(v: Few, seen: i32) -> Few {
-#ifdef VECTORS
-  return select(Few(LOWEST), v, vec4(0, 1, 2, 3) < vec4(seen));
-#else
-  return select(Few(LOWEST), v, vec2(0, 1) < vec2(seen));
+fn seen_few(v: Few, seen: i32) -> Few { return select(Few(LOWEST), v, vec2(0, 1) < vec2(seen)); }
+
+fn highest(v: Few) -> f32 { return max(v.x, v.y); }
+
+fn total(v: Few) -> f32 { return v.x + v.y; }
 #endif
+
+// Which part of a tile's rows a thread moves: its row of AT_ONCE, and in `kv` and the cache the vectors that it begins with, of the keys of
+// its head, of their part that all heads share, and of the values. Behind `last_row` it reads that one, from the first-level cache.
+struct Mover { row: u32, last_row: u32, kv: u32, rope: u32, value: u32 }
+
+alias HeadKeys = array<vec4<f16>, ROW_PASSES * KEY_LOADS>;
+alias RopeKeys = array<vec4<f16>, ROW_PASSES * ROPE_LOADS>;
+struct Keys { own: HeadKeys, rope: RopeKeys }
+alias Values = array<vec4<f16>, ROW_PASSES * VALUE_LOADS>;
+
+// A thread's part of the keys of the tile from row `first` on.
+fn ask_keys(by: Mover, first: u32) -> Keys {
+  let row$j = min(first + $ju * AT_ONCE + by.row, by.last_row);
+  return Keys(
+    HeadKeys(
+      kv[row$j * KV_ROW + by.kv + $iu * LOADERS],
+    ),
+    RopeKeys(
+      cache[row$j * CACHE_ROW + by.rope + $ou * LOADERS],
+    ),
+  );
 }
 
-fn highest(v: Few) -> f32 {
-#ifdef VECTORS
-  return max(max(v.x, v.y), max(v.z, v.w));
-#else
-  return max(v.x, v.y);
-#endif
+fn leave_keys(to: u32, asked: Keys) {
+  keys_put((to + ($ju * AT_ONCE * KEY_PITCH + $iu * LOADERS * 4u)) / STAGE, asked.own[$j * KEY_LOADS + $i]);
+  keys_put((to + ($ju * AT_ONCE * KEY_PITCH + NOPE + $ou * LOADERS * 4u)) / STAGE, asked.rope[$j * ROPE_LOADS + $o]);
 }
 
-fn total(v: Few) -> f32 {
-#ifdef VECTORS
-  return (v.x + v.y) + (v.z + v.w);
-#else
-  return v.x + v.y;
-#endif
+// The same for values.
+fn ask_values(by: Mover, first: u32) -> Values {
+  let row$j = min(first + $ju * AT_ONCE + by.row, by.last_row);
+  return Values(
+    kv[row$j * KV_ROW + by.value + $vu * LOADERS],
+  );
 }
 
-// Four values from number `at` on.
-fn put_key(at: u32, v: vec4<f16>) {
-#ifdef VECTORS
-  keys[at / 4u] = v;
-#else
-  keys[at] = v.x;
-  keys[at + 1u] = v.y;
-  keys[at + 2u] = v.z;
-  keys[at + 3u] = v.w;
-#endif
+fn leave_values(to: u32, asked: Values) {
+  rows_put((to + ($ju * AT_ONCE * VALUE_PITCH + $vu * LOADERS * 4u)) / STAGE, asked[$j * VALUE_LOADS + $v]);
 }
 
-fn put_value(at: u32, v: vec4<f16>) {
-#ifdef VECTORS
-  rows[at / 4u] = v;
-#else
-  rows[at] = v.x;
-  rows[at + 1u] = v.y;
-  rows[at + 2u] = v.z;
-  rows[at + 3u] = v.w;
-#endif
+// Moves QUERY_COLUMNS columns of a subgroup's queries, from number `part` of them on, to its own place in the room of the keys: rotated where
+// they are to be, scaled to scores that are powers of 2.
+fn bring_queries(t: u32, head: u32, first_token: u32, part: u32) {
+  let lane = t % LANES;
+  let query$a = ($au * LANES + lane) / (QUERY_COLUMNS / 4u);
+  let in_part$a = ($au * LANES + lane) % (QUERY_COLUMNS / 4u);
+  let column$a = part * (QUERY_COLUMNS / 4u) + in_part$a;
+  let token$a = min(first_token + t / LANES * MAT + query$a, p.tokens - 1u);
+  var loaded$a = q[(token$a * HEADS + head) * ((NOPE + ROPE) / 4u) + column$a];
+  if (part * QUERY_COLUMNS >= NOPE) { loaded$a = rotate_pairs(loaded$a, angles[(p.pos + token$a) * (ROPE / 4u) + column$a - NOPE / 4u]); }
+  let to = t / LANES * (MAT * QUERY_PITCH);
+  keys_put((to + query$a * QUERY_PITCH + in_part$a * 4u) / STAGE, halved_query(loaded$a));
+}
+
+fn halved_query(v: vec4<f32>) -> vec4<f16> {
+  return vec4<f16>(clamp(v * (p.scale * LOG2_E), vec4(-MOST), vec4(MOST)));
+}
+
+// Makes the scores of the tile whose keys begin at `tile`, and leaves them in the subgroup's place, `own`.
+fn make_scores(t: u32, tile: u32, own: u32, queries: ptr<function, Queries>) {
+  var score$r: cSums;
+  let key$r_$k = coopLoad<cRight>(&keys[(tile + $ru * MAT * KEY_PITCH + $ku * MAT) / STAGE], KEY_PITCH / STAGE); score$r = coopMultiplyAdd((*queries)[$k], key$r_$k, score$r);
+  // Named first: naga 30 would compute what stands in the call after the store.
+  let scored$r = score$r;
+  coopStoreT(scored$r, &scores[(own + $ru * MAT) / SUM], SCORE_PITCH / SUM);
+}
+
+alias Scores = array<Few, SCORE_FEWS>;
+
+// A lane's scores, from `mine` on, of which the token sees the first `seen`.
+fn take_scores(mine: u32, seen: i32) -> Scores {
+  return Scores(
+    seen_few(scores_few(mine, $su * FURTHER), seen - i32($su * FURTHER)),
+  );
+}
+
+fn highest_of(v: Scores) -> f32 {
+  var best = LOWEST;
+  best = max(best, highest(v[$s]));
+  return best;
+}
+
+// Leaves the weights of these scores relative to m; what was summed up before, `sum`, with them.
+fn make_weights(at: u32, v: Scores, m: f32, sum: f32) -> f32 {
+  var l = sum;
+  let w$s = FewHalves(exp2(v[$s] - m));
+  put_weights(at + $su * FURTHER, w$s);
+  l += total(Few(w$s));
+  return l;
+}
+
+// Multiplies the weights with the values that begin at `tile`.
+fn add_values(t: u32, tile: u32, sums: ptr<function, Sums>) {
+  let weights$r = coopLoadT<cLeft>(&weights[(t / LANES * MAT * ROWS + $ru * MAT) / STAGE], ROWS / STAGE);
+  let v$r_$n = coopLoadT<cRight>(&rows[(tile + $ru * MAT * VALUE_PITCH + $nu * MAT) / STAGE], VALUE_PITCH / STAGE); (*sums)[$n] = coopMultiplyAdd(weights$r, v$r_$n, (*sums)[$n]);
+}
+
+// A matrix of sums that an earlier block left in `values`, from `row` on, by way of the subgroup's place, scaled.
+fn sums_before(t: u32, own: u32, mine: u32, row: u32, scale: f32) -> cSums {
+  scores_put(mine, $eu * FURTHER, values[row + $eu * SPREAD] * scale);
+  own_barrier();
+  let sums = coopLoadT<cSums>(&scores[own / SUM], SCORE_PITCH / SUM);
+  own_barrier();
+  return sums;
+}
+
+// A matrix of sums, scaled in the same way.
+fn scaled(t: u32, own: u32, mine: u32, sums: cSums, scale: f32) -> cSums {
+  coopStoreT(sums, &scores[own / SUM], SCORE_PITCH / SUM);
+  own_barrier();
+  scores_put(mine, $eu * FURTHER, scores_few(mine, $eu * FURTHER) * scale);
+  own_barrier();
+  let after = coopLoadT<cSums>(&scores[own / SUM], SCORE_PITCH / SUM);
+  own_barrier();
+  return after;
+}
+
+// Writes a matrix of sums, scaled, to `values` from `row` on.
+fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, writes: bool) {
+  coopStoreT(sums, &scores[own / SUM], SCORE_PITCH / SUM);
+  own_barrier();
+  let done$e = scores_few(mine, $eu * FURTHER) * scale;
+  if (writes) { values[row + $eu * SPREAD] = done$e; }
+  own_barrier();
 }
 
 #main
@@ -136,28 +243,15 @@ fn put_value(at: u32, v: vec4<f16>) {
   // Rows of the block that the last of these tokens sees.
   let seen = p.pos + min(first_token + TOKENS, p.tokens);
   let end = min(p.rows, max(seen, p.begin) - p.begin);
-  // Rows beyond the end are never read: what lies there may not even be a number.
-  let last_row = max(end, 1u) - 1u;
 
-  // Queries, rotated where they are to be, scaled to scores that are powers of 2, QUERY_COLUMNS at a time through a place of the subgroup's own.
+  // Part by part through the subgroup's own place. Constants number the queries, so the parts are repeated by text.
+  var queries: Queries;
   let own_queries = group * (MAT * QUERY_PITCH);
 #for c QUERY_PARTS
-#for i QUERY_LOADS
-  let query$c_$i = ($iu * LANES + lane) / (QUERY_COLUMNS / 4u);
-  let column$c_$i = $cu * (QUERY_COLUMNS / 4u) + ($iu * LANES + lane) % (QUERY_COLUMNS / 4u);
-  let token$c_$i = min(first_token + group * MAT + query$c_$i, p.tokens - 1u);
-  var loaded$c_$i = q[(token$c_$i * HEADS + head) * ((NOPE + ROPE) / 4u) + column$c_$i];
-  if ($cu * QUERY_COLUMNS >= NOPE) {
-    loaded$c_$i = rotate_pairs(loaded$c_$i, angles[(p.pos + token$c_$i) * (ROPE / 4u) + column$c_$i - NOPE / 4u]);
-  }
-#endfor
-#for i QUERY_LOADS
-  put_key(own_queries + query$c_$i * QUERY_PITCH + (($iu * LANES + lane) % (QUERY_COLUMNS / 4u)) * 4u,
-    vec4<f16>(clamp(loaded$c_$i * (p.scale * LOG2_E), vec4(-MOST), vec4(MOST))));
-#endfor
+  bring_queries(t, head, first_token, $cu);
   own_barrier();
-#for k QUERY_STEPS
-  let q$c_$k = coopLoadT<cLeft>(&keys[(own_queries + $ku * MAT) / STAGE], QUERY_PITCH / STAGE);
+#for b QUERY_STEPS
+  queries[$c * QUERY_STEPS + $b] = coopLoadT<cLeft>(&keys[(own_queries + $bu * MAT) / STAGE], QUERY_PITCH / STAGE);
 #endfor
   own_barrier();
 #endfor
@@ -174,9 +268,7 @@ fn put_value(at: u32, v: vec4<f16>) {
   let visible = min(end, max(p.pos + token + 1u, p.begin) - p.begin);
   var m = LOWEST;   // what the weights are relative to, as a power of 2
   var l = 0.0;      // this thread's part of the sum of weights
-#for n VALUE_TILES
-  var out$n: cSums;
-#endfor
+  var sums: Sums;
   let fresh = (p.ends & 1u) != 0u;
   if (!fresh) {
     let before = stats[at];
@@ -184,172 +276,55 @@ fn put_value(at: u32, v: vec4<f16>) {
     if (part == 0u) { l = before.y; }
   }
 
-  // The first tiles: the part of the keys of this head alone, then the part of all heads; values.
-  let loader = t / LOADERS;
+  // Rows beyond the end are never read: what lies there may not even be a number.
   let loaded = t % LOADERS;
-  let kv_at = head * (NOPE / 4u) + loaded;
-  let rope_at = p.begin * CACHE_ROW + KV_LORA / 4u + loaded;
-  let value_at = (HEADS * NOPE + head * V) / 4u + loaded;
-  let key_to = loader * KEY_PITCH + loaded * 4u;
-  let value_to = loader * VALUE_PITCH + loaded * 4u;
-#for j ROW_PASSES
-  let first_row$j = min($ju * AT_ONCE + loader, last_row);
-#for i KEY_LOADS
-  let first_key$j_$i = kv[first_row$j * KV_ROW + kv_at + $iu * LOADERS];
-#endfor
-#for i ROPE_LOADS
-  let first_rope$j_$i = cache[first_row$j * CACHE_ROW + rope_at + $iu * LOADERS];
-#endfor
-#endfor
-#for j ROW_PASSES
-  let second_row$j = min(ROWS + $ju * AT_ONCE + loader, last_row);
-#for i KEY_LOADS
-  let second_key$j_$i = kv[second_row$j * KV_ROW + kv_at + $iu * LOADERS];
-#endfor
-#for i ROPE_LOADS
-  let second_rope$j_$i = cache[second_row$j * CACHE_ROW + rope_at + $iu * LOADERS];
-#endfor
-#endfor
-#for j ROW_PASSES
-#for i VALUE_LOADS
-  let first_value$j_$i = kv[first_row$j * KV_ROW + value_at + $iu * LOADERS];
-#endfor
-#endfor
+  let by = Mover(
+    t / LOADERS,
+    max(end, 1u) - 1u,
+    head * (NOPE / 4u) + loaded,
+    p.begin * CACHE_ROW + KV_LORA / 4u + loaded,
+    (HEADS * NOPE + head * V) / 4u + loaded,
+  );
+  let key_to = by.row * KEY_PITCH + loaded * 4u;
+  let value_to = by.row * VALUE_PITCH + loaded * 4u;
+  let first_keys = ask_keys(by, 0u);
+  let second_keys = ask_keys(by, ROWS);
+  let first_values = ask_values(by, 0u);
   // All have taken their queries from there.
   workgroupBarrier();
-#for j ROW_PASSES
-#for i KEY_LOADS
-  put_key(key_to + ($ju * AT_ONCE * KEY_PITCH + $iu * LOADERS * 4u), first_key$j_$i);
-#endfor
-#for i ROPE_LOADS
-  put_key(key_to + ($ju * AT_ONCE * KEY_PITCH + NOPE + $iu * LOADERS * 4u), first_rope$j_$i);
-#endfor
-#endfor
-#for j ROW_PASSES
-#for i KEY_LOADS
-  put_key(key_to + KEYS + ($ju * AT_ONCE * KEY_PITCH + $iu * LOADERS * 4u), second_key$j_$i);
-#endfor
-#for i ROPE_LOADS
-  put_key(key_to + KEYS + ($ju * AT_ONCE * KEY_PITCH + NOPE + $iu * LOADERS * 4u), second_rope$j_$i);
-#endfor
-#endfor
-#for j ROW_PASSES
-#for i VALUE_LOADS
-  put_value(value_to + ($ju * AT_ONCE * VALUE_PITCH + $iu * LOADERS * 4u), first_value$j_$i);
-#endfor
-#endfor
-#for j ROW_PASSES
-  let third_row$j = min(2u * ROWS + $ju * AT_ONCE + loader, last_row);
-#for i KEY_LOADS
-  let third_key$j_$i = kv[third_row$j * KV_ROW + kv_at + $iu * LOADERS];
-#endfor
-#for i ROPE_LOADS
-  let third_rope$j_$i = cache[third_row$j * CACHE_ROW + rope_at + $iu * LOADERS];
-#endfor
-#endfor
+  leave_keys(key_to, first_keys);
+  leave_keys(key_to + KEYS, second_keys);
+  leave_values(value_to, first_values);
+  let third_keys = ask_keys(by, 2u * ROWS);
   workgroupBarrier();
-#for r ROW_TILES
-  var score0_$r: cSums;
-#for c QUERY_PARTS
-#for k QUERY_STEPS
-  let k0_$c_$k_$r = coopLoad<cRight>(&keys[($ru * MAT * KEY_PITCH + $cu * QUERY_COLUMNS + $ku * MAT) / STAGE], KEY_PITCH / STAGE);
-  score0_$r = coopMultiplyAdd(q$c_$k, k0_$c_$k_$r, score0_$r);
-#endfor
-#endfor
-#endfor
-#for r ROW_TILES
-  let scored0_$r = score0_$r;
-  coopStoreT(scored0_$r, &scores[(own + $ru * MAT) / SUM], SCORE_PITCH / SUM);
-#endfor
+  make_scores(t, 0u, own, &queries);
   own_barrier();
   // Behind so many rows the token sees nothing.
-  let rest0 = i32(visible) - i32(part * FEW);
-  var best0 = LOWEST;
-#for i SCORE_FEWS
-  let s0_$i = seen_few(scores_few(mine, $iu * SPREAD * FEW), rest0 - i32($iu * SPREAD * FEW));
-  best0 = max(best0, highest(s0_$i));
-#endfor
-  best0 = spread_max(best0);
-  let reference = select(m, best0, best0 > m + SLACK);
+  let first_scores = take_scores(mine, i32(visible) - i32(part * FEW));
+  let first_best = spread_max(highest_of(first_scores));
+  let reference = select(m, first_best, first_best > m + SLACK);
   let shrink = exp2(m - reference);
   m = reference;
-  l *= shrink;
-#for i SCORE_FEWS
-  let w0_$i = FewHalves(exp2(s0_$i - m));
-  put_weights(own_weights + $iu * SPREAD * FEW, w0_$i);
-  l += total(Few(w0_$i));
-#endfor
+  l = make_weights(own_weights, first_scores, m, l * shrink);
   own_barrier();
   if (!fresh) {
-#for n VALUE_TILES
-#for i SQUARE_FEWS
-    scores_put(mine, $iu * SPREAD * FEW, values[value_row + $nu * (MAT / FEW) + $iu * SPREAD] * shrink);
-#endfor
-    own_barrier();
-    out$n = coopLoadT<cSums>(&scores[own / SUM], SCORE_PITCH / SUM);
-    own_barrier();
-#endfor
+    sums[$n] = sums_before(t, own, mine, value_row + $nu * (MAT / FEW), shrink);
   }
-#for r ROW_TILES
-  var score1_$r: cSums;
-#for c QUERY_PARTS
-#for k QUERY_STEPS
-  let k1_$c_$k_$r = coopLoad<cRight>(&keys[(KEYS + $ru * MAT * KEY_PITCH + $cu * QUERY_COLUMNS + $ku * MAT) / STAGE], KEY_PITCH / STAGE);
-  score1_$r = coopMultiplyAdd(q$c_$k, k1_$c_$k_$r, score1_$r);
-#endfor
-#endfor
-#endfor
-#for r ROW_TILES
-  let scored1_$r = score1_$r;
-  coopStoreT(scored1_$r, &scores[(own + $ru * MAT) / SUM], SCORE_PITCH / SUM);
-#endfor
+  make_scores(t, KEYS, own, &queries);
   workgroupBarrier();
-#for j ROW_PASSES
-#for i KEY_LOADS
-  put_key(key_to + ($ju * AT_ONCE * KEY_PITCH + $iu * LOADERS * 4u), third_key$j_$i);
-#endfor
-#for i ROPE_LOADS
-  put_key(key_to + ($ju * AT_ONCE * KEY_PITCH + NOPE + $iu * LOADERS * 4u), third_rope$j_$i);
-#endfor
-#endfor
+  leave_keys(key_to, third_keys);
   workgroupBarrier();
 
   var first = 0u;
   var now = 0u;   // which of two tiles is worked on
   loop {
     if (first >= end) { break; }
-    // Keys three tiles ahead, values one; where there are none, the last row again, from the first-level cache.
-#for j ROW_PASSES
-    let key_row$j = min(first + 3u * ROWS + $ju * AT_ONCE + loader, last_row);
-#for i KEY_LOADS
-    let key$j_$i = kv[key_row$j * KV_ROW + kv_at + $iu * LOADERS];
-#endfor
-#for i ROPE_LOADS
-    let rope$j_$i = cache[key_row$j * CACHE_ROW + rope_at + $iu * LOADERS];
-#endfor
-#endfor
-#for j ROW_PASSES
-    let value_row$j = min(first + ROWS + $ju * AT_ONCE + loader, last_row);
-#for i VALUE_LOADS
-    let value$j_$i = kv[value_row$j * KV_ROW + value_at + $iu * LOADERS];
-#endfor
-#endfor
-
-    let value_tile = now * VALUES;
-#for r ROW_TILES
-    let weights$r = coopLoadT<cLeft>(&weights[(group * MAT * ROWS + $ru * MAT) / STAGE], ROWS / STAGE);
-#for n VALUE_TILES
-    let v$r_$n = coopLoadT<cRight>(&rows[(value_tile + $ru * MAT * VALUE_PITCH + $nu * MAT) / STAGE], VALUE_PITCH / STAGE);
-    out$n = coopMultiplyAdd(weights$r, v$r_$n, out$n);
-#endfor
-#endfor
-    // Behind so many rows the token sees nothing.
-    let rest = i32(visible) - i32(first + ROWS + part * FEW);
-    var best = LOWEST;
-#for i SCORE_FEWS
-    let s$i = seen_few(scores_few(mine, $iu * SPREAD * FEW), rest - i32($iu * SPREAD * FEW));
-    best = max(best, highest(s$i));
-#endfor
+    // Keys three tiles ahead, values one.
+    let next_keys = ask_keys(by, first + 3u * ROWS);
+    let next_values = ask_values(by, first + ROWS);
+    add_values(t, now * VALUES, &sums);
+    let own_scores = take_scores(mine, i32(visible) - i32(first + ROWS + part * FEW));
+    var best = highest_of(own_scores);
     // A loop that runs once at most: naga would not take matrices in a branch that it cannot tell to be taken by all, and compilers
     // would move the loads above behind it, to where they are used.
     loop {
@@ -360,52 +335,14 @@ fn put_value(at: u32, v: vec4<f16>) {
       m = reference;
       l *= shrink;
       own_barrier();
-#for n VALUE_TILES
-      let raised$n = out$n;
-      coopStoreT(raised$n, &scores[own / SUM], SCORE_PITCH / SUM);
-      own_barrier();
-#for i SQUARE_FEWS
-      scores_put(mine, $iu * SPREAD * FEW, scores_few(mine, $iu * SPREAD * FEW) * shrink);
-#endfor
-      own_barrier();
-      out$n = coopLoadT<cSums>(&scores[own / SUM], SCORE_PITCH / SUM);
-      own_barrier();
-#endfor
+      sums[$n] = scaled(t, own, mine, sums[$n], shrink);
     }
     own_barrier();
-#for i SCORE_FEWS
-    let w$i = FewHalves(exp2(s$i - m));
-    put_weights(own_weights + $iu * SPREAD * FEW, w$i);
-    l += total(Few(w$i));
-#endfor
-    let key_tile = now * KEYS;
-#for r ROW_TILES
-    var score$r: cSums;
-#for c QUERY_PARTS
-#for k QUERY_STEPS
-    let k$c_$k_$r = coopLoad<cRight>(&keys[(key_tile + $ru * MAT * KEY_PITCH + $cu * QUERY_COLUMNS + $ku * MAT) / STAGE], KEY_PITCH / STAGE);
-    score$r = coopMultiplyAdd(q$c_$k, k$c_$k_$r, score$r);
-#endfor
-#endfor
-#endfor
-#for r ROW_TILES
-    let scored$r = score$r;
-    coopStoreT(scored$r, &scores[(own + $ru * MAT) / SUM], SCORE_PITCH / SUM);
-#endfor
+    l = make_weights(own_weights, own_scores, m, l);
+    make_scores(t, now * KEYS, own, &queries);
     now = 1u - now;
-#for j ROW_PASSES
-#for i KEY_LOADS
-    put_key(key_to + now * KEYS + ($ju * AT_ONCE * KEY_PITCH + $iu * LOADERS * 4u), key$j_$i);
-#endfor
-#for i ROPE_LOADS
-    put_key(key_to + now * KEYS + ($ju * AT_ONCE * KEY_PITCH + NOPE + $iu * LOADERS * 4u), rope$j_$i);
-#endfor
-#endfor
-#for j ROW_PASSES
-#for i VALUE_LOADS
-    put_value(value_to + now * VALUES + ($ju * AT_ONCE * VALUE_PITCH + $iu * LOADERS * 4u), value$j_$i);
-#endfor
-#endfor
+    leave_keys(key_to + now * KEYS, next_keys);
+    leave_values(value_to + now * VALUES, next_values);
     workgroupBarrier();
     first += ROWS;
   }
@@ -413,19 +350,5 @@ fn put_value(at: u32, v: vec4<f16>) {
   let sum = spread_sum(l);
   let factor = select(1.0, 1.0 / sum, (p.ends & 2u) != 0u);
   if (part == 0u && token < p.tokens) { stats[at] = vec2(m, sum); }
-#for n VALUE_TILES
-  // Named first: naga 30 would compute what stands in the call after the store.
-  let done$n = out$n;
-  coopStoreT(done$n, &scores[own / SUM], SCORE_PITCH / SUM);
-  own_barrier();
-#for i SQUARE_FEWS
-  let done$n_$i = scores_few(mine, $iu * SPREAD * FEW) * factor;
-#endfor
-  if (token < p.tokens) {
-#for i SQUARE_FEWS
-    values[value_row + $nu * (MAT / FEW) + $iu * SPREAD] = done$n_$i;
-#endfor
-  }
-  own_barrier();
-#endfor
+  write_sums(t, own, mine, sums[$n], factor, value_row + $nu * (MAT / FEW), token < p.tokens);
 }

@@ -8,28 +8,23 @@
 #word parts?: u32
 #word part_stride?: u32  // values from one part's logits to the next one's
 #ifdef parts
-#read logits: array<f32> @floats((p.parts - 1) * p.part_stride + GRID_X * EXPERTS)   // (parts, tokens, EXPERTS)
+#length LOGITS (p.parts - 1) * p.part_stride + GRID_X * EXPERTS
 #else
-#read logits: array<f32> @floats(GRID_X * EXPERTS)                                   // (tokens, EXPERTS)
+#length LOGITS GRID_X * EXPERTS
 #endif
+#read logits: array<f32> @floats(LOGITS)                                             // (parts, tokens, EXPERTS)
 #write ids: array<u32> @words(GRID_X * USED)                                         // (tokens, USED)
 #write weights: array<f32> @floats(GRID_X * USED)                                    // (tokens, USED)
 #read bias?: array<f32> @floats(EXPERTS)                                             // (EXPERTS)
 #import router_choice
+alias logits_Value = f32;
+#import add_parts as logits
 
 #main
   let token = wid.x;
   var logit = -1e30;
-  if (t < EXPERTS) {
-    let i = token * EXPERTS + t;
-#import add_parts as logits
-    logit = sum;
-  }
-#ifdef PLAIN
-  let own = router_place(logit, t, 0u, 0u, 0u);
-#else
+  if (t < EXPERTS) { logit = logits_sum(token * EXPERTS + t); }
   let own = router_place(logit, t, subgroup, subgroups, lane_id);
-#endif
   let weight = router_weight(own);
   if (own.place < USED) {
     ids[token * USED + own.place] = t;

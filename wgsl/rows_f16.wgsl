@@ -25,13 +25,15 @@
 #read residual?: array<vec4<f32>> @floats(4 * GRID_X * p.vectors)            // (rows, vectors)
 #write sums?: array<vec4<f32>> @floats(4 * GRID_X * p.vectors)               // (rows, vectors)
 #import reduce
+alias x_Value = vec4<f32>;
+#import add_parts as x
 
 // Vector i of the input: that of `other` or of x, with its partial sums and the residual added up.
 fn input(i: u32) -> vec4<f32> {
 #ifdef other
   if (tiles[0].z > 0u) { return other[i]; }
 #endif
-#import add_parts as x
+  var sum = x_sum(i);
 #ifdef residual
   sum += residual[i];
   sums[i] = sum;

@@ -23,6 +23,7 @@
 #each r PASSES
 #each j K_PASSES
 #each k UNROLL
+#each i K_UNROLL
 const STRIDE = WG / LANES;           // rows of W at once
 const K_STRIDE = WG / K_LANES;       // rows of K at once
 const K_UNITS = NOPE / 32u;
@@ -67,9 +68,7 @@ alias KRow = array<k_Loaded, K_UNROLL>;
 // A thread's weights of row `row` of K.
 fn k_ask(head: u32, row: u32, k_lane: u32) -> KRow {
   return KRow(
-#for i K_UNROLL
     k_load((head * KV_LORA + row) * K_UNITS + min(k_lane + $iu * K_LANES, K_UNITS - 1u), p.k_sub),
-#endfor
   );
 }
 

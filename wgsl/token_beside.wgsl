@@ -29,7 +29,7 @@ const TILE = WG / LANES;
 #import OTHER as v
 #import OTHER_TIMES as v
 #import row_walk as v
-#import token_store
+#import token_rows
 
 #main
 #fetch

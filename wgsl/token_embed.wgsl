@@ -12,19 +12,46 @@
 #read g: array<vec4<f32>> @floats(UNITS * 32)            // (8 * UNITS)
 #write y: array<vec4<f32>> @floats(UNITS * 32)           // (8 * UNITS)
 #write squares_out: array<f32> @floats(UNITS * 2)        // (2 * UNITS)
+#each i 8
+#import w32
+#import w32_math
+#import WEIGHT as w
+
+// Leaves unit u, already times the norm's weight, prepared.
 #ifdef BYTES
 #write prepared: array<vec4<u32>> @prepared(UNITS)       // (UNITS, 3)
 #import quantize
+fn leave(u: u32, v: W32) {
+  let a = quantize_half(v.v0, v.v1, v.v2, v.v3);
+  let b = quantize_half(v.v4, v.v5, v.v6, v.v7);
+  prepared[u * 3u] = a.codes;
+  prepared[u * 3u + 1u] = b.codes;
+  prepared[u * 3u + 2u] = bitcast<vec4<u32>>(vec4<f32>(a.scale, b.scale, a.scaled_sum, b.scaled_sum));
+}
 #else
 #ifdef HALVES
 #write prepared: array<vec4<u32>> @prepared(UNITS)       // (UNITS / 8, 5, 8)
 #import halve_unit
+fn leave(u: u32, v: W32) {
+  let own = halve_unit(v.v0, v.v1, v.v2, v.v3, v.v4, v.v5, v.v6, v.v7);
+  let to = halves_place(u);
+  prepared[to] = own.a;
+  prepared[to + HALVES_PLANE] = own.b;
+  prepared[to + 2u * HALVES_PLANE] = own.c;
+  prepared[to + 3u * HALVES_PLANE] = own.d;
+  prepared[to + HALVES_SCALES] = bitcast<vec4<u32>>(own.scales);
+}
 #else
 #write prepared: array<vec4<f32>> @prepared(UNITS)       // (UNITS, 8)
+fn leave(u: u32, v: W32) {
+  prepared[u * 8u + $iu] = v.v$i;
+}
 #endif
 #endif
-#import w32
-#import WEIGHT as w
+
+fn sum_of_squares(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> f32 {
+  return dot(a, a) + dot(b, b) + (dot(c, c) + dot(d, d));
+}
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
@@ -36,30 +63,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   }
   let w = w_unit(row * UNITS + u, p.sub);
   let at = u * 8u;
-#for i 8
   y[at + $iu] = w.v$i;
-#endfor
-  squares_out[u * 2u] = dot(w.v0, w.v0) + dot(w.v1, w.v1) + (dot(w.v2, w.v2) + dot(w.v3, w.v3));
-  squares_out[u * 2u + 1u] = dot(w.v4, w.v4) + dot(w.v5, w.v5) + (dot(w.v6, w.v6) + dot(w.v7, w.v7));
-#ifdef BYTES
-  let a = quantize_half(w.v0 * g[at], w.v1 * g[at + 1u], w.v2 * g[at + 2u], w.v3 * g[at + 3u]);
-  let b = quantize_half(w.v4 * g[at + 4u], w.v5 * g[at + 5u], w.v6 * g[at + 6u], w.v7 * g[at + 7u]);
-  prepared[u * 3u] = a.codes;
-  prepared[u * 3u + 1u] = b.codes;
-  prepared[u * 3u + 2u] = bitcast<vec4<u32>>(vec4<f32>(a.scale, b.scale, a.scaled_sum, b.scaled_sum));
-#else
-#ifdef HALVES
-  let own = halve_unit(w.v0 * g[at], w.v1 * g[at + 1u], w.v2 * g[at + 2u], w.v3 * g[at + 3u], w.v4 * g[at + 4u], w.v5 * g[at + 5u], w.v6 * g[at + 6u], w.v7 * g[at + 7u]);
-  let to = halves_place(u);
-  prepared[to] = own.a;
-  prepared[to + HALVES_PLANE] = own.b;
-  prepared[to + 2u * HALVES_PLANE] = own.c;
-  prepared[to + 3u * HALVES_PLANE] = own.d;
-  prepared[to + HALVES_SCALES] = bitcast<vec4<u32>>(own.scales);
-#else
-#for i 8
-  prepared[at + $iu] = w.v$i * g[at + $iu];
-#endfor
-#endif
-#endif
+  squares_out[u * 2u] = sum_of_squares(w.v0, w.v1, w.v2, w.v3);
+  squares_out[u * 2u + 1u] = sum_of_squares(w.v4, w.v5, w.v6, w.v7);
+  leave(u, w32_mul(w, g[at], g[at + 1u], g[at + 2u], g[at + 3u], g[at + 4u], g[at + 5u], g[at + 6u], g[at + 7u]));
 }

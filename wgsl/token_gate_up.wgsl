@@ -76,6 +76,18 @@ fn weights_scale() -> f32 { return 1.0; }
 const LEAVES_CHOICE = false;
 #endif
 
+// Of a row gate and up, both still to be multiplied by token_scale; what leaves is silu(gate) * up.
+var<workgroup> token_pairs: array<f32, 2u * TILE>;
+var<workgroup> token_scale: f32;
+
+fn token_rows_at(first: u32) -> vec4<f32> {
+  let i = 2u * first;
+  let gate = vec4<f32>(token_pairs[i], token_pairs[i + 2u], token_pairs[i + 4u], token_pairs[i + 6u]) * token_scale;
+  let up = vec4<f32>(token_pairs[i + 1u], token_pairs[i + 3u], token_pairs[i + 5u], token_pairs[i + 7u]) * token_scale;
+  // exp(-gate) overflows to infinity below -88: kept finite, since Metal's fast math may assume it is.
+  return gate / (1.0 + exp(min(-gate, vec4<f32>(80.0)))) * up;
+}
+
 #main
 #fetch
   let lane = t & (LANES - 1u);

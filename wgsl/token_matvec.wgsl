@@ -38,7 +38,7 @@ const TILE = STRIDE * AT_ONCE;
 #import WEIGHT_TIMES as w
 #import rms
 #import rotated
-#import token_store
+#import token_rows
 #import router_parts
 
 alias Rows = array<u32, AT_ONCE>;

@@ -29,7 +29,7 @@ const TILE = WG / LANES;
 #import lanes
 #import WEIGHT as w
 #import WEIGHT_TIMES as w
-#import token_store
+#import token_rows
 #import SHARED as s
 #import INPUT as h
 

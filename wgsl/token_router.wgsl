@@ -11,31 +11,27 @@
 #read norm?: array<vec4<f32>> @floats(COLUMNS * 4)                    // (COLUMNS)
 #read squares: array<f32> @floats(COLUMNS / 4)                        // (COLUMNS / 4): of 16 values of x
 #write y: array<f32> @floats(p.first_row + GRID_X)
+#each i LOADS
+#each s SQUARES
 
 var<workgroup> sums: array<vec2<f32>, 64>;   // (subgroup)
+
+#ifdef norm
+fn input(i: u32) -> vec4<f32> { return x[i] * norm[i]; }
+#else
+fn input(i: u32) -> vec4<f32> { return x[i]; }
+#endif
 
 #main
 #fetch
   let row = wid.x * COLUMNS;
-#for i LOADS
   let at$i = min($iu * WG + t, COLUMNS - 1u);
   let w$i = w[row + at$i];
-#ifdef norm
-  let x$i = x[at$i] * norm[at$i];
-#else
-  let x$i = x[at$i];
-#endif
-#endfor
-#for i SQUARES
-  let square$i = squares[min($iu * WG + t, COLUMNS / 4u - 1u)];
-#endfor
+  let x$i = input(at$i);
+  let square$s = squares[min($su * WG + t, COLUMNS / 4u - 1u)];
   var sum = vec2<f32>(0.0);
-#for i LOADS
   sum.x += select(0.0, dot(w$i, x$i), $iu * WG + t < COLUMNS);
-#endfor
-#for i SQUARES
-  sum.y += select(0.0, square$i, $iu * WG + t < COLUMNS / 4u);
-#endfor
+  sum.y += select(0.0, square$s, $su * WG + t < COLUMNS / 4u);
   sum = vec2(subgroupAdd(sum.x), subgroupAdd(sum.y));
   if (lane_id == 0u) { sums[subgroup] = sum; }
   workgroupBarrier();

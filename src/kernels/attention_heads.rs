@@ -121,7 +121,6 @@ impl Shape {
                 call.number(name, n as u32)
             })
             .flag("ONE_PE", one_pe)
-            .flag("PHASED", self.phases > 1)
             .flag("TWO_BUFFERS", self.two_buffers)
     }
 }

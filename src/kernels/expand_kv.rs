@@ -126,11 +126,15 @@ pub fn weights_calls(
                 [(part.rows * units).div_ceil(wg), 1, 1]
             };
             assert!(grid.iter().all(|n| *n <= MAX_GRID), "{}", weight.name);
-            let mut call = Call::new("expand_kv_weights")
+            let kernel = match transposed {
+                true => Call::new("expand_kv_turned")
+                    .number("NOPE", mla.nope as u32)
+                    .number("KV_LORA", mla.kv_lora as u32),
+                false => Call::new("expand_kv_weights"),
+            };
+            let call = kernel
                 .module("WEIGHT", shader_module(weight.ty))
                 .number("WG", wg)
-                .number("KV_LORA", mla.kv_lora as u32)
-                .flag("TRANSPOSED", transposed)
                 .flag("HALVES", matrices)
                 .planes(["w_q", "w_s"], part)
                 .bind("weights", out)
@@ -142,9 +146,6 @@ pub fn weights_calls(
                 .grid(grid.map(Extent::N))
                 .with_bytes(weight.bytes_of_rows(u64::from(part.rows)))
                 .with_shape(weight.shape());
-            if transposed {
-                call = call.number("NOPE", mla.nope as u32);
-            }
             calls.push(call);
         }
     }

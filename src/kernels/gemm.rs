@@ -179,7 +179,8 @@ impl GpuGemm<'_> {
         let Tile { tokens, rows, .. } = tile;
         let [along_tokens, along_rows] = tile.split;
         let (name, threads) = match self.form {
-            Form::Float { .. } => ("gemm", along_tokens * along_rows),
+            Form::Float { eight: true } => ("gemm_eight", along_tokens * along_rows),
+            Form::Float { eight: false } => ("gemm", along_tokens * along_rows),
             Form::Matrix(coop) => ("gemm_coop", along_tokens * along_rows * coop.lanes),
         };
         assert!(
@@ -187,22 +188,19 @@ impl GpuGemm<'_> {
             "{tile:?}: whole loads for {threads} threads"
         );
         let w_rows = if self.up.is_some() { 2 * rows } else { rows };
-        let gather = self.experts.as_ref().map(|e| e.gather);
         let mut call = Call::new(name)
             .module("WEIGHT", shader_module(self.weight.ty))
+            .module("GROUPS", self.groups())
             .number("BM", tokens)
             .number("BN", rows)
-            .number("X_LOADS", tokens * 8 / threads)
-            .number("W_LOADS", w_rows.div_ceil(threads))
-            .number("USED", self.used())
-            .flag("GATHER", gather == Some(true))
-            .flag("SCATTER", gather == Some(false));
+            .number("W_ROWS", w_rows)
+            .number("USED", self.used());
         if let Some(up) = self.up {
             call = call.module("UP", shader_module(up.ty));
         }
         match self.form {
             Form::Matrix(coop) => self.by_matrices(call, tile, coop, threads),
-            Form::Float { eight } => {
+            Form::Float { .. } => {
                 assert!(
                     along_rows == 8 && along_tokens.is_multiple_of(8) && tokens <= 8 * along_tokens,
                     "{tile:?}: rows of a tile lie in turns of 8, a lane reads one row of x at most"
@@ -210,8 +208,20 @@ impl GpuGemm<'_> {
                 call.number("WG", threads)
                     .number("RM", tokens / along_tokens)
                     .number("RN", rows / 8)
-                    .flag("EIGHT", eight)
+                    .number("W_RN", w_rows / 8)
+                    .number("X_LOADS", tokens * 8 / threads)
+                    .number("W_LOADS", w_rows.div_ceil(threads))
             }
+        }
+    }
+
+    /// The module that tells what the groups of the weight are.
+    fn groups(&self) -> &'static str {
+        match &self.experts {
+            Some(experts) if experts.gather => "gemm_gather",
+            Some(_) => "gemm_scatter",
+            None if self.parts > 1 => "gemm_columns",
+            None => "gemm_heads",
         }
     }
 
@@ -252,6 +262,7 @@ impl GpuGemm<'_> {
                 .number(matrices, high)
                 .number(loads, vectors.div_ceil(threads));
         }
+        let weights = if self.up.is_some() { 2 } else { 1 };
         // What Metal has, and nobody else.
         let metal = (size, lanes) == (8, 32);
         assert!(
@@ -277,18 +288,15 @@ impl GpuGemm<'_> {
             .flag("EXCLUSIVE", self.is_exclusive(tile))
             .number("PARTS", parts)
             .number("PART_VECTORS", 8 / parts)
-            .flag(
-                ["WHOLE", "HALVES", "QUARTERS"][parts.ilog2() as usize],
-                true,
-            )
             .number("LANES", lanes)
             .number("SM", along_tokens)
             .number("SN", along_rows)
             .number("FM", along[0])
             .number("FN", along[1])
-            .flag("FEW_TOKENS", self.experts.is_some() && along[0] > 1)
-            .flag("QUARTER", along[0] > 2)
-            .flag("WIDE", !metal)
+            .number("W_FN", along[1] * weights)
+            .flag("HALF", self.experts.is_some() && along[0] > 1)
+            .flag("QUARTER", self.experts.is_some() && along[0] > 2)
+            .flag("VECTORS", !metal)
     }
 
     /// Whether nothing else is to read the same buffers meanwhile, for loads that are not moved past barriers: large tiles by

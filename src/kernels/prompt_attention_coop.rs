@@ -120,6 +120,7 @@ impl Shape {
             ("QUERY_COLUMNS", query_columns),
             ("QUERY_PARTS", dims.mla.head() / query_columns),
             ("QUERY_STEPS", query_columns / size),
+            ("HEAD_STEPS", dims.mla.head() / size),
             ("QUERY_LOADS", size * query_columns / 4 / lanes),
             ("LOADERS", loaders),
             ("ROW_PASSES", self.rows() * loaders / threads),

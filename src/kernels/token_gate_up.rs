@@ -193,8 +193,7 @@ impl GpuTokenGateUp<'_> {
             .number(
                 "SQUARE_RUNS",
                 (2 * units).min(geometry.threads()).div_ceil(lanes),
-            )
-            .flag("PAIRS", true);
+            );
         // Each thread's share of the logits' sums.
         let beside = match self.parts() {
             1 => 0,

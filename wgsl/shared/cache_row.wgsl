@@ -9,12 +9,10 @@
 #read norm: array<vec2<f32>> @floats(KV_LORA)                       // (KV_LORA / 2)
 #write cache: array<u32> @cache(CONTEXT * (KV_LORA + ROPE))         // (n_ctx, (KV_LORA + ROPE) / 2) pairs of f16
 #import reduce
+#each n LATENT_PAIRS
 
-// Pair i of kv_a.
-fn kv_a_pair(i: u32) -> vec2<f32> {
+alias kv_a_Value = vec2<f32>;
 #import add_parts as kv_a
-  return sum;
-}
 
 fn rotate(x: vec2<f32>, angle: vec2<f32>) -> vec2<f32> {
   return vec2(x.x * angle.x - x.y * angle.y, x.x * angle.y + x.y * angle.x);
@@ -25,21 +23,17 @@ fn cache_row(token: u32, pos: u32, eps: f32, t: u32, subgroup: u32, subgroups: u
   let row = token * ((KV_LORA + ROPE) / 2u);
   let to_row = pos * ((KV_LORA + ROPE) / 2u);
   var squares = 0.0;
-#for i LATENT_PAIRS
-  let at$i = min(t + $iu * WG, KV_LORA / 2u - 1u);
-  let x$i = kv_a_pair(row + at$i);
-  let g$i = norm[at$i];
-  squares += select(0.0, dot(x$i, x$i), t + $iu * WG < KV_LORA / 2u);
-#endfor
+  let at$n = min(t + $nu * WG, KV_LORA / 2u - 1u);
+  let x$n = kv_a_sum(row + at$n);
+  let g$n = norm[at$n];
+  squares += select(0.0, dot(x$n, x$n), t + $nu * WG < KV_LORA / 2u);
   var i = t;
   loop {
     if (i >= ROPE / 2u) { break; }
     let at = KV_LORA / 2u + i;
-    cache[to_row + at] = pack2x16float(rotate(kv_a_pair(row + at), angles[pos * (ROPE / 2u) + i]));
+    cache[to_row + at] = pack2x16float(rotate(kv_a_sum(row + at), angles[pos * (ROPE / 2u) + i]));
     i += WG;
   }
   let scale = inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(KV_LORA) + eps);
-#for i LATENT_PAIRS
-  if (t + $iu * WG < KV_LORA / 2u) { cache[to_row + at$i] = pack2x16float(x$i * scale * g$i); }
-#endfor
+  if (t + $nu * WG < KV_LORA / 2u) { cache[to_row + at$n] = pack2x16float(x$n * scale * g$n); }
 }

@@ -1,11 +1,13 @@
 // The choice of a workgroup's expert by its first subgroup (shared/router_lanes.wgsl).
 #ifdef BIAS
-var<workgroup> bias_of: array<f32, EXPERTS>;
+var<workgroup> biases: array<f32, EXPERTS>;
 fn bias_ask(t: u32) -> f32 { return bias[min(t, EXPERTS - 1u)]; }
-fn bias_put(asked: f32, t: u32) { if (t < EXPERTS) { bias_of[t] = asked; } }
+fn bias_put(asked: f32, t: u32) { if (t < EXPERTS) { biases[t] = asked; } }
+fn bias_of(expert: u32) -> f32 { return biases[expert]; }
 #else
 fn bias_ask(t: u32) -> f32 { return 0.0; }
 fn bias_put(asked: f32, t: u32) { }
+fn bias_of(expert: u32) -> f32 { return 0.0; }
 #endif
 #import router_lanes
 

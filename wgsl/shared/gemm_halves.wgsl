@@ -1,9 +1,6 @@
 // What a thread brings to workgroup memory at once: a unit of weights or, with PARTS, a half or a quarter of it, as halves.
-struct Part {
-#for v PART_VECTORS
-  v$v: vec4<f16>,
-#endfor
-}
+#each v PART_VECTORS
+alias Part = array<vec4<f16>, PART_VECTORS>;
 
 // scale * code + offset for the four codes of a word, each right as a signed byte. The bits of the half 1024 + n are 0x6400 + n
 // for n below 1024: so codes become halves without a conversion, and all but the last step is exact.
@@ -12,4 +9,9 @@ fn word_halves(word: u32, a: vec2<f32>) -> vec4<f16> {
   let odd = unpack2x16float(((word >> 8u) & 0x00ff00ffu) ^ 0x64806480u);
   let codes = vec4<f16>(vec4<f32>(even.x, odd.x, even.y, odd.y)) - vec4<f16>(1152.0h);
   return fma(codes, vec4<f16>(f16(a.x)), vec4<f16>(f16(a.y)));
+}
+
+// To the tile of W, vectors `column` on of a row.
+fn put_part(row: u32, column: u32, v: Part) {
+  ws_put(row * PITCH + (column + $vu) * QUAD, v[$v]);
 }

@@ -1,58 +1,45 @@
-  // The stages of a tile of which $W_FM matrices of a subgroup along tokens hold any. The next tiles are loaded while these are
-  // multiplied.
-  {
-#for i $W_X_LOADS
-    let from$i = input_row(at.first + min(($iu * WG + t) / COLUMNS, at.count - 1u)) * p.x_stride + (p.first_group + at.group) * p.x_group_stride + column;
-    var x$i = x[from$i];
+// The sums of a tile, of which the first $W_FM matrices of each subgroup along tokens hold any.
+#each i $W_FM
+#each k STEPS
+#each l $W_X_LOADS
+#each w W_LOADS
+
+// Columns `step` on of a stage. Matrices of W one by one: few are held at once.
+fn $W_multiply(t: u32, own_x: u32, own_w: u32, sums: ptr<function, Sums>) {
+  let a$i = coopLoadT<cLeft>(&xs[own_x + $iu * (SM * MAT * PITCH)], PITCH);
+#for j W_FN
+  let b$j = coopLoad<cRight>(&ws[own_w + ($ju / WEIGHTS * MAT + $ju % WEIGHTS * BN) * PITCH], PITCH);
+  (*sums)[$i * W_FN + $j] = coopMultiplyAdd(a$i, b$j, (*sums)[$i * W_FN + $j]);
 #endfor
-    var unit = STAGE_UNITS;
-    loop {
-      workgroupBarrier();
-#for i $W_X_LOADS
-      put_x(($iu * WG + t) / COLUMNS, column, x$i);
-#endfor
-#for i W_LOADS
-#for v PART_VECTORS
-      put_w(row$i, w_column + $vu, w$i.v$v);
-#endfor
-#ifdef u_q
-#for v PART_VECTORS
-      put_w(BN + row$i, w_column + $vu, u$i.v$v);
-#endfor
-#endif
-#endfor
-      workgroupBarrier();
-      // No branch, which would hold the products back until the loads have come: behind the end the last ones again.
-      let next = min(unit, p.units - STAGE_UNITS);
-#for i $W_X_LOADS
-      x$i = x[from$i + next * 8u];
-#endfor
-#for i W_LOADS
-      w$i = w_part(unit$i + next, p.sub, part);
-#ifdef u_q
-      u$i = u_part(unit$i + next, p.u_sub, part);
-#endif
-#endfor
-#for k STEPS
-      {
-#for i $W_FM
-        let a$i = coopLoadT<cLeft>(&xs[own_x + $iu * (SM * MAT * PITCH) + $ku * STEP], PITCH);
-#endfor
-#for j FN
-        let b$j = coopLoad<cRight>(&ws[own_w + $ju * MAT * PITCH + $ku * STEP], PITCH);
-#for i $W_FM
-        sum$i_$j = coopMultiplyAdd(a$i, b$j, sum$i_$j);
-#endfor
-#ifdef u_q
-        let c$j = coopLoad<cRight>(&ws[BN * PITCH + own_w + $ju * MAT * PITCH + $ku * STEP], PITCH);
-#for i $W_FM
-        up$i_$j = coopMultiplyAdd(a$i, c$j, up$i_$j);
-#endfor
-#endif
-#endfor
-      }
-#endfor
-      if (unit >= p.units) { break; }
-      unit += STAGE_UNITS;
-    }
+}
+
+fn $W_stages(at: Place, t: u32, sums: ptr<function, Sums>) {
+  let column = t % COLUMNS;
+  // Threads that share a row lie side by side, each with a part of a unit.
+  let part = t % PARTS;
+  let in_stage = t / PARTS % STAGE_UNITS;
+  let w_column = in_stage * 8u + part * PART_VECTORS;
+  let row$w = ($wu * WG + t) / (PARTS * STAGE_UNITS);
+  let unit$w = group_first_unit(at, min(at.row + row$w, p.rows - 1u)) + in_stage;
+  let from$l = input_index(at, min(($lu * WG + t) / COLUMNS, at.count - 1u)) + column;
+  var w$w = brought(unit$w, part);
+  var x$l = x[from$l];
+  let group = t / LANES;
+  let own_x = group / SN * (MAT * PITCH);
+  let own_w = group % SN * (FN * MAT * PITCH);
+  var unit = STAGE_UNITS;
+  loop {
+    workgroupBarrier();
+    xs_put(($lu * WG + t) / COLUMNS * PITCH + column * QUAD, x$l);
+    put_w(row$w, w_column, w$w);
+    workgroupBarrier();
+    // The next tiles are loaded while these are multiplied. No branch, which would hold the products back until the loads have come:
+    // behind the end the last ones again.
+    let next = min(unit, p.units - STAGE_UNITS);
+    x$l = x[from$l + next * 8u];
+    w$w = brought(unit$w + next, part);
+    $W_multiply(t, own_x + $ku * STEP, own_w + $ku * STEP, sums);
+    if (unit >= p.units) { break; }
+    unit += STAGE_UNITS;
   }
+}

@@ -3,6 +3,8 @@
 #read logits: array<vec4<f32>> @floats(PARTS * EXPERTS)      // (PARTS, EXPERTS / 4)
 #flag RAGGED_PARTS   // the last threads have fewer parts, or none
 #each i PART_LOADS
+#each s LOGIT_SUMMED
+#each f LOGIT_FOLDS
 
 const LOGIT_COLUMNS = EXPERTS / 4u;
 // LOGIT_PHASES threads share a column, part by part; those of a subgroup add up theirs in LOGIT_FOLDS exchanges.
@@ -11,9 +13,7 @@ var<workgroup> logit_sums: array<vec4<f32>, LOGIT_SUMS * LOGIT_COLUMNS>;
 
 fn logit_of(expert: u32) -> f32 {
   var sum = 0.0;
-#for i LOGIT_SUMMED
-  sum += logit_sums[$iu * LOGIT_COLUMNS + (expert >> 2u)][expert & 3u];
-#endfor
+  sum += logit_sums[$su * LOGIT_COLUMNS + (expert >> 2u)][expert & 3u];
   return sum;
 }
 
@@ -38,9 +38,7 @@ fn logits_put(asked: Logits, t: u32) {
   let phase = t / LOGIT_COLUMNS;
   var sum = vec4<f32>(0.0);
   sum += select(vec4<f32>(0.0), asked[$i], !RAGGED_PARTS || phase + $iu * LOGIT_PHASES < PARTS);
-#for f LOGIT_FOLDS
   sum += subgroupShuffleXor(sum, LOGIT_COLUMNS << $fu);
-#endfor
   let column = t - phase * LOGIT_COLUMNS;
   let folded = phase & ((1u << LOGIT_FOLDS) - 1u);
   if (phase < LOGIT_PHASES && folded == 0u) { logit_sums[(phase >> LOGIT_FOLDS) * LOGIT_COLUMNS + column] = sum; }

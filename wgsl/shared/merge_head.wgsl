@@ -2,6 +2,7 @@
 // (shared/kept_units.wgsl). The kernel declares KV_LORA, `parts` and `stats` (shared/merge.wgsl);
 // WG >= KV_LORA / 4, and PHASES is how often it is that.
 #import merge
+#each i PHASES
 
 // Groups of 4, each of which PHASES threads share, slice by slice.
 const COLUMNS = KV_LORA / 4u;
@@ -24,22 +25,16 @@ fn merge_head(head: u32, t: u32, splits: u32) {
   workgroupBarrier();
   if (t < COLUMNS) {
     // Phases behind the last slice had none, and weigh nothing.
-#for i PHASES
     let max$i = merge_maxima[t + $iu * COLUMNS];
     let total$i = merge_totals[t + $iu * COLUMNS];
     let value$i = merge_values[t + $iu * COLUMNS];
-#endfor
     var best = max0;
-#for i PHASES
     best = max(best, max$i);
-#endfor
     var total = 0.0;
     var value = vec4(0.0);
-#for i PHASES
     let weight$i = exp(max$i - best);
     total += weight$i * total$i;
     value += weight$i * value$i;
-#endfor
     keep(t, value / total);
   }
   workgroupBarrier();

@@ -1,22 +1,15 @@
-// A part of a unit of a type with codes.
+// A part of a unit of a type with codes (shared/gemm_halves.wgsl): some of the eight words, and the scale and offset of their half.
+#each v PART_VECTORS
 fn $W_part(u: u32, sub: u32, part: u32) -> Part {
-  let c = $W_codes(u);
-  let a = $W_affine(u, sub);
-#ifdef WHOLE
+  let codes = $W_codes(u);
+  let affine = $W_affine(u, sub);
   return Part(
-    word_halves(c.lo.x, a.xy), word_halves(c.lo.y, a.xy), word_halves(c.lo.z, a.xy), word_halves(c.lo.w, a.xy),
-    word_halves(c.hi.x, a.zw), word_halves(c.hi.y, a.zw), word_halves(c.hi.z, a.zw), word_halves(c.hi.w, a.zw),
+    $W_word(codes, affine, part * PART_VECTORS + $vu),
   );
-#endif
-#ifdef HALVES
-  let words = select(c.lo, c.hi, part == 1u);
-  let b = select(a.xy, a.zw, part == 1u);
-  return Part(word_halves(words.x, b), word_halves(words.y, b), word_halves(words.z, b), word_halves(words.w, b));
-#endif
-#ifdef QUARTERS
-  let half = select(c.lo, c.hi, part >= 2u);
-  let words = select(half.xy, half.zw, (part & 1u) == 1u);
-  let b = select(a.xy, a.zw, part >= 2u);
-  return Part(word_halves(words.x, b), word_halves(words.y, b));
-#endif
+}
+
+fn $W_word(codes: W32Codes, affine: vec4<f32>, i: u32) -> vec4<f16> {
+  let four = select(codes.lo, codes.hi, i >= 4u);
+  let two = select(four.xy, four.zw, (i & 2u) != 0u);
+  return word_halves(select(two.x, two.y, (i & 1u) != 0u), select(affine.xy, affine.zw, i >= 4u));
 }

@@ -1,25 +1,16 @@
-// A part of a unit of a type of floats.
+// A part of a unit of a type of floats (shared/gemm_halves.wgsl): some of the eight vectors.
+#each v PART_VECTORS
 fn $W_part(u: u32, sub: u32, part: u32) -> Part {
   let w = $W_unit(u, sub);
-#ifdef WHOLE
   return Part(
-    vec4<f16>(w.v0), vec4<f16>(w.v1), vec4<f16>(w.v2), vec4<f16>(w.v3),
-    vec4<f16>(w.v4), vec4<f16>(w.v5), vec4<f16>(w.v6), vec4<f16>(w.v7),
+    $W_vector(w, part * PART_VECTORS + $vu),
   );
-#endif
-#ifdef HALVES
-  let second = part == 1u;
-  return Part(
-    vec4<f16>(select(w.v0, w.v4, second)), vec4<f16>(select(w.v1, w.v5, second)),
-    vec4<f16>(select(w.v2, w.v6, second)), vec4<f16>(select(w.v3, w.v7, second)),
-  );
-#endif
-#ifdef QUARTERS
-  let second = part >= 2u;
-  let odd = (part & 1u) == 1u;
-  return Part(
-    vec4<f16>(select(select(w.v0, w.v2, odd), select(w.v4, w.v6, odd), second)),
-    vec4<f16>(select(select(w.v1, w.v3, odd), select(w.v5, w.v7, odd), second)),
-  );
-#endif
+}
+
+fn $W_vector(w: W32, i: u32) -> vec4<f16> {
+  let odd = (i & 1u) != 0u;
+  let second = (i & 2u) != 0u;
+  let lo = select(select(w.v0, w.v1, odd), select(w.v2, w.v3, odd), second);
+  let hi = select(select(w.v4, w.v5, odd), select(w.v6, w.v7, odd), second);
+  return vec4<f16>(select(lo, hi, i >= 4u));
 }

@@ -4,6 +4,7 @@
 #word eps: f32
 #read squares: array<f32> @floats(2 * UNITS)           // sums of squares of 16 values
 #each i SQUARES
+#each r SQUARE_RUNS
 var<workgroup> square_sums: array<f32, SQUARE_RUNS>;
 alias Squares = array<f32, SQUARES>;
 
@@ -28,8 +29,6 @@ fn squares_put(asked: Squares, t: u32) {
 
 fn rms_scale() -> f32 {
   var total = 0.0;
-#for i SQUARE_RUNS
-  total += square_sums[$i];
-#endfor
+  total += square_sums[$r];
   return inverseSqrt(total / f32(UNITS * 32u) + p.eps);
 }

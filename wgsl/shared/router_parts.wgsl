@@ -11,6 +11,8 @@ fn router_store(first: u32, end: u32, t: u32) { }
 #read router?: array<vec4<f32>> @floats(EXPERTS * ROUTER_COLUMNS * 4)      // (EXPERTS, ROUTER_COLUMNS)
 #write logit_parts?: array<f32> @floats(OUT_ROWS / 16 * EXPERTS)           // (rows / 16, EXPERTS)
 #each i ROUTER_LOADS
+#each n ROUTER_STORES
+#each q 4
 
 const ROUTER_QUADS = TILE / 4u;
 const ROUTER_LOADED = EXPERTS * ROUTER_QUADS;
@@ -47,19 +49,17 @@ fn router_put(asked: Router, t: u32) {
 
 // Of rows first .. first + TILE, but none from `end` on. Call behind token_store.
 fn router_store(first: u32, end: u32, t: u32) {
-#for n ROUTER_STORES
-  {
-    let at = $nu * WG + t;
-    let part = at / EXPERTS;
-    let expert = at - part * EXPERTS;
-    if (part < TILE / 16u && first + 16u * part < end) {
-      var sum = 0.0;
-#for q 4
-      sum += dot(router_rows[(4u * part + $qu) * EXPERTS + expert], token_weighted_at(16u * part + 4u * $qu));
-#endfor
-      logit_parts[((first >> 4u) + part) * EXPERTS + expert] = sum;
-    }
+  router_leave(first, end, $nu * WG + t);
+}
+
+// Number `at` of what the workgroup gives.
+fn router_leave(first: u32, end: u32, at: u32) {
+  let part = at / EXPERTS;
+  let expert = at - part * EXPERTS;
+  if (part < TILE / 16u && first + 16u * part < end) {
+    var sum = 0.0;
+    sum += dot(router_rows[(4u * part + $qu) * EXPERTS + expert], token_weighted_at(16u * part + 4u * $qu));
+    logit_parts[((first >> 4u) + part) * EXPERTS + expert] = sum;
   }
-#endfor
 }
 #endif

@@ -152,8 +152,8 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
     for mut call in product.calls(gpu) {
         if case.other_width {
             let flags = &mut call.variant.flags;
-            if !flags.remove("WIDE") {
-                flags.insert("WIDE");
+            if !flags.remove("VECTORS") {
+                flags.insert("VECTORS");
             }
         }
         if let (Some(backwards), Form::Matrix(coop)) = (case.emulated, form) {

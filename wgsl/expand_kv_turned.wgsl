@@ -1,0 +1,54 @@
+// attn_k_b (heads, KV_LORA, NOPE), of each head turned, as the first rows of the matrix (HEADS * NOPE + HEADS * v, KV_LORA) of expand_kv,
+// in f16 (HALVES) or f32: row h * NOPE + i makes value i of the key of head h out of a latent.
+//
+// Division: grid (WG rows, unit of 32 columns), turned in workgroup memory.
+// Bound by: the bytes written.
+#word rows: u32       // of this part
+#word first_row: u32  // of this part among all rows
+#word units: u32      // of 32 weights, per row
+#word sub: u32        // sub-plane of the scales, in words
+#word out_row: u32    // where the tensor's rows begin in the output
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units)
+#length OUT (p.out_row + ceil(p.first_row + p.rows, KV_LORA) * NOPE) * KV_LORA
+#each i 8
+#each s 16
+#import w32
+#import WEIGHT as w
+
+// Pairs of neighbouring values.
+#ifdef HALVES
+#write weights: array<u32> @halves(OUT)          // (rows, KV_LORA / 2)
+fn put(i: u32, pair: vec2<f32>) { weights[i] = pack2x16float(pair); }
+#else
+#write weights: array<vec2<f32>> @floats(OUT)    // (rows, KV_LORA / 2)
+fn put(i: u32, pair: vec2<f32>) { weights[i] = pair; }
+#endif
+
+const PITCH = WG + 1u;
+var<workgroup> turned: array<f32, 32u * PITCH>;   // (column, row)
+
+// Columns `first` to `first` + 4 of a row.
+fn turn(first: u32, row: u32, v: vec4<f32>) {
+  turned[first * PITCH + row] = v.x;
+  turned[(first + 1u) * PITCH + row] = v.y;
+  turned[(first + 2u) * PITCH + row] = v.z;
+  turned[(first + 3u) * PITCH + row] = v.w;
+}
+
+// Pair i of those of the workgroup, to the rows that begin at pair `out`.
+fn write(out: u32, i: u32) {
+  let column = i / (WG / 2u);
+  let pair = i % (WG / 2u);
+  let at = column * PITCH + pair * 2u;
+  put(out + column * (KV_LORA / 2u) + pair, vec2(turned[at], turned[at + 1u]));
+}
+
+#main
+  let w = w_unit((wid.x * WG + t) * p.units + wid.y, p.sub);
+  turn($iu * 4u, t, w.v$i);
+  workgroupBarrier();
+  let row = p.first_row + wid.x * WG;
+  let out = (p.out_row + row / KV_LORA * NOPE + wid.y * 32u) * (KV_LORA / 2u) + row % KV_LORA / 2u;
+  write(out, $su * WG + t);
+}

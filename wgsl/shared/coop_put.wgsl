@@ -1,0 +1,12 @@
+// Four halves to the workgroup memory $W, from which matrices are loaded: from its element `at` on.
+#import coop_stage
+#ifdef VECTORS
+fn $W_put(at: u32, v: vec4<f16>) { $W[at] = v; }
+#else
+fn $W_put(at: u32, v: vec4<f16>) {
+  $W[at] = v.x;
+  $W[at + 1u] = v.y;
+  $W[at + 2u] = v.z;
+  $W[at + 3u] = v.w;
+}
+#endif
