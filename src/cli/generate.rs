@@ -144,15 +144,10 @@ impl Generate {
         }
         answer.finish(ended.is_some())?;
         let interrupted = interrupt::requested();
-        let why = match (stats.stop, &ended) {
+        let why = match ended {
             _ if interrupted => "interrupted".to_owned(),
-            (_, Some(_)) => "stop text".to_owned(),
-            (StopReason::StopToken, None) => "end of text".to_owned(),
-            (StopReason::Limit, None) => format!("limit of {limit} tokens"),
-            (StopReason::ContextFull, None) => {
-                format!("context of {} tokens is full", engine.n_ctx())
-            }
-            (StopReason::Caller, None) => "caller".to_owned(),
+            Some(_) => "stop text".to_owned(),
+            None => why(stats.stop, limit, engine.n_ctx()),
         };
         note(format_args!("{}; stopped: {why}", rates(&stats)));
         if interrupted {
@@ -168,6 +163,16 @@ impl Generate {
         let messages: Vec<_> = system.chain([Message::new("user", prompt)]).collect();
         let think = self.think.map(|think| matches!(think, Think::On));
         Ok(opened.render_chat(&messages, think)?)
+    }
+}
+
+/// Why the session ended the answer.
+fn why(stop: StopReason, limit: usize, n_ctx: usize) -> String {
+    match stop {
+        StopReason::StopToken => "end of text".to_owned(),
+        StopReason::Limit => format!("limit of {limit} tokens"),
+        StopReason::ContextFull => format!("context of {n_ctx} tokens is full"),
+        StopReason::Caller => "caller".to_owned(),
     }
 }
 

@@ -14,7 +14,7 @@ use super::output::{self, bytes};
 use crate::engine::{self, EngineError, MemoryPlan, ModelSource};
 use crate::gguf::Gguf;
 use crate::gpu::{self, AdapterSummary, Target};
-use crate::model::{self, Gating};
+use crate::model::{self, Experts, Gating};
 use crate::models::{self, Model};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 
@@ -163,6 +163,28 @@ fn tensor_rows(gguf: &Gguf) -> Vec<TypeRow> {
 /// The report for people. Writing into a `String` cannot fail.
 fn page(report: &Report) -> String {
     let mut text = String::new();
+    model_lines(&mut text, report);
+    let _ = writeln!(
+        text,
+        "\n{:<8} {:>8} {:>16} {:>12}",
+        "type", "tensors", "parameters", "size"
+    );
+    for row in &report.tensors {
+        let _ = writeln!(
+            text,
+            "{:<8} {:>8} {:>16} {:>12}",
+            row.name,
+            row.tensors,
+            row.parameters,
+            bytes(row.bytes)
+        );
+    }
+    memory_lines(&mut text, report);
+    text
+}
+
+/// Appends the file and the sizes of its model.
+fn model_lines(text: &mut String, report: &Report) {
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<12} {value}");
     };
@@ -199,29 +221,8 @@ fn page(report: &Report) -> String {
     );
     line("attention", report.model.0.attention());
     line("dense ff", model.feed_forward_length.to_string());
-    match &model.experts {
-        Some(experts) => line(
-            "experts",
-            format!(
-                "{}, {} used, {} shared, {} wide; {} gating, weights {} and scaled by {}",
-                experts.count,
-                experts.used,
-                experts.shared_count,
-                experts.feed_forward_length,
-                match experts.gating {
-                    Gating::Softmax => "softmax",
-                    Gating::Sigmoid => "sigmoid",
-                },
-                if experts.weights_norm {
-                    "normalised"
-                } else {
-                    "not normalised"
-                },
-                experts.weights_scale,
-            ),
-        ),
-        None => line("experts", "none".to_owned()),
-    }
+    let experts = model.experts.as_ref().map(experts);
+    line("experts", experts.unwrap_or_else(|| "none".to_owned()));
     line(
         "vocabulary",
         format!(
@@ -236,23 +237,27 @@ fn page(report: &Report) -> String {
         (true, true) => "yes, with thinking",
     };
     line("template", template.to_owned());
-    let _ = writeln!(
-        text,
-        "\n{:<8} {:>8} {:>16} {:>12}",
-        "type", "tensors", "parameters", "size"
-    );
-    for row in &report.tensors {
-        let _ = writeln!(
-            text,
-            "{:<8} {:>8} {:>16} {:>12}",
-            row.name,
-            row.tensors,
-            row.parameters,
-            bytes(row.bytes)
-        );
-    }
-    memory_lines(&mut text, report);
-    text
+}
+
+/// The sizes of a mixture of experts and how they are chosen.
+fn experts(experts: &Experts) -> String {
+    format!(
+        "{}, {} used, {} shared, {} wide; {} gating, weights {} and scaled by {}",
+        experts.count,
+        experts.used,
+        experts.shared_count,
+        experts.feed_forward_length,
+        match experts.gating {
+            Gating::Softmax => "softmax",
+            Gating::Sigmoid => "sigmoid",
+        },
+        if experts.weights_norm {
+            "normalised"
+        } else {
+            "not normalised"
+        },
+        experts.weights_scale,
+    )
 }
 
 /// Appends what running takes, and whether the adapter has it.

@@ -136,6 +136,24 @@ mod tests {
         );
     }
 
+    /// The sums of slices of each head, divided by those of their weights, in f64.
+    fn by_definition(
+        partial: &[f32],
+        stats: &[[f32; 2]],
+        splits: usize,
+        kv_lora: usize,
+    ) -> Vec<f64> {
+        let weight = |s: usize| f64::from(stats[s][0]).exp();
+        let value = |i: usize| {
+            let (head, column) = (i / kv_lora, i % kv_lora);
+            let slices = || head * splits..(head + 1) * splits;
+            let sums = slices().map(|s| weight(s) * f64::from(partial[s * kv_lora + column]));
+            let weights = slices().map(|s| weight(s) * f64::from(stats[s][1]));
+            sums.sum::<f64>() / weights.sum::<f64>()
+        };
+        (0..partial.len() / splits).map(value).collect()
+    }
+
     #[test]
     fn slices_weigh_by_their_scores_and_sums_on_every_device() {
         let mut rng = Rng::fresh();
@@ -162,20 +180,7 @@ mod tests {
                 stats[empty] = [-1e30, 0.0];
                 partial[empty * kv_lora..].fill(0.0);
             }
-            let exact: Vec<f64> = (0..n * kv_lora)
-                .map(|i| {
-                    let (head, column) = (i / kv_lora, i % kv_lora);
-                    let slices = head * splits..(head + 1) * splits;
-                    let weight = |s: usize| f64::from(stats[s][0]).exp();
-                    let sum: f64 = slices
-                        .clone()
-                        .map(|s| weight(s) * f64::from(partial[s * kv_lora + column]))
-                        .sum();
-                    sum / slices
-                        .map(|s| weight(s) * f64::from(stats[s][1]))
-                        .sum::<f64>()
-                })
-                .collect();
+            let exact = by_definition(&partial, &stats, splits, kv_lora);
             let mut twin = vec![f32::NAN; n * kv_lora];
             attention_merge(&partial, &stats, splits, kv_lora, &mut twin);
             let what = format!("{dims:?}, {splits} slices of {n_tokens} tokens");

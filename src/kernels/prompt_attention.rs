@@ -428,94 +428,128 @@ impl GpuPromptAttention<'_> {
 /// The NMSE that a device may show in the [`trial`]. Rounding to f16 explains 1e-6.
 const TRIAL_LIMIT: f64 = 1e-5;
 
-/// The NMSE of the form by matrices against the other one on the device, for made-up weights, queries and cache rows: two
-/// blocks, tiles not full, scores that rise so that sums must be scaled.
+/// Its buffers.
+const TRIAL: &str = "trial of attention";
+/// Rows before its tokens, and these: two blocks, tiles not full.
+const TRIAL_POS: usize = 90;
+const TRIAL_TOKENS: usize = 70;
+
+/// The NMSE of the form by matrices against the other one on the device, for made-up inputs.
 async fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
-    const POS: usize = 90;
-    const N: usize = 70;
-    let mla = dims.mla;
-    let mut state = 1u32;
-    // Uniform in -1..1 (the linear congruence of Numerical Recipes).
-    let mut value = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    let mut floats =
-        |n: usize, scale: f32| -> Vec<f32> { (0..n).map(|_| value() * scale).collect() };
-    let scale = 1.0 / (mla.head() as f32).sqrt();
-    let mut q = floats(N * mla.heads * mla.head(), 4.0);
-    let mut cache = floats((POS + N) * mla.cache_row(), 1.0);
-    let narrow = |wide: &[f32]| -> Vec<f16> { wide.iter().map(|x| f16::from_f32(*x)).collect() };
-    let weights = floats(dims.width() * mla.kv_lora, 0.07);
-    // One value of the key is 0, 1, 2.. for every 8 rows, and adds as much to the score: rotations here turn by nothing.
-    let table = [1.0f32, 0.0].repeat((POS + N) * mla.rope / 2);
-    q.chunks_exact_mut(mla.head())
-        .for_each(|q| q[mla.nope] = 1.0 / scale);
-    for (i, row) in cache.chunks_exact_mut(mla.cache_row()).enumerate() {
-        row[mla.kv_lora] = (i / 8) as f32;
+    let inputs = TrialInputs::new(gpu, dims).await?;
+    let floats = inputs.values(gpu, Form::Vector).await?;
+    let matrices = inputs.values(gpu, Form::Matrix(coop)).await?;
+    for range in [inputs.q, inputs.rope_table, inputs.cache] {
+        gpu.release(&range.buffer);
     }
-    const NAME: &str = "trial of attention";
-    let whole = |buffer: Buffer| Range::whole(&buffer);
-    let room = async |bytes: u64, role| {
-        let buffer = gpu.storage_async(NAME, bytes, role).await?;
-        Ok::<_, GpuError>(Range::whole(&buffer))
-    };
-    let q = whole(gpu.storage_with_async(NAME, &q).await?);
-    let rope_table = whole(gpu.storage_with_async(NAME, &table).await?);
-    let cache = gpu.storage_with_async(NAME, &narrow(&cache)).await?;
-    let cache = whole(cache).holding(Role::Cache);
-    let blocks = Blocks::new(128, (POS + N) as u32);
-    let bytes = (N * mla.heads * dims.v * 4) as u64;
-    let mut results = vec![];
-    for form in [Form::Vector, Form::Matrix(coop)] {
-        let [_, kv, second, stats] = Scratch::bytes(dims, form.is_matrix(), N, blocks);
+    let sum =
+        |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
+    let error = sum(&mut floats.iter().zip(&matrices).map(|(a, b)| a - b));
+    Ok(error / sum(&mut floats.iter().copied()))
+}
+
+/// Made-up weights, queries and cache rows, whose scores rise so that sums must be scaled.
+struct TrialInputs {
+    dims: KvDims,
+    scale: f32,
+    q: Range,
+    rope_table: Range,
+    cache: Range,
+    weights: Vec<f32>,
+}
+
+impl TrialInputs {
+    async fn new(gpu: &Gpu, dims: KvDims) -> Result<Self, GpuError> {
+        let (mla, rows) = (dims.mla, TRIAL_POS + TRIAL_TOKENS);
+        let mut state = 1u32;
+        // Uniform in -1..1 (the linear congruence of Numerical Recipes).
+        let mut value = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let mut floats =
+            |n: usize, scale: f32| -> Vec<f32> { (0..n).map(|_| value() * scale).collect() };
+        let scale = 1.0 / (mla.head() as f32).sqrt();
+        let mut q = floats(TRIAL_TOKENS * mla.heads * mla.head(), 4.0);
+        let mut cache = floats(rows * mla.cache_row(), 1.0);
+        let weights = floats(dims.width() * mla.kv_lora, 0.07);
+        // One value of the key is 0, 1, 2.. for every 8 rows, and adds as much to the score: rotations here turn by nothing.
+        let table = [1.0f32, 0.0].repeat(rows * mla.rope / 2);
+        q.chunks_exact_mut(mla.head())
+            .for_each(|q| q[mla.nope] = 1.0 / scale);
+        for (i, row) in cache.chunks_exact_mut(mla.cache_row()).enumerate() {
+            row[mla.kv_lora] = (i / 8) as f32;
+        }
+        let cache = gpu.storage_with_async(TRIAL, &narrow(&cache)).await?;
+        Ok(Self {
+            dims,
+            scale,
+            q: Range::whole(&gpu.storage_with_async(TRIAL, &q).await?),
+            rope_table: Range::whole(&gpu.storage_with_async(TRIAL, &table).await?),
+            cache: Range::whole(&cache).holding(Role::Cache),
+            weights,
+        })
+    }
+
+    /// What a form makes of them, (tokens, heads, v).
+    async fn values(&self, gpu: &Gpu, form: Form) -> Result<Vec<f32>, GpuError> {
+        let (dims, tokens) = (self.dims, TRIAL_TOKENS);
+        let blocks = Blocks::new(128, (TRIAL_POS + tokens) as u32);
+        let bytes = (tokens * dims.mla.heads * dims.v * 4) as u64;
+        let room = async |bytes: u64, role| {
+            let buffer = gpu.storage_async(TRIAL, bytes, role).await?;
+            Ok::<_, GpuError>(Range::whole(&buffer))
+        };
+        let [_, kv, second, stats] = Scratch::bytes(dims, form.is_matrix(), tokens, blocks);
         let weights = match form {
-            Form::Vector => gpu.storage_with_async(NAME, &weights).await?,
-            Form::Matrix(_) => gpu.storage_with_async(NAME, &narrow(&weights)).await?,
+            Form::Vector => gpu.storage_with_async(TRIAL, &self.weights).await?,
+            Form::Matrix(_) => {
+                let halves = narrow(&self.weights);
+                gpu.storage_with_async(TRIAL, &halves).await?
+            }
         };
         let mut parts = vec![];
         for bytes in [kv, second].into_iter().filter(|bytes| *bytes > 0) {
             parts.push(room(bytes, form.role()).await?);
         }
         let scratch = Scratch {
-            weights: whole(weights),
+            weights: Range::whole(&weights),
             kv: parts,
             stats: room(stats, Role::Floats).await?,
             blocks,
         };
         let attention = GpuPromptAttention {
             form,
-            q: q.clone(),
-            rope_table: rope_table.clone(),
-            cache: cache.clone(),
+            q: self.q.clone(),
+            rope_table: self.rope_table.clone(),
+            cache: self.cache.clone(),
             dims,
-            scale,
-            max_tokens: N as u32,
+            scale: self.scale,
+            max_tokens: tokens as u32,
             scratch: &scratch,
             values: room(bytes, Role::Floats).await?,
         };
         let state = State {
-            pos: POS as u32,
-            tokens: N as u32,
+            pos: TRIAL_POS as u32,
+            tokens: tokens as u32,
             ..State::default()
         };
         let step = Step::of(Most::of(&state), attention.calls(gpu));
         let recording = Recording::new_async(gpu, &step).await?;
         recording.submit(gpu, &state);
         let values = &attention.values.buffer;
-        results.push(gpu.read_async::<f32>(values, 0, bytes).await?);
+        let found = gpu.read_async::<f32>(values, 0, bytes).await?;
         let own = [&scratch.weights, &scratch.stats, &attention.values];
         for range in own.into_iter().chain(&scratch.kv) {
             gpu.release(&range.buffer);
         }
+        Ok(found)
     }
-    for range in [q, rope_table, cache] {
-        gpu.release(&range.buffer);
-    }
-    let sum =
-        |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
-    let error = sum(&mut results[0].iter().zip(&results[1]).map(|(a, b)| a - b));
-    Ok(error / sum(&mut results[0].iter().copied()))
+}
+
+/// Rounded to halves.
+fn narrow(wide: &[f32]) -> Vec<f16> {
+    wide.iter().map(|x| f16::from_f32(*x)).collect()
 }
 
 /// Tokens of the prompt whose attention is timed: with the expansion some 3 GFLOP at the sizes of GLM-4.7-Flash.
@@ -535,7 +569,7 @@ async fn timed<T>(
     let mla = dims.mla;
     let mut made = vec![];
     let mut room = async |bytes: usize, role| {
-        let buffer = gpu.storage_async("trial of attention", bytes as u64, role);
+        let buffer = gpu.storage_async(TRIAL, bytes as u64, role);
         let range = Range::whole(&buffer.await?);
         made.push(range.clone());
         Ok::<_, GpuError>(range)

@@ -489,6 +489,16 @@ mod tests {
         assert_eq!(found(&halves, 3, 20).as_deref(), Some("cache"));
     }
 
+    /// Parts of so many values that add up to `sum`: the last one has it all, and behind it they hold what must not be read.
+    fn in_parts(sum: &[f32], parts: usize, values: usize) -> Vec<f32> {
+        let mut all = vec![f32::NAN; parts * values];
+        for part in all.chunks_mut(values) {
+            part[..sum.len()].fill(0.0);
+        }
+        all[(parts - 1) * values..][..sum.len()].copy_from_slice(sum);
+        all
+    }
+
     #[test]
     fn the_kernel_agrees_with_its_twin() {
         let mut rng = Rng::fresh();
@@ -505,10 +515,8 @@ mod tests {
                 let q = rng.normals(n_tokens * heads * dims.head());
                 let (kv_a, norm) = (rng.normals(n_tokens * row), rng.normals(kv_lora));
                 let table: Vec<[f32; 2]> = (0..n_ctx * rope / 2)
-                    .map(|_| {
-                        let angle = rng.uniform() * 6.3;
-                        [angle.cos(), angle.sin()]
-                    })
+                    .map(|_| rng.uniform() * 6.3)
+                    .map(|angle| [angle.cos(), angle.sin()])
                     .collect();
                 let untouched = vec![f16::from_f32(7.0); n_ctx * row];
                 let mut cache = untouched.clone();
@@ -520,14 +528,7 @@ mod tests {
                 let forms = [(true, 1, 0), (false, 1, 0), (false, 3, 0), (true, 3, 5)];
                 let forms = gpus().iter().flat_map(|g| forms.map(|form| (g, form)));
                 for (gpu, (with_queries, parts, more)) in forms {
-                    let part = (n_tokens + more) * row;
-                    let mut in_parts = vec![f32::NAN; parts * part];
-                    for (i, part) in in_parts.chunks_mut(part).enumerate() {
-                        part[..kv_a.len()].fill(0.0);
-                        if i == parts - 1 {
-                            part[..kv_a.len()].copy_from_slice(&kv_a);
-                        }
-                    }
+                    let in_parts = in_parts(&kv_a, parts, (n_tokens + more) * row);
                     let on_gpu = upload(gpu, &untouched);
                     let rotated = output(gpu, q_pe.len());
                     let whole = |data: &[f32]| Range::whole(&upload(gpu, data));

@@ -134,6 +134,7 @@ impl GpuRowsF16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Gpu;
     use crate::gpu::buffer::Role;
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, output, padded, run, upload};
@@ -163,6 +164,23 @@ mod tests {
         assert!(halves[3 * cols..].iter().all(|h| *h == f16::ZERO));
     }
 
+    /// Rows in sizes that differ much, and the weight of their norm.
+    struct Given {
+        cols: usize,
+        n_tokens: usize,
+        /// Rows of a token.
+        used: usize,
+        /// Whether those of the last token alone are wanted.
+        last: bool,
+        /// Parts that the rows are the sum of.
+        parts: usize,
+        x: Vec<f32>,
+        norm: Vec<f32>,
+    }
+
+    /// What is asked for: whether they are normed, halves, floats, and which of two buffers they come from.
+    type Form = (bool, bool, bool, Option<bool>);
+
     #[test]
     fn the_gpu_agrees_with_its_twin() {
         let mut rng = Rng::fresh();
@@ -175,15 +193,18 @@ mod tests {
                 (2048, 3, 1, true, 1),
                 (768, 9, 1, false, 4),
             ] {
-                let rows = n_tokens * used;
-                let x: Vec<f32> = (0..rows)
-                    .flat_map(|i| {
-                        let size = [1e6, 1.0, 1e-4][i % 3];
-                        rng.normals(cols).into_iter().map(move |v| v * size)
-                    })
-                    .collect();
-                let norm = rng.normals(cols);
-                for (with_norm, half, float, tall) in [
+                let sizes = [1e6, 1.0, 1e-4].into_iter().cycle();
+                let mut row = |size| rng.normals(cols).into_iter().map(move |v| v * size);
+                let given = Given {
+                    cols,
+                    n_tokens,
+                    used,
+                    last,
+                    parts,
+                    x: sizes.take(n_tokens * used).flat_map(&mut row).collect(),
+                    norm: rng.normals(cols),
+                };
+                for form in [
                     (true, true, true, None),
                     (false, true, false, None),
                     (true, false, true, None),
@@ -191,95 +212,96 @@ mod tests {
                     (false, true, false, Some(false)),
                     (false, true, false, Some(true)),
                 ] {
-                    // With two buffers to choose from there are no partial sums.
-                    let parts = if tall.is_some() { 1 } else { parts };
-                    let max_tokens = n_tokens as u32 + 1;
-                    let all = (max_tokens as usize) * used;
-                    let outputs = [all * cols / 2, all, all * cols].map(|n| output(gpu, n));
-                    let [halves, scales, floats] = &outputs;
-                    // The first partial sum, or the residual if there is one, has the whole value, and the others are 0. So adding up is
-                    // exact.
-                    let padded = padded(&x, used * cols, max_tokens);
-                    let sum =
-                        (parts > 3).then(|| (upload(gpu, &padded), output(gpu, padded.len())));
-                    let first = match &sum {
-                        Some(_) => vec![0.0; padded.len()],
-                        None => padded.clone(),
-                    };
-                    let given = [first, vec![0.0; (parts - 1) * padded.len()]].concat();
-                    let (given, other) = left_by(gpu, &given, tall);
-                    let call = GpuRowsF16 {
-                        x: given,
-                        other,
-                        parts: parts as u32,
-                        cols: cols as u32,
-                        norm: with_norm.then(|| (Range::whole(&upload(gpu, &norm)), 1e-5)),
-                        halves: half.then(|| {
-                            [
-                                Range::whole(halves).holding(Role::Halves),
-                                Range::whole(scales),
-                            ]
-                        }),
-                        floats: float.then(|| Range::whole(floats)),
-                        max_tokens,
-                        used: used as u32,
-                        sum: sum
-                            .as_ref()
-                            .map(|(residual, sums)| [residual, sums].map(Range::whole)),
-                        last,
-                    }
-                    .call();
-                    let state = State {
-                        tokens: n_tokens as u32,
-                        ..State::default()
-                    };
-                    run(gpu, &[call], &state);
-                    let (x, rows) = match last {
-                        true => (&x[(n_tokens - 1) * cols..], 1),
-                        false => (x.as_slice(), rows),
-                    };
-                    let twin_norm = with_norm.then_some((norm.as_slice(), 1e-5));
-                    let exact: Vec<f64> = match twin_norm {
-                        Some((weight, eps)) => rms_norm_rows(x, weight, eps),
-                        None => x.to_vec(),
-                    }
-                    .iter()
-                    .map(|v| f64::from(*v))
-                    .collect();
-                    let what = format!("{} {cols} {with_norm}", gpu.tier.name());
-                    if half {
-                        let (twin, twin_scales) = rows_f16(x, cols, twin_norm);
-                        let found: Vec<f16> = download(gpu, halves, rows * cols);
-                        let found_scales: Vec<f32> = download(gpu, scales, rows);
-                        let value = |halves: &[f16], scales: &[f32]| -> Vec<f32> {
-                            let halves = halves.chunks_exact(cols).zip(scales);
-                            halves
-                                .flat_map(|(row, scale)| {
-                                    row.iter().map(move |h| h.to_f32() * scale)
-                                })
-                                .collect()
-                        };
-                        // Each row is compared by itself, because the sizes of rows differ by 10^10.
-                        for r in 0..rows {
-                            let found = value(&found[r * cols..][..cols], &found_scales[r..]);
-                            let exact = &exact[r * cols..][..cols];
-                            assert_close(&found, exact, 2e-7, &what);
-                            let twin = value(&twin[r * cols..][..cols], &twin_scales[r..]);
-                            assert_close(&twin, exact, 2e-7, &what);
-                        }
-                    }
-                    if let Some((_, sums)) = &sum {
-                        assert_eq!(download::<f32>(gpu, sums, rows * cols), x, "{what}: sums");
-                    }
-                    if float {
-                        let found: Vec<f32> = download(gpu, floats, rows * cols);
-                        for (found, exact) in found.chunks_exact(cols).zip(exact.chunks_exact(cols))
-                        {
-                            assert_close(found, exact, 1e-11, &what);
-                        }
-                    }
+                    check(gpu, &given, form);
                 }
             }
         }
+    }
+
+    fn check(gpu: &Gpu, given: &Given, (with_norm, half, float, tall): Form) {
+        let Given {
+            cols,
+            n_tokens,
+            used,
+            last,
+            ref x,
+            ref norm,
+            ..
+        } = *given;
+        // Either of two buffers has one part.
+        let parts = if tall.is_some() { 1 } else { given.parts };
+        let max_tokens = n_tokens as u32 + 1;
+        let all = (max_tokens as usize) * used;
+        let [halves, scales, floats] = [all * cols / 2, all, all * cols].map(|n| output(gpu, n));
+        // The first part has it all, or all but what is the residual; so adding up is exact.
+        let padded = padded(x, used * cols, max_tokens);
+        let sum = (parts > 3).then(|| (upload(gpu, &padded), output(gpu, padded.len())));
+        let first = match &sum {
+            Some(_) => vec![0.0; padded.len()],
+            None => padded.clone(),
+        };
+        let in_parts = [first, vec![0.0; (parts - 1) * padded.len()]].concat();
+        let (left, other) = left_by(gpu, &in_parts, tall);
+        let call = GpuRowsF16 {
+            x: left,
+            other,
+            parts: parts as u32,
+            cols: cols as u32,
+            norm: with_norm.then(|| (Range::whole(&upload(gpu, norm)), 1e-5)),
+            halves: half.then(|| {
+                let halves = Range::whole(&halves).holding(Role::Halves);
+                [halves, Range::whole(&scales)]
+            }),
+            floats: float.then(|| Range::whole(&floats)),
+            max_tokens,
+            used: used as u32,
+            sum: sum
+                .as_ref()
+                .map(|(residual, sums)| [residual, sums].map(Range::whole)),
+            last,
+        }
+        .call();
+        let state = State {
+            tokens: n_tokens as u32,
+            ..State::default()
+        };
+        run(gpu, &[call], &state);
+        let x = if last { &x[(n_tokens - 1) * cols..] } else { x };
+        let twin_norm = with_norm.then_some((norm.as_slice(), 1e-5));
+        let exact = match twin_norm {
+            Some((weight, eps)) => rms_norm_rows(x, weight, eps),
+            None => x.to_vec(),
+        };
+        let what = format!("{} {cols} {with_norm}", gpu.tier.name());
+        if half {
+            let (twin, twin_scales) = rows_f16(x, cols, twin_norm);
+            assert_rows(&twin, &twin_scales, &exact, &what);
+            let halves: Vec<f16> = download(gpu, &halves, x.len());
+            let scales: Vec<f32> = download(gpu, &scales, x.len() / cols);
+            assert_rows(&halves, &scales, &exact, &what);
+        }
+        if let Some((_, sums)) = &sum {
+            assert_eq!(download::<f32>(gpu, sums, x.len()), x, "{what}: sums");
+        }
+        if float {
+            let found: Vec<f32> = download(gpu, &floats, x.len());
+            for (found, exact) in found.chunks_exact(cols).zip(exact.chunks_exact(cols)) {
+                assert_close(found, &wide(exact), 1e-11, &what);
+            }
+        }
+    }
+
+    /// Each row by itself: rows differ in size by 10^10.
+    fn assert_rows(halves: &[f16], scales: &[f32], exact: &[f32], what: &str) {
+        let cols = halves.len() / scales.len();
+        let rows = halves.chunks_exact(cols).zip(exact.chunks_exact(cols));
+        for ((row, exact), scale) in rows.zip(scales) {
+            let found: Vec<f32> = row.iter().map(|h| h.to_f32() * scale).collect();
+            assert_close(&found, &wide(exact), 2e-7, what);
+        }
+    }
+
+    fn wide(values: &[f32]) -> Vec<f64> {
+        values.iter().map(|v| f64::from(*v)).collect()
     }
 }

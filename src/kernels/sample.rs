@@ -339,91 +339,22 @@ mod tests {
     #[test]
     fn top_p_and_min_p_see_probabilities_before_the_temperature() {
         let logits = [0.5f32, 0.3, 0.15, 0.05].map(f32::ln);
-        assert_eq!(
-            kept(
-                &logits,
-                &Sampling {
-                    top_p: 0.49,
-                    ..PLAIN
-                }
-            ),
-            [0],
-            "the token that reaches p is kept"
-        );
-        assert_eq!(
-            kept(
-                &logits,
-                &Sampling {
-                    top_p: 0.6,
-                    ..PLAIN
-                }
-            ),
-            [0, 1]
-        );
-        assert_eq!(
-            kept(
-                &logits,
-                &Sampling {
-                    top_p: 0.9,
-                    ..PLAIN
-                }
-            ),
-            [0, 1, 2]
-        );
-        assert_eq!(
-            kept(
-                &logits,
-                &Sampling {
-                    top_p: 0.0,
-                    ..PLAIN
-                }
-            ),
-            [0],
-            "never none"
-        );
-        assert_eq!(
-            kept(
-                &logits,
-                &Sampling {
-                    min_p: 0.25,
-                    ..PLAIN
-                }
-            ),
-            [0, 1, 2]
-        );
-        assert_eq!(
-            kept(
-                &logits,
-                &Sampling {
-                    min_p: 0.5,
-                    ..PLAIN
-                }
-            ),
-            [0, 1]
-        );
-        assert_eq!(
-            kept(
-                &logits,
-                &Sampling {
-                    min_p: 2.0,
-                    ..PLAIN
-                }
-            ),
-            [0],
-            "never none"
-        );
-        // Top-p counts what top-k left: 0.5 / 0.8 reaches 0.6.
-        assert_eq!(
-            kept(
-                &logits,
-                &Sampling {
-                    top_k: 2,
-                    top_p: 0.6,
-                    ..PLAIN
-                }
-            ),
-            [0]
-        );
+        let top_p = |top_p| kept(&logits, &Sampling { top_p, ..PLAIN });
+        assert_eq!(top_p(0.49), [0], "the token that reaches p is kept");
+        assert_eq!(top_p(0.6), [0, 1]);
+        assert_eq!(top_p(0.9), [0, 1, 2]);
+        assert_eq!(top_p(0.0), [0], "never none");
+        let min_p = |min_p| kept(&logits, &Sampling { min_p, ..PLAIN });
+        assert_eq!(min_p(0.25), [0, 1, 2]);
+        assert_eq!(min_p(0.5), [0, 1]);
+        assert_eq!(min_p(2.0), [0], "never none");
+        let both = Sampling {
+            top_k: 2,
+            top_p: 0.6,
+            ..PLAIN
+        };
+        let what = "top-p counts what top-k left: 0.5 / 0.8 reaches 0.6";
+        assert_eq!(kept(&logits, &both), [0], "{what}");
     }
 
     #[test]

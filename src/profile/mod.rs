@@ -87,26 +87,9 @@ pub fn run(
         return Err(BenchError::ProfileOnCpu);
     }
     let model = options.source.load()?;
-    let (n_prompt, generate, chunk) = match options.subject {
-        // No prompt is computed: the cache is filled.
-        Subject::Tokens(tokens) => (0, tokens, Some(1)),
-        Subject::Prompt { tokens, chunk, .. } => (tokens, 0, chunk),
-    };
-    let test = Test {
-        prompt: n_prompt,
-        generate,
-        depth: options.depth,
-    };
+    let (test, chunk) = test(options);
     let n_ctx = n_ctx(&[test], &*model)?;
-    let gpu = Arc::new(Gpu::open(&GpuOptions {
-        device: options.device.clone(),
-        tier: options.tier,
-        no_matrices: options.no_matrices,
-        serial_passes: options.serial_passes,
-        packed_halves: options.packed_halves,
-        tuned: true,
-        ..GpuOptions::default()
-    })?);
+    let gpu = open(options)?;
     let empty_pass = match Stamps::empty_pass(&gpu) {
         Err(error) if error.is_of_clock() => 0.0,
         told => told?,
@@ -172,6 +155,34 @@ pub fn run(
         None => model.config().block_count,
     };
     Ok(Profile::new(head, work, &step, &times, &alone, dense))
+}
+
+/// What is timed without timestamps too, and the tokens that are computed at once, where they are not the usual ones.
+fn test(options: &ProfileOptions) -> (Test, Option<u32>) {
+    let (prompt, generate, chunk) = match options.subject {
+        // No prompt is computed: the cache is filled.
+        Subject::Tokens(tokens) => (0, tokens, Some(1)),
+        Subject::Prompt { tokens, chunk, .. } => (tokens, 0, chunk),
+    };
+    let test = Test {
+        prompt,
+        generate,
+        depth: options.depth,
+    };
+    (test, chunk)
+}
+
+/// The device, with what was tuned for it.
+fn open(options: &ProfileOptions) -> Result<Arc<Gpu>, BenchError> {
+    Ok(Arc::new(Gpu::open(&GpuOptions {
+        device: options.device.clone(),
+        tier: options.tier,
+        no_matrices: options.no_matrices,
+        serial_passes: options.serial_passes,
+        packed_halves: options.packed_halves,
+        tuned: true,
+        ..GpuOptions::default()
+    })?))
 }
 
 /// What was measured: begin and end of each dispatch of `step`, in nanoseconds, each time.

@@ -17,56 +17,13 @@ pub fn markdown(profile: &Profile) -> String {
 }
 
 fn head(text: &mut String, profile: &Profile) -> std::fmt::Result {
-    let (h, dispatches) = (&profile.head, profile.dispatches);
+    let h = &profile.head;
     write!(
         text,
         "{} on {} ({}, tier {}; driver {}), depth {}, ",
         h.model_type, h.gpu_info, h.backends, h.tier, h.driver, h.n_depth,
     )?;
-    match profile.work {
-        Work::Token {
-            tokens,
-            token_us,
-            step_us,
-            dependent_dispatches,
-        } => {
-            writeln!(
-                text,
-                "medians over {tokens} tokens, {dispatches} dispatches each, {dependent_dispatches} of them dependent."
-            )?;
-            if h.clock == Clock::Host.name() {
-                writeln!(
-                    text,
-                    "By the host's clock a token takes {token_us:.1} us while generating; its step repeated without a pause {step_us:.1} us."
-                )?;
-            } else {
-                writeln!(
-                    text,
-                    "Without timestamps a token takes {token_us:.1} us while generating; with two, at the ends of its pass, {step_us:.1} us of GPU time."
-                )?;
-            }
-        }
-        Work::Prompt {
-            n_prompt,
-            piece,
-            repetitions,
-            prompt_us,
-            tokens_per_s,
-            ..
-        } => {
-            let at_once = piece.min(n_prompt);
-            writeln!(
-                text,
-                "a prompt of {n_prompt} tokens, {at_once} at once, medians over {repetitions} repetitions, {dispatches} dispatches each."
-            )?;
-            writeln!(
-                text,
-                "Without timestamps the prompt takes {:.2} ms, {} tokens/s.",
-                prompt_us / 1e3,
-                rate(tokens_per_s)
-            )?;
-        }
-    }
+    work(text, profile)?;
     let more = 100.0 * (profile.sum_us / profile.work.without_us() - 1.0);
     writeln!(
         text,
@@ -95,6 +52,55 @@ fn head(text: &mut String, profile: &Profile) -> std::fmt::Result {
             text,
             ", of experts all in a product of several tokens; operations are two for each weight used and token.\n"
         ),
+    }
+}
+
+/// What was timed, and what it takes without being told apart.
+fn work(text: &mut String, profile: &Profile) -> std::fmt::Result {
+    let dispatches = profile.dispatches;
+    match profile.work {
+        Work::Token {
+            tokens,
+            token_us,
+            step_us,
+            dependent_dispatches,
+        } => {
+            writeln!(
+                text,
+                "medians over {tokens} tokens, {dispatches} dispatches each, {dependent_dispatches} of them dependent."
+            )?;
+            if profile.head.clock == Clock::Host.name() {
+                writeln!(
+                    text,
+                    "By the host's clock a token takes {token_us:.1} us while generating; its step repeated without a pause {step_us:.1} us."
+                )
+            } else {
+                writeln!(
+                    text,
+                    "Without timestamps a token takes {token_us:.1} us while generating; with two, at the ends of its pass, {step_us:.1} us of GPU time."
+                )
+            }
+        }
+        Work::Prompt {
+            n_prompt,
+            piece,
+            repetitions,
+            prompt_us,
+            tokens_per_s,
+            ..
+        } => {
+            let at_once = piece.min(n_prompt);
+            writeln!(
+                text,
+                "a prompt of {n_prompt} tokens, {at_once} at once, medians over {repetitions} repetitions, {dispatches} dispatches each."
+            )?;
+            writeln!(
+                text,
+                "Without timestamps the prompt takes {:.2} ms, {} tokens/s.",
+                prompt_us / 1e3,
+                rate(tokens_per_s)
+            )
+        }
     }
 }
 

@@ -193,84 +193,97 @@ impl Profile {
         alone: &BTreeMap<String, f64>,
         dense: usize,
     ) -> Self {
-        let empty = head.empty_pass_us.unwrap_or(0.0);
-        // (tokens, dispatches) in microseconds.
-        let spans: Vec<Vec<f64>> = times
-            .iter()
-            .map(|token| {
-                let span = |[begin, end]: &[f64; 2]| ((end - begin) / 1e3 - empty).max(0.0);
-                token.iter().map(span).collect()
-            })
-            .collect();
-        // The median over tokens of the sum of the dispatches that `of` picks.
-        let sum_of = |of: &dyn Fn(usize) -> bool| {
-            let sum = |token: &Vec<f64>| {
-                let picked = token.iter().enumerate().filter(|(i, _)| of(*i));
-                picked.map(|(_, us)| us).sum()
-            };
-            median(spans.iter().map(sum).collect())
-        };
-        let sum_us = sum_of(&|_| true);
-        let mut labels: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (i, taken) in step.iter().enumerate() {
-            labels.entry(&taken.about.label).or_default().push(i);
-        }
-        let mut kernels: Vec<_> = labels
-            .iter()
-            .map(|(label, calls)| {
-                let us = sum_of(&|i| step[i].about.label == *label);
-                let bytes = calls.iter().map(|&i| step[i].bytes).sum();
-                let flops: u64 = calls.iter().map(|&i| step[i].flops).sum();
-                let rate = |us: f64| (bytes > 0 && us > 0.0).then(|| bytes as f64 / us / 1e3);
-                let gb_per_s = rate(us);
-                let alone_us = alone.get(*label).copied();
-                let alone_gb_per_s = alone_us.and_then(rate);
-                Kernel {
-                    label: (*label).to_owned(),
-                    kernel: step[calls[0]].about.kernel,
-                    calls: calls.len(),
-                    us,
-                    floor_us: bytes as f64 / head.peak_gb_per_s / 1e3
-                        + calls.len() as f64 * head.dispatch_us,
-                    share: us / sum_us,
-                    bytes,
-                    gb_per_s,
-                    of_peak: gb_per_s.map(|v| v / head.peak_gb_per_s),
-                    alone_us,
-                    alone_gb_per_s,
-                    alone_of_peak: alone_gb_per_s.map(|v| v / head.peak_gb_per_s),
-                    tflop_per_s: (flops > 0 && us > 0.0).then(|| flops as f64 / us / 1e6),
-                }
-            })
-            .collect();
-        kernels.sort_by(|a, b| b.us.total_cmp(&a.us));
-
+        let spans = Spans::of(times, head.empty_pass_us.unwrap_or(0.0));
         let count = step.iter().filter_map(|t| t.about.sublayer.layer()).max();
         let layers: Vec<_> = (0..count.map_or(0, |last| last + 1))
             .map(|layer| LayerTime {
                 layer,
                 moe: layer >= dense,
-                us: sum_of(&|i| step[i].about.sublayer.layer() == Some(layer)),
-                feed_forward_us: sum_of(&|i| {
-                    step[i].about.sublayer == Sublayer::FeedForward(layer)
-                }),
+                us: spans.sum_of(|i| step[i].about.sublayer.layer() == Some(layer)),
+                feed_forward_us: spans
+                    .sum_of(|i| step[i].about.sublayer == Sublayer::FeedForward(layer)),
             })
             .collect();
         Self {
-            sum_us,
+            sum_us: spans.sum_of(|_| true),
             dispatches: step.len(),
-            kernels,
+            kernels: kernels(&head, step, &spans, alone),
             first_moe: layers.iter().copied().find(|l| l.moe),
             typical: typical(&layers),
             layers,
             timeline: match work {
-                Work::Token { .. } => timeline(step, times, &spans, head.empty_pass_us.is_some()),
+                Work::Token { .. } => timeline(step, times, &spans.0, head.empty_pass_us.is_some()),
                 Work::Prompt { .. } => vec![],
             },
             head,
             work,
         }
     }
+}
+
+/// What the dispatches took, (tokens or repetitions, dispatches) in microseconds.
+struct Spans(Vec<Vec<f64>>);
+
+impl Spans {
+    /// From begins and ends in nanoseconds, less the `empty` pass that each had.
+    fn of(times: &[Vec<[f64; 2]>], empty: f64) -> Self {
+        let span = |[begin, end]: &[f64; 2]| ((end - begin) / 1e3 - empty).max(0.0);
+        let spans = |token: &Vec<[f64; 2]>| token.iter().map(span).collect();
+        Self(times.iter().map(spans).collect())
+    }
+
+    /// The median over tokens of the sum of the dispatches that `of` picks.
+    fn sum_of(&self, of: impl Fn(usize) -> bool) -> f64 {
+        let sum = |token: &Vec<f64>| {
+            let picked = token.iter().enumerate().filter(|(i, _)| of(*i));
+            picked.map(|(_, us)| us).sum()
+        };
+        median(self.0.iter().map(sum).collect())
+    }
+}
+
+/// The dispatches by kernel and shape, the longest first.
+fn kernels(
+    head: &Head,
+    step: &[Taken],
+    spans: &Spans,
+    alone: &BTreeMap<String, f64>,
+) -> Vec<Kernel> {
+    let sum_us = spans.sum_of(|_| true);
+    let mut labels: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (i, taken) in step.iter().enumerate() {
+        labels.entry(&taken.about.label).or_default().push(i);
+    }
+    let mut kernels: Vec<_> = labels
+        .iter()
+        .map(|(label, calls)| {
+            let us = spans.sum_of(|i| step[i].about.label == *label);
+            let bytes = calls.iter().map(|&i| step[i].bytes).sum();
+            let flops: u64 = calls.iter().map(|&i| step[i].flops).sum();
+            let rate = |us: f64| (bytes > 0 && us > 0.0).then(|| bytes as f64 / us / 1e3);
+            let gb_per_s = rate(us);
+            let alone_us = alone.get(*label).copied();
+            let alone_gb_per_s = alone_us.and_then(rate);
+            Kernel {
+                label: (*label).to_owned(),
+                kernel: step[calls[0]].about.kernel,
+                calls: calls.len(),
+                us,
+                floor_us: bytes as f64 / head.peak_gb_per_s / 1e3
+                    + calls.len() as f64 * head.dispatch_us,
+                share: us / sum_us,
+                bytes,
+                gb_per_s,
+                of_peak: gb_per_s.map(|v| v / head.peak_gb_per_s),
+                alone_us,
+                alone_gb_per_s,
+                alone_of_peak: alone_gb_per_s.map(|v| v / head.peak_gb_per_s),
+                tflop_per_s: (flops > 0 && us > 0.0).then(|| flops as f64 / us / 1e6),
+            }
+        })
+        .collect();
+    kernels.sort_by(|a, b| b.us.total_cmp(&a.us));
+    kernels
 }
 
 fn typical(layers: &[LayerTime]) -> Option<LayerTime> {

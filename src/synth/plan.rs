@@ -85,12 +85,26 @@ impl Plan {
 
 /// The metadata of a model, in file order.
 fn metadata(shape: &Shape, name: String, fused_kv_b: bool) -> Vec<(String, Value)> {
-    let mut pairs: Vec<(String, Value)> = Vec::new();
-    let mut general = |key: &str, value: Value| pairs.push((key.to_owned(), value));
-    general("general.architecture", Value::from("deepseek2"));
-    general("general.name", Value::from(name));
+    let general = vec![
+        ("architecture", Value::from("deepseek2")),
+        ("name", Value::from(name)),
+    ];
+    let mut all = Vec::new();
+    for (part, pairs) in [
+        ("general", general),
+        ("deepseek2", sizes(shape, fused_kv_b)),
+        ("tokenizer.ggml", tokenizer(shape)),
+    ] {
+        let named = |(key, value)| (format!("{part}.{key}"), value);
+        all.extend(pairs.into_iter().map(named));
+    }
+    all
+}
 
-    let mut put = |key: &str, value: Value| pairs.push((format!("deepseek2.{key}"), value));
+/// The sizes of the model.
+fn sizes(shape: &Shape, fused_kv_b: bool) -> Vec<(&'static str, Value)> {
+    let mut pairs = Vec::new();
+    let mut put = |key, value| pairs.push((key, value));
     // Every count below comes from the tables of shapes, or is at most `MAX_LAYERS`.
     let number = |n: u64| Value::from(u32::try_from(n).expect("sizes of known models fit 32 bits"));
     put("block_count", number(shape.layers as u64));
@@ -157,22 +171,26 @@ fn metadata(shape: &Shape, name: String, fused_kv_b: bool) -> Vec<(String, Value
             Value::from(yarn.log_multiplier),
         );
     }
+    pairs
+}
 
+/// The vocabulary, and which of its tokens mean something.
+fn tokenizer(shape: &Shape) -> Vec<(&'static str, Value)> {
     let (tokens, types) = vocabulary(shape.vocab_size as usize);
     let end_of_text = tokens
         .iter()
         .position(|token| token == END_OF_TEXT)
         .unwrap_or_default() as u32;
-    let mut put = |key: &str, value: Value| pairs.push((format!("tokenizer.ggml.{key}"), value));
-    put("model", Value::from("gpt2"));
-    put("pre", Value::from(shape.pre));
-    put("tokens", Value::from(tokens));
-    put("token_type", Value::from(types));
-    put("merges", Value::from(MERGES.map(str::to_owned).to_vec()));
-    put("bos_token_id", Value::from(end_of_text));
-    put("eos_token_id", Value::from(end_of_text));
-    put("add_bos_token", Value::from(false));
-    pairs
+    vec![
+        ("model", Value::from("gpt2")),
+        ("pre", Value::from(shape.pre)),
+        ("tokens", Value::from(tokens)),
+        ("token_type", Value::from(types)),
+        ("merges", Value::from(MERGES.map(str::to_owned).to_vec())),
+        ("bos_token_id", Value::from(end_of_text)),
+        ("eos_token_id", Value::from(end_of_text)),
+        ("add_bos_token", Value::from(false)),
+    ]
 }
 
 /// The 256 bytes, a few merges, the end of text, and user-defined tokens for the rest; with their types.

@@ -215,7 +215,7 @@ fn variables_and_their_scopes() {
 }
 
 #[test]
-fn loops() {
+fn counts_of_loops() {
     check(&[
         (
             "loop.index0 and loop.index",
@@ -267,6 +267,12 @@ fn loops() {
              {% endfor %}{% endif %}{% endfor %}",
             "-clock",
         ),
+    ]);
+}
+
+#[test]
+fn what_loops_go_over() {
+    check(&[
         (
             "keys and values of a mapping in its order",
             "{% for k, v in messages[2].tool_calls[0].function.arguments.items() %}{{ k }}=\
@@ -334,7 +340,7 @@ fn loops() {
 }
 
 #[test]
-fn texts() {
+fn texts_cut_and_split() {
     check(&[
         (
             "strip",
@@ -383,6 +389,12 @@ fn texts() {
              {{ parts[0].split('<think>')[-1].strip('\\n') }}]",
             "[Cold. ][r2]",
         ),
+    ]);
+}
+
+#[test]
+fn other_methods_and_filters_of_texts() {
+    check(&[
         (
             "startswith and endswith",
             "{{ 1 if word.startswith('-=') else 0 }}{{ 1 if word.startswith('=') else 0 }}\
@@ -415,6 +427,12 @@ fn texts() {
              {{ 'a b'|title }}",
             "[a]7AbA B",
         ),
+    ]);
+}
+
+#[test]
+fn parts_and_literals_of_texts() {
+    check(&[
         (
             "a part is in a text or not",
             "{{ 1 if '</think>' in messages[5].content else 0 }}{{ 1 if '</think>' in word else 0 }}\
@@ -456,7 +474,7 @@ fn texts() {
 }
 
 #[test]
-fn tests_of_values() {
+fn tests_of_types() {
     check(&[
         (
             "is string",
@@ -501,6 +519,12 @@ fn tests_of_values() {
             "{{ 1 if tools is sequence else 0 }}{{ 1 if count is sequence else 0 }}",
             "10",
         ),
+    ]);
+}
+
+#[test]
+fn tests_of_what_is_there() {
+    check(&[
         (
             "is defined, of a variable",
             "{{ 1 if count is defined else 0 }}{{ 1 if colour is defined else 0 }}",
@@ -558,7 +582,7 @@ fn tests_of_values() {
 }
 
 #[test]
-fn expressions() {
+fn items_and_conditions() {
     check(&[
         (
             "an attribute and an item by name are the same",
@@ -622,6 +646,12 @@ fn expressions() {
              {{ 1 if 'a' != \"a\" else 0 }}",
             "1001000",
         ),
+    ]);
+}
+
+#[test]
+fn operators_and_filters() {
+    check(&[
         (
             "the count of a loop against a number in a namespace",
             "{% set ns = namespace(at=1) %}{% for m in messages %}\

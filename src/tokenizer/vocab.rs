@@ -157,27 +157,11 @@ impl Vocabulary {
             }
         };
         let tokens = gguf.require_str_array("tokenizer.ggml.tokens")?;
-        let mut types = match gguf.get_u32_array("tokenizer.ggml.token_type")? {
-            Some(ids) => ids.into_iter().map(TokenType::from_id).collect(),
-            None => vec![TokenType::Normal; tokens.len()],
-        };
-        if types.len() != tokens.len() {
-            return Err(TokenizerError::TokenTypeCount {
-                types: types.len(),
-                tokens: tokens.len(),
-            });
-        }
+        let mut types = token_types(gguf, tokens.len())?;
         let merges = gguf.require_str_array("tokenizer.ggml.merges")?;
         let bpe = build_bpe(tokens, merges, pre.ignore_merges)?;
 
-        let token_id = |key: &str| match gguf.get_u32(key)? {
-            Some(id) if id as usize >= tokens.len() => Err(TokenizerError::IdOutOfRange {
-                key: key.to_owned(),
-                found: id,
-                vocab_size: tokens.len(),
-            }),
-            id => Ok(id),
-        };
+        let token_id = |key: &str| token_id(gguf, key, tokens.len());
         let bos = token_id("tokenizer.ggml.bos_token_id")?;
         let eos = token_id("tokenizer.ggml.eos_token_id")?;
         let mut stop_tokens = Vec::new();
@@ -205,41 +189,59 @@ impl Vocabulary {
         stop_tokens.sort_unstable();
         stop_tokens.dedup();
 
-        let add_bos = gguf
-            .get_bool("tokenizer.ggml.add_bos_token")?
-            .unwrap_or(pre.add_bos);
-        let add_eos = gguf
-            .get_bool("tokenizer.ggml.add_eos_token")?
-            .unwrap_or(false);
-        for (add, id, flag, key) in [
-            (
-                add_bos,
-                bos,
-                "tokenizer.ggml.add_bos_token",
-                "tokenizer.ggml.bos_token_id",
-            ),
-            (
-                add_eos,
-                eos,
-                "tokenizer.ggml.add_eos_token",
-                "tokenizer.ggml.eos_token_id",
-            ),
-        ] {
-            if add && id.is_none() {
-                return Err(TokenizerError::MissingAddedToken { flag, key });
-            }
-        }
+        let add_bos = ("tokenizer.ggml.add_bos_token", pre.add_bos);
+        let add_eos = ("tokenizer.ggml.add_eos_token", false);
         Ok(Vocabulary {
+            add_bos: is_added(gguf, add_bos, "tokenizer.ggml.bos_token_id", bos)?,
+            add_eos: is_added(gguf, add_eos, "tokenizer.ggml.eos_token_id", eos)?,
             bpe,
             pre,
             types,
             bos,
             eos,
-            add_bos,
-            add_eos,
             stop_tokens,
         })
     }
+}
+
+/// What each of `n_tokens` tokens is for: text where the file does not say.
+fn token_types(gguf: &Gguf, n_tokens: usize) -> Result<Vec<TokenType>, TokenizerError> {
+    let Some(ids) = gguf.get_u32_array("tokenizer.ggml.token_type")? else {
+        return Ok(vec![TokenType::Normal; n_tokens]);
+    };
+    if ids.len() != n_tokens {
+        return Err(TokenizerError::TokenTypeCount {
+            types: ids.len(),
+            tokens: n_tokens,
+        });
+    }
+    Ok(ids.into_iter().map(TokenType::from_id).collect())
+}
+
+/// The token that `key` names, if the file has the key.
+fn token_id(gguf: &Gguf, key: &str, vocab_size: usize) -> Result<Option<u32>, TokenizerError> {
+    match gguf.get_u32(key)? {
+        Some(id) if id as usize >= vocab_size => Err(TokenizerError::IdOutOfRange {
+            key: key.to_owned(),
+            found: id,
+            vocab_size,
+        }),
+        id => Ok(id),
+    }
+}
+
+/// Whether the token of `key` is added to texts: what `flag` says, or else `default`.
+fn is_added(
+    gguf: &Gguf,
+    (flag, default): (&'static str, bool),
+    key: &'static str,
+    id: Option<u32>,
+) -> Result<bool, TokenizerError> {
+    let added = gguf.get_bool(flag)?.unwrap_or(default);
+    if added && id.is_none() {
+        return Err(TokenizerError::MissingAddedToken { flag, key });
+    }
+    Ok(added)
 }
 
 /// A token known by its text to be a mark is one even where the file calls it text, as in llama.cpp.

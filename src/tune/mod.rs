@@ -187,115 +187,40 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
     if options.device == DeviceChoice::Cpu {
         return Err(TuneError::OnCpu);
     }
-    let model = options.source.load()?;
-    // Measured against the defaults, not against what was kept before.
-    let gpu = Arc::new(Gpu::open(&GpuOptions {
-        device: options.device.clone(),
-        tier: options.tier,
-        no_matrices: options.no_matrices,
-        serial_passes: options.serial_passes,
-        packed_halves: options.packed_halves,
-        ..GpuOptions::default()
-    })?);
-    if gpu.activation().is_none() {
-        let tier = gpu.tier.name();
-        return Err(TuneError::NothingToTune { tier });
-    }
-    let mut flow = ControlFlow::Continue(());
-    let told = &mut |done, total| {
-        if flow.is_continue() {
-            flow = on_event(Event::Loading(done, total));
-        }
-    };
-    let weights = Arc::new(GpuModel::load(Arc::clone(&gpu), Arc::clone(&model), told)?);
-    // In the tier that loading settled for.
-    let gpu = Arc::clone(&weights.gpu);
-    let Some(activation) = gpu.activation() else {
-        let tier = gpu.tier.name();
-        return Err(TuneError::NothingToTune { tier });
-    };
-    flow = on_event(Event::Loaded(weights.tier_trial()));
-    let n_ctx = model
-        .config()
-        .context_length
-        .min(DEPTHS[DEPTHS.len() - 1] + 1);
-    let mut backend = GpuBackend::new(weights, n_ctx)?;
-    let depth = DEPTH.min(n_ctx - 1);
-    backend.fill_cache(n_ctx).map_err(BenchError::from)?;
-
-    let default_step = backend.token_step()?;
-    let bench = Bench {
-        gpu: &gpu,
-        backend: &backend,
-        activation,
-        depth,
-    };
-    let default = Recording::new(&gpu, &default_step)?;
+    let (bench, mut flow) = Bench::open(options, on_event)?;
+    let gpu = &bench.gpu;
+    let default = Recording::new(gpu, &bench.backend.token_step()?)?;
     bench.warm_up(&default)?;
 
     let began = Instant::now();
+    let rest = || options.time.saturating_sub(began.elapsed());
     // First: it decides which products there are.
     let repeating = bench.repeating()?;
-    let sites = sites(&backend.token_step()?.calls);
-    let mut found = vec![];
-    let mut left = vec![];
-    // What a candidate costs, most of it for compiling: known from those before.
-    let mut cost = FIRST_COST;
-    for (i, (site, calls)) in sites.iter().enumerate() {
-        let rest = options.time.saturating_sub(began.elapsed());
-        if flow.is_break() || rest.is_zero() {
-            left.push(site.key());
-            continue;
-        }
-        let Some(default) = gpu.geometry(site) else {
-            continue;
-        };
-        // A fair share of the time for each of those that remain.
-        let share = rest.div_f64((sites.len() - i) as f64);
-        let room = (share.as_secs_f64() / cost) as usize;
-        let candidates = nearest(default, site.candidates(gpu.machine), room);
-        flow = on_event(Event::Measuring(i, sites.len(), site, candidates.len()));
-        let before = began.elapsed();
-        let one = bench.product(site, *calls, &candidates)?;
-        cost = (began.elapsed() - before).as_secs_f64() / candidates.len() as f64;
-        if let Some(one) = one {
-            if one.chosen != one.default {
-                gpu.choices.set(site, one.chosen);
-            }
-            found.push(one);
-        }
-    }
-    let in_time = flow.is_continue() && began.elapsed() < options.time;
-    let joining = if in_time {
-        bench.joining(n_ctx)?
+    let (found, left) = bench.products(&rest, &mut flow, on_event)?;
+    let joining = if flow.is_continue() && !rest().is_zero() {
+        bench.joining()?
     } else {
         vec![]
     };
     let mut made = gpu.choices.made();
     let merge_up_to = merge_up_to(&joining);
     if let Some(most) = merge_up_to {
-        made.merge_up_to.insert(activation.name().to_owned(), most);
+        let name = bench.activation.name().to_owned();
+        made.merge_up_to.insert(name, most);
     }
     gpu.choices.replace(made.clone());
-    let rest = options.time.saturating_sub(began.elapsed());
     let numbers = match flow.is_continue() {
-        true => bench.numbers(rest)?,
+        true => bench.numbers(rest())?,
         false => vec![],
     };
     let changed = numbers.iter().filter(|n| n.chosen != n.default);
     made.numbers = changed.map(|n| (n.name.clone(), n.chosen)).collect();
-    let all = gpu.machine.tuned.with(&made.numbers);
-    let target = numbers::with(&gpu, all.expect("numbers that were measured"));
-    let tuned = Recording::new(&gpu, &backend.token_step_for(&target)?)?;
-    let last = STAGES[STAGES.len() - 1];
-    let times = backend.time_in_turn(&[&default, &tuned], depth, 2 * last)?;
-    let [before_us, after_us] = [0, 1].map(|i| median(&times[i]));
-    let faster = after_us < before_us * (1.0 - MARGIN);
+    let [before_us, after_us] = bench.before_and_after(&default, &made)?;
     Ok(Tuned {
         gpu_info: gpu.info.name.clone(),
         model: options.source.name(),
         tier: gpu.tier.name(),
-        clock: Clock::of(&gpu).name(),
+        clock: Clock::of(gpu).name(),
         before_us,
         after_us,
         found,
@@ -304,10 +229,16 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         numbers,
         merge_up_to,
         joining,
-        faster,
+        faster: after_us < before_us * (1.0 - MARGIN),
         made,
         adapter: gpu.info.clone(),
     })
+}
+
+/// What products of a decoded token leave for the next, in a tier whose kernels have choices.
+fn activation(gpu: &Gpu) -> Result<Activation, TuneError> {
+    let tier = gpu.tier.name();
+    gpu.activation().ok_or(TuneError::NothingToTune { tier })
 }
 
 /// The products of a step and how often each is there, what reads most first: there is most to win.
@@ -349,11 +280,13 @@ fn merge_up_to(joining: &[Joining]) -> Option<u32> {
     Some(faster.last().map_or(0, |j| j.slices))
 }
 
-/// Where candidates are measured.
-struct Bench<'a> {
-    gpu: &'a Gpu,
-    backend: &'a GpuBackend,
+/// Where candidates are measured: a model on a device, with a filled cache.
+struct Bench {
+    gpu: Arc<Gpu>,
+    backend: GpuBackend,
     activation: Activation,
+    /// Rows of the cache, and how many of them the measured tokens attend to.
+    n_ctx: usize,
     depth: usize,
 }
 
@@ -364,7 +297,50 @@ struct Candidate {
     times: Vec<f64>,
 }
 
-impl Bench<'_> {
+impl Bench {
+    /// Loads the model, and says whether to go on.
+    fn open(
+        options: &TuneOptions,
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<(Self, ControlFlow<()>), TuneError> {
+        let model = options.source.load()?;
+        // Measured against the defaults, not against what was kept before.
+        let gpu = Arc::new(Gpu::open(&GpuOptions {
+            device: options.device.clone(),
+            tier: options.tier,
+            no_matrices: options.no_matrices,
+            serial_passes: options.serial_passes,
+            packed_halves: options.packed_halves,
+            ..GpuOptions::default()
+        })?);
+        activation(&gpu)?;
+        let mut flow = ControlFlow::Continue(());
+        let told = &mut |done, total| {
+            if flow.is_continue() {
+                flow = on_event(Event::Loading(done, total));
+            }
+        };
+        let weights = Arc::new(GpuModel::load(gpu, Arc::clone(&model), told)?);
+        // In the tier that loading settled for.
+        let gpu = Arc::clone(&weights.gpu);
+        let activation = activation(&gpu)?;
+        flow = on_event(Event::Loaded(weights.tier_trial()));
+        let n_ctx = model
+            .config()
+            .context_length
+            .min(DEPTHS[DEPTHS.len() - 1] + 1);
+        let mut backend = GpuBackend::new(weights, n_ctx)?;
+        backend.fill_cache(n_ctx).map_err(BenchError::from)?;
+        let bench = Self {
+            gpu,
+            backend,
+            activation,
+            n_ctx,
+            depth: DEPTH.min(n_ctx - 1),
+        };
+        Ok((bench, flow))
+    }
+
     fn warm_up(&self, step: &Recording) -> Result<(), GpuError> {
         let began = Instant::now();
         while began.elapsed() < WARM_UP {
@@ -386,7 +362,7 @@ impl Bench<'_> {
         };
         let record = |repeats: Option<bool>| {
             choose(repeats);
-            Recording::new(self.gpu, &self.backend.token_step()?)
+            Recording::new(&self.gpu, &self.backend.token_step()?)
         };
         let [default, repeated, once] = [record(None)?, record(Some(true))?, record(Some(false))?];
         let rounds = STAGES[STAGES.len() - 1];
@@ -404,19 +380,68 @@ impl Bench<'_> {
         })
     }
 
+    /// Measures the candidates of each product of a token in what is left of the time, and chooses: what was found, and the products
+    /// whose turn did not come.
+    fn products(
+        &self,
+        rest: &dyn Fn() -> Duration,
+        flow: &mut ControlFlow<()>,
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<(Vec<Found>, Vec<String>), GpuError> {
+        let sites = sites(&self.backend.token_step()?.calls);
+        let (mut found, mut left) = (vec![], vec![]);
+        // What a candidate costs, most of it for compiling: known from those before.
+        let mut cost = FIRST_COST;
+        for (i, (site, calls)) in sites.iter().enumerate() {
+            let rest = rest();
+            if flow.is_break() || rest.is_zero() {
+                left.push(site.key());
+                continue;
+            }
+            let Some(default) = self.gpu.geometry(site) else {
+                continue;
+            };
+            // A fair share of the time for each of those that remain.
+            let share = rest.div_f64((sites.len() - i) as f64);
+            let room = (share.as_secs_f64() / cost) as usize;
+            let candidates = nearest(default, site.candidates(self.gpu.machine), room);
+            *flow = on_event(Event::Measuring(i, sites.len(), site, candidates.len()));
+            let began = Instant::now();
+            let one = self.product(site, *calls, &candidates)?;
+            cost = began.elapsed().as_secs_f64() / candidates.len() as f64;
+            if let Some(one) = one {
+                if one.chosen != one.default {
+                    self.gpu.choices.set(site, one.chosen);
+                }
+                found.push(one);
+            }
+        }
+        Ok((found, left))
+    }
+
+    /// Microseconds of a token with the defaults and with all choices, in turn.
+    fn before_and_after(&self, default: &Recording, made: &Made) -> Result<[f64; 2], GpuError> {
+        let tuned = self.gpu.machine.tuned.with(&made.numbers);
+        let target = numbers::with(&self.gpu, tuned.expect("numbers that were measured"));
+        let tuned = Recording::new(&self.gpu, &self.backend.token_step_for(&target)?)?;
+        let rounds = 2 * STAGES[STAGES.len() - 1];
+        let times = (self.backend).time_in_turn(&[default, &tuned], self.depth, rounds)?;
+        Ok([0, 1].map(|i| median(&times[i])))
+    }
+
     /// Measures both ways of joining the attention's slices at every depth that the cache has.
-    fn joining(&self, n_ctx: usize) -> Result<Vec<Joining>, GpuError> {
+    fn joining(&self) -> Result<Vec<Joining>, GpuError> {
         let made = self.gpu.choices.made();
         let record = |merge_up_to: u32| {
             let mut made = made.clone();
             let name = self.activation.name().to_owned();
             made.merge_up_to.insert(name, merge_up_to);
             self.gpu.choices.replace(made);
-            Recording::new(self.gpu, &self.backend.token_step()?)
+            Recording::new(&self.gpu, &self.backend.token_step()?)
         };
         let (inside, apart) = (record(u32::MAX)?, record(0)?);
         self.gpu.choices.replace(made.clone());
-        let depths = DEPTHS.into_iter().filter(|depth| *depth < n_ctx);
+        let depths = DEPTHS.into_iter().filter(|depth| *depth < self.n_ctx);
         depths
             .map(|depth| {
                 let rounds = STAGES[STAGES.len() - 1];
@@ -491,7 +516,7 @@ impl Bench<'_> {
         let with_times = |(step, geometry): (&Step, &Geometry)| {
             Ok(Candidate {
                 geometry: *geometry,
-                step: Recording::new(self.gpu, step)?,
+                step: Recording::new(&self.gpu, step)?,
                 times: vec![],
             })
         };

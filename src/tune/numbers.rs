@@ -33,11 +33,11 @@ struct Candidate {
     step: Recording,
 }
 
-impl Bench<'_> {
+impl Bench {
     /// Measures each number in turn, with the choices made before and the numbers found so far, until `time` is over.
     pub(super) fn numbers(&self, time: Duration) -> Result<Vec<FoundNumber>, GpuError> {
         let began = Instant::now();
-        let mut target = Target::clone(self.gpu);
+        let mut target = Target::clone(&self.gpu);
         let mut found = vec![];
         for (name, default) in target.machine.tuned.by_name() {
             if began.elapsed() >= time {
@@ -47,7 +47,7 @@ impl Bench<'_> {
             if others.is_empty() {
                 continue;
             }
-            let step = Recording::new(self.gpu, &self.backend.token_step_for(&target)?)?;
+            let step = Recording::new(&self.gpu, &self.backend.token_step_for(&target)?)?;
             let steps = [&step].into_iter().chain(others.iter().map(|c| &c.step));
             let steps: Vec<_> = steps.collect();
             let rounds = STAGES[STAGES.len() - 1];
@@ -99,7 +99,7 @@ impl Bench<'_> {
             if specs(&step)? != usual {
                 others.push(Candidate {
                     value,
-                    step: Recording::new(self.gpu, &step)?,
+                    step: Recording::new(&self.gpu, &step)?,
                     target,
                 });
             }

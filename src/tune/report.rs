@@ -1,6 +1,6 @@
 //! What was found as text.
 
-use super::Tuned;
+use super::{Found, Joining, Tuned};
 use crate::gpu::geometry::Geometry;
 use std::fmt::Write;
 
@@ -42,7 +42,26 @@ fn write(text: &mut String, tuned: &Tuned) -> std::fmt::Result {
             None => "by computed cost, the default",
         }
     )?;
-    let width = tuned.found.iter().map(|f| f.site.len()).max();
+    products(text, &tuned.found)?;
+    for n in &tuned.numbers {
+        writeln!(
+            text,
+            "\nThe number {}: {} {:.1} us, {} {:.1} us.",
+            n.name, n.default, n.default_us, n.chosen, n.chosen_us
+        )?;
+    }
+    if let Some(most) = tuned.merge_up_to {
+        joining(text, most, &tuned.joining)?;
+    }
+    for site in &tuned.left {
+        writeln!(text, "Not measured in the time given: {site}")?;
+    }
+    Ok(())
+}
+
+/// The table of products.
+fn products(text: &mut String, found: &[Found]) -> std::fmt::Result {
+    let width = found.iter().map(|f| f.site.len()).max();
     let width = width.unwrap_or(0).max("product".len());
     let (blank, rule) = ("product", "-".repeat(width));
     writeln!(
@@ -53,7 +72,7 @@ fn write(text: &mut String, tuned: &Tuned) -> std::fmt::Result {
         text,
         "| {rule} | ----: | ----: | ------------ | ------------ | --------------: |"
     )?;
-    for f in &tuned.found {
+    for f in found {
         let chosen = if f.chosen == f.default {
             "the default".to_owned()
         } else {
@@ -73,31 +92,23 @@ fn write(text: &mut String, tuned: &Tuned) -> std::fmt::Result {
     writeln!(
         text,
         "\nGeometries: lanes per row x rows of a workgroup / rows at once . units asked for at once."
+    )
+}
+
+/// The table of both ways of joining the attention's slices, which are joined inside up to `most` slices.
+fn joining(text: &mut String, most: u32, joining: &[Joining]) -> std::fmt::Result {
+    writeln!(
+        text,
+        "\nThe attention's slices, joined inside attn_v_b or by a dispatch before it; inside up to {most} slices:\n"
     )?;
-    for n in &tuned.numbers {
+    writeln!(text, "| depth | slices | us inside | us apart |")?;
+    writeln!(text, "| ----: | -----: | --------: | -------: |")?;
+    for j in joining {
         writeln!(
             text,
-            "\nThe number {}: {} {:.1} us, {} {:.1} us.",
-            n.name, n.default, n.default_us, n.chosen, n.chosen_us
+            "| {:>5} | {:>6} | {:>9.1} | {:>8.1} |",
+            j.depth, j.slices, j.inside_us, j.apart_us
         )?;
-    }
-    if let Some(most) = tuned.merge_up_to {
-        writeln!(
-            text,
-            "\nThe attention's slices, joined inside attn_v_b or by a dispatch before it; inside up to {most} slices:\n"
-        )?;
-        writeln!(text, "| depth | slices | us inside | us apart |")?;
-        writeln!(text, "| ----: | -----: | --------: | -------: |")?;
-        for j in &tuned.joining {
-            writeln!(
-                text,
-                "| {:>5} | {:>6} | {:>9.1} | {:>8.1} |",
-                j.depth, j.slices, j.inside_us, j.apart_us
-            )?;
-        }
-    }
-    for site in &tuned.left {
-        writeln!(text, "Not measured in the time given: {site}")?;
     }
     Ok(())
 }

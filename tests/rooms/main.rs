@@ -1,8 +1,9 @@
 //! Protects the order of the sources: a room uses only those above it in the table of ARCHITECTURE.md, within a room no files
-//! use each other in a circle, and nothing blocks but what native builds wait with.
+//! use each other in a circle, nothing blocks but what native builds wait with, and no function is too long.
 
 mod blocking;
 mod circles;
+mod functions;
 mod source;
 mod uses;
 

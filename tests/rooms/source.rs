@@ -6,8 +6,8 @@ pub fn tokens(text: &str) -> Vec<String> {
     without_tests(&split(&without_comments_and_literals(text)))
 }
 
-/// Comments and the contents of strings and characters become spaces.
-fn without_comments_and_literals(text: &str) -> String {
+/// Comments and the contents of strings and characters become spaces; line breaks stay.
+pub fn without_comments_and_literals(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
     let mut kept = String::with_capacity(text.len());
@@ -27,8 +27,10 @@ fn without_comments_and_literals(text: &str) -> String {
                 continue;
             }
         };
+        let end = end.unwrap_or(chars.len()).min(chars.len());
         kept.push(' ');
-        i = end.unwrap_or(chars.len());
+        kept.extend(chars[i..end].iter().filter(|c| **c == '\n'));
+        i = end;
     }
     kept
 }

@@ -366,63 +366,110 @@ fn dense_pairs_of_every_type() {
     }
 }
 
+/// Experts, the tokens that chose them, and what they make of these: (slots, cols).
+struct Chosen {
+    /// Gate, up and down.
+    weights: [Weight; 3],
+    x: Vec<f32>,
+    ids: Vec<u32>,
+    exact: Vec<f64>,
+}
+
+impl Chosen {
+    fn new(
+        rng: &mut Rng,
+        types: [GgmlType; 3],
+        [experts, used, rows, cols]: [usize; 4],
+        n_tokens: usize,
+    ) -> Self {
+        let mut weight = |ty, rows, cols| random_weight(rng, ty, experts, rows, cols);
+        let (gate, up) = (weight(types[0], rows, cols), weight(types[1], rows, cols));
+        let down: Weight = weight(types[2], cols, rows);
+        let x = rng.normals(n_tokens * cols);
+        // Different experts for the slots of a token, most of them among the first.
+        let ids: Vec<u32> = (0..n_tokens)
+            .flat_map(|_| {
+                let first = rng.below(experts) * rng.below(2);
+                (0..used).map(move |k| ((first + k) % experts) as u32)
+            })
+            .collect();
+        let mut h = vec![0.0; ids.len() * rows];
+        gate_up(&gate, &up, &x, n_tokens, None, Some(&ids), &mut h);
+        // Each slot alone.
+        let slots = ids.iter().zip(h.chunks_exact(rows));
+        let exact = slots.flat_map(|(expert, h)| {
+            crate::kernels::testing::exact_rows(&down, *expert as usize, h)
+        });
+        Self {
+            exact: exact.collect(),
+            weights: [gate, up, down],
+            x,
+            ids,
+        }
+    }
+}
+
+/// The slots of `ids`, `used` for each token, sorted by expert, and how a product goes through them.
+fn sorted(
+    gpu: &Gpu,
+    form: Form,
+    ids: &[u32],
+    [experts, used, rows, cols]: [u32; 4],
+    max_tokens: u32,
+    height: u32,
+) -> (Call, GpuExperts) {
+    let mut all_ids = ids.to_vec();
+    all_ids.resize((max_tokens * used) as usize, u32::MAX);
+    let tiles = tile_count(max_tokens, used, height, experts) as usize;
+    let [slots, tiles] =
+        [all_ids.len(), 4 * tiles].map(|words| Range::whole(&upload(gpu, &vec![u32::MAX; words])));
+    let across = GpuExperts::workgroups(form, height, [rows, cols]);
+    let counts = Range::whole(&Buffer::counts("workgroups", &across));
+    let sort = GpuExpertRows {
+        ids: Range::whole(&upload(gpu, &all_ids)),
+        experts,
+        used,
+        slots: slots.clone(),
+        lists: vec![TileList {
+            height,
+            tiles: tiles.clone(),
+        }],
+        counts: counts.clone(),
+    };
+    let experts = GpuExperts {
+        tiles,
+        slots,
+        used,
+        height,
+        gather: true,
+        counts: Some(counts),
+        either: false,
+    };
+    (sort.call(), experts)
+}
+
 /// Gate and up of experts, then down, in the order of [`expert_rows`](crate::kernels::expert_rows).
 fn check_experts(
     gpu: &Gpu,
     form: Form,
     rng: &mut Rng,
     types: [GgmlType; 3],
-    [experts, used, rows, cols]: [usize; 4],
+    sizes: [usize; 4],
     n_tokens: usize,
     height: u32,
 ) {
-    let mut weight = |ty, rows, cols| random_weight(rng, ty, experts, rows, cols);
-    let (gate, up) = (weight(types[0], rows, cols), weight(types[1], rows, cols));
-    let down: Weight = weight(types[2], cols, rows);
-    let x = rng.normals(n_tokens * cols);
-    // Different experts for the slots of a token, most of them among the first.
-    let ids: Vec<u32> = (0..n_tokens)
-        .flat_map(|_| {
-            let first = rng.below(experts) * rng.below(2);
-            (0..used).map(move |k| ((first + k) % experts) as u32)
-        })
-        .collect();
-    let slots = n_tokens * used;
-    let mut h = vec![0.0; slots * rows];
-    gate_up(&gate, &up, &x, n_tokens, None, Some(&ids), &mut h);
-    // Each slot alone.
-    let exact: Vec<f64> = (0..slots)
-        .flat_map(|slot| {
-            let expert = ids[slot] as usize;
-            let h = &h[slot * rows..][..rows];
-            crate::kernels::testing::exact_rows(&down, expert, h)
-        })
-        .collect();
-
+    let Chosen {
+        weights: [gate, up, down],
+        x,
+        ids,
+        exact,
+    } = Chosen::new(rng, types, sizes, n_tokens);
+    let [experts, used, rows, cols] = sizes;
     let max_tokens = n_tokens as u32 + 2;
     let all = max_tokens as usize * used;
-    let mut all_ids = ids.clone();
-    all_ids.resize(all, u32::MAX);
-    let [e, u] = [experts as u32, used as u32];
-    let tiles = tile_count(max_tokens, u, height, e) as usize;
-    let [list, tiles] = [vec![u32::MAX; all], vec![u32::MAX; 4 * tiles]]
-        .map(|words| Range::whole(&upload(gpu, &words)));
-    let across = GpuExperts::workgroups(form, height, [rows, cols].map(|n| n as u32));
-    let counts = Range::whole(&Buffer::counts("workgroups", &across));
-    let mut calls = vec![
-        GpuExpertRows {
-            ids: Range::whole(&upload(gpu, &all_ids)),
-            experts: e,
-            used: u,
-            slots: list.clone(),
-            lists: vec![TileList {
-                height,
-                tiles: tiles.clone(),
-            }],
-            counts: counts.clone(),
-        }
-        .call(),
-    ];
+    let numbers = sizes.map(|n| n as u32);
+    let (sort, gather) = sorted(gpu, form, &ids, numbers, max_tokens, height);
+    let mut calls = vec![sort];
     let x = Range::whole(&upload(gpu, &padded(&x, cols, max_tokens)));
     let (x, prepare) = input(gpu, form, x, cols as u32, max_tokens, 1);
     calls.extend(prepare);
@@ -430,15 +477,6 @@ fn check_experts(
     let down = gpu_weights(gpu, &[&down]);
     let between = Range::whole(&output(gpu, all * rows));
     let y = output(gpu, all * cols);
-    let gather = GpuExperts {
-        tiles,
-        slots: list,
-        used: u,
-        height,
-        gather: true,
-        counts: Some(counts),
-        either: false,
-    };
     let first = GpuGemm {
         form,
         weight: &pair[0],
@@ -454,7 +492,7 @@ fn check_experts(
         tile: None,
     };
     calls.extend(first.calls(gpu));
-    let (h, prepare) = input(gpu, form, between, rows as u32, max_tokens, u);
+    let (h, prepare) = input(gpu, form, between, rows as u32, max_tokens, used as u32);
     calls.extend(prepare);
     let second = GpuGemm {
         weight: &down[0],
@@ -475,7 +513,7 @@ fn check_experts(
     };
     run(gpu, &calls, &state);
     let found: Vec<f32> = download(gpu, &y, all * cols);
-    let (found, behind) = found.split_at(slots * cols);
+    let (found, behind) = found.split_at(exact.len());
     let what = format!(
         "{} {form:?} {types:?} {experts} experts, {n_tokens} tokens, height {height}",
         gpu.tier.name()

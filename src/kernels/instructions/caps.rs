@@ -1,7 +1,7 @@
 //! How fast an Apple GPU can go through weights, computed from their cost, as a document.
 
 use super::kernels::{PRODUCTS, table};
-use super::others::others;
+use super::others::{Other, others};
 use super::{Cost, Steps, sum};
 use crate::quant::GgmlType;
 use std::fmt::Write;
@@ -78,7 +78,8 @@ fn dearest(products: &[Steps]) -> Cost {
 
 fn document() -> String {
     let table = table();
-    let mut text = String::from(
+    let (cycles, others, caps) = (cycles(&table), cycles_of_others(), caps(&table));
+    format!(
         "# What arithmetic allows on Apple GPUs, computed
 
 Nobody has run this on a Mac. The figures are counted in the shaders as naga takes them, with the costs of operations that were
@@ -90,32 +91,13 @@ and a test of it compares this file with the code (`GLIMT_WRITE=1 cargo test --l
 Of the inner loops of the products of a decoded token in tier `subgroup`, in the sizes of GLM-4.7-Flash, in cycles of a core for 128
 threads: on the pipe of conversions, shifts, bit extraction and integer multiplication / on that of everything else.
 
-",
-    );
-    let columns = PRODUCTS.join(" | ");
-    let rule = "---|".repeat(PRODUCTS.len() + 1);
-    writeln!(text, "| type | {columns} |\n|{rule}").expect("a string grows");
-    for (ty, costs) in &table {
-        let cell = |c: Cost| format!("{:.2} / {:.2}", c.slow, c.fast);
-        let cells: Vec<_> = costs.iter().map(|steps| cell(sum(steps))).collect();
-        writeln!(text, "| {ty} | {} |", cells.join(" | ")).expect("a string grows");
-    }
-    text.push_str(
-        "
+{cycles}
 What else is counted, in the same sizes: the router's products in f32, that of `attn_output` with as many experts as leave no thread idle,
 and the attention where there are no matrices, with the weights of the softmax, over tiles of the cache and over the slices that leave it.
 
 | kernel | per | cycles |
 |---|---|---|
-",
-    );
-    for other in others() {
-        let Cost { slow, fast } = sum(&other.steps);
-        let (name, of) = (other.name, other.of);
-        writeln!(text, "| {name} | {of} | {slow:.2} / {fast:.2} |").expect("a string grows");
-    }
-    text.push_str(
-        "
+{others}
 ## GB/s of weights that arithmetic allows
 
 Cores x 128 x clock / cycles per weight x bytes per weight, for the product that costs most, in all cores at the highest clock;
@@ -123,15 +105,42 @@ in brackets as a multiple of the rated bandwidth. An instruction of either pipe 
 instruction for 128 threads a cycle, so cycles are those of the slow pipe, or of the fast one and a quarter of the slow one's, whichever
 are more. Below about 1 a kernel cannot reach the rated bandwidth; the more above, the more it may wait.
 
-",
-    );
+{caps}
+Each chip in its widest form. Cores and bandwidths are Apple's figures; clocks of M1 and M2 are from philipturner/metal-benchmarks, of
+M3 from the tables of hmc-tech.com, of M4 from powermetrics under load (hoakley on the M4 Pro, 22 January 2025). No measured clock of
+M5 was found: that of M4 stands there. Costs of operations are those of M1 and M2 for all; what later ones do faster is not in it.
+"
+    )
+}
+
+/// A table of what a weight of each type costs in each product.
+fn cycles(table: &[(GgmlType, [Steps; 7])]) -> String {
+    let columns = PRODUCTS.join(" | ");
+    let rule = "---|".repeat(PRODUCTS.len() + 1);
+    let mut text = format!("| type | {columns} |\n|{rule}\n");
+    for (ty, costs) in table {
+        let cell = |c: Cost| format!("{:.2} / {:.2}", c.slow, c.fast);
+        let cells: Vec<_> = costs.iter().map(|steps| cell(sum(steps))).collect();
+        writeln!(text, "| {ty} | {} |", cells.join(" | ")).expect("a string grows");
+    }
+    text
+}
+
+/// The lines of what else is counted.
+fn cycles_of_others() -> String {
+    let line = |other: Other| {
+        let Cost { slow, fast } = sum(&other.steps);
+        let (name, of) = (other.name, other.of);
+        format!("| {name} | {of} | {slow:.2} / {fast:.2} |\n")
+    };
+    others().into_iter().map(line).collect()
+}
+
+/// A table of what each chip can go through of each type.
+fn caps(table: &[(GgmlType, [Steps; 7])]) -> String {
     let names = SHOWN.map(|ty| ty.name()).join(" | ");
     let rule = "---|".repeat(SHOWN.len() + 4);
-    writeln!(
-        text,
-        "| chip | GPU cores | MHz | rated GB/s | {names} |\n|{rule}"
-    )
-    .expect("a string grows");
+    let mut text = format!("| chip | GPU cores | MHz | rated GB/s | {names} |\n|{rule}\n");
     for chip in &CHIPS {
         let cells = SHOWN.map(|ty| {
             let (_, costs) = table.iter().find(|(t, _)| *t == ty).expect("every type");
@@ -151,13 +160,6 @@ are more. Below about 1 a kernel cannot reach the rated bandwidth; the more abov
         )
         .expect("a string grows");
     }
-    text.push_str(
-        "
-Each chip in its widest form. Cores and bandwidths are Apple's figures; clocks of M1 and M2 are from philipturner/metal-benchmarks, of
-M3 from the tables of hmc-tech.com, of M4 from powermetrics under load (hoakley on the M4 Pro, 22 January 2025). No measured clock of
-M5 was found: that of M4 stands there. Costs of operations are those of M1 and M2 for all; what later ones do faster is not in it.
-",
-    );
     text
 }
 

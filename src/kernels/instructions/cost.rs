@@ -29,6 +29,26 @@ const fn slow(what: &'static str, cycles: f64) -> Step {
     (what, Cost::new(cycles, 0.0))
 }
 
+/// A function, whose operands may be constants.
+fn math(function: M, constant: impl Fn(usize) -> Option<u32>) -> Result<Step, String> {
+    Ok(match function {
+        M::Fma => fast("floats", 1.0),
+        M::Min | M::Max | M::Abs => fast("compare, select", 1.0),
+        M::Mix => fast("floats", 2.0),
+        M::ExtractBits if constant(2).is_some() => slow("bit extraction", 4.0),
+        M::InsertBits if constant(2).is_some() => slow("bit extraction", 4.0),
+        M::ExtractBits | M::InsertBits => slow("bit extraction", 8.0),
+        M::CountOneBits | M::ReverseBits => slow("bit extraction", 4.0),
+        M::Floor | M::Ceil | M::Round | M::Trunc | M::Fract | M::Exp2 | M::Log2 => {
+            slow("special", 4.0)
+        }
+        M::Exp | M::Log => ("special", Cost::new(4.0, 1.0)),
+        M::InverseSqrt => slow("special", 8.0),
+        M::Sqrt => ("special", Cost::new(8.0, 1.0)),
+        other => return Err(format!("the function {other:?}")),
+    })
+}
+
 impl<'a> Costs<'a> {
     pub(super) fn new(graph: &'a Graph, roots: &[Id]) -> Self {
         let n = graph.nodes.len();
@@ -150,22 +170,7 @@ impl<'a> Costs<'a> {
             Op::Unary(U::Negate) if node.kind.is_float() && self.all_arithmetic(id) => FREE,
             Op::Unary(_) => fast("bits", 1.0),
             Op::Math(M::Abs) if node.kind.is_float() && self.all_arithmetic(id) => FREE,
-            Op::Math(math) => match math {
-                M::Fma => fast("floats", 1.0),
-                M::Min | M::Max | M::Abs => fast("compare, select", 1.0),
-                M::Mix => fast("floats", 2.0),
-                M::ExtractBits if constant(2).is_some() => slow("bit extraction", 4.0),
-                M::InsertBits if constant(2).is_some() => slow("bit extraction", 4.0),
-                M::ExtractBits | M::InsertBits => slow("bit extraction", 8.0),
-                M::CountOneBits | M::ReverseBits => slow("bit extraction", 4.0),
-                M::Floor | M::Ceil | M::Round | M::Trunc | M::Fract | M::Exp2 | M::Log2 => {
-                    slow("special", 4.0)
-                }
-                M::Exp | M::Log => ("special", Cost::new(4.0, 1.0)),
-                M::InverseSqrt => slow("special", 8.0),
-                M::Sqrt => ("special", Cost::new(8.0, 1.0)),
-                other => return Err(format!("the function {other:?}")),
-            },
+            Op::Math(function) => math(function, constant)?,
             Op::Select => fast("compare, select", 1.0),
             Op::Pick => fast("compare, select", 2.0 * (node.operands.len() as f64 - 2.0)),
             Op::Convert => match (of(0).kind, node.kind) {

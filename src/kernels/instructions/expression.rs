@@ -17,6 +17,28 @@ impl<'m> Walk<'m> {
             E::Literal(literal) => self.literal(*literal),
             E::Constant(handle) => self.global(self.module.constants[*handle].init),
             E::ZeroValue(ty) => Pointee::Type(*ty).zero(self.module, &mut self.graph),
+            E::FunctionArgument(i) => Ok(Self::argument(frame, *i)),
+            E::GlobalVariable(_) | E::LocalVariable(_) => self.whole(frame, expression),
+            E::Load { pointer } => {
+                let pointer = self.value(frame, *pointer)?;
+                self.load(pointer.pointer()?)
+            }
+            E::ArrayLength(_) => {
+                let op = Op::Opaque(self.graph.unique());
+                Ok(Value::Scalar(self.graph.node_in(0, op, Kind::Uint, vec![])))
+            }
+            E::Compose { .. }
+            | E::AccessIndex { .. }
+            | E::Access { .. }
+            | E::Splat { .. }
+            | E::Swizzle { .. } => self.components(frame, expression),
+            _ => self.operation(frame, expression),
+        }
+    }
+
+    /// An expression that puts components together, or takes some of them.
+    fn components(&mut self, frame: &mut Frame<'m>, expression: &E) -> Result<Value, String> {
+        match expression {
             E::Compose { ty, components } => {
                 let parts = components.iter().map(|c| self.value(frame, *c));
                 let parts: Vec<_> = parts.collect::<Result<_, _>>()?;
@@ -54,12 +76,13 @@ impl<'m> Walk<'m> {
                 let chosen = pattern[..*size as usize].iter();
                 Ok(Value::vector(chosen.map(|c| vector[*c as usize]).collect()))
             }
-            E::FunctionArgument(i) => Ok(Self::argument(frame, *i)),
-            E::GlobalVariable(_) | E::LocalVariable(_) => self.whole(frame, expression),
-            E::Load { pointer } => {
-                let pointer = self.value(frame, *pointer)?;
-                self.load(pointer.pointer()?)
-            }
+            other => Err(format!("the expression {other:?}")),
+        }
+    }
+
+    /// An expression that computes with components.
+    fn operation(&mut self, frame: &mut Frame<'m>, expression: &E) -> Result<Value, String> {
+        match expression {
             E::Unary { op, expr } => {
                 let value = self.value(frame, *expr)?;
                 let graph = &mut self.graph;
@@ -121,10 +144,6 @@ impl<'m> Walk<'m> {
                     Some(_) => value.map(&mut |id| self.converted(id, to)),
                     None => value.map(&mut |id| self.graph.node(Op::Bits, to, vec![id])),
                 })
-            }
-            E::ArrayLength(_) => {
-                let op = Op::Opaque(self.graph.unique());
-                Ok(Value::Scalar(self.graph.node_in(0, op, Kind::Uint, vec![])))
             }
             other => Err(format!("the expression {other:?}")),
         }

@@ -189,16 +189,8 @@ impl<'m> Walk<'m> {
                 result,
                 ..
             } => {
-                let pointer = self.value(frame, *pointer)?;
-                let value = self.value(frame, *value)?;
-                let kind = self.graph.get(value.scalar()?).kind;
-                self.store(pointer.pointer()?, value)?;
-                if let Some(result) = result {
-                    let number = self.graph.unique();
-                    let op = Op::Opaque(number);
-                    let id = self.graph.node_in(self.region, op, kind, vec![]);
-                    frame.values.insert(*result, Value::Scalar(id));
-                }
+                let before = self.atomic(frame, *pointer, *value)?;
+                frame.values.extend(result.map(|result| (result, before)));
             }
             Statement::WorkGroupUniformLoad { pointer, result } => {
                 let pointer = self.value(frame, *pointer)?;
@@ -219,6 +211,30 @@ impl<'m> Walk<'m> {
                     frame.values.insert(*result, value);
                 }
             }
+            other => self.across_lanes(frame, other)?,
+        }
+        Ok(Flow::Next)
+    }
+
+    /// A store to an atomic: what was there before, which nothing is known of.
+    fn atomic(
+        &mut self,
+        frame: &mut Frame<'m>,
+        pointer: Handle<Expression>,
+        value: Handle<Expression>,
+    ) -> Result<Value, String> {
+        let pointer = self.value(frame, pointer)?;
+        let value = self.value(frame, value)?;
+        let kind = self.graph.get(value.scalar()?).kind;
+        self.store(pointer.pointer()?, value)?;
+        let op = Op::Opaque(self.graph.unique());
+        let id = self.graph.node_in(self.region, op, kind, vec![]);
+        Ok(Value::Scalar(id))
+    }
+
+    /// A statement by which the lanes of a subgroup see each other's values.
+    fn across_lanes(&mut self, frame: &mut Frame<'m>, statement: &Statement) -> Result<(), String> {
+        let (result, value) = match statement {
             Statement::SubgroupGather {
                 mode,
                 argument,
@@ -235,15 +251,13 @@ impl<'m> Walk<'m> {
                     | M::QuadBroadcast(i) => Some(self.value(frame, *i)?.scalar()?),
                 };
                 let value = self.value(frame, *argument)?;
-                let value = self.of_lanes(&value, index, Op::Shuffle);
-                frame.values.insert(*result, value);
+                (result, self.of_lanes(&value, index, Op::Shuffle))
             }
             Statement::SubgroupCollectiveOperation {
                 argument, result, ..
             } => {
                 let value = self.value(frame, *argument)?;
-                let value = self.of_lanes(&value, None, Op::Collective);
-                frame.values.insert(*result, value);
+                (result, self.of_lanes(&value, None, Op::Collective))
             }
             Statement::SubgroupBallot { result, predicate } => {
                 let predicate = match predicate {
@@ -255,12 +269,12 @@ impl<'m> Walk<'m> {
                     self.graph
                         .node_in(self.region, op, Kind::Uint, predicate.clone())
                 });
-                let value = Value::vector(words.collect());
-                frame.values.insert(*result, value);
+                (result, Value::vector(words.collect()))
             }
             other => return Err(format!("the statement {other:?}")),
-        }
-        Ok(Flow::Next)
+        };
+        frame.values.insert(*result, value);
+        Ok(())
     }
 
     fn of_lanes(&mut self, value: &Value, index: Option<Id>, op: impl Fn(u32) -> Op) -> Value {

@@ -335,40 +335,21 @@ fn even_draws_hit_the_exact_token_on_every_device() {
 fn many_candidates_are_cut_where_the_definition_cuts() {
     let mut rng = Rng::fresh();
     let settings = [
-        Sampling {
-            top_k: 256,
-            ..PLAIN
-        },
-        Sampling {
-            top_k: 257,
-            ..PLAIN
-        },
-        Sampling {
-            top_k: 3000,
-            top_p: 0.9,
-            ..PLAIN
-        },
-        Sampling {
-            top_p: 0.5,
-            ..PLAIN
-        },
-        Sampling {
-            top_p: 0.999,
-            min_p: 0.3,
-            temperature: 2.0,
-            ..PLAIN
-        },
-        Sampling {
-            top_p: 0.95,
-            min_p: 0.05,
-            temperature: 0.8,
-            ..PLAIN
-        },
-        Sampling {
-            min_p: 0.01,
-            ..PLAIN
-        },
-    ];
+        (256, 1.0, 0.0, 1.0),
+        (257, 1.0, 0.0, 1.0),
+        (3000, 0.9, 0.0, 1.0),
+        (0, 0.5, 0.0, 1.0),
+        (0, 0.999, 0.3, 2.0),
+        (0, 0.95, 0.05, 0.8),
+        (0, 1.0, 0.01, 1.0),
+    ]
+    .map(|(top_k, top_p, min_p, temperature)| Sampling {
+        top_k,
+        top_p,
+        min_p,
+        temperature,
+        ..PLAIN
+    });
     let (mut draws, mut unsure) = (0, 0);
     for (vocab, n) in [(154_880, 1), (5003, 4)] {
         // Even, so that all are candidates; on both sides of 0, where keys jump; few values, so that more tie than can be sorted;

@@ -49,19 +49,25 @@ fn check(gpu: &Gpu, rng: &mut Rng, cols: usize, case: Case, all: bool) {
     check_logits(gpu, rng, cols, case, all, logits);
 }
 
-/// Every geometry in question against the twin, with the choice of each gating and norm.
-fn check_logits(
-    gpu: &Gpu,
-    rng: &mut Rng,
-    cols: usize,
-    (experts, shared): Case,
-    all: bool,
-    come: Logits,
-) {
-    let given = Given::new(gpu, &rng.normals(cols), &rng.normals(cols));
-    let flags = rng.below(8);
-    let raw_logits = come != Logits::Whole;
-    let experts = experts.map(|(types, [count, used, rows])| {
+/// Experts and which of them their logits choose.
+struct Chosen {
+    pair: [Weight; 2],
+    config: Experts,
+    logits: Vec<f32>,
+    bias: Option<Vec<f32>>,
+    ids: Vec<u32>,
+    weights: Vec<f32>,
+}
+
+impl Chosen {
+    /// The bits of `flags` say how they are chosen.
+    fn new(
+        rng: &mut Rng,
+        types: [GgmlType; 2],
+        [count, used, rows]: [usize; 3],
+        cols: usize,
+        flags: usize,
+    ) -> Self {
         let config = Experts {
             count,
             used,
@@ -77,53 +83,77 @@ fn check_logits(
             (flags & 4 != 0).then(|| logits.iter().map(|v| -2.0 * v).collect());
         let (mut ids, mut weights) = (vec![0; used], vec![0.0; used]);
         router::router(&logits, bias.as_deref(), &config, 1, &mut ids, &mut weights);
-        let pair = types.map(|ty| random_weight(rng, ty, count, rows, cols));
-        (pair, config, [Some(logits), bias], ids, weights)
-    });
+        Self {
+            pair: types.map(|ty| random_weight(rng, ty, count, rows, cols)),
+            config,
+            logits,
+            bias,
+            ids,
+            weights,
+        }
+    }
+
+    /// The choice on the device, by `factor` times the logits.
+    fn router(&self, gpu: &Gpu, rng: &mut Rng, factor: f32, come: Logits) -> GpuRouter<'_> {
+        let count = self.config.count;
+        let mut logits: Vec<f32> = self.logits.iter().map(|logit| logit * factor).collect();
+        let mut parts = 1;
+        if come == Logits::InParts && count.is_multiple_of(4) {
+            parts = 2 + rng.below(140);
+            // What they add up to is all in the last one, but for what cancels.
+            let mut all = vec![0.0; (parts - 1) * count];
+            all.extend(logits);
+            let last = (parts - 1) * count;
+            for (i, v) in rng.normals(count).iter().enumerate() {
+                all[i] += v;
+                all[last + i] -= v;
+            }
+            logits = all;
+        }
+        let range = |data: &Vec<f32>| Range::whole(&upload(gpu, data));
+        let used = self.ids.len();
+        GpuRouter {
+            logits: range(&logits),
+            parts: parts as u32,
+            bias: self.bias.as_ref().map(range),
+            experts: &self.config,
+            max_tokens: 1,
+            ids: Range::whole(&output(gpu, used)).holding(Role::Words),
+            weights: Range::whole(&output(gpu, used)),
+        }
+    }
+}
+
+/// Every geometry in question against the twin, with the choice of each gating and norm.
+fn check_logits(
+    gpu: &Gpu,
+    rng: &mut Rng,
+    cols: usize,
+    (experts, shared): Case,
+    all: bool,
+    come: Logits,
+) {
+    let given = Given::new(gpu, &rng.normals(cols), &rng.normals(cols));
+    let flags = rng.below(8);
+    let raw_logits = come != Logits::Whole;
+    let experts = experts.map(|(types, sizes)| Chosen::new(rng, types, sizes, cols, flags));
     let shared = shared.map(|(types, rows)| types.map(|ty| random_weight(rng, ty, 1, rows, cols)));
     let twin = token_gate_up(
         experts
             .as_ref()
-            .map(|(pair, .., ids, _)| (pair.each_ref(), ids.as_slice())),
+            .map(|e| (e.pair.each_ref(), e.ids.as_slice())),
         shared.as_ref().map(|pair| pair.each_ref()),
         &given.values,
         (&given.squares, 1e-6),
     );
     let on_gpu = |pair: &[Weight; 2]| gpu_weights(gpu, &[&pair[0], &pair[1]]);
-    let experts_gpu = experts.as_ref().map(|(pair, ..)| on_gpu(pair));
+    let experts_gpu = experts.as_ref().map(|e| on_gpu(&e.pair));
     let shared_gpu = shared.as_ref().map(on_gpu);
     let h = room(gpu, twin.len(), None);
     let mut call = GpuTokenGateUp {
         experts: experts.as_ref().zip(experts_gpu.as_ref()).map(|(e, w)| {
-            let (_, config, [logits, bias], ids, _) = e;
             let rms = (given.squares.iter().sum::<f32>() / cols as f32 + 1e-6).sqrt();
-            let factor = if raw_logits { rms } else { 1.0 };
-            let logits = logits.as_ref().expect("there are logits").iter();
-            let mut logits: Vec<f32> = logits.map(|logit| logit * factor).collect();
-            let mut parts = 1;
-            if come == Logits::InParts && config.count.is_multiple_of(4) {
-                parts = 2 + rng.below(140);
-                // What they add up to is all in the last one, but for what cancels.
-                let mut all = vec![0.0; (parts - 1) * config.count];
-                all.extend(logits);
-                let half = rng.normals(config.count);
-                let (first, last) = (0, (parts - 1) * config.count);
-                for (i, v) in half.iter().enumerate() {
-                    all[first + i] += v;
-                    all[last + i] -= v;
-                }
-                logits = all;
-            }
-            let range = |data: &Vec<f32>| Range::whole(&upload(gpu, data));
-            let router = GpuRouter {
-                logits: range(&logits),
-                parts: parts as u32,
-                bias: bias.as_ref().map(range),
-                experts: config,
-                max_tokens: 1,
-                ids: Range::whole(&output(gpu, ids.len())).holding(Role::Words),
-                weights: Range::whole(&output(gpu, ids.len())),
-            };
+            let router = e.router(gpu, rng, if raw_logits { rms } else { 1.0 }, come);
             ([&w[0], &w[1]], router)
         }),
         raw_logits,
@@ -153,7 +183,7 @@ fn check_logits(
         run(gpu, &calls, &state);
         assert_prepared(gpu, &h, None, &twin, &what);
         if let Some((_, router)) = &call.experts {
-            let (.., ids, weights) = experts.as_ref().expect("they were there");
+            let Chosen { ids, weights, .. } = experts.as_ref().expect("they were there");
             let found: Vec<u32> = download(gpu, &router.ids.buffer, ids.len());
             assert_eq!(&found, ids, "{what}");
             let found: Vec<f32> = download(gpu, &router.weights.buffer, ids.len());

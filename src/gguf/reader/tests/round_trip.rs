@@ -12,106 +12,40 @@ struct WholeFile {
     tensors: Vec<(String, Vec<u8>)>,
 }
 
-/// Writes a file with every metadata type, nested arrays and tensors of several types.
-fn whole_file(random: &mut Rng) -> WholeFile {
+/// Every type of metadata, alone and in an array, and nested arrays.
+fn metadata(random: &mut Rng) -> Vec<(String, Value)> {
     let n = random.below(20);
-    let pairs: Vec<(String, Value)> = vec![
-        ("u8".into(), Value::U8(random.bits() as u8)),
-        ("i8".into(), Value::I8(random.bits() as i8)),
-        ("u16".into(), Value::U16(random.bits() as u16)),
-        ("i16".into(), Value::I16(random.bits() as i16)),
-        ("u32".into(), Value::U32(random.bits() as u32)),
-        ("i32".into(), Value::I32(random.bits() as i32)),
-        ("f32".into(), Value::F32(random.bits() as f32)),
-        ("bool".into(), Value::Bool(random.bits() & 1 == 1)),
+    let pairs = [
+        ("u8", Value::U8(random.bits() as u8)),
+        ("i8", Value::I8(random.bits() as i8)),
+        ("u16", Value::U16(random.bits() as u16)),
+        ("i16", Value::I16(random.bits() as i16)),
+        ("u32", Value::U32(random.bits() as u32)),
+        ("i32", Value::I32(random.bits() as i32)),
+        ("f32", Value::F32(random.bits() as f32)),
+        ("bool", Value::Bool(random.bits() & 1 == 1)),
+        ("string", format!("Grüße {}", random.bits()).into()),
+        ("u64", Value::U64(random.bits())),
+        ("i64", Value::I64(random.bits() as i64)),
+        ("f64", Value::F64(random.bits() as f64)),
+        ("a.u8", array(random, n, |bits| bits as u8)),
+        ("a.i8", array(random, n, |bits| bits as i8)),
+        ("a.u16", array(random, n, |bits| bits as u16)),
+        ("a.i16", array(random, n, |bits| bits as i16)),
+        ("a.u32", array(random, n, |bits| bits as u32)),
+        ("a.i32", array(random, n, |bits| bits as i32)),
+        ("a.f32", array(random, n, |bits| bits as f32)),
+        ("a.bool", array(random, n, |bits| bits & 1 == 1)),
         (
-            "string".into(),
-            Value::String(format!("Grüße {}", random.bits())),
+            "a.string",
+            array(random, n, |bits| "ß".repeat(bits as usize % 20)),
         ),
-        ("u64".into(), Value::U64(random.bits())),
-        ("i64".into(), Value::I64(random.bits() as i64)),
-        ("f64".into(), Value::F64(random.bits() as f64)),
+        ("a.u64", array(random, n, |bits| bits)),
+        ("a.i64", array(random, n, |bits| bits as i64)),
+        ("a.f64", array(random, n, |bits| bits as f64)),
+        ("a.empty", Vec::<String>::new().into()),
         (
-            "a.u8".into(),
-            (0..n)
-                .map(|_| random.bits() as u8)
-                .collect::<Vec<_>>()
-                .into(),
-        ),
-        (
-            "a.i8".into(),
-            (0..n)
-                .map(|_| random.bits() as i8)
-                .collect::<Vec<_>>()
-                .into(),
-        ),
-        (
-            "a.u16".into(),
-            (0..n)
-                .map(|_| random.bits() as u16)
-                .collect::<Vec<_>>()
-                .into(),
-        ),
-        (
-            "a.i16".into(),
-            (0..n)
-                .map(|_| random.bits() as i16)
-                .collect::<Vec<_>>()
-                .into(),
-        ),
-        (
-            "a.u32".into(),
-            (0..n)
-                .map(|_| random.bits() as u32)
-                .collect::<Vec<_>>()
-                .into(),
-        ),
-        (
-            "a.i32".into(),
-            (0..n)
-                .map(|_| random.bits() as i32)
-                .collect::<Vec<_>>()
-                .into(),
-        ),
-        (
-            "a.f32".into(),
-            (0..n)
-                .map(|_| random.bits() as f32)
-                .collect::<Vec<_>>()
-                .into(),
-        ),
-        (
-            "a.bool".into(),
-            (0..n)
-                .map(|_| random.bits() & 1 == 1)
-                .collect::<Vec<_>>()
-                .into(),
-        ),
-        (
-            "a.string".into(),
-            (0..n).map(|i| "ß".repeat(i)).collect::<Vec<_>>().into(),
-        ),
-        (
-            "a.u64".into(),
-            (0..n).map(|_| random.bits()).collect::<Vec<_>>().into(),
-        ),
-        (
-            "a.i64".into(),
-            (0..n)
-                .map(|_| random.bits() as i64)
-                .collect::<Vec<_>>()
-                .into(),
-        ),
-        (
-            "a.f64".into(),
-            (0..n)
-                .map(|_| random.bits() as f64)
-                .collect::<Vec<_>>()
-                .into(),
-        ),
-        ("a.empty".into(), Vec::<String>::new().into()),
-        (
-            "a.nested".into(),
+            "a.nested",
             Array::Array(vec![
                 Array::U8(vec![1, 2]),
                 Array::String(vec!["x".into()]),
@@ -120,6 +54,21 @@ fn whole_file(random: &mut Rng) -> WholeFile {
             .into(),
         ),
     ];
+    pairs.map(|(key, value)| (key.to_owned(), value)).into()
+}
+
+/// An array of `n` values, each `of` random bits.
+fn array<T>(random: &mut Rng, n: usize, of: impl Fn(u64) -> T) -> Value
+where
+    Vec<T>: Into<Value>,
+{
+    let values: Vec<T> = (0..n).map(|_| of(random.bits())).collect();
+    values.into()
+}
+
+/// Writes a file with every metadata type, nested arrays and tensors of several types.
+fn whole_file(random: &mut Rng) -> WholeFile {
+    let pairs = metadata(random);
     let mut writer = GgufWriter::new(Vec::new());
     for (key, value) in &pairs {
         writer.metadata(key, value.clone()).unwrap();

@@ -22,6 +22,18 @@ pub struct RowsBuffer {
     pub scales: Range,
 }
 
+impl RowsBuffer {
+    /// For `tokens` rows of `cols`, each of which has `scales` scales.
+    fn new(name: &str, tokens: u64, cols: u64, scales: u64) -> Self {
+        let halves = Buffer::new(format!("{name} halves"), tokens * cols * 2, Role::Halves);
+        Self {
+            floats: Range::floats(format!("{name} rows"), tokens * cols),
+            halves: Range::whole(&halves),
+            scales: Range::floats(format!("{name} scales"), tokens * scales),
+        }
+    }
+}
+
 /// The buffers of chunks of up to so many tokens. Recipes use those that their forms need; a device makes no others.
 #[derive(Clone)]
 pub struct Chunk {
@@ -107,15 +119,6 @@ impl Chunk {
             }
             false => rows * n,
         };
-        let rows = |name: &str, tokens: u64, cols: u64, used: u64| RowsBuffer {
-            floats: Range::floats(format!("{name} rows"), tokens * cols),
-            halves: Range::whole(&Buffer::new(
-                format!("{name} halves"),
-                tokens * cols * 2,
-                Role::Halves,
-            )),
-            scales: Range::floats(format!("{name} scales"), tokens * used),
-        };
         let router_parts = u64::from(router_parts(machine, d as u32));
         let widest = q.max(heads * kv_lora);
         Self {
@@ -151,11 +154,11 @@ impl Chunk {
                 Range::words("expert tiles", tiles(n)),
                 Range::words("tall tiles", tiles(either)),
             ],
-            normed: rows("normed", n, d, 1),
-            normed_q_a: rows("normed q_a", n, q_lora, 1),
-            inner: rows("inner", n, values.max(h), used.max(1)),
-            shared_inner: rows("shared inner", n, shared, 1),
-            absorbed: rows("absorbed", absorbed, widest, 1),
+            normed: RowsBuffer::new("normed", n, d, 1),
+            normed_q_a: RowsBuffer::new("normed q_a", n, q_lora, 1),
+            inner: RowsBuffer::new("inner", n, values.max(h), used.max(1)),
+            shared_inner: RowsBuffer::new("shared inner", n, shared, 1),
+            absorbed: RowsBuffer::new("absorbed", absorbed, widest, 1),
         }
     }
 

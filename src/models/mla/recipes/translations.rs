@@ -191,7 +191,24 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Resu
         threads <= most_threads && threads.is_multiple_of(64),
         || format!("{threads} threads"),
     )?;
+    ensure(spec.access.len() <= most_buffers, || {
+        format!("{} storage buffers", spec.access.len())
+    })?;
+    check_variables(module, spec, tier)?;
+    check_workgroup_memory(module, spec, coop)?;
 
+    let functions = module.functions.iter().map(|(_, f)| f);
+    for function in functions.chain([&entry.function]) {
+        for (_, var) in function.local_variables.iter() {
+            let name = var.name.as_deref().unwrap_or("?");
+            check_local(module, Some(function), name, var.ty)?;
+        }
+    }
+    Ok(())
+}
+
+/// The storage buffers are those of the layout, and the parameters are where the tier has them.
+fn check_variables(module: &Module, spec: &Spec, tier: Tier) -> Result<(), String> {
     let mut layouter = naga::proc::Layouter::default();
     layouter
         .update(module.to_ctx())
@@ -236,14 +253,16 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Resu
     ensure(declared == spec.access, || {
         format!("bindings {access:?} for a layout of {:?}", spec.access)
     })?;
-    ensure(access.len() <= most_buffers, || {
-        format!("{} storage buffers", access.len())
-    })?;
     // A mark and a trial have none.
     let without = ["mark", "small_halves"].contains(&spec.kernel);
     ensure(params == usize::from(!without), || {
         format!("{params} blocks of parameters")
     })?;
+    Ok(())
+}
+
+/// Workgroup memory is what every device has that this kernel is chosen for.
+fn check_workgroup_memory(module: &Module, spec: &Spec, coop: bool) -> Result<(), String> {
     // Devices with cooperative matrices are only used where they have 32 KiB; these kernels have shapes for those that have more.
     let large = ["attention_coop", "prompt_attention_coop"].contains(&spec.kernel);
     let roomy = ["attention_heads", "attention_short"].contains(&spec.kernel);
@@ -266,16 +285,7 @@ fn check_interface(module: &Module, spec: &Spec, tier: Tier, coop: bool) -> Resu
     let workgroup = workgroup_memory(module)?;
     ensure(workgroup <= most_workgroup, || {
         format!("{workgroup} bytes of workgroup memory")
-    })?;
-
-    let functions = module.functions.iter().map(|(_, f)| f);
-    for function in functions.chain([&entry.function]) {
-        for (_, var) in function.local_variables.iter() {
-            let name = var.name.as_deref().unwrap_or("?");
-            check_local(module, Some(function), name, var.ty)?;
-        }
-    }
-    Ok(())
+    })
 }
 
 /// The parameters are words, one after the other, in the 128 bytes that immediates have everywhere.
