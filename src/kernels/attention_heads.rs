@@ -126,7 +126,7 @@ impl Shape {
 }
 
 /// Shapes to choose among by measuring, for blocks of these sizes and so many bytes of workgroup memory.
-#[cfg(any(test, feature = "bench"))]
+#[cfg(feature = "bench")]
 pub(super) fn candidates(dims: MlaDims, memory: u32) -> Vec<Shape> {
     let mut all = vec![];
     for (heads, groups) in [
