@@ -172,7 +172,7 @@ mod tests {
         used: usize,
         /// Whether those of the last token alone are wanted.
         last: bool,
-        /// Parts that the rows are the sum of.
+        /// Partial sums that are added up to the rows.
         parts: usize,
         x: Vec<f32>,
         norm: Vec<f32>,
@@ -228,12 +228,12 @@ mod tests {
             ref norm,
             ..
         } = *given;
-        // Either of two buffers has one part.
+        // With two buffers to choose from there are no partial sums.
         let parts = if tall.is_some() { 1 } else { given.parts };
         let max_tokens = n_tokens as u32 + 1;
         let all = (max_tokens as usize) * used;
         let [halves, scales, floats] = [all * cols / 2, all, all * cols].map(|n| output(gpu, n));
-        // The first part has it all, or all but what is the residual; so adding up is exact.
+        // The first partial sum, or the residual if there is one, has the whole value, and the others are 0. So adding up is exact.
         let padded = padded(x, used * cols, max_tokens);
         let sum = (parts > 3).then(|| (upload(gpu, &padded), output(gpu, padded.len())));
         let first = match &sum {
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// Each row by itself: rows differ in size by 10^10.
+    /// Each row is compared by itself, because the sizes of rows differ by 10^10.
     fn assert_rows(halves: &[f16], scales: &[f32], exact: &[f32], what: &str) {
         let cols = halves.len() / scales.len();
         let rows = halves.chunks_exact(cols).zip(exact.chunks_exact(cols));

@@ -59,7 +59,7 @@ fn what_is_measured_is_kept_used_and_forgotten() {
     assert!(stdout(&output).contains("bytes"), "{}", stdout(&output));
     assert!(kept(cache).is_empty(), "a dry run keeps nothing");
 
-    let output = tune(&["--seconds", "4"]);
+    let output = tune(&["--seconds", "12"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let tuned = json(stdout(&output));
     let found = tuned["found"].as_array().expect("a list");
