@@ -36,26 +36,27 @@ const TILE = WG / LANES;
 // (run of 32 lanes)
 var<workgroup> split_sums: array<f32, SPLIT_RUNS>;
 
-// A unit of an expert's row, its slot, and whether it is to be added. What is not is read all the same, of the part's first expert, so that
-// no load waits for a branch: units behind the last, and slots whose expert another part holds.
-struct Part { unit: u32, at: u32, slot: u32, held: bool }
+// A unit of an expert's row, its slot, and whether this piece holds the expert. What it does not hold is read all the same, of its first
+// expert, so that no load waits for a branch; neither do loads of units behind the last, which are those of the last.
+struct Taken { unit: u32, at: u32, slot: u32, held: bool }
 
-fn part_at(b: u32, k: u32, first_unit: u32) -> Part {
-  let behind = RAGGED && b + k * LANES >= USED * UNITS;
-  let unit = select(b + k * LANES, USED * UNITS - 1u, behind);
+fn take(nth: u32, first_unit: u32) -> Taken {
+  let unit = select(nth, min(nth, USED * UNITS - 1u), RAGGED);
 #ifdef SLOT_FACTOR
   let slot = (unit * SLOT_FACTOR) >> SLOT_SHIFT;
 #else
   let slot = unit / UNITS;
 #endif
-  // One before this part wraps around.
+  // One before this piece wraps around.
   let expert = ids[slot] - select(p.first_expert, 0u, ONE_PART);
   let held = ONE_PART || expert < p.experts;
-  return Part(unit, select(0u, expert, held) * (ROWS * UNITS) + (first_unit + unit) - slot * UNITS, slot, held && !behind);
+  return Taken(unit, select(0u, expert, held) * (ROWS * UNITS) + (first_unit + unit) - slot * UNITS, slot, held);
 }
 
-fn product(part: Part, w: w_Loaded) -> f32 {
-  return select(0.0, weights[part.slot] * w_times(w, h_unit(part.unit)), part.held);
+// Whether a unit is behind the last is told again here: until then nothing need be kept for it.
+fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
+  let product = weights[taken.slot] * w_times(w, h_unit(taken.unit));
+  return select(0.0, product, taken.held && (!RAGGED || nth < USED * UNITS));
 }
 
 #main
@@ -73,18 +74,18 @@ fn product(part: Part, w: w_Loaded) -> f32 {
   let asked = h_ask(t, 0u);
   var sum = 0.0;
   if (ONE_BLOCK) {
-    let part$k = part_at(lane, $ku, row * UNITS); let w$k = w_load(part$k.at, p.sub);
+    let taken$k = take(lane + $ku * LANES, row * UNITS); let w$k = w_load(taken$k.at, p.sub);
     h_put(t, asked);
     if (h_SHARED) { workgroupBarrier(); }
-    sum += product(part$k, w$k);
+    sum += product(lane + $ku * LANES, taken$k, w$k);
   } else {
     h_put(t, asked);
     if (h_SHARED) { workgroupBarrier(); }
     var b = lane;
     loop {
       if (b >= USED * UNITS) { break; }
-      let part$k = part_at(b, $ku, row * UNITS); let w$k = w_load(part$k.at, p.sub);
-      sum += product(part$k, w$k);
+      let taken$k = take(b + $ku * LANES, row * UNITS); let w$k = w_load(taken$k.at, p.sub);
+      sum += product(b + $ku * LANES, taken$k, w$k);
       b += UNROLL * LANES;
     }
   }
