@@ -127,7 +127,7 @@ pub struct GpuAttention {
     pub cache: Range,
     /// The sizes of the block.
     pub dims: MlaDims,
-    /// What scores are multiplied by, [`Config::softmax_scale`](crate::model::Config::softmax_scale).
+    /// What scores are multiplied by, [`Config::softmax_scale`](crate::models::mla::Config::softmax_scale).
     pub scale: f32,
     /// Sums of each slice, not normalised, (tokens, heads, splits, kv_lora) in the step's sizes, and the greatest score
     /// and sum of weights of each, (tokens, heads, splits); [`partial_bytes`] long.

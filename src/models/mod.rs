@@ -1,7 +1,7 @@
 //! The families of models. Each has a folder with what only its models have; what all share is in [`model`](crate::model).
 //!
 //! The engine knows no family: it asks for what the traits of this module name. A further family is a folder that has them and a line in
-//! [`FAMILIES`].
+//! `FAMILIES`.
 
 pub mod mla;
 mod places;

@@ -48,7 +48,8 @@ impl Config {
     /// Reads and checks the configuration of a model.
     ///
     /// # Errors
-    /// Those of [`model::Config::read`].
+    /// [`ModelError::NoTensors`], [`ModelError::Unsupported`] for settings without code, [`ModelError::Invalid`] for contradictory ones,
+    /// [`ModelError::Gguf`] for missing keys and wrong types.
     pub fn from_gguf(gguf: &Gguf) -> Result<Config, ModelError> {
         let keys = Keys::of(gguf)?;
         // Files without `expert_gating_func` are the early ones.
