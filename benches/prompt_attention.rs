@@ -1,5 +1,5 @@
-//! How long the attention of a prompt takes by each shape, at the sizes of GLM-4.7-Flash and DeepSeek-V2-Lite: the expansion of the
-//! context's keys and values, and the attention to them.
+//! Times the attention of a prompt in each shape of its workgroups, at the sizes of GLM-4.7-Flash and DeepSeek-V2-Lite. A context's keys
+//! and values are expanded first, which is timed, too.
 
 mod common;
 

@@ -3,8 +3,8 @@
 //
 // W (vocabulary, 32 * units), out (tokens, 32 * units). Division: a thread per unit of 32 weights, y = token.
 // Bound by: launching it; a row is a few KiB. A part of W writes only the tokens whose rows it holds.
-#word rows: u32       // of this part
-#word first_row: u32  // of this part in the vocabulary
+#word rows: u32       // of this piece
+#word first_row: u32  // of this piece in the vocabulary
 #word units: u32      // of 32 weights, per row
 #word sub: u32        // sub-plane of the scales, in words
 #word pos: u32

@@ -40,7 +40,7 @@ alias Sums = array<cSums, TILES_M * TILES_N>;
 // Where vector i of those that the workgroup moves lies in workgroup memory.
 fn place(i: u32) -> u32 { return (i / QUADS * PITCH + i % QUADS * 4u) / STAGE; }
 
-// Multiplies columns `depth` on of a stage. Matrices on the right one by one: few are held at once.
+// Multiplies the columns of a stage that begin at `depth`. It loads the matrices on the right one by one, so that few registers are held.
 fn multiply(t: u32, own_rows: u32, own_columns: u32, depth: u32, own: ptr<function, Sums>) {
   let l$m = coopLoadT<cLeft>(&left[((own_rows + $mu * MAT) * PITCH + depth) / STAGE], PITCH / STAGE);
 #for o TILES_N

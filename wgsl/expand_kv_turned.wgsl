@@ -3,8 +3,8 @@
 //
 // Division: grid (WG rows, unit of 32 columns), turned in workgroup memory.
 // Bound by: the bytes written.
-#word rows: u32       // of this part
-#word first_row: u32  // of this part among all rows
+#word rows: u32       // of this piece
+#word first_row: u32  // of this piece among all rows
 #word units: u32      // of 32 weights, per row
 #word sub: u32        // sub-plane of the scales, in words
 #word out_row: u32    // where the tensor's rows begin in the output

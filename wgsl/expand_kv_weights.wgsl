@@ -1,10 +1,11 @@
-// attn_v_b (heads, v, KV_LORA) as the last rows of the matrix (HEADS * NOPE + HEADS * v, KV_LORA) of expand_kv, in f16 (HALVES) or f32: row
-// HEADS * NOPE + h * v + i makes value i of head h out of a latent. The rows before those are expand_kv_turned's.
+// Writes attn_v_b (heads, v, KV_LORA) into the matrix of expand_kv, which has (HEADS * NOPE + HEADS * v, KV_LORA) values: f16 with HALVES,
+// else f32. Its rows are the last ones. Row HEADS * NOPE + h * v + i makes value i of head h out of a latent. expand_kv_turned writes the
+// rows before them.
 //
 // Division: a thread per unit of 32.
 // Bound by: the bytes written.
-#word rows: u32       // of this part
-#word first_row: u32  // of this part among all rows
+#word rows: u32       // of this piece
+#word first_row: u32  // of this piece among all rows
 #word units: u32      // of 32 weights, per row
 #word sub: u32        // sub-plane of the scales, in words
 #word out_row: u32    // where the tensor's rows begin in the output

@@ -3,10 +3,10 @@
 // x (tokens, 32 * units), G and U (experts * rows, 32 * units), h (tokens, used, h_stride); ids (tokens, used).
 // Division: a workgroup owns WG / LANES rows of G and the same of U; y = slot and z = COLS tokens.
 // Bound by: the bytes of the chosen rows of G and U. The norm is recomputed by every workgroup: cheaper than a dispatch.
-#word rows: u32           // of an expert, or of this part of a dense block
-#word first_row: u32      // of this part of a dense block
-#word experts: u32        // in this part
-#word first_expert?: u32  // of this part
+#word rows: u32           // of an expert, or of this piece of a dense block
+#word first_row: u32      // of this piece of a dense block
+#word experts: u32        // in this piece
+#word first_expert?: u32  // of this piece
 #word units: u32          // of 32 weights, per row
 #word g_sub: u32          // sub-planes of the scales, in words
 #word u_sub: u32

@@ -5,8 +5,8 @@
 // by that weight, in every workgroup again: cheaper than a dispatch. `residual` is a row of the residual stream.
 // Division: a workgroup owns WG / LANES rows and COLS tokens; LANES threads share a row, unit by unit.
 // Bound by: the bytes of W, read once per COLS tokens.
-#word rows: u32             // of this part
-#word first_row: u32        // of this part among all rows
+#word rows: u32             // of this piece
+#word first_row: u32        // of this piece among all rows
 #word units: u32            // of 32 weights, per row
 #word sub: u32              // sub-plane of the scales, in words
 #word tokens: u32

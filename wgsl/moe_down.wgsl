@@ -4,8 +4,8 @@
 // Division: a workgroup owns WG / LANES output rows of one token (y) and loops over its slots, so the sum needs no atomics
 // and its order never changes. Bound by: the bytes of the chosen rows of D. A part of D adds only its own experts.
 #word rows: u32          // of an expert
-#word first_expert: u32  // of this part
-#word experts: u32       // in this part
+#word first_expert: u32  // of this piece
+#word experts: u32       // in this piece
 #word units: u32         // of 32 weights, per row
 #word sub: u32           // sub-plane of the scales, in words
 #read w_q: array<vec4<u32>> @codes(WEIGHT, p.experts * p.rows * p.units)

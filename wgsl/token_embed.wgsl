@@ -2,8 +2,8 @@
 //
 // W (vocabulary, 32 * UNITS), x (32 * UNITS). Division: a thread per unit of 32 weights. Bound by: launching it.
 // A part of W writes only where it holds the row.
-#word rows: u32       // of this part
-#word first_row: u32  // of this part in the vocabulary
+#word rows: u32       // of this piece
+#word first_row: u32  // of this piece in the vocabulary
 #word sub: u32        // sub-plane of the scales, in words
 #word pos: u32
 #read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)

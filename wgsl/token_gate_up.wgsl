@@ -7,13 +7,13 @@
 // Division: LANES threads share a row of G and the same row of U; a workgroup owns TILE = WG / LANES rows of one expert. Every
 // workgroup makes the choice of its slot, by one subgroup where lanes hold few experts each: that costs less than a dispatch.
 // Bound by: the bytes of the chosen rows.
-#word experts?: u32        // in this part
-#word first_expert?: u32   // of this part
+#word experts?: u32        // in this piece
+#word first_expert?: u32   // of this piece
 #word g_sub?: u32          // sub-planes of the scales, in words
 #word u_sub?: u32
 #word scale?: f32          // of the experts' weights
-#word shared_rows?: u32    // in this part
-#word shared_first?: u32   // row of h of the first row of this part
+#word shared_rows?: u32    // in this piece
+#word shared_first?: u32   // row of h of the first row of this piece
 #word shared_g_sub?: u32
 #word shared_u_sub?: u32
 #flag RAW_LOGITS

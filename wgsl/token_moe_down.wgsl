@@ -6,11 +6,11 @@
 // are 64: two runs of 32, of one subgroup each, whose sums meet in workgroup memory); a workgroup owns TILE = WG / LANES rows. With
 // ONE_PART this is all of the weights, else other calls add what other parts of them hold.
 // Bound by: the bytes of the chosen rows.
-#word first_expert: u32    // of this part
-#word experts: u32         // in this part
+#word first_expert: u32    // of this piece
+#word experts: u32         // in this piece
 #word sub: u32             // sub-planes of the scales, in words
-#word shared_rows?: u32    // in this part
-#word shared_first?: u32   // first row of this part
+#word shared_rows?: u32    // in this piece
+#word shared_first?: u32   // first row of this piece
 #word shared_sub?: u32
 #read w_q: array<vec4<u32>> @codes(WEIGHT, max(p.experts, 1) * ROWS * UNITS)
 #read w_s: array<w_Scales> @scales(WEIGHT, max(p.experts, 1) * ROWS * UNITS)

@@ -4,7 +4,7 @@
 // weight.
 // Division: a workgroup per row, neighbouring threads on neighbouring columns. Bound by: the latency of one load, since
 // there are few rows; so every thread asks for all it needs at once.
-#word first_row: u32   // of this part among all rows
+#word first_row: u32   // of this piece among all rows
 #word eps: f32
 #read w: array<vec4<f32>> @codes(WEIGHT, ceil(GRID_X * COLUMNS, 8))   // (rows, COLUMNS)
 #read x: array<vec4<f32>> @floats(COLUMNS * 4)                        // (COLUMNS)

@@ -1,6 +1,5 @@
 //! `glimt inspect`: what a model file holds and what it takes to run it.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -69,13 +68,21 @@ impl Serialize for Sizes {
         struct All<'a> {
             #[serde(flatten)]
             common: &'a model::Config,
-            #[serde(flatten)]
-            own: BTreeMap<&'static str, Option<usize>>,
+            #[serde(flatten, serialize_with = "in_order")]
+            own: Vec<(&'static str, Option<usize>)>,
         }
-        let own = self.0.sizes().into_iter().collect();
+        let own = self.0.sizes();
         let common = self.0.config();
         All { common, own }.serialize(serializer)
     }
+}
+
+/// Names and numbers as a map that keeps their order.
+fn in_order<S: Serializer>(
+    sizes: &[(&'static str, Option<usize>)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(sizes.iter().copied())
 }
 
 /// All tensors of one type.

@@ -323,8 +323,8 @@ pub(super) mod testing {
         }
     }
 
-    /// The values but for what halves round and sums in another form lose (`nmse`), and the sums those of the halves. Halves round by some
-    /// 5e-8, and few values now and then by twice as much.
+    /// The values but for what halves round and sums in another form lose (`nmse`), and the sums those of the halves. The error of
+    /// few values varies, so the limit is several times that of many.
     #[track_caller]
     fn assert_halves(blocks: &[HalvesBlock], expected: &[f32], nmse: f64, what: &str) {
         let found = restore(blocks, expected.len());

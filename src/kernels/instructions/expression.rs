@@ -36,7 +36,7 @@ impl<'m> Walk<'m> {
         }
     }
 
-    /// An expression that puts components together, or takes some of them.
+    /// An expression that builds a vector from components or selects some of its components.
     fn components(&mut self, frame: &mut Frame<'m>, expression: &E) -> Result<Value, String> {
         match expression {
             E::Compose { ty, components } => {
