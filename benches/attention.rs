@@ -8,7 +8,7 @@ use glimt::gpu::buffer::{Range, Role};
 use glimt::gpu::call::{Call, State};
 use glimt::gpu::record::Recording;
 use glimt::gpu::{GpuError, Tier};
-use glimt::kernels::attention::{Form, GpuAttention, partial_bytes, split};
+use glimt::kernels::attention::{Form, GpuAttention, cut_context, partial_bytes};
 use glimt::kernels::{MlaDims, attention_merge, choices};
 use std::process::ExitCode;
 
@@ -76,9 +76,9 @@ impl Buffers {
     fn new(bench: &Bench, dims: MlaDims) -> Result<Self, GpuError> {
         let cached = if bench.quick { 4096 } else { CACHED };
         let floats = |n: usize| bench.zeros(n as u64 * 4, Role::Floats);
-        let [parts, stats] = partial_bytes(dims, 1);
+        let [sums, stats] = partial_bytes(dims, 1);
         let partials = [
-            bench.zeros(parts, Role::Floats)?,
+            bench.zeros(sums, Role::Floats)?,
             bench.zeros(stats, Role::Floats)?,
         ];
         let merged = floats(dims.heads * dims.kv_lora)?;
@@ -100,20 +100,20 @@ impl Buffers {
         })
     }
 
-    /// Dispatches of a form, each over `rows` rows of another part of the cache.
+    /// Dispatches of a form, each over `rows` rows of another place in the cache.
     fn calls(&self, form: Form, rows: usize) -> Vec<Call> {
         let row = self.dims.cache_row() * 2;
-        let parts = (self.cached / rows).min(REPEATS[0]);
+        let places = (self.cached / rows).min(REPEATS[0]);
         let mut attention = GpuAttention {
             form,
             ..self.attention.clone()
         };
-        let over = |part: usize| {
-            attention.cache.offset = (part * (self.cached / parts) * row) as u64;
+        let over = |place: usize| {
+            attention.cache.offset = (place * (self.cached / places) * row) as u64;
             attention.cache.size = (rows * row) as u64;
             choices::attention_call(&attention, rows as u32)
         };
-        (0..parts).filter_map(over).collect()
+        (0..places).filter_map(over).collect()
     }
 
     /// What a dispatch over so many rows must do.
@@ -131,10 +131,10 @@ impl Buffers {
             q_lat,
             q_pe,
             cache,
-            partials: [parts, stats],
+            partials: [sums, stats],
             ..
         } = &self.attention;
-        bench.release([q_lat, q_pe, cache, parts, stats, &self.merged]);
+        bench.release([q_lat, q_pe, cache, sums, stats, &self.merged]);
     }
 }
 
@@ -181,26 +181,26 @@ fn runs_of(
     let heads = buffers.dims.heads;
     let tile = choices::attention_tile(form, rows);
     let into = |slices: &usize| {
-        let split_rows = rows.div_ceil(tile).div_ceil(*slices) * tile;
-        (rows.div_ceil(split_rows) as u32, split_rows as u32)
+        let slice_rows = rows.div_ceil(tile).div_ceil(*slices) * tile;
+        (rows.div_ceil(slice_rows) as u32, slice_rows as u32)
     };
-    let own = split(form, bench.gpu.machine, rows, 1, heads);
+    let own = cut_context(form, bench.gpu.machine, rows, 1, heads);
     let mut all: Vec<_> = cuts.iter().map(into).chain([own]).collect();
     all.sort_unstable();
     all.dedup();
     let mut runs = vec![];
-    for (splits, split_rows) in all {
+    for (slices, slice_rows) in all {
         let state = State {
             pos: rows as u32 - 1,
             tokens: 1,
-            splits,
-            split_rows,
+            slices,
+            slice_rows,
             ..State::default()
         };
         let alone = buffers.calls(form, rows);
-        let shape = format!("{heads} heads, {rows} cached rows, {splits} slices");
+        let shape = format!("{heads} heads, {rows} cached rows, {slices} slices");
         let mut kinds = vec![(alone.clone(), shape.clone())];
-        if (splits, split_rows) == own {
+        if (slices, slice_rows) == own {
             let merged = alone
                 .iter()
                 .flat_map(|call| [call.clone(), buffers.merge.clone()]);

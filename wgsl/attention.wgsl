@@ -1,8 +1,8 @@
 // Latent attention over a slice of the context: all heads read the same cache rows, whose first KV_LORA values are also the
 // values (MQA form of MLA). Online softmax, not normalised: attention_merge joins the slices.
 //
-// Token t sees rows 0..=pos+t. Slice s holds rows from s * split_rows on; one that begins after them leaves (-1e30, 0) and zeros.
-// Division: grid (splits, head groups, tokens). A workgroup takes 4 heads, so that each cache value it loads serves 4
+// Token t sees rows 0..=pos+t. Slice s holds rows from s * slice_rows on; one that begins after them leaves (-1e30, 0) and zeros.
+// Division: grid (slices, head groups, tokens). A workgroup takes 4 heads, so that each cache value it loads serves 4
 // multiply-adds, and walks its slice in tiles of TILE rows:
 // 1. scores: 8 lanes share ROWS rows, 8 columns at a time; the workgroup's 32 groups of lanes make the tile;
 // 2. softmax: 8 lanes per head;
@@ -10,14 +10,14 @@
 // Bound by: long contexts, the multiply-adds (2 * (2 * KV_LORA + ROPE) flops per row and head) and the cache, read once per
 // head group, mostly from the second-level cache; short contexts, the latency of one tile.
 #word pos: u32         // of the first token
-#word splits: u32
-#word split_rows: u32
+#word slices: u32
+#word slice_rows: u32
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
 #read q_pe: array<vec4<f32>> @floats(TOKENS * HEADS * ROPE)          // (tokens, HEADS, ROPE / 4)
 #read cache: array<vec4<u32>> @cache(CONTEXT * (KV_LORA + ROPE))     // (n_ctx, (KV_LORA + ROPE) / 8) of 8 f16
-#write parts: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, splits, KV_LORA / 4)
-#write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, splits) of (max, sum)
+#write slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, slices, KV_LORA / 4)
+#write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
 #import reduce
 
 const LOWEST = -1e30;
@@ -50,13 +50,13 @@ fn widen(x: vec4<u32>) -> Eight {
 #for h 4
   let q$h = token * HEADS + min(first_head + $hu, HEADS - 1u);
 #endfor
-  let begin = wid.x * p.split_rows;
-  let end = min(begin + p.split_rows, p.pos + token + 1u);
+  let begin = wid.x * p.slice_rows;
+  let end = min(begin + p.slice_rows, p.pos + token + 1u);
   let head = lanes & 3u;      // of this thread in the softmax
   let owner = t % OWNERS;
   let phase = t / OWNERS;
   var m = LOWEST;             // the greatest score so far, of `head`
-  var l = 0.0;                // this lane's part of the sum of weights, of `head`
+  var l = 0.0;                // this lane's share of the sum of weights, of `head`
 #for h 4
   var lo$h = vec4(0.0);
   var hi$h = vec4(0.0);
@@ -169,7 +169,7 @@ fn widen(x: vec4<u32>) -> Eight {
 
   let sum = lanes_sum(l, t);
   if (lanes < 4u && lane == 0u && first_head + head < HEADS) {
-    stats[(token * HEADS + first_head + head) * p.splits + wid.x] = vec2(m, sum);
+    stats[(token * HEADS + first_head + head) * p.slices + wid.x] = vec2(m, sum);
   }
 #for h 4
   workgroupBarrier();
@@ -189,7 +189,7 @@ fn widen(x: vec4<u32>) -> Eight {
         total += sums[i];
         i += KV_LORA / 4u;
       }
-      parts[(q$h * p.splits + wid.x) * (KV_LORA / 4u) + c] = total;
+      slice_sums[(q$h * p.slices + wid.x) * (KV_LORA / 4u) + c] = total;
       c += WG;
     }
   }

@@ -1,7 +1,7 @@
 // Latent attention over a slice of the context by cooperative matrices (f16 in, f32 out): what attention.wgsl
 // computes, with queries and weights rounded to f16. Not normalised: attention_merge joins the slices.
 //
-// Division: grid (splits, head groups, tokens). A workgroup takes HEAD_TILES tiles of MAT heads (the last one begins
+// Division: grid (slices, head groups, tokens). A workgroup takes HEAD_TILES tiles of MAT heads (the last one begins
 // early enough to be full: heads in two tiles are computed twice, and written by the first) and walks its slice in tiles of TILE rows:
 // 1. the rows move to workgroup memory, loaded to registers while the tile before is worked on;
 // 2. scores: each subgroup multiplies one tile of heads, MAT rows and one of SHARES shares of the columns;
@@ -12,16 +12,16 @@
 enable f16;
 enable wgpu_cooperative_matrix;
 #word pos: u32         // of the first token
-#word splits: u32
-#word split_rows: u32
+#word slices: u32
+#word slice_rows: u32
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
 #read q_pe: array<vec4<f32>> @floats(TOKENS * HEADS * ROPE)          // (tokens, HEADS, ROPE / 4)
 // (n_ctx, (KV_LORA + ROPE) / 4). Never written, but as if it were: compilers move loads of what nobody writes past barriers to
 // where they are used, and then a tile waits for all of its bytes.
 #write cache: array<vec4<f16>> @cache(CONTEXT * (KV_LORA + ROPE))
-#write parts: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, splits, KV_LORA / 4)
-#write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, splits) of (max, sum)
+#write slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, slices, KV_LORA / 4)
+#write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
 #import MATRICES as c
 #import coop_put as rows
 #each j ROW_PASSES
@@ -176,13 +176,13 @@ fn write(wid: vec3<u32>, t: u32, m: u32, column: u32, sums: cSums) {
 fn write_four(wid: vec3<u32>, m: u32, column: u32, place: u32, e: u32) {
   let head = m * MAT + e / QUADS;
   if (e >= MATRIX / 4u || !first_of(wid, head)) { return; }
-  let row = ((wid.z * HEADS + own_head(wid, head)) * p.splits + wid.x) * (KV_LORA / 4u);
-  parts[row + column + e % QUADS] = vec4(two_products(place + 4u * e), two_products(place + 4u * e + 2u));
+  let row = ((wid.z * HEADS + own_head(wid, head)) * p.slices + wid.x) * (KV_LORA / 4u);
+  slice_sums[row + column + e % QUADS] = vec4(two_products(place + 4u * e), two_products(place + 4u * e + 2u));
 }
 
 #main
-  let begin = wid.x * p.split_rows;
-  let end = min(begin + p.split_rows, p.pos + wid.z + 1u);
+  let begin = wid.x * p.slice_rows;
+  let end = min(begin + p.slice_rows, p.pos + wid.z + 1u);
   // Rows beyond the end are never read: what lies there may not even be a number.
   let last = max(end, 1u) - 1u;
   let loader = t / LOADERS;
@@ -204,9 +204,9 @@ fn write_four(wid: vec3<u32>, m: u32, column: u32, place: u32, e: u32) {
   var sums: Sums;
   // In the softmax.
   let h = t / SPREAD;
-  let part = t % SPREAD;
+  let along = t % SPREAD;
   var m = LOWEST;     // what the weights of head h are relative to, as a power of 2
-  var l = 0.0;        // this thread's part of the sum of weights
+  var l = 0.0;        // this thread's share of the sum of weights
 
   var first = begin;
   loop {
@@ -229,7 +229,7 @@ fn write_four(wid: vec3<u32>, m: u32, column: u32, place: u32, e: u32) {
 
     // 3. The softmax.
     var best = LOWEST;
-    let r$s = 2u * (part * THREAD_PAIRS + $su);
+    let r$s = 2u * (along * THREAD_PAIRS + $su);
     let score$s = select(vec2(LOWEST), two_scores(h, r$s), vec2(first + r$s, first + r$s + 1u) < vec2(end));
     best = max(best, max(score$s.x, score$s.y));
     var shrink = 1.0;
@@ -244,7 +244,7 @@ fn write_four(wid: vec3<u32>, m: u32, column: u32, place: u32, e: u32) {
     let weight$s = vec2<f16>(exp2(score$s - m));
     put_weights(h * WEIGHT_PITCH + r$s, weight$s);
     l += f32(weight$s.x) + f32(weight$s.y);
-    if (part == 0u) { decay[h] = shrink; }
+    if (along == 0u) { decay[h] = shrink; }
     workgroupBarrier();
     if (raised.x == 1u) {
       sums[$m * VALUE_TILES + $n] = decayed(t, $mu, sums[$m * VALUE_TILES + $n]);
@@ -257,8 +257,8 @@ fn write_four(wid: vec3<u32>, m: u32, column: u32, place: u32, e: u32) {
   }
 
   let sum = spread_sum(l);
-  if (part == 0u && first_of(wid, h)) {
-    stats[(wid.z * HEADS + own_head(wid, h)) * p.splits + wid.x] = vec2(m / LOG2_E, sum);
+  if (along == 0u && first_of(wid, h)) {
+    stats[(wid.z * HEADS + own_head(wid, h)) * p.slices + wid.x] = vec2(m / LOG2_E, sum);
   }
   write(wid, t, $mu, own_values / 4u + $nu * QUADS, sums[$m * VALUE_TILES + $n]);
 }

@@ -1,8 +1,8 @@
 // Latent attention over a slice of the context, without matrices: what attention.wgsl computes, with each cache row read once
 // for many heads. Not normalised: attention_merge joins the slices.
 //
-// Token t sees rows 0..=pos+t. Slice s holds rows from s * split_rows on; one that begins after them leaves the sum 0.
-// Division: grid (splits, head groups, tokens). COLUMNS neighbouring threads share HEADS_OF heads, 8 columns each, and a workgroup
+// Token t sees rows 0..=pos+t. Slice s holds rows from s * slice_rows on; one that begins after them leaves the sum 0.
+// Division: grid (slices, head groups, tokens). COLUMNS neighbouring threads share HEADS_OF heads, 8 columns each, and a workgroup
 // has GROUPS x PHASES such runs of threads: GROUPS of other heads, PHASES of other rows. Queries and sums stay in registers.
 // A workgroup walks its slice in tiles of TILE rows:
 // 1. the rows move to workgroup memory, loaded to registers while a tile before is worked on;
@@ -11,16 +11,16 @@
 // 4. values: a thread adds its columns of each row to the sums of its heads.
 // Bound by: the multiply-adds of steps 2 and 4, 2 * KV_LORA + ROPE for each row and head, of some 4 instructions of 5.
 #word pos: u32         // of the first token
-#word splits: u32
-#word split_rows: u32
+#word slices: u32
+#word slice_rows: u32
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
 #read q_pe: array<f32> @floats(TOKENS * HEADS * ROPE)                // (tokens, HEADS, ROPE)
 // (n_ctx, (KV_LORA + ROPE) / 8) of 8 f16. Never written, but as if it were: compilers move loads of what nobody writes past
 // barriers to where they are used, and then a tile waits for all of its bytes.
 #write cache: array<vec4<u32>> @cache(CONTEXT * (KV_LORA + ROPE))
-#write parts: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, splits, KV_LORA / 4)
-#write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, splits) of (max, sum)
+#write slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, slices, KV_LORA / 4)
+#write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
 
 #flag TWO_BUFFERS   // a tile moves to workgroup memory while the one before is still read there
 #each i LOADS
@@ -38,7 +38,7 @@ const ROW = (KV_LORA + ROPE) / 8u;
 const COLUMNS = KV_LORA / 8u;
 const HEADS_HERE = HEADS_OF * GROUPS;
 const TILE = PHASES * ROWS;
-// RUNS runs of 8 lanes share a row, and each leaves a part of its scores. Longer by 8, so that lanes of neighbouring heads read different banks.
+// RUNS runs of 8 lanes share a row, and each leaves its share of the scores. Longer by 8, so that lanes of neighbouring heads read different banks.
 const SCORES_PITCH = RUNS * TILE + 8u;
 const BUFFER = TILE * ROW;
 
@@ -157,7 +157,7 @@ fn four_scores(queries: Queries, base: u32, i: u32, by: Lane) -> Scores {
   );
 }
 
-// What the weights of a head are relative to, and a lane's part of their sum.
+// What the weights of a head are relative to, and a lane's share of their sum.
 struct Soft { m: f32, l: f32 }
 
 // Makes the weights of a tile for head `head` of the workgroup, by 8 lanes. `own` where no other lanes stand for the same head.
@@ -201,8 +201,8 @@ fn leave(phase: u32, place: u32, writes: bool, to: u32, sums: Eight) {
   var hi = sums.hi;
   lo += bitcast<vec4<f32>>(rows[$ou * (GROUPS * COLUMNS * 2u) + place]);
   hi += bitcast<vec4<f32>>(rows[$ou * (GROUPS * COLUMNS * 2u) + GROUPS * COLUMNS + place]);
-  parts[to] = lo;
-  parts[to + 1u] = hi;
+  slice_sums[to] = lo;
+  slice_sums[to + 1u] = hi;
 }
 
 #main
@@ -211,8 +211,8 @@ fn leave(phase: u32, place: u32, writes: bool, to: u32, sums: Eight) {
   let phase = t / (COLUMNS * GROUPS);
   let own_head = group * HEADS_OF;
   let first_head = wid.y * HEADS_HERE;
-  let begin = wid.x * p.split_rows;
-  let end = min(begin + p.split_rows, p.pos + wid.z + 1u);
+  let begin = wid.x * p.slice_rows;
+  let end = min(begin + p.slice_rows, p.pos + wid.z + 1u);
   // Vectors beyond the slice are never read: what lies there may not even be numbers. The last one stands for them, since rows
   // beyond the end weigh nothing.
   let last = end * ROW - 1u;
@@ -291,6 +291,6 @@ fn leave(phase: u32, place: u32, writes: bool, to: u32, sums: Eight) {
   }
 
   let sum$s = sum_of_8(state$s.l);
-  if (own$s && lane == 0u && first_head + soft$s < HEADS) { stats[(wid.z * HEADS + first_head + soft$s) * p.splits + wid.x] = vec2(state$s.m, sum$s); }
-  leave(phase, group * COLUMNS + column, first_head + own_head + $hu < HEADS, (head$h * p.splits + wid.x) * (KV_LORA / 4u) + column * 2u, Eight(lo$h, hi$h));
+  if (own$s && lane == 0u && first_head + soft$s < HEADS) { stats[(wid.z * HEADS + first_head + soft$s) * p.slices + wid.x] = vec2(state$s.m, sum$s); }
+  leave(phase, group * COLUMNS + column, first_head + own_head + $hu < HEADS, (head$h * p.slices + wid.x) * (KV_LORA / 4u) + column * 2u, Eight(lo$h, hi$h));
 }

@@ -1,13 +1,13 @@
 // Joins the slices of attention: a softmax over the slices, weighted by their sums.
 //
-// parts (tokens, HEADS, splits, KV_LORA) and stats (max, sum) of each -> merged (tokens, HEADS, KV_LORA); with BYTES as
+// slice_sums (tokens, HEADS, slices, KV_LORA) and stats (max, sum) of each -> merged (tokens, HEADS, KV_LORA); with BYTES as
 // bytes for integer products, units of 32 values (tokens, HEADS, KV_LORA / 32); with HALVES as halves (shared/halves.wgsl), of one
 // token.
 // Division: grid (HEADS, column blocks, tokens); a workgroup owns COLUMNS vec4 of one head, PHASES threads share one,
-// slice by slice. Bound by: reading the partial sums, splits * HEADS * KV_LORA * 4 bytes, from the second-level cache.
-#word splits: u32
-#read parts: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)              // (tokens, HEADS, splits, KV_LORA / 4)
-#read stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)                    // (tokens, HEADS, splits) of (max, sum)
+// slice by slice. Bound by: reading the partial sums, slices * HEADS * KV_LORA * 4 bytes, from the second-level cache.
+#word slices: u32
+#read slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)              // (tokens, HEADS, slices, KV_LORA / 4)
+#read stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)                    // (tokens, HEADS, slices) of (max, sum)
 #ifdef BYTES
 #write merged: array<vec4<u32>> @prepared(TOKENS * HEADS * KV_LORA / 32)     // (tokens, HEADS, KV_LORA / 32, 3)
 #import quantize
@@ -30,14 +30,14 @@ var<workgroup> values: array<vec4<f32>, WG>;
   let column = wid.y * COLUMNS + t % COLUMNS;
   let phase = t / COLUMNS;
   // Columns behind the last one, where the blocks do not divide the row, are joined like it and not written.
-  let own = merge(head, min(column, KV_LORA / 4u - 1u), phase, PHASES, p.splits);
+  let own = merge(head, min(column, KV_LORA / 4u - 1u), phase, PHASES, p.slices);
   maxima[t] = own.max;
   totals[t] = own.sum;
   values[t] = own.value;
   workgroupBarrier();
 
   // The first phase joins the phases that had slices.
-  let end = min(p.splits, PHASES) * COLUMNS;
+  let end = min(p.slices, PHASES) * COLUMNS;
   var result = vec4(0.0);
   if (phase == 0u) {
     var best = own.max;

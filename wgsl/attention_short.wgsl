@@ -1,20 +1,20 @@
 // Latent attention of one token over a short context: what attention.wgsl computes, in f32, for slices of up to ROWS rows. Not
 // normalised: attention_merge joins the slices.
 //
-// Division: grid (splits, heads). A workgroup takes one head and one slice; SHARE neighbouring threads share a row, of which
+// Division: grid (slices, heads). A workgroup takes one head and one slice; SHARE neighbouring threads share a row, of which
 // each holds its part in registers: first multiplied with the query, then, times its weight, summed over the rows. Two rows
 // meet in a subgroup, the others in workgroup memory.
 // Bound by: latency. All rows are asked for at once and read from memory once; heads read the same rows again, from the
 // second-level cache, which is why this is for short contexts.
 #word pos: u32         // of the token
-#word splits: u32
-#word split_rows: u32  // at most ROWS
+#word slices: u32
+#word slice_rows: u32  // at most ROWS
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(GRID_Y * KV_LORA)              // (heads, KV_LORA / 4)
 #read q_pe: array<vec4<f32>> @floats(GRID_Y * ROPE)                  // (heads, ROPE / 4)
 #read cache: array<vec4<u32>> @cache(CONTEXT * (KV_LORA + ROPE))     // (n_ctx, (KV_LORA + ROPE) / 8) of 8 f16
-#write parts: array<vec2<f32>> @floats(SLICES * GRID_Y * KV_LORA)    // (heads, splits, KV_LORA / 2)
-#write stats: array<vec2<f32>> @floats(SLICES * GRID_Y * 2)          // (heads, splits) of (max, sum)
+#write slice_sums: array<vec2<f32>> @floats(SLICES * GRID_Y * KV_LORA)    // (heads, slices, KV_LORA / 2)
+#write stats: array<vec2<f32>> @floats(SLICES * GRID_Y * 2)          // (heads, slices) of (max, sum)
 const WG = ROWS * SHARE;
 const LATENT = KV_LORA / 8u;         // groups of 8 values: of the latent,
 const ROTATED = ROPE / 8u;           // and of the rotated key
@@ -37,8 +37,8 @@ fn second_half(k: vec4<u32>) -> vec4<f32> {
   let head = wid.y;
   let row = t / SHARE;
   let lane = t & (SHARE - 1u);
-  let first = wid.x * p.split_rows;
-  let count = min(p.split_rows, p.pos + 1u - first);
+  let first = wid.x * p.slice_rows;
+  let count = min(p.slice_rows, p.pos + 1u - first);
   // Rows behind the last one repeat it and weigh nothing.
   let at = (first + min(row, count - 1u)) * (LATENT + ROTATED);
 #for i LATENT_LOADS
@@ -90,7 +90,7 @@ fn second_half(k: vec4<u32>) -> vec4<f32> {
   }
 #endfor
   workgroupBarrier();
-  let slice = head * p.splits + wid.x;
+  let slice = head * p.slices + wid.x;
 #for i OUTS
   {
     let pair = t + $iu * WG;
@@ -99,7 +99,7 @@ fn second_half(k: vec4<u32>) -> vec4<f32> {
 #for j OTHERS
       sum += sums[($ju + 1u) * PAIRS + pair];
 #endfor
-      parts[slice * PAIRS + pair] = sum;
+      slice_sums[slice * PAIRS + pair] = sum;
     }
   }
 #endfor

@@ -2,7 +2,7 @@
 // leaves it.
 //
 // W (vocabulary, 32 * units), out (tokens, 32 * units). Division: a thread per unit of 32 weights, y = token.
-// Bound by: launching it; a row is a few KiB. A part of W writes only the tokens whose rows it holds.
+// Bound by: launching it; a row is a few KiB. A piece of W writes only the tokens whose rows it holds.
 #word rows: u32       // of this piece
 #word first_row: u32  // of this piece in the vocabulary
 #word units: u32      // of 32 weights, per row
@@ -18,7 +18,7 @@
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   let row = history[p.pos + id.y] - p.first_row;
-  // A row before the part wraps around to a large number.
+  // A row before the piece wraps around to a large number.
   if (id.x >= p.units || row >= p.rows) {
     return;
   }

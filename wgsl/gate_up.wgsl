@@ -64,7 +64,7 @@ fn store(token: u32, slot: u32, row: u32, gate: f32, up: f32) {
   let token = wid.z * COLS;
 #ifdef ids
   let expert = ids[token * p.used + wid.y] - p.first_expert;
-  // Another part holds this slot's expert; one before this part wraps around. Not in a function: naga would not see that all return.
+  // Another piece holds this slot's expert; one before this piece wraps around. Not in a function: naga would not see that all return.
   if (expert >= p.experts) { return; }
 #else
   let expert = 0u;

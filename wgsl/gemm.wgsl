@@ -2,7 +2,7 @@
 // are no cooperative matrices, and the router's logits everywhere.
 //
 // x (tokens, x_stride), W (groups, rows, 32 * units), y (tokens, y_stride). Group g of W (a head) reads x from
-// g * x_group_stride on. Groups may also be experts, or parts of the columns: see shared/gemm_place.wgsl.
+// g * x_group_stride on. Groups may also be experts, or ranges of the columns (split-K): see shared/gemm_place.wgsl.
 // Division: a workgroup owns BM tokens and BN rows; in steps of 32 columns it moves a tile of x and one of W, dequantised, to
 // workgroup memory, from which each thread multiplies RM tokens by RN rows. Threads that differ in their row lie side by side:
 // a subgroup reads few rows of x.
@@ -22,7 +22,7 @@ fn put_x(row: u32, column: u32, v: vec4<f32>) { xs[row * 8u + ((column ^ row) & 
 #ifdef tiles
   let tile = tiles[wid.y];
   let expert = tile.x - p.first_group;
-  // Nothing left; an expert of another part: one before this part wraps around. Only so does naga see that all threads return together.
+  // Nothing left; an expert of another piece: one before this piece wraps around. Only so does naga see that all threads return together.
   if (tile.z == 0u) { return; }
   if (expert >= p.groups) { return; }
   let at = Place(tile.y, tile.z, expert, wid.x * BN);

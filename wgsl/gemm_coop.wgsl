@@ -18,7 +18,7 @@ enable wgpu_cooperative_matrix;
 alias Value = vec4<f32>;
 #import gemm_place
 #import gemm_halves
-#import W_PART as w
+#import W_FRACTION as w
 #import MATRICES as c
 #import coop_own
 #import coop_put as xs
@@ -57,17 +57,17 @@ fn sums_at(own: u32, row: u32, column: u32) -> vec4<f32> {
 }
 #endif
 
-// Parts of a unit of a row of W and, in a pair, of the same one of the second weight.
+// Fractions of a unit of a row of W and, in a pair, of the same one of the second weight.
 #ifdef u_q
 #import UP as u
-#import U_PART as u
-struct Brought { w: Part, u: Part }
-fn brought(unit: u32, part: u32) -> Brought { return Brought(w_part(unit, p.sub, part), u_part(unit, p.u_sub, part)); }
-fn put_w(row: u32, column: u32, v: Brought) { put_part(row, column, v.w); put_part(BN + row, column, v.u); }
+#import U_FRACTION as u
+struct Brought { w: Fraction, u: Fraction }
+fn brought(unit: u32, fraction: u32) -> Brought { return Brought(w_fraction(unit, p.sub, fraction), u_fraction(unit, p.u_sub, fraction)); }
+fn put_w(row: u32, column: u32, v: Brought) { put_fraction(row, column, v.w); put_fraction(BN + row, column, v.u); }
 #else
-alias Brought = Part;
-fn brought(unit: u32, part: u32) -> Brought { return w_part(unit, p.sub, part); }
-fn put_w(row: u32, column: u32, v: Brought) { put_part(row, column, v); }
+alias Brought = Fraction;
+fn brought(unit: u32, fraction: u32) -> Brought { return w_fraction(unit, p.sub, fraction); }
+fn put_w(row: u32, column: u32, v: Brought) { put_fraction(row, column, v); }
 #endif
 
 #import gemm_stages as all
@@ -137,7 +137,7 @@ fn leave(own: OwnedRows, t: u32, r: u32, first_row: u32, sums: cSums, second: cS
 #ifdef tiles
   let tile = tiles[wid.y];
   let expert = tile.x - p.first_group;
-  // Nothing left; an expert of another part: one before this part wraps around. Only so does naga see that all threads return together.
+  // Nothing left; an expert of another piece: one before this piece wraps around. Only so does naga see that all threads return together.
   if (tile.z == 0u) { return; }
   if (expert >= p.groups) { return; }
   let at = Place(tile.y, tile.z, expert, wid.x * BN);

@@ -12,7 +12,7 @@
 #ifdef tiles
   let tile = tiles[wid.y];
   let expert = tile.x - p.first_group;
-  // Nothing left; an expert of another part: one before this part wraps around. Only so does naga see that all threads return together.
+  // Nothing left; an expert of another piece: one before this piece wraps around. Only so does naga see that all threads return together.
   if (tile.z == 0u) { return; }
   if (expert >= p.groups) { return; }
   let at = Place(tile.y, tile.z, expert, wid.x * BN);

@@ -2,7 +2,7 @@
 //
 // D (experts * rows, 32 * units), h (tokens, used, 32 * units), ids and weights (tokens, used), out (tokens, rows).
 // Division: a workgroup owns WG / LANES output rows of one token (y) and loops over its slots, so the sum needs no atomics
-// and its order never changes. Bound by: the bytes of the chosen rows of D. A part of D adds only its own experts.
+// and its order never changes. Bound by: the bytes of the chosen rows of D. A piece of D adds only its own experts.
 #word rows: u32          // of an expert
 #word first_expert: u32  // of this piece
 #word experts: u32       // in this piece
@@ -29,19 +29,19 @@
   loop {
     if (s >= USED) { break; }
     let expert = ids[slot + s] - p.first_expert;
-    // Another part adds this slot; an expert before this part wraps around.
+    // Another piece adds this slot; an expert before this piece wraps around.
     if (expert < p.experts) {
       let unit = (expert * p.rows + min(row, p.rows - 1u)) * p.units;
       let first = (slot + s) * p.units;
-      var part = 0.0;
+      var product = 0.0;
       var b = lane;
       loop {
         if (b >= p.units) { break; }
         let at = (first + b) * 8u;
-        part += w32_dot(w_unit(unit + b, p.sub), h[at], h[at + 1u], h[at + 2u], h[at + 3u], h[at + 4u], h[at + 5u], h[at + 6u], h[at + 7u]);
+        product += w32_dot(w_unit(unit + b, p.sub), h[at], h[at + 1u], h[at + 2u], h[at + 3u], h[at + 4u], h[at + 5u], h[at + 6u], h[at + 7u]);
         b += LANES;
       }
-      sum += weights[slot + s] * part;
+      sum += weights[slot + s] * product;
     }
     s += 1u;
   }

@@ -42,9 +42,9 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
 #main
   let head = wid.x;
   let first_token = ((p.tokens - 1u) / TOKENS - wid.y) * TOKENS;
-  // This thread's tokens are four * 4.., its rows part, part + 16.., its columns' vectors part, part + 16..
+  // This thread's tokens are four * 4.., its rows and its columns' vectors are numbers along, along + 16..
   let four = t / 16u;
-  let part = t % 16u;
+  let along = t % 16u;
 #for i 4
   let token$i = first_token + four * 4u + $iu;
   let at$i = min(token$i, p.tokens - 1u) * HEADS + head;
@@ -57,7 +57,7 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
   if (end == 0u && p.ends == 0u) { return; }
 
   var m = vec4(LOWEST);   // the greatest score so far, of 4 tokens
-  var l = vec4(0.0);      // this thread's part of the sums of weights
+  var l = vec4(0.0);      // this thread's share of the sums of weights
 #for i 4
 #for c COLUMNS
   var out$i_$c = vec4(0.0);
@@ -67,9 +67,9 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
 #for i 4
     let stats$i = stats[at$i];
     m[$i] = stats$i.x;
-    l[$i] = select(0.0, stats$i.y, part == 0u);
+    l[$i] = select(0.0, stats$i.y, along == 0u);
 #for c COLUMNS
-    out$i_$c = values[at$i * (V / 4u) + $cu * 16u + part];
+    out$i_$c = values[at$i * (V / 4u) + $cu * 16u + along];
 #endfor
 #endfor
   }
@@ -114,7 +114,7 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
         let q$i = shared_tile[(four * 4u + $iu) * PITCH + $du];
 #endfor
 #for j 4
-        let k$j = shared_tile[(TOKENS + part + $ju * 16u) * PITCH + $du];
+        let k$j = shared_tile[(TOKENS + along + $ju * 16u) * PITCH + $du];
         s$j += vec4(dot(q0, k$j), dot(q1, k$j), dot(q2, k$j), dot(q3, k$j));
 #endfor
       }
@@ -125,11 +125,11 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
     let see = vec4(see0, see1, see2, see3);
 #for j 4
     {
-      let row = first + part + $ju * 16u;
+      let row = first + along + $ju * 16u;
       s$j = select(vec4(LOWEST), s$j, (vec4(p.begin + row) <= see) & vec4(row < end));
     }
 #endfor
-    maxima[part * 8u + four] = max(max(s0, s1), max(s2, s3));
+    maxima[along * 8u + four] = max(max(s0, s1), max(s2, s3));
     workgroupBarrier();
     var best = m;
 #for i 16
@@ -141,7 +141,7 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
 #for j 4
     let w$j = exp(s$j - best);
     l += w$j;
-    shared_tile[(part + $ju * 16u) * 8u + four] = w$j;
+    shared_tile[(along + $ju * 16u) * 8u + four] = w$j;
 #endfor
 #for i 4
 #for c COLUMNS
@@ -155,7 +155,7 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
     loop {
       if (r >= rows) { break; }
       let w = shared_tile[r * 8u + four];
-      let row = (first + r) * KV_ROW + HEADS * (NOPE / 4u) + head * (V / 4u) + part;
+      let row = (first + r) * KV_ROW + HEADS * (NOPE / 4u) + head * (V / 4u) + along;
 #for c COLUMNS
       let v$c = kv[row + $cu * 16u];
 #for i 4
@@ -168,7 +168,7 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
   }
 
   workgroupBarrier();
-  shared_tile[part * 8u + four] = l;
+  shared_tile[along * 8u + four] = l;
   workgroupBarrier();
   var sum = vec4(0.0);
 #for i 16
@@ -179,9 +179,9 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
   if (token$i < p.tokens) {
     let factor = select(1.0, 1.0 / sum[$i], last);
 #for c COLUMNS
-    values[at$i * (V / 4u) + $cu * 16u + part] = out$i_$c * factor;
+    values[at$i * (V / 4u) + $cu * 16u + along] = out$i_$c * factor;
 #endfor
-    if (part == 0u) { stats[at$i] = vec2(m[$i], sum[$i]); }
+    if (along == 0u) { stats[at$i] = vec2(m[$i], sum[$i]); }
   }
 #endfor
 }

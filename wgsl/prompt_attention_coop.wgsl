@@ -148,18 +148,18 @@ fn leave_values(to: u32, asked: Values) {
   rows_put((to + ($ju * AT_ONCE * VALUE_PITCH + $vu * LOADERS * 4u)) / STAGE, asked[$j * VALUE_LOADS + $v]);
 }
 
-// Moves QUERY_COLUMNS columns of a subgroup's queries, from number `part` of them on, to its own place in the room of the keys: rotated where
+// Moves QUERY_COLUMNS columns of a subgroup's queries, run number `run`, to its own place in the room of the keys: rotated where
 // they are to be, scaled to scores that are powers of 2.
-fn bring_queries(t: u32, head: u32, first_token: u32, part: u32) {
+fn bring_queries(t: u32, head: u32, first_token: u32, run: u32) {
   let lane = t % LANES;
   let query$a = ($au * LANES + lane) / (QUERY_COLUMNS / 4u);
-  let in_part$a = ($au * LANES + lane) % (QUERY_COLUMNS / 4u);
-  let column$a = part * (QUERY_COLUMNS / 4u) + in_part$a;
+  let in_run$a = ($au * LANES + lane) % (QUERY_COLUMNS / 4u);
+  let column$a = run * (QUERY_COLUMNS / 4u) + in_run$a;
   let token$a = min(first_token + t / LANES * MAT + query$a, p.tokens - 1u);
   var loaded$a = q[(token$a * HEADS + head) * ((NOPE + ROPE) / 4u) + column$a];
-  if (part * QUERY_COLUMNS >= NOPE) { loaded$a = rotate_pairs(loaded$a, angles[(p.pos + token$a) * (ROPE / 4u) + column$a - NOPE / 4u]); }
+  if (run * QUERY_COLUMNS >= NOPE) { loaded$a = rotate_pairs(loaded$a, angles[(p.pos + token$a) * (ROPE / 4u) + column$a - NOPE / 4u]); }
   let to = t / LANES * (MAT * QUERY_PITCH);
-  keys_put((to + query$a * QUERY_PITCH + in_part$a * 4u) / STAGE, halved_query(loaded$a));
+  keys_put((to + query$a * QUERY_PITCH + in_run$a * 4u) / STAGE, halved_query(loaded$a));
 }
 
 fn halved_query(v: vec4<f32>) -> vec4<f16> {
@@ -244,10 +244,10 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   let seen = p.pos + min(first_token + TOKENS, p.tokens);
   let end = min(p.rows, max(seen, p.begin) - p.begin);
 
-  // Part by part through the subgroup's own place. Constants number the queries, so the parts are repeated by text.
+  // Run by run, through the subgroup's own place. Constants number the queries, so the runs are repeated by text.
   var queries: Queries;
   let own_queries = group * (MAT * QUERY_PITCH);
-#for c QUERY_PARTS
+#for c QUERY_RUNS
   bring_queries(t, head, first_token, $cu);
   own_barrier();
 #for b QUERY_STEPS
@@ -258,22 +258,22 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
 
   // In the softmax: this thread's token, and its rows in turns of FEW; likewise columns where sums pass through memory.
   let own = group * (MAT * SCORE_PITCH);
-  let part = lane % SPREAD;
-  let mine = (own + lane / SPREAD * SCORE_PITCH + part * FEW) / SUM;
-  let own_weights = (group * MAT + lane / SPREAD) * ROWS + part * FEW;
+  let along = lane % SPREAD;
+  let mine = (own + lane / SPREAD * SCORE_PITCH + along * FEW) / SUM;
+  let own_weights = (group * MAT + lane / SPREAD) * ROWS + along * FEW;
   let token = first_token + t / SPREAD;
   let at = min(token, p.tokens - 1u) * HEADS + head;
-  let value_row = (at * V + part * FEW) / FEW;
+  let value_row = (at * V + along * FEW) / FEW;
   // Rows of the block that the token sees.
   let visible = min(end, max(p.pos + token + 1u, p.begin) - p.begin);
   var m = LOWEST;   // what the weights are relative to, as a power of 2
-  var l = 0.0;      // this thread's part of the sum of weights
+  var l = 0.0;      // this thread's share of the sum of weights
   var sums: Sums;
   let fresh = (p.ends & 1u) != 0u;
   if (!fresh) {
     let before = stats[at];
     m = before.x;
-    if (part == 0u) { l = before.y; }
+    if (along == 0u) { l = before.y; }
   }
 
   // Rows beyond the end are never read: what lies there may not even be a number.
@@ -300,7 +300,7 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   make_scores(t, 0u, own, &queries);
   own_barrier();
   // Behind so many rows the token sees nothing.
-  let first_scores = take_scores(mine, i32(visible) - i32(part * FEW));
+  let first_scores = take_scores(mine, i32(visible) - i32(along * FEW));
   let first_best = spread_max(highest_of(first_scores));
   let reference = select(m, first_best, first_best > m + SLACK);
   let shrink = exp2(m - reference);
@@ -323,7 +323,7 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
     let next_keys = ask_keys(by, first + 3u * ROWS);
     let next_values = ask_values(by, first + ROWS);
     add_values(t, now * VALUES, &sums);
-    let own_scores = take_scores(mine, i32(visible) - i32(first + ROWS + part * FEW));
+    let own_scores = take_scores(mine, i32(visible) - i32(first + ROWS + along * FEW));
     var best = highest_of(own_scores);
     // A loop that runs once at most: naga would not take matrices in a branch that it cannot tell to be taken by all, and compilers
     // would move the loads above behind it, to where they are used.
@@ -349,6 +349,6 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
 
   let sum = spread_sum(l);
   let factor = select(1.0, 1.0 / sum, (p.ends & 2u) != 0u);
-  if (part == 0u && token < p.tokens) { stats[at] = vec2(m, sum); }
+  if (along == 0u && token < p.tokens) { stats[at] = vec2(m, sum); }
   write_sums(t, own, mine, sums[$n], factor, value_row + $nu * (MAT / FEW), token < p.tokens);
 }

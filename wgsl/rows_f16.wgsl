@@ -3,16 +3,16 @@
 //
 // x, halves and floats are (rows, 4 * vectors), scales are (rows): value = scale * half. The largest half of a row is 2^14. So
 // large activations, of which real models have some above 10^5, do not overflow, and small ones keep their precision.
-// With `parts`, x holds partial sums, (parts, rows, 4 * vectors), which are added up first. With `residual` this is added, too, and
+// With the word `partial_sums`, x holds so many sums of each value, which are added up first. With `residual` this is added, too, and
 // `sums` (rows, 4 * vectors) gets the total. `other` is read instead of x if `tiles`, a list of tiles of expert_rows, is not empty.
 // Division: a workgroup per row. Bound by: bytes, 6 per value. A row is read twice, the second time from the cache.
 #word vectors: u32       // vec4 of a row
 #word first: u32         // vec4 before the first row of x
 #word eps?: f32          // of the norm
-#word parts?: u32        // partial sums of a value
-#word part_stride?: u32  // vec4 from one partial sum of a value to the next
-#ifdef parts
-#read x: array<vec4<f32>> @floats(4 * p.parts * p.part_stride)               // (parts, rows, vectors)
+#word partial_sums?: u32        // partial sums of a value
+#word partial_stride?: u32  // vec4 from one partial sum of a value to the next
+#ifdef partial_sums
+#read x: array<vec4<f32>> @floats(4 * p.partial_sums * p.partial_stride)               // (partial_sums, rows, vectors)
 #else
 #read x: array<vec4<f32>> @floats(4 * (p.first + GRID_X * p.vectors))        // (rows, vectors)
 #endif
@@ -26,7 +26,7 @@
 #write sums?: array<vec4<f32>> @floats(4 * GRID_X * p.vectors)               // (rows, vectors)
 #import reduce
 alias x_Value = vec4<f32>;
-#import add_parts as x
+#import add_partial_sums as x
 
 // Vector i of the input: that of `other` or of x, with its partial sums and the residual added up.
 fn input(i: u32) -> vec4<f32> {

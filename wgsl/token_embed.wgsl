@@ -1,7 +1,7 @@
 // x = row history[pos] of the token embedding, as f32, and prepared for the first layer's products (shared/token_store.wgsl).
 //
 // W (vocabulary, 32 * UNITS), x (32 * UNITS). Division: a thread per unit of 32 weights. Bound by: launching it.
-// A part of W writes only where it holds the row.
+// A piece of W writes only where it holds the row.
 #word rows: u32       // of this piece
 #word first_row: u32  // of this piece in the vocabulary
 #word sub: u32        // sub-plane of the scales, in words
@@ -57,7 +57,7 @@ fn sum_of_squares(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> f32
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   let row = history[p.pos] - p.first_row;
   let u = id.x;
-  // A row before the part wraps around to a large number.
+  // A row before the piece wraps around to a large number.
   if (u >= UNITS || row >= p.rows) {
     return;
   }

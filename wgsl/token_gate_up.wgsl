@@ -117,13 +117,13 @@ fn token_rows_at(first: u32) -> vec4<f32> {
   }
 #endif
   var sums = vec2<f32>(0.0);
-  // Rows of h that the workgroup writes: none where another part holds the slot's expert.
+  // Rows of h that the workgroup writes: none where another piece holds the slot's expert.
   var first = 0u;
   var end = 0u;
 #ifdef experts
   if (wid.x < ROUTED_TILES) {
     let tile = (wid.x - slot * SLOT_TILES) * TILE;
-    // An expert before this part wraps around.
+    // An expert before this piece wraps around.
     let expert = slot_expert - p.first_expert;
     if (expert < p.experts) {
       first = slot * ROWS + tile;

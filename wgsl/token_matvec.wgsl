@@ -39,7 +39,7 @@ const TILE = STRIDE * AT_ONCE;
 #import rms
 #import rotated
 #import token_rows
-#import router_parts
+#import leave_partial_logits
 
 alias Rows = array<u32, AT_ONCE>;
 alias Sums = array<f32, AT_ONCE>;

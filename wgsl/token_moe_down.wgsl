@@ -2,9 +2,9 @@
 // comes prepared (shared/token_store.wgsl); x' leaves as f32, and prepared for the next layer's first products.
 //
 // D (experts * ROWS, 32 * UNITS), S (ROWS, 32 * SHARED_UNITS), h (USED * UNITS + SHARED_UNITS) units, x and x' (ROWS).
-// Division: LANES threads share an output row and walk the units of all its experts, so the sum needs no atomics (with SPLIT they
+// Division: LANES threads share an output row and walk the units of all its experts, so the sum needs no atomics (with TWO_RUNS they
 // are 64: two runs of 32, of one subgroup each, whose sums meet in workgroup memory); a workgroup owns TILE = WG / LANES rows. With
-// ONE_PART this is all of the weights, else other calls add what other parts of them hold.
+// ONE_PIECE this is all of the weights, else other calls add what other pieces of them hold.
 // Bound by: the bytes of the chosen rows.
 #word first_expert: u32    // of this piece
 #word experts: u32         // in this piece
@@ -20,9 +20,9 @@
 #write y: array<f32> @floats(ROWS)
 #length OUT_ROWS ROWS
 #flag ONE_BLOCK
-#flag ONE_PART
+#flag ONE_PIECE
 #flag RAGGED
-#flag SPLIT
+#flag TWO_RUNS
 #each k UNROLL
 const TILE = WG / LANES;
 #import w32
@@ -34,7 +34,7 @@ const TILE = WG / LANES;
 #import INPUT as h
 
 // (run of 32 lanes)
-var<workgroup> split_sums: array<f32, SPLIT_RUNS>;
+var<workgroup> run_sums: array<f32, ROW_RUNS>;
 
 // A unit of an expert's row, its slot, and whether this piece holds the expert. What it does not hold is read all the same, of its first
 // expert, so that no load waits for a branch; neither do loads of units behind the last, which are those of the last.
@@ -48,8 +48,8 @@ fn take(nth: u32, first_unit: u32) -> Taken {
   let slot = unit / UNITS;
 #endif
   // One before this piece wraps around.
-  let expert = ids[slot] - select(p.first_expert, 0u, ONE_PART);
-  let held = ONE_PART || expert < p.experts;
+  let expert = ids[slot] - select(p.first_expert, 0u, ONE_PIECE);
+  let held = ONE_PIECE || expert < p.experts;
   return Taken(unit, select(0u, expert, held) * (ROWS * UNITS) + (first_unit + unit) - slot * UNITS, slot, held);
 }
 
@@ -65,8 +65,8 @@ fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
   let tile = wid.x * TILE;
   let row = min(tile + t / LANES, ROWS - 1u);
   // Of the row that the thread adds up in the end.
-  let own = select(t / LANES, t % TILE, SPLIT);
-  let own_row = select(row, min(tile + own, ROWS - 1u), SPLIT);
+  let own = select(t / LANES, t % TILE, TWO_RUNS);
+  let own_row = select(row, min(tile + own, ROWS - 1u), TWO_RUNS);
   let before = residual[own_row];
   let weight = norm_weight_at(own_row);
   // Asked for before it is known who the experts are.
@@ -91,11 +91,11 @@ fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
   }
   sum = row_sum(sum + shared_sum(ahead, row, lane));
   var owns = lane == 0u;
-  if (SPLIT) {
-    if ((t & 31u) == 0u) { split_sums[t / 32u] = sum; }
+  if (TWO_RUNS) {
+    if ((t & 31u) == 0u) { run_sums[t / 32u] = sum; }
     workgroupBarrier();
     owns = t < TILE;
-    if (owns) { sum = split_sums[2u * t] + split_sums[2u * t + 1u]; }
+    if (owns) { sum = run_sums[2u * t] + run_sums[2u * t + 1u]; }
   }
   sum += before;
   if (owns) {

@@ -101,7 +101,7 @@ impl Product {
             x_group_stride: 0,
             experts,
             residual: None,
-            parts: 1,
+            split_k: 1,
             y: self.output.clone(),
             tile: Some(tile),
         };
@@ -124,8 +124,8 @@ impl Product {
 
     /// Frees its buffers.
     pub fn release(&self, bench: &Bench) {
-        let parts = self.weights.iter().flat_map(|weight| &weight.pieces);
-        bench.release(parts.flat_map(|part| [&part.quants, &part.scales]));
+        let pieces = self.weights.iter().flat_map(|weight| &weight.pieces);
+        bench.release(pieces.flat_map(|piece| [&piece.quants, &piece.scales]));
         bench.release(self.inputs.iter().chain([&self.output]));
     }
 }

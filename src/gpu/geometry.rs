@@ -13,7 +13,7 @@ use std::sync::{Mutex, RwLock, RwLockReadGuard};
 /// How a workgroup divides its rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Geometry {
-    /// Threads that share a row: a power of two, at most [`Machine::lanes`], or 64 where [`Site::split`] says so.
+    /// Threads that share a row: a power of two, at most [`Machine::lanes`], or 64 where [`Site::two_runs`] says so.
     pub lanes: u32,
     /// Rows of a workgroup.
     pub tile: u32,
@@ -35,7 +35,7 @@ impl Geometry {
 pub enum SharedWork {
     /// Joining the slices of the attention.
     Slices,
-    /// Adding up the parts of the router's logits.
+    /// Adding up the partial router logits.
     RouterSums,
 }
 
@@ -81,15 +81,15 @@ pub struct Site {
     /// What the threads of a workgroup do together before they multiply, where there is something.
     pub shares_work: Option<SharedWork>,
     /// Whether two runs of 32 lanes can share a row, as 64 lanes.
-    pub split: bool,
+    pub two_runs: bool,
 }
 
 /// Rows that leave together where they leave prepared.
 pub const PREPARED_ROWS: u32 = 16;
 /// Subgroups have up to 64 lanes, and workgroups are whole subgroups.
 pub const WHOLE_THREADS: u32 = 64;
-/// Lanes that add up their part of a row that more of them share.
-pub const SPLIT_LANES: u32 = 32;
+/// Lanes of a run. Two runs may share a row.
+pub const RUN_LANES: u32 = 32;
 /// Units that a thread asks for at once at most, in any kernel.
 const MOST_UNROLL: u32 = 8;
 
@@ -129,8 +129,8 @@ impl Site {
 
     /// Most threads that can share a row.
     fn most_lanes(&self, machine: Machine) -> u32 {
-        match self.split && machine.lanes >= SPLIT_LANES {
-            true => 2 * SPLIT_LANES,
+        match self.two_runs && machine.lanes >= RUN_LANES {
+            true => 2 * RUN_LANES,
             false => machine.lanes,
         }
     }
@@ -182,7 +182,7 @@ impl Site {
     /// share work before, and of experts that was 3 to 5% of a token of GLM-4.7-Flash Q4_K_M and DeepSeek-V2-Lite. The long rows of all
     /// chosen experts take twice 32, where a workgroup may be so large.
     fn wanted_lanes(&self, machine: Machine) -> u32 {
-        if self.split
+        if self.two_runs
             && self.activation.rounds()
             && self.units >= machine.tuned.split_units
             && machine.threads >= PREPARED_ROWS * self.most_lanes(machine)
@@ -357,7 +357,7 @@ mod tests {
             one_block: false,
             at_once: 2,
             shares_work: None,
-            split: false,
+            two_runs: false,
         }
     }
 
@@ -387,7 +387,7 @@ mod tests {
         let g = experts.default_geometry(H200).expect("it is allowed");
         assert_eq!((g.lanes, g.tile, g.at_once, g.unroll), (16, 32, 1, 2));
         let mut down = site(2048, 192, true);
-        (down.split, down.at_once) = (true, 1);
+        (down.two_runs, down.at_once) = (true, 1);
         for (threads, lanes) in [(1024, 64), (512, 32)] {
             let machine = Machine { threads, ..H200 };
             let g = down.default_geometry(machine).expect("it is allowed");

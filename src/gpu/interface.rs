@@ -279,7 +279,7 @@ impl Scope<'_> {
     /// The most workgroups along a dimension.
     fn workgroups(&self, dimension: usize) -> Result<u64, String> {
         match self.call.grid[dimension] {
-            Extent::Splits => Err("slices of tokens: see SLICES".to_owned()),
+            Extent::Slices => Err("slices of tokens: see SLICES".to_owned()),
             Extent::BlockRowsBy(n) => Ok(self.value("BLOCK_ROWS")?.div_ceil(u64::from(n))),
             other => {
                 let state = State {

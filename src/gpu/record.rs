@@ -200,7 +200,7 @@ impl Recording {
         let mut words = [0u8; MAX_PARAMS];
         let each = matches!(stamping, Stamping::Passes(..));
         let mut passes = turns
-            .chunk_by(|a, b| !each && !self.parts_passes(a, b))
+            .chunk_by(|a, b| !each && !self.separates_passes(a, b))
             .enumerate()
             .peekable();
         let (mut count, mut done) = (0, 0);
@@ -238,7 +238,7 @@ impl Recording {
     }
 
     /// Whether a pass ends between two neighbours.
-    fn parts_passes(&self, a: &Turn, b: &Turn) -> bool {
+    fn separates_passes(&self, a: &Turn, b: &Turn) -> bool {
         let number = |turn: &Turn| self.dispatches[turn.dispatch].pass;
         number(a) != number(b) || b.begins_pass
     }

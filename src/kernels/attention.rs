@@ -85,7 +85,7 @@ pub fn attention(
 mod form;
 pub(super) mod trial;
 pub use crate::gpu::interface::MAX_SLICES;
-pub use form::{Form, split};
+pub use form::{Form, cut_context};
 
 /// Threads of a workgroup.
 const WG: usize = 256;
@@ -97,7 +97,7 @@ const ROWS: usize = 2;
 const TILE: usize = WG / LANES * ROWS;
 /// Heads of a workgroup.
 const HEADS_PER_GROUP: usize = 4;
-/// Bytes of the partial sums, and of their (max, sum) pairs, for steps of up to `max_tokens` tokens cut by [`split`].
+/// Bytes of the partial sums, and of their (max, sum) pairs, for steps of up to `max_tokens` tokens cut by [`cut_context`].
 pub fn partial_bytes(dims: MlaDims, max_tokens: usize) -> [u64; 2] {
     let slices = (MAX_SLICES.max(max_tokens) * dims.heads) as u64;
     [slices * dims.kv_lora as u64 * 4, slices * 8]
@@ -129,15 +129,15 @@ pub struct GpuAttention {
     pub dims: MlaDims,
     /// What scores are multiplied by, [`Config::softmax_scale`](crate::models::mla::Config::softmax_scale).
     pub scale: f32,
-    /// Sums of each slice, not normalised, (tokens, heads, splits, kv_lora) in the step's sizes, and the greatest score
-    /// and sum of weights of each, (tokens, heads, splits); [`partial_bytes`] long.
+    /// Sums of each slice, not normalised, (tokens, heads, slices, kv_lora) in the step's sizes, and the greatest score
+    /// and sum of weights of each, (tokens, heads, slices); [`partial_bytes`] long.
     pub partials: [Range; 2],
 }
 
 impl GpuAttention {
     /// The dispatches, of which each replay takes one; [`attention_merge`](super::attention_merge) must follow in the same step.
     ///
-    /// A replay must keep `pos + tokens` within the rows of the cache and take `splits` and `split_rows` from [`split`].
+    /// A replay must keep `pos + tokens` within the rows of the cache and take `slices` and `slice_rows` from [`cut_context`].
     ///
     /// # Panics
     /// If `kv_lora` and `rope` are not multiples of 8 with `kv_lora` at most 2048, or if the sizes do not suit the form.
@@ -178,13 +178,13 @@ impl GpuAttention {
             .bind("q_lat", &self.q_lat)
             .bind("q_pe", &self.q_pe)
             .bind("cache", &self.cache)
-            .bind("parts", &self.partials[0])
+            .bind("slice_sums", &self.partials[0])
             .bind("stats", &self.partials[1])
             .word("pos", Word::Pos)
-            .word("splits", Word::Splits)
-            .word("split_rows", Word::SplitRows)
+            .word("slices", Word::Slices)
+            .word("slice_rows", Word::SliceRows)
             .word("scale", self.scale)
-            .grid([Extent::Splits, Extent::N(groups), Extent::Tokens])
+            .grid([Extent::Slices, Extent::N(groups), Extent::Tokens])
             .with_bytes_per_row(dims.cache_row() as u64 * 2)
             .with_flops(Flops {
                 per_pair: 2 * (dims.heads * (dims.cache_row() + dims.kv_lora)) as u64,
@@ -324,22 +324,23 @@ mod tests {
                                 cores,
                                 ..Machine::H200
                             };
-                            let (splits, split_rows) = split(form, machine, rows, tokens, heads);
-                            let (splits, split_rows) = (splits as usize, split_rows as usize);
-                            assert!(splits * split_rows >= rows, "all rows");
-                            assert!((splits - 1) * split_rows < rows, "no slice behind them");
-                            assert!(tokens * splits <= MAX_SLICES.max(tokens), "room");
+                            let (slices, slice_rows) =
+                                cut_context(form, machine, rows, tokens, heads);
+                            let (slices, slice_rows) = (slices as usize, slice_rows as usize);
+                            assert!(slices * slice_rows >= rows, "all rows");
+                            assert!((slices - 1) * slice_rows < rows, "no slice behind them");
+                            assert!(tokens * slices <= MAX_SLICES.max(tokens), "room");
                         }
                     }
                 }
             }
             assert_eq!(
-                split(form, Machine::H200, 1, 1, 20).0,
+                cut_context(form, Machine::H200, 1, 1, 20).0,
                 1,
                 "a short context is one slice"
             );
             assert!(
-                split(form, Machine::H200, 4096, 1, 20).0 >= 32,
+                cut_context(form, Machine::H200, 4096, 1, 20).0 >= 32,
                 "a long one fills the GPU"
             );
         }
@@ -352,7 +353,7 @@ mod tests {
             (131_072, (128, 1024)),
         ] {
             assert_eq!(
-                split(matrices, Machine::H200, rows, 1, 20),
+                cut_context(matrices, Machine::H200, rows, 1, 20),
                 cut,
                 "{rows} rows"
             );
@@ -373,7 +374,7 @@ mod tests {
         n_tokens: usize,
         dims: MlaDims,
         scale: f32,
-        (splits, split_rows): (u32, u32),
+        (slices, slice_rows): (u32, u32),
     ) -> Vec<f32> {
         let partials = partial_bytes(dims, n_tokens)
             .map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
@@ -392,8 +393,8 @@ mod tests {
         let state = State {
             pos: pos as u32,
             tokens: n_tokens as u32,
-            splits,
-            split_rows,
+            slices,
+            slice_rows,
             ..Default::default()
         };
         let calls = [attention.calls(), vec![merge]].concat();
@@ -498,7 +499,7 @@ mod tests {
             attention(&q_lat, &q_pe, &cache, pos, n_tokens, dims, scale, &mut twin);
             let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
             for gpu in gpus() {
-                let cut = split(
+                let cut = cut_context(
                     Form::Vector,
                     Machine::H200,
                     pos + n_tokens,
@@ -561,7 +562,7 @@ mod tests {
             })
             .collect();
         for gpu in gpus() {
-            let cut = split(Form::Vector, Machine::H200, rows, 1, dims.heads);
+            let cut = cut_context(Form::Vector, Machine::H200, rows, 1, dims.heads);
             let found = on_gpu(gpu, &q_lat, &q_pe, &cache, rows - 1, 1, dims, scale, cut);
             let what = format!("{rows} rows, {}", gpu.tier.name());
             // Slices are added in f32, tile by tile.

@@ -246,7 +246,7 @@ mod tests {
     use crate::gpu::testing::gpus;
     use crate::gpu::wait::complete;
     use crate::kernels::attention::testing::{glm, token_error};
-    use crate::kernels::attention::{Form, split, trial};
+    use crate::kernels::attention::{Form, cut_context, trial};
     use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates};
 
     /// NMSE against the twin over `rows` rows, cut into so many slices of so many.
@@ -349,8 +349,8 @@ mod tests {
                 continue;
             }
             let form = Form::Matrix(Shapes::always(shape));
-            let (splits, split_rows) = split(form, Machine::H200, rows, 1, heads);
-            let cut = (splits as usize, split_rows as usize);
+            let (slices, slice_rows) = cut_context(form, Machine::H200, rows, 1, heads);
+            let cut = (slices as usize, slice_rows as usize);
             let error = error(gpu, shape, dims, rows, cut, |call| call);
             eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");
             assert!(error <= LIMIT, "{heads} heads, {rows} rows: {error:e}");

@@ -7,7 +7,7 @@ use crate::quant::repack::UNIT;
 
 /// The softmax over all slices of a context from the softmax of each (FlashDecoding).
 ///
-/// `partial` (T, heads, splits, kv_lora) are sums of weights times values, `stats` (T, heads, splits) the score that each
+/// `partial` (T, heads, slices, kv_lora) are sums of weights times values, `stats` (T, heads, slices) the score that each
 /// slice's weights are relative to and the sum of its weights; a slice without rows has sum 0. `out` (T, heads, kv_lora).
 ///
 /// # Panics
@@ -15,12 +15,12 @@ use crate::quant::repack::UNIT;
 pub fn attention_merge(
     partial: &[f32],
     stats: &[[f32; 2]],
-    splits: usize,
+    slices: usize,
     kv_lora: usize,
     out: &mut [f32],
 ) {
     let heads = out.len() / kv_lora;
-    assert_eq!(stats.len(), heads * splits, "statistics of {heads} heads");
+    assert_eq!(stats.len(), heads * slices, "statistics of {heads} heads");
     assert_eq!(
         partial.len(),
         stats.len() * kv_lora,
@@ -28,15 +28,15 @@ pub fn attention_merge(
     );
     for ((out, stats), partial) in out
         .chunks_exact_mut(kv_lora)
-        .zip(stats.chunks_exact(splits))
-        .zip(partial.chunks_exact(splits * kv_lora))
+        .zip(stats.chunks_exact(slices))
+        .zip(partial.chunks_exact(slices * kv_lora))
     {
         let max = stats.iter().map(|s| s[0]).fold(f32::MIN, f32::max);
         let weights = stats.iter().map(|s| (s[0] - max).exp());
         let total: f32 = weights.clone().zip(stats).map(|(w, s)| w * s[1]).sum();
         out.fill(0.0);
-        for (weight, part) in weights.zip(partial.chunks_exact(kv_lora)) {
-            out.iter_mut().zip(part).for_each(|(o, x)| *o += weight * x);
+        for (weight, sums) in weights.zip(partial.chunks_exact(kv_lora)) {
+            out.iter_mut().zip(sums).for_each(|(o, x)| *o += weight * x);
         }
         out.iter_mut().for_each(|o| *o /= total);
     }
@@ -81,10 +81,10 @@ pub fn call(partials: &[Range; 2], dims: MlaDims, out: &Range, output: Output) -
         .flag("UNITS_OUT", output != Output::Floats)
         .flag("BYTES", output == Output::Bytes)
         .flag("HALVES", output == Output::Halves)
-        .bind("parts", &partials[0])
+        .bind("slice_sums", &partials[0])
         .bind("stats", &partials[1])
         .bind("merged", out)
-        .word("splits", Word::Splits)
+        .word("slices", Word::Slices)
         .grid([Extent::N(heads), Extent::N(blocks), Extent::Tokens])
 }
 
@@ -140,24 +140,24 @@ mod tests {
     fn by_definition(
         partial: &[f32],
         stats: &[[f32; 2]],
-        splits: usize,
+        slices: usize,
         kv_lora: usize,
     ) -> Vec<f64> {
         let weight = |s: usize| f64::from(stats[s][0]).exp();
         let value = |i: usize| {
             let (head, column) = (i / kv_lora, i % kv_lora);
-            let slices = || head * splits..(head + 1) * splits;
+            let slices = || head * slices..(head + 1) * slices;
             let sums = slices().map(|s| weight(s) * f64::from(partial[s * kv_lora + column]));
             let weights = slices().map(|s| weight(s) * f64::from(stats[s][1]));
             sums.sum::<f64>() / weights.sum::<f64>()
         };
-        (0..partial.len() / splits).map(value).collect()
+        (0..partial.len() / slices).map(value).collect()
     }
 
     #[test]
     fn slices_weigh_by_their_scores_and_sums_on_every_device() {
         let mut rng = Rng::fresh();
-        for (heads, kv_lora, n_tokens, splits) in [
+        for (heads, kv_lora, n_tokens, slices) in [
             (20, 512, 1, 1),
             (16, 512, 1, 52),
             (20, 512, 3, 42),
@@ -170,20 +170,20 @@ mod tests {
                 kv_lora,
             };
             let n = n_tokens * heads;
-            let mut partial = rng.normals(n * splits * kv_lora);
-            let mut stats: Vec<[f32; 2]> = (0..n * splits)
+            let mut partial = rng.normals(n * slices * kv_lora);
+            let mut stats: Vec<[f32; 2]> = (0..n * slices)
                 .map(|_| [rng.normals(1)[0] * 4.0, 0.1 + rng.uniform()])
                 .collect();
             // A slice that its token cannot see.
-            let empty = n * splits - 1;
-            if splits > 1 {
+            let empty = n * slices - 1;
+            if slices > 1 {
                 stats[empty] = [-1e30, 0.0];
                 partial[empty * kv_lora..].fill(0.0);
             }
-            let exact = by_definition(&partial, &stats, splits, kv_lora);
+            let exact = by_definition(&partial, &stats, slices, kv_lora);
             let mut twin = vec![f32::NAN; n * kv_lora];
-            attention_merge(&partial, &stats, splits, kv_lora, &mut twin);
-            let what = format!("{dims:?}, {splits} slices of {n_tokens} tokens");
+            attention_merge(&partial, &stats, slices, kv_lora, &mut twin);
+            let what = format!("{dims:?}, {slices} slices of {n_tokens} tokens");
             assert_close(&twin, &exact, 1e-11, &what);
             for gpu in gpus() {
                 let sizes = partial_bytes(dims, n_tokens);
@@ -200,7 +200,7 @@ mod tests {
                 let make = |out: &Range, output| call(&partials, dims, out, output);
                 let state = State {
                     tokens: n_tokens as u32,
-                    splits: splits as u32,
+                    slices: slices as u32,
                     ..Default::default()
                 };
                 run(gpu, &[make(&Range::whole(&out), Output::Floats)], &state);

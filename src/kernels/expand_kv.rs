@@ -111,19 +111,19 @@ pub fn weights_calls(
     );
     let mut calls = vec![];
     for (weight, transposed, out_row) in [(k_b, true, 0), (v_b, false, mla.heads * mla.nope)] {
-        for part in &weight.pieces {
+        for piece in &weight.pieces {
             let units = weight.cols / 32;
             let wg = WEIGHTS_WG as u32;
             let grid = if transposed {
-                // Parts are cut between heads, so this cuts nothing.
+                // Pieces are cut between heads, so this cuts nothing.
                 assert!(
-                    part.rows.is_multiple_of(wg) && part.first_row.is_multiple_of(wg),
-                    "{}: parts of whole {wg} rows",
+                    piece.rows.is_multiple_of(wg) && piece.first_row.is_multiple_of(wg),
+                    "{}: pieces of whole {wg} rows",
                     weight.name
                 );
-                [part.rows / wg, units, 1]
+                [piece.rows / wg, units, 1]
             } else {
-                [(part.rows * units).div_ceil(wg), 1, 1]
+                [(piece.rows * units).div_ceil(wg), 1, 1]
             };
             assert!(grid.iter().all(|n| *n <= MAX_GRID), "{}", weight.name);
             let kernel = match transposed {
@@ -136,15 +136,15 @@ pub fn weights_calls(
                 .module("WEIGHT", shader_module(weight.ty))
                 .number("WG", wg)
                 .flag("HALVES", matrices)
-                .planes(["w_q", "w_s"], part)
+                .planes(["w_q", "w_s"], piece)
                 .bind("weights", out)
-                .word("rows", part.rows)
-                .word("first_row", part.first_row)
+                .word("rows", piece.rows)
+                .word("first_row", piece.first_row)
                 .word("units", units)
-                .word("sub", part.sub)
+                .word("sub", piece.sub)
                 .word("out_row", out_row as u32)
                 .grid(grid.map(Extent::N))
-                .with_bytes(weight.bytes_of_rows(u64::from(part.rows)))
+                .with_bytes(weight.bytes_of_rows(u64::from(piece.rows)))
                 .with_shape(weight.shape());
             calls.push(call);
         }

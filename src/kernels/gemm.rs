@@ -118,7 +118,7 @@ pub struct GpuGemm<'a> {
     pub form: Form,
     /// W, (groups, rows, cols): heads, experts or one group.
     pub weight: &'a GpuWeight,
-    /// With a second weight of the same shape and parts the product is silu(weight x) * (up x).
+    /// With a second weight of the same shape and pieces the product is silu(weight x) * (up x).
     pub up: Option<&'a GpuWeight>,
     /// Most tokens of a replay.
     pub max_tokens: u32,
@@ -132,17 +132,17 @@ pub struct GpuGemm<'a> {
     pub experts: Option<GpuExperts>,
     /// Added to the output, of its shape; not with `up` or `experts`.
     pub residual: Option<Range>,
-    /// Parts of the columns, for one group without `up`, `experts` or `residual`: their sums are left for the next kernel to add
-    /// up. A divisor of the units of 32 columns; usually 1.
-    pub parts: u32,
-    /// The output, (tokens, groups * rows), or (places or slots, rows) with experts, or (parts, max_tokens, rows).
+    /// Split-K: ranges that the columns are cut into, a divisor of the units of 32 columns, usually 1. Their partial sums are left
+    /// for the next kernel to add up. Only for one group without `up`, `experts` or `residual`.
+    pub split_k: u32,
+    /// The output, (tokens, groups * rows), or (places or slots, rows) with experts, or (split_k, max_tokens, rows).
     pub y: Range,
     /// A tile of the form to use; none for the best.
     pub tile: Option<Tile>,
 }
 
 impl GpuGemm<'_> {
-    /// The dispatches on this device: one per part of the weight.
+    /// The dispatches on this device: one per piece of the weight.
     ///
     /// # Panics
     /// If what is multiplied does not go together, or not with the tile.
@@ -159,17 +159,17 @@ impl GpuGemm<'_> {
                 pair,
                 self.max_tokens,
                 w.total_rows(),
-                self.parts,
+                self.split_k,
             ),
         };
-        let tile = tile.for_units(w.cols / 32 / self.parts);
+        let tile = tile.for_units(w.cols / 32 / self.split_k);
         if let Some(e) = &self.experts {
             assert_eq!(e.height, tile.tokens, "{}: tiles of the list", w.name);
         }
         let kernel = self.kernel(tile);
-        let call = |(i, part)| {
+        let call = |(i, piece)| {
             let up = self.up.map(|up| &up.pieces[i]);
-            self.call(kernel.clone(), tile, part, up)
+            self.call(kernel.clone(), tile, piece, up)
         };
         w.pieces.iter().enumerate().map(call).collect()
     }
@@ -177,7 +177,7 @@ impl GpuGemm<'_> {
     /// The kernel in tiles, with nothing bound yet.
     fn kernel(&self, tile: Tile) -> Call {
         let Tile { tokens, rows, .. } = tile;
-        let [along_tokens, along_rows] = tile.split;
+        let [along_tokens, along_rows] = tile.subgroups;
         let (name, threads) = match self.form {
             Form::Float { eight: true } => ("gemm_eight", along_tokens * along_rows),
             Form::Float { eight: false } => ("gemm", along_tokens * along_rows),
@@ -220,7 +220,7 @@ impl GpuGemm<'_> {
         match &self.experts {
             Some(experts) if experts.gather => "gemm_gather",
             Some(_) => "gemm_scatter",
-            None if self.parts > 1 => "gemm_columns",
+            None if self.split_k > 1 => "gemm_columns",
             None => "gemm_heads",
         }
     }
@@ -230,33 +230,33 @@ impl GpuGemm<'_> {
         let Tile {
             tokens,
             rows,
-            split: [along_tokens, along_rows],
+            subgroups: [along_tokens, along_rows],
             units,
             writers,
         } = tile;
         let Coop { size, lanes } = coop;
         // Threads per unit of a row: as few as leave none idle.
-        let parts = (threads / (rows * units)).max(1);
+        let fractions = (threads / (rows * units)).max(1);
         assert!(
-            [1, 2, 4].contains(&parts) && (rows * units * parts).is_multiple_of(threads),
-            "{tile:?}: whole parts of units for {threads} threads"
+            [1, 2, 4].contains(&fractions) && (rows * units * fractions).is_multiple_of(threads),
+            "{tile:?}: whole fractions of units for {threads} threads"
         );
         let module = |ty| match has_codes(ty) {
-            true => "part_codes",
-            false => "part_floats",
+            true => "fraction_codes",
+            false => "fraction_floats",
         };
-        call = call.module("W_PART", module(self.weight.ty));
+        call = call.module("W_FRACTION", module(self.weight.ty));
         if let Some(up) = self.up {
-            call = call.module("U_PART", module(up.ty));
+            call = call.module("U_FRACTION", module(up.ty));
         }
         // How a tile works that is full, half or a quarter full: matrices of a subgroup along tokens, loads of a thread.
         let along = [tokens / size / along_tokens, rows / size / along_rows];
-        for (matrices, loads, part) in [
+        for (matrices, loads, of) in [
             ("all_FM", "all_X_LOADS", 1),
             ("half_FM", "half_X_LOADS", 2),
             ("quarter_FM", "quarter_X_LOADS", 4),
         ] {
-            let high = along[0].div_ceil(part);
+            let high = along[0].div_ceil(of);
             let vectors = high * along_tokens * size * 8 * units;
             call = call
                 .number(matrices, high)
@@ -266,11 +266,11 @@ impl GpuGemm<'_> {
         // What Metal has, and nobody else.
         let metal = (size, lanes) == (8, 32);
         assert!(
-            [tokens, rows] == [0, 1].map(|i| along[i] * tile.split[i] * size)
+            [tokens, rows] == [0, 1].map(|i| along[i] * tile.subgroups[i] * size)
                 && [8, 16].contains(&size),
             "{tile:?}: whole matrices of {size}"
         );
-        // Whatever part of the weight, group or part of the columns: its rows begin and end with a vector of the output.
+        // Whatever piece of the weight, group or range of the columns: its rows begin and end with a vector of the output.
         let w = self.weight;
         let mut numbers = w.pieces.iter().flat_map(|p| [p.first_row, p.rows]);
         let vectors = w.rows.is_multiple_of(4) && numbers.all(|n| n.is_multiple_of(4));
@@ -278,7 +278,7 @@ impl GpuGemm<'_> {
             .number("MAT", size)
             .number("STAGE_UNITS", units)
             .number("STEPS", 32 * units / size)
-            .number("W_LOADS", rows * units * parts / threads)
+            .number("W_LOADS", rows * units * fractions / threads)
             .number("OUTS", (along_tokens * along_rows).min(writers))
             .number("TURNS", (along_tokens * along_rows).div_ceil(writers))
             .number("LANE_VECTORS", (size * size / 4 / lanes).max(1))
@@ -286,8 +286,8 @@ impl GpuGemm<'_> {
             .flag("TOGETHER", along_tokens * along_rows > writers)
             .flag("WHOLE_VECTORS", vectors)
             .flag("EXCLUSIVE", self.is_exclusive(tile))
-            .number("PARTS", parts)
-            .number("PART_VECTORS", 8 / parts)
+            .number("FRACTIONS", fractions)
+            .number("FRACTION_VECTORS", 8 / fractions)
             .number("LANES", lanes)
             .number("SM", along_tokens)
             .number("SN", along_rows)
@@ -313,47 +313,47 @@ impl GpuGemm<'_> {
         self.experts.as_ref().map_or(1, |e| e.used)
     }
 
-    /// The dispatch for a part of the weight, and of the second one.
-    fn call(&self, kernel: Call, tile: Tile, part: &Piece, up: Option<&Piece>) -> Call {
+    /// The dispatch for a piece of the weight, and of the second one.
+    fn call(&self, kernel: Call, tile: Tile, piece: &Piece, up: Option<&Piece>) -> Call {
         let w = self.weight;
-        // A part of one group is any run of rows; parts of several hold whole groups.
+        // A piece of one group is any run of rows; pieces of several hold whole groups.
         let (rows, first_group, groups) = match w.groups {
-            1 => (part.rows, 0, 1),
-            _ => (w.rows, part.first_row / w.rows, part.rows / w.rows),
+            1 => (piece.rows, 0, 1),
+            _ => (w.rows, piece.first_row / w.rows, piece.rows / w.rows),
         };
         let units = w.cols / 32;
         let (first_row, y_stride) = match self.experts {
             Some(_) => (0, w.rows),
-            None => (part.first_row, w.total_rows()),
+            None => (piece.first_row, w.total_rows()),
         };
-        let split = self.parts > 1;
-        let x_group_stride = match split {
-            true => units / self.parts * 8,
+        let summed = self.split_k > 1;
+        let x_group_stride = match summed {
+            true => units / self.split_k * 8,
             false => self.x_group_stride / 4,
         };
         let (along_tokens, along_groups) = match &self.experts {
             Some(e) => (tile_extent(e.used, e.height, w.groups), 1),
-            None => (Extent::TokensBy(tile.tokens), groups * self.parts),
+            None => (Extent::TokensBy(tile.tokens), groups * self.split_k),
         };
         // Two products that stand beside each other differ in the tokens of their tiles.
         let shape = match &self.experts {
             Some(e) if e.either => format!("{} by {}", w.shape(), e.height),
             _ => w.shape(),
         };
-        let bytes = |part: &Piece| part.quants.size + part.scales.size;
+        let bytes = |piece: &Piece| piece.quants.size + piece.scales.size;
         let weights = if up.is_some() { 2 } else { 1 };
-        let products = 2 * weights * u64::from(part.rows) * u64::from(w.cols);
+        let products = 2 * weights * u64::from(piece.rows) * u64::from(w.cols);
         let flops = match &self.experts {
-            // A part has its share of the experts, and of those used on average.
+            // A piece has its share of the experts, and of those used on average.
             Some(e) => products * u64::from(e.used) / u64::from(w.groups),
             None => products,
         };
-        let mut call = kernel.planes(["w_q", "w_s"], part);
+        let mut call = kernel.planes(["w_q", "w_s"], piece);
         if let Some(up) = up {
             assert_eq!(
-                (part.first_row, part.rows),
+                (piece.first_row, piece.rows),
                 (up.first_row, up.rows),
-                "parts of {}",
+                "pieces of {}",
                 w.name
             );
             call = call.planes(["u_q", "u_s"], up);
@@ -370,21 +370,24 @@ impl GpuGemm<'_> {
             .word("first_row", first_row)
             .word("first_group", first_group)
             .word("groups", groups)
-            .word("units", units / self.parts)
-            .word("sub", part.sub)
+            .word("units", units / self.split_k)
+            .word("sub", piece.sub)
             .word_some("u_sub", up.map(|up| up.sub))
             .word("tokens", Word::Tokens)
             .word("x_stride", self.x_stride / 4)
             .word("x_group_stride", x_group_stride)
             .word("y_stride", y_stride)
-            .word_some("row_units", split.then_some(units))
-            .word_some("part_stride", split.then_some(self.max_tokens * y_stride))
+            .word_some("row_units", summed.then_some(units))
+            .word_some(
+                "partial_stride",
+                summed.then_some(self.max_tokens * y_stride),
+            )
             .grid([
                 Extent::N(tile.across(rows)),
                 along_tokens,
                 Extent::N(along_groups),
             ])
-            .with_bytes(bytes(part) + up.map_or(0, bytes))
+            .with_bytes(bytes(piece) + up.map_or(0, bytes))
             .with_flops(Flops {
                 per_token: flops,
                 ..Flops::default()
@@ -408,9 +411,9 @@ impl GpuGemm<'_> {
         );
         let whole = plain && self.residual.is_none() && w.groups == 1;
         assert!(
-            self.parts == 1 || whole && (w.cols / 32).is_multiple_of(self.parts),
-            "{name}: {} parts of the columns of one weight",
-            self.parts
+            self.split_k == 1 || whole && (w.cols / 32).is_multiple_of(self.split_k),
+            "{name}: {} ranges of the columns of one weight",
+            self.split_k
         );
         if let Some(up) = self.up {
             assert_eq!(

@@ -508,13 +508,13 @@ impl TrialInputs {
                 gpu.storage_with_async(TRIAL, &halves).await?
             }
         };
-        let mut parts = vec![];
+        let mut kv_blocks = vec![];
         for bytes in [kv, second].into_iter().filter(|bytes| *bytes > 0) {
-            parts.push(room(bytes, form.role()).await?);
+            kv_blocks.push(room(bytes, form.role()).await?);
         }
         let scratch = Scratch {
             weights: Range::whole(&weights),
-            kv: parts,
+            kv: kv_blocks,
             stats: room(stats, Role::Floats).await?,
             blocks,
         };

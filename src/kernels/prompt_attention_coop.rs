@@ -118,7 +118,7 @@ impl Shape {
             ("ROW_TILES", self.row_tiles),
             ("VALUE_TILES", dims.v / size),
             ("QUERY_COLUMNS", query_columns),
-            ("QUERY_PARTS", dims.mla.head() / query_columns),
+            ("QUERY_RUNS", dims.mla.head() / query_columns),
             ("QUERY_STEPS", query_columns / size),
             ("HEAD_STEPS", dims.mla.head() / size),
             ("QUERY_LOADS", size * query_columns / 4 / lanes),

@@ -171,12 +171,12 @@ pub struct Queries {
 pub struct GpuRopeCache {
     /// The queries, unless the product that made them has rotated them.
     pub queries: Option<Queries>,
-    /// (max_tokens, kv_lora + rope); or (parts, part_tokens, kv_lora + rope) to be added up.
+    /// (max_tokens, kv_lora + rope); or (partial_sums, partial_tokens, kv_lora + rope) to be added up.
     pub kv_a: Range,
-    /// Parts of `kv_a`, usually 1.
-    pub parts: u32,
-    /// Tokens from one part to the next: those of a replay or more, where a product was recorded for more.
-    pub part_tokens: u32,
+    /// Partial sums of a value of `kv_a`, usually 1.
+    pub partial_sums: u32,
+    /// Tokens from one partial sum to the next: those of a replay or more, where a product was recorded for more.
+    pub partial_tokens: u32,
     /// `attn_kv_a_norm`, (kv_lora).
     pub kv_a_norm: Range,
     /// `attention.layer_norm_rms_epsilon`.
@@ -235,8 +235,8 @@ pub fn row_call(row: CacheRow, rope_table: &Range, dims: MlaDims) -> Call {
     call(&GpuRopeCache {
         queries: None,
         kv_a: row.kv_a,
-        parts: 1,
-        part_tokens: 1,
+        partial_sums: 1,
+        partial_tokens: 1,
         kv_a_norm: row.kv_a_norm,
         eps: row.eps,
         rope_table: rope_table.clone(),
@@ -263,15 +263,15 @@ pub fn call(b: &GpuRopeCache) -> Call {
         eps: b.eps,
         cache: b.cache.clone(),
     };
-    let split = b.parts > 1;
-    let part_stride = b.part_tokens * dims.cache_row() as u32 / 2;
+    let summed = b.partial_sums > 1;
+    let partial_stride = b.partial_tokens * dims.cache_row() as u32 / 2;
     let call = Call::new("rope_cache")
         .variant(row_variant(Variant::default(), dims, WG))
         .number("WG", WG)
         .number("LANES", 1)
         .word("pos", Word::Pos)
-        .word_some("parts", split.then_some(b.parts))
-        .word_some("part_stride", split.then_some(part_stride))
+        .word_some("partial_sums", summed.then_some(b.partial_sums))
+        .word_some("partial_stride", summed.then_some(partial_stride))
         .bind("angles", &b.rope_table);
     let call = row.bind(call);
     let heads = dims.heads as u32;
@@ -456,12 +456,12 @@ mod tests {
             rope: 4,
             kv_lora: 12,
         };
-        // Two parts of a product that was recorded for five tokens.
+        // Two partial sums of a product that was recorded for five tokens.
         let enough = GpuRopeCache {
             queries: None,
             kv_a: Range::floats("kv_a", (5 + 3) * 16),
-            parts: 2,
-            part_tokens: 5,
+            partial_sums: 2,
+            partial_tokens: 5,
             kv_a_norm: Range::floats("norm", 12),
             eps: 1e-5,
             rope_table: Range::floats("table", 20 * 4),
@@ -489,13 +489,13 @@ mod tests {
         assert_eq!(found(&halves, 3, 20).as_deref(), Some("cache"));
     }
 
-    /// Parts of so many values that add up to `sum`: the last one has it all, and behind it they hold what must not be read.
-    fn in_parts(sum: &[f32], parts: usize, values: usize) -> Vec<f32> {
-        let mut all = vec![f32::NAN; parts * values];
-        for part in all.chunks_mut(values) {
-            part[..sum.len()].fill(0.0);
+    /// Partial sums of so many values that add up to `sum`: the last one has it all, and behind it they hold what must not be read.
+    fn in_partial_sums(sum: &[f32], partial_sums: usize, values: usize) -> Vec<f32> {
+        let mut all = vec![f32::NAN; partial_sums * values];
+        for sums in all.chunks_mut(values) {
+            sums[..sum.len()].fill(0.0);
         }
-        all[(parts - 1) * values..][..sum.len()].copy_from_slice(sum);
+        all[(partial_sums - 1) * values..][..sum.len()].copy_from_slice(sum);
         all
     }
 
@@ -524,11 +524,12 @@ mod tests {
                 rope_cache(
                     &q, &kv_a, &norm, eps, &table, pos, dims, &mut q_pe, &mut cache,
                 );
-                // Parts of a product that was recorded for more tokens, too.
+                // Partial sums of a product that was recorded for more tokens, too.
                 let forms = [(true, 1, 0), (false, 1, 0), (false, 3, 0), (true, 3, 5)];
                 let forms = gpus().iter().flat_map(|g| forms.map(|form| (g, form)));
-                for (gpu, (with_queries, parts, more)) in forms {
-                    let in_parts = in_parts(&kv_a, parts, (n_tokens + more) * row);
+                for (gpu, (with_queries, partial_sums, more)) in forms {
+                    let in_partial_sums =
+                        in_partial_sums(&kv_a, partial_sums, (n_tokens + more) * row);
                     let on_gpu = upload(gpu, &untouched);
                     let rotated = output(gpu, q_pe.len());
                     let whole = |data: &[f32]| Range::whole(&upload(gpu, data));
@@ -537,9 +538,9 @@ mod tests {
                             q: whole(&q),
                             q_pe: Range::whole(&rotated),
                         }),
-                        kv_a: whole(&in_parts),
-                        parts: parts as u32,
-                        part_tokens: (n_tokens + more) as u32,
+                        kv_a: whole(&in_partial_sums),
+                        partial_sums: partial_sums as u32,
+                        partial_tokens: (n_tokens + more) as u32,
                         kv_a_norm: whole(&norm),
                         rope_table: whole(table.as_flattened()),
                         cache: Range::whole(&on_gpu).holding(Role::Cache),

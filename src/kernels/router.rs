@@ -94,10 +94,10 @@ fn best_free(scores: &[f32], free: &[bool]) -> usize {
 /// The kernel's buffers and sizes.
 #[derive(Debug, Clone)]
 pub struct GpuRouter<'a> {
-    /// (max_tokens, count), f32; or (parts, max_tokens, count) to be added up.
+    /// (max_tokens, count), f32; or (partial_sums, max_tokens, count) to be added up.
     pub logits: Range,
-    /// Parts of the logits, usually 1.
-    pub parts: u32,
+    /// Partial sums of a logit, usually 1.
+    pub partial_sums: u32,
     /// `exp_probs_b`, (count), f32.
     pub bias: Option<Range>,
     /// How many experts there are, and how they are chosen and weighted.
@@ -141,17 +141,17 @@ impl GpuRouter<'_> {
 pub fn call(b: &GpuRouter<'_>) -> Call {
     b.check();
     let experts = b.experts;
-    let split = b.parts > 1;
+    let summed = b.partial_sums > 1;
     let variant = choice(Variant::default(), experts, b.bias.is_some());
     Call::new("router")
         .variant(variant)
         .number("WG", experts.count.next_power_of_two().max(64) as u32)
         .number("LANES", 1)
         .word("scale", experts.weights_scale)
-        .word_some("parts", split.then_some(b.parts))
+        .word_some("partial_sums", summed.then_some(b.partial_sums))
         .word_some(
-            "part_stride",
-            split.then_some(b.max_tokens * experts.count as u32),
+            "partial_stride",
+            summed.then_some(b.max_tokens * experts.count as u32),
         )
         .bind("logits", &b.logits)
         .bind("ids", &b.ids)
@@ -277,24 +277,24 @@ mod tests {
         assert_eq!(ids, [2, 0, 1]);
     }
 
-    /// The kernel on one GPU, with room for one token more, logits in so many parts.
+    /// The kernel on one GPU, with room for one token more, logits in so many partial_sums.
     fn on_gpu(
         gpu: &Gpu,
         logits: &[f32],
         bias: Option<&[f32]>,
         e: &Experts,
-        parts: usize,
+        partial_sums: usize,
     ) -> (Vec<u32>, Vec<f32>) {
         let n_tokens = logits.len() / e.count;
         let n = n_tokens * e.used;
         let ids = upload(gpu, &vec![u32::MAX; n + e.used]);
         let weights = output(gpu, n + e.used);
         let all = [logits, &vec![f32::NAN; e.count]].concat();
-        // The last part has it all, so that adding up is exact.
-        let logits = [vec![0.0; (parts - 1) * all.len()], all].concat();
+        // The last partial sum has it all, so that adding up is exact.
+        let logits = [vec![0.0; (partial_sums - 1) * all.len()], all].concat();
         let call = call(&GpuRouter {
             logits: Range::whole(&upload(gpu, &logits)),
-            parts: parts as u32,
+            partial_sums: partial_sums as u32,
             bias: bias.map(|b| Range::whole(&upload(gpu, b))),
             experts: e,
             max_tokens: n_tokens as u32 + 1,
@@ -348,8 +348,9 @@ mod tests {
                 );
                 let expected: Vec<f64> = weights.iter().map(|w| f64::from(*w)).collect();
                 for gpu in gpus() {
-                    let parts = [1, 3][n_tokens % 2];
-                    let (found_ids, found) = on_gpu(gpu, &logits, bias.as_deref(), &e, parts);
+                    let partial_sums = [1, 3][n_tokens % 2];
+                    let (found_ids, found) =
+                        on_gpu(gpu, &logits, bias.as_deref(), &e, partial_sums);
                     let what = format!("{e:?}, {n_tokens} tokens, {}", gpu.tier.name());
                     assert_eq!(found_ids, ids, "{what}");
                     // exp and division of a GPU may be off by a few units in the last place.
@@ -395,7 +396,7 @@ mod tests {
         let call = |logits, ids| {
             call(&GpuRouter {
                 logits: Range::floats("logits", logits),
-                parts: 3,
+                partial_sums: 3,
                 bias: Some(Range::floats("bias", 64)),
                 experts: &e,
                 max_tokens: 5,

@@ -51,12 +51,12 @@ const WG: u32 = 128;
 
 /// [`rows_f16`] on the device.
 pub struct GpuRowsF16 {
-    /// The rows, (max_tokens * used, cols) f32, or their partial sums, (parts, max_tokens * used, cols).
+    /// The rows, (max_tokens * used, cols) f32, or their partial sums, (partial_sums, max_tokens * used, cols).
     pub x: Range,
     /// Rows that are read instead if the other list of tiles is in use. They are not partial sums.
     pub other: Option<Other>,
     /// How many partial sums make a row, usually 1.
-    pub parts: u32,
+    pub partial_sums: u32,
     /// Values of a row, a multiple of 4.
     pub cols: u32,
     /// The weight (cols) and the epsilon of an RMS norm that is applied first.
@@ -81,7 +81,7 @@ impl GpuRowsF16 {
         Self {
             x: x.clone(),
             other: None,
-            parts: 1,
+            partial_sums: 1,
             cols,
             norm: None,
             halves: None,
@@ -101,7 +101,7 @@ impl GpuRowsF16 {
             true => (Word::LastTokenTimes(vectors), Extent::N(1)),
             false => (Word::U(0), Extent::Slots { used, by, more }),
         };
-        let split = self.parts > 1;
+        let summed = self.partial_sums > 1;
         let (norm, eps) = (
             self.norm.as_ref().map(|n| &n.0),
             self.norm.as_ref().map(|n| n.1),
@@ -112,10 +112,10 @@ impl GpuRowsF16 {
             .word("vectors", vectors)
             .word("first", first)
             .word_some("eps", eps)
-            .word_some("parts", split.then_some(self.parts))
+            .word_some("partial_sums", summed.then_some(self.partial_sums))
             .word_some(
-                "part_stride",
-                split.then_some(self.max_tokens * self.used * vectors),
+                "partial_stride",
+                summed.then_some(self.max_tokens * self.used * vectors),
             )
             .bind("x", &self.x)
             .bind_some("other", self.other.as_ref().map(|other| &other.rows))
@@ -173,7 +173,7 @@ mod tests {
         /// Whether those of the last token alone are wanted.
         last: bool,
         /// Partial sums that are added up to the rows.
-        parts: usize,
+        partial_sums: usize,
         x: Vec<f32>,
         norm: Vec<f32>,
     }
@@ -185,7 +185,7 @@ mod tests {
     fn the_gpu_agrees_with_its_twin() {
         let mut rng = Rng::fresh();
         for gpu in gpus() {
-            for (cols, n_tokens, used, last, parts) in [
+            for (cols, n_tokens, used, last, partial_sums) in [
                 (2048, 3, 1, false, 1),
                 (10_944, 2, 1, false, 1),
                 (1408, 5, 6, false, 2),
@@ -200,7 +200,7 @@ mod tests {
                     n_tokens,
                     used,
                     last,
-                    parts,
+                    partial_sums,
                     x: sizes.take(n_tokens * used).flat_map(&mut row).collect(),
                     norm: rng.normals(cols),
                 };
@@ -229,23 +229,27 @@ mod tests {
             ..
         } = *given;
         // With two buffers to choose from there are no partial sums.
-        let parts = if tall.is_some() { 1 } else { given.parts };
+        let partial_sums = if tall.is_some() {
+            1
+        } else {
+            given.partial_sums
+        };
         let max_tokens = n_tokens as u32 + 1;
         let all = (max_tokens as usize) * used;
         let [halves, scales, floats] = [all * cols / 2, all, all * cols].map(|n| output(gpu, n));
         // The first partial sum, or the residual if there is one, has the whole value, and the others are 0. So adding up is exact.
         let padded = padded(x, used * cols, max_tokens);
-        let sum = (parts > 3).then(|| (upload(gpu, &padded), output(gpu, padded.len())));
+        let sum = (partial_sums > 3).then(|| (upload(gpu, &padded), output(gpu, padded.len())));
         let first = match &sum {
             Some(_) => vec![0.0; padded.len()],
             None => padded.clone(),
         };
-        let in_parts = [first, vec![0.0; (parts - 1) * padded.len()]].concat();
-        let (left, other) = left_by(gpu, &in_parts, tall);
+        let in_partial_sums = [first, vec![0.0; (partial_sums - 1) * padded.len()]].concat();
+        let (left, other) = left_by(gpu, &in_partial_sums, tall);
         let call = GpuRowsF16 {
             x: left,
             other,
-            parts: parts as u32,
+            partial_sums: partial_sums as u32,
             cols: cols as u32,
             norm: with_norm.then(|| (Range::whole(&upload(gpu, norm)), 1e-5)),
             halves: half.then(|| {

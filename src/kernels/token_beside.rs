@@ -69,7 +69,7 @@ impl GpuTokenBeside<'_> {
             one_block: false,
             at_once: 1,
             shares_work: None,
-            split: false,
+            two_runs: false,
         }
     }
 

@@ -46,8 +46,8 @@ pub fn token_gate_up(
 pub struct GpuTokenGateUp<'a> {
     /// G and U of the experts, cut alike, and how they are chosen: what the router's call would do for one token.
     pub experts: Option<([&'a GpuWeight; 2], GpuRouter<'a>)>,
-    /// Whether the logits are still to be divided by the root mean square of the input. In several parts, of
-    /// [`RouterParts`](super::token_matvec::RouterParts), they always are.
+    /// Whether the logits are still to be divided by the root mean square of the input. Partial sums, as
+    /// [`PartialLogits`](super::token_matvec::PartialLogits) leaves them, always are.
     pub raw_logits: bool,
     /// G and U of the shared expert, or of a dense block, cut alike.
     pub shared: Option<[&'a GpuWeight; 2]>,
@@ -65,18 +65,18 @@ const CHOICE_THREADS: u32 = 512;
 /// Experts of a lane at most where one subgroup makes the choice.
 const CHUNKS: u32 = 8;
 
-/// What the workgroups do more where each adds up the logits of `experts` in `parts` than where they come added up: `rows` are those
-/// of G of the chosen experts and the shared one.
+/// What the workgroups do more if each adds up the logits of `experts` from `partial_sums` than if these come added up. `rows` are
+/// those of G of the chosen experts and the shared one.
 pub fn repeated(
     machine: Machine,
     activation: Activation,
     rows: u32,
-    [experts, parts]: [u32; 2],
+    [experts, partial_sums]: [u32; 2],
 ) -> Repeated {
     let workgroups = rows
         .div_ceil(SharedWork::RouterSums.rows(machine, activation))
         .div_ceil(machine.cores.max(1));
-    let weights = u64::from(workgroups) * u64::from(experts) * u64::from(parts);
+    let weights = u64::from(workgroups) * u64::from(experts) * u64::from(partial_sums);
     Repeated {
         weights,
         bytes: 4 * weights,
@@ -103,9 +103,11 @@ impl GpuTokenGateUp<'_> {
         self.experts.as_ref().map_or(0, routed)
     }
 
-    /// Parts that the logits come in.
-    fn parts(&self) -> u32 {
-        self.experts.as_ref().map_or(1, |(_, router)| router.parts)
+    /// Partial sums that each logit comes as.
+    fn partial_sums(&self) -> u32 {
+        self.experts
+            .as_ref()
+            .map_or(1, |(_, router)| router.partial_sums)
     }
 
     /// What a geometry can be chosen for.
@@ -132,12 +134,12 @@ impl GpuTokenGateUp<'_> {
             threads,
             one_block: false,
             at_once: 1,
-            shares_work: (self.parts() > 1).then_some(SharedWork::RouterSums),
-            split: false,
+            shares_work: (self.partial_sums() > 1).then_some(SharedWork::RouterSums),
+            two_runs: false,
         }
     }
 
-    /// The dispatches: one per part of the experts or of the shared expert, whichever are more.
+    /// The dispatches: one per piece of the experts or of the shared expert, whichever are more.
     ///
     /// # Errors
     /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device, or rows are no multiple of 16.
@@ -164,9 +166,9 @@ impl GpuTokenGateUp<'_> {
                 ((w.groups, w.rows, w.cols), cuts.collect::<Vec<_>>())
             };
             assert_eq!(form(g), form(u), "{} and {}", g.name, u.name);
-            for part in &g.pieces {
+            for piece in &g.pieces {
                 // Experts are cut between them.
-                let rows = if g.groups > 1 { g.rows } else { part.rows };
+                let rows = if g.groups > 1 { g.rows } else { piece.rows };
                 check_rows(target, rows, &g.name)?;
             }
             count = count.max(g.pieces.len());
@@ -174,13 +176,16 @@ impl GpuTokenGateUp<'_> {
         if let Some((_, router)) = &self.experts {
             router.check();
             assert!(
-                router.parts == 1 || self.raw_logits && router.experts.count.is_multiple_of(4),
-                "parts of the logits of {} experts",
+                router.partial_sums == 1
+                    || self.raw_logits && router.experts.count.is_multiple_of(4),
+                "partial sums of the logits of {} experts",
                 router.experts.count
             );
         }
         let whole = self.whole(target, geometry);
-        Ok((0..count).map(|i| self.part(geometry, &whole, i)).collect())
+        Ok((0..count)
+            .map(|i| self.piece(geometry, &whole, i))
+            .collect())
     }
 
     /// The call without any weights.
@@ -195,7 +200,7 @@ impl GpuTokenGateUp<'_> {
                 (2 * units).min(geometry.threads()).div_ceil(lanes),
             );
         // Each thread's share of the logits' sums.
-        let beside = match self.parts() {
+        let beside = match self.partial_sums() {
             1 => 0,
             _ => 16 * u64::from(geometry.threads()),
         };
@@ -207,8 +212,8 @@ impl GpuTokenGateUp<'_> {
         self.x.bind(call).bind("prepared", &self.h)
     }
 
-    /// Part i of the experts and part i of the shared expert, where they have so many.
-    fn part(&self, geometry: &Geometry, whole: &Call, i: usize) -> Call {
+    /// Piece i of the experts and piece i of the shared expert, where they have so many.
+    fn piece(&self, geometry: &Geometry, whole: &Call, i: usize) -> Call {
         let mut call = whole.clone();
         let (mut tiles, mut bytes, mut weights) = (0, 0, 0);
         let has = |pair: &[&GpuWeight; 2]| i < pair[0].pieces.len();
@@ -241,7 +246,7 @@ impl GpuTokenGateUp<'_> {
                     .bind("ids", &router.ids)
                     .bind("weights", &router.weights)
                     .word("scale", router.experts.weights_scale);
-                // The chosen experts may lie in any part: the first is told to read them all.
+                // The chosen experts may lie in any piece: the first is told to read them all.
                 let read = pair.map(|w| w.bytes_of_rows(u64::from(used * rows)));
                 bytes += read.iter().sum::<u64>();
                 weights += 2 * u64::from(used * rows) * u64::from(pair[0].cols);
@@ -296,8 +301,8 @@ impl GpuTokenGateUp<'_> {
             .flag("RAW_LOGITS", self.raw_logits)
             .bind("logits", &router.logits)
             .bind_some("bias", router.bias.as_ref());
-        let parts = router.parts;
-        if parts == 1 {
+        let partial_sums = router.partial_sums;
+        if partial_sums == 1 {
             return call.module("LOGITS", "logits_whole");
         }
         let columns = experts.count as u32 / 4;
@@ -308,13 +313,13 @@ impl GpuTokenGateUp<'_> {
             true => (lanes / columns).clamp(1, phases),
             false => 1,
         };
-        call.module("LOGITS", "logits_in_parts")
-            .number("PARTS", parts)
+        call.module("LOGITS", "add_partial_logits")
+            .number("RUNS", partial_sums)
             .number("LOGIT_PHASES", phases)
             .number("LOGIT_FOLDS", shared.ilog2())
             .number("LOGIT_SUMMED", phases / shared)
-            .number("PART_LOADS", parts.div_ceil(phases))
-            .flag("RAGGED_PARTS", !even || !parts.is_multiple_of(phases))
+            .number("RUN_LOADS", partial_sums.div_ceil(phases))
+            .flag("RAGGED_RUNS", !even || !partial_sums.is_multiple_of(phases))
     }
 }
 

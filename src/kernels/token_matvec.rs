@@ -69,7 +69,7 @@ pub struct GpuTokenMatvec<'a> {
     /// Where the output goes prepared for the next product.
     pub prepared: Option<TokenOutput>,
     /// Where partial sums of the experts' logits go. The output must be prepared for a norm.
-    pub router: Option<RouterParts<'a>>,
+    pub router: Option<PartialLogits<'a>>,
     /// The rotation of the output, if it is queries. The product must have one group, a prepared input and an output in f32.
     pub rotation: Option<Rotation>,
 }
@@ -77,7 +77,7 @@ pub struct GpuTokenMatvec<'a> {
 /// Partial sums of the experts' logits, one for each [`ROUTER_ROWS`] rows of a product's output. Each is `weight` times those rows, after
 /// they were multiplied by the norm's weight, in f32. The logits are their sum, divided by the root mean square of the whole output.
 #[derive(Clone)]
-pub struct RouterParts<'a> {
+pub struct PartialLogits<'a> {
     /// `ffn_gate_inp`, (experts, rows) f32.
     pub weight: &'a GpuWeight,
     /// The partial sums, (rows / 16, experts) f32.
@@ -89,19 +89,19 @@ pub const ROUTER_ROWS: u32 = 16;
 /// The most bytes of workgroup memory that the router's weights for the rows of a workgroup may take.
 pub(super) const ROUTER_BYTES: u64 = 8 << 10;
 
-/// [`RouterParts`] of `x` (rows), which is multiplied by the norm's weight already.
-pub fn router_parts(w: &Weight, x: &[f32]) -> Vec<f32> {
+/// [`PartialLogits`] of `x` (rows), which is multiplied by the norm's weight already.
+pub fn partial_logits(w: &Weight, x: &[f32]) -> Vec<f32> {
     let rows = ROUTER_ROWS as usize;
-    let part = |at: usize| {
+    let run = |at: usize| {
         let mut own = vec![0.0; x.len()];
         own[at..at + rows].copy_from_slice(&x[at..at + rows]);
         token_matvec(w, &own, 0, None, None)
     };
-    (0..x.len()).step_by(rows).flat_map(part).collect()
+    (0..x.len()).step_by(rows).flat_map(run).collect()
 }
 
 /// Whether a product in workgroups of `tile` rows can leave such partial sums for the router `w`, and the choice of experts add them up.
-pub fn leaves_router_parts(w: &GpuWeight, tile: u32) -> bool {
+pub fn leaves_partial_logits(w: &GpuWeight, tile: u32) -> bool {
     w.ty == GgmlType::F32
         && w.groups == 1
         && w.pieces.len() == 1
@@ -183,7 +183,7 @@ impl<'a> GpuTokenMatvec<'a> {
             one_block: merge,
             at_once: if rotates { 1 } else { 2 },
             shares_work: merge.then_some(SharedWork::Slices),
-            split: false,
+            two_runs: false,
         }
     }
 
@@ -268,7 +268,7 @@ impl<'a> GpuTokenMatvec<'a> {
         if let Some(prepared) = &self.prepared {
             call = prepared.bind(call);
         }
-        if let Some(RouterParts { weight, logits }) = router {
+        if let Some(PartialLogits { weight, logits }) = router {
             assert_eq!(
                 weight.cols,
                 w.total_rows(),
@@ -283,7 +283,7 @@ impl<'a> GpuTokenMatvec<'a> {
                     "router",
                     &weight.pieces[0].quants.clone().holding(Role::Floats),
                 )
-                .bind("logit_parts", logits)
+                .bind("partial_logits", logits)
                 .number("EXPERTS", experts)
                 .number("ROUTER_COLUMNS", weight.cols / 4)
                 .number("ROUTER_LOADS", share(4))
@@ -318,9 +318,9 @@ impl<'a> GpuTokenMatvec<'a> {
             Input::Slices([sums, stats], _) => {
                 let threads = call.variant.consts["WG"];
                 call.module("INPUT", "x_slices")
-                    .bind("parts", sums)
+                    .bind("slice_sums", sums)
                     .bind("stats", stats)
-                    .word("splits", Word::Splits)
+                    .word("slices", Word::Slices)
                     .number("HEADS", w.groups)
                     .number("ROWS_PER_GROUP", w.rows)
                     .number("X_UNITS", 0)

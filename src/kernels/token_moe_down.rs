@@ -6,7 +6,7 @@ use super::token::{
 };
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Flops};
-use crate::gpu::geometry::{Geometry, SPLIT_LANES, Site};
+use crate::gpu::geometry::{Geometry, RUN_LANES, Site};
 use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
@@ -102,7 +102,7 @@ impl GpuTokenMoeDown<'_> {
             one_block: false,
             at_once: 1,
             shares_work: None,
-            split: true,
+            two_runs: true,
         }
     }
 
@@ -149,7 +149,7 @@ impl GpuTokenMoeDown<'_> {
             };
             let call = self.piece(target, geometry, i);
             let call = call
-                .flag("ONE_PART", count == 1)
+                .flag("ONE_PIECE", count == 1)
                 .bind("residual", &residual)
                 .bind("y", &y);
             calls.push(match last {
@@ -169,16 +169,16 @@ impl GpuTokenMoeDown<'_> {
         let piece = d.pieces.get(i).unwrap_or(&d.pieces[0]);
         let experts = d.pieces.get(i).map_or(0, |piece| piece.rows / d.rows);
         let shared = self.shared.and_then(|s| Some((s, s.pieces.get(i)?)));
-        let split = geometry.lanes > SPLIT_LANES;
+        let two_runs = geometry.lanes > RUN_LANES;
         let variant = divided(target, token::variant(activation), geometry, used * units)
             .number("USED", used)
             .number("ROWS", d.rows)
             .number("UNITS", units)
             .number(
-                "SPLIT_RUNS",
-                if split { geometry.threads() / 32 } else { 1 },
+                "ROW_RUNS",
+                if two_runs { geometry.threads() / 32 } else { 1 },
             )
-            .flag("SPLIT", split);
+            .flag("TWO_RUNS", two_runs);
         let mut variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], d.ty, activation);
         if let Some(factor) = slot_factor(used, units) {
             variant = variant

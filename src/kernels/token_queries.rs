@@ -89,7 +89,7 @@ impl GpuTokenQueries<'_> {
             one_block: false,
             at_once: 1,
             shares_work: None,
-            split: false,
+            two_runs: false,
         }
     }
 

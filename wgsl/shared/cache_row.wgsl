@@ -1,8 +1,8 @@
 // The cache row of a new token: normed latent, then rotated key, in f16. And the rotation by itself: pairs (2i, 2i+1) rotate by the
 // angle of (position, i). All buffers are seen as pairs of floats. The kernel declares `angles`, of (n_ctx, ROPE / 2) cosines and
-// sines, and LATENT_PAIRS * WG pairs are as many as the latent has, or more. With `parts` kv_a comes in parts, to be added up.
-#ifdef parts
-#read kv_a: array<vec2<f32>> @floats(2 * (p.parts - 1) * p.part_stride + TOKENS * (KV_LORA + ROPE))   // (parts, tokens, (KV_LORA + ROPE) / 2)
+// sines, and LATENT_PAIRS * WG pairs are as many as the latent has, or more. With the word `partial_sums`, kv_a holds partial sums.
+#ifdef partial_sums
+#read kv_a: array<vec2<f32>> @floats(2 * (p.partial_sums - 1) * p.partial_stride + TOKENS * (KV_LORA + ROPE))   // (partial_sums, tokens, (KV_LORA + ROPE) / 2)
 #else
 #read kv_a: array<vec2<f32>> @floats(TOKENS * (KV_LORA + ROPE))     // (tokens, (KV_LORA + ROPE) / 2)
 #endif
@@ -12,7 +12,7 @@
 #each n LATENT_PAIRS
 
 alias kv_a_Value = vec2<f32>;
-#import add_parts as kv_a
+#import add_partial_sums as kv_a
 
 fn rotate(x: vec2<f32>, angle: vec2<f32>) -> vec2<f32> {
   return vec2(x.x * angle.x - x.y * angle.y, x.x * angle.y + x.y * angle.x);

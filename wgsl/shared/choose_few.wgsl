@@ -62,14 +62,14 @@ fn rank(n: u32) {
   atomicStore(&bins[thread], 0u);
   atomicStore(&bins[WG + thread], 0u);
   workgroupBarrier();
-  let parts = select(1u, 2u, 2u * n <= WG) + select(0u, 1u, 3u * n <= WG) + select(0u, 1u, 4u * n <= WG);
-  let part = select(0u, 1u, thread >= n) + select(0u, 1u, thread >= 2u * n) + select(0u, 1u, thread >= 3u * n);
-  let c = thread - part * n;
-  if (c < n && part < parts) {
+  let sharers = select(1u, 2u, 2u * n <= WG) + select(0u, 1u, 3u * n <= WG) + select(0u, 1u, 4u * n <= WG);
+  let sharer = select(0u, 1u, thread >= n) + select(0u, 1u, thread >= 2u * n) + select(0u, 1u, thread >= 3u * n);
+  let c = thread - sharer * n;
+  if (c < n && sharer < sharers) {
     let mine = ranked[c];
     var place = 0u;
     var sum = 0u;
-    var i = 4u * part;
+    var i = 4u * sharer;
     loop {
       if (i >= n) { break; }
 #for k 4
@@ -81,7 +81,7 @@ fn rank(n: u32) {
       place += select(0u, 1u, better$k);
       sum += select(0u, amount$k, better$k);
 #endfor
-      i += 4u * parts;
+      i += 4u * sharers;
     }
     atomicAdd(&bins[c], place);
     atomicAdd(&bins[WG + c], sum);

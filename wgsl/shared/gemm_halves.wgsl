@@ -1,6 +1,6 @@
-// What a thread brings to workgroup memory at once: a unit of weights or, with PARTS, a half or a quarter of it, as halves.
-#each v PART_VECTORS
-alias Part = array<vec4<f16>, PART_VECTORS>;
+// What a thread brings to workgroup memory at once: one of the FRACTIONS (1, 2 or 4) of a unit of weights, as f16.
+#each v FRACTION_VECTORS
+alias Fraction = array<vec4<f16>, FRACTION_VECTORS>;
 
 // scale * code + offset for the four codes of a word, each right as a signed byte. The bits of the half 1024 + n are 0x6400 + n
 // for n below 1024: so codes become halves without a conversion, and all but the last step is exact.
@@ -12,6 +12,6 @@ fn word_halves(word: u32, a: vec2<f32>) -> vec4<f16> {
 }
 
 // To the tile of W, vectors `column` on of a row.
-fn put_part(row: u32, column: u32, v: Part) {
+fn put_fraction(row: u32, column: u32, v: Fraction) {
   ws_put(row * PITCH + (column + $vu) * QUAD, v[$v]);
 }

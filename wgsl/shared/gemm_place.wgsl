@@ -1,10 +1,10 @@
-// What the products of many tokens have in common: parameters, buffers, and which part of the output a workgroup owns.
+// What the products of many tokens have in common: parameters, buffers, and which tile of the output a workgroup owns.
 //
 // GROUPS is what the groups of W are, and which rows of x and y belong to a token: heads, or the only group there is
-// (shared/gemm_heads.wgsl), parts of the columns (shared/gemm_columns.wgsl), or experts, whose inputs are those of tokens
+// (shared/gemm_heads.wgsl), ranges of the columns (shared/gemm_columns.wgsl), or experts, whose inputs are those of tokens
 // (shared/gemm_gather.wgsl) or whose outputs are (shared/gemm_scatter.wgsl). The kernel declares `Out`, what y consists of, and `Value`,
 // what it finishes at once.
-#word rows: u32            // of W in a group: of an expert, a head, or this part of a plain weight
+#word rows: u32            // of W in a group: of an expert, a head, or this piece of a plain weight
 #word first_row: u32       // of this piece in y
 #word first_group: u32     // of this piece: expert, head, or 0
 #word groups: u32          // in this piece

@@ -15,14 +15,14 @@ fn $W_multiply(t: u32, own_x: u32, own_w: u32, sums: ptr<function, Sums>) {
 
 fn $W_stages(at: Place, t: u32, sums: ptr<function, Sums>) {
   let column = t % COLUMNS;
-  // Threads that share a row lie side by side, each with a part of a unit.
-  let part = t % PARTS;
-  let in_stage = t / PARTS % STAGE_UNITS;
-  let w_column = in_stage * 8u + part * PART_VECTORS;
-  let row$w = ($wu * WG + t) / (PARTS * STAGE_UNITS);
+  // Threads that share a row lie side by side, each with a fraction of a unit.
+  let fraction = t % FRACTIONS;
+  let in_stage = t / FRACTIONS % STAGE_UNITS;
+  let w_column = in_stage * 8u + fraction * FRACTION_VECTORS;
+  let row$w = ($wu * WG + t) / (FRACTIONS * STAGE_UNITS);
   let unit$w = group_first_unit(at, min(at.row + row$w, p.rows - 1u)) + in_stage;
   let from$l = input_index(at, min(($lu * WG + t) / COLUMNS, at.count - 1u)) + column;
-  var w$w = brought(unit$w, part);
+  var w$w = brought(unit$w, fraction);
   var x$l = x[from$l];
   let group = t / LANES;
   let own_x = group / SN * (MAT * PITCH);
@@ -37,7 +37,7 @@ fn $W_stages(at: Place, t: u32, sums: ptr<function, Sums>) {
     // behind the end the last ones again.
     let next = min(unit, p.units - STAGE_UNITS);
     x$l = x[from$l + next * 8u];
-    w$w = brought(unit$w + next, part);
+    w$w = brought(unit$w + next, fraction);
     $W_multiply(t, own_x + $ku * STEP, own_w + $ku * STEP, sums);
     if (unit >= p.units) { break; }
     unit += STAGE_UNITS;

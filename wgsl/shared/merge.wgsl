@@ -1,14 +1,14 @@
 // Joins slices of attention: 4 columns of a head over slices first, first + step, .. (none: sum 0).
-// Uses `parts` (heads, splits, KV_LORA / 4) and `stats` (heads, splits) of (max, sum), which the kernel declares.
+// Uses `slice_sums` (heads, slices, KV_LORA / 4) and `stats` (heads, slices) of (max, sum), which the kernel declares.
 // sum and value are relative to exp(max); the attention's output is value / sum over all slices.
 #each i 2
 #each k 8
 struct Joined { max: f32, sum: f32, value: vec4<f32> }
 
-fn merge(head: u32, column: u32, first: u32, step: u32, splits: u32) -> Joined {
-  let last = (head + 1u) * splits - 1u;
-  let begin = head * splits + first;
-  if (splits <= 2u * step) { return merge_two(column, begin, step, last); }
+fn merge(head: u32, column: u32, first: u32, step: u32, slices: u32) -> Joined {
+  let last = (head + 1u) * slices - 1u;
+  let begin = head * slices + first;
+  if (slices <= 2u * step) { return merge_two(column, begin, step, last); }
   return merge_many(column, begin, step, last);
 }
 
@@ -16,12 +16,12 @@ fn merge(head: u32, column: u32, first: u32, step: u32, splits: u32) -> Joined {
 fn merge_two(column: u32, s: u32, step: u32, last: u32) -> Joined {
   let at$i = min(s + $iu * step, last);
   let stats$i = stats[at$i];
-  let part$i = parts[at$i * (KV_LORA / 4u) + column];
+  let sum$i = slice_sums[at$i * (KV_LORA / 4u) + column];
   let max$i = select(-1e30, stats$i.x, s + $iu * step <= last);
   var all = Joined(max(max0, max1), 0.0, vec4(0.0));
   let weight$i = select(0.0, exp(max$i - all.max), s + $iu * step <= last);
   all.sum += weight$i * stats$i.y;
-  all.value += weight$i * part$i;
+  all.value += weight$i * sum$i;
   return all;
 }
 
@@ -33,7 +33,7 @@ fn merge_many(column: u32, first: u32, step: u32, last: u32) -> Joined {
     if (s > last) { break; }
     let at$k = min(s + $ku * step, last);
     let stats$k = stats[at$k];
-    let part$k = parts[at$k * (KV_LORA / 4u) + column];
+    let sum$k = slice_sums[at$k * (KV_LORA / 4u) + column];
     var best = all.max;
     best = max(best, stats$k.x);
     let shrink = exp(all.max - best);
@@ -42,7 +42,7 @@ fn merge_many(column: u32, first: u32, step: u32, last: u32) -> Joined {
     all.value *= shrink;
     let weight$k = select(0.0, exp(stats$k.x - best), s + $ku * step <= last);
     all.sum += weight$k * stats$k.y;
-    all.value += weight$k * part$k;
+    all.value += weight$k * sum$k;
     s += 8u * step;
   }
   return all;

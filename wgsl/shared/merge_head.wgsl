@@ -1,5 +1,5 @@
 // A head's latent, joined from the attention's slices by the whole workgroup and kept as a product's input
-// (shared/kept_units.wgsl). The kernel declares KV_LORA, `parts` and `stats` (shared/merge.wgsl);
+// (shared/kept_units.wgsl). The kernel declares KV_LORA, `slice_sums` and `stats` (shared/merge.wgsl);
 // WG >= KV_LORA / 4, and PHASES is how often it is that.
 #import merge
 #each i PHASES
@@ -14,10 +14,10 @@ const KEPT = KV_LORA;
 #import kept_units
 
 // Every thread of the workgroup must call; t is the thread's number.
-fn merge_head(head: u32, t: u32, splits: u32) {
+fn merge_head(head: u32, t: u32, slices: u32) {
   let phase = t / COLUMNS;
   if (phase < PHASES) {
-    let own = merge(head, t - phase * COLUMNS, phase, PHASES, splits);
+    let own = merge(head, t - phase * COLUMNS, phase, PHASES, slices);
     merge_maxima[t] = own.max;
     merge_totals[t] = own.sum;
     merge_values[t] = own.value;

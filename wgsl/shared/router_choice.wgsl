@@ -34,9 +34,9 @@ fn router_place(logit: f32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32)
     i += 4u;
   }
   let greatest = max(max(most.x, most.y), max(most.z, most.w));
-  var part = 0.0;
-  if (t < EXPERTS) { part = exp(logit - greatest); }
-  let prob = part / workgroup_sum(part, t, subgroup, subgroups, lane_id);
+  var weight = 0.0;
+  if (t < EXPERTS) { weight = exp(logit - greatest); }
+  let prob = weight / workgroup_sum(weight, t, subgroup, subgroups, lane_id);
 #endif
   var key = 0u;
   if (t < EXPERTS) {

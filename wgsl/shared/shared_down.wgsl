@@ -7,14 +7,14 @@
 #each k SHARED_AHEAD
 alias Shared = array<s_Loaded, SHARED_AHEAD>;
 
-// Rows of other parts of S are not added here; one before this part wraps around.
+// Rows of other pieces of S are not added here; one before this piece wraps around.
 fn shared_row(row: u32) -> u32 {
-  if (ONE_PART) { return row; }
+  if (ONE_PIECE) { return row; }
   return row - p.shared_first;
 }
 
 fn shared_unit(row: u32) -> u32 {
-  if (ONE_PART) { return row * SHARED_UNITS; }
+  if (ONE_PIECE) { return row * SHARED_UNITS; }
   return min(shared_row(row), p.shared_rows - 1u) * SHARED_UNITS;
 }
 
@@ -33,5 +33,5 @@ fn shared_sum(asked: Shared, row: u32, lane: u32) -> f32 {
     sum += s_times(s_load(shared_unit(row) + b, p.shared_sub), h_unit(USED * UNITS + b));
     b += LANES;
   }
-  return select(0.0, sum, ONE_PART || shared_row(row) < p.shared_rows);
+  return select(0.0, sum, ONE_PIECE || shared_row(row) < p.shared_rows);
 }

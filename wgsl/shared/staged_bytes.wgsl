@@ -1,4 +1,4 @@
-// The input of a product as records, by way of workgroup memory (shared/staged.wgsl). Parts of records lie in planes there: neighbouring
+// The input of a product as records, by way of workgroup memory (shared/staged.wgsl). The vectors of records lie in planes there: neighbouring
 // threads read neighbouring vectors.
 #import bytes
 #read $W: array<vec4<u32>> @prepared(INPUT_UNITS)      // (units, 3)

@@ -1,12 +1,12 @@
 // The input of attn_v_b: a head's latent, which the workgroup joins from the slices of the attention once its weights are on their way.
-#word splits: u32      // slices of the attention
-#read parts: array<vec4<f32>> @floats(SLICES * HEADS * UNITS * 32)   // (HEADS, splits, 8 * UNITS)
-#read stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)            // (HEADS, splits) of (max, sum)
+#word slices: u32      // slices of the attention
+#read slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * UNITS * 32)   // (HEADS, slices, 8 * UNITS)
+#read stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)            // (HEADS, slices) of (max, sum)
 const KV_LORA = UNITS * 32u;
 #import merge_head
 const $W_SHARED = false;
 alias $W_Unit = Kept;
 alias $W_Asked = u32;
 fn $W_ask(t: u32, group: u32) -> $W_Asked { return group; }
-fn $W_put(t: u32, head: $W_Asked) { merge_head(head, t, p.splits); }
+fn $W_put(t: u32, head: $W_Asked) { merge_head(head, t, p.slices); }
 fn $W_unit(u: u32) -> $W_Unit { return kept_unit(u); }

@@ -43,7 +43,7 @@ impl GpuBackend {
 
     /// Slices that the attention of the token at `pos` is cut into.
     pub fn slices(&self, pos: usize) -> u32 {
-        self.state(pos, 1).splits
+        self.state(pos, 1).slices
     }
 
     /// Microseconds on the GPU of each of `steps` for the token at `pos`, replayed in turn `rounds` times: (steps, rounds); see

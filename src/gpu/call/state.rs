@@ -7,10 +7,10 @@ pub struct State {
     pub pos: u32,
     /// Tokens in this replay.
     pub tokens: u32,
-    /// Parts that the context is split into by the attention.
-    pub splits: u32,
-    /// Cache rows of each part.
-    pub split_rows: u32,
+    /// Slices that the attention cuts the context into.
+    pub slices: u32,
+    /// Cache rows of each slice.
+    pub slice_rows: u32,
     /// Which of an operation's alternative bindings to use.
     pub slot: usize,
     /// Whether dispatches [for few tokens](When::Few) are encoded, or those for many.
@@ -56,10 +56,10 @@ pub enum Word {
     Tokens,
     /// (tokens - 1) * n: where the last token's row of width n begins.
     LastTokenTimes(u32),
-    /// [`State::splits`].
-    Splits,
-    /// [`State::split_rows`].
-    SplitRows,
+    /// [`State::slices`].
+    Slices,
+    /// [`State::slice_rows`].
+    SliceRows,
     /// [`State::sampling`] at this index.
     Sampling(usize),
     /// The first context row of the block ([`Call::per_block`](super::Call::per_block)).
@@ -91,7 +91,7 @@ impl From<f32> for Word {
     }
 }
 
-/// How the context, the rows that a step's last token sees, is cut for dispatches that are repeated for each part of it.
+/// How the context, the rows that a step's last token sees, is cut for dispatches that are repeated for each of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocks {
     /// Rows of a block; the last one may have fewer.
@@ -142,8 +142,8 @@ pub enum Extent {
     Tokens,
     /// One per n tokens, rounded up.
     TokensBy(u32),
-    /// One per part of the context.
-    Splits,
+    /// One per block of the context.
+    Slices,
     /// One per n context rows of the block, rounded up.
     BlockRowsBy(u32),
     /// One per `by` slots of the tokens, which have `used` each, rounded up, and `more`.
@@ -163,10 +163,10 @@ pub enum When {
     /// In all.
     #[default]
     Always,
-    /// Where [`State::splits`] is at most this.
-    SplitsUpTo(u32),
+    /// Where [`State::slices`] is at most this.
+    SlicesUpTo(u32),
     /// Where it is greater.
-    SplitsAbove(u32),
+    SlicesAbove(u32),
     /// Where the context with the step's tokens has more rows than the first and at most as many as the second.
     Rows(u32, u32),
     /// Where [`State::few`] holds.
@@ -188,8 +188,8 @@ impl When {
     pub fn holds(self, state: &State) -> bool {
         match self {
             Self::Always => true,
-            Self::SplitsUpTo(most) => state.splits <= most,
-            Self::SplitsAbove(most) => state.splits > most,
+            Self::SlicesUpTo(most) => state.slices <= most,
+            Self::SlicesAbove(most) => state.slices > most,
             Self::Rows(above, most) => {
                 let rows = state.pos + state.tokens;
                 above < rows && rows <= most
@@ -209,8 +209,8 @@ pub(in crate::gpu) fn fill(params: &[Word], state: &State, block: Block, out: &m
             Word::Pos => state.pos,
             Word::Tokens => state.tokens,
             Word::LastTokenTimes(n) => (state.tokens - 1) * n,
-            Word::Splits => state.splits,
-            Word::SplitRows => state.split_rows,
+            Word::Slices => state.slices,
+            Word::SliceRows => state.slice_rows,
             Word::Sampling(i) => state.sampling[i],
             Word::BlockBegin => block.begin,
             Word::BlockRows => block.rows,
@@ -229,7 +229,7 @@ pub(in crate::gpu) fn extent(extent: Extent, state: &State, block: Block) -> u32
         Extent::N(n) => n,
         Extent::Tokens => state.tokens,
         Extent::TokensBy(n) => state.tokens.div_ceil(n),
-        Extent::Splits => state.splits,
+        Extent::Slices => state.slices,
         Extent::BlockRowsBy(n) => block.rows.div_ceil(n),
         Extent::Slots { used, by, more } => (state.tokens * used).div_ceil(by) + more,
     }

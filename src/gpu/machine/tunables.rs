@@ -42,7 +42,7 @@ pub struct Tunables {
     pub absorb_threads: u32,
     /// Units of a row that a thread of `token_absorb` asks for at once at most.
     pub absorb_units: u32,
-    /// Rows of a workgroup of gate and up that are worth adding up the parts of the router's logits.
+    /// Rows of a workgroup of gate and up that are worth adding up the partial router logits.
     pub router_sum_rows: u32,
     /// The same where halves are multiplied in pairs, since gate and up then hold many registers.
     pub router_sum_rows_of_halves: u32,
@@ -70,12 +70,12 @@ pub struct Tunables {
     pub block_rows: u32,
     /// Cache rows of such a block at most, and by matrices at least.
     pub block_rows_most: u32,
-    /// Parts at most that the columns of a router's weight are cut into in a prompt.
-    pub router_parts: u32,
-    /// Workgroups that a part of a router's weight is taken to have.
+    /// Most ranges that the columns of a router's weight are cut into in a prompt (split-K).
+    pub router_split_k: u32,
+    /// Workgroups that a range of a router's weight is taken to have.
     pub router_workgroups: u32,
-    /// Parts that the columns of other weights are cut into where their rows and a prompt's tokens do not fill the device.
-    pub product_parts: u32,
+    /// Ranges that the columns of other weights are cut into where their rows and a prompt's tokens do not fill the device.
+    pub product_split_k: u32,
     /// Workgroups of a prompt's products in f32 that fill the device, in hundredths of those that keep its cores busy.
     pub float_tiles_percent: u32,
     /// The same by cooperative matrices.
@@ -114,9 +114,9 @@ impl Tunables {
         matrix_speed: 4,
         block_rows: 2048,
         block_rows_most: 4096,
-        router_parts: 8,
+        router_split_k: 8,
         router_workgroups: 16,
-        product_parts: 4,
+        product_split_k: 4,
         float_tiles_percent: 400,
         matrix_tiles_percent: 100,
         pair_tiles_percent: 75,
@@ -127,7 +127,7 @@ impl Tunables {
     const SOFTWARE: Self = Self {
         short_attention_rows: 0,
         chunk: 512,
-        product_parts: 1,
+        product_split_k: 1,
         float_tiles_percent: 0,
         matrix_tiles_percent: 0,
         pair_tiles_percent: 0,

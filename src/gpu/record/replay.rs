@@ -75,7 +75,7 @@ impl Replay<'_> {
         } = self.recording;
         // What runs a block ahead overlaps with what stands before it.
         let next_block = before.index != turn.index && before.dispatch >= turn.dispatch;
-        self.recording.parts_passes(before, turn)
+        self.recording.separates_passes(before, turn)
             || about[before.dispatch].sublayer != about[turn.dispatch].sublayer
             || (next_block && !dispatches[turn.dispatch].ahead)
     }

@@ -55,12 +55,13 @@ impl Form {
         let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), async || {
             let forms = [by_matrices, without];
             let [matrices, floats] = Self::timed(gpu, dims, forms).await?;
-            let (splits, split_rows) = split(by_matrices, gpu.machine, TIMED_ROWS, 1, dims.heads);
+            let (slices, slice_rows) =
+                cut_context(by_matrices, gpu.machine, TIMED_ROWS, 1, dims.heads);
             let state = State {
                 pos: TIMED_ROWS as u32 - 1,
                 tokens: 1,
-                splits,
-                split_rows,
+                slices,
+                slice_rows,
                 ..State::default()
             };
             coop::faster(gpu, WHAT, [&matrices, &floats], &state).await
@@ -146,7 +147,7 @@ impl Form {
 }
 
 /// The number of slices of a context of `rows` cache rows (pos + tokens), and the cache rows of each slice, for
-/// [`State::splits`](crate::gpu::call::State::splits) and `split_rows`. `machine` is the device.
+/// [`State::slices`](crate::gpu::call::State::slices) and `slice_rows`. `machine` is the device.
 ///
 /// There are as many slices as fill the GPU with all heads and tokens. None is shorter than a tile, so a short context is one slice.
 /// By matrices, contexts of medium length have fewer slices: see `Form::least`.
@@ -154,7 +155,13 @@ impl Form {
 ///
 /// # Panics
 /// If there are no rows, tokens or heads.
-pub fn split(form: Form, machine: Machine, rows: usize, tokens: usize, heads: usize) -> (u32, u32) {
+pub fn cut_context(
+    form: Form,
+    machine: Machine,
+    rows: usize,
+    tokens: usize,
+    heads: usize,
+) -> (u32, u32) {
     let cores = machine.cores as usize;
     assert!(
         rows > 0 && tokens > 0 && heads > 0 && cores > 0,
@@ -167,6 +174,6 @@ pub fn split(form: Form, machine: Machine, rows: usize, tokens: usize, heads: us
     let of_slice = tiles
         .div_ceil(wanted.min(most))
         .max(form.least(machine, tiles));
-    let split_rows = of_slice * tile;
-    (rows.div_ceil(split_rows) as u32, split_rows as u32)
+    let slice_rows = of_slice * tile;
+    (rows.div_ceil(slice_rows) as u32, slice_rows as u32)
 }

@@ -30,7 +30,7 @@ pub fn token_error(
     gpu: &Gpu,
     dims: MlaDims,
     n: usize,
-    (splits, split_rows): (usize, usize),
+    (slices, slice_rows): (usize, usize),
     calls: impl FnOnce(GpuAttention) -> Vec<Call>,
 ) -> f64 {
     let mut rng = Rng::fresh();
@@ -41,7 +41,7 @@ pub fn token_error(
     let q_lat = queries(dims.heads * dims.kv_lora);
     let mut q_pe = queries(dims.heads * dims.rope);
     let scale = 1.0 / (row as f32).sqrt();
-    // A part of the scores that rises by 1 every 2 rows, so that sums must be scaled.
+    // A share of the scores that rises by 1 every 2 rows, so that sums must be scaled.
     q_pe.iter_mut()
         .step_by(dims.rope)
         .for_each(|q| *q = 1.0 / scale);
@@ -74,8 +74,8 @@ pub fn token_error(
     let state = State {
         pos: n as u32 - 1,
         tokens: 1,
-        splits: splits as u32,
-        split_rows: split_rows as u32,
+        slices: slices as u32,
+        slice_rows: slice_rows as u32,
         ..State::default()
     };
     run(gpu, &calls, &state);

@@ -53,12 +53,12 @@ pub(in crate::kernels) async fn trial(
     };
     let partials = [floats(sizes[0]).await?, floats(sizes[1]).await?];
     let matrices = Form::Matrix(Shapes::always(shape));
-    let split_rows = shape.tile().0 as u32;
+    let slice_rows = shape.tile().0 as u32;
     let state = State {
         pos: ROWS as u32 - 1,
         tokens: 1,
-        splits: (ROWS as u32).div_ceil(3 * split_rows),
-        split_rows: 3 * split_rows,
+        slices: (ROWS as u32).div_ceil(3 * slice_rows),
+        slice_rows: 3 * slice_rows,
         ..State::default()
     };
     let latent = q_lat.len() as u64 * 4;

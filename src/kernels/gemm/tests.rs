@@ -55,7 +55,7 @@ fn input(
             let call = GpuRowsF16 {
                 other: None,
                 x,
-                parts: 1,
+                partial_sums: 1,
                 cols,
                 norm: None,
                 halves: Some(halves.clone()),
@@ -81,7 +81,7 @@ struct Case {
     n_tokens: usize,
     residual: bool,
     /// Of the columns.
-    parts: usize,
+    split_k: usize,
     tile: Option<Tile>,
     /// Workgroup memory in numbers instead of vectors or the other way round: devices take one of the two.
     other_width: bool,
@@ -99,7 +99,7 @@ impl Case {
             head: cols,
             n_tokens,
             residual: false,
-            parts: 1,
+            split_k: 1,
             tile: None,
             other_width: false,
             emulated: None,
@@ -128,8 +128,8 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
     matvec(&w, &x, n_tokens, options, &mut twin);
 
     let max_tokens = n_tokens as u32 + 2;
-    let part = max_tokens as usize * out;
-    let y = output(gpu, case.parts * part);
+    let range = max_tokens as usize * out;
+    let y = output(gpu, case.split_k * range);
     let all = Range::whole(&upload(gpu, &padded(&x, stride, max_tokens)));
     let (input, mut calls) = input(gpu, form, all, stride as u32, max_tokens, 1);
     let weights = gpu_weights(gpu, &[&w]);
@@ -145,7 +145,7 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
         residual: residual
             .as_ref()
             .map(|r| Range::whole(&upload(gpu, &padded(r, out, max_tokens)))),
-        parts: case.parts as u32,
+        split_k: case.split_k as u32,
         y: Range::whole(&y),
         tile: case.tile,
     };
@@ -166,10 +166,10 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
         ..State::default()
     };
     run(gpu, &calls, &state);
-    let parts: Vec<f32> = download(gpu, &y, case.parts * part);
-    let mut found = vec![0.0; part];
-    for part in parts.chunks_exact(part) {
-        found.iter_mut().zip(part).for_each(|(sum, v)| *sum += v);
+    let sums: Vec<f32> = download(gpu, &y, case.split_k * range);
+    let mut found = vec![0.0; range];
+    for partial in sums.chunks_exact(range) {
+        found.iter_mut().zip(partial).for_each(|(sum, v)| *sum += v);
     }
     let (found, behind) = found.split_at(n_tokens * out);
     let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
@@ -220,17 +220,17 @@ fn shapes_of_the_models_and_odd_ones() {
 }
 
 #[test]
-fn parts_of_the_columns_add_up() {
+fn ranges_of_the_columns_add_up() {
     let mut rng = Rng::fresh();
     for gpu in gpus() {
         for form in forms(gpu) {
-            for (ty, rows, cols, n_tokens, parts) in [
+            for (ty, rows, cols, n_tokens, split_k) in [
                 (GgmlType::F32, 64, 2048, 33, 8),
                 (GgmlType::Q4_0, 96, 768, 70, 3),
                 (GgmlType::Q6_K, 130, 512, 129, 2),
             ] {
                 let case = Case {
-                    parts,
+                    split_k,
                     ..Case::plain(ty, rows, cols, n_tokens)
                 };
                 check(gpu, form, &mut rng, &case);
@@ -332,7 +332,7 @@ fn check_pair(
         x_group_stride: 0,
         experts: None,
         residual: None,
-        parts: 1,
+        split_k: 1,
         y: Range::whole(&y),
         tile,
     };
@@ -487,7 +487,7 @@ fn check_experts(
         x_group_stride: 0,
         experts: Some(gather.clone()),
         residual: None,
-        parts: 1,
+        split_k: 1,
         y: between.clone(),
         tile: None,
     };
@@ -665,8 +665,8 @@ fn every_index_lies_in_its_buffer() {
         context: 9,
     };
     let forms = [Form::Float { eight: false }, Form::Matrix(NVIDIA)];
-    // The groups, whether they are experts and gathered, pairs, parts of the columns.
-    for (groups, gather, pair, parts) in [
+    // The groups, whether they are experts and gathered, pairs, ranges of the columns.
+    for (groups, gather, pair, split_k) in [
         (1, None, false, 1),
         (1, None, false, 2),
         (1, None, true, 1),
@@ -712,10 +712,10 @@ fn every_index_lies_in_its_buffer() {
                     counts: None,
                     either: false,
                 }),
-                residual: (!pair && gather.is_none() && parts == 1)
+                residual: (!pair && gather.is_none() && split_k == 1)
                     .then(|| Range::floats("residual", out)),
-                parts,
-                y: Range::floats("y", out * u64::from(parts)),
+                split_k,
+                y: Range::floats("y", out * u64::from(split_k)),
                 tile: Some(tile),
             };
             product.check();

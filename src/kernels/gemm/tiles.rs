@@ -12,28 +12,28 @@ pub struct Tile {
     /// Rows of each weight, BN.
     pub rows: u32,
     /// Subgroups along tokens and rows; in f32 threads, 8 along the rows.
-    pub split: [u32; 2],
+    pub subgroups: [u32; 2],
     /// Units of 32 columns that pass through workgroup memory at once.
     pub units: u32,
     /// Subgroups that write their sums at once, by matrices; others wait for their turn at the same workgroup memory.
     pub writers: u32,
 }
 
-pub(super) const fn tile(tokens: u32, rows: u32, split: [u32; 2]) -> Tile {
+pub(super) const fn tile(tokens: u32, rows: u32, subgroups: [u32; 2]) -> Tile {
     Tile {
         tokens,
         rows,
-        split,
+        subgroups,
         units: 1,
         writers: 4,
     }
 }
 
 /// Half as many stages of twice the columns.
-pub(super) const fn deep(tokens: u32, rows: u32, split: [u32; 2]) -> Tile {
+pub(super) const fn deep(tokens: u32, rows: u32, subgroups: [u32; 2]) -> Tile {
     Tile {
         units: 2,
-        ..tile(tokens, rows, split)
+        ..tile(tokens, rows, subgroups)
     }
 }
 
@@ -130,15 +130,16 @@ pub fn expert_tiles(form: Form, pair: bool) -> Tiles {
 }
 
 impl Tile {
-    /// The tile for a product of up to `tokens` tokens with `rows` rows of a weight, of all its groups, cut into `parts`: the
-    /// largest that has no more tokens than there are and of which there are enough to fill the device, else the smallest.
+    /// The tile for a product of up to `tokens` tokens with `rows` rows of a weight, all its groups together, whose columns are cut
+    /// into `split_k` ranges. It is the largest that has no more tokens than there are and of which there are enough to fill the
+    /// device, else the smallest.
     pub fn choose(
         machine: Machine,
         form: Form,
         pair: bool,
         tokens: u32,
         rows: u32,
-        parts: u32,
+        split_k: u32,
     ) -> Self {
         let tiles = tiles(form, pair);
         let fits = |tile: &&Tile| tile.tokens <= tokens.next_power_of_two();
@@ -150,7 +151,7 @@ impl Tile {
         };
         let full = machine.spread() * percent / 100;
         let tiles_of = |tile: &Tile| tokens.div_ceil(tile.tokens) * rows.div_ceil(tile.rows);
-        let enough = |tile: &&Tile| tiles_of(tile) * parts >= full;
+        let enough = |tile: &&Tile| tiles_of(tile) * split_k >= full;
         let last = &tiles[tiles.len() - 1];
         let mut fitting = tiles.iter().filter(fits);
         let smallest = fitting.clone().next_back().unwrap_or(last);

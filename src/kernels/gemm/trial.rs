@@ -94,7 +94,7 @@ impl Problem {
         GpuRowsF16 {
             x: self.x.clone(),
             other: None,
-            parts: 1,
+            partial_sums: 1,
             cols: self.cols as u32,
             norm: None,
             halves: Some(self.halves.clone()),
@@ -122,7 +122,7 @@ impl Problem {
             x_group_stride: 0,
             experts: None,
             residual: None,
-            parts: 1,
+            split_k: 1,
             y: y.clone(),
             tile: None,
         };

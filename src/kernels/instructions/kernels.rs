@@ -146,7 +146,7 @@ pub(super) fn per_weight(ty: GgmlType) -> [Steps; 7] {
     let (routed, shared) = (weight(64, 1536, 2048), weight(1, 1536, 2048));
     let router = GpuRouter {
         logits: floats(),
-        parts: 1,
+        partial_sums: 1,
         bias: Some(floats()),
         experts: &experts,
         max_tokens: 1,

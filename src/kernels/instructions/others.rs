@@ -8,7 +8,7 @@ use crate::gpu::buffer::{Range, Role};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::testing::unmade_weight;
 use crate::kernels::attention::{Form, GpuAttention};
-use crate::kernels::token_matvec::{self, GpuTokenMatvec, Input, RouterParts};
+use crate::kernels::token_matvec::{self, GpuTokenMatvec, Input, PartialLogits};
 use crate::kernels::token_router::GpuTokenRouter;
 use crate::kernels::{MlaDims, attention_heads, attention_merge};
 use crate::quant::GgmlType;
@@ -86,7 +86,7 @@ fn router_in_product() -> Steps {
     let of = |experts: u32| {
         let router = unmade_weight(GgmlType::F32, 1, experts, 2048);
         let mut product = product.clone();
-        product.router = Some(RouterParts {
+        product.router = Some(PartialLogits {
             weight: &router,
             logits: floats(),
         });
@@ -134,7 +134,7 @@ fn attention() -> Steps {
 /// A value that a slice leaves of a head, in the loop of a kernel that joins slices.
 fn joining(spec: &Spec) -> Steps {
     let counted = counted(spec);
-    let values = |region: &Region| region.loads.get("parts").copied().unwrap_or_default();
+    let values = |region: &Region| region.loads.get("slice_sums").copied().unwrap_or_default();
     let hot = counted.loops.iter().max_by_key(|region| values(region));
     let hot = hot.expect("a loop over slices");
     let n = values(hot);

@@ -61,7 +61,7 @@ impl Case {
             cache,
             weights,
         };
-        // A part of the scores that rises by 1 every 8 rows, so that sums must be scaled.
+        // A share of the scores that rises by 1 every 8 rows, so that sums must be scaled.
         case.set_rotated(q_pe, 1.0 / scale);
         case
     }

@@ -97,13 +97,13 @@ impl Chosen {
     fn router(&self, gpu: &Gpu, rng: &mut Rng, factor: f32, come: Logits) -> GpuRouter<'_> {
         let count = self.config.count;
         let mut logits: Vec<f32> = self.logits.iter().map(|logit| logit * factor).collect();
-        let mut parts = 1;
+        let mut partial_sums = 1;
         if come == Logits::InParts && count.is_multiple_of(4) {
-            parts = 2 + rng.below(140);
+            partial_sums = 2 + rng.below(140);
             // What they add up to is all in the last one, but for what cancels.
-            let mut all = vec![0.0; (parts - 1) * count];
+            let mut all = vec![0.0; (partial_sums - 1) * count];
             all.extend(logits);
-            let last = (parts - 1) * count;
+            let last = (partial_sums - 1) * count;
             for (i, v) in rng.normals(count).iter().enumerate() {
                 all[i] += v;
                 all[last + i] -= v;
@@ -114,7 +114,7 @@ impl Chosen {
         let used = self.ids.len();
         GpuRouter {
             logits: range(&logits),
-            parts: parts as u32,
+            partial_sums: partial_sums as u32,
             bias: self.bias.as_ref().map(range),
             experts: &self.config,
             max_tokens: 1,
@@ -247,7 +247,7 @@ fn weights_larger_than_a_binding_are_cut() {
         let mut rng = Rng::fresh();
         let types = [GgmlType::Q4_0, GgmlType::Q8_0];
         for case in [
-            // Experts in more parts, the shared expert in more, a dense block.
+            // Experts in more pieces, the shared expert in more, a dense block.
             (Some((types, [8, 3, 64])), Some((types, 96))),
             (Some((types, [2, 2, 64])), Some((types, 736))),
             (None, Some((types, 736))),

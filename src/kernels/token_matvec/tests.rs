@@ -143,7 +143,7 @@ fn every_geometry_gives_the_same() {
 }
 
 /// Compares attn_v_b over slices with its twin over the result of the merge's twin.
-fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) {
+fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, slices: usize, all: bool) {
     let (heads, rows, kv_lora) = (w.groups, w.rows, w.cols);
     let dims = MlaDims {
         heads,
@@ -151,17 +151,17 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) 
         rope: 8,
         kv_lora,
     };
-    let mut partial = rng.normals(heads * splits * kv_lora);
-    let mut stats: Vec<[f32; 2]> = (0..heads * splits)
+    let mut partial = rng.normals(heads * slices * kv_lora);
+    let mut stats: Vec<[f32; 2]> = (0..heads * slices)
         .map(|_| [rng.normals(1)[0] * 4.0, 0.1 + rng.uniform()])
         .collect();
-    if splits > 1 {
+    if slices > 1 {
         // A slice without rows.
-        stats[splits - 1] = [-1e30, 0.0];
-        partial[(splits - 1) * kv_lora..splits * kv_lora].fill(0.0);
+        stats[slices - 1] = [-1e30, 0.0];
+        partial[(slices - 1) * kv_lora..slices * kv_lora].fill(0.0);
     }
     let mut latent = vec![0.0; heads * kv_lora];
-    attention_merge(&partial, &stats, splits, kv_lora, &mut latent);
+    attention_merge(&partial, &stats, slices, kv_lora, &mut latent);
     let twin = token_matvec(
         w,
         &stand_for(activation(gpu), &latent),
@@ -171,13 +171,13 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) 
     );
     let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
 
-    let [parts, pairs] = partial_bytes(dims, 1);
+    let [sums, pairs] = partial_bytes(dims, 1);
     let padded = |data: &[f32], bytes: u64| {
         let mut data = data.to_vec();
         data.resize(bytes as usize / 4, f32::NAN);
         Range::whole(&upload(gpu, &data))
     };
-    let partials = [padded(&partial, parts), padded(stats.as_flattened(), pairs)];
+    let partials = [padded(&partial, sums), padded(stats.as_flattened(), pairs)];
     let n = heads * rows;
     let weight = gpu_weight(gpu, w);
     let product = GpuTokenMatvec::new(&weight, activation(gpu), Input::Slices(partials, dims));
@@ -191,11 +191,11 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, splits: usize, all: bool) 
         let calls = call.calls_with(gpu, &geometry);
         let state = State {
             tokens: 1,
-            splits: splits as u32,
+            slices: slices as u32,
             ..State::default()
         };
         run(gpu, &calls.unwrap_or_else(|e| panic!("{e}")), &state);
-        let what = format!("{heads} x {rows} x {kv_lora}, {splits} slices, {geometry:?}");
+        let what = format!("{heads} x {rows} x {kv_lora}, {slices} slices, {geometry:?}");
         let found = download(gpu, &y, n);
         let nmse = match activation(gpu) {
             // A latent midway between two rounded values may round to the other one.
@@ -217,8 +217,8 @@ fn slices_are_merged_before_the_product() {
             (GgmlType::F16, 4, 48, 96, &[1, 9]),
         ] {
             let w = random_weight(&mut rng, ty, heads, rows, kv_lora);
-            for &splits in all_splits {
-                check_slices(gpu, &mut rng, &w, splits, false);
+            for &slices in all_splits {
+                check_slices(gpu, &mut rng, &w, slices, false);
             }
         }
         let w = random_weight(&mut rng, GgmlType::Q4_0, 2, 128, 288);
@@ -353,8 +353,8 @@ fn the_experts_logits_leave_as_partial_sums() {
             let values = stand_for(activation(gpu), &x);
             let twin = token_matvec(&w, &values, 0, None, Some(&before));
             let weighted: Vec<f32> = twin.iter().zip(&g).map(|(y, g)| y * g).collect();
-            let parts = router_parts(&router, &weighted);
-            let exact: Vec<f64> = parts.iter().map(|v| f64::from(*v)).collect();
+            let logits_of_runs = partial_logits(&router, &weighted);
+            let exact: Vec<f64> = logits_of_runs.iter().map(|v| f64::from(*v)).collect();
             let router = gpu_weight(gpu, &router);
             let (weight, before) = (gpu_weight(gpu, &w), Range::whole(&upload(gpu, &before)));
             let mut call = GpuTokenMatvec::new(
@@ -371,12 +371,12 @@ fn the_experts_logits_leave_as_partial_sums() {
             .bind("residual", &before);
             call.prepared = Some(room(gpu, rows, Some(&g)));
             for geometry in geometries(gpu, &call.site(), all) {
-                if !leaves_router_parts(&router, geometry.tile) {
+                if !leaves_partial_logits(&router, geometry.tile) {
                     continue;
                 }
-                let (y, logits) = (room(gpu, rows, Some(&g)), output(gpu, parts.len()));
+                let (y, logits) = (room(gpu, rows, Some(&g)), output(gpu, logits_of_runs.len()));
                 call.prepared = Some(y.clone());
-                call.router = Some(RouterParts {
+                call.router = Some(PartialLogits {
                     weight: &router,
                     logits: Range::whole(&logits),
                 });
@@ -389,7 +389,7 @@ fn the_experts_logits_leave_as_partial_sums() {
                 let what = format!("{experts} experts, {rows} x {cols}, {geometry:?}");
                 assert_prepared(gpu, &y, Some(&g), &twin, &what);
                 assert_close(
-                    &download(gpu, &logits, parts.len()),
+                    &download(gpu, &logits, logits_of_runs.len()),
                     &exact,
                     sums_nmse(activation(gpu)),
                     &what,

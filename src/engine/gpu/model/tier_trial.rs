@@ -258,7 +258,7 @@ impl<'a> Bench<'a> {
                 let config = self.model.experts();
                 let router = GpuRouter {
                     logits: floats(config.count)?,
-                    parts: 1,
+                    partial_sums: 1,
                     bias: exp_probs_b.clone(),
                     experts: config,
                     max_tokens: 1,

@@ -42,11 +42,11 @@ pub struct Chunk {
     pub after_attention: Range,
     pub after_shared: Range,
     pub after_ffn: Range,
-    /// `attn_output` in parts, (parts, tokens, d).
-    pub output_parts: Range,
-    /// (parts, tokens, q_lora_rank).
+    /// Partial sums of `attn_output`, (split_k, tokens, d).
+    pub output_sums: Range,
+    /// (split_k, tokens, q_lora_rank).
     pub q_a: Range,
-    /// (parts, tokens, kv_lora + rope).
+    /// (split_k, tokens, kv_lora + rope).
     pub kv_a: Range,
     /// (tokens, heads, nope + rope).
     pub q: Range,
@@ -61,7 +61,7 @@ pub struct Chunk {
     pub shared_h: Range,
     /// What `down` of the chosen experts leaves, (tokens, used, d), by low tiles and by tall ones.
     pub slots: [Range; 2],
-    /// (parts, tokens, experts).
+    /// (split_k, tokens, experts).
     pub router_logits: Range,
     /// (tokens, used) u32.
     pub expert_ids: Range,
@@ -111,24 +111,24 @@ impl Chunk {
                 _ => u64::from(tile_count(tokens as u32, used, LOWEST_TILE, count)) * 4,
             }
         };
-        let in_parts = |rows: u64, cols: u64| match matrices {
+        let with_sums = |rows: u64, cols: u64| match matrices {
             true => {
-                let most = n.min(u64::from(most_in_parts(machine, rows as u32)));
-                let parts = u64::from(parts(cols as u32, machine.tuned.product_parts));
-                rows * n.max(parts * most)
+                let most = n.min(u64::from(most_split(machine, rows as u32)));
+                let ranges = u64::from(split_k(cols as u32, machine.tuned.product_split_k));
+                rows * n.max(ranges * most)
             }
             false => rows * n,
         };
-        let router_parts = u64::from(router_parts(machine, d as u32));
+        let router_split_k = u64::from(router_split_k(machine, d as u32));
         let widest = q.max(heads * kv_lora);
         Self {
             embedding: Range::floats("embedding", n * d),
             after_attention: Range::floats("after attention", n * d),
             after_shared: Range::floats("after shared", n * d),
             after_ffn: Range::floats("after ffn", n * d),
-            output_parts: Range::floats("attn_output parts", in_parts(d, values)),
-            q_a: Range::floats("q_a", in_parts(q_lora, d)),
-            kv_a: Range::floats("kv_a", in_parts(size(config.cache_row()), d)),
+            output_sums: Range::floats("attn_output sums", with_sums(d, values)),
+            q_a: Range::floats("q_a", with_sums(q_lora, d)),
+            kv_a: Range::floats("kv_a", with_sums(size(config.cache_row()), d)),
             q: Range::floats("q", n * q),
             values: Range::floats("values", n * values),
             q_pe: Range::floats("q_pe", absorbed * heads * rope),
@@ -145,7 +145,7 @@ impl Chunk {
             ],
             router_logits: Range::floats(
                 "router logits",
-                n * router_parts * of_experts(&|e| e.count),
+                n * router_split_k * of_experts(&|e| e.count),
             ),
             expert_ids: Range::words("expert ids", n * used),
             expert_weights: Range::floats("expert weights", n * used),
@@ -179,7 +179,7 @@ impl Chunk {
         let [low_slots, tall_slots] = &self.slots;
         let others = [
             &self.embedding,
-            &self.output_parts,
+            &self.output_sums,
             &self.q_a,
             &self.kv_a,
             &self.q,
@@ -204,20 +204,20 @@ pub fn widest(machine: Machine, config: &Config, forms: Forms, tokens: u32) -> u
     Chunk::new(machine, config, forms, tokens).widest(matrices)
 }
 
-/// Tokens and rows of a workgroup, of which products with fewer than fill the device are cut into parts.
+/// Tokens and rows of a workgroup. The columns of a product are cut (split-K) if it has fewer workgroups than fill the device.
 const WORKGROUP: u32 = 128;
-/// Weights with fewer rows than so many for each of the workgroups that fill the device are cut into parts whatever the tokens: the
-/// longest chunk makes less than two rounds of them.
+/// A weight is narrow if it has fewer rows than this for each of the workgroups that fill the device. Its columns are cut for any
+/// number of tokens, because even the longest chunk makes less than two rounds of workgroups.
 const NARROW: u32 = 2 * WORKGROUP * WORKGROUP / MAX_CHUNK;
 
-/// The parts that the columns of a router's weight are cut into: its few rows would not fill a large GPU.
-pub(super) fn router_parts(machine: Machine, cols: u32) -> u32 {
+/// The ranges that the columns of a router's weight are cut into (split-K): its few rows would not fill a large GPU.
+pub(super) fn router_split_k(machine: Machine, cols: u32) -> u32 {
     let wanted = machine.spread() / machine.tuned.router_workgroups;
-    parts(cols, wanted.clamp(1, machine.tuned.router_parts))
+    split_k(cols, wanted.clamp(1, machine.tuned.router_split_k))
 }
 
 /// Likewise those of a weight by which matrices multiply up to `tokens` tokens.
-pub(super) fn product_parts(
+pub(super) fn product_split_k(
     machine: Machine,
     form: Form,
     rows: u32,
@@ -225,25 +225,25 @@ pub(super) fn product_parts(
     tokens: u32,
 ) -> u32 {
     match form {
-        Form::Matrix(_) if tokens <= most_in_parts(machine, rows) => {
-            parts(cols, machine.tuned.product_parts)
+        Form::Matrix(_) if tokens <= most_split(machine, rows) => {
+            split_k(cols, machine.tuned.product_split_k)
         }
         _ => 1,
     }
 }
 
-/// The most tokens that a weight of so many rows multiplies in parts.
-fn most_in_parts(machine: Machine, rows: u32) -> u32 {
+/// The most tokens that a weight of so many rows multiplies with its columns cut.
+fn most_split(machine: Machine, rows: u32) -> u32 {
     let full = machine.spread();
     match rows {
-        _ if machine.tuned.product_parts == 1 => 0,
+        _ if machine.tuned.product_split_k == 1 => 0,
         _ if rows < NARROW * full => u32::MAX,
         _ => (full - 1) / rows.div_ceil(WORKGROUP) * WORKGROUP,
     }
 }
 
-/// As many parts of whole units of 32 columns as divide them, a power of two up to `most`.
-fn parts(cols: u32, most: u32) -> u32 {
+/// As many ranges of whole units of 32 columns as divide them, a power of two up to `most`.
+fn split_k(cols: u32, most: u32) -> u32 {
     1 << (cols / 32).trailing_zeros().min(most.ilog2())
 }
 

@@ -1,7 +1,7 @@
 //! The feed-forward half of a layer for many tokens: dense, or experts grouped by their tokens beside the shared one.
 
-use super::chunk::router_parts;
-use super::prompt::{Between, Parts, PromptRecipe, Rows};
+use super::chunk::router_split_k;
+use super::prompt::{Between, PartialSums, PromptRecipe, Rows};
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::expert_rows::{GpuExpertRows, Other, TileList, tile_count};
@@ -13,14 +13,14 @@ use crate::model::{Ffn, Mlp, Moe};
 use crate::models::mla::GpuLayer;
 
 /// What was left by low tiles, or by tall ones where those are taken too, of which one kind has none.
-fn low_or_tall(ranges: &[Range; 2], gathers: &[GpuExperts]) -> Parts {
+fn low_or_tall(ranges: &[Range; 2], gathers: &[GpuExperts]) -> PartialSums {
     let other = gathers.get(1).map(|tall| Other {
         rows: ranges[1].clone(),
         tiles: tall.tiles.clone(),
     });
-    Parts {
+    PartialSums {
         other,
-        ..Parts::whole(&ranges[0])
+        ..PartialSums::whole(&ranges[0])
     }
 }
 
@@ -33,7 +33,7 @@ impl PromptRecipe<'_> {
                 let input = self.normed(between, &layer.ffn_norm, mlp.gate.cols, false);
                 let h = &chunk.h[0];
                 self.gate_up(h, mlp, &input, None);
-                let h = self.input(&chunk.inner, &Parts::whole(h), mlp.down.cols, 1, None);
+                let h = self.input(&chunk.inner, &PartialSums::whole(h), mlp.down.cols, 1, None);
                 self.product(&chunk.after_ffn, &mlp.down, &h, 0, Some(&x))
             }
             Ffn::Moe(moe) => self.mixture(moe, &layer.ffn_norm, between),
@@ -67,7 +67,7 @@ impl PromptRecipe<'_> {
         }
         let h = self.inner(&gathers, experts.down.cols);
         let shared_h = shared.map(|mlp| {
-            let h = Parts::whole(&chunk.shared_h);
+            let h = PartialSums::whole(&chunk.shared_h);
             (
                 mlp,
                 self.input(&chunk.shared_inner, &h, mlp.down.cols, 1, None),
@@ -107,7 +107,7 @@ impl PromptRecipe<'_> {
         if let Form::Float { .. } = self.form {
             let h = chunk.h.iter().take(gathers.len());
             return h
-                .map(|h| self.input(&chunk.inner, &Parts::whole(h), cols, used, None))
+                .map(|h| self.input(&chunk.inner, &PartialSums::whole(h), cols, used, None))
                 .collect();
         }
         let h = low_or_tall(&chunk.h, gathers);
@@ -121,20 +121,20 @@ impl PromptRecipe<'_> {
         let (router, chunk, target) = (&moe.ffn_gate_inp, self.chunk, self.given.target);
         let config = self.given.experts();
         let (used, count) = (config.used as u32, config.count as u32);
-        let parts = router_parts(target.machine, router.cols);
+        let split_k = router_split_k(target.machine, router.cols);
         let rows = Rows {
             input: Input::Floats(chunk.normed.floats.clone()),
             stride: router.cols,
         };
         let product = GpuGemm {
             form: Form::float(target),
-            parts,
+            split_k,
             ..self.gemm(router, &rows, &chunk.router_logits)
         };
         self.multiply(&product);
         self.calls.push(router::call(&router::GpuRouter {
             logits: chunk.router_logits.clone(),
-            parts,
+            partial_sums: split_k,
             bias: moe.exp_probs_b.clone(),
             experts: config,
             max_tokens: self.max_tokens,
@@ -182,9 +182,9 @@ impl PromptRecipe<'_> {
     /// is added up where the attention left that to do.
     fn normed(&mut self, between: Between, norm: &Range, cols: u32, router: bool) -> Rows {
         let Between { x, unsummed } = between;
-        let (parts, sum) = match unsummed {
-            Some((parts, residual)) => (parts, Some([residual, x])),
-            None => (Parts::whole(&x), None),
+        let (x, sum) = match unsummed {
+            Some((sums, residual)) => (sums, Some([residual, x])),
+            None => (PartialSums::whole(&x), None),
         };
         let to = &self.chunk.normed;
         let halves = match self.form {
@@ -197,13 +197,13 @@ impl PromptRecipe<'_> {
             None => Input::Floats(to.floats.clone()),
         };
         let rows = GpuRowsF16 {
-            other: parts.other,
-            parts: parts.count,
+            other: x.other,
+            partial_sums: x.count,
             norm: Some((norm.clone(), self.given.config().rms_eps)),
             halves,
             floats,
             sum,
-            ..GpuRowsF16::of(&parts.range, cols, self.max_tokens)
+            ..GpuRowsF16::of(&x.range, cols, self.max_tokens)
         };
         self.calls.push(rows.call());
         Rows {

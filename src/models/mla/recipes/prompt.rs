@@ -1,6 +1,6 @@
 //! The step of many tokens: products as matrix products, experts grouped by their tokens. All layers share the buffers of a chunk.
 
-use super::chunk::{Chunk, RowsBuffer, product_parts};
+use super::chunk::{Chunk, RowsBuffer, product_split_k};
 use super::context::TokenLayer;
 use super::{Given, most, several};
 use crate::gpu::buffer::Range;
@@ -92,7 +92,13 @@ pub fn logits_of_slices(
     let mut recipe = PromptRecipe::new(given, chunk, tokens);
     let w = &given.weights.output;
     let norm = Some(&given.weights.output_norm);
-    let (x, rows) = recipe.rows(&chunk.normed, &Parts::whole(&slices[0]), w.cols, 1, norm);
+    let (x, rows) = recipe.rows(
+        &chunk.normed,
+        &PartialSums::whole(&slices[0]),
+        w.cols,
+        1,
+        norm,
+    );
     let rows = rows.expect("a norm leaves rows of its own");
     recipe
         .calls
@@ -120,9 +126,9 @@ pub(super) struct Rows {
     pub stride: u32,
 }
 
-/// What a product leaves, (count, tokens, rows), to be added up.
+/// What a product leaves: partial sums (count, tokens, rows), which the next kernel adds up.
 #[derive(Clone)]
-pub(super) struct Parts {
+pub(super) struct PartialSums {
     pub range: Range,
     pub count: u32,
     /// Those of the product, also for an attention that has fewer; 0 where there is nothing to be added up.
@@ -131,8 +137,8 @@ pub(super) struct Parts {
     pub other: Option<Other>,
 }
 
-impl Parts {
-    /// Nothing to be added up.
+impl PartialSums {
+    /// A product without partial sums.
     pub fn whole(range: &Range) -> Self {
         Self {
             range: range.clone(),
@@ -143,18 +149,18 @@ impl Parts {
     }
 }
 
-/// The stream between the two halves of a layer: rows, or parts that the norm which follows adds up to a residual and leaves in `x`.
+/// The stream between the two halves of a layer: rows, or partial sums that the norm which follows adds up to a residual and leaves in `x`.
 pub(super) struct Between {
     pub x: Range,
-    pub unsummed: Option<(Parts, Range)>,
+    pub unsummed: Option<(PartialSums, Range)>,
 }
 
 /// What the rows of a layer's cache are made of.
 #[derive(Clone, Copy)]
 struct CacheRows<'a> {
     of: TokenLayer<'a>,
-    /// (parts, tokens, kv_lora + rope).
-    kv_a: &'a Parts,
+    /// (split_k, tokens, kv_lora + rope).
+    kv_a: &'a PartialSums,
 }
 
 impl<'a> PromptRecipe<'a> {
@@ -177,7 +183,7 @@ impl<'a> PromptRecipe<'a> {
     pub fn rows(
         &self,
         to: &RowsBuffer,
-        x: &Parts,
+        x: &PartialSums,
         cols: u32,
         used: u32,
         norm: Option<&Range>,
@@ -196,7 +202,7 @@ impl<'a> PromptRecipe<'a> {
         let leaves = halves.is_some() || floats.is_some();
         let rows = GpuRowsF16 {
             other: x.other.clone(),
-            parts: x.count,
+            partial_sums: x.count,
             norm: norm.map(|norm| (norm.clone(), self.given.config().rms_eps)),
             halves,
             floats,
@@ -217,7 +223,7 @@ impl<'a> PromptRecipe<'a> {
     pub fn input(
         &mut self,
         to: &RowsBuffer,
-        x: &Parts,
+        x: &PartialSums,
         cols: u32,
         used: u32,
         norm: Option<&Range>,
@@ -239,7 +245,7 @@ impl<'a> PromptRecipe<'a> {
             x_group_stride: 0,
             experts: None,
             residual: None,
-            parts: 1,
+            split_k: 1,
             y: y.clone(),
             tile: None,
         }
@@ -268,21 +274,21 @@ impl<'a> PromptRecipe<'a> {
         y.clone()
     }
 
-    /// The parts that suit a weight's shape.
-    fn product_parts(&self, weight: &GpuWeight) -> u32 {
+    /// The ranges of columns (split-K) that suit a weight's shape.
+    fn product_split_k(&self, weight: &GpuWeight) -> u32 {
         let of = self.given.target.machine;
-        product_parts(of, self.form, weight.rows, weight.cols, self.max_tokens)
+        product_split_k(of, self.form, weight.rows, weight.cols, self.max_tokens)
     }
 
-    /// W x in as many parts as suit its shape.
-    fn in_parts(&mut self, y: &Range, weight: &GpuWeight, x: &Rows) -> Parts {
-        let count = self.product_parts(weight);
+    /// W x, as partial sums where they suit its shape.
+    fn split_product(&mut self, y: &Range, weight: &GpuWeight, x: &Rows) -> PartialSums {
+        let count = self.product_split_k(weight);
         let product = GpuGemm {
-            parts: count,
+            split_k: count,
             ..self.gemm(weight, x, y)
         };
         self.multiply(&product);
-        Parts {
+        PartialSums {
             range: y.clone(),
             count,
             tokens: self.max_tokens,
@@ -294,16 +300,16 @@ impl<'a> PromptRecipe<'a> {
         let (layer, chunk) = (of.layer, self.chunk);
         let kv_a = &layer.attn_kv_a_mqa;
         let norm = Some(&layer.attn_norm);
-        let input = self.input(&chunk.normed, &Parts::whole(x), kv_a.cols, 1, norm);
+        let input = self.input(&chunk.normed, &PartialSums::whole(x), kv_a.cols, 1, norm);
         // What does not wait for each other stands together: products of the same input and the expansion's weights; the cache's
         // rows and the query's latent; queries and what the context expands to.
         let q = match &layer.q {
             Query::Full { attn_q } => {
-                Parts::whole(&self.product(&chunk.q, attn_q, &input, 0, None))
+                PartialSums::whole(&self.product(&chunk.q, attn_q, &input, 0, None))
             }
-            Query::Lora { attn_q_a, .. } => self.in_parts(&chunk.q_a, attn_q_a, &input),
+            Query::Lora { attn_q_a, .. } => self.split_product(&chunk.q_a, attn_q_a, &input),
         };
-        let kv_a = self.in_parts(&chunk.kv_a, kv_a, &input);
+        let kv_a = self.split_product(&chunk.kv_a, kv_a, &input);
         self.expansion(of);
         let rows = CacheRows { of, kv_a: &kv_a };
         if self.given.context.expanded.is_some() {
@@ -324,18 +330,24 @@ impl<'a> PromptRecipe<'a> {
         };
         self.attend(rows, &q, least);
         let w = &layer.attn_output;
-        let values = self.input(&chunk.inner, &Parts::whole(&chunk.values), w.cols, 1, None);
+        let values = self.input(
+            &chunk.inner,
+            &PartialSums::whole(&chunk.values),
+            w.cols,
+            1,
+            None,
+        );
         let after = &chunk.after_attention;
-        if self.product_parts(w) == 1 {
+        if self.product_split_k(w) == 1 {
             return Between {
                 x: self.product(after, w, &values, 0, Some(x)),
                 unsummed: None,
             };
         }
-        let parts = self.in_parts(&chunk.output_parts, w, &values);
+        let sums = self.split_product(&chunk.output_sums, w, &values);
         Between {
             x: after.clone(),
-            unsummed: Some((parts, x.clone())),
+            unsummed: Some((sums, x.clone())),
         }
     }
 
@@ -355,8 +367,8 @@ impl<'a> PromptRecipe<'a> {
         rope_cache::call(&rope_cache::GpuRopeCache {
             queries,
             kv_a: rows.kv_a.range.clone(),
-            parts: rows.kv_a.count,
-            part_tokens: rows.kv_a.tokens,
+            partial_sums: rows.kv_a.count,
+            partial_tokens: rows.kv_a.tokens,
             kv_a_norm: rows.of.layer.attn_kv_a_norm.clone(),
             eps: self.given.config().rms_eps,
             rope_table: self.given.context.rope_table.clone(),
@@ -406,7 +418,13 @@ impl<'a> PromptRecipe<'a> {
         };
         let rope_cache = self.rope_cache(rows, Some(queries));
         self.calls.push(rope_cache);
-        let q_rows = self.input(&chunk.absorbed, &Parts::whole(q), heads * head, 1, None);
+        let q_rows = self.input(
+            &chunk.absorbed,
+            &PartialSums::whole(q),
+            heads * head,
+            1,
+            None,
+        );
         let q_lat = self.product(&chunk.q_lat, &layer.attn_k_b, &q_rows, head, None);
         let partials = &self.given.context.partials;
         let attention = GpuAttention {
@@ -422,7 +440,7 @@ impl<'a> PromptRecipe<'a> {
         let (latent, output) = (&chunk.latent, attention_merge::Output::Floats);
         self.calls
             .push(attention_merge::call(partials, dims, latent, output));
-        let latent = Parts::whole(latent);
+        let latent = PartialSums::whole(latent);
         let latent = self.input(&chunk.absorbed, &latent, heads * kv_lora, 1, None);
         self.product(&chunk.values, &layer.attn_v_b, &latent, kv_lora, None);
     }

@@ -171,19 +171,19 @@ impl Recipes for Session {
     fn state(&self, machine: Machine, pos: usize, tokens: usize) -> State {
         let context = &self.context;
         let rows = pos + tokens;
-        let (splits, split_rows) = if tokens == 1 && rows <= context.short as usize {
+        let (slices, slice_rows) = if tokens == 1 && rows <= context.short as usize {
             let slice = attention_short::ROWS;
             ((rows as u32).div_ceil(slice), slice)
         } else {
             let heads = self.weights.config.head_count;
-            attention::split(context.form(tokens), machine, rows, tokens, heads)
+            attention::cut_context(context.form(tokens), machine, rows, tokens, heads)
         };
         let few = |e: &Expanded| e.few(pos, tokens);
         State {
             pos: pos as u32,
             tokens: tokens as u32,
-            splits,
-            split_rows,
+            slices,
+            slice_rows,
             few: context.expanded.as_ref().is_none_or(few),
             ..State::default()
         }

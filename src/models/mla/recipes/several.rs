@@ -171,8 +171,8 @@ impl<'a> Recipe<'a> {
                 q_pe: q_pe.clone(),
             }),
             kv_a,
-            parts: 1,
-            part_tokens: self.max_tokens,
+            partial_sums: 1,
+            partial_tokens: self.max_tokens,
             kv_a_norm: layer.attn_kv_a_norm.clone(),
             eps: self.given.config().rms_eps,
             rope_table: self.given.context.rope_table.clone(),
@@ -297,7 +297,7 @@ impl<'a> Recipe<'a> {
                 let (ids, weights) = (&chunk.expert_ids, &chunk.expert_weights);
                 self.calls.push(router::call(&router::GpuRouter {
                     logits,
-                    parts: 1,
+                    partial_sums: 1,
                     bias: exp_probs_b.clone(),
                     experts: config,
                     max_tokens: self.max_tokens,

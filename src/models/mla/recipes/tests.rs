@@ -112,7 +112,7 @@ fn dispatches(step: &Step) -> usize {
     let state = State {
         pos: 9,
         tokens: step.most.tokens,
-        splits: 1,
+        slices: 1,
         ..State::default()
     };
     let held = |call: &&Call| call.when.holds(&state);
@@ -176,7 +176,7 @@ fn calls_go_with_their_kernels_for_weights_of_every_type() {
 }
 
 #[test]
-fn weights_that_do_not_fit_one_binding_are_recorded_in_parts() {
+fn weights_that_do_not_fit_one_binding_are_recorded_in_pieces() {
     let model = model(ModelName::Glm47Flash, Recipe::Q4_0);
     for target in profiles() {
         let small = Target {
@@ -188,11 +188,11 @@ fn weights_that_do_not_fit_one_binding_are_recorded_in_parts() {
             resolved(&small, step, calls);
         }
         let token = &plan.steps[0].1;
-        let parts = token
+        let pieces = token
             .calls
             .iter()
             .filter(|call| call.kernel.ends_with("gate_up"));
-        assert!(parts.count() > model.layers.len(), "{}", small.name);
+        assert!(pieces.count() > model.layers.len(), "{}", small.name);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::kernels::router::GpuRouter;
 use crate::kernels::token::{self, TokenInput, TokenOutput, unsupported};
 use crate::kernels::token_gate_up::{self, GpuTokenGateUp};
 use crate::kernels::token_matvec::{
-    GpuTokenMatvec, Input, ROUTER_ROWS, RouterParts, leaves_router_parts,
+    GpuTokenMatvec, Input, PartialLogits, ROUTER_ROWS, leaves_partial_logits,
 };
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
 use crate::kernels::token_router::{self, GpuTokenRouter};
@@ -35,9 +35,9 @@ pub(super) struct Stream {
 
 /// The experts' logits times the root mean square of the stream.
 pub(super) struct RawLogits {
-    /// (parts, experts) f32, to be added up.
+    /// (partial_sums, experts) f32, to be added up.
     pub(super) logits: Range,
-    pub(super) parts: u32,
+    pub(super) partial_sums: u32,
 }
 
 /// The step over one token, with its `logits`.
@@ -190,13 +190,13 @@ impl TokenRecipe<'_> {
         self.residual_product(&layer.attn_output, x, stream, &layer.ffn_norm, router)
     }
 
-    /// Whether `attn_output` leaves the experts' logits in parts, though every workgroup of gate and up then adds them up.
+    /// Whether `attn_output` leaves partial sums of the experts' logits, though every workgroup of gate and up then adds them up.
     fn leaves_router(&self, layer: &GpuLayer, moe: &Moe<GpuWeight, Range>) -> bool {
         let shared = moe.shared.as_ref().map_or(0, |s| s.gate.rows);
         let rows = self.given.experts().used as u32 * moe.experts.gate.rows + shared;
-        let parts = layer.attn_output.total_rows() / ROUTER_ROWS;
+        let partial_sums = layer.attn_output.total_rows() / ROUTER_ROWS;
         let machine = self.given.target.machine;
-        let logits = [moe.ffn_gate_inp.rows, parts];
+        let logits = [moe.ffn_gate_inp.rows, partial_sums];
         let more = token_gate_up::repeated(machine, self.activation, rows, logits);
         self.given.target.repeats_work(more)
     }
@@ -241,7 +241,7 @@ impl TokenRecipe<'_> {
             let calls = joining.calls(target)?;
             let few = calls
                 .into_iter()
-                .map(|call| call.only(When::SplitsUpTo(most)));
+                .map(|call| call.only(When::SlicesUpTo(most)));
             self.calls.extend(few);
         }
         if (most as usize) < MAX_SLICES {
@@ -254,7 +254,7 @@ impl TokenRecipe<'_> {
             let calls =
                 product(Input::Prepared(latents, dims.kv_lora as u32 / 32)).calls(target)?;
             let calls = [merge].into_iter().chain(calls);
-            let many = calls.map(|call| call.only(When::SplitsAbove(most)));
+            let many = calls.map(|call| call.only(When::SlicesAbove(most)));
             self.calls.extend(many);
         }
         Ok(values)
@@ -276,16 +276,16 @@ impl TokenRecipe<'_> {
             .prepared(self.stream_output(&after));
         let geometry = token::geometry(self.given.target, &call.site())?;
         let mut logits = None;
-        if let Some(router) = router.filter(|w| leaves_router_parts(w, geometry.tile)) {
-            let parts = weight.total_rows() / ROUTER_ROWS;
-            let buffer = self.floats("router logits in parts", parts * router.rows);
-            call.router = Some(RouterParts {
+        if let Some(router) = router.filter(|w| leaves_partial_logits(w, geometry.tile)) {
+            let partial_sums = weight.total_rows() / ROUTER_ROWS;
+            let buffer = self.floats("partial router logits", partial_sums * router.rows);
+            call.router = Some(PartialLogits {
                 weight: router,
                 logits: buffer.clone(),
             });
             logits = Some(RawLogits {
                 logits: buffer,
-                parts,
+                partial_sums,
             });
         }
         self.calls
@@ -365,18 +365,21 @@ impl TokenRecipe<'_> {
         let config = self.given.experts();
         let used = config.used as u32;
         let raw_logits = raw.is_some();
-        let RawLogits { logits, parts } = match raw {
+        let RawLogits {
+            logits,
+            partial_sums,
+        } = match raw {
             Some(raw) => raw,
             None => RawLogits {
                 logits: self.router_logits(ffn_gate_inp, stream)?,
-                parts: 1,
+                partial_sums: 1,
             },
         };
         let ids = Range::words("expert ids", u64::from(used));
         let weights = self.floats("expert weights", used);
         let router = GpuRouter {
             logits,
-            parts,
+            partial_sums,
             bias: exp_probs_b.clone(),
             experts: config,
             max_tokens: 1,

@@ -28,7 +28,7 @@ fn config(model: ModelName) -> Config {
 /// A product of a prompt: its name, rows, columns, and whether it is a pair.
 type Product = (&'static str, usize, usize, bool);
 
-/// The products that may be cut into parts, and those that are not.
+/// The products whose columns may be cut, and those that are not.
 fn products(config: &Config) -> [Vec<Product>; 2] {
     let (d, heads) = (config.embedding_length, config.head_count);
     let q = heads * (config.qk_nope_head_dim + config.qk_rope_head_dim);
@@ -60,38 +60,38 @@ fn products(config: &Config) -> [Vec<Product>; 2] {
 /// What is chosen for a product of so many tokens.
 struct Choice {
     tile: Tile,
-    parts: u32,
+    split_k: u32,
     workgroups: u32,
 }
 
 /// The choices for every product, for each of [`TOKENS`].
 fn choices(machine: Machine, config: &Config, form: Form) -> Vec<(&'static str, Vec<Choice>)> {
-    let choose = |form: Form, rows: usize, pair: bool, parts: &dyn Fn(u32) -> u32| {
+    let choose = |form: Form, rows: usize, pair: bool, split_k: &dyn Fn(u32) -> u32| {
         let rows = rows as u32;
         let of_tokens = TOKENS.into_iter().map(|tokens| {
-            let parts = parts(tokens);
-            let tile = Tile::choose(machine, form, pair, tokens, rows, parts);
+            let split_k = split_k(tokens);
+            let tile = Tile::choose(machine, form, pair, tokens, rows, split_k);
             let tiles = tokens.div_ceil(tile.tokens) * rows.div_ceil(tile.rows);
             Choice {
                 tile,
-                parts,
-                workgroups: tiles * parts,
+                split_k,
+                workgroups: tiles * split_k,
             }
         });
         of_tokens.collect::<Vec<_>>()
     };
     let [cut, whole] = products(config);
     let cut = cut.into_iter().map(|(name, rows, cols, pair)| {
-        let parts = |tokens| product_parts(machine, form, rows as u32, cols as u32, tokens);
-        (name, choose(form, rows, pair, &parts))
+        let split_k = |tokens| product_split_k(machine, form, rows as u32, cols as u32, tokens);
+        (name, choose(form, rows, pair, &split_k))
     });
     let whole = whole
         .into_iter()
         .map(|(name, rows, _, pair)| (name, choose(form, rows, pair, &|_| 1)));
     let router = config.experts.iter().map(|experts| {
         let floats = Form::Float { eight: false };
-        let parts = |_| router_parts(machine, config.embedding_length as u32);
-        ("router", choose(floats, experts.count, false, &parts))
+        let split_k = |_| router_split_k(machine, config.embedding_length as u32);
+        ("router", choose(floats, experts.count, false, &split_k))
     });
     cut.chain(whole).chain(router).collect()
 }
@@ -103,8 +103,8 @@ fn forms() -> [(&'static str, Form); 2] {
     ]
 }
 
-/// All that is chosen, as text: a line for each product, with the tokens and rows of its tiles and its parts; the words of all buffers;
-/// and whether the attention leaves gaps, by tiles of 128 tokens or 32.
+/// All that is chosen, as text: for each product a line with the tokens and rows of its tiles and its ranges of columns, the words of
+/// all buffers, and whether the attention leaves gaps, by tiles of 128 tokens or 32.
 fn document(machine: Machine) -> String {
     let mut text = String::new();
     for model in MODELS {
@@ -116,8 +116,8 @@ fn document(machine: Machine) -> String {
                 writeln!(text, "{name}: {}", cells.join(" ")).expect("a string grows");
             };
             for (product, chosen) in choices(machine, &config, form) {
-                let cell = |Choice { tile, parts, .. }: &Choice| {
-                    format!("{}x{}/{parts}", tile.tokens, tile.rows)
+                let cell = |Choice { tile, split_k, .. }: &Choice| {
+                    format!("{}x{}/{split_k}", tile.tokens, tile.rows)
                 };
                 line(product, chosen.iter().map(cell).collect());
             }
@@ -191,17 +191,17 @@ fn few_cores_ask_for_few_workgroups() {
 }
 
 #[test]
-fn software_multiplies_in_one_part() {
+fn software_never_cuts_columns() {
     let software = Machine::with_cores(Profile::Software, 8);
     for (_, form) in forms() {
-        assert_eq!(product_parts(software, form, 576, 2048, 16), 1);
+        assert_eq!(product_split_k(software, form, 576, 2048, 16), 1);
         assert_eq!(
-            product_parts(Machine::H200, form, 576, 2048, 16),
+            product_split_k(Machine::H200, form, 576, 2048, 16),
             match form {
-                Form::Matrix(_) => Machine::H200.tuned.product_parts,
+                Form::Matrix(_) => Machine::H200.tuned.product_split_k,
                 Form::Float { .. } => 1,
             }
         );
     }
-    assert_eq!(router_parts(software, 2048), 1);
+    assert_eq!(router_split_k(software, 2048), 1);
 }

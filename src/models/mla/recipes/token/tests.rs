@@ -71,7 +71,7 @@ fn check_layers(step: &Step, layers: usize, repeats_work: bool) {
     // In workgroups that repeat it, the query is absorbed in the same dispatch, and attn_output makes the experts' logits.
     let [saved, saved_dense] = if repeats_work { [2, 1] } else { [0, 0] };
     // With few slices v_b joins them itself, with many a dispatch before it.
-    for (splits, dispatches, dense, experts) in [
+    for (slices, dispatches, dense, experts) in [
         (1, 11 - saved, 8 - saved_dense, 9 - saved),
         (200, 12 - saved, 9 - saved_dense, 10 - saved),
     ] {
@@ -79,7 +79,7 @@ fn check_layers(step: &Step, layers: usize, repeats_work: bool) {
         let state = State {
             pos: 9,
             tokens: 1,
-            splits,
+            slices,
             ..State::default()
         };
         let held = step.calls.iter().filter(|call| call.when.holds(&state));
@@ -119,10 +119,10 @@ fn load_shape(name: &str) -> Model {
 
 /// Dispatches of the last layer, in a short context and in one whose slices a dispatch of its own joins.
 fn dispatches(step: &Step) -> [usize; 2] {
-    [(5, 1), (30_000, 200)].map(|(pos, splits)| {
+    [(5, 1), (30_000, 200)].map(|(pos, slices)| {
         let state = State {
             pos,
-            splits,
+            slices,
             tokens: 1,
             ..State::default()
         };

@@ -1,9 +1,9 @@
-// A part of a unit of a type of floats (shared/gemm_halves.wgsl): some of the eight vectors.
-#each v PART_VECTORS
-fn $W_part(u: u32, sub: u32, part: u32) -> Part {
+// A fraction of a unit of a type of floats (shared/gemm_halves.wgsl): some of the eight vectors.
+#each v FRACTION_VECTORS
+fn $W_fraction(u: u32, sub: u32, fraction: u32) -> Fraction {
   let w = $W_unit(u, sub);
-  return Part(
-    $W_vector(w, part * PART_VECTORS + $vu),
+  return Fraction(
+    $W_vector(w, fraction * FRACTION_VECTORS + $vu),
   );
 }
 

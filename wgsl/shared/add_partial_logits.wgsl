@@ -1,13 +1,13 @@
-// The logits of a token's experts where they come in PARTS (shared/router_parts.wgsl), added up by the whole workgroup in workgroup
-// memory: asked for, left there, and read behind a barrier. EXPERTS is a multiple of 4.
-#read logits: array<vec4<f32>> @floats(PARTS * EXPERTS)      // (PARTS, EXPERTS / 4)
-#flag RAGGED_PARTS   // the last threads have fewer parts, or none
-#each i PART_LOADS
+// The logits of a token's experts, which come as partial logits, one for each of RUNS runs of rows (shared/leave_partial_logits.wgsl). The
+// whole workgroup adds them up in workgroup memory: asked for, left there, and read behind a barrier. EXPERTS is a multiple of 4.
+#read logits: array<vec4<f32>> @floats(RUNS * EXPERTS)      // (RUNS, EXPERTS / 4)
+#flag RAGGED_RUNS   // the last threads have fewer runs, or none
+#each i RUN_LOADS
 #each s LOGIT_SUMMED
 #each f LOGIT_FOLDS
 
 const LOGIT_COLUMNS = EXPERTS / 4u;
-// LOGIT_PHASES threads share a column, part by part; those of a subgroup add up theirs in LOGIT_FOLDS exchanges.
+// LOGIT_PHASES threads share a column, run by run; those of a subgroup add up theirs in LOGIT_FOLDS exchanges.
 const LOGIT_SUMS = LOGIT_PHASES >> LOGIT_FOLDS;
 var<workgroup> logit_sums: array<vec4<f32>, LOGIT_SUMS * LOGIT_COLUMNS>;
 
@@ -17,9 +17,9 @@ fn logit_of(expert: u32) -> f32 {
   return sum;
 }
 
-alias Logits = array<vec4<f32>, PART_LOADS>;
+alias Logits = array<vec4<f32>, RUN_LOADS>;
 
-// The thread's parts. Workgroups that choose nothing ask for the first vector again and again, without a branch that would keep other
+// The thread's partial logits. Workgroups that choose nothing ask for the first vector again and again, without a branch that would keep other
 // loads behind these.
 fn logits_ask(t: u32, chooses: bool) -> Logits {
   return Logits(
@@ -29,7 +29,7 @@ fn logits_ask(t: u32, chooses: bool) -> Logits {
 
 fn logit_at(i: u32, t: u32) -> u32 {
   let phase = t / LOGIT_COLUMNS;
-  if (RAGGED_PARTS) { return min(phase + i * LOGIT_PHASES, PARTS - 1u) * LOGIT_COLUMNS + t - phase * LOGIT_COLUMNS; }
+  if (RAGGED_RUNS) { return min(phase + i * LOGIT_PHASES, RUNS - 1u) * LOGIT_COLUMNS + t - phase * LOGIT_COLUMNS; }
   return i * LOGIT_PHASES * LOGIT_COLUMNS + t;
 }
 
@@ -37,7 +37,7 @@ fn logit_at(i: u32, t: u32) -> u32 {
 fn logits_put(asked: Logits, t: u32) {
   let phase = t / LOGIT_COLUMNS;
   var sum = vec4<f32>(0.0);
-  sum += select(vec4<f32>(0.0), asked[$i], !RAGGED_PARTS || phase + $iu * LOGIT_PHASES < PARTS);
+  sum += select(vec4<f32>(0.0), asked[$i], !RAGGED_RUNS || phase + $iu * LOGIT_PHASES < RUNS);
   sum += subgroupShuffleXor(sum, LOGIT_COLUMNS << $fu);
   let column = t - phase * LOGIT_COLUMNS;
   let folded = phase & ((1u << LOGIT_FOLDS) - 1u);

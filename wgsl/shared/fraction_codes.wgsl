@@ -1,10 +1,10 @@
-// A part of a unit of a type with codes (shared/gemm_halves.wgsl): some of the eight words, and the scale and offset of their half.
-#each v PART_VECTORS
-fn $W_part(u: u32, sub: u32, part: u32) -> Part {
+// A fraction of a unit of a type with codes (shared/gemm_halves.wgsl): some of the eight words, and the scale and offset of their half.
+#each v FRACTION_VECTORS
+fn $W_fraction(u: u32, sub: u32, fraction: u32) -> Fraction {
   let codes = $W_codes(u);
   let affine = $W_affine(u, sub);
-  return Part(
-    $W_word(codes, affine, part * PART_VECTORS + $vu),
+  return Fraction(
+    $W_word(codes, affine, fraction * FRACTION_VECTORS + $vu),
   );
 }
 

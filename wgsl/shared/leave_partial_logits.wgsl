@@ -1,6 +1,6 @@
 // What the rows of a workgroup give to the experts' logits, by 16 rows, where the product that ends an attention block leaves them
 // (`router` is bound): W_router (norm x) of these rows in f32, still to be added up and divided by the root mean square of x
-// (shared/logits_in_parts.wgsl), so that no dispatch has to read all of x before experts are chosen. EXPERTS, TILE and
+// (shared/add_partial_logits.wgsl), so that no dispatch has to read all of x before experts are chosen. EXPERTS, TILE and
 // token_weighted_at are the kernel's.
 #ifndef router
 alias Router = u32;
@@ -9,7 +9,7 @@ fn router_put(asked: Router, t: u32) { }
 fn router_store(first: u32, end: u32, t: u32) { }
 #else
 #read router?: array<vec4<f32>> @floats(EXPERTS * ROUTER_COLUMNS * 4)      // (EXPERTS, ROUTER_COLUMNS)
-#write logit_parts?: array<f32> @floats(OUT_ROWS / 16 * EXPERTS)           // (rows / 16, EXPERTS)
+#write partial_logits?: array<f32> @floats(OUT_ROWS / 16 * EXPERTS)           // (rows / 16, EXPERTS)
 #each i ROUTER_LOADS
 #each n ROUTER_STORES
 #each q 4
@@ -54,12 +54,12 @@ fn router_store(first: u32, end: u32, t: u32) {
 
 // Number `at` of what the workgroup gives.
 fn router_leave(first: u32, end: u32, at: u32) {
-  let part = at / EXPERTS;
-  let expert = at - part * EXPERTS;
-  if (part < TILE / 16u && first + 16u * part < end) {
+  let run = at / EXPERTS;
+  let expert = at - run * EXPERTS;
+  if (run < TILE / 16u && first + 16u * run < end) {
     var sum = 0.0;
-    sum += dot(router_rows[(4u * part + $qu) * EXPERTS + expert], token_weighted_at(16u * part + 4u * $qu));
-    logit_parts[((first >> 4u) + part) * EXPERTS + expert] = sum;
+    sum += dot(router_rows[(4u * run + $qu) * EXPERTS + expert], token_weighted_at(16u * run + 4u * $qu));
+    partial_logits[((first >> 4u) + run) * EXPERTS + expert] = sum;
   }
 }
 #endif
