@@ -1,6 +1,5 @@
 //! Cooperative matrices: which of them a device has.
 
-use super::machine::Machine;
 use wgpu::{Adapter, Backend, Features};
 
 /// Cooperative matrices: square ones of f16, multiplied into sums of f32 by a subgroup each.
@@ -22,14 +21,6 @@ impl Coop {
     pub const APPLE: Self = Self { size: 8, lanes: 32 };
     /// What llvmpipe has, which takes a subgroup's barrier for the workgroup's.
     pub const LLVMPIPE: Self = Self { size: 8, lanes: 8 };
-
-    /// Bytes of workgroup memory that devices with such matrices have.
-    pub const fn workgroup_memory(self) -> u32 {
-        match self.size {
-            16 => Machine::H200.workgroup_memory,
-            _ => 32 << 10,
-        }
-    }
 
     /// The largest that the adapter has with f16 in and f32 out, subgroups of one size (wgpu cannot ask for one) that can wait
     /// for themselves, and the workgroup memory that the kernels use them with.

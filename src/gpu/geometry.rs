@@ -184,7 +184,7 @@ impl Site {
     fn wanted_lanes(&self, machine: Machine) -> u32 {
         if self.two_runs
             && self.activation.rounds()
-            && self.units >= machine.tuned.split_units
+            && self.units >= machine.tuned.two_run_units
             && machine.threads >= PREPARED_ROWS * self.most_lanes(machine)
         {
             return self.most_lanes(machine);

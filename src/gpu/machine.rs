@@ -1,10 +1,12 @@
 //! Facts about a device that kernels, grids and tiers are chosen by: what the device tells, and for what no driver tells a profile of
 //! its maker.
 
+pub(crate) mod tiles;
 mod tunables;
 
 pub use tunables::{TunableError, Tunables};
 
+use super::coop::Coop;
 use serde::Serialize;
 use wgpu::{AdapterInfo, Backend, DeviceType, Features, Limits};
 
@@ -29,6 +31,14 @@ pub enum Profile {
     Software,
     /// Any other.
     Other,
+}
+
+/// Bytes of workgroup memory of the devices that have such matrices.
+pub const fn matrix_memory(coop: Coop) -> u32 {
+    match coop.size {
+        16 => Machine::H200.workgroup_memory,
+        _ => 32 << 10,
+    }
 }
 
 /// PCI vendors. Metal tells none.

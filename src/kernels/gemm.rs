@@ -14,7 +14,7 @@ use super::{MAX_GRID, coop};
 
 mod tiles;
 mod trial;
-pub use tiles::{Tile, expert_tiles, tiles};
+pub use tiles::{Tile, Tiles, expert_tiles, tiles};
 
 /// How a device multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +33,14 @@ impl Form {
     pub fn float(target: &Target) -> Self {
         Self::Float {
             eight: target.machine.subgroup == [8; 2] && target.tier != Tier::Plain,
+        }
+    }
+
+    /// The cooperative matrices that it takes.
+    fn matrices(self) -> Option<Coop> {
+        match self {
+            Self::Float { .. } => None,
+            Self::Matrix(coop) => Some(coop),
         }
     }
 
@@ -326,8 +334,8 @@ impl GpuGemm<'_> {
             Some(_) => (0, w.rows),
             None => (piece.first_row, w.total_rows()),
         };
-        let summed = self.split_k > 1;
-        let x_group_stride = match summed {
+        let cut = self.split_k > 1;
+        let x_group_stride = match cut {
             true => units / self.split_k * 8,
             false => self.x_group_stride / 4,
         };
@@ -377,11 +385,8 @@ impl GpuGemm<'_> {
             .word("x_stride", self.x_stride / 4)
             .word("x_group_stride", x_group_stride)
             .word("y_stride", y_stride)
-            .word_some("row_units", summed.then_some(units))
-            .word_some(
-                "partial_stride",
-                summed.then_some(self.max_tokens * y_stride),
-            )
+            .word_some("row_units", cut.then_some(units))
+            .word_some("partial_stride", cut.then_some(self.max_tokens * y_stride))
             .grid([
                 Extent::N(tile.across(rows)),
                 along_tokens,

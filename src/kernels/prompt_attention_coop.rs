@@ -3,6 +3,7 @@
 use super::{KvDims, coop};
 use crate::gpu::Coop;
 use crate::gpu::call::Call;
+use crate::gpu::machine::matrix_memory;
 
 /// How a workgroup is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +89,7 @@ impl Shape {
         let size = self.coop.size as usize;
         let threads = self.threads();
         dims.v <= self.widest
-            && self.bytes(dims) <= self.coop.workgroup_memory() as usize
+            && self.bytes(dims) <= matrix_memory(self.coop) as usize
             && self.query_columns(dims).is_some()
             && threads <= 256
             && (self.rows() * Self::loaders(dims)).is_multiple_of(threads)

@@ -62,9 +62,6 @@ pub struct GpuTokenGateUp<'a> {
 /// Threads of a workgroup that chooses experts at most: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
 const CHOICE_THREADS: u32 = 512;
 
-/// Experts of a lane at most where one subgroup makes the choice.
-const CHUNKS: u32 = 8;
-
 /// What the workgroups do more if each adds up the logits of `experts` from `partial_sums` than if these come added up. `rows` are
 /// those of G of the chosen experts and the shared one.
 pub fn repeated(
@@ -184,7 +181,7 @@ impl GpuTokenGateUp<'_> {
         }
         let whole = self.whole(target, geometry);
         Ok((0..count)
-            .map(|i| self.piece(geometry, &whole, i))
+            .map(|i| self.piece(target.machine, geometry, &whole, i))
             .collect())
     }
 
@@ -213,14 +210,14 @@ impl GpuTokenGateUp<'_> {
     }
 
     /// Piece i of the experts and piece i of the shared expert, where they have so many.
-    fn piece(&self, geometry: &Geometry, whole: &Call, i: usize) -> Call {
+    fn piece(&self, machine: Machine, geometry: &Geometry, whole: &Call, i: usize) -> Call {
         let mut call = whole.clone();
         let (mut tiles, mut bytes, mut weights) = (0, 0, 0);
         let has = |pair: &[&GpuWeight; 2]| i < pair[0].pieces.len();
         if let Some((pair, router)) = self.experts.as_ref().filter(|(pair, _)| has(pair)) {
             let [g, u] = pair.map(|w| &w.pieces[i]);
             let (rows, used) = (pair[0].rows, router.experts.used as u32);
-            call = self.choice(call, geometry, router);
+            call = self.choice(call, machine, geometry, router);
             call.variant = weight(
                 call.variant,
                 ["GATE", "GATE_TIMES"],
@@ -282,10 +279,16 @@ impl GpuTokenGateUp<'_> {
     }
 
     /// The call with the choice of experts.
-    fn choice(&self, call: Call, geometry: &Geometry, router: &GpuRouter<'_>) -> Call {
+    fn choice(
+        &self,
+        call: Call,
+        machine: Machine,
+        geometry: &Geometry,
+        router: &GpuRouter<'_>,
+    ) -> Call {
         let (experts, lanes) = (router.experts, call.variant.consts["RUN"]);
         let chunks = (experts.count as u32).div_ceil(lanes);
-        let by_lanes = chunks <= CHUNKS && experts.used as u32 <= lanes;
+        let by_lanes = chunks <= machine.tuned.choice_experts && experts.used as u32 <= lanes;
         let variant = router::choice(call.variant.clone(), experts, router.bias.is_some());
         let call = call
             .variant(variant)

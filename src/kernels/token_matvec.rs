@@ -8,7 +8,7 @@ use super::token::{
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, Flops, Word};
 use crate::gpu::geometry::{Geometry, SharedWork, Site};
-use crate::gpu::machine::MAX_THREADS;
+use crate::gpu::machine::{MAX_THREADS, Machine};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::matvec::{MatvecOptions, matvec};
@@ -86,8 +86,6 @@ pub struct PartialLogits<'a> {
 
 /// Rows of the output for which there is one partial sum of the logits.
 pub const ROUTER_ROWS: u32 = 16;
-/// The most bytes of workgroup memory that the router's weights for the rows of a workgroup may take.
-pub(super) const ROUTER_BYTES: u64 = 8 << 10;
 
 /// [`PartialLogits`] of `x` (rows), which is multiplied by the norm's weight already.
 pub fn partial_logits(w: &Weight, x: &[f32]) -> Vec<f32> {
@@ -101,13 +99,13 @@ pub fn partial_logits(w: &Weight, x: &[f32]) -> Vec<f32> {
 }
 
 /// Whether a product in workgroups of `tile` rows can leave such partial sums for the router `w`, and the choice of experts add them up.
-pub fn leaves_partial_logits(w: &GpuWeight, tile: u32) -> bool {
+pub fn leaves_partial_logits(machine: Machine, w: &GpuWeight, tile: u32) -> bool {
     w.ty == GgmlType::F32
         && w.groups == 1
         && w.pieces.len() == 1
         && w.rows.is_multiple_of(4)
         && w.cols.is_multiple_of(ROUTER_ROWS)
-        && router_bytes(w.rows, tile) <= ROUTER_BYTES
+        && router_bytes(w.rows, tile) <= u64::from(machine.tuned.router_bytes)
 }
 
 /// Bytes of workgroup memory that the router's weights for `tile` rows take.
@@ -115,7 +113,7 @@ pub(super) fn router_bytes(experts: u32, tile: u32) -> u64 {
     u64::from(experts) * u64::from(tile) * 4
 }
 
-/// The most threads of a workgroup that merges slices: 16 KiB of workgroup memory have room for so many.
+/// The most threads of a workgroup that merges slices: the workgroup memory that WebGPU guarantees has room for so many.
 const MERGE_THREADS: u32 = 512;
 
 /// The rows per group that the kernel is told if there is one group: more than any product has, so every row is in group 0.

@@ -18,7 +18,7 @@ pub struct Tunables {
     /// bound a kernel, and the latency of its beginning does not.
     pub tall_rows: u32,
     /// Units of 32 weights of a row that are worth two subgroups, where two can share a row.
-    pub split_units: u32,
+    pub two_run_units: u32,
     /// Units of a row that a thread asks for at once, of bytes: more keep more bytes in flight, but cost registers.
     pub units_of_bytes: u32,
     /// The same of floats, of which a unit takes 32 registers.
@@ -42,6 +42,11 @@ pub struct Tunables {
     pub absorb_threads: u32,
     /// Units of a row that a thread of `token_absorb` asks for at once at most.
     pub absorb_units: u32,
+    /// Most bytes of workgroup memory for the router's weights of the rows of a workgroup, where `attn_output` leaves partial router
+    /// logits.
+    pub router_bytes: u32,
+    /// Experts of a lane up to which one subgroup chooses. Above, all threads of the workgroup do.
+    pub choice_experts: u32,
     /// Rows of a workgroup of gate and up that are worth adding up the partial router logits.
     pub router_sum_rows: u32,
     /// The same where halves are multiplied in pairs, since gate and up then hold many registers.
@@ -89,7 +94,7 @@ impl Tunables {
     pub const H200: Self = Self {
         product_threads: 256,
         tall_rows: 32768,
-        split_units: 128,
+        two_run_units: 128,
         units_of_bytes: 8,
         units_of_floats: 4,
         units_after_shared_work: 2,
@@ -101,6 +106,8 @@ impl Tunables {
         squares_ahead: 8,
         absorb_threads: 1024,
         absorb_units: 4,
+        router_bytes: 8 << 10,
+        choice_experts: 8,
         router_sum_rows: 32,
         router_sum_rows_of_halves: 16,
         shared_units_ahead: 4,

@@ -1,11 +1,11 @@
 //! Protects the products of prompts: every type, form and tile agrees with the twin, and no index leaves its buffer.
 
-use super::tiles::{deep, tile, writing};
 use super::*;
 use crate::gpu::GpuOptions;
 use crate::gpu::Most;
 use crate::gpu::buffer::{Buffer, Role};
 use crate::gpu::call::State;
+use crate::gpu::machine::tiles::{deep, tile, writing};
 use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
 use crate::kernels::expert_rows::{GpuExpertRows, TileList, tile_count};
 use crate::kernels::gate_up::gate_up;

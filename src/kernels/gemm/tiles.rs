@@ -1,132 +1,18 @@
-//! What the workgroups of a product multiply: the tiles of each form, and which of them suits.
+//! Which tile suits a product.
 
 use super::Form;
-use crate::gpu::Coop;
-use crate::gpu::machine::Machine;
+use crate::gpu::machine::{self, Machine};
 
-/// What a workgroup multiplies, and with how many subgroups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Tile {
-    /// Tokens, BM.
-    pub tokens: u32,
-    /// Rows of each weight, BN.
-    pub rows: u32,
-    /// Subgroups along tokens and rows; in f32 threads, 8 along the rows.
-    pub subgroups: [u32; 2],
-    /// Units of 32 columns that pass through workgroup memory at once.
-    pub units: u32,
-    /// Subgroups that write their sums at once, by matrices; others wait for their turn at the same workgroup memory.
-    pub writers: u32,
-}
-
-pub(super) const fn tile(tokens: u32, rows: u32, subgroups: [u32; 2]) -> Tile {
-    Tile {
-        tokens,
-        rows,
-        subgroups,
-        units: 1,
-        writers: 4,
-    }
-}
-
-/// Half as many stages of twice the columns.
-pub(super) const fn deep(tokens: u32, rows: u32, subgroups: [u32; 2]) -> Tile {
-    Tile {
-        units: 2,
-        ..tile(tokens, rows, subgroups)
-    }
-}
-
-/// Fewer subgroups write at once, for less workgroup memory.
-pub(super) const fn writing(writers: u32, tile: Tile) -> Tile {
-    Tile { writers, ..tile }
-}
-
-/// Tiles of one weight or of a pair, the largest first.
-type Tiles = &'static [Tile];
-
-const FLOAT: Tiles = &[
-    tile(64, 64, [8, 8]),
-    tile(32, 64, [8, 8]),
-    tile(16, 64, [8, 8]),
-    tile(16, 32, [8, 8]),
-];
-const FLOAT_PAIR: Tiles = &[
-    tile(64, 32, [8, 8]),
-    tile(32, 32, [8, 8]),
-    tile(16, 32, [8, 8]),
-];
-/// 16x16 matrices, subgroups of 32. Two workgroups of up to 24 KiB share a core of [`Machine::H200`], one of more: so none
-/// has more, and low tiles are deep instead.
-const COOP16: Tiles = &[
-    tile(128, 128, [2, 2]),
-    deep(64, 64, [2, 2]),
-    tile(32, 128, [1, 4]),
-    writing(2, deep(32, 64, [1, 4])),
-    tile(16, 128, [1, 4]),
-    tile(16, 64, [1, 4]),
-];
-const COOP16_PAIR: Tiles = &[
-    tile(128, 64, [2, 2]),
-    deep(64, 32, [2, 2]),
-    tile(32, 64, [1, 4]),
-    tile(16, 64, [1, 4]),
-];
-/// Those of experts: three workgroups of up to 16 KiB share a core. Where all have some 32 tokens tiles of 48 are 2%
-/// faster than those of 64, where a few have most of them 6% slower.
-const COOP16_EXPERTS: Tiles = &[
-    tile(128, 128, [2, 2]),
-    writing(1, tile(64, 128, [1, 4])),
-    writing(2, tile(32, 128, [1, 4])),
-    tile(16, 128, [1, 4]),
-];
-const COOP16_EXPERTS_PAIR: Tiles = &[
-    tile(128, 64, [2, 2]),
-    writing(1, tile(64, 64, [1, 4])),
-    writing(2, tile(32, 64, [1, 4])),
-    tile(16, 64, [1, 4]),
-];
-/// 8x8 matrices, subgroups of 32.
-const COOP8: Tiles = &[
-    tile(64, 64, [2, 2]),
-    tile(32, 64, [2, 2]),
-    tile(16, 64, [2, 2]),
-];
-const COOP8_PAIR: Tiles = &[
-    tile(64, 32, [2, 2]),
-    tile(32, 32, [2, 2]),
-    tile(16, 32, [2, 2]),
-];
-/// 8x8 matrices, subgroups of 8.
-const COOP8_NARROW: Tiles = &[
-    tile(64, 64, [2, 4]),
-    tile(32, 64, [2, 4]),
-    tile(16, 64, [2, 4]),
-];
-const COOP8_NARROW_PAIR: Tiles = &[
-    tile(64, 32, [2, 4]),
-    tile(32, 32, [2, 4]),
-    tile(16, 32, [2, 4]),
-];
+pub use crate::gpu::machine::tiles::{Tile, Tiles};
 
 /// The tiles of a form, for one weight or for a pair, the largest first.
 pub fn tiles(form: Form, pair: bool) -> Tiles {
-    let [one, two] = match form {
-        Form::Float { .. } => [FLOAT, FLOAT_PAIR],
-        Form::Matrix(Coop { size: 16, .. }) => [COOP16, COOP16_PAIR],
-        Form::Matrix(Coop { lanes: 8, .. }) => [COOP8_NARROW, COOP8_NARROW_PAIR],
-        Form::Matrix(_) => [COOP8, COOP8_PAIR],
-    };
-    if pair { two } else { one }
+    machine::tiles::tiles(form.matrices(), pair)
 }
 
 /// Those for experts, one of each height.
 pub fn expert_tiles(form: Form, pair: bool) -> Tiles {
-    match form {
-        Form::Matrix(Coop { size: 16, .. }) if pair => COOP16_EXPERTS_PAIR,
-        Form::Matrix(Coop { size: 16, .. }) => COOP16_EXPERTS,
-        _ => tiles(form, pair),
-    }
+    machine::tiles::expert_tiles(form.matrices(), pair)
 }
 
 impl Tile {
@@ -205,6 +91,7 @@ impl Tile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Coop;
 
     #[test]
     fn tiles_follow_the_tokens() {

@@ -371,7 +371,7 @@ fn the_experts_logits_leave_as_partial_sums() {
             .bind("residual", &before);
             call.prepared = Some(room(gpu, rows, Some(&g)));
             for geometry in geometries(gpu, &call.site(), all) {
-                if !leaves_partial_logits(&router, geometry.tile) {
+                if !leaves_partial_logits(gpu.machine, &router, geometry.tile) {
                     continue;
                 }
                 let (y, logits) = (room(gpu, rows, Some(&g)), output(gpu, logits_of_runs.len()));

@@ -276,7 +276,9 @@ impl TokenRecipe<'_> {
             .prepared(self.stream_output(&after));
         let geometry = token::geometry(self.given.target, &call.site())?;
         let mut logits = None;
-        if let Some(router) = router.filter(|w| leaves_partial_logits(w, geometry.tile)) {
+        let leaves =
+            |w: &&GpuWeight| leaves_partial_logits(self.given.target.machine, w, geometry.tile);
+        if let Some(router) = router.filter(leaves) {
             let partial_sums = weight.total_rows() / ROUTER_ROWS;
             let buffer = self.floats("partial router logits", partial_sums * router.rows);
             call.router = Some(PartialLogits {
