@@ -18,10 +18,10 @@
 #word step: u32          // told with the result
 #word number: u32        // of the submission, told with the result
 #read keys: array<vec4<u32>> @words(ceil(VOCAB, WG) * WG)      // (slices, WG / 4)
-#read maxima: array<vec4<u32>> @words(4 * ceil(VOCAB, WG))     // (slices) of (key, id, mass as bits, 0)
+#read maxima: array<vec4<u32>> @words(4 * ceil(VOCAB, WG))     // (slices) of (key, id, mass as bits, broken)
 #read quarters: array<vec4<u32>> @words(4 * ceil(VOCAB, WG))   // (slices) keys of the maxima of their quarters
 #write history: array<u32> @words(CONTEXT + 1)                 // ids by position
-#write chosen: array<vec4<u32>> @words(4)                      // one: (id, step, number, 0)
+#write chosen: array<vec4<u32>> @words(4)                      // one: (id, step, number, broken)
 #import order
 #import best
 
@@ -54,6 +54,7 @@ var<workgroup> bins: array<atomic<u32>, BINS>;   // counts, masses, their carrie
 var<workgroup> running: array<f32, WG>;
 var<workgroup> first: atomic<u32>;
 var<workgroup> last: atomic<u32>;
+var<workgroup> broken: atomic<u32>;         // whether a logit is not finite: then the token means nothing
 var<workgroup> told: u32;
 var<workgroup> told_sum: f32;
 
@@ -121,7 +122,7 @@ fn list_live() -> u32 {
 fn publish(id: u32) {
   if (thread == 0u) {
     history[p.pos + p.tokens] = id;
-    chosen[0] = vec4(id, p.step, p.number, 0u);
+    chosen[0] = vec4(id, p.step, p.number, atomicLoad(&broken));
   }
 }
 
@@ -129,6 +130,8 @@ fn publish(id: u32) {
 #fetch
   thread = t;
   var mine = vec2(0u, ALL);
+  if (t == 0u) { atomicStore(&broken, 0u); }
+  workgroupBarrier();
 #for k PER
   let top$k = maxima[min(t + $ku * WG, SLICES - 1u)];
   let quarter$k = quarters[min(t + $ku * WG, SLICES - 1u)];
@@ -136,6 +139,7 @@ fn publish(id: u32) {
 #for k PER
   if (t + $ku * WG < SLICES) {
     tops[t + $ku * WG] = top$k.x;
+    if (top$k.w == 1u) { atomicStore(&broken, 1u); }
     mine = better(mine, top$k.xy);
   }
 #endfor

@@ -1,7 +1,8 @@
 // The first half of a choice: the repeat penalty on a row of logits, and the best of each slice of WG tokens.
 //
 // logits (VOCAB) -> keys (slices * WG), integers of the same order, 0 behind the vocabulary; maxima (slices) of (key, lowest id,
-// mass as bits): where masses are asked for, the sum of exp(logit - that of the maximum); and keys of the maxima of its quarters.
+// mass as bits, whether a logit is not finite); and keys of the maxima of its quarters. The mass is the sum of
+// exp(logit - that of the maximum), where masses are asked for.
 // The last last_n tokens up to position pos + tokens are penalised, each once.
 // Division: a workgroup per slice, a thread per token. Bound by: reading and writing VOCAB words, some 1.2 MB.
 #word pos: u32       // of the first token of the step
@@ -20,6 +21,7 @@
 
 var<workgroup> penalised: array<atomic<u32>, WG / 32u>;   // a bit per token
 var<workgroup> quarter: array<atomic<u32>, 4>;
+var<workgroup> broken: atomic<u32>;
 
 #main
 #fetch
@@ -28,7 +30,9 @@ var<workgroup> quarter: array<atomic<u32>, 4>;
   // On its way while the penalty looks for the token.
   var logit = logits[min(id, VOCAB - 1u)];
   if (t < 4u) { atomicStore(&quarter[t], 0u); }
+  if (t == 0u) { atomicStore(&broken, 0u); }
   workgroupBarrier();
+  if (is_broken(logit)) { atomicStore(&broken, 1u); }
   if (p.last_n > 0u) {
     if (t < WG / 32u) { atomicStore(&penalised[t], 0u); }
     workgroupBarrier();
@@ -66,7 +70,7 @@ var<workgroup> quarter: array<atomic<u32>, 4>;
     mass = workgroup_sum(mass, t, subgroup, subgroups, lane_id);
   }
   if (t == 0u) {
-    maxima[wid.x] = vec4(best, bitcast<u32>(mass), 0u);
+    maxima[wid.x] = vec4(best, bitcast<u32>(mass), atomicLoad(&broken));
     quarters[wid.x] = vec4(atomicLoad(&quarter[0]), atomicLoad(&quarter[1]), atomicLoad(&quarter[2]), atomicLoad(&quarter[3]));
   }
 }

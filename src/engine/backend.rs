@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::pin::Pin;
 
 use crate::gpu::GpuError;
+use crate::kernels::sample::all_finite;
 use crate::kernels::sampling::Sampling;
 
 /// A model on a device with the cache of one context.
@@ -196,6 +197,15 @@ pub enum BackendError {
         /// What they take.
         bytes: usize,
     },
+    /// The model computed infinity or NaN.
+    #[error(
+        "the logits at position {position} are not finite: the model's file is damaged, or the driver computes wrongly; \
+         compare with --device cpu"
+    )]
+    NotFinite {
+        /// The position that they were computed at.
+        position: usize,
+    },
     /// The GPU failed.
     #[error(transparent)]
     Gpu(Box<GpuError>),
@@ -242,6 +252,17 @@ pub fn check_context(
         return Err(BackendError::ContextOverflow { needed, n_ctx });
     }
     Ok(())
+}
+
+/// Checks that the logits at `position` mean something.
+///
+/// # Errors
+/// [`BackendError::NotFinite`].
+pub(super) fn check_finite(logits: &[f32], position: usize) -> Result<(), BackendError> {
+    match all_finite(logits) {
+        true => Ok(()),
+        false => Err(BackendError::NotFinite { position }),
+    }
 }
 
 /// Checks what every backend refuses: no tokens, positions beyond the cache, ids outside the vocabulary.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use half::f16;
 
 use super::backend::{
-    Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows, check_tokens,
+    Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_finite, check_rows,
+    check_tokens,
 };
 use super::random::cache_values;
 use crate::kernels::sample::sample;
@@ -138,6 +139,7 @@ impl Backend for CpuBackend {
             if context.len() > self.next {
                 self.prefill(&[context[self.next]], self.next)?;
             }
+            check_finite(&self.last_logits, context.len() - 1)?;
             let token = sample(
                 &self.last_logits,
                 sampling.recent(&context),

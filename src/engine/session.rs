@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use super::backend::{Backend, OnPrompt, OnRow, OnToken};
+use super::backend::{Backend, OnPrompt, OnRow, OnToken, check_finite};
 use super::{Engine, EngineError};
 use crate::kernels::sampling::Sampling;
 use crate::tokenizer::Tokenizer;
@@ -244,11 +244,17 @@ impl<'a> Session<'a> {
             && !rest.is_empty()
         {
             let told = &mut |done: usize| on_prompt(quiet - said + done);
+            let mut checked = Ok(());
             let on_row = &mut |row: usize, logits: &[f32]| {
+                checked = check_finite(logits, quiet + row);
+                if checked.is_err() {
+                    return ControlFlow::Break(());
+                }
                 end = quiet + row + 1;
                 on_row(end - 1 - said, logits)
             };
             self.backend.logits_async(rest, quiet, told, on_row).await?;
+            checked?;
         }
         Ok(end)
     }

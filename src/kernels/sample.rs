@@ -11,7 +11,7 @@ use crate::gpu::call::{Call, Extent, Word};
 /// `recent` are the tokens the repeat penalty applies to ([`Sampling::recent`]); ids beyond the vocabulary are ignored.
 /// `step` selects the draw: the position the chosen token will take.
 ///
-/// Candidates are ranked by logit, the lower id first among equals; NaN counts as negative infinity. At temperature 0 the
+/// Candidates are ranked by logit, the lower id first among equals; NaN counts as negative infinity, but [`all_finite`] tells of it. At temperature 0 the
 /// first in rank is taken. Otherwise u is [`uniform`]`(seed, step)` and the answer is the first token in order of ids
 /// at which the running sum of `exp((logit - max) / temperature)` over the kept tokens exceeds u times the whole sum.
 ///
@@ -58,6 +58,12 @@ pub fn sample(logits: &[f32], recent: &[u32], sampling: &Sampling, step: u64) ->
     }
     // u < 1, so the loop ends early unless the rounding of u * total reached total, or total is infinite or NaN.
     best.id
+}
+
+/// Whether no logit is infinite or NaN, by their bits. A choice from others means nothing.
+pub fn all_finite(logits: &[f32]) -> bool {
+    let exponent = f32::INFINITY.to_bits();
+    logits.iter().all(|l| l.to_bits() & exponent != exponent)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -177,7 +183,7 @@ pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
 ///
 /// `logits` is one row, (vocab) f32. `history` holds the ids of all positions, (n_ctx + 1) u32: the last
 /// `repeat_last_n` up to position pos + tokens are recent, and the chosen id becomes the one at pos + tokens. Each of
-/// `results`, taken by [`State::slot`](crate::gpu::call::State::slot), gets (id, step, number, 0). A replay needs
+/// `results`, taken by [`State::slot`](crate::gpu::call::State::slot), gets (id, step, number, 1 if not [`all_finite`], else 0). A replay needs
 /// [`words`] as its `sampling`, and `pos + tokens <= n_ctx`.
 ///
 /// # Panics

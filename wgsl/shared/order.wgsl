@@ -3,6 +3,11 @@
 const LOWEST = 0x007fffffu;      // of minus infinity and NaN
 const INFINITE = 0xff800000u;    // of infinity
 
+// Whether x is infinite or NaN, by its bits: fast math may take every number for finite.
+fn is_broken(x: f32) -> bool {
+  return (bitcast<u32>(x) & 0x7f800000u) == 0x7f800000u;
+}
+
 fn order(x: f32) -> u32 {
   let bits = bitcast<u32>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) { return LOWEST; }

@@ -6,7 +6,6 @@
 use super::measure::HostTime;
 use super::{GpuBackend, RESULT};
 use crate::engine::backend::{BackendError, OnToken};
-use crate::gpu::GpuError;
 use crate::gpu::stamps::Stamping;
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
@@ -39,7 +38,7 @@ impl GpuBackend {
     /// [`Backend::decode_async`](crate::engine::backend::Backend::decode_async).
     ///
     /// # Errors
-    /// [`GpuError::WorkLost`], or what the device reports.
+    /// [`GpuError::WorkLost`](crate::gpu::GpuError::WorkLost), or what the device reports.
     pub(super) async fn fly(
         &mut self,
         context: &[u32],
@@ -66,7 +65,7 @@ impl GpuBackend {
         limit: usize,
         on_token: &mut OnToken<'_>,
         host: &mut HostTime,
-    ) -> Result<(), GpuError> {
+    ) -> Result<(), BackendError> {
         let mut steps = self.encode_ahead(context, sampling, limit);
         let mut flying: VecDeque<_> = steps
             .by_ref()
@@ -167,13 +166,17 @@ impl GpuBackend {
     /// The token that a step came back with.
     ///
     /// # Errors
-    /// [`GpuError::WorkLost`]: the slot holds an earlier result where the step did not run, and what follows it is computed from a
-    /// wrong token.
-    pub(super) fn token(&self, submitted: &Submitted, words: &[u32]) -> Result<u32, GpuError> {
+    /// [`WorkLost`](crate::gpu::GpuError::WorkLost): the slot holds an earlier result where the step did not run, and what follows it
+    /// is computed from a wrong token. [`BackendError::NotFinite`].
+    pub(super) fn token(&self, submitted: &Submitted, words: &[u32]) -> Result<u32, BackendError> {
         let number = submitted.number;
         if words[2] != number {
             let what = "the number of a token's step".to_owned();
-            return Err(self.gpu().work_lost(what, number, words[2]));
+            return Err(self.gpu().work_lost(what, number, words[2]).into());
+        }
+        if words[3] != 0 {
+            let position = words[1] as usize - 1;
+            return Err(BackendError::NotFinite { position });
         }
         Ok(words[0])
     }

@@ -112,7 +112,7 @@ impl GpuBackend {
         limit: usize,
         on_token: &mut OnToken<'_>,
         host: &mut HostTime,
-    ) -> Result<(), GpuError> {
+    ) -> Result<(), BackendError> {
         let (turns, turn) = channel();
         let (submit, submitted) = channel();
         for _ in 0..IN_FLIGHT {
@@ -165,7 +165,7 @@ impl GpuBackend {
         turns: Sender<()>,
         submitted: Receiver<Submitted>,
         on_token: &mut OnToken<'_>,
-    ) -> Result<(), GpuError> {
+    ) -> Result<(), BackendError> {
         for first in submitted {
             let submission = Some(first.submission.clone());
             let words = self

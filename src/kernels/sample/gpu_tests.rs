@@ -54,6 +54,13 @@ impl<'a> Chooser<'a> {
 
     /// The token after `context`, the last `tokens` of which were one step.
     fn choose(&self, context: &[u32], tokens: usize, sampling: &Sampling, step: u64) -> u32 {
+        let (id, broken) = self.told(context, tokens, sampling, step);
+        assert!(!broken, "all logits are finite");
+        id
+    }
+
+    /// The same, and whether a logit is told not to be finite.
+    fn told(&self, context: &[u32], tokens: usize, sampling: &Sampling, step: u64) -> (u32, bool) {
         let mut history = context.to_vec();
         history.resize(N_CTX + 1, UNTOUCHED);
         let bytes = bytemuck::cast_slice(&history);
@@ -70,14 +77,15 @@ impl<'a> Chooser<'a> {
             ..Default::default()
         };
         self.recording.submit(self.gpu, &state);
-        let [id, told, proof, zero]: [u32; 4] = download(self.gpu, &self.results[slot], 4)
+        let [id, told, proof, broken]: [u32; 4] = download(self.gpu, &self.results[slot], 4)
             .try_into()
             .expect("four words");
-        assert_eq!((told, proof, zero), (step as u32, number, 0), "result");
+        assert_eq!((told, proof), (step as u32, number), "result");
+        assert!(broken <= 1, "{broken}");
         history[context.len()] = id;
         let found: Vec<u32> = download(self.gpu, &self.history, N_CTX + 1);
         assert_eq!(found, history, "the id follows the context");
-        id
+        (id, broken == 1)
     }
 }
 
@@ -162,7 +170,7 @@ fn greedy_is_what_the_twin_chooses() {
     let mut rng = Rng::fresh();
     for vocab in [154_880, 102_400, 300, 256, 1] {
         let plain = rng.normals(vocab);
-        // Few values make ties; NaN and infinities are in real logits only by accident, and must not win or crash.
+        // Few values make ties; NaN and infinities must not win or crash, and are told of.
         let odd = [1.0, 2.0, -0.0, 0.0, f32::NAN, f32::NEG_INFINITY];
         let tied: Vec<f32> = (0..vocab).map(|_| odd[rng.below(6)]).collect();
         let low: Vec<f32> = tied.iter().map(|x| x.min(0.0) - 3.0).collect();
@@ -181,9 +189,10 @@ fn greedy_is_what_the_twin_chooses() {
                     };
                     // The best tokens are recent ones, some beyond the reach of the penalty.
                     for step in 0..12 {
-                        let id = chooser.choose(&context, 1 + step as usize % 3, &sampling, step);
-                        let twin = sample(logits, sampling.recent(&context), &sampling, step);
-                        assert_eq!(id, twin, "{vocab} tokens, {}", gpu.tier.name());
+                        let found = chooser.told(&context, 1 + step as usize % 3, &sampling, step);
+                        let id = sample(logits, sampling.recent(&context), &sampling, step);
+                        let twin = (id, !all_finite(logits));
+                        assert_eq!(found, twin, "{vocab} tokens, {}", gpu.tier.name());
                         context.push(id);
                     }
                 }
@@ -280,9 +289,8 @@ fn ties_at_a_threshold_go_to_the_lower_ids() {
     for gpu in gpus() {
         let vocab = 700;
         let chooser = Chooser::new(gpu, vocab);
-        // Ties lie in three slices; minus infinity and NaN are never drawn.
-        let mut logits = vec![f32::NEG_INFINITY; vocab];
-        logits[3] = f32::NAN;
+        // Ties lie in three slices; the others are never drawn.
+        let mut logits = vec![f32::MIN; vocab];
         for id in [5, 300, 301, 650] {
             logits[id] = 2.0;
         }
@@ -309,6 +317,38 @@ fn ties_at_a_threshold_go_to_the_lower_ids() {
             kept(&chooser, &logits, &Sampling { min_p: 0.4, ..both }),
             [699]
         );
+    }
+}
+
+#[test]
+fn a_logit_that_is_not_finite_is_told() {
+    let mut rng = Rng::fresh();
+    // Infinities, quiet and signalling NaN of both signs; then the greatest and the least numbers.
+    let broken = [
+        0x7f80_0000,
+        0xff80_0000,
+        0x7fc0_0000,
+        0x7f80_0001,
+        0xffff_ffff,
+        0xff80_0001,
+    ];
+    let finite = [0x7f7f_ffff, 0xff7f_ffff, 1, 0x8000_0001, 0x8000_0000];
+    for gpu in gpus() {
+        for vocab in [700, 102_400] {
+            let chooser = Chooser::new(gpu, vocab);
+            let random = rng.normals(vocab);
+            for (i, bits) in broken.into_iter().chain(finite).enumerate() {
+                let mut logits = random.clone();
+                let at = rng.below(vocab);
+                logits[at] = f32::from_bits(bits);
+                chooser.logits(&logits);
+                let sampling = [Sampling::GREEDY, PLAIN][i % 2];
+                let (_, told) = chooser.told(&[1, 2], 1, &sampling, i as u64);
+                let what = format!("{bits:#x} at {at} of {vocab}, tier {}", gpu.tier.name());
+                assert_eq!(told, i < broken.len(), "{what}");
+                assert_eq!(all_finite(&logits), !told, "{what}");
+            }
+        }
     }
 }
 
