@@ -52,8 +52,8 @@ impl MeasuredArgs {
 /// Which device, and how to use it.
 #[derive(Args)]
 pub(super) struct DeviceArgs {
-    /// Where to run: auto (the best GPU), cpu (the reference implementation), or the index or part of the name of an
-    /// adapter as `glimt devices` lists them
+    /// Where to run: auto (the best GPU, or the CPU where there is none but software), cpu (the reference
+    /// implementation), or the index or part of the name of an adapter as `glimt devices` lists them
     #[arg(
         long,
         value_name = "DEVICE",
@@ -121,27 +121,34 @@ pub(super) struct PrecomposeArgs {
 /// How much context.
 #[derive(Args)]
 pub(super) struct ContextArgs {
-    /// Context length in tokens; 0 is the model's full context [default: the model's, at most 4096; for an answer of the
-    /// built-in model 1024]
+    /// Context length in tokens; 0 is the model's full context [default: the model's, at most 4096, or for an answer of a
+    /// model that thinks 32768 as far as memory allows; for one of the built-in model 1024]
     #[arg(short = 'c', long, alias = "ctx-size", value_name = "N")]
     pub(super) ctx: Option<usize>,
     /// Tokens of a prompt that the GPU computes at once, at most; more take more memory [default: 2048, on software 512, or
     /// what its bindings have room for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHUNK)))]
     pub(super) ubatch: Option<u32>,
+    /// Load the model even if it and the context need more memory than there is
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Whether the answer may begin with thoughts.
+    #[arg(skip)]
+    pub(super) may_think: bool,
 }
 
 impl ContextArgs {
     /// What answers of `source` take, where nothing else is asked for: the built-in model was trained on 1024 tokens and rambles
     /// behind them, though its file says 2048.
-    pub(super) fn for_answers(&self, source: &ModelSource) -> Self {
+    pub(super) fn for_answers(&self, source: &ModelSource, may_think: bool) -> Self {
         let own_default = match source {
             ModelSource::Embedded => Some(1024),
             ModelSource::File(_) => None,
         };
         Self {
             ctx: self.ctx.or(own_default),
-            ubatch: self.ubatch,
+            may_think,
+            ..*self
         }
     }
 }

@@ -95,6 +95,15 @@ pub(super) enum CliError {
         /// Tokens that two chunks take.
         needed: usize,
     },
+    /// The model had not ended its thoughts, so there is no answer.
+    #[error(
+        "no answer: the model was still thinking when it stopped ({why}); give it more room (-n, -c), end its thoughts \
+         with --think-limit N, or use --think off"
+    )]
+    StillThinking {
+        /// What ended it.
+        why: String,
+    },
     /// Standard output failed, for another reason than a closed pipe.
     #[error("cannot write to standard output: {0}")]
     Write(io::Error),
@@ -133,6 +142,7 @@ impl CliError {
             | Self::ReadText { .. }
             | Self::NotUtf8 { .. }
             | Self::TextTooShort { .. }
+            | Self::StillThinking { .. }
             | Self::Write(_)
             | Self::Signal(_) => 1,
         }

@@ -4,13 +4,14 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use indicatif::ProgressBar;
 
 use super::args::{ContextArgs, EngineArgs, ModelArgs, SamplingArgs, TextArgs};
 use super::error::CliError;
 use super::output::{self, Thoughts, note};
 use super::stop::StopFilter;
 use super::{interrupt, load};
-use crate::engine::{Engine, GenerateStats, Opened, StopReason};
+use crate::engine::{Engine, GenerateStats, Opened, Sampling, Session, StopReason};
 use crate::tokenizer::{Message, StreamDecoder};
 
 const EXAMPLES: &str = "\
@@ -56,6 +57,9 @@ pub(super) struct Generate {
     /// Let the model think before it answers, or not [default: what its chat template does]
     #[arg(long, value_name = "WHEN", conflicts_with = "raw")]
     think: Option<Think>,
+    /// End the thoughts after N tokens; the model then answers
+    #[arg(long, value_name = "N", conflicts_with = "raw")]
+    think_limit: Option<usize>,
     /// End the answer before this text; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
@@ -76,6 +80,7 @@ enum Think {
 /// Why the callback ended the answer, where the session only knows that it did.
 enum Ended {
     StopText,
+    ThoughtLimit,
     Failed(CliError),
 }
 
@@ -85,14 +90,17 @@ impl Generate {
         if prompt.is_empty() {
             return Err(CliError::EmptyText { what: "prompt" });
         }
-        let ctx = self.ctx.for_answers(&self.model.source());
+        let ctx = {
+            let may_think = !self.raw && !matches!(self.think, Some(Think::Off));
+            self.ctx.for_answers(&self.model.source(), may_think)
+        };
         let opened = load::open(&self.model, &self.engine, &ctx)?;
         let rendered = if self.raw {
             None
         } else {
             Some(self.render(&opened, &prompt)?)
         };
-        let tokens = match &rendered {
+        let mut tokens = match &rendered {
             Some(text) => opened.tokenizer().encode_chat(text)?,
             None => opened.tokenizer().encode(&prompt, true)?,
         };
@@ -100,12 +108,78 @@ impl Generate {
         opened.check_tokens(&tokens, 0)?;
         let engine = load::weights(opened)?;
         let sampling = self.sampling.sampling(&self.model.source());
-        let mut session = engine.session()?;
-        let mut answer = Answer::new(&engine, &self.stop, rendered.as_deref());
-        let mut ended = None;
         let limit = self.n_predict.unwrap_or(usize::MAX);
-        let bar = load::prompt_bar("prompt", tokens.len());
-        let began = Instant::now();
+        let mut answer = Answer::new(&engine, &self.stop, rendered.as_deref());
+        answer.think_limit = self.think_limit;
+        if let Some((_, close)) = answer.marks.filter(|_| answer.is_over_think_limit()) {
+            // No thoughts at all: they end where the template has opened them.
+            tokens.push(close);
+            answer.token(close)?;
+        }
+        let mut turn = Turn {
+            session: engine.session()?,
+            sampling,
+            bar: load::prompt_bar("prompt", tokens.len()),
+            began: Instant::now(),
+            answer,
+            ended: None,
+        };
+        let mut stats = turn.generate(&tokens, limit)?;
+        if let (Some(Ended::ThoughtLimit), Some((_, close))) = (&turn.ended, turn.answer.marks) {
+            // The model goes on as if it had ended its thoughts itself.
+            turn.ended = None;
+            turn.answer.token(close)?;
+            let left = limit.saturating_sub(stats.generated + 1);
+            stats = joined(&stats, &turn.generate(&[close], left)?);
+        }
+        let (thinking, ended) = (turn.answer.thinking, turn.ended);
+        turn.answer.finish(ended.is_some())?;
+        let interrupted = interrupt::requested();
+        let why = match ended {
+            _ if interrupted => "interrupted".to_owned(),
+            Some(_) => "stop text".to_owned(),
+            None => why(stats.stop, limit, engine.n_ctx()),
+        };
+        note(format_args!("{}; stopped: {why}", rates(&stats)));
+        match stats.stop {
+            _ if interrupted => Err(CliError::Interrupted),
+            StopReason::Caller => Ok(()),
+            _ if thinking => Err(CliError::StillThinking { why }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The prompt in the model's chat template.
+    fn render(&self, opened: &Opened, prompt: &str) -> Result<String, CliError> {
+        let system = self.system.iter().map(|text| Message::new("system", text));
+        let messages: Vec<_> = system.chain([Message::new("user", prompt)]).collect();
+        let think = self.think.map(|think| matches!(think, Think::On));
+        Ok(opened.render_chat(&messages, think)?)
+    }
+}
+
+/// An answer while it is generated.
+struct Turn<'a> {
+    session: Session<'a>,
+    sampling: Sampling,
+    /// Shown while a long prompt is evaluated.
+    bar: ProgressBar,
+    began: Instant,
+    answer: Answer<'a>,
+    ended: Option<Ended>,
+}
+
+impl Turn<'_> {
+    /// Evaluates `tokens` and takes up to `limit` tokens of the answer.
+    fn generate(&mut self, tokens: &[u32], limit: usize) -> Result<GenerateStats, CliError> {
+        let Self {
+            session,
+            sampling,
+            bar,
+            began,
+            answer,
+            ended,
+        } = self;
         let on_prompt = &mut |done: usize| {
             // Between two submissions of a prompt there is something to end in order.
             interrupt::begin_answer();
@@ -125,44 +199,38 @@ impl Generate {
             if interrupt::requested() {
                 return ControlFlow::Break(());
             }
-            match answer.token(token) {
-                Ok(false) => ControlFlow::Continue(()),
-                Ok(true) => {
-                    ended = Some(Ended::StopText);
-                    ControlFlow::Break(())
-                }
-                Err(error) => {
-                    ended = Some(Ended::Failed(error));
-                    ControlFlow::Break(())
-                }
-            }
+            *ended = match answer.token(token) {
+                Ok(false) if answer.is_over_think_limit() => Some(Ended::ThoughtLimit),
+                Ok(false) => return ControlFlow::Continue(()),
+                Ok(true) => Some(Ended::StopText),
+                Err(error) => Some(Ended::Failed(error)),
+            };
+            ControlFlow::Break(())
         };
-        let stats = session.generate_watched(&tokens, &sampling, limit, on_prompt, on_token)?;
+        let stats = session.generate_watched(tokens, sampling, limit, on_prompt, on_token);
         bar.finish_and_clear();
-        if let Some(Ended::Failed(error)) = ended {
+        if let Err(error) = stats {
+            // What was said so far stands on a line of its own.
+            answer.end_line()?;
+            return Err(error.into());
+        }
+        if let Some(Ended::Failed(_)) = ended
+            && let Some(Ended::Failed(error)) = ended.take()
+        {
             return Err(error);
         }
-        answer.finish(ended.is_some())?;
-        let interrupted = interrupt::requested();
-        let why = match ended {
-            _ if interrupted => "interrupted".to_owned(),
-            Some(_) => "stop text".to_owned(),
-            None => why(stats.stop, limit, engine.n_ctx()),
-        };
-        note(format_args!("{}; stopped: {why}", rates(&stats)));
-        if interrupted {
-            Err(CliError::Interrupted)
-        } else {
-            Ok(())
-        }
+        Ok(stats?)
     }
+}
 
-    /// The prompt in the model's chat template.
-    fn render(&self, opened: &Opened, prompt: &str) -> Result<String, CliError> {
-        let system = self.system.iter().map(|text| Message::new("system", text));
-        let messages: Vec<_> = system.chain([Message::new("user", prompt)]).collect();
-        let think = self.think.map(|think| matches!(think, Think::On));
-        Ok(opened.render_chat(&messages, think)?)
+/// The figures of an answer whose thoughts were ended: `thoughts`, and what came `after` the token that ended them.
+fn joined(thoughts: &GenerateStats, after: &GenerateStats) -> GenerateStats {
+    GenerateStats {
+        generated: thoughts.generated + after.prompt_tokens + after.generated,
+        steps: thoughts.steps + after.prompt_tokens + after.steps,
+        generate_time: thoughts.generate_time + after.prompt_time + after.generate_time,
+        stop: after.stop,
+        ..*thoughts
     }
 }
 
@@ -199,6 +267,9 @@ struct Answer<'a> {
     stop: StopFilter,
     thoughts: Thoughts,
     thinking: bool,
+    /// Tokens of the thoughts so far, and how many there may be.
+    thought_tokens: usize,
+    think_limit: Option<usize>,
     /// The tokens that open and close thoughts, where the model has them.
     marks: Option<(u32, u32)>,
     /// Whether line breaks are still skipped because they stand between thoughts and answer.
@@ -224,6 +295,8 @@ impl<'a> Answer<'a> {
             stop: StopFilter::new(stops),
             thoughts: Thoughts::new(),
             thinking,
+            thought_tokens: 0,
+            think_limit: None,
             marks,
             skip_line_breaks: false,
             empty: true,
@@ -246,6 +319,7 @@ impl<'a> Answer<'a> {
             _ => {
                 let piece = self.decoder.push(token);
                 if self.thinking {
+                    self.thought_tokens += 1;
                     self.thoughts.print(&piece);
                     return Ok(false);
                 }
@@ -254,6 +328,12 @@ impl<'a> Answer<'a> {
                 Ok(stopped)
             }
         }
+    }
+
+    /// Whether the model thinks and has had all tokens for it.
+    fn is_over_think_limit(&self) -> bool {
+        let limit = self.think_limit.filter(|_| self.thinking);
+        limit.is_some_and(|limit| self.thought_tokens >= limit)
     }
 
     fn end_thoughts(&mut self) {
@@ -277,11 +357,18 @@ impl<'a> Answer<'a> {
                 self.print(&held)?;
             }
         }
-        if self.ends_line {
-            Ok(())
-        } else {
-            output::print("\n")
+        self.end_line()
+    }
+
+    /// Ends the line of the answer, or that of the thoughts.
+    fn end_line(&mut self) -> Result<(), CliError> {
+        if self.thinking {
+            self.thoughts.end();
         }
+        if std::mem::replace(&mut self.ends_line, true) {
+            return Ok(());
+        }
+        output::print("\n")
     }
 
     fn print(&mut self, text: &str) -> Result<(), CliError> {

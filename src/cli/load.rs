@@ -8,6 +8,7 @@ use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
 use super::output::note;
 use crate::engine::{Engine, EngineOptions, Opened};
+use crate::gpu::GpuError;
 
 /// A progress bar in bytes on standard error; indicatif hides it where that is no terminal.
 pub(super) fn progress_bar(what: &'static str) -> ProgressBar {
@@ -46,13 +47,18 @@ pub(super) fn open(
         precompose: engine.precompose.choice,
         ctx: ctx.ctx,
         ubatch: ctx.ubatch,
+        may_think: ctx.may_think,
+        force: ctx.force,
     };
     let opened = Opened::new(&model.source(), &options)?;
-    if opened.is_cpu_fallback() {
-        note(format_args!(
-            "no GPU adapter found: running on the CPU reference, which is slow; install your GPU's driver, or on \
-             Debian and Ubuntu the software driver with `apt-get install mesa-vulkan-drivers`"
-        ));
+    match opened.no_gpu() {
+        Some(GpuError::OnlySoftware { found }) => note(format_args!(
+            "no GPU found, only software ({found}): running on the CPU reference, which is faster; --device 0 takes the software"
+        )),
+        Some(_) => note(format_args!(
+            "no GPU adapter found: running on the CPU reference; if this machine has a GPU, install its driver"
+        )),
+        None => {}
     }
     Ok(opened)
 }

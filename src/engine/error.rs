@@ -56,6 +56,35 @@ pub enum EngineError {
         /// The model's context length, from the file.
         model: usize,
     },
+    /// The model and the context have no room in memory.
+    #[error(
+        "not enough memory: weights of {weights} and a context of {n_ctx} tokens ({cache}) take {needed} in all, \
+         {device} has {has}; {advice} (--force tries all the same)"
+    )]
+    NoRoom {
+        /// What is needed in all, with its unit, as all sizes here.
+        needed: String,
+        /// The weights.
+        weights: String,
+        /// The context, in tokens.
+        n_ctx: usize,
+        /// Its cache.
+        cache: String,
+        /// What it was to run on.
+        device: String,
+        /// The memory there.
+        has: String,
+        /// What would fit.
+        advice: String,
+    },
+    /// The device has no binding for the cache of so long a context.
+    #[error("{reason}; a context of {fitting} tokens fits: -c {fitting}")]
+    ContextUnbound {
+        /// What does not fit where.
+        reason: String,
+        /// The longest context that does, in tokens.
+        fitting: usize,
+    },
     /// The prompt does not fit.
     #[error(
         "the prompt has {prompt} tokens{after}, but the context holds {n_ctx}; shorten it{or_more}",

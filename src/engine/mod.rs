@@ -14,6 +14,7 @@ pub mod log_softmax;
 pub(crate) mod opened;
 pub mod perplexity;
 mod random;
+mod room;
 mod session;
 mod wait;
 
@@ -24,6 +25,7 @@ pub use crate::kernels::sampling::{self, Sampling};
 pub use error::EngineError;
 pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
 pub use opened::Opened;
+pub use room::Room;
 pub use session::{GenerateStats, Session, StopReason};
 
 pub use crate::gpu::{DeviceChoice, Tier};
@@ -79,8 +81,13 @@ pub struct EngineOptions {
     /// Which weights decoding reads composed; `None` is
     /// [`DEFAULT_PRECOMPOSE`] on a GPU.
     pub precompose: Option<PrecomposeChoice>,
-    /// Context length in tokens; `None` is the model's, at most 4096, and 0 is the model's.
+    /// Context length in tokens; 0 is the model's. `None` is the model's, at most 4096, or if it may think 32768, as far as there is
+    /// memory.
     pub ctx: Option<usize>,
+    /// Whether answers are asked for that may begin with thoughts, if the model's template knows them.
+    pub may_think: bool,
+    /// Whether to load a model that has no room in memory, as far as anything tells.
+    pub force: bool,
     /// Tokens of a prompt that a GPU computes at once, at most; `None` is 2048, on software 512, or what its
     /// bindings have room for.
     pub ubatch: Option<u32>,

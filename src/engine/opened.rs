@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length};
+use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length, room};
 use crate::gguf::Gguf;
 use crate::gpu::{DeviceChoice, Gpu, GpuError, GpuOptions};
 use crate::models::{self, Model};
@@ -22,8 +22,8 @@ pub struct Opened {
 
 /// What a model runs on.
 pub(super) enum Device {
-    /// The CPU reference; `fallback` where it was not asked for.
-    Cpu { fallback: bool },
+    /// The CPU reference, and why it was taken if it was not asked for.
+    Cpu { because: Option<GpuError> },
     /// A GPU.
     Gpu(Arc<Gpu>),
 }
@@ -31,8 +31,8 @@ pub(super) enum Device {
 impl Opened {
     /// Reads what is in the file of `source` beside the weights, and opens the device.
     ///
-    /// With [`DeviceChoice::Auto`] on a machine without any adapter the CPU reference is used, which
-    /// [`is_cpu_fallback`](Self::is_cpu_fallback) tells; any other choice is met or refused.
+    /// With [`DeviceChoice::Auto`] on a machine without a GPU the CPU reference is used, and [`no_gpu`](Self::no_gpu) tells why. Any
+    /// other choice is met or refused.
     ///
     /// # Errors
     /// [`EngineError::Gguf`], [`EngineError::Model`] or [`EngineError::Tokenizer`] for the file,
@@ -44,25 +44,38 @@ impl Opened {
     ) -> Result<Self, EngineError> {
         let file = File::read(source, options)?;
         let text = file.text()?;
-        Ok(Self::of(file, text, Device::open(options).await?, options))
+        Self::of(file, text, Device::open(options).await?, options)
     }
 
     /// Of what was read and opened.
+    ///
+    /// # Errors
+    /// [`EngineError::NoRoom`], or what loading would refuse.
     pub(super) fn of(
         file: File,
         (tokenizer, chat_template): Text,
         device: Device,
         options: &EngineOptions,
-    ) -> Self {
-        Self {
-            model: file.model,
+    ) -> Result<Self, EngineError> {
+        let (model, ubatch) = (file.model, options.ubatch);
+        let template = chat_template.as_ref();
+        let thinks = options.may_think && template.is_some_and(ChatTemplate::supports_thinking);
+        let n_ctx = match file.n_ctx {
+            Some(n_ctx) => n_ctx,
+            None => room::default_context(&device, &*model, thinks, ubatch)?,
+        };
+        if !options.force {
+            room::check(&device, &*model, n_ctx, ubatch)?;
+        }
+        Ok(Self {
+            model,
             tokenizer,
             chat_template,
-            n_ctx: file.n_ctx,
-            ubatch: options.ubatch,
+            n_ctx,
+            ubatch,
             device,
             precompose: options.precompose,
-        }
+        })
     }
 
     /// The model: configuration and weights.
@@ -98,9 +111,12 @@ impl Opened {
         }
     }
 
-    /// Whether the CPU reference runs because [`DeviceChoice::Auto`] found no GPU adapter.
-    pub fn is_cpu_fallback(&self) -> bool {
-        matches!(self.device, Device::Cpu { fallback: true })
+    /// Why [`DeviceChoice::Auto`] means the CPU reference here: [`GpuError::NoAdapter`] or [`GpuError::OnlySoftware`].
+    pub fn no_gpu(&self) -> Option<&GpuError> {
+        match &self.device {
+            Device::Cpu { because } => because.as_ref(),
+            Device::Gpu(_) => None,
+        }
     }
 
     /// The text of a conversation in the model's chat template, up to where the model's answer begins. `think` turns
@@ -153,7 +169,8 @@ pub(super) type Text = (Tokenizer, Option<ChatTemplate>);
 pub(super) struct File {
     gguf: Arc<Gguf>,
     model: Arc<dyn Model>,
-    n_ctx: usize,
+    /// What was asked for; `None` is the default.
+    n_ctx: Option<usize>,
 }
 
 impl File {
@@ -162,7 +179,8 @@ impl File {
         let gguf = Arc::new(source.open()?);
         // The model first: of an unknown architecture nothing else need be understood.
         let model = models::load(Arc::clone(&gguf))?;
-        let n_ctx = context_length(options.ctx, model.config().context_length)?;
+        let asked = |ctx| context_length(Some(ctx), model.config().context_length);
+        let n_ctx = options.ctx.map(asked).transpose()?;
         Ok(Self { gguf, model, n_ctx })
     }
 
@@ -203,7 +221,7 @@ impl Device {
         );
         if options.device == DeviceChoice::Cpu {
             return Err(match (tier, composing, flag) {
-                (None, None, None) => return Ok(Self::Cpu { fallback: false }),
+                (None, None, None) => return Ok(Self::Cpu { because: None }),
                 (Some(tier), ..) => EngineError::TierWithoutGpu { tier: tier.name() },
                 (None, Some(choice), _) => EngineError::PrecomposeWithoutGpu {
                     choice: choice.name(),
@@ -211,8 +229,11 @@ impl Device {
                 (None, None, Some(flag)) => EngineError::FlagWithoutGpu { flag },
             });
         }
+        // Flags for GPU kernels ask for some adapter, even if it is software.
+        let kernels = tier.is_some() || composing.is_some() || flag.is_some();
         let wanted = GpuOptions {
             device: options.device.clone(),
+            hardware: !kernels,
             tier,
             no_matrices: options.no_matrices,
             serial_passes: options.serial_passes,
@@ -222,13 +243,12 @@ impl Device {
         };
         match Gpu::open_async(&wanted).await {
             Ok(gpu) => Ok(Self::Gpu(Arc::new(gpu))),
-            Err(GpuError::NoAdapter)
-                if options.device == DeviceChoice::Auto
-                    && tier.is_none()
-                    && composing.is_none()
-                    && flag.is_none() =>
+            Err(no_gpu @ (GpuError::NoAdapter | GpuError::OnlySoftware { .. }))
+                if options.device == DeviceChoice::Auto && !kernels =>
             {
-                Ok(Self::Cpu { fallback: true })
+                Ok(Self::Cpu {
+                    because: Some(no_gpu),
+                })
             }
             Err(error) => Err(error.into()),
         }

@@ -26,7 +26,7 @@ impl Opened {
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         });
-        Ok(Self::of(file, text?, device?, options))
+        Self::of(file, text?, device?, options)
     }
 }
 

@@ -26,8 +26,8 @@ impl std::str::FromStr for DeviceChoice {
         match (text, text.parse::<usize>()) {
             // It would match the name of every adapter.
             ("", _) => Err("empty; expected auto, cpu, or the index or name of an adapter"),
-            ("auto", _) => Ok(Self::Auto),
-            ("cpu", _) => Ok(Self::Cpu),
+            (auto, _) if auto.eq_ignore_ascii_case("auto") => Ok(Self::Auto),
+            (cpu, _) if cpu.eq_ignore_ascii_case("cpu") => Ok(Self::Cpu),
             (_, Ok(index)) => Ok(Self::Index(index)),
             _ => Ok(Self::Name(text.to_owned())),
         }
@@ -221,13 +221,20 @@ fn listing<'a>(adapters: impl Iterator<Item = (usize, &'a Adapter)>) -> String {
 /// The adapter that `choice` means. [`DeviceChoice::Cpu`] is not a GPU and is the caller's to handle.
 ///
 /// # Errors
-/// [`GpuError::NoAdapter`], [`GpuError::AdapterNotFound`] or [`GpuError::AdapterAmbiguous`].
-pub(super) async fn choose(choice: &DeviceChoice) -> Result<Adapter, GpuError> {
+/// [`GpuError::NoAdapter`], [`GpuError::AdapterNotFound`] or [`GpuError::AdapterAmbiguous`]. [`GpuError::OnlySoftware`] if `hardware` is
+/// asked for and [`DeviceChoice::Auto`] would mean software.
+pub(super) async fn choose(choice: &DeviceChoice, hardware: bool) -> Result<Adapter, GpuError> {
     let mut all = sorted().await;
     if all.is_empty() {
         return Err(GpuError::NoAdapter);
     }
     let index = match choice {
+        // Software is last in the order.
+        DeviceChoice::Auto if hardware && all[0].get_info().device_type == DeviceType::Cpu => {
+            return Err(GpuError::OnlySoftware {
+                found: listing(all.iter().enumerate()),
+            });
+        }
         DeviceChoice::Auto => 0,
         DeviceChoice::Index(i) if *i < all.len() => *i,
         DeviceChoice::Index(i) => {

@@ -7,10 +7,18 @@ use thiserror::Error;
 pub enum GpuError {
     /// wgpu lists no adapter at all.
     #[error(
-        "no GPU adapter found: install the driver of your GPU, or a software one (Debian and Ubuntu: apt-get install mesa-vulkan-drivers), \
-         or use --device cpu"
+        "no GPU adapter found: install the driver of your GPU, or use --device cpu (the software driver that the tests use, \
+         mesa-vulkan-drivers on Debian and Ubuntu, is slower than that)"
     )]
     NoAdapter,
+    /// wgpu lists nothing but software, and hardware was asked for.
+    #[error(
+        "no GPU found, only software adapters ({found}): --device 0 takes the first of them, --device cpu is faster"
+    )]
+    OnlySoftware {
+        /// The adapters there are, with their indices.
+        found: String,
+    },
     /// The adapter asked for does not exist.
     #[error("no GPU adapter matches '{asked}'; found: {found}")]
     AdapterNotFound {

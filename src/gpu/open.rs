@@ -13,6 +13,8 @@ use wgpu::{Adapter, AdapterInfo, Features, Limits};
 pub struct GpuOptions {
     /// Which adapter.
     pub device: DeviceChoice,
+    /// Whether [`DeviceChoice::Auto`] must not mean a software adapter: the CPU reference is faster than those.
+    pub hardware: bool,
     /// A tier to force, or the adapter's best.
     pub tier: Option<Tier>,
     /// A lower limit on the bytes of one binding than the adapter's own, to exercise row ranges on small models.
@@ -41,7 +43,7 @@ impl Gpu {
     /// # Errors
     /// Any of the choosing errors, [`GpuError::TierUnsupported`], [`GpuError::LimitTooSmall`], [`GpuError::RequestDevice`].
     pub async fn open_async(options: &GpuOptions) -> Result<Self, GpuError> {
-        let adapter = adapter::choose(&options.device).await?;
+        let adapter = adapter::choose(&options.device, options.hardware).await?;
         let info = adapter.get_info();
         let tier = options.tier.unwrap_or_else(|| Tier::best(&adapter));
         let missing = tier.missing(&adapter);

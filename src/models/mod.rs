@@ -82,6 +82,9 @@ pub trait Model: fmt::Debug + Send + Sync {
     /// Whether its weights have bytes; those of a model without a file do not ([`Gguf::planned`]).
     fn has_data(&self) -> bool;
 
+    /// Bytes that a position takes in the cache, of all layers.
+    fn cache_bytes_per_token(&self) -> u64;
+
     /// Bytes that the products of `pair` take on a device; 0 where its blocks have no such weights.
     fn composed_bytes(&self, pair: Pair) -> u64;
 

@@ -1,10 +1,14 @@
 //! Protects the program as a user meets it: output, errors, exit codes. Nearly everything runs on the CPU reference and the built-in
 //! model, so that no adapter and no file is needed.
 
+mod device;
+mod edited;
 mod generate;
 mod measure;
+mod not_finite;
 mod refusals;
 mod reports;
+mod thinking;
 mod tune;
 
 use std::path::{Path, PathBuf};

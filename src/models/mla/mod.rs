@@ -71,6 +71,11 @@ impl super::Model for Model {
         self.token_embd.has_data()
     }
 
+    fn cache_bytes_per_token(&self) -> u64 {
+        // A position is one row of f16 in each layer.
+        (self.layers.len() * self.config.cache_row() * size_of::<half::f16>()) as u64
+    }
+
     fn composed_bytes(&self, pair: Pair) -> u64 {
         pair.bytes(self)
     }

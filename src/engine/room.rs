@@ -1,0 +1,240 @@
+//! Whether a model and its context have room in memory, told before anything is loaded.
+
+use super::gpu::MemoryPlan;
+use super::opened::Device;
+use super::{DEFAULT_CONTEXT, EngineError};
+use crate::gpu::GpuError;
+use crate::models::Model;
+
+/// The longest context that a model which thinks gets where none is asked for: thoughts often take thousands of tokens.
+const THINKING_CONTEXT: usize = 32768;
+/// Contexts are told in steps of so many tokens.
+const STEP: usize = 256;
+
+/// What a model and a context take, and what there is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Room {
+    /// Bytes of the weights.
+    pub weights: u64,
+    /// Bytes of the cache.
+    pub cache: u64,
+    /// Bytes of all else.
+    pub scratch: u64,
+    /// Bytes that the device or the machine has; `None` where nothing tells.
+    pub has: Option<u64>,
+}
+
+impl Room {
+    /// Of `model` with a context of `n_ctx` tokens on `device`, with prompts in chunks of `ubatch` tokens.
+    ///
+    /// # Errors
+    /// What loading the model there would refuse.
+    pub(super) fn of(
+        device: &Device,
+        model: &dyn Model,
+        n_ctx: usize,
+        ubatch: Option<u32>,
+    ) -> Result<Self, EngineError> {
+        let Device::Gpu(gpu) = device else {
+            return Ok(Self {
+                // They are read in place: more of them than there is memory would be read from the disk for every token.
+                weights: model.gguf().tensors().iter().map(|t| t.byte_len()).sum(),
+                cache: model.cache_bytes_per_token() * n_ctx as u64,
+                scratch: 0,
+                has: system_memory(),
+            });
+        };
+        let plan = MemoryPlan::new(gpu, model, n_ctx, ubatch)?;
+        Ok(Self {
+            weights: plan.weights,
+            cache: plan.cache,
+            scratch: plan.scratch,
+            has: gpu.memory.or_else(system_memory),
+        })
+    }
+
+    /// All of it.
+    pub fn needed(&self) -> u64 {
+        self.weights + self.cache + self.scratch
+    }
+
+    /// Whether it is there, as far as anything tells.
+    pub fn is_enough(&self) -> bool {
+        self.has.is_none_or(|has| self.needed() <= has)
+    }
+}
+
+/// Refuses what has no room.
+///
+/// # Errors
+/// [`EngineError::NoRoom`], or what loading the model there would refuse.
+pub(super) fn check(
+    device: &Device,
+    model: &dyn Model,
+    n_ctx: usize,
+    ubatch: Option<u32>,
+) -> Result<(), EngineError> {
+    let fits = |n_ctx| fits(device, model, n_ctx, ubatch);
+    let room = match Room::of(device, model, n_ctx, ubatch) {
+        // Here only a cache that no binding has room for depends on the context.
+        Err(EngineError::Gpu(error @ GpuError::BindingTooLarge { .. })) => {
+            return Err(match longest(n_ctx, &fits)? {
+                Some(fitting) => EngineError::ContextUnbound {
+                    reason: error.to_string(),
+                    fitting,
+                },
+                None => error.into(),
+            });
+        }
+        room => room?,
+    };
+    let Some(has) = room.has.filter(|_| !room.is_enough()) else {
+        return Ok(());
+    };
+    let advice = match longest(n_ctx, &fits)? {
+        Some(fitting) => format!("a context of {fitting} tokens fits: -c {fitting}"),
+        None => {
+            let parameters: u64 = (model.gguf().tensors().iter())
+                .map(|t| t.element_count())
+                .sum();
+            let bits = |bytes: u64| 8.0 * bytes as f64 / parameters.max(1) as f64;
+            let least = Room::of(device, model, STEP.min(n_ctx), ubatch)?;
+            let left = has.saturating_sub(least.needed() - least.weights);
+            format!(
+                "no context does; a quantisation of {:.1} bits a weight would, this one has {:.1}",
+                bits(left),
+                bits(room.weights)
+            )
+        }
+    };
+    Err(EngineError::NoRoom {
+        needed: size(room.needed()),
+        weights: size(room.weights),
+        n_ctx,
+        cache: size(room.cache),
+        device: match device {
+            Device::Cpu { .. } => "this machine".to_owned(),
+            Device::Gpu(gpu) => gpu.info.name.clone(),
+        },
+        has: size(has),
+        advice,
+    })
+}
+
+/// The context where none is asked for: of a model that may think what has room, up to [`THINKING_CONTEXT`].
+///
+/// # Errors
+/// What loading the model there would refuse.
+pub(super) fn default_context(
+    device: &Device,
+    model: &dyn Model,
+    thinks: bool,
+    ubatch: Option<u32>,
+) -> Result<usize, EngineError> {
+    let most = model.config().context_length;
+    let usual = most.min(DEFAULT_CONTEXT);
+    if !thinks {
+        return Ok(usual);
+    }
+    let fits = |n_ctx| fits(device, model, n_ctx, ubatch);
+    Ok(longest(most.min(THINKING_CONTEXT), &fits)?.map_or(usual, |n_ctx| n_ctx.max(usual)))
+}
+
+/// Whether a context of `n_ctx` tokens has room.
+fn fits(
+    device: &Device,
+    model: &dyn Model,
+    n_ctx: usize,
+    ubatch: Option<u32>,
+) -> Result<bool, EngineError> {
+    match Room::of(device, model, n_ctx, ubatch) {
+        Err(EngineError::Gpu(GpuError::BindingTooLarge { .. })) => Ok(false),
+        room => Ok(room?.is_enough()),
+    }
+}
+
+/// The longest context up to `most` that `fits`, in steps of 256 tokens; `None` where not even the shortest does.
+fn longest(
+    most: usize,
+    fits: &dyn Fn(usize) -> Result<bool, EngineError>,
+) -> Result<Option<usize>, EngineError> {
+    if fits(most)? {
+        return Ok(Some(most));
+    }
+    // Below the first number it fits, at the second it does not.
+    let (mut low, mut high) = (0, most.div_ceil(STEP));
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        match fits(middle * STEP)? {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    Ok((low > 0).then_some(low * STEP))
+}
+
+/// Bytes of memory that the process may use: the machine's, or what a container leaves of it.
+fn system_memory() -> Option<u64> {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    let limit = system.cgroup_limits().map(|limits| limits.total_memory);
+    let total = system.total_memory();
+    let least = limit.map_or(total, |limit| limit.min(total));
+    (least > 0).then_some(least)
+}
+
+/// `bytes` as `17.2 GiB`, or as MiB where they are few.
+fn size(bytes: u64) -> String {
+    const GIB: u64 = 1 << 30;
+    match bytes {
+        GIB.. => format!("{:.1} GiB", bytes as f64 / GIB as f64),
+        _ => format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ModelSource;
+    use crate::models;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_longest_context_that_fits_is_found() {
+        for limit in [0, 255, 256, 257, 1000, 4096, 5000, 9999, 10_000, 20_000] {
+            let found = longest(10_000, &|n_ctx| Ok(n_ctx <= limit)).expect("it fits or not");
+            let expected = match limit {
+                0..256 => None,
+                256..10_000 => Some(limit / STEP * STEP),
+                _ => Some(10_000),
+            };
+            assert_eq!(found, expected, "{limit}");
+        }
+    }
+
+    #[test]
+    fn the_machine_tells_its_memory() {
+        let bytes = system_memory().expect("every system that tests run on tells");
+        assert!((1 << 28..1 << 50).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn a_model_that_thinks_gets_what_has_room() {
+        let gguf = ModelSource::Embedded
+            .open()
+            .expect("it is part of the program");
+        let model = models::load(Arc::new(gguf)).expect("it is supported");
+        let cpu = Device::Cpu { because: None };
+        let context = |thinks| default_context(&cpu, &*model, thinks, None).expect("it has room");
+        // The built-in model was made for no more.
+        assert_eq!([context(true), context(false)], [2048, 2048]);
+        let room = Room::of(&cpu, &*model, 2048, None).expect("it is read in place");
+        assert!(room.is_enough());
+        let small = Room {
+            has: Some(room.needed() - 1),
+            ..room.clone()
+        };
+        assert!(!small.is_enough());
+        assert_eq!(room.cache, model.cache_bytes_per_token() * 2048);
+    }
+}

@@ -1,0 +1,73 @@
+//! Protects the choice of the device: the default is the fast one and says so where it is no GPU, everything else is met or refused.
+
+use std::process::Output;
+
+use super::{error_line, glimt, json, run, stderr, stdout};
+
+/// Runs the program as on a machine without any driver.
+#[cfg(target_os = "linux")]
+fn without_drivers(args: &[&str]) -> Output {
+    let mut command = glimt(args);
+    command
+        .env("VK_DRIVER_FILES", "/dev/null")
+        .env("VK_ICD_FILENAMES", "/dev/null");
+    command
+        .output()
+        .expect("the binary was built with this test")
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn only_the_default_device_is_replaced_and_not_silently() {
+    let output = without_drivers(&["generate", "-n", "4", "Tell me a story."]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for expected in ["no GPU adapter found", "CPU reference", "driver"] {
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+    for choice in [
+        ["--device", "0"],
+        ["--device", "nvidia"],
+        ["--tier", "plain"],
+        ["--precompose", "auto"],
+    ] {
+        let output = without_drivers(&[&["generate", "x"], &choice[..]].concat());
+        assert_eq!(output.status.code(), Some(1), "{choice:?}");
+        assert_eq!(stdout(&output), "");
+        let error = error_line(stderr(&output));
+        assert!(error.contains("--device cpu"), "{error}");
+    }
+    let listing = without_drivers(&["devices", "--json"]);
+    assert_eq!(json(stdout(&listing))["adapters"], serde_json::json!([]));
+}
+
+/// Needs the software driver, which the tests' machine has; where there is a GPU, too, nothing is replaced.
+#[test]
+fn software_is_taken_only_where_it_is_asked_for() {
+    let listing = run(&["devices", "--json"]);
+    let listing = json(stdout(&listing));
+    let adapters = listing["adapters"].as_array().expect("a list");
+    let kinds: Vec<_> = adapters.iter().filter_map(|a| a["kind"].as_str()).collect();
+    if kinds.is_empty() || kinds.iter().any(|kind| *kind != "software") {
+        eprintln!("skipped: the adapters here are {kinds:?}");
+        return;
+    }
+    let prompt = ["generate", "-n", "2", "--temp", "0", "Tell me a story."];
+    let output = run(&prompt);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for expected in ["only software", "device: CPU reference", "--device 0"] {
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+    // Asked for by its number, or by flags that only kernels of a GPU know.
+    for asked in [["--device", "0"], ["--tier", "plain"]] {
+        let output = run(&[&prompt, &asked[..]].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(!stderr(&output).contains("CPU reference"), "{asked:?}");
+    }
+    for cpu in ["cpu", "CPU"] {
+        let output = run(&[&prompt, &["--device", cpu][..]].concat());
+        assert!(
+            !stderr(&output).contains("only software"),
+            "it was asked for"
+        );
+    }
+}
