@@ -1,11 +1,9 @@
 //! Flags that several commands share, each defined once.
 
-use std::io::{self, IsTerminal, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
-use super::error::CliError;
 use super::output::note;
 use crate::bench::Source;
 use crate::engine::{DeviceChoice, ModelSource, PrecomposeChoice, Sampling, Tier};
@@ -220,75 +218,6 @@ impl SamplingArgs {
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id()) >> 32
-}
-
-/// A text file.
-#[derive(Args)]
-pub(super) struct FileArgs {
-    /// Read the text from a file (- is standard input); one line break at its end is dropped
-    #[arg(short, long, value_name = "FILE")]
-    file: Option<PathBuf>,
-}
-
-impl FileArgs {
-    /// The text of the file, or what is piped into standard input.
-    ///
-    /// # Errors
-    /// [`CliError::NoFile`] where there is neither, or what reading gave.
-    pub(super) fn read(&self) -> Result<String, CliError> {
-        read_file_or_pipe(self.file.as_deref())?.ok_or(CliError::NoFile)
-    }
-}
-
-/// A text: argument, file or standard input.
-#[derive(Args)]
-pub(super) struct TextArgs {
-    /// The text [default: standard input, where it is no terminal]
-    #[arg(conflicts_with = "file")]
-    text: Option<String>,
-    #[command(flatten)]
-    file: FileArgs,
-}
-
-impl TextArgs {
-    /// The text; `what` names it in errors.
-    ///
-    /// # Errors
-    /// [`CliError::NoText`] where none is given in any way, or what reading gave.
-    pub(super) fn read(&self, what: &'static str) -> Result<String, CliError> {
-        match &self.text {
-            Some(text) => Ok(text.clone()),
-            None => read_file_or_pipe(self.file.file.as_deref())?.ok_or(CliError::NoText { what }),
-        }
-    }
-}
-
-/// The text of `file`, or of standard input where that is no terminal; `None` where there is neither.
-fn read_file_or_pipe(file: Option<&Path>) -> Result<Option<String>, CliError> {
-    let mut bytes = Vec::new();
-    let (path, read) = match file {
-        Some(path) if path != Path::new("-") => {
-            let read = std::fs::read(path).map(|content| bytes = content);
-            (path.display().to_string(), read)
-        }
-        None if io::stdin().is_terminal() => return Ok(None),
-        _ => {
-            let read = io::stdin().lock().read_to_end(&mut bytes).map(drop);
-            ("standard input".to_owned(), read)
-        }
-    };
-    if let Err(source) = read {
-        return Err(CliError::ReadText { path, source });
-    }
-    let mut text = String::from_utf8(bytes).map_err(|error| {
-        let offset = error.utf8_error().valid_up_to();
-        CliError::NotUtf8 { path, offset }
-    })?;
-    // Editors and `echo` end a file with a line break that is no part of the text; llama.cpp drops it too.
-    if text.ends_with('\n') {
-        text.pop();
-    }
-    Ok(Some(text))
 }
 
 fn number(text: &str) -> Result<f32, String> {

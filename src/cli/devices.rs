@@ -66,7 +66,7 @@ impl Devices {
             "cpu: CPU reference\n    {} threads, f32",
             listing.cpu.threads
         );
-        output::print(&text)
+        output::page(&text)
     }
 }
 

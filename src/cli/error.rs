@@ -49,6 +49,16 @@ pub(super) enum CliError {
         /// What the system said.
         source: io::Error,
     },
+    /// A text file or standard input goes on for too long.
+    #[error(
+        "{path} has more than {most} bytes, more than the context can hold; give less, or ask for more context with -c"
+    )]
+    TextTooLong {
+        /// The file, or `standard input`.
+        path: String,
+        /// The most bytes that are read.
+        most: u64,
+    },
     /// A text is not UTF-8.
     #[error("{path} is not UTF-8 text (byte {offset} is invalid); convert it first")]
     NotUtf8 {
@@ -140,6 +150,7 @@ impl CliError {
             | Self::Tuning(_)
             | Self::WriteFile { .. }
             | Self::ReadText { .. }
+            | Self::TextTooLong { .. }
             | Self::NotUtf8 { .. }
             | Self::TextTooShort { .. }
             | Self::StillThinking { .. }

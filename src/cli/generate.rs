@@ -3,13 +3,16 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 
-use super::args::{ContextArgs, EngineArgs, ModelArgs, SamplingArgs, TextArgs};
+use super::args::{ContextArgs, EngineArgs, ModelArgs, SamplingArgs};
 use super::error::CliError;
+use super::guard::guarded;
 use super::output::{self, Thoughts, note};
 use super::stop::StopFilter;
+use super::text::{self, PromptArgs};
 use super::{interrupt, load};
 use crate::engine::{Engine, GenerateStats, Opened, Sampling, Session, StopReason};
 use crate::tokenizer::{Message, StreamDecoder};
@@ -19,7 +22,7 @@ Examples:
   glimt generate \"Tell me a story about a fox and a crow.\"
   glimt generate --raw --temp 0 -n 100 \"Once upon a time\"
   glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf --think off -f question.txt > answer.txt
-  git diff | glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf --system \"Write a commit message.\"
+  git diff | glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf \"Write a commit message for this:\"
 
 Standard output receives only the answer. The thoughts of a model that thinks go to standard error, dimmed, and so
 does the last line with the token counts and rates. With --raw nothing is told apart: all text is answer.
@@ -30,7 +33,7 @@ Ctrl-C stops the answer (exit code 130), a second Ctrl-C stops at once.";
 #[command(after_help = EXAMPLES, mut_arg("text", prompt_argument))]
 pub(super) struct Generate {
     #[command(flatten)]
-    prompt: TextArgs,
+    prompt: PromptArgs,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -61,14 +64,14 @@ pub(super) struct Generate {
     #[arg(long, value_name = "N", conflicts_with = "raw")]
     think_limit: Option<usize>,
     /// End the answer before this text; may be given several times
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     stop: Vec<String>,
 }
 
 fn prompt_argument(argument: clap::Arg) -> clap::Arg {
     argument
         .value_name("PROMPT")
-        .help("The prompt [default: standard input, where it is no terminal]")
+        .help("The prompt; - is standard input, and what is piped there is added to another prompt")
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -86,15 +89,13 @@ enum Ended {
 
 impl Generate {
     pub(super) fn run(&self) -> Result<(), CliError> {
-        let prompt = self.prompt.read("prompt")?;
-        if prompt.is_empty() {
-            return Err(CliError::EmptyText { what: "prompt" });
-        }
+        let inputs = self.prompt.inputs()?;
         let ctx = {
             let may_think = !self.raw && !matches!(self.think, Some(Think::Off));
             self.ctx.for_answers(&self.model.source(), may_think)
         };
         let opened = load::open(&self.model, &self.engine, &ctx)?;
+        let prompt = text::read_all(&inputs, text::most_bytes(opened.n_ctx()))?;
         let rendered = if self.raw {
             None
         } else {
@@ -154,7 +155,8 @@ impl Generate {
         let system = self.system.iter().map(|text| Message::new("system", text));
         let messages: Vec<_> = system.chain([Message::new("user", prompt)]).collect();
         let think = self.think.map(|think| matches!(think, Think::On));
-        Ok(opened.render_chat(&messages, think)?)
+        let rendered = guarded("the chat template", || opened.render_chat(&messages, think));
+        Ok(rendered?)
     }
 }
 

@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 
 use super::args::{ContextArgs, ModelArgs};
 use super::error::CliError;
+use super::load;
 use super::output::{self, bytes};
 use crate::engine::{self, EngineError, MemoryPlan, ModelSource};
 use crate::gguf::Gguf;
@@ -115,17 +116,15 @@ impl Inspect {
         let adapter = gpu::adapters().into_iter().next();
         let target = adapter.as_ref().map(|adapter| adapter.target.clone());
         let target = target.unwrap_or_else(Target::h200);
-        let (memory, refused) = match MemoryPlan::new(&target, &*model, n_ctx, self.ctx.ubatch) {
-            Ok(plan) => (Some(plan), None),
-            Err(error) => (None, Some(error.to_string())),
-        };
+        let memory = MemoryPlan::new(&target, &*model, n_ctx, self.ctx.ubatch).ok();
+        let refused = load::refusal(&source, &self.ctx);
         let report = Report {
             file: gguf.path().display().to_string(),
             gguf_version: gguf.version(),
             file_bytes: gguf.file_size(),
             parameters: tensors.iter().map(|row| row.parameters).sum(),
             memory,
-            refused,
+            refused: refused.as_ref().map(CliError::to_string),
             tensors,
             model: Sizes(model),
             stop_tokens,
@@ -134,10 +133,11 @@ impl Inspect {
             adapter,
         };
         if self.json {
-            output::json(&report)
+            output::json(&report)?;
         } else {
-            output::print(&page(&report))
+            output::page(&page(&report))?;
         }
+        refused.map_or(Ok(()), Err)
     }
 }
 
@@ -269,9 +269,10 @@ fn experts(experts: &Experts) -> String {
 
 /// Appends what running takes, and whether the adapter has it.
 fn memory_lines(text: &mut String, report: &Report) {
-    let Some(memory) = &report.memory else {
-        let reason = report.refused.as_deref().unwrap_or_default();
+    if let Some(reason) = &report.refused {
         let _ = writeln!(text, "\ncannot run: {reason}");
+    }
+    let Some(memory) = &report.memory else {
         return;
     };
     let total = memory.total();

@@ -6,9 +6,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
+use super::guard::guarded;
 use super::output::note;
-use crate::engine::{Engine, EngineOptions, Opened};
+use crate::engine::{Engine, EngineOptions, ModelSource, Opened};
 use crate::gpu::GpuError;
+use crate::tokenizer::Message;
 
 /// A progress bar in bytes on standard error; indicatif hides it where that is no terminal.
 pub(super) fn progress_bar(what: &'static str) -> ProgressBar {
@@ -61,6 +63,30 @@ pub(super) fn open(
         None => {}
     }
     Ok(opened)
+}
+
+/// Why an answer of the model would be refused before anything is computed, on the device that is taken where none is asked for.
+pub(super) fn refusal(source: &ModelSource, ctx: &ContextArgs) -> Option<CliError> {
+    let options = EngineOptions {
+        ctx: ctx.ctx,
+        ubatch: ctx.ubatch,
+        force: ctx.force,
+        ..EngineOptions::default()
+    };
+    let try_all = || {
+        let opened = Opened::new(source, &options)?;
+        let prompt = [Message::new("user", "Hello")];
+        let tokens = match opened.chat_template() {
+            // Some hold weights for --raw alone.
+            None => opened.tokenizer().encode("Hello", true)?,
+            Some(_) => {
+                let rendered = guarded("the chat template", || opened.render_chat(&prompt, None))?;
+                opened.tokenizer().encode_chat(&rendered)?
+            }
+        };
+        Ok(opened.check_tokens(&tokens, 0)?)
+    };
+    try_all().err()
 }
 
 /// Loads the weights and tells what was chosen.

@@ -8,8 +8,9 @@ use std::str::FromStr;
 use clap::Args;
 use serde::Serialize;
 
-use super::args::{ContextArgs, EngineArgs, ModelArgs, TextArgs};
+use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
+use super::text::{self, TextArgs};
 use super::{load, output};
 use crate::engine::log_softmax;
 
@@ -72,17 +73,19 @@ struct Position {
 
 impl Logits {
     pub(super) fn run(&self) -> Result<(), CliError> {
-        let text = if self.tokens.is_empty() {
-            Some(self.text.read("text")?)
-        } else {
-            None
+        let input = match self.tokens.is_empty() {
+            true => Some(self.text.input("text")?),
+            false => None,
         };
-        if text.as_ref().is_some_and(String::is_empty) {
-            return Err(CliError::EmptyText { what: "text" });
-        }
         let opened = load::open(&self.model, &self.engine, &self.ctx)?;
-        let tokens = match text {
-            Some(text) => opened.tokenizer().encode(&text, true)?,
+        let tokens = match input {
+            Some(input) => {
+                let text = input.read(text::most_bytes(opened.n_ctx()))?;
+                if text.is_empty() {
+                    return Err(CliError::EmptyText { what: "text" });
+                }
+                opened.tokenizer().encode(&text, true)?
+            }
             None => self.tokens.clone(),
         };
         opened.check_tokens(&tokens, 0)?;

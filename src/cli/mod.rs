@@ -9,6 +9,7 @@ mod bench;
 mod devices;
 mod error;
 mod generate;
+mod guard;
 mod inspect;
 mod interrupt;
 mod load;
@@ -18,10 +19,12 @@ mod perplexity;
 mod profile;
 mod stop;
 mod synth;
+mod text;
 mod tokenize;
 mod tune;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -87,14 +90,40 @@ fn arguments() -> Vec<OsString> {
     arguments
 }
 
+/// Has messages of the log written to standard error, as `RUST_LOG` asks. Those of wgpu are many, so they must be asked for by name.
+fn log_to_stderr() {
+    let asked = std::env::var("RUST_LOG").unwrap_or_default();
+    let filters = match asked.as_str() {
+        "" => "error,glimt=warn",
+        asked => asked,
+    };
+    let mut logger = env_logger::Builder::new();
+    logger.parse_filters(filters);
+    for name in ["wgpu_core", "wgpu_hal", "naga"] {
+        if !asked.contains(name) {
+            logger.filter_module(name, log::LevelFilter::Error);
+        }
+    }
+    logger.format(|to, record| {
+        let (level, text) = (record.level(), record.args().to_string());
+        writeln!(
+            to,
+            "{}: {}: {}",
+            record.target(),
+            level,
+            output::clean(&text)
+        )
+    });
+    logger.init();
+}
+
 /// Parses the process's arguments, runs the command and returns the exit code. Usage errors found by the argument
 /// parser end the process with exit code 2, `--help` and `--version` with 0.
 pub fn main() -> ExitCode {
     #[cfg(target_os = "linux")]
     quiet_mesa();
     let cli = Cli::parse_from(arguments());
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error,glimt=warn"))
-        .init();
+    log_to_stderr();
     let result = interrupt::install().and_then(|()| match cli.command {
         Command::Generate(command) => command.run(),
         Command::Inspect(command) => command.run(),

@@ -9,7 +9,30 @@ use super::error::CliError;
 
 /// Writes one line to standard error. A closed standard error is ignored: there is nobody left to tell.
 pub(super) fn note(message: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr().lock(), "{message}");
+    let _ = writeln!(io::stderr().lock(), "{}", clean(&message.to_string()));
+}
+
+/// `text` with control characters as `\\u{1b}`: names in files may hold what commands a terminal. Line breaks and tabs stay.
+pub(super) fn clean(text: &str) -> String {
+    let mut cleaned = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => cleaned.push(c),
+            // Overrides of the direction of writing show a text as another one.
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => cleaned.extend(c.escape_unicode()),
+            c if c.is_control() => cleaned.extend(c.escape_default()),
+            c => cleaned.push(c),
+        }
+    }
+    cleaned
+}
+
+/// Writes a table or report, which may have names from files in it, to standard output.
+///
+/// # Errors
+/// As [`print`].
+pub(super) fn page(text: &str) -> Result<(), CliError> {
+    print(&clean(text))
 }
 
 /// Writes `text` to standard output and flushes it, so that a streamed answer is seen token by token.
@@ -84,7 +107,8 @@ impl Thoughts {
     pub(super) fn end(&mut self) {
         if self.open {
             self.open = false;
-            note(format_args!("{}", if self.dim { "\x1b[0m" } else { "" }));
+            let bright = if self.dim { "\x1b[0m" } else { "" };
+            let _ = writeln!(io::stderr().lock(), "{bright}");
         }
     }
 }
@@ -116,6 +140,14 @@ mod tests {
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(17 << 30), "17.0 GiB");
         assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
+    }
+
+    #[test]
+    fn what_commands_a_terminal_is_escaped() {
+        let text =
+            "red \x1b[31m, bell \x07, delete \x7f, C1 \u{9b}2J, back\r, \u{202e}desrever\n\tüß";
+        let expected = "red \\u{1b}[31m, bell \\u{7}, delete \\u{7f}, C1 \\u{9b}2J, back\\r, \\u{202e}desrever\n\tüß";
+        assert_eq!(clean(text), expected);
     }
 
     #[test]

@@ -6,10 +6,11 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 
-use super::args::{ContextArgs, EngineArgs, FileArgs, ModelArgs};
+use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
 use super::load;
 use super::output::{self, note};
+use super::text::FileArgs;
 use crate::engine::perplexity::Perplexity as Scores;
 
 /// llama-perplexity's default chunk length.

@@ -112,7 +112,7 @@ impl Profile {
             note(format_args!("timeline of one token: {}", path.display()));
         }
         match self.output {
-            Format::Md => output::print(&profile::markdown(&profile)),
+            Format::Md => output::page(&profile::markdown(&profile)),
             Format::Json => output::json(&profile),
         }
     }

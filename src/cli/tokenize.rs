@@ -5,9 +5,10 @@ use std::fmt::Write;
 use clap::Args;
 use serde::Serialize;
 
-use super::args::{ModelArgs, TextArgs};
+use super::args::ModelArgs;
 use super::error::CliError;
 use super::output;
+use super::text::{self, TextArgs};
 use crate::tokenizer::Tokenizer;
 
 const EXAMPLES: &str = "\
@@ -39,7 +40,7 @@ struct Tokens {
 
 impl Tokenize {
     pub(super) fn run(&self) -> Result<(), CliError> {
-        let text = self.text.read("text")?;
+        let text = self.text.input("text")?.read(text::MAX_BYTES)?;
         let tokenizer = Tokenizer::from_gguf(&self.model.source().open()?)?;
         let ids = tokenizer.encode(&text, true)?;
         let pieces = ids.iter().map(|&id| tokenizer.piece(id)).collect();

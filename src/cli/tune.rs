@@ -116,7 +116,7 @@ impl Tune {
             note(format_args!("kept in {}", path.display()));
         }
         match self.output {
-            Format::Md => output::print(&tune::markdown(&tuned))?,
+            Format::Md => output::page(&tune::markdown(&tuned))?,
             Format::Json => output::json(&tuned)?,
         }
         if interrupt::requested() {

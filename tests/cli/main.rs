@@ -6,8 +6,10 @@ mod edited;
 mod generate;
 mod measure;
 mod not_finite;
+mod pipes;
 mod refusals;
 mod reports;
+mod templates;
 mod thinking;
 mod tune;
 

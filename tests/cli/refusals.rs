@@ -40,8 +40,6 @@ fn wrong_usage_exits_with_2() {
 #[test]
 fn an_empty_prompt_is_refused() {
     assert!(error_line(&failure(&["generate", ""], 2)).contains("prompt is empty"));
-    // Nothing on standard input.
-    assert!(error_line(&failure(&["generate"], 2)).contains("prompt is empty"));
     assert!(error_line(&failure(&["logits", ""], 2)).contains("text is empty"));
 }
 

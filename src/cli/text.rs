@@ -1,0 +1,257 @@
+//! Texts that commands are given: an argument, a file, standard input.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::error::CliError;
+use super::output::note;
+
+/// The most bytes of a text that no context bounds.
+pub(super) const MAX_BYTES: u64 = 256 << 20;
+/// Standard input that is silent for so long is told of.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The most bytes that a text for a context of `n_ctx` tokens can have: texts have some four bytes a token.
+pub(super) fn most_bytes(n_ctx: usize) -> u64 {
+    (64 << 10) + 256 * n_ctx as u64
+}
+
+/// A text file.
+#[derive(Args)]
+pub(super) struct FileArgs {
+    /// Read the text from a file (- is standard input); one line break at its end is dropped
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+impl FileArgs {
+    /// The text of the file, or what is piped into standard input.
+    ///
+    /// # Errors
+    /// [`CliError::NoFile`] where there is neither, or what reading gave.
+    pub(super) fn read(&self) -> Result<String, CliError> {
+        let input = self.input().or_else(Input::piped);
+        input.ok_or(CliError::NoFile)?.read(MAX_BYTES)
+    }
+
+    fn input(&self) -> Option<Input> {
+        self.file.as_deref().map(Input::named)
+    }
+}
+
+/// A text: argument, file or standard input.
+#[derive(Args)]
+pub(super) struct TextArgs {
+    /// The text; - is standard input [default: standard input, where it is a pipe or a file]
+    #[arg(conflicts_with = "file")]
+    text: Option<String>,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+impl TextArgs {
+    /// Where the text is; `what` names it in errors.
+    ///
+    /// # Errors
+    /// [`CliError::NoText`] where none is given in any way.
+    pub(super) fn input(&self, what: &'static str) -> Result<Input, CliError> {
+        let input = self.given().or_else(Input::piped);
+        input.ok_or(CliError::NoText { what })
+    }
+
+    /// What the flags name.
+    fn given(&self) -> Option<Input> {
+        match self.text.as_deref() {
+            Some("-") => Some(Input::Standard),
+            Some(text) => Some(Input::Text(text.to_owned())),
+            None => self.file.input(),
+        }
+    }
+}
+
+/// A prompt: a text, and behind it what is piped into standard input.
+#[derive(Args)]
+pub(super) struct PromptArgs {
+    #[command(flatten)]
+    text: TextArgs,
+    /// Leave standard input alone; else what is piped there is added to the prompt
+    #[arg(long)]
+    no_stdin: bool,
+}
+
+impl PromptArgs {
+    /// Where the prompt is: its inputs, in order.
+    ///
+    /// # Errors
+    /// [`CliError::NoText`] where none is given in any way.
+    pub(super) fn inputs(&self) -> Result<Vec<Input>, CliError> {
+        let given = self.text.given();
+        let piped = match (&given, self.no_stdin) {
+            (Some(Input::Standard), _) | (_, true) => None,
+            _ => Input::piped(),
+        };
+        let inputs: Vec<_> = given.into_iter().chain(piped).collect();
+        match inputs.is_empty() {
+            true => Err(CliError::NoText { what: "prompt" }),
+            false => Ok(inputs),
+        }
+    }
+}
+
+/// The texts of `inputs` with a blank line between them; of `most` bytes at most.
+///
+/// # Errors
+/// What reading gave, or [`CliError::EmptyText`].
+pub(super) fn read_all(inputs: &[Input], most: u64) -> Result<String, CliError> {
+    let mut texts = Vec::with_capacity(inputs.len());
+    for input in inputs {
+        texts.push(input.read(most)?);
+    }
+    // Nothing was piped, or there is nothing but what was.
+    texts.retain(|text| !text.is_empty());
+    match texts.is_empty() {
+        true => Err(CliError::EmptyText { what: "prompt" }),
+        false => Ok(texts.join("\n\n")),
+    }
+}
+
+/// Where a text is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Input {
+    /// Here.
+    Text(String),
+    /// In a file.
+    File(PathBuf),
+    /// On standard input.
+    Standard,
+}
+
+impl Input {
+    fn named(path: &Path) -> Self {
+        match path == Path::new("-") {
+            true => Self::Standard,
+            false => Self::File(path.to_owned()),
+        }
+    }
+
+    /// Standard input where it is a pipe or a file: a terminal, a socket and /dev/null give no text that anybody meant.
+    fn piped() -> Option<Self> {
+        is_piped().then_some(Self::Standard)
+    }
+
+    /// The text, of `most` bytes at most.
+    ///
+    /// # Errors
+    /// [`CliError::ReadText`], [`CliError::TextTooLong`] or [`CliError::NotUtf8`].
+    pub(super) fn read(&self, most: u64) -> Result<String, CliError> {
+        let (path, bytes) = match self {
+            Self::Text(text) => return Ok(text.clone()),
+            Self::File(path) => {
+                let bytes = File::open(path).and_then(|file| bounded(file, most));
+                (path.display().to_string(), bytes)
+            }
+            Self::Standard => ("standard input".to_owned(), standard_input(most)),
+        };
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(source) => return Err(CliError::ReadText { path, source }),
+        };
+        if bytes.len() as u64 > most {
+            return Err(CliError::TextTooLong { path, most });
+        }
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let offset = error.utf8_error().valid_up_to();
+            CliError::NotUtf8 { path, offset }
+        })?;
+        Ok(plain(text))
+    }
+}
+
+/// What editors add to a text goes: a byte order mark, carriage returns at the ends of lines, and the last line break, which llama.cpp
+/// drops, too.
+fn plain(text: String) -> String {
+    let mut text = match text.strip_prefix('\u{feff}') {
+        Some(rest) => rest.to_owned(),
+        None => text,
+    };
+    if text.contains("\r\n") {
+        text = text.replace("\r\n", "\n");
+    }
+    if text.ends_with('\n') {
+        text.pop();
+    }
+    text
+}
+
+/// Up to `most` bytes, and one more where there are more.
+fn bounded(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(most + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// As [`bounded`], of standard input. If it is silent, that is told once.
+fn standard_input(most: u64) -> io::Result<Vec<u8>> {
+    let (done, waiting) = mpsc::channel::<()>();
+    let notice = std::thread::spawn(move || {
+        if waiting.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let hint = match io::stdin().is_terminal() {
+                true => "Ctrl-D ends it",
+                false => "--no-stdin leaves it alone",
+            };
+            note(format_args!("reading standard input ({hint})"));
+        }
+    });
+    let bytes = bounded(io::stdin().lock(), most);
+    drop(done);
+    // It ends at once.
+    let _ = notice.join();
+    bytes
+}
+
+/// Whether standard input is a pipe or a regular file.
+#[cfg(unix)]
+fn is_piped() -> bool {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileTypeExt;
+    let standard = io::stdin().as_fd().try_clone_to_owned().map(File::from);
+    let kind = standard.and_then(|file| Ok(file.metadata()?.file_type()));
+    // Closed, it has none.
+    kind.is_ok_and(|kind| kind.is_fifo() || kind.is_file())
+}
+
+/// Whether standard input is no terminal.
+#[cfg(not(unix))]
+fn is_piped() -> bool {
+    !io::stdin().is_terminal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_editors_add_goes() {
+        for (text, expected) in [
+            ("\u{feff}one\r\ntwo\r\n", "one\ntwo"),
+            ("one\n\n", "one\n"),
+            ("a\rb", "a\rb"),
+            ("\r\n", ""),
+            ("in \u{feff} side", "in \u{feff} side"),
+        ] {
+            assert_eq!(plain(text.to_owned()), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_read_up_to_its_bound() {
+        let read = |most| bounded(&b"abcdef"[..], most).expect("memory can be read");
+        assert_eq!(read(6), b"abcdef");
+        assert_eq!(read(4), b"abcde", "one more tells that there are more");
+    }
+}

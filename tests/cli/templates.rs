@@ -1,0 +1,97 @@
+//! Protects against templates that files bring along: whatever they do, they end in a sentence, in little memory.
+
+use std::time::{Duration, Instant};
+
+use glimt::gguf::Value;
+
+use super::edited::edited;
+use super::{error_line, run, stderr};
+
+/// Templates that never end, that grow without end, or that are none.
+const HOSTILE: [&str; 30] = [
+    // Texts that double: by every way that joins texts.
+    "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x|length }}",
+    "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x|length }}",
+    "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x]|join %}{% endfor %}",
+    "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x|replace('a', 'aa') %}{% endfor %}",
+    "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}{% endfor %}",
+    "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = m(ns.x) %}{% endfor %}",
+    "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x.replace('a', 'aaa') %}{% endfor %}",
+    "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = (ns.x ~ ns.x)|upper %}{% endfor %}",
+    "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x|tojson|tojson|tojson %}{% endfor %}",
+    "{% set ns = namespace(x='\"\"\"\"') %}{% for i in range(60) %}{% set ns.x = ns.x|tojson %}{% endfor %}{{ ns.x }}",
+    // Lists that double.
+    "{% set ns = namespace(x=[1, 2]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x|length }}",
+    "{% set ns = namespace(x=[1, 2]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+    "{% set ns = namespace(x=[1, 2]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x|string|length }}",
+    "{% set ns = namespace(x=[1, 2]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x|tojson }}",
+    "{% set ns = namespace(x={'a': 1}) %}{% for i in range(60) %}{% set ns.x = {'a': ns.x, 'b': ns.x} %}{% endfor %}{{ ns.x }}",
+    "{% set ns = namespace(x=[1, 2]) %}{% for i in range(60) %}{% set ns.x = (ns.x + ns.x)|list %}{% endfor %}{{ ns.x|first }}",
+    // Ends never.
+    "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% endfor %}{% endfor %}{% endfor %}",
+    "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
+    "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(200) }}",
+    "{% for i in range(99999999999) %}x{% endfor %}",
+    "{{ range(99999)|list|length }}{% for i in range(90000) %}{{ range(90000)|list }}{% endfor %}",
+    // Much at once.
+    "{{ 'a' * 100000000000 }}",
+    "{{ '%1000000000000d'|format(1) }}",
+    "{{ 'x'|center(100000000000) }}",
+    "{{ 'x'.ljust(100000000000) }}",
+    "{{ 'x\nx'|indent(100000000000) }}",
+    // None at all.
+    "{% for m in messages %}",
+    "{{ messages[0].content.content.content }}{{ nothing.at.all }}",
+    "{{ 1 / 0 }}{{ 9223372036854775807 + 1 }}{{ -9223372036854775808 // -1 }}",
+    "{{ raise_exception('no') }}",
+];
+
+#[test]
+fn hostile_templates_end_in_a_sentence() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let deep = "(".repeat(100_000);
+    let nested = format!("{{{{ {deep} }}}}");
+    for (i, template) in HOSTILE.into_iter().chain([nested.as_str()]).enumerate() {
+        let value = ("tokenizer.chat_template", Value::from(template));
+        let model = edited(directory.path(), "hostile.gguf", &[value], |_, _| {});
+        let mut refused = vec![];
+        for command in [
+            &["inspect", "-m", &model][..],
+            &["generate", "--device", "cpu", "-n", "1", "x", "-m", &model],
+        ] {
+            let began = Instant::now();
+            let output = run(command);
+            let (took, told) = (began.elapsed(), stderr(&output));
+            let what = format!("{i}: {}: {told}", &template[..template.len().min(80)]);
+            assert!(took < Duration::from_secs(20), "{took:?}, {what}");
+            match output.status.code() {
+                Some(0) => refused.push(false),
+                Some(1) => {
+                    error_line(told);
+                    refused.push(true);
+                }
+                _ => panic!("{:?}, {what}", output.status),
+            }
+        }
+        assert_eq!(refused[0], refused[1], "{i}: inspect and generate agree");
+    }
+    let most = most_memory();
+    assert!(most < 1 << 30, "{most} bytes");
+}
+
+/// The most bytes of memory that a finished child process of these tests had.
+fn most_memory() -> u64 {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: all of `rusage` may be zero, and the call only writes to it.
+        let usage = unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
+            usage
+        };
+        // Linux tells KiB.
+        usage.ru_maxrss as u64 * 1024
+    }
+    #[cfg(not(target_os = "linux"))]
+    0
+}
