@@ -58,7 +58,10 @@ pub(super) struct DeviceArgs {
         env = "GLIMT_DEVICE",
         default_value = "auto"
     )]
-    pub(super) device: DeviceChoice,
+    device: DeviceChoice,
+    /// Layers on the GPU, as llama.cpp has it: 0 is --device cpu, all or 99 and more is the GPU; a model is never divided
+    #[arg(long, value_name = "N", value_parser = gpu_layers, conflicts_with = "device", hide_short_help = true)]
+    gpu_layers: Option<GpuLayers>,
     /// Force a tier of GPU kernels: plain, subgroup or int8 (activations rounded to bytes) [default: subgroup where the
     /// adapter runs it, or int8 where that is measured to be at least 10% faster]
     #[arg(long, value_name = "TIER")]
@@ -69,6 +72,34 @@ pub(super) struct DeviceArgs {
     pub(super) serial: SerialArgs,
     #[command(flatten)]
     pub(super) halves: HalvesArgs,
+}
+
+impl DeviceArgs {
+    /// Where to run.
+    pub(super) fn choice(&self) -> DeviceChoice {
+        match self.gpu_layers {
+            Some(GpuLayers::None) => DeviceChoice::Cpu,
+            Some(GpuLayers::All) | None => self.device.clone(),
+        }
+    }
+}
+
+/// The values of `-ngl` that mean something here.
+#[derive(Clone, Copy)]
+enum GpuLayers {
+    None,
+    All,
+}
+
+fn gpu_layers(text: &str) -> Result<GpuLayers, String> {
+    match (text, text.parse::<i64>()) {
+        ("all" | "auto" | "-1", _) | (_, Ok(99..)) => Ok(GpuLayers::All),
+        (_, Ok(0)) => Ok(GpuLayers::None),
+        _ => Err(
+            "glimt runs all layers in one place: 0 is the CPU, all or 99 and more is the GPU"
+                .to_owned(),
+        ),
+    }
 }
 
 /// Where and how to run, and which weights decoding reads composed.

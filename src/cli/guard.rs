@@ -8,11 +8,11 @@ use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 use super::output::note;
 
 /// Bytes that rendering a template may take: a hundred times what the longest conversation does.
-const MOST: u64 = 512 << 20;
+const MOST: u64 = 256 << 20;
 /// A doubling template takes some tenths of a second from here to the end of memory.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// What `work` makes of `what`, a template of a model's file. If it takes more than 512 MiB meanwhile, the process ends with a sentence:
+/// What `work` makes of `what`, a template of a model's file. If it takes more than 256 MiB meanwhile, the process ends with a sentence:
 /// nothing else can stop an expression of a template.
 pub(super) fn guarded<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let (done, over) = channel::<()>();

@@ -41,7 +41,7 @@ pub(super) fn open(
 ) -> Result<Opened, CliError> {
     let device = &engine.device;
     let options = EngineOptions {
-        device: device.device.clone(),
+        device: device.choice(),
         tier: device.tier,
         no_matrices: device.matrices.off,
         serial_passes: device.serial.serial_passes,

@@ -8,6 +8,7 @@ mod args;
 mod bench;
 mod devices;
 mod error;
+mod fault;
 mod generate;
 mod guard;
 mod inspect;
@@ -71,20 +72,19 @@ fn quiet_mesa() {
     unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
 }
 
-/// The process's arguments, with llama-bench's flags of two letters behind one dash made two dashes for `bench` and
-/// `profile`: they would be read as two flags otherwise.
+/// The process's arguments, with llama.cpp's flags of two letters behind one dash made two dashes: they would be read as two flags
+/// otherwise. Those behind `--` are no flags.
 fn arguments() -> Vec<OsString> {
     let mut arguments: Vec<_> = std::env::args_os().collect();
-    if arguments
-        .get(1)
-        .is_some_and(|command| command == "bench" || command == "profile")
-    {
-        for argument in &mut arguments {
-            match argument.to_str() {
-                Some("-pg") => *argument = "--pg".into(),
-                Some("-ub") => *argument = "--ubatch".into(),
-                _ => {}
-            }
+    let flags = arguments
+        .iter_mut()
+        .take_while(|argument| *argument != "--");
+    for argument in flags {
+        match argument.to_str() {
+            Some("-pg") => *argument = "--pg".into(),
+            Some("-ub") => *argument = "--ubatch".into(),
+            Some("-ngl") => *argument = "--gpu-layers".into(),
+            _ => {}
         }
     }
     arguments
@@ -124,6 +124,7 @@ pub fn main() -> ExitCode {
     quiet_mesa();
     let cli = Cli::parse_from(arguments());
     log_to_stderr();
+    fault::install();
     let result = interrupt::install().and_then(|()| match cli.command {
         Command::Generate(command) => command.run(),
         Command::Inspect(command) => command.run(),

@@ -74,7 +74,7 @@ impl Profile {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let options = ProfileOptions {
             source: self.model.source(),
-            device: self.engine.device.device.clone(),
+            device: self.engine.device.choice(),
             tier: self.engine.device.tier,
             no_matrices: self.engine.device.matrices.off,
             serial_passes: self.engine.device.serial.serial_passes,

@@ -79,6 +79,9 @@ impl TextArgs {
 pub(super) struct PromptArgs {
     #[command(flatten)]
     text: TextArgs,
+    /// The prompt, under llama.cpp's name
+    #[arg(short = 'p', long = "prompt", value_name = "PROMPT", conflicts_with_all = ["text", "file"], hide_short_help = true)]
+    prompt: Option<String>,
     /// Leave standard input alone; else what is piped there is added to the prompt
     #[arg(long)]
     no_stdin: bool,
@@ -90,7 +93,8 @@ impl PromptArgs {
     /// # Errors
     /// [`CliError::NoText`] where none is given in any way.
     pub(super) fn inputs(&self) -> Result<Vec<Input>, CliError> {
-        let given = self.text.given();
+        let named = self.prompt.clone().map(Input::Text);
+        let given = named.or_else(|| self.text.given());
         let piped = match (&given, self.no_stdin) {
             (Some(Input::Standard), _) | (_, true) => None,
             _ => Input::piped(),

@@ -61,7 +61,7 @@ impl Tune {
         }
         let options = TuneOptions {
             source: self.model.source(),
-            device: self.device.device.clone(),
+            device: self.device.choice(),
             tier: self.device.tier,
             no_matrices: self.device.matrices.off,
             serial_passes: self.device.serial.serial_passes,
@@ -127,7 +127,7 @@ impl Tune {
 
     fn forget(&self) -> Result<(), CliError> {
         let gpu = Gpu::open(&GpuOptions {
-            device: self.device.device.clone(),
+            device: self.device.choice(),
             ..GpuOptions::default()
         })
         .map_err(tune::TuneError::from)?;

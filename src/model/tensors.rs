@@ -157,6 +157,23 @@ impl<'a> Tensors<'a> {
         Ok(Some(vector))
     }
 
+    /// Refuses a file with more blocks than it says.
+    ///
+    /// # Errors
+    /// [`ModelError::Invalid`].
+    pub fn check_blocks(&self) -> Result<(), ModelError> {
+        let blocks = self.config.block_count + self.config.nextn_predict_layers;
+        let behind = |info: &&TensorInfo| block_of(&info.name).is_some_and(|b| b >= blocks);
+        match self.gguf.tensors().iter().find(behind) {
+            None => Ok(()),
+            Some(info) => Err(ModelError::Invalid {
+                key: format!("{}.block_count", self.config.architecture),
+                found: blocks.to_string(),
+                expected: format!("a count that includes the block of tensor {}", info.name),
+            }),
+        }
+    }
+
     /// Logs the tensors without use.
     pub fn report(&self) {
         let blocks = self.config.block_count;

@@ -228,13 +228,38 @@ mod tests {
     use super::mla::testing::Draft;
 
     #[test]
+    fn files_of_ollamas_converter_are_read() {
+        let mut draft = Draft::glm(2);
+        for (key, _) in &mut draft.metadata {
+            if let Some(name) = key.strip_prefix("deepseek2.") {
+                *key = format!("glm4moelite.{name}");
+            }
+        }
+        draft.set_raw("general.architecture", "glm4moelite");
+        let model = super::load(draft.open()).expect("it is a GLM");
+        assert_eq!(model.config().block_count, 2);
+        assert_eq!(model.config().architecture, "glm4moelite");
+    }
+
+    #[test]
+    fn fewer_blocks_than_the_file_has_are_refused() {
+        let mut draft = Draft::glm(3);
+        draft.set("block_count", 2u32);
+        let error = super::load(draft.open()).expect_err("a block is left out");
+        let message = error.to_string();
+        for expected in ["deepseek2.block_count is 2", "blk.2."] {
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
     fn other_architectures_are_named_beside_those_that_run() {
         let mut draft = Draft::glm(1);
         draft.set_raw("general.architecture", "llama");
         let error = super::load(draft.open()).expect_err("no family has it");
         assert_eq!(
             error.to_string(),
-            "the file holds a model of the architecture \"llama\"; glimt runs \"deepseek2\": GLM-4.7-Flash, DeepSeek-V2-Lite, \
+            "the file holds a model of the architecture \"llama\"; glimt runs \"deepseek2\", \"glm4moelite\": GLM-4.7-Flash, DeepSeek-V2-Lite, \
              Youtu-LLM-2B and models of their shape"
         );
     }

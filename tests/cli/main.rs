@@ -1,6 +1,7 @@
 //! Protects the program as a user meets it: output, errors, exit codes. Nearly everything runs on the CPU reference and the built-in
 //! model, so that no adapter and no file is needed.
 
+mod cut;
 mod device;
 mod edited;
 mod generate;

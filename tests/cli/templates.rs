@@ -63,7 +63,7 @@ fn hostile_templates_end_in_a_sentence() {
             let output = run(command);
             let (took, told) = (began.elapsed(), stderr(&output));
             let what = format!("{i}: {}: {told}", &template[..template.len().min(80)]);
-            assert!(took < Duration::from_secs(20), "{took:?}, {what}");
+            assert!(took < Duration::from_secs(60), "{took:?}, {what}");
             match output.status.code() {
                 Some(0) => refused.push(false),
                 Some(1) => {

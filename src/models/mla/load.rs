@@ -55,6 +55,7 @@ impl Model {
         let layers = (0..config.block_count)
             .map(|block| loader.layer(block))
             .collect::<Result<_, _>>()?;
+        tensors.check_blocks()?;
         tensors.report();
         let transposed = loader.transposed.get();
         if transposed > 0 {
