@@ -8,7 +8,7 @@ use super::opened::{Device, File, Opened};
 use super::{
     Engine, EngineError, EngineOptions, GenerateStats, LoadProgress, ModelSource, Sampling, Session,
 };
-use crate::gpu::wait::complete;
+use crate::gpu::wait::{complete, waits};
 
 impl Opened {
     /// As [`new_async`](Self::new_async), and reads the file while the device opens.
@@ -31,23 +31,11 @@ impl Opened {
 }
 
 impl Engine {
-    /// [`load_async`](Self::load_async), waited for.
-    ///
-    /// # Errors
-    /// [`EngineError::Gpu`].
-    pub fn load(
-        opened: Opened,
-        progress: &mut dyn FnMut(LoadProgress),
-    ) -> Result<Self, EngineError> {
-        complete(Self::load_async(opened, progress))
-    }
+    waits! {
+        pub fn load(opened: Opened, progress: &mut dyn FnMut(LoadProgress)) -> Result<Self, EngineError> =
+            Self::load_async(opened, progress);
 
-    /// [`session_async`](Self::session_async), waited for.
-    ///
-    /// # Errors
-    /// Where its cache does not fit.
-    pub fn session(&self) -> Result<Session<'_>, EngineError> {
-        complete(self.session_async())
+        pub fn session(&self) -> Result<Session<'_>, EngineError> = self.session_async();
     }
 }
 
@@ -102,17 +90,10 @@ impl Session<'_> {
             .map(drop)
     }
 
-    /// [`logits_async`](Self::logits_async), waited for.
-    ///
-    /// # Errors
-    /// As for [`generate_async`](Self::generate_async).
-    pub fn logits_watched(
-        &mut self,
-        tokens: &[u32],
-        from: usize,
-        on_prompt: &mut OnPrompt<'_>,
-        on_row: &mut OnRow<'_>,
-    ) -> Result<usize, EngineError> {
-        complete(self.logits_async(tokens, from, on_prompt, on_row))
+    waits! {
+        pub fn logits_watched(
+            &mut self, tokens: &[u32], from: usize, on_prompt: &mut OnPrompt<'_>, on_row: &mut OnRow<'_>,
+        ) -> Result<usize, EngineError> =
+            self.logits_async(tokens, from, on_prompt, on_row);
     }
 }
