@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use clap::Args;
 
-use super::args::{HalvesArgs, MatricesArgs, MeasuredArgs, PrecomposeArgs, SerialArgs};
+use super::args::{KernelArgs, MeasuredArgs, PrecomposeArgs};
 use super::error::CliError;
 use super::load::progress_bar;
 use super::output::{note, write_error};
@@ -70,11 +70,7 @@ pub(super) struct Bench {
     #[arg(long = "tier", value_name = "TIER")]
     tiers: Vec<Tier>,
     #[command(flatten)]
-    matrices: MatricesArgs,
-    #[command(flatten)]
-    serial: SerialArgs,
-    #[command(flatten)]
-    halves: HalvesArgs,
+    kernels: KernelArgs,
     #[command(flatten)]
     precompose: PrecomposeArgs,
     /// Tokens of a prompt computed at once; also -ub [default: 2048, on software 512, or what its
@@ -128,9 +124,7 @@ impl Bench {
                 some => some.to_vec(),
             },
             tiers: self.tiers.clone(),
-            no_matrices: self.matrices.off,
-            serial_passes: self.serial.serial_passes,
-            packed_halves: self.halves.packed,
+            gpu: self.kernels.options(),
             precompose: self.precompose.choice,
             chunks: self
                 .chunks

@@ -36,13 +36,8 @@ pub(super) fn open(
     engine: &EngineArgs,
     ctx: &ContextArgs,
 ) -> Result<Opened, CliError> {
-    let device = &engine.device;
     let options = EngineOptions {
-        device: device.device.clone(),
-        tier: device.tier,
-        no_matrices: device.matrices.off,
-        serial_passes: device.serial.serial_passes,
-        packed_halves: device.halves.packed,
+        gpu: engine.device.options(),
         precompose: engine.precompose.choice,
         ctx: ctx.ctx,
         ubatch: ctx.ubatch,

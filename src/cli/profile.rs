@@ -74,11 +74,7 @@ impl Profile {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let options = ProfileOptions {
             source: self.model.source(),
-            device: self.engine.device.device.clone(),
-            tier: self.engine.device.tier,
-            no_matrices: self.engine.device.matrices.off,
-            serial_passes: self.engine.device.serial.serial_passes,
-            packed_halves: self.engine.device.halves.packed,
+            gpu: self.engine.device.options(),
             precompose: self.engine.precompose.choice,
             subject: match self.prompt {
                 None => Subject::Tokens(usize::from(self.tokens)),

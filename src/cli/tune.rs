@@ -61,11 +61,7 @@ impl Tune {
         }
         let options = TuneOptions {
             source: self.model.source(),
-            device: self.device.device.clone(),
-            tier: self.device.tier,
-            no_matrices: self.device.matrices.off,
-            serial_passes: self.device.serial.serial_passes,
-            packed_halves: self.device.halves.packed,
+            gpu: self.device.options(),
             time: Duration::from_secs(u64::from(self.seconds)),
         };
         let bar = progress_bar("loading");
@@ -127,7 +123,7 @@ impl Tune {
 
     fn forget(&self) -> Result<(), CliError> {
         let gpu = Gpu::open(&GpuOptions {
-            device: self.device.device.clone(),
+            device: self.device.options().device,
             ..GpuOptions::default()
         })
         .map_err(tune::TuneError::from)?;
