@@ -12,6 +12,7 @@ use crate::engine::bandwidth::read_bandwidth;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::opened::check_cpu;
+use crate::engine::random::random_tokens;
 use crate::engine::{
     DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice, Precomposed, Sampling, Tier, TierTrial,
 };
@@ -416,18 +417,6 @@ pub(crate) fn measure(
         return Ok(Duration::ZERO);
     };
     Ok(last - if test.prompt > 0 { began } else { first })
-}
-
-/// `n` ids below `vocab`, always the same.
-pub(crate) fn random_tokens(n: usize, vocab: usize) -> Vec<u32> {
-    let mut state = 0u32;
-    (0..n)
-        .map(|_| {
-            // Numerical Recipes' generator; its upper bits are good enough to spread over experts.
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            ((u64::from(state) * vocab as u64) >> 32) as u32
-        })
-        .collect()
 }
 
 #[cfg(test)]

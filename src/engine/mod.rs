@@ -13,7 +13,7 @@ pub mod gpu;
 pub mod log_softmax;
 pub(crate) mod opened;
 pub mod perplexity;
-mod random;
+pub(crate) mod random;
 mod session;
 mod wait;
 
@@ -52,9 +52,6 @@ pub enum ModelSource {
 
 impl ModelSource {
     /// Opens the container.
-    ///
-    /// # Errors
-    /// What [`Gguf::open`] refuses.
     pub fn open(&self) -> Result<Gguf, EngineError> {
         Ok(match self {
             Self::Embedded => Gguf::from_static(EMBEDDED, "built-in model")?,

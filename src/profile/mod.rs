@@ -13,12 +13,13 @@ pub use timeline::svg;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::bench::{BenchError, Source, Test, build, measure, n_ctx, random_tokens};
+use crate::bench::{BenchError, Source, Test, build, measure, n_ctx};
 use crate::bench::{backend_name, describe, driver};
 use crate::engine::backend::{Backend, BackendError};
 use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
 use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
+use crate::engine::random::random_tokens;
 use crate::engine::{DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice};
 use crate::gpu::call::Taken;
 use crate::gpu::clock::Clock;
@@ -68,9 +69,6 @@ pub struct ProfileOptions {
 }
 
 /// Times the dispatches of decoded tokens or of a prompt; `on_load` is told the bytes of weights done and in all.
-///
-/// # Errors
-/// Any [`BenchError`].
 pub fn run(
     options: &ProfileOptions,
     on_load: &mut dyn FnMut(u64, u64),
