@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::args::{KernelArgs, MeasuredArgs, PrecomposeArgs};
 use super::error::CliError;
-use super::load::progress_bar;
+use super::load;
 use super::output::{note, write_error};
 use crate::bench::{self, BenchOptions, Event, Format, Where, Writer};
 use crate::engine::Tier;
@@ -136,36 +136,23 @@ impl Bench {
         // The head is written with the first row, so that a refusal leaves standard output empty.
         let mut writer: Option<Writer<io::Stdout>> = None;
         let mut failed = None;
-        let bar = progress_bar("loading");
+        let bar = load::progress_bar("loading");
         bench::run(&options, &mut |event| {
-            let written = match event {
-                Event::Loading(done, total) => {
-                    bar.set_length(total);
-                    bar.set_position(done);
-                    return ControlFlow::Continue(());
+            let mut written = Ok(());
+            match event {
+                Event::Loading(done, total) => load::told(&bar)(done, total),
+                Event::Loaded => bar.finish_and_clear(),
+                Event::Tier(trial) => note(format_args!("{trial}")),
+                Event::Precomposed(precomposed) => note(format_args!("{precomposed}")),
+                Event::Skipped(reason) => note(format_args!("left out: {reason}")),
+                Event::Row(row) => {
+                    written = match &mut writer {
+                        Some(writer) => writer.row(row),
+                        none => Writer::new(io::stdout(), self.output)
+                            .and_then(|new| none.insert(new).row(row)),
+                    }
                 }
-                Event::Loaded => {
-                    bar.finish_and_clear();
-                    return ControlFlow::Continue(());
-                }
-                Event::Tier(trial) => {
-                    note(format_args!("{trial}"));
-                    return ControlFlow::Continue(());
-                }
-                Event::Precomposed(precomposed) => {
-                    note(format_args!("{precomposed}"));
-                    return ControlFlow::Continue(());
-                }
-                Event::Skipped(reason) => {
-                    note(format_args!("left out: {reason}"));
-                    return ControlFlow::Continue(());
-                }
-                Event::Row(row) => match &mut writer {
-                    Some(writer) => writer.row(row),
-                    none => Writer::new(io::stdout(), self.output)
-                        .and_then(|new| none.insert(new).row(row)),
-                },
-            };
+            }
             match written {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {

@@ -12,9 +12,6 @@ use crate::gpu::wait::{complete, waits};
 
 impl Opened {
     /// As [`new_async`](Self::new_async), and reads the file while the device opens.
-    ///
-    /// # Errors
-    /// As [`new_async`](Self::new_async).
     pub fn new(source: &ModelSource, options: &EngineOptions) -> Result<Self, EngineError> {
         let file = File::read(source, options)?;
         // A vocabulary of 150000 tokens and a GPU take some tenths of a second each.
@@ -41,9 +38,6 @@ impl Engine {
 
 impl Session<'_> {
     /// As [`generate_watched`](Self::generate_watched), with nobody told of the prompt.
-    ///
-    /// # Errors
-    /// As for [`generate_async`](Self::generate_async).
     pub fn generate(
         &mut self,
         prompt: &[u32],
@@ -56,9 +50,6 @@ impl Session<'_> {
     }
 
     /// [`generate_async`](Self::generate_async), waited for.
-    ///
-    /// # Errors
-    /// As for [`generate_async`](Self::generate_async).
     pub fn generate_watched(
         &mut self,
         prompt: &[u32],
@@ -76,9 +67,6 @@ impl Session<'_> {
     }
 
     /// As [`logits_watched`](Self::logits_watched), with nobody told of the tokens that are evaluated.
-    ///
-    /// # Errors
-    /// As for [`generate_async`](Self::generate_async).
     pub fn logits(
         &mut self,
         tokens: &[u32],

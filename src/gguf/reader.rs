@@ -57,11 +57,6 @@ impl TensorInfo {
         self.dims.iter().product()
     }
 
-    /// Where the bytes start, from the beginning of their file.
-    pub fn file_offset(&self) -> u64 {
-        self.start as u64
-    }
-
     /// Which file of a split model holds the bytes, from 0.
     pub fn shard(&self) -> usize {
         self.shard

@@ -101,9 +101,6 @@ impl Gpu {
     }
 
     /// Waits until `submission`, or everything submitted, is done.
-    ///
-    /// # Errors
-    /// What the device reported meanwhile.
     pub fn wait(&self, submission: Option<SubmissionIndex>) -> Result<(), GpuError> {
         let waited = wait_for(&self.device, submission);
         self.check()?;
@@ -111,9 +108,6 @@ impl Gpu {
     }
 
     /// [`map_read_async`](Self::map_read_async), waited for. Every decoded token comes back this way, so there is no future.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub fn map_read<T: bytemuck::Pod>(
         &self,
         buffer: &wgpu::Buffer,
@@ -136,9 +130,6 @@ impl Recording {
 
 impl Loader<'_> {
     /// [`places`](Self::places), [filled](Self::fill_async) and waited for.
-    ///
-    /// # Errors
-    /// As [`fill_async`](Self::fill_async).
     pub fn load(
         self,
         gpu: &Gpu,

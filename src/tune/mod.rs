@@ -172,9 +172,6 @@ pub struct Tuned {
 }
 
 /// Measures the candidates of every product of a decoded token.
-///
-/// # Errors
-/// Any [`TuneError`].
 pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, TuneError> {
     if options.gpu.device == DeviceChoice::Cpu {
         return Err(TuneError::OnCpu);

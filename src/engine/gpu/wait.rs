@@ -30,9 +30,6 @@ impl GpuModel {
 
 impl GpuBackend {
     /// [`with_chunk`](Self::with_chunk) with the usual chunks.
-    ///
-    /// # Errors
-    /// As [`new_async`](Self::new_async).
     pub fn new(model: Arc<GpuModel>, n_ctx: usize) -> Result<Self, GpuError> {
         Self::with_chunk(model, n_ctx, None)
     }
