@@ -37,9 +37,6 @@ pub(super) struct Submitted {
 
 impl GpuBackend {
     /// [`Backend::decode_async`](crate::engine::backend::Backend::decode_async).
-    ///
-    /// # Errors
-    /// [`GpuError::WorkLost`], or what the device reports.
     pub(super) async fn fly(
         &mut self,
         context: &[u32],
