@@ -632,6 +632,7 @@ shared!(
     "gemm_place",
     "gemm_scatter",
     "gemm_stages",
+    "gemm_tile",
     "halve",
     "halve_quad",
     "halve_unit",
