@@ -56,7 +56,7 @@ fn rms_scale(begin: u32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) ->
 
 fn store(token: u32, slot: u32, row: u32, gate: f32, up: f32) {
   if (token >= p.tokens) { return; }
-  // exp(-gate) overflows to infinity below -88: kept finite, since Metal's fast math may assume it is.
+  // exp(-gate) is kept finite, because Metal's fast math may assume that it is.
   h[(token * p.used + slot) * p.h_stride + p.first_row + row] = gate / (1.0 + exp(min(-gate, 80.0))) * up;
 }
 
