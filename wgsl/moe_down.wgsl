@@ -1,8 +1,10 @@
-// out[t] = residual[t] + sum over slots s of weights[t][s] * D[ids[t][s]] h[t][s]: the second half of the expert block.
+// y[t] = residual[t] + sum over slots s of weights[t][s] * D[ids[t][s]] h[t][s]: the second half of the expert block. A call adds the
+// experts of one piece of D.
 //
-// D (experts * rows, 32 * units), h (tokens, used, 32 * units), ids and weights (tokens, used), out (tokens, rows).
-// Division: a workgroup owns WG / LANES output rows of one token (y) and loops over its slots, so the sum needs no atomics
-// and its order never changes. Bound by: the bytes of the chosen rows of D. A piece of D adds only its own experts.
+// D (experts * rows, 32 * units), h (tokens, USED, 32 * units), ids and weights (tokens, USED), residual and y (tokens, rows).
+// Division: grid (tiles of WG / LANES rows, tokens). A workgroup loops over the slots of its token, so the sum needs no atomics and its order
+// never changes.
+// Bound by: the bytes of the chosen rows of D.
 #word rows: u32          // of an expert
 #word first_expert: u32  // of this piece
 #word experts: u32       // in this piece
@@ -29,7 +31,7 @@
   loop {
     if (s >= USED) { break; }
     let expert = ids[slot + s] - p.first_expert;
-    // Another piece adds this slot; an expert before this piece wraps around.
+    // An expert that precedes this piece wraps around to a large number. Slots of other pieces are not added here.
     if (expert < p.experts) {
       let unit = (expert * p.rows + min(row, p.rows - 1u)) * p.units;
       let first = (slot + s) * p.units;
