@@ -34,14 +34,7 @@ var<workgroup> maxima: array<f32, 4u * LANES>;    // (head, lane)
 var<workgroup> decay: array<f32, 4>;              // (head), the factor for the sums of earlier tiles
 var<workgroup> sums: array<vec4<f32>, WG * 2u>;   // (phase, KV_LORA / 4) of one head
 
-struct Eight { lo: vec4<f32>, hi: vec4<f32> }
-
-fn widen(x: vec4<u32>) -> Eight {
-  return Eight(
-    vec4(unpack2x16float(x.x), unpack2x16float(x.y)),
-    vec4(unpack2x16float(x.z), unpack2x16float(x.w)),
-  );
-}
+#import eight
 
 #main
   let lane = t & (LANES - 1u);

@@ -48,14 +48,7 @@ var<workgroup> weights: array<vec4<f32>, HEADS_HERE * (TILE / 4u)>;   // (head) 
 var<workgroup> decay: array<f32, HEADS_HERE>;                         // (head), the factor for the sums of earlier tiles
 var<workgroup> raised: array<u32, 2>;                                 // whether a tile raised a reference, for even and odd tiles
 
-struct Eight { lo: vec4<f32>, hi: vec4<f32> }
-
-fn widen(x: vec4<u32>) -> Eight {
-  return Eight(
-    vec4(unpack2x16float(x.x), unpack2x16float(x.y)),
-    vec4(unpack2x16float(x.z), unpack2x16float(x.w)),
-  );
-}
+#import eight
 
 // sum + (lo, hi) * k, as one chain of multiply-adds.
 fn plus_eight(sum: f32, lo: vec4<f32>, hi: vec4<f32>, k: Eight) -> f32 {

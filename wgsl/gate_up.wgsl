@@ -43,17 +43,7 @@ fn weighted(weight: W32, at: u32) -> W32 {
 
 fn product(w: W32, v: W32) -> f32 { return w32_dot(w, v.v0, v.v1, v.v2, v.v3, v.v4, v.v5, v.v6, v.v7); }
 
-// One over the root mean square of the input of a token, which begins at `begin`.
-fn rms_scale(begin: u32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) -> f32 {
-  var squares = 0.0;
-  var i = t;
-  loop {
-    if (i >= p.units * 8u) { break; }
-    squares += dot(x[begin + i], x[begin + i]);
-    i += WG;
-  }
-  return inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(p.units * 32u) + p.eps);
-}
+#import rms_of_row
 
 fn store(token: u32, slot: u32, row: u32, gate: f32, up: f32) {
   if (token >= p.tokens) { return; }

@@ -38,28 +38,18 @@ fn group_begin(row: u32) -> u32 { return (p.first_row + min(row, p.rows - 1u)) /
 fn group_begin(row: u32) -> u32 { return 0u; }
 #endif
 
-// Unit b of the row that begins at unit `unit`, times the norm's weight; and one over the root mean square of the input of a token, which
-// begins at `begin`.
+// Unit b of the row that begins at unit `unit`, times the norm's weight.
 #ifdef norm
 fn weighted(unit: u32, b: u32) -> W32 {
   let at = b * 8u;
   return w32_mul(w_unit(unit + b, p.sub), norm[at], norm[at + 1u], norm[at + 2u], norm[at + 3u], norm[at + 4u], norm[at + 5u], norm[at + 6u], norm[at + 7u]);
 }
 
-fn normed(begin: u32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) -> f32 {
-  var squares = 0.0;
-  var i = t;
-  loop {
-    if (i >= p.units * 8u) { break; }
-    squares += dot(x[begin + i], x[begin + i]);
-    i += WG;
-  }
-  return inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(p.units * 32u) + p.eps);
-}
+#import rms_of_row
 #else
 fn weighted(unit: u32, b: u32) -> W32 { return w_unit(unit + b, p.sub); }
 
-fn normed(begin: u32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) -> f32 { return 1.0; }
+fn rms_scale(begin: u32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) -> f32 { return 1.0; }
 #endif
 
 // The value to write at i, with the residual added if one is bound.
@@ -95,7 +85,7 @@ fn store(token: u32, row: u32, sum: f32) {
     b += LANES;
   }
   sum$c = lanes_sum(sum$c, t);
-  sum$c *= normed(x$c, t, subgroup, subgroups, lane_id);
+  sum$c *= rms_scale(x$c, t, subgroup, subgroups, lane_id);
   // Only queries of one token rotate.
   sum0 = rotated(sum0, p.first_row + row, t);
   if (lane == 0u && row < p.rows) {

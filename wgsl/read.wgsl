@@ -2,7 +2,7 @@
 // keeps compilers from removing loads.
 //
 // data (workgroups, AT_ONCE, WG) -> found (1).
-// Division: a workgroup reads AT_ONCE * WG consecutive vec4s, neighbouring threads neighbouring ones. A thread requests all before it uses one.
+// Division: a workgroup reads AT_ONCE * WG consecutive vec4s. A thread requests AT_ONCE of them before it uses the first.
 // Bound by: the bytes of data.
 #word row_tiles: u32  // workgroups along x; further ones follow along y
 #word sought: u32
