@@ -81,7 +81,7 @@ fn sum_of_8(v: f32) -> f32 {
   return sum + subgroupShuffleXor(sum, 1u);
 }
 
-// What a thread has of a query or cache row besides 8 latent columns: one column of the rotated part, or PE_PAIRS pairs of columns.
+// A thread's share of the rotated part of a query or cache row, besides 8 latent columns: one column, or PE_PAIRS pairs of columns.
 #ifdef ONE_PE
 alias Rotated = f32;
 

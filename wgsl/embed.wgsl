@@ -9,8 +9,8 @@
 #word units: u32      // of 32 weights, per row
 #word sub: u32        // sub-plane of the scales, in words
 #word pos: u32
-#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)
-#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units)
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)   // (rows, units) units
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units)   // (rows, units) units
 #read history: array<u32> @words(CONTEXT)                            // ids by position
 #write y: array<vec4<f32>> @floats(TOKENS * p.units * 32)            // (tokens, 8 * units)
 #import w32

@@ -9,8 +9,8 @@
 #word units: u32      // of 32 weights, per row
 #word sub: u32        // sub-plane of the scales, in words
 #word out_row: u32    // where the tensor's rows begin in the output
-#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)
-#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units)
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)   // (rows, units) units
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units)   // (rows, units) units
 #length OUT (p.out_row + ceil(p.first_row + p.rows, KV_LORA) * NOPE) * KV_LORA
 #each i 8
 #each s 16

@@ -15,10 +15,10 @@
 #word used: u32           // slots of a token
 #word h_stride: u32       // rows of h per slot
 #word eps: f32
-#read g_q: array<vec4<u32>> @codes(GATE, p.experts * p.rows * p.units)
-#read g_s: array<g_Scales> @scales(GATE, p.experts * p.rows * p.units, p.g_sub)
-#read u_q: array<vec4<u32>> @codes(UP, p.experts * p.rows * p.units)
-#read u_s: array<u_Scales> @scales(UP, p.experts * p.rows * p.units, p.u_sub)
+#read g_q: array<vec4<u32>> @codes(GATE, p.experts * p.rows * p.units)            // (experts, rows, units) units
+#read g_s: array<g_Scales> @scales(GATE, p.experts * p.rows * p.units, p.g_sub)   // (experts, rows, units) units
+#read u_q: array<vec4<u32>> @codes(UP, p.experts * p.rows * p.units)              // (experts, rows, units) units
+#read u_s: array<u_Scales> @scales(UP, p.experts * p.rows * p.units, p.u_sub)     // (experts, rows, units) units
 #read x: array<vec4<f32>> @floats(p.tokens * p.units * 32)              // (tokens, 8 * units)
 #read norm: array<vec4<f32>> @floats(p.units * 32)                      // (8 * units)
 #write h: array<f32> @floats(((p.tokens - 1) * p.used + GRID_Y - 1) * p.h_stride + p.first_row + p.rows)   // (tokens, used, h_stride)

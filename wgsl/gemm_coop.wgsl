@@ -57,7 +57,7 @@ fn sums_at(area: u32, row: u32, column: u32) -> vec4<f32> {
 }
 #endif
 
-// What a thread loads of a row at once: a fraction of a unit of W, and in a pair the same fraction of the second weight.
+// A thread's load: a fraction of a unit of a row of W, and in a pair the same fraction of the second weight.
 #ifdef u_q
 #import UP as u
 #import U_FRACTION as u

@@ -16,8 +16,8 @@
 #word out_stride: u32
 #word row_tiles: u32        // workgroups along x; further ones follow along y
 #word eps?: f32             // of the norm
-#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)
-#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units, p.sub)
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)          // (rows, units) units
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units, p.sub)   // (rows, units) units
 #read x: array<vec4<f32>> @floats(4 * (p.x_offset + X_BEFORE + (p.tokens - 1) * p.x_stride + 8 * p.units))  // (tokens, x_stride)
 #write y: array<f32> @floats((p.tokens - 1) * p.out_stride + p.first_row + p.rows)               // (tokens, out_stride)
 #read norm?: array<vec4<f32>> @floats(32 * p.units)                                              // (8 * units)

@@ -10,8 +10,8 @@
 #word experts: u32       // in this piece
 #word units: u32         // of 32 weights, per row
 #word sub: u32           // sub-plane of the scales, in words
-#read w_q: array<vec4<u32>> @codes(WEIGHT, p.experts * p.rows * p.units)
-#read w_s: array<w_Scales> @scales(WEIGHT, p.experts * p.rows * p.units, p.sub)
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.experts * p.rows * p.units)          // (experts, rows, units) units
+#read w_s: array<w_Scales> @scales(WEIGHT, p.experts * p.rows * p.units, p.sub)   // (experts, rows, units) units
 #read h: array<vec4<f32>> @floats(GRID_Y * USED * p.units * 32)   // (tokens, USED, 8 * units)
 #read ids: array<u32> @words(GRID_Y * USED)                       // (tokens, USED)
 #read weights: array<f32> @floats(GRID_Y * USED)                  // (tokens, USED)

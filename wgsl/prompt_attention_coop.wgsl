@@ -108,8 +108,8 @@ fn highest(v: Few) -> f32 { return max(v.x, v.y); }
 fn total(v: Few) -> f32 { return v.x + v.y; }
 #endif
 
-// What a thread moves of a tile: `row` of every AT_ONCE rows, and its first vectors in a row of `kv` or the KV cache: of the head's keys, of
-// the rotated keys that all heads share, and of the values. Behind `last_row` it loads that row again, from the first-level cache.
+// The share of a tile that a thread moves: row `row` of every AT_ONCE rows. In a row of `kv` or the KV cache its first vectors are `kv` of the
+// head's keys, `rope` of the rotated keys, which all heads share, and `value` of the values. Behind `last_row` it loads that row again.
 struct Mover { row: u32, last_row: u32, kv: u32, rope: u32, value: u32 }
 
 alias HeadKeys = array<vec4<f16>, ROW_PASSES * KEY_LOADS>;
@@ -255,7 +255,7 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   own_barrier();
 #endfor
 
-  // In the softmax a thread has one token, and FEW of every SPREAD * FEW rows. Of sums in memory it has columns in the same way.
+  // In the softmax a thread has one token, and FEW of every SPREAD * FEW rows. It has columns of sums in memory in the same way.
   let own = group * (MAT * SCORE_PITCH);
   let along = lane % SPREAD;
   let mine = (own + lane / SPREAD * SCORE_PITCH + along * FEW) / SUM;

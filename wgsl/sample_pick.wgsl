@@ -60,7 +60,7 @@ var<workgroup> told_sum: f32;
 var<private> thread: u32;
 var<private> best: vec2<u32>;   // (key, id)
 var<private> best_logit: f32;
-// What is kept: keys greater than `least`, and of those equal to it the ids up to last_id.
+// Tokens are kept if their keys are greater than `least`, or equal to it and their ids are at most last_id.
 var<private> least: u32;
 var<private> last_id: u32;
 // A walk looks at keys from lo to hi.
@@ -233,7 +233,7 @@ fn publish(id: u32) {
   var step = 0u;
   var next = true;
   var job = 0u;
-  // Of a cut: the amount to reach, the amount of the keys above hi, and how many tokens its bin has.
+  // The state of a cut: the amount to reach, the amount of the keys above hi, and the number of tokens in its bin.
   var goal = 0.0;
   var above = 0.0;
   var count = ALL;

@@ -1,5 +1,5 @@
-// The queries of one token: q = W x / rms(x). Of each head the first NOPE values are absorbed, q_lat = K q_nope, and the last ROPE values
-// are rotated to q_pe. x comes prepared (shared/token_store.wgsl).
+// The queries of one token: q = W x / rms(x). For each head the first NOPE values are absorbed, q_lat = K q_nope, and the last ROPE
+// values are rotated to q_pe. x comes prepared (shared/token_store.wgsl).
 //
 // W (HEADS * (NOPE + ROPE), 32 * UNITS), K (HEADS, KV_LORA, NOPE), q_lat (HEADS, KV_LORA), q_pe (HEADS, ROPE).
 // Division: grid (HEAD_SLICES + 1, HEADS). Each of the first HEAD_SLICES workgroups of a head computes all of q_nope, keeps it, and
@@ -11,10 +11,10 @@
 #word k_sub: u32
 #word pos: u32         // of the token
 #word cache_eps?: f32  // of the norm of the cache row
-#read w_q: array<vec4<u32>> @codes(WEIGHT, HEADS * (NOPE + ROPE) * UNITS)
-#read w_s: array<w_Scales> @scales(WEIGHT, HEADS * (NOPE + ROPE) * UNITS)
-#read k_q: array<vec4<u32>> @codes(K_WEIGHT, HEADS * KV_LORA * (NOPE / 32))
-#read k_s: array<k_Scales> @scales(K_WEIGHT, HEADS * KV_LORA * (NOPE / 32))
+#read w_q: array<vec4<u32>> @codes(WEIGHT, HEADS * (NOPE + ROPE) * UNITS)     // (HEADS, NOPE + ROPE, UNITS) units
+#read w_s: array<w_Scales> @scales(WEIGHT, HEADS * (NOPE + ROPE) * UNITS)     // (HEADS, NOPE + ROPE, UNITS) units
+#read k_q: array<vec4<u32>> @codes(K_WEIGHT, HEADS * KV_LORA * (NOPE / 32))   // (HEADS, KV_LORA, NOPE / 32) units
+#read k_s: array<k_Scales> @scales(K_WEIGHT, HEADS * KV_LORA * (NOPE / 32))   // (HEADS, KV_LORA, NOPE / 32) units
 #read angles: array<vec2<f32>> @floats(CONTEXT * ROPE)       // (n_ctx, ROPE / 2) of (cos, sin)
 #write q_lat: array<f32> @floats(HEADS * KV_LORA)            // (HEADS, KV_LORA)
 #write q_pe: array<f32> @floats(HEADS * ROPE)                // (HEADS, ROPE)

@@ -8,8 +8,8 @@
 #word first_row: u32  // of this piece in the vocabulary
 #word sub: u32        // sub-plane of the scales, in words
 #word pos: u32
-#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)
-#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS, p.sub)
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)          // (rows, UNITS) units
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS, p.sub)   // (rows, UNITS) units
 #read history: array<u32> @words(CONTEXT)                // ids by position
 #read g: array<vec4<f32>> @floats(UNITS * 32)            // (8 * UNITS), the norm's weight
 #write y: array<vec4<f32>> @floats(UNITS * 32)           // (8 * UNITS)

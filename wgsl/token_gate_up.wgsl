@@ -27,10 +27,10 @@ const TILE = WG / LANES;
 #import INPUT as x
 #import token_store
 #ifdef experts
-#read eg_q: array<vec4<u32>> @codes(GATE, p.experts * ROWS * UNITS)
-#read eg_s: array<eg_Scales> @scales(GATE, p.experts * ROWS * UNITS)
-#read eu_q: array<vec4<u32>> @codes(UP, p.experts * ROWS * UNITS)
-#read eu_s: array<eu_Scales> @scales(UP, p.experts * ROWS * UNITS)
+#read eg_q: array<vec4<u32>> @codes(GATE, p.experts * ROWS * UNITS)    // (experts, ROWS, UNITS) units
+#read eg_s: array<eg_Scales> @scales(GATE, p.experts * ROWS * UNITS)   // (experts, ROWS, UNITS) units
+#read eu_q: array<vec4<u32>> @codes(UP, p.experts * ROWS * UNITS)      // (experts, ROWS, UNITS) units
+#read eu_s: array<eu_Scales> @scales(UP, p.experts * ROWS * UNITS)     // (experts, ROWS, UNITS) units
 #read bias?: array<f32> @floats(EXPERTS)    // (EXPERTS)
 #write ids?: array<u32> @words(USED)        // (USED)
 #write weights?: array<f32> @floats(USED)   // (USED)
@@ -53,10 +53,10 @@ fn logit_scale() -> f32 {
 const ROUTED_TILES = 0u;
 #endif
 #ifdef shared_rows
-#read sg_q: array<vec4<u32>> @codes(SHARED_GATE, p.shared_rows * UNITS)
-#read sg_s: array<sg_Scales> @scales(SHARED_GATE, p.shared_rows * UNITS)
-#read su_q: array<vec4<u32>> @codes(SHARED_UP, p.shared_rows * UNITS)
-#read su_s: array<su_Scales> @scales(SHARED_UP, p.shared_rows * UNITS)
+#read sg_q: array<vec4<u32>> @codes(SHARED_GATE, p.shared_rows * UNITS)    // (shared_rows, UNITS) units
+#read sg_s: array<sg_Scales> @scales(SHARED_GATE, p.shared_rows * UNITS)   // (shared_rows, UNITS) units
+#read su_q: array<vec4<u32>> @codes(SHARED_UP, p.shared_rows * UNITS)      // (shared_rows, UNITS) units
+#read su_s: array<su_Scales> @scales(SHARED_UP, p.shared_rows * UNITS)     // (shared_rows, UNITS) units
 #import SHARED_GATE as sg
 #import SHARED_GATE_TIMES as sg
 #import SHARED_UP as su

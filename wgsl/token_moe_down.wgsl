@@ -12,8 +12,8 @@
 #word shared_rows?: u32    // in this piece
 #word shared_first?: u32   // first row of this piece
 #word shared_sub?: u32
-#read w_q: array<vec4<u32>> @codes(WEIGHT, max(p.experts, 1) * ROWS * UNITS)
-#read w_s: array<w_Scales> @scales(WEIGHT, max(p.experts, 1) * ROWS * UNITS)
+#read w_q: array<vec4<u32>> @codes(WEIGHT, max(p.experts, 1) * ROWS * UNITS)   // (experts, ROWS, UNITS) units
+#read w_s: array<w_Scales> @scales(WEIGHT, max(p.experts, 1) * ROWS * UNITS)   // (experts, ROWS, UNITS) units
 #read ids: array<u32> @words(USED)         // (USED)
 #read weights: array<f32> @floats(USED)    // (USED)
 #read residual: array<f32> @floats(ROWS)   // (ROWS)

@@ -14,10 +14,10 @@
 #word x_stride: u32        // in vec4
 #word x_group_stride: u32  // in vec4, from the columns of x that one group reads to those of the next
 #word y_stride: u32        // in values
-#input w_q: array<vec4<u32>> @codes(WEIGHT, W_UNITS)
-#input w_s: array<w_Scales> @scales(WEIGHT, W_UNITS)
-#input u_q?: array<vec4<u32>> @codes(UP, W_UNITS)
-#input u_s?: array<u_Scales> @scales(UP, W_UNITS)
+#input w_q: array<vec4<u32>> @codes(WEIGHT, W_UNITS)   // (groups, rows, units) units
+#input w_s: array<w_Scales> @scales(WEIGHT, W_UNITS)   // (groups, rows, units) units
+#input u_q?: array<vec4<u32>> @codes(UP, W_UNITS)      // the same
+#input u_s?: array<u_Scales> @scales(UP, W_UNITS)      // the same
 #read residual?: array<Out> @floats(Y_LENGTH)   // (tokens, y_stride)
 #write y: array<Out> @floats(Y_LENGTH)          // (tokens, y_stride)
 #length X_LENGTH 4 * ((X_ROWS - 1) * p.x_stride + (p.first_group + max(p.groups, GRID_Z) - 1) * p.x_group_stride + 8 * p.units)

@@ -1,7 +1,7 @@
 // Q4_0: weight = d (q - 8), 4-bit q, one d per unit. 18 bytes per 32 weights.
 //
 // quants plane: per unit one vec4 = 16 bytes: byte j holds the code of weight j in its low and of weight j + 16 in
-//   its high nibble. The top bit of each byte is turned over:
+//   its high nibble. The top bit of each byte is inverted:
 //   with the low nibbles masked away, bytes are 16 (q - 8), signed.
 // scales plane, from word `sub`: per unit the f16 d, 2 bytes.
 

@@ -1,7 +1,7 @@
 // Q4_1: weight = d q + m, 4-bit q, one d and m per unit. 20 bytes per 32 weights.
 //
 // quants plane: per unit one vec4 = 16 bytes: byte j holds the code of weight j in its low and of weight j + 16 in
-//   its high nibble. The top bit of each byte is turned over:
+//   its high nibble. The top bit of each byte is inverted:
 //   with the low nibbles masked away, bytes are 16 (q - 8), signed.
 // scales plane: per unit one word: the f16 d in the lower, the f16 m in the upper half.
 

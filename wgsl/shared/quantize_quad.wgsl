@@ -1,4 +1,4 @@
-// Quantizes 16 values as quantize_half does, by 4 neighbouring lanes with 4 values each. Of threads 4i .. 4i + 4 all must call, or none.
+// Quantizes 16 values as quantize_half does, by 4 neighbouring lanes with 4 values each. All of the threads 4i .. 4i + 4 must call, or none.
 struct Quad {
   word: u32,            // the codes of the lane's values
   scale: f32,           // of all 16: value = scale * code
