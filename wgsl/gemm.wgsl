@@ -1,5 +1,5 @@
 // y = x W^T for many tokens in f32, plus a residual if one is bound. With a second weight U, a pair: y = silu(x W^T) * (x U^T).
-// It computes a prompt's products where there are no cooperative matrices, and the router's logits everywhere.
+// It computes a prompt's products where there are no cooperative matrices, and a prompt's router logits everywhere.
 //
 // x (tokens, x_stride), W and U (groups, rows, 32 * units), y (tokens, y_stride). Groups are heads, experts, or ranges of the columns
 // (split-K): see shared/gemm_place.wgsl.
