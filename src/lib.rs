@@ -5,6 +5,9 @@
 //! recorded steps, [`kernels`] each operation as a pair of WGSL and Rust, [`models`] the families of models, [`engine`] puts them together, [`mod@bench`], [`profile`] and
 //! [`tune`] measure, [`cli`] is the command line.
 
+#[macro_use]
+mod named;
+
 pub mod bench;
 pub mod cli;
 pub mod engine;

@@ -7,13 +7,16 @@ use std::task::{Context, Poll, Waker};
 
 use glimt::engine::perplexity::Perplexity;
 use glimt::engine::{
-    DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Opened, Sampling, Session,
-    StopReason, Tier,
+    DeviceChoice, Engine, EngineError, EngineOptions, GpuOptions, ModelSource, Opened, Sampling,
+    Session, StopReason, Tier,
 };
 
 fn engine(ctx: usize) -> Engine {
     let options = EngineOptions {
-        device: DeviceChoice::Cpu,
+        gpu: GpuOptions {
+            device: DeviceChoice::Cpu,
+            ..GpuOptions::default()
+        },
         ctx: Some(ctx),
         ..EngineOptions::default()
     };
@@ -47,8 +50,11 @@ fn polled<T>(future: impl Future<Output = T>) -> (T, usize) {
 /// The same engine as [`gpu_engine`], opened and loaded by polling.
 fn polled_engine(tier: Option<Tier>) -> Engine {
     let options = EngineOptions {
+        gpu: GpuOptions {
+            tier,
+            ..GpuOptions::default()
+        },
         ctx: Some(128),
-        tier,
         ..EngineOptions::default()
     };
     let (opened, _) = polled(Opened::new_async(&ModelSource::Embedded, &options));

@@ -1,14 +1,15 @@
-// Latent attention over a slice of the context: all heads read the same cache rows, whose first KV_LORA values are also the
-// values (MQA form of MLA). Online softmax, not normalised: attention_merge joins the slices.
+// Latent attention over a slice of the context. All heads read the same cache rows, whose first KV_LORA values are also the values (the
+// MQA form of MLA). The softmax is online and its sums are not normalised: attention_merge joins the slices.
 //
-// Token t sees rows 0..=pos+t. Slice s holds rows from s * slice_rows on; one that begins after them leaves (-1e30, 0) and zeros.
-// Division: grid (slices, head groups, tokens). A workgroup takes 4 heads, so that each cache value it loads serves 4
-// multiply-adds, and walks its slice in tiles of TILE rows:
-// 1. scores: 8 lanes share ROWS rows, 8 columns at a time; the workgroup's 32 groups of lanes make the tile;
-// 2. softmax: 8 lanes per head;
-// 3. values: a thread owns 8 columns of all 4 heads in registers; PHASES threads share them, row by row.
-// Bound by: long contexts, the multiply-adds (2 * (2 * KV_LORA + ROPE) flops per row and head) and the cache, read once per
-// head group, mostly from the second-level cache; short contexts, the latency of one tile.
+// Token t sees rows 0..=pos+t. Slice s holds the rows from s * slice_rows on. A slice of which the token sees no row leaves zeros with the
+// maximum -1e30.
+// Division: grid (slices, groups of 4 heads, tokens). A workgroup walks its slice in tiles of TILE rows. It takes 4 heads, so that each
+// cache value that it loads serves 4 multiply-adds.
+// 1. Scores: LANES threads share ROWS rows and take 8 columns each at a time. The WG / LANES such runs of threads make the tile.
+// 2. Softmax: LANES threads per head.
+// 3. Values: a thread keeps the sums of 8 columns of all 4 heads in registers. PHASES threads with the same columns share the rows.
+// Bound by: in long contexts the multiply-adds, 2 * (2 * KV_LORA + ROPE) flops per row and head, and the KV cache, which each group of
+// heads reads once, mostly from the second-level cache; in short contexts the latency of one tile.
 #word pos: u32         // of the first token
 #word slices: u32
 #word slice_rows: u32
@@ -23,28 +24,21 @@
 const LOWEST = -1e30;
 const CACHE_ROW = (KV_LORA + ROPE) / 8u;
 const TILE = (WG / LANES) * ROWS;
-const OWNERS = KV_LORA / 8u;          // threads that cover the columns of a row
-const PHASES = WG / OWNERS;           // such sets of threads
+const OWNERS = KV_LORA / 8u;          // threads that own the columns of a row
+const PHASES = WG / OWNERS;           // runs of so many threads
 
 var<workgroup> scores: array<vec4<f32>, TILE>;    // (row) of 4 heads
-// Numbers, not vectors, where threads write components: Metal and DX12 may write the whole vector, and the last would win.
+// Scalars, since threads write them one by one: Metal and DX12 may store a whole vector to write one component of it.
 var<workgroup> weights: array<f32, TILE * 4u>;    // (row, head)
 var<workgroup> maxima: array<f32, 4u * LANES>;    // (head, lane)
-var<workgroup> decay: array<f32, 4>;              // of what earlier tiles summed up, per head
+var<workgroup> decay: array<f32, 4>;              // (head), the factor for the sums of earlier tiles
 var<workgroup> sums: array<vec4<f32>, WG * 2u>;   // (phase, KV_LORA / 4) of one head
 
-struct Eight { lo: vec4<f32>, hi: vec4<f32> }
-
-fn widen(x: vec4<u32>) -> Eight {
-  return Eight(
-    vec4(unpack2x16float(x.x), unpack2x16float(x.y)),
-    vec4(unpack2x16float(x.z), unpack2x16float(x.w)),
-  );
-}
+#import eight
 
 #main
   let lane = t & (LANES - 1u);
-  let lanes = t / LANES;
+  let run = t / LANES;
   let token = wid.z;
   let first_head = wid.y * 4u;
 #for h 4
@@ -52,11 +46,11 @@ fn widen(x: vec4<u32>) -> Eight {
 #endfor
   let begin = wid.x * p.slice_rows;
   let end = min(begin + p.slice_rows, p.pos + token + 1u);
-  let head = lanes & 3u;      // of this thread in the softmax
+  let head = run & 3u;        // of this thread in the softmax
   let owner = t % OWNERS;
   let phase = t / OWNERS;
-  var m = LOWEST;             // the greatest score so far, of `head`
-  var l = 0.0;                // this lane's share of the sum of weights, of `head`
+  var m = LOWEST;             // the greatest score of `head` so far
+  var l = 0.0;                // this lane's share of the sum of weights of `head`
 #for h 4
   var lo$h = vec4(0.0);
   var hi$h = vec4(0.0);
@@ -66,8 +60,8 @@ fn widen(x: vec4<u32>) -> Eight {
   loop {
     if (first >= end) { break; }
 #for r ROWS
-    // Rows beyond the end are never read: what lies there may not even be a number.
-    let row$r = min(first + lanes * ROWS + $ru, end - 1u) * CACHE_ROW;
+    // Rows behind the end are never read, because they may hold anything, even NaN.
+    let row$r = min(first + run * ROWS + $ru, end - 1u) * CACHE_ROW;
     var score$r = vec4(0.0);
 #endfor
     var c = lane;
@@ -109,13 +103,13 @@ fn widen(x: vec4<u32>) -> Eight {
     score$r[$h] = lanes_sum(score$r[$h], t);
 #endfor
     if (lane == 0u) {
-      let i = lanes * ROWS + $ru;
+      let i = run * ROWS + $ru;
       scores[i] = select(vec4(LOWEST), score$r * p.scale, first + i < end);
     }
 #endfor
     workgroupBarrier();
 
-    if (lanes < 4u) {
+    if (run < 4u) {
       var best = LOWEST;
       var i = lane;
       loop {
@@ -126,7 +120,7 @@ fn widen(x: vec4<u32>) -> Eight {
       maxima[t] = best;
     }
     workgroupBarrier();
-    if (lanes < 4u) {
+    if (run < 4u) {
       var best = m;
 #for i LANES
       best = max(best, maxima[head * LANES + $iu]);
@@ -168,7 +162,7 @@ fn widen(x: vec4<u32>) -> Eight {
   }
 
   let sum = lanes_sum(l, t);
-  if (lanes < 4u && lane == 0u && first_head + head < HEADS) {
+  if (run < 4u && lane == 0u && first_head + head < HEADS) {
     stats[(token * HEADS + first_head + head) * p.slices + wid.x] = vec2(m, sum);
   }
 #for h 4

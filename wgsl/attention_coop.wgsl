@@ -1,14 +1,14 @@
-// Latent attention over a slice of the context by cooperative matrices (f16 in, f32 out): what attention.wgsl
-// computes, with queries and weights rounded to f16. Not normalised: attention_merge joins the slices.
+// Computes what attention.wgsl does, by cooperative matrices (MAT x MAT): queries and weights are rounded to f16, sums are in f32.
 //
-// Division: grid (slices, head groups, tokens). A workgroup takes HEAD_TILES tiles of MAT heads (the last one begins
-// early enough to be full: heads in two tiles are computed twice, and written by the first) and walks its slice in tiles of TILE rows:
-// 1. the rows move to workgroup memory, loaded to registers while the tile before is worked on;
-// 2. scores: each subgroup multiplies one tile of heads, MAT rows and one of SHARES shares of the columns;
-// 3. softmax: SPREAD threads per head, relative to a reference that is raised only where a score exceeds it by SLACK,
-//    since matrices in registers can be scaled only through memory;
-// 4. values: a subgroup owns VALUE_TILES tiles of MAT columns of all its heads, in registers.
-// Bound by: the cache, read once per head group; on few workgroups by the steps 2 to 4, one after the other.
+// Division: grid (slices, groups of HEADS_HERE heads, tokens). A workgroup takes HEAD_TILES tiles of MAT heads. The last tile of all heads
+// begins early enough to be full, so that some heads are computed twice. The first tile that has a head writes it. A workgroup walks its
+// slice in tiles of TILE rows:
+// 1. Rows: they move to workgroup memory from registers, to which they are loaded while the tile before is computed.
+// 2. Scores: a subgroup multiplies one tile of heads by MAT rows, over one of SHARES shares of the columns.
+// 3. Softmax: SPREAD threads per head. Weights are relative to a reference, which rises only where a score exceeds it by SLACK, because
+//    matrices in registers can only be scaled through memory.
+// 4. Values: a subgroup keeps the sums of VALUE_TILES * MAT columns of all heads of the workgroup in registers.
+// Bound by: the bytes of the KV cache, read once per group of heads; with few workgroups the steps 2 to 4, one after the other.
 enable f16;
 enable wgpu_cooperative_matrix;
 #word pos: u32         // of the first token
@@ -17,7 +17,7 @@ enable wgpu_cooperative_matrix;
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
 #read q_pe: array<vec4<f32>> @floats(TOKENS * HEADS * ROPE)          // (tokens, HEADS, ROPE / 4)
-// (n_ctx, (KV_LORA + ROPE) / 4). Never written, but as if it were: compilers move loads of what nobody writes past barriers to
+// (n_ctx, (KV_LORA + ROPE) / 4). It is only read. It is declared as written because compilers move loads of read-only data past barriers to
 // where they are used, and then a tile waits for all of its bytes.
 #write cache: array<vec4<f16>> @cache(CONTEXT * (KV_LORA + ROPE))
 #write slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, slices, KV_LORA / 4)
@@ -40,28 +40,28 @@ enable wgpu_cooperative_matrix;
 
 const LOWEST = -1e30;
 const LOG2_E = 1.44269504;
-// Weights reach 2^SLACK: f16 ends at 2^16. The greater, the fewer sums are scaled.
+// Weights reach 2^SLACK, and f16 ends at 2^16. The greater SLACK is, the less often sums are scaled.
 const SLACK = 15.0;
 const CACHE_ROW = (KV_LORA + ROPE) / 4u;
-// A row in workgroup memory, 16 bytes longer: 8 rows lie in different banks.
+// A row in workgroup memory, padded by 16 bytes so that 8 rows lie in different banks.
 const PITCH = KV_LORA + ROPE + 8u;
 const TILE = ROW_TILES * MAT;
 const HEADS_HERE = HEAD_TILES * MAT;
-// Vectors of 4 sums in a row of a matrix, and sums in a matrix.
+// Vectors of 4 sums in a row of a matrix, and single sums in a matrix.
 const QUADS = MAT / 4u;
 const MATRIX = MAT * MAT;
 const SPREAD = WG / HEADS_HERE;
 const WEIGHT_PITCH = TILE + 8u;
-// LOADERS threads load a row, LOADERS vectors at a time: all addresses are one and a constant.
+// LOADERS threads load a row, LOADERS vectors at a time. So a thread's addresses differ from its first one by constants.
 const AT_ONCE = WG / LOADERS;
 
-// Vectors, or numbers where a language wants pointers to numbers (Metal). Places in all of them are counted in numbers.
-var<workgroup> rows: array<Stage, max(TILE, HEADS_HERE) * PITCH / STAGE>;   // (row) of the cache; before, (head) of the queries
-var<workgroup> products: array<Pair, WG / LANES * MATRIX / PAIR>;           // (subgroup) of (head of a tile, row of a tile); in the end of sums
+// Of vectors, or of scalars for Metal, which loads matrices through pointers to scalars. Indices count scalars in all of them.
+var<workgroup> rows: array<Stage, max(TILE, HEADS_HERE) * PITCH / STAGE>;   // (row) of the KV cache; before that (head) of the queries
+var<workgroup> products: array<Pair, WG / LANES * MATRIX / PAIR>;           // (subgroup, head, row) of partial scores, or sums
 var<workgroup> weights: array<HalfPair, HEADS_HERE * WEIGHT_PITCH / PAIR>;  // (head, row)
-var<workgroup> decay: array<f32, HEADS_HERE>;                           // of what earlier tiles summed up
-// Whether a tile raised a reference. Sixteen bytes, as the size of every array here is a multiple of: drivers place one behind
-// the other, and matrices are loaded from multiples of 16 bytes only.
+var<workgroup> decay: array<f32, HEADS_HERE>;                           // (head), the factor for the sums of earlier tiles
+// Whether a tile raised a reference. The size of each variable here is a multiple of 16 bytes, because drivers place one behind the other
+// and matrices must be loaded from multiples of 16 bytes.
 var<workgroup> raised: vec4<u32>;
 
 // Two sums or weights at once.
@@ -93,12 +93,12 @@ fn put_weights(at: u32, v: vec2<f16>) {
 }
 #endif
 
-// Head h of the workgroup.
+// The number of the workgroup's head h among all heads.
 fn own_head(wid: vec3<u32>, h: u32) -> u32 {
   return min(wid.y * HEADS_HERE + (h & ~(MAT - 1u)), HEADS - MAT) + (h & (MAT - 1u));
 }
 
-// Whether that is the first one to take its head.
+// Whether no earlier tile has this head.
 fn first_of(wid: vec3<u32>, h: u32) -> bool {
   return own_head(wid, h) >= wid.y * HEADS_HERE + (h & ~(MAT - 1u));
 }
@@ -119,10 +119,10 @@ fn spread_sum(v: f32) -> f32 {
   return sum + subgroupShuffleXor(sum, 1u);
 }
 
-// A subgroup's sums: of all its heads, by its columns.
+// A subgroup's sums: (tile of heads, tile of columns).
 alias Sums = array<cSums, HEAD_TILES * VALUE_TILES>;
 
-// Moves the queries to workgroup memory, scaled to scores that are powers of 2. All are asked for before the first is used.
+// Moves the queries to workgroup memory, scaled so that scores are exponents of 2. All are requested before the first is used.
 fn bring_queries(wid: vec3<u32>, loader: u32, column: u32, to: u32) {
   let head$q = wid.z * HEADS + own_head(wid, $qu * AT_ONCE + loader);
   let latent$q_$l = q_lat[head$q * (KV_LORA / 4u) + $lu * LOADERS + column];
@@ -131,29 +131,29 @@ fn bring_queries(wid: vec3<u32>, loader: u32, column: u32, to: u32) {
   rows_put((to + $qu * (AT_ONCE * PITCH) + KV_LORA + $eu * (LOADERS * 4u)) / STAGE, vec4<f16>(pe$q_$e * (p.scale * LOG2_E)));
 }
 
-// The scores of head h for rows r and r + 1 of the tile, which subgroups left by shares of the columns.
+// The scores of head h for rows r and r + 1 of the tile: the sums over the shares of the columns.
 fn two_scores(h: u32, r: u32) -> vec2<f32> {
   var sum = vec2(0.0);
   sum += two_products((($hu * ROW_TILES + r / MAT) * HEAD_TILES + h / MAT) * MATRIX + (h % MAT) * MAT + r % MAT);
   return sum;
 }
 
-// The sums of tile `m` of heads, each multiplied by the decay of its head, by way of the subgroup's place in workgroup memory.
+// Sums of tile `m` of heads, multiplied by the decay of their heads. They pass through the subgroup's area of `products`.
 fn decayed(t: u32, m: u32, sums: cSums) -> cSums {
-  let place = t / LANES * MATRIX;
+  let area = t / LANES * MATRIX;
   let e$x = ($xu * LANES + t % LANES) * 2u;
-  coopStoreT(sums, &products[place / PAIR], MAT / PAIR);
+  coopStoreT(sums, &products[area / PAIR], MAT / PAIR);
   workgroupBarrier();
-  put_products(place + e$x, two_products(place + e$x) * decay[m * MAT + e$x / MAT]);
+  put_products(area + e$x, two_products(area + e$x) * decay[m * MAT + e$x / MAT]);
   workgroupBarrier();
-  let after = coopLoadT<cSums>(&products[place / PAIR], MAT / PAIR);
-  // Before the next one takes its place.
+  let after = coopLoadT<cSums>(&products[area / PAIR], MAT / PAIR);
+  // The next matrix uses the same area.
   workgroupBarrier();
   return after;
 }
 
-// Multiplies the weights of tile `r` of rows with their values, of which the subgroup's begin at column `own`. Values matrix by matrix: few
-// are held at once.
+// Adds the products of the weights and values of tile `r` of rows. The subgroup's columns begin at `own`. Values are loaded matrix by
+// matrix to save registers.
 fn add_values(t: u32, r: u32, own: u32, sums: ptr<function, Sums>) {
   let w$m = coopLoadT<cLeft>(&weights[($mu * MAT * WEIGHT_PITCH + r * MAT) / PAIR], WEIGHT_PITCH / PAIR);
 #for v VALUE_TILES
@@ -162,28 +162,29 @@ fn add_values(t: u32, r: u32, own: u32, sums: ptr<function, Sums>) {
 #endfor
 }
 
-// Writes the sums of tile `m` of heads and of the columns from vector `column` on. Through workgroup memory: matrices stored to a buffer
-// leave as single numbers.
+// Writes sums of tile `m` of heads, for the columns from vector `column` on. They pass through workgroup memory, because a matrix stored to
+// a buffer is written in single values.
 fn write(wid: vec3<u32>, t: u32, m: u32, column: u32, sums: cSums) {
-  let place = t / LANES * MATRIX;
-  coopStoreT(sums, &products[place / PAIR], MAT / PAIR);
+  let area = t / LANES * MATRIX;
+  coopStoreT(sums, &products[area / PAIR], MAT / PAIR);
   workgroupBarrier();
-  write_four(wid, m, column, place, $ou * LANES + t % LANES);
-  // Before the next one takes its place.
+  write_four(wid, m, column, area, $ou * LANES + t % LANES);
+  // The next matrix uses the same area.
   workgroupBarrier();
 }
 
-fn write_four(wid: vec3<u32>, m: u32, column: u32, place: u32, e: u32) {
+// Writes vector e of that matrix.
+fn write_four(wid: vec3<u32>, m: u32, column: u32, area: u32, e: u32) {
   let head = m * MAT + e / QUADS;
   if (e >= MATRIX / 4u || !first_of(wid, head)) { return; }
   let row = ((wid.z * HEADS + own_head(wid, head)) * p.slices + wid.x) * (KV_LORA / 4u);
-  slice_sums[row + column + e % QUADS] = vec4(two_products(place + 4u * e), two_products(place + 4u * e + 2u));
+  slice_sums[row + column + e % QUADS] = vec4(two_products(area + 4u * e), two_products(area + 4u * e + 2u));
 }
 
 #main
   let begin = wid.x * p.slice_rows;
   let end = min(begin + p.slice_rows, p.pos + wid.z + 1u);
-  // Rows beyond the end are never read: what lies there may not even be a number.
+  // Rows behind the end are never read, because they may hold anything, even NaN.
   let last = max(end, 1u) - 1u;
   let loader = t / LOADERS;
   let column = t % LOADERS;
@@ -193,7 +194,7 @@ fn write_four(wid: vec3<u32>, m: u32, column: u32, place: u32, e: u32) {
   if (t == 0u) { raised = vec4(0u); }
   bring_queries(wid, loader, column, to);
   workgroupBarrier();
-  // The device is one whose subgroups all have LANES lanes.
+  // This kernel runs on devices whose subgroups all have LANES lanes.
   let group = t / LANES;
   let own_products = group * MATRIX;
   let share = (group / (HEAD_TILES * ROW_TILES)) * (STEPS * MAT);
@@ -202,10 +203,10 @@ fn write_four(wid: vec3<u32>, m: u32, column: u32, place: u32, e: u32) {
   let own_values = group * (VALUE_TILES * MAT);
   let query$k = coopLoadT<cLeft>(&rows[(own_heads * PITCH + share + $ku * MAT) / STAGE], PITCH / STAGE);
   var sums: Sums;
-  // In the softmax.
+  // In the softmax: the thread's head, and its number among the threads of that head.
   let h = t / SPREAD;
   let along = t % SPREAD;
-  var m = LOWEST;     // what the weights of head h are relative to, as a power of 2
+  var m = LOWEST;     // the reference of head h, an exponent of 2
   var l = 0.0;        // this thread's share of the sum of weights
 
   var first = begin;
@@ -215,8 +216,8 @@ fn write_four(wid: vec3<u32>, m: u32, column: u32, place: u32, e: u32) {
     rows_put((to + $ju * (AT_ONCE * PITCH) + $iu * (LOADERS * 4u)) / STAGE, next$j_$i);
     if (t == 0u) { raised = vec4(0u); }
     workgroupBarrier();
-    // Between barriers, so that they are asked for now: neither before the stores, which would wait for them, too, nor after
-    // the scores. A tile that does not exist loads the last row of the slice, from the first-level cache.
+    // Barriers keep these loads here. Before the stores they would delay them, and after the scores they would come late. Behind the last
+    // tile they load the last row of the slice again, from the first-level cache.
     let from$j = min(first + TILE + $ju * AT_ONCE + loader, last) * CACHE_ROW + column;
     next$j_$i = cache[from$j + $iu * LOADERS];
     workgroupBarrier();

@@ -1,28 +1,27 @@
-// Latent attention over a slice of the context, without matrices: what attention.wgsl computes, with each cache row read once
-// for many heads. Not normalised: attention_merge joins the slices.
+// Computes what attention.wgsl does, and reads each cache row once for many heads. It uses subgroups, but no cooperative matrices.
 //
-// Token t sees rows 0..=pos+t. Slice s holds rows from s * slice_rows on; one that begins after them leaves the sum 0.
-// Division: grid (slices, head groups, tokens). COLUMNS neighbouring threads share HEADS_OF heads, 8 columns each, and a workgroup
-// has GROUPS x PHASES such runs of threads: GROUPS of other heads, PHASES of other rows. Queries and sums stay in registers.
-// A workgroup walks its slice in tiles of TILE rows:
-// 1. the rows move to workgroup memory, loaded to registers while a tile before is worked on;
-// 2. scores: a thread multiplies its columns of 8 rows with its heads' queries; 8 lanes swap until each has the sum of one row;
-// 3. softmax: 8 lanes per head, relative to a reference that is raised only where a score exceeds it by SLACK;
-// 4. values: a thread adds its columns of each row to the sums of its heads.
-// Bound by: the multiply-adds of steps 2 and 4, 2 * KV_LORA + ROPE for each row and head, of some 4 instructions of 5.
+// Division: grid (slices, groups of HEADS_HERE heads, tokens). A run of COLUMNS neighbouring threads takes HEADS_OF heads, 8 columns a
+// thread. A workgroup has GROUPS x PHASES runs: GROUPS with different heads, PHASES with different rows. Queries and sums stay in
+// registers. A workgroup walks its slice in tiles of TILE rows:
+// 1. Rows: they move to workgroup memory from registers, to which they are loaded while the tile before is computed.
+// 2. Scores: a thread multiplies its columns of 8 rows by the queries of its heads. Then 8 lanes exchange partial sums until each lane
+//    has the sum of one row.
+// 3. Softmax: 8 lanes per head. Weights are relative to a reference, which rises only where a score exceeds it by SLACK.
+// 4. Values: a thread adds its columns of each row, times the row's weight, to the sums of its heads.
+// Bound by: the multiply-adds of steps 2 and 4, 2 * KV_LORA + ROPE per row and head.
 #word pos: u32         // of the first token
 #word slices: u32
 #word slice_rows: u32
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
 #read q_pe: array<f32> @floats(TOKENS * HEADS * ROPE)                // (tokens, HEADS, ROPE)
-// (n_ctx, (KV_LORA + ROPE) / 8) of 8 f16. Never written, but as if it were: compilers move loads of what nobody writes past
+// (n_ctx, (KV_LORA + ROPE) / 8) of 8 f16. It is only read. It is declared as written because compilers move loads of read-only data past
 // barriers to where they are used, and then a tile waits for all of its bytes.
 #write cache: array<vec4<u32>> @cache(CONTEXT * (KV_LORA + ROPE))
 #write slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, slices, KV_LORA / 4)
 #write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
 
-#flag TWO_BUFFERS   // a tile moves to workgroup memory while the one before is still read there
+#flag TWO_BUFFERS   // a tile moves to workgroup memory while the tile before is still read there
 #each i LOADS
 #each h HEADS_OF
 #each n PE_PAIRS
@@ -32,33 +31,26 @@
 #each o OTHERS
 
 const LOWEST = -1e30;
-// Weights reach e^SLACK, far from where f32 ends. The greater, the fewer sums are scaled.
+// Weights reach e^SLACK, far below the largest f32. The greater SLACK is, the less often sums are scaled.
 const SLACK = 16.0;
 const ROW = (KV_LORA + ROPE) / 8u;
 const COLUMNS = KV_LORA / 8u;
-const HEADS_HERE = HEADS_OF * GROUPS;
+const HEADS_HERE = HEADS_OF * GROUPS;   // of a workgroup
 const TILE = PHASES * ROWS;
-// RUNS runs of 8 lanes share a row, and each leaves its share of the scores. Longer by 8, so that lanes of neighbouring heads read different banks.
+// RUNS sets of 8 lanes share a row, and each leaves a partial score. The pitch is longer by 8, so that lanes of neighbouring heads read
+// different banks.
 const SCORES_PITCH = RUNS * TILE + 8u;
 const BUFFER = TILE * ROW;
 
-var<workgroup> rows: array<vec4<u32>, BUFFERS * BUFFER>;              // (buffer, row) of the cache; in the end sums
-// Numbers, not vectors, where threads write components: Metal and DX12 may write the whole vector, and the last would win.
-var<workgroup> scores: array<f32, HEADS_HERE * SCORES_PITCH>;         // (head, run, row)
+var<workgroup> rows: array<vec4<u32>, BUFFERS * BUFFER>;              // (buffer, row) of the cache; at the end sums
+var<workgroup> scores: array<f32, HEADS_HERE * SCORES_PITCH>;         // (head, set of 8 lanes, row)
 var<workgroup> weights: array<vec4<f32>, HEADS_HERE * (TILE / 4u)>;   // (head) of 4 rows
-var<workgroup> decay: array<f32, HEADS_HERE>;                         // of what earlier tiles summed up
-var<workgroup> raised: array<u32, 2>;                                 // whether a tile raised a reference, for every other tile
+var<workgroup> decay: array<f32, HEADS_HERE>;                         // (head), the factor for the sums of earlier tiles
+var<workgroup> raised: array<u32, 2>;                                 // whether a tile raised a reference, for even and odd tiles
 
-struct Eight { lo: vec4<f32>, hi: vec4<f32> }
+#import eight
 
-fn widen(x: vec4<u32>) -> Eight {
-  return Eight(
-    vec4(unpack2x16float(x.x), unpack2x16float(x.y)),
-    vec4(unpack2x16float(x.z), unpack2x16float(x.w)),
-  );
-}
-
-// One chain of multiply-adds that begins with `sum`.
+// sum + (lo, hi) * k, as one chain of multiply-adds.
 fn plus_eight(sum: f32, lo: vec4<f32>, hi: vec4<f32>, k: Eight) -> f32 {
   var s = sum;
   s += lo.x * k.lo.x;
@@ -72,7 +64,7 @@ fn plus_eight(sum: f32, lo: vec4<f32>, hi: vec4<f32>, k: Eight) -> f32 {
   return s;
 }
 
-// Of two rows the sum over two lanes that differ by `mask`: of b in the `upper` one, of a in the other.
+// Adds up two rows over two lanes whose numbers differ by `mask`: the `upper` lane gets the sum of b, the other that of a.
 fn fold(a: f32, b: f32, upper: bool, mask: u32) -> f32 {
   return select(a, b, upper) + subgroupShuffleXor(select(b, a, upper), mask);
 }
@@ -89,7 +81,7 @@ fn sum_of_8(v: f32) -> f32 {
   return sum + subgroupShuffleXor(sum, 1u);
 }
 
-// What a thread has of a query or a cache row besides 8 latent columns: one rotated column, or pairs of them.
+// A thread's share of the rotated part of a query or cache row, besides 8 latent columns: one column, or PE_PAIRS pairs of columns.
 #ifdef ONE_PE
 alias Rotated = f32;
 
@@ -134,10 +126,10 @@ fn query(head: u32, column: u32) -> Query {
   return Query(q_lat[at], q_lat[at + 1u], rotated_query(head, column));
 }
 
-// A thread's column, and the lower bits of its number, by which lanes swap.
+// A thread's number in its run, and whether the bits 4, 2 and 1 of its number are set, by which lanes exchange sums.
 struct Lane { column: u32, by4: bool, by2: bool, by1: bool }
 
-// What a thread's columns give to the scores of the row at `row` for its heads.
+// The partial scores of the row at `row` for a thread's heads, from its columns.
 fn row_scores(queries: Queries, row: u32, by: Lane) -> Scores {
   let k = widen(rows[row + by.column]);
   let pe = rotated_key(row, by.column, by.by1);
@@ -146,7 +138,7 @@ fn row_scores(queries: Queries, row: u32, by: Lane) -> Scores {
   );
 }
 
-// The same for the rows i, i + 4, i + 2 and i + 6 of the 8 at `base`, folded as soon as may be.
+// The same for rows i, i + 4, i + 2 and i + 6 of the 8 at `base`, folded over bits 4 and 2. Folding at once saves registers.
 fn four_scores(queries: Queries, base: u32, i: u32, by: Lane) -> Scores {
   let first = row_scores(queries, base + i * ROW, by);
   let second = row_scores(queries, base + (i + 4u) * ROW, by);
@@ -157,10 +149,10 @@ fn four_scores(queries: Queries, base: u32, i: u32, by: Lane) -> Scores {
   );
 }
 
-// What the weights of a head are relative to, and a lane's share of their sum.
+// The reference of a head's weights, and a lane's share of their sum.
 struct Soft { m: f32, l: f32 }
 
-// Makes the weights of a tile for head `head` of the workgroup, by 8 lanes. `own` where no other lanes stand for the same head.
+// Computes a tile's weights for a head of the workgroup, by 8 lanes. Without `own` it writes nothing: surplus lanes repeat the last head.
 fn soften(head: u32, lane: u32, own: bool, first: u32, end: u32, odd: u32, before: Soft) -> Soft {
   var best = LOWEST;
   var score$b = 0.0;
@@ -185,12 +177,12 @@ fn soften(head: u32, lane: u32, own: bool, first: u32, end: u32, odd: u32, befor
   return Soft(m, l);
 }
 
-// Writes a thread's sums of a head from vector `to` on, where it is one whose head is there. Phases meet in workgroup memory before.
-fn leave(phase: u32, place: u32, writes: bool, to: u32, sums: Eight) {
+// Adds up the sums of a head over the phases in workgroup memory. Threads of phase 0 write them from vector `to` on, if the head exists.
+fn write_sums(phase: u32, at: u32, writes: bool, to: u32, sums: Eight) {
   if (PHASES > 1u) {
     workgroupBarrier();
     if (phase > 0u) {
-      let own = (phase - 1u) * (GROUPS * COLUMNS * 2u) + place;
+      let own = (phase - 1u) * (GROUPS * COLUMNS * 2u) + at;
       rows[own] = bitcast<vec4<u32>>(sums.lo);
       rows[own + GROUPS * COLUMNS] = bitcast<vec4<u32>>(sums.hi);
     }
@@ -199,8 +191,8 @@ fn leave(phase: u32, place: u32, writes: bool, to: u32, sums: Eight) {
   if (phase > 0u || !writes) { return; }
   var lo = sums.lo;
   var hi = sums.hi;
-  lo += bitcast<vec4<f32>>(rows[$ou * (GROUPS * COLUMNS * 2u) + place]);
-  hi += bitcast<vec4<f32>>(rows[$ou * (GROUPS * COLUMNS * 2u) + GROUPS * COLUMNS + place]);
+  lo += bitcast<vec4<f32>>(rows[$ou * (GROUPS * COLUMNS * 2u) + at]);
+  hi += bitcast<vec4<f32>>(rows[$ou * (GROUPS * COLUMNS * 2u) + GROUPS * COLUMNS + at]);
   slice_sums[to] = lo;
   slice_sums[to + 1u] = hi;
 }
@@ -213,8 +205,8 @@ fn leave(phase: u32, place: u32, writes: bool, to: u32, sums: Eight) {
   let first_head = wid.y * HEADS_HERE;
   let begin = wid.x * p.slice_rows;
   let end = min(begin + p.slice_rows, p.pos + wid.z + 1u);
-  // Vectors beyond the slice are never read: what lies there may not even be numbers. The last one stands for them, since rows
-  // beyond the end weigh nothing.
+  // Vectors behind the slice are never read, because they may hold anything, even NaN. The last one is read instead: rows behind the
+  // end get no weight.
   let last = end * ROW - 1u;
   var next$i = cache[min(begin * ROW + t + $iu * WG, last)];
   let head$h = wid.z * HEADS + min(first_head + own_head + $hu, HEADS - 1u);
@@ -225,25 +217,25 @@ fn leave(phase: u32, place: u32, writes: bool, to: u32, sums: Eight) {
   var hi$h = vec4(0.0);
   let lane = t & 7u;
   let by = Lane(column, (t & 4u) != 0u, (t & 2u) != 0u, (t & 1u) != 0u);
-  let run = column / 8u;
-  // In the softmax.
+  let lanes = column / 8u;   // number of its set of 8 lanes in the run
+  // The heads of this thread in the softmax, and whether no other lanes stand for the same head.
   let soft$s = min((t + $su * WG) / 8u, HEADS_HERE - 1u);
   let own$s = t + $su * WG < HEADS_HERE * 8u;
   var state$s = Soft(LOWEST, 0.0);
 
   if (t == 0u) { raised[0] = 0u; }
   var first = begin;
-  var odd = 0u;       // whether the tile is
+  var odd = 0u;       // 1 for every second tile
   if (TWO_BUFFERS) {
     if (t + $iu * WG < BUFFER) { rows[t + $iu * WG] = next$i; }
     workgroupBarrier();
   }
   loop {
     if (first >= end) { break; }
-    let at = odd * ((BUFFERS - 1u) * BUFFER);   // of the tile in `rows`
+    let at = odd * ((BUFFERS - 1u) * BUFFER);   // where the tile lies in `rows`
     // 1. The rows.
     if (!TWO_BUFFERS) {
-      // What the values of the tile before were.
+      // The values of the tile before have been read.
       workgroupBarrier();
       if (t + $iu * WG < BUFFER) { rows[t + $iu * WG] = next$i; }
       workgroupBarrier();
@@ -257,12 +249,12 @@ fn leave(phase: u32, place: u32, writes: bool, to: u32, sums: Eight) {
       let base = at + eight * ROW;
       let even_rows = four_scores(queries, base, 0u, by);
       let odd_rows = four_scores(queries, base, 1u, by);
-      scores[(own_head + $hu) * SCORES_PITCH + run * TILE + eight + lane] = fold(even_rows[$h], odd_rows[$h], by.by1, 1u);
+      scores[(own_head + $hu) * SCORES_PITCH + lanes * TILE + eight + lane] = fold(even_rows[$h], odd_rows[$h], by.by1, 1u);
       eight += 8u;
     }
     workgroupBarrier();
 
-    // 3. The softmax. A head's lanes are 8 neighbours, and whole subgroups pass or skip.
+    // 3. The softmax. Whole subgroups take the branch or skip it, since SOFTENERS is a multiple of their size.
     if (t + $su * WG < SOFTENERS) { state$s = soften(soft$s, lane, own$s, first, end, odd, state$s); }
     if (t == 0u) { raised[1u - odd] = 0u; }
     if (TWO_BUFFERS) {
@@ -270,7 +262,7 @@ fn leave(phase: u32, place: u32, writes: bool, to: u32, sums: Eight) {
     }
     workgroupBarrier();
 
-    // 4. The values. Row by row: few are held at once.
+    // 4. The values, row by row to save registers.
     if (raised[odd] != 0u) {
       lo$h *= decay[own_head + $hu];
       hi$h *= decay[own_head + $hu];
@@ -292,5 +284,5 @@ fn leave(phase: u32, place: u32, writes: bool, to: u32, sums: Eight) {
 
   let sum$s = sum_of_8(state$s.l);
   if (own$s && lane == 0u && first_head + soft$s < HEADS) { stats[(wid.z * HEADS + first_head + soft$s) * p.slices + wid.x] = vec2(state$s.m, sum$s); }
-  leave(phase, group * COLUMNS + column, first_head + own_head + $hu < HEADS, (head$h * p.slices + wid.x) * (KV_LORA / 4u) + column * 2u, Eight(lo$h, hi$h));
+  write_sums(phase, group * COLUMNS + column, first_head + own_head + $hu < HEADS, (head$h * p.slices + wid.x) * (KV_LORA / 4u) + column * 2u, Eight(lo$h, hi$h));
 }

@@ -1,10 +1,9 @@
-// Joins the slices of attention: a softmax over the slices, weighted by their sums.
+// Joins the slices of attention and normalises the result: the softmax over the slices (shared/merge.wgsl).
 //
-// slice_sums (tokens, HEADS, slices, KV_LORA) and stats (max, sum) of each -> merged (tokens, HEADS, KV_LORA); with BYTES as
-// bytes for integer products, units of 32 values (tokens, HEADS, KV_LORA / 32); with HALVES as halves (shared/halves.wgsl), of one
-// token.
-// Division: grid (HEADS, column blocks, tokens); a workgroup owns COLUMNS vec4 of one head, PHASES threads share one,
-// slice by slice. Bound by: reading the partial sums, slices * HEADS * KV_LORA * 4 bytes, from the second-level cache.
+// slice_sums (tokens, HEADS, slices, KV_LORA), stats (tokens, HEADS, slices) -> merged (tokens, HEADS, KV_LORA): in f32, with BYTES as
+// records (shared/bytes.wgsl), with HALVES as halves (shared/halves.wgsl) of one token.
+// Division: grid (HEADS, blocks of COLUMNS vectors, tokens). PHASES threads share a vector of 4 columns, each with its slices.
+// Bound by: reading the slices, slices * HEADS * KV_LORA * 4 bytes per token, from the second-level cache.
 #word slices: u32
 #read slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)              // (tokens, HEADS, slices, KV_LORA / 4)
 #read stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)                    // (tokens, HEADS, slices) of (max, sum)
@@ -21,22 +20,22 @@
 #endif
 #import merge
 
-var<workgroup> maxima: array<f32, WG>;
-var<workgroup> totals: array<f32, WG>;
-var<workgroup> values: array<vec4<f32>, WG>;
+var<workgroup> maxima: array<f32, WG>;         // (phase, vector)
+var<workgroup> totals: array<f32, WG>;         // (phase, vector)
+var<workgroup> values: array<vec4<f32>, WG>;   // (phase, vector)
 
 #main
   let head = wid.z * HEADS + wid.x;
   let column = wid.y * COLUMNS + t % COLUMNS;
   let phase = t / COLUMNS;
-  // Columns behind the last one, where the blocks do not divide the row, are joined like it and not written.
+  // In the last block, threads behind the last column repeat it and do not write.
   let own = merge(head, min(column, KV_LORA / 4u - 1u), phase, PHASES, p.slices);
   maxima[t] = own.max;
   totals[t] = own.sum;
   values[t] = own.value;
   workgroupBarrier();
 
-  // The first phase joins the phases that had slices.
+  // Threads of phase 0 join the phases that have slices.
   let end = min(p.slices, PHASES) * COLUMNS;
   var result = vec4(0.0);
   if (phase == 0u) {
@@ -61,7 +60,7 @@ var<workgroup> values: array<vec4<f32>, WG>;
 #ifdef UNITS_OUT
   if (phase == 0u) { values[t] = result; }
   workgroupBarrier();
-  // A thread per unit, so that no two write the same vec4.
+  // One thread makes a unit, since no two may write the same vec4.
   let unit = wid.y * (COLUMNS / 8u) + t;
   if (t < COLUMNS / 8u && unit < KV_LORA / 32u) {
 #for i 8

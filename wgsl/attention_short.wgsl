@@ -1,11 +1,9 @@
-// Latent attention of one token over a short context: what attention.wgsl computes, in f32, for slices of up to ROWS rows. Not
-// normalised: attention_merge joins the slices.
+// Computes what attention.wgsl does for one token over a short context, in f32, for slices of up to ROWS rows.
 //
-// Division: grid (slices, heads). A workgroup takes one head and one slice; SHARE neighbouring threads share a row, of which
-// each holds its part in registers: first multiplied with the query, then, times its weight, summed over the rows. Two rows
-// meet in a subgroup, the others in workgroup memory.
-// Bound by: latency. All rows are asked for at once and read from memory once; heads read the same rows again, from the
-// second-level cache, which is why this is for short contexts.
+// Division: grid (slices, heads). SHARE neighbouring threads share a row and keep their columns of it in registers. They multiply them by
+// the query, and then add them up over the rows, times the rows' weights: two rows in a subgroup, the others in workgroup memory.
+// Bound by: latency. A workgroup requests all of its rows at once. Every head reads the same rows again from the second-level cache, so
+// this is for short contexts.
 #word pos: u32         // of the token
 #word slices: u32
 #word slice_rows: u32  // at most ROWS
@@ -16,13 +14,13 @@
 #write slice_sums: array<vec2<f32>> @floats(SLICES * GRID_Y * KV_LORA)    // (heads, slices, KV_LORA / 2)
 #write stats: array<vec2<f32>> @floats(SLICES * GRID_Y * 2)          // (heads, slices) of (max, sum)
 const WG = ROWS * SHARE;
-const LATENT = KV_LORA / 8u;         // groups of 8 values: of the latent,
-const ROTATED = ROPE / 8u;           // and of the rotated key
+const LATENT = KV_LORA / 8u;         // vectors of 8 values in the latent
+const ROTATED = ROPE / 8u;           // vectors of 8 values in the rotated key
 const PAIRS = KV_LORA / 2u;
 
 var<workgroup> scores: array<f32, ROWS>;
 var<workgroup> weights: array<f32, ROWS>;
-var<workgroup> sums: array<vec2<f32>, ROWS / 2u * PAIRS>;
+var<workgroup> sums: array<vec2<f32>, ROWS / 2u * PAIRS>;   // (pair of rows, pair of columns)
 
 fn first_half(k: vec4<u32>) -> vec4<f32> {
   return vec4<f32>(unpack2x16float(k.x), unpack2x16float(k.y));
@@ -39,7 +37,7 @@ fn second_half(k: vec4<u32>) -> vec4<f32> {
   let lane = t & (SHARE - 1u);
   let first = wid.x * p.slice_rows;
   let count = min(p.slice_rows, p.pos + 1u - first);
-  // Rows behind the last one repeat it and weigh nothing.
+  // Threads behind the last row load it again and give it no weight.
   let at = (first + min(row, count - 1u)) * (LATENT + ROTATED);
 #for i LATENT_LOADS
   let k$i = cache[at + lane + $iu * SHARE];

@@ -1,13 +1,13 @@
-// out = left right, head by head: two weights that follow one another as one (--precompose), quantised again.
+// out = left right for each head: composes two consecutive weights to one and quantises the product (--precompose).
 //
-// Of head z: out (rows, 32 * units) = left (rows, 32 * depth) right (32 * depth, 32 * units), each at its place of a larger
-// matrix (src/kernels/compose.rs). Sums are f32. The result is left in the planes of Q8_0 (shared/q8_0.wgsl); without
-// `scales` in those of F16. With `kept` rows of the right factor are only quantised again: rows p.kept + (0 .. rows) of head z.
-// Division: a workgroup of 128 threads owns 64 x 64 outputs, a thread 8 x 4, and takes 32 terms at a time through workgroup
-// memory: each weight is dequantised once per 64 outputs that need it. Grid (columns, rows, heads).
-// Bound by: multiplications, once at load.
-// A word of Q8_0's scales holds those of two units, of which another workgroup may own one: hence the atomics. The planes
-// must be zero before.
+// Of head z: out (rows, 32 * units) = left (rows, 32 * depth) right (32 * depth, 32 * units), each a range of a larger matrix
+// (src/kernels/compose.rs). Sums are f32. The result is written to planes of Q8_0 (shared/q8_0.wgsl), without `scales` to those of F16. With
+// `kept`, rows p.kept .. p.kept + rows of the right factor's head z are only quantised again.
+// Division: grid (tiles of 64 columns, tiles of 64 rows, heads). A thread computes 8 x 4 outputs. 32 terms at a time pass through workgroup
+// memory, so that a weight is dequantised once per 64 outputs that need it.
+// Bound by: the multiply-adds, once at load.
+// A word of Q8_0's scales has those of two units, which may belong to different workgroups. So it is written by atomics, and the planes must
+// be zero before.
 #word rows: u32        // of a head's product
 #word units: u32       // of 32 columns of it
 #word right_row: u32   // from head to head in the right factor
@@ -41,13 +41,13 @@ const WG = 128;
 #import RIGHT as r
 
 #ifndef kept
-// 64 rows of 8 vec4 of the left factor and 32 rows of 16 of the right one; then 64 rows of 16 of the result.
+// 64 rows of 8 vec4 of the left factor and 32 rows of 16 of the right one; at the end 64 rows of 16 of the result.
 var<workgroup> tile: array<vec4<f32>, 1024>;
 #endif
 
 #ifdef scales
 fn codes(v: vec4<f32>, inverse: f32) -> u32 {
-  // Ties away from zero, as ggml-quants.c has them.
+  // Rounds ties away from zero, as ggml-quants.c does.
   return pack4xI8(vec4<i32>(sign(v) * floor(abs(v) * inverse + 0.5)));
 }
 #endif
@@ -62,7 +62,7 @@ fn store(unit: u32, w: W32) {
 #else
   let m = max(max(max(abs(w.v0), abs(w.v1)), max(abs(w.v2), abs(w.v3))), max(max(abs(w.v4), abs(w.v5)), max(abs(w.v6), abs(w.v7))));
   let largest = max(max(m.x, m.y), max(m.z, m.w));
-  // Below that the inverse would leave the normal f32; an f16 scale would be 0 anyway.
+  // Below 1e-30 the inverse might not be a normal f32, and the f16 scale would be 0 anyway.
   let inverse = select(0.0, 127.0 / max(largest, 1e-30), largest > 1e-30);
   quants[unit * 2u] = vec4(codes(w.v0, inverse), codes(w.v1, inverse), codes(w.v2, inverse), codes(w.v3, inverse));
   quants[unit * 2u + 1u] = vec4(codes(w.v4, inverse), codes(w.v5, inverse), codes(w.v6, inverse), codes(w.v7, inverse));
@@ -89,7 +89,7 @@ fn store(unit: u32, w: W32) {
   var d = 0u;
   loop {
     if (d >= p.depth) { break; }
-    // Threads 0 to 63 bring a row of the left tile each, the others half a row of the right one.
+    // Threads 0 to 63 load a row of the left tile each, the others half a row of the right tile.
     let from_left = (head * p.left_row + min(wid.y * 64u + (t & 63u), p.rows - 1u)) * p.left_units + head * p.left_unit + d;
     let half = t & 1u;
     let k_row = (t & 63u) >> 1u;

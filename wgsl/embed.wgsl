@@ -1,15 +1,16 @@
-// out[t] = row history[pos + t] of the token embedding: the start of a step, on the device, so that a sampled token never
-// leaves it.
+// y[t] = row history[pos + t] of the token embedding. `history` is on the device, so a sampled token need not pass through the host. A call
+// for a piece of W writes only the tokens whose rows it holds.
 //
-// W (vocabulary, 32 * units), out (tokens, 32 * units). Division: a thread per unit of 32 weights, y = token.
-// Bound by: launching it; a row is a few KiB. A piece of W writes only the tokens whose rows it holds.
+// W (vocabulary, 32 * units), y (tokens, 32 * units).
+// Division: grid (tiles of 64 units, tokens), a thread per unit.
+// Bound by: launching it, since a row has a few KiB.
 #word rows: u32       // of this piece
 #word first_row: u32  // of this piece in the vocabulary
 #word units: u32      // of 32 weights, per row
 #word sub: u32        // sub-plane of the scales, in words
 #word pos: u32
-#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)
-#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units)
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)   // (rows, units) units
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units)   // (rows, units) units
 #read history: array<u32> @words(CONTEXT)                            // ids by position
 #write y: array<vec4<f32>> @floats(TOKENS * p.units * 32)            // (tokens, 8 * units)
 #import w32
@@ -18,7 +19,7 @@
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   let row = history[p.pos + id.y] - p.first_row;
-  // A row before the piece wraps around to a large number.
+  // A row that precedes this piece wraps around to a large number.
   if (id.x >= p.units || row >= p.rows) {
     return;
   }

@@ -1,9 +1,9 @@
-// Keys and values of a block of context rows: latents times the weights of expand_kv_weights, in f32.
+// Keys and values of a block of context rows: latents times the weights that expand_kv_turned and expand_kv_weights write, in f32.
 //
-// kv (block, WIDTH): the keys of all heads (without their rotated part, which the cache has), then the values of all heads.
-// Division: grid (64 rows, 64 columns); a thread owns 4 rows and 4 pairs of columns in registers, both tiles pass through workgroup
-// memory 16 deep.
-// Bound by: multiply-adds, 2 * WIDTH * KV_LORA flops per row.
+// kv (block, WIDTH) has the keys of all heads, then the values of all heads. The rotated part of the keys is in the KV cache.
+// Division: grid (tiles of 64 rows, tiles of 64 columns). A thread keeps the sums of 4 rows and 4 pairs of columns in registers. Latents and
+// weights pass through workgroup memory, 16 columns of the latent at a time.
+// Bound by: the multiply-adds, 2 * WIDTH * KV_LORA flops per row.
 #word begin: u32   // first row of the block
 #word rows: u32    // of the block
 #read cache: array<vec2<u32>> @cache(CONTEXT * CACHE_ROW)     // (n_ctx, CACHE_ROW / 4) of 4 f16
@@ -14,16 +14,16 @@
 #each s 2
 
 const TILE = 64u;
-// In vec4: a tile is 4 of them deep, and rows one further apart lie in other banks.
+// In vec4: a stage has 4 of each row. Rows are padded by one, so that they lie in different banks.
 const DEPTH = 4u;
 const PITCH = DEPTH + 1u;
-// From one row or pair of columns of a thread to its next one.
+// The distance between two rows, or two pairs of columns, of a thread.
 const FURTHER = 16u;
 
-var<workgroup> left: array<vec4<f32>, TILE * PITCH>;
-var<workgroup> right: array<vec4<f32>, TILE * PITCH>;
+var<workgroup> left: array<vec4<f32>, TILE * PITCH>;    // (row, depth)
+var<workgroup> right: array<vec4<f32>, TILE * PITCH>;   // (column, depth)
 
-// A thread's sums, of a row and pairs of columns.
+// A thread's sums: of one row and its pairs of columns, and of all its rows.
 alias RowSums = array<vec2<f32>, 4>;
 alias Sums = array<RowSums, 4>;
 
@@ -31,7 +31,7 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
   return vec4(unpack2x16float(x.x), unpack2x16float(x.y));
 }
 
-// Adds the products of vector d of the tiles, for rows from `row` and columns from `column` on.
+// Adds the products of vector d of a stage. The thread's rows begin at `row`, its columns at `column`.
 fn multiply(row: u32, column: u32, d: u32, sums: ptr<function, Sums>) {
   let even$j = right[(column + $ju * FURTHER) * PITCH + d];
   let odd$j = right[(column + $ju * FURTHER + 1u) * PITCH + d];
@@ -41,7 +41,7 @@ fn multiply(row: u32, column: u32, d: u32, sums: ptr<function, Sums>) {
 #endfor
 }
 
-// Writes the sums of a row, from the pair of columns at `column` on.
+// Writes the sums of a row. The thread's columns begin at `column`.
 fn store(row: u32, column: u32, sums: RowSums) {
   if (row >= p.rows) { return; }
   let c$j = column + $ju * FURTHER;
@@ -51,7 +51,7 @@ fn store(row: u32, column: u32, sums: RowSums) {
 #main
   let first_row = wid.x * TILE;
   let first_column = wid.y * TILE;
-  // What this thread loads: rows beyond the end are never read, what lies there may not even be a number.
+  // What this thread loads. Rows behind the end are never read, because they may hold anything, even NaN.
   let at$s = ($su * WG + t) / DEPTH * PITCH + t % DEPTH;
   let a$s = (p.begin + min(first_row + ($su * WG + t) / DEPTH, p.rows - 1u)) * (CACHE_ROW / 4u) + t % DEPTH;
   let b$s = min(first_column + ($su * WG + t) / DEPTH, WIDTH - 1u) * (KV_LORA / 4u) + t % DEPTH;

@@ -1,8 +1,8 @@
-// What expand_kv.wgsl computes, by cooperative matrices (MAT x MAT): f16 in and out, sums in f32.
+// Computes what expand_kv.wgsl does, by cooperative matrices (MAT x MAT): in f16, with sums in f32.
 //
-// Division: grid (rows, columns) in tiles of (GROUPS_M * TILES_M) x (GROUPS_N * TILES_N) matrices; a subgroup owns
-// TILES_M x TILES_N of them in registers. Both sides pass through workgroup memory DEPTH deep, loaded to registers while the
-// stage before is multiplied. Each subgroup scatters its sums through a place of its own.
+// Division: grid (tiles of ROWS rows, tiles of COLUMNS columns). A workgroup has GROUPS_M x GROUPS_N subgroups, each of which keeps
+// TILES_M x TILES_N matrices of sums in registers. Latents and weights pass through workgroup memory in stages of DEPTH columns of the
+// latent. A stage is loaded to registers while the one before is multiplied. Each subgroup writes its sums through its own area of memory.
 // Bound by: the matrix units; loads from workgroup memory, TILES_M + TILES_N matrices for TILES_M * TILES_N products.
 enable f16;
 enable wgpu_cooperative_matrix;
@@ -25,22 +25,22 @@ enable wgpu_cooperative_matrix;
 
 const ROWS = GROUPS_M * TILES_M * MAT;
 const COLUMNS = GROUPS_N * TILES_N * MAT;
-// Vectors of a row at once.
+// Vectors of a row in a stage.
 const QUADS = DEPTH / 4u;
-// Rows in workgroup memory are 8 values longer: 8 of them lie in different banks.
+// Rows in workgroup memory are padded by 8 values, so that 8 of them lie in different banks.
 const PITCH = DEPTH + 8u;
 
 var<workgroup> left: array<Stage, ROWS * PITCH / STAGE>;       // (row of the tile, depth)
 var<workgroup> right: array<Stage, COLUMNS * PITCH / STAGE>;   // (column of the tile, depth)
 var<workgroup> sums: array<Sum, WG / LANES * MAT * MAT / SUM>; // (subgroup, row, column)
 
-// A subgroup's sums, row of matrices by row.
+// A subgroup's sums: (matrix along rows, matrix along columns).
 alias Sums = array<cSums, TILES_M * TILES_N>;
 
-// Where vector i of those that the workgroup moves lies in workgroup memory.
+// The element of workgroup memory at which vector i of a stage lies.
 fn place(i: u32) -> u32 { return (i / QUADS * PITCH + i % QUADS * 4u) / STAGE; }
 
-// Multiplies the columns of a stage that begin at `depth`. It loads the matrices on the right one by one, so that few registers are held.
+// Multiplies the MAT columns of a stage from `depth` on. Matrices of the right side are loaded one by one to save registers.
 fn multiply(t: u32, own_rows: u32, own_columns: u32, depth: u32, own: ptr<function, Sums>) {
   let l$m = coopLoadT<cLeft>(&left[((own_rows + $mu * MAT) * PITCH + depth) / STAGE], PITCH / STAGE);
 #for o TILES_N
@@ -49,12 +49,12 @@ fn multiply(t: u32, own_rows: u32, own_columns: u32, depth: u32, own: ptr<functi
 #endfor
 }
 
-// Writes a matrix of sums, whose first row and column are given, through the subgroup's own place.
+// Writes a matrix of sums through the subgroup's area. Its first row and column are given.
 fn write(t: u32, first_row: u32, first_column: u32, own: cSums) {
-  let place = t / LANES * (MAT * MAT);
-  coopStoreT(own, &sums[place / SUM], MAT / SUM);
+  let area = t / LANES * (MAT * MAT);
+  coopStoreT(own, &sums[area / SUM], MAT / SUM);
   own_barrier();
-  let at$e = ($eu * LANES + t % LANES) * FEW; write_few(first_row + at$e / MAT, first_column + at$e % MAT, place + at$e);
+  let at$e = ($eu * LANES + t % LANES) * FEW; write_few(first_row + at$e / MAT, first_column + at$e % MAT, area + at$e);
   own_barrier();
 }
 
@@ -64,11 +64,11 @@ fn write_few(row: u32, column: u32, at: u32) {
 }
 
 #main
-  // The device is one whose subgroups have LANES lanes.
+  // This kernel runs on devices whose subgroups all have LANES lanes.
   let group = t / LANES;
   let first_row = wid.x * ROWS;
   let first_column = wid.y * COLUMNS;
-  // Rows beyond the end are never read: what lies there may not even be a number.
+  // Rows behind the end are never read, because they may hold anything, even NaN.
   let a$i = (p.begin + min(first_row + ($iu * WG + t) / QUADS, p.rows - 1u)) * (CACHE_ROW / 4u) + t % QUADS;
   let b$j = min(first_column + ($ju * WG + t) / QUADS, WIDTH - 1u) * (KV_LORA / 4u) + t % QUADS;
   var x$i = cache[a$i];
@@ -84,7 +84,7 @@ fn write_few(row: u32, column: u32, at: u32) {
     right_put(place($ju * WG + t), w$j);
     workgroupBarrier();
     k += QUADS;
-    // The stage after the last one is the last again, from the first-level cache.
+    // Behind the last stage it is loaded again, from the first-level cache.
     let next = min(k, (KV_LORA - DEPTH) / 4u);
     x$i = cache[a$i + next];
     w$j = weights[b$j + next];

@@ -1,22 +1,23 @@
-// attn_k_b (heads, KV_LORA, NOPE), of each head turned, as the first rows of the matrix (HEADS * NOPE + HEADS * v, KV_LORA) of expand_kv,
-// in f16 (HALVES) or f32: row h * NOPE + i makes value i of the key of head h out of a latent.
+// Writes attn_k_b (heads, KV_LORA, NOPE), transposed for each head, as the first rows of the matrix of expand_kv, which has
+// (HEADS * NOPE + HEADS * v, KV_LORA) values: f16 with HALVES, else f32. Row h * NOPE + i makes value i of the key of head h out of a
+// latent. expand_kv_weights writes the rows after them.
 //
-// Division: grid (WG rows, unit of 32 columns), turned in workgroup memory.
+// Division: grid (tiles of WG rows, units of a row). A workgroup transposes its tile in workgroup memory.
 // Bound by: the bytes written.
 #word rows: u32       // of this piece
 #word first_row: u32  // of this piece among all rows
 #word units: u32      // of 32 weights, per row
 #word sub: u32        // sub-plane of the scales, in words
 #word out_row: u32    // where the tensor's rows begin in the output
-#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)
-#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units)
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)   // (rows, units) units
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units)   // (rows, units) units
 #length OUT (p.out_row + ceil(p.first_row + p.rows, KV_LORA) * NOPE) * KV_LORA
 #each i 8
 #each s 16
 #import w32
 #import WEIGHT as w
 
-// Pairs of neighbouring values.
+// Writes a pair of neighbouring values.
 #ifdef HALVES
 #write weights: array<u32> @halves(OUT)          // (rows, KV_LORA / 2)
 fn put(i: u32, pair: vec2<f32>) { weights[i] = pack2x16float(pair); }
@@ -26,9 +27,9 @@ fn put(i: u32, pair: vec2<f32>) { weights[i] = pair; }
 #endif
 
 const PITCH = WG + 1u;
-var<workgroup> turned: array<f32, 32u * PITCH>;   // (column, row)
+var<workgroup> turned: array<f32, 32u * PITCH>;   // (column, row), padded by one for different banks
 
-// Columns `first` to `first` + 4 of a row.
+// Stores columns `first` .. `first` + 4 of a row.
 fn turn(first: u32, row: u32, v: vec4<f32>) {
   turned[first * PITCH + row] = v.x;
   turned[(first + 1u) * PITCH + row] = v.y;
@@ -36,7 +37,7 @@ fn turn(first: u32, row: u32, v: vec4<f32>) {
   turned[(first + 3u) * PITCH + row] = v.w;
 }
 
-// Pair i of those of the workgroup, to the rows that begin at pair `out`.
+// Writes pair i of the workgroup's. Its rows of the output begin at pair `out`.
 fn write(out: u32, i: u32) {
   let column = i / (WG / 2u);
   let pair = i % (WG / 2u);

@@ -1,22 +1,22 @@
-// Writes attn_v_b (heads, v, KV_LORA) into the matrix of expand_kv, which has (HEADS * NOPE + HEADS * v, KV_LORA) values: f16 with HALVES,
-// else f32. Its rows are the last ones. Row HEADS * NOPE + h * v + i makes value i of head h out of a latent. expand_kv_turned writes the
-// rows before them.
+// Writes attn_v_b (heads, v, KV_LORA) as the last rows of the matrix of expand_kv, which has (HEADS * NOPE + HEADS * v, KV_LORA) values: f16
+// with HALVES, else f32. Row HEADS * NOPE + h * v + i makes value i of head h out of a latent. expand_kv_turned writes the rows before
+// them.
 //
-// Division: a thread per unit of 32.
+// Division: a thread per unit.
 // Bound by: the bytes written.
 #word rows: u32       // of this piece
 #word first_row: u32  // of this piece among all rows
 #word units: u32      // of 32 weights, per row
 #word sub: u32        // sub-plane of the scales, in words
 #word out_row: u32    // where the tensor's rows begin in the output
-#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)
-#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units)
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)   // (rows, units) units
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units)   // (rows, units) units
 #length OUT (p.out_row + p.first_row + p.rows) * p.units * 32
 #each i 8
 #import w32
 #import WEIGHT as w
 
-// A unit of 32 values.
+// Writes the 32 values of a unit.
 #ifdef HALVES
 #write weights: array<vec4<u32>> @halves(OUT)    // (rows, KV_LORA / 8)
 fn put(unit: u32, w: W32) {

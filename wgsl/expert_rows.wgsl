@@ -1,31 +1,32 @@
-// The tokens of each expert, in order: the slots of a chunk sorted by expert, then by token, and tiles of up to HEIGHT0 of them.
+// Sorts the slots of a chunk by expert, then by token, and lists tiles of up to HEIGHT0 slots of one expert.
 //
-// ids (tokens, USED) -> slots (tokens * USED): token * USED + rank; tiles0 (tiles) of expert, first place in slots, places, 0;
-// tiles behind the last are empty. With `tiles1`: if those are many more than tiles of up to HEIGHT1, since few experts have most tokens,
-// they are all empty and tiles1 has the others; else tiles1 is empty. The products of each list have one row of workgroups per tile.
-// Division: a workgroup per expert. Each counts all slots (integers: the order of the additions does not matter), so that it
-// knows where its own begin; each thread looks through a run of slots, so that the sorted order is that of the tokens.
-// Bound by: latency; reading ids twice per workgroup, from the cache.
+// ids (tokens, USED) -> slots (tokens * USED) of token * USED + rank; tiles0 (tiles) of (expert, first place in slots, places, 0). Tiles
+// behind the last one are empty. With `tiles1` one of two lists is empty. If few experts have most tokens, so that tiles of up to HEIGHT0
+// are many more than tiles of up to HEIGHT1, tiles1 has the latter. Else tiles0 has the former. Each list has its own products, with one
+// row of workgroups per tile.
+// Division: a workgroup per expert. Each counts all slots, so that it knows where its own slots begin. The counts are integers, so the order
+// of the additions does not matter. A thread goes through a run of slots, which keeps the order of the tokens.
+// Bound by: latency; every workgroup reads ids twice, from the cache.
 #word tokens: u32
 #word covered0: u32   // tiles that the grids of the products cover
 #word covered1?: u32
-#read ids: array<u32> @words(TOKENS * USED)    // (tokens, USED)
-#write slots: array<u32> @words(TOKENS * USED)
-// Each expert may leave one tile not full.
+#read ids: array<u32> @words(TOKENS * USED)      // (tokens, USED)
+#write slots: array<u32> @words(TOKENS * USED)   // (tokens * USED)
+// (tiles), of which each expert may leave one not full.
 #write tiles0: array<vec4<u32>> @words(4 * max(p.covered0, TOKENS * USED / HEIGHT0 + EXPERTS))
 #write tiles1?: array<vec4<u32>> @words(4 * max(p.covered1, TOKENS * USED / HEIGHT1 + EXPERTS))
-#write workgroups: array<u32> @words(6 * LISTS)  // (lists, 2 products, 3): those along tiles are written
+#write workgroups: array<u32> @words(6 * LISTS)   // (lists, 2 products, 3), of which the second of 3 is written
 
-// So many times as many tiles of HEIGHT0 as of HEIGHT1 are too many.
+// The most tiles of HEIGHT0 per tile of HEIGHT1.
 const TOO_MANY = 1.25;
 
 var<workgroup> counts: array<atomic<u32>, EXPERTS>;
-var<workgroup> sums: array<u32, WG>;      // of the own slots, by thread
+var<workgroup> sums: array<u32, WG>;      // (thread), the number of its slots of the expert
 var<workgroup> first_place: atomic<u32>;
 var<workgroup> first_tile: array<atomic<u32>, LISTS>;
 var<workgroup> all_tiles: array<atomic<u32>, LISTS>;
 
-// The expert of a slot, or none behind the end. Loads of several slots are asked for at once.
+// The expert of a slot, or EXPERTS behind the end. It has no branch, so that the loads of several slots overlap.
 fn expert_of(i: u32, end: u32) -> u32 {
   return select(EXPERTS, min(ids[min(i, end - 1u)], EXPERTS - 1u), i < end);
 }
@@ -118,7 +119,7 @@ fn expert_of(i: u32, end: u32) -> u32 {
       tiles$l[first_own + tile] = vec4(expert, first + tile * HEIGHT$l, min(HEIGHT$l, count - tile * HEIGHT$l), 0u);
       tile += WG;
     }
-    // The last expert's workgroup empties the rest.
+    // The last expert's workgroup empties the other tiles.
     if (expert == EXPERTS - 1u) {
       let filled = select(0u, atomicLoad(&all_tiles[$l]), list == $lu);
       if (t < 2u) { workgroups[($lu * 2u + t) * 3u + 1u] = filled; }

@@ -1,8 +1,9 @@
-// h = silu(G norm(x)) * (U norm(x)), for the experts each token chose (`ids`) or a dense feed-forward block.
+// h = silu(G norm(x)) * (U norm(x)), for the chosen experts of each token (`ids`) or a dense feed-forward block.
 //
-// x (tokens, 32 * units), G and U (experts * rows, 32 * units), h (tokens, used, h_stride); ids (tokens, used).
-// Division: a workgroup owns WG / LANES rows of G and the same of U; y = slot and z = COLS tokens.
-// Bound by: the bytes of the chosen rows of G and U. The norm is recomputed by every workgroup: cheaper than a dispatch.
+// x (tokens, 32 * units), G and U (experts * rows, 32 * units), h (tokens, used, h_stride), ids (tokens, used).
+// Division: grid (tiles of WG / LANES rows of G and of U, slots, blocks of COLS tokens). Every workgroup repeats the norm, which costs less
+// than a dispatch.
+// Bound by: the bytes of the chosen rows of G and U.
 #word rows: u32           // of an expert, or of this piece of a dense block
 #word first_row: u32      // of this piece of a dense block
 #word experts: u32        // in this piece
@@ -14,10 +15,10 @@
 #word used: u32           // slots of a token
 #word h_stride: u32       // rows of h per slot
 #word eps: f32
-#read g_q: array<vec4<u32>> @codes(GATE, p.experts * p.rows * p.units)
-#read g_s: array<g_Scales> @scales(GATE, p.experts * p.rows * p.units, p.g_sub)
-#read u_q: array<vec4<u32>> @codes(UP, p.experts * p.rows * p.units)
-#read u_s: array<u_Scales> @scales(UP, p.experts * p.rows * p.units, p.u_sub)
+#read g_q: array<vec4<u32>> @codes(GATE, p.experts * p.rows * p.units)            // (experts, rows, units) units
+#read g_s: array<g_Scales> @scales(GATE, p.experts * p.rows * p.units, p.g_sub)   // (experts, rows, units) units
+#read u_q: array<vec4<u32>> @codes(UP, p.experts * p.rows * p.units)              // (experts, rows, units) units
+#read u_s: array<u_Scales> @scales(UP, p.experts * p.rows * p.units, p.u_sub)     // (experts, rows, units) units
 #read x: array<vec4<f32>> @floats(p.tokens * p.units * 32)              // (tokens, 8 * units)
 #read norm: array<vec4<f32>> @floats(p.units * 32)                      // (8 * units)
 #write h: array<f32> @floats(((p.tokens - 1) * p.used + GRID_Y - 1) * p.h_stride + p.first_row + p.rows)   // (tokens, used, h_stride)
@@ -35,28 +36,18 @@ fn weight_of(b: u32) -> W32 {
   return W32(norm[n], norm[n + 1u], norm[n + 2u], norm[n + 3u], norm[n + 4u], norm[n + 5u], norm[n + 6u], norm[n + 7u]);
 }
 
-// 32 values from vector `at` on, times the norm's weight.
+// The 32 values of x from vector `at` on, times the norm's weight.
 fn weighted(weight: W32, at: u32) -> W32 {
   return w32_mul(weight, x[at], x[at + 1u], x[at + 2u], x[at + 3u], x[at + 4u], x[at + 5u], x[at + 6u], x[at + 7u]);
 }
 
 fn product(w: W32, v: W32) -> f32 { return w32_dot(w, v.v0, v.v1, v.v2, v.v3, v.v4, v.v5, v.v6, v.v7); }
 
-// One over the root mean square of a token's input, which begins at `begin`.
-fn rms_scale(begin: u32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) -> f32 {
-  var squares = 0.0;
-  var i = t;
-  loop {
-    if (i >= p.units * 8u) { break; }
-    squares += dot(x[begin + i], x[begin + i]);
-    i += WG;
-  }
-  return inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(p.units * 32u) + p.eps);
-}
+#import rms_of_row
 
 fn store(token: u32, slot: u32, row: u32, gate: f32, up: f32) {
   if (token >= p.tokens) { return; }
-  // exp(-gate) overflows to infinity below -88: kept finite, since Metal's fast math may assume it is.
+  // exp(-gate) is kept finite, because Metal's fast math may assume that it is.
   h[(token * p.used + slot) * p.h_stride + p.first_row + row] = gate / (1.0 + exp(min(-gate, 80.0))) * up;
 }
 
@@ -64,7 +55,8 @@ fn store(token: u32, slot: u32, row: u32, gate: f32, up: f32) {
   let token = wid.z * COLS;
 #ifdef ids
   let expert = ids[token * p.used + wid.y] - p.first_expert;
-  // Another piece holds this slot's expert; one before this piece wraps around. Not in a function: naga would not see that all return.
+  // An expert that precedes this piece wraps around to a large number, and another piece has the slot. In a function naga would not see that
+  // all threads return.
   if (expert >= p.experts) { return; }
 #else
   let expert = 0u;

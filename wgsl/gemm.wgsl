@@ -1,34 +1,25 @@
-// y = x W^T (+ residual) for many tokens, or with a second weight silu(x W^T) * (x U^T), in f32: the products of a prompt where there
-// are no cooperative matrices, and the router's logits everywhere.
+// y = x W^T for many tokens in f32, plus a residual if one is bound. With a second weight U, a pair: y = silu(x W^T) * (x U^T).
+// It computes a prompt's products where there are no cooperative matrices, and a prompt's router logits everywhere.
 //
-// x (tokens, x_stride), W (groups, rows, 32 * units), y (tokens, y_stride). Group g of W (a head) reads x from
-// g * x_group_stride on. Groups may also be experts, or ranges of the columns (split-K): see shared/gemm_place.wgsl.
-// Division: a workgroup owns BM tokens and BN rows; in steps of 32 columns it moves a tile of x and one of W, dequantised, to
-// workgroup memory, from which each thread multiplies RM tokens by RN rows. Threads that differ in their row lie side by side:
-// a subgroup reads few rows of x.
-// Bound by: reading workgroup memory, (RM + RN) / (RM RN) vectors per product of vectors.
-#input x: array<vec4<f32>> @floats(X_LENGTH)
+// x (tokens, x_stride), W and U (groups, rows, 32 * units), y (tokens, y_stride). Groups are heads, experts, or ranges of the columns
+// (split-K): see shared/gemm_place.wgsl.
+// Division: grid (rows / BN, tiles of BM tokens, groups); with a list of tiles its second dimension goes through the list. In steps of
+// 32 columns a workgroup moves a tile of x and a dequantised tile of W to workgroup memory. A thread then multiplies RM tokens by RN
+// rows. Neighbouring threads have different rows of W, so that a subgroup reads few rows of x.
+// Bound by: loads from workgroup memory, RM + RN vectors for RM * RN dot products.
+#input x: array<vec4<f32>> @floats(X_LENGTH)    // (X_ROWS, x_stride)
 #each i RM
 #each l X_LOADS
 #each w W_LOADS
 #import gemm_floats
 
-// Vectors of 4 columns, as in `ws`.
+// The tile of x: (BM, vector of 4 columns), in the order of `ws` (shared/gemm_floats.wgsl).
 var<workgroup> xs: array<vec4<f32>, BM * 8u>;
 
 fn put_x(row: u32, column: u32, v: vec4<f32>) { xs[row * 8u + ((column ^ row) & 7u)] = v; }
 
 #main
-#ifdef tiles
-  let tile = tiles[wid.y];
-  let expert = tile.x - p.first_group;
-  // Nothing left; an expert of another piece: one before this piece wraps around. Only so does naga see that all threads return together.
-  if (tile.z == 0u) { return; }
-  if (expert >= p.groups) { return; }
-  let at = Place(tile.y, tile.z, expert, wid.x * BN);
-#else
-  let at = Place(wid.y * BM, min(BM, p.tokens - wid.y * BM), wid.z, wid.x * BN);
-#endif
+#import gemm_tile
   let tm = t >> 3u;
   let tn = t & 7u;
   let from$l = input_index(at, min(($lu * WG + t) >> 3u, at.count - 1u)) + (t & 7u);

@@ -1,16 +1,15 @@
-// What gemm.wgsl computes, by cooperative matrices: inputs and weights rounded to f16, sums in f32.
+// Computes what gemm.wgsl does, by cooperative matrices: inputs and weights are rounded to f16, sums are in f32.
 //
-// x (tokens, x_stride) are halves and x_scales (tokens) what they are multiplied by (see rows_f16); the rest as in gemm.wgsl.
-// Division: a workgroup owns BM tokens and BN rows; in stages of STAGE_UNITS units of 32 columns it moves a tile of x and one of
-// W, dequantised, to workgroup memory (shared/gemm_stages.wgsl). It has SM x SN subgroups, each of which multiplies FM x FN matrices of
-// MAT x MAT, in a pair as many of the second weight beside them: W_FN along rows. The sums stay in registers. They pass through
-// workgroup memory in the end, where lanes scale and write them, few at a time: workgroup memory bounds how many workgroups share
-// a multiprocessor.
-// Bound by: loads and barriers of a stage; with few tokens by the bytes of W, read once per BM tokens.
+// x (tokens, x_stride) in f16, and x_scales (tokens), by which the rows of x are multiplied (see rows_f16). The rest is as in gemm.wgsl.
+// Division: the grid is that of gemm.wgsl. In stages of STAGE_UNITS units a workgroup moves a tile of x and a dequantised tile of W to
+// workgroup memory (shared/gemm_stages.wgsl). Each of its SM x SN subgroups multiplies FM x FN matrices of MAT x MAT, in a pair as many
+// of each weight, W_FN along rows. Sums stay in registers until the end. Then they pass through workgroup memory, where lanes scale and
+// write them. Only OUTS subgroups do so at once, because workgroup memory limits how many workgroups share a core.
+// Bound by: the loads and barriers of a stage; with few tokens the bytes of W, which are read once per BM tokens.
 enable f16;
 enable wgpu_cooperative_matrix;
-#input x: array<vec4<f16>> @halves(X_LENGTH)
-#input x_scales: array<f32> @floats(X_ROWS)
+#input x: array<vec4<f16>> @halves(X_LENGTH)       // (X_ROWS, x_stride)
+#input x_scales: array<f32> @floats(X_ROWS)        // (X_ROWS)
 #each c 4
 #each j FN
 #each r TURNS
@@ -27,51 +26,52 @@ alias Value = vec4<f32>;
 const WG = SM * SN * LANES;
 const WEIGHTS = W_ROWS / BN;
 const DEPTH = STAGE_UNITS * 32u;
-// Of vectors of 4 in a row of a stage.
+// Vectors of 4 values in a row of a stage.
 const COLUMNS = DEPTH / 4u;
-// In elements: a vector of 4, a matrix, and a row in workgroup memory. It is 16 bytes longer: 8 rows lie in different banks.
+// Sizes in elements of workgroup memory (shared/coop_stage.wgsl): 4 values, the columns of a matrix, and a row. A row is padded by 16
+// bytes, so that 8 rows lie in different banks.
 const QUAD = 4u / STAGE;
 const STEP = MAT / STAGE;
 const PITCH = (DEPTH + 8u) / STAGE;
-var<workgroup> xs: array<Stage, BM * PITCH>;
-var<workgroup> ws: array<Stage, W_ROWS * PITCH>;
+var<workgroup> xs: array<Stage, BM * PITCH>;       // (BM, column)
+var<workgroup> ws: array<Stage, W_ROWS * PITCH>;   // (W_ROWS, column)
 
-// Those of weight w for matrices i along tokens and j along rows: number i * W_FN + j * WEIGHTS + w. Matrix i of a subgroup's tokens is
-// that of rows i * SM + (its place along tokens).
+// A subgroup's sums: those of weight w for matrix i along tokens and matrix j along rows are number i * W_FN + j * WEIGHTS + w. Its matrix i
+// along tokens is matrix i * SM + group / SN of the tile.
 alias Sums = array<cSums, FM * W_FN>;
 
-// A lane reads sums back in vectors of 4, LANE_ROWS rows of a matrix at once.
+// A lane reads sums back in vectors of 4; the lanes of a subgroup take LANE_ROWS rows of a matrix at once.
 const ROW_VECTORS = MAT / 4u;
 const LANE_ROWS = LANES / ROW_VECTORS;
-// (place, token, row), a place for each subgroup whose turn it is.
+// Sums on their way out: (area, token, row of W). TURNS subgroups share an area and take turns.
 #ifdef VECTORS
 const OUT_PITCH = ROW_VECTORS;
 var<workgroup> out: array<vec4<f32>, OUTS * MAT * OUT_PITCH>;
-fn sums_at(own: u32, row: u32, column: u32) -> vec4<f32> { return out[own + row * OUT_PITCH + column]; }
+fn sums_at(area: u32, row: u32, column: u32) -> vec4<f32> { return out[area + row * OUT_PITCH + column]; }
 #else
 const OUT_PITCH = MAT;
 var<workgroup> out: array<f32, OUTS * MAT * OUT_PITCH>;
-fn sums_at(own: u32, row: u32, column: u32) -> vec4<f32> {
-  let at = own + row * OUT_PITCH + column * 4u;
+fn sums_at(area: u32, row: u32, column: u32) -> vec4<f32> {
+  let at = area + row * OUT_PITCH + column * 4u;
   return vec4(out[at], out[at + 1u], out[at + 2u], out[at + 3u]);
 }
 #endif
 
-// Fractions of a unit of a row of W and, in a pair, of the same one of the second weight.
+// A thread's load: a fraction of a unit of a row of W, and in a pair the same fraction of the second weight.
 #ifdef u_q
 #import UP as u
 #import U_FRACTION as u
-struct Brought { w: Fraction, u: Fraction }
-fn brought(unit: u32, fraction: u32) -> Brought { return Brought(w_fraction(unit, p.sub, fraction), u_fraction(unit, p.u_sub, fraction)); }
-fn put_w(row: u32, column: u32, v: Brought) { put_fraction(row, column, v.w); put_fraction(BN + row, column, v.u); }
+struct Loaded { w: Fraction, u: Fraction }
+fn load_w(unit: u32, fraction: u32) -> Loaded { return Loaded(w_fraction(unit, p.sub, fraction), u_fraction(unit, p.u_sub, fraction)); }
+fn put_w(row: u32, column: u32, v: Loaded) { put_fraction(row, column, v.w); put_fraction(BN + row, column, v.u); }
 #else
-alias Brought = Fraction;
-fn brought(unit: u32, fraction: u32) -> Brought { return w_fraction(unit, p.sub, fraction); }
-fn put_w(row: u32, column: u32, v: Brought) { put_fraction(row, column, v); }
+alias Loaded = Fraction;
+fn load_w(unit: u32, fraction: u32) -> Loaded { return w_fraction(unit, p.sub, fraction); }
+fn put_w(row: u32, column: u32, v: Loaded) { put_fraction(row, column, v); }
 #endif
 
 #import gemm_stages as all
-// Tiles of experts are as high as the largest; most matrices of a low one would hold no token.
+// A tile of an expert may have few tokens. It then takes a half or a quarter of the matrices, since the others would hold no token.
 #ifdef HALF
 #import gemm_stages as half
 #endif
@@ -79,7 +79,7 @@ fn put_w(row: u32, column: u32, v: Brought) { put_fraction(row, column, v); }
 #import gemm_stages as quarter
 #endif
 
-// Writes four sums of a token, of W's rows from `row` on; `to` is where row 0 writes.
+// Writes four sums of a token, of W's rows from `row` on. `to` is where row 0 writes.
 #ifdef WHOLE_VECTORS
 alias Out = vec4<f32>;
 fn write(to: u32, row: u32, sums: vec4<f32>) {
@@ -93,17 +93,17 @@ fn write(to: u32, row: u32, sums: vec4<f32>) {
 }
 #endif
 
-// A token whose sums a lane writes: whether there is one, what its sums are multiplied by, where row 0 of W writes.
+// A token whose sums a lane writes: whether there is one, the scale of its row of x, and where row 0 of W writes.
 struct Owned { some: bool, scale: f32, to: u32 }
 alias OwnedRows = array<Owned, LANE_VECTORS>;
 
-fn owned(at: Place, row: u32, m: u32) -> Owned {
+fn owned(at: Tile, row: u32, m: u32) -> Owned {
   let m_here = min(m, at.count - 1u);
   return Owned(m < at.count && row < MAT, x_scales[group_input_row(at.first + m_here)], group_output(at, m_here));
 }
 
-// The tokens of matrix i of a subgroup.
-fn owned_rows(at: Place, t: u32, i: u32) -> OwnedRows {
+// The tokens whose sums a lane writes, of the subgroup's matrix i along tokens.
+fn owned_rows(at: Tile, t: u32, i: u32) -> OwnedRows {
   let row = t % LANES / ROW_VECTORS;
   let first = (i * SM + t / LANES / SN) * MAT + row;
   return OwnedRows(
@@ -111,39 +111,30 @@ fn owned_rows(at: Place, t: u32, i: u32) -> OwnedRows {
   );
 }
 
-// Scales and writes the sums of a matrix of a subgroup, for rows of W from `first_row` on, in turn `r` of those that share a place in
-// workgroup memory. A pair has those of the second weight, too.
+// Scales and writes a matrix of sums, for rows of W from `first_row` on. It does so for the subgroups whose turn r is. In a pair `second` has
+// the sums of the second weight.
 fn leave(own: OwnedRows, t: u32, r: u32, first_row: u32, sums: cSums, second: cSums) {
   let group = t / LANES;
-  let place = group / TURNS * (MAT * OUT_PITCH);
+  let area = group / TURNS * (MAT * OUT_PITCH);
   let turn = group % TURNS == r;
   let lane_row$v = t % LANES / ROW_VECTORS + $vu * LANE_ROWS;
   let column = t % ROW_VECTORS;
   let row = first_row + group % SN * (FN * MAT) + column * 4u;
-  if (turn) { coopStoreT(sums, &out[place], OUT_PITCH); }
+  if (turn) { coopStoreT(sums, &out[area], OUT_PITCH); }
   own_barrier();
   var gate$v = vec4(0.0);
   if (PAIR) {
-    gate$v = sums_at(place, lane_row$v % MAT, column) * own[$v].scale;
+    gate$v = sums_at(area, lane_row$v % MAT, column) * own[$v].scale;
     own_barrier();
-    if (turn) { coopStoreT(second, &out[place], OUT_PITCH); }
+    if (turn) { coopStoreT(second, &out[area], OUT_PITCH); }
     own_barrier();
   }
-  if (own[$v].some && row < p.rows && turn) { write(own[$v].to, row, finished(gate$v, sums_at(place, lane_row$v, column) * own[$v].scale)); }
+  if (own[$v].some && row < p.rows && turn) { write(own[$v].to, row, finished(gate$v, sums_at(area, lane_row$v, column) * own[$v].scale)); }
   own_barrier();
 }
 
 #main
-#ifdef tiles
-  let tile = tiles[wid.y];
-  let expert = tile.x - p.first_group;
-  // Nothing left; an expert of another piece: one before this piece wraps around. Only so does naga see that all threads return together.
-  if (tile.z == 0u) { return; }
-  if (expert >= p.groups) { return; }
-  let at = Place(tile.y, tile.z, expert, wid.x * BN);
-#else
-  let at = Place(wid.y * BM, min(BM, p.tokens - wid.y * BM), wid.z, wid.x * BN);
-#endif
+#import gemm_tile
   var sums: Sums;
 #ifdef QUARTER
   if (at.count <= quarter_FM * (SM * MAT)) { quarter_stages(at, t, &sums); } else
@@ -152,7 +143,7 @@ fn leave(own: OwnedRows, t: u32, r: u32, first_row: u32, sums: cSums, second: cS
   if (at.count <= half_FM * (SM * MAT)) { half_stages(at, t, &sums); } else
 #endif
   { all_stages(at, t, &sums); }
-  // Repeated by text, since constants must number the sums.
+  // Lines are repeated instead of looped over, because only constants may index the sums.
 #for i FM
   if ($iu * (SM * MAT) < at.count) {
     let own = owned_rows(at, t, $iu);

@@ -1,24 +1,15 @@
-// What gemm.wgsl computes, where all subgroups have 8 lanes, which software has.
+// Computes what gemm.wgsl does, on devices whose subgroups all have 8 lanes: Vulkan in software.
 //
-// Division: as there, but for the tile of x: a subgroup owns RM tokens, and lane i reads the row of the i-th for all others. Software pays
-// for every address, and hides no loads behind other work.
+// Division: as in gemm.wgsl, but x does not pass through workgroup memory. A subgroup owns RM tokens. Lane i loads from the row of x of
+// its i-th token and broadcasts to the other lanes. That takes few addresses and few loads, which software cannot hide behind other work.
 // Bound by: the multiply-adds.
-#input x: array<vec4<f32>> @floats(X_LENGTH)
+#input x: array<vec4<f32>> @floats(X_LENGTH)    // (X_ROWS, x_stride)
 #each i RM
 #each w W_LOADS
 #import gemm_floats
 
 #main
-#ifdef tiles
-  let tile = tiles[wid.y];
-  let expert = tile.x - p.first_group;
-  // Nothing left; an expert of another piece: one before this piece wraps around. Only so does naga see that all threads return together.
-  if (tile.z == 0u) { return; }
-  if (expert >= p.groups) { return; }
-  let at = Place(tile.y, tile.z, expert, wid.x * BN);
-#else
-  let at = Place(wid.y * BM, min(BM, p.tokens - wid.y * BM), wid.z, wid.x * BN);
-#endif
+#import gemm_tile
   let begin = input_index(at, min(subgroup + min(lane_id, RM - 1u) * TM, at.count - 1u));
   let unit$w = unit_of(at, $wu * WG + t);
   var sums: Sums;

@@ -1,9 +1,9 @@
-// y = W norm(x) + residual, for COLS tokens at a time: every projection of the models.
+// y = W norm(x) + residual, for COLS tokens at a time.
 //
-// x (tokens, x_stride), W (groups * rows, 32 * units), y (tokens, out_stride). Group g of W reads x from g * x_group_stride on
-// (`x_group_stride`): that is how attn_k_b and attn_v_b read their head. With `norm` x is divided by its root mean square and multiplied
-// by that weight, in every workgroup again: cheaper than a dispatch. `residual` is a row of the residual stream.
-// Division: a workgroup owns WG / LANES rows and COLS tokens; LANES threads share a row, unit by unit.
+// x (tokens, x_stride), W (groups * rows, 32 * units), y (tokens, out_stride). With `x_group_stride`, group g of W reads x from
+// g * x_group_stride on: so attn_k_b and attn_v_b read their head. With `norm`, x is divided by its root mean square and multiplied by the
+// norm's weight. Every workgroup repeats this, which costs less than a dispatch. `residual` is the residual stream.
+// Division: grid (tiles of WG / LANES rows in x and y, blocks of COLS tokens in z). LANES threads share a row, unit by unit.
 // Bound by: the bytes of W, read once per COLS tokens.
 #word rows: u32             // of this piece
 #word first_row: u32        // of this piece among all rows
@@ -14,10 +14,10 @@
 #word x_stride: u32         // in vec4
 #word x_group_stride?: u32  // in vec4
 #word out_stride: u32
-#word row_tiles: u32        // workgroups along x; y continues them
+#word row_tiles: u32        // workgroups along x; further ones follow along y
 #word eps?: f32             // of the norm
-#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)
-#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units, p.sub)
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)          // (rows, units) units
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units, p.sub)   // (rows, units) units
 #read x: array<vec4<f32>> @floats(4 * (p.x_offset + X_BEFORE + (p.tokens - 1) * p.x_stride + 8 * p.units))  // (tokens, x_stride)
 #write y: array<f32> @floats((p.tokens - 1) * p.out_stride + p.first_row + p.rows)               // (tokens, out_stride)
 #read norm?: array<vec4<f32>> @floats(32 * p.units)                                              // (8 * units)
@@ -29,7 +29,7 @@
 #import WEIGHT as w
 #import rotated
 
-// Where the input of a row begins, before that of a token.
+// Where the input of a row begins within that of a token.
 #ifdef x_group_stride
 #length X_BEFORE (p.first_row + p.rows - 1) / ROWS_PER_GROUP * p.x_group_stride
 fn group_begin(row: u32) -> u32 { return (p.first_row + min(row, p.rows - 1u)) / ROWS_PER_GROUP * p.x_group_stride; }
@@ -38,31 +38,21 @@ fn group_begin(row: u32) -> u32 { return (p.first_row + min(row, p.rows - 1u)) /
 fn group_begin(row: u32) -> u32 { return 0u; }
 #endif
 
-// A unit of a row, which begins at unit `unit`, times the norm's weight; and one over the root mean square of a token's input, which
-// begins at `begin`.
+// Unit b of the row that begins at unit `unit`, times the norm's weight.
 #ifdef norm
 fn weighted(unit: u32, b: u32) -> W32 {
   let at = b * 8u;
   return w32_mul(w_unit(unit + b, p.sub), norm[at], norm[at + 1u], norm[at + 2u], norm[at + 3u], norm[at + 4u], norm[at + 5u], norm[at + 6u], norm[at + 7u]);
 }
 
-fn normed(begin: u32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) -> f32 {
-  var squares = 0.0;
-  var i = t;
-  loop {
-    if (i >= p.units * 8u) { break; }
-    squares += dot(x[begin + i], x[begin + i]);
-    i += WG;
-  }
-  return inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(p.units * 32u) + p.eps);
-}
+#import rms_of_row
 #else
 fn weighted(unit: u32, b: u32) -> W32 { return w_unit(unit + b, p.sub); }
 
-fn normed(begin: u32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) -> f32 { return 1.0; }
+fn rms_scale(begin: u32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) -> f32 { return 1.0; }
 #endif
 
-// With what is to be added to it at i.
+// The value to write at i, with the residual added if one is bound.
 #ifdef residual
 fn with_residual(i: u32, v: f32) -> f32 { return v + residual[i]; }
 #else
@@ -95,8 +85,8 @@ fn store(token: u32, row: u32, sum: f32) {
     b += LANES;
   }
   sum$c = lanes_sum(sum$c, t);
-  sum$c *= normed(x$c, t, subgroup, subgroups, lane_id);
-  // Queries of one token.
+  sum$c *= rms_scale(x$c, t, subgroup, subgroups, lane_id);
+  // Only queries of one token rotate.
   sum0 = rotated(sum0, p.first_row + row, t);
   if (lane == 0u && row < p.rows) {
     store(token + $cu, row, sum$c);

@@ -1,12 +1,13 @@
-// out[t] = residual[t] + sum over slots s of weights[t][s] * slots[t][s]: the end of the expert block of a prompt.
+// y[t] = residual[t] + sum over slots s of weights[t][s] * slots[t][s]: the end of the expert block of a prompt.
 //
-// slots (tokens, USED, 4 * vectors), weights (tokens, USED), residual and y (tokens, 4 * vectors). `other` is read
-// instead of slots if `tiles`, those of an expert_rows, has any.
-// Division: a thread per vector; the slots are added in order. Bound by: bytes, USED + 2 vectors per thread.
+// slots (tokens, USED, 4 * vectors), weights (tokens, USED), residual and y (tokens, 4 * vectors). `other` is read instead of slots if
+// `tiles`, a list of expert_rows, is not empty.
+// Division: grid (tiles of WG vectors, tokens), a thread per vector. Slots are added in order.
+// Bound by: the bytes, USED + 2 vectors per thread.
 #word vectors: u32  // vec4 per row
 #read slots: array<vec4<f32>> @floats(4 * GRID_Y * USED * p.vectors)   // (tokens, USED, vectors)
 #read other?: array<vec4<f32>> @floats(4 * GRID_Y * USED * p.vectors)  // (tokens, USED, vectors)
-#read tiles?: array<vec4<u32>> @words(4)
+#read tiles?: array<vec4<u32>> @words(4)                               // (tiles) of expert_rows
 #read weights: array<f32> @floats(GRID_Y * USED)                       // (tokens, USED)
 #read residual: array<vec4<f32>> @floats(4 * GRID_Y * p.vectors)       // (tokens, vectors)
 #write y: array<vec4<f32>> @floats(4 * GRID_Y * p.vectors)             // (tokens, vectors)

@@ -1,17 +1,19 @@
-// Causal attention of a chunk of a prompt over a block of expanded keys and values (expand_kv.wgsl), in f32.
+// Causal attention of a prompt's chunk over one block of expanded keys and values (expand_kv.wgsl), in f32.
 //
-// Token t sees context rows 0..=pos+t. Sums are relative to the greatest score so far (online softmax); between blocks of the
-// context they stay in `values`, maxima and sums of weights in `stats`. The last block divides by the sums.
-// Division: grid (heads, tiles of 32 tokens, the longest first); a workgroup takes the block in tiles of 64 rows:
-// 1. scores: a thread has 4 tokens and 4 rows in registers; queries, rotated here, and keys pass through workgroup memory, 32 columns at a time;
-// 2. softmax: maxima through workgroup memory, each thread for its 4 tokens;
-// 3. values: the same 4 tokens and every 16th vector of columns, in registers.
-// Bound by: multiply-adds, 2 * (NOPE + ROPE + V) flops per token, row and head.
+// q (tokens, HEADS, NOPE + ROPE) -> values (tokens, HEADS, V). Token t sees context rows 0..=pos+t. The softmax is online: sums are relative
+// to the greatest score so far. From block to block they stay in `values`, the maxima and the sums of weights in `stats`. The last block
+// divides by the sums of weights.
+// Division: grid (heads, tiles of 32 tokens). Tiles with the most rows to see come first. A workgroup takes the block in tiles of 64 rows:
+// 1. Scores: a thread has 4 tokens and 4 rows in registers. Queries, rotated here, and keys pass through workgroup memory, 32 columns at a
+//    time.
+// 2. Softmax: a thread finds the maxima of its 4 tokens in workgroup memory.
+// 3. Values: a thread has the same 4 tokens and every 16th vector of columns in registers.
+// Bound by: the multiply-adds, 2 * (NOPE + ROPE + V) flops per token, row and head.
 #word pos: u32      // of the first token
 #word tokens: u32
 #word begin: u32    // first context row of the block
 #word rows: u32     // of the block
-#word ends: u32     // 1: the first block, 2: the last
+#word ends: u32     // bit 0: this is the first block, bit 1: the last
 #word scale: f32
 #read q: array<vec4<f32>> @floats(p.tokens * HEADS * (NOPE + ROPE))    // (tokens, HEADS, (NOPE + ROPE) / 4)
 #read angles: array<vec4<f32>> @floats(CONTEXT * ROPE)                 // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
@@ -24,16 +26,16 @@
 const LOWEST = -1e30;
 const TOKENS = 32u;
 const ROWS = 64u;
-// In vec4: 32 columns; rows one further apart lie in other banks.
+// In vec4: 32 columns. Rows are padded by one, so that they lie in different banks.
 const DEPTH = 8u;
 const PITCH = DEPTH + 1u;
 const HEAD = (NOPE + ROPE) / 4u;
 const CACHE_ROW = (KV_LORA + ROPE) / 4u;
 const KV_ROW = HEADS * (NOPE + V) / 4u;
 
-// Queries (token, column), then keys (row, column); later weights (row, 4 tokens), at last sums (row group, 4 tokens).
+// Queries (token, column) followed by keys (row, column); then weights (row, 4 tokens); at the end sums of weights (along, 4 tokens).
 var<workgroup> shared_tile: array<vec4<f32>, (TOKENS + ROWS) * PITCH>;
-var<workgroup> maxima: array<vec4<f32>, WG>;   // (row group, 4 tokens)
+var<workgroup> maxima: array<vec4<f32>, WG>;   // (along, 4 tokens)
 
 fn widen(x: vec2<u32>) -> vec4<f32> {
   return vec4(unpack2x16float(x.x), unpack2x16float(x.y));
@@ -42,7 +44,7 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
 #main
   let head = wid.x;
   let first_token = ((p.tokens - 1u) / TOKENS - wid.y) * TOKENS;
-  // This thread's tokens are four * 4.., its rows and its columns' vectors are numbers along, along + 16..
+  // A thread has the tokens four * 4 .. four * 4 + 4 of the tile. Its rows of a tile, and its vectors of columns, are along, along + 16...
   let four = t / 16u;
   let along = t % 16u;
 #for i 4
@@ -50,14 +52,14 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
   let at$i = min(token$i, p.tokens - 1u) * HEADS + head;
   let see$i = p.pos + token$i;
 #endfor
-  // Rows of the block that the last of these tokens sees.
+  // The rows of the block that the last of these tokens sees.
   let seen = p.pos + min(first_token + TOKENS, p.tokens);
   let end = min(p.rows, max(seen, p.begin) - p.begin);
-  // Nothing to see here, and nothing to begin or to end.
+  // The tile sees nothing of this block, and there are no sums to initialise or to divide.
   if (end == 0u && p.ends == 0u) { return; }
 
-  var m = vec4(LOWEST);   // the greatest score so far, of 4 tokens
-  var l = vec4(0.0);      // this thread's share of the sums of weights
+  var m = vec4(LOWEST);   // the greatest scores so far, of 4 tokens
+  var l = vec4(0.0);      // this thread's shares of their sums of weights
 #for i 4
 #for c COLUMNS
   var out$i_$c = vec4(0.0);
@@ -98,7 +100,7 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
 #for i KEY_LOADS
       {
         let e = $iu * (WG / DEPTH) + t / DEPTH;
-        // Rows beyond the end are never read: what lies there may not even be a number.
+        // Rows behind the end are never read, because they may hold anything, even NaN.
         let row = min(first + e, end - 1u);
         if (pe) {
           shared_tile[(TOKENS + e) * PITCH + t % DEPTH] = widen(cache[(p.begin + row) * CACHE_ROW + KV_LORA / 4u + own - NOPE / 4u]);

@@ -1,23 +1,22 @@
-// What prompt_attention.wgsl computes, by cooperative matrices (MAT x MAT, f16 in, sums in f32): keys, values,
-// queries and weights rounded to f16.
+// Computes what prompt_attention.wgsl does, by cooperative matrices (MAT x MAT): keys, values, queries and weights are rounded to f16, sums
+// are in f32.
 //
-// Division: grid (heads, tiles of TOKENS tokens, the longest first); a subgroup makes all of its MAT tokens, queries
-// and sums in registers. A workgroup takes the block in tiles of ROWS rows. In a turn a subgroup
-// 1. multiplies weights, from a place of its own, with the values of a tile;
-// 2. makes the weights of the next tile from its scores, which lie in a place of its own: SPREAD threads per token, relative to a
-//    reference that is raised only where a score exceeds it by SLACK, since matrices in registers can be scaled only through memory;
-// 3. makes the scores of the tile after that.
-// Keys and values lie in workgroup memory twice: one tile of each is worked on, another comes in, so that loads and what stores
-// them stand between the same barriers, of which a turn needs one.
-// Bound by: the matrix units, 2 * (NOPE + ROPE + V) flops per token, row and head; workgroup memory, from which every subgroup
-// loads all keys and values; registers, which let few of those loads be on their way.
+// Division: grid (heads, tiles of TOKENS tokens). Tiles with the most rows to see come first. A subgroup has MAT tokens and keeps their
+// queries and sums in registers. A workgroup takes the block in tiles of ROWS rows. In a turn a subgroup
+// 1. multiplies the weights of a tile, from its area of `weights`, by the values of that tile;
+// 2. computes the weights of the next tile from the scores in its area of `scores`, by SPREAD threads per token. Weights are relative to
+//    a reference, which rises only where a score exceeds it by SLACK, because matrices in registers can only be scaled through memory;
+// 3. computes the scores of the tile after that.
+// Workgroup memory has two tiles of keys and two of values. One is read while the other is stored, so that a turn needs a single barrier.
+// Bound by: the matrix units, 2 * (NOPE + ROPE + V) flops per token, row and head; workgroup memory, from which every subgroup loads all
+// keys and values; registers, which allow few of those loads in flight.
 enable f16;
 enable wgpu_cooperative_matrix;
 #word pos: u32      // of the first token
 #word tokens: u32
 #word begin: u32    // first context row of the block
 #word rows: u32     // of the block
-#word ends: u32     // 1: the first block, 2: the last
+#word ends: u32     // bit 0: this is the first block, bit 1: the last
 #word scale: f32
 #each j ROW_PASSES
 #each i KEY_LOADS
@@ -37,21 +36,21 @@ enable wgpu_cooperative_matrix;
 #read cache: array<vec4<f16>> @cache(CONTEXT * (KV_LORA + ROPE))       // (n_ctx, (KV_LORA + ROPE) / 4)
 #read kv: array<vec4<f16>> @halves(p.rows * HEADS * (NOPE + V))        // (block, HEADS * (NOPE + V) / 4)
 #write values: array<Few> @floats(p.tokens * HEADS * V)                // (tokens, HEADS, V / FEW)
-#write stats: array<vec2<f32>> @floats(p.tokens * HEADS * 2)           // (tokens, HEADS) of (what weights are relative to, sum)
+#write stats: array<vec2<f32>> @floats(p.tokens * HEADS * 2)           // (tokens, HEADS) of (reference, sum)
 #import MATRICES as c
 #import rotate_pairs
 #import coop_own
 
 const LOWEST = -1e30;
 const LOG2_E = 1.44269504;
-// Weights reach 2^SLACK: f16 ends at 2^16.
+// Weights reach 2^SLACK, and f16 ends at 2^16.
 const SLACK = 15.0;
-const MOST = 65504.0;
+const MOST = 65504.0;   // the largest f16
 const TOKENS = GROUPS * MAT;
 const ROWS = ROW_TILES * MAT;
 const CACHE_ROW = (KV_LORA + ROPE) / 4u;
 const KV_ROW = HEADS * (NOPE + V) / 4u;
-// Rows in workgroup memory are 16 bytes longer: 8 of them lie in different banks.
+// Rows in workgroup memory are padded by 16 bytes, so that 8 of them lie in different banks.
 const KEY_PITCH = NOPE + ROPE + 8u;
 const VALUE_PITCH = V + 8u;
 const QUERY_PITCH = QUERY_COLUMNS + 8u;
@@ -59,17 +58,17 @@ const SCORE_PITCH = ROWS + 4u;
 const KEYS = ROWS * KEY_PITCH;
 const VALUES = ROWS * VALUE_PITCH;
 const SPREAD = LANES / MAT;
-// Numbers from what a lane takes at once to what it takes next.
+// The distance between two groups of FEW values that a lane takes.
 const FURTHER = SPREAD * FEW;
-// Threads that load a row, LOADERS vectors at a time, and rows at once.
+// LOADERS threads load a row, LOADERS vectors at a time, and the workgroup so many rows at once.
 const AT_ONCE = WG / LOADERS;
 
-var<workgroup> keys: array<Stage, 2u * KEYS / STAGE>;                        // two of (row, column); before, of subgroups the queries
-var<workgroup> rows: array<Stage, 2u * VALUES / STAGE>;                      // two of (row, column): values
-var<workgroup> scores: array<Sum, GROUPS * MAT * SCORE_PITCH / SUM>;    // (token, row)
+var<workgroup> keys: array<Stage, 2u * KEYS / STAGE>;                        // (tile, row, column); before that (subgroup) of queries
+var<workgroup> rows: array<Stage, 2u * VALUES / STAGE>;                      // (tile, row, column) of values
+var<workgroup> scores: array<Sum, GROUPS * MAT * SCORE_PITCH / SUM>;         // (token, row)
 var<workgroup> weights: array<Stage, GROUPS * MAT * ROWS / STAGE>;           // (token, row)
 
-// A subgroup's queries and sums, by columns.
+// A subgroup's queries and sums, a matrix per MAT columns.
 alias Queries = array<cLeft, HEAD_STEPS>;
 alias Sums = array<cSums, VALUE_TILES>;
 
@@ -87,7 +86,7 @@ fn spread_sum(v: f32) -> f32 {
   return sum;
 }
 
-// What a lane takes at once: a few weights to leave, scores of which the token sees the first `seen`, the highest one, the sum.
+// For the FEW values that a lane takes at once: storing weights, masking scores behind the first `seen`, the highest score, the sum.
 #ifdef VECTORS
 fn put_weights(at: u32, v: FewHalves) { weights[at / 4u] = v; }
 
@@ -109,8 +108,8 @@ fn highest(v: Few) -> f32 { return max(v.x, v.y); }
 fn total(v: Few) -> f32 { return v.x + v.y; }
 #endif
 
-// Which part of a tile's rows a thread moves: its row of AT_ONCE, and in `kv` and the cache the vectors that it begins with, of the keys of
-// its head, of their part that all heads share, and of the values. Behind `last_row` it reads that one, from the first-level cache.
+// The share of a tile that a thread moves: row `row` of every AT_ONCE rows. In a row of `kv` or the KV cache its first vectors are `kv` of the
+// head's keys, `rope` of the rotated keys, which all heads share, and `value` of the values. Behind `last_row` it loads that row again.
 struct Mover { row: u32, last_row: u32, kv: u32, rope: u32, value: u32 }
 
 alias HeadKeys = array<vec4<f16>, ROW_PASSES * KEY_LOADS>;
@@ -118,7 +117,7 @@ alias RopeKeys = array<vec4<f16>, ROW_PASSES * ROPE_LOADS>;
 struct Keys { own: HeadKeys, rope: RopeKeys }
 alias Values = array<vec4<f16>, ROW_PASSES * VALUE_LOADS>;
 
-// A thread's part of the keys of the tile from row `first` on.
+// Loads a thread's part of the keys of the tile that begins at row `first`.
 fn ask_keys(by: Mover, first: u32) -> Keys {
   let row$j = min(first + $ju * AT_ONCE + by.row, by.last_row);
   return Keys(
@@ -131,7 +130,7 @@ fn ask_keys(by: Mover, first: u32) -> Keys {
   );
 }
 
-fn leave_keys(to: u32, asked: Keys) {
+fn store_keys(to: u32, asked: Keys) {
   keys_put((to + ($ju * AT_ONCE * KEY_PITCH + $iu * LOADERS * 4u)) / STAGE, asked.own[$j * KEY_LOADS + $i]);
   keys_put((to + ($ju * AT_ONCE * KEY_PITCH + NOPE + $ou * LOADERS * 4u)) / STAGE, asked.rope[$j * ROPE_LOADS + $o]);
 }
@@ -144,12 +143,12 @@ fn ask_values(by: Mover, first: u32) -> Values {
   );
 }
 
-fn leave_values(to: u32, asked: Values) {
+fn store_values(to: u32, asked: Values) {
   rows_put((to + ($ju * AT_ONCE * VALUE_PITCH + $vu * LOADERS * 4u)) / STAGE, asked[$j * VALUE_LOADS + $v]);
 }
 
-// Moves QUERY_COLUMNS columns of a subgroup's queries, run number `run`, to its own place in the room of the keys: rotated where
-// they are to be, scaled to scores that are powers of 2.
+// Moves run number `run` of QUERY_COLUMNS columns of a subgroup's queries to its own area of `keys`. It rotates the columns of the rotated
+// part, and scales all so that scores are exponents of 2.
 fn bring_queries(t: u32, head: u32, first_token: u32, run: u32) {
   let lane = t % LANES;
   let query$a = ($au * LANES + lane) / (QUERY_COLUMNS / 4u);
@@ -166,18 +165,18 @@ fn halved_query(v: vec4<f32>) -> vec4<f16> {
   return vec4<f16>(clamp(v * (p.scale * LOG2_E), vec4(-MOST), vec4(MOST)));
 }
 
-// Makes the scores of the tile whose keys begin at `tile`, and leaves them in the subgroup's place, `own`.
+// Computes the scores of the tile whose keys begin at `tile`, and stores them in the subgroup's area of `scores`, at `own`.
 fn make_scores(t: u32, tile: u32, own: u32, queries: ptr<function, Queries>) {
   var score$r: cSums;
   let key$r_$k = coopLoad<cRight>(&keys[(tile + $ru * MAT * KEY_PITCH + $ku * MAT) / STAGE], KEY_PITCH / STAGE); score$r = coopMultiplyAdd((*queries)[$k], key$r_$k, score$r);
-  // Named first: naga 30 would compute what stands in the call after the store.
+  // Loaded to names first: naga 30 would evaluate the arguments of the call after the store.
   let scored$r = score$r;
   coopStoreT(scored$r, &scores[(own + $ru * MAT) / SUM], SCORE_PITCH / SUM);
 }
 
 alias Scores = array<Few, SCORE_FEWS>;
 
-// A lane's scores, from `mine` on, of which the token sees the first `seen`.
+// A lane's scores, from element `mine` on. Those behind the first `seen` are masked.
 fn take_scores(mine: u32, seen: i32) -> Scores {
   return Scores(
     seen_few(scores_few(mine, $su * FURTHER), seen - i32($su * FURTHER)),
@@ -190,7 +189,7 @@ fn highest_of(v: Scores) -> f32 {
   return best;
 }
 
-// Leaves the weights of these scores relative to m; what was summed up before, `sum`, with them.
+// Stores the weights of these scores, relative to m, and adds them to `sum`.
 fn make_weights(at: u32, v: Scores, m: f32, sum: f32) -> f32 {
   var l = sum;
   let w$s = FewHalves(exp2(v[$s] - m));
@@ -199,13 +198,13 @@ fn make_weights(at: u32, v: Scores, m: f32, sum: f32) -> f32 {
   return l;
 }
 
-// Multiplies the weights with the values that begin at `tile`.
+// Adds the products of the weights and the values that begin at `tile`.
 fn add_values(t: u32, tile: u32, sums: ptr<function, Sums>) {
   let weights$r = coopLoadT<cLeft>(&weights[(t / LANES * MAT * ROWS + $ru * MAT) / STAGE], ROWS / STAGE);
   let v$r_$n = coopLoadT<cRight>(&rows[(tile + $ru * MAT * VALUE_PITCH + $nu * MAT) / STAGE], VALUE_PITCH / STAGE); (*sums)[$n] = coopMultiplyAdd(weights$r, v$r_$n, (*sums)[$n]);
 }
 
-// A matrix of sums that an earlier block left in `values`, from `row` on, by way of the subgroup's place, scaled.
+// Loads a matrix of sums that an earlier block left in `values`, from element `row` on, and scales it, in the subgroup's area of `scores`.
 fn sums_before(t: u32, own: u32, mine: u32, row: u32, scale: f32) -> cSums {
   scores_put(mine, $eu * FURTHER, values[row + $eu * SPREAD] * scale);
   own_barrier();
@@ -214,7 +213,7 @@ fn sums_before(t: u32, own: u32, mine: u32, row: u32, scale: f32) -> cSums {
   return sums;
 }
 
-// A matrix of sums, scaled in the same way.
+// Scales a matrix of sums, in the same area.
 fn scaled(t: u32, own: u32, mine: u32, sums: cSums, scale: f32) -> cSums {
   coopStoreT(sums, &scores[own / SUM], SCORE_PITCH / SUM);
   own_barrier();
@@ -225,7 +224,7 @@ fn scaled(t: u32, own: u32, mine: u32, sums: cSums, scale: f32) -> cSums {
   return after;
 }
 
-// Writes a matrix of sums, scaled, to `values` from `row` on.
+// Scales a matrix of sums and writes it to `values`, from element `row` on.
 fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, writes: bool) {
   coopStoreT(sums, &scores[own / SUM], SCORE_PITCH / SUM);
   own_barrier();
@@ -235,16 +234,16 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
 }
 
 #main
-  // The device is one whose subgroups have LANES lanes.
+  // This kernel runs on devices whose subgroups all have LANES lanes.
   let group = t / LANES;
   let lane = t % LANES;
   let head = wid.x;
   let first_token = ((p.tokens - 1u) / TOKENS - wid.y) * TOKENS;
-  // Rows of the block that the last of these tokens sees.
+  // The rows of the block that the last of these tokens sees.
   let seen = p.pos + min(first_token + TOKENS, p.tokens);
   let end = min(p.rows, max(seen, p.begin) - p.begin);
 
-  // Run by run, through the subgroup's own place. Constants number the queries, so the runs are repeated by text.
+  // Run by run through the subgroup's area. Lines are repeated instead of looped over, because only constants may index the queries.
   var queries: Queries;
   let own_queries = group * (MAT * QUERY_PITCH);
 #for c QUERY_RUNS
@@ -256,7 +255,7 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   own_barrier();
 #endfor
 
-  // In the softmax: this thread's token, and its rows in turns of FEW; likewise columns where sums pass through memory.
+  // In the softmax a thread has one token, and FEW of every SPREAD * FEW rows. It has columns of sums in memory in the same way.
   let own = group * (MAT * SCORE_PITCH);
   let along = lane % SPREAD;
   let mine = (own + lane / SPREAD * SCORE_PITCH + along * FEW) / SUM;
@@ -264,9 +263,9 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   let token = first_token + t / SPREAD;
   let at = min(token, p.tokens - 1u) * HEADS + head;
   let value_row = (at * V + along * FEW) / FEW;
-  // Rows of the block that the token sees.
+  // The rows of the block that this token sees.
   let visible = min(end, max(p.pos + token + 1u, p.begin) - p.begin);
-  var m = LOWEST;   // what the weights are relative to, as a power of 2
+  var m = LOWEST;   // the reference of the weights, an exponent of 2
   var l = 0.0;      // this thread's share of the sum of weights
   var sums: Sums;
   let fresh = (p.ends & 1u) != 0u;
@@ -276,7 +275,7 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
     if (along == 0u) { l = before.y; }
   }
 
-  // Rows beyond the end are never read: what lies there may not even be a number.
+  // Rows behind the end are never read, because they may hold anything, even NaN.
   let loaded = t % LOADERS;
   let by = Mover(
     t / LOADERS,
@@ -290,16 +289,16 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   let first_keys = ask_keys(by, 0u);
   let second_keys = ask_keys(by, ROWS);
   let first_values = ask_values(by, 0u);
-  // All have taken their queries from there.
+  // All subgroups have taken their queries out of `keys`.
   workgroupBarrier();
-  leave_keys(key_to, first_keys);
-  leave_keys(key_to + KEYS, second_keys);
-  leave_values(value_to, first_values);
+  store_keys(key_to, first_keys);
+  store_keys(key_to + KEYS, second_keys);
+  store_values(value_to, first_values);
   let third_keys = ask_keys(by, 2u * ROWS);
   workgroupBarrier();
   make_scores(t, 0u, own, &queries);
   own_barrier();
-  // Behind so many rows the token sees nothing.
+  // The number of rows that the token sees, from the lane's first one on.
   let first_scores = take_scores(mine, i32(visible) - i32(along * FEW));
   let first_best = spread_max(highest_of(first_scores));
   let reference = select(m, first_best, first_best > m + SLACK);
@@ -312,20 +311,20 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   }
   make_scores(t, KEYS, own, &queries);
   workgroupBarrier();
-  leave_keys(key_to, third_keys);
+  store_keys(key_to, third_keys);
   workgroupBarrier();
 
   var first = 0u;
-  var now = 0u;   // which of two tiles is worked on
+  var now = 0u;   // which of the two tiles in memory is read
   loop {
     if (first >= end) { break; }
-    // Keys three tiles ahead, values one.
+    // Keys are loaded three tiles ahead, values one.
     let next_keys = ask_keys(by, first + 3u * ROWS);
     let next_values = ask_values(by, first + ROWS);
     add_values(t, now * VALUES, &sums);
     let own_scores = take_scores(mine, i32(visible) - i32(first + ROWS + along * FEW));
     var best = highest_of(own_scores);
-    // A loop that runs once at most: naga would not take matrices in a branch that it cannot tell to be taken by all, and compilers
+    // A loop that runs at most once instead of a branch. In a branch naga refuses matrices unless it sees that all lanes agree, and compilers
     // would move the loads above behind it, to where they are used.
     loop {
       if (!own_any(best > m + SLACK)) { break; }
@@ -341,8 +340,8 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
     l = make_weights(own_weights, own_scores, m, l);
     make_scores(t, now * KEYS, own, &queries);
     now = 1u - now;
-    leave_keys(key_to + now * KEYS, next_keys);
-    leave_values(value_to + now * VALUES, next_values);
+    store_keys(key_to + now * KEYS, next_keys);
+    store_values(value_to + now * VALUES, next_values);
     workgroupBarrier();
     first += ROWS;
   }

@@ -1,9 +1,10 @@
-// A plain read of a buffer: what memory gives when nothing else is in the way.
+// Reads a buffer, to measure what memory delivers: whether the exclusive or of the words that a thread reads is `sought`. The result only
+// keeps compilers from removing loads.
 //
-// Computes: whether any thread's exclusive or of all words of its vec4s is `sought`; the answer matters only in that
-// no load may be left out. Work: a workgroup reads AT_ONCE * WG consecutive vec4s, its threads side by side, all loads
-// of a thread before the first use. Bound: bytes of the data.
-#word row_tiles: u32  // workgroups along x
+// data (workgroups, AT_ONCE, WG) -> found (1).
+// Division: a workgroup reads AT_ONCE * WG consecutive vec4s. A thread requests AT_ONCE of them before it uses the first.
+// Bound by: the bytes of data.
+#word row_tiles: u32  // workgroups along x; further ones follow along y
 #word sought: u32
 #read data: array<vec4<u32>> @words(4 * ((GRID_Y - 1) * p.row_tiles + GRID_X) * AT_ONCE * WG)  // (workgroups, AT_ONCE, WG)
 #write found: array<u32> @words(1)                                                             // (1): 1 if found, else as it was

@@ -1,14 +1,14 @@
-// Rotated queries, and the cache rows of new tokens: normed latent, then rotated key, in f16 (shared/cache_row.wgsl).
+// Rotates queries, and writes the cache rows of new tokens: the normed latent, then the rotated key, in f16 (shared/cache_row.wgsl).
 //
-// q (tokens, HEADS, NOPE + ROPE) -> q_pe (tokens, HEADS, ROPE); kv_a (tokens, KV_LORA + ROPE) -> row pos + token of cache.
-// With the word `partial_sums`, each value of kv_a comes as so many sums, which are added up.
-// Pairs (2i, 2i+1) rotate by the angle of (position, i). All buffers are seen as pairs of floats.
-// Division: grid (HEADS + 1, tokens); workgroup h < HEADS rotates head h, the last one writes the cache row. Without `q`
-// the grid is (1, tokens): the product that makes the queries has rotated them (shared/rotate_rows.wgsl).
-// Bound by: latency, a few KiB per token; so everything is loaded before the one barrier.
+// q (tokens, HEADS, NOPE + ROPE) -> q_pe (tokens, HEADS, ROPE); kv_a (tokens, KV_LORA + ROPE) -> row pos + token of the KV cache.
+// With the parameter `partial_sums`, kv_a holds so many partial sums of each value, which are added up. Pairs (2i, 2i+1) rotate by the angle
+// of (position, i). All buffers are seen as pairs of floats.
+// Division: grid (HEADS + 1, tokens). Workgroup h < HEADS rotates head h, and the last one writes the cache row. Without `q` the grid is
+// (1, tokens): then the product that makes the queries has rotated them (shared/rotate_rows.wgsl).
+// Bound by: latency, for a few KiB per token. So everything is loaded before the first barrier.
 #word pos: u32            // of the first token
 #word cache_eps: f32      // of the norm
-#word partial_sums?: u32
+#word partial_sums?: u32     // of each value of kv_a
 #word partial_stride?: u32   // pairs from one partial sum of a value to the next
 #import cache_row
 #read angles: array<vec2<f32>> @floats(CONTEXT * ROPE)                 // (n_ctx, ROPE / 2) of (cos, sin)

@@ -1,11 +1,11 @@
-// The choice of experts: probabilities of the router's logits, the USED best, their weights (shared/router_choice.wgsl).
+// Chooses the USED best experts of each token by the router's logits, and computes their weights (shared/router_choice.wgsl).
 //
-// logits (tokens, EXPERTS), or partial sums of them, which are added up -> ids (tokens, USED), best first, the
-// lower id first among equals; weights (tokens, USED).
+// logits (tokens, EXPERTS), or partial sums of them -> ids (tokens, USED) with the best first, and the lower id first among equals; weights
+// (tokens, USED).
 // Division: a workgroup per token, a thread per expert.
-// Bound by: latency, EXPERTS / 2 reads of workgroup memory and two barriers on the way.
-#word scale: f32         // of the weights
-#word partial_sums?: u32
+// Bound by: latency, above all EXPERTS reads of workgroup memory in a row.
+#word scale: f32            // by which the weights are multiplied
+#word partial_sums?: u32    // of each logit
 #word partial_stride?: u32  // logits from one partial sum of a logit to the next
 #ifdef partial_sums
 #length LOGITS (p.partial_sums - 1) * p.partial_stride + GRID_X * EXPERTS

@@ -9,7 +9,7 @@
 #word vectors: u32       // vec4 of a row
 #word first: u32         // vec4 before the first row of x
 #word eps?: f32          // of the norm
-#word partial_sums?: u32        // partial sums of a value
+#word partial_sums?: u32    // of each value
 #word partial_stride?: u32  // vec4 from one partial sum of a value to the next
 #ifdef partial_sums
 #read x: array<vec4<f32>> @floats(4 * p.partial_sums * p.partial_stride)               // (partial_sums, rows, vectors)
@@ -17,7 +17,7 @@
 #read x: array<vec4<f32>> @floats(4 * (p.first + GRID_X * p.vectors))        // (rows, vectors)
 #endif
 #read other?: array<vec4<f32>> @floats(4 * GRID_X * p.vectors)               // (rows, vectors)
-#read tiles?: array<vec4<u32>> @words(4)                                     // of expert_rows
+#read tiles?: array<vec4<u32>> @words(4)                                     // (tiles) of expert_rows
 #read norm?: array<vec4<f32>> @floats(4 * p.vectors)                         // (vectors)
 #write halves?: array<vec2<u32>> @halves(4 * GRID_X * p.vectors)             // (rows, vectors) of 4 f16
 #write scales?: array<f32> @floats(GRID_X)                                   // (rows)

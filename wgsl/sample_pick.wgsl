@@ -1,56 +1,56 @@
-// The second half of a choice: one token from the keys that sample_scan left.
+// The second half of a choice: picks one token by the keys that sample_scan wrote.
 //
-// Greedy: the best of the maxima. Else top-k, top-p, min-p each keep the first so many in rank (greater key, then lower id), and
-// the token is the first in order of ids at which the running sum of exp((logit - best) / temperature) exceeds uniform * total.
-// Division: one workgroup. The k-th best maximum of slices, or of groups of them, bounds the k-th best key from below, so only
-// quarters of slices that reach it are read, and what reaches it there is mostly few (`choose_few`).
-// Where more than WG are left (no top-k and an even distribution, or a great k), a cut is found from histograms over what may
-// still be kept, finer and finer, until its bin is few enough to sort; the token from sums of the slices.
-// Bound by, among few: latency, two round trips to memory, some 25 barriers, and as many comparisons as pairs of candidates;
-// among many: one workgroup walking the keys, once or twice for a histogram and once for the sums.
+// Greedy: the best of the slices' maxima. Else top-k, top-p and min-p each keep tokens from the best on, ranked by greater key, then by lower
+// id. The token is the first one in order of ids at which the running sum of exp((logit - best) / temperature) exceeds uniform_draw * total.
+// Division: one workgroup. The k-th best maximum among groups of slices bounds the k-th best key from below. So only the quarters of slices
+// whose maximum reaches the bound are read, and mostly few tokens there reach it (shared/choose_few.wgsl).
+// More than WG candidates are left with an even distribution and no top-k, or with a large k (shared/choose_many.wgsl). Then histograms over
+// what may still be kept find each cut, finer and finer, until its bin has few enough tokens to sort. Sums over the slices find the token.
+// Bound by: among few, latency: two round trips to memory, the barriers, and a comparison per pair of candidates; among many, one workgroup
+// that walks the keys once or twice for each histogram and once for the sums.
 #word pos: u32           // of the first token of the step
 #word tokens: u32        // of the step
 #word temperature: f32   // 0: greedy
 #word top_k: u32         // 0: off
 #word top_p: f32         // 1: off
-#word log_min_p: f32     // least logit below the best, very negative: off
+#word log_min_p: f32     // logarithm of min-p; very negative: off
 #word uniform_draw: f32  // in [0, 1)
-#word step: u32          // told with the result
-#word number: u32        // of the submission, told with the result
+#word step: u32          // written with the result
+#word number: u32        // of the submission, written with the result
 #read keys: array<vec4<u32>> @words(ceil(VOCAB, WG) * WG)      // (slices, WG / 4)
 #read maxima: array<vec4<u32>> @words(4 * ceil(VOCAB, WG))     // (slices) of (key, id, mass as bits, broken)
-#read quarters: array<vec4<u32>> @words(4 * ceil(VOCAB, WG))   // (slices) keys of the maxima of their quarters
+#read quarters: array<vec4<u32>> @words(4 * ceil(VOCAB, WG))   // (slices) of the greatest keys of the quarters
 #write history: array<u32> @words(CONTEXT + 1)                 // ids by position
-#write chosen: array<vec4<u32>> @words(4)                      // one: (id, step, number, broken)
+#write chosen: array<vec4<u32>> @words(4)                      // (1) of (id, step, number, broken)
 #import order
 #import best
 
 const ALL = 0xffffffffu;
 const LANES = 8u;           // threads that walk a slice together
 const PIECE = 4u;           // log2 of the vec4s of a quarter of a slice
-const GROUPS = 127u;        // of slices, whose k-th best maximum bounds a choice from below
-const MANY_GROUPS = 251u;   // the same where k is greater than GUESS
-const GUESS = 64u;          // the k without top-k, if top-p or min-p ends there
-const WIDEST = 32.0;        // logits below the best that the first histogram covers: what is below has no mass
-const ONE = 2147483648.0;   // a mass of 1 as an integer: integers sum up to the same in any order
+const GROUPS = 127u;        // groups of slices for the bound
+const MANY_GROUPS = 251u;   // the same for k above GUESS
+const GUESS = 64u;          // the k that is tried without top-k
+const WIDEST = 32.0;        // how far below the best logit the first histogram reaches at most: tokens below have no mass
+const ONE = 2147483648.0;   // a mass of 1 as an integer: sums of integers do not depend on their order
 
-// What is done with what a walk over the live slices looks at.
-const TALLY = 0u;    // its number, and mass where that is cut, by bin
-const SHARE = 1u;    // the sum of its shares by slice
-const SORT = 2u;     // no walk: what is left is few enough
+// Jobs of a walk over the live slices, for the tokens between lo and hi.
+const TALLY = 0u;    // a histogram of their number, and if mass is cut also of their mass
+const SHARE = 1u;    // the sum of their shares, by slice
+const SORT = 2u;     // no walk: few enough are left to be sorted
 
-// The steps of a choice among many, of which those apply that something is left to do for.
+// The steps of a choice among many. Those that do not apply are skipped.
 const CUT_NUMBER = 1u;
 const MASS_OF_KEPT = 2u;
 const CUT_MASS = 3u;
 const DRAW = 4u;
 
 var<workgroup> tops: array<u32, SLICES>;    // keys of the maxima
-var<workgroup> live: array<u32, LIVE>;      // slices to read, or up to WG quarters
+var<workgroup> live: array<u32, LIVE>;      // slices to read, or up to WG quarters of slices
 var<workgroup> live_count: atomic<u32>;
-var<workgroup> few_count: atomic<u32>;      // entries of `ranked`, or more where they were too many
+var<workgroup> few_count: atomic<u32>;      // candidates found, of which `ranked` has the first WG
 var<workgroup> sums: array<atomic<u32>, 2>;   // of masses, of weights among few
-var<workgroup> bins: array<atomic<u32>, BINS>;   // counts, masses, their carries (3, WG), or sums of slices as bits (SLICES)
+var<workgroup> bins: array<atomic<u32>, BINS>;   // (3, WG): counts, masses, carries of masses; or (SLICES): sums as bits
 var<workgroup> running: array<f32, WG>;
 var<workgroup> first: atomic<u32>;
 var<workgroup> last: atomic<u32>;
@@ -61,21 +61,21 @@ var<workgroup> told_sum: f32;
 var<private> thread: u32;
 var<private> best: vec2<u32>;   // (key, id)
 var<private> best_logit: f32;
-// What is kept: greater keys, and up to last_id those of the least key.
+// Tokens are kept if their keys are greater than `least`, or equal to it and their ids are at most last_id.
 var<private> least: u32;
 var<private> last_id: u32;
-// Keys from lo to hi are looked at.
+// A walk looks at keys from lo to hi.
 var<private> lo: u32;
 var<private> hi: u32;
-// Their bins, by value where the scale is not 0, else by key; by mass or by number.
+// Their bins: even in logits if `scale` is not 0, else even in keys by `shift`. The cut is by mass or by number.
 var<private> scale: f32;
 var<private> shift: u32;
 var<private> by_mass: bool;
-// A share is exp((logit - best) / temperature), or 1 where it counts.
+// The share of a token is exp((logit - best) / temperature), or 1 if `counts`.
 var<private> temperature: f32;
 var<private> counts: bool;
 
-// What one thread says, in all of them. A barrier.
+// Gives all threads the value of the one thread that `says`. It is a barrier.
 fn agree(mine: u32, says: bool) -> u32 {
   if (says) { told = mine; }
   return workgroupUniformLoad(&told);
@@ -85,7 +85,7 @@ fn weight(key: u32, temperature: f32) -> f32 {
   return exp((value(key) - best_logit) / temperature);
 }
 
-// running = sums of v over the threads up to each.
+// Sets running[i] to the sum of v over threads 0 ..= i.
 fn scan(v: f32) {
   workgroupBarrier();
   running[thread] = v;
@@ -102,7 +102,7 @@ fn scan(v: f32) {
   }
 }
 
-// Lists the slices with keys of at least lo: how many. Their order is any.
+// Lists the slices with keys of at least lo, in any order, and returns how many there are.
 fn list_live() -> u32 {
   if (thread == 0u) { atomicStore(&live_count, 0u); }
   workgroupBarrier();
@@ -155,8 +155,8 @@ fn publish(id: u32) {
   let limited = p.top_k > 0u && (p.top_k <= WG || p.top_k < VOCAB);
   let k = select(GUESS, p.top_k, limited);
 
-  // The maxima of groups of slices, ranked: the k-th and the last. Fewer groups are ranked sooner and bound less.
-  // Their number is prime, so that what lies at regular distances does not meet in one.
+  // Ranks the maxima of groups of slices, and takes the k-th and the last one. Fewer groups are ranked sooner but give a lower bound. Their
+  // number is prime, so that maxima at regular distances fall into different groups.
   let groups = select(MANY_GROUPS, GROUPS, k <= GUESS);
   atomicStore(&bins[t], 0u);
   if (t == 0u) {
@@ -197,7 +197,7 @@ fn publish(id: u32) {
   }
   lo = bound;
   if (!limited) { lo = max(bound, least_kept); }
-  // The quarters to read, each with a candidate.
+  // Lists the quarters to read, each of which has a candidate.
 #for k PER
   if (t + $ku * WG < SLICES && top$k.x >= lo) {
     var four = quarter$k;
@@ -215,7 +215,7 @@ fn publish(id: u32) {
 #endfor
   workgroupBarrier();
   let pieces = atomicLoad(&live_count);
-  // Nothing but minus infinity has no distribution; infinity takes all.
+  // If all logits are minus infinity there is no distribution, and a logit of infinity takes all of it: the best is the choice.
   var way = select(0u, 1u, pieces <= WG && (complete || p.top_p < 1.0));
   if (best.x <= LOWEST || best.x >= INFINITE) { way = 2u; }
   way = agree(way, t == 0u);
@@ -237,7 +237,7 @@ fn publish(id: u32) {
   var step = 0u;
   var next = true;
   var job = 0u;
-  // Of a cut: the amount to reach, that of greater keys, how many there are in the bin.
+  // The state of a cut: the amount to reach, the amount of the keys above hi, and the number of tokens in its bin.
   var goal = 0.0;
   var above = 0.0;
   var count = ALL;
@@ -307,7 +307,7 @@ fn publish(id: u32) {
       }
       var threshold = p.uniform_draw * sum;
       if (counts) {
-        // All of one key, of which the first ids stay.
+        // All have one key, and the lowest ids of them are kept.
         var needed = goal - above;
         if (by_mass) { needed = ceil(needed / max(weight(lo, 1.0), 1e-30)); }
         threshold = min(max(needed, 1.0), sum) - 0.5;
@@ -328,11 +328,11 @@ fn publish(id: u32) {
       if (above + running[t] >= goal) { atomicMin(&first, t); }
     }
     workgroupBarrier();
-    // A bin of the first histogram is certain to reach it, but for rounding.
+    // After the first histogram some bin reaches the goal, up to rounding. If none does, the last one is taken.
     let reached = atomicLoad(&first);
     let at = agree(select(reached, atomicLoad(&last), reached == ALL && count != ALL), t == 0u);
     if (at == ALL) {
-      // None does: all are kept.
+      // No bin reaches the goal, so all are kept.
       next = true;
       continue;
     }

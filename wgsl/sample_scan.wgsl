@@ -1,19 +1,20 @@
-// The first half of a choice: the repeat penalty on a row of logits, and the best of each slice of WG tokens.
+// The first half of a choice: applies the repeat penalty to a row of logits, and finds the best of each slice of WG tokens.
 //
-// logits (VOCAB) -> keys (slices * WG), integers of the same order, 0 behind the vocabulary; maxima (slices) of (key, lowest id,
-// mass as bits, whether a logit is not finite); and keys of the maxima of its quarters. The mass is the sum of
-// exp(logit - that of the maximum), where masses are asked for.
-// The last last_n tokens up to position pos + tokens are penalised, each once.
-// Division: a workgroup per slice, a thread per token. Bound by: reading and writing VOCAB words, some 1.2 MB.
+// logits (VOCAB) -> keys (slices, WG), the logits as integers of the same order (shared/order.wgsl), 0 behind the vocabulary; maxima (slices)
+// of (key, lowest id, mass as bits, whether a logit is not finite); quarters (slices), the greatest keys of a slice's four quarters. The
+// mass of a slice is the sum of exp(logit - the greatest one), if `masses` asks for it. The penalty applies to the last_n tokens before
+// position pos + tokens, once for each id.
+// Division: a workgroup per slice, a thread per token.
+// Bound by: reading and writing VOCAB words.
 #word pos: u32       // of the first token of the step
 #word tokens: u32    // of the step
 #word last_n: u32    // 0 where the penalty is 1
 #word penalty: f32
-#word masses: u32    // whether they are asked for
+#word masses: u32    // 1 if they are needed
 #read logits: array<f32> @floats(VOCAB)                     // (VOCAB)
 #read history: array<u32> @words(CONTEXT)                   // ids by position
 #write keys: array<u32> @words(GRID_X * WG)                 // (slices, WG)
-#write maxima: array<vec4<u32>> @words(4 * GRID_X)          // (slices)
+#write maxima: array<vec4<u32>> @words(4 * GRID_X)          // (slices) of (key, id, mass as bits, 0)
 #write quarters: array<vec4<u32>> @words(4 * GRID_X)        // (slices)
 #import order
 #import best
@@ -27,7 +28,7 @@ var<workgroup> broken: atomic<u32>;
 #fetch
   let first = wid.x * WG;
   let id = first + t;
-  // On its way while the penalty looks for the token.
+  // It is being loaded while the penalty looks for the token.
   var logit = logits[min(id, VOCAB - 1u)];
   if (t < 4u) { atomicStore(&quarter[t], 0u); }
   if (t == 0u) { atomicStore(&broken, 0u); }
@@ -41,7 +42,7 @@ var<workgroup> broken: atomic<u32>;
     var i = t;
     loop {
       if (i >= n) { break; }
-      // Ids before the slice wrap to large numbers.
+      // Ids before the slice wrap around to large numbers.
       let recent = history[end - n + i] - first;
       if (recent < WG) { atomicOr(&penalised[recent >> 5u], 1u << (recent & 31u)); }
       i += WG;
@@ -57,7 +58,7 @@ var<workgroup> broken: atomic<u32>;
   atomicMax(&quarter[t / (WG / 4u)], key);
 #else
   let highest = subgroupMax(key);
-  // A subgroup of 128 has two quarters.
+  // A subgroup larger than a quarter has tokens of two.
   if (lane_id == 0u || subgroup_size > WG / 4u) {
     atomicMax(&quarter[t / (WG / 4u)], select(highest, key, subgroup_size > WG / 4u));
   }
@@ -65,7 +66,7 @@ var<workgroup> broken: atomic<u32>;
   let best = workgroup_best(vec2(key, id), t, subgroup, subgroups, lane_id);
   var mass = 0.0;
   if (p.masses == 1u) {
-    // Of nothing but minus infinity none.
+    // A slice of minus infinity has no mass.
     if (key > LOWEST && best.x < INFINITE) { mass = exp(value(key) - value(best.x)); }
     mass = workgroup_sum(mass, t, subgroup, subgroups, lane_id);
   }

@@ -1,6 +1,7 @@
-// Sums of 16 products of codes as they stand and halves, to see whether a device keeps halves below the smallest normal one.
+// Sums of 16 products of halves and codes, whose bits are used as subnormal halves. They show whether a device computes with those.
 //
-// Division: one workgroup of which each thread makes one sum. Bound by: launching it.
+// Division: one workgroup, each thread of which computes one sum.
+// Bound by: launching it.
 #import halves
 #import halves_math
 #read codes: array<vec4<u32>> @words(64 * 2 * 4)   // (64, 2): even and odd codes of 16 weights

@@ -1,20 +1,20 @@
-// The queries of one token: q = W x / rms(x), of which a head's first NOPE values leave absorbed, q_lat = K q_nope, and its last
-// ROPE ones rotated. x comes prepared (shared/token_store.wgsl).
+// The queries of one token: q = W x / rms(x). For each head the first NOPE values are absorbed, q_lat = K q_nope, and the last ROPE
+// values are rotated to q_pe. x comes prepared (shared/token_store.wgsl).
 //
-// W (heads * (NOPE + ROPE), 32 * UNITS), K (heads, KV_LORA, NOPE), q_lat (heads, KV_LORA), q_pe (heads, ROPE).
-// Division: grid (HEAD_SLICES + 1, heads). Each of the first HEAD_SLICES workgroups of a head makes all of its q_nope, keeps it as the input of
-// its share of K's rows, and multiplies: to read W that often from the second-level cache costs less than a dispatch that waits.
-// The last one rotates. LANES threads share PASSES rows of W, then K_LANES threads K_PASSES rows of K. With `cache_eps` the grid has
-// a further row, whose first workgroup writes the cache's new row (shared/cache_row.wgsl).
-// Bound by: latency; the bytes of W and K once from memory.
+// W (HEADS * (NOPE + ROPE), 32 * UNITS), K (HEADS, KV_LORA, NOPE), q_lat (HEADS, KV_LORA), q_pe (HEADS, ROPE).
+// Division: grid (HEAD_SLICES + 1, HEADS). Each of the first HEAD_SLICES workgroups of a head computes all of q_nope, keeps it, and
+// multiplies K_ROWS rows of K by it. Reading W so often from the second-level cache costs less than a second dispatch. The last workgroup of
+// a head computes and rotates q_pe. LANES threads share PASSES rows of W, K_LANES threads K_PASSES rows of K. With `cache_eps` the grid has
+// one more row, whose first workgroup writes the new row of the KV cache (shared/cache_row.wgsl).
+// Bound by: latency; the bytes of W and K, once from memory.
 #word sub: u32         // sub-planes of the scales, in words
 #word k_sub: u32
 #word pos: u32         // of the token
-#word cache_eps?: f32
-#read w_q: array<vec4<u32>> @codes(WEIGHT, HEADS * (NOPE + ROPE) * UNITS)
-#read w_s: array<w_Scales> @scales(WEIGHT, HEADS * (NOPE + ROPE) * UNITS)
-#read k_q: array<vec4<u32>> @codes(K_WEIGHT, HEADS * KV_LORA * (NOPE / 32))
-#read k_s: array<k_Scales> @scales(K_WEIGHT, HEADS * KV_LORA * (NOPE / 32))
+#word cache_eps?: f32  // of the norm of the cache row
+#read w_q: array<vec4<u32>> @codes(WEIGHT, HEADS * (NOPE + ROPE) * UNITS)     // (HEADS, NOPE + ROPE, UNITS) units
+#read w_s: array<w_Scales> @scales(WEIGHT, HEADS * (NOPE + ROPE) * UNITS)     // (HEADS, NOPE + ROPE, UNITS) units
+#read k_q: array<vec4<u32>> @codes(K_WEIGHT, HEADS * KV_LORA * (NOPE / 32))   // (HEADS, KV_LORA, NOPE / 32) units
+#read k_s: array<k_Scales> @scales(K_WEIGHT, HEADS * KV_LORA * (NOPE / 32))   // (HEADS, KV_LORA, NOPE / 32) units
 #read angles: array<vec2<f32>> @floats(CONTEXT * ROPE)       // (n_ctx, ROPE / 2) of (cos, sin)
 #write q_lat: array<f32> @floats(HEADS * KV_LORA)            // (HEADS, KV_LORA)
 #write q_pe: array<f32> @floats(HEADS * ROPE)                // (HEADS, ROPE)
@@ -42,14 +42,13 @@ const KEPT = NOPE;
 #import cache_row
 #endif
 
-// (row of the workgroup), still to be multiplied by token_scale
-var<workgroup> rows: array<f32, MOST_ROWS>;
+var<workgroup> rows: array<f32, MOST_ROWS>;   // q_nope or q_pe of the head, still to be multiplied by rms_scale
 
 alias Rows = array<u32, PASSES>;
 alias Sums = array<f32, PASSES>;
 alias Loaded = array<w_Loaded, PASSES>;
 
-// The weights of unit u of some rows of W, which begin at `units`.
+// The weights of unit u of a thread's rows of W, which begin at `units`.
 fn load(u: u32, units: Rows) -> Loaded {
   return Loaded(
     w_load(units[$r] + u, p.sub),
@@ -65,7 +64,7 @@ fn multiply(sums: Sums, w: Loaded, u: u32) -> Sums {
 
 alias KRow = array<k_Loaded, K_UNROLL>;
 
-// A thread's weights of row `row` of K.
+// Requests a thread's units of row `row` of K.
 fn k_ask(head: u32, row: u32, k_lane: u32) -> KRow {
   return KRow(
     k_load((head * KV_LORA + row) * K_UNITS + min(k_lane + $iu * K_LANES, K_UNITS - 1u), p.k_sub),
@@ -75,7 +74,7 @@ fn k_ask(head: u32, row: u32, k_lane: u32) -> KRow {
 alias KRows = array<KRow, K_PASSES>;
 alias KSums = array<f32, K_PASSES>;
 
-// Their products with what the workgroup keeps, each by K_LANES threads.
+// The products of a thread's rows of K and q_nope, added up over K_LANES threads.
 fn k_sums(w: KRows, k_lane: u32) -> KSums {
   var sum$j = 0.0;
 #for i K_UNROLL
@@ -106,7 +105,7 @@ fn k_sums(w: KRows, k_lane: u32) -> KSums {
   let in_tile = t / LANES;
   let first = head * (NOPE + ROPE) + select(NOPE, 0u, absorbs);
   let count = select(ROPE, NOPE, absorbs);
-  // Threads behind the last row repeat it.
+  // Threads behind the last row repeat it and write nothing.
   let row$r = min(in_tile + $ru * STRIDE, count - 1u);
   let units = Rows(
     (first + row$r) * UNITS,

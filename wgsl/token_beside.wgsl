@@ -9,12 +9,12 @@
 #word other_rows: u32  // of V
 #word sub: u32         // where the sub-plane of W's scales begins, in words
 #word other_sub: u32   // the same of V
-#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)
-#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS)
-#read v_q: array<vec4<u32>> @codes(OTHER, p.other_rows * UNITS)
-#read v_s: array<v_Scales> @scales(OTHER, p.other_rows * UNITS)
-#write z: array<f32> @floats(p.other_rows)
-#write y?: array<f32> @floats(p.rows)
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)        // (rows, UNITS) units
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS)        // (rows, UNITS) units
+#read v_q: array<vec4<u32>> @codes(OTHER, p.other_rows * UNITS)   // (other_rows, UNITS) units
+#read v_s: array<v_Scales> @scales(OTHER, p.other_rows * UNITS)   // (other_rows, UNITS) units
+#write z: array<f32> @floats(p.other_rows)   // (other_rows)
+#write y?: array<f32> @floats(p.rows)        // (rows)
 #length OUT_ROWS p.rows
 #length INPUT_UNITS UNITS
 const TILE = WG / LANES;

@@ -1,27 +1,29 @@
-// x = row history[pos] of the token embedding, as f32, and prepared for the first layer's products (shared/token_store.wgsl).
+// y = row history[pos] of the token embedding, as f32, and prepared for the first layer's products (shared/token_store.wgsl): multiplied by
+// the norm's weight g, with sums of squares. A call for a piece of W that does not hold the row writes nothing.
 //
-// W (vocabulary, 32 * UNITS), x (32 * UNITS). Division: a thread per unit of 32 weights. Bound by: launching it.
-// A piece of W writes only where it holds the row.
+// W (vocabulary, 32 * UNITS), y (32 * UNITS).
+// Division: a thread per unit.
+// Bound by: launching it.
 #word rows: u32       // of this piece
 #word first_row: u32  // of this piece in the vocabulary
 #word sub: u32        // sub-plane of the scales, in words
 #word pos: u32
-#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)
-#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS, p.sub)
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)          // (rows, UNITS) units
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS, p.sub)   // (rows, UNITS) units
 #read history: array<u32> @words(CONTEXT)                // ids by position
-#read g: array<vec4<f32>> @floats(UNITS * 32)            // (8 * UNITS)
+#read g: array<vec4<f32>> @floats(UNITS * 32)            // (8 * UNITS), the norm's weight
 #write y: array<vec4<f32>> @floats(UNITS * 32)           // (8 * UNITS)
-#write squares_out: array<f32> @floats(UNITS * 2)        // (2 * UNITS)
+#write squares_out: array<f32> @floats(UNITS * 2)        // (2 * UNITS), each of 16 values
 #each i 8
 #import w32
 #import w32_math
 #import WEIGHT as w
 
-// Leaves unit u, already times the norm's weight, prepared.
+// Writes unit u, which is multiplied by the norm's weight already, in the prepared format.
 #ifdef BYTES
 #write prepared: array<vec4<u32>> @prepared(UNITS)       // (UNITS, 3)
 #import quantize
-fn leave(u: u32, v: W32) {
+fn write(u: u32, v: W32) {
   let a = quantize_half(v.v0, v.v1, v.v2, v.v3);
   let b = quantize_half(v.v4, v.v5, v.v6, v.v7);
   prepared[u * 3u] = a.codes;
@@ -32,7 +34,7 @@ fn leave(u: u32, v: W32) {
 #ifdef HALVES
 #write prepared: array<vec4<u32>> @prepared(UNITS)       // (UNITS / 8, 5, 8)
 #import halve_unit
-fn leave(u: u32, v: W32) {
+fn write(u: u32, v: W32) {
   let own = halve_unit(v.v0, v.v1, v.v2, v.v3, v.v4, v.v5, v.v6, v.v7);
   let to = halves_place(u);
   prepared[to] = own.a;
@@ -43,7 +45,7 @@ fn leave(u: u32, v: W32) {
 }
 #else
 #write prepared: array<vec4<f32>> @prepared(UNITS)       // (UNITS, 8)
-fn leave(u: u32, v: W32) {
+fn write(u: u32, v: W32) {
   prepared[u * 8u + $iu] = v.v$i;
 }
 #endif
@@ -57,7 +59,7 @@ fn sum_of_squares(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> f32
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   let row = history[p.pos] - p.first_row;
   let u = id.x;
-  // A row before the piece wraps around to a large number.
+  // A row that precedes this piece wraps around to a large number.
   if (u >= UNITS || row >= p.rows) {
     return;
   }
@@ -66,5 +68,5 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   y[at + $iu] = w.v$i;
   squares_out[u * 2u] = sum_of_squares(w.v0, w.v1, w.v2, w.v3);
   squares_out[u * 2u + 1u] = sum_of_squares(w.v4, w.v5, w.v6, w.v7);
-  leave(u, w32_mul(w, g[at], g[at + 1u], g[at + 2u], g[at + 3u], g[at + 4u], g[at + 5u], g[at + 6u], g[at + 7u]));
+  write(u, w32_mul(w, g[at], g[at + 1u], g[at + 2u], g[at + 3u], g[at + 4u], g[at + 5u], g[at + 6u], g[at + 7u]));
 }

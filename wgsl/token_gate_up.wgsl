@@ -1,17 +1,18 @@
-// h = silu(G x) * (U x) of one token, for the experts it chooses and the shared expert in one grid; a dense block is the
-// shared expert alone. x comes prepared (shared/token_store.wgsl) with its partial sums of squares, h leaves prepared.
+// h = silu(G x) * (U x) of one token, for its chosen experts and the shared expert in one grid. A dense block is the shared expert alone.
+// x comes prepared (shared/token_store.wgsl) with its sums of squares. h is left prepared.
 //
-// G, U (experts * ROWS, 32 * UNITS), of the shared expert (rows, 32 * UNITS); h (USED * ROWS + rows) values: the chosen experts' one
-// after another, then the shared one's. The logits of the experts (shared/logits_*.wgsl), with RAW_LOGITS still to be divided by the root
-// mean square of x, give the expert of each slot; one workgroup leaves all of them (`ids`) with their weights for token_moe_down.
-// Division: LANES threads share a row of G and the same row of U; a workgroup owns TILE = WG / LANES rows of one expert. Every
-// workgroup makes the choice of its slot, by one subgroup where lanes hold few experts each: that costs less than a dispatch.
+// G and U (experts * ROWS, 32 * UNITS), those of the shared expert (shared_rows, 32 * UNITS). h (USED * ROWS + shared_rows): the values of
+// the slots in order, then those of the shared expert. The module LOGITS gives the logits of the experts, and CHOICE the expert of each
+// slot. With RAW_LOGITS the logits are still to be divided by the root mean square of x.
+// Division: LANES threads share a row of G and the same row of U. A workgroup owns TILE = WG / LANES rows of one expert. It chooses the
+// expert of its slot itself, which costs less than a dispatch. One workgroup also writes all chosen experts (`ids`) and their weights for
+// token_moe_down.
 // Bound by: the bytes of the chosen rows.
 #word experts?: u32        // in this piece
 #word first_expert?: u32   // of this piece
 #word g_sub?: u32          // sub-planes of the scales, in words
 #word u_sub?: u32
-#word scale?: f32          // of the experts' weights
+#word scale?: f32          // by which the experts' weights are multiplied
 #word shared_rows?: u32    // in this piece
 #word shared_first?: u32   // row of h of the first row of this piece
 #word shared_g_sub?: u32
@@ -26,13 +27,13 @@ const TILE = WG / LANES;
 #import INPUT as x
 #import token_store
 #ifdef experts
-#read eg_q: array<vec4<u32>> @codes(GATE, p.experts * ROWS * UNITS)
-#read eg_s: array<eg_Scales> @scales(GATE, p.experts * ROWS * UNITS)
-#read eu_q: array<vec4<u32>> @codes(UP, p.experts * ROWS * UNITS)
-#read eu_s: array<eu_Scales> @scales(UP, p.experts * ROWS * UNITS)
-#read bias?: array<f32> @floats(EXPERTS)
-#write ids?: array<u32> @words(USED)
-#write weights?: array<f32> @floats(USED)
+#read eg_q: array<vec4<u32>> @codes(GATE, p.experts * ROWS * UNITS)    // (experts, ROWS, UNITS) units
+#read eg_s: array<eg_Scales> @scales(GATE, p.experts * ROWS * UNITS)   // (experts, ROWS, UNITS) units
+#read eu_q: array<vec4<u32>> @codes(UP, p.experts * ROWS * UNITS)      // (experts, ROWS, UNITS) units
+#read eu_s: array<eu_Scales> @scales(UP, p.experts * ROWS * UNITS)     // (experts, ROWS, UNITS) units
+#read bias?: array<f32> @floats(EXPERTS)    // (EXPERTS)
+#write ids?: array<u32> @words(USED)        // (USED)
+#write weights?: array<f32> @floats(USED)   // (USED)
 const SLOT_TILES = (ROWS + TILE - 1u) / TILE;
 const ROUTED_TILES = USED * SLOT_TILES;
 var<workgroup> slot_expert: u32;
@@ -52,17 +53,17 @@ fn logit_scale() -> f32 {
 const ROUTED_TILES = 0u;
 #endif
 #ifdef shared_rows
-#read sg_q: array<vec4<u32>> @codes(SHARED_GATE, p.shared_rows * UNITS)
-#read sg_s: array<sg_Scales> @scales(SHARED_GATE, p.shared_rows * UNITS)
-#read su_q: array<vec4<u32>> @codes(SHARED_UP, p.shared_rows * UNITS)
-#read su_s: array<su_Scales> @scales(SHARED_UP, p.shared_rows * UNITS)
+#read sg_q: array<vec4<u32>> @codes(SHARED_GATE, p.shared_rows * UNITS)    // (shared_rows, UNITS) units
+#read sg_s: array<sg_Scales> @scales(SHARED_GATE, p.shared_rows * UNITS)   // (shared_rows, UNITS) units
+#read su_q: array<vec4<u32>> @codes(SHARED_UP, p.shared_rows * UNITS)      // (shared_rows, UNITS) units
+#read su_s: array<su_Scales> @scales(SHARED_UP, p.shared_rows * UNITS)     // (shared_rows, UNITS) units
 #import SHARED_GATE as sg
 #import SHARED_GATE_TIMES as sg
 #import SHARED_UP as su
 #import SHARED_UP_TIMES as su
 #import gate_up_walk as s
 #length OUT_ROWS p.shared_first + p.shared_rows
-// The workgroup that leaves the choice: of the shared expert, where there is one, since it need not wait for it.
+// The workgroup that writes the choice. It is one of the shared expert if there is one, since its product need not wait for the choice.
 const CHOOSER = ROUTED_TILES;
 #else
 #length OUT_ROWS USED * ROWS
@@ -76,7 +77,7 @@ fn weights_scale() -> f32 { return 1.0; }
 const LEAVES_CHOICE = false;
 #endif
 
-// Of a row gate and up, both still to be multiplied by token_scale; what leaves is silu(gate) * up.
+// (row, gate or up), still to be multiplied by token_scale.
 var<workgroup> token_pairs: array<f32, 2u * TILE>;
 var<workgroup> token_scale: f32;
 
@@ -84,7 +85,7 @@ fn token_rows_at(first: u32) -> vec4<f32> {
   let i = 2u * first;
   let gate = vec4<f32>(token_pairs[i], token_pairs[i + 2u], token_pairs[i + 4u], token_pairs[i + 6u]) * token_scale;
   let up = vec4<f32>(token_pairs[i + 1u], token_pairs[i + 3u], token_pairs[i + 5u], token_pairs[i + 7u]) * token_scale;
-  // exp(-gate) overflows to infinity below -88: kept finite, since Metal's fast math may assume it is.
+  // silu(gate) * up. exp(-gate) is kept finite, because Metal's fast math may assume that it is.
   return gate / (1.0 + exp(min(-gate, vec4<f32>(80.0)))) * up;
 }
 
@@ -92,7 +93,7 @@ fn token_rows_at(first: u32) -> vec4<f32> {
 #fetch
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
-  // All that a workgroup needs before it knows its expert is asked for at once, before anything is waited for.
+  // A workgroup requests all that it needs before it knows its expert, and only then waits.
 #ifdef experts
   let slot = wid.x / SLOT_TILES;
   let all = LEAVES_CHOICE && wid.x == CHOOSER;
@@ -117,13 +118,13 @@ fn token_rows_at(first: u32) -> vec4<f32> {
   }
 #endif
   var sums = vec2<f32>(0.0);
-  // Rows of h that the workgroup writes: none where another piece holds the slot's expert.
+  // The rows of h that the workgroup writes. There are none if another piece holds the slot's expert.
   var first = 0u;
   var end = 0u;
 #ifdef experts
   if (wid.x < ROUTED_TILES) {
     let tile = (wid.x - slot * SLOT_TILES) * TILE;
-    // An expert before this piece wraps around.
+    // An expert that precedes this piece wraps around to a large number.
     let expert = slot_expert - p.first_expert;
     if (expert < p.experts) {
       first = slot * ROWS + tile;
@@ -141,7 +142,7 @@ fn token_rows_at(first: u32) -> vec4<f32> {
     sums = s_walk(min(tile + in_tile, p.shared_rows - 1u) * UNITS, lane, p.shared_g_sub, p.shared_u_sub);
   }
 #endif
-  // Two sums for the price of one: from here on the upper lanes of the row add up the second one.
+  // One exchange for both sums: after it the upper lanes of the row add up those of U, the others those of G.
   let upper = lane >= LANES / 2u;
   let sum = half_sum(select(sums.x, sums.y, upper) + subgroupShuffleXor(select(sums.y, sums.x, upper), LANES / 2u));
   if ((lane & (LANES / 2u - 1u)) == 0u) { token_pairs[2u * in_tile + select(0u, 1u, upper)] = sum; }

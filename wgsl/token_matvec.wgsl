@@ -4,7 +4,7 @@
 // W (groups * rows, 32 * UNITS), x (groups, X_UNITS) units, y (groups * rows). Groups are heads (attn_k_b, attn_v_b): group g reads x from
 // unit g * X_UNITS on. The module INPUT says where x comes from:
 // - shared/x_*.wgsl: prepared values from their buffer;
-// - shared/staged_*.wgsl: prepared values by way of workgroup memory;
+// - shared/staged_*.wgsl: prepared values through workgroup memory;
 // - shared/x_times_norm.wgsl: f32, which this kernel multiplies by the norm's weight. The router takes it, because rounding should not
 //   choose experts;
 // - shared/x_slices.wgsl: the slices of the attention, for attn_v_b. A workgroup merges those of its head while its weights are on
@@ -18,10 +18,10 @@
 #word first_row: u32   // of this piece among all rows
 #word sub: u32         // where the sub-plane of the scales begins, in words
 #word row_tiles: u32   // workgroups along x; further ones follow along y
-#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)
-#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS)
-#read residual?: array<f32> @floats(p.first_row + p.rows)
-#write y?: array<f32> @floats(p.first_row + p.rows)
+#read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)   // (rows, UNITS) units
+#read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS)   // (rows, UNITS) units
+#read residual?: array<f32> @floats(p.first_row + p.rows)   // (groups * rows)
+#write y?: array<f32> @floats(p.first_row + p.rows)         // (groups * rows)
 #flag ONE_BLOCK        // UNROLL * LANES units are a whole row, so a thread loads its share at once
 #flag GROUPS           // each group reads an input of its own
 #length OUT_ROWS p.first_row + p.rows

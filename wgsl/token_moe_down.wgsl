@@ -1,10 +1,10 @@
-// x' = x + sum over slots s of weights[s] * D[ids[s]] h[s] + S h_shared, of one token: the end of a layer with experts. h
-// comes prepared (shared/token_store.wgsl); x' leaves as f32, and prepared for the next layer's first products.
+// y = residual + sum over slots s of weights[s] * D[ids[s]] h[s] + S h_shared, of one token: the end of a layer with experts. h comes
+// prepared (shared/token_store.wgsl). y is left as f32, and prepared for the next layer's first products.
 //
-// D (experts * ROWS, 32 * UNITS), S (ROWS, 32 * SHARED_UNITS), h (USED * UNITS + SHARED_UNITS) units, x and x' (ROWS).
-// Division: LANES threads share an output row and walk the units of all its experts, so the sum needs no atomics (with TWO_RUNS they
-// are 64: two runs of 32, of one subgroup each, whose sums meet in workgroup memory); a workgroup owns TILE = WG / LANES rows. With
-// ONE_PIECE this is all of the weights, else other calls add what other pieces of them hold.
+// D (experts * ROWS, 32 * UNITS), S (ROWS, 32 * SHARED_UNITS), h (USED * UNITS + SHARED_UNITS) units, residual and y (ROWS).
+// Division: LANES threads share an output row and walk the units of all its experts, so the sum needs no atomics. With TWO_RUNS they are 64:
+// two runs of 32, whose sums meet in workgroup memory. A workgroup owns TILE = WG / LANES rows. With ONE_PIECE the call has all of the
+// weights. Else other calls add what other pieces hold.
 // Bound by: the bytes of the chosen rows.
 #word first_expert: u32    // of this piece
 #word experts: u32         // in this piece
@@ -12,12 +12,12 @@
 #word shared_rows?: u32    // in this piece
 #word shared_first?: u32   // first row of this piece
 #word shared_sub?: u32
-#read w_q: array<vec4<u32>> @codes(WEIGHT, max(p.experts, 1) * ROWS * UNITS)
-#read w_s: array<w_Scales> @scales(WEIGHT, max(p.experts, 1) * ROWS * UNITS)
-#read ids: array<u32> @words(USED)
-#read weights: array<f32> @floats(USED)
-#read residual: array<f32> @floats(ROWS)
-#write y: array<f32> @floats(ROWS)
+#read w_q: array<vec4<u32>> @codes(WEIGHT, max(p.experts, 1) * ROWS * UNITS)   // (experts, ROWS, UNITS) units
+#read w_s: array<w_Scales> @scales(WEIGHT, max(p.experts, 1) * ROWS * UNITS)   // (experts, ROWS, UNITS) units
+#read ids: array<u32> @words(USED)         // (USED)
+#read weights: array<f32> @floats(USED)    // (USED)
+#read residual: array<f32> @floats(ROWS)   // (ROWS)
+#write y: array<f32> @floats(ROWS)         // (ROWS)
 #length OUT_ROWS ROWS
 #flag ONE_BLOCK
 #flag ONE_PIECE
@@ -33,11 +33,10 @@ const TILE = WG / LANES;
 #import SHARED as s
 #import INPUT as h
 
-// (run of 32 lanes)
-var<workgroup> run_sums: array<f32, ROW_RUNS>;
+var<workgroup> run_sums: array<f32, ROW_RUNS>;   // (run of 32 lanes)
 
-// A unit of an expert's row, its slot, and whether this piece holds the expert. What it does not hold is read all the same, of its first
-// expert, so that no load waits for a branch; neither do loads of units behind the last, which are those of the last.
+// A unit of h, the unit of D that it meets (`at`), its slot, and whether this piece holds the slot's expert. If not, the unit of the piece's
+// first expert is loaded, and behind the last unit the last one, so that no load waits for a branch.
 struct Taken { unit: u32, at: u32, slot: u32, held: bool }
 
 fn take(nth: u32, first_unit: u32) -> Taken {
@@ -47,13 +46,13 @@ fn take(nth: u32, first_unit: u32) -> Taken {
 #else
   let slot = unit / UNITS;
 #endif
-  // One before this piece wraps around.
+  // An expert that precedes this piece wraps around to a large number.
   let expert = ids[slot] - select(p.first_expert, 0u, ONE_PIECE);
   let held = ONE_PIECE || expert < p.experts;
   return Taken(unit, select(0u, expert, held) * (ROWS * UNITS) + (first_unit + unit) - slot * UNITS, slot, held);
 }
 
-// Whether a unit is behind the last is told again here: until then nothing need be kept for it.
+// Computes again whether the unit is behind the last one. So no register keeps it while the weights are being loaded.
 fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
   let product = weights[taken.slot] * w_times(w, h_unit(taken.unit));
   return select(0.0, product, taken.held && (!RAGGED || nth < USED * UNITS));
@@ -64,12 +63,12 @@ fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
   let lane = t & (LANES - 1u);
   let tile = wid.x * TILE;
   let row = min(tile + t / LANES, ROWS - 1u);
-  // Of the row that the thread adds up in the end.
+  // The row that the thread completes at the end.
   let own = select(t / LANES, t % TILE, TWO_RUNS);
   let own_row = select(row, min(tile + own, ROWS - 1u), TWO_RUNS);
   let before = residual[own_row];
   let weight = norm_weight_at(own_row);
-  // Asked for before it is known who the experts are.
+  // Requested before the experts are known.
   let ahead = shared_ask(row, lane);
   let asked = h_ask(t, 0u);
   var sum = 0.0;

@@ -1,17 +1,17 @@
-// The queries of one token, absorbed and rotated, and the cache's new row in one grid, where every dispatch of a pass waits for the
-// one before it: q_lat = K q_nope of each head, q_pe by pairs (2i, 2i+1), each by the angle of (position, i), and the row as in
-// shared/cache_row.wgsl.
+// The queries of one token, absorbed and rotated, and the new row of the KV cache (shared/cache_row.wgsl). They share one grid for devices
+// with serial passes, where several dispatches would wait for each other. For each head q_lat = K q_nope. In q_pe each pair (2i, 2i+1) is
+// rotated by the angle of (position, i).
 //
-// K (HEADS, KV_LORA, NOPE = 32 * UNITS), q (HEADS, NOPE + ROPE), and as x prepared (shared/token_store.wgsl); q_lat (HEADS, KV_LORA),
-// q_pe (HEADS, ROPE). The last three are seen as pairs of floats.
-// Division: the first K_TILES workgroups own TILE = WG / LANES rows of K each, LANES threads a row; the next one writes the cache's row;
-// in the others a thread rotates a pair.
+// K (HEADS, KV_LORA, NOPE = 32 * UNITS), q (HEADS, NOPE + ROPE), and the same prepared as x (shared/token_store.wgsl), q_lat (HEADS,
+// KV_LORA), q_pe (HEADS, ROPE). q and q_pe are seen as pairs of floats.
+// Division: the first K_TILES workgroups own TILE = WG / LANES rows of K each, with LANES threads per row. The next one writes the cache
+// row. In the others a thread rotates a pair.
 // Bound by: the bytes of K.
 #word sub: u32         // sub-plane of the scales, in words
 #word pos: u32         // of the token
-#word cache_eps: f32
-#read w_q: array<vec4<u32>> @codes(WEIGHT, HEADS * KV_LORA * UNITS)
-#read w_s: array<w_Scales> @scales(WEIGHT, HEADS * KV_LORA * UNITS)
+#word cache_eps: f32   // of the norm of the cache row
+#read w_q: array<vec4<u32>> @codes(WEIGHT, HEADS * KV_LORA * UNITS)   // (HEADS, KV_LORA, UNITS) units
+#read w_s: array<w_Scales> @scales(WEIGHT, HEADS * KV_LORA * UNITS)   // (HEADS, KV_LORA, UNITS) units
 #read q: array<vec2<f32>> @floats(HEADS * (UNITS * 32 + ROPE))       // (HEADS, (NOPE + ROPE) / 2)
 #read angles: array<vec2<f32>> @floats(CONTEXT * ROPE)               // (n_ctx, ROPE / 2) of (cos, sin)
 #write q_lat: array<f32> @floats(HEADS * KV_LORA)                    // (HEADS, KV_LORA)

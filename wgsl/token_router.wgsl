@@ -1,16 +1,15 @@
-// The logits of a token's experts: y = W x / rms(x), weights and input in f32, so that no rounding turns a choice.
+// The logits of a token's experts: y = W x / rms(x). Weights and input are f32, because rounding should not choose experts.
 //
-// W (rows, 4 * COLUMNS), x (4 * COLUMNS), squares (COLUMNS / 4), y (rows). With `norm` x is still to be multiplied by the norm's
-// weight.
-// Division: a workgroup per row, neighbouring threads on neighbouring columns. Bound by: the latency of one load, since
-// there are few rows; so every thread asks for all it needs at once.
+// W (rows, 4 * COLUMNS), x (4 * COLUMNS), squares (COLUMNS / 4), y (rows). With `norm` x is multiplied by the norm's weight first.
+// Division: a workgroup per row. Neighbouring threads have neighbouring columns.
+// Bound by: the latency of one load, since there are few rows. So every thread requests all it needs at once.
 #word first_row: u32   // of this piece among all rows
 #word eps: f32
 #read w: array<vec4<f32>> @codes(WEIGHT, ceil(GRID_X * COLUMNS, 8))   // (rows, COLUMNS)
 #read x: array<vec4<f32>> @floats(COLUMNS * 4)                        // (COLUMNS)
 #read norm?: array<vec4<f32>> @floats(COLUMNS * 4)                    // (COLUMNS)
-#read squares: array<f32> @floats(COLUMNS / 4)                        // (COLUMNS / 4): of 16 values of x
-#write y: array<f32> @floats(p.first_row + GRID_X)
+#read squares: array<f32> @floats(COLUMNS / 4)                        // (COLUMNS / 4), each of 16 values of x
+#write y: array<f32> @floats(p.first_row + GRID_X)                    // (rows)
 #each i LOADS
 #each s SQUARES
 

@@ -15,6 +15,6 @@ pub use plan::{Test, counts, pair, tests};
 pub use report::{Format, Row, Statistics, Writer};
 pub(crate) use report::{build, rate};
 pub use run::{BenchOptions, Event, Where, run};
-pub(crate) use run::{backend_name, driver, measure, n_ctx, random_tokens};
+pub(crate) use run::{backend_name, driver, measure, n_ctx};
 pub use source::Source;
 pub(crate) use source::describe;

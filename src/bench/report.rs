@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::Test;
 
@@ -157,16 +158,16 @@ pub struct Writer<W> {
 
 impl<W: Write> Writer<W> {
     /// Writes the head.
-    ///
-    /// # Errors
-    /// What `out` reports.
     pub fn new(mut out: W, format: Format) -> io::Result<Self> {
         match format {
             Format::Md => {
                 line(&mut out, COLUMNS.map(|c| c.name.to_owned()))?;
                 line(&mut out, COLUMNS.map(Column::rule))?;
             }
-            Format::Csv => writeln!(out, "{}", FIELDS.join(","))?,
+            Format::Csv => {
+                let names: Vec<_> = fields(&Row::default())?.into_iter().map(|f| f.0).collect();
+                writeln!(out, "{}", names.join(","))?;
+            }
             Format::Json => writeln!(out, "[")?,
             Format::Jsonl => {}
         }
@@ -179,14 +180,14 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes a row.
-    ///
-    /// # Errors
-    /// What `out` reports.
     pub fn row(&mut self, row: &Row) -> io::Result<()> {
         let out = &mut self.out;
         match self.format {
             Format::Md => line(out, cells(row))?,
-            Format::Csv => writeln!(out, "{}", fields(row)?.join(","))?,
+            Format::Csv => {
+                let values: Vec<_> = fields(row)?.values().map(quoted).collect();
+                writeln!(out, "{}", values.join(","))?;
+            }
             Format::Json => {
                 if self.rows > 0 {
                     writeln!(out, ",")?;
@@ -201,9 +202,6 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes the end.
-    ///
-    /// # Errors
-    /// What `out` reports.
     pub fn finish(mut self) -> io::Result<()> {
         if self.format == Format::Json {
             writeln!(self.out, "{}]", if self.rows > 0 { "\n" } else { "" })?;
@@ -326,50 +324,20 @@ fn params(n: u64) -> String {
     }
 }
 
-/// The fields of CSV: those of a [`Row`] but the samples.
-const FIELDS: [&str; 30] = [
-    "build_commit",
-    "version",
-    "gpu_info",
-    "driver",
-    "backends",
-    "tier",
-    "activation",
-    "precompose",
-    "model_filename",
-    "model_type",
-    "model_size",
-    "model_n_params",
-    "n_ubatch",
-    "n_prompt",
-    "n_gen",
-    "n_depth",
-    "test_time",
-    "avg_ns",
-    "stddev_ns",
-    "avg_ts",
-    "stddev_ts",
-    "bytes_per_token",
-    "gb_per_s",
-    "peak_gb_per_s",
-    "dispatches_per_token",
-    "dependent_dispatches_per_token",
-    "host_ms_per_token",
-    "gpu_idle",
-    "clock",
-    "longest_submission_ms",
-];
+/// The fields of CSV with their values: those of a [`Row`] but the samples.
+fn fields(row: &Row) -> io::Result<Map<String, Value>> {
+    let mut fields: Map<_, _> = serde_json::from_value(serde_json::to_value(row)?)?;
+    fields.retain(|name: &String, _| !name.starts_with("samples_"));
+    Ok(fields)
+}
 
-fn fields(row: &Row) -> io::Result<Vec<String>> {
-    let value = serde_json::to_value(row)?;
-    Ok(FIELDS
-        .iter()
-        .map(|field| match &value[field] {
-            serde_json::Value::Null => "\"\"".to_owned(),
-            serde_json::Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),
-            other => format!("\"{other}\""),
-        })
-        .collect())
+/// A value of CSV.
+fn quoted(value: &Value) -> String {
+    match value {
+        Value::Null => "\"\"".to_owned(),
+        Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),
+        other => format!("\"{other}\""),
+    }
 }
 
 #[cfg(test)]
@@ -457,32 +425,27 @@ mod tests {
         );
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 2);
-        assert_eq!(lines[0].split(',').count(), FIELDS.len());
+        let names = "build_commit,version,gpu_info,driver,backends,tier,activation,precompose,model_filename,model_type,model_size,\
+            model_n_params,n_ubatch,n_prompt,n_gen,n_depth,test_time,avg_ns,stddev_ns,avg_ts,stddev_ts,bytes_per_token,gb_per_s,\
+            peak_gb_per_s,dispatches_per_token,dependent_dispatches_per_token,host_ms_per_token,gpu_idle,clock,longest_submission_ms";
+        assert_eq!(lines[0], names);
         let expected = "\"abc\",\"0.1.0\",\"NVIDIA \"\"H200\"\"\",\"NVIDIA 580\",\"Vulkan\",\"\",\"\",\"\",\"glm-4.7-flash:q4_0\",\
             \"synthetic glm-4.7-flash q4_0\",\"18253611008\",\"29900000000\",\"64\",\"0\",\"100\",\"4096\",\
             \"2026-11-20T08:00:00Z\",\"225000000\",\"35355339\",\"450.0\",\"70.71067811865476\",\"2000000000.0\",\
             \"900.0\",\"4500.0\",\"700\",\"450\",\"0.5\",\"0.0125\",\"gpu\",\"\"";
         assert_eq!(lines[1], expected);
-        // Every field of a row but the two lists is a column.
-        let value = serde_json::to_value(row()).unwrap();
-        let names: Vec<_> = value.as_object().unwrap().keys().collect();
-        let columns: Vec<_> = names
-            .into_iter()
-            .filter(|name| !name.starts_with("samples_"))
-            .collect();
-        assert_eq!(columns, FIELDS);
     }
 
     #[test]
     fn json_is_a_list_of_what_jsonl_has_in_lines() {
         let rows = [row(), Row { n_gen: 7, ..row() }];
-        let list: serde_json::Value = serde_json::from_str(&written(Format::Json, &rows)).unwrap();
+        let list: Value = serde_json::from_str(&written(Format::Json, &rows)).unwrap();
         let lines = written(Format::Jsonl, &rows);
-        let lines: Vec<serde_json::Value> = lines
+        let lines: Vec<Value> = lines
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();
-        assert_eq!(list, serde_json::Value::Array(lines));
+        assert_eq!(list, Value::Array(lines));
         assert_eq!(
             list[0]["samples_ns"],
             serde_json::json!([200_000_000, 250_000_000])

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use super::report::{Row, Statistics, build};
 use super::source::{Source, describe};
 use super::{BenchError, Test};
-use crate::engine::EngineError;
 use crate::engine::backend::{Backend, BackendError};
 use crate::engine::bandwidth::read_bandwidth;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::engine::opened::gpu_flag;
+use crate::engine::opened::check_cpu;
+use crate::engine::random::random_tokens;
 use crate::engine::{
     DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice, Precomposed, Sampling, Tier, TierTrial,
 };
@@ -61,12 +61,8 @@ pub struct BenchOptions {
     pub devices: Vec<Where>,
     /// The tiers on each GPU; none for the best of each.
     pub tiers: Vec<Tier>,
-    /// Whether to do without cooperative matrices.
-    pub no_matrices: bool,
-    /// Whether work that could stand side by side goes into one grid ([`GpuOptions::serial_passes`](crate::gpu::GpuOptions::serial_passes)).
-    pub serial_passes: Option<bool>,
-    /// Whether halves are multiplied in pairs ([`GpuOptions::packed_halves`](crate::gpu::GpuOptions::packed_halves)).
-    pub packed_halves: Option<bool>,
+    /// How to open each of them: the device and the tier are those whose turn it is.
+    pub gpu: GpuOptions,
     /// Which weights decoding reads composed; the default where `None`.
     pub precompose: Option<PrecomposeChoice>,
     /// Tokens of a prompt that are computed at once, each measured in turn; none for the usual number.
@@ -103,17 +99,11 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
     let n_ctx = n_ctx(&options.tests, &*model)?;
     let cpu = Where::Device(DeviceChoice::Cpu);
     if options.devices.contains(&cpu) {
-        if let Some(tier) = options.tiers.first() {
-            return Err(EngineError::TierWithoutGpu { tier: tier.name() }.into());
-        }
-        if let Some(choice) = options.precompose.filter(|c| *c != PrecomposeChoice::Off) {
-            let choice = choice.name();
-            return Err(EngineError::PrecomposeWithoutGpu { choice }.into());
-        }
-        let [serial_passes, packed_halves] = [options.serial_passes, options.packed_halves];
-        if let Some(flag) = gpu_flag(options.no_matrices, serial_passes, packed_halves) {
-            return Err(EngineError::FlagWithoutGpu { flag }.into());
-        }
+        let asked = GpuOptions {
+            tier: options.tiers.first().copied(),
+            ..options.gpu.clone()
+        };
+        check_cpu(&asked, options.precompose)?;
         if !model.has_data() {
             return Err(BenchError::SyntheticOnCpu);
         }
@@ -129,8 +119,8 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
             }
             continue;
         }
-        for gpu in Gpus::new(device, options) {
-            let gpu = match (gpu, device) {
+        for opening in openings(device, options) {
+            let gpu = match (Gpu::open(&opening), device) {
                 (Ok(gpu), _) => Arc::new(gpu),
                 (Err(error), Where::All) => {
                     if on_event(Event::Skipped(error.to_string())).is_break() {
@@ -173,47 +163,27 @@ pub(crate) fn n_ctx(tests: &[Test], model: &dyn Model) -> Result<usize, BenchErr
     Ok(most)
 }
 
-/// The GPUs that a device and some tiers mean, each opened when its turn comes.
-struct Gpus(std::vec::IntoIter<GpuOptions>);
-
-impl Gpus {
-    fn new(device: &Where, options: &BenchOptions) -> Self {
-        let choices = match device {
-            Where::Device(choice) => vec![choice.clone()],
-            Where::All => (0..gpu::adapters().len())
-                .map(DeviceChoice::Index)
-                .collect(),
-        };
-        let (no_matrices, serial_passes) = (options.no_matrices, options.serial_passes);
-        let packed_halves = options.packed_halves;
-        let tiers: Vec<_> = match options.tiers.as_slice() {
-            [] => vec![None],
-            some => some.iter().copied().map(Some).collect(),
-        };
-        let all: Vec<_> = choices
-            .into_iter()
-            .flat_map(|device| {
-                tiers.clone().into_iter().map(move |tier| GpuOptions {
-                    device: device.clone(),
-                    tier,
-                    no_matrices,
-                    serial_passes,
-                    packed_halves,
-                    tuned: true,
-                    ..GpuOptions::default()
-                })
-            })
-            .collect();
-        Self(all.into_iter())
-    }
-}
-
-impl Iterator for Gpus {
-    type Item = Result<Gpu, gpu::GpuError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.0.next().map(|options| Gpu::open(&options))
-    }
+/// How to open the GPUs that a device and the tiers asked for mean.
+fn openings(device: &Where, options: &BenchOptions) -> Vec<GpuOptions> {
+    let choices = match device {
+        Where::Device(choice) => vec![choice.clone()],
+        Where::All => (0..gpu::adapters().len())
+            .map(DeviceChoice::Index)
+            .collect(),
+    };
+    let tiers: Vec<_> = match options.tiers.as_slice() {
+        [] => vec![None],
+        some => some.iter().copied().map(Some).collect(),
+    };
+    let each = |device: DeviceChoice| {
+        tiers.iter().map(move |tier| GpuOptions {
+            device: device.clone(),
+            tier: *tier,
+            tuned: true,
+            ..options.gpu.clone()
+        })
+    };
+    choices.into_iter().flat_map(each).collect()
 }
 
 fn on_gpu(
@@ -346,7 +316,6 @@ fn run_tests(
         while began.elapsed() < WARM_UP_TIME {
             measure(backend, &warm_up, vocab)?;
         }
-        // A clock before 1970 is broken and its dates are worth nothing.
         let test_time = strftime_now("%Y-%m-%dT%H:%M:%SZ").unwrap_or_default();
         if let Some(gpu) = backend.gpu() {
             gpu.take_host_time();
@@ -450,18 +419,6 @@ pub(crate) fn measure(
     Ok(last - if test.prompt > 0 { began } else { first })
 }
 
-/// `n` ids below `vocab`, always the same.
-pub(crate) fn random_tokens(n: usize, vocab: usize) -> Vec<u32> {
-    let mut state = 0u32;
-    (0..n)
-        .map(|_| {
-            // Numerical Recipes' generator; its upper bits are good enough to spread over experts.
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            ((u64::from(state) * vocab as u64) >> 32) as u32
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -470,9 +427,6 @@ mod tests {
     #[test]
     fn where_the_clock_lies_rows_say_that_the_hosts_told_times() {
         let options = BenchOptions {
-            no_matrices: false,
-            serial_passes: None,
-            packed_halves: None,
             source: "tiny:q4_0".parse().unwrap(),
             tests: vec![Test {
                 prompt: 0,
@@ -481,6 +435,7 @@ mod tests {
             }],
             devices: vec![Where::Device(DeviceChoice::Auto)],
             tiers: vec![],
+            gpu: GpuOptions::default(),
             precompose: None,
             chunks: vec![],
             repetitions: 1,

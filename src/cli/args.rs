@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::output::note;
 use crate::bench::Source;
-use crate::engine::{DeviceChoice, ModelSource, PrecomposeChoice, Sampling, Tier};
+use crate::engine::{DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Sampling, Tier};
 use crate::models::MAX_CHUNK;
 
 /// Which model.
@@ -65,18 +65,24 @@ pub(super) struct DeviceArgs {
     /// Force a tier of GPU kernels: plain, subgroup or int8 (activations rounded to bytes) [default: subgroup where the
     /// adapter runs it, or int8 where that is measured to be at least 10% faster]
     #[arg(long, value_name = "TIER")]
-    pub(super) tier: Option<Tier>,
+    tier: Option<Tier>,
     #[command(flatten)]
-    pub(super) matrices: MatricesArgs,
-    #[command(flatten)]
-    pub(super) serial: SerialArgs,
-    #[command(flatten)]
-    pub(super) halves: HalvesArgs,
+    kernels: KernelArgs,
+}
+
+impl DeviceArgs {
+    pub(super) fn options(&self) -> GpuOptions {
+        GpuOptions {
+            device: self.choice(),
+            tier: self.tier,
+            ..self.kernels.options()
+        }
+    }
 }
 
 impl DeviceArgs {
     /// Where to run.
-    pub(super) fn choice(&self) -> DeviceChoice {
+    fn choice(&self) -> DeviceChoice {
         match self.gpu_layers {
             Some(GpuLayers::None) => DeviceChoice::Cpu,
             Some(GpuLayers::All) | None => self.device.clone(),
@@ -111,30 +117,31 @@ pub(super) struct EngineArgs {
     pub(super) precompose: PrecomposeArgs,
 }
 
-/// Whether kernels may use cooperative matrices.
+/// Which of several kernels.
 #[derive(Args)]
-pub(super) struct MatricesArgs {
+pub(super) struct KernelArgs {
     /// Do without cooperative matrices, on GPUs that have them: to compare, or where a driver's are wrong
-    #[arg(long = "no-matrices")]
-    pub(super) off: bool,
-}
-
-/// Whether dispatches wait for each other in any case.
-#[derive(Args)]
-pub(super) struct SerialArgs {
+    #[arg(long)]
+    no_matrices: bool,
     /// Generate for GPUs where every dispatch waits for the one before it: fewer dispatches, with work that could stand side by
     /// side in one grid [default: on by Metal, else off]
-    #[arg(long = "serial-passes", value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true)]
-    pub(super) serial_passes: Option<bool>,
-}
-
-/// How halves are multiplied.
-#[derive(Args)]
-pub(super) struct HalvesArgs {
+    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true)]
+    serial_passes: Option<bool>,
     /// In tier subgroup, multiply activations in pairs of f16 (on), or each widened to f32 (off), which is more exact [default: on
     /// for GPUs of NVIDIA, AMD and Apple, else off]
-    #[arg(long = "packed-halves", value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true)]
-    pub(super) packed: Option<bool>,
+    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true)]
+    packed_halves: Option<bool>,
+}
+
+impl KernelArgs {
+    pub(super) fn options(&self) -> GpuOptions {
+        GpuOptions {
+            no_matrices: self.no_matrices,
+            serial_passes: self.serial_passes,
+            packed_halves: self.packed_halves,
+            ..GpuOptions::default()
+        }
+    }
 }
 
 /// Which weights decoding reads composed.

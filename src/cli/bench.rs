@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 
 use clap::Args;
 
-use super::args::{HalvesArgs, MatricesArgs, MeasuredArgs, PrecomposeArgs, SerialArgs};
+use super::args::{KernelArgs, MeasuredArgs, PrecomposeArgs};
 use super::error::CliError;
-use super::load::progress_bar;
+use super::load;
 use super::output::{note, write_error};
 use crate::bench::{self, BenchOptions, Event, Format, Where, Writer};
 use crate::engine::Tier;
@@ -70,11 +70,7 @@ pub(super) struct Bench {
     #[arg(long = "tier", value_name = "TIER")]
     tiers: Vec<Tier>,
     #[command(flatten)]
-    matrices: MatricesArgs,
-    #[command(flatten)]
-    serial: SerialArgs,
-    #[command(flatten)]
-    halves: HalvesArgs,
+    kernels: KernelArgs,
     #[command(flatten)]
     precompose: PrecomposeArgs,
     /// Tokens of a prompt computed at once; also -ub [default: 2048, on software 512, or what its
@@ -128,9 +124,7 @@ impl Bench {
                 some => some.to_vec(),
             },
             tiers: self.tiers.clone(),
-            no_matrices: self.matrices.off,
-            serial_passes: self.serial.serial_passes,
-            packed_halves: self.halves.packed,
+            gpu: self.kernels.options(),
             precompose: self.precompose.choice,
             chunks: self
                 .chunks
@@ -142,36 +136,23 @@ impl Bench {
         // The head is written with the first row, so that a refusal leaves standard output empty.
         let mut writer: Option<Writer<io::Stdout>> = None;
         let mut failed = None;
-        let bar = progress_bar("loading");
+        let bar = load::progress_bar("loading");
         bench::run(&options, &mut |event| {
-            let written = match event {
-                Event::Loading(done, total) => {
-                    bar.set_length(total);
-                    bar.set_position(done);
-                    return ControlFlow::Continue(());
+            let mut written = Ok(());
+            match event {
+                Event::Loading(done, total) => load::told(&bar)(done, total),
+                Event::Loaded => bar.finish_and_clear(),
+                Event::Tier(trial) => note(format_args!("{trial}")),
+                Event::Precomposed(precomposed) => note(format_args!("{precomposed}")),
+                Event::Skipped(reason) => note(format_args!("left out: {reason}")),
+                Event::Row(row) => {
+                    written = match &mut writer {
+                        Some(writer) => writer.row(row),
+                        none => Writer::new(io::stdout(), self.output)
+                            .and_then(|new| none.insert(new).row(row)),
+                    }
                 }
-                Event::Loaded => {
-                    bar.finish_and_clear();
-                    return ControlFlow::Continue(());
-                }
-                Event::Tier(trial) => {
-                    note(format_args!("{trial}"));
-                    return ControlFlow::Continue(());
-                }
-                Event::Precomposed(precomposed) => {
-                    note(format_args!("{precomposed}"));
-                    return ControlFlow::Continue(());
-                }
-                Event::Skipped(reason) => {
-                    note(format_args!("left out: {reason}"));
-                    return ControlFlow::Continue(());
-                }
-                Event::Row(row) => match &mut writer {
-                    Some(writer) => writer.row(row),
-                    none => Writer::new(io::stdout(), self.output)
-                        .and_then(|new| none.insert(new).row(row)),
-                },
-            };
+            }
             match written {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {

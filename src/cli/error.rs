@@ -142,20 +142,7 @@ impl CliError {
             | Self::Tune(TuneError::OnCpu | TuneError::NothingToTune { .. }) => 2,
             Self::Interrupted => EXIT_INTERRUPTED,
             Self::BrokenPipe => 0,
-            Self::Engine(_)
-            | Self::Tokenizer(_)
-            | Self::Synth(_)
-            | Self::Bench(_)
-            | Self::Tune(_)
-            | Self::Tuning(_)
-            | Self::WriteFile { .. }
-            | Self::ReadText { .. }
-            | Self::TextTooLong { .. }
-            | Self::NotUtf8 { .. }
-            | Self::TextTooShort { .. }
-            | Self::StillThinking { .. }
-            | Self::Write(_)
-            | Self::Signal(_) => 1,
+            _ => 1,
         }
     }
 }

@@ -19,6 +19,14 @@ pub(super) fn progress_bar(what: &'static str) -> ProgressBar {
     ProgressBar::new(0).with_style(style).with_message(what)
 }
 
+/// Shows on `bar` how much is done, of how much in all.
+pub(super) fn told(bar: &ProgressBar) -> impl FnMut(u64, u64) + use<'_> {
+    |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    }
+}
+
 /// A prompt that takes longer shows a bar.
 pub(super) const BAR_AFTER: Duration = Duration::from_millis(300);
 
@@ -31,21 +39,13 @@ pub(super) fn prompt_bar(what: &'static str, tokens: usize) -> ProgressBar {
 }
 
 /// Opens the model and the device that the flags name.
-///
-/// # Errors
-/// What [`Opened::new`] refuses.
 pub(super) fn open(
     model: &ModelArgs,
     engine: &EngineArgs,
     ctx: &ContextArgs,
 ) -> Result<Opened, CliError> {
-    let device = &engine.device;
     let options = EngineOptions {
-        device: device.choice(),
-        tier: device.tier,
-        no_matrices: device.matrices.off,
-        serial_passes: device.serial.serial_passes,
-        packed_halves: device.halves.packed,
+        gpu: engine.device.options(),
         precompose: engine.precompose.choice,
         ctx: ctx.ctx,
         ubatch: ctx.ubatch,
@@ -90,9 +90,6 @@ pub(super) fn refusal(source: &ModelSource, ctx: &ContextArgs) -> Option<CliErro
 }
 
 /// Loads the weights and tells what was chosen.
-///
-/// # Errors
-/// What [`Engine::load`] refuses.
 pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
     let bar = progress_bar("loading");
     let loaded = Engine::load(opened, &mut |progress| {

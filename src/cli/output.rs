@@ -47,17 +47,11 @@ pub(super) fn print(text: &str) -> Result<(), CliError> {
 }
 
 /// Writes `value` as one line of JSON to standard output.
-///
-/// # Errors
-/// As [`print`].
 pub(super) fn json(value: &impl Serialize) -> Result<(), CliError> {
     json_line(&mut io::stdout().lock(), value)
 }
 
 /// Writes `value` as one line of JSON to `out`.
-///
-/// # Errors
-/// As [`print`].
 pub(super) fn json_line(out: &mut impl Write, value: &impl Serialize) -> Result<(), CliError> {
     serde_json::to_writer(&mut *out, value)
         .map_err(io::Error::from)

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::args::{EngineArgs, MeasuredArgs};
 use super::error::CliError;
-use super::load::progress_bar;
+use super::load;
 use super::output::{self, note};
 use crate::models::MAX_CHUNK;
 use crate::profile::{self, ProfileOptions, Subject};
@@ -74,11 +74,7 @@ impl Profile {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let options = ProfileOptions {
             source: self.model.source(),
-            device: self.engine.device.choice(),
-            tier: self.engine.device.tier,
-            no_matrices: self.engine.device.matrices.off,
-            serial_passes: self.engine.device.serial.serial_passes,
-            packed_halves: self.engine.device.halves.packed,
+            gpu: self.engine.device.options(),
             precompose: self.engine.precompose.choice,
             subject: match self.prompt {
                 None => Subject::Tokens(usize::from(self.tokens)),
@@ -91,11 +87,8 @@ impl Profile {
             depth: self.depth,
             passes: self.passes,
         };
-        let bar = progress_bar("loading");
-        let profiled = profile::run(&options, &mut |done, total| {
-            bar.set_length(total);
-            bar.set_position(done);
-        });
+        let bar = load::progress_bar("loading");
+        let profiled = profile::run(&options, &mut load::told(&bar));
         bar.finish_and_clear();
         let profile = profiled?;
         if let Some(trial) = &profile.head.tier_trial {

@@ -52,10 +52,7 @@ impl Synth {
             self.recipe,
             &self.out,
             &options,
-            &mut |done, total| {
-                bar.set_length(total);
-                bar.set_position(done);
-            },
+            &mut load::told(&bar),
         );
         bar.finish_and_clear();
         Ok(written?)

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use super::args::{DeviceArgs, MeasuredArgs};
 use super::error::CliError;
 use super::interrupt;
-use super::load::progress_bar;
+use super::load;
 use super::output::{self, note};
 use crate::gpu::{Gpu, GpuOptions, tuning};
 use crate::tune::{self, Event, TuneOptions};
@@ -61,20 +61,15 @@ impl Tune {
         }
         let options = TuneOptions {
             source: self.model.source(),
-            device: self.device.choice(),
-            tier: self.device.tier,
-            no_matrices: self.device.matrices.off,
-            serial_passes: self.device.serial.serial_passes,
-            packed_halves: self.device.halves.packed,
+            gpu: self.device.options(),
             time: Duration::from_secs(u64::from(self.seconds)),
         };
-        let bar = progress_bar("loading");
+        let bar = load::progress_bar("loading");
         interrupt::begin_answer();
         let tuned = tune::run(&options, &mut |event| {
             match event {
                 Event::Loading(done, total) => {
-                    bar.set_length(total);
-                    bar.set_position(done);
+                    load::told(&bar)(done, total);
                 }
                 Event::Loaded(trial) => {
                     bar.finish_and_clear();
@@ -127,7 +122,7 @@ impl Tune {
 
     fn forget(&self) -> Result<(), CliError> {
         let gpu = Gpu::open(&GpuOptions {
-            device: self.device.choice(),
+            device: self.device.options().device,
             ..GpuOptions::default()
         })
         .map_err(tune::TuneError::from)?;

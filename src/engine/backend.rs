@@ -43,9 +43,6 @@ pub trait Backend: Send {
     /// As [`prefill`](Backend::prefill), and tells `on_prompt` between two submissions to the device how many of `tokens` are as
     /// good as computed: parts of a chunk count in proportion to their work. `Break` ends it, unless all is submitted. Returned is the
     /// number of tokens that have their rows, which an interrupted chunk adds nothing to; if it is not all, no logits are kept.
-    ///
-    /// # Errors
-    /// As for [`prefill`](Backend::prefill).
     fn prefill_watched(
         &mut self,
         tokens: &[u32],
@@ -55,9 +52,6 @@ pub trait Backend: Send {
 
     /// As [`prefill`](Backend::prefill), but hands the logits (vocab) of each position to `on_row` with the index into
     /// `tokens`, in order. `Break` ends it; the cache is then defined up to that row.
-    ///
-    /// # Errors
-    /// As for [`prefill`](Backend::prefill).
     fn logits(
         &mut self,
         tokens: &[u32],
@@ -72,9 +66,6 @@ pub trait Backend: Send {
     /// As [`logits`](Backend::logits), and tells `on_prompt` between two submissions to the device how many of `tokens` are as good
     /// as computed, in proportion to the work: more than rows were handed out. `Break` ends it. Returned is the number of rows that
     /// were handed out; the cache is defined up to the last of them. Where `on_prompt` broke, no logits are kept.
-    ///
-    /// # Errors
-    /// As for [`prefill`](Backend::prefill).
     fn logits_watched(
         &mut self,
         tokens: &[u32],
@@ -102,9 +93,6 @@ pub trait Backend: Send {
     ) -> Result<(), BackendError>;
 
     /// [`prefill_watched`](Backend::prefill_watched) as a future. A backend that computes on the host does it at once.
-    ///
-    /// # Errors
-    /// As for [`prefill`](Backend::prefill).
     fn prefill_async<'a>(
         &'a mut self,
         tokens: &'a [u32],
@@ -115,9 +103,6 @@ pub trait Backend: Send {
     }
 
     /// [`logits_watched`](Backend::logits_watched) as a future. A backend that computes on the host does it at once.
-    ///
-    /// # Errors
-    /// As for [`prefill`](Backend::prefill).
     fn logits_async<'a>(
         &'a mut self,
         tokens: &'a [u32],
@@ -129,9 +114,6 @@ pub trait Backend: Send {
     }
 
     /// [`decode`](Backend::decode) as a future. A backend that computes on the host does it at once.
-    ///
-    /// # Errors
-    /// As for [`decode`](Backend::decode).
     fn decode_async<'a>(
         &'a mut self,
         context: &'a [u32],
@@ -266,9 +248,6 @@ pub(super) fn check_finite(logits: &[f32], position: usize) -> Result<(), Backen
 }
 
 /// Checks what every backend refuses: no tokens, positions beyond the cache, ids outside the vocabulary.
-///
-/// # Errors
-/// The first of these that applies.
 pub fn check_tokens(
     tokens: &[u32],
     pos: usize,

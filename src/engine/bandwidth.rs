@@ -54,9 +54,6 @@ const CHAIN: usize = 200;
 
 /// Seconds that a dispatch takes which waits for the one before it and does next to nothing: one workgroup reads 32 KiB. The
 /// best of several chains of 200 of them.
-///
-/// # Errors
-/// What the device reports.
 pub fn dependent_dispatch(gpu: &Gpu) -> Result<f64, GpuError> {
     let at_once = read::AT_ONCE[0];
     let data = gpu.storage("chain", read::tile_bytes(at_once), Role::Words)?;

@@ -13,7 +13,7 @@ pub mod gpu;
 pub mod log_softmax;
 pub(crate) mod opened;
 pub mod perplexity;
-mod random;
+pub(crate) mod random;
 mod room;
 mod session;
 mod wait;
@@ -28,7 +28,7 @@ pub use opened::Opened;
 pub use room::Room;
 pub use session::{GenerateStats, Session, StopReason};
 
-pub use crate::gpu::{DeviceChoice, Tier};
+pub use crate::gpu::{DeviceChoice, GpuOptions, Tier};
 
 use crate::gguf::Gguf;
 use backend::Backend;
@@ -54,9 +54,6 @@ pub enum ModelSource {
 
 impl ModelSource {
     /// Opens the container.
-    ///
-    /// # Errors
-    /// What [`Gguf::open`] refuses.
     pub fn open(&self) -> Result<Gguf, EngineError> {
         Ok(match self {
             Self::Embedded => Gguf::from_static(EMBEDDED, "built-in model")?,
@@ -68,16 +65,9 @@ impl ModelSource {
 /// How to load a model.
 #[derive(Debug, Clone, Default)]
 pub struct EngineOptions {
-    /// On which device.
-    pub device: DeviceChoice,
-    /// With which kernels; `None` is the tier that suits adapter and model, by measuring where both tiers with subgroups can run.
-    pub tier: Option<Tier>,
-    /// Whether to do without cooperative matrices ([`GpuOptions::no_matrices`](crate::gpu::GpuOptions::no_matrices)).
-    pub no_matrices: bool,
-    /// Whether work that could stand side by side goes into one grid ([`GpuOptions::serial_passes`](crate::gpu::GpuOptions::serial_passes)).
-    pub serial_passes: Option<bool>,
-    /// Whether halves are multiplied in pairs ([`GpuOptions::packed_halves`](crate::gpu::GpuOptions::packed_halves)).
-    pub packed_halves: Option<bool>,
+    /// On which device and with which kernels. Without a tier it is the one that suits adapter and model, by measuring where both
+    /// tiers with subgroups can run. What `glimt tune` found is used in any case.
+    pub gpu: GpuOptions,
     /// Which weights decoding reads composed; `None` is
     /// [`DEFAULT_PRECOMPOSE`] on a GPU.
     pub precompose: Option<PrecomposeChoice>,
@@ -155,7 +145,7 @@ impl Engine {
         self.precomposed.as_ref()
     }
 
-    /// What was measured to choose the tier; `None` where [`EngineOptions::tier`] named one, an earlier measurement is kept, or the
+    /// What was measured to choose the tier; `None` where [`EngineOptions::gpu`] names one, an earlier measurement is kept, or the
     /// device has no choice.
     pub fn tier_trial(&self) -> Option<&TierTrial> {
         self.weights.as_ref()?.tier_trial()

@@ -191,60 +191,45 @@ impl File {
     }
 }
 
-/// The first flag that is given and means nothing without GPU kernels.
-pub(crate) fn gpu_flag(
-    no_matrices: bool,
-    serial_passes: Option<bool>,
-    packed_halves: Option<bool>,
-) -> Option<&'static str> {
+/// Refuses what only GPU kernels can do.
+pub(crate) fn check_cpu(
+    options: &GpuOptions,
+    precompose: Option<PrecomposeChoice>,
+) -> Result<(), EngineError> {
     let flags = [
-        (no_matrices, "--no-matrices"),
-        (serial_passes.is_some(), "--serial-passes"),
-        (packed_halves.is_some(), "--packed-halves"),
+        (options.no_matrices, "--no-matrices"),
+        (options.serial_passes.is_some(), "--serial-passes"),
+        (options.packed_halves.is_some(), "--packed-halves"),
     ];
-    let given = flags.into_iter().find(|(given, _)| *given);
-    given.map(|(_, flag)| flag)
+    let flag = flags.into_iter().find(|(given, _)| *given);
+    let composing = precompose.filter(|choice| *choice != PrecomposeChoice::Off);
+    Err(match (options.tier, composing, flag) {
+        (None, None, None) => return Ok(()),
+        (Some(tier), ..) => EngineError::TierWithoutGpu { tier: tier.name() },
+        (None, Some(choice), _) => EngineError::PrecomposeWithoutGpu {
+            choice: choice.name(),
+        },
+        (None, None, Some((_, flag))) => EngineError::FlagWithoutGpu { flag },
+    })
 }
 
 impl Device {
     /// The device that `options` mean.
     pub(super) async fn open(options: &EngineOptions) -> Result<Self, EngineError> {
-        let tier = options.tier;
-        // What the CPU reference cannot do.
-        let composing = options
-            .precompose
-            .filter(|choice| *choice != PrecomposeChoice::Off);
-        let flag = gpu_flag(
-            options.no_matrices,
-            options.serial_passes,
-            options.packed_halves,
-        );
-        if options.device == DeviceChoice::Cpu {
-            return Err(match (tier, composing, flag) {
-                (None, None, None) => return Ok(Self::Cpu { because: None }),
-                (Some(tier), ..) => EngineError::TierWithoutGpu { tier: tier.name() },
-                (None, Some(choice), _) => EngineError::PrecomposeWithoutGpu {
-                    choice: choice.name(),
-                },
-                (None, None, Some(flag)) => EngineError::FlagWithoutGpu { flag },
-            });
+        let suits_cpu = check_cpu(&options.gpu, options.precompose);
+        if options.gpu.device == DeviceChoice::Cpu {
+            return suits_cpu.map(|()| Self::Cpu { because: None });
         }
-        // Flags for GPU kernels ask for some adapter, even if it is software.
-        let kernels = tier.is_some() || composing.is_some() || flag.is_some();
         let wanted = GpuOptions {
-            device: options.device.clone(),
-            hardware: !kernels,
-            tier,
-            no_matrices: options.no_matrices,
-            serial_passes: options.serial_passes,
-            packed_halves: options.packed_halves,
+            // Flags for GPU kernels ask for some adapter, even if it is software.
+            hardware: suits_cpu.is_ok(),
             tuned: true,
-            ..GpuOptions::default()
+            ..options.gpu.clone()
         };
         match Gpu::open_async(&wanted).await {
             Ok(gpu) => Ok(Self::Gpu(Arc::new(gpu))),
             Err(no_gpu @ (GpuError::NoAdapter | GpuError::OnlySoftware { .. }))
-                if options.device == DeviceChoice::Auto && !kernels =>
+                if wanted.device == DeviceChoice::Auto && suits_cpu.is_ok() =>
             {
                 Ok(Self::Cpu {
                     because: Some(no_gpu),

@@ -16,24 +16,11 @@ pub struct Perplexity {
 
 impl Perplexity {
     /// Scores a chunk: each token of its second half, given all before it in the chunk. A model that begins its texts
-    /// with a BOS token sees it in place of the chunk's first token. The session is started anew.
+    /// with a BOS token sees it in place of the chunk's first token. The session is started anew. `on_prompt` is told meanwhile how
+    /// many tokens of the chunk are as good as evaluated. A break there ends it, and nothing of the chunk is scored: whether it was.
     ///
     /// # Errors
     /// What [`Session::logits`] refuses, such as a chunk longer than the context.
-    pub fn add_chunk(
-        &mut self,
-        session: &mut Session<'_>,
-        chunk: &[u32],
-    ) -> Result<(), EngineError> {
-        let unwatched = &mut |_| ControlFlow::Continue(());
-        self.add_chunk_watched(session, chunk, unwatched).map(drop)
-    }
-
-    /// As [`add_chunk`](Self::add_chunk), and tells `on_prompt` meanwhile how many tokens of the chunk are as good as evaluated. A break
-    /// there ends it, and nothing of the chunk is scored: whether it was.
-    ///
-    /// # Errors
-    /// As for [`add_chunk`](Self::add_chunk).
     pub fn add_chunk_watched(
         &mut self,
         session: &mut Session<'_>,

@@ -1,4 +1,4 @@
-//! Random cache rows, for measuring at a depth that nobody wants to compute.
+//! Random tokens and cache rows, for measuring: at a depth, too, that nobody wants to compute.
 
 use half::f16;
 
@@ -12,6 +12,18 @@ pub(super) fn cache_values(n: usize) -> Vec<f16> {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
             f16::from_f32(((state >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * 3f32.sqrt())
+        })
+        .collect()
+}
+
+/// `n` ids below `vocab`, always the same.
+pub(crate) fn random_tokens(n: usize, vocab: usize) -> Vec<u32> {
+    let mut state = 0u32;
+    (0..n)
+        .map(|_| {
+            // Numerical Recipes' generator; its upper bits are good enough to spread over experts.
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            ((u64::from(state) * vocab as u64) >> 32) as u32
         })
         .collect()
 }

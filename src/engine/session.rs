@@ -180,9 +180,6 @@ impl<'a> Session<'a> {
     /// where their logits were asked for those whose logits were handed out.
     ///
     /// It never blocks: it goes on whenever it is polled. Dropped before its end it leaves the session as it was.
-    ///
-    /// # Errors
-    /// As for [`generate_async`](Self::generate_async).
     pub async fn logits_async(
         &mut self,
         tokens: &[u32],

@@ -8,13 +8,10 @@ use super::opened::{Device, File, Opened};
 use super::{
     Engine, EngineError, EngineOptions, GenerateStats, LoadProgress, ModelSource, Sampling, Session,
 };
-use crate::gpu::wait::complete;
+use crate::gpu::wait::{complete, waits};
 
 impl Opened {
     /// As [`new_async`](Self::new_async), and reads the file while the device opens.
-    ///
-    /// # Errors
-    /// As [`new_async`](Self::new_async).
     pub fn new(source: &ModelSource, options: &EngineOptions) -> Result<Self, EngineError> {
         let file = File::read(source, options)?;
         // A vocabulary of 150000 tokens and a GPU take some tenths of a second each.
@@ -31,31 +28,16 @@ impl Opened {
 }
 
 impl Engine {
-    /// [`load_async`](Self::load_async), waited for.
-    ///
-    /// # Errors
-    /// [`EngineError::Gpu`].
-    pub fn load(
-        opened: Opened,
-        progress: &mut dyn FnMut(LoadProgress),
-    ) -> Result<Self, EngineError> {
-        complete(Self::load_async(opened, progress))
-    }
+    waits! {
+        pub fn load(opened: Opened, progress: &mut dyn FnMut(LoadProgress)) -> Result<Self, EngineError> =
+            Self::load_async(opened, progress);
 
-    /// [`session_async`](Self::session_async), waited for.
-    ///
-    /// # Errors
-    /// Where its cache does not fit.
-    pub fn session(&self) -> Result<Session<'_>, EngineError> {
-        complete(self.session_async())
+        pub fn session(&self) -> Result<Session<'_>, EngineError> = self.session_async();
     }
 }
 
 impl Session<'_> {
     /// As [`generate_watched`](Self::generate_watched), with nobody told of the prompt.
-    ///
-    /// # Errors
-    /// As for [`generate_async`](Self::generate_async).
     pub fn generate(
         &mut self,
         prompt: &[u32],
@@ -68,9 +50,6 @@ impl Session<'_> {
     }
 
     /// [`generate_async`](Self::generate_async), waited for.
-    ///
-    /// # Errors
-    /// As for [`generate_async`](Self::generate_async).
     pub fn generate_watched(
         &mut self,
         prompt: &[u32],
@@ -88,9 +67,6 @@ impl Session<'_> {
     }
 
     /// As [`logits_watched`](Self::logits_watched), with nobody told of the tokens that are evaluated.
-    ///
-    /// # Errors
-    /// As for [`generate_async`](Self::generate_async).
     pub fn logits(
         &mut self,
         tokens: &[u32],
@@ -102,17 +78,10 @@ impl Session<'_> {
             .map(drop)
     }
 
-    /// [`logits_async`](Self::logits_async), waited for.
-    ///
-    /// # Errors
-    /// As for [`generate_async`](Self::generate_async).
-    pub fn logits_watched(
-        &mut self,
-        tokens: &[u32],
-        from: usize,
-        on_prompt: &mut OnPrompt<'_>,
-        on_row: &mut OnRow<'_>,
-    ) -> Result<usize, EngineError> {
-        complete(self.logits_async(tokens, from, on_prompt, on_row))
+    waits! {
+        pub fn logits_watched(
+            &mut self, tokens: &[u32], from: usize, on_prompt: &mut OnPrompt<'_>, on_row: &mut OnRow<'_>,
+        ) -> Result<usize, EngineError> =
+            self.logits_async(tokens, from, on_prompt, on_row);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::reader::{TensorInfo, byte_len};
+use super::reader::{Header, TensorInfo, byte_len, index};
 use super::{Bytes, DEFAULT_ALIGNMENT, Gguf, GgufError, Value};
 use crate::quant::GgmlType;
 
@@ -34,23 +34,6 @@ impl Gguf {
         metadata: Vec<(String, Value)>,
         tensors: Vec<PlannedInfo>,
     ) -> Result<Gguf, GgufError> {
-        let mut gguf = Gguf {
-            path: Path::new(name).to_owned(),
-            shards: Vec::new(),
-            version: 3,
-            alignment: DEFAULT_ALIGNMENT,
-            metadata: Vec::new(),
-            keys: Default::default(),
-            tensors: Vec::new(),
-            names: Default::default(),
-        };
-        for (key, value) in metadata {
-            let index = gguf.metadata.len();
-            if gguf.keys.insert(key.clone(), index).is_some() {
-                return Err(GgufError::DuplicateKey { key });
-            }
-            gguf.metadata.push((key, value));
-        }
         // Shard 0 holds what there is, shard 1 stands for the rest.
         let (mut owned, mut absent) = (Vec::new(), 0);
         let mut infos = Vec::with_capacity(tensors.len());
@@ -74,15 +57,23 @@ impl Gguf {
                     (1, absent - len)
                 }
             };
-            infos.push(TensorInfo::planned(
+            infos.push(TensorInfo {
                 name,
                 ty,
                 dims,
                 shard,
-                start..start + len,
-            ));
+                start,
+                len,
+            });
         }
-        gguf.append(Bytes::Owned(owned), infos)?;
+        let header = Header {
+            version: 3,
+            alignment: DEFAULT_ALIGNMENT,
+            keys: index(&metadata)?,
+            metadata,
+            tensors: infos,
+        };
+        let mut gguf = Gguf::from_header(Path::new(name), Bytes::Owned(owned), header)?;
         gguf.append(Bytes::Absent(absent), Vec::new())?;
         Ok(gguf)
     }

@@ -1,7 +1,6 @@
 //! Parses the header of one GGUF file: every length, count and offset is checked before it is used.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::path::Path;
 
@@ -41,9 +40,9 @@ pub struct TensorInfo {
     pub ty: GgmlType,
     /// Its dimensions in GGUF order: `dims[0]` is the row length, consecutive in memory.
     pub dims: Vec<u64>,
-    shard: usize,
-    start: usize,
-    len: usize,
+    pub(super) shard: usize,
+    pub(super) start: usize,
+    pub(super) len: usize,
 }
 
 impl TensorInfo {
@@ -58,32 +57,9 @@ impl TensorInfo {
         self.dims.iter().product()
     }
 
-    /// Where the bytes start, from the beginning of their file.
-    pub fn file_offset(&self) -> u64 {
-        self.start as u64
-    }
-
     /// Which file of a split model holds the bytes, from 0.
     pub fn shard(&self) -> usize {
         self.shard
-    }
-
-    /// An entry of a table that is not read from a file.
-    pub(super) fn planned(
-        name: String,
-        ty: GgmlType,
-        dims: Vec<u64>,
-        shard: usize,
-        range: Range<usize>,
-    ) -> Self {
-        Self {
-            name,
-            ty,
-            dims,
-            shard,
-            start: range.start,
-            len: range.len(),
-        }
     }
 
     pub(super) fn range(&self) -> Range<usize> {
@@ -122,17 +98,13 @@ pub(super) fn parse(bytes: &[u8], path: &Path, shard: usize) -> Result<Header, G
         "the metadata table".to_owned()
     })?;
     let mut metadata = Vec::with_capacity(pair_count);
-    let mut keys = HashMap::with_capacity(pair_count);
     for i in 0..pair_count {
         let key = cursor.string(MAX_KEY, || format!("the key of metadata entry {i}"))?;
         let type_id = cursor.u32(|| format!("the type of metadata key {key}"))?;
         let value = read_value(&mut cursor, &key, type_id)?;
-        match keys.entry(key.clone()) {
-            Entry::Occupied(_) => return Err(GgufError::DuplicateKey { key }),
-            Entry::Vacant(entry) => entry.insert(i),
-        };
         metadata.push((key, value));
     }
+    let keys = index(&metadata)?;
     let alignment = read_alignment(&metadata, &keys)?;
 
     let tensor_count = cursor.count(tensor_count, MAX_TENSORS, MIN_TENSOR, || {
@@ -150,6 +122,17 @@ pub(super) fn parse(bytes: &[u8], path: &Path, shard: usize) -> Result<Header, G
         keys,
         tensors,
     })
+}
+
+/// Where each key is.
+pub(super) fn index(metadata: &[(String, Value)]) -> Result<HashMap<String, usize>, GgufError> {
+    let mut keys = HashMap::with_capacity(metadata.len());
+    for (i, (key, _)) in metadata.iter().enumerate() {
+        if keys.insert(key.clone(), i).is_some() {
+            return Err(GgufError::DuplicateKey { key: key.clone() });
+        }
+    }
+    Ok(keys)
 }
 
 fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
@@ -300,13 +283,14 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array,
 }
 
 /// A table entry whose place in the file is not checked yet.
-struct TableEntry {
-    name: String,
-    ty: GgmlType,
-    dims: Vec<u64>,
+#[derive(Debug)]
+pub(super) struct TableEntry {
+    pub name: String,
+    pub ty: GgmlType,
+    pub dims: Vec<u64>,
     /// From the start of the data section, a multiple of the alignment.
-    offset: u64,
-    byte_len: u64,
+    pub offset: u64,
+    pub byte_len: u64,
 }
 
 fn read_tensor(

@@ -2,93 +2,82 @@
 
 use std::fmt;
 
-/// One metadata value.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Value {
-    /// Type 0.
-    U8(u8),
-    /// Type 1.
-    I8(i8),
-    /// Type 2.
-    U16(u16),
-    /// Type 3.
-    I16(i16),
-    /// Type 4.
-    U32(u32),
-    /// Type 5.
-    I32(i32),
-    /// Type 6.
-    F32(f32),
-    /// Type 7, one byte.
-    Bool(bool),
-    /// Type 8, UTF-8 behind a u64 length.
-    String(String),
-    /// Type 9.
-    Array(Array),
-    /// Type 10.
-    U64(u64),
-    /// Type 11.
-    I64(i64),
-    /// Type 12.
-    F64(f64),
-}
+/// Says each type once: its variant, what holds it, and its id and name in the specification.
+macro_rules! types {
+    ($($variant:ident($held:ty) = $id:literal, $name:literal;)*) => {
+        /// One metadata value.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Value {
+            $(#[doc = concat!("Type ", $id, ", ", $name, ".")] $variant($held),)*
+        }
 
-/// An array value: all elements are of one type.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Array {
-    /// Elements of type 0.
-    U8(Vec<u8>),
-    /// Elements of type 1.
-    I8(Vec<i8>),
-    /// Elements of type 2.
-    U16(Vec<u16>),
-    /// Elements of type 3.
-    I16(Vec<i16>),
-    /// Elements of type 4.
-    U32(Vec<u32>),
-    /// Elements of type 5.
-    I32(Vec<i32>),
-    /// Elements of type 6.
-    F32(Vec<f32>),
-    /// Elements of type 7.
-    Bool(Vec<bool>),
-    /// Elements of type 8.
-    String(Vec<String>),
-    /// Elements of type 9; each brings its own element type.
-    Array(Vec<Array>),
-    /// Elements of type 10.
-    U64(Vec<u64>),
-    /// Elements of type 11.
-    I64(Vec<i64>),
-    /// Elements of type 12.
-    F64(Vec<f64>),
+        /// An array value: all elements are of one type.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Array {
+            $(#[doc = concat!("Elements of type ", $id, ", ", $name, ".")] $variant(Vec<$held>),)*
+        }
+
+        impl Value {
+            /// The type id of the GGUF specification.
+            pub fn type_id(&self) -> u32 {
+                match self { $(Value::$variant(_) => $id,)* }
+            }
+
+            /// The type's name, as the specification spells it in lower case.
+            pub fn type_name(&self) -> &'static str {
+                match self { $(Value::$variant(_) => $name,)* }
+            }
+        }
+
+        impl Array {
+            /// Number of elements.
+            pub fn len(&self) -> usize {
+                match self { $(Array::$variant(v) => v.len(),)* }
+            }
+
+            /// The type id of the elements.
+            pub fn element_type_id(&self) -> u32 {
+                match self { $(Array::$variant(_) => $id,)* }
+            }
+
+            /// The name of their type.
+            fn element_type_name(&self) -> &'static str {
+                match self { $(Array::$variant(_) => $name,)* }
+            }
+        }
+
+        $(
+            impl From<$held> for Value {
+                fn from(v: $held) -> Value {
+                    Value::$variant(v)
+                }
+            }
+
+            impl From<Vec<$held>> for Value {
+                fn from(v: Vec<$held>) -> Value {
+                    Value::Array(Array::$variant(v))
+                }
+            }
+        )*
+    };
+}
+types! {
+    U8(u8) = 0, "uint8";
+    I8(i8) = 1, "int8";
+    U16(u16) = 2, "uint16";
+    I16(i16) = 3, "int16";
+    U32(u32) = 4, "uint32";
+    I32(i32) = 5, "int32";
+    F32(f32) = 6, "float32";
+    Bool(bool) = 7, "bool";
+    String(String) = 8, "string";
+    Array(Array) = 9, "array";
+    U64(u64) = 10, "uint64";
+    I64(i64) = 11, "int64";
+    F64(f64) = 12, "float64";
 }
 
 impl Value {
-    /// The type id of the GGUF specification.
-    pub fn type_id(&self) -> u32 {
-        match self {
-            Value::U8(_) => 0,
-            Value::I8(_) => 1,
-            Value::U16(_) => 2,
-            Value::I16(_) => 3,
-            Value::U32(_) => 4,
-            Value::I32(_) => 5,
-            Value::F32(_) => 6,
-            Value::Bool(_) => 7,
-            Value::String(_) => 8,
-            Value::Array(_) => 9,
-            Value::U64(_) => 10,
-            Value::I64(_) => 11,
-            Value::F64(_) => 12,
-        }
-    }
-
-    /// The type's name, as the specification spells it in lower case.
-    pub fn type_name(&self) -> &'static str {
-        type_name(self.type_id())
-    }
-
     /// Any integer type whose value fits an unsigned 64-bit number.
     pub fn as_u64(&self) -> Option<u64> {
         match *self {
@@ -180,57 +169,10 @@ impl Value {
 }
 
 impl Array {
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        match self {
-            Array::U8(v) => v.len(),
-            Array::I8(v) => v.len(),
-            Array::U16(v) => v.len(),
-            Array::I16(v) => v.len(),
-            Array::U32(v) => v.len(),
-            Array::I32(v) => v.len(),
-            Array::F32(v) => v.len(),
-            Array::Bool(v) => v.len(),
-            Array::String(v) => v.len(),
-            Array::Array(v) => v.len(),
-            Array::U64(v) => v.len(),
-            Array::I64(v) => v.len(),
-            Array::F64(v) => v.len(),
-        }
-    }
-
     /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// The type id of the elements.
-    pub fn element_type_id(&self) -> u32 {
-        match self {
-            Array::U8(_) => 0,
-            Array::I8(_) => 1,
-            Array::U16(_) => 2,
-            Array::I16(_) => 3,
-            Array::U32(_) => 4,
-            Array::I32(_) => 5,
-            Array::F32(_) => 6,
-            Array::Bool(_) => 7,
-            Array::String(_) => 8,
-            Array::Array(_) => 9,
-            Array::U64(_) => 10,
-            Array::I64(_) => 11,
-            Array::F64(_) => 12,
-        }
-    }
-}
-
-/// The name of a value type id; "unknown" outside 0..=12.
-fn type_name(id: u32) -> &'static str {
-    const NAMES: [&str; 13] = [
-        "uint8", "int8", "uint16", "int16", "uint32", "int32", "float32", "bool", "string",
-        "array", "uint64", "int64", "float64",
-    ];
-    NAMES.get(id as usize).copied().unwrap_or("unknown")
 }
 
 impl fmt::Display for Value {
@@ -254,30 +196,11 @@ impl fmt::Display for Value {
                 None => write!(f, "string {v:?}"),
             },
             Value::Array(a) => {
-                write!(f, "array of {} {}", a.len(), type_name(a.element_type_id()))
+                write!(f, "array of {} {}", a.len(), a.element_type_name())
             }
         }
     }
 }
-
-macro_rules! from {
-    ($($t:ty => $variant:ident),* $(,)?) => {
-        $(
-            impl From<$t> for Value {
-                fn from(v: $t) -> Value {
-                    Value::$variant(v)
-                }
-            }
-            impl From<Vec<$t>> for Value {
-                fn from(v: Vec<$t>) -> Value {
-                    Value::Array(Array::$variant(v))
-                }
-            }
-        )*
-    };
-}
-from!(u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, f32 => F32, bool => Bool, String => String,
-    u64 => U64, i64 => I64, f64 => F64, Array => Array);
 
 impl From<&str> for Value {
     fn from(v: &str) -> Value {

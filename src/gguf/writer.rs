@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io::Write;
 
-use super::reader::byte_len;
+use super::reader::{TableEntry, byte_len};
 use super::value::{Array, Value};
 use super::{DEFAULT_ALIGNMENT, GgufError};
 use crate::quant::GgmlType;
@@ -25,19 +25,10 @@ pub struct GgufWriter<W: Write> {
     out: W,
     metadata: Vec<(String, Value)>,
     keys: HashSet<String>,
-    tensors: Vec<Entry>,
+    tensors: Vec<TableEntry>,
     names: HashSet<String>,
     /// Where the next tensor will start in the data section.
     offset: u64,
-}
-
-#[derive(Debug)]
-struct Entry {
-    name: String,
-    ty: GgmlType,
-    dims: Vec<u64>,
-    offset: u64,
-    byte_len: u64,
 }
 
 impl<W: Write> GgufWriter<W> {
@@ -103,7 +94,7 @@ impl<W: Write> GgufWriter<W> {
                 tensor: name.to_owned(),
             });
         }
-        self.tensors.push(Entry {
+        self.tensors.push(TableEntry {
             name: name.to_owned(),
             ty,
             dims: dims.to_vec(),
@@ -152,7 +143,7 @@ impl<W: Write> GgufWriter<W> {
 #[derive(Debug)]
 pub struct GgufDataWriter<W: Write> {
     out: W,
-    tensors: Vec<Entry>,
+    tensors: Vec<TableEntry>,
     current: usize,
     /// Bytes of the current tensor written so far.
     written: u64,

@@ -228,6 +228,10 @@ pub(super) async fn choose(choice: &DeviceChoice, hardware: bool) -> Result<Adap
     if all.is_empty() {
         return Err(GpuError::NoAdapter);
     }
+    let not_found = |asked: &str| GpuError::AdapterNotFound {
+        asked: asked.to_owned(),
+        found: listing(all.iter().enumerate()),
+    };
     let index = match choice {
         // Software is last in the order.
         DeviceChoice::Auto if hardware && all[0].get_info().device_type == DeviceType::Cpu => {
@@ -237,18 +241,8 @@ pub(super) async fn choose(choice: &DeviceChoice, hardware: bool) -> Result<Adap
         }
         DeviceChoice::Auto => 0,
         DeviceChoice::Index(i) if *i < all.len() => *i,
-        DeviceChoice::Index(i) => {
-            return Err(GpuError::AdapterNotFound {
-                asked: i.to_string(),
-                found: listing(all.iter().enumerate()),
-            });
-        }
-        DeviceChoice::Cpu => {
-            return Err(GpuError::AdapterNotFound {
-                asked: "cpu".to_owned(),
-                found: listing(all.iter().enumerate()),
-            });
-        }
+        DeviceChoice::Index(i) => return Err(not_found(&i.to_string())),
+        DeviceChoice::Cpu => return Err(not_found("cpu")),
         DeviceChoice::Name(name) => {
             let wanted = name.to_lowercase();
             let hits: Vec<_> = all
@@ -257,12 +251,7 @@ pub(super) async fn choose(choice: &DeviceChoice, hardware: bool) -> Result<Adap
                 .filter(|(_, a)| a.get_info().name.to_lowercase().contains(&wanted))
                 .collect();
             match hits.as_slice() {
-                [] => {
-                    return Err(GpuError::AdapterNotFound {
-                        asked: name.clone(),
-                        found: listing(all.iter().enumerate()),
-                    });
-                }
+                [] => return Err(not_found(name)),
                 [(i, _)] => *i,
                 several => {
                     return Err(GpuError::AdapterAmbiguous {

@@ -135,9 +135,6 @@ impl Buffer {
     }
 
     /// Has `make` make it, of its name, size, use and what it begins with, unless that was done.
-    ///
-    /// # Errors
-    /// What `make` refuses.
     pub(super) async fn make<E>(
         &self,
         make: impl AsyncFnOnce(&str, u64, BufferUsages, Option<&[u8]>) -> Result<wgpu::Buffer, E>,

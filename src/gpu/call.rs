@@ -13,7 +13,7 @@ pub use state::{Blocks, Extent, Most, State, When, Word};
 
 /// One dispatch before its pipeline exists: a kernel, what is bound to its names, its parameters and its grid. It is held against what the
 /// kernel declares when the step is recorded ([`interface`](super::interface)).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Call {
     /// The kernel.
     pub kernel: &'static str,
@@ -63,26 +63,7 @@ impl Call {
     pub fn new(kernel: &'static str) -> Self {
         Self {
             kernel,
-            variant: Variant::default(),
-            bindings: vec![],
-            words: vec![],
-            alternatives: None,
-            by_block: false,
-            ahead: false,
-            grid: [Extent::N(1); 3],
-            counts: None,
-            when: When::Always,
-            most: None,
-            site: None,
-            bytes: 0,
-            bytes_per_row: 0,
-            flops: Flops::default(),
-            shape: String::new(),
-            sublayer: Sublayer::Outside,
-            blocks: None,
-            source: None,
-            #[cfg(test)]
-            compiled: None,
+            ..Self::default()
         }
     }
 

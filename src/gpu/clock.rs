@@ -118,9 +118,6 @@ fn times_of<'a>(
 pub(crate) type Encode<'a> = dyn FnMut(&mut CommandEncoder, usize) + 'a;
 
 /// Repeats of what `encode` encodes that are worth timing by the host's clock.
-///
-/// # Errors
-/// What the device reports.
 pub(crate) async fn repeats_async(gpu: &Gpu, encode: &mut Encode<'_>) -> Result<usize, GpuError> {
     let mut repeats = 1;
     while repeats < MOST_REPEATS
@@ -132,9 +129,6 @@ pub(crate) async fn repeats_async(gpu: &Gpu, encode: &mut Encode<'_>) -> Result<
 }
 
 /// The time of one of `repeats` times what `encode` encodes, in one submission.
-///
-/// # Errors
-/// What the device reports.
 pub(crate) async fn repeated_async(
     gpu: &Gpu,
     encode: &mut Encode<'_>,

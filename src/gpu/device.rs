@@ -78,9 +78,6 @@ impl Gpu {
     }
 
     /// The first error that wgpu or the driver reported since the last call, if any.
-    ///
-    /// # Errors
-    /// That error.
     pub fn check(&self) -> Result<(), GpuError> {
         match self.fault.lock().unwrap_or_else(|e| e.into_inner()).take() {
             Some(fault) => Err(fault),
@@ -104,9 +101,6 @@ impl Gpu {
     }
 
     /// A buffer to copy from, mapped for writing. It is not counted as [allocated](Gpu::allocated): it does not stay.
-    ///
-    /// # Errors
-    /// As [`Gpu::buffer_async`].
     pub(super) async fn staging_async(
         &self,
         what: &str,
@@ -154,9 +148,6 @@ impl Gpu {
     }
 
     /// A buffer that kernels read and write and that can be copied to and from, made at once.
-    ///
-    /// # Errors
-    /// As [`Gpu::buffer_async`].
     pub async fn storage_async(
         &self,
         what: &str,
@@ -169,9 +160,6 @@ impl Gpu {
     }
 
     /// Makes a buffer of a step, with what it begins with, unless that was done.
-    ///
-    /// # Errors
-    /// As [`Gpu::buffer_async`].
     pub async fn realise_async(&self, buffer: &Buffer) -> Result<(), GpuError> {
         let make = async |what: &str, bytes, usage, contents: Option<&[u8]>| {
             let made = self.buffer_async(what, bytes, usage).await?;
@@ -184,9 +172,6 @@ impl Gpu {
     }
 
     /// A storage buffer holding `data`.
-    ///
-    /// # Errors
-    /// As [`Gpu::buffer_async`].
     pub async fn storage_with_async<T: Content>(
         &self,
         what: &str,

@@ -113,9 +113,6 @@ impl<'a> Loader<'a> {
     }
 
     /// Adds tensors of one shape, cut into the same pieces whatever their types are.
-    ///
-    /// # Errors
-    /// As [`Loader::add`].
     pub fn add_alike(&mut self, weights: &[&'a Weight]) -> Result<Vec<usize>, GpuError> {
         let mut most = usize::MAX;
         for weight in weights {

@@ -229,9 +229,6 @@ impl Gpu {
     }
 
     /// Is there when everything submitted before is done.
-    ///
-    /// # Errors
-    /// What the device reported meanwhile.
     pub fn done_async(&self) -> impl Future<Output = Result<(), GpuError>> + use<'_> {
         let arrival = Arrival::default();
         let arrive = arrival.clone();
@@ -241,9 +238,6 @@ impl Gpu {
     }
 
     /// Maps a MAP_READ buffer after `submission` (or everything submitted), copies its first `bytes` and unmaps it.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub async fn map_read_async<T: bytemuck::Pod>(
         &self,
         buffer: &Buffer,
@@ -256,9 +250,6 @@ impl Gpu {
     }
 
     /// Copies `bytes` bytes from `offset` of `buffer` to the host, through a staging buffer.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub async fn read_async<T: bytemuck::Pod>(
         &self,
         buffer: &super::buffer::Buffer,

@@ -61,16 +61,11 @@ impl Pipelines {
     pub(super) fn new(device: &wgpu::Device, info: &wgpu::AdapterInfo, features: Features) -> Self {
         let uniform_layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
             label: Some("params"),
-            entries: &[BindGroupLayoutEntry {
-                binding: 0,
-                visibility: ShaderStages::COMPUTE,
-                ty: BindingType::Buffer {
-                    ty: BufferBindingType::Uniform,
-                    has_dynamic_offset: true,
-                    min_binding_size: NonZeroU64::new(MAX_PARAMS as u64),
-                },
-                count: None,
-            }],
+            entries: &[layout_entry(
+                0,
+                BufferBindingType::Uniform,
+                MAX_PARAMS as u64,
+            )],
         });
         let disk = features
             .contains(Features::PIPELINE_CACHE)
@@ -82,6 +77,24 @@ impl Pipelines {
             uniform_layout,
             disk,
         }
+    }
+}
+
+/// A buffer that kernels bind, of `least` bytes; the place of a uniform's parameters changes from dispatch to dispatch.
+pub(super) fn layout_entry(
+    binding: u32,
+    ty: BufferBindingType,
+    least: u64,
+) -> BindGroupLayoutEntry {
+    BindGroupLayoutEntry {
+        binding,
+        visibility: ShaderStages::COMPUTE,
+        ty: BindingType::Buffer {
+            ty,
+            has_dynamic_offset: ty == BufferBindingType::Uniform,
+            min_binding_size: NonZeroU64::new(least),
+        },
+        count: None,
     }
 }
 

@@ -122,9 +122,6 @@ impl Recording {
     }
 
     /// Whether dispatch number `dispatch` had workgroups in the last replay, which is done: unless an earlier one counted none.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub async fn had_work_async(&self, gpu: &Gpu, dispatch: usize) -> Result<bool, GpuError> {
         let Some(counts) = &self.dispatches[dispatch].counts else {
             return Ok(true);

@@ -26,6 +26,7 @@
 //! bindings and parameters is a kernel's whole interface: calls are checked against it (`gpu/interface.rs`).
 
 use super::{GpuError, Tier};
+use include_dir::{Dir, include_dir};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How a kernel uses a storage binding.
@@ -233,7 +234,7 @@ impl Expander<'_> {
                 ["#import", name] => self.import(number, name, name, "")?,
                 ["#import", name, "as", prefix] => {
                     let named = self.variant.modules.get(name).copied();
-                    let fixed = || SHARED.iter().map(|(n, _)| *n).find(|n| n == name);
+                    let fixed = || shared_source(name).map(|_| *name);
                     let Some(module) = named.or_else(fixed) else {
                         return self
                             .error(number, format!("the variant names no module for {name}"));
@@ -523,7 +524,7 @@ impl Expander<'_> {
         if !self.imported.insert((module.to_owned(), prefix.to_owned())) {
             return Ok(());
         }
-        let Some((_, source)) = SHARED.iter().find(|(n, _)| *n == module) else {
+        let Some(source) = shared_source(module) else {
             return self.error(number, format!("no shared module is called {name}"));
         };
         let text = source.replace("$W", prefix);
@@ -535,161 +536,25 @@ impl Expander<'_> {
     }
 }
 
-macro_rules! kernels {
-    ($($name:literal),* $(,)?) => {
-        /// The kernels of wgsl, by name.
-        pub const KERNELS: &[(&str, &str)] =
-            &[$(($name, include_str!(concat!("../../wgsl/", $name, ".wgsl")))),*];
-    };
-}
-kernels!(
-    "attention",
-    "attention_coop",
-    "attention_heads",
-    "attention_merge",
-    "attention_short",
-    "compose",
-    "embed",
-    "expand_kv",
-    "expand_kv_coop",
-    "expand_kv_turned",
-    "expand_kv_weights",
-    "expert_rows",
-    "gate_up",
-    "gemm",
-    "gemm_coop",
-    "gemm_eight",
-    "mark",
-    "matvec",
-    "moe_combine",
-    "moe_down",
-    "prompt_attention",
-    "prompt_attention_coop",
-    "read",
-    "rope_cache",
-    "router",
-    "rows_f16",
-    "sample_pick",
-    "sample_scan",
-    "small_halves",
-    "token_absorb",
-    "token_beside",
-    "token_embed",
-    "token_gate_up",
-    "token_matvec",
-    "token_moe_down",
-    "token_queries",
-    "token_router",
-);
+/// The templates of kernels, and in `shared` the modules that they import.
+static WGSL: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/wgsl");
 
 /// The template of a kernel.
 pub fn kernel_source(name: &str) -> Option<&'static str> {
-    KERNELS
-        .iter()
-        .find(|(kernel, _)| *kernel == name)
-        .map(|(_, source)| *source)
+    WGSL.get_file(format!("{name}.wgsl"))?.contents_utf8()
 }
 
-macro_rules! shared {
-    ($($name:literal),* $(,)?) => {
-        /// The modules of wgsl/shared, by name.
-        pub const SHARED: &[(&str, &str)] =
-            &[$(($name, include_str!(concat!("../../wgsl/shared/", $name, ".wgsl")))),*];
-    };
+/// The template of a module of wgsl/shared.
+fn shared_source(name: &str) -> Option<&'static str> {
+    kernel_source(&format!("shared/{name}"))
 }
-shared!(
-    "add_partial_sums",
-    "as_it_lies",
-    "best",
-    "bf16",
-    "bytes",
-    "cache_row",
-    "choose_by_lanes",
-    "choose_by_threads",
-    "choose_few",
-    "choose_many",
-    "codes_by_bytes",
-    "codes_by_floats",
-    "codes_by_halves",
-    "coop16",
-    "coop8",
-    "coop_few",
-    "coop_own",
-    "coop_put",
-    "coop_stage",
-    "f16",
-    "f32",
-    "floats",
-    "floats_by_bytes",
-    "floats_by_floats",
-    "floats_by_halves",
-    "gate_up_walk",
-    "gemm_columns",
-    "gemm_floats",
-    "gemm_gather",
-    "gemm_halves",
-    "gemm_heads",
-    "gemm_place",
-    "gemm_scatter",
-    "gemm_stages",
-    "halve",
-    "halve_quad",
-    "halve_unit",
-    "halves",
-    "halves_math",
-    "iq4_nl",
-    "iq4_xs",
-    "kept_units",
-    "lanes",
-    "add_partial_logits",
-    "logits_whole",
-    "merge",
-    "merge_head",
-    "nibbles_by_bytes",
-    "nibbles_by_halves",
-    "order",
-    "fraction_codes",
-    "fraction_floats",
-    "q2_k",
-    "q3_k",
-    "q4_0",
-    "q4_1",
-    "q4_k",
-    "q5_0",
-    "q5_1",
-    "q5_k",
-    "q6_k",
-    "q8_0",
-    "quantize",
-    "quantize_quad",
-    "reduce",
-    "rms",
-    "rms_by_subgroup",
-    "rms_in_runs",
-    "rotate_pairs",
-    "rotate_rows",
-    "rotated",
-    "router_choice",
-    "router_lanes",
-    "leave_partial_logits",
-    "router_weights",
-    "row_walk",
-    "shared_down",
-    "shared_none",
-    "staged",
-    "staged_bytes",
-    "staged_halves",
-    "token_rows",
-    "token_store",
-    "units",
-    "w32",
-    "w32_math",
-    "x_bytes",
-    "x_floats",
-    "x_halves",
-    "x_slices",
-    "x_times_norm",
-);
+
+/// The names of all kernels.
+#[cfg(test)]
+pub(crate) fn kernels() -> impl Iterator<Item = &'static str> {
+    WGSL.files()
+        .filter_map(|file| file.path().file_stem()?.to_str())
+}
 
 #[cfg(test)]
 mod tests {

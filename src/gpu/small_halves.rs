@@ -55,9 +55,6 @@ fn words(numbers: &[u16], apart: bool) -> Vec<u32> {
 }
 
 /// How far the device's sums are off, as NMSE: of those of large and of small products.
-///
-/// # Errors
-/// What the device reports.
 async fn deviations(gpu: &Gpu) -> Result<[f64; 2], GpuError> {
     let (codes, x) = problem();
     let expected = small_halves(&codes, &x);

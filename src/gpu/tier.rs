@@ -4,16 +4,17 @@ use super::machine::{MIN_SUBGROUP, Profile};
 use crate::quant::activation::Activation;
 use wgpu::{Adapter, AdapterInfo, Backend, DeviceType, Features};
 
-/// What the kernels may use. Chosen from the adapter's features, can be forced with `--tier`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Tier {
-    /// No subgroups, uniforms instead of immediates, 8 storage buffers, 16 KiB, 256 threads: also what a browser gives.
-    Plain,
-    /// Subgroups of at least 8 lanes, immediates and 16 storage buffers. As exact as f32: NMSE of logits some 1e-7 and less.
-    Subgroup,
-    /// The same, and a decoded token's activations as signed bytes multiplied by packed dot products (DP4A and its like).
-    /// Their rounding gives an NMSE of logits of 2e-5 to 3e-4 on the golden files.
-    Int8,
+named! {
+    /// What the kernels may use. Chosen from the adapter's features, can be forced with `--tier`.
+    pub enum Tier {
+        /// No subgroups, uniforms instead of immediates, 8 storage buffers, 16 KiB, 256 threads: also what a browser gives.
+        Plain = "plain",
+        /// Subgroups of at least 8 lanes, immediates and 16 storage buffers. As exact as f32: NMSE of logits some 1e-7 and less.
+        Subgroup = "subgroup",
+        /// The same, and a decoded token's activations as signed bytes multiplied by packed dot products (DP4A and its like).
+        /// Their rounding gives an NMSE of logits of 2e-5 to 3e-4 on the golden files.
+        Int8 = "int8",
+    }
 }
 
 /// Storage buffers that a kernel of the tiers with subgroups binds at most.
@@ -22,18 +23,6 @@ pub const SUBGROUP_BUFFERS: u32 = 16;
 pub const MAX_PARAMS: usize = 128;
 
 impl Tier {
-    /// Every tier, slowest first.
-    pub const ALL: [Self; 3] = [Self::Plain, Self::Subgroup, Self::Int8];
-
-    /// The name that `--tier` takes.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Subgroup => "subgroup",
-            Self::Int8 => "int8",
-        }
-    }
-
     /// What the products of a decoded token leave for each other, where they prepare their outputs so; in `plain` every
     /// kernel begins with a norm of its own. `packed` says how halves are multiplied on the device.
     pub const fn activation(self, packed: bool) -> Option<Activation> {
@@ -113,9 +102,7 @@ impl std::str::FromStr for Tier {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|t| t.name() == text)
+        Self::named(text)
             .ok_or_else(|| format!("unknown tier '{text}', expected plain, subgroup or int8"))
     }
 }

@@ -115,9 +115,6 @@ pub fn load(info: &wgpu::AdapterInfo) -> Result<Option<(Made, PathBuf)>, TuningE
 }
 
 /// The tiers kept for a device in `folder`; none where there is no file.
-///
-/// # Errors
-/// As [`load`].
 pub fn tiers(folder: &Path, info: &wgpu::AdapterInfo) -> Result<Tiers, TuningError> {
     let kept = read(folder, info)?;
     Ok(kept.map(|(tiers, _)| tiers).unwrap_or_default())
@@ -155,9 +152,6 @@ fn driver(info: &wgpu::AdapterInfo) -> String {
 }
 
 /// Keeps `choices` for a device in place of those kept before; returns the file.
-///
-/// # Errors
-/// [`TuningError`].
 pub fn save(info: &wgpu::AdapterInfo, choices: &Made) -> Result<PathBuf, TuningError> {
     write(&folder()?, info, choices.clone())
 }
@@ -201,9 +195,6 @@ fn write<T: Kind>(
 }
 
 /// Deletes what is kept for a device; returns the files that there were.
-///
-/// # Errors
-/// [`TuningError`].
 pub fn forget(info: &wgpu::AdapterInfo) -> Result<Vec<PathBuf>, TuningError> {
     let folder = folder()?;
     let mut deleted = vec![];

@@ -46,31 +46,19 @@ pub trait Convert<'a, W, V> {
     type Error;
 
     /// What a matrix becomes.
-    ///
-    /// # Errors
-    /// Its own.
     fn weight(&mut self, weight: &'a W) -> Result<Self::Weight, Self::Error>;
 
     /// What two matrices become that are multiplied together.
-    ///
-    /// # Errors
-    /// Its own.
     fn pair(&mut self, [a, b]: [&'a W; 2]) -> Result<[Self::Weight; 2], Self::Error> {
         Ok([self.weight(a)?, self.weight(b)?])
     }
 
     /// What a vector becomes.
-    ///
-    /// # Errors
-    /// Its own.
     fn vector(&mut self, vector: &'a V) -> Result<Self::Vector, Self::Error>;
 }
 
 impl<W, V> Ffn<W, V> {
     /// The same part of other tensors.
-    ///
-    /// # Errors
-    /// The first of `by`.
     pub fn convert<'a, C: Convert<'a, W, V>>(
         &'a self,
         by: &mut C,

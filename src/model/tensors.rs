@@ -25,9 +25,6 @@ impl<'a> Tensors<'a> {
     }
 
     /// The feed-forward network of a block.
-    ///
-    /// # Errors
-    /// As [`matrix`](Self::matrix), for each of its tensors.
     pub fn feed_forward(&self, block: usize) -> Result<Ffn, ModelError> {
         let name = |tensor: &str| format!("blk.{block}.{tensor}.weight");
         match &self.config.experts {

@@ -13,13 +13,14 @@ pub use timeline::svg;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::bench::{BenchError, Source, Test, build, measure, n_ctx, random_tokens};
+use crate::bench::{BenchError, Source, Test, build, measure, n_ctx};
 use crate::bench::{backend_name, describe, driver};
 use crate::engine::backend::{Backend, BackendError};
 use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
 use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::engine::{DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice, Tier};
+use crate::engine::random::random_tokens;
+use crate::engine::{DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice};
 use crate::gpu::call::Taken;
 use crate::gpu::clock::Clock;
 use crate::gpu::stamps::Stamps;
@@ -55,16 +56,8 @@ pub enum Subject {
 pub struct ProfileOptions {
     /// The model.
     pub source: Source,
-    /// On which GPU.
-    pub device: DeviceChoice,
-    /// With which kernels; the best of the GPU where `None`.
-    pub tier: Option<Tier>,
-    /// Whether to do without cooperative matrices.
-    pub no_matrices: bool,
-    /// Whether work that could stand side by side goes into one grid ([`GpuOptions::serial_passes`](crate::gpu::GpuOptions::serial_passes)).
-    pub serial_passes: Option<bool>,
-    /// Whether halves are multiplied in pairs ([`GpuOptions::packed_halves`](crate::gpu::GpuOptions::packed_halves)).
-    pub packed_halves: Option<bool>,
+    /// On which GPU and with which kernels.
+    pub gpu: GpuOptions,
     /// Which weights decoding reads composed; the default where `None`.
     pub precompose: Option<PrecomposeChoice>,
     /// What is timed.
@@ -76,20 +69,20 @@ pub struct ProfileOptions {
 }
 
 /// Times the dispatches of decoded tokens or of a prompt; `on_load` is told the bytes of weights done and in all.
-///
-/// # Errors
-/// Any [`BenchError`].
 pub fn run(
     options: &ProfileOptions,
     on_load: &mut dyn FnMut(u64, u64),
 ) -> Result<Profile, BenchError> {
-    if options.device == DeviceChoice::Cpu {
+    if options.gpu.device == DeviceChoice::Cpu {
         return Err(BenchError::ProfileOnCpu);
     }
     let model = options.source.load()?;
     let (test, chunk) = test(options);
     let n_ctx = n_ctx(&[test], &*model)?;
-    let gpu = open(options)?;
+    let gpu = Arc::new(Gpu::open(&GpuOptions {
+        tuned: true,
+        ..options.gpu.clone()
+    })?);
     let empty_pass = match Stamps::empty_pass(&gpu) {
         Err(error) if error.is_of_clock() => 0.0,
         told => told?,
@@ -170,19 +163,6 @@ fn test(options: &ProfileOptions) -> (Test, Option<u32>) {
         depth: options.depth,
     };
     (test, chunk)
-}
-
-/// The device, with what was tuned for it.
-fn open(options: &ProfileOptions) -> Result<Arc<Gpu>, BenchError> {
-    Ok(Arc::new(Gpu::open(&GpuOptions {
-        device: options.device.clone(),
-        tier: options.tier,
-        no_matrices: options.no_matrices,
-        serial_passes: options.serial_passes,
-        packed_halves: options.packed_halves,
-        tuned: true,
-        ..GpuOptions::default()
-    })?))
 }
 
 /// What was measured: begin and end of each dispatch of `step`, in nanoseconds, each time.
@@ -299,12 +279,8 @@ mod tests {
             ),
         ] {
             let options = ProfileOptions {
-                no_matrices: false,
-                serial_passes: None,
-                packed_halves: None,
                 source: "tiny:q4_0".parse().expect("a synthetic model"),
-                device: DeviceChoice::Auto,
-                tier: None,
+                gpu: GpuOptions::default(),
                 precompose: None,
                 subject,
                 depth: 3,

@@ -8,69 +8,83 @@ pub const SMALL_BLOCK: usize = 32;
 /// Weights per superblock of the K-quants and IQ4_XS (`QK_K` in ggml-common.h).
 pub const SUPER_BLOCK: usize = 256;
 
-/// How the numbers of a tensor are stored: GGUF's `ggml_type`, with GGUF's numbers as discriminants.
-///
-/// Only the types that glimt computes with are here; other ids of the GGUF format give `None` from
-/// [`GgmlType::from_id`].
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(
-    non_camel_case_types,
-    reason = "the names are those of GGML, under which users know the files"
-)]
-pub enum GgmlType {
+/// Floats stand alone.
+const SINGLE: usize = 1;
+
+/// Says each type once: its number in GGUF, the name of its WGSL module, and its blocks.
+macro_rules! types {
+    ($($(#[$doc:meta])* $ty:ident = $id:literal, $module:literal, $len:ident weights in $bytes:literal bytes;)*) => {
+        /// How the numbers of a tensor are stored: GGUF's `ggml_type`, with GGUF's numbers as discriminants.
+        ///
+        /// Only the types that glimt computes with are here; other ids of the GGUF format give `None` from
+        /// [`GgmlType::from_id`].
+        #[repr(u32)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[allow(non_camel_case_types, reason = "the names are those of GGML, under which users know the files")]
+        pub enum GgmlType {
+            $($(#[$doc])* $ty = $id,)*
+        }
+
+        impl GgmlType {
+            /// Every type, in the order of the GGUF ids.
+            pub const ALL: &[GgmlType] = &[$(GgmlType::$ty),*];
+
+            /// The name as GGML writes it in capitals: `Q4_K`, `F16`, `IQ4_NL`.
+            pub fn name(self) -> &'static str {
+                match self { $(GgmlType::$ty => stringify!($ty),)* }
+            }
+
+            /// The name of the WGSL module in `wgsl/shared` that reads its planes ([`repack`](super::repack)).
+            pub(super) fn module(self) -> &'static str {
+                match self { $(GgmlType::$ty => $module,)* }
+            }
+
+            /// Weights per block: 1 for the floats, 32 or 256 otherwise. A row is a whole number of blocks.
+            pub const fn block_len(self) -> usize {
+                match self { $(GgmlType::$ty => $len,)* }
+            }
+
+            /// Bytes per block of [`GgmlType::block_len`] weights.
+            pub const fn block_bytes(self) -> usize {
+                match self { $(GgmlType::$ty => $bytes,)* }
+            }
+        }
+    };
+}
+types! {
     /// IEEE single precision.
-    F32 = 0,
+    F32 = 0, "f32", SINGLE weights in 4 bytes;
     /// IEEE half precision.
-    F16 = 1,
+    F16 = 1, "f16", SINGLE weights in 2 bytes;
     /// 4 bits and one f16 scale per 32 weights, 4.5 bits per weight.
-    Q4_0 = 2,
+    Q4_0 = 2, "q4_0", SMALL_BLOCK weights in 18 bytes;
     /// 4 bits, an f16 scale and an f16 minimum per 32 weights, 5 bits per weight.
-    Q4_1 = 3,
+    Q4_1 = 3, "q4_1", SMALL_BLOCK weights in 20 bytes;
     /// 5 bits and one f16 scale per 32 weights, 5.5 bits per weight.
-    Q5_0 = 6,
+    Q5_0 = 6, "q5_0", SMALL_BLOCK weights in 22 bytes;
     /// 5 bits, an f16 scale and an f16 minimum per 32 weights, 6 bits per weight.
-    Q5_1 = 7,
+    Q5_1 = 7, "q5_1", SMALL_BLOCK weights in 24 bytes;
     /// 8 bits and one f16 scale per 32 weights, 8.5 bits per weight.
-    Q8_0 = 8,
+    Q8_0 = 8, "q8_0", SMALL_BLOCK weights in 34 bytes;
     /// 2 bits, 4-bit scales and minima per 16 weights, 2.625 bits per weight.
-    Q2_K = 10,
+    Q2_K = 10, "q2_k", SUPER_BLOCK weights in 84 bytes;
     /// 3 bits, 6-bit scales per 16 weights, 3.4375 bits per weight.
-    Q3_K = 11,
+    Q3_K = 11, "q3_k", SUPER_BLOCK weights in 110 bytes;
     /// 4 bits, 6-bit scales and minima per 32 weights, 4.5 bits per weight.
-    Q4_K = 12,
+    Q4_K = 12, "q4_k", SUPER_BLOCK weights in 144 bytes;
     /// 5 bits, 6-bit scales and minima per 32 weights, 5.5 bits per weight.
-    Q5_K = 13,
+    Q5_K = 13, "q5_k", SUPER_BLOCK weights in 176 bytes;
     /// 6 bits, 8-bit scales per 16 weights, 6.5625 bits per weight.
-    Q6_K = 14,
+    Q6_K = 14, "q6_k", SUPER_BLOCK weights in 210 bytes;
     /// 4-bit indices into a fixed nonlinear codebook, one f16 scale per 32 weights, 4.5 bits per weight.
-    IQ4_NL = 20,
+    IQ4_NL = 20, "iq4_nl", SMALL_BLOCK weights in 18 bytes;
     /// The codebook of IQ4_NL with 6-bit scales per 32 weights, 4.25 bits per weight.
-    IQ4_XS = 23,
+    IQ4_XS = 23, "iq4_xs", SUPER_BLOCK weights in 136 bytes;
     /// The upper half of an IEEE single.
-    BF16 = 30,
+    BF16 = 30, "bf16", SINGLE weights in 2 bytes;
 }
 
 impl GgmlType {
-    /// Every type, in the order of the GGUF ids.
-    pub const ALL: &[GgmlType] = &[
-        GgmlType::F32,
-        GgmlType::F16,
-        GgmlType::Q4_0,
-        GgmlType::Q4_1,
-        GgmlType::Q5_0,
-        GgmlType::Q5_1,
-        GgmlType::Q8_0,
-        GgmlType::Q2_K,
-        GgmlType::Q3_K,
-        GgmlType::Q4_K,
-        GgmlType::Q5_K,
-        GgmlType::Q6_K,
-        GgmlType::IQ4_NL,
-        GgmlType::IQ4_XS,
-        GgmlType::BF16,
-    ];
-
     /// The type with this number in a GGUF tensor table, `None` for those glimt does not compute with.
     pub fn from_id(id: u32) -> Option<Self> {
         Self::ALL.iter().copied().find(|ty| ty.id() == id)
@@ -79,73 +93,6 @@ impl GgmlType {
     /// The number that stands for this type in a GGUF tensor table.
     pub fn id(self) -> u32 {
         self as u32
-    }
-
-    /// The name as GGML writes it in capitals: `Q4_K`, `F16`, `IQ4_NL`.
-    pub fn name(self) -> &'static str {
-        match self {
-            GgmlType::F32 => "F32",
-            GgmlType::F16 => "F16",
-            GgmlType::Q4_0 => "Q4_0",
-            GgmlType::Q4_1 => "Q4_1",
-            GgmlType::Q5_0 => "Q5_0",
-            GgmlType::Q5_1 => "Q5_1",
-            GgmlType::Q8_0 => "Q8_0",
-            GgmlType::Q2_K => "Q2_K",
-            GgmlType::Q3_K => "Q3_K",
-            GgmlType::Q4_K => "Q4_K",
-            GgmlType::Q5_K => "Q5_K",
-            GgmlType::Q6_K => "Q6_K",
-            GgmlType::IQ4_NL => "IQ4_NL",
-            GgmlType::IQ4_XS => "IQ4_XS",
-            GgmlType::BF16 => "BF16",
-        }
-    }
-
-    /// The type of that name, in upper or lower case.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|ty| ty.name().eq_ignore_ascii_case(name))
-    }
-
-    /// Weights per block: 1 for the floats, 32 or 256 otherwise. A row is a whole number of blocks.
-    pub const fn block_len(self) -> usize {
-        match self {
-            GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 => 1,
-            GgmlType::Q4_0
-            | GgmlType::Q4_1
-            | GgmlType::Q5_0
-            | GgmlType::Q5_1
-            | GgmlType::Q8_0
-            | GgmlType::IQ4_NL => SMALL_BLOCK,
-            GgmlType::Q2_K
-            | GgmlType::Q3_K
-            | GgmlType::Q4_K
-            | GgmlType::Q5_K
-            | GgmlType::Q6_K
-            | GgmlType::IQ4_XS => SUPER_BLOCK,
-        }
-    }
-
-    /// Bytes per block of [`GgmlType::block_len`] weights.
-    pub const fn block_bytes(self) -> usize {
-        match self {
-            GgmlType::F32 => 4,
-            GgmlType::F16 | GgmlType::BF16 => 2,
-            GgmlType::Q4_0 | GgmlType::IQ4_NL => 18,
-            GgmlType::Q4_1 => 20,
-            GgmlType::Q5_0 => 22,
-            GgmlType::Q5_1 => 24,
-            GgmlType::Q8_0 => 34,
-            GgmlType::Q2_K => 84,
-            GgmlType::Q3_K => 110,
-            GgmlType::Q4_K => 144,
-            GgmlType::Q5_K => 176,
-            GgmlType::Q6_K => 210,
-            GgmlType::IQ4_XS => 136,
-        }
     }
 
     /// Bytes of a row of `cols` weights; `None` if `cols` is no multiple of [`GgmlType::block_len`] or the product
@@ -169,15 +116,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_and_names_lead_back_to_the_type() {
+    fn ids_lead_back_to_the_type() {
         for &ty in GgmlType::ALL {
             assert_eq!(GgmlType::from_id(ty.id()), Some(ty));
-            assert_eq!(GgmlType::from_name(ty.name()), Some(ty));
-            assert_eq!(GgmlType::from_name(&ty.name().to_lowercase()), Some(ty));
-            assert_eq!(ty.name(), format!("{ty:?}"));
+            assert_eq!(ty.module(), ty.name().to_lowercase());
         }
         assert_eq!(GgmlType::from_id(4), None, "Q4_2 was removed from GGML");
-        assert_eq!(GgmlType::from_name("Q4"), None);
     }
 
     #[test]

@@ -1,59 +1,27 @@
 //! The models and recipes by name.
 
-use std::fmt;
 use std::str::FromStr;
 
 use super::SynthError;
 use crate::quant::GgmlType;
 
-/// A model whose shapes are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ModelName {
-    /// GLM-4.7-Flash: 47 layers, 64 experts, sigmoid gating.
-    Glm47Flash,
-    /// DeepSeek-V2-Lite: 27 layers, 64 experts, softmax gating, YaRN, no q_lora.
-    DeepseekV2Lite,
-    /// Youtu-LLM-2B: 32 dense layers, tied head.
-    YoutuLlm2b,
-    /// A few megabytes in the manner of DeepSeek-V2-Lite.
-    TinyDs2,
-    /// A few megabytes in the manner of Youtu-LLM-2B.
-    TinyYoutu,
-    /// A few megabytes in the manner of GLM-4.7-Flash, with all its experts.
-    TinyGlm,
-    /// The smallest: cache rows of 288 instead of 576.
-    Tiny,
-}
-
-impl ModelName {
-    /// Every model.
-    pub const ALL: [ModelName; 7] = [
-        ModelName::Glm47Flash,
-        ModelName::DeepseekV2Lite,
-        ModelName::YoutuLlm2b,
-        ModelName::TinyDs2,
-        ModelName::TinyYoutu,
-        ModelName::TinyGlm,
-        ModelName::Tiny,
-    ];
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            ModelName::Glm47Flash => "glm-4.7-flash",
-            ModelName::DeepseekV2Lite => "deepseek-v2-lite",
-            ModelName::YoutuLlm2b => "youtu-llm-2b",
-            ModelName::TinyDs2 => "tiny-ds2",
-            ModelName::TinyYoutu => "tiny-youtu",
-            ModelName::TinyGlm => "tiny-glm",
-            ModelName::Tiny => "tiny",
-        }
-    }
-}
-
-impl fmt::Display for ModelName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+named! {
+    /// A model whose shapes are known.
+    pub enum ModelName {
+        /// GLM-4.7-Flash: 47 layers, 64 experts, sigmoid gating.
+        Glm47Flash = "glm-4.7-flash",
+        /// DeepSeek-V2-Lite: 27 layers, 64 experts, softmax gating, YaRN, no q_lora.
+        DeepseekV2Lite = "deepseek-v2-lite",
+        /// Youtu-LLM-2B: 32 dense layers, tied head.
+        YoutuLlm2b = "youtu-llm-2b",
+        /// A few megabytes in the manner of DeepSeek-V2-Lite.
+        TinyDs2 = "tiny-ds2",
+        /// A few megabytes in the manner of Youtu-LLM-2B.
+        TinyYoutu = "tiny-youtu",
+        /// A few megabytes in the manner of GLM-4.7-Flash, with all its experts.
+        TinyGlm = "tiny-glm",
+        /// The smallest: cache rows of 288 instead of 576.
+        Tiny = "tiny",
     }
 }
 
@@ -61,60 +29,34 @@ impl FromStr for ModelName {
     type Err = SynthError;
 
     fn from_str(name: &str) -> Result<Self, SynthError> {
-        Self::ALL
-            .into_iter()
-            .find(|model| model.name() == name)
-            .ok_or_else(|| SynthError::UnknownModel {
-                found: name.to_owned(),
-                known: Self::ALL.map(Self::name).join(", "),
-            })
+        Self::named(name).ok_or_else(|| SynthError::UnknownModel {
+            found: name.to_owned(),
+            known: Self::ALL.map(Self::name).join(", "),
+        })
     }
 }
 
-/// A mix of tensor types, named as llama.cpp's quantiser names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recipe {
-    /// Q4_0, head Q6_K.
-    Q4_0,
-    /// Q4_K, half of the down projections and the head Q6_K.
-    Q4KM,
-    /// Q4_K, head Q6_K.
-    Q4KS,
-    /// Q5_K, half of the down projections and the head Q6_K.
-    Q5KM,
-    /// Q6_K.
-    Q6K,
-    /// Q8_0.
-    Q8_0,
-    /// F16.
-    F16,
+named! {
+    /// A mix of tensor types, named as llama.cpp's quantiser names it.
+    pub enum Recipe {
+        /// Q4_0, head Q6_K.
+        Q4_0 = "q4_0",
+        /// Q4_K, half of the down projections and the head Q6_K.
+        Q4KM = "q4_k_m",
+        /// Q4_K, head Q6_K.
+        Q4KS = "q4_k_s",
+        /// Q5_K, half of the down projections and the head Q6_K.
+        Q5KM = "q5_k_m",
+        /// Q6_K.
+        Q6K = "q6_k",
+        /// Q8_0.
+        Q8_0 = "q8_0",
+        /// F16.
+        F16 = "f16",
+    }
 }
 
 impl Recipe {
-    /// Every recipe.
-    pub const ALL: [Recipe; 7] = [
-        Recipe::Q4_0,
-        Recipe::Q4KM,
-        Recipe::Q4KS,
-        Recipe::Q5KM,
-        Recipe::Q6K,
-        Recipe::Q8_0,
-        Recipe::F16,
-    ];
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Recipe::Q4_0 => "q4_0",
-            Recipe::Q4KM => "q4_k_m",
-            Recipe::Q4KS => "q4_k_s",
-            Recipe::Q5KM => "q5_k_m",
-            Recipe::Q6K => "q6_k",
-            Recipe::Q8_0 => "q8_0",
-            Recipe::F16 => "f16",
-        }
-    }
-
     /// The type of most tensors.
     pub(super) fn base(self) -> GgmlType {
         match self {
@@ -144,23 +86,14 @@ impl Recipe {
     }
 }
 
-impl fmt::Display for Recipe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 impl FromStr for Recipe {
     type Err = SynthError;
 
     fn from_str(name: &str) -> Result<Self, SynthError> {
-        Self::ALL
-            .into_iter()
-            .find(|recipe| recipe.name() == name)
-            .ok_or_else(|| SynthError::UnknownRecipe {
-                found: name.to_owned(),
-                known: Self::ALL.map(Self::name).join(", "),
-            })
+        Self::named(name).ok_or_else(|| SynthError::UnknownRecipe {
+            found: name.to_owned(),
+            known: Self::ALL.map(Self::name).join(", "),
+        })
     }
 }
 

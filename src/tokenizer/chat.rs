@@ -137,11 +137,9 @@ impl ChatTemplate {
             },
         );
         environment.add_function("strftime_now", |format: String| {
-            strftime_now(&format).map_err(|directive| {
-                Error::new(
-                    ErrorKind::InvalidOperation,
-                    format!("strftime_now does not support {directive:?}"),
-                )
+            strftime_now(&format).map_err(|error| {
+                let detail = format!("strftime_now does not support {format:?}: {error}");
+                Error::new(ErrorKind::InvalidOperation, detail)
             })
         });
         environment

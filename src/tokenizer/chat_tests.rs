@@ -301,10 +301,10 @@ fn the_date_is_available() {
         .render(&[], true, None)
         .unwrap();
     assert_eq!(text.len(), "2000-01-01".len(), "{text}");
-    let error = parse("{{ strftime_now('%Q') }}")
+    let error = parse("{{ strftime_now('%E') }}")
         .render(&[], true, None)
         .unwrap_err();
-    assert!(error.to_string().contains("%Q"), "{error}");
+    assert!(error.to_string().contains("%E"), "{error}");
 }
 
 #[test]

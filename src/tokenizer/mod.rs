@@ -90,9 +90,6 @@ impl Tokenizer {
 
     /// The ids of a rendered chat template. BOS is added where the file asks for it, unless the template already
     /// wrote it; EOS never, because an answer is to follow.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::encode`].
     pub fn encode_chat(&self, rendered: &str) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = self.encode(rendered, false)?;
         if let Some(bos) = self

@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::bench::{BenchError, Source};
 use crate::engine::backend::Backend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::engine::{DeviceChoice, Tier, TierTrial};
+use crate::engine::{DeviceChoice, TierTrial};
 use crate::gpu::call::Call;
 use crate::gpu::clock::Clock;
 use crate::gpu::geometry::{Geometry, Made, Site};
@@ -49,16 +49,8 @@ const WARM_UP: Duration = Duration::from_millis(500);
 pub struct TuneOptions {
     /// The model whose products are measured.
     pub source: Source,
-    /// On which GPU.
-    pub device: DeviceChoice,
-    /// With which kernels; the best of the GPU where `None`.
-    pub tier: Option<Tier>,
-    /// Whether to do without cooperative matrices.
-    pub no_matrices: bool,
-    /// Whether work that could stand side by side goes into one grid ([`GpuOptions::serial_passes`](crate::gpu::GpuOptions::serial_passes)).
-    pub serial_passes: Option<bool>,
-    /// Whether halves are multiplied in pairs ([`GpuOptions::packed_halves`](crate::gpu::GpuOptions::packed_halves)).
-    pub packed_halves: Option<bool>,
+    /// On which GPU and with which kernels.
+    pub gpu: GpuOptions,
     /// Time to measure in; products whose turn did not come keep their default.
     pub time: Duration,
 }
@@ -180,11 +172,8 @@ pub struct Tuned {
 }
 
 /// Measures the candidates of every product of a decoded token.
-///
-/// # Errors
-/// Any [`TuneError`].
 pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, TuneError> {
-    if options.device == DeviceChoice::Cpu {
+    if options.gpu.device == DeviceChoice::Cpu {
         return Err(TuneError::OnCpu);
     }
     let (bench, mut flow) = Bench::open(options, on_event)?;
@@ -305,14 +294,7 @@ impl Bench {
     ) -> Result<(Self, ControlFlow<()>), TuneError> {
         let model = options.source.load()?;
         // Measured against the defaults, not against what was kept before.
-        let gpu = Arc::new(Gpu::open(&GpuOptions {
-            device: options.device.clone(),
-            tier: options.tier,
-            no_matrices: options.no_matrices,
-            serial_passes: options.serial_passes,
-            packed_halves: options.packed_halves,
-            ..GpuOptions::default()
-        })?);
+        let gpu = Arc::new(Gpu::open(&options.gpu)?);
         activation(&gpu)?;
         let mut flow = ControlFlow::Continue(());
         let told = &mut |done, total| {
@@ -575,12 +557,8 @@ mod tests {
     #[test]
     fn where_the_clock_lies_the_hosts_tells_times() {
         let options = TuneOptions {
-            no_matrices: false,
-            serial_passes: None,
-            packed_halves: None,
             source: "tiny:q4_0".parse().expect("a synthetic model"),
-            device: DeviceChoice::Auto,
-            tier: None,
+            gpu: GpuOptions::default(),
             time: Duration::from_millis(300),
         };
         let told = &mut |_: Event<'_>| ControlFlow::Continue(());

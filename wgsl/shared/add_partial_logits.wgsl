@@ -1,5 +1,6 @@
-// The logits of a token's experts, which come as partial logits, one for each of RUNS runs of rows (shared/leave_partial_logits.wgsl). The
-// whole workgroup adds them up in workgroup memory: asked for, left there, and read behind a barrier. EXPERTS is a multiple of 4.
+// The logits of a token's experts, as sums of partial logits, one for each of RUNS runs of rows (shared/leave_partial_logits.wgsl). The whole
+// workgroup requests them (logits_ask), adds them up in workgroup memory (logits_put) and reads sums after a barrier (logit_of). EXPERTS is a
+// multiple of 4.
 #read logits: array<vec4<f32>> @floats(RUNS * EXPERTS)      // (RUNS, EXPERTS / 4)
 #flag RAGGED_RUNS   // the last threads have fewer runs, or none
 #each i RUN_LOADS
@@ -7,9 +8,9 @@
 #each f LOGIT_FOLDS
 
 const LOGIT_COLUMNS = EXPERTS / 4u;
-// LOGIT_PHASES threads share a column, run by run; those of a subgroup add up theirs in LOGIT_FOLDS exchanges.
+// LOGIT_PHASES threads share a column of 4 experts, each with its runs. LOGIT_FOLDS exchanges add up those of one subgroup.
 const LOGIT_SUMS = LOGIT_PHASES >> LOGIT_FOLDS;
-var<workgroup> logit_sums: array<vec4<f32>, LOGIT_SUMS * LOGIT_COLUMNS>;
+var<workgroup> logit_sums: array<vec4<f32>, LOGIT_SUMS * LOGIT_COLUMNS>;   // (sum, column)
 
 fn logit_of(expert: u32) -> f32 {
   var sum = 0.0;
@@ -19,14 +20,15 @@ fn logit_of(expert: u32) -> f32 {
 
 alias Logits = array<vec4<f32>, RUN_LOADS>;
 
-// The thread's partial logits. Workgroups that choose nothing ask for the first vector again and again, without a branch that would keep other
-// loads behind these.
+// The thread's partial logits. Workgroups that choose nothing load the first vector instead, because a branch would delay the loads after
+// these.
 fn logits_ask(t: u32, chooses: bool) -> Logits {
   return Logits(
     logits[select(0u, logit_at($iu, t), chooses)],
   );
 }
 
+// The vector of the thread's load i.
 fn logit_at(i: u32, t: u32) -> u32 {
   let phase = t / LOGIT_COLUMNS;
   if (RAGGED_RUNS) { return min(phase + i * LOGIT_PHASES, RUNS - 1u) * LOGIT_COLUMNS + t - phase * LOGIT_COLUMNS; }

@@ -1,5 +1,5 @@
-// The value of $W at i, of the type that the kernel calls $W_Value. With the word `partial_sums`, $W holds so many sums of each value,
-// p.partial_stride apart, which are added up.
+// The value of $W at i, of the type that the kernel calls $W_Value. With the parameter `partial_sums`, $W holds so many partial sums of each
+// value, p.partial_stride apart, and the value is their total.
 #ifdef partial_sums
 fn $W_sum(i: u32) -> $W_Value {
   var sum = $W[i];

@@ -1,4 +1,4 @@
-// An input that is read where it lies: nothing is asked for ahead.
+// An input that is read from its buffer when it is used. Nothing is requested ahead.
 const $W_SHARED = false;
 alias $W_Asked = u32;
 fn $W_ask(t: u32, group: u32) -> $W_Asked { return 0u; }

@@ -1,5 +1,5 @@
-// The best of a workgroup of WG threads: the greatest key, and the lowest id that has it. Every thread must call.
-// `ranked` is free between calls, a barrier apart.
+// The best of a workgroup of WG threads: the greatest key, and the lowest id that has it. Every thread must call. Between calls the kernel
+// may use `ranked`, with barriers.
 var<workgroup> ranked: array<vec2<u32>, WG>;
 
 // The better of two (key, id).

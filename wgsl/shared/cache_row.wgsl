@@ -1,6 +1,6 @@
-// The cache row of a new token: normed latent, then rotated key, in f16. And the rotation by itself: pairs (2i, 2i+1) rotate by the
-// angle of (position, i). All buffers are seen as pairs of floats. The kernel declares `angles`, of (n_ctx, ROPE / 2) cosines and
-// sines, and LATENT_PAIRS * WG pairs are as many as the latent has, or more. With the word `partial_sums`, kv_a holds partial sums.
+// Writes the cache row of a new token: the normed latent, then the rotated key, in f16. `rotate` is also used alone: pairs (2i, 2i+1) rotate
+// by the angle of (position, i). All buffers are seen as pairs of floats. The kernel declares `angles` (n_ctx, ROPE / 2) of (cos, sin).
+// LATENT_PAIRS * WG pairs cover the latent. With the parameter `partial_sums`, kv_a holds partial sums.
 #ifdef partial_sums
 #read kv_a: array<vec2<f32>> @floats(2 * (p.partial_sums - 1) * p.partial_stride + TOKENS * (KV_LORA + ROPE))   // (partial_sums, tokens, (KV_LORA + ROPE) / 2)
 #else
@@ -18,7 +18,7 @@ fn rotate(x: vec2<f32>, angle: vec2<f32>) -> vec2<f32> {
   return vec2(x.x * angle.x - x.y * angle.y, x.x * angle.y + x.y * angle.x);
 }
 
-// Writes row `pos` of the cache from row `token` of kv_a: the whole workgroup calls. Everything is loaded before the barriers.
+// Writes row `pos` of the KV cache from row `token` of kv_a. The whole workgroup must call. Everything is loaded before the first barrier.
 fn cache_row(token: u32, pos: u32, eps: f32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) {
   let row = token * ((KV_LORA + ROPE) / 2u);
   let to_row = pos * ((KV_LORA + ROPE) / 2u);

@@ -11,7 +11,8 @@ fn bias_of(expert: u32) -> f32 { return 0.0; }
 #endif
 #import router_lanes
 
-// Leaves the expert of `slot` in slot_expert, and all experts with their weights in `ids` and `weights` where `all`. Every thread calls.
+// Stores the expert of `slot` in slot_expert. With `all` it writes all chosen experts and their weights to `ids` and `weights`. Every thread
+// must call.
 fn choose(slot: u32, all: bool, t: u32, subgroup: u32, subgroups: u32, lane_id: u32, lanes: u32) {
   if (subgroup != 0u) { return; }
   let own = router_lanes(select(slot, USED - 1u, all), lane_id, lanes, logit_scale());

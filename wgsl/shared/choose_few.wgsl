@@ -1,6 +1,7 @@
-// The choice of a token among few candidates: part of sample_pick, whose variables it uses.
+// The choice of a token among few candidates, for sample_pick, which declares the variables.
 
-// Puts what is looked at in n live slices, or pieces, of 4 << size tokens each into `ranked`, in any order: how many, in truth.
+// Collects the tokens between lo and hi of n listed pieces, of 4 << size tokens each, in `ranked`, in any order. Returns how many there are,
+// even if only WG of them fit.
 fn gather(n: u32, size: u32) -> u32 {
   ranked[thread] = vec2(0u, ALL);
   if (thread == 0u) { atomicStore(&few_count, 0u); }
@@ -10,7 +11,7 @@ fn gather(n: u32, size: u32) -> u32 {
   loop {
     if (i >= end) { break; }
 #for k 4
-    // Beyond the end anything: again what is there.
+    // Behind the end the last vector is loaded again, and not used.
     let i$k = min(i + $ku * WG, end - 1u);
     let at$k = (live[i$k >> size] << size) + (i$k & ((1u << size) - 1u));
     var four$k = keys[at$k];
@@ -56,8 +57,8 @@ fn gather(n: u32, size: u32) -> u32 {
   return atomicLoad(&few_count);
 }
 
-// Of the first n entries of `ranked`: bins[c] = how many of these are better than c, bins[WG + c] = the sum of their amounts,
-// bins[2 WG..]. Up to four threads share an entry; those of `ranked` behind the n must be worst.
+// For each entry c of the first n of `ranked`: bins[c] becomes the number of better entries, bins[WG + c] the sum of their amounts, which
+// are in bins[2 WG ..]. Up to four threads share an entry. Entries behind the first n must be worse than all of them.
 fn rank(n: u32) {
   atomicStore(&bins[thread], 0u);
   atomicStore(&bins[WG + thread], 0u);
@@ -89,9 +90,9 @@ fn rank(n: u32) {
   workgroupBarrier();
 }
 
-// The id chosen among the n of `ranked`, at most k of them; or ALL where top-p does not end among them and they are not all that
-// may be kept. The mass before top-p is `total`, or what k leaves where that limits it.
-// Masses and then weights are integers, so that those of better entries and of lower ids can be summed up without sorting.
+// The id that is chosen among the n entries of `ranked`, of which at most k are kept. It is ALL if these do not reach top-p and are not
+// complete, that is, others may be kept, too. The mass before top-p is `total`, or with `limited` that of the k best.
+// Masses, and then weights, are integers. So the sum over better entries, or over lower ids, needs no sorting.
 fn choose_few(n: u32, k: u32, least_kept: u32, complete: bool, limited: bool, total: f32) -> u32 {
   let mine = ranked[thread];
   let one = ONE / f32(n);
@@ -119,7 +120,7 @@ fn choose_few(n: u32, k: u32, least_kept: u32, complete: bool, limited: bool, to
     workgroupBarrier();
     let sum = f32(atomicLoad(&sums[turn]));
     if (turn == 1u) {
-      // Where rounding of uniform * total reaches the total, the best stays.
+      // If rounding takes the threshold to the total, the best stays chosen.
       let threshold = u32(p.uniform_draw * sum);
       if (kept && before <= threshold && threshold < before + amount) { told = mine.y; }
       break;
@@ -133,7 +134,7 @@ fn choose_few(n: u32, k: u32, least_kept: u32, complete: bool, limited: bool, to
       }
     }
     kept = kept && mine.x >= least_kept;
-    // From rank to order of ids.
+    // The first turn ranks by key. The second ranks the kept ones by id.
     key = select(0u, 1u, kept);
     divisor = p.temperature;
     turn = 1u;

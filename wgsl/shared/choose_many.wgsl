@@ -1,6 +1,6 @@
-// What the choice of a token among many candidates is made of: part of sample_pick, whose variables it uses.
+// The choice of a token among many candidates, for sample_pick, which declares the variables.
 
-// Sorts the n entries of `ranked`, best first, those behind them being (0, ALL).
+// Sorts the first n entries of `ranked`, best first. Those behind them are (0, ALL).
 fn sort_few(n: u32) {
   let mine = ranked[thread];
   var place = 0u;
@@ -20,7 +20,7 @@ fn sort_few(n: u32) {
   workgroupBarrier();
 }
 
-// Of running, in order: (the sum up to this thread, the sum of the first n), the others being 0.
+// The sum of `running` up to this thread's entry, and that of the first n entries. The others are 0.
 fn sums_few(n: u32) -> vec2<f32> {
   var sum = 0.0;
   var own = 0.0;
@@ -39,12 +39,12 @@ fn sums_few(n: u32) -> vec2<f32> {
   return vec2(own, sum);
 }
 
-// Bins by value, of logits so far below the best: even ones, in the first histogram.
+// The bins of the first histogram, of equal width in logits. `below` is how far the logits are below the best.
 fn bins_of(below: vec4<f32>) -> vec4<u32> {
   return vec4<u32>(clamp(below * scale, vec4(0.0), vec4(f32(WG - 1u))));
 }
 
-// The greatest finite key whose bin by value is `at` or later.
+// The greatest finite key whose bin in the first histogram is `at` or later.
 fn edge(at: u32) -> u32 {
   var found = 0u;
   var bit = 0x80000000u;
@@ -57,7 +57,7 @@ fn edge(at: u32) -> u32 {
   return found;
 }
 
-// Four tokens of a walk: their shares.
+// Does the job for four tokens, from `id` on. Returns the sum of their shares, or 0.
 fn take(four: vec4<u32>, id: u32, job: u32) -> f32 {
   if (max(max(four.x, four.y), max(four.z, four.w)) < lo) { return 0.0; }
   let ids = vec4(id) + vec4(0u, 1u, 2u, 3u);
@@ -76,7 +76,7 @@ fn take(four: vec4<u32>, id: u32, job: u32) -> f32 {
   return 0.0;
 }
 
-// Does the job with all that is looked at in the n live slices.
+// Does the job for the tokens between lo and hi of the n live slices.
 fn walk(n: u32, job: u32) {
   var b = thread;
   loop {
@@ -89,7 +89,7 @@ fn walk(n: u32, job: u32) {
     atomicStore(&last, 0u);
   }
   workgroupBarrier();
-  // 8, but not to the compiler: unrolled, some take seconds.
+  // This is 8, which the compiler does not know: some compilers take seconds for the unrolled loop.
   let loads = min(n * 8u, 8u);
   var i = 0u;
   loop {
@@ -137,7 +137,7 @@ fn walk(n: u32, job: u32) {
   workgroupBarrier();
 }
 
-// After shares: the sum of those of this thread's slices, PER in a row.
+// After SHARE: the sum of the shares of this thread's PER consecutive slices.
 fn own_slices() -> f32 {
   var own = 0.0;
 #for k PER
@@ -146,9 +146,10 @@ fn own_slices() -> f32 {
   return own;
 }
 
-// After shares, and the scan of what each thread's slices have: the first id at which the running sum of shares exceeds the threshold, the last with any where none does.
+// After SHARE and a scan of own_slices: the first id at which the running sum of shares exceeds the threshold. If none does, it is the last
+// id with a share.
 fn locate(threshold: f32) -> u32 {
-  // Rounding may let running sums grow, or shrink, where nothing is.
+  // Only slices with shares: rounding may change running sums elsewhere.
   if (own_slices() > 0.0) {
     atomicMax(&last, thread);
     if (running[thread] > threshold) { atomicMin(&first, thread); }

@@ -1,4 +1,4 @@
-// The same as codes_by_bytes for an input of floats. What waits are the codes: 12 words of a thread instead of 32.
+// The same as codes_by_bytes for an input of floats. Until then a thread keeps the codes: 12 words instead of 32.
 #import floats
 struct $W_Loaded { codes: W32Codes, affine: vec4<f32> }
 

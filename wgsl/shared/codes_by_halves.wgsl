@@ -17,14 +17,14 @@ fn $W_half(codes: vec4<u32>, turned: u32, affine: vec2<f32>, first: vec4<u32>, s
   let odd = codes >> vec4<u32>(8u);
 #ifdef PACKED
   if ($W_CENTRED && $W_CENTRE == 0.0) {
-    // Signed bytes: 128 makes them positive, and is taken off again.
+    // Codes are signed bytes. Adding 128 makes them positive, and it is subtracted again.
     let dot = halves_centred_dot16((codes & mask) ^ bits, (odd & mask) ^ bits, turned, first, second);
     return (HALVES_ONE * affine.x) * (scale.x * dot);
   }
   let dot = halves_dot16(codes & mask, odd & mask, first, second);
   return (HALVES_ONE * affine.x) * (scale.x * dot) + affine.y * scale.y;
 #else
-  // Signed bytes: 128 makes them positive.
+  // Codes are signed bytes. Adding 128 makes them positive.
   let product = affine.x * halves_dot16((codes & mask) ^ bits, (odd & mask) ^ bits, 1152.0 + $W_CENTRE, first, second, scale);
   if ($W_CENTRED) { return product; }
   return product + (affine.y + $W_CENTRE * affine.x) * scale.y;

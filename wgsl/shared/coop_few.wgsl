@@ -1,5 +1,5 @@
-// What a lane takes at once of the sums that matrices leave in workgroup memory, in `$W`, which consists of `Sum`s, SUM numbers
-// each: numbers where a language wants pointers to numbers (Metal). Places are those `offset` numbers behind the element `at`.
+// How lanes read and write the sums that matrices leave in workgroup memory: FEW values at once. The array `$W` has elements of type `Sum`
+// with SUM values. They are scalars for Metal, which stores matrices through pointers to scalars. `offset` counts values from element `at`.
 #ifdef VECTORS
 alias Sum = vec4<f32>;
 alias Few = vec4<f32>;

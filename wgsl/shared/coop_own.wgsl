@@ -1,7 +1,7 @@
-// What subgroups do on their own: waiting for their lanes' writes to workgroup memory, and asking them all.
+// A barrier for the lanes of one subgroup, and a vote among them.
 #ifdef TOGETHER
-// All subgroups do it together: where matrices are emulated over several subgroups, and on llvmpipe, which takes a subgroup's barrier for
-// the workgroup's.
+// For the whole workgroup: where matrices are emulated over several subgroups, where subgroups share workgroup memory, and on llvmpipe,
+// which takes a barrier of a subgroup for one of the workgroup.
 var<workgroup> held: vec4<u32>;
 
 fn own_barrier() {

@@ -1,4 +1,4 @@
-// Four halves to the workgroup memory $W, from which matrices are loaded: from its element `at` on.
+// Stores four halves in the array $W of workgroup memory, from which matrices are loaded, from element `at` on.
 #import coop_stage
 #ifdef VECTORS
 fn $W_put(at: u32, v: vec4<f16>) { $W[at] = v; }

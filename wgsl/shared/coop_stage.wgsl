@@ -1,5 +1,5 @@
-// What workgroup memory consists of that matrices are loaded from: vectors, or numbers where a language wants pointers to
-// numbers (Metal). An element is STAGE numbers.
+// The elements of workgroup memory from which matrices are loaded, of STAGE values. They are vectors, or scalars for Metal, which loads
+// matrices through pointers to scalars.
 #ifdef VECTORS
 alias Stage = vec4<f16>;
 const STAGE = 4u;

@@ -2,12 +2,9 @@
 //
 // quants plane: per unit 8 vec4 = 128 bytes, the weights in order. scales plane: one vec4, unused.
 
-// What the scales plane is read in.
-alias $W_Scales = vec4<u32>;
+alias $W_Scales = vec4<u32>;   // the elements of the scales plane
 
-fn $W_vec(i: u32) -> vec4<f32> {
-    return bitcast<vec4<f32>>($W_q[i]);
-}
+fn $W_vec(i: u32) -> vec4<f32> { return bitcast<vec4<f32>>($W_q[i]); }
 
 fn $W_unit(u: u32, sub: u32) -> W32 {
     let i = 8u * u;

@@ -1,5 +1,5 @@
-// A unit of weights (scale * code + offset per half) times 32 floats. Scales and offsets meet the sums, not the weights:
-// kernels that read the same input for several rows add it up once.
+// A unit of weights (scale * code + offset per half) times 32 floats. Scales and offsets are applied to sums instead of weights. The sums of
+// the input are the same for all rows, so compilers compute them once for several rows.
 fn floats_sum16(codes: vec4<u32>, a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> f32 {
   return (dot(vec4<f32>(unpack4xI8(codes.x)), a) + dot(vec4<f32>(unpack4xI8(codes.y)), b)) + (dot(vec4<f32>(unpack4xI8(codes.z)), c) + dot(vec4<f32>(unpack4xI8(codes.w)), d));
 }

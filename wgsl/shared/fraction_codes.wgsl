@@ -1,4 +1,5 @@
-// A fraction of a unit of a type with codes (shared/gemm_halves.wgsl): some of the eight words, and the scale and offset of their half.
+// A fraction (shared/gemm_halves.wgsl) of a unit of a type with codes: some of its eight words of codes, each with the scale and offset of
+// its half of the unit.
 #each v FRACTION_VECTORS
 fn $W_fraction(u: u32, sub: u32, fraction: u32) -> Fraction {
   let codes = $W_codes(u);

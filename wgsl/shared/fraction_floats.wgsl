@@ -1,4 +1,4 @@
-// A fraction of a unit of a type of floats (shared/gemm_halves.wgsl): some of the eight vectors.
+// A fraction (shared/gemm_halves.wgsl) of a unit of a type without codes: some of its eight vectors.
 #each v FRACTION_VECTORS
 fn $W_fraction(u: u32, sub: u32, fraction: u32) -> Fraction {
   let w = $W_unit(u, sub);

@@ -1,22 +1,22 @@
-// What gemm and gemm_eight have in common: a tile of W in workgroup memory, and the sums of a thread, of RM tokens and RN rows of W.
-// In a pair as many rows of the second weight follow: W_RN of both.
+// What gemm and gemm_eight share: a tile of W in workgroup memory, and a thread's sums for RM tokens and RN rows of W. In a pair the RN
+// rows of the second weight follow, so that a thread has W_RN rows in all.
 #each i RM
 #each j RN
 alias Value = f32;
 alias Out = f32;
 #import gemm_place
 
-// From one token of a thread to its next one.
+// The distance between two tokens of a thread.
 const TM = WG / 8u;
 
 alias Inputs = array<vec4<f32>, RM>;      // 4 columns of a thread's tokens
 alias RowSums = array<f32, W_RN>;
 alias Sums = array<RowSums, RM>;
 
-// Vectors of 4 columns; vector c of row r lies at c ^ (r & 7), so that 8 neighbouring rows lie in different banks.
+// The tile of W: (W_ROWS, vector of 4 columns). Vector c of row r lies at c ^ (r & 7), so that 8 neighbouring rows are in different banks.
 var<workgroup> ws: array<vec4<f32>, W_ROWS * 8u>;
 
-// A unit of a row of the tile.
+// The weights of `unit` for a row of the tile. Rows from BN on are those of the second weight.
 #ifdef u_q
 #import UP as u
 fn dequantised(row: u32, unit: u32) -> W32 {
@@ -27,8 +27,8 @@ fn dequantised(row: u32, unit: u32) -> W32 {
 fn dequantised(row: u32, unit: u32) -> W32 { return w_unit(unit, p.sub); }
 #endif
 
-// Its unit at column 0.
-fn unit_of(at: Place, row: u32) -> u32 {
+// The first unit of a row of the tile. Behind the last row of W it is that of the last row.
+fn unit_of(at: Tile, row: u32) -> u32 {
   return group_first_unit(at, min(at.row + row % BN, p.rows - 1u));
 }
 
@@ -46,7 +46,7 @@ fn put_w(row: u32, w: W32) {
   ws[to + (turn ^ 7u)] = w.v7;
 }
 
-// Adds the products of vector k; the thread's rows are tn and every 8th after it. Row by row: few vectors are held at once.
+// Adds the products of vector k of the columns. A thread's rows are tn and every 8th after it, loaded one by one to save registers.
 fn multiply(x: Inputs, tn: u32, k: u32, sums: ptr<function, Sums>) {
 #for r W_RN
   let w$r = ws[(tn + $ru * 8u) * 8u + (k ^ tn)];
@@ -54,8 +54,8 @@ fn multiply(x: Inputs, tn: u32, k: u32, sums: ptr<function, Sums>) {
 #endfor
 }
 
-// Writes the sums of the m-th place of the tile.
-fn store(at: Place, m: u32, tn: u32, sums: RowSums) {
+// Writes a thread's sums of place m of the tile.
+fn store(at: Tile, m: u32, tn: u32, sums: RowSums) {
   if (m >= at.count) { return; }
   let to = group_output(at, m);
   let row$j = at.row + tn + $ju * 8u;

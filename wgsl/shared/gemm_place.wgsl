@@ -1,24 +1,23 @@
-// What the products of many tokens have in common: parameters, buffers, and which tile of the output a workgroup owns.
+// What the gemm kernels share: parameters, bindings, and the tile of the output that a workgroup computes.
 //
-// GROUPS is what the groups of W are, and which rows of x and y belong to a token: heads, or the only group there is
-// (shared/gemm_heads.wgsl), ranges of the columns (shared/gemm_columns.wgsl), or experts, whose inputs are those of tokens
-// (shared/gemm_gather.wgsl) or whose outputs are (shared/gemm_scatter.wgsl). The kernel declares `Out`, what y consists of, and `Value`,
-// what it finishes at once.
+// The module GROUPS says what the groups of W are. They are heads, or there is one group (gemm_heads); ranges of the columns, for split-K
+// (gemm_columns); or experts that gather their rows of x (gemm_gather) or scatter their rows of y (gemm_scatter). A place is a token, or
+// with experts an entry of the list of slots. The kernel declares `Out`, the elements of y, and `Value`, what `finished` takes.
 #word rows: u32            // of W in a group: of an expert, a head, or this piece of a plain weight
 #word first_row: u32       // of this piece in y
 #word first_group: u32     // of this piece: expert, head, or 0
 #word groups: u32          // in this piece
-#word units: u32           // of 32 weights, per row
+#word units: u32           // of 32 weights, per row of a group
 #word sub: u32             // sub-planes of the scales, in words
 #word u_sub?: u32          // those of the second weight
 #word tokens: u32
 #word x_stride: u32        // in vec4
-#word x_group_stride: u32  // in vec4
-#word y_stride: u32
-#input w_q: array<vec4<u32>> @codes(WEIGHT, W_UNITS)
-#input w_s: array<w_Scales> @scales(WEIGHT, W_UNITS)
-#input u_q?: array<vec4<u32>> @codes(UP, W_UNITS)
-#input u_s?: array<u_Scales> @scales(UP, W_UNITS)
+#word x_group_stride: u32  // in vec4, from the columns of x that one group reads to those of the next
+#word y_stride: u32        // in values
+#input w_q: array<vec4<u32>> @codes(WEIGHT, W_UNITS)   // (groups, rows, units) units
+#input w_s: array<w_Scales> @scales(WEIGHT, W_UNITS)   // (groups, rows, units) units
+#input u_q?: array<vec4<u32>> @codes(UP, W_UNITS)      // the same
+#input u_s?: array<u_Scales> @scales(UP, W_UNITS)      // the same
 #read residual?: array<Out> @floats(Y_LENGTH)   // (tokens, y_stride)
 #write y: array<Out> @floats(Y_LENGTH)          // (tokens, y_stride)
 #length X_LENGTH 4 * ((X_ROWS - 1) * p.x_stride + (p.first_group + max(p.groups, GRID_Z) - 1) * p.x_group_stride + 8 * p.units)
@@ -26,29 +25,24 @@
 #import WEIGHT as w
 #import GROUPS as group
 
-// A workgroup dequantises W_ROWS rows: BN of W and, in a pair, as many of the second weight behind them.
+// A workgroup dequantises W_ROWS rows: BN of W, and in a pair BN of the second weight after them.
 const PAIR = W_ROWS > BN;
 
-// Where a workgroup works: rows of x from `first` on, `count` of them, and rows of W from `row` on in `group`.
-struct Place {
-  first: u32,
-  count: u32,
-  group: u32,
-  row: u32,
-}
+// The tile of a workgroup: `count` places from `first` on, and BN rows of W from `row` on in `group`.
+struct Tile { first: u32, count: u32, group: u32, row: u32 }
 
-// Where the row of x begins that the m-th place of the tile reads.
-fn input_index(at: Place, m: u32) -> u32 {
+// The first vector of x that place m of the tile reads.
+fn input_index(at: Tile, m: u32) -> u32 {
   return group_input_row(at.first + m) * p.x_stride + (p.first_group + at.group) * p.x_group_stride;
 }
 
-// What leaves of a sum: of a pair silu(gate) * up; exp(-gate) is kept finite, since Metal's fast math may assume it is.
+// A finished sum: `up`, or in a pair silu(gate) * up. exp(-gate) is kept finite, because Metal's fast math may assume that it is.
 fn finished(gate: Value, up: Value) -> Value {
   if (PAIR) { return gate / (1.0 + exp(min(-gate, Value(80.0)))) * up; }
   return up;
 }
 
-// With what is to be added to it at i.
+// The value to write at i, with the residual added if one is bound.
 #ifdef residual
 fn with_residual(i: u32, v: Out) -> Out { return v + residual[i]; }
 #else

@@ -1,17 +1,17 @@
-// 16 values as halves with a scale (shared/halves.wgsl): half a unit of quant::halves.
+// 16 values as halves with a scale (shared/halves.wgsl), as half a unit of quant::halves.
 
-// Values of which the largest is smaller become 0: a scale and its inverse are normal f32.
+// If the largest value is smaller, all become 0, so that the scale and its inverse are normal f32.
 const HALVES_SMALLEST = 1e-33;
 
-// The scale with which the largest half lies between 2^14 and 2^15, and its inverse, both powers of two; 0 where all values vanish.
+// The scale that puts the largest half between 2^14 and 2^15, and its inverse. Both are powers of two, or 0 if all values become 0.
 fn halves_scale(largest: f32) -> vec2<f32> {
   let exponent = bitcast<u32>(max(largest, HALVES_SMALLEST)) >> 23u;
   let both = bitcast<vec2<f32>>(vec2<u32>(exponent - 14u, 268u - exponent) << vec2<u32>(23u));
   return select(vec2<f32>(0.0), both, largest >= HALVES_SMALLEST);
 }
 
-// Values rounded to the 11 bits of a half, by integers. Compilers may take the way from f32 to f16 and back for nothing done, as
-// NVIDIA's does, and then sums would not be those of the halves.
+// Rounds values to the 11 bits of a half, by integers. A conversion to f16 and back might be removed, as NVIDIA's compiler does, and then the
+// sums would not be those of the halves.
 fn halves_round(v: vec4<f32>) -> vec4<f32> {
   let bits = bitcast<vec4<u32>>(v);
   let even = (bits >> vec4<u32>(13u)) & vec4<u32>(1u);

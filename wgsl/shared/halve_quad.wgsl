@@ -1,5 +1,4 @@
-// 16 values as halves, made by 4 neighbouring lanes with 4 values each. Threads 4i .. 4i + 4 work together: all of them must call,
-// or none.
+// 16 values as halves, by 4 neighbouring lanes with 4 values each. All of the threads 4i .. 4i + 4 must call, or none.
 #import halves
 #import halve
 struct HalvesQuad {

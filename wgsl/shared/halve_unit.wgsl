@@ -1,4 +1,4 @@
-// 32 values as halves, made by one thread.
+// 32 values as halves, by one thread.
 #import halves
 #import halve
 struct HalvesHalf { first: vec4<u32>, second: vec4<u32>, scale: vec2<f32> }

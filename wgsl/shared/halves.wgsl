@@ -1,10 +1,10 @@
-// Activations as halves. A unit is 32 values; its first and its last 16 share a scale each, a power of two: value =
-// scale * half, and the largest half lies between 2^14 and 2^15. So the products of halves with small codes are normal
-// (shared/halves_math.wgsl), and no sum of 16 of them overflows. The word pairs (2i, 2i + 1) hold the values (4i, 4i + 2) and (4i + 1, 4i + 3): the order in
-// which a mask of every other byte leaves the codes of a word (shared/w32.wgsl).
+// Activations as f16 with scales. The first 16 values of a unit share a scale, and so do the last 16: value = scale * half. A scale is a
+// power of two, and the largest half lies between 2^14 and 2^15. So the products of halves and small codes are normal numbers
+// (shared/halves_math.wgsl), and no sum of 16 of them overflows. Word 2i holds the values 4i and 4i + 2, word 2i + 1 the values 4i + 1 and
+// 4i + 3. That is the order in which a mask of every other byte leaves the codes of a word (shared/w32.wgsl).
 //
-// Units lie in blocks of 8, and the vec4 of the units of a block in planes: vec4 j of unit u is number
-// (u / 8) * 40 + 8 j + u % 8. So lanes that read neighbouring units read neighbouring vectors.
+// A block has 8 units: first their first vec4s, then their second ones, and so on. Vec4 j of unit u is number (u / 8) * 40 + 8 j + u % 8. So
+// lanes that read neighbouring units read neighbouring vectors.
 struct Halves {
   a: vec4<u32>,       // values 0 .. 8
   b: vec4<u32>,       // values 8 .. 16
@@ -14,7 +14,7 @@ struct Halves {
 }
 
 const HALVES_VECTORS = 40u;          // of a block
-const HALVES_PLANE = 8u;             // from one plane of a block to the next
+const HALVES_PLANE = 8u;             // from vec4 j to vec4 j + 1 of a unit
 const HALVES_SCALES = 32u;           // from a block's begin to its scales
 
 // Where the first vec4 of unit u lies.

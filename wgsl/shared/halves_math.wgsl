@@ -1,12 +1,12 @@
 // Products of codes and halves without a conversion of the codes.
 //
-// With PACKED a code is a half as it stands: the bits of a code below 1024 are the half code * 2^-24, below the smallest normal
-// one. Halves are multiplied in pairs, 4 products to a sum, on devices that keep such halves (src/gpu/small_halves.rs tries it).
-// Else 0x6400 | code is the half 1024 + code, and 0x6400 | code << 4 is 1024 + 16 code. Those are widened to f32, which Apple's
-// operands do for nothing, and the bias is taken off the sums: it costs one step for 16 weights.
+// With PACKED the bits of a code are used as a half: for a code below 1024 that is code * 2^-24, a subnormal number. Halves are multiplied in
+// pairs, with 4 products to a sum. This is for devices that compute with subnormal halves (src/gpu/small_halves.rs tries it).
+// Without it 0x6400 | code is the half 1024 + code, and 0x6400 | code << 4 is 1024 + 16 code. They are widened to f32, which costs nothing
+// for operands on Apple GPUs. The bias is subtracted from the sums, one step for 16 weights.
 
-// Bits as they are, which compilers shall not know: `sub` is far below 2^31. A mask and bits that are both known would be two
-// instructions where a GPU has one for both (NVIDIA and AMD have).
+// Returns `bits`, which compilers cannot know: `sub` is far below 2^31. NVIDIA's and AMD's GPUs mask and combine bits in one instruction, but
+// their compilers take two if they know both operands.
 fn halves_hidden(bits: u32, sub: u32) -> u32 {
   return bits | (sub >> 31u);
 }
@@ -14,10 +14,10 @@ fn halves_hidden(bits: u32, sub: u32) -> u32 {
 #ifdef PACKED
 enable f16;
 
-// What a sum of codes as they stand is multiplied with: 2^24.
+// By which sums of products with codes used as halves are multiplied: 2^24.
 const HALVES_ONE = 16777216.0;
 
-// The two halves of a word. Both steps are exact, so compilers make one of them that does nothing.
+// The two halves of a word. Both conversions are exact, so compilers remove them.
 fn halves_of(word: u32) -> vec2<f16> {
   return vec2<f16>(unpack2x16float(word));
 }
@@ -29,7 +29,7 @@ fn halves_pairs(codes: vec4<u32>, first: vec4<u32>, second: vec4<u32>) -> vec2<f
   return fma(halves_of(codes.w), halves_of(second.z), s);
 }
 
-// The same with the two codes of `middle` taken off, which is exact: sums of products with codes around 128 would round more.
+// The same with `middle` subtracted from the codes, which is exact. Codes around 128 would make sums that round more.
 fn halves_centred_pairs(codes: vec4<u32>, middle: u32, first: vec4<u32>, second: vec4<u32>) -> vec2<f16> {
   let centre = halves_of(middle);
   var s = (halves_of(codes.x) - centre) * halves_of(first.x);
@@ -48,7 +48,7 @@ fn halves_dot16(even: vec4<u32>, odd: vec4<u32>, first: vec4<u32>, second: vec4<
   return halves_sum4(halves_pairs(even, first, second), halves_pairs(odd, first.yxwz, second.yxwz));
 }
 
-// The same with the two codes of `middle` taken off.
+// The same with `middle` subtracted from the codes.
 fn halves_centred_dot16(even: vec4<u32>, odd: vec4<u32>, middle: u32, first: vec4<u32>, second: vec4<u32>) -> f32 {
   return halves_sum4(halves_centred_pairs(even, middle, first, second), halves_centred_pairs(odd, middle, first.yxwz, second.yxwz));
 }

@@ -7,16 +7,13 @@
 //   of its upper half are the upper part of s of run k (the superblock's unit k); nibble k of the second is the lower
 //   part.
 
-// What the scales plane is read in.
-alias $W_Scales = vec4<u32>;
+alias $W_Scales = vec4<u32>;   // the elements of the scales plane
 
 // The code in the middle of the range, and whether its weight is 0.
 const $W_CENTRE = 0.0;
 const $W_CENTRED = true;
 
-fn $W_codes(u: u32) -> W32Codes {
-    return w32_codebook($W_q[u]);
-}
+fn $W_codes(u: u32) -> W32Codes { return w32_codebook($W_q[u]); }
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     let block = u >> 3u;
@@ -28,6 +25,4 @@ fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     return vec4<f32>(scale, 0.0, scale, 0.0);
 }
 
-fn $W_unit(u: u32, sub: u32) -> W32 {
-    return w32_signed($W_codes(u), $W_affine(u, sub));
-}
+fn $W_unit(u: u32, sub: u32) -> W32 { return w32_signed($W_codes(u), $W_affine(u, sub)); }

@@ -1,5 +1,5 @@
-// The input of a product that the workgroup makes itself, KEPT values left in workgroup memory by 4: with BYTES in halves of a
-// record (shared/bytes.wgsl), with HALVES in blocks (shared/halves.wgsl), else as floats.
+// The input of a product, if the workgroup computes it itself: KEPT values that threads store in workgroup memory, 4 at a time. They are
+// stored as records with BYTES (shared/bytes.wgsl), as halves with HALVES (shared/halves.wgsl), else as floats.
 #ifdef BYTES
 #import bytes
 #import quantize_quad
@@ -8,7 +8,7 @@ var<workgroup> kept_codes: array<u32, KEPT / 4u>;
 var<workgroup> kept_scales: array<f32, KEPT / 16u>;
 var<workgroup> kept_sums: array<f32, KEPT / 16u>;   // scale times the sum of the codes
 
-// Values 4i .. 4i + 4. Threads of neighbouring i, from a multiple of 4 on, share a subgroup and call together, or none does.
+// Stores values 4i .. 4i + 4. The 4 threads with i from a multiple of 4 on share a subgroup, and all of them must call, or none.
 fn keep(i: u32, v: vec4<f32>) {
   let quad = quantize_quad(v);
   kept_codes[i] = quad.word;
@@ -18,7 +18,7 @@ fn keep(i: u32, v: vec4<f32>) {
   }
 }
 
-// 32 values, behind a barrier.
+// The 32 values of a unit, after a barrier.
 fn kept_unit(u: u32) -> Record {
   let at = 2u * u;
   let i = 8u * u;
@@ -32,8 +32,8 @@ fn kept_unit(u: u32) -> Record {
 alias Kept = Halves;
 var<workgroup> kept: array<vec4<u32>, (KEPT + 255u) / 256u * HALVES_VECTORS>;
 
-// Values 4i .. 4i + 4. Threads of neighbouring i, from a multiple of 8 on, share a subgroup and call together, or none does: one of
-// two writes the vector of both, since a component of a vector cannot be stored alone everywhere.
+// Stores values 4i .. 4i + 4. The 8 threads with i from a multiple of 8 on share a subgroup, and all of them must call, or none. One of two
+// threads writes the vector of both, because Metal and DX12 may store a whole vector to write one component of it.
 fn keep(i: u32, v: vec4<f32>) {
   let quad = halve_quad(v);
   let words = vec2<u32>(subgroupShuffleXor(quad.words.x, 1u), subgroupShuffleXor(quad.words.y, 1u));
@@ -43,7 +43,7 @@ fn keep(i: u32, v: vec4<f32>) {
   if ((i & 7u) == 0u) { kept[unit + HALVES_SCALES] = bitcast<vec4<u32>>(vec4<f32>(quad.scale, scale)); }
 }
 
-// 32 values, behind a barrier.
+// The 32 values of a unit, after a barrier.
 fn kept_unit(u: u32) -> Halves {
   let i = halves_place(u);
   return Halves(kept[i], kept[i + HALVES_PLANE], kept[i + 2u * HALVES_PLANE], kept[i + 3u * HALVES_PLANE], bitcast<vec4<f32>>(kept[i + HALVES_SCALES]));

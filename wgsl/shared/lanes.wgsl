@@ -1,4 +1,4 @@
-// Sums over the LANES threads that share a row: a power of two, at most the subgroup's size.
+// Sums over the LANES threads that share a row. LANES is a power of two, at most the size of the subgroup.
 fn row_sum(v: f32) -> f32 {
   var sum = v;
   if (LANES > 16u) { sum += subgroupShuffleXor(sum, 16u); }
@@ -9,7 +9,7 @@ fn row_sum(v: f32) -> f32 {
   return sum;
 }
 
-// The sum over LANES / 2 threads.
+// The sum over the LANES / 2 threads of half a row.
 fn half_sum(v: f32) -> f32 {
   var sum = v;
   if (LANES > 16u) { sum += subgroupShuffleXor(sum, 8u); }

@@ -1,5 +1,5 @@
-// The logits of a token's experts as they lie.
-#read logits: array<f32> @floats(EXPERTS)
+// The logits of a token's experts, read from their buffer.
+#read logits: array<f32> @floats(EXPERTS)   // (EXPERTS)
 alias Logits = u32;
 fn logits_ask(t: u32, chooses: bool) -> Logits { return 0u; }
 fn logits_put(asked: Logits, t: u32) { }

@@ -1,6 +1,6 @@
-// Joins slices of attention: 4 columns of a head over slices first, first + step, .. (none: sum 0).
-// Uses `slice_sums` (heads, slices, KV_LORA / 4) and `stats` (heads, slices) of (max, sum), which the kernel declares.
-// sum and value are relative to exp(max); the attention's output is value / sum over all slices.
+// Joins slices of attention: 4 columns of a head, over slices first, first + step and so on. Without any the sum is 0.
+// The kernel declares `slice_sums` (heads, slices, KV_LORA / 4) and `stats` (heads, slices) of (max, sum).
+// In Joined, sum and value are relative to exp(max). Over all slices, value / sum is the output of the attention.
 #each i 2
 #each k 8
 struct Joined { max: f32, sum: f32, value: vec4<f32> }
@@ -12,7 +12,7 @@ fn merge(head: u32, column: u32, first: u32, step: u32, slices: u32) -> Joined {
   return merge_many(column, begin, step, last);
 }
 
-// A short context has two at most; work on slices that are not there would take longer than on these.
+// For at most two slices, as in short contexts, where empty slots of merge_many would cost more than the slices.
 fn merge_two(column: u32, s: u32, step: u32, last: u32) -> Joined {
   let at$i = min(s + $iu * step, last);
   let stats$i = stats[at$i];
@@ -25,7 +25,7 @@ fn merge_two(column: u32, s: u32, step: u32, last: u32) -> Joined {
   return all;
 }
 
-// 8 at a time, so that their loads overlap; those after the last one weigh nothing.
+// Takes 8 slices at a time so that their loads overlap. Those behind the last one get no weight.
 fn merge_many(column: u32, first: u32, step: u32, last: u32) -> Joined {
   var all = Joined(-1e30, 0.0, vec4(0.0));
   var s = first;

@@ -1,10 +1,9 @@
-// A head's latent, joined from the attention's slices by the whole workgroup and kept as a product's input
-// (shared/kept_units.wgsl). The kernel declares KV_LORA, `slice_sums` and `stats` (shared/merge.wgsl);
-// WG >= KV_LORA / 4, and PHASES is how often it is that.
+// The whole workgroup joins a head's latent from the slices of attention, and keeps it as the input of a product
+// (shared/kept_units.wgsl). The kernel declares KV_LORA, `slice_sums` and `stats` (shared/merge.wgsl). PHASES * KV_LORA / 4 <= WG.
 #import merge
 #each i PHASES
 
-// Groups of 4, each of which PHASES threads share, slice by slice.
+// Vectors of 4 columns. PHASES threads share a vector, each with its slices.
 const COLUMNS = KV_LORA / 4u;
 
 var<workgroup> merge_maxima: array<f32, WG>;
@@ -13,7 +12,7 @@ var<workgroup> merge_values: array<vec4<f32>, WG>;
 const KEPT = KV_LORA;
 #import kept_units
 
-// Every thread of the workgroup must call; t is the thread's number.
+// Every thread of the workgroup must call. t is the thread's number.
 fn merge_head(head: u32, t: u32, slices: u32) {
   let phase = t / COLUMNS;
   if (phase < PHASES) {
@@ -24,7 +23,7 @@ fn merge_head(head: u32, t: u32, slices: u32) {
   }
   workgroupBarrier();
   if (t < COLUMNS) {
-    // Phases behind the last slice had none, and weigh nothing.
+    // Phases without slices get no weight.
     let max$i = merge_maxima[t + $iu * COLUMNS];
     let total$i = merge_totals[t + $iu * COLUMNS];
     let value$i = merge_values[t + $iu * COLUMNS];

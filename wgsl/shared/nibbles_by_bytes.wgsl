@@ -1,6 +1,5 @@
-// The same as codes_by_bytes for four-bit codes in one plane, with one scale and offset for the unit. What waits are the codes as
-// they were loaded, and they are multiplied as they lie: the lower ones as they are, the upper ones less 8, times 16, as
-// signed bytes, which takes no shift.
+// The same as codes_by_bytes for types whose codes are four bits in one plane, with one scale and offset per unit. A thread keeps the words as
+// they were loaded. It multiplies the lower nibbles as they are, and the upper ones without a shift: as signed bytes they are 16 (code - 8).
 #import bytes
 struct $W_Loaded { codes: vec4<u32>, affine: vec4<f32> }
 
@@ -12,7 +11,7 @@ fn $W_times(w: $W_Loaded, x: Record) -> f32 {
   let lower = w.codes & vec4<u32>(0x0f0f0f0fu);
   let upper = w.codes & vec4<u32>(0xf0f0f0f0u);
   let product = x.scales.x * bytes_sum16(lower, x.lo) + (x.scales.y * 0.0625) * bytes_sum16(upper, x.hi);
-  // The centre is 8, which the upper codes have already.
+  // The centre is 8, which the upper nibbles have subtracted already.
   if ($W_CENTRED) { return w.affine.x * (product - 8.0 * x.scales.z); }
   return w.affine.x * product + w.affine.y * x.scales.z + (8.0 * w.affine.x + w.affine.y) * x.scales.w;
 }

@@ -1,12 +1,12 @@
-// The same as codes_by_halves for four-bit codes in one plane, with one scale and offset for the unit. What waits are the codes as
-// they were loaded. The upper ones are multiplied where they lie, as 16 times what they are.
+// The same as codes_by_halves for types whose codes are four bits in one plane, with one scale and offset per unit. A thread keeps the words
+// as they were loaded. It multiplies the upper nibbles without a shift, as 16 times the codes.
 #import halves
 #import halves_math
 struct $W_Loaded { codes: vec4<u32>, affine: vec4<f32>, bits: u32 }
 
 fn $W_load(u: u32, sub: u32) -> $W_Loaded {
 #ifdef PACKED
-  // The top bit of a byte is turned over.
+  // Stored with the top bit of each byte inverted.
   return $W_Loaded($W_q[u], $W_affine(u, sub), halves_hidden(0x00800080u, sub));
 #else
   return $W_Loaded($W_q[u], $W_affine(u, sub), halves_hidden(HALVES_BIAS, sub));

@@ -1,7 +1,7 @@
-// Floats as unsigned integers of the same order, so that choices compare integers: exact under fast math, -0 and 0 one number,
-// NaN minus infinity.
-const LOWEST = 0x007fffffu;      // of minus infinity and NaN
-const INFINITE = 0xff800000u;    // of infinity
+// Floats as unsigned integers (keys) of the same order. Comparing keys is exact even under fast math. -0 equals 0, and NaN counts as minus
+// infinity.
+const LOWEST = 0x007fffffu;      // the key of minus infinity and NaN
+const INFINITE = 0xff800000u;    // the key of infinity
 
 // Whether x is infinite or NaN, by its bits: fast math may take every number for finite.
 fn is_broken(x: f32) -> bool {
@@ -15,7 +15,7 @@ fn order(x: f32) -> u32 {
   return select(bits | 0x80000000u, ~bits, (bits >> 31u) == 1u);
 }
 
-// The number of a key strictly between LOWEST and INFINITE.
+// The float of a key that is strictly between LOWEST and INFINITE.
 fn value(key: u32) -> f32 {
   return bitcast<f32>(select(~key, key & 0x7fffffffu, (key >> 31u) == 1u));
 }

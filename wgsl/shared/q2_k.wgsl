@@ -7,8 +7,7 @@
 //   16.
 //   From word `sub`: per superblock one word: the f16 d in the lower, the f16 dmin in the upper half.
 
-// What the scales plane is read in.
-alias $W_Scales = vec4<u32>;
+alias $W_Scales = vec4<u32>;   // the elements of the scales plane
 
 // The code in the middle of the range, and whether its weight is 0.
 const $W_CENTRE = 1.0;
@@ -30,6 +29,4 @@ fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     return vec4<f32>(d.x, -d.y, d.x, -d.y) * vec4<f32>(fields);
 }
 
-fn $W_unit(u: u32, sub: u32) -> W32 {
-    return w32_affine($W_codes(u), $W_affine(u, sub));
-}
+fn $W_unit(u: u32, sub: u32) -> W32 { return w32_affine($W_codes(u), $W_affine(u, sub)); }

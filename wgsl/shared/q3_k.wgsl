@@ -8,8 +8,7 @@
 //   of scale i, that of weights 16i .. 16i + 16. Word 10: bits 2i and 2i + 1 are the upper part of scale i. Word 11:
 //   the f16 d in the lower half, the upper half is zero.
 
-// What the scales plane is read in.
-alias $W_Scales = vec4<u32>;
+alias $W_Scales = vec4<u32>;   // the elements of the scales plane
 
 // The code in the middle of the range, and whether its weight is 0.
 const $W_CENTRE = 4.0;
@@ -34,6 +33,4 @@ fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     return vec4<f32>(s.x, -4.0 * s.x, s.y, -4.0 * s.y);
 }
 
-fn $W_unit(u: u32, sub: u32) -> W32 {
-    return w32_affine($W_codes(u), $W_affine(u, sub));
-}
+fn $W_unit(u: u32, sub: u32) -> W32 { return w32_affine($W_codes(u), $W_affine(u, sub)); }

@@ -5,16 +5,13 @@
 // scales plane: per unit one word with the fifth bits: bit i of byte b belongs to weight 4i + b.
 //   From word `sub`: per unit the f16 d, 2 bytes.
 
-// What the scales plane is read in.
-alias $W_Scales = u32;
+alias $W_Scales = u32;   // the elements of the scales plane
 
 // The code in the middle of the range, and whether its weight is 0.
 const $W_CENTRE = 16.0;
 const $W_CENTRED = true;
 
-fn $W_codes(u: u32) -> W32Codes {
-    return w32_or(w32_nibbles($W_q[u]), w32_fifth_bits($W_s[u]));
-}
+fn $W_codes(u: u32) -> W32Codes { return w32_or(w32_nibbles($W_q[u]), w32_fifth_bits($W_s[u])); }
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     let i = sub + (u >> 1u);
@@ -23,6 +20,4 @@ fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     return vec4<f32>(d, offset, d, offset);
 }
 
-fn $W_unit(u: u32, sub: u32) -> W32 {
-    return w32_affine($W_codes(u), $W_affine(u, sub));
-}
+fn $W_unit(u: u32, sub: u32) -> W32 { return w32_affine($W_codes(u), $W_affine(u, sub)); }

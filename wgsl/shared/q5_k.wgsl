@@ -8,8 +8,7 @@
 //   bits 16 + 2k and 17 + 2k that of t; word 3 is the f16 d in the lower and the f16 dmin in the upper half. The
 //   other two are eight words: word k holds the fifth bits of run k, bit i of byte b belongs to weight 4i + b.
 
-// What the scales plane is read in.
-alias $W_Scales = vec4<u32>;
+alias $W_Scales = vec4<u32>;   // the elements of the scales plane
 
 // The code in the middle of the range, and whether its weight is 0.
 const $W_CENTRE = 16.0;
@@ -21,10 +20,6 @@ fn $W_codes(u: u32) -> W32Codes {
     return w32_or(w32_nibbles($W_q[u]), w32_fifth_bits(high));
 }
 
-fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
-    return w32_scale_min($W_s[3u * (u >> 3u)], u & 7u);
-}
+fn $W_affine(u: u32, sub: u32) -> vec4<f32> { return w32_scale_min($W_s[3u * (u >> 3u)], u & 7u); }
 
-fn $W_unit(u: u32, sub: u32) -> W32 {
-    return w32_affine($W_codes(u), $W_affine(u, sub));
-}
+fn $W_unit(u: u32, sub: u32) -> W32 { return w32_affine($W_codes(u), $W_affine(u, sub)); }

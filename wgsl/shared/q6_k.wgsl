@@ -8,8 +8,7 @@
 //   .. 16i + 16.
 //   From word `sub`: per superblock the f16 d, 2 bytes.
 
-// What the scales plane is read in.
-alias $W_Scales = vec4<u32>;
+alias $W_Scales = vec4<u32>;   // the elements of the scales plane
 
 // The code in the middle of the range, and whether its weight is 0.
 const $W_CENTRE = 32.0;
@@ -39,6 +38,4 @@ fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     return vec4<f32>(s.x, -32.0 * s.x, s.y, -32.0 * s.y);
 }
 
-fn $W_unit(u: u32, sub: u32) -> W32 {
-    return w32_biased($W_codes(u), 32.0, $W_scales(u, sub));
-}
+fn $W_unit(u: u32, sub: u32) -> W32 { return w32_biased($W_codes(u), 32.0, $W_scales(u, sub)); }

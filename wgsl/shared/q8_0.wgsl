@@ -3,16 +3,13 @@
 // quants plane: per unit two vec4 = 32 bytes: the codes in order.
 // scales plane, from word `sub`: per unit the f16 d, 2 bytes.
 
-// What the scales plane is read in.
-alias $W_Scales = u32;
+alias $W_Scales = u32;   // the elements of the scales plane
 
 // The code in the middle of the range, and whether its weight is 0.
 const $W_CENTRE = 0.0;
 const $W_CENTRED = true;
 
-fn $W_codes(u: u32) -> W32Codes {
-    return W32Codes($W_q[2u * u], $W_q[2u * u + 1u]);
-}
+fn $W_codes(u: u32) -> W32Codes { return W32Codes($W_q[2u * u], $W_q[2u * u + 1u]); }
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     let i = sub + (u >> 1u);
@@ -20,6 +17,4 @@ fn $W_affine(u: u32, sub: u32) -> vec4<f32> {
     return vec4<f32>(d, 0.0, d, 0.0);
 }
 
-fn $W_unit(u: u32, sub: u32) -> W32 {
-    return w32_signed($W_codes(u), $W_affine(u, sub));
-}
+fn $W_unit(u: u32, sub: u32) -> W32 { return w32_signed($W_codes(u), $W_affine(u, sub)); }

@@ -1,11 +1,11 @@
-// 16 values as signed bytes with a scale, for integer dot products: half a unit of quant::activation.
+// 16 values as signed bytes with a scale, for integer dot products, as half a unit of quant::activation.
 struct Half {
   codes: vec4<u32>,     // in order, 4 per word
   scale: f32,           // value = scale * code
   scaled_sum: f32,      // scale times the sum of the codes
 }
 
-// Values of which the largest is smaller become 0: their scale or its inverse would leave the normal f32.
+// If the largest value is smaller, all become 0, because the scale or its inverse would not be a normal f32.
 const SMALLEST = 1e-35;
 
 fn quantize_half(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> Half {

@@ -1,12 +1,11 @@
-// What quantize_half makes of 16 values, made by 4 neighbouring lanes with 4 values each.
-// Threads 4i .. 4i + 4 work together: all of them must call, or none.
+// Quantizes 16 values as quantize_half does, by 4 neighbouring lanes with 4 values each. All of the threads 4i .. 4i + 4 must call, or none.
 struct Quad {
   word: u32,            // the codes of the lane's values
   scale: f32,           // of all 16: value = scale * code
   scaled_sum: f32,      // scale times the sum of all 16 codes
 }
 
-// Values of which the largest is smaller become 0: their scale or its inverse would leave the normal f32.
+// If the largest value is smaller, all become 0, because the scale or its inverse would not be a normal f32.
 const SMALLEST_OF_QUADS = 1e-35;
 
 fn quantize_quad(v: vec4<f32>) -> Quad {

@@ -1,13 +1,12 @@
-// Sums over neighbouring threads. WG = threads of the workgroup, LANES = threads that share a row: a power of two, at
-// most 8, so that a row never leaves its subgroup (the tier asks for subgroups of 8 or more).
-// `t` is the thread's number in its workgroup as `thread_index` gives it. Every thread of the workgroup must call.
+// Sums and maxima over threads of a workgroup, all of which must call. WG threads form the workgroup, and LANES threads share a row. LANES is
+// a power of two up to 8, so that a row never leaves its subgroup: the tiers ask for subgroups of 8 or more. `t` is the thread's number.
 #ifdef PLAIN
 var<workgroup> reduce_scratch: array<f32, WG>;
 #else
 var<workgroup> reduce_scratch: array<f32, 64>;
 #endif
 
-// The sum of v over the LANES threads of the row, in all of them.
+// The sum of v over the LANES threads of a row, in all of them.
 fn lanes_sum(v: f32, t: u32) -> f32 {
 #ifdef PLAIN
   workgroupBarrier();

@@ -1,7 +1,7 @@
-// One over the root mean square of a prepared input, by the LANES threads of each row: where `squares` come with it, else 1. They are
-// asked for before the weights, SQUARES by each thread at most, and used after them.
+// One over the root mean square of a prepared input, computed by the LANES threads of each row; 1 if `squares` is not bound. A thread
+// requests SQUARES of the squares at most before its weights, and uses them while the weights are being loaded.
 #word eps?: f32                                        // of the norm
-#read squares?: array<f32> @floats(2 * UNITS)          // sums of squares of 16 values
+#read squares?: array<f32> @floats(2 * UNITS)          // (2 * UNITS), each of 16 values
 #each i SQUARES
 #ifdef squares
 alias Squares = array<f32, SQUARES>;

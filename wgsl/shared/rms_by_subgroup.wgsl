@@ -1,10 +1,10 @@
-// One over the root mean square of a prepared input, by one subgroup, where `squares` come with it: what all of them repeat costs as
-// much as the products, since they are many and share the multiprocessors' issue slots.
+// One over the root mean square of a prepared input, computed by one subgroup; 1 if `squares` is not bound. If all subgroups repeated this
+// work, it would cost as much as the products, because they share the issue slots of a core.
 #word eps?: f32                                        // of the norm
-#read squares?: array<f32> @floats(2 * UNITS)          // sums of squares of 16 values
+#read squares?: array<f32> @floats(2 * UNITS)          // (2 * UNITS), each of 16 values
 #each i SQUARES
 
-// The first subgroup makes it. A barrier must follow, behind which rms_scale tells it.
+// The first subgroup computes it. After a barrier rms_scale returns it.
 #ifdef squares
 var<workgroup> token_scale: f32;
 

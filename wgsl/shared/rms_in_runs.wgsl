@@ -1,8 +1,8 @@
-// One over the root mean square of a prepared input, by a whole workgroup: its sums of squares are asked for, SQUARES by each thread, left in
-// workgroup memory, added up within runs of RUN lanes, and read behind a barrier. What all threads repeat costs as much as the
-// products, since they share the multiprocessors' issue slots; what one subgroup loads alone, behind its other loads, all wait for.
+// One over the root mean square of a prepared input, computed by the whole workgroup. Each thread requests SQUARES sums of squares. Runs of RUN
+// lanes add them up and store their sums in workgroup memory. After a barrier rms_scale adds up those. If every subgroup did all of it, it
+// would cost as much as the products. If one subgroup did it, the others would wait for its loads, which follow its other loads.
 #word eps: f32
-#read squares: array<f32> @floats(2 * UNITS)           // sums of squares of 16 values
+#read squares: array<f32> @floats(2 * UNITS)           // (2 * UNITS), each of 16 values
 #each i SQUARES
 #each r SQUARE_RUNS
 var<workgroup> square_sums: array<f32, SQUARE_RUNS>;

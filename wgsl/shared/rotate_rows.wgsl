@@ -1,9 +1,9 @@
-// The rotation of queries at the end of the product that makes them (--precompose qk): rows from ROTATED on are pairs (2i,
-// 2i+1) of heads of ROPE values, and rotate by the angle of (position, i). The kernel declares `angles` and the parameter
-// `pos`, and a workgroup owns WG / LANES rows from an even one on.
+// Rotates queries at the end of the product that makes them (--precompose qk). Rows from ROTATED on are heads of ROPE values, of which each
+// pair (2i, 2i+1) rotates by the angle of (position, i). The kernel declares `angles` and `p.pos`. A workgroup owns WG / LANES rows, of which
+// the first is even.
 var<workgroup> rotate_rows: array<f32, WG / LANES>;
 
-// The row's sum, known to its first lane, after rotation; every thread of the workgroup calls it.
+// The sum of a row, known to the row's first lane, after rotation. Every thread of the workgroup must call.
 fn rotated(sum: f32, row: u32, t: u32) -> f32 {
   if ((t & (LANES - 1u)) == 0u) { rotate_rows[t / LANES] = sum; }
   workgroupBarrier();

@@ -1,4 +1,4 @@
-// The rotation at the end of a product that makes queries, where `angles` are bound (--precompose qk).
+// A product's rows, rotated if `angles` is bound (--precompose qk).
 #word pos?: u32                                                      // of the token
 #read angles?: array<vec2<f32>> @floats(CONTEXT * ROPE)              // (n_ctx, ROPE / 2) of (cos, sin)
 #ifdef angles

@@ -1,23 +1,23 @@
-// The choice of experts by a workgroup, a thread per expert: WG >= EXPERTS. Softmax or sigmoid (SIGMOID); BIAS is added for
-// the choice only (the kernel declares `bias`); NORM divides the weights by their sum.
-// Every thread counts the experts that rank before its own: that number is its place, so there is no sorting and no pass per
-// chosen expert. Every thread of the workgroup must call; t is the thread's number.
+// The choice of experts by a workgroup, with a thread per expert: WG >= EXPERTS. Probabilities are a softmax, or with SIGMOID a sigmoid. With
+// BIAS the choice adds `bias` to them, which the kernel declares. NORM divides the weights by their sum.
+// Every thread counts the experts that rank before its own. That number is its expert's place, so nothing is sorted. Every thread of the
+// workgroup must call. t is the thread's number.
 #import reduce
 #import order
 #import router_weights
 
-// Whole vec4.
+// EXPERTS, rounded up to whole vec4.
 const CHOICES = (EXPERTS + 3u) / 4u * 4u;
 
-// Numbers, not vectors: threads write one each, and Metal and DX12 may write the whole vector.
+// Scalars, since threads write them one by one: Metal and DX12 may store a whole vector to write one component of it.
 #ifndef SIGMOID
 var<workgroup> router_logits: array<f32, CHOICES>;
 #endif
 var<workgroup> router_keys: array<u32, CHOICES>;
 var<workgroup> router_chosen: array<f32, USED>;
 
-// The place of the thread's expert, best first, the lower id first among equals, USED or more where it is not chosen; and its
-// probability.
+// The place of the thread's expert among all, and its probability. The best is first, and the lower id among equals. From USED on an expert
+// is not chosen.
 struct RouterPlace { place: u32, prob: f32 }
 
 fn router_place(logit: f32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) -> RouterPlace {
@@ -46,7 +46,7 @@ fn router_place(logit: f32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32)
     key = order(prob);
 #endif
   }
-  // Those without an expert have the lowest key and the highest ids: they come last.
+  // Threads without an expert have the lowest key and the highest ids, so they come last.
   if (t < CHOICES) { router_keys[t] = key; }
   workgroupBarrier();
   var place = CHOICES;
@@ -66,7 +66,7 @@ fn router_place(logit: f32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32)
   return RouterPlace(place, prob);
 }
 
-// The weight of the thread's expert where it is chosen.
+// The weight of the thread's expert, if it is chosen.
 fn router_weight(own: RouterPlace) -> f32 {
   var weight = own.prob;
 #ifdef NORM

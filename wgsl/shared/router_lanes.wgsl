@@ -1,6 +1,6 @@
-// The choice of experts by one subgroup, without workgroup memory: what router_choice.wgsl chooses. A lane holds CHUNKS experts,
-// lanes apart; each round finds the best of those that are left, the lower id first among equals. The kernel declares `logit_of`,
-// `bias_of` and LEAVES_CHOICE, whether weights are wanted; the subgroup has USED lanes or more.
+// The same choice of experts as in router_choice.wgsl, by one subgroup and without workgroup memory. A lane holds CHUNKS experts, whose ids
+// are `lanes` apart. Each round finds the best of those that are left, the lower id among equals. The kernel declares `logit_of`, `bias_of`
+// and LEAVES_CHOICE, which says whether weights are wanted. The subgroup has USED lanes or more.
 #import order
 #import router_weights
 #flag SIGMOID
@@ -8,10 +8,11 @@
 #flag NORM
 #each c CHUNKS
 
-// Experts and their weights: of the place asked for; of place r in lane r.
+// `asked` is the expert of place `last`. In lane r, `expert` and `weight` are those of place r.
 struct RouterLanes { asked: u32, expert: u32, weight: f32 }
 
-// Logits are multiplied by `scale`. Every lane of the subgroup must call. Places beyond `last` are not chosen, and then weights are not normed.
+// Logits are multiplied by `scale`. Every lane of the subgroup must call. Places behind `last` are not filled; weights are right only if
+// `last` is USED - 1.
 fn router_lanes(last: u32, lane: u32, lanes: u32, scale: f32) -> RouterLanes {
   let id$c = $cu * lanes + lane;
   let here$c = id$c < EXPERTS;
@@ -46,7 +47,7 @@ fn router_lanes(last: u32, lane: u32, lanes: u32, scale: f32) -> RouterLanes {
     var prob = 0.0;
     if (id$c == own.asked) { prob = prob$c; left$c = false; }
     if (LEAVES_CHOICE) {
-      // From the lane that holds it.
+      // From the lane that holds the expert.
       prob = subgroupShuffle(prob, own.asked & (lanes - 1u));
       sum += prob;
       if (lane == place) {

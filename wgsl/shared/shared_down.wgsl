@@ -1,18 +1,19 @@
-// The shared expert's part of token_moe_down: a row of S, of which the first SHARED_AHEAD units of a thread are asked for ahead.
-#read s_q: array<vec4<u32>> @codes(SHARED_WEIGHT, p.shared_rows * SHARED_UNITS)
-#read s_s: array<s_Scales> @scales(SHARED_WEIGHT, p.shared_rows * SHARED_UNITS)
+// The shared expert's share of token_moe_down: a row of S. A thread requests its first SHARED_AHEAD units ahead of the experts' units.
+#read s_q: array<vec4<u32>> @codes(SHARED_WEIGHT, p.shared_rows * SHARED_UNITS)   // (shared_rows, SHARED_UNITS) units
+#read s_s: array<s_Scales> @scales(SHARED_WEIGHT, p.shared_rows * SHARED_UNITS)   // (shared_rows, SHARED_UNITS) units
 #length INPUT_UNITS USED * UNITS + SHARED_UNITS
 #import SHARED_WEIGHT as s
 #import SHARED_TIMES as s
 #each k SHARED_AHEAD
 alias Shared = array<s_Loaded, SHARED_AHEAD>;
 
-// Rows of other pieces of S are not added here; one before this piece wraps around.
+// The row in this piece of S. A row before the piece wraps around to a large number; rows of other pieces are not added here.
 fn shared_row(row: u32) -> u32 {
   if (ONE_PIECE) { return row; }
   return row - p.shared_first;
 }
 
+// The first unit of a row.
 fn shared_unit(row: u32) -> u32 {
   if (ONE_PIECE) { return row * SHARED_UNITS; }
   return min(shared_row(row), p.shared_rows - 1u) * SHARED_UNITS;

@@ -1,5 +1,5 @@
-// An input on its way through workgroup memory, `staged`: a thread asks for its share, STAGE_LOADS vectors of STAGE_VECTORS, leaves it there
-// as it came, and behind a barrier reads what it multiplies.
+// Moves a product's input through workgroup memory, `staged`. Each thread requests STAGE_LOADS of the STAGE_VECTORS vectors and stores them
+// there unchanged. After a barrier threads read from there what they multiply.
 #each s STAGE_LOADS
 var<workgroup> staged: array<vec4<u32>, STAGE_VECTORS>;
 const $W_SHARED = true;
@@ -13,7 +13,7 @@ fn $W_ask(t: u32, group: u32) -> $W_Asked {
   );
 }
 
-// A barrier must follow. Threads behind the last vector have none to leave.
+// A barrier must follow. Threads behind the last vector store nothing.
 fn $W_put(t: u32, asked: $W_Asked) {
   if ($su * WG + t < STAGE_VECTORS) { staged[stage_place(stage_at($su, t))] = asked[$s]; }
 }

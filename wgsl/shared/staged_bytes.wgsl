@@ -1,5 +1,5 @@
-// The input of a product as records, by way of workgroup memory (shared/staged.wgsl). The vectors of records lie in planes there: neighbouring
-// threads read neighbouring vectors.
+// The input of a product as records, through workgroup memory (shared/staged.wgsl). There the first vectors of all records precede the
+// second ones, and these the third ones, so that neighbouring threads read neighbouring vectors.
 #import bytes
 #read $W: array<vec4<u32>> @prepared(INPUT_UNITS)      // (units, 3)
 alias $W_Unit = Record;

@@ -1,4 +1,4 @@
-// The input of a product as halves, by way of workgroup memory (shared/staged.wgsl).
+// The input of a product as halves, through workgroup memory (shared/staged.wgsl).
 #import halves
 #read $W: array<vec4<u32>> @prepared(INPUT_UNITS)      // (units / 8, 5, 8), shared/halves.wgsl
 alias $W_Unit = Halves;

@@ -1,4 +1,4 @@
-// The rows of a workgroup on their way to token_store (shared/token_store.wgsl), of which one thread each leaves the value.
+// The rows of a workgroup on their way to token_store (shared/token_store.wgsl): for each row one thread calls token_put.
 #import token_store
 #ifndef prepared
 fn token_put(row: u32, value: f32, weight: f32) { }
@@ -9,7 +9,7 @@ fn token_rows_at(first: u32) -> vec4<f32> {
   return vec4<f32>(token_rows[first], token_rows[first + 1u], token_rows[first + 2u], token_rows[first + 3u]);
 }
 
-// Row `row` of the workgroup, with the weight that the norm gives it.
+// Stores row `row` of the workgroup, and its product with the norm's weight.
 fn token_put(row: u32, value: f32, weight: f32) {
   token_rows[row] = value;
 #ifdef norm_weight

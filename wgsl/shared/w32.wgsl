@@ -1,21 +1,16 @@
-// 32 consecutive weights as floats, and the few steps out of which every dequantisation is put together.
+// A unit of weights as floats, and the steps of which every dequantisation consists.
 //
-// "Word i" of a unit is a u32 whose bytes, lowest first, stand for weights 4i .. 4i + 4. The planes (src/quant/repack)
-// are laid out so that one mask and one shift handle the four weights of a word together.
+// Word i of a unit is a u32 whose bytes, lowest first, stand for weights 4i .. 4i + 4. The planes (src/quant/repack) are laid out so that
+// one mask and one shift handle the four weights of a word together.
+#each i 4
+#each j 8
 
 struct W32 {
-    v0: vec4<f32>,
-    v1: vec4<f32>,
-    v2: vec4<f32>,
-    v3: vec4<f32>,
-    v4: vec4<f32>,
-    v5: vec4<f32>,
-    v6: vec4<f32>,
-    v7: vec4<f32>,
+    v$j: vec4<f32>,
 }
 
-// Eight words of four codes: words 0 .. 4 and words 4 .. 8. Every byte is below 128 or meant as signed, so that it is right
-// as a signed byte, which is what integer dot products take.
+// The eight words of four codes: words 0 .. 4 and words 4 .. 8. A byte is below 128 or a signed code, so integer dot products can take it
+// as a signed byte.
 struct W32Codes {
     lo: vec4<u32>,
     hi: vec4<u32>,
@@ -31,8 +26,8 @@ fn w32_signed_bytes(word: u32) -> vec4<f32> {
     return vec4<f32>(vec4<i32>(vec4<u32>(word) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u));
 }
 
-// The lower (odd = 0) or upper (odd = 1) f16 of a pair. Of halves, which Macs multiply, it is chosen:
-// a shift by a number that is not known would cost an Apple GPU 12 cycles.
+// The lower (odd = 0) or upper (odd = 1) f16 of a pair. With HALVES, as on Macs, it selects one of two: a shift by a variable number costs
+// an Apple GPU 12 cycles.
 fn w32_f16(pair: u32, odd: u32) -> f32 {
 #ifdef HALVES
     return unpack2x16float(select(pair, pair >> 16u, odd == 1u)).x;
@@ -52,7 +47,7 @@ fn w32_nibbles(q: vec4<u32>) -> W32Codes {
     return W32Codes(q & mask, (q >> vec4<u32>(4u)) & mask);
 }
 
-// The same with the top bit of each byte turned over.
+// The same with the top bit of each byte inverted.
 fn w32_turned_nibbles(q: vec4<u32>) -> W32Codes {
     return w32_nibbles(q ^ vec4<u32>(0x80808080u));
 }
@@ -91,12 +86,12 @@ fn w32_fifth_bits(bits: u32) -> W32Codes {
     );
 }
 
-// Codes put together of their lower and upper bits.
+// Codes, joined from their lower and upper bits.
 fn w32_or(lower: W32Codes, upper: W32Codes) -> W32Codes {
     return W32Codes(lower.lo | upper.lo, lower.hi | upper.hi);
 }
 
-// The scale and the offset, for both halves alike, of run k of a superblock with 6-bit scales and minima (Q4_K, Q5_K).
+// The scale and offset of unit k of a superblock with 6-bit scales and minima (Q4_K, Q5_K), twice: its halves have the same.
 fn w32_scale_min(record: vec4<u32>, k: u32) -> vec4<f32> {
     let low = (record.xy >> vec2<u32>(4u * k)) & vec2<u32>(15u);
     let high = (vec2<u32>(record.z, record.z >> 16u) >> vec2<u32>(2u * k)) & vec2<u32>(3u);
@@ -109,51 +104,33 @@ fn w32_affine(c: W32Codes, a: vec4<f32>) -> W32 {
     let o0 = vec4<f32>(a.y);
     let o1 = vec4<f32>(a.w);
     return W32(
-        a.x * w32_bytes(c.lo.x) + o0,
-        a.x * w32_bytes(c.lo.y) + o0,
-        a.x * w32_bytes(c.lo.z) + o0,
-        a.x * w32_bytes(c.lo.w) + o0,
-        a.z * w32_bytes(c.hi.x) + o1,
-        a.z * w32_bytes(c.hi.y) + o1,
-        a.z * w32_bytes(c.hi.z) + o1,
-        a.z * w32_bytes(c.hi.w) + o1,
+        a.x * w32_bytes(c.lo[$i]) + o0,
+        a.z * w32_bytes(c.hi[$i]) + o1,
     );
 }
 
-// scale * (code - bias): the subtraction is exact, so no error of its own comes near a weight of 0.
+// scale * (code - bias). The subtraction is exact, so small weights have no error but that of the product.
 fn w32_biased(c: W32Codes, bias: f32, scale: vec2<f32>) -> W32 {
     let b = vec4<f32>(bias);
     return W32(
-        scale.x * (w32_bytes(c.lo.x) - b),
-        scale.x * (w32_bytes(c.lo.y) - b),
-        scale.x * (w32_bytes(c.lo.z) - b),
-        scale.x * (w32_bytes(c.lo.w) - b),
-        scale.y * (w32_bytes(c.hi.x) - b),
-        scale.y * (w32_bytes(c.hi.y) - b),
-        scale.y * (w32_bytes(c.hi.z) - b),
-        scale.y * (w32_bytes(c.hi.w) - b),
+        scale.x * (w32_bytes(c.lo[$i]) - b),
+        scale.y * (w32_bytes(c.hi[$i]) - b),
     );
 }
 
 // scale * code with signed codes, whose offsets are 0.
 fn w32_signed(c: W32Codes, a: vec4<f32>) -> W32 {
     return W32(
-        a.x * w32_signed_bytes(c.lo.x),
-        a.x * w32_signed_bytes(c.lo.y),
-        a.x * w32_signed_bytes(c.lo.z),
-        a.x * w32_signed_bytes(c.lo.w),
-        a.z * w32_signed_bytes(c.hi.x),
-        a.z * w32_signed_bytes(c.hi.y),
-        a.z * w32_signed_bytes(c.hi.z),
-        a.z * w32_signed_bytes(c.hi.w),
+        a.x * w32_signed_bytes(c.lo[$i]),
+        a.z * w32_signed_bytes(c.hi[$i]),
     );
 }
 
-// One vec4 of nibbles (see w32_nibbles), looked up in the codebook of IQ4_NL and IQ4_XS (kvalues_iq4nl in ggml-common.h):
+// One vec4 of nibbles (see w32_nibbles), mapped to the codebook of IQ4_NL and IQ4_XS (kvalues_iq4nl in ggml-common.h):
 // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113, as signed bytes.
-// Computed, not looked up: a table with a dynamic index lands in memory on most backends, and a choice by compare takes three
-// times as many steps. Bit k of the value is a Boolean function o_k of the bits b0 .. b3 of the code, here for the eight
-// nibbles of a word at once; the shared terms were found by searching for few gates.
+// The values are computed: most backends would keep a table with a dynamic index in memory, and comparisons take three times as many steps.
+// Bit k of a value is a Boolean function o_k of the bits b0 .. b3 of the code, here for the eight nibbles of a word at once. A search for few
+// gates found the shared terms.
 fn w32_codebook(q: vec4<u32>) -> W32Codes {
     let ones = vec4<u32>(0x11111111u);
     let b0 = q & ones;

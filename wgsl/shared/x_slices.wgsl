@@ -1,7 +1,7 @@
-// The input of attn_v_b: a head's latent, which the workgroup joins from the slices of the attention once its weights are on their way.
-#word slices: u32      // slices of the attention
+// The input of attn_v_b: a head's latent. The workgroup joins it from the slices of attention while its weights are being loaded.
+#word slices: u32
 #read slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * UNITS * 32)   // (HEADS, slices, 8 * UNITS)
-#read stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)            // (HEADS, slices) of (max, sum)
+#read stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)                     // (HEADS, slices) of (max, sum)
 const KV_LORA = UNITS * 32u;
 #import merge_head
 const $W_SHARED = false;

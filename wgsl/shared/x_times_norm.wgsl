@@ -1,4 +1,4 @@
-// The input of a product as floats that are still to be multiplied by the norm's weight.
+// The input of a product as floats, which are multiplied by the norm's weight here.
 #import w32_math
 #read $W: array<vec4<f32>> @floats(UNITS * 32)         // (units, 8)
 #read $W_norm: array<vec4<f32>> @floats(UNITS * 32)    // (units, 8)

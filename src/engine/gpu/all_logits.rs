@@ -17,9 +17,6 @@ use std::sync::Arc;
 impl GpuBackend {
     /// Hands the logits of each token to `on_row`, and tells `on_prompt` between two submissions how many tokens are as good as computed:
     /// how many rows were handed out.
-    ///
-    /// # Errors
-    /// Those of [`Backend::logits_async`](crate::engine::backend::Backend::logits_async).
     pub(super) async fn all_logits(
         &mut self,
         tokens: &[u32],

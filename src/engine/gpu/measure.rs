@@ -105,9 +105,6 @@ impl GpuBackend {
     }
 
     /// Microseconds that the decoding of the token at `pos` takes alone, several times ([`wait::in_turn`]).
-    ///
-    /// # Errors
-    /// What the device reports.
     pub fn time_step(&self, pos: usize, rounds: usize) -> Result<Vec<f64>, GpuError> {
         let state = self.greedy(pos);
         let mut times = wait::in_turn(self.gpu(), &[&self.decode], &state, rounds)?;
@@ -209,9 +206,6 @@ impl GpuBackend {
     /// Microseconds on the GPU of all dispatches of a kernel in the token at `pos`, by label, with nothing between them, `rounds`
     /// times: no layer's call waits for another's then, but where they write the same buffer (the attention's slices).
     /// Kernels with fewer than `least` calls are left out: the ends of their pass would count.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub fn time_alone(
         &self,
         pos: usize,
@@ -240,9 +234,6 @@ impl GpuBackend {
     /// Computes the prompt `tokens` from `pos` on as [`Backend::prefill`] does, each submission when the one before is done, and
     /// tells of each dispatch, in order, what it is and when it began and ended, in nanoseconds from the beginning of its
     /// recording on. Where timestamps are missing or turn out to be wrong it is done as with [`Separation::Host`].
-    ///
-    /// # Errors
-    /// Those of [`Backend::prefill`].
     pub fn time_prompt(
         &mut self,
         tokens: &[u32],
@@ -439,9 +430,6 @@ fn append(
 /// Begin and end of each dispatch of a replay, in nanoseconds, as if one began when the one before ended: each is repeated alone and
 /// timed by the host's clock, where nothing of the same kind was before. First and last is `whole`, which submits the whole replay: its
 /// results stay.
-///
-/// # Errors
-/// What the device reports.
 fn by_host(
     gpu: &Gpu,
     recording: &Recording,

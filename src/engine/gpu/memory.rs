@@ -30,9 +30,6 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// The plan for a session of `n_ctx` tokens on `target`, whose matrices are taken to be right and fast, with chunks of `chunk` tokens
     /// or the usual number.
-    ///
-    /// # Errors
-    /// What loading the model there would refuse.
     pub fn new(
         target: &Target,
         model: &dyn Model,

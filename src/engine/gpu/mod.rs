@@ -301,7 +301,7 @@ impl Backend for GpuBackend {
 
     fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
         check_rows(rows, self.n_ctx)?;
-        self.fill_cache_waiting(rows)
+        Ok(self.fill_cache_waiting(rows)?)
     }
 
     fn prefill_watched(

@@ -5,6 +5,7 @@
 use super::memory::MemoryPlan;
 use super::model::GpuModel;
 use super::random;
+use crate::engine::random::random_tokens;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::State;
 use crate::gpu::memory::GpuWeight;
@@ -30,40 +31,28 @@ const ROUNDS: [usize; 2] = [9, 3];
 const BUDGET: Duration = Duration::from_millis(2500);
 const WARM_UP: Duration = Duration::from_millis(400);
 
-/// What `--precompose` asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PrecomposeChoice {
-    /// Measure on this device and this model, and keep what is faster.
-    Auto,
-    /// Nothing.
-    Off,
-    /// [`Pair::Qk`].
-    Qk,
-    /// [`Pair::Vo`].
-    Vo,
-    /// Both pairs.
-    Both,
+named! {
+    /// What `--precompose` asks for.
+    pub enum PrecomposeChoice {
+        /// Measure on this device and this model, and keep what is faster.
+        Auto = "auto",
+        /// Nothing.
+        Off = "off",
+        /// [`Pair::Qk`].
+        Qk = "qk",
+        /// [`Pair::Vo`].
+        Vo = "vo",
+        /// Both pairs.
+        Both = "both",
+    }
 }
 
 /// What is done where nothing is asked for.
 pub const DEFAULT_PRECOMPOSE: PrecomposeChoice = PrecomposeChoice::Off;
 
 impl PrecomposeChoice {
-    /// Every choice.
-    pub const ALL: [Self; 5] = [Self::Auto, Self::Off, Self::Qk, Self::Vo, Self::Both];
     /// What `Auto` may keep, in the order of preference.
     const CANDIDATES: [Self; 4] = [Self::Off, Self::Qk, Self::Vo, Self::Both];
-
-    /// The name that `--precompose` takes.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Off => "off",
-            Self::Qk => "qk",
-            Self::Vo => "vo",
-            Self::Both => "both",
-        }
-    }
 
     /// The pairs that it composes, of `Auto` those that it tries.
     pub const fn pairs(self) -> &'static [Pair] {
@@ -98,9 +87,7 @@ impl std::str::FromStr for PrecomposeChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|choice| choice.name() == text)
+        Self::named(text)
             .ok_or_else(|| format!("unknown choice '{text}', expected auto, qk, vo, both or off"))
     }
 }
@@ -379,14 +366,7 @@ impl<'a> Lab<'a> {
         for cache in recipes.cache() {
             gpu.realise_async(&cache.buffer).await?;
         }
-        // Ids spread over the vocabulary, always the same: Numerical Recipes' generator, of which the upper bits are good.
-        let mut word = 0u32;
-        let ids: Vec<u32> = (0..rows)
-            .map(|_| {
-                word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                ((u64::from(word) * config.vocab_size as u64) >> 32) as u32
-            })
-            .collect();
+        let ids = random_tokens(rows, config.vocab_size);
         gpu.queue.write_buffer(
             recipes.history().buffer.made(),
             0,

@@ -115,9 +115,6 @@ impl Prompt {
     }
 
     /// Makes what chunks need, so that a device without room for it says so before a prompt is begun.
-    ///
-    /// # Errors
-    /// [`GpuError::OutOfMemory`], or what the device reports.
     pub(super) async fn reserve(
         &self,
         model: &GpuModel,
@@ -167,9 +164,6 @@ impl Prompt {
     }
 
     /// The step over `tokens` tokens, which leaves hidden states for [`head`](Self::head) or [`slices`](Self::slices).
-    ///
-    /// # Errors
-    /// What compiling it reports.
     pub(super) async fn step(
         &mut self,
         model: &GpuModel,
@@ -198,9 +192,6 @@ impl Prompt {
     }
 
     /// From hidden states to the logits (vocab) of the last.
-    ///
-    /// # Errors
-    /// What compiling it reports.
     pub(super) async fn head(
         &mut self,
         model: &GpuModel,
@@ -218,9 +209,6 @@ impl Prompt {
     }
 
     /// From hidden states to the logits of all tokens of a slice of up to `most`.
-    ///
-    /// # Errors
-    /// [`GpuError::OutOfMemory`], or what compiling it reports.
     pub(super) async fn slices(
         &mut self,
         model: &GpuModel,

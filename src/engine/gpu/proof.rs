@@ -40,9 +40,6 @@ pub(super) struct Receipt {
 
 impl Proof {
     /// Makes its buffers and its pipeline.
-    ///
-    /// # Errors
-    /// [`GpuError::OutOfMemory`], or what the device reports.
     pub(super) async fn new(gpu: &Gpu) -> Result<Self, GpuError> {
         let told = gpu.storage_async("proof", TOLD, Role::Words).await?;
         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
@@ -109,9 +106,6 @@ impl Proof {
     }
 
     /// Compares what a submission left, once it is done; tells whether it was done before.
-    ///
-    /// # Errors
-    /// [`GpuError::WorkLost`], or what the device reports.
     pub(super) async fn check(&mut self, gpu: &Gpu, receipt: Receipt) -> Result<bool, GpuError> {
         // A failure is what comes next reports.
         let _ = gpu.device.poll(PollType::Poll);

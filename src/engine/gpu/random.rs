@@ -27,9 +27,6 @@ const AT_ONCE: u64 = 1 << 30;
 const CACHE_POOL: u64 = 4 * 1_048_573;
 
 /// Fills all planes of `weights` with random blocks of sane size ([`synth::fill`]); `progress` is told the bytes done.
-///
-/// # Errors
-/// No memory for the pools, or what the device reports.
 pub(super) async fn fill_weights(
     gpu: &Gpu,
     weights: &[GpuWeight],
@@ -65,9 +62,6 @@ pub(super) async fn fill_weights(
 }
 
 /// Fills the first `rows` rows of every layer's cache.
-///
-/// # Errors
-/// No memory for the pool, or what the device reports.
 pub(super) async fn fill_cache(
     gpu: &Gpu,
     recipes: &dyn Recipes,

@@ -87,9 +87,6 @@ impl<'a> Submissions<'a> {
 
     /// Submits replays one behind the other, cut by time. Tells `on_prompt` whenever a submission is done how many tokens are as good
     /// as computed.
-    ///
-    /// # Errors
-    /// [`GpuError::WorkLost`], or what the device reports.
     pub(super) async fn run(
         &mut self,
         kind: Kind,
@@ -178,9 +175,6 @@ impl<'a> Submissions<'a> {
     }
 
     /// Proves that what the host wrote has arrived.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
     pub(super) async fn prove_writes(&mut self) -> Result<(), GpuError> {
         let encode = |encoder: &mut CommandEncoder, mark: &Recording| {
             mark.encode(self.gpu, encoder, &State::default());
@@ -211,9 +205,6 @@ impl<'a> Submissions<'a> {
     }
 
     /// Goes on once everything is done: how many tokens are computed, in whole pieces.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
     pub(super) async fn land_all(&mut self) -> Result<usize, GpuError> {
         while self.land().await?.is_some() {}
         Ok(self.whole)

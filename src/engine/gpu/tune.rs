@@ -10,25 +10,16 @@ use std::sync::Arc;
 
 impl GpuBackend {
     /// The dispatches of a token up to its logits, with the choices made now.
-    ///
-    /// # Errors
-    /// What recording refuses.
     pub fn token_step(&self) -> Result<Step, GpuError> {
         self.token_step_for(&self.model.gpu)
     }
 
     /// The same for a device that differs from this one in its tuned numbers.
-    ///
-    /// # Errors
-    /// What recording refuses.
     pub fn token_step_for(&self, target: &Target) -> Result<Step, GpuError> {
         self.recipes.token(target, &Pair::ALL, &self.logits)
     }
 
     /// Records the steps of one token again, for choices that changed since. The cache stays.
-    ///
-    /// # Errors
-    /// As [`new_async`](Self::new_async).
     pub fn record_again(&mut self) -> Result<(), GpuError> {
         if self.gpu().activation().is_none() {
             return Ok(());
@@ -48,9 +39,6 @@ impl GpuBackend {
 
     /// Microseconds on the GPU of each of `steps` for the token at `pos`, replayed in turn `rounds` times: (steps, rounds); see
     /// [`wait::in_turn`].
-    ///
-    /// # Errors
-    /// What the device reports.
     pub fn time_in_turn(
         &self,
         steps: &[&Recording],

@@ -4,7 +4,7 @@ use super::flight::{Encoded, IN_FLIGHT, Submitted};
 use super::measure::HostTime;
 use super::{GpuBackend, GpuModel, PrecomposeChoice, Precomposed, RESULT, random};
 use crate::engine::backend::{BackendError, OnPrompt, OnRow, OnToken};
-use crate::gpu::wait::complete;
+use crate::gpu::wait::waits;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::sampling::Sampling;
 use crate::models::Model;
@@ -13,77 +13,43 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 impl GpuModel {
-    /// [`load_async`](Self::load_async), waited for.
-    ///
-    /// # Errors
-    /// As [`load_async`](Self::load_async).
-    pub fn load(
-        gpu: Arc<Gpu>,
-        model: Arc<dyn Model>,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Self, GpuError> {
-        complete(Self::load_async(gpu, model, progress))
-    }
+    waits! {
+        pub fn load(gpu: Arc<Gpu>, model: Arc<dyn Model>, progress: &mut dyn FnMut(u64, u64)) -> Result<Self, GpuError> =
+            Self::load_async(gpu, model, progress);
 
-    /// [`load_precomposed_async`](Self::load_precomposed_async), waited for.
-    ///
-    /// # Errors
-    /// As [`load_precomposed_async`](Self::load_precomposed_async).
-    pub fn load_precomposed(
-        gpu: Arc<Gpu>,
-        model: Arc<dyn Model>,
-        choice: PrecomposeChoice,
-        n_ctx: usize,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<(Self, Option<Precomposed>), GpuError> {
-        let loaded = Self::load_precomposed_async(gpu, model, choice, n_ctx, progress);
-        complete(loaded)
+        pub fn load_precomposed(
+            gpu: Arc<Gpu>,
+            model: Arc<dyn Model>,
+            choice: PrecomposeChoice,
+            n_ctx: usize,
+            progress: &mut dyn FnMut(u64, u64),
+        ) -> Result<(Self, Option<Precomposed>), GpuError> =
+            Self::load_precomposed_async(gpu, model, choice, n_ctx, progress);
     }
 }
 
 impl GpuBackend {
     /// [`with_chunk`](Self::with_chunk) with the usual chunks.
-    ///
-    /// # Errors
-    /// As [`new_async`](Self::new_async).
     pub fn new(model: Arc<GpuModel>, n_ctx: usize) -> Result<Self, GpuError> {
         Self::with_chunk(model, n_ctx, None)
     }
 
-    /// [`new_async`](Self::new_async), waited for.
-    ///
-    /// # Errors
-    /// As [`new_async`](Self::new_async).
-    pub fn with_chunk(
-        model: Arc<GpuModel>,
-        n_ctx: usize,
-        chunk: Option<u32>,
-    ) -> Result<Self, GpuError> {
-        complete(Self::new_async(model, n_ctx, chunk))
-    }
+    waits! {
+        pub fn with_chunk(model: Arc<GpuModel>, n_ctx: usize, chunk: Option<u32>) -> Result<Self, GpuError> =
+            Self::new_async(model, n_ctx, chunk);
 
-    pub(super) fn fill_cache_waiting(&mut self, rows: usize) -> Result<(), BackendError> {
-        let filled = random::fill_cache(self.gpu(), &*self.recipes, rows as u64);
-        Ok(complete(filled)?)
-    }
+        pub(super) fn fill_cache_waiting(&mut self, rows: usize) -> Result<(), GpuError> =
+            random::fill_cache(self.gpu(), &*self.recipes, rows as u64);
 
-    pub(super) fn prefill_waiting(
-        &mut self,
-        tokens: &[u32],
-        pos: usize,
-        on_prompt: &mut OnPrompt<'_>,
-    ) -> Result<usize, BackendError> {
-        complete(self.compute(tokens, pos, on_prompt))
-    }
+        pub(super) fn prefill_waiting(
+            &mut self, tokens: &[u32], pos: usize, on_prompt: &mut OnPrompt<'_>,
+        ) -> Result<usize, BackendError> =
+            self.compute(tokens, pos, on_prompt);
 
-    pub(super) fn logits_waiting(
-        &mut self,
-        tokens: &[u32],
-        pos: usize,
-        on_prompt: &mut OnPrompt<'_>,
-        on_row: &mut OnRow<'_>,
-    ) -> Result<usize, BackendError> {
-        complete(self.all_logits(tokens, pos, on_prompt, on_row))
+        pub(super) fn logits_waiting(
+            &mut self, tokens: &[u32], pos: usize, on_prompt: &mut OnPrompt<'_>, on_row: &mut OnRow<'_>,
+        ) -> Result<usize, BackendError> =
+            self.all_logits(tokens, pos, on_prompt, on_row);
     }
 
     /// Decodes as [`fly`](Self::fly) does, and encodes on a thread of its own meanwhile: the host's work of a token does not wait for

@@ -157,6 +157,12 @@ pub enum Extent {
     },
 }
 
+impl Default for Extent {
+    fn default() -> Self {
+        Self::N(1)
+    }
+}
+
 /// In which replays a dispatch takes part: how a recording holds two ways of doing the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum When {

@@ -1,15 +1,14 @@
 //! Compiling pipelines: in parallel, each variant once.
 
-use crate::gpu::pipeline::{Pipeline, Spec, workgroup_memory};
+use crate::gpu::pipeline::{Pipeline, Spec, layout_entry, workgroup_memory};
 use crate::gpu::shader::{self, Access};
 use crate::gpu::tier::MAX_PARAMS;
 use crate::gpu::{Gpu, GpuError, Tier, barriers};
 use rayon::prelude::*;
 use std::borrow::Cow;
-use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 use wgpu::naga;
-use wgpu::{BindGroupLayout, BindGroupLayoutEntry, BindingType, BufferBindingType, ShaderStages};
+use wgpu::{BindGroupLayout, BufferBindingType};
 
 impl Gpu {
     /// The pipelines of `specs`, in the same order; those not made yet are compiled in parallel.
@@ -122,17 +121,9 @@ impl Gpu {
     fn make_layout(&self, access: &[Access]) -> (BindGroupLayout, wgpu::PipelineLayout) {
         let entries: Vec<_> = (0..)
             .zip(access)
-            .map(|(binding, a)| BindGroupLayoutEntry {
-                binding,
-                visibility: ShaderStages::COMPUTE,
-                ty: BindingType::Buffer {
-                    ty: BufferBindingType::Storage {
-                        read_only: *a == Access::Read,
-                    },
-                    has_dynamic_offset: false,
-                    min_binding_size: NonZeroU64::new(16),
-                },
-                count: None,
+            .map(|(binding, access)| {
+                let read_only = *access == Access::Read;
+                layout_entry(binding, BufferBindingType::Storage { read_only }, 16)
             })
             .collect();
         let layout = self

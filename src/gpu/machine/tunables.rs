@@ -150,9 +150,6 @@ impl Tunables {
     }
 
     /// The same with other values for those named.
-    ///
-    /// # Errors
-    /// [`TunableError`].
     pub fn with(self, values: &BTreeMap<String, u32>) -> Result<Self, TunableError> {
         let mut all = self.by_name();
         for (name, &value) in values {

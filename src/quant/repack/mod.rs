@@ -174,23 +174,7 @@ pub fn sub_plane_words(ty: GgmlType, rows: usize, cols: usize) -> usize {
 
 /// The name of the WGSL module in `wgsl/shared` that reads the planes of `ty`.
 pub fn shader_module(ty: GgmlType) -> &'static str {
-    match ty {
-        GgmlType::F32 => "f32",
-        GgmlType::F16 => "f16",
-        GgmlType::BF16 => "bf16",
-        GgmlType::Q4_0 => "q4_0",
-        GgmlType::Q4_1 => "q4_1",
-        GgmlType::Q5_0 => "q5_0",
-        GgmlType::Q5_1 => "q5_1",
-        GgmlType::Q8_0 => "q8_0",
-        GgmlType::Q2_K => "q2_k",
-        GgmlType::Q3_K => "q3_k",
-        GgmlType::Q4_K => "q4_k",
-        GgmlType::Q5_K => "q5_k",
-        GgmlType::Q6_K => "q6_k",
-        GgmlType::IQ4_NL => "iq4_nl",
-        GgmlType::IQ4_XS => "iq4_xs",
-    }
+    ty.module()
 }
 
 /// Whether the module of `ty` also gives its weights as signed bytes for integer dot products: `codes` (32 bytes per unit)

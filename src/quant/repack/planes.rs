@@ -113,15 +113,6 @@ pub(super) struct Q5_1Record {
     m: [u8; 2],
 }
 
-/// The record of an IQ4_XS superblock: the first eight bytes of the block as they are.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct Iq4XsRecord {
-    d: [u8; 2],
-    scales_h: [u8; 2],
-    scales_l: [u8; 4],
-}
-
 /// GGML's high bits of a superblock (bit = run) to one word per run, or back.
 fn transposed(high_bits: &[u8; 32]) -> [u8; 32] {
     let mut words = to_words(high_bits);
@@ -395,23 +386,20 @@ impl Planar for Q6K {
 
 impl Planar for Iq4Xs {
     type Quants = [[u8; 16]; 8];
-    type Record = Iq4XsRecord;
+    /// The first eight bytes of the block as they are.
+    type Record = [[u8; 2]; 4];
     type Sub = Nothing;
 
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
-        let record = Iq4XsRecord {
-            d: self.d,
-            scales_h: self.scales_h,
-            scales_l: self.scales_l,
-        };
-        (self.qs, record, [])
+        let [low @ .., c, d] = self.scales_l;
+        (self.qs, [self.d, self.scales_h, low, [c, d]], [])
     }
 
-    fn join(&qs: &Self::Quants, record: &Self::Record, _: &Self::Sub) -> Self {
+    fn join(&qs: &Self::Quants, &[d, scales_h, low, high]: &Self::Record, _: &Self::Sub) -> Self {
         Iq4Xs {
-            d: record.d,
-            scales_h: record.scales_h,
-            scales_l: record.scales_l,
+            d,
+            scales_h,
+            scales_l: bytemuck::cast([low, high]),
             qs,
         }
     }

@@ -74,9 +74,6 @@ impl GpuModel {
     /// `folder`, else the one measured now, which is kept there.
     ///
     /// What cannot be kept or read is named in the log: it costs a measurement at every start.
-    ///
-    /// # Errors
-    /// No memory, or what the device reports.
     pub(super) async fn settle_tier(&mut self, folder: Option<&Path>) -> Result<(), GpuError> {
         let (key, info) = (self.tier_key(), &self.gpu.info);
         let kept = folder.map_or(Ok(None), |folder| {

@@ -9,7 +9,7 @@ use crate::gpu::buffer::Range;
 use crate::gpu::interface;
 use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::pipeline::{Spec, workgroup_memory};
-use crate::gpu::shader::{self, Access, KERNELS};
+use crate::gpu::shader::{self, Access};
 use crate::gpu::target::profiles;
 use crate::gpu::tier::SUBGROUP_BUFFERS;
 use crate::gpu::{Target, Tier};
@@ -607,21 +607,8 @@ fn every_pipeline_is_fit_for_its_devices() {
         .map(|(spec, ..)| spec.kernel)
         .chain(outside)
         .collect();
-    let kernels: BTreeSet<_> = KERNELS.iter().map(|(name, _)| *name).collect();
+    let kernels: BTreeSet<_> = shader::kernels().collect();
     assert_eq!(listed, kernels);
-}
-
-#[test]
-fn every_kernel_is_a_file() {
-    let folder = format!("{}/wgsl", env!("CARGO_MANIFEST_DIR"));
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{folder}: {e}"));
-    let files: BTreeSet<_> = entries
-        .map(|entry| entry.unwrap_or_else(|e| panic!("{folder}: {e}")))
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| name.ends_with(".wgsl"))
-        .collect();
-    let kernels = KERNELS.iter().map(|(name, _)| format!("{name}.wgsl"));
-    assert_eq!(kernels.collect::<BTreeSet<_>>(), files);
 }
 
 /// Subgroups differ in size from device to device, and on AMD's from kernel to kernel: only the device knows which threads share one.
