@@ -2,6 +2,7 @@
 //! model, so that no adapter and no file is needed.
 
 mod cut;
+mod damage;
 mod device;
 mod edited;
 mod generate;

@@ -80,7 +80,7 @@ fn hostile_templates_end_in_a_sentence() {
 }
 
 /// The most bytes of memory that a finished child process of these tests had.
-fn most_memory() -> u64 {
+pub fn most_memory() -> u64 {
     #[cfg(target_os = "linux")]
     {
         // SAFETY: all of `rusage` may be zero, and the call only writes to it.
