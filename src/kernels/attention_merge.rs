@@ -5,43 +5,6 @@ use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
 use crate::quant::repack::UNIT;
 
-/// The softmax over all slices of a context from the softmax of each (FlashDecoding).
-///
-/// `partial` (T, heads, slices, kv_lora) are sums of weights times values, `stats` (T, heads, slices) the score that each
-/// slice's weights are relative to and the sum of its weights; a slice without rows has sum 0. `out` (T, heads, kv_lora).
-///
-/// # Panics
-/// If a size does not fit the others.
-pub fn attention_merge(
-    partial: &[f32],
-    stats: &[[f32; 2]],
-    slices: usize,
-    kv_lora: usize,
-    out: &mut [f32],
-) {
-    let heads = out.len() / kv_lora;
-    assert_eq!(stats.len(), heads * slices, "statistics of {heads} heads");
-    assert_eq!(
-        partial.len(),
-        stats.len() * kv_lora,
-        "partial sums of {heads} heads"
-    );
-    for ((out, stats), partial) in out
-        .chunks_exact_mut(kv_lora)
-        .zip(stats.chunks_exact(slices))
-        .zip(partial.chunks_exact(slices * kv_lora))
-    {
-        let max = stats.iter().map(|s| s[0]).fold(f32::MIN, f32::max);
-        let weights = stats.iter().map(|s| (s[0] - max).exp());
-        let total: f32 = weights.clone().zip(stats).map(|(w, s)| w * s[1]).sum();
-        out.fill(0.0);
-        for (weight, sums) in weights.zip(partial.chunks_exact(kv_lora)) {
-            out.iter_mut().zip(sums).for_each(|(o, x)| *o += weight * x);
-        }
-        out.iter_mut().for_each(|o| *o /= total);
-    }
-}
-
 /// Threads of a workgroup.
 const WG: u32 = 256;
 /// Groups of 4 columns that a workgroup joins: whole units of 32.
@@ -60,7 +23,7 @@ pub enum Output {
     Halves,
 }
 
-/// The dispatch that reads the `partials` that [`GpuAttention`](super::attention::GpuAttention) wrote in the same step, into `out`.
+/// The softmax over all slices of a context from the softmax of each (FlashDecoding): the dispatch that reads the `partials` that [`GpuAttention`](super::attention::GpuAttention) wrote in the same step, into `out`.
 ///
 /// # Panics
 /// If `kv_lora` is no multiple of 4, or of 32 for bytes and halves.
@@ -89,7 +52,7 @@ pub fn call(partials: &[Range; 2], dims: MlaDims, out: &Range, output: Output) -
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::gpu::buffer::{Buffer, Role};
     use crate::gpu::call::State;
@@ -100,6 +63,43 @@ mod tests {
         Activation, Q8Unit, dequantize_activation, quantize_activation,
     };
     use crate::quant::halves::{halve, restore};
+
+    /// The softmax over all slices of a context from the softmax of each (FlashDecoding).
+    ///
+    /// `partial` (T, heads, slices, kv_lora) are sums of weights times values, `stats` (T, heads, slices) the score that each
+    /// slice's weights are relative to and the sum of its weights; a slice without rows has sum 0. `out` (T, heads, kv_lora).
+    ///
+    /// # Panics
+    /// If a size does not fit the others.
+    pub(crate) fn attention_merge(
+        partial: &[f32],
+        stats: &[[f32; 2]],
+        slices: usize,
+        kv_lora: usize,
+        out: &mut [f32],
+    ) {
+        let heads = out.len() / kv_lora;
+        assert_eq!(stats.len(), heads * slices, "statistics of {heads} heads");
+        assert_eq!(
+            partial.len(),
+            stats.len() * kv_lora,
+            "partial sums of {heads} heads"
+        );
+        for ((out, stats), partial) in out
+            .chunks_exact_mut(kv_lora)
+            .zip(stats.chunks_exact(slices))
+            .zip(partial.chunks_exact(slices * kv_lora))
+        {
+            let max = stats.iter().map(|s| s[0]).fold(f32::MIN, f32::max);
+            let weights = stats.iter().map(|s| (s[0] - max).exp());
+            let total: f32 = weights.clone().zip(stats).map(|(w, s)| w * s[1]).sum();
+            out.fill(0.0);
+            for (weight, sums) in weights.zip(partial.chunks_exact(kv_lora)) {
+                out.iter_mut().zip(sums).for_each(|(o, x)| *o += weight * x);
+            }
+            out.iter_mut().for_each(|o| *o /= total);
+        }
+    }
 
     /// Scales and codes alike but for the last bit of the scale, and for codes of values midway between two.
     fn assert_same_units(found: &[Q8Unit], expected: &[Q8Unit], what: &str) {

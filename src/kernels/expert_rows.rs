@@ -1,46 +1,8 @@
 //! Which tokens each expert has: what the products of a prompt's experts walk along.
 
-use super::gate_up::slots_by_expert;
 use super::router::MAX_EXPERTS;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
-
-/// The slots (token * used + rank) of `ids` (T, used) by expert, then by token; and for each of one or two `heights` the tiles of up
-/// to so many of them, each (expert, first place, places, 0). Of two lists one is empty: the second, unless the first has more than
-/// 5/4 as many tiles, since few experts have most tokens.
-///
-/// # Panics
-/// If an id is not below the number of experts.
-pub fn expert_rows(
-    ids: &[u32],
-    experts: usize,
-    heights: &[usize],
-) -> (Vec<u32>, Vec<Vec<[u32; 4]>>) {
-    let chosen = slots_by_expert(ids, experts);
-    let slots = chosen.iter().flat_map(|c| &c.slots);
-    let slots = slots.map(|slot| *slot as u32).collect();
-    let tiles = |height: &usize| -> Vec<[u32; 4]> {
-        let mut first = 0;
-        let mut tiles = vec![];
-        for chosen in &chosen {
-            for tile in chosen.slots.chunks(*height) {
-                tiles.push([chosen.expert, first, tile.len(), 0].map(|n| n as u32));
-                first += tile.len();
-            }
-        }
-        tiles
-    };
-    let mut lists: Vec<_> = heights.iter().map(tiles).collect();
-    if let [low, tall] = &mut lists[..] {
-        let other = if 4 * low.len() > 5 * tall.len() {
-            low
-        } else {
-            tall
-        };
-        other.clear();
-    }
-    (slots, lists)
-}
 
 /// Workgroups that cover the tiles of a step, whatever experts its tokens choose: each expert may leave one tile not full.
 pub fn tile_extent(used: u32, height: u32, experts: u32) -> Extent {
@@ -79,7 +41,8 @@ pub struct Other {
     pub tiles: Range,
 }
 
-/// [`expert_rows`] on the device.
+/// The slots (token * used + rank) of a step by expert, then by token, and each list of tiles: (expert, first place, places, 0). Of two
+/// lists one is empty: the second, unless the first has more than 5/4 as many tiles, since few experts have most tokens.
 pub struct GpuExpertRows {
     /// The experts of each slot, (tokens, used).
     pub ids: Range,
@@ -143,8 +106,46 @@ pub(super) mod tests {
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, run, upload};
     use crate::gpu::{Gpu, Most};
+    use crate::kernels::gate_up::slots_by_expert;
     use crate::kernels::testing::Rng;
     use crate::kernels::testing::bounds::needs_every_byte;
+
+    /// The slots (token * used + rank) of `ids` (T, used) by expert, then by token; and for each of one or two `heights` the tiles of up
+    /// to so many of them, each (expert, first place, places, 0). Of two lists one is empty: the second, unless the first has more than
+    /// 5/4 as many tiles, since few experts have most tokens.
+    ///
+    /// # Panics
+    /// If an id is not below the number of experts.
+    pub(crate) fn expert_rows(
+        ids: &[u32],
+        experts: usize,
+        heights: &[usize],
+    ) -> (Vec<u32>, Vec<Vec<[u32; 4]>>) {
+        let chosen = slots_by_expert(ids, experts);
+        let slots = chosen.iter().flat_map(|c| &c.slots);
+        let slots = slots.map(|slot| *slot as u32).collect();
+        let tiles = |height: &usize| -> Vec<[u32; 4]> {
+            let mut first = 0;
+            let mut tiles = vec![];
+            for chosen in &chosen {
+                for tile in chosen.slots.chunks(*height) {
+                    tiles.push([chosen.expert, first, tile.len(), 0].map(|n| n as u32));
+                    first += tile.len();
+                }
+            }
+            tiles
+        };
+        let mut lists: Vec<_> = heights.iter().map(tiles).collect();
+        if let [low, tall] = &mut lists[..] {
+            let other = if 4 * low.len() > 5 * tall.len() {
+                low
+            } else {
+                tall
+            };
+            other.clear();
+        }
+        (slots, lists)
+    }
 
     /// Rows that low or `tall` tiles left, the buffer of the others NaN; or those of tiles of one height.
     pub(in super::super) fn left_by(

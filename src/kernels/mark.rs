@@ -3,11 +3,6 @@
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
 
-/// Counts one more pass in the first word of `told`; the twin of the kernel, for its test.
-pub fn mark(told: &mut [u32]) {
-    told[0] = told[0].wrapping_add(1);
-}
-
 /// The dispatch that counts a pass in the first word of `told`.
 pub fn call(told: &Range) -> Call {
     Call::new("mark").bind("told", told)
@@ -21,6 +16,11 @@ mod tests {
     use crate::gpu::testing::{download, gpus, tell, upload};
     use crate::gpu::{Most, Step};
     use crate::kernels::testing::Rng;
+
+    /// Counts one more pass in the first word of `told`; the twin of the kernel, for its test.
+    pub(crate) fn mark(told: &mut [u32]) {
+        told[0] = told[0].wrapping_add(1);
+    }
 
     #[test]
     fn each_mark_counts_once_and_leaves_the_rest() {

@@ -254,7 +254,7 @@ mod tests {
     use crate::gpu::testing::{download, gpu_weight, gpus, output, padded, run, upload};
     use crate::gpu::{Gpu, GpuOptions, Most, Step, Tier};
     use crate::kernels::linear::rms_norm;
-    use crate::kernels::rope_cache::rotate_rows;
+    use crate::kernels::rope_cache::tests::rotate_rows;
     use crate::kernels::testing::{Rng, assert_close, exact_rows, random_weight};
     use crate::quant::GgmlType;
 

@@ -1,7 +1,7 @@
 //! Every operation of the models as a pair: a WGSL kernel and its CPU twin of the same name.
 //!
-//! The twins are plain f32 Rust, threaded with rayon. Composed (by the reference of a family of models) they are the whole forward pass:
-//! what `--device cpu` runs, and the oracle of every kernel test. A result does not depend on how many tokens one call
+//! The twins are plain f32 Rust, threaded with rayon: the oracle of every kernel test. Those that the reference of a family of models
+//! composes to the whole forward pass, which `--device cpu` runs, are public; the others are in the tests of their kernels. A result does not depend on how many tokens one call
 //! holds: each output is the same sequence of additions in any batch.
 
 pub mod attention;

@@ -15,19 +15,8 @@ pub const fn tile_bytes(at_once: u32) -> u64 {
     at_once as u64 * WG as u64 * 16
 }
 
-/// Whether the exclusive or of any thread's words is `sought`: thread t of workgroup w has the vec4s
-/// `(w * at_once + i) * 256 + t`. The twin of the kernel, for its test.
-pub fn read(data: &[u32], at_once: u32, sought: u32) -> bool {
-    let (wg, at_once) = (WG as usize, at_once as usize);
-    data.chunks_exact(at_once * wg * 4).any(|tile| {
-        (0..wg).any(|t| {
-            let words = (0..at_once).flat_map(|i| &tile[(i * wg + t) * 4..][..4]);
-            words.fold(0, |all, word| all ^ word) == sought
-        })
-    })
-}
-
-/// The dispatch that reads the whole tiles ([`tile_bytes`]) of `data`; the rest is left out. `found` is one word.
+/// The dispatch that reads the whole tiles ([`tile_bytes`]) of `data`; the rest is left out. `found` is one word, which tells whether
+/// the exclusive or of any thread's words is `sought`.
 ///
 /// # Panics
 /// If `data` holds no tile, or more than a grid has room for.
@@ -56,6 +45,18 @@ mod tests {
     use crate::gpu::call::State;
     use crate::gpu::testing::{assert_refused, download, gpus, run, upload};
     use crate::kernels::testing::Rng;
+
+    /// Whether the exclusive or of any thread's words is `sought`: thread t of workgroup w has the vec4s
+    /// `(w * at_once + i) * 256 + t`. The twin of the kernel, for its test.
+    pub(crate) fn read(data: &[u32], at_once: u32, sought: u32) -> bool {
+        let (wg, at_once) = (WG as usize, at_once as usize);
+        data.chunks_exact(at_once * wg * 4).any(|tile| {
+            (0..wg).any(|t| {
+                let words = (0..at_once).flat_map(|i| &tile[(i * wg + t) * 4..][..4]);
+                words.fold(0, |all, word| all ^ word) == sought
+            })
+        })
+    }
 
     #[test]
     fn every_word_is_read() {

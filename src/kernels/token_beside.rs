@@ -5,21 +5,13 @@ use super::MAX_GRID;
 use super::token::{
     TokenInput, TokenOutput, check_geometry, divided, geometry, staged, stages, variant, weight,
 };
-use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Flops};
 use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site, WHOLE_THREADS};
 use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
-use crate::model::Weight;
 use crate::quant::activation::Activation;
-
-/// [`token_matvec`] of both weights with `x` (cols), divided by the root mean square. `rms` are the sums of squares of every 16 values
-/// before they were multiplied by the norm's weight, and the norm's epsilon.
-pub fn token_beside(weights: [&Weight; 2], x: &[f32], rms: (&[f32], f32)) -> [Vec<f32>; 2] {
-    weights.map(|w| token_matvec(w, x, 0, Some(rms), None))
-}
 
 /// Whether the kernel can take these weights. `prepared` says whether the first output is left prepared.
 pub fn fits(weights: [&GpuWeight; 2], prepared: bool) -> bool {
@@ -137,11 +129,23 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::gpu::call::State;
+    use crate::kernels::token_matvec::tests::token_matvec;
+    use crate::model::Weight;
     use crate::quant::GgmlType;
 
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::kernels::token::testing::{Given, activation, assert_prepared, room, sums_nmse};
+
+    /// [`token_matvec`] of both weights with `x` (cols), divided by the root mean square. `rms` are the sums of squares of every 16 values
+    /// before they were multiplied by the norm's weight, and the norm's epsilon.
+    pub(crate) fn token_beside(
+        weights: [&Weight; 2],
+        x: &[f32],
+        rms: (&[f32], f32),
+    ) -> [Vec<f32>; 2] {
+        weights.map(|w| token_matvec(w, x, 0, Some(rms), None))
+    }
 
     struct Case {
         types: [GgmlType; 2],

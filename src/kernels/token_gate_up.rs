@@ -13,36 +13,10 @@ use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
-use crate::kernels::gate_up::gate_up;
-use crate::model::Weight;
 use crate::quant::activation::Activation;
 
-/// `h` = silu(g x) * (u x) with x divided by its root mean square: of the experts `ids` one after another, then of the
-/// shared one; x is what the prepared input stands for and `rms` the sums of squares of 16 values and the epsilon.
-pub fn token_gate_up(
-    experts: Option<([&Weight; 2], &[u32])>,
-    shared: Option<[&Weight; 2]>,
-    x: &[f32],
-    rms: (&[f32], f32),
-) -> Vec<f32> {
-    let scale = 1.0 / (rms.0.iter().sum::<f32>() / x.len() as f32 + rms.1).sqrt();
-    let values: Vec<f32> = x.iter().map(|v| v * scale).collect();
-    let mut all = vec![];
-    let mut add = |[gate, up]: [&Weight; 2], ids: Option<&[u32]>| {
-        let mut h = vec![0.0; ids.map_or(1, <[u32]>::len) * gate.rows];
-        gate_up(gate, up, &values, 1, None, ids, &mut h);
-        all.extend(h);
-    };
-    if let Some((weights, ids)) = experts {
-        add(weights, Some(ids));
-    }
-    if let Some(weights) = shared {
-        add(weights, None);
-    }
-    all
-}
-
-/// [`token_gate_up`] on the device, and the [`router`] before it.
+/// silu(G x) * (U x) with x divided by its root mean square: of the chosen experts one after another, then of the shared one. And the
+/// [`router`] before it.
 pub struct GpuTokenGateUp<'a> {
     /// G and U of the experts, cut alike, and how they are chosen: what the router's call would do for one token.
     pub experts: Option<([&'a GpuWeight; 2], GpuRouter<'a>)>,

@@ -11,35 +11,9 @@ use crate::gpu::geometry::{Geometry, SharedWork, Site};
 use crate::gpu::machine::{MAX_THREADS, Machine};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{GpuError, Target};
-use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::rope_cache::Rotation;
-use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
-
-/// `y` (groups * rows) = w . x / rms(x) (+ residual) for one token.
-///
-/// `x` are the values that the prepared input stands for. Group g reads them from unit g * x_units on. `rms` are the sums of squares of
-/// every 16 values before they were multiplied by the norm's weight, and the norm's epsilon.
-pub fn token_matvec(
-    w: &Weight,
-    x: &[f32],
-    x_units: usize,
-    rms: Option<(&[f32], f32)>,
-    residual: Option<&[f32]>,
-) -> Vec<f32> {
-    let mut y = vec![0.0; w.groups * w.rows];
-    let options = MatvecOptions::per_group(x.len(), x_units * 32);
-    matvec(w, x, 1, options, &mut y);
-    if let Some((squares, eps)) = rms {
-        let scale = 1.0 / (squares.iter().sum::<f32>() / w.cols as f32 + eps).sqrt();
-        y.iter_mut().for_each(|v| *v *= scale);
-    }
-    if let Some(residual) = residual {
-        y.iter_mut().zip(residual).for_each(|(v, r)| *v += r);
-    }
-    y
-}
 
 /// The input of a product.
 #[derive(Clone)]
@@ -54,7 +28,7 @@ pub enum Input {
     Slices([Range; 2], MlaDims),
 }
 
-/// The product on the device.
+/// The product w . x / rms(x) (+ residual) on the device.
 #[derive(Clone)]
 pub struct GpuTokenMatvec<'a> {
     /// W, (groups, rows, cols).
@@ -86,17 +60,6 @@ pub struct PartialLogits<'a> {
 
 /// Rows of the output for which there is one partial sum of the logits.
 pub const ROUTER_ROWS: u32 = 16;
-
-/// [`PartialLogits`] of `x` (rows), which is multiplied by the norm's weight already.
-pub fn partial_logits(w: &Weight, x: &[f32]) -> Vec<f32> {
-    let rows = ROUTER_ROWS as usize;
-    let run = |at: usize| {
-        let mut own = vec![0.0; x.len()];
-        own[at..at + rows].copy_from_slice(&x[at..at + rows]);
-        token_matvec(w, &own, 0, None, None)
-    };
-    (0..x.len()).step_by(rows).flat_map(run).collect()
-}
 
 /// Whether a product in workgroups of `tile` rows can leave such partial sums for the router `w`, and the choice of experts add them up.
 pub fn leaves_partial_logits(machine: Machine, w: &GpuWeight, tile: u32) -> bool {
@@ -329,4 +292,4 @@ impl<'a> GpuTokenMatvec<'a> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -10,38 +10,9 @@ use crate::gpu::geometry::{Geometry, RUN_LANES, Site};
 use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
-use crate::kernels::matvec::{MatvecOptions, matvec};
-use crate::kernels::moe_down::moe_down;
-use crate::model::Weight;
 use crate::quant::activation::Activation;
 
-/// residual + sum over slots of weights\[s\] * down\[ids\[s\]\] h\[s\] + shared h_shared; `h` is what the prepared values of the
-/// slots stand for, one after another, then those of the shared expert.
-pub fn token_moe_down(
-    down: &Weight,
-    shared: Option<&Weight>,
-    h: &[f32],
-    ids: &[u32],
-    weights: &[f32],
-    residual: &[f32],
-) -> Vec<f32> {
-    let (routed, rest) = h.split_at(ids.len() * down.cols);
-    let mut y = vec![0.0; down.rows];
-    moe_down(down, routed, ids, weights, 1, residual, &mut y);
-    if let Some(shared) = shared {
-        let before = y.clone();
-        matvec(
-            shared,
-            rest,
-            1,
-            MatvecOptions::contiguous(shared.cols).with_residual(&before),
-            &mut y,
-        );
-    }
-    y
-}
-
-/// [`token_moe_down`] on the device.
+/// residual + sum over slots of weights\[s\] * D\[ids\[s\]\] h\[s\] + S h_shared on the device.
 pub struct GpuTokenMoeDown<'a> {
     /// D, (experts, rows, cols).
     pub down: &'a GpuWeight,
@@ -241,6 +212,9 @@ mod tests {
     use crate::gpu::Gpu;
     use crate::gpu::Tier;
     use crate::gpu::call::State;
+    use crate::kernels::matvec::{MatvecOptions, matvec};
+    use crate::kernels::moe_down::moe_down;
+    use crate::model::Weight;
     use crate::quant::GgmlType;
 
     use crate::gpu::testing::{
@@ -250,6 +224,32 @@ mod tests {
     use crate::kernels::token::testing::{
         activation, assert_prepared, room, stand_for, sums_nmse, upload_values,
     };
+
+    /// residual + sum over slots of weights\[s\] * down\[ids\[s\]\] h\[s\] + shared h_shared; `h` is what the prepared values of the
+    /// slots stand for, one after another, then those of the shared expert.
+    pub(crate) fn token_moe_down(
+        down: &Weight,
+        shared: Option<&Weight>,
+        h: &[f32],
+        ids: &[u32],
+        weights: &[f32],
+        residual: &[f32],
+    ) -> Vec<f32> {
+        let (routed, rest) = h.split_at(ids.len() * down.cols);
+        let mut y = vec![0.0; down.rows];
+        moe_down(down, routed, ids, weights, 1, residual, &mut y);
+        if let Some(shared) = shared {
+            let before = y.clone();
+            matvec(
+                shared,
+                rest,
+                1,
+                MatvecOptions::contiguous(shared.cols).with_residual(&before),
+                &mut y,
+            );
+        }
+        y
+    }
 
     /// Every geometry in question against the twin.
     fn check(

@@ -8,11 +8,38 @@ use crate::gpu::machine::{Machine, Profile};
 use crate::gpu::testing::{
     download, gpu_weights, output, run, token_gpus, token_gpus_with_binding, upload,
 };
+use crate::kernels::gate_up::gate_up;
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::kernels::token::testing::{Given, activation, assert_prepared, room};
 use crate::model::Experts;
 use crate::model::Gating;
+use crate::model::Weight;
 use crate::quant::GgmlType;
+
+/// `h` = silu(g x) * (u x) with x divided by its root mean square: of the experts `ids` one after another, then of the
+/// shared one; x is what the prepared input stands for and `rms` the sums of squares of 16 values and the epsilon.
+pub(crate) fn token_gate_up(
+    experts: Option<([&Weight; 2], &[u32])>,
+    shared: Option<[&Weight; 2]>,
+    x: &[f32],
+    rms: (&[f32], f32),
+) -> Vec<f32> {
+    let scale = 1.0 / (rms.0.iter().sum::<f32>() / x.len() as f32 + rms.1).sqrt();
+    let values: Vec<f32> = x.iter().map(|v| v * scale).collect();
+    let mut all = vec![];
+    let mut add = |[gate, up]: [&Weight; 2], ids: Option<&[u32]>| {
+        let mut h = vec![0.0; ids.map_or(1, <[u32]>::len) * gate.rows];
+        gate_up(gate, up, &values, 1, None, ids, &mut h);
+        all.extend(h);
+    };
+    if let Some((weights, ids)) = experts {
+        add(weights, Some(ids));
+    }
+    if let Some(weights) = shared {
+        add(weights, None);
+    }
+    all
+}
 
 /// Types of the experts' weights and their number, chosen ones and rows; types and rows of the shared expert.
 type Case = (

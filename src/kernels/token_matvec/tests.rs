@@ -8,13 +8,50 @@ use crate::gpu::testing::{
 };
 use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::attention::partial_bytes;
-use crate::kernels::attention_merge::attention_merge;
-use crate::kernels::rope_cache::rotate_rows;
+use crate::kernels::attention_merge::tests::attention_merge;
+use crate::kernels::matvec::{MatvecOptions, matvec};
+use crate::kernels::rope_cache::tests::rotate_rows;
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::kernels::token::testing::{
     Given, activation, assert_prepared, room, stand_for, sums_nmse, upload_values,
 };
+use crate::model::Weight;
 use crate::quant::GgmlType;
+
+/// [`PartialLogits`] of `x` (rows), which is multiplied by the norm's weight already.
+pub(crate) fn partial_logits(w: &Weight, x: &[f32]) -> Vec<f32> {
+    let rows = ROUTER_ROWS as usize;
+    let run = |at: usize| {
+        let mut own = vec![0.0; x.len()];
+        own[at..at + rows].copy_from_slice(&x[at..at + rows]);
+        token_matvec(w, &own, 0, None, None)
+    };
+    (0..x.len()).step_by(rows).flat_map(run).collect()
+}
+
+/// `y` (groups * rows) = w . x / rms(x) (+ residual) for one token.
+///
+/// `x` are the values that the prepared input stands for. Group g reads them from unit g * x_units on. `rms` are the sums of squares of
+/// every 16 values before they were multiplied by the norm's weight, and the norm's epsilon.
+pub(crate) fn token_matvec(
+    w: &Weight,
+    x: &[f32],
+    x_units: usize,
+    rms: Option<(&[f32], f32)>,
+    residual: Option<&[f32]>,
+) -> Vec<f32> {
+    let mut y = vec![0.0; w.groups * w.rows];
+    let options = MatvecOptions::per_group(x.len(), x_units * 32);
+    matvec(w, x, 1, options, &mut y);
+    if let Some((squares, eps)) = rms {
+        let scale = 1.0 / (squares.iter().sum::<f32>() / w.cols as f32 + eps).sqrt();
+        y.iter_mut().for_each(|v| *v *= scale);
+    }
+    if let Some(residual) = residual {
+        y.iter_mut().zip(residual).for_each(|(v, r)| *v += r);
+    }
+    y
+}
 
 /// How a case leaves its output.
 #[derive(Clone, Copy, PartialEq)]
