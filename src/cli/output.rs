@@ -50,7 +50,18 @@ pub(super) fn write_error(error: io::Error) -> CliError {
     }
 }
 
-/// The thoughts of a model on standard error, dimmed where that is a terminal (and `NO_COLOR` is not set).
+/// Whether text may have escape codes for its looks, by the variables that clap's help follows too: `NO_COLOR` forbids them,
+/// `CLICOLOR_FORCE` asks for them, and `CLICOLOR=0` or a terminal that knows none forbids them. `set` gives those that are not empty.
+fn is_styled(set: impl Fn(&str) -> Option<String>, terminal: bool) -> bool {
+    let on = |name| set(name).map(|value| value != "0");
+    if set("NO_COLOR").is_some() {
+        return false;
+    }
+    let knows = set("TERM").is_none_or(|term| term != "dumb");
+    on("CLICOLOR_FORCE") == Some(true) || terminal && knows && on("CLICOLOR") != Some(false)
+}
+
+/// The thoughts of a model on standard error, dimmed where [`is_styled`] says so.
 pub(super) struct Thoughts {
     dim: bool,
     open: bool,
@@ -58,9 +69,9 @@ pub(super) struct Thoughts {
 
 impl Thoughts {
     pub(super) fn new() -> Self {
-        let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self {
-            dim: colour && io::stderr().is_terminal(),
+            dim: is_styled(set, io::stderr().is_terminal()),
             open: false,
         }
     }
@@ -116,6 +127,22 @@ mod tests {
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(17 << 30), "17.0 GiB");
         assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
+    }
+
+    #[test]
+    fn variables_decide_about_escape_codes() {
+        let styled = |set: &[(&str, &str)], terminal| {
+            let value = |name: &str| set.iter().find(|(one, _)| *one == name);
+            is_styled(|name| Some(value(name)?.1.to_owned()), terminal)
+        };
+        assert!(styled(&[], true) && !styled(&[], false));
+        assert!(!styled(&[("NO_COLOR", "1")], true));
+        assert!(!styled(&[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")], true));
+        assert!(!styled(&[("CLICOLOR", "0")], true));
+        assert!(styled(&[("CLICOLOR", "1")], true) && !styled(&[("CLICOLOR", "1")], false));
+        assert!(styled(&[("CLICOLOR_FORCE", "1")], false));
+        assert!(!styled(&[("CLICOLOR_FORCE", "0")], false));
+        assert!(!styled(&[("TERM", "dumb")], true) && styled(&[("TERM", "xterm")], true));
     }
 
     #[test]
