@@ -27,8 +27,8 @@ fn code(text: &str) -> String {
     format!("`{}`", text.replace('|', "\\|"))
 }
 
-/// The flag with its names, what it means, and its default.
-fn row(argument: &Arg) -> String {
+/// A flag of a command with its names, what it means, and its default.
+fn row(command: &Command, argument: &Arg) -> String {
     let value = argument.get_value_names().unwrap_or_default().join(" ");
     let takes_value = argument.get_action().takes_values();
     let mut names = vec![];
@@ -55,6 +55,12 @@ fn row(argument: &Arg) -> String {
         let known: Vec<_> = known.iter().map(|value| code(value.get_name())).collect();
         write!(meaning, ": {}", known.join(", ")).expect("a text takes everything");
     }
+    for other in command.get_arg_conflicts_with(argument) {
+        let name = other.get_long().map(|long| code(&format!("--{long}")));
+        if let Some(name) = name.filter(|_| argument.get_long().is_some()) {
+            write!(meaning, "; not with {name}").expect("a text takes everything");
+        }
+    }
     if let Some(name) = argument.get_env() {
         let name = code(&name.to_string_lossy());
         write!(meaning, " (environment: {name})").expect("a text takes everything");
@@ -70,7 +76,10 @@ fn row(argument: &Arg) -> String {
 fn rows() -> Vec<(String, Vec<String>)> {
     let of = |command: &Command| {
         let arguments = command.get_arguments().filter(|a| !a.is_hide_set());
-        (command.get_name().to_owned(), arguments.map(row).collect())
+        (
+            command.get_name().to_owned(),
+            arguments.map(|a| row(command, a)).collect(),
+        )
     };
     Cli::command().get_subcommands().map(of).collect()
 }

@@ -1,7 +1,9 @@
 //! Protects the program as a user meets it: output, errors, exit codes. Nearly everything runs on the CPU reference and the built-in
 //! model, so that no adapter and no file is needed.
 
+mod config;
 mod generate;
+mod help;
 mod measure;
 mod refusals;
 mod reports;
@@ -22,6 +24,7 @@ fn glimt(args: &[&str]) -> Command {
         .env_remove("GLIMT_MODEL")
         .env_remove("GLIMT_DEVICE")
         .env_remove("RUST_LOG")
+        .env("GLIMT_CONFIG", "")
         .stdin(Stdio::null());
     command
 }
