@@ -32,7 +32,7 @@ pub(super) struct MeasuredArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Measure random weights of real shapes, made on the device without a file: a model and a recipe of glimt synth,
-    /// such as glm-4.7-flash:q4_0; not together with -m or GLIMT_MODEL
+    /// such as glm-4.7-flash:q4_0
     #[arg(long, value_name = "MODEL:RECIPE", conflicts_with = "model")]
     synthetic: Option<Source>,
 }

@@ -20,22 +20,23 @@ Examples:
   glimt bench --synthetic glm-4.7-flash:q4_0 -p 0 -d 0,4096,32768
   glimt bench --synthetic tiny:q4_0 --device all --tier plain --tier subgroup -o jsonl
 
-Tests, flags and columns are llama-bench's: pp is processing a prompt, tg generating one token after the other, @ d is
-the depth of context before that; t/s is the mean of the repetitions and their standard deviation. A run that is not
-counted comes first. Tokens are random, nothing is read or written as text, no token ends a generation; choosing the
+Tests, flags and columns are llama-bench's: pp is processing a prompt, tg generating one token after the other, @ d is \
+the depth of context before that; t/s is the mean of the repetitions and their standard deviation. A run that is not \
+counted comes first. Tokens are random, nothing is read or written as text, no token ends a generation; choosing the \
 next token (greedily, on the device) is part of its time.
 
-The cache below a depth is filled with random rows instead of computed ones: attention takes the same time over them,
+The cache below a depth is filled with random rows instead of computed ones: attention takes the same time over them, \
 and a depth of 32768 needs no wait.
 
-Behind llama-bench's columns stand, for tg: GB/s, the bytes that a token must read times the tokens per second, in 10^9
-bytes; these bytes are the planes of all weights that the dispatches of a token read (of experts, those that are used),
-plus (position + 1) cache rows per layer. Of peak: relative to a plain read of a large buffer, measured on each device
-before the model is loaded. Dispatches per token, and how many of them are dependent: wait for the one before. Host ms: what encoding and submitting a token takes the CPU. GPU idle:
-the share of the time between the first and the last token in which no step ran, from timestamps in a run of its own; where these
-are missing or wrong, from a step repeated by the host's clock (field clock).
+Behind llama-bench's columns stand, for tg: GB/s, the bytes that a token must read times the tokens per second, in \
+10^9 bytes; these bytes are the planes of all weights that the dispatches of a token read (of experts, those that are \
+used), plus (position + 1) cache rows per layer. Of peak: relative to a plain read of a large buffer, measured on each \
+device before the model is loaded. Dispatches per token, and how many of them are dependent: wait for the one before. \
+Host ms: what encoding and submitting a token takes the CPU. GPU idle: the share of the time between the first and the \
+last token in which no step ran, from timestamps in a run of its own; where these are missing or wrong, from a step \
+repeated by the host's clock (field clock).
 
-For pp, longest ms: what the longest submission took. A prompt is cut into submissions of about 100 ms each, so that a
+For pp, longest ms: what the longest submission took. A prompt is cut into submissions of about 100 ms each, so that a \
 display on the same device stays alive; one layer is the first of a session.";
 
 /// Measure a model's speed, in llama-bench's tests and columns

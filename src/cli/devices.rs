@@ -16,7 +16,7 @@ Examples:
   glimt generate --device nvidia \"...\"
   glimt generate --device cpu \"...\"
 
-The adapters stand in the order in which --device auto prefers them; the CPU reference is used only when it is asked
+The adapters stand in the order in which --device auto prefers them; the CPU reference is used only when it is asked \
 for or when there is no adapter at all.";
 
 /// List every GPU adapter, and the CPU reference

@@ -33,6 +33,22 @@ pub(super) enum CliError {
     /// Choices could not be kept.
     #[error(transparent)]
     Tuning(#[from] TuningError),
+    /// The config file cannot be read.
+    #[error("cannot read the config file {path}: {source}")]
+    ReadConfig {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The config file or an environment variable says what no flag takes.
+    #[error("{origin}: {problem}")]
+    Setting {
+        /// The file with the line and the key, or the variable.
+        origin: String,
+        /// What was found and what was expected.
+        problem: String,
+    },
     /// A file could not be written.
     #[error("cannot write {path}: {source}")]
     WriteFile {
@@ -132,7 +148,9 @@ impl CliError {
     /// 2 for wrong usage, 130 after Ctrl-C, 1 for everything else that failed.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            Self::NoText { .. }
+            Self::ReadConfig { .. }
+            | Self::Setting { .. }
+            | Self::NoText { .. }
             | Self::NoFile
             | Self::EmptyText { .. }
             | Self::ChunkTooShort { .. }

@@ -24,9 +24,9 @@ Examples:
   glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf --think off -f question.txt > answer.txt
   git diff | glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf \"Write a commit message for this:\"
 
-Standard output receives only the answer. The thoughts of a model that thinks go to standard error, dimmed, and so
-does the last line with the token counts and rates. With --raw nothing is told apart: all text is answer.
-Ctrl-C stops the answer (exit code 130), a second Ctrl-C stops at once.";
+Standard output receives only the answer. The thoughts of a model that thinks go to standard error, dimmed, and so \
+does the last line with the token counts and rates. With --raw nothing is told apart: all text is answer. Ctrl-C stops \
+the answer (exit code 130), a second Ctrl-C stops at once.";
 
 /// Answer a prompt, streaming the answer to standard output
 #[derive(Args)]

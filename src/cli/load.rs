@@ -14,7 +14,7 @@ use crate::tokenizer::Message;
 
 /// A progress bar in bytes on standard error; indicatif hides it where that is no terminal.
 pub(super) fn progress_bar(what: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {bar:30} {bytes} of {total_bytes}, {eta}")
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes} of {total_bytes}, {eta}")
         .expect("the template is a constant that indicatif accepts");
     ProgressBar::new(0).with_style(style).with_message(what)
 }
@@ -32,7 +32,7 @@ pub(super) const BAR_AFTER: Duration = Duration::from_millis(300);
 
 /// A bar on standard error for the tokens of a long prompt, shown when its position is set.
 pub(super) fn prompt_bar(what: &'static str, tokens: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {bar:30} {pos} of {len} tokens, {eta}")
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len} tokens, {eta}")
         .expect("the template is a constant that indicatif accepts");
     let bar = ProgressBar::new(tokens as u64);
     bar.with_style(style).with_message(what)
@@ -112,4 +112,76 @@ pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
         note(format_args!("{precomposed}"));
     }
     Ok(engine)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use indicatif::{ProgressDrawTarget, TermLike};
+
+    use super::*;
+
+    /// A terminal of so many columns that keeps what is written.
+    #[derive(Debug, Clone)]
+    struct Narrow(u16, Arc<Mutex<Vec<String>>>);
+
+    impl TermLike for Narrow {
+        fn width(&self) -> u16 {
+            self.0
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            let mut written = self.1.lock().expect("no writer panics");
+            written.push(text.to_owned());
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn bars_fit_into_one_line_of_a_narrow_terminal() {
+        for width in [40, 80, 200] {
+            for bar in [progress_bar("writing"), prompt_bar("prompt", 131_072)] {
+                let terminal = Narrow(width, Arc::default());
+                bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
+                bar.set_length(bar.length().filter(|&n| n > 0).unwrap_or(1023 << 30));
+                bar.set_position(bar.length().expect("it is set") - (1 << 10));
+                bar.tick();
+                let written = terminal.1.lock().expect("no writer panics");
+                let lines: Vec<_> = written
+                    .iter()
+                    .filter(|text| text.contains(" of "))
+                    .collect();
+                assert!(!lines.is_empty(), "{written:?}");
+                for line in lines {
+                    let columns = line.trim_end().chars().count();
+                    assert!(
+                        columns <= usize::from(width),
+                        "{columns} of {width}: {line}"
+                    );
+                }
+            }
+        }
+    }
 }

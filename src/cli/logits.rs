@@ -19,8 +19,8 @@ Examples:
   glimt logits \"Once upon a time\" --top 3
   glimt logits -m GLM-4.7-Flash-Q4_K_M.gguf --tokens 151331,151333,9707 --top all --device cpu
 
-One JSON object per line and position: {\"pos\":0,\"token\":1,\"top\":[[id,logprob],...]}. The list tells what the model
-expects after that token: best first, equal ones by id, natural logarithms.";
+One JSON object per line and position: {\"pos\":0,\"token\":1,\"top\":[[id,logprob],...]}. The list tells what the \
+model expects after that token: best first, equal ones by id, natural logarithms.";
 
 /// Print the most probable next tokens at every position of a text
 #[derive(Args)]

@@ -6,6 +6,8 @@
 
 mod args;
 mod bench;
+mod completions;
+mod config;
 mod devices;
 mod error;
 mod fault;
@@ -15,11 +17,14 @@ mod inspect;
 mod interrupt;
 mod load;
 mod logits;
+mod man;
 mod output;
 mod perplexity;
 mod profile;
 mod stop;
 mod synth;
+#[cfg(test)]
+mod tests;
 mod text;
 mod tokenize;
 mod tune;
@@ -28,7 +33,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use error::CliError;
 
@@ -40,7 +45,11 @@ Examples:
   glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --ctx 32768
 
 Without -m every command uses a small story teller that is compiled into the program.
-RUST_LOG=info shows what the program does while it does it.";
+
+Flags that are not given take their values from environment variables, then from a config file: glimt config tells \
+where it is, and glimt config --help what it may say. GLIMT_CONFIG=FILE names another one.
+
+RUST_LOG=info shows what the program does while it does it. NO_COLOR=1 switches colours off.";
 
 /// Runs GLM-4.7-Flash, DeepSeek-V2-Lite and Youtu-LLM-2B from GGUF files on any GPU that wgpu reaches.
 #[derive(Parser)]
@@ -62,6 +71,9 @@ enum Command {
     Bench(bench::Bench),
     Profile(profile::Profile),
     Tune(tune::Tune),
+    Config(config::Show),
+    Completions(completions::Completions),
+    Man(man::Man),
 }
 
 /// Keeps Mesa's device-select layer from complaining on standard error, once per instance, that there is no Wayland
@@ -117,15 +129,30 @@ fn log_to_stderr() {
     logger.init();
 }
 
-/// Parses the process's arguments, runs the command and returns the exit code. Usage errors found by the argument
-/// parser end the process with exit code 2, `--help` and `--version` with 0.
-pub fn main() -> ExitCode {
-    #[cfg(target_os = "linux")]
-    quiet_mesa();
-    let cli = Cli::parse_from(arguments());
+/// Parses the process's arguments, and gives flags that are not among them what the environment and the config file say. Usage
+/// errors end the process with exit code 2, `--help` and `--version` with 0.
+fn parse() -> Result<Command, CliError> {
+    let arguments = arguments();
+    let definition = Cli::command();
+    let bare = config::without_environment(definition.clone());
+    let typed = match bare.try_get_matches_from(&arguments) {
+        Ok(typed) => typed,
+        Err(error) if error.use_stderr() => error.exit(),
+        // The help tells what is in the environment.
+        Err(_) => definition.clone().get_matches_from(&arguments),
+    };
+    let mut definition = config::with_defaults(&definition, &typed)?;
+    let all = definition.try_get_matches_from_mut(&arguments);
+    let cli = all.and_then(|mut all| Cli::from_arg_matches_mut(&mut all));
+    Ok(cli.unwrap_or_else(|error| error.exit()).command)
+}
+
+fn run() -> Result<(), CliError> {
+    let command = parse()?;
     log_to_stderr();
     fault::install();
-    let result = interrupt::install().and_then(|()| match cli.command {
+    interrupt::install()?;
+    match command {
         Command::Generate(command) => command.run(),
         Command::Inspect(command) => command.run(),
         Command::Devices(command) => command.run(),
@@ -136,8 +163,17 @@ pub fn main() -> ExitCode {
         Command::Bench(command) => command.run(),
         Command::Profile(command) => command.run(),
         Command::Tune(command) => command.run(),
-    });
-    match result {
+        Command::Config(command) => command.run(&Cli::command()),
+        Command::Completions(command) => command.run(Cli::command()),
+        Command::Man(command) => command.run(Cli::command()),
+    }
+}
+
+/// Runs the command that the process's arguments name and returns the exit code.
+pub fn main() -> ExitCode {
+    #[cfg(target_os = "linux")]
+    quiet_mesa();
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         // A closed pipe is no failure, and an interrupted answer has printed its statistics: nothing more to say.
         Err(error @ (CliError::BrokenPipe | CliError::Interrupted)) => {
@@ -147,17 +183,5 @@ pub fn main() -> ExitCode {
             output::note(format_args!("glimt: error: {error}"));
             ExitCode::from(error.exit_code())
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::Cli;
-
-    #[test]
-    fn the_argument_definitions_are_consistent() {
-        Cli::command().debug_assert();
     }
 }

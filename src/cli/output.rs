@@ -67,7 +67,18 @@ pub(super) fn write_error(error: io::Error) -> CliError {
     }
 }
 
-/// The thoughts of a model on standard error, dimmed where that is a terminal (and `NO_COLOR` is not set).
+/// Whether text may have escape codes for its looks, by the variables that clap's help follows too: `NO_COLOR` forbids them,
+/// `CLICOLOR_FORCE` asks for them, and `CLICOLOR=0` or a terminal that knows none forbids them. `set` gives those that are not empty.
+fn is_styled(set: impl Fn(&str) -> Option<String>, terminal: bool) -> bool {
+    if set("NO_COLOR").is_some() {
+        return false;
+    }
+    let wanted = set("TERM").is_none_or(|term| term != "dumb")
+        && set("CLICOLOR").is_none_or(|value| value != "0");
+    set("CLICOLOR_FORCE").is_some() || terminal && wanted
+}
+
+/// The thoughts of a model on standard error, dimmed where [`is_styled`] says so.
 pub(super) struct Thoughts {
     dim: bool,
     open: bool,
@@ -75,9 +86,9 @@ pub(super) struct Thoughts {
 
 impl Thoughts {
     pub(super) fn new() -> Self {
-        let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self {
-            dim: colour && io::stderr().is_terminal(),
+            dim: is_styled(set, io::stderr().is_terminal()),
             open: false,
         }
     }
@@ -142,6 +153,21 @@ mod tests {
             "red \x1b[31m, bell \x07, delete \x7f, C1 \u{9b}2J, back\r, \u{202e}desrever\n\tüß";
         let expected = "red \\u{1b}[31m, bell \\u{7}, delete \\u{7f}, C1 \\u{9b}2J, back\\r, \\u{202e}desrever\n\tüß";
         assert_eq!(clean(text), expected);
+    }
+
+    #[test]
+    fn variables_decide_about_escape_codes() {
+        let styled = |set: &[(&str, &str)], terminal| {
+            let value = |name: &str| set.iter().find(|(one, _)| *one == name);
+            is_styled(|name| Some(value(name)?.1.to_owned()), terminal)
+        };
+        assert!(styled(&[], true) && !styled(&[], false));
+        assert!(!styled(&[("NO_COLOR", "1")], true));
+        assert!(!styled(&[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")], true));
+        assert!(!styled(&[("CLICOLOR", "0")], true));
+        assert!(styled(&[("CLICOLOR", "1")], true) && !styled(&[("CLICOLOR", "1")], false));
+        assert!(styled(&[("CLICOLOR_FORCE", "1")], false));
+        assert!(!styled(&[("TERM", "dumb")], true) && styled(&[("TERM", "xterm")], true));
     }
 
     #[test]

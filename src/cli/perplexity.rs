@@ -23,8 +23,8 @@ Examples:
   glimt perplexity -f tales.txt
   glimt perplexity -m GLM-4.7-Flash-Q4_K_M.gguf -f wiki.test.raw --json
 
-The method is llama-perplexity's, so that the figures compare: the text is cut into consecutive chunks of -c tokens
-(512 by default; an incomplete chunk at the end is left out), and the second half of each is scored. A model that
+The method is llama-perplexity's, so that the figures compare: the text is cut into consecutive chunks of -c tokens \
+(512 by default; an incomplete chunk at the end is left out), and the second half of each is scored. A model that \
 begins its texts with a BOS token sees it in place of each chunk's first token. Running values go to standard error.";
 
 /// Measure the perplexity of a text, comparable with llama-perplexity's

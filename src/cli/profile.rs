@@ -18,15 +18,18 @@ Examples:
   glimt profile -m GLM-4.7-Flash-Q4_K_M.gguf -o json > profile.json
   glimt profile --synthetic glm-4.7-flash:q4_0 --prompt 2048 -d 4096
 
-Real decode steps, or with --prompt the computation of a prompt, are timed on the GPU, with a timestamp between any two dispatches where the adapter allows that, else
-(and with --passes) with a pass for each dispatch, from which the time of an empty pass is subtracted. A dispatch's time
-includes the wait for those before it. The head of the output tells what the same takes without, so that the
-cost of measuring is seen. The cache below the depth holds random rows. Bytes are those of weights and cache that
-must be read; GB/s are 10^9 bytes, and peak is a plain read of a large buffer on the same device. The floor of a call is its
-bytes at that speed and what a dispatch costs that waits for the one before, measured at the start. TFLOP/s, of prompts,
-are 10^12 floating-point operations: two for each weight used and token, and in attention those of the rows that a token
-sees. What is repeated for each block of the context counts, and is timed, as often. Dependent dispatches wait for the one
-before; others run beside them.";
+Real decode steps, or with --prompt the computation of a prompt, are timed on the GPU, with a timestamp between any \
+two dispatches where the adapter allows that, else (and with --passes) with a pass for each dispatch, from which the \
+time of an empty pass is subtracted. The head of the output tells what the same takes without, so that the cost of \
+measuring is seen. The cache below the depth holds random rows.
+
+A dispatch's time includes the wait for those before it. Dependent dispatches wait for the one before; others run \
+beside them. The floor of a call is its bytes at the speed of a plain read of a large buffer on the same device, and \
+what a dispatch costs that waits for the one before, both measured at the start.
+
+Bytes are those of weights and cache that must be read; GB/s are 10^9 bytes, and peak is that plain read. TFLOP/s, of \
+prompts, are 10^12 floating-point operations: two for each weight used and token, and in attention those of the rows \
+that a token sees. What is repeated for each block of the context counts, and is timed, as often.";
 
 /// Time every kernel of a decoded token or of a prompt on the GPU
 #[derive(Args)]

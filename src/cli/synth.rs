@@ -14,7 +14,7 @@ Examples:
   glimt synth glm-4.7-flash q4_0 glm.gguf
   glimt synth deepseek-v2-lite q4_k_m short.gguf --layers 4 --seed 7
 
-The file has the tensors, types and metadata of the real model, so that loading and speed can be measured without it;
+The file has the tensors, types and metadata of the real model, so that loading and speed can be measured without it; \
 its text is noise. A file of the same name is replaced.";
 
 /// Write a model of real shapes with random weights

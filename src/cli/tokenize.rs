@@ -16,8 +16,8 @@ Examples:
   glimt tokenize \"Once upon a time\"
   glimt tokenize -m GLM-4.7-Flash-Q4_K_M.gguf --json \"<|user|>Hello<|assistant|>\"
 
-Special tokens in the text are taken as such. A token that begins the text in this model (BOS) is included.
-The file needs no weights: a vocabulary is enough.";
+Special tokens in the text are taken as such. A token that begins the text in this model (BOS) is included. The file \
+needs no weights: a vocabulary is enough.";
 
 /// Show the tokens of a text
 #[derive(Args)]

@@ -19,10 +19,10 @@ Examples:
   glimt tune --tier int8 -m GLM-4.7-Flash-Q4_K_M.gguf
   glimt tune --forget
 
-How a product divides its rows among threads is data with a default by shape. This command times every division that the
-device allows as part of whole decoded tokens, and keeps those that are faster than the default in the cache folder, by
-adapter, driver and version of glimt. All commands use them from then on. Choices go by shape and type, so one model of each
-kind is enough; choices of other models are kept.";
+How a product divides its rows among threads is data with a default by shape. This command times every division that \
+the device allows as part of whole decoded tokens, and keeps those that are faster than the default in the cache \
+folder, by adapter, driver and version of glimt. All commands use them from then on. Choices go by shape and type, so \
+one model of each kind is enough; choices of other models are kept.";
 
 /// Measure which form of each kernel is fastest on this device, and keep it
 #[derive(Args)]

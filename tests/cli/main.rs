@@ -1,11 +1,13 @@
 //! Protects the program as a user meets it: output, errors, exit codes. Nearly everything runs on the CPU reference and the built-in
 //! model, so that no adapter and no file is needed.
 
+mod config;
 mod cut;
 mod damage;
 mod device;
 mod edited;
 mod generate;
+mod help;
 mod measure;
 mod not_finite;
 mod pipes;
@@ -30,6 +32,7 @@ fn glimt(args: &[&str]) -> Command {
         .env_remove("GLIMT_MODEL")
         .env_remove("GLIMT_DEVICE")
         .env_remove("RUST_LOG")
+        .env("GLIMT_CONFIG", "")
         .stdin(Stdio::null());
     command
 }
