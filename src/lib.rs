@@ -8,6 +8,7 @@
 pub mod bench;
 pub mod cli;
 pub mod engine;
+pub(crate) mod files;
 pub mod gguf;
 pub mod gpu;
 pub mod kernels;

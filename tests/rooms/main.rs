@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use uses::{Crate, Module};
 
 /// The rooms, each of which may use those before it.
-const ROOMS: [&str; 13] = [
+const ROOMS: [&str; 14] = [
+    "files",
     "quant",
     "gguf",
     "tokenizer",
