@@ -11,6 +11,7 @@ use super::interrupt;
 use super::load::progress_bar;
 use super::output::{self, note};
 use crate::gpu::{Gpu, GpuOptions, tuning};
+use crate::plural::count;
 use crate::tune::{self, Event, TuneOptions};
 
 const EXAMPLES: &str = "\
@@ -83,9 +84,10 @@ impl Tune {
                     }
                 }
                 Event::Measuring(i, n, site, candidates) => note(format_args!(
-                    "{} of {n}: {}, {candidates} candidates",
+                    "{} of {n}: {}, {}",
                     i + 1,
-                    site.key()
+                    site.key(),
+                    count(candidates, "candidate")
                 )),
             }
             if interrupt::requested() {
