@@ -3,7 +3,8 @@
 //! The rooms, each of which uses only those before it: [`quant`] knows the block formats, [`gguf`] reads the container,
 //! [`tokenizer`] the text, [`model`] what all models share, [`synth`] invents models, [`gpu`] has adapters, memory and
 //! recorded steps, [`kernels`] each operation as a pair of WGSL and Rust, [`models`] the families of models, [`engine`] puts them together, [`mod@bench`], [`profile`] and
-//! [`tune`] measure, [`cli`] is the command line.
+//! [`tune`] measure, [`cli`] is the command line. Before all stand `files`, which are
+//! replaced whole, `plural`, which counts in words, and `pictures` of numbers.
 
 #[macro_use]
 mod named;
@@ -11,11 +12,14 @@ mod named;
 pub mod bench;
 pub mod cli;
 pub mod engine;
+pub(crate) mod files;
 pub mod gguf;
 pub mod gpu;
 pub mod kernels;
 pub mod model;
 pub mod models;
+pub(crate) mod pictures;
+pub(crate) mod plural;
 pub mod profile;
 pub mod quant;
 pub mod synth;

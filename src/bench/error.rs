@@ -5,6 +5,7 @@ use crate::engine::backend::BackendError;
 use crate::gguf::GgufError;
 use crate::gpu::GpuError;
 use crate::model::ModelError;
+use crate::plural::count;
 use crate::synth::SynthError;
 
 /// An error of `bench` or `profile`. Messages name what was found, what was expected and what to do.
@@ -18,7 +19,8 @@ pub enum BenchError {
     Synth(#[from] SynthError),
     /// A test needs more context than the model was made for.
     #[error(
-        "{test} needs a context of {needed} tokens, but the model's is {model}; use a smaller -d, -p or -n"
+        "{test} needs a context of {}, but the model's is {model}; use a smaller -d, -p or -n",
+        count(*needed, "token")
     )]
     ContextTooLong {
         /// The test's name.

@@ -5,14 +5,16 @@
 //! below a depth is filled with random rows, since attention does not care how they came about.
 
 mod error;
+mod picture;
 mod plan;
 mod report;
 mod run;
 mod source;
 
 pub use error::BenchError;
+pub(crate) use picture::{bars, svg};
 pub use plan::{Test, counts, pair, tests};
-pub use report::{Format, Row, Statistics, Writer};
+pub use report::{Columns, Format, Row, Statistics, Writer};
 pub(crate) use report::{build, rate};
 pub use run::{BenchOptions, Event, Where, run};
 pub(crate) use run::{backend_name, driver, measure, n_ctx};

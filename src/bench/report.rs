@@ -149,20 +149,37 @@ pub enum Format {
     Jsonl,
 }
 
+/// Which columns the table has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Columns {
+    /// All.
+    #[default]
+    All,
+    /// What fits into 120 characters, for one device.
+    Few,
+    /// The same for several devices: which one instead of sizes.
+    Devices,
+}
+
 /// Writes rows as they come.
 pub struct Writer<W> {
     out: W,
     format: Format,
+    columns: Columns,
     rows: usize,
 }
 
 impl<W: Write> Writer<W> {
     /// Writes the head.
-    pub fn new(mut out: W, format: Format) -> io::Result<Self> {
+    pub fn new(mut out: W, format: Format, columns: Columns) -> io::Result<Self> {
         match format {
             Format::Md => {
-                line(&mut out, COLUMNS.map(|c| c.name.to_owned()))?;
-                line(&mut out, COLUMNS.map(Column::rule))?;
+                line(&mut out, columns, &COLUMNS.map(|c| c.name.to_owned()))?;
+                let rules = columns.shown().map(|(column, width)| {
+                    let dashes = "-".repeat(width - usize::from(column.number));
+                    dashes + if column.number { ":" } else { "" }
+                });
+                writeln!(out, "| {} |", Vec::from_iter(rules).join(" | "))?;
             }
             Format::Csv => {
                 let names: Vec<_> = fields(&Row::default())?.into_iter().map(|f| f.0).collect();
@@ -175,6 +192,7 @@ impl<W: Write> Writer<W> {
         Ok(Self {
             out,
             format,
+            columns,
             rows: 0,
         })
     }
@@ -183,7 +201,7 @@ impl<W: Write> Writer<W> {
     pub fn row(&mut self, row: &Row) -> io::Result<()> {
         let out = &mut self.out;
         match self.format {
-            Format::Md => line(out, cells(row))?,
+            Format::Md => line(out, self.columns, &cells(row))?,
             Format::Csv => {
                 let values: Vec<_> = fields(row)?.values().map(quoted).collect();
                 writeln!(out, "{}", values.join(","))?;
@@ -216,13 +234,6 @@ struct Column {
     name: &'static str,
     width: usize,
     number: bool,
-}
-
-impl Column {
-    fn rule(self) -> String {
-        let dashes = "-".repeat(self.width - usize::from(self.number));
-        dashes + if self.number { ":" } else { "" }
-    }
 }
 
 const fn text(name: &'static str, width: usize) -> Column {
@@ -260,13 +271,56 @@ const COLUMNS: [Column; 15] = [
     number("longest ms", 10),
 ];
 
-fn line(out: &mut impl Write, cells: [String; COLUMNS.len()]) -> io::Result<()> {
-    for (column, cell) in COLUMNS.iter().zip(cells) {
-        let width = column.width;
+/// The columns of 120 characters by name, with their widths.
+const FEW: [(&str, usize); 7] = [
+    ("model", 28),
+    ("size", 10),
+    ("params", 9),
+    ("backend", 7),
+    ("tier", 8),
+    ("test", 19),
+    ("t/s", 17),
+];
+const DEVICES: [(&str, usize); 6] = [
+    ("model", 28),
+    ("device", 22),
+    ("backend", 7),
+    ("tier", 8),
+    ("test", 19),
+    ("t/s", 17),
+];
+
+impl Columns {
+    /// The columns in order, with their widths.
+    fn shown(self) -> impl Iterator<Item = (Column, usize)> {
+        let named = match self {
+            Self::All => &[][..],
+            Self::Few => &FEW[..],
+            Self::Devices => &DEVICES[..],
+        };
+        let all = COLUMNS.iter().filter(|_| named.is_empty());
+        let all = all.map(|column| (*column, column.width));
+        let named = named.iter().filter_map(|(name, width)| {
+            let column = COLUMNS.iter().find(|column| column.name == *name)?;
+            Some((*column, *width))
+        });
+        all.chain(named)
+    }
+}
+
+/// A line of the table; `cells` are those of all columns.
+fn line(out: &mut impl Write, columns: Columns, cells: &[String; COLUMNS.len()]) -> io::Result<()> {
+    for (column, width) in columns.shown() {
+        let mut all = COLUMNS.iter().zip(cells);
+        let cell = all.find(|(other, _)| other.name == column.name);
+        let cell = cell.map_or("", |(_, cell)| cell);
         if column.number {
             write!(out, "| {cell:>width$} ")?;
-        } else {
+        } else if columns == Columns::All || cell.chars().count() <= width {
             write!(out, "| {cell:width$} ")?;
+        } else {
+            let cut: String = cell.chars().take(width - 1).collect();
+            write!(out, "| {cut}… ")?;
         }
     }
     writeln!(out, "|")
@@ -376,8 +430,12 @@ mod tests {
     }
 
     fn written(format: Format, rows: &[Row]) -> String {
+        written_in(format, Columns::All, rows)
+    }
+
+    fn written_in(format: Format, columns: Columns, rows: &[Row]) -> String {
         let mut out = Vec::new();
-        let mut writer = Writer::new(&mut out, format).unwrap();
+        let mut writer = Writer::new(&mut out, format, columns).unwrap();
         for row in rows {
             writer.row(row).unwrap();
         }
@@ -411,6 +469,32 @@ mod tests {
 | synthetic glm-4.7-flash q4_0   |   5.00 MiB |    16.00 M | Vulkan     |           pp512 |       450.00 ± 70.71 | CPU reference            | -        |       - |       - |          - |         - |       - |        - |       98.8 |
 ";
         assert_eq!(written(Format::Md, &[row(), prompt]), expected);
+    }
+
+    #[test]
+    fn few_columns_fit_into_120_characters() {
+        let long = Row {
+            model_type: "a model with a name of many words".to_owned(),
+            gpu_info: "an adapter with a name of many words".to_owned(),
+            ..row()
+        };
+        let expected = "\
+| model                        |       size |    params | backend | tier     |                test |               t/s |
+| ---------------------------- | ---------: | --------: | ------- | -------- | ------------------: | ----------------: |
+| synthetic glm-4.7-flash q4_0 |  17.00 GiB |   29.90 B | Vulkan  | subgroup |       tg100 @ d4096 |    450.00 ± 70.71 |
+| a model with a name of many… |  17.00 GiB |   29.90 B | Vulkan  | subgroup |       tg100 @ d4096 |    450.00 ± 70.71 |
+";
+        let table = written_in(Format::Md, Columns::Few, &[row(), long.clone()]);
+        assert_eq!(table, expected);
+        let devices = written_in(Format::Md, Columns::Devices, &[row(), long]);
+        for line in table.lines().chain(devices.lines()) {
+            assert_eq!(line.chars().count(), 120, "{line}");
+        }
+        assert!(
+            devices.contains("| NVIDIA \"H200\"          |"),
+            "{devices}"
+        );
+        assert!(devices.contains("| an adapter with a nam… |"), "{devices}");
     }
 
     #[test]

@@ -73,6 +73,13 @@ pub struct BenchOptions {
 
 /// What is told while measuring.
 pub enum Event<'a> {
+    /// A device is measured from here on.
+    Device {
+        /// The adapter's name.
+        name: &'a str,
+        /// Vulkan, Metal, DX12 or CPU.
+        backend: &'a str,
+    },
     /// Weights are on their way to the device: bytes done, bytes in all.
     Loading(u64, u64),
     /// Loading has ended.
@@ -83,6 +90,17 @@ pub enum Event<'a> {
     Precomposed(&'a Precomposed),
     /// An adapter of [`Where::All`] was left out, and why.
     Skipped(String),
+    /// A test begins.
+    Test {
+        /// Which.
+        test: &'a Test,
+        /// Its number, from 1.
+        number: usize,
+        /// How many tests there are.
+        of: usize,
+    },
+    /// So many repetitions of the test are done.
+    Repetition(usize),
     /// A result.
     Row(&'a Row),
 }
@@ -114,6 +132,13 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
             any = true;
             let mut backend = CpuBackend::new(Arc::clone(&model), n_ctx)?;
             let row = base_row(options, &*model);
+            let begins = Event::Device {
+                name: &row.gpu_info,
+                backend: &row.backends,
+            };
+            if on_event(begins).is_break() {
+                return Ok(());
+            }
             if run_tests(options, &mut backend, &*model, &row, on_event)?.is_break() {
                 return Ok(());
             }
@@ -193,6 +218,10 @@ fn on_gpu(
     n_ctx: usize,
     on_event: &mut OnEvent<'_>,
 ) -> Result<ControlFlow<()>, BenchError> {
+    let [name, backend] = [&gpu.info.name, &backend_name(gpu.info.backend)];
+    if on_event(Event::Device { name, backend }).is_break() {
+        return Ok(ControlFlow::Break(()));
+    }
     // Before the weights take the room.
     let peak = read_bandwidth(&gpu)?;
     let mut flow = ControlFlow::Continue(());
@@ -307,7 +336,15 @@ fn run_tests(
     let deepest = options.tests.iter().map(|test| test.depth).max();
     backend.fill_cache(deepest.unwrap_or(0))?;
     let began = Instant::now();
-    for test in &options.tests {
+    for (i, test) in options.tests.iter().enumerate() {
+        let begins = Event::Test {
+            test,
+            number: i + 1,
+            of: options.tests.len(),
+        };
+        if on_event(begins).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
         let warm_up = Test {
             generate: test.generate.min(WARM_UP),
             ..*test
@@ -321,9 +358,13 @@ fn run_tests(
             gpu.take_host_time();
             gpu.take_longest_submission();
         }
-        let samples = (0..options.repetitions)
-            .map(|_| measure(backend, test, vocab))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut samples = vec![];
+        while samples.len() < options.repetitions {
+            if on_event(Event::Repetition(samples.len())).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            samples.push(measure(backend, test, vocab)?);
+        }
         let mut row = Row {
             n_prompt: test.prompt,
             n_gen: test.generate,

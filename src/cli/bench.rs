@@ -1,17 +1,21 @@
 //! `glimt bench`: speed in llama-bench's terms.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use clap::Args;
+use indicatif::ProgressBar;
 
 use super::args::{KernelArgs, MeasuredArgs, PrecomposeArgs};
 use super::error::CliError;
-use super::load;
-use super::output::{note, write_error};
-use crate::bench::{self, BenchOptions, Event, Format, Where, Writer};
+use super::load::{progress_bar, runs_bar};
+use super::output::{self, note, write_error};
+use super::picture::Picture;
+use crate::bench::{self, BenchOptions, Columns, Event, Format, Row, Where, Writer};
 use crate::engine::Tier;
 use crate::models::MAX_CHUNK;
+use crate::pictures::terminal::Terminal;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,6 +23,7 @@ Examples:
   glimt bench -m GLM-4.7-Flash-Q4_0.gguf -p 512,2048 -n 128 -d 0,4096
   glimt bench --synthetic glm-4.7-flash:q4_0 -p 0 -d 0,4096,32768
   glimt bench --synthetic tiny:q4_0 --device all --tier plain --tier subgroup -o jsonl
+  glimt bench -d 0,256,512,1024 --svg speed.svg
 
 Tests, flags and columns are llama-bench's: pp is processing a prompt, tg generating one token after the other, @ d is \
 the depth of context before that; t/s is the mean of the repetitions and their standard deviation. A run that is not \
@@ -28,7 +33,8 @@ next token (greedily, on the device) is part of its time.
 The cache below a depth is filled with random rows instead of computed ones: attention takes the same time over them, \
 and a depth of 32768 needs no wait.
 
-Behind llama-bench's columns stand, for tg: GB/s, the bytes that a token must read times the tokens per second, in \
+A terminal gets the columns that fit into 120, and bars below the table. With --wide, and in a pipe or file, more columns \
+follow, for tg: GB/s, the bytes that a token must read times the tokens per second, in \
 10^9 bytes; these bytes are the planes of all weights that the dispatches of a token read (of experts, those that are \
 used), plus (position + 1) cache rows per layer. Of peak: relative to a plain read of a large buffer, measured on each \
 device before the model is loaded. Dispatches per token, and how many of them are dependent: wait for the one before. \
@@ -63,6 +69,15 @@ pub(super) struct Bench {
     /// Format of the results on standard output
     #[arg(short = 'o', long, value_name = "FORMAT", default_value = "md")]
     output: Format,
+    /// Show all columns of the table; without it a terminal gets those that fit into 120, and a pipe or file gets all
+    #[arg(long)]
+    wide: bool,
+    /// Draw bars of tokens/s below the table [default: where standard output is a terminal]
+    #[arg(long)]
+    bars: bool,
+    /// Also draw tokens/s over the depth of the context into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Where to run: as for generate, or all for every GPU; may be repeated [default: auto]
     #[arg(long = "device", value_name = "DEVICE", env = "GLIMT_DEVICE")]
     devices: Vec<Where>,
@@ -111,6 +126,15 @@ fn all(flags: &[Numbers], default: usize) -> Vec<usize> {
 }
 
 impl Bench {
+    /// What fits into the terminal; a file has room for all.
+    fn columns(&self) -> Columns {
+        match self.devices.as_slice() {
+            _ if self.wide || !io::stdout().is_terminal() => Columns::All,
+            [] | [Where::Device(_)] => Columns::Few,
+            _ => Columns::Devices,
+        }
+    }
+
     pub(super) fn run(&self) -> Result<(), CliError> {
         let options = BenchOptions {
             source: self.model.source(),
@@ -134,38 +158,96 @@ impl Bench {
                 .collect(),
             repetitions: usize::from(self.repetitions),
         };
-        // The head is written with the first row, so that a refusal leaves standard output empty.
-        let mut writer: Option<Writer<io::Stdout>> = None;
-        let mut failed = None;
-        let bar = load::progress_bar("loading");
-        bench::run(&options, &mut |event| {
-            let mut written = Ok(());
-            match event {
-                Event::Loading(done, total) => load::told(&bar)(done, total),
-                Event::Loaded => bar.finish_and_clear(),
-                Event::Tier(trial) => note(format_args!("{trial}")),
-                Event::Precomposed(precomposed) => note(format_args!("{precomposed}")),
-                Event::Skipped(reason) => note(format_args!("left out: {reason}")),
-                Event::Row(row) => {
-                    written = match &mut writer {
-                        Some(writer) => writer.row(row),
-                        none => Writer::new(io::stdout(), self.output)
-                            .and_then(|new| none.insert(new).row(row)),
-                    }
-                }
-            }
-            match written {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    failed = Some(error);
-                    ControlFlow::Break(())
-                }
-            }
-        })?;
-        match (failed, writer) {
-            (Some(error), _) => Err(write_error(error)),
-            (None, Some(writer)) => writer.finish().map_err(write_error),
-            (None, None) => Ok(()),
+        if self.bars && self.output != Format::Md {
+            return Err(CliError::BarsWithoutTable);
         }
+        let picture = self.svg.as_deref().map(Picture::begin).transpose()?;
+        let mut shown = Shown::new(self);
+        bench::run(&options, &mut |event| shown.take(&event))?;
+        let rows = shown.finish()?;
+        if let Some(picture) = picture {
+            picture.finish(&bench::svg(&rows), "tokens/s over depth")?;
+        }
+        let terminal = self.output == Format::Md && io::stdout().is_terminal();
+        if self.bars || terminal {
+            output::print(&bench::bars(&rows, &Terminal::of_stdout()))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a run has printed so far.
+struct Shown<'a> {
+    bench: &'a Bench,
+    bar: ProgressBar,
+    /// The head is written with the first row, so that a refusal leaves standard output empty.
+    writer: Option<Writer<io::Stdout>>,
+    rows: Vec<Row>,
+    failed: Option<io::Error>,
+}
+
+impl<'a> Shown<'a> {
+    fn new(bench: &'a Bench) -> Self {
+        Self {
+            bench,
+            bar: ProgressBar::hidden(),
+            writer: None,
+            rows: vec![],
+            failed: None,
+        }
+    }
+
+    fn take(&mut self, event: &Event<'_>) -> ControlFlow<()> {
+        match event {
+            Event::Device { name, backend } => {
+                self.bar = progress_bar("loading");
+                note(format_args!("device: {name} ({backend})"));
+            }
+            Event::Loading(done, total) => {
+                self.bar.set_length(*total);
+                self.bar.set_position(*done);
+            }
+            Event::Loaded => self.bar.finish_and_clear(),
+            Event::Tier(trial) => note(format_args!("{trial}")),
+            Event::Precomposed(precomposed) => note(format_args!("{precomposed}")),
+            Event::Skipped(reason) => note(format_args!("left out: {reason}")),
+            Event::Test { test, number, of } => {
+                self.bar.finish_and_clear();
+                let what = format!("{} ({number} of {of})", test.name());
+                self.bar = runs_bar(what, u64::from(self.bench.repetitions));
+            }
+            Event::Repetition(done) => self.bar.set_position(*done as u64),
+            Event::Row(row) => {
+                self.bar.finish_and_clear();
+                self.rows.push(Row::clone(row));
+                if let Err(error) = self.write(row) {
+                    self.failed = Some(error);
+                    return ControlFlow::Break(());
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn write(&mut self, row: &Row) -> io::Result<()> {
+        match &mut self.writer {
+            Some(writer) => writer.row(row),
+            none => {
+                let (format, columns) = (self.bench.output, self.bench.columns());
+                let new = Writer::new(io::stdout(), format, columns)?;
+                none.insert(new).row(row)
+            }
+        }
+    }
+
+    /// Ends the table; returns its rows.
+    fn finish(self) -> Result<Vec<Row>, CliError> {
+        self.bar.finish_and_clear();
+        match (self.failed, self.writer) {
+            (Some(error), _) => return Err(write_error(error)),
+            (None, Some(writer)) => writer.finish().map_err(write_error)?,
+            (None, None) => {}
+        }
+        Ok(self.rows)
     }
 }

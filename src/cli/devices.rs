@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::error::CliError;
 use super::output::{self, bytes, note};
 use crate::gpu::{self, AdapterSummary, GpuError};
+use crate::plural::count;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -63,8 +64,8 @@ impl Devices {
         }
         let _ = writeln!(
             text,
-            "cpu: CPU reference\n    {} threads, f32",
-            listing.cpu.threads
+            "cpu: CPU reference\n    {}, f32",
+            count(listing.cpu.threads, "thread")
         );
         output::page(&text)
     }
@@ -87,8 +88,8 @@ fn describe(text: &mut String, adapter: &AdapterSummary) {
     let _ = writeln!(
         text,
         "{}: {}\n    {}, {}; driver {}; tier {}\n    memory {memory}; largest buffer {}, largest binding {}\n    \
-         workgroups: {} of memory, {} threads, subgroups of {subgroup}\n    features: {features}\n    \
-         work is divided as for {}: {} cores, {} us for a dispatch that waits{}{}",
+         workgroups: {} of memory, {}, subgroups of {subgroup}\n    features: {features}\n    \
+         work is divided as for {}: {}, {} us for a dispatch that waits{}{}",
         adapter.index,
         adapter.name,
         adapter.backend,
@@ -98,9 +99,9 @@ fn describe(text: &mut String, adapter: &AdapterSummary) {
         bytes(adapter.max_buffer),
         bytes(adapter.max_binding),
         bytes(u64::from(adapter.workgroup_memory)),
-        adapter.workgroup_threads,
+        count(adapter.workgroup_threads, "thread"),
         adapter.machine.profile.name(),
-        adapter.machine.cores,
+        count(adapter.machine.cores, "core"),
         f64::from(adapter.machine.wait_ns) / 1e3,
         match adapter.machine.serial_passes {
             true => ", dispatches one after the other",

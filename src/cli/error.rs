@@ -5,6 +5,7 @@ use std::io;
 use crate::bench::BenchError;
 use crate::engine::EngineError;
 use crate::gpu::tuning::TuningError;
+use crate::plural::count;
 use crate::synth::SynthError;
 use crate::tokenizer::TokenizerError;
 use crate::tune::TuneError;
@@ -57,6 +58,9 @@ pub(super) enum CliError {
         /// What the system said.
         source: io::Error,
     },
+    /// Bars were asked for below JSON or CSV.
+    #[error("--bars stands below a table; leave it out, or use -o md")]
+    BarsWithoutTable,
     /// A text file or standard input could not be read.
     #[error("cannot read {path}: {source}")]
     ReadText {
@@ -110,8 +114,9 @@ pub(super) enum CliError {
     },
     /// A text is too short for the figure asked for.
     #[error(
-        "the text has {tokens} tokens, but perplexity with a context of {n_ctx} needs at least {needed} \
-         (two chunks); give more text or a smaller -c"
+        "the text has {}, but perplexity with a context of {n_ctx} needs at least {needed} \
+         (two chunks); give more text or a smaller -c",
+        count(*tokens, "token")
     )]
     TextTooShort {
         /// Tokens of the text.
@@ -154,6 +159,7 @@ impl CliError {
             | Self::NoFile
             | Self::EmptyText { .. }
             | Self::ChunkTooShort { .. }
+            | Self::BarsWithoutTable
             | Self::Bench(
                 BenchError::NoTests | BenchError::SyntheticOnCpu | BenchError::ProfileOnCpu,
             )

@@ -15,6 +15,7 @@ use super::stop::StopFilter;
 use super::text::{self, PromptArgs};
 use super::{interrupt, load};
 use crate::engine::{Engine, GenerateStats, Opened, Sampling, Session, StopReason};
+use crate::plural::count;
 use crate::tokenizer::{Message, StreamDecoder};
 
 const EXAMPLES: &str = "\
@@ -240,8 +241,8 @@ fn joined(thoughts: &GenerateStats, after: &GenerateStats) -> GenerateStats {
 fn why(stop: StopReason, limit: usize, n_ctx: usize) -> String {
     match stop {
         StopReason::StopToken => "end of text".to_owned(),
-        StopReason::Limit => format!("limit of {limit} tokens"),
-        StopReason::ContextFull => format!("context of {n_ctx} tokens is full"),
+        StopReason::Limit => format!("limit of {}", count(limit, "token")),
+        StopReason::ContextFull => format!("context of {} is full", count(n_ctx, "token")),
         StopReason::Caller => "caller".to_owned(),
     }
 }
@@ -255,10 +256,10 @@ fn rates(stats: &GenerateStats) -> String {
         _ => String::new(),
     };
     format!(
-        "prompt: {} tokens{}; generated: {} tokens{}",
-        stats.prompt_tokens,
+        "prompt: {}{}; generated: {}{}",
+        count(stats.prompt_tokens, "token"),
         rate(stats.prompt_tokens, stats.prompt_time),
-        stats.generated,
+        count(stats.generated, "token"),
         rate(stats.steps, stats.generate_time),
     )
 }
@@ -419,7 +420,7 @@ mod tests {
         stats.generate_time = Duration::ZERO;
         assert_eq!(
             rates(&stats),
-            "prompt: 16 tokens, 32.0 tokens/s; generated: 1 tokens"
+            "prompt: 16 tokens, 32.0 tokens/s; generated: 1 token"
         );
     }
 }

@@ -1,6 +1,7 @@
 //! `glimt inspect`: what a model file holds and what it takes to run it.
 
 use std::fmt::Write;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,12 +11,16 @@ use serde::{Serialize, Serializer};
 use super::args::{ContextArgs, ModelArgs};
 use super::error::CliError;
 use super::load;
+use super::memory::Uses;
 use super::output::{self, bytes};
+use super::picture::Picture;
 use crate::engine::{self, EngineError, MemoryPlan, ModelSource};
 use crate::gguf::Gguf;
 use crate::gpu::{self, AdapterSummary, Target};
 use crate::model::{self, Experts, Gating};
 use crate::models::{self, Model};
+use crate::pictures::terminal::Terminal;
+use crate::plural;
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 
 const EXAMPLES: &str = "\
@@ -23,6 +28,7 @@ Examples:
   glimt inspect
   glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --ctx 32768
   glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --json | jq .memory
+  glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --ctx 32768 --svg memory.svg
 
 The file's weights are not loaded. Memory is compared with the adapter that --device auto would choose.";
 
@@ -39,6 +45,12 @@ pub(super) struct Inspect {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Draw bars of the memory by kind of tensor [default: where standard output is a terminal]
+    #[arg(long, conflicts_with = "json")]
+    bars: bool,
+    /// Also draw the memory by kind of tensor into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -116,7 +128,13 @@ impl Inspect {
         let adapter = gpu::adapters().into_iter().next();
         let target = adapter.as_ref().map(|adapter| adapter.target.clone());
         let target = target.unwrap_or_else(Target::h200);
-        let memory = MemoryPlan::new(&target, &*model, n_ctx, self.ctx.ubatch).ok();
+        let plan = MemoryPlan::new(&target, &*model, n_ctx, self.ctx.ubatch)
+            .and_then(|plan| Ok((plan, Uses::new(&target, &*model, &plan)?)));
+        let (memory, uses) = match plan {
+            Ok((plan, uses)) => (Some(plan), Some(uses)),
+            Err(error) if self.svg.is_some() => return Err(EngineError::from(error).into()),
+            Err(_) => (None, None),
+        };
         let refused = load::refusal(&source, &self.ctx);
         let report = Report {
             file: gguf.path().display().to_string(),
@@ -132,11 +150,23 @@ impl Inspect {
             thinking: template.is_some_and(|template| template.supports_thinking()),
             adapter,
         };
+        if let (Some(path), Some(uses)) = (&self.svg, &uses) {
+            let adapter = report.adapter.as_ref();
+            let has = adapter.and_then(|adapter| Some((adapter.name.as_str(), adapter.memory?)));
+            let picture = uses.svg(&report.model.0.config().name, has);
+            Picture::begin(path)?.finish(&picture, "memory by kind of tensor")?;
+        }
         if self.json {
             output::json(&report)?;
-        } else {
-            output::page(&page(&report))?;
+            return refused.map_or(Ok(()), Err);
         }
+        let mut text = page(&report);
+        if let Some(uses) = uses
+            && (self.bars || io::stdout().is_terminal())
+        {
+            text += &format!("\n{}", uses.bars(&Terminal::of_stdout()));
+        }
+        output::page(&text)?;
         refused.map_or(Ok(()), Err)
     }
 }
@@ -207,7 +237,10 @@ fn model_lines(text: &mut String, report: &Report) {
     );
     line("model", format!("{} ({})", model.name, model.architecture));
     line("parameters", count(report.parameters));
-    line("context", format!("{} tokens", model.context_length));
+    line(
+        "context",
+        plural::count(model.context_length, "token").to_string(),
+    );
     let nextn = match model.nextn_predict_layers {
         0 => String::new(),
         n => format!(", {n} more for prediction that are not used"),
@@ -222,8 +255,9 @@ fn model_lines(text: &mut String, report: &Report) {
     line(
         "embedding",
         format!(
-            "{} wide, {} heads",
-            model.embedding_length, model.head_count
+            "{} wide, {}",
+            model.embedding_length,
+            plural::count(model.head_count, "head")
         ),
     );
     line("attention", report.model.0.attention());
@@ -233,8 +267,8 @@ fn model_lines(text: &mut String, report: &Report) {
     line(
         "vocabulary",
         format!(
-            "{} tokens; stops at {}",
-            model.vocab_size,
+            "{}; stops at {}",
+            plural::count(model.vocab_size, "token"),
             report.stop_tokens.join(" ")
         ),
     );
@@ -286,11 +320,15 @@ fn memory_lines(text: &mut String, report: &Report) {
         (
             "scratch",
             memory.scratch,
-            format!("   (prompts {} tokens at once)", memory.ubatch),
+            format!(
+                "   (prompts {} at once)",
+                plural::count(memory.ubatch, "token")
+            ),
         ),
         ("together", total, String::new()),
     ];
-    let _ = writeln!(text, "\nmemory at a context of {} tokens", memory.ctx);
+    let ctx = plural::count(memory.ctx, "token");
+    let _ = writeln!(text, "\nmemory at a context of {ctx}");
     for (name, size, remark) in rows {
         let _ = writeln!(text, "{name:<12} {:>12}{remark}", bytes(size));
     }

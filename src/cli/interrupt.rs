@@ -1,9 +1,10 @@
 //! Ctrl-C: while an answer is being generated the first one stops the answer, which then ends in order; at any other
-//! time, and the second time, it ends the process at once.
+//! time, and the second time, it ends the process at once and leaves no file half written.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::error::{CliError, EXIT_INTERRUPTED};
+use crate::files;
 
 /// Nothing to bring to an end: Ctrl-C exits.
 const IDLE: u8 = 0;
@@ -22,6 +23,7 @@ pub(super) fn install() -> Result<(), CliError> {
     ctrlc::set_handler(|| {
         let stop = STATE.compare_exchange(GENERATING, STOPPING, Ordering::SeqCst, Ordering::SeqCst);
         if stop.is_err() {
+            files::remove_unfinished();
             std::process::exit(i32::from(EXIT_INTERRUPTED));
         }
     })?;

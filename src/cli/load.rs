@@ -10,6 +10,7 @@ use super::guard::guarded;
 use super::output::note;
 use crate::engine::{Engine, EngineOptions, ModelSource, Opened};
 use crate::gpu::GpuError;
+use crate::plural::count;
 use crate::tokenizer::Message;
 
 /// A progress bar in bytes on standard error; indicatif hides it where that is no terminal.
@@ -36,6 +37,15 @@ pub(super) fn prompt_bar(what: &'static str, tokens: usize) -> ProgressBar {
         .expect("the template is a constant that indicatif accepts");
     let bar = ProgressBar::new(tokens as u64);
     bar.with_style(style).with_message(what)
+}
+
+/// A bar on standard error for the repetitions of a measurement.
+pub(super) fn runs_bar(what: String, runs: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len}")
+        .expect("the template is a constant that indicatif accepts");
+    let bar = ProgressBar::new(runs).with_style(style);
+    bar.set_message(what);
+    bar
 }
 
 /// Opens the model and the device that the flags name.
@@ -99,11 +109,11 @@ pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
     bar.finish_and_clear();
     let engine = loaded?;
     note(format_args!(
-        "model: {}; device: {}; context: {} of {} tokens",
+        "model: {}; device: {}; context: {} of {}",
         engine.model().config().name,
         engine.device_name(),
         engine.n_ctx(),
-        engine.model().config().context_length,
+        count(engine.model().config().context_length, "token"),
     ));
     if let Some(trial) = engine.tier_trial() {
         note(format_args!("{trial}"));

@@ -8,6 +8,7 @@ use super::args::{EngineArgs, MeasuredArgs};
 use super::error::CliError;
 use super::load;
 use super::output::{self, note};
+use super::picture::Picture;
 use crate::models::MAX_CHUNK;
 use crate::profile::{self, ProfileOptions, Subject};
 
@@ -90,6 +91,7 @@ impl Profile {
             depth: self.depth,
             passes: self.passes,
         };
+        let picture = self.svg.as_deref().map(Picture::begin).transpose()?;
         let bar = load::progress_bar("loading");
         let profiled = profile::run(&options, &mut load::told(&bar));
         bar.finish_and_clear();
@@ -100,12 +102,8 @@ impl Profile {
         if let Some(precomposed) = &profile.head.precompose {
             note(format_args!("{precomposed}"));
         }
-        if let Some(path) = &self.svg {
-            std::fs::write(path, profile::svg(&profile)).map_err(|source| CliError::WriteFile {
-                path: path.display().to_string(),
-                source,
-            })?;
-            note(format_args!("timeline of one token: {}", path.display()));
+        if let Some(picture) = picture {
+            picture.finish(&profile::svg(&profile), "timeline of one token")?;
         }
         match self.output {
             Format::Md => output::page(&profile::markdown(&profile)),

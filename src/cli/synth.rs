@@ -6,6 +6,8 @@ use clap::Args;
 
 use super::error::CliError;
 use super::load;
+use super::output::{bytes, note};
+use crate::plural::count;
 use crate::synth::{self, ModelName, Recipe, SynthOptions};
 
 const EXAMPLES: &str = "\
@@ -55,6 +57,15 @@ impl Synth {
             &mut load::told(&bar),
         );
         bar.finish_and_clear();
-        Ok(written?)
+        let plan = written?;
+        note(format_args!(
+            "wrote {}: {} {}, {} in {}",
+            self.out.display(),
+            self.model,
+            self.recipe,
+            bytes(plan.byte_len()),
+            count(plan.tensors.len(), "tensor"),
+        ));
+        Ok(())
     }
 }

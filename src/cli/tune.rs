@@ -11,6 +11,7 @@ use super::interrupt;
 use super::load;
 use super::output::{self, note};
 use crate::gpu::{Gpu, GpuOptions, tuning};
+use crate::plural::count;
 use crate::tune::{self, Event, TuneOptions};
 
 const EXAMPLES: &str = "\
@@ -78,9 +79,10 @@ impl Tune {
                     }
                 }
                 Event::Measuring(i, n, site, candidates) => note(format_args!(
-                    "{} of {n}: {}, {candidates} candidates",
+                    "{} of {n}: {}, {}",
                     i + 1,
-                    site.key()
+                    site.key(),
+                    count(candidates, "candidate")
                 )),
             }
             if interrupt::requested() {

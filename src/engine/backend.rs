@@ -6,6 +6,7 @@ use std::pin::Pin;
 use crate::gpu::GpuError;
 use crate::kernels::sample::all_finite;
 use crate::kernels::sampling::Sampling;
+use crate::plural::count;
 
 /// A model on a device with the cache of one context.
 ///
@@ -171,7 +172,9 @@ pub enum BackendError {
     },
     /// The cache does not fit into memory.
     #[error(
-        "no memory for a context of {n_ctx} positions ({bytes} bytes): choose a smaller context"
+        "no memory for a context of {} ({}): choose a smaller context",
+        count(*n_ctx, "position"),
+        count(*bytes, "byte")
     )]
     OutOfMemory {
         /// Rows asked for.

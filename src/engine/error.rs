@@ -4,6 +4,7 @@ use super::backend::BackendError;
 use crate::gguf::GgufError;
 use crate::gpu::GpuError;
 use crate::model::ModelError;
+use crate::plural::count;
 use crate::tokenizer::TokenizerError;
 
 /// An error of the engine. Messages name what was found, what was expected and what to do.
@@ -48,7 +49,8 @@ pub enum EngineError {
     },
     /// More context was asked for than the model was made for.
     #[error(
-        "a context of {asked} tokens was asked for, but the model's is {model}; use -c {model} or less (-c 0 is all of it)"
+        "a context of {} was asked for, but the model's is {model}; use -c {model} or less (-c 0 is all of it)",
+        count(*asked, "token")
     )]
     ContextTooLong {
         /// The context asked for.
@@ -87,7 +89,8 @@ pub enum EngineError {
     },
     /// The prompt does not fit.
     #[error(
-        "the prompt has {prompt} tokens{after}, but the context holds {n_ctx}; shorten it{or_more}",
+        "the prompt has {tokens}{after}, but the context holds {n_ctx}; shorten it{or_more}",
+        tokens = count(*prompt, "token"),
         after = match .used { 0 => String::new(), used => format!(" after {used} in the context") },
         or_more = if .n_ctx < .model {
             format!(", or ask for more context with -c (the model's is {model})")
@@ -109,7 +112,7 @@ pub enum EngineError {
     #[error("there are no tokens to start from; give at least one")]
     NoTokens,
     /// A token id outside the vocabulary.
-    #[error("token {token} does not exist: the vocabulary has {vocab} tokens, 0 to {last}", last = .vocab - 1)]
+    #[error("token {token} does not exist: the vocabulary has {tokens}, 0 to {last}", tokens = count(*vocab, "token"), last = .vocab - 1)]
     UnknownToken {
         /// The id.
         token: u32,

@@ -2,6 +2,7 @@
 
 use super::shader::{Access, Variant};
 use super::tier::MAX_PARAMS;
+use crate::files;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
@@ -139,11 +140,8 @@ impl DiskCache {
         };
         let mut bytes = header(&data);
         bytes.extend(data);
-        // A file of its own per process, then renamed: two runs at once never mix their halves.
-        let part = self.path.with_extension(std::process::id().to_string());
-        let written =
-            std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, &self.path));
-        if let Err(e) = written {
+        // Two runs at once never mix their halves.
+        if let Err(e) = files::replace(&self.path, bytes) {
             log::debug!("pipeline cache not saved: {e}");
         }
     }

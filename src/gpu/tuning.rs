@@ -2,6 +2,7 @@
 //! an adapter, driver and version of glimt.
 
 use super::geometry::Made;
+use crate::files;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -185,11 +186,9 @@ fn write<T: Kind>(
         choices,
     };
     let text = serde_json::to_string_pretty(&kept).map_err(|e| failed(&path, &e))?;
-    // Renamed when it is whole: another process may read at any time.
-    let part = path.with_extension(std::process::id().to_string());
+    // Another process may read at any time.
     std::fs::create_dir_all(folder)
-        .and_then(|()| std::fs::write(&part, text + "\n"))
-        .and_then(|()| std::fs::rename(&part, &path))
+        .and_then(|()| files::replace(&path, text + "\n"))
         .map_err(|e| failed(&path, &e))?;
     Ok(path)
 }

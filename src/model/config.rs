@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::keys::Keys;
 use super::{ModelError, RopeConfig};
 use crate::gguf::Gguf;
+use crate::plural::count;
 
 /// Keys that change the computation when they are not zero, and that glimt has no code for.
 const MUST_BE_ZERO: &[&str] = &[
@@ -107,7 +108,7 @@ impl Config {
             return Err(keys.invalid(
                 "nextn_predict_layers",
                 nextn_predict_layers,
-                format!("fewer than the {all_blocks} blocks"),
+                format!("fewer than the {}", count(all_blocks, "block")),
             ));
         }
         let block_count = all_blocks - nextn_predict_layers;
@@ -167,7 +168,10 @@ fn read_vocab_size(gguf: &Gguf, keys: &Keys<'_>) -> Result<usize, ModelError> {
         (Some(size), Some(tokens)) if tokens > size => Err(keys.invalid(
             "vocab_size",
             size,
-            format!("at least the {tokens} entries of tokenizer.ggml.tokens"),
+            format!(
+                "at least the {} of tokenizer.ggml.tokens",
+                count(tokens, "entry")
+            ),
         )),
         (None, Some(tokens)) if tokens > 0 => Ok(tokens),
         _ => keys.size("vocab_size"),

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::summary::{LayerTime, Profile, Work};
 use crate::bench::rate;
 use crate::gpu::clock::Clock;
+use crate::plural::count;
 
 /// Head, kernels and layers in Markdown.
 pub fn markdown(profile: &Profile) -> String {
@@ -67,7 +68,9 @@ fn work(text: &mut String, profile: &Profile) -> std::fmt::Result {
         } => {
             writeln!(
                 text,
-                "medians over {tokens} tokens, {dispatches} dispatches each, {dependent_dispatches} of them dependent."
+                "medians over {}, {} each, {dependent_dispatches} of them dependent.",
+                count(tokens, "token"),
+                count(dispatches, "dispatch")
             )?;
             if profile.head.clock == Clock::Host.name() {
                 writeln!(
@@ -92,7 +95,10 @@ fn work(text: &mut String, profile: &Profile) -> std::fmt::Result {
             let at_once = piece.min(n_prompt);
             writeln!(
                 text,
-                "a prompt of {n_prompt} tokens, {at_once} at once, medians over {repetitions} repetitions, {dispatches} dispatches each."
+                "a prompt of {}, {at_once} at once, medians over {}, {} each.",
+                count(n_prompt, "token"),
+                count(repetitions, "repetition"),
+                count(dispatches, "dispatch")
             )?;
             writeln!(
                 text,

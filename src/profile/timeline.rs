@@ -1,8 +1,8 @@
 //! One token as a picture: a bar per dispatch, in lines of equal time.
 
-use std::fmt::Write;
-
 use super::summary::{Bar, Profile};
+use crate::pictures::svg::{self, Anchor, GREY, Svg};
+use crate::plural::count;
 
 /// Width of a line of bars, in pixels, and where it begins.
 const WIDTH: f64 = 1400.0;
@@ -16,22 +16,11 @@ const TOP: f64 = 70.0;
 const PER_LINE: usize = 56;
 /// Marks of the axis of a line.
 const MARKS: usize = 8;
-/// Colours that differ for most eyes (Paul Tol's bright and muted sets).
-const COLOURS: [&str; 12] = [
-    "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#882255", "#44aa99",
-    "#999933", "#cc6677", "#332288", "#bbbbbb",
-];
-
+/// The colour of the rules between layers.
+const RULE: &str = "black";
 /// The timeline of the token of median length as SVG: time in microseconds from left to right and line by line, a
 /// colour per kernel, a thin rule with the number where a layer begins. Hovering over a bar names the dispatch.
 pub fn svg(profile: &Profile) -> String {
-    let mut text = String::new();
-    // Writing into a `String` cannot fail.
-    let _ = draw(&mut text, profile);
-    text
-}
-
-fn draw(text: &mut String, profile: &Profile) -> std::fmt::Result {
     let bars = &profile.timeline;
     let total = bars.last().map_or(0.0, |bar| bar.end).max(1e-3);
     let lines = bars.len().div_ceil(PER_LINE).max(1);
@@ -39,68 +28,47 @@ fn draw(text: &mut String, profile: &Profile) -> std::fmt::Result {
     let kernels = kernels(profile);
     let height = TOP + lines as f64 * LINE + 30.0 + 20.0 * kernels.len() as f64;
     let h = &profile.head;
-    writeln!(
-        text,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{height}\" font-family=\"sans-serif\" \
-         font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>",
-        LEFT + WIDTH + 30.0
-    )?;
-    label(
-        text,
-        LEFT,
-        24.0,
-        "start",
-        &format!(
-            "{} on {} (tier {}), depth {}: one token, {} dispatches, {total:.1} us",
-            h.model_type, h.gpu_info, h.tier, h.n_depth, profile.dispatches
-        ),
-    )?;
+    let title = format!(
+        "{} on {} (tier {}), depth {}: one token, {}, {total:.1} us",
+        h.model_type,
+        h.gpu_info,
+        h.tier,
+        h.n_depth,
+        count(profile.dispatches, "dispatch")
+    );
+    let mut svg = Svg::new(LEFT + WIDTH + 30.0, height, &title);
+    svg.heading([LEFT, 24.0], &title);
     let without = format!(
         "told apart by {}; the same step without takes {:.1} us",
         h.separation,
         profile.work.without_us()
     );
-    label(text, LEFT, 40.0, "start", &without)?;
+    svg.heading([LEFT, 40.0], &without);
     for line in 0..lines {
-        axis(text, line, per_line)?;
+        axis(&mut svg, line, per_line);
     }
     let mut layer = None;
     for bar in bars {
-        let colour = kernels
+        let kernel = kernels
             .iter()
             .position(|(name, _)| *name == bar.about.kernel);
-        draw_bar(
-            text,
-            bar,
-            per_line,
-            lines,
-            COLOURS[colour.unwrap_or(0) % COLOURS.len()],
-        )?;
+        let colour = svg::colour(kernel.unwrap_or(0));
+        draw_bar(&mut svg, bar, per_line, lines, colour);
         let here = bar.about.sublayer.layer();
         if here != layer {
             layer = here;
             let name = here.map_or_else(String::new, |number| number.to_string());
-            boundary(text, bar.begin, per_line, lines, &name)?;
+            boundary(&mut svg, bar.begin, per_line, lines, &name);
         }
     }
     for (i, (name, us)) in kernels.iter().enumerate() {
         let y = TOP + lines as f64 * LINE + 20.0 * (i + 1) as f64;
-        let colour = COLOURS[i % COLOURS.len()];
-        writeln!(
-            text,
-            "<rect x=\"{LEFT}\" y=\"{}\" width=\"14\" height=\"14\" fill=\"{colour}\"/>",
-            y - 11.0
-        )?;
+        svg.rect([LEFT, y - 11.0], [14.0, 14.0], svg::colour(i), "");
         let share = 100.0 * us / profile.sum_us.max(1e-3);
-        label(
-            text,
-            LEFT + 22.0,
-            y,
-            "start",
-            &format!("{name}: {us:.1} us, {share:.1}%"),
-        )?;
+        let text = format!("{name}: {us:.1} us, {share:.1}%");
+        svg.heading([LEFT + 22.0, y], &text);
     }
-    writeln!(text, "</svg>")
+    svg.finish()
 }
 
 /// Each kernel with its microseconds per token, the longest first.
@@ -127,36 +95,23 @@ fn top(line: usize) -> f64 {
     TOP + line as f64 * LINE
 }
 
-fn axis(text: &mut String, line: usize, per_line: f64) -> std::fmt::Result {
+fn axis(svg: &mut Svg, line: usize, per_line: f64) {
     let y = top(line) + BAR;
-    writeln!(
-        text,
-        "<line x1=\"{LEFT}\" y1=\"{y}\" x2=\"{}\" y2=\"{y}\" stroke=\"#888\"/>",
-        LEFT + WIDTH
-    )?;
-    label(text, LEFT - 8.0, y - 8.0, "end", "us")?;
+    svg.line([LEFT, y], [LEFT + WIDTH, y], GREY);
+    svg.label([LEFT - 8.0, y - 8.0], Anchor::End, LEFT, "us");
     for mark in 0..=MARKS {
         let part = mark as f64 / MARKS as f64;
         let us = (line as f64 + part) * per_line;
         let x = LEFT + part * WIDTH;
-        writeln!(
-            text,
-            "<line x1=\"{x:.1}\" y1=\"{y}\" x2=\"{x:.1}\" y2=\"{}\" stroke=\"#888\"/>",
-            y + 4.0
-        )?;
-        label(text, x, y + 15.0, "middle", &format!("{us:.0}"))?;
+        svg.line([x, y], [x, y + 4.0], GREY);
+        let room = WIDTH / MARKS as f64;
+        svg.label([x, y + 15.0], Anchor::Middle, room, &format!("{us:.0}"));
     }
-    Ok(())
 }
 
 /// A dispatch; one that runs over the end of a line goes on in the next.
-fn draw_bar(
-    text: &mut String,
-    bar: &Bar,
-    per_line: f64,
-    lines: usize,
-    colour: &str,
-) -> std::fmt::Result {
+fn draw_bar(svg: &mut Svg, bar: &Bar, per_line: f64, lines: usize, colour: &str) {
+    let hint = format!("{}: {:.2} us", bar.about.label, bar.end - bar.begin);
     let mut begin = bar.begin;
     loop {
         let (line, x) = place(begin, per_line, lines);
@@ -167,52 +122,20 @@ fn draw_bar(
         };
         let end = bar.end.min(line_end);
         let width = (end - begin) / per_line * WIDTH;
-        writeln!(
-            text,
-            "<rect x=\"{x:.2}\" y=\"{}\" width=\"{width:.2}\" height=\"{BAR}\" fill=\"{colour}\" stroke=\"white\" \
-             stroke-width=\"0.4\"><title>{}: {:.2} us</title></rect>",
-            top(line),
-            escaped(&bar.about.label),
-            bar.end - bar.begin
-        )?;
+        svg.rect([x, top(line)], [width, BAR], colour, &hint);
         if bar.end <= line_end {
-            return Ok(());
+            return;
         }
         begin = line_end;
     }
 }
 
 /// A rule where a layer begins, with its name.
-fn boundary(
-    text: &mut String,
-    us: f64,
-    per_line: f64,
-    lines: usize,
-    name: &str,
-) -> std::fmt::Result {
+fn boundary(svg: &mut Svg, us: f64, per_line: f64, lines: usize, name: &str) {
     let (line, x) = place(us, per_line, lines);
     let y = top(line);
-    writeln!(
-        text,
-        "<line x1=\"{x:.2}\" y1=\"{}\" x2=\"{x:.2}\" y2=\"{}\" stroke=\"black\"/>",
-        y - 12.0,
-        y + BAR
-    )?;
-    label(text, x + 2.0, y - 3.0, "start", name)
-}
-
-fn label(text: &mut String, x: f64, y: f64, anchor: &str, what: &str) -> std::fmt::Result {
-    writeln!(
-        text,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>",
-        escaped(what)
-    )
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    svg.line([x, y - 12.0], [x, y + BAR], RULE);
+    svg.label([x + 2.0, y - 3.0], Anchor::Start, WIDTH, name);
 }
 
 #[cfg(test)]
@@ -224,7 +147,8 @@ mod tests {
     fn every_dispatch_is_a_bar_and_every_layer_a_rule() {
         let profile = example(None);
         let text = svg(&profile);
-        assert_eq!(text.matches("<title>").count(), 6);
+        // And the title of the whole.
+        assert_eq!(text.matches("<title>").count(), 7);
         assert!(text.contains("<title>matvec Q6_K &lt;64x32&gt;: 10.00 us</title>"));
         assert!(!text.contains("<64x32>"));
         // Layers 0 and 1, and where they end.
@@ -248,7 +172,7 @@ mod tests {
             .collect();
         // 57 us on two lines of 28.5: number 28 is cut.
         let text = svg(&profile);
-        assert_eq!(text.matches("<title>").count(), PER_LINE + 2);
+        assert_eq!(text.matches("<title>").count(), PER_LINE + 3);
         let half = 0.5 / 28.5 * WIDTH;
         assert_eq!(text.matches(&format!("width=\"{half:.2}\"")).count(), 2);
     }

@@ -1,10 +1,11 @@
 //! A synthetic model as a GGUF file.
 
-use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::sync::mpsc::{channel, sync_channel};
 
 use super::{CHUNK_WEIGHTS, ModelName, Plan, Recipe, SynthError, SynthOptions, chunk_bytes, fill};
+use crate::files::NewFile;
 use crate::gguf::{GgufError, GgufWriter};
 
 /// Buffers between the threads that make weights and the one that writes them.
@@ -13,41 +14,37 @@ const BUFFERS: usize = 3;
 const CHUNKS_PER_BUFFER: u64 = (16 << 20) / CHUNK_WEIGHTS as u64;
 
 /// Writes a synthetic model to `path`. Weights are made by all threads of the rayon pool while earlier ones are
-/// written, in a few hundred megabytes of memory at most. `progress` is told the bytes of weights done and in all.
+/// written, in a few hundred megabytes of memory at most. `progress` is told the bytes of weights done and in all. Returns what was
+/// written.
 ///
 /// # Errors
-/// Any [`SynthError`]; a file that could not be completed is removed.
+/// Any [`SynthError`]. An earlier file is replaced only by a complete one.
 pub fn write(
     model: ModelName,
     recipe: Recipe,
     path: &Path,
     options: &SynthOptions,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<(), SynthError> {
+) -> Result<Plan, SynthError> {
     let plan = Plan::new(model, recipe, options)?;
-    let file = File::create(path).map_err(|source| SynthError::Create {
+    let mut file = NewFile::create(path).map_err(|source| SynthError::Create {
         path: path.to_owned(),
         source,
     })?;
-    // A device or pipe is written to but is not ours to remove.
-    let removable = file.metadata().is_ok_and(|metadata| metadata.is_file());
-    write_plan(&plan, options.seed, file, progress).map_err(|source| {
-        if removable {
-            // Half a model must not be mistaken for one; a failure to remove it would hide the first error.
-            let _ = std::fs::remove_file(path);
-        }
-        SynthError::Write {
+    write_plan(&plan, options.seed, &mut file, progress)
+        .and_then(|()| Ok(file.finish()?))
+        .map_err(|source| SynthError::Write {
             path: path.to_owned(),
             source,
-        }
-    })
+        })?;
+    Ok(plan)
 }
 
 /// Writes the tensors of `plan` while the next ones are made.
 fn write_plan(
     plan: &Plan,
     seed: u64,
-    file: File,
+    file: impl Write,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), GgufError> {
     let mut writer = GgufWriter::new(file);

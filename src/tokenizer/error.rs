@@ -1,6 +1,7 @@
 //! What can be wrong with a vocabulary, a text or a chat template.
 
 use crate::gguf::GgufError;
+use crate::plural::count;
 
 /// Everything that building or using a tokenizer or a chat template can fail with.
 ///
@@ -34,7 +35,8 @@ pub enum TokenizerError {
     },
     /// `tokenizer.ggml.token_type` does not have one entry per token.
     #[error(
-        "tokenizer.ggml.token_type has {types} entries; tokenizer.ggml.tokens has {tokens}: they must be equally many"
+        "tokenizer.ggml.token_type has {}; tokenizer.ggml.tokens has {tokens}: they must be equally many",
+        count(*types, "entry")
     )]
     TokenTypeCount {
         /// Entries of `tokenizer.ggml.token_type`.
@@ -65,7 +67,7 @@ pub enum TokenizerError {
         reason: String,
     },
     /// A special token id is not in the vocabulary.
-    #[error("{key} is {found}; the vocabulary has {vocab_size} tokens, so at most {} was expected", .vocab_size.saturating_sub(1))]
+    #[error("{key} is {found}; the vocabulary has {}, so at most {} was expected", count(*vocab_size, "token"), .vocab_size.saturating_sub(1))]
     IdOutOfRange {
         /// The metadata key.
         key: String,

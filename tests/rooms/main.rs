@@ -14,7 +14,10 @@ use std::path::{Path, PathBuf};
 use uses::{Crate, Module};
 
 /// The rooms, each of which may use those before it.
-const ROOMS: [&str; 13] = [
+const ROOMS: [&str; 16] = [
+    "files",
+    "plural",
+    "pictures",
     "quant",
     "gguf",
     "tokenizer",

@@ -10,6 +10,7 @@ use super::{Config, Layer, Query};
 use crate::gguf::Gguf;
 use crate::model::tensors::{Tensors, check_row};
 use crate::model::{ModelError, Weight};
+use crate::plural::count;
 use crate::quant::{GgmlType, dequantize_row};
 
 /// A model with multi-head latent attention: its configuration and where its weights are. No weight is copied but the norms and, in old files, `attn_k_b`.
@@ -60,7 +61,8 @@ impl Model {
         let transposed = loader.transposed.get();
         if transposed > 0 {
             log::info!(
-                "attn_kv_b of {transposed} blocks is of the old fused form: its keys were transposed to F16"
+                "attn_kv_b of {} is of the old fused form: its keys were transposed to F16",
+                count(transposed, "block")
             );
         }
         Ok(Model {

@@ -1,0 +1,142 @@
+//! What the memory of `glimt inspect` is for, as a picture and as bars.
+
+use super::output::bytes;
+use crate::engine::MemoryPlan;
+use crate::gpu::{GpuError, Target};
+use crate::models::Model;
+use crate::pictures::stack::{self, Part, share};
+use crate::pictures::svg::Svg;
+use crate::pictures::terminal::{Bar, Terminal};
+use crate::plural::count;
+
+/// Kinds of matrices, and what the names of their tensors contain: the first that fits counts.
+const KINDS: [(&str, &[&str]); 4] = [
+    ("experts", &["_exps."]),
+    ("attention", &["attn_"]),
+    (
+        "dense and shared ff",
+        &["ffn_gate.", "ffn_up.", "ffn_down.", "_shexp."],
+    ),
+    ("embeddings and head", &["token_embd.", "output."]),
+];
+/// What weights hold besides.
+const OTHERS: &str = "routers and norms";
+/// Where the parts begin in the picture.
+const TOP: f64 = 62.0;
+
+/// What the bytes of a plan are for, each above 0.
+pub(super) struct Uses {
+    parts: Vec<(&'static str, u64)>,
+    ctx: usize,
+}
+
+impl Uses {
+    /// Those of `model` on `target`.
+    ///
+    /// # Errors
+    /// What placing the weights refuses.
+    pub(super) fn new(
+        target: &Target,
+        model: &dyn Model,
+        plan: &MemoryPlan,
+    ) -> Result<Self, GpuError> {
+        let mut parts: Vec<_> = KINDS.iter().map(|(name, _)| (*name, 0)).collect();
+        let mut rest = plan.weights;
+        for matrix in &model.place(target)?.matrices {
+            let is = |(_, names): &(&str, &[&str])| names.iter().any(|n| matrix.name.contains(n));
+            if let Some(kind) = KINDS.iter().position(is) {
+                let bytes = matrix.bytes().min(rest);
+                parts[kind].1 += bytes;
+                rest -= bytes;
+            }
+        }
+        parts.push((OTHERS, rest));
+        parts.push(("cache", plan.cache));
+        parts.push(("scratch", plan.scratch));
+        parts.retain(|(_, bytes)| *bytes > 0);
+        Ok(Self {
+            parts,
+            ctx: plan.ctx,
+        })
+    }
+
+    fn total(&self) -> u64 {
+        self.parts.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The parts as SVG, and of the memory that the adapter `has` what is used.
+    pub(super) fn svg(&self, model: &str, adapter: Option<(&str, u64)>) -> String {
+        let part = |(name, size): &(&str, u64)| Part {
+            name: (*name).to_owned(),
+            value: *size as f64,
+            words: bytes(*size),
+        };
+        let parts: Vec<_> = self.parts.iter().map(part).collect();
+        let total = self.total();
+        let height = TOP + stack::height(&parts) + 20.0;
+        let title = format!("Memory of {model}: {}", bytes(total));
+        let whole = adapter.filter(|(_, has)| *has > 0);
+        let more = whole.map_or(0.0, |_| 150.0);
+        let mut svg = Svg::new(stack::WIDTH, height + more, &title);
+        svg.heading([20.0, 26.0], &title);
+        let context = format!("at a context of {}", count(self.ctx, "token"));
+        svg.heading([20.0, 44.0], &context);
+        stack::draw(&mut svg, TOP, &parts, total as f64);
+        if let Some((name, has)) = whole {
+            svg.heading(
+                [20.0, height + 10.0],
+                &format!("of {} on {name}", bytes(has)),
+            );
+            let mut states = vec![("used", total)];
+            match has.checked_sub(total) {
+                Some(free) => states.push(("free", free)),
+                None => states = vec![("there", has), ("missing", total - has)],
+            }
+            let states: Vec<_> = states.iter().map(part).collect();
+            stack::draw(&mut svg, height + 20.0, &states, has.max(total) as f64);
+        }
+        svg.finish()
+    }
+
+    /// The parts as bars, the largest as long as there is room.
+    pub(super) fn bars(&self, terminal: &Terminal) -> String {
+        let total = self.total() as f64;
+        let most = self.parts.iter().map(|(_, bytes)| *bytes).max();
+        let bar = |(name, size): &(&str, u64)| Bar {
+            name: (*name).to_owned(),
+            part: *size as f64 / most.unwrap_or(1) as f64,
+            value: format!("{:>9} {:>6}", bytes(*size), share(*size as f64, total)),
+        };
+        let bars: Vec<_> = self.parts.iter().map(bar).collect();
+        terminal.bars(&bars)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ModelSource;
+    use crate::models;
+
+    #[test]
+    fn the_parts_are_all_of_the_plan() {
+        let target = Target::h200();
+        let gguf = ModelSource::Embedded.open().expect("it is built in");
+        let model = models::load(gguf.into()).expect("it is supported");
+        let plan = MemoryPlan::new(&target, &*model, 1000, None).expect("it fits");
+        let uses = Uses::new(&target, &*model, &plan).expect("it fits");
+        assert_eq!(uses.total(), plan.total());
+        let names: Vec<_> = uses.parts.iter().map(|(name, _)| *name).collect();
+        let mut expected: Vec<_> = KINDS.iter().map(|(name, _)| *name).collect();
+        expected.extend([OTHERS, "cache", "scratch"]);
+        assert_eq!(names, expected);
+        let of = |name| uses.parts.iter().find(|(other, _)| *other == name);
+        let others = of(OTHERS).expect("it is there").1;
+        assert!(others < plan.weights / 20, "{others} of {}", plan.weights);
+        for has in [1, plan.total() * 3] {
+            let text = uses.svg("<a>", Some(("GPU", has)));
+            assert!(text.contains("Memory of &lt;a&gt;") && !text.contains("NaN"));
+            assert_eq!(text.contains("missing"), has == 1, "{text}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! A whole and its parts in SVG: one bar of all parts behind each other, and below it a line for each.
+
+use super::svg::{self, Anchor, GREY, Svg};
+
+/// Where the bar begins and ends, and its height.
+const LEFT: f64 = 20.0;
+const RIGHT: f64 = 700.0;
+const BAR: f64 = 44.0;
+/// Height of a line of the legend.
+const ENTRY: f64 = 22.0;
+/// Width of a picture with such a bar.
+pub(crate) const WIDTH: f64 = 720.0;
+
+/// A part of the whole.
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) value: f64,
+    /// The value in words.
+    pub(crate) words: String,
+}
+
+/// The height that [`draw`] takes.
+pub(crate) fn height(parts: &[Part]) -> f64 {
+    BAR + 16.0 + parts.len() as f64 * ENTRY
+}
+
+/// The share of `part` in `whole`, in words.
+pub(crate) fn share(part: f64, whole: f64) -> String {
+    format!("{:.1}%", 100.0 * part / whole)
+}
+
+/// Draws `parts` from `top` on. The whole is larger than their sum where some of it is free.
+pub(crate) fn draw(svg: &mut Svg, top: f64, parts: &[Part], whole: f64) {
+    let whole = whole.max(f64::MIN_POSITIVE);
+    svg.rect([LEFT, top], [RIGHT - LEFT, BAR], "#eeeeee", "");
+    let mut left = LEFT;
+    for (i, part) in parts.iter().enumerate() {
+        let width = part.value / whole * (RIGHT - LEFT);
+        let told = format!("{}, {}", part.words, share(part.value, whole));
+        let hint = format!("{}: {told}", part.name);
+        svg.rect([left, top], [width, BAR], svg::colour(i), &hint);
+        left += width;
+        let y = top + BAR + 16.0 + i as f64 * ENTRY;
+        svg.rect([LEFT, y], [14.0, 14.0], svg::colour(i), "");
+        svg.label([LEFT + 22.0, y + 11.0], Anchor::Start, 340.0, &part.name);
+        svg.label([500.0, y + 11.0], Anchor::End, 120.0, &part.words);
+        let share = share(part.value, whole);
+        svg.label([600.0, y + 11.0], Anchor::End, 90.0, &share);
+    }
+    for y in [top, top + BAR] {
+        svg.line([LEFT, y], [RIGHT, y], GREY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_lie_behind_each_other_by_their_shares() {
+        let parts = [("a", 25.0), ("b", 50.0)].map(|(name, value)| Part {
+            name: name.to_owned(),
+            value,
+            words: format!("{value} MiB"),
+        });
+        let mut svg = Svg::new(WIDTH, height(&parts), "parts");
+        draw(&mut svg, 0.0, &parts, 100.0);
+        let text = svg.finish();
+        assert!(
+            text.contains("<rect x=\"190.00\" y=\"0.00\" width=\"340.00\""),
+            "{text}"
+        );
+        assert!(text.contains("<title>b: 50 MiB, 50.0%</title>"), "{text}");
+        let mut empty = Svg::new(WIDTH, height(&[]), "nothing");
+        draw(&mut empty, 0.0, &[], 0.0);
+        assert!(!empty.finish().contains("NaN"));
+    }
+}

@@ -1,0 +1,178 @@
+//! Bars in a terminal, or in plain text.
+
+use std::fmt::Write;
+use std::io::IsTerminal;
+
+/// Columns of what is no terminal, and the fewest that bars are drawn for.
+const COLUMNS: usize = 80;
+const LEAST: usize = 40;
+/// The most columns that bars fill.
+const MOST: usize = 120;
+/// The colours of bars, as terminals number them.
+const COLOURS: [u8; 6] = [34, 31, 32, 33, 36, 35];
+/// A bar's last column, by eighths.
+const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+
+/// What can be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terminal {
+    /// Columns of a line.
+    pub(crate) columns: usize,
+    /// Whether there is more than ASCII.
+    pub(crate) unicode: bool,
+    /// Whether there are colours.
+    pub(crate) colour: bool,
+}
+
+/// A bar with what stands before and behind it.
+pub(crate) struct Bar {
+    pub(crate) name: String,
+    /// Its length: of the longest one, from 0 to 1.
+    pub(crate) part: f64,
+    pub(crate) value: String,
+}
+
+impl Terminal {
+    /// What standard output shows.
+    pub(crate) fn of_stdout() -> Self {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let is_terminal = std::io::stdout().is_terminal();
+        let columns = terminal_size::terminal_size_of(std::io::stdout());
+        let columns = columns.map(|(terminal_size::Width(columns), _)| usize::from(columns));
+        let told = || variable("COLUMNS").and_then(|columns| columns.parse().ok());
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+            .into_iter()
+            .find_map(variable);
+        let named = locale.is_some_and(|locale| {
+            let locale = locale.to_lowercase();
+            locale.contains("utf-8") || locale.contains("utf8")
+        });
+        let dumb = variable("TERM").is_some_and(|term| term == "dumb");
+        Self {
+            columns: columns.or_else(told).unwrap_or(COLUMNS).clamp(LEAST, MOST),
+            // Windows writes text to its terminals in UTF-16.
+            unicode: named || cfg!(windows),
+            colour: is_terminal && !dumb && variable("NO_COLOR").is_none(),
+        }
+    }
+
+    /// Lines with `bars` below each other, each with a colour of its own.
+    pub(crate) fn bars(&self, bars: &[Bar]) -> String {
+        let names = bars.iter().map(|bar| bar.name.chars().count());
+        let names = names.max().unwrap_or(0).min(self.columns / 3);
+        let values = bars.iter().map(|bar| bar.value.chars().count());
+        let values = values.max().unwrap_or(0);
+        let room = self.columns.saturating_sub(names + values + 2).max(1);
+        let mut text = String::new();
+        for (i, bar) in bars.iter().enumerate() {
+            let name = self.fitted(&bar.name, names);
+            let blocks = self.blocks(bar.part, room);
+            let space = " ".repeat(room - blocks.chars().count());
+            let blocks = match self.colour {
+                true => format!("\x1b[{}m{blocks}\x1b[0m", COLOURS[i % COLOURS.len()]),
+                false => blocks,
+            };
+            // Writing into a `String` cannot fail.
+            let _ = writeln!(
+                text,
+                "{name:<names$} {blocks}{space} {:>values$}",
+                bar.value
+            );
+        }
+        text
+    }
+
+    /// A bar over this part of `room` columns.
+    fn blocks(&self, part: f64, room: usize) -> String {
+        let part = if part.is_nan() {
+            0.0
+        } else {
+            part.clamp(0.0, 1.0)
+        };
+        let eighths = (part * room as f64 * 8.0).round() as usize;
+        // What is there is seen.
+        let eighths = eighths.max(usize::from(part > 0.0));
+        match self.unicode {
+            true => "█".repeat(eighths / 8) + EIGHTHS[eighths % 8],
+            false => "#".repeat(((eighths + 4) / 8).max(usize::from(part > 0.0))),
+        }
+    }
+
+    /// `name`, cut to `most` characters. What would steer the terminal is replaced.
+    fn fitted(&self, name: &str, most: usize) -> String {
+        let shown = |c: char| match c {
+            c if c.is_control() => '?',
+            c if !self.unicode && !c.is_ascii() => '?',
+            c => c,
+        };
+        let name: String = name.chars().map(shown).collect();
+        if name.chars().count() <= most {
+            return name;
+        }
+        let end = if self.unicode { "…" } else { "~" };
+        name.chars()
+            .take(most.saturating_sub(1))
+            .collect::<String>()
+            + end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bars() -> [Bar; 3] {
+        [
+            ("experts", 1.0),
+            ("a name that is too long \x1b[31m", 0.5),
+            ("cache", 0.001),
+        ]
+        .map(|(name, part)| Bar {
+            name: name.to_owned(),
+            part,
+            value: format!("{:.1}%", 100.0 * part),
+        })
+    }
+
+    #[test]
+    fn bars_fill_the_width_and_no_more() {
+        for columns in [LEAST, 80, MOST] {
+            for unicode in [true, false] {
+                let terminal = Terminal {
+                    columns,
+                    unicode,
+                    colour: false,
+                };
+                let text = terminal.bars(&bars());
+                assert!(
+                    text.lines().all(|line| line.chars().count() == columns),
+                    "{text}"
+                );
+                assert_eq!(text.is_ascii(), !unicode, "{text}");
+                assert!(!text.contains('\x1b'), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_are_told_to_an_eighth() {
+        let mut terminal = Terminal {
+            columns: 80,
+            unicode: true,
+            colour: true,
+        };
+        assert_eq!(terminal.blocks(1.0, 3), "███");
+        assert_eq!(terminal.blocks(0.5, 3), "█▌");
+        assert_eq!(terminal.blocks(1e-9, 3), "▏");
+        assert_eq!(
+            [0.0, -1.0, f64::NAN].map(|part| terminal.blocks(part, 3)),
+            ["", "", ""]
+        );
+        assert_eq!(terminal.blocks(f64::INFINITY, 3), "███");
+        assert!(terminal.bars(&bars()).contains("\x1b[34m█"));
+        terminal.unicode = false;
+        assert_eq!(terminal.blocks(1.0, 3), "###");
+        assert_eq!(terminal.blocks(0.5, 4), "##");
+        assert_eq!(terminal.blocks(1e-9, 3), "#");
+    }
+}
