@@ -5,11 +5,15 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
-use super::args::{ContextArgs, EngineArgs, ModelArgs, SamplingArgs, TextArgs};
+use super::args::{ContextArgs, EngineArgs, ModelArgs, TextArgs};
 use super::error::CliError;
-use super::output::{self, Thoughts, note};
+use super::output::{self, note};
+use super::report::Report;
+use super::sampling::{self, Choice, SamplingArgs};
+use super::sink::Sink;
 use super::stop::StopFilter;
 use super::{interrupt, load};
+use crate::engine::chooser::{Chain, LogProbs};
 use crate::engine::{Engine, GenerateStats, Opened, StopReason};
 use crate::tokenizer::{Message, StreamDecoder};
 
@@ -38,12 +42,13 @@ pub(super) struct Generate {
     ctx: ContextArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// Generate at most N tokens [default: until the model ends its answer or the context is full]
+    /// Generate at most N tokens; -1 is no limit [default: until the model ends its answer or the context is full]
     #[arg(
         short = 'n',
         long,
         alias = "predict",
         value_name = "N",
+        value_parser = sampling::limit,
         allow_negative_numbers = true
     )]
     n_predict: Option<usize>,
@@ -59,6 +64,15 @@ pub(super) struct Generate {
     /// End the answer before this text; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
+    /// Print one JSON object at the end: text, reasoning, tokens, times, sampling
+    #[arg(long)]
+    json: bool,
+    /// With --json: tell each token with its log-probability and the N best of the model, before any sampler
+    #[arg(long, value_name = "N", requires = "json")]
+    logprobs: Option<usize>,
+    /// Print errors and warnings alone on standard error: no notes, no thoughts, no progress
+    #[arg(long, short)]
+    quiet: bool,
 }
 
 fn prompt_argument(argument: clap::Arg) -> clap::Arg {
@@ -81,6 +95,9 @@ enum Ended {
 
 impl Generate {
     pub(super) fn run(&self) -> Result<(), CliError> {
+        if self.quiet {
+            output::be_quiet();
+        }
         let prompt = self.prompt.read("prompt")?;
         if prompt.is_empty() {
             return Err(CliError::EmptyText { what: "prompt" });
@@ -98,10 +115,14 @@ impl Generate {
         };
         // Before the weights, which may take many seconds to load.
         opened.check_tokens(&tokens, 0)?;
+        let choice = self.choice(&opened)?;
         let engine = load::weights(opened)?;
-        let sampling = self.sampling.sampling(&self.model.source());
+        choice.tell();
+        let mut chooser = (!choice.host.is_empty())
+            .then(|| LogProbs::new(Chain::new(choice.chain.clone()), self.logprobs));
         let mut session = engine.session()?;
-        let mut answer = Answer::new(&engine, &self.stop, rendered.as_deref());
+        let sink = Sink::new(self.json);
+        let mut answer = Answer::new(&engine, &self.stop, rendered.as_deref(), sink);
         let mut ended = None;
         let limit = self.n_predict.unwrap_or(usize::MAX);
         let bar = load::prompt_bar("prompt", tokens.len());
@@ -137,13 +158,24 @@ impl Generate {
                 }
             }
         };
-        let stats = session.generate_watched(&tokens, &sampling, limit, on_prompt, on_token)?;
+        let stats = match &mut chooser {
+            Some(host) => session.generate_chosen(&tokens, host, limit, on_prompt, on_token)?,
+            None => {
+                let sampling = choice.sampling();
+                session.generate_watched(&tokens, sampling, limit, on_prompt, on_token)?
+            }
+        };
         bar.finish_and_clear();
         if let Some(Ended::Failed(error)) = ended {
             return Err(error);
         }
-        answer.finish(ended.is_some())?;
+        let sink = answer.finish(ended.is_some())?;
         let interrupted = interrupt::requested();
+        if self.json {
+            let log_probs = chooser.as_ref().and_then(LogProbs::kept);
+            let report = Report::new(&engine, sink, &stats, interrupted, &choice, log_probs);
+            output::json(&report)?;
+        }
         let why = match ended {
             _ if interrupted => "interrupted".to_owned(),
             Some(_) => "stop text".to_owned(),
@@ -155,6 +187,15 @@ impl Generate {
         } else {
             Ok(())
         }
+    }
+
+    /// How tokens are chosen.
+    fn choice(&self, opened: &Opened) -> Result<Choice, CliError> {
+        let no_thoughts = matches!(self.think, Some(Think::Off));
+        let source = self.model.source();
+        let mut choice = Choice::new(&self.sampling, &source, opened, no_thoughts)?;
+        choice.host.extend(self.logprobs.map(|_| "--logprobs"));
+        Ok(choice)
     }
 
     /// The prompt in the model's chat template.
@@ -193,11 +234,11 @@ fn rates(stats: &GenerateStats) -> String {
     )
 }
 
-/// Sorts the tokens of an answer into thoughts and answer, and prints both.
+/// Sorts the tokens of an answer into thoughts and answer.
 struct Answer<'a> {
     decoder: StreamDecoder<'a>,
     stop: StopFilter,
-    thoughts: Thoughts,
+    sink: Sink,
     thinking: bool,
     /// The tokens that open and close thoughts, where the model has them.
     marks: Option<(u32, u32)>,
@@ -209,7 +250,7 @@ struct Answer<'a> {
 
 impl<'a> Answer<'a> {
     /// `rendered` is the prompt in the chat template, `None` where all output is answer.
-    fn new(engine: &'a Engine, stops: &[String], rendered: Option<&str>) -> Self {
+    fn new(engine: &'a Engine, stops: &[String], rendered: Option<&str>, sink: Sink) -> Self {
         let marks = rendered.and_then(|_| {
             Some((
                 single_token(engine, "<think>")?,
@@ -222,7 +263,7 @@ impl<'a> Answer<'a> {
         Self {
             decoder: StreamDecoder::new(engine.tokenizer()),
             stop: StopFilter::new(stops),
-            thoughts: Thoughts::new(),
+            sink,
             thinking,
             marks,
             skip_line_breaks: false,
@@ -246,7 +287,7 @@ impl<'a> Answer<'a> {
             _ => {
                 let piece = self.decoder.push(token);
                 if self.thinking {
-                    self.thoughts.print(&piece);
+                    self.sink.thought(&piece);
                     return Ok(false);
                 }
                 let (text, stopped) = self.stop.push(&piece);
@@ -258,13 +299,13 @@ impl<'a> Answer<'a> {
 
     fn end_thoughts(&mut self) {
         let rest = self.decoder.finish();
-        self.thoughts.print(&rest);
-        self.thoughts.end();
+        self.sink.thought(&rest);
+        self.sink.end_thoughts();
         self.thinking = false;
     }
 
     /// Prints what is still held back, unless a stop text ended the answer, and ends the last line.
-    fn finish(mut self, at_stop_text: bool) -> Result<(), CliError> {
+    fn finish(mut self, at_stop_text: bool) -> Result<Sink, CliError> {
         if self.thinking {
             self.end_thoughts();
         } else if !at_stop_text {
@@ -277,11 +318,10 @@ impl<'a> Answer<'a> {
                 self.print(&held)?;
             }
         }
-        if self.ends_line {
-            Ok(())
-        } else {
-            output::print("\n")
+        if !self.ends_line {
+            self.sink.end_line()?;
         }
+        Ok(self.sink)
     }
 
     fn print(&mut self, text: &str) -> Result<(), CliError> {
@@ -296,7 +336,7 @@ impl<'a> Answer<'a> {
         self.skip_line_breaks = false;
         self.empty = false;
         self.ends_line = text.ends_with('\n');
-        output::print(text)
+        self.sink.answer(text)
     }
 }
 

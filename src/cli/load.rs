@@ -2,18 +2,27 @@
 
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
-use super::output::note;
+use super::output::{is_quiet, note};
 use crate::engine::{Engine, EngineOptions, Opened};
 
 /// A progress bar in bytes on standard error; indicatif hides it where that is no terminal.
 pub(super) fn progress_bar(what: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {bar:30} {bytes} of {total_bytes}, {eta}")
         .expect("the template is a constant that indicatif accepts");
-    ProgressBar::new(0).with_style(style).with_message(what)
+    bar(0).with_style(style).with_message(what)
+}
+
+/// A bar that is shown unless notes are left out.
+fn bar(length: u64) -> ProgressBar {
+    let target = match is_quiet() {
+        true => ProgressDrawTarget::hidden(),
+        false => ProgressDrawTarget::stderr(),
+    };
+    ProgressBar::with_draw_target(Some(length), target)
 }
 
 /// A prompt that takes longer shows a bar.
@@ -23,8 +32,7 @@ pub(super) const BAR_AFTER: Duration = Duration::from_millis(300);
 pub(super) fn prompt_bar(what: &'static str, tokens: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {bar:30} {pos} of {len} tokens, {eta}")
         .expect("the template is a constant that indicatif accepts");
-    let bar = ProgressBar::new(tokens as u64);
-    bar.with_style(style).with_message(what)
+    bar(tokens as u64).with_style(style).with_message(what)
 }
 
 /// Opens the model and the device that the flags name.

@@ -16,6 +16,9 @@ mod logits;
 mod output;
 mod perplexity;
 mod profile;
+mod report;
+mod sampling;
+mod sink;
 mod stop;
 mod synth;
 mod tokenize;
@@ -114,7 +117,7 @@ pub fn main() -> ExitCode {
             ExitCode::from(error.exit_code())
         }
         Err(error) => {
-            output::note(format_args!("glimt: error: {error}"));
+            output::complain(format_args!("glimt: error: {error}"));
             ExitCode::from(error.exit_code())
         }
     }

@@ -5,6 +5,7 @@ mod generate;
 mod measure;
 mod refusals;
 mod reports;
+mod sampling;
 mod tune;
 
 use std::path::{Path, PathBuf};
