@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use glimt::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use glimt::engine::perplexity::Perplexity;
 use glimt::engine::{
     DeviceChoice, Engine, EngineError, EngineOptions, GpuOptions, ModelSource, Opened, Sampling,
@@ -333,6 +334,96 @@ fn an_interrupted_chunk_is_not_scored() {
     let whole = scores.add_chunk_watched(&mut session, &chunk, on);
     assert!(whole.expect("it fits"));
     assert_eq!(scores.count(), 31);
+}
+
+/// An answer of up to `limit` tokens that is broken off after the `last`-th, chosen on the host or by the backend.
+fn greedy(
+    session: &mut Session<'_>,
+    prompt: &[u32],
+    limit: usize,
+    last: usize,
+    host: bool,
+) -> (Vec<u32>, StopReason) {
+    let mut said = prompt.to_vec();
+    let on_token = &mut |token| {
+        said.push(token);
+        match said.len() == prompt.len() + last {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    };
+    let unwatched = &mut |_| ControlFlow::Continue(());
+    let stats = if host {
+        let mut chain = Chain::new(ChainSettings::new(Sampling::GREEDY));
+        session.generate_chosen(prompt, &mut chain, limit, unwatched, on_token)
+    } else {
+        session.generate(prompt, &Sampling::GREEDY, limit, on_token)
+    };
+    let stats = stats.expect("it fits");
+    assert_eq!(stats.generated, said.len() - prompt.len());
+    assert_eq!(stats.steps, stats.generated - 1);
+    (said, stats.stop)
+}
+
+#[test]
+fn what_the_host_chooses_is_kept_like_what_the_backend_chooses() {
+    for (engine, exact) in [(engine(64), true), (gpu_engine(), false)] {
+        let prompt = engine
+            .tokenizer()
+            .encode("Once upon a time", true)
+            .expect("plain text");
+        for (limit, last) in [(9, 64), (usize::MAX, 3), (1, 64)] {
+            let mut session = engine.session().expect("there is memory");
+            let (expected, stop) = greedy(&mut session, &prompt, limit, last, false);
+            let mut session = engine.session().expect("there is memory");
+            let found = greedy(&mut session, &prompt, limit, last, true);
+            assert_eq!(found, (expected.clone(), stop));
+            // Rows of a GPU's prompts differ in their last digits from those of single tokens.
+            if exact {
+                assert_continues(&mut session, &expected);
+            }
+            // One after the other, in both orders.
+            let next = engine
+                .tokenizer()
+                .encode(" and", false)
+                .expect("plain text");
+            session.reset();
+            greedy(&mut session, &prompt, limit, last, true);
+            let (then, _) = greedy(&mut session, &next, 4, 64, false);
+            session.reset();
+            greedy(&mut session, &prompt, limit, last, false);
+            let found = greedy(&mut session, &next, 4, 64, true);
+            assert_eq!(found.0, then);
+        }
+    }
+}
+
+#[test]
+fn a_chooser_that_fails_leaves_the_session_after_the_prompt() {
+    struct Fails(usize);
+    impl Chooser for Fails {
+        fn choose(&mut self, _: &mut [f32], context: &[u32]) -> Result<u32, ChooserError> {
+            self.0 -= 1;
+            match self.0 {
+                0 => Err(ChooserError::NothingLeft),
+                _ => Ok(context[0]),
+            }
+        }
+    }
+    let engine = engine(64);
+    let mut session = engine.session().expect("there is memory");
+    let prompt = engine
+        .tokenizer()
+        .encode("Once upon a time", true)
+        .expect("plain text");
+    let unwatched = &mut |_| ControlFlow::Continue(());
+    let on_token = &mut |_| ControlFlow::Continue(());
+    let failed = session.generate_chosen(&prompt, &mut Fails(3), 9, unwatched, on_token);
+    assert!(matches!(
+        failed,
+        Err(EngineError::Chooser(ChooserError::NothingLeft))
+    ));
+    assert_continues(&mut session, &prompt);
 }
 
 /// A GPU is asked between the layers of a chunk, so a prompt may end before the row of the answer's last token is there.

@@ -1,15 +1,17 @@
-// The first half of a choice: applies the repeat penalty to a row of logits, and finds the best of each slice of WG tokens.
+// The first half of a choice: applies the penalties to a row of logits, and finds the best of each slice of WG tokens.
 //
 // logits (VOCAB) -> keys (slices, WG), the logits as integers of the same order (shared/order.wgsl), 0 behind the vocabulary; maxima (slices)
 // of (key, lowest id, mass as bits, whether a logit is not finite); quarters (slices), the greatest keys of a slice's four quarters. The
-// mass of a slice is the sum of exp(logit - the greatest one), if `masses` asks for it. The penalty applies to the last_n tokens before
-// position pos + tokens, once for each id.
+// mass of a slice is the sum of exp(logit - the greatest one), if `masses` asks for it. The penalties apply to the last_n tokens before
+// position pos + tokens: their logits are divided, or multiplied below 0, and lowered.
 // Division: a workgroup per slice, a thread per token.
 // Bound by: reading and writing VOCAB words.
 #word pos: u32       // of the first token of the step
 #word tokens: u32    // of the step
-#word last_n: u32    // 0 where the penalty is 1
+#word last_n: u32    // 0 where nothing is penalised
 #word penalty: f32
+#word presence: f32  // subtracted once from each of them
+#word frequency: f32 // subtracted for each time that they occur
 #word masses: u32    // 1 if they are needed
 #read logits: array<f32> @floats(VOCAB)                     // (VOCAB)
 #read history: array<u32> @words(CONTEXT)                   // ids by position
@@ -20,7 +22,7 @@
 #import best
 #import reduce
 
-var<workgroup> penalised: array<atomic<u32>, WG / 32u>;   // a bit per token
+var<workgroup> counts: array<atomic<u32>, WG>;   // how often each token is among the last
 var<workgroup> quarter: array<atomic<u32>, 4>;
 var<workgroup> broken: atomic<u32>;
 
@@ -35,7 +37,7 @@ var<workgroup> broken: atomic<u32>;
   workgroupBarrier();
   if (is_broken(logit)) { atomicStore(&broken, 1u); }
   if (p.last_n > 0u) {
-    if (t < WG / 32u) { atomicStore(&penalised[t], 0u); }
+    atomicStore(&counts[t], 0u);
     workgroupBarrier();
     let end = p.pos + p.tokens;
     let n = min(p.last_n, end);
@@ -44,12 +46,14 @@ var<workgroup> broken: atomic<u32>;
       if (i >= n) { break; }
       // Ids before the slice wrap around to large numbers.
       let recent = history[end - n + i] - first;
-      if (recent < WG) { atomicOr(&penalised[recent >> 5u], 1u << (recent & 31u)); }
+      if (recent < WG) { atomicAdd(&counts[recent], 1u); }
       i += WG;
     }
     workgroupBarrier();
-    if (((atomicLoad(&penalised[t >> 5u]) >> (t & 31u)) & 1u) == 1u) {
+    let count = atomicLoad(&counts[t]);
+    if (count > 0u) {
       if (logit > 0.0) { logit /= p.penalty; } else { logit *= p.penalty; }
+      logit -= f32(count) * p.frequency + p.presence;
     }
   }
   let key = select(0u, order(logit), id < VOCAB);

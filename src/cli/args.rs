@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::output::note;
 use crate::bench::Source;
-use crate::engine::{DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Sampling, Tier};
+use crate::engine::{DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Tier};
 use crate::models::MAX_CHUNK;
 
 /// Which model.
@@ -186,125 +185,5 @@ impl ContextArgs {
             may_think,
             ..*self
         }
-    }
-}
-
-/// How the next token is drawn; names and meaning are llama.cpp's.
-#[derive(Args)]
-pub(super) struct SamplingArgs {
-    /// Temperature; 0 always takes the most probable token
-    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = non_negative, allow_negative_numbers = true)]
-    temp: f32,
-    /// Draw from the K most probable tokens; 0 is off
-    #[arg(
-        long,
-        value_name = "K",
-        default_value_t = 40,
-        allow_negative_numbers = true
-    )]
-    top_k: u32,
-    /// Draw from the most probable tokens that sum up to P; 1 is off
-    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability, allow_negative_numbers = true)]
-    top_p: f32,
-    /// Drop tokens less probable than P times the most probable; 0 is off
-    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = probability, allow_negative_numbers = true)]
-    min_p: f32,
-    /// Make recent tokens less probable; 1 is off [default: 1; the built-in model: 1.1 where --temp is above 0]
-    #[arg(long, value_name = "X", value_parser = positive, allow_negative_numbers = true)]
-    repeat_penalty: Option<f32>,
-    /// How many tokens are recent for --repeat-penalty; 0 is off
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 64,
-        allow_negative_numbers = true
-    )]
-    repeat_last_n: u32,
-    /// Seed of the draws: the same seed and flags on the same device give the same answer [default: random, printed]
-    #[arg(short, long, value_name = "N")]
-    seed: Option<u64>,
-}
-
-impl SamplingArgs {
-    /// The values for `source`; prints a seed that was chosen at random where one matters.
-    pub(super) fn sampling(&self, source: &ModelSource) -> Sampling {
-        let seed = self.seed.unwrap_or_else(|| {
-            let seed = random_seed();
-            if self.temp > 0.0 {
-                note(format_args!("seed: {seed}"));
-            }
-            seed
-        });
-        // 16M parameters repeat themselves without a penalty; greedy decoding stays the plain argmax.
-        let own_default = match source {
-            ModelSource::Embedded if self.temp > 0.0 => 1.1,
-            _ => 1.0,
-        };
-        Sampling {
-            temperature: self.temp,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repeat_penalty: self.repeat_penalty.unwrap_or(own_default),
-            repeat_last_n: self.repeat_last_n,
-            seed,
-        }
-    }
-}
-
-/// A seed that differs from run to run; 32 bits, so that it is short to type again.
-fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::process::id()) >> 32
-}
-
-fn number(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(value) if value.is_finite() => Ok(value),
-        _ => Err("not a number".to_owned()),
-    }
-}
-
-fn non_negative(text: &str) -> Result<f32, String> {
-    let value = number(text)?;
-    if value >= 0.0 {
-        Ok(value)
-    } else {
-        Err("must be 0 or more".to_owned())
-    }
-}
-
-fn positive(text: &str) -> Result<f32, String> {
-    let value = number(text)?;
-    if value > 0.0 {
-        Ok(value)
-    } else {
-        Err("must be more than 0".to_owned())
-    }
-}
-
-fn probability(text: &str) -> Result<f32, String> {
-    let value = number(text)?;
-    if (0.0..=1.0).contains(&value) {
-        Ok(value)
-    } else {
-        Err("must be from 0 to 1".to_owned())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_outside_their_range_are_refused() {
-        assert_eq!(non_negative("0"), Ok(0.0));
-        assert!(non_negative("-0.5").is_err());
-        assert!(non_negative("NaN").is_err());
-        assert!(positive("0").is_err());
-        assert_eq!(probability("1"), Ok(1.0));
-        assert!(probability("1.5").is_err());
-        assert!(probability("inf").is_err());
-        assert!(probability("half").is_err());
     }
 }

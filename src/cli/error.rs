@@ -135,6 +135,14 @@ pub(super) enum CliError {
         /// What ended it.
         why: String,
     },
+    /// A sampler was asked for beside Mirostat.
+    #[error(
+        "with Mirostat {flag} would have no effect: leave it out, or switch Mirostat off with --mirostat 0"
+    )]
+    SamplerUnused {
+        /// What asks for the sampler.
+        flag: &'static str,
+    },
     /// Standard output failed, for another reason than a closed pipe.
     #[error("cannot write to standard output: {0}")]
     Write(io::Error),
@@ -160,6 +168,7 @@ impl CliError {
             | Self::EmptyText { .. }
             | Self::ChunkTooShort { .. }
             | Self::BarsWithoutTable
+            | Self::SamplerUnused { .. }
             | Self::Bench(
                 BenchError::NoTests | BenchError::SyntheticOnCpu | BenchError::ProfileOnCpu,
             )

@@ -7,14 +7,18 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 
-use super::args::{ContextArgs, EngineArgs, ModelArgs, SamplingArgs};
+use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
 use super::guard::guarded;
-use super::output::{self, Thoughts, note};
+use super::output::{self, note};
+use super::report::Report;
+use super::sampling::{self, Choice, SamplingArgs};
+use super::sink::Sink;
 use super::stop::StopFilter;
 use super::text::{self, PromptArgs};
 use super::{interrupt, load};
-use crate::engine::{Engine, GenerateStats, Opened, Sampling, Session, StopReason};
+use crate::engine::chooser::{Chain, LogProbs};
+use crate::engine::{Engine, GenerateStats, Opened, Session, StopReason};
 use crate::plural::count;
 use crate::tokenizer::{Message, StreamDecoder};
 
@@ -43,12 +47,13 @@ pub(super) struct Generate {
     ctx: ContextArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// Generate at most N tokens [default: until the model ends its answer or the context is full]
+    /// Generate at most N tokens; -1 is no limit [default: until the model ends its answer or the context is full]
     #[arg(
         short = 'n',
         long,
         alias = "predict",
         value_name = "N",
+        value_parser = sampling::limit,
         allow_negative_numbers = true
     )]
     n_predict: Option<usize>,
@@ -67,6 +72,15 @@ pub(super) struct Generate {
     /// End the answer before this text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     stop: Vec<String>,
+    /// Print one JSON object at the end: text, reasoning, tokens, times, sampling
+    #[arg(long)]
+    json: bool,
+    /// With --json: tell each token with its log-probability and the N best of the model, before any sampler
+    #[arg(long, value_name = "N", requires = "json")]
+    logprobs: Option<usize>,
+    /// Print errors and warnings alone on standard error: no notes, no thoughts, no progress
+    #[arg(long, short)]
+    quiet: bool,
 }
 
 fn prompt_argument(argument: clap::Arg) -> clap::Arg {
@@ -90,11 +104,12 @@ enum Ended {
 
 impl Generate {
     pub(super) fn run(&self) -> Result<(), CliError> {
+        if self.quiet {
+            output::be_quiet();
+        }
         let inputs = self.prompt.inputs()?;
-        let ctx = {
-            let may_think = !self.raw && !matches!(self.think, Some(Think::Off));
-            self.ctx.for_answers(&self.model.source(), may_think)
-        };
+        let may_think = !self.raw && !matches!(self.think, Some(Think::Off));
+        let ctx = self.ctx.for_answers(&self.model.source(), may_think);
         let opened = load::open(&self.model, &self.engine, &ctx)?;
         let prompt = text::read_all(&inputs, text::most_bytes(opened.n_ctx()))?;
         let rendered = if self.raw {
@@ -108,10 +123,14 @@ impl Generate {
         };
         // Before the weights, which may take many seconds to load.
         opened.check_tokens(&tokens, 0)?;
+        let choice = self.choice(&opened)?;
         let engine = load::weights(opened)?;
-        let sampling = self.sampling.sampling(&self.model.source());
+        choice.tell();
+        let chooser = (!choice.host.is_empty())
+            .then(|| LogProbs::new(Chain::new(choice.chain.clone()), self.logprobs));
+        let sink = Sink::new(self.json);
         let limit = self.n_predict.unwrap_or(usize::MAX);
-        let mut answer = Answer::new(&engine, &self.stop, rendered.as_deref());
+        let mut answer = Answer::new(&engine, &self.stop, rendered.as_deref(), sink);
         answer.think_limit = self.think_limit;
         if let Some((_, close)) = answer.marks.filter(|_| answer.is_over_think_limit()) {
             // No thoughts at all: they end where the template has opened them.
@@ -120,7 +139,8 @@ impl Generate {
         }
         let mut turn = Turn {
             session: engine.session()?,
-            sampling,
+            choice: &choice,
+            chooser,
             bar: load::prompt_bar("prompt", tokens.len()),
             began: Instant::now(),
             answer,
@@ -134,9 +154,14 @@ impl Generate {
             let left = limit.saturating_sub(stats.generated + 1);
             stats = joined(&stats, &turn.generate(&[close], left)?);
         }
-        let (thinking, ended) = (turn.answer.thinking, turn.ended);
-        turn.answer.finish(ended.is_some())?;
+        let (thinking, ended, chooser) = (turn.answer.thinking, turn.ended, turn.chooser);
+        let sink = turn.answer.finish(ended.is_some())?;
         let interrupted = interrupt::requested();
+        if self.json {
+            let log_probs = chooser.as_ref().and_then(LogProbs::kept);
+            let report = Report::new(&engine, sink, &stats, interrupted, &choice, log_probs);
+            output::json(&report)?;
+        }
         let why = match ended {
             _ if interrupted => "interrupted".to_owned(),
             Some(_) => "stop text".to_owned(),
@@ -149,6 +174,15 @@ impl Generate {
             _ if thinking => Err(CliError::StillThinking { why }),
             _ => Ok(()),
         }
+    }
+
+    /// How tokens are chosen.
+    fn choice(&self, opened: &Opened) -> Result<Choice, CliError> {
+        let no_thoughts = matches!(self.think, Some(Think::Off));
+        let source = self.model.source();
+        let mut choice = Choice::new(&self.sampling, &source, opened, no_thoughts)?;
+        choice.host.extend(self.logprobs.map(|_| "--logprobs"));
+        Ok(choice)
     }
 
     /// The prompt in the model's chat template.
@@ -164,7 +198,9 @@ impl Generate {
 /// An answer while it is generated.
 struct Turn<'a> {
     session: Session<'a>,
-    sampling: Sampling,
+    choice: &'a Choice,
+    /// What chooses on the host, if the device cannot.
+    chooser: Option<LogProbs<Chain>>,
     /// Shown while a long prompt is evaluated.
     bar: ProgressBar,
     began: Instant,
@@ -177,7 +213,8 @@ impl Turn<'_> {
     fn generate(&mut self, tokens: &[u32], limit: usize) -> Result<GenerateStats, CliError> {
         let Self {
             session,
-            sampling,
+            choice,
+            chooser,
             bar,
             began,
             answer,
@@ -210,7 +247,13 @@ impl Turn<'_> {
             };
             ControlFlow::Break(())
         };
-        let stats = session.generate_watched(tokens, sampling, limit, on_prompt, on_token);
+        let stats = match chooser {
+            Some(host) => session.generate_chosen(tokens, host, limit, on_prompt, on_token),
+            None => {
+                let sampling = choice.sampling();
+                session.generate_watched(tokens, sampling, limit, on_prompt, on_token)
+            }
+        };
         bar.finish_and_clear();
         if let Err(error) = stats {
             // What was said so far stands on a line of its own.
@@ -264,11 +307,11 @@ fn rates(stats: &GenerateStats) -> String {
     )
 }
 
-/// Sorts the tokens of an answer into thoughts and answer, and prints both.
+/// Sorts the tokens of an answer into thoughts and answer.
 struct Answer<'a> {
     decoder: StreamDecoder<'a>,
     stop: StopFilter,
-    thoughts: Thoughts,
+    sink: Sink,
     thinking: bool,
     /// Tokens of the thoughts so far, and how many there may be.
     thought_tokens: usize,
@@ -283,7 +326,7 @@ struct Answer<'a> {
 
 impl<'a> Answer<'a> {
     /// `rendered` is the prompt in the chat template, `None` where all output is answer.
-    fn new(engine: &'a Engine, stops: &[String], rendered: Option<&str>) -> Self {
+    fn new(engine: &'a Engine, stops: &[String], rendered: Option<&str>, sink: Sink) -> Self {
         let marks = rendered.and_then(|_| {
             Some((
                 single_token(engine, "<think>")?,
@@ -296,7 +339,7 @@ impl<'a> Answer<'a> {
         Self {
             decoder: StreamDecoder::new(engine.tokenizer()),
             stop: StopFilter::new(stops),
-            thoughts: Thoughts::new(),
+            sink,
             thinking,
             thought_tokens: 0,
             think_limit: None,
@@ -323,7 +366,7 @@ impl<'a> Answer<'a> {
                 let piece = self.decoder.push(token);
                 if self.thinking {
                     self.thought_tokens += 1;
-                    self.thoughts.print(&piece);
+                    self.sink.thought(&piece);
                     return Ok(false);
                 }
                 let (text, stopped) = self.stop.push(&piece);
@@ -341,13 +384,13 @@ impl<'a> Answer<'a> {
 
     fn end_thoughts(&mut self) {
         let rest = self.decoder.finish();
-        self.thoughts.print(&rest);
-        self.thoughts.end();
+        self.sink.thought(&rest);
+        self.sink.end_thoughts();
         self.thinking = false;
     }
 
     /// Prints what is still held back, unless a stop text ended the answer, and ends the last line.
-    fn finish(mut self, at_stop_text: bool) -> Result<(), CliError> {
+    fn finish(mut self, at_stop_text: bool) -> Result<Sink, CliError> {
         if self.thinking {
             self.end_thoughts();
         } else if !at_stop_text {
@@ -360,18 +403,19 @@ impl<'a> Answer<'a> {
                 self.print(&held)?;
             }
         }
-        self.end_line()
+        self.end_line()?;
+        Ok(self.sink)
     }
 
     /// Ends the line of the answer, or that of the thoughts.
     fn end_line(&mut self) -> Result<(), CliError> {
         if self.thinking {
-            self.thoughts.end();
+            self.sink.end_thoughts();
         }
         if std::mem::replace(&mut self.ends_line, true) {
             return Ok(());
         }
-        output::print("\n")
+        self.sink.end_line()
     }
 
     fn print(&mut self, text: &str) -> Result<(), CliError> {
@@ -386,7 +430,7 @@ impl<'a> Answer<'a> {
         self.skip_line_breaks = false;
         self.empty = false;
         self.ends_line = text.ends_with('\n');
-        output::print(text)
+        self.sink.answer(text)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
-use super::output::note;
+use super::output::complain;
 
 /// Bytes that rendering a template may take: a hundred times what the longest conversation does.
 const MOST: u64 = 256 << 20;
@@ -25,7 +25,7 @@ pub(super) fn guarded<T>(what: &str, work: impl FnOnce() -> T) -> T {
             while over.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let now = memory.bytes().unwrap_or(before);
                 if now.saturating_sub(before) > MOST {
-                    note(format_args!(
+                    complain(format_args!(
                         "glimt: error: {what} takes more than {} MiB of memory: it is damaged or hostile; --raw goes without it",
                         MOST >> 20
                     ));

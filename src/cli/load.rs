@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
 use super::guard::guarded;
-use super::output::note;
+use super::output::{is_quiet, note};
 use crate::engine::{Engine, EngineOptions, ModelSource, Opened};
 use crate::gpu::GpuError;
 use crate::plural::count;
@@ -17,7 +17,16 @@ use crate::tokenizer::Message;
 pub(super) fn progress_bar(what: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes} of {total_bytes}, {eta}")
         .expect("the template is a constant that indicatif accepts");
-    ProgressBar::new(0).with_style(style).with_message(what)
+    bar(0).with_style(style).with_message(what)
+}
+
+/// A bar that is shown unless notes are left out.
+fn bar(length: u64) -> ProgressBar {
+    let target = match is_quiet() {
+        true => ProgressDrawTarget::hidden(),
+        false => ProgressDrawTarget::stderr(),
+    };
+    ProgressBar::with_draw_target(Some(length), target)
 }
 
 /// Shows on `bar` how much is done, of how much in all.
@@ -35,15 +44,14 @@ pub(super) const BAR_AFTER: Duration = Duration::from_millis(300);
 pub(super) fn prompt_bar(what: &'static str, tokens: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len} tokens, {eta}")
         .expect("the template is a constant that indicatif accepts");
-    let bar = ProgressBar::new(tokens as u64);
-    bar.with_style(style).with_message(what)
+    bar(tokens as u64).with_style(style).with_message(what)
 }
 
 /// A bar on standard error for the repetitions of a measurement.
 pub(super) fn runs_bar(what: String, runs: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len}")
         .expect("the template is a constant that indicatif accepts");
-    let bar = ProgressBar::new(runs).with_style(style);
+    let bar = bar(runs).with_style(style);
     bar.set_message(what);
     bar
 }

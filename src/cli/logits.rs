@@ -49,6 +49,15 @@ enum Top {
     All,
 }
 
+impl Top {
+    fn most(self) -> usize {
+        match self {
+            Self::Count(count) => count.get(),
+            Self::All => usize::MAX,
+        }
+    }
+}
+
 impl FromStr for Top {
     type Err = &'static str;
 
@@ -96,7 +105,7 @@ impl Logits {
             let line = Position {
                 pos,
                 token: tokens[pos],
-                top: best(logits, self.top),
+                top: log_softmax::best(logits, self.top.most()),
             };
             written = output::json_line(&mut out, &line);
             match written {
@@ -109,50 +118,9 @@ impl Logits {
     }
 }
 
-/// The best tokens of a row of logits with their natural log-probabilities, best first, equal ones by id.
-fn best(logits: &[f32], top: Top) -> Vec<(u32, f32)> {
-    let log_sum = log_softmax::log_sum_exp(logits);
-    let mut ids: Vec<u32> = (0..).take(logits.len()).collect();
-    let order = |a: &u32, b: &u32| {
-        logits[*b as usize]
-            .total_cmp(&logits[*a as usize])
-            .then(a.cmp(b))
-    };
-    if let Top::Count(count) = top
-        && count.get() < ids.len()
-    {
-        ids.select_nth_unstable_by(count.get(), order);
-        ids.truncate(count.get());
-    }
-    ids.sort_unstable_by(order);
-    let log_prob = |id: u32| (f64::from(logits[id as usize]) - log_sum) as f32;
-    ids.into_iter().map(|id| (id, log_prob(id))).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_best_come_first_and_equal_ones_by_id() {
-        let logits = [0.5, 2.0, -1.0, 2.0, 0.5];
-        let ids = |top| {
-            best(&logits, top)
-                .into_iter()
-                .map(|(id, _)| id)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(ids(Top::All), [1, 3, 0, 4, 2]);
-        for count in 1..=7 {
-            let top = Top::Count(NonZeroUsize::new(count).unwrap());
-            assert_eq!(ids(top), [1, 3, 0, 4, 2][..count.min(5)]);
-        }
-        let sum: f64 = best(&logits, Top::All)
-            .iter()
-            .map(|(_, p)| f64::from(*p).exp())
-            .sum();
-        assert!((sum - 1.0).abs() < 1e-6, "{sum}");
-    }
 
     #[test]
     fn top_takes_a_count_or_all() {

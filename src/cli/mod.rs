@@ -23,6 +23,9 @@ mod output;
 mod perplexity;
 mod picture;
 mod profile;
+mod report;
+mod sampling;
+mod sink;
 mod stop;
 mod synth;
 #[cfg(test)]
@@ -182,7 +185,7 @@ pub fn main() -> ExitCode {
             ExitCode::from(error.exit_code())
         }
         Err(error) => {
-            output::note(format_args!("glimt: error: {error}"));
+            output::complain(format_args!("glimt: error: {error}"));
             ExitCode::from(error.exit_code())
         }
     }

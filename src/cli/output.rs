@@ -2,13 +2,34 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
 use super::error::CliError;
 
-/// Writes one line to standard error. A closed standard error is ignored: there is nobody left to tell.
+/// Whether notes are left out.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves out all notes from here on.
+pub(super) fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Whether notes are left out.
+pub(super) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Writes one line to standard error, unless notes are left out.
 pub(super) fn note(message: fmt::Arguments<'_>) {
+    if !is_quiet() {
+        complain(message);
+    }
+}
+
+/// Writes one line to standard error, an error or a warning. A closed standard error is ignored: there is nobody left to tell.
+pub(super) fn complain(message: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{}", clean(&message.to_string()));
 }
 

@@ -1,6 +1,7 @@
 //! What can go wrong between a model file and its answer.
 
 use super::backend::BackendError;
+use super::chooser::ChooserError;
 use crate::gguf::GgufError;
 use crate::gpu::GpuError;
 use crate::model::ModelError;
@@ -25,6 +26,9 @@ pub enum EngineError {
     /// The backend refused or failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// No token could be chosen.
+    #[error(transparent)]
+    Chooser(#[from] ChooserError),
     /// A tier of GPU kernels was asked for together with the CPU.
     #[error(
         "tier '{tier}' is a tier of GPU kernels, but the device is the CPU reference; leave out --tier"

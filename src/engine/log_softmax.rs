@@ -12,9 +12,42 @@ pub fn log_sum_exp(logits: &[f32]) -> f64 {
     max + sum.ln()
 }
 
+/// The `most` best tokens of a row of logits with their natural log-probabilities, best first, equal ones by id.
+pub fn best(logits: &[f32], most: usize) -> Vec<(u32, f32)> {
+    let log_sum = log_sum_exp(logits);
+    let mut ids: Vec<u32> = (0..).take(logits.len()).collect();
+    let order = |a: &u32, b: &u32| {
+        logits[*b as usize]
+            .total_cmp(&logits[*a as usize])
+            .then(a.cmp(b))
+    };
+    if most < ids.len() {
+        ids.select_nth_unstable_by(most, order);
+        ids.truncate(most);
+    }
+    ids.sort_unstable_by(order);
+    let log_prob = |id: u32| (f64::from(logits[id as usize]) - log_sum) as f32;
+    ids.into_iter().map(|id| (id, log_prob(id))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_best_come_first_and_equal_ones_by_id() {
+        let logits = [0.5, 2.0, -1.0, 2.0, 0.5];
+        let ids = |most| -> Vec<u32> {
+            let best = best(&logits, most);
+            best.into_iter().map(|(id, _)| id).collect()
+        };
+        for most in 0..=7 {
+            assert_eq!(ids(most), [1, 3, 0, 4, 2][..most.min(5)]);
+        }
+        let all = best(&logits, usize::MAX);
+        let sum: f64 = all.iter().map(|(_, p)| f64::from(*p).exp()).sum();
+        assert!((sum - 1.0).abs() < 1e-6, "{sum}");
+    }
 
     #[test]
     fn probabilities_sum_to_one_far_from_zero() {

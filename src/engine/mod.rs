@@ -7,6 +7,7 @@
 
 pub mod backend;
 pub mod bandwidth;
+pub mod chooser;
 pub mod cpu;
 mod error;
 pub mod gpu;
@@ -14,6 +15,7 @@ pub mod log_softmax;
 pub(crate) mod opened;
 pub mod perplexity;
 pub(crate) mod random;
+pub mod recommended;
 mod room;
 mod session;
 mod wait;

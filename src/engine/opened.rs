@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::recommended::Recommended;
 use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length, room};
 use crate::gguf::Gguf;
 use crate::gpu::{DeviceChoice, Gpu, GpuError, GpuOptions};
@@ -13,6 +14,7 @@ pub struct Opened {
     pub(super) model: Arc<dyn Model>,
     tokenizer: Tokenizer,
     chat_template: Option<ChatTemplate>,
+    recommended: Recommended,
     n_ctx: usize,
     pub(super) ubatch: Option<u32>,
     pub(super) device: Device,
@@ -68,6 +70,7 @@ impl Opened {
             room::check(&device, &*model, n_ctx, ubatch)?;
         }
         Ok(Self {
+            recommended: Recommended::new(&file.gguf, model.config()),
             model,
             tokenizer,
             chat_template,
@@ -91,6 +94,11 @@ impl Opened {
     /// The chat template of the model's file, where it has one.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.chat_template.as_ref()
+    }
+
+    /// The sampling that is recommended for the model.
+    pub fn recommended(&self) -> &Recommended {
+        &self.recommended
     }
 
     /// Context length of sessions, in tokens.

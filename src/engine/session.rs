@@ -1,5 +1,7 @@
 //! A conversation with a loaded model: its tokens and its cache.
 
+mod chosen;
+
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -93,7 +95,7 @@ impl<'a> Session<'a> {
         on_prompt: &mut OnPrompt<'_>,
         on_token: &mut OnToken<'_>,
     ) -> Result<GenerateStats, EngineError> {
-        let mut answer = match self.begin(prompt, limit, on_prompt).await? {
+        let mut answer = match self.begin(prompt, limit, None, on_prompt).await? {
             ControlFlow::Continue(answer) => answer,
             ControlFlow::Break(stats) => return Ok(stats),
         };
@@ -105,17 +107,20 @@ impl<'a> Session<'a> {
         Ok(self.end(answer))
     }
 
-    /// Evaluates a prompt: the answer to begin now, or what was done where `on_prompt` broke.
+    /// Evaluates a prompt: the answer to begin now, or what was done where `on_prompt` broke. The logits of its last token go to
+    /// `on_row`, where there is one.
     pub(super) async fn begin(
         &mut self,
         prompt: &[u32],
         limit: usize,
+        on_row: Option<&mut OnRow<'_>>,
         on_prompt: &mut OnPrompt<'_>,
     ) -> Result<ControlFlow<GenerateStats, Answer<'a>>, EngineError> {
         let start = Instant::now();
         self.engine.check_tokens(prompt, self.tokens.len())?;
         let end = self.tokens.len() + prompt.len();
-        self.append(prompt, 0, None, on_prompt).await?;
+        self.append(prompt, prompt.len() - 1, on_row, on_prompt)
+            .await?;
         if self.tokens.len() < end {
             return Ok(ControlFlow::Break(GenerateStats {
                 prompt_tokens: prompt.len() - (end - self.tokens.len()),

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::thread;
 
 use super::backend::{OnPrompt, OnRow, OnToken};
+use super::chooser::Chooser;
 use super::opened::{Device, File, Opened};
 use super::{
     Engine, EngineError, EngineOptions, GenerateStats, LoadProgress, ModelSource, Sampling, Session,
@@ -58,12 +59,27 @@ impl Session<'_> {
         on_prompt: &mut OnPrompt<'_>,
         on_token: &mut OnToken<'_>,
     ) -> Result<GenerateStats, EngineError> {
-        let mut answer = match complete(self.begin(prompt, limit, on_prompt))? {
+        let mut answer = match complete(self.begin(prompt, limit, None, on_prompt))? {
             ControlFlow::Continue(answer) => answer,
             ControlFlow::Break(stats) => return Ok(stats),
         };
         self.decode(&mut answer, sampling, on_token)?;
         Ok(self.end(answer))
+    }
+
+    /// [`generate_chosen_async`](Self::generate_chosen_async), waited for.
+    ///
+    /// # Errors
+    /// As for [`generate_chosen_async`](Self::generate_chosen_async).
+    pub fn generate_chosen(
+        &mut self,
+        prompt: &[u32],
+        chooser: &mut dyn Chooser,
+        limit: usize,
+        on_prompt: &mut OnPrompt<'_>,
+        on_token: &mut OnToken<'_>,
+    ) -> Result<GenerateStats, EngineError> {
+        complete(self.generate_chosen_async(prompt, chooser, limit, on_prompt, on_token))
     }
 
     /// As [`logits_watched`](Self::logits_watched), with nobody told of the tokens that are evaluated.

@@ -1,5 +1,6 @@
 //! The choice of the next token from one row of logits.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use super::sampling::{Sampling, uniform};
@@ -8,7 +9,7 @@ use crate::gpu::call::{Call, Extent, Word};
 
 /// The token chosen from `logits` (vocab) under `sampling`.
 ///
-/// `recent` are the tokens the repeat penalty applies to ([`Sampling::recent`]); ids beyond the vocabulary are ignored.
+/// `recent` are the tokens the penalties apply to ([`Sampling::recent`]); ids beyond the vocabulary are ignored.
 /// `step` selects the draw: the position the chosen token will take.
 ///
 /// Candidates are ranked by logit, the lower id first among equals; NaN counts as negative infinity, but [`all_finite`] tells of it. At temperature 0 the
@@ -19,7 +20,11 @@ use crate::gpu::call::{Call, Extent, Word};
 /// If there are no logits.
 pub fn sample(logits: &[f32], recent: &[u32], sampling: &Sampling, step: u64) -> u32 {
     assert!(!logits.is_empty(), "a choice among no tokens");
-    let mut candidates: Vec<Candidate> = logits
+    let mut penalised = Cow::Borrowed(logits);
+    if sampling.penalises() {
+        penalise(penalised.to_mut(), recent, sampling);
+    }
+    let mut candidates: Vec<Candidate> = penalised
         .iter()
         .enumerate()
         .map(|(id, &logit)| Candidate {
@@ -31,33 +36,15 @@ pub fn sample(logits: &[f32], recent: &[u32], sampling: &Sampling, step: u64) ->
             },
         })
         .collect();
-    penalise(&mut candidates, recent, sampling.repeat_penalty);
-    let best = *candidates
-        .iter()
-        .min_by(|a, b| rank(a, b))
-        .expect("there is at least one token");
+    let best = best(&candidates).expect("there is at least one token");
     if sampling.temperature <= 0.0 || best.logit == f32::NEG_INFINITY {
         return best.id;
     }
     top_k(&mut candidates, sampling.top_k as usize);
     top_p(&mut candidates, best.logit, sampling.top_p);
-    if sampling.min_p > 0.0 {
-        let least = best.logit + sampling.min_p.min(1.0).ln();
-        candidates.retain(|c| c.logit >= least);
-    }
-    candidates.sort_unstable_by_key(|c| c.id);
-    let weight = |c: &Candidate| ((c.logit - best.logit) / sampling.temperature).exp();
-    let total: f32 = candidates.iter().map(weight).sum();
-    let threshold = uniform(sampling.seed, step) * total;
-    let mut sum = 0.0;
-    for c in &candidates {
-        sum += weight(c);
-        if sum > threshold {
-            return c.id;
-        }
-    }
-    // u < 1, so the loop ends early unless the rounding of u * total reached total, or total is infinite or NaN.
-    best.id
+    min_p(&mut candidates, best.logit, sampling.min_p);
+    let u = uniform(sampling.seed, step);
+    draw(&mut candidates, best, sampling.temperature, u)
 }
 
 /// Whether no logit is infinite or NaN, by their bits. A choice from others means nothing.
@@ -66,40 +53,45 @@ pub fn all_finite(logits: &[f32]) -> bool {
     logits.iter().all(|l| l.to_bits() & exponent != exponent)
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Candidate {
-    id: u32,
-    logit: f32,
+/// A token that may be chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Candidate {
+    pub(crate) id: u32,
+    pub(crate) logit: f32,
 }
 
 /// Best first: the greater logit, then the lower id.
-fn rank(a: &Candidate, b: &Candidate) -> Ordering {
+pub(crate) fn rank(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit
         .partial_cmp(&a.logit)
         .unwrap_or(Ordering::Equal)
         .then(a.id.cmp(&b.id))
 }
 
-/// One penalty per distinct recent token; `candidates` still lie in order of ids.
-fn penalise(candidates: &mut [Candidate], recent: &[u32], penalty: f32) {
-    if penalty == 1.0 {
-        return;
-    }
-    let mut distinct = recent.to_vec();
-    distinct.sort_unstable();
-    distinct.dedup();
-    for id in distinct {
-        if let Some(c) = candidates.get_mut(id as usize) {
-            c.logit = if c.logit > 0.0 {
-                c.logit / penalty
-            } else {
-                c.logit * penalty
-            };
-        }
+/// The first in rank.
+pub(crate) fn best(candidates: &[Candidate]) -> Option<Candidate> {
+    candidates.iter().min_by(|a, b| rank(a, b)).copied()
+}
+
+/// The penalties of the distinct recent tokens on their logits.
+pub(crate) fn penalise(logits: &mut [f32], recent: &[u32], sampling: &Sampling) {
+    let mut sorted = recent.to_vec();
+    sorted.sort_unstable();
+    for same in sorted.chunk_by(|a, b| a == b) {
+        let Some(logit) = logits.get_mut(same[0] as usize) else {
+            continue;
+        };
+        *logit = if *logit > 0.0 {
+            *logit / sampling.repeat_penalty
+        } else {
+            *logit * sampling.repeat_penalty
+        };
+        *logit -= same.len() as f32 * sampling.frequency_penalty + sampling.presence_penalty;
     }
 }
 
-fn top_k(candidates: &mut Vec<Candidate>, k: usize) {
+/// Keeps the `k` first in rank; 0 keeps all.
+pub(crate) fn top_k(candidates: &mut Vec<Candidate>, k: usize) {
     if k > 0 && k < candidates.len() {
         candidates.select_nth_unstable_by(k - 1, rank);
         candidates.truncate(k);
@@ -123,6 +115,31 @@ fn top_p(candidates: &mut Vec<Candidate>, max: f32, p: f32) {
     }
 }
 
+/// Keeps those at least `p` times as probable as the best, whose logit is `max`.
+pub(crate) fn min_p(candidates: &mut Vec<Candidate>, max: f32, p: f32) {
+    if p > 0.0 {
+        let least = max + p.min(1.0).ln();
+        candidates.retain(|c| c.logit >= least);
+    }
+}
+
+/// The first in order of ids at which the running sum of weights exceeds `u` times the whole sum. `best` is the first in rank.
+pub(crate) fn draw(candidates: &mut [Candidate], best: Candidate, temperature: f32, u: f32) -> u32 {
+    candidates.sort_unstable_by_key(|c| c.id);
+    let weight = |c: &Candidate| ((c.logit - best.logit) / temperature).exp();
+    let total: f32 = candidates.iter().map(weight).sum();
+    let threshold = u * total;
+    let mut sum = 0.0;
+    for c in candidates.iter() {
+        sum += weight(c);
+        if sum > threshold {
+            return c.id;
+        }
+    }
+    // u < 1, so the loop ends early unless the rounding of u * total reached total, or total is infinite or NaN.
+    best.id
+}
+
 /// Threads of a workgroup, and tokens of a slice of the vocabulary.
 const WG: usize = 256;
 
@@ -136,23 +153,19 @@ const NO_MIN_P: f32 = -1e30;
 pub const NUMBER: usize = 9;
 
 /// What [`State::sampling`](crate::gpu::call::State::sampling) holds for a choice with the draw of `step`:
-/// 0 temperature, 1 top_k, 2 top_p, 3 ln(min_p), 4 repeat_penalty, 5 repeat_last_n (0 where the penalty is 1),
+/// 0 temperature, 1 top_k, 2 top_p, 3 ln(min_p), 4 repeat_penalty, 5 repeat_last_n (0 where nothing is penalised),
 /// 6 [`uniform`]`(seed, step)`, 7 the step modulo 2^32, told with the result, 8 whether masses of slices are asked for,
-/// 9 the number of the submission ([`NUMBER`]), told with the result: 0 here.
+/// 9 the number of the submission ([`NUMBER`]), told with the result: 0 here, 10 presence_penalty, 11 frequency_penalty.
 ///
 /// The draw is made here: the step is known when a token is encoded, and host and device cannot disagree about it.
-pub fn words(sampling: &Sampling, step: u64) -> [u32; 10] {
+pub fn words(sampling: &Sampling, step: u64) -> [u32; 12] {
     let s = sampling;
     let log_min_p = if s.min_p > 0.0 {
         s.min_p.min(1.0).ln()
     } else {
         NO_MIN_P
     };
-    let last_n = if s.repeat_penalty == 1.0 {
-        0
-    } else {
-        s.repeat_last_n
-    };
+    let last_n = if s.penalises() { s.repeat_last_n } else { 0 };
     [
         s.temperature.to_bits(),
         s.top_k,
@@ -164,6 +177,8 @@ pub fn words(sampling: &Sampling, step: u64) -> [u32; 10] {
         step as u32,
         u32::from(s.top_p < 1.0 && (s.top_k == 0 || s.top_k as usize > WG)),
         0,
+        s.presence_penalty.to_bits(),
+        s.frequency_penalty.to_bits(),
     ]
 }
 
@@ -215,6 +230,8 @@ pub fn calls(logits: &Range, vocab: u32, history: &Range, results: &[Range]) -> 
         .bind("logits", logits)
         .word("last_n", Word::Sampling(5))
         .word("penalty", Word::Sampling(4))
+        .word("presence", Word::Sampling(10))
+        .word("frequency", Word::Sampling(11))
         .word("masses", Word::Sampling(8))
         .grid([Extent::N(slices as u32), Extent::N(1), Extent::N(1)])
         .with_bytes(u64::from(vocab) * 4);
@@ -361,6 +378,31 @@ mod tests {
         };
         let what = "top-p counts what top-k left: 0.5 / 0.8 reaches 0.6";
         assert_eq!(kept(&logits, &both), [0], "{what}");
+    }
+
+    #[test]
+    fn presence_counts_once_and_frequency_each_time() {
+        let greedy = |logits: &[f32], recent: &[u32], presence_penalty, frequency_penalty| {
+            let sampling = Sampling {
+                presence_penalty,
+                frequency_penalty,
+                ..Sampling::GREEDY
+            };
+            sample(logits, recent, &sampling, 0)
+        };
+        assert_eq!(greedy(&[2.0, 1.6], &[0], 0.5, 0.0), 1);
+        assert_eq!(greedy(&[2.0, 1.4], &[0, 0, 0], 0.5, 0.0), 0, "once");
+        assert_eq!(greedy(&[2.0, 1.4], &[0], 0.0, 0.5), 0);
+        assert_eq!(greedy(&[2.0, 1.4], &[0, 9, 0], 0.0, 0.5), 1, "each time");
+        assert_eq!(greedy(&[2.0, 2.4], &[0], -0.5, 0.0), 0, "a reward");
+        let both = Sampling {
+            repeat_penalty: 2.0,
+            presence_penalty: 0.25,
+            ..Sampling::GREEDY
+        };
+        let what = "the repeat penalty comes first: 2 / 2 - 0.25";
+        assert_eq!(sample(&[2.0, 0.74], &[0], &both, 0), 0, "{what}");
+        assert_eq!(sample(&[2.0, 0.76], &[0], &both, 0), 1, "{what}");
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! How the next token is chosen from the logits.
 
-/// The parameters of a choice; their order of application and meaning are those of llama.cpp's default chain
-/// (common/common.h, src/llama-sampler.cpp): repeat penalty, top-k, top-p, min-p, temperature, draw.
+/// The parameters of a choice that every backend makes. Their order and meaning are those of llama.cpp's default chain
+/// (common/common.h, src/llama-sampler.cpp): penalties, top-k, top-p, min-p, temperature, draw.
 ///
 /// Top-p and min-p look at the probabilities before the temperature is applied.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// Divides the logits before the draw; 0 takes the best token (greedy) and makes all else but the penalty idle.
+    /// Divides the logits before the draw; 0 takes the best token (greedy) and makes all else but the penalties idle.
     pub temperature: f32,
     /// Keeps this many of the best tokens; 0 keeps all.
     pub top_k: u32,
@@ -16,7 +16,11 @@ pub struct Sampling {
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of recent tokens, once per distinct token; 1 is off.
     pub repeat_penalty: f32,
-    /// How many of the last tokens (prompt included) are recent; 0 is off.
+    /// Taken from the logits of recent tokens, once per distinct token; 0 is off.
+    pub presence_penalty: f32,
+    /// Taken from the logit of a recent token as many times as it occurs among them; 0 is off.
+    pub frequency_penalty: f32,
+    /// How many of the last tokens (prompt included) are recent; 0 is off, the greatest number is the whole context.
     pub repeat_last_n: u32,
     /// Seed of the draws: the same seed, prompt and parameters give the same text.
     pub seed: u64,
@@ -30,11 +34,21 @@ impl Sampling {
         top_p: 1.0,
         min_p: 0.0,
         repeat_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
         repeat_last_n: 64,
         seed: 0,
     };
 
-    /// The tokens the repeat penalty applies to: the last `repeat_last_n` of the context, oldest first.
+    /// Whether recent tokens are penalised in any way.
+    pub fn penalises(&self) -> bool {
+        self.repeat_last_n > 0
+            && (self.repeat_penalty != 1.0
+                || self.presence_penalty != 0.0
+                || self.frequency_penalty != 0.0)
+    }
+
+    /// The tokens the penalties apply to: the last `repeat_last_n` of the context, oldest first.
     pub fn recent<'a>(&self, context: &'a [u32]) -> &'a [u32] {
         &context[context.len().saturating_sub(self.repeat_last_n as usize)..]
     }

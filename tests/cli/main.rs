@@ -13,6 +13,7 @@ mod not_finite;
 mod pipes;
 mod refusals;
 mod reports;
+mod sampling;
 mod templates;
 mod thinking;
 mod tune;

@@ -28,7 +28,7 @@ fn wrong_usage_exits_with_2() {
         failure(args, 2);
     }
     // A negative number is a wrong value, not an unknown flag.
-    for (flag, value) in [("--temp", "-1"), ("--top-k", "-3"), ("-n", "-1")] {
+    for (flag, value) in [("--temp", "-1"), ("--top-k", "-3"), ("-n", "-2")] {
         let message = failure(&["generate", flag, value, "x"], 2);
         assert!(
             message.contains(&format!("invalid value '{value}'")),

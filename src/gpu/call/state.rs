@@ -16,7 +16,7 @@ pub struct State {
     /// Whether dispatches [for few tokens](When::Few) are encoded, or those for many.
     pub few: bool,
     /// Sampling parameters, as `kernels::sample` lays them out.
-    pub sampling: [u32; 10],
+    pub sampling: [u32; 12],
 }
 
 /// The largest replay that a step is recorded for.

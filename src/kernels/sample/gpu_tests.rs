@@ -107,6 +107,8 @@ fn admissible(
             } else {
                 *l * sampling.repeat_penalty
             };
+            let count = recent.iter().filter(|other| *other == id).count();
+            *l -= count as f32 * sampling.frequency_penalty + sampling.presence_penalty;
         }
     }
     let mut order: Vec<usize> = (0..logits.len()).collect();
@@ -179,12 +181,20 @@ fn greedy_is_what_the_twin_chooses() {
             let chooser = Chooser::new(gpu, vocab);
             for logits in [&plain, &tied, &low, &nothing] {
                 chooser.logits(logits);
-                for penalty in [1.0, 1.3] {
+                // Presence and frequency whose sums are exact, so that nothing depends on how they are rounded.
+                for (repeat, presence, frequency) in [
+                    (1.0, 0.0, 0.0),
+                    (1.3, 0.0, 0.0),
+                    (1.0, 0.5, 0.25),
+                    (1.3, -0.5, 0.0),
+                ] {
                     let mut context: Vec<u32> =
                         (0..40).map(|_| rng.below(vocab + 5) as u32).collect();
                     let sampling = Sampling {
-                        repeat_penalty: penalty,
-                        repeat_last_n: 30,
+                        repeat_penalty: repeat,
+                        presence_penalty: presence,
+                        frequency_penalty: frequency,
+                        repeat_last_n: if presence < 0.0 { u32::MAX } else { 30 },
                         ..Sampling::GREEDY
                     };
                     // The best tokens are recent ones, some beyond the reach of the penalty.
@@ -222,6 +232,12 @@ fn draws_are_those_of_the_definition() {
             top_p: 0.95,
             min_p: 0.05,
             repeat_penalty: 1.1,
+            ..PLAIN
+        },
+        Sampling {
+            top_k: 40,
+            presence_penalty: 1.5,
+            frequency_penalty: 0.75,
             ..PLAIN
         },
         Sampling {

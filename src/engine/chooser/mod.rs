@@ -1,0 +1,48 @@
+//! The choice of a token on the host.
+//!
+//! Devices choose by a few samplers ([`Sampling`]). Whatever else is asked of a choice needs a row of logits on the host, which
+//! [`Session::generate_chosen`](super::Session::generate_chosen) hands to a [`Chooser`]. The [`Chain`] is one; others may be put
+//! before it.
+
+mod candidates;
+mod chain;
+mod dry;
+mod log_probs;
+mod mirostat;
+mod typical;
+mod xtc;
+
+pub use crate::kernels::sampling::Sampling;
+pub use chain::{Chain, ChainSettings};
+pub use dry::{Breakers, Dry};
+pub use log_probs::{LogProbs, TokenLogProbs};
+pub use mirostat::Mirostat;
+pub use xtc::Xtc;
+
+/// Chooses the tokens of an answer, one after another.
+pub trait Chooser {
+    /// The token that continues `context`, from its logits (vocab), which it may change. All are finite.
+    ///
+    /// # Errors
+    /// [`ChooserError`].
+    fn choose(&mut self, logits: &mut [f32], context: &[u32]) -> Result<u32, ChooserError>;
+
+    /// Is told of each token that was chosen, before the next is.
+    ///
+    /// # Errors
+    /// [`ChooserError`].
+    fn accept(&mut self, token: u32) -> Result<(), ChooserError> {
+        let _ = token;
+        Ok(())
+    }
+}
+
+/// Why no token was chosen.
+#[derive(Debug, thiserror::Error)]
+pub enum ChooserError {
+    /// No token is left to choose from.
+    #[error(
+        "every token of the vocabulary is excluded; take back some of the biases (--logit-bias)"
+    )]
+    NothingLeft,
+}

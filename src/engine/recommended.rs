@@ -1,0 +1,235 @@
+//! The sampling that a model's file or its publisher recommends.
+
+use crate::gguf::{Gguf, Value};
+use crate::model::Config;
+
+/// Values for samplers; `None` where nothing is recommended.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SamplingValues {
+    /// [`Sampling::temperature`](super::Sampling::temperature).
+    pub temperature: Option<f32>,
+    /// [`Sampling::top_k`](super::Sampling::top_k).
+    pub top_k: Option<u32>,
+    /// [`Sampling::top_p`](super::Sampling::top_p).
+    pub top_p: Option<f32>,
+    /// [`Sampling::min_p`](super::Sampling::min_p).
+    pub min_p: Option<f32>,
+    /// [`Sampling::repeat_penalty`](super::Sampling::repeat_penalty).
+    pub repeat_penalty: Option<f32>,
+    /// [`Sampling::repeat_last_n`](super::Sampling::repeat_last_n).
+    pub repeat_last_n: Option<u32>,
+    /// [`Xtc::probability`](super::chooser::Xtc::probability).
+    pub xtc_probability: Option<f32>,
+    /// [`Xtc::threshold`](super::chooser::Xtc::threshold).
+    pub xtc_threshold: Option<f32>,
+    /// The version of Mirostat, 0 or 2.
+    pub mirostat: Option<u32>,
+    /// [`Mirostat::tau`](super::chooser::Mirostat::tau).
+    pub mirostat_tau: Option<f32>,
+    /// [`Mirostat::eta`](super::chooser::Mirostat::eta).
+    pub mirostat_eta: Option<f32>,
+}
+
+/// A model whose publisher recommends a sampling. What is not named is off.
+#[derive(Debug, PartialEq)]
+pub struct Publisher {
+    /// The model.
+    pub model: &'static str,
+    /// By how many blocks and tokens its files are known.
+    sizes: (usize, usize),
+    /// Where it thinks, or cannot.
+    thinking: SamplingValues,
+    /// Where it is told not to think.
+    answering: SamplingValues,
+}
+
+/// Temperature, top-k, top-p and repeat penalty, and no more.
+const fn values(temperature: f32, top_k: u32, top_p: f32, repeat_penalty: f32) -> SamplingValues {
+    SamplingValues {
+        temperature: Some(temperature),
+        top_k: Some(top_k),
+        top_p: Some(top_p),
+        min_p: Some(0.0),
+        repeat_penalty: Some(repeat_penalty),
+        repeat_last_n: None,
+        xtc_probability: None,
+        xtc_threshold: None,
+        mirostat: None,
+        mirostat_tau: None,
+        mirostat_eta: None,
+    }
+}
+
+/// What publishers recommend, and where that is from.
+static PUBLISHERS: [Publisher; 3] = [
+    // The defaults of GLM-4.7 in its publisher's guide (docs.z.ai/guides/overview/migrate-to-glm-new). Not compared with the model's own
+    // card.
+    Publisher {
+        model: "GLM-4.7-Flash",
+        sizes: (47, 154_880),
+        thinking: values(1.0, 0, 0.95, 1.0),
+        answering: values(1.0, 0, 0.95, 1.0),
+    },
+    // generation_config.json of the chat model, as others quote it. Not compared with the file itself.
+    Publisher {
+        model: "DeepSeek-V2-Lite",
+        sizes: (27, 102_400),
+        thinking: values(0.3, 0, 0.95, 1.0),
+        answering: values(0.3, 0, 0.95, 1.0),
+    },
+    // "Recommended Decoding Parameters" in the publisher's README.
+    Publisher {
+        model: "Youtu-LLM-2B",
+        sizes: (32, 128_256),
+        thinking: values(1.0, 20, 0.95, 1.05),
+        answering: values(0.7, 20, 0.8, 1.0),
+    },
+];
+
+impl Publisher {
+    /// What is recommended for a model that is told not to think, or for any other.
+    pub fn values(&self, no_thoughts: bool) -> &SamplingValues {
+        match no_thoughts {
+            true => &self.answering,
+            false => &self.thinking,
+        }
+    }
+}
+
+/// What is recommended for a model.
+#[derive(Debug, Default)]
+pub struct Recommended {
+    /// By its file.
+    pub file: SamplingValues,
+    /// By its publisher.
+    pub publisher: Option<&'static Publisher>,
+}
+
+impl Recommended {
+    /// What `gguf` says, whose sizes are those of `config`. A value that no sampler takes is ignored with a warning.
+    pub fn new(gguf: &Gguf, config: &Config) -> Self {
+        let sizes = (config.block_count, config.vocab_size);
+        Self {
+            file: SamplingValues::of(gguf),
+            publisher: PUBLISHERS.iter().find(|known| known.sizes == sizes),
+        }
+    }
+}
+
+impl SamplingValues {
+    /// The keys `general.sampling.*`, as llama.cpp names them. A number of -1 keeps all tokens, or looks at all.
+    fn of(gguf: &Gguf) -> Self {
+        let number = |name, holds: fn(f32) -> bool| {
+            read(gguf, name, |value| {
+                let integer = value.as_u32().map(|value| value as f32);
+                value.as_f32().or(integer).filter(|v| holds(*v))
+            })
+        };
+        let count = |name, below: u32| {
+            read(gguf, name, |value| match signed(value)? {
+                -1 => Some(below),
+                count => u32::try_from(count).ok(),
+            })
+        };
+        let share = |v: f32| (0.0..=1.0).contains(&v);
+        let not_negative = |v: f32| v.is_finite() && v >= 0.0;
+        Self {
+            temperature: number("temp", not_negative),
+            top_k: count("top_k", 0),
+            top_p: number("top_p", share),
+            min_p: number("min_p", share),
+            repeat_penalty: number("penalty_repeat", |v| v.is_normal() && v > 0.0),
+            repeat_last_n: count("penalty_last_n", u32::MAX),
+            xtc_probability: number("xtc_probability", share),
+            xtc_threshold: number("xtc_threshold", share),
+            mirostat: read(gguf, "mirostat", |value| {
+                value.as_u32().filter(|version| [0, 2].contains(version))
+            }),
+            mirostat_tau: number("mirostat_tau", not_negative),
+            mirostat_eta: number("mirostat_eta", not_negative),
+        }
+    }
+}
+
+fn signed(value: &Value) -> Option<i64> {
+    match *value {
+        Value::I8(v) => Some(v.into()),
+        Value::I16(v) => Some(v.into()),
+        Value::I32(v) => Some(v.into()),
+        Value::I64(v) => Some(v),
+        _ => value.as_u64()?.try_into().ok(),
+    }
+}
+
+fn read<T>(gguf: &Gguf, name: &str, value: impl Fn(&Value) -> Option<T>) -> Option<T> {
+    let key = format!("general.sampling.{name}");
+    let found = gguf.get(&key)?;
+    let value = value(found);
+    if value.is_none() {
+        let kind = found.type_name();
+        log::warn!(
+            "{key} of the model's file is ignored: its value, of type {kind}, is none that this sampler takes"
+        );
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gguf::GgufWriter;
+
+    /// What is read from a file with these keys.
+    fn of(keys: &[(&str, Value)]) -> SamplingValues {
+        let mut writer = GgufWriter::new(Vec::new());
+        for (name, value) in keys {
+            let key = format!("general.sampling.{name}");
+            writer.metadata(&key, value.clone()).expect("a new key");
+        }
+        let data = writer.begin_data().expect("memory takes it");
+        let bytes = data.finish().expect("memory takes it");
+        let gguf = Gguf::from_static(bytes.leak(), "keys");
+        SamplingValues::of(&gguf.expect("it was just written"))
+    }
+
+    #[test]
+    fn the_files_keys_are_read() {
+        assert_eq!(of(&[]), SamplingValues::default());
+        let found = of(&[
+            ("temp", Value::F32(0.6)),
+            ("top_k", Value::I32(20)),
+            ("top_p", Value::F32(0.9)),
+            ("min_p", Value::F64(0.0)),
+            ("penalty_repeat", Value::F32(1.05)),
+            ("penalty_last_n", Value::I32(-1)),
+            ("mirostat", Value::I32(2)),
+            ("mirostat_tau", Value::U32(4)),
+        ]);
+        let expected = SamplingValues {
+            temperature: Some(0.6),
+            top_k: Some(20),
+            top_p: Some(0.9),
+            min_p: Some(0.0),
+            repeat_penalty: Some(1.05),
+            repeat_last_n: Some(u32::MAX),
+            mirostat: Some(2),
+            mirostat_tau: Some(4.0),
+            ..SamplingValues::default()
+        };
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn values_that_no_sampler_takes_are_ignored() {
+        let found = of(&[
+            ("temp", Value::F32(f32::NAN)),
+            ("top_k", Value::I32(-7)),
+            ("top_p", Value::F32(1.5)),
+            ("min_p", Value::String("low".into())),
+            ("penalty_repeat", Value::F32(0.0)),
+            ("xtc_threshold", Value::Bool(true)),
+            ("mirostat", Value::I32(1)),
+        ]);
+        assert_eq!(found, SamplingValues::default());
+    }
+}
