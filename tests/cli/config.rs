@@ -40,6 +40,13 @@ fn the_command_line_goes_before_the_file_and_its_tables_before_its_top() {
 }
 
 #[test]
+fn a_list_gives_a_flag_several_values() {
+    let file = "device = \"cpu\"\n[logits]\ntokens = [1, 2, 3]";
+    let output = configured(file, &["logits"], |_| ());
+    assert_eq!(stdout(&output).lines().count(), 3, "{}", stderr(&output));
+}
+
+#[test]
 fn the_environment_stands_between_the_line_and_the_file() {
     let args = ["logits", "--tokens", "1"];
     let file = "device = \"from the file\"";
@@ -97,7 +104,8 @@ fn what_is_typed_conflicts_with_nothing_from_elsewhere() {
     );
 
     let args = ["generate", "--system", "Be brief.", "Hello"];
-    let file = "device = \"cpu\"\n[generate]\nraw = true\nn-predict = 2\ntemp = 0";
+    let file =
+        "device = \"cpu\"\n[generate]\nraw = true\nn-predict = 2\ntemp = 0\nstop = [\"x\", \"y\"]";
     let output = configured(file, &args, |_| ());
     assert!(output.status.success(), "{}", stderr(&output));
     // Within the file it does, where it is on.

@@ -175,7 +175,8 @@ fn manual_pages_have_every_flag() {
         .map(|name| format!("glimt-{name}.1"))
         .collect();
     expected.push("glimt.1".to_owned());
-    (names.sort(), expected.sort());
+    names.sort();
+    expected.sort();
     assert_eq!(names, expected);
     let bench = std::fs::read_to_string(folder.join("glimt-bench.1")).expect("it was written");
     for expected in [
