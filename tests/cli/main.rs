@@ -3,6 +3,7 @@
 
 mod generate;
 mod measure;
+mod pictures;
 mod refusals;
 mod reports;
 mod tune;
