@@ -73,7 +73,8 @@ pub(crate) fn bars(rows: &[Row], terminal: &Terminal) -> String {
 
 /// The different values of `rows`, in words.
 fn told(rows: &[Row], value: fn(&Row) -> String) -> String {
-    let values: BTreeSet<_> = rows.iter().map(value).collect();
+    let values = rows.iter().map(value).filter(|value| !value.is_empty());
+    let values: BTreeSet<_> = values.collect();
     Vec::from_iter(values).join(", ")
 }
 
@@ -118,23 +119,25 @@ fn charts(rows: &[Row]) -> Vec<Chart> {
     charts.filter(|chart| !chart.series.is_empty()).collect()
 }
 
-/// What tells the line of a row from those of the others: its test, and what differs among `rows`.
+/// What tells the line of a row from those of the others: its test, and of its device what rows that are alike so far differ in.
 fn name(row: &Row, rows: &[&Row]) -> String {
     let mut test = row.test();
     test.depth = 0;
     let mut parts = vec![test.name()];
     let told: [fn(&Row) -> String; 4] = [
-        |row| row.tier.unwrap_or("CPU").to_owned(),
         |row| row.gpu_info.clone(),
         |row| row.backends.clone(),
+        |row| row.tier.unwrap_or_default().to_owned(),
         |row| {
             row.n_ubatch
                 .map_or_else(String::new, |n| format!("ubatch {n}"))
         },
     ];
-    for told in told {
-        if rows.iter().any(|other| told(other) != told(row)) {
-            parts.push(told(row));
+    for (i, this) in told.iter().enumerate() {
+        let alike = |a: &Row, b: &Row| told[..i].iter().all(|told| told(a) == told(b));
+        let differs = |a: &&Row| rows.iter().any(|b| alike(a, b) && this(a) != this(b));
+        if rows.iter().any(differs) {
+            parts.push(this(row));
         }
     }
     parts.retain(|part| !part.is_empty());
@@ -181,7 +184,16 @@ mod tests {
             .map(|point| point.x)
             .collect();
         assert_eq!(xs, [0.0, 4096.0]);
+        // What follows from the device is not told again.
+        for row in rows.iter_mut().filter(|row| row.gpu_info == "B") {
+            (row.tier, row.n_ubatch) = (None, Some(512));
+            row.backends = "CPU".to_owned();
+        }
         let text = svg(&rows);
+        assert!(
+            text.contains("tg128, B</text>") && text.contains("tier int8</text>"),
+            "{text}"
+        );
         assert_eq!(text.matches("<polyline").count(), 8);
         assert!(text.contains("a &lt;model&gt; &amp; more") && !text.contains("<model>"));
     }

@@ -73,27 +73,29 @@ impl Uses {
         };
         let parts: Vec<_> = self.parts.iter().map(part).collect();
         let total = self.total();
-        let height = TOP + stack::height(&parts) + 20.0;
         let title = format!("Memory of {model}: {}", bytes(total));
-        let whole = adapter.filter(|(_, has)| *has > 0);
-        let more = whole.map_or(0.0, |_| 150.0);
-        let mut svg = Svg::new(stack::WIDTH, height + more, &title);
+        let legend = TOP + stack::HEIGHT;
+        let below = legend + stack::height(&parts) + 26.0;
+        let height = match adapter {
+            Some(_) => below + 14.0 + stack::HEIGHT,
+            None => below - 10.0,
+        };
+        let mut svg = Svg::new(stack::WIDTH, height, &title);
         svg.heading([20.0, 26.0], &title);
         let context = format!("at a context of {}", count(self.ctx, "token"));
         svg.heading([20.0, 44.0], &context);
-        stack::draw(&mut svg, TOP, &parts, total as f64);
-        if let Some((name, has)) = whole {
-            svg.heading(
-                [20.0, height + 10.0],
-                &format!("of {} on {name}", bytes(has)),
-            );
-            let mut states = vec![("used", total)];
-            match has.checked_sub(total) {
-                Some(free) => states.push(("free", free)),
-                None => states = vec![("there", has), ("missing", total - has)],
-            }
-            let states: Vec<_> = states.iter().map(part).collect();
-            stack::draw(&mut svg, height + 20.0, &states, has.max(total) as f64);
+        stack::bar(&mut svg, TOP, &parts, total as f64);
+        stack::legend(&mut svg, legend, &parts);
+        if let Some((name, has)) = adapter {
+            let verdict = match has.checked_sub(total) {
+                Some(free) => format!("{} of it free", bytes(free)),
+                None => format!("NOT enough, {} are missing", bytes(total - has)),
+            };
+            let words = format!("in the {} of {name}: {verdict}", bytes(has));
+            svg.heading([20.0, below], &words);
+            let whole = has.max(total) as f64;
+            stack::bar(&mut svg, below + 14.0, &parts, whole);
+            stack::mark(&mut svg, below + 14.0, has as f64, whole);
         }
         svg.finish()
     }
@@ -136,7 +138,7 @@ mod tests {
         for has in [1, plan.total() * 3] {
             let text = uses.svg("<a>", Some(("GPU", has)));
             assert!(text.contains("Memory of &lt;a&gt;") && !text.contains("NaN"));
-            assert_eq!(text.contains("missing"), has == 1, "{text}");
+            assert_eq!(text.contains("NOT enough"), has == 1, "{text}");
         }
     }
 }

@@ -14,7 +14,7 @@ const AXIS: f64 = 46.0;
 /// Height of a line of the legend, and of a bar with the space to the next.
 const ENTRY: f64 = 20.0;
 const BAR: f64 = 26.0;
-/// Where bars begin, and what they leave for their numbers.
+/// Where bars begin at the latest, and what they leave for their numbers.
 const BARS: f64 = 330.0;
 const NUMBER: f64 = 130.0;
 /// Marks of the upright axis, at most.
@@ -92,22 +92,24 @@ impl Chart {
 
     fn bars(&self, svg: &mut Svg, top: f64) {
         let most = self.most();
+        let names = self.series.iter().map(|series| svg::width(&series.name));
+        let left = (names.fold(0.0, f64::max) + 30.0).min(BARS);
         for (i, series) in self.series.iter().enumerate() {
             let y = top + i as f64 * BAR;
             let middle = y + BAR / 2.0 + 2.0;
             svg.label(
-                [BARS - 10.0, middle],
+                [left - 10.0, middle],
                 Anchor::End,
-                BARS - 30.0,
+                left - 30.0,
                 &series.name,
             );
             let Some(point) = series.points.first() else {
                 continue;
             };
-            let width = point.y / most * (RIGHT - NUMBER - BARS);
+            let width = point.y / most * (RIGHT - NUMBER - left);
             let hint = format!("{}: {}", series.name, value(point));
-            svg.rect([BARS, y], [width, BAR - 8.0], svg::colour(i), &hint);
-            let at = [BARS + width + 8.0, middle];
+            svg.rect([left, y], [width, BAR - 8.0], svg::colour(i), &hint);
+            let at = [left + width + 8.0, middle];
             svg.label(at, Anchor::Start, NUMBER + 20.0, &value(point));
         }
     }

@@ -19,9 +19,12 @@ pub(crate) struct Part {
     pub(crate) words: String,
 }
 
-/// The height that [`draw`] takes.
+/// The height of a bar with the space below it.
+pub(crate) const HEIGHT: f64 = BAR + 16.0;
+
+/// The height that [`legend`] takes.
 pub(crate) fn height(parts: &[Part]) -> f64 {
-    BAR + 16.0 + parts.len() as f64 * ENTRY
+    parts.len() as f64 * ENTRY
 }
 
 /// The share of `part` in `whole`, in words.
@@ -29,26 +32,39 @@ pub(crate) fn share(part: f64, whole: f64) -> String {
     format!("{:.1}%", 100.0 * part / whole)
 }
 
-/// Draws `parts` from `top` on. The whole is larger than their sum where some of it is free.
-pub(crate) fn draw(svg: &mut Svg, top: f64, parts: &[Part], whole: f64) {
+/// Draws a bar of `parts` from `top` on. The whole is larger than their sum where some of it is free.
+pub(crate) fn bar(svg: &mut Svg, top: f64, parts: &[Part], whole: f64) {
     let whole = whole.max(f64::MIN_POSITIVE);
     svg.rect([LEFT, top], [RIGHT - LEFT, BAR], "#eeeeee", "");
     let mut left = LEFT;
     for (i, part) in parts.iter().enumerate() {
         let width = part.value / whole * (RIGHT - LEFT);
-        let told = format!("{}, {}", part.words, share(part.value, whole));
-        let hint = format!("{}: {told}", part.name);
+        let share = share(part.value, whole);
+        let hint = format!("{}: {}, {share}", part.name, part.words);
         svg.rect([left, top], [width, BAR], svg::colour(i), &hint);
         left += width;
-        let y = top + BAR + 16.0 + i as f64 * ENTRY;
+    }
+    for y in [top, top + BAR] {
+        svg.line([LEFT, y], [RIGHT, y], GREY);
+    }
+}
+
+/// Draws a rule through a bar from `top` on, where `value` of the whole is reached.
+pub(crate) fn mark(svg: &mut Svg, top: f64, value: f64, whole: f64) {
+    let x = LEFT + value / whole * (RIGHT - LEFT);
+    svg.line([x, top - 5.0], [x, top + BAR + 5.0], "black");
+}
+
+/// Writes from `top` on what `parts` are, with their shares of all.
+pub(crate) fn legend(svg: &mut Svg, top: f64, parts: &[Part]) {
+    let whole: f64 = parts.iter().map(|part| part.value).sum();
+    for (i, part) in parts.iter().enumerate() {
+        let y = top + i as f64 * ENTRY;
         svg.rect([LEFT, y], [14.0, 14.0], svg::colour(i), "");
         svg.label([LEFT + 22.0, y + 11.0], Anchor::Start, 340.0, &part.name);
         svg.label([500.0, y + 11.0], Anchor::End, 120.0, &part.words);
         let share = share(part.value, whole);
         svg.label([600.0, y + 11.0], Anchor::End, 90.0, &share);
-    }
-    for y in [top, top + BAR] {
-        svg.line([LEFT, y], [RIGHT, y], GREY);
     }
 }
 
@@ -63,16 +79,22 @@ mod tests {
             value,
             words: format!("{value} MiB"),
         });
-        let mut svg = Svg::new(WIDTH, height(&parts), "parts");
-        draw(&mut svg, 0.0, &parts, 100.0);
+        let mut svg = Svg::new(WIDTH, HEIGHT + height(&parts), "parts");
+        bar(&mut svg, 0.0, &parts, 100.0);
+        legend(&mut svg, HEIGHT, &parts);
+        mark(&mut svg, 0.0, 80.0, 100.0);
         let text = svg.finish();
         assert!(
             text.contains("<rect x=\"190.00\" y=\"0.00\" width=\"340.00\""),
             "{text}"
         );
         assert!(text.contains("<title>b: 50 MiB, 50.0%</title>"), "{text}");
-        let mut empty = Svg::new(WIDTH, height(&[]), "nothing");
-        draw(&mut empty, 0.0, &[], 0.0);
+        assert!(
+            text.contains(">66.7%</text>") && text.contains("x1=\"564.00\""),
+            "{text}"
+        );
+        let mut empty = Svg::new(WIDTH, HEIGHT, "nothing");
+        bar(&mut empty, 0.0, &[], 0.0);
         assert!(!empty.finish().contains("NaN"));
     }
 }

@@ -10,6 +10,7 @@ mod generate;
 mod help;
 mod measure;
 mod not_finite;
+mod pictures;
 mod pipes;
 mod refusals;
 mod reports;
