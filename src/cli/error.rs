@@ -95,6 +95,14 @@ pub(super) enum CliError {
         /// Tokens that two chunks take.
         needed: usize,
     },
+    /// A JSON schema is no JSON.
+    #[error("the JSON schema in {path} is no JSON: {source}")]
+    NotJson {
+        /// The file, or the flag.
+        path: String,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
     /// A sampler was asked for beside Mirostat.
     #[error(
         "with Mirostat {flag} would have no effect: leave it out, or switch Mirostat off with --mirostat 0"
@@ -141,6 +149,7 @@ impl CliError {
             | Self::WriteFile { .. }
             | Self::ReadText { .. }
             | Self::NotUtf8 { .. }
+            | Self::NotJson { .. }
             | Self::TextTooShort { .. }
             | Self::Write(_)
             | Self::Signal(_) => 1,

@@ -7,13 +7,14 @@ use clap::{Args, ValueEnum};
 
 use super::args::{ContextArgs, EngineArgs, ModelArgs, TextArgs};
 use super::error::CliError;
+use super::grammar::GrammarArgs;
 use super::output::{self, note};
 use super::report::Report;
 use super::sampling::{self, Choice, SamplingArgs};
 use super::sink::Sink;
 use super::stop::StopFilter;
 use super::{interrupt, load};
-use crate::engine::chooser::{Chain, LogProbs};
+use crate::engine::chooser::{Chain, Constrained, Grammar, LogProbs};
 use crate::engine::{Engine, GenerateStats, Opened, StopReason};
 use crate::tokenizer::{Message, StreamDecoder};
 
@@ -42,6 +43,8 @@ pub(super) struct Generate {
     ctx: ContextArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    grammar: GrammarArgs,
     /// Generate at most N tokens; -1 is no limit [default: until the model ends its answer or the context is full]
     #[arg(
         short = 'n',
@@ -116,13 +119,25 @@ impl Generate {
         // Before the weights, which may take many seconds to load.
         opened.check_tokens(&tokens, 0)?;
         let choice = self.choice(&opened)?;
+        let grammar = self.grammar.grammar(&opened)?;
         let engine = load::weights(opened)?;
         choice.tell();
-        let mut chooser = (!choice.host.is_empty())
-            .then(|| LogProbs::new(Chain::new(choice.chain.clone()), self.logprobs));
+        self.answer(&engine, &tokens, rendered.as_deref(), &choice, grammar)
+    }
+
+    /// Answers a prompt and says what it took.
+    fn answer(
+        &self,
+        engine: &Engine,
+        tokens: &[u32],
+        rendered: Option<&str>,
+        choice: &Choice,
+        grammar: Option<Grammar>,
+    ) -> Result<(), CliError> {
         let mut session = engine.session()?;
         let sink = Sink::new(self.json);
-        let mut answer = Answer::new(&engine, &self.stop, rendered.as_deref(), sink);
+        let mut answer = Answer::new(engine, &self.stop, rendered, sink);
+        let mut chooser = self.chooser(choice, grammar, &answer);
         let mut ended = None;
         let limit = self.n_predict.unwrap_or(usize::MAX);
         let bar = load::prompt_bar("prompt", tokens.len());
@@ -159,10 +174,10 @@ impl Generate {
             }
         };
         let stats = match &mut chooser {
-            Some(host) => session.generate_chosen(&tokens, host, limit, on_prompt, on_token)?,
+            Some(host) => session.generate_chosen(tokens, host, limit, on_prompt, on_token)?,
             None => {
                 let sampling = choice.sampling();
-                session.generate_watched(&tokens, sampling, limit, on_prompt, on_token)?
+                session.generate_watched(tokens, sampling, limit, on_prompt, on_token)?
             }
         };
         bar.finish_and_clear();
@@ -173,7 +188,7 @@ impl Generate {
         let interrupted = interrupt::requested();
         if self.json {
             let log_probs = chooser.as_ref().and_then(LogProbs::kept);
-            let report = Report::new(&engine, sink, &stats, interrupted, &choice, log_probs);
+            let report = Report::new(engine, sink, &stats, interrupted, choice, log_probs);
             output::json(&report)?;
         }
         let why = match ended {
@@ -195,7 +210,25 @@ impl Generate {
         let source = self.model.source();
         let mut choice = Choice::new(&self.sampling, &source, opened, no_thoughts)?;
         choice.host.extend(self.logprobs.map(|_| "--logprobs"));
+        choice.host.extend(self.grammar.flag());
         Ok(choice)
+    }
+
+    /// What chooses on the host, where something must.
+    fn chooser(
+        &self,
+        choice: &Choice,
+        grammar: Option<Grammar>,
+        answer: &Answer<'_>,
+    ) -> Option<LogProbs<Constrained<Chain>>> {
+        if choice.host.is_empty() {
+            return None;
+        }
+        let chain = Chain::new(choice.chain.clone());
+        // Thoughts are free.
+        let end = answer.marks.filter(|_| answer.thinking);
+        let constrained = Constrained::new(chain, grammar, end.map(|(_, close)| close));
+        Some(LogProbs::new(constrained, self.logprobs))
     }
 
     /// The prompt in the model's chat template.

@@ -9,6 +9,7 @@ mod bench;
 mod devices;
 mod error;
 mod generate;
+mod grammar;
 mod inspect;
 mod interrupt;
 mod load;
