@@ -1,8 +1,12 @@
-//! Protects answers that are kept to a grammar: whatever a model tends to, and however it is sampled, they are of the grammar.
+//! Protects answers that are kept to a grammar: whatever a model tends to, and however it is sampled, they are of the grammar. It also
+//! measures what choosing on the host costs.
 
 use std::ops::ControlFlow;
+use std::time::Instant;
 
-use glimt::engine::chooser::{Chain, ChainSettings, ChooserError, Constrained, Grammar, Language};
+use glimt::engine::chooser::{
+    Chain, ChainSettings, Chooser, ChooserError, Constrained, Dry, Grammar, Language, Mirostat, Xtc,
+};
 use glimt::engine::{
     DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Opened, Sampling, StopReason,
 };
@@ -262,4 +266,92 @@ fn a_grammar_begins_behind_the_thoughts() {
     assert_eq!(stats.expect("it fits").stop, StopReason::StopToken);
     assert_eq!(said[..3], thoughts);
     assert_eq!(tokenizer.decode(&said[3..]), "yes");
+}
+
+/// What the host adds to a token: not a test, but the command of the figures in docs/cli.md.
+#[test]
+#[ignore = "measures: cargo test --release --test grammar -- --ignored --nocapture"]
+fn the_cost_of_a_choice() {
+    let mut random = Random(1);
+    // About normal, by the sum of twelve even numbers.
+    let mut normal = || {
+        (0..12)
+            .map(|_| random.below(1 << 20) as f32 / (1 << 20) as f32)
+            .sum::<f32>()
+            - 6.0
+    };
+    let logits: Vec<f32> = (0..154_880).map(|_| 4.0 * normal()).collect();
+    let context: Vec<u32> = (0..2000).map(|i| i * i % 997).collect();
+    let plain = Sampling {
+        temperature: 0.8,
+        ..Sampling::GREEDY
+    };
+    let cut = Sampling {
+        top_k: 40,
+        top_p: 0.95,
+        min_p: 0.05,
+        repeat_penalty: 1.1,
+        ..plain
+    };
+    let with = |sampling, change: &dyn Fn(&mut ChainSettings)| {
+        let mut settings = ChainSettings::new(sampling);
+        change(&mut settings);
+        settings
+    };
+    let dry = Dry {
+        multiplier: 0.8,
+        base: 1.75,
+        allowed_length: 2,
+        last_n: u32::MAX,
+        breakers: Default::default(),
+    };
+    let xtc = Xtc {
+        probability: 1.0,
+        threshold: 0.1,
+    };
+    for (name, settings) in [
+        ("greedy", with(Sampling::GREEDY, &|_| {})),
+        ("top-k 40, top-p, min-p, repeat penalty", with(cut, &|_| {})),
+        (
+            "the same with DRY on 2000 tokens",
+            with(cut, &|s| s.dry = Some(dry.clone())),
+        ),
+        (
+            "the same with typical and XTC",
+            with(cut, &|s| {
+                s.typical_p = 0.9;
+                s.xtc = Some(xtc);
+            }),
+        ),
+        (
+            "top-p alone",
+            with(
+                Sampling {
+                    top_p: 0.95,
+                    ..plain
+                },
+                &|_| {},
+            ),
+        ),
+        ("typical alone", with(plain, &|s| s.typical_p = 0.9)),
+        (
+            "mirostat",
+            with(plain, &|s| {
+                s.mirostat = Some(Mirostat { tau: 5.0, eta: 0.1 })
+            }),
+        ),
+        ("draw from all", with(plain, &|_| {})),
+    ] {
+        let mut times: Vec<_> = (0..21)
+            .map(|_| {
+                let mut chain = Chain::new(settings.clone());
+                let mut row = logits.clone();
+                let began = Instant::now();
+                chain.choose(&mut row, &context).expect("something is left");
+                began.elapsed()
+            })
+            .collect();
+        times.sort();
+        println!("{name}: {:.2} ms", times[10].as_secs_f64() * 1e3);
+    }
 }

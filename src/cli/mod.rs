@@ -52,7 +52,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Generate(generate::Generate),
+    Generate(Box<generate::Generate>),
     Inspect(inspect::Inspect),
     Devices(devices::Devices),
     Tokenize(tokenize::Tokenize),
