@@ -25,9 +25,19 @@ fn engine(ctx: usize) -> Engine {
     Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
 }
 
+/// The first adapter, even if it is software.
+fn first_adapter(tier: Option<Tier>) -> GpuOptions {
+    GpuOptions {
+        device: DeviceChoice::Index(0),
+        tier,
+        ..GpuOptions::default()
+    }
+}
+
 /// A context of 128 tokens on a GPU.
 fn gpu_engine() -> Engine {
     let options = EngineOptions {
+        gpu: first_adapter(None),
         ctx: Some(128),
         ..EngineOptions::default()
     };
@@ -51,10 +61,7 @@ fn polled<T>(future: impl Future<Output = T>) -> (T, usize) {
 /// The same engine as [`gpu_engine`], opened and loaded by polling.
 fn polled_engine(tier: Option<Tier>) -> Engine {
     let options = EngineOptions {
-        gpu: GpuOptions {
-            tier,
-            ..GpuOptions::default()
-        },
+        gpu: first_adapter(tier),
         ctx: Some(128),
         ..EngineOptions::default()
     };

@@ -10,8 +10,8 @@ use super::{BenchError, Test};
 use crate::engine::backend::{Backend, BackendError};
 use crate::engine::bandwidth::read_bandwidth;
 use crate::engine::cpu::CpuBackend;
+use crate::engine::device::check_cpu;
 use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::engine::opened::check_cpu;
 use crate::engine::random::random_tokens;
 use crate::engine::{
     DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice, Precomposed, Sampling, Tier, TierTrial,
@@ -99,6 +99,8 @@ pub enum Event<'a> {
         /// How many tests there are.
         of: usize,
     },
+    /// The CPU reference is measured where the best GPU was meant, and why.
+    NoGpu(&'a gpu::GpuError),
     /// So many repetitions of the test are done.
     Repetition(usize),
     /// A result.
@@ -116,37 +118,42 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
     let model = options.source.load()?;
     let n_ctx = n_ctx(&options.tests, &*model)?;
     let cpu = Where::Device(DeviceChoice::Cpu);
+    let asked = GpuOptions {
+        tier: options.tiers.first().copied(),
+        ..options.gpu.clone()
+    };
+    let suits_cpu = match model.has_data() {
+        true => check_cpu(&asked, options.precompose).map_err(BenchError::from),
+        false => Err(BenchError::SyntheticOnCpu),
+    };
+    // What only kernels of a GPU can measure asks for some adapter, even if it is software.
+    let hardware = suits_cpu.is_ok();
     if options.devices.contains(&cpu) {
-        let asked = GpuOptions {
-            tier: options.tiers.first().copied(),
-            ..options.gpu.clone()
-        };
-        check_cpu(&asked, options.precompose)?;
-        if !model.has_data() {
-            return Err(BenchError::SyntheticOnCpu);
-        }
+        suits_cpu?;
     }
     let mut any = false;
     for device in &options.devices {
         if *device == cpu {
             any = true;
-            let mut backend = CpuBackend::new(Arc::clone(&model), n_ctx)?;
-            let row = base_row(options, &*model);
-            let begins = Event::Device {
-                name: &row.gpu_info,
-                backend: &row.backends,
-            };
-            if on_event(begins).is_break() {
-                return Ok(());
-            }
-            if run_tests(options, &mut backend, &*model, &row, on_event)?.is_break() {
+            if on_cpu(options, &model, n_ctx, on_event)?.is_break() {
                 return Ok(());
             }
             continue;
         }
-        for opening in openings(device, options) {
+        for opening in openings(device, options, hardware) {
             let gpu = match (Gpu::open(&opening), device) {
                 (Ok(gpu), _) => Arc::new(gpu),
+                (Err(error), Where::Device(DeviceChoice::Auto))
+                    if hardware && error.is_no_gpu() =>
+                {
+                    any = true;
+                    if on_event(Event::NoGpu(&error)).is_break()
+                        || on_cpu(options, &model, n_ctx, on_event)?.is_break()
+                    {
+                        return Ok(());
+                    }
+                    continue;
+                }
                 (Err(error), Where::All) => {
                     if on_event(Event::Skipped(error.to_string())).is_break() {
                         return Ok(());
@@ -166,6 +173,25 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
     } else {
         Err(BenchError::NoDevices)
     }
+}
+
+/// Measures on the CPU reference.
+fn on_cpu(
+    options: &BenchOptions,
+    model: &Arc<dyn Model>,
+    n_ctx: usize,
+    on_event: &mut OnEvent<'_>,
+) -> Result<ControlFlow<()>, BenchError> {
+    let mut backend = CpuBackend::new(Arc::clone(model), n_ctx)?;
+    let row = base_row(options, &**model);
+    let begins = Event::Device {
+        name: &row.gpu_info,
+        backend: &row.backends,
+    };
+    if on_event(begins).is_break() {
+        return Ok(ControlFlow::Break(()));
+    }
+    run_tests(options, &mut backend, &**model, &row, on_event)
 }
 
 /// Cache rows that the largest of `tests` needs.
@@ -189,7 +215,7 @@ pub(crate) fn n_ctx(tests: &[Test], model: &dyn Model) -> Result<usize, BenchErr
 }
 
 /// How to open the GPUs that a device and the tiers asked for mean.
-fn openings(device: &Where, options: &BenchOptions) -> Vec<GpuOptions> {
+fn openings(device: &Where, options: &BenchOptions, hardware: bool) -> Vec<GpuOptions> {
     let choices = match device {
         Where::Device(choice) => vec![choice.clone()],
         Where::All => (0..gpu::adapters().len())
@@ -204,6 +230,7 @@ fn openings(device: &Where, options: &BenchOptions) -> Vec<GpuOptions> {
         tiers.iter().map(move |tier| GpuOptions {
             device: device.clone(),
             tier: *tier,
+            hardware,
             tuned: true,
             ..options.gpu.clone()
         })

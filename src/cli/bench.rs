@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 
 use super::args::{KernelArgs, MeasuredArgs, PrecomposeArgs};
 use super::error::CliError;
-use super::load::{progress_bar, runs_bar};
+use super::load::{self, progress_bar, runs_bar};
 use super::output::{self, note, write_error};
 use super::picture::Picture;
 use crate::bench::{self, BenchOptions, Columns, Event, Format, Row, Where, Writer};
@@ -210,6 +210,7 @@ impl<'a> Shown<'a> {
             Event::Loaded => self.bar.finish_and_clear(),
             Event::Tier(trial) => note(format_args!("{trial}")),
             Event::Precomposed(precomposed) => note(format_args!("{precomposed}")),
+            Event::NoGpu(error) => load::no_gpu(error),
             Event::Skipped(reason) => note(format_args!("left out: {reason}")),
             Event::Test { test, number, of } => {
                 self.bar.finish_and_clear();

@@ -135,6 +135,14 @@ pub(super) enum CliError {
         /// What ended it.
         why: String,
     },
+    /// A JSON schema is no JSON.
+    #[error("the JSON schema in {path} is no JSON: {source}")]
+    NotJson {
+        /// The file, or the flag.
+        path: String,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
     /// A sampler was asked for beside Mirostat.
     #[error(
         "with Mirostat {flag} would have no effect: leave it out, or switch Mirostat off with --mirostat 0"

@@ -9,6 +9,7 @@ use indicatif::ProgressBar;
 
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
+use super::grammar::GrammarArgs;
 use super::guard::guarded;
 use super::output::{self, note};
 use super::report::Report;
@@ -17,8 +18,8 @@ use super::sink::Sink;
 use super::stop::StopFilter;
 use super::text::{self, PromptArgs};
 use super::{interrupt, load};
-use crate::engine::chooser::{Chain, LogProbs};
-use crate::engine::{Engine, GenerateStats, Opened, Session, StopReason};
+use crate::engine::chooser::{Chain, Chooser, Constrained, Grammar, LogProbs};
+use crate::engine::{Engine, EngineError, GenerateStats, Opened, Session, StopReason};
 use crate::plural::count;
 use crate::tokenizer::{Message, StreamDecoder};
 
@@ -47,6 +48,8 @@ pub(super) struct Generate {
     ctx: ContextArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    grammar: GrammarArgs,
     /// Generate at most N tokens; -1 is no limit [default: until the model ends its answer or the context is full]
     #[arg(
         short = 'n',
@@ -117,29 +120,44 @@ impl Generate {
         } else {
             Some(self.render(&opened, &prompt)?)
         };
-        let mut tokens = match &rendered {
+        let tokens = match &rendered {
             Some(text) => opened.tokenizer().encode_chat(text)?,
             None => opened.tokenizer().encode(&prompt, true)?,
         };
         // Before the weights, which may take many seconds to load.
         opened.check_tokens(&tokens, 0)?;
         let choice = self.choice(&opened)?;
+        let grammar = self.grammar.grammar(&opened)?;
         let engine = load::weights(opened)?;
         choice.tell();
-        let chooser = (!choice.host.is_empty())
-            .then(|| LogProbs::new(Chain::new(choice.chain.clone()), self.logprobs));
+        self.answer(&engine, tokens, rendered.as_deref(), &choice, grammar)
+    }
+
+    /// Answers a prompt and says what it took.
+    fn answer(
+        &self,
+        engine: &Engine,
+        mut tokens: Vec<u32>,
+        rendered: Option<&str>,
+        choice: &Choice,
+        grammar: Option<Grammar>,
+    ) -> Result<(), CliError> {
         let sink = Sink::new(self.json);
         let limit = self.n_predict.unwrap_or(usize::MAX);
-        let mut answer = Answer::new(&engine, &self.stop, rendered.as_deref(), sink);
+        let mut answer = Answer::new(engine, &self.stop, rendered, sink);
         answer.think_limit = self.think_limit;
+        let mut chooser = self.chooser(choice, grammar, &answer);
         if let Some((_, close)) = answer.marks.filter(|_| answer.is_over_think_limit()) {
             // No thoughts at all: they end where the template has opened them.
             tokens.push(close);
             answer.token(close)?;
+            if let Some(host) = &mut chooser {
+                host.accept(close).map_err(EngineError::from)?;
+            }
         }
         let mut turn = Turn {
             session: engine.session()?,
-            choice: &choice,
+            choice,
             chooser,
             bar: load::prompt_bar("prompt", tokens.len()),
             began: Instant::now(),
@@ -151,6 +169,9 @@ impl Generate {
             // The model goes on as if it had ended its thoughts itself.
             turn.ended = None;
             turn.answer.token(close)?;
+            if let Some(host) = &mut turn.chooser {
+                host.accept(close).map_err(EngineError::from)?;
+            }
             let left = limit.saturating_sub(stats.generated + 1);
             stats = joined(&stats, &turn.generate(&[close], left)?);
         }
@@ -159,7 +180,7 @@ impl Generate {
         let interrupted = interrupt::requested();
         if self.json {
             let log_probs = chooser.as_ref().and_then(LogProbs::kept);
-            let report = Report::new(&engine, sink, &stats, interrupted, &choice, log_probs);
+            let report = Report::new(engine, sink, &stats, interrupted, choice, log_probs);
             output::json(&report)?;
         }
         let why = match ended {
@@ -182,7 +203,25 @@ impl Generate {
         let source = self.model.source();
         let mut choice = Choice::new(&self.sampling, &source, opened, no_thoughts)?;
         choice.host.extend(self.logprobs.map(|_| "--logprobs"));
+        choice.host.extend(self.grammar.flag());
         Ok(choice)
+    }
+
+    /// What chooses on the host, where something must.
+    fn chooser(
+        &self,
+        choice: &Choice,
+        grammar: Option<Grammar>,
+        answer: &Answer<'_>,
+    ) -> Option<LogProbs<Constrained<Chain>>> {
+        if choice.host.is_empty() {
+            return None;
+        }
+        let chain = Chain::new(choice.chain.clone());
+        // Thoughts are free.
+        let end = answer.marks.filter(|_| answer.thinking);
+        let constrained = Constrained::new(chain, grammar, end.map(|(_, close)| close));
+        Some(LogProbs::new(constrained, self.logprobs))
     }
 
     /// The prompt in the model's chat template.
@@ -200,7 +239,7 @@ struct Turn<'a> {
     session: Session<'a>,
     choice: &'a Choice,
     /// What chooses on the host, if the device cannot.
-    chooser: Option<LogProbs<Chain>>,
+    chooser: Option<LogProbs<Constrained<Chain>>>,
     /// Shown while a long prompt is evaluated.
     bar: ProgressBar,
     began: Instant,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
+use super::fault;
 use super::output::complain;
 
 /// Bytes that rendering a template may take: a hundred times what the longest conversation does.
@@ -33,7 +34,9 @@ pub(super) fn guarded<T>(what: &str, work: impl FnOnce() -> T) -> T {
                 }
             }
         });
+        fault::set_rendering(true);
         let result = work();
+        fault::set_rendering(false);
         drop(done);
         result
     })

@@ -71,16 +71,22 @@ pub(super) fn open(
         force: ctx.force,
     };
     let opened = Opened::new(&model.source(), &options)?;
-    match opened.no_gpu() {
-        Some(GpuError::OnlySoftware { found }) => note(format_args!(
-            "no GPU found, only software ({found}): running on the CPU reference, which is faster; --device 0 takes the software"
-        )),
-        Some(_) => note(format_args!(
-            "no GPU adapter found: running on the CPU reference; if this machine has a GPU, install its driver"
-        )),
-        None => {}
+    if let Some(error) = opened.no_gpu() {
+        no_gpu(error);
     }
     Ok(opened)
+}
+
+/// Tells that the CPU reference is taken, and why.
+pub(super) fn no_gpu(error: &GpuError) {
+    match error {
+        GpuError::OnlySoftware { found } => note(format_args!(
+            "no GPU found, only software ({found}): running on the CPU reference, which is faster; --device 0 takes the software"
+        )),
+        _ => note(format_args!(
+            "no GPU adapter found: running on the CPU reference; if this machine has a GPU, install its driver"
+        )),
+    }
 }
 
 /// Why an answer of the model would be refused before anything is computed, on the device that is taken where none is asked for.

@@ -12,6 +12,7 @@ mod devices;
 mod error;
 mod fault;
 mod generate;
+mod grammar;
 mod guard;
 mod inspect;
 mod interrupt;
@@ -66,7 +67,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Generate(generate::Generate),
+    Generate(Box<generate::Generate>),
     Inspect(inspect::Inspect),
     Devices(devices::Devices),
     Tokenize(tokenize::Tokenize),

@@ -9,6 +9,7 @@ pub mod backend;
 pub mod bandwidth;
 pub mod chooser;
 pub mod cpu;
+pub(crate) mod device;
 mod error;
 pub mod gpu;
 pub mod log_softmax;
@@ -35,8 +36,8 @@ pub use crate::gpu::{DeviceChoice, GpuOptions, Tier};
 use crate::gguf::Gguf;
 use backend::Backend;
 use cpu::CpuBackend;
+use device::Device;
 use gpu::{GpuBackend, GpuModel};
-use opened::Device;
 
 /// The model compiled into the program; its origin and licence are in assets/README.md.
 static EMBEDDED: &[u8] = include_bytes!("../../assets/tales-q4_k_m.gguf");

@@ -1,7 +1,7 @@
 //! Whether a model and its context have room in memory, told before anything is loaded.
 
+use super::device::Device;
 use super::gpu::MemoryPlan;
-use super::opened::Device;
 use super::{DEFAULT_CONTEXT, EngineError};
 use crate::gpu::GpuError;
 use crate::models::Model;

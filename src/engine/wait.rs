@@ -5,7 +5,8 @@ use std::thread;
 
 use super::backend::{OnPrompt, OnRow, OnToken};
 use super::chooser::Chooser;
-use super::opened::{Device, File, Opened};
+use super::device::Device;
+use super::opened::{File, Opened};
 use super::{
     Engine, EngineError, EngineOptions, GenerateStats, LoadProgress, ModelSource, Sampling, Session,
 };

@@ -212,4 +212,9 @@ impl GpuError {
             Self::NoTimestamps { .. } | Self::WrongTimestamps { .. }
         )
     }
+
+    /// Whether the machine has no GPU.
+    pub fn is_no_gpu(&self) -> bool {
+        matches!(self, Self::NoAdapter | Self::OnlySoftware { .. })
+    }
 }

@@ -290,3 +290,54 @@ fn a_long_text_ends_the_answer_without_a_report_of_errors() {
     assert_eq!(report["stopped"], "stop text");
     assert!(!report["text"].as_str().expect("text").contains('e'));
 }
+
+#[test]
+fn an_answer_is_kept_to_a_schema() {
+    let schema = r#"{"type": "object", "properties": {"hero": {"enum": ["fox", "crow"]}}, "required": ["hero"], "additionalProperties": false}"#;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = write(directory.path(), "schema.json", schema.as_bytes());
+    for given in [schema, &file] {
+        let (answer, messages) = answer_of(&["--json-schema", given]);
+        let hero = json(&answer)["hero"].as_str().expect("a text").to_owned();
+        assert!(["fox", "crow"].contains(&hero.as_str()), "{answer}");
+        let said = line(&messages, "tokens are chosen on the host, one at a time: ");
+        assert_eq!(said, Some("--json-schema"));
+        assert!(
+            messages.trim_end().ends_with("stopped: end of text"),
+            "{messages}"
+        );
+    }
+    let grammar = write(directory.path(), "yes.lark", b"start: \"yes\" | \"no\"");
+    let (answer, _) = answer_of(&["--grammar", &grammar, "--temp", "0"]);
+    assert!(["yes\n", "no\n"].contains(&answer.as_str()), "{answer}");
+    let wrong = write(directory.path(), "wrong.lark", b"start: missing");
+    for (flag, value, expected) in [
+        ("--grammar", wrong.as_str(), "missing"),
+        ("--grammar", "no/such.lark", "no/such.lark"),
+        ("--json-schema", "{\"type\": ", "is no JSON"),
+        ("--json-schema", "no/such.json", "no/such.json"),
+        ("--json-schema", "{\"type\": \"fox\"}", "fox"),
+    ] {
+        let message = failure(&["generate", "--device", "cpu", flag, value, "x"], 1);
+        assert!(error_line(&message).contains(expected), "{message}");
+    }
+    failure(
+        &[
+            "generate",
+            "--json-schema",
+            schema,
+            "--grammar",
+            &grammar,
+            "x",
+        ],
+        2,
+    );
+}
+
+/// An answer on the CPU without a limit.
+fn answer_of(flags: &[&str]) -> (String, String) {
+    let first = ["generate", "--device", "cpu", "-s", "7"];
+    let output = run(&[&first, flags, &["Who is the hero?"]].concat());
+    assert!(output.status.success(), "{flags:?}: {}", stderr(&output));
+    (stdout(&output).to_owned(), stderr(&output).to_owned())
+}

@@ -349,7 +349,7 @@ impl HostArgs {
         let of = |v: &SamplingValues| v.xtc_probability;
         let probability = picker.pick("xtc_probability", self.xtc_probability, of, [0.0; 2]);
         let of = |v: &SamplingValues| v.xtc_threshold;
-        let threshold = picker.pick("xtc_threshold", self.xtc_threshold, of, [0.1; 2]);
+        let threshold = picker.pick("xtc_threshold", self.xtc_threshold, of, [0.1, -1.0]);
         let on = probability > 0.0 && threshold <= 0.5;
         if !on {
             picker.settings.retain(|s| !s.name.starts_with("xtc"));

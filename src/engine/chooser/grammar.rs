@@ -5,6 +5,7 @@ use std::sync::Arc;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{JsonCompileOptions, Matcher, ParserFactory};
+use serde_json::{Map, Value};
 
 use super::{Chooser, ChooserError};
 use crate::tokenizer::Tokenizer;
@@ -13,7 +14,7 @@ use crate::tokenizer::Tokenizer;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Language {
     /// JSON that the schema accepts.
-    JsonSchema(serde_json::Value),
+    JsonSchema(Value),
     /// A text of a grammar in the variant of Lark that llguidance reads.
     Lark(String),
 }
@@ -33,7 +34,15 @@ impl Grammar {
     /// [`ChooserError::Grammar`] with what is wrong with it.
     pub fn new(tokenizer: &Tokenizer, language: Language) -> Result<Self, ChooserError> {
         let grammar = match language {
-            Language::JsonSchema(mut schema) => {
+            Language::JsonSchema(schema) => {
+                // What is true accepts everything.
+                let mut schema = match schema {
+                    Value::Bool(true) => Value::Object(Map::new()),
+                    schema => schema,
+                };
+                if !schema.is_object() {
+                    return Err(refused("a JSON schema is an object, or true"));
+                }
                 let options = JsonCompileOptions {
                     whitespace_pattern: Some(SPACE.to_owned()),
                     ..JsonCompileOptions::default()
@@ -119,6 +128,8 @@ impl<C: Chooser> Chooser for Constrained<C> {
             match self.begins_after {
                 Some(end) if end == token => self.begins_after = None,
                 Some(_) => {}
+                // Behind its end comes only the token that ends the answer.
+                None if grammar.matcher.is_stopped() => {}
                 None => grammar.matcher.consume_token(token).map_err(refused)?,
             }
         }

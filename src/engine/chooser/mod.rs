@@ -7,6 +7,7 @@
 mod candidates;
 mod chain;
 mod dry;
+mod grammar;
 mod log_probs;
 mod mirostat;
 mod typical;
@@ -15,6 +16,7 @@ mod xtc;
 pub use crate::kernels::sampling::Sampling;
 pub use chain::{Chain, ChainSettings};
 pub use dry::{Breakers, Dry};
+pub use grammar::{Constrained, Grammar, Language};
 pub use log_probs::{LogProbs, TokenLogProbs};
 pub use mirostat::Mirostat;
 pub use xtc::Xtc;
@@ -42,7 +44,18 @@ pub trait Chooser {
 pub enum ChooserError {
     /// No token is left to choose from.
     #[error(
-        "every token of the vocabulary is excluded; take back some of the biases (--logit-bias)"
+        "every token that could follow is excluded; take back some of the biases (--logit-bias)"
     )]
     NothingLeft,
+    /// A grammar is none, or cannot be followed.
+    #[error("the grammar cannot be used: {reason}")]
+    Grammar {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Without a token to end it no answer can be kept to a grammar.
+    #[error(
+        "the model's vocabulary has no token that ends an answer, so an answer cannot be kept to a grammar"
+    )]
+    NoStopToken,
 }

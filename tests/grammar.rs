@@ -1,0 +1,361 @@
+//! Protects answers that are kept to a grammar: whatever a model tends to, and however it is sampled, they are of the grammar. It also
+//! measures what choosing on the host costs.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use glimt::engine::chooser::{
+    Chain, ChainSettings, Chooser, ChooserError, Constrained, Dry, Grammar, Language, Mirostat, Xtc,
+};
+use glimt::engine::{
+    DeviceChoice, Engine, EngineError, EngineOptions, GpuOptions, ModelSource, Opened, Sampling,
+    StopReason,
+};
+use serde_json::{Map, Value, json};
+
+fn engine() -> Engine {
+    let options = EngineOptions {
+        gpu: GpuOptions {
+            device: DeviceChoice::Cpu,
+            ..GpuOptions::default()
+        },
+        ..EngineOptions::default()
+    };
+    let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
+    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
+}
+
+/// The answer to a prompt under a grammar, and why it ended.
+fn answer(
+    engine: &Engine,
+    language: Language,
+    sampling: Sampling,
+) -> Result<(String, StopReason), EngineError> {
+    let grammar = Grammar::new(engine.tokenizer(), language)?;
+    let chain = Chain::new(ChainSettings::new(sampling));
+    let mut chooser = Constrained::new(chain, Some(grammar), None);
+    let tokenizer = engine.tokenizer();
+    let prompt = tokenizer.encode("The fox said", true)?;
+    let mut said = vec![];
+    let stats = engine.session()?.generate_chosen(
+        &prompt,
+        &mut chooser,
+        usize::MAX,
+        &mut |_| ControlFlow::Continue(()),
+        &mut |token| {
+            said.push(token);
+            ControlFlow::Continue(())
+        },
+    )?;
+    Ok((tokenizer.decode(&said), stats.stop))
+}
+
+/// Numbers that differ from run to run of the test, but for a seed that it prints.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// A random schema whose answers are short: an answer may go on for ever where a schema bounds no length, as of fractions.
+fn schema(random: &mut Random, depth: u64) -> Value {
+    let kinds = if depth == 0 { 7 } else { 10 };
+    match random.below(kinds) {
+        0 => json!({"type": "boolean"}),
+        1 => json!({"type": "null"}),
+        2 => json!({"type": "integer", "minimum": -20, "maximum": random.below(1000)}),
+        3 => json!({"type": "integer", "minimum": 0, "maximum": 500, "multipleOf": 5}),
+        4 => {
+            let least = random.below(3);
+            json!({"type": "string", "minLength": least, "maxLength": least + random.below(12)})
+        }
+        5 => json!({"enum": ["fox", "crow", 7, null, true, "a \"quoted\" one"]}),
+        6 => json!({"type": "string", "pattern": "^[a-c]{2,4}(x|yz)$"}),
+        7 => {
+            let least = random.below(3);
+            let items = schema(random, depth - 1);
+            json!({"type": "array", "items": items, "minItems": least, "maxItems": least + random.below(3)})
+        }
+        8 => json!({"anyOf": [schema(random, depth - 1), schema(random, depth - 1)]}),
+        _ => {
+            let names = ["name", "age", "a b", "\u{e9}t\u{e9}"];
+            let count = 1 + random.below(names.len() as u64) as usize;
+            let mut properties = Map::new();
+            for name in &names[..count] {
+                properties.insert((*name).to_owned(), schema(random, depth - 1));
+            }
+            let required: Vec<_> = names[..count]
+                .iter()
+                .filter(|_| random.below(2) == 0)
+                .collect();
+            json!({
+                "type": "object",
+                "properties": properties,
+                "required": required,
+                "additionalProperties": false,
+            })
+        }
+    }
+}
+
+/// Whether a value is one of a schema's that [`schema`] makes.
+fn accepts(schema: &Value, value: &Value) -> bool {
+    if let Some(either) = schema["anyOf"].as_array() {
+        return either.iter().any(|schema| accepts(schema, value));
+    }
+    if let Some(all) = schema["enum"].as_array() {
+        return all.contains(value);
+    }
+    let within = |least: &Value, found: f64, most: &Value| {
+        least.as_f64().is_none_or(|least| found >= least)
+            && most.as_f64().is_none_or(|most| found <= most)
+    };
+    match schema["type"].as_str() {
+        Some("boolean") => value.is_boolean(),
+        Some("null") => value.is_null(),
+        Some("integer") => value.as_i64().is_some_and(|number| {
+            number % schema["multipleOf"].as_i64().unwrap_or(1) == 0
+                && within(&schema["minimum"], number as f64, &schema["maximum"])
+        }),
+        Some("string") => value.as_str().is_some_and(|text| {
+            let length = text.chars().count() as f64;
+            let patterned = schema["pattern"].is_null()
+                || ["x", "yz"].iter().any(|end| {
+                    text.strip_suffix(end).is_some_and(|begin| {
+                        (2..=4).contains(&begin.len())
+                            && begin.chars().all(|c| ('a'..='c').contains(&c))
+                    })
+                });
+            patterned && within(&schema["minLength"], length, &schema["maxLength"])
+        }),
+        Some("array") => value.as_array().is_some_and(|items| {
+            within(&schema["minItems"], items.len() as f64, &schema["maxItems"])
+                && items.iter().all(|item| accepts(&schema["items"], item))
+        }),
+        Some("object") => value.as_object().is_some_and(|object| {
+            let required = schema["required"].as_array().expect("a list");
+            let known = |(name, value): (&String, &Value)| {
+                let property = &schema["properties"][name];
+                !property.is_null() && accepts(property, value)
+            };
+            required
+                .iter()
+                .all(|name| object.contains_key(name.as_str().expect("a name")))
+                && object.iter().all(known)
+        }),
+        _ => false,
+    }
+}
+
+#[test]
+fn answers_to_random_schemas_are_json_that_they_accept() {
+    let engine = engine();
+    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seed = clock.expect("after 1970").as_nanos() as u64;
+    let mut random = Random(seed);
+    for round in 0..200 {
+        let schema = schema(&mut random, 2);
+        let sampling = match round % 3 {
+            0 => Sampling::GREEDY,
+            kind => Sampling {
+                temperature: kind as f32,
+                top_k: 40,
+                seed: random.below(1 << 30),
+                ..Sampling::GREEDY
+            },
+        };
+        let what = format!("round {round} of seed {seed}: {schema}");
+        let language = Language::JsonSchema(schema.clone());
+        let (text, stop) =
+            answer(&engine, language, sampling).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!(stop, StopReason::StopToken, "{what}: {text}");
+        let value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{what}: {e} in {text}"));
+        assert!(accepts(&schema, &value), "{what}: {text}");
+    }
+}
+
+#[test]
+fn a_grammar_may_be_any_text() {
+    let engine = engine();
+    let grammar = r#"
+        start: "yes" | "no, " /[a-z]{3,8}/ "!"
+    "#;
+    for seed in 0..6 {
+        let sampling = Sampling {
+            temperature: 1.0,
+            seed,
+            ..Sampling::GREEDY
+        };
+        let language = Language::Lark(grammar.to_owned());
+        let (text, stop) = answer(&engine, language, sampling).expect("the grammar is one");
+        assert_eq!(stop, StopReason::StopToken, "{text}");
+        let middle = text
+            .strip_prefix("no, ")
+            .and_then(|rest| rest.strip_suffix('!'));
+        let is_word = |word: &str| {
+            (3..=8).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_lowercase())
+        };
+        assert!(text == "yes" || middle.is_some_and(is_word), "{text:?}");
+    }
+}
+
+#[test]
+fn what_is_no_grammar_is_refused_with_the_reason() {
+    let engine = engine();
+    for language in [
+        Language::Lark("start: \"a".to_owned()),
+        Language::Lark("start: missing".to_owned()),
+        Language::Lark(String::new()),
+        Language::Lark("start: /(/".to_owned()),
+        Language::JsonSchema(json!({"type": "fox"})),
+        Language::JsonSchema(json!({"type": 7})),
+        Language::JsonSchema(json!({"$ref": "#/nowhere"})),
+        Language::JsonSchema(json!([1, 2])),
+        Language::JsonSchema(json!({"type": "integer", "minimum": 5, "maximum": 2})),
+        Language::JsonSchema(json!(false)),
+    ] {
+        let refused = Grammar::new(engine.tokenizer(), language.clone());
+        match refused.err() {
+            Some(ChooserError::Grammar { reason }) => {
+                assert!(
+                    !reason.is_empty() && !reason.contains("non-verbose"),
+                    "{language:?}: {reason}"
+                );
+            }
+            other => panic!("{language:?}: {other:?}"),
+        }
+    }
+    assert!(Grammar::new(engine.tokenizer(), Language::JsonSchema(json!(true))).is_ok());
+}
+
+#[test]
+fn a_grammar_begins_behind_the_thoughts() {
+    let engine = engine();
+    let tokenizer = engine.tokenizer();
+    let grammar = Grammar::new(tokenizer, Language::Lark("start: \"yes\"".to_owned()));
+    let prompt = tokenizer
+        .encode("Once upon a time", true)
+        .expect("plain text");
+    // Any token may end thoughts: here the third that greedy decoding gives.
+    let mut thoughts = vec![];
+    let keep = &mut |token| {
+        thoughts.push(token);
+        ControlFlow::Continue(())
+    };
+    let mut session = engine.session().expect("there is memory");
+    session
+        .generate(&prompt, &Sampling::GREEDY, 3, keep)
+        .expect("it fits");
+    let end = thoughts[2];
+    assert!(!thoughts[..2].contains(&end), "{thoughts:?}");
+    let chain = Chain::new(ChainSettings::new(Sampling::GREEDY));
+    let mut chooser = Constrained::new(chain, Some(grammar.expect("it is one")), Some(end));
+    let mut said = vec![];
+    let stats = engine.session().expect("there is memory").generate_chosen(
+        &prompt,
+        &mut chooser,
+        usize::MAX,
+        &mut |_| ControlFlow::Continue(()),
+        &mut |token| {
+            said.push(token);
+            ControlFlow::Continue(())
+        },
+    );
+    assert_eq!(stats.expect("it fits").stop, StopReason::StopToken);
+    assert_eq!(said[..3], thoughts);
+    assert_eq!(tokenizer.decode(&said[3..]), "yes");
+}
+
+/// What the host adds to a token: not a test, but the command of the figures in docs/cli.md.
+#[test]
+#[ignore = "measures: cargo test --release --test grammar -- --ignored --nocapture"]
+fn the_cost_of_a_choice() {
+    let mut random = Random(1);
+    // About normal, by the sum of twelve even numbers.
+    let mut normal = || {
+        (0..12)
+            .map(|_| random.below(1 << 20) as f32 / (1 << 20) as f32)
+            .sum::<f32>()
+            - 6.0
+    };
+    let logits: Vec<f32> = (0..154_880).map(|_| 4.0 * normal()).collect();
+    let context: Vec<u32> = (0..2000).map(|i| i * i % 997).collect();
+    let plain = Sampling {
+        temperature: 0.8,
+        ..Sampling::GREEDY
+    };
+    let cut = Sampling {
+        top_k: 40,
+        top_p: 0.95,
+        min_p: 0.05,
+        repeat_penalty: 1.1,
+        ..plain
+    };
+    let with = |sampling, change: &dyn Fn(&mut ChainSettings)| {
+        let mut settings = ChainSettings::new(sampling);
+        change(&mut settings);
+        settings
+    };
+    let dry = Dry {
+        multiplier: 0.8,
+        base: 1.75,
+        allowed_length: 2,
+        last_n: u32::MAX,
+        breakers: Default::default(),
+    };
+    let xtc = Xtc {
+        probability: 1.0,
+        threshold: 0.1,
+    };
+    for (name, settings) in [
+        ("greedy", with(Sampling::GREEDY, &|_| {})),
+        ("top-k 40, top-p, min-p, repeat penalty", with(cut, &|_| {})),
+        (
+            "the same with DRY on 2000 tokens",
+            with(cut, &|s| s.dry = Some(dry.clone())),
+        ),
+        (
+            "the same with typical and XTC",
+            with(cut, &|s| {
+                s.typical_p = 0.9;
+                s.xtc = Some(xtc);
+            }),
+        ),
+        (
+            "top-p alone",
+            with(
+                Sampling {
+                    top_p: 0.95,
+                    ..plain
+                },
+                &|_| {},
+            ),
+        ),
+        ("typical alone", with(plain, &|s| s.typical_p = 0.9)),
+        (
+            "mirostat",
+            with(plain, &|s| {
+                s.mirostat = Some(Mirostat { tau: 5.0, eta: 0.1 })
+            }),
+        ),
+        ("draw from all", with(plain, &|_| {})),
+    ] {
+        let mut times: Vec<_> = (0..21)
+            .map(|_| {
+                let mut chain = Chain::new(settings.clone());
+                let mut row = logits.clone();
+                let began = Instant::now();
+                chain.choose(&mut row, &context).expect("something is left");
+                began.elapsed()
+            })
+            .collect();
+        times.sort();
+        println!("{name}: {:.2} ms", times[10].as_secs_f64() * 1e3);
+    }
+}
