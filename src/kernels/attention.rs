@@ -103,6 +103,15 @@ pub fn partial_bytes(dims: MlaDims, max_tokens: usize) -> [u64; 2] {
     [slices * dims.kv_lora as u64 * 4, slices * 8]
 }
 
+/// Buffers for them.
+pub(crate) fn partials(dims: MlaDims, max_tokens: usize) -> [Range; 2] {
+    let [sums, stats] = partial_bytes(dims, max_tokens);
+    [
+        Range::floats("attention partials", sums / 4),
+        Range::floats("attention maxima", stats / 4),
+    ]
+}
+
 /// The kernel for blocks of these sizes, still without buffers.
 fn kernel(dims: MlaDims) -> Call {
     Call::new("attention")

@@ -236,18 +236,8 @@ impl<'a> PromptRecipe<'a> {
     /// The product W x alone, to be completed.
     pub fn gemm<'w>(&self, weight: &'w GpuWeight, x: &Rows, y: &Range) -> GpuGemm<'w> {
         GpuGemm {
-            form: self.form,
-            weight,
-            up: None,
-            max_tokens: self.max_tokens,
-            x: x.input.clone(),
             x_stride: x.stride,
-            x_group_stride: 0,
-            experts: None,
-            residual: None,
-            split_k: 1,
-            y: y.clone(),
-            tile: None,
+            ..GpuGemm::of(self.form, weight, x.input.clone(), self.max_tokens, y)
         }
     }
 
