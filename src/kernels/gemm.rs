@@ -4,7 +4,7 @@
 //! and, for an expert's second half, [`matvec`](super::matvec::matvec) again.
 
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, Word};
+use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{Coop, Gpu, GpuError, Target, Tier};
 use crate::quant::repack::{has_codes, shader_module};
@@ -414,10 +414,7 @@ impl<'a> GpuGemm<'a> {
                 Extent::N(along_groups),
             ])
             .with_bytes(bytes(piece) + up.map_or(0, bytes))
-            .with_flops(Flops {
-                per_token: flops,
-                ..Flops::default()
-            })
+            .with_flops(super::per_token(flops))
             .with_shape(shape)
             .with_counts(self.experts.as_ref().and_then(GpuExperts::own_counts))
     }

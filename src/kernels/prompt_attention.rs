@@ -116,11 +116,6 @@ impl Form {
         }
     }
 
-    /// How many flops by this form cost as much as one of the absorbed attention in f32. Reckoned, not yet measured.
-    fn speed(self, machine: Machine) -> u64 {
-        speed(machine, self.is_matrix())
-    }
-
     /// Whether `tokens` tokens after `pos` rows are better left to the absorbed attention: [`State::few`].
     ///
     /// Expanding costs the same for any number of tokens, so few of them late in a context do not pay for it.
@@ -134,11 +129,12 @@ impl Form {
         // A token sees half of its own chunk.
         let pairs = tokens * (rows - tokens / 2);
         tokens <= u64::from(machine.tuned.few_tokens)
-            || (tokens * expand + pairs * absorbed) * self.speed(machine)
+            || (tokens * expand + pairs * absorbed) * speed(machine, self.is_matrix())
                 < rows * expand + pairs * expanded
     }
 }
 
+/// How many flops by matrices or not cost as much as one of the absorbed attention in f32. Reckoned, not yet measured.
 fn speed(machine: Machine, matrices: bool) -> u64 {
     if matrices {
         u64::from(machine.tuned.matrix_speed)
