@@ -39,19 +39,9 @@ pub fn attention(
     } = dims;
     let row = dims.cache_row();
     assert_eq!(
-        q_lat.len(),
-        n_tokens * heads * kv_lora,
-        "latent queries of {n_tokens} tokens"
-    );
-    assert_eq!(
-        q_pe.len(),
-        n_tokens * heads * rope,
-        "rotated queries of {n_tokens} tokens"
-    );
-    assert_eq!(
-        out.len(),
-        q_lat.len(),
-        "attention output of {n_tokens} tokens"
+        [q_lat.len(), q_pe.len(), out.len()],
+        [kv_lora, rope, kv_lora].map(|n| n_tokens * heads * n),
+        "queries and output of {n_tokens} tokens"
     );
     // Widened once for all heads and tokens; every head widening for itself would cost heads times as much.
     let seen = &cache[..(pos + n_tokens) * row];
@@ -101,6 +91,15 @@ const HEADS_PER_GROUP: usize = 4;
 pub fn partial_bytes(dims: MlaDims, max_tokens: usize) -> [u64; 2] {
     let slices = (MAX_SLICES.max(max_tokens) * dims.heads) as u64;
     [slices * dims.kv_lora as u64 * 4, slices * 8]
+}
+
+/// Buffers for them.
+pub(crate) fn partials(dims: MlaDims, max_tokens: usize) -> [Range; 2] {
+    let [sums, stats] = partial_bytes(dims, max_tokens);
+    [
+        Range::floats("attention partials", sums / 4),
+        Range::floats("attention maxima", stats / 4),
+    ]
 }
 
 /// The kernel for blocks of these sizes, still without buffers.

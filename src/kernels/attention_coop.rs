@@ -20,45 +20,25 @@ pub struct Shape {
 /// The shapes by falling worth for long contexts, of which the last suits short ones.
 pub(super) const SHAPES: [Shape; 5] = [
     // All heads of GLM-4.7-Flash at once, so the cache is read once; one workgroup has all the memory of a core.
-    Shape {
-        coop: Coop::NVIDIA,
-        head_tiles: 2,
-        row_tiles: 2,
-        shares: 2,
-        vectors: true,
-    },
+    shape(Coop::NVIDIA, 2, 2, 2),
     // The same for models of 16 heads.
-    Shape {
-        coop: Coop::NVIDIA,
-        head_tiles: 1,
-        row_tiles: 2,
-        shares: 4,
-        vectors: true,
-    },
+    shape(Coop::NVIDIA, 1, 2, 4),
     // Little work per workgroup, so that a context of some hundred rows already keeps many busy, and room for two of them.
-    Shape {
-        coop: Coop::NVIDIA,
-        head_tiles: 1,
-        row_tiles: 1,
-        shares: 4,
-        vectors: true,
-    },
+    shape(Coop::NVIDIA, 1, 1, 4),
     // Small matrices over many lanes: four of them, so that every lane has scores.
-    Shape {
-        coop: Coop::APPLE,
-        head_tiles: 2,
-        row_tiles: 2,
-        shares: 1,
-        vectors: false,
-    },
-    Shape {
-        coop: Coop::LLVMPIPE,
-        head_tiles: 1,
-        row_tiles: 1,
-        shares: 4,
-        vectors: false,
-    },
+    shape(Coop::APPLE, 2, 2, 1),
+    shape(Coop::LLVMPIPE, 1, 1, 4),
 ];
+
+const fn shape(coop: Coop, head_tiles: usize, row_tiles: usize, shares: usize) -> Shape {
+    Shape {
+        coop,
+        head_tiles,
+        row_tiles,
+        shares,
+        vectors: coop.size == 16,
+    }
+}
 
 /// The shapes of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,11 +208,7 @@ impl Shape {
             ("ROPE", dims.rope),
             ("KV_LORA", dims.kv_lora),
         ];
-        numbers
-            .into_iter()
-            .fold(Call::new("attention_coop"), |call, (name, n)| {
-                call.number(name, n as u32)
-            })
+        super::with_numbers(Call::new("attention_coop"), numbers)
             .module("MATRICES", coop::module(size))
             .flag("VECTORS", self.vectors)
     }
@@ -355,7 +331,8 @@ mod tests {
             eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");
             assert!(error <= LIMIT, "{heads} heads, {rows} rows: {error:e}");
         }
-        let error = complete(trial::trial(gpu, shape, glm())).unwrap_or_else(|e| panic!("{e}"));
+        let error =
+            complete(trial::compared(shape, glm()).nmse(gpu)).unwrap_or_else(|e| panic!("{e}"));
         eprintln!("trial: NMSE {error:.1e}");
         assert!(error <= trial::LIMIT / 4.0, "trial: {error:e}");
     }

@@ -115,11 +115,7 @@ impl Shape {
             ("ROPE", dims.rope),
             ("KV_LORA", dims.kv_lora),
         ];
-        numbers
-            .into_iter()
-            .fold(Call::new("attention_heads"), |call, (name, n)| {
-                call.number(name, n as u32)
-            })
+        super::with_numbers(Call::new("attention_heads"), numbers)
             .flag("ONE_PE", one_pe)
             .flag("TWO_BUFFERS", self.two_buffers)
     }

@@ -1,5 +1,6 @@
 //! What the kernels by cooperative matrices share: their module of matrix types, and the trial that lets a device use them.
 
+use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, State};
 use crate::gpu::clock;
 use crate::gpu::record::Recording;
@@ -55,45 +56,99 @@ pub(super) async fn once(
 /// Rounds in which a form by matrices and the other one are timed, after one that does not count.
 const ROUNDS: usize = 5;
 
-/// Whether `what` is not slower by matrices than in floats on the device: `steps` are the dispatches of a problem of some size by matrices
-/// and in floats, whose inputs may be zeros. Some devices have matrices that are slower (Arc A770): such a one is named in the log and
-/// does without. On software, which emulates them for the tests' sake, nothing is timed.
-///
-/// # Errors
-/// What the device reports.
-pub(super) async fn faster(
-    gpu: &Gpu,
-    what: &str,
-    steps: [&[Call]; 2],
-    state: &State,
-) -> Result<bool, GpuError> {
-    if gpu.info.device_type == DeviceType::Cpu {
-        return Ok(true);
-    }
-    let slower = slower(times(gpu, steps, state).await?);
-    if let Some(reason) = &slower {
-        left(gpu, what, reason);
-    }
-    Ok(slower.is_none())
+/// A problem that a device computes twice, by matrices and in floats. Nothing of it is made before it is recorded.
+pub(super) struct Trial<F> {
+    /// The words of its replays.
+    pub state: State,
+    /// Values that it results in, f32.
+    pub values: usize,
+    /// Its dispatches, by matrices or not, and where they leave the results.
+    pub calls: F,
 }
 
-/// Microseconds of each of `steps`, the least of several rounds.
-///
-/// # Errors
-/// What the device reports.
-pub(super) async fn times(
-    gpu: &Gpu,
-    steps: [&[Call]; 2],
-    state: &State,
-) -> Result<[f64; 2], GpuError> {
-    let steps = steps.map(|calls| Step::of(Most::of(state), calls.iter().cloned()));
-    let matrices = Recording::new_async(gpu, &steps[0]).await?;
-    let floats = Recording::new_async(gpu, &steps[1]).await?;
-    let steps = [&matrices, &floats];
-    clock::in_turn_async(gpu, &steps, state, 1).await?;
-    let times = clock::in_turn_async(gpu, &steps, state, ROUNDS).await?;
-    let least = |us: &Vec<f64>| us.iter().copied().fold(f64::INFINITY, f64::min);
-    Ok([least(&times[0]), least(&times[1])])
+impl<F: Fn(bool, &Range) -> Vec<Call>> Trial<F> {
+    /// The NMSE of the results by matrices against those in floats.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub async fn nmse(&self, gpu: &Gpu) -> Result<f64, GpuError> {
+        self.recorded(gpu, async |ways, results| {
+            let mut found: Vec<Vec<f32>> = vec![];
+            for (way, Range { buffer, size, .. }) in ways.into_iter().zip(results) {
+                way.submit(gpu, &self.state);
+                found.push(gpu.read_async(buffer, 0, *size).await?);
+            }
+            let squares =
+                |values: &[f32]| values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+            let [matrices, floats] = [&found[0], &found[1]];
+            let errors: Vec<_> = floats.iter().zip(matrices).map(|(a, b)| a - b).collect();
+            Ok(squares(&errors) / squares(floats))
+        })
+        .await
+    }
+
+    /// Whether `what` is not slower by matrices than in floats. Some devices have matrices that are slower (Arc A770): such a one is named
+    /// in the log and does without. On software, which emulates them for the tests' sake, nothing is timed.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub async fn is_faster(&self, gpu: &Gpu, what: &str) -> Result<bool, GpuError> {
+        if gpu.info.device_type == DeviceType::Cpu {
+            return Ok(true);
+        }
+        let slower = slower(self.times(gpu).await?);
+        if let Some(reason) = &slower {
+            left(gpu, what, reason);
+        }
+        Ok(slower.is_none())
+    }
+
+    /// Microseconds by matrices and in floats, the least of several rounds.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub async fn times(&self, gpu: &Gpu) -> Result<[f64; 2], GpuError> {
+        self.recorded(gpu, async |ways, _| {
+            clock::in_turn_async(gpu, &ways, &self.state, 1).await?;
+            let times = clock::in_turn_async(gpu, &ways, &self.state, ROUNDS).await?;
+            let least = |us: &Vec<f64>| us.iter().copied().fold(f64::INFINITY, f64::min);
+            Ok([least(&times[0]), least(&times[1])])
+        })
+        .await
+    }
+
+    /// What `by` makes of both ways, by matrices first, and of where they leave their results. Then all their buffers are freed.
+    async fn recorded<T>(
+        &self,
+        gpu: &Gpu,
+        by: impl AsyncFnOnce([&Recording; 2], &[Range; 2]) -> Result<T, GpuError>,
+    ) -> Result<T, GpuError> {
+        let results = ["matrices", "floats"].map(|way| Range::floats(way, self.values as u64));
+        let step = |i: usize| Step::of(Most::of(&self.state), (self.calls)(i == 0, &results[i]));
+        let steps = [step(0), step(1)];
+        let run = async || {
+            let matrices = Recording::new_async(gpu, &steps[0]).await?;
+            let floats = Recording::new_async(gpu, &steps[1]).await?;
+            by([&matrices, &floats], &results).await
+        };
+        let found = run().await;
+        for buffer in steps[0].then(&steps[1].calls).buffers() {
+            gpu.release(buffer);
+        }
+        found
+    }
+}
+
+/// Made-up values between minus and plus a scale: so many, always the same (the linear congruence of Numerical Recipes).
+pub(super) fn made_up() -> impl FnMut(usize, f32) -> Vec<f32> {
+    let mut state = 1u32;
+    move |n, scale| {
+        let mut value = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..n).map(|_| value() * scale).collect()
+    }
 }
 
 /// Why matrices are left, if they take longer than floats.

@@ -82,7 +82,7 @@ impl Shape {
         let [rows, columns] = self.tile();
         let per_thread = self.threads() * 4;
         let few = if self.vectors { 4 } else { 2 };
-        let kernel = [
+        let numbers = [
             ("WG", self.threads()),
             ("LANES", self.coop.lanes as usize),
             ("MAT", size),
@@ -95,11 +95,10 @@ impl Shape {
             ("LEFT_LOADS", rows * self.depth / per_thread),
             ("RIGHT_LOADS", columns * self.depth / per_thread),
             ("FEWS", size * size / few / self.coop.lanes as usize),
-        ]
-        .into_iter()
-        .fold(
+        ];
+        let kernel = super::with_numbers(
             Call::new("expand_kv_coop").variant(dims.numbers_of_expansion()),
-            |call, (name, n)| call.number(name, n as u32),
+            numbers,
         )
         .module("MATRICES", coop::module(size))
         .flag("VECTORS", self.vectors)

@@ -122,14 +122,14 @@ pub(super) mod tests {
         heights: &[usize],
     ) -> (Vec<u32>, Vec<Vec<[u32; 4]>>) {
         let chosen = slots_by_expert(ids, experts);
-        let slots = chosen.iter().flat_map(|c| &c.slots);
+        let slots = chosen.iter().flatten();
         let slots = slots.map(|slot| *slot as u32).collect();
         let tiles = |height: &usize| -> Vec<[u32; 4]> {
             let mut first = 0;
             let mut tiles = vec![];
-            for chosen in &chosen {
-                for tile in chosen.slots.chunks(*height) {
-                    tiles.push([chosen.expert, first, tile.len(), 0].map(|n| n as u32));
+            for (expert, slots) in chosen.iter().enumerate() {
+                for tile in slots.chunks(*height) {
+                    tiles.push([expert, first, tile.len(), 0].map(|n| n as u32));
                     first += tile.len();
                 }
             }

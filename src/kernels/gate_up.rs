@@ -1,47 +1,44 @@
 //! The first half of a feed-forward block: `silu(gate x) * (up x)`, dense or for the experts each token chose.
 
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, Word};
+use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::memory::GpuWeight;
 use crate::quant::repack::shader_module;
-use rayon::prelude::*;
 
-use super::linear::{rms_norm_rows, rows_dot, task_rows};
+use super::linear::{Batch, in_tasks, rms_norm_rows, rows_dot};
 use super::{LANES, WG, tokens_at_once};
 use crate::model::Weight;
 
-/// The slots of a batch that chose one expert; a slot is (token * used + rank).
-pub(super) struct ExpertSlots {
-    /// The expert, a group of the weights.
-    pub expert: usize,
-    /// Its slots, ascending.
-    pub slots: Vec<usize>,
+/// The products of a batch by expert, so that an expert's rows are read once: slot (token * used + rank) of the (T, used) choices reads
+/// `cols` values of `x` from `input(slot)` on, and has `rows` values of the output.
+pub(super) fn by_expert<'a>(
+    slots: &[Vec<usize>],
+    [rows, cols]: [usize; 2],
+    x: &'a [f32],
+    input: impl Fn(usize) -> usize,
+) -> Vec<Batch<'a>> {
+    let chosen = slots
+        .iter()
+        .enumerate()
+        .filter(|(_, slots)| !slots.is_empty());
+    let batch = |(group, slots): (usize, &Vec<usize>)| Batch {
+        group,
+        inputs: slots
+            .iter()
+            .map(|slot| &x[input(*slot)..][..cols])
+            .collect(),
+        places: slots.iter().map(|slot| slot * rows).collect(),
+    };
+    chosen.map(batch).collect()
 }
 
-/// Groups the (T, used) choices by expert, so that every expert's rows are read once per batch.
-pub(super) fn slots_by_expert(ids: &[u32], n_experts: usize) -> Vec<ExpertSlots> {
+/// The slots of each expert, ascending.
+pub(super) fn slots_by_expert(ids: &[u32], n_experts: usize) -> Vec<Vec<usize>> {
     let mut slots = vec![Vec::new(); n_experts];
     for (slot, &expert) in ids.iter().enumerate() {
         slots[expert as usize].push(slot);
     }
-    let chosen = slots
-        .into_iter()
-        .enumerate()
-        .filter(|(_, slots)| !slots.is_empty());
-    chosen
-        .map(|(expert, slots)| ExpertSlots { expert, slots })
-        .collect()
-}
-
-/// Splits every chosen expert into blocks of rows: (index into `chosen`, first row).
-pub(super) fn expert_tasks(
-    chosen: &[ExpertSlots],
-    rows: usize,
-    block: usize,
-) -> Vec<(usize, usize)> {
-    (0..chosen.len())
-        .flat_map(|c| (0..rows).step_by(block).map(move |row| (c, row)))
-        .collect()
+    slots
 }
 
 /// `x * sigmoid(x)`, finite for any finite x.
@@ -86,12 +83,9 @@ pub fn gate_up(
             normed.as_slice()
         }
     };
-    let chosen = match ids {
+    let slots = match ids {
         Some(ids) => slots_by_expert(ids, gate.groups),
-        None => vec![ExpertSlots {
-            expert: 0,
-            slots: (0..n_tokens).collect(),
-        }],
+        None => vec![(0..n_tokens).collect()],
     };
     let used = ids.map_or(1, |ids| ids.len() / n_tokens);
     assert_eq!(
@@ -101,36 +95,15 @@ pub fn gate_up(
         gate.name
     );
 
-    let block = task_rows(cols).min(rows);
-    let tasks = expert_tasks(&chosen, rows, block);
-    let products: Vec<Vec<f32>> = tasks
-        .par_iter()
-        .map(|&(c, first)| {
-            let ExpertSlots { expert, slots } = &chosen[c];
-            let inputs: Vec<&[f32]> = slots
-                .iter()
-                .map(|slot| &x[slot / used * cols..][..cols])
-                .collect();
-            let range = first..(first + block).min(rows);
-            let mut gates = vec![0.0; range.len() * slots.len()];
-            let mut ups = gates.clone();
-            rows_dot(gate, *expert, range.clone(), &inputs, &mut gates);
-            rows_dot(up, *expert, range, &inputs, &mut ups);
-            gates
-                .iter_mut()
-                .zip(&ups)
-                .for_each(|(g, u)| *g = silu(*g) * u);
-            gates
-        })
-        .collect();
-    for (&(c, first), products) in tasks.iter().zip(&products) {
-        let slots = &chosen[c].slots;
-        for (i, row) in products.chunks_exact(slots.len()).enumerate() {
-            for (slot, y) in slots.iter().zip(row) {
-                out[slot * rows + first + i] = *y;
-            }
-        }
-    }
+    let sizes = [rows, cols];
+    let batches = by_expert(&slots, sizes, x, |slot| slot / used * cols);
+    in_tasks(&batches, sizes, out, |batch, rows| {
+        let [mut gates, ups] =
+            [gate, up].map(|w| rows_dot(w, batch.group, rows.clone(), &batch.inputs));
+        let pairs = gates.iter_mut().zip(ups);
+        pairs.for_each(|(g, u)| *g = silu(*g) * u);
+        gates
+    });
 }
 
 /// [`gate_up`] on the device.
@@ -219,10 +192,9 @@ impl GpuGateUp<'_> {
                     .word("eps", self.norm.1)
                     .grid(grid)
                     .with_bytes(read)
-                    .with_flops(Flops {
-                        per_token: products * u64::from(used) / u64::from(g.groups),
-                        ..Flops::default()
-                    })
+                    .with_flops(super::per_token(
+                        products * u64::from(used) / u64::from(g.groups),
+                    ))
                     .with_shape(g.shape_of(used))
             })
             .collect()

@@ -4,7 +4,7 @@
 //! and, for an expert's second half, [`matvec`](super::matvec::matvec) again.
 
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, Word};
+use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{Coop, Gpu, GpuError, Target, Tier};
 use crate::quant::repack::{has_codes, shader_module};
@@ -63,9 +63,12 @@ impl Form {
         }
         const WHAT: &str = "the products of prompts";
         let good = coop::once(gpu, WHAT, async || {
-            let error = trial::trial(gpu, best).await;
-            Ok(coop::agrees(gpu, WHAT, trial::LIMIT, error)?
-                && trial::faster(gpu, best, WHAT).await?)
+            let compared = trial::product(gpu, best, trial::COMPARED, true);
+            let timed = trial::product(gpu, best, trial::TIMED, false);
+            Ok(
+                coop::agrees(gpu, WHAT, trial::LIMIT, compared.nmse(gpu).await)?
+                    && timed.is_faster(gpu, WHAT).await?,
+            )
         })
         .await?;
         Ok(if good { best } else { float })
@@ -149,7 +152,25 @@ pub struct GpuGemm<'a> {
     pub tile: Option<Tile>,
 }
 
-impl GpuGemm<'_> {
+impl<'a> GpuGemm<'a> {
+    /// The product of `weight`, of one group, with `x` (max_tokens, cols) alone, to be completed.
+    pub fn of(form: Form, weight: &'a GpuWeight, x: Input, max_tokens: u32, y: &Range) -> Self {
+        Self {
+            form,
+            weight,
+            up: None,
+            max_tokens,
+            x,
+            x_stride: weight.cols,
+            x_group_stride: 0,
+            experts: None,
+            residual: None,
+            split_k: 1,
+            y: y.clone(),
+            tile: None,
+        }
+    }
+
     /// The dispatches on this device: one per piece of the weight.
     ///
     /// # Panics
@@ -393,10 +414,7 @@ impl GpuGemm<'_> {
                 Extent::N(along_groups),
             ])
             .with_bytes(bytes(piece) + up.map_or(0, bytes))
-            .with_flops(Flops {
-                per_token: flops,
-                ..Flops::default()
-            })
+            .with_flops(super::per_token(flops))
             .with_shape(shape)
             .with_counts(self.experts.as_ref().and_then(GpuExperts::own_counts))
     }

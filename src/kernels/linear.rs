@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::model::Weight;
 use crate::quant::dequantize_row;
+use rayon::prelude::*;
 
 /// Independent partial sums per dot product: two SSE or one AVX register, and a shorter chain of roundings than one sum.
 const LANES: usize = 8;
@@ -15,7 +16,7 @@ const ROWS: usize = 4;
 const TASK_WEIGHTS: usize = 32 * 1024;
 
 /// How many rows of `cols` weights make one parallel task: at least 4, a multiple of 4.
-pub fn task_rows(cols: usize) -> usize {
+fn task_rows(cols: usize) -> usize {
     (TASK_WEIGHTS / cols.max(1))
         .next_multiple_of(ROWS)
         .max(ROWS)
@@ -81,33 +82,23 @@ pub fn rms_norm_rows(x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
         .collect()
 }
 
-/// Products of some rows of a weight with a batch of inputs: `out` (rows, inputs) = w\[group\]\[rows\] . inputs.
+/// Products of some rows of a weight with a batch of inputs, (rows, inputs): w\[group\]\[rows\] . inputs.
 ///
 /// A row is dequantised once, whatever the number of inputs.
 ///
 /// # Panics
-/// If an input is not `w.cols` wide, or `out` is not rows x inputs.
-pub fn rows_dot(w: &Weight, group: usize, rows: Range<usize>, inputs: &[&[f32]], out: &mut [f32]) {
-    assert_eq!(
-        out.len(),
-        rows.len() * inputs.len(),
-        "output of {} rows times {} inputs",
-        rows.len(),
-        inputs.len()
-    );
-    if inputs.is_empty() {
-        return;
-    }
+/// If an input is not `w.cols` wide.
+pub fn rows_dot(w: &Weight, group: usize, rows: Range<usize>, inputs: &[&[f32]]) -> Vec<f32> {
     let n = inputs.len();
+    let mut products = vec![0.0; rows.len() * n];
     let mut buffer = vec![0.0f32; ROWS * w.cols];
     let mut first = rows.start;
-    for out in out.chunks_mut(ROWS * n) {
+    for out in products.chunks_mut((ROWS * n).max(1)) {
         let count = out.len() / n;
         for (i, values) in buffer.chunks_exact_mut(w.cols).take(count).enumerate() {
             dequantize_row(w.ty, w.row(group, first + i), values);
         }
-        let (row, _) = buffer.split_at(count * w.cols);
-        let row = |i: usize| &row[i * w.cols..][..w.cols];
+        let row = |i: usize| &buffer[i * w.cols..][..w.cols];
         if count == ROWS {
             let rows = [row(0), row(1), row(2), row(3)];
             for (j, x) in inputs.iter().enumerate() {
@@ -123,6 +114,41 @@ pub fn rows_dot(w: &Weight, group: usize, rows: Range<usize>, inputs: &[&[f32]],
             }
         }
         first += count;
+    }
+    products
+}
+
+/// What a group of a weight multiplies.
+pub(super) struct Batch<'a> {
+    /// The head or the expert.
+    pub group: usize,
+    pub inputs: Vec<&'a [f32]>,
+    /// Where the rows of each input's product begin in the output.
+    pub places: Vec<usize>,
+}
+
+/// All `rows` rows of each batch in `out`: `products` makes (rows, inputs) of a batch and some rows, each task as many as
+/// [`task_rows`] says of `cols` columns.
+pub(super) fn in_tasks(
+    batches: &[Batch<'_>],
+    [rows, cols]: [usize; 2],
+    out: &mut [f32],
+    products: impl Fn(&Batch<'_>, Range<usize>) -> Vec<f32> + Sync,
+) {
+    let block = task_rows(cols).min(rows);
+    let of = |batch| (0..rows).step_by(block).map(move |first| (batch, first));
+    let tasks: Vec<(&Batch<'_>, usize)> = batches.iter().flat_map(of).collect();
+    // A task writes (row, input), so that none writes between another's rows.
+    let made: Vec<Vec<f32>> = tasks
+        .par_iter()
+        .map(|&(batch, first)| products(batch, first..(first + block).min(rows)))
+        .collect();
+    for (&(batch, first), made) in tasks.iter().zip(&made) {
+        for (i, row) in made.chunks_exact(batch.places.len()).enumerate() {
+            for (place, y) in batch.places.iter().zip(row) {
+                out[place + first + i] = *y;
+            }
+        }
     }
 }
 
@@ -159,11 +185,9 @@ mod tests {
         let mut rng = Rng::fresh();
         let w = random_weight(&mut rng, GgmlType::Q4_0, 1, 7, 96);
         let (x, y) = (rng.normals(96), rng.normals(96));
-        let mut all = [0.0; 14];
-        rows_dot(&w, 0, 0..7, &[&x, &y], &mut all);
+        let all = rows_dot(&w, 0, 0..7, &[&x, &y]);
         for r in 0..7 {
-            let mut one = [0.0];
-            rows_dot(&w, 0, r..r + 1, &[&y], &mut one);
+            let one = rows_dot(&w, 0, r..r + 1, &[&y]);
             assert_eq!(one[0].to_bits(), all[r * 2 + 1].to_bits(), "row {r}");
         }
     }
@@ -174,8 +198,7 @@ mod tests {
         for ty in [GgmlType::F32, GgmlType::F16, GgmlType::Q5_1, GgmlType::Q6_K] {
             let w = random_weight(&mut rng, ty, 2, 10, 256);
             let x = rng.normals(256);
-            let mut out = [0.0; 5];
-            rows_dot(&w, 1, 3..8, &[&x], &mut out);
+            let out = rows_dot(&w, 1, 3..8, &[&x]);
             assert_close(
                 &out,
                 &exact_rows(&w, 1, &x)[3..8],

@@ -1,13 +1,12 @@
 //! Matrix times vector, for any weight and any number of tokens: the norm before and the residual after included.
 
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, Word};
+use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::shader::Variant;
 use crate::quant::repack::shader_module;
-use rayon::prelude::*;
 
-use super::linear::{rms_norm_rows, rows_dot, task_rows};
+use super::linear::{Batch, in_tasks, rms_norm_rows, rows_dot};
 use super::rope_cache::Rotation;
 use super::{LANES, MAX_GRID, WG, tokens_at_once};
 use crate::model::Weight;
@@ -28,12 +27,7 @@ pub struct MatvecOptions<'a> {
 impl<'a> MatvecOptions<'a> {
     /// The input is (T, cols), nothing before, nothing after.
     pub fn contiguous(cols: usize) -> Self {
-        MatvecOptions {
-            norm: None,
-            residual: None,
-            x_stride: cols,
-            x_group_stride: 0,
-        }
+        Self::per_group(cols, 0)
     }
 
     /// The input is (T, stride), and group g (a head) reads `cols` values from `g * group_stride` on.
@@ -93,30 +87,19 @@ pub fn matvec(w: &Weight, x: &[f32], n_tokens: usize, options: MatvecOptions<'_>
         }
     };
 
-    // Tasks write (row, token); the result is (token, row), so that one task never writes between another's rows.
-    let block = task_rows(w.cols).min(w.rows);
-    let tasks: Vec<(usize, usize)> = (0..w.groups)
-        .flat_map(|group| (0..w.rows).step_by(block).map(move |row| (group, row)))
-        .collect();
-    let products: Vec<Vec<f32>> = tasks
-        .par_iter()
-        .map(|&(group, first)| {
-            let inputs: Vec<&[f32]> = (0..n_tokens)
-                .map(|t| &x[t * stride + group * options.x_group_stride..][..w.cols])
-                .collect();
-            let rows = first..(first + block).min(w.rows);
-            let mut products = vec![0.0; rows.len() * n_tokens];
-            rows_dot(w, group, rows, &inputs, &mut products);
-            products
-        })
-        .collect();
-    for (&(group, first), products) in tasks.iter().zip(&products) {
-        for (i, row) in products.chunks_exact(n_tokens).enumerate() {
-            for (t, y) in row.iter().enumerate() {
-                out[t * rows + group * w.rows + first + i] = *y;
-            }
+    let tokens = 0..n_tokens;
+    let batch = |group: usize| {
+        let input = |t: usize| &x[t * stride + group * options.x_group_stride..][..w.cols];
+        Batch {
+            group,
+            inputs: tokens.clone().map(input).collect(),
+            places: tokens.clone().map(|t| t * rows + group * w.rows).collect(),
         }
-    }
+    };
+    let batches: Vec<_> = (0..w.groups).map(batch).collect();
+    in_tasks(&batches, [w.rows, w.cols], out, |batch, rows| {
+        rows_dot(w, batch.group, rows, &batch.inputs)
+    });
     if let Some(residual) = options.residual {
         assert_eq!(residual.len(), out.len(), "residual of {}", w.name);
         out.iter_mut().zip(residual).for_each(|(y, r)| *y += r);
@@ -173,9 +156,6 @@ impl GpuMatvec<'_> {
         let cols_at_once = tokens_at_once(self.max_tokens);
         let groups = w.groups > 1;
         let mut variant = Variant::default();
-        if let Some(rotation) = rotation {
-            variant = rotation.shape().variant(variant);
-        }
         // Weights of one group share a pipeline, whatever their number of rows.
         if groups {
             variant = variant.number("ROWS_PER_GROUP", w.rows);
@@ -204,16 +184,10 @@ impl GpuMatvec<'_> {
                 ];
                 let products = 2 * u64::from(piece.rows) * u64::from(w.cols);
                 let flops = match self.tokens {
-                    Word::Tokens => Flops {
-                        per_token: products,
-                        ..Flops::default()
-                    },
-                    _ => Flops {
-                        once: products,
-                        ..Flops::default()
-                    },
+                    Word::Tokens => super::per_token(products),
+                    _ => super::once(products),
                 };
-                Call::new("matvec")
+                let call = Call::new("matvec")
                     .variant(variant.clone())
                     .module("WEIGHT", shader_module(w.ty))
                     .number("WG", WG)
@@ -224,7 +198,6 @@ impl GpuMatvec<'_> {
                     .bind("y", &self.y)
                     .bind_some("norm", self.norm.as_ref().map(|norm| &norm.0))
                     .bind_some("residual", self.residual.as_ref())
-                    .bind_some("angles", rotation.map(|rotation| &rotation.table))
                     .word("rows", piece.rows)
                     .word("first_row", piece.first_row)
                     .word("units", w.cols / 32)
@@ -236,11 +209,14 @@ impl GpuMatvec<'_> {
                     .word("out_stride", w.total_rows())
                     .word("row_tiles", row_tiles)
                     .word_some("eps", self.norm.as_ref().map(|norm| norm.1))
-                    .word_some("pos", rotation.map(|_| Word::Pos))
                     .grid(grid)
                     .with_bytes(piece.quants.size + piece.scales.size)
                     .with_flops(flops)
-                    .with_shape(w.shape())
+                    .with_shape(w.shape());
+                match rotation {
+                    Some(rotation) => rotation.bind(call),
+                    None => call,
+                }
             })
             .collect()
     }

@@ -44,6 +44,7 @@ pub mod token_moe_down;
 pub mod token_queries;
 pub mod token_router;
 
+use crate::gpu::call::{Call, Flops};
 pub use dims::{KvDims, MlaDims};
 
 #[cfg(test)]
@@ -57,6 +58,28 @@ pub(crate) const WG: u32 = 64;
 pub(crate) const LANES: u32 = 8;
 /// Workgroups along one dimension at most, on every backend.
 pub(crate) const MAX_GRID: u32 = 65535;
+
+/// Floating-point operations that every replay has.
+fn once(flops: u64) -> Flops {
+    Flops {
+        once: flops,
+        ..Flops::default()
+    }
+}
+
+/// Those that a replay has for each token.
+fn per_token(flops: u64) -> Flops {
+    Flops {
+        per_token: flops,
+        ..Flops::default()
+    }
+}
+
+/// `call` with numbers of its template.
+fn with_numbers<const N: usize>(call: Call, numbers: [(&'static str, usize); N]) -> Call {
+    let numbers = numbers.into_iter();
+    numbers.fold(call, |call, (name, n)| call.number(name, n as u32))
+}
 
 /// Tokens that one workgroup multiplies at once, for steps of up to `max_tokens`.
 pub(crate) fn tokens_at_once(max_tokens: u32) -> u32 {

@@ -1,13 +1,12 @@
 //! The second half of a mixture of experts: each token's experts multiplied, weighted, summed, and added to the residual.
 
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops};
+use crate::gpu::call::{Call, Extent};
 use crate::gpu::memory::GpuWeight;
 use crate::quant::repack::shader_module;
-use rayon::prelude::*;
 
-use super::gate_up::{ExpertSlots, expert_tasks, slots_by_expert};
-use super::linear::{rows_dot, task_rows};
+use super::gate_up::{by_expert, slots_by_expert};
+use super::linear::{in_tasks, rows_dot};
 use super::{LANES, WG};
 use crate::model::Weight;
 
@@ -45,30 +44,12 @@ pub fn moe_down(
         return;
     }
     let used = ids.len() / n_tokens;
-    let chosen = slots_by_expert(ids, down.groups);
-    let block = task_rows(cols).min(rows);
-    let tasks = expert_tasks(&chosen, rows, block);
-    let products: Vec<Vec<f32>> = tasks
-        .par_iter()
-        .map(|&(c, first)| {
-            let ExpertSlots { expert, slots } = &chosen[c];
-            let inputs: Vec<&[f32]> = slots.iter().map(|slot| &h[slot * cols..][..cols]).collect();
-            let range = first..(first + block).min(rows);
-            let mut products = vec![0.0; range.len() * slots.len()];
-            rows_dot(down, *expert, range, &inputs, &mut products);
-            products
-        })
-        .collect();
-
+    let (slots, sizes) = (slots_by_expert(ids, down.groups), [rows, cols]);
     let mut by_slot = vec![0.0f32; ids.len() * rows];
-    for (&(c, first), products) in tasks.iter().zip(&products) {
-        let slots = &chosen[c].slots;
-        for (i, row) in products.chunks_exact(slots.len()).enumerate() {
-            for (slot, y) in slots.iter().zip(row) {
-                by_slot[slot * rows + first + i] = *y;
-            }
-        }
-    }
+    let batches = by_expert(&slots, sizes, h, |slot| slot * cols);
+    in_tasks(&batches, sizes, &mut by_slot, |batch, rows| {
+        rows_dot(down, batch.group, rows, &batch.inputs)
+    });
     out.fill(0.0);
     for (slot, (y, weight)) in by_slot.chunks_exact(rows).zip(weights).enumerate() {
         let out = &mut out[slot / used * rows..][..rows];
@@ -140,10 +121,9 @@ impl GpuMoeDown<'_> {
                     .word("sub", piece.sub)
                     .grid(grid)
                     .with_bytes(read)
-                    .with_flops(Flops {
-                        per_token: products * u64::from(self.used) / u64::from(d.groups),
-                        ..Flops::default()
-                    })
+                    .with_flops(super::per_token(
+                        products * u64::from(self.used) / u64::from(d.groups),
+                    ))
                     .with_shape(d.shape_of(self.used)),
             );
             residual = y;

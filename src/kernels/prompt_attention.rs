@@ -3,14 +3,13 @@
 //! A layer of a chunk is [`expand_kv::weights_calls`] once and [`GpuPromptAttention::calls`] for every block of the context: its
 //! expansion and the attention over it. Scratch memory ([`Scratch`]) depends on the chunk, not on the context.
 
-use half::f16;
-
 use super::{KvDims, coop, expand_kv, expand_kv_coop, prompt_attention_coop};
 use crate::gpu::buffer::{Buffer, Range, Role};
-use crate::gpu::call::{Blocks, Call, Extent, Flops, State, Word};
+use crate::gpu::call::{Blocks, Call, Extent, Flops, Word};
 use crate::gpu::machine::Machine;
-use crate::gpu::record::Recording;
-use crate::gpu::{Coop, Gpu, GpuError, Most, Step, Target};
+use crate::gpu::{Coop, Gpu, GpuError, Target};
+
+mod trial;
 
 /// Threads of a workgroup of the form without matrices.
 const WG: usize = 128;
@@ -75,12 +74,9 @@ impl Form {
         }
         const WHAT: &str = "the attention of prompts";
         let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), async || {
-            let error = trial(gpu, dims, coop).await;
-            Ok(coop::agrees(gpu, WHAT, TRIAL_LIMIT, error)?
-                && timed(gpu, dims, coop, TIMED, async |steps, state| {
-                    coop::faster(gpu, WHAT, steps, state).await
-                })
-                .await?)
+            let error = trial::compared(gpu, dims, coop).nmse(gpu).await;
+            let timed = trial::timed(gpu, dims, coop, trial::TIMED);
+            Ok(coop::agrees(gpu, WHAT, trial::LIMIT, error)? && timed.is_faster(gpu, WHAT).await?)
         })
         .await?;
         Ok(Some(match good {
@@ -120,11 +116,6 @@ impl Form {
         }
     }
 
-    /// How many flops by this form cost as much as one of the absorbed attention in f32. Reckoned, not yet measured.
-    fn speed(self, machine: Machine) -> u64 {
-        speed(machine, self.is_matrix())
-    }
-
     /// Whether `tokens` tokens after `pos` rows are better left to the absorbed attention: [`State::few`].
     ///
     /// Expanding costs the same for any number of tokens, so few of them late in a context do not pay for it.
@@ -138,11 +129,12 @@ impl Form {
         // A token sees half of its own chunk.
         let pairs = tokens * (rows - tokens / 2);
         tokens <= u64::from(machine.tuned.few_tokens)
-            || (tokens * expand + pairs * absorbed) * self.speed(machine)
+            || (tokens * expand + pairs * absorbed) * speed(machine, self.is_matrix())
                 < rows * expand + pairs * expanded
     }
 }
 
+/// How many flops by matrices or not cost as much as one of the absorbed attention in f32. Reckoned, not yet measured.
 fn speed(machine: Machine, matrices: bool) -> u64 {
     if matrices {
         u64::from(machine.tuned.matrix_speed)
@@ -243,6 +235,12 @@ impl Scratch {
     ) -> Self {
         let matrices = form.is_matrix();
         let blocks = Self::blocks(machine, dims, matrices, max_tokens, n_ctx, max_binding);
+        Self::cut(dims, form, max_tokens, blocks)
+    }
+
+    /// The buffers for contexts that are cut so.
+    fn cut(dims: KvDims, form: Form, max_tokens: usize, blocks: Blocks) -> Self {
+        let matrices = form.is_matrix();
         let [weights, kv, second, stats] = Self::bytes(dims, matrices, max_tokens, blocks);
         let make = |name: &str, bytes| Range::whole(&Buffer::new(name, bytes, form.role()));
         let kv = [kv, second].into_iter().filter(|bytes| *bytes > 0);
@@ -356,188 +354,6 @@ impl GpuPromptAttention<'_> {
                 ..Flops::default()
             })
     }
-}
-
-/// The NMSE that a device may show in the [`trial`]. Rounding to f16 explains 1e-6.
-const TRIAL_LIMIT: f64 = 1e-5;
-
-/// Its buffers.
-const TRIAL: &str = "trial of attention";
-/// Rows before its tokens, and these: two blocks, tiles not full.
-const TRIAL_POS: usize = 90;
-const TRIAL_TOKENS: usize = 70;
-
-/// The NMSE of the form by matrices against the other one on the device, for made-up inputs.
-async fn trial(gpu: &Gpu, dims: KvDims, coop: Coop) -> Result<f64, GpuError> {
-    let inputs = TrialInputs::new(gpu, dims).await?;
-    let floats = inputs.values(gpu, Form::Vector).await?;
-    let matrices = inputs.values(gpu, Form::Matrix(coop)).await?;
-    for range in [inputs.q, inputs.rope_table, inputs.cache] {
-        gpu.release(&range.buffer);
-    }
-    let sum =
-        |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
-    let error = sum(&mut floats.iter().zip(&matrices).map(|(a, b)| a - b));
-    Ok(error / sum(&mut floats.iter().copied()))
-}
-
-/// Made-up weights, queries and cache rows, whose scores rise so that sums must be scaled.
-struct TrialInputs {
-    dims: KvDims,
-    scale: f32,
-    q: Range,
-    rope_table: Range,
-    cache: Range,
-    weights: Vec<f32>,
-}
-
-impl TrialInputs {
-    async fn new(gpu: &Gpu, dims: KvDims) -> Result<Self, GpuError> {
-        let (mla, rows) = (dims.mla, TRIAL_POS + TRIAL_TOKENS);
-        let mut state = 1u32;
-        // Uniform in -1..1 (the linear congruence of Numerical Recipes).
-        let mut value = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-        };
-        let mut floats =
-            |n: usize, scale: f32| -> Vec<f32> { (0..n).map(|_| value() * scale).collect() };
-        let scale = 1.0 / (mla.head() as f32).sqrt();
-        let mut q = floats(TRIAL_TOKENS * mla.heads * mla.head(), 4.0);
-        let mut cache = floats(rows * mla.cache_row(), 1.0);
-        let weights = floats(dims.width() * mla.kv_lora, 0.07);
-        // One value of the key is 0, 1, 2.. for every 8 rows, and adds as much to the score: rotations here turn by nothing.
-        let table = [1.0f32, 0.0].repeat(rows * mla.rope / 2);
-        q.chunks_exact_mut(mla.head())
-            .for_each(|q| q[mla.nope] = 1.0 / scale);
-        for (i, row) in cache.chunks_exact_mut(mla.cache_row()).enumerate() {
-            row[mla.kv_lora] = (i / 8) as f32;
-        }
-        let cache = gpu.storage_with_async(TRIAL, &narrow(&cache)).await?;
-        Ok(Self {
-            dims,
-            scale,
-            q: Range::whole(&gpu.storage_with_async(TRIAL, &q).await?),
-            rope_table: Range::whole(&gpu.storage_with_async(TRIAL, &table).await?),
-            cache: Range::whole(&cache).holding(Role::Cache),
-            weights,
-        })
-    }
-
-    /// What a form makes of them, (tokens, heads, v).
-    async fn values(&self, gpu: &Gpu, form: Form) -> Result<Vec<f32>, GpuError> {
-        let (dims, tokens) = (self.dims, TRIAL_TOKENS);
-        let blocks = Blocks::new(128, (TRIAL_POS + tokens) as u32);
-        let bytes = (tokens * dims.mla.heads * dims.v * 4) as u64;
-        let room = async |bytes: u64, role| {
-            let buffer = gpu.storage_async(TRIAL, bytes, role).await?;
-            Ok::<_, GpuError>(Range::whole(&buffer))
-        };
-        let [_, kv, second, stats] = Scratch::bytes(dims, form.is_matrix(), tokens, blocks);
-        let weights = match form {
-            Form::Vector => gpu.storage_with_async(TRIAL, &self.weights).await?,
-            Form::Matrix(_) => {
-                let halves = narrow(&self.weights);
-                gpu.storage_with_async(TRIAL, &halves).await?
-            }
-        };
-        let mut kv_blocks = vec![];
-        for bytes in [kv, second].into_iter().filter(|bytes| *bytes > 0) {
-            kv_blocks.push(room(bytes, form.role()).await?);
-        }
-        let scratch = Scratch {
-            weights: Range::whole(&weights),
-            kv: kv_blocks,
-            stats: room(stats, Role::Floats).await?,
-            blocks,
-        };
-        let attention = GpuPromptAttention {
-            form,
-            q: self.q.clone(),
-            rope_table: self.rope_table.clone(),
-            cache: self.cache.clone(),
-            dims,
-            scale: self.scale,
-            max_tokens: tokens as u32,
-            scratch: &scratch,
-            values: room(bytes, Role::Floats).await?,
-        };
-        let state = State {
-            pos: TRIAL_POS as u32,
-            tokens: tokens as u32,
-            ..State::default()
-        };
-        let step = Step::of(Most::of(&state), attention.calls(gpu));
-        let recording = Recording::new_async(gpu, &step).await?;
-        recording.submit(gpu, &state);
-        let values = &attention.values.buffer;
-        let found = gpu.read_async::<f32>(values, 0, bytes).await?;
-        let own = [&scratch.weights, &scratch.stats, &attention.values];
-        for range in own.into_iter().chain(&scratch.kv) {
-            gpu.release(&range.buffer);
-        }
-        Ok(found)
-    }
-}
-
-/// Rounded to halves.
-fn narrow(wide: &[f32]) -> Vec<f16> {
-    wide.iter().map(|x| f16::from_f32(*x)).collect()
-}
-
-/// Tokens of the prompt whose attention is timed: with the expansion some 3 GFLOP at the sizes of GLM-4.7-Flash.
-const TIMED: usize = 256;
-
-/// What `by` makes of the attention of a prompt of `tokens` zeros by matrices and in floats.
-///
-/// # Errors
-/// No memory, or those of `by`.
-async fn timed<T>(
-    gpu: &Gpu,
-    dims: KvDims,
-    coop: Coop,
-    tokens: usize,
-    by: impl AsyncFnOnce([&[Call]; 2], &State) -> Result<T, GpuError>,
-) -> Result<T, GpuError> {
-    let mla = dims.mla;
-    let mut made = vec![];
-    let mut room = async |bytes: usize, role| {
-        let buffer = gpu.storage_async(TRIAL, bytes as u64, role);
-        let range = Range::whole(&buffer.await?);
-        made.push(range.clone());
-        Ok::<_, GpuError>(range)
-    };
-    let q = room(tokens * mla.heads * mla.head() * 4, Role::Floats).await?;
-    let rope_table = room(tokens * mla.rope * 4, Role::Floats).await?;
-    let cache = room(tokens * mla.cache_row() * 2, Role::Cache).await?;
-    let values = room(tokens * mla.heads * dims.v * 4, Role::Floats).await?;
-    let mut calls = |form| {
-        let scratch = Scratch::new(gpu.machine, gpu.max_binding, dims, form, tokens, tokens);
-        made.extend([scratch.weights.clone(), scratch.stats.clone()]);
-        made.extend(scratch.kv.iter().cloned());
-        let attention = GpuPromptAttention {
-            form,
-            q: q.clone(),
-            rope_table: rope_table.clone(),
-            cache: cache.clone(),
-            dims,
-            scale: 1.0,
-            max_tokens: tokens as u32,
-            scratch: &scratch,
-            values: values.clone(),
-        };
-        Ok::<_, GpuError>(attention.calls(gpu))
-    };
-    let state = State {
-        tokens: tokens as u32,
-        ..State::default()
-    };
-    let (matrices, floats) = (calls(Form::Matrix(coop))?, calls(Form::Vector)?);
-    let found = by([&matrices, &floats], &state).await?;
-    for range in made {
-        gpu.release(&range.buffer);
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

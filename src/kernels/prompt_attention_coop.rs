@@ -111,7 +111,7 @@ impl Shape {
         let loaders = Self::loaders(dims);
         // Lanes that share a row, and what each takes of it at once.
         let turn = lanes / size * if self.vectors { 4 } else { 2 };
-        let kernel = [
+        let numbers = [
             ("WG", threads),
             ("LANES", lanes),
             ("MAT", size),
@@ -130,11 +130,10 @@ impl Shape {
             ("VALUE_LOADS", dims.v / 4 / loaders),
             ("SQUARE_FEWS", size / turn),
             ("SCORE_FEWS", self.rows() / turn),
-        ]
-        .into_iter()
-        .fold(
+        ];
+        let kernel = super::with_numbers(
             Call::new("prompt_attention_coop").variant(dims.numbers_of_attention()),
-            |call, (name, n)| call.number(name, n as u32),
+            numbers,
         )
         .module("MATRICES", coop::module(size))
         .flag("VECTORS", self.vectors)

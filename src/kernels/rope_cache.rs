@@ -44,14 +44,9 @@ pub fn rope_cache(
     let n_tokens = kv_a.len() / row;
     let pairs = dims.rope / 2;
     assert_eq!(
-        q.len(),
-        n_tokens * dims.heads * dims.head(),
+        [q.len(), q_pe.len()],
+        [dims.head(), dims.rope].map(|n| n_tokens * dims.heads * n),
         "queries of {n_tokens} tokens"
-    );
-    assert_eq!(
-        q_pe.len(),
-        n_tokens * dims.heads * dims.rope,
-        "rotated queries of {n_tokens} tokens"
     );
     let rows = &mut cache[pos * row..(pos + n_tokens) * row];
     for (t, (kv_a, cache)) in kv_a
@@ -113,33 +108,6 @@ impl Rotation {
             .bind("angles", &self.table)
             .word("pos", Word::Pos)
     }
-
-    /// What the pipeline depends on.
-    pub(super) fn shape(&self) -> RotationShape {
-        RotationShape {
-            first_row: self.first_row,
-            rope: self.rope,
-        }
-    }
-}
-
-/// What the pipeline of a product that rotates depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RotationShape {
-    /// The first row that is rotated.
-    pub first_row: u32,
-    /// Rows of a head.
-    pub rope: u32,
-}
-
-impl RotationShape {
-    /// The constants of a variant that rotates.
-    pub(super) fn variant(self, variant: Variant) -> Variant {
-        variant
-            .flag("ROTATE", true)
-            .number("ROTATED", self.first_row)
-            .number("ROPE", self.rope)
-    }
 }
 
 /// Queries that [`call`] rotates.
@@ -156,25 +124,33 @@ pub struct Queries {
 pub struct GpuRopeCache {
     /// The queries, unless the product that made them has rotated them.
     pub queries: Option<Queries>,
-    /// (max_tokens, kv_lora + rope); or (partial_sums, partial_tokens, kv_lora + rope) to be added up.
-    pub kv_a: Range,
+    /// The rows of the cache. `kv_a` is (max_tokens, kv_lora + rope); or (partial_sums, partial_tokens, kv_lora + rope) to be added up.
+    pub row: CacheRow,
     /// Partial sums of a value of `kv_a`, usually 1.
     pub partial_sums: u32,
     /// Tokens from one partial sum to the next: those of a replay or more, where a product was recorded for more.
     pub partial_tokens: u32,
-    /// `attn_kv_a_norm`, (kv_lora).
-    pub kv_a_norm: Range,
-    /// `attention.layer_norm_rms_epsilon`.
-    pub eps: f32,
     /// Cosine and sine, (n_ctx, rope / 2).
     pub rope_table: Range,
     /// The sizes of the block.
     pub dims: MlaDims,
-    /// The layer's cache, (n_ctx, kv_lora + rope) of f16.
-    pub cache: Range,
 }
 
-/// The new row of a cache, which a kernel that needs it for nothing else writes in a workgroup of its own.
+impl GpuRopeCache {
+    /// For rows of the cache alone: the queries are rotated elsewhere.
+    pub fn of(row: CacheRow, rope_table: &Range, dims: MlaDims) -> Self {
+        Self {
+            queries: None,
+            row,
+            partial_sums: 1,
+            partial_tokens: 1,
+            rope_table: rope_table.clone(),
+            dims,
+        }
+    }
+}
+
+/// What new rows of a cache are made of, and where they go.
 #[derive(Debug, Clone)]
 pub struct CacheRow {
     /// (kv_lora + rope) f32.
@@ -211,25 +187,6 @@ pub(super) const ROW_SUBGROUPS: u32 = 64;
 /// Threads of a workgroup.
 const WG: u32 = 128;
 
-/// The dispatch that writes one token's row of the cache, where the queries are rotated elsewhere; a replay's position must be
-/// among the cache's rows.
-///
-/// # Panics
-/// As [`call`].
-pub fn row_call(row: CacheRow, rope_table: &Range, dims: MlaDims) -> Call {
-    call(&GpuRopeCache {
-        queries: None,
-        kv_a: row.kv_a,
-        partial_sums: 1,
-        partial_tokens: 1,
-        kv_a_norm: row.kv_a_norm,
-        eps: row.eps,
-        rope_table: rope_table.clone(),
-        dims,
-        cache: row.cache,
-    })
-}
-
 /// The dispatch; a replay must keep `pos + tokens` within the rows of the cache.
 ///
 /// # Panics
@@ -242,12 +199,6 @@ pub fn call(b: &GpuRopeCache) -> Call {
             .all(|n| n.is_multiple_of(2)),
         "rope_cache works on pairs: {dims:?}"
     );
-    let row = CacheRow {
-        kv_a: b.kv_a.clone(),
-        kv_a_norm: b.kv_a_norm.clone(),
-        eps: b.eps,
-        cache: b.cache.clone(),
-    };
     let summed = b.partial_sums > 1;
     let partial_stride = b.partial_tokens * dims.cache_row() as u32 / 2;
     let call = Call::new("rope_cache")
@@ -258,7 +209,7 @@ pub fn call(b: &GpuRopeCache) -> Call {
         .word_some("partial_sums", summed.then_some(b.partial_sums))
         .word_some("partial_stride", summed.then_some(partial_stride))
         .bind("angles", &b.rope_table);
-    let call = row.bind(call);
+    let call = b.row.bind(call);
     let heads = dims.heads as u32;
     let (call, groups) = match &b.queries {
         None => (call, 1),
@@ -459,14 +410,16 @@ pub(super) mod tests {
         // Two partial sums of a product that was recorded for five tokens.
         let enough = GpuRopeCache {
             queries: None,
-            kv_a: Range::floats("kv_a", (5 + 3) * 16),
+            row: CacheRow {
+                kv_a: Range::floats("kv_a", (5 + 3) * 16),
+                kv_a_norm: Range::floats("norm", 12),
+                eps: 1e-5,
+                cache: Range::whole(&Buffer::new("cache", 20 * 16 * 2, Role::Cache)),
+            },
             partial_sums: 2,
             partial_tokens: 5,
-            kv_a_norm: Range::floats("norm", 12),
-            eps: 1e-5,
             rope_table: Range::floats("table", 20 * 4),
             dims,
-            cache: Range::whole(&Buffer::new("cache", 20 * 16 * 2, Role::Cache)),
         };
         let found =
             |b: &GpuRopeCache, tokens, context| match Step::of(Most { tokens, context }, [call(b)])
@@ -482,10 +435,8 @@ pub(super) mod tests {
         assert_eq!(found(&enough, 3, 20), None);
         assert_eq!(found(&enough, 4, 20).as_deref(), Some("kv_a"));
         assert_eq!(found(&enough, 3, 21).as_deref(), Some("cache"));
-        let halves = GpuRopeCache {
-            cache: enough.cache.clone().holding(Role::Halves),
-            ..enough
-        };
+        let mut halves = enough;
+        halves.row.cache.role = Role::Halves;
         assert_eq!(found(&halves, 3, 20).as_deref(), Some("cache"));
     }
 
@@ -538,13 +489,15 @@ pub(super) mod tests {
                             q: whole(&q),
                             q_pe: Range::whole(&rotated),
                         }),
-                        kv_a: whole(&in_partial_sums),
+                        row: CacheRow {
+                            kv_a: whole(&in_partial_sums),
+                            kv_a_norm: whole(&norm),
+                            eps,
+                            cache: Range::whole(&on_gpu).holding(Role::Cache),
+                        },
                         partial_sums: partial_sums as u32,
                         partial_tokens: (n_tokens + more) as u32,
-                        kv_a_norm: whole(&norm),
                         rope_table: whole(table.as_flattened()),
-                        cache: Range::whole(&on_gpu).holding(Role::Cache),
-                        eps,
                         dims,
                     });
                     let state = State {

@@ -6,6 +6,8 @@ use super::MAX_GRID;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
 use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site};
+use crate::gpu::machine::MAX_THREADS;
+use crate::gpu::memory::GpuWeight;
 use crate::gpu::shader::Variant;
 use crate::gpu::{GpuError, Target};
 use crate::quant::GgmlType;
@@ -109,6 +111,27 @@ pub(crate) fn geometry(target: &Target, site: &Site) -> Result<Geometry, GpuErro
     target
         .geometry(site)
         .ok_or_else(|| unsupported(target, &format!("a division of {}", site.key())))
+}
+
+/// The site of a kernel that multiplies these weights beside each other, where it demands nothing special.
+pub(super) fn site(kernel: &'static str, weights: &[&GpuWeight], activation: Activation) -> Site {
+    let shapes: Vec<_> = weights.iter().map(|w| w.shape()).collect();
+    Site {
+        kernel,
+        types: weights.iter().map(|w| w.ty).collect(),
+        shape: shapes.join("+"),
+        rows: weights.iter().map(|w| w.total_rows()).sum(),
+        units: weights[0].cols / 32,
+        activation,
+        prepared: false,
+        pairs: false,
+        whole: None,
+        threads: [1, MAX_THREADS],
+        one_block: false,
+        at_once: 1,
+        shares_work: None,
+        two_runs: false,
+    }
 }
 
 /// Panics unless the kernel and the device allow the geometry.

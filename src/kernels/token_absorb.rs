@@ -6,7 +6,7 @@ use super::rope_cache::{CacheRow, ROW_SUBGROUPS, row_variant};
 use super::token::{TokenInput, variant, weight};
 use crate::gpu::Target;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, Word};
+use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::geometry::WHOLE_THREADS;
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
@@ -206,10 +206,7 @@ impl GpuTokenAbsorb<'_> {
                 Extent::N(1),
             ])
             .with_bytes(q_b.bytes() + k_b.bytes())
-            .with_flops(Flops {
-                once: 2 * weights.iter().sum::<u64>(),
-                ..Flops::default()
-            })
+            .with_flops(super::once(2 * weights.iter().sum::<u64>()))
             .with_shape(format!("{}+{}", q_b.shape(), k_b.shape()));
         let call = self.x.bind(call);
         match &self.row {

@@ -3,12 +3,12 @@
 
 use super::MAX_GRID;
 use super::token::{
-    TokenInput, TokenOutput, check_geometry, divided, geometry, staged, stages, variant, weight,
+    TokenInput, TokenOutput, check_geometry, divided, geometry, site, staged, stages, variant,
+    weight,
 };
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops};
+use crate::gpu::call::{Call, Extent};
 use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site, WHOLE_THREADS};
-use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
 use crate::quant::activation::Activation;
@@ -46,22 +46,9 @@ pub struct GpuTokenBeside<'a> {
 impl GpuTokenBeside<'_> {
     /// The site that a geometry is chosen for.
     pub fn site(&self) -> Site {
-        let [w, v] = self.weights;
         Site {
-            kernel: "token_beside",
-            types: vec![w.ty, v.ty],
-            shape: format!("{}+{}", w.shape(), v.shape()),
-            rows: w.rows + v.rows,
-            units: w.cols / 32,
-            activation: self.activation,
             prepared: self.prepared.is_some(),
-            pairs: false,
-            whole: None,
-            threads: [1, MAX_THREADS],
-            one_block: false,
-            at_once: 1,
-            shares_work: None,
-            two_runs: false,
+            ..site("token_beside", &self.weights, self.activation)
         }
     }
 
@@ -111,10 +98,9 @@ impl GpuTokenBeside<'_> {
             .word("other_sub", v_piece.sub)
             .grid([Extent::N(tiles.iter().sum()), Extent::N(1), Extent::N(1)])
             .with_bytes(w.bytes() + v.bytes())
-            .with_flops(Flops {
-                once: 2 * u64::from(w.rows + v.rows) * u64::from(w.cols),
-                ..Flops::default()
-            })
+            .with_flops(super::once(
+                2 * u64::from(w.rows + v.rows) * u64::from(w.cols),
+            ))
             .at_site(site);
         let call = self.x.bind(call);
         match &self.prepared {

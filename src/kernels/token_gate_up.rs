@@ -4,10 +4,11 @@
 use super::MAX_GRID;
 use super::router::{self, GpuRouter};
 use super::token::{
-    self, TokenInput, check_geometry, check_rows, divided, geometry, grid, staged, stages, weight,
+    self, TokenInput, check_geometry, check_rows, divided, geometry, grid, site, staged, stages,
+    weight,
 };
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Flops};
+use crate::gpu::call::Call;
 use crate::gpu::geometry::{Geometry, SharedWork, Site};
 use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::machine::{Machine, Repeated};
@@ -92,21 +93,14 @@ impl GpuTokenGateUp<'_> {
             threads = [router.experts.count as u32, CHOICE_THREADS];
         }
         shapes.extend(self.shared.map(|[g, _]| format!("{}x{cols}", g.rows)));
+        let weights: Vec<_> = self.pairs().flatten().collect();
         Site {
-            kernel: "token_gate_up",
-            types: self.pairs().flatten().map(|w| w.ty).collect(),
             shape: shapes.join("+"),
             rows: self.routed_rows() + self.shared.map_or(0, |[g, _]| g.rows),
-            units: self.units(),
-            activation: self.activation,
             prepared: true,
-            pairs: false,
-            whole: None,
             threads,
-            one_block: false,
-            at_once: 1,
             shares_work: (self.partial_sums() > 1).then_some(SharedWork::RouterSums),
-            two_runs: false,
+            ..site("token_gate_up", &weights, self.activation)
         }
     }
 
@@ -245,10 +239,7 @@ impl GpuTokenGateUp<'_> {
         assert!(tiles <= MAX_GRID, "{tiles} workgroups");
         call.grid(grid(tiles).0)
             .with_bytes(bytes)
-            .with_flops(Flops {
-                once: 2 * weights,
-                ..Flops::default()
-            })
+            .with_flops(super::once(2 * weights))
             .at_site(self.site())
     }
 

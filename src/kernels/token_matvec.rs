@@ -2,13 +2,13 @@
 
 use super::MlaDims;
 use super::token::{
-    TokenInput, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, stages,
-    unsupported, variant, weight,
+    TokenInput, TokenOutput, check_geometry, check_rows, divided, geometry, grid, site, staged,
+    stages, unsupported, variant, weight,
 };
 use crate::gpu::buffer::{Range, Role};
-use crate::gpu::call::{Call, Flops, Word};
+use crate::gpu::call::{Call, Word};
 use crate::gpu::geometry::{Geometry, SharedWork, Site};
-use crate::gpu::machine::{MAX_THREADS, Machine};
+use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::rope_cache::Rotation;
@@ -120,31 +120,29 @@ impl<'a> GpuTokenMatvec<'a> {
         let w = self.weight;
         let merge = matches!(self.x, Input::Slices(..));
         let rotates = self.rotation.is_some();
-        Site {
-            kernel: match self.x {
-                Input::Prepared(..) if rotates => "token_matvec+rotate",
-                Input::Prepared(..) => "token_matvec",
-                Input::Stream(..) => "token_matvec+x_times_norm",
-                Input::Slices(..) => "token_matvec+merge",
-            },
-            types: vec![w.ty],
-            shape: w.shape(),
-            rows: w.total_rows(),
-            units: w.cols / 32,
-            activation: self.activation,
+        let kernel = match self.x {
+            Input::Prepared(..) if rotates => "token_matvec+rotate",
+            Input::Prepared(..) => "token_matvec",
+            Input::Stream(..) => "token_matvec+x_times_norm",
+            Input::Slices(..) => "token_matvec+merge",
+        };
+        let site = Site {
             prepared: self.prepared.is_some(),
             pairs: rotates,
-            whole: merge.then_some(w.rows),
-            threads: match merge {
-                // A thread for every four columns.
-                true => [w.cols / 4, MERGE_THREADS],
-                false => [1, MAX_THREADS],
-            },
-            // A thread requests all its weights before the slices are merged.
-            one_block: merge,
             at_once: if rotates { 1 } else { 2 },
-            shares_work: merge.then_some(SharedWork::Slices),
-            two_runs: false,
+            ..site(kernel, &[w], self.activation)
+        };
+        match merge {
+            true => Site {
+                whole: Some(w.rows),
+                // A thread for every four columns.
+                threads: [w.cols / 4, MERGE_THREADS],
+                // A thread requests all its weights before the slices are merged.
+                one_block: true,
+                shares_work: Some(SharedWork::Slices),
+                ..site
+            },
+            false => site,
         }
     }
 
@@ -192,10 +190,9 @@ impl<'a> GpuTokenMatvec<'a> {
                 .word("row_tiles", width)
                 .grid(grid)
                 .with_bytes(piece.quants.size + piece.scales.size + 4 * router)
-                .with_flops(Flops {
-                    once: 2 * (u64::from(piece.rows) * u64::from(w.cols) + router),
-                    ..Flops::default()
-                });
+                .with_flops(super::once(
+                    2 * (u64::from(piece.rows) * u64::from(w.cols) + router),
+                ));
             Ok(call.at_site(site.clone()))
         };
         w.pieces.iter().map(of_piece).collect()

@@ -2,12 +2,12 @@
 
 use super::MAX_GRID;
 use super::token::{
-    self, TokenOutput, check_geometry, check_rows, divided, geometry, grid, staged, stages, weight,
+    self, TokenOutput, check_geometry, check_rows, divided, geometry, grid, site, staged, stages,
+    weight,
 };
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Flops};
+use crate::gpu::call::Call;
 use crate::gpu::geometry::{Geometry, RUN_LANES, Site};
-use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
 use crate::quant::activation::Activation;
@@ -53,11 +53,9 @@ impl GpuTokenMoeDown<'_> {
     /// What a geometry can be chosen for.
     pub fn site(&self) -> Site {
         let (d, used) = (self.down, self.used);
-        let types = [Some(d), self.shared];
+        let weights: Vec<_> = [d].into_iter().chain(self.shared).collect();
         let routed = format!("{used}x{}x{}", d.rows, d.cols);
         Site {
-            kernel: "token_moe_down",
-            types: types.iter().flatten().map(|w| w.ty).collect(),
             shape: match self.shared {
                 Some(shared) => format!("{routed}+{}", shared.shape()),
                 None => routed,
@@ -65,15 +63,9 @@ impl GpuTokenMoeDown<'_> {
             rows: d.rows,
             // The threads of a row walk those of all its experts.
             units: used * d.cols / 32,
-            activation: self.activation,
             prepared: true,
-            pairs: false,
-            whole: None,
-            threads: [1, MAX_THREADS],
-            one_block: false,
-            at_once: 1,
-            shares_work: None,
             two_runs: true,
+            ..site("token_moe_down", &weights, self.activation)
         }
     }
 
@@ -198,10 +190,7 @@ impl GpuTokenMoeDown<'_> {
         assert!(tiles <= MAX_GRID, "rows of {}", d.name);
         call.grid(grid(tiles).0)
             .with_bytes(bytes)
-            .with_flops(Flops {
-                once: 2 * weights,
-                ..Flops::default()
-            })
+            .with_flops(super::once(2 * weights))
             .at_site(self.site())
     }
 }

@@ -2,10 +2,10 @@
 //! the one before it ([`Machine::serial_passes`](crate::gpu::machine::Machine::serial_passes)): `attn_k_b` with [`rope_cache`](super::rope_cache).
 
 use super::rope_cache::{CacheRow, ROW_SUBGROUPS, row_variant};
-use super::token::{check_geometry, divided, geometry, variant, weight};
+use super::token::{check_geometry, divided, geometry, site, variant, weight};
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, Word};
+use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::geometry::{Geometry, Site, WHOLE_THREADS};
 use crate::gpu::machine::MIN_SUBGROUP;
 use crate::gpu::memory::GpuWeight;
@@ -50,22 +50,9 @@ pub struct GpuTokenQueries<'a> {
 impl GpuTokenQueries<'_> {
     /// What a geometry can be chosen for.
     pub fn site(&self) -> Site {
-        let k_b = self.k_b;
         Site {
-            kernel: "token_queries",
-            types: vec![k_b.ty],
-            shape: k_b.shape_of(k_b.groups),
-            rows: k_b.total_rows(),
-            units: k_b.cols / 32,
-            activation: self.activation,
-            prepared: false,
-            pairs: false,
-            whole: None,
             threads: [1, ROW_SUBGROUPS * MIN_SUBGROUP],
-            one_block: false,
-            at_once: 1,
-            shares_work: None,
-            two_runs: false,
+            ..site("token_queries", &[self.k_b], self.activation)
         }
     }
 
@@ -116,10 +103,9 @@ impl GpuTokenQueries<'_> {
             .word("pos", Word::Pos)
             .grid([Extent::N(workgroups), Extent::N(1), Extent::N(1)])
             .with_bytes(k_b.bytes())
-            .with_flops(Flops {
-                once: 2 * u64::from(k_b.total_rows()) * u64::from(k_b.cols),
-                ..Flops::default()
-            });
+            .with_flops(super::once(
+                2 * u64::from(k_b.total_rows()) * u64::from(k_b.cols),
+            ));
         self.row.bind(call).at_site(site)
     }
 }

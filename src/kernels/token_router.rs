@@ -2,7 +2,7 @@
 //! rows.
 
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops};
+use crate::gpu::call::{Call, Extent};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
@@ -60,10 +60,7 @@ impl GpuTokenRouter<'_> {
                 .grid([Extent::N(piece.rows), Extent::N(1), Extent::N(1)])
                 .with_bytes(weights * 4)
                 .with_shape(format!("{}x{}", w.rows, w.cols))
-                .with_flops(Flops {
-                    once: 2 * weights,
-                    ..Flops::default()
-                })
+                .with_flops(super::once(2 * weights))
         };
         w.pieces.iter().map(call).collect()
     }

@@ -1,15 +1,10 @@
 //! Which kernel attends, and how it cuts a context.
 
-use super::{GpuAttention, HEADS_PER_GROUP, TILE, partial_bytes, trial};
-use crate::gpu::buffer::{Range, Role};
-use crate::gpu::call::{Call, State};
+use super::{HEADS_PER_GROUP, TILE, trial};
 use crate::gpu::interface::MAX_SLICES;
 use crate::gpu::machine::Machine;
 use crate::gpu::{Gpu, GpuError, Target};
 use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
-
-/// Cache rows over which matrices are timed against the other form.
-const TIMED_ROWS: usize = 4096;
 
 /// Which kernel attends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +39,7 @@ impl Form {
             coop::left(gpu, WHAT, &missing);
         }
         let shapes = attention_coop::Shapes::tried(gpu.machine, &shapes, async |shape| {
-            let error = trial::trial(gpu, shape, dims).await;
+            let error = trial::compared(shape, dims).nmse(gpu).await;
             coop::agrees(gpu, WHAT, trial::LIMIT, error)
         })
         .await?;
@@ -53,47 +48,11 @@ impl Form {
             return Ok(without);
         };
         let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), async || {
-            let forms = [by_matrices, without];
-            let [matrices, floats] = Self::timed(gpu, dims, forms).await?;
-            let (slices, slice_rows) =
-                cut_context(by_matrices, gpu.machine, TIMED_ROWS, 1, dims.heads);
-            let state = State {
-                pos: TIMED_ROWS as u32 - 1,
-                tokens: 1,
-                slices,
-                slice_rows,
-                ..State::default()
-            };
-            coop::faster(gpu, WHAT, [&matrices, &floats], &state).await
+            let timed = trial::timed(gpu.machine, dims, [by_matrices, without]);
+            timed.is_faster(gpu, WHAT).await
         })
         .await?;
         Ok(if good { by_matrices } else { without })
-    }
-
-    /// The dispatches of forms over a cache of [`TIMED_ROWS`] rows of zeros.
-    async fn timed(gpu: &Gpu, dims: MlaDims, forms: [Self; 2]) -> Result<[Vec<Call>; 2], GpuError> {
-        let zeros = async |bytes: u64, role| {
-            let buffer = gpu.storage_async("trial of attention", bytes, role);
-            Ok::<_, GpuError>(Range::whole(&buffer.await?))
-        };
-        let floats = |n: usize| zeros(n as u64 * 4, Role::Floats);
-        let [partial, stats] = partial_bytes(dims, 1);
-        let mut attention = GpuAttention {
-            form: forms[0],
-            q_lat: floats(dims.heads * dims.kv_lora).await?,
-            q_pe: floats(dims.heads * dims.rope).await?,
-            cache: zeros((TIMED_ROWS * dims.cache_row() * 2) as u64, Role::Cache).await?,
-            dims,
-            scale: 1.0,
-            partials: [
-                zeros(partial, Role::Floats).await?,
-                zeros(stats, Role::Floats).await?,
-            ],
-        };
-        Ok(forms.map(|form| {
-            attention.form = form;
-            attention.calls()
-        }))
     }
 
     /// The form for steps of one token if the device's matrices are right and fast.

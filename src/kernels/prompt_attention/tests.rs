@@ -1,6 +1,7 @@
 //! Protects the attention of prompts: in every form it agrees with its twin, wherever chunks and blocks begin and end.
 
 use super::*;
+use crate::gpu::call::State;
 use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
 use crate::gpu::wait::complete;
 use crate::kernels::MlaDims;
@@ -13,6 +14,7 @@ use crate::kernels::rope_cache::tests::rotate_rows;
 use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates};
 use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
 use crate::quant::GgmlType;
+use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
@@ -550,9 +552,10 @@ fn the_trial_passes_where_there_are_matrices() {
             continue;
         };
         for dims in shapes() {
-            let error = complete(trial(gpu, dims, coop)).unwrap_or_else(|e| panic!("{e}"));
+            let error = complete(trial::compared(gpu, dims, coop).nmse(gpu))
+                .unwrap_or_else(|e| panic!("{e}"));
             eprintln!("{dims:?}: NMSE {error:.1e}");
-            assert!(error <= TRIAL_LIMIT / 4.0, "{dims:?}: {error:e}");
+            assert!(error <= trial::LIMIT / 4.0, "{dims:?}: {error:e}");
         }
     }
 }
@@ -560,17 +563,25 @@ fn the_trial_passes_where_there_are_matrices() {
 #[test]
 fn what_is_timed_is_an_attention_by_matrices_and_one_in_floats() {
     for gpu in gpus() {
-        let us = timed(gpu, glm(), NVIDIA, 16, async |[matrices, floats], state| {
-            assert_eq!(matrices.len(), floats.len());
+        let trial = trial::timed(gpu, glm(), NVIDIA, 16);
+        let calls = |matrices: bool, values: &Range| {
+            let calls = (trial.calls)(matrices, values);
+            let floats = (trial.calls)(false, values);
+            assert_eq!(calls.len(), floats.len());
             // Matrices where there are some: they take long to emulate.
-            let other = if gpu.coop == Some(NVIDIA) {
-                matrices
+            if gpu.coop == Some(NVIDIA) {
+                calls
             } else {
                 floats
-            };
-            coop::times(gpu, [other, floats], state).await
-        });
-        let us = complete(us).unwrap_or_else(|e| panic!("{e}"));
+            }
+        };
+        let (state, values) = (trial.state, trial.values);
+        let trial = coop::Trial {
+            state,
+            values,
+            calls,
+        };
+        let us = complete(trial.times(gpu)).unwrap_or_else(|e| panic!("{e}"));
         assert!(us.iter().all(|us| *us > 0.0), "{us:?}");
     }
 }

@@ -123,7 +123,6 @@ impl Context {
             scratch: prompt_attention::Scratch::new(machine, max_binding, kv, form, tokens, n_ctx),
         });
         let absorbed = expanded.as_ref().map_or(chunk, |e| e.most_few().min(chunk));
-        let [sums, stats] = attention::partial_bytes(dims, absorbed as usize);
         Ok(Self {
             rows: n_ctx as u32,
             history: Range::words("token history", n_ctx as u64 + 1),
@@ -132,10 +131,7 @@ impl Context {
                 "rotation table",
                 &RopeTable::build(&config.rope, config.qk_rope_head_dim, n_ctx),
             )),
-            partials: [
-                Range::floats("attention partials", sums / 4),
-                Range::floats("attention maxima", stats / 4),
-            ],
+            partials: attention::partials(dims, absorbed as usize),
             short: attention_short::most_rows(target, forms.token, dims),
             forms,
             expanded,

@@ -21,10 +21,13 @@ use prompt::{last_logits, logits_of_slices};
 
 use super::{Config, Weights};
 use crate::gpu::buffer::Range;
+use crate::gpu::call::Call;
 use crate::gpu::{GpuError, Most, Step, Target};
 use crate::kernels::MlaDims;
+use crate::kernels::attention::{Form, GpuAttention};
+use crate::kernels::attention_merge::{self, Output};
 use crate::kernels::compose::Pair;
-use crate::kernels::rope_cache::Rotation;
+use crate::kernels::rope_cache::{GpuRopeCache, Rotation};
 use crate::model::Experts;
 use crate::models::FEW;
 
@@ -73,6 +76,30 @@ impl<'a> Given<'a> {
             qk: composed(Pair::Qk, i),
             vo: composed(Pair::Vo, i),
         })
+    }
+
+    /// The attention of one form to the cache of a layer.
+    fn attention(self, form: Form, [q_lat, q_pe]: [Range; 2], cache: &Range) -> GpuAttention {
+        GpuAttention {
+            form,
+            q_lat,
+            q_pe,
+            cache: cache.clone(),
+            dims: self.dims(),
+            scale: self.config().softmax_scale(),
+            partials: self.context.partials.clone(),
+        }
+    }
+
+    /// The dispatch that joins its slices in `latent`.
+    fn merge(self, latent: &Range, output: Output) -> Call {
+        attention_merge::call(&self.context.partials, self.dims(), latent, output)
+    }
+
+    /// The rows of the cache, and nothing else, from `kv_a` of the layer.
+    fn cache_rows(self, of: TokenLayer<'a>, kv_a: Range) -> GpuRopeCache {
+        let row = of.row(kv_a, self.config().rms_eps);
+        GpuRopeCache::of(row, &self.context.rope_table, self.dims())
     }
 
     /// How the product of a composed `qk` rotates its last rows.

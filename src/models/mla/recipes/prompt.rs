@@ -7,7 +7,8 @@ use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Sublayer, When, belong};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step};
-use crate::kernels::attention::{Form as AttentionForm, GpuAttention};
+use crate::kernels::attention::Form as AttentionForm;
+use crate::kernels::attention_merge::Output;
 use crate::kernels::expand_kv;
 use crate::kernels::expert_rows::Other;
 use crate::kernels::gemm::{Form, GpuGemm, Input};
@@ -15,7 +16,7 @@ use crate::kernels::prompt_attention::GpuPromptAttention;
 use crate::kernels::rows_f16::GpuRowsF16;
 use crate::kernels::token::TokenInput;
 use crate::kernels::token_matvec::{self, GpuTokenMatvec};
-use crate::kernels::{attention_merge, embed, rope_cache};
+use crate::kernels::{embed, rope_cache};
 use crate::models::mla::Query;
 use crate::quant::activation::Activation;
 
@@ -236,18 +237,8 @@ impl<'a> PromptRecipe<'a> {
     /// The product W x alone, to be completed.
     pub fn gemm<'w>(&self, weight: &'w GpuWeight, x: &Rows, y: &Range) -> GpuGemm<'w> {
         GpuGemm {
-            form: self.form,
-            weight,
-            up: None,
-            max_tokens: self.max_tokens,
-            x: x.input.clone(),
             x_stride: x.stride,
-            x_group_stride: 0,
-            experts: None,
-            residual: None,
-            split_k: 1,
-            y: y.clone(),
-            tile: None,
+            ..GpuGemm::of(self.form, weight, x.input.clone(), self.max_tokens, y)
         }
     }
 
@@ -366,14 +357,9 @@ impl<'a> PromptRecipe<'a> {
     fn rope_cache(&self, rows: CacheRows<'_>, queries: Option<rope_cache::Queries>) -> Call {
         rope_cache::call(&rope_cache::GpuRopeCache {
             queries,
-            kv_a: rows.kv_a.range.clone(),
             partial_sums: rows.kv_a.count,
             partial_tokens: rows.kv_a.tokens,
-            kv_a_norm: rows.of.layer.attn_kv_a_norm.clone(),
-            eps: self.given.config().rms_eps,
-            rope_table: self.given.context.rope_table.clone(),
-            dims: self.given.dims(),
-            cache: rows.of.cache.clone(),
+            ..self.given.cache_rows(rows.of, rows.kv_a.range.clone())
         })
     }
 
@@ -426,20 +412,13 @@ impl<'a> PromptRecipe<'a> {
             None,
         );
         let q_lat = self.product(&chunk.q_lat, &layer.attn_k_b, &q_rows, head, None);
-        let partials = &self.given.context.partials;
-        let attention = GpuAttention {
-            form: AttentionForm::Vector,
-            q_lat,
-            q_pe: chunk.q_pe.clone(),
-            cache: rows.of.cache.clone(),
-            dims,
-            scale: self.given.config().softmax_scale(),
-            partials: partials.clone(),
-        };
+        let queries = [q_lat, chunk.q_pe.clone()];
+        let attention = self
+            .given
+            .attention(AttentionForm::Vector, queries, rows.of.cache);
         self.calls.extend(attention.calls());
-        let (latent, output) = (&chunk.latent, attention_merge::Output::Floats);
-        self.calls
-            .push(attention_merge::call(partials, dims, latent, output));
+        let latent = &chunk.latent;
+        self.calls.push(self.given.merge(latent, Output::Floats));
         let latent = PartialSums::whole(latent);
         let latent = self.input(&chunk.absorbed, &latent, heads * kv_lora, 1, None);
         self.product(&chunk.values, &layer.attn_v_b, &latent, kv_lora, None);

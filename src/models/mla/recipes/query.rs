@@ -33,12 +33,12 @@ impl TokenRecipe<'_> {
                 attn_q_b,
             } if self.absorbs([attn_q_b, &layer.attn_k_b]) => {
                 let (q_a, kv_a) = self.query_latent(layer, attn_q_a, attn_q_a_norm, stream)?;
-                let row = of.row(kv_a, self.eps());
+                let row = self.given.cache_rows(of, kv_a);
                 let serial = self.given.target.machine.serial_passes;
-                let with = serial.then(|| row.clone());
+                let with = serial.then(|| row.row.clone());
                 let queries = self.absorbing_query(attn_q_b, &layer.attn_k_b, q_a, with)?;
                 if !serial {
-                    self.cache_row(row);
+                    self.calls.push(rope_cache::call(&row));
                 }
                 Ok(queries)
             }
@@ -79,13 +79,6 @@ impl TokenRecipe<'_> {
         Ok([q_lat, q_pe])
     }
 
-    /// The cache's new row, where the queries are rotated elsewhere.
-    fn cache_row(&mut self, row: CacheRow) {
-        let table = &self.given.context.rope_table;
-        self.calls
-            .push(rope_cache::row_call(row, table, self.given.dims()));
-    }
-
     /// As `queries`, with the composed weight `qk`: one product leaves all of them, rotated.
     fn composed_query(
         &mut self,
@@ -111,7 +104,8 @@ impl TokenRecipe<'_> {
             .bind("y", &y)
             .rotated(self.given.rotation());
         self.calls.extend(product.calls(self.given.target)?);
-        self.cache_row(of.row(kv_a, self.eps()));
+        let row = self.given.cache_rows(of, kv_a);
+        self.calls.push(rope_cache::call(&row));
         Ok(self.given.queries_in(&y))
     }
 
@@ -166,19 +160,13 @@ impl TokenRecipe<'_> {
             Input::Prepared(heads_input, head / 32),
         )?;
         let q_pe = self.floats("q_pe", heads * dims.rope as u32);
+        let queries = rope_cache::Queries {
+            q,
+            q_pe: q_pe.clone(),
+        };
         self.calls.push(rope_cache::call(&rope_cache::GpuRopeCache {
-            queries: Some(rope_cache::Queries {
-                q,
-                q_pe: q_pe.clone(),
-            }),
-            kv_a,
-            partial_sums: 1,
-            partial_tokens: 1,
-            kv_a_norm: layer.attn_kv_a_norm.clone(),
-            eps: self.eps(),
-            rope_table: self.given.context.rope_table.clone(),
-            dims,
-            cache: of.cache.clone(),
+            queries: Some(queries),
+            ..self.given.cache_rows(of, kv_a)
         }));
         Ok([q_lat, q_pe])
     }

@@ -9,11 +9,11 @@ use crate::gpu::Step;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Sublayer, Word, belong};
 use crate::gpu::memory::GpuWeight;
-use crate::kernels::attention::GpuAttention;
+use crate::kernels::attention_merge::Output;
 use crate::kernels::gate_up::GpuGateUp;
 use crate::kernels::matvec::GpuMatvec;
 use crate::kernels::moe_down::GpuMoeDown;
-use crate::kernels::{attention_merge, embed, rope_cache, router};
+use crate::kernels::{embed, rope_cache, router};
 use crate::model::{Ffn, Mlp, Moe};
 use crate::models::mla::GpuLayer;
 use crate::models::mla::Query;
@@ -165,19 +165,13 @@ impl<'a> Recipe<'a> {
         let head = dims.head() as u32;
         let q_lat = self.per_head(&chunk.q_lat, &layer.attn_k_b, &q, head);
         let q_pe = chunk.q_pe.clone();
+        let queries = rope_cache::Queries {
+            q,
+            q_pe: q_pe.clone(),
+        };
         self.calls.push(rope_cache::call(&rope_cache::GpuRopeCache {
-            queries: Some(rope_cache::Queries {
-                q,
-                q_pe: q_pe.clone(),
-            }),
-            kv_a,
-            partial_sums: 1,
-            partial_tokens: self.max_tokens,
-            kv_a_norm: layer.attn_kv_a_norm.clone(),
-            eps: self.given.config().rms_eps,
-            rope_table: self.given.context.rope_table.clone(),
-            dims,
-            cache: of.cache.clone(),
+            queries: Some(queries),
+            ..self.given.cache_rows(of, kv_a)
         }));
         [q_lat, q_pe]
     }
@@ -211,37 +205,22 @@ impl<'a> Recipe<'a> {
         };
         let rotated = product.rotated_calls(&self.given.rotation());
         self.calls.extend(rotated);
-        let row = of.row(kv_a, self.given.config().rms_eps);
-        let table = &self.given.context.rope_table;
-        self.calls
-            .push(rope_cache::row_call(row, table, self.given.dims()));
+        let row = self.given.cache_rows(of, kv_a);
+        self.calls.push(rope_cache::call(&row));
         self.given.queries_in(&y)
     }
 
     fn attention(&mut self, of: TokenLayer<'_>, chunk: &Chunk, x: &Range) -> Range {
         let (layer, dims, context) = (of.layer, self.given.dims(), self.given.context);
-        let [q_lat, q_pe] = match of.qk {
+        let queries = match of.qk {
             Some(qk) => self.composed_query(of, qk, chunk, x),
             None => self.query(of, chunk, x),
         };
-        let attention = GpuAttention {
-            form: context.form(self.max_tokens as usize),
-            q_lat,
-            q_pe,
-            cache: of.cache.clone(),
-            dims,
-            scale: self.given.config().softmax_scale(),
-            partials: context.partials.clone(),
-        };
+        let form = context.form(self.max_tokens as usize);
+        let attention = self.given.attention(form, queries, of.cache);
         self.calls.extend(attention.calls());
         let latent = &chunk.latent;
-        let output = attention_merge::Output::Floats;
-        self.calls.push(attention_merge::call(
-            &context.partials,
-            dims,
-            latent,
-            output,
-        ));
+        self.calls.push(self.given.merge(latent, Output::Floats));
         let after = &chunk.after_attention;
         if let Some(vo) = of.vo {
             return self.product(after, vo, latent, None, Some(x));

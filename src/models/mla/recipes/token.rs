@@ -7,16 +7,17 @@ use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Sublayer, When, belong};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step};
-use crate::kernels::attention::{GpuAttention, MAX_SLICES};
+use crate::kernels::attention::MAX_SLICES;
+use crate::kernels::attention_merge::Output;
 use crate::kernels::router::GpuRouter;
 use crate::kernels::token::{self, TokenInput, TokenOutput, unsupported};
+use crate::kernels::token_embed;
 use crate::kernels::token_gate_up::{self, GpuTokenGateUp};
 use crate::kernels::token_matvec::{
     GpuTokenMatvec, Input, PartialLogits, ROUTER_ROWS, leaves_partial_logits,
 };
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
 use crate::kernels::token_router::{self, GpuTokenRouter};
-use crate::kernels::{attention_merge, token_embed};
 use crate::model::{Ffn, Moe};
 use crate::models::mla::GpuLayer;
 use crate::quant::activation::Activation;
@@ -160,16 +161,9 @@ impl TokenRecipe<'_> {
             Ffn::Dense(_) => None,
         };
         let (heads, kv_lora) = (dims.heads as u32, dims.kv_lora as u32);
-        let [q_lat, q_pe] = self.queries(of, stream)?;
-        let attention = GpuAttention {
-            form: self.given.context.form(1),
-            q_lat,
-            q_pe,
-            cache: of.cache.clone(),
-            dims,
-            scale: self.given.config().softmax_scale(),
-            partials: self.given.context.partials.clone(),
-        };
+        let queries = self.queries(of, stream)?;
+        let form = self.given.context.form(1);
+        let attention = self.given.attention(form, queries, of.cache);
         let short = self.given.context.short;
         if short > 0 {
             let call = attention.short_call(self.given.target);
@@ -204,16 +198,11 @@ impl TokenRecipe<'_> {
     /// The dispatch that joins the attention's slices.
     fn merge(&self, latents: &Range) -> Call {
         let output = match self.activation {
-            Activation::Bytes => attention_merge::Output::Bytes,
-            Activation::Halves { .. } => attention_merge::Output::Halves,
-            Activation::Floats => attention_merge::Output::Floats,
+            Activation::Bytes => Output::Bytes,
+            Activation::Halves { .. } => Output::Halves,
+            Activation::Floats => Output::Floats,
         };
-        attention_merge::call(
-            &self.given.context.partials,
-            self.given.dims(),
-            latents,
-            output,
-        )
+        self.given.merge(latents, output)
     }
 
     /// The heads' values, prepared, from the slices of the attention: joined by the product itself where they are few, else
