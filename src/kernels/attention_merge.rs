@@ -23,7 +23,8 @@ pub enum Output {
     Halves,
 }
 
-/// The softmax over all slices of a context from the softmax of each (FlashDecoding): the dispatch that reads the `partials` that [`GpuAttention`](super::attention::GpuAttention) wrote in the same step, into `out`.
+/// The softmax over all slices of a context from the softmax of each (FlashDecoding): the dispatch that reads the `partials` that
+/// [`GpuAttention`](super::attention::GpuAttention) wrote in the same step, into `out`.
 ///
 /// # Panics
 /// If `kv_lora` is no multiple of 4, or of 32 for bytes and halves.

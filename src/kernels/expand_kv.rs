@@ -26,12 +26,9 @@ pub fn weights_calls(
     out: &Range,
 ) -> Vec<Call> {
     let mla = dims.mla;
+    let shape = |w: &GpuWeight| [w.groups, w.rows, w.cols].map(|n| n as usize);
     assert_eq!(
-        [
-            (k_b.groups, k_b.rows, k_b.cols),
-            (v_b.groups, v_b.rows, v_b.cols)
-        ]
-        .map(|(groups, rows, cols)| [groups, rows, cols].map(|n| n as usize)),
+        [shape(k_b), shape(v_b)],
         [
             [mla.heads, mla.kv_lora, mla.nope],
             [mla.heads, dims.v, mla.kv_lora]

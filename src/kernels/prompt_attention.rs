@@ -116,7 +116,7 @@ impl Form {
         }
     }
 
-    /// Whether `tokens` tokens after `pos` rows are better left to the absorbed attention: [`State::few`].
+    /// Whether `tokens` tokens after `pos` rows are better left to the absorbed attention: [`State::few`](crate::gpu::call::State::few).
     ///
     /// Expanding costs the same for any number of tokens, so few of them late in a context do not pay for it.
     pub fn few(self, machine: Machine, dims: KvDims, pos: usize, tokens: usize) -> bool {
@@ -280,7 +280,7 @@ impl GpuPromptAttention<'_> {
     /// [`expand_kv::weights_calls`] left in the scratch, and the attention over it, with two buffers beside the expansion of the next.
     /// They must follow each other.
     ///
-    /// A replay needs `pos` and `tokens` of its [`State`], with `pos + tokens` within the rows of the cache.
+    /// A replay needs `pos` and `tokens` of its [`State`](crate::gpu::call::State), with `pos + tokens` within the rows of the cache.
     ///
     /// # Panics
     /// If the sizes do not suit the form.

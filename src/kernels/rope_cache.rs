@@ -479,26 +479,26 @@ pub(super) mod tests {
                 let forms = [(true, 1, 0), (false, 1, 0), (false, 3, 0), (true, 3, 5)];
                 let forms = gpus().iter().flat_map(|g| forms.map(|form| (g, form)));
                 for (gpu, (with_queries, partial_sums, more)) in forms {
-                    let in_partial_sums =
-                        in_partial_sums(&kv_a, partial_sums, (n_tokens + more) * row);
+                    let tokens = n_tokens + more;
+                    let kv_a = in_partial_sums(&kv_a, partial_sums, tokens * row);
                     let on_gpu = upload(gpu, &untouched);
                     let rotated = output(gpu, q_pe.len());
                     let whole = |data: &[f32]| Range::whole(&upload(gpu, data));
+                    let new_rows = CacheRow {
+                        kv_a: whole(&kv_a),
+                        kv_a_norm: whole(&norm),
+                        eps,
+                        cache: Range::whole(&on_gpu).holding(Role::Cache),
+                    };
+                    let queries = Queries {
+                        q: whole(&q),
+                        q_pe: Range::whole(&rotated),
+                    };
                     let call = call(&GpuRopeCache {
-                        queries: with_queries.then(|| Queries {
-                            q: whole(&q),
-                            q_pe: Range::whole(&rotated),
-                        }),
-                        row: CacheRow {
-                            kv_a: whole(&in_partial_sums),
-                            kv_a_norm: whole(&norm),
-                            eps,
-                            cache: Range::whole(&on_gpu).holding(Role::Cache),
-                        },
+                        queries: with_queries.then_some(queries),
                         partial_sums: partial_sums as u32,
-                        partial_tokens: (n_tokens + more) as u32,
-                        rope_table: whole(table.as_flattened()),
-                        dims,
+                        partial_tokens: tokens as u32,
+                        ..GpuRopeCache::of(new_rows, &whole(table.as_flattened()), dims)
                     });
                     let state = State {
                         pos: pos as u32,
@@ -522,12 +522,8 @@ pub(super) mod tests {
                     let exact: Vec<f64> = values(&cache).iter().map(|x| f64::from(*x)).collect();
                     // WGSL leaves the rounding to f16 open: the two may be 2^-10 of the value apart.
                     assert_close(&values(&found), &exact, 9.6e-7, &what);
-                    assert_eq!(
-                        found[..pos * row],
-                        cache[..pos * row],
-                        "rows before, {what}"
-                    );
-                    let after = (pos + n_tokens) * row;
+                    let (before, after) = (pos * row, (pos + n_tokens) * row);
+                    assert_eq!(found[..before], cache[..before], "rows before, {what}");
                     assert_eq!(found[after..], cache[after..], "rows after, {what}");
                 }
             }

@@ -43,6 +43,11 @@ pub struct TokenInput {
 }
 
 impl TokenInput {
+    /// Without a norm.
+    pub fn of(values: Range) -> Self {
+        Self { values, rms: None }
+    }
+
     /// Binds it as `x_*.wgsl` and `rms.wgsl` name it.
     pub(super) fn bind(&self, call: Call) -> Call {
         let (squares, eps) = self.rms.as_ref().map(|(s, eps)| (s, *eps)).unzip();
@@ -134,13 +139,39 @@ pub(super) fn site(kernel: &'static str, weights: &[&GpuWeight], activation: Act
     }
 }
 
-/// Panics unless the kernel and the device allow the geometry.
-pub(super) fn check_geometry(target: &Target, site: &Site, geometry: &Geometry) {
-    assert!(
-        site.allows(geometry, target.machine),
-        "{geometry:?} for {}",
-        site.key()
-    );
+/// A product of a decoded token, whose rows a geometry divides.
+pub trait Divided {
+    /// What a geometry is chosen for.
+    fn site(&self) -> Site;
+
+    /// The dispatches in an allowed geometry, not yet at their site: one for each piece of the weights.
+    ///
+    /// # Errors
+    /// Those of [`calls_with`](Self::calls_with).
+    fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError>;
+
+    /// The dispatches in this geometry.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`] if the tier has no kernel for a size.
+    ///
+    /// # Panics
+    /// If what is multiplied does not go together, or the kernel or the device does not allow the geometry.
+    fn calls_with(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
+        let site = self.site();
+        let allowed = site.allows(geometry, target.machine);
+        assert!(allowed, "{geometry:?} for {}", site.key());
+        let calls = self.pieces(target, geometry)?.into_iter();
+        Ok(calls.map(|call| call.at_site(site.clone())).collect())
+    }
+
+    /// The dispatches in the geometry that the device takes.
+    ///
+    /// # Errors
+    /// Those of [`calls_with`](Self::calls_with), also if no geometry suits the shape on this device.
+    fn calls(&self, target: &Target) -> Result<Vec<Call>, GpuError> {
+        self.calls_with(target, &geometry(target, &self.site())?)
+    }
 }
 
 /// Refuses rows that leave prepared but whose number is no multiple of those that leave together.

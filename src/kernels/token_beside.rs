@@ -3,8 +3,7 @@
 
 use super::MAX_GRID;
 use super::token::{
-    TokenInput, TokenOutput, check_geometry, divided, geometry, site, staged, stages, variant,
-    weight,
+    Divided, TokenInput, TokenOutput, divided, site, staged, stages, variant, weight,
 };
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
@@ -43,33 +42,16 @@ pub struct GpuTokenBeside<'a> {
     pub z: Range,
 }
 
-impl GpuTokenBeside<'_> {
-    /// The site that a geometry is chosen for.
-    pub fn site(&self) -> Site {
+impl Divided for GpuTokenBeside<'_> {
+    fn site(&self) -> Site {
         Site {
             prepared: self.prepared.is_some(),
             ..site("token_beside", &self.weights, self.activation)
         }
     }
 
-    /// The dispatch.
-    ///
-    /// # Errors
-    /// [`GpuError::TierUnsupported`] if no geometry suits the shape on this device.
-    ///
-    /// # Panics
-    /// As [`call_with`](Self::call_with).
-    pub fn call(&self, target: &Target) -> Result<Call, GpuError> {
-        Ok(self.call_with(target, &geometry(target, &self.site())?))
-    }
-
-    /// The dispatch with this geometry.
-    ///
-    /// # Panics
-    /// If the kernel cannot take the weights ([`fits`]), or the kernel or the device does not allow the geometry.
-    pub fn call_with(&self, target: &Target, geometry: &Geometry) -> Call {
-        let (site, activation, units) = (self.site(), self.activation, self.weights[0].cols / 32);
-        check_geometry(target, &site, geometry);
+    fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
+        let (activation, units) = (self.activation, self.weights[0].cols / 32);
         let [w, v] = self.weights;
         assert!(
             fits(self.weights, self.prepared.is_some()),
@@ -100,13 +82,12 @@ impl GpuTokenBeside<'_> {
             .with_bytes(w.bytes() + v.bytes())
             .with_flops(super::once(
                 2 * u64::from(w.rows + v.rows) * u64::from(w.cols),
-            ))
-            .at_site(site);
+            ));
         let call = self.x.bind(call);
-        match &self.prepared {
+        Ok(vec![match &self.prepared {
             Some(prepared) => prepared.bind(call),
             None => call,
-        }
+        }])
     }
 }
 
@@ -174,7 +155,8 @@ mod tests {
                 tokens: 1,
                 ..State::default()
             };
-            run(gpu, &[call.call_with(gpu, &geometry)], &state);
+            let calls = call.calls_with(gpu, &geometry);
+            run(gpu, &calls.unwrap_or_else(|e| panic!("{e}")), &state);
             let what = format!("{}, {geometry:?}", site.key());
             let floats = [(call.y.as_ref(), &twin[0]), (Some(&call.z), &twin[1])];
             for (found, twin) in floats {

@@ -4,8 +4,7 @@
 use super::MAX_GRID;
 use super::router::{self, GpuRouter};
 use super::token::{
-    self, TokenInput, check_geometry, check_rows, divided, geometry, grid, site, staged, stages,
-    weight,
+    self, Divided, TokenInput, check_rows, divided, grid, site, staged, stages, weight,
 };
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
@@ -81,9 +80,10 @@ impl GpuTokenGateUp<'_> {
             .as_ref()
             .map_or(1, |(_, router)| router.partial_sums)
     }
+}
 
-    /// What a geometry can be chosen for.
-    pub fn site(&self) -> Site {
+impl Divided for GpuTokenGateUp<'_> {
+    fn site(&self) -> Site {
         let cols = self.units() * 32;
         let mut shapes = vec![];
         let mut threads = [1, MAX_THREADS];
@@ -104,26 +104,8 @@ impl GpuTokenGateUp<'_> {
         }
     }
 
-    /// The dispatches: one per piece of the experts or of the shared expert, whichever are more.
-    ///
-    /// # Errors
-    /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device, or rows are no multiple of 16.
-    ///
-    /// # Panics
-    /// If G and U are not cut alike, or the choice of experts is none that the kernel makes.
-    pub fn calls(&self, target: &Target) -> Result<Vec<Call>, GpuError> {
-        self.calls_with(target, &geometry(target, &self.site())?)
-    }
-
-    /// As [`calls`](Self::calls), divided so.
-    ///
-    /// # Errors
-    /// As [`calls`](Self::calls).
-    ///
-    /// # Panics
-    /// As [`calls`](Self::calls), or if the kernel or the device does not allow the geometry.
-    pub fn calls_with(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
-        check_geometry(target, &self.site(), geometry);
+    /// One per piece of the experts or of the shared expert, whichever are more.
+    fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         let mut count = 0;
         for [g, u] in self.pairs() {
             let form = |w: &GpuWeight| {
@@ -152,7 +134,9 @@ impl GpuTokenGateUp<'_> {
             .map(|i| self.piece(target.machine, geometry, &whole, i))
             .collect())
     }
+}
 
+impl GpuTokenGateUp<'_> {
     /// The call without any weights.
     fn whole(&self, target: &Target, geometry: &Geometry) -> Call {
         let (units, lanes) = (self.units(), target.lanes());
@@ -240,7 +224,6 @@ impl GpuTokenGateUp<'_> {
         call.grid(grid(tiles).0)
             .with_bytes(bytes)
             .with_flops(super::once(2 * weights))
-            .at_site(self.site())
     }
 
     /// The call with the choice of experts.

@@ -2,8 +2,8 @@
 
 use super::MlaDims;
 use super::token::{
-    TokenInput, TokenOutput, check_geometry, check_rows, divided, geometry, grid, site, staged,
-    stages, unsupported, variant, weight,
+    Divided, TokenInput, TokenOutput, check_rows, divided, grid, site, staged, stages, unsupported,
+    variant, weight,
 };
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, Word};
@@ -114,9 +114,10 @@ impl<'a> GpuTokenMatvec<'a> {
         self.rotation = Some(rotation);
         self
     }
+}
 
-    /// The site that a geometry is chosen for.
-    pub fn site(&self) -> Site {
+impl Divided for GpuTokenMatvec<'_> {
+    fn site(&self) -> Site {
         let w = self.weight;
         let merge = matches!(self.x, Input::Slices(..));
         let rotates = self.rotation.is_some();
@@ -146,28 +147,8 @@ impl<'a> GpuTokenMatvec<'a> {
         }
     }
 
-    /// The dispatches: one for each piece of the weight.
-    ///
-    /// # Errors
-    /// [`GpuError::TierUnsupported`] if no geometry suits the shape on this device, or if the output is to be prepared and its rows are
-    /// no multiple of 16.
-    ///
-    /// # Panics
-    /// If the rows to rotate are not whole heads.
-    pub fn calls(&self, target: &Target) -> Result<Vec<Call>, GpuError> {
-        self.calls_with(target, &geometry(target, &self.site())?)
-    }
-
-    /// As [`calls`](Self::calls), with this geometry.
-    ///
-    /// # Errors
-    /// As [`calls`](Self::calls).
-    ///
-    /// # Panics
-    /// As [`calls`](Self::calls), or if the kernel or the device does not allow the geometry.
-    pub fn calls_with(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
-        let (w, site) = (self.weight, self.site());
-        check_geometry(target, &site, geometry);
+    fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
+        let w = self.weight;
         if !w.cols.is_multiple_of(32) {
             let missing = format!("a kernel for rows of {} in {}", w.cols, w.name);
             return Err(unsupported(target, &missing));
@@ -181,7 +162,7 @@ impl<'a> GpuTokenMatvec<'a> {
             let (grid, width) = grid(piece.rows.div_ceil(geometry.tile));
             // These rows of the output meet as many columns of the router.
             let router = u64::from(piece.rows) * u64::from(experts);
-            let call = call
+            Ok(call
                 .clone()
                 .planes(["w_q", "w_s"], piece)
                 .word("rows", piece.rows)
@@ -192,12 +173,13 @@ impl<'a> GpuTokenMatvec<'a> {
                 .with_bytes(piece.quants.size + piece.scales.size + 4 * router)
                 .with_flops(super::once(
                     2 * (u64::from(piece.rows) * u64::from(w.cols) + router),
-                ));
-            Ok(call.at_site(site.clone()))
+                )))
         };
         w.pieces.iter().map(of_piece).collect()
     }
+}
 
+impl GpuTokenMatvec<'_> {
     /// The call without its input and without its piece of the weight.
     fn whole(&self, target: &Target, geometry: &Geometry) -> Call {
         let w = self.weight;

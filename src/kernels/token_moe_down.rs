@@ -2,8 +2,7 @@
 
 use super::MAX_GRID;
 use super::token::{
-    self, TokenOutput, check_geometry, check_rows, divided, geometry, grid, site, staged, stages,
-    weight,
+    self, Divided, TokenOutput, check_rows, divided, grid, site, staged, stages, weight,
 };
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
@@ -49,9 +48,8 @@ fn slot_factor(used: u32, units: u32) -> Option<u32> {
     (exact && inputs.checked_mul(factor).is_some()).then_some(factor)
 }
 
-impl GpuTokenMoeDown<'_> {
-    /// What a geometry can be chosen for.
-    pub fn site(&self) -> Site {
+impl Divided for GpuTokenMoeDown<'_> {
+    fn site(&self) -> Site {
         let (d, used) = (self.down, self.used);
         let weights: Vec<_> = [d].into_iter().chain(self.shared).collect();
         let routed = format!("{used}x{}x{}", d.rows, d.cols);
@@ -69,27 +67,9 @@ impl GpuTokenMoeDown<'_> {
         }
     }
 
-    /// The dispatches: one per piece of the experts or of the shared expert, whichever are more, each adding to the sum of the
-    /// one before; the last leaves it prepared.
-    ///
-    /// # Errors
-    /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device.
-    ///
-    /// # Panics
-    /// If the sizes of the shared expert disagree.
-    pub fn calls(&self, target: &Target) -> Result<Vec<Call>, GpuError> {
-        self.calls_with(target, &geometry(target, &self.site())?)
-    }
-
-    /// As [`calls`](Self::calls), divided so.
-    ///
-    /// # Errors
-    /// As [`calls`](Self::calls).
-    ///
-    /// # Panics
-    /// As [`calls`](Self::calls), or if the kernel or the device does not allow the geometry.
-    pub fn calls_with(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
-        check_geometry(target, &self.site(), geometry);
+    /// One per piece of the experts or of the shared expert, whichever are more, each adding to the sum of the one before. The last leaves
+    /// it prepared.
+    fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         let d = self.down;
         check_rows(target, d.rows, &d.name)?;
         assert!(
@@ -123,7 +103,9 @@ impl GpuTokenMoeDown<'_> {
         }
         Ok(calls)
     }
+}
 
+impl GpuTokenMoeDown<'_> {
     /// Piece i of the experts and piece i of the shared expert, where they have so many.
     fn piece(&self, target: &Target, geometry: &Geometry, i: usize) -> Call {
         let (d, used, activation) = (self.down, self.used, self.activation);
@@ -191,7 +173,6 @@ impl GpuTokenMoeDown<'_> {
         call.grid(grid(tiles).0)
             .with_bytes(bytes)
             .with_flops(super::once(2 * weights))
-            .at_site(self.site())
     }
 }
 

@@ -2,7 +2,7 @@
 //! the one before it ([`Machine::serial_passes`](crate::gpu::machine::Machine::serial_passes)): `attn_k_b` with [`rope_cache`](super::rope_cache).
 
 use super::rope_cache::{CacheRow, ROW_SUBGROUPS, row_variant};
-use super::token::{check_geometry, divided, geometry, site, variant, weight};
+use super::token::{Divided, divided, site, variant, weight};
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
@@ -47,33 +47,16 @@ pub struct GpuTokenQueries<'a> {
     pub row: CacheRow,
 }
 
-impl GpuTokenQueries<'_> {
-    /// What a geometry can be chosen for.
-    pub fn site(&self) -> Site {
+impl Divided for GpuTokenQueries<'_> {
+    fn site(&self) -> Site {
         Site {
             threads: [1, ROW_SUBGROUPS * MIN_SUBGROUP],
             ..site("token_queries", &[self.k_b], self.activation)
         }
     }
 
-    /// The dispatch.
-    ///
-    /// # Errors
-    /// [`GpuError::TierUnsupported`] where no geometry suits the shape on this device.
-    ///
-    /// # Panics
-    /// As [`call_with`](Self::call_with).
-    pub fn call(&self, target: &Target) -> Result<Call, GpuError> {
-        Ok(self.call_with(target, &geometry(target, &self.site())?))
-    }
-
-    /// The dispatch, divided so.
-    ///
-    /// # Panics
-    /// If the weight is none that [`fits`], or the kernel or the device does not allow the geometry.
-    pub fn call_with(&self, target: &Target, geometry: &Geometry) -> Call {
-        let (k_b, dims, site) = (self.k_b, self.dims, self.site());
-        check_geometry(target, &site, geometry);
+    fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
+        let (k_b, dims) = (self.k_b, self.dims);
         assert!(
             fits(k_b, dims)
                 && [k_b.groups, k_b.rows, k_b.cols].map(|n| n as usize)
@@ -106,7 +89,7 @@ impl GpuTokenQueries<'_> {
             .with_flops(super::once(
                 2 * u64::from(k_b.total_rows()) * u64::from(k_b.cols),
             ));
-        self.row.bind(call).at_site(site)
+        Ok(vec![self.row.bind(call)])
     }
 }
 
@@ -182,7 +165,8 @@ mod tests {
                 tokens: 1,
                 ..State::default()
             };
-            run(gpu, &[call.call_with(gpu, &geometry)], &state);
+            let calls = call.calls_with(gpu, &geometry);
+            run(gpu, &calls.unwrap_or_else(|e| panic!("{e}")), &state);
             let what = format!("{} {dims:?}, {geometry:?}", site.key());
             let limits = [sums_nmse(activation(gpu)), 1e-13];
             for ((found, twin), limit) in

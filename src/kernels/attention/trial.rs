@@ -15,8 +15,8 @@ pub(in crate::kernels) const LIMIT: f64 = 1e-5;
 
 const NAME: &str = "trial of attention";
 
-/// The attention to made-up cache rows by this shape and in f32: three slices, the last tile not full, scores that rise so that sums must be
-/// scaled.
+/// The attention to made-up cache rows by this shape and in f32: slices of three tiles, the last tile not full, scores that rise so that
+/// sums must be scaled.
 pub(in crate::kernels) fn compared(
     shape: Shape,
     dims: MlaDims,

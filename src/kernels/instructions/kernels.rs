@@ -11,6 +11,7 @@ use crate::gpu::testing::unmade_weight;
 use crate::gpu::{Target, Tier, interface, shader};
 use crate::kernels::MlaDims;
 use crate::kernels::router::GpuRouter;
+use crate::kernels::token::Divided;
 use crate::kernels::token::{TokenInput, TokenOutput};
 use crate::kernels::token_absorb::GpuTokenAbsorb;
 use crate::kernels::token_gate_up::GpuTokenGateUp;

@@ -8,6 +8,7 @@ use crate::gpu::buffer::{Range, Role};
 use crate::gpu::pipeline::Spec;
 use crate::gpu::testing::unmade_weight;
 use crate::kernels::attention::{Form, GpuAttention};
+use crate::kernels::token::Divided;
 use crate::kernels::token_matvec::{self, GpuTokenMatvec, Input, PartialLogits};
 use crate::kernels::token_router::GpuTokenRouter;
 use crate::kernels::{MlaDims, attention_heads, attention_merge};

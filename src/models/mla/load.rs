@@ -86,7 +86,7 @@ struct Loader<'a> {
 
 impl Loader<'_> {
     fn layer(&self, block: usize) -> Result<Layer, ModelError> {
-        let c = self.config;
+        let (c, tensors) = (self.config, &self.tensors);
         let name = |tensor: &str| format!("blk.{block}.{tensor}.weight");
         let (width, q_width) = (
             c.embedding_length,
@@ -94,40 +94,36 @@ impl Loader<'_> {
         );
         let q = match c.q_lora_rank {
             Some(rank) => Query::Lora {
-                attn_q_a: self.tensors.matrix(&name("attn_q_a"), 1, rank, width)?,
-                attn_q_a_norm: self.tensors.vector(&name("attn_q_a_norm"), rank)?,
-                attn_q_b: self.tensors.matrix(&name("attn_q_b"), 1, q_width, rank)?,
+                attn_q_a: tensors.matrix(&name("attn_q_a"), 1, rank, width)?,
+                attn_q_a_norm: tensors.vector(&name("attn_q_a_norm"), rank)?,
+                attn_q_b: tensors.matrix(&name("attn_q_b"), 1, q_width, rank)?,
             },
             None => Query::Full {
-                attn_q: self.tensors.matrix(&name("attn_q"), 1, q_width, width)?,
+                attn_q: tensors.matrix(&name("attn_q"), 1, q_width, width)?,
             },
         };
         let (attn_k_b, attn_v_b) = self.kv_b(&name)?;
         Ok(Layer {
-            attn_norm: self.tensors.vector(&name("attn_norm"), width)?,
+            attn_norm: tensors.vector(&name("attn_norm"), width)?,
             q,
-            attn_kv_a_mqa: self
-                .tensors
-                .matrix(&name("attn_kv_a_mqa"), 1, c.cache_row(), width)?,
-            attn_kv_a_norm: self
-                .tensors
-                .vector(&name("attn_kv_a_norm"), c.kv_lora_rank)?,
+            attn_kv_a_mqa: tensors.matrix(&name("attn_kv_a_mqa"), 1, c.cache_row(), width)?,
+            attn_kv_a_norm: tensors.vector(&name("attn_kv_a_norm"), c.kv_lora_rank)?,
             attn_k_b,
             attn_v_b,
-            attn_output: self.tensors.matrix(
+            attn_output: tensors.matrix(
                 &name("attn_output"),
                 1,
                 width,
                 c.head_count * c.v_head_dim,
             )?,
-            ffn_norm: self.tensors.vector(&name("ffn_norm"), width)?,
-            ffn: self.tensors.feed_forward(block)?,
+            ffn_norm: tensors.vector(&name("ffn_norm"), width)?,
+            ffn: tensors.feed_forward(block)?,
         })
     }
 
     /// `attn_k_b` and `attn_v_b`, from the tensors of that name or from the fused `attn_kv_b` of older files.
     fn kv_b(&self, name: &dyn Fn(&str) -> String) -> Result<(Weight, Weight), ModelError> {
-        let c = self.config;
+        let (c, tensors) = (self.config, &self.tensors);
         let (heads, nope, v, latent) = (
             c.head_count,
             c.qk_nope_head_dim,
@@ -135,19 +131,15 @@ impl Loader<'_> {
             c.kv_lora_rank,
         );
         let fused_name = name("attn_kv_b");
-        let has_split = self.tensors.gguf.tensor(&name("attn_k_b")).is_some();
-        if has_split || self.tensors.gguf.tensor(&fused_name).is_none() {
-            let k_b = self
-                .tensors
-                .matrix(&name("attn_k_b"), heads, latent, nope)?;
-            let v_b = self.tensors.matrix(&name("attn_v_b"), heads, v, latent)?;
+        let has_split = tensors.gguf.tensor(&name("attn_k_b")).is_some();
+        if has_split || tensors.gguf.tensor(&fused_name).is_none() {
+            let k_b = tensors.matrix(&name("attn_k_b"), heads, latent, nope)?;
+            let v_b = tensors.matrix(&name("attn_v_b"), heads, v, latent)?;
             // Files of spring 2025 carry both forms; the fused one holds nothing else.
-            self.tensors.find(&fused_name);
+            tensors.find(&fused_name);
             return Ok((k_b, v_b));
         }
-        let fused = self
-            .tensors
-            .matrix(&fused_name, 1, heads * (nope + v), latent)?;
+        let fused = tensors.matrix(&fused_name, 1, heads * (nope + v), latent)?;
         let per_head = fused.split_rows(heads);
         self.transposed.update(|n| n + 1);
         let k_b = transpose(&per_head.part(0..nope, "k_b"))?;
@@ -182,12 +174,6 @@ fn transpose(weight: &Weight) -> Result<Weight, ModelError> {
         bytes,
     ))
 }
-
-/// Engines share a model between threads.
-const _: fn() = || {
-    fn shared<T: Send + Sync>() {}
-    shared::<Model>();
-};
 
 #[cfg(test)]
 mod tests;

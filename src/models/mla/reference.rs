@@ -75,12 +75,8 @@ impl Reference {
             kv_lora,
         } = dims;
         let normed = |w: &Weight, x: &[f32], norm: &[f32]| {
-            product(
-                w,
-                x,
-                n_tokens,
-                MatvecOptions::contiguous(w.cols).with_norm(norm, eps),
-            )
+            let options = MatvecOptions::contiguous(w.cols).with_norm(norm, eps);
+            product(w, x, n_tokens, options)
         };
         let q = match &layer.q {
             Query::Full { attn_q } => normed(attn_q, x, &layer.attn_norm),
@@ -121,19 +117,11 @@ impl Reference {
             config.softmax_scale(),
             &mut latents,
         );
-        let values = product(
-            &layer.attn_v_b,
-            &latents,
-            n_tokens,
-            MatvecOptions::per_group(heads * kv_lora, kv_lora),
-        );
+        let per_head = MatvecOptions::per_group(heads * kv_lora, kv_lora);
+        let values = product(&layer.attn_v_b, &latents, n_tokens, per_head);
         let output = &layer.attn_output;
-        product(
-            output,
-            &values,
-            n_tokens,
-            MatvecOptions::contiguous(output.cols).with_residual(x),
-        )
+        let options = MatvecOptions::contiguous(output.cols).with_residual(x);
+        product(output, &values, n_tokens, options)
     }
 
     /// x + feed-forward(norm(x)), (T, d).
@@ -143,12 +131,8 @@ impl Reference {
         let dense = |Mlp { gate, up, down }: &Mlp| {
             let mut h = vec![0.0; n_tokens * gate.rows];
             gate_up(gate, up, x, n_tokens, norm, None, &mut h);
-            product(
-                down,
-                &h,
-                n_tokens,
-                MatvecOptions::contiguous(down.cols).with_residual(x),
-            )
+            let options = MatvecOptions::contiguous(down.cols).with_residual(x);
+            product(down, &h, n_tokens, options)
         };
         match &layer.ffn {
             Ffn::Dense(mlp) => dense(mlp),

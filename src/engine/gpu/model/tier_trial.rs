@@ -11,7 +11,7 @@ use crate::gpu::tuning::{self, MeasuredTier};
 use crate::gpu::{Gpu, GpuError, Tier};
 use crate::gpu::{Most, Step};
 use crate::kernels::router::GpuRouter;
-use crate::kernels::token::TokenInput;
+use crate::kernels::token::{Divided, TokenInput};
 use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
 use crate::model::{Ffn, Moe};

@@ -4,11 +4,10 @@ use super::chunk::router_split_k;
 use super::prompt::{Between, PartialSums, PromptRecipe, Rows};
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::memory::GpuWeight;
-use crate::kernels::expert_rows::{GpuExpertRows, Other, TileList, tile_count};
+use crate::kernels::expert_rows::{GpuExpertRows, Other, TileList};
 use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile};
 use crate::kernels::moe_combine::GpuMoeCombine;
 use crate::kernels::router;
-use crate::kernels::rows_f16::GpuRowsF16;
 use crate::model::{Ffn, Mlp, Moe};
 use crate::models::mla::GpuLayer;
 
@@ -146,8 +145,6 @@ impl PromptRecipe<'_> {
         let mut lists = vec![];
         let mut grids = vec![];
         for (height, tiles) in heights.zip(&chunk.tiles) {
-            let most = tile_count(self.max_tokens, used, height, count);
-            debug_assert!(tiles.size >= u64::from(most) * 16, "tiles of {height}");
             let tiles = tiles.clone();
             lists.push(TileList { height, tiles });
             let rows = [&moe.experts.gate, &moe.experts.down].map(|w| w.rows);
@@ -187,28 +184,12 @@ impl PromptRecipe<'_> {
             None => (PartialSums::whole(&x), None),
         };
         let to = &self.chunk.normed;
-        let halves = match self.form {
-            Form::Float { .. } => None,
-            Form::Matrix(_) => Some([to.halves.clone(), to.scales.clone()]),
-        };
-        let floats = (router || halves.is_none()).then(|| to.floats.clone());
-        let input = match &halves {
-            Some(halves) => Input::Halves(halves.clone()),
-            None => Input::Floats(to.floats.clone()),
-        };
-        let rows = GpuRowsF16 {
-            other: x.other,
-            partial_sums: x.count,
-            norm: Some((norm.clone(), self.given.config().rms_eps)),
-            halves,
-            floats,
-            sum,
-            ..GpuRowsF16::of(&x.range, cols, self.max_tokens)
-        };
-        self.calls.push(rows.call());
-        Rows {
-            input,
-            stride: cols,
+        let (input, mut rows) = self.rows(to, &x, cols, 1, Some(norm));
+        rows.sum = sum;
+        if router {
+            rows.floats = Some(to.floats.clone());
         }
+        self.calls.push(rows.call());
+        input
     }
 }

@@ -140,10 +140,10 @@ pub fn token(given: Given<'_>, logits: &Range) -> Result<Step, GpuError> {
 /// # Errors
 /// As [`token`].
 pub fn prompt(given: Given<'_>, chunk: &Chunk, least: u32, most: u32) -> Result<Step, GpuError> {
-    match most <= FEW {
-        true => Ok(several::step(given, chunk, most)),
+    Ok(match most <= FEW {
+        true => several::step(given, chunk, most),
         false => prompt::step(given, chunk, least, most),
-    }
+    })
 }
 
 /// The largest replay of a step over up to `tokens` tokens, whose buffers may hold more than the context does.

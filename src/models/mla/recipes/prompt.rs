@@ -14,22 +14,14 @@ use crate::kernels::expert_rows::Other;
 use crate::kernels::gemm::{Form, GpuGemm, Input};
 use crate::kernels::prompt_attention::GpuPromptAttention;
 use crate::kernels::rows_f16::GpuRowsF16;
-use crate::kernels::token::TokenInput;
+use crate::kernels::token::{Divided, TokenInput};
 use crate::kernels::token_matvec::{self, GpuTokenMatvec};
 use crate::kernels::{embed, rope_cache};
 use crate::models::mla::Query;
 use crate::quant::activation::Activation;
 
 /// The step over `least` to `most_tokens` tokens, which leaves hidden states in the chunk's `after_ffn`.
-///
-/// # Errors
-/// None today; recipes of decoded tokens have some.
-pub fn step(
-    given: Given<'_>,
-    chunk: &Chunk,
-    least: u32,
-    most_tokens: u32,
-) -> Result<Step, GpuError> {
+pub fn step(given: Given<'_>, chunk: &Chunk, least: u32, most_tokens: u32) -> Step {
     let mut recipe = PromptRecipe::new(given, chunk, most_tokens);
     let weights = given.weights;
     let mut x = chunk.embedding.clone();
@@ -46,7 +38,7 @@ pub fn step(
         belong(&mut recipe.calls[begin..middle], Sublayer::Attention(i));
         belong(&mut recipe.calls[middle..], Sublayer::FeedForward(i));
     }
-    Ok(recipe.done())
+    recipe.done()
 }
 
 /// From the hidden states of up to `tokens` tokens, those of the chunk, to the logits (vocab) of the last: by the kernel of decoding in
@@ -73,11 +65,7 @@ pub fn last_logits(
         last: true,
         ..GpuRowsF16::of(hidden, w.cols, tokens)
     };
-    let x = TokenInput {
-        values: row,
-        rms: None,
-    };
-    let x = token_matvec::Input::Prepared(x, 0);
+    let x = token_matvec::Input::Prepared(TokenInput::of(row), 0);
     let product = GpuTokenMatvec::new(w, Activation::Floats, x).bind("y", logits);
     Ok(Step::of(most, [rows.call()]).then(&product.calls(given.target)?))
 }
@@ -100,10 +88,8 @@ pub fn logits_of_slices(
         1,
         norm,
     );
-    let rows = rows.expect("a norm leaves rows of its own");
-    recipe
-        .calls
-        .push(rows.with_alternatives("x", slices.to_vec()));
+    let rows = rows.call().with_alternatives("x", slices.to_vec());
+    recipe.calls.push(rows);
     let product = recipe.gemm(w, &x, logits);
     recipe.multiply(&product);
     recipe.done()
@@ -179,8 +165,8 @@ impl<'a> PromptRecipe<'a> {
         Step::of(most(self.given.context, self.max_tokens), self.calls)
     }
 
-    /// `x` (max_tokens * used, cols) as the products of this form take it, normed first where a weight is given, and the call that makes it
-    /// so, where it is not so already.
+    /// `x` (max_tokens * used, cols) as the products of this form take it, normed first where a weight is given, and what makes it so: it
+    /// leaves nothing where it is so already.
     pub fn rows(
         &self,
         to: &RowsBuffer,
@@ -188,7 +174,7 @@ impl<'a> PromptRecipe<'a> {
         cols: u32,
         used: u32,
         norm: Option<&Range>,
-    ) -> (Rows, Option<Call>) {
+    ) -> (Rows, GpuRowsF16) {
         let halves = [to.halves.clone(), to.scales.clone()];
         let (input, halves, floats) = match (self.form, norm) {
             (Form::Float { .. }, None) if x.count == 1 => {
@@ -200,7 +186,6 @@ impl<'a> PromptRecipe<'a> {
             }
             (Form::Matrix(_), _) => (Input::Halves(halves.clone()), Some(halves), None),
         };
-        let leaves = halves.is_some() || floats.is_some();
         let rows = GpuRowsF16 {
             other: x.other.clone(),
             partial_sums: x.count,
@@ -210,14 +195,8 @@ impl<'a> PromptRecipe<'a> {
             used,
             ..GpuRowsF16::of(&x.range, cols, self.max_tokens)
         };
-        let rows = leaves.then(|| rows.call());
-        (
-            Rows {
-                input,
-                stride: cols,
-            },
-            rows,
-        )
+        let stride = cols;
+        (Rows { input, stride }, rows)
     }
 
     /// [`rows`](Self::rows), recorded.
@@ -229,8 +208,10 @@ impl<'a> PromptRecipe<'a> {
         used: u32,
         norm: Option<&Range>,
     ) -> Rows {
-        let (rows, call) = self.rows(to, x, cols, used, norm);
-        self.calls.extend(call);
+        let (rows, made) = self.rows(to, x, cols, used, norm);
+        if made.halves.is_some() || made.floats.is_some() {
+            self.calls.push(made.call());
+        }
         rows
     }
 

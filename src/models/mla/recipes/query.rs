@@ -6,7 +6,7 @@ use crate::gpu::GpuError;
 use crate::gpu::buffer::Range;
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::rope_cache::{self, CacheRow};
-use crate::kernels::token::{TokenInput, TokenOutput};
+use crate::kernels::token::{Divided, TokenInput, TokenOutput};
 use crate::kernels::token_absorb::{self, GpuTokenAbsorb};
 use crate::kernels::token_beside::{self, GpuTokenBeside};
 use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
@@ -147,13 +147,10 @@ impl TokenRecipe<'_> {
                 q_pe: self.floats("q_pe", heads * dims.rope as u32),
                 row: of.row(kv_a, self.eps()),
             };
-            self.calls.push(queries.call(self.given.target)?);
+            self.calls.extend(queries.calls(self.given.target)?);
             return Ok([queries.q_lat, queries.q_pe]);
         }
-        let heads_input = TokenInput {
-            values: heads_input,
-            rms: None,
-        };
+        let heads_input = TokenInput::of(heads_input);
         let q_lat = self.product(
             "q_lat",
             &layer.attn_k_b,
@@ -214,7 +211,7 @@ impl TokenRecipe<'_> {
                 prepared,
                 z: z.clone(),
             };
-            self.calls.push(both.call(target)?);
+            self.calls.extend(both.calls(target)?);
             return Ok(z);
         }
         let call = GpuTokenMatvec::new(weight, activation, Input::Prepared(x.clone(), 0))

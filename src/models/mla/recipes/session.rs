@@ -41,14 +41,16 @@ impl models::Weights for Weights {
     fn tried<'a>(&'a self, gpu: &'a Gpu) -> Trials<'a> {
         Box::pin(async {
             let forms = Forms::tried(gpu, &self.config).await?;
-            let chosen: Box<dyn Sessions> = Box::new(Chosen::new(self.clone(), forms));
+            let weights = self.clone();
+            let chosen: Box<dyn Sessions> = Box::new(Chosen { weights, forms });
             Ok(chosen)
         })
     }
 
     fn untried(&self, target: &Target) -> Box<dyn Sessions> {
         let forms = Forms::untried(target, &self.config);
-        Box::new(Chosen::new(self.clone(), forms))
+        let weights = self.clone();
+        Box::new(Chosen { weights, forms })
     }
 }
 
@@ -56,13 +58,6 @@ impl models::Weights for Weights {
 pub struct Chosen {
     weights: Weights,
     forms: Forms,
-}
-
-impl Chosen {
-    /// That of these weights and forms.
-    pub fn new(weights: Weights, forms: Forms) -> Self {
-        Self { weights, forms }
-    }
 }
 
 impl Sessions for Chosen {

@@ -10,7 +10,7 @@ use crate::gpu::{GpuError, Step};
 use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::attention_merge::Output;
 use crate::kernels::router::GpuRouter;
-use crate::kernels::token::{self, TokenInput, TokenOutput, unsupported};
+use crate::kernels::token::{self, Divided, TokenInput, TokenOutput, unsupported};
 use crate::kernels::token_embed;
 use crate::kernels::token_gate_up::{self, GpuTokenGateUp};
 use crate::kernels::token_matvec::{
@@ -173,14 +173,11 @@ impl TokenRecipe<'_> {
         if let Some(vo) = of.vo {
             let latents = self.values("latents", heads * kv_lora);
             self.calls.push(self.merge(&latents));
-            let x = TokenInput {
-                values: latents,
-                rms: None,
-            };
+            let x = TokenInput::of(latents);
             return self.residual_product(vo, x, stream, &layer.ffn_norm, router);
         }
         let values = self.head_values(&layer.attn_v_b)?;
-        let x = TokenInput { values, rms: None };
+        let x = TokenInput::of(values);
         self.residual_product(&layer.attn_output, x, stream, &layer.ffn_norm, router)
     }
 
@@ -236,10 +233,7 @@ impl TokenRecipe<'_> {
         if (most as usize) < MAX_SLICES {
             let latents = self.values("latents", (dims.heads * dims.kv_lora) as u32);
             let merge = self.merge(&latents);
-            let latents = TokenInput {
-                values: latents,
-                rms: None,
-            };
+            let latents = TokenInput::of(latents);
             let calls =
                 product(Input::Prepared(latents, dims.kv_lora as u32 / 32)).calls(target)?;
             let calls = [merge].into_iter().chain(calls);
@@ -303,10 +297,7 @@ impl TokenRecipe<'_> {
                     h: h.clone(),
                 };
                 self.calls.extend(gate_up.calls(self.given.target)?);
-                let x = TokenInput {
-                    values: h,
-                    rms: None,
-                };
+                let x = TokenInput::of(h);
                 let (after, _) = self.residual_product(&mlp.down, x, stream, next, None)?;
                 Ok(after)
             }
