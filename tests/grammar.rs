@@ -272,20 +272,8 @@ fn a_grammar_begins_behind_the_thoughts() {
     assert_eq!(tokenizer.decode(&said[3..]), "yes");
 }
 
-/// What the host adds to a token: not a test, but the command of the figures in docs/cli.md.
-#[test]
-#[ignore = "measures: cargo test --release --test grammar -- --ignored --nocapture"]
-fn the_cost_of_a_choice() {
-    let mut random = Random(1);
-    // About normal, by the sum of twelve even numbers.
-    let mut normal = || {
-        (0..12)
-            .map(|_| random.below(1 << 20) as f32 / (1 << 20) as f32)
-            .sum::<f32>()
-            - 6.0
-    };
-    let logits: Vec<f32> = (0..154_880).map(|_| 4.0 * normal()).collect();
-    let context: Vec<u32> = (0..2000).map(|i| i * i % 997).collect();
+/// Settings to measure, by name.
+fn settings() -> Vec<(&'static str, ChainSettings)> {
     let plain = Sampling {
         temperature: 0.8,
         ..Sampling::GREEDY
@@ -313,7 +301,7 @@ fn the_cost_of_a_choice() {
         probability: 1.0,
         threshold: 0.1,
     };
-    for (name, settings) in [
+    vec![
         ("greedy", with(Sampling::GREEDY, &|_| {})),
         ("top-k 40, top-p, min-p, repeat penalty", with(cut, &|_| {})),
         (
@@ -345,7 +333,24 @@ fn the_cost_of_a_choice() {
             }),
         ),
         ("draw from all", with(plain, &|_| {})),
-    ] {
+    ]
+}
+
+/// What the host adds to a token: not a test, but the command of the figures in docs/cli.md.
+#[test]
+#[ignore = "measures: cargo test --release --test grammar -- --ignored --nocapture"]
+fn the_cost_of_a_choice() {
+    let mut random = Random(1);
+    // About normal, by the sum of twelve even numbers.
+    let mut normal = || {
+        (0..12)
+            .map(|_| random.below(1 << 20) as f32 / (1 << 20) as f32)
+            .sum::<f32>()
+            - 6.0
+    };
+    let logits: Vec<f32> = (0..154_880).map(|_| 4.0 * normal()).collect();
+    let context: Vec<u32> = (0..2000).map(|i| i * i % 997).collect();
+    for (name, settings) in settings() {
         let mut times: Vec<_> = (0..21)
             .map(|_| {
                 let mut chain = Chain::new(settings.clone());
