@@ -51,11 +51,18 @@ extern "C" fn on_abort(_: libc::c_int) {
     // Returning goes on with what `abort` does by default.
 }
 
-/// Writes `sentence` and ends the process.
+/// Whether a thread is saying why the process ends.
+#[cfg(unix)]
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Writes `sentence` and ends the process. Other threads that come here wait for that.
 #[cfg(unix)]
 fn end(sentence: &[u8]) {
-    // SAFETY: `write` and `_exit` may be called in a signal handler, and the pointer and length are those of a slice.
+    // SAFETY: `pause`, `write` and `_exit` may be called in a signal handler, and the pointer and length are those of a slice.
     unsafe {
+        while ENDING.swap(true, Ordering::SeqCst) {
+            libc::pause();
+        }
         libc::write(
             libc::STDERR_FILENO,
             sentence.as_ptr().cast(),

@@ -63,26 +63,8 @@ pub enum EngineError {
         model: usize,
     },
     /// The model and the context have no room in memory.
-    #[error(
-        "not enough memory: weights of {weights} and a context of {n_ctx} tokens ({cache}) take {needed} in all, \
-         {device} has {has}; {advice} (--force tries all the same)"
-    )]
-    NoRoom {
-        /// What is needed in all, with its unit, as all sizes here.
-        needed: String,
-        /// The weights.
-        weights: String,
-        /// The context, in tokens.
-        n_ctx: usize,
-        /// Its cache.
-        cache: String,
-        /// What it was to run on.
-        device: String,
-        /// The memory there.
-        has: String,
-        /// What would fit.
-        advice: String,
-    },
+    #[error(transparent)]
+    NoRoom(#[from] Box<NoRoom>),
     /// The device has no binding for the cache of so long a context.
     #[error("{reason}; a context of {fitting} tokens fits: -c {fitting}")]
     ContextUnbound {
@@ -126,4 +108,27 @@ pub enum EngineError {
     /// A conversation needs a chat template.
     #[error("the model's file has no chat template; use --raw to continue a text as it is")]
     NoChatTemplate,
+}
+
+/// What has no room in memory. Sizes have their unit.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "not enough memory: weights of {weights} and a context of {n_ctx} tokens ({cache}) take {needed} in all, \
+     {device} has {has}; {advice} (--force tries all the same)"
+)]
+pub struct NoRoom {
+    /// What is needed in all.
+    pub needed: String,
+    /// The weights.
+    pub weights: String,
+    /// The context, in tokens.
+    pub n_ctx: usize,
+    /// Its cache.
+    pub cache: String,
+    /// What it was to run on.
+    pub device: String,
+    /// The memory there.
+    pub has: String,
+    /// What would fit.
+    pub advice: String,
 }

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use crate::kernels::sampling::{self, Sampling};
-pub use error::EngineError;
+pub use error::{EngineError, NoRoom};
 pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
 pub use opened::Opened;
 pub use room::Room;

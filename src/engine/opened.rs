@@ -26,7 +26,7 @@ pub struct Opened {
 impl Opened {
     /// Reads what is in the file of `source` beside the weights, and opens the device.
     ///
-    /// With [`DeviceChoice::Auto`] on a machine without a GPU the CPU reference is used, and [`no_gpu`](Self::no_gpu) tells why. Any
+    /// With [`Auto`](crate::gpu::DeviceChoice::Auto) on a machine without a GPU the CPU reference is used, and [`no_gpu`](Self::no_gpu) tells why. Any
     /// other choice is met or refused.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl Opened {
         }
     }
 
-    /// Why [`DeviceChoice::Auto`] means the CPU reference here: [`GpuError::NoAdapter`] or [`GpuError::OnlySoftware`].
+    /// Why [`Auto`](crate::gpu::DeviceChoice::Auto) means the CPU reference here: [`GpuError::NoAdapter`] or [`GpuError::OnlySoftware`].
     pub fn no_gpu(&self) -> Option<&GpuError> {
         match &self.device {
             Device::Cpu { because } => because.as_ref(),

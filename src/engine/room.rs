@@ -1,6 +1,7 @@
 //! Whether a model and its context have room in memory, told before anything is loaded.
 
 use super::device::Device;
+use super::error::NoRoom;
 use super::gpu::MemoryPlan;
 use super::{DEFAULT_CONTEXT, EngineError};
 use crate::gpu::GpuError;
@@ -107,7 +108,7 @@ pub(super) fn check(
             )
         }
     };
-    Err(EngineError::NoRoom {
+    Err(EngineError::from(Box::new(NoRoom {
         needed: size(room.needed()),
         weights: size(room.weights),
         n_ctx,
@@ -118,7 +119,7 @@ pub(super) fn check(
         },
         has: size(has),
         advice,
-    })
+    })))
 }
 
 /// The context where none is asked for: of a model that may think what has room, up to [`THINKING_CONTEXT`].

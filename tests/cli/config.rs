@@ -123,8 +123,8 @@ fn what_is_typed_conflicts_with_nothing_from_elsewhere() {
 fn what_is_wrong_in_the_file_is_named_with_its_line() {
     for (content, expected) in [
         (
-            "temp = 0.5\ntemperature = 1",
-            &["line 2, temperature: unknown key"][..],
+            "temp = 0.5\ntemperatur = 1",
+            &["line 2, temperatur: unknown key"][..],
         ),
         (
             "[generate]\ntop-o = 1",

@@ -34,6 +34,7 @@ fn glimt(args: &[&str]) -> Command {
         .env_remove("GLIMT_MODEL")
         .env_remove("GLIMT_DEVICE")
         .env_remove("RUST_LOG")
+        .env_remove("RUST_BACKTRACE")
         .env("GLIMT_CONFIG", "")
         .stdin(Stdio::null());
     command

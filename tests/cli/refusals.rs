@@ -188,3 +188,22 @@ fn thinking_is_refused_where_the_template_knows_none() {
         "{message}"
     );
 }
+
+#[test]
+fn flags_of_llama_cpp_mean_what_they_mean_there() {
+    let raw = ["--raw", "--temp", "0", "-n", "4"];
+    let expected = super::greedy_text(&["-n", "4", "A fox"]);
+    for flags in [
+        &["-p", "A fox", "-ngl", "0"][..],
+        &["--prompt", "A fox", "--device", "CPU", "-ub", "64"],
+        &["A fox", "-ngl", "0", "--temperature", "0"][..4],
+    ] {
+        let found = text(&[&["generate"], &raw[..], flags].concat());
+        assert_eq!(found, expected, "{flags:?}");
+    }
+    for some in ["7", "-5", "many"] {
+        let message = failure(&["generate", "-ngl", some, "x"], 2);
+        assert!(message.contains("all layers in one place"), "{message}");
+    }
+    failure(&["generate", "-p", "x", "y"], 2);
+}

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use glimt::gguf::Value;
 
 use super::edited::edited;
-use super::{error_line, run, stderr};
+use super::{run, stderr};
 
 /// Templates that never end, that grow without end, or that are none.
 const HOSTILE: [&str; 30] = [
@@ -67,7 +67,9 @@ fn hostile_templates_end_in_a_sentence() {
             match output.status.code() {
                 Some(0) => refused.push(false),
                 Some(1) => {
-                    error_line(told);
+                    // The system's own words may stand beside it, where it had no memory to give.
+                    assert!(told.contains("glimt: error: "), "{what}");
+                    assert!(!told.contains("panicked"), "{what}");
                     refused.push(true);
                 }
                 _ => panic!("{:?}, {what}", output.status),
