@@ -40,23 +40,12 @@ impl Man {
         for command in std::iter::once(&definition).chain(commands) {
             let name = command.get_display_name().unwrap_or("glimt");
             let path = folder.join(format!("{name}.1"));
-            replace(&path, &page(command)).map_err(|error| failed(&path, error))?;
+            crate::files::replace(&path, &page(command)).map_err(|error| failed(&path, error))?;
         }
         let pages = 1 + definition.get_subcommands().count();
         note(format_args!("{pages} pages in {}", folder.display()));
         Ok(())
     }
-}
-
-/// Gives `path` this content at once: another program that reads it finds the old file or the new one.
-fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let part = path.with_extension(format!("{}.tmp", std::process::id()));
-    let written = std::fs::write(&part, content).and_then(|()| std::fs::rename(&part, path));
-    if written.is_err() {
-        // A failure to remove it would hide why it is removed.
-        let _ = std::fs::remove_file(&part);
-    }
-    written
 }
 
 /// The page of a command. Its closing text is a section whose indented lines stay as they are.
