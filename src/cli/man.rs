@@ -1,6 +1,5 @@
 //! `glimt man`: the manual pages, made from the definitions of the flags.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::builder::Resettable;
