@@ -545,7 +545,7 @@ fn a_submission_of_a_prompt_that_was_left_out_is_an_error() {
         gpu.leave_out(0);
         assert_lost(backend.prefill(&tokens[..1], 0));
         uncut(&mut backend);
-        for (left_out, n) in [(0, 30), (1, 30), (2, 30), (0, 1), (1, 1)] {
+        for (left_out, n) in [(0, 30), (1, 30), (2, 30), (0, 1)] {
             gpu.leave_out(left_out);
             let mut rows = 0;
             let lost = backend.logits(&tokens[..n], 0, &mut |_, _| {
@@ -553,15 +553,8 @@ fn a_submission_of_a_prompt_that_was_left_out_is_an_error() {
                 ControlFlow::Continue(())
             });
             assert_lost(lost);
-            // The last one only carries a row back to the device.
-            assert_eq!(
-                rows,
-                if left_out == 2 || n == 1 && left_out == 1 {
-                    n
-                } else {
-                    0
-                }
-            );
+            // The last one only carries a row back to the device. Of one token alone it is there already.
+            assert_eq!(rows, if left_out == 2 { n } else { 0 });
         }
     }
 }
