@@ -59,7 +59,7 @@ pub(super) struct DeviceArgs {
     )]
     device: DeviceChoice,
     /// Layers on the GPU, as llama.cpp has it: 0 is --device cpu, all or 99 and more is the GPU; a model is never divided
-    #[arg(long, value_name = "N", value_parser = gpu_layers, conflicts_with = "device", hide_short_help = true)]
+    #[arg(long, value_name = "N", value_parser = gpu_layers, conflicts_with = "device", hide_short_help = true, allow_negative_numbers = true)]
     gpu_layers: Option<GpuLayers>,
     /// Force a tier of GPU kernels: plain, subgroup or int8 (activations rounded to bytes) [default: subgroup where the
     /// adapter runs it, or int8 where that is measured to be at least 10% faster]
