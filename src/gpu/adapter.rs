@@ -184,7 +184,7 @@ fn summary(index: usize, adapter: &Adapter) -> AdapterSummary {
     }
 }
 
-/// Bytes of the largest device-local heap on Vulkan; `None` on backends that do not tell.
+/// Bytes of the largest device-local heap on Vulkan, or those that Metal recommends to use at most; `None` on backends that do not tell.
 pub(super) fn device_memory(adapter: &Adapter) -> Option<u64> {
     // SAFETY: the handles borrowed from `as_hal` are only read, and only while `adapter` lives.
     #[cfg(not(any(target_os = "macos", target_os = "ios")))]
@@ -202,8 +202,10 @@ pub(super) fn device_memory(adapter: &Adapter) -> Option<u64> {
     }
     #[cfg(any(target_os = "macos", target_os = "ios"))]
     {
-        let _ = adapter;
-        None
+        use objc2_metal::MTLDevice;
+        // SAFETY: the handle borrowed from `as_hal` is only read, and only while `adapter` lives.
+        let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Metal>() }?;
+        Some(hal.raw_device().recommendedMaxWorkingSetSize())
     }
 }
 
