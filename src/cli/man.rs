@@ -39,7 +39,7 @@ impl Man {
         for command in std::iter::once(&definition).chain(commands) {
             let name = command.get_display_name().unwrap_or("glimt");
             let path = folder.join(format!("{name}.1"));
-            crate::files::replace(&path, &page(command)).map_err(|error| failed(&path, error))?;
+            crate::files::replace(&path, page(command)).map_err(|error| failed(&path, error))?;
         }
         let pages = 1 + definition.get_subcommands().count();
         note(format_args!("{pages} pages in {}", folder.display()));

@@ -7,7 +7,6 @@ use clap::{Args, ValueEnum};
 
 use super::args::{DeviceArgs, MeasuredArgs};
 use super::error::CliError;
-use super::interrupt;
 use super::load;
 use super::output::{self, note};
 use crate::gpu::{Gpu, GpuOptions, tuning};
@@ -55,6 +54,17 @@ enum Format {
     Json,
 }
 
+/// Whether choices can be kept. If not, that is said before anything is measured.
+fn can_keep() -> bool {
+    match tuning::check_folder() {
+        Ok(()) => true,
+        Err(error) => {
+            note(format_args!("what is found will not be kept: {error}"));
+            false
+        }
+    }
+}
+
 impl Tune {
     pub(super) fn run(&self) -> Result<(), CliError> {
         if self.forget {
@@ -65,8 +75,8 @@ impl Tune {
             gpu: self.device.options(),
             time: Duration::from_secs(u64::from(self.seconds)),
         };
+        let keeps = !self.dry_run && can_keep();
         let bar = load::progress_bar("loading");
-        interrupt::begin_answer();
         let tuned = tune::run(&options, &mut |event| {
             match event {
                 Event::Loading(done, total) => {
@@ -85,15 +95,12 @@ impl Tune {
                     count(candidates, "candidate")
                 )),
             }
-            if interrupt::requested() {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+            // Ctrl-C ends the process at once, and nothing is kept.
+            ControlFlow::Continue(())
         });
         bar.finish_and_clear();
         let tuned = tuned?;
-        if tuned.faster && !self.dry_run {
+        if tuned.faster && keeps {
             // What was found for other models stays.
             let mut all =
                 tuning::load(&tuned.adapter)?.map_or_else(Default::default, |(made, _)| made);
@@ -115,9 +122,6 @@ impl Tune {
         match self.output {
             Format::Md => output::page(&tune::markdown(&tuned))?,
             Format::Json => output::json(&tuned)?,
-        }
-        if interrupt::requested() {
-            return Err(CliError::Interrupted);
         }
         Ok(())
     }

@@ -74,6 +74,19 @@ pub fn folder() -> Result<PathBuf, TuningError> {
     Ok(folder.join("glimt"))
 }
 
+/// Checks that files can be written to [`folder`].
+///
+/// # Errors
+/// [`TuningError`].
+pub fn check_folder() -> Result<(), TuningError> {
+    let folder = folder()?;
+    let probe = folder.join(format!("probe-{}.tmp", std::process::id()));
+    std::fs::create_dir_all(&folder)
+        .and_then(|()| std::fs::write(&probe, ""))
+        .and_then(|()| std::fs::remove_file(&probe))
+        .map_err(|e| failed(&folder, &e))
+}
+
 fn path_of<T: Kind>(folder: &Path, info: &wgpu::AdapterInfo) -> PathBuf {
     let name = format!(
         "{} {} {} {} {} {VERSION}",

@@ -136,3 +136,40 @@ fn what_has_no_choices_is_refused() {
     let message = failure(&["tune", "--tier", "plain", "--synthetic", "tiny:q4_0"], 2);
     assert!(error_line(&message).contains("subgroup"), "{message}");
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ctrl_c_ends_tuning_within_a_second_and_keeps_nothing() {
+    let cache = tempfile::tempdir().expect("a temporary directory");
+    let mut child = glimt(&[&["tune", "--seconds", "60"], &TINY[..]].concat())
+        .env("XDG_CACHE_HOME", cache.path())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary was built with this test");
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let pid = i32::try_from(child.id()).expect("process ids fit");
+    // SAFETY: the process is a child that was not waited for, so the id is its own.
+    unsafe { libc::kill(pid, libc::SIGINT) };
+    let began = std::time::Instant::now();
+    let status = child.wait().expect("it was started");
+    assert!(began.elapsed().as_secs_f64() < 1.0, "{:?}", began.elapsed());
+    assert_eq!(status.code(), Some(130));
+    assert!(kept(cache.path()).is_empty());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_kept_is_said_before_measuring() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    // A file where the cache folder would be: nobody, not even root, can write into it.
+    let cache = folder.path().join("cache");
+    std::fs::write(&cache, "").expect("the folder is writable");
+    let output = run_in(&cache, &[&["tune", "--seconds", "2"], &TINY[..]].concat());
+    let told = stderr(&output);
+    assert!(output.status.success(), "{told}");
+    let said = told.find("will not be kept").expect("it is said");
+    let measured = told.find("candidates").expect("it is measured");
+    assert!(said < measured, "{told}");
+    assert!(stdout(&output).contains("|"), "the table is there");
+}
