@@ -166,17 +166,25 @@ impl Generate {
         };
         let mut stats = turn.generate(&tokens, limit)?;
         if let (Some(Ended::ThoughtLimit), Some((_, close))) = (&turn.ended, turn.answer.marks) {
-            // The model goes on as if it had ended its thoughts itself.
             turn.ended = None;
-            turn.answer.token(close)?;
-            if let Some(host) = &mut turn.chooser {
-                host.accept(close).map_err(EngineError::from)?;
-            }
             let left = limit.saturating_sub(stats.generated + 1);
-            stats = joined(&stats, &turn.generate(&[close], left)?);
+            // The mark that ends the thoughts takes a place of the context, and so does a token of the answer.
+            if left == 0 {
+                stats.stop = StopReason::Limit;
+            } else if engine.n_ctx() < turn.session.position() + 2 {
+                stats.stop = StopReason::ContextFull;
+            } else {
+                // The model goes on as if it had ended its thoughts itself.
+                turn.answer.token(close)?;
+                if let Some(host) = &mut turn.chooser {
+                    host.accept(close).map_err(EngineError::from)?;
+                }
+                stats = joined(&stats, &turn.generate(&[close], left)?);
+            }
         }
-        let (thinking, ended, chooser) = (turn.answer.thinking, turn.ended, turn.chooser);
-        let sink = turn.answer.finish(ended.is_some())?;
+        let (ended, chooser) = (turn.ended, turn.chooser);
+        let (thinking, thought) = (turn.answer.thinking, turn.answer.thought_tokens > 0);
+        let (sink, empty) = turn.answer.finish(ended.is_some())?;
         let interrupted = interrupt::requested();
         if self.json {
             let log_probs = chooser.as_ref().and_then(LogProbs::kept);
@@ -193,6 +201,10 @@ impl Generate {
             _ if interrupted => Err(CliError::Interrupted),
             StopReason::Caller => Ok(()),
             _ if thinking => Err(CliError::StillThinking { why }),
+            // The thoughts took all the room.
+            StopReason::Limit | StopReason::ContextFull if thought && empty => {
+                Err(CliError::StillThinking { why })
+            }
             _ => Ok(()),
         }
     }
@@ -299,12 +311,13 @@ impl Turn<'_> {
             answer.end_line()?;
             return Err(error.into());
         }
-        if let Some(Ended::Failed(_)) = ended
-            && let Some(Ended::Failed(error)) = ended.take()
-        {
-            return Err(error);
+        match ended.take() {
+            Some(Ended::Failed(error)) => Err(error),
+            other => {
+                *ended = other;
+                Ok(stats?)
+            }
         }
-        Ok(stats?)
     }
 }
 
@@ -428,8 +441,9 @@ impl<'a> Answer<'a> {
         self.thinking = false;
     }
 
-    /// Prints what is still held back, unless a stop text ended the answer, and ends the last line.
-    fn finish(mut self, at_stop_text: bool) -> Result<Sink, CliError> {
+    /// Prints what is still held back, unless a stop text ended the answer, and ends the last line. Returned are where the answer went
+    /// and whether it is empty.
+    fn finish(mut self, at_stop_text: bool) -> Result<(Sink, bool), CliError> {
         if self.thinking {
             self.end_thoughts();
         } else if !at_stop_text {
@@ -443,7 +457,7 @@ impl<'a> Answer<'a> {
             }
         }
         self.end_line()?;
-        Ok(self.sink)
+        Ok((self.sink, self.empty))
     }
 
     /// Ends the line of the answer, or that of the thoughts.

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
 use super::guard::guarded;
-use super::output::{is_quiet, note};
+use super::output::{complain, is_quiet, note};
 use crate::engine::{Engine, EngineOptions, ModelSource, Opened};
 use crate::gpu::GpuError;
 use crate::plural::count;
@@ -80,10 +80,10 @@ pub(super) fn open(
 /// Tells that the CPU reference is taken, and why.
 pub(super) fn no_gpu(error: &GpuError) {
     match error {
-        GpuError::OnlySoftware { found } => note(format_args!(
+        GpuError::OnlySoftware { found } => complain(format_args!(
             "no GPU found, only software ({found}): running on the CPU reference, which is faster; --device 0 takes the software"
         )),
-        _ => note(format_args!(
+        _ => complain(format_args!(
             "no GPU adapter found: running on the CPU reference; if this machine has a GPU, install its driver"
         )),
     }

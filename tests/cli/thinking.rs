@@ -25,7 +25,12 @@ fn thoughts_without_an_end_are_no_answer() {
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         assert_eq!(stdout(&output), "");
         let error = error_line(stderr(&output));
-        for expected in ["still thinking", what, "--think-limit", "--think off"] {
+        for expected in [
+            "thoughts took all the room",
+            what,
+            "--think-limit",
+            "--think off",
+        ] {
             assert!(error.contains(expected), "{error}");
         }
     }
@@ -46,6 +51,14 @@ fn thoughts_end_at_their_limit_and_the_answer_follows() {
     let args = ["--think-limit", "50", "-n", "10"];
     let output = run(&[&ASK[..], &[&model], &args].concat());
     assert!(error_line(stderr(&output)).contains("limit of 10 tokens"));
+    // Thoughts that end with the last token leave nothing for the answer.
+    for most in ["7", "8"] {
+        let args = ["--think-limit", "7", "-n", most];
+        let output = run(&[&ASK[..], &[&model], &args].concat());
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        let error = error_line(stderr(&output));
+        assert!(error.contains("took all the room"), "{error}");
+    }
     // Who does not think has no thoughts to end.
     let output = run(&[&ASK[..], &[&model, "--think", "off", "-n", "5"]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
