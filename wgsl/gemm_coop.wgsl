@@ -36,8 +36,8 @@ const PITCH = (DEPTH + 8u) / STAGE;
 var<workgroup> xs: array<Stage, BM * PITCH>;       // (BM, column)
 var<workgroup> ws: array<Stage, W_ROWS * PITCH>;   // (W_ROWS, column)
 
-// A subgroup's sums: those of weight w for matrix i along tokens and matrix j along rows are number i * W_FN + j * WEIGHTS + w. Its matrix i
-// along tokens is matrix i * SM + group / SN of the tile.
+// The sums of a subgroup, one matrix for each of its matrices i along tokens, matrices j along rows, and weights w, at i * W_FN +
+// j * WEIGHTS + w. Its matrix i along tokens is matrix i * SM + group / SN of the tile.
 alias Sums = array<cSums, FM * W_FN>;
 
 // A lane reads sums back in vectors of 4; the lanes of a subgroup take LANE_ROWS rows of a matrix at once.

@@ -108,7 +108,7 @@ fn arguments() -> Vec<OsString> {
     arguments
 }
 
-/// Has messages of the log written to standard error, as `RUST_LOG` asks. Those of wgpu are many, so they must be asked for by name.
+/// Writes the log to standard error, filtered by `RUST_LOG`. wgpu logs much, so its modules are shown only if `RUST_LOG` names them.
 fn log_to_stderr() {
     let asked = std::env::var("RUST_LOG").unwrap_or_default();
     let filters = match asked.as_str() {

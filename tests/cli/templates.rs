@@ -81,7 +81,7 @@ fn hostile_templates_end_in_a_sentence() {
     assert!(most < 1 << 30, "{most} bytes");
 }
 
-/// The most bytes of memory that a finished child process of these tests had.
+/// The peak memory, in bytes, of the child process of these tests that used the most.
 pub fn most_memory() -> u64 {
     #[cfg(target_os = "linux")]
     {

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 /// The family.
 pub const FAMILY: Family = Family {
-    // The second is what converters of ollama wrote for GLM-4.7-Flash, with the same keys and tensors.
+    // Older converters of ollama wrote "glm4moelite" for GLM-4.7-Flash. The keys and tensors are the same.
     architectures: &["deepseek2", "glm4moelite"],
     models: "GLM-4.7-Flash, DeepSeek-V2-Lite, Youtu-LLM-2B and models of their shape",
     load: |gguf| Ok(Arc::new(Model::load(gguf)?)),

@@ -136,7 +136,8 @@ impl PartialSums {
     }
 }
 
-/// The stream between the two halves of a layer: rows, or partial sums that the norm which follows adds up to a residual and leaves in `x`.
+/// The residual stream between the two sublayers of a layer. If `unsummed` holds partial sums and a residual, the next norm adds them up
+/// and writes the result to `x`. Otherwise `x` has the rows already.
 pub(super) struct Between {
     pub x: Range,
     pub unsummed: Option<(PartialSums, Range)>,

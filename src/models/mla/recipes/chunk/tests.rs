@@ -103,8 +103,8 @@ fn forms() -> [(&'static str, Form); 2] {
     ]
 }
 
-/// All that is chosen, as text: for each product a line with the tokens and rows of its tiles and its ranges of columns, the words of
-/// all buffers, and whether the attention leaves gaps, by tiles of 128 tokens or 32.
+/// What the recipes choose for a machine, as text. Each product has a line with the tokens and rows of its tiles and its ranges of
+/// columns. The other lines tell the words of all buffers, and whether the attention leaves gaps with tiles of 128 tokens or of 32.
 fn document(machine: Machine) -> String {
     let mut text = String::new();
     for model in MODELS {
