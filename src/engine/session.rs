@@ -70,10 +70,30 @@ impl<'a> Session<'a> {
         self.tokens.len()
     }
 
+    /// All tokens so far, in order.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
     /// Forgets everything said so far.
     pub fn reset(&mut self) {
-        self.tokens.clear();
-        self.cached = 0;
+        self.truncate(0);
+    }
+
+    /// Forgets the tokens from position `length` on. What was computed for those before it stays.
+    pub fn truncate(&mut self, length: usize) {
+        self.tokens.truncate(length);
+        self.cached = self.cached.min(length);
+    }
+
+    /// Forgets the tokens from the first one on that differs from `wanted`, so that what is left of `wanted` can be appended. At least
+    /// the last token of `wanted` is left, since an answer needs its logits. Returned is the number of tokens that stay.
+    pub fn keep_common(&mut self, wanted: &[u32]) -> usize {
+        let pairs = self.tokens.iter().zip(wanted);
+        let common = pairs.take_while(|(said, wanted)| said == wanted).count();
+        let kept = common.min(wanted.len().saturating_sub(1));
+        self.truncate(kept);
+        kept
     }
 
     /// Continues with `prompt` and generates up to `limit` tokens. Each is handed to `on_token`, which ends the answer
