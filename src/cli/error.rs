@@ -126,9 +126,9 @@ pub(super) enum CliError {
         /// Tokens that two chunks take.
         needed: usize,
     },
-    /// The model had not ended its thoughts, so there is no answer.
+    /// The model had not ended its thoughts, or nothing was left for the answer.
     #[error(
-        "no answer: the model was still thinking when it stopped ({why}); give it more room (-n, -c), end its thoughts \
+        "no answer: the thoughts took all the room (stopped: {why}); give it more room (-n, -c), end its thoughts \
          with --think-limit N, or use --think off"
     )]
     StillThinking {
@@ -162,7 +162,7 @@ pub(super) enum CliError {
     Interrupted,
     /// The system gave no way to react to Ctrl-C.
     #[error("cannot install the Ctrl-C handler: {0}")]
-    Signal(#[from] ctrlc::Error),
+    Signal(io::Error),
 }
 
 impl CliError {

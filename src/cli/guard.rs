@@ -6,6 +6,7 @@ use std::time::Duration;
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use super::fault;
+use super::interrupt;
 use super::output::complain;
 
 /// Bytes that rendering a template may take: a hundred times what the longest conversation does.
@@ -30,7 +31,7 @@ pub(super) fn guarded<T>(what: &str, work: impl FnOnce() -> T) -> T {
                         "glimt: error: {what} takes more than {} MiB of memory: it is damaged or hostile; --raw goes without it",
                         MOST >> 20
                     ));
-                    std::process::exit(1);
+                    interrupt::leave(1);
                 }
             }
         });

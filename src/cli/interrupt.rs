@@ -1,5 +1,5 @@
 //! Ctrl-C: while an answer is being generated the first one stops the answer, which then ends in order; at any other
-//! time, and the second time, it ends the process at once and leaves no file half written.
+//! time, and the second time, it ends the process at once and leaves no file half written. So does SIGTERM.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -19,15 +19,59 @@ static STATE: AtomicU8 = AtomicU8::new(IDLE);
 ///
 /// # Errors
 /// [`CliError::Signal`] where the system refuses.
+#[cfg(unix)]
 pub(super) fn install() -> Result<(), CliError> {
-    ctrlc::set_handler(|| {
-        let stop = STATE.compare_exchange(GENERATING, STOPPING, Ordering::SeqCst, Ordering::SeqCst);
-        if stop.is_err() {
-            files::remove_unfinished();
-            std::process::exit(i32::from(EXIT_INTERRUPTED));
+    use signal_hook::consts::{SIGINT, SIGTERM};
+
+    let mut signals =
+        signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(CliError::Signal)?;
+    let wait = move || {
+        for signal in signals.forever() {
+            match signal {
+                SIGINT => on_ctrl_c(),
+                // What shells report of a process that a signal ended.
+                other => end(128 + other),
+            }
         }
-    })?;
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    thread.spawn(wait).map_err(CliError::Signal)?;
     Ok(())
+}
+
+/// Installs the handler, once per process.
+///
+/// # Errors
+/// [`CliError::Signal`] where the system refuses.
+#[cfg(not(unix))]
+pub(super) fn install() -> Result<(), CliError> {
+    ctrlc::set_handler(on_ctrl_c)
+        .map_err(std::io::Error::other)
+        .map_err(CliError::Signal)
+}
+
+fn on_ctrl_c() {
+    let stop = STATE.compare_exchange(GENERATING, STOPPING, Ordering::SeqCst, Ordering::SeqCst);
+    if stop.is_err() {
+        end(i32::from(EXIT_INTERRUPTED));
+    }
+}
+
+/// Ends the process and leaves no file half written.
+fn end(code: i32) -> ! {
+    files::remove_unfinished();
+    leave(code)
+}
+
+/// Ends the process without the clean-up of C libraries: a driver that is taken down while another thread still uses it may crash.
+pub(super) fn leave(code: i32) -> ! {
+    #[cfg(unix)]
+    // SAFETY: it takes a number and does not return. Nothing is left to be written: output is flushed with every line or token.
+    unsafe {
+        libc::_exit(code)
+    }
+    #[cfg(not(unix))]
+    std::process::exit(code)
 }
 
 /// From here on the first Ctrl-C only asks the answer to stop.

@@ -161,9 +161,9 @@ fn one_token_is_not_several() {
     );
 }
 
-/// Begins a command that writes `file`, and ends it by Ctrl-C when that is half written.
+/// Begins a command that writes a file to `folder`, and sends it a signal when that is half written. Returned is its exit code.
 #[cfg(unix)]
-fn interrupted(args: &[&str], folder: &Path) {
+fn interrupted(signal: &str, args: &[&str], folder: &Path) -> Option<i32> {
     let before = names(folder).len();
     let mut child = glimt(args)
         .stdout(std::process::Stdio::null())
@@ -179,24 +179,28 @@ fn interrupted(args: &[&str], folder: &Path) {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
     let killed = std::process::Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
+        .args([signal, &child.id().to_string()])
         .status();
     assert!(killed.expect("kill exists on Unix").success());
-    assert_eq!(child.wait().expect("it ends").code(), Some(130), "{args:?}");
+    child.wait().expect("it ends").code()
 }
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_leaves_an_earlier_file_as_it_was() {
+fn signals_leave_an_earlier_file_as_it_was() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("earlier");
     let file = path.to_str().expect("a plain name");
-    for args in [
-        &["synth", "youtu-llm-2b", "q4_0", file][..],
-        &["bench", "--device", "cpu", "-n", "500", "--svg", file],
+    let synth = &["synth", "youtu-llm-2b", "q4_0", file][..];
+    let bench = &["bench", "--device", "cpu", "-n", "500", "--svg", file];
+    for (args, signal, code) in [
+        (synth, "-INT", 130),
+        (synth, "-TERM", 143),
+        (bench, "-INT", 130),
     ] {
         fs::write(&path, "what was there").expect("it can be written");
-        interrupted(args, folder.path());
+        let ended = interrupted(signal, args, folder.path());
+        assert_eq!(ended, Some(code), "{args:?}");
         let left = fs::read_to_string(&path).expect("it is still there");
         assert_eq!(left, "what was there", "{args:?}");
         assert_eq!(names(folder.path()), ["earlier"], "{args:?}");
