@@ -2,7 +2,7 @@
 //!
 //! The rooms, each of which uses only those before it: [`quant`] knows the block formats, [`gguf`] reads the container,
 //! [`tokenizer`] the text, [`model`] what all models share, [`synth`] invents models, [`gpu`] has adapters, memory and
-//! recorded steps, [`kernels`] each operation as a pair of WGSL and Rust, [`models`] the families of models, [`engine`] puts them together, [`mod@bench`], [`profile`] and
+//! recorded steps, [`kernels`] each operation as a pair of WGSL and Rust, [`models`] the families of models, [`engine`] puts them together, [`chat`] holds conversations, [`mod@bench`], [`profile`] and
 //! [`tune`] measure, [`cli`] is the command line. Before all stand `files`, which are
 //! replaced whole, `plural`, which counts in words, and `pictures` of numbers.
 
@@ -10,6 +10,7 @@
 mod named;
 
 pub mod bench;
+pub mod chat;
 pub mod cli;
 pub mod engine;
 pub(crate) mod files;

@@ -28,6 +28,8 @@ pub struct Message {
     pub role: String,
     /// What is said.
     pub content: String,
+    /// The thoughts before an answer, as templates know them. Most leave out those of earlier answers.
+    pub reasoning_content: Option<String>,
 }
 
 impl Message {
@@ -36,6 +38,16 @@ impl Message {
         Message {
             role: role.into(),
             content: content.into(),
+            reasoning_content: None,
+        }
+    }
+
+    /// What templates read. A key without a value is not there.
+    fn value(&self) -> Value {
+        let Self { role, content, .. } = self;
+        match &self.reasoning_content {
+            Some(reasoning_content) => context! { role, content, reasoning_content },
+            None => context! { role, content },
         }
     }
 }
@@ -114,7 +126,7 @@ impl ChatTemplate {
     }
 
     /// Parses `source`; `key` names it in messages.
-    fn parse(
+    pub(crate) fn parse(
         key: &str,
         source: &str,
         bos_token: &str,
@@ -189,9 +201,7 @@ impl ChatTemplate {
                 key: self.key.clone(),
             });
         }
-        let turns = messages
-            .iter()
-            .map(|Message { role, content }| context! { role, content });
+        let turns = messages.iter().map(Message::value);
         let mut variables = BTreeMap::from([
             ("messages", turns.collect::<Value>()),
             ("add_generation_prompt", Value::from(add_generation_prompt)),

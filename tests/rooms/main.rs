@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use uses::{Crate, Module};
 
 /// The rooms, each of which may use those before it.
-const ROOMS: [&str; 16] = [
+const ROOMS: [&str; 17] = [
     "files",
     "plural",
     "pictures",
@@ -27,6 +27,7 @@ const ROOMS: [&str; 16] = [
     "kernels",
     "models",
     "engine",
+    "chat",
     "bench",
     "profile",
     "tune",

@@ -1,0 +1,113 @@
+//! Telling thoughts and answer apart while the model generates them.
+
+use super::conversation::{Passage, Reply};
+use crate::tokenizer::{StreamDecoder, Tokenizer};
+
+/// Text that a token completed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// A piece of the thoughts.
+    Thought(String),
+    /// A piece of the answer.
+    Answer(String),
+}
+
+/// Reads the tokens of a reply as they come.
+pub struct ReplyReader<'a> {
+    tokenizer: &'a Tokenizer,
+    decoder: StreamDecoder<'a>,
+    /// The tokens that open and close thoughts, where the model has them.
+    marks: Option<(u32, u32)>,
+    thinking: bool,
+    reply: Reply,
+}
+
+impl<'a> ReplyReader<'a> {
+    /// A reader of what follows the rendered template `prompt`, which may have opened the thoughts.
+    pub fn new(tokenizer: &'a Tokenizer, prompt: &str) -> Self {
+        let mark = |text| match tokenizer.encode(text, false).ok()?.as_slice() {
+            [token] => Some(*token),
+            _ => None,
+        };
+        let marks = mark("<think>").zip(mark("</think>"));
+        let thinking = marks.is_some() && prompt.trim_end().ends_with("<think>");
+        let mut reader = Self {
+            tokenizer,
+            decoder: StreamDecoder::new(tokenizer),
+            marks,
+            thinking: false,
+            reply: Reply::default(),
+        };
+        if thinking {
+            reader.begin_thoughts();
+        }
+        reader
+    }
+
+    /// Whether the last token belongs to thoughts.
+    pub fn is_thinking(&self) -> bool {
+        self.thinking
+    }
+
+    /// The token that closes thoughts, where the model has one.
+    pub fn closing_mark(&self) -> Option<u32> {
+        self.marks.map(|(_, close)| close)
+    }
+
+    /// What was read so far.
+    pub fn reply(&self) -> &Reply {
+        &self.reply
+    }
+
+    /// Takes the next token. Returned is the text that it completes, if any.
+    pub fn push(&mut self, token: u32) -> Option<Piece> {
+        match self.marks {
+            Some((open, _)) if token == open && self.is_at_start() => {
+                self.begin_thoughts();
+                None
+            }
+            Some((_, close)) if token == close && self.thinking => {
+                let rest = self.decoder.finish();
+                self.thinking = false;
+                (!rest.is_empty()).then_some(Piece::Thought(rest))
+            }
+            _ => {
+                let text = self.decoder.push(token);
+                let passage = match &mut self.reply.thoughts {
+                    Some(thoughts) if self.thinking => thoughts,
+                    _ => &mut self.reply.answer,
+                };
+                passage.ids.push(token);
+                self.piece(text)
+            }
+        }
+    }
+
+    /// Ends the reply. Returned is also the text that is left, where the reply ends inside a character.
+    pub fn finish(mut self) -> (Reply, Option<Piece>) {
+        let rest = self.decoder.finish();
+        let rest = self.piece(rest);
+        let mut reply = self.reply;
+        for passage in reply.thoughts.iter_mut().chain([&mut reply.answer]) {
+            passage.text = self.tokenizer.decode(&passage.ids);
+        }
+        (reply, rest)
+    }
+
+    fn is_at_start(&self) -> bool {
+        self.reply.thoughts.is_none() && self.reply.answer.ids.is_empty()
+    }
+
+    fn begin_thoughts(&mut self) {
+        self.thinking = true;
+        self.reply.thoughts = Some(Passage::default());
+    }
+
+    fn piece(&self, text: String) -> Option<Piece> {
+        match (text.is_empty(), self.thinking) {
+            (true, _) => None,
+            (false, true) => Some(Piece::Thought(text)),
+            (false, false) => Some(Piece::Answer(text)),
+        }
+    }
+}
