@@ -24,6 +24,11 @@ pub trait Backend: Send {
     /// Rows in the cache: no token can have a position at or beyond it.
     fn n_ctx(&self) -> usize;
 
+    /// What touches all that a token needs on the device, if a device that is not used forgets it.
+    fn warm(&self) -> Option<Touch> {
+        None
+    }
+
     /// Fills the first `rows` rows of the cache with random values of sane size, in place of computing so many tokens:
     /// for measuring at a depth.
     ///
@@ -128,6 +133,9 @@ pub trait Backend: Send {
 
 /// What a call of a [`Backend`] will come to.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + 'a>>;
+
+/// Has a device use something, and waits for nothing.
+pub type Touch = Box<dyn Fn() + Send>;
 
 /// Receives the logits of one position with its index into the tokens given.
 pub type OnRow<'a> = dyn FnMut(usize, &[f32]) -> ControlFlow<()> + 'a;

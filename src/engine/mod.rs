@@ -30,6 +30,7 @@ pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, Tie
 pub use opened::Opened;
 pub use room::Room;
 pub use session::{GenerateStats, Session, StopReason};
+pub use wait::KeepWarm;
 
 pub use crate::gpu::{DeviceChoice, GpuOptions, Tier};
 

@@ -5,7 +5,7 @@ mod chosen;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use super::backend::{Backend, OnPrompt, OnRow, OnToken, check_finite};
+use super::backend::{Backend, OnPrompt, OnRow, OnToken, Touch, check_finite};
 use super::{Engine, EngineError};
 use crate::kernels::sampling::Sampling;
 use crate::tokenizer::Tokenizer;
@@ -68,6 +68,11 @@ impl<'a> Session<'a> {
     /// Tokens so far, of prompts and answers; the next one gets this position. Stop tokens are not among them.
     pub fn position(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// What touches all that the next token needs on the device, if a device that is not used forgets it. Otherwise there is nothing to do.
+    pub fn warm(&self) -> Option<Touch> {
+        self.backend.warm()
     }
 
     /// All tokens so far, in order.

@@ -16,13 +16,14 @@ mod submissions;
 mod tests;
 mod tune;
 mod wait;
+mod warm;
 
 pub use memory::MemoryPlan;
 pub use model::{GpuModel, TierTrial};
 pub use precompose::{DEFAULT_PRECOMPOSE, PrecomposeChoice, Precomposed, Trial};
 
 use super::backend::{
-    Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_rows,
+    Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, Touch, check_context, check_rows,
     check_tokens,
 };
 use crate::gpu::buffer::{Buffer, Range, Role};
@@ -69,6 +70,8 @@ pub struct GpuBackend {
     choose: Vec<Call>,
     /// What of a decoded token a geometry can be chosen for.
     sites: Vec<Site>,
+    /// The buffers of a decoded token.
+    needed: Vec<Buffer>,
     /// Several tokens of a prompt.
     prompt: Prompt,
     /// How much of a prompt a submission takes.
@@ -145,6 +148,7 @@ impl GpuBackend {
             sample: Recording::new_async(&gpu, &sample).await?,
             choose,
             sites,
+            needed: decode.buffers().into_iter().cloned().collect(),
             prompt,
             paces: Paces::new(&gpu),
             proof: Proof::new(&gpu).await?,
@@ -297,6 +301,11 @@ impl GpuBackend {
 impl Backend for GpuBackend {
     fn n_ctx(&self) -> usize {
         self.n_ctx
+    }
+
+    fn warm(&self) -> Option<Touch> {
+        let warm = GpuBackend::warm(self)?;
+        Some(Box::new(move || warm.touch()))
     }
 
     fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {

@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 const DEPTH: usize = 1100;
 
 /// The built-in model in a tier, with chunks of up to `chunk` tokens; nothing where the adapter cannot run it.
-fn backend(tier: Tier, n_ctx: usize, chunk: u32) -> Option<GpuBackend> {
+pub(super) fn backend(tier: Tier, n_ctx: usize, chunk: u32) -> Option<GpuBackend> {
     let options = GpuOptions {
         tier: Some(tier),
         ..GpuOptions::default()
@@ -34,7 +34,7 @@ fn backend(tier: Tier, n_ctx: usize, chunk: u32) -> Option<GpuBackend> {
     Some(GpuBackend::with_chunk(Arc::new(model), n_ctx, Some(chunk)).expect("it fits"))
 }
 
-fn tokens(n: usize) -> Vec<u32> {
+pub(super) fn tokens(n: usize) -> Vec<u32> {
     (1..=n as u32).map(|i| i * i * 31 % 4093 + 3).collect()
 }
 
@@ -53,7 +53,7 @@ fn cut_everywhere(backend: &mut GpuBackend) {
 }
 
 /// The kept logits, as bits.
-fn kept(backend: &GpuBackend) -> Vec<u32> {
+pub(super) fn kept(backend: &GpuBackend) -> Vec<u32> {
     let Range {
         buffer,
         offset,

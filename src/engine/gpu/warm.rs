@@ -1,0 +1,82 @@
+//! Keeping what a session needs in the memory of the GPU while nobody asks for anything.
+//!
+//! Metal takes buffers out of wired memory about a second after the last command buffer that names them, and the next token then waits
+//! until they are back (llama.cpp, issue 10119). A command buffer that copies a few bytes of each buffer names them all.
+
+use super::GpuBackend;
+use crate::gpu::Gpu;
+use crate::gpu::buffer::Buffer;
+use std::sync::Arc;
+use wgpu::{Backend, BufferDescriptor, BufferUsages, CommandEncoderDescriptor};
+
+/// Bytes that are copied of each buffer: the least that a copy can have.
+const COPIED: u64 = wgpu::COPY_BUFFER_ALIGNMENT;
+
+/// What a decoded token reads and writes.
+pub(super) struct Warm {
+    gpu: Arc<Gpu>,
+    buffers: Vec<Buffer>,
+    /// Takes the copies.
+    copies: wgpu::Buffer,
+}
+
+impl Warm {
+    /// Submits a copy of each buffer's first bytes, and waits for nothing.
+    pub(super) fn touch(&self) {
+        let mut encoder = (self.gpu.device).create_command_encoder(&CommandEncoderDescriptor {
+            label: Some("keep warm"),
+        });
+        for (buffer, at) in self.buffers.iter().zip((0..).step_by(COPIED as usize)) {
+            encoder.copy_buffer_to_buffer(buffer.made(), 0, &self.copies, at, COPIED);
+        }
+        self.gpu.queue.submit([encoder.finish()]);
+    }
+}
+
+impl GpuBackend {
+    /// What touches all buffers of a decoded token, if the device forgets them.
+    pub(super) fn warm(&self) -> Option<Warm> {
+        (self.gpu().info.backend == Backend::Metal).then(|| self.touching())
+    }
+
+    /// What touches all buffers of a decoded token.
+    pub(super) fn touching(&self) -> Warm {
+        let buffers = self.needed.clone();
+        let copies = self.gpu().device.create_buffer(&BufferDescriptor {
+            label: Some("copies to keep warm"),
+            size: COPIED * buffers.len().max(1) as u64,
+            usage: BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        Warm {
+            gpu: Arc::clone(&self.model.gpu),
+            buffers,
+            copies,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{backend, kept, tokens};
+    use super::*;
+    use crate::engine::backend::Backend as _;
+    use crate::gpu::Tier;
+
+    #[test]
+    fn all_buffers_of_a_token_are_touched_and_none_is_changed() {
+        let mut backend = backend(Tier::Plain, 64, 32).expect("every adapter runs it");
+        backend.prefill(&tokens(9), 0).expect("it fits");
+        let before = kept(&backend);
+        let warm = backend.touching();
+        let bytes: u64 = warm.buffers.iter().map(Buffer::size).sum();
+        assert!(bytes >= backend.model.bytes() / 2, "{bytes}");
+        for _ in 0..3 {
+            warm.touch();
+        }
+        backend.gpu().wait(None).expect("it is done");
+        backend.gpu().check().expect("nothing was refused");
+        assert_eq!(kept(&backend), before);
+        assert!(backend.warm().is_none() || cfg!(target_vendor = "apple"));
+    }
+}
