@@ -13,6 +13,10 @@ use crate::tune::TuneError;
 /// The exit code after Ctrl-C: 128 + SIGINT, as shells report it.
 pub(super) const EXIT_INTERRUPTED: u8 = 130;
 
+/// What can be done about a conversation that fills its context.
+pub(super) const MORE_ROOM: &str = "/drop forgets the oldest question and its answer, /clear all of them, and glimt chat -c N --session FILE goes \
+     on with a longer context";
+
 /// What ends a command early. `Display` is the one sentence printed after `glimt: error:`.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
@@ -157,6 +161,36 @@ pub(super) enum CliError {
     /// The reader of standard output went away: the command ends, successfully.
     #[error("standard output was closed")]
     BrokenPipe,
+    /// Standard input could not be read.
+    #[error("cannot read standard input: {0}")]
+    Input(io::Error),
+    /// A line of a conversation begins with a slash but is no command.
+    #[error("there is no command {name}; /help lists them, and // begins a message with a slash")]
+    UnknownCommand {
+        /// What was typed.
+        name: String,
+    },
+    /// A command needs the name of a file.
+    #[error("{command} needs the name of a file, as in {command} notes.txt")]
+    NoFileNamed {
+        /// The command.
+        command: &'static str,
+    },
+    /// There is no question to answer again.
+    #[error("nothing was asked yet")]
+    NothingAsked,
+    /// A conversation has no room for a message.
+    #[error(
+        "the context is full: the conversation with this message has {}, the context holds {n_ctx}; {}",
+        count(*needed, "token"),
+        MORE_ROOM
+    )]
+    ContextFull {
+        /// Tokens of the conversation.
+        needed: usize,
+        /// Tokens that the context holds.
+        n_ctx: usize,
+    },
     /// Ctrl-C ended the answer.
     #[error("interrupted")]
     Interrupted,

@@ -80,6 +80,11 @@ pub(super) fn begin_answer() {
     let _ = STATE.compare_exchange(IDLE, GENERATING, Ordering::SeqCst, Ordering::SeqCst);
 }
 
+/// The answer has ended: from here on Ctrl-C ends the process.
+pub(super) fn end_answer() {
+    STATE.store(IDLE, Ordering::SeqCst);
+}
+
 /// Whether Ctrl-C asked the answer to stop.
 pub(super) fn requested() -> bool {
     STATE.load(Ordering::SeqCst) == STOPPING

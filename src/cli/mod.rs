@@ -6,6 +6,7 @@
 
 mod args;
 mod bench;
+mod chat;
 mod completions;
 mod config;
 mod devices;
@@ -45,6 +46,7 @@ use error::CliError;
 
 const EXAMPLES: &str = "\
 Examples:
+  glimt chat
   glimt generate \"Tell me a story about a fox and a crow.\"
   glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf --think off \"Why is the sky blue?\"
   glimt devices
@@ -67,6 +69,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Chat(Box<chat::Chat>),
     Generate(Box<generate::Generate>),
     Inspect(inspect::Inspect),
     Devices(devices::Devices),
@@ -91,9 +94,12 @@ fn quiet_mesa() {
 }
 
 /// The process's arguments, with llama.cpp's flags of two letters behind one dash made two dashes: they would be read as two flags
-/// otherwise. Those behind `--` are no flags.
+/// otherwise. Those behind `--` are no flags. Without any, somebody at a terminal talks.
 fn arguments() -> Vec<OsString> {
     let mut arguments: Vec<_> = std::env::args_os().collect();
+    if arguments.len() == 1 && chat::at_terminal() {
+        arguments.push("chat".into());
+    }
     let flags = arguments
         .iter_mut()
         .take_while(|argument| *argument != "--");
@@ -159,6 +165,7 @@ fn run() -> Result<(), CliError> {
     fault::install();
     interrupt::install()?;
     match command {
+        Command::Chat(command) => command.run(),
         Command::Generate(command) => command.run(),
         Command::Inspect(command) => command.run(),
         Command::Devices(command) => command.run(),

@@ -7,7 +7,7 @@ use clap::Args;
 pub(super) use choice::Choice;
 
 /// How the next token is drawn; names and meaning are llama.cpp's.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(super) struct SamplingArgs {
     /// Temperature; 0 always takes the most probable token [default: what is recommended for the model, else 0.8]
     #[arg(long, alias = "temperature", value_name = "T", value_parser = non_negative, allow_negative_numbers = true)]
@@ -43,7 +43,7 @@ pub(super) struct SamplingArgs {
 }
 
 /// Samplers that no device has: with them the host chooses.
-#[derive(Args)]
+#[derive(Args, Clone)]
 struct HostArgs {
     /// Add BIAS to the logit of a token, as 15043+1 or 15043-1; 15043-inf excludes it; may be given several times
     #[arg(long, value_name = "TOKEN(+|-)BIAS", value_parser = bias)]

@@ -1,6 +1,8 @@
 //! Protects the program as a user meets it: output, errors, exit codes. Nearly everything runs on the CPU reference and the built-in
 //! model, so that no adapter and no file is needed.
 
+#[cfg(unix)]
+mod chat;
 mod config;
 mod cut;
 mod damage;
@@ -16,6 +18,8 @@ mod refusals;
 mod reports;
 mod sampling;
 mod templates;
+#[cfg(unix)]
+mod terminal;
 mod thinking;
 mod tune;
 

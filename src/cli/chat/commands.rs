@@ -1,0 +1,167 @@
+//! The commands of a conversation: lines that begin with a slash.
+
+/// What a line asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Command<'a> {
+    Help,
+    Clear,
+    Regenerate,
+    /// With a new text, or to be typed anew.
+    Edit(&'a str),
+    /// With a new text, or to be shown.
+    System(&'a str),
+    Read(&'a str),
+    Save(&'a str),
+    Load(&'a str),
+    Drop(&'a str),
+    Thoughts,
+    Stats,
+    /// With a name and a value, or to be shown.
+    Set(&'a str),
+    Leave,
+}
+
+type Make = for<'a> fn(&'a str) -> Command<'a>;
+
+/// Each command's name, what follows it, what it does, and how it is made of what follows.
+const COMMANDS: [(&str, &str, &str, Make); 13] = [
+    ("/help", "", "show this list", |_| Command::Help),
+    (
+        "/clear",
+        "",
+        "forget the conversation; the system prompt stays",
+        |_| Command::Clear,
+    ),
+    ("/regen", "", "answer the last question again", |_| {
+        Command::Regenerate
+    }),
+    (
+        "/edit",
+        "[TEXT]",
+        "change the last question, and answer it",
+        |rest| Command::Edit(rest),
+    ),
+    (
+        "/system",
+        "[TEXT]",
+        "show or change the system prompt",
+        |rest| Command::System(rest),
+    ),
+    (
+        "/read",
+        "FILE",
+        "add a text file to the next message",
+        |rest| Command::Read(rest),
+    ),
+    (
+        "/save",
+        "[FILE]",
+        "keep the conversation in a session file from here on",
+        |rest| Command::Save(rest),
+    ),
+    (
+        "/load",
+        "FILE",
+        "go on with the conversation of a session file",
+        |rest| Command::Load(rest),
+    ),
+    (
+        "/drop",
+        "[N]",
+        "forget the oldest N questions with their answers (1)",
+        |rest| Command::Drop(rest),
+    ),
+    (
+        "/thoughts",
+        "",
+        "show the thoughts before the last answer",
+        |_| Command::Thoughts,
+    ),
+    (
+        "/stats",
+        "",
+        "show what the last answer and the conversation took",
+        |_| Command::Stats,
+    ),
+    (
+        "/set",
+        "[NAME VALUE]",
+        "show or change a setting, by the name of its flag",
+        |rest| Command::Set(rest),
+    ),
+    ("/bye", "", "leave; so does Ctrl-D", |_| Command::Leave),
+];
+
+/// Other names that people try.
+const ALIASES: [(&str, &str); 5] = [
+    ("/?", "/help"),
+    ("/quit", "/bye"),
+    ("/exit", "/bye"),
+    ("/retry", "/regen"),
+    ("/reset", "/clear"),
+];
+
+/// The names of all commands.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    COMMANDS.iter().map(|(name, ..)| *name)
+}
+
+/// The command that `line` is, or the unknown name in it; `None` if it is no command. A line with two slashes is none: what follows the
+/// first is said to the model.
+pub(super) fn parse(line: &str) -> Option<Result<Command<'_>, &str>> {
+    if !line.starts_with('/') || line.starts_with("//") {
+        return None;
+    }
+    let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let name = ALIASES
+        .iter()
+        .find(|(alias, _)| *alias == name)
+        .map_or(name, |(_, name)| name);
+    let known = COMMANDS.iter().find(|(known, ..)| *known == name);
+    Some(known.map_or(Err(name), |(.., make)| Ok(make(rest.trim()))))
+}
+
+/// All commands, one on a line, in at most `columns` columns.
+pub(super) fn help(columns: usize) -> String {
+    let heads = COMMANDS.map(|(name, rest, ..)| format!("{name} {rest}"));
+    let width = heads.iter().map(String::len).max().unwrap_or_default();
+    let mut text = String::new();
+    for (head, (.., what, _)) in heads.iter().zip(COMMANDS) {
+        text += &match width + 2 + what.len() <= columns {
+            true => format!("{head:width$}  {what}\n"),
+            false => format!("{}\n  {what}\n", head.trim_end()),
+        };
+    }
+    text +=
+        "Alt-Enter begins a new line, and so does Enter behind \\ or between \"\"\" and \"\"\".\n";
+    text += "Ctrl-C stops an answer. A message that begins with / is written with two.\n";
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_with_a_slash_are_commands() {
+        assert_eq!(parse("Hello /help"), None);
+        assert_eq!(parse("//help is a command"), None);
+        assert_eq!(parse("/help"), Some(Ok(Command::Help)));
+        assert_eq!(parse("/?"), Some(Ok(Command::Help)));
+        assert_eq!(
+            parse("/system  Be kind. "),
+            Some(Ok(Command::System("Be kind.")))
+        );
+        assert_eq!(parse("/edit a\nb"), Some(Ok(Command::Edit("a\nb"))));
+        assert_eq!(parse("/hlep me"), Some(Err("/hlep")));
+    }
+
+    #[test]
+    fn the_help_names_all_commands_and_fits() {
+        for columns in [40, 80] {
+            let help = help(columns);
+            assert!(names().all(|name| help.contains(name)));
+        }
+        assert!(help(80).lines().all(|line| line.chars().count() <= 80));
+    }
+}

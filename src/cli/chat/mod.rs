@@ -1,0 +1,309 @@
+//! `glimt chat`: a conversation in the terminal, or line by line through a pipe.
+
+mod commands;
+mod line;
+mod settings;
+mod show;
+mod talk;
+
+use std::io::IsTerminal;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use clap::Args;
+
+use self::commands::Command;
+use self::line::{Line, Lines};
+use self::settings::Settings;
+use self::talk::{Talk, is_fatal};
+use super::args::{ContextArgs, EngineArgs, ModelArgs};
+use super::error::CliError;
+use super::load;
+use super::output::{complain, note};
+use super::sampling::Choice;
+use super::text::{self, Input};
+use crate::chat::{Conversation, Turn};
+use crate::engine::{EngineError, KeepWarm, ModelSource, Opened};
+use crate::plural::count;
+
+const EXAMPLES: &str = "\
+Examples:
+  glimt chat
+  glimt chat -m GLM-4.7-Flash-Q4_K_M.gguf --think hide
+  glimt chat --system \"Answer in one sentence.\" < questions.txt > answers.txt
+
+In a terminal glimt without a command does the same. /help lists what can be done while talking. Ctrl-C stops an answer, \
+Ctrl-D leaves. Through a pipe each line is a message; several lines are one between \"\"\" and \"\"\".";
+
+/// Talk with a model
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Chat {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    ctx: ContextArgs,
+    #[command(flatten)]
+    settings: Settings,
+    /// System prompt, put before the conversation by the model's chat template
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+}
+
+impl Chat {
+    pub(super) fn run(self) -> Result<(), CliError> {
+        let source = self.model.source();
+        let may_think = self.settings.thinks() != Some(false);
+        let ctx = self.ctx.for_answers(&source, may_think);
+        let opened = load::open(&self.model, &self.engine, &ctx)?;
+        if opened.chat_template().is_none() {
+            return Err(EngineError::NoChatTemplate.into());
+        }
+        let choice = choice(&self.settings, &source, &opened)?;
+        let engine = load::weights(opened)?;
+        choice.tell();
+        let lines = Lines::new(text::most_bytes(engine.n_ctx()));
+        if lines.is_terminal() {
+            note(format_args!("/help lists the commands, Ctrl-D leaves"));
+        }
+        let conversation = Conversation::new(self.system.clone());
+        Room {
+            talk: Talk::new(&engine, conversation, self.settings, choice)?,
+            source: &source,
+            lines,
+            read: Vec::new(),
+            unanswered: None,
+            editing: false,
+        }
+        .run()
+    }
+}
+
+/// How tokens are chosen.
+fn choice(settings: &Settings, source: &ModelSource, opened: &Opened) -> Result<Choice, CliError> {
+    Choice::new(
+        &settings.sampling,
+        source,
+        opened,
+        settings.thinks() == Some(false),
+    )
+}
+
+/// A conversation and who takes part in it.
+struct Room<'a> {
+    talk: Talk<'a>,
+    source: &'a ModelSource,
+    lines: Lines,
+    /// Texts of files that go with the next message.
+    read: Vec<String>,
+    /// A message that the context has no room for.
+    unanswered: Option<String>,
+    /// Whether the next message replaces the last.
+    editing: bool,
+}
+
+impl Room<'_> {
+    fn run(mut self) -> Result<(), CliError> {
+        loop {
+            let line = {
+                let warm = self
+                    .talk
+                    .session
+                    .warm()
+                    .filter(|_| self.lines.is_terminal());
+                // Without a thread for it, the next answer only begins later.
+                let _warm = warm.and_then(|touch| KeepWarm::new(touch).ok());
+                self.lines.next(self.meter())?
+            };
+            let done = match line {
+                Line::End => return Ok(()),
+                Line::Cancelled => {
+                    self.editing = false;
+                    note(format_args!("Ctrl-D leaves"));
+                    continue;
+                }
+                Line::Text(text) if text.trim().is_empty() => continue,
+                Line::Text(text) => self.take(text),
+            };
+            match done {
+                Ok(ControlFlow::Break(())) => return Ok(()),
+                Ok(ControlFlow::Continue(())) => {}
+                // Who types sees it and goes on; a script has failed.
+                Err(error) if self.lines.is_terminal() && !is_fatal(&error) => {
+                    complain(format_args!("{error}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// How full the context is.
+    fn meter(&self) -> String {
+        let (used, n_ctx) = (self.talk.session.position(), self.talk.engine().n_ctx());
+        format!("{used} of {}", count(n_ctx, "token"))
+    }
+
+    /// Takes a message or a command. A break leaves.
+    fn take(&mut self, text: String) -> Result<ControlFlow<()>, CliError> {
+        match commands::parse(&text) {
+            Some(Ok(command)) => return self.command(command),
+            Some(Err(name)) => {
+                let name = name.to_owned();
+                return Err(CliError::UnknownCommand { name });
+            }
+            None => {}
+        }
+        let text = text.strip_prefix('/').map_or(&*text, |rest| rest);
+        if std::mem::take(&mut self.editing) {
+            self.talk.conversation.take_last();
+        }
+        let mut texts = std::mem::take(&mut self.read);
+        texts.push(text.to_owned());
+        self.ask(texts.join("\n\n"))?;
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Says `text`, and keeps it where there is no room for it.
+    fn ask(&mut self, text: String) -> Result<(), CliError> {
+        self.unanswered = None;
+        let asked = self.talk.ask(text.clone());
+        if let Err(CliError::ContextFull { .. }) = asked {
+            self.unanswered = Some(text);
+        }
+        asked
+    }
+
+    /// Does what a command says. A break leaves.
+    fn command(&mut self, command: Command<'_>) -> Result<ControlFlow<()>, CliError> {
+        match command {
+            Command::Leave => return Ok(ControlFlow::Break(())),
+            Command::Help => {
+                let columns = terminal_size::terminal_size().map_or(80, |(width, _)| width.0);
+                note(format_args!(
+                    "{}",
+                    commands::help(columns.into()).trim_end()
+                ));
+            }
+            Command::Clear => {
+                self.talk.conversation.clear();
+                self.unanswered = None;
+                self.read.clear();
+                note(format_args!("the conversation is forgotten"));
+            }
+            Command::Regenerate => self.talk.again()?,
+            Command::Edit(text) => self.edit(text)?,
+            Command::System("") => match &self.talk.conversation.system {
+                Some(system) => note(format_args!("{system}")),
+                None => note(format_args!("there is no system prompt")),
+            },
+            Command::System(text) => {
+                self.talk.conversation.system = Some(text.to_owned());
+                note(format_args!("the system prompt is changed"));
+            }
+            Command::Read(path) => self.read(path)?,
+            Command::Save(_) | Command::Load(_) => {}
+            Command::Drop(number) => self.forget(number)?,
+            Command::Thoughts => {
+                let reply = self.talk.conversation.last_reply();
+                match reply.and_then(|reply| reply.thoughts.as_ref()) {
+                    Some(thoughts) => note(format_args!("{}", thoughts.text.trim())),
+                    None => note(format_args!("the last answer came without thoughts")),
+                }
+            }
+            Command::Stats => self.stats(),
+            Command::Set("") => self.talk.choice.tell(),
+            Command::Set(text) => self.set(text)?,
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Asks the last question with another text: `text`, or what is typed next.
+    fn edit(&mut self, text: &str) -> Result<(), CliError> {
+        let turns = self.talk.conversation.turns().iter().rev();
+        let last = turns.clone().find_map(|turn| match turn {
+            Turn::User(text) => Some(text.clone()),
+            Turn::Reply(_) => None,
+        });
+        let last = last.ok_or(CliError::NothingAsked)?;
+        if text.is_empty() {
+            self.editing = true;
+            self.lines.put(last);
+            return Ok(());
+        }
+        self.talk.conversation.take_last();
+        self.ask(text.to_owned())
+    }
+
+    /// Has the text of a file go with the next message.
+    fn read(&mut self, path: &str) -> Result<(), CliError> {
+        if path.is_empty() {
+            return Err(CliError::NoFileNamed { command: "/read" });
+        }
+        let engine = self.talk.engine();
+        let file = Input::File(Path::new(path).to_owned());
+        let text = file.read(text::most_bytes(engine.n_ctx()))?;
+        let tokens = engine.tokenizer().encode(&text, false)?.len();
+        note(format_args!(
+            "{path}: {}; it goes with your next message",
+            count(tokens, "token")
+        ));
+        self.read.push(text);
+        Ok(())
+    }
+
+    /// Forgets the oldest questions, and asks what there was no room for.
+    fn forget(&mut self, number: &str) -> Result<(), CliError> {
+        let wanted = match number {
+            "" => 1,
+            number => number.parse::<usize>().map_err(|_| CliError::Setting {
+                origin: "/drop".to_owned(),
+                problem: format!("{number} is not a whole number"),
+            })?,
+        };
+        let conversation = &mut self.talk.conversation;
+        let all = |turn: &&Turn| matches!(turn, Turn::User(_));
+        let mut dropped = (0..wanted).filter(|_| conversation.drop_oldest()).count();
+        if dropped < wanted && conversation.turns().iter().filter(all).count() == 1 {
+            conversation.clear();
+            dropped += 1;
+        }
+        note(format_args!("forgot {}", count(dropped, "question")));
+        match self.unanswered.take() {
+            Some(text) => self.ask(text),
+            None => Ok(()),
+        }
+    }
+
+    /// Changes a setting.
+    fn set(&mut self, text: &str) -> Result<(), CliError> {
+        let mut settings = self.talk.settings.clone();
+        settings.set(text)?;
+        self.talk.choice = choice(&settings, self.source, self.talk.engine())?;
+        self.talk.settings = settings;
+        self.talk.choice.tell();
+        Ok(())
+    }
+
+    /// Tells what the last answer took, and all of them.
+    fn stats(&self) {
+        let Some(last) = &self.talk.last else {
+            return note(format_args!("nothing was answered yet"));
+        };
+        note(format_args!("{}", String::from(last)));
+        let all = &self.talk.all;
+        note(format_args!(
+            "in all: {} generated, {} kept, {} of earlier turns computed again\ncontext: {}",
+            count(all.generated, "token"),
+            all.kept,
+            all.changed,
+            self.meter()
+        ));
+    }
+}
+
+/// Whether somebody sits at a terminal.
+pub(super) fn at_terminal() -> bool {
+    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+}

@@ -1,0 +1,319 @@
+//! A conversation as it goes on: the turns, what of them is computed, and the answers.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use super::settings::{Settings, Think};
+use super::show::Show;
+use crate::chat::{Conversation, Prompt, ReplyReader, Turn};
+use crate::cli::error::{CliError, MORE_ROOM};
+use crate::cli::guard::guarded;
+use crate::cli::output::note;
+use crate::cli::sampling::Choice;
+use crate::cli::{interrupt, load};
+use crate::engine::chooser::{Chain, ChainSettings, Chooser};
+use crate::engine::{Engine, EngineError, GenerateStats, Session, StopReason};
+use crate::plural::count;
+
+/// What an answer took.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Took {
+    /// Tokens of the conversation up to the answer.
+    pub(super) prompt: usize,
+    /// Those of them that were computed before.
+    pub(super) kept: usize,
+    /// Those of earlier turns that were computed again, since the template changed what stands before them.
+    pub(super) changed: usize,
+    /// Tokens of thoughts and answer.
+    pub(super) generated: usize,
+    /// Tokens that were computed one by one.
+    pub(super) steps: usize,
+    pub(super) prompt_time: Duration,
+    pub(super) generate_time: Duration,
+}
+
+impl Took {
+    fn add(&mut self, stats: &GenerateStats) {
+        self.generated += stats.generated;
+        self.steps += stats.steps;
+        self.generate_time += stats.generate_time;
+    }
+}
+
+/// How an answer ended.
+enum Ended {
+    /// By the session.
+    By(StopReason),
+    Interrupted,
+    /// The thoughts were as many as they may be.
+    ThoughtLimit,
+    Failed(CliError),
+}
+
+/// A conversation with its session.
+pub(super) struct Talk<'a> {
+    engine: &'a Engine,
+    pub(super) session: Session<'a>,
+    pub(super) conversation: Conversation,
+    pub(super) settings: Settings,
+    pub(super) choice: Choice,
+    /// How often an answer was asked for again: each time draws differ.
+    again: u64,
+    /// What the last answer took, and all of them.
+    pub(super) last: Option<Took>,
+    pub(super) all: Took,
+}
+
+impl<'a> Talk<'a> {
+    pub(super) fn new(
+        engine: &'a Engine,
+        conversation: Conversation,
+        settings: Settings,
+        choice: Choice,
+    ) -> Result<Self, CliError> {
+        Ok(Self {
+            engine,
+            session: engine.session()?,
+            conversation,
+            settings,
+            choice,
+            again: 0,
+            last: None,
+            all: Took::default(),
+        })
+    }
+
+    pub(super) fn engine(&self) -> &'a Engine {
+        self.engine
+    }
+
+    /// Says `text` to the model and shows the answer.
+    ///
+    /// # Errors
+    /// [`CliError::ContextFull`], or what template or device refuse. Then `text` was not said.
+    pub(super) fn ask(&mut self, text: String) -> Result<(), CliError> {
+        self.conversation.push(Turn::User(text));
+        let answered = self.answer();
+        if !matches!(self.conversation.turns().last(), Some(Turn::Reply(_))) {
+            self.conversation.take_last();
+        }
+        answered
+    }
+
+    /// Answers the last question again.
+    ///
+    /// # Errors
+    /// [`CliError::NothingAsked`], or as [`ask`](Self::ask).
+    pub(super) fn again(&mut self) -> Result<(), CliError> {
+        let text = self
+            .conversation
+            .take_last()
+            .ok_or(CliError::NothingAsked)?;
+        self.again += 1;
+        self.ask(text)
+    }
+
+    /// The last question is answered.
+    fn answer(&mut self) -> Result<(), CliError> {
+        let (engine, thinks) = (self.engine, self.settings.thinks());
+        let prompt = guarded("the chat template", || {
+            self.conversation.prompt(engine, thinks)
+        })?;
+        let n_ctx = engine.n_ctx();
+        // An answer needs a place of its own.
+        if prompt.ids.len() >= n_ctx {
+            return Err(CliError::ContextFull {
+                needed: prompt.ids.len(),
+                n_ctx,
+            });
+        }
+        let kept = self.session.keep_common(&prompt.ids);
+        let mut took = Took {
+            prompt: prompt.ids.len(),
+            kept,
+            changed: prompt.earlier.saturating_sub(kept),
+            ..Took::default()
+        };
+        let mut reader = ReplyReader::new(engine.tokenizer(), &prompt.text);
+        let mut show = Show::new(self.settings.think == Some(Think::Hide));
+        let ended = self.generate(&prompt, &mut reader, &mut show, &mut took);
+        interrupt::end_answer();
+        let (reply, rest) = reader.finish();
+        show.token(rest, false)?;
+        show.end()?;
+        // A question whose evaluation was stopped has no answer.
+        if took.generated > 0 || !matches!(ended, Ended::Interrupted) {
+            self.conversation.push(Turn::Reply(reply));
+        }
+        self.last = Some(took);
+        self.all.kept += took.kept;
+        self.all.changed += took.changed;
+        self.all.prompt += took.prompt;
+        self.all.generated += took.generated;
+        tell(ended, &self.settings, n_ctx)
+    }
+
+    /// Generates thoughts and answer. The mark that ends the thoughts is put in where they are as many as they may be.
+    fn generate(
+        &mut self,
+        prompt: &Prompt,
+        reader: &mut ReplyReader<'_>,
+        show: &mut Show,
+        took: &mut Took,
+    ) -> Ended {
+        let mut chain = self.choice.chain.clone();
+        chain.sampling.seed = chain.sampling.seed.wrapping_add(self.again);
+        let mut host = (!self.choice.host.is_empty()).then(|| Chain::new(chain.clone()));
+        let mut tokens = prompt.ids[took.kept..].to_vec();
+        if reader.is_thinking() && self.settings.think_limit == Some(0) {
+            tokens.extend(close(reader));
+        }
+        loop {
+            let left = self.settings.limit().saturating_sub(took.generated);
+            let host = host.as_mut().map(|host| host as &mut dyn Chooser);
+            let ended = self.run(&tokens, (&chain, host), left, reader, show, took);
+            let full = self.session.position() + 2 > self.engine.n_ctx();
+            match ended {
+                Ended::ThoughtLimit if left > 1 && !full => tokens = close(reader),
+                Ended::ThoughtLimit if full => return Ended::By(StopReason::ContextFull),
+                Ended::ThoughtLimit => return Ended::By(StopReason::Limit),
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Evaluates `tokens` and takes up to `limit` tokens of the answer.
+    fn run(
+        &mut self,
+        tokens: &[u32],
+        (chain, host): (&ChainSettings, Option<&mut dyn Chooser>),
+        limit: usize,
+        reader: &mut ReplyReader<'_>,
+        show: &mut Show,
+        took: &mut Took,
+    ) -> Ended {
+        interrupt::begin_answer();
+        let bar = load::prompt_bar("prompt", tokens.len());
+        let began = Instant::now();
+        let on_prompt = &mut |done: usize| {
+            if began.elapsed() >= load::BAR_AFTER {
+                bar.set_position(done as u64);
+            }
+            flow(!interrupt::requested())
+        };
+        let think_limit = self.settings.think_limit.unwrap_or(usize::MAX);
+        let mut ended = None;
+        let on_token = &mut |token| {
+            if !bar.is_finished() {
+                bar.finish_and_clear();
+            }
+            let piece = reader.push(token);
+            let thinking = reader.is_thinking();
+            let thoughts = reader.reply().thoughts.as_ref();
+            let thought = thoughts.map_or(0, |thoughts| thoughts.ids.len());
+            ended = match show.token(piece, thinking) {
+                Err(error) => Some(Ended::Failed(error)),
+                Ok(()) if interrupt::requested() => Some(Ended::Interrupted),
+                Ok(()) if thinking && thought >= think_limit => Some(Ended::ThoughtLimit),
+                Ok(()) => None,
+            };
+            flow(ended.is_none())
+        };
+        let session = &mut self.session;
+        let stats = match host {
+            Some(host) => session.generate_chosen(tokens, host, limit, on_prompt, on_token),
+            None => session.generate_watched(tokens, &chain.sampling, limit, on_prompt, on_token),
+        };
+        bar.finish_and_clear();
+        match stats {
+            Err(error) => Ended::Failed(error.into()),
+            Ok(stats) => {
+                // The mark that ended the thoughts counts as generated.
+                let mark = usize::from(took.generated > 0);
+                if mark == 0 {
+                    took.prompt_time = stats.prompt_time;
+                } else {
+                    took.generate_time += stats.prompt_time;
+                }
+                took.generated += mark;
+                took.steps += mark;
+                took.add(&stats);
+                ended.unwrap_or(match interrupt::requested() {
+                    true => Ended::Interrupted,
+                    false => Ended::By(stats.stop),
+                })
+            }
+        }
+    }
+}
+
+/// Whether to go on.
+fn flow(on: bool) -> ControlFlow<()> {
+    match on {
+        true => ControlFlow::Continue(()),
+        false => ControlFlow::Break(()),
+    }
+}
+
+/// Has the thoughts end. Returned is the token that does it.
+fn close(reader: &mut ReplyReader<'_>) -> Vec<u32> {
+    let mark = reader.closing_mark();
+    if let Some(mark) = mark {
+        reader.push(mark);
+    }
+    mark.into_iter().collect()
+}
+
+/// Tells why an answer ended, unless the model ended it.
+fn tell(ended: Ended, settings: &Settings, n_ctx: usize) -> Result<(), CliError> {
+    match ended {
+        Ended::Failed(error) => return Err(error),
+        Ended::Interrupted => note(format_args!("stopped")),
+        Ended::By(StopReason::ContextFull) => note(format_args!(
+            "the context of {} is full, so the answer is cut; {MORE_ROOM}",
+            count(n_ctx, "token")
+        )),
+        Ended::By(StopReason::Limit) => note(format_args!(
+            "stopped at the limit of {} (/set n-predict)",
+            count(settings.limit(), "token")
+        )),
+        Ended::By(_) | Ended::ThoughtLimit => {}
+    }
+    Ok(())
+}
+
+impl From<&Took> for String {
+    /// What an answer took, in three lines.
+    fn from(took: &Took) -> Self {
+        let rate = |tokens: usize, time: Duration| match time.as_secs_f64() {
+            seconds if tokens > 0 && seconds > 0.0 => {
+                format!(", {:.1} tokens/s", tokens as f64 / seconds)
+            }
+            _ => String::new(),
+        };
+        let new = took.prompt - took.kept;
+        format!(
+            "prompt: {}, of which {} computed before\n\
+             computed: {}{}; of earlier turns {} again, since the template changed them\n\
+             generated: {}{}",
+            count(took.prompt, "token"),
+            took.kept,
+            count(new, "token"),
+            rate(new, took.prompt_time),
+            took.changed,
+            count(took.generated, "token"),
+            rate(took.steps, took.generate_time),
+        )
+    }
+}
+
+/// Whether the conversation cannot go on after `error`.
+pub(super) fn is_fatal(error: &CliError) -> bool {
+    matches!(
+        error,
+        CliError::Write(_)
+            | CliError::BrokenPipe
+            | CliError::Input(_)
+            | CliError::Engine(EngineError::Gpu(_) | EngineError::Backend(_))
+    )
+}

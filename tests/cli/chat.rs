@@ -1,0 +1,249 @@
+//! Protects `glimt chat`: its commands and keys in a terminal, its lines through a pipe, and that nothing is computed twice.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use super::terminal::Terminal;
+use super::{error_line, glimt, stderr, stdout};
+
+const CHAT: [&str; 5] = ["chat", "--device", "cpu", "--temp", "0"];
+
+/// What the program makes of `lines`, one message each.
+fn piped(args: &[&str], lines: &str) -> std::process::Output {
+    let mut child = glimt(&[&CHAT[..], args].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary was built with this test");
+    let mut stdin = child.stdin.take().expect("it is a pipe");
+    // A program that has ended reads no more.
+    let _ = stdin.write_all(lines.as_bytes());
+    drop(stdin);
+    child.wait_with_output().expect("it ends")
+}
+
+/// The numbers in a line of /stats that begins with `name`, of each time that it is there.
+fn numbers(text: &str, name: &str) -> Vec<Vec<usize>> {
+    let lines = text
+        .lines()
+        .filter(|line| line.trim_start().starts_with(name));
+    let digits = |line: &str| {
+        let words = line.split(|c: char| !c.is_ascii_digit());
+        words.filter_map(|word| word.parse().ok()).collect()
+    };
+    lines.map(digits).collect()
+}
+
+#[test]
+fn nothing_is_computed_twice() {
+    let output = piped(
+        &["-n", "20"],
+        "Tell me of a fox.\n/stats\nAnd then?\n/stats\n\"\"\"\nAnd\nthen?\n\"\"\"\n/stats\n",
+    );
+    assert!(output.status.success(), "{}", stderr(&output));
+    let prompts = numbers(stderr(&output), "prompt:");
+    assert_eq!(prompts.len(), 3);
+    assert_eq!(prompts[0][1], 0);
+    for two in prompts.windows(2) {
+        let ([before, _], [_, kept]) = (
+            two[0][..2].try_into().expect("two numbers"),
+            two[1][..2].try_into().expect("two numbers"),
+        );
+        let (before, kept): (usize, usize) = (before, kept);
+        assert_eq!(kept, before + 20, "{}", stderr(&output));
+    }
+    assert_eq!(
+        stdout(&output)
+            .lines()
+            .filter(|line| !line.is_empty())
+            .count()
+            >= 3,
+        true
+    );
+}
+
+#[test]
+fn a_second_turn_after_a_thousand_tokens_computes_only_what_is_new() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = folder.path().join("long.txt");
+    let text = "the fox and the crow went into the wood. ".repeat(90);
+    std::fs::write(&long, text).expect("it can be written");
+    let lines = format!(
+        "/read {}\nWhat was that?\nAnd then?\n/stats\n",
+        long.display()
+    );
+    let output = piped(&["-n", "12", "-c", "2048"], &lines);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let prompt = &numbers(stderr(&output), "prompt:")[0];
+    let computed = &numbers(stderr(&output), "computed:")[0];
+    assert!(prompt[1] > 900, "{}", stderr(&output));
+    assert!(computed[0] < 12, "{}", stderr(&output));
+}
+
+#[test]
+fn the_context_is_never_cut_in_silence() {
+    let question = "the fox and the crow went into the wood. ".repeat(5);
+    let lines = format!("{question}\n{question}\n");
+    let output = piped(&["-n", "4", "-c", "128"], &lines);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let error = error_line(stderr(&output));
+    for expected in ["context is full", "128", "/drop", "/clear", "-c"] {
+        assert!(error.contains(expected), "{error}");
+    }
+    let output = piped(&["-n", "400", "-c", "64"], "Tell me of a fox.\n");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("the answer is cut"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn lines_that_are_wrong_are_refused() {
+    for (line, expected) in [
+        ("/hlep", "no command /hlep"),
+        ("/set warmth 3", "no setting warmth"),
+        ("/set temp hot", "not a number"),
+        ("/read", "name of a file"),
+        ("/read /nowhere/notes.txt", "/nowhere/notes.txt"),
+        ("/regen", "nothing was asked"),
+        ("/edit a", "nothing was asked"),
+        ("/drop many", "not a whole number"),
+    ] {
+        let output = piped(&[], line);
+        let code = output.status.code();
+        assert!(matches!(code, Some(1 | 2)), "{line}: {}", stderr(&output));
+        assert!(
+            error_line(stderr(&output)).contains(expected),
+            "{line}: {}",
+            stderr(&output)
+        );
+    }
+    let output = piped(&[], &"endless ".repeat(1 << 20));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+}
+
+/// Talks in a terminal of 80 columns.
+fn terminal(args: &[&str], home: &Path) -> Terminal {
+    Terminal::start(&[&CHAT[..], args].concat(), home, [24, 80])
+}
+
+#[test]
+fn every_command_in_a_terminal() {
+    let home = tempfile::tempdir().expect("a folder");
+    let notes = home.path().join("notes.txt");
+    std::fs::write(&notes, "A fox lived in a wood.").expect("it can be written");
+    let mut terminal = terminal(&["-n", "8"], home.path());
+    terminal.wait("/help lists the commands");
+    terminal.line("/help");
+    terminal.wait("/thoughts");
+    terminal.line("/set temp 0.5");
+    terminal.wait("temperature 0.5");
+    terminal.line("/system Be kind.");
+    terminal.wait("the system prompt is changed");
+    terminal.line("/system");
+    terminal.wait("Be kind.");
+    terminal.line(&format!("/read {}", notes.display()));
+    terminal.wait("it goes with your next message");
+    terminal.line("Who lived there?");
+    terminal.wait("stopped at the limit of 8 tokens");
+    terminal.line("/stats");
+    terminal.wait("generated: 8 tokens");
+    terminal.line("/thoughts");
+    terminal.wait("without thoughts");
+    terminal.line("/regen");
+    terminal.wait("stopped at the limit");
+    // The question stands in the editor and is gone on with.
+    terminal.line("/edit");
+    terminal.wait("Who lived there?");
+    terminal.keys(" And why?\r");
+    terminal.wait("stopped at the limit");
+    terminal.line("/drop");
+    terminal.wait("forgot 1 question");
+    terminal.line("/hlep");
+    terminal.wait("no command /hlep");
+    terminal.line("/clear");
+    terminal.wait("forgotten");
+    // What was typed comes back.
+    terminal.wait("> ");
+    terminal.keys("\x1b[A\x1b[A\x1b[A");
+    terminal.wait("/drop");
+    terminal.keys("\x03");
+    terminal.wait("Ctrl-D leaves");
+    terminal.wait("> ");
+    terminal.keys("\x04");
+    assert_eq!(terminal.end(), 0);
+    assert!(home.path().join("state/glimt/history").exists());
+}
+
+#[test]
+fn ctrl_c_stops_an_answer_and_the_conversation_goes_on() {
+    let home = tempfile::tempdir().expect("a folder");
+    let mut terminal = terminal(&["-c", "1024"], home.path());
+    terminal.line("Tell me a long story.");
+    // Some words of the answer.
+    terminal.wait("story.");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    terminal.keys("\x03");
+    terminal.wait("stopped");
+    terminal.line("/set n-predict 5");
+    terminal.line("And then?");
+    terminal.wait("limit of 5 tokens");
+    terminal.line("/bye");
+    assert_eq!(terminal.end(), 0);
+}
+
+#[test]
+fn a_paste_of_many_lines_is_one_message() {
+    let home = tempfile::tempdir().expect("a folder");
+    let mut terminal = terminal(&["-n", "3"], home.path());
+    terminal.wait("> ");
+    let lines: Vec<_> = (0..200).map(|i| format!("line {i}")).collect();
+    terminal.keys(&format!("\x1b[200~{}\x1b[201~", lines.join("\r")));
+    terminal.wait("line 199");
+    terminal.keys("\r");
+    terminal.wait("limit of 3 tokens");
+    terminal.line("/stats");
+    let before = terminal.wait("computed before");
+    let said = &numbers(&before, "prompt:")[0];
+    assert!(said[0] > 400, "{before}");
+    terminal.line("/bye");
+    assert_eq!(terminal.end(), 0);
+}
+
+#[test]
+fn a_narrow_terminal_and_one_that_changes_its_size() {
+    let home = tempfile::tempdir().expect("a folder");
+    let mut terminal = Terminal::start(&[&CHAT[..], &["-n", "30"]].concat(), home.path(), [24, 40]);
+    terminal.line("/help");
+    terminal.wait("/bye");
+    terminal.line("Tell me a story of a fox who went into the wood");
+    terminal.wait("limit of 30 tokens");
+    terminal.wait("> ");
+    terminal.resize([30, 100]);
+    terminal.keys("and then she came home and was glad of it all");
+    terminal.resize([10, 40]);
+    terminal.keys(" again\r");
+    terminal.wait("limit of 30 tokens");
+    terminal.wait("> ");
+    assert!(
+        terminal
+            .screen()
+            .lines()
+            .all(|line| line.chars().count() <= 40)
+    );
+    terminal.keys("\x04");
+    assert_eq!(terminal.end(), 0);
+}
+
+#[test]
+fn without_a_command_a_terminal_gets_a_conversation() {
+    let home = tempfile::tempdir().expect("a folder");
+    let mut terminal = Terminal::start(&[], home.path(), [24, 80]);
+    terminal.wait("/help lists the commands");
+    terminal.line("/bye");
+    assert_eq!(terminal.end(), 0);
+}

@@ -1,0 +1,186 @@
+//! A terminal for the program: a pseudo-terminal whose screen tests can read.
+
+use std::io::{Read, Write};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+
+/// What a test waits for comes within this time, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What programs ask a terminal for: where its cursor is.
+const WHERE: &[u8] = b"\x1b[6n";
+
+/// What the program has written.
+struct Written {
+    screen: vt100::Parser,
+    /// All text, without what controls the terminal.
+    bytes: Vec<u8>,
+}
+
+/// A program in a terminal.
+pub struct Terminal {
+    child: Box<dyn Child + Send + Sync>,
+    master: Box<dyn MasterPty + Send>,
+    keys: Arc<Mutex<Box<dyn Write + Send>>>,
+    written: Arc<Mutex<Written>>,
+    /// How much of what was written has been waited for.
+    seen: usize,
+}
+
+fn size(rows: u16, cols: u16) -> PtySize {
+    PtySize {
+        rows,
+        cols,
+        pixel_width: 0,
+        pixel_height: 0,
+    }
+}
+
+impl Terminal {
+    /// Starts the program with `args` and its state in `home`.
+    pub fn start(args: &[&str], home: &std::path::Path, [rows, cols]: [u16; 2]) -> Self {
+        let pair = native_pty_system()
+            .openpty(size(rows, cols))
+            .expect("the system has pseudo-terminals");
+        let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_glimt"));
+        command.args(args);
+        for name in ["GLIMT_MODEL", "GLIMT_DEVICE", "RUST_LOG", "NO_COLOR"] {
+            command.env_remove(name);
+        }
+        command.env("GLIMT_CONFIG", "");
+        command.env("TERM", "xterm-256color");
+        command.env("HOME", home);
+        command.env("XDG_STATE_HOME", home.join("state"));
+        let child = pair.slave.spawn_command(command);
+        let child = child.expect("the binary was built with this test");
+        // Only the program may hold this end, so that its end is seen.
+        drop(pair.slave);
+        let mut reader = pair.master.try_clone_reader().expect("it can be read");
+        let keys = pair.master.take_writer().expect("it can be written to");
+        let keys = Arc::new(Mutex::new(keys));
+        let written = Arc::new(Mutex::new(Written {
+            screen: vt100::Parser::new(rows, cols, 0),
+            bytes: Vec::new(),
+        }));
+        let (to, answers) = (Arc::clone(&written), Arc::clone(&keys));
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+                let mut to = to.lock().expect("no test panics with it");
+                to.bytes.extend_from_slice(&buffer[..count]);
+                to.screen.process(&buffer[..count]);
+                if buffer[..count]
+                    .windows(WHERE.len())
+                    .any(|part| part == WHERE)
+                {
+                    let (row, column) = to.screen.screen().cursor_position();
+                    let mut keys = answers.lock().expect("no test panics with it");
+                    let _ = write!(keys, "\x1b[{};{}R", row + 1, column + 1);
+                }
+            }
+        });
+        Self {
+            child,
+            master: pair.master,
+            keys,
+            written,
+            seen: 0,
+        }
+    }
+
+    /// Types.
+    pub fn keys(&mut self, text: &str) {
+        let mut keys = self.keys.lock().expect("no test panics with it");
+        keys.write_all(text.as_bytes()).expect("the program reads");
+        keys.flush().expect("the program reads");
+    }
+
+    /// Types a line when the program waits for one.
+    pub fn line(&mut self, text: &str) {
+        self.wait("> ");
+        self.keys(text);
+        self.keys("\r");
+    }
+
+    /// Waits until the program has written `text` after what was waited for before. Returned is all it wrote up to there.
+    pub fn wait(&mut self, text: &str) -> String {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let new = self.text()[self.seen..].to_owned();
+            if let Some(at) = new.find(text) {
+                self.seen += at + text.len();
+                return new[..at].to_owned();
+            }
+            assert!(
+                Instant::now() < until,
+                "no {text:?} in: {new}\nscreen:\n{}",
+                self.screen()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What was written, without control sequences.
+    fn text(&self) -> String {
+        let written = self.written.lock().expect("no test panics with it");
+        plain(&String::from_utf8_lossy(&written.bytes))
+    }
+
+    /// What stands on the screen.
+    pub fn screen(&self) -> String {
+        let written = self.written.lock().expect("no test panics with it");
+        written.screen.screen().contents()
+    }
+
+    /// Changes the size.
+    pub fn resize(&mut self, [rows, cols]: [u16; 2]) {
+        self.master
+            .resize(size(rows, cols))
+            .expect("it can be resized");
+        let mut written = self.written.lock().expect("no test panics with it");
+        written.screen.screen_mut().set_size(rows, cols);
+    }
+
+    /// Waits for the end of the program. Returned is its exit code.
+    pub fn end(&mut self) -> u32 {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("it was started") {
+                return status.exit_code();
+            }
+            assert!(
+                Instant::now() < until,
+                "it does not end:\n{}",
+                self.screen()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+    }
+}
+
+/// `text` without escape sequences.
+fn plain(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match (c, rest.peek()) {
+            ('\x1b', Some('[')) => {
+                rest.next();
+                while rest.next().is_some_and(|c| !('@'..='~').contains(&c)) {}
+            }
+            ('\x1b', _) => {
+                rest.next();
+            }
+            (c, _) => plain.push(c),
+        }
+    }
+    plain
+}
