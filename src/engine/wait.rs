@@ -1,6 +1,6 @@
 //! Waiting for a session, for native builds: what blocks on the futures of this module.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::thread;
 
 use super::backend::{OnPrompt, OnRow, OnToken};
@@ -8,7 +8,8 @@ use super::chooser::Chooser;
 use super::device::Device;
 use super::opened::{File, Opened};
 use super::{
-    Engine, EngineError, EngineOptions, GenerateStats, LoadProgress, ModelSource, Sampling, Session,
+    Engine, EngineError, EngineOptions, GenerateStats, LoadProgress, ModelSource, Sampling,
+    Session, SessionFile, SessionFileError,
 };
 use crate::gpu::wait::{complete, waits};
 
@@ -35,6 +36,12 @@ impl Engine {
             Self::load_async(opened, progress);
 
         pub fn session(&self) -> Result<Session<'_>, EngineError> = self.session_async();
+    }
+}
+
+impl<'a> Session<'a> {
+    waits! {
+        pub fn branch(&self) -> Result<Session<'a>, EngineError> = self.branch_async();
     }
 }
 
@@ -96,9 +103,32 @@ impl Session<'_> {
     }
 
     waits! {
+        pub fn read_rows(&mut self, positions: Range<usize>) -> Result<Vec<u8>, EngineError> =
+            self.read_rows_async(positions);
+
+        pub fn push_rows(&mut self, rows: &[u8]) -> Result<(), EngineError> = self.push_rows_async(rows);
+
         pub fn logits_watched(
             &mut self, tokens: &[u32], from: usize, on_prompt: &mut OnPrompt<'_>, on_row: &mut OnRow<'_>,
         ) -> Result<usize, EngineError> =
             self.logits_async(tokens, from, on_prompt, on_row);
+    }
+}
+
+impl SessionFile {
+    /// [`restore_async`](Self::restore_async), waited for.
+    ///
+    /// # Errors
+    /// As for [`restore_async`](Self::restore_async).
+    pub fn restore(&mut self, session: &mut Session<'_>) -> Result<(), SessionFileError> {
+        complete(self.restore_async(session))
+    }
+
+    /// [`save_async`](Self::save_async), waited for.
+    ///
+    /// # Errors
+    /// As for [`save_async`](Self::save_async).
+    pub fn save(&mut self, session: &mut Session<'_>, data: &[u8]) -> Result<(), SessionFileError> {
+        complete(self.save_async(session, data))
     }
 }
