@@ -63,7 +63,8 @@ impl NewFile {
             })
             .find(|part| !all.contains(part))
             .ok_or(io::ErrorKind::AlreadyExists)?;
-        let out = File::create(&part)?;
+        let mut options = OpenOptions::new();
+        let out = (options.read(true).write(true).create(true).truncate(true)).open(&part)?;
         all.push(part.clone());
         drop(all);
         let new = Self {
@@ -74,6 +75,14 @@ impl NewFile {
             new.out.set_permissions(permissions)?;
         }
         Ok(new)
+    }
+
+    /// A handle to the file, to lock it and to go on with it when it has its name.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn handle(&self) -> io::Result<File> {
+        self.out.try_clone()
     }
 
     /// Gives the file its name.

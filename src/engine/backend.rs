@@ -1,6 +1,6 @@
 //! What the CPU and the GPU both do for a session.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::pin::Pin;
 
 use crate::gpu::GpuError;
@@ -35,6 +35,28 @@ pub trait Backend: Send {
     /// # Errors
     /// [`BackendError::ContextOverflow`], or the device failed.
     fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError>;
+
+    /// The cache rows of `positions`, exactly as they are: layer after layer, and of each layer the rows in order.
+    ///
+    /// The answer and a staging buffer on the device hold all that is asked for, so a long range is read in pieces.
+    ///
+    /// # Errors
+    /// [`BackendError::ContextOverflow`], or the device failed.
+    fn read_rows(&mut self, positions: Range<usize>) -> Result<Vec<u8>, BackendError>;
+
+    /// Writes the cache rows of the positions from `first` on, as [`read_rows`](Backend::read_rows) gave them. What was computed before
+    /// from those positions is no longer valid, and neither are the kept logits.
+    ///
+    /// # Errors
+    /// [`BackendError::ContextOverflow`], [`BackendError::PartOfARow`], or the device failed.
+    fn write_rows(&mut self, first: usize, rows: &[u8]) -> Result<(), BackendError>;
+
+    /// A backend of the same model on the same device, whose cache begins with copies of the first `rows` rows of this one. On a GPU
+    /// they do not leave the device. It keeps no logits.
+    ///
+    /// # Errors
+    /// [`BackendError::ContextOverflow`], or where a second cache does not fit.
+    fn branch_async(&self, rows: usize) -> Answer<'_, Box<dyn Backend>>;
 
     /// Computes the cache rows of `tokens` at positions from `pos` on, and keeps the logits of the last for
     /// [`decode`](Backend::decode).
@@ -97,6 +119,16 @@ pub trait Backend: Send {
         limit: usize,
         on_token: &mut OnToken<'_>,
     ) -> Result<(), BackendError>;
+
+    /// [`read_rows`](Backend::read_rows) as a future. A backend that computes on the host does it at once.
+    fn read_rows_async(&mut self, positions: Range<usize>) -> Answer<'_, Vec<u8>> {
+        Box::pin(async move { self.read_rows(positions) })
+    }
+
+    /// [`write_rows`](Backend::write_rows) as a future. A backend that computes on the host does it at once.
+    fn write_rows_async<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()> {
+        Box::pin(async move { self.write_rows(first, rows) })
+    }
 
     /// [`prefill_watched`](Backend::prefill_watched) as a future. A backend that computes on the host does it at once.
     fn prefill_async<'a>(
@@ -167,6 +199,16 @@ pub enum BackendError {
         /// Rows in the cache.
         n_ctx: usize,
     },
+    /// Bytes that are no whole number of cache rows.
+    #[error(
+        "{bytes} bytes were given as rows of the cache, but a row of all layers has {row}: give whole rows of the same model"
+    )]
+    PartOfARow {
+        /// Bytes given.
+        bytes: usize,
+        /// Bytes of a row of all layers.
+        row: usize,
+    },
     /// A prompt without tokens has no logits to continue from.
     #[error("there is no token to compute: a prompt needs at least one")]
     NoTokens,
@@ -222,6 +264,23 @@ pub(super) fn check_rows(rows: usize, n_ctx: usize) -> Result<(), BackendError> 
         });
     }
     Ok(())
+}
+
+/// Checks that `bytes` are whole rows of `row` bytes that a cache of `n_ctx` rows has room for from row `first` on; returns how many.
+///
+/// # Errors
+/// [`BackendError::PartOfARow`] or [`BackendError::ContextOverflow`].
+pub(super) fn check_written(
+    bytes: usize,
+    row: usize,
+    first: usize,
+    n_ctx: usize,
+) -> Result<usize, BackendError> {
+    if row == 0 || !bytes.is_multiple_of(row) {
+        return Err(BackendError::PartOfARow { bytes, row });
+    }
+    check_rows(first.saturating_add(bytes / row), n_ctx)?;
+    Ok(bytes / row)
 }
 
 /// Checks what every backend refuses to decode from: a `context` that does not end where the kept logits do (`next` is the

@@ -1,13 +1,13 @@
 //! The CPU backend: the reference of a model's family as `--device cpu`.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use half::f16;
 
 use super::backend::{
-    Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_finite, check_rows,
-    check_tokens,
+    Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_finite,
+    check_rows, check_tokens, check_written,
 };
 use super::random::cache_values;
 use crate::kernels::sample::sample;
@@ -24,6 +24,7 @@ const HEAD_CHUNK: usize = 32;
 ///
 /// Results do not depend on how tokens are split into calls or chunks, bit for bit.
 pub struct CpuBackend {
+    model: Arc<dyn Model>,
     reference: Box<dyn Reference>,
     n_ctx: usize,
     vocab_size: usize,
@@ -42,10 +43,11 @@ impl CpuBackend {
     pub fn new(model: Arc<dyn Model>, n_ctx: usize) -> Result<Self, BackendError> {
         let config = model.config();
         let (vocab_size, embedding_length) = (config.vocab_size, config.embedding_length);
-        let reference = model
+        let reference = Arc::clone(&model)
             .reference(n_ctx)
             .map_err(|OutOfMemory { bytes }| BackendError::OutOfMemory { n_ctx, bytes })?;
         Ok(CpuBackend {
+            model,
             reference,
             n_ctx,
             vocab_size,
@@ -58,6 +60,12 @@ impl CpuBackend {
     fn check(&self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
         check_tokens(tokens, pos, self.n_ctx, self.vocab_size)
     }
+
+    /// Values of a cache row of one layer.
+    fn row(&self) -> usize {
+        let caches = self.reference.cached();
+        caches.first().map_or(0, |cache| cache.len() / self.n_ctx)
+    }
 }
 
 impl Backend for CpuBackend {
@@ -67,13 +75,49 @@ impl Backend for CpuBackend {
 
     fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
         check_rows(rows, self.n_ctx)?;
-        let n_ctx = self.n_ctx;
-        let caches = self.reference.cache();
-        let values: Vec<f16> = cache_values(rows * caches.first().map_or(0, |c| c.len() / n_ctx));
-        for cache in caches {
+        let values: Vec<f16> = cache_values(rows * self.row());
+        for cache in self.reference.cache() {
             cache[..values.len()].copy_from_slice(&values);
         }
         Ok(())
+    }
+
+    fn read_rows(&mut self, positions: Range<usize>) -> Result<Vec<u8>, BackendError> {
+        check_rows(positions.end, self.n_ctx)?;
+        if positions.is_empty() {
+            return Ok(vec![]);
+        }
+        let row = self.row();
+        let values = row * positions.start..row * positions.end;
+        let layers = self.reference.cached().iter();
+        let rows = layers.flat_map(|cache| bytemuck::cast_slice(&cache[values.clone()]));
+        Ok(rows.copied().collect())
+    }
+
+    fn write_rows(&mut self, first: usize, rows: &[u8]) -> Result<(), BackendError> {
+        let row = self.row();
+        let of_all = row * size_of::<f16>() * self.reference.cached().len();
+        let count = check_written(rows.len(), of_all, first, self.n_ctx)?;
+        self.next = 0;
+        let of_layer = (count * row * size_of::<f16>()).max(1);
+        for (cache, rows) in (self.reference.cache().iter_mut()).zip(rows.chunks_exact(of_layer)) {
+            let cache = &mut cache[first * row..(first + count) * row];
+            bytemuck::cast_slice_mut(cache).copy_from_slice(rows);
+        }
+        Ok(())
+    }
+
+    fn branch_async(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
+        Box::pin(async move {
+            check_rows(rows, self.n_ctx)?;
+            let mut branch = Self::new(Arc::clone(&self.model), self.n_ctx)?;
+            let values = rows * self.row();
+            let pairs = branch.reference.cache().iter_mut();
+            for (to, from) in pairs.zip(self.reference.cached()) {
+                to[..values].copy_from_slice(&from[..values]);
+            }
+            Ok(Box::new(branch) as Box<dyn Backend>)
+        })
     }
 
     fn prefill_watched(

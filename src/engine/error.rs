@@ -105,6 +105,22 @@ pub enum EngineError {
         /// Tokens of the vocabulary.
         vocab: usize,
     },
+    /// Cache rows were asked for that are not there.
+    #[error("{} of the cache were asked for, but only {cached} are computed; compute the others first, as a prompt", count(*asked, "row"))]
+    RowsMissing {
+        /// One past the last row asked for.
+        asked: usize,
+        /// Rows that are there.
+        cached: usize,
+    },
+    /// Cache rows were given for more tokens than there are.
+    #[error("{} of the cache were given for {}; name the tokens first (Session::resume)", count(*rows, "row"), count(*tokens, "token"))]
+    RowsWithoutTokens {
+        /// Rows that there would be.
+        rows: usize,
+        /// Tokens of the session.
+        tokens: usize,
+    },
     /// A conversation needs a chat template.
     #[error("the model's file has no chat template; use --raw to continue a text as it is")]
     NoChatTemplate,

@@ -18,17 +18,19 @@ pub mod perplexity;
 pub(crate) mod random;
 pub mod recommended;
 mod room;
+pub mod saved;
 mod session;
 mod wait;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub use crate::kernels::sampling::{self, Sampling};
 pub use error::{EngineError, NoRoom};
 pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
 pub use opened::Opened;
 pub use room::Room;
+pub use saved::{SessionFile, SessionFileError};
 pub use session::{GenerateStats, Session, StopReason};
 pub use wait::KeepWarm;
 
@@ -39,6 +41,7 @@ use backend::Backend;
 use cpu::CpuBackend;
 use device::Device;
 use gpu::{GpuBackend, GpuModel};
+use saved::Identity;
 
 /// The model compiled into the program; its origin and licence are in assets/README.md.
 static EMBEDDED: &[u8] = include_bytes!("../../assets/tales-q4_k_m.gguf");
@@ -102,6 +105,8 @@ pub struct Engine {
     /// On the GPU, where one is used.
     weights: Option<Arc<GpuModel>>,
     precomposed: Option<Precomposed>,
+    /// What tells the model from others, once it was asked for.
+    identity: OnceLock<Identity>,
 }
 
 impl std::ops::Deref for Engine {
@@ -141,7 +146,20 @@ impl Engine {
             opened,
             weights,
             precomposed,
+            identity: OnceLock::new(),
         })
+    }
+
+    /// What tells the model from others.
+    ///
+    /// # Errors
+    /// Where the file cannot be read any more.
+    fn identity(&self) -> Result<&Identity, EngineError> {
+        if let Some(identity) = self.identity.get() {
+            return Ok(identity);
+        }
+        let identity = Identity::of(self)?;
+        Ok(self.identity.get_or_init(|| identity))
     }
 
     /// What became of [`EngineOptions::precompose`]; `None` where it is off.

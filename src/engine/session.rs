@@ -1,6 +1,8 @@
 //! A conversation with a loaded model: its tokens and its cache.
 
 mod chosen;
+mod lineage;
+mod rows;
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -9,6 +11,7 @@ use super::backend::{Backend, OnPrompt, OnRow, OnToken, Touch, check_finite};
 use super::{Engine, EngineError};
 use crate::kernels::sampling::Sampling;
 use crate::tokenizer::Tokenizer;
+pub(super) use lineage::Lineage;
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +51,8 @@ pub struct Session<'a> {
     tokens: Vec<u32>,
     /// How many of them have their cache rows: all, or all but the last of an answer.
     cached: usize,
+    /// Which computations the rows come from, so that two places can tell what they have in common.
+    lineage: Lineage,
 }
 
 impl<'a> Session<'a> {
@@ -57,6 +62,7 @@ impl<'a> Session<'a> {
             backend,
             tokens: Vec::new(),
             cached: 0,
+            lineage: Lineage::new(),
         }
     }
 
@@ -88,7 +94,10 @@ impl<'a> Session<'a> {
     /// Forgets the tokens from position `length` on. What was computed for those before it stays.
     pub fn truncate(&mut self, length: usize) {
         self.tokens.truncate(length);
-        self.cached = self.cached.min(length);
+        if length < self.cached {
+            self.cached = length;
+            self.lineage.cut(length);
+        }
     }
 
     /// Forgets the tokens from the first one on that differs from `wanted`, so that what is left of `wanted` can be appended. At least

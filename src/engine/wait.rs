@@ -1,7 +1,7 @@
 //! Waiting for a session, for native builds: what blocks on the futures of this module.
 
 use std::io;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,8 @@ use super::chooser::Chooser;
 use super::device::Device;
 use super::opened::{File, Opened};
 use super::{
-    Engine, EngineError, EngineOptions, GenerateStats, LoadProgress, ModelSource, Sampling, Session,
+    Engine, EngineError, EngineOptions, GenerateStats, LoadProgress, ModelSource, Sampling,
+    Session, SessionFile, SessionFileError,
 };
 use crate::gpu::wait::{complete, waits};
 
@@ -38,6 +39,12 @@ impl Engine {
             Self::load_async(opened, progress);
 
         pub fn session(&self) -> Result<Session<'_>, EngineError> = self.session_async();
+    }
+}
+
+impl<'a> Session<'a> {
+    waits! {
+        pub fn branch(&self) -> Result<Session<'a>, EngineError> = self.branch_async();
     }
 }
 
@@ -99,12 +106,33 @@ impl Session<'_> {
     }
 
     waits! {
+        pub fn read_rows(&mut self, positions: Range<usize>) -> Result<Vec<u8>, EngineError> =
+            self.read_rows_async(positions);
+
+        pub fn push_rows(&mut self, rows: &[u8]) -> Result<(), EngineError> = self.push_rows_async(rows);
+
         pub fn logits_watched(
             &mut self, tokens: &[u32], from: usize, on_prompt: &mut OnPrompt<'_>, on_row: &mut OnRow<'_>,
         ) -> Result<usize, EngineError> =
             self.logits_async(tokens, from, on_prompt, on_row);
     }
 }
+
+impl SessionFile {
+    /// [`restore_async`](Self::restore_async), waited for.
+    ///
+    /// # Errors
+    /// As for [`restore_async`](Self::restore_async).
+    pub fn restore(&mut self, session: &mut Session<'_>) -> Result<(), SessionFileError> {
+        complete(self.restore_async(session))
+    }
+
+    /// [`save_async`](Self::save_async), waited for.
+    ///
+    /// # Errors
+    /// As for [`save_async`](Self::save_async).
+    pub fn save(&mut self, session: &mut Session<'_>, data: &[u8]) -> Result<(), SessionFileError> {
+        complete(self.save_async(session, data))
 
 /// An idle session is touched so often: Metal forgets after about a second (llama.cpp, issue 10119).
 const TOUCHED_EVERY: Duration = Duration::from_millis(500);

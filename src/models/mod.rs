@@ -118,6 +118,9 @@ pub trait Reference: Send {
 
     /// The cache of each layer, the same number of values for each position.
     fn cache(&mut self) -> &mut [Vec<f16>];
+
+    /// The same, to be read alone.
+    fn cached(&self) -> &[Vec<f16>];
 }
 
 /// The places of a model's weights on a device, and what fills them.

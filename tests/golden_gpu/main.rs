@@ -14,7 +14,7 @@ use common::{
     random_tokens, requantised,
 };
 use glimt::engine::PrecomposeChoice;
-use glimt::engine::backend::{Backend, BackendError, OnPrompt, OnRow, OnToken};
+use glimt::engine::backend::{Answer, Backend, BackendError, OnPrompt, OnRow, OnToken};
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::engine::sampling::Sampling;
@@ -92,6 +92,18 @@ impl Backend for OneByOne {
 
     fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
         self.0.fill_cache(rows)
+    }
+
+    fn read_rows(&mut self, positions: std::ops::Range<usize>) -> Result<Vec<u8>, BackendError> {
+        self.0.read_rows(positions)
+    }
+
+    fn write_rows(&mut self, first: usize, rows: &[u8]) -> Result<(), BackendError> {
+        self.0.write_rows(first, rows)
+    }
+
+    fn branch_async(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
+        self.0.branch_async(rows)
     }
 
     fn decode(

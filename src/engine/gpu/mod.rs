@@ -11,6 +11,7 @@ mod precompose;
 mod prompt;
 mod proof;
 mod random;
+mod rows;
 mod submissions;
 #[cfg(test)]
 mod tests;
@@ -26,7 +27,7 @@ use super::backend::{
     Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, Touch, check_context, check_rows,
     check_tokens,
 };
-use crate::gpu::buffer::{Buffer, Range, Role};
+use crate::gpu::buffer::{Buffer, Range as Bound, Role};
 use crate::gpu::call::{Call, State};
 use crate::gpu::geometry::Site;
 use crate::gpu::record::Recording;
@@ -43,6 +44,7 @@ use pace::{Kind, Paces};
 use prompt::{Prompt, capacity};
 use proof::Proof;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use submissions::{Submissions, Worth};
@@ -55,9 +57,11 @@ const RESULT: u64 = 16;
 pub struct GpuBackend {
     model: Arc<GpuModel>,
     n_ctx: usize,
+    /// Tokens of a prompt at once, as was asked for.
+    asked: Option<u32>,
     recipes: Box<dyn Recipes>,
     /// Logits of the last position, (vocab).
-    logits: Range,
+    logits: Bound,
     ring: Vec<wgpu::Buffer>,
     /// Copies of the ring for devices that cannot map storage buffers.
     staging: Option<Vec<wgpu::Buffer>>,
@@ -80,6 +84,8 @@ pub struct GpuBackend {
     proof: Proof,
     /// The position that `logits` predict, 0 before any.
     next: usize,
+    /// Whether rows came from elsewhere, so that the device does not know their tokens.
+    unknown_history: bool,
     /// What encoding and submitting decoded tokens took.
     host: HostTime,
     /// Timestamps of the steps of a decode, where they are wanted.
@@ -100,7 +106,8 @@ impl GpuBackend {
     ) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
         let sessions = model.weights.tried(&gpu).await?;
-        let chunk = prompt::chunk(&gpu, &*sessions, n_ctx, chunk)?;
+        let asked = chunk;
+        let chunk = prompt::chunk(&gpu, &*sessions, n_ctx, asked)?;
         let recipes = sessions.begin(&gpu, n_ctx, capacity(chunk))?;
         // The host writes to these before any step does.
         gpu.realise_async(&recipes.history().buffer).await?;
@@ -108,7 +115,7 @@ impl GpuBackend {
             gpu.realise_async(&cache.buffer).await?;
         }
         let vocab = model.model.config().vocab_size as u32;
-        let logits = Range::whole(&Buffer::new("logits", u64::from(vocab) * 4, Role::Floats));
+        let logits = Bound::whole(&Buffer::new("logits", u64::from(vocab) * 4, Role::Floats));
         let mappable = gpu.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
         let usage = BufferUsages::STORAGE
             | if mappable {
@@ -133,7 +140,7 @@ impl GpuBackend {
 
         let results: Vec<_> = ring
             .iter()
-            .map(|ids| Range::whole(&Buffer::from_made("ids", ids.clone(), Role::Words)))
+            .map(|ids| Bound::whole(&Buffer::from_made("ids", ids.clone(), Role::Words)))
             .collect();
         let choose = sample::calls(&logits, vocab, recipes.history(), &results);
         let single = recipes.token(&gpu, &Pair::ALL, &logits)?;
@@ -154,11 +161,13 @@ impl GpuBackend {
             proof: Proof::new(&gpu).await?,
             model,
             n_ctx,
+            asked,
             recipes,
             logits,
             ring,
             staging,
             next: 0,
+            unknown_history: false,
             host: HostTime::default(),
             stamps: None,
         })
@@ -290,6 +299,11 @@ impl GpuBackend {
     /// Begins to decode: the kept logits must be those of the end of `context`.
     fn begin_decode(&mut self, context: &[u32], limit: usize) -> Result<(), BackendError> {
         check_context(context, self.next, limit, self.n_ctx)?;
+        if std::mem::take(&mut self.unknown_history) {
+            let history = self.recipes.history().buffer.made();
+            let bytes = bytemuck::cast_slice(context);
+            self.gpu().queue.write_buffer(history, 0, bytes);
+        }
         if limit > 0 {
             // The steps in flight replace the logits, also those beyond the last token delivered.
             self.next = 0;
@@ -311,6 +325,26 @@ impl Backend for GpuBackend {
     fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
         check_rows(rows, self.n_ctx)?;
         Ok(self.fill_cache_waiting(rows)?)
+    }
+
+    fn read_rows(&mut self, positions: Range<usize>) -> Result<Vec<u8>, BackendError> {
+        self.read_rows_waiting(positions)
+    }
+
+    fn write_rows(&mut self, first: usize, rows: &[u8]) -> Result<(), BackendError> {
+        self.write_rows_waiting(first, rows)
+    }
+
+    fn read_rows_async(&mut self, positions: Range<usize>) -> Answer<'_, Vec<u8>> {
+        Box::pin(self.rows(positions))
+    }
+
+    fn write_rows_async<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()> {
+        Box::pin(self.put_rows(first, rows))
+    }
+
+    fn branch_async(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
+        Box::pin(async move { Ok(Box::new(self.branch(rows).await?) as Box<dyn Backend>) })
     }
 
     fn prefill_watched(

@@ -8,6 +8,7 @@ use crate::gpu::wait::waits;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::sampling::Sampling;
 use crate::models::Model;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -40,6 +41,12 @@ impl GpuBackend {
 
         pub(super) fn fill_cache_waiting(&mut self, rows: usize) -> Result<(), GpuError> =
             random::fill_cache(self.gpu(), &*self.recipes, rows as u64);
+
+        pub(super) fn read_rows_waiting(&mut self, positions: Range<usize>) -> Result<Vec<u8>, BackendError> =
+            self.rows(positions);
+
+        pub(super) fn write_rows_waiting(&mut self, first: usize, rows: &[u8]) -> Result<(), BackendError> =
+            self.put_rows(first, rows);
 
         pub(super) fn prefill_waiting(
             &mut self, tokens: &[u32], pos: usize, on_prompt: &mut OnPrompt<'_>,

@@ -200,6 +200,10 @@ impl models::Reference for Reference {
     fn cache(&mut self) -> &mut [Vec<f16>] {
         &mut self.cache
     }
+
+    fn cached(&self) -> &[Vec<f16>] {
+        &self.cache
+    }
 }
 
 /// One product into a fresh buffer.

@@ -1,0 +1,116 @@
+//! What can go wrong with a session file.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::engine::EngineError;
+use crate::plural::count;
+
+/// Why a session file is not used. Nothing of such a file is used, and nothing in it was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionFileError {
+    /// The system refused.
+    #[error("{doing} the session file {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried, such as `cannot open`.
+        doing: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process has the file open.
+    #[error("the session file {} is in use by another process; end that one, or name another file", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is something else.
+    #[error("{} is no session file: {found}, expected a file that begins with {expected:?}; name another file, or a new one", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is, or how it begins.
+        found: String,
+        /// How session files begin.
+        expected: &'static str,
+    },
+    /// A later glimt wrote it.
+    #[error(
+        "the session file {} has version {found}, but this glimt reads version {expected}; use a newer glimt, or name another file",
+        path.display()
+    )]
+    NewerVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The version that is written here.
+        expected: u32,
+    },
+    /// It belongs to another model, or to other cache rows.
+    #[error(
+        "the session file {} belongs to another model: its {what} is {found}, but {expected} here; load that model, or name another file",
+        path.display()
+    )]
+    OtherModel {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// As the file has it.
+        found: String,
+        /// As the loaded model has it.
+        expected: String,
+    },
+    /// Bytes that nobody wrote so.
+    #[error(
+        "the session file {} is damaged at byte {position}: {found}, expected {expected}; nothing of it was used. What was saved before \
+         ends at byte {keep}: to go on from there, copy the file and cut the copy to that length",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the damage begins.
+        position: u64,
+        /// What is there.
+        found: String,
+        /// What should be there.
+        expected: &'static str,
+        /// The length of what was saved before the damage.
+        keep: u64,
+    },
+    /// The context has no room for its tokens.
+    #[error(
+        "the session file {} has {}, but the context holds {n_ctx}; ask for more context with -c",
+        path.display(), count(*tokens, "token")
+    )]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Its tokens.
+        tokens: usize,
+        /// What the context holds.
+        n_ctx: usize,
+    },
+    /// What an application keeps beside the tokens has a bound.
+    #[error("the session file {} cannot keep {} of the application: at most {most} fit", path.display(), count(*bytes, "byte"))]
+    DataTooLong {
+        /// The file.
+        path: PathBuf,
+        /// Bytes given.
+        bytes: usize,
+        /// Bytes that fit.
+        most: usize,
+    },
+    /// The session is one of another model.
+    #[error("the session file {} was opened for another model than that of the session; open it for the session's engine", path.display())]
+    OtherEngine {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The model or the device failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}

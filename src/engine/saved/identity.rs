@@ -1,0 +1,173 @@
+//! Which model a session file belongs to, and what computed its rows.
+
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_64;
+
+use crate::engine::device::Device;
+use crate::engine::{Engine, EngineError, PrecomposeChoice};
+use crate::gguf::{Gguf, GgufError};
+
+/// Bytes of each tensor that tell its weights from others.
+const SAMPLE: usize = 64;
+
+/// What tells a model from others: with all of it alike, cache rows mean the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::engine) struct Identity {
+    architecture: String,
+    name: String,
+    /// A hash of the sizes and factors that its family reads from the file.
+    configuration: String,
+    /// A hash of the tensor table: names, types and shapes.
+    tensors: String,
+    /// A hash of some bytes of each tensor.
+    weights: String,
+    /// Tokens of the vocabulary, and a hash of them.
+    vocabulary: (usize, String),
+    /// Layers of the cache, bytes of a position in all of them, and their format.
+    rows: (usize, u64, String),
+}
+
+impl Identity {
+    /// That of the model of `engine`. It reads a few bytes of each tensor.
+    ///
+    /// # Errors
+    /// Where the file cannot be read any more.
+    pub(in crate::engine) fn of(engine: &Engine) -> Result<Self, EngineError> {
+        let (model, config) = (engine.model(), engine.model().config());
+        let gguf = model.gguf();
+        let prefix = format!("{}.", config.architecture);
+        let metadata = gguf.metadata();
+        let own = metadata.filter(|(key, _)| key.starts_with(&prefix));
+        let tensors = gguf.tensors().iter();
+        let tokens = gguf.get_str_array("tokenizer.ggml.tokens")?.unwrap_or(&[]);
+        Ok(Self {
+            architecture: config.architecture.clone(),
+            name: config.name.clone(),
+            configuration: hash(own.map(|(key, value)| format!("{key}: {value:?}"))),
+            tensors: hash(tensors.map(|t| format!("{} {:?} {:?}", t.name, t.ty, t.dims))),
+            weights: weights(gguf, model.has_data())?,
+            vocabulary: (config.vocab_size, hash(tokens)),
+            rows: (
+                config.block_count,
+                model.cache_bytes_per_token(),
+                "f16".to_owned(),
+            ),
+        })
+    }
+
+    /// Bytes of a token's rows.
+    pub(super) fn row_bytes(&self) -> u64 {
+        self.rows.1
+    }
+
+    /// What first differs from `own`, with both values.
+    pub(super) fn difference(&self, own: &Self) -> Option<(&'static str, String, String)> {
+        let values = |of: &Self| {
+            let (tokens, vocabulary) = &of.vocabulary;
+            let (layers, bytes, format) = &of.rows;
+            [
+                ("architecture", of.architecture.clone()),
+                ("name", format!("{:?}", of.name)),
+                (
+                    "layout of cache rows",
+                    format!("{bytes} bytes of {format} in {layers} layers"),
+                ),
+                ("number of tokens in the vocabulary", tokens.to_string()),
+                ("hash of the vocabulary", vocabulary.clone()),
+                ("hash of the configuration", of.configuration.clone()),
+                ("hash of the tensor table", of.tensors.clone()),
+                ("hash of the weights", of.weights.clone()),
+            ]
+        };
+        let pairs = values(self).into_iter().zip(values(own));
+        let mut different = pairs.filter(|(found, own)| found != own);
+        let ((what, found), (_, own)) = different.next()?;
+        Some((what, found, own))
+    }
+}
+
+/// A hash of texts in their order.
+fn hash(texts: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    let mut all = Vec::new();
+    for text in texts {
+        let text = text.as_ref().as_bytes();
+        all.extend((text.len() as u64).to_le_bytes());
+        all.extend(text);
+    }
+    format!("{:016x}", XxHash3_64::oneshot(&all))
+}
+
+/// A hash of bytes in the middle of each tensor.
+fn weights(gguf: &Gguf, has_data: bool) -> Result<String, GgufError> {
+    let mut all = Vec::new();
+    let tensors = gguf.tensors().iter().filter(|_| has_data);
+    for tensor in tensors {
+        let length = tensor.byte_len() as usize;
+        let taken = length.min(SAMPLE);
+        let begin = all.len();
+        all.resize(begin + taken, 0);
+        gguf.read(tensor, (length - taken) / 2, &mut all[begin..])?;
+    }
+    Ok(format!("{:016x}", XxHash3_64::oneshot(&all)))
+}
+
+/// What computes rows: with all of it alike, it computes the same bits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Writer {
+    version: String,
+    device: String,
+    driver: String,
+    tier: String,
+    composed: String,
+}
+
+impl Writer {
+    /// What computes here.
+    pub(super) fn of(engine: &Engine) -> Self {
+        let (device, driver, tier) = match &engine.device {
+            Device::Cpu { .. } => ("the CPU reference".to_owned(), String::new(), "none"),
+            Device::Gpu(gpu) => {
+                let info = &gpu.info;
+                let driver = [info.driver.as_str(), info.driver_info.as_str()].join(" ");
+                let device = format!("{} ({})", info.name, info.backend);
+                (device, driver.trim().to_owned(), gpu.tier.name())
+            }
+        };
+        let composed = engine.precomposed().map(|precomposed| precomposed.kept);
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            device,
+            driver,
+            tier: tier.to_owned(),
+            composed: composed.unwrap_or(PrecomposeChoice::Off).name().to_owned(),
+        }
+    }
+
+    /// What differs from `here`, as a sentence; nothing where all is alike.
+    pub(super) fn difference(&self, here: &Self) -> Option<String> {
+        let or_none = |text: &String| match text.is_empty() {
+            true => "none".to_owned(),
+            false => text.clone(),
+        };
+        let fields = |of: &Self| {
+            [
+                ("device", of.device.clone()),
+                ("driver", or_none(&of.driver)),
+                ("tier", of.tier.clone()),
+                ("composed weights", of.composed.clone()),
+                ("version of glimt", of.version.clone()),
+            ]
+        };
+        let pairs = fields(self).into_iter().zip(fields(here));
+        let different: Vec<_> = pairs
+            .filter(|(then, now)| then != now)
+            .map(|((what, then), (_, now))| format!("{what}: {then} then, {now} now"))
+            .collect();
+        (!different.is_empty()).then(|| {
+            format!(
+                "the cache was computed elsewhere ({}), so answers may differ from those there",
+                different.join("; ")
+            )
+        })
+    }
+}

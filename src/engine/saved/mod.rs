@@ -1,0 +1,413 @@
+//! Session files: the tokens of a session and its cache rows, kept so that a conversation goes on without computing them again.
+//!
+//! A file is only ever appended to. Records form groups, and the last record of a group commits it. What ends the writing early leaves
+//! the last whole commit as it was. docs/sessions.md has the format, what is guaranteed, and what it costs.
+
+mod error;
+mod identity;
+mod kept;
+mod opening;
+mod record;
+mod replay;
+mod shorter;
+
+pub use error::SessionFileError;
+pub(super) use identity::Identity;
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use identity::Writer;
+use kept::{Change, Extent, Kept};
+use opening::failed;
+use record::{AROUND, HEAD, Kind};
+use replay::ReplayError;
+
+use super::session::Lineage;
+use super::{Engine, Session};
+
+/// Bytes of rows in a record, at most, unless a row alone has more: what is held in memory at once.
+const PIECE: u64 = 4 << 20;
+
+/// A session file, open and locked.
+pub struct SessionFile {
+    path: PathBuf,
+    file: File,
+    /// Bytes of the header.
+    header: u64,
+    /// One past the last byte that counts.
+    end: u64,
+    /// Whether something may stand behind `end` that a write left unfinished.
+    torn: bool,
+    kept: Kept,
+    /// Which computations the rows of the file come from, where a session knows.
+    lineage: Option<Lineage>,
+    identity: Identity,
+    /// What computes here.
+    writer: Writer,
+    differs: Option<String>,
+}
+
+impl SessionFile {
+    /// Opens the file at `path` for `engine`, or begins it. It is locked against other processes until it is dropped. What a process
+    /// that was ended has left unfinished behind the last commit is cut off. The rows are not read before they are
+    /// [restored](Self::restore_async).
+    ///
+    /// # Errors
+    /// [`SessionFileError`]: in use, no session file, of another model or a later version, damaged, or what the system says.
+    pub fn open(path: &Path, engine: &Engine) -> Result<Self, SessionFileError> {
+        let identity = engine.identity()?.clone();
+        let mut file = opening::open_locked(path)?;
+        let header = opening::check_or_begin(path, &mut file, &identity)?;
+        let read = replay::replay(&mut file, header, identity.row_bytes());
+        let read = read.map_err(|error| match error {
+            ReplayError::Io(error) => failed(path, "cannot read")(error),
+            ReplayError::Damaged(damage) => SessionFileError::Damaged {
+                path: path.to_owned(),
+                position: damage.position,
+                found: damage.found.to_owned(),
+                expected: damage.expected,
+                keep: damage.keep,
+            },
+        })?;
+        let writer = Writer::of(engine);
+        let mut writers = read.kept.writers.iter();
+        let differs = writers.find_map(|(_, then)| then.difference(&writer));
+        let mut opened = Self {
+            path: path.to_owned(),
+            file,
+            header,
+            end: read.end,
+            torn: true,
+            kept: read.kept,
+            lineage: None,
+            identity,
+            writer,
+            differs,
+        };
+        opened.cut_torn()?;
+        Ok(opened)
+    }
+
+    /// The application's own data of the last commit; empty in a new file.
+    pub fn data(&self) -> &[u8] {
+        &self.kept.data
+    }
+
+    /// The tokens that are kept: those of the last commit, and those journaled since.
+    pub fn tokens(&self) -> &[u32] {
+        &self.kept.tokens
+    }
+
+    /// How many of the tokens have their cache rows. The others are computed with the next prompt.
+    pub fn cached(&self) -> usize {
+        self.kept.rows()
+    }
+
+    /// What differs between that which computed the rows and this engine, as a sentence without a capital and a full stop. Where it is
+    /// `None`, a restored session goes on bit for bit.
+    pub fn differs(&self) -> Option<&str> {
+        self.differs.as_deref()
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts tokens and rows into `session`, in place of what it had. Nothing is computed.
+    ///
+    /// # Errors
+    /// [`SessionFileError`]: another engine, no room in the context, damaged rows, or what the device reports. The session is then empty,
+    /// or as it was.
+    pub async fn restore_async(
+        &mut self,
+        session: &mut Session<'_>,
+    ) -> Result<(), SessionFileError> {
+        self.check_engine(session)?;
+        let n_ctx = session.engine().n_ctx();
+        if self.kept.tokens.len() > n_ctx {
+            return Err(SessionFileError::TooLong {
+                path: self.path.clone(),
+                tokens: self.kept.tokens.len(),
+                n_ctx,
+            });
+        }
+        session.resume(&self.kept.tokens)?;
+        let put = self.put_rows(session).await;
+        if put.is_err() {
+            session.reset();
+        }
+        put?;
+        self.lineage = Some(session.lineage().clone());
+        Ok(())
+    }
+
+    async fn put_rows(&mut self, session: &mut Session<'_>) -> Result<(), SessionFileError> {
+        for i in 0..self.kept.extents.len() {
+            let rows = self.rows(i)?;
+            session.push_rows_async(&rows).await?;
+        }
+        Ok(())
+    }
+
+    /// The rows of an extent, checked.
+    fn rows(&mut self, extent: usize) -> Result<Vec<u8>, SessionFileError> {
+        let Extent {
+            first,
+            end,
+            at,
+            before,
+        } = self.kept.extents[extent];
+        let bytes = (end - first) as u64 * self.identity.row_bytes() + 8;
+        let read = self.file.seek(SeekFrom::Start(at + HEAD));
+        let read = read.and_then(|_| replay::payload_of(&mut self.file, at, bytes as u32));
+        match read.map_err(failed(&self.path, "cannot read"))? {
+            Some(mut payload) => {
+                payload.drain(..8);
+                Ok(payload)
+            }
+            None => {
+                let (found, expected) = replay::OTHER_CHECKSUM;
+                Err(SessionFileError::Damaged {
+                    path: self.path.clone(),
+                    position: at,
+                    found: found.to_owned(),
+                    expected,
+                    keep: before,
+                })
+            }
+        }
+    }
+
+    /// Appends what changed since the last save, as one commit: tokens that were forgotten, new tokens, their rows, and `data` if it is
+    /// not what is kept. It costs what is new, and waits until the disk has it. Where most of the file is no longer needed, the file is
+    /// then replaced by a shorter one.
+    ///
+    /// # Errors
+    /// [`SessionFileError`]: another engine, or what the system or the device reports. The last commit is then as it was, and saving can
+    /// be tried again.
+    pub async fn save_async(
+        &mut self,
+        session: &mut Session<'_>,
+        data: &[u8],
+    ) -> Result<(), SessionFileError> {
+        self.check_engine(session)?;
+        let most = (u32::MAX - 1) as usize;
+        if data.len() > most {
+            return Err(SessionFileError::DataTooLong {
+                path: self.path.clone(),
+                bytes: data.len(),
+                most,
+            });
+        }
+        self.cut_torn()?;
+        let (tokens, rows) = self.common(session);
+        let unchanged = tokens == self.kept.tokens.len()
+            && tokens == session.tokens().len()
+            && rows == self.kept.rows()
+            && rows == session.cached()
+            && data == self.kept.data
+            && self.kept.journaled == 0;
+        if unchanged && self.end > self.header {
+            return Ok(());
+        }
+        self.torn = true;
+        let appended = self.append(session, data, tokens, rows).await;
+        let (changes, end) = match appended {
+            Ok(appended) => appended,
+            Err(error) => {
+                // What is told is why it failed; where cutting fails, too, it is tried again.
+                let _ = self.cut_torn();
+                return Err(error);
+            }
+        };
+        self.kept.drop_journal();
+        for change in changes {
+            self.kept.apply(change);
+        }
+        (self.end, self.torn) = (end, false);
+        self.lineage = Some(session.lineage().clone());
+        self.differs =
+            (self.kept.writers.iter()).find_map(|(_, then)| then.difference(&self.writer));
+        if let Err(error) = self.shorten() {
+            // All is saved; it is only longer than it need be.
+            log::warn!("{error}");
+        }
+        Ok(())
+    }
+
+    /// How many tokens and rows of the last commit `session` still has, rows in whole records.
+    fn common(&self, session: &Session<'_>) -> (usize, usize) {
+        let pairs = self.kept.committed().iter().zip(session.tokens());
+        let tokens = pairs.take_while(|(kept, said)| kept == said).count();
+        let rows = self.lineage.as_ref().map_or(0, |lineage| {
+            lineage.common(self.kept.rows(), session.lineage(), session.cached())
+        });
+        (tokens, self.kept.whole_rows(rows.min(tokens)))
+    }
+
+    /// Writes a group that follows `tokens` and `rows` of the last commit; returns its changes and where it ends.
+    async fn append(
+        &mut self,
+        session: &mut Session<'_>,
+        data: &[u8],
+        tokens: usize,
+        rows: usize,
+    ) -> Result<(Vec<Change>, u64), SessionFileError> {
+        let write_failed = failed(&self.path, "cannot write");
+        let mut group = Group::begin(&mut self.file, self.end).map_err(&write_failed)?;
+        let kept = &self.kept;
+        if tokens < kept.committed().len() || rows < kept.rows() {
+            let counts = record::counts(tokens, rows);
+            let change = Change::Forget { tokens, rows };
+            group
+                .put(Kind::Forget, &counts, change)
+                .map_err(&write_failed)?;
+        }
+        let new = &session.tokens()[tokens..];
+        if !new.is_empty() {
+            let change = Change::Tokens(new.to_vec());
+            let payload = record::tokens(new);
+            group
+                .put(Kind::Tokens, &payload, change)
+                .map_err(&write_failed)?;
+        }
+        let cached = session.cached();
+        let mut writers = kept.writers.iter().filter(|(first, _)| *first < rows);
+        if rows < cached
+            && writers
+                .next_back()
+                .is_none_or(|(_, last)| *last != self.writer)
+        {
+            let payload = serde_json::to_vec(&self.writer).map_err(io::Error::from);
+            let payload = payload.map_err(&write_failed)?;
+            let change = Change::Writer(self.writer.clone());
+            group
+                .put(Kind::Writer, &payload, change)
+                .map_err(&write_failed)?;
+        }
+        let at_once = (PIECE / self.identity.row_bytes().max(1)).max(1) as usize;
+        let mut first = rows;
+        while first < cached {
+            let end = cached.min(first + at_once);
+            let bytes = session.read_rows_async(first..end).await?;
+            group
+                .put_rows(first, end, &bytes, self.end)
+                .map_err(&write_failed)?;
+            first = end;
+        }
+        if data != kept.data {
+            let change = Change::Data(data.to_vec());
+            group.put(Kind::Data, data, change).map_err(&write_failed)?;
+        }
+        let counts = record::counts(session.tokens().len(), cached);
+        group.commit(&counts).map_err(&write_failed)
+    }
+
+    /// Journals tokens of an answer while it is generated, without rows and without waiting for the disk. They follow those of the last
+    /// [save](Self::save_async) and those journaled since; the next save replaces them.
+    ///
+    /// # Errors
+    /// [`SessionFileError::Io`]. What was kept before is then as it was.
+    pub fn journal(&mut self, tokens: &[u32]) -> Result<(), SessionFileError> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        self.cut_torn()?;
+        let bytes = record::whole(self.end, Kind::Journal, &record::tokens(tokens));
+        self.torn = true;
+        let written = self.file.seek(SeekFrom::Start(self.end));
+        let written = written.and_then(|_| self.file.write_all(&bytes));
+        if let Err(error) = written {
+            let _ = self.cut_torn();
+            return Err(failed(&self.path, "cannot write")(error));
+        }
+        self.end += bytes.len() as u64;
+        self.torn = false;
+        self.kept.journal(tokens);
+        Ok(())
+    }
+
+    /// Cuts off what a write left unfinished.
+    fn cut_torn(&mut self) -> Result<(), SessionFileError> {
+        if self.torn {
+            let cut = match self.file.metadata() {
+                Ok(metadata) if metadata.len() == self.end => Ok(()),
+                Ok(_) => self.file.set_len(self.end),
+                Err(error) => Err(error),
+            };
+            cut.map_err(failed(&self.path, "cannot cut"))?;
+            self.torn = false;
+        }
+        Ok(())
+    }
+
+    fn check_engine(&self, session: &Session<'_>) -> Result<(), SessionFileError> {
+        match *session.engine().identity()? == self.identity {
+            true => Ok(()),
+            false => Err(SessionFileError::OtherEngine {
+                path: self.path.clone(),
+            }),
+        }
+    }
+}
+
+/// A group of records while it is written.
+struct Group<'a> {
+    out: &'a mut File,
+    at: u64,
+    changes: Vec<Change>,
+}
+
+impl<'a> Group<'a> {
+    /// One that begins at `at`.
+    fn begin(out: &'a mut File, at: u64) -> io::Result<Self> {
+        out.seek(SeekFrom::Start(at))?;
+        Ok(Self {
+            out,
+            at,
+            changes: vec![],
+        })
+    }
+
+    /// Writes a record whose payload is `parts`, one after the other.
+    fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+        let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
+        self.out.write_all(&record::head(self.at, kind, length))?;
+        self.out.write_all(payload)?;
+        let sum = record::checksum(self.at, payload);
+        self.out.write_all(&sum.to_le_bytes())?;
+        self.at += AROUND + payload.len() as u64;
+        Ok(())
+    }
+
+    /// Writes a record that makes a change.
+    fn put(&mut self, kind: Kind, payload: &[u8], change: Change) -> io::Result<()> {
+        self.write(kind, payload)?;
+        self.changes.push(change);
+        Ok(())
+    }
+
+    /// Writes rows from `first` to `end`; what was saved before the group ends at `before`.
+    fn put_rows(&mut self, first: usize, end: usize, rows: &[u8], before: u64) -> io::Result<()> {
+        let at = self.at;
+        let payload = [&(first as u64).to_le_bytes()[..], rows].concat();
+        let extent = Extent {
+            first,
+            end,
+            at,
+            before,
+        };
+        self.put(Kind::Rows, &payload, Change::Rows(extent))
+    }
+
+    /// Commits the group: what is in it is on the disk before the commit is, and the commit before this returns.
+    fn commit(mut self, counts: &[u8]) -> io::Result<(Vec<Change>, u64)> {
+        self.out.sync_data()?;
+        self.write(Kind::Commit, counts)?;
+        self.out.sync_data()?;
+        Ok((self.changes, self.at))
+    }
+}

@@ -1,0 +1,193 @@
+//! Opening a session file: the lock, the header, and a new file's beginning.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use super::SessionFileError;
+use super::identity::Identity;
+use super::record::checksum;
+
+/// How session files begin.
+const MAGIC: &str = "glimtses";
+/// The version that is written.
+const VERSION: u32 = 1;
+/// Bytes of magic, version and length of the identity.
+const START: usize = 16;
+/// The longest identity that is read.
+const MOST_IDENTITY: u32 = 1 << 20;
+
+/// An error of the system while `doing` something with `path`.
+pub(super) fn failed(
+    path: &Path,
+    doing: &'static str,
+) -> impl Fn(io::Error) -> SessionFileError + use<> {
+    let path = path.to_owned();
+    move |source| SessionFileError::Io {
+        path: path.clone(),
+        doing,
+        source,
+    }
+}
+
+/// The header of a file for a model.
+pub(super) fn header(identity: &Identity) -> Vec<u8> {
+    let identity = serde_json::to_vec(identity).unwrap_or_default();
+    let mut header = MAGIC.as_bytes().to_vec();
+    header.extend(VERSION.to_le_bytes());
+    header.extend((identity.len() as u32).to_le_bytes());
+    header.extend(identity);
+    let sum = checksum(0, &header);
+    header.extend(sum.to_le_bytes());
+    header
+}
+
+/// Opens and locks the file at `path`, or creates it empty.
+pub(super) fn open_locked(path: &Path) -> Result<File, SessionFileError> {
+    let open_failed = failed(path, "cannot open");
+    loop {
+        // Asked before opening: opening a pipe may wait.
+        match fs::metadata(path) {
+            Ok(attributes) if !attributes.is_file() => {
+                return Err(SessionFileError::Foreign {
+                    path: path.to_owned(),
+                    found: match attributes.is_dir() {
+                        true => "it is a directory".to_owned(),
+                        false => "it is a device or a pipe".to_owned(),
+                    },
+                    expected: MAGIC,
+                });
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(open_failed(error)),
+        }
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true);
+        let file = options.open(path).map_err(&open_failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(SessionFileError::InUse {
+                    path: path.to_owned(),
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(path, "cannot lock")(error)),
+        }
+        if is_still(path, &file).map_err(&open_failed)? {
+            return Ok(file);
+        }
+    }
+}
+
+/// Whether `path` still names `file`: another process may have replaced it by a shorter one before the lock was there.
+#[cfg(unix)]
+fn is_still(path: &Path, file: &File) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let own = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (own.dev(), own.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether `path` still names `file`: here a file that is open is not replaced.
+#[cfg(not(unix))]
+fn is_still(_: &Path, _: &File) -> io::Result<bool> {
+    Ok(true)
+}
+
+/// Checks the header of a file, or writes that of a new one; returns its length.
+pub(super) fn check_or_begin(
+    path: &Path,
+    file: &mut File,
+    identity: &Identity,
+) -> Result<u64, SessionFileError> {
+    let own = header(identity);
+    let mut found = Vec::new();
+    let read = file
+        .take(START as u64 + u64::from(MOST_IDENTITY) + 8)
+        .read_to_end(&mut found);
+    read.map_err(failed(path, "cannot read"))?;
+    if found.len() < own.len() && own.starts_with(&found) {
+        // New, or ended while its header was written: nothing was ever saved in it.
+        begin(path, file, &own).map_err(failed(path, "cannot begin"))?;
+        return Ok(own.len() as u64);
+    }
+    if found.starts_with(&own) {
+        return Ok(own.len() as u64);
+    }
+    Err(refusal(path, &found, identity))
+}
+
+/// Writes the header of a new file.
+fn begin(path: &Path, file: &mut File, header: &[u8]) -> io::Result<()> {
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(header)?;
+    file.sync_all()?;
+    sync_folder(path);
+    Ok(())
+}
+
+/// Makes the name of a new file last. Where the system knows no such thing, the name lasts when it likes.
+pub(super) fn sync_folder(path: &Path) {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    if cfg!(unix)
+        && let Ok(folder) = File::open(folder)
+    {
+        let _ = folder.sync_all();
+    }
+}
+
+/// Why a file that begins otherwise is not used.
+fn refusal(path: &Path, found: &[u8], own: &Identity) -> SessionFileError {
+    let damaged = |found: &str, expected| SessionFileError::Damaged {
+        path: path.to_owned(),
+        position: 0,
+        found: found.to_owned(),
+        expected,
+        keep: 0,
+    };
+    let magic = MAGIC.as_bytes();
+    if !found.starts_with(magic) {
+        let begins = String::from_utf8_lossy(&found[..found.len().min(magic.len())]).into_owned();
+        return SessionFileError::Foreign {
+            path: path.to_owned(),
+            found: format!("it begins with {begins:?}"),
+            expected: MAGIC,
+        };
+    }
+    let Some((start, rest)) = found.split_at_checked(START) else {
+        return damaged("a part of a header", "a whole header");
+    };
+    let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| start[at + i]));
+    let (version, length) = (word(8), word(12) as usize);
+    if version > VERSION {
+        return SessionFileError::NewerVersion {
+            path: path.to_owned(),
+            found: version,
+            expected: VERSION,
+        };
+    }
+    let Some((identity, sum)) = rest.split_at_checked(length) else {
+        return damaged("a part of a header", "a whole header");
+    };
+    let expected = checksum(0, &found[..START + length]).to_le_bytes();
+    let read = serde_json::from_slice::<Identity>(identity);
+    let difference = read.ok().and_then(|read| read.difference(own));
+    match difference {
+        Some((what, found, expected_here)) if sum.starts_with(&expected) => {
+            SessionFileError::OtherModel {
+                path: path.to_owned(),
+                what,
+                found,
+                expected: expected_here,
+            }
+        }
+        _ => damaged("a header that does not check", "a header as it was written"),
+    }
+}

@@ -1,0 +1,204 @@
+//! Reading a session file: its records in order, up to the last whole commit.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+
+use super::kept::{Change, Extent, Kept};
+use super::record::{self, AROUND, HEAD, Kind};
+
+/// What was read, and where it ends.
+pub(super) struct Replayed {
+    /// What is there after the last commit, and what was journaled since.
+    pub kept: Kept,
+    /// One past the last byte that counts; what follows is the torn end of something that was never finished.
+    pub end: u64,
+}
+
+/// Why reading ended.
+pub(super) enum ReplayError {
+    /// The system refused.
+    Io(io::Error),
+    /// Bytes that nobody wrote so.
+    Damaged(Damage),
+}
+
+/// Where something is wrong, and what.
+pub(super) struct Damage {
+    /// Where the record begins.
+    pub position: u64,
+    /// What is there.
+    pub found: &'static str,
+    /// What should be there.
+    pub expected: &'static str,
+    /// The length of what was saved before.
+    pub keep: u64,
+}
+
+impl From<io::Error> for ReplayError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Reads the records from `begin` on. Rows take `row_bytes` each; they are skipped, and checked when they are read.
+pub(super) fn replay(file: &mut File, begin: u64, row_bytes: u64) -> Result<Replayed, ReplayError> {
+    let length = file.metadata()?.len();
+    let mut replay = Replay {
+        kept: Kept::default(),
+        group: vec![],
+        end: begin,
+    };
+    let mut at = begin;
+    while length.saturating_sub(at) >= HEAD {
+        let keep = replay.end;
+        let damaged = |(found, expected)| {
+            ReplayError::Damaged(Damage {
+                position: at,
+                found,
+                expected,
+                keep,
+            })
+        };
+        file.seek(SeekFrom::Start(at))?;
+        let mut head = [0; HEAD as usize];
+        file.read_exact(&mut head)?;
+        let Some((kind, payload)) = record::parse(at, &head) else {
+            if head == [0; HEAD as usize] && is_zero(file)? {
+                // The system made the file longer, and was ended before it wrote what should stand there.
+                break;
+            }
+            return Err(damaged(NO_HEAD));
+        };
+        let next = at + AROUND + u64::from(payload);
+        if next > length {
+            break;
+        }
+        if kind == Kind::Rows {
+            let extent = extent(file, at, payload, row_bytes)?;
+            let extent = extent.ok_or_else(|| damaged(PART_OF_A_ROW))?;
+            let before = keep;
+            let rows = Change::Rows(Extent { before, ..extent });
+            replay.group.push(rows);
+        } else {
+            let payload = payload_of(file, at, payload)?;
+            let payload = payload.ok_or_else(|| damaged(OTHER_CHECKSUM))?;
+            if !replay.take(kind, payload, next) {
+                return Err(damaged(OUT_OF_ORDER));
+            }
+        }
+        at = next;
+    }
+    Ok(Replayed {
+        kept: replay.kept,
+        end: replay.end,
+    })
+}
+
+/// What is found, and what is expected.
+type Difference = (&'static str, &'static str);
+
+const NO_HEAD: Difference = (
+    "the head of a record that does not check",
+    "a record or the end of the file",
+);
+const PART_OF_A_ROW: Difference = ("a record with a part of a cache row", "whole rows");
+pub(super) const OTHER_CHECKSUM: Difference = (
+    "a record with another checksum",
+    "a record as it was written",
+);
+const OUT_OF_ORDER: Difference = (
+    "a record that does not follow from those before it",
+    "records in the order in which they were written",
+);
+
+/// The rows of the record at `at`, of whose payload only the first position is read; nothing where these are no whole rows.
+fn extent(file: &mut File, at: u64, payload: u32, row_bytes: u64) -> io::Result<Option<Extent>> {
+    let bytes = u64::from(payload).saturating_sub(8);
+    if bytes == 0 || row_bytes == 0 || !bytes.is_multiple_of(row_bytes) {
+        return Ok(None);
+    }
+    let mut first = [0; 8];
+    file.read_exact(&mut first)?;
+    let rows = usize::try_from(bytes / row_bytes).ok();
+    let first = usize::try_from(u64::from_le_bytes(first)).ok();
+    Ok(first.zip(rows).and_then(|(first, rows)| {
+        Some(Extent {
+            first,
+            end: first.checked_add(rows)?,
+            at,
+            before: 0,
+        })
+    }))
+}
+
+/// Reads the payload of the record at `at`, behind its head; nothing where it does not check.
+pub(super) fn payload_of(file: &mut File, at: u64, length: u32) -> io::Result<Option<Vec<u8>>> {
+    let mut payload = vec![0; length as usize];
+    file.read_exact(&mut payload)?;
+    let mut sum = [0; 8];
+    file.read_exact(&mut sum)?;
+    let checks = u64::from_le_bytes(sum) == record::checksum(at, &payload);
+    Ok(checks.then_some(payload))
+}
+
+/// Whether there is nothing but zeros from here to the end.
+fn is_zero(file: &mut File) -> io::Result<bool> {
+    let mut bytes = [0; 4096];
+    loop {
+        match file.read(&mut bytes)? {
+            0 => return Ok(true),
+            read if bytes[..read].iter().any(|byte| *byte != 0) => return Ok(false),
+            _ => {}
+        }
+    }
+}
+
+/// The records read so far.
+struct Replay {
+    kept: Kept,
+    /// Changes that no commit has made yet.
+    group: Vec<Change>,
+    /// One past the last commit or journal.
+    end: u64,
+}
+
+impl Replay {
+    /// Takes a record that ends at `next`; whether it follows from those before.
+    fn take(&mut self, kind: Kind, payload: Vec<u8>, next: u64) -> bool {
+        let change = match kind {
+            Kind::Forget => {
+                record::parse_counts(&payload).map(|(tokens, rows)| Change::Forget { tokens, rows })
+            }
+            Kind::Tokens => record::parse_tokens(&payload).map(Change::Tokens),
+            Kind::Writer => serde_json::from_slice(&payload).ok().map(Change::Writer),
+            Kind::Data => Some(Change::Data(payload)),
+            // Taken where it is read.
+            Kind::Rows => None,
+            Kind::Commit => {
+                self.end = next;
+                return record::parse_counts(&payload).is_some_and(|counts| self.commit(counts));
+            }
+            Kind::Journal => {
+                self.end = next;
+                let tokens = record::parse_tokens(&payload);
+                return tokens.is_some_and(|tokens| {
+                    self.kept.journal(&tokens);
+                    self.group.is_empty()
+                });
+            }
+        };
+        match change {
+            Some(change) => self.group.push(change),
+            None => return false,
+        }
+        true
+    }
+
+    /// Makes the changes of a group; whether they come to so many tokens and rows.
+    fn commit(&mut self, counts: (usize, usize)) -> bool {
+        self.kept.drop_journal();
+        let made = (self.group.drain(..)).all(|change| self.kept.apply(change));
+        let rows = self.kept.rows();
+        made && (self.kept.tokens.len(), rows) == counts && rows <= self.kept.tokens.len()
+    }
+}

@@ -1,0 +1,79 @@
+//! Protects session files and what they rest on: rows that are read and written again are the same bits, a conversation goes on from its
+//! file as if it had never been interrupted, and a file that is cut, damaged or foreign is refused or has its last whole commit.
+
+mod damage;
+mod files;
+mod rows;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use glimt::engine::{
+    DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened, Sampling, Session,
+    SessionFile, Tier,
+};
+
+/// The built-in model on a device with a context of 256 tokens.
+fn engine_on(device: DeviceChoice, tier: Option<Tier>) -> Engine {
+    let options = EngineOptions {
+        gpu: GpuOptions {
+            device,
+            tier,
+            ..GpuOptions::default()
+        },
+        ctx: Some(256),
+        ..EngineOptions::default()
+    };
+    let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
+    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
+}
+
+/// On the CPU reference.
+fn cpu() -> Engine {
+    engine_on(DeviceChoice::Cpu, None)
+}
+
+/// On the CPU and on the first adapter, even if it is software.
+fn engines() -> [Engine; 2] {
+    [cpu(), engine_on(DeviceChoice::Index(0), None)]
+}
+
+fn encode(engine: &Engine, text: &str) -> Vec<u32> {
+    let tokens = engine.tokenizer().encode(text, false);
+    tokens.expect("plain text")
+}
+
+/// Says `prompt` and an answer of `n` tokens, which are returned.
+fn say(session: &mut Session<'_>, prompt: &str, n: usize) -> Vec<u32> {
+    let mut answer = vec![];
+    let prompt = encode(session.engine(), prompt);
+    let stats = session.generate(&prompt, &Sampling::GREEDY, n, &mut |token| {
+        answer.push(token);
+        ControlFlow::Continue(())
+    });
+    stats.expect("it fits");
+    answer
+}
+
+/// The logits after the last of `tokens`, which follow what was said.
+fn last_logits(session: &mut Session<'_>, tokens: &[u32]) -> Vec<f32> {
+    let mut last = Vec::new();
+    let keep = &mut |_, logits: &[f32]| {
+        last = logits.to_vec();
+        ControlFlow::Continue(())
+    };
+    session
+        .logits(tokens, tokens.len() - 1, keep)
+        .expect("the tokens fit");
+    last
+}
+
+fn open(path: &Path, engine: &Engine) -> SessionFile {
+    SessionFile::open(path, engine).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Why a file is not opened.
+fn refusal(path: &Path, engine: &Engine) -> String {
+    let error = SessionFile::open(path, engine).err();
+    error.expect("it must be refused").to_string()
+}

@@ -1,0 +1,107 @@
+//! Protects cache rows: read and written again, or branched, they are the same bits.
+
+use super::*;
+
+#[test]
+fn rows_written_into_a_fresh_session_give_the_same_logits() {
+    for engine in engines() {
+        let mut said = engine.session().expect("there is memory");
+        say(&mut said, "Once upon a time there was a king", 9);
+        let tokens = said.tokens().to_vec();
+        let cached = said.cached();
+        assert_eq!(cached, tokens.len() - 1);
+        let all = said.read_rows(0..cached).expect("they are there");
+        assert_eq!(all.len(), cached * said.row_bytes());
+        assert!(all.iter().any(|byte| *byte != 0));
+
+        let mut fresh = engine.session().expect("there is memory");
+        fresh.resume(&tokens).expect("they fit");
+        // In pieces of different lengths.
+        for range in [0..1, 1..8, 8..cached] {
+            let rows = said.read_rows(range).expect("they are there");
+            fresh.push_rows(&rows).expect("they fit");
+        }
+        assert_eq!(fresh.cached(), cached);
+        assert_eq!(fresh.read_rows(0..cached).expect("they are there"), all);
+        let next = encode(&engine, " and a queen");
+        let expected = last_logits(&mut said, &next);
+        assert_eq!(last_logits(&mut fresh, &next), expected);
+    }
+}
+
+#[test]
+fn the_history_of_tokens_comes_back_with_the_rows() {
+    // The device looks at earlier tokens when it punishes repetitions.
+    let sampling = Sampling {
+        repeat_penalty: 2.0,
+        repeat_last_n: 64,
+        ..Sampling::GREEDY
+    };
+    for engine in engines() {
+        let answer = |session: &mut Session<'_>| {
+            let mut answer = vec![];
+            let prompt = encode(&engine, " and");
+            let stats = session.generate(&prompt, &sampling, 20, &mut |token| {
+                answer.push(token);
+                ControlFlow::Continue(())
+            });
+            stats.expect("it fits");
+            answer
+        };
+        let mut said = engine.session().expect("there is memory");
+        say(&mut said, "Once upon a time there was a king", 9);
+        let mut fresh = engine.session().expect("there is memory");
+        fresh.resume(said.tokens()).expect("they fit");
+        let rows = said.read_rows(0..said.cached()).expect("they are there");
+        fresh.push_rows(&rows).expect("they fit");
+        let mut branch = said.branch().expect("there is memory");
+        let expected = answer(&mut said);
+        assert_eq!(answer(&mut fresh), expected);
+        assert_eq!(answer(&mut branch), expected);
+    }
+}
+
+#[test]
+fn a_branch_goes_on_by_itself() {
+    for engine in engines() {
+        let mut trunk = engine.session().expect("there is memory");
+        say(&mut trunk, "Once upon a time there was a king", 5);
+        let mut branch = trunk.branch().expect("there is memory");
+        assert_eq!(branch.tokens(), trunk.tokens());
+        assert_eq!(branch.cached(), trunk.cached());
+        let [next, other] = [" and a queen", " who had"].map(|text| encode(&engine, text));
+        // What the branch says leaves the trunk alone.
+        last_logits(&mut branch, &other);
+        let mut second = trunk.branch().expect("there is memory");
+        let expected = last_logits(&mut trunk, &next);
+        assert_eq!(last_logits(&mut second, &next), expected);
+        let empty = engine.session().expect("there is memory");
+        assert_eq!(empty.branch().expect("there is memory").position(), 0);
+    }
+}
+
+#[test]
+fn rows_that_do_not_fit_are_refused() {
+    let engine = cpu();
+    let mut session = engine.session().expect("there is memory");
+    let row = session.row_bytes();
+    let message = |result: Result<(), glimt::engine::EngineError>| {
+        result.expect_err("it must be refused").to_string()
+    };
+    let read = session.read_rows(0..1).map(drop);
+    assert!(message(read).starts_with("1 row of the cache were asked for"));
+    session.resume(&[60, 61]).expect("they fit");
+    let error = message(session.push_rows(&vec![0; 3 * row]));
+    assert!(
+        error.starts_with("3 rows of the cache were given for 2 tokens"),
+        "{error}"
+    );
+    let error = message(session.push_rows(&vec![0; row + 1]));
+    assert!(error.contains("give whole rows"), "{error}");
+    assert_eq!(session.cached(), 0);
+    let vocab = engine.model().config().vocab_size as u32;
+    let error = message(session.resume(&[60, vocab]));
+    assert!(error.contains("does not exist"), "{error}");
+    assert_eq!(session.tokens(), [60, 61]);
+    assert!(message(session.resume(&[60; 257])).contains("the context holds 256"));
+}
