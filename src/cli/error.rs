@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::bench::BenchError;
-use crate::engine::EngineError;
+use crate::engine::{EngineError, SessionFileError};
 use crate::gpu::tuning::TuningError;
 use crate::plural::count;
 use crate::synth::SynthError;
@@ -175,6 +175,25 @@ pub(super) enum CliError {
     NoFileNamed {
         /// The command.
         command: &'static str,
+    },
+    /// A session file is refused.
+    #[error(transparent)]
+    SessionFile(#[from] SessionFileError),
+    /// A session file holds no conversation.
+    #[error(
+        "{path} holds no conversation, but a text that was continued (generate --raw); name another file"
+    )]
+    NoConversation {
+        /// The file.
+        path: String,
+    },
+    /// A conversation would replace another one.
+    #[error(
+        "{path} holds a conversation already; name another file, or go on with that one by /load {path}"
+    )]
+    HoldsAnother {
+        /// The file.
+        path: String,
     },
     /// There is no question to answer again.
     #[error("nothing was asked yet")]

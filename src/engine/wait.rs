@@ -133,6 +133,8 @@ impl SessionFile {
     /// As for [`save_async`](Self::save_async).
     pub fn save(&mut self, session: &mut Session<'_>, data: &[u8]) -> Result<(), SessionFileError> {
         complete(self.save_async(session, data))
+    }
+}
 
 /// An idle session is touched so often: Metal forgets after about a second (llama.cpp, issue 10119).
 const TOUCHED_EVERY: Duration = Duration::from_millis(500);

@@ -3,7 +3,13 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Instant;
 
+use glimt::engine::{
+    DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened, SessionFile,
+};
+
+use super::random::Rng;
 use super::terminal::Terminal;
 use super::{error_line, glimt, stderr, stdout};
 
@@ -22,6 +28,19 @@ fn piped(args: &[&str], lines: &str) -> std::process::Output {
     let _ = stdin.write_all(lines.as_bytes());
     drop(stdin);
     child.wait_with_output().expect("it ends")
+}
+
+/// The built-in model as the conversations of these tests run it.
+fn engine() -> Engine {
+    let options = EngineOptions {
+        gpu: GpuOptions {
+            device: DeviceChoice::Cpu,
+            ..GpuOptions::default()
+        },
+        ..EngineOptions::default()
+    };
+    let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
+    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
 }
 
 /// The numbers in a line of /stats that begins with `name`, of each time that it is there.
@@ -47,21 +66,11 @@ fn nothing_is_computed_twice() {
     assert_eq!(prompts.len(), 3);
     assert_eq!(prompts[0][1], 0);
     for two in prompts.windows(2) {
-        let ([before, _], [_, kept]) = (
-            two[0][..2].try_into().expect("two numbers"),
-            two[1][..2].try_into().expect("two numbers"),
-        );
-        let (before, kept): (usize, usize) = (before, kept);
+        let (before, kept) = (two[0][0], two[1][1]);
         assert_eq!(kept, before + 20, "{}", stderr(&output));
     }
-    assert_eq!(
-        stdout(&output)
-            .lines()
-            .filter(|line| !line.is_empty())
-            .count()
-            >= 3,
-        true
-    );
+    let answers = stdout(&output).lines().filter(|line| !line.is_empty());
+    assert!(answers.count() >= 3, "{}", stdout(&output));
 }
 
 #[test]
@@ -246,4 +255,109 @@ fn without_a_command_a_terminal_gets_a_conversation() {
     terminal.wait("/help lists the commands");
     terminal.line("/bye");
     assert_eq!(terminal.end(), 0);
+}
+
+#[test]
+fn a_session_file_goes_on_without_computing_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("fox.session");
+    let name = file.to_str().expect("a plain name");
+    let questions = ["Tell me of a fox.\n", "And then?\n"];
+    let whole = piped(&["-n", "12"], &questions.concat());
+    let first = piped(&["-n", "12", "--session", name], questions[0]);
+    let second = piped(
+        &["-n", "12", "--session", name],
+        &format!("{}/stats\n", questions[1]),
+    );
+    assert!(second.status.success(), "{}", stderr(&second));
+    assert_eq!([stdout(&first), stdout(&second)].concat(), stdout(&whole));
+    let prompt = &numbers(stderr(&second), "prompt:")[0];
+    // All that the first run computed, and the row of its last token.
+    assert!(
+        prompt[1] > 20 && prompt[0] - prompt[1] < 10,
+        "{}",
+        stderr(&second)
+    );
+
+    // By commands, from one file to another.
+    let other = folder.path().join("other.session");
+    let lines = format!(
+        "/load {name}\n/save {}\n/stats\nAnd then?\n/stats\n",
+        other.display()
+    );
+    let third = piped(&["-n", "4"], &lines);
+    assert!(third.status.success(), "{}", stderr(&third));
+    assert!(
+        numbers(stderr(&third), "prompt:")[0][1] > 40,
+        "{}",
+        stderr(&third)
+    );
+    let refused = piped(&[], &format!("Hello\n/save {}\n", other.display()));
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(error_line(stderr(&refused)).contains("a conversation already"));
+    let refused = piped(&[], "/load /nowhere/fox.session\n");
+    assert!(error_line(stderr(&refused)).contains("/nowhere/fox.session"));
+}
+
+/// Kills conversations at random moments. Each file opens, and has all that was shown.
+fn kill(times: usize) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine();
+    let text = |file: &Path| {
+        let kept = SessionFile::open(file, &engine).unwrap_or_else(|e| panic!("{e}"));
+        (
+            kept.tokens().to_vec(),
+            engine.tokenizer().decode(kept.tokens()),
+        )
+    };
+    let talk = |file: &Path| {
+        let name = file.to_str().expect("a plain name");
+        let mut child = glimt(&[&CHAT[..], &["-n", "12", "--session", name]].concat())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary was built with this test");
+        let mut stdin = child.stdin.take().expect("it is a pipe");
+        stdin
+            .write_all(b"Tell me of a fox.\nAnd then?\nWho was it?\n")
+            .expect("a pipe has room for it");
+        child
+    };
+    let whole = folder.path().join("whole");
+    let began = Instant::now();
+    assert!(talk(&whole).wait().expect("it ends").success());
+    let lasts = began.elapsed();
+    let (all, _) = text(&whole);
+    let mut rng = Rng::fresh();
+    for i in 0..times {
+        let file = folder.path().join(format!("{i}.session"));
+        let mut child = talk(&file);
+        std::thread::sleep(lasts.mul_f32(rng.uniform()));
+        child.kill().expect("it is a child of this test");
+        let output = child.wait_with_output().expect("it ended");
+        if !file.exists() {
+            assert!(output.stdout.is_empty());
+            continue;
+        }
+        let (tokens, said) = text(&file);
+        assert!(all.starts_with(&tokens), "{i}: {said}");
+        for line in stdout(&output).lines() {
+            assert!(
+                said.contains(line),
+                "{i}: {line:?} was shown, kept is: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_kill_loses_nothing_that_was_shown() {
+    kill(12);
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn many_kills_lose_nothing_that_was_shown() {
+    kill(200);
 }

@@ -14,6 +14,10 @@ mod measure;
 mod not_finite;
 mod pictures;
 mod pipes;
+#[cfg(unix)]
+#[path = "../../src/testing.rs"]
+#[allow(dead_code)]
+mod random;
 mod refusals;
 mod reports;
 mod sampling;

@@ -1,6 +1,7 @@
 //! `glimt chat`: a conversation in the terminal, or line by line through a pipe.
 
 mod commands;
+mod kept;
 mod line;
 mod settings;
 mod show;
@@ -8,11 +9,12 @@ mod talk;
 
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use self::commands::Command;
+use self::kept::Kept;
 use self::line::{Line, Lines};
 use self::settings::Settings;
 use self::talk::{Talk, is_fatal};
@@ -23,7 +25,7 @@ use super::output::{complain, note};
 use super::sampling::Choice;
 use super::text::{self, Input};
 use crate::chat::{Conversation, Turn};
-use crate::engine::{EngineError, KeepWarm, ModelSource, Opened};
+use crate::engine::{EngineError, KeepWarm, ModelSource, Opened, SessionFile};
 use crate::plural::count;
 
 const EXAMPLES: &str = "\
@@ -50,6 +52,9 @@ pub(super) struct Chat {
     /// System prompt, put before the conversation by the model's chat template
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
+    /// Keep the conversation in a file, or go on with the one that it holds, without computing it again
+    #[arg(long, value_name = "FILE")]
+    session: Option<PathBuf>,
 }
 
 impl Chat {
@@ -69,15 +74,21 @@ impl Chat {
             note(format_args!("/help lists the commands, Ctrl-D leaves"));
         }
         let conversation = Conversation::new(self.system.clone());
-        Room {
+        let mut room = Room {
             talk: Talk::new(&engine, conversation, self.settings, choice)?,
             source: &source,
             lines,
             read: Vec::new(),
             unanswered: None,
             editing: false,
+        };
+        if let Some(path) = &self.session {
+            room.go_on(path)?;
+            if self.system.is_some() {
+                room.talk.conversation.system = self.system;
+            }
         }
-        .run()
+        room.run()
     }
 }
 
@@ -203,7 +214,17 @@ impl Room<'_> {
                 note(format_args!("the system prompt is changed"));
             }
             Command::Read(path) => self.read(path)?,
-            Command::Save(_) | Command::Load(_) => {}
+            Command::Save(path) => self.save(path)?,
+            Command::Load("") => return Err(CliError::NoFileNamed { command: "/load" }),
+            Command::Load(path) => {
+                // A file that is not there would be begun.
+                let path = Path::new(path);
+                path.metadata().map_err(|source| CliError::ReadText {
+                    path: path.display().to_string(),
+                    source,
+                })?;
+                self.go_on(path)?;
+            }
             Command::Drop(number) => self.forget(number)?,
             Command::Thoughts => {
                 let reply = self.talk.conversation.last_reply();
@@ -234,6 +255,37 @@ impl Room<'_> {
         }
         self.talk.conversation.take_last();
         self.ask(text.to_owned())
+    }
+
+    /// Goes on with the conversation of a session file, and keeps it there.
+    fn go_on(&mut self, path: &Path) -> Result<(), CliError> {
+        let engine = self.talk.engine();
+        let kept = Kept::open(path, engine, &mut self.talk.session)?;
+        self.talk.file = Some(kept.file);
+        self.talk.conversation = kept.conversation;
+        if let Some(text) = kept.unanswered {
+            note(format_args!("not answered yet: {text}"));
+            self.lines.put(text);
+        }
+        Ok(())
+    }
+
+    /// Keeps the conversation in a session file from here on.
+    fn save(&mut self, path: &str) -> Result<(), CliError> {
+        if !path.is_empty() {
+            let file = SessionFile::open(Path::new(path), self.talk.engine())?;
+            if !file.tokens().is_empty() {
+                let path = path.to_owned();
+                return Err(CliError::HoldsAnother { path });
+            }
+            self.talk.file = Some(file);
+        }
+        self.talk.save()?;
+        match &self.talk.file {
+            Some(file) => note(format_args!("kept in {}", file.path().display())),
+            None => return Err(CliError::NoFileNamed { command: "/save" }),
+        }
+        Ok(())
     }
 
     /// Has the text of a file go with the next message.

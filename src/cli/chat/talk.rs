@@ -12,7 +12,7 @@ use crate::cli::output::note;
 use crate::cli::sampling::Choice;
 use crate::cli::{interrupt, load};
 use crate::engine::chooser::{Chain, ChainSettings, Chooser};
-use crate::engine::{Engine, EngineError, GenerateStats, Session, StopReason};
+use crate::engine::{Engine, EngineError, GenerateStats, Session, SessionFile, StopReason};
 use crate::plural::count;
 
 /// What an answer took.
@@ -57,6 +57,8 @@ pub(super) struct Talk<'a> {
     pub(super) conversation: Conversation,
     pub(super) settings: Settings,
     pub(super) choice: Choice,
+    /// Where the conversation is kept.
+    pub(super) file: Option<SessionFile>,
     /// How often an answer was asked for again: each time draws differ.
     again: u64,
     /// What the last answer took, and all of them.
@@ -77,6 +79,7 @@ impl<'a> Talk<'a> {
             conversation,
             settings,
             choice,
+            file: None,
             again: 0,
             last: None,
             all: Took::default(),
@@ -97,7 +100,27 @@ impl<'a> Talk<'a> {
         if !matches!(self.conversation.turns().last(), Some(Turn::Reply(_))) {
             self.conversation.take_last();
         }
-        answered
+        let saved = self.save();
+        answered.and(saved)
+    }
+
+    /// Saves the conversation as it is, where it is kept.
+    ///
+    /// # Errors
+    /// What the file refuses. The conversation goes on all the same.
+    pub(super) fn save(&mut self) -> Result<(), CliError> {
+        match &mut self.file {
+            Some(file) => Ok(file.save(&mut self.session, &self.conversation.to_json())?),
+            None => Ok(()),
+        }
+    }
+
+    /// Journals tokens that follow what was saved, where the conversation is kept.
+    fn journal(&mut self, tokens: &[u32]) -> Result<(), CliError> {
+        match &mut self.file {
+            Some(file) => Ok(file.journal(tokens)?),
+            None => Ok(()),
+        }
     }
 
     /// Answers the last question again.
@@ -128,6 +151,9 @@ impl<'a> Talk<'a> {
             });
         }
         let kept = self.session.keep_common(&prompt.ids);
+        // If the program is ended, question and answer are in the file up to there.
+        self.save()?;
+        self.journal(&prompt.ids[kept..])?;
         let mut took = Took {
             prompt: prompt.ids.len(),
             kept,
@@ -166,7 +192,10 @@ impl<'a> Talk<'a> {
         let mut host = (!self.choice.host.is_empty()).then(|| Chain::new(chain.clone()));
         let mut tokens = prompt.ids[took.kept..].to_vec();
         if reader.is_thinking() && self.settings.think_limit == Some(0) {
-            tokens.extend(close(reader));
+            match self.close(reader) {
+                Ok(mark) => tokens.extend(mark),
+                Err(error) => return Ended::Failed(error),
+            }
         }
         loop {
             let left = self.settings.limit().saturating_sub(took.generated);
@@ -174,12 +203,25 @@ impl<'a> Talk<'a> {
             let ended = self.run(&tokens, (&chain, host), left, reader, show, took);
             let full = self.session.position() + 2 > self.engine.n_ctx();
             match ended {
-                Ended::ThoughtLimit if left > 1 && !full => tokens = close(reader),
+                Ended::ThoughtLimit if left > 1 && !full => match self.close(reader) {
+                    Ok(mark) => tokens = mark,
+                    Err(error) => return Ended::Failed(error),
+                },
                 Ended::ThoughtLimit if full => return Ended::By(StopReason::ContextFull),
                 Ended::ThoughtLimit => return Ended::By(StopReason::Limit),
                 ended => return ended,
             }
         }
+    }
+
+    /// Has the thoughts end. Returned is the token that does it.
+    fn close(&mut self, reader: &mut ReplyReader<'_>) -> Result<Vec<u32>, CliError> {
+        let mark: Vec<_> = reader.closing_mark().into_iter().collect();
+        for &mark in &mark {
+            reader.push(mark);
+        }
+        self.journal(&mark)?;
+        Ok(mark)
     }
 
     /// Evaluates `tokens` and takes up to `limit` tokens of the answer.
@@ -202,7 +244,7 @@ impl<'a> Talk<'a> {
             flow(!interrupt::requested())
         };
         let think_limit = self.settings.think_limit.unwrap_or(usize::MAX);
-        let mut ended = None;
+        let (mut ended, file) = (None, &mut self.file);
         let on_token = &mut |token| {
             if !bar.is_finished() {
                 bar.finish_and_clear();
@@ -211,7 +253,11 @@ impl<'a> Talk<'a> {
             let thinking = reader.is_thinking();
             let thoughts = reader.reply().thoughts.as_ref();
             let thought = thoughts.map_or(0, |thoughts| thoughts.ids.len());
-            ended = match show.token(piece, thinking) {
+            let journaled = match file {
+                Some(file) => file.journal(&[token]).map_err(CliError::from),
+                None => Ok(()),
+            };
+            ended = match journaled.and_then(|()| show.token(piece, thinking)) {
                 Err(error) => Some(Ended::Failed(error)),
                 Ok(()) if interrupt::requested() => Some(Ended::Interrupted),
                 Ok(()) if thinking && thought >= think_limit => Some(Ended::ThoughtLimit),
@@ -253,15 +299,6 @@ fn flow(on: bool) -> ControlFlow<()> {
         true => ControlFlow::Continue(()),
         false => ControlFlow::Break(()),
     }
-}
-
-/// Has the thoughts end. Returned is the token that does it.
-fn close(reader: &mut ReplyReader<'_>) -> Vec<u32> {
-    let mark = reader.closing_mark();
-    if let Some(mark) = mark {
-        reader.push(mark);
-    }
-    mark.into_iter().collect()
 }
 
 /// Tells why an answer ended, unless the model ended it.
