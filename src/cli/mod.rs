@@ -4,6 +4,7 @@
 //! else goes to standard error; the exit code is 0, 1 for a failure, 2 for wrong usage, 130 after Ctrl-C; a reader
 //! that closes the pipe early (`| head`) is no failure.
 
+mod answer;
 mod args;
 mod bench;
 mod completions;
