@@ -19,8 +19,17 @@ pub(super) struct Answer<'a> {
     pub(super) marks: Option<(u32, u32)>,
     /// Whether line breaks are still skipped because they stand between thoughts and answer.
     skip_line_breaks: bool,
-    empty: bool,
+    /// The answer so far.
+    text: String,
     ends_line: bool,
+}
+
+/// What is left of an answer that has ended.
+pub(super) struct Finished {
+    /// Where it went.
+    pub(super) sink: Sink,
+    /// The answer without its thoughts.
+    pub(super) text: String,
 }
 
 impl<'a> Answer<'a> {
@@ -49,7 +58,7 @@ impl<'a> Answer<'a> {
             think_limit: None,
             marks,
             skip_line_breaks: false,
-            empty: true,
+            text: String::new(),
             ends_line: true,
         }
     }
@@ -57,7 +66,7 @@ impl<'a> Answer<'a> {
     /// Takes the next token; returns whether a stop text ended the answer.
     pub(super) fn token(&mut self, token: u32) -> Result<bool, CliError> {
         match self.marks {
-            Some((open, _)) if token == open && self.empty => {
+            Some((open, _)) if token == open && self.text.is_empty() => {
                 self.thinking = true;
                 Ok(false)
             }
@@ -93,9 +102,8 @@ impl<'a> Answer<'a> {
         self.thinking = false;
     }
 
-    /// Prints what is still held back, unless a stop text ended the answer, and ends the last line. Returned are where the answer went
-    /// and whether it is empty.
-    pub(super) fn finish(mut self, at_stop_text: bool) -> Result<(Sink, bool), CliError> {
+    /// Prints what is still held back, unless a stop text ended the answer, and ends the last line.
+    pub(super) fn finish(mut self, at_stop_text: bool) -> Result<Finished, CliError> {
         if self.thinking {
             self.end_thoughts();
         } else if !at_stop_text {
@@ -109,7 +117,10 @@ impl<'a> Answer<'a> {
             }
         }
         self.end_line()?;
-        Ok((self.sink, self.empty))
+        Ok(Finished {
+            sink: self.sink,
+            text: self.text,
+        })
     }
 
     /// Ends the line of the answer, or that of the thoughts.
@@ -133,7 +144,7 @@ impl<'a> Answer<'a> {
             return Ok(());
         }
         self.skip_line_breaks = false;
-        self.empty = false;
+        self.text.push_str(text);
         self.ends_line = text.ends_with('\n');
         self.sink.answer(text)
     }

@@ -4,6 +4,7 @@ use std::io;
 
 use crate::bench::BenchError;
 use crate::engine::EngineError;
+use crate::engine::chooser::ChooserError;
 use crate::gpu::tuning::TuningError;
 use crate::plural::count;
 use crate::synth::SynthError;
@@ -134,6 +135,22 @@ pub(super) enum CliError {
     StillThinking {
         /// What ended it.
         why: String,
+    },
+    /// The answer ended where its grammar or schema does not.
+    #[error("the answer is cut before the grammar ends it ({why}): {advice}")]
+    CutAnswer {
+        /// What ended it.
+        why: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// A grammar or schema cannot be used.
+    #[error("{path}: {source}")]
+    Grammar {
+        /// The file, or the flag.
+        path: String,
+        /// What is wrong.
+        source: ChooserError,
     },
     /// A JSON schema is no JSON.
     #[error("the JSON schema in {path} is no JSON: {source}")]

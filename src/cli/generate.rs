@@ -7,7 +7,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 
-use super::answer::Answer;
+use super::answer::{Answer, Finished};
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
 use super::grammar::GrammarArgs;
@@ -182,13 +182,34 @@ impl Generate {
                 stats = joined(&stats, &turn.generate(&[close], left)?);
             }
         }
-        let (ended, chooser) = (turn.ended, turn.chooser);
+        let (ended, mut chooser) = (turn.ended, turn.chooser);
         let (thinking, thought) = (turn.answer.thinking, turn.answer.thought_tokens > 0);
-        let (sink, empty) = turn.answer.finish(ended.is_some())?;
+        let Finished { sink, text } = turn.answer.finish(ended.is_some())?;
         let interrupted = interrupt::requested();
+        let complete = chooser.as_mut().and_then(|host| {
+            let constrained = host.inner();
+            match stats.stop {
+                StopReason::StopToken => constrained.may_end().map(|_| true),
+                // What was said behind the text that is shown does not count.
+                StopReason::Caller => {
+                    let tokens = engine.tokenizer().encode(&text, false);
+                    let grammar = constrained.grammar()?;
+                    Some(tokens.is_ok_and(|tokens| grammar.accepts(&tokens)))
+                }
+                StopReason::Limit | StopReason::ContextFull => constrained.may_end(),
+            }
+        });
         if self.json {
             let log_probs = chooser.as_ref().and_then(LogProbs::kept);
-            let report = Report::new(engine, sink, &stats, interrupted, choice, log_probs);
+            let report = Report::new(
+                engine,
+                sink,
+                &stats,
+                interrupted,
+                complete,
+                choice,
+                log_probs,
+            );
             output::json(&report)?;
         }
         let why = match ended {
@@ -199,11 +220,18 @@ impl Generate {
         note(format_args!("{}; stopped: {why}", rates(&stats)));
         match stats.stop {
             _ if interrupted => Err(CliError::Interrupted),
-            StopReason::Caller => Ok(()),
+            StopReason::Caller if complete != Some(false) => Ok(()),
             _ if thinking => Err(CliError::StillThinking { why }),
             // The thoughts took all the room.
-            StopReason::Limit | StopReason::ContextFull if thought && empty => {
+            StopReason::Limit | StopReason::ContextFull if thought && text.is_empty() => {
                 Err(CliError::StillThinking { why })
+            }
+            stop if complete == Some(false) => {
+                let advice = match stop {
+                    StopReason::Caller => "leave out that --stop, or end the grammar before it",
+                    _ => "give it more room (-n, -c), or a grammar with shorter answers",
+                };
+                Err(CliError::CutAnswer { why, advice })
             }
             _ => Ok(()),
         }

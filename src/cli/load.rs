@@ -89,16 +89,10 @@ pub(super) fn no_gpu(error: &GpuError) {
     }
 }
 
-/// Why an answer of the model would be refused before anything is computed, on the device that is taken where none is asked for.
-pub(super) fn refusal(source: &ModelSource, ctx: &ContextArgs) -> Option<CliError> {
-    let options = EngineOptions {
-        ctx: ctx.ctx,
-        ubatch: ctx.ubatch,
-        force: ctx.force,
-        ..EngineOptions::default()
-    };
+/// Why an answer of the model would be refused before anything is computed.
+pub(super) fn refusal(source: &ModelSource, options: &EngineOptions) -> Option<CliError> {
     let try_all = || {
-        let opened = Opened::new(source, &options)?;
+        let opened = Opened::new(source, options)?;
         let prompt = [Message::new("user", "Hello")];
         let tokens = match opened.chat_template() {
             // Some hold weights for --raw alone.

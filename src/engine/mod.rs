@@ -28,8 +28,9 @@ pub use crate::kernels::sampling::{self, Sampling};
 pub use error::{EngineError, NoRoom};
 pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
 pub use opened::Opened;
-pub use room::Room;
+pub use room::{Room, available};
 pub use session::{GenerateStats, Session, StopReason};
+pub use wait::adapter;
 
 pub use crate::gpu::{DeviceChoice, GpuOptions, Tier};
 

@@ -5,11 +5,12 @@ use std::thread;
 
 use super::backend::{OnPrompt, OnRow, OnToken};
 use super::chooser::Chooser;
-use super::device::Device;
+use super::device::{self, Device};
 use super::opened::{File, Opened};
 use super::{
     Engine, EngineError, EngineOptions, GenerateStats, LoadProgress, ModelSource, Sampling, Session,
 };
+use crate::gpu::AdapterSummary;
 use crate::gpu::wait::{complete, waits};
 
 impl Opened {
@@ -27,6 +28,11 @@ impl Opened {
         });
         Self::of(file, text?, device?, options)
     }
+}
+
+waits! {
+    pub fn adapter(options: &EngineOptions) -> Result<Option<AdapterSummary>, EngineError> =
+        device::adapter_async(options);
 }
 
 impl Engine {

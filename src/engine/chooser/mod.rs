@@ -7,6 +7,7 @@
 mod candidates;
 mod chain;
 mod dry;
+mod gbnf;
 mod grammar;
 mod log_probs;
 mod mirostat;
@@ -16,6 +17,7 @@ mod xtc;
 pub use crate::kernels::sampling::Sampling;
 pub use chain::{Chain, ChainSettings};
 pub use dry::{Breakers, Dry};
+pub use gbnf::GbnfError;
 pub use grammar::{Constrained, Grammar, Language};
 pub use log_probs::{LogProbs, TokenLogProbs};
 pub use mirostat::Mirostat;
@@ -53,6 +55,9 @@ pub enum ChooserError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A grammar is no GBNF.
+    #[error("the grammar cannot be read: {0}")]
+    Gbnf(#[from] GbnfError),
     /// Without a token to end it no answer can be kept to a grammar.
     #[error(
         "the model's vocabulary has no token that ends an answer, so an answer cannot be kept to a grammar"
