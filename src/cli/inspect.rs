@@ -18,7 +18,7 @@ use crate::engine::{self, EngineError, EngineOptions, MemoryPlan, ModelSource};
 use crate::gguf::Gguf;
 use crate::gpu::{AdapterSummary, Target};
 use crate::model::{self, Experts, Gating};
-use crate::models::{self, Model};
+use crate::models::Model;
 use crate::pictures::terminal::Terminal;
 use crate::plural;
 use crate::tokenizer::{ChatTemplate, Tokenizer};
@@ -126,10 +126,8 @@ impl Inspect {
             .file
             .clone()
             .map_or_else(|| self.model.source(), ModelSource::File);
-        let gguf = Arc::new(source.open()?);
-        let model = models::load(Arc::clone(&gguf)).map_err(EngineError::from)?;
-        let tokenizer = Tokenizer::from_gguf(&gguf)?;
-        let template = ChatTemplate::from_gguf(&gguf)?;
+        let (gguf, model) = load::described(&source)?;
+        let (tokenizer, template) = text_of(&gguf).map_err(|error| error.in_file(&source))?;
         let tensors = tensor_rows(&gguf);
         let n_ctx = engine::context_length(self.ctx.ctx, model.config().context_length)?;
         let stop_tokens = tokenizer
@@ -192,6 +190,11 @@ impl Inspect {
         output::page(&text)?;
         refused.map_or(Ok(()), Err)
     }
+}
+
+/// The vocabulary of a file and its chat template.
+fn text_of(gguf: &Gguf) -> Result<(Tokenizer, Option<ChatTemplate>), CliError> {
+    Ok((Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf)?))
 }
 
 /// The tensors of each type, the type with the most bytes first.

@@ -46,7 +46,7 @@ pub trait Chooser {
 pub enum ChooserError {
     /// No token is left to choose from.
     #[error(
-        "every token that could follow is excluded; take back some of the biases (--logit-bias)"
+        "every token that could follow is excluded; take back some of the biases (--logit-bias), or let the grammar allow more"
     )]
     NothingLeft,
     /// A grammar is none, or cannot be followed.
@@ -60,7 +60,7 @@ pub enum ChooserError {
     Gbnf(#[from] GbnfError),
     /// Without a token to end it no answer can be kept to a grammar.
     #[error(
-        "the model's vocabulary has no token that ends an answer, so an answer cannot be kept to a grammar"
+        "the model's vocabulary has no token that ends an answer, so an answer cannot be kept to a grammar; leave out --grammar or --json-schema"
     )]
     NoStopToken,
 }

@@ -68,9 +68,8 @@ fn has(rules: &Rules, text: &str) -> bool {
     loop {
         let before = known.clone();
         for (number, part) in rules.parts.iter().enumerate() {
-            for from in 0..=text.len() {
-                known[number][from] = ends(part, &text, from, &before);
-            }
+            let all = (0..=text.len()).map(|from| ends(part, &text, from, &before));
+            known[number] = all.collect();
         }
         if known == before {
             return known[rules.root][0].contains(&text.len());
