@@ -54,7 +54,12 @@ impl GrammarArgs {
         if let Some(schema) = &self.json_schema {
             let (text, path) = match schema.trim_start().starts_with('{') {
                 true => (schema.clone(), "--json-schema".to_owned()),
-                false => (read(schema.into())?, schema.clone()),
+                false => {
+                    let named = format!(
+                        "{schema:?} (--json-schema takes a schema, which begins with {{, or its file)"
+                    );
+                    (read(Path::new(schema), &named)?, schema.clone())
+                }
             };
             return match serde_json::from_str(&text) {
                 Ok(schema) => Ok(Some((path, Language::JsonSchema(schema)))),
@@ -64,22 +69,17 @@ impl GrammarArgs {
         let Some(path) = &self.grammar else {
             return Ok(None);
         };
-        Ok(Some((
-            name(path),
-            Language::of_grammar(read(path.clone())?),
-        )))
+        let named = path.display().to_string();
+        let text = read(path, &named)?;
+        Ok(Some((named, Language::of_grammar(text))))
     }
 }
 
-fn name(path: &Path) -> String {
-    path.display().to_string()
-}
-
-/// The text of a file.
-fn read(path: PathBuf) -> Result<String, CliError> {
+/// The text of a file, which errors name so.
+fn read(path: &Path, named: &str) -> Result<String, CliError> {
     let mut bytes = vec![];
-    let read = File::open(&path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
-    let path = name(&path);
+    let read = File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
+    let path = named.to_owned();
     match read {
         Err(source) => Err(CliError::ReadText { path, source }),
         Ok(_) => String::from_utf8(bytes).map_err(|error| {

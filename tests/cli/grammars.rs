@@ -98,4 +98,9 @@ fn what_is_no_grammar_is_told_with_its_file_and_line() {
         error_line(&message).starts_with("--json-schema: "),
         "{message}"
     );
+    let message = failure(&[&ASK[..], &["--json-schema", "[7]"]].concat(), 1);
+    assert!(
+        error_line(&message).contains("--json-schema takes"),
+        "{message}"
+    );
 }

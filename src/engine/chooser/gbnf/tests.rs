@@ -209,3 +209,70 @@ fn chains_of_rules_need_little_stack() {
     let refused = to_lark(&format!("{chain}more ::= \"b\""));
     assert!(refused.is_err_and(|error| error.to_string().contains("2000 rules")));
 }
+
+#[test]
+fn classes_are_ranges_in_order() {
+    let class = |text: &str| match Rules::read(&format!("root ::= {text}")) {
+        Ok(rules) => rules.parts[0].clone(),
+        Err(error) => panic!("{text}: {error}"),
+    };
+    let ranges = |ranges: &[(char, char)]| Part::Character(ranges.to_vec());
+    assert_eq!(class("[c-fa-d]"), ranges(&[('a', 'f')]));
+    assert_eq!(class("[ba]"), ranges(&[('a', 'b')]));
+    assert_eq!(class("[-+]"), ranges(&[('+', '+'), ('-', '-')]));
+    assert_eq!(class("[+-]"), class("[-+]"));
+    assert_eq!(class(r"[+\-]"), class("[-+]"));
+    assert_eq!(class(r"[\]\[]"), ranges(&[('[', '['), (']', ']')]));
+    assert_eq!(class(r"[\x41\u00e9\U0001F600]"), class("[Aé😀]"));
+    let not_b = [('\0', 'a'), ('c', char::MAX)];
+    assert_eq!(class("[^b]"), ranges(&not_b));
+    assert_eq!(class("."), ranges(&[('\0', char::MAX)]));
+    // The code points of surrogates are no characters.
+    assert_eq!(
+        class(r"[^\uE000-\U0010FFFF]"),
+        ranges(&[('\0', '\u{d7ff}')])
+    );
+}
+
+#[test]
+fn errors_name_the_line_and_what_was_expected() {
+    for (text, line, expected) in [
+        ("root \"a\"", 1, "::="),
+        ("root ::= \"a", 1, "\" at the end"),
+        ("root ::= \"a\nb\"", 1, "\" at the end"),
+        ("root ::= \"\\q\"", 1, "behind the backslash"),
+        ("root ::= \"\\u12\"", 1, "4 hexadecimal digits"),
+        ("root ::= \"\\uD800\"", 1, "4 hexadecimal digits"),
+        ("# fox\n\nroot ::= [a", 3, "] at the end"),
+        ("root ::= []", 1, "at least one"),
+        ("root ::= [z-a]", 1, "smaller character"),
+        ("root ::= (\"a\"\n  \"b\"", 2, ") for the ( of line 1"),
+        ("root ::= \"a\" )", 1, "end of the line"),
+        ("root ::= * \"a\"", 1, "something to repeat"),
+        ("root ::= \"a\"*?", 1, "into parentheses"),
+        ("root ::= \"a\"{x}", 1, "a number"),
+        ("root ::= \"a\"{1;2}", 1, "a second number"),
+        ("root ::= \"a\"{3,2}", 1, "smaller number"),
+        ("root ::= \"a\"{99999}", 1, "at most 10000"),
+        ("root ::= \"a\" b ::= \"c\"", 1, "line of its own"),
+        ("root ::= <think> \"a\"", 1, "angle brackets"),
+        ("root ::= \"a\"\n\"b\"", 2, "name of a rule"),
+        ("root ::= \"a\"\n= 7", 2, "name of a rule"),
+    ] {
+        let error = Rules::read(text).expect_err(text);
+        let told = error.to_string();
+        assert!(matches!(error, GbnfError::Syntax { .. }), "{text}: {told}");
+        assert!(
+            told.starts_with(&format!("line {line}: ")),
+            "{text}: {told}"
+        );
+        assert!(told.contains(expected), "{text}: {told}");
+    }
+    let deep = format!("root ::= {}\"a\"", "(".repeat(10_000));
+    assert!(Rules::read(&deep).is_err());
+    let error = |text: &str| Rules::read(text).expect_err(text).to_string();
+    assert!(error("root ::= a\n\nb ::= \"c\"").starts_with("line 1: there is no rule a;"));
+    assert!(error("root ::= \"a\"\nroot ::= \"b\"").contains("already defined in line 1"));
+    assert!(error("a ::= \"a\"").contains("no rule root"));
+    assert!(error("").contains("no rule root"));
+}
