@@ -31,6 +31,16 @@ fn answer(
     language: Language,
     sampling: Sampling,
 ) -> Result<(String, StopReason), EngineError> {
+    answer_within(engine, language, sampling, usize::MAX)
+}
+
+/// The same with a limit of tokens.
+fn answer_within(
+    engine: &Engine,
+    language: Language,
+    sampling: Sampling,
+    limit: usize,
+) -> Result<(String, StopReason), EngineError> {
     let grammar = Grammar::new(engine.tokenizer(), language)?;
     let chain = Chain::new(ChainSettings::new(sampling));
     let mut chooser = Constrained::new(chain, Some(grammar), None);
@@ -40,7 +50,7 @@ fn answer(
     let stats = engine.session()?.generate_chosen(
         &prompt,
         &mut chooser,
-        usize::MAX,
+        limit,
         &mut |_| ControlFlow::Continue(()),
         &mut |token| {
             said.push(token);
@@ -205,6 +215,101 @@ fn a_grammar_may_be_any_text() {
     }
 }
 
+/// Grammars in GBNF, and whether a text is of them.
+type Checked = (&'static str, fn(&str) -> bool);
+
+fn is_sum(text: &str) -> bool {
+    // A sum of products of numbers and sums in parentheses: removing the innermost leaves one.
+    let mut text = text.replace(' ', "");
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    while let Some(open) = text.rfind('(') {
+        let Some(close) = text[open..].find(')').map(|at| open + at) else {
+            return false;
+        };
+        if !text[open + 1..close].split(['+', '*']).all(is_number) {
+            return false;
+        }
+        text.replace_range(open..=close, "1");
+    }
+    text.split(['+', '*']).all(is_number)
+}
+
+const GBNF: [Checked; 4] = [
+    (
+        r#"
+# A JSON object of bounded length.
+root   ::= "{" member ("," member){0,2} "}"
+member ::= name ":" value
+value  ::= name | number | "[" (value ("," value)?)? "]" |
+           "{" (member)? "}"
+name   ::= "\"" ([a-zA-Z ] | "\\" ["\\nt]){1,8} "\""
+number ::= "-"? ("0" | [1-9] [0-9]{0,3}) ("." [0-9]{1,2})?
+"#,
+        |text| serde_json::from_str::<Map<String, Value>>(text).is_ok(),
+    ),
+    (
+        "root ::= item{2,4}\nitem ::= \"- \" [^\\n\\x00-\\x1f]{1,20} \"\\n\"",
+        |text| {
+            let lines: Vec<_> = text.lines().collect();
+            (2..=4).contains(&lines.len())
+                && lines.iter().all(|line| {
+                    line.strip_prefix("- ")
+                        .is_some_and(|item| (1..=20).contains(&item.chars().count()))
+                })
+        },
+    ),
+    (
+        "root ::= sum \"\\n\"\nsum ::= product | product \" + \" sum\nproduct ::= factor (\" * \" factor)?\n\
+         factor ::= [0-9]{1,3} | \"(\" sum \")\"",
+        |text| text.strip_suffix('\n').is_some_and(is_sum),
+    ),
+    (
+        // Ambiguous on purpose: where a word ends is known at its end only.
+        "root ::= word root | word \".\"\nword ::= [a-z] | [a-z]{2} \"!\"",
+        |text| {
+            text.strip_suffix('.').is_some_and(|words| {
+                words.split('!').rev().skip(1).all(|word| word.len() >= 2)
+                    && words.bytes().all(|b| b.is_ascii_lowercase() || b == b'!')
+            })
+        },
+    ),
+];
+
+#[test]
+fn answers_to_gbnf_are_of_the_grammar() {
+    let engine = engine();
+    let mut ended = [0; GBNF.len()];
+    for seed in 0..8 {
+        for (number, (grammar, is_of_it)) in GBNF.into_iter().enumerate() {
+            let sampling = Sampling {
+                temperature: [0.0, 1.0, 1.5][seed as usize % 3],
+                seed,
+                ..Sampling::GREEDY
+            };
+            let language = Language::of_grammar(grammar.to_owned());
+            assert!(matches!(language, Language::Gbnf(_)));
+            let (text, stop) = answer_within(&engine, language, sampling, 150)
+                .unwrap_or_else(|error| panic!("{grammar}: {error}"));
+            // What recurses may go on for long.
+            if stop == StopReason::StopToken {
+                assert!(is_of_it(&text), "{text:?} of {grammar}");
+                ended[number] += 1;
+            }
+        }
+    }
+    assert!(ended.iter().all(|&count| count > 0), "{ended:?}");
+}
+
+#[test]
+fn gbnf_is_known_by_its_rules() {
+    let is_gbnf = |text: &str| matches!(Language::of_grammar(text.to_owned()), Language::Gbnf(_));
+    assert!(is_gbnf("# a grammar\n\nroot ::= \"a\""));
+    assert!(is_gbnf("  root::=\"a\""));
+    assert!(!is_gbnf("start: \"a ::= b\""));
+    assert!(!is_gbnf("start: \"a\""));
+    assert!(!is_gbnf(""));
+}
+
 #[test]
 fn what_is_no_grammar_is_refused_with_the_reason() {
     let engine = engine();
@@ -213,6 +318,7 @@ fn what_is_no_grammar_is_refused_with_the_reason() {
         Language::Lark("start: missing".to_owned()),
         Language::Lark(String::new()),
         Language::Lark("start: /(/".to_owned()),
+        Language::Lark("start ::= \"a\"".to_owned()),
         Language::JsonSchema(json!({"type": "fox"})),
         Language::JsonSchema(json!({"type": 7})),
         Language::JsonSchema(json!({"$ref": "#/nowhere"})),

@@ -163,7 +163,8 @@ impl Bench {
         }
         let picture = self.svg.as_deref().map(Picture::begin).transpose()?;
         let mut shown = Shown::new(self);
-        bench::run(&options, &mut |event| shown.take(&event))?;
+        let run = bench::run(&options, &mut |event| shown.take(&event));
+        run.map_err(|error| CliError::from(error).in_source(&options.source))?;
         let rows = shown.finish()?;
         if let Some(picture) = picture {
             picture.finish(&bench::svg(&rows), "tokens/s over depth")?;

@@ -38,8 +38,8 @@ names of flags. A key at the top is for all commands that have the flag, a key i
   repetitions = 3
 
 The command line goes before the environment (GLIMT_MODEL, GLIMT_DEVICE), the environment before the file, and the \
-file before the defaults that --help shows. A flag without a value is true or false. What conflicts with a flag that \
-is typed is left out.
+file before the defaults that --help shows. A flag without a value is true or false; what is true there is switched \
+off by --NAME=false, such as --raw=false. What conflicts with a flag that is typed is left out.
 
 The file is glimt/config.toml in ~/.config (Linux; XDG_CONFIG_HOME, where that is set), in ~/Library/Application \
 Support (macOS) or in %APPDATA% (Windows). GLIMT_CONFIG names another one; if it is empty, no file is read.";
@@ -355,6 +355,47 @@ fn environment(command: &Command) -> Result<Vec<Setting>, CliError> {
     Ok(settings)
 }
 
+/// Takes switches with a value out of the arguments: `--NAME=true` becomes `--NAME`, and `--NAME=false` is removed, with a `--NAME`
+/// before it. Returned are the switches that are off at the end.
+pub(super) fn take_switched_off(definition: &Command, arguments: &mut Vec<OsString>) -> Vec<Id> {
+    let name = arguments.iter().skip(1).find(|argument| {
+        let bytes = argument.as_encoded_bytes();
+        !bytes.starts_with(b"-")
+    });
+    let Some(command) = name.and_then(|name| definition.find_subcommand(name)) else {
+        return vec![];
+    };
+    let mut off: Vec<Id> = vec![];
+    let mut kept: Vec<(Option<Id>, OsString)> = vec![];
+    let mut rest = std::mem::take(arguments).into_iter();
+    for argument in rest.by_ref() {
+        let is_last = argument == "--";
+        let text = argument.to_str().and_then(|text| text.strip_prefix("--"));
+        let (name, value) = text.map_or(("", None), |text| match text.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (text, None),
+        });
+        let switch = flag(command, name).filter(|flag| is_switch(flag));
+        match (switch.map(Arg::get_id), value) {
+            (Some(switch), Some("false")) => {
+                kept.retain(|(of, _)| of.as_ref() != Some(switch));
+                off.push(switch.clone());
+            }
+            (Some(switch), None | Some("true")) => {
+                off.retain(|of| of != switch);
+                kept.push((Some(switch.clone()), format!("--{name}").into()));
+            }
+            _ => kept.push((None, argument)),
+        }
+        if is_last {
+            break;
+        }
+    }
+    let kept = kept.into_iter().map(|(_, argument)| argument);
+    arguments.extend(kept.chain(rest));
+    off
+}
+
 /// The definition without the variables that flags name: what these say comes in with [`with_defaults`].
 pub(super) fn without_environment(definition: Command) -> Command {
     let each = |command: Command| command.mut_args(|flag| flag.env(Resettable::Reset));
@@ -365,7 +406,11 @@ pub(super) fn without_environment(definition: Command) -> Command {
 ///
 /// # Errors
 /// [`CliError::ReadConfig`] and [`CliError::Setting`].
-pub(super) fn with_defaults(definition: &Command, typed: &ArgMatches) -> Result<Command, CliError> {
+pub(super) fn with_defaults(
+    definition: &Command,
+    typed: &ArgMatches,
+    off: &[Id],
+) -> Result<Command, CliError> {
     let bare = without_environment(definition.clone());
     let Some((name, typed)) = typed.subcommand() else {
         return Ok(bare);
@@ -383,7 +428,7 @@ pub(super) fn with_defaults(definition: &Command, typed: &ArgMatches) -> Result<
         entries.filter_map(|entry| entry.setting(command)).collect()
     };
     let layers = [environment(command)?, of(Some(name)), of(None)];
-    let chosen = choose(command, typed, layers)?;
+    let chosen = choose(command, typed, off, layers)?;
     Ok(bare.mut_subcommand(name, |command| {
         chosen.into_iter().fold(command, |command, setting| {
             command.mut_arg(setting.flag, |flag| flag.default_values(setting.values))
@@ -396,12 +441,18 @@ pub(super) fn with_defaults(definition: &Command, typed: &ArgMatches) -> Result<
 fn choose(
     command: &Command,
     typed: &ArgMatches,
+    off: &[Id],
     layers: [Vec<Setting>; 3],
 ) -> Result<Vec<Setting>, CliError> {
     let mut taken: Vec<Setting> = vec![];
     for argument in command.get_arguments() {
-        if typed.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine) {
-            taken.push(Setting::new(argument, vec![], "the command line"));
+        let values = match off.contains(argument.get_id()) {
+            true => vec!["false".into()],
+            false => vec![],
+        };
+        let source = typed.value_source(argument.get_id().as_str());
+        if source == Some(ValueSource::CommandLine) || !values.is_empty() {
+            taken.push(Setting::new(argument, values, "the command line"));
         }
     }
     let typed = taken.len();

@@ -2,8 +2,9 @@
 
 use std::io;
 
-use crate::bench::BenchError;
-use crate::engine::{EngineError, SessionFileError};
+use crate::bench::{BenchError, Source};
+use crate::engine::chooser::ChooserError;
+use crate::engine::{EngineError, ModelSource, SessionFileError};
 use crate::gpu::tuning::TuningError;
 use crate::plural::count;
 use crate::synth::SynthError;
@@ -29,6 +30,14 @@ pub(super) enum CliError {
     /// The synthetic model could not be written.
     #[error(transparent)]
     Synth(#[from] SynthError),
+    /// The model's file cannot be used, and the reason does not name it.
+    #[error("{file}: {reason}")]
+    ModelFile {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        reason: Box<CliError>,
+    },
     /// A measurement was refused or failed.
     #[error(transparent)]
     Bench(#[from] BenchError),
@@ -139,6 +148,22 @@ pub(super) enum CliError {
         /// What ended it.
         why: String,
     },
+    /// The answer ended where its grammar or schema does not.
+    #[error("the answer is cut before the grammar ends it ({why}): {advice}")]
+    CutAnswer {
+        /// What ended it.
+        why: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// A grammar or schema cannot be used.
+    #[error("{path}: {source}")]
+    Grammar {
+        /// The file, or the flag.
+        path: String,
+        /// What is wrong.
+        source: ChooserError,
+    },
     /// A JSON schema is no JSON.
     #[error("the JSON schema in {path} is no JSON: {source}")]
     NotJson {
@@ -219,6 +244,43 @@ pub(super) enum CliError {
 }
 
 impl CliError {
+    /// The same with the name of the model's file, where it tells of this file without naming it.
+    pub(super) fn in_file(self, source: &ModelSource) -> Self {
+        let ModelSource::File(path) = source else {
+            return self;
+        };
+        let file = path.display().to_string();
+        match self.is_of_file() && !self.to_string().contains(&file) {
+            true => Self::ModelFile {
+                file,
+                reason: Box::new(self),
+            },
+            false => self,
+        }
+    }
+
+    /// The same for what is measured, which may be no file.
+    pub(super) fn in_source(self, source: &Source) -> Self {
+        match source {
+            Source::Model(model) => self.in_file(model),
+            Source::Synthetic(..) => self,
+        }
+    }
+
+    /// Whether this is about what a model's file holds.
+    fn is_of_file(&self) -> bool {
+        match self {
+            Self::Tokenizer(_) => true,
+            Self::Engine(error)
+            | Self::Bench(BenchError::Engine(error))
+            | Self::Tune(TuneError::Model(BenchError::Engine(error))) => matches!(
+                error,
+                EngineError::Gguf(_) | EngineError::Model(_) | EngineError::Tokenizer(_)
+            ),
+            _ => false,
+        }
+    }
+
     /// 2 for wrong usage, 130 after Ctrl-C, 1 for everything else that failed.
     pub(super) fn exit_code(&self) -> u8 {
         match self {

@@ -7,6 +7,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 
+use super::answer::{Answer, Finished};
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
 use super::grammar::GrammarArgs;
@@ -15,13 +16,12 @@ use super::output::{self, note};
 use super::report::Report;
 use super::sampling::{self, Choice, SamplingArgs};
 use super::sink::Sink;
-use super::stop::StopFilter;
 use super::text::{self, PromptArgs};
 use super::{interrupt, load};
 use crate::engine::chooser::{Chain, Chooser, Constrained, Grammar, LogProbs};
 use crate::engine::{Engine, EngineError, GenerateStats, Opened, Session, StopReason};
 use crate::plural::count;
-use crate::tokenizer::{Message, StreamDecoder};
+use crate::tokenizer::Message;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -182,13 +182,34 @@ impl Generate {
                 stats = joined(&stats, &turn.generate(&[close], left)?);
             }
         }
-        let (ended, chooser) = (turn.ended, turn.chooser);
+        let (ended, mut chooser) = (turn.ended, turn.chooser);
         let (thinking, thought) = (turn.answer.thinking, turn.answer.thought_tokens > 0);
-        let (sink, empty) = turn.answer.finish(ended.is_some())?;
+        let Finished { sink, text } = turn.answer.finish(ended.is_some())?;
         let interrupted = interrupt::requested();
+        let complete = chooser.as_mut().and_then(|host| {
+            let constrained = host.inner();
+            match stats.stop {
+                StopReason::StopToken => constrained.may_end().map(|_| true),
+                // What was said behind the text that is shown does not count.
+                StopReason::Caller => {
+                    let tokens = engine.tokenizer().encode(&text, false);
+                    let grammar = constrained.grammar()?;
+                    Some(tokens.is_ok_and(|tokens| grammar.accepts(&tokens)))
+                }
+                StopReason::Limit | StopReason::ContextFull => constrained.may_end(),
+            }
+        });
         if self.json {
             let log_probs = chooser.as_ref().and_then(LogProbs::kept);
-            let report = Report::new(engine, sink, &stats, interrupted, choice, log_probs);
+            let report = Report::new(
+                engine,
+                sink,
+                &stats,
+                interrupted,
+                complete,
+                choice,
+                log_probs,
+            );
             output::json(&report)?;
         }
         let why = match ended {
@@ -199,11 +220,18 @@ impl Generate {
         note(format_args!("{}; stopped: {why}", rates(&stats)));
         match stats.stop {
             _ if interrupted => Err(CliError::Interrupted),
-            StopReason::Caller => Ok(()),
+            StopReason::Caller if complete != Some(false) => Ok(()),
             _ if thinking => Err(CliError::StillThinking { why }),
             // The thoughts took all the room.
-            StopReason::Limit | StopReason::ContextFull if thought && empty => {
+            StopReason::Limit | StopReason::ContextFull if thought && text.is_empty() => {
                 Err(CliError::StillThinking { why })
+            }
+            stop if complete == Some(false) => {
+                let advice = match stop {
+                    StopReason::Caller => "leave out that --stop, or end the grammar before it",
+                    _ => "give it more room (-n, -c), or a grammar with shorter answers",
+                };
+                Err(CliError::CutAnswer { why, advice })
             }
             _ => Ok(()),
         }
@@ -357,142 +385,6 @@ fn rates(stats: &GenerateStats) -> String {
         count(stats.generated, "token"),
         rate(stats.steps, stats.generate_time),
     )
-}
-
-/// Sorts the tokens of an answer into thoughts and answer.
-struct Answer<'a> {
-    decoder: StreamDecoder<'a>,
-    stop: StopFilter,
-    sink: Sink,
-    thinking: bool,
-    /// Tokens of the thoughts so far, and how many there may be.
-    thought_tokens: usize,
-    think_limit: Option<usize>,
-    /// The tokens that open and close thoughts, where the model has them.
-    marks: Option<(u32, u32)>,
-    /// Whether line breaks are still skipped because they stand between thoughts and answer.
-    skip_line_breaks: bool,
-    empty: bool,
-    ends_line: bool,
-}
-
-impl<'a> Answer<'a> {
-    /// `rendered` is the prompt in the chat template, `None` where all output is answer.
-    fn new(engine: &'a Engine, stops: &[String], rendered: Option<&str>, sink: Sink) -> Self {
-        let marks = rendered.and_then(|_| {
-            Some((
-                single_token(engine, "<think>")?,
-                single_token(engine, "</think>")?,
-            ))
-        });
-        // The template may have opened the thoughts already.
-        let thinking =
-            marks.is_some() && rendered.is_some_and(|text| text.trim_end().ends_with("<think>"));
-        Self {
-            decoder: StreamDecoder::new(engine.tokenizer()),
-            stop: StopFilter::new(stops),
-            sink,
-            thinking,
-            thought_tokens: 0,
-            think_limit: None,
-            marks,
-            skip_line_breaks: false,
-            empty: true,
-            ends_line: true,
-        }
-    }
-
-    /// Takes the next token; returns whether a stop text ended the answer.
-    fn token(&mut self, token: u32) -> Result<bool, CliError> {
-        match self.marks {
-            Some((open, _)) if token == open && self.empty => {
-                self.thinking = true;
-                Ok(false)
-            }
-            Some((_, close)) if token == close && self.thinking => {
-                self.end_thoughts();
-                self.skip_line_breaks = true;
-                Ok(false)
-            }
-            _ => {
-                let piece = self.decoder.push(token);
-                if self.thinking {
-                    self.thought_tokens += 1;
-                    self.sink.thought(&piece);
-                    return Ok(false);
-                }
-                let (text, stopped) = self.stop.push(&piece);
-                self.print(&text)?;
-                Ok(stopped)
-            }
-        }
-    }
-
-    /// Whether the model thinks and has had all tokens for it.
-    fn is_over_think_limit(&self) -> bool {
-        let limit = self.think_limit.filter(|_| self.thinking);
-        limit.is_some_and(|limit| self.thought_tokens >= limit)
-    }
-
-    fn end_thoughts(&mut self) {
-        let rest = self.decoder.finish();
-        self.sink.thought(&rest);
-        self.sink.end_thoughts();
-        self.thinking = false;
-    }
-
-    /// Prints what is still held back, unless a stop text ended the answer, and ends the last line. Returned are where the answer went
-    /// and whether it is empty.
-    fn finish(mut self, at_stop_text: bool) -> Result<(Sink, bool), CliError> {
-        if self.thinking {
-            self.end_thoughts();
-        } else if !at_stop_text {
-            let rest = self.decoder.finish();
-            // What follows the rest is nothing, so it is printed even if a stop text ends in it.
-            let (text, stopped) = self.stop.push(&rest);
-            self.print(&text)?;
-            if !stopped {
-                let held = self.stop.finish();
-                self.print(&held)?;
-            }
-        }
-        self.end_line()?;
-        Ok((self.sink, self.empty))
-    }
-
-    /// Ends the line of the answer, or that of the thoughts.
-    fn end_line(&mut self) -> Result<(), CliError> {
-        if self.thinking {
-            self.sink.end_thoughts();
-        }
-        if std::mem::replace(&mut self.ends_line, true) {
-            return Ok(());
-        }
-        self.sink.end_line()
-    }
-
-    fn print(&mut self, text: &str) -> Result<(), CliError> {
-        let text = if self.skip_line_breaks {
-            text.trim_start_matches('\n')
-        } else {
-            text
-        };
-        if text.is_empty() {
-            return Ok(());
-        }
-        self.skip_line_breaks = false;
-        self.empty = false;
-        self.ends_line = text.ends_with('\n');
-        self.sink.answer(text)
-    }
-}
-
-/// The token that `text` is as a whole, if it is one.
-fn single_token(engine: &Engine, text: &str) -> Option<u32> {
-    match engine.tokenizer().encode(text, false).ok()?.as_slice() {
-        [token] => Some(*token),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

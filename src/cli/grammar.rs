@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::error::CliError;
+use crate::engine::Opened;
 use crate::engine::chooser::{Grammar, Language};
-use crate::engine::{EngineError, Opened};
 
 /// What an answer has to be.
 #[derive(Args)]
@@ -16,7 +16,7 @@ pub(super) struct GrammarArgs {
     /// Answer with JSON that a schema accepts: the schema itself, or a file that holds it
     #[arg(long, value_name = "FILE|JSON", conflicts_with = "grammar")]
     json_schema: Option<String>,
-    /// Answer with a text of the grammar in a file, which is in the variant of Lark that llguidance reads
+    /// Answer with a text of the grammar in a file: GBNF, as llama.cpp has it, or Lark, as llguidance has it
     #[arg(long, alias = "grammar-file", value_name = "FILE")]
     grammar: Option<PathBuf>,
 }
@@ -39,35 +39,47 @@ impl GrammarArgs {
     /// # Errors
     /// What reading the file gave, [`CliError::NotJson`], or what the grammar is refused for.
     pub(super) fn grammar(&self, opened: &Opened) -> Result<Option<Grammar>, CliError> {
-        let Some(language) = self.language()? else {
+        let Some((path, language)) = self.language()? else {
             return Ok(None);
         };
         let grammar = Grammar::new(opened.tokenizer(), language);
-        Ok(Some(grammar.map_err(EngineError::from)?))
+        match grammar {
+            Ok(grammar) => Ok(Some(grammar)),
+            Err(source) => Err(CliError::Grammar { path, source }),
+        }
     }
 
-    fn language(&self) -> Result<Option<Language>, CliError> {
+    /// What is to be answered, and the file or flag that says so.
+    fn language(&self) -> Result<Option<(String, Language)>, CliError> {
         if let Some(schema) = &self.json_schema {
             let (text, path) = match schema.trim_start().starts_with('{') {
                 true => (schema.clone(), "--json-schema".to_owned()),
-                false => (read(schema.into())?, schema.clone()),
+                false => {
+                    let named = format!(
+                        "{schema:?} (--json-schema takes a schema, which begins with {{, or its file)"
+                    );
+                    (read(Path::new(schema), &named)?, schema.clone())
+                }
             };
-            let schema = serde_json::from_str(&text);
-            let schema = schema.map_err(|source| CliError::NotJson { path, source })?;
-            return Ok(Some(Language::JsonSchema(schema)));
+            return match serde_json::from_str(&text) {
+                Ok(schema) => Ok(Some((path, Language::JsonSchema(schema)))),
+                Err(source) => Err(CliError::NotJson { path, source }),
+            };
         }
         let Some(path) = &self.grammar else {
             return Ok(None);
         };
-        Ok(Some(Language::Lark(read(path.clone())?)))
+        let named = path.display().to_string();
+        let text = read(path, &named)?;
+        Ok(Some((named, Language::of_grammar(text))))
     }
 }
 
-/// The text of a file.
-fn read(path: PathBuf) -> Result<String, CliError> {
+/// The text of a file, which errors name so.
+fn read(path: &Path, named: &str) -> Result<String, CliError> {
     let mut bytes = vec![];
-    let read = File::open(&path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
-    let path = path.display().to_string();
+    let read = File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
+    let path = named.to_owned();
     match read {
         Err(source) => Err(CliError::ReadText { path, source }),
         Ok(_) => String::from_utf8(bytes).map_err(|error| {

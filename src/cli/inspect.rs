@@ -8,17 +8,17 @@ use std::sync::Arc;
 use clap::Args;
 use serde::{Serialize, Serializer};
 
-use super::args::{ContextArgs, ModelArgs};
+use super::args::{ContextArgs, DeviceArgs, ModelArgs};
 use super::error::CliError;
 use super::load;
 use super::memory::Uses;
 use super::output::{self, bytes};
 use super::picture::Picture;
-use crate::engine::{self, EngineError, MemoryPlan, ModelSource};
+use crate::engine::{self, EngineError, EngineOptions, MemoryPlan, ModelSource};
 use crate::gguf::Gguf;
-use crate::gpu::{self, AdapterSummary, Target};
+use crate::gpu::{AdapterSummary, Target};
 use crate::model::{self, Experts, Gating};
-use crate::models::{self, Model};
+use crate::models::Model;
 use crate::pictures::terminal::Terminal;
 use crate::plural;
 use crate::tokenizer::{ChatTemplate, Tokenizer};
@@ -30,7 +30,7 @@ Examples:
   glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --json | jq .memory
   glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --ctx 32768 --svg memory.svg
 
-The file's weights are not loaded. Memory is compared with the adapter that --device auto would choose.";
+The file's weights are not loaded. Memory is compared with that of the device on which generate would run.";
 
 /// Show what a model file holds and the memory it needs
 #[derive(Args)]
@@ -40,6 +40,8 @@ pub(super) struct Inspect {
     file: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     #[command(flatten)]
     ctx: ContextArgs,
     /// Print one JSON object
@@ -68,8 +70,10 @@ struct Report {
     memory: Option<MemoryPlan>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
-    /// The adapter that `--device auto` would choose.
+    /// The adapter that it would run on; `None` is the CPU reference.
     adapter: Option<AdapterSummary>,
+    /// Bytes of memory there, where anything tells.
+    available: Option<u64>,
 }
 
 /// A model's sizes: what all have, and what only its family has.
@@ -98,6 +102,14 @@ fn in_order<S: Serializer>(
     serializer.collect_map(sizes.iter().copied())
 }
 
+impl Report {
+    /// What the model would run on.
+    fn device(&self) -> &str {
+        let adapter = self.adapter.as_ref();
+        adapter.map_or("CPU reference", |adapter| adapter.name.as_str())
+    }
+}
+
 /// All tensors of one type.
 #[derive(Serialize)]
 struct TypeRow {
@@ -114,10 +126,8 @@ impl Inspect {
             .file
             .clone()
             .map_or_else(|| self.model.source(), ModelSource::File);
-        let gguf = Arc::new(source.open()?);
-        let model = models::load(Arc::clone(&gguf)).map_err(EngineError::from)?;
-        let tokenizer = Tokenizer::from_gguf(&gguf)?;
-        let template = ChatTemplate::from_gguf(&gguf)?;
+        let (gguf, model) = load::described(&source)?;
+        let (tokenizer, template) = text_of(&gguf).map_err(|error| error.in_file(&source))?;
         let tensors = tensor_rows(&gguf);
         let n_ctx = engine::context_length(self.ctx.ctx, model.config().context_length)?;
         let stop_tokens = tokenizer
@@ -125,17 +135,28 @@ impl Inspect {
             .iter()
             .map(|&id| tokenizer.piece(id))
             .collect();
-        let adapter = gpu::adapters().into_iter().next();
+        let options = EngineOptions {
+            gpu: self.device.options(),
+            ctx: self.ctx.ctx,
+            ubatch: self.ctx.ubatch,
+            force: self.ctx.force,
+            ..EngineOptions::default()
+        };
+        let adapter = engine::adapter(&options)?;
+        let plan = match &adapter {
+            None => Ok(MemoryPlan::on_cpu(&*model, n_ctx)),
+            Some(on) => MemoryPlan::new(&on.target, &*model, n_ctx, self.ctx.ubatch),
+        };
+        // Kinds of tensors are much the same everywhere.
         let target = adapter.as_ref().map(|adapter| adapter.target.clone());
         let target = target.unwrap_or_else(Target::h200);
-        let plan = MemoryPlan::new(&target, &*model, n_ctx, self.ctx.ubatch)
-            .and_then(|plan| Ok((plan, Uses::new(&target, &*model, &plan)?)));
+        let plan = plan.and_then(|plan| Ok((plan, Uses::new(&target, &*model, &plan)?)));
         let (memory, uses) = match plan {
             Ok((plan, uses)) => (Some(plan), Some(uses)),
             Err(error) if self.svg.is_some() => return Err(EngineError::from(error).into()),
             Err(_) => (None, None),
         };
-        let refused = load::refusal(&source, &self.ctx);
+        let refused = load::refusal(&source, &options);
         let report = Report {
             file: gguf.path().display().to_string(),
             gguf_version: gguf.version(),
@@ -148,11 +169,11 @@ impl Inspect {
             stop_tokens,
             chat_template: template.is_some(),
             thinking: template.is_some_and(|template| template.supports_thinking()),
+            available: engine::available(adapter.as_ref().and_then(|adapter| adapter.memory)),
             adapter,
         };
         if let (Some(path), Some(uses)) = (&self.svg, &uses) {
-            let adapter = report.adapter.as_ref();
-            let has = adapter.and_then(|adapter| Some((adapter.name.as_str(), adapter.memory?)));
+            let has = report.available.map(|has| (report.device(), has));
             let picture = uses.svg(&report.model.0.config().name, has);
             Picture::begin(path)?.finish(&picture, "memory by kind of tensor")?;
         }
@@ -169,6 +190,11 @@ impl Inspect {
         output::page(&text)?;
         refused.map_or(Ok(()), Err)
     }
+}
+
+/// The vocabulary of a file and its chat template.
+fn text_of(gguf: &Gguf) -> Result<(Tokenizer, Option<ChatTemplate>), CliError> {
+    Ok((Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf)?))
 }
 
 /// The tensors of each type, the type with the most bytes first.
@@ -301,7 +327,7 @@ fn experts(experts: &Experts) -> String {
     )
 }
 
-/// Appends what running takes, and whether the adapter has it.
+/// Appends what running takes, and whether the device has it.
 fn memory_lines(text: &mut String, report: &Report) {
     if let Some(reason) = &report.refused {
         let _ = writeln!(text, "\ncannot run: {reason}");
@@ -310,8 +336,12 @@ fn memory_lines(text: &mut String, report: &Report) {
         return;
     };
     let total = memory.total();
+    let in_place = match &report.adapter {
+        Some(_) => "",
+        None => "   (read in the file, in place)",
+    };
     let rows = [
-        ("weights", memory.weights, String::new()),
+        ("weights", memory.weights, in_place.to_owned()),
         (
             "cache",
             memory.cache,
@@ -332,29 +362,18 @@ fn memory_lines(text: &mut String, report: &Report) {
     for (name, size, remark) in rows {
         let _ = writeln!(text, "{name:<12} {:>12}{remark}", bytes(size));
     }
-    let _ = match &report.adapter {
-        Some(AdapterSummary {
-            name,
-            memory: Some(has),
-            ..
-        }) => {
-            let verdict = if total <= *has {
-                "enough"
-            } else {
-                "NOT enough"
-            };
+    let device = report.device();
+    let _ = match report.available {
+        Some(has) => {
+            let verdict = if total <= has { "enough" } else { "NOT enough" };
+            let has = bytes(has);
             writeln!(
                 text,
-                "{:<12} {:>12}   on {name}: {verdict}",
-                "available",
-                bytes(*has)
+                "{:<12} {has:>12}   on {device}: {verdict}",
+                "available"
             )
         }
-        Some(adapter) => writeln!(text, "available    not told by {}", adapter.name),
-        None => writeln!(
-            text,
-            "available    no GPU adapter: the CPU reference reads the file in place"
-        ),
+        None => writeln!(text, "available    not told by {device}"),
     };
 }
 

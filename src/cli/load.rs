@@ -1,5 +1,6 @@
 //! Loading a model for a command: progress bar and notes on standard error.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -8,8 +9,10 @@ use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
 use super::guard::guarded;
 use super::output::{complain, is_quiet, note};
-use crate::engine::{Engine, EngineOptions, ModelSource, Opened};
+use crate::engine::{Engine, EngineError, EngineOptions, ModelSource, Opened};
+use crate::gguf::Gguf;
 use crate::gpu::GpuError;
+use crate::models::{self, Model};
 use crate::plural::count;
 use crate::tokenizer::Message;
 
@@ -70,7 +73,9 @@ pub(super) fn open(
         may_think: ctx.may_think,
         force: ctx.force,
     };
-    let opened = Opened::new(&model.source(), &options)?;
+    let source = model.source();
+    let opened = Opened::new(&source, &options);
+    let opened = opened.map_err(|error| CliError::from(error).in_file(&source))?;
     if let Some(error) = opened.no_gpu() {
         no_gpu(error);
     }
@@ -89,16 +94,21 @@ pub(super) fn no_gpu(error: &GpuError) {
     }
 }
 
-/// Why an answer of the model would be refused before anything is computed, on the device that is taken where none is asked for.
-pub(super) fn refusal(source: &ModelSource, ctx: &ContextArgs) -> Option<CliError> {
-    let options = EngineOptions {
-        ctx: ctx.ctx,
-        ubatch: ctx.ubatch,
-        force: ctx.force,
-        ..EngineOptions::default()
+/// The model's file and what it says of its model.
+pub(super) fn described(source: &ModelSource) -> Result<(Arc<Gguf>, Arc<dyn Model>), CliError> {
+    let read = || {
+        let gguf = Arc::new(source.open()?);
+        let model = models::load(Arc::clone(&gguf))?;
+        Ok((gguf, model))
     };
+    let described: Result<_, EngineError> = read();
+    described.map_err(|error| CliError::from(error).in_file(source))
+}
+
+/// Why an answer of the model would be refused before anything is computed.
+pub(super) fn refusal(source: &ModelSource, options: &EngineOptions) -> Option<CliError> {
     let try_all = || {
-        let opened = Opened::new(source, &options)?;
+        let opened = Opened::new(source, options)?;
         let prompt = [Message::new("user", "Hello")];
         let tokens = match opened.chat_template() {
             // Some hold weights for --raw alone.
@@ -110,7 +120,8 @@ pub(super) fn refusal(source: &ModelSource, ctx: &ContextArgs) -> Option<CliErro
         };
         Ok(opened.check_tokens(&tokens, 0)?)
     };
-    try_all().err()
+    let refused: Option<CliError> = try_all().err();
+    refused.map(|error| error.in_file(source))
 }
 
 /// Loads the weights and tells what was chosen.

@@ -4,6 +4,7 @@
 //! else goes to standard error; the exit code is 0, 1 for a failure, 2 for wrong usage, 130 after Ctrl-C; a reader
 //! that closes the pipe early (`| head`) is no failure.
 
+mod answer;
 mod args;
 mod bench;
 mod chat;
@@ -144,8 +145,9 @@ fn log_to_stderr() {
 /// Parses the process's arguments, and gives flags that are not among them what the environment and the config file say. Usage
 /// errors end the process with exit code 2, `--help` and `--version` with 0.
 fn parse() -> Result<Command, CliError> {
-    let arguments = arguments();
+    let mut arguments = arguments();
     let definition = Cli::command();
+    let off = config::take_switched_off(&definition, &mut arguments);
     let bare = config::without_environment(definition.clone());
     let typed = match bare.try_get_matches_from(&arguments) {
         Ok(typed) => typed,
@@ -153,7 +155,7 @@ fn parse() -> Result<Command, CliError> {
         // The help tells what is in the environment.
         Err(_) => definition.clone().get_matches_from(&arguments),
     };
-    let mut definition = config::with_defaults(&definition, &typed)?;
+    let mut definition = config::with_defaults(&definition, &typed, &off)?;
     let all = definition.try_get_matches_from_mut(&arguments);
     let cli = all.and_then(|mut all| Cli::from_arg_matches_mut(&mut all));
     Ok(cli.unwrap_or_else(|error| error.exit()).command)

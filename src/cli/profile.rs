@@ -95,7 +95,7 @@ impl Profile {
         let bar = load::progress_bar("loading");
         let profiled = profile::run(&options, &mut load::told(&bar));
         bar.finish_and_clear();
-        let profile = profiled?;
+        let profile = profiled.map_err(|error| CliError::from(error).in_source(&options.source))?;
         if let Some(trial) = &profile.head.tier_trial {
             note(format_args!("{trial}"));
         }

@@ -17,6 +17,9 @@ pub(super) struct Report {
     /// The thoughts, where the model had any.
     reasoning: Option<String>,
     stopped: &'static str,
+    /// Whether the answer is all of a text of its grammar, where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    complete: Option<bool>,
     prompt: Rate,
     generated: Rate,
     seed: u64,
@@ -74,6 +77,7 @@ impl Report {
         sink: Sink,
         stats: &GenerateStats,
         interrupted: bool,
+        complete: Option<bool>,
         choice: &Choice,
         log_probs: Option<&[TokenLogProbs]>,
     ) -> Self {
@@ -91,6 +95,7 @@ impl Report {
             text,
             reasoning,
             stopped: stopped(stats.stop, interrupted),
+            complete,
             prompt: Rate::new(stats.prompt_tokens, stats.prompt_tokens, stats.prompt_time),
             generated: Rate::new(stats.generated, stats.steps, stats.generate_time),
             seed: choice.sampling().seed,

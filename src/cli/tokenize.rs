@@ -9,6 +9,7 @@ use super::args::ModelArgs;
 use super::error::CliError;
 use super::output;
 use super::text::{self, TextArgs};
+use crate::engine::ModelSource;
 use crate::tokenizer::Tokenizer;
 
 const EXAMPLES: &str = "\
@@ -41,7 +42,8 @@ struct Tokens {
 impl Tokenize {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let text = self.text.input("text")?.read(text::MAX_BYTES)?;
-        let tokenizer = Tokenizer::from_gguf(&self.model.source().open()?)?;
+        let source = self.model.source();
+        let tokenizer = vocabulary(&source).map_err(|error| error.in_file(&source))?;
         let ids = tokenizer.encode(&text, true)?;
         let pieces = ids.iter().map(|&id| tokenizer.piece(id)).collect();
         let tokens = Tokens { ids, pieces };
@@ -55,4 +57,9 @@ impl Tokenize {
         }
         output::print(&lines)
     }
+}
+
+/// The vocabulary of a file.
+fn vocabulary(source: &ModelSource) -> Result<Tokenizer, CliError> {
+    Ok(Tokenizer::from_gguf(&source.open()?)?)
 }

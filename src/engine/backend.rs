@@ -222,7 +222,7 @@ pub enum BackendError {
     },
     /// The cache does not fit into memory.
     #[error(
-        "no memory for a context of {} ({}): choose a smaller context",
+        "no memory for a context of {} ({}): choose a smaller context (-c)",
         count(*n_ctx, "position"),
         count(*bytes, "byte")
     )]

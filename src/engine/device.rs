@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{EngineError, EngineOptions, PrecomposeChoice};
-use crate::gpu::{DeviceChoice, Gpu, GpuError, GpuOptions};
+use crate::gpu::{self, AdapterSummary, DeviceChoice, Gpu, GpuError, GpuOptions};
 
 /// What a model runs on.
 pub(super) enum Device {
@@ -35,31 +35,55 @@ pub(crate) fn check_cpu(
     })
 }
 
+/// The GPU that `options` ask for; `None` is the CPU reference.
+fn wanted(options: &EngineOptions) -> Result<Option<GpuOptions>, EngineError> {
+    let suits_cpu = check_cpu(&options.gpu, options.precompose);
+    if options.gpu.device == DeviceChoice::Cpu {
+        return suits_cpu.map(|()| None);
+    }
+    Ok(Some(GpuOptions {
+        // Flags for GPU kernels ask for some adapter, even if it is software.
+        hardware: suits_cpu.is_ok(),
+        tuned: true,
+        ..options.gpu.clone()
+    }))
+}
+
+/// Why the CPU reference is taken instead of what is wanted, or why that is an error.
+fn instead(wanted: &GpuOptions, error: GpuError) -> Result<GpuError, EngineError> {
+    // What needs no hardware has flags for GPU kernels.
+    let may_be_cpu = wanted.device == DeviceChoice::Auto && wanted.hardware;
+    match error.is_no_gpu() && may_be_cpu {
+        true => Ok(error),
+        false => Err(error.into()),
+    }
+}
+
+/// The adapter on which a model would run, unopened; `None` is the CPU reference.
+///
+/// # Errors
+/// As for opening a model with these options, as far as the device is concerned.
+pub async fn adapter_async(options: &EngineOptions) -> Result<Option<AdapterSummary>, EngineError> {
+    let Some(wanted) = wanted(options)? else {
+        return Ok(None);
+    };
+    match gpu::chosen_async(&wanted).await {
+        Ok(adapter) => Ok(Some(adapter)),
+        Err(error) => instead(&wanted, error).map(|_| None),
+    }
+}
+
 impl Device {
     /// The device that `options` mean.
     pub(super) async fn open(options: &EngineOptions) -> Result<Self, EngineError> {
-        let suits_cpu = check_cpu(&options.gpu, options.precompose);
-        if options.gpu.device == DeviceChoice::Cpu {
-            return suits_cpu.map(|()| Self::Cpu { because: None });
-        }
-        let wanted = GpuOptions {
-            // Flags for GPU kernels ask for some adapter, even if it is software.
-            hardware: suits_cpu.is_ok(),
-            tuned: true,
-            ..options.gpu.clone()
+        let Some(wanted) = wanted(options)? else {
+            return Ok(Self::Cpu { because: None });
         };
         match Gpu::open_async(&wanted).await {
             Ok(gpu) => Ok(Self::Gpu(Arc::new(gpu))),
-            Err(no_gpu)
-                if no_gpu.is_no_gpu()
-                    && wanted.device == DeviceChoice::Auto
-                    && suits_cpu.is_ok() =>
-            {
-                Ok(Self::Cpu {
-                    because: Some(no_gpu),
-                })
-            }
-            Err(error) => Err(error.into()),
+            Err(error) => instead(&wanted, error).map(|because| Self::Cpu {
+                because: Some(because),
+            }),
         }
     }
 }

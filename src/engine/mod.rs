@@ -29,10 +29,10 @@ pub use crate::kernels::sampling::{self, Sampling};
 pub use error::{EngineError, NoRoom};
 pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
 pub use opened::Opened;
-pub use room::Room;
+pub use room::{Room, available};
 pub use saved::{SessionFile, SessionFileError};
 pub use session::{GenerateStats, Session, StopReason};
-pub use wait::KeepWarm;
+pub use wait::{KeepWarm, adapter};
 
 pub use crate::gpu::{DeviceChoice, GpuOptions, Tier};
 

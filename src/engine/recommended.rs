@@ -37,6 +37,8 @@ pub struct Publisher {
     pub model: &'static str,
     /// By how many blocks and tokens its files are known.
     sizes: (usize, usize),
+    /// What another model of the same sizes is called, in lower case.
+    not: Option<&'static str>,
     /// Where it thinks, or cannot.
     thinking: SamplingValues,
     /// Where it is told not to think.
@@ -67,6 +69,7 @@ static PUBLISHERS: [Publisher; 3] = [
     Publisher {
         model: "GLM-4.7-Flash",
         sizes: (47, 154_880),
+        not: None,
         thinking: values(1.0, 0, 0.95, 1.0),
         answering: values(1.0, 0, 0.95, 1.0),
     },
@@ -74,6 +77,8 @@ static PUBLISHERS: [Publisher; 3] = [
     Publisher {
         model: "DeepSeek-V2-Lite",
         sizes: (27, 102_400),
+        // DeepSeek-Coder-V2-Lite.
+        not: Some("coder"),
         thinking: values(0.3, 0, 0.95, 1.0),
         answering: values(0.3, 0, 0.95, 1.0),
     },
@@ -81,6 +86,7 @@ static PUBLISHERS: [Publisher; 3] = [
     Publisher {
         model: "Youtu-LLM-2B",
         sizes: (32, 128_256),
+        not: None,
         thinking: values(1.0, 20, 0.95, 1.05),
         answering: values(0.7, 20, 0.8, 1.0),
     },
@@ -111,9 +117,25 @@ impl Recommended {
         let sizes = (config.block_count, config.vocab_size);
         Self {
             file: SamplingValues::of(gguf),
-            publisher: PUBLISHERS.iter().find(|known| known.sizes == sizes),
+            publisher: publisher(sizes, &names(gguf, config)),
         }
     }
+}
+
+/// The publisher of a model of so many blocks and tokens, that has these names in lower case.
+fn publisher(sizes: (usize, usize), names: &[String]) -> Option<&'static Publisher> {
+    PUBLISHERS.iter().find(|known| {
+        let is_other = |other| names.iter().any(|name| name.contains(other));
+        known.sizes == sizes && !known.not.is_some_and(is_other)
+    })
+}
+
+/// What the file calls its model, in lower case.
+fn names(gguf: &Gguf, config: &Config) -> Vec<String> {
+    let more = ["general.basename", "general.base_model.0.name"];
+    let more = more.map(|key| gguf.get_str(key).ok().flatten());
+    let more = more.into_iter().flatten().map(str::to_lowercase);
+    more.chain([config.name.to_lowercase()]).collect()
 }
 
 impl SamplingValues {
@@ -217,6 +239,24 @@ mod tests {
             ..SamplingValues::default()
         };
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn models_of_the_same_sizes_are_told_apart_by_their_names() {
+        let model = |sizes, names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| name.to_lowercase()).collect();
+            publisher(sizes, &names).map(|publisher| publisher.model)
+        };
+        let lite = (27, 102_400);
+        assert_eq!(
+            model(lite, &["DeepSeek V2 Lite Chat"]),
+            Some("DeepSeek-V2-Lite")
+        );
+        assert_eq!(model(lite, &["my-model"]), Some("DeepSeek-V2-Lite"));
+        assert_eq!(model(lite, &["DeepSeek Coder V2 Lite Instruct"]), None);
+        assert_eq!(model(lite, &["mine", "DeepSeek-Coder-V2-Lite"]), None);
+        assert_eq!(model((47, 154_880), &["coder"]), Some("GLM-4.7-Flash"));
+        assert_eq!(model((47, 102_400), &["DeepSeek V2 Lite"]), None);
     }
 
     #[test]

@@ -37,21 +37,21 @@ impl Room {
         ubatch: Option<u32>,
     ) -> Result<Self, EngineError> {
         let Device::Gpu(gpu) = device else {
-            return Ok(Self {
-                // They are read in place: more of them than there is memory would be read from the disk for every token.
-                weights: model.gguf().tensors().iter().map(|t| t.byte_len()).sum(),
-                cache: model.cache_bytes_per_token() * n_ctx as u64,
-                scratch: 0,
-                has: system_memory(),
-            });
+            // More weights than there is memory would be read from the disk for every token.
+            let plan = MemoryPlan::on_cpu(model, n_ctx);
+            return Ok(Self::new(plan, None));
         };
         let plan = MemoryPlan::new(gpu, model, n_ctx, ubatch)?;
-        Ok(Self {
+        Ok(Self::new(plan, gpu.memory))
+    }
+
+    fn new(plan: MemoryPlan, memory: Option<u64>) -> Self {
+        Self {
             weights: plan.weights,
             cache: plan.cache,
             scratch: plan.scratch,
-            has: gpu.memory.or_else(system_memory),
-        })
+            has: available(memory),
+        }
     }
 
     /// All of it.
@@ -172,6 +172,11 @@ fn longest(
         }
     }
     Ok((low > 0).then_some(low * STEP))
+}
+
+/// Bytes that a model may take, where its device has so much `memory`, or tells nothing.
+pub fn available(memory: Option<u64>) -> Option<u64> {
+    memory.or_else(system_memory)
 }
 
 /// Bytes of memory that the process may use: the machine's, or what a container leaves of it.

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use super::backend::{OnPrompt, OnRow, OnToken, Touch};
 use super::chooser::Chooser;
-use super::device::Device;
+use super::device::{self, Device};
 use super::opened::{File, Opened};
 use super::{
     Engine, EngineError, EngineOptions, GenerateStats, LoadProgress, ModelSource, Sampling,
     Session, SessionFile, SessionFileError,
 };
+use crate::gpu::AdapterSummary;
 use crate::gpu::wait::{complete, waits};
 
 impl Opened {
@@ -31,6 +32,11 @@ impl Opened {
         });
         Self::of(file, text?, device?, options)
     }
+}
+
+waits! {
+    pub fn adapter(options: &EngineOptions) -> Result<Option<AdapterSummary>, EngineError> =
+        device::adapter_async(options);
 }
 
 impl Engine {

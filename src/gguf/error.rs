@@ -54,7 +54,7 @@ pub enum GgufError {
         path: PathBuf,
     },
     /// A version of the container other than 2 and 3.
-    #[error("{path} has GGUF version {found}; versions 2 and 3 are supported", path = .path.display())]
+    #[error("{path} has GGUF version {found}; versions 2 and 3 are supported: convert the model again, by a current llama.cpp", path = .path.display())]
     Version {
         /// The file asked for.
         path: PathBuf,
@@ -62,7 +62,7 @@ pub enum GgufError {
         found: u32,
     },
     /// Something reaches beyond the end of the file.
-    #[error("{path} is truncated or damaged: {what} needs a file of at least {need} bytes, this one has {have}", path = .path.display())]
+    #[error("{path} is truncated or damaged: {what} needs a file of at least {need} bytes, this one has {have}; copy or download it again", path = .path.display())]
     Truncated {
         /// The file read.
         path: PathBuf,
@@ -238,7 +238,7 @@ pub enum GgufError {
         expected: String,
     },
     /// Shards of a split model are not there.
-    #[error("{path} is split into {count} shards and these are missing: {missing}", path = .path.display(), missing = .missing.join(", "))]
+    #[error("{path} is split into {count} shards and these are missing: {missing}; put all of them into its folder", path = .path.display(), missing = .missing.join(", "))]
     MissingParts {
         /// The first shard.
         path: PathBuf,

@@ -1,7 +1,7 @@
 //! Listing and choosing adapters.
 
 use super::machine::Machine;
-use super::{Coop, GpuError, Target, Tier};
+use super::{Coop, GpuError, GpuOptions, Target, Tier};
 use serde::Serialize;
 use wgpu::{Adapter, Backends, DeviceType, Instance, InstanceDescriptor, InstanceFlags};
 
@@ -119,6 +119,16 @@ pub async fn adapters_async() -> Vec<AdapterSummary> {
         .collect()
 }
 
+/// The adapter that options mean, unopened.
+///
+/// # Errors
+/// As for [`choose`].
+pub async fn chosen_async(options: &GpuOptions) -> Result<AdapterSummary, GpuError> {
+    let all = sorted().await;
+    let index = chosen_of(&all, &options.device, options.hardware)?;
+    Ok(summary(index, &all[index]))
+}
+
 fn summary(index: usize, adapter: &Adapter) -> AdapterSummary {
     let info = adapter.get_info();
     let limits = adapter.limits();
@@ -227,6 +237,12 @@ fn listing<'a>(adapters: impl Iterator<Item = (usize, &'a Adapter)>) -> String {
 /// asked for and [`DeviceChoice::Auto`] would mean software.
 pub(super) async fn choose(choice: &DeviceChoice, hardware: bool) -> Result<Adapter, GpuError> {
     let mut all = sorted().await;
+    let index = chosen_of(&all, choice, hardware)?;
+    Ok(all.swap_remove(index))
+}
+
+/// Which of all adapters `choice` means.
+fn chosen_of(all: &[Adapter], choice: &DeviceChoice, hardware: bool) -> Result<usize, GpuError> {
     if all.is_empty() {
         return Err(GpuError::NoAdapter);
     }
@@ -234,7 +250,7 @@ pub(super) async fn choose(choice: &DeviceChoice, hardware: bool) -> Result<Adap
         asked: asked.to_owned(),
         found: listing(all.iter().enumerate()),
     };
-    let index = match choice {
+    Ok(match choice {
         // Software is last in the order.
         DeviceChoice::Auto if hardware && all[0].get_info().device_type == DeviceType::Cpu => {
             return Err(GpuError::OnlySoftware {
@@ -263,6 +279,5 @@ pub(super) async fn choose(choice: &DeviceChoice, hardware: bool) -> Result<Adap
                 }
             }
         }
-    };
-    Ok(all.swap_remove(index))
+    })
 }

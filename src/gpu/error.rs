@@ -20,7 +20,7 @@ pub enum GpuError {
         found: String,
     },
     /// The adapter asked for does not exist.
-    #[error("no GPU adapter matches '{asked}'; found: {found}")]
+    #[error("no GPU adapter matches --device '{asked}'; found: {found}")]
     AdapterNotFound {
         /// The index or name that was asked for.
         asked: String,
@@ -36,7 +36,9 @@ pub enum GpuError {
         found: String,
     },
     /// The forced tier needs what the adapter does not have.
-    #[error("tier '{tier}' is not available on {adapter}: it lacks {missing}")]
+    #[error(
+        "tier '{tier}' is not available on {adapter}: it lacks {missing}; use another --tier, or leave it out"
+    )]
     TierUnsupported {
         /// The tier asked for.
         tier: &'static str,
@@ -45,8 +47,18 @@ pub enum GpuError {
         /// The missing features or limits.
         missing: String,
     },
+    /// Pairs of halves were asked for, which the adapter cannot multiply.
+    #[error("--packed-halves on is not possible on {adapter}: it lacks {missing}; leave it out")]
+    CannotPackHalves {
+        /// The adapter's name.
+        adapter: String,
+        /// The missing feature.
+        missing: String,
+    },
     /// A limit of the adapter is below what the engine needs at least.
-    #[error("{adapter} is not usable: {limit} is {found}, glimt needs at least {needed}")]
+    #[error(
+        "{adapter} is not usable: {limit} is {found}, glimt needs at least {needed}; choose another --device, or --device cpu"
+    )]
     LimitTooSmall {
         /// The adapter's name.
         adapter: String,
@@ -58,7 +70,7 @@ pub enum GpuError {
         needed: u64,
     },
     /// The driver refused to open the device.
-    #[error("{adapter} cannot be opened: {reason}")]
+    #[error("{adapter} cannot be opened: {reason}; choose another --device, or --device cpu")]
     RequestDevice {
         /// The adapter's name.
         adapter: String,
@@ -153,7 +165,9 @@ pub enum GpuError {
         reason: String,
     },
     /// A shader template is wrong.
-    #[error("shader {kernel}: {reason}")]
+    #[error(
+        "shader {kernel}: {reason}; this is a defect of glimt or of the driver, please report it"
+    )]
     Shader {
         /// The kernel's name.
         kernel: String,

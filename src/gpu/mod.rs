@@ -39,6 +39,7 @@ pub mod wait;
 #[cfg(test)]
 mod waves;
 
+pub(crate) use adapter::chosen_async;
 pub use adapter::{AdapterSummary, DeviceChoice};
 pub use call::Most;
 pub use coop::Coop;

@@ -123,7 +123,7 @@ impl Gpu {
     /// Whether halves are multiplied in pairs, as asked or by the kind of device.
     ///
     /// # Errors
-    /// [`GpuError::TierUnsupported`] where it is asked for and the device cannot; what the device reports.
+    /// [`GpuError::CannotPackHalves`] where it is asked for and the device cannot; what the device reports.
     async fn packs_halves(&self, asked: Option<bool>, machine: Machine) -> Result<bool, GpuError> {
         if !asked.unwrap_or(machine.packed_halves) {
             return Ok(false);
@@ -136,10 +136,9 @@ impl Gpu {
             return Ok(true);
         };
         if asked.is_some() {
-            return Err(GpuError::TierUnsupported {
-                tier: self.tier.name(),
+            return Err(GpuError::CannotPackHalves {
                 adapter: self.info.name.clone(),
-                missing: format!("{missing}, which --packed-halves on needs"),
+                missing,
             });
         }
         let name = &self.info.name;

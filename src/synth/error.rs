@@ -24,7 +24,7 @@ pub enum SynthError {
         known: String,
     },
     /// A number of layers that no model can have.
-    #[error("{found} layers were asked for; 1 to {limit} are possible")]
+    #[error("--layers is {found}; 1 to {limit} are possible")]
     Layers {
         /// The number given.
         found: usize,

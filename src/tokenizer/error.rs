@@ -136,7 +136,7 @@ pub enum TokenizerError {
     },
     /// Thinking was switched on or off, but the template has no such switch.
     #[error(
-        "{key} has no switch for thinking (it uses neither enable_thinking nor thinking); leave the choice out"
+        "{key} has no switch for thinking (it uses neither enable_thinking nor thinking); leave out --think"
     )]
     NoThinkingSwitch {
         /// The metadata key of the template.

@@ -257,3 +257,40 @@ fn the_file_is_in_the_folder_of_the_platform() {
         shown()
     );
 }
+
+#[test]
+fn what_is_switched_on_elsewhere_can_be_switched_off() {
+    let file = "device = \"cpu\"\n[generate]\njson = true\nraw = true\nn-predict = 2\ntemp = 0";
+    let prints_json = |args: &[&str]| {
+        let output = configured(file, &[&["generate", "Hello"], args].concat(), |_| ());
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output).starts_with('{')
+    };
+    assert!(prints_json(&[]));
+    assert!(!prints_json(&["--json=false"]));
+    assert!(prints_json(&["--json=true"]));
+    // The last one counts.
+    assert!(prints_json(&["--json=false", "--json"]));
+    assert!(!prints_json(&["--json", "--json=false"]));
+    // What is off conflicts with nothing.
+    let both = [
+        "generate",
+        "--device",
+        "cpu",
+        "-n",
+        "1",
+        "--raw=false",
+        "--system",
+        "Be brief.",
+        "Hi",
+    ];
+    let output = run(&both);
+    assert!(output.status.success(), "{}", stderr(&output));
+    // Behind -- nothing is a flag, and other values are refused.
+    let output = run(&["tokenize", "--", "--json=false"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(!stdout(&output).is_empty());
+    let output = run(&["generate", "--raw=maybe", "Hello"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--raw"), "{}", stderr(&output));
+}

@@ -9,6 +9,7 @@ mod damage;
 mod device;
 mod edited;
 mod generate;
+mod grammars;
 mod help;
 mod measure;
 mod not_finite;

@@ -109,7 +109,7 @@ fn inspect_draws_its_memory_and_prints_as_without() {
     assert_eq!(drawing, plain);
     let drawn = fs::read_to_string(path).expect("it was written");
     assert_svg(&drawn);
-    for expected in ["experts", "attention", "cache", "scratch", "1000 tokens"] {
+    for expected in ["experts", "attention", "cache", "1000 tokens"] {
         assert!(drawn.contains(expected), "{expected}: {drawn}");
     }
     let cache = json(&plain)["memory"]["cache"].as_f64().expect("a number");

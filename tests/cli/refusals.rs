@@ -86,10 +86,13 @@ fn files_that_are_no_models_are_refused_with_a_reason() {
             &["generate", "--device", "cpu", "-m", file, "Hello"][..],
             &["inspect", file],
             &["logits", "--device", "cpu", "-m", file, "Hello"],
+            &["bench", "--device", "cpu", "-m", file],
+            &["tokenize", "-m", file, "Hello"],
         ] {
             let message = failure(args, 1);
             let error = error_line(&message);
             assert!(error.contains(expected), "{args:?}: {error}");
+            assert_eq!(error.matches(file).count(), 1, "the file is named: {error}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{EMBEDDED, error_line, failure, greedy_text, json, text, write};
+use super::{EMBEDDED, error_line, failure, glimt, greedy_text, json, run, stderr, text, write};
 
 #[test]
 fn tokenize_prints_ids_and_pieces() {
@@ -154,10 +154,12 @@ fn inspect_tells_the_model_and_its_memory() {
     assert_eq!(report["memory"]["ctx"], 1000);
     // 6 layers of 576 halves.
     assert_eq!(report["memory"]["cache"], 1000 * 6 * 576 * 2);
+    let scratch = report["memory"]["scratch"].as_u64();
+    // The CPU reference takes hardly any beside the cache.
+    let on_cpu = report["adapter"].is_null();
     assert!(
-        report["memory"]["scratch"]
-            .as_u64()
-            .is_some_and(|bytes| bytes > 0)
+        scratch.is_some_and(|bytes| on_cpu == (bytes == 0)),
+        "{report}"
     );
     let rows = report["tensors"].as_array().expect("a list");
     let count: u64 = rows
@@ -178,6 +180,24 @@ fn inspect_tells_the_model_and_its_memory() {
     let file = write(directory.path(), "tales.gguf", EMBEDDED);
     let same = json(&text(&["inspect", "--json", "--ctx", "1000", &file]));
     assert_eq!(same["tensors"], report["tensors"]);
+}
+
+#[test]
+fn inspect_tells_the_memory_of_the_device_that_generate_takes() {
+    let page = |args: &[&str]| text(&[&["inspect", "--ctx", "100"], args].concat());
+    let on_cpu = page(&["--device", "cpu"]);
+    assert!(on_cpu.contains("on CPU reference: enough"), "{on_cpu}");
+    let output = run(&["generate", "--raw", "-n", "1", "-c", "100", "Hello"]);
+    let told = stderr(&output);
+    let device = told.split("device: ").nth(1).expect("the device is told");
+    let device = device.split([';', '(']).next().expect("its name").trim();
+    assert!(page(&[]).contains(&format!("on {device}: ")), "{device}");
+    // The same variable counts, and what generate refuses is refused.
+    let output = glimt(&["inspect"]).env("GLIMT_DEVICE", "no such").output();
+    let output = output.expect("the binary was built with this test");
+    assert!(error_line(stderr(&output)).contains("no such"));
+    let output = run(&["inspect", "--device", "cpu", "--tier", "int8"]);
+    assert!(error_line(stderr(&output)).contains("--tier"));
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Keeps an answer to a grammar: tokens that cannot continue it are excluded before another chooser chooses.
 
 use std::sync::Arc;
+use std::thread;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{JsonCompileOptions, Matcher, ParserFactory};
 use serde_json::{Map, Value};
 
-use super::{Chooser, ChooserError};
+use super::{Chooser, ChooserError, gbnf};
 use crate::tokenizer::Tokenizer;
 
 /// What an answer has to be.
@@ -17,21 +18,56 @@ pub enum Language {
     JsonSchema(Value),
     /// A text of a grammar in the variant of Lark that llguidance reads.
     Lark(String),
+    /// A text of a grammar in GBNF, as llama.cpp has it, but without tokens in angle brackets.
+    Gbnf(String),
+}
+
+impl Language {
+    /// That of a text, which is GBNF if it has a rule with `::=`, else Lark.
+    pub fn of_grammar(text: String) -> Self {
+        match gbnf::is_gbnf(&text) {
+            true => Self::Gbnf(text),
+            false => Self::Lark(text),
+        }
+    }
 }
 
 /// Space between the tokens of JSON, as much as a readable layout takes: without a bound a model may never come to an end.
 const SPACE: &str = r"( |\n[ \t]{0,16})";
 
+/// The items that a token may take: a hundred milliseconds or so.
+const MOST_ITEMS: usize = 2_000_000;
+/// The lines of a grammar that are read: rules which use each other are read one within the other.
+const MOST_LINES: usize = 10_000;
+/// Bytes of stack for that.
+const STACK: usize = 256 << 20;
+
+/// What `read` returns on a thread with much stack.
+fn with_deep_stack<T: Send>(
+    read: impl FnOnce() -> Result<T, ChooserError> + Send,
+) -> Result<T, ChooserError> {
+    thread::scope(|scope| {
+        let reader = thread::Builder::new().stack_size(STACK);
+        let reader = reader.spawn_scoped(scope, read).map_err(refused)?;
+        match reader.join() {
+            Ok(read) => read,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
 /// A grammar with what was said of it so far.
 pub struct Grammar {
     matcher: Matcher,
+    /// The matcher before anything was said.
+    fresh: Matcher,
 }
 
 impl Grammar {
     /// The grammar of `language` for the tokens of a vocabulary.
     ///
     /// # Errors
-    /// [`ChooserError::Grammar`] with what is wrong with it.
+    /// [`ChooserError::Grammar`] or [`ChooserError::Gbnf`] with what is wrong with it, [`ChooserError::NoStopToken`].
     pub fn new(tokenizer: &Tokenizer, language: Language) -> Result<Self, ChooserError> {
         let grammar = match language {
             Language::JsonSchema(schema) => {
@@ -50,14 +86,33 @@ impl Grammar {
                 options.apply_to(&mut schema);
                 TopLevelGrammar::from_json_schema(schema)
             }
+            Language::Lark(text) if text.lines().count() > MOST_LINES => {
+                let reason = format!("it has more than {MOST_LINES} lines");
+                return Err(ChooserError::Grammar { reason });
+            }
             Language::Lark(text) => TopLevelGrammar::from_lark(text),
+            Language::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(&text)?),
         };
-        let mut factory = ParserFactory::new_simple(&tokens(tokenizer)?).map_err(refused)?;
-        factory.quiet().limits_mut().verbose_errors = false;
-        let mut matcher = Matcher::new(factory.create_parser(grammar));
-        // A grammar that cannot be read is told of by its first use.
-        matcher.is_accepting().map_err(refused)?;
-        Ok(Self { matcher })
+        let tokens = tokens(tokenizer)?;
+        let matcher = with_deep_stack(|| {
+            let mut factory = ParserFactory::new_simple(&tokens).map_err(refused)?;
+            let limits = factory.quiet().limits_mut();
+            limits.verbose_errors = false;
+            // Ambiguous grammars take long, but they are followed.
+            limits.step_max_items = MOST_ITEMS;
+            let mut matcher = Matcher::new(factory.create_parser(grammar));
+            // A grammar that cannot be read is told of by its first use.
+            matcher.is_accepting().map_err(refused)?;
+            Ok(matcher)
+        })?;
+        let fresh = matcher.deep_clone();
+        Ok(Self { matcher, fresh })
+    }
+
+    /// Whether these tokens, without one that ends the answer, are all of a text of the grammar.
+    pub fn accepts(&self, tokens: &[u32]) -> bool {
+        let mut matcher = self.fresh.deep_clone();
+        matcher.consume_tokens(tokens).is_ok() && matcher.is_accepting().unwrap_or(false)
     }
 }
 
@@ -105,6 +160,22 @@ impl<C: Chooser> Constrained<C> {
             grammar,
             begins_after,
         }
+    }
+
+    /// Whether the answer may end here: `None` without a grammar.
+    pub fn may_end(&mut self) -> Option<bool> {
+        let grammar = self.grammar.as_mut()?;
+        let begun = self.begins_after.is_none();
+        Some(
+            begun
+                && (grammar.matcher.is_stopped()
+                    || grammar.matcher.is_accepting().unwrap_or(false)),
+        )
+    }
+
+    /// The grammar, where there is one.
+    pub fn grammar(&self) -> Option<&Grammar> {
+        self.grammar.as_ref()
     }
 }
 

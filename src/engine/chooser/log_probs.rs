@@ -31,6 +31,11 @@ impl<C: Chooser> LogProbs<C> {
         }
     }
 
+    /// The chooser whose choices are kept.
+    pub fn inner(&mut self) -> &mut C {
+        &mut self.inner
+    }
+
     /// What was kept, a token that ended the answer included; `None` where nothing was to be.
     pub fn kept(&self) -> Option<&[TokenLogProbs]> {
         self.most.map(|_| self.kept.as_slice())

@@ -7,6 +7,7 @@
 mod candidates;
 mod chain;
 mod dry;
+mod gbnf;
 mod grammar;
 mod log_probs;
 mod mirostat;
@@ -16,6 +17,7 @@ mod xtc;
 pub use crate::kernels::sampling::Sampling;
 pub use chain::{Chain, ChainSettings};
 pub use dry::{Breakers, Dry};
+pub use gbnf::GbnfError;
 pub use grammar::{Constrained, Grammar, Language};
 pub use log_probs::{LogProbs, TokenLogProbs};
 pub use mirostat::Mirostat;
@@ -44,7 +46,7 @@ pub trait Chooser {
 pub enum ChooserError {
     /// No token is left to choose from.
     #[error(
-        "every token that could follow is excluded; take back some of the biases (--logit-bias)"
+        "every token that could follow is excluded; take back some of the biases (--logit-bias), or let the grammar allow more"
     )]
     NothingLeft,
     /// A grammar is none, or cannot be followed.
@@ -53,9 +55,12 @@ pub enum ChooserError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A grammar is no GBNF.
+    #[error("the grammar cannot be read: {0}")]
+    Gbnf(#[from] GbnfError),
     /// Without a token to end it no answer can be kept to a grammar.
     #[error(
-        "the model's vocabulary has no token that ends an answer, so an answer cannot be kept to a grammar"
+        "the model's vocabulary has no token that ends an answer, so an answer cannot be kept to a grammar; leave out --grammar or --json-schema"
     )]
     NoStopToken,
 }

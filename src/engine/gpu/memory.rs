@@ -49,6 +49,20 @@ impl MemoryPlan {
         })
     }
 
+    /// The plan for a session of `n_ctx` tokens on the CPU reference, which reads the weights in place and computes a token at a time.
+    pub fn on_cpu(model: &dyn Model, n_ctx: usize) -> Self {
+        let cache_per_token = model.cache_bytes_per_token();
+        Self {
+            ctx: n_ctx,
+            weights: model.gguf().tensors().iter().map(|t| t.byte_len()).sum(),
+            precomposed: 0,
+            cache: cache_per_token * n_ctx as u64,
+            cache_per_token,
+            ubatch: 1,
+            scratch: 0,
+        }
+    }
+
     /// The same with `bytes` of precomposed weights.
     pub fn with_precomposed(self, bytes: u64) -> Self {
         Self {

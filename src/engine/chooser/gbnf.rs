@@ -1,0 +1,188 @@
+//! GBNF, the notation of llama.cpp's grammars, translated to the one that llguidance reads. Its facts are from llama.cpp's
+//! grammars/README.md; only tokens in angle brackets are left out.
+
+mod overlap;
+mod syntax;
+#[cfg(test)]
+mod tests;
+
+use overlap::Overlaps;
+pub use syntax::GbnfError;
+use syntax::{Part, Rules};
+
+/// Whether a text is GBNF: a line of it begins with a rule's name and `::=`.
+pub(super) fn is_gbnf(text: &str) -> bool {
+    text.lines().any(|line| {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let line = line.trim_start_matches(['\u{feff}', ' ', '\t']);
+        let rest = line.trim_start_matches(is_part);
+        rest.len() < line.len() && rest.trim_start().starts_with("::=")
+    })
+}
+
+/// The grammar in llguidance's variant of Lark.
+///
+/// A terminal of Lark takes as many characters as it can, which GBNF knows nothing of. So a terminal is a single character, unless
+/// it is known that a longer one ends in the same places ([`Overlaps`]): a longer one costs less.
+///
+/// # Errors
+/// [`GbnfError`].
+pub(super) fn to_lark(text: &str) -> Result<String, GbnfError> {
+    let rules = Rules::read(text)?;
+    let mut writer = Writer {
+        overlaps: Overlaps::new(&rules),
+        rules: &rules,
+        wanted: vec![],
+        lines: vec![],
+    };
+    Ok(writer.text())
+}
+
+/// What a rule of GBNF becomes.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Rule,
+    Terminal,
+}
+
+/// Rules are r0, r1 and so on, and T0, T1 and so on as terminals: names of GBNF may differ in nothing but their case. L0, L1 and so on
+/// are the terminals that parts of rules are.
+struct Writer<'a> {
+    rules: &'a Rules,
+    overlaps: Overlaps,
+    /// What was named so far.
+    wanted: Vec<(Kind, usize)>,
+    lines: Vec<String>,
+}
+
+impl Writer<'_> {
+    fn text(&mut self) -> String {
+        let rules = self.rules;
+        let kind = match self.overlaps.is_regular(&Part::Rule(rules.root)) {
+            true => Kind::Terminal,
+            false => Kind::Rule,
+        };
+        let mut text = format!("start: {}\n", self.name(kind, rules.root));
+        let mut done = 0;
+        while let Some(&(kind, number)) = self.wanted.get(done) {
+            let part = &rules.parts[number];
+            let body = match kind {
+                Kind::Rule => self.rule(part),
+                Kind::Terminal => self.terminal(part),
+            };
+            let line = format!("{}: {body}", self.name(kind, number));
+            self.lines.push(line);
+            done += 1;
+        }
+        text += &self.lines.join("\n");
+        text.push('\n');
+        text
+    }
+
+    /// The name of a rule, which is written if it is not yet.
+    fn name(&mut self, kind: Kind, number: usize) -> String {
+        if !self.wanted.contains(&(kind, number)) {
+            self.wanted.push((kind, number));
+        }
+        match kind {
+            Kind::Rule => format!("r{number}"),
+            Kind::Terminal => format!("T{number}"),
+        }
+    }
+
+    /// A part of a rule.
+    fn rule(&mut self, part: &Part) -> String {
+        let (overlaps, rules) = (&self.overlaps, self.rules);
+        let may_be_terminal = |part: &Part| {
+            overlaps.is_regular(part)
+                && !overlaps.is_nullable(part)
+                && overlaps.is_alone(rules, part)
+        };
+        if !matches!(part, Part::Character(_)) && may_be_terminal(part) {
+            return match part {
+                Part::Rule(number) => self.name(Kind::Terminal, *number),
+                part => {
+                    let body = self.terminal(part);
+                    self.part_terminal(body)
+                }
+            };
+        }
+        match part {
+            Part::Repeat(inner, 0, most)
+                if *most != Some(0)
+                    && overlaps.is_regular(inner)
+                    && !overlaps.is_nullable(inner)
+                    && overlaps.is_alone(rules, part) =>
+            {
+                // Terminals are never empty.
+                let inner = self.terminal(inner);
+                let line = repeated(inner, 1, *most);
+                format!("{}?", self.part_terminal(line))
+            }
+            Part::Either(parts) => either(parts.iter().map(|part| self.rule(part))),
+            Part::Sequence(parts) => sequence(parts.iter().map(|part| self.rule(part))),
+            Part::Character(ranges) => class(ranges),
+            Part::Rule(number) => self.name(Kind::Rule, *number),
+            Part::Repeat(part, least, most) => {
+                let part = self.rule(part);
+                repeated(part, *least, *most)
+            }
+        }
+    }
+
+    /// A part of a terminal.
+    fn terminal(&mut self, part: &Part) -> String {
+        match part {
+            Part::Either(parts) => either(parts.iter().map(|part| self.terminal(part))),
+            Part::Sequence(parts) => sequence(parts.iter().map(|part| self.terminal(part))),
+            Part::Character(ranges) => class(ranges),
+            Part::Rule(number) => self.name(Kind::Terminal, *number),
+            Part::Repeat(part, least, most) => {
+                let part = self.terminal(part);
+                repeated(part, *least, *most)
+            }
+        }
+    }
+
+    /// The name of a terminal of a part.
+    fn part_terminal(&mut self, body: String) -> String {
+        let name = format!("L{}", self.lines.len());
+        self.lines.push(format!("{name}: {body}"));
+        name
+    }
+}
+
+fn either(parts: impl Iterator<Item = String>) -> String {
+    format!("({})", parts.collect::<Vec<_>>().join(" | "))
+}
+
+fn sequence(parts: impl Iterator<Item = String>) -> String {
+    let parts: Vec<_> = parts.collect();
+    match parts.is_empty() {
+        true => "\"\"".to_owned(),
+        false => format!("({})", parts.join(" ")),
+    }
+}
+
+fn repeated(part: String, least: u32, most: Option<u32>) -> String {
+    match (least, most) {
+        (_, Some(0)) => "\"\"".to_owned(),
+        (0, None) => format!("({part})*"),
+        (1, None) => format!("({part})+"),
+        (0, Some(1)) => format!("({part})?"),
+        (least, None) => format!("({part}){{{least},}}"),
+        (least, Some(most)) => format!("({part}){{{least},{most}}}"),
+    }
+}
+
+/// A regular expression of one character.
+fn class(ranges: &[(char, char)]) -> String {
+    let range = |(first, last): &(char, char)| {
+        format!(
+            "\\x{{{:X}}}-\\x{{{:X}}}",
+            u32::from(*first),
+            u32::from(*last)
+        )
+    };
+    format!("/[{}]/", ranges.iter().map(range).collect::<String>())
+}
