@@ -11,10 +11,11 @@ use serde::{Serialize, Serializer};
 use super::args::{ContextArgs, ModelArgs};
 use super::error::CliError;
 use super::load;
+use super::lookup;
 use super::memory::Uses;
 use super::output::{self, bytes};
 use super::picture::Picture;
-use crate::engine::{self, EngineError, MemoryPlan, ModelSource};
+use crate::engine::{self, EngineError, MemoryPlan};
 use crate::gguf::Gguf;
 use crate::gpu::{self, AdapterSummary, Target};
 use crate::model::{self, Experts, Gating};
@@ -36,7 +37,8 @@ The file's weights are not loaded. Memory is compared with the adapter that --de
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Inspect {
-    /// GGUF file of the model; goes before -m and GLIMT_MODEL
+    /// The model, as -m takes it; goes before -m and GLIMT_MODEL
+    #[arg(value_name = "MODEL")]
     file: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
@@ -110,10 +112,10 @@ struct TypeRow {
 
 impl Inspect {
     pub(super) fn run(&self) -> Result<(), CliError> {
-        let source = self
-            .file
-            .clone()
-            .map_or_else(|| self.model.source(), ModelSource::File);
+        let source = match &self.file {
+            Some(file) => lookup::source(file)?,
+            None => self.model.source()?,
+        };
         let gguf = Arc::new(source.open()?);
         let model = models::load(Arc::clone(&gguf)).map_err(EngineError::from)?;
         let tokenizer = Tokenizer::from_gguf(&gguf)?;

@@ -5,26 +5,33 @@
 //! that closes the pipe early (`| head`) is no failure.
 
 mod args;
+mod ask;
+mod bars;
 mod bench;
 mod completions;
 mod config;
 mod devices;
 mod error;
 mod fault;
+mod fetch;
 mod generate;
 mod grammar;
 mod guard;
 mod inspect;
 mod interrupt;
+mod list;
 mod load;
 mod logits;
+mod lookup;
 mod man;
 mod memory;
 mod output;
 mod perplexity;
 mod picture;
 mod profile;
+mod pull;
 mod report;
+mod rm;
 mod sampling;
 mod sink;
 mod stop;
@@ -47,6 +54,7 @@ const EXAMPLES: &str = "\
 Examples:
   glimt generate \"Tell me a story about a fox and a crow.\"
   glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf --think off \"Why is the sky blue?\"
+  glimt pull glm-4.7-flash
   glimt devices
   glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --ctx 32768
 
@@ -68,6 +76,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Generate(Box<generate::Generate>),
+    Pull(pull::Pull),
+    List(list::List),
+    Rm(rm::Rm),
     Inspect(inspect::Inspect),
     Devices(devices::Devices),
     Tokenize(tokenize::Tokenize),
@@ -160,6 +171,9 @@ fn run() -> Result<(), CliError> {
     interrupt::install()?;
     match command {
         Command::Generate(command) => command.run(),
+        Command::Pull(command) => command.run(),
+        Command::List(command) => command.run(),
+        Command::Rm(command) => command.run(),
         Command::Inspect(command) => command.run(),
         Command::Devices(command) => command.run(),
         Command::Tokenize(command) => command.run(),

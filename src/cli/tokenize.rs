@@ -41,7 +41,7 @@ struct Tokens {
 impl Tokenize {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let text = self.text.input("text")?.read(text::MAX_BYTES)?;
-        let tokenizer = Tokenizer::from_gguf(&self.model.source().open()?)?;
+        let tokenizer = Tokenizer::from_gguf(&self.model.source()?.open()?)?;
         let ids = tokenizer.encode(&text, true)?;
         let pieces = ids.iter().map(|&id| tokenizer.piece(id)).collect();
         let tokens = Tokens { ids, pieces };

@@ -14,12 +14,13 @@ use std::path::{Path, PathBuf};
 use uses::{Crate, Module};
 
 /// The rooms, each of which may use those before it.
-const ROOMS: [&str; 16] = [
+const ROOMS: [&str; 17] = [
     "files",
     "plural",
     "pictures",
     "quant",
     "gguf",
+    "hub",
     "tokenizer",
     "model",
     "synth",
