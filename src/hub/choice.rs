@@ -134,18 +134,18 @@ fn listed<'a, F: 'a>(models: impl IntoIterator<Item = &'a Model<F>>) -> String {
 fn fitting<'a, F>(models: &'a [Model<F>], wanted: &str) -> Vec<&'a Model<F>> {
     let upper = wanted.to_ascii_uppercase();
     let wanted = upper.strip_suffix(".GGUF").unwrap_or(&upper);
-    let ways: [&dyn Fn(&Model<F>) -> bool; 3] = [
-        &|model| model.quantisation.as_deref() == Some(wanted),
-        &|model| has_word(&model.stem.to_ascii_uppercase(), wanted),
-        &|model| model.stem.to_ascii_uppercase().contains(wanted),
-    ];
-    let found = ways
-        .iter()
-        .map(|way| models.iter().filter(|model| way(model)).collect::<Vec<_>>());
+    let upper_stem = |model: &Model<F>| model.stem.to_ascii_uppercase();
+    let of = |fits: &dyn Fn(&Model<F>) -> bool| -> Vec<&'a Model<F>> {
+        models.iter().filter(|model| fits(model)).collect()
+    };
+    let mut found = of(&|model| model.quantisation.as_deref() == Some(wanted));
+    if found.is_empty() {
+        found = of(&|model| has_word(&upper_stem(model), wanted));
+    }
+    if found.is_empty() {
+        found = of(&|model| upper_stem(model).contains(wanted));
+    }
     found
-        .into_iter()
-        .find(|found| !found.is_empty())
-        .unwrap_or_default()
 }
 
 /// The one model that is meant. Where no quantisation is asked for and `prefers` says so, it is the only one or `Q4_K_M`.

@@ -167,7 +167,10 @@ impl Download<'_> {
                 }
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Trouble::line(self.url, error)),
+                Err(error) => {
+                    let problem = format_args!("{error}, after {have} of {size} bytes");
+                    return Err(Trouble::line(self.url, problem));
+                }
             };
             let after = have.saturating_add(n as u64);
             if after > *size {

@@ -183,6 +183,19 @@ fn names(files: &[PathBuf]) -> Vec<Option<&std::ffi::OsStr>> {
 /// [`HubError::Several`] and [`HubError::MissingShards`].
 pub fn find(settings: &Settings, name: &Name) -> Result<Option<Found>, HubError> {
     let mut unread = vec![];
+    let found = look(settings, name, &mut unread);
+    if let Ok(None) = found {
+        // It may be in what cannot be read.
+        unread.iter().for_each(|error| log::warn!("{error}"));
+    }
+    found
+}
+
+fn look(
+    settings: &Settings,
+    name: &Name,
+    unread: &mut Vec<HubError>,
+) -> Result<Option<Found>, HubError> {
     let (model, tag) = match name {
         Name::Repository {
             repo,
@@ -190,7 +203,7 @@ pub fn find(settings: &Settings, name: &Name) -> Result<Option<Found>, HubError>
             alias,
         } => {
             let mut refused = None;
-            for group in groups(settings, &mut unread) {
+            for group in groups(settings, unread) {
                 if !group.repo.eq_ignore_ascii_case(repo) {
                     continue;
                 }
@@ -210,6 +223,6 @@ pub fn find(settings: &Settings, name: &Name) -> Result<Option<Found>, HubError>
         }
         Name::Ollama { model, tag, .. } => (model.as_str(), tag),
     };
-    let all = ollama::models(&settings.ollama, &mut unread);
+    let all = ollama::models(&settings.ollama, unread);
     Ok(ollama::choose(&all, model, tag.as_deref())?.map(of_ollama))
 }
