@@ -1,6 +1,6 @@
 //! glimt runs MLA + mixture-of-experts language models from GGUF files on any GPU that wgpu reaches.
 //!
-//! The rooms, each of which uses only those before it: [`quant`] knows the block formats, [`gguf`] reads the container,
+//! The rooms, each of which uses only those before it: [`quant`] knows the block formats, [`gguf`] reads the container, [`hub`] finds and fetches models by name,
 //! [`tokenizer`] the text, [`model`] what all models share, [`synth`] invents models, [`gpu`] has adapters, memory and
 //! recorded steps, [`kernels`] each operation as a pair of WGSL and Rust, [`models`] the families of models, [`engine`] puts them together, [`chat`] holds conversations, [`mod@bench`], [`profile`] and
 //! [`tune`] measure, [`cli`] is the command line. Before all stand `files`, which are
@@ -16,6 +16,7 @@ pub mod engine;
 pub(crate) mod files;
 pub mod gguf;
 pub mod gpu;
+pub mod hub;
 pub mod kernels;
 pub mod model;
 pub mod models;

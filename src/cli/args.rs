@@ -1,9 +1,12 @@
 //! Flags that several commands share, each defined once.
 
+use std::cell::OnceCell;
 use std::path::PathBuf;
 
 use clap::Args;
 
+use super::error::CliError;
+use super::lookup;
 use crate::bench::Source;
 use crate::engine::{DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Tier};
 use crate::models::MAX_CHUNK;
@@ -11,17 +14,29 @@ use crate::models::MAX_CHUNK;
 /// Which model.
 #[derive(Args)]
 pub(super) struct ModelArgs {
-    /// GGUF file of the model (of a split model: its first shard) [default: the built-in story teller]
-    #[arg(short, long, value_name = "FILE", env = "GLIMT_MODEL")]
+    /// The model: a GGUF file (of a split model its first shard), or a name that `glimt list` or `glimt pull --help` shows
+    /// [default: the built-in story teller]
+    #[arg(short, long, value_name = "MODEL", env = "GLIMT_MODEL")]
     model: Option<PathBuf>,
+    /// What it turned out to be: a name is looked up once.
+    #[arg(skip)]
+    found: OnceCell<ModelSource>,
 }
 
 impl ModelArgs {
-    /// The file named, or the model compiled into the program.
-    pub(super) fn source(&self) -> ModelSource {
-        self.model.as_ref().map_or(ModelSource::Embedded, |file| {
-            ModelSource::File(file.clone())
-        })
+    /// The file that is named or that a name means, or the model compiled into the program.
+    ///
+    /// # Errors
+    /// What [`lookup::source`] refuses.
+    pub(super) fn source(&self) -> Result<ModelSource, CliError> {
+        let Some(model) = &self.model else {
+            return Ok(ModelSource::Embedded);
+        };
+        if let Some(found) = self.found.get() {
+            return Ok(found.clone());
+        }
+        let found = lookup::source(model)?;
+        Ok(self.found.get_or_init(|| found).clone())
     }
 }
 
@@ -38,10 +53,13 @@ pub(super) struct MeasuredArgs {
 
 impl MeasuredArgs {
     /// What the flags name.
-    pub(super) fn source(&self) -> Source {
+    ///
+    /// # Errors
+    /// What [`lookup::source`] refuses.
+    pub(super) fn source(&self) -> Result<Source, CliError> {
         match &self.synthetic {
-            Some(synthetic) => synthetic.clone(),
-            None => Source::Model(self.model.source()),
+            Some(synthetic) => Ok(synthetic.clone()),
+            None => Ok(Source::Model(self.model.source()?)),
         }
     }
 }

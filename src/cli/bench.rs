@@ -137,7 +137,7 @@ impl Bench {
 
     pub(super) fn run(&self) -> Result<(), CliError> {
         let options = BenchOptions {
-            source: self.model.source(),
+            source: self.model.source()?,
             tests: bench::tests(
                 &all(&self.prompts, 512),
                 &all(&self.generations, 128),

@@ -6,6 +6,7 @@ use crate::bench::{BenchError, Source};
 use crate::engine::chooser::ChooserError;
 use crate::engine::{EngineError, ModelSource, SessionFileError};
 use crate::gpu::tuning::TuningError;
+use crate::hub::HubError;
 use crate::plural::count;
 use crate::synth::SynthError;
 use crate::tokenizer::TokenizerError;
@@ -47,6 +48,27 @@ pub(super) enum CliError {
     /// Choices could not be kept.
     #[error(transparent)]
     Tuning(#[from] TuningError),
+    /// A model was not found, fetched or removed.
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    /// A text names neither a file nor a model of this machine.
+    #[error(
+        "'{text}': there is no such file, and no model of this name is on this machine; {advice}"
+    )]
+    NoModel {
+        /// What was given.
+        text: String,
+        /// How to get it, or what there is.
+        advice: String,
+    },
+    /// A question was answered with no.
+    #[error("{0} was not fetched")]
+    NotFetched(String),
+    /// Nobody can be asked whether a model may be removed.
+    #[error(
+        "a model is removed without a question only with --yes; give it, or run this in a terminal"
+    )]
+    NobodyToAsk,
     /// The config file cannot be read.
     #[error("cannot read the config file {path}: {source}")]
     ReadConfig {
@@ -288,6 +310,10 @@ impl CliError {
             | Self::Setting { .. }
             | Self::NoText { .. }
             | Self::NoFile
+            | Self::NobodyToAsk
+            | Self::Hub(
+                HubError::Name { .. } | HubError::Variable { .. } | HubError::Token { .. },
+            )
             | Self::EmptyText { .. }
             | Self::ChunkTooShort { .. }
             | Self::BarsWithoutTable

@@ -112,7 +112,7 @@ impl Generate {
         }
         let inputs = self.prompt.inputs()?;
         let may_think = !self.raw && !matches!(self.think, Some(Think::Off));
-        let ctx = self.ctx.for_answers(&self.model.source(), may_think);
+        let ctx = self.ctx.for_answers(&self.model.source()?, may_think);
         let opened = load::open(&self.model, &self.engine, &ctx)?;
         let prompt = text::read_all(&inputs, text::most_bytes(opened.n_ctx()))?;
         let rendered = if self.raw {
@@ -240,7 +240,7 @@ impl Generate {
     /// How tokens are chosen.
     fn choice(&self, opened: &Opened) -> Result<Choice, CliError> {
         let no_thoughts = matches!(self.think, Some(Think::Off));
-        let source = self.model.source();
+        let source = self.model.source()?;
         let mut choice = Choice::new(&self.sampling, &source, opened, no_thoughts)?;
         choice.host.extend(self.logprobs.map(|_| "--logprobs"));
         choice.host.extend(self.grammar.flag());

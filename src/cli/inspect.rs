@@ -11,10 +11,11 @@ use serde::{Serialize, Serializer};
 use super::args::{ContextArgs, DeviceArgs, ModelArgs};
 use super::error::CliError;
 use super::load;
+use super::lookup;
 use super::memory::Uses;
 use super::output::{self, bytes};
 use super::picture::Picture;
-use crate::engine::{self, EngineError, EngineOptions, MemoryPlan, ModelSource};
+use crate::engine::{self, EngineError, EngineOptions, MemoryPlan};
 use crate::gguf::Gguf;
 use crate::gpu::{AdapterSummary, Target};
 use crate::model::{self, Experts, Gating};
@@ -36,7 +37,8 @@ The file's weights are not loaded. Memory is compared with that of the device on
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Inspect {
-    /// GGUF file of the model; goes before -m and GLIMT_MODEL
+    /// The model, as -m takes it; goes before -m and GLIMT_MODEL
+    #[arg(value_name = "MODEL")]
     file: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
@@ -122,10 +124,10 @@ struct TypeRow {
 
 impl Inspect {
     pub(super) fn run(&self) -> Result<(), CliError> {
-        let source = self
-            .file
-            .clone()
-            .map_or_else(|| self.model.source(), ModelSource::File);
+        let source = match &self.file {
+            Some(file) => lookup::source(file)?,
+            None => self.model.source()?,
+        };
         let (gguf, model) = load::described(&source)?;
         let (tokenizer, template) = text_of(&gguf).map_err(|error| error.in_file(&source))?;
         let tensors = tensor_rows(&gguf);

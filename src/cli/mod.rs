@@ -6,6 +6,8 @@
 
 mod answer;
 mod args;
+mod ask;
+mod bars;
 mod bench;
 mod chat;
 mod completions;
@@ -13,20 +15,25 @@ mod config;
 mod devices;
 mod error;
 mod fault;
+mod fetch;
 mod generate;
 mod grammar;
 mod guard;
 mod inspect;
 mod interrupt;
+mod list;
 mod load;
 mod logits;
+mod lookup;
 mod man;
 mod memory;
 mod output;
 mod perplexity;
 mod picture;
 mod profile;
+mod pull;
 mod report;
+mod rm;
 mod sampling;
 mod sink;
 mod stop;
@@ -50,6 +57,7 @@ Examples:
   glimt chat
   glimt generate \"Tell me a story about a fox and a crow.\"
   glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf --think off \"Why is the sky blue?\"
+  glimt pull glm-4.7-flash
   glimt devices
   glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --ctx 32768
 
@@ -72,6 +80,9 @@ struct Cli {
 enum Command {
     Chat(Box<chat::Chat>),
     Generate(Box<generate::Generate>),
+    Pull(pull::Pull),
+    List(list::List),
+    Rm(rm::Rm),
     Inspect(inspect::Inspect),
     Devices(devices::Devices),
     Tokenize(tokenize::Tokenize),
@@ -169,6 +180,9 @@ fn run() -> Result<(), CliError> {
     match command {
         Command::Chat(command) => command.run(),
         Command::Generate(command) => command.run(),
+        Command::Pull(command) => command.run(),
+        Command::List(command) => command.run(),
+        Command::Rm(command) => command.run(),
         Command::Inspect(command) => command.run(),
         Command::Devices(command) => command.run(),
         Command::Tokenize(command) => command.run(),

@@ -77,7 +77,7 @@ enum Format {
 impl Profile {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let options = ProfileOptions {
-            source: self.model.source(),
+            source: self.model.source()?,
             gpu: self.engine.device.options(),
             precompose: self.engine.precompose.choice,
             subject: match self.prompt {

@@ -42,7 +42,7 @@ struct Tokens {
 impl Tokenize {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let text = self.text.input("text")?.read(text::MAX_BYTES)?;
-        let source = self.model.source();
+        let source = self.model.source()?;
         let tokenizer = vocabulary(&source).map_err(|error| error.in_file(&source))?;
         let ids = tokenizer.encode(&text, true)?;
         let pieces = ids.iter().map(|&id| tokenizer.piece(id)).collect();

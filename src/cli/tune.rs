@@ -71,7 +71,7 @@ impl Tune {
             return self.forget();
         }
         let options = TuneOptions {
-            source: self.model.source(),
+            source: self.model.source()?,
             gpu: self.device.options(),
             time: Duration::from_secs(u64::from(self.seconds)),
         };

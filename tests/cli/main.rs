@@ -131,6 +131,9 @@ fn greedy_text(rest: &[&str]) -> String {
 fn every_command_has_help_with_examples() {
     for command in [
         "generate",
+        "pull",
+        "list",
+        "rm",
         "inspect",
         "devices",
         "tokenize",

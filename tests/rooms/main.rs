@@ -20,6 +20,7 @@ const ROOMS: [&str; 17] = [
     "pictures",
     "quant",
     "gguf",
+    "hub",
     "tokenizer",
     "model",
     "synth",

@@ -59,7 +59,7 @@ pub(super) struct Chat {
 
 impl Chat {
     pub(super) fn run(self) -> Result<(), CliError> {
-        let source = self.model.source();
+        let source = self.model.source()?;
         let may_think = self.settings.thinks() != Some(false);
         let ctx = self.ctx.for_answers(&source, may_think);
         let opened = load::open(&self.model, &self.engine, &ctx)?;

@@ -1,0 +1,126 @@
+//! Fetching a model with a progress bar.
+
+use std::path::PathBuf;
+
+use indicatif::ProgressBar;
+
+use super::bars::progress_bar;
+use super::error::CliError;
+use super::output::{bytes, complain, note};
+use crate::hub::{Event, Hub, Name, Offer, Settings};
+use crate::plural::count;
+
+/// A hub whose answers are told on standard error.
+pub(super) struct Fetch<'a> {
+    hub: Hub<'a>,
+}
+
+/// What is shown while files come.
+struct Shown {
+    bar: ProgressBar,
+    /// Whether the speed is still measured from a file's beginning, which an earlier run may have fetched.
+    fresh: bool,
+}
+
+impl Shown {
+    fn new() -> Self {
+        Self {
+            bar: ProgressBar::hidden(),
+            fresh: true,
+        }
+    }
+
+    fn take(&mut self, event: &Event<'_>) {
+        match event {
+            Event::File { name, bytes } => {
+                self.bar.finish_and_clear();
+                note(format_args!("{name}, {}", super::output::bytes(*bytes)));
+                self.bar = progress_bar("fetching");
+                self.bar.set_length(*bytes);
+                self.fresh = true;
+            }
+            Event::Fetched { bytes } => {
+                self.bar.set_position(*bytes);
+                if std::mem::replace(&mut self.fresh, false) {
+                    self.bar.reset_eta();
+                }
+            }
+            Event::Checked { bytes, of } => {
+                self.bar.set_message("checking");
+                self.bar.set_length(*of);
+                self.bar.set_position(*bytes);
+            }
+            Event::Again { why, wait } => {
+                let wait = wait.as_secs_f64();
+                self.tell(&format!("{}; trying again in {wait:.1} s", why.cause()));
+            }
+            Event::StartOver { file, why } => {
+                self.bar.set_message("fetching");
+                self.tell(&format!("{file} is fetched from its beginning: {why}"));
+            }
+            Event::Waiting { file } => self.tell(&format!(
+                "{file}: another program fetches it, waiting for that"
+            )),
+        }
+    }
+
+    fn tell(&self, text: &str) {
+        self.bar.suspend(|| complain(format_args!("{text}")));
+    }
+}
+
+impl<'a> Fetch<'a> {
+    pub(super) fn new(settings: &'a Settings) -> Self {
+        Self {
+            hub: Hub::new(settings),
+        }
+    }
+
+    /// Asks what a name means, and tells it with its size.
+    ///
+    /// # Errors
+    /// What the hub refuses.
+    pub(super) fn offer(&self, name: &Name) -> Result<Offer, CliError> {
+        let mut shown = Shown::new();
+        let offer = self.hub.offer(name, &mut |event| shown.take(&event))?;
+        if let Name::Repository {
+            alias: Some(alias),
+            repo,
+            ..
+        } = name
+        {
+            note(format_args!(
+                "{alias} stands for {repo}, which nobody has verified; look at it before you trust it"
+            ));
+        }
+        let missing = self.hub.missing(&offer);
+        let all = offer.bytes();
+        let left = match missing {
+            0 => ", already here".to_owned(),
+            part if part < all => format!(", {} of it to fetch", bytes(part)),
+            _ => String::new(),
+        };
+        let files = count(offer.files.len(), "file");
+        note(format_args!(
+            "{}:{}, {} in {files}{left}",
+            offer.repo,
+            offer.label,
+            bytes(all)
+        ));
+        if !offer.others.is_empty() {
+            note(format_args!("it also has {}", offer.others.join(", ")));
+        }
+        Ok(offer)
+    }
+
+    /// Fetches what is missing; returns the first file.
+    ///
+    /// # Errors
+    /// What the line, the hub or the disk refuses.
+    pub(super) fn pull(&self, offer: &Offer) -> Result<PathBuf, CliError> {
+        let mut shown = Shown::new();
+        let pulled = self.hub.pull(offer, &mut |event| shown.take(&event));
+        shown.bar.finish_and_clear();
+        Ok(pulled?)
+    }
+}

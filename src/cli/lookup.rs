@@ -1,0 +1,61 @@
+//! What a model's name means: a file, else a model of this machine, else one that a hub would give.
+
+use std::path::Path;
+
+use super::error::CliError;
+use super::output::note;
+use super::{ask, fetch};
+use crate::engine::ModelSource;
+use crate::hub::{ALIASES, HubError, Name, Settings, stores};
+
+/// The model that is named. What is not on this machine is fetched if somebody says so in a terminal.
+///
+/// # Errors
+/// [`CliError::NoModel`] where it is nowhere, [`CliError::NotFetched`], and what the hub refuses.
+pub(super) fn source(model: &Path) -> Result<ModelSource, CliError> {
+    let text = model.to_string_lossy();
+    if model.exists() || Name::is_path(model) {
+        return Ok(ModelSource::File(model.to_owned()));
+    }
+    let name = Name::parse(&text)?;
+    let settings = Settings::from_env()?;
+    if let Some(found) = stores::find(&settings, &name)?
+        && let Some(first) = found.files.first()
+    {
+        note(format_args!(
+            "{text} is {} ({})",
+            first.display(),
+            found.store
+        ));
+        return Ok(ModelSource::File(first.clone()));
+    }
+    let Name::Repository { .. } = name else {
+        let advice = format!(
+            "glimt list shows what there is, and these names can be fetched: {}, user/repo",
+            ALIASES.map(|(alias, _)| alias).join(", ")
+        );
+        return Err(CliError::NoModel {
+            text: text.into_owned(),
+            advice,
+        });
+    };
+    if settings.offline {
+        return Err(HubError::Offline {
+            what: text.into_owned(),
+        }
+        .into());
+    }
+    if !ask::possible() {
+        let advice = format!("fetch it with: glimt pull {text}");
+        return Err(CliError::NoModel {
+            text: text.into_owned(),
+            advice,
+        });
+    }
+    let hub = fetch::Fetch::new(&settings);
+    let offer = hub.offer(&name)?;
+    match ask::yes("Fetch it?")? {
+        true => Ok(ModelSource::File(hub.pull(&offer)?)),
+        false => Err(CliError::NotFetched(text.into_owned())),
+    }
+}

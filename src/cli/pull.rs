@@ -1,0 +1,56 @@
+//! `glimt pull`: fetches a model by its name.
+
+use clap::Args;
+
+use super::error::CliError;
+use super::fetch::Fetch;
+use super::{ask, output};
+use crate::hub::{Name, Settings};
+
+const EXAMPLES: &str = "\
+Examples:
+  glimt pull unsloth/GLM-4.7-Flash-GGUF:Q4_K_M
+  glimt pull glm-4.7-flash
+  HF_TOKEN=hf_... glimt pull user/private-GGUF
+  glimt generate -m unsloth/GLM-4.7-Flash-GGUF:Q4_K_M \"Why is the sky blue?\"
+
+A name is user/repo, user/repo:QUANTISATION, or one of glm-4.7-flash, deepseek-v2-lite and youtu-llm, each also with \
+:QUANTISATION. Without a quantisation Q4_K_M is taken, or the only one there is. The repositories behind the short names \
+are not verified: in a terminal, glimt asks before it fetches one.
+
+Files go to the cache that Python's huggingface_hub uses: ~/.cache/huggingface/hub, or where HF_HUB_CACHE or HF_HOME say. \
+HF_ENDPOINT names another hub, HF_TOKEN an access token, and HF_HUB_OFFLINE=1 forbids to ask the hub. After Ctrl-C or a \
+broken line the next pull goes on where this one ended. Every file is compared with its checksum before it gets its name.";
+
+/// Fetch a model by its name
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Pull {
+    /// The name of the model: user/repo, user/repo:QUANTISATION or a short name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Fetch or remove without asking
+    #[arg(short, long)]
+    yes: bool,
+}
+
+impl Pull {
+    pub(super) fn run(&self) -> Result<(), CliError> {
+        let name = Name::parse(&self.name)?;
+        let settings = Settings::from_env()?;
+        if settings.offline
+            && let Some(found) = crate::hub::stores::find(&settings, &name)?
+            && let Some(first) = found.files.first()
+        {
+            return output::page(&format!("{}\n", first.display()));
+        }
+        let hub = Fetch::new(&settings);
+        let offer = hub.offer(&name)?;
+        let short = matches!(name, Name::Repository { alias: Some(_), .. });
+        if short && !self.yes && ask::possible() && !ask::yes("Fetch it?")? {
+            return Err(CliError::NotFetched(self.name.clone()));
+        }
+        let path = hub.pull(&offer)?;
+        output::page(&format!("{}\n", path.display()))
+    }
+}

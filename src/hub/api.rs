@@ -1,0 +1,231 @@
+//! What a repository has, as the hub tells it.
+
+use std::io::Read;
+
+use serde::Deserialize;
+
+use super::http::{Client, Request, Trouble, escaped, header};
+use super::{HubError, Settings, Sum};
+
+/// The longest listing that is read, in bytes.
+const LONGEST: u64 = 64 << 20;
+
+/// A file of a repository.
+#[derive(Debug, Clone)]
+pub(super) struct RemoteFile {
+    /// Its name, with `/` between folders. It is checked: below any folder it stays below it.
+    pub(super) name: String,
+    /// In bytes.
+    pub(super) size: u64,
+    /// Of its content.
+    pub(super) sum: Sum,
+}
+
+/// The GGUF files of a repository at one commit.
+pub(super) struct Listing {
+    pub(super) commit: String,
+    pub(super) files: Vec<Listed>,
+}
+
+/// A file as a listing tells it.
+#[derive(Debug, Clone)]
+pub(super) struct Listed {
+    pub(super) name: String,
+    size: Option<u64>,
+    sum: Option<Sum>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    blob_id: Option<String>,
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    #[serde(alias = "oid")]
+    sha256: String,
+    size: Option<u64>,
+}
+
+/// Whether a name of a hub may become a path below a folder, on every system.
+fn is_safe(name: &str) -> bool {
+    let part = |part: &str| !matches!(part, "" | "." | "..");
+    !name.contains(['\\', ':', '\0'])
+        && !name.chars().any(char::is_control)
+        && name.len() < 1024
+        && name.split('/').all(part)
+}
+
+/// Whether a text is a commit: it becomes the name of a folder.
+pub(super) fn is_commit(text: &str) -> bool {
+    (7..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The address of a file.
+pub(super) fn file_url(settings: &Settings, repo: &str, commit: &str, name: &str) -> String {
+    format!(
+        "{}/{repo}/resolve/{commit}/{}",
+        settings.endpoint,
+        escaped(name)
+    )
+}
+
+/// Asks what a repository has.
+///
+/// # Errors
+/// What the line or the hub refuses, [`HubError::Answer`], [`HubError::UnsafeName`].
+pub(super) fn listing(
+    client: &Client,
+    settings: &Settings,
+    repo: &str,
+) -> Result<Listing, Trouble> {
+    let url = format!(
+        "{}/api/models/{repo}/revision/main?blobs=true",
+        settings.endpoint
+    );
+    let what = format!("repository {repo}");
+    let mut response = client.ask(&Request {
+        url: &url,
+        what: &what,
+        from: 0,
+        head: false,
+    })?;
+    let mut text = String::new();
+    let read = response
+        .body_mut()
+        .as_reader()
+        .take(LONGEST)
+        .read_to_string(&mut text);
+    match read {
+        Ok(length) if length as u64 == LONGEST => {
+            return Err(wrong(&url, "its list of files is too long".to_owned()));
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            return Err(wrong(&url, "its list of files is no text".to_owned()));
+        }
+        Err(error) => return Err(Trouble::line(&url, error)),
+        Ok(_) => {}
+    }
+    let answer: Answer = serde_json::from_str(&text)
+        .map_err(|error| wrong(&url, format!("it gives no list of files as JSON: {error}")))?;
+    if !is_commit(&answer.sha) {
+        return Err(wrong(
+            &url,
+            format!(
+                "found the commit '{}', expected hexadecimal digits",
+                answer.sha
+            ),
+        ));
+    }
+    let models = answer
+        .siblings
+        .into_iter()
+        .filter(|file| file.rfilename.to_ascii_lowercase().ends_with(".gguf"));
+    let file = |file: Sibling| {
+        if !is_safe(&file.rfilename) {
+            let repo = repo.to_owned();
+            return Err(Trouble::lasting(HubError::UnsafeName {
+                repo,
+                file: file.rfilename,
+            }));
+        }
+        let sum = match &file.lfs {
+            Some(lfs) => Sum::read(&lfs.sha256).filter(|sum| matches!(sum, Sum::Sha256(_))),
+            None => file.blob_id.as_deref().and_then(Sum::read),
+        };
+        let size = file.lfs.and_then(|lfs| lfs.size).or(file.size);
+        Ok(Listed {
+            name: file.rfilename,
+            size,
+            sum,
+        })
+    };
+    let files = models.map(file).collect::<Result<_, _>>()?;
+    Ok(Listing {
+        commit: answer.sha.to_ascii_lowercase(),
+        files,
+    })
+}
+
+fn wrong(url: &str, problem: String) -> Trouble {
+    let url = url.to_owned();
+    Trouble::lasting(HubError::Answer { url, problem })
+}
+
+/// Length and checksum of a file: as the listing tells them, else as the headers of the file do.
+///
+/// # Errors
+/// What the line or the hub refuses, [`HubError::NoChecksum`].
+pub(super) fn facts(
+    client: &Client,
+    settings: &Settings,
+    repo: &str,
+    commit: &str,
+    file: &Listed,
+) -> Result<RemoteFile, Trouble> {
+    let name = file.name.clone();
+    if let (Some(size), Some(sum)) = (file.size, file.sum.clone()) {
+        return Ok(RemoteFile { name, size, sum });
+    }
+    let url = file_url(settings, repo, commit, &name);
+    let what = format!("file {name} in {repo}");
+    let response = client.ask(&Request {
+        url: &url,
+        what: &what,
+        from: 0,
+        head: true,
+    })?;
+    let told = |linked: &str, own: &str| {
+        header(&response, linked)
+            .or_else(|| header(&response, own))
+            .map(str::to_owned)
+    };
+    let size = told("x-linked-size", "content-length").and_then(|size| size.parse().ok());
+    let sum = told("x-linked-etag", "etag").and_then(|etag| Sum::read(&etag));
+    match (file.size.or(size), file.sum.clone().or(sum)) {
+        (Some(size), Some(sum)) => Ok(RemoteFile { name, size, sum }),
+        _ => Err(Trouble::lasting(HubError::NoChecksum { file: name })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_leave_a_folder_are_told() {
+        for safe in [
+            "a.gguf",
+            "Q4_K_M/a b-00001-of-00002.gguf",
+            "..a.gguf",
+            "ü.gguf",
+        ] {
+            assert!(is_safe(safe), "{safe}");
+        }
+        for wrong in [
+            "../a.gguf",
+            "a/../../b.gguf",
+            "/etc/a.gguf",
+            "a//b.gguf",
+            "./a.gguf",
+            "C:a.gguf",
+            "a\\..\\b.gguf",
+            "a\n.gguf",
+            "a\0.gguf",
+        ] {
+            assert!(!is_safe(wrong), "{wrong:?}");
+        }
+        assert!(is_commit("0123456789abcdef0123456789abcdef01234567"));
+        assert!(!is_commit("../../../../x") && !is_commit("main"));
+    }
+}

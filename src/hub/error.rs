@@ -1,0 +1,281 @@
+//! Why a model was not found, fetched or removed.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Bytes with a binary unit, for sentences.
+fn size(bytes: &u64) -> String {
+    match *bytes {
+        0..1_048_576 => format!("{bytes} bytes"),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", *bytes as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", *bytes as f64 / 1_073_741_824.0),
+    }
+}
+
+/// What ends the search, the fetching or the removal of a model. `Display` is one sentence that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// A text is no name of a model.
+    #[error(
+        "'{text}' is no name of a model: {problem}; names are user/repo, user/repo:QUANTISATION, ollama:NAME:TAG, {aliases}"
+    )]
+    Name {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        problem: &'static str,
+        /// The short names.
+        aliases: String,
+    },
+    /// A variable of the environment cannot be used.
+    #[error("{variable}: found '{found}', expected {expected}")]
+    Variable {
+        /// Its name.
+        variable: &'static str,
+        /// Its value.
+        found: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// The access token has characters that no token has.
+    #[error("the access token in {origin} has characters that no token has; write it anew")]
+    Token {
+        /// The variable or the file.
+        origin: String,
+    },
+    /// The system tells no home folder.
+    #[error("the system names no home folder; name the folder of models in HF_HOME")]
+    NoHome,
+    /// Nothing may be fetched.
+    #[error(
+        "{what} is not on this machine, and HF_HUB_OFFLINE forbids to ask the hub; unset it to fetch the model"
+    )]
+    Offline {
+        /// The model.
+        what: String,
+    },
+    /// The hub does not answer, or not to the end.
+    #[error(
+        "{url}: {problem}; look at the connection, and run the command again: what is fetched is kept"
+    )]
+    Unreachable {
+        /// What was asked for.
+        url: String,
+        /// What happened.
+        problem: String,
+    },
+    /// The hub does not let strangers have this.
+    #[error(
+        "the hub lets only some have {repo}: it is private, gated, or not there at all; {advice}"
+    )]
+    Unauthorized {
+        /// The repository.
+        repo: String,
+        /// What to do about the token.
+        advice: &'static str,
+    },
+    /// The hub knows who asks, and refuses.
+    #[error(
+        "the hub refuses {repo} to this user; if it is gated, accept its conditions at {page} and set HF_TOKEN to a token of that account"
+    )]
+    Forbidden {
+        /// The repository.
+        repo: String,
+        /// Where its conditions are.
+        page: String,
+    },
+    /// There is no such repository or file.
+    #[error("the hub has no {what}; look for its exact name at {endpoint}")]
+    NotFound {
+        /// The repository or file.
+        what: String,
+        /// The hub.
+        endpoint: String,
+    },
+    /// The hub asks for patience.
+    #[error("the hub has had too many requests from this address (429){}; try again later, or set HF_TOKEN", wait.map_or(String::new(), |s| format!(" and asks to wait {s} s")))]
+    Busy {
+        /// The seconds that it asks to wait, where it says so.
+        wait: Option<u64>,
+    },
+    /// The hub answers in a way that means nothing here.
+    #[error("{url} answered with status {status}; {advice}")]
+    Status {
+        /// What was asked for.
+        url: String,
+        /// The status.
+        status: u16,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// A redirect leads nowhere.
+    #[error("{url}: {problem}; the hub is not to be trusted like this, look at HF_ENDPOINT")]
+    Redirect {
+        /// What was asked for.
+        url: String,
+        /// What is wrong with the redirect.
+        problem: String,
+    },
+    /// The hub says what cannot be used.
+    #[error(
+        "{url}: {problem}; look at HF_ENDPOINT, which must name a hub that speaks as Hugging Face's does"
+    )]
+    Answer {
+        /// What was asked for.
+        url: String,
+        /// What was found and expected.
+        problem: String,
+    },
+    /// A repository has no model for this program.
+    #[error("{repo} has no GGUF file; look for a repository whose name ends in -GGUF")]
+    NoGguf {
+        /// The repository or where was looked.
+        repo: String,
+    },
+    /// No file has the quantisation asked for.
+    #[error("{repo} has no {wanted}; it has {there}")]
+    NoQuantisation {
+        /// The repository.
+        repo: String,
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        there: String,
+    },
+    /// Several files fit.
+    #[error("{repo} has several models{}; name one: {found}", wanted.as_ref().map_or(String::new(), |w| format!(" that fit {w}")))]
+    Several {
+        /// The repository.
+        repo: String,
+        /// What was asked for.
+        wanted: Option<String>,
+        /// What fits.
+        found: String,
+    },
+    /// A split model is not whole.
+    #[error("{repo} lacks shards of {model}: {missing}; pull it again, or take another repository")]
+    MissingShards {
+        /// The repository.
+        repo: String,
+        /// The quantisation or the file.
+        model: String,
+        /// The names that are missing.
+        missing: String,
+    },
+    /// A name that would leave the cache.
+    #[error(
+        "{repo} names a file '{file}', which would be written outside of the cache; do not use this repository"
+    )]
+    UnsafeName {
+        /// The repository.
+        repo: String,
+        /// The name.
+        file: String,
+    },
+    /// A file that could not be checked.
+    #[error("the hub tells no checksum of {file}; without one it is not fetched")]
+    NoChecksum {
+        /// The file.
+        file: String,
+    },
+    /// The disk is too small.
+    #[error("{needed} are needed in {}, and {available} are free; make room, or name another folder in HF_HOME", path.display(), needed = size(needed), available = size(available))]
+    NoSpace {
+        /// Bytes still to be fetched.
+        needed: u64,
+        /// Bytes that are free.
+        available: u64,
+        /// The folder.
+        path: PathBuf,
+    },
+    /// What came is not what the hub promised.
+    #[error(
+        "{file} is damaged: its checksum is {found}, expected {expected}; it was deleted, pull it again"
+    )]
+    Checksum {
+        /// The file.
+        file: String,
+        /// As the hub tells it.
+        expected: String,
+        /// Of what came.
+        found: String,
+    },
+    /// More came than the hub promised.
+    #[error(
+        "{file}: the hub sends more than the {size} bytes that it told; pull it again, or take another hub"
+    )]
+    TooLong {
+        /// The file.
+        file: String,
+        /// Its length in bytes, as the hub tells it.
+        size: u64,
+    },
+    /// The disk refuses.
+    #[error("cannot write {}: {source}{}", path.display(), full(source))]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A store cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No store has the model.
+    #[error("no store of this machine has {name}; glimt list shows what there is")]
+    NotHere {
+        /// The name.
+        name: String,
+    },
+    /// A model of another program's store.
+    #[error("{name} belongs to {store}; remove it with: {command}")]
+    Foreign {
+        /// The name.
+        name: String,
+        /// The program.
+        store: &'static str,
+        /// What removes it.
+        command: String,
+    },
+}
+
+/// What to do where the disk is full.
+fn full(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            "; make room and run the command again: what is fetched is kept"
+        }
+        _ => "",
+    }
+}
+
+impl HubError {
+    /// What happened, without what to do about it: for what is tried again by itself.
+    pub fn cause(&self) -> String {
+        match self {
+            Self::Unreachable { url, problem } => format!("{url}: {problem}"),
+            Self::Status { url, status, .. } => format!("{url} answered with status {status}"),
+            Self::Busy { .. } => {
+                "the hub has had too many requests from this address (429)".to_owned()
+            }
+            other => other.to_string(),
+        }
+    }
+
+    /// Writing `path` failed.
+    pub(super) fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Write { path, source }
+    }
+
+    /// Reading `path` failed.
+    pub(super) fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Read { path, source }
+    }
+}

@@ -1,0 +1,329 @@
+//! Requests to a hub: redirects are followed here, so that the access token never leaves the hub's own host.
+
+use std::time::Duration;
+
+use ureq::http::{Response, Uri};
+use ureq::{Agent, Body};
+
+use super::{HubError, Patience, Settings, Token};
+
+/// Redirects that are followed for one request.
+const REDIRECTS: usize = 10;
+/// The longest wait that a hub may ask for.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+/// The longest wait that doubles.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Why a request did not succeed.
+pub(super) struct Trouble {
+    /// The error, where it is not tried again.
+    pub(super) error: HubError,
+    /// Whether another try may succeed.
+    pub(super) passing: bool,
+    /// How long the hub asks to wait before that.
+    wait: Option<Duration>,
+}
+
+impl Trouble {
+    /// What will not pass.
+    pub(super) fn lasting(error: HubError) -> Self {
+        Self {
+            error,
+            passing: false,
+            wait: None,
+        }
+    }
+
+    /// A line that broke, or what looks like one.
+    pub(super) fn line(url: &str, problem: impl ToString) -> Self {
+        let (url, problem) = (bare(url), problem.to_string());
+        Self {
+            error: HubError::Unreachable { url, problem },
+            passing: true,
+            wait: None,
+        }
+    }
+
+    /// How long to wait before try number `tried + 1`; nothing where that is of no use.
+    pub(super) fn pause(&self, patience: &Patience, tried: u32) -> Option<Duration> {
+        let own = patience
+            .first_wait
+            .saturating_mul(1 << tried.saturating_sub(1).min(16));
+        let wait = self.wait.unwrap_or(own.min(LONGEST_PAUSE));
+        (self.passing && wait <= LONGEST_WAIT).then_some(wait)
+    }
+}
+
+/// What is asked for.
+pub(super) struct Request<'a> {
+    pub(super) url: &'a str,
+    /// The repository or file, for errors.
+    pub(super) what: &'a str,
+    /// From which byte on; 0 asks for all.
+    pub(super) from: u64,
+    /// Whether only the headers of the first answer are wanted.
+    pub(super) head: bool,
+}
+
+/// Asks a hub.
+pub(super) struct Client {
+    agent: Agent,
+    endpoint: String,
+    token: Option<Token>,
+}
+
+/// Scheme, host and port: what a token is for.
+fn origin(url: &str) -> Option<(String, String, u16)> {
+    let uri: Uri = url.parse().ok()?;
+    let scheme = uri.scheme_str()?.to_ascii_lowercase();
+    let port = match scheme.as_str() {
+        "http" => 80,
+        "https" => 443,
+        _ => return None,
+    };
+    let port = uri.port_u16().unwrap_or(port);
+    Some((scheme, uri.host()?.to_ascii_lowercase(), port))
+}
+
+/// Where a redirect from `url` leads.
+fn target(url: &str, location: &str) -> Option<String> {
+    let uri: Uri = url.parse().ok()?;
+    let (scheme, authority) = (uri.scheme_str()?, uri.authority()?);
+    let joined = match location {
+        _ if location.contains("://") => location.to_owned(),
+        _ if location.starts_with("//") => format!("{scheme}:{location}"),
+        _ if location.starts_with('/') => format!("{scheme}://{authority}{location}"),
+        _ => {
+            let folder = uri.path().rsplit_once('/').map_or("", |(folder, _)| folder);
+            format!("{scheme}://{authority}{folder}/{location}")
+        }
+    };
+    // Fragments are for readers of pages.
+    let joined = joined.split('#').next()?.to_owned();
+    origin(&joined).map(|_| joined)
+}
+
+/// `path` with everything escaped that an address cannot have.
+pub(super) fn escaped(path: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte);
+    let one = |byte: u8| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    path.bytes().map(one).collect()
+}
+
+/// An address without its query, which may be a signature that nobody else should see.
+fn bare(url: &str) -> String {
+    url.split('?').next().unwrap_or_default().to_owned()
+}
+
+/// A header as text.
+pub(super) fn header<'a>(response: &'a Response<Body>, name: &str) -> Option<&'a str> {
+    response.headers().get(name)?.to_str().ok()
+}
+
+impl Client {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let silence = Some(settings.patience.silence);
+        let config = Agent::config_builder()
+            .user_agent(concat!("glimt/", env!("CARGO_PKG_VERSION")))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_connect(silence)
+            .timeout_per_read(silence)
+            .timeout_per_write(silence)
+            .build();
+        Self {
+            agent: config.new_agent(),
+            endpoint: settings.endpoint.clone(),
+            token: settings.token.clone(),
+        }
+    }
+
+    /// One answer to a request that is no redirect; with [`Request::head`] the first answer from the hub's own host that is none
+    /// to a place on it.
+    ///
+    /// # Errors
+    /// What the line or the hub refuses.
+    pub(super) fn ask(&self, request: &Request<'_>) -> Result<Response<Body>, Trouble> {
+        let own = origin(&self.endpoint);
+        let mut url = request.url.to_owned();
+        for _ in 0..=REDIRECTS {
+            let is_own = own.is_some() && origin(&url) == own;
+            let response = self.once(request, &url, is_own)?;
+            let status = response.status().as_u16();
+            if !matches!(status, 301 | 302 | 303 | 307 | 308) {
+                return self.checked(response, request, &url, is_own);
+            }
+            let wrong = |problem: String| {
+                let url = request.url.to_owned();
+                Trouble::lasting(HubError::Redirect { url, problem })
+            };
+            let location = header(&response, "location").unwrap_or_default();
+            let next = target(&url, location).ok_or_else(|| {
+                wrong(format!("it redirects to '{location}', which is no address"))
+            })?;
+            if request.head && origin(&next) != own {
+                return Ok(response);
+            }
+            if url.starts_with("https:") && !next.starts_with("https:") {
+                return Err(wrong(format!(
+                    "it redirects to {next}, which is not encrypted"
+                )));
+            }
+            url = next;
+        }
+        let (url, problem) = (
+            request.url.to_owned(),
+            "it redirects again and again".to_owned(),
+        );
+        Err(Trouble::lasting(HubError::Redirect { url, problem }))
+    }
+
+    fn once(
+        &self,
+        request: &Request<'_>,
+        url: &str,
+        is_own: bool,
+    ) -> Result<Response<Body>, Trouble> {
+        let mut asked = match request.head {
+            true => self.agent.head(url),
+            false => self.agent.get(url),
+        };
+        asked = asked.header("accept-encoding", "identity");
+        if let Some(token) = self.token.as_ref().filter(|_| is_own) {
+            asked = asked.header("authorization", token.header());
+        }
+        if request.from > 0 {
+            asked = asked.header("range", format!("bytes={}-", request.from));
+        }
+        asked.call().map_err(|error| Trouble::line(url, error))
+    }
+
+    /// The answer, where its status is one that carries what was asked for.
+    fn checked(
+        &self,
+        response: Response<Body>,
+        request: &Request<'_>,
+        url: &str,
+        is_own: bool,
+    ) -> Result<Response<Body>, Trouble> {
+        let status = response.status().as_u16();
+        let repo = || request.what.to_owned();
+        let told = |advice| {
+            let url = bare(url);
+            HubError::Status {
+                url,
+                status,
+                advice,
+            }
+        };
+        let lasting = |error| Err(Trouble::lasting(error));
+        match status {
+            // The last two say that there is no such range, which the caller handles.
+            200 | 206 | 416 => Ok(response),
+            401 if is_own => lasting(HubError::Unauthorized {
+                repo: repo(),
+                advice: match self.token {
+                    None => {
+                        "look at the name, and set HF_TOKEN to a token of an account that may read it"
+                    }
+                    Some(_) => {
+                        "look at the name, and at the token in HF_TOKEN, which the hub does not accept for it"
+                    }
+                },
+            }),
+            403 if is_own => lasting(HubError::Forbidden {
+                repo: repo(),
+                page: format!(
+                    "{}/{}",
+                    self.endpoint,
+                    request.what.split(' ').next_back().unwrap_or_default()
+                ),
+            }),
+            404 => lasting(HubError::NotFound {
+                what: repo(),
+                endpoint: self.endpoint.clone(),
+            }),
+            429 => {
+                let wait = header(&response, "retry-after")
+                    .and_then(|seconds| seconds.trim().parse().ok());
+                let error = HubError::Busy { wait };
+                Err(Trouble {
+                    error,
+                    passing: true,
+                    wait: wait.map(Duration::from_secs),
+                })
+            }
+            // Signed addresses of other hosts run out; asking the hub again gives a new one.
+            401 | 403 | 408 | 500.. => {
+                let error = told("the hub or its storage is at fault; try again later");
+                Err(Trouble {
+                    error,
+                    passing: true,
+                    wait: None,
+                })
+            }
+            _ => lasting(told("look at HF_ENDPOINT, which must name a hub")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_lead_where_they_say() {
+        let from = "https://hub.example:8080/a/b?x=1";
+        for (location, expected) in [
+            ("/c", Some("https://hub.example:8080/c")),
+            ("c?d#e", Some("https://hub.example:8080/a/c?d")),
+            ("//other/c", Some("https://other/c")),
+            ("http://other/c", Some("http://other/c")),
+            ("file:///etc/passwd", None),
+            ("https://", None),
+        ] {
+            assert_eq!(target(from, location).as_deref(), expected, "{location}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port() {
+        let same = |a, b| origin(a).is_some() && origin(a) == origin(b);
+        assert!(same("https://hub/a", "https://HUB:443/b"));
+        for other in [
+            "http://hub/a",
+            "https://hub:444/",
+            "https://hub.evil/",
+            "https://hub@evil/",
+            "https://evil/hub",
+        ] {
+            assert!(!same("https://hub/a", other), "{other}");
+        }
+        assert_eq!(escaped("a b/ü%?.gguf"), "a%20b/%C3%BC%25%3F.gguf");
+    }
+
+    #[test]
+    fn waits_grow_to_a_bound() {
+        let patience = Patience::default();
+        let trouble = Trouble::line("u", "p");
+        let wait = |tried| {
+            trouble
+                .pause(&patience, tried)
+                .expect("it passes")
+                .as_millis()
+        };
+        assert_eq!(
+            [wait(1), wait(2), wait(3), wait(40)],
+            [500, 1000, 2000, 30_000]
+        );
+        let long = Trouble {
+            wait: Some(Duration::from_secs(3600)),
+            ..trouble
+        };
+        assert_eq!(long.pause(&patience, 1), None);
+    }
+}

@@ -1,0 +1,246 @@
+//! Fetching a model: what the hub would give for a name, and getting it.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::api::{self, Listing, RemoteFile};
+use super::cache::RepoFolder;
+use super::choice::{choose, models};
+use super::download::{Download, length};
+use super::event::Event;
+use super::http::{Client, Trouble};
+use super::lock::Lock;
+use super::{HubError, Name, Settings, Sum, space};
+
+/// How often the list of files is asked for.
+const LIST_TRIES: u32 = 4;
+
+/// A file that the hub offers.
+#[derive(Debug, Clone)]
+pub struct OfferedFile(RemoteFile);
+
+impl OfferedFile {
+    /// Its name in the repository.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.0.size
+    }
+
+    /// Its checksum.
+    pub fn sum(&self) -> &Sum {
+        &self.0.sum
+    }
+}
+
+/// What the hub offers for a name.
+#[derive(Debug, Clone)]
+pub struct Offer {
+    /// `user/repo`.
+    pub repo: String,
+    /// The commit that its files are of.
+    pub commit: String,
+    /// The quantisation, or the name of the file where that tells none.
+    pub label: String,
+    /// What else the repository has.
+    pub others: Vec<String>,
+    /// The file, or the shards in order.
+    pub files: Vec<OfferedFile>,
+}
+
+impl Offer {
+    /// The length of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files
+            .iter()
+            .map(OfferedFile::bytes)
+            .fold(0, u64::saturating_add)
+    }
+}
+
+/// A hub and the cache for what comes from it.
+pub struct Hub<'a> {
+    settings: &'a Settings,
+    client: Client,
+}
+
+impl<'a> Hub<'a> {
+    /// As `settings` say. Nothing is asked yet.
+    pub fn new(settings: &'a Settings) -> Self {
+        Self {
+            settings,
+            client: Client::new(settings),
+        }
+    }
+
+    /// Asks the hub what a name means.
+    ///
+    /// # Errors
+    /// What the line or the hub refuses, and what [`HubError`] says of names and quantisations.
+    pub fn offer(&self, name: &Name, told: &mut dyn FnMut(Event<'_>)) -> Result<Offer, HubError> {
+        let (repo, quantisation) = match name {
+            Name::Repository {
+                repo, quantisation, ..
+            } => (repo, quantisation.as_deref()),
+            Name::Ollama { told: true, .. } => {
+                let command = format!("ollama pull {name}");
+                return Err(HubError::Foreign {
+                    name: name.to_string(),
+                    store: "ollama, which fetches its models itself",
+                    command,
+                });
+            }
+            Name::Ollama { .. } => {
+                return Err(HubError::Name {
+                    text: name.to_string(),
+                    problem: "it names no repository",
+                    aliases: super::ALIASES.map(|(alias, _)| alias).join(", "),
+                });
+            }
+        };
+        if self.settings.offline {
+            return Err(HubError::Offline {
+                what: name.to_string(),
+            });
+        }
+        let mut listed =
+            self.patiently(told, || api::listing(&self.client, self.settings, repo))?;
+        let files = std::mem::take(&mut listed.files);
+        let there = models(files.into_iter().map(|file| (file.name.clone(), file)));
+        let chosen = choose(repo, &there, quantisation, true)?;
+        let Listing { commit, .. } = listed;
+        let fact = |file: &api::Listed| {
+            let asked = || api::facts(&self.client, self.settings, repo, &commit, file);
+            self.patiently(told, asked).map(OfferedFile)
+        };
+        let files = chosen.files.iter().map(fact).collect::<Result<_, _>>()?;
+        let others = there.iter().filter(|other| other.stem != chosen.stem);
+        Ok(Offer {
+            repo: repo.clone(),
+            label: chosen.label().to_owned(),
+            others: others.map(|other| other.label().to_owned()).collect(),
+            files,
+            commit,
+        })
+    }
+
+    /// Tries again what passes.
+    fn patiently<T>(
+        &self,
+        told: &mut dyn FnMut(Event<'_>),
+        ask: impl Fn() -> Result<T, Trouble>,
+    ) -> Result<T, HubError> {
+        let patience = &self.settings.patience;
+        let mut tried = 1;
+        loop {
+            let trouble = match ask() {
+                Ok(answer) => return Ok(answer),
+                Err(trouble) => trouble,
+            };
+            let again = tried < patience.tries.min(LIST_TRIES);
+            let Some(pause) = trouble.pause(patience, tried).filter(|_| again) else {
+                return Err(trouble.error);
+            };
+            told(Event::Again {
+                why: &trouble.error,
+                wait: pause,
+            });
+            std::thread::sleep(pause);
+            tried += 1;
+        }
+    }
+
+    /// How many bytes of an offer are still to be fetched.
+    pub fn missing(&self, offer: &Offer) -> u64 {
+        let folder = RepoFolder::new(&self.settings.cache, &offer.repo);
+        let missing = |OfferedFile(file): &OfferedFile| match is_there(&folder, &offer.commit, file)
+        {
+            true => 0,
+            false => file
+                .size
+                .saturating_sub(length(&folder.part(file.sum.as_str()))),
+        };
+        offer.files.iter().map(missing).fold(0, u64::saturating_add)
+    }
+
+    /// Fetches what is missing of an offer; returns where its first file is.
+    ///
+    /// # Errors
+    /// What the line, the hub or the disk refuses. What was fetched stays, and the next call goes on from there.
+    pub fn pull(
+        &self,
+        offer: &Offer,
+        told: &mut dyn FnMut(Event<'_>),
+    ) -> Result<PathBuf, HubError> {
+        let folder = RepoFolder::new(&self.settings.cache, &offer.repo);
+        let needed = self.missing(offer);
+        if let Some(available) = space::free(&folder.path).filter(|free| *free < needed) {
+            return Err(HubError::NoSpace {
+                needed,
+                available,
+                path: self.settings.cache.clone(),
+            });
+        }
+        folder.prepare(&self.settings.cache)?;
+        let mut first = None;
+        for OfferedFile(file) in &offer.files {
+            let path = self.file(&folder, offer, file, told)?;
+            first.get_or_insert(path);
+        }
+        folder.set_main(&offer.commit)?;
+        first.ok_or_else(|| HubError::NoGguf {
+            repo: offer.repo.clone(),
+        })
+    }
+
+    /// Fetches a file and gives it its place.
+    fn file(
+        &self,
+        folder: &RepoFolder,
+        offer: &Offer,
+        file: &RemoteFile,
+        told: &mut dyn FnMut(Event<'_>),
+    ) -> Result<PathBuf, HubError> {
+        let sum = file.sum.as_str();
+        let name = &file.name;
+        let lock = Lock::take(&folder.lock(sum), &mut || {
+            told(Event::Waiting { file: name })
+        })?;
+        if !is_there(folder, &offer.commit, file) {
+            told(Event::File {
+                name,
+                bytes: file.size,
+            });
+            let part = folder.part(sum);
+            let url = api::file_url(self.settings, &offer.repo, &offer.commit, name);
+            let download = Download {
+                client: &self.client,
+                patience: &self.settings.patience,
+                url: &url,
+                repo: &offer.repo,
+                file,
+                part: &part,
+            };
+            download.run(told)?;
+            let blob = folder.blob(sum);
+            fs::rename(&part, &blob).map_err(HubError::write(blob))?;
+        }
+        let path = folder.link(&offer.commit, name, sum)?;
+        drop(lock);
+        Ok(path)
+    }
+}
+
+/// Whether the file is in the cache: as a blob, or where links are impossible in the snapshot.
+fn is_there(folder: &RepoFolder, commit: &str, file: &RemoteFile) -> bool {
+    let places = [
+        folder.blob(file.sum.as_str()),
+        folder.pointer(commit, &file.name),
+    ];
+    places.iter().any(|place| {
+        fs::metadata(place).is_ok_and(|there| there.is_file() && there.len() == file.size)
+    })
+}

@@ -1,0 +1,205 @@
+//! Removing a model from the cache: its files in every snapshot, and the blobs that no other file needs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::cache::{RepoFolder, Snapshot};
+use super::choice::{choose, models};
+use super::{HubError, Name, Settings, Store, stores};
+
+/// What would be removed.
+#[derive(Debug)]
+pub struct Removal {
+    /// `user/repo`.
+    pub repo: String,
+    /// The names of the files, and of what was begun and not finished.
+    pub names: Vec<String>,
+    /// The bytes that become free.
+    pub bytes: u64,
+    /// The files of snapshots.
+    pointers: Vec<PathBuf>,
+    /// The bytes that are theirs alone.
+    blobs: Vec<PathBuf>,
+    folder: PathBuf,
+    locks: Vec<PathBuf>,
+}
+
+/// The name of the blob that a link leads to; nothing where a file is no link.
+fn blob_of(pointer: &Path) -> Option<String> {
+    let target = fs::read_link(pointer).ok()?;
+    target.file_name()?.to_str().map(str::to_owned)
+}
+
+fn bytes(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |there| there.len())
+}
+
+/// The files of the model in the snapshots.
+fn chosen(
+    repo: &str,
+    quantisation: Option<&str>,
+    snapshots: &[Snapshot],
+) -> Result<Vec<(String, PathBuf)>, HubError> {
+    let mut found = vec![];
+    let mut refused = None;
+    for snapshot in snapshots {
+        let files = snapshot
+            .files
+            .iter()
+            .map(|file| (file.0.clone(), file.clone()));
+        match choose(repo, &models(files), quantisation, false) {
+            Ok(model) => found.extend(model.files.iter().cloned()),
+            Err(HubError::NoGguf { .. }) => {}
+            Err(error) => {
+                refused.get_or_insert(error);
+            }
+        }
+    }
+    match refused {
+        Some(error @ HubError::Several { .. }) => Err(error),
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
+    }
+}
+
+impl Removal {
+    /// What removing a model would do. Without a quantisation, what was begun in its repository and not finished goes too.
+    ///
+    /// # Errors
+    /// [`HubError::NotHere`], [`HubError::Foreign`], [`HubError::Several`], [`HubError::NoQuantisation`], [`HubError::Read`].
+    pub fn plan(settings: &Settings, name: &Name) -> Result<Self, HubError> {
+        let not_here = || HubError::NotHere {
+            name: name.to_string(),
+        };
+        let Name::Repository {
+            repo, quantisation, ..
+        } = name
+        else {
+            return Err(foreign(settings, name)?.unwrap_or_else(not_here));
+        };
+        let folder = RepoFolder::new(&settings.cache, repo);
+        let snapshots = folder.snapshots()?;
+        let parts = if quantisation.is_none() {
+            folder.parts()?
+        } else {
+            vec![]
+        };
+        let chosen = chosen(repo, quantisation.as_deref(), &snapshots)?;
+        if chosen.is_empty() && parts.is_empty() {
+            return Err(foreign(settings, name)?.unwrap_or_else(not_here));
+        }
+        let pointers: BTreeSet<PathBuf> = chosen.iter().map(|(_, path)| path.clone()).collect();
+        let kept = snapshots
+            .iter()
+            .flat_map(|snapshot| &snapshot.files)
+            .map(|(_, path)| path);
+        let kept: BTreeSet<String> = kept
+            .filter(|path| !pointers.contains(*path))
+            .filter_map(|path| blob_of(path))
+            .collect();
+        let sums: BTreeSet<String> = pointers
+            .iter()
+            .filter_map(|path| blob_of(path))
+            .filter(|sum| !kept.contains(sum))
+            .collect();
+        let copies = pointers.iter().filter(|path| !path.is_symlink());
+        let mut blobs: Vec<PathBuf> = sums.iter().map(|sum| folder.blob(sum)).collect();
+        blobs.extend(parts.iter().cloned());
+        let name_of = |part: &PathBuf| {
+            part.file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+        };
+        let names: BTreeSet<String> = chosen.into_iter().map(|(name, _)| name).collect();
+        Ok(Self {
+            repo: repo.clone(),
+            bytes: blobs.iter().chain(copies).map(|path| bytes(path)).sum(),
+            names: names
+                .into_iter()
+                .chain(parts.iter().filter_map(name_of))
+                .collect(),
+            pointers: pointers.into_iter().collect(),
+            blobs,
+            locks: sums.iter().map(|sum| folder.lock(sum)).collect(),
+            folder: folder.path,
+        })
+    }
+
+    /// Removes it. The files of snapshots go first, so that none ever leads nowhere.
+    ///
+    /// # Errors
+    /// [`HubError::Write`].
+    pub fn carry_out(&self) -> Result<(), HubError> {
+        for path in self.pointers.iter().chain(&self.blobs).chain(&self.locks) {
+            gone(fs::remove_file(path)).map_err(HubError::write(path))?;
+        }
+        let snapshots = self.folder.join("snapshots");
+        remove_empty(&snapshots);
+        if !snapshots.exists() {
+            // What is left says only what was there.
+            for rest in ["refs", ".no_exist", "trees"] {
+                let rest = self.folder.join(rest);
+                gone(fs::remove_dir_all(&rest)).map_err(HubError::write(rest))?;
+            }
+            let locks = self.locks.first().and_then(|lock| lock.parent());
+            for folder in [
+                Some(&*self.folder.join("blobs")),
+                Some(&*self.folder),
+                locks,
+            ]
+            .into_iter()
+            .flatten()
+            {
+                // Blobs that no snapshot names stay, and so do their folders.
+                let _ = fs::remove_dir(folder);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is not there need not be removed.
+fn gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes folders without files; the system refuses to remove others.
+fn remove_empty(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_empty(&entry.path());
+        }
+    }
+    let _ = fs::remove_dir(folder);
+}
+
+/// Why a model of another program is not removed; nothing where none has it.
+fn foreign(settings: &Settings, name: &Name) -> Result<Option<HubError>, HubError> {
+    let Some(found) = stores::find(settings, name)? else {
+        return Ok(None);
+    };
+    let (store, command) = match found.store {
+        Store::HuggingFace => return Ok(None),
+        Store::Ollama => (
+            "ollama",
+            format!("ollama rm {}", found.name.trim_start_matches("ollama:")),
+        ),
+        Store::LmStudio => {
+            let folder = found.files.first().and_then(|file| file.parent());
+            let folder = folder.unwrap_or(Path::new("")).display().to_string();
+            (
+                "LM Studio, which has no command for it",
+                format!("My Models in its window, or by deleting {folder}"),
+            )
+        }
+    };
+    Ok(Some(HubError::Foreign {
+        name: name.to_string(),
+        store,
+        command,
+    }))
+}

@@ -1,0 +1,228 @@
+//! The models on this machine: in the cache shared with `huggingface_hub`, in LM Studio's folder, in ollama's store. They are only
+//! read.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::cache::{self, walk};
+use super::choice::{Model, choose, models};
+use super::ollama::{self, OllamaModel};
+use super::{HubError, Name, Settings};
+
+/// Folders below LM Studio's `user/repo` that are looked into.
+const DEPTH: usize = 2;
+
+/// Whose a model is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Store {
+    /// The cache shared with `huggingface_hub`.
+    HuggingFace,
+    /// LM Studio's folder.
+    LmStudio,
+    /// Ollama's store.
+    Ollama,
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HuggingFace => "Hugging Face cache",
+            Self::LmStudio => "LM Studio",
+            Self::Ollama => "ollama",
+        })
+    }
+}
+
+/// A model on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// As `-m` takes it, without the quantisation: `user/repo`, or `ollama:NAME:TAG`.
+    pub name: String,
+    /// As its name or the store tells it.
+    pub quantisation: Option<String>,
+    /// Of all its files.
+    pub bytes: u64,
+    /// Whose it is.
+    pub store: Store,
+    /// Its file, or its shards in order.
+    pub files: Vec<PathBuf>,
+    /// Whether no shard is missing.
+    pub whole: bool,
+}
+
+/// All models that were found.
+#[derive(Debug, Default)]
+pub struct Inventory {
+    /// Those of the cache first, then LM Studio's, then ollama's.
+    pub found: Vec<Found>,
+    /// What could not be read.
+    pub unread: Vec<HubError>,
+}
+
+/// A repository of the cache or of LM Studio.
+struct Group {
+    repo: String,
+    store: Store,
+    models: Vec<Model<PathBuf>>,
+}
+
+/// The files of a folder that are there, as models.
+fn group(repo: &str, store: Store, files: Vec<(String, PathBuf)>) -> Group {
+    // A link may lead nowhere.
+    let files = files.into_iter().filter(|(_, path)| path.is_file());
+    Group {
+        repo: repo.to_owned(),
+        store,
+        models: models(files),
+    }
+}
+
+/// The repositories of the cache, each as often as it has snapshots, the newest first; then those of LM Studio.
+fn groups(settings: &Settings, unread: &mut Vec<HubError>) -> Vec<Group> {
+    let mut found = vec![];
+    let mut keep = |result: Result<Vec<Group>, HubError>| match result {
+        Ok(groups) => found.extend(groups),
+        Err(error) => unread.push(error),
+    };
+    match cache::repositories(&settings.cache) {
+        Ok(repositories) => {
+            for (repo, folder) in repositories {
+                let snapshots = folder.snapshots();
+                keep(snapshots.map(|all| {
+                    all.into_iter()
+                        .map(|one| group(&repo, Store::HuggingFace, one.files))
+                        .collect()
+                }));
+            }
+        }
+        Err(error) => keep(Err(error)),
+    }
+    for root in &settings.lm_studio {
+        keep(of_lm_studio(root));
+    }
+    found
+}
+
+fn of_lm_studio(root: &Path) -> Result<Vec<Group>, HubError> {
+    let mut found = vec![];
+    for user in cache::names(root)? {
+        for repo in cache::names(&root.join(&user))? {
+            let mut files = vec![];
+            walk(&root.join(&user).join(&repo), "", DEPTH, &mut files)?;
+            found.push(group(&format!("{user}/{repo}"), Store::LmStudio, files));
+        }
+    }
+    Ok(found)
+}
+
+fn bytes(files: &[PathBuf]) -> u64 {
+    files
+        .iter()
+        .map(|path| std::fs::metadata(path).map_or(0, |there| there.len()))
+        .sum()
+}
+
+fn of_repo(group: &Group, model: &Model<PathBuf>) -> Found {
+    Found {
+        name: group.repo.clone(),
+        quantisation: model.quantisation.clone(),
+        bytes: bytes(&model.files),
+        store: group.store,
+        files: model.files.clone(),
+        whole: model.is_whole(),
+    }
+}
+
+fn of_ollama(model: &OllamaModel) -> Found {
+    Found {
+        name: format!("ollama:{}:{}", model.name, model.tag),
+        quantisation: model.quantisation.clone(),
+        bytes: model.bytes,
+        store: Store::Ollama,
+        files: vec![model.path.clone()],
+        whole: true,
+    }
+}
+
+/// Everything that is there.
+pub fn all(settings: &Settings) -> Inventory {
+    let mut unread = vec![];
+    let mut found: Vec<Found> = vec![];
+    for group in groups(settings, &mut unread) {
+        for model in &group.models {
+            let one = of_repo(&group, model);
+            // An older snapshot mostly has the same.
+            let same = |other: &Found| {
+                (&other.name, &other.quantisation, other.store)
+                    == (&one.name, &one.quantisation, one.store)
+                    && names(&other.files) == names(&one.files)
+            };
+            if !found.iter().any(same) {
+                found.push(one);
+            }
+        }
+    }
+    found.extend(
+        ollama::models(&settings.ollama, &mut unread)
+            .iter()
+            .map(of_ollama),
+    );
+    found.sort_by(|a, b| {
+        (a.store, &a.name, &a.quantisation).cmp(&(b.store, &b.name, &b.quantisation))
+    });
+    Inventory { found, unread }
+}
+
+fn names(files: &[PathBuf]) -> Vec<Option<&std::ffi::OsStr>> {
+    files.iter().map(|path| path.file_name()).collect()
+}
+
+/// The model of a name, where it is here: in the cache, else LM Studio's, else ollama's.
+///
+/// # Errors
+/// [`HubError::Several`] and [`HubError::MissingShards`].
+pub fn find(settings: &Settings, name: &Name) -> Result<Option<Found>, HubError> {
+    let mut unread = vec![];
+    let found = look(settings, name, &mut unread);
+    if let Ok(None) = found {
+        // It may be in what cannot be read.
+        unread.iter().for_each(|error| log::warn!("{error}"));
+    }
+    found
+}
+
+fn look(
+    settings: &Settings,
+    name: &Name,
+    unread: &mut Vec<HubError>,
+) -> Result<Option<Found>, HubError> {
+    let (model, tag) = match name {
+        Name::Repository {
+            repo,
+            quantisation,
+            alias,
+        } => {
+            let mut refused = None;
+            for group in groups(settings, unread) {
+                if !group.repo.eq_ignore_ascii_case(repo) {
+                    continue;
+                }
+                match choose(repo, &group.models, quantisation.as_deref(), true) {
+                    Ok(model) => return Ok(Some(of_repo(&group, model))),
+                    Err(HubError::NoGguf { .. } | HubError::NoQuantisation { .. }) => {}
+                    Err(error) => {
+                        refused.get_or_insert(error);
+                    }
+                }
+            }
+            match (refused, alias) {
+                (Some(error), _) => return Err(error),
+                (None, None) => return Ok(None),
+                (None, Some(alias)) => (*alias, quantisation),
+            }
+        }
+        Name::Ollama { model, tag, .. } => (model.as_str(), tag),
+    };
+    let all = ollama::models(&settings.ollama, unread);
+    Ok(ollama::choose(&all, model, tag.as_deref())?.map(of_ollama))
+}

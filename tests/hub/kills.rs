@@ -1,0 +1,117 @@
+//! Protects what a pull leaves behind when it is ended at any moment.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use super::server::{Manners, Server};
+use super::{Home, noise, parts};
+
+const LENGTH: usize = 4_000_000;
+
+/// Pulls and is killed after `pause`; whether it was still at work.
+#[cfg(unix)]
+fn killed(home: &Home, server: &Server, pause: Duration, signal: i32) -> bool {
+    let mut command = home.glimt(server, &["pull", "a/b"]);
+    let mut child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    std::thread::sleep(pause);
+    // SAFETY: the process is this one's child and has not been waited for, so its number is its own.
+    unsafe { libc::kill(child.id() as i32, signal) };
+    !child.wait().expect("it ends").success()
+}
+
+#[cfg(unix)]
+#[test]
+fn thirty_kills_at_random_moments_lose_nothing() {
+    let (server, home) = (Server::start(), Home::new());
+    server.put("a/b", "m-Q4_0-00001-of-00002.gguf", noise(LENGTH, 1));
+    server.put("a/b", "m-Q4_0-00002-of-00002.gguf", noise(LENGTH, 2));
+    // Each piece takes so long that thirty short runs do not reach the end.
+    let slow = Some((20_000, Duration::from_millis(5)));
+    server.behave(Manners {
+        slow,
+        ..Manners::default()
+    });
+    let mut random = noise(60, std::process::id().into()).into_iter();
+    let mut most = 0;
+    let mut unfinished = 0;
+    for run in 0..30 {
+        let pause = Duration::from_millis(10 + u64::from(random.next().unwrap_or(0)) / 4);
+        let signal = [libc::SIGKILL, libc::SIGINT, libc::SIGTERM][run % 3];
+        unfinished += usize::from(killed(&home, &server, pause, signal));
+        let there =
+            |name: &String| std::fs::metadata(home.hub().join(name)).map_or(0, |there| there.len());
+        let all = super::files(&home.hub());
+        let fetched: u64 = all
+            .iter()
+            .filter(|name| name.contains("/blobs/"))
+            .map(there)
+            .sum();
+        assert!(
+            fetched >= most,
+            "run {run}: {fetched} of {most} bytes are left"
+        );
+        most = fetched;
+        // What has a name is whole.
+        for name in all
+            .iter()
+            .filter(|name| name.contains("/blobs/") && !name.ends_with(".incomplete"))
+        {
+            assert_eq!(there(name), LENGTH as u64, "run {run}: {name}");
+        }
+    }
+    assert!(
+        unfinished >= 25,
+        "{unfinished} of 30 runs were killed at work"
+    );
+    assert!(most > 0);
+    server.behave(Manners::default());
+    server.asked();
+    let first = home.text(&server, &["pull", "a/b"]);
+    let sent: u64 = server.asked().iter().map(|asked| asked.sent as u64).sum();
+    assert_eq!(
+        sent + most,
+        2 * LENGTH as u64,
+        "only what was missing is fetched"
+    );
+    for (no, name) in [
+        (1, first.trim().to_owned()),
+        (2, first.trim().replace("-00001-", "-00002-")),
+    ] {
+        assert!(std::fs::read(name).expect("it is there") == noise(LENGTH, no));
+    }
+    assert!(parts(&home).is_empty());
+}
+
+#[test]
+fn two_pulls_at_once_fetch_once() {
+    let (server, home) = (Server::start(), Home::new());
+    server.put("a/b", "m-Q4_0.gguf", noise(LENGTH, 3));
+    server.behave(Manners {
+        slow: Some((400_000, Duration::from_millis(50))),
+        ..Manners::default()
+    });
+    let start = || {
+        let mut command = home.glimt(&server, &["pull", "a/b"]);
+        command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs")
+    };
+    let both = [start(), start()].map(|child| child.wait_with_output().expect("it ends"));
+    for output in &both {
+        assert!(output.status.success(), "{}", super::stderr(output));
+    }
+    assert_eq!(both[0].stdout, both[1].stdout);
+    let sent: usize = server.asked().iter().map(|asked| asked.sent).sum();
+    assert_eq!(sent, LENGTH);
+    let waited = both
+        .iter()
+        .filter(|output| super::stderr(output).contains("another program"))
+        .count();
+    assert_eq!(waited, 1);
+}
