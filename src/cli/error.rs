@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::bench::BenchError;
-use crate::engine::EngineError;
+use crate::engine::{EngineError, SessionFileError};
 use crate::gpu::tuning::TuningError;
 use crate::plural::count;
 use crate::synth::SynthError;
@@ -19,6 +19,33 @@ pub(super) enum CliError {
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A session file was refused, or could not be written.
+    #[error(transparent)]
+    SessionFile(#[from] SessionFileError),
+    /// Another program keeps something else in the session file.
+    #[error("the session file {path} holds no conversation of glimt: {source}; name another file")]
+    SessionData {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// A text was to be continued where there are turns.
+    #[error(
+        "the session file {path} holds a conversation in the chat template; leave out --raw, or name another file"
+    )]
+    SessionHasTurns {
+        /// The file.
+        path: String,
+    },
+    /// A conversation was to be continued where there is a text.
+    #[error(
+        "the session file {path} holds a text without a chat template; go on with --raw, or name another file"
+    )]
+    SessionIsRaw {
+        /// The file.
+        path: String,
+    },
     /// The tokenizer refused.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -170,6 +197,8 @@ impl CliError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::ReadConfig { .. }
+            | Self::SessionHasTurns { .. }
+            | Self::SessionIsRaw { .. }
             | Self::Setting { .. }
             | Self::NoText { .. }
             | Self::NoFile

@@ -16,6 +16,7 @@ mod grammar;
 mod guard;
 mod inspect;
 mod interrupt;
+mod kept;
 mod load;
 mod logits;
 mod man;

@@ -15,6 +15,7 @@ mod pipes;
 mod refusals;
 mod reports;
 mod sampling;
+mod sessions;
 mod templates;
 mod thinking;
 mod tune;
