@@ -21,7 +21,7 @@ fn example(name: &str, args: &[&str], input: &str) -> String {
         .spawn()
         .unwrap_or_else(|error| {
             panic!(
-                "{}: {error} (cargo test --examples builds it)",
+                "{}: {error} (cargo test builds it, or cargo build --examples)",
                 program.display()
             )
         });

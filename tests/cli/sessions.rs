@@ -145,6 +145,7 @@ fn kill(times: u32) {
         let share = (random >> 40) as f64 / (1u64 << 24) as f64;
         let mut child = glimt(&args)
             .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
             .spawn()
             .expect("it starts");
         std::thread::sleep(whole.mul_f64(1.2 * share).max(Duration::from_millis(1)));
