@@ -82,16 +82,6 @@ impl Conversation {
         self.turns.clear();
     }
 
-    /// This conversation as JSON, for [`from_json`](Self::from_json).
-    pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("all its keys are names of fields")
-    }
-
-    /// The conversation that `json` is; `None` if it is something else.
-    pub fn from_json(json: &[u8]) -> Option<Self> {
-        serde_json::from_slice(json).ok()
-    }
-
     /// The last reply, if the last turn is one.
     pub fn last_reply(&self) -> Option<&Reply> {
         match self.turns.last() {
@@ -142,10 +132,8 @@ mod tests {
         let mut conversation = Conversation::new(Some("Be kind.".to_owned()));
         conversation.push(Turn::User("a".to_owned()));
         conversation.push(reply("A"));
-        assert_eq!(
-            Conversation::from_json(&conversation.to_json()),
-            Some(conversation)
-        );
-        assert_eq!(Conversation::from_json(b"[]"), None);
+        let json = serde_json::to_string(&conversation).expect("its keys are names of fields");
+        let read: Conversation = serde_json::from_str(&json).expect("it was just written");
+        assert_eq!(read, conversation);
     }
 }

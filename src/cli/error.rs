@@ -25,6 +25,33 @@ pub(super) enum CliError {
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A session file was refused, or could not be written.
+    #[error(transparent)]
+    SessionFile(#[from] SessionFileError),
+    /// Another program keeps something else in the session file.
+    #[error("the session file {path} holds no conversation of glimt: {source}; name another file")]
+    SessionData {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// A text was to be continued where there are turns.
+    #[error(
+        "the session file {path} holds a conversation in the chat template; leave out --raw, or name another file"
+    )]
+    SessionHasTurns {
+        /// The file.
+        path: String,
+    },
+    /// A conversation was to be continued where there is a text.
+    #[error(
+        "the session file {path} holds a text without a chat template; go on with --raw, or name another file"
+    )]
+    SessionIsRaw {
+        /// The file.
+        path: String,
+    },
     /// The tokenizer refused.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -223,17 +250,6 @@ pub(super) enum CliError {
         /// The command.
         command: &'static str,
     },
-    /// A session file is refused.
-    #[error(transparent)]
-    SessionFile(#[from] SessionFileError),
-    /// A session file holds no conversation.
-    #[error(
-        "{path} holds no conversation, but a text that was continued (generate --raw); name another file"
-    )]
-    NoConversation {
-        /// The file.
-        path: String,
-    },
     /// A conversation would replace another one.
     #[error(
         "{path} holds a conversation already; name another file, or go on with that one by /load {path}"
@@ -307,6 +323,8 @@ impl CliError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::ReadConfig { .. }
+            | Self::SessionHasTurns { .. }
+            | Self::SessionIsRaw { .. }
             | Self::Setting { .. }
             | Self::NoText { .. }
             | Self::NoFile

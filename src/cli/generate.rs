@@ -1,6 +1,7 @@
 //! `glimt generate`: a prompt in, the answer out, token by token.
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::builder::NonEmptyStringValueParser;
@@ -14,6 +15,7 @@ use super::grammar::GrammarArgs;
 use super::guard::guarded;
 use super::output::{self, note};
 use super::report::Report;
+use super::resumed::{Prompt, Resumed};
 use super::sampling::{self, Choice, SamplingArgs};
 use super::sink::Sink;
 use super::text::{self, PromptArgs};
@@ -66,6 +68,9 @@ pub(super) struct Generate {
     /// Continue the prompt as it is, without the model's chat template
     #[arg(long)]
     raw: bool,
+    /// Go on from the conversation in this file, and keep it there; a file that does not exist is begun
+    #[arg(long, value_name = "FILE")]
+    session: Option<PathBuf>,
     /// Let the model think before it answers, or not [default: what its chat template does]
     #[arg(long, value_name = "WHEN", conflicts_with = "raw")]
     think: Option<Think>,
@@ -130,18 +135,27 @@ impl Generate {
         let grammar = self.grammar.grammar(&opened)?;
         let engine = load::weights(opened)?;
         choice.tell();
-        self.answer(&engine, tokens, rendered.as_deref(), &choice, grammar)
+        let Some(path) = &self.session else {
+            let begun = (engine.session()?, tokens, None);
+            return self.answer(begun, rendered.as_deref(), &choice, grammar);
+        };
+        let mut kept = Resumed::open(path, &engine, self.raw)?;
+        let system = self.system.as_deref();
+        let Prompt { tokens, rendered } = kept.prompt(&engine, system, &prompt, self.think())?;
+        let (session, left) = kept.begin(&engine, &tokens)?;
+        let begun = (session, left, Some(kept));
+        self.answer(begun, rendered.as_deref(), &choice, grammar)
     }
 
-    /// Answers a prompt and says what it took.
+    /// Answers a prompt, given by its session and the tokens left to evaluate, and says what it took.
     fn answer(
         &self,
-        engine: &Engine,
-        mut tokens: Vec<u32>,
+        (session, mut tokens, mut kept): (Session<'_>, Vec<u32>, Option<Resumed>),
         rendered: Option<&str>,
         choice: &Choice,
         grammar: Option<Grammar>,
     ) -> Result<(), CliError> {
+        let engine = session.engine();
         let sink = Sink::new(self.json);
         let limit = self.n_predict.unwrap_or(usize::MAX);
         let mut answer = Answer::new(engine, &self.stop, rendered, sink);
@@ -151,12 +165,14 @@ impl Generate {
             // No thoughts at all: they end where the template has opened them.
             tokens.push(close);
             answer.token(close)?;
+            journal(&mut kept, close)?;
             if let Some(host) = &mut chooser {
                 host.accept(close).map_err(EngineError::from)?;
             }
         }
         let mut turn = Turn {
-            session: engine.session()?,
+            session,
+            kept,
             choice,
             chooser,
             bar: load::prompt_bar("prompt", tokens.len()),
@@ -176,11 +192,15 @@ impl Generate {
             } else {
                 // The model goes on as if it had ended its thoughts itself.
                 turn.answer.token(close)?;
+                journal(&mut turn.kept, close)?;
                 if let Some(host) = &mut turn.chooser {
                     host.accept(close).map_err(EngineError::from)?;
                 }
                 stats = joined(&stats, &turn.generate(&[close], left)?);
             }
+        }
+        if let Some(kept) = turn.kept {
+            kept.end(&mut turn.session)?;
         }
         let (ended, mut chooser) = (turn.ended, turn.chooser);
         let (thinking, thought) = (turn.answer.thinking, turn.answer.thought_tokens > 0);
@@ -268,15 +288,21 @@ impl Generate {
     fn render(&self, opened: &Opened, prompt: &str) -> Result<String, CliError> {
         let system = self.system.iter().map(|text| Message::new("system", text));
         let messages: Vec<_> = system.chain([Message::new("user", prompt)]).collect();
-        let think = self.think.map(|think| matches!(think, Think::On));
-        let rendered = guarded("the chat template", || opened.render_chat(&messages, think));
-        Ok(rendered?)
+        let rendered = || opened.render_chat(&messages, self.think());
+        Ok(guarded("the chat template", rendered)?)
+    }
+
+    /// Whether the model is to think, where that was said.
+    fn think(&self) -> Option<bool> {
+        self.think.map(|think| matches!(think, Think::On))
     }
 }
 
 /// An answer while it is generated.
 struct Turn<'a> {
     session: Session<'a>,
+    /// The file that it is kept in, if any.
+    kept: Option<Resumed>,
     choice: &'a Choice,
     /// What chooses on the host, if the device cannot.
     chooser: Option<LogProbs<Constrained<Chain>>>,
@@ -292,6 +318,7 @@ impl Turn<'_> {
     fn generate(&mut self, tokens: &[u32], limit: usize) -> Result<GenerateStats, CliError> {
         let Self {
             session,
+            kept,
             choice,
             chooser,
             bar,
@@ -318,7 +345,8 @@ impl Turn<'_> {
             if interrupt::requested() {
                 return ControlFlow::Break(());
             }
-            *ended = match answer.token(token) {
+            let taken = journal(kept, token).and_then(|()| answer.token(token));
+            *ended = match taken {
                 Ok(false) if answer.is_over_think_limit() => Some(Ended::ThoughtLimit),
                 Ok(false) => return ControlFlow::Continue(()),
                 Ok(true) => Some(Ended::StopText),
@@ -347,6 +375,11 @@ impl Turn<'_> {
             }
         }
     }
+}
+
+/// Keeps a token of the answer, if it is to be kept.
+fn journal(kept: &mut Option<Resumed>, token: u32) -> Result<(), CliError> {
+    kept.as_mut().map_or(Ok(()), |kept| kept.journal(token))
 }
 
 /// The figures of an answer whose thoughts were ended: `thoughts`, and what came `after` the token that ended them.

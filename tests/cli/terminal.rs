@@ -133,6 +133,13 @@ impl Terminal {
         written.screen.screen().contents()
     }
 
+    /// The rows of the screen.
+    pub fn rows(&self) -> Vec<String> {
+        let written = self.written.lock().expect("no test panics with it");
+        let (_, columns) = written.screen.screen().size();
+        written.screen.screen().rows(0, columns).collect()
+    }
+
     /// Changes the size.
     pub fn resize(&mut self, [rows, cols]: [u16; 2]) {
         self.master

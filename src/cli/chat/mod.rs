@@ -1,7 +1,6 @@
 //! `glimt chat`: a conversation in the terminal, or line by line through a pipe.
 
 mod commands;
-mod kept;
 mod line;
 mod settings;
 mod show;
@@ -14,18 +13,18 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use self::commands::Command;
-use self::kept::Kept;
 use self::line::{Line, Lines};
 use self::settings::Settings;
 use self::talk::{Talk, is_fatal};
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
+use super::kept::Kept;
 use super::load;
 use super::output::{complain, note};
 use super::sampling::Choice;
 use super::text::{self, Input};
 use crate::chat::{Conversation, Turn};
-use crate::engine::{EngineError, KeepWarm, ModelSource, Opened, SessionFile};
+use crate::engine::{EngineError, KeepWarm, ModelSource, Opened};
 use crate::plural::count;
 
 const EXAMPLES: &str = "\
@@ -259,30 +258,35 @@ impl Room<'_> {
 
     /// Goes on with the conversation of a session file, and keeps it there.
     fn go_on(&mut self, path: &Path) -> Result<(), CliError> {
-        let engine = self.talk.engine();
-        let kept = Kept::open(path, engine, &mut self.talk.session)?;
-        self.talk.file = Some(kept.file);
-        self.talk.conversation = kept.conversation;
-        if let Some(text) = kept.unanswered {
+        let mut kept = Kept::open(path, self.talk.engine(), false)?;
+        kept.restore(&mut self.talk.session)?;
+        self.talk.conversation = kept.conversation().clone();
+        note(format_args!(
+            "session {}: {}, {} of them computed before",
+            kept.name(),
+            count(self.talk.session.position(), "token"),
+            self.talk.session.cached(),
+        ));
+        if let Some(text) = kept.unanswered.take() {
             note(format_args!("not answered yet: {text}"));
             self.lines.put(text);
         }
+        self.talk.kept = Some(kept);
         Ok(())
     }
 
     /// Keeps the conversation in a session file from here on.
     fn save(&mut self, path: &str) -> Result<(), CliError> {
         if !path.is_empty() {
-            let file = SessionFile::open(Path::new(path), self.talk.engine())?;
-            if !file.tokens().is_empty() {
-                let path = path.to_owned();
-                return Err(CliError::HoldsAnother { path });
+            let kept = Kept::open(Path::new(path), self.talk.engine(), false)?;
+            if !kept.is_new() {
+                return Err(CliError::HoldsAnother { path: kept.name() });
             }
-            self.talk.file = Some(file);
+            self.talk.kept = Some(kept);
         }
         self.talk.save()?;
-        match &self.talk.file {
-            Some(file) => note(format_args!("kept in {}", file.path().display())),
+        match &self.talk.kept {
+            Some(kept) => note(format_args!("kept in {}", kept.name())),
             None => return Err(CliError::NoFileNamed { command: "/save" }),
         }
         Ok(())

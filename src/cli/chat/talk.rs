@@ -8,11 +8,12 @@ use super::show::Show;
 use crate::chat::{Conversation, Prompt, ReplyReader, Turn};
 use crate::cli::error::{CliError, MORE_ROOM};
 use crate::cli::guard::guarded;
+use crate::cli::kept::{Begun, Kept};
 use crate::cli::output::note;
 use crate::cli::sampling::Choice;
 use crate::cli::{interrupt, load};
 use crate::engine::chooser::{Chain, ChainSettings, Chooser};
-use crate::engine::{Engine, EngineError, GenerateStats, Session, SessionFile, StopReason};
+use crate::engine::{Engine, EngineError, GenerateStats, Session, StopReason};
 use crate::plural::count;
 
 /// What an answer took.
@@ -58,7 +59,7 @@ pub(super) struct Talk<'a> {
     pub(super) settings: Settings,
     pub(super) choice: Choice,
     /// Where the conversation is kept.
-    pub(super) file: Option<SessionFile>,
+    pub(super) kept: Option<Kept>,
     /// How often an answer was asked for again: each time draws differ.
     again: u64,
     /// What the last answer took, and all of them.
@@ -79,7 +80,7 @@ impl<'a> Talk<'a> {
             conversation,
             settings,
             choice,
-            file: None,
+            kept: None,
             again: 0,
             last: None,
             all: Took::default(),
@@ -109,18 +110,17 @@ impl<'a> Talk<'a> {
     /// # Errors
     /// What the file refuses. The conversation goes on all the same.
     pub(super) fn save(&mut self) -> Result<(), CliError> {
-        match &mut self.file {
-            Some(file) => Ok(file.save(&mut self.session, &self.conversation.to_json())?),
+        match &mut self.kept {
+            Some(kept) => kept.save(&mut self.session, &self.conversation),
             None => Ok(()),
         }
     }
 
     /// Journals tokens that follow what was saved, where the conversation is kept.
     fn journal(&mut self, tokens: &[u32]) -> Result<(), CliError> {
-        match &mut self.file {
-            Some(file) => Ok(file.journal(tokens)?),
-            None => Ok(()),
-        }
+        self.kept
+            .as_mut()
+            .map_or(Ok(()), |kept| kept.journal(tokens))
     }
 
     /// Answers the last question again.
@@ -151,9 +151,6 @@ impl<'a> Talk<'a> {
             });
         }
         let kept = self.session.keep_common(&prompt.ids);
-        // If the program is ended, question and answer are in the file up to there.
-        self.save()?;
-        self.journal(&prompt.ids[kept..])?;
         let mut took = Took {
             prompt: prompt.ids.len(),
             kept,
@@ -161,6 +158,15 @@ impl<'a> Talk<'a> {
             ..Took::default()
         };
         let mut reader = ReplyReader::new(engine.tokenizer(), &prompt.text);
+        if let Some(file) = &mut self.kept {
+            // If the program is ended, question and answer are in the file up to there.
+            let begun = Begun {
+                from: prompt.ids.len(),
+                thinking: reader.is_thinking(),
+            };
+            let left = &prompt.ids[kept..];
+            file.begin(&mut self.session, &self.conversation, begun, left)?;
+        }
         let mut show = Show::new(self.settings.think == Some(Think::Hide));
         let ended = self.generate(&prompt, &mut reader, &mut show, &mut took);
         interrupt::end_answer();
@@ -244,7 +250,7 @@ impl<'a> Talk<'a> {
             flow(!interrupt::requested())
         };
         let think_limit = self.settings.think_limit.unwrap_or(usize::MAX);
-        let (mut ended, file) = (None, &mut self.file);
+        let (mut ended, kept) = (None, &mut self.kept);
         let on_token = &mut |token| {
             if !bar.is_finished() {
                 bar.finish_and_clear();
@@ -253,10 +259,7 @@ impl<'a> Talk<'a> {
             let thinking = reader.is_thinking();
             let thoughts = reader.reply().thoughts.as_ref();
             let thought = thoughts.map_or(0, |thoughts| thoughts.ids.len());
-            let journaled = match file {
-                Some(file) => file.journal(&[token]).map_err(CliError::from),
-                None => Ok(()),
-            };
+            let journaled = kept.as_mut().map_or(Ok(()), |kept| kept.journal(&[token]));
             ended = match journaled.and_then(|()| show.token(piece, thinking)) {
                 Err(error) => Some(Ended::Failed(error)),
                 Ok(()) if interrupt::requested() => Some(Ended::Interrupted),

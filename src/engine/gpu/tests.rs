@@ -54,7 +54,7 @@ fn cut_everywhere(backend: &mut GpuBackend) {
 
 /// The kept logits, as bits.
 pub(super) fn kept(backend: &GpuBackend) -> Vec<u32> {
-    let Range {
+    let Bound {
         buffer,
         offset,
         size,

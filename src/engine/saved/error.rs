@@ -65,7 +65,7 @@ pub enum SessionFileError {
     },
     /// Bytes that nobody wrote so.
     #[error(
-        "the session file {} is damaged at byte {position}: {found}, expected {expected}; nothing of it was used. What was saved before \
+        "the session file {} is damaged at byte {position}: found {found}, expected {expected}; nothing of it was used. What was saved before \
          ends at byte {keep}: to go on from there, copy the file and cut the copy to that length",
         path.display()
     )]
