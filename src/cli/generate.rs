@@ -186,19 +186,9 @@ impl Generate {
         let (thinking, thought) = (turn.answer.thinking, turn.answer.thought_tokens > 0);
         let Finished { sink, text } = turn.answer.finish(ended.is_some())?;
         let interrupted = interrupt::requested();
-        let complete = chooser.as_mut().and_then(|host| {
-            let constrained = host.inner();
-            match stats.stop {
-                StopReason::StopToken => constrained.may_end().map(|_| true),
-                // What was said behind the text that is shown does not count.
-                StopReason::Caller => {
-                    let tokens = engine.tokenizer().encode(&text, false);
-                    let grammar = constrained.grammar()?;
-                    Some(tokens.is_ok_and(|tokens| grammar.accepts(&tokens)))
-                }
-                StopReason::Limit | StopReason::ContextFull => constrained.may_end(),
-            }
-        });
+        let complete = chooser
+            .as_mut()
+            .and_then(|host| is_complete(host.inner(), engine, stats.stop, &text));
         if self.json {
             let log_probs = chooser.as_ref().and_then(LogProbs::kept);
             let report = Report::new(
@@ -218,21 +208,14 @@ impl Generate {
             None => why(stats.stop, limit, engine.n_ctx()),
         };
         note(format_args!("{}; stopped: {why}", rates(&stats)));
+        let no_answer = thinking || thought && text.is_empty();
         match stats.stop {
             _ if interrupted => Err(CliError::Interrupted),
-            StopReason::Caller if complete != Some(false) => Ok(()),
-            _ if thinking => Err(CliError::StillThinking { why }),
-            // The thoughts took all the room.
-            StopReason::Limit | StopReason::ContextFull if thought && text.is_empty() => {
+            StopReason::Limit | StopReason::ContextFull if no_answer => {
                 Err(CliError::StillThinking { why })
             }
-            stop if complete == Some(false) => {
-                let advice = match stop {
-                    StopReason::Caller => "leave out that --stop, or end the grammar before it",
-                    _ => "give it more room (-n, -c), or a grammar with shorter answers",
-                };
-                Err(CliError::CutAnswer { why, advice })
-            }
+            StopReason::StopToken if thinking => Err(CliError::StillThinking { why }),
+            stop if complete == Some(false) => Err(cut(stop, why)),
             _ => Ok(()),
         }
     }
@@ -347,6 +330,34 @@ impl Turn<'_> {
             }
         }
     }
+}
+
+/// Whether an answer is all of a text of its grammar; `None` without one. `text` is what of it was shown.
+fn is_complete(
+    chooser: &mut Constrained<Chain>,
+    engine: &Engine,
+    stop: StopReason,
+    text: &str,
+) -> Option<bool> {
+    match stop {
+        StopReason::StopToken => chooser.may_end().map(|_| true),
+        // The stop text itself is not shown.
+        StopReason::Caller => {
+            let tokens = engine.tokenizer().encode(text, false);
+            let grammar = chooser.grammar()?;
+            Some(tokens.is_ok_and(|tokens| grammar.accepts(&tokens)))
+        }
+        StopReason::Limit | StopReason::ContextFull => chooser.may_end(),
+    }
+}
+
+/// The error of an answer that its grammar does not end.
+fn cut(stop: StopReason, why: String) -> CliError {
+    let advice = match stop {
+        StopReason::Caller => "leave out that --stop, or end the grammar before it",
+        _ => "give it more room (-n, -c), or a grammar with shorter answers",
+    };
+    CliError::CutAnswer { why, advice }
 }
 
 /// The figures of an answer whose thoughts were ended: `thoughts`, and what came `after` the token that ended them.
