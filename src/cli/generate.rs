@@ -180,25 +180,7 @@ impl Generate {
             answer,
             ended: None,
         };
-        let mut stats = turn.generate(&tokens, limit)?;
-        if let (Some(Ended::ThoughtLimit), Some((_, close))) = (&turn.ended, turn.answer.marks) {
-            turn.ended = None;
-            let left = limit.saturating_sub(stats.generated + 1);
-            // The mark that ends the thoughts takes a place of the context, and so does a token of the answer.
-            if left == 0 {
-                stats.stop = StopReason::Limit;
-            } else if engine.n_ctx() < turn.session.position() + 2 {
-                stats.stop = StopReason::ContextFull;
-            } else {
-                // The model goes on as if it had ended its thoughts itself.
-                turn.answer.token(close)?;
-                journal(&mut turn.kept, close)?;
-                if let Some(host) = &mut turn.chooser {
-                    host.accept(close).map_err(EngineError::from)?;
-                }
-                stats = joined(&stats, &turn.generate(&[close], left)?);
-            }
-        }
+        let stats = turn.to_the_end(&tokens, limit)?;
         if let Some(kept) = turn.kept {
             kept.end(&mut turn.session)?;
         }
@@ -206,19 +188,9 @@ impl Generate {
         let (thinking, thought) = (turn.answer.thinking, turn.answer.thought_tokens > 0);
         let Finished { sink, text } = turn.answer.finish(ended.is_some())?;
         let interrupted = interrupt::requested();
-        let complete = chooser.as_mut().and_then(|host| {
-            let constrained = host.inner();
-            match stats.stop {
-                StopReason::StopToken => constrained.may_end().map(|_| true),
-                // What was said behind the text that is shown does not count.
-                StopReason::Caller => {
-                    let tokens = engine.tokenizer().encode(&text, false);
-                    let grammar = constrained.grammar()?;
-                    Some(tokens.is_ok_and(|tokens| grammar.accepts(&tokens)))
-                }
-                StopReason::Limit | StopReason::ContextFull => constrained.may_end(),
-            }
-        });
+        let complete = chooser
+            .as_mut()
+            .and_then(|host| is_complete(host.inner(), engine, stats.stop, &text));
         if self.json {
             let log_probs = chooser.as_ref().and_then(LogProbs::kept);
             let report = Report::new(
@@ -238,21 +210,14 @@ impl Generate {
             None => why(stats.stop, limit, engine.n_ctx()),
         };
         note(format_args!("{}; stopped: {why}", rates(&stats)));
+        let no_answer = thinking || thought && text.is_empty();
         match stats.stop {
             _ if interrupted => Err(CliError::Interrupted),
-            StopReason::Caller if complete != Some(false) => Ok(()),
-            _ if thinking => Err(CliError::StillThinking { why }),
-            // The thoughts took all the room.
-            StopReason::Limit | StopReason::ContextFull if thought && text.is_empty() => {
+            StopReason::Limit | StopReason::ContextFull if no_answer => {
                 Err(CliError::StillThinking { why })
             }
-            stop if complete == Some(false) => {
-                let advice = match stop {
-                    StopReason::Caller => "leave out that --stop, or end the grammar before it",
-                    _ => "give it more room (-n, -c), or a grammar with shorter answers",
-                };
-                Err(CliError::CutAnswer { why, advice })
-            }
+            StopReason::StopToken if thinking => Err(CliError::StillThinking { why }),
+            stop if complete == Some(false) => Err(cut(stop, why)),
             _ => Ok(()),
         }
     }
@@ -314,6 +279,30 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
+    /// Generates thoughts and answer: where the thoughts are as many as they may be, the model goes on as if it had ended them itself.
+    fn to_the_end(&mut self, tokens: &[u32], limit: usize) -> Result<GenerateStats, CliError> {
+        let mut stats = self.generate(tokens, limit)?;
+        let (Some(Ended::ThoughtLimit), Some((_, close))) = (&self.ended, self.answer.marks) else {
+            return Ok(stats);
+        };
+        self.ended = None;
+        let left = limit.saturating_sub(stats.generated + 1);
+        // The mark that ends the thoughts takes a place of the context, and so does a token of the answer.
+        if left == 0 {
+            stats.stop = StopReason::Limit;
+        } else if self.session.engine().n_ctx() < self.session.position() + 2 {
+            stats.stop = StopReason::ContextFull;
+        } else {
+            self.answer.token(close)?;
+            journal(&mut self.kept, close)?;
+            if let Some(host) = &mut self.chooser {
+                host.accept(close).map_err(EngineError::from)?;
+            }
+            stats = joined(&stats, &self.generate(&[close], left)?);
+        }
+        Ok(stats)
+    }
+
     /// Evaluates `tokens` and takes up to `limit` tokens of the answer.
     fn generate(&mut self, tokens: &[u32], limit: usize) -> Result<GenerateStats, CliError> {
         let Self {
@@ -380,6 +369,34 @@ impl Turn<'_> {
 /// Keeps a token of the answer, if it is to be kept.
 fn journal(kept: &mut Option<Resumed>, token: u32) -> Result<(), CliError> {
     kept.as_mut().map_or(Ok(()), |kept| kept.journal(token))
+}
+
+/// Whether an answer is all of a text of its grammar; `None` without one. `text` is what of it was shown.
+fn is_complete(
+    chooser: &mut Constrained<Chain>,
+    engine: &Engine,
+    stop: StopReason,
+    text: &str,
+) -> Option<bool> {
+    match stop {
+        StopReason::StopToken => chooser.may_end().map(|_| true),
+        // The stop text itself is not shown.
+        StopReason::Caller => {
+            let tokens = engine.tokenizer().encode(text, false);
+            let grammar = chooser.grammar()?;
+            Some(tokens.is_ok_and(|tokens| grammar.accepts(&tokens)))
+        }
+        StopReason::Limit | StopReason::ContextFull => chooser.may_end(),
+    }
+}
+
+/// The error of an answer that its grammar does not end.
+fn cut(stop: StopReason, why: String) -> CliError {
+    let advice = match stop {
+        StopReason::Caller => "leave out that --stop, or end the grammar before it",
+        _ => "give it more room (-n, -c), or a grammar with shorter answers",
+    };
+    CliError::CutAnswer { why, advice }
 }
 
 /// The figures of an answer whose thoughts were ended: `thoughts`, and what came `after` the token that ended them.

@@ -67,7 +67,7 @@ pub async fn adapter_async(options: &EngineOptions) -> Result<Option<AdapterSumm
     let Some(wanted) = wanted(options)? else {
         return Ok(None);
     };
-    match gpu::chosen_async(&wanted).await {
+    match gpu::chosen_async(&wanted.device, wanted.hardware).await {
         Ok(adapter) => Ok(Some(adapter)),
         Err(error) => instead(&wanted, error).map(|_| None),
     }

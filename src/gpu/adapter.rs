@@ -1,7 +1,7 @@
 //! Listing and choosing adapters.
 
 use super::machine::Machine;
-use super::{Coop, GpuError, GpuOptions, Target, Tier};
+use super::{Coop, GpuError, Target, Tier};
 use serde::Serialize;
 use wgpu::{Adapter, Backends, DeviceType, Instance, InstanceDescriptor, InstanceFlags};
 
@@ -119,13 +119,16 @@ pub async fn adapters_async() -> Vec<AdapterSummary> {
         .collect()
 }
 
-/// The adapter that options mean, unopened.
+/// The adapter that `choice` means, unopened.
 ///
 /// # Errors
 /// As for [`choose`].
-pub async fn chosen_async(options: &GpuOptions) -> Result<AdapterSummary, GpuError> {
+pub async fn chosen_async(
+    choice: &DeviceChoice,
+    hardware: bool,
+) -> Result<AdapterSummary, GpuError> {
     let all = sorted().await;
-    let index = chosen_of(&all, &options.device, options.hardware)?;
+    let index = chosen_of(&all, choice, hardware)?;
     Ok(summary(index, &all[index]))
 }
 

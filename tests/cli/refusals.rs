@@ -87,7 +87,6 @@ fn files_that_are_no_models_are_refused_with_a_reason() {
             &["inspect", file],
             &["logits", "--device", "cpu", "-m", file, "Hello"],
             &["bench", "--device", "cpu", "-m", file],
-            &["tokenize", "-m", file, "Hello"],
         ] {
             let message = failure(args, 1);
             let error = error_line(&message);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use uses::{Crate, Module};
 
 /// The rooms, each of which may use those before it.
-const ROOMS: [&str; 17] = [
+const ROOMS: [&str; 18] = [
     "files",
     "plural",
     "pictures",

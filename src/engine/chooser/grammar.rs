@@ -1,14 +1,13 @@
 //! Keeps an answer to a grammar: tokens that cannot continue it are excluded before another chooser chooses.
 
 use std::sync::Arc;
-use std::thread;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{JsonCompileOptions, Matcher, ParserFactory};
 use serde_json::{Map, Value};
 
-use super::{Chooser, ChooserError, gbnf};
+use super::{Chooser, ChooserError, gbnf, wait};
 use crate::tokenizer::Tokenizer;
 
 /// What an answer has to be.
@@ -39,23 +38,6 @@ const SPACE: &str = r"( |\n[ \t]{0,16})";
 const MOST_ITEMS: usize = 2_000_000;
 /// The lines of a grammar that are read: rules which use each other are read one within the other.
 const MOST_LINES: usize = 10_000;
-/// Bytes of stack for that.
-const STACK: usize = 256 << 20;
-
-/// What `read` returns on a thread with much stack.
-fn with_deep_stack<T: Send>(
-    read: impl FnOnce() -> Result<T, ChooserError> + Send,
-) -> Result<T, ChooserError> {
-    thread::scope(|scope| {
-        let reader = thread::Builder::new().stack_size(STACK);
-        let reader = reader.spawn_scoped(scope, read).map_err(refused)?;
-        match reader.join() {
-            Ok(read) => read,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    })
-}
-
 /// A grammar with what was said of it so far.
 pub struct Grammar {
     matcher: Matcher,
@@ -94,7 +76,7 @@ impl Grammar {
             Language::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(&text)?),
         };
         let tokens = tokens(tokenizer)?;
-        let matcher = with_deep_stack(|| {
+        let read = wait::with_deep_stack(|| {
             let mut factory = ParserFactory::new_simple(&tokens).map_err(refused)?;
             let limits = factory.quiet().limits_mut();
             limits.verbose_errors = false;
@@ -103,8 +85,9 @@ impl Grammar {
             let mut matcher = Matcher::new(factory.create_parser(grammar));
             // A grammar that cannot be read is told of by its first use.
             matcher.is_accepting().map_err(refused)?;
-            Ok(matcher)
-        })?;
+            Ok::<_, ChooserError>(matcher)
+        });
+        let matcher = read.map_err(refused)??;
         let fresh = matcher.deep_clone();
         Ok(Self { matcher, fresh })
     }

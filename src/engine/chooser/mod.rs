@@ -12,6 +12,7 @@ mod grammar;
 mod log_probs;
 mod mirostat;
 mod typical;
+mod wait;
 mod xtc;
 
 pub use crate::kernels::sampling::Sampling;
