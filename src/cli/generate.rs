@@ -155,15 +155,7 @@ impl Generate {
                 host.accept(close).map_err(EngineError::from)?;
             }
         }
-        let mut turn = Turn {
-            session: engine.session()?,
-            choice,
-            chooser,
-            bar: load::prompt_bar("prompt", tokens.len()),
-            began: Instant::now(),
-            answer,
-            ended: None,
-        };
+        let mut turn = Turn::new(engine, choice, chooser, answer, tokens.len())?;
         let mut stats = turn.generate(&tokens, limit)?;
         if let (Some(Ended::ThoughtLimit), Some((_, close))) = (&turn.ended, turn.answer.marks) {
             turn.ended = None;
@@ -208,14 +200,17 @@ impl Generate {
             None => why(stats.stop, limit, engine.n_ctx()),
         };
         note(format_args!("{}; stopped: {why}", rates(&stats)));
-        let no_answer = thinking || thought && text.is_empty();
-        match stats.stop {
-            _ if interrupted => Err(CliError::Interrupted),
-            StopReason::Limit | StopReason::ContextFull if no_answer => {
-                Err(CliError::StillThinking { why })
-            }
-            StopReason::StopToken if thinking => Err(CliError::StillThinking { why }),
-            stop if complete == Some(false) => Err(cut(stop, why)),
+        if interrupted {
+            return Err(CliError::Interrupted);
+        }
+        let no_answer = match stats.stop {
+            StopReason::Limit | StopReason::ContextFull => thinking || thought && text.is_empty(),
+            StopReason::StopToken => thinking,
+            StopReason::Caller => false,
+        };
+        match complete {
+            _ if no_answer => Err(CliError::StillThinking { why }),
+            Some(false) => Err(cut(stats.stop, why)),
             _ => Ok(()),
         }
     }
@@ -270,7 +265,26 @@ struct Turn<'a> {
     ended: Option<Ended>,
 }
 
-impl Turn<'_> {
+impl<'a> Turn<'a> {
+    /// Before a prompt of so many tokens.
+    fn new(
+        engine: &'a Engine,
+        choice: &'a Choice,
+        chooser: Option<LogProbs<Constrained<Chain>>>,
+        answer: Answer<'a>,
+        prompt: usize,
+    ) -> Result<Self, CliError> {
+        Ok(Self {
+            session: engine.session()?,
+            choice,
+            chooser,
+            bar: load::prompt_bar("prompt", prompt),
+            began: Instant::now(),
+            answer,
+            ended: None,
+        })
+    }
+
     /// Evaluates `tokens` and takes up to `limit` tokens of the answer.
     fn generate(&mut self, tokens: &[u32], limit: usize) -> Result<GenerateStats, CliError> {
         let Self {
