@@ -210,14 +210,17 @@ impl Generate {
             None => why(stats.stop, limit, engine.n_ctx()),
         };
         note(format_args!("{}; stopped: {why}", rates(&stats)));
-        let no_answer = thinking || thought && text.is_empty();
-        match stats.stop {
-            _ if interrupted => Err(CliError::Interrupted),
-            StopReason::Limit | StopReason::ContextFull if no_answer => {
-                Err(CliError::StillThinking { why })
-            }
-            StopReason::StopToken if thinking => Err(CliError::StillThinking { why }),
-            stop if complete == Some(false) => Err(cut(stop, why)),
+        if interrupted {
+            return Err(CliError::Interrupted);
+        }
+        let no_answer = match stats.stop {
+            StopReason::Limit | StopReason::ContextFull => thinking || thought && text.is_empty(),
+            StopReason::StopToken => thinking,
+            StopReason::Caller => false,
+        };
+        match complete {
+            _ if no_answer => Err(CliError::StillThinking { why }),
+            Some(false) => Err(cut(stats.stop, why)),
             _ => Ok(()),
         }
     }
