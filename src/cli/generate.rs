@@ -200,7 +200,7 @@ impl Generate {
             }
         }
         if let Some(kept) = turn.kept {
-            kept.end(&mut turn.session)?;
+            kept.end(&mut turn.session, &self.stop)?;
         }
         let (ended, chooser) = (turn.ended, turn.chooser);
         let (thinking, thought) = (turn.answer.thinking, turn.answer.thought_tokens > 0);

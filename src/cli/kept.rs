@@ -79,7 +79,7 @@ impl Kept {
         if let Some(begin) = talk.answer_from.take()
             && let Some(answer) = file.tokens().get(begin..)
         {
-            talk.end_turn(engine, answer);
+            talk.end_turn(engine, answer, &[]);
         }
         if let Some(differs) = file.differs() {
             note(format_args!("session {}: {differs}", path.display()));
@@ -166,14 +166,19 @@ impl Kept {
         Ok(self.file.journal(&[token])?)
     }
 
-    /// Saves the turn. A prompt that was interrupted before it was evaluated has not been said.
+    /// Saves the turn, whose answer ends before the first of `stops`. A prompt that was interrupted before it was evaluated has not been
+    /// said.
     ///
     /// # Errors
     /// Where the file cannot be written.
-    pub(super) fn end(mut self, session: &mut Session<'_>) -> Result<(), CliError> {
+    pub(super) fn end(
+        mut self,
+        session: &mut Session<'_>,
+        stops: &[String],
+    ) -> Result<(), CliError> {
         let begin = self.talk.answer_from.take().unwrap_or_default();
         match session.tokens().get(begin..) {
-            Some(answer) => self.talk.end_turn(session.engine(), answer),
+            Some(answer) => self.talk.end_turn(session.engine(), answer, stops),
             None => {
                 self.talk.messages.truncate(self.earlier.0);
                 session.truncate(self.earlier.1);
@@ -193,7 +198,7 @@ impl Kept {
 
 impl Talk {
     /// Takes an answer.
-    fn end_turn(&mut self, engine: &Engine, answer: &[u32]) {
+    fn end_turn(&mut self, engine: &Engine, answer: &[u32], stops: &[String]) {
         if self.raw || answer.is_empty() {
             return;
         }
@@ -205,9 +210,11 @@ impl Talk {
             }
             None => (None, &*text),
         };
+        let ends = stops.iter().filter_map(|stop| content.find(stop.as_str()));
+        let end = ends.min().unwrap_or(content.len());
         self.messages.push(Turn {
             role: "assistant".to_owned(),
-            content: content.to_owned(),
+            content: content[..end].to_owned(),
             reasoning,
             ids: answer.to_vec(),
         });
