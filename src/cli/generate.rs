@@ -182,7 +182,7 @@ impl Generate {
         };
         let stats = turn.to_the_end(&tokens, limit)?;
         if let Some(kept) = turn.kept {
-            kept.end(&mut turn.session)?;
+            kept.end(&mut turn.session, &self.stop)?;
         }
         let (ended, mut chooser) = (turn.ended, turn.chooser);
         let (thinking, thought) = (turn.answer.thinking, turn.answer.thought_tokens > 0);

@@ -6,7 +6,7 @@ use super::error::CliError;
 use super::guard::guarded;
 use super::kept::{Begun, Kept, reply};
 use super::output::note;
-use crate::chat::{Conversation, ReplyReader, Turn};
+use crate::chat::{Conversation, Passage, ReplyReader, Turn};
 use crate::engine::{Engine, Session};
 use crate::plural::count;
 
@@ -127,15 +127,22 @@ impl Resumed {
         self.kept.journal(&[token])
     }
 
-    /// Saves question and answer. A prompt that was interrupted before it was evaluated has not been said.
+    /// Saves question and answer, which ends before the first of `stops`. A prompt that was interrupted before it was evaluated has not
+    /// been said.
     ///
     /// # Errors
     /// Where the file cannot be written.
-    pub(super) fn end(mut self, session: &mut Session<'_>) -> Result<(), CliError> {
+    pub(super) fn end(
+        mut self,
+        session: &mut Session<'_>,
+        stops: &[String],
+    ) -> Result<(), CliError> {
         match session.tokens().get(self.begun.from..) {
             _ if self.raw => {}
             Some(answer) => {
-                let reply = reply(session.engine(), self.begun, answer);
+                let engine = session.engine();
+                let mut reply = reply(engine, self.begun, answer);
+                end_before(&mut reply.answer, stops, engine)?;
                 self.conversation.push(Turn::Reply(reply));
             }
             None => {
@@ -145,4 +152,26 @@ impl Resumed {
         }
         self.kept.save(session, &self.conversation)
     }
+}
+
+/// Ends `passage` before the first of `stops` that is in it. Tokens that stand for text on both sides are replaced.
+fn end_before(passage: &mut Passage, stops: &[String], engine: &Engine) -> Result<(), CliError> {
+    let ends = stops.iter().filter_map(|stop| passage.text.find(&**stop));
+    let Some(end) = ends.min() else {
+        return Ok(());
+    };
+    passage.text.truncate(end);
+    let mut kept = 0;
+    let bytes = |id: &u32| engine.tokenizer().token_bytes(*id).len();
+    let whole = passage.ids.iter().take_while(|id| {
+        let fits = kept + bytes(id) <= end;
+        kept += if fits { bytes(id) } else { 0 };
+        fits
+    });
+    let whole = whole.count();
+    let rest = passage.text.get(kept..);
+    passage.ids.truncate(rest.map_or(0, |_| whole));
+    let rest = rest.unwrap_or(&passage.text);
+    passage.ids.extend(engine.tokenizer().encode(rest, false)?);
+    Ok(())
 }

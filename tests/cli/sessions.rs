@@ -118,6 +118,45 @@ fn a_conversation_in_a_template_goes_on_from_its_file() {
     );
 }
 
+#[test]
+fn a_conversation_that_was_killed_keeps_the_answer_as_far_as_it_came() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = named(folder.path(), "chat");
+    let args = |prompt| {
+        let before = ["generate", "--device", "cpu", "--temp", "0", "--session"];
+        [&before[..], &[&path, prompt]].concat()
+    };
+    let mut child = glimt(&args("Tell me of a fox."))
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut answer = child.stdout.take().expect("it is piped");
+    let mut begins = [0; 16];
+    std::io::Read::read_exact(&mut answer, &mut begins).expect("an answer");
+    child.kill().expect("it runs");
+    child.wait().expect("it was started");
+    let output = run(&[&args("And of a crow.")[..], &["-n", "4", "--stop", "e"]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let engine = engine();
+    let file = SessionFile::open(Path::new(&path), &engine).expect("it is whole");
+    let talk: serde_json::Value = serde_json::from_slice(file.data()).expect("it is JSON");
+    let turns = talk["conversation"]["turns"].as_array().expect("a list");
+    let said = |i: usize| {
+        let said = match i % 2 {
+            0 => &turns[i]["user"],
+            _ => &turns[i]["reply"]["answer"]["text"],
+        };
+        said.as_str().expect("a text")
+    };
+    assert_eq!(turns.len(), 4, "{talk}");
+    assert_eq!((said(0), said(2)), ("Tell me of a fox.", "And of a crow."));
+    let begins = std::str::from_utf8(&begins).expect("plain text");
+    assert!(said(1).starts_with(begins.trim_start()), "{talk}");
+    // Without the text that stopped it.
+    assert!(!said(3).contains('e'), "{talk}");
+}
+
 /// Kills a program that keeps a text in a file, again and again, at moments that fall all over its run.
 fn kill(times: u32) {
     let folder = tempfile::tempdir().expect("a temporary folder");
