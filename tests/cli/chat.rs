@@ -8,7 +8,9 @@ use std::time::Instant;
 use glimt::engine::{
     DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened, SessionFile,
 };
+use glimt::gguf::Value;
 
+use super::edited::{edited, thinking};
 use super::random::Rng;
 use super::terminal::Terminal;
 use super::{error_line, glimt, stderr, stdout};
@@ -358,4 +360,64 @@ fn a_kill_loses_nothing_that_was_shown() {
 #[ignore = "long: scripts/test --all"]
 fn many_kills_lose_nothing_that_was_shown() {
     kill(200);
+}
+
+#[test]
+fn a_second_turn_after_four_thousand_tokens_computes_only_what_is_new() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let context = ("deepseek2.context_length", Value::U32(8192));
+    let model = edited(folder.path(), "long.gguf", &[context], |_, _| {});
+    let long = folder.path().join("long.txt");
+    let text = "the fox and the crow went into the wood. ".repeat(400);
+    std::fs::write(&long, text).expect("it can be written");
+    let lines = format!(
+        "/read {}\nWhat was that?\nAnd then?\n/stats\n",
+        long.display()
+    );
+    let output = piped(&["-m", &model, "-n", "12", "-c", "8192"], &lines);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let prompt = &numbers(stderr(&output), "prompt:")[0];
+    let computed = &numbers(stderr(&output), "computed:")[0];
+    assert!(prompt[1] > 4000, "{}", stderr(&output));
+    assert!(computed[0] < 12, "{}", stderr(&output));
+}
+
+#[test]
+fn thoughts_are_shown_folded_and_left_out_of_what_follows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = thinking(folder.path());
+    let limits = ["-m", &model, "--think-limit", "5", "-n", "12"];
+    let lines = "Tell me of a fox.\n/thoughts\nAnd then?\n/stats\n";
+    let output = piped(&limits, lines);
+    assert!(output.status.success(), "{}", stderr(&output));
+    // The template leaves out thoughts, so the answer behind them is computed again, and nothing else.
+    let told = stderr(&output);
+    let computed = &numbers(told, "computed:")[0];
+    let prompt = &numbers(told, "prompt:")[0];
+    let again = *computed
+        .last()
+        .expect("the tokens that were computed again");
+    assert!(again >= 6 && again <= 8, "{told}");
+    assert_eq!(prompt[0] - prompt[1], computed[0], "{told}");
+
+    let shown = piped(&limits, "Tell me of a fox.\n");
+    let hidden = piped(
+        &[&limits[..], &["--think", "hide"]].concat(),
+        "Tell me of a fox.\n",
+    );
+    assert_eq!(stdout(&shown), stdout(&hidden));
+    assert!(
+        stderr(&hidden).contains("thought for"),
+        "{}",
+        stderr(&hidden)
+    );
+    let off = piped(
+        &[&limits[..], &["--think", "off"]].concat(),
+        "Tell me.\n/thoughts\n",
+    );
+    assert!(
+        stderr(&off).contains("came without thoughts"),
+        "{}",
+        stderr(&off)
+    );
 }

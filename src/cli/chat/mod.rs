@@ -347,7 +347,7 @@ impl Room<'_> {
         let Some(last) = &self.talk.last else {
             return note(format_args!("nothing was answered yet"));
         };
-        note(format_args!("{}", String::from(last)));
+        note(format_args!("{}", last.lines()));
         let all = &self.talk.all;
         note(format_args!(
             "in all: {} generated, {} kept, {} of earlier turns computed again\ncontext: {}",

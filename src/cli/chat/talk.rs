@@ -34,6 +34,32 @@ pub(super) struct Took {
 }
 
 impl Took {
+    /// What it took, in three lines.
+    pub(super) fn lines(&self) -> String {
+        let rate = |tokens: usize, time: Duration| match time.as_secs_f64() {
+            seconds if tokens > 0 && seconds > 0.0 => {
+                format!(", {:.1} tokens/s", tokens as f64 / seconds)
+            }
+            _ => String::new(),
+        };
+        let new = self.prompt - self.kept;
+        let changed = match self.changed {
+            0 => String::new(),
+            changed => format!("; the template changed earlier turns, of which {changed} again"),
+        };
+        format!(
+            "prompt: {}, of which {} computed before\n\
+             computed: {}{}{changed}\n\
+             generated: {}{}",
+            count(self.prompt, "token"),
+            self.kept,
+            count(new, "token"),
+            rate(new, self.prompt_time),
+            count(self.generated, "token"),
+            rate(self.steps, self.generate_time),
+        )
+    }
+
     fn add(&mut self, stats: &GenerateStats) {
         self.generated += stats.generated;
         self.steps += stats.steps;
@@ -320,31 +346,6 @@ fn tell(ended: Ended, settings: &Settings, n_ctx: usize) -> Result<(), CliError>
         Ended::By(_) | Ended::ThoughtLimit => {}
     }
     Ok(())
-}
-
-impl From<&Took> for String {
-    /// What an answer took, in three lines.
-    fn from(took: &Took) -> Self {
-        let rate = |tokens: usize, time: Duration| match time.as_secs_f64() {
-            seconds if tokens > 0 && seconds > 0.0 => {
-                format!(", {:.1} tokens/s", tokens as f64 / seconds)
-            }
-            _ => String::new(),
-        };
-        let new = took.prompt - took.kept;
-        format!(
-            "prompt: {}, of which {} computed before\n\
-             computed: {}{}; of earlier turns {} again, since the template changed them\n\
-             generated: {}{}",
-            count(took.prompt, "token"),
-            took.kept,
-            count(new, "token"),
-            rate(new, took.prompt_time),
-            took.changed,
-            count(took.generated, "token"),
-            rate(took.steps, took.generate_time),
-        )
-    }
 }
 
 /// Whether the conversation cannot go on after `error`.
