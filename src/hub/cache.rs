@@ -20,7 +20,8 @@ const TAG: &str =
 /// The folder of one repository in a cache.
 pub(super) struct RepoFolder {
     pub(super) path: PathBuf,
-    locks: PathBuf,
+    /// The folder of its locks.
+    pub(super) locks: PathBuf,
 }
 
 impl RepoFolder {
@@ -79,13 +80,22 @@ impl RepoFolder {
         Ok(())
     }
 
-    /// Lets a file of a commit be the blob with a checksum.
+    /// Lets a file of a commit be the blob with a checksum. Where `links` forbids a link, or the system does, the file is the blob
+    /// itself if that is `fresh`, so that nothing else can need it, and else a copy.
     ///
     /// # Errors
     /// [`HubError::Write`].
-    pub(super) fn link(&self, commit: &str, file: &str, sum: &str) -> Result<PathBuf, HubError> {
+    pub(super) fn link(
+        &self,
+        commit: &str,
+        file: &str,
+        sum: &str,
+        links: bool,
+        fresh: bool,
+    ) -> Result<PathBuf, HubError> {
         let pointer = self.pointer(commit, file);
-        if pointer.exists() {
+        // A file that is there although its bytes had to be fetched is not the right one.
+        if pointer.exists() && (pointer.is_symlink() || !fresh) {
             return Ok(pointer);
         }
         if let Some(folder) = pointer.parent() {
@@ -96,9 +106,15 @@ impl RepoFolder {
         if pointer.is_symlink() {
             fs::remove_file(&pointer).map_err(HubError::write(&pointer))?;
         }
-        if symlink(&format!("{up}blobs/{sum}"), &pointer).is_err() {
-            fs::rename(self.blob(sum), &pointer).map_err(HubError::write(&pointer))?;
+        if links && symlink(&format!("{up}blobs/{sum}"), &pointer).is_ok() {
+            return Ok(pointer);
         }
+        let blob = self.blob(sum);
+        let done = match fresh {
+            true => fs::rename(blob, &pointer),
+            false => copy(&blob, &pointer),
+        };
+        done.map_err(HubError::write(&pointer))?;
         Ok(pointer)
     }
 
@@ -224,6 +240,13 @@ pub(super) fn walk(
         }
     }
     Ok(())
+}
+
+/// Copies a file, which gets its name when it is whole.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let mut new = files::NewFile::create(to)?;
+    io::copy(&mut fs::File::open(from)?, &mut new)?;
+    new.finish()
 }
 
 #[cfg(unix)]

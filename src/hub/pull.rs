@@ -209,7 +209,8 @@ impl<'a> Hub<'a> {
         let lock = Lock::take(&folder.lock(sum), &mut || {
             told(Event::Waiting { file: name })
         })?;
-        if !is_there(folder, &offer.commit, file) {
+        let fresh = !is_there(folder, &offer.commit, file);
+        if fresh {
             told(Event::File {
                 name,
                 bytes: file.size,
@@ -228,7 +229,8 @@ impl<'a> Hub<'a> {
             let blob = folder.blob(sum);
             fs::rename(&part, &blob).map_err(HubError::write(blob))?;
         }
-        let path = folder.link(&offer.commit, name, sum)?;
+        let links = self.settings.links;
+        let path = folder.link(&offer.commit, name, sum, links, fresh)?;
         drop(lock);
         Ok(path)
     }

@@ -23,7 +23,8 @@ pub struct Removal {
     /// The bytes that are theirs alone.
     blobs: Vec<PathBuf>,
     folder: PathBuf,
-    locks: Vec<PathBuf>,
+    /// The folder of its locks.
+    locks: PathBuf,
 }
 
 /// The name of the blob that a link leads to; nothing where a file is no link.
@@ -121,7 +122,7 @@ impl Removal {
                 .collect(),
             pointers: pointers.into_iter().collect(),
             blobs,
-            locks: sums.iter().map(|sum| folder.lock(sum)).collect(),
+            locks: folder.locks,
             folder: folder.path,
         })
     }
@@ -131,26 +132,23 @@ impl Removal {
     /// # Errors
     /// [`HubError::Write`].
     pub fn carry_out(&self) -> Result<(), HubError> {
-        for path in self.pointers.iter().chain(&self.blobs).chain(&self.locks) {
+        let lock = |blob: &PathBuf| {
+            let sum = blob.file_name()?.to_str()?;
+            Some(self.locks.join(format!("{sum}.lock")))
+        };
+        let locks: Vec<PathBuf> = self.blobs.iter().filter_map(lock).collect();
+        for path in self.pointers.iter().chain(&self.blobs).chain(&locks) {
             gone(fs::remove_file(path)).map_err(HubError::write(path))?;
         }
         let snapshots = self.folder.join("snapshots");
         remove_empty(&snapshots);
         if !snapshots.exists() {
             // What is left says only what was there.
-            for rest in ["refs", ".no_exist", "trees"] {
-                let rest = self.folder.join(rest);
-                gone(fs::remove_dir_all(&rest)).map_err(HubError::write(rest))?;
+            let rest = ["refs", ".no_exist", "trees"].map(|rest| self.folder.join(rest));
+            for rest in rest.iter().chain([&self.locks]) {
+                gone(fs::remove_dir_all(rest)).map_err(HubError::write(rest))?;
             }
-            let locks = self.locks.first().and_then(|lock| lock.parent());
-            for folder in [
-                Some(&*self.folder.join("blobs")),
-                Some(&*self.folder),
-                locks,
-            ]
-            .into_iter()
-            .flatten()
-            {
+            for folder in [&self.folder.join("blobs"), &self.folder] {
                 // Blobs that no snapshot names stay, and so do their folders.
                 let _ = fs::remove_dir(folder);
             }

@@ -70,6 +70,8 @@ pub struct Settings {
     pub token: Option<Token>,
     /// Whether the hub may not be asked.
     pub offline: bool,
+    /// Whether snapshots are links to blobs, where these are possible; else they are the files themselves.
+    pub links: bool,
     /// Folders that may have ollama's `manifests` and `blobs`.
     pub ollama: Vec<PathBuf>,
     /// Folders that may have LM Studio's `user/repo/file.gguf`.
@@ -134,6 +136,7 @@ impl Settings {
             cache,
             token,
             offline: yes("HF_HUB_OFFLINE") || yes("TRANSFORMERS_OFFLINE"),
+            links: !yes("HF_HUB_DISABLE_SYMLINKS"),
             ollama: match folder("OLLAMA_MODELS") {
                 Some(folder) => vec![folder],
                 None => of_ollama(home.as_deref()),

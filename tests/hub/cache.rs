@@ -80,3 +80,37 @@ fn what_was_begun_can_be_removed() {
     home.text(&server, &["rm", "--yes", "a/b"]);
     assert!(parts(&home).is_empty());
 }
+
+#[test]
+fn without_links_the_files_themselves_are_there() {
+    let (server, home) = (Server::start(), Home::new());
+    server.put("a/b", "m-Q4_0.gguf", noise(50_000, 1));
+    let run = |args: &[&str]| {
+        let mut command = home.glimt(&server, args);
+        let output = command.env("HF_HUB_DISABLE_SYMLINKS", "1").output();
+        let output = output.expect("it runs");
+        assert!(output.status.success(), "{}", stderr(&output));
+        super::stdout(&output)
+    };
+    let path = run(&["pull", "a/b"]);
+    let path = std::path::Path::new(path.trim());
+    assert!(!path.is_symlink() && fs::read(path).expect("it is there") == noise(50_000, 1));
+    assert!(!files(&home.hub()).iter().any(|name| name.contains("blobs")));
+    server.asked();
+    run(&["pull", "a/b"]);
+    assert!(server.asked().iter().all(|asked| asked.sent == 0));
+    // One that is too short is replaced.
+    fs::write(path, "cut").expect("it can be written");
+    run(&["pull", "a/b"]);
+    assert!(fs::read(path).expect("it is there") == noise(50_000, 1));
+    run(&["rm", "--yes", "a/b"]);
+    assert_eq!(files(&home.hub()), ["CACHEDIR.TAG"]);
+    // A blob that a link needs is copied, and stays.
+    let old = home.pull(&server, "a/b").0.expect("it is pulled");
+    server.put("a/b", "m-Q8_0.gguf", noise(50_000, 2));
+    let new = run(&["pull", "a/b:Q4_0"]);
+    assert!(old.is_symlink() && !std::path::Path::new(new.trim()).is_symlink());
+    for path in [old.to_str().expect("a plain name"), new.trim()] {
+        assert!(fs::read(path).expect("it is there") == noise(50_000, 1));
+    }
+}

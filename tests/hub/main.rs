@@ -57,6 +57,7 @@ impl Home {
             "HUGGING_FACE_HUB_TOKEN",
             "HF_HUB_OFFLINE",
             "TRANSFORMERS_OFFLINE",
+            "HF_HUB_DISABLE_SYMLINKS",
             "HF_HUB_DOWNLOAD_TIMEOUT",
             "http_proxy",
             "HTTP_PROXY",
@@ -103,6 +104,7 @@ impl Home {
             cache: self.hub(),
             token: None,
             offline: false,
+            links: true,
             ollama: vec![self.path("ollama")],
             lm_studio: vec![self.path(".lmstudio/models")],
             patience: Patience {
