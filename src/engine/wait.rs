@@ -164,10 +164,10 @@ impl KeepWarm {
 
     fn lasting(touch: Touch, every: Duration, idle: Duration) -> io::Result<Self> {
         let (on, off) = channel();
-        let began = Instant::now();
         thread::Builder::new()
             .name("keep warm".to_owned())
             .spawn(move || {
+                let began = Instant::now();
                 while began.elapsed() < idle
                     && off.recv_timeout(every) == Err(RecvTimeoutError::Timeout)
                 {
