@@ -180,7 +180,7 @@ impl Generate {
             answer,
             ended: None,
         };
-        let stats = turn.to_the_end(&tokens, limit)?;
+        let stats = turn.thoughts_and_answer(&tokens, limit)?;
         if let Some(kept) = turn.kept {
             kept.end(&mut turn.session, &self.stop)?;
         }
@@ -283,7 +283,11 @@ struct Turn<'a> {
 
 impl Turn<'_> {
     /// Generates thoughts and answer: where the thoughts are as many as they may be, the model goes on as if it had ended them itself.
-    fn to_the_end(&mut self, tokens: &[u32], limit: usize) -> Result<GenerateStats, CliError> {
+    fn thoughts_and_answer(
+        &mut self,
+        tokens: &[u32],
+        limit: usize,
+    ) -> Result<GenerateStats, CliError> {
         let mut stats = self.generate(tokens, limit)?;
         let (Some(Ended::ThoughtLimit), Some((_, close))) = (&self.ended, self.answer.marks) else {
             return Ok(stats);

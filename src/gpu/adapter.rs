@@ -122,7 +122,7 @@ pub async fn adapters_async() -> Vec<AdapterSummary> {
 /// The adapter that `choice` means, unopened.
 ///
 /// # Errors
-/// As for [`choose`].
+/// [`GpuError::NoAdapter`], [`GpuError::OnlySoftware`], or what names no adapter or several.
 pub async fn chosen_async(
     choice: &DeviceChoice,
     hardware: bool,
