@@ -397,7 +397,7 @@ fn thoughts_are_shown_folded_and_left_out_of_what_follows() {
     let again = *computed
         .last()
         .expect("the tokens that were computed again");
-    assert!(again >= 6 && again <= 8, "{told}");
+    assert!((6..=8).contains(&again), "{told}");
     assert_eq!(prompt[0] - prompt[1], computed[0], "{told}");
 
     let shown = piped(&limits, "Tell me of a fox.\n");
