@@ -14,7 +14,8 @@ use crate::engine::device::check_cpu;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
 use crate::engine::{
-    DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice, Precomposed, Sampling, Tier, TierTrial,
+    DEFAULT_PRECOMPOSE, DeviceChoice, EngineError, PrecomposeChoice, Precomposed, Sampling, Tier,
+    TierTrial, check_gpu,
 };
 use crate::gpu::clock::Clock;
 use crate::gpu::{self, Gpu, GpuOptions};
@@ -67,6 +68,8 @@ pub struct BenchOptions {
     pub precompose: Option<PrecomposeChoice>,
     /// Tokens of a prompt that are computed at once, each measured in turn; none for the usual number.
     pub chunks: Vec<u32>,
+    /// Whether to load a model that has no room in memory, as far as anything tells.
+    pub force: bool,
     /// Times that each test is repeated.
     pub repetitions: usize,
 }
@@ -163,7 +166,13 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
                 (Err(error), Where::Device(_)) => return Err(error.into()),
             };
             any = true;
-            if on_gpu(options, gpu, &model, n_ctx, on_event)?.is_break() {
+            let flow = match (on_gpu(options, gpu, &model, n_ctx, on_event), device) {
+                (Err(BenchError::Engine(error @ EngineError::NoRoom(_))), Where::All) => {
+                    on_event(Event::Skipped(error.to_string()))
+                }
+                (measured, _) => measured?,
+            };
+            if flow.is_break() {
                 return Ok(());
             }
         }
@@ -248,6 +257,9 @@ fn on_gpu(
     let [name, backend] = [&gpu.info.name, &backend_name(gpu.info.backend)];
     if on_event(Event::Device { name, backend }).is_break() {
         return Ok(ControlFlow::Break(()));
+    }
+    if !options.force {
+        check_gpu(&gpu, &**model, n_ctx)?;
     }
     // Before the weights take the room.
     let peak = read_bandwidth(&gpu)?;
@@ -506,6 +518,7 @@ mod tests {
             gpu: GpuOptions::default(),
             precompose: None,
             chunks: vec![],
+            force: false,
             repetitions: 1,
         };
         for (lie, clock) in [(None, "gpu"), (Some(Lie::Backwards), "host")] {

@@ -49,6 +49,9 @@ pub(super) struct MeasuredArgs {
     /// such as glm-4.7-flash:q4_0
     #[arg(long, value_name = "MODEL:RECIPE", conflicts_with = "model")]
     synthetic: Option<Source>,
+    /// Load the model even if it and the context need more memory than there is
+    #[arg(long)]
+    pub(super) force: bool,
 }
 
 impl MeasuredArgs {

@@ -156,6 +156,7 @@ impl Bench {
                 .iter()
                 .flat_map(|c| c.0.iter().copied())
                 .collect(),
+            force: self.model.force,
             repetitions: usize::from(self.repetitions),
         };
         if self.bars && self.output != Format::Md {

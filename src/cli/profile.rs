@@ -80,6 +80,7 @@ impl Profile {
             source: self.model.source()?,
             gpu: self.engine.device.options(),
             precompose: self.engine.precompose.choice,
+            force: self.model.force,
             subject: match self.prompt {
                 None => Subject::Tokens(usize::from(self.tokens)),
                 Some(tokens) => Subject::Prompt {

@@ -73,6 +73,7 @@ impl Tune {
         let options = TuneOptions {
             source: self.model.source()?,
             gpu: self.device.options(),
+            force: self.model.force,
             time: Duration::from_secs(u64::from(self.seconds)),
         };
         let keeps = !self.dry_run && can_keep();

@@ -90,7 +90,7 @@ impl Backend for CpuBackend {
         let row = self.row();
         let values = row * positions.start..row * positions.end;
         let layers = self.reference.cached().iter();
-        let rows = layers.flat_map(|cache| bytemuck::cast_slice(&cache[values.clone()]));
+        let rows = layers.flat_map(|cache| bytemuck::cast_slice::<f16, u8>(&cache[values.clone()]));
         Ok(rows.copied().collect())
     }
 

@@ -29,6 +29,7 @@ pub use crate::kernels::sampling::{self, Sampling};
 pub use error::{EngineError, NoRoom};
 pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
 pub use opened::Opened;
+pub(crate) use room::check_gpu;
 pub use room::{Room, available};
 pub use saved::{SessionFile, SessionFileError};
 pub use session::{GenerateStats, Session, StopReason};

@@ -1,10 +1,12 @@
 //! Whether a model and its context have room in memory, told before anything is loaded.
 
+use std::sync::Arc;
+
 use super::device::Device;
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
 use super::{DEFAULT_CONTEXT, EngineError};
-use crate::gpu::GpuError;
+use crate::gpu::{Gpu, GpuError};
 use crate::models::Model;
 
 /// The longest context that a model which thinks gets where none is asked for: thoughts often take thousands of tokens.
@@ -120,6 +122,18 @@ pub(super) fn check(
         has: size(has),
         advice,
     })))
+}
+
+/// As [`check`], on a GPU and with prompts in chunks as usual.
+///
+/// # Errors
+/// As for [`check`].
+pub(crate) fn check_gpu(
+    gpu: &Arc<Gpu>,
+    model: &dyn Model,
+    n_ctx: usize,
+) -> Result<(), EngineError> {
+    check(&Device::Gpu(Arc::clone(gpu)), model, n_ctx, None)
 }
 
 /// The context where none is asked for: of a model that may think what has room, up to [`THINKING_CONTEXT`].

@@ -20,11 +20,12 @@ use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
 use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
-use crate::engine::{DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice};
+use crate::engine::{DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice, check_gpu};
 use crate::gpu::call::Taken;
 use crate::gpu::clock::Clock;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuOptions};
+use crate::models::Model;
 use crate::tokenizer::strftime_now;
 use summary::{Head, median};
 
@@ -60,12 +61,26 @@ pub struct ProfileOptions {
     pub gpu: GpuOptions,
     /// Which weights decoding reads composed; the default where `None`.
     pub precompose: Option<PrecomposeChoice>,
+    /// Whether to load a model that has no room in memory, as far as anything tells.
+    pub force: bool,
     /// What is timed.
     pub subject: Subject,
     /// Cache rows before them.
     pub depth: usize,
     /// A pass per dispatch even where timestamps between dispatches are possible.
     pub passes: bool,
+}
+
+/// Opens the GPU, if it has room for the model.
+fn open(options: &ProfileOptions, model: &dyn Model, n_ctx: usize) -> Result<Arc<Gpu>, BenchError> {
+    let gpu = Arc::new(Gpu::open(&GpuOptions {
+        tuned: true,
+        ..options.gpu.clone()
+    })?);
+    if !options.force {
+        check_gpu(&gpu, model, n_ctx)?;
+    }
+    Ok(gpu)
 }
 
 /// Times the dispatches of decoded tokens or of a prompt; `on_load` is told the bytes of weights done and in all.
@@ -79,10 +94,7 @@ pub fn run(
     let model = options.source.load()?;
     let (test, chunk) = test(options);
     let n_ctx = n_ctx(&[test], &*model)?;
-    let gpu = Arc::new(Gpu::open(&GpuOptions {
-        tuned: true,
-        ..options.gpu.clone()
-    })?);
+    let gpu = open(options, &*model, n_ctx)?;
     let empty_pass = match Stamps::empty_pass(&gpu) {
         Err(error) if error.is_of_clock() => 0.0,
         told => told?,
@@ -279,6 +291,7 @@ mod tests {
             ),
         ] {
             let options = ProfileOptions {
+                force: false,
                 source: "tiny:q4_0".parse().expect("a synthetic model"),
                 gpu: GpuOptions::default(),
                 precompose: None,

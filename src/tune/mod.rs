@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::bench::{BenchError, Source};
 use crate::engine::backend::Backend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::engine::{DeviceChoice, TierTrial};
+use crate::engine::{DeviceChoice, TierTrial, check_gpu};
 use crate::gpu::call::Call;
 use crate::gpu::clock::Clock;
 use crate::gpu::geometry::{Geometry, Made, Site};
@@ -51,6 +51,8 @@ pub struct TuneOptions {
     pub source: Source,
     /// On which GPU and with which kernels.
     pub gpu: GpuOptions,
+    /// Whether to load a model that has no room in memory, as far as anything tells.
+    pub force: bool,
     /// Time to measure in; products whose turn did not come keep their default.
     pub time: Duration,
 }
@@ -296,6 +298,13 @@ impl Bench {
         // Measured against the defaults, not against what was kept before.
         let gpu = Arc::new(Gpu::open(&options.gpu)?);
         activation(&gpu)?;
+        let n_ctx = model
+            .config()
+            .context_length
+            .min(DEPTHS[DEPTHS.len() - 1] + 1);
+        if !options.force {
+            check_gpu(&gpu, &*model, n_ctx).map_err(BenchError::from)?;
+        }
         let mut flow = ControlFlow::Continue(());
         let told = &mut |done, total| {
             if flow.is_continue() {
@@ -307,10 +316,6 @@ impl Bench {
         let gpu = Arc::clone(&weights.gpu);
         let activation = activation(&gpu)?;
         flow = on_event(Event::Loaded(weights.tier_trial()));
-        let n_ctx = model
-            .config()
-            .context_length
-            .min(DEPTHS[DEPTHS.len() - 1] + 1);
         let mut backend = GpuBackend::new(weights, n_ctx)?;
         backend.fill_cache(n_ctx).map_err(BenchError::from)?;
         let bench = Self {
@@ -559,6 +564,7 @@ mod tests {
         let options = TuneOptions {
             source: "tiny:q4_0".parse().expect("a synthetic model"),
             gpu: GpuOptions::default(),
+            force: false,
             time: Duration::from_millis(300),
         };
         let told = &mut |_: Event<'_>| ControlFlow::Continue(());

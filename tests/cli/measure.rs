@@ -254,3 +254,21 @@ fn what_cannot_be_measured_is_refused() {
         "{message}"
     );
 }
+
+#[test]
+fn what_has_no_room_is_refused_before_it_is_made() {
+    let devices = json(&text(&["devices", "--json"]));
+    let memory = devices["adapters"][0]["memory"].as_u64();
+    if memory.is_none_or(|bytes| bytes > 40 << 30) {
+        eprintln!("skipped: the adapter may have room for all");
+        return;
+    }
+    for command in ["bench", "profile", "tune"] {
+        let args = [command, "--device", "0", "--synthetic", "glm-4.7-flash:f16"];
+        let output = run(&args);
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        let error = error_line(stderr(&output));
+        assert!(error.contains("not enough memory"), "{error}");
+        assert!(error.contains("--force"), "{error}");
+    }
+}

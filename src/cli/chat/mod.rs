@@ -73,7 +73,7 @@ impl Chat {
             note(format_args!("/help lists the commands, Ctrl-D leaves"));
         }
         let conversation = Conversation::new(self.system.clone());
-        let mut room = Room {
+        let mut console = Console {
             talk: Talk::new(&engine, conversation, self.settings, choice)?,
             source: &source,
             lines,
@@ -82,12 +82,12 @@ impl Chat {
             editing: false,
         };
         if let Some(path) = &self.session {
-            room.go_on(path)?;
+            console.go_on(path)?;
             if self.system.is_some() {
-                room.talk.conversation.system = self.system;
+                console.talk.conversation.system = self.system;
             }
         }
-        room.run()
+        console.run()
     }
 }
 
@@ -101,8 +101,8 @@ fn choice(settings: &Settings, source: &ModelSource, opened: &Opened) -> Result<
     )
 }
 
-/// A conversation and who takes part in it.
-struct Room<'a> {
+/// A conversation and where its lines come from.
+struct Console<'a> {
     talk: Talk<'a>,
     source: &'a ModelSource,
     lines: Lines,
@@ -114,7 +114,7 @@ struct Room<'a> {
     editing: bool,
 }
 
-impl Room<'_> {
+impl Console<'_> {
     fn run(mut self) -> Result<(), CliError> {
         loop {
             let line = {
