@@ -21,7 +21,7 @@ use super::sink::Sink;
 use super::text::{self, PromptArgs};
 use super::{interrupt, load};
 use crate::engine::chooser::{Chain, Chooser, Constrained, Grammar, LogProbs};
-use crate::engine::{Engine, EngineError, GenerateStats, Opened, Session, StopReason};
+use crate::engine::{Engine, EngineError, GenerateStats, Opened, Session, SessionFile, StopReason};
 use crate::plural::count;
 use crate::tokenizer::Message;
 
@@ -133,6 +133,9 @@ impl Generate {
         opened.check_tokens(&tokens, 0)?;
         let choice = self.choice(&opened)?;
         let grammar = self.grammar.grammar(&opened)?;
+        if let Some(path) = &self.session {
+            SessionFile::check(path, &opened)?;
+        }
         let engine = load::weights(opened)?;
         choice.tell();
         let Some(path) = &self.session else {

@@ -18,6 +18,16 @@ fn other_files_are_refused() {
         b"Once upon a time"
     );
     assert!(refusal(folder.path(), &engine).contains("it is a directory"));
+    // All of that can be told before the weights are loaded.
+    let early = |path: &Path| SessionFile::check(path, &engine).map_err(|e| e.to_string());
+    assert_eq!(early(&path), Err(message));
+    assert!(early(folder.path()).is_err());
+    assert!(early(&folder.path().join("no/such")).is_err());
+    let new = folder.path().join("new");
+    assert_eq!(early(&new), Ok(()));
+    assert!(!new.exists());
+    drop(SessionFile::open(&new, &engine).expect("it is begun"));
+    assert_eq!(early(&new), Ok(()));
 }
 
 /// What a process finds in a file: tokens, rows, data.

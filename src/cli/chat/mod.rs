@@ -24,7 +24,7 @@ use super::output::{complain, note};
 use super::sampling::Choice;
 use super::text::{self, Input};
 use crate::chat::{Conversation, Turn};
-use crate::engine::{EngineError, KeepWarm, ModelSource, Opened};
+use crate::engine::{EngineError, KeepWarm, ModelSource, Opened, SessionFile};
 use crate::plural::count;
 
 const EXAMPLES: &str = "\
@@ -66,6 +66,10 @@ impl Chat {
             return Err(EngineError::NoChatTemplate.into());
         }
         let choice = choice(&self.settings, &source, &opened)?;
+        if let Some(path) = &self.session {
+            // Before the weights, which may take many seconds to load.
+            SessionFile::check(path, &opened)?;
+        }
         let engine = load::weights(opened)?;
         choice.tell();
         let lines = Lines::new(text::most_bytes(engine.n_ctx()));
@@ -267,12 +271,26 @@ impl Console<'_> {
             count(self.talk.session.position(), "token"),
             self.talk.session.cached(),
         ));
+        if self.lines.is_terminal() {
+            self.recall();
+        }
         if let Some(text) = kept.unanswered.take() {
             note(format_args!("not answered yet: {text}"));
             self.lines.put(text);
         }
         self.talk.kept = Some(kept);
         Ok(())
+    }
+
+    /// Shows the last question and its answer.
+    fn recall(&self) {
+        let turns = self.talk.conversation.turns();
+        for turn in &turns[turns.len().saturating_sub(2)..] {
+            match turn {
+                Turn::User(text) => note(format_args!("> {text}")),
+                Turn::Reply(reply) => note(format_args!("{}", reply.answer.text.trim())),
+            }
+        }
     }
 
     /// Keeps the conversation in a session file from here on.

@@ -45,7 +45,9 @@ impl Took {
         let new = self.prompt - self.kept;
         let changed = match self.changed {
             0 => String::new(),
-            changed => format!("; the template changed earlier turns, of which {changed} again"),
+            changed => format!(
+                "; what stands before earlier turns has changed, so {changed} of their tokens again"
+            ),
         };
         format!(
             "prompt: {}, of which {} computed before\n\

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
 use crate::engine::device::Device;
-use crate::engine::{Engine, EngineError, PrecomposeChoice};
+use crate::engine::{Engine, EngineError, Opened, PrecomposeChoice};
 use crate::gguf::{Gguf, GgufError};
 
 /// Bytes of each tensor that tell its weights from others.
@@ -28,12 +28,12 @@ pub(in crate::engine) struct Identity {
 }
 
 impl Identity {
-    /// That of the model of `engine`. It reads a few bytes of each tensor.
+    /// That of the model that was opened. It reads a few bytes of each tensor.
     ///
     /// # Errors
     /// Where the file cannot be read any more.
-    pub(in crate::engine) fn of(engine: &Engine) -> Result<Self, EngineError> {
-        let (model, config) = (engine.model(), engine.model().config());
+    pub(in crate::engine) fn of(opened: &Opened) -> Result<Self, EngineError> {
+        let (model, config) = (opened.model(), opened.model().config());
         let gguf = model.gguf();
         let prefix = format!("{}.", config.architecture);
         let metadata = gguf.metadata();

@@ -25,7 +25,7 @@ use record::{AROUND, HEAD, Kind};
 use replay::ReplayError;
 
 use super::session::Lineage;
-use super::{Engine, Session};
+use super::{Engine, Opened, Session};
 
 /// Bytes of rows in a record, at most, unless a row alone has more: what is held in memory at once.
 const PIECE: u64 = 4 << 20;
@@ -50,6 +50,15 @@ pub struct SessionFile {
 }
 
 impl SessionFile {
+    /// Checks what can be told of the file at `path` before the weights of a model are loaded: [`open`](Self::open) would refuse it, too.
+    /// Nothing is opened or begun.
+    ///
+    /// # Errors
+    /// [`SessionFileError`]: no folder for it, no session file, of another model or a later version.
+    pub fn check(path: &Path, opened: &Opened) -> Result<(), SessionFileError> {
+        opening::check(path, &Identity::of(opened)?)
+    }
+
     /// Opens the file at `path` for `engine`, or begins it. It is locked against other processes until it is dropped. What a process
     /// that was ended has left unfinished behind the last commit is cut off. The rows are not read before they are
     /// [restored](Self::restore_async).

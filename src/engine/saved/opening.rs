@@ -42,26 +42,59 @@ pub(super) fn header(identity: &Identity) -> Vec<u8> {
     header
 }
 
+/// Whether there is a file at `path`. Asked before opening it: opening a pipe may wait.
+fn is_there(path: &Path) -> Result<bool, SessionFileError> {
+    match fs::metadata(path) {
+        Ok(attributes) if attributes.is_file() => Ok(true),
+        Ok(attributes) => Err(SessionFileError::Foreign {
+            path: path.to_owned(),
+            found: match attributes.is_dir() {
+                true => "it is a directory".to_owned(),
+                false => "it is a device or a pipe".to_owned(),
+            },
+            expected: MAGIC,
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(path, "cannot open")(error)),
+    }
+}
+
+/// Checks what can be told of a file before the model is loaded: that it can be there, and that it begins as one of the model does.
+/// Nothing is changed.
+pub(super) fn check(path: &Path, identity: &Identity) -> Result<(), SessionFileError> {
+    if !is_there(path)? {
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.map_or(Ok(()), |folder| fs::metadata(folder).map(drop));
+        return folder.map_err(failed(path, "cannot begin"));
+    }
+    let own = header(identity);
+    let found = beginning(
+        path,
+        &mut File::open(path).map_err(failed(path, "cannot open"))?,
+    )?;
+    match found.starts_with(&own) || own.starts_with(&found) {
+        true => Ok(()),
+        false => Err(refusal(path, &found, identity)),
+    }
+}
+
+/// As much of a file as the longest header has.
+fn beginning(path: &Path, file: &mut File) -> Result<Vec<u8>, SessionFileError> {
+    let mut found = Vec::new();
+    let read = file
+        .take(START as u64 + u64::from(MOST_IDENTITY) + 8)
+        .read_to_end(&mut found);
+    read.map_err(failed(path, "cannot read"))?;
+    Ok(found)
+}
+
 /// Opens and locks the file at `path`, or creates it empty.
 pub(super) fn open_locked(path: &Path) -> Result<File, SessionFileError> {
     let open_failed = failed(path, "cannot open");
     loop {
-        // Asked before opening: opening a pipe may wait.
-        match fs::metadata(path) {
-            Ok(attributes) if !attributes.is_file() => {
-                return Err(SessionFileError::Foreign {
-                    path: path.to_owned(),
-                    found: match attributes.is_dir() {
-                        true => "it is a directory".to_owned(),
-                        false => "it is a device or a pipe".to_owned(),
-                    },
-                    expected: MAGIC,
-                });
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(open_failed(error)),
-        }
+        is_there(path)?;
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true);
         let file = options.open(path).map_err(&open_failed)?;
@@ -105,11 +138,7 @@ pub(super) fn check_or_begin(
     identity: &Identity,
 ) -> Result<u64, SessionFileError> {
     let own = header(identity);
-    let mut found = Vec::new();
-    let read = file
-        .take(START as u64 + u64::from(MOST_IDENTITY) + 8)
-        .read_to_end(&mut found);
-    read.map_err(failed(path, "cannot read"))?;
+    let found = beginning(path, file)?;
     if found.len() < own.len() && own.starts_with(&found) {
         // New, or ended while its header was written: nothing was ever saved in it.
         begin(path, file, &own).map_err(failed(path, "cannot begin"))?;
