@@ -30,18 +30,25 @@ impl<'a> ReplyReader<'a> {
             _ => None,
         };
         let marks = mark("<think>").zip(mark("</think>"));
-        let thinking = marks.is_some() && prompt.trim_end().ends_with("<think>");
         let mut reader = Self {
-            tokenizer,
-            decoder: StreamDecoder::new(tokenizer),
             marks,
-            thinking: false,
-            reply: Reply::default(),
+            ..Self::plain(tokenizer)
         };
-        if thinking {
+        if marks.is_some() && prompt.trim_end().ends_with("<think>") {
             reader.begin_thoughts();
         }
         reader
+    }
+
+    /// A reader that takes all text for the answer.
+    pub fn plain(tokenizer: &'a Tokenizer) -> Self {
+        Self {
+            tokenizer,
+            decoder: StreamDecoder::new(tokenizer),
+            marks: None,
+            thinking: false,
+            reply: Reply::default(),
+        }
     }
 
     /// Whether the last token belongs to thoughts.
@@ -83,10 +90,17 @@ impl<'a> ReplyReader<'a> {
         }
     }
 
-    /// Ends the reply. Returned is also the text that is left, where the reply ends inside a character.
-    pub fn finish(mut self) -> (Reply, Option<Piece>) {
+    /// Ends the text. Returned is what is left of it, where it ends inside a character.
+    pub fn end(&mut self) -> Option<Piece> {
         let rest = self.decoder.finish();
         let rest = self.piece(rest);
+        self.thinking = false;
+        rest
+    }
+
+    /// Ends the reply. Returned is also what is left of its text, as [`end`](Self::end) does.
+    pub fn finish(mut self) -> (Reply, Option<Piece>) {
+        let rest = self.end();
         let mut reply = self.reply;
         for passage in reply.thoughts.iter_mut().chain([&mut reply.answer]) {
             passage.text = self.tokenizer.decode(&passage.ids);

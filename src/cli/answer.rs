@@ -3,20 +3,16 @@
 use super::error::CliError;
 use super::sink::Sink;
 use super::stop::StopFilter;
+use crate::chat::{Piece, ReplyReader};
 use crate::engine::Engine;
-use crate::tokenizer::StreamDecoder;
 
 /// Sorts the tokens of an answer into thoughts and answer.
 pub(super) struct Answer<'a> {
-    decoder: StreamDecoder<'a>,
+    reader: ReplyReader<'a>,
     stop: StopFilter,
     sink: Sink,
-    pub(super) thinking: bool,
-    /// Tokens of the thoughts so far, and how many there may be.
-    pub(super) thought_tokens: usize,
+    /// How many tokens the thoughts may have.
     pub(super) think_limit: Option<usize>,
-    /// The tokens that open and close thoughts, where the model has them.
-    pub(super) marks: Option<(u32, u32)>,
     /// Whether line breaks are still skipped because they stand between thoughts and answer.
     skip_line_breaks: bool,
     /// The answer so far.
@@ -40,81 +36,82 @@ impl<'a> Answer<'a> {
         rendered: Option<&str>,
         sink: Sink,
     ) -> Self {
-        let marks = rendered.and_then(|_| {
-            Some((
-                single_token(engine, "<think>")?,
-                single_token(engine, "</think>")?,
-            ))
-        });
-        // The template may have opened the thoughts already.
-        let thinking =
-            marks.is_some() && rendered.is_some_and(|text| text.trim_end().ends_with("<think>"));
+        let tokenizer = engine.tokenizer();
         Self {
-            decoder: StreamDecoder::new(engine.tokenizer()),
+            reader: match rendered {
+                Some(text) => ReplyReader::new(tokenizer, text),
+                None => ReplyReader::plain(tokenizer),
+            },
             stop: StopFilter::new(stops),
             sink,
-            thinking,
-            thought_tokens: 0,
             think_limit: None,
-            marks,
             skip_line_breaks: false,
             text: String::new(),
             ends_line: true,
         }
     }
 
+    /// Whether the model thinks.
+    pub(super) fn is_thinking(&self) -> bool {
+        self.reader.is_thinking()
+    }
+
+    /// The token that ends thoughts, where the model has one.
+    pub(super) fn closing_mark(&self) -> Option<u32> {
+        self.reader.closing_mark()
+    }
+
+    /// Tokens of the thoughts so far.
+    pub(super) fn thought_tokens(&self) -> usize {
+        let thoughts = self.reader.reply().thoughts.as_ref();
+        thoughts.map_or(0, |thoughts| thoughts.ids.len())
+    }
+
     /// Takes the next token; returns whether a stop text ended the answer.
     pub(super) fn token(&mut self, token: u32) -> Result<bool, CliError> {
-        match self.marks {
-            Some((open, _)) if token == open && self.text.is_empty() => {
-                self.thinking = true;
+        let thought = self.is_thinking();
+        let piece = self.reader.push(token);
+        let stopped = self.piece(piece)?;
+        if thought && !self.is_thinking() {
+            self.sink.end_thoughts();
+            self.skip_line_breaks = true;
+        }
+        Ok(stopped)
+    }
+
+    /// Takes the next piece of text; returns whether a stop text ended the answer.
+    fn piece(&mut self, piece: Option<Piece>) -> Result<bool, CliError> {
+        match piece {
+            Some(Piece::Thought(text)) => {
+                self.sink.thought(&text);
                 Ok(false)
             }
-            Some((_, close)) if token == close && self.thinking => {
-                self.end_thoughts();
-                self.skip_line_breaks = true;
-                Ok(false)
-            }
-            _ => {
-                let piece = self.decoder.push(token);
-                if self.thinking {
-                    self.thought_tokens += 1;
-                    self.sink.thought(&piece);
-                    return Ok(false);
-                }
-                let (text, stopped) = self.stop.push(&piece);
+            Some(Piece::Answer(text)) => {
+                let (text, stopped) = self.stop.push(&text);
                 self.print(&text)?;
                 Ok(stopped)
             }
+            None => Ok(false),
         }
     }
 
     /// Whether the model thinks and has had all tokens for it.
     pub(super) fn is_over_think_limit(&self) -> bool {
-        let limit = self.think_limit.filter(|_| self.thinking);
-        limit.is_some_and(|limit| self.thought_tokens >= limit)
-    }
-
-    fn end_thoughts(&mut self) {
-        let rest = self.decoder.finish();
-        self.sink.thought(&rest);
-        self.sink.end_thoughts();
-        self.thinking = false;
+        let limit = self.think_limit.filter(|_| self.is_thinking());
+        limit.is_some_and(|limit| self.thought_tokens() >= limit)
     }
 
     /// Prints what is still held back, unless a stop text ended the answer, and ends the last line.
     pub(super) fn finish(mut self, at_stop_text: bool) -> Result<Finished, CliError> {
-        if self.thinking {
-            self.end_thoughts();
-        } else if !at_stop_text {
-            let rest = self.decoder.finish();
-            // What follows the rest is nothing, so it is printed even if a stop text ends in it.
-            let (text, stopped) = self.stop.push(&rest);
-            self.print(&text)?;
-            if !stopped {
-                let held = self.stop.finish();
-                self.print(&held)?;
-            }
+        let thinking = self.is_thinking();
+        let rest = self.reader.end();
+        if thinking {
+            self.piece(rest)?;
+            self.sink.end_thoughts();
+        } else if !at_stop_text && !self.piece(rest)? {
+            // What follows is nothing, so it is printed even if a stop text begins in it.
+            let held = self.stop.finish();
+            self.print(&held)?;
         }
         self.end_line()?;
         Ok(Finished {
@@ -125,7 +122,7 @@ impl<'a> Answer<'a> {
 
     /// Ends the line of the answer, or that of the thoughts.
     pub(super) fn end_line(&mut self) -> Result<(), CliError> {
-        if self.thinking {
+        if self.is_thinking() {
             self.sink.end_thoughts();
         }
         if std::mem::replace(&mut self.ends_line, true) {
@@ -147,13 +144,5 @@ impl<'a> Answer<'a> {
         self.text.push_str(text);
         self.ends_line = text.ends_with('\n');
         self.sink.answer(text)
-    }
-}
-
-/// The token that `text` is as a whole, if it is one.
-fn single_token(engine: &Engine, text: &str) -> Option<u32> {
-    match engine.tokenizer().encode(text, false).ok()?.as_slice() {
-        [token] => Some(*token),
-        _ => None,
     }
 }

@@ -164,7 +164,10 @@ impl Generate {
         let mut answer = Answer::new(engine, &self.stop, rendered, sink);
         answer.think_limit = self.think_limit;
         let mut chooser = self.chooser(choice, grammar, &answer);
-        if let Some((_, close)) = answer.marks.filter(|_| answer.is_over_think_limit()) {
+        if let Some(close) = answer
+            .closing_mark()
+            .filter(|_| answer.is_over_think_limit())
+        {
             // No thoughts at all: they end where the template has opened them.
             tokens.push(close);
             answer.token(close)?;
@@ -188,7 +191,8 @@ impl Generate {
             kept.end(&mut turn.session, &self.stop)?;
         }
         let (ended, mut chooser) = (turn.ended, turn.chooser);
-        let (thinking, thought) = (turn.answer.thinking, turn.answer.thought_tokens > 0);
+        let thinking = turn.answer.is_thinking();
+        let thought = turn.answer.thought_tokens() > 0;
         let Finished { sink, text } = turn.answer.finish(ended.is_some())?;
         let interrupted = interrupt::requested();
         let complete = chooser
@@ -250,8 +254,8 @@ impl Generate {
         }
         let chain = Chain::new(choice.chain.clone());
         // Thoughts are free.
-        let end = answer.marks.filter(|_| answer.thinking);
-        let constrained = Constrained::new(chain, grammar, end.map(|(_, close)| close));
+        let end = answer.closing_mark().filter(|_| answer.is_thinking());
+        let constrained = Constrained::new(chain, grammar, end);
         Some(LogProbs::new(constrained, self.logprobs))
     }
 
@@ -292,7 +296,8 @@ impl Turn<'_> {
         limit: usize,
     ) -> Result<GenerateStats, CliError> {
         let mut stats = self.generate(tokens, limit)?;
-        let (Some(Ended::ThoughtLimit), Some((_, close))) = (&self.ended, self.answer.marks) else {
+        let (Some(Ended::ThoughtLimit), Some(close)) = (&self.ended, self.answer.closing_mark())
+        else {
             return Ok(stats);
         };
         self.ended = None;
