@@ -64,6 +64,16 @@ pub enum HubError {
         /// What happened.
         problem: String,
     },
+    /// The system does not know who vouches for the hub.
+    #[error(
+        "{url}: {problem}; install the root certificates of the system (on Debian: ca-certificates), or name a file with them in SSL_CERT_FILE"
+    )]
+    Certificate {
+        /// What was asked for.
+        url: String,
+        /// What is wrong with the certificate.
+        problem: String,
+    },
     /// The hub does not let strangers have this.
     #[error(
         "the hub lets only some have {repo}: it is private, gated, or not there at all; {advice}"

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ureq::http::{Response, Uri};
+use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 use super::{HubError, Patience, Settings, Token};
@@ -37,6 +38,9 @@ impl Trouble {
     /// A line that broke, or what looks like one.
     pub(super) fn line(url: &str, problem: impl ToString) -> Self {
         let (url, problem) = (bare(url), problem.to_string());
+        if problem.to_lowercase().contains("certificate") {
+            return Self::lasting(HubError::Certificate { url, problem });
+        }
         Self {
             error: HubError::Unreachable { url, problem },
             passing: true,
@@ -127,6 +131,12 @@ impl Client {
     pub(super) fn new(settings: &Settings) -> Self {
         let silence = Some(settings.patience.silence);
         let config = Agent::config_builder()
+            // A company's own roots are among the system's.
+            .tls_config(
+                TlsConfig::builder()
+                    .root_certs(RootCerts::PlatformVerifier)
+                    .build(),
+            )
             .user_agent(concat!("glimt/", env!("CARGO_PKG_VERSION")))
             .http_status_as_error(false)
             .max_redirects(0)
@@ -304,6 +314,19 @@ mod tests {
             assert!(!same("https://hub/a", other), "{other}");
         }
         assert_eq!(escaped("a b/ü%?.gguf"), "a%20b/%C3%BC%25%3F.gguf");
+    }
+
+    #[test]
+    fn a_certificate_that_nobody_vouches_for_is_not_asked_again() {
+        for problem in [
+            "invalid peer certificate: UnknownIssuer",
+            "rustls: unexpected error: No CA certificates were loaded from the system",
+        ] {
+            let trouble = Trouble::line("https://hub", problem);
+            assert!(!trouble.passing);
+            let said = trouble.error.to_string();
+            assert!(said.contains("SSL_CERT_FILE"), "{said}");
+        }
     }
 
     #[test]
