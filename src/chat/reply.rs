@@ -23,7 +23,7 @@ pub struct ReplyReader<'a> {
 }
 
 impl<'a> ReplyReader<'a> {
-    /// A reader of what follows the rendered template `prompt`, which may have opened the thoughts.
+    /// A reader of what follows `prompt`, a rendered template. The template may have opened the thoughts.
     pub fn new(tokenizer: &'a Tokenizer, prompt: &str) -> Self {
         let mark = |text| match tokenizer.encode(text, false).ok()?.as_slice() {
             [token] => Some(*token),

@@ -112,7 +112,8 @@ impl Kept {
         Ok(())
     }
 
-    /// Saves what is said before an answer, which `begun` tells, and journals the tokens that are `left` to be evaluated for it.
+    /// Saves what is said before an answer, and where that answer begins (`begun`). Then it journals the tokens that are `left` to be
+    /// evaluated before the answer.
     ///
     /// # Errors
     /// Where the file cannot be written.

@@ -127,8 +127,8 @@ impl Resumed {
         self.kept.journal(&[token])
     }
 
-    /// Saves question and answer, which ends before the first of `stops`. A prompt that was interrupted before it was evaluated has not
-    /// been said.
+    /// Saves the question and its answer. The answer ends before the first text of `stops`. If the prompt was interrupted before it was
+    /// evaluated, nothing is added.
     ///
     /// # Errors
     /// Where the file cannot be written.

@@ -80,8 +80,8 @@ impl RepoFolder {
         Ok(())
     }
 
-    /// Lets a file of a commit be the blob with a checksum. Where `links` forbids a link, or the system does, the file is the blob
-    /// itself if that is `fresh`, so that nothing else can need it, and else a copy.
+    /// Gives a file of a commit the bytes of the blob with a checksum. It becomes a link to the blob if `links` and the system allow that.
+    /// Otherwise a `fresh` blob, which no other file can need, is moved there, and any other blob is copied.
     ///
     /// # Errors
     /// [`HubError::Write`].

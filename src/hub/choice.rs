@@ -13,7 +13,7 @@ const OTHERS: [&str; 2] = ["mmproj", "imatrix"];
 /// One model of a repository or folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Model<F> {
-    /// Its name: of its file without what all have, or of its shards without their numbers.
+    /// The name of its file without `.gguf`. Of a split model it is what the names of all shards begin with.
     pub(super) stem: String,
     /// By its name, such as `Q4_K_M`.
     pub(super) quantisation: Option<String>,
@@ -35,7 +35,7 @@ impl<F> Model<F> {
     }
 }
 
-/// The stem of a GGUF file, and where it is a shard its number from 0 and how many there are.
+/// The name of a GGUF file without its ending. Of a shard, also its number from 0 and the number of shards.
 fn parts(name: &str) -> Option<(&str, Option<(u32, u32)>)> {
     let end = name.len().checked_sub(".gguf".len())?;
     let stem = name.get(..end)?;
@@ -87,8 +87,8 @@ pub(super) fn models<F>(files: impl IntoIterator<Item = (String, F)>) -> Vec<Mod
     groups.into_iter().map(model).collect()
 }
 
-/// The quantisation that the name of a file tells, in capitals: the last of its words that is one, or else of its folders'.
-/// `UD-` before it belongs to it.
+/// The quantisation that a file's name tells, in capitals. It is the last word of the name that is one. If there is none, the names of
+/// the folders are searched. A `UD-` before the word belongs to it.
 pub fn quantisation(stem: &str) -> Option<String> {
     stem.rsplit('/').find_map(|part| {
         let words: Vec<&str> = part.split(['-', '.']).collect();
@@ -148,7 +148,8 @@ fn fitting<'a, F>(models: &'a [Model<F>], wanted: &str) -> Vec<&'a Model<F>> {
     found
 }
 
-/// The one model that is meant. Where no quantisation is asked for and `prefers` says so, it is the only one or `Q4_K_M`.
+/// The model that is meant by `wanted`, a quantisation or a part of a name. If nothing is wanted, it is the only model. If there are
+/// several, `prefers` says whether `Q4_K_M` is taken.
 ///
 /// # Errors
 /// [`HubError::NoGguf`], [`HubError::NoQuantisation`], [`HubError::Several`], [`HubError::MissingShards`].

@@ -37,7 +37,7 @@ impl Download<'_> {
     /// # Errors
     /// What the line, the hub or the disk refuses. What was fetched stays, except where it is wrong.
     pub(super) fn run(&self, told: &mut dyn FnMut(Event<'_>)) -> Result<(), HubError> {
-        // What an earlier run left may be at fault where all is there and wrong. Then it is fetched once more.
+        // If the checksum is wrong, the bytes that an earlier run left may be at fault. Then the file is fetched once more.
         let mut inherited = length(self.part) > 0;
         loop {
             self.fetch(told)?;

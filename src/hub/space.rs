@@ -33,7 +33,7 @@ pub(super) fn free(folder: &Path) -> Option<u64> {
         .find(|folder| folder.exists())?
         .canonicalize()
         .ok()?;
-    // The system's own form of a path begins with what mount points lack.
+    // On Windows, canonical paths begin with `\\?\`, and mount points do not.
     let there = there
         .to_string_lossy()
         .trim_start_matches(r"\\?\")

@@ -36,7 +36,7 @@ impl fmt::Display for Store {
 /// A model on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// As `-m` takes it, without the quantisation: `user/repo`, or `ollama:NAME:TAG`.
+    /// The name that `-m` takes: `user/repo`, without the quantisation, or `ollama:NAME:TAG`.
     pub name: String,
     /// As its name or the store tells it.
     pub quantisation: Option<String>,
@@ -77,7 +77,8 @@ fn group(repo: &str, store: Store, files: Vec<(String, PathBuf)>) -> Group {
     }
 }
 
-/// The repositories of the cache, each as often as it has snapshots, the newest first; then those of LM Studio.
+/// The repositories of the cache, and behind them those of LM Studio. A repository of the cache has one group for each snapshot, the newest
+/// first.
 fn groups(settings: &Settings, unread: &mut Vec<HubError>) -> Vec<Group> {
     let mut found = vec![];
     let mut keep = |result: Result<Vec<Group>, HubError>| match result {
