@@ -123,36 +123,6 @@ fn an_answer_that_reached_its_limit_can_be_continued() {
 }
 
 #[test]
-fn what_two_conversations_have_in_common_is_not_computed_again() {
-    let engine = engine(64);
-    let mut session = engine.session().expect("there is memory");
-    let encode = |text| engine.tokenizer().encode(text, true).expect("plain text");
-    let first = encode("Once upon a time there was a king");
-    let stats = session
-        .generate(&first, &Sampling::GREEDY, 4, &mut |_| {
-            ControlFlow::Continue(())
-        })
-        .expect("it fits");
-    assert_eq!(
-        (stats.prompt_tokens, session.position()),
-        (first.len(), first.len() + 4)
-    );
-
-    let other = encode("Once upon a time there was a fox");
-    let common = other.len() - 1;
-    assert_eq!(session.keep_common(&other), common);
-    assert_eq!(session.tokens(), &other[..common]);
-    let mut fresh = engine.session().expect("there is memory");
-    let expected = last_logits(&mut fresh, &other);
-    assert_eq!(last_logits(&mut session, &other[common..]), expected);
-
-    // The last token is left to be computed again, since its logits are needed.
-    assert_eq!(session.keep_common(&other), common);
-    assert_eq!(session.keep_common(&[]), 0);
-    assert_eq!(session.position(), 0);
-}
-
-#[test]
 fn an_answer_that_was_broken_off_keeps_what_was_handed_out() {
     let engine = engine(64);
     let mut session = engine.session().expect("there is memory");

@@ -32,9 +32,23 @@ mod tune;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use glimt::engine::{DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened};
 use serde_json::Value;
 
 const EMBEDDED: &[u8] = include_bytes!("../../assets/tales-q4_k_m.gguf");
+
+/// The built-in model on the CPU reference.
+fn engine() -> Engine {
+    let options = EngineOptions {
+        gpu: GpuOptions {
+            device: DeviceChoice::Cpu,
+            ..GpuOptions::default()
+        },
+        ..EngineOptions::default()
+    };
+    let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
+    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
+}
 
 /// The binary without the caller's settings and with nothing on standard input.
 fn glimt(args: &[&str]) -> Command {

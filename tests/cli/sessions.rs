@@ -5,23 +5,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use glimt::engine::{
-    DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened, Sampling, SessionFile,
-};
+use glimt::engine::{Engine, Sampling, SessionFile};
 
-use super::{GREEDY, error_line, failure, glimt, greedy_text, run, stderr, stdout};
-
-fn engine() -> Engine {
-    let options = EngineOptions {
-        gpu: GpuOptions {
-            device: DeviceChoice::Cpu,
-            ..GpuOptions::default()
-        },
-        ..EngineOptions::default()
-    };
-    let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
-    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
-}
+use super::{GREEDY, engine, error_line, failure, glimt, greedy_text, run, stderr, stdout};
 
 fn named(folder: &Path, name: &str) -> String {
     let path = folder.join(name);

@@ -105,3 +105,28 @@ fn rows_that_do_not_fit_are_refused() {
     assert_eq!(session.tokens(), [60, 61]);
     assert!(message(session.resume(&[60; 257])).contains("the context holds 256"));
 }
+
+#[test]
+fn what_two_conversations_have_in_common_is_not_computed_again() {
+    let engine = cpu();
+    let mut session = engine.session().expect("there is memory");
+    let first = encode(&engine, "Once upon a time there was a king");
+    assert_eq!(
+        say(&mut session, "Once upon a time there was a king", 4).len(),
+        4
+    );
+    assert_eq!(session.position(), first.len() + 4);
+
+    let other = encode(&engine, "Once upon a time there was a fox");
+    let common = other.len() - 1;
+    assert_eq!(session.keep_common(&other), common);
+    assert_eq!(session.tokens(), &other[..common]);
+    let mut fresh = engine.session().expect("there is memory");
+    let expected = last_logits(&mut fresh, &other);
+    assert_eq!(last_logits(&mut session, &other[common..]), expected);
+
+    // The last token is left to be computed again, since its logits are needed.
+    assert_eq!(session.keep_common(&other), common);
+    assert_eq!(session.keep_common(&[]), 0);
+    assert_eq!(session.position(), 0);
+}
