@@ -57,6 +57,14 @@ impl Conversation {
         self.turns.push(turn);
     }
 
+    /// The last text of the user, if there is one.
+    pub fn last_text(&self) -> Option<&str> {
+        self.turns.iter().rev().find_map(|turn| match turn {
+            Turn::User(text) => Some(text.as_str()),
+            Turn::Reply(_) => None,
+        })
+    }
+
     /// Takes back the last text of the user and what followed it. Returned is that text; `None` if there is none.
     pub fn take_last(&mut self) -> Option<String> {
         let is_user = |turn: &Turn| matches!(turn, Turn::User(_));

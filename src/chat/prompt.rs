@@ -45,10 +45,12 @@ impl Conversation {
         think: Option<bool>,
     ) -> Result<Prompt, TokenizerError> {
         let (passages, marks) = (self.passages(), Marks::new(self));
-        let ending = self.ending(template, think)?;
-        let mut chosen = (String::new(), None);
-        for form in [Form::AsGenerated, Form::Trimmed] {
-            let text = template.render(&self.messages(form, None), true, think)?;
+        let mut form = Form::AsGenerated;
+        let mut text = template.render(&self.messages(form, None), true, think)?;
+        let before = template.render(&self.messages(form, None), false, think)?;
+        // What the template writes where the model is to answer; empty if it cannot be told.
+        let ending = text.strip_prefix(&before).unwrap_or_default().to_owned();
+        let marked = loop {
             let marked = template.render(&self.messages(form, Some(&marks)), true, think)?;
             let marked = marks.split(&marked, passages.len());
             // A template that changes passages is not one that writes them where the marks are.
@@ -56,34 +58,23 @@ impl Conversation {
             let continues = marked
                 .as_ref()
                 .is_some_and(|marked| marked.continues(&passages, &ending));
-            chosen = (text, marked);
-            if continues {
-                break;
+            if continues || form == Form::Trimmed {
+                break marked;
             }
-        }
-        let (text, marked) = chosen;
+            form = Form::Trimmed;
+            text = template.render(&self.messages(form, None), true, think)?;
+        };
         let (ids, earlier) = match marked {
             Some(marked) => marked.ids(tokenizer, &passages)?,
             None => {
                 let ids = tokenizer.encode_chat(&text)?;
-                let new = tokenizer.encode(&(self.last_text().to_owned() + &ending), false)?;
+                let last = self.last_text().unwrap_or_default();
+                let new = tokenizer.encode(&[last, &ending].concat(), false)?;
                 let earlier = ids.len().saturating_sub(new.len());
                 (ids, earlier)
             }
         };
         Ok(Prompt { ids, earlier, text })
-    }
-
-    /// What the template writes where the model is to answer; empty if it cannot be told.
-    fn ending(
-        &self,
-        template: &ChatTemplate,
-        think: Option<bool>,
-    ) -> Result<String, TokenizerError> {
-        let messages = self.messages(Form::AsGenerated, None);
-        let whole = template.render(&messages, true, think)?;
-        let without = template.render(&messages, false, think)?;
-        Ok(whole.strip_prefix(&without).unwrap_or_default().to_owned())
     }
 
     /// All that was generated, in order.
@@ -95,15 +86,6 @@ impl Conversation {
         replies
             .flat_map(|reply| reply.thoughts.iter().chain([&reply.answer]))
             .collect()
-    }
-
-    /// The last text of the user.
-    fn last_text(&self) -> &str {
-        let texts = self.turns().iter().rev().find_map(|turn| match turn {
-            Turn::User(text) => Some(text.as_str()),
-            Turn::Reply(_) => None,
-        });
-        texts.unwrap_or_default()
     }
 
     /// What the template is given: all turns, with marks in place of passages if there are `marks`.
@@ -215,7 +197,8 @@ impl Marked {
         text + &self.end
     }
 
-    /// Whether the text before each passage that begins with white space is what the model had before it, as `ending` tells.
+    /// Whether the model had the same text before each passage when it generated it: one that ends with `ending`. White space at the
+    /// beginning of a passage is not part of that text.
     fn continues(&self, passages: &[&Passage], ending: &str) -> bool {
         self.passages.iter().all(|(text, number)| {
             let before = Parts::new(&passages[*number].text).before;
@@ -260,7 +243,7 @@ impl Ids<'_> {
     /// Adds a passage that is followed by the text `behind`. Returned is how many bytes of that its tokens hold already.
     fn passage(&mut self, passage: &Passage, behind: &str) -> Result<usize, TokenizerError> {
         let parts = Parts::new(&passage.text);
-        // White space that stands in the template is in the tokens, too. What the template has removed is to leave them.
+        // White space that the template writes is in the tokens already. White space that it removes must not be in them.
         let removed_before = !self.text.ends_with(parts.before);
         let removed_after = !behind.starts_with(parts.after);
         let from = match removed_before {
@@ -290,7 +273,7 @@ impl Ids<'_> {
         }
     }
 
-    /// How many of the first of `ids` stand for `space`, white space; `None` if it ends within a token.
+    /// How many of the first `ids` stand for the white space `space`. `None` if it ends within a token.
     fn tokens_of<'b>(&self, space: &str, ids: impl Iterator<Item = &'b u32>) -> Option<usize> {
         let mut bytes = 0;
         let lengths = ids.map(|&id| self.tokenizer.token_bytes(id).len());

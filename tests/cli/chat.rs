@@ -5,15 +5,13 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
-use glimt::engine::{
-    DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened, SessionFile,
-};
+use glimt::engine::SessionFile;
 use glimt::gguf::Value;
 
 use super::edited::{edited, thinking};
 use super::random::Rng;
 use super::terminal::Terminal;
-use super::{error_line, glimt, stderr, stdout};
+use super::{engine, error_line, glimt, stderr, stdout};
 
 const CHAT: [&str; 5] = ["chat", "--device", "cpu", "--temp", "0"];
 
@@ -30,19 +28,6 @@ fn piped(args: &[&str], lines: &str) -> std::process::Output {
     let _ = stdin.write_all(lines.as_bytes());
     drop(stdin);
     child.wait_with_output().expect("it ends")
-}
-
-/// The built-in model as the conversations of these tests run it.
-fn engine() -> Engine {
-    let options = EngineOptions {
-        gpu: GpuOptions {
-            device: DeviceChoice::Cpu,
-            ..GpuOptions::default()
-        },
-        ..EngineOptions::default()
-    };
-    let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
-    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
 }
 
 /// The numbers in a line of /stats that begins with `name`, of each time that it is there.
@@ -420,4 +405,24 @@ fn thoughts_are_shown_folded_and_left_out_of_what_follows() {
         "{}",
         stderr(&off)
     );
+}
+
+#[test]
+fn a_question_that_has_no_room_takes_nothing_away() {
+    let home = tempfile::tempdir().expect("a folder");
+    let mut terminal = terminal(&["-n", "4", "-c", "64"], home.path());
+    terminal.line("Tell me of a fox.");
+    terminal.wait("limit of 4 tokens");
+    let long = "the fox and the crow went into the wood. ".repeat(6);
+    terminal.line(&format!("/edit {long}"));
+    terminal.wait("the context is full");
+    // The question before and its answer are still there, and so is the long one.
+    terminal.line("/regen");
+    terminal.wait("the context is full");
+    terminal.line("/edit");
+    terminal.wait("Tell me of a fox.");
+    terminal.keys("\r");
+    terminal.wait("limit of 4 tokens");
+    terminal.line("/bye");
+    assert_eq!(terminal.end(), 0);
 }

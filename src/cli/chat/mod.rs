@@ -112,8 +112,9 @@ struct Console<'a> {
     lines: Lines,
     /// Texts of files that go with the next message.
     read: Vec<String>,
-    /// A message that the context has no room for.
-    unanswered: Option<String>,
+    /// The last message, if it has no answer: the context had no room for it, or Ctrl-C came first. With it, whether it replaces the
+    /// question before.
+    unanswered: Option<(String, bool)>,
     /// Whether the next message replaces the last.
     editing: bool,
 }
@@ -169,24 +170,33 @@ impl Console<'_> {
             }
             None => {}
         }
-        let text = text.strip_prefix('/').map_or(&*text, |rest| rest);
-        if std::mem::take(&mut self.editing) {
-            self.talk.conversation.take_last();
-        }
+        let text = text.strip_prefix('/').unwrap_or(&text);
         let mut texts = std::mem::take(&mut self.read);
         texts.push(text.to_owned());
-        self.ask(texts.join("\n\n"))?;
+        let replaces = std::mem::take(&mut self.editing);
+        self.ask(texts.join("\n\n"), replaces)?;
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Says `text`, and keeps it where there is no room for it.
-    fn ask(&mut self, text: String) -> Result<(), CliError> {
-        self.unanswered = None;
-        let asked = self.talk.ask(text.clone());
-        if let Err(CliError::ContextFull { .. }) = asked {
-            self.unanswered = Some(text);
+    /// Says `text`, in place of the last question if it `replaces` that, and keeps it until it has an answer.
+    fn ask(&mut self, text: String, replaces: bool) -> Result<(), CliError> {
+        self.unanswered = Some((text.clone(), replaces));
+        match self.talk.ask(text, replaces)? {
+            true => self.unanswered = None,
+            false => note(format_args!("it has no answer yet; /regen asks it again")),
         }
-        asked
+        Ok(())
+    }
+
+    /// Asks the last question again: the one without an answer, if there is one.
+    fn ask_again(&mut self) -> Result<(), CliError> {
+        if let Some((text, replaces)) = self.unanswered.take() {
+            return self.ask(text, replaces);
+        }
+        let last = self.talk.conversation.last_text();
+        let last = last.ok_or(CliError::NothingAsked)?.to_owned();
+        self.talk.draw_anew();
+        self.ask(last, true)
     }
 
     /// Does what a command says. A break leaves.
@@ -206,7 +216,7 @@ impl Console<'_> {
                 self.read.clear();
                 note(format_args!("the conversation is forgotten"));
             }
-            Command::Regenerate => self.talk.again()?,
+            Command::Regenerate => self.ask_again()?,
             Command::Edit(text) => self.edit(text)?,
             Command::System("") => match &self.talk.conversation.system {
                 Some(system) => note(format_args!("{system}")),
@@ -245,19 +255,14 @@ impl Console<'_> {
 
     /// Asks the last question with another text: `text`, or what is typed next.
     fn edit(&mut self, text: &str) -> Result<(), CliError> {
-        let turns = self.talk.conversation.turns().iter().rev();
-        let last = turns.clone().find_map(|turn| match turn {
-            Turn::User(text) => Some(text.clone()),
-            Turn::Reply(_) => None,
-        });
-        let last = last.ok_or(CliError::NothingAsked)?;
+        let last = self.talk.conversation.last_text();
+        let last = last.ok_or(CliError::NothingAsked)?.to_owned();
         if text.is_empty() {
             self.editing = true;
             self.lines.put(last);
             return Ok(());
         }
-        self.talk.conversation.take_last();
-        self.ask(text.to_owned())
+        self.ask(text.to_owned(), true)
     }
 
     /// Goes on with the conversation of a session file, and keeps it there.
@@ -275,8 +280,10 @@ impl Console<'_> {
             self.recall();
         }
         if let Some(text) = kept.unanswered.take() {
-            note(format_args!("not answered yet: {text}"));
-            self.lines.put(text);
+            note(format_args!(
+                "not answered yet: {text}; /regen asks it again"
+            ));
+            self.unanswered = Some((text, false));
         }
         self.talk.kept = Some(kept);
         Ok(())
@@ -345,7 +352,7 @@ impl Console<'_> {
         }
         note(format_args!("forgot {}", count(dropped, "question")));
         match self.unanswered.take() {
-            Some(text) => self.ask(text),
+            Some((text, replaces)) => self.ask(text, replaces),
             None => Ok(()),
         }
     }

@@ -119,18 +119,24 @@ impl<'a> Talk<'a> {
         self.engine
     }
 
-    /// Says `text` to the model and shows the answer.
+    /// Says `text` to the model and shows the answer. It takes the place of the last question if it `replaces` that. Returned is whether
+    /// there is an answer: Ctrl-C may come before. Without one the conversation is as it was.
     ///
     /// # Errors
-    /// [`CliError::ContextFull`], or what template or device refuse. Then `text` was not said.
-    pub(super) fn ask(&mut self, text: String) -> Result<(), CliError> {
-        self.conversation.push(Turn::User(text));
-        let answered = self.answer();
-        if !matches!(self.conversation.turns().last(), Some(Turn::Reply(_))) {
+    /// [`CliError::ContextFull`], or what the template or the device refuses.
+    pub(super) fn ask(&mut self, text: String, replaces: bool) -> Result<bool, CliError> {
+        let before = self.conversation.clone();
+        if replaces {
             self.conversation.take_last();
         }
+        self.conversation.push(Turn::User(text));
+        let answered = self.answer();
+        let is_answered = self.conversation.last_reply().is_some();
+        if !is_answered {
+            self.conversation = before;
+        }
         let saved = self.save();
-        answered.and(saved)
+        answered.and(saved).map(|()| is_answered)
     }
 
     /// Saves the conversation as it is, where it is kept.
@@ -151,17 +157,9 @@ impl<'a> Talk<'a> {
             .map_or(Ok(()), |kept| kept.journal(tokens))
     }
 
-    /// Answers the last question again.
-    ///
-    /// # Errors
-    /// [`CliError::NothingAsked`], or as [`ask`](Self::ask).
-    pub(super) fn again(&mut self) -> Result<(), CliError> {
-        let text = self
-            .conversation
-            .take_last()
-            .ok_or(CliError::NothingAsked)?;
+    /// Lets the next answers be drawn otherwise.
+    pub(super) fn draw_anew(&mut self) {
         self.again += 1;
-        self.ask(text)
     }
 
     /// The last question is answered.
@@ -201,14 +199,15 @@ impl<'a> Talk<'a> {
         let (reply, rest) = reader.finish();
         show.token(rest, false)?;
         show.end()?;
+        let passages = reply.thoughts.iter().chain([&reply.answer]);
+        let said = passages.map(|passage| passage.ids.len()).sum::<usize>() > 0;
         // A question whose evaluation was stopped has no answer.
-        if took.generated > 0 || !matches!(ended, Ended::Interrupted) {
+        if said || matches!(ended, Ended::By(_)) {
             self.conversation.push(Turn::Reply(reply));
         }
         self.last = Some(took);
         self.all.kept += took.kept;
         self.all.changed += took.changed;
-        self.all.prompt += took.prompt;
         self.all.generated += took.generated;
         tell(ended, &self.settings, n_ctx)
     }
