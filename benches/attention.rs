@@ -94,6 +94,7 @@ impl Buffers {
                 dims,
                 scale: 1.0,
                 partials,
+                sequences: None,
             },
             merged,
             cached,

@@ -1,22 +1,20 @@
 // Latent attention over a slice of the context. All heads read the same cache rows, whose first KV_LORA values are also the values (the
 // MQA form of MLA). The softmax is online and its sums are not normalised: attention_merge joins the slices.
 //
-// Token t sees rows 0..=pos+t. Slice s holds the rows from s * slice_rows on. A slice of which the token sees no row leaves zeros with the
-// maximum -1e30.
-// Division: grid (slices, groups of 4 heads, tokens). A workgroup walks its slice in tiles of TILE rows. It takes 4 heads, so that each
+// A token sees the rows of its sequence up to its own position (shared/sequences.wgsl). A slice of which the token sees no row leaves zeros
+// with the maximum -1e30.
+// Division: grid (slices, groups of 4 heads, tokens), see shared/own_slice.wgsl. A workgroup walks its slice in tiles of TILE rows. It takes 4 heads, so that each
 // cache value that it loads serves 4 multiply-adds.
 // 1. Scores: LANES threads share ROWS rows and take 8 columns each at a time. The WG / LANES such runs of threads make the tile.
 // 2. Softmax: LANES threads per head.
 // 3. Values: a thread keeps the sums of 8 columns of all 4 heads in registers. PHASES threads with the same columns share the rows.
 // Bound by: in long contexts the multiply-adds, 2 * (2 * KV_LORA + ROPE) flops per row and head, and the KV cache, which each group of
 // heads reads once, mostly from the second-level cache; in short contexts the latency of one tile.
-#word pos: u32         // of the first token
-#word slices: u32
-#word slice_rows: u32
+#import own_slice
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
 #read q_pe: array<vec4<f32>> @floats(TOKENS * HEADS * ROPE)          // (tokens, HEADS, ROPE / 4)
-#read cache: array<vec4<u32>> @cache(CONTEXT * (KV_LORA + ROPE))     // (n_ctx, (KV_LORA + ROPE) / 8) of 8 f16
+#read cache: array<vec4<u32>> @cache(CACHE_ROWS * (KV_LORA + ROPE))  // (rows, (KV_LORA + ROPE) / 8) of 8 f16
 #write slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, slices, KV_LORA / 4)
 #write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
 #import reduce
@@ -39,13 +37,14 @@ var<workgroup> sums: array<vec4<f32>, WG * 2u>;   // (phase, KV_LORA / 4) of one
 #main
   let lane = t & (LANES - 1u);
   let run = t / LANES;
-  let token = wid.z;
+  let own = own_slice(wid);
+  let token = own.token;
   let first_head = wid.y * 4u;
 #for h 4
   let q$h = token * HEADS + min(first_head + $hu, HEADS - 1u);
 #endfor
-  let begin = wid.x * p.slice_rows;
-  let end = min(begin + p.slice_rows, p.pos + token + 1u);
+  let begin = own.begin;
+  let end = own.end;
   let head = run & 3u;        // of this thread in the softmax
   let owner = t % OWNERS;
   let phase = t / OWNERS;
@@ -61,7 +60,7 @@ var<workgroup> sums: array<vec4<f32>, WG * 2u>;   // (phase, KV_LORA / 4) of one
     if (first >= end) { break; }
 #for r ROWS
     // Rows behind the end are never read, because they may hold anything, even NaN.
-    let row$r = min(first + run * ROWS + $ru, end - 1u) * CACHE_ROW;
+    let row$r = cache_row_at(own.page, min(first + run * ROWS + $ru, end - 1u)) * CACHE_ROW;
     var score$r = vec4(0.0);
 #endfor
     var c = lane;
@@ -149,7 +148,7 @@ var<workgroup> sums: array<vec4<f32>, WG * 2u>;   // (phase, KV_LORA / 4) of one
       var r = phase;
       loop {
         if (r >= rows) { break; }
-        let v = widen(cache[(first + r) * CACHE_ROW + owner]);
+        let v = widen(cache[cache_row_at(own.page, first + r) * CACHE_ROW + owner]);
 #for h 4
         let w$h = weights[r * 4u + $hu];
         lo$h += w$h * v.lo;
@@ -163,7 +162,7 @@ var<workgroup> sums: array<vec4<f32>, WG * 2u>;   // (phase, KV_LORA / 4) of one
 
   let sum = lanes_sum(l, t);
   if (run < 4u && lane == 0u && first_head + head < HEADS) {
-    stats[(token * HEADS + first_head + head) * p.slices + wid.x] = vec2(m, sum);
+    stats[own.place + (first_head + head) * own.count] = vec2(m, sum);
   }
 #for h 4
   workgroupBarrier();
@@ -183,7 +182,7 @@ var<workgroup> sums: array<vec4<f32>, WG * 2u>;   // (phase, KV_LORA / 4) of one
         total += sums[i];
         i += KV_LORA / 4u;
       }
-      slice_sums[(q$h * p.slices + wid.x) * (KV_LORA / 4u) + c] = total;
+      slice_sums[(own.place + (first_head + $hu) * own.count) * (KV_LORA / 4u) + c] = total;
       c += WG;
     }
   }

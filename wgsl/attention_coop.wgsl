@@ -11,15 +11,13 @@
 // Bound by: the bytes of the KV cache, read once per group of heads; with few workgroups the steps 2 to 4, one after the other.
 enable f16;
 enable wgpu_cooperative_matrix;
-#word pos: u32         // of the first token
-#word slices: u32
-#word slice_rows: u32
+#import own_slice
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
 #read q_pe: array<vec4<f32>> @floats(TOKENS * HEADS * ROPE)          // (tokens, HEADS, ROPE / 4)
-// (n_ctx, (KV_LORA + ROPE) / 4). It is only read. It is declared as written because compilers move loads of read-only data past barriers to
+// (rows, (KV_LORA + ROPE) / 4). It is only read. It is declared as written because compilers move loads of read-only data past barriers to
 // where they are used, and then a tile waits for all of its bytes.
-#write cache: array<vec4<f16>> @cache(CONTEXT * (KV_LORA + ROPE))
+#write cache: array<vec4<f16>> @cache(CACHE_ROWS * (KV_LORA + ROPE))
 #write slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, slices, KV_LORA / 4)
 #write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
 #import MATRICES as c
@@ -123,8 +121,8 @@ fn spread_sum(v: f32) -> f32 {
 alias Sums = array<cSums, HEAD_TILES * VALUE_TILES>;
 
 // Moves the queries to workgroup memory, scaled so that scores are exponents of 2. All are requested before the first is used.
-fn bring_queries(wid: vec3<u32>, loader: u32, column: u32, to: u32) {
-  let head$q = wid.z * HEADS + own_head(wid, $qu * AT_ONCE + loader);
+fn bring_queries(wid: vec3<u32>, token: u32, loader: u32, column: u32, to: u32) {
+  let head$q = token * HEADS + own_head(wid, $qu * AT_ONCE + loader);
   let latent$q_$l = q_lat[head$q * (KV_LORA / 4u) + $lu * LOADERS + column];
   let pe$q_$e = q_pe[head$q * (ROPE / 4u) + $eu * LOADERS + column];
   rows_put((to + $qu * (AT_ONCE * PITCH) + $lu * (LOADERS * 4u)) / STAGE, vec4<f16>(latent$q_$l * (p.scale * LOG2_E)));
@@ -164,35 +162,36 @@ fn add_values(t: u32, r: u32, own: u32, sums: ptr<function, Sums>) {
 
 // Writes sums of tile `m` of heads, for the columns from vector `column` on. They pass through workgroup memory, because a matrix stored to
 // a buffer is written in single values.
-fn write(wid: vec3<u32>, t: u32, m: u32, column: u32, sums: cSums) {
+fn write(wid: vec3<u32>, own: Slice, t: u32, m: u32, column: u32, sums: cSums) {
   let area = t / LANES * MATRIX;
   coopStoreT(sums, &products[area / PAIR], MAT / PAIR);
   workgroupBarrier();
-  write_four(wid, m, column, area, $ou * LANES + t % LANES);
+  write_four(wid, own, m, column, area, $ou * LANES + t % LANES);
   // The next matrix uses the same area.
   workgroupBarrier();
 }
 
 // Writes vector e of that matrix.
-fn write_four(wid: vec3<u32>, m: u32, column: u32, area: u32, e: u32) {
+fn write_four(wid: vec3<u32>, own: Slice, m: u32, column: u32, area: u32, e: u32) {
   let head = m * MAT + e / QUADS;
   if (e >= MATRIX / 4u || !first_of(wid, head)) { return; }
-  let row = ((wid.z * HEADS + own_head(wid, head)) * p.slices + wid.x) * (KV_LORA / 4u);
+  let row = (own.place + own_head(wid, head) * own.count) * (KV_LORA / 4u);
   slice_sums[row + column + e % QUADS] = vec4(two_products(area + 4u * e), two_products(area + 4u * e + 2u));
 }
 
 #main
-  let begin = wid.x * p.slice_rows;
-  let end = min(begin + p.slice_rows, p.pos + wid.z + 1u);
+  let own = own_slice(wid);
+  let begin = own.begin;
+  let end = own.end;
   // Rows behind the end are never read, because they may hold anything, even NaN.
   let last = max(end, 1u) - 1u;
   let loader = t / LOADERS;
   let column = t % LOADERS;
   let to = loader * PITCH + column * 4u;
-  let from$j = min(begin + $ju * AT_ONCE + loader, last) * CACHE_ROW + column;
+  let from$j = cache_row_at(own.page, min(begin + $ju * AT_ONCE + loader, last)) * CACHE_ROW + column;
   var next$j_$i = cache[from$j + $iu * LOADERS];
   if (t == 0u) { raised = vec4(0u); }
-  bring_queries(wid, loader, column, to);
+  bring_queries(wid, own.token, loader, column, to);
   workgroupBarrier();
   // This kernel runs on devices whose subgroups all have LANES lanes.
   let group = t / LANES;
@@ -218,7 +217,7 @@ fn write_four(wid: vec3<u32>, m: u32, column: u32, area: u32, e: u32) {
     workgroupBarrier();
     // Barriers keep these loads here. Before the stores they would delay them, and after the scores they would come late. Behind the last
     // tile they load the last row of the slice again, from the first-level cache.
-    let from$j = min(first + TILE + $ju * AT_ONCE + loader, last) * CACHE_ROW + column;
+    let from$j = cache_row_at(own.page, min(first + TILE + $ju * AT_ONCE + loader, last)) * CACHE_ROW + column;
     next$j_$i = cache[from$j + $iu * LOADERS];
     workgroupBarrier();
 
@@ -259,7 +258,7 @@ fn write_four(wid: vec3<u32>, m: u32, column: u32, area: u32, e: u32) {
 
   let sum = spread_sum(l);
   if (along == 0u && first_of(wid, h)) {
-    stats[(wid.z * HEADS + own_head(wid, h)) * p.slices + wid.x] = vec2(m / LOG2_E, sum);
+    stats[own.place + own_head(wid, h) * own.count] = vec2(m / LOG2_E, sum);
   }
-  write(wid, t, $mu, own_values / 4u + $nu * QUADS, sums[$m * VALUE_TILES + $n]);
+  write(wid, own, t, $mu, own_values / 4u + $nu * QUADS, sums[$m * VALUE_TILES + $n]);
 }

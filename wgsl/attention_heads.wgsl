@@ -9,15 +9,13 @@
 // 3. Softmax: 8 lanes per head. Weights are relative to a reference, which rises only where a score exceeds it by SLACK.
 // 4. Values: a thread adds its columns of each row, times the row's weight, to the sums of its heads.
 // Bound by: the multiply-adds of steps 2 and 4, 2 * KV_LORA + ROPE per row and head.
-#word pos: u32         // of the first token
-#word slices: u32
-#word slice_rows: u32
+#import own_slice
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
 #read q_pe: array<f32> @floats(TOKENS * HEADS * ROPE)                // (tokens, HEADS, ROPE)
-// (n_ctx, (KV_LORA + ROPE) / 8) of 8 f16. It is only read. It is declared as written because compilers move loads of read-only data past
+// (rows, (KV_LORA + ROPE) / 8) of 8 f16. It is only read. It is declared as written because compilers move loads of read-only data past
 // barriers to where they are used, and then a tile waits for all of its bytes.
-#write cache: array<vec4<u32>> @cache(CONTEXT * (KV_LORA + ROPE))
+#write cache: array<vec4<u32>> @cache(CACHE_ROWS * (KV_LORA + ROPE))
 #write slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, slices, KV_LORA / 4)
 #write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
 
@@ -49,6 +47,13 @@ var<workgroup> decay: array<f32, HEADS_HERE>;                         // (head),
 var<workgroup> raised: array<u32, 2>;                                 // whether a tile raised a reference, for even and odd tiles
 
 #import eight
+
+// Where vector v of the rows of a sequence lies.
+#ifdef table
+fn vector_at(page: u32, v: u32) -> u32 { return cache_row_at(page, v / ROW) * ROW + v % ROW; }
+#else
+fn vector_at(page: u32, v: u32) -> u32 { return v; }
+#endif
 
 // sum + (lo, hi) * k, as one chain of multiply-adds.
 fn plus_eight(sum: f32, lo: vec4<f32>, hi: vec4<f32>, k: Eight) -> f32 {
@@ -203,13 +208,14 @@ fn write_sums(phase: u32, at: u32, writes: bool, to: u32, sums: Eight) {
   let phase = t / (COLUMNS * GROUPS);
   let own_head = group * HEADS_OF;
   let first_head = wid.y * HEADS_HERE;
-  let begin = wid.x * p.slice_rows;
-  let end = min(begin + p.slice_rows, p.pos + wid.z + 1u);
+  let own = own_slice(wid);
+  let begin = own.begin;
+  let end = own.end;
   // Vectors behind the slice are never read, because they may hold anything, even NaN. The last one is read instead: rows behind the
   // end get no weight.
   let last = end * ROW - 1u;
-  var next$i = cache[min(begin * ROW + t + $iu * WG, last)];
-  let head$h = wid.z * HEADS + min(first_head + own_head + $hu, HEADS - 1u);
+  var next$i = cache[vector_at(own.page, min(begin * ROW + t + $iu * WG, last))];
+  let head$h = own.token * HEADS + min(first_head + own_head + $hu, HEADS - 1u);
   let queries = Queries(
     query(head$h, column),
   );
@@ -240,7 +246,7 @@ fn write_sums(phase: u32, at: u32, writes: bool, to: u32, sums: Eight) {
       if (t + $iu * WG < BUFFER) { rows[t + $iu * WG] = next$i; }
       workgroupBarrier();
     }
-    next$i = cache[min((first + TILE) * ROW + t + $iu * WG, last)];
+    next$i = cache[vector_at(own.page, min((first + TILE) * ROW + t + $iu * WG, last))];
 
     // 2. The scores.
     var eight = phase * ROWS;
@@ -283,6 +289,6 @@ fn write_sums(phase: u32, at: u32, writes: bool, to: u32, sums: Eight) {
   }
 
   let sum$s = sum_of_8(state$s.l);
-  if (own$s && lane == 0u && first_head + soft$s < HEADS) { stats[(wid.z * HEADS + first_head + soft$s) * p.slices + wid.x] = vec2(state$s.m, sum$s); }
-  write_sums(phase, group * COLUMNS + column, first_head + own_head + $hu < HEADS, (head$h * p.slices + wid.x) * (KV_LORA / 4u) + column * 2u, Eight(lo$h, hi$h));
+  if (own$s && lane == 0u && first_head + soft$s < HEADS) { stats[own.place + (first_head + soft$s) * own.count] = vec2(state$s.m, sum$s); }
+  write_sums(phase, group * COLUMNS + column, first_head + own_head + $hu < HEADS, (own.place + (first_head + own_head + $hu) * own.count) * (KV_LORA / 4u) + column * 2u, Eight(lo$h, hi$h));
 }

@@ -4,7 +4,7 @@
 // records (shared/bytes.wgsl), with HALVES as halves (shared/halves.wgsl) of one token.
 // Division: grid (HEADS, blocks of COLUMNS vectors, tokens). PHASES threads share a vector of 4 columns, each with its slices.
 // Bound by: reading the slices, slices * HEADS * KV_LORA * 4 bytes per token, from the second-level cache.
-#word slices: u32
+#import token_slices
 #read slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)              // (tokens, HEADS, slices, KV_LORA / 4)
 #read stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)                    // (tokens, HEADS, slices) of (max, sum)
 #ifdef BYTES
@@ -29,14 +29,15 @@ var<workgroup> values: array<vec4<f32>, WG>;   // (phase, vector)
   let column = wid.y * COLUMNS + t % COLUMNS;
   let phase = t / COLUMNS;
   // In the last block, threads behind the last column repeat it and do not write.
-  let own = merge(head, min(column, KV_LORA / 4u - 1u), phase, PHASES, p.slices);
+  let slices = token_slices(wid.z);
+  let own = merge(slices.place + wid.x * slices.count, min(column, KV_LORA / 4u - 1u), phase, PHASES, slices.count);
   maxima[t] = own.max;
   totals[t] = own.sum;
   values[t] = own.value;
   workgroupBarrier();
 
   // Threads of phase 0 join the phases that have slices.
-  let end = min(p.slices, PHASES) * COLUMNS;
+  let end = min(slices.count, PHASES) * COLUMNS;
   var result = vec4(0.0);
   if (phase == 0u) {
     var best = own.max;

@@ -1,4 +1,4 @@
-// y[t] = row history[pos + t] of the token embedding. `history` is on the device, so a sampled token need not pass through the host. A call
+// y[t] = the row of the token embedding that the history names for token t (shared/history.wgsl). `history` is on the device, so a sampled token need not pass through the host. A call
 // for a piece of W writes only the tokens whose rows it holds.
 //
 // W (vocabulary, 32 * units), y (tokens, 32 * units).
@@ -8,17 +8,17 @@
 #word first_row: u32  // of this piece in the vocabulary
 #word units: u32      // of 32 weights, per row
 #word sub: u32        // sub-plane of the scales, in words
-#word pos: u32
+#import history
 #read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * p.units)   // (rows, units) units
 #read w_s: array<w_Scales> @scales(WEIGHT, p.rows * p.units)   // (rows, units) units
-#read history: array<u32> @words(CONTEXT)                            // ids by position
+#read history: array<u32> @words(IDS)                                // ids by position
 #write y: array<vec4<f32>> @floats(TOKENS * p.units * 32)            // (tokens, 8 * units)
 #import w32
 #import WEIGHT as w
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  let row = history[p.pos + id.y] - p.first_row;
+  let row = history[id_place(id.y)] - p.first_row;
   // A row that precedes this piece wraps around to a large number.
   if (id.x >= p.units || row >= p.rows) {
     return;

@@ -1,27 +1,19 @@
-// The second half of a choice: picks one token by the keys that sample_scan wrote.
+// The second half of a choice, for each row of logits: picks one token by the keys that sample_scan wrote.
 //
 // Greedy: the best of the slices' maxima. Else top-k, top-p and min-p each keep tokens from the best on, ranked by greater key, then by lower
-// id. The token is the first one in order of ids at which the running sum of exp((logit - best) / temperature) exceeds uniform_draw * total.
-// Division: one workgroup. The k-th best maximum among groups of slices bounds the k-th best key from below. So only the quarters of slices
+// id. The token is the first one in order of ids at which the running sum of exp((logit - best) / temperature) exceeds draw * total.
+// Division: grid (1, rows), a workgroup for each row. `table` has one record for each row (shared/choice.wgsl). The k-th best maximum among groups of slices bounds the k-th best key from below. So only the quarters of slices
 // whose maximum reaches the bound are read, and mostly few tokens there reach it (shared/choose_few.wgsl).
 // More than WG candidates are left with an even distribution and no top-k, or with a large k (shared/choose_many.wgsl). Then histograms over
 // what may still be kept find each cut, finer and finer, until its bin has few enough tokens to sort. Sums over the slices find the token.
 // Bound by: among few, latency: two round trips to memory, the barriers, and a comparison per pair of candidates; among many, one workgroup
 // that walks the keys once or twice for each histogram and once for the sums.
-#word pos: u32           // of the first token of the step
-#word tokens: u32        // of the step
-#word temperature: f32   // 0: greedy
-#word top_k: u32         // 0: off
-#word top_p: f32         // 1: off
-#word log_min_p: f32     // logarithm of min-p; very negative: off
-#word uniform_draw: f32  // in [0, 1)
-#word step: u32          // written with the result
-#word number: u32        // of the submission, written with the result
-#read keys: array<vec4<u32>> @words(ceil(VOCAB, WG) * WG)      // (slices, WG / 4)
-#read maxima: array<vec4<u32>> @words(4 * ceil(VOCAB, WG))     // (slices) of (key, id, mass as bits, broken)
-#read quarters: array<vec4<u32>> @words(4 * ceil(VOCAB, WG))   // (slices) of the greatest keys of the quarters
-#write history: array<u32> @words(CONTEXT + 1)                 // ids by position
-#write chosen: array<vec4<u32>> @words(4)                      // (1) of (id, step, number, broken)
+#import choice
+#read keys: array<vec4<u32>> @words(GRID_Y * ceil(VOCAB, WG) * WG)      // (rows, slices, WG / 4)
+#read maxima: array<vec4<u32>> @words(4 * GRID_Y * ceil(VOCAB, WG))     // (rows, slices) of (key, id, mass as bits, broken)
+#read quarters: array<vec4<u32>> @words(4 * GRID_Y * ceil(VOCAB, WG))   // (rows, slices) of the greatest keys of the quarters
+#write history: array<u32> @words(IDS + 1)                              // ids by position
+#write chosen: array<vec4<u32>> @words(4 * GRID_Y)                      // (rows) of (id, step, number, broken)
 #import order
 #import best
 
@@ -59,6 +51,7 @@ var<workgroup> told: u32;
 var<workgroup> told_sum: f32;
 
 var<private> thread: u32;
+var<private> first_key: u32;    // vector of `keys` with which the row begins
 var<private> best: vec2<u32>;   // (key, id)
 var<private> best_logit: f32;
 // Tokens are kept if their keys are greater than `least`, or equal to it and their ids are at most last_id.
@@ -119,22 +112,24 @@ fn list_live() -> u32 {
 #import choose_few
 #import choose_many
 
-fn publish(id: u32) {
+fn publish(row: u32, own: Choice, id: u32) {
   if (thread == 0u) {
-    history[p.pos + p.tokens] = id;
-    chosen[0] = vec4(id, p.step, p.number, atomicLoad(&broken));
+    history[own.to] = id;
+    chosen[row] = vec4(id, own.step, own.number, atomicLoad(&broken));
   }
 }
 
 #main
 #fetch
+  let own = own_choice(wid.y);
   thread = t;
+  first_key = wid.y * (SLICES * WG / 4u);
   var mine = vec2(0u, ALL);
   if (t == 0u) { atomicStore(&broken, 0u); }
   workgroupBarrier();
 #for k PER
-  let top$k = maxima[min(t + $ku * WG, SLICES - 1u)];
-  let quarter$k = quarters[min(t + $ku * WG, SLICES - 1u)];
+  let top$k = maxima[wid.y * SLICES + min(t + $ku * WG, SLICES - 1u)];
+  let quarter$k = quarters[wid.y * SLICES + min(t + $ku * WG, SLICES - 1u)];
 #endfor
 #for k PER
   if (t + $ku * WG < SLICES) {
@@ -144,16 +139,16 @@ fn publish(id: u32) {
   }
 #endfor
   best = workgroup_best(mine, t, subgroup, subgroups, lane_id);
-  if (p.temperature <= 0.0) {
-    publish(best.y);
+  if (own.temperature <= 0.0) {
+    publish(wid.y, own, best.y);
     return;
   }
   best_logit = value(best.x);
   least = LOWEST + 1u;
   last_id = ALL;
   hi = ALL;
-  let limited = p.top_k > 0u && (p.top_k <= WG || p.top_k < VOCAB);
-  let k = select(GUESS, p.top_k, limited);
+  let limited = own.top_k > 0u && (own.top_k <= WG || own.top_k < VOCAB);
+  let k = select(GUESS, own.top_k, limited);
 
   // Ranks the maxima of groups of slices, and takes the k-th and the last one. Fewer groups are ranked sooner but give a lower bound. Their
   // number is prime, so that maxima at regular distances fall into different groups.
@@ -183,11 +178,11 @@ fn publish(id: u32) {
   }
   let bound = max(workgroupUniformLoad(&told), least);
   let width = clamp(4.0 * (best_logit - told_sum), 1e-30, WIDEST);
-  let least_kept = max(order(best_logit + p.log_min_p), least);
+  let least_kept = max(order(best_logit + own.log_min_p), least);
   let complete = limited || least_kept >= bound;
 
   var total = 0.0;    // mass before top-p
-  if (!limited && p.top_p < 1.0) {
+  if (!limited && own.top_p < 1.0) {
     var mass = 0.0;
 #for k PER
     if (t + $ku * WG < SLICES && top$k.x > LOWEST) { mass += weight(top$k.x, 1.0) * bitcast<f32>(top$k.z); }
@@ -216,19 +211,19 @@ fn publish(id: u32) {
   workgroupBarrier();
   let pieces = atomicLoad(&live_count);
   // If all logits are minus infinity there is no distribution, and a logit of infinity takes all of it: the best is the choice.
-  var way = select(0u, 1u, pieces <= WG && (complete || p.top_p < 1.0));
+  var way = select(0u, 1u, pieces <= WG && (complete || own.top_p < 1.0));
   if (best.x <= LOWEST || best.x >= INFINITE) { way = 2u; }
   way = agree(way, t == 0u);
   if (way == 2u) {
-    publish(best.y);
+    publish(wid.y, own, best.y);
     return;
   }
   if (way == 1u) {
     let n = agree(gather(pieces, PIECE), t == 0u);
     if (n <= WG) {
-      let id = choose_few(n, select(WG, k, limited), least_kept, complete, limited, total);
+      let id = choose_few(own, n, select(WG, k, limited), least_kept, complete, limited, total);
       if (id != ALL) {
-        publish(id);
+        publish(wid.y, own, id);
         return;
       }
     }
@@ -245,14 +240,14 @@ fn publish(id: u32) {
     if (next) {
       step += 1u;
       if (step == CUT_NUMBER && !limited) { step = MASS_OF_KEPT; }
-      if (step == MASS_OF_KEPT && !(limited && p.top_p < 1.0)) { step = CUT_MASS; }
-      if (step == CUT_MASS && p.top_p >= 1.0) { step = DRAW; }
+      if (step == MASS_OF_KEPT && !(limited && own.top_p < 1.0)) { step = CUT_MASS; }
+      if (step == CUT_MASS && own.top_p >= 1.0) { step = DRAW; }
       if (step == DRAW && least_kept > least) {
         least = least_kept;
         last_id = ALL;
       }
       job = SHARE;
-      temperature = select(1.0, p.temperature, step == DRAW);
+      temperature = select(1.0, own.temperature, step == DRAW);
       counts = false;
       lo = least;
       hi = ALL;
@@ -263,7 +258,7 @@ fn publish(id: u32) {
         hi = best.x;
         scale = f32(WG) / width;
         // The best has mass 1, so a goal of one half keeps it alone.
-        goal = select(f32(p.top_k), max(p.top_p * total, 0.5), by_mass);
+        goal = select(f32(own.top_k), max(own.top_p * total, 0.5), by_mass);
         above = 0.0;
         count = ALL;
       }
@@ -289,13 +284,13 @@ fn publish(id: u32) {
     walk(live_slices, now);
 
     var amount = 0.0;
-    let own = atomicLoad(&bins[t]);
+    let here = atomicLoad(&bins[t]);
     if (now == SHARE) {
       amount = own_slices();
     } else if (by_mass) {
       amount = f32(atomicLoad(&bins[WG + t])) / ONE + f32(atomicLoad(&bins[2u * WG + t])) * 2.0;
     } else {
-      amount = f32(own);
+      amount = f32(here);
     }
     scan(amount);
     if (now == SHARE) {
@@ -305,7 +300,7 @@ fn publish(id: u32) {
         next = true;
         continue;
       }
-      var threshold = p.uniform_draw * sum;
+      var threshold = own.draw * sum;
       if (counts) {
         // All have one key, and the lowest ids of them are kept.
         var needed = goal - above;
@@ -314,7 +309,7 @@ fn publish(id: u32) {
       }
       let id = locate(threshold);
       if (agree(step, t == 0u) == DRAW) {
-        publish(id);
+        publish(wid.y, own, id);
         return;
       }
       least = lo;
@@ -323,7 +318,7 @@ fn publish(id: u32) {
       continue;
     }
 
-    if (own > 0u) {
+    if (here > 0u) {
       atomicMax(&last, t);
       if (above + running[t] >= goal) { atomicMin(&first, t); }
     }
@@ -337,7 +332,7 @@ fn publish(id: u32) {
       continue;
     }
     if (at > 0u) { above += running[at - 1u]; }
-    count = agree(own, t == at);
+    count = agree(here, t == at);
     if (scale > 0.0) {
       let low = edge(at + 1u) + 1u;
       if (at > 0u) { hi = min(hi, edge(at)); }

@@ -39,6 +39,7 @@ const KEPT = NOPE;
 #import K_TIMES as k
 #import rms_by_subgroup
 #ifdef cache_eps
+#length CACHE_ROWS CONTEXT
 #import cache_row
 #endif
 
@@ -95,7 +96,7 @@ fn k_sums(w: KRows, k_lane: u32) -> KSums {
 #fetch
 #ifdef cache_eps
   if (wid.y == HEADS) {
-    if (wid.x == 0u) { cache_row(0u, p.pos, p.cache_eps, t, subgroup, subgroups, lane_id); }
+    if (wid.x == 0u) { cache_row(0u, p.pos, p.pos, p.cache_eps, t, subgroup, subgroups, lane_id); }
     return;
   }
 #endif

@@ -30,6 +30,7 @@ const X_UNITS = (NOPE + ROPE) / 32u;
 #import WEIGHT as w
 #import WEIGHT_TIMES as w
 #import row_walk as w
+#length CACHE_ROWS CONTEXT
 #import cache_row
 
 #main
@@ -42,7 +43,7 @@ const X_UNITS = (NOPE + ROPE) / 32u;
     let sum = row_sum(w_walk(at * UNITS, at / KV_LORA * X_UNITS, lane, p.sub));
     if (lane == 0u && row < K_ROWS) { q_lat[row] = sum; }
   } else if (wid.x == K_TILES) {
-    cache_row(0u, p.pos, p.cache_eps, t, subgroup, subgroups, lane_id);
+    cache_row(0u, p.pos, p.pos, p.cache_eps, t, subgroup, subgroups, lane_id);
   } else {
     let pair = (wid.x - K_TILES - 1u) * WG + t;
     if (pair < HEADS * (ROPE / 2u)) {

@@ -5,6 +5,7 @@ use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
 use super::linear::dot;
+use super::sequences::Sequences;
 use super::{MlaDims, attention_coop};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Flops, When, Word};
@@ -75,7 +76,9 @@ pub fn attention(
 mod form;
 pub(super) mod trial;
 pub use crate::gpu::interface::MAX_SLICES;
-pub use form::{Form, cut_context};
+#[cfg(test)]
+pub(crate) use form::untried_forms;
+pub use form::{Form, cut_context, cut_sequences};
 
 /// Threads of a workgroup.
 const WG: usize = 256;
@@ -131,6 +134,8 @@ pub struct GpuAttention {
     /// Sums of each slice, not normalised, (tokens, heads, slices, kv_lora) in the step's sizes, and the greatest score
     /// and sum of weights of each, (tokens, heads, slices); [`partial_bytes`] long.
     pub partials: [Range; 2],
+    /// Where each token stands, if they belong to several sequences; then each replay takes its slices from [`cut_sequences`].
+    pub sequences: Option<Sequences>,
 }
 
 impl GpuAttention {
@@ -173,17 +178,22 @@ impl GpuAttention {
             "attention reads 8 values at a time: {dims:?}"
         );
         let groups = dims.heads.div_ceil(group) as u32;
+        let (kernel, along_tokens) = match &self.sequences {
+            Some(sequences) => (sequences.bind_slices(kernel), Extent::N(1)),
+            None => {
+                let kernel = kernel.word("pos", Word::Pos);
+                let kernel = kernel.word("slices", Word::Slices);
+                (kernel.word("slice_rows", Word::SliceRows), Extent::Tokens)
+            }
+        };
         kernel
+            .grid([Extent::Slices, Extent::N(groups), along_tokens])
             .bind("q_lat", &self.q_lat)
             .bind("q_pe", &self.q_pe)
             .bind("cache", &self.cache)
             .bind("slice_sums", &self.partials[0])
             .bind("stats", &self.partials[1])
-            .word("pos", Word::Pos)
-            .word("slices", Word::Slices)
-            .word("slice_rows", Word::SliceRows)
             .word("scale", self.scale)
-            .grid([Extent::Slices, Extent::N(groups), Extent::Tokens])
             .with_bytes_per_row(dims.cache_row() as u64 * 2)
             .with_flops(Flops {
                 per_pair: 2 * (dims.heads * (dims.cache_row() + dims.kv_lora)) as u64,
@@ -386,6 +396,7 @@ mod tests {
             dims,
             scale,
             partials: partials.clone(),
+            sequences: None,
         };
         let merged = attention_merge::Output::Floats;
         let merge = attention_merge::call(&partials, dims, &Range::whole(&out), merged);
@@ -420,6 +431,7 @@ mod tests {
             dims,
             scale: 1.0,
             partials: [sums, stats],
+            sequences: None,
         };
         let found = |attention: &GpuAttention, tokens, context| {
             let step = Step::of(Most { tokens, context }, attention.calls());

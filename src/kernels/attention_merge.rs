@@ -1,6 +1,7 @@
 //! Joins what [`attention`](super::attention) left of each slice of the context.
 
 use super::MlaDims;
+use super::sequences::Sequences;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
 use crate::quant::repack::UNIT;
@@ -29,6 +30,20 @@ pub enum Output {
 /// # Panics
 /// If `kv_lora` is no multiple of 4, or of 32 for bytes and halves.
 pub fn call(partials: &[Range; 2], dims: MlaDims, out: &Range, output: Output) -> Call {
+    call_of(None, partials, dims, out, output)
+}
+
+/// As [`call`], for the tokens of several sequences if there are `sequences`.
+///
+/// # Panics
+/// As [`call`].
+pub fn call_of(
+    sequences: Option<&Sequences>,
+    partials: &[Range; 2],
+    dims: MlaDims,
+    out: &Range,
+    output: Output,
+) -> Call {
     let unit = if output == Output::Floats { 4 } else { UNIT };
     assert!(
         dims.kv_lora.is_multiple_of(unit),
@@ -36,8 +51,12 @@ pub fn call(partials: &[Range; 2], dims: MlaDims, out: &Range, output: Output) -
     );
     let (heads, kv_lora) = (dims.heads as u32, dims.kv_lora as u32);
     let blocks = (kv_lora / 4).div_ceil(COLUMNS);
-    Call::new("attention_merge")
-        .number("WG", WG)
+    let call = Call::new("attention_merge");
+    let call = match sequences {
+        Some(sequences) => call.bind("table", &sequences.table),
+        None => call.word("slices", Word::Slices),
+    };
+    call.number("WG", WG)
         .number("COLUMNS", COLUMNS)
         .number("PHASES", WG / COLUMNS)
         .number("HEADS", heads)
@@ -48,7 +67,6 @@ pub fn call(partials: &[Range; 2], dims: MlaDims, out: &Range, output: Output) -
         .bind("slice_sums", &partials[0])
         .bind("stats", &partials[1])
         .bind("merged", out)
-        .word("slices", Word::Slices)
         .grid([Extent::N(heads), Extent::N(blocks), Extent::Tokens])
 }
 

@@ -1,5 +1,6 @@
 //! Token embedding: one dequantised row of `token_embd` per token.
 
+use super::sequences::Sequences;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::memory::{GpuWeight, Piece};
@@ -30,10 +31,24 @@ pub fn embed(token_embd: &Weight, tokens: &[u32], out: &mut [f32]) {
 /// [`embed`] on the device: `out` (max_tokens, d) = rows history\[pos..\] of `token_embd`; one dispatch per piece. Ids in `history`
 /// are below the vocabulary: the backend checks those of prompts, and sampling chooses no others.
 pub fn calls(w: &GpuWeight, history: &Range, out: &Range) -> Vec<Call> {
+    calls_of(None, w, history, out)
+}
+
+/// As [`calls`], with the ids that the history has where the tokens of several sequences stand if there are `sequences`.
+pub fn calls_of(
+    sequences: Option<&Sequences>,
+    w: &GpuWeight,
+    history: &Range,
+    out: &Range,
+) -> Vec<Call> {
     let units = w.cols / 32;
     let call = |piece: &Piece| {
-        Call::new("embed")
-            .module("WEIGHT", shader_module(w.ty))
+        let call = Call::new("embed");
+        let call = match sequences {
+            Some(sequences) => sequences.bind_history(call),
+            None => call.word("pos", Word::Pos),
+        };
+        call.module("WEIGHT", shader_module(w.ty))
             .planes(["w_q", "w_s"], piece)
             .bind("history", history)
             .bind("y", out)
@@ -41,7 +56,6 @@ pub fn calls(w: &GpuWeight, history: &Range, out: &Range) -> Vec<Call> {
             .word("first_row", piece.first_row)
             .word("units", units)
             .word("sub", piece.sub)
-            .word("pos", Word::Pos)
             .grid([Extent::N(units.div_ceil(64)), Extent::Tokens, Extent::N(1)])
             .with_bytes(w.bytes_of_rows(1))
     };

@@ -34,6 +34,7 @@ pub mod router;
 pub mod rows_f16;
 pub mod sample;
 pub mod sampling;
+pub mod sequences;
 pub mod token;
 pub mod token_absorb;
 pub mod token_beside;

@@ -4,6 +4,7 @@ use half::f16;
 
 use super::MlaDims;
 use super::linear::rms_norm;
+use super::sequences::Sequences;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::shader::Variant;
@@ -134,6 +135,8 @@ pub struct GpuRopeCache {
     pub rope_table: Range,
     /// The sizes of the block.
     pub dims: MlaDims,
+    /// Where each token stands, if they belong to several sequences.
+    pub sequences: Option<Sequences>,
 }
 
 impl GpuRopeCache {
@@ -146,6 +149,7 @@ impl GpuRopeCache {
             partial_tokens: 1,
             rope_table: rope_table.clone(),
             dims,
+            sequences: None,
         }
     }
 }
@@ -205,10 +209,13 @@ pub fn call(b: &GpuRopeCache) -> Call {
         .variant(row_variant(Variant::default(), dims, WG))
         .number("WG", WG)
         .number("LANES", 1)
-        .word("pos", Word::Pos)
         .word_some("partial_sums", summed.then_some(b.partial_sums))
         .word_some("partial_stride", summed.then_some(partial_stride))
         .bind("angles", &b.rope_table);
+    let call = match &b.sequences {
+        Some(sequences) => sequences.bind_pages(call),
+        None => call.word("pos", Word::Pos),
+    };
     let call = b.row.bind(call);
     let heads = dims.heads as u32;
     let (call, groups) = match &b.queries {
@@ -420,6 +427,7 @@ pub(super) mod tests {
             partial_tokens: 5,
             rope_table: Range::floats("table", 20 * 4),
             dims,
+            sequences: None,
         };
         let found =
             |b: &GpuRopeCache, tokens, context| match Step::of(Most { tokens, context }, [call(b)])

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use super::sampling::{Sampling, uniform};
+use super::sequences::Sequences;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
 
@@ -204,12 +205,38 @@ pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
 /// # Panics
 /// If the vocabulary is larger than [`MAX_VOCAB`], or there are no results.
 pub fn calls(logits: &Range, vocab: u32, history: &Range, results: &[Range]) -> Vec<Call> {
+    calls_of(None, logits, vocab, history, results)
+}
+
+/// The choices of a token for each of several rows of logits.
+#[derive(Debug, Clone)]
+pub struct Rows<'a> {
+    /// Where the token of each row stands; the chosen id becomes that behind it.
+    pub sequences: &'a Sequences,
+    /// How each is chosen, (rows, 12) [`words`].
+    pub choices: &'a Range,
+    /// Rows of a replay at most.
+    pub most: u32,
+}
+
+/// As [`calls`], with `rows` for each token of the replay: `logits` are (tokens, vocab), and each of `results` gets (tokens) of them.
+///
+/// # Panics
+/// As [`calls`].
+pub fn calls_of(
+    rows: Option<&Rows<'_>>,
+    logits: &Range,
+    vocab: u32,
+    history: &Range,
+    results: &[Range],
+) -> Vec<Call> {
     let tokens = vocab as usize;
     assert!(
         (1..=MAX_VOCAB).contains(&tokens),
         "a choice among {vocab} tokens, {MAX_VOCAB} at most"
     );
-    let [keys, maxima, quarters] = scratch_bytes(tokens);
+    let most = rows.map_or(1, |rows| u64::from(rows.most));
+    let [keys, maxima, quarters] = scratch_bytes(tokens).map(|bytes| bytes * most);
     let keys = Range::words("sampling keys", keys / 4);
     let maxima = Range::words("sampling maxima", maxima / 4);
     let quarters = Range::words("sampling quarters", quarters / 4);
@@ -222,34 +249,54 @@ pub fn calls(logits: &Range, vocab: u32, history: &Range, results: &[Range]) -> 
             .bind("keys", &keys)
             .bind("maxima", &maxima)
             .bind("quarters", &quarters)
-            .word("pos", Word::Pos)
-            .word("tokens", Word::Tokens)
+    };
+    let given = |call: Call, words: &[(&'static str, usize)]| match rows {
+        Some(rows) => rows
+            .sequences
+            .bind_history(call)
+            .bind("choices", rows.choices),
+        None => {
+            let call = call.word("pos", Word::Pos).word("tokens", Word::Tokens);
+            let words = words.iter();
+            words.fold(call, |call, (name, i)| call.word(name, Word::Sampling(*i)))
+        }
+    };
+    let rows = match rows {
+        Some(_) => Extent::Tokens,
+        None => Extent::N(1),
     };
     let scan = call("sample_scan")
         .number("LANES", 1)
+        .number("SLICES_OF_ROW", slices as u32)
         .bind("logits", logits)
-        .word("last_n", Word::Sampling(5))
-        .word("penalty", Word::Sampling(4))
-        .word("presence", Word::Sampling(10))
-        .word("frequency", Word::Sampling(11))
-        .word("masses", Word::Sampling(8))
-        .grid([Extent::N(slices as u32), Extent::N(1), Extent::N(1)])
+        .grid([Extent::N(slices as u32), rows, Extent::N(1)])
         .with_bytes(u64::from(vocab) * 4);
     let pick = call("sample_pick")
+        .flag("PICKS", true)
+        .grid([Extent::N(1), rows, Extent::N(1)])
         .number("SLICES", slices as u32)
         .number("PER", per as u32)
         .number("LIVE", slices.max(WG) as u32)
         .number("BINS", slices.max(3 * WG) as u32)
         .bind("chosen", results.first().expect("room for a result"))
-        .word("temperature", Word::Sampling(0))
-        .word("top_k", Word::Sampling(1))
-        .word("top_p", Word::Sampling(2))
-        .word("log_min_p", Word::Sampling(3))
-        .word("uniform_draw", Word::Sampling(6))
-        .word("step", Word::Sampling(7))
-        .word("number", Word::Sampling(NUMBER))
         .with_alternatives("chosen", results.to_vec());
-    vec![scan, pick]
+    let penalties = [
+        ("last_n", 5),
+        ("penalty", 4),
+        ("presence", 10),
+        ("frequency", 11),
+        ("masses", 8),
+    ];
+    let choice = [
+        ("temperature", 0),
+        ("top_k", 1),
+        ("top_p", 2),
+        ("log_min_p", 3),
+        ("uniform_draw", 6),
+        ("step", 7),
+        ("number", NUMBER),
+    ];
+    vec![given(scan, &penalties), given(pick, &choice)]
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 #read kv_a: array<vec2<f32>> @floats(TOKENS * (KV_LORA + ROPE))     // (tokens, (KV_LORA + ROPE) / 2)
 #endif
 #read norm: array<vec2<f32>> @floats(KV_LORA)                       // (KV_LORA / 2)
-#write cache: array<u32> @cache(CONTEXT * (KV_LORA + ROPE))         // (n_ctx, (KV_LORA + ROPE) / 2) pairs of f16
+#write cache: array<u32> @cache(CACHE_ROWS * (KV_LORA + ROPE))      // (rows, (KV_LORA + ROPE) / 2) pairs of f16
 #import reduce
 #each n LATENT_PAIRS
 
@@ -18,10 +18,10 @@ fn rotate(x: vec2<f32>, angle: vec2<f32>) -> vec2<f32> {
   return vec2(x.x * angle.x - x.y * angle.y, x.x * angle.y + x.y * angle.x);
 }
 
-// Writes row `pos` of the KV cache from row `token` of kv_a. The whole workgroup must call. Everything is loaded before the first barrier.
-fn cache_row(token: u32, pos: u32, eps: f32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) {
+// Writes row `to` of the KV cache, which belongs to position `pos`, from row `token` of kv_a. The whole workgroup must call. Everything is loaded before the first barrier.
+fn cache_row(token: u32, pos: u32, to: u32, eps: f32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) {
   let row = token * ((KV_LORA + ROPE) / 2u);
-  let to_row = pos * ((KV_LORA + ROPE) / 2u);
+  let to_row = to * ((KV_LORA + ROPE) / 2u);
   var squares = 0.0;
   let at$n = min(t + $nu * WG, KV_LORA / 2u - 1u);
   let x$n = kv_a_sum(row + at$n);

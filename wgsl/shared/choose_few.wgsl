@@ -14,7 +14,7 @@ fn gather(n: u32, size: u32) -> u32 {
     // Behind the end the last vector is loaded again, and not used.
     let i$k = min(i + $ku * WG, end - 1u);
     let at$k = (live[i$k >> size] << size) + (i$k & ((1u << size) - 1u));
-    var four$k = keys[at$k];
+    var four$k = keys[first_key + at$k];
     if (i + $ku * WG >= end) { four$k = vec4(0u); }
 #endfor
     var at = at0;
@@ -93,7 +93,7 @@ fn rank(n: u32) {
 // The id that is chosen among the n entries of `ranked`, of which at most k are kept. It is ALL if these do not reach top-p and are not
 // complete, that is, others may be kept, too. The mass before top-p is `total`, or with `limited` that of the k best.
 // Masses, and then weights, are integers. So the sum over better entries, or over lower ids, needs no sorting.
-fn choose_few(n: u32, k: u32, least_kept: u32, complete: bool, limited: bool, total: f32) -> u32 {
+fn choose_few(own: Choice, n: u32, k: u32, least_kept: u32, complete: bool, limited: bool, total: f32) -> u32 {
   let mine = ranked[thread];
   let one = ONE / f32(n);
   var kept = thread < n;
@@ -121,12 +121,12 @@ fn choose_few(n: u32, k: u32, least_kept: u32, complete: bool, limited: bool, to
     let sum = f32(atomicLoad(&sums[turn]));
     if (turn == 1u) {
       // If rounding takes the threshold to the total, the best stays chosen.
-      let threshold = u32(p.uniform_draw * sum);
+      let threshold = u32(own.draw * sum);
       if (kept && before <= threshold && threshold < before + amount) { told = mine.y; }
       break;
     }
-    if (p.top_p < 1.0) {
-      let goal = p.top_p * select(total * one, sum, limited);
+    if (own.top_p < 1.0) {
+      let goal = own.top_p * select(total * one, sum, limited);
       if (place > 0u && f32(before) >= goal) { kept = false; }
       if (!complete && sum < goal) {
         kept = false;
@@ -136,7 +136,7 @@ fn choose_few(n: u32, k: u32, least_kept: u32, complete: bool, limited: bool, to
     kept = kept && mine.x >= least_kept;
     // The first turn ranks by key. The second ranks the kept ones by id.
     key = select(0u, 1u, kept);
-    divisor = p.temperature;
+    divisor = own.temperature;
     turn = 1u;
   }
   return workgroupUniformLoad(&told);

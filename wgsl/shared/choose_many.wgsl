@@ -100,7 +100,7 @@ fn walk(n: u32, job: u32) {
     var sum = 0.0;
     if (at < n) {
 #for k 8
-      var four$k = keys[begin + $ku * LANES];
+      var four$k = keys[first_key + begin + $ku * LANES];
 #endfor
       var k = 0u;
       loop {
@@ -181,7 +181,7 @@ fn locate(threshold: f32) -> u32 {
   let slice = workgroupUniformLoad(&told);
   let before = told_sum;
   let id = slice * WG + thread;
-  let four = keys[id / 4u];
+  let four = keys[first_key + id / 4u];
   let mine = take(select(vec4(0u), four, vec4(id & 3u) == vec4(0u, 1u, 2u, 3u)), id & ~3u, SHARE);
   scan(mine);
   if (mine > 0.0) {

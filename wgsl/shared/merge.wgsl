@@ -1,13 +1,13 @@
-// Joins slices of attention: 4 columns of a head, over slices first, first + step and so on. Without any the sum is 0.
+// Joins slices of attention: 4 columns of a head, over slices first, first + step and so on of those from `place` on. Without any the sum is 0.
 // The kernel declares `slice_sums` (heads, slices, KV_LORA / 4) and `stats` (heads, slices) of (max, sum).
 // In Joined, sum and value are relative to exp(max). Over all slices, value / sum is the output of the attention.
 #each i 2
 #each k 8
 struct Joined { max: f32, sum: f32, value: vec4<f32> }
 
-fn merge(head: u32, column: u32, first: u32, step: u32, slices: u32) -> Joined {
-  let last = (head + 1u) * slices - 1u;
-  let begin = head * slices + first;
+fn merge(place: u32, column: u32, first: u32, step: u32, slices: u32) -> Joined {
+  let last = place + slices - 1u;
+  let begin = place + first;
   if (slices <= 2u * step) { return merge_two(column, begin, step, last); }
   return merge_many(column, begin, step, last);
 }

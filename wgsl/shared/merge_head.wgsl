@@ -16,7 +16,7 @@ const KEPT = KV_LORA;
 fn merge_head(head: u32, t: u32, slices: u32) {
   let phase = t / COLUMNS;
   if (phase < PHASES) {
-    let own = merge(head, t - phase * COLUMNS, phase, PHASES, slices);
+    let own = merge(head * slices, t - phase * COLUMNS, phase, PHASES, slices);
     merge_maxima[t] = own.max;
     merge_totals[t] = own.sum;
     merge_values[t] = own.value;

@@ -136,3 +136,60 @@ pub fn cut_context(
     let slice_rows = of_slice * tile;
     (rows.div_ceil(slice_rows) as u32, slice_rows as u32)
 }
+
+/// The slices of the contexts of several tokens: those of the token at each of `positions`, which sees the rows up to its own.
+pub struct Cut {
+    /// What each slice is, as [`Sequences::work`](crate::kernels::sequences::Sequences::work) has it.
+    pub work: Vec<[u32; 4]>,
+    /// The first slice of each token, and how many it has.
+    pub slices: Vec<[u32; 2]>,
+}
+
+/// Cuts contexts of different lengths into slices of the same length, as many as fill the device. No slice is shorter than a tile, and
+/// there are no more than [`MAX_SLICES`], or than tokens.
+///
+/// # Panics
+/// If there are no tokens or heads.
+pub fn cut_sequences(form: Form, machine: Machine, positions: &[u32], heads: usize) -> Cut {
+    let longest = positions.iter().max().map_or(0, |p| *p as usize + 1);
+    assert!(longest > 0 && heads > 0, "nothing to attend to");
+    let (tile, group) = form.tile(longest);
+    let tiles = |position: &u32| (*position as usize + 1).div_ceil(tile);
+    let all: usize = positions.iter().map(tiles).sum();
+    let wanted = form
+        .full(machine.cores as usize)
+        .div_ceil(heads.div_ceil(group));
+    // Each context may end with a shorter slice.
+    let most = MAX_SLICES.saturating_sub(positions.len()).max(1);
+    let even = all.div_ceil(wanted.min(most).max(1));
+    let of_slice = even.max(form.least(machine, longest.div_ceil(tile)));
+    let rows = of_slice.max(1) * tile;
+    let mut cut = Cut {
+        work: vec![],
+        slices: vec![],
+    };
+    for (token, position) in positions.iter().enumerate() {
+        let seen = *position as usize + 1;
+        let first = cut.work.len();
+        let begins = (0..seen).step_by(rows);
+        cut.work.extend(begins.map(|begin| {
+            let end = (begin + rows).min(seen);
+            [token, begin, end, 0].map(|n| n as u32)
+        }));
+        let count = cut.work.len() - first;
+        cut.slices.push([first, count].map(|n| n as u32));
+    }
+    cut
+}
+
+/// Every form that suits a device, for tests of what all of them do.
+#[cfg(test)]
+pub(crate) fn untried_forms(target: &Target, dims: MlaDims) -> Vec<Form> {
+    let mut forms = vec![
+        Form::Vector,
+        Form::without_matrices(target, dims),
+        Form::untried(target, dims),
+    ];
+    forms.dedup();
+    forms
+}

@@ -63,6 +63,7 @@ pub fn token_error(
         dims,
         scale,
         partials: partials.clone(),
+        sequences: None,
     });
     let floats = attention_merge::Output::Floats;
     calls.push(attention_merge::call(

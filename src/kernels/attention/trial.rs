@@ -42,6 +42,7 @@ pub(in crate::kernels) fn compared(
         dims,
         scale,
         partials: partials(dims, 1),
+        sequences: None,
     };
     let calls = move |matrices: bool, out: &Range| {
         let mut attention = attention.clone();
@@ -84,6 +85,7 @@ pub(super) fn timed(
         dims,
         scale: 1.0,
         partials: partials(dims, 1),
+        sequences: None,
     };
     let calls = move |by_matrices: bool, _: &Range| {
         let mut attention = attention.clone();

@@ -116,6 +116,7 @@ fn attention() -> Steps {
         dims: GLM,
         scale: 1.0,
         partials: [floats(), floats()],
+        sequences: None,
     };
     let spec = spec(&attention.calls()[0]);
     let counted = counted(&spec);

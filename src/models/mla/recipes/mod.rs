@@ -88,6 +88,7 @@ impl<'a> Given<'a> {
             dims: self.dims(),
             scale: self.config().softmax_scale(),
             partials: self.context.partials.clone(),
+            sequences: None,
         }
     }
 

@@ -1,0 +1,80 @@
+//! Several sequences in one step: what tells a kernel where each token stands, and where the rows of its sequence lie in the cache.
+
+use crate::gpu::buffer::Range;
+use crate::gpu::call::Call;
+
+/// Words of a record of the table.
+pub const RECORD: usize = 8;
+/// Words of a record of the choices, as [`sample::words`](super::sample::words) lays them out.
+pub const CHOICE: usize = 12;
+
+/// What the kernels of a step bind if its tokens belong to several sequences.
+#[derive(Debug, Clone)]
+pub struct Sequences {
+    /// Where each token stands, (max_tokens, [`RECORD`]) words: [`Record`].
+    pub table: Range,
+    /// The pages of each sequence in the order of its positions, numbers of pages of the cache.
+    pub pages: Range,
+    /// What each slice of the attention is, (slices, 4) words: token, first position, the position behind its last, 0.
+    pub work: Range,
+    /// Rows of a page, a power of two.
+    pub page: u32,
+    /// Rows of the cache: whole pages.
+    pub rows: u32,
+    /// Words of the history of all sequences.
+    pub ids: u32,
+}
+
+/// Where a token stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Record {
+    /// Its position in its sequence.
+    pub position: u32,
+    /// The entry of the pages with the first page of its sequence.
+    pub first_page: u32,
+    /// The word of the history with the first id of its sequence.
+    pub first_id: u32,
+    /// Its first slice among those of all tokens.
+    pub first_slice: u32,
+    /// Its slices.
+    pub slices: u32,
+}
+
+impl Record {
+    /// As the table has it.
+    pub fn words(self) -> [u32; RECORD] {
+        let Self {
+            position,
+            first_page,
+            first_id,
+            first_slice,
+            slices,
+        } = self;
+        [position, first_page, first_id, first_slice, slices, 0, 0, 0]
+    }
+}
+
+impl Sequences {
+    /// Binds the table alone, as `table.wgsl` names it, for kernels that read or write the history.
+    pub(super) fn bind_history(&self, call: Call) -> Call {
+        call.number("HISTORY_IDS", self.ids - 1)
+            .bind("table", &self.table)
+    }
+
+    /// Binds what tells where rows of the cache lie, as `sequences.wgsl` names it.
+    pub(super) fn bind_pages(&self, call: Call) -> Call {
+        call.number("PAGE", self.page)
+            .number("POOL_ROWS", self.rows)
+            .number("PAGE_ENTRIES", (self.pages.size / 4) as u32)
+            .bind("table", &self.table)
+            .bind("pages", &self.pages)
+    }
+
+    /// Binds what tells a workgroup its slice of a context, as `own_slice.wgsl` names it.
+    pub(super) fn bind_slices(&self, call: Call) -> Call {
+        self.bind_pages(call).bind("work", &self.work)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

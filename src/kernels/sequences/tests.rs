@@ -1,0 +1,323 @@
+//! Protects steps of several sequences: each token gets what a step of its sequence alone would give it, wherever the pages of its rows lie.
+
+use super::*;
+use crate::gpu::Gpu;
+use crate::gpu::buffer::{Buffer, Role};
+use crate::gpu::call::State;
+use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
+use crate::kernels::attention::testing::{glm, limit};
+use crate::kernels::attention::{
+    Form, GpuAttention, attention, cut_sequences, partial_bytes, untried_forms,
+};
+use crate::kernels::rope_cache::{CacheRow, GpuRopeCache, Queries, rope_cache};
+use crate::kernels::testing::{Rng, assert_close, random_weight};
+use crate::kernels::{MlaDims, attention_merge, embed, rope_cache as rope};
+use crate::quant::GgmlType;
+use half::f16;
+
+const PAGE: usize = 32;
+
+/// Sequences of random lengths, whose pages lie in random places among those of others.
+pub(crate) struct Given {
+    /// The position of each token, the last of its sequence.
+    pub positions: Vec<u32>,
+    /// The sequence of each.
+    pub of: Vec<usize>,
+    pages: Vec<u32>,
+    per_sequence: usize,
+    pub rows: usize,
+    pub n_ctx: usize,
+}
+
+impl Given {
+    /// One token for each of `lengths`, rows that its sequence has with its own; some tokens follow another of the same sequence.
+    pub fn new(rng: &mut Rng, lengths: &[usize]) -> Self {
+        let n_ctx = lengths.iter().max().expect("some") + 2;
+        let per_sequence = n_ctx.div_ceil(PAGE);
+        let count = lengths.len() * per_sequence + 3;
+        let mut free: Vec<u32> = (0..count as u32).collect();
+        for i in (1..free.len()).rev() {
+            free.swap(i, rng.below(i + 1));
+        }
+        let pages = free[..lengths.len() * per_sequence].to_vec();
+        let mut given = Self {
+            positions: vec![],
+            of: vec![],
+            pages,
+            per_sequence,
+            rows: count * PAGE,
+            n_ctx,
+        };
+        for (sequence, length) in lengths.iter().enumerate() {
+            given.positions.push(*length as u32 - 1);
+            given.of.push(sequence);
+        }
+        // The token before the last of the first sequence, too.
+        if lengths[0] > 1 {
+            given.positions.push(lengths[0] as u32 - 2);
+            given.of.push(0);
+        }
+        given
+    }
+
+    pub fn tokens(&self) -> usize {
+        self.of.len()
+    }
+
+    /// Where the row of a position lies.
+    pub fn row(&self, sequence: usize, position: usize) -> usize {
+        let page = self.pages[sequence * self.per_sequence + position / PAGE];
+        page as usize * PAGE + position % PAGE
+    }
+
+    /// On the device, with slices for `form`.
+    pub fn upload(&self, gpu: &Gpu, form: Form, heads: usize) -> (Sequences, State) {
+        let cut = cut_sequences(form, gpu.machine, &self.positions, heads);
+        let slices = cut.work.len() as u32;
+        let tokens = self.of.iter().zip(&self.positions).zip(&cut.slices);
+        let record = |((sequence, position), slices): ((&usize, &u32), &[u32; 2])| Record {
+            position: *position,
+            first_page: (sequence * self.per_sequence) as u32,
+            first_id: (sequence * (self.n_ctx + 1)) as u32,
+            first_slice: slices[0],
+            slices: slices[1],
+        };
+        let table: Vec<u32> = tokens.flat_map(|t| record(t).words()).collect();
+        let longest = *self.positions.iter().max().expect("some");
+        let most = crate::gpu::interface::MAX_SLICES.max(self.tokens());
+        let mut work = cut.work;
+        assert!(work.len() <= most, "{} slices", work.len());
+        work.resize(most, [0; 4]);
+        let sequences = Sequences {
+            table: Range::whole(&upload(gpu, &table)),
+            pages: Range::whole(&upload(gpu, &self.pages)),
+            work: Range::whole(&upload(gpu, &work)),
+            page: PAGE as u32,
+            rows: self.rows as u32,
+            ids: ((self.of.iter().max().expect("some") + 1) * (self.n_ctx + 1)) as u32,
+        };
+        let tokens = self.tokens() as u32;
+        let state = State {
+            pos: (longest + 1).max(tokens) - tokens,
+            tokens,
+            slices,
+            ..State::default()
+        };
+        (sequences, state)
+    }
+
+    /// A cache whose rows that no token sees are NaN, and that of each sequence alone.
+    fn cache(&self, rng: &mut Rng, row: usize) -> (Vec<f16>, Vec<Vec<f16>>) {
+        let mut all = vec![f16::NAN; self.rows * row];
+        let mut alone = vec![];
+        for sequence in 0..=*self.of.iter().max().expect("some") {
+            let longest = self.positions[sequence] as usize + 1;
+            let values = rng.normals(longest * row);
+            let own: Vec<f16> = values.into_iter().map(f16::from_f32).collect();
+            for (position, values) in own.chunks_exact(row).enumerate() {
+                let at = self.row(sequence, position) * row;
+                all[at..at + row].copy_from_slice(values);
+            }
+            alone.push(own);
+        }
+        (all, alone)
+    }
+}
+
+fn exact(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|v| f64::from(*v)).collect()
+}
+
+#[test]
+fn each_token_attends_to_its_own_sequence() {
+    let odd = MlaDims {
+        heads: 6,
+        nope: 16,
+        rope: 24,
+        kv_lora: 72,
+    };
+    let mut rng = Rng::fresh();
+    for (dims, lengths) in [
+        (glm(), vec![1, 33, 700, 64, 2000]),
+        (glm(), vec![5; 12]),
+        (odd, vec![300, 1, 32]),
+    ] {
+        let given = Given::new(&mut rng, &lengths);
+        let (row, tokens) = (dims.cache_row(), given.tokens());
+        let (cache, alone) = given.cache(&mut rng, row);
+        let mut queries =
+            |n: usize| -> Vec<f32> { rng.normals(n).into_iter().map(|x| x * 3.0).collect() };
+        let q_lat = queries(tokens * dims.heads * dims.kv_lora);
+        let q_pe = queries(tokens * dims.heads * dims.rope);
+        let scale = 1.0 / (row as f32).sqrt();
+        let mut twin = vec![f32::NAN; q_lat.len()];
+        for t in 0..tokens {
+            let of = |width: usize| t * dims.heads * width..(t + 1) * dims.heads * width;
+            let (position, rows) = (given.positions[t] as usize, &alone[given.of[t]]);
+            let (q, pe) = (&q_lat[of(dims.kv_lora)], &q_pe[of(dims.rope)]);
+            let out = &mut twin[of(dims.kv_lora)];
+            attention(q, pe, rows, position, 1, dims, scale, out);
+        }
+        for gpu in gpus() {
+            for form in untried_forms(gpu, dims) {
+                let (sequences, state) = given.upload(gpu, form, dims.heads);
+                let partials = partial_bytes(dims, tokens)
+                    .map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
+                let out = output(gpu, q_lat.len());
+                let attention = GpuAttention {
+                    form,
+                    q_lat: Range::whole(&upload(gpu, &q_lat)),
+                    q_pe: Range::whole(&upload(gpu, &q_pe)),
+                    cache: Range::whole(&upload(gpu, &cache)).holding(Role::Cache),
+                    dims,
+                    scale,
+                    partials: partials.clone(),
+                    sequences: Some(sequences.clone()),
+                };
+                let merge = attention_merge::call_of(
+                    Some(&sequences),
+                    &partials,
+                    dims,
+                    &Range::whole(&out),
+                    attention_merge::Output::Floats,
+                );
+                run(gpu, &[attention.calls(), vec![merge]].concat(), &state);
+                let found: Vec<f32> = download(gpu, &out, q_lat.len());
+                let longest = *lengths.iter().max().expect("some");
+                let limit = match form {
+                    // Queries and weights are rounded to f16.
+                    Form::Matrix(_) => 1e-5,
+                    _ => limit(longest),
+                };
+                let what = format!("{form:?}, {lengths:?}, {}", gpu.tier.name());
+                assert_close(&found, &exact(&twin), limit, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn new_rows_and_ids_are_found_by_sequence() {
+    let mut rng = Rng::fresh();
+    let dims = glm();
+    let (row, lengths) = (dims.cache_row(), [40, 1, 33, 32]);
+    let given = Given::new(&mut rng, &lengths);
+    let tokens = given.tokens();
+    let q = rng.normals(tokens * dims.heads * dims.head());
+    let kv_a = rng.normals(tokens * row);
+    let norm = rng.normals(dims.kv_lora);
+    let table = rng.normals(given.n_ctx * dims.rope);
+    let (angles, _) = table.as_chunks();
+    let mut expected = vec![f16::from_f32(7.0); given.rows * row];
+    let mut rotated = vec![f32::NAN; tokens * dims.heads * dims.rope];
+    for t in 0..tokens {
+        let position = given.positions[t] as usize;
+        let mut cache = vec![f16::ZERO; given.n_ctx * row];
+        let (heads, ropes) = (dims.heads * dims.head(), dims.heads * dims.rope);
+        let q = &q[t * heads..][..heads];
+        let kv_a = &kv_a[t * row..][..row];
+        let q_pe = &mut rotated[t * ropes..][..ropes];
+        rope_cache(
+            q, kv_a, &norm, 1e-5, angles, position, dims, q_pe, &mut cache,
+        );
+        let to = given.row(given.of[t], position) * row;
+        expected[to..to + row].copy_from_slice(&cache[position * row..][..row]);
+    }
+    let w = random_weight(&mut rng, GgmlType::Q4_0, 1, 50, 64);
+    let sequences_ids = lengths.len() * (given.n_ctx + 1);
+    let history: Vec<u32> = (0..sequences_ids).map(|_| rng.below(50) as u32).collect();
+    let ids: Vec<u32> = (0..tokens)
+        .map(|t| history[given.of[t] * (given.n_ctx + 1) + given.positions[t] as usize])
+        .collect();
+    let mut rows = vec![f32::NAN; tokens * 64];
+    embed::embed(&w, &ids, &mut rows);
+    for gpu in gpus() {
+        let (sequences, state) = given.upload(gpu, Form::Vector, dims.heads);
+        let untouched = vec![f16::from_f32(7.0); given.rows * row];
+        let cache = upload(gpu, &untouched);
+        let q_pe = output(gpu, rotated.len());
+        let embedded = output(gpu, rows.len());
+        let call = rope::call(&GpuRopeCache {
+            queries: Some(Queries {
+                q: Range::whole(&upload(gpu, &q)),
+                q_pe: Range::whole(&q_pe),
+            }),
+            sequences: Some(sequences.clone()),
+            ..GpuRopeCache::of(
+                CacheRow {
+                    kv_a: Range::whole(&upload(gpu, &kv_a)),
+                    kv_a_norm: Range::whole(&upload(gpu, &norm)),
+                    eps: 1e-5,
+                    cache: Range::whole(&cache).holding(Role::Cache),
+                },
+                &Range::whole(&upload(gpu, &table)),
+                dims,
+            )
+        });
+        let embed = embed::calls_of(
+            Some(&sequences),
+            &gpu_weight(gpu, &w),
+            &Range::whole(&upload(gpu, &history)),
+            &Range::whole(&embedded),
+        );
+        let calls = [vec![call], embed].concat();
+        // Positions up to the longest, not up to the rows of all pages.
+        let state = State {
+            pos: state.pos.max((given.n_ctx - tokens) as u32),
+            ..state
+        };
+        run(gpu, &calls, &state);
+        let what = gpu.tier.name();
+        let found: Vec<f32> = download(gpu, &q_pe, rotated.len());
+        assert_close(&found, &exact(&rotated), 1e-12, what);
+        let found: Vec<f32> = download(gpu, &embedded, rows.len());
+        assert_close(&found, &exact(&rows), 1e-13, what);
+        let found: Vec<f16> = download(gpu, &cache, expected.len());
+        let wide = |cache: &[f16]| -> Vec<f32> { cache.iter().map(|x| x.to_f32()).collect() };
+        // WGSL leaves the rounding to f16 open: the two may be 2^-10 of the value apart.
+        assert_close(&wide(&found), &exact(&wide(&expected)), 9.6e-7, what);
+        for (row, (found, expected)) in found
+            .chunks_exact(row)
+            .zip(expected.chunks_exact(row))
+            .enumerate()
+        {
+            if expected.iter().all(|x| x.to_f32() == 7.0) {
+                assert_eq!(found, expected, "row {row} belongs to no token");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_index_lies_in_its_buffer() {
+    let dims = glm();
+    let sequences = Sequences {
+        table: Range::words("table", 8 * 3),
+        pages: Range::words("pages", 12),
+        work: Range::words("work", 4 * 256),
+        page: 32,
+        rows: 640,
+        ids: 300,
+    };
+    let attention = GpuAttention {
+        form: Form::Vector,
+        q_lat: Range::floats("q_lat", (3 * dims.heads * dims.kv_lora) as u64),
+        q_pe: Range::floats("q_pe", (3 * dims.heads * dims.rope) as u64),
+        cache: Range::whole(&Buffer::new(
+            "cache",
+            (640 * dims.cache_row() * 2) as u64,
+            Role::Cache,
+        )),
+        dims,
+        scale: 1.0,
+        partials: crate::kernels::attention::partials(dims, 3),
+        sequences: Some(sequences),
+    };
+    let most = crate::gpu::Most {
+        tokens: 3,
+        context: 100,
+    };
+    for call in attention.calls() {
+        crate::kernels::testing::bounds::needs_every_byte(&call, most);
+    }
+}
