@@ -9,6 +9,8 @@ mod attention_coop;
 mod attention_heads;
 pub mod attention_merge;
 pub mod attention_short;
+pub mod batch_combine;
+pub mod batch_matvec;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod choices;

@@ -1,0 +1,63 @@
+//! The end of a layer with experts for the tokens of a batch: what their experts gave is added up, normed and prepared for the next layer.
+
+use super::token;
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent};
+use crate::quant::activation::Activation;
+
+/// Threads of a workgroup.
+const WG: u32 = 256;
+
+/// x = residual + sum over a token's slots of weight * slot, and x / rms(x) * norm prepared, on the device.
+pub struct GpuBatchCombine {
+    /// What each slot gave, (tokens, used, rows), and its weight, (tokens, used); nothing where the residual is all.
+    pub slots: Option<[Range; 2]>,
+    /// Experts per token; 0 without slots.
+    pub used: u32,
+    /// Added to the sum, (tokens, rows).
+    pub residual: Range,
+    /// The sum, (tokens, rows), where it is needed.
+    pub x: Option<Range>,
+    /// The weight of the norm, (rows), and its epsilon.
+    pub norm: (Range, f32),
+    /// Where the normed sum goes, prepared as `activation` says, (tokens, rows / 32) units.
+    pub values: Range,
+    /// The format of prepared values.
+    pub activation: Activation,
+    /// Values of a row, a multiple of 32.
+    pub rows: u32,
+}
+
+impl GpuBatchCombine {
+    /// The dispatch.
+    ///
+    /// # Panics
+    /// If a row is not whole units.
+    pub fn call(&self) -> Call {
+        assert!(self.rows.is_multiple_of(32), "rows of {} values", self.rows);
+        let vectors = self.rows / 4;
+        let [slots, weights] = match &self.slots {
+            Some([slots, weights]) => [Some(slots), Some(weights)],
+            None => [None; 2],
+        };
+        let (norm, eps) = &self.norm;
+        Call::new("batch_combine")
+            .variant(token::variant(self.activation))
+            .number("WG", WG)
+            .number("LANES", 1)
+            .number("LOADS", vectors.div_ceil(WG))
+            .number("VECTORS", vectors)
+            .number("USED", self.used)
+            .bind_some("slots", slots)
+            .bind_some("weights", weights)
+            .bind("residual", &self.residual)
+            .bind("norm", norm)
+            .bind_some("x", self.x.as_ref())
+            .bind("prepared", &self.values)
+            .word("eps", *eps)
+            .grid([Extent::Tokens, Extent::N(1), Extent::N(1)])
+    }
+}
+
+#[cfg(test)]
+mod tests;

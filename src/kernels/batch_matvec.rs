@@ -1,0 +1,249 @@
+//! The products of a step of few tokens: a weight is read once for several of them, inputs come prepared, and outputs can leave prepared.
+
+use super::gemm::GpuExperts;
+use super::token::{
+    Divided, TokenInput, TokenOutput, check_rows, divided, site, unsupported, variant, weight,
+};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Word};
+use crate::gpu::geometry::{Geometry, Site};
+use crate::gpu::memory::{GpuWeight, Piece};
+use crate::gpu::{GpuError, Target};
+use crate::quant::activation::Activation;
+
+/// The input of a product.
+#[derive(Clone)]
+pub enum Input {
+    /// Prepared values, (rows, stride units), and where a norm lies between their sums of squares, (rows, 2 * units).
+    Prepared(TokenInput),
+    /// The residual stream in f32 (tokens, cols), the weight of its norm (cols), its sums of squares (tokens, cols / 16) and the epsilon.
+    /// It is for products that must not read rounded values.
+    Stream(Range, Range, Range, f32),
+}
+
+/// The product on the device: y = W x / rms(x) (+ residual), or silu(W x) * (U x).
+#[derive(Clone)]
+pub struct GpuBatchMatvec<'a> {
+    /// W, (groups, rows, cols). The groups are heads or experts.
+    pub weight: &'a GpuWeight,
+    /// U, of the same shape and pieces.
+    pub up: Option<&'a GpuWeight>,
+    /// The format of prepared values.
+    pub activation: Activation,
+    /// The input.
+    pub x: Input,
+    /// Units of a row of the input.
+    pub x_stride: u32,
+    /// Units from one head's input to the next, where groups are heads.
+    pub x_group: u32,
+    /// Which tokens each group multiplies, where groups are experts: its tiles have `height` places. Gate and up gather, down scatters.
+    pub experts: Option<GpuExperts>,
+    /// Tokens that a workgroup takes at once, where groups are no experts: a power of two.
+    pub columns: u32,
+    /// Added to the output, of its shape.
+    pub residual: Option<Range>,
+    /// The output in f32, (tokens, groups * rows); of experts (places or slots, rows).
+    pub y: Option<Range>,
+    /// The output prepared for the next product, with rows of whole units.
+    pub prepared: Option<TokenOutput>,
+}
+
+/// Tokens that a workgroup takes at once in steps of up to `tokens`: as many as registers hold sums for.
+pub fn columns(tokens: u32) -> u32 {
+    tokens.next_power_of_two().clamp(2, 8)
+}
+
+impl<'a> GpuBatchMatvec<'a> {
+    /// The product of `weight` and `x` for steps of up to `tokens` tokens, to be completed.
+    pub fn new(weight: &'a GpuWeight, activation: Activation, tokens: u32, x: Input) -> Self {
+        Self {
+            weight,
+            up: None,
+            activation,
+            x,
+            x_stride: weight.cols / 32,
+            x_group: 0,
+            experts: None,
+            columns: columns(tokens),
+            residual: None,
+            y: None,
+            prepared: None,
+        }
+    }
+
+    /// Places of a tile.
+    fn places(&self) -> u32 {
+        self.experts.as_ref().map_or(self.columns, |e| e.height)
+    }
+
+    /// What the input is multiplied as: the router reads f32 in every tier.
+    fn form(&self) -> Activation {
+        match self.x {
+            Input::Stream(..) => Activation::Floats,
+            Input::Prepared(_) => self.activation,
+        }
+    }
+}
+
+impl Divided for GpuBatchMatvec<'_> {
+    fn site(&self) -> Site {
+        let kernel = match (&self.x, &self.experts) {
+            (Input::Stream(..), _) => "batch_matvec+x_times_norm",
+            (_, Some(_)) => "batch_matvec+experts",
+            _ => "batch_matvec",
+        };
+        let weights: Vec<_> = [self.weight].into_iter().chain(self.up).collect();
+        let shape = site(kernel, &weights, self.activation);
+        Site {
+            shape: format!("{} by {}", shape.shape, self.places()),
+            prepared: self.prepared.is_some(),
+            rows: match self.experts {
+                Some(_) => self.weight.rows * self.places(),
+                None => shape.rows,
+            },
+            at_once: 4,
+            ..shape
+        }
+    }
+
+    fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
+        let w = self.weight;
+        if !w.cols.is_multiple_of(32) || !w.rows.is_multiple_of(4) {
+            let missing = format!("a kernel for {} x {} in {}", w.rows, w.cols, w.name);
+            return Err(unsupported(target, &missing));
+        }
+        if self.prepared.is_some() {
+            check_rows(target, w.rows, &w.name)?;
+            if !w.total_rows().is_multiple_of(32) && self.experts.is_none() {
+                let missing = format!("a kernel for {} prepared rows of {}", w.rows, w.name);
+                return Err(unsupported(target, &missing));
+            }
+        }
+        let whole = self.whole(target, geometry)?;
+        let pieces = w.pieces.iter().enumerate();
+        let calls = pieces.map(|(i, piece)| {
+            let up = self.up.map(|up| &up.pieces[i]);
+            self.call(whole.clone(), geometry, piece, up)
+        });
+        Ok(calls.collect())
+    }
+}
+
+impl GpuBatchMatvec<'_> {
+    /// The call without a piece of the weight.
+    fn whole(&self, target: &Target, geometry: &Geometry) -> Result<Call, GpuError> {
+        let (w, places, form) = (self.weight, self.places(), self.form());
+        let (units, threads) = (w.cols / 32, geometry.threads());
+        if !threads.is_power_of_two() || !places.is_power_of_two() || threads < places {
+            let missing = format!("a division of {threads} threads among {places} tokens");
+            return Err(unsupported(target, &missing));
+        }
+        let of_place = threads / places;
+        let run = of_place.min(target.lanes());
+        let (groups, used, stride) = match &self.experts {
+            Some(e) if e.gather => ("batch_gather", e.used, w.rows),
+            Some(e) => ("batch_scatter", e.used, w.rows),
+            None => ("batch_heads", 1, w.total_rows()),
+        };
+        let mut call = variant(form);
+        // The output is prepared in the tier's form, whatever the input is.
+        if form != self.activation {
+            call = variant(self.activation).module("INPUT", "x_rows_times_norm");
+        }
+        let mut call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], w.ty, form);
+        if let Some(up) = self.up {
+            call = weight(call, ["UP", "UP_TIMES"], up.ty, form);
+        }
+        let call = divided(target, call, geometry, units)
+            .module("GROUPS", groups)
+            .number("UNITS", units)
+            .number("AT_ONCE", geometry.at_once)
+            .number("COLS", places)
+            .number("USED", used)
+            .number("X_STRIDE", self.x_stride)
+            .number("X_GROUP", self.x_group)
+            .number("OUT_STRIDE", stride)
+            .number("QUADS", (geometry.tile * places / 4).div_ceil(threads))
+            .number("SQUARE_THREADS", of_place)
+            .number("SQUARE_RUN", run)
+            .number("SQUARE_RUNS", of_place / run)
+            .number("SQUARE_LOADS", (2 * units).div_ceil(of_place));
+        let mut call = Call::new("batch_matvec")
+            .variant(call)
+            .word("tokens", Word::Tokens)
+            .bind_some("residual", self.residual.as_ref())
+            .bind_some("y", self.y.as_ref());
+        if let Some(prepared) = &self.prepared {
+            call = prepared.bind(call);
+        }
+        if let Some(experts) = &self.experts {
+            call = call
+                .bind("tiles", &experts.tiles)
+                .bind("slots", &experts.slots)
+                .with_counts(experts.counts.clone());
+        }
+        Ok(match &self.x {
+            Input::Prepared(x) => x.bind(call),
+            Input::Stream(x, norm, squares, eps) => call
+                .bind("x", x)
+                .bind("x_norm", norm)
+                .bind("squares", squares)
+                .word("eps", *eps),
+        })
+    }
+
+    /// The call with a piece of the weight, and of the second one.
+    fn call(&self, call: Call, geometry: &Geometry, piece: &Piece, up: Option<&Piece>) -> Call {
+        let w = self.weight;
+        // A piece of one group is any run of rows; pieces of several hold whole groups.
+        let (rows, first_group, groups) = match w.groups {
+            1 => (piece.rows, 0, 1),
+            _ => (w.rows, piece.first_row / w.rows, piece.rows / w.rows),
+        };
+        let first_row = match self.experts {
+            Some(_) => 0,
+            None => piece.first_row,
+        };
+        let (along_tokens, along_groups) = match &self.experts {
+            Some(e) => (
+                super::expert_rows::tile_extent(e.used, e.height, w.groups),
+                1,
+            ),
+            None => (Extent::TokensBy(self.columns), groups),
+        };
+        let mut call = call
+            .planes(["w_q", "w_s"], piece)
+            .word("rows", rows)
+            .word("first_row", first_row)
+            .word("first_group", first_group)
+            .word("groups", groups)
+            .word("sub", piece.sub)
+            .grid([
+                Extent::N(rows.div_ceil(geometry.tile)),
+                along_tokens,
+                Extent::N(along_groups),
+            ]);
+        let mut bytes = piece.quants.size + piece.scales.size;
+        let mut weights = u64::from(piece.rows) * u64::from(w.cols);
+        if let Some(up) = up {
+            call = call.planes(["u_q", "u_s"], up).word("u_sub", up.sub);
+            bytes += up.quants.size + up.scales.size;
+            weights *= 2;
+        }
+        let share = match &self.experts {
+            Some(e) => weights / u64::from(w.groups) * u64::from(e.used),
+            None => weights,
+        };
+        call.with_bytes(bytes)
+            .with_flops(super::per_token(2 * share))
+    }
+}
+
+/// The workgroups of the products of experts of which a list of tiles counts rows ([`GpuExperts::counts`]): across, for gate and up, then
+/// for down.
+pub fn workgroups(across: [u32; 2]) -> [[u32; 3]; 2] {
+    across.map(|across| [across, 0, 1])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+// y = W x (+ residual) of each token of a batch, or with a second weight U silu(W x) * (U x). A weight is read once for COLS tokens.
+//
+// x (rows, X_STRIDE units) comes prepared by the product before (shared/token_write.wgsl), or as f32 that this kernel multiplies by the norm's
+// weight (shared/x_rows_times_norm.wgsl). If `squares` are bound, sums are divided by the root mean square of their row of x. W (groups, rows,
+// 32 * UNITS). y (rows of the output, OUT_STRIDE) is left as f32, prepared for the next product (`prepared`), or both. The module GROUPS says
+// what the groups of W are, and which rows of x and y belong to a place of the tile: see batch_heads, batch_gather and batch_scatter.
+// Division: grid (tiles of TILE rows, tiles of COLS places, groups). LANES threads share AT_ONCE rows of W and take all places of the tile.
+// Places behind the last one of a tile are left out.
+// Bound by: the bytes of W; with many tokens the multiply-adds and the loads of x, which threads with other rows share from the first-level
+// cache.
+#word rows: u32          // of W in a group
+#word first_row: u32     // of this piece in y
+#word first_group: u32   // of this piece: expert, head or 0
+#word groups: u32        // in this piece
+#word sub: u32           // sub-plane of the scales, in words
+#word u_sub?: u32        // that of the second weight
+#word tokens: u32
+#word eps?: f32          // of the norm
+#read w_q: array<vec4<u32>> @codes(WEIGHT, W_UNITS)     // (groups, rows, UNITS) units
+#read w_s: array<w_Scales> @scales(WEIGHT, W_UNITS)     // (groups, rows, UNITS) units
+#read u_q?: array<vec4<u32>> @codes(UP, W_UNITS)        // the same
+#read u_s?: array<u_Scales> @scales(UP, W_UNITS)        // the same
+#read residual?: array<vec4<f32>> @floats(OUT_ROWS)     // (rows of the output, OUT_STRIDE / 4)
+#write y?: array<vec4<f32>> @floats(OUT_ROWS)           // (rows of the output, OUT_STRIDE / 4)
+#read norm_weight?: array<vec4<f32>> @floats(OUT_STRIDE)   // (OUT_STRIDE / 4)
+#write squares_out?: array<f32> @floats(OUT_ROWS / 16)  // (rows of the output, OUT_STRIDE / 16)
+#length INPUT_UNITS X_ROWS * X_STRIDE
+#length OUT_ROWS Y_ROWS * OUT_STRIDE
+#each c COLS
+#each r AT_ONCE
+#each k UNROLL
+#each q QUADS
+const STRIDE = WG / LANES;   // runs of LANES threads; the rows of a thread are this far apart
+const TILE = STRIDE * AT_ONCE;
+#import w32
+#import lanes
+#import units
+#import INPUT as x
+#import WEIGHT as w
+#import WEIGHT_TIMES as w
+#import GROUPS as group
+
+// The tile of a workgroup: `count` places from `first` on, and TILE rows of W from `row` on in `group`.
+struct Tile { first: u32, count: u32, group: u32, row: u32 }
+#import columns_rms
+
+alias Rows = array<u32, AT_ONCE>;
+alias Row_Sums = array<f32, AT_ONCE>;
+alias w_Rows = array<w_Loaded, AT_ONCE>;
+var<workgroup> sums_out: array<f32, COLS * TILE>;   // (place, row)
+
+fn w_rows(rows: Rows, u: u32) -> w_Rows {
+  return w_Rows(
+    w_load(rows[$r] + u, p.sub),
+  );
+}
+
+fn w_multiply(sums: Row_Sums, w: w_Rows, x: x_Unit) -> Row_Sums {
+  return Row_Sums(
+    sums[$r] + w_times(w[$r], x),
+  );
+}
+
+fn w_out(at: u32) -> vec4<f32> {
+  return vec4(sums_out[at], sums_out[at + 1u], sums_out[at + 2u], sums_out[at + 3u]);
+}
+
+// `load` requests unit u of the rows that begin at these units, and `multiply` adds their products. `put` leaves sums over the lanes of a row
+// for the threads that complete them, and `finished` gives four completed rows, whose sums are multiplied by `scale`.
+#ifdef u_q
+#import UP as u
+#import UP_TIMES as u
+alias u_Rows = array<u_Loaded, AT_ONCE>;
+struct Loaded { w: w_Rows, u: u_Rows }
+struct Sums { w: Row_Sums, u: Row_Sums }
+var<workgroup> up_out: array<f32, COLS * TILE>;     // (place, row)
+
+fn u_rows(rows: Rows, u: u32) -> u_Rows {
+  return u_Rows(
+    u_load(rows[$r] + u, p.u_sub),
+  );
+}
+
+fn u_multiply(sums: Row_Sums, w: u_Rows, x: x_Unit) -> Row_Sums {
+  return Row_Sums(
+    sums[$r] + u_times(w[$r], x),
+  );
+}
+
+fn load(rows: Rows, u: u32) -> Loaded { return Loaded(w_rows(rows, u), u_rows(rows, u)); }
+
+fn multiply(sums: Sums, w: Loaded, x: x_Unit) -> Sums {
+  return Sums(w_multiply(sums.w, w.w, x), u_multiply(sums.u, w.u, x));
+}
+
+fn put(at: u32, lane: u32, sums: Sums) {
+  let w$r = row_sum(sums.w[$r]);
+  let u$r = row_sum(sums.u[$r]);
+  if (lane != 0u) { return; }
+  sums_out[at + $ru * STRIDE] = w$r;
+  up_out[at + $ru * STRIDE] = u$r;
+}
+
+// silu(gate) * up. exp(-gate) is kept finite, because Metal's fast math may assume that it is.
+fn finished(at: u32, scale: f32) -> vec4<f32> {
+  let gate = w_out(at) * scale;
+  let up = vec4(up_out[at], up_out[at + 1u], up_out[at + 2u], up_out[at + 3u]) * scale;
+  return gate / (1.0 + exp(min(-gate, vec4(80.0)))) * up;
+}
+#else
+alias Loaded = w_Rows;
+alias Sums = Row_Sums;
+
+fn load(rows: Rows, u: u32) -> Loaded { return w_rows(rows, u); }
+
+fn multiply(sums: Sums, w: Loaded, x: x_Unit) -> Sums { return w_multiply(sums, w, x); }
+
+fn put(at: u32, lane: u32, sums: Sums) {
+  let w$r = row_sum(sums[$r]);
+  if (lane != 0u) { return; }
+  sums_out[at + $ru * STRIDE] = w$r;
+}
+
+fn finished(at: u32, scale: f32) -> vec4<f32> { return w_out(at) * scale; }
+#endif
+
+// Four rows of a place that a thread completes: whether there are some, the place in the tile, their first row in the tile, and where they
+// go in the output, in values.
+struct FourRows { some: bool, place: u32, row: u32, to: u32 }
+
+fn four_rows(at: Tile, i: u32) -> FourRows {
+  let place = i / (TILE / 4u);
+  let row = i % (TILE / 4u) * 4u;
+  let some = i < COLS * TILE / 4u && place < at.count && at.row + row < p.rows;
+  let here = min(at.row + row, p.rows - 4u);
+  return FourRows(some, place, row, group_output(at, min(place, at.count - 1u)) * OUT_STRIDE + p.first_row + group_first_row(at) + here);
+}
+
+// Stores four finished values, and prepares them for the next product. Threads 4i .. 4i + 4 call together if it does.
+#ifdef prepared
+#import token_write
+#ifdef norm_weight
+fn prepare(own: FourRows, t: u32, v: vec4<f32>, weight: vec4<f32>) {
+  var squares = dot(v, v);
+  squares += subgroupShuffleXor(squares, 1u);
+  squares += subgroupShuffleXor(squares, 2u);
+  if ((own.to & 15u) == 0u) { squares_out[own.to >> 4u] = squares; }
+  token_write(own.to, t, v * weight);
+}
+#else
+fn prepare(own: FourRows, t: u32, v: vec4<f32>, weight: vec4<f32>) { token_write(own.to, t, v); }
+#endif
+#else
+fn prepare(own: FourRows, t: u32, v: vec4<f32>, weight: vec4<f32>) { }
+#endif
+
+fn leave(own: FourRows, t: u32, v: vec4<f32>, weight: vec4<f32>) {
+  y_put(own.to / 4u, v);
+  prepare(own, t, v, weight);
+}
+
+#main
+#ifdef tiles
+  let listed = tiles[wid.y];
+  // An expert that precedes this piece of the weight wraps around to a large number.
+  let expert = listed.x - p.first_group;
+  if (listed.z == 0u) { return; }
+  if (expert >= p.groups) { return; }
+  let at = Tile(listed.y, listed.z, expert, wid.x * TILE);
+#else
+  let at = Tile(wid.y * COLS, min(COLS, p.tokens - wid.y * COLS), wid.z, wid.x * TILE);
+#endif
+  let lane = t & (LANES - 1u);
+  let in_tile = t / LANES;
+  // Threads behind the last row compute it again.
+  let rows = Rows(
+    (at.group * p.rows + min(at.row + in_tile + $ru * STRIDE, p.rows - 1u)) * UNITS,
+  );
+  let x$c = group_input(at, min($cu, at.count - 1u)) * X_STRIDE + (p.first_group + at.group) * X_GROUP;
+  let four$q = four_rows(at, $qu * WG + t);
+  let before$q = residual_at(four$q.to / 4u);
+  let weight$q = norm_weight_at(four$q.to % OUT_STRIDE / 4u);
+  let squares = squares_ask(at, t);
+  var sums$c = Sums();
+  var b = lane;
+  loop {
+    if (b >= UNITS) { break; }
+    let w$k = load(rows, unit_at(b, $ku));
+    if ($cu < at.count && in_row(b, $ku)) { sums$c = multiply(sums$c, w$k, x_unit(x$c + unit_at(b, $ku))); }
+    b += UNROLL * LANES;
+  }
+  squares_put(squares, t);
+  if ($cu < at.count) { put($cu * TILE + in_tile, lane, sums$c); }
+  workgroupBarrier();
+  if (four$q.some) { leave(four$q, $qu * WG + t, finished(four$q.place * TILE + four$q.row, column_scale(four$q.place)) + before$q, weight$q); }
+}
