@@ -180,7 +180,7 @@ impl GpuBatchMatvec<'_> {
             call = call
                 .bind("tiles", &experts.tiles)
                 .bind("slots", &experts.slots)
-                .with_counts(experts.counts.clone());
+                .with_counts(experts.own_counts());
         }
         Ok(match &self.x {
             Input::Prepared(x) => x.bind(call),

@@ -105,7 +105,7 @@ impl GpuExperts {
     }
 
     /// Those of the product that reads and writes as this one does.
-    fn own_counts(&self) -> Option<Range> {
+    pub(super) fn own_counts(&self) -> Option<Range> {
         let skipped = if self.gather { 0 } else { 12 };
         self.counts.as_ref().map(|counts| Range {
             offset: counts.offset + skipped,

@@ -3,6 +3,8 @@
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
 
+/// Rows of a page: a multiple of the tiles of every attention, a power of two.
+pub const PAGE: u32 = 64;
 /// Words of a record of the table.
 pub const RECORD: usize = 8;
 /// Words of a record of the choices, as [`sample::words`](super::sample::words) lays them out.

@@ -18,7 +18,9 @@ use crate::gpu::call::State;
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{Gpu, GpuError, Step, Target};
+use crate::kernels::attention::Cut;
 use crate::kernels::compose::{Composition, Pair};
+use crate::kernels::sequences::Sequences;
 use crate::model::{Config, Ffn, ModelError};
 
 /// Up to so many tokens of a prompt are few: a family may have a step of its own for them.
@@ -178,6 +180,52 @@ pub trait Sessions: Send {
         n_ctx: usize,
         chunk: u32,
     ) -> Result<Box<dyn Recipes>, GpuError>;
+
+    /// Steps of several sequences.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    fn batch(&self, target: &Target, sizes: BatchSizes) -> Result<Box<dyn Batches>, GpuError>;
+}
+
+/// What a batch is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchSizes {
+    /// Positions of a sequence at most.
+    pub n_ctx: usize,
+    /// Pages of the cache, of [`PAGE`](crate::kernels::sequences::PAGE) rows each.
+    pub pages: u32,
+    /// Sequences at once.
+    pub sequences: u32,
+    /// Tokens of a step at most.
+    pub tokens: u32,
+}
+
+/// Steps whose tokens belong to several sequences, and the buffers that they share.
+pub trait Batches: Send + Sync {
+    /// Where tokens stand: what the host writes before a step.
+    fn sequences(&self) -> &Sequences;
+
+    /// Token ids, (sequences, n_ctx + 1) u32.
+    fn history(&self) -> &Range;
+
+    /// The cache of each layer, (pages, rows of a page) rows.
+    fn cache(&self) -> &[Range];
+
+    /// From up to `most` tokens to their hidden states.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`] where a kernel does not take the shapes.
+    fn step(&self, target: &Target, most: u32) -> Result<Step, GpuError>;
+
+    /// From the hidden states of the first tokens of a step, up to `most`, to the logits (tokens, vocab) of each.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    fn head(&self, target: &Target, most: u32, logits: &Range) -> Result<Step, GpuError>;
+
+    /// The slices that the attention of tokens at these positions is cut into.
+    fn cut(&self, machine: Machine, positions: &[u32]) -> Cut;
 }
 
 /// The steps of a session, for any device that takes its kernels, and the buffers that they share.

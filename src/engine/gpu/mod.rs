@@ -1,6 +1,7 @@
 //! The GPU backend: recorded steps replayed with one or two tokens in flight.
 
 mod all_logits;
+pub mod batch;
 mod flight;
 pub mod measure;
 mod memory;

@@ -5,9 +5,13 @@ use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError, Most, Target};
+use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::rope_cache::CacheRow;
+use crate::kernels::sequences::Sequences;
+use crate::kernels::sequences::{PAGE, RECORD};
 use crate::kernels::{KvDims, attention, attention_short, gemm, prompt_attention};
 use crate::model::RopeTable;
+use crate::models::BatchSizes;
 use crate::models::mla::Config;
 use crate::models::mla::GpuLayer;
 
@@ -47,8 +51,10 @@ impl Forms {
 
 /// The buffers of a session that every step shares, and what its steps are recorded with.
 pub struct Context {
-    /// Rows of each cache.
+    /// Positions of a sequence; in a session rows of each cache.
     pub rows: u32,
+    /// Where tokens stand, if they belong to several sequences. Then the caches have pages.
+    pub sequences: Option<Sequences>,
     /// Token ids by position, (n_ctx + 1) u32.
     pub history: Range,
     /// Per layer (n_ctx, kv_lora + rope) f16.
@@ -102,17 +108,6 @@ impl Context {
         chunk: u32,
     ) -> Result<Self, GpuError> {
         let dims = config.dims();
-        let bytes = (n_ctx * dims.cache_row() * 2) as u64;
-        if bytes > target.max_binding {
-            return Err(GpuError::BindingTooLarge {
-                what: format!("the cache of a layer for {n_ctx} positions"),
-                bytes,
-                adapter: target.name.clone(),
-                limit: target.max_binding,
-                remedy: "use a smaller context (-c)",
-            });
-        }
-        let cache = |_| Range::whole(&Buffer::new("latent cache", bytes, Role::Cache));
         let kv = config.kv_dims();
         let max_binding = target.max_binding;
         let (machine, tokens) = (target.machine, chunk as usize);
@@ -125,8 +120,9 @@ impl Context {
         let absorbed = expanded.as_ref().map_or(chunk, |e| e.most_few().min(chunk));
         Ok(Self {
             rows: n_ctx as u32,
+            sequences: None,
             history: Range::words("token history", n_ctx as u64 + 1),
-            cache: (0..config.block_count).map(cache).collect(),
+            cache: caches(target, config, n_ctx)?,
             rope_table: Range::whole(&Buffer::with(
                 "rotation table",
                 &RopeTable::build(&config.rope, config.qk_rope_head_dim, n_ctx),
@@ -138,6 +134,48 @@ impl Context {
         })
     }
 
+    /// Of several sequences, for steps of up to `sizes.tokens` tokens.
+    ///
+    /// # Errors
+    /// [`GpuError::BindingTooLarge`] where a layer's cache does not fit one binding.
+    pub fn of_batch(
+        target: &Target,
+        config: &Config,
+        forms: Forms,
+        sizes: BatchSizes,
+    ) -> Result<Self, GpuError> {
+        let BatchSizes {
+            n_ctx,
+            pages,
+            sequences,
+            tokens,
+        } = sizes;
+        let without = Forms {
+            expanded: None,
+            ..forms
+        };
+        let rows = pages * PAGE;
+        let ids = u64::from(sequences) * (n_ctx as u64 + 1);
+        let slices = MAX_SLICES.max(tokens as usize) as u64;
+        let per_sequence = n_ctx.div_ceil(PAGE as usize) as u64;
+        let table = Range::words("where tokens stand", u64::from(tokens) * RECORD as u64);
+        let table = Sequences {
+            table,
+            pages: Range::words("pages", u64::from(sequences) * per_sequence),
+            work: Range::words("slices of tokens", slices * 4),
+            page: PAGE,
+            rows,
+            ids: ids as u32,
+        };
+        Ok(Self {
+            cache: caches(target, config, rows as usize)?,
+            history: Range::words("token histories", ids),
+            sequences: Some(table),
+            short: 0,
+            ..Self::new(target, config, without, n_ctx, tokens)?
+        })
+    }
+
     /// The largest replay of steps of one token.
     pub fn token(&self) -> Most {
         Most::token(self.rows)
@@ -146,10 +184,27 @@ impl Context {
     /// The attention of steps of up to `tokens` tokens.
     pub fn form(&self, tokens: usize) -> attention::Form {
         match tokens {
+            _ if self.sequences.is_some() => self.forms.token,
             1 => self.forms.token,
             _ => attention::Form::Vector,
         }
     }
+}
+
+/// The cache of each layer, of so many rows.
+fn caches(target: &Target, config: &Config, rows: usize) -> Result<Vec<Range>, GpuError> {
+    let bytes = (rows * config.dims().cache_row() * 2) as u64;
+    if bytes > target.max_binding {
+        return Err(GpuError::BindingTooLarge {
+            what: format!("the cache of a layer for {rows} positions"),
+            bytes,
+            adapter: target.name.clone(),
+            limit: target.max_binding,
+            remedy: "use a smaller context (-c)",
+        });
+    }
+    let cache = |_| Range::whole(&Buffer::new("latent cache", bytes, Role::Cache));
+    Ok((0..config.block_count).map(cache).collect())
 }
 
 /// A layer with its cache, and what of it a step reads composed.

@@ -1,6 +1,8 @@
 //! The steps of a model as plain functions: from its configuration, the places of its weights, the target, the context and, for prompts, the
 //! buffers of a chunk to a [`Step`]. No device is needed: [`Recording`](crate::gpu::record::Recording) makes a step real.
 
+mod batch;
+mod batch_session;
 mod chunk;
 mod context;
 mod experts;
@@ -88,19 +90,29 @@ impl<'a> Given<'a> {
             dims: self.dims(),
             scale: self.config().softmax_scale(),
             partials: self.context.partials.clone(),
-            sequences: None,
+            sequences: self.context.sequences.clone(),
         }
     }
 
     /// The dispatch that joins its slices in `latent`.
     fn merge(self, latent: &Range, output: Output) -> Call {
-        attention_merge::call(&self.context.partials, self.dims(), latent, output)
+        let sequences = self.context.sequences.as_ref();
+        attention_merge::call_of(
+            sequences,
+            &self.context.partials,
+            self.dims(),
+            latent,
+            output,
+        )
     }
 
     /// The rows of the cache, and nothing else, from `kv_a` of the layer.
     fn cache_rows(self, of: TokenLayer<'a>, kv_a: Range) -> GpuRopeCache {
         let row = of.row(kv_a, self.config().rms_eps);
-        GpuRopeCache::of(row, &self.context.rope_table, self.dims())
+        GpuRopeCache {
+            sequences: self.context.sequences.clone(),
+            ..GpuRopeCache::of(row, &self.context.rope_table, self.dims())
+        }
     }
 
     /// How the product of a composed `qk` rotates its last rows.

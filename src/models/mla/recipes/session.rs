@@ -1,5 +1,6 @@
 //! What the engine asks of this family: weights that begin sessions, and the steps of a session with their buffers.
 
+use super::batch_session::Batch;
 use super::chunk::widest;
 use super::{Chunk, Context, Expanded, Forms, Given};
 use crate::gpu::buffer::Range;
@@ -11,7 +12,7 @@ use crate::kernels::compose::{Composition, Pair};
 use crate::kernels::{attention, attention_short};
 use crate::model::Ffn;
 use crate::models::mla::Weights;
-use crate::models::{self, Recipes, Sessions, Trials};
+use crate::models::{self, BatchSizes, Batches, Recipes, Sessions, Trials};
 
 impl models::Weights for Weights {
     fn vectors(&self) -> &Range {
@@ -77,6 +78,11 @@ impl Sessions for Chosen {
     ) -> Result<Box<dyn Recipes>, GpuError> {
         let session = Session::new(target, self.weights.clone(), self.forms, n_ctx, chunk)?;
         Ok(Box::new(session))
+    }
+
+    fn batch(&self, target: &Target, sizes: BatchSizes) -> Result<Box<dyn Batches>, GpuError> {
+        let batch = Batch::new(target, self.weights.clone(), self.forms, sizes)?;
+        Ok(Box::new(batch))
     }
 }
 

@@ -61,6 +61,24 @@ pub fn head(given: Given<'_>, hidden: &Range, logits: &Range) -> Vec<Call> {
     matvec.calls()
 }
 
+/// From the hidden states of up to `most` tokens, those of the chunk, to the logits (tokens, vocab) of each.
+pub fn all_logits(given: Given<'_>, chunk: &Chunk, most_tokens: u32, logits: &Range) -> Step {
+    let w = &given.weights.output;
+    let matvec = GpuMatvec {
+        weight: w,
+        max_tokens: most_tokens,
+        x: chunk.after_ffn.clone(),
+        x_offset: Word::U(0),
+        x_stride: w.cols,
+        x_group_stride: 0,
+        norm: Some((given.weights.output_norm.clone(), given.config().rms_eps)),
+        residual: None,
+        y: logits.clone(),
+        tokens: Word::Tokens,
+    };
+    Step::of(most(given.context, most_tokens), matvec.calls())
+}
+
 /// Builds the dispatches of a step for up to `max_tokens` tokens.
 pub(super) struct Recipe<'a> {
     pub given: Given<'a>,
@@ -76,8 +94,12 @@ impl<'a> Recipe<'a> {
             weights, context, ..
         } = self.given;
         let mut x = buffers().embedding;
-        self.calls
-            .extend(embed::calls(&weights.token_embd, &context.history, &x));
+        self.calls.extend(embed::calls_of(
+            context.sequences.as_ref(),
+            &weights.token_embd,
+            &context.history,
+            &x,
+        ));
         for (i, of) in self.given.layers(self.max_tokens).enumerate() {
             let (chunk, begin) = (buffers(), self.calls.len());
             let after = self.attention(of, &chunk, &x);

@@ -1,0 +1,386 @@
+//! Steps of several sequences: what the host writes before each, and what comes back of it.
+
+use super::{GpuModel, RESULT};
+use crate::engine::backend::BackendError;
+use crate::gpu::buffer::{Buffer, Range, Role};
+use crate::gpu::call::State;
+use crate::gpu::record::Recording;
+use crate::gpu::{Gpu, GpuError, Most, Step};
+use crate::kernels::sample::{self, Rows};
+use crate::kernels::sequences::{CHOICE, PAGE, Record};
+use crate::models::{BatchSizes, Batches};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use wgpu::{BufferUsages, Features, SubmissionIndex};
+
+/// Steps that may be in flight.
+pub const BATCHES_IN_FLIGHT: usize = 2;
+/// Buffers that ids come back through: one more, since a mapped buffer cannot be written.
+const RING: usize = BATCHES_IN_FLIGHT + 1;
+
+/// A token of a step: the id at this position of the sequence, which the host or an earlier step wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchToken {
+    /// Its sequence, a number below [`BatchSizes::sequences`].
+    pub sequence: u32,
+    /// Its position, below [`BatchSizes::n_ctx`].
+    pub position: u32,
+}
+
+/// What a step is to do.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchStep<'a> {
+    /// Its tokens. The first ones are those after which a token is chosen.
+    pub tokens: &'a [BatchToken],
+    /// How each of them is chosen: [`sample::words`] for the position behind it.
+    pub choices: &'a [[u32; CHOICE]],
+    /// Of which of them the host wants the logits.
+    pub logits: &'a [usize],
+}
+
+/// A step on its way.
+pub struct BatchFlight {
+    slot: usize,
+    number: u32,
+    drawn: usize,
+    rows: Option<(wgpu::Buffer, usize)>,
+    submission: SubmissionIndex,
+}
+
+/// What a step came to.
+#[derive(Debug, Default)]
+pub struct BatchLanding {
+    /// The chosen tokens, which the device has written to their sequences' ids.
+    pub ids: Vec<u32>,
+    /// The logits that were asked for, (rows, vocab).
+    pub logits: Vec<f32>,
+}
+
+/// A model on a GPU with the cache of several sequences.
+pub struct GpuBatch {
+    model: Arc<GpuModel>,
+    recipes: Box<dyn Batches>,
+    sizes: BatchSizes,
+    /// (tokens, vocab).
+    logits: Range,
+    /// (tokens, 12) words.
+    choices: Range,
+    results: Vec<Range>,
+    /// Copies of the results for devices that cannot map storage buffers.
+    staging: Option<Vec<wgpu::Buffer>>,
+    /// From ids to hidden states, by the most tokens.
+    steps: BTreeMap<u32, Recording>,
+    /// From hidden states to chosen tokens, by the most tokens.
+    heads: BTreeMap<u32, Recording>,
+    next_slot: usize,
+}
+
+impl GpuBatch {
+    /// Of these sizes, with an empty cache.
+    ///
+    /// # Errors
+    /// [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`] or what the device reports.
+    pub async fn new_async(model: Arc<GpuModel>, sizes: BatchSizes) -> Result<Self, GpuError> {
+        let gpu = Arc::clone(&model.gpu);
+        let sessions = model.weights.tried(&gpu).await?;
+        let recipes = sessions.batch(&gpu, sizes)?;
+        let sequences = recipes.sequences().clone();
+        // The host writes to these before any step does.
+        let written = [&sequences.table, &sequences.pages, &sequences.work];
+        for range in written
+            .into_iter()
+            .chain([recipes.history()])
+            .chain(recipes.cache())
+        {
+            gpu.realise_async(&range.buffer).await?;
+        }
+        let vocab = model.model.config().vocab_size as u64;
+        let tokens = u64::from(sizes.tokens);
+        let choices = Range::words("choices", tokens * CHOICE as u64);
+        gpu.realise_async(&choices.buffer).await?;
+        let mappable = gpu.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
+        let read = match mappable {
+            true => BufferUsages::MAP_READ,
+            false => BufferUsages::COPY_SRC,
+        };
+        let bytes = RESULT * tokens;
+        let mut results = vec![];
+        let mut staging = vec![];
+        for _ in 0..RING {
+            let made = gpu
+                .buffer_async("ids", bytes, BufferUsages::STORAGE | read)
+                .await?;
+            results.push(Range::whole(&Buffer::from_made("ids", made, Role::Words)));
+            if !mappable {
+                let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+                staging.push(gpu.buffer_async("ids", bytes, usage).await?);
+            }
+        }
+        Ok(Self {
+            logits: Range::floats("logits of a batch", tokens * vocab),
+            choices,
+            results,
+            staging: (!mappable).then_some(staging),
+            steps: BTreeMap::new(),
+            heads: BTreeMap::new(),
+            next_slot: 0,
+            model,
+            recipes,
+            sizes,
+        })
+    }
+
+    /// What it was made for.
+    pub fn sizes(&self) -> BatchSizes {
+        self.sizes
+    }
+
+    /// Pages of a sequence of the longest context.
+    pub fn pages_per_sequence(&self) -> usize {
+        self.sizes.n_ctx.div_ceil(PAGE as usize)
+    }
+
+    fn gpu(&self) -> &Gpu {
+        &self.model.gpu
+    }
+
+    /// Writes ids of a sequence, for steps that are submitted from now on.
+    ///
+    /// # Panics
+    /// If the sequence or a position is none of the batch.
+    pub fn write_ids(&self, sequence: u32, position: usize, ids: &[u32]) {
+        assert!(
+            sequence < self.sizes.sequences && position + ids.len() <= self.sizes.n_ctx,
+            "ids of sequence {sequence} at {position}"
+        );
+        let at = self.first_id(sequence) as usize + position;
+        self.write(self.recipes.history(), at, ids);
+    }
+
+    /// Tells which pages hold the rows of a sequence, from its page number `first` on, for steps that are submitted from now on.
+    ///
+    /// # Panics
+    /// If the sequence or a page is none of the batch.
+    pub fn write_pages(&self, sequence: u32, first: usize, pages: &[u32]) {
+        let all = self.pages_per_sequence();
+        let known = pages.iter().all(|page| *page < self.sizes.pages);
+        assert!(
+            sequence < self.sizes.sequences && first + pages.len() <= all && known,
+            "pages {pages:?} of sequence {sequence} from {first}"
+        );
+        let at = sequence as usize * all + first;
+        self.write(&self.recipes.sequences().pages, at, pages);
+    }
+
+    fn first_id(&self, sequence: u32) -> u32 {
+        sequence * (self.sizes.n_ctx as u32 + 1)
+    }
+
+    fn write(&self, range: &Range, at: usize, words: &[u32]) {
+        let bytes = bytemuck::cast_slice(words);
+        let offset = range.offset + 4 * at as u64;
+        self.gpu()
+            .queue
+            .write_buffer(range.buffer.made(), offset, bytes);
+    }
+
+    /// The most tokens of the step that suits `tokens`.
+    fn class(&self, tokens: usize) -> u32 {
+        let tokens = tokens.next_power_of_two().max(2);
+        (tokens as u32).min(self.sizes.tokens)
+    }
+
+    /// Compiles the steps for `tokens` tokens after `drawn` of which a token is chosen, unless that was done.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`], [`GpuError::OutOfMemory`], or what the device reports.
+    pub async fn prepare_async(&mut self, tokens: usize, drawn: usize) -> Result<(), GpuError> {
+        let gpu = Arc::clone(&self.model.gpu);
+        let most = self.class(tokens);
+        if !self.steps.contains_key(&most) {
+            let step = self.recipes.step(&gpu, most)?;
+            self.steps
+                .insert(most, Recording::new_async(&gpu, &step).await?);
+        }
+        let most = self.class(drawn);
+        if drawn > 0 && !self.heads.contains_key(&most) {
+            let head = self.recipes.head(&gpu, most, &self.logits)?;
+            let rows = Rows {
+                sequences: self.recipes.sequences(),
+                choices: &self.choices,
+                most,
+            };
+            let vocab = self.model.model.config().vocab_size as u32;
+            let history = self.recipes.history();
+            let choose = sample::calls_of(Some(&rows), &self.logits, vocab, history, &self.results);
+            let most_tokens = Most {
+                tokens: most,
+                context: self.sizes.n_ctx as u32,
+            };
+            let both = Step::of(most_tokens, head.calls.into_iter().chain(choose));
+            self.heads
+                .insert(most, Recording::new_async(&gpu, &both).await?);
+        }
+        Ok(())
+    }
+
+    /// Submits a step. At most [`BATCHES_IN_FLIGHT`] may be on their way.
+    ///
+    /// # Errors
+    /// Those of [`prepare_async`](Self::prepare_async).
+    ///
+    /// # Panics
+    /// If there are no tokens or more than the batch is made for, or if they do not go with the choices.
+    pub async fn submit_async(&mut self, step: BatchStep<'_>) -> Result<BatchFlight, GpuError> {
+        let BatchStep {
+            tokens,
+            choices,
+            logits,
+        } = step;
+        let drawn = choices.len();
+        assert!(
+            (1..=self.sizes.tokens as usize).contains(&tokens.len()) && drawn <= tokens.len(),
+            "{drawn} of {} tokens",
+            tokens.len()
+        );
+        self.prepare_async(tokens.len(), drawn).await?;
+        let mut state = self.write_table(tokens);
+        let slot = self.next_slot;
+        self.next_slot = (slot + 1) % RING;
+        state.slot = slot;
+        let number = self.gpu().reserve_numbers(1).number(0);
+        let mut words = choices.to_vec();
+        for words in &mut words {
+            words[sample::NUMBER] = number;
+        }
+        self.write(&self.choices, 0, words.as_flattened());
+        let rows = self.staged_rows(logits.len()).await?;
+
+        let gpu = self.gpu();
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        self.steps[&self.class(tokens.len())].encode(gpu, &mut encoder, &state);
+        if drawn > 0 {
+            let state = State {
+                tokens: drawn as u32,
+                pos: (state.pos + state.tokens).saturating_sub(drawn as u32),
+                ..state
+            };
+            self.heads[&self.class(drawn)].encode(gpu, &mut encoder, &state);
+            if let Some(staging) = &self.staging {
+                let from = self.results[slot].buffer.made();
+                let bytes = RESULT * drawn as u64;
+                encoder.copy_buffer_to_buffer(from, 0, &staging[slot], 0, bytes);
+            }
+        }
+        if let Some((rows, _)) = &rows {
+            let bytes = self.row_bytes();
+            for (to, row) in logits.iter().enumerate() {
+                let from = self.logits.offset + bytes * *row as u64;
+                let source = self.logits.buffer.made();
+                encoder.copy_buffer_to_buffer(source, from, rows, bytes * to as u64, bytes);
+            }
+        }
+        let submission = gpu.submit_numbered(encoder.finish(), number);
+        Ok(BatchFlight {
+            slot,
+            number,
+            drawn,
+            rows,
+            submission,
+        })
+    }
+
+    /// Bytes of a row of logits.
+    fn row_bytes(&self) -> u64 {
+        self.model.model.config().vocab_size as u64 * 4
+    }
+
+    /// Where rows of logits come back through.
+    async fn staged_rows(&self, rows: usize) -> Result<Option<(wgpu::Buffer, usize)>, GpuError> {
+        if rows == 0 {
+            return Ok(None);
+        }
+        let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+        let bytes = self.row_bytes() * rows as u64;
+        let made = self.gpu().buffer_async("logits", bytes, usage).await?;
+        Ok(Some((made, rows)))
+    }
+
+    /// Writes where the tokens of a step stand: the words of its replay.
+    fn write_table(&self, tokens: &[BatchToken]) -> State {
+        let positions: Vec<u32> = tokens.iter().map(|token| token.position).collect();
+        let cut = self.recipes.cut(self.gpu().machine, &positions);
+        let all = self.pages_per_sequence() as u32;
+        let records = tokens.iter().zip(&cut.slices);
+        let records = records.flat_map(|(token, [first_slice, slices])| {
+            let &BatchToken { sequence, position } = token;
+            assert!(
+                sequence < self.sizes.sequences && (position as usize) < self.sizes.n_ctx,
+                "{token:?}"
+            );
+            let record = Record {
+                position,
+                first_page: sequence * all,
+                first_id: self.first_id(sequence),
+                first_slice: *first_slice,
+                slices: *slices,
+            };
+            record.words()
+        });
+        let records: Vec<u32> = records.collect();
+        let sequences = self.recipes.sequences();
+        self.write(&sequences.table, 0, &records);
+        self.write(&sequences.work, 0, cut.work.as_flattened());
+        let count = tokens.len() as u32;
+        let longest = positions.iter().max().map_or(0, |p| p + 1);
+        State {
+            pos: longest.max(count) - count,
+            tokens: count,
+            slices: cut.work.len() as u32,
+            ..State::default()
+        }
+    }
+
+    /// Goes on once a step is done.
+    ///
+    /// # Errors
+    /// [`GpuError::WorkLost`], [`BackendError::NotFinite`], or what the device reports.
+    pub async fn land_async(&self, flight: BatchFlight) -> Result<BatchLanding, BackendError> {
+        let gpu = self.gpu();
+        let mut landing = BatchLanding::default();
+        let submission = Some(flight.submission.clone());
+        if flight.drawn > 0 {
+            let result = match &self.staging {
+                Some(staging) => &staging[flight.slot],
+                None => self.results[flight.slot].buffer.made(),
+            };
+            let bytes = RESULT * flight.drawn as u64;
+            let words: Vec<u32> = gpu
+                .map_read_async(result, bytes, submission.clone())
+                .await?;
+            for result in words.as_chunks::<4>().0 {
+                let [id, step, number, broken] = *result;
+                if number != flight.number {
+                    let what = "the number of a batch's step".to_owned();
+                    return Err(gpu.work_lost(what, flight.number, number).into());
+                }
+                if broken != 0 {
+                    let position = step as usize - 1;
+                    return Err(BackendError::NotFinite { position });
+                }
+                landing.ids.push(id);
+            }
+        } else {
+            gpu.done_async().await?;
+        }
+        if let Some((rows, count)) = &flight.rows {
+            let bytes = self.row_bytes() * *count as u64;
+            landing.logits = gpu.map_read_async(rows, bytes, submission).await?;
+            gpu.release_made(rows);
+        }
+        Ok(landing)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! Protects steps of several sequences: each gets the logits that it gets alone, whatever stands beside it and wherever its pages lie.
+
+use super::*;
+use crate::engine::gpu::tests::{backend, tokens};
+use crate::engine::{Backend, cpu::CpuBackend};
+use crate::gpu::Tier;
+use crate::gpu::wait::complete;
+use crate::kernels::sampling::Sampling;
+use crate::kernels::testing::{Rng, nmse};
+use std::ops::ControlFlow;
+
+const N_CTX: usize = 200;
+
+/// Sequences in a batch, as the tests drive them.
+struct Run {
+    batch: GpuBatch,
+    /// The tokens of each sequence, and how many of them are computed.
+    sequences: Vec<(Vec<u32>, usize)>,
+    free: Vec<u32>,
+    pages: Vec<Vec<u32>>,
+}
+
+impl Run {
+    fn new(rng: &mut Rng, model: &Arc<GpuModel>, prompts: &[Vec<u32>]) -> Self {
+        let per_sequence = N_CTX.div_ceil(PAGE as usize);
+        let pages = (prompts.len() * per_sequence) as u32;
+        let sizes = BatchSizes {
+            n_ctx: N_CTX,
+            pages,
+            sequences: prompts.len() as u32,
+            tokens: 16,
+        };
+        let batch = complete(GpuBatch::new_async(Arc::clone(model), sizes)).expect("it fits");
+        let mut free: Vec<u32> = (0..pages).collect();
+        for i in (1..free.len()).rev() {
+            free.swap(i, rng.below(i + 1));
+        }
+        for (sequence, prompt) in prompts.iter().enumerate() {
+            batch.write_ids(sequence as u32, 0, prompt);
+        }
+        Self {
+            batch,
+            sequences: prompts.iter().map(|p| (p.clone(), 0)).collect(),
+            free,
+            pages: vec![vec![]; prompts.len()],
+        }
+    }
+
+    /// Gives a sequence the page of a position.
+    fn make_room(&mut self, sequence: usize, position: usize) {
+        let own = &mut self.pages[sequence];
+        while own.len() * PAGE as usize <= position {
+            let page = self.free.pop().expect("there is one");
+            self.batch.write_pages(sequence as u32, own.len(), &[page]);
+            own.push(page);
+        }
+    }
+
+    /// A step: so many tokens of each sequence that has some left, after the last of which a token is chosen and kept where it has none
+    /// left. The logits of those, by sequence.
+    fn step(&mut self, counts: &[usize]) -> Vec<(usize, Vec<f32>)> {
+        let (mut drawn, mut others) = (vec![], vec![]);
+        for (sequence, count) in counts.iter().enumerate() {
+            let (ids, done) = &self.sequences[sequence];
+            let end = (done + count).min(ids.len());
+            let (done, all) = (*done, ids.len());
+            for position in done..end {
+                self.make_room(sequence, position);
+                let token = BatchToken {
+                    sequence: sequence as u32,
+                    position: position as u32,
+                };
+                match position + 1 == all {
+                    true => drawn.push(token),
+                    false => others.push(token),
+                }
+            }
+            self.sequences[sequence].1 = end;
+        }
+        let words =
+            |token: &BatchToken| sample::words(&Sampling::GREEDY, u64::from(token.position) + 1);
+        let choices: Vec<_> = drawn.iter().map(words).collect();
+        let all = [&drawn[..], &others].concat();
+        let rows: Vec<usize> = (0..drawn.len()).collect();
+        let flight = complete(self.batch.submit_async(BatchStep {
+            tokens: &all,
+            choices: &choices,
+            logits: &rows,
+        }));
+        let landing = flight.map(|flight| complete(self.batch.land_async(flight)));
+        let landing = landing.expect("it runs").expect("it lands");
+        assert_eq!(landing.ids.len(), drawn.len());
+        let vocab = landing.logits.len() / drawn.len().max(1);
+        let mut found = vec![];
+        for (i, token) in drawn.iter().enumerate() {
+            let sequence = token.sequence as usize;
+            self.sequences[sequence].0.push(landing.ids[i]);
+            found.push((sequence, landing.logits[i * vocab..][..vocab].to_vec()));
+        }
+        found
+    }
+}
+
+/// The logits of every position of `ids`, by the CPU reference.
+fn alone(model: &Arc<GpuModel>, ids: &[u32]) -> Vec<Vec<f32>> {
+    let mut cpu = CpuBackend::new(Arc::clone(&model.model), N_CTX).expect("it fits");
+    let mut rows = vec![];
+    let on_row = &mut |_, row: &[f32]| {
+        rows.push(row.to_vec());
+        ControlFlow::Continue(())
+    };
+    cpu.logits(ids, 0, on_row).expect("it computes");
+    rows
+}
+
+#[test]
+fn each_sequence_gets_the_logits_that_it_gets_alone() {
+    let mut rng = Rng::fresh();
+    for (tier, limit) in [
+        (Tier::Plain, 1e-8),
+        (Tier::Subgroup, 1e-4),
+        (Tier::Int8, 1e-2),
+    ] {
+        let Some(session) = backend(tier, 64, 8) else {
+            continue;
+        };
+        let model = Arc::clone(&session.model);
+        let prompts: Vec<Vec<u32>> = [1, 30, 70, 5]
+            .iter()
+            .map(|n| tokens(*n + rng.below(8))[..].to_vec())
+            .collect();
+        let mut run = Run::new(&mut rng, &model, &prompts);
+        let mut found: Vec<Vec<(usize, Vec<f32>)>> = vec![vec![]; prompts.len()];
+        while found.iter().any(|rows| rows.len() < 5) {
+            let counts: Vec<usize> = prompts.iter().map(|_| rng.below(5)).collect();
+            if counts.iter().all(|count| *count == 0) {
+                continue;
+            }
+            for (sequence, row) in run.step(&counts) {
+                let at = run.sequences[sequence].1 - 1;
+                found[sequence].push((at, row));
+            }
+        }
+        for ((ids, done), found) in run.sequences.iter().zip(&found) {
+            let expected = alone(&model, &ids[..*done]);
+            for (at, row) in found {
+                let exact: Vec<f64> = expected[*at].iter().map(|v| f64::from(*v)).collect();
+                let error = nmse(row, &exact);
+                assert!(
+                    error <= limit,
+                    "{} of {} tokens at {at}: NMSE {error:.1e}",
+                    tier.name(),
+                    ids.len()
+                );
+            }
+        }
+    }
+}
