@@ -19,6 +19,8 @@ pub struct Bench {
     /// Whether few and small measurements are wanted: as asked, and always on software.
     pub quick: bool,
     filters: Vec<String>,
+    /// Geometries to take, as `--set` has them.
+    pub set: Vec<String>,
     /// Bytes per second of a plain read.
     bandwidth: f64,
     /// Floating-point operations per second of a large product in the best tile.
@@ -34,8 +36,9 @@ pub struct Work {
     pub flops: u64,
 }
 
-/// Runs a bench with the arguments of the command line: `--quick`, `--device D` as in `glimt`, and words of which one must be part of
-/// the kernel or the shape of a line.
+/// Runs a bench with the arguments of the command line: `--quick`, `--device D` and `--tier T` as in `glimt`, and words of which one must be
+/// part of the kernel or the shape of a line. With `--set KEY=lanes,tile,at_once,unroll` sites whose key has these words take that geometry,
+/// in benches of whole steps.
 pub fn main(run: impl FnOnce(&Bench) -> Result<(), GpuError>) -> ExitCode {
     match Bench::from_arguments().and_then(|bench| run(&bench).map_err(|e| e.to_string())) {
         Ok(()) => ExitCode::SUCCESS,
@@ -49,6 +52,7 @@ pub fn main(run: impl FnOnce(&Bench) -> Result<(), GpuError>) -> ExitCode {
 impl Bench {
     fn from_arguments() -> Result<Self, String> {
         let (mut options, mut quick, mut filters) = (GpuOptions::default(), false, vec![]);
+        let mut set = vec![];
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
@@ -59,9 +63,15 @@ impl Bench {
                     let device = arguments.next().unwrap_or_default();
                     options.device = device.parse().map_err(|e| format!("--device: {e}"))?;
                 }
+                "--tier" => {
+                    let tier = arguments.next().unwrap_or_default();
+                    let tier = tier.parse().map_err(|e| format!("--tier: {e}"))?;
+                    options.tier = Some(tier);
+                }
+                "--set" => set.push(arguments.next().unwrap_or_default()),
                 flag if flag.starts_with('-') => {
                     return Err(format!(
-                        "there is no {flag}; expected --quick, --device D or words of the lines wanted"
+                        "there is no {flag}; expected --quick, --device D, --tier T, --set KEY=GEOMETRY or words of the lines wanted"
                     ));
                 }
                 filter => filters.push(filter.to_owned()),
@@ -73,6 +83,7 @@ impl Bench {
             gpu,
             quick,
             filters,
+            set,
             bandwidth: f64::INFINITY,
             products: f64::INFINITY,
         };

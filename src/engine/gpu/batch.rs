@@ -382,5 +382,8 @@ impl GpuBatch {
     }
 }
 
+mod measure;
+mod wait;
+
 #[cfg(test)]
 mod tests;

@@ -271,8 +271,8 @@ impl GpuBackend {
 }
 
 /// A replay under way whose dispatches are timed.
-struct Timed {
-    taken: Vec<Taken>,
+pub(super) struct Timed {
+    pub(super) taken: Vec<Taken>,
     stamps: Stamps,
     separation: Separation,
     /// The dispatches of each submission.
@@ -298,7 +298,7 @@ impl Timed {
     }
 
     /// Submits a replay whole.
-    fn submit(
+    pub(super) fn submit(
         gpu: &Gpu,
         recording: &Recording,
         state: &State,
@@ -340,7 +340,7 @@ impl Timed {
     }
 
     /// Begin and end of each dispatch, in nanoseconds, when everything submitted is done.
-    fn read(&self, gpu: &Gpu) -> Result<Vec<[f64; 2]>, GpuError> {
+    pub(super) fn read(&self, gpu: &Gpu) -> Result<Vec<[f64; 2]>, GpuError> {
         let count = match self.separation {
             Separation::Stamps => self.taken.len() + self.parts.len(),
             Separation::Passes => 2 * self.taken.len(),

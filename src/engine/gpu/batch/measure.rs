@@ -1,0 +1,49 @@
+//! When the dispatches of a batch's step run.
+
+use super::{BatchToken, GpuBatch};
+use crate::engine::gpu::measure::{Separation, Timed};
+use crate::engine::gpu::sites;
+use crate::gpu::GpuError;
+use crate::gpu::call::{State, Taken};
+use crate::gpu::geometry::Site;
+use crate::kernels::sample;
+use crate::kernels::sampling::Sampling;
+
+impl GpuBatch {
+    /// What of steps of up to `most` tokens a geometry can be chosen for, for steps that are not compiled yet.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`].
+    pub fn sites(&self, most: u32) -> Result<Vec<Site>, GpuError> {
+        let most = self.class(most as usize);
+        let step = self.recipes.step(self.gpu(), most)?;
+        let head = self.recipes.head(self.gpu(), most, &self.logits)?;
+        Ok(sites(&[step.calls, head.calls].concat()))
+    }
+
+    /// Computes a step of `tokens`, after each of which the best token is chosen, and tells of each dispatch what it is and when it began
+    /// and ended, in nanoseconds.
+    ///
+    /// # Errors
+    /// What the device reports, also if it tells no times ([`GpuError::is_of_clock`]).
+    pub fn time_dispatches(
+        &mut self,
+        tokens: &[BatchToken],
+    ) -> Result<Vec<(Taken, [f64; 2])>, GpuError> {
+        self.prepare(tokens.len(), tokens.len())?;
+        let words =
+            |token: &BatchToken| sample::words(&Sampling::GREEDY, u64::from(token.position) + 1);
+        let choices: Vec<_> = tokens.iter().map(words).collect();
+        self.write(&self.choices, 0, choices.as_flattened());
+        let state = self.write_table(tokens);
+        let class = self.class(tokens.len());
+        let mut all = vec![];
+        for recording in [&self.steps[&class], &self.heads[&class]] {
+            let state = State { slot: 0, ..state };
+            let timed = Timed::submit(self.gpu(), recording, &state, Separation::Stamps)?;
+            let times = timed.read(self.gpu())?;
+            all.extend(timed.taken.into_iter().zip(times));
+        }
+        Ok(all)
+    }
+}

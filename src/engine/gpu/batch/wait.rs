@@ -1,0 +1,25 @@
+//! Waiting for steps of several sequences, for native builds.
+
+use super::{BatchFlight, BatchLanding, BatchStep, GpuBatch};
+use crate::engine::backend::BackendError;
+use crate::engine::gpu::GpuModel;
+use crate::gpu::GpuError;
+use crate::gpu::wait::waits;
+use crate::models::BatchSizes;
+use std::sync::Arc;
+
+impl GpuBatch {
+    waits! {
+        pub fn new(model: Arc<GpuModel>, sizes: BatchSizes) -> Result<Self, GpuError> =
+            Self::new_async(model, sizes);
+
+        pub fn prepare(&mut self, tokens: usize, drawn: usize) -> Result<(), GpuError> =
+            self.prepare_async(tokens, drawn);
+
+        pub fn submit(&mut self, step: BatchStep<'_>) -> Result<BatchFlight, GpuError> =
+            self.submit_async(step);
+
+        pub fn land(&self, flight: BatchFlight) -> Result<BatchLanding, BackendError> =
+            self.land_async(flight);
+    }
+}
