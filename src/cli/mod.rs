@@ -36,6 +36,7 @@ mod pull;
 mod report;
 mod resumed;
 mod rm;
+mod run;
 mod sampling;
 mod sink;
 mod stop;
@@ -44,6 +45,7 @@ mod synth;
 mod tests;
 mod text;
 mod tokenize;
+mod tty;
 mod tune;
 
 use std::ffi::OsString;

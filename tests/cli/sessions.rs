@@ -40,10 +40,7 @@ fn a_text_goes_on_from_its_file() {
         greedy_text(&["-n", "8", "Once upon a time"])
     );
     let told = stderr(&first);
-    assert!(
-        told.contains(": 0 tokens, 0 of them in the cache; 0 reused, 0 forgotten"),
-        "{told}"
-    );
+    assert!(told.contains("tale: begun"), "{told}");
     let second = run(&args(" and then"));
     assert!(second.status.success(), "{}", stderr(&second));
     let engine = engine();

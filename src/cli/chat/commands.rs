@@ -106,12 +106,25 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     COMMANDS.iter().map(|(name, ..)| *name)
 }
 
-/// The command that `line` is, or the unknown name in it; `None` if it is no command. A line with two slashes is none: what follows the
-/// first is said to the model.
-pub(super) fn parse(line: &str) -> Option<Result<Command<'_>, &str>> {
-    if !line.starts_with('/') || line.starts_with("//") {
-        return None;
+/// The letters behind the slash, if `line` begins as commands do. Paths and comments of programs do not.
+fn letters(line: &str) -> Option<&str> {
+    let word = line.split(char::is_whitespace).next().unwrap_or_default();
+    let is_letter = |c: char| c.is_ascii_alphabetic() || c == '?';
+    word.strip_prefix('/')
+        .filter(|word| word.chars().all(is_letter))
+}
+
+/// A message as it was meant: one that would be a command has a second slash before it.
+pub(super) fn message(line: &str) -> &str {
+    match line.strip_prefix('/') {
+        Some(rest) if letters(rest).is_some_and(|letters| !letters.is_empty()) => rest,
+        _ => line,
     }
+}
+
+/// The command that `line` is, or the unknown name in it; `None` if it is a [`message`].
+pub(super) fn parse(line: &str) -> Option<Result<Command<'_>, &str>> {
+    letters(line)?;
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let name = ALIASES
         .iter()
@@ -134,7 +147,7 @@ pub(super) fn help(columns: usize) -> String {
     }
     text +=
         "Alt-Enter begins a new line, and so does Enter behind \\ or between \"\"\" and \"\"\".\n";
-    text += "Ctrl-C stops an answer. A message that begins with / is written with two.\n";
+    text += "Ctrl-C stops an answer. A message that looks like a command begins with //.\n";
     text
 }
 
@@ -154,6 +167,26 @@ mod tests {
         );
         assert_eq!(parse("/edit a\nb"), Some(Ok(Command::Edit("a\nb"))));
         assert_eq!(parse("/hlep me"), Some(Err("/hlep")));
+        assert_eq!(parse("/ help"), Some(Err("/")));
+    }
+
+    #[test]
+    fn what_is_pasted_is_said_as_it_is() {
+        for line in [
+            "/etc/passwd is a file\nand more",
+            "/usr/bin/cc: not found",
+            "// a comment",
+            "//",
+            "///docs",
+            "/*\n * a comment",
+            " /help",
+        ] {
+            assert_eq!((parse(line), message(line)), (None, line));
+        }
+        assert_eq!(
+            (parse("//help me"), message("//help me")),
+            (None, "/help me")
+        );
     }
 
     #[test]

@@ -18,11 +18,14 @@ use self::settings::Settings;
 use self::talk::{Talk, is_fatal};
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
+use super::guard::guarded;
+use super::interrupt;
 use super::kept::Kept;
 use super::load;
 use super::output::{complain, note};
 use super::sampling::Choice;
 use super::text::{self, Input};
+use super::tty;
 use crate::chat::{Conversation, Turn};
 use crate::engine::{EngineError, KeepWarm, ModelSource, Opened, SessionFile};
 use crate::plural::count;
@@ -59,13 +62,14 @@ pub(super) struct Chat {
 impl Chat {
     pub(super) fn run(self) -> Result<(), CliError> {
         let source = self.model.source()?;
-        let may_think = self.settings.thinks() != Some(false);
+        let may_think = self.settings.thinks(None) != Some(false);
         let ctx = self.ctx.for_answers(&source, may_think);
         let opened = load::open(&self.model, &self.engine, &ctx)?;
         if opened.chat_template().is_none() {
             return Err(EngineError::NoChatTemplate.into());
         }
         let choice = choice(&self.settings, &source, &opened)?;
+        check_thinking(&self.settings, &opened)?;
         if let Some(path) = &self.session {
             // Before the weights, which may take many seconds to load.
             SessionFile::check(path, &opened)?;
@@ -74,6 +78,7 @@ impl Chat {
         choice.tell();
         let lines = Lines::new(text::most_bytes(engine.n_ctx()));
         if lines.is_terminal() {
+            tty::remember();
             note(format_args!("/help lists the commands, Ctrl-D leaves"));
         }
         let conversation = Conversation::new(self.system.clone());
@@ -101,8 +106,21 @@ fn choice(settings: &Settings, source: &ModelSource, opened: &Opened) -> Result<
         &settings.sampling,
         source,
         opened,
-        settings.thinks() == Some(false),
+        settings.thinks(None) == Some(false),
     )
+}
+
+/// Whether the chat template can do what is said of thinking.
+///
+/// # Errors
+/// [`TokenizerError::NoThinkingSwitch`](crate::tokenizer::TokenizerError::NoThinkingSwitch), or what the template refuses.
+fn check_thinking(settings: &Settings, opened: &Opened) -> Result<(), CliError> {
+    let mut probe = Conversation::new(None);
+    probe.push(Turn::User("Hello".to_owned()));
+    let thinks = settings.thinks(opened.chat_template());
+    guarded("the chat template", || {
+        Ok(probe.prompt(opened, thinks).map(drop)?)
+    })
 }
 
 /// A conversation and where its lines come from.
@@ -130,6 +148,9 @@ impl Console<'_> {
                     .filter(|_| self.lines.is_terminal());
                 // Without a thread for it, the next answer only begins later.
                 let _warm = warm.and_then(|touch| KeepWarm::new(touch).ok());
+                if self.lines.is_terminal() {
+                    interrupt::at_prompt();
+                }
                 self.lines.next(self.meter())?
             };
             let done = match line {
@@ -156,8 +177,8 @@ impl Console<'_> {
 
     /// How full the context is.
     fn meter(&self) -> String {
-        let (used, n_ctx) = (self.talk.session.position(), self.talk.engine().n_ctx());
-        format!("{used} of {}", count(n_ctx, "token"))
+        let n_ctx = self.talk.engine().n_ctx();
+        format!("{} of {}", self.talk.used, count(n_ctx, "token"))
     }
 
     /// Takes a message or a command. A break leaves.
@@ -170,9 +191,8 @@ impl Console<'_> {
             }
             None => {}
         }
-        let text = text.strip_prefix('/').unwrap_or(&text);
         let mut texts = std::mem::take(&mut self.read);
-        texts.push(text.to_owned());
+        texts.push(commands::message(&text).to_owned());
         let replaces = std::mem::take(&mut self.editing);
         self.ask(texts.join("\n\n"), replaces)?;
         Ok(ControlFlow::Continue(()))
@@ -185,7 +205,11 @@ impl Console<'_> {
             true => self.unanswered = None,
             false => note(format_args!("it has no answer yet; /regen asks it again")),
         }
-        Ok(())
+        // The rest of what is piped is not asked for either.
+        match self.talk.interrupted && !self.lines.is_terminal() {
+            true => Err(CliError::Interrupted),
+            false => Ok(()),
+        }
     }
 
     /// Asks the last question again: the one without an answer, if there is one.
@@ -212,9 +236,16 @@ impl Console<'_> {
             }
             Command::Clear => {
                 self.talk.conversation.clear();
+                self.talk.measure();
                 self.unanswered = None;
                 self.read.clear();
-                note(format_args!("the conversation is forgotten"));
+                match &self.talk.kept {
+                    Some(kept) => note(format_args!(
+                        "the conversation is forgotten; {0} has it until your next message, and /load {0} brings it back",
+                        kept.name()
+                    )),
+                    None => note(format_args!("the conversation is forgotten")),
+                }
             }
             Command::Regenerate => self.ask_again()?,
             Command::Edit(text) => self.edit(text)?,
@@ -247,7 +278,7 @@ impl Console<'_> {
                 }
             }
             Command::Stats => self.stats(),
-            Command::Set("") => self.talk.choice.tell(),
+            Command::Set("") => self.show_settings(),
             Command::Set(text) => self.set(text)?,
         }
         Ok(ControlFlow::Continue(()))
@@ -267,15 +298,24 @@ impl Console<'_> {
 
     /// Goes on with the conversation of a session file, and keeps it there.
     fn go_on(&mut self, path: &Path) -> Result<(), CliError> {
-        let mut kept = Kept::open(path, self.talk.engine(), false)?;
+        let engine = self.talk.engine();
+        let mut kept = match self.talk.kept.take_if(|kept| kept.is_at(path)) {
+            Some(kept) => kept.again(engine)?,
+            None => Kept::open(path, engine, false)?,
+        };
         kept.restore(&mut self.talk.session)?;
         self.talk.conversation = kept.conversation().clone();
-        note(format_args!(
-            "session {}: {}, {} of them computed before",
-            kept.name(),
-            count(self.talk.session.position(), "token"),
-            self.talk.session.cached(),
-        ));
+        self.talk.measure();
+        self.unanswered = None;
+        match kept.is_new() {
+            true => note(format_args!("session {}: begun", kept.name())),
+            false => note(format_args!(
+                "session {}: {}, {} of them computed before",
+                kept.name(),
+                count(self.talk.session.position(), "token"),
+                self.talk.session.cached(),
+            )),
+        }
         if self.lines.is_terminal() {
             self.recall();
         }
@@ -302,7 +342,9 @@ impl Console<'_> {
 
     /// Keeps the conversation in a session file from here on.
     fn save(&mut self, path: &str) -> Result<(), CliError> {
-        if !path.is_empty() {
+        let kept = self.talk.kept.as_ref();
+        let is_here = kept.is_some_and(|kept| kept.is_at(Path::new(path)));
+        if !path.is_empty() && !is_here {
             let kept = Kept::open(Path::new(path), self.talk.engine(), false)?;
             if !kept.is_new() {
                 return Err(CliError::HoldsAnother { path: kept.name() });
@@ -350,6 +392,7 @@ impl Console<'_> {
             conversation.clear();
             dropped += 1;
         }
+        self.talk.measure();
         note(format_args!("forgot {}", count(dropped, "question")));
         match self.unanswered.take() {
             Some((text, replaces)) => self.ask(text, replaces),
@@ -361,10 +404,24 @@ impl Console<'_> {
     fn set(&mut self, text: &str) -> Result<(), CliError> {
         let mut settings = self.talk.settings.clone();
         settings.set(text)?;
-        self.talk.choice = choice(&settings, self.source, self.talk.engine())?;
+        let engine = self.talk.engine();
+        let mut choice = choice(&settings, self.source, engine)?;
+        check_thinking(&settings, engine)?;
+        if !text.trim_start_matches('-').starts_with("seed") {
+            choice.keep_seed(&self.talk.choice);
+        }
+        self.talk.choice = choice;
         self.talk.settings = settings;
-        self.talk.choice.tell();
+        self.show_settings();
         Ok(())
+    }
+
+    /// Tells how answers are generated.
+    fn show_settings(&self) {
+        let choice = &self.talk.choice;
+        choice.tell_sampling();
+        let line = self.talk.settings.line(choice.sampling().seed);
+        note(format_args!("{line}"));
     }
 
     /// Tells what the last answer took, and all of them.
@@ -375,7 +432,7 @@ impl Console<'_> {
         note(format_args!("{}", last.lines()));
         let all = &self.talk.all;
         note(format_args!(
-            "in all: {} generated, {} kept, {} of earlier turns computed again\ncontext: {}",
+            "in all: {} generated; of prompts, {} had been computed before and {} of earlier turns were computed again\ncontext: {}",
             count(all.generated, "token"),
             all.kept,
             all.changed,
