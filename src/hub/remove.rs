@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::cache::{RepoFolder, Snapshot, names};
-use super::choice::{choose, models};
+use super::choice::{choose_any, models};
 use super::lock::Lock;
 use super::{HubError, Name, Settings, Store, stores};
 
@@ -51,7 +51,7 @@ fn chosen(
             .files
             .iter()
             .map(|file| (file.0.clone(), file.clone()));
-        match choose(repo, &models(files), quantisation, false) {
+        match choose_any(repo, &models(files), quantisation, false) {
             Ok(model) => found.extend(model.files.iter().cloned()),
             Err(HubError::NoGguf { .. }) => {}
             Err(error) => {
