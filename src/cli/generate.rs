@@ -183,9 +183,11 @@ impl Generate {
             ended: None,
         };
         let stats = turn.thoughts_and_answer(&tokens, limit)?;
-        if let Some(kept) = turn.kept {
-            kept.end(&mut turn.session, &self.stop)?;
-        }
+        // What was answered is shown, also where it cannot be saved.
+        let saved = match turn.kept {
+            Some(kept) => kept.end(&mut turn.session, &self.stop),
+            None => Ok(()),
+        };
         let (ended, mut chooser) = (turn.ended, turn.chooser);
         let thinking = turn.answer.is_thinking();
         let thought = turn.answer.thought_tokens() > 0;
@@ -213,6 +215,7 @@ impl Generate {
             None => why(stats.stop, limit, engine.n_ctx()),
         };
         note(format_args!("{}; stopped: {why}", rates(&stats)));
+        saved?;
         if interrupted {
             return Err(CliError::Interrupted);
         }
