@@ -235,10 +235,17 @@ fn a_narrow_terminal_and_one_that_changes_its_size() {
 #[test]
 fn without_a_command_a_terminal_gets_a_conversation() {
     let home = tempfile::tempdir().expect("a folder");
-    let mut terminal = Terminal::start(&[], home.path(), [24, 80]);
-    terminal.wait("/help lists the commands");
-    terminal.line("/bye");
-    assert_eq!(terminal.end(), 0);
+    for flags in [&[][..], &["--device", "cpu", "-c", "512"]] {
+        let mut terminal = Terminal::start(flags, home.path(), [24, 80]);
+        terminal.wait("/help lists the commands");
+        terminal.line("/bye");
+        assert_eq!(terminal.end(), 0);
+    }
+    for (flags, expected) in [("--help", "completions"), ("--version", "glimt ")] {
+        let mut terminal = Terminal::start(&[flags], home.path(), [80, 80]);
+        terminal.wait(expected);
+        assert_eq!(terminal.end(), 0);
+    }
 }
 
 #[test]
