@@ -184,10 +184,8 @@ impl Generate {
         };
         let stats = turn.thoughts_and_answer(&tokens, limit)?;
         // What was answered is shown, also where it cannot be saved.
-        let saved = match turn.kept {
-            Some(kept) => kept.end(&mut turn.session, &self.stop),
-            None => Ok(()),
-        };
+        let save = |kept: Resumed| kept.end(&mut turn.session, &self.stop);
+        let saved = turn.kept.map_or(Ok(()), save);
         let (ended, mut chooser) = (turn.ended, turn.chooser);
         let thinking = turn.answer.is_thinking();
         let thought = turn.answer.thought_tokens() > 0;
