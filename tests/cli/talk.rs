@@ -46,9 +46,10 @@ fn however_often_ctrl_c_comes_the_conversation_goes_on() {
 #[test]
 fn keys_during_an_answer_wait_for_the_prompt() {
     let home = home();
-    let mut terminal = terminal(&["-n", "60"], home.path());
+    let mut terminal = terminal(&["-n", "200"], home.path());
     terminal.line("Tell me of a fox.");
     terminal.wait("fox.");
+    pause(100);
     terminal.keys("And of a crow?");
     let answer = terminal.wait("stopped at the limit");
     assert!(!answer.contains("And of a crow?"), "{answer}");
@@ -131,6 +132,36 @@ fn the_file_of_a_conversation_is_saved_and_loaded_again() {
     terminal.wait("forgot 1 question");
     terminal.wait(" 0 of 1024 tokens");
     terminal.keys("/bye\r");
+    assert_eq!(terminal.end(), 0);
+}
+
+#[test]
+fn what_has_no_room_or_no_text_is_refused_at_once() {
+    let home = home();
+    let (long, empty) = (home.path().join("long one.txt"), home.path().join("empty"));
+    let text = "the fox and the crow went into the wood. ".repeat(40);
+    std::fs::write(&long, text).expect("it can be written");
+    std::fs::write(&empty, "\n").expect("it can be written");
+    let mut terminal = terminal(&["-n", "4", "-c", "64"], home.path());
+    // The home folder of the program is that of the test.
+    terminal.line("/read '~/long one.txt'");
+    terminal.wait("tokens, the context holds 64");
+    terminal.line(&format!("/read {}", empty.display()));
+    terminal.wait("the file is empty");
+    terminal.line(&format!("/system {}", "Be kind. ".repeat(40)));
+    terminal.line("Tell me of a fox.");
+    terminal.wait("the context is full");
+    terminal.line("/system \"\"");
+    terminal.wait("the system prompt is removed");
+    // What has no answer yet can be changed.
+    terminal.line("/edit Tell me of a crow.");
+    terminal.wait("limit of 4 tokens");
+    terminal.line("/edit");
+    terminal.wait("Tell me of a crow.");
+    terminal.keys("\x03");
+    terminal.wait("Ctrl-D leaves");
+    terminal.wait("> ");
+    terminal.keys("\x04");
     assert_eq!(terminal.end(), 0);
 }
 

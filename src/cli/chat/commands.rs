@@ -1,5 +1,7 @@
 //! The commands of a conversation: lines that begin with a slash.
 
+use std::path::PathBuf;
+
 /// What a line asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Command<'a> {
@@ -44,7 +46,7 @@ const COMMANDS: [(&str, &str, &str, Make); 13] = [
     (
         "/system",
         "[TEXT]",
-        "show or change the system prompt",
+        "show or change the system prompt; \"\" removes it",
         |rest| Command::System(rest),
     ),
     (
@@ -134,6 +136,16 @@ pub(super) fn parse(line: &str) -> Option<Result<Command<'_>, &str>> {
     Some(known.map_or(Err(name), |(.., make)| Ok(make(rest.trim()))))
 }
 
+/// The file that is meant by what follows a command. As in a shell, quotes may stand around it, and `~` for the home folder.
+pub(super) fn file(text: &str) -> PathBuf {
+    let quoted = |quote| text.strip_prefix(quote)?.strip_suffix(quote);
+    let text = quoted('"').or_else(|| quoted('\'')).unwrap_or(text);
+    match (text.strip_prefix("~/"), dirs::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => PathBuf::from(text),
+    }
+}
+
 /// All commands, one on a line, in at most `columns` columns.
 pub(super) fn help(columns: usize) -> String {
     let heads = COMMANDS.map(|(name, rest, ..)| format!("{name} {rest}"));
@@ -187,6 +199,23 @@ mod tests {
             (parse("//help me"), message("//help me")),
             (None, "/help me")
         );
+    }
+
+    #[test]
+    fn files_are_named_as_in_a_shell() {
+        for (text, path) in [
+            ("my notes.txt", "my notes.txt"),
+            ("\"my notes.txt\"", "my notes.txt"),
+            ("'a'", "a"),
+            ("'a", "'a"),
+            ("\"", "\""),
+            ("a~/b", "a~/b"),
+        ] {
+            assert_eq!(file(text), PathBuf::from(path));
+        }
+        let home = dirs::home_dir().expect("a home");
+        assert_eq!(file("~/a b"), home.join("a b"));
+        assert_eq!(file("'~/a'"), home.join("a"));
     }
 
     #[test]

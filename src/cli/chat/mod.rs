@@ -153,6 +153,7 @@ impl Console<'_> {
                 }
                 self.lines.next(self.meter())?
             };
+            let unseen = tty::Unseen::new();
             let done = match line {
                 Line::End => return Ok(()),
                 Line::Cancelled => {
@@ -163,6 +164,7 @@ impl Console<'_> {
                 Line::Text(text) if text.trim().is_empty() => continue,
                 Line::Text(text) => self.take(text),
             };
+            drop(unseen);
             match done {
                 Ok(ControlFlow::Break(())) => return Ok(()),
                 Ok(ControlFlow::Continue(())) => {}
@@ -253,8 +255,14 @@ impl Console<'_> {
                 Some(system) => note(format_args!("{system}")),
                 None => note(format_args!("there is no system prompt")),
             },
+            Command::System("\"\"") => {
+                self.talk.conversation.system = None;
+                self.talk.measure();
+                note(format_args!("the system prompt is removed"));
+            }
             Command::System(text) => {
                 self.talk.conversation.system = Some(text.to_owned());
+                self.talk.measure();
                 note(format_args!("the system prompt is changed"));
             }
             Command::Read(path) => self.read(path)?,
@@ -262,12 +270,12 @@ impl Console<'_> {
             Command::Load("") => return Err(CliError::NoFileNamed { command: "/load" }),
             Command::Load(path) => {
                 // A file that is not there would be begun.
-                let path = Path::new(path);
+                let path = commands::file(path);
                 path.metadata().map_err(|source| CliError::ReadText {
                     path: path.display().to_string(),
                     source,
                 })?;
-                self.go_on(path)?;
+                self.go_on(&path)?;
             }
             Command::Drop(number) => self.forget(number)?,
             Command::Thoughts => {
@@ -286,14 +294,17 @@ impl Console<'_> {
 
     /// Asks the last question with another text: `text`, or what is typed next.
     fn edit(&mut self, text: &str) -> Result<(), CliError> {
-        let last = self.talk.conversation.last_text();
-        let last = last.ok_or(CliError::NothingAsked)?.to_owned();
+        let unanswered = self.unanswered.as_ref().map(|(text, _)| text.as_str());
+        let asked = self.talk.conversation.last_text();
+        let last = asked.or(unanswered).ok_or(CliError::NothingAsked)?;
+        let replaces = asked.is_some();
         if text.is_empty() {
-            self.editing = true;
+            self.editing = replaces;
+            let last = last.to_owned();
             self.lines.put(last);
             return Ok(());
         }
-        self.ask(text.to_owned(), true)
+        self.ask(text.to_owned(), replaces)
     }
 
     /// Goes on with the conversation of a session file, and keeps it there.
@@ -343,9 +354,10 @@ impl Console<'_> {
     /// Keeps the conversation in a session file from here on.
     fn save(&mut self, path: &str) -> Result<(), CliError> {
         let kept = self.talk.kept.as_ref();
-        let is_here = kept.is_some_and(|kept| kept.is_at(Path::new(path)));
+        let file = commands::file(path);
+        let is_here = kept.is_some_and(|kept| kept.is_at(&file));
         if !path.is_empty() && !is_here {
-            let kept = Kept::open(Path::new(path), self.talk.engine(), false)?;
+            let kept = Kept::open(&file, self.talk.engine(), false)?;
             if !kept.is_new() {
                 return Err(CliError::HoldsAnother { path: kept.name() });
             }
@@ -365,9 +377,19 @@ impl Console<'_> {
             return Err(CliError::NoFileNamed { command: "/read" });
         }
         let engine = self.talk.engine();
-        let file = Input::File(Path::new(path).to_owned());
+        let file = Input::File(commands::file(path));
         let text = file.read(text::most_bytes(engine.n_ctx()))?;
+        if text.trim().is_empty() {
+            return Err(CliError::EmptyText { what: "file" });
+        }
         let tokens = engine.tokenizer().encode(&text, false)?.len();
+        if tokens >= engine.n_ctx() {
+            return Err(CliError::FileTooLong {
+                path: path.to_owned(),
+                tokens,
+                n_ctx: engine.n_ctx(),
+            });
+        }
         note(format_args!(
             "{path}: {}; it goes with your next message",
             count(tokens, "token")

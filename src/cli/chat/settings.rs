@@ -79,11 +79,22 @@ impl Settings {
         });
         let definition =
             Self::augment_args(Command::new("/set").no_binary_name(true)).disable_help_flag(true);
-        let set = definition.try_get_matches_from(words);
+        let known = |name: &str| {
+            let name = name.trim_start_matches('-');
+            definition.get_arguments().any(|flag| {
+                let mut names = flag.get_all_aliases().unwrap_or_default().into_iter();
+                flag.get_long() == Some(name) || names.any(|alias| alias == name)
+            })
+        };
+        let is_known = text.split_whitespace().next().is_some_and(known);
+        let set = definition.clone().try_get_matches_from(words);
         let set = set.and_then(|matches| self.update_from_arg_matches(&matches));
         set.map_err(|error| {
             let name = text.split_whitespace().next().unwrap_or_default();
             let reason = match error.kind() {
+                ErrorKind::UnknownArgument if is_known => {
+                    "more than a name and a value; change one setting at a time".to_owned()
+                }
                 ErrorKind::UnknownArgument => {
                     format!("there is no setting {name}; names are those of the flags of glimt chat, such as temp")
                 }
@@ -135,6 +146,8 @@ mod tests {
         for (wrong, said) in [
             ("warmth 3", "no setting warmth"),
             ("temp", "temp"),
+            ("temp 0 top-k 4", "one setting at a time"),
+            ("temp 0 hot", "one setting at a time"),
             ("temp hot", "not a number"),
             ("temp -1", "0 or more"),
             ("think maybe", "maybe"),

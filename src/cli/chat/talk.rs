@@ -12,7 +12,6 @@ use crate::cli::kept::{Begun, Kept};
 use crate::cli::output::note;
 use crate::cli::run::{self, Ran};
 use crate::cli::sampling::Choice;
-use crate::cli::tty;
 use crate::engine::chooser::{Chain, ChainSettings, Chooser};
 use crate::engine::{Engine, EngineError, GenerateStats, Session, StopReason};
 use crate::plural::count;
@@ -221,14 +220,12 @@ impl<'a> Talk<'a> {
             file.begin(&mut self.session, &self.conversation, begun, left)?;
         }
         let mut show = Show::new(self.settings.think == Some(Think::Hide));
-        let unseen = tty::Unseen::new();
         let ended = self.generate(&prompt, &mut reader, &mut show, &mut took);
         interrupt::end_answer();
         self.interrupted = matches!(ended, Ended::Interrupted);
         let (reply, rest) = reader.finish();
         show.token(rest, false)?;
         show.end()?;
-        drop(unseen);
         let is_empty = reply.answer.text.trim().is_empty();
         let passages = reply.thoughts.iter().chain([&reply.answer]);
         let said = passages.map(|passage| passage.ids.len()).sum::<usize>() > 0;
