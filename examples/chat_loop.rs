@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             conversation = serde_json::from_slice(file.data())?;
         }
     }
+    eprintln!("each line is a message, and Ctrl-D ends");
     for line in io::stdin().lock().lines() {
         conversation.push(Turn::User(line?));
         let prompt = conversation.prompt(&engine, None)?;

@@ -141,6 +141,19 @@ pub(super) enum CliError {
         /// The most bytes that are read.
         most: u64,
     },
+    /// A text file alone has no room in the context.
+    #[error(
+        "{path} has {}, the context holds {n_ctx}; give less, or ask for more context with -c",
+        count(*tokens, "token")
+    )]
+    FileTooLong {
+        /// The file.
+        path: String,
+        /// Its tokens.
+        tokens: usize,
+        /// Tokens that the context holds.
+        n_ctx: usize,
+    },
     /// A text is not UTF-8.
     #[error("{path} is not UTF-8 text (byte {offset} is invalid); convert it first")]
     NotUtf8 {
@@ -161,7 +174,7 @@ pub(super) enum CliError {
     /// The text is empty where an empty one means nothing.
     #[error("the {what} is empty; give at least one character")]
     EmptyText {
-        /// `prompt` or `text`.
+        /// `prompt`, `text` or `file`.
         what: &'static str,
     },
     /// A chunk is so short that nothing of it would be scored.

@@ -6,6 +6,7 @@ use indicatif::ProgressBar;
 
 use super::bars::progress_bar;
 use super::error::CliError;
+use super::interrupt;
 use super::output::{bytes, complain, note};
 use crate::hub::{Event, Hub, Name, Offer, Settings};
 use crate::plural::count;
@@ -118,9 +119,13 @@ impl<'a> Fetch<'a> {
     /// # Errors
     /// What the line, the hub or the disk refuses.
     pub(super) fn pull(&self, offer: &Offer) -> Result<PathBuf, CliError> {
+        interrupt::say_at_end(Some(
+            "what was fetched is kept; the same command goes on there",
+        ));
         let mut shown = Shown::new();
         let pulled = self.hub.pull(offer, &mut |event| shown.take(&event));
         shown.bar.finish_and_clear();
+        interrupt::say_at_end(None);
         Ok(pulled?)
     }
 }

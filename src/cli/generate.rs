@@ -1,12 +1,10 @@
 //! `glimt generate`: a prompt in, the answer out, token by token.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
-use indicatif::ProgressBar;
 
 use super::answer::{Answer, Finished};
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
@@ -16,6 +14,7 @@ use super::guard::guarded;
 use super::output::{self, note};
 use super::report::Report;
 use super::resumed::{Prompt, Resumed};
+use super::run::{self, Ran};
 use super::sampling::{self, Choice, SamplingArgs};
 use super::sink::Sink;
 use super::text::{self, PromptArgs};
@@ -74,8 +73,8 @@ pub(super) struct Generate {
     /// Let the model think before it answers, or not [default: what its chat template does]
     #[arg(long, value_name = "WHEN", conflicts_with = "raw")]
     think: Option<Think>,
-    /// End the thoughts after N tokens; the model then answers
-    #[arg(long, value_name = "N", conflicts_with = "raw")]
+    /// End the thoughts after N tokens; the model then answers; -1 is no limit [default: none]
+    #[arg(long, value_name = "N", value_parser = sampling::limit, allow_negative_numbers = true, conflicts_with = "raw")]
     think_limit: Option<usize>,
     /// End the answer before this text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
@@ -107,7 +106,6 @@ enum Think {
 enum Ended {
     StopText,
     ThoughtLimit,
-    Failed(CliError),
 }
 
 impl Generate {
@@ -181,15 +179,13 @@ impl Generate {
             kept,
             choice,
             chooser,
-            bar: load::prompt_bar("prompt", tokens.len()),
-            began: Instant::now(),
             answer,
             ended: None,
         };
         let stats = turn.thoughts_and_answer(&tokens, limit)?;
-        if let Some(kept) = turn.kept {
-            kept.end(&mut turn.session, &self.stop)?;
-        }
+        // What was answered is shown, also where it cannot be saved.
+        let save = |kept: Resumed| kept.end(&mut turn.session, &self.stop);
+        let saved = turn.kept.map_or(Ok(()), save);
         let (ended, mut chooser) = (turn.ended, turn.chooser);
         let thinking = turn.answer.is_thinking();
         let thought = turn.answer.thought_tokens() > 0;
@@ -217,6 +213,7 @@ impl Generate {
             None => why(stats.stop, limit, engine.n_ctx()),
         };
         note(format_args!("{}; stopped: {why}", rates(&stats)));
+        saved?;
         if interrupted {
             return Err(CliError::Interrupted);
         }
@@ -281,9 +278,6 @@ struct Turn<'a> {
     choice: &'a Choice,
     /// What chooses on the host, if the device cannot.
     chooser: Option<LogProbs<Constrained<Chain>>>,
-    /// Shown while a long prompt is evaluated.
-    bar: ProgressBar,
-    began: Instant,
     answer: Answer<'a>,
     ended: Option<Ended>,
 }
@@ -320,64 +314,24 @@ impl Turn<'_> {
 
     /// Evaluates `tokens` and takes up to `limit` tokens of the answer.
     fn generate(&mut self, tokens: &[u32], limit: usize) -> Result<GenerateStats, CliError> {
-        let Self {
-            session,
-            kept,
-            choice,
-            chooser,
-            bar,
-            began,
-            answer,
-            ended,
-        } = self;
-        let on_prompt = &mut |done: usize| {
-            // Between two submissions of a prompt there is something to end in order.
-            interrupt::begin_answer();
-            if began.elapsed() >= load::BAR_AFTER {
-                bar.set_position(done as u64);
-            }
-            match interrupt::requested() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
+        let (kept, answer) = (&mut self.kept, &mut self.answer);
+        let take = &mut |token| {
+            journal(kept, token)?;
+            Ok(match answer.token(token)? {
+                true => Some(Ended::StopText),
+                false => answer.is_over_think_limit().then_some(Ended::ThoughtLimit),
+            })
         };
-        let on_token = &mut |token| {
-            if !bar.is_finished() {
-                bar.finish_and_clear();
-            }
-            interrupt::begin_answer();
-            if interrupt::requested() {
-                return ControlFlow::Break(());
-            }
-            let taken = journal(kept, token).and_then(|()| answer.token(token));
-            *ended = match taken {
-                Ok(false) if answer.is_over_think_limit() => Some(Ended::ThoughtLimit),
-                Ok(false) => return ControlFlow::Continue(()),
-                Ok(true) => Some(Ended::StopText),
-                Err(error) => Some(Ended::Failed(error)),
-            };
-            ControlFlow::Break(())
-        };
-        let stats = match chooser {
-            Some(host) => session.generate_chosen(tokens, host, limit, on_prompt, on_token),
-            None => {
-                let sampling = choice.sampling();
-                session.generate_watched(tokens, sampling, limit, on_prompt, on_token)
-            }
-        };
-        bar.finish_and_clear();
-        if let Err(error) = stats {
+        let host = self.chooser.as_mut().map(|host| host as &mut dyn Chooser);
+        let how = (self.choice.sampling(), host);
+        let ran = run::run(&mut self.session, tokens, how, limit, take);
+        if matches!(ran, Err(CliError::Engine(_))) {
             // What was said so far stands on a line of its own.
-            answer.end_line()?;
-            return Err(error.into());
+            self.answer.end_line()?;
         }
-        match ended.take() {
-            Some(Ended::Failed(error)) => Err(error),
-            other => {
-                *ended = other;
-                Ok(stats?)
-            }
-        }
+        let Ran { stats, ended } = ran?;
+        self.ended = ended;
+        Ok(stats)
     }
 }
 

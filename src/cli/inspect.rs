@@ -131,7 +131,8 @@ impl Inspect {
         let (gguf, model) = load::described(&source)?;
         let (tokenizer, template) = text_of(&gguf).map_err(|error| error.in_file(&source))?;
         let tensors = tensor_rows(&gguf);
-        let n_ctx = engine::context_length(self.ctx.ctx, model.config().context_length)?;
+        let ctx = self.ctx.for_answers(&source, true);
+        let usual = engine::context_length(ctx.ctx, model.config().context_length)?;
         let stop_tokens = tokenizer
             .stop_tokens()
             .iter()
@@ -139,11 +140,14 @@ impl Inspect {
             .collect();
         let options = EngineOptions {
             gpu: self.device.options(),
-            ctx: self.ctx.ctx,
-            ubatch: self.ctx.ubatch,
-            force: self.ctx.force,
+            ctx: ctx.ctx,
+            ubatch: ctx.ubatch,
+            may_think: ctx.may_think,
+            force: ctx.force,
             ..EngineOptions::default()
         };
+        let tried = load::try_answer(&source, &options);
+        let n_ctx = *tried.as_ref().unwrap_or(&usual);
         let adapter = engine::adapter(&options)?;
         let plan = match &adapter {
             None => Ok(MemoryPlan::on_cpu(&*model, n_ctx)),
@@ -158,14 +162,13 @@ impl Inspect {
             Err(error) if self.svg.is_some() => return Err(EngineError::from(error).into()),
             Err(_) => (None, None),
         };
-        let refused = load::refusal(&source, &options);
         let report = Report {
             file: gguf.path().display().to_string(),
             gguf_version: gguf.version(),
             file_bytes: gguf.file_size(),
             parameters: tensors.iter().map(|row| row.parameters).sum(),
             memory,
-            refused: refused.as_ref().map(CliError::to_string),
+            refused: tried.as_ref().err().map(CliError::to_string),
             tensors,
             model: Sizes(model),
             stop_tokens,
@@ -181,7 +184,7 @@ impl Inspect {
         }
         if self.json {
             output::json(&report)?;
-            return refused.map_or(Ok(()), Err);
+            return tried.map(drop);
         }
         let mut text = page(&report);
         if let Some(uses) = uses
@@ -190,7 +193,7 @@ impl Inspect {
             text += &format!("\n{}", uses.bars(&Terminal::of_stdout()));
         }
         output::page(&text)?;
-        refused.map_or(Ok(()), Err)
+        tried.map(drop)
     }
 }
 

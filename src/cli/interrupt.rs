@@ -1,9 +1,16 @@
 //! Ctrl-C: while an answer is being generated the first one stops the answer, which then ends in order; at any other
 //! time, and the second time, it ends the process at once and leaves no file half written. So does SIGTERM.
+//!
+//! In a conversation Ctrl-C only stops what goes on, however often it comes. If that has not ended after some seconds, because a device
+//! hangs, the next one ends the process.
 
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::error::{CliError, EXIT_INTERRUPTED};
+use super::output::note;
+use super::tty;
 use crate::files;
 
 /// Nothing to bring to an end: Ctrl-C exits.
@@ -14,6 +21,24 @@ const GENERATING: u8 = 1;
 const STOPPING: u8 = 2;
 
 static STATE: AtomicU8 = AtomicU8::new(IDLE);
+
+/// How long what Ctrl-C stops in a conversation may take to end, before another one ends the process.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What Ctrl-C means in a conversation.
+enum Talk {
+    /// None is held.
+    None,
+    /// Nothing was to be stopped since the last prompt.
+    Undisturbed,
+    /// The first Ctrl-C since then.
+    Stopped(Instant),
+}
+
+static TALK: Mutex<Talk> = Mutex::new(Talk::None);
+
+/// What is said when a signal ends the process.
+static PARTING: Mutex<Option<&str>> = Mutex::new(None);
 
 /// Installs the handler, once per process.
 ///
@@ -51,16 +76,45 @@ pub(super) fn install() -> Result<(), CliError> {
 }
 
 fn on_ctrl_c() {
-    let stop = STATE.compare_exchange(GENERATING, STOPPING, Ordering::SeqCst, Ordering::SeqCst);
-    if stop.is_err() {
-        end(i32::from(EXIT_INTERRUPTED));
+    let mut talk = TALK.lock().unwrap_or_else(PoisonError::into_inner);
+    match *talk {
+        Talk::None => {
+            let stop =
+                STATE.compare_exchange(GENERATING, STOPPING, Ordering::SeqCst, Ordering::SeqCst);
+            if stop.is_err() {
+                end(i32::from(EXIT_INTERRUPTED));
+            }
+        }
+        Talk::Undisturbed => {
+            // Also before an answer begins, which then ends at once.
+            STATE.store(STOPPING, Ordering::SeqCst);
+            *talk = Talk::Stopped(Instant::now());
+        }
+        Talk::Stopped(since) if since.elapsed() > PATIENCE => end(i32::from(EXIT_INTERRUPTED)),
+        Talk::Stopped(_) => {}
     }
 }
 
-/// Ends the process and leaves no file half written.
+/// Ends the process, leaves no file half written, and the terminal as it was.
 fn end(code: i32) -> ! {
+    tty::restore();
+    if let Some(parting) = *PARTING.lock().unwrap_or_else(PoisonError::into_inner) {
+        note(format_args!("\n{parting}"));
+    }
     files::remove_unfinished();
     leave(code)
+}
+
+/// Has `text` said when a signal ends the process from here on, or nothing.
+pub(super) fn say_at_end(text: Option<&'static str>) {
+    *PARTING.lock().unwrap_or_else(PoisonError::into_inner) = text;
+}
+
+/// A conversation waits for what is typed next: from here on Ctrl-C stops what follows, and does not end the process.
+pub(super) fn at_prompt() {
+    let mut talk = TALK.lock().unwrap_or_else(PoisonError::into_inner);
+    *talk = Talk::Undisturbed;
+    STATE.store(IDLE, Ordering::SeqCst);
 }
 
 /// Ends the process without the clean-up of C libraries: a driver that is taken down while another thread still uses it may crash.

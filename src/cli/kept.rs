@@ -42,8 +42,20 @@ impl Kept {
     /// # Errors
     /// Where the file is refused, or holds what something else has kept.
     pub(super) fn open(path: &Path, engine: &Engine, raw: bool) -> Result<Self, CliError> {
-        let file = SessionFile::open(path, engine)?;
-        let named = || path.display().to_string();
+        Self::of(SessionFile::open(path, engine)?, engine, raw)
+    }
+
+    /// What the file held at its last save, once more.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub(super) fn again(self, engine: &Engine) -> Result<Self, CliError> {
+        let raw = self.data.raw;
+        Self::of(self.file, engine, raw)
+    }
+
+    fn of(file: SessionFile, engine: &Engine, raw: bool) -> Result<Self, CliError> {
+        let named = || file.path().display().to_string();
         let mut data = match file.data() {
             [] => Data {
                 raw,
@@ -93,6 +105,12 @@ impl Kept {
     /// Whether nothing is in it.
     pub(super) fn is_new(&self) -> bool {
         self.file.tokens().is_empty() && self.conversation().turns().is_empty()
+    }
+
+    /// Whether it is the file at `path`.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        let real = |path: &Path| path.canonicalize().ok();
+        real(path).is_some_and(|path| Some(path) == real(self.file.path()))
     }
 
     /// The file's name.

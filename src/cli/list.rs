@@ -73,6 +73,12 @@ impl List {
         if self.json {
             return output::json(&Report { cache, models });
         }
+        for (repo, begun) in &inventory.begun {
+            note(format_args!(
+                "begun and not finished: {} of {repo}; glimt pull goes on with it, and glimt rm {repo} removes it",
+                bytes(*begun)
+            ));
+        }
         if models.is_empty() {
             note(format_args!(
                 "no model is on this machine; glimt pull --help tells how to fetch one"

@@ -60,8 +60,11 @@ pub(super) fn described(source: &ModelSource) -> Result<(Arc<Gguf>, Arc<dyn Mode
     described.map_err(|error| CliError::from(error).in_file(source))
 }
 
-/// Why an answer of the model would be refused before anything is computed.
-pub(super) fn refusal(source: &ModelSource, options: &EngineOptions) -> Option<CliError> {
+/// The context that an answer of the model would have.
+///
+/// # Errors
+/// Why it would be refused before anything is computed.
+pub(super) fn try_answer(source: &ModelSource, options: &EngineOptions) -> Result<usize, CliError> {
     let try_all = || {
         let opened = Opened::new(source, options)?;
         let prompt = [Message::new("user", "Hello")];
@@ -73,10 +76,10 @@ pub(super) fn refusal(source: &ModelSource, options: &EngineOptions) -> Option<C
                 opened.tokenizer().encode_chat(&rendered)?
             }
         };
-        Ok(opened.check_tokens(&tokens, 0)?)
+        opened.check_tokens(&tokens, 0)?;
+        Ok(opened.n_ctx())
     };
-    let refused: Option<CliError> = try_all().err();
-    refused.map(|error| error.in_file(source))
+    try_all().map_err(|error: CliError| error.in_file(source))
 }
 
 /// Loads the weights and tells what was chosen.

@@ -36,6 +36,7 @@ mod pull;
 mod report;
 mod resumed;
 mod rm;
+mod run;
 mod sampling;
 mod sink;
 mod stop;
@@ -44,6 +45,7 @@ mod synth;
 mod tests;
 mod text;
 mod tokenize;
+mod tty;
 mod tune;
 
 use std::ffi::OsString;
@@ -108,11 +110,15 @@ fn quiet_mesa() {
 }
 
 /// The process's arguments, with llama.cpp's flags of two letters behind one dash made two dashes: they would be read as two flags
-/// otherwise. Those behind `--` are no flags. Without any, somebody at a terminal talks.
+/// otherwise. Those behind `--` are no flags. Without a command, somebody at a terminal talks.
 fn arguments() -> Vec<OsString> {
     let mut arguments: Vec<_> = std::env::args_os().collect();
-    if arguments.len() == 1 && chat::at_terminal() {
-        arguments.push("chat".into());
+    let first = arguments.get(1).map(|first| first.to_string_lossy());
+    let has_command = first.is_some_and(|first| {
+        !first.starts_with('-') || ["-h", "--help", "-V", "--version"].contains(&&*first)
+    });
+    if !has_command && chat::at_terminal() {
+        arguments.insert(arguments.len().min(1), "chat".into());
     }
     let flags = arguments
         .iter_mut()

@@ -107,13 +107,16 @@ impl Resumed {
         self.reused = session.keep_common(tokens);
         let left = tokens[self.reused..].to_vec();
         engine.check_tokens(&left, self.reused)?;
-        note(format_args!(
-            "session {}: {}, {cached} of them in the cache; {} reused, {} forgotten",
-            self.kept.name(),
-            count(said, "token"),
-            session.cached(),
-            said - self.reused,
-        ));
+        match said {
+            0 => note(format_args!("session {}: begun", self.kept.name())),
+            _ => note(format_args!(
+                "session {}: {}, {cached} of them in the cache; {} reused, {} forgotten",
+                self.kept.name(),
+                count(said, "token"),
+                session.cached(),
+                said - self.reused,
+            )),
+        }
         let (conversation, begun) = (&self.conversation, self.begun);
         self.kept.begin(&mut session, conversation, begun, &left)?;
         Ok((session, left))

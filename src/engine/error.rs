@@ -122,7 +122,9 @@ pub enum EngineError {
         tokens: usize,
     },
     /// A conversation needs a chat template.
-    #[error("the model's file has no chat template; use --raw to continue a text as it is")]
+    #[error(
+        "the model's file has no chat template; glimt generate --raw continues a text as it is"
+    )]
     NoChatTemplate,
 }
 

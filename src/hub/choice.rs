@@ -148,12 +148,33 @@ fn fitting<'a, F>(models: &'a [Model<F>], wanted: &str) -> Vec<&'a Model<F>> {
     found
 }
 
+/// As [`choose_any`], where all shards are there.
+///
+/// # Errors
+/// [`HubError::MissingShards`], or as for [`choose_any`].
+pub(super) fn choose<'a, F>(
+    repo: &str,
+    models: &'a [Model<F>],
+    wanted: Option<&str>,
+    prefers: bool,
+) -> Result<&'a Model<F>, HubError> {
+    let model = choose_any(repo, models, wanted, prefers)?;
+    match model.is_whole() {
+        true => Ok(model),
+        false => Err(HubError::MissingShards {
+            repo: repo.to_owned(),
+            model: model.label().to_owned(),
+            missing: model.missing.join(", "),
+        }),
+    }
+}
+
 /// The model that is meant by `wanted`, a quantisation or a part of a name. If nothing is wanted, it is the only model. If there are
 /// several, `prefers` says whether `Q4_K_M` is taken.
 ///
 /// # Errors
-/// [`HubError::NoGguf`], [`HubError::NoQuantisation`], [`HubError::Several`], [`HubError::MissingShards`].
-pub(super) fn choose<'a, F>(
+/// [`HubError::NoGguf`], [`HubError::NoQuantisation`], [`HubError::Several`].
+pub(super) fn choose_any<'a, F>(
     repo: &str,
     models: &'a [Model<F>],
     wanted: Option<&str>,
@@ -175,12 +196,7 @@ pub(super) fn choose<'a, F>(
             wanted: wanted.unwrap_or(PREFERRED).to_owned(),
             there: listed(models),
         }),
-        ([model], _) if model.is_whole() => Ok(model),
-        ([model], _) => Err(HubError::MissingShards {
-            repo,
-            model: model.label().to_owned(),
-            missing: model.missing.join(", "),
-        }),
+        ([model], _) => Ok(model),
         (several, wanted) => {
             let labels = listed(several.iter().copied());
             // Where two have the same quantisation, only their names tell them apart.

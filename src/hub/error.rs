@@ -243,14 +243,30 @@ pub enum HubError {
         name: String,
     },
     /// A model of another program's store.
-    #[error("{name} belongs to {store}; remove it with: {command}")]
+    #[error("{name} belongs to {store}; {advice}")]
     Foreign {
         /// The name.
         name: String,
         /// The program.
         store: &'static str,
-        /// What removes it.
-        command: String,
+        /// What does it.
+        advice: String,
+    },
+    /// A model is to be removed while it is fetched.
+    #[error(
+        "another program fetches from {repo} just now, so nothing is removed; end that first, or wait for it"
+    )]
+    BeingFetched {
+        /// The repository.
+        repo: String,
+    },
+    /// A file was removed before the others of its model were there.
+    #[error("{file} of {repo} was removed while the rest of the model was fetched; fetch it again")]
+    Vanished {
+        /// The file.
+        file: String,
+        /// The repository.
+        repo: String,
     },
 }
 

@@ -14,6 +14,18 @@ pub(super) struct Lock {
 }
 
 impl Lock {
+    /// Takes the lock of the file at `path`, which is there; nothing if another program has it.
+    ///
+    /// # Errors
+    /// [`HubError::Write`] where the file cannot be opened.
+    pub(super) fn try_take(path: &Path) -> Result<Option<Self>, HubError> {
+        match attempt(path) {
+            Ok(held) => Ok(Some(Self { _file: held })),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(HubError::write(path)(error)),
+        }
+    }
+
     /// Takes the lock of the file at `path`; `waits` is called once if another program has it.
     ///
     /// # Errors

@@ -53,12 +53,9 @@ impl Name {
             problem,
             aliases: ALIASES.map(|(alias, _)| alias).join(", "),
         };
-        let name = text.strip_prefix("https://").unwrap_or(text);
-        let host = ["huggingface.co/", "hf.co/"];
-        let name = host
-            .iter()
-            .find_map(|host| name.strip_prefix(host))
-            .unwrap_or(name);
+        let page = of_page(text);
+        let name = page.as_deref().unwrap_or(text);
+        let name = without_host(name.strip_prefix("https://").unwrap_or(name)).unwrap_or(name);
         let (name, told) = match name.strip_prefix("ollama:") {
             Some(rest) => (rest, true),
             None => (name, false),
@@ -108,6 +105,9 @@ impl Name {
         };
         let begins = |prefix: &[char]| text.starts_with(prefix);
         let lower = text.to_ascii_lowercase();
+        if of_page(text).is_some() {
+            return false;
+        }
         text.is_empty()
             || begins(&['/', '.', '~'])
             || text.contains(['\\', ' '])
@@ -130,6 +130,31 @@ impl fmt::Display for Name {
         detail
             .as_ref()
             .map_or(Ok(()), |detail| write!(f, ":{detail}"))
+    }
+}
+
+fn without_host(text: &str) -> Option<&str> {
+    let mut hosts = ["huggingface.co/", "hf.co/"].into_iter();
+    hosts.find_map(|host| text.strip_prefix(host))
+}
+
+/// The name that the address of a repository's page, or of a file in it, stands for.
+fn of_page(text: &str) -> Option<String> {
+    let path = without_host(text.strip_prefix("https://")?)?;
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let parts: Vec<&str> = path.trim_end_matches('/').split('/').collect();
+    match parts[..] {
+        [user, repo] | [user, repo, "tree", _] => Some(format!("{user}/{repo}")),
+        [user, repo, "blob" | "resolve", _, .., file] => {
+            let stem = file.strip_suffix(".gguf")?;
+            // Of a split model, any shard.
+            let whole = stem
+                .rsplit_once("-of-")
+                .and_then(|(head, _)| head.rsplit_once('-'));
+            let stem = whole.map_or(stem, |(stem, _)| stem);
+            Some(format!("{user}/{repo}:{stem}"))
+        }
+        _ => None,
     }
 }
 
@@ -177,6 +202,19 @@ mod tests {
             ("a/b-GGUF:q4_k_m", repo("a/b-GGUF", Some("q4_k_m"), None)),
             ("hf.co/a/b", repo("a/b", None, None)),
             ("https://huggingface.co/a/b", repo("a/b", None, None)),
+            ("https://huggingface.co/a/b/", repo("a/b", None, None)),
+            (
+                "https://huggingface.co/a/b/tree/main",
+                repo("a/b", None, None),
+            ),
+            (
+                "https://huggingface.co/a/b/blob/main/b-Q4_0.gguf?download=true",
+                repo("a/b", Some("b-Q4_0"), None),
+            ),
+            (
+                "https://hf.co/a/b/resolve/main/Q8_0/b-Q8_0-00001-of-00002.gguf",
+                repo("a/b", Some("b-Q8_0"), None),
+            ),
             ("GLM-4.7-Flash", repo(ALIASES[0].1, None, glm)),
             ("glm-4.7-flash:Q8_0", repo(ALIASES[0].1, Some("Q8_0"), glm)),
             (
@@ -188,8 +226,22 @@ mod tests {
             assert_eq!(Name::parse(text).expect(text), expected);
         }
         for wrong in [
-            "", "a/", "/a", "a/../b", "../b", "a/b:", "a/b:c/d", "a--b/c", ".a/b", "a/b/c",
-            "a b/c", "a/b\n", "a/b:..", "ä/b",
+            "",
+            "a/",
+            "/a",
+            "a/../b",
+            "../b",
+            "a/b:",
+            "a/b:c/d",
+            "a--b/c",
+            ".a/b",
+            "a/b/c",
+            "a b/c",
+            "a/b\n",
+            "a/b:..",
+            "ä/b",
+            "https://huggingface.co/a/b/blob/main/README.md",
+            "https://other.org/a/b",
         ] {
             assert!(Name::parse(wrong).is_err(), "{wrong}");
         }
@@ -213,7 +265,8 @@ mod tests {
         ] {
             assert!(Name::is_path(Path::new(path)), "{path}");
         }
-        for name in ["a/b", "a/b:Q4_0", "youtu-llm", "ollama:a:b"] {
+        let page = "https://huggingface.co/a/b/blob/main/b-Q4_0.gguf";
+        for name in ["a/b", "a/b:Q4_0", "youtu-llm", "ollama:a:b", page] {
             assert!(!Name::is_path(Path::new(name)), "{name}");
         }
     }

@@ -86,11 +86,11 @@ impl<'a> Hub<'a> {
                 repo, quantisation, ..
             } => (repo, quantisation.as_deref()),
             Name::Ollama { told: true, .. } => {
-                let command = format!("ollama pull {name}");
+                let advice = format!("fetch it with: ollama pull {name}");
                 return Err(HubError::Foreign {
                     name: name.to_string(),
                     store: "ollama, which fetches its models itself",
-                    command,
+                    advice,
                 });
             }
             Name::Ollama { .. } => {
@@ -189,6 +189,15 @@ impl<'a> Hub<'a> {
         for OfferedFile(file) in &offer.files {
             let path = self.file(&folder, offer, file, told)?;
             first.get_or_insert(path);
+        }
+        let mut files = offer.files.iter();
+        if let Some(OfferedFile(gone)) =
+            files.find(|file| !is_there(&folder, &offer.commit, &file.0))
+        {
+            return Err(HubError::Vanished {
+                file: gone.name.clone(),
+                repo: offer.repo.clone(),
+            });
         }
         folder.set_main(&offer.commit)?;
         first.ok_or_else(|| HubError::NoGguf {

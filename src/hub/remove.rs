@@ -5,8 +5,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::cache::{RepoFolder, Snapshot};
-use super::choice::{choose, models};
+use super::cache::{RepoFolder, Snapshot, names};
+use super::choice::{choose_any, models};
+use super::lock::Lock;
 use super::{HubError, Name, Settings, Store, stores};
 
 /// What would be removed.
@@ -50,7 +51,7 @@ fn chosen(
             .files
             .iter()
             .map(|file| (file.0.clone(), file.clone()));
-        match choose(repo, &models(files), quantisation, false) {
+        match choose_any(repo, &models(files), quantisation, false) {
             Ok(model) => found.extend(model.files.iter().cloned()),
             Err(HubError::NoGguf { .. }) => {}
             Err(error) => {
@@ -127,18 +128,25 @@ impl Removal {
         })
     }
 
-    /// Removes it. The files of snapshots go first, so that none ever leads nowhere.
+    /// Removes it, unless a program fetches from the repository. The files of snapshots go first, so that none ever leads nowhere.
     ///
     /// # Errors
-    /// [`HubError::Write`].
+    /// [`HubError::BeingFetched`] or [`HubError::Write`].
     pub fn carry_out(&self) -> Result<(), HubError> {
+        // All of them: a pull of several files holds one lock after the other.
+        let held = self.hold_locks()?;
+        for path in self.pointers.iter().chain(&self.blobs) {
+            gone(fs::remove_file(path)).map_err(HubError::write(path))?;
+        }
+        // Some systems do not remove what is open.
+        drop(held);
         let lock = |blob: &PathBuf| {
             let sum = blob.file_name()?.to_str()?;
+            let sum = sum.strip_suffix(".incomplete").unwrap_or(sum);
             Some(self.locks.join(format!("{sum}.lock")))
         };
-        let locks: Vec<PathBuf> = self.blobs.iter().filter_map(lock).collect();
-        for path in self.pointers.iter().chain(&self.blobs).chain(&locks) {
-            gone(fs::remove_file(path)).map_err(HubError::write(path))?;
+        for path in self.blobs.iter().filter_map(lock) {
+            gone(fs::remove_file(&path)).map_err(HubError::write(path))?;
         }
         let snapshots = self.folder.join("snapshots");
         remove_empty(&snapshots);
@@ -154,6 +162,20 @@ impl Removal {
             }
         }
         Ok(())
+    }
+}
+
+impl Removal {
+    /// Takes the locks of all files of the repository that were ever fetched.
+    fn hold_locks(&self) -> Result<Vec<Lock>, HubError> {
+        let names = names(&self.locks)?.into_iter();
+        let locks = names.filter(|name| name.ends_with(".lock"));
+        let take = |name| {
+            Lock::try_take(&self.locks.join(name))?.ok_or_else(|| HubError::BeingFetched {
+                repo: self.repo.clone(),
+            })
+        };
+        locks.map(take).collect()
     }
 }
 
@@ -180,7 +202,7 @@ fn foreign(settings: &Settings, name: &Name) -> Result<Option<HubError>, HubErro
     let Some(found) = stores::find(settings, name)? else {
         return Ok(None);
     };
-    let (store, command) = match found.store {
+    let (store, way) = match found.store {
         Store::HuggingFace => return Ok(None),
         Store::Ollama => (
             "ollama",
@@ -198,6 +220,6 @@ fn foreign(settings: &Settings, name: &Name) -> Result<Option<HubError>, HubErro
     Ok(Some(HubError::Foreign {
         name: name.to_string(),
         store,
-        command,
+        advice: format!("remove it with: {way}"),
     }))
 }

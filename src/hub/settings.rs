@@ -179,12 +179,16 @@ fn of_ollama(home: Option<&Path>) -> Vec<PathBuf> {
     own.into_iter().chain(service).collect()
 }
 
-/// Its present folder and that of earlier versions.
+/// The folder that LM Studio's pointer names, its usual one and that of earlier versions. The pointer is a file with the path of LM
+/// Studio's home, which its users can move.
 fn of_lm_studio(home: Option<&Path>) -> Vec<PathBuf> {
     let Some(home) = home else { return vec![] };
-    [".lmstudio/models", ".cache/lm-studio/models"]
-        .map(|folder| home.join(folder))
-        .into()
+    let pointer = fs::read_to_string(home.join(".lmstudio-home-pointer")).unwrap_or_default();
+    let moved = Some(pointer.trim()).filter(|path| !path.is_empty());
+    let moved = moved.map(|path| expanded(path.into(), Some(home)).join("models"));
+    let usual = [".lmstudio/models", ".cache/lm-studio/models"].map(|folder| home.join(folder));
+    let moved = moved.filter(|moved| !usual.contains(moved));
+    moved.into_iter().chain(usual).collect()
 }
 
 #[cfg(test)]
@@ -226,6 +230,26 @@ mod tests {
         }
         let nothing = Settings::of(&|_| None, None);
         assert!(matches!(nothing, Err(HubError::NoHome)));
+    }
+
+    #[test]
+    fn lm_studio_is_looked_for_where_its_pointer_says() {
+        let home = tempfile::tempdir().expect("a folder");
+        let usual = [".lmstudio/models", ".cache/lm-studio/models"].map(|at| home.path().join(at));
+        let folders = || of_lm_studio(Some(home.path()));
+        assert_eq!(folders(), usual);
+        let point = |to: &str| {
+            let pointer = home.path().join(".lmstudio-home-pointer");
+            fs::write(pointer, to).expect("it can be written");
+        };
+        for same in ["", "\n", "~/.lmstudio"] {
+            point(same);
+            assert_eq!(folders(), usual, "{same:?}");
+        }
+        point("/big/lm studio\n");
+        let moved = [PathBuf::from("/big/lm studio/models")];
+        assert_eq!(folders(), [&moved[..], &usual].concat());
+        assert!(of_lm_studio(None).is_empty());
     }
 
     #[test]

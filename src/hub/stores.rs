@@ -55,6 +55,8 @@ pub struct Found {
 pub struct Inventory {
     /// Those of the cache first, then LM Studio's, then ollama's.
     pub found: Vec<Found>,
+    /// Repositories of the cache in which something was begun and not finished, with its bytes.
+    pub begun: Vec<(String, u64)>,
     /// What could not be read.
     pub unread: Vec<HubError>,
 }
@@ -171,7 +173,21 @@ pub fn all(settings: &Settings) -> Inventory {
     found.sort_by(|a, b| {
         (a.store, &a.name, &a.quantisation).cmp(&(b.store, &b.name, &b.quantisation))
     });
-    Inventory { found, unread }
+    Inventory {
+        found,
+        begun: begun(settings),
+        unread,
+    }
+}
+
+/// What was begun in the cache and not finished. What cannot be read is told of elsewhere.
+fn begun(settings: &Settings) -> Vec<(String, u64)> {
+    let repositories = cache::repositories(&settings.cache).unwrap_or_default();
+    let parts = |(repo, folder): (String, cache::RepoFolder)| {
+        let parts = folder.parts().unwrap_or_default();
+        (!parts.is_empty()).then(|| (repo, bytes(&parts)))
+    };
+    repositories.into_iter().filter_map(parts).collect()
 }
 
 fn names(files: &[PathBuf]) -> Vec<Option<&std::ffi::OsStr>> {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use glimt::gguf::{Gguf, GgufWriter, Value};
+use glimt::synth::{ModelName, Recipe, SynthOptions};
 
 use super::{EMBEDDED, write};
 
@@ -19,6 +20,17 @@ pub fn edited(
     change: impl Fn(&str, &mut Vec<u8>),
 ) -> String {
     let model = Gguf::from_static(EMBEDDED, "built-in model").expect("it is sound");
+    edited_of(&model, directory, name, metadata, change)
+}
+
+/// A model with something changed.
+pub fn edited_of(
+    model: &Gguf,
+    directory: &Path,
+    name: &str,
+    metadata: &[(&str, Value)],
+    change: impl Fn(&str, &mut Vec<u8>),
+) -> String {
     let mut writer = GgufWriter::new(Vec::new());
     for (key, value) in model.metadata() {
         let other = metadata.iter().find(|(changed, _)| *changed == key);
@@ -42,6 +54,21 @@ pub fn edited(
     }
     let bytes = data.finish().expect("all tensors are there");
     write(directory, name, &bytes)
+}
+
+/// A synthetic model of two layers for 8192 tokens, with a chat template. Its vocabulary is bytes, and its text is noise.
+pub fn synthetic(directory: &Path) -> String {
+    let path = directory.join("plain.gguf");
+    let options = SynthOptions {
+        layers: Some(2),
+        ..SynthOptions::default()
+    };
+    let (model, recipe) = (ModelName::TinyDs2, Recipe::Q4_0);
+    glimt::synth::write(model, recipe, &path, &options, &mut |_, _| {}).expect("there is room");
+    let model = Gguf::open(&path).expect("it was just written");
+    let template = "{% for m in messages %}\n{{ m.content }}{% endfor %}\n";
+    let template = ("tokenizer.chat_template", Value::from(template));
+    edited_of(&model, directory, "synthetic.gguf", &[template], |_, _| {})
 }
 
 /// What makes a model think, for `tokenizer.chat_template`.

@@ -23,6 +23,8 @@ mod refusals;
 mod reports;
 mod sampling;
 mod sessions;
+#[cfg(unix)]
+mod talk;
 mod templates;
 #[cfg(unix)]
 mod terminal;

@@ -149,6 +149,19 @@ impl Terminal {
         written.screen.screen_mut().set_size(rows, cols);
     }
 
+    /// Sends a signal to the program.
+    pub fn signal(&self, signal: i32) {
+        let id = self.child.process_id().expect("it was started");
+        // SAFETY: the process is this one's child and has not been waited for, so its number is its own.
+        unsafe { libc::kill(id as i32, signal) };
+    }
+
+    /// Whether the terminal shows keys and hands them on line by line, as it does when a program begins.
+    pub fn is_plain(&self) -> bool {
+        let settings = format!("{:?}", self.master.get_termios());
+        settings.contains("ICANON") && settings.contains("ECHO")
+    }
+
     /// Waits for the end of the program. Returned is its exit code.
     pub fn end(&mut self) -> u32 {
         let until = Instant::now() + PATIENCE;

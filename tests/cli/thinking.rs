@@ -83,4 +83,10 @@ fn a_model_that_thinks_has_room_for_it() {
         let expected = format!("context: {context} of 100000 tokens");
         assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
     }
+    // The memory that is told is that of such an answer.
+    for (model, context) in [(&["-m", &model][..], 32768), (&[], 1024)] {
+        let output = run(&[&["inspect", "--device", "cpu"], model].concat());
+        let expected = format!("memory at a context of {context} tokens");
+        assert!(stdout(&output).contains(&expected), "{}", stdout(&output));
+    }
 }

@@ -115,3 +115,92 @@ fn two_pulls_at_once_fetch_once() {
         .count();
     assert_eq!(waited, 1);
 }
+
+/// A pull of two shards, begun: the first is there, and the second is on its way.
+#[cfg(unix)]
+fn begun(home: &Home, server: &Server) -> std::process::Child {
+    server.put("a/b", "m-Q4_0-00001-of-00002.gguf", noise(5000, 1));
+    server.put("a/b", "m-Q4_0-00002-of-00002.gguf", noise(LENGTH, 2));
+    server.behave(Manners {
+        slow: Some((40_000, Duration::from_millis(10))),
+        ..Manners::default()
+    });
+    let mut command = home.glimt(server, &["pull", "a/b"]);
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let second = home.hub().join(format!(
+        "models--a--b/blobs/{}.incomplete",
+        super::server::sha256(&noise(LENGTH, 2))
+    ));
+    while !second.exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child
+}
+
+#[cfg(unix)]
+#[test]
+fn a_model_is_not_removed_while_it_is_fetched() {
+    let (server, home) = (Server::start(), Home::new());
+    let child = begun(&home, &server);
+    for name in ["a/b", "a/b:Q4_0"] {
+        let error = home.failure(&server, &["rm", "--yes", name], 1);
+        assert!(
+            error.contains("another program fetches from a/b"),
+            "{error}"
+        );
+    }
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", super::stderr(&output));
+    let first = super::stdout(&output).trim().to_owned();
+    for (no, name, length) in [
+        (1, first.clone(), 5000),
+        (2, first.replace("-00001-", "-00002-"), LENGTH),
+    ] {
+        assert!(std::fs::read(name).expect("it is there") == noise(length, no));
+    }
+    home.text(&server, &["rm", "--yes", "a/b"]);
+    assert_eq!(super::files(&home.hub()), ["CACHEDIR.TAG"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_vanishes_while_the_rest_is_fetched_is_told() {
+    let (server, home) = (Server::start(), Home::new());
+    let child = begun(&home, &server);
+    let first = super::server::sha256(&noise(5000, 1));
+    let first = home.hub().join("models--a--b/blobs").join(first);
+    std::fs::remove_file(first).expect("it is there");
+    let error = super::failed(&child.wait_with_output().expect("it ends"), 1);
+    assert!(
+        error.contains("m-Q4_0-00001-of-00002.gguf of a/b was removed"),
+        "{error}"
+    );
+    server.behave(Manners::default());
+    home.text(&server, &["pull", "a/b"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_ctrl_c_ends_is_told_listed_and_removed() {
+    let (server, home) = (Server::start(), Home::new());
+    let child = begun(&home, &server);
+    // SAFETY: the process is this one's child and has not been waited for, so its number is its own.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let output = child.wait_with_output().expect("it ends");
+    let told = super::stderr(&output);
+    assert_eq!(output.status.code(), Some(130), "{told}");
+    assert!(told.contains("what was fetched is kept"), "{told}");
+    let list = home.run(&server, &["list"]);
+    let told = super::stderr(&list);
+    assert!(
+        told.contains("begun and not finished:") && told.contains("of a/b; glimt pull goes on"),
+        "{told}"
+    );
+    home.text(&server, &["rm", "--yes", "a/b"]);
+    assert_eq!(super::files(&home.hub()), ["CACHEDIR.TAG"]);
+    assert!(!super::stderr(&home.run(&server, &["list"])).contains("begun"));
+}

@@ -227,3 +227,20 @@ fn models_of_other_programs_are_theirs_to_remove() {
     assert!(error.contains("glimt list"), "{error}");
     assert_eq!(files(home.folder.path()), before);
 }
+
+#[test]
+fn lm_studio_is_read_where_its_pointer_says() {
+    let (server, home) = (Server::start(), Home::new());
+    let moved = home.path("big disk/lm");
+    let model = moved.join("models/a/b/m-Q4_0.gguf");
+    fs::create_dir_all(model.parent().expect("it has a folder")).expect("there is room");
+    fs::write(&model, TALES).expect("there is room");
+    let args = ["-m", "a/b", "--device", "cpu", "--raw", "-n", "1", "Once"];
+    let generate = [&["generate"][..], &args].concat();
+    assert!(home.failure(&server, &generate, 1).contains("a/b"));
+    let pointer = home.path(".lmstudio-home-pointer");
+    fs::write(pointer, format!("{}\n", moved.display())).expect("there is room");
+    let list = home.text(&server, &["list"]);
+    assert!(list.contains("a/b") && list.contains("LM Studio"), "{list}");
+    home.text(&server, &generate);
+}

@@ -36,7 +36,7 @@ fn a_conversation_goes_on_from_its_file_bit_for_bit() {
 }
 
 /// A session after so many tokens with made-up rows, which takes no computing.
-fn made_up<'a>(engine: &'a Engine, tokens: usize, salt: u8) -> Session<'a> {
+pub fn made_up<'a>(engine: &'a Engine, tokens: usize, salt: u8) -> Session<'a> {
     let mut session = engine.session().expect("there is memory");
     let said: Vec<u32> = (0..tokens as u32).map(|i| 60 + i).collect();
     session.resume(&said).expect("they fit");
@@ -47,7 +47,7 @@ fn made_up<'a>(engine: &'a Engine, tokens: usize, salt: u8) -> Session<'a> {
     session
 }
 
-fn length(path: &Path) -> u64 {
+pub fn length(path: &Path) -> u64 {
     std::fs::metadata(path).expect("it is there").len()
 }
 
@@ -91,7 +91,7 @@ fn open_again(file: SessionFile, path: &Path, engine: &Engine) -> SessionFile {
 }
 
 /// The file holds what the session has, bit for bit.
-fn assert_holds(file: &mut SessionFile, session: &mut Session<'_>) {
+pub fn assert_holds(file: &mut SessionFile, session: &mut Session<'_>) {
     assert_eq!(file.tokens(), session.tokens());
     assert_eq!(file.cached(), session.cached());
     let mut restored = session.engine().session().expect("there is memory");

@@ -3,6 +3,7 @@
 
 mod damage;
 mod files;
+mod rewrites;
 mod rows;
 
 use std::ops::ControlFlow;

@@ -1,5 +1,7 @@
 //! The commands of a conversation: lines that begin with a slash.
 
+use std::path::PathBuf;
+
 /// What a line asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Command<'a> {
@@ -44,7 +46,7 @@ const COMMANDS: [(&str, &str, &str, Make); 13] = [
     (
         "/system",
         "[TEXT]",
-        "show or change the system prompt",
+        "show or change the system prompt; \"\" removes it",
         |rest| Command::System(rest),
     ),
     (
@@ -106,12 +108,25 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     COMMANDS.iter().map(|(name, ..)| *name)
 }
 
-/// The command that `line` is, or the unknown name in it; `None` if it is no command. A line with two slashes is none: what follows the
-/// first is said to the model.
-pub(super) fn parse(line: &str) -> Option<Result<Command<'_>, &str>> {
-    if !line.starts_with('/') || line.starts_with("//") {
-        return None;
+/// The letters behind the slash, if `line` begins as commands do. Paths and comments of programs do not.
+fn letters(line: &str) -> Option<&str> {
+    let word = line.split(char::is_whitespace).next().unwrap_or_default();
+    let is_letter = |c: char| c.is_ascii_alphabetic() || c == '?';
+    word.strip_prefix('/')
+        .filter(|word| word.chars().all(is_letter))
+}
+
+/// A message as it was meant: one that would be a command has a second slash before it.
+pub(super) fn message(line: &str) -> &str {
+    match line.strip_prefix('/') {
+        Some(rest) if letters(rest).is_some_and(|letters| !letters.is_empty()) => rest,
+        _ => line,
     }
+}
+
+/// The command that `line` is, or the unknown name in it; `None` if it is a [`message`].
+pub(super) fn parse(line: &str) -> Option<Result<Command<'_>, &str>> {
+    letters(line)?;
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let name = ALIASES
         .iter()
@@ -119,6 +134,16 @@ pub(super) fn parse(line: &str) -> Option<Result<Command<'_>, &str>> {
         .map_or(name, |(_, name)| name);
     let known = COMMANDS.iter().find(|(known, ..)| *known == name);
     Some(known.map_or(Err(name), |(.., make)| Ok(make(rest.trim()))))
+}
+
+/// The file that is meant by what follows a command. As in a shell, quotes may stand around it, and `~` for the home folder.
+pub(super) fn file(text: &str) -> PathBuf {
+    let quoted = |quote| text.strip_prefix(quote)?.strip_suffix(quote);
+    let text = quoted('"').or_else(|| quoted('\'')).unwrap_or(text);
+    match (text.strip_prefix("~/"), dirs::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => PathBuf::from(text),
+    }
 }
 
 /// All commands, one on a line, in at most `columns` columns.
@@ -134,7 +159,7 @@ pub(super) fn help(columns: usize) -> String {
     }
     text +=
         "Alt-Enter begins a new line, and so does Enter behind \\ or between \"\"\" and \"\"\".\n";
-    text += "Ctrl-C stops an answer. A message that begins with / is written with two.\n";
+    text += "Ctrl-C stops an answer. A message that looks like a command begins with //.\n";
     text
 }
 
@@ -154,6 +179,43 @@ mod tests {
         );
         assert_eq!(parse("/edit a\nb"), Some(Ok(Command::Edit("a\nb"))));
         assert_eq!(parse("/hlep me"), Some(Err("/hlep")));
+        assert_eq!(parse("/ help"), Some(Err("/")));
+    }
+
+    #[test]
+    fn what_is_pasted_is_said_as_it_is() {
+        for line in [
+            "/etc/passwd is a file\nand more",
+            "/usr/bin/cc: not found",
+            "// a comment",
+            "//",
+            "///docs",
+            "/*\n * a comment",
+            " /help",
+        ] {
+            assert_eq!((parse(line), message(line)), (None, line));
+        }
+        assert_eq!(
+            (parse("//help me"), message("//help me")),
+            (None, "/help me")
+        );
+    }
+
+    #[test]
+    fn files_are_named_as_in_a_shell() {
+        for (text, path) in [
+            ("my notes.txt", "my notes.txt"),
+            ("\"my notes.txt\"", "my notes.txt"),
+            ("'a'", "a"),
+            ("'a", "'a"),
+            ("\"", "\""),
+            ("a~/b", "a~/b"),
+        ] {
+            assert_eq!(file(text), PathBuf::from(path));
+        }
+        let home = dirs::home_dir().expect("a home");
+        assert_eq!(file("~/a b"), home.join("a b"));
+        assert_eq!(file("'~/a'"), home.join("a"));
     }
 
     #[test]

@@ -19,6 +19,7 @@ const HISTORY: usize = 1000;
 /// The mark around a message of several lines.
 const FENCE: &str = "\"\"\"";
 const MENU: &str = "commands";
+const PROMPT: &str = "> ";
 
 /// What was typed.
 pub(super) enum Line {
@@ -59,7 +60,11 @@ impl Lines {
     pub(super) fn next(&mut self, meter: String) -> Result<Line, CliError> {
         match self {
             Self::Editor(editor) => match editor.read_line(&Meter(meter)) {
-                Ok(Signal::Success(text)) => Ok(Line::Text(joined(&text))),
+                Ok(Signal::Success(text)) => {
+                    // A terminal that is closed ends the program without any more words. What cannot be kept is no reason to stop.
+                    let _ = editor.sync_history();
+                    Ok(Line::Text(joined(&text)))
+                }
                 Ok(Signal::CtrlC) => Ok(Line::Cancelled),
                 Ok(_) => Ok(Line::End),
                 Err(error) => Err(CliError::Input(io::Error::other(error))),
@@ -141,7 +146,7 @@ fn editor() -> Reedline {
     );
     let mut completer = DefaultCompleter::with_inclusions(&['/']).set_min_word_len(1);
     completer.insert(commands::names().map(str::to_owned).collect());
-    let menu = ColumnarMenu::default().with_name(MENU);
+    let menu = ColumnarMenu::default().with_name(MENU).with_marker("");
     let mut editor = Reedline::create()
         .with_edit_mode(Box::new(Emacs::new(keys)))
         .with_validator(Box::new(Fences))
@@ -185,8 +190,9 @@ fn make_private(path: &PathBuf) -> io::Result<()> {
 struct Meter(String);
 
 impl Prompt for Meter {
+    // Not the indicator: without a left prompt reedline writes the right one over what is typed.
     fn render_prompt_left(&self) -> Cow<'_, str> {
-        Cow::Borrowed("")
+        Cow::Borrowed(PROMPT)
     }
 
     fn render_prompt_right(&self) -> Cow<'_, str> {
@@ -194,7 +200,7 @@ impl Prompt for Meter {
     }
 
     fn render_prompt_indicator(&self, _: PromptEditMode) -> Cow<'_, str> {
-        Cow::Borrowed("> ")
+        Cow::Borrowed("")
     }
 
     fn render_prompt_multiline_indicator(&self) -> Cow<'_, str> {

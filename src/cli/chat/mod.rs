@@ -18,11 +18,14 @@ use self::settings::Settings;
 use self::talk::{Talk, is_fatal};
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
+use super::guard::guarded;
+use super::interrupt;
 use super::kept::Kept;
 use super::load;
 use super::output::{complain, note};
 use super::sampling::Choice;
 use super::text::{self, Input};
+use super::tty;
 use crate::chat::{Conversation, Turn};
 use crate::engine::{EngineError, KeepWarm, ModelSource, Opened, SessionFile};
 use crate::plural::count;
@@ -59,13 +62,14 @@ pub(super) struct Chat {
 impl Chat {
     pub(super) fn run(self) -> Result<(), CliError> {
         let source = self.model.source()?;
-        let may_think = self.settings.thinks() != Some(false);
+        let may_think = self.settings.thinks(None) != Some(false);
         let ctx = self.ctx.for_answers(&source, may_think);
         let opened = load::open(&self.model, &self.engine, &ctx)?;
         if opened.chat_template().is_none() {
             return Err(EngineError::NoChatTemplate.into());
         }
         let choice = choice(&self.settings, &source, &opened)?;
+        check_thinking(&self.settings, &opened)?;
         if let Some(path) = &self.session {
             // Before the weights, which may take many seconds to load.
             SessionFile::check(path, &opened)?;
@@ -74,6 +78,7 @@ impl Chat {
         choice.tell();
         let lines = Lines::new(text::most_bytes(engine.n_ctx()));
         if lines.is_terminal() {
+            tty::remember();
             note(format_args!("/help lists the commands, Ctrl-D leaves"));
         }
         let conversation = Conversation::new(self.system.clone());
@@ -101,8 +106,21 @@ fn choice(settings: &Settings, source: &ModelSource, opened: &Opened) -> Result<
         &settings.sampling,
         source,
         opened,
-        settings.thinks() == Some(false),
+        settings.thinks(None) == Some(false),
     )
+}
+
+/// Whether the chat template can do what is said of thinking.
+///
+/// # Errors
+/// [`TokenizerError::NoThinkingSwitch`](crate::tokenizer::TokenizerError::NoThinkingSwitch), or what the template refuses.
+fn check_thinking(settings: &Settings, opened: &Opened) -> Result<(), CliError> {
+    let mut probe = Conversation::new(None);
+    probe.push(Turn::User("Hello".to_owned()));
+    let thinks = settings.thinks(opened.chat_template());
+    guarded("the chat template", || {
+        Ok(probe.prompt(opened, thinks).map(drop)?)
+    })
 }
 
 /// A conversation and where its lines come from.
@@ -130,8 +148,12 @@ impl Console<'_> {
                     .filter(|_| self.lines.is_terminal());
                 // Without a thread for it, the next answer only begins later.
                 let _warm = warm.and_then(|touch| KeepWarm::new(touch).ok());
+                if self.lines.is_terminal() {
+                    interrupt::at_prompt();
+                }
                 self.lines.next(self.meter())?
             };
+            let unseen = tty::Unseen::new();
             let done = match line {
                 Line::End => return Ok(()),
                 Line::Cancelled => {
@@ -142,6 +164,7 @@ impl Console<'_> {
                 Line::Text(text) if text.trim().is_empty() => continue,
                 Line::Text(text) => self.take(text),
             };
+            drop(unseen);
             match done {
                 Ok(ControlFlow::Break(())) => return Ok(()),
                 Ok(ControlFlow::Continue(())) => {}
@@ -156,8 +179,8 @@ impl Console<'_> {
 
     /// How full the context is.
     fn meter(&self) -> String {
-        let (used, n_ctx) = (self.talk.session.position(), self.talk.engine().n_ctx());
-        format!("{used} of {}", count(n_ctx, "token"))
+        let n_ctx = self.talk.engine().n_ctx();
+        format!("{} of {}", self.talk.used, count(n_ctx, "token"))
     }
 
     /// Takes a message or a command. A break leaves.
@@ -170,9 +193,8 @@ impl Console<'_> {
             }
             None => {}
         }
-        let text = text.strip_prefix('/').unwrap_or(&text);
         let mut texts = std::mem::take(&mut self.read);
-        texts.push(text.to_owned());
+        texts.push(commands::message(&text).to_owned());
         let replaces = std::mem::take(&mut self.editing);
         self.ask(texts.join("\n\n"), replaces)?;
         Ok(ControlFlow::Continue(()))
@@ -185,7 +207,11 @@ impl Console<'_> {
             true => self.unanswered = None,
             false => note(format_args!("it has no answer yet; /regen asks it again")),
         }
-        Ok(())
+        // The rest of what is piped is not asked for either.
+        match self.talk.interrupted && !self.lines.is_terminal() {
+            true => Err(CliError::Interrupted),
+            false => Ok(()),
+        }
     }
 
     /// Asks the last question again: the one without an answer, if there is one.
@@ -212,9 +238,16 @@ impl Console<'_> {
             }
             Command::Clear => {
                 self.talk.conversation.clear();
+                self.talk.measure();
                 self.unanswered = None;
                 self.read.clear();
-                note(format_args!("the conversation is forgotten"));
+                match &self.talk.kept {
+                    Some(kept) => note(format_args!(
+                        "the conversation is forgotten; {0} has it until your next message, and /load {0} brings it back",
+                        kept.name()
+                    )),
+                    None => note(format_args!("the conversation is forgotten")),
+                }
             }
             Command::Regenerate => self.ask_again()?,
             Command::Edit(text) => self.edit(text)?,
@@ -222,8 +255,14 @@ impl Console<'_> {
                 Some(system) => note(format_args!("{system}")),
                 None => note(format_args!("there is no system prompt")),
             },
+            Command::System("\"\"") => {
+                self.talk.conversation.system = None;
+                self.talk.measure();
+                note(format_args!("the system prompt is removed"));
+            }
             Command::System(text) => {
                 self.talk.conversation.system = Some(text.to_owned());
+                self.talk.measure();
                 note(format_args!("the system prompt is changed"));
             }
             Command::Read(path) => self.read(path)?,
@@ -231,12 +270,12 @@ impl Console<'_> {
             Command::Load("") => return Err(CliError::NoFileNamed { command: "/load" }),
             Command::Load(path) => {
                 // A file that is not there would be begun.
-                let path = Path::new(path);
+                let path = commands::file(path);
                 path.metadata().map_err(|source| CliError::ReadText {
                     path: path.display().to_string(),
                     source,
                 })?;
-                self.go_on(path)?;
+                self.go_on(&path)?;
             }
             Command::Drop(number) => self.forget(number)?,
             Command::Thoughts => {
@@ -247,7 +286,7 @@ impl Console<'_> {
                 }
             }
             Command::Stats => self.stats(),
-            Command::Set("") => self.talk.choice.tell(),
+            Command::Set("") => self.show_settings(),
             Command::Set(text) => self.set(text)?,
         }
         Ok(ControlFlow::Continue(()))
@@ -255,27 +294,39 @@ impl Console<'_> {
 
     /// Asks the last question with another text: `text`, or what is typed next.
     fn edit(&mut self, text: &str) -> Result<(), CliError> {
-        let last = self.talk.conversation.last_text();
-        let last = last.ok_or(CliError::NothingAsked)?.to_owned();
+        let unanswered = self.unanswered.as_ref().map(|(text, _)| text.as_str());
+        let asked = self.talk.conversation.last_text();
+        let last = asked.or(unanswered).ok_or(CliError::NothingAsked)?;
+        let replaces = asked.is_some();
         if text.is_empty() {
-            self.editing = true;
+            self.editing = replaces;
+            let last = last.to_owned();
             self.lines.put(last);
             return Ok(());
         }
-        self.ask(text.to_owned(), true)
+        self.ask(text.to_owned(), replaces)
     }
 
     /// Goes on with the conversation of a session file, and keeps it there.
     fn go_on(&mut self, path: &Path) -> Result<(), CliError> {
-        let mut kept = Kept::open(path, self.talk.engine(), false)?;
+        let engine = self.talk.engine();
+        let mut kept = match self.talk.kept.take_if(|kept| kept.is_at(path)) {
+            Some(kept) => kept.again(engine)?,
+            None => Kept::open(path, engine, false)?,
+        };
         kept.restore(&mut self.talk.session)?;
         self.talk.conversation = kept.conversation().clone();
-        note(format_args!(
-            "session {}: {}, {} of them computed before",
-            kept.name(),
-            count(self.talk.session.position(), "token"),
-            self.talk.session.cached(),
-        ));
+        self.talk.measure();
+        self.unanswered = None;
+        match kept.is_new() {
+            true => note(format_args!("session {}: begun", kept.name())),
+            false => note(format_args!(
+                "session {}: {}, {} of them computed before",
+                kept.name(),
+                count(self.talk.session.position(), "token"),
+                self.talk.session.cached(),
+            )),
+        }
         if self.lines.is_terminal() {
             self.recall();
         }
@@ -302,8 +353,11 @@ impl Console<'_> {
 
     /// Keeps the conversation in a session file from here on.
     fn save(&mut self, path: &str) -> Result<(), CliError> {
-        if !path.is_empty() {
-            let kept = Kept::open(Path::new(path), self.talk.engine(), false)?;
+        let kept = self.talk.kept.as_ref();
+        let file = commands::file(path);
+        let is_here = kept.is_some_and(|kept| kept.is_at(&file));
+        if !path.is_empty() && !is_here {
+            let kept = Kept::open(&file, self.talk.engine(), false)?;
             if !kept.is_new() {
                 return Err(CliError::HoldsAnother { path: kept.name() });
             }
@@ -323,9 +377,19 @@ impl Console<'_> {
             return Err(CliError::NoFileNamed { command: "/read" });
         }
         let engine = self.talk.engine();
-        let file = Input::File(Path::new(path).to_owned());
+        let file = Input::File(commands::file(path));
         let text = file.read(text::most_bytes(engine.n_ctx()))?;
+        if text.trim().is_empty() {
+            return Err(CliError::EmptyText { what: "file" });
+        }
         let tokens = engine.tokenizer().encode(&text, false)?.len();
+        if tokens >= engine.n_ctx() {
+            return Err(CliError::FileTooLong {
+                path: path.to_owned(),
+                tokens,
+                n_ctx: engine.n_ctx(),
+            });
+        }
         note(format_args!(
             "{path}: {}; it goes with your next message",
             count(tokens, "token")
@@ -350,6 +414,7 @@ impl Console<'_> {
             conversation.clear();
             dropped += 1;
         }
+        self.talk.measure();
         note(format_args!("forgot {}", count(dropped, "question")));
         match self.unanswered.take() {
             Some((text, replaces)) => self.ask(text, replaces),
@@ -361,10 +426,24 @@ impl Console<'_> {
     fn set(&mut self, text: &str) -> Result<(), CliError> {
         let mut settings = self.talk.settings.clone();
         settings.set(text)?;
-        self.talk.choice = choice(&settings, self.source, self.talk.engine())?;
+        let engine = self.talk.engine();
+        let mut choice = choice(&settings, self.source, engine)?;
+        check_thinking(&settings, engine)?;
+        if !text.trim_start_matches('-').starts_with("seed") {
+            choice.keep_seed(&self.talk.choice);
+        }
+        self.talk.choice = choice;
         self.talk.settings = settings;
-        self.talk.choice.tell();
+        self.show_settings();
         Ok(())
+    }
+
+    /// Tells how answers are generated.
+    fn show_settings(&self) {
+        let choice = &self.talk.choice;
+        choice.tell_sampling();
+        let line = self.talk.settings.line(choice.sampling().seed);
+        note(format_args!("{line}"));
     }
 
     /// Tells what the last answer took, and all of them.
@@ -375,7 +454,7 @@ impl Console<'_> {
         note(format_args!("{}", last.lines()));
         let all = &self.talk.all;
         note(format_args!(
-            "in all: {} generated, {} kept, {} of earlier turns computed again\ncontext: {}",
+            "in all: {} generated; of prompts, {} had been computed before and {} of earlier turns were computed again\ncontext: {}",
             count(all.generated, "token"),
             all.kept,
             all.changed,

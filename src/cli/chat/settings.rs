@@ -5,6 +5,7 @@ use clap::{Args, Command, FromArgMatches, ValueEnum};
 
 use crate::cli::error::CliError;
 use crate::cli::sampling::{self, SamplingArgs};
+use crate::tokenizer::ChatTemplate;
 
 /// Whether the model thinks, and whether that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -29,15 +30,36 @@ pub(super) struct Settings {
     /// template does, shown]
     #[arg(long, value_name = "WHEN")]
     pub(super) think: Option<Think>,
-    /// End the thoughts after N tokens; the model then answers
-    #[arg(long, value_name = "N")]
+    /// End the thoughts after N tokens; the model then answers; -1 is no limit [default: none]
+    #[arg(long, value_name = "N", value_parser = sampling::limit, allow_negative_numbers = true)]
     pub(super) think_limit: Option<usize>,
 }
 
 impl Settings {
-    /// What the template is told of thinking.
-    pub(super) fn thinks(&self) -> Option<bool> {
-        self.think.map(|think| think != Think::Off)
+    /// What the template is told of thinking. One without a switch for it is told nothing of thoughts that are only hidden.
+    pub(super) fn thinks(&self, template: Option<&ChatTemplate>) -> Option<bool> {
+        let has_switch = template.is_none_or(ChatTemplate::supports_thinking);
+        match self.think? {
+            Think::Hide => has_switch.then_some(true),
+            think => Some(think == Think::On),
+        }
+    }
+
+    /// What `/set` changes beside the sampling, with the `seed`.
+    pub(super) fn line(&self, seed: u64) -> String {
+        let most = |limit: Option<usize>| match limit {
+            None | Some(usize::MAX) => "-1".to_owned(),
+            Some(limit) => limit.to_string(),
+        };
+        let think = match self.think {
+            None => "as the template does".to_owned(),
+            Some(think) => format!("{think:?}").to_lowercase(),
+        };
+        format!(
+            "n-predict: {}; think: {think}; think-limit: {}; seed: {seed}",
+            most(self.n_predict),
+            most(self.think_limit)
+        )
     }
 
     /// The most tokens of an answer.
@@ -57,11 +79,22 @@ impl Settings {
         });
         let definition =
             Self::augment_args(Command::new("/set").no_binary_name(true)).disable_help_flag(true);
-        let set = definition.try_get_matches_from(words);
+        let known = |name: &str| {
+            let name = name.trim_start_matches('-');
+            definition.get_arguments().any(|flag| {
+                let mut names = flag.get_all_aliases().unwrap_or_default().into_iter();
+                flag.get_long() == Some(name) || names.any(|alias| alias == name)
+            })
+        };
+        let is_known = text.split_whitespace().next().is_some_and(known);
+        let set = definition.clone().try_get_matches_from(words);
         let set = set.and_then(|matches| self.update_from_arg_matches(&matches));
         set.map_err(|error| {
             let name = text.split_whitespace().next().unwrap_or_default();
             let reason = match error.kind() {
+                ErrorKind::UnknownArgument if is_known => {
+                    "more than a name and a value; change one setting at a time".to_owned()
+                }
                 ErrorKind::UnknownArgument => {
                     format!("there is no setting {name}; names are those of the flags of glimt chat, such as temp")
                 }
@@ -69,7 +102,8 @@ impl Settings {
                 _ => {
                     let text = error.to_string();
                     let first = text.split("\n\n").next().unwrap_or_default();
-                    first.trim_start_matches("error: ").replace('\n', " ")
+                    let words = first.trim_start_matches("error: ").split_whitespace();
+                    words.collect::<Vec<_>>().join(" ")
                 }
             };
             CliError::Setting {
@@ -99,20 +133,28 @@ mod tests {
         settings.set("--think hide").expect("it is a flag");
         assert_eq!((settings.sampling.temp, settings.limit()), (Some(0.5), 9));
         assert_eq!(
-            (settings.think, settings.thinks()),
+            (settings.think, settings.thinks(None)),
             (Some(Think::Hide), Some(true))
         );
         settings.set("temp 0").expect("it is a flag");
         assert_eq!(settings.sampling.temp, Some(0.0));
+        settings.set("think-limit 5").expect("it is a flag");
+        let line = settings.line(3);
+        assert_eq!(line, "n-predict: 9; think: hide; think-limit: 5; seed: 3");
+        settings.set("think-limit -1").expect("it is a flag");
+        assert!(settings.line(3).contains("think-limit: -1;"));
         for (wrong, said) in [
             ("warmth 3", "no setting warmth"),
             ("temp", "temp"),
+            ("temp 0 top-k 4", "one setting at a time"),
+            ("temp 0 hot", "one setting at a time"),
             ("temp hot", "not a number"),
             ("temp -1", "0 or more"),
             ("think maybe", "maybe"),
         ] {
             let error = settings.set(wrong).expect_err("it is wrong").to_string();
-            assert!(error.contains(said) && !error.contains('\n'), "{error}");
+            assert!(error.contains(said), "{error}");
+            assert!(!error.contains('\n') && !error.contains("  "), "{error}");
         }
         assert_eq!(settings.sampling.temp, Some(0.0));
     }

@@ -1,17 +1,17 @@
 //! A conversation as it goes on: the turns, what of them is computed, and the answers.
 
-use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::settings::{Settings, Think};
 use super::show::Show;
 use crate::chat::{Conversation, Prompt, ReplyReader, Turn};
 use crate::cli::error::{CliError, MORE_ROOM};
 use crate::cli::guard::guarded;
+use crate::cli::interrupt;
 use crate::cli::kept::{Begun, Kept};
 use crate::cli::output::note;
+use crate::cli::run::{self, Ran};
 use crate::cli::sampling::Choice;
-use crate::cli::{interrupt, load};
 use crate::engine::chooser::{Chain, ChainSettings, Chooser};
 use crate::engine::{Engine, EngineError, GenerateStats, Session, StopReason};
 use crate::plural::count;
@@ -88,6 +88,10 @@ pub(super) struct Talk<'a> {
     pub(super) choice: Choice,
     /// Where the conversation is kept.
     pub(super) kept: Option<Kept>,
+    /// Tokens of the conversation as it is.
+    pub(super) used: usize,
+    /// Whether Ctrl-C stopped the last answer.
+    pub(super) interrupted: bool,
     /// How often an answer was asked for again: each time draws differ.
     again: u64,
     /// What the last answer took, and all of them.
@@ -109,6 +113,8 @@ impl<'a> Talk<'a> {
             settings,
             choice,
             kept: None,
+            used: 0,
+            interrupted: false,
             again: 0,
             last: None,
             all: Took::default(),
@@ -135,8 +141,29 @@ impl<'a> Talk<'a> {
         if !is_answered {
             self.conversation = before;
         }
+        self.measure();
         let saved = self.save();
         answered.and(saved).map(|()| is_answered)
+    }
+
+    /// Counts the tokens of the conversation as it is.
+    pub(super) fn measure(&mut self) {
+        self.used = match self.conversation.last_reply() {
+            None => 0,
+            // Where the template refuses, the next question tells why.
+            Some(_) => match self.prompt() {
+                Ok(prompt) => prompt.earlier,
+                Err(_) => self.session.position(),
+            },
+        };
+    }
+
+    /// The tokens of the conversation in the chat template.
+    fn prompt(&self) -> Result<Prompt, CliError> {
+        let thinks = self.settings.thinks(self.engine.chat_template());
+        guarded("the chat template", || {
+            Ok(self.conversation.prompt(self.engine, thinks)?)
+        })
     }
 
     /// Saves the conversation as it is, where it is kept.
@@ -164,10 +191,9 @@ impl<'a> Talk<'a> {
 
     /// The last question is answered.
     fn answer(&mut self) -> Result<(), CliError> {
-        let (engine, thinks) = (self.engine, self.settings.thinks());
-        let prompt = guarded("the chat template", || {
-            self.conversation.prompt(engine, thinks)
-        })?;
+        let engine = self.engine;
+        self.interrupted = false;
+        let prompt = self.prompt()?;
         let n_ctx = engine.n_ctx();
         // An answer needs a place of its own.
         if prompt.ids.len() >= n_ctx {
@@ -196,9 +222,11 @@ impl<'a> Talk<'a> {
         let mut show = Show::new(self.settings.think == Some(Think::Hide));
         let ended = self.generate(&prompt, &mut reader, &mut show, &mut took);
         interrupt::end_answer();
+        self.interrupted = matches!(ended, Ended::Interrupted);
         let (reply, rest) = reader.finish();
         show.token(rest, false)?;
         show.end()?;
+        let is_empty = reply.answer.text.trim().is_empty();
         let passages = reply.thoughts.iter().chain([&reply.answer]);
         let said = passages.map(|passage| passage.ids.len()).sum::<usize>() > 0;
         // A question whose evaluation was stopped has no answer.
@@ -209,7 +237,7 @@ impl<'a> Talk<'a> {
         self.all.kept += took.kept;
         self.all.changed += took.changed;
         self.all.generated += took.generated;
-        tell(ended, &self.settings, n_ctx)
+        tell(ended, is_empty, &self.settings, n_ctx)
     }
 
     /// Generates thoughts and answer. The mark that ends the thoughts is put in where they are as many as they may be.
@@ -267,72 +295,42 @@ impl<'a> Talk<'a> {
         show: &mut Show,
         took: &mut Took,
     ) -> Ended {
-        interrupt::begin_answer();
-        let bar = load::prompt_bar("prompt", tokens.len());
-        let began = Instant::now();
-        let on_prompt = &mut |done: usize| {
-            if began.elapsed() >= load::BAR_AFTER {
-                bar.set_position(done as u64);
-            }
-            flow(!interrupt::requested())
-        };
         let think_limit = self.settings.think_limit.unwrap_or(usize::MAX);
-        let (mut ended, kept) = (None, &mut self.kept);
-        let on_token = &mut |token| {
-            if !bar.is_finished() {
-                bar.finish_and_clear();
-            }
+        let kept = &mut self.kept;
+        let take = &mut |token| {
             let piece = reader.push(token);
             let thinking = reader.is_thinking();
             let thoughts = reader.reply().thoughts.as_ref();
             let thought = thoughts.map_or(0, |thoughts| thoughts.ids.len());
-            let journaled = kept.as_mut().map_or(Ok(()), |kept| kept.journal(&[token]));
-            ended = match journaled.and_then(|()| show.token(piece, thinking)) {
-                Err(error) => Some(Ended::Failed(error)),
-                Ok(()) if interrupt::requested() => Some(Ended::Interrupted),
-                Ok(()) if thinking && thought >= think_limit => Some(Ended::ThoughtLimit),
-                Ok(()) => None,
-            };
-            flow(ended.is_none())
+            kept.as_mut()
+                .map_or(Ok(()), |kept| kept.journal(&[token]))?;
+            show.token(piece, thinking)?;
+            Ok((thinking && thought >= think_limit).then_some(Ended::ThoughtLimit))
         };
-        let session = &mut self.session;
-        let stats = match host {
-            Some(host) => session.generate_chosen(tokens, host, limit, on_prompt, on_token),
-            None => session.generate_watched(tokens, &chain.sampling, limit, on_prompt, on_token),
+        let how = (&chain.sampling, host);
+        let Ran { stats, ended } = match run::run(&mut self.session, tokens, how, limit, take) {
+            Ok(ran) => ran,
+            Err(error) => return Ended::Failed(error),
         };
-        bar.finish_and_clear();
-        match stats {
-            Err(error) => Ended::Failed(error.into()),
-            Ok(stats) => {
-                // The mark that ended the thoughts counts as generated.
-                let mark = usize::from(took.generated > 0);
-                if mark == 0 {
-                    took.prompt_time = stats.prompt_time;
-                } else {
-                    took.generate_time += stats.prompt_time;
-                }
-                took.generated += mark;
-                took.steps += mark;
-                took.add(&stats);
-                ended.unwrap_or(match interrupt::requested() {
-                    true => Ended::Interrupted,
-                    false => Ended::By(stats.stop),
-                })
-            }
+        // The mark that ended the thoughts counts as generated.
+        let mark = usize::from(took.generated > 0);
+        if mark == 0 {
+            took.prompt_time = stats.prompt_time;
+        } else {
+            took.generate_time += stats.prompt_time;
+        }
+        took.generated += mark;
+        took.steps += mark;
+        took.add(&stats);
+        match interrupt::requested() {
+            true => Ended::Interrupted,
+            false => ended.unwrap_or(Ended::By(stats.stop)),
         }
     }
 }
 
-/// Whether to go on.
-fn flow(on: bool) -> ControlFlow<()> {
-    match on {
-        true => ControlFlow::Continue(()),
-        false => ControlFlow::Break(()),
-    }
-}
-
 /// Tells why an answer ended, unless the model ended it.
-fn tell(ended: Ended, settings: &Settings, n_ctx: usize) -> Result<(), CliError> {
+fn tell(ended: Ended, is_empty: bool, settings: &Settings, n_ctx: usize) -> Result<(), CliError> {
     match ended {
         Ended::Failed(error) => return Err(error),
         Ended::Interrupted => note(format_args!("stopped")),
@@ -344,6 +342,9 @@ fn tell(ended: Ended, settings: &Settings, n_ctx: usize) -> Result<(), CliError>
             "stopped at the limit of {} (/set n-predict)",
             count(settings.limit(), "token")
         )),
+        Ended::By(StopReason::StopToken) if is_empty => {
+            note(format_args!("the model ended its answer without a text"));
+        }
         Ended::By(_) | Ended::ThoughtLimit => {}
     }
     Ok(())

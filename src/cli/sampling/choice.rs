@@ -170,17 +170,29 @@ impl Choice {
         &self.chain.sampling
     }
 
+    /// Goes on with a random seed of before, where the present one is random, too.
+    pub(in crate::cli) fn keep_seed(&mut self, before: &Self) {
+        if self.random_seed && before.random_seed {
+            self.chain.sampling.seed = before.chain.sampling.seed;
+        }
+    }
+
     /// Says on standard error what was settled for, and who chooses.
     pub(in crate::cli) fn tell(&self) {
+        self.tell_sampling();
+        if self.random_seed && self.sampling().temperature > 0.0 {
+            note(format_args!("seed: {}", self.sampling().seed));
+        }
+    }
+
+    /// As [`tell`](Self::tell), without the seed.
+    pub(in crate::cli) fn tell_sampling(&self) {
         note(format_args!("sampling: {}", self.line()));
         if !self.host.is_empty() {
             let why = self.host.join(", ");
             note(format_args!(
                 "tokens are chosen on the host, one at a time: {why}"
             ));
-        }
-        if self.random_seed && self.sampling().temperature > 0.0 {
-            note(format_args!("seed: {}", self.sampling().seed));
         }
     }
 

@@ -66,8 +66,14 @@ pub(super) fn check(path: &Path, identity: &Identity) -> Result<(), SessionFileE
         let folder = path
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.map_or(Ok(()), |folder| fs::metadata(folder).map(drop));
-        return folder.map_err(failed(path, "cannot begin"));
+        return match folder {
+            Some(folder) if !folder.is_dir() => {
+                let missing = format!("there is no folder {}", folder.display());
+                let missing = io::Error::new(io::ErrorKind::NotFound, missing);
+                Err(failed(path, "cannot begin")(missing))
+            }
+            _ => Ok(()),
+        };
     }
     let own = header(identity);
     let found = beginning(
@@ -108,9 +114,44 @@ pub(super) fn open_locked(path: &Path) -> Result<File, SessionFileError> {
             Err(TryLockError::Error(error)) => return Err(failed(path, "cannot lock")(error)),
         }
         if is_still(path, &file).map_err(&open_failed)? {
+            remove_unfinished(path);
             return Ok(file);
         }
     }
+}
+
+/// Removes what processes that were killed while they replaced the file at `path` have left. Whoever replaces it has its lock, so nobody
+/// does now.
+fn remove_unfinished(path: &Path) {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        return;
+    };
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let entries = fs::read_dir(folder.unwrap_or(Path::new(".")));
+    for entry in entries.into_iter().flatten().flatten() {
+        let other = entry.file_name();
+        let middle = other.to_str().and_then(|other| {
+            let rest = other.strip_prefix(name)?.strip_prefix('.')?;
+            rest.strip_suffix(".tmp")
+        });
+        let is_ours = middle.is_some_and(|middle| {
+            !middle.is_empty() && middle.bytes().all(|b| b.is_ascii_digit() || b == b'-')
+        });
+        if is_ours && begins_as_ours(&entry.path()) {
+            // It only takes room.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Whether there is a file that begins as session files do, or is empty.
+fn begins_as_ours(path: &Path) -> bool {
+    let is_file = fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
+    let mut begins = Vec::new();
+    let read = |file: File| file.take(MAGIC.len() as u64).read_to_end(&mut begins);
+    is_file && File::open(path).and_then(read).is_ok() && MAGIC.as_bytes().starts_with(&begins)
 }
 
 /// Whether `path` still names `file`: another process may have replaced it by a shorter one before the lock was there.

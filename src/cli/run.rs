@@ -1,0 +1,66 @@
+//! Running a session for an answer: a bar while a long prompt is evaluated, and Ctrl-C.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use super::error::CliError;
+use super::{interrupt, load};
+use crate::engine::chooser::Chooser;
+use crate::engine::{GenerateStats, Sampling, Session};
+
+/// An answer, or a part of one.
+pub(super) struct Ran<E> {
+    pub(super) stats: GenerateStats,
+    /// Why the caller ended it, if it did.
+    pub(super) ended: Option<E>,
+}
+
+/// Evaluates `tokens` and gives up to `limit` tokens of the answer to `take`. Tokens are chosen by the host, if it is to, else by the
+/// sampling. It ends where `take` says why, or at Ctrl-C.
+///
+/// # Errors
+/// What the session or `take` refuses.
+pub(super) fn run<E>(
+    session: &mut Session<'_>,
+    tokens: &[u32],
+    (sampling, host): (&Sampling, Option<&mut dyn Chooser>),
+    limit: usize,
+    take: &mut dyn FnMut(u32) -> Result<Option<E>, CliError>,
+) -> Result<Ran<E>, CliError> {
+    let bar = load::prompt_bar("prompt", tokens.len());
+    let began = Instant::now();
+    let on_prompt = &mut |done: usize| {
+        // Between two submissions of a prompt there is something to end in order.
+        interrupt::begin_answer();
+        if began.elapsed() >= load::BAR_AFTER {
+            bar.set_position(done as u64);
+        }
+        flow(!interrupt::requested())
+    };
+    let mut ended = None;
+    let on_token = &mut |token| {
+        if !bar.is_finished() {
+            bar.finish_and_clear();
+        }
+        interrupt::begin_answer();
+        ended = take(token).transpose();
+        flow(ended.is_none() && !interrupt::requested())
+    };
+    let stats = match host {
+        Some(host) => session.generate_chosen(tokens, host, limit, on_prompt, on_token),
+        None => session.generate_watched(tokens, sampling, limit, on_prompt, on_token),
+    };
+    bar.finish_and_clear();
+    Ok(Ran {
+        stats: stats?,
+        ended: ended.transpose()?,
+    })
+}
+
+/// Whether to go on.
+fn flow(on: bool) -> ControlFlow<()> {
+    match on {
+        true => ControlFlow::Continue(()),
+        false => ControlFlow::Break(()),
+    }
+}
