@@ -68,8 +68,8 @@ pub struct Site {
     pub activation: Activation,
     /// Whether rows leave prepared for another product: by 16, which share a scale or a sum of squares.
     pub prepared: bool,
-    /// Whether rows are pairs, which a workgroup owns together.
-    pub pairs: bool,
+    /// Rows that a workgroup owns together: pairs, quads, or 1.
+    pub together: u32,
     /// A number of rows that tiles must divide.
     pub whole: Option<u32>,
     /// The fewest and the most threads of a workgroup.
@@ -82,6 +82,8 @@ pub struct Site {
     pub shares_work: Option<SharedWork>,
     /// Whether two runs of 32 lanes can share a row, as 64 lanes.
     pub two_runs: bool,
+    /// What is the default where the device allows it.
+    pub suggested: Option<Geometry>,
 }
 
 /// Rows that leave together where they leave prepared.
@@ -121,7 +123,7 @@ impl Site {
             && threads.is_multiple_of(WHOLE_THREADS)
             && (least..=most).contains(&threads)
             && (!self.prepared || g.tile.is_multiple_of(PREPARED_ROWS))
-            && (!self.pairs || g.tile.is_multiple_of(2))
+            && g.tile.is_multiple_of(self.together)
             && self.whole.is_none_or(|rows| rows.is_multiple_of(g.tile))
             && (1..=MOST_UNROLL).contains(&g.unroll)
             && (!self.one_block || g.unroll * g.lanes >= self.units)
@@ -163,6 +165,9 @@ impl Site {
 
     /// The default on this machine; `None` where no geometry is allowed.
     pub fn default_geometry(&self, machine: Machine) -> Option<Geometry> {
+        if let Some(suggested) = self.suggested.filter(|g| self.allows(g, machine)) {
+            return Some(suggested);
+        }
         let wanted = self.wanted_lanes(machine);
         // Fewer lanes where the wanted ones make too many threads, more where nothing else is allowed.
         let fewer = (1..).map(|i| wanted >> i).take_while(|n| *n >= 2);
@@ -351,7 +356,8 @@ mod tests {
             units,
             activation: Activation::Bytes,
             prepared,
-            pairs: false,
+            together: 1,
+            suggested: None,
             whole: None,
             threads: [1, MAX_THREADS],
             one_block: false,

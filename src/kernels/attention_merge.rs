@@ -6,8 +6,8 @@ use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
 use crate::quant::repack::UNIT;
 
-/// Threads of a workgroup.
-const WG: u32 = 256;
+/// Threads that share a vector of 4 columns: of one token, and of one of several, whose workgroups are many.
+const PHASES: [u32; 2] = [16, 4];
 /// Groups of 4 columns that a workgroup joins: whole units of 32.
 const COLUMNS: u32 = 16;
 
@@ -56,9 +56,10 @@ pub fn call_of(
         Some(sequences) => call.bind("table", &sequences.table),
         None => call.word("slices", Word::Slices),
     };
-    call.number("WG", WG)
+    let phases = PHASES[usize::from(sequences.is_some())];
+    call.number("WG", phases * COLUMNS)
         .number("COLUMNS", COLUMNS)
-        .number("PHASES", WG / COLUMNS)
+        .number("PHASES", phases)
         .number("HEADS", heads)
         .number("KV_LORA", kv_lora)
         .flag("UNITS_OUT", output != Output::Floats)

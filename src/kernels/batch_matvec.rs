@@ -6,7 +6,8 @@ use super::token::{
 };
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
-use crate::gpu::geometry::{Geometry, Site};
+use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site};
+use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{GpuError, Target};
 use crate::quant::activation::Activation;
@@ -48,14 +49,33 @@ pub struct GpuBatchMatvec<'a> {
     pub prepared: Option<TokenOutput>,
 }
 
-/// Tokens that a workgroup takes at once in steps of up to `tokens`: as many as registers hold sums for.
-pub fn columns(tokens: u32) -> u32 {
-    tokens.next_power_of_two().clamp(2, 8)
+/// Tokens that a workgroup takes at once at least and at most: registers hold the sums of so many.
+const COLUMNS: [u32; 2] = [2, 8];
+/// Rows of an output head, beside those of other weights.
+const MANY_ROWS: u32 = 32_768;
+/// Workgroups of a core from which on more tokens at once are faster than more workgroups, which read the weight again.
+const WORKGROUPS: u32 = 8;
+
+/// Tokens that a workgroup takes at once in steps of up to `tokens`, of a weight with so many rows.
+fn columns(machine: Machine, rows: u32, tokens: u32) -> u32 {
+    let across = rows.div_ceil(PREPARED_ROWS);
+    let blocks = (WORKGROUPS * machine.cores).div_ceil(across.max(1)).max(1);
+    let [least, most] = COLUMNS;
+    tokens
+        .div_ceil(blocks)
+        .next_power_of_two()
+        .clamp(least, most)
 }
 
 impl<'a> GpuBatchMatvec<'a> {
     /// The product of `weight` and `x` for steps of up to `tokens` tokens, to be completed.
-    pub fn new(weight: &'a GpuWeight, activation: Activation, tokens: u32, x: Input) -> Self {
+    pub fn new(
+        machine: Machine,
+        weight: &'a GpuWeight,
+        activation: Activation,
+        tokens: u32,
+        x: Input,
+    ) -> Self {
         Self {
             weight,
             up: None,
@@ -64,7 +84,7 @@ impl<'a> GpuBatchMatvec<'a> {
             x_stride: weight.cols / 32,
             x_group: 0,
             experts: None,
-            columns: columns(tokens),
+            columns: columns(machine, weight.total_rows(), tokens),
             residual: None,
             y: None,
             prepared: None,
@@ -74,6 +94,26 @@ impl<'a> GpuBatchMatvec<'a> {
     /// Places of a tile.
     fn places(&self) -> u32 {
         self.experts.as_ref().map_or(self.columns, |e| e.height)
+    }
+
+    /// The default geometry of devices with subgroups of 32, measured on an H200: wide where rows are long or workgroups are few.
+    fn suggested(&self) -> Geometry {
+        let (units, places) = (self.weight.cols / 32, self.places());
+        let geometry = |lanes, tile, at_once| Geometry {
+            lanes,
+            tile,
+            at_once,
+            unroll: 1,
+        };
+        match (&self.experts, &self.x) {
+            (_, Input::Stream(..)) => geometry(32, 4, 1),
+            (Some(_), _) if places > 4 => geometry(8, 32, 2),
+            _ if units <= 16 && places > 4 => geometry(8, 64, 2),
+            _ if units <= 16 => geometry(16, 16, 1),
+            _ if units < 32 && places > 4 => geometry(8, 32, 2),
+            _ if self.weight.rows > MANY_ROWS => geometry(16, 32, 2),
+            _ => geometry(32, 16, 2),
+        }
     }
 
     /// What the input is multiplied as: the router reads f32 in every tier.
@@ -102,6 +142,8 @@ impl Divided for GpuBatchMatvec<'_> {
                 None => shape.rows,
             },
             at_once: 4,
+            together: 4,
+            suggested: Some(self.suggested()),
             ..shape
         }
     }

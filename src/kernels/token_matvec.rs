@@ -129,7 +129,7 @@ impl Divided for GpuTokenMatvec<'_> {
         };
         let site = Site {
             prepared: self.prepared.is_some(),
-            pairs: rotates,
+            together: if rotates { 2 } else { 1 },
             at_once: if rotates { 1 } else { 2 },
             ..site(kernel, &[w], self.activation)
         };

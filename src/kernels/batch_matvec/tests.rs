@@ -184,7 +184,7 @@ fn check(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
             either: false,
         }),
         residual: residual.then(|| range(&before)),
-        ..GpuBatchMatvec::new(&on_gpu[0], activation(gpu), most, input)
+        ..GpuBatchMatvec::new(gpu.machine, &on_gpu[0], activation(gpu), most, input)
     };
     let words = activation(gpu).bytes((out_rows * n).div_ceil(32) as u64) as usize / 4;
     let outputs = || {
@@ -375,6 +375,7 @@ fn every_index_lies_in_its_buffer() {
                 Role::Floats,
             ))),
             ..GpuBatchMatvec::new(
+                target.machine,
                 &w,
                 form,
                 tokens,

@@ -110,7 +110,7 @@ impl Buffers {
 
 /// Tokens of an expert that a workgroup takes at once, in steps of up to so many tokens.
 fn height(tokens: u32) -> u32 {
-    if tokens <= 16 { 4 } else { 8 }
+    if tokens <= 8 { 4 } else { 8 }
 }
 
 /// In steps of up to so many tokens every layer has buffers of its own, so that dispatches wait only for what they read. More tokens fill the
@@ -191,6 +191,7 @@ pub fn head(
     let product = GpuBatchMatvec {
         y: Some(logits.clone()),
         ..GpuBatchMatvec::new(
+            given.target.machine,
             &given.weights.output,
             activation,
             most,
@@ -273,7 +274,8 @@ impl Recipe<'_> {
     /// The product of `weight` with `x`, to be completed.
     fn product<'w>(&self, weight: &'w GpuWeight, x: &TokenInput) -> GpuBatchMatvec<'w> {
         let x = Input::Prepared(x.clone());
-        GpuBatchMatvec::new(weight, self.activation, self.most, x)
+        let machine = self.target().machine;
+        GpuBatchMatvec::new(machine, weight, self.activation, self.most, x)
     }
 
     fn record(&mut self, product: &GpuBatchMatvec<'_>) -> Result<(), GpuError> {
@@ -531,7 +533,13 @@ impl Recipe<'_> {
         let x = Input::Stream(stream.x.clone(), norm.clone(), squares, eps);
         self.record(&GpuBatchMatvec {
             y: Some(b.logits.clone()),
-            ..GpuBatchMatvec::new(&moe.ffn_gate_inp, self.activation, self.most, x)
+            ..GpuBatchMatvec::new(
+                self.target().machine,
+                &moe.ffn_gate_inp,
+                self.activation,
+                self.most,
+                x,
+            )
         })
     }
 
