@@ -38,7 +38,6 @@ mod resumed;
 mod rm;
 mod sampling;
 mod sink;
-mod stop;
 mod synth;
 #[cfg(test)]
 mod tests;
