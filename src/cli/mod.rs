@@ -37,6 +37,7 @@ mod report;
 mod resumed;
 mod rm;
 mod sampling;
+mod serve;
 mod sink;
 mod synth;
 #[cfg(test)]
@@ -81,6 +82,7 @@ struct Cli {
 enum Command {
     Chat(Box<chat::Chat>),
     Generate(Box<generate::Generate>),
+    Serve(Box<serve::Serve>),
     Pull(pull::Pull),
     List(list::List),
     Rm(rm::Rm),
@@ -181,6 +183,7 @@ fn run() -> Result<(), CliError> {
     match command {
         Command::Chat(command) => command.run(),
         Command::Generate(command) => command.run(),
+        Command::Serve(command) => command.run(),
         Command::Pull(command) => command.run(),
         Command::List(command) => command.run(),
         Command::Rm(command) => command.run(),

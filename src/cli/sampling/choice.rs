@@ -165,6 +165,11 @@ impl Choice {
         })
     }
 
+    /// The seed, where one was asked for.
+    pub(in crate::cli) fn asked_seed(&self) -> Option<u64> {
+        (!self.random_seed).then_some(self.sampling().seed)
+    }
+
     /// What devices are told.
     pub(in crate::cli) fn sampling(&self) -> &Sampling {
         &self.chain.sampling
