@@ -50,5 +50,7 @@ fn an_answer_is_a_text_of_the_grammar() {
     let body = completion(json!({"response_format": {"type": "json_object"}, "max_tokens": 3}));
     let answer = server.answer(COMPLETIONS, &body);
     assert!(text(&answer).trim_start().starts_with('{'), "{answer}");
+    let body = completion(json!({"guided_json": person(), "max_tokens": 3}));
+    let answer = server.answer(COMPLETIONS, &body);
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
 }

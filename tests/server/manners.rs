@@ -296,10 +296,11 @@ fn clients_that_go_away_anywhere_leave_nothing_behind() {
     for i in 0..40usize {
         let body = long(json!({"stream": i % 2 == 0}));
         let mut connection = server.begin(COMPLETIONS, &body);
-        if i % 2 == 0 {
-            connection.head();
+        // Some find no place.
+        if i % 2 != 0 || connection.head().0 != 200 {
+            continue;
         }
-        for _ in 0..(i % 4 / 2 * (i % 5)) {
+        for _ in 0..i % 5 {
             connection.chunk();
         }
     }

@@ -36,19 +36,43 @@ fn quoted(parts: &[&str]) -> String {
     Value::from(parts.concat()).to_string()
 }
 
+/// How JSON is written: as models have learnt it, without other white space.
+fn layout() -> Value {
+    json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "})
+}
+
+/// The schema of a tool's arguments. Those that it does not name are none, unless it says otherwise.
+fn closed(tool: &Tool) -> Value {
+    let mut schema = tool.parameters.clone();
+    if let Some(schema) = schema.as_object_mut() {
+        schema.entry("type").or_insert_with(|| json!("object"));
+        let none = || Value::from(false);
+        schema.entry("additionalProperties").or_insert_with(none);
+    }
+    schema
+}
+
+/// A schema in the notation of Lark.
+fn in_lark(mut schema: Value) -> String {
+    if let Some(schema) = schema.as_object_mut() {
+        schema.insert("x-guidance".to_owned(), layout());
+    }
+    format!("%json {schema}")
+}
+
 /// The arguments of a tool as JSON.
 fn arguments(tool: &Tool) -> String {
-    format!("%json {}", tool.parameters)
+    in_lark(closed(tool))
 }
 
 fn json_call(tool: &Tool) -> String {
     let schema = json!({
         "type": "object",
-        "properties": {"name": {"const": tool.name}, "arguments": tool.parameters},
+        "properties": {"name": {"const": tool.name}, "arguments": closed(tool)},
         "required": ["name", "arguments"],
         "additionalProperties": false,
     });
-    format!("\"\\n\"? %json {schema}")
+    format!("\"\\n\"? {}", in_lark(schema))
 }
 
 /// A call in tags: its arguments in the order of the schema, those that are not required left out or not.
@@ -68,7 +92,7 @@ fn tagged(call: usize, tool: &Tool, rules: &mut String) -> String {
             },
             Kind::Json | Kind::Either => {
                 let schema = with_definitions(schema, &tool.parameters);
-                format!("{value}: %json {schema} {}", quoted(&[VALUE_END]))
+                format!("{value}: {} {}", in_lark(schema), quoted(&[VALUE_END]))
             }
         };
         let _ = writeln!(rules, "{behind}");

@@ -193,11 +193,11 @@ fn a_forced_answer_is_a_call() {
         (Format::Tagged, "clock"),
         (
             Format::Json,
-            "{\"name\":\"weather\",\"arguments\":{\"place\":\"x\"}}",
+            "{\"name\": \"weather\", \"arguments\": {\"place\": \"x\"}}",
         ),
         (
             Format::DeepSeekFenced,
-            "weather\n```json\n{\"place\":\"x\"}\n```",
+            "weather\n```json\n{\"place\": \"x\"}\n```",
         ),
     ] {
         let grammar = Grammar::new(&tokenizer, forced(format, &tools)).expect("it can be read");
