@@ -178,6 +178,7 @@ impl Serve {
             engine,
             name: self.name(source),
             seed: thinking.asked_seed(),
+            penalty_asked: thinking.is_penalty_asked(),
             thinking: thinking.chain,
             answering: answering.chain,
             think: self.think.map(|think| matches!(think, Think::On)),

@@ -27,6 +27,7 @@ struct Choice<'a> {
     reader: Reader<'a>,
     log_probs: Option<TokenLogProbs>,
     generated: usize,
+    begun: bool,
     over: bool,
 }
 
@@ -38,18 +39,20 @@ pub(super) struct Answers<'a> {
     record: Record,
     /// Tokens of the prompts.
     prompt: usize,
+    /// Answers to each prompt.
+    each: usize,
     cached: usize,
     timeout: Option<Duration>,
     until: Option<Instant>,
 }
 
 impl<'a> Answers<'a> {
-    /// Those that come of `answering`, one for each reader, to prompts of so many tokens. They have to be there within `timeout` of the
-    /// request.
+    /// Those that come of `answering`, one for each reader, to prompts of so many tokens, `each` of which has as many answers.
+    /// They have to be there within `timeout` of the request.
     pub(super) fn new(
         answering: Answering,
         readers: Vec<Reader<'a>>,
-        prompt: usize,
+        (prompt, each): (usize, usize),
         record: Record,
         timeout: Option<Duration>,
     ) -> Self {
@@ -57,6 +60,7 @@ impl<'a> Answers<'a> {
             reader,
             log_probs: None,
             generated: 0,
+            begun: false,
             over: false,
         };
         record.asked(prompt);
@@ -65,6 +69,7 @@ impl<'a> Answers<'a> {
             left: readers.len(),
             choices: readers.into_iter().map(choice).collect(),
             prompt,
+            each,
             cached: 0,
             timeout,
             until: timeout.and_then(|timeout| record.began().checked_add(timeout)),
@@ -105,8 +110,10 @@ impl<'a> Answers<'a> {
         };
         match told {
             Told::LogProbs(log_probs) => state.log_probs = Some(log_probs),
-            Told::Event(Event::Prompt { done, cached }) => {
-                if done == cached {
+            Told::Event(Event::Prompt { cached, .. }) => {
+                let first = !std::mem::replace(&mut state.begun, true);
+                // The other answers to a prompt find its rows.
+                if first && choice % self.each == 0 {
                     self.cached += cached;
                     self.record.begun(cached);
                 }
@@ -181,7 +188,7 @@ impl<'a> Answers<'a> {
             "prompt_tokens": self.prompt,
             "completion_tokens": generated,
             "total_tokens": self.prompt + generated,
-            "prompt_tokens_details": {"cached_tokens": self.cached.min(self.prompt)},
+            "prompt_tokens_details": {"cached_tokens": self.cached},
             "completion_tokens_details": {"reasoning_tokens": thoughts.sum::<usize>()},
         })
     }

@@ -6,7 +6,7 @@ use super::desk::{OnHost, Order};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Model;
-use super::sampling::{self, Choosing};
+use super::sampling::{self, Asked, Choosing};
 use crate::engine::chooser::{ChooserError, Grammar, Language};
 
 /// Texts that may end an answer.
@@ -68,6 +68,11 @@ impl Ask {
             false => &model.thinking,
         };
         fields.text("user")?;
+        let asked = Asked {
+            seed: model.seed,
+            penalty: model.penalty_asked,
+        };
+        let tokenizer = model.engine.tokenizer();
         Ok(Self {
             stream,
             include_usage,
@@ -75,7 +80,7 @@ impl Ask {
             stops: stops(fields)?,
             log_probs,
             limit,
-            choosing: sampling::read(fields, defaults, model.seed, model.engine.tokenizer())?,
+            choosing: sampling::read(fields, defaults, asked, tokenizer)?,
             form: sampling::form(fields)?,
         })
     }

@@ -75,11 +75,11 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<(Rendered, bo
     if is_forced && model.may_switch_thinking() {
         think = Some(false);
     }
-    let described = tools.iter().flat_map(|(_, tools)| &tools.all);
+    let described = tools.as_ref().map(|(_, tools)| tools.described.clone());
     let rendering = Rendering {
         add_generation_prompt: fields.flag("add_generation_prompt")?.unwrap_or(true),
         think,
-        tools: described.map(|tool| tool.described.clone()).collect(),
+        tools: described.unwrap_or_default(),
         variables,
     };
     let wrong = |error: &dyn std::fmt::Display| {
@@ -186,8 +186,8 @@ pub(super) async fn answer(
     };
     if !ask.stream {
         let readers = (0..ask.n).map(|_| reader(&rendered, &ask, &model));
-        let (readers, tokens) = (readers.collect(), rendered.prompt.len());
-        let mut answers = Answers::new(answering, readers, tokens, record.clone(), timeout);
+        let (readers, sizes) = (readers.collect(), (rendered.prompt.len(), ask.n));
+        let mut answers = Answers::new(answering, readers, sizes, record.clone(), timeout);
         let collected = collect(&mut answers, ask.n).await?;
         let choices = collected.into_iter().enumerate();
         let choices = choices.map(|(i, answer)| choice(app, &model, &ask, i, answer));
@@ -199,8 +199,8 @@ pub(super) async fn answer(
     let app = Arc::clone(app);
     tokio::spawn(async move {
         let readers = (0..ask.n).map(|_| reader(&rendered, &ask, &model));
-        let (readers, tokens) = (readers.collect(), rendered.prompt.len());
-        let mut answers = Answers::new(answering, readers, tokens, record.clone(), timeout);
+        let (readers, sizes) = (readers.collect(), (rendered.prompt.len(), ask.n));
+        let mut answers = Answers::new(answering, readers, sizes, record.clone(), timeout);
         let first =
             (0..ask.n).map(|i| part(i, &json!({"role": "assistant", "content": ""}), Value::Null));
         let first = first.collect();

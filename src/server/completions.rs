@@ -146,7 +146,7 @@ pub(super) async fn answer(
         let mut answers = Answers::new(
             answering,
             readers(&model, &ask, count),
-            tokens,
+            (tokens, ask.n),
             record.clone(),
             timeout,
         );
@@ -167,7 +167,7 @@ pub(super) async fn answer(
         let mut answers = Answers::new(
             answering,
             readers(&model, &ask, count),
-            tokens,
+            (tokens, ask.n),
             record.clone(),
             timeout,
         );

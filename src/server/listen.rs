@@ -12,8 +12,8 @@ use tokio::sync::{Semaphore, watch};
 
 /// Connections at the same time at most, well below what systems let a process open.
 const MOST: u32 = 768;
-/// The head of a request has to come within this time.
-const HEAD: Duration = Duration::from_secs(30);
+/// The head of a request has to come within this time, which is longer than nginx keeps a connection that it does not use.
+const HEAD: Duration = Duration::from_secs(75);
 /// How long nothing is taken after the system refused a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 

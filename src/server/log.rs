@@ -1,7 +1,7 @@
 //! One line of JSON on standard error for each request, without its text.
 
 use std::io::Write;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,18 @@ use serde_json::{Map, Value, json};
 /// Lines that wait for standard error at most. A reader that does not read must not stop a server.
 const WAITING: usize = 4096;
 
+/// What the thread of the log is told.
+enum Entry {
+    Line(String),
+    /// Everything before is written when this is dropped.
+    Flush(SyncSender<()>),
+}
+
 /// Writes lines from a thread of its own.
-pub(super) struct Log(SyncSender<String>);
+pub(super) struct Log(SyncSender<Entry>);
+
+/// How long the last lines may take.
+const FLUSH: Duration = Duration::from_secs(1);
 
 impl Log {
     /// A log on standard error.
@@ -19,11 +29,16 @@ impl Log {
     /// # Errors
     /// What the system says where it gives no thread.
     pub(super) fn new() -> std::io::Result<Self> {
-        let (lines, waiting) = sync_channel::<String>(WAITING);
+        let (lines, waiting) = sync_channel::<Entry>(WAITING);
         let thread = std::thread::Builder::new().name("log".to_owned());
         thread.spawn(move || {
-            for line in waiting {
-                let _ = writeln!(std::io::stderr().lock(), "{line}");
+            for entry in waiting {
+                match entry {
+                    Entry::Line(line) => {
+                        let _ = writeln!(std::io::stderr().lock(), "{line}");
+                    }
+                    Entry::Flush(written) => drop(written),
+                }
             }
         })?;
         Ok(Self(lines))
@@ -31,10 +46,14 @@ impl Log {
 
     fn line(&self, line: String) {
         // A line for which there is no place is left out.
-        if let Err(TrySendError::Disconnected(line) | TrySendError::Full(line)) =
-            self.0.try_send(line)
-        {
-            drop(line);
+        let _ = self.0.try_send(Entry::Line(line));
+    }
+
+    /// Waits until all lines are written.
+    pub(super) fn flush(&self) {
+        let (written, wait) = sync_channel(1);
+        if self.0.try_send(Entry::Flush(written)).is_ok() {
+            let _ = wait.recv_timeout(FLUSH);
         }
     }
 }

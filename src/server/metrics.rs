@@ -133,7 +133,7 @@ impl Metrics {
         self.waiting.store(waiting as u64, Ordering::Relaxed);
     }
 
-    /// Rows of the cache in use.
+    /// Rows of the cache that requests hold.
     pub(super) fn set_rows(&self, rows: usize) {
         self.rows.store(rows as u64, Ordering::Relaxed);
     }
@@ -229,7 +229,7 @@ impl Metrics {
             (
                 "kv_cache_usage_perc",
                 used,
-                "Share of the cache in use, from 0 to 1.",
+                "Share of the cache that requests hold, from 0 to 1.",
             ),
             (
                 "gpu_cache_usage_perc",

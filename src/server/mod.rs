@@ -131,6 +131,7 @@ impl Server {
         let worked = self.work(model)?;
         let ended = self.runtime.block_on(self.serve(worked));
         self.runtime.shutdown_background();
+        self.app.log.flush();
         ended
     }
 
@@ -145,15 +146,19 @@ impl Server {
         thread.spawn(move || {
             let ready = |desk| {
                 let model = Arc::clone(&model);
+                let served = Served { model, desk };
                 // It is set once: here.
-                let _ = app.served.set(Served { model, desk });
-                app.phase.send_if_modified(|phase| {
+                let served = app.served.get_or_init(|| served);
+                let begins = app.phase.send_if_modified(|phase| {
                     let begins = *phase == Phase::Loading;
                     if begins {
                         *phase = Phase::Ready;
                     }
                     begins
                 });
+                if !begins {
+                    served.desk.end();
+                }
             };
             let (queue, metrics) = (app.settings.queue, Arc::clone(&app.metrics));
             let work = AssertUnwindSafe(|| desk::work(&model, queue, metrics, ready));

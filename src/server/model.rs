@@ -19,6 +19,8 @@ pub struct Model {
     pub limit: Option<usize>,
     /// The seed of requests that name none; `None` is a random one for each.
     pub seed: Option<u64>,
+    /// Whether the repeat penalty was asked for. One that is only recommended is for draws, and not for answers that are greedy.
+    pub penalty_asked: bool,
     /// When it was loaded, in seconds since 1970.
     pub created: i64,
 }

@@ -16,6 +16,15 @@ pub(super) struct Choosing {
     pub(super) on_host: bool,
 }
 
+/// What the flags of the server say beside the defaults.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Asked {
+    /// The seed of requests that name none; `None` is a random one for each.
+    pub(super) seed: Option<u64>,
+    /// Whether the repeat penalty was asked for.
+    pub(super) penalty: bool,
+}
+
 /// Reads the fields of sampling; what is not there is as in `defaults`.
 ///
 /// # Errors
@@ -23,7 +32,7 @@ pub(super) struct Choosing {
 pub(super) fn read(
     fields: &Fields<'_>,
     defaults: &ChainSettings,
-    seed: Option<u64>,
+    asked: Asked,
     tokenizer: &Tokenizer,
 ) -> Result<Choosing, ApiError> {
     let mut chain = defaults.clone();
@@ -39,10 +48,17 @@ pub(super) fn read(
         // Both are off.
         sampling.top_k = u32::try_from(k).unwrap_or(0);
     }
+    let mut penalty = None;
     for name in ["repeat_penalty", "repetition_penalty"] {
         let range = f64::from(f32::MIN_POSITIVE)..=100.0;
-        set(&mut sampling.repeat_penalty, fields.number(name, range)?);
+        penalty = fields.number(name, range)?.or(penalty);
     }
+    // Greedy stays the plain argmax, whatever is recommended for draws.
+    let greedy = sampling.temperature <= 0.0 && !asked.penalty;
+    set(
+        &mut sampling.repeat_penalty,
+        penalty.or(greedy.then_some(1.0)),
+    );
     if let Some(last) = fields.count("repeat_last_n", -1..=i64::from(u32::MAX))? {
         sampling.repeat_last_n = u32::try_from(last).unwrap_or(u32::MAX);
     }
@@ -52,7 +68,9 @@ pub(super) fn read(
     set(&mut sampling.frequency_penalty, frequency);
     sampling.seed = match fields.count("seed", i64::MIN..=i64::MAX)? {
         Some(seed) => seed.cast_unsigned(),
-        None => seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32),
+        None => asked
+            .seed
+            .unwrap_or_else(|| RandomState::new().hash_one(0) >> 32),
     };
     let mut on_host = has_host_samplers(&chain);
     if let Some(biases) = biases(fields, tokenizer)? {
@@ -228,9 +246,10 @@ mod tests {
         let defaults = ChainSettings::new(Sampling {
             temperature: 0.8,
             top_k: 40,
+            repeat_penalty: 1.1,
             ..Sampling::GREEDY
         });
-        read(&fields, &defaults, None, &tokenizer())
+        read(&fields, &defaults, Asked::default(), &tokenizer())
     }
 
     #[test]
@@ -248,6 +267,9 @@ mod tests {
         let other = read_from(&json!({})).expect("it is right").chain.sampling;
         assert_eq!(one.top_k, 40);
         assert_ne!(one.seed, other.seed);
+        assert_eq!(one.repeat_penalty, 1.1);
+        let greedy = read_from(&json!({"temperature": 0})).expect("it is right");
+        assert_eq!(greedy.chain.sampling.repeat_penalty, 1.0);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Protects conversations over HTTP: streams say what whole answers say, and every field of sampling does what it is for.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use super::{CHAT, Server, chat, streamed, text};
@@ -69,6 +71,28 @@ fn answers_are_drawn_by_their_seeds() {
     assert_eq!(drawn(json!({"seed": 5}))[0], two[0]);
     assert_eq!(drawn(json!({"seed": 6}))[0], two[1]);
     assert_ne!(drawn(json!({})), drawn(json!({})));
+}
+
+#[test]
+fn answers_are_those_of_generate() {
+    let server = Server::start(&[]);
+    for (temperature, seed) in [("0", "1"), ("0.9", "5")] {
+        let output = Command::new(env!("CARGO_BIN_EXE_glimt"))
+            .args(["generate", "--device", "cpu", "-n", "12", "--no-stdin"])
+            .args(["--temp", temperature, "--seed", seed])
+            .arg("Tell me a story about a fox.")
+            .env("GLIMT_CONFIG", "")
+            .env_remove("GLIMT_MODEL")
+            .output()
+            .expect("the binary was built with this test");
+        let expected = String::from_utf8_lossy(&output.stdout).into_owned();
+        let number = |text: &str| -> Value { serde_json::from_str(text).expect("a number") };
+        let body = chat(json!({
+            "temperature": number(temperature), "seed": number(seed), "max_tokens": 12,
+        }));
+        let answer = server.answer(CHAT, &body);
+        assert_eq!(text(&answer), expected.trim_end_matches('\n'));
+    }
 }
 
 #[test]

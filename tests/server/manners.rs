@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use glimt::server::{Keys, Settings};
 use serde_json::{Value, json};
 
 use super::client::send;
@@ -52,6 +53,54 @@ fn who_finds_no_place_is_told_to_come_later() {
     let text = server.get("/metrics").body;
     assert!(text.contains("finished_reason=\"abort\"} 1\n"), "{text}");
     assert!(text.contains("finished_reason=\"length\"} 2\n"), "{text}");
+}
+
+#[test]
+fn who_goes_away_is_not_answered_on() {
+    let server = Server::start(&[]);
+    let mut streaming = server.begin(COMPLETIONS, &long(json!({"stream": true})));
+    streaming.head();
+    streaming.chunk();
+    drop(streaming);
+    server.until_idle();
+    let whole = server.begin(COMPLETIONS, &long(json!({})));
+    server.until("it is answered", |server| {
+        server.metric("vllm:num_requests_running") == 1.0
+    });
+    drop(whole);
+    server.until_idle();
+    let generated = server.metric("vllm:generation_tokens_total");
+    assert!(
+        generated < 300.0,
+        "{generated} of 1800 tokens were computed"
+    );
+    assert_eq!(server.metric("vllm:kv_cache_usage_perc"), 0.0);
+}
+
+#[test]
+fn nobody_is_answered_while_the_model_is_loaded() {
+    let settings = Settings {
+        address: ([127, 0, 0, 1], 0).into(),
+        keys: Keys::default(),
+        guard_all: false,
+        cors: vec![],
+        queue: 1,
+        timeout: None,
+        max_body: 1 << 20,
+        drain: Duration::ZERO,
+    };
+    let server = glimt::server::Server::bind(settings).expect("there are free ports");
+    let get = |path: &str| send(server.address(), "GET", path, &[], "").response();
+    let health = get("/health");
+    let status = health.json()["status"].clone();
+    assert_eq!((health.status, status), (503, json!("loading")));
+    assert_eq!(get("/metrics").status, 200);
+    let body = chat(json!({})).to_string();
+    let refused = send(server.address(), "POST", CHAT, &[], &body).response();
+    assert_eq!(refused.status, 503);
+    assert_eq!(refused.error().1, "unavailable");
+    assert_eq!(refused.header("retry-after"), Some("5"));
+    assert_eq!(get("/v1/models").status, 503);
 }
 
 #[test]
@@ -288,6 +337,80 @@ fn a_model_that_cannot_be_loaded_ends_the_server() {
     let line = server.line("glimt: error");
     assert!(line.contains("/no/such/model.gguf"), "{line}");
     assert_eq!(server.child.wait().expect("it ends").code(), Some(1));
+}
+
+#[test]
+fn an_address_that_is_taken_is_told() {
+    let server = Server::listening(&[]);
+    let port = server.address.port().to_string();
+    let second = std::process::Command::new(env!("CARGO_BIN_EXE_glimt"))
+        .args(["serve", "--device", "cpu", "--port", &port])
+        .env("GLIMT_CONFIG", "")
+        .env_remove("GLIMT_MODEL")
+        .output()
+        .expect("the binary was built with this test");
+    let message = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(1), "{message}");
+    assert!(message.contains("cannot listen on 127.0.0.1:"), "{message}");
+}
+
+/// Bytes of memory that a process has.
+#[cfg(target_os = "linux")]
+fn memory(server: &Server) -> usize {
+    let path = format!("/proc/{}/statm", server.child.id());
+    let text = std::fs::read_to_string(path).expect("it runs");
+    let pages = text
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse::<usize>().ok());
+    pages.expect("a number") * 4096
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn many_requests_and_many_that_are_given_up_leave_nothing_behind() {
+    let server = Server::start(&["--queue", "16"]);
+    let address = server.address;
+    let ask = move |i: usize| {
+        let tokens = 1 + i * 7 % 13;
+        let prompt = "Once upon a time there was a fox ".repeat(1 + i * 5 % 4);
+        let body = completion(json!({
+            "prompt": prompt, "max_tokens": tokens, "stream": i % 2 == 0, "temperature": 1, "seed": i,
+        }));
+        let connection = send(address, "POST", COMPLETIONS, &[], &body.to_string());
+        if i % 3 == 0 {
+            std::thread::sleep(Duration::from_millis((i % 5 * 20) as u64));
+            return None;
+        }
+        Some(connection.response().status)
+    };
+    let round = |first: usize| {
+        let found: Vec<Option<u16>> = std::thread::scope(|scope| {
+            let client = |c: usize| {
+                scope.spawn(move || (0..30).map(|i| ask(first + c * 30 + i)).collect::<Vec<_>>())
+            };
+            let clients: Vec<_> = (0..6).map(client).collect();
+            let answers = clients
+                .into_iter()
+                .flat_map(|c| c.join().expect("a client"));
+            answers.collect()
+        });
+        server.until_idle();
+        let answered = found.iter().filter(|status| **status == Some(200)).count();
+        let others = found
+            .iter()
+            .filter(|s| s.is_some_and(|s| s != 200 && s != 429));
+        assert_eq!(others.count(), 0, "{found:?}");
+        assert!(answered > 60, "{found:?}");
+    };
+    round(0);
+    let before = memory(&server);
+    round(1000);
+    round(2000);
+    let grown = memory(&server).saturating_sub(before);
+    assert!(grown < 16 << 20, "{grown} bytes more");
+    assert_eq!(server.metric("vllm:kv_cache_usage_perc"), 0.0);
 }
 
 #[test]

@@ -63,7 +63,7 @@ pub struct Counts {
     pub running: usize,
     /// Requests that wait.
     pub waiting: usize,
-    /// Rows of the cache in use. Those kept for later requests count.
+    /// Rows of the cache that requests hold. Those kept for later requests are free to be taken, and do not count.
     pub rows: usize,
     /// Rows of the cache in all.
     pub rows_in_all: usize,
@@ -131,7 +131,8 @@ impl<'a> Scheduler<'a> {
         Counts {
             running: 0,
             waiting: self.waiting.len(),
-            rows: self.session.cached(),
+            // Between two steps no request is answered.
+            rows: 0,
             rows_in_all: self.engine.n_ctx(),
             prefix_asked: self.prefix_asked,
             prefix_found: self.prefix_found,

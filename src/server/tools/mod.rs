@@ -22,13 +22,14 @@ pub(super) struct Tool {
     pub(super) name: String,
     /// The JSON schema of its arguments: an object.
     pub(super) parameters: Value,
-    /// What templates are told of it.
-    pub(super) described: Value,
 }
 
 /// Which tools an answer may call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Tools {
+    /// What templates are told of all tools.
+    pub(super) described: Vec<Value>,
+    /// Those that may be called.
     pub(super) all: Vec<Tool>,
     /// Whether it has to call one.
     pub(super) forced: bool,
@@ -115,6 +116,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Tools>, ApiError> {
     }
     let listed = fields.objects("tools")?.unwrap_or_default();
     let mut all = listed.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
+    let described = listed.iter().map(|tool| Value::Object(tool.all().clone()));
+    let described = described.collect();
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
     let named = match fields.get("tool_choice") {
         None => None,
@@ -129,6 +132,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Tools>, ApiError> {
             }
             let forced = choice == Some("required");
             return Ok((!all.is_empty()).then_some(Tools {
+                described,
                 all,
                 forced,
                 parallel,
@@ -143,6 +147,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Tools>, ApiError> {
         }
     }
     Ok((!all.is_empty()).then_some(Tools {
+        described,
         all,
         forced: named.is_some(),
         parallel,
@@ -173,10 +178,8 @@ fn tool(fields: &Fields<'_>) -> Result<Tool, ApiError> {
     function.text("description")?;
     function.object("parameters")?;
     let parameters = function.get("parameters").cloned();
-    let described = Value::Object(fields.all().clone());
     Ok(Tool {
         name: name.to_owned(),
         parameters: parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
-        described,
     })
 }

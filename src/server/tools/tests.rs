@@ -1,11 +1,13 @@
 //! Protects calls of tools: they are found in every form, wherever the stream cuts the text, and all else stays text.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use super::*;
 use crate::engine::ModelSource;
 use crate::engine::chooser::Grammar;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{ChatTemplate, Message, Rendering, Tokenizer, ToolCall};
 
 fn tools() -> Vec<Tool> {
     let body = json!({"tools": [
@@ -172,10 +174,48 @@ fn forms_are_known_by_their_templates() {
 }
 
 #[test]
+fn what_publishers_templates_write_is_read_back() {
+    for (name, format) in [
+        ("glm-4.7-flash", Format::Tagged),
+        ("deepseek-v3.1", Format::DeepSeek),
+    ] {
+        let Some(root) = std::env::var_os("GLIMT_FIXTURES") else {
+            eprintln!("skipped: templates (GLIMT_FIXTURES not set)");
+            return;
+        };
+        let path = Path::new(&root).join(format!("templates/{name}.jinja"));
+        let source = std::fs::read_to_string(path).expect("the fixture is there");
+        assert_eq!(Format::of_template(&source), Some(format), "{name}");
+        let template = ChatTemplate::parse(name, &source, "", "").expect("it can be parsed");
+        let weather = json!({"place": "Köln <b>\n", "days": 2});
+        let call = |name: &str, arguments: &Value| ToolCall {
+            id: "c".to_owned(),
+            name: name.to_owned(),
+            arguments: arguments.as_object().expect("an object").clone(),
+        };
+        let tool_calls = vec![call("weather", &weather), call("clock", &json!({}))];
+        let messages = [
+            Message::new("user", "Weather?"),
+            Message {
+                tool_calls,
+                ..Message::new("assistant", "I look.")
+            },
+        ];
+        let rendered = template.render_with(&messages, &Rendering::default());
+        let rendered = rendered.expect("it knows calls");
+        let begin = rendered.find("I look.").expect("it is there");
+        let answer = rendered[begin..].trim_end_matches("<｜end▁of▁sentence｜>");
+        let calls = [("weather", weather), ("clock", json!({}))];
+        check(format, answer.trim_end(), "I look.", &calls);
+    }
+}
+
+#[test]
 fn a_forced_answer_is_a_call() {
     let gguf = ModelSource::Embedded.open().expect("it is whole");
     let tokenizer = Tokenizer::from_gguf(&gguf).expect("it has one");
     let tools = Tools {
+        described: vec![],
         all: tools(),
         forced: true,
         parallel: true,
@@ -240,6 +280,7 @@ fn choices_of_tools_are_read() {
             .expect("it is right")
             .expect("there are some");
         assert_eq!((found.all.len(), found.forced), (names, forced));
+        assert_eq!(Value::from(found.described), listed);
     }
     for wrong in [
         json!("all"),
