@@ -3,7 +3,7 @@
 //! The rooms, each of which uses only those before it: [`quant`] knows the block formats, [`gguf`] reads the container, [`hub`] finds and fetches models by name,
 //! [`tokenizer`] the text, [`model`] what all models share, [`synth`] invents models, [`gpu`] has adapters, memory and
 //! recorded steps, [`kernels`] each operation as a pair of WGSL and Rust, [`models`] the families of models, [`engine`] puts them together, [`chat`] holds conversations, [`mod@bench`], [`profile`] and
-//! [`tune`] measure, [`cli`] is the command line. Before all stand `files`, which are
+//! [`tune`] measure, [`server`] serves many users, [`cli`] is the command line. Before all stand `files`, which are
 //! replaced whole, `plural`, which counts in words, and `pictures` of numbers.
 
 #[macro_use]
@@ -24,6 +24,7 @@ pub(crate) mod pictures;
 pub(crate) mod plural;
 pub mod profile;
 pub mod quant;
+pub mod server;
 pub mod synth;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -3,14 +3,16 @@
 //! A [`Conversation`] holds the turns. [`Conversation::prompt`] gives the tokens of all of them, up to where the model is to answer. The
 //! tokens of earlier answers are those that were generated, never made from text again. So a session that has computed them keeps them
 //! ([`Session::keep_common`](crate::engine::Session::keep_common)). [`ReplyReader`] tells thoughts and answer apart while the model
-//! generates, and makes the next turn of them.
+//! generates, and makes the next turn of them. [`StopFilter`] ends an answer before a text.
 
 mod conversation;
 mod prompt;
 mod reply;
+mod stop;
 #[cfg(test)]
 mod tests;
 
 pub use conversation::{Conversation, Passage, Reply, Turn};
 pub use prompt::Prompt;
 pub use reply::{Piece, ReplyReader};
+pub use stop::StopFilter;

@@ -2,8 +2,7 @@
 
 use super::error::CliError;
 use super::sink::Sink;
-use super::stop::StopFilter;
-use crate::chat::{Piece, ReplyReader};
+use crate::chat::{Piece, ReplyReader, StopFilter};
 use crate::engine::Engine;
 
 /// Sorts the tokens of an answer into thoughts and answer.

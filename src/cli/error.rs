@@ -1,6 +1,7 @@
 //! Why a command failed, and with which exit code.
 
 use std::io;
+use std::net::IpAddr;
 
 use crate::bench::{BenchError, Source};
 use crate::engine::chooser::ChooserError;
@@ -8,6 +9,7 @@ use crate::engine::{EngineError, ModelSource, SessionFileError};
 use crate::gpu::tuning::TuningError;
 use crate::hub::HubError;
 use crate::plural::count;
+use crate::server::ServerError;
 use crate::synth::SynthError;
 use crate::tokenizer::TokenizerError;
 use crate::tune::TuneError;
@@ -286,6 +288,20 @@ pub(super) enum CliError {
         /// Tokens that the context holds.
         n_ctx: usize,
     },
+    /// A server could not begin, or failed.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// A server has not answered all that had come.
+    #[error("the server has ended before all answers; give them more time with --drain SECONDS")]
+    CutAnswers,
+    /// Everybody who reaches the machine would be served.
+    #[error(
+        "{host} can be reached by others, and there is no API key; give one (--api-key-file FILE), or serve everybody (--no-key)"
+    )]
+    NoKey {
+        /// The address.
+        host: IpAddr,
+    },
     /// Ctrl-C ended the answer.
     #[error("interrupted")]
     Interrupted,
@@ -348,6 +364,7 @@ impl CliError {
             | Self::EmptyText { .. }
             | Self::ChunkTooShort { .. }
             | Self::BarsWithoutTable
+            | Self::NoKey { .. }
             | Self::SamplerUnused { .. }
             | Self::Bench(
                 BenchError::NoTests | BenchError::SyntheticOnCpu | BenchError::ProfileOnCpu,

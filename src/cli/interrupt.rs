@@ -1,9 +1,11 @@
 //! Ctrl-C: while an answer is being generated the first one stops the answer, which then ends in order; at any other
-//! time, and the second time, it ends the process at once and leaves no file half written. So does SIGTERM.
+//! time, and the second time, it ends the process at once and leaves no file half written. So does SIGTERM. A server ends in order with
+//! the first of either.
 //!
 //! In a conversation Ctrl-C only stops what goes on, however often it comes. If that has not ended after some seconds, because a device
 //! hangs, the next one ends the process.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +21,14 @@ const IDLE: u8 = 0;
 const GENERATING: u8 = 1;
 /// The answer was asked to stop.
 const STOPPING: u8 = 2;
+
+/// Requests are answered: Ctrl-C and SIGTERM end the server in order.
+const SERVING: u8 = 3;
+/// The server was asked to end.
+const DRAINING: u8 = 4;
+
+/// What asks the server to end.
+static DRAIN: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
 static STATE: AtomicU8 = AtomicU8::new(IDLE);
 
@@ -55,7 +65,8 @@ pub(super) fn install() -> Result<(), CliError> {
             match signal {
                 SIGINT => on_ctrl_c(),
                 // What shells report of a process that a signal ended.
-                other => end(128 + other),
+                other if !drains() => end(128 + other),
+                _ => {}
             }
         }
     };
@@ -81,7 +92,7 @@ fn on_ctrl_c() {
         Talk::None => {
             let stop =
                 STATE.compare_exchange(GENERATING, STOPPING, Ordering::SeqCst, Ordering::SeqCst);
-            if stop.is_err() {
+            if stop.is_err() && !drains() {
                 end(i32::from(EXIT_INTERRUPTED));
             }
         }
@@ -92,6 +103,25 @@ fn on_ctrl_c() {
         }
         Talk::Stopped(since) if since.elapsed() > PATIENCE => end(i32::from(EXIT_INTERRUPTED)),
         Talk::Stopped(_) => {}
+    }
+}
+
+/// Asks the server to end, if there is one that was not asked yet.
+fn drains() -> bool {
+    let asked = STATE.compare_exchange(SERVING, DRAINING, Ordering::SeqCst, Ordering::SeqCst);
+    match (asked, DRAIN.get()) {
+        (Ok(_), Some(drain)) => {
+            drain();
+            true
+        }
+        _ => false,
+    }
+}
+
+/// From here on the first Ctrl-C or SIGTERM only calls `drain`.
+pub(super) fn drain_with(drain: Box<dyn Fn() + Send + Sync>) {
+    if DRAIN.set(drain).is_ok() {
+        STATE.store(SERVING, Ordering::SeqCst);
     }
 }
 

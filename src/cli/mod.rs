@@ -38,8 +38,8 @@ mod resumed;
 mod rm;
 mod run;
 mod sampling;
+mod serve;
 mod sink;
-mod stop;
 mod synth;
 #[cfg(test)]
 mod tests;
@@ -84,6 +84,7 @@ struct Cli {
 enum Command {
     Chat(Box<chat::Chat>),
     Generate(Box<generate::Generate>),
+    Serve(Box<serve::Serve>),
     Pull(pull::Pull),
     List(list::List),
     Rm(rm::Rm),
@@ -188,6 +189,7 @@ fn run() -> Result<(), CliError> {
     match command {
         Command::Chat(command) => command.run(),
         Command::Generate(command) => command.run(),
+        Command::Serve(command) => command.run(),
         Command::Pull(command) => command.run(),
         Command::List(command) => command.run(),
         Command::Rm(command) => command.run(),

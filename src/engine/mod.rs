@@ -19,6 +19,7 @@ pub(crate) mod random;
 pub mod recommended;
 mod room;
 pub mod saved;
+pub mod scheduler;
 mod session;
 mod wait;
 

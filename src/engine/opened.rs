@@ -112,6 +112,11 @@ impl Opened {
         }
     }
 
+    /// Whether it computes on a GPU, or on software that stands for one.
+    pub fn is_on_gpu(&self) -> bool {
+        matches!(self.device, Device::Gpu(_))
+    }
+
     /// Why [`Auto`](crate::gpu::DeviceChoice::Auto) means the CPU reference here: [`GpuError::NoAdapter`] or [`GpuError::OnlySoftware`].
     pub fn no_gpu(&self) -> Option<&GpuError> {
         match &self.device {

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
+use serde_json::{Map, Value as Json};
 
 use super::TokenizerError;
 use super::strftime::strftime_now;
@@ -30,6 +31,33 @@ pub struct Message {
     pub content: String,
     /// The thoughts before an answer, as templates know them. Most leave out those of earlier answers.
     pub reasoning_content: Option<String>,
+    /// The calls of tools that an answer consists of.
+    pub tool_calls: Vec<ToolCall>,
+    /// Which call the result of a tool belongs to.
+    pub tool_call_id: Option<String>,
+}
+
+/// A call of a tool in an earlier answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolCall {
+    /// What the result names the call by.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// Its arguments: JSON.
+    pub arguments: Map<String, Json>,
+}
+
+impl ToolCall {
+    /// What templates read. Most want the arguments as a mapping, some as a text.
+    fn value(&self, as_text: bool) -> Value {
+        let Self { id, name, .. } = self;
+        let arguments = match as_text {
+            true => Value::from(Json::Object(self.arguments.clone()).to_string()),
+            false => mapping(&self.arguments),
+        };
+        context! { id, type => "function", function => context! { name, arguments } }
+    }
 }
 
 impl Message {
@@ -39,17 +67,43 @@ impl Message {
             role: role.into(),
             content: content.into(),
             reasoning_content: None,
+            tool_calls: Vec::new(),
+            tool_call_id: None,
         }
     }
 
     /// What templates read. A key without a value is not there.
-    fn value(&self) -> Value {
-        let Self { role, content, .. } = self;
-        match &self.reasoning_content {
-            Some(reasoning_content) => context! { role, content, reasoning_content },
-            None => context! { role, content },
+    fn value(&self, arguments_as_text: bool) -> Value {
+        let mut value = vec![
+            ("role", Value::from(self.role.as_str())),
+            ("content", Value::from(self.content.as_str())),
+        ];
+        if let Some(thoughts) = &self.reasoning_content {
+            value.push(("reasoning_content", Value::from(thoughts.as_str())));
         }
+        if !self.tool_calls.is_empty() {
+            let calls = self.tool_calls.iter();
+            let calls = calls.map(|call| call.value(arguments_as_text));
+            value.push(("tool_calls", calls.collect()));
+        }
+        if let Some(id) = &self.tool_call_id {
+            value.push(("tool_call_id", Value::from(id.as_str())));
+        }
+        Value::from_pairs(value)
     }
+}
+
+/// What a template is told beside the conversation.
+#[derive(Clone, Debug, Default)]
+pub struct Rendering {
+    /// Whether the text ends where the assistant is to answer.
+    pub add_generation_prompt: bool,
+    /// Switches thinking on or off; `None` leaves it to the template.
+    pub think: Option<bool>,
+    /// The tools that the assistant may call, each as OpenAI's API describes it.
+    pub tools: Vec<Json>,
+    /// Variables of the caller's, which templates may know.
+    pub variables: Map<String, Json>,
 }
 
 /// A chat template, parsed, with the tokens of its file.
@@ -62,6 +116,10 @@ pub struct ChatTemplate {
     eos_token: String,
     /// Which of [`THINKING_SWITCHES`] the template uses.
     switches: Vec<&'static str>,
+    /// Whether it knows tools.
+    tools: bool,
+    /// The text of the template.
+    source: String,
 }
 
 impl ChatTemplate {
@@ -175,7 +233,19 @@ impl ChatTemplate {
             bos_token: bos_token.to_owned(),
             eos_token: eos_token.to_owned(),
             switches,
+            tools: variables.contains("tools"),
+            source: source.to_owned(),
         })
+    }
+
+    /// Whether the template tells the model of tools.
+    pub fn supports_tools(&self) -> bool {
+        self.tools
+    }
+
+    /// The text of the template itself.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// Whether the template lets the caller switch thinking on and off.
@@ -196,24 +266,70 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         think: Option<bool>,
     ) -> Result<String, TokenizerError> {
-        if think.is_some() && !self.supports_thinking() {
+        self.render_with(
+            messages,
+            &Rendering {
+                add_generation_prompt,
+                think,
+                ..Rendering::default()
+            },
+        )
+    }
+
+    /// As [`render`](Self::render), with all that a template may be told. Arguments of tools are given as mappings, or as texts if the
+    /// template fails on mappings.
+    ///
+    /// # Errors
+    /// As for [`render`](Self::render).
+    pub fn render_with(
+        &self,
+        messages: &[Message],
+        rendering: &Rendering,
+    ) -> Result<String, TokenizerError> {
+        if rendering.think.is_some() && !self.supports_thinking() {
             return Err(TokenizerError::NoThinkingSwitch {
                 key: self.key.clone(),
             });
         }
-        let turns = messages.iter().map(Message::value);
-        let mut variables = BTreeMap::from([
+        let rendered = self.rendered(messages, rendering, false);
+        let calls = messages
+            .iter()
+            .any(|message| !message.tool_calls.is_empty());
+        match rendered {
+            Err(error) if calls => self.rendered(messages, rendering, true).map_err(|_| error),
+            rendered => rendered,
+        }
+    }
+
+    fn rendered(
+        &self,
+        messages: &[Message],
+        rendering: &Rendering,
+        arguments_as_text: bool,
+    ) -> Result<String, TokenizerError> {
+        let turns = messages
+            .iter()
+            .map(|message| message.value(arguments_as_text));
+        let mut variables: BTreeMap<&str, Value> = rendering
+            .variables
+            .iter()
+            .map(|(name, value)| (name.as_str(), value_of(value)))
+            .collect();
+        variables.extend([
             ("messages", turns.collect::<Value>()),
-            ("add_generation_prompt", Value::from(add_generation_prompt)),
+            (
+                "add_generation_prompt",
+                Value::from(rendering.add_generation_prompt),
+            ),
             ("bos_token", Value::from(self.bos_token.as_str())),
             ("eos_token", Value::from(self.eos_token.as_str())),
         ]);
-        if let Some(think) = think {
-            variables.extend(
-                self.switches
-                    .iter()
-                    .map(|&switch| (switch, Value::from(think))),
-            );
+        if !rendering.tools.is_empty() {
+            variables.insert("tools", rendering.tools.iter().map(value_of).collect());
+        }
+        if let Some(think) = rendering.think {
+            let switches = self.switches.iter();
+            variables.extend(switches.map(|&switch| (switch, Value::from(think))));
         }
         let template = self
             .environment
@@ -236,6 +352,31 @@ impl ChatTemplate {
     }
 }
 
+/// The template's value for one of JSON.
+fn value_of(json: &Json) -> Value {
+    match json {
+        Json::Null => Value::from(()),
+        Json::Bool(value) => Value::from(*value),
+        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(whole), _) => Value::from(whole),
+            (None, Some(whole)) => Value::from(whole),
+            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(items) => items.iter().map(value_of).collect(),
+        Json::Object(items) => mapping(items),
+    }
+}
+
+/// The template's value for an object of JSON.
+fn mapping(items: &Map<String, Json>) -> Value {
+    Value::from_pairs(
+        items
+            .iter()
+            .map(|(key, value)| (key.as_str(), value_of(value))),
+    )
+}
+
 /// The line of the innermost place that the error names; 1 if it names none.
 fn line_of(error: &Error) -> usize {
     error.line().unwrap_or(1)
@@ -254,7 +395,7 @@ fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let ascii: Option<bool> = kwargs.get("ensure_ascii")?;
     let indent: Option<usize> = kwargs.get("indent")?;
     kwargs.assert_all_used()?;
-    let mut json = Json {
+    let mut json = JsonText {
         text: String::new(),
         ascii: ascii.unwrap_or(false),
         indent,
@@ -264,7 +405,7 @@ fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
 }
 
 /// Writes JSON in the form of Python's `json.dumps`.
-struct Json {
+struct JsonText {
     text: String,
     /// Escape everything beyond ASCII.
     ascii: bool,
@@ -272,7 +413,7 @@ struct Json {
     indent: Option<usize>,
 }
 
-impl Json {
+impl JsonText {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         match value.kind() {
             ValueKind::None => self.text.push_str("null"),

@@ -16,7 +16,7 @@ mod testing;
 mod vocab;
 
 pub use bytes::byte_level_alphabet;
-pub use chat::{ChatTemplate, Message};
+pub use chat::{ChatTemplate, Message, Rendering, ToolCall};
 pub use error::TokenizerError;
 pub use stream::StreamDecoder;
 

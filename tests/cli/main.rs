@@ -148,6 +148,7 @@ fn greedy_text(rest: &[&str]) -> String {
 fn every_command_has_help_with_examples() {
     for command in [
         "generate",
+        "serve",
         "pull",
         "list",
         "rm",

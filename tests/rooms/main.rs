@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use uses::{Crate, Module};
 
 /// The rooms, each of which may use those before it.
-const ROOMS: [&str; 18] = [
+const ROOMS: [&str; 19] = [
     "files",
     "plural",
     "pictures",
@@ -32,6 +32,7 @@ const ROOMS: [&str; 18] = [
     "bench",
     "profile",
     "tune",
+    "server",
     "cli",
 ];
 

@@ -165,6 +165,18 @@ impl Choice {
         })
     }
 
+    /// Whether the repeat penalty was asked for.
+    pub(in crate::cli) fn is_penalty_asked(&self) -> bool {
+        let asked =
+            |setting: &Setting| setting.name == "repeat_penalty" && setting.origin == Origin::Flag;
+        self.settings.iter().any(asked)
+    }
+
+    /// The seed, where one was asked for.
+    pub(in crate::cli) fn asked_seed(&self) -> Option<u64> {
+        (!self.random_seed).then_some(self.sampling().seed)
+    }
+
     /// What devices are told.
     pub(in crate::cli) fn sampling(&self) -> &Sampling {
         &self.chain.sampling

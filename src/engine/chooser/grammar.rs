@@ -92,6 +92,14 @@ impl Grammar {
         Ok(Self { matcher, fresh })
     }
 
+    /// The same grammar, of which nothing was said yet.
+    pub fn anew(&self) -> Self {
+        Self {
+            matcher: self.fresh.deep_clone(),
+            fresh: self.fresh.deep_clone(),
+        }
+    }
+
     /// Whether these tokens, without one that ends the answer, are all of a text of the grammar.
     pub fn accepts(&self, tokens: &[u32]) -> bool {
         let mut matcher = self.fresh.deep_clone();

@@ -36,6 +36,11 @@ impl<C: Chooser> LogProbs<C> {
         &mut self.inner
     }
 
+    /// Takes what was kept since the last call.
+    pub fn take(&mut self) -> Vec<TokenLogProbs> {
+        std::mem::take(&mut self.kept)
+    }
+
     /// What was kept, a token that ended the answer included; `None` where nothing was to be.
     pub fn kept(&self) -> Option<&[TokenLogProbs]> {
         self.most.map(|_| self.kept.as_slice())

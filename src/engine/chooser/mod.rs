@@ -64,4 +64,9 @@ pub enum ChooserError {
         "the model's vocabulary has no token that ends an answer, so an answer cannot be kept to a grammar; leave out --grammar or --json-schema"
     )]
     NoStopToken,
+    /// What chooses has panicked: a bug, in a grammar's engine or here.
+    #[error(
+        "the choice of a token failed by a bug of this program; leave out what asks for it, such as a grammar"
+    )]
+    Panicked,
 }

@@ -1,14 +1,14 @@
 //! Stop texts: an answer ends before the first of them, wherever the tokens happen to split it.
 
 /// Holds back text that may be the beginning of a stop text.
-pub(super) struct StopFilter {
+pub struct StopFilter {
     stops: Vec<String>,
     held: String,
 }
 
 impl StopFilter {
     /// A filter for the given texts; empty ones are ignored.
-    pub(super) fn new(stops: &[String]) -> Self {
+    pub fn new(stops: &[String]) -> Self {
         let stops = stops
             .iter()
             .filter(|stop| !stop.is_empty())
@@ -22,7 +22,7 @@ impl StopFilter {
 
     /// Takes the next piece of the answer; returns what may be printed now, and whether a stop text was found. The
     /// stop text itself and what follows it are dropped.
-    pub(super) fn push(&mut self, piece: &str) -> (String, bool) {
+    pub fn push(&mut self, piece: &str) -> (String, bool) {
         self.held.push_str(piece);
         let found = self
             .stops
@@ -44,7 +44,7 @@ impl StopFilter {
     }
 
     /// The text still held back once the answer has ended without completing a stop text.
-    pub(super) fn finish(&mut self) -> String {
+    pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }

@@ -1,0 +1,227 @@
+//! `glimt serve`: a model for many users, with OpenAI's API.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, ValueEnum};
+
+use super::args::{ContextArgs, EngineArgs, ModelArgs};
+use super::error::CliError;
+use super::guard::guarded;
+use super::output::{self, complain, note};
+use super::sampling::{self, Choice, SamplingArgs};
+use super::{interrupt, load};
+use crate::engine::{ModelSource, Opened};
+use crate::plural::count;
+use crate::server::{Ended, Keys, Model, Server, Settings};
+use crate::tokenizer::Message;
+
+const EXAMPLES: &str = "\
+Examples:
+  glimt serve
+  glimt serve -m GLM-4.7-Flash-Q4_K_M.gguf -c 32768 --port 8000
+  glimt serve -m GLM-4.7-Flash-Q4_K_M.gguf --host 0.0.0.0 --api-key-file keys.txt
+  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Tell me a story.\"}]}'
+
+docs/serving.md tells what is served, which fields requests may have, and what the metrics mean. Ctrl-C and SIGTERM end the \
+server in order: requests that have come are answered, others refused. The second one ends it at once.";
+
+/// Serve a model to many users, with OpenAI's API
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Serve {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    ctx: ContextArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// Generate at most N tokens for a request that names no limit; -1 is no limit [default: until the model ends its answer or
+    /// the context is full]
+    #[arg(short = 'n', long, alias = "predict", value_name = "N", value_parser = sampling::limit, allow_negative_numbers = true)]
+    n_predict: Option<usize>,
+    /// Let the model think where a request does not say it, or not [default: what its chat template does]
+    #[arg(long, value_name = "WHEN")]
+    think: Option<Think>,
+    /// What requests call the model [default: the name of its file without .gguf, or glimt]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    alias: Option<String>,
+    /// The address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = host)]
+    host: IpAddr,
+    /// The port to listen on; 0 takes a free one, which is printed
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    port: u16,
+    /// A key that requests must have; may be given several times
+    #[arg(long, value_name = "KEY", env = "GLIMT_API_KEY", hide_env_values = true, value_parser = NonEmptyStringValueParser::new())]
+    api_key: Vec<String>,
+    /// A file with such keys, one in each line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Listen on other addresses than this machine's own without a key: everybody who reaches it is served
+    #[arg(long)]
+    no_key: bool,
+    /// Ask for a key on /health and /metrics, too
+    #[arg(long)]
+    key_everywhere: bool,
+    /// Let web pages of this origin ask, such as https://example.org; * is all; may be given several times [default: none]
+    #[arg(long, value_name = "ORIGIN")]
+    cors: Vec<String>,
+    /// Let so many requests wait; others are refused with status 429
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=65536))]
+    queue: u32,
+    /// Give up an answer after so many seconds, the time in the queue included; 0 is never
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    timeout: u32,
+    /// Refuse requests of more than so many MiB
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    max_body: u32,
+    /// When asked to end, answer for so many seconds what has come
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    drain: u32,
+    /// Print errors, warnings and the lines of requests alone on standard error: no notes, no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Think {
+    On,
+    Off,
+}
+
+fn host(text: &str) -> Result<IpAddr, String> {
+    match text {
+        "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        text => text
+            .parse()
+            .map_err(|_| "not an address of this machine, such as 127.0.0.1 or 0.0.0.0".to_owned()),
+    }
+}
+
+impl Serve {
+    pub(super) fn run(&self) -> Result<(), CliError> {
+        if self.quiet {
+            output::be_quiet();
+        }
+        let source = self.model.source()?;
+        let server = Server::bind(self.settings()?)?;
+        note(format_args!(
+            "listening on http://{} while the model is loaded",
+            server.address()
+        ));
+        let model = self.load(&source)?;
+        let engine = &model.engine;
+        if !engine.is_on_gpu() {
+            complain(format_args!(
+                "the CPU reference answers one request at a time, slowly"
+            ));
+        }
+        note(format_args!(
+            "serving {} on http://{}/v1",
+            model.name,
+            server.address()
+        ));
+        interrupt::drain_with(Box::new(server.drainer()));
+        let Ended { cut, idle } = server.run(model)?;
+        if cut {
+            complain(format_args!(
+                "answers were cut, since they took longer than {}",
+                count(self.drain as usize, "second")
+            ));
+        }
+        if !idle {
+            // A driver that is taken down while it is used may crash.
+            interrupt::leave(i32::from(cut));
+        }
+        match cut {
+            true => Err(CliError::CutAnswers),
+            false => Ok(()),
+        }
+    }
+
+    fn settings(&self) -> Result<Settings, CliError> {
+        let mut keys = self.api_key.clone();
+        if let Some(path) = &self.api_key_file {
+            keys.extend(read_keys(path)?);
+        }
+        let keys = Keys::new(keys.iter().map(String::as_str));
+        if keys.is_empty() && !self.no_key && !self.host.is_loopback() {
+            return Err(CliError::NoKey { host: self.host });
+        }
+        Ok(Settings {
+            address: SocketAddr::new(self.host, self.port),
+            keys,
+            guard_all: self.key_everywhere,
+            cors: self.cors.clone(),
+            queue: self.queue as usize,
+            timeout: (self.timeout > 0).then(|| Duration::from_secs(self.timeout.into())),
+            max_body: (self.max_body as usize) << 20,
+            drain: Duration::from_secs(self.drain.into()),
+        })
+    }
+
+    fn load(&self, source: &ModelSource) -> Result<Model, CliError> {
+        let may_think = !matches!(self.think, Some(Think::Off));
+        let ctx = self.ctx.for_answers(source, may_think);
+        let opened = load::open(&self.model, &self.engine, &ctx)?;
+        try_template(&opened);
+        let thinking = Choice::new(&self.sampling, source, &opened, !may_think)?;
+        let answering = Choice::new(&self.sampling, source, &opened, true)?;
+        let engine = load::weights(opened)?;
+        Ok(Model {
+            engine,
+            name: self.name(source),
+            seed: thinking.asked_seed(),
+            penalty_asked: thinking.is_penalty_asked(),
+            thinking: thinking.chain,
+            answering: answering.chain,
+            think: self.think.map(|think| matches!(think, Think::On)),
+            limit: self.n_predict,
+            created: jiff::Timestamp::now().as_second(),
+        })
+    }
+
+    /// What requests call the model.
+    fn name(&self, source: &ModelSource) -> String {
+        let stem = match source {
+            ModelSource::Embedded => None,
+            ModelSource::File(path) => path.file_stem().and_then(|stem| stem.to_str()),
+        };
+        let name = self.alias.as_deref().or(stem);
+        name.unwrap_or("glimt").to_owned()
+    }
+}
+
+/// Tries the model's template, so that one that takes all memory ends the program here and not while it serves.
+fn try_template(opened: &Opened) {
+    let messages = [Message::new("user", "Hello")];
+    let rendered = guarded("the chat template", || opened.render_chat(&messages, None));
+    if let Err(error) = rendered {
+        complain(format_args!("conversations are refused: {error}"));
+    }
+}
+
+/// The keys in a file.
+fn read_keys(path: &Path) -> Result<Vec<String>, CliError> {
+    let text = std::fs::read_to_string(path).map_err(|source| CliError::ReadText {
+        path: path.display().to_string(),
+        source,
+    })?;
+    let lines = text.lines().map(str::trim);
+    let keys: Vec<_> = lines
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect();
+    match keys.is_empty() {
+        true => Err(CliError::EmptyText {
+            what: "file of API keys",
+        }),
+        false => Ok(keys),
+    }
+}

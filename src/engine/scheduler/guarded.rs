@@ -1,0 +1,38 @@
+//! A chooser whose panic is an error: grammars come from users, and what follows them is a large program of others.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::engine::chooser::{Chooser, ChooserError};
+
+/// A chooser that is not asked again once it has panicked.
+pub(super) struct Guarded(Option<Box<dyn Chooser + Send>>);
+
+impl Guarded {
+    pub(super) fn new(inner: Box<dyn Chooser + Send>) -> Self {
+        Self(Some(inner))
+    }
+
+    fn ask<T>(
+        &mut self,
+        question: impl FnOnce(&mut (dyn Chooser + Send)) -> Result<T, ChooserError>,
+    ) -> Result<T, ChooserError> {
+        let mut inner = self.0.take().ok_or(ChooserError::Panicked)?;
+        let answered = catch_unwind(AssertUnwindSafe(|| {
+            let answer = question(&mut *inner);
+            (inner, answer)
+        }));
+        let (inner, answer) = answered.map_err(|_| ChooserError::Panicked)?;
+        self.0 = Some(inner);
+        answer
+    }
+}
+
+impl Chooser for Guarded {
+    fn choose(&mut self, logits: &mut [f32], context: &[u32]) -> Result<u32, ChooserError> {
+        self.ask(|inner| inner.choose(logits, context))
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), ChooserError> {
+        self.ask(|inner| inner.accept(token))
+    }
+}

@@ -1,0 +1,223 @@
+//! Protects who shares an engine: each answer is what it is alone, and a request that fails or is cancelled takes nothing from others.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use super::{Choice, Counts, Event, Request, RequestId, Scheduler};
+use crate::engine::chooser::{Chooser, ChooserError};
+use crate::engine::{
+    DeviceChoice, Engine, EngineError, EngineOptions, GpuOptions, ModelSource, Opened, Sampling,
+    StopReason,
+};
+use crate::kernels::testing::Rng;
+
+fn engine() -> Engine {
+    let options = EngineOptions {
+        gpu: GpuOptions {
+            device: DeviceChoice::Cpu,
+            ..GpuOptions::default()
+        },
+        ctx: Some(96),
+        ..EngineOptions::default()
+    };
+    let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
+    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
+}
+
+fn greedy(prompt: &[u32], limit: usize) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        choice: Choice::Device(Sampling::GREEDY),
+        limit,
+    }
+}
+
+/// Steps until nothing is to be done; the events of each request.
+fn all(
+    scheduler: &mut Scheduler<'_>,
+    mut flow: impl FnMut(RequestId, &Event) -> ControlFlow<()>,
+) -> HashMap<RequestId, Vec<Event>> {
+    let mut found: HashMap<RequestId, Vec<Event>> = HashMap::new();
+    while !scheduler.is_idle() {
+        let told = scheduler.step(&mut |id, event| {
+            let flow = flow(id, &event);
+            found.entry(id).or_default().push(event);
+            flow
+        });
+        told.expect("the device works");
+    }
+    found
+}
+
+fn tokens(events: &[Event]) -> Vec<u32> {
+    let tokens = events.iter().filter_map(|event| match event {
+        Event::Token(token) => Some(*token),
+        _ => None,
+    });
+    tokens.collect()
+}
+
+fn goes_on(_: RequestId, _: &Event) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+#[test]
+fn answers_are_what_they_are_alone_and_common_rows_are_computed_once() {
+    let engine = engine();
+    let mut rng = Rng::fresh();
+    let text = "Once upon a time there was a fox who lived in a deep forest";
+    let common = engine
+        .tokenizer()
+        .encode(text, true)
+        .expect("it has tokens");
+    let prompts: Vec<Vec<u32>> = (0..4)
+        .map(|_| {
+            let kept = 4 + rng.below(common.len() - 4);
+            let own: Vec<u32> = (0..3).map(|_| rng.below(4000) as u32).collect();
+            [&common[..kept], &own].concat()
+        })
+        .collect();
+    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    let submit = |prompt: &Vec<u32>| scheduler.submit(greedy(prompt, 6)).expect("it fits");
+    let ids: Vec<RequestId> = prompts.iter().map(submit).collect();
+    assert_eq!(scheduler.counts().waiting, 4);
+    let found = all(&mut scheduler, goes_on);
+    let mut cached_in_all = 0;
+    for (id, prompt) in ids.iter().zip(&prompts) {
+        let mut alone = vec![];
+        let mut session = engine.session().expect("there is memory");
+        let stats = session.generate(prompt, &Sampling::GREEDY, 6, &mut |token| {
+            alone.push(token);
+            ControlFlow::Continue(())
+        });
+        let events = &found[id];
+        assert_eq!(tokens(events), alone);
+        let Some(Event::Ended(ended)) = events.last() else {
+            panic!("{events:?}");
+        };
+        assert_eq!(ended.stop, stats.expect("it fits").stop);
+        let Some(Event::Prompt { done, cached }) = events.first() else {
+            panic!("{events:?}");
+        };
+        assert_eq!(done, cached);
+        cached_in_all += cached;
+    }
+    assert!(cached_in_all >= 12, "{cached_in_all} rows were kept");
+    let asked = prompts.iter().map(Vec::len).sum::<usize>();
+    let Counts {
+        waiting,
+        rows,
+        rows_in_all,
+        prefix_asked,
+        prefix_found,
+        ..
+    } = scheduler.counts();
+    assert_eq!((waiting, rows, rows_in_all), (0, 0, 96));
+    assert_eq!(
+        (prefix_asked, prefix_found),
+        (asked as u64, cached_in_all as u64)
+    );
+}
+
+#[test]
+fn a_break_ends_the_answer_and_the_next_begins() {
+    let engine = engine();
+    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    let prompt = engine.tokenizer().encode("Once upon a time there", false);
+    let prompt = prompt.expect("it has tokens");
+    let length = prompt.len();
+    let ids = [20; 3].map(|limit| scheduler.submit(greedy(&prompt, limit)).expect("it fits"));
+    scheduler.cancel(ids[1]);
+    let mut left = 3;
+    let found = all(&mut scheduler, |id, event| {
+        if id == ids[0] && matches!(event, Event::Token(_)) {
+            left -= 1;
+            if left == 0 {
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(tokens(&found[&ids[0]]).len(), 3);
+    assert!(matches!(found[&ids[0]].last(), Some(Event::Token(_))));
+    assert!(!found.contains_key(&ids[1]), "it was cancelled");
+    let third = &found[&ids[2]];
+    assert!(
+        matches!(third.first(), Some(Event::Prompt { cached, .. }) if *cached == length - 1),
+        "{third:?}"
+    );
+    assert!(matches!(third.last(), Some(Event::Ended(_))), "{third:?}");
+    // A break before anything is computed.
+    let id = scheduler.submit(greedy(&[9, 9], 5)).expect("it fits");
+    let found = all(&mut scheduler, |_, _| ControlFlow::Break(()));
+    assert_eq!(found[&id].len(), 1, "{found:?}");
+}
+
+#[test]
+fn what_cannot_be_answered_is_refused_at_once() {
+    let engine = engine();
+    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    let refused = [
+        scheduler.submit(greedy(&[], 1)),
+        scheduler.submit(greedy(&[1_000_000], 1)),
+        scheduler.submit(greedy(&[1; 97], 1)),
+    ];
+    assert!(
+        matches!(
+            refused,
+            [
+                Err(EngineError::NoTokens),
+                Err(EngineError::UnknownToken { .. }),
+                Err(EngineError::PromptTooLong { .. })
+            ]
+        ),
+        "{refused:?}"
+    );
+    assert!(scheduler.is_idle());
+    // The end of the context ends an answer.
+    let id = scheduler
+        .submit(greedy(&[4; 90], usize::MAX))
+        .expect("it fits");
+    let found = all(&mut scheduler, goes_on);
+    let Some(Event::Ended(ended)) = found[&id].last() else {
+        panic!("{found:?}");
+    };
+    assert!(matches!(
+        ended.stop,
+        StopReason::ContextFull | StopReason::StopToken
+    ));
+}
+
+/// Takes a token twice, and then panics.
+struct Panics(usize);
+
+impl Chooser for Panics {
+    fn choose(&mut self, _: &mut [f32], _: &[u32]) -> Result<u32, ChooserError> {
+        self.0 += 1;
+        assert!(self.0 < 3, "as a test wants it");
+        Ok(7)
+    }
+}
+
+#[test]
+fn a_chooser_that_panics_fails_alone() {
+    let engine = engine();
+    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    let request = Request {
+        choice: Choice::Host(Box::new(Panics(0))),
+        ..greedy(&[5, 6], 9)
+    };
+    let failing = scheduler.submit(request).expect("it fits");
+    let other = scheduler.submit(greedy(&[5, 6], 2)).expect("it fits");
+    let found = all(&mut scheduler, goes_on);
+    assert_eq!(tokens(&found[&failing]), [7, 7]);
+    let last = found[&failing].last();
+    assert!(
+        matches!(
+            last,
+            Some(Event::Failed(EngineError::Chooser(ChooserError::Panicked)))
+        ),
+        "{last:?}"
+    );
+    assert!(matches!(found[&other].last(), Some(Event::Ended(_))));
+}

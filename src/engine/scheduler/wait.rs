@@ -1,0 +1,65 @@
+//! The work of a scheduler, for native builds: a step waits for the device.
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+
+use super::guarded::Guarded;
+use super::{Choice, Event, Request, Scheduler, Told, is_fatal};
+use crate::engine::{Engine, EngineError, StopReason};
+
+impl<'a> Scheduler<'a> {
+    /// A scheduler without requests, with its cache on the device of `engine`.
+    ///
+    /// # Errors
+    /// Where the cache does not fit.
+    pub fn new(engine: &'a Engine) -> Result<Self, EngineError> {
+        Ok(Self::in_session(engine, engine.session()?))
+    }
+
+    /// Does the next piece of work and tells what came of it; without requests nothing. A break for a request cancels it: nothing more
+    /// is told of it.
+    ///
+    /// # Errors
+    /// What the device reports where it can compute nothing any more. No request is answered then, and none was told.
+    pub fn step(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
+        let Some((id, request)) = self.waiting.pop_front() else {
+            return Ok(());
+        };
+        let Request {
+            prompt,
+            choice,
+            limit,
+        } = request;
+        let cached = self.session.keep_common(&prompt);
+        self.prefix_asked += prompt.len() as u64;
+        self.prefix_found += cached as u64;
+        let told = RefCell::new(told);
+        let tell = |event| (told.borrow_mut())(id, event);
+        let on_prompt = &mut |done: usize| {
+            let done = cached + done;
+            tell(Event::Prompt { done, cached })
+        };
+        if on_prompt(0).is_break() {
+            return Ok(());
+        }
+        let on_token = &mut |token| tell(Event::Token(token));
+        let (session, rest) = (&mut self.session, &prompt[cached..]);
+        let ended = match choice {
+            Choice::Device(sampling) => {
+                session.generate_watched(rest, &sampling, limit, on_prompt, on_token)
+            }
+            Choice::Host(chooser) => {
+                let mut chooser = Guarded::new(chooser);
+                session.generate_chosen(rest, &mut chooser, limit, on_prompt, on_token)
+            }
+        };
+        let last = match ended {
+            Ok(stats) if stats.stop == StopReason::Caller => return Ok(()),
+            Ok(stats) => Event::Ended(stats),
+            Err(error) if is_fatal(&error) => return Err(error),
+            Err(error) => Event::Failed(error),
+        };
+        let (ControlFlow::Continue(()) | ControlFlow::Break(())) = tell(last);
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! What all requests share.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use tokio::sync::watch;
+
+use super::desk::{Answering, Desk, Order};
+use super::error::ApiError;
+use super::log::Log;
+use super::metrics::Metrics;
+use super::model::Model;
+use super::settings::Settings;
+
+/// What a server is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Loading,
+    Ready,
+    Draining,
+}
+
+/// The model with the desk that answers for it.
+pub(super) struct Served {
+    pub(super) model: Arc<Model>,
+    pub(super) desk: Desk,
+}
+
+/// What all requests share.
+pub(super) struct App {
+    pub(super) settings: Settings,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) log: Arc<Log>,
+    pub(super) phase: watch::Sender<Phase>,
+    pub(super) served: OnceLock<Served>,
+    /// What made requests' numbers differ from those of another start.
+    pub(super) start: u64,
+}
+
+impl App {
+    pub(super) fn new(settings: Settings) -> std::io::Result<Self> {
+        use std::hash::{BuildHasher, RandomState};
+        Ok(Self {
+            settings,
+            metrics: Arc::new(Metrics::new()),
+            log: Arc::new(Log::new()?),
+            phase: watch::Sender::new(Phase::Loading),
+            served: OnceLock::new(),
+            start: RandomState::new().hash_one(std::process::id()),
+        })
+    }
+
+    /// The model, where requests are taken.
+    ///
+    /// # Errors
+    /// Why they are not.
+    pub(super) fn served(&self) -> Result<&Served, ApiError> {
+        let phase = *self.phase.borrow();
+        match (phase, self.served.get()) {
+            (Phase::Draining, _) => Err(ApiError::unavailable("about to end")),
+            (Phase::Loading, _) | (_, None) => Err(ApiError::unavailable("loading its model")),
+            (Phase::Ready, Some(served)) => Ok(served),
+        }
+    }
+
+    /// Hands in requests that came at `came`.
+    ///
+    /// # Errors
+    /// If there is no place for them.
+    pub(super) fn hand_in(&self, orders: Vec<Order>, came: Instant) -> Result<Answering, ApiError> {
+        let desk = &self.served()?.desk;
+        let (count, capacity) = (orders.len(), desk.capacity());
+        if count > capacity {
+            let message = format!(
+                "'n' asks for {count} answers, but this server has {capacity} places (--queue)"
+            );
+            return Err(ApiError::field("n", message));
+        }
+        desk.hand_in(orders, came).ok_or_else(|| {
+            self.metrics.refused();
+            ApiError::busy()
+        })
+    }
+
+    /// A random number, different for each call.
+    pub(super) fn number(&self) -> u64 {
+        use std::hash::{BuildHasher, RandomState};
+        RandomState::new().hash_one(self.start)
+    }
+}

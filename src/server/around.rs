@@ -1,0 +1,111 @@
+//! What happens to every request: its id, its key, who may ask from web pages, and its line in the log.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::app::App;
+use super::error::{ApiError, Code};
+use super::keys::bearer;
+use super::log::Record;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Routes that are asked again and again, and by those who have no key.
+const OF_ROUTERS: [&str; 2] = ["/health", "/metrics"];
+/// Characters of a request's id, and of a route in the log, at most.
+const MOST: usize = 128;
+
+/// Handles a request.
+pub(super) async fn around(
+    State(app): State<Arc<App>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let id = id(&app, request.headers());
+    let path: String = request.uri().path().chars().take(MOST).collect();
+    let quiet = OF_ROUTERS.contains(&path.as_str());
+    let method = request.method().as_str().to_owned();
+    let record = Record::new(Arc::clone(&app.log), &id, &method, &path, quiet);
+    let origin = origin(&app, request.headers());
+    let mut response = if origin.is_some() && is_preflight(&request) {
+        preflight(request.headers())
+    } else if let Err(error) = check_key(&app, request.headers(), quiet) {
+        error.into_response()
+    } else {
+        request.extensions_mut().insert(record.clone());
+        next.run(request).await
+    };
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    if let Some(origin) = origin {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        let exposed = HeaderValue::from_static("x-request-id");
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+    }
+    record.status(response.status().as_u16());
+    if let Some(Code(code)) = response.extensions().get() {
+        record.failed(code);
+    }
+    response
+}
+
+/// The id that a request brings, or a new one.
+fn id(app: &App, headers: &HeaderMap) -> String {
+    let given = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
+    let is_plain =
+        |id: &&str| !id.is_empty() && id.len() <= MOST && id.chars().all(|c| c.is_ascii_graphic());
+    match given.filter(is_plain) {
+        Some(id) => id.to_owned(),
+        None => format!("{:016x}{:016x}", app.number(), app.number()),
+    }
+}
+
+fn check_key(app: &App, headers: &HeaderMap, of_routers: bool) -> Result<(), ApiError> {
+    let settings = &app.settings;
+    if settings.keys.is_empty() || of_routers && !settings.guard_all {
+        return Ok(());
+    }
+    let given = headers.get(header::AUTHORIZATION);
+    let given = given.and_then(|value| bearer(value.to_str().ok()?));
+    match given {
+        Some(key) if settings.keys.accept(key) => Ok(()),
+        given => Err(ApiError::unauthorized(given.is_some())),
+    }
+}
+
+/// The origin of the web page that asks, if it may.
+fn origin(app: &App, headers: &HeaderMap) -> Option<HeaderValue> {
+    let origin = headers.get(header::ORIGIN)?;
+    let allowed = app.settings.cors.iter();
+    let is_allowed = |allowed: &String| allowed == "*" || allowed.as_bytes() == origin.as_bytes();
+    allowed.into_iter().any(is_allowed).then(|| origin.clone())
+}
+
+/// Whether a browser asks for leave.
+fn is_preflight(request: &Request) -> bool {
+    let asks = header::ACCESS_CONTROL_REQUEST_METHOD;
+    request.method() == Method::OPTIONS && request.headers().contains_key(asks)
+}
+
+fn preflight(headers: &HeaderMap) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let allowed = response.headers_mut();
+    let methods = HeaderValue::from_static("GET, POST, OPTIONS");
+    allowed.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+    if let Some(wanted) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+        allowed.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+    }
+    allowed.insert(
+        header::ACCESS_CONTROL_MAX_AGE,
+        HeaderValue::from_static("600"),
+    );
+    response
+}

@@ -1,0 +1,192 @@
+//! What requests for chats and for completions have in common.
+
+use serde_json::Value;
+
+use super::desk::{OnHost, Order};
+use super::error::ApiError;
+use super::fields::Fields;
+use super::model::Model;
+use super::sampling::{self, Asked, Choosing};
+use crate::engine::chooser::{ChooserError, Grammar, Language};
+
+/// Texts that may end an answer.
+const MOST_STOPS: usize = 4;
+/// Answers to one prompt at most.
+const MOST_ANSWERS: i64 = 128;
+
+/// What requests for chats and for completions have in common.
+pub(super) struct Ask {
+    pub(super) stream: bool,
+    /// Whether the last message of a stream tells what it took.
+    pub(super) include_usage: bool,
+    /// Answers to each prompt.
+    pub(super) n: usize,
+    /// Texts that end an answer.
+    pub(super) stops: Vec<String>,
+    /// How many of the best tokens are told with each, where that is asked for.
+    pub(super) log_probs: Option<usize>,
+    limit: usize,
+    choosing: Choosing,
+    /// What an answer has to be, and the field that says so.
+    form: Option<(&'static str, Language)>,
+}
+
+impl Ask {
+    /// Reads it. `no_thoughts` is whether the model is told not to think.
+    ///
+    /// # Errors
+    /// What is wrong, by its field.
+    pub(super) fn read(
+        fields: &Fields<'_>,
+        model: &Model,
+        no_thoughts: bool,
+        log_probs: Option<usize>,
+    ) -> Result<Self, ApiError> {
+        let stream = fields.flag("stream")?.unwrap_or(false);
+        let options = fields.object("stream_options")?;
+        if let Some(options) = options.as_ref().filter(|_| !stream) {
+            let _ = options;
+            return Err(fields.wrong("stream_options", "means something only with stream"));
+        }
+        let include_usage = match options {
+            Some(options) => options.flag("include_usage")?.unwrap_or(false),
+            None => false,
+        };
+        let n = fields.count("n", 1..=MOST_ANSWERS)?.unwrap_or(1) as usize;
+        if let Some(best) = fields.count("best_of", 1..=MOST_ANSWERS)?
+            && best as usize != n
+        {
+            return Err(fields.wrong("best_of", "must be as n is; answers are not ranked here"));
+        }
+        let most = fields.count("max_completion_tokens", 1..=i64::MAX)?;
+        let limit = match (most, fields.count("max_tokens", 1..=i64::MAX)?) {
+            (Some(most), _) | (None, Some(most)) => usize::try_from(most).unwrap_or(usize::MAX),
+            (None, None) => model.limit.unwrap_or(usize::MAX),
+        };
+        let defaults = match no_thoughts {
+            true => &model.answering,
+            false => &model.thinking,
+        };
+        fields.text("user")?;
+        let asked = Asked {
+            seed: model.seed,
+            penalty: model.penalty_asked,
+        };
+        let tokenizer = model.engine.tokenizer();
+        Ok(Self {
+            stream,
+            include_usage,
+            n,
+            stops: stops(fields)?,
+            log_probs,
+            limit,
+            choosing: sampling::read(fields, defaults, asked, tokenizer)?,
+            form: sampling::form(fields)?,
+        })
+    }
+
+    /// Demands a form that the request itself does not name.
+    ///
+    /// # Errors
+    /// If it names another.
+    pub(super) fn demand(&mut self, field: &'static str, form: Language) -> Result<(), ApiError> {
+        if let Some((other, _)) = self.form.replace((field, form)) {
+            let message = format!("'{field}' demands a call, and '{other}' another answer");
+            return Err(ApiError::field(field, message));
+        }
+        Ok(())
+    }
+
+    /// The orders for the answers to some prompts. A grammar begins behind the token `begins_after`, if there is one.
+    ///
+    /// # Errors
+    /// What is wrong with the form that is demanded.
+    pub(super) fn orders(
+        &self,
+        prompts: &[Vec<u32>],
+        model: &Model,
+        begins_after: Option<u32>,
+    ) -> Result<Vec<Order>, ApiError> {
+        let grammar = match &self.form {
+            None => None,
+            Some((field, language)) => {
+                let grammar = Grammar::new(model.engine.tokenizer(), language.clone());
+                Some(grammar.map_err(|error| refused(field, &error))?)
+            }
+        };
+        let mut orders = vec![];
+        for prompt in prompts {
+            for i in 0..self.n {
+                let mut chain = self.choosing.chain.clone();
+                chain.sampling.seed = chain.sampling.seed.wrapping_add(i as u64);
+                let on_host =
+                    self.choosing.on_host || grammar.is_some() || self.log_probs.is_some();
+                let host = on_host.then(|| OnHost {
+                    grammar: grammar.as_ref().map(Grammar::anew),
+                    begins_after,
+                    log_probs: self.log_probs,
+                });
+                orders.push(Order {
+                    prompt: prompt.clone(),
+                    chain,
+                    host,
+                    limit: self.limit,
+                });
+            }
+        }
+        Ok(orders)
+    }
+}
+
+fn refused(field: &str, error: &ChooserError) -> ApiError {
+    ApiError::field(field, format!("'{field}': {error}"))
+}
+
+fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let wrong = || {
+        fields.wrong(
+            "stop",
+            "must be a text, or a list of up to 4 texts that are not empty",
+        )
+    };
+    let texts: Vec<&Value> = match fields.get("stop") {
+        None => vec![],
+        Some(Value::Array(texts)) => texts.iter().collect(),
+        Some(text) => vec![text],
+    };
+    if texts.len() > MOST_STOPS {
+        return Err(wrong());
+    }
+    let read = |text: &Value| {
+        let text = text.as_str().filter(|text| !text.is_empty());
+        text.map(str::to_owned).ok_or_else(wrong)
+    };
+    texts.into_iter().map(read).collect()
+}
+
+/// Checks that a request is for the model that is served. One without a name is.
+///
+/// # Errors
+/// If it names another.
+pub(super) fn check_model(fields: &Fields<'_>, model: &Model) -> Result<(), ApiError> {
+    match fields.text("model")? {
+        Some(asked) if asked != model.name => Err(ApiError::no_model(asked, &model.name)),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a prompt leaves room for an answer.
+///
+/// # Errors
+/// If it does not, or has no tokens.
+pub(super) fn check_prompt(param: &str, prompt: &[u32], model: &Model) -> Result<(), ApiError> {
+    let (tokens, n_ctx) = (prompt.len(), model.engine.n_ctx());
+    if tokens >= n_ctx {
+        let message = format!(
+            "the prompt has {tokens} tokens, but the context holds {n_ctx}, the answer included; shorten it"
+        );
+        return Err(ApiError::field(param, message).with_code("context_length_exceeded"));
+    }
+    let checked = model.engine.check_tokens(prompt, 0);
+    checked.map_err(|error| ApiError::field(param, format!("'{param}': {error}")))
+}

@@ -1,0 +1,397 @@
+//! Where requests are handed in, and the thread that has the scheduler answer them.
+//!
+//! What is told of a request goes through a channel that holds as much as the answer may have, so a slow reader keeps nobody waiting. A
+//! request whose reader has gone away is cancelled with its next token, and one that waits gives its place back as soon.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::metrics::Metrics;
+use super::model::Model;
+use crate::engine::chooser::{
+    Chain, ChainSettings, Chooser, ChooserError, Constrained, Grammar, LogProbs, TokenLogProbs,
+};
+use crate::engine::scheduler::{Choice, Event, Request, RequestId, Scheduler};
+use crate::engine::{EngineError, GenerateStats, KeepWarm, StopReason};
+
+/// An answer that is asked for.
+pub(super) struct Order {
+    pub(super) prompt: Vec<u32>,
+    pub(super) chain: ChainSettings,
+    /// What only the host can do.
+    pub(super) host: Option<OnHost>,
+    pub(super) limit: usize,
+}
+
+/// What a choice on the host keeps to and tells.
+#[derive(Default)]
+pub(super) struct OnHost {
+    pub(super) grammar: Option<Grammar>,
+    /// The token behind which the grammar begins, where it does not begin at once.
+    pub(super) begins_after: Option<u32>,
+    /// How many of the best tokens are told with each.
+    pub(super) log_probs: Option<usize>,
+}
+
+/// What is told of an answer.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// By the scheduler.
+    Event(Event),
+    /// What the model expected of the next token. It comes before the token.
+    LogProbs(TokenLogProbs),
+    /// Nothing can be computed any more.
+    Broken(String),
+}
+
+/// Answers on their way. Dropped, they are cancelled.
+pub(super) struct Answering {
+    told: UnboundedReceiver<(usize, Told)>,
+    stops: Vec<Arc<AtomicBool>>,
+}
+
+impl Answering {
+    /// What comes next, with the number of the answer; `None` when all have ended.
+    pub(super) async fn next(&mut self) -> Option<(usize, Told)> {
+        self.told.recv().await
+    }
+
+    /// Ends one of them, since its text has come to an end.
+    pub(super) fn stop(&self, answer: usize) {
+        if let Some(stop) = self.stops.get(answer) {
+            stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A chooser that tells of its choices.
+struct Telling {
+    inner: LogProbs<Constrained<Chain>>,
+    index: usize,
+    told: UnboundedSender<(usize, Told)>,
+}
+
+impl Chooser for Telling {
+    fn choose(&mut self, logits: &mut [f32], context: &[u32]) -> Result<u32, ChooserError> {
+        let token = self.inner.choose(logits, context)?;
+        for kept in self.inner.take() {
+            // Who does not read any more is noticed with the token.
+            let _ = self.told.send((self.index, Told::LogProbs(kept)));
+        }
+        Ok(token)
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), ChooserError> {
+        self.inner.accept(token)
+    }
+}
+
+/// A request on its way to the scheduler.
+struct Job {
+    request: Request,
+    entry: Entry,
+}
+
+/// A request that was handed in.
+struct Entry {
+    index: usize,
+    told: UnboundedSender<(usize, Told)>,
+    /// Whether its text has ended.
+    stop: Arc<AtomicBool>,
+    prompt: usize,
+    came: Instant,
+    begun: bool,
+    last_token: Option<Instant>,
+    /// Its place in the queue, given back when this is dropped.
+    _place: OwnedSemaphorePermit,
+}
+
+impl Entry {
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.told.is_closed()
+    }
+}
+
+enum Message {
+    Job(Box<Job>),
+    End,
+}
+
+/// Takes requests.
+#[derive(Clone)]
+pub(super) struct Desk {
+    messages: UnboundedSender<Message>,
+    places: Arc<Semaphore>,
+    capacity: usize,
+}
+
+/// What the thread of the scheduler reads.
+struct Inbox(UnboundedReceiver<Message>);
+
+impl Desk {
+    /// A desk with so many places, and what the thread behind it reads.
+    fn new(capacity: usize) -> (Self, Inbox) {
+        let (messages, read) = unbounded_channel();
+        let desk = Self {
+            messages,
+            places: Arc::new(Semaphore::new(capacity)),
+            capacity,
+        };
+        (desk, Inbox(read))
+    }
+
+    /// Requests that can be answered or wait at the same time.
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Whether so many more find a place now.
+    pub(super) fn has_places(&self, count: usize) -> bool {
+        self.places.available_permits() >= count
+    }
+
+    /// Waits until all requests have ended.
+    pub(super) async fn until_empty(&self) {
+        let all = u32::try_from(self.capacity).unwrap_or(u32::MAX);
+        drop(self.places.acquire_many(all).await);
+    }
+
+    /// Has the thread behind it end, with all that is not answered yet.
+    pub(super) fn end(&self) {
+        let _ = self.messages.send(Message::End);
+    }
+
+    /// Hands in requests that came at `came`; `None` if there are not enough places.
+    pub(super) fn hand_in(&self, orders: Vec<Order>, came: Instant) -> Option<Answering> {
+        let count = u32::try_from(orders.len()).ok()?;
+        let mut places = Arc::clone(&self.places)
+            .try_acquire_many_owned(count)
+            .ok()?;
+        let (told, read) = unbounded_channel();
+        let mut stops = vec![];
+        for (index, order) in orders.into_iter().enumerate() {
+            let Some(place) = places.split(1) else {
+                break;
+            };
+            let stop = Arc::new(AtomicBool::new(false));
+            stops.push(Arc::clone(&stop));
+            let entry = Entry {
+                index,
+                told: told.clone(),
+                stop,
+                prompt: order.prompt.len(),
+                came,
+                begun: false,
+                last_token: None,
+                _place: place,
+            };
+            let request = request(order, index, &told);
+            // Where nobody reads, the channel of the answers is closed, which their reader sees.
+            let _ = self
+                .messages
+                .send(Message::Job(Box::new(Job { request, entry })));
+        }
+        Some(Answering { told: read, stops })
+    }
+}
+
+/// What the scheduler is asked.
+fn request(order: Order, index: usize, told: &UnboundedSender<(usize, Told)>) -> Request {
+    let choice = match order.host {
+        None => Choice::Device(order.chain.sampling),
+        Some(host) => {
+            let chain = Chain::new(order.chain);
+            let constrained = Constrained::new(chain, host.grammar, host.begins_after);
+            Choice::Host(Box::new(Telling {
+                inner: LogProbs::new(constrained, host.log_probs),
+                index,
+                told: told.clone(),
+            }))
+        }
+    };
+    Request {
+        prompt: order.prompt,
+        choice,
+        limit: order.limit,
+    }
+}
+
+/// What the thread of the scheduler knows of requests.
+struct Clerk {
+    inbox: Inbox,
+    metrics: Arc<Metrics>,
+    /// Not yet the scheduler's.
+    arrived: VecDeque<Job>,
+    entries: HashMap<RequestId, Entry>,
+    /// Whose readers went away while they waited.
+    cancelled: Vec<RequestId>,
+    rows: usize,
+    ending: bool,
+}
+
+impl Clerk {
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Job(job) => self.arrived.push_back(*job),
+            Message::End => self.ending = true,
+        }
+    }
+
+    /// Takes what has come, and forgets whose readers have gone.
+    fn collect(&mut self) {
+        while let Ok(message) = self.inbox.0.try_recv() {
+            self.take(message);
+        }
+        self.arrived.retain(|job| !job.entry.is_over());
+        let (entries, cancelled) = (&mut self.entries, &mut self.cancelled);
+        entries.retain(|id, entry| {
+            let gone = !entry.begun && entry.is_over();
+            cancelled.extend(gone.then_some(*id));
+            !gone
+        });
+        self.count();
+    }
+
+    fn count(&self) {
+        let running = self.entries.values().filter(|entry| entry.begun).count();
+        let waiting = self.entries.len() - running + self.arrived.len();
+        self.metrics.set_requests(running, waiting);
+    }
+
+    /// Passes on what the scheduler tells.
+    fn told(&mut self, id: RequestId, event: Event) -> ControlFlow<()> {
+        self.collect();
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return ControlFlow::Break(());
+        };
+        let mut reason = None;
+        match &event {
+            Event::Prompt { done, .. } => {
+                self.rows = *done;
+                if !std::mem::replace(&mut entry.begun, true) {
+                    self.metrics.begun(entry.came.elapsed(), entry.prompt);
+                }
+            }
+            Event::Token(_) => {
+                self.rows += 1;
+                let now = Instant::now();
+                let last = entry.last_token.replace(now);
+                let since = last.unwrap_or(entry.came);
+                self.metrics.token(last.is_none(), now - since);
+            }
+            Event::Ended(stats) => reason = Some(reason_of(stats)),
+            Event::Failed(_) => reason = Some("error"),
+        }
+        self.metrics.set_rows(self.rows);
+        let sent = entry.told.send((entry.index, Told::Event(event)));
+        if reason.is_none() {
+            let stopped = entry.stop.load(Ordering::Relaxed);
+            reason = match (sent, stopped || self.ending) {
+                (_, true) if stopped => Some("stop"),
+                (Err(_), _) | (_, true) => Some("abort"),
+                (Ok(()), false) => None,
+            };
+        }
+        let Some(reason) = reason else {
+            self.count();
+            return ControlFlow::Continue(());
+        };
+        self.metrics.ended(reason, entry.came.elapsed());
+        self.entries.remove(&id);
+        self.count();
+        ControlFlow::Break(())
+    }
+
+    /// Has the scheduler take what has arrived.
+    fn submit(&mut self, scheduler: &mut Scheduler<'_>) {
+        for Job { request, entry } in self.arrived.drain(..) {
+            match scheduler.submit(request) {
+                Ok(id) => drop(self.entries.insert(id, entry)),
+                Err(error) => {
+                    let failed = Told::Event(Event::Failed(error));
+                    let _ = entry.told.send((entry.index, failed));
+                }
+            }
+        }
+        for id in self.cancelled.drain(..) {
+            scheduler.cancel(id);
+        }
+        self.count();
+    }
+
+    /// Tells everybody that nothing can be computed any more.
+    fn broken(&mut self, error: &EngineError) {
+        let arrived = self.arrived.drain(..).map(|job| job.entry);
+        let entries = self.entries.drain().map(|(_, entry)| entry);
+        for entry in arrived.chain(entries) {
+            let _ = entry
+                .told
+                .send((entry.index, Told::Broken(error.to_string())));
+        }
+        self.count();
+    }
+}
+
+fn reason_of(stats: &GenerateStats) -> &'static str {
+    match stats.stop {
+        StopReason::StopToken => "stop",
+        StopReason::Limit | StopReason::ContextFull => "length",
+        StopReason::Caller => "abort",
+    }
+}
+
+/// Answers what is handed in at the desk that `ready` gets, until that tells it to end. So many requests may wait.
+///
+/// # Errors
+/// What the device reports where it can compute nothing any more.
+pub(super) fn work(
+    model: &Model,
+    queue: usize,
+    metrics: Arc<Metrics>,
+    ready: impl FnOnce(Desk),
+) -> Result<(), EngineError> {
+    let mut scheduler = Scheduler::new(&model.engine)?;
+    let (desk, inbox) = Desk::new(scheduler.slots().saturating_add(queue));
+    let mut clerk = Clerk {
+        inbox,
+        metrics,
+        arrived: VecDeque::new(),
+        entries: HashMap::new(),
+        cancelled: vec![],
+        rows: 0,
+        ending: false,
+    };
+    clerk.metrics.set_counts(&scheduler.counts());
+    ready(desk);
+    while !clerk.ending {
+        clerk.collect();
+        clerk.submit(&mut scheduler);
+        if clerk.ending {
+            break;
+        }
+        if scheduler.is_idle() {
+            // Without it a device may be slow to begin.
+            let _warm = scheduler.warm().and_then(|touch| KeepWarm::new(touch).ok());
+            match clerk.inbox.0.blocking_recv() {
+                Some(message) => clerk.take(message),
+                None => break,
+            }
+            continue;
+        }
+        let done = scheduler.step(&mut |id, event| clerk.told(id, event));
+        if let Err(error) = done {
+            clerk.broken(&error);
+            return Err(error);
+        }
+        let counts = scheduler.counts();
+        clerk.rows = counts.rows;
+        clerk.metrics.set_counts(&counts);
+    }
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! The fields of a request: each is read with its type and range, and what is wrong is told with its name.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use super::error::ApiError;
+
+/// An object of a request.
+#[derive(Clone)]
+pub(super) struct Fields<'a> {
+    map: &'a Map<String, Value>,
+    /// What stands before the names of its fields, such as `messages[0].`.
+    before: String,
+}
+
+/// A value in a message, shortened.
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
+impl<'a> Fields<'a> {
+    /// Those of a body.
+    ///
+    /// # Errors
+    /// If it is no object.
+    pub(super) fn of_body(body: &'a Value) -> Result<Self, ApiError> {
+        match body {
+            Value::Object(map) => Ok(Self {
+                map,
+                before: String::new(),
+            }),
+            other => {
+                let message = format!("the body must be an object, but is {}", shown(other));
+                Err(ApiError::bad(message))
+            }
+        }
+    }
+
+    /// What a field is called in messages.
+    pub(super) fn name(&self, name: &str) -> String {
+        format!("{}{name}", self.before)
+    }
+
+    /// The value of a field; one that is null is not there.
+    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    /// An error about a field.
+    pub(super) fn wrong(&self, name: &str, message: &str) -> ApiError {
+        let name = self.name(name);
+        let message = format!("'{name}' {message}");
+        ApiError::field(name, message)
+    }
+
+    fn must_be(&self, name: &str, expected: &str, found: &Value) -> ApiError {
+        let message = format!("must be {expected}, but is {}", shown(found));
+        self.wrong(name, &message)
+    }
+
+    fn read<T>(
+        &self,
+        name: &str,
+        expected: &str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, ApiError> {
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
+        match read(value) {
+            Some(value) => Ok(Some(value)),
+            None => Err(self.must_be(name, expected, value)),
+        }
+    }
+
+    /// A text.
+    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, ApiError> {
+        self.read(name, "a text", Value::as_str)
+    }
+
+    /// A text that must be there.
+    pub(super) fn needed_text(&self, name: &str) -> Result<&'a str, ApiError> {
+        self.text(name)?
+            .ok_or_else(|| self.wrong(name, "is missing; it must be a text"))
+    }
+
+    /// True or false.
+    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ApiError> {
+        self.read(name, "true or false", Value::as_bool)
+    }
+
+    /// A number.
+    pub(super) fn number(
+        &self,
+        name: &str,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<f32>, ApiError> {
+        let expected = format!("a number from {} to {}", range.start(), range.end());
+        let within = |value: &Value| value.as_f64().filter(|number| range.contains(number));
+        Ok(self
+            .read(name, &expected, within)?
+            .map(|number| number as f32))
+    }
+
+    /// A whole number. One that is written with a fraction of 0 is one, too.
+    pub(super) fn count(
+        &self,
+        name: &str,
+        range: RangeInclusive<i64>,
+    ) -> Result<Option<i64>, ApiError> {
+        let expected = match *range.end() {
+            i64::MAX => format!("a whole number from {} on", range.start()),
+            end => format!("a whole number from {} to {end}", range.start()),
+        };
+        let whole = |value: &Value| {
+            let number = value.as_f64().filter(|n| n.fract() == 0.0);
+            let number = number.filter(|n| n.abs() < 9e15).map(|n| n as i64);
+            value.as_i64().or(number)
+        };
+        self.read(name, &expected, |value| {
+            whole(value).filter(|number| range.contains(number))
+        })
+    }
+
+    /// A list.
+    pub(super) fn list(&self, name: &str) -> Result<Option<&'a [Value]>, ApiError> {
+        self.read(name, "a list", |value| value.as_array().map(Vec::as_slice))
+    }
+
+    /// An object.
+    pub(super) fn object(&self, name: &str) -> Result<Option<Fields<'a>>, ApiError> {
+        let map = self.read(name, "an object", Value::as_object)?;
+        let before = || format!("{}.", self.name(name));
+        Ok(map.map(|map| Fields {
+            map,
+            before: before(),
+        }))
+    }
+
+    /// The objects of a list.
+    pub(super) fn objects(&self, name: &str) -> Result<Option<Vec<Fields<'a>>>, ApiError> {
+        let Some(items) = self.list(name)? else {
+            return Ok(None);
+        };
+        let object = |(i, item): (usize, &'a Value)| {
+            let place = format!("{name}[{i}]");
+            match item {
+                Value::Object(map) => Ok(Fields {
+                    map,
+                    before: format!("{}.", self.name(&place)),
+                }),
+                other => Err(self.must_be(&place, "an object", other)),
+            }
+        };
+        let objects: Result<_, _> = items.iter().enumerate().map(object).collect();
+        objects.map(Some)
+    }
+
+    /// One of a few texts; `None` if it is not there.
+    pub(super) fn one_of(&self, name: &str, known: &[&str]) -> Result<Option<&'a str>, ApiError> {
+        let expected = format!("one of {}", known.join(", "));
+        self.read(name, &expected, |value| {
+            value.as_str().filter(|text| known.contains(text))
+        })
+    }
+
+    /// Its names and values.
+    pub(super) fn all(&self) -> &'a Map<String, Value> {
+        self.map
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn message(error: ApiError) -> (String, String) {
+        let error = &error.json()["error"];
+        let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
+        (text("message"), text("param"))
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_the_name_of_the_field() {
+        let body = json!({"t": "hot", "n": 1.5, "whole": 3.0, "none": null, "far": 7, "of": [{"x": 1}, 2], "long": "a".repeat(99)});
+        let fields = Fields::of_body(&body).expect("it is an object");
+        assert_eq!(fields.number("none", 0.0..=2.0), Ok(None));
+        assert_eq!(fields.number("far", 0.0..=9.0), Ok(Some(7.0)));
+        assert_eq!(fields.count("whole", 0..=9), Ok(Some(3)));
+        let found = fields.number("t", 0.0..=2.0).expect_err("it is a text");
+        let expected = r#"'t' must be a number from 0 to 2, but is "hot""#;
+        assert_eq!(message(found), (expected.to_owned(), "t".to_owned()));
+        let found = fields.number("far", 0.0..=2.0).expect_err("it is too much");
+        assert!(message(found).0.ends_with("but is 7"));
+        let found = fields
+            .count("n", 1..=i64::MAX)
+            .expect_err("it is no whole number");
+        assert!(message(found).0.contains("a whole number from 1 on"));
+        let found = fields.objects("of").err().expect("one is no object");
+        assert_eq!(message(found).1, "of[1]");
+        let found = fields.flag("long").expect_err("it is a text");
+        assert!(message(found).0.len() < 120);
+        let found = fields.needed_text("none").expect_err("it is not there");
+        assert!(message(found).0.contains("is missing"));
+        assert!(Fields::of_body(&json!([1])).is_err());
+    }
+
+    #[test]
+    fn fields_of_objects_are_named_with_their_place() {
+        let body = json!({"of": [{"inner": {"x": "no"}}]});
+        let fields = Fields::of_body(&body).expect("it is an object");
+        let items = fields
+            .objects("of")
+            .expect("they are")
+            .expect("there is one");
+        let inner = items[0]
+            .object("inner")
+            .expect("it is")
+            .expect("it is there");
+        let found = inner.flag("x").expect_err("it is a text");
+        assert_eq!(message(found).1, "of[0].inner.x");
+    }
+}

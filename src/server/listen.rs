@@ -1,0 +1,80 @@
+//! Connections: taken while there are not too many, and brought to their end in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+/// Connections at the same time at most, well below what systems let a process open.
+const MOST: u32 = 768;
+/// The head of a request has to come within this time, which is longer than nginx keeps a connection that it does not use.
+const HEAD: Duration = Duration::from_secs(75);
+/// How long nothing is taken after the system refused a connection.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The connections of a server.
+pub(super) struct Connections(Arc<Semaphore>);
+
+impl Connections {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(MOST as usize)))
+    }
+
+    /// Takes connections until `ending` says true.
+    pub(super) async fn take(
+        places: Arc<Semaphore>,
+        listener: TcpListener,
+        router: Router,
+        mut ending: watch::Receiver<bool>,
+    ) {
+        loop {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+                return;
+            };
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                _ = ending.wait_for(|ending| *ending) => return,
+            };
+            let Ok((stream, _)) = accepted else {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
+            let (router, ending) = (router.clone(), ending.clone());
+            tokio::spawn(async move {
+                serve(stream, router, ending).await;
+                drop(place);
+            });
+        }
+    }
+
+    pub(super) fn places(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.0)
+    }
+
+    /// Waits until all have ended.
+    pub(super) async fn until_closed(&self) {
+        drop(self.0.acquire_many(MOST).await);
+    }
+}
+
+/// Serves a connection. What goes wrong with it is its client's matter.
+async fn serve(stream: TcpStream, router: Router, mut ending: watch::Receiver<bool>) {
+    // Events are small, and each is waited for.
+    let _ = stream.set_nodelay(true);
+    let service = TowerToHyperService::new(router);
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        _ = ending.wait_for(|ending| *ending) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = connection.await;
+}

@@ -1,0 +1,208 @@
+//! A server with OpenAI's API on top of the scheduler.
+//!
+//! [`Server::bind`] opens the socket, behind which `/health` tells that the model is still loaded. [`Server::run`] answers until it is asked to
+//! end. A thread of its own drives the scheduler (`desk`); requests reach it through a channel, and its events come back through another,
+//! which nobody waits for. What users send is checked away from the threads that serve others, and a panic there refuses one request.
+
+mod answers;
+mod app;
+mod around;
+mod ask;
+mod body;
+mod chat;
+mod completions;
+mod deliver;
+mod desk;
+mod error;
+mod fields;
+mod keys;
+mod listen;
+mod log;
+mod messages;
+mod metrics;
+mod model;
+mod probabilities;
+mod reader;
+mod routes;
+mod sampling;
+mod settings;
+mod sse;
+mod text;
+mod tools;
+
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+
+pub use error::ServerError;
+pub use keys::Keys;
+pub use model::Model;
+pub use settings::Settings;
+
+use app::{App, Phase, Served};
+use listen::Connections;
+
+/// Threads that serve, and those that read requests.
+const THREADS: [usize; 2] = [2, 4];
+/// How long responses may take that say that the server ends.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long the thread of the scheduler may take to end: a piece of a prompt.
+const LAST_STEP: Duration = Duration::from_secs(20);
+
+/// A server whose socket is open.
+pub struct Server {
+    app: Arc<App>,
+    address: SocketAddr,
+    connections: Connections,
+    ending: watch::Sender<bool>,
+    /// Dropped last: it ends all of the above.
+    runtime: Runtime,
+}
+
+/// How a server has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Whether answers were cut, since they took too long.
+    pub cut: bool,
+    /// Whether nothing uses the device any more.
+    pub idle: bool,
+}
+
+impl Server {
+    /// Opens the socket. Until [`run`](Self::run) all but `/health`, `/metrics` and `/version` is refused.
+    ///
+    /// # Errors
+    /// [`ServerError::Bind`] or [`ServerError::System`].
+    pub fn bind(settings: Settings) -> Result<Self, ServerError> {
+        let address = settings.address;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS[0])
+            .max_blocking_threads(THREADS[1])
+            .thread_name("serve")
+            .enable_all()
+            .build()?;
+        let app = Arc::new(App::new(settings)?);
+        let bound = runtime.block_on(TcpListener::bind(address));
+        let listener = bound.map_err(|source| ServerError::Bind { address, source })?;
+        let address = listener.local_addr()?;
+        let (connections, ending) = (Connections::new(), watch::Sender::new(false));
+        let router = routes::router(Arc::clone(&app));
+        let places = connections.places();
+        runtime.spawn(Connections::take(
+            places,
+            listener,
+            router,
+            ending.subscribe(),
+        ));
+        Ok(Self {
+            app,
+            address,
+            connections,
+            ending,
+            runtime,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What asks the server to end in order.
+    pub fn drainer(&self) -> impl Fn() + Send + Sync + 'static {
+        let app = Arc::clone(&self.app);
+        move || {
+            app.phase.send_replace(Phase::Draining);
+        }
+    }
+
+    /// Answers requests with `model` until the server is asked to end, and those that have come by then.
+    ///
+    /// # Errors
+    /// [`ServerError::Engine`] where the device fails, from the start or later.
+    pub fn run(self, model: Model) -> Result<Ended, ServerError> {
+        self.app.metrics.name_model(&model.name);
+        let worked = self.work(model)?;
+        let ended = self.runtime.block_on(self.serve(worked));
+        self.runtime.shutdown_background();
+        self.app.log.flush();
+        ended
+    }
+
+    /// Starts the thread of the scheduler. What it returns comes when that ends.
+    fn work(
+        &self,
+        model: Model,
+    ) -> Result<oneshot::Receiver<Result<(), ServerError>>, ServerError> {
+        let (app, model) = (Arc::clone(&self.app), Arc::new(model));
+        let (done, worked) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("scheduler".to_owned());
+        thread.spawn(move || {
+            let ready = |desk| {
+                let model = Arc::clone(&model);
+                let served = Served { model, desk };
+                // It is set once: here.
+                let served = app.served.get_or_init(|| served);
+                let begins = app.phase.send_if_modified(|phase| {
+                    let begins = *phase == Phase::Loading;
+                    if begins {
+                        *phase = Phase::Ready;
+                    }
+                    begins
+                });
+                if !begins {
+                    served.desk.end();
+                }
+            };
+            let (queue, metrics) = (app.settings.queue, Arc::clone(&app.metrics));
+            let work = AssertUnwindSafe(|| desk::work(&model, queue, metrics, ready));
+            let result = match catch_unwind(work) {
+                Ok(result) => result.map_err(ServerError::from),
+                Err(_) => Err(ServerError::Panicked),
+            };
+            let _ = done.send(result);
+        })?;
+        Ok(worked)
+    }
+
+    async fn serve(
+        &self,
+        mut worked: oneshot::Receiver<Result<(), ServerError>>,
+    ) -> Result<Ended, ServerError> {
+        let mut phase = self.app.phase.subscribe();
+        tokio::select! {
+            _ = phase.wait_for(|phase| *phase == Phase::Draining) => {}
+            result = &mut worked => {
+                // Nothing is answered any more.
+                self.app.phase.send_replace(Phase::Draining);
+                self.close(Instant::now() + LAST_WORDS).await;
+                return match result {
+                    Ok(Err(error)) => Err(error),
+                    Ok(Ok(())) | Err(_) => Err(ServerError::Panicked),
+                };
+            }
+        }
+        let until = Instant::now() + self.app.settings.drain;
+        let mut cut = false;
+        if let Some(Served { desk, .. }) = self.app.served.get() {
+            cut = timeout_at(until, desk.until_empty()).await.is_err();
+            desk.end();
+        }
+        self.close(until.max(Instant::now() + LAST_WORDS)).await;
+        let idle = timeout(LAST_STEP, worked).await.is_ok();
+        Ok(Ended { cut, idle })
+    }
+
+    /// Brings all connections to their end.
+    async fn close(&self, until: Instant) {
+        self.ending.send_replace(true);
+        // A reader that does not read keeps nobody waiting.
+        let _ = timeout_at(until, self.connections.until_closed()).await;
+    }
+}

@@ -1,0 +1,34 @@
+//! The model that is served, and what requests that leave it open get.
+
+use crate::engine::Engine;
+use crate::engine::chooser::ChainSettings;
+
+/// The model that is served.
+pub struct Model {
+    /// With its weights.
+    pub engine: Engine,
+    /// What requests call it.
+    pub name: String,
+    /// How tokens are chosen where a request does not say it, of a model that may think.
+    pub thinking: ChainSettings,
+    /// The same where it is told not to think.
+    pub answering: ChainSettings,
+    /// Whether it thinks where a request does not say it; `None` leaves it to its template.
+    pub think: Option<bool>,
+    /// Tokens of an answer at most, where a request does not say it.
+    pub limit: Option<usize>,
+    /// The seed of requests that name none; `None` is a random one for each.
+    pub seed: Option<u64>,
+    /// Whether the repeat penalty was asked for. One that is only recommended is for draws, and not for answers that are greedy.
+    pub penalty_asked: bool,
+    /// When it was loaded, in seconds since 1970.
+    pub created: i64,
+}
+
+impl Model {
+    /// Whether its template lets requests switch thinking on and off.
+    pub(super) fn may_switch_thinking(&self) -> bool {
+        let template = self.engine.chat_template();
+        template.is_some_and(|template| template.supports_thinking())
+    }
+}

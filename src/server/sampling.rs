@@ -1,0 +1,345 @@
+//! How a request has tokens chosen.
+
+use std::hash::{BuildHasher, RandomState};
+
+use serde_json::Value;
+
+use super::error::ApiError;
+use super::fields::Fields;
+use crate::engine::chooser::{ChainSettings, Language};
+use crate::tokenizer::Tokenizer;
+
+/// What a request says of sampling.
+pub(super) struct Choosing {
+    pub(super) chain: ChainSettings,
+    /// Whether only the host can do it.
+    pub(super) on_host: bool,
+}
+
+/// What the flags of the server say beside the defaults.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Asked {
+    /// The seed of requests that name none; `None` is a random one for each.
+    pub(super) seed: Option<u64>,
+    /// Whether the repeat penalty was asked for.
+    pub(super) penalty: bool,
+}
+
+/// Reads the fields of sampling; what is not there is as in `defaults`.
+///
+/// # Errors
+/// A value of a wrong type or out of its range.
+pub(super) fn read(
+    fields: &Fields<'_>,
+    defaults: &ChainSettings,
+    asked: Asked,
+    tokenizer: &Tokenizer,
+) -> Result<Choosing, ApiError> {
+    let mut chain = defaults.clone();
+    let sampling = &mut chain.sampling;
+    let set = |to: &mut f32, found: Option<f32>| *to = found.unwrap_or(*to);
+    set(
+        &mut sampling.temperature,
+        fields.number("temperature", 0.0..=2.0)?,
+    );
+    set(&mut sampling.top_p, fields.number("top_p", 0.0..=1.0)?);
+    set(&mut sampling.min_p, fields.number("min_p", 0.0..=1.0)?);
+    if let Some(k) = fields.count("top_k", -1..=i64::from(u32::MAX))? {
+        // Both are off.
+        sampling.top_k = u32::try_from(k).unwrap_or(0);
+    }
+    let mut penalty = None;
+    for name in ["repeat_penalty", "repetition_penalty"] {
+        let range = f64::from(f32::MIN_POSITIVE)..=100.0;
+        penalty = fields.number(name, range)?.or(penalty);
+    }
+    // Greedy stays the plain argmax, whatever is recommended for draws.
+    let greedy = sampling.temperature <= 0.0 && !asked.penalty;
+    set(
+        &mut sampling.repeat_penalty,
+        penalty.or(greedy.then_some(1.0)),
+    );
+    if let Some(last) = fields.count("repeat_last_n", -1..=i64::from(u32::MAX))? {
+        sampling.repeat_last_n = u32::try_from(last).unwrap_or(u32::MAX);
+    }
+    let presence = fields.number("presence_penalty", -2.0..=2.0)?;
+    set(&mut sampling.presence_penalty, presence);
+    let frequency = fields.number("frequency_penalty", -2.0..=2.0)?;
+    set(&mut sampling.frequency_penalty, frequency);
+    sampling.seed = match fields.count("seed", i64::MIN..=i64::MAX)? {
+        Some(seed) => seed.cast_unsigned(),
+        None => asked
+            .seed
+            .unwrap_or_else(|| RandomState::new().hash_one(0) >> 32),
+    };
+    let mut on_host = has_host_samplers(&chain);
+    if let Some(biases) = biases(fields, tokenizer)? {
+        chain.logit_bias.extend(biases);
+        on_host = true;
+    }
+    if fields.flag("ignore_eos")? == Some(true) {
+        let stops = tokenizer.stop_tokens().iter();
+        chain
+            .logit_bias
+            .extend(stops.map(|&token| (token, f32::NEG_INFINITY)));
+        on_host = true;
+    }
+    on_host |= !chain.logit_bias.is_empty();
+    Ok(Choosing { chain, on_host })
+}
+
+/// Whether no device can do it.
+fn has_host_samplers(chain: &ChainSettings) -> bool {
+    chain.dry.is_some()
+        || chain.typical_p < 1.0
+        || chain.xtc.is_some()
+        || chain.mirostat.is_some()
+        || !chain.logit_bias.is_empty()
+}
+
+fn biases(fields: &Fields<'_>, tokenizer: &Tokenizer) -> Result<Option<Vec<(u32, f32)>>, ApiError> {
+    let Some(biases) = fields.object("logit_bias")? else {
+        return Ok(None);
+    };
+    let mut found = vec![];
+    for token in biases.all().keys() {
+        let id = token.parse::<u32>().ok();
+        let Some(id) = id.filter(|id| (*id as usize) < tokenizer.vocab_size()) else {
+            let last = tokenizer.vocab_size() - 1;
+            let message = format!("must name tokens by their ids, 0 to {last}, not {token:?}");
+            return Err(fields.wrong("logit_bias", &message));
+        };
+        if let Some(bias) = biases.number(token, -100.0..=100.0)? {
+            found.push((id, bias));
+        }
+    }
+    Ok((!found.is_empty()).then_some(found))
+}
+
+/// The names of fields that ask for answers of a form, of which a request may have one.
+const FORMS: [&str; 7] = [
+    "response_format",
+    "json_schema",
+    "grammar",
+    "guided_json",
+    "guided_grammar",
+    "guided_choice",
+    "structured_outputs",
+];
+
+/// What the answer has to be, where a request says it, and the field that does.
+///
+/// # Errors
+/// A form that is not known, or two at once.
+pub(super) fn form(fields: &Fields<'_>) -> Result<Option<(&'static str, Language)>, ApiError> {
+    let mut found: Option<(&'static str, Language)> = None;
+    for name in FORMS {
+        let language = match name {
+            "response_format" => response_format(fields)?,
+            "json_schema" | "guided_json" => fields.get(name).map(schema),
+            "grammar" | "guided_grammar" => fields
+                .text(name)?
+                .map(|text| Language::of_grammar(text.to_owned())),
+            "guided_choice" => choices(fields, name)?,
+            "structured_outputs" => structured(fields)?,
+            _ => None,
+        };
+        if let Some(language) = language {
+            if let Some((other, _)) = &found {
+                let message = format!("cannot be given together with '{other}'");
+                return Err(fields.wrong(name, &message));
+            }
+            found = Some((name, language));
+        }
+    }
+    Ok(found)
+}
+
+/// A schema, which may be a text that holds it.
+fn schema(value: &Value) -> Language {
+    let inner = value
+        .as_str()
+        .and_then(|text| serde_json::from_str(text).ok());
+    Language::JsonSchema(inner.unwrap_or_else(|| value.clone()))
+}
+
+fn response_format(fields: &Fields<'_>) -> Result<Option<Language>, ApiError> {
+    let Some(format) = fields.object("response_format")? else {
+        return Ok(None);
+    };
+    let any_object = || Language::JsonSchema(serde_json::json!({"type": "object"}));
+    match format.one_of("type", &["text", "json_object", "json_schema"])? {
+        None => Err(format.wrong("type", "is missing")),
+        Some("json_object") => {
+            // llama.cpp takes a schema here, too.
+            Ok(Some(format.get("schema").map_or_else(any_object, schema)))
+        }
+        Some("json_schema") => {
+            let Some(named) = format.object("json_schema")? else {
+                return Err(format.wrong("json_schema", "is missing"));
+            };
+            match named.get("schema") {
+                Some(found) => Ok(Some(schema(found))),
+                None => Err(named.wrong("schema", "is missing")),
+            }
+        }
+        Some(_) => Ok(None),
+    }
+}
+
+fn structured(fields: &Fields<'_>) -> Result<Option<Language>, ApiError> {
+    let Some(outputs) = fields.object("structured_outputs")? else {
+        return Ok(None);
+    };
+    if let Some(found) = outputs.get("json") {
+        return Ok(Some(schema(found)));
+    }
+    if let Some(text) = outputs.text("grammar")? {
+        return Ok(Some(Language::of_grammar(text.to_owned())));
+    }
+    match choices(&outputs, "choice")? {
+        Some(language) => Ok(Some(language)),
+        None => Err(fields.wrong(
+            "structured_outputs",
+            "must hold json, grammar or choice; others are not known here",
+        )),
+    }
+}
+
+/// One of a few texts.
+fn choices(fields: &Fields<'_>, name: &str) -> Result<Option<Language>, ApiError> {
+    let Some(texts) = fields.list(name)? else {
+        return Ok(None);
+    };
+    let texts: Option<Vec<&str>> = texts.iter().map(Value::as_str).collect();
+    match texts {
+        Some(texts) if !texts.is_empty() => {
+            Ok(Some(Language::Lark(format!("start: {}", one_of(&texts)))))
+        }
+        _ => Err(fields.wrong(name, "must be a list of texts, at least one")),
+    }
+}
+
+/// Alternatives in the notation of Lark.
+pub(super) fn one_of(texts: &[&str]) -> String {
+    let quoted: Vec<_> = texts
+        .iter()
+        .map(|text| Value::from(*text).to_string())
+        .collect();
+    quoted.join(" | ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::engine::{ModelSource, Sampling};
+
+    fn tokenizer() -> Tokenizer {
+        let gguf = ModelSource::Embedded.open().expect("it is whole");
+        Tokenizer::from_gguf(&gguf).expect("it has one")
+    }
+
+    fn read_from(body: &Value) -> Result<Choosing, ApiError> {
+        let fields = Fields::of_body(body).expect("it is an object");
+        let defaults = ChainSettings::new(Sampling {
+            temperature: 0.8,
+            top_k: 40,
+            repeat_penalty: 1.1,
+            ..Sampling::GREEDY
+        });
+        read(&fields, &defaults, Asked::default(), &tokenizer())
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_the_default() {
+        let found =
+            read_from(&json!({"top_p": 0.5, "seed": -3, "top_k": -1})).expect("it is right");
+        let sampling = found.chain.sampling;
+        assert!(!found.on_host);
+        assert_eq!((sampling.temperature, sampling.top_p), (0.8, 0.5));
+        assert_eq!(
+            (sampling.top_k, sampling.seed),
+            (0, (-3i64).cast_unsigned())
+        );
+        let one = read_from(&json!({})).expect("it is right").chain.sampling;
+        let other = read_from(&json!({})).expect("it is right").chain.sampling;
+        assert_eq!(one.top_k, 40);
+        assert_ne!(one.seed, other.seed);
+        assert_eq!(one.repeat_penalty, 1.1);
+        let greedy = read_from(&json!({"temperature": 0})).expect("it is right");
+        assert_eq!(greedy.chain.sampling.repeat_penalty, 1.0);
+    }
+
+    #[test]
+    fn biases_and_endless_answers_take_the_host() {
+        let found = read_from(&json!({"logit_bias": {"7": -100, "8": 2.5}})).expect("it is right");
+        assert!(found.on_host);
+        assert_eq!(found.chain.logit_bias, [(7, -100.0), (8, 2.5)]);
+        let found = read_from(&json!({"ignore_eos": true})).expect("it is right");
+        assert!(found.on_host);
+        assert_eq!(found.chain.logit_bias[0].1, f32::NEG_INFINITY);
+    }
+
+    #[test]
+    fn values_out_of_their_range_are_refused_by_name() {
+        for (body, name) in [
+            (json!({"temperature": -1}), "temperature"),
+            (json!({"temperature": "hot"}), "temperature"),
+            (json!({"top_p": 1.5}), "top_p"),
+            (json!({"top_k": 1.5}), "top_k"),
+            (json!({"repetition_penalty": 0}), "repetition_penalty"),
+            (json!({"presence_penalty": 3}), "presence_penalty"),
+            (json!({"logit_bias": {"x": 1}}), "logit_bias"),
+            (json!({"logit_bias": {"99999999": 1}}), "logit_bias"),
+            (json!({"logit_bias": {"7": 101}}), "logit_bias.7"),
+            (json!({"seed": 0.5}), "seed"),
+        ] {
+            let error = read_from(&body).err().expect("it is wrong");
+            assert_eq!(error.json()["error"]["param"], name, "{body}");
+        }
+    }
+
+    #[test]
+    fn forms_are_read_from_all_the_fields_that_have_them() {
+        let found = |body: Value| {
+            let fields = Fields::of_body(&body).expect("it is an object");
+            form(&fields)
+        };
+        let schema = json!({"type": "integer"});
+        for body in [
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}),
+            json!({"guided_json": schema}),
+            json!({"guided_json": schema.to_string()}),
+            json!({"structured_outputs": {"json": schema}}),
+        ] {
+            let language = found(body).expect("it is right").expect("there is one").1;
+            assert_eq!(language, Language::JsonSchema(schema.clone()));
+        }
+        let choice = found(json!({"guided_choice": ["a", "\"b"]}));
+        let choice = choice.expect("it is right").expect("there is one").1;
+        assert_eq!(choice, Language::Lark(r#"start: "a" | "\"b""#.to_owned()));
+        assert!(found(json!({"response_format": {"type": "text"}})).is_ok_and(|f| f.is_none()));
+        for (body, name) in [
+            (
+                json!({"response_format": {"type": "xml"}}),
+                "response_format.type",
+            ),
+            (json!({"response_format": {}}), "response_format.type"),
+            (
+                json!({"response_format": {"type": "json_schema"}}),
+                "response_format.json_schema",
+            ),
+            (json!({"guided_json": {}, "grammar": "a"}), "guided_json"),
+            (json!({"guided_choice": []}), "guided_choice"),
+            (
+                json!({"structured_outputs": {"regex": "a"}}),
+                "structured_outputs",
+            ),
+        ] {
+            let error = found(body.clone()).expect_err("it is wrong");
+            assert_eq!(error.json()["error"]["param"], name, "{body}");
+        }
+    }
+}

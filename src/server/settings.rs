@@ -1,0 +1,27 @@
+//! How a server behaves.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::keys::Keys;
+
+/// How a server behaves.
+#[derive(Clone)]
+pub struct Settings {
+    /// Where it listens. Port 0 is any that is free.
+    pub address: SocketAddr,
+    /// Who is served.
+    pub keys: Keys,
+    /// Whether `/health` and `/metrics` want a key, too.
+    pub guard_all: bool,
+    /// The origins whose web pages may ask; `*` is all.
+    pub cors: Vec<String>,
+    /// Requests that may wait, beside those that are answered.
+    pub queue: usize,
+    /// How long an answer may take, with the time in the queue; `None` is for ever.
+    pub timeout: Option<Duration>,
+    /// Bytes of a request at most.
+    pub max_body: usize,
+    /// How long requests are answered for after the server was asked to end.
+    pub drain: Duration,
+}

@@ -1,0 +1,80 @@
+//! Bodies that are sent while they are made: server-sent events.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use hyper::body::Frame;
+use serde_json::Value;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+/// Events that wait for a reader. More stay tokens, which are smaller.
+const WAITING: usize = 16;
+
+/// The body of a stream.
+struct Events(Receiver<Bytes>);
+
+impl hyper::body::Body for Events {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let next = self.0.poll_recv(context);
+        next.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
+/// Sends events.
+pub(super) struct Stream(Sender<Bytes>);
+
+/// The reader has gone away.
+pub(super) struct Gone;
+
+/// A response that is a stream, and what sends its events.
+pub(super) fn stream() -> (Response, Stream) {
+    let (sender, receiver) = channel(WAITING);
+    let mut response = Response::new(Body::new(Events(receiver)));
+    *response.status_mut() = StatusCode::OK;
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-cache"),
+        // Routers like nginx pass every event on at once.
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    (response, Stream(sender))
+}
+
+impl Stream {
+    async fn bytes(&self, bytes: Bytes) -> Result<(), Gone> {
+        self.0.send(bytes).await.map_err(|_| Gone)
+    }
+
+    /// Sends an event.
+    pub(super) async fn send(&self, event: &Value) -> Result<(), Gone> {
+        self.bytes(Bytes::from(format!("data: {event}\n\n"))).await
+    }
+
+    /// Sends what no reader minds, so that routers see that the stream lives.
+    pub(super) async fn comment(&self) -> Result<(), Gone> {
+        self.bytes(Bytes::from_static(b": waiting\n\n")).await
+    }
+
+    /// Sends that this is all.
+    pub(super) async fn done(&self) -> Result<(), Gone> {
+        self.bytes(Bytes::from_static(b"data: [DONE]\n\n")).await
+    }
+
+    /// Waits until the reader has gone away.
+    pub(super) async fn gone(&self) {
+        self.0.closed().await;
+    }
+}

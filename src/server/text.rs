@@ -1,0 +1,56 @@
+//! `/tokenize` and `/detokenize`, in vLLM's forms.
+
+use serde_json::{Value, json};
+
+use super::ask::check_model;
+use super::chat::render;
+use super::error::ApiError;
+use super::fields::Fields;
+use super::model::Model;
+
+/// The tokens of a text, or of a conversation in the model's template.
+pub(super) fn tokenize(body: &Value, model: &Model) -> Result<Value, ApiError> {
+    let fields = Fields::of_body(body)?;
+    check_model(&fields, model)?;
+    let tokenizer = model.engine.tokenizer();
+    let tokens = match fields.text("prompt")? {
+        Some(text) => {
+            let add = fields.flag("add_special_tokens")?.unwrap_or(true);
+            let encoded = tokenizer.encode(text, add);
+            encoded.map_err(|error| fields.wrong("prompt", &format!("cannot be read: {error}")))?
+        }
+        None if fields.get("messages").is_some() => render(&fields, model)?.0.prompt,
+        None => return Err(fields.wrong("prompt", "is missing, and so is 'messages'")),
+    };
+    let texts = fields.flag("return_token_strs")?.unwrap_or(false);
+    let texts = texts.then(|| {
+        tokens
+            .iter()
+            .map(|&id| tokenizer.piece(id))
+            .collect::<Vec<_>>()
+    });
+    Ok(json!({
+        "count": tokens.len(),
+        "max_model_len": model.engine.n_ctx(),
+        "tokens": tokens,
+        "token_strs": texts,
+    }))
+}
+
+/// The text of tokens.
+pub(super) fn detokenize(body: &Value, model: &Model) -> Result<Value, ApiError> {
+    let fields = Fields::of_body(body)?;
+    check_model(&fields, model)?;
+    let Some(tokens) = fields.list("tokens")? else {
+        return Err(fields.wrong("tokens", "is missing; it must be a list of tokens"));
+    };
+    let tokenizer = model.engine.tokenizer();
+    let known = |id: &u64| (*id as usize) < tokenizer.vocab_size();
+    let ids = tokens.iter().map(|token| token.as_u64().filter(known));
+    let ids: Option<Vec<u32>> = ids.map(|id| u32::try_from(id?).ok()).collect();
+    let Some(ids) = ids else {
+        let message = format!("must be ids from 0 to {}", tokenizer.vocab_size() - 1);
+        return Err(fields.wrong("tokens", &message));
+    };
+    Ok(json!({ "prompt": tokenizer.decode(&ids) }))
+}

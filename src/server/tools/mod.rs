@@ -1,0 +1,185 @@
+//! Tools that a model may call: what requests say of them, and the forms in which models write calls.
+//!
+//! [`Parser`] finds calls in the text of an answer while it comes. [`grammar::forced`] keeps an answer to a call where a request demands one.
+
+mod grammar;
+mod parser;
+#[cfg(test)]
+mod tests;
+mod typed;
+
+use serde_json::{Value, json};
+
+pub(super) use grammar::forced;
+pub(super) use parser::{Delta, Parser};
+
+use super::error::ApiError;
+use super::fields::Fields;
+
+/// A tool.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Tool {
+    pub(super) name: String,
+    /// The JSON schema of its arguments: an object.
+    pub(super) parameters: Value,
+}
+
+/// Which tools an answer may call.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Tools {
+    /// What templates are told of all tools.
+    pub(super) described: Vec<Value>,
+    /// Those that may be called.
+    pub(super) all: Vec<Tool>,
+    /// Whether it has to call one.
+    pub(super) forced: bool,
+    /// Whether it may call several.
+    pub(super) parallel: bool,
+}
+
+/// How a model writes calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    /// GLM's: the name and pairs of keys and values in tags.
+    Tagged,
+    /// An object of JSON in tags.
+    Json,
+    /// DeepSeek's: the name, a mark, and JSON.
+    DeepSeek,
+    /// DeepSeek's older one: JSON in a fenced block.
+    DeepSeekFenced,
+}
+
+pub(super) const CALLS_BEGIN: &str = "<｜tool▁calls▁begin｜>";
+pub(super) const CALLS_END: &str = "<｜tool▁calls▁end｜>";
+pub(super) const CALL_BEGIN: &str = "<｜tool▁call▁begin｜>";
+pub(super) const CALL_END: &str = "<｜tool▁call▁end｜>";
+pub(super) const SEPARATOR: &str = "<｜tool▁sep｜>";
+pub(super) const TAG_BEGIN: &str = "<tool_call>";
+pub(super) const TAG_END: &str = "</tool_call>";
+pub(super) const KEY_BEGIN: &str = "<arg_key>";
+pub(super) const KEY_END: &str = "</arg_key>";
+pub(super) const VALUE_BEGIN: &str = "<arg_value>";
+pub(super) const VALUE_END: &str = "</arg_value>";
+
+/// All marks of calls, some of which may be special tokens of a vocabulary.
+pub(super) const MARKS: [&str; 11] = [
+    CALLS_BEGIN,
+    CALLS_END,
+    CALL_BEGIN,
+    CALL_END,
+    SEPARATOR,
+    TAG_BEGIN,
+    TAG_END,
+    KEY_BEGIN,
+    KEY_END,
+    VALUE_BEGIN,
+    VALUE_END,
+];
+
+impl Format {
+    /// That of a model, by the text of its chat template, which writes earlier calls.
+    pub(super) fn of_template(source: &str) -> Option<Self> {
+        if source.contains(KEY_BEGIN) {
+            Some(Self::Tagged)
+        } else if source.contains(CALL_BEGIN) {
+            Some(match source.contains("```json") {
+                true => Self::DeepSeekFenced,
+                false => Self::DeepSeek,
+            })
+        } else if source.contains(TAG_BEGIN) {
+            Some(Self::Json)
+        } else {
+            None
+        }
+    }
+
+    /// What stands before the name of the first call.
+    pub(super) fn opening(self) -> String {
+        match self {
+            Self::Tagged | Self::Json => TAG_BEGIN.to_owned(),
+            Self::DeepSeek => format!("{CALLS_BEGIN}{CALL_BEGIN}"),
+            Self::DeepSeekFenced => format!("{CALLS_BEGIN}{CALL_BEGIN}function{SEPARATOR}"),
+        }
+    }
+}
+
+/// Reads `tools` and `tool_choice`; `None` if no tool may be called.
+///
+/// # Errors
+/// What is wrong with them.
+pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Tools>, ApiError> {
+    for old in ["functions", "function_call"] {
+        if fields.get(old).is_some() {
+            return Err(fields.wrong(old, "is no longer used; give tools and tool_choice"));
+        }
+    }
+    let listed = fields.objects("tools")?.unwrap_or_default();
+    let mut all = listed.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
+    let described = listed.iter().map(|tool| Value::Object(tool.all().clone()));
+    let described = described.collect();
+    let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
+    let named = match fields.get("tool_choice") {
+        None => None,
+        Some(Value::Object(_)) => fields.object("tool_choice")?.map(named).transpose()?,
+        Some(_) => {
+            let choice = fields.one_of("tool_choice", &["none", "auto", "required"])?;
+            if choice == Some("none") {
+                return Ok(None);
+            }
+            if all.is_empty() && choice == Some("required") {
+                return Err(fields.wrong("tool_choice", "demands a tool, but there are no tools"));
+            }
+            let forced = choice == Some("required");
+            return Ok((!all.is_empty()).then_some(Tools {
+                described,
+                all,
+                forced,
+                parallel,
+            }));
+        }
+    };
+    if let Some(name) = &named {
+        all.retain(|tool| tool.name == *name);
+        if all.is_empty() {
+            let message = format!("names the tool '{name}', which is not among the tools");
+            return Err(fields.wrong("tool_choice", &message));
+        }
+    }
+    Ok((!all.is_empty()).then_some(Tools {
+        described,
+        all,
+        forced: named.is_some(),
+        parallel,
+    }))
+}
+
+fn named(choice: Fields<'_>) -> Result<String, ApiError> {
+    choice.one_of("type", &["function"])?;
+    let Some(function) = choice.object("function")? else {
+        return Err(choice.wrong("function", "is missing"));
+    };
+    Ok(function.needed_text("name")?.to_owned())
+}
+
+fn tool(fields: &Fields<'_>) -> Result<Tool, ApiError> {
+    if fields.one_of("type", &["function"])?.is_none() {
+        return Err(fields.wrong("type", "is missing; it must be function"));
+    }
+    let Some(function) = fields.object("function")? else {
+        return Err(fields.wrong("function", "is missing"));
+    };
+    let name = function.needed_text("name")?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    if name.is_empty() || name.len() > 128 || !name.chars().all(is_plain) {
+        let message = "must be of letters, digits, points, hyphens and underscores, 128 at most";
+        return Err(function.wrong("name", message));
+    }
+    function.text("description")?;
+    function.object("parameters")?;
+    let parameters = function.get("parameters").cloned();
+    Ok(Tool {
+        name: name.to_owned(),
+        parameters: parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
+    })
+}

@@ -1,0 +1,56 @@
+//! Protects answers that have to be of a form: JSON of a schema, texts of a grammar, one of a few choices.
+
+use serde_json::{Value, json};
+
+use super::{CHAT, COMPLETIONS, Server, chat, completion, streamed, text};
+
+fn person() -> Value {
+    json!({
+        "type": "object",
+        "properties": {"name": {"enum": ["Reynard", "Chanticleer"]}, "age": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["name", "age"],
+        "additionalProperties": false,
+    })
+}
+
+#[test]
+fn an_answer_is_json_of_the_schema() {
+    let server = Server::start(&[]);
+    let schema = json!({"name": "person", "strict": true, "schema": person()});
+    let format = json!({"type": "json_schema", "json_schema": schema});
+    let body = chat(json!({"response_format": format, "max_tokens": 80}));
+    let answer = server.answer(CHAT, &body);
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    let found: Value = serde_json::from_str(text(&answer)).expect("it is JSON");
+    assert!(
+        found["name"].is_string() && found["age"].is_u64(),
+        "{found}"
+    );
+    let events = server
+        .post(CHAT, &super::with(body, json!({"stream": true})))
+        .events();
+    assert_eq!(streamed(&events), text(&answer));
+    let guided = chat(json!({"guided_json": person(), "max_tokens": 80}));
+    assert_eq!(text(&server.answer(CHAT, &guided)), text(&answer));
+}
+
+#[test]
+fn an_answer_is_a_text_of_the_grammar() {
+    let server = Server::start(&[]);
+    for more in [
+        json!({"grammar": "root ::= \"yes\" | \"no\""}),
+        json!({"grammar": "start: \"yes\" | \"no\""}),
+        json!({"guided_choice": ["yes", "no"]}),
+        json!({"structured_outputs": {"choice": ["yes", "no"]}}),
+    ] {
+        let answer = server.answer(COMPLETIONS, &completion(more.clone()));
+        assert!(["yes", "no"].contains(&text(&answer)), "{more}: {answer}");
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    }
+    let body = completion(json!({"response_format": {"type": "json_object"}, "max_tokens": 3}));
+    let answer = server.answer(COMPLETIONS, &body);
+    assert!(text(&answer).trim_start().starts_with('{'), "{answer}");
+    let body = completion(json!({"guided_json": person(), "max_tokens": 3}));
+    let answer = server.answer(COMPLETIONS, &body);
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+}
