@@ -20,10 +20,6 @@
 #read w_s: array<w_Scales> @scales(WEIGHT, W_UNITS)     // (groups, rows, UNITS) units
 #read u_q?: array<vec4<u32>> @codes(UP, W_UNITS)        // the same
 #read u_s?: array<u_Scales> @scales(UP, W_UNITS)        // the same
-#read residual?: array<vec4<f32>> @floats(OUT_ROWS)     // (rows of the output, OUT_STRIDE / 4)
-#write y?: array<vec4<f32>> @floats(OUT_ROWS)           // (rows of the output, OUT_STRIDE / 4)
-#read norm_weight?: array<vec4<f32>> @floats(OUT_STRIDE)   // (OUT_STRIDE / 4)
-#write squares_out?: array<f32> @floats(OUT_ROWS / 16)  // (rows of the output, OUT_STRIDE / 16)
 #length INPUT_UNITS X_ROWS * X_STRIDE
 #length OUT_ROWS Y_ROWS * OUT_STRIDE
 #each c COLS
@@ -124,40 +120,7 @@ fn put(at: u32, lane: u32, sums: Sums) {
 fn finished(at: u32, scale: f32) -> vec4<f32> { return w_out(at) * scale; }
 #endif
 
-// Four rows of a place that a thread completes: whether there are some, the place in the tile, their first row in the tile, and where they
-// go in the output, in values.
-struct FourRows { some: bool, place: u32, row: u32, to: u32 }
-
-fn four_rows(at: Tile, i: u32) -> FourRows {
-  let place = i / (TILE / 4u);
-  let row = i % (TILE / 4u) * 4u;
-  let some = i < COLS * TILE / 4u && place < at.count && at.row + row < p.rows;
-  let here = min(at.row + row, p.rows - 4u);
-  return FourRows(some, place, row, group_output(at, min(place, at.count - 1u)) * OUT_STRIDE + p.first_row + group_first_row(at) + here);
-}
-
-// Stores four finished values, and prepares them for the next product. Threads 4i .. 4i + 4 call together if it does.
-#ifdef prepared
-#import token_write
-#ifdef norm_weight
-fn prepare(own: FourRows, t: u32, v: vec4<f32>, weight: vec4<f32>) {
-  var squares = dot(v, v);
-  squares += subgroupShuffleXor(squares, 1u);
-  squares += subgroupShuffleXor(squares, 2u);
-  if ((own.to & 15u) == 0u) { squares_out[own.to >> 4u] = squares; }
-  token_write(own.to, t, v * weight);
-}
-#else
-fn prepare(own: FourRows, t: u32, v: vec4<f32>, weight: vec4<f32>) { token_write(own.to, t, v); }
-#endif
-#else
-fn prepare(own: FourRows, t: u32, v: vec4<f32>, weight: vec4<f32>) { }
-#endif
-
-fn leave(own: FourRows, t: u32, v: vec4<f32>, weight: vec4<f32>) {
-  y_put(own.to / 4u, v);
-  prepare(own, t, v, weight);
-}
+#import batch_leave
 
 #main
 #ifdef tiles

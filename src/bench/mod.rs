@@ -5,6 +5,7 @@
 //! below a depth is filled with random rows, since attention does not care how they came about.
 
 mod error;
+mod parallel;
 mod picture;
 mod plan;
 mod report;
@@ -12,6 +13,8 @@ mod run;
 mod source;
 
 pub use error::BenchError;
+pub use parallel::{MOST_PARALLEL, ParallelOptions, ParallelRow, parallel};
+pub(crate) use parallel::{head as parallel_head, line as parallel_line};
 pub(crate) use picture::{bars, svg};
 pub use plan::{Test, counts, pair, tests};
 pub use report::{Columns, Format, Row, Statistics, Writer};

@@ -12,8 +12,11 @@ use super::error::CliError;
 use super::load::{self, progress_bar, runs_bar};
 use super::output::{self, note, write_error};
 use super::picture::Picture;
-use crate::bench::{self, BenchOptions, Columns, Event, Format, Row, Where, Writer};
-use crate::engine::Tier;
+use crate::bench::{
+    self, BenchError, BenchOptions, Columns, Event, Format, MOST_PARALLEL, ParallelOptions,
+    ParallelRow, Row, Where, Writer,
+};
+use crate::engine::{DeviceChoice, GpuOptions, Tier};
 use crate::models::MAX_CHUNK;
 use crate::pictures::terminal::Terminal;
 
@@ -42,6 +45,10 @@ Host ms: what encoding and submitting a token takes the CPU. GPU idle: the share
 last token in which no step ran, from timestamps in a run of its own; where these are missing or wrong, from a step \
 repeated by the host's clock (field clock).
 
+With --parallel, the test and the columns are llama-batched-bench's: T_PP and T_TG are the seconds for all prompts \
+and for all answers, S_PP and S_TG tokens per second in sum, N_KV the rows of the cache. experts are those of a layer \
+that the last step touched: random weights choose unevenly, and touch fewer than text does.
+
 For pp, longest ms: what the longest submission took. A prompt is cut into submissions of about 100 ms each, so that a \
 display on the same device stays alive; one layer is the first of a session.";
 
@@ -60,6 +67,9 @@ pub(super) struct Bench {
     /// A prompt of P tokens and N generated ones, timed together; also -pg
     #[arg(long = "pg", value_name = "P,N", value_parser = bench::pair)]
     pairs: Vec<(usize, usize)>,
+    /// Instead measure N sequences at once, as llama-batched-bench does: N prompts of -p tokens, then -n tokens of each
+    #[arg(long, value_name = "N,..", value_parser = numbers, conflicts_with_all = ["pairs", "depths", "svg", "bars", "wide", "precompose", "chunks", "repetitions"])]
+    parallel: Vec<Numbers>,
     /// Depths: tokens in the context before each test [default: 0]
     #[arg(short = 'd', long = "n-depth", value_name = "N,..", value_parser = numbers)]
     depths: Vec<Numbers>,
@@ -136,6 +146,9 @@ impl Bench {
     }
 
     pub(super) fn run(&self) -> Result<(), CliError> {
+        if !self.parallel.is_empty() {
+            return self.run_parallel();
+        }
         let options = BenchOptions {
             source: self.model.source()?,
             tests: bench::tests(
@@ -176,6 +189,90 @@ impl Bench {
         }
         Ok(())
     }
+}
+
+impl Bench {
+    /// Several sequences at once.
+    fn run_parallel(&self) -> Result<(), CliError> {
+        let parallel = all(&self.parallel, 1);
+        if let Some(wrong) = parallel.iter().find(|n| !(1..=MOST_PARALLEL).contains(n)) {
+            return Err(CliError::Parallel {
+                found: *wrong,
+                most: MOST_PARALLEL,
+            });
+        }
+        let prompts = all(&self.prompts, 128);
+        let generations = all(&self.generations, 128);
+        let json = match self.output {
+            Format::Md => false,
+            Format::Jsonl => true,
+            Format::Csv | Format::Json => return Err(CliError::ParallelFormat),
+        };
+        let devices = match self.devices.as_slice() {
+            [] => vec![Default::default()],
+            some => some.iter().map(one_device).collect::<Result<_, _>>()?,
+        };
+        let tiers: Vec<_> = match self.tiers.as_slice() {
+            [] => vec![None],
+            some => some.iter().copied().map(Some).collect(),
+        };
+        let mut head = !json;
+        for device in devices {
+            for tier in &tiers {
+                let options = ParallelOptions {
+                    source: self.model.source()?,
+                    gpu: GpuOptions {
+                        device: device.clone(),
+                        tier: *tier,
+                        ..self.kernels.options()
+                    },
+                    force: self.model.force,
+                    prompts: prompts.clone(),
+                    generations: generations.clone(),
+                    parallel: parallel.clone(),
+                };
+                let bar = progress_bar("loading");
+                let mut failed = None;
+                let measured = bench::parallel(&options, &mut load::told(&bar), &mut |row| {
+                    bar.finish_and_clear();
+                    let printed = print_row(row, json, std::mem::take(&mut head));
+                    failed = printed.err();
+                    match failed {
+                        Some(_) => Err(BenchError::NoTests),
+                        None => Ok(()),
+                    }
+                });
+                bar.finish_and_clear();
+                if let Some(error) = failed {
+                    return Err(error);
+                }
+                measured.map_err(|error| CliError::from(error).in_source(&options.source))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The one device that is meant.
+fn one_device(device: &Where) -> Result<DeviceChoice, CliError> {
+    match device {
+        Where::Device(DeviceChoice::Cpu) => Err(CliError::ParallelOnCpu),
+        Where::Device(choice) => Ok(choice.clone()),
+        Where::All => Err(CliError::ParallelOnAll),
+    }
+}
+
+/// Prints a row, with the head of the table where it is the first.
+fn print_row(row: &ParallelRow, json: bool, head: bool) -> Result<(), CliError> {
+    if json {
+        return output::json(row);
+    }
+    let head = if head {
+        bench::parallel_head()
+    } else {
+        String::new()
+    };
+    output::print(&(head + &bench::parallel_line(row)))
 }
 
 /// What a run has printed so far.

@@ -122,6 +122,28 @@ pub(super) enum CliError {
         /// What the system said.
         source: io::Error,
     },
+    /// More sequences at once than a step has room for, or none.
+    #[error("--parallel {found} is not from 1 to {most}")]
+    Parallel {
+        /// What was asked for.
+        found: usize,
+        /// The most.
+        most: usize,
+    },
+    /// Rows of several sequences have two formats.
+    #[error(
+        "--parallel prints a table (-o md) or an object per line (-o jsonl); choose one of them"
+    )]
+    ParallelFormat,
+    /// The CPU reference computes one sequence at a time.
+    #[error(
+        "--parallel measures steps of several sequences on a GPU; the CPU reference computes one after another: leave out --parallel, or \
+         choose a GPU with --device"
+    )]
+    ParallelOnCpu,
+    /// Each GPU of --parallel is to be named.
+    #[error("--parallel measures devices that are named: repeat --device instead of giving all")]
+    ParallelOnAll,
     /// Bars were asked for below JSON or CSV.
     #[error("--bars stands below a table; leave it out, or use -o md")]
     BarsWithoutTable,
@@ -364,6 +386,10 @@ impl CliError {
             | Self::EmptyText { .. }
             | Self::ChunkTooShort { .. }
             | Self::BarsWithoutTable
+            | Self::Parallel { .. }
+            | Self::ParallelFormat
+            | Self::ParallelOnCpu
+            | Self::ParallelOnAll
             | Self::NoKey { .. }
             | Self::SamplerUnused { .. }
             | Self::Bench(

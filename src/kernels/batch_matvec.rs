@@ -210,14 +210,7 @@ impl GpuBatchMatvec<'_> {
             .number("SQUARE_RUN", run)
             .number("SQUARE_RUNS", of_place / run)
             .number("SQUARE_LOADS", (2 * units).div_ceil(of_place));
-        let mut call = Call::new("batch_matvec")
-            .variant(call)
-            .word("tokens", Word::Tokens)
-            .bind_some("residual", self.residual.as_ref())
-            .bind_some("y", self.y.as_ref());
-        if let Some(prepared) = &self.prepared {
-            call = prepared.bind(call);
-        }
+        let mut call = self.bound(Call::new("batch_matvec").variant(call));
         if let Some(experts) = &self.experts {
             call = call
                 .bind("tiles", &experts.tiles)
@@ -234,8 +227,41 @@ impl GpuBatchMatvec<'_> {
         })
     }
 
-    /// The call with a piece of the weight, and of the second one.
+    /// The call with its residual and its output.
+    pub(super) fn bound(&self, call: Call) -> Call {
+        let call = call
+            .word("tokens", Word::Tokens)
+            .bind_some("residual", self.residual.as_ref())
+            .bind_some("y", self.y.as_ref());
+        match &self.prepared {
+            Some(prepared) => prepared.bind(call),
+            None => call,
+        }
+    }
+
+    /// The call with a piece of the weight, and of the second one, in workgroups of this geometry.
     fn call(&self, call: Call, geometry: &Geometry, piece: &Piece, up: Option<&Piece>) -> Call {
+        let w = self.weight;
+        let (rows, groups) = match w.groups {
+            1 => (piece.rows, 1),
+            _ => (w.rows, piece.rows / w.rows),
+        };
+        let (along_tokens, along_groups) = match &self.experts {
+            Some(e) => (
+                super::expert_rows::tile_extent(e.used, e.height, w.groups),
+                1,
+            ),
+            None => (Extent::TokensBy(self.columns), groups),
+        };
+        self.of_piece(call, piece, up).grid([
+            Extent::N(rows.div_ceil(geometry.tile)),
+            along_tokens,
+            Extent::N(along_groups),
+        ])
+    }
+
+    /// The call with a piece of the weight, and of the second one.
+    pub(super) fn of_piece(&self, call: Call, piece: &Piece, up: Option<&Piece>) -> Call {
         let w = self.weight;
         // A piece of one group is any run of rows; pieces of several hold whole groups.
         let (rows, first_group, groups) = match w.groups {
@@ -246,25 +272,13 @@ impl GpuBatchMatvec<'_> {
             Some(_) => 0,
             None => piece.first_row,
         };
-        let (along_tokens, along_groups) = match &self.experts {
-            Some(e) => (
-                super::expert_rows::tile_extent(e.used, e.height, w.groups),
-                1,
-            ),
-            None => (Extent::TokensBy(self.columns), groups),
-        };
         let mut call = call
             .planes(["w_q", "w_s"], piece)
             .word("rows", rows)
             .word("first_row", first_row)
             .word("first_group", first_group)
             .word("groups", groups)
-            .word("sub", piece.sub)
-            .grid([
-                Extent::N(rows.div_ceil(geometry.tile)),
-                along_tokens,
-                Extent::N(along_groups),
-            ]);
+            .word("sub", piece.sub);
         let mut bytes = piece.quants.size + piece.scales.size;
         let mut weights = u64::from(piece.rows) * u64::from(w.cols);
         if let Some(up) = up {

@@ -72,6 +72,8 @@ pub struct GpuBatch {
     steps: BTreeMap<u32, Recording>,
     /// From hidden states to chosen tokens, by the most tokens.
     heads: BTreeMap<u32, Recording>,
+    /// The lists of experts that those leave, each once.
+    lists: BTreeMap<u32, Vec<Range>>,
     next_slot: usize,
 }
 
@@ -123,6 +125,7 @@ impl GpuBatch {
             staging: (!mappable).then_some(staging),
             steps: BTreeMap::new(),
             heads: BTreeMap::new(),
+            lists: BTreeMap::new(),
             next_slot: 0,
             model,
             recipes,
@@ -199,6 +202,13 @@ impl GpuBatch {
         let most = self.class(tokens);
         if !self.steps.contains_key(&most) {
             let step = self.recipes.step(&gpu, most)?;
+            let mut lists: Vec<Range> = vec![];
+            for tiles in step.calls.iter().filter_map(|call| call.bound("tiles0")) {
+                if lists.iter().all(|known| known.buffer != tiles.buffer) {
+                    lists.push(tiles.clone());
+                }
+            }
+            self.lists.insert(most, lists);
             self.steps
                 .insert(most, Recording::new_async(&gpu, &step).await?);
         }
@@ -262,7 +272,6 @@ impl GpuBatch {
         if drawn > 0 {
             let state = State {
                 tokens: drawn as u32,
-                pos: (state.pos + state.tokens).saturating_sub(drawn as u32),
                 ..state
             };
             self.heads[&self.class(drawn)].encode(gpu, &mut encoder, &state);
@@ -332,9 +341,9 @@ impl GpuBatch {
         self.write(&sequences.table, 0, &records);
         self.write(&sequences.work, 0, cut.work.as_flattened());
         let count = tokens.len() as u32;
-        let longest = positions.iter().max().map_or(0, |p| p + 1);
         State {
-            pos: longest.max(count) - count,
+            // Its rows choose among kernels. Positions are in the table.
+            pos: cut.rows.max(count) - count,
             tokens: count,
             slices: cut.work.len() as u32,
             ..State::default()

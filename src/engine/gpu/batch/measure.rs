@@ -8,6 +8,7 @@ use crate::gpu::call::{State, Taken};
 use crate::gpu::geometry::Site;
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
+use std::collections::HashSet;
 
 impl GpuBatch {
     /// What of steps of up to `most` tokens a geometry can be chosen for, for steps that are not compiled yet.
@@ -19,6 +20,25 @@ impl GpuBatch {
         let step = self.recipes.step(self.gpu(), most)?;
         let head = self.recipes.head(self.gpu(), most, &self.logits)?;
         Ok(sites(&[step.calls, head.calls].concat()))
+    }
+
+    /// Experts of a layer that the last step of `tokens` tokens touched, on average over the layers whose lists are still there: all of
+    /// them where each layer has buffers of its own, else the last. None without experts.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn experts_touched(&self, tokens: usize) -> Result<Option<f64>, GpuError> {
+        let Some(lists) = self.lists.get(&self.class(tokens)) else {
+            return Ok(None);
+        };
+        let mut sum = 0;
+        for list in lists {
+            let tiles: Vec<[u32; 4]> = self.gpu().read(&list.buffer, list.offset, list.size)?;
+            let used = tiles.iter().filter(|tile| tile[2] > 0);
+            let experts: HashSet<u32> = used.map(|tile| tile[0]).collect();
+            sum += experts.len();
+        }
+        Ok((!lists.is_empty()).then(|| sum as f64 / lists.len() as f64))
     }
 
     /// Computes a step of `tokens`, after each of which the best token is chosen, and tells of each dispatch what it is and when it began

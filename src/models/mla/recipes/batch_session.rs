@@ -104,6 +104,13 @@ impl Batches for Batch {
 
     fn cut(&self, machine: Machine, positions: &[u32]) -> Cut {
         let heads = self.weights.config.head_count;
-        cut_sequences(self.context.forms.token, machine, positions, heads)
+        let context = &self.context;
+        cut_sequences(
+            context.forms.token,
+            machine,
+            context.short,
+            positions,
+            heads,
+        )
     }
 }
