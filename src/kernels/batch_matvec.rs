@@ -108,6 +108,7 @@ impl<'a> GpuBatchMatvec<'a> {
         match (&self.experts, &self.x) {
             (_, Input::Stream(..)) => geometry(32, 4, 1),
             (Some(_), _) if places > 4 => geometry(8, 32, 2),
+            (Some(_), _) => geometry(16, 32, 2),
             _ if units <= 16 && places > 4 => geometry(8, 64, 2),
             _ if units <= 16 => geometry(16, 16, 1),
             _ if units < 32 && places > 4 => geometry(8, 32, 2),

@@ -10,7 +10,6 @@ mod attention_heads;
 pub mod attention_merge;
 pub mod attention_short;
 pub mod batch_combine;
-mod batch_coop;
 pub mod batch_matvec;
 #[cfg(feature = "bench")]
 #[doc(hidden)]

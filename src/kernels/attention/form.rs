@@ -4,7 +4,7 @@ use super::{HEADS_PER_GROUP, TILE, trial};
 use crate::gpu::interface::MAX_SLICES;
 use crate::gpu::machine::Machine;
 use crate::gpu::{Gpu, GpuError, Target};
-use crate::kernels::{MlaDims, attention_coop, attention_heads, attention_short, coop};
+use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
 
 /// Which kernel attends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,35 +143,18 @@ pub struct Cut {
     pub work: Vec<[u32; 4]>,
     /// The first slice of each token, and how many it has.
     pub slices: Vec<[u32; 2]>,
-    /// The rows by which a replay chooses among kernels ([`When::Rows`](crate::gpu::call::When::Rows)): those of the longest context,
-    /// or fewer where all are short.
+    /// The rows of the longest context, by which a replay chooses among kernels ([`When::Rows`](crate::gpu::call::When::Rows)).
     pub rows: u32,
 }
 
-/// Rows of all contexts together up to which they are short, in terms of those of a single one. Measured on an H200 with GLM-4.7-Flash.
-const SHORT_TOGETHER: u32 = 4;
-/// Tokens up to which their contexts may be short.
-const SHORT_TOKENS: usize = 8;
-
 /// Cuts contexts of different lengths into slices of the same length, as many as fill the device. No slice is shorter than a tile, and
-/// there are no more than [`MAX_SLICES`], or than tokens. Few short contexts are cut for
-/// [`attention_short`](crate::kernels::attention_short), which takes a single one of up to `short` rows.
+/// there are no more than [`MAX_SLICES`], or than tokens.
 ///
 /// # Panics
 /// If there are no tokens or heads.
-pub fn cut_sequences(
-    form: Form,
-    machine: Machine,
-    short: u32,
-    positions: &[u32],
-    heads: usize,
-) -> Cut {
+pub fn cut_sequences(form: Form, machine: Machine, positions: &[u32], heads: usize) -> Cut {
     let longest = positions.iter().max().map_or(0, |p| *p as usize + 1);
     assert!(longest > 0 && heads > 0, "nothing to attend to");
-    let together: u64 = positions.iter().map(|p| u64::from(*p) + 1).sum();
-    if positions.len() <= SHORT_TOKENS && together <= u64::from(SHORT_TOGETHER * short) {
-        return cut_evenly(positions, attention_short::ROWS as usize, short);
-    }
     let (tile, group) = form.tile(longest);
     let tiles = |position: &u32| (*position as usize + 1).div_ceil(tile);
     let all: usize = positions.iter().map(tiles).sum();
@@ -182,16 +165,11 @@ pub fn cut_sequences(
     let most = MAX_SLICES.saturating_sub(positions.len()).max(1);
     let even = all.div_ceil(wanted.min(most).max(1));
     let of_slice = even.max(form.least(machine, longest.div_ceil(tile)));
-    let rows = (longest as u32).max(short + 1);
-    cut_evenly(positions, of_slice.max(1) * tile, rows)
-}
-
-/// The slices of so many rows.
-fn cut_evenly(positions: &[u32], of_slice: usize, rows: u32) -> Cut {
+    let of_slice = of_slice.max(1) * tile;
     let mut cut = Cut {
         work: vec![],
         slices: vec![],
-        rows,
+        rows: longest as u32,
     };
     for (token, position) in positions.iter().enumerate() {
         let seen = *position as usize + 1;

@@ -9,7 +9,6 @@ use crate::kernels::attention::testing::{glm, limit};
 use crate::kernels::attention::{
     Form, GpuAttention, attention, cut_sequences, partial_bytes, untried_forms,
 };
-use crate::kernels::attention_short::most_rows;
 use crate::kernels::rope_cache::{CacheRow, GpuRopeCache, Queries, rope_cache};
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::kernels::{MlaDims, attention_merge, embed, rope_cache as rope};
@@ -73,12 +72,7 @@ impl Given {
 
     /// On the device, with slices for `form`.
     pub fn upload(&self, gpu: &Gpu, form: Form, heads: usize) -> (Sequences, State) {
-        self.upload_short(gpu, form, heads, 0)
-    }
-
-    /// The same where contexts of up to `short` rows are short.
-    fn upload_short(&self, gpu: &Gpu, form: Form, heads: usize, short: u32) -> (Sequences, State) {
-        let cut = cut_sequences(form, gpu.machine, short, &self.positions, heads);
+        let cut = cut_sequences(form, gpu.machine, &self.positions, heads);
         let slices = cut.work.len() as u32;
         let tokens = self.of.iter().zip(&self.positions).zip(&cut.slices);
         let record = |((sequence, position), slices): ((&usize, &u32), &[u32; 2])| Record {
@@ -165,11 +159,8 @@ fn each_token_attends_to_its_own_sequence() {
             attention(q, pe, rows, position, 1, dims, scale, out);
         }
         for gpu in gpus() {
-            let forms = untried_forms(gpu, dims).into_iter().map(|form| (form, 0));
-            let short = tokens <= 8 && most_rows(gpu, Form::untried(gpu, dims), dims) > 0;
-            let short = short.then_some((Form::Vector, 1000));
-            for (form, short) in forms.chain(short) {
-                let (sequences, state) = given.upload_short(gpu, form, dims.heads, short);
+            for form in untried_forms(gpu, dims) {
+                let (sequences, state) = given.upload(gpu, form, dims.heads);
                 let partials = partial_bytes(dims, tokens)
                     .map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
                 let out = output(gpu, q_lat.len());
@@ -190,11 +181,7 @@ fn each_token_attends_to_its_own_sequence() {
                     &Range::whole(&out),
                     attention_merge::Output::Floats,
                 );
-                let calls = match short {
-                    0 => attention.calls(),
-                    _ => vec![attention.short_call(gpu)],
-                };
-                run(gpu, &[calls, vec![merge]].concat(), &state);
+                run(gpu, &[attention.calls(), vec![merge]].concat(), &state);
                 let found: Vec<f32> = download(gpu, &out, q_lat.len());
                 let longest = *lengths.iter().max().expect("some");
                 let limit = match form {

@@ -4,7 +4,7 @@
 use super::Given;
 use super::context::TokenLayer;
 use crate::gpu::buffer::{Buffer, Range};
-use crate::gpu::call::{Call, Sublayer, When, belong};
+use crate::gpu::call::{Call, Sublayer, belong};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::attention_merge::Output;
@@ -12,7 +12,7 @@ use crate::kernels::batch_combine::GpuBatchCombine;
 use crate::kernels::batch_matvec::{self, GpuBatchMatvec, Input};
 use crate::kernels::embed;
 use crate::kernels::expert_rows::{GpuExpertRows, TileList, tile_count};
-use crate::kernels::gemm::{Form, GpuExperts};
+use crate::kernels::gemm::GpuExperts;
 use crate::kernels::rope_cache::{self, Queries};
 use crate::kernels::router::{self, GpuRouter};
 use crate::kernels::token::{self, Divided, TokenInput, TokenOutput, unsupported};
@@ -200,20 +200,8 @@ pub fn head(
     };
     Ok(Step::of(
         super::most(given.context, most),
-        calls(given, most, &product)?,
+        product.calls(given.target)?,
     ))
-}
-
-/// The dispatches of a product, by matrices where they suit and the device's verdict is for them.
-fn calls(given: Given<'_>, most: u32, product: &GpuBatchMatvec<'_>) -> Result<Vec<Call>, GpuError> {
-    let by_matrices = match given.context.forms.products {
-        Form::Matrix(coop) => product.calls_by_matrices(given.target, coop, most),
-        Form::Float { .. } => None,
-    };
-    match by_matrices {
-        Some(calls) => Ok(calls),
-        None => product.calls(given.target),
-    }
 }
 
 /// Builds the dispatches of a step of up to `most` tokens.
@@ -291,7 +279,8 @@ impl Recipe<'_> {
     }
 
     fn record(&mut self, product: &GpuBatchMatvec<'_>) -> Result<(), GpuError> {
-        self.calls.extend(calls(self.given, self.most, product)?);
+        let calls = product.calls(self.target())?;
+        self.calls.extend(calls);
         Ok(())
     }
 
@@ -395,12 +384,7 @@ impl Recipe<'_> {
         let form = self.given.context.forms.token;
         let queries = [b.q_lat.clone(), b.q_pe.clone()];
         let attention = self.given.attention(form, queries, of.cache);
-        let short = self.given.context.short;
-        if short > 0 {
-            let call = attention.short_call(self.given.target);
-            self.calls.push(call.only(When::Rows(0, short)));
-        }
-        self.calls.extend(attention.calls_above(short));
+        self.calls.extend(attention.calls());
         let output = match self.activation {
             Activation::Bytes => Output::Bytes,
             Activation::Halves { .. } => Output::Halves,

@@ -105,12 +105,6 @@ impl Batches for Batch {
     fn cut(&self, machine: Machine, positions: &[u32]) -> Cut {
         let heads = self.weights.config.head_count;
         let context = &self.context;
-        cut_sequences(
-            context.forms.token,
-            machine,
-            context.short,
-            positions,
-            heads,
-        )
+        cut_sequences(context.forms.token, machine, positions, heads)
     }
 }

@@ -171,6 +171,7 @@ impl Context {
             cache: caches(target, config, rows as usize)?,
             history: Range::words("token histories", ids),
             sequences: Some(table),
+            short: 0,
             ..Self::new(target, config, without, n_ctx, tokens)?
         })
     }
