@@ -5,79 +5,88 @@ use serde_json::{Value, json};
 use super::client::send;
 use super::{CHAT, COMPLETIONS, Server, chat, completion};
 
-#[test]
-fn wrong_fields_are_refused_by_name() {
-    let server = Server::start(&[]);
-    let cases: Vec<(&str, Value, &str)> = vec![
-        (CHAT, json!({"messages": null}), "messages"),
+/// Wrong fields of conversations, and the names that are told.
+fn of_chats() -> Vec<(Value, &'static str)> {
+    vec![
+        (json!({"messages": null}), "messages"),
         (
-            CHAT,
             json!({"messages": [{"role": "king", "content": "x"}]}),
             "messages[0].role",
         ),
         (
-            CHAT,
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
             "messages[0].content[0].type",
         ),
-        (CHAT, json!({"temperature": 3}), "temperature"),
-        (CHAT, json!({"n": 0}), "n"),
-        (CHAT, json!({"n": 100}), "n"),
-        (CHAT, json!({"stream": "yes"}), "stream"),
+        (json!({"temperature": 3}), "temperature"),
+        (json!({"n": 0}), "n"),
+        (json!({"n": 100}), "n"),
+        (json!({"stream": "yes"}), "stream"),
         (
-            CHAT,
             json!({"stream_options": {"include_usage": true}}),
             "stream_options",
         ),
-        (CHAT, json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"max_tokens": 0}), "max_tokens"),
         (
-            CHAT,
             json!({"max_completion_tokens": -1}),
             "max_completion_tokens",
         ),
-        (CHAT, json!({"stop": ["a", "b", "c", "d", "e"]}), "stop"),
-        (CHAT, json!({"stop": [""]}), "stop"),
-        (CHAT, json!({"top_logprobs": 3}), "top_logprobs"),
+        (json!({"stop": ["a", "b", "c", "d", "e"]}), "stop"),
+        (json!({"stop": [""]}), "stop"),
+        (json!({"top_logprobs": 3}), "top_logprobs"),
         (
-            CHAT,
             json!({"logprobs": true, "top_logprobs": 21}),
             "top_logprobs",
         ),
         (
-            CHAT,
             json!({"tools": [{"type": "function", "function": {"name": "f"}}]}),
             "tools",
         ),
         (
-            CHAT,
             json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "what"}}}}),
             "response_format",
         ),
-        (CHAT, json!({"grammar": "root ::= missing"}), "grammar"),
-        (
-            CHAT,
-            json!({"reasoning_effort": "much"}),
-            "reasoning_effort",
-        ),
-        (COMPLETIONS, json!({"prompt": null}), "prompt"),
-        (COMPLETIONS, json!({"prompt": ""}), "prompt"),
-        (COMPLETIONS, json!({"prompt": [[1], "x", {}]}), "prompt"),
-        (COMPLETIONS, json!({"prompt": [99_999_999]}), "prompt"),
-        (COMPLETIONS, json!({"suffix": "end"}), "suffix"),
-        (COMPLETIONS, json!({"echo": true, "logprobs": 1}), "echo"),
-        (COMPLETIONS, json!({"best_of": 2}), "best_of"),
-    ];
-    for (path, more, name) in cases {
-        let body = if path == CHAT {
-            chat(more)
-        } else {
-            completion(more)
-        };
+        (json!({"grammar": "root ::= missing"}), "grammar"),
+        (json!({"reasoning_effort": "much"}), "reasoning_effort"),
+    ]
+}
+
+/// Wrong fields of completions.
+fn of_completions() -> Vec<(Value, &'static str)> {
+    vec![
+        (json!({"prompt": null}), "prompt"),
+        (json!({"prompt": ""}), "prompt"),
+        (json!({"prompt": [[1], "x", {}]}), "prompt"),
+        (json!({"prompt": [99_999_999]}), "prompt"),
+        (json!({"suffix": "end"}), "suffix"),
+        (json!({"echo": true, "logprobs": 1}), "echo"),
+        (json!({"best_of": 2}), "best_of"),
+    ]
+}
+
+#[test]
+fn wrong_fields_are_refused_by_name() {
+    let server = Server::start(&[]);
+    let chats = of_chats()
+        .into_iter()
+        .map(|(more, name)| (CHAT, chat(more), name));
+    let others = of_completions()
+        .into_iter()
+        .map(|(more, name)| (COMPLETIONS, completion(more), name));
+    for (path, body, name) in chats.chain(others) {
         let refused = server.post(path, &body);
         assert_eq!(refused.status, 400, "{body}: {refused:?}");
         assert_eq!(refused.error().0, name, "{body}: {refused:?}");
         assert_eq!(refused.json()["error"]["type"], "invalid_request_error");
     }
+    // What no text can meet is noticed when there is no token to choose.
+    let endless = json!({"guided_json": {"$ref": "#"}});
+    let refused = server.post(CHAT, &chat(endless));
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert!(
+        refused.json()["error"]["message"]
+            .to_string()
+            .contains("grammar")
+    );
     server.answer(CHAT, &chat(json!({"max_tokens": 1})));
 }
 
