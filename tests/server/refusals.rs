@@ -1,5 +1,7 @@
 //! Protects who asks for what is not there: every refusal has OpenAI's form, the right status, and the name of the field.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::client::send;
@@ -140,4 +142,48 @@ fn a_prompt_that_is_too_long_is_told_with_both_numbers() {
     );
     let refused = server.post(COMPLETIONS, &completion(json!({"prompt": long})));
     assert_eq!(refused.error().1, "context_length_exceeded");
+}
+
+#[test]
+fn hostile_requests_leave_the_server_as_it_was() {
+    let server = Server::start(&[]);
+    let ask = |more: Value| {
+        let body = completion(more);
+        let shown: String = body.to_string().chars().take(90).collect();
+        let began = Instant::now();
+        let status = server.post(COMPLETIONS, &body).status;
+        assert!([200, 400].contains(&status), "{status}: {shown}");
+        assert!(began.elapsed() < Duration::from_secs(30), "{shown}");
+    };
+    let deep = |open: &str, close: &str, n: usize| {
+        format!("start: {}\"a\"{}", open.repeat(n), close.repeat(n))
+    };
+    for grammar in [
+        deep("(", ")", 20_000),
+        deep("[", "]", 20_000),
+        "start: start start | \"a\"".to_owned(),
+        "start: /(a|aa)*b{1,9999}{1,9999}/".to_owned(),
+        format!("root ::= {}", "(".repeat(200_000)),
+        format!("start: \"{}\"", "a".repeat(500_000)),
+    ] {
+        ask(json!({ "grammar": grammar }));
+    }
+    for schema in [
+        json!({"type": "string", "pattern": "(a{1,1000}){1,1000}"}),
+        json!({"type": "array", "minItems": 1_000_000, "items": {"type": "integer"}}),
+        json!({"allOf": [{"$ref": "#"}]}),
+        json!({"$ref": "http://example.com/schema"}),
+        json!({"enum": (0..1000).map(|i| "x".repeat(i)).collect::<Vec<_>>()}),
+    ] {
+        ask(json!({ "guided_json": schema }));
+    }
+    ask(json!({"stop": ["a".repeat(1 << 20)]}));
+    ask(json!({"prompt": "a".repeat(8 << 20)}));
+    ask(json!({"prompt": "\u{0}\u{feff}\u{1f999}"}));
+    ask(json!({"max_tokens": i64::MAX, "stop": "a", "seed": i64::MIN}));
+    let variables = json!({"messages": [], "bos_token": 3, "add_generation_prompt": "x"});
+    let body = chat(json!({"chat_template_kwargs": variables}));
+    server.answer(CHAT, &body);
+    assert_eq!(server.get("/health").status, 200);
+    server.until_idle();
 }
