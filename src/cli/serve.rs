@@ -14,7 +14,6 @@ use super::output::{self, complain, note};
 use super::sampling::{self, Choice, SamplingArgs};
 use super::{interrupt, load};
 use crate::engine::{ModelSource, Opened};
-use crate::plural::count;
 use crate::server::{Ended, Keys, Model, Server, Settings};
 use crate::tokenizer::Message;
 
@@ -129,20 +128,18 @@ impl Serve {
         ));
         interrupt::drain_with(Box::new(server.drainer()));
         let Ended { cut, idle } = server.run(model)?;
-        if cut {
-            complain(format_args!(
-                "answers were cut, since they took longer than {}",
-                count(self.drain as usize, "second")
-            ));
-        }
+        let ended = match cut {
+            true => Err(CliError::CutAnswers),
+            false => Ok(()),
+        };
         if !idle {
+            if let Err(error) = &ended {
+                complain(format_args!("glimt: error: {error}"));
+            }
             // A driver that is taken down while it is used may crash.
             interrupt::leave(i32::from(cut));
         }
-        match cut {
-            true => Err(CliError::CutAnswers),
-            false => Ok(()),
-        }
+        ended
     }
 
     fn settings(&self) -> Result<Settings, CliError> {

@@ -8,9 +8,9 @@ use super::desk::{Answering, Told};
 use super::error::ApiError;
 use super::log::Record;
 use super::reader::{Delta, Reader};
-use crate::engine::chooser::TokenLogProbs;
+use crate::engine::chooser::{ChooserError, TokenLogProbs};
 use crate::engine::scheduler::Event;
-use crate::engine::{GenerateStats, StopReason};
+use crate::engine::{EngineError, GenerateStats, StopReason};
 
 /// What has come next.
 pub(super) struct Step {
@@ -29,6 +29,16 @@ struct Choice<'a> {
     generated: usize,
     begun: bool,
     over: bool,
+}
+
+/// Why an answer failed: by what the request asks for, or not.
+fn failed(error: &EngineError) -> ApiError {
+    match error {
+        EngineError::Chooser(
+            ChooserError::NothingLeft | ChooserError::Grammar { .. } | ChooserError::Gbnf(_),
+        ) => ApiError::bad(error.to_string()),
+        _ => ApiError::internal(error.to_string()).for_good(),
+    }
 }
 
 /// The answers to a request while they come.
@@ -113,16 +123,14 @@ impl<'a> Answers<'a> {
             Told::Event(Event::Prompt { cached, .. }) => {
                 let first = !std::mem::replace(&mut state.begun, true);
                 // The other answers to a prompt find its rows.
-                if first && choice % self.each == 0 {
+                if first && choice.is_multiple_of(self.each) {
                     self.cached += cached;
                     self.record.begun(cached);
                 }
             }
             Told::Event(Event::Token(token)) => return Ok(Some(self.token(choice, token))),
             Told::Event(Event::Ended(stats)) => return Ok(Some(self.ended(choice, &stats))),
-            Told::Event(Event::Failed(error)) => {
-                return Err(ApiError::internal(error.to_string()).for_good());
-            }
+            Told::Event(Event::Failed(error)) => return Err(failed(&error)),
             Told::Broken(error) => {
                 return Err(ApiError::internal(format!("the device failed: {error}")));
             }

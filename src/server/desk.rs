@@ -105,6 +105,8 @@ struct Entry {
     /// Whether its text has ended.
     stop: Arc<AtomicBool>,
     prompt: usize,
+    /// Rows of the cache that it holds, as far as was told.
+    rows: usize,
     came: Instant,
     begun: bool,
     last_token: Option<Instant>,
@@ -186,6 +188,7 @@ impl Desk {
                 told: told.clone(),
                 stop,
                 prompt: order.prompt.len(),
+                rows: 0,
                 came,
                 begun: false,
                 last_token: None,
@@ -231,7 +234,6 @@ struct Clerk {
     entries: HashMap<RequestId, Entry>,
     /// Whose readers went away while they waited.
     cancelled: Vec<RequestId>,
-    rows: usize,
     ending: bool,
 }
 
@@ -248,12 +250,20 @@ impl Clerk {
         while let Ok(message) = self.inbox.0.try_recv() {
             self.take(message);
         }
-        self.arrived.retain(|job| !job.entry.is_over());
+        let metrics = &self.metrics;
+        let is_left = |entry: &Entry| {
+            let left = entry.begun || !entry.is_over();
+            if !left {
+                metrics.ended("abort", entry.came.elapsed());
+            }
+            left
+        };
+        self.arrived.retain(|job| is_left(&job.entry));
         let (entries, cancelled) = (&mut self.entries, &mut self.cancelled);
         entries.retain(|id, entry| {
-            let gone = !entry.begun && entry.is_over();
-            cancelled.extend(gone.then_some(*id));
-            !gone
+            let left = is_left(entry);
+            cancelled.extend((!left).then_some(*id));
+            left
         });
         self.count();
     }
@@ -262,6 +272,9 @@ impl Clerk {
         let running = self.entries.values().filter(|entry| entry.begun).count();
         let waiting = self.entries.len() - running + self.arrived.len();
         self.metrics.set_requests(running, waiting);
+        // Between two steps the scheduler knows it better.
+        let rows = self.entries.values().map(|entry| entry.rows).sum();
+        self.metrics.set_rows(rows);
     }
 
     /// Passes on what the scheduler tells.
@@ -273,13 +286,13 @@ impl Clerk {
         let mut reason = None;
         match &event {
             Event::Prompt { done, .. } => {
-                self.rows = *done;
+                entry.rows = *done;
                 if !std::mem::replace(&mut entry.begun, true) {
                     self.metrics.begun(entry.came.elapsed(), entry.prompt);
                 }
             }
             Event::Token(_) => {
-                self.rows += 1;
+                entry.rows += 1;
                 let now = Instant::now();
                 let last = entry.last_token.replace(now);
                 let since = last.unwrap_or(entry.came);
@@ -288,7 +301,6 @@ impl Clerk {
             Event::Ended(stats) => reason = Some(reason_of(stats)),
             Event::Failed(_) => reason = Some("error"),
         }
-        self.metrics.set_rows(self.rows);
         let sent = entry.told.send((entry.index, Told::Event(event)));
         if reason.is_none() {
             let stopped = entry.stop.load(Ordering::Relaxed);
@@ -364,7 +376,6 @@ pub(super) fn work(
         arrived: VecDeque::new(),
         entries: HashMap::new(),
         cancelled: vec![],
-        rows: 0,
         ending: false,
     };
     clerk.metrics.set_counts(&scheduler.counts());
@@ -390,7 +401,6 @@ pub(super) fn work(
             return Err(error);
         }
         let counts = scheduler.counts();
-        clerk.rows = counts.rows;
         clerk.metrics.set_counts(&counts);
     }
     Ok(())

@@ -214,7 +214,12 @@ impl IntoResponse for ApiError {
 
 /// A response of JSON.
 pub(super) fn json_response(status: StatusCode, body: &Value) -> Response {
-    let mut response = Response::new(Body::from(body.to_string()));
+    json_text(status, body.to_string())
+}
+
+/// A response of JSON that is written already.
+pub(super) fn json_text(status: StatusCode, body: String) -> Response {
+    let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);

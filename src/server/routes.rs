@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::app::{App, Phase};
 use super::around::around;
 use super::body;
-use super::error::{ApiError, json_response};
+use super::error::{ApiError, json_response, json_text};
 use super::log::Record;
 use super::model::Model;
 use super::{chat, completions, text};
@@ -117,12 +117,12 @@ async fn detokenize(State(app): Shared, request: Request) -> Answer {
 async fn with_model(
     app: Arc<App>,
     request: Request,
-    work: fn(&Value, &Model) -> Result<Value, ApiError>,
+    work: fn(&Value, &Model) -> Result<String, ApiError>,
 ) -> Answer {
     let model = Arc::clone(&app.served()?.model);
     let body = body::json(&app, request).await?;
     let found = body::away(move || work(&body, &model)).await?;
-    Ok(json_response(StatusCode::OK, &found))
+    Ok(json_text(StatusCode::OK, found))
 }
 
 async fn health(State(app): Shared) -> Response {

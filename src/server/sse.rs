@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -13,6 +14,9 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// Events that wait for a reader. More stay tokens, which are smaller.
 const WAITING: usize = 16;
+
+/// A reader that takes nothing for so long has gone away, whatever its connection says.
+const STALLED: Duration = Duration::from_secs(600);
 
 /// The body of a stream.
 struct Events(Receiver<Bytes>);
@@ -55,7 +59,10 @@ pub(super) fn stream() -> (Response, Stream) {
 
 impl Stream {
     async fn bytes(&self, bytes: Bytes) -> Result<(), Gone> {
-        self.0.send(bytes).await.map_err(|_| Gone)
+        match tokio::time::timeout(STALLED, self.0.send(bytes)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Gone),
+        }
     }
 
     /// Sends an event.

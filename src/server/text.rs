@@ -1,5 +1,6 @@
 //! `/tokenize` and `/detokenize`, in vLLM's forms.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::ask::check_model;
@@ -8,8 +9,17 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Model;
 
+/// What a text comes to. Long ones have millions of tokens, so it is no [`Value`].
+#[derive(Serialize)]
+struct Tokens {
+    count: usize,
+    max_model_len: usize,
+    tokens: Vec<u32>,
+    token_strs: Option<Vec<String>>,
+}
+
 /// The tokens of a text, or of a conversation in the model's template.
-pub(super) fn tokenize(body: &Value, model: &Model) -> Result<Value, ApiError> {
+pub(super) fn tokenize(body: &Value, model: &Model) -> Result<String, ApiError> {
     let fields = Fields::of_body(body)?;
     check_model(&fields, model)?;
     let tokenizer = model.engine.tokenizer();
@@ -29,16 +39,17 @@ pub(super) fn tokenize(body: &Value, model: &Model) -> Result<Value, ApiError> {
             .map(|&id| tokenizer.piece(id))
             .collect::<Vec<_>>()
     });
-    Ok(json!({
-        "count": tokens.len(),
-        "max_model_len": model.engine.n_ctx(),
-        "tokens": tokens,
-        "token_strs": texts,
-    }))
+    let tokens = Tokens {
+        count: tokens.len(),
+        max_model_len: model.engine.n_ctx(),
+        tokens,
+        token_strs: texts,
+    };
+    serde_json::to_string(&tokens).map_err(|error| ApiError::internal(error.to_string()))
 }
 
 /// The text of tokens.
-pub(super) fn detokenize(body: &Value, model: &Model) -> Result<Value, ApiError> {
+pub(super) fn detokenize(body: &Value, model: &Model) -> Result<String, ApiError> {
     let fields = Fields::of_body(body)?;
     check_model(&fields, model)?;
     let Some(tokens) = fields.list("tokens")? else {
@@ -52,5 +63,5 @@ pub(super) fn detokenize(body: &Value, model: &Model) -> Result<Value, ApiError>
         let message = format!("must be ids from 0 to {}", tokenizer.vocab_size() - 1);
         return Err(fields.wrong("tokens", &message));
     };
-    Ok(json!({ "prompt": tokenizer.decode(&ids) }))
+    Ok(json!({ "prompt": tokenizer.decode(&ids) }).to_string())
 }

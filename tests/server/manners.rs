@@ -119,6 +119,8 @@ fn who_waits_and_goes_away_gives_the_place_back() {
     server.until_idle();
     let line = server.logged(COMPLETIONS);
     assert_eq!(line["status"], 499, "{line}");
+    let text = server.get("/metrics").body;
+    assert!(text.contains("finished_reason=\"abort\"} 6\n"), "{text}");
     server.answer(COMPLETIONS, &completion(json!({})));
 }
 
@@ -376,10 +378,10 @@ fn many_requests_and_many_that_are_given_up_leave_nothing_behind() {
         let tokens = 1 + i * 7 % 13;
         let prompt = "Once upon a time there was a fox ".repeat(1 + i * 5 % 4);
         let body = completion(json!({
-            "prompt": prompt, "max_tokens": tokens, "stream": i % 2 == 0, "temperature": 1, "seed": i,
+            "prompt": prompt, "max_tokens": tokens, "stream": i.is_multiple_of(2), "temperature": 1, "seed": i,
         }));
         let connection = send(address, "POST", COMPLETIONS, &[], &body.to_string());
-        if i % 3 == 0 {
+        if i.is_multiple_of(3) {
             std::thread::sleep(Duration::from_millis((i % 5 * 20) as u64));
             return None;
         }
@@ -417,10 +419,10 @@ fn many_requests_and_many_that_are_given_up_leave_nothing_behind() {
 fn clients_that_go_away_anywhere_leave_nothing_behind() {
     let server = Server::start(&["--queue", "8"]);
     for i in 0..40usize {
-        let body = long(json!({"stream": i % 2 == 0}));
+        let body = long(json!({"stream": i.is_multiple_of(2)}));
         let mut connection = server.begin(COMPLETIONS, &body);
         // Some find no place.
-        if i % 2 != 0 || connection.head().0 != 200 {
+        if !i.is_multiple_of(2) || connection.head().0 != 200 {
             continue;
         }
         for _ in 0..i % 5 {

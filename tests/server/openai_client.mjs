@@ -38,7 +38,9 @@ console.log("schemas");
 const tools = [{ type: "function", function: { name: "weather", parameters: { type: "object", properties: { place: { enum: ["Bonn"] } }, required: ["place"] } } }];
 const call = (await chat({ tools, tool_choice: "required", max_tokens: 80 })).choices[0].message.tool_calls[0];
 assert.deepEqual(JSON.parse(call.function.arguments), { place: "Bonn" });
-const stream = client.chat.completions.stream({ model, messages, temperature: 0, max_tokens: 80, tools, tool_choice: "required" });
+// Version 4 has it elsewhere.
+const completions = client.chat.completions.stream ? client.chat.completions : client.beta.chat.completions;
+const stream = completions.stream({ model, messages, temperature: 0, max_tokens: 80, tools, tool_choice: "required" });
 const last = (await stream.finalChatCompletion()).choices[0].message.tool_calls[0];
 assert.equal(last.function.arguments, call.function.arguments);
 console.log("tools");

@@ -1,83 +1,94 @@
 //! Protects who asks for what is not there: every refusal has OpenAI's form, the right status, and the name of the field.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::client::send;
 use super::{CHAT, COMPLETIONS, Server, chat, completion};
 
-#[test]
-fn wrong_fields_are_refused_by_name() {
-    let server = Server::start(&[]);
-    let cases: Vec<(&str, Value, &str)> = vec![
-        (CHAT, json!({"messages": null}), "messages"),
+/// Wrong fields of conversations, and the names that are told.
+fn of_chats() -> Vec<(Value, &'static str)> {
+    vec![
+        (json!({"messages": null}), "messages"),
         (
-            CHAT,
             json!({"messages": [{"role": "king", "content": "x"}]}),
             "messages[0].role",
         ),
         (
-            CHAT,
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
             "messages[0].content[0].type",
         ),
-        (CHAT, json!({"temperature": 3}), "temperature"),
-        (CHAT, json!({"n": 0}), "n"),
-        (CHAT, json!({"n": 100}), "n"),
-        (CHAT, json!({"stream": "yes"}), "stream"),
+        (json!({"temperature": 3}), "temperature"),
+        (json!({"n": 0}), "n"),
+        (json!({"n": 100}), "n"),
+        (json!({"stream": "yes"}), "stream"),
         (
-            CHAT,
             json!({"stream_options": {"include_usage": true}}),
             "stream_options",
         ),
-        (CHAT, json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"max_tokens": 0}), "max_tokens"),
         (
-            CHAT,
             json!({"max_completion_tokens": -1}),
             "max_completion_tokens",
         ),
-        (CHAT, json!({"stop": ["a", "b", "c", "d", "e"]}), "stop"),
-        (CHAT, json!({"stop": [""]}), "stop"),
-        (CHAT, json!({"top_logprobs": 3}), "top_logprobs"),
+        (json!({"stop": ["a", "b", "c", "d", "e"]}), "stop"),
+        (json!({"stop": [""]}), "stop"),
+        (json!({"top_logprobs": 3}), "top_logprobs"),
         (
-            CHAT,
             json!({"logprobs": true, "top_logprobs": 21}),
             "top_logprobs",
         ),
         (
-            CHAT,
             json!({"tools": [{"type": "function", "function": {"name": "f"}}]}),
             "tools",
         ),
         (
-            CHAT,
             json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "what"}}}}),
             "response_format",
         ),
-        (CHAT, json!({"grammar": "root ::= missing"}), "grammar"),
-        (
-            CHAT,
-            json!({"reasoning_effort": "much"}),
-            "reasoning_effort",
-        ),
-        (COMPLETIONS, json!({"prompt": null}), "prompt"),
-        (COMPLETIONS, json!({"prompt": ""}), "prompt"),
-        (COMPLETIONS, json!({"prompt": [[1], "x", {}]}), "prompt"),
-        (COMPLETIONS, json!({"prompt": [99_999_999]}), "prompt"),
-        (COMPLETIONS, json!({"suffix": "end"}), "suffix"),
-        (COMPLETIONS, json!({"echo": true, "logprobs": 1}), "echo"),
-        (COMPLETIONS, json!({"best_of": 2}), "best_of"),
-    ];
-    for (path, more, name) in cases {
-        let body = if path == CHAT {
-            chat(more)
-        } else {
-            completion(more)
-        };
+        (json!({"grammar": "root ::= missing"}), "grammar"),
+        (json!({"reasoning_effort": "much"}), "reasoning_effort"),
+    ]
+}
+
+/// Wrong fields of completions.
+fn of_completions() -> Vec<(Value, &'static str)> {
+    vec![
+        (json!({"prompt": null}), "prompt"),
+        (json!({"prompt": ""}), "prompt"),
+        (json!({"prompt": [[1], "x", {}]}), "prompt"),
+        (json!({"prompt": [99_999_999]}), "prompt"),
+        (json!({"suffix": "end"}), "suffix"),
+        (json!({"echo": true, "logprobs": 1}), "echo"),
+        (json!({"best_of": 2}), "best_of"),
+    ]
+}
+
+#[test]
+fn wrong_fields_are_refused_by_name() {
+    let server = Server::start(&[]);
+    let chats = of_chats()
+        .into_iter()
+        .map(|(more, name)| (CHAT, chat(more), name));
+    let others = of_completions()
+        .into_iter()
+        .map(|(more, name)| (COMPLETIONS, completion(more), name));
+    for (path, body, name) in chats.chain(others) {
         let refused = server.post(path, &body);
         assert_eq!(refused.status, 400, "{body}: {refused:?}");
         assert_eq!(refused.error().0, name, "{body}: {refused:?}");
         assert_eq!(refused.json()["error"]["type"], "invalid_request_error");
     }
+    // What no text can meet is noticed when there is no token to choose.
+    let endless = json!({"guided_json": {"$ref": "#"}});
+    let refused = server.post(CHAT, &chat(endless));
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert!(
+        refused.json()["error"]["message"]
+            .to_string()
+            .contains("grammar")
+    );
     server.answer(CHAT, &chat(json!({"max_tokens": 1})));
 }
 
@@ -131,4 +142,48 @@ fn a_prompt_that_is_too_long_is_told_with_both_numbers() {
     );
     let refused = server.post(COMPLETIONS, &completion(json!({"prompt": long})));
     assert_eq!(refused.error().1, "context_length_exceeded");
+}
+
+#[test]
+fn hostile_requests_leave_the_server_as_it_was() {
+    let server = Server::start(&[]);
+    let ask = |more: Value| {
+        let body = completion(more);
+        let shown: String = body.to_string().chars().take(90).collect();
+        let began = Instant::now();
+        let status = server.post(COMPLETIONS, &body).status;
+        assert!([200, 400].contains(&status), "{status}: {shown}");
+        assert!(began.elapsed() < Duration::from_secs(30), "{shown}");
+    };
+    let deep = |open: &str, close: &str, n: usize| {
+        format!("start: {}\"a\"{}", open.repeat(n), close.repeat(n))
+    };
+    for grammar in [
+        deep("(", ")", 20_000),
+        deep("[", "]", 20_000),
+        "start: start start | \"a\"".to_owned(),
+        "start: /(a|aa)*b{1,9999}{1,9999}/".to_owned(),
+        format!("root ::= {}", "(".repeat(200_000)),
+        format!("start: \"{}\"", "a".repeat(500_000)),
+    ] {
+        ask(json!({ "grammar": grammar }));
+    }
+    for schema in [
+        json!({"type": "string", "pattern": "(a{1,1000}){1,1000}"}),
+        json!({"type": "array", "minItems": 1_000_000, "items": {"type": "integer"}}),
+        json!({"allOf": [{"$ref": "#"}]}),
+        json!({"$ref": "http://example.com/schema"}),
+        json!({"enum": (0..1000).map(|i| "x".repeat(i)).collect::<Vec<_>>()}),
+    ] {
+        ask(json!({ "guided_json": schema }));
+    }
+    ask(json!({"stop": ["a".repeat(1 << 20)]}));
+    ask(json!({"prompt": "a".repeat(8 << 20)}));
+    ask(json!({"prompt": "\u{0}\u{feff}\u{1f999}"}));
+    ask(json!({"max_tokens": i64::MAX, "stop": "a", "seed": i64::MIN}));
+    let variables = json!({"messages": [], "bos_token": 3, "add_generation_prompt": "x"});
+    let body = chat(json!({"chat_template_kwargs": variables}));
+    server.answer(CHAT, &body);
+    assert_eq!(server.get("/health").status, 200);
+    server.until_idle();
 }
