@@ -68,7 +68,7 @@ pub(super) struct Bench {
     #[arg(long = "pg", value_name = "P,N", value_parser = bench::pair)]
     pairs: Vec<(usize, usize)>,
     /// Instead measure N sequences at once, as llama-batched-bench does: N prompts of -p tokens, then -n tokens of each
-    #[arg(long, value_name = "N,..", value_parser = numbers, conflicts_with_all = ["pairs", "depths", "svg", "bars", "wide", "precompose", "chunks", "repetitions"])]
+    #[arg(long, value_name = "N,..", value_parser = numbers, conflicts_with_all = ["pairs", "depths", "svg", "bars", "wide", "choice", "chunks", "repetitions"])]
     parallel: Vec<Numbers>,
     /// Depths: tokens in the context before each test [default: 0]
     #[arg(short = 'd', long = "n-depth", value_name = "N,..", value_parser = numbers)]

@@ -1,6 +1,7 @@
 //! Protects the steps of every model on every kind of device, recorded without one: calls go with what their kernels declare, and
 //! neither dispatches nor memory change unnoticed.
 
+use super::batch_session::Batch;
 use super::{Context, Forms, Given, token};
 use crate::engine::gpu::plan::SessionPlan;
 use crate::gpu::buffer::Range;
@@ -9,9 +10,12 @@ use crate::gpu::interface::Resolved;
 use crate::gpu::target::profiles;
 use crate::gpu::{Step, Target};
 use crate::kernels::compose::{Pair, kept_as};
+use crate::kernels::sample;
+use crate::kernels::sequences::CHOICE;
 use crate::model::{Convert, Weight};
 use crate::models;
 use crate::models::mla::{Layer, Model, Weights};
+use crate::models::{BatchSizes, Batches};
 use crate::quant::GgmlType;
 use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use std::convert::Infallible;
@@ -107,6 +111,37 @@ pub(super) fn composed(target: &Target, model: &Model) -> Step {
     token(given, &logits).expect("its shapes suit")
 }
 
+/// The steps of a batch of several sequences, for few tokens and for many, with the choice of a token for each.
+pub(super) fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step)> {
+    let (weights, ..) = Weights::plan(target, model).expect("it fits");
+    let sizes = BatchSizes {
+        n_ctx: 4000,
+        pages: 500,
+        sequences: 16,
+        tokens: 64,
+    };
+    let forms = Forms::untried(target, &model.config);
+    let batch = Batch::new(target, weights, forms, sizes).expect("a cache");
+    let vocab = model.config.vocab_size as u32;
+    let mut steps = vec![];
+    for (what, most) in [("batch of 4", 4), ("batch of 64", 64)] {
+        let step = batch.step(target, most).expect("its shapes suit");
+        steps.push((what, step));
+        let logits = Range::floats("logits", u64::from(most * vocab));
+        let choices = Range::words("choices", u64::from(most) * CHOICE as u64);
+        let result = Range::words("ids", u64::from(most) * 4);
+        let rows = sample::Rows {
+            sequences: batch.sequences(),
+            choices: &choices,
+            most,
+        };
+        let choose = sample::calls_of(Some(&rows), &logits, vocab, batch.history(), &[result]);
+        let head = batch.head(target, most, &logits).expect("its shapes suit");
+        steps.push((what, head.then(&choose)));
+    }
+    steps
+}
+
 /// Dispatches of a replay over one token, or over as many as the step is for, in a short context.
 fn dispatches(step: &Step) -> usize {
     let state = State {
@@ -126,11 +161,12 @@ fn document() -> String {
         let model = model(name, Recipe::Q4_0);
         for target in profiles() {
             let plan = record(&target, &model);
+            let batches = batches(&target, &model);
             let count = |(name, step): &(&str, Step)| {
                 resolved(&target, name, step);
                 format!("{name} {}", dispatches(step))
             };
-            let counts: Vec<_> = plan.steps.iter().map(count).collect();
+            let counts: Vec<_> = plan.steps.iter().chain(&batches).map(count).collect();
             let mib = plan.bytes().map(|bytes| bytes >> 20);
             let (device, tier, counts) = (&target.name, target.tier.name(), counts.join(", "));
             writeln!(text, "{name}, {device}, {tier}: {counts}; {mib:?} MiB").expect("it grows");
@@ -167,7 +203,7 @@ fn calls_go_with_their_kernels_for_weights_of_every_type() {
             let model = retyped(model(), &[*ty, other]);
             for target in profiles() {
                 let plan = record(&target, &model);
-                for (step, calls) in &plan.steps {
+                for (step, calls) in plan.steps.iter().chain(&batches(&target, &model)) {
                     resolved(&target, step, calls);
                 }
             }

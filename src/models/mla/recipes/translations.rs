@@ -4,7 +4,7 @@
 //! shaders. Nothing is compiled further: that naga's output is right for the driver is naga's claim, that it holds no slow code and fits
 //! every device is checked here.
 
-use super::tests::{composed, model, record, resolved, retyped};
+use super::tests::{batches, composed, model, record, resolved, retyped};
 use crate::gpu::buffer::Range;
 use crate::gpu::interface;
 use crate::gpu::machine::MAX_THREADS;
@@ -253,8 +253,10 @@ fn check_variables(module: &Module, spec: &Spec, tier: Tier) -> Result<(), Strin
     ensure(declared == spec.access, || {
         format!("bindings {access:?} for a layout of {:?}", spec.access)
     })?;
-    // A mark and a trial have none.
-    let without = ["mark", "small_halves"].contains(&spec.kernel);
+    // A mark, a trial, and what a table tells all have none.
+    let without = ["mark", "small_halves"].contains(&spec.kernel)
+        || (spec.variant.flags.contains("table")
+            && ["attention_merge", "sample_pick", "sample_scan"].contains(&spec.kernel));
     ensure(params == usize::from(!without), || {
         format!("{params} blocks of parameters")
     })?;
@@ -525,6 +527,7 @@ fn pipelines() -> Vec<(Spec, Tier, Devices)> {
         for target in profiles() {
             let mut steps = record(&target, &model).steps;
             steps.push(("composed", composed(&target, &model)));
+            steps.extend(batches(&target, &model));
             for (what, step) in &steps {
                 let specs = resolved(&target, what, step)
                     .into_iter()
