@@ -136,16 +136,13 @@ fn check(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
         let y = batch_matvec(&weights, group, x, x_units, rms, before);
         twin[out * n..][..n].copy_from_slice(&y);
     };
+    let slot_of = |i: usize| slots.get(i).map_or(i, |slot| *slot as usize);
     for i in 0..out_rows {
+        let slot = slot_of(i);
+        let expert = ids.get(slot).map(|id| *id as usize);
         match kind {
-            Kind::Gather(_) => {
-                let slot = slots[i] as usize;
-                own(i, slot / used, Some(ids[slot] as usize));
-            }
-            Kind::Scatter(_) => {
-                let slot = slots[i] as usize;
-                own(slot, i, Some(ids[slot] as usize));
-            }
+            Kind::Gather(_) => own(i, slot / used, expert),
+            Kind::Scatter(_) => own(slot, i, expert),
             _ => own(i, i, None),
         }
     }
