@@ -6,6 +6,8 @@
 
 mod guarded;
 #[cfg(test)]
+mod pages;
+#[cfg(test)]
 mod tests;
 mod wait;
 
