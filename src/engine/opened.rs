@@ -7,7 +7,7 @@ use super::recommended::Recommended;
 use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length, room};
 use crate::gguf::Gguf;
 use crate::gpu::GpuError;
-use crate::models::{self, Model};
+use crate::models::{self, BatchSizes, Model};
 use crate::tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 
 /// A model and a device, ready for the weights ([`Engine::load`](super::Engine::load)).
@@ -17,6 +17,8 @@ pub struct Opened {
     chat_template: Option<ChatTemplate>,
     recommended: Recommended,
     n_ctx: usize,
+    /// Of the steps of several sequences, where these are asked for.
+    batch_sizes: Option<BatchSizes>,
     pub(super) ubatch: Option<u32>,
     pub(super) device: Device,
     /// What was asked for.
@@ -62,7 +64,18 @@ impl Opened {
         if !options.force {
             room::check(&device, &*model, n_ctx, ubatch)?;
         }
+        let batch_sizes = match &options.serving {
+            Some(serving) => room::batch_sizes(&device, &*model, n_ctx, *serving, options.force)?,
+            None => None,
+        };
+        if let (Some(_), Some(choice)) = (batch_sizes, options.precompose)
+            && choice != PrecomposeChoice::Off
+        {
+            let choice = choice.name();
+            return Err(EngineError::PrecomposeForMany { choice });
+        }
         Ok(Self {
+            batch_sizes,
             recommended: Recommended::new(&file.gguf, model.config()),
             model,
             tokenizer,
@@ -97,6 +110,11 @@ impl Opened {
     /// Context length of sessions, in tokens.
     pub fn n_ctx(&self) -> usize {
         self.n_ctx
+    }
+
+    /// The sizes of the steps of several sequences, where these are asked for and the device is a GPU.
+    pub fn batch_sizes(&self) -> Option<BatchSizes> {
+        self.batch_sizes
     }
 
     /// The name of the device.

@@ -107,6 +107,8 @@ struct Entry {
     prompt: usize,
     came: Instant,
     begun: bool,
+    /// Rows of the cache that it has, as far as it was told.
+    rows: usize,
     last_token: Option<Instant>,
     /// Its place in the queue, given back when this is dropped.
     _place: OwnedSemaphorePermit,
@@ -188,6 +190,7 @@ impl Desk {
                 prompt: order.prompt.len(),
                 came,
                 begun: false,
+                rows: 0,
                 last_token: None,
                 _place: place,
             };
@@ -231,7 +234,7 @@ struct Clerk {
     entries: HashMap<RequestId, Entry>,
     /// Whose readers went away while they waited.
     cancelled: Vec<RequestId>,
-    rows: usize,
+    rows_in_all: usize,
     ending: bool,
 }
 
@@ -273,13 +276,13 @@ impl Clerk {
         let mut reason = None;
         match &event {
             Event::Prompt { done, .. } => {
-                self.rows = *done;
+                entry.rows = *done;
                 if !std::mem::replace(&mut entry.begun, true) {
                     self.metrics.begun(entry.came.elapsed(), entry.prompt);
                 }
             }
             Event::Token(_) => {
-                self.rows += 1;
+                entry.rows += 1;
                 let now = Instant::now();
                 let last = entry.last_token.replace(now);
                 let since = last.unwrap_or(entry.came);
@@ -288,7 +291,6 @@ impl Clerk {
             Event::Ended(stats) => reason = Some(reason_of(stats)),
             Event::Failed(_) => reason = Some("error"),
         }
-        self.metrics.set_rows(self.rows);
         let sent = entry.told.send((entry.index, Told::Event(event)));
         if reason.is_none() {
             let stopped = entry.stop.load(Ordering::Relaxed);
@@ -299,6 +301,7 @@ impl Clerk {
             };
         }
         let Some(reason) = reason else {
+            self.count_rows();
             self.count();
             return ControlFlow::Continue(());
         };
@@ -308,8 +311,26 @@ impl Clerk {
         ControlFlow::Break(())
     }
 
-    /// Has the scheduler take what has arrived.
+    /// The rows that answers hold while a step goes on.
+    fn count_rows(&self) {
+        let rows: usize = self.entries.values().map(|entry| entry.rows).sum();
+        // Some may share rows.
+        self.metrics.set_rows(rows.min(self.rows_in_all));
+    }
+
+    /// Has the scheduler take what has arrived, and end what nobody reads any more.
     fn submit(&mut self, scheduler: &mut Scheduler<'_>) {
+        let (cancelled, metrics) = (&mut self.cancelled, &self.metrics);
+        self.entries.retain(|id, entry| {
+            let over = entry.is_over();
+            if over {
+                cancelled.push(*id);
+                let stopped = entry.stop.load(Ordering::Relaxed);
+                let reason = if stopped { "stop" } else { "abort" };
+                metrics.ended(reason, entry.came.elapsed());
+            }
+            !over
+        });
         for Job { request, entry } in self.arrived.drain(..) {
             match scheduler.submit(request) {
                 Ok(id) => drop(self.entries.insert(id, entry)),
@@ -364,7 +385,7 @@ pub(super) fn work(
         arrived: VecDeque::new(),
         entries: HashMap::new(),
         cancelled: vec![],
-        rows: 0,
+        rows_in_all: scheduler.counts().rows_in_all,
         ending: false,
     };
     clerk.metrics.set_counts(&scheduler.counts());
@@ -390,8 +411,12 @@ pub(super) fn work(
             return Err(error);
         }
         let counts = scheduler.counts();
-        clerk.rows = counts.rows;
         clerk.metrics.set_counts(&counts);
+        if counts.running > 0 {
+            // Some that have begun may wait for memory.
+            let waiting = counts.waiting + clerk.arrived.len();
+            clerk.metrics.set_requests(counts.running, waiting);
+        }
     }
     Ok(())
 }
