@@ -7,6 +7,7 @@ use super::recommended::Recommended;
 use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length, room};
 use crate::gguf::Gguf;
 use crate::gpu::GpuError;
+use crate::kernels::sequences::PAGE;
 use crate::models::{self, BatchSizes, Model};
 use crate::tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 
@@ -115,6 +116,22 @@ impl Opened {
     /// The sizes of the steps of several sequences, where these are asked for and the device is a GPU.
     pub fn batch_sizes(&self) -> Option<BatchSizes> {
         self.batch_sizes
+    }
+
+    /// Checks that the cache that requests share has room for a prompt of so many tokens and one more; where each has its own, it does.
+    ///
+    /// # Errors
+    /// [`EngineError::CacheTooSmall`].
+    pub fn check_cache(&self, prompt: usize) -> Result<(), EngineError> {
+        let rows = self
+            .batch_sizes
+            .map(|sizes| sizes.pages as usize * PAGE as usize);
+        match rows {
+            Some(rows) if rows < self.n_ctx && prompt >= rows => {
+                Err(EngineError::CacheTooSmall { prompt, rows })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The name of the device.

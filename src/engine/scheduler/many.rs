@@ -114,14 +114,8 @@ impl<'a> Many<'a> {
             choice,
             limit,
         } = request;
-        let (rows, n_ctx) = (self.rows_in_all(), self.engine.n_ctx());
-        if rows < n_ctx && prompt.len() >= rows {
-            return Err(EngineError::CacheTooSmall {
-                prompt: prompt.len(),
-                rows,
-            });
-        }
-        let room = n_ctx.min(rows) - prompt.len();
+        self.engine.check_cache(prompt.len())?;
+        let room = self.engine.n_ctx().min(self.rows_in_all()) - prompt.len();
         self.waiting.push_back(Answer {
             id,
             prompt: prompt.len(),
