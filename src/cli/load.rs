@@ -7,7 +7,7 @@ pub(super) use super::bars::{BAR_AFTER, progress_bar, prompt_bar, runs_bar, told
 use super::error::CliError;
 use super::guard::guarded;
 use super::output::{complain, note};
-use crate::engine::{Engine, EngineError, EngineOptions, ModelSource, Opened};
+use crate::engine::{Engine, EngineError, EngineOptions, ModelSource, Opened, Serving};
 use crate::gguf::Gguf;
 use crate::gpu::GpuError;
 use crate::models::{self, Model};
@@ -20,6 +20,16 @@ pub(super) fn open(
     engine: &EngineArgs,
     ctx: &ContextArgs,
 ) -> Result<Opened, CliError> {
+    open_for(model, engine, ctx, None)
+}
+
+/// As [`open`], for so many users.
+pub(super) fn open_for(
+    model: &ModelArgs,
+    engine: &EngineArgs,
+    ctx: &ContextArgs,
+    serving: Option<Serving>,
+) -> Result<Opened, CliError> {
     let options = EngineOptions {
         gpu: engine.device.options(),
         precompose: engine.precompose.choice,
@@ -27,6 +37,7 @@ pub(super) fn open(
         ubatch: ctx.ubatch,
         may_think: ctx.may_think,
         force: ctx.force,
+        serving,
     };
     let source = model.source()?;
     let opened = Opened::new(&source, &options);

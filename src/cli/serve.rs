@@ -13,7 +13,10 @@ use super::guard::guarded;
 use super::output::{self, complain, note};
 use super::sampling::{self, Choice, SamplingArgs};
 use super::{interrupt, load};
-use crate::engine::{ModelSource, Opened};
+use crate::engine::{ModelSource, Opened, Serving};
+use crate::kernels::sequences::PAGE;
+use crate::models::BatchSizes;
+use crate::plural::count;
 use crate::server::{Ended, Keys, Model, Server, Settings};
 use crate::tokenizer::Message;
 
@@ -71,6 +74,13 @@ pub(super) struct Serve {
     /// Let web pages of this origin ask, such as https://example.org; * is all; may be given several times [default: none]
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<String>,
+    /// Answer so many requests at once on a GPU, 64 at most; each may have the whole context (-c). The CPU answers one after the other
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=i64::from(Serving::MOST)))]
+    parallel: u32,
+    /// Give the cache that they share room for so many tokens [default: what they need if each fills its context, as far as there is
+    /// memory]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cache_tokens: Option<u32>,
     /// Let so many requests wait; others are refused with status 429
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=65536))]
     queue: u32,
@@ -166,11 +176,18 @@ impl Serve {
     fn load(&self, source: &ModelSource) -> Result<Model, CliError> {
         let may_think = !matches!(self.think, Some(Think::Off));
         let ctx = self.ctx.for_answers(source, may_think);
-        let opened = load::open(&self.model, &self.engine, &ctx)?;
+        let serving = Serving {
+            parallel: self.parallel,
+            cache_tokens: self.cache_tokens.map(|tokens| tokens as usize),
+        };
+        let opened = load::open_for(&self.model, &self.engine, &ctx, Some(serving))?;
         try_template(&opened);
         let thinking = Choice::new(&self.sampling, source, &opened, !may_think)?;
         let answering = Choice::new(&self.sampling, source, &opened, true)?;
         let engine = load::weights(opened)?;
+        if let Some(sizes) = engine.batch_sizes() {
+            note_cache(sizes);
+        }
         Ok(Model {
             engine,
             name: self.name(source),
@@ -193,6 +210,21 @@ impl Serve {
         let name = self.alias.as_deref().or(stem);
         name.unwrap_or("glimt").to_owned()
     }
+}
+
+/// Tells how many are answered at once, and what they share.
+fn note_cache(sizes: BatchSizes) {
+    let rows = sizes.pages as usize * PAGE as usize;
+    let all = sizes.sequences as usize * sizes.n_ctx;
+    let rest = match rows < all {
+        true => format!("; {all} would be the whole context of each, so some may have to wait"),
+        false => String::new(),
+    };
+    note(format_args!(
+        "up to {} at once; the cache that they share holds {}{rest}",
+        count(sizes.sequences as usize, "request"),
+        count(rows, "token"),
+    ));
 }
 
 /// Tries the model's template, so that one that takes all memory ends the program here and not while it serves.

@@ -45,6 +45,14 @@ pub enum EngineError {
         /// The choice.
         choice: &'static str,
     },
+    /// Composed weights were asked for together with several sequences at once.
+    #[error(
+        "--precompose {choice} makes weights that steps of several sequences do not read; leave it out or use --parallel 1"
+    )]
+    PrecomposeForMany {
+        /// The choice.
+        choice: &'static str,
+    },
     /// A flag for GPU kernels was given together with the CPU.
     #[error("{flag} chooses among GPU kernels, but the device is the CPU reference; leave it out")]
     FlagWithoutGpu {
@@ -93,6 +101,17 @@ pub enum EngineError {
         n_ctx: usize,
         /// The model's context length, from the file.
         model: usize,
+    },
+    /// The cache that all requests share has no room for the prompt and a token.
+    #[error(
+        "the prompt has {}, but the cache of all requests holds {rows}; shorten it, or ask for a larger cache with --cache-tokens",
+        count(*prompt, "token")
+    )]
+    CacheTooSmall {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Rows of the cache.
+        rows: usize,
     },
     /// There is nothing to evaluate.
     #[error("there are no tokens to start from; give at least one")]

@@ -7,7 +7,8 @@ use super::recommended::Recommended;
 use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length, room};
 use crate::gguf::Gguf;
 use crate::gpu::GpuError;
-use crate::models::{self, Model};
+use crate::kernels::sequences::PAGE;
+use crate::models::{self, BatchSizes, Model};
 use crate::tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 
 /// A model and a device, ready for the weights ([`Engine::load`](super::Engine::load)).
@@ -17,6 +18,8 @@ pub struct Opened {
     chat_template: Option<ChatTemplate>,
     recommended: Recommended,
     n_ctx: usize,
+    /// Of the steps of several sequences, where these are asked for.
+    batch_sizes: Option<BatchSizes>,
     pub(super) ubatch: Option<u32>,
     pub(super) device: Device,
     /// What was asked for.
@@ -62,7 +65,18 @@ impl Opened {
         if !options.force {
             room::check(&device, &*model, n_ctx, ubatch)?;
         }
+        let batch_sizes = match &options.serving {
+            Some(serving) => room::batch_sizes(&device, &*model, n_ctx, *serving, options.force)?,
+            None => None,
+        };
+        if let (Some(_), Some(choice)) = (batch_sizes, options.precompose)
+            && choice != PrecomposeChoice::Off
+        {
+            let choice = choice.name();
+            return Err(EngineError::PrecomposeForMany { choice });
+        }
         Ok(Self {
+            batch_sizes,
             recommended: Recommended::new(&file.gguf, model.config()),
             model,
             tokenizer,
@@ -97,6 +111,27 @@ impl Opened {
     /// Context length of sessions, in tokens.
     pub fn n_ctx(&self) -> usize {
         self.n_ctx
+    }
+
+    /// The sizes of the steps of several sequences, where these are asked for and the device is a GPU.
+    pub fn batch_sizes(&self) -> Option<BatchSizes> {
+        self.batch_sizes
+    }
+
+    /// Checks that the cache that requests share has room for a prompt of so many tokens and one more; where each has its own, it does.
+    ///
+    /// # Errors
+    /// [`EngineError::CacheTooSmall`].
+    pub fn check_cache(&self, prompt: usize) -> Result<(), EngineError> {
+        let rows = self
+            .batch_sizes
+            .map(|sizes| sizes.pages as usize * PAGE as usize);
+        match rows {
+            Some(rows) if rows < self.n_ctx && prompt >= rows => {
+                Err(EngineError::CacheTooSmall { prompt, rows })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The name of the device.

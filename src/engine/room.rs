@@ -5,9 +5,10 @@ use std::sync::Arc;
 use super::device::Device;
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
-use super::{DEFAULT_CONTEXT, EngineError};
+use super::{DEFAULT_CONTEXT, EngineError, Serving};
 use crate::gpu::{Gpu, GpuError};
-use crate::models::Model;
+use crate::kernels::sequences::PAGE;
+use crate::models::{BatchSizes, Model};
 
 /// The longest context that a model which thinks gets where none is asked for: thoughts often take thousands of tokens.
 const THINKING_CONTEXT: usize = 32768;
@@ -122,6 +123,60 @@ pub(super) fn check(
         has: size(has),
         advice,
     })))
+}
+
+/// The sizes of the steps of several sequences; `None` where one is answered at a time. Where nothing is asked for, the cache has what
+/// all sequences need at most, or what there is memory for.
+///
+/// # Errors
+/// [`EngineError::NoRoom`] for a cache that was asked for, unless it is to be forced, or what loading the model there would refuse.
+pub(super) fn batch_sizes(
+    device: &Device,
+    model: &dyn Model,
+    n_ctx: usize,
+    serving: Serving,
+    force: bool,
+) -> Result<Option<BatchSizes>, EngineError> {
+    let (Device::Gpu(gpu), 2..) = (device, serving.parallel) else {
+        return Ok(None);
+    };
+    let sequences = serving.parallel.min(Serving::MOST);
+    let of_one = n_ctx.div_ceil(PAGE as usize);
+    let of_pages = |pages: usize| BatchSizes {
+        n_ctx,
+        pages: u32::try_from(pages).unwrap_or(u32::MAX / PAGE),
+        sequences,
+        tokens: Serving::MOST,
+    };
+    let plan = MemoryPlan::of_batch(gpu, model, of_pages(of_one))?;
+    let has = available(gpu.memory);
+    let page = plan.cache_per_token.max(1) * u64::from(PAGE);
+    let others = plan.weights + plan.scratch;
+    // A cache of all layers has one binding for each.
+    let layers = model.config().block_count.max(1) as u64;
+    let bound = (gpu.max_binding.saturating_mul(layers) / page) as usize;
+    let room = |has: u64| (has.saturating_sub(others) / page) as usize;
+    if let Some(asked) = serving.cache_tokens {
+        let pages = asked.div_ceil(PAGE as usize).max(1);
+        let most = has.map_or(bound, |has| room(has).min(bound));
+        if pages > most && !(force && pages <= bound) {
+            let rows = pages * PAGE as usize;
+            return Err(EngineError::from(Box::new(NoRoom {
+                needed: size(others + page * pages as u64),
+                weights: size(plan.weights),
+                n_ctx: rows,
+                cache: size(page * pages as u64),
+                device: gpu.info.name.clone(),
+                has: size(has.unwrap_or(page * bound as u64)),
+                advice: format!("--cache-tokens {} fits", most * PAGE as usize),
+            })));
+        }
+        return Ok(Some(of_pages(pages)));
+    }
+    // Some is left for what else uses the memory.
+    let most = has.map_or(bound, |has| room(has - has / 10).min(bound));
+    let all = of_one * sequences as usize;
+    Ok(Some(of_pages(all.min(most).max(of_one))))
 }
 
 /// As [`check`], on a GPU and with prompts in chunks as usual.

@@ -187,6 +187,10 @@ pub(super) fn check_prompt(param: &str, prompt: &[u32], model: &Model) -> Result
         );
         return Err(ApiError::field(param, message).with_code("context_length_exceeded"));
     }
+    let cache = model.engine.check_cache(tokens);
+    cache.map_err(|error| {
+        ApiError::field(param, error.to_string()).with_code("context_length_exceeded")
+    })?;
     let checked = model.engine.check_tokens(prompt, 0);
     checked.map_err(|error| ApiError::field(param, format!("'{param}': {error}")))
 }

@@ -234,6 +234,7 @@ struct Clerk {
     entries: HashMap<RequestId, Entry>,
     /// Whose readers went away while they waited.
     cancelled: Vec<RequestId>,
+    rows_in_all: usize,
     ending: bool,
 }
 
@@ -272,9 +273,9 @@ impl Clerk {
         let running = self.entries.values().filter(|entry| entry.begun).count();
         let waiting = self.entries.len() - running + self.arrived.len();
         self.metrics.set_requests(running, waiting);
-        // Between two steps the scheduler knows it better.
-        let rows = self.entries.values().map(|entry| entry.rows).sum();
-        self.metrics.set_rows(rows);
+        // Between two steps the scheduler knows it better. Some may share rows.
+        let rows: usize = self.entries.values().map(|entry| entry.rows).sum();
+        self.metrics.set_rows(rows.min(self.rows_in_all));
     }
 
     /// Passes on what the scheduler tells.
@@ -320,8 +321,19 @@ impl Clerk {
         ControlFlow::Break(())
     }
 
-    /// Has the scheduler take what has arrived.
+    /// Has the scheduler take what has arrived, and end what nobody reads any more.
     fn submit(&mut self, scheduler: &mut Scheduler<'_>) {
+        let (cancelled, metrics) = (&mut self.cancelled, &self.metrics);
+        self.entries.retain(|id, entry| {
+            let over = entry.is_over();
+            if over {
+                cancelled.push(*id);
+                let stopped = entry.stop.load(Ordering::Relaxed);
+                let reason = if stopped { "stop" } else { "abort" };
+                metrics.ended(reason, entry.came.elapsed());
+            }
+            !over
+        });
         for Job { request, entry } in self.arrived.drain(..) {
             match scheduler.submit(request) {
                 Ok(id) => drop(self.entries.insert(id, entry)),
@@ -376,6 +388,7 @@ pub(super) fn work(
         arrived: VecDeque::new(),
         entries: HashMap::new(),
         cancelled: vec![],
+        rows_in_all: scheduler.counts().rows_in_all,
         ending: false,
     };
     clerk.metrics.set_counts(&scheduler.counts());
@@ -402,6 +415,11 @@ pub(super) fn work(
         }
         let counts = scheduler.counts();
         clerk.metrics.set_counts(&counts);
+        if counts.running > 0 {
+            // Some that have begun may wait for memory.
+            let waiting = counts.waiting + clerk.arrived.len();
+            clerk.metrics.set_requests(counts.running, waiting);
+        }
     }
     Ok(())
 }

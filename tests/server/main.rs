@@ -1,5 +1,5 @@
-//! Protects the server as its clients meet it: the program runs on a free port with the built-in model on the CPU, and is spoken to over
-//! HTTP.
+//! Protects the server as its clients meet it: the program runs on a free port with the built-in model, mostly on the CPU, and is spoken
+//! to over HTTP.
 
 mod chat;
 mod client;
@@ -12,6 +12,7 @@ mod edited;
 mod forms;
 #[cfg(unix)]
 mod manners;
+mod many;
 mod refusals;
 mod tools;
 
@@ -48,12 +49,13 @@ impl Server {
     /// Starts one with these flags, and waits until it listens.
     fn listening(flags: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_glimt"));
-        for name in ["GLIMT_MODEL", "GLIMT_DEVICE", "GLIMT_API_KEY", "RUST_LOG"] {
+        for name in ["GLIMT_MODEL", "GLIMT_API_KEY", "RUST_LOG"] {
             command.env_remove(name);
         }
         let mut child = command
-            .args(["serve", "--device", "cpu", "--port", "0"])
+            .args(["serve", "--port", "0"])
             .args(flags)
+            .env("GLIMT_DEVICE", "cpu")
             .env("GLIMT_CONFIG", "")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -1,7 +1,8 @@
 //! Steps of several sequences: what the host writes before each, and what comes back of it.
 
+use super::warm::Warm;
 use super::{GpuModel, RESULT};
-use crate::engine::backend::BackendError;
+use crate::engine::backend::Touch;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
@@ -52,6 +53,8 @@ pub struct BatchFlight {
 pub struct BatchLanding {
     /// The chosen tokens, which the device has written to their sequences' ids.
     pub ids: Vec<u32>,
+    /// Of which of them a logit was infinite or not a number. Then the id means nothing.
+    pub broken: Vec<bool>,
     /// The logits that were asked for, (rows, vocab).
     pub logits: Vec<f32>,
 }
@@ -74,7 +77,17 @@ pub struct GpuBatch {
     heads: BTreeMap<u32, Recording>,
     /// The lists of experts that those leave, each once.
     lists: BTreeMap<u32, Vec<Range>>,
+    /// The buffers of the smallest step.
+    needed: Vec<Buffer>,
     next_slot: usize,
+}
+
+/// The most tokens of each of the steps that a batch of such sizes may compile.
+pub(super) fn classes(sizes: BatchSizes) -> Vec<u32> {
+    let powers = (1..32).map(|power| (1 << power).min(sizes.tokens));
+    let mut classes: Vec<u32> = powers.collect();
+    classes.dedup();
+    classes
 }
 
 impl GpuBatch {
@@ -126,6 +139,7 @@ impl GpuBatch {
             steps: BTreeMap::new(),
             heads: BTreeMap::new(),
             lists: BTreeMap::new(),
+            needed: vec![],
             next_slot: 0,
             model,
             recipes,
@@ -209,6 +223,9 @@ impl GpuBatch {
                 }
             }
             self.lists.insert(most, lists);
+            if most == self.class(1) {
+                self.needed.extend(step.buffers().into_iter().cloned());
+            }
             self.steps
                 .insert(most, Recording::new_async(&gpu, &step).await?);
         }
@@ -228,10 +245,31 @@ impl GpuBatch {
                 context: self.sizes.n_ctx as u32,
             };
             let both = Step::of(most_tokens, head.calls.into_iter().chain(choose));
+            if most == self.class(1) {
+                self.needed.extend(both.buffers().into_iter().cloned());
+            }
             self.heads
                 .insert(most, Recording::new_async(&gpu, &both).await?);
         }
         Ok(())
+    }
+
+    /// Compiles all steps that its sequences may need.
+    ///
+    /// # Errors
+    /// As [`prepare_async`](Self::prepare_async).
+    pub async fn prepare_all_async(&mut self) -> Result<(), GpuError> {
+        for class in classes(self.sizes) {
+            let drawn = class.min(self.sizes.sequences);
+            self.prepare_async(class as usize, drawn as usize).await?;
+        }
+        Ok(())
+    }
+
+    /// What touches all that the smallest step needs on the device, if a device that is not used forgets it.
+    pub fn warm(&self) -> Option<Touch> {
+        let warm = Warm::of(&self.model.gpu, &self.needed)?;
+        Some(Box::new(move || warm.touch()))
     }
 
     /// Submits a step. At most [`BATCHES_IN_FLIGHT`] may be on their way.
@@ -353,8 +391,8 @@ impl GpuBatch {
     /// Goes on once a step is done.
     ///
     /// # Errors
-    /// [`GpuError::WorkLost`], [`BackendError::NotFinite`], or what the device reports.
-    pub async fn land_async(&self, flight: BatchFlight) -> Result<BatchLanding, BackendError> {
+    /// [`GpuError::WorkLost`], or what the device reports.
+    pub async fn land_async(&self, flight: BatchFlight) -> Result<BatchLanding, GpuError> {
         let gpu = self.gpu();
         let mut landing = BatchLanding::default();
         let submission = Some(flight.submission.clone());
@@ -368,16 +406,13 @@ impl GpuBatch {
                 .map_read_async(result, bytes, submission.clone())
                 .await?;
             for result in words.as_chunks::<4>().0 {
-                let [id, step, number, broken] = *result;
+                let [id, _, number, broken] = *result;
                 if number != flight.number {
                     let what = "the number of a batch's step".to_owned();
-                    return Err(gpu.work_lost(what, flight.number, number).into());
-                }
-                if broken != 0 {
-                    let position = step as usize - 1;
-                    return Err(BackendError::NotFinite { position });
+                    return Err(gpu.work_lost(what, flight.number, number));
                 }
                 landing.ids.push(id);
+                landing.broken.push(broken != 0);
             }
         } else {
             gpu.done_async().await?;

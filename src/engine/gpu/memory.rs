@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 
-use super::plan::SessionPlan;
+use super::plan::{BatchPlan, SessionPlan};
 use crate::gpu::{GpuError, Target};
-use crate::models::Model;
+use crate::kernels::sequences::PAGE;
+use crate::models::{BatchSizes, Model};
 
 /// Bytes that a model and one session take on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -45,6 +46,25 @@ impl MemoryPlan {
             cache,
             cache_per_token: cache / n_ctx.max(1) as u64,
             ubatch: plan.chunk,
+            scratch,
+        })
+    }
+
+    /// The plan for steps of several sequences on `target`.
+    pub fn of_batch(
+        target: &Target,
+        model: &dyn Model,
+        sizes: BatchSizes,
+    ) -> Result<Self, GpuError> {
+        let [weights, cache, scratch] = BatchPlan::new(target, model, sizes)?.bytes();
+        let rows = u64::from(sizes.pages) * u64::from(PAGE);
+        Ok(Self {
+            ctx: sizes.n_ctx,
+            weights,
+            precomposed: 0,
+            cache,
+            cache_per_token: cache / rows.max(1),
+            ubatch: sizes.tokens,
             scratch,
         })
     }

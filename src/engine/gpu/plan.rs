@@ -6,12 +6,13 @@
 )]
 
 use super::RESULT;
+use super::batch::classes;
 use super::prompt::{self, capacity};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::sample;
-use crate::models::{FEW, Model, Placed, Recipes};
+use crate::models::{BatchSizes, Batches, FEW, Model, Placed, Recipes};
 use std::collections::HashSet;
 
 /// A session that was planned.
@@ -67,17 +68,70 @@ impl SessionPlan {
 
     /// Bytes of weights, of the cache, and of everything else, each buffer counted once.
     pub fn bytes(&self) -> [u64; 3] {
-        let of = |buffers: &HashSet<&Buffer>| buffers.iter().map(|buffer| buffer.size()).sum();
-        let pieces = self.weights.iter().flat_map(|weight| &weight.pieces);
-        let planes = pieces.flat_map(|piece| [&piece.quants.buffer, &piece.scales.buffer]);
-        let mut weights: HashSet<_> = planes.collect();
-        let cache = self.recipes.cache().iter().map(|range| &range.buffer);
-        let cache: HashSet<_> = cache.collect();
-        let used = self.steps.iter().flat_map(|(_, step)| step.buffers());
-        let (vectors, others): (HashSet<_>, HashSet<_>) = used
-            .filter(|buffer| !weights.contains(buffer) && !cache.contains(buffer))
-            .partition(|buffer| **buffer == self.vectors.buffer);
-        weights.extend(vectors);
-        [of(&weights), of(&cache), of(&others)]
+        let steps = self.steps.iter().map(|(_, step)| step);
+        bytes(&self.weights, &self.vectors, self.recipes.cache(), steps)
     }
+}
+
+/// The steps of several sequences that were planned.
+pub struct BatchPlan {
+    steps: Vec<Step>,
+    weights: Vec<GpuWeight>,
+    vectors: Range,
+    recipes: Box<dyn Batches>,
+}
+
+impl BatchPlan {
+    /// Of `model` on `target`.
+    ///
+    /// # Errors
+    /// As for [`SessionPlan::new`].
+    pub fn new(target: &Target, model: &dyn Model, sizes: BatchSizes) -> Result<Self, GpuError> {
+        let Placed {
+            weights, matrices, ..
+        } = model.place(target)?;
+        let recipes = weights.untried(target).batch(target, sizes)?;
+        let vocab = model.config().vocab_size as u64;
+        let logits = Range::floats("logits of a batch", u64::from(sizes.tokens) * vocab);
+        let drawn = sizes.sequences.next_power_of_two().max(2);
+        let mut steps = vec![];
+        for class in classes(sizes) {
+            steps.push(recipes.step(target, class)?);
+            if class <= drawn {
+                steps.push(recipes.head(target, class, &logits)?);
+            }
+        }
+        Ok(Self {
+            steps,
+            weights: matrices,
+            vectors: weights.vectors().clone(),
+            recipes,
+        })
+    }
+
+    /// Bytes of weights, of the cache, and of everything else but the scratch of choices, each buffer counted once.
+    pub fn bytes(&self) -> [u64; 3] {
+        let cache = self.recipes.cache();
+        bytes(&self.weights, &self.vectors, cache, self.steps.iter())
+    }
+}
+
+/// Bytes of weights, of the cache, and of everything else that steps need, each buffer counted once.
+fn bytes<'a>(
+    weights: &[GpuWeight],
+    vectors: &Range,
+    cache: &[Range],
+    steps: impl Iterator<Item = &'a Step>,
+) -> [u64; 3] {
+    let of = |buffers: &HashSet<&Buffer>| buffers.iter().map(|buffer| buffer.size()).sum();
+    let pieces = weights.iter().flat_map(|weight| &weight.pieces);
+    let planes = pieces.flat_map(|piece| [&piece.quants.buffer, &piece.scales.buffer]);
+    let mut weights: HashSet<_> = planes.collect();
+    let cache: HashSet<_> = cache.iter().map(|range| &range.buffer).collect();
+    let used = steps.flat_map(Step::buffers);
+    let (vectors, others): (HashSet<_>, HashSet<_>) = used
+        .filter(|buffer| !weights.contains(buffer) && !cache.contains(buffer))
+        .partition(|buffer| **buffer == vectors.buffer);
+    weights.extend(vectors);
+    [of(&weights), of(&cache), of(&others)]
 }

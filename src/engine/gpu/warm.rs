@@ -21,6 +21,29 @@ pub(super) struct Warm {
 }
 
 impl Warm {
+    /// What touches these buffers, if the device forgets them.
+    pub(super) fn of(gpu: &Arc<Gpu>, needed: &[Buffer]) -> Option<Self> {
+        (gpu.info.backend == Backend::Metal).then(|| Self::touching(gpu, needed))
+    }
+
+    /// What touches these buffers.
+    fn touching(gpu: &Arc<Gpu>, needed: &[Buffer]) -> Self {
+        // Buffers that the host maps may not be copied from. They hold a few bytes.
+        let copied = |buffer: &&Buffer| buffer.made().usage().contains(BufferUsages::COPY_SRC);
+        let buffers: Vec<_> = needed.iter().filter(copied).cloned().collect();
+        let copies = gpu.device.create_buffer(&BufferDescriptor {
+            label: Some("copies to keep warm"),
+            size: COPIED * buffers.len().max(1) as u64,
+            usage: BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        Self {
+            gpu: Arc::clone(gpu),
+            buffers,
+            copies,
+        }
+    }
+
     /// Submits a copy of each buffer's first bytes, and waits for nothing.
     pub(super) fn touch(&self) {
         let mut encoder = (self.gpu.device).create_command_encoder(&CommandEncoderDescriptor {
@@ -36,7 +59,7 @@ impl Warm {
 impl GpuBackend {
     /// What touches all buffers of a decoded token, if the device forgets them.
     pub(super) fn warm(&self) -> Option<Warm> {
-        (self.gpu().info.backend == Backend::Metal).then(|| self.touching())
+        Warm::of(&self.model.gpu, &self.needed)
     }
 
     /// What touches all buffers of a decoded token, also on a device that forgets nothing, and how many buffers these are.
@@ -48,21 +71,9 @@ impl GpuBackend {
     }
 
     /// What touches all buffers of a decoded token.
+    #[cfg(any(feature = "bench", test))]
     pub(super) fn touching(&self) -> Warm {
-        // Buffers that the host maps may not be copied from. They hold a few bytes.
-        let copied = |buffer: &&Buffer| buffer.made().usage().contains(BufferUsages::COPY_SRC);
-        let buffers: Vec<_> = self.needed.iter().filter(copied).cloned().collect();
-        let copies = self.gpu().device.create_buffer(&BufferDescriptor {
-            label: Some("copies to keep warm"),
-            size: COPIED * buffers.len().max(1) as u64,
-            usage: BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        });
-        Warm {
-            gpu: Arc::clone(&self.model.gpu),
-            buffers,
-            copies,
-        }
+        Warm::touching(&self.model.gpu, &self.needed)
     }
 }
 

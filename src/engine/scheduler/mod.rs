@@ -1,154 +1,110 @@
 //! Answers the requests of many users on one engine.
 //!
-//! [`Scheduler::submit`] takes requests at any time. [`Scheduler::step`] does the next piece of work and tells what came of it. Now a step
-//! is a whole answer, since a session holds one sequence; the next request waits for it. The rows that a request has in common with the
-//! one before are not computed again.
+//! [`Scheduler::submit`] takes requests at any time. [`Scheduler::step`] does the next piece of work and tells what came of it. On a GPU many
+//! requests are answered at once (`many`), and a step is one of the device. Elsewhere a session answers one after the other (`single`), and a
+//! step is a whole answer. In both, rows that a request has in common with earlier ones are not computed again.
 
 mod guarded;
+mod many;
+mod pages;
+mod request;
+mod single;
 #[cfg(test)]
 mod tests;
 mod wait;
 
-use std::collections::VecDeque;
-use std::ops::ControlFlow;
+pub use request::{Choice, Counts, Event, Request, RequestId, Told};
 
-use super::backend::{BackendError, Touch};
-use super::chooser::Chooser;
-use super::{Engine, EngineError, GenerateStats, Sampling, Session};
+use super::backend::Touch;
+use super::{Engine, EngineError};
+use many::Many;
+use single::Single;
 
-/// What one user asks for.
-pub struct Request {
-    /// The tokens to continue, at least one.
-    pub prompt: Vec<u32>,
-    /// How tokens are chosen.
-    pub choice: Choice,
-    /// Tokens of the answer at most. The end of the context is a limit in any case.
-    pub limit: usize,
-}
-
-/// How the tokens of an answer are chosen.
-pub enum Choice {
-    /// On the device.
-    Device(Sampling),
-    /// On the host, from the row of logits. A chooser that panics ends its own request alone.
-    Host(Box<dyn Chooser + Send>),
-}
-
-/// Names a request. No two requests of a scheduler have the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RequestId(u64);
-
-/// What became of a request.
-#[derive(Debug)]
-pub enum Event {
-    /// So many tokens of the prompt are as good as computed. The first such event comes before anything is computed.
-    Prompt {
-        /// Tokens that have their cache rows.
-        done: usize,
-        /// How many of them were there already.
-        cached: usize,
-    },
-    /// The next token of the answer. Stop tokens are not told.
-    Token(u32),
-    /// The answer ended, which [`GenerateStats::stop`] gives the reason of. Nothing follows.
-    Ended(GenerateStats),
-    /// The request failed. Nothing follows; other requests go on.
-    Failed(EngineError),
-}
-
-/// What a scheduler has to do, and what it has done.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Requests that are answered.
-    pub running: usize,
-    /// Requests that wait.
-    pub waiting: usize,
-    /// Rows of the cache that requests hold. Those kept for later requests are free to be taken, and do not count.
-    pub rows: usize,
-    /// Rows of the cache in all.
-    pub rows_in_all: usize,
-    /// Tokens of all prompts so far.
-    pub prefix_asked: u64,
-    /// How many of them had their rows already.
-    pub prefix_found: u64,
-}
-
-/// Requests and the sessions that answer them.
+/// Requests, and what answers them.
 pub struct Scheduler<'a> {
     engine: &'a Engine,
-    session: Session<'a>,
-    waiting: VecDeque<(RequestId, Request)>,
+    work: Work<'a>,
     submitted: u64,
-    prefix_asked: u64,
-    prefix_found: u64,
 }
 
-/// Is told of events.
-pub type Told<'t> = dyn FnMut(RequestId, Event) -> ControlFlow<()> + 't;
+enum Work<'a> {
+    Single(Box<Single<'a>>),
+    Many(Box<Many<'a>>),
+}
 
 impl<'a> Scheduler<'a> {
-    /// A scheduler without requests, which answers in `session`.
-    fn in_session(engine: &'a Engine, session: Session<'a>) -> Self {
-        Self {
+    /// A scheduler without requests, with its cache on the device of `engine`. It answers many requests at once where
+    /// [`EngineOptions::serving`](super::EngineOptions::serving) asks for that; the steps that decode are compiled then.
+    ///
+    /// # Errors
+    /// Where the cache does not fit.
+    pub async fn new_async(engine: &'a Engine) -> Result<Self, EngineError> {
+        let work = match Many::new(engine).await? {
+            Some(mut many) => {
+                many.prepare().await?;
+                Work::Many(Box::new(many))
+            }
+            None => Work::Single(Box::new(Single::new(engine).await?)),
+        };
+        Ok(Self {
             engine,
-            session,
-            waiting: VecDeque::new(),
+            work,
             submitted: 0,
-            prefix_asked: 0,
-            prefix_found: 0,
-        }
+        })
     }
 
     /// Requests that are answered at the same time, at most.
     pub fn slots(&self) -> usize {
-        1
+        match &self.work {
+            Work::Single(_) => 1,
+            Work::Many(many) => many.slots(),
+        }
     }
 
     /// Takes a request. It never blocks, and nothing is computed before the next [`step`](Self::step).
     ///
     /// # Errors
-    /// [`EngineError::NoTokens`], [`EngineError::UnknownToken`] or [`EngineError::PromptTooLong`].
+    /// [`EngineError::NoTokens`], [`EngineError::UnknownToken`], [`EngineError::PromptTooLong`] or [`EngineError::CacheTooSmall`].
     pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
         self.engine.check_tokens(&request.prompt, 0)?;
         let id = RequestId(self.submitted);
+        match &mut self.work {
+            Work::Single(single) => single.waiting.push_back((id, request)),
+            Work::Many(many) => many.submit(id, request)?,
+        }
         self.submitted += 1;
-        self.waiting.push_back((id, request));
         Ok(id)
     }
 
     /// Forgets a request. Nothing more is told of it. One that has ended is none.
     pub fn cancel(&mut self, id: RequestId) {
-        self.waiting.retain(|(waiting, _)| *waiting != id);
+        match &mut self.work {
+            Work::Single(single) => single.cancel(id),
+            Work::Many(many) => many.cancel(id),
+        }
     }
 
     /// Whether there is nothing to do.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty()
+        match &self.work {
+            Work::Single(single) => single.waiting.is_empty(),
+            Work::Many(many) => many.is_idle(),
+        }
     }
 
     /// What there is to do.
     pub fn counts(&self) -> Counts {
-        Counts {
-            running: 0,
-            waiting: self.waiting.len(),
-            // Between two steps no request is answered.
-            rows: 0,
-            rows_in_all: self.engine.n_ctx(),
-            prefix_asked: self.prefix_asked,
-            prefix_found: self.prefix_found,
+        match &self.work {
+            Work::Single(single) => single.counts(),
+            Work::Many(many) => many.counts(),
         }
     }
 
     /// What keeps the device ready while nothing is asked for, where it needs that.
     pub fn warm(&self) -> Option<Touch> {
-        self.session.warm()
+        match &self.work {
+            Work::Single(single) => single.session.warm(),
+            Work::Many(many) => many.warm(),
+        }
     }
-}
-
-/// Whether no other request can be answered either.
-fn is_fatal(error: &EngineError) -> bool {
-    matches!(
-        error,
-        EngineError::Gpu(_) | EngineError::Backend(BackendError::Gpu(_))
-    )
 }

@@ -4,16 +4,19 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 
 use super::guarded::Guarded;
-use super::{Choice, Event, Request, Scheduler, Told, is_fatal};
+use super::single::Single;
+use super::{Choice, Event, Request, Scheduler, Told, Work};
+use crate::engine::backend::BackendError;
 use crate::engine::{Engine, EngineError, StopReason};
+use crate::gpu::wait::complete;
 
 impl<'a> Scheduler<'a> {
-    /// A scheduler without requests, with its cache on the device of `engine`.
+    /// [`new_async`](Self::new_async), waited for.
     ///
     /// # Errors
     /// Where the cache does not fit.
     pub fn new(engine: &'a Engine) -> Result<Self, EngineError> {
-        Ok(Self::in_session(engine, engine.session()?))
+        complete(Self::new_async(engine))
     }
 
     /// Does the next piece of work and tells what came of it; without requests nothing. A break for a request cancels it: nothing more
@@ -22,6 +25,16 @@ impl<'a> Scheduler<'a> {
     /// # Errors
     /// What the device reports where it can compute nothing any more. No request is answered then, and none was told.
     pub fn step(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
+        match &mut self.work {
+            Work::Single(single) => single.step(told),
+            Work::Many(many) => complete(many.step(told)),
+        }
+    }
+}
+
+impl Single<'_> {
+    /// Answers the next request.
+    fn step(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
         let Some((id, request)) = self.waiting.pop_front() else {
             return Ok(());
         };
@@ -62,4 +75,12 @@ impl<'a> Scheduler<'a> {
         let (ControlFlow::Continue(()) | ControlFlow::Break(())) = tell(last);
         Ok(())
     }
+}
+
+/// Whether no other request can be answered either.
+fn is_fatal(error: &EngineError) -> bool {
+    matches!(
+        error,
+        EngineError::Gpu(_) | EngineError::Backend(BackendError::Gpu(_))
+    )
 }

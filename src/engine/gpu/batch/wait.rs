@@ -1,7 +1,6 @@
 //! Waiting for steps of several sequences, for native builds.
 
 use super::{BatchFlight, BatchLanding, BatchStep, GpuBatch};
-use crate::engine::backend::BackendError;
 use crate::engine::gpu::GpuModel;
 use crate::gpu::GpuError;
 use crate::gpu::wait::waits;
@@ -16,10 +15,12 @@ impl GpuBatch {
         pub fn prepare(&mut self, tokens: usize, drawn: usize) -> Result<(), GpuError> =
             self.prepare_async(tokens, drawn);
 
+        pub fn prepare_all(&mut self) -> Result<(), GpuError> = self.prepare_all_async();
+
         pub fn submit(&mut self, step: BatchStep<'_>) -> Result<BatchFlight, GpuError> =
             self.submit_async(step);
 
-        pub fn land(&self, flight: BatchFlight) -> Result<BatchLanding, BackendError> =
+        pub fn land(&self, flight: BatchFlight) -> Result<BatchLanding, GpuError> =
             self.land_async(flight);
     }
 }

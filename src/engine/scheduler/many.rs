@@ -1,0 +1,197 @@
+//! Many requests at once, in steps of several sequences on a GPU.
+//!
+//! Each sequence that decodes has one token in a step, and the prompts fill what is left of it. While a step runs, the next one is
+//! submitted: the device writes the tokens it chooses to where that one reads them. So a sequence may be computed past its end. What comes
+//! of that is left out, and its pages go to others only when no step in flight names them.
+//!
+//! If there is no page for the next token of a sequence, the youngest one is taken back. It waits with its tokens so far, and is computed
+//! again from them. The draw of a token depends on its position and the seed alone, so its answer goes on as if nothing had been.
+
+mod admission;
+mod landing;
+mod plan;
+mod sequence;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::guarded::Guarded;
+use super::pages::{Pages, ROWS};
+use super::request::{Choice, Counts, Request, RequestId, Told};
+use crate::engine::backend::Touch;
+use crate::engine::gpu::batch::{BATCHES_IN_FLIGHT, BatchFlight, GpuBatch};
+use crate::engine::{Engine, EngineError, StopReason};
+use sequence::{Answer, How, Sequence};
+
+/// The choice of a token in a step.
+struct Draw {
+    run: u64,
+    /// Its row among the rows of logits of the step, if the host chooses.
+    row: Option<usize>,
+}
+
+/// A step on its way.
+struct Flight {
+    flight: BatchFlight,
+    /// How many steps were submitted up to it.
+    number: u64,
+    /// One for each of the first tokens.
+    draws: Vec<Draw>,
+    /// Up to which position it computes each of its sequences.
+    parts: Vec<(u64, usize)>,
+}
+
+/// Requests that are answered at once.
+pub(super) struct Many<'a> {
+    engine: &'a Engine,
+    batch: GpuBatch,
+    pages: Pages,
+    /// In the order in which they came.
+    waiting: VecDeque<Answer>,
+    /// In the order in which they came.
+    running: Vec<Sequence>,
+    /// Sequences of the batch that nobody uses.
+    slots: Vec<u32>,
+    flights: VecDeque<Flight>,
+    /// Pages that are let go once this step has landed.
+    leaving: Vec<(u64, Vec<u32>)>,
+    /// Steps submitted.
+    flown: u64,
+    /// Sequences begun, those that were taken up again counted again.
+    runs: u64,
+    prefix_asked: u64,
+    prefix_found: u64,
+}
+
+impl<'a> Many<'a> {
+    /// Without requests; `None` where the engine is for one at a time.
+    ///
+    /// # Errors
+    /// Where the cache does not fit.
+    pub(super) async fn new(engine: &'a Engine) -> Result<Option<Self>, EngineError> {
+        let (Some(weights), Some(sizes)) = (&engine.weights, engine.batch_sizes()) else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            engine,
+            batch: GpuBatch::new_async(Arc::clone(weights), sizes).await?,
+            pages: Pages::new(sizes.pages),
+            waiting: VecDeque::new(),
+            running: vec![],
+            slots: (0..sizes.sequences).rev().collect(),
+            flights: VecDeque::new(),
+            leaving: vec![],
+            flown: 0,
+            runs: 0,
+            prefix_asked: 0,
+            prefix_found: 0,
+        }))
+    }
+
+    /// Compiles all steps, so that no answer waits for that.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub(super) async fn prepare(&mut self) -> Result<(), EngineError> {
+        Ok(self.batch.prepare_all_async().await?)
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.batch.sizes().sequences as usize
+    }
+
+    fn rows_in_all(&self) -> usize {
+        self.pages.count() * ROWS
+    }
+
+    /// Takes a request.
+    ///
+    /// # Errors
+    /// [`EngineError::CacheTooSmall`].
+    pub(super) fn submit(&mut self, id: RequestId, request: Request) -> Result<(), EngineError> {
+        let Request {
+            prompt,
+            choice,
+            limit,
+        } = request;
+        self.engine.check_cache(prompt.len())?;
+        let room = self.engine.n_ctx().min(self.rows_in_all()) - prompt.len();
+        self.waiting.push_back(Answer {
+            id,
+            prompt: prompt.len(),
+            tokens: prompt,
+            how: match choice {
+                Choice::Device(sampling) => How::Device(sampling),
+                Choice::Host(chooser) => How::Host(Guarded::new(chooser)),
+            },
+            limit: limit.min(room),
+            at_limit: match limit <= room {
+                true => StopReason::Limit,
+                false => StopReason::ContextFull,
+            },
+            begun: None,
+        });
+        Ok(())
+    }
+
+    pub(super) fn cancel(&mut self, id: RequestId) {
+        self.waiting.retain(|answer| answer.id != id);
+        if let Some(index) = self.running.iter().position(|s| s.answer.id == id) {
+            self.remove(index);
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        // What is in flight holds pages.
+        self.waiting.is_empty() && self.running.is_empty() && self.flights.is_empty()
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        Counts {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            rows: self.pages.held() * ROWS,
+            rows_in_all: self.rows_in_all(),
+            prefix_asked: self.prefix_asked,
+            prefix_found: self.prefix_found,
+        }
+    }
+
+    pub(super) fn warm(&self) -> Option<Touch> {
+        self.batch.warm()
+    }
+
+    /// Submits steps, and tells what came of the oldest one.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub(super) async fn step(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
+        self.admit(told);
+        while self.flights.len() < BATCHES_IN_FLIGHT && self.fly().await? {}
+        self.land(told).await
+    }
+
+    /// Where a sequence is that may have been removed.
+    fn find(&self, run: u64) -> Option<usize> {
+        self.running.iter().position(|s| s.run == run)
+    }
+
+    /// Ends a sequence. Its rows are kept for others.
+    fn remove(&mut self, index: usize) -> Answer {
+        let sequence = self.running.remove(index);
+        self.slots.push(sequence.slot);
+        self.depart(sequence.table.into_iter().collect());
+        sequence.answer
+    }
+
+    /// Lets pages go when no step names them any more.
+    fn depart(&mut self, pages: Vec<u32>) {
+        match self.flights.is_empty() {
+            true => self.pages.release(pages),
+            false => self.leaving.push((self.flown, pages)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! Which requests are answered, and which have to wait.
+
+use std::time::Instant;
+
+use super::Many;
+use super::sequence::{Answer, Begun, Sequence};
+use crate::engine::scheduler::pages::{ROWS, Table};
+use crate::engine::scheduler::request::{Event, Told};
+
+impl Many<'_> {
+    /// Takes up requests in the order in which they came, while there is room.
+    pub(super) fn admit(&mut self, told: &mut Told<'_>) {
+        let mut next = 0;
+        while next < self.waiting.len() && !self.slots.is_empty() {
+            let tokens = &self.waiting[next].tokens;
+            if self.is_being_computed(tokens) {
+                next += 1;
+                continue;
+            }
+            let mut table = self.pages.adopt(tokens);
+            let cached = table.pages().len() * ROWS;
+            let missing = tokens.len().div_ceil(ROWS) - table.pages().len();
+            // Each that runs will need a page soon; taking somebody back for it would be a waste.
+            let kept = self.running.len();
+            let has_room = missing + kept <= self.pages.available();
+            if !has_room || !self.pages.grow(&mut table, tokens.len()) {
+                self.pages.release(table);
+                return;
+            }
+            if let Some(answer) = self.waiting.remove(next) {
+                self.take_up(answer, table, cached, told);
+            }
+        }
+    }
+
+    /// Whether a sequence computes more of the beginning of `tokens` than is known. It is worth waiting for.
+    fn is_being_computed(&self, tokens: &[u32]) -> bool {
+        let most = tokens.len() - 1;
+        let common = |sequence: &Sequence| {
+            let pairs = sequence.answer.tokens.iter().zip(&tokens[..most]);
+            let common = pairs.take_while(|(theirs, ours)| theirs == ours).count();
+            common / ROWS * ROWS
+        };
+        let computed = |sequence: &&Sequence| common(sequence) > sequence.landed;
+        let longest = self.running.iter().filter(computed).map(common).max();
+        longest.is_some_and(|rows| rows > self.pages.known(tokens) * ROWS)
+    }
+
+    /// Begins with a request, or goes on with one that was taken back.
+    fn take_up(&mut self, mut answer: Answer, table: Table, cached: usize, told: &mut Told<'_>) {
+        if answer.begun.is_none() {
+            answer.begun = Some(Begun {
+                at: Instant::now(),
+                cached,
+                told: cached,
+                first: None,
+                delivered: 0,
+            });
+            self.prefix_asked += answer.prompt as u64;
+            self.prefix_found += cached as u64;
+            let done = cached;
+            if told(answer.id, Event::Prompt { done, cached }).is_break() {
+                return self.pages.release(table);
+            }
+            if answer.limit == 0 {
+                self.pages.release(table);
+                let _ = told(answer.id, Event::Ended(answer.stats(answer.at_limit)));
+                return;
+            }
+        }
+        let Some(slot) = self.slots.pop() else {
+            // Nobody is taken up without one.
+            self.pages.release(table);
+            return self.wait_again(answer);
+        };
+        self.batch.write_ids(slot, 0, &answer.tokens);
+        self.batch.write_pages(slot, 0, table.pages());
+        self.runs += 1;
+        let after = |sequence: &Sequence| sequence.answer.id > answer.id;
+        let place = self.running.iter().position(after);
+        let place = place.unwrap_or(self.running.len());
+        self.running.insert(
+            place,
+            Sequence {
+                answer,
+                run: self.runs,
+                slot,
+                table,
+                submitted: cached,
+                landed: cached,
+                drawn: 0,
+            },
+        );
+    }
+
+    /// Has an answer wait, before those that came later.
+    fn wait_again(&mut self, answer: Answer) {
+        let after = |waiting: &Answer| waiting.id > answer.id;
+        let place = self.waiting.iter().position(after);
+        self.waiting
+            .insert(place.unwrap_or(self.waiting.len()), answer);
+    }
+
+    /// Gives a sequence pages for so many rows. If there are none, the youngest sequence is taken back, which may be the one itself.
+    /// Whether it has them now; otherwise it may have them when a step has landed.
+    pub(super) fn make_room(&mut self, index: usize, rows: usize) -> bool {
+        loop {
+            let sequence = &mut self.running[index];
+            let before = sequence.table.pages().len();
+            if self.pages.grow(&mut sequence.table, rows) {
+                let new = &sequence.table.pages()[before..];
+                self.batch.write_pages(sequence.slot, before, new);
+                return true;
+            }
+            if !self.leaving.is_empty() {
+                return false;
+            }
+            let youngest = self.running.len() - 1;
+            let answer = self.remove(youngest);
+            self.wait_again(answer);
+            if youngest == index {
+                return false;
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What came of a step.
+
+use std::time::Instant;
+
+use super::sequence::How;
+use super::{Draw, Flight, Many};
+use crate::engine::backend::BackendError;
+use crate::engine::chooser::{Chooser, ChooserError};
+use crate::engine::gpu::batch::BatchLanding;
+use crate::engine::scheduler::pages::Swap;
+use crate::engine::scheduler::request::{Event, Told};
+use crate::engine::{EngineError, StopReason};
+
+impl Many<'_> {
+    /// Waits for the oldest step, and tells what came of it.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub(super) async fn land(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
+        let Some(Flight {
+            flight,
+            number,
+            draws,
+            parts,
+        }) = self.flights.pop_front()
+        else {
+            return Ok(());
+        };
+        let mut landing = self.batch.land_async(flight).await?;
+        let (gone, stay) = std::mem::take(&mut self.leaving)
+            .into_iter()
+            .partition(|(last, _)| *last <= number);
+        self.leaving = stay;
+        let gone: Vec<(u64, Vec<u32>)> = gone;
+        for (_, pages) in gone {
+            self.pages.release(pages);
+        }
+        for (run, end) in parts {
+            if let Some(index) = self.find(run) {
+                self.computed(index, end, told);
+            }
+        }
+        for (which, draw) in draws.iter().enumerate() {
+            if let Some(index) = self.find(draw.run) {
+                self.drawn(index, which, draw, &mut landing, told);
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of a sequence up to `end` are there.
+    fn computed(&mut self, index: usize, end: usize, told: &mut Told<'_>) {
+        let sequence = &mut self.running[index];
+        sequence.landed = end;
+        let answer = &mut sequence.answer;
+        let (slot, id, prompt) = (sequence.slot, answer.id, answer.prompt);
+        let rows = &answer.tokens[..end.min(answer.tokens.len())];
+        let swaps = self.pages.register(&mut sequence.table, rows);
+        let mut event = None;
+        if let Some(begun) = &mut answer.begun {
+            let done = end.min(prompt);
+            if done > begun.told {
+                begun.told = done;
+                let cached = begun.cached;
+                event = Some(Event::Prompt { done, cached });
+            }
+        }
+        for Swap { index, old } in swaps {
+            let new = self.running.iter().find(|s| s.slot == slot);
+            let new = new.map(|s| s.table.pages()[index]);
+            self.batch.write_pages(slot, index, new.as_slice());
+            self.depart(vec![old]);
+        }
+        if event.is_some_and(|event| told(id, event).is_break()) {
+            self.remove(index);
+        }
+    }
+
+    /// A token of a sequence was chosen, or is to be.
+    fn drawn(
+        &mut self,
+        index: usize,
+        which: usize,
+        draw: &Draw,
+        landing: &mut BatchLanding,
+        told: &mut Told<'_>,
+    ) {
+        let sequence = &mut self.running[index];
+        sequence.drawn -= 1;
+        let answer = &mut sequence.answer;
+        let id = answer.id;
+        let position = answer.tokens.len();
+        if landing.broken[which] {
+            // What other requests would find of these rows may be as wrong.
+            self.pages.forget();
+            self.remove(index);
+            let error = BackendError::NotFinite {
+                position: position - 1,
+            };
+            let _ = told(id, Event::Failed(error.into()));
+            return;
+        }
+        let token = match (&mut answer.how, draw.row) {
+            (How::Host(chooser), Some(row)) => {
+                let vocab = self.engine.model().config().vocab_size;
+                let logits = &mut landing.logits[row * vocab..][..vocab];
+                chosen(chooser, logits, &answer.tokens)
+            }
+            _ => Ok(landing.ids[which]),
+        };
+        let token = match token {
+            Ok(token) => token,
+            Err(error) => {
+                self.remove(index);
+                let _ = told(id, Event::Failed(EngineError::Chooser(error)));
+                return;
+            }
+        };
+        if let Some(begun) = &mut answer.begun {
+            begun.first.get_or_insert_with(Instant::now);
+            begun.delivered += 1;
+        }
+        if self.engine.tokenizer().is_stop(token) {
+            return self.end(index, StopReason::StopToken, told);
+        }
+        answer.tokens.push(token);
+        let (slot, generated) = (sequence.slot, answer.generated());
+        let (limit, at_limit) = (answer.limit, answer.at_limit);
+        if told(id, Event::Token(token)).is_break() {
+            self.remove(index);
+        } else if generated == limit {
+            self.end(index, at_limit, told);
+        } else if draw.row.is_some() {
+            self.batch.write_ids(slot, position, &[token]);
+        }
+    }
+
+    /// Ends an answer, and tells it.
+    fn end(&mut self, index: usize, stop: StopReason, told: &mut Told<'_>) {
+        let answer = self.remove(index);
+        let _ = told(answer.id, Event::Ended(answer.stats(stop)));
+    }
+}
+
+/// The token that the host chooses.
+fn chosen(
+    chooser: &mut impl Chooser,
+    logits: &mut [f32],
+    context: &[u32],
+) -> Result<u32, ChooserError> {
+    let token = chooser.choose(logits, context)?;
+    chooser.accept(token)?;
+    Ok(token)
+}

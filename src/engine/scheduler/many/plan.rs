@@ -1,0 +1,145 @@
+//! What the next step computes.
+
+use super::sequence::How;
+use super::{Draw, Flight, Many};
+use crate::engine::gpu::batch::{BatchStep, BatchToken};
+use crate::engine::{EngineError, Sampling};
+use crate::kernels::sample;
+use crate::kernels::sequences::CHOICE;
+
+/// A step that is not submitted yet.
+#[derive(Default)]
+struct Plan {
+    /// The tokens after which one is chosen.
+    drawn: Vec<BatchToken>,
+    choices: Vec<[u32; CHOICE]>,
+    draws: Vec<Draw>,
+    /// Of which of them the host wants the logits.
+    rows: Vec<usize>,
+    /// The other tokens.
+    others: Vec<BatchToken>,
+    parts: Vec<(u64, usize)>,
+}
+
+impl Plan {
+    fn len(&self) -> usize {
+        self.drawn.len() + self.others.len()
+    }
+}
+
+impl Many<'_> {
+    /// Submits a step if there is something to compute; whether there was.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub(super) async fn fly(&mut self) -> Result<bool, EngineError> {
+        let mut plan = self.plan();
+        let restored = match (plan.drawn.is_empty(), plan.others.pop()) {
+            (true, None) => return Ok(false),
+            // A step without a choice has nothing to come back with, so one is made and its token is put back.
+            (true, Some(token)) => {
+                plan.drawn.push(token);
+                plan.choices.push(sample::words(&Sampling::GREEDY, 0));
+                self.id_after(token).map(|id| (token, id))
+            }
+            (false, last) => {
+                plan.others.extend(last);
+                None
+            }
+        };
+        let tokens = [&plan.drawn[..], &plan.others].concat();
+        let flight = self.batch.submit_async(BatchStep {
+            tokens: &tokens,
+            choices: &plan.choices,
+            logits: &plan.rows,
+        });
+        let flight = flight.await?;
+        if let Some((token, id)) = restored {
+            let position = token.position as usize + 1;
+            self.batch.write_ids(token.sequence, position, &[id]);
+        }
+        self.flown += 1;
+        self.flights.push_back(Flight {
+            flight,
+            number: self.flown,
+            draws: plan.draws,
+            parts: plan.parts,
+        });
+        Ok(true)
+    }
+
+    /// The id behind a token of a prompt.
+    fn id_after(&self, token: BatchToken) -> Option<u32> {
+        let sequence = self.running.iter().find(|s| s.slot == token.sequence)?;
+        let next = token.position as usize + 1;
+        sequence.answer.tokens.get(next).copied()
+    }
+
+    /// First a token of each sequence that decodes, then as much of the prompts as there is room for, the oldest first.
+    fn plan(&mut self) -> Plan {
+        let mut plan = Plan::default();
+        let most = self.batch.sizes().tokens as usize;
+        let ready = |runs: &Self, decodes: bool| -> Vec<u64> {
+            let ready = runs.running.iter().filter(|s| s.is_ready());
+            let ready = ready.filter(|s| (s.left() == 1) == decodes);
+            ready.map(|s| s.run).collect()
+        };
+        for run in ready(self, true) {
+            if plan.len() == most {
+                break;
+            }
+            // Whoever needs a page may have it taken back.
+            let Some(index) = self.find(run) else {
+                continue;
+            };
+            let rows = self.running[index].submitted + 1;
+            if self.make_room(index, rows) {
+                self.add(&mut plan, index, 1);
+            }
+        }
+        for run in ready(self, false) {
+            let Some(index) = self.find(run) else {
+                continue;
+            };
+            let count = self.running[index].left().min(most - plan.len());
+            if count == 0 {
+                break;
+            }
+            self.add(&mut plan, index, count);
+        }
+        plan
+    }
+
+    /// Adds the next tokens of a sequence.
+    fn add(&mut self, plan: &mut Plan, index: usize, count: usize) {
+        let sequence = &mut self.running[index];
+        let first = sequence.submitted;
+        let is_last = count == sequence.left();
+        let token = |position: usize| BatchToken {
+            sequence: sequence.slot,
+            position: position as u32,
+        };
+        let mut tokens: Vec<_> = (first..first + count).map(token).collect();
+        if is_last && let Some(last) = tokens.pop() {
+            let step = u64::from(last.position) + 1;
+            let (words, row) = match &sequence.answer.how {
+                How::Device(sampling) => (sample::words(sampling, step), None),
+                How::Host(_) => {
+                    plan.rows.push(plan.drawn.len());
+                    let row = plan.rows.len() - 1;
+                    (sample::words(&Sampling::GREEDY, step), Some(row))
+                }
+            };
+            plan.drawn.push(last);
+            plan.choices.push(words);
+            plan.draws.push(Draw {
+                run: sequence.run,
+                row,
+            });
+            sequence.drawn += 1;
+        }
+        plan.others.extend(tokens);
+        sequence.submitted += count;
+        plan.parts.push((sequence.run, sequence.submitted));
+    }
+}

@@ -1,0 +1,98 @@
+//! What is known of a request while it is answered.
+
+use std::time::Instant;
+
+use crate::engine::scheduler::guarded::Guarded;
+use crate::engine::scheduler::pages::Table;
+use crate::engine::scheduler::request::RequestId;
+use crate::engine::{GenerateStats, Sampling, StopReason};
+
+/// Who chooses tokens.
+pub(super) enum How {
+    Device(Sampling),
+    Host(Guarded),
+}
+
+/// A request and its answer so far. It has no place in the cache.
+pub(super) struct Answer {
+    pub(super) id: RequestId,
+    /// The prompt, then the answer.
+    pub(super) tokens: Vec<u32>,
+    /// Tokens of the prompt.
+    pub(super) prompt: usize,
+    pub(super) how: How,
+    /// Tokens of the answer at most, and what it means to reach them.
+    pub(super) limit: usize,
+    pub(super) at_limit: StopReason,
+    /// From when on it is answered.
+    pub(super) begun: Option<Begun>,
+}
+
+/// What is known of an answer once it has begun.
+pub(super) struct Begun {
+    pub(super) at: Instant,
+    /// Rows of the prompt that were there already.
+    pub(super) cached: usize,
+    /// How many were told to be there.
+    pub(super) told: usize,
+    /// When the first token came.
+    pub(super) first: Option<Instant>,
+    /// Tokens that came, a stop token included.
+    pub(super) delivered: usize,
+}
+
+impl Answer {
+    /// Tokens of the answer.
+    pub(super) fn generated(&self) -> usize {
+        self.tokens.len() - self.prompt
+    }
+
+    /// What it took.
+    pub(super) fn stats(&self, stop: StopReason) -> GenerateStats {
+        let end = Instant::now();
+        let begun = self.begun.as_ref();
+        let at = begun.map_or(end, |begun| begun.at);
+        let first = begun.and_then(|begun| begun.first).unwrap_or(end);
+        let delivered = begun.map_or(0, |begun| begun.delivered);
+        GenerateStats {
+            prompt_tokens: self.prompt - begun.map_or(0, |begun| begun.cached),
+            prompt_time: first - at,
+            generated: self.generated(),
+            steps: delivered.saturating_sub(1),
+            generate_time: end - first,
+            stop,
+        }
+    }
+}
+
+/// An answer with its place in the cache.
+pub(super) struct Sequence {
+    pub(super) answer: Answer,
+    /// No two sequences have the same, so what comes back of one that was ended is known.
+    pub(super) run: u64,
+    /// Its number in the batch.
+    pub(super) slot: u32,
+    pub(super) table: Table,
+    /// Positions that submitted steps compute.
+    pub(super) submitted: usize,
+    /// Positions whose rows are there.
+    pub(super) landed: usize,
+    /// Tokens that steps in flight choose.
+    pub(super) drawn: usize,
+}
+
+impl Sequence {
+    /// Positions that can be computed: their tokens are known, here or on the device.
+    pub(super) fn left(&self) -> usize {
+        self.answer.tokens.len() + self.drawn - self.submitted
+    }
+
+    /// Whether another token is wanted of it now.
+    pub(super) fn is_ready(&self) -> bool {
+        let chosen = match self.answer.how {
+            How::Device(_) => true,
+            How::Host(_) => self.drawn == 0,
+        };
+        chosen && self.left() > 0 && self.answer.generated() + self.drawn < self.answer.limit
+    }
+}

@@ -1,0 +1,456 @@
+//! Protects who shares a GPU: the answer of each is what it is alone, whoever comes, goes or has to wait beside it, and nothing is left behind.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::*;
+use crate::engine::backend::Backend;
+use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
+use crate::engine::cpu::CpuBackend;
+use crate::engine::scheduler::request::Event;
+use crate::engine::{
+    DeviceChoice, EngineOptions, GpuOptions, ModelSource, Opened, Sampling, Serving, Tier,
+};
+use crate::gpu::GpuError;
+use crate::gpu::wait::complete;
+use crate::kernels::testing::Rng;
+
+const N_CTX: usize = 256;
+
+/// The built-in model for four at once; `None` where the adapter cannot run the tier.
+fn engine(tier: Tier, cache_tokens: usize) -> Option<Engine> {
+    let options = EngineOptions {
+        gpu: GpuOptions {
+            device: DeviceChoice::Index(0),
+            tier: Some(tier),
+            ..GpuOptions::default()
+        },
+        ctx: Some(N_CTX),
+        serving: Some(Serving {
+            parallel: 4,
+            cache_tokens: Some(cache_tokens),
+        }),
+        ..EngineOptions::default()
+    };
+    let opened = match Opened::new(&ModelSource::Embedded, &options) {
+        Err(EngineError::Gpu(GpuError::TierUnsupported { .. })) => return None,
+        opened => opened.expect("these tests need a GPU adapter"),
+    };
+    Some(Engine::load(opened, &mut |_| {}).expect("it fits"))
+}
+
+fn many(engine: &Engine) -> Many<'_> {
+    let many = complete(Many::new(engine)).expect("there is memory");
+    many.expect("it is for many")
+}
+
+/// What one asks for.
+#[derive(Debug, Clone)]
+struct Job {
+    prompt: Vec<u32>,
+    sampling: Sampling,
+    on_host: bool,
+    /// Tokens that the host never chooses.
+    excluded: Vec<u32>,
+    limit: usize,
+    /// Before which step it comes.
+    comes: usize,
+    /// After how many tokens it goes away.
+    goes: Option<usize>,
+}
+
+impl Job {
+    fn new(prompt: Vec<u32>, limit: usize) -> Self {
+        Self {
+            prompt,
+            sampling: Sampling::GREEDY,
+            on_host: false,
+            excluded: vec![],
+            limit,
+            comes: 0,
+            goes: None,
+        }
+    }
+
+    fn request(&self) -> Request {
+        let excluded = |token: &u32| (*token, f32::NEG_INFINITY);
+        let settings = ChainSettings {
+            logit_bias: self.excluded.iter().map(excluded).collect(),
+            ..ChainSettings::new(self.sampling)
+        };
+        Request {
+            prompt: self.prompt.clone(),
+            choice: match self.on_host {
+                true => Choice::Host(Box::new(Chain::new(settings))),
+                false => Choice::Device(self.sampling),
+            },
+            limit: self.limit,
+        }
+    }
+}
+
+/// A prompt of so many tokens, with a beginning that others have as well.
+fn prompt(rng: &mut Rng, length: usize) -> Vec<u32> {
+    let common = rng.below(length + 1);
+    let kind = rng.below(2) as u32;
+    let token = |i: usize| (i as u32 * 37 + kind * 911) % 4000 + 3;
+    let own = (common..length).map(|_| rng.below(4000) as u32 + 3);
+    let own: Vec<u32> = own.collect();
+    (0..common).map(token).chain(own).collect()
+}
+
+fn random_job(rng: &mut Rng, most: usize) -> Job {
+    let length = 1 + rng.below(most);
+    let sampling = match rng.below(3) {
+        0 => Sampling {
+            temperature: 0.8,
+            top_k: 40,
+            repeat_penalty: 1.1,
+            seed: rng.bits(),
+            ..Sampling::GREEDY
+        },
+        _ => Sampling::GREEDY,
+    };
+    Job {
+        sampling,
+        on_host: rng.below(4) == 0,
+        limit: 1 + rng.below(30),
+        comes: rng.below(12),
+        ..Job::new(prompt(rng, length), 0)
+    }
+}
+
+/// What came of each job.
+fn run(many: &mut Many<'_>, jobs: &[Job]) -> Vec<Vec<Event>> {
+    let mut found: HashMap<RequestId, Vec<Event>> = HashMap::new();
+    let mut goes = HashMap::new();
+    let mut step = 0;
+    let mut left: Vec<(usize, &Job)> = jobs.iter().enumerate().collect();
+    while !left.is_empty() || !many.is_idle() {
+        left.retain(|(which, job)| {
+            let comes = job.comes <= step;
+            if comes {
+                let id = RequestId(*which as u64);
+                many.submit(id, job.request()).expect("it fits");
+                goes.insert(id, job.goes);
+            }
+            !comes
+        });
+        // Some go away between two steps, others when they are told something.
+        for (id, goes) in &goes {
+            let told = found.get(id).map_or(0, Vec::len);
+            if goes.is_some_and(|goes| told >= goes && id.0 % 2 == 0) {
+                many.cancel(*id);
+            }
+        }
+        let told = &mut |id, event| {
+            let events = found.entry(id).or_default();
+            events.push(event);
+            match goes[&id].is_some_and(|goes| events.len() >= goes && id.0 % 2 == 1) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        };
+        complete(many.step(told)).expect("the device works");
+        check(many);
+        step += 1;
+        assert!(step < 20_000, "it goes on: {:?}", many.counts());
+    }
+    assert_eq!(many.pages.held(), 0, "all pages are free");
+    assert_eq!(many.slots.len(), many.slots());
+    let ids = (0..jobs.len()).map(|which| RequestId(which as u64));
+    ids.map(|id| found.remove(&id).unwrap_or_default())
+        .collect()
+}
+
+/// No page is in the hands of two that may write to it.
+fn check(many: &Many<'_>) {
+    let mut writers = HashMap::new();
+    for sequence in &many.running {
+        for page in &sequence.table.pages()[sequence.landed / ROWS..] {
+            let other = writers.insert(*page, sequence.run);
+            assert_eq!(other, None, "page {page}");
+        }
+    }
+    for page in many.leaving.iter().flat_map(|(_, pages)| pages) {
+        assert!(!writers.contains_key(page), "page {page} is let go");
+    }
+}
+
+fn text(events: &[Event]) -> Vec<u32> {
+    let mut cached_at = 0;
+    let mut tokens = vec![];
+    for (i, event) in events.iter().enumerate() {
+        match event {
+            Event::Prompt { done, cached } => {
+                assert!(tokens.is_empty() && *done >= cached_at && (i > 0 || done == cached));
+                cached_at = *done + 1;
+            }
+            Event::Token(token) => tokens.push(*token),
+            Event::Ended(stats) => {
+                assert_eq!(i + 1, events.len(), "nothing follows");
+                assert_eq!(stats.generated, tokens.len());
+            }
+            Event::Failed(error) => panic!("{error}"),
+        }
+    }
+    tokens
+}
+
+/// Asserts that greedy texts part only where the two tokens are as good as equal: by less than the error of the device's logits.
+fn assert_near(engine: &Engine, prompt: &[u32], common: &[u32], pair: [u32; 2]) {
+    let tokens = [prompt, common].concat();
+    let mut rows = vec![];
+    let keep = &mut |_: usize, row: &[f32]| {
+        rows.push(row.to_vec());
+        ControlFlow::Continue(())
+    };
+    let mut session = engine.session().expect("there is memory");
+    let last = tokens.len() - 1;
+    session.logits(&tokens, last, keep).expect("it fits");
+    let mut cpu = CpuBackend::new(Arc::clone(&engine.model), N_CTX).expect("it fits");
+    cpu.prefill(&tokens[..last.max(1)], 0).expect("it fits");
+    let on_row = &mut |row: usize, logits: &[f32]| keep(row, logits);
+    cpu.logits(&tokens[last..], last, on_row).expect("it fits");
+    let [gpu, cpu] = &rows[..] else {
+        panic!("{} rows", rows.len());
+    };
+    let error = gpu.iter().zip(cpu).map(|(a, b)| (a - b).abs());
+    let error = error.fold(0.0, f32::max);
+    let margin = (cpu[pair[0] as usize] - cpu[pair[1] as usize]).abs();
+    assert!(
+        margin <= 4.0 * error,
+        "after {} tokens {pair:?}: margin {margin:.1e}, error {error:.1e}",
+        tokens.len()
+    );
+}
+
+/// Asserts that the answers of `jobs` at once are those of each alone, and tells how many were taken up in all.
+fn assert_alone(engine: &Engine, many: &mut Many<'_>, jobs: &[Job]) -> u64 {
+    many.pages.forget();
+    let before = many.runs;
+    let found = run(many, jobs);
+    let runs = many.runs - before;
+    let (mut parted, mut tokens) = (0, 0);
+    for (job, found) in jobs.iter().zip(&found) {
+        many.pages.forget();
+        let job = Job {
+            comes: 0,
+            ..job.clone()
+        };
+        let alone = run(many, std::slice::from_ref(&job)).remove(0);
+        assert!(matches!(found.last(), Some(Event::Ended(_))), "{found:?}");
+        let (found, alone) = (text(found), text(&alone));
+        tokens += alone.len();
+        if found == alone {
+            continue;
+        }
+        parted += 1;
+        let pairs = found.iter().zip(&alone);
+        let common = pairs.take_while(|(a, b)| a == b).count();
+        if let (Some(a), Some(b)) = (found.get(common), alone.get(common))
+            && job.sampling == Sampling::GREEDY
+        {
+            assert_near(engine, &job.prompt, &alone[..common], [*a, *b]);
+        }
+    }
+    assert!(parted <= 1 + tokens / 1000, "{parted} of {}", jobs.len());
+    runs
+}
+
+/// Random mixes in each tier: with a cache for all, and with one so small that sequences wait and are taken back.
+fn assert_mixes(tiers: &[Tier], mixes: usize) {
+    let mut rng = Rng::fresh();
+    for tier in tiers {
+        for rows in [4 * N_CTX, 3 * ROWS] {
+            let Some(engine) = engine(*tier, rows) else {
+                continue;
+            };
+            let mut many = many(&engine);
+            let mut taken_back = 0;
+            for _ in 0..mixes {
+                let count = 2 + rng.below(6);
+                let jobs: Vec<Job> = (0..count).map(|_| random_job(&mut rng, 150)).collect();
+                taken_back += assert_alone(&engine, &mut many, &jobs) - count as u64;
+            }
+            let small = rows < 4 * N_CTX;
+            assert!(small || taken_back == 0, "{taken_back} were taken back");
+            if small {
+                // Two that both grow out of the cache, since they cannot end. The youngest is drawn on the device.
+                let endless = |first| Job {
+                    on_host: true,
+                    excluded: engine.tokenizer().stop_tokens().to_vec(),
+                    ..Job::new(vec![first; 20], 80)
+                };
+                let drawn = Job {
+                    sampling: Sampling {
+                        temperature: 1.0,
+                        seed: rng.bits(),
+                        ..Sampling::GREEDY
+                    },
+                    ..Job::new(vec![7; 60], 60)
+                };
+                let runs = assert_alone(&engine, &mut many, &[endless(5), endless(6), drawn]);
+                assert!(runs > 3, "nobody was taken back");
+            }
+        }
+    }
+}
+
+#[test]
+fn answers_in_a_mix_are_what_they_are_alone() {
+    assert_mixes(&[Tier::Subgroup], 1);
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn answers_in_many_mixes_are_what_they_are_alone() {
+    assert_mixes(&[Tier::Plain, Tier::Subgroup], 16);
+}
+
+/// Mixes of which half go away at some time.
+fn assert_nothing_is_left(mixes: usize) {
+    let Some(engine) = engine(Tier::Subgroup, 5 * ROWS) else {
+        return;
+    };
+    let mut rng = Rng::fresh();
+    let mut many = many(&engine);
+    for _ in 0..mixes {
+        let jobs: Vec<Job> = (0..8)
+            .map(|_| {
+                let goes = (rng.below(2) == 0).then(|| rng.below(9));
+                let job = random_job(&mut rng, 130);
+                Job { goes, ..job }
+            })
+            .collect();
+        for (job, events) in jobs.iter().zip(run(&mut many, &jobs)) {
+            if job.goes.is_none() {
+                assert!(matches!(events.last(), Some(Event::Ended(_))), "{events:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_goes_away_leaves_nothing_behind() {
+    assert_nothing_is_left(2);
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn whoever_goes_away_leaves_nothing_behind() {
+    assert_nothing_is_left(60);
+}
+
+#[test]
+fn a_common_beginning_is_computed_once() {
+    let Some(engine) = engine(Tier::Subgroup, 4 * N_CTX) else {
+        return;
+    };
+    let mut many = many(&engine);
+    let common: Vec<u32> = (0..2 * ROWS as u32 + 5).map(|i| i * 7 % 4000 + 3).collect();
+    let jobs: Vec<Job> = (0..4)
+        .map(|i| Job::new([&common[..], &[50 + i]].concat(), 3))
+        .collect();
+    let found = run(&mut many, &jobs);
+    let cached = |events: &[Event]| match events.first() {
+        Some(Event::Prompt { cached, .. }) => *cached,
+        other => panic!("{other:?}"),
+    };
+    let cached: Vec<usize> = found.iter().map(|events| cached(events)).collect();
+    assert_eq!(cached, [0, 2 * ROWS, 2 * ROWS, 2 * ROWS]);
+    let counts = many.counts();
+    assert_eq!(counts.prefix_found, 6 * ROWS as u64);
+    assert_eq!(counts.prefix_asked, 4 * (common.len() as u64 + 1));
+    assert_eq!((counts.rows, counts.rows_in_all), (0, 4 * N_CTX));
+}
+
+/// Chooses a token, and then fails.
+struct Fails(usize);
+
+impl Chooser for Fails {
+    fn choose(&mut self, logits: &mut [f32], _: &[u32]) -> Result<u32, ChooserError> {
+        assert!(logits.len() > 7, "a whole row");
+        self.0 += 1;
+        match self.0 {
+            1 => Ok(7),
+            _ => Err(ChooserError::NothingLeft),
+        }
+    }
+}
+
+#[test]
+fn a_chooser_that_fails_ends_its_own_request_alone() {
+    let Some(engine) = engine(Tier::Subgroup, 4 * N_CTX) else {
+        return;
+    };
+    let mut many = many(&engine);
+    let job = Job::new(vec![4, 5, 6], 6);
+    let on_host = Job {
+        on_host: true,
+        ..job.clone()
+    };
+    let expected = text(&run(&mut many, std::slice::from_ref(&job))[0]);
+    let mut found: HashMap<RequestId, Vec<Event>> = HashMap::new();
+    let failing = Request {
+        choice: Choice::Host(Box::new(Fails(0))),
+        ..job.request()
+    };
+    for (id, request) in (0..).zip([job.request(), failing, on_host.request()]) {
+        many.submit(RequestId(id), request).expect("it fits");
+    }
+    while !many.is_idle() {
+        let told = &mut |id, event| {
+            found.entry(id).or_default().push(event);
+            ControlFlow::Continue(())
+        };
+        complete(many.step(told)).expect("the device works");
+    }
+    for id in [0, 2] {
+        assert_eq!(text(&found[&RequestId(id)]), expected, "request {id}");
+    }
+    let failed = &found[&RequestId(1)];
+    assert!(
+        matches!(
+            &failed[failed.len() - 2..],
+            [
+                Event::Token(7),
+                Event::Failed(EngineError::Chooser(ChooserError::NothingLeft))
+            ]
+        ),
+        "{failed:?}"
+    );
+    assert_eq!(many.pages.held(), 0);
+}
+
+#[test]
+fn what_never_fits_is_refused_and_what_just_fits_ends_with_the_cache() {
+    let Some(engine) = engine(Tier::Subgroup, 2 * ROWS) else {
+        return;
+    };
+    let mut many = many(&engine);
+    let refused = many.submit(RequestId(0), Job::new(vec![5; 2 * ROWS], 1).request());
+    assert!(
+        matches!(
+            refused,
+            Err(EngineError::CacheTooSmall {
+                prompt: 128,
+                rows: 128
+            })
+        ),
+        "{refused:?}"
+    );
+    let found = run(
+        &mut many,
+        &[
+            Job::new(vec![5; 2 * ROWS - 2], 9),
+            Job::new(vec![6; 2 * ROWS - 1], 9),
+            Job::new(vec![7; 3], 0),
+        ],
+    );
+    for events in &found {
+        assert!(matches!(events.last(), Some(Event::Ended(_))), "{events:?}");
+    }
+    assert!(text(&found[0]).len() <= 2 && text(&found[1]).len() <= 1);
+}

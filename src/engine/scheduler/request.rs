@@ -1,0 +1,66 @@
+//! What users ask for, and what they are told.
+
+use std::ops::ControlFlow;
+
+use crate::engine::chooser::Chooser;
+use crate::engine::{EngineError, GenerateStats, Sampling};
+
+/// What one user asks for.
+pub struct Request {
+    /// The tokens to continue, at least one.
+    pub prompt: Vec<u32>,
+    /// How tokens are chosen.
+    pub choice: Choice,
+    /// Tokens of the answer at most. The end of the context is a limit in any case.
+    pub limit: usize,
+}
+
+/// How the tokens of an answer are chosen.
+pub enum Choice {
+    /// On the device.
+    Device(Sampling),
+    /// On the host, from the row of logits. A chooser that panics ends its own request alone.
+    Host(Box<dyn Chooser + Send>),
+}
+
+/// Names a request. No two requests of a scheduler have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub(super) u64);
+
+/// What became of a request.
+#[derive(Debug)]
+pub enum Event {
+    /// So many tokens of the prompt are as good as computed. The first such event comes before anything is computed.
+    Prompt {
+        /// Tokens that have their cache rows.
+        done: usize,
+        /// How many of them were there already.
+        cached: usize,
+    },
+    /// The next token of the answer. Stop tokens are not told.
+    Token(u32),
+    /// The answer ended, which [`GenerateStats::stop`] gives the reason of. Nothing follows.
+    Ended(GenerateStats),
+    /// The request failed. Nothing follows; other requests go on.
+    Failed(EngineError),
+}
+
+/// What a scheduler has to do, and what it has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests that are answered.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Rows of the cache that requests hold. Those kept for later requests are free to be taken, and do not count.
+    pub rows: usize,
+    /// Rows of the cache in all.
+    pub rows_in_all: usize,
+    /// Tokens of all prompts so far.
+    pub prefix_asked: u64,
+    /// How many of them had their rows already.
+    pub prefix_found: u64,
+}
+
+/// Is told of events.
+pub type Told<'t> = dyn FnMut(RequestId, Event) -> ControlFlow<()> + 't;
