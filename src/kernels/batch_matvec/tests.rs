@@ -6,6 +6,7 @@ use crate::gpu::call::State;
 use crate::gpu::testing::{download, gpu_weights, output, run, token_gpus, upload};
 use crate::gpu::{Gpu, Most};
 use crate::kernels::expert_rows::tests::expert_rows;
+use crate::kernels::expert_rows::tile_count;
 use crate::kernels::testing::bounds::needs_every_byte;
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::kernels::token::testing::{
@@ -65,166 +66,240 @@ struct Case {
     tokens: usize,
 }
 
-fn check(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
-    let &Case {
-        ty,
-        kind,
-        groups,
-        rows,
-        cols,
-        pair,
-        tokens,
-    } = case;
-    let weights: Vec<_> = (0..1 + usize::from(pair))
-        .map(|_| random_weight(rng, ty, groups, rows, cols))
-        .collect();
-    let used = match kind {
-        Kind::Gather(used) | Kind::Scatter(used) => used,
-        _ => 1,
-    };
-    let units = cols / 32;
-    let (x_units, stride) = match kind {
-        Kind::Heads(x_units) => (x_units, groups * x_units),
-        _ => (0, units),
-    };
-    let form = match kind {
-        Kind::Stream => Activation::Floats,
-        _ => activation(gpu),
-    };
-    let first = rng.below(groups);
-    let ids: Vec<u32> = (0..tokens)
-        .flat_map(|t| (0..used).map(move |k| ((first + t / 3 + k) % groups) as u32))
-        .collect();
-    let experts = matches!(kind, Kind::Gather(_) | Kind::Scatter(_));
-    // A height that leaves tiles full and not full.
-    let height = 4;
-    let (slots, lists) = match experts {
-        true => expert_rows(&ids, groups, &[height]),
-        false => (vec![], vec![vec![]]),
-    };
-    let in_rows = if let Kind::Scatter(_) = kind {
-        tokens * used
-    } else {
-        tokens
-    };
-    let out_rows = tokens * used;
-    let normed = matches!(kind, Kind::Dense | Kind::Gather(_) | Kind::Stream);
-    let residual = kind == Kind::Dense && !pair;
-    let width = stride * 32;
-    let (x, norm) = (rng.normals(in_rows * width), rng.normals(width));
-    let weighted: Vec<f32> = x
-        .iter()
-        .zip(norm.iter().cycle())
-        .map(|(x, g)| x * g)
-        .collect();
-    let stands = match form {
-        Activation::Floats => weighted.clone(),
-        form => stand_for(form, &weighted),
-    };
-    let all_squares = squares(&x);
-    let n = match experts {
-        true => rows,
-        false => groups * rows,
-    };
-    let before = rng.normals(out_rows * n);
-    let g = rng.normals(n);
-    let mut twin = vec![f32::NAN; out_rows * n];
-    let mut own = |out: usize, row: usize, group: Option<usize>| {
-        let rms = normed.then(|| &all_squares[row * width / 16..][..width / 16]);
-        let before = residual.then(|| &before[out * n..][..n]);
-        let x = &stands[row * width..][..width];
-        let y = batch_matvec(&weights, group, x, x_units, rms, before);
-        twin[out * n..][..n].copy_from_slice(&y);
-    };
-    let slot_of = |i: usize| slots.get(i).map_or(i, |slot| *slot as usize);
-    for i in 0..out_rows {
-        let slot = slot_of(i);
-        let expert = ids.get(slot).map(|id| *id as usize);
-        match kind {
-            Kind::Gather(_) => own(i, slot / used, expert),
-            Kind::Scatter(_) => own(slot, i, expert),
-            _ => own(i, i, None),
+impl Case {
+    /// Experts of a token, 1 where groups are none.
+    fn used(&self) -> usize {
+        match self.kind {
+            Kind::Gather(used) | Kind::Scatter(used) => used,
+            _ => 1,
         }
     }
 
-    let refs: Vec<&Weight> = weights.iter().collect();
-    let on_gpu = gpu_weights(gpu, &refs);
-    let range = |data: &[f32]| Range::whole(&upload(gpu, data));
-    let sums = || range(&all_squares);
-    let input = match kind {
-        Kind::Stream => Input::Stream(range(&x), range(&norm), sums(), EPS),
-        _ => Input::Prepared(TokenInput {
-            values: upload_values(gpu, &weighted),
-            rms: normed.then(|| (sums(), EPS)),
-        }),
-    };
-    let most = tokens as u32;
-    let tiles = |list: &[[u32; 4]]| {
-        let mut list = list.to_vec();
-        let most =
-            super::super::expert_rows::tile_count(most, used as u32, height as u32, groups as u32);
-        list.resize(most as usize, [0; 4]);
-        Range::whole(&upload(gpu, &list))
-    };
-    let prepares = rows.is_multiple_of(32);
-    let product = GpuBatchMatvec {
-        up: on_gpu.get(1),
-        x_stride: stride as u32,
-        x_group: x_units as u32,
-        experts: experts.then(|| GpuExperts {
-            tiles: tiles(&lists[0]),
-            slots: Range::whole(&upload(gpu, &slots)),
-            used: used as u32,
-            height: height as u32,
-            gather: matches!(kind, Kind::Gather(_)),
-            counts: None,
-            either: false,
-        }),
-        residual: residual.then(|| range(&before)),
-        ..GpuBatchMatvec::new(gpu.machine, &on_gpu[0], activation(gpu), most, input)
-    };
-    let words = activation(gpu).bytes((out_rows * n).div_ceil(32) as u64) as usize / 4;
-    let outputs = || {
-        let prepared = TokenOutput {
-            values: Range::whole(&output(gpu, words)).holding(Role::prepared(activation(gpu))),
-            norm: (!experts).then(|| {
-                let sums = output(gpu, out_rows * n / 16);
-                (range(&g), Range::whole(&sums))
+    fn has_experts(&self) -> bool {
+        matches!(self.kind, Kind::Gather(_) | Kind::Scatter(_))
+    }
+
+    /// Rows of the input and of the output.
+    fn in_and_out(&self) -> [usize; 2] {
+        let out = self.tokens * self.used();
+        match self.kind {
+            Kind::Scatter(_) => [out, out],
+            _ => [self.tokens, out],
+        }
+    }
+
+    /// Values of a row of the input, and of the output.
+    fn widths(&self) -> [usize; 2] {
+        match self.kind {
+            Kind::Heads(x_units) => [self.groups * x_units * 32, self.groups * self.rows],
+            _ if self.has_experts() => [self.cols, self.rows],
+            _ => [self.cols, self.groups * self.rows],
+        }
+    }
+
+    fn is_normed(&self) -> bool {
+        matches!(self.kind, Kind::Dense | Kind::Gather(_) | Kind::Stream)
+    }
+
+    fn has_residual(&self) -> bool {
+        self.kind == Kind::Dense && !self.pair
+    }
+
+    /// What the input is multiplied as.
+    fn form(&self, gpu: &Gpu) -> Activation {
+        match self.kind {
+            Kind::Stream => Activation::Floats,
+            _ => activation(gpu),
+        }
+    }
+}
+
+/// A case with random values.
+struct Problem<'a> {
+    case: &'a Case,
+    weights: Vec<Weight>,
+    /// The expert of each slot, the slots by expert, and their tiles.
+    ids: Vec<u32>,
+    slots: Vec<u32>,
+    tiles: Vec<[u32; 4]>,
+    x: Vec<f32>,
+    norm: Vec<f32>,
+    before: Vec<f32>,
+    /// The weight of the norm behind it.
+    g: Vec<f32>,
+}
+
+/// Places of an expert's tile: some are full and some are not.
+const HEIGHT: usize = 4;
+
+impl<'a> Problem<'a> {
+    fn new(rng: &mut Rng, case: &'a Case) -> Self {
+        let weight = |rng: &mut Rng| random_weight(rng, case.ty, case.groups, case.rows, case.cols);
+        let weights = (0..1 + usize::from(case.pair))
+            .map(|_| weight(rng))
+            .collect();
+        let first = rng.below(case.groups);
+        let of_token =
+            |t| (0..case.used()).map(move |k| ((first + t / 3 + k) % case.groups) as u32);
+        let ids: Vec<u32> = (0..case.tokens).flat_map(of_token).collect();
+        let (slots, tiles) = match case.has_experts() {
+            true => {
+                let (slots, mut lists) = expert_rows(&ids, case.groups, &[HEIGHT]);
+                (slots, lists.remove(0))
+            }
+            false => (vec![], vec![]),
+        };
+        let ([inputs, outputs], [width, n]) = (case.in_and_out(), case.widths());
+        Self {
+            case,
+            weights,
+            ids,
+            slots,
+            tiles,
+            x: rng.normals(inputs * width),
+            norm: rng.normals(width),
+            before: rng.normals(outputs * n),
+            g: rng.normals(n),
+        }
+    }
+
+    /// The input times the weight of its norm.
+    fn weighted(&self) -> Vec<f32> {
+        let pairs = self.x.iter().zip(self.norm.iter().cycle());
+        pairs.map(|(x, g)| x * g).collect()
+    }
+
+    fn twin(&self, gpu: &Gpu) -> Vec<f32> {
+        let Self {
+            case, ids, slots, ..
+        } = self;
+        let [_, outputs] = case.in_and_out();
+        let [width, n] = case.widths();
+        let stands = match case.form(gpu) {
+            Activation::Floats => self.weighted(),
+            form => stand_for(form, &self.weighted()),
+        };
+        let squares = squares(&self.x);
+        let x_units = match case.kind {
+            Kind::Heads(x_units) => x_units,
+            _ => 0,
+        };
+        let mut twin = vec![f32::NAN; outputs * n];
+        let mut own = |out: usize, row: usize, group: Option<usize>| {
+            let rms = case
+                .is_normed()
+                .then(|| &squares[row * width / 16..][..width / 16]);
+            let before = case.has_residual().then(|| &self.before[out * n..][..n]);
+            let x = &stands[row * width..][..width];
+            let y = batch_matvec(&self.weights, group, x, x_units, rms, before);
+            twin[out * n..][..n].copy_from_slice(&y);
+        };
+        let slot_of = |i: usize| slots.get(i).map_or(i, |slot| *slot as usize);
+        for i in 0..outputs {
+            let slot = slot_of(i);
+            let expert = ids.get(slot).map(|id| *id as usize);
+            match case.kind {
+                Kind::Gather(_) => own(i, slot / case.used(), expert),
+                Kind::Scatter(_) => own(slot, i, expert),
+                _ => own(i, i, None),
+            }
+        }
+        twin
+    }
+
+    /// On the device, with places for the output.
+    fn product<'w>(&self, gpu: &Gpu, weights: &'w [GpuWeight]) -> GpuBatchMatvec<'w> {
+        let case = self.case;
+        let ([_, outputs], [width, n]) = (case.in_and_out(), case.widths());
+        let range = |data: &[f32]| Range::whole(&upload(gpu, data));
+        let sums = || range(&squares(&self.x));
+        let input = match case.kind {
+            Kind::Stream => Input::Stream(range(&self.x), range(&self.norm), sums(), EPS),
+            _ => Input::Prepared(TokenInput {
+                values: upload_values(gpu, &self.weighted()),
+                rms: case.is_normed().then(|| (sums(), EPS)),
             }),
         };
+        let words = activation(gpu).bytes((outputs * n).div_ceil(32) as u64) as usize / 4;
+        let prepared = TokenOutput {
+            values: Range::whole(&output(gpu, words)).holding(Role::prepared(activation(gpu))),
+            norm: (!case.has_experts())
+                .then(|| (range(&self.g), Range::whole(&output(gpu, outputs * n / 16)))),
+        };
+        let most = case.tokens as u32;
         GpuBatchMatvec {
-            y: Some(Range::whole(&output(gpu, out_rows * n))),
-            prepared: prepares.then_some(prepared),
-            ..product.clone()
+            up: weights.get(1),
+            x_stride: (width / 32) as u32,
+            x_group: match case.kind {
+                Kind::Heads(x_units) => x_units as u32,
+                _ => 0,
+            },
+            experts: case.has_experts().then(|| self.experts(gpu)),
+            residual: case.has_residual().then(|| range(&self.before)),
+            y: Some(Range::whole(&output(gpu, outputs * n))),
+            prepared: case.rows.is_multiple_of(32).then_some(prepared),
+            ..GpuBatchMatvec::new(gpu.machine, &weights[0], activation(gpu), most, input)
         }
-    };
-    let site = outputs().site();
+    }
+
+    fn experts(&self, gpu: &Gpu) -> GpuExperts {
+        let case = self.case;
+        let [most, used, height, groups] =
+            [case.tokens, case.used(), HEIGHT, case.groups].map(|n| n as u32);
+        let mut tiles = self.tiles.clone();
+        tiles.resize(tile_count(most, used, height, groups) as usize, [0; 4]);
+        GpuExperts {
+            tiles: Range::whole(&upload(gpu, &tiles)),
+            slots: Range::whole(&upload(gpu, &self.slots)),
+            used,
+            height,
+            gather: matches!(case.kind, Kind::Gather(_)),
+            counts: None,
+            either: false,
+        }
+    }
+}
+
+fn check(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
+    let problem = Problem::new(rng, case);
+    let twin = problem.twin(gpu);
+    let refs: Vec<&Weight> = problem.weights.iter().collect();
+    let on_gpu = gpu_weights(gpu, &refs);
+    let site = problem.product(gpu, &on_gpu).site();
     let geometries = match all {
         true => site.candidates(gpu.machine),
         false => vec![gpu.geometry(&site).expect("the device allows one")],
     };
     for geometry in geometries {
-        let call = outputs();
-        let calls = match call.calls_with(gpu, &geometry) {
+        let product = problem.product(gpu, &on_gpu);
+        let calls = match product.calls_with(gpu, &geometry) {
             Ok(calls) => calls,
             Err(GpuError::TierUnsupported { .. }) if all => continue,
             Err(e) => panic!("{e}"),
         };
         let state = State {
-            tokens: most,
+            tokens: case.tokens as u32,
             ..State::default()
         };
         run(gpu, &calls, &state);
+        let Case {
+            ty,
+            groups,
+            rows,
+            cols,
+            tokens,
+            ..
+        } = case;
         let what = format!(
             "{} {groups} x {rows} x {cols}, {tokens} tokens, {geometry:?}",
             ty.name()
         );
         let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-        let y = call.y.as_ref().expect("it is there");
+        let y = product.y.as_ref().expect("it is there");
         let found: Vec<f32> = download(gpu, &y.buffer, twin.len());
-        assert_close(&found, &exact, sums_nmse(form), &what);
-        if let Some(prepared) = &call.prepared {
-            let g: Vec<f32> = g.iter().cycle().take(twin.len()).copied().collect();
+        assert_close(&found, &exact, sums_nmse(case.form(gpu)), &what);
+        if let Some(prepared) = &product.prepared {
+            let g: Vec<f32> = problem.g.iter().cycle().take(twin.len()).copied().collect();
             let g = prepared.norm.is_some().then_some(&g[..]);
             assert_prepared(gpu, prepared, g, &found, &what);
         }
@@ -353,12 +428,7 @@ fn every_index_lies_in_its_buffer() {
         };
         let product = GpuBatchMatvec {
             experts: Some(GpuExperts {
-                tiles: Range::words(
-                    "tiles",
-                    4 * u64::from(super::super::expert_rows::tile_count(
-                        tokens, used, 4, groups,
-                    )),
-                ),
+                tiles: Range::words("tiles", 4 * u64::from(tile_count(tokens, used, 4, groups))),
                 slots: Range::words("slots", u64::from(tokens * used)),
                 used,
                 height: 4,
