@@ -113,7 +113,7 @@ impl<'a> Answers<'a> {
             Told::Event(Event::Prompt { cached, .. }) => {
                 let first = !std::mem::replace(&mut state.begun, true);
                 // The other answers to a prompt find its rows.
-                if first && choice % self.each == 0 {
+                if first && choice.is_multiple_of(self.each) {
                     self.cached += cached;
                     self.record.begun(cached);
                 }
