@@ -376,10 +376,10 @@ fn many_requests_and_many_that_are_given_up_leave_nothing_behind() {
         let tokens = 1 + i * 7 % 13;
         let prompt = "Once upon a time there was a fox ".repeat(1 + i * 5 % 4);
         let body = completion(json!({
-            "prompt": prompt, "max_tokens": tokens, "stream": i % 2 == 0, "temperature": 1, "seed": i,
+            "prompt": prompt, "max_tokens": tokens, "stream": i.is_multiple_of(2), "temperature": 1, "seed": i,
         }));
         let connection = send(address, "POST", COMPLETIONS, &[], &body.to_string());
-        if i % 3 == 0 {
+        if i.is_multiple_of(3) {
             std::thread::sleep(Duration::from_millis((i % 5 * 20) as u64));
             return None;
         }
