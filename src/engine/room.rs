@@ -271,6 +271,7 @@ fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
     use crate::engine::ModelSource;
+    use crate::gpu::GpuOptions;
     use crate::models;
     use std::sync::Arc;
 
@@ -291,6 +292,50 @@ mod tests {
     fn the_machine_tells_its_memory() {
         let bytes = system_memory().expect("every system that tests run on tells");
         assert!((1 << 28..1 << 50).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn the_cache_of_many_takes_what_memory_leaves() {
+        let gguf = ModelSource::Embedded
+            .open()
+            .expect("it is part of the program");
+        let model = models::load(Arc::new(gguf)).expect("it is supported");
+        let open = |max_memory| {
+            let options = GpuOptions {
+                max_memory,
+                ..GpuOptions::default()
+            };
+            Arc::new(Gpu::open(&options).expect("these tests need a GPU adapter"))
+        };
+        let serving = |cache_tokens| Serving {
+            parallel: 8,
+            cache_tokens,
+        };
+        let of_pages = |pages| BatchSizes {
+            n_ctx: 250,
+            pages,
+            sequences: 8,
+            tokens: 64,
+        };
+        let gpu = open(None);
+        let plan = MemoryPlan::of_batch(&gpu, &*model, of_pages(4)).expect("it fits");
+        let found = |gpu: &Arc<Gpu>, cache_tokens| {
+            let device = Device::Gpu(Arc::clone(gpu));
+            batch_sizes(&device, &*model, 250, serving(cache_tokens), false)
+        };
+        assert_eq!(found(&gpu, None).expect("it fits"), Some(of_pages(32)));
+        // A tenth of the memory is left alone.
+        let page = plan.cache_per_token * u64::from(PAGE);
+        let needed = plan.weights + plan.scratch + 20 * page + page / 2;
+        let small = open(Some(needed * 10 / 9 + 1));
+        assert_eq!(found(&small, None).expect("it fits"), Some(of_pages(20)));
+        let asked = found(&small, Some(1000)).expect("it fits");
+        assert_eq!(asked, Some(of_pages(16)));
+        let refused = found(&small, Some(1 << 20)).expect_err("there is not so much");
+        assert!(refused.to_string().contains("--cache-tokens"), "{refused}");
+        let cpu = Device::Cpu { because: None };
+        let none = batch_sizes(&cpu, &*model, 250, serving(None), false);
+        assert_eq!(none.expect("there is nothing to refuse"), None);
     }
 
     #[test]

@@ -105,6 +105,7 @@ fn is_zero(bytes: &u64) -> bool {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::batch::GpuBatch;
     use super::super::{GpuBackend, GpuModel};
     use super::*;
     use crate::engine::ModelSource;
@@ -139,6 +140,18 @@ mod tests {
         let before = gpu.allocated();
         near("weights", before, plan.weights);
         let weights = Arc::new(weights);
+        let sizes = BatchSizes {
+            n_ctx: 1000,
+            pages: 40,
+            sequences: 5,
+            tokens: 64,
+        };
+        let of_batch = MemoryPlan::of_batch(&gpu, &*weights.model, sizes).expect("it fits");
+        let mut batch = GpuBatch::new(Arc::clone(&weights), sizes).expect("it fits");
+        batch.prepare_all().expect("it compiles");
+        let of_all = gpu.allocated() - before - of_batch.cache;
+        near("batch", of_all, of_batch.scratch);
+        let before = gpu.allocated();
         let _session = GpuBackend::with_chunk(weights, 1000, Some(100)).expect("it fits");
         near(
             "session",

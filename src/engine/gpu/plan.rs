@@ -11,7 +11,8 @@ use super::prompt::{self, capacity};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step, Target};
-use crate::kernels::sample;
+use crate::kernels::sample::{self, Rows};
+use crate::kernels::sequences::CHOICE;
 use crate::models::{BatchSizes, Batches, FEW, Model, Placed, Recipes};
 use std::collections::HashSet;
 
@@ -91,14 +92,25 @@ impl BatchPlan {
             weights, matrices, ..
         } = model.place(target)?;
         let recipes = weights.untried(target).batch(target, sizes)?;
-        let vocab = model.config().vocab_size as u64;
-        let logits = Range::floats("logits of a batch", u64::from(sizes.tokens) * vocab);
+        let vocab = model.config().vocab_size as u32;
+        let tokens = u64::from(sizes.tokens);
+        let logits = Range::floats("logits of a batch", tokens * u64::from(vocab));
+        let choices = Range::words("choices", tokens * CHOICE as u64);
+        let result = Range::whole(&Buffer::new("ids", RESULT * tokens, Role::Words));
         let drawn = sizes.sequences.next_power_of_two().max(2);
         let mut steps = vec![];
         for class in classes(sizes) {
             steps.push(recipes.step(target, class)?);
             if class <= drawn {
-                steps.push(recipes.head(target, class, &logits)?);
+                let rows = Rows {
+                    sequences: recipes.sequences(),
+                    choices: &choices,
+                    most: class,
+                };
+                let results = [result.clone()];
+                let history = recipes.history();
+                let choose = sample::calls_of(Some(&rows), &logits, vocab, history, &results);
+                steps.push(recipes.head(target, class, &logits)?.then(&choose));
             }
         }
         Ok(Self {
@@ -109,7 +121,7 @@ impl BatchPlan {
         })
     }
 
-    /// Bytes of weights, of the cache, and of everything else but the scratch of choices, each buffer counted once.
+    /// Bytes of weights, of the cache, and of everything else, each buffer counted once.
     pub fn bytes(&self) -> [u64; 3] {
         let cache = self.recipes.cache();
         bytes(&self.weights, &self.vectors, cache, self.steps.iter())

@@ -26,7 +26,14 @@ impl Many<'_> {
         else {
             return Ok(());
         };
-        let mut landing = self.batch.land_async(flight).await?;
+        let landing = self.batch.land_async(flight).await?;
+        self.let_go(number);
+        self.take(&draws, &parts, landing, told);
+        Ok(())
+    }
+
+    /// Lets the pages go that only steps up to this one name.
+    fn let_go(&mut self, number: u64) {
         let (gone, stay) = std::mem::take(&mut self.leaving)
             .into_iter()
             .partition(|(last, _)| *last <= number);
@@ -35,9 +42,19 @@ impl Many<'_> {
         for (_, pages) in gone {
             self.pages.release(pages);
         }
+    }
+
+    /// Takes what a step came to for each of its sequences that are still there.
+    pub(super) fn take(
+        &mut self,
+        draws: &[Draw],
+        parts: &[(u64, usize)],
+        mut landing: BatchLanding,
+        told: &mut Told<'_>,
+    ) {
         for (run, end) in parts {
-            if let Some(index) = self.find(run) {
-                self.computed(index, end, told);
+            if let Some(index) = self.find(*run) {
+                self.computed(index, *end, told);
             }
         }
         for (which, draw) in draws.iter().enumerate() {
@@ -45,7 +62,6 @@ impl Many<'_> {
                 self.drawn(index, which, draw, &mut landing, told);
             }
         }
-        Ok(())
     }
 
     /// The rows of a sequence up to `end` are there.

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::*;
-use crate::engine::backend::Backend;
+use crate::engine::backend::{Backend, BackendError};
 use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use crate::engine::cpu::CpuBackend;
 use crate::engine::scheduler::request::Event;
@@ -281,7 +281,7 @@ fn assert_mixes(tiers: &[Tier], mixes: usize) {
                 let endless = |first| Job {
                     on_host: true,
                     excluded: engine.tokenizer().stop_tokens().to_vec(),
-                    ..Job::new(vec![first; 20], 80)
+                    ..Job::new(vec![first; 50], 30)
                 };
                 let drawn = Job {
                     sampling: Sampling {
@@ -289,7 +289,7 @@ fn assert_mixes(tiers: &[Tier], mixes: usize) {
                         seed: rng.bits(),
                         ..Sampling::GREEDY
                     },
-                    ..Job::new(vec![7; 60], 60)
+                    ..Job::new(vec![7; 60], 20)
                 };
                 let runs = assert_alone(&engine, &mut many, &[endless(5), endless(6), drawn]);
                 assert!(runs > 3, "nobody was taken back");
@@ -340,7 +340,7 @@ fn who_goes_away_leaves_nothing_behind() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn whoever_goes_away_leaves_nothing_behind() {
-    assert_nothing_is_left(60);
+    assert_nothing_is_left(20);
 }
 
 #[test]
@@ -421,6 +421,52 @@ fn a_chooser_that_fails_ends_its_own_request_alone() {
         ),
         "{failed:?}"
     );
+    assert_eq!(many.pages.held(), 0);
+}
+
+#[test]
+fn logits_that_are_no_numbers_end_their_own_request_alone() {
+    let Some(engine) = engine(Tier::Subgroup, 4 * N_CTX) else {
+        return;
+    };
+    let mut many = many(&engine);
+    let long = Job::new((0..ROWS as u32 + 9).collect(), 4);
+    let jobs = [Job::new(vec![5, 6], 4), Job::new(vec![7, 8], 4)];
+    run(&mut many, std::slice::from_ref(&long));
+    assert_eq!(many.pages.known(&long.prompt), 1);
+    let alone = text(&run(&mut many, &jobs[1..])[0]);
+    let mut found: HashMap<RequestId, Vec<Event>> = HashMap::new();
+    let told = &mut |id, event| {
+        found.entry(id).or_default().push(event);
+        ControlFlow::Continue(())
+    };
+    for (id, job) in (0..).zip(&jobs) {
+        let submitted = many.submit(RequestId(id), job.request());
+        submitted.expect("it fits");
+    }
+    many.admit(told);
+    assert!(complete(many.fly()).expect("the device works"));
+    let flight = many.flights.pop_front().expect("it was submitted");
+    let landing = complete(many.batch.land_async(flight.flight));
+    let mut landing = landing.expect("the device works");
+    assert_eq!(landing.broken, [false; 2]);
+    landing.broken[0] = true;
+    many.take(&flight.draws, &flight.parts, landing, told);
+    while !many.is_idle() {
+        complete(many.step(told)).expect("the device works");
+    }
+    let error = found[&RequestId(0)].last();
+    assert!(
+        matches!(
+            error,
+            Some(Event::Failed(EngineError::Backend(
+                BackendError::NotFinite { position: 1 }
+            )))
+        ),
+        "{error:?}"
+    );
+    assert_eq!(text(&found[&RequestId(1)]), alone);
+    assert_eq!(many.pages.known(&long.prompt), 0, "it may be wrong as well");
     assert_eq!(many.pages.held(), 0);
 }
 
