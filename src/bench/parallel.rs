@@ -9,9 +9,10 @@ use serde::Serialize;
 use super::run::{backend_name, driver};
 use super::source::describe;
 use super::{BenchError, Source, build};
+use crate::engine::backend::BackendError;
 use crate::engine::check_gpu;
 use crate::engine::gpu::GpuModel;
-use crate::engine::gpu::batch::{BATCHES_IN_FLIGHT, BatchStep, BatchToken, GpuBatch};
+use crate::engine::gpu::batch::{BATCHES_IN_FLIGHT, BatchFlight, BatchStep, BatchToken, GpuBatch};
 use crate::engine::random::random_tokens;
 use crate::gpu::{Gpu, GpuOptions};
 use crate::kernels::sample;
@@ -172,7 +173,8 @@ fn row(
 struct Run {
     batch: GpuBatch,
     vocab: usize,
-    flying: VecDeque<crate::engine::gpu::batch::BatchFlight>,
+    /// With the position of the first token of each.
+    flying: VecDeque<(BatchFlight, usize)>,
 }
 
 impl Run {
@@ -235,7 +237,9 @@ impl Run {
             choices: &choices,
             logits: &[],
         };
-        self.flying.push_back(self.batch.submit(step)?);
+        let position = tokens[0].position as usize;
+        let flight = self.batch.submit(step)?;
+        self.flying.push_back((flight, position));
         if self.flying.len() == BATCHES_IN_FLIGHT {
             self.land()?;
         }
@@ -243,8 +247,11 @@ impl Run {
     }
 
     fn land(&mut self) -> Result<(), BenchError> {
-        if let Some(first) = self.flying.pop_front() {
-            self.batch.land(first)?;
+        if let Some((first, position)) = self.flying.pop_front() {
+            let landing = self.batch.land(first)?;
+            if landing.broken.contains(&true) {
+                return Err(BackendError::NotFinite { position }.into());
+            }
         }
         Ok(())
     }
