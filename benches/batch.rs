@@ -37,7 +37,10 @@ fn failed(what: &str, reason: impl ToString) -> GpuError {
 fn run(bench: &Bench) -> Result<(), GpuError> {
     let (models, counts): (&[&str], &[u32]) = match bench.quick {
         true => (&["tiny-glm:q4_0"], &[1, 4]),
-        false => (&["glm-4.7-flash:q4_0"], &[1, 2, 4, 8, 16, 32, 64]),
+        false => (
+            &["glm-4.7-flash:q4_0", "glm-4.7-flash:q4_k_m"],
+            &[1, 2, 4, 8, 16, 32, 64],
+        ),
     };
     for name in models {
         if !bench.wants("batch", name) {
