@@ -5,7 +5,6 @@
 // 32 * UNITS). y (rows of the output, OUT_STRIDE) is left as f32, prepared for the next product (`prepared`), or both. The module GROUPS says
 // what the groups of W are, and which rows of x and y belong to a place of the tile: see batch_heads, batch_gather and batch_scatter.
 // Division: grid (tiles of TILE rows, tiles of COLS places, groups). LANES threads share AT_ONCE rows of W and take all places of the tile.
-// Places behind the last one of a tile are left out.
 // Bound by: the bytes of W; with many tokens the multiply-adds and the loads of x, which threads with other rows share from the first-level
 // cache.
 #word rows: u32          // of W in a group
@@ -23,6 +22,8 @@
 #length INPUT_UNITS X_ROWS * X_STRIDE
 #length OUT_ROWS Y_ROWS * OUT_STRIDE
 #each c COLS
+#each h HALF
+#each g QUARTER
 #each r AT_ONCE
 #each k UNROLL
 #each q QUADS
@@ -145,12 +146,33 @@ fn finished(at: u32, scale: f32) -> vec4<f32> { return w_out(at) * scale; }
   let weight$q = norm_weight_at(four$q.to % OUT_STRIDE / 4u);
   let squares = squares_ask(at, t);
   var sums$c = Sums();
+  // No loop asks for each place whether it is there, because it would wait for each. Places behind the last one repeat it, and are left out
+  // at the end. Tiles of experts, which may have few places, have shorter loops for them.
   var b = lane;
-  loop {
-    if (b >= UNITS) { break; }
-    let w$k = load(rows, unit_at(b, $ku));
-    if ($cu < at.count && in_row(b, $ku)) { sums$c = multiply(sums$c, w$k, x_unit(x$c + unit_at(b, $ku))); }
-    b += UNROLL * LANES;
+#ifdef tiles
+  if (at.count <= QUARTER) {
+    loop {
+      if (b >= UNITS) { break; }
+      let w$k = load(rows, unit_at(b, $ku));
+      if (in_row(b, $ku)) { sums$g = multiply(sums$g, w$k, x_unit(x$g + unit_at(b, $ku))); }
+      b += UNROLL * LANES;
+    }
+  } else if (at.count <= HALF) {
+    loop {
+      if (b >= UNITS) { break; }
+      let w$k = load(rows, unit_at(b, $ku));
+      if (in_row(b, $ku)) { sums$h = multiply(sums$h, w$k, x_unit(x$h + unit_at(b, $ku))); }
+      b += UNROLL * LANES;
+    }
+  } else
+#endif
+  {
+    loop {
+      if (b >= UNITS) { break; }
+      let w$k = load(rows, unit_at(b, $ku));
+      if (in_row(b, $ku)) { sums$c = multiply(sums$c, w$k, x_unit(x$c + unit_at(b, $ku))); }
+      b += UNROLL * LANES;
+    }
   }
   squares_put(squares, t);
   if ($cu < at.count) { put($cu * TILE + in_tile, lane, sums$c); }

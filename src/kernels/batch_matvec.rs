@@ -202,6 +202,8 @@ impl GpuBatchMatvec<'_> {
             .number("UNITS", units)
             .number("AT_ONCE", geometry.at_once)
             .number("COLS", places)
+            .number("HALF", places.div_ceil(2))
+            .number("QUARTER", places.div_ceil(4))
             .number("USED", used)
             .number("X_STRIDE", self.x_stride)
             .number("X_GROUP", self.x_group)
