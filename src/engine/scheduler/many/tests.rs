@@ -16,6 +16,8 @@ use crate::gpu::GpuError;
 use crate::gpu::wait::complete;
 use crate::kernels::testing::Rng;
 
+mod forced;
+
 const N_CTX: usize = 256;
 
 /// The built-in model for four at once; `None` where the adapter cannot run the tier.
@@ -58,6 +60,8 @@ struct Job {
     comes: usize,
     /// After how many tokens it goes away.
     goes: Option<usize>,
+    /// Who chooses instead of the rest.
+    led: Option<forced::Led>,
 }
 
 impl Job {
@@ -70,6 +74,7 @@ impl Job {
             limit,
             comes: 0,
             goes: None,
+            led: None,
         }
     }
 
@@ -81,9 +86,10 @@ impl Job {
         };
         Request {
             prompt: self.prompt.clone(),
-            choice: match self.on_host {
-                true => Choice::Host(Box::new(Chain::new(settings))),
-                false => Choice::Device(self.sampling),
+            choice: match &self.led {
+                Some(led) => Choice::Host(Box::new(led.clone())),
+                None if self.on_host => Choice::Host(Box::new(Chain::new(settings))),
+                None => Choice::Device(self.sampling),
             },
             limit: self.limit,
         }
@@ -307,9 +313,13 @@ fn answers_in_a_mix_are_what_they_are_alone() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn answers_in_many_mixes_are_what_they_are_alone() {
-    let mixes = std::env::var("GLIMT_MIXES").ok();
-    let mixes = mixes.and_then(|n| n.parse().ok()).unwrap_or(3);
-    assert_mixes(&[Tier::Plain, Tier::Subgroup], mixes);
+    assert_mixes(&[Tier::Plain, Tier::Subgroup], mixes());
+}
+
+/// Mixes of a long test in each tier with each cache.
+fn mixes() -> usize {
+    let asked = std::env::var("GLIMT_MIXES").ok();
+    asked.and_then(|n| n.parse().ok()).unwrap_or(3)
 }
 
 /// Mixes of which half go away at some time.
