@@ -18,6 +18,8 @@ mod many;
 mod page;
 #[cfg(unix)]
 mod page_in_chromium;
+#[cfg(unix)]
+mod page_markdown;
 mod refusals;
 mod tools;
 

@@ -9,7 +9,7 @@ use super::browser::Browser;
 use super::{CHAT, Server, edited};
 
 /// The page of a server in a browser.
-fn opened(server: &Server) -> (Browser, String) {
+pub fn opened(server: &Server) -> (Browser, String) {
     let url = format!("http://{}/", server.address);
     let mut browser = Browser::start();
     browser.open(&url);
@@ -139,12 +139,17 @@ fn a_conversation_is_streamed_stopped_answered_anew_and_edited() {
     assert_eq!(browser.text(".answer .text"), answer, "it is greedy");
     assert_eq!(browser.sent(CHAT).pop(), Some(sent));
 
+    // An edit gives back what was in the field before.
+    browser.fill("#message", "a draft");
     browser.click(".edit:not([hidden])");
     let shown = browser.value("document.getElementById('message').value");
     assert_eq!(shown, "你好！讲一个故事。");
     browser.fill("#message", "About a hen.");
     browser.press("Enter", false);
     until_answered(&mut browser);
+    let shown = browser.value("document.getElementById('message').value");
+    assert_eq!(shown, "a draft");
+    browser.fill("#message", "");
     assert_eq!(
         browser.value("document.querySelectorAll('.asked').length"),
         2
@@ -166,6 +171,15 @@ fn a_conversation_is_streamed_stopped_answered_anew_and_edited() {
     );
     browser.click("#back");
     assert_eq!(browser.value(talk), said);
+    // A reload stops an answer and keeps what there is of it.
+    set(&mut browser, &[("#max_tokens", "")]);
+    say(&mut browser, "Go on.");
+    browser.until("document.querySelectorAll('.answer .text')[2]?.textContent.length > 20");
+    browser.reload();
+    server.until_idle();
+    assert!(browser.text(".answer .text").len() > 20);
+    let figures = browser.text(".figures");
+    assert!(figures.ends_with("stopped"), "{figures}");
     assert_eq!(browser.complaints(&url), Vec::<String>::new());
     server.until_idle();
 }
@@ -177,6 +191,7 @@ fn settings_and_colours_stay() {
     let model = edited::thinking(folder.path());
     let server = Server::start(&["-m", &model, "-c", "512", "-n", "4", "--top-k", "33"]);
     let (mut browser, url) = opened(&server);
+    browser.system_colours("light");
     until_met(&mut browser);
     let usual = browser.value("document.getElementById('top_k').placeholder");
     assert_eq!(usual, "33");
@@ -231,23 +246,20 @@ fn settings_and_colours_stay() {
     assert!(browser.text(".trouble p").contains("no answer"));
 
     let ground = "getComputedStyle(document.body).backgroundColor";
-    browser.system_colours("light");
     let light = browser.value(ground);
+    let is_light = format!("{ground} === {light}");
+    let is_dark = format!("!({is_light})");
     browser.system_colours("dark");
-    let dark = browser.value(ground);
-    assert_ne!(light, dark);
+    browser.until(&is_dark);
     browser.click("#theme");
-    assert_eq!(browser.value(ground), light);
+    browser.until(&is_light);
     browser.reload();
-    assert_eq!(browser.value(ground), light);
-    browser.system_colours("light");
-    browser.system_colours("dark");
-    assert_eq!(browser.value(ground), light);
+    browser.until(&is_light);
     // Who goes back to what the system has follows it again.
     browser.click("#theme");
-    assert_eq!(browser.value(ground), dark);
+    browser.until(&is_dark);
     browser.system_colours("light");
-    assert_eq!(browser.value(ground), light);
+    browser.until(&is_light);
     assert_eq!(browser.complaints(&url), Vec::<String>::new());
 }
 

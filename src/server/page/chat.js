@@ -2,12 +2,16 @@
 
 const TRIES = 20;
 const PACE_BARS = 48;
+// On a screen that is touched, Enter begins a line, and a focus would call for the keyboard.
+const hasKeyboard = !window.matchMedia("(pointer: coarse)").matches;
 
 // Each turn is what the user asked and the answer to it; `answer` is null until one begins.
 let turns = [];
 let views = [];
 let running = null;
 let editing = false;
+// What was in the field before the last message was edited.
+let draft = "";
 let isAtEnd = true;
 
 function tell(text) {
@@ -303,6 +307,7 @@ function begin(list) {
 function send() {
   const text = $("message").value.trim();
   if (!text || running) return;
+  $("message").value = "";
   if (editing) {
     turns.pop();
     views.pop().remove();
@@ -311,19 +316,21 @@ function send() {
   const turn = { asked: text, answer: null };
   turns.push(turn);
   views.push(new View(turn));
-  $("message").value = "";
   fit();
   keepTurns();
   ask();
 }
 
 function anew() {
-  if (!running && turns.length > 0) ask();
-  $("message").focus();
+  if (running || turns.length === 0) return;
+  endEditing();
+  ask();
+  if (hasKeyboard) $("message").focus();
 }
 
 function edit() {
   if (running) return;
+  if (!editing) draft = $("message").value;
   editing = true;
   $("editing").hidden = false;
   $("message").value = turns.at(-1).asked;
@@ -335,7 +342,7 @@ function endEditing() {
   if (!editing) return;
   editing = false;
   $("editing").hidden = true;
-  $("message").value = "";
+  $("message").value = draft;
   fit();
 }
 
@@ -368,7 +375,6 @@ async function copy(button, text) {
 }
 
 function watch() {
-  const hasKeyboard = !window.matchMedia("(pointer: coarse)").matches;
   const field = $("message");
   field.addEventListener("input", fit);
   field.addEventListener("keydown", (event) => {
@@ -388,7 +394,7 @@ function watch() {
   });
   $("stop").addEventListener("click", () => {
     stop();
-    field.focus();
+    if (hasKeyboard) field.focus();
   });
   $("keep").addEventListener("click", endEditing);
   $("new").addEventListener("click", () => {
@@ -396,12 +402,12 @@ function watch() {
     if (turns.length > 0) keepTurns("glimt.last");
     begin([]);
     tell("A new conversation.");
-    field.focus();
+    if (hasKeyboard) field.focus();
   });
   $("back").addEventListener("click", () => {
     begin(keptTurns("glimt.last"));
     toEnd();
-    field.focus();
+    if (hasKeyboard) field.focus();
   });
   $("talk").addEventListener("click", (event) => {
     const button = event.target.closest?.(".copy-code");
@@ -414,7 +420,10 @@ function watch() {
   });
   $("to-end").addEventListener("click", toEnd);
   window.addEventListener("resize", fit);
-  window.addEventListener("pagehide", () => keepTurns());
+  window.addEventListener("pagehide", () => {
+    stop();
+    keepTurns();
+  });
 }
 
 watchSettings();

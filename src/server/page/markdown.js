@@ -8,7 +8,7 @@ const QUOTE = /^ {0,3}>/;
 const LINK = /\[([^[\]\n]{1,400})\]\(<?([^()\s<>]{1,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200})?)>?\)/y;
 const BARE_LINK = /https?:\/\/[^\s<>"'`，。）]{1,2000}/y;
 // The end of emphasis is looked for within so many characters, so that a long text is read in linear time.
-const REACH = 2000;
+const REACH = 1000;
 const DEEPEST = 8;
 
 function element(name, className, ...children) {
