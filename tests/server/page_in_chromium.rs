@@ -82,7 +82,7 @@ fn fake(browser: &mut Browser, thoughts: &str, text: &str) {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn a_conversation_is_streamed_stopped_answered_anew_and_edited() {
-    let mut server = Server::start(&["--alias", "fable"]);
+    let mut server = Server::start(&["--alias", "fable", "--seed", "1"]);
     let (mut browser, url) = opened(&server);
     until_met(&mut browser);
     assert_eq!(browser.text("#model"), "fable");
@@ -189,7 +189,9 @@ fn a_conversation_is_streamed_stopped_answered_anew_and_edited() {
 fn settings_and_colours_stay() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let model = edited::thinking(folder.path());
-    let server = Server::start(&["-m", &model, "-c", "512", "-n", "4", "--top-k", "33"]);
+    let server = Server::start(&[
+        "-m", &model, "-c", "512", "-n", "4", "--top-k", "33", "--seed", "1",
+    ]);
     let (mut browser, url) = opened(&server);
     browser.system_colours("light");
     until_met(&mut browser);
@@ -266,7 +268,7 @@ fn settings_and_colours_stay() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn a_key_is_asked_for_and_kept_in_the_tab_alone() {
-    let server = Server::start(&["--api-key", "right-key", "-n", "3"]);
+    let server = Server::start(&["--api-key", "right-key", "-n", "3", "--seed", "1"]);
     let (mut browser, url) = opened(&server);
     let asks = "document.querySelector('#key-dialog[open]')";
     browser.until(asks);
@@ -406,7 +408,7 @@ fn texts_stay_texts_and_fit_on_a_phone() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn a_busy_a_lost_and_a_loading_server_are_told_in_plain_words() {
-    let mut server = Server::start(&["--queue", "0"]);
+    let mut server = Server::start(&["--queue", "0", "--seed", "1"]);
     let (mut browser, url) = opened(&server);
     until_met(&mut browser);
     // The only place is taken, until somebody goes away.
