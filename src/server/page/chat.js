@@ -57,7 +57,7 @@ function counted(number, word) {
 }
 
 function seconds(ms) {
-  return ms < 950 ? `${Math.max(1, Math.round(ms))} ms` : `${(ms / 1000).toFixed(1)} s`;
+  return ms < 950 ? `${Math.max(1, Math.round(ms))}\u00a0ms` : `${(ms / 1000).toFixed(1)}\u00a0s`;
 }
 
 // An answer on the page.
