@@ -68,9 +68,12 @@ pub(super) struct Serve {
     /// Listen on other addresses than this machine's own without a key: everybody who reaches it is served
     #[arg(long)]
     no_key: bool,
-    /// Ask for a key on /health and /metrics, too
+    /// Ask for a key on /health, /metrics and the page at /, too; browsers then cannot open the page
     #[arg(long)]
     key_everywhere: bool,
+    /// Serve no page for browsers at /
+    #[arg(long)]
+    no_page: bool,
     /// Let web pages of this origin ask, such as https://example.org; * is all; may be given several times [default: none]
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<String>,
@@ -136,6 +139,12 @@ impl Serve {
             model.name,
             server.address()
         ));
+        if !self.no_page && !self.key_everywhere {
+            note(format_args!(
+                "a chat for browsers is at http://{}/",
+                server.address()
+            ));
+        }
         interrupt::drain_with(Box::new(server.drainer()));
         let Ended { cut, idle } = server.run(model)?;
         let ended = match cut {
@@ -165,6 +174,7 @@ impl Serve {
             address: SocketAddr::new(self.host, self.port),
             keys,
             guard_all: self.key_everywhere,
+            page: !self.no_page,
             cors: self.cors.clone(),
             queue: self.queue as usize,
             timeout: (self.timeout > 0).then(|| Duration::from_secs(self.timeout.into())),

@@ -12,9 +12,10 @@ use super::app::App;
 use super::error::{ApiError, Code};
 use super::keys::bearer;
 use super::log::Record;
+use super::page;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Routes that are asked again and again, and by those who have no key.
+/// Routes that are asked again and again.
 const OF_ROUTERS: [&str; 2] = ["/health", "/metrics"];
 /// Characters of a request's id, and of a route in the log, at most.
 const MOST: usize = 128;
@@ -28,12 +29,14 @@ pub(super) async fn around(
     let id = id(&app, request.headers());
     let path: String = request.uri().path().chars().take(MOST).collect();
     let quiet = OF_ROUTERS.contains(&path.as_str());
+    // A browser that opens the page has no key yet.
+    let is_open = quiet || path == page::PATH;
     let method = request.method().as_str().to_owned();
     let record = Record::new(Arc::clone(&app.log), &id, &method, &path, quiet);
     let origin = origin(&app, request.headers());
     let mut response = if origin.is_some() && is_preflight(&request) {
         preflight(request.headers())
-    } else if let Err(error) = check_key(&app, request.headers(), quiet) {
+    } else if let Err(error) = check_key(&app, request.headers(), is_open) {
         error.into_response()
     } else {
         request.extensions_mut().insert(record.clone());
@@ -67,9 +70,9 @@ fn id(app: &App, headers: &HeaderMap) -> String {
     }
 }
 
-fn check_key(app: &App, headers: &HeaderMap, of_routers: bool) -> Result<(), ApiError> {
+fn check_key(app: &App, headers: &HeaderMap, is_open: bool) -> Result<(), ApiError> {
     let settings = &app.settings;
-    if settings.keys.is_empty() || of_routers && !settings.guard_all {
+    if settings.keys.is_empty() || is_open && !settings.guard_all {
         return Ok(());
     }
     let given = headers.get(header::AUTHORIZATION);

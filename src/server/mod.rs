@@ -21,6 +21,7 @@ mod log;
 mod messages;
 mod metrics;
 mod model;
+mod page;
 mod probabilities;
 mod reader;
 mod routes;
@@ -75,7 +76,7 @@ pub struct Ended {
 }
 
 impl Server {
-    /// Opens the socket. Until [`run`](Self::run) all but `/health`, `/metrics` and `/version` is refused.
+    /// Opens the socket. Until [`run`](Self::run) all but the page, `/health`, `/metrics` and `/version` is refused.
     ///
     /// # Errors
     /// [`ServerError::Bind`] or [`ServerError::System`].

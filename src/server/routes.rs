@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -17,14 +17,18 @@ use super::body;
 use super::error::{ApiError, json_response, json_text};
 use super::log::Record;
 use super::model::Model;
-use super::{chat, completions, text};
+use super::{chat, completions, page, text};
 
 type Shared = State<Arc<App>>;
 type Answer = Result<Response, ApiError>;
 
 /// All routes.
 pub(super) fn router(app: Arc<App>) -> Router {
-    Router::new()
+    let router = match app.settings.page {
+        true => Router::new().route(page::PATH, get(chat_page)),
+        false => Router::new(),
+    };
+    router
         .route("/v1/chat/completions", post(chat_completions))
         .route("/v1/completions", post(text_completions))
         .route("/v1/embeddings", post(embeddings))
@@ -77,8 +81,17 @@ async fn embeddings() -> Answer {
     Err(ApiError::bad(message).with_code("unsupported"))
 }
 
+/// A number as it was written: the nearest in double precision to one in single precision has more digits.
+fn decimal(number: f32) -> Value {
+    number
+        .to_string()
+        .parse::<f64>()
+        .map_or(Value::Null, Value::from)
+}
+
 /// What is told of the model.
 fn described(model: &Model) -> Value {
+    let sampling = &model.thinking.sampling;
     json!({
         "id": model.name,
         "object": "model",
@@ -88,6 +101,13 @@ fn described(model: &Model) -> Value {
         "parent": null,
         "max_model_len": model.engine.n_ctx(),
         "permission": [],
+        "thinking_switch": model.may_switch_thinking(),
+        "sampling": {
+            "temperature": decimal(sampling.temperature),
+            "top_p": decimal(sampling.top_p),
+            "top_k": sampling.top_k,
+            "min_p": decimal(sampling.min_p),
+        },
     })
 }
 
@@ -123,6 +143,10 @@ async fn with_model(
     let body = body::json(&app, request).await?;
     let found = body::away(move || work(&body, &model)).await?;
     Ok(json_text(StatusCode::OK, found))
+}
+
+async fn chat_page(headers: HeaderMap) -> Response {
+    page::page(&headers)
 }
 
 async fn health(State(app): Shared) -> Response {

@@ -12,8 +12,10 @@ pub struct Settings {
     pub address: SocketAddr,
     /// Who is served.
     pub keys: Keys,
-    /// Whether `/health` and `/metrics` want a key, too.
+    /// Whether the page, `/health` and `/metrics` want a key, too.
     pub guard_all: bool,
+    /// Whether there is a page for browsers at `/`.
+    pub page: bool,
     /// The origins whose web pages may ask; `*` is all.
     pub cors: Vec<String>,
     /// Requests that may wait, beside those that are answered.

@@ -1,6 +1,8 @@
 //! Protects the server as its clients meet it: the program runs on a free port with the built-in model, mostly on the CPU, and is spoken
 //! to over HTTP.
 
+#[cfg(unix)]
+mod browser;
 mod chat;
 mod client;
 #[cfg(unix)]
@@ -13,6 +15,11 @@ mod forms;
 #[cfg(unix)]
 mod manners;
 mod many;
+mod page;
+#[cfg(unix)]
+mod page_in_chromium;
+#[cfg(unix)]
+mod page_markdown;
 mod refusals;
 mod tools;
 

@@ -83,6 +83,7 @@ fn nobody_is_answered_while_the_model_is_loaded() {
         address: ([127, 0, 0, 1], 0).into(),
         keys: Keys::default(),
         guard_all: false,
+        page: true,
         cors: vec![],
         queue: 1,
         timeout: None,

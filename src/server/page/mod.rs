@@ -1,0 +1,111 @@
+//! The page at `/`: a chat in one file of HTML, with its style and its script inside. It loads nothing else and asks this server alone.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::LazyLock;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use sha2::{Digest, Sha256};
+
+const HTML: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+/// The script, in the order of what uses what.
+const SCRIPT: &str = concat!(
+    "\"use strict\";\n",
+    include_str!("markdown.js"),
+    include_str!("api.js"),
+    include_str!("settings.js"),
+    include_str!("chat.js"),
+);
+
+/// Where it is served.
+pub(super) const PATH: &str = "/";
+
+/// What is sent.
+struct Page {
+    body: Bytes,
+    headers: HeaderMap,
+    /// Names these bytes.
+    tag: HeaderValue,
+}
+
+static PAGE: LazyLock<Page> = LazyLock::new(Page::new);
+
+impl Page {
+    fn new() -> Self {
+        let html = HTML
+            .replacen("{{style}}", STYLE, 1)
+            .replacen("{{script}}", SCRIPT, 1);
+        let text =
+            |text: String| HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""));
+        let tag = text(format!("\"{}\"", base64(&Sha256::digest(&html)[..12])));
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+            // It is asked for each time, and sent only if it has changed.
+            (header::CACHE_CONTROL, "no-cache"),
+            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (header::X_FRAME_OPTIONS, "DENY"),
+            (header::REFERRER_POLICY, "no-referrer"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        headers.insert(header::CONTENT_SECURITY_POLICY, text(policy()));
+        headers.insert(header::ETAG, tag.clone());
+        Self {
+            body: Bytes::from(html),
+            headers,
+            tag,
+        }
+    }
+}
+
+/// What a browser lets the page do: run its own script, use its own style, ask its own server. What would read a text as HTML fails.
+fn policy() -> String {
+    let own = |text: &str| format!("'sha256-{}'", base64(&Sha256::digest(text)));
+    let (script, style) = (own(SCRIPT), own(STYLE));
+    format!(
+        "default-src 'none'; script-src {script}; style-src {style}; img-src data:; connect-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+}
+
+/// Bytes in base64 (RFC 4648).
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let bits = (0..3).fold(0, |bits, i| {
+            bits << 8 | usize::from(three.get(i).copied().unwrap_or(0))
+        });
+        for i in 0..4 {
+            let digit = char::from(DIGITS[bits >> (18 - 6 * i) & 63]);
+            text.push(if i <= three.len() { digit } else { '=' });
+        }
+    }
+    text
+}
+
+/// The page, or word that the browser has it.
+pub(super) fn page(asked: &HeaderMap) -> Response {
+    let page = &*PAGE;
+    let known = asked
+        .get_all(header::IF_NONE_MATCH)
+        .iter()
+        .filter_map(|tags| tags.to_str().ok())
+        .flat_map(|tags| tags.split(','))
+        .any(|tag| tag.trim().trim_start_matches("W/").as_bytes() == page.tag.as_bytes());
+    let mut response = match known {
+        true => Response::new(Body::empty()),
+        false => Response::new(Body::from(page.body.clone())),
+    };
+    response.headers_mut().extend(page.headers.clone());
+    if known {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response.headers_mut().remove(header::CONTENT_TYPE);
+    }
+    response
+}
