@@ -21,6 +21,8 @@ mod page_in_chromium;
 #[cfg(unix)]
 mod page_markdown;
 mod refusals;
+#[cfg(target_os = "linux")]
+mod soak;
 mod tools;
 
 use std::io::{BufRead, BufReader};

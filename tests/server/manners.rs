@@ -359,7 +359,7 @@ fn an_address_that_is_taken_is_told() {
 
 /// Bytes of memory that a process has.
 #[cfg(target_os = "linux")]
-fn memory(server: &Server) -> usize {
+pub fn memory(server: &Server) -> usize {
     let path = format!("/proc/{}/statm", server.child.id());
     let text = std::fs::read_to_string(path).expect("it runs");
     let pages = text
