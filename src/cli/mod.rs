@@ -39,6 +39,7 @@ mod rm;
 mod run;
 mod sampling;
 mod serve;
+mod served;
 mod sink;
 mod synth;
 #[cfg(test)]
