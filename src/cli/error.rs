@@ -3,6 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 
+use super::batch::error::BatchError;
 use crate::bench::{BenchError, Source};
 use crate::engine::chooser::ChooserError;
 use crate::engine::{EngineError, ModelSource, SessionFileError};
@@ -316,6 +317,9 @@ pub(super) enum CliError {
     /// A server has not answered all that had come.
     #[error("the server has ended before all answers; give them more time with --drain SECONDS")]
     CutAnswers,
+    /// A batch was refused, or its answers cannot be kept.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
     /// Everybody who reaches the machine would be served.
     #[error(
         "{host} can be reached by others, and there is no API key; give one (--api-key-file FILE), or serve everybody (--no-key)"
@@ -391,6 +395,7 @@ impl CliError {
             | Self::ParallelOnCpu
             | Self::ParallelOnAll
             | Self::NoKey { .. }
+            | Self::Batch(BatchError::SameFile { .. })
             | Self::SamplerUnused { .. }
             | Self::Bench(
                 BenchError::NoTests | BenchError::SyntheticOnCpu | BenchError::ProfileOnCpu,

@@ -8,6 +8,7 @@ mod answer;
 mod args;
 mod ask;
 mod bars;
+mod batch;
 mod bench;
 mod chat;
 mod completions;
@@ -86,6 +87,7 @@ enum Command {
     Chat(Box<chat::Chat>),
     Generate(Box<generate::Generate>),
     Serve(Box<serve::Serve>),
+    Batch(Box<batch::Batch>),
     Pull(pull::Pull),
     List(list::List),
     Rm(rm::Rm),
@@ -191,6 +193,7 @@ fn run() -> Result<(), CliError> {
         Command::Chat(command) => command.run(),
         Command::Generate(command) => command.run(),
         Command::Serve(command) => command.run(),
+        Command::Batch(command) => command.run(),
         Command::Pull(command) => command.run(),
         Command::List(command) => command.run(),
         Command::Rm(command) => command.run(),

@@ -1,6 +1,7 @@
 //! Protects the program as a user meets it: output, errors, exit codes. Nearly everything runs on the CPU reference and the built-in
 //! model, so that no adapter and no file is needed.
 
+mod batch;
 #[cfg(unix)]
 mod chat;
 mod config;
@@ -149,6 +150,7 @@ fn every_command_has_help_with_examples() {
     for command in [
         "generate",
         "serve",
+        "batch",
         "pull",
         "list",
         "rm",
