@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 
 use super::batch::error::BatchError;
+use super::bench_serve::error::LoadError;
 use crate::bench::{BenchError, Source};
 use crate::engine::chooser::ChooserError;
 use crate::engine::{EngineError, ModelSource, SessionFileError};
@@ -320,6 +321,12 @@ pub(super) enum CliError {
     /// A batch was refused, or its answers cannot be kept.
     #[error(transparent)]
     Batch(#[from] BatchError),
+    /// A server could not be measured.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The system gives no threads.
+    #[error("the system gives no thread: {0}; use a smaller --concurrency")]
+    Threads(io::Error),
     /// Everybody who reaches the machine would be served.
     #[error(
         "{host} can be reached by others, and there is no API key; give one (--api-key-file FILE), or serve everybody (--no-key)"

@@ -10,6 +10,7 @@ mod ask;
 mod bars;
 mod batch;
 mod bench;
+mod bench_serve;
 mod chat;
 mod completions;
 mod config;
@@ -98,6 +99,7 @@ enum Command {
     Perplexity(perplexity::Perplexity),
     Synth(synth::Synth),
     Bench(bench::Bench),
+    BenchServe(bench_serve::BenchServe),
     Profile(profile::Profile),
     Tune(tune::Tune),
     Config(config::Show),
@@ -204,6 +206,7 @@ fn run() -> Result<(), CliError> {
         Command::Perplexity(command) => command.run(),
         Command::Synth(command) => command.run(),
         Command::Bench(command) => command.run(),
+        Command::BenchServe(command) => command.run(),
         Command::Profile(command) => command.run(),
         Command::Tune(command) => command.run(),
         Command::Config(command) => command.run(&Cli::command()),

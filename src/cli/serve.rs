@@ -137,7 +137,7 @@ impl Serve {
 }
 
 /// The keys in a file.
-fn read_keys(path: &Path) -> Result<Vec<String>, CliError> {
+pub(super) fn read_keys(path: &Path) -> Result<Vec<String>, CliError> {
     let text = std::fs::read_to_string(path).map_err(|source| CliError::ReadText {
         path: path.display().to_string(),
         source,

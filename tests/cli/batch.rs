@@ -233,8 +233,16 @@ fn files_of_others_are_refused_and_stay_as_they_are() {
     done(&[&input, &output]);
     let answered = fs::read(&output).expect("it is there");
     for (was, is, part) in [
-        ("Once", "Twice", "answers another request named \"text-0\" than line 1 asks"),
-        ("狐狸-1", "狐狸-9", "answers a request that is not asked, \"狐狸-1\""),
+        (
+            "Once",
+            "Twice",
+            "answers another request named \"text-0\" than line 1 asks",
+        ),
+        (
+            "狐狸-1",
+            "狐狸-9",
+            "answers a request that is not asked, \"狐狸-1\"",
+        ),
     ] {
         let others = requests(3, 2).replace(was, is);
         let changed = write(folder.path(), "changed.jsonl", others.as_bytes());

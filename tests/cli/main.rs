@@ -160,6 +160,7 @@ fn every_command_has_help_with_examples() {
         "logits",
         "perplexity",
         "bench",
+        "bench-serve",
         "profile",
         "tune",
     ] {

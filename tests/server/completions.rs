@@ -70,7 +70,7 @@ fn a_stream_may_have_an_event_for_every_token() {
     let server = Server::start(&[]);
     let options = json!({"include_usage": true, "continuous_usage_stats": true});
     // Random tokens hold pieces of letters, which come to no text alone.
-    let body = json!({"prompt": [9, 99, 999], "temperature": 5, "top_k": 0, "top_p": 1, "min_p": 0, "seed": 4, "ignore_eos": true,
+    let body = json!({"prompt": [9, 99, 999], "temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0, "seed": 4, "ignore_eos": true,
         "max_tokens": 40, "stream": true, "stream_options": options});
     let events = server.post(COMPLETIONS, &body).events();
     let used: Vec<u64> = events
