@@ -20,6 +20,8 @@ mod pipes;
 #[path = "../../src/testing.rs"]
 #[allow(dead_code)]
 mod random;
+#[cfg(target_os = "linux")]
+mod ray;
 mod refusals;
 mod reports;
 mod sampling;

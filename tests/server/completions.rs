@@ -69,7 +69,6 @@ fn streams_echoes_and_log_probabilities_are_those_of_the_text() {
 fn a_stream_may_have_an_event_for_every_token() {
     let server = Server::start(&[]);
     let options = json!({"include_usage": true, "continuous_usage_stats": true});
-    // Random tokens hold pieces of letters, which come to no text alone.
     let body = json!({"prompt": [9, 99, 999], "temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0, "seed": 4, "ignore_eos": true,
         "max_tokens": 40, "stream": true, "stream_options": options});
     let events = server.post(COMPLETIONS, &body).events();
@@ -83,6 +82,13 @@ fn a_stream_may_have_an_event_for_every_token() {
     told.dedup();
     assert_eq!(told, tokens, "{used:?}");
     assert_eq!(events[0]["usage"]["prompt_tokens"], 3);
+    // The first byte of a letter comes to no text yet, and has an event all the same.
+    let asked = json!({"prompt": "狐", "add_special_tokens": false});
+    let first = server.answer("/tokenize", &asked)["tokens"][0].to_string();
+    let body = with(body, json!({"logit_bias": {first: 100}, "max_tokens": 2}));
+    let events = server.post(COMPLETIONS, &body).events();
+    assert_eq!(events[0]["choices"][0]["text"], "");
+    assert_eq!(events[0]["usage"]["completion_tokens"], 1);
 }
 
 #[test]
