@@ -67,7 +67,7 @@ pub struct Batch {
 fn settings() -> Settings {
     Settings {
         address: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
-        keys: Keys::new([].into_iter()),
+        keys: Keys::default(),
         guard_all: false,
         cors: vec![],
         queue: PLACES,

@@ -179,10 +179,7 @@ pub(super) fn check(path: &Path) -> Result<Index, CliError> {
     let mut lines = Lines::open(path)?;
     let mut index = Index::default();
     let mut problems = Problems::default();
-    loop {
-        let Some(bytes) = lines.next()? else {
-            break;
-        };
+    while let Some(bytes) = lines.next()? {
         let read = line::read(bytes);
         let number = lines.number();
         if let Err(problem) = read.and_then(|line| index.add(number, &line)) {
