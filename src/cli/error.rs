@@ -3,8 +3,8 @@
 use std::io;
 use std::net::IpAddr;
 
-use super::batch::error::BatchError;
-use super::bench_serve::error::LoadError;
+use super::batch_error::BatchError;
+use super::bench_serve_error::LoadError;
 use crate::bench::{BenchError, Source};
 use crate::engine::chooser::ChooserError;
 use crate::engine::{EngineError, ModelSource, SessionFileError};

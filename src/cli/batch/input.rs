@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-use super::error::{BatchError, Problems};
 use super::line::{self, Line, MOST_BYTES};
+use crate::cli::batch_error::{BatchError, Problems};
 use crate::cli::error::CliError;
 
 /// The lines of a file or of standard input, with their numbers.

@@ -1,6 +1,5 @@
 //! `glimt batch`: a file of requests in OpenAI's batch format, answered as many at once as memory allows, and resumable.
 
-pub(super) mod error;
 mod input;
 mod line;
 mod order;
@@ -12,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::batch_error::BatchError;
 use super::error::CliError;
 use super::interrupt;
 use super::output::{be_quiet, complain, note};
@@ -19,7 +19,6 @@ use super::served::ServedArgs;
 use crate::engine::{ModelSource, Serving};
 use crate::plural::count;
 use crate::server::Batch as Answering;
-use error::BatchError;
 use input::{Index, Requests, check};
 use output::{Expected, Output};
 use progress::Progress;

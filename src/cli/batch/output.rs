@@ -7,9 +7,9 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::error::BatchError;
 use super::input::Index;
 use super::line::ID;
+use crate::cli::batch_error::BatchError;
 use crate::cli::error::CliError;
 use crate::cli::output::write_error;
 use crate::server::Answered;

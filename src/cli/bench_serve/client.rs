@@ -8,7 +8,7 @@ use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
-use super::error::LoadError;
+use crate::cli::bench_serve_error::LoadError;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);

@@ -1,7 +1,6 @@
 //! `glimt bench-serve`: how long the users of a server wait.
 
 mod client;
-pub(super) mod error;
 mod load;
 mod plan;
 mod report;
@@ -14,13 +13,13 @@ use clap::builder::NonEmptyStringValueParser;
 use serde_json::{Map, Value, json};
 
 use super::bars::runs_bar;
+use super::bench_serve_error::LoadError;
 use super::error::CliError;
 use super::output::{self, be_quiet, complain, note};
 use super::serve::read_keys;
 use crate::bench::Format;
 use crate::plural::count;
 use client::Client;
-use error::LoadError;
 use load::{Came, Load};
 use plan::{Random, Rate};
 use report::Report;

@@ -4,7 +4,7 @@ use crate::plural::count;
 
 /// An error of `bench-serve`. Messages name what was found, what was expected and what to do.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LoadError {
+pub(super) enum LoadError {
     /// Nobody answers there.
     #[error("cannot reach {url}: {problem}; start a server (glimt serve), or name it with --url")]
     Unreachable {

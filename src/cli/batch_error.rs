@@ -10,7 +10,7 @@ pub(super) const MOST_TOLD: usize = 10;
 
 /// What is wrong with lines of a batch.
 #[derive(Debug, Default)]
-pub(crate) struct Problems {
+pub(super) struct Problems {
     /// The first of them, with the numbers of their lines.
     pub(super) first: Vec<(u64, String)>,
     /// How many there are.
@@ -49,7 +49,7 @@ impl fmt::Display for Problems {
 
 /// An error of `batch`. Messages name what was found, what was expected and what to do.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BatchError {
+pub(super) enum BatchError {
     /// Lines are no requests.
     #[error("{path}: {problems}\ncorrect or remove what is wrong; all else can stay as it is")]
     Lines {
