@@ -18,7 +18,7 @@ pub(crate) use parallel::{head as parallel_head, line as parallel_line};
 pub(crate) use picture::{bars, svg};
 pub use plan::{Test, counts, pair, tests};
 pub use report::{Columns, Format, Row, Statistics, Writer};
-pub(crate) use report::{build, rate};
+pub(crate) use report::{build, quoted, rate};
 pub use run::{BenchOptions, Event, Where, run};
 pub(crate) use run::{backend_name, driver, measure, n_ctx};
 pub use source::Source;

@@ -386,7 +386,7 @@ fn fields(row: &Row) -> io::Result<Map<String, Value>> {
 }
 
 /// A value of CSV.
-fn quoted(value: &Value) -> String {
+pub(crate) fn quoted(value: &Value) -> String {
     match value {
         Value::Null => "\"\"".to_owned(),
         Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),

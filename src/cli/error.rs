@@ -3,6 +3,8 @@
 use std::io;
 use std::net::IpAddr;
 
+use super::batch_error::BatchError;
+use super::bench_serve_error::LoadError;
 use crate::bench::{BenchError, Source};
 use crate::engine::chooser::ChooserError;
 use crate::engine::{EngineError, ModelSource, SessionFileError};
@@ -316,6 +318,15 @@ pub(super) enum CliError {
     /// A server has not answered all that had come.
     #[error("the server has ended before all answers; give them more time with --drain SECONDS")]
     CutAnswers,
+    /// A batch was refused, or its answers cannot be kept.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// A server could not be measured.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The system gives no threads.
+    #[error("the system gives no thread: {0}; use a smaller --concurrency")]
+    Threads(io::Error),
     /// Everybody who reaches the machine would be served.
     #[error(
         "{host} can be reached by others, and there is no API key; give one (--api-key-file FILE), or serve everybody (--no-key)"
@@ -391,6 +402,7 @@ impl CliError {
             | Self::ParallelOnCpu
             | Self::ParallelOnAll
             | Self::NoKey { .. }
+            | Self::Batch(BatchError::SameFile { .. })
             | Self::SamplerUnused { .. }
             | Self::Bench(
                 BenchError::NoTests | BenchError::SyntheticOnCpu | BenchError::ProfileOnCpu,

@@ -8,7 +8,11 @@ mod answer;
 mod args;
 mod ask;
 mod bars;
+mod batch;
+mod batch_error;
 mod bench;
+mod bench_serve;
+mod bench_serve_error;
 mod chat;
 mod completions;
 mod config;
@@ -39,6 +43,7 @@ mod rm;
 mod run;
 mod sampling;
 mod serve;
+mod served;
 mod sink;
 mod synth;
 #[cfg(test)]
@@ -85,6 +90,7 @@ enum Command {
     Chat(Box<chat::Chat>),
     Generate(Box<generate::Generate>),
     Serve(Box<serve::Serve>),
+    Batch(Box<batch::Batch>),
     Pull(pull::Pull),
     List(list::List),
     Rm(rm::Rm),
@@ -95,6 +101,7 @@ enum Command {
     Perplexity(perplexity::Perplexity),
     Synth(synth::Synth),
     Bench(bench::Bench),
+    BenchServe(bench_serve::BenchServe),
     Profile(profile::Profile),
     Tune(tune::Tune),
     Config(config::Show),
@@ -190,6 +197,7 @@ fn run() -> Result<(), CliError> {
         Command::Chat(command) => command.run(),
         Command::Generate(command) => command.run(),
         Command::Serve(command) => command.run(),
+        Command::Batch(command) => command.run(),
         Command::Pull(command) => command.run(),
         Command::List(command) => command.run(),
         Command::Rm(command) => command.run(),
@@ -200,6 +208,7 @@ fn run() -> Result<(), CliError> {
         Command::Perplexity(command) => command.run(),
         Command::Synth(command) => command.run(),
         Command::Bench(command) => command.run(),
+        Command::BenchServe(command) => command.run(),
         Command::Profile(command) => command.run(),
         Command::Tune(command) => command.run(),
         Command::Config(command) => command.run(&Cli::command()),

@@ -4,21 +4,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, ValueEnum};
 
-use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
-use super::guard::guarded;
+use super::interrupt;
 use super::output::{self, complain, note};
-use super::sampling::{self, Choice, SamplingArgs};
-use super::{interrupt, load};
-use crate::engine::{ModelSource, Opened, Serving};
-use crate::kernels::sequences::PAGE;
-use crate::models::BatchSizes;
-use crate::plural::count;
-use crate::server::{Ended, Keys, Model, Server, Settings};
-use crate::tokenizer::Message;
+use super::served::ServedArgs;
+use crate::engine::Serving;
+use crate::server::{Ended, Keys, Server, Settings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,23 +30,7 @@ server in order: requests that have come are answered, others refused. The secon
 #[command(after_help = EXAMPLES)]
 pub(super) struct Serve {
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    engine: EngineArgs,
-    #[command(flatten)]
-    ctx: ContextArgs,
-    #[command(flatten)]
-    sampling: SamplingArgs,
-    /// Generate at most N tokens for a request that names no limit; -1 is no limit [default: until the model ends its answer or
-    /// the context is full]
-    #[arg(short = 'n', long, alias = "predict", value_name = "N", value_parser = sampling::limit, allow_negative_numbers = true)]
-    n_predict: Option<usize>,
-    /// Let the model think where a request does not say it, or not [default: what its chat template does]
-    #[arg(long, value_name = "WHEN")]
-    think: Option<Think>,
-    /// What requests call the model [default: the name of its file without .gguf, or glimt]
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
-    alias: Option<String>,
+    served: ServedArgs,
     /// The address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = host)]
     host: IpAddr,
@@ -80,10 +58,6 @@ pub(super) struct Serve {
     /// Answer so many requests at once on a GPU, 64 at most; each may have the whole context (-c). The CPU answers one after the other
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=i64::from(Serving::MOST)))]
     parallel: u32,
-    /// Give the cache that they share room for so many tokens [default: what they need if each fills its context, as far as there is
-    /// memory]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    cache_tokens: Option<u32>,
     /// Let so many requests wait; others are refused with status 429
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=65536))]
     queue: u32,
@@ -101,12 +75,6 @@ pub(super) struct Serve {
     quiet: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Think {
-    On,
-    Off,
-}
-
 fn host(text: &str) -> Result<IpAddr, String> {
     match text {
         "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -121,19 +89,13 @@ impl Serve {
         if self.quiet {
             output::be_quiet();
         }
-        let source = self.model.source()?;
+        let source = self.served.source()?;
         let server = Server::bind(self.settings()?)?;
         note(format_args!(
             "listening on http://{} while the model is loaded",
             server.address()
         ));
-        let model = self.load(&source)?;
-        let engine = &model.engine;
-        if !engine.is_on_gpu() {
-            complain(format_args!(
-                "the CPU reference answers one request at a time, slowly"
-            ));
-        }
+        let model = self.served.load(&source, self.parallel)?;
         note(format_args!(
             "serving {} on http://{}/v1",
             model.name,
@@ -182,72 +144,10 @@ impl Serve {
             drain: Duration::from_secs(self.drain.into()),
         })
     }
-
-    fn load(&self, source: &ModelSource) -> Result<Model, CliError> {
-        let may_think = !matches!(self.think, Some(Think::Off));
-        let ctx = self.ctx.for_answers(source, may_think);
-        let serving = Serving {
-            parallel: self.parallel,
-            cache_tokens: self.cache_tokens.map(|tokens| tokens as usize),
-        };
-        let opened = load::open_for(&self.model, &self.engine, &ctx, Some(serving))?;
-        try_template(&opened);
-        let thinking = Choice::new(&self.sampling, source, &opened, !may_think)?;
-        let answering = Choice::new(&self.sampling, source, &opened, true)?;
-        let engine = load::weights(opened)?;
-        if let Some(sizes) = engine.batch_sizes() {
-            note_cache(sizes);
-        }
-        Ok(Model {
-            engine,
-            name: self.name(source),
-            seed: thinking.asked_seed(),
-            penalty_asked: thinking.is_penalty_asked(),
-            thinking: thinking.chain,
-            answering: answering.chain,
-            think: self.think.map(|think| matches!(think, Think::On)),
-            limit: self.n_predict,
-            created: jiff::Timestamp::now().as_second(),
-        })
-    }
-
-    /// What requests call the model.
-    fn name(&self, source: &ModelSource) -> String {
-        let stem = match source {
-            ModelSource::Embedded => None,
-            ModelSource::File(path) => path.file_stem().and_then(|stem| stem.to_str()),
-        };
-        let name = self.alias.as_deref().or(stem);
-        name.unwrap_or("glimt").to_owned()
-    }
-}
-
-/// Tells how many are answered at once, and what they share.
-fn note_cache(sizes: BatchSizes) {
-    let rows = sizes.pages as usize * PAGE as usize;
-    let all = sizes.sequences as usize * sizes.n_ctx;
-    let rest = match rows < all {
-        true => format!("; {all} would be the whole context of each, so some may have to wait"),
-        false => String::new(),
-    };
-    note(format_args!(
-        "up to {} at once; the cache that they share holds {}{rest}",
-        count(sizes.sequences as usize, "request"),
-        count(rows, "token"),
-    ));
-}
-
-/// Tries the model's template, so that one that takes all memory ends the program here and not while it serves.
-fn try_template(opened: &Opened) {
-    let messages = [Message::new("user", "Hello")];
-    let rendered = guarded("the chat template", || opened.render_chat(&messages, None));
-    if let Err(error) = rendered {
-        complain(format_args!("conversations are refused: {error}"));
-    }
 }
 
 /// The keys in a file.
-fn read_keys(path: &Path) -> Result<Vec<String>, CliError> {
+pub(super) fn read_keys(path: &Path) -> Result<Vec<String>, CliError> {
     let text = std::fs::read_to_string(path).map_err(|source| CliError::ReadText {
         path: path.display().to_string(),
         source,

@@ -132,7 +132,7 @@ impl<'a> Answers<'a> {
             Told::Event(Event::Ended(stats)) => return Ok(Some(self.ended(choice, &stats))),
             Told::Event(Event::Failed(error)) => return Err(failed(&error)),
             Told::Broken(error) => {
-                return Err(ApiError::internal(format!("the device failed: {error}")));
+                return Err(ApiError::device(&error));
             }
         }
         Ok(None)

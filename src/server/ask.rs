@@ -14,11 +14,20 @@ const MOST_STOPS: usize = 4;
 /// Answers to one prompt at most.
 const MOST_ANSWERS: i64 = 128;
 
+/// Whether who asks reads streams.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Streams {
+    Sent,
+    Refused,
+}
+
 /// What requests for chats and for completions have in common.
 pub(super) struct Ask {
     pub(super) stream: bool,
     /// Whether the last message of a stream tells what it took.
     pub(super) include_usage: bool,
+    /// Whether every token has an event, which tells what was taken so far.
+    pub(super) usage_with_each: bool,
     /// Answers to each prompt.
     pub(super) n: usize,
     /// Texts that end an answer.
@@ -48,10 +57,12 @@ impl Ask {
             let _ = options;
             return Err(fields.wrong("stream_options", "means something only with stream"));
         }
-        let include_usage = match options {
-            Some(options) => options.flag("include_usage")?.unwrap_or(false),
-            None => false,
+        let option = |name: &str| match &options {
+            Some(options) => Ok(options.flag(name)?.unwrap_or(false)),
+            None => Ok(false),
         };
+        let include_usage = option("include_usage")?;
+        let usage_with_each = option("continuous_usage_stats")? && include_usage;
         let n = fields.count("n", 1..=MOST_ANSWERS)?.unwrap_or(1) as usize;
         if let Some(best) = fields.count("best_of", 1..=MOST_ANSWERS)?
             && best as usize != n
@@ -76,6 +87,7 @@ impl Ask {
         Ok(Self {
             stream,
             include_usage,
+            usage_with_each,
             n,
             stops: stops(fields)?,
             log_probs,
@@ -83,6 +95,21 @@ impl Ask {
             choosing: sampling::read(fields, defaults, asked, tokenizer)?,
             form: sampling::form(fields)?,
         })
+    }
+
+    /// Checks that answers come as the one who asks reads them.
+    ///
+    /// # Errors
+    /// If they would be streams, which nobody reads.
+    pub(super) fn check_stream(
+        &self,
+        fields: &Fields<'_>,
+        streams: Streams,
+    ) -> Result<(), ApiError> {
+        match self.stream && streams == Streams::Refused {
+            true => Err(fields.wrong("stream", "must be false or left out in a batch")),
+            false => Ok(()),
+        }
     }
 
     /// Demands a form that the request itself does not name.

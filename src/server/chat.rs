@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::answers::{Answers, Step};
 use super::app::App;
-use super::ask::{Ask, check_model, check_prompt};
+use super::ask::{Ask, Streams, check_model, check_prompt};
 use super::body::away;
 use super::deliver::{Collected, Envelope, collect, pour};
-use super::error::ApiError;
+use super::desk::{Answering, Order};
+use super::error::{ApiError, json_response};
 use super::fields::Fields;
 use super::log::Record;
 use super::messages;
@@ -32,7 +34,7 @@ pub(super) struct Rendered {
 struct Prepared {
     ask: Ask,
     rendered: Rendered,
-    orders: Vec<super::desk::Order>,
+    orders: Vec<Order>,
 }
 
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
@@ -128,12 +130,13 @@ fn log_probs(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     }
 }
 
-fn prepare(body: &Value, model: &Model) -> Result<Prepared, ApiError> {
+fn prepare(body: &Value, model: &Model, streams: Streams) -> Result<Prepared, ApiError> {
     let fields = Fields::of_body(body)?;
     check_model(&fields, model)?;
     let log_probs = log_probs(&fields)?;
     let (rendered, no_thoughts) = render(&fields, model)?;
     let mut ask = Ask::read(&fields, model, no_thoughts, log_probs)?;
+    ask.check_stream(&fields, streams)?;
     check_prompt("messages", &rendered.prompt, model)?;
     if let Some((format, tools)) = rendered.tools.as_ref().filter(|(_, tools)| tools.forced) {
         ask.demand("tool_choice", forced(*format, tools))?;
@@ -154,26 +157,58 @@ fn reader<'a>(rendered: &Rendered, ask: &Ask, model: &'a Model) -> Reader<'a> {
     Reader::new(tokenizer, Some(&rendered.text), &ask.stops, tools)
 }
 
-/// Answers a request.
-///
-/// # Errors
-/// Why it is refused, or what went wrong before the answer.
-pub(super) async fn answer(
-    app: &Arc<App>,
+/// A request whose answers are on their way.
+struct Begun {
+    ask: Ask,
+    rendered: Rendered,
+    model: Arc<Model>,
+    envelope: Envelope,
+}
+
+impl Begun {
+    /// The answers while they come.
+    fn answers(&self, app: &App, answering: Answering, record: &Record) -> Answers<'_> {
+        let readers = (0..self.ask.n).map(|_| reader(&self.rendered, &self.ask, &self.model));
+        let (readers, sizes) = (readers.collect(), (self.rendered.prompt.len(), self.ask.n));
+        let timeout = app.settings.timeout;
+        Answers::new(answering, readers, sizes, record.clone(), timeout)
+    }
+
+    /// All answers, when they are there.
+    async fn whole(
+        &self,
+        app: &App,
+        answering: Answering,
+        record: &Record,
+    ) -> Result<Value, ApiError> {
+        let mut answers = self.answers(app, answering, record);
+        let collected = collect(&mut answers, self.ask.n).await?;
+        let choices = collected.into_iter().enumerate();
+        let choices = choices.map(|(i, answer)| choice(app, &self.model, &self.ask, i, answer));
+        let body = self.envelope.whole(choices.collect(), answers.usage());
+        record.ended();
+        Ok(body)
+    }
+}
+
+/// Hands a request in.
+async fn begin(
+    app: &App,
     body: Value,
-    record: Record,
-) -> Result<Response, ApiError> {
-    let served = app.served()?;
-    let model = Arc::clone(&served.model);
-    let prepared = away(move || prepare(&body, &model)).await?;
+    record: &Record,
+    streams: Streams,
+) -> Result<(Begun, Answering), ApiError> {
+    let model = Arc::clone(&app.served()?.model);
+    let prepared = away({
+        let model = Arc::clone(&model);
+        move || prepare(&body, &model, streams)
+    });
     let Prepared {
         ask,
         rendered,
         orders,
-    } = prepared;
+    } = prepared.await?;
     let answering = app.hand_in(orders, record.began())?;
-    let model = Arc::clone(&served.model);
-    let timeout = app.settings.timeout;
     let envelope = Envelope {
         id: format!("chatcmpl-{:016x}", app.number()),
         object: match ask.stream {
@@ -183,32 +218,53 @@ pub(super) async fn answer(
         created: jiff::Timestamp::now().as_second(),
         model: model.name.clone(),
         include_usage: ask.include_usage,
+        usage_with_each: ask.usage_with_each,
     };
-    if !ask.stream {
-        let readers = (0..ask.n).map(|_| reader(&rendered, &ask, &model));
-        let (readers, sizes) = (readers.collect(), (rendered.prompt.len(), ask.n));
-        let mut answers = Answers::new(answering, readers, sizes, record.clone(), timeout);
-        let collected = collect(&mut answers, ask.n).await?;
-        let choices = collected.into_iter().enumerate();
-        let choices = choices.map(|(i, answer)| choice(app, &model, &ask, i, answer));
-        let response = envelope.whole(choices.collect(), answers.usage());
-        record.ended();
-        return Ok(response);
+    let begun = Begun {
+        ask,
+        rendered,
+        model,
+        envelope,
+    };
+    Ok((begun, answering))
+}
+
+/// The answer to a request that is no stream.
+///
+/// # Errors
+/// Why it is refused, or what went wrong.
+pub(super) async fn whole(app: &App, body: Value, record: Record) -> Result<Value, ApiError> {
+    let (begun, answering) = begin(app, body, &record, Streams::Refused).await?;
+    begun.whole(app, answering, &record).await
+}
+
+/// Answers a request.
+///
+/// # Errors
+/// Why it is refused, or what went wrong before the answer.
+pub(super) async fn answer(
+    app: &Arc<App>,
+    body: Value,
+    record: Record,
+) -> Result<Response, ApiError> {
+    let (begun, answering) = begin(app, body, &record, Streams::Sent).await?;
+    if !begun.ask.stream {
+        let body = begun.whole(app, answering, &record).await?;
+        return Ok(json_response(StatusCode::OK, &body));
     }
     let (response, stream) = stream();
     let app = Arc::clone(app);
     tokio::spawn(async move {
-        let readers = (0..ask.n).map(|_| reader(&rendered, &ask, &model));
-        let (readers, sizes) = (readers.collect(), (rendered.prompt.len(), ask.n));
-        let mut answers = Answers::new(answering, readers, sizes, record.clone(), timeout);
+        let mut answers = begun.answers(&app, answering, &record);
+        let Begun { ask, model, .. } = &begun;
         let first =
             (0..ask.n).map(|i| part(i, &json!({"role": "assistant", "content": ""}), Value::Null));
         let first = first.collect();
-        let mut parts = Parts::new(&app, &model, &ask);
+        let mut parts = Parts::new(&app, model, ask);
         let parts = &mut |step| parts.of(step);
         tokio::select! {
             () = stream.gone() => {}
-            _ = pour(&stream, &mut answers, &envelope, &record, first, parts) => {}
+            _ = pour(&stream, &mut answers, &begun.envelope, &record, first, parts) => {}
         }
     });
     Ok(response)
@@ -263,6 +319,8 @@ struct Parts<'a> {
     model: &'a Model,
     /// Of each answer, the log-probabilities that are not sent yet; `None` if they are not asked for.
     log_probs: Option<Vec<Vec<Value>>>,
+    /// Whether a token that comes to nothing yet has a part, too.
+    each: bool,
 }
 
 impl<'a> Parts<'a> {
@@ -271,6 +329,7 @@ impl<'a> Parts<'a> {
             app,
             model,
             log_probs: ask.log_probs.map(|_| vec![vec![]; ask.n]),
+            each: ask.usage_with_each,
         }
     }
 
@@ -311,6 +370,9 @@ impl<'a> Parts<'a> {
             let mut last = part(choice, &json!({}), log_probs);
             last["finish_reason"] = reason.into();
             parts.push(last);
+        }
+        if parts.is_empty() && self.each {
+            parts.push(part(choice, &json!({"content": ""}), Value::Null));
         }
         parts
     }

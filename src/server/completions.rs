@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::answers::{Answers, Step};
 use super::app::App;
-use super::ask::{Ask, check_model, check_prompt};
+use super::ask::{Ask, Streams, check_model, check_prompt};
 use super::body::away;
 use super::deliver::{Envelope, collect, pour};
-use super::desk::Order;
-use super::error::ApiError;
+use super::desk::{Answering, Order};
+use super::error::{ApiError, json_response};
 use super::fields::Fields;
 use super::log::Record;
 use super::model::Model;
@@ -71,7 +72,7 @@ fn prompts(fields: &Fields<'_>, model: &Model) -> Result<Vec<Vec<u32>>, ApiError
     }
 }
 
-fn prepare(body: &Value, model: &Model) -> Result<Prepared, ApiError> {
+fn prepare(body: &Value, model: &Model, streams: Streams) -> Result<Prepared, ApiError> {
     let fields = Fields::of_body(body)?;
     check_model(&fields, model)?;
     if fields
@@ -94,6 +95,7 @@ fn prepare(body: &Value, model: &Model) -> Result<Prepared, ApiError> {
         check_prompt("prompt", prompt, model)?;
     }
     let ask = Ask::read(&fields, model, false, log_probs.map(|most| most as usize))?;
+    ask.check_stream(&fields, streams)?;
     let tokenizer = model.engine.tokenizer();
     let text = |ids: &Vec<u32>| {
         // What was added in front is none of the text.
@@ -113,6 +115,109 @@ fn prepare(body: &Value, model: &Model) -> Result<Prepared, ApiError> {
     })
 }
 
+/// A request whose answers are on their way.
+struct Begun {
+    ask: Ask,
+    /// Tokens of all prompts.
+    tokens: usize,
+    echoes: Vec<String>,
+    model: Arc<Model>,
+    envelope: Envelope,
+}
+
+impl Begun {
+    /// How many answers there are.
+    fn count(&self) -> usize {
+        self.ask.n * self.echoes.len()
+    }
+
+    /// The answers while they come.
+    fn answers(&self, app: &App, answering: Answering, record: &Record) -> Answers<'_> {
+        let readers = readers(&self.model, &self.ask, self.count());
+        let timeout = app.settings.timeout;
+        let sizes = (self.tokens, self.ask.n);
+        Answers::new(answering, readers, sizes, record.clone(), timeout)
+    }
+
+    /// All answers, when they are there.
+    async fn whole(
+        &self,
+        app: &App,
+        answering: Answering,
+        record: &Record,
+    ) -> Result<Value, ApiError> {
+        let mut answers = self.answers(app, answering, record);
+        let collected = collect(&mut answers, self.count()).await?;
+        let choices = collected.into_iter().enumerate().map(|(i, answer)| {
+            let text = format!("{}{}", self.echoes[i / self.ask.n], answer.text);
+            let tokenizer = self.model.engine.tokenizer();
+            let table = || probabilities::table(tokenizer, &answer.log_probs, &mut 0);
+            let log_probs = self.ask.log_probs.map(|_| table());
+            choice(i, text, log_probs, Some(answer.reason))
+        });
+        let body = self.envelope.whole(choices.collect(), answers.usage());
+        record.ended();
+        Ok(body)
+    }
+
+    /// What stands before the answers of a stream.
+    fn first(&self) -> Vec<Value> {
+        let n = self.ask.n;
+        let echoed = self.echoes.iter().enumerate();
+        let echoed = echoed.flat_map(|(p, text)| (0..n).map(move |i| (p * n + i, text)));
+        echoed
+            .filter(|(_, text)| !text.is_empty())
+            .map(|(i, text)| choice(i, text.clone(), None, None))
+            .collect()
+    }
+}
+
+/// Hands a request in.
+async fn begin(
+    app: &App,
+    body: Value,
+    record: &Record,
+    streams: Streams,
+) -> Result<(Begun, Answering), ApiError> {
+    let model = Arc::clone(&app.served()?.model);
+    let prepared = away({
+        let model = Arc::clone(&model);
+        move || prepare(&body, &model, streams)
+    });
+    let Prepared {
+        ask,
+        orders,
+        tokens,
+        echoes,
+    } = prepared.await?;
+    let answering = app.hand_in(orders, record.began())?;
+    let envelope = Envelope {
+        id: format!("cmpl-{:016x}", app.number()),
+        object: "text_completion",
+        created: jiff::Timestamp::now().as_second(),
+        model: model.name.clone(),
+        include_usage: ask.include_usage,
+        usage_with_each: ask.usage_with_each,
+    };
+    let begun = Begun {
+        ask,
+        tokens,
+        echoes,
+        model,
+        envelope,
+    };
+    Ok((begun, answering))
+}
+
+/// The answer to a request that is no stream.
+///
+/// # Errors
+/// Why it is refused, or what went wrong.
+pub(super) async fn whole(app: &App, body: Value, record: Record) -> Result<Value, ApiError> {
+    let (begun, answering) = begin(app, body, &record, Streams::Refused).await?;
+    begun.whole(app, answering, &record).await
+}
+
 /// Answers a request.
 ///
 /// # Errors
@@ -122,66 +227,21 @@ pub(super) async fn answer(
     body: Value,
     record: Record,
 ) -> Result<Response, ApiError> {
-    let served = app.served()?;
-    let model = Arc::clone(&served.model);
-    let prepared = away(move || prepare(&body, &model)).await?;
-    let Prepared {
-        ask,
-        orders,
-        tokens,
-        echoes,
-    } = prepared;
-    let answering = app.hand_in(orders, record.began())?;
-    let model = Arc::clone(&served.model);
-    let timeout = app.settings.timeout;
-    let envelope = Envelope {
-        id: format!("cmpl-{:016x}", app.number()),
-        object: "text_completion",
-        created: jiff::Timestamp::now().as_second(),
-        model: model.name.clone(),
-        include_usage: ask.include_usage,
-    };
-    let count = ask.n * echoes.len();
-    if !ask.stream {
-        let mut answers = Answers::new(
-            answering,
-            readers(&model, &ask, count),
-            (tokens, ask.n),
-            record.clone(),
-            timeout,
-        );
-        let collected = collect(&mut answers, count).await?;
-        let choices = collected.into_iter().enumerate().map(|(i, answer)| {
-            let text = format!("{}{}", echoes[i / ask.n], answer.text);
-            let table =
-                || probabilities::table(model.engine.tokenizer(), &answer.log_probs, &mut 0);
-            let log_probs = ask.log_probs.map(|_| table());
-            choice(i, text, log_probs, Some(answer.reason))
-        });
-        let response = envelope.whole(choices.collect(), answers.usage());
-        record.ended();
-        return Ok(response);
+    let (begun, answering) = begin(app, body, &record, Streams::Sent).await?;
+    if !begun.ask.stream {
+        let body = begun.whole(app, answering, &record).await?;
+        return Ok(json_response(StatusCode::OK, &body));
     }
     let (response, stream) = stream();
+    let app = Arc::clone(app);
     tokio::spawn(async move {
-        let mut answers = Answers::new(
-            answering,
-            readers(&model, &ask, count),
-            (tokens, ask.n),
-            record.clone(),
-            timeout,
-        );
-        let echoed = echoes.iter().enumerate();
-        let echoed = echoed.flat_map(|(p, text)| (0..ask.n).map(move |i| (p * ask.n + i, text)));
-        let first = echoed
-            .filter(|(_, text)| !text.is_empty())
-            .map(|(i, text)| choice(i, text.clone(), None, None));
-        let first = first.collect();
-        let mut offsets = vec![0; count];
-        let parts = &mut |step| parts(&model, &ask, &mut offsets, step);
+        let mut answers = begun.answers(&app, answering, &record);
+        let first = begun.first();
+        let mut offsets = vec![0; begun.count()];
+        let parts = &mut |step| parts(&begun.model, &begun.ask, &mut offsets, step);
         tokio::select! {
             () = stream.gone() => {}
-            _ = pour(&stream, &mut answers, &envelope, &record, first, parts) => {}
+            _ = pour(&stream, &mut answers, &begun.envelope, &record, first, parts) => {}
         }
     });
     Ok(response)
@@ -215,7 +275,8 @@ fn parts(model: &Model, ask: &Ask, offsets: &mut [usize], step: Step) -> Vec<Val
     let tokenizer = model.engine.tokenizer();
     let found = step.log_probs.filter(|_| ask.log_probs.is_some());
     let log_probs = found.map(|found| probabilities::table(tokenizer, &[found], offset));
-    if text.is_empty() && log_probs.is_none() && step.reason.is_none() {
+    let is_empty = text.is_empty() && log_probs.is_none() && step.reason.is_none();
+    if is_empty && !ask.usage_with_each {
         return vec![];
     }
     vec![choice(step.choice, text, log_probs, step.reason)]

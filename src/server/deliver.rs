@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use axum::http::StatusCode;
-use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::answers::{Answers, Step};
-use super::error::{ApiError, json_response};
+use super::error::ApiError;
 use super::log::Record;
 use super::reader::Delta;
 use super::sse::{Gone, Stream};
@@ -25,6 +23,8 @@ pub(super) struct Envelope {
     pub(super) model: String,
     /// Whether the last event of a stream tells what it took.
     pub(super) include_usage: bool,
+    /// Whether the others tell what was taken so far.
+    pub(super) usage_with_each: bool,
 }
 
 impl Envelope {
@@ -49,11 +49,11 @@ impl Envelope {
         event
     }
 
-    /// The response with all answers and what they took.
-    pub(super) fn whole(&self, choices: Vec<Value>, usage: Value) -> Response {
+    /// The body with all answers and what they took.
+    pub(super) fn whole(&self, choices: Vec<Value>, usage: Value) -> Value {
         let mut body = self.around(self.object, choices);
         body["usage"] = usage;
-        json_response(StatusCode::OK, &body)
+        body
     }
 }
 
@@ -137,7 +137,11 @@ pub(super) async fn pour(
         match next {
             Ok(Some(step)) => {
                 for choice in choices(step) {
-                    stream.send(&envelope.event(vec![choice])).await?;
+                    let mut event = envelope.event(vec![choice]);
+                    if envelope.usage_with_each {
+                        event["usage"] = answers.usage();
+                    }
+                    stream.send(&event).await?;
                 }
             }
             Ok(None) => break,

@@ -167,6 +167,17 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
+    /// Nothing can be computed any more.
+    pub(super) fn device(error: &str) -> Self {
+        Self::internal(format!("the device failed: {error}")).with_code("device_failed")
+    }
+
+    /// Whether it is about all requests and not about this one: the device failed, or all is about to end.
+    pub(super) fn is_of_all(&self) -> bool {
+        self.status == StatusCode::SERVICE_UNAVAILABLE
+            || self.code.as_deref() == Some("device_failed")
+    }
+
     /// Asking again does not help.
     pub(super) fn for_good(self) -> Self {
         Self {

@@ -167,6 +167,11 @@ impl Metrics {
         histogram.add(time);
     }
 
+    /// Tokens that were generated.
+    pub(super) fn generated_tokens(&self) -> u64 {
+        self.generated_tokens.load(Ordering::Relaxed)
+    }
+
     /// An answer ended, so long after its request.
     pub(super) fn ended(&self, reason: &str, time: Duration) {
         let ended = REASONS.iter().zip(&self.ended);

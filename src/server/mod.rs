@@ -8,6 +8,7 @@ mod answers;
 mod app;
 mod around;
 mod ask;
+mod batch;
 mod body;
 mod chat;
 mod completions;
@@ -30,17 +31,18 @@ mod settings;
 mod sse;
 mod text;
 mod tools;
+mod work;
 
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
+pub use batch::{Answered, Batch, Endpoint};
 pub use error::ServerError;
 pub use keys::Keys;
 pub use model::Model;
@@ -48,6 +50,7 @@ pub use settings::Settings;
 
 use app::{App, Phase, Served};
 use listen::Connections;
+use work::Worked;
 
 /// Threads that serve, and those that read requests.
 const THREADS: [usize; 2] = [2, 4];
@@ -128,54 +131,14 @@ impl Server {
     /// # Errors
     /// [`ServerError::Engine`] where the device fails, from the start or later.
     pub fn run(self, model: Model) -> Result<Ended, ServerError> {
-        self.app.metrics.name_model(&model.name);
-        let worked = self.work(model)?;
+        let worked = work::start(&self.app, model)?;
         let ended = self.runtime.block_on(self.serve(worked));
         self.runtime.shutdown_background();
         self.app.log.flush();
         ended
     }
 
-    /// Starts the thread of the scheduler. What it returns comes when that ends.
-    fn work(
-        &self,
-        model: Model,
-    ) -> Result<oneshot::Receiver<Result<(), ServerError>>, ServerError> {
-        let (app, model) = (Arc::clone(&self.app), Arc::new(model));
-        let (done, worked) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("scheduler".to_owned());
-        thread.spawn(move || {
-            let ready = |desk| {
-                let model = Arc::clone(&model);
-                let served = Served { model, desk };
-                // It is set once: here.
-                let served = app.served.get_or_init(|| served);
-                let begins = app.phase.send_if_modified(|phase| {
-                    let begins = *phase == Phase::Loading;
-                    if begins {
-                        *phase = Phase::Ready;
-                    }
-                    begins
-                });
-                if !begins {
-                    served.desk.end();
-                }
-            };
-            let (queue, metrics) = (app.settings.queue, Arc::clone(&app.metrics));
-            let work = AssertUnwindSafe(|| desk::work(&model, queue, metrics, ready));
-            let result = match catch_unwind(work) {
-                Ok(result) => result.map_err(ServerError::from),
-                Err(_) => Err(ServerError::Panicked),
-            };
-            let _ = done.send(result);
-        })?;
-        Ok(worked)
-    }
-
-    async fn serve(
-        &self,
-        mut worked: oneshot::Receiver<Result<(), ServerError>>,
-    ) -> Result<Ended, ServerError> {
+    async fn serve(&self, mut worked: Worked) -> Result<Ended, ServerError> {
         let mut phase = self.app.phase.subscribe();
         tokio::select! {
             _ = phase.wait_for(|phase| *phase == Phase::Draining) => {}

@@ -1,6 +1,7 @@
 //! Protects the program as a user meets it: output, errors, exit codes. Nearly everything runs on the CPU reference and the built-in
 //! model, so that no adapter and no file is needed.
 
+mod batch;
 #[cfg(unix)]
 mod chat;
 mod config;
@@ -19,6 +20,8 @@ mod pipes;
 #[path = "../../src/testing.rs"]
 #[allow(dead_code)]
 mod random;
+#[cfg(target_os = "linux")]
+mod ray;
 mod refusals;
 mod reports;
 mod sampling;
@@ -149,6 +152,7 @@ fn every_command_has_help_with_examples() {
     for command in [
         "generate",
         "serve",
+        "batch",
         "pull",
         "list",
         "rm",
@@ -158,6 +162,7 @@ fn every_command_has_help_with_examples() {
         "logits",
         "perplexity",
         "bench",
+        "bench-serve",
         "profile",
         "tune",
     ] {

@@ -66,6 +66,32 @@ fn streams_echoes_and_log_probabilities_are_those_of_the_text() {
 }
 
 #[test]
+fn a_stream_may_have_an_event_for_every_token() {
+    let server = Server::start(&[]);
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    let body = json!({"prompt": [9, 99, 999], "temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0, "seed": 4, "ignore_eos": true,
+        "max_tokens": 40, "stream": true, "stream_options": options});
+    let events = server.post(COMPLETIONS, &body).events();
+    let used: Vec<u64> = events
+        .iter()
+        .filter_map(|event| event["usage"]["completion_tokens"].as_u64())
+        .collect();
+    let tokens: Vec<u64> = (1..=40).collect();
+    // The last token, the reason why the answer has ended, and the sum.
+    let mut told = used.clone();
+    told.dedup();
+    assert_eq!(told, tokens, "{used:?}");
+    assert_eq!(events[0]["usage"]["prompt_tokens"], 3);
+    // The first byte of a letter comes to no text yet, and has an event all the same.
+    let asked = json!({"prompt": "狐", "add_special_tokens": false});
+    let first = server.answer("/tokenize", &asked)["tokens"][0].to_string();
+    let body = with(body, json!({"logit_bias": {first: 100}, "max_tokens": 2}));
+    let events = server.post(COMPLETIONS, &body).events();
+    assert_eq!(events[0]["choices"][0]["text"], "");
+    assert_eq!(events[0]["usage"]["completion_tokens"], 1);
+}
+
+#[test]
 fn an_answer_may_be_told_not_to_end() {
     let server = Server::start(&["-c", "64"]);
     let body = completion(json!({"ignore_eos": true, "max_tokens": null, "logprobs": 0}));

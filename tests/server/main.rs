@@ -12,6 +12,7 @@ mod completions;
 #[allow(dead_code)]
 mod edited;
 mod forms;
+mod load;
 #[cfg(unix)]
 mod manners;
 mod many;

@@ -1,0 +1,309 @@
+//! The answers of a batch: a file to which whole lines are added, and which tells after a kill what is answered already.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::input::Index;
+use super::line::ID;
+use crate::cli::batch_error::BatchError;
+use crate::cli::error::CliError;
+use crate::cli::output::write_error;
+use crate::server::Answered;
+
+/// What has become of a request.
+pub(super) struct Answer {
+    pub(super) id: String,
+    pub(super) custom_id: String,
+    pub(super) answered: Answered,
+}
+
+impl Answer {
+    /// The line, in OpenAI's batch format.
+    fn line(&self) -> String {
+        let line: Value = json!({
+            "id": self.id,
+            "custom_id": self.custom_id,
+            "response": {
+                "status_code": self.answered.status,
+                "request_id": self.answered.request_id,
+                "body": self.answered.body,
+            },
+            "error": null,
+        });
+        format!("{line}\n")
+    }
+}
+
+/// What is looked at in a line that is there.
+#[derive(Deserialize)]
+struct Kept {
+    id: String,
+    custom_id: String,
+    response: Response,
+}
+
+#[derive(Deserialize)]
+struct Response {
+    status_code: u16,
+    body: Body,
+}
+
+#[derive(Deserialize)]
+struct Body {
+    model: Option<String>,
+}
+
+/// What is in a file of answers.
+#[derive(Default)]
+pub(super) struct Found {
+    /// How many of them are errors.
+    pub(super) errors: usize,
+    /// Whether the end of a line was missing, as a kill leaves it.
+    pub(super) cut: bool,
+}
+
+/// What the answers are compared with.
+pub(super) struct Expected<'a> {
+    pub(super) index: &'a mut Index,
+    /// What the file of requests is called.
+    pub(super) input: String,
+    /// What the model is called.
+    pub(super) model: String,
+    /// Whether answers have to be in the order of the requests.
+    pub(super) ordered: bool,
+}
+
+/// Where answers are written.
+pub(super) struct Output {
+    path: String,
+    to: To,
+}
+
+enum To {
+    Stdout,
+    /// A file, which is locked, or a device.
+    File(File),
+}
+
+/// Whether lines may be read back: not those of devices and pipes.
+fn is_file(path: &Path) -> bool {
+    !path.starts_with("/dev") && path.metadata().map_or(true, |found| found.is_file())
+}
+
+impl Output {
+    /// Opens and locks a file, or takes standard output for `-`. Nothing is changed.
+    ///
+    /// # Errors
+    /// [`BatchError::File`] or [`BatchError::InUse`].
+    pub(super) fn open(path: &Path) -> Result<Self, BatchError> {
+        let name = path.display().to_string();
+        if path == Path::new("-") {
+            return Ok(Self {
+                path: "standard output".to_owned(),
+                to: To::Stdout,
+            });
+        }
+        let failed = |what| {
+            let path = name.clone();
+            move |source| BatchError::File { what, path, source }
+        };
+        let mut options = OpenOptions::new();
+        options.write(true);
+        if is_file(path) {
+            options.read(true).create(true);
+        }
+        let file = options.open(path).map_err(failed("cannot open"))?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(BatchError::InUse { path: name }),
+            Err(TryLockError::Error(source)) if is_file(path) => {
+                return Err(failed("cannot lock")(source));
+            }
+            Ok(()) | Err(TryLockError::Error(_)) => {}
+        }
+        Ok(Self {
+            path: name,
+            to: To::File(file),
+        })
+    }
+
+    /// Whether a run that ends early can be gone on with.
+    pub(super) fn is_resumable(&self) -> bool {
+        match &self.to {
+            To::Stdout => false,
+            To::File(file) => file.metadata().is_ok_and(|found| found.is_file()),
+        }
+    }
+
+    /// Whether nothing is in it.
+    pub(super) fn is_empty(&self) -> bool {
+        match &self.to {
+            To::Stdout => true,
+            To::File(file) => file.metadata().map_or(true, |found| found.len() == 0),
+        }
+    }
+
+    fn failed(&self, what: &'static str) -> impl Fn(io::Error) -> BatchError + use<> {
+        let path = self.path.clone();
+        move |source| BatchError::File {
+            what,
+            path: path.clone(),
+            source,
+        }
+    }
+
+    /// Notes in the index which answers are there. What a kill has left of a line is cut off.
+    ///
+    /// # Errors
+    /// [`BatchError::Other`] or [`BatchError::NotOrdered`]; then nothing was changed.
+    pub(super) fn resume(&mut self, expected: &mut Expected<'_>) -> Result<Found, BatchError> {
+        let mut found = Found::default();
+        let failed = self.failed("cannot read");
+        let To::File(file) = &self.to else {
+            return Ok(found);
+        };
+        if !file.metadata().is_ok_and(|found| found.is_file()) {
+            return Ok(found);
+        }
+        let mut from = BufReader::new(file);
+        from.seek(SeekFrom::Start(0)).map_err(&failed)?;
+        let (mut number, mut whole, mut last) = (0, 0, 0);
+        let mut bytes = vec![];
+        let tail = loop {
+            bytes.clear();
+            let read = from.by_ref().read_until(b'\n', &mut bytes);
+            if read.map_err(&failed)? == 0 {
+                break Tail::None;
+            }
+            number += 1;
+            let is_whole = bytes.ends_with(b"\n");
+            match self.kept(&bytes, number, expected, &mut found) {
+                Ok(asked) if expected.ordered && asked < last => {
+                    return Err(BatchError::NotOrdered {
+                        path: self.path.clone(),
+                        line: number,
+                        input: expected.input.clone(),
+                    });
+                }
+                Ok(asked) => last = asked,
+                Err(_) if !is_whole && is_ours(&bytes) => break Tail::Cut,
+                Err(error) => return Err(error),
+            }
+            whole += bytes.len() as u64;
+            if !is_whole {
+                break Tail::NoBreak;
+            }
+        };
+        let failed = self.failed("cannot write");
+        let To::File(file) = &mut self.to else {
+            return Ok(found);
+        };
+        if tail == Tail::Cut {
+            file.set_len(whole).map_err(&failed)?;
+            found.cut = true;
+        }
+        file.seek(SeekFrom::End(0)).map_err(&failed)?;
+        if tail == Tail::NoBreak {
+            file.write_all(b"\n").map_err(&failed)?;
+        }
+        Ok(found)
+    }
+
+    /// Notes the answer in a line; returns the line of its request.
+    fn kept(
+        &self,
+        bytes: &[u8],
+        line: u64,
+        expected: &mut Expected<'_>,
+        found: &mut Found,
+    ) -> Result<u64, BatchError> {
+        let other = |problem| BatchError::Other {
+            path: self.path.clone(),
+            line,
+            problem,
+            input: expected.input.clone(),
+        };
+        let kept: Kept = serde_json::from_slice(bytes)
+            .map_err(|error| other(format!("it is no answer of a batch ({error})")))?;
+        if let Some(model) = kept.response.body.model
+            && model != expected.model
+        {
+            let own = &expected.model;
+            let problem = format!("it is an answer of the model '{model}', and not of '{own}'");
+            return Err(other(problem));
+        }
+        let asked = expected.index.answered(&kept.custom_id, &kept.id);
+        let asked = asked.map_err(other)?;
+        found.errors += usize::from(kept.response.status_code != 200);
+        Ok(asked)
+    }
+
+    /// Adds an answer, in one piece.
+    ///
+    /// # Errors
+    /// [`CliError::WriteFile`]; the next run cuts off what was written of it.
+    pub(super) fn write(&mut self, answer: &Answer) -> Result<(), CliError> {
+        let line = answer.line();
+        match &mut self.to {
+            To::Stdout => {
+                let mut out = io::stdout().lock();
+                let written = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+                written.map_err(write_error)
+            }
+            To::File(file) => {
+                let written = file.write_all(line.as_bytes());
+                written.map_err(|source| CliError::WriteFile {
+                    path: self.path.clone(),
+                    source,
+                })
+            }
+        }
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Tail {
+    None,
+    /// A whole line without its line break.
+    NoBreak,
+    /// A part of a line.
+    Cut,
+}
+
+/// Whether `bytes` may be the beginning of an answer's line, with the zeros that a system leaves which was switched off.
+fn is_ours(bytes: &[u8]) -> bool {
+    let begin = format!("{{\"id\":\"{ID}");
+    let zeros = bytes.iter().rev().take_while(|byte| **byte == 0).count();
+    let text = &bytes[..bytes.len() - zeros];
+    let length = text.len().min(begin.len());
+    text[..length] == begin.as_bytes()[..length]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_be_the_beginning_of_an_answer_is_cut_off() {
+        for ours in [
+            "{",
+            "{\"id\":\"batch_r",
+            "{\"id\":\"batch_req_00\",\"custom",
+            "{\"id\":\"b\0\0\0",
+            "\0\0",
+        ] {
+            assert!(is_ours(ours.as_bytes()), "{ours}");
+        }
+        for others in [
+            "My diary",
+            "{\"id\":\"7\"",
+            "{\"custom_id\": \"a\"",
+            " {\"id\"",
+        ] {
+            assert!(!is_ours(others.as_bytes()), "{others}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What a batch can be refused for.
+
+use std::fmt;
+use std::io;
+
+use crate::plural::count;
+
+/// Lines that are told of at most.
+pub(super) const MOST_TOLD: usize = 10;
+
+/// What is wrong with lines of a batch.
+#[derive(Debug, Default)]
+pub(super) struct Problems {
+    /// The first of them, with the numbers of their lines.
+    pub(super) first: Vec<(u64, String)>,
+    /// How many there are.
+    pub(super) all: usize,
+}
+
+impl Problems {
+    /// Notes another.
+    pub(super) fn add(&mut self, line: u64, problem: String) {
+        if self.first.len() < MOST_TOLD {
+            self.first.push((line, problem));
+        }
+        self.all += 1;
+    }
+
+    /// One alone.
+    pub(super) fn one(line: u64, problem: String) -> Self {
+        let mut problems = Self::default();
+        problems.add(line, problem);
+        problems
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} cannot be asked", count(self.all, "line"))?;
+        for (line, problem) in &self.first {
+            write!(out, "\n  line {line} {problem}")?;
+        }
+        match self.all - self.first.len() {
+            0 => Ok(()),
+            more => write!(out, "\n  and {more} more"),
+        }
+    }
+}
+
+/// An error of `batch`. Messages name what was found, what was expected and what to do.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BatchError {
+    /// Lines are no requests.
+    #[error("{path}: {problems}\ncorrect or remove what is wrong; all else can stay as it is")]
+    Lines {
+        /// The file, or `standard input`.
+        path: String,
+        /// What is wrong.
+        problems: Problems,
+    },
+    /// Nothing is asked.
+    #[error("{path} has no line, so nothing is asked; give each request a line of JSON")]
+    Empty {
+        /// The file, or `standard input`.
+        path: String,
+    },
+    /// The file is not what it was when it was checked.
+    #[error(
+        "{path} was changed while it was read (line {line}); leave it as it is until all is answered, and run the same command again"
+    )]
+    Changed {
+        /// The file.
+        path: String,
+        /// The first line that differs.
+        line: u64,
+    },
+    /// Two of the files are one.
+    #[error("{path} is named twice; requests, answers and errors need a file each")]
+    SameFile {
+        /// The file.
+        path: String,
+    },
+    /// Another process writes to it.
+    #[error("{path} is being written by another process; wait for its end, or name another file")]
+    InUse {
+        /// The file.
+        path: String,
+    },
+    /// A file of answers cannot be used.
+    #[error("{what} {path}: {source}")]
+    File {
+        /// What was tried, such as `cannot open`.
+        what: &'static str,
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// What is there are no answers, or others.
+    #[error(
+        "{path}, line {line}: {problem}; name another file for the answers to {input}, or remove what does not belong there"
+    )]
+    Other {
+        /// The file of answers.
+        path: String,
+        /// The line.
+        line: u64,
+        /// What is wrong with it.
+        problem: String,
+        /// The file of requests.
+        input: String,
+    },
+    /// The answers that are there were not written in order.
+    #[error(
+        "the answers in {path} are not in the order of {input} (line {line}); go on without --ordered, or name another file"
+    )]
+    NotOrdered {
+        /// The file of answers.
+        path: String,
+        /// The first line out of order.
+        line: u64,
+        /// The file of requests.
+        input: String,
+    },
+    /// Requests of standard input cannot be told from those that were answered.
+    #[error(
+        "{path} holds answers already, and requests from standard input cannot be compared with them; name another file"
+    )]
+    NotEmpty {
+        /// The file of answers.
+        path: String,
+    },
+}

@@ -1,0 +1,131 @@
+//! A model that answers requests of OpenAI's API, for `serve` and `batch`.
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, ValueEnum};
+
+use super::args::{ContextArgs, EngineArgs, ModelArgs};
+use super::error::CliError;
+use super::guard::guarded;
+use super::load;
+use super::output::{complain, note};
+use super::sampling::{self, Choice, SamplingArgs};
+use crate::engine::{ModelSource, Opened, Serving};
+use crate::kernels::sequences::PAGE;
+use crate::models::BatchSizes;
+use crate::plural::count;
+use crate::server::Model;
+use crate::tokenizer::Message;
+
+/// Which model answers, where, and what requests that leave it open get.
+#[derive(Args)]
+pub(super) struct ServedArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    ctx: ContextArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// Generate at most N tokens for a request that names no limit; -1 is no limit [default: until the model ends its answer or
+    /// the context is full]
+    #[arg(short = 'n', long, alias = "predict", value_name = "N", value_parser = sampling::limit, allow_negative_numbers = true)]
+    n_predict: Option<usize>,
+    /// Let the model think where a request does not say it, or not [default: what its chat template does]
+    #[arg(long, value_name = "WHEN")]
+    think: Option<Think>,
+    /// What requests call the model [default: the name of its file without .gguf, or glimt]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    alias: Option<String>,
+    /// Give the cache that all requests share room for so many tokens [default: what they need if each fills its context, as far as
+    /// there is memory]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cache_tokens: Option<u32>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Think {
+    On,
+    Off,
+}
+
+impl ServedArgs {
+    /// The file of the model, or the one that is compiled into the program.
+    ///
+    /// # Errors
+    /// Where there is none of the name.
+    pub(super) fn source(&self) -> Result<ModelSource, CliError> {
+        self.model.source()
+    }
+
+    /// Loads the model, for so many requests at once, and tells what was chosen.
+    ///
+    /// # Errors
+    /// What is wrong with its file, its device or its flags.
+    pub(super) fn load(&self, source: &ModelSource, parallel: u32) -> Result<Model, CliError> {
+        let may_think = !matches!(self.think, Some(Think::Off));
+        let ctx = self.ctx.for_answers(source, may_think);
+        let serving = Serving {
+            parallel,
+            cache_tokens: self.cache_tokens.map(|tokens| tokens as usize),
+        };
+        let opened = load::open_for(&self.model, &self.engine, &ctx, Some(serving))?;
+        try_template(&opened);
+        let thinking = Choice::new(&self.sampling, source, &opened, !may_think)?;
+        let answering = Choice::new(&self.sampling, source, &opened, true)?;
+        let engine = load::weights(opened)?;
+        if let Some(sizes) = engine.batch_sizes() {
+            note_cache(sizes);
+        }
+        if !engine.is_on_gpu() {
+            complain(format_args!(
+                "the CPU reference answers one request at a time, slowly"
+            ));
+        }
+        Ok(Model {
+            engine,
+            name: self.name(source),
+            seed: thinking.asked_seed(),
+            penalty_asked: thinking.is_penalty_asked(),
+            thinking: thinking.chain,
+            answering: answering.chain,
+            think: self.think.map(|think| matches!(think, Think::On)),
+            limit: self.n_predict,
+            created: jiff::Timestamp::now().as_second(),
+        })
+    }
+
+    /// What requests call the model.
+    pub(super) fn name(&self, source: &ModelSource) -> String {
+        let stem = match source {
+            ModelSource::Embedded => None,
+            ModelSource::File(path) => path.file_stem().and_then(|stem| stem.to_str()),
+        };
+        let name = self.alias.as_deref().or(stem);
+        name.unwrap_or("glimt").to_owned()
+    }
+}
+
+/// Tells how many are answered at once, and what they share.
+fn note_cache(sizes: BatchSizes) {
+    let rows = sizes.pages as usize * PAGE as usize;
+    let all = sizes.sequences as usize * sizes.n_ctx;
+    let rest = match rows < all {
+        true => format!("; {all} would be the whole context of each, so some may have to wait"),
+        false => String::new(),
+    };
+    note(format_args!(
+        "up to {} at once; the cache that they share holds {}{rest}",
+        count(sizes.sequences as usize, "request"),
+        count(rows, "token"),
+    ));
+}
+
+/// Tries the model's template, so that one that takes all memory ends the program here and not while it serves.
+fn try_template(opened: &Opened) {
+    let messages = [Message::new("user", "Hello")];
+    let rendered = guarded("the chat template", || opened.render_chat(&messages, None));
+    if let Err(error) = rendered {
+        complain(format_args!("conversations are refused: {error}"));
+    }
+}

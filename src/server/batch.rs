@@ -1,0 +1,174 @@
+//! Requests that come from elsewhere than a socket, answered by the code that answers those over HTTP.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+use super::app::{App, Phase};
+use super::error::ServerError;
+use super::keys::Keys;
+use super::log::Record;
+use super::model::Model;
+use super::settings::Settings;
+use super::work::{self, Worked};
+use super::{LAST_STEP, THREADS, chat, completions};
+
+/// Places beside those that are answered, which who hands requests in cannot use up: the most answers that a request may ask for, for each
+/// of twice as many requests as can be answered at once.
+const PLACES: usize = 128 * 128 * 128;
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A conversation.
+    Chat,
+    /// A text to be continued.
+    Completions,
+}
+
+impl Endpoint {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Chat, Self::Completions];
+
+    /// Where it is served over HTTP.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Chat => "/v1/chat/completions",
+            Self::Completions => "/v1/completions",
+        }
+    }
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answered {
+    /// The status that it would have over HTTP: 200 for an answer.
+    pub status: u16,
+    /// Names the request.
+    pub request_id: String,
+    /// The answer, or the error in the form of OpenAI's API.
+    pub body: Value,
+}
+
+/// A model that answers requests without a socket.
+pub struct Batch {
+    app: Arc<App>,
+    worked: Worked,
+    slots: usize,
+    /// Dropped last: it ends all of the above.
+    runtime: Runtime,
+}
+
+/// No socket is opened with these, and no answer is given up.
+fn settings() -> Settings {
+    Settings {
+        address: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+        keys: Keys::default(),
+        guard_all: false,
+        cors: vec![],
+        queue: PLACES,
+        timeout: None,
+        max_body: usize::MAX,
+        drain: Duration::ZERO,
+    }
+}
+
+impl Batch {
+    /// Begins to compute with `model`, which takes as long as its kernels are compiled.
+    ///
+    /// # Errors
+    /// [`ServerError::Engine`] where its cache does not fit, or [`ServerError::System`].
+    pub fn start(model: Model) -> Result<Self, ServerError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS[0])
+            .max_blocking_threads(THREADS[1])
+            .thread_name("batch")
+            .enable_all()
+            .build()?;
+        let app = Arc::new(App::new(settings())?);
+        let mut worked = work::start(&app, model)?;
+        let mut phase = app.phase.subscribe();
+        runtime.block_on(async {
+            tokio::select! {
+                _ = phase.wait_for(|phase| *phase == Phase::Ready) => Ok(()),
+                result = &mut worked => Err(match result {
+                    Ok(Err(error)) => error,
+                    Ok(Ok(())) | Err(_) => ServerError::Panicked,
+                }),
+            }
+        })?;
+        let capacity = app.served.get().map(|served| served.desk.capacity());
+        let slots = capacity.unwrap_or_default().saturating_sub(PLACES).max(1);
+        Ok(Self {
+            app,
+            worked,
+            slots,
+            runtime,
+        })
+    }
+
+    /// Requests that are answered at the same time, at most.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Tokens that were generated so far.
+    pub fn generated_tokens(&self) -> u64 {
+        self.app.metrics.generated_tokens()
+    }
+
+    /// Has a request answered, and tells what became of it, from another thread. `None` is told where nothing can be computed any more, of
+    /// which [`end`](Self::end) gives the reason. At most two times [`slots`](Self::slots) should be asked at the same time.
+    pub fn ask(
+        &self,
+        endpoint: Endpoint,
+        body: Value,
+        told: impl FnOnce(Option<Answered>) + Send + 'static,
+    ) {
+        let app = Arc::clone(&self.app);
+        self.runtime.spawn(async move {
+            let request_id = format!("req_{:016x}", app.number());
+            let log = Arc::clone(&app.log);
+            let record = Record::new(log, &request_id, "POST", endpoint.path(), true);
+            // The log is for servers.
+            record.status(200);
+            let answer = match endpoint {
+                Endpoint::Chat => chat::whole(&app, body, record).await,
+                Endpoint::Completions => completions::whole(&app, body, record).await,
+            };
+            let (status, body) = match answer {
+                Ok(body) => (200, body),
+                Err(error) if error.is_of_all() => return told(None),
+                Err(error) => (error.status().as_u16(), error.json()),
+            };
+            told(Some(Answered {
+                status,
+                request_id,
+                body,
+            }));
+        });
+    }
+
+    /// Ends, with all that is not answered yet. Returns whether nothing uses the device any more.
+    ///
+    /// # Errors
+    /// Why nothing could be computed any more, if that is so.
+    pub fn end(self) -> Result<bool, ServerError> {
+        if let Some(served) = self.app.served.get() {
+            served.desk.end();
+        }
+        let worked = self
+            .runtime
+            .block_on(async { timeout(LAST_STEP, self.worked).await });
+        self.runtime.shutdown_background();
+        match worked {
+            Ok(Ok(result)) => result.map(|()| true),
+            Ok(Err(_)) => Err(ServerError::Panicked),
+            Err(_) => Ok(false),
+        }
+    }
+}
