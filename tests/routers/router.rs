@@ -1,0 +1,173 @@
+//! Protects users of several servers behind a router: while one server is killed and another is drained, every request is answered whole
+//! or fails so that its client knows, and a drain loses nothing.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::load::{self, Answer, End, Load, Target};
+use super::process::{Process, free_port};
+use super::ready::made;
+use super::server::Server;
+use super::{file, path, until};
+
+/// Clients that ask at the same time.
+const CLIENTS: usize = 9;
+/// How long after a kill requests may still begin that fail.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// One after the other: each takes all cores.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// A router that runs, and how it is asked.
+struct Router {
+    process: Process,
+    target: Target,
+}
+
+impl Router {
+    fn start(command: &mut Command, folder: &Path, port: u16, key: Option<&str>) -> Self {
+        Self {
+            process: Process::start(command, &folder.join("router.log")),
+            target: Target {
+                url: format!("http://127.0.0.1:{port}"),
+                key: key.map(str::to_owned),
+            },
+        }
+    }
+}
+
+/// A file of the examples with the addresses of these servers and this port.
+fn configured(name: &str, servers: &[Server], port: u16) -> String {
+    let mut text = file(&format!("examples/routing/{name}"));
+    for (i, server) in servers.iter().enumerate() {
+        let example = format!("127.0.0.1:800{}", i + 1);
+        assert!(text.contains(&example), "{name} has no {example}");
+        text = text.replace(&example, &server.address);
+    }
+    text.replace("127.0.0.1:8000", &format!("127.0.0.1:{port}"))
+}
+
+/// Kills a server and drains another while clients ask through a router.
+fn survives(name: &str, start: impl FnOnce(&[Server], &Path) -> Router) {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let home = tempfile::tempdir().expect("a temporary directory");
+    let mut servers: Vec<_> = (0..3).map(|_| Server::start(home.path())).collect();
+    let questions = load::questions(&servers[0].url());
+    let mut router = start(&servers, home.path());
+    let target = router.target.clone();
+    until("the router answers", 120, || {
+        assert_eq!(router.process.ended(), None, "{}", router.process.printed());
+        load::ask(&target, &questions[0], false).end == End::Whole
+    });
+
+    let load = Load::start(&target, &questions, CLIENTS);
+    let until_whole = |more: usize| {
+        let enough = load.whole() + more;
+        until("clients are answered", 120, || load.whole() >= enough);
+    };
+    until_whole(CLIENTS);
+    until("the first has work", 60, || servers[0].held() >= 2.0);
+    servers[0].process.kill();
+    let killed = Instant::now();
+    until_whole(2 * CLIENTS);
+    until("requests no longer fail", 60, || killed.elapsed() > SETTLED);
+    until("the second has work", 60, || servers[1].held() >= 2.0);
+    servers[1].process.terminate();
+    let drained = servers[1].process.wait(120);
+    until_whole(CLIENTS);
+    let answers = load.stop();
+
+    let told = format!("{name}: {}", summary(&answers));
+    eprintln!("{told}");
+    let log = router.process.printed();
+    // All that it had accepted was answered.
+    assert_eq!(drained.code(), Some(0), "{told}");
+    let mut failed = 0;
+    for answer in &answers {
+        match &answer.end {
+            End::Whole => {}
+            End::Failed(why) => {
+                failed += 1;
+                assert!(
+                    answer.began < killed + SETTLED,
+                    "failed late: {why}\n{told}\n{log}"
+                );
+            }
+            End::Wrong(how) => panic!("{how}\n{told}\n{log}"),
+        }
+    }
+    assert!(failed <= CLIENTS, "{told}\n{log}");
+}
+
+/// How many answers ended how.
+fn summary(answers: &[Answer]) -> String {
+    let mut kinds = std::collections::BTreeMap::<String, usize>::new();
+    for answer in answers {
+        let how = match &answer.end {
+            End::Whole => "whole".to_owned(),
+            End::Failed(why) => format!("failed, {}", why.chars().take(160).collect::<String>()),
+            End::Wrong(_) => "wrong".to_owned(),
+        };
+        let form = if answer.streams { "stream" } else { "one piece" };
+        *kinds.entry(format!("{form} {how}")).or_default() += 1;
+    }
+    let kinds = kinds.iter().map(|(kind, count)| format!("{count} {kind}"));
+    kinds.collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn nginx_keeps_users_served() {
+    let nginx = made("nginx");
+    survives("nginx", |servers, folder| {
+        let port = free_port();
+        let text = configured("nginx.conf", servers, port);
+        std::fs::write(folder.join("glimt.conf"), text).expect("it is writable");
+        // What Debian's own file has around it.
+        let main = "daemon off; pid nginx.pid; error_log stderr; worker_processes 2;\n\
+             events {}\n\
+             http { access_log off; client_body_temp_path body; proxy_temp_path proxy;\n\
+             fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;\n\
+             include glimt.conf; }\n";
+        std::fs::write(folder.join("main.conf"), main).expect("it is writable");
+        let mut command = Command::new(nginx);
+        command.arg("-p").arg(folder).args(["-e", "stderr"]);
+        command.arg("-c").arg(folder.join("main.conf"));
+        Router::start(&mut command, folder, port, None)
+    });
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn litellm_keeps_users_served() {
+    let litellm = made("litellm");
+    survives("LiteLLM", |servers, folder| {
+        let port = free_port();
+        let text = configured("litellm.yaml", servers, port);
+        let config = folder.join("litellm.yaml");
+        std::fs::write(&config, text).expect("it is writable");
+        let key = "sk-0f4b7d1c9a2e486b8d35";
+        let mut command = Command::new(litellm);
+        command.arg("--config").arg(config).current_dir(folder);
+        command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
+        command.env("LITELLM_MASTER_KEY", key);
+        Router::start(&mut command, folder, port, Some(key))
+    });
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn the_router_of_vllm_keeps_users_served() {
+    let router = made("vllm-router");
+    survives("vLLM's router", |servers, folder| {
+        let port = free_port();
+        let mut command = Command::new(path("examples/routing/vllm-router.sh"));
+        command.args(servers.iter().map(Server::url));
+        command.env("VLLM_ROUTER", router);
+        command.env("PORT", port.to_string());
+        command.env("METRICS_PORT", free_port().to_string());
+        Router::start(&mut command, folder, port, None)
+    });
+}
