@@ -2,9 +2,12 @@
 //! files that say how to run glimt are what their programs take.
 #![cfg(unix)]
 
+mod cluster;
 mod load;
+mod metrics;
 mod process;
 mod ready;
+mod recipes;
 mod router;
 mod server;
 

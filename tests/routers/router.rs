@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::load::{self, Answer, End, Load, Target};
@@ -17,8 +17,11 @@ const CLIENTS: usize = 9;
 /// How long after a kill requests may still begin that fail.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// One after the other: each takes all cores.
-static ONE: Mutex<()> = Mutex::new(());
+/// Waits until no other test of this file's kind runs, since each takes all cores.
+pub fn turn() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A router that runs, and how it is asked.
 struct Router {
@@ -51,7 +54,7 @@ fn configured(name: &str, servers: &[Server], port: u16) -> String {
 
 /// Kills a server and drains another while clients ask through a router.
 fn survives(name: &str, start: impl FnOnce(&[Server], &Path) -> Router) {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = turn();
     let home = tempfile::tempdir().expect("a temporary directory");
     let mut servers: Vec<_> = (0..3).map(|_| Server::start(home.path())).collect();
     let questions = load::questions(&servers[0].url());
@@ -79,21 +82,23 @@ fn survives(name: &str, start: impl FnOnce(&[Server], &Path) -> Router) {
     until_whole(CLIENTS);
     let answers = load.stop();
 
-    let told = format!("{name}: {}", summary(&answers));
-    eprintln!("{told}");
-    let log = router.process.printed();
     // All that it had accepted was answered.
-    assert_eq!(drained.code(), Some(0), "{told}");
+    assert_eq!(drained.code(), Some(0));
+    judge(name, &answers, killed + SETTLED, &router.process.printed());
+}
+
+/// Looks at how answers ended: those whose requests began after `settled` are whole, of the others each client may have lost one in a way
+/// that it knows.
+pub fn judge(name: &str, answers: &[Answer], settled: Instant, log: &str) {
+    let told = format!("{name}: {}", summary(answers));
+    eprintln!("{told}");
     let mut failed = 0;
-    for answer in &answers {
+    for answer in answers {
         match &answer.end {
             End::Whole => {}
             End::Failed(why) => {
                 failed += 1;
-                assert!(
-                    answer.began < killed + SETTLED,
-                    "failed late: {why}\n{told}\n{log}"
-                );
+                assert!(answer.began < settled, "failed late: {why}\n{told}\n{log}");
             }
             End::Wrong(how) => panic!("{how}\n{told}\n{log}"),
         }
@@ -110,7 +115,11 @@ fn summary(answers: &[Answer]) -> String {
             End::Failed(why) => format!("failed, {}", why.chars().take(160).collect::<String>()),
             End::Wrong(_) => "wrong".to_owned(),
         };
-        let form = if answer.streams { "stream" } else { "one piece" };
+        let form = if answer.streams {
+            "stream"
+        } else {
+            "one piece"
+        };
         *kinds.entry(format!("{form} {how}")).or_default() += 1;
     }
     let kinds = kinds.iter().map(|(kind, count)| format!("{count} {kind}"));

@@ -19,7 +19,9 @@ impl Server {
     pub fn start(folder: &Path) -> Self {
         let port = free_port().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_glimt"));
-        command.args(["serve", "--device", "cpu", "--drain", "120", "--port", &port]);
+        command.args([
+            "serve", "--device", "cpu", "--drain", "120", "--port", &port,
+        ]);
         let log = folder.join(format!("glimt-{port}.log"));
         let process = Process::start(&mut command, &log);
         let server = Self {
