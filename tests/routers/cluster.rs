@@ -10,12 +10,15 @@ use std::time::{Duration, Instant};
 use super::load::{self, End, Load, Target};
 use super::process::{free_port, without_settings};
 use super::ready::made;
-use super::router::{judge, turn};
-use super::server::Server;
+use super::router::{Manners, judge, turn};
+use super::server::{KEY, Server};
 use super::{path, until};
 
-/// How long after a node was lost requests may still begin that fail: the system has to notice it.
-const SETTLED: Duration = Duration::from_secs(20);
+/// A lost node has to be noticed.
+const MANNERS: Manners = Manners {
+    settled: Duration::from_secs(10),
+    excused: |_, _| false,
+};
 
 /// The program in Python that has the cluster.
 struct Cluster {
@@ -30,7 +33,7 @@ impl Cluster {
         let log = log.expect("the temporary directory is writable");
         let mut command = Command::new(python);
         command.arg(path("tests/routers/ray_cluster.py"));
-        command.args([env!("CARGO_BIN_EXE_glimt"), &port.to_string()]);
+        command.args([env!("CARGO_BIN_EXE_glimt"), &port.to_string(), KEY]);
         command.env("RAY_USAGE_STATS_ENABLED", "0");
         command.env("RAY_TMPDIR", folder);
         let child = without_settings(&mut command)
@@ -54,10 +57,15 @@ impl Cluster {
         }
     }
 
-    /// The next line that it prints.
+    /// The next that it tells. Ray prints there, too.
     fn line(&self) -> String {
-        let line = self.lines.recv_timeout(Duration::from_secs(120));
-        line.expect("the cluster goes on; its log is beside its files")
+        loop {
+            let line = self.lines.recv_timeout(Duration::from_secs(120));
+            let line = line.expect("the cluster goes on");
+            if let Some(told) = line.strip_prefix("cluster: ") {
+                return told.to_owned();
+            }
+        }
     }
 
     fn command(&mut self, command: &str) -> String {
@@ -88,14 +96,14 @@ fn a_cluster_grows_and_survives_a_lost_node() {
     let python = made("ray");
     let _turn = turn();
     let home = tempfile::tempdir().expect("a temporary directory");
-    let questions = load::questions(&Server::start(home.path()).url());
+    let questions = load::questions(&Server::start(home.path()).target());
     let port = free_port();
     let mut cluster = Cluster::start(&python, port, home.path());
     let told = || std::fs::read_to_string(home.path().join("cluster.log")).unwrap_or_default();
     assert_eq!(cluster.line(), "ready", "{}", told());
     let target = Target {
         url: format!("http://127.0.0.1:{port}"),
-        key: None,
+        key: Some(KEY.to_owned()),
     };
     let first = load::ask(&target, &questions[0], true);
     assert_eq!(first.end, End::Whole);
@@ -108,8 +116,11 @@ fn a_cluster_grows_and_survives_a_lost_node() {
     assert_eq!(cluster.command("remove"), "removing");
     let lost = Instant::now();
     assert_eq!(cluster.line(), "removed");
-    until("the loss is noticed", 60, || lost.elapsed() > SETTLED);
+    until("the loss is noticed", 60, || {
+        lost.elapsed() > MANNERS.settled
+    });
     let enough = load.whole() + 12;
     until("clients are answered", 120, || load.whole() >= enough);
-    judge("Ray Serve", &load.stop(), lost + SETTLED, &told());
+    let answers = load.stop();
+    judge("Ray Serve", MANNERS, &answers, lost, &told());
 }

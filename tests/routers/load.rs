@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use ureq::Agent;
 
+pub const COMPLETIONS: &str = "/v1/completions";
+const CHAT: &str = "/v1/chat/completions";
+
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -58,28 +61,25 @@ pub enum End {
 /// What came of a request.
 #[derive(Debug, Clone)]
 pub struct Answer {
+    pub path: &'static str,
     pub began: Instant,
     pub streams: bool,
     pub end: End,
 }
 
-/// Questions of several lengths for both routes, with the answers of the server at `url`.
-pub fn questions(url: &str) -> Vec<Question> {
-    let target = Target {
-        url: url.to_owned(),
-        key: None,
-    };
+/// Questions of several lengths for both routes, with the answers of a server.
+pub fn questions(target: &Target) -> Vec<Question> {
     let animals = ["a fox", "a crow", "a king", "an old woman"];
     let questions = animals.iter().enumerate().map(|(i, animal)| {
         let (path, mut body) = match i % 2 {
             0 => (
-                "/v1/completions",
+                COMPLETIONS,
                 json!({"prompt": format!("Once upon a time there was {animal} who")}),
             ),
             _ => {
                 let content = format!("Tell me a story about {animal}.");
                 let messages = json!([{"role": "user", "content": content}]);
-                ("/v1/chat/completions", json!({"messages": messages}))
+                (CHAT, json!({"messages": messages}))
             }
         };
         body["model"] = json!("glimt");
@@ -90,7 +90,7 @@ pub fn questions(url: &str) -> Vec<Question> {
             body,
             expected: String::new(),
         };
-        let (status, text) = sent(&target, &question, false).expect("the server answers");
+        let (status, text) = sent(target, &question, false).expect("the server answers");
         assert_eq!(status, 200, "{text}");
         let answer: Value = serde_json::from_str(&text).expect("it is JSON");
         question.expected = said(&answer["choices"][0]).to_owned();
@@ -151,6 +151,7 @@ pub fn ask(target: &Target, question: &Question, streams: bool) -> Answer {
         Err((error, _)) => End::Failed(error),
     };
     Answer {
+        path: question.path,
         began,
         streams,
         end,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use super::load::{self, End, Target};
+use super::load::{self, End};
 use super::path;
 use super::ready::made;
 use super::server::Server;
@@ -51,11 +51,8 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
 fn routers_find_the_metrics_that_they_look_for() {
     let home = tempfile::tempdir().expect("a temporary directory");
     let server = Server::start(home.path());
-    let target = Target {
-        url: server.url(),
-        key: None,
-    };
-    let questions = load::questions(&target.url);
+    let target = server.target();
+    let questions = load::questions(&target);
     // The CPU keeps what it computed last.
     let last = questions.last().expect("there are questions");
     assert_eq!(load::ask(&target, last, true).end, End::Whole);

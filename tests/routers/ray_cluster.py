@@ -1,7 +1,8 @@
 """A cluster of Ray with several nodes on one machine, on which examples/ray_serve.py runs.
 
-It is given the path of glimt and a port. It prints `ready` when the cluster answers. After `remove` on standard input it removes a node
-that has a replica, and prints `removed`; `replicas` has it print how many there are.
+It is given the path of glimt, a port, and the key that the servers ask for. It tells `ready` when the cluster answers. After `remove` on
+standard input it removes a node that has a replica, and tells `removing` and `removed`. `replicas` has it tell how many there are. What it
+tells stands behind `cluster: `, since Ray prints there, too.
 """
 
 import os
@@ -17,6 +18,10 @@ sys.path.insert(0, os.path.join(root, "examples"))
 import ray_serve  # noqa: E402
 
 
+def tell(what):
+    print(f"cluster: {what}", flush=True)
+
+
 def running():
     deployment = serve.status().applications["default"].deployments["glimt"]
     return sum(count for state, count in deployment.replica_states.items() if str(getattr(state, "value", state)) == "RUNNING")
@@ -29,7 +34,7 @@ def node_with_a_replica(nodes):
 
 
 def main():
-    glimt, port = sys.argv[1], int(sys.argv[2])
+    glimt, port, key = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     # Replicas find the module of the example as the driver does.
     os.environ["PYTHONPATH"] = os.path.join(root, "examples")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": True})
@@ -39,17 +44,18 @@ def main():
     serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
     options = ray_serve.Options(
         glimt=glimt, gpus=0, parallel=4, target=2, min_replicas=1, max_replicas=3, upscale_delay=1, load=60, drain=20,
+        flags=f"--api-key {key}",
     )
     serve.run(ray_serve.app(options), name="default", route_prefix="/")
-    print("ready", flush=True)
+    tell("ready")
     for line in sys.stdin:
         if line.strip() == "replicas":
-            print(running(), flush=True)
+            tell(running())
         elif line.strip() == "remove":
             node = node_with_a_replica(nodes)
-            print("removing", flush=True)
+            tell("removing")
             cluster.remove_node(node, allow_graceful=False)
-            print("removed", flush=True)
+            tell("removed")
     serve.shutdown()
     ray.shutdown()
     cluster.shutdown()

@@ -3,9 +3,12 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::load;
+use super::load::{self, Target};
 use super::process::{Process, free_port};
 use super::until;
+
+/// What all servers ask for.
+pub const KEY: &str = "a-key-of-the-servers";
 
 /// A server that runs until the test ends.
 pub struct Server {
@@ -36,6 +39,14 @@ impl Server {
 
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// How it is asked.
+    pub fn target(&self) -> Target {
+        Target {
+            url: self.url(),
+            key: Some(KEY.to_owned()),
+        }
     }
 
     /// Its metrics.
