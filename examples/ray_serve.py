@@ -1,7 +1,7 @@
 """One `glimt serve` for each GPU of a cluster, as a deployment of Ray Serve.
 
     pip install 'ray[serve]'
-    serve run --working-dir examples ray_serve:app model=/models/GLM-4.7-Flash-Q4_K_M.gguf
+    serve run --app-dir examples --working-dir examples ray_serve:app model=/models/GLM-4.7-Flash-Q4_K_M.gguf
 
 The cluster then answers at port 8000 of the node, with OpenAI's API. A replica starts glimt on a free loopback port with the GPU that Ray
 has given it, and passes requests and streams on. Replicas come and go with the number of requests, and those of a lost node are started
