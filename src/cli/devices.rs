@@ -74,6 +74,8 @@ impl Devices {
 /// Appends the paragraph of one adapter. Writing into a `String` cannot fail.
 fn describe(text: &mut String, adapter: &AdapterSummary) {
     let memory = adapter.memory.map_or_else(|| "not told".to_owned(), bytes);
+    let bus = adapter.bus.as_ref();
+    let bus = bus.map_or_else(String::new, |bus| format!(" at {bus}"));
     let [smallest, largest] = adapter.subgroup;
     let subgroup = if smallest == largest {
         smallest.to_string()
@@ -87,7 +89,7 @@ fn describe(text: &mut String, adapter: &AdapterSummary) {
     };
     let _ = writeln!(
         text,
-        "{}: {}\n    {}, {}; driver {}; tier {}\n    memory {memory}; largest buffer {}, largest binding {}\n    \
+        "{}: {}\n    {}, {}{bus}; driver {}; tier {}\n    memory {memory}; largest buffer {}, largest binding {}\n    \
          workgroups: {} of memory, {}, subgroups of {subgroup}\n    features: {features}\n    \
          work is divided as for {}: {}, {} us for a dispatch that waits{}{}",
         adapter.index,

@@ -45,6 +45,8 @@ pub struct AdapterSummary {
     pub backend: String,
     /// discrete, integrated, virtual, software or other.
     pub kind: &'static str,
+    /// Where it sits on the PCI bus, such as `0000:01:00.0`, where the backend tells.
+    pub bus: Option<String>,
     /// Driver name and version as the backend tells them.
     pub driver: String,
     /// The fastest tier it can run.
@@ -170,6 +172,7 @@ fn summary(index: usize, adapter: &Adapter) -> AdapterSummary {
         name: info.name.clone(),
         backend: info.backend.to_string(),
         kind: kind_name(info.device_type),
+        bus: Some(info.device_pci_bus_id.clone()).filter(|bus| !bus.is_empty()),
         driver: [info.driver.as_str(), info.driver_info.as_str()]
             .join(" ")
             .trim()

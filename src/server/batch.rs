@@ -69,6 +69,7 @@ fn settings() -> Settings {
         address: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
         keys: Keys::default(),
         guard_all: false,
+        page: false,
         cors: vec![],
         queue: PLACES,
         timeout: None,
