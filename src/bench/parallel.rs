@@ -10,20 +10,18 @@ use super::run::{backend_name, driver};
 use super::source::describe;
 use super::{BenchError, Source, build};
 use crate::engine::backend::BackendError;
-use crate::engine::check_gpu;
 use crate::engine::gpu::GpuModel;
 use crate::engine::gpu::batch::{BATCHES_IN_FLIGHT, BatchFlight, BatchStep, BatchToken, GpuBatch};
 use crate::engine::random::random_tokens;
+use crate::engine::{Serving, check_gpu};
 use crate::gpu::{Gpu, GpuOptions};
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::sequences::PAGE;
 use crate::models::{BatchSizes, Model};
 
-/// Tokens of a step at most.
-const STEP_TOKENS: usize = 64;
 /// Sequences at most.
-pub const MOST_PARALLEL: usize = STEP_TOKENS;
+pub const MOST_PARALLEL: usize = Serving::MOST as usize;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -115,7 +113,7 @@ pub fn parallel(
         n_ctx,
         pages: pages as u32,
         sequences: sequences as u32,
-        tokens: STEP_TOKENS as u32,
+        tokens: weights.batch_tokens(Serving::MOST),
     };
     let mut run = Run {
         batch: GpuBatch::new(Arc::clone(&weights), sizes)?,
@@ -207,7 +205,7 @@ impl Run {
             })
         };
         let all: Vec<_> = (0..pl).flat_map(tokens).collect();
-        for chunk in all.chunks(STEP_TOKENS) {
+        for chunk in all.chunks(self.batch.sizes().tokens as usize) {
             let is_last = |token: &&BatchToken| token.position as usize + 1 == pp;
             let (drawn, others): (Vec<&BatchToken>, Vec<_>) = chunk.iter().partition(is_last);
             let order: Vec<_> = drawn.iter().chain(&others).map(|token| **token).collect();

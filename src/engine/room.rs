@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::device::Device;
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
+use super::gpu::batch::step_tokens;
 use super::{DEFAULT_CONTEXT, EngineError, Serving};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::sequences::PAGE;
@@ -142,11 +143,13 @@ pub(super) fn batch_sizes(
     };
     let sequences = serving.parallel.min(Serving::MOST);
     let of_one = n_ctx.div_ceil(PAGE as usize);
+    let sessions = model.place(gpu)?.weights.untried(gpu);
+    let tokens = step_tokens(gpu, &*sessions, Serving::MOST);
     let of_pages = |pages: usize| BatchSizes {
         n_ctx,
         pages: u32::try_from(pages).unwrap_or(u32::MAX / PAGE),
         sequences,
-        tokens: Serving::MOST,
+        tokens,
     };
     let plan = MemoryPlan::of_batch(gpu, model, of_pages(of_one))?;
     let has = available(gpu.memory);
@@ -311,13 +314,13 @@ mod tests {
             parallel: 8,
             cache_tokens,
         };
+        let gpu = open(None);
         let of_pages = |pages| BatchSizes {
             n_ctx: 250,
             pages,
             sequences: 8,
-            tokens: 64,
+            tokens: gpu.machine.tuned.batch_tokens,
         };
-        let gpu = open(None);
         let plan = MemoryPlan::of_batch(&gpu, &*model, of_pages(4)).expect("it fits");
         let found = |gpu: &Arc<Gpu>, cache_tokens| {
             let device = Device::Gpu(Arc::clone(gpu));

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Slices of the context of all tokens of a step together, at most, unless there are more tokens: what bounds the partial sums of the
-/// attention.
+/// attention. Tokens of several sequences may each have one more.
 pub const MAX_SLICES: usize = 256;
 
 /// A call in the order of its kernel's declarations.
@@ -320,7 +320,10 @@ impl Scope<'_> {
         match name {
             "TOKENS" => Ok(u64::from(tokens)),
             "CONTEXT" => Ok(u64::from(context)),
-            "SLICES" => Ok(u64::from(tokens).max(MAX_SLICES as u64)),
+            "SLICES" => Ok(match self.call.bound("table") {
+                Some(_) => u64::from(tokens) + MAX_SLICES as u64,
+                None => u64::from(tokens).max(MAX_SLICES as u64),
+            }),
             "GRID_X" => self.workgroups(0),
             "GRID_Y" => self.workgroups(1),
             "GRID_Z" => self.workgroups(2),

@@ -170,6 +170,9 @@ pub trait Sessions: Send {
     /// Bytes of the largest binding of a chunk of so many tokens.
     fn widest(&self, machine: Machine, tokens: u32) -> u64;
 
+    /// The same of a step of so many tokens of several sequences.
+    fn widest_of_batch(&self, machine: Machine, tokens: u32) -> u64;
+
     /// A session of up to `n_ctx` tokens, with prompts computed up to `chunk` tokens at a time.
     ///
     /// # Errors
@@ -201,6 +204,18 @@ pub struct BatchSizes {
     pub tokens: u32,
 }
 
+impl BatchSizes {
+    /// The most tokens of any step after which a token is chosen: one of each sequence, rounded up to the steps that are compiled.
+    pub fn most_drawn(self) -> u32 {
+        self.class(self.sequences)
+    }
+
+    /// The most tokens of the step that suits `tokens`.
+    pub fn class(self, tokens: u32) -> u32 {
+        tokens.next_power_of_two().max(2).min(self.tokens)
+    }
+}
+
 /// Steps whose tokens belong to several sequences, and the buffers that they share.
 pub trait Batches: Send + Sync {
     /// Where tokens stand: what the host writes before a step.
@@ -218,11 +233,11 @@ pub trait Batches: Send + Sync {
     /// [`GpuError::TierUnsupported`] where a kernel does not take the shapes.
     fn step(&self, target: &Target, most: u32) -> Result<Step, GpuError>;
 
-    /// From the hidden states of the first tokens of a step, up to `most`, to the logits (tokens, vocab) of each.
+    /// From the hidden states of the first tokens, up to `most`, of a step of up to `of` tokens, to the logits (tokens, vocab) of each.
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    fn head(&self, target: &Target, most: u32, logits: &Range) -> Result<Step, GpuError>;
+    fn head(&self, target: &Target, of: u32, most: u32, logits: &Range) -> Result<Step, GpuError>;
 
     /// The slices that the attention of tokens at these positions is cut into.
     fn cut(&self, machine: Machine, positions: &[u32]) -> Cut;

@@ -6,10 +6,10 @@ use crate::engine::backend::Touch;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
-use crate::gpu::{Gpu, GpuError, Most, Step};
+use crate::gpu::{Gpu, GpuError, Most, Step, Target};
 use crate::kernels::sample::{self, Rows};
 use crate::kernels::sequences::{CHOICE, PAGE, Record};
-use crate::models::{BatchSizes, Batches};
+use crate::models::{BatchSizes, Batches, Sessions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgpu::{BufferUsages, Features, SubmissionIndex};
@@ -64,17 +64,21 @@ pub struct GpuBatch {
     model: Arc<GpuModel>,
     recipes: Box<dyn Batches>,
     sizes: BatchSizes,
-    /// (tokens, vocab).
+    /// (tokens after which one is chosen, vocab).
     logits: Range,
-    /// (tokens, 12) words.
+    /// (tokens after which one is chosen, 12) words.
     choices: Range,
     results: Vec<Range>,
+    /// What the next step begins with.
+    copies: Vec<Copied>,
+    /// Room for a page of all layers.
+    passing: wgpu::Buffer,
     /// Copies of the results for devices that cannot map storage buffers.
     staging: Option<Vec<wgpu::Buffer>>,
     /// From ids to hidden states, by the most tokens.
     steps: BTreeMap<u32, Recording>,
-    /// From hidden states to chosen tokens, by the most tokens.
-    heads: BTreeMap<u32, Recording>,
+    /// From hidden states to chosen tokens, by whether many tokens left these, and by the most tokens.
+    heads: BTreeMap<(bool, u32), Recording>,
     /// The lists of experts that those leave, each once.
     lists: BTreeMap<u32, Vec<Range>>,
     /// The buffers of the smallest step.
@@ -88,6 +92,31 @@ pub(super) fn classes(sizes: BatchSizes) -> Vec<u32> {
     let mut classes: Vec<u32> = powers.collect();
     classes.dedup();
     classes
+}
+
+/// The most tokens of each of the heads that such a batch may compile.
+pub(super) fn head_classes(sizes: BatchSizes) -> Vec<u32> {
+    let mut classes = classes(sizes);
+    classes.retain(|class| *class <= sizes.most_drawn());
+    classes
+}
+
+/// Tokens of a step of several sequences at most on a device: the usual number, or fewer where its bindings are small, but at least `least`.
+pub(crate) fn step_tokens(target: &Target, sessions: &dyn Sessions, least: u32) -> u32 {
+    let fits =
+        |tokens: &u32| sessions.widest_of_batch(target.machine, *tokens) <= target.max_binding;
+    let usual = target.machine.tuned.batch_tokens;
+    let halves = std::iter::successors(Some(usual), |tokens| Some(tokens / 2));
+    let mut sizes = halves.take_while(|tokens| *tokens > least);
+    sizes.find(fits).unwrap_or(least)
+}
+
+impl GpuModel {
+    /// Tokens of a step of up to `sequences` sequences at most.
+    pub fn batch_tokens(&self, sequences: u32) -> u32 {
+        let sessions = self.weights.untried(&self.gpu);
+        step_tokens(&self.gpu, &*sessions, sequences)
+    }
 }
 
 impl GpuBatch {
@@ -109,16 +138,20 @@ impl GpuBatch {
         {
             gpu.realise_async(&range.buffer).await?;
         }
+        let page = |cache: &Range| cache.size / u64::from(sizes.pages);
+        let bytes = recipes.cache().iter().map(page).sum();
+        let usage = BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+        let passing = gpu.buffer_async("a page", bytes, usage).await?;
         let vocab = model.model.config().vocab_size as u64;
-        let tokens = u64::from(sizes.tokens);
-        let choices = Range::words("choices", tokens * CHOICE as u64);
+        let drawn = u64::from(sizes.most_drawn());
+        let choices = Range::words("choices", drawn * CHOICE as u64);
         gpu.realise_async(&choices.buffer).await?;
         let mappable = gpu.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
         let read = match mappable {
             true => BufferUsages::MAP_READ,
             false => BufferUsages::COPY_SRC,
         };
-        let bytes = RESULT * tokens;
+        let bytes = RESULT * drawn;
         let mut results = vec![];
         let mut staging = vec![];
         for _ in 0..RING {
@@ -132,9 +165,11 @@ impl GpuBatch {
             }
         }
         Ok(Self {
-            logits: Range::floats("logits of a batch", tokens * vocab),
+            logits: Range::floats("logits of a batch", drawn * vocab),
             choices,
             results,
+            copies: vec![],
+            passing,
             staging: (!mappable).then_some(staging),
             steps: BTreeMap::new(),
             heads: BTreeMap::new(),
@@ -203,8 +238,13 @@ impl GpuBatch {
 
     /// The most tokens of the step that suits `tokens`.
     fn class(&self, tokens: usize) -> u32 {
-        let tokens = tokens.next_power_of_two().max(2);
-        (tokens as u32).min(self.sizes.tokens)
+        self.sizes.class(tokens as u32)
+    }
+
+    /// Which head follows the step of `tokens` tokens, after `drawn` of which a token is chosen.
+    fn head_of(&self, tokens: usize, drawn: usize) -> (bool, u32) {
+        let few = self.gpu().machine.tuned.few_of_batch;
+        (self.class(tokens) > few, self.class(drawn))
     }
 
     /// Compiles the steps for `tokens` tokens after `drawn` of which a token is chosen, unless that was done.
@@ -229,9 +269,10 @@ impl GpuBatch {
             self.steps
                 .insert(most, Recording::new_async(&gpu, &step).await?);
         }
-        let most = self.class(drawn);
-        if drawn > 0 && !self.heads.contains_key(&most) {
-            let head = self.recipes.head(&gpu, most, &self.logits)?;
+        let (of, key) = (most, self.head_of(tokens, drawn));
+        let most = key.1;
+        if drawn > 0 && !self.heads.contains_key(&key) {
+            let head = self.recipes.head(&gpu, of, most, &self.logits)?;
             let rows = Rows {
                 sequences: self.recipes.sequences(),
                 choices: &self.choices,
@@ -249,7 +290,7 @@ impl GpuBatch {
                 self.needed.extend(both.buffers().into_iter().cloned());
             }
             self.heads
-                .insert(most, Recording::new_async(&gpu, &both).await?);
+                .insert(key, Recording::new_async(&gpu, &both).await?);
         }
         Ok(())
     }
@@ -260,8 +301,10 @@ impl GpuBatch {
     /// As [`prepare_async`](Self::prepare_async).
     pub async fn prepare_all_async(&mut self) -> Result<(), GpuError> {
         for class in classes(self.sizes) {
-            let drawn = class.min(self.sizes.sequences);
-            self.prepare_async(class as usize, drawn as usize).await?;
+            for drawn in head_classes(self.sizes) {
+                let drawn = drawn.min(class);
+                self.prepare_async(class as usize, drawn as usize).await?;
+            }
         }
         Ok(())
     }
@@ -287,7 +330,8 @@ impl GpuBatch {
         } = step;
         let drawn = choices.len();
         assert!(
-            (1..=self.sizes.tokens as usize).contains(&tokens.len()) && drawn <= tokens.len(),
+            (1..=self.sizes.tokens as usize).contains(&tokens.len())
+                && drawn <= tokens.len().min(self.sizes.most_drawn() as usize),
             "{drawn} of {} tokens",
             tokens.len()
         );
@@ -304,15 +348,17 @@ impl GpuBatch {
         self.write(&self.choices, 0, words.as_flattened());
         let rows = self.staged_rows(logits.len()).await?;
 
+        let device = &self.gpu().device;
+        let mut encoder = device.create_command_encoder(&Default::default());
+        self.encode_copies(&mut encoder);
         let gpu = self.gpu();
-        let mut encoder = gpu.device.create_command_encoder(&Default::default());
         self.steps[&self.class(tokens.len())].encode(gpu, &mut encoder, &state);
         if drawn > 0 {
             let state = State {
                 tokens: drawn as u32,
                 ..state
             };
-            self.heads[&self.class(drawn)].encode(gpu, &mut encoder, &state);
+            self.heads[&self.head_of(tokens.len(), drawn)].encode(gpu, &mut encoder, &state);
             if let Some(staging) = &self.staging {
                 let from = self.results[slot].buffer.made();
                 let bytes = RESULT * drawn as u64;
@@ -426,8 +472,11 @@ impl GpuBatch {
     }
 }
 
+mod copies;
 mod measure;
 mod wait;
+
+use copies::Copied;
 
 #[cfg(test)]
 mod tests;

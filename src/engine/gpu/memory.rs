@@ -58,14 +58,16 @@ impl MemoryPlan {
     ) -> Result<Self, GpuError> {
         let [weights, cache, scratch] = BatchPlan::new(target, model, sizes)?.bytes();
         let rows = u64::from(sizes.pages) * u64::from(PAGE);
+        let cache_per_token = cache / rows.max(1);
         Ok(Self {
             ctx: sizes.n_ctx,
             weights,
             precomposed: 0,
             cache,
-            cache_per_token: cache / rows.max(1),
+            cache_per_token,
             ubatch: sizes.tokens,
-            scratch,
+            // Rows that are copied pass through a page.
+            scratch: scratch + cache_per_token * u64::from(PAGE),
         })
     }
 
@@ -144,7 +146,7 @@ mod tests {
             n_ctx: 1000,
             pages: 40,
             sequences: 5,
-            tokens: 64,
+            tokens: 128,
         };
         let of_batch = MemoryPlan::of_batch(&gpu, &*weights.model, sizes).expect("it fits");
         let mut batch = GpuBatch::new(Arc::clone(&weights), sizes).expect("it fits");

@@ -6,7 +6,7 @@
 )]
 
 use super::RESULT;
-use super::batch::classes;
+use super::batch::{classes, head_classes};
 use super::prompt::{self, capacity};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::memory::GpuWeight;
@@ -93,24 +93,29 @@ impl BatchPlan {
         } = model.place(target)?;
         let recipes = weights.untried(target).batch(target, sizes)?;
         let vocab = model.config().vocab_size as u32;
-        let tokens = u64::from(sizes.tokens);
-        let logits = Range::floats("logits of a batch", tokens * u64::from(vocab));
-        let choices = Range::words("choices", tokens * CHOICE as u64);
-        let result = Range::whole(&Buffer::new("ids", RESULT * tokens, Role::Words));
-        let drawn = sizes.sequences.next_power_of_two().max(2);
+        let drawn = u64::from(sizes.most_drawn());
+        let logits = Range::floats("logits of a batch", drawn * u64::from(vocab));
+        let choices = Range::words("choices", drawn * CHOICE as u64);
+        let result = Range::whole(&Buffer::new("ids", RESULT * drawn, Role::Words));
+        let few = target.machine.tuned.few_of_batch;
         let mut steps = vec![];
+        let mut kinds = HashSet::new();
         for class in classes(sizes) {
             steps.push(recipes.step(target, class)?);
-            if class <= drawn {
+            for most in head_classes(sizes) {
+                if most > class || !kinds.insert((class > few, most)) {
+                    continue;
+                }
                 let rows = Rows {
                     sequences: recipes.sequences(),
                     choices: &choices,
-                    most: class,
+                    most,
                 };
                 let results = [result.clone()];
                 let history = recipes.history();
                 let choose = sample::calls_of(Some(&rows), &logits, vocab, history, &results);
-                steps.push(recipes.head(target, class, &logits)?.then(&choose));
+                let head = recipes.head(target, class, most, &logits)?;
+                steps.push(head.then(&choose));
             }
         }
         Ok(Self {

@@ -1,6 +1,6 @@
 //! Many requests at once, in steps of several sequences on a GPU.
 //!
-//! Each sequence that decodes has one token in a step, and the prompts fill what is left of it. While a step runs, the next one is
+//! Each sequence that decodes has one token in a step. As many tokens of the prompts join it as keep it short (`pace`). While a step runs, the next one is
 //! submitted: the device writes the tokens it chooses to where that one reads them. So a sequence may be computed past its end. What comes
 //! of that is left out, and its pages go to others only when no step in flight names them.
 //!
@@ -9,6 +9,7 @@
 
 mod admission;
 mod landing;
+mod pace;
 mod plan;
 mod sequence;
 
@@ -21,6 +22,7 @@ use super::request::{Choice, Counts, Request, RequestId, Told};
 use crate::engine::backend::Touch;
 use crate::engine::gpu::batch::{BATCHES_IN_FLIGHT, BatchFlight, GpuBatch};
 use crate::engine::{Engine, EngineError, StopReason};
+use pace::{Filled, Pace};
 use sequence::{Answer, How, Sequence};
 
 /// The choice of a token in a step.
@@ -39,6 +41,7 @@ struct Flight {
     draws: Vec<Draw>,
     /// Up to which position it computes each of its sequences.
     parts: Vec<(u64, usize)>,
+    filled: Filled,
 }
 
 /// Requests that are answered at once.
@@ -55,6 +58,7 @@ pub(super) struct Many<'a> {
     flights: VecDeque<Flight>,
     /// Pages that are let go once this step has landed.
     leaving: Vec<(u64, Vec<u32>)>,
+    pace: Pace,
     /// Steps submitted.
     flown: u64,
     /// Sequences begun, those that were taken up again counted again.
@@ -81,6 +85,7 @@ impl<'a> Many<'a> {
             slots: (0..sizes.sequences).rev().collect(),
             flights: VecDeque::new(),
             leaving: vec![],
+            pace: Pace::new(),
             flown: 0,
             runs: 0,
             prefix_asked: 0,

@@ -141,6 +141,15 @@ impl Pages {
         }
     }
 
+    /// The known page behind those of `table`, which have just been [adopted](Self::adopt), with the most first tokens in common with
+    /// `rest`, and how many these are.
+    pub(super) fn near(&self, table: &Table, rest: &[u32]) -> Option<(u32, usize)> {
+        let parent = table.pages.last().copied();
+        let behind = self.index.iter().filter(|(key, _)| key.parent == parent);
+        let near = behind.map(|(key, page)| (*page, common(&key.tokens, rest)));
+        near.max_by_key(|(page, rows)| (*rows, *page))
+    }
+
     fn hold(&mut self, number: u32) {
         let page = &mut self.all[number as usize];
         page.holders += 1;
@@ -254,6 +263,11 @@ impl Pages {
         self.idle = 0;
         self.epoch += 1;
     }
+}
+
+/// How many of the first tokens are the same.
+pub(super) fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 impl IntoIterator for Table {

@@ -64,6 +64,10 @@ pub struct Tunables {
     pub slices_per_tile_of_heads: u32,
     /// Tokens of a prompt that are computed at once, where nothing else is asked for.
     pub chunk: u32,
+    /// Tokens of a step of several sequences at most. Reckoned: more make each step long for those that wait beside it.
+    pub batch_tokens: u32,
+    /// Tokens of such a step up to which its products read each weight for a few tokens at a time. More take the products of prompts. Reckoned.
+    pub few_of_batch: u32,
     /// Tokens of a prompt up to which it runs token by token where nothing longer came before: compiling the steps over chunks
     /// takes longer than it saves.
     pub short_prompt: u32,
@@ -116,6 +120,8 @@ impl Tunables {
         slices_per_tile_of_matrices: 32,
         slices_per_tile_of_heads: 16,
         chunk: 2048,
+        batch_tokens: 512,
+        few_of_batch: 64,
         short_prompt: 16,
         few_tokens: 8,
         matrix_speed: 4,
@@ -134,6 +140,7 @@ impl Tunables {
     const SOFTWARE: Self = Self {
         short_attention_rows: 0,
         chunk: 512,
+        batch_tokens: 128,
         product_split_k: 1,
         float_tiles_percent: 0,
         matrix_tiles_percent: 0,

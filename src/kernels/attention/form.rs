@@ -147,8 +147,8 @@ pub struct Cut {
     pub rows: u32,
 }
 
-/// Cuts contexts of different lengths into slices of the same length, as many as fill the device. No slice is shorter than a tile, and
-/// there are no more than [`MAX_SLICES`], or than tokens.
+/// Cuts contexts of different lengths into slices of the same length, as many as fill the device. No slice but the last of a context is
+/// shorter than a tile, and there are at most [`MAX_SLICES`] more than tokens.
 ///
 /// # Panics
 /// If there are no tokens or heads.
@@ -161,9 +161,8 @@ pub fn cut_sequences(form: Form, machine: Machine, positions: &[u32], heads: usi
     let wanted = form
         .full(machine.cores as usize)
         .div_ceil(heads.div_ceil(group));
-    // Each context may end with a shorter slice.
-    let most = MAX_SLICES.saturating_sub(positions.len()).max(1);
-    let even = all.div_ceil(wanted.min(most).max(1));
+    // Each context may end with a shorter slice besides.
+    let even = all.div_ceil(wanted.clamp(1, MAX_SLICES));
     let of_slice = even.max(form.least(machine, longest.div_ceil(tile)));
     let of_slice = of_slice.max(1) * tile;
     let mut cut = Cut {

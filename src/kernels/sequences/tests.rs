@@ -7,7 +7,7 @@ use crate::gpu::call::State;
 use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
 use crate::kernels::attention::testing::{glm, limit};
 use crate::kernels::attention::{
-    Form, GpuAttention, attention, cut_sequences, partial_bytes, untried_forms,
+    Form, GpuAttention, MAX_SLICES, attention, cut_sequences, partial_bytes, untried_forms,
 };
 use crate::kernels::rope_cache::{CacheRow, GpuRopeCache, Queries, rope_cache};
 use crate::kernels::testing::{Rng, assert_close, random_weight};
@@ -83,7 +83,7 @@ impl Given {
             slices: slices[1],
         };
         let table: Vec<u32> = tokens.flat_map(|t| record(t).words()).collect();
-        let most = crate::gpu::interface::MAX_SLICES.max(self.tokens());
+        let most = MAX_SLICES + self.tokens();
         let rows = cut.rows;
         let mut work = cut.work;
         assert!(work.len() <= most, "{} slices", work.len());
@@ -161,7 +161,7 @@ fn each_token_attends_to_its_own_sequence() {
         for gpu in gpus() {
             for form in untried_forms(gpu, dims) {
                 let (sequences, state) = given.upload(gpu, form, dims.heads);
-                let partials = partial_bytes(dims, tokens)
+                let partials = partial_bytes(dims, MAX_SLICES + tokens)
                     .map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
                 let out = output(gpu, q_lat.len());
                 let attention = GpuAttention {
@@ -318,7 +318,7 @@ fn every_index_lies_in_its_buffer() {
     let sequences = Sequences {
         table: Range::words("table", 8 * 3),
         pages: Range::words("pages", 12),
-        work: Range::words("work", 4 * 256),
+        work: Range::words("work", 4 * (MAX_SLICES as u64 + 3)),
         page: 32,
         rows: 640,
         ids: 300,
@@ -334,7 +334,7 @@ fn every_index_lies_in_its_buffer() {
         )),
         dims,
         scale: 1.0,
-        partials: crate::kernels::attention::partials(dims, 3),
+        partials: crate::kernels::attention::partials(dims, MAX_SLICES + 3),
         sequences: Some(sequences),
     };
     let most = crate::gpu::Most {

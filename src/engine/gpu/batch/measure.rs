@@ -18,7 +18,8 @@ impl GpuBatch {
     pub fn sites(&self, most: u32) -> Result<Vec<Site>, GpuError> {
         let most = self.class(most as usize);
         let step = self.recipes.step(self.gpu(), most)?;
-        let head = self.recipes.head(self.gpu(), most, &self.logits)?;
+        let drawn = most.min(self.sizes.most_drawn());
+        let head = (self.recipes).head(self.gpu(), most, drawn, &self.logits)?;
         Ok(sites(&[step.calls, head.calls].concat()))
     }
 
@@ -41,7 +42,7 @@ impl GpuBatch {
         Ok((!lists.is_empty()).then(|| sum as f64 / lists.len() as f64))
     }
 
-    /// Computes a step of `tokens`, after each of which the best token is chosen, and tells of each dispatch what it is and when it began
+    /// Computes a step of `tokens`, after the first of which, as many as may be, the best token is chosen, and tells of each dispatch what it is and when it began
     /// and ended, in nanoseconds.
     ///
     /// # Errors
@@ -50,16 +51,24 @@ impl GpuBatch {
         &mut self,
         tokens: &[BatchToken],
     ) -> Result<Vec<(Taken, [f64; 2])>, GpuError> {
-        self.prepare(tokens.len(), tokens.len())?;
+        let drawn = tokens.len().min(self.sizes.most_drawn() as usize);
+        self.prepare(tokens.len(), drawn)?;
         let words =
             |token: &BatchToken| sample::words(&Sampling::GREEDY, u64::from(token.position) + 1);
-        let choices: Vec<_> = tokens.iter().map(words).collect();
+        let choices: Vec<_> = tokens[..drawn].iter().map(words).collect();
         self.write(&self.choices, 0, choices.as_flattened());
         let state = self.write_table(tokens);
-        let class = self.class(tokens.len());
+        let (step, head) = (
+            &self.steps[&self.class(tokens.len())],
+            &self.heads[&self.head_of(tokens.len(), drawn)],
+        );
         let mut all = vec![];
-        for recording in [&self.steps[&class], &self.heads[&class]] {
-            let state = State { slot: 0, ..state };
+        for (recording, tokens) in [(step, state.tokens), (head, drawn as u32)] {
+            let state = State {
+                slot: 0,
+                tokens,
+                ..state
+            };
             let timed = Timed::submit(self.gpu(), recording, &state, Separation::Stamps)?;
             let times = timed.read(self.gpu())?;
             all.extend(timed.taken.into_iter().zip(times));

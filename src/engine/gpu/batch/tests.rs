@@ -8,6 +8,7 @@ use crate::gpu::Tier;
 use crate::gpu::wait::complete;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::testing::{Rng, nmse};
+use half::f16;
 
 const N_CTX: usize = 200;
 
@@ -21,14 +22,15 @@ struct Run {
 }
 
 impl Run {
-    fn new(rng: &mut Rng, model: &Arc<GpuModel>, prompts: &[Vec<u32>]) -> Self {
+    /// In steps of up to `tokens` tokens.
+    fn new(rng: &mut Rng, model: &Arc<GpuModel>, prompts: &[Vec<u32>], tokens: u32) -> Self {
         let per_sequence = N_CTX.div_ceil(PAGE as usize);
         let pages = (prompts.len() * per_sequence) as u32;
         let sizes = BatchSizes {
             n_ctx: N_CTX,
             pages,
             sequences: prompts.len() as u32,
-            tokens: 16,
+            tokens,
         };
         let batch = complete(GpuBatch::new_async(Arc::clone(model), sizes)).expect("it fits");
         let mut free: Vec<u32> = (0..pages).collect();
@@ -54,6 +56,24 @@ impl Run {
             self.batch.write_pages(sequence as u32, own.len(), &[page]);
             own.push(page);
         }
+    }
+
+    /// The cache rows of a sequence, as they lie in each layer of a session.
+    fn rows(&self, sequence: usize, count: usize) -> Vec<f16> {
+        let cache = self.batch.recipes.cache();
+        let layer = |cache: &Range| {
+            let all: Vec<u16> = (self.batch.gpu())
+                .read(&cache.buffer, cache.offset, cache.size)
+                .expect("it reads");
+            let row = all.len() / (self.batch.sizes.pages * PAGE) as usize;
+            let place = |position: usize| {
+                let page = self.pages[sequence][position / PAGE as usize] as usize;
+                page * PAGE as usize + position % PAGE as usize
+            };
+            let rows = (0..count).flat_map(|position| &all[place(position) * row..][..row]);
+            rows.map(|bits| f16::from_bits(*bits)).collect::<Vec<_>>()
+        };
+        cache.iter().flat_map(layer).collect()
     }
 
     /// A step: so many tokens of each sequence that has some left, after the last of which a token is chosen and kept where it has none
@@ -126,7 +146,7 @@ fn each_sequence_gets_the_logits_that_it_gets_alone() {
             .iter()
             .map(|n| tokens(*n + rng.below(8))[..].to_vec())
             .collect();
-        let mut run = Run::new(&mut rng, &model, &prompts);
+        let mut run = Run::new(&mut rng, &model, &prompts, 16);
         let mut found: Vec<Vec<(usize, Vec<f32>)>> = vec![vec![]; prompts.len()];
         while found.iter().any(|rows| rows.len() < 5) {
             let counts: Vec<usize> = prompts.iter().map(|_| rng.below(5)).collect();
@@ -138,22 +158,83 @@ fn each_sequence_gets_the_logits_that_it_gets_alone() {
                 found[sequence].push((at, row));
             }
         }
-        for ((ids, done), found) in run.sequences.iter().zip(&found) {
-            let expected = alone(&mut session, &ids[..*done]);
-            let mut errors = vec![];
-            for (at, row) in found {
-                let exact: Vec<f64> = expected[*at].iter().map(|v| f64::from(*v)).collect();
-                errors.push(nmse(row, &exact));
+        for (sequence, found) in found.iter().enumerate() {
+            assert_alone(&run, sequence, found, &mut session, limit);
+        }
+    }
+}
+
+/// Asserts that a sequence has the rows of the cache and the logits that it has alone.
+fn assert_alone(
+    run: &Run,
+    sequence: usize,
+    found: &[(usize, Vec<f32>)],
+    session: &mut GpuBackend,
+    limit: f64,
+) {
+    let (ids, done) = &run.sequences[sequence];
+    let expected = alone(session, &ids[..*done]);
+    let mut errors = vec![];
+    for (at, row) in found {
+        let exact: Vec<f64> = expected[*at].iter().map(|v| f64::from(*v)).collect();
+        errors.push(nmse(row, &exact));
+    }
+    // Sums in another order may turn a near tie of experts, and then a row differs by more.
+    errors.sort_by(f64::total_cmp);
+    let most = errors[errors.len() / 2];
+    let tier = session.model.gpu.tier.name();
+    assert!(
+        most <= limit && errors.iter().all(|error| *error < 0.1),
+        "{tier} of {} tokens: NMSE {errors:.1?}",
+        ids.len()
+    );
+    let rows = complete(session.read_rows_async(0..*done)).expect("they are there");
+    let halves = rows.as_chunks::<2>().0.iter();
+    let exact: Vec<f64> = halves.map(|h| f16::from_le_bytes(*h).to_f64()).collect();
+    let own: Vec<f32> = run
+        .rows(sequence, *done)
+        .iter()
+        .map(|v| v.to_f32())
+        .collect();
+    let error = nmse(&own, &exact);
+    assert!(
+        error < 0.01,
+        "{tier}, rows of {} tokens: NMSE {error:.1e}",
+        ids.len()
+    );
+}
+
+/// Steps of many tokens take the kernels of prompts, and those of few others; both leave the same rows and logits.
+#[test]
+fn pieces_of_several_prompts_in_one_step_are_what_they_are_alone() {
+    let mut rng = Rng::fresh();
+    for (tier, limit) in [
+        (Tier::Plain, 1e-8),
+        (Tier::Subgroup, 1e-4),
+        (Tier::Int8, 1e-3),
+    ] {
+        let Some(mut session) = backend(tier, N_CTX, 8) else {
+            continue;
+        };
+        let model = Arc::clone(&session.model);
+        let lengths = [70, 3, 150, 1].map(|n| n + rng.below(8));
+        let prompts = lengths.map(|n| tokens(n)[..].to_vec());
+        let mut run = Run::new(&mut rng, &model, &prompts, 256);
+        let few = model.gpu.machine.tuned.few_of_batch as usize;
+        let mut found: Vec<Vec<(usize, Vec<f32>)>> = vec![vec![]; prompts.len()];
+        // The first step ends three prompts, and the second begins in the middle of the fourth beside the others' next tokens.
+        for counts in [[80, 10, 70, 10], [1, 1, 90, 1], [1; 4], [1; 4]] {
+            let before: usize = run.sequences.iter().map(|s| s.1).sum();
+            for (sequence, row) in run.step(&counts) {
+                let at = run.sequences[sequence].1 - 1;
+                found[sequence].push((at, row));
             }
-            // Sums in another order may turn a near tie of experts, and then a row differs by more.
-            errors.sort_by(f64::total_cmp);
-            let most = errors[errors.len() / 2];
-            assert!(
-                most <= limit && errors.iter().all(|error| *error < 0.1),
-                "{} of {} tokens: NMSE {errors:.1?}",
-                tier.name(),
-                ids.len()
-            );
+            let after: usize = run.sequences.iter().map(|s| s.1).sum();
+            assert_eq!(after - before > few, counts != [1; 4]);
+        }
+        for (sequence, found) in found.iter().enumerate() {
+            assert!(found.len() >= 3);
+            assert_alone(&run, sequence, found, &mut session, limit);
         }
     }
 }

@@ -4,8 +4,11 @@ use std::time::Instant;
 
 use super::Many;
 use super::sequence::{Answer, Begun, Sequence};
-use crate::engine::scheduler::pages::{ROWS, Table};
+use crate::engine::scheduler::pages::{ROWS, Table, common};
 use crate::engine::scheduler::request::{Event, Told};
+
+/// Rows that are worth copying from a page of others: a few more tokens cost a step less than that.
+const WORTH_COPYING: usize = 8;
 
 impl Many<'_> {
     /// Takes up requests in the order in which they came, while there is room.
@@ -18,8 +21,9 @@ impl Many<'_> {
                 continue;
             }
             let mut table = self.pages.adopt(tokens);
-            let cached = table.pages().len() * ROWS;
-            let missing = tokens.len().div_ceil(ROWS) - table.pages().len();
+            let whole = table.pages().len();
+            let missing = tokens.len().div_ceil(ROWS) - whole;
+            let near = self.near(tokens, &table);
             // Each that runs will need a page soon; taking somebody back for it would be a waste.
             let kept = self.running.len();
             let has_room = missing + kept <= self.pages.available();
@@ -27,22 +31,41 @@ impl Many<'_> {
                 self.pages.release(table);
                 return;
             }
+            let mut cached = whole * ROWS;
+            if let Some((page, rows)) = near {
+                let own = table.pages()[whole];
+                self.batch.copy_rows(page, own, rows as u32);
+                cached += rows;
+            }
             if let Some(answer) = self.waiting.remove(next) {
                 self.take_up(answer, table, cached, told);
             }
         }
     }
 
+    /// A page of others that begins as the next page of `table` will, and how many rows these are: a sequence's, or one that is known.
+    fn near(&self, tokens: &[u32], table: &Table) -> Option<(u32, usize)> {
+        let (whole, last) = (table.pages().len(), tokens.len() - 1);
+        let begin = whole * ROWS;
+        let of_sequence = |sequence: &Sequence| {
+            let same = common(&sequence.answer.tokens, &tokens[..last]);
+            let rows = same.min(sequence.landed).saturating_sub(begin);
+            let page = sequence.table.pages().get(whole)?;
+            Some((*page, rows.min(ROWS)))
+        };
+        let near = self.running.iter().filter_map(of_sequence);
+        let near = near.chain(self.pages.near(table, &tokens[begin..last]));
+        let near = near.max_by_key(|(_, rows)| *rows);
+        near.filter(|(_, rows)| *rows >= WORTH_COPYING)
+    }
+
     /// Whether a sequence computes more of the beginning of `tokens` than is known. It is worth waiting for.
     fn is_being_computed(&self, tokens: &[u32]) -> bool {
         let most = tokens.len() - 1;
-        let common = |sequence: &Sequence| {
-            let pairs = sequence.answer.tokens.iter().zip(&tokens[..most]);
-            let common = pairs.take_while(|(theirs, ours)| theirs == ours).count();
-            common / ROWS * ROWS
-        };
-        let computed = |sequence: &&Sequence| common(sequence) > sequence.landed;
-        let longest = self.running.iter().filter(computed).map(common).max();
+        let rows =
+            |sequence: &Sequence| common(&sequence.answer.tokens, &tokens[..most]) / ROWS * ROWS;
+        let computed = |sequence: &&Sequence| rows(sequence) > sequence.landed;
+        let longest = self.running.iter().filter(computed).map(rows).max();
         longest.is_some_and(|rows| rows > self.pages.known(tokens) * ROWS)
     }
 

@@ -22,11 +22,13 @@ impl Many<'_> {
             number,
             draws,
             parts,
+            filled,
         }) = self.flights.pop_front()
         else {
             return Ok(());
         };
         let landing = self.batch.land_async(flight).await?;
+        self.pace.landed(filled);
         self.let_go(number);
         self.take(&draws, &parts, landing, told);
         Ok(())

@@ -1,5 +1,8 @@
 //! What the next step computes.
 
+use std::time::Instant;
+
+use super::pace::Filled;
 use super::sequence::How;
 use super::{Draw, Flight, Many};
 use crate::engine::gpu::batch::{BatchStep, BatchToken};
@@ -19,6 +22,10 @@ struct Plan {
     /// The other tokens.
     others: Vec<BatchToken>,
     parts: Vec<(u64, usize)>,
+    /// Tokens of prompts.
+    prompts: usize,
+    /// Whether prompts have more.
+    is_full: bool,
 }
 
 impl Plan {
@@ -47,6 +54,12 @@ impl Many<'_> {
                 None
             }
         };
+        let filled = Filled {
+            tokens: plan.len(),
+            prompts: plan.prompts,
+            is_full: plan.is_full,
+            at: Instant::now(),
+        };
         let tokens = [&plan.drawn[..], &plan.others].concat();
         let flight = self.batch.submit_async(BatchStep {
             tokens: &tokens,
@@ -64,6 +77,7 @@ impl Many<'_> {
             number: self.flown,
             draws: plan.draws,
             parts: plan.parts,
+            filled,
         });
         Ok(true)
     }
@@ -75,7 +89,7 @@ impl Many<'_> {
         sequence.answer.tokens.get(next).copied()
     }
 
-    /// First a token of each sequence that decodes, then as much of the prompts as there is room for, the oldest first.
+    /// First a token of each sequence that decodes, then as much of the prompts as the pace allows, the oldest first.
     fn plan(&mut self) -> Plan {
         let mut plan = Plan::default();
         let most = self.batch.sizes().tokens as usize;
@@ -97,14 +111,20 @@ impl Many<'_> {
                 self.add(&mut plan, index, 1);
             }
         }
+        // Also those that the host chooses for, which may not be ready.
+        let beside = self.running.iter().any(|s| s.left() <= 1);
+        let room = self.pace.room(plan.len(), beside, most);
         for run in ready(self, false) {
             let Some(index) = self.find(run) else {
                 continue;
             };
-            let count = self.running[index].left().min(most - plan.len());
+            let left = self.running[index].left();
+            let count = left.min(room - plan.prompts);
+            plan.is_full |= count < left;
             if count == 0 {
                 break;
             }
+            plan.prompts += count;
             self.add(&mut plan, index, count);
         }
         plan

@@ -356,6 +356,14 @@ fn whoever_goes_away_leaves_nothing_behind() {
     assert_nothing_is_left(20);
 }
 
+/// Rows of a prompt that were there already.
+fn cached(events: &[Event]) -> usize {
+    match events.first() {
+        Some(Event::Prompt { cached, .. }) => *cached,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_common_beginning_is_computed_once() {
     let Some(engine) = engine(Tier::Subgroup, 4 * N_CTX) else {
@@ -367,10 +375,6 @@ fn a_common_beginning_is_computed_once() {
         .map(|i| Job::new([&common[..], &[50 + i]].concat(), 3))
         .collect();
     let found = run(&mut many, &jobs);
-    let cached = |events: &[Event]| match events.first() {
-        Some(Event::Prompt { cached, .. }) => *cached,
-        other => panic!("{other:?}"),
-    };
     let cached: Vec<usize> = found.iter().map(|events| cached(events)).collect();
     assert_eq!(cached, [0, 2 * ROWS, 2 * ROWS, 2 * ROWS]);
     let counts = many.counts();
@@ -513,3 +517,5 @@ fn what_never_fits_is_refused_and_what_just_fits_ends_with_the_cache() {
     }
     assert!(text(&found[0]).len() <= 2 && text(&found[1]).len() <= 1);
 }
+
+mod joining;

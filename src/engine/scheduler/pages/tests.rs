@@ -192,3 +192,34 @@ fn the_last_token_and_pages_that_are_not_full_are_left_out() {
     let second_only = [vec![3; ROWS], vec![1; ROWS + 1]].concat();
     assert_eq!(pages.known(&second_only), 0, "the page before differs");
 }
+
+#[test]
+fn the_known_page_with_the_most_in_common_is_near() {
+    let mut pages = Pages::new(8);
+    let first = kept(&mut pages, 1, 2);
+    let begun = |own: usize| [vec![1; ROWS + own], vec![2; ROWS - own]].concat();
+    for tokens in [begun(20), begun(40)] {
+        let mut table = pages.adopt(&tokens);
+        assert!(pages.grow(&mut table, tokens.len()));
+        pages.register(&mut table, &tokens);
+        pages.release(table);
+    }
+    let near = |pages: &mut Pages, tokens: &[u32]| {
+        let table = pages.adopt(tokens);
+        let near = pages.near(&table, &tokens[table.pages().len() * ROWS..]);
+        pages.release(table);
+        near.map(|(_, rows)| rows)
+    };
+    let three = [vec![1; ROWS + 30], vec![3]].concat();
+    assert_eq!(near(&mut pages, &three), Some(30));
+    assert_eq!(near(&mut pages, &begun(30)), Some(30));
+    let forty = [begun(40), vec![5]].concat();
+    assert_eq!(near(&mut pages, &forty), None, "nothing is behind it");
+    assert_eq!(
+        near(&mut pages, &first),
+        Some(ROWS),
+        "all but the last token"
+    );
+    pages.forget();
+    assert_eq!(near(&mut pages, &three), None);
+}

@@ -204,6 +204,36 @@ pub fn head(
     ))
 }
 
+/// From the first rows of hidden states in f32, (tokens, d) before the last norm, to the logits (tokens, vocab) of up to `most` tokens.
+/// They become the `hidden` states that a step of few tokens leaves.
+///
+/// # Errors
+/// As [`step`].
+pub fn head_of_floats(
+    given: Given<'_>,
+    activation: Activation,
+    most: u32,
+    [floats, logits]: [&Range; 2],
+    hidden: &Hidden,
+) -> Result<Step, GpuError> {
+    let norm = GpuBatchCombine {
+        slots: None,
+        used: 0,
+        residual: floats.clone(),
+        x: None,
+        norm: (given.weights.output_norm.clone(), given.config().rms_eps),
+        values: hidden.values.clone(),
+        activation,
+        rows: given.config().embedding_length as u32,
+    };
+    let hidden = Hidden {
+        normed: true,
+        ..hidden.clone()
+    };
+    let head = head(given, activation, most, &hidden, logits)?;
+    Ok(Step::of(head.most, [norm.call()]).then(&head.calls))
+}
+
 /// Builds the dispatches of a step of up to `most` tokens.
 struct Recipe<'a> {
     given: Given<'a>,

@@ -1,7 +1,7 @@
 //! What the engine asks of this family for a batch: the steps of several sequences, with their buffers.
 
 use super::batch::{self, Hidden};
-use super::{Chunk, Context, Forms, Given, several};
+use super::{Chunk, Context, Forms, Given, prompt, several};
 use crate::gpu::buffer::Range;
 use crate::gpu::machine::Machine;
 use crate::gpu::{GpuError, Step, Target};
@@ -14,13 +14,10 @@ use crate::models::{BatchSizes, Batches};
 pub struct Batch {
     weights: Weights,
     context: Context,
-    hidden: Left,
-}
-
-/// Where the last layer leaves its output: prepared in the tiers with subgroups, in f32 in the others.
-enum Left {
-    Prepared(Hidden),
-    Floats(Box<Chunk>),
+    /// Where the last layer of few tokens leaves its output in the tiers with subgroups, prepared.
+    hidden: Option<Hidden>,
+    /// The buffers of other steps, which leave it in f32. A device makes them if it records such a step.
+    chunk: Chunk,
 }
 
 impl Batch {
@@ -41,18 +38,17 @@ impl Batch {
             context: &context,
             composed: &[],
         };
-        let hidden = match target.activation() {
-            Some(activation) => Left::Prepared(Hidden::new(given, activation, sizes.tokens)),
-            None => {
-                let (machine, forms) = (target.machine, context.forms);
-                let chunk = Chunk::new(machine, &weights.config, forms, sizes.tokens);
-                Left::Floats(Box::new(chunk))
-            }
-        };
+        let few = target.machine.tuned.few_of_batch.min(sizes.tokens);
+        let most = few.max(sizes.most_drawn());
+        let hidden = target.activation();
+        let hidden = hidden.map(|activation| Hidden::new(given, activation, most));
+        let (machine, forms) = (target.machine, context.forms);
+        let chunk = Chunk::new(machine, &weights.config, forms, sizes.tokens);
         Ok(Self {
             weights,
             context,
             hidden,
+            chunk,
         })
     }
 
@@ -81,24 +77,25 @@ impl Batches for Batch {
     }
 
     fn step(&self, target: &Target, most: u32) -> Result<Step, GpuError> {
-        let given = self.given(target);
+        let (given, chunk) = (self.given(target), &self.chunk);
         match (&self.hidden, target.activation()) {
-            (Left::Prepared(hidden), Some(activation)) => {
-                batch::step(given, activation, most, hidden)
-            }
-            (Left::Floats(chunk), _) => Ok(several::step(given, chunk, most)),
-            (Left::Prepared(_), None) => unreachable!("a batch stays in its tier"),
+            _ if !is_few(target, most) => Ok(prompt::step(given, chunk, 1, most)),
+            (Some(hidden), Some(activation)) => batch::step(given, activation, most, hidden),
+            _ => Ok(several::step(given, chunk, most)),
         }
     }
 
-    fn head(&self, target: &Target, most: u32, logits: &Range) -> Result<Step, GpuError> {
-        let given = self.given(target);
+    fn head(&self, target: &Target, of: u32, most: u32, logits: &Range) -> Result<Step, GpuError> {
+        let (given, chunk) = (self.given(target), &self.chunk);
         match (&self.hidden, target.activation()) {
-            (Left::Prepared(hidden), Some(activation)) => {
+            (Some(hidden), Some(activation)) if is_few(target, of) => {
                 batch::head(given, activation, most, hidden, logits)
             }
-            (Left::Floats(chunk), _) => Ok(several::all_logits(given, chunk, most, logits)),
-            (Left::Prepared(_), None) => unreachable!("a batch stays in its tier"),
+            (Some(hidden), Some(activation)) => {
+                let ranges = [&chunk.after_ffn, logits];
+                batch::head_of_floats(given, activation, most, ranges, hidden)
+            }
+            _ => Ok(several::all_logits(given, chunk, most, logits)),
         }
     }
 
@@ -107,4 +104,9 @@ impl Batches for Batch {
         let context = &self.context;
         cut_sequences(context.forms.token, machine, positions, heads)
     }
+}
+
+/// Whether a step of up to `most` tokens takes kernels for few of them.
+fn is_few(target: &Target, most: u32) -> bool {
+    most <= target.machine.tuned.few_of_batch
 }

@@ -39,6 +39,14 @@ impl Forms {
         })
     }
 
+    /// Those of steps of several sequences, whose contexts are not expanded.
+    pub fn of_batch(self) -> Self {
+        Self {
+            expanded: None,
+            ..self
+        }
+    }
+
     /// What they say if all that a device has is right and fast.
     pub fn untried(target: &Target, config: &Config) -> Self {
         Self {
@@ -150,19 +158,16 @@ impl Context {
             sequences,
             tokens,
         } = sizes;
-        let without = Forms {
-            expanded: None,
-            ..forms
-        };
+        let without = forms.of_batch();
         let rows = pages * PAGE;
         let ids = u64::from(sequences) * (n_ctx as u64 + 1);
-        let slices = MAX_SLICES.max(tokens as usize) as u64;
+        let slices = MAX_SLICES + tokens as usize;
         let per_sequence = n_ctx.div_ceil(PAGE as usize) as u64;
         let table = Range::words("where tokens stand", u64::from(tokens) * RECORD as u64);
         let table = Sequences {
             table,
             pages: Range::words("pages", u64::from(sequences) * per_sequence),
-            work: Range::words("slices of tokens", slices * 4),
+            work: Range::words("slices of tokens", slices as u64 * 4),
             page: PAGE,
             rows,
             ids: ids as u32,
@@ -171,6 +176,7 @@ impl Context {
             cache: caches(target, config, rows as usize)?,
             history: Range::words("token histories", ids),
             sequences: Some(table),
+            partials: attention::partials(config.dims(), slices),
             short: 0,
             ..Self::new(target, config, without, n_ctx, tokens)?
         })

@@ -7,7 +7,6 @@ use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Sublayer, When, belong};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step};
-use crate::kernels::attention::Form as AttentionForm;
 use crate::kernels::attention_merge::Output;
 use crate::kernels::expand_kv;
 use crate::kernels::expert_rows::Other;
@@ -25,7 +24,8 @@ pub fn step(given: Given<'_>, chunk: &Chunk, least: u32, most_tokens: u32) -> St
     let mut recipe = PromptRecipe::new(given, chunk, most_tokens);
     let weights = given.weights;
     let mut x = chunk.embedding.clone();
-    recipe.calls.extend(embed::calls(
+    recipe.calls.extend(embed::calls_of(
+        given.context.sequences.as_ref(),
         &weights.token_embd,
         &given.context.history,
         &x,
@@ -395,9 +395,8 @@ impl<'a> PromptRecipe<'a> {
         );
         let q_lat = self.product(&chunk.q_lat, &layer.attn_k_b, &q_rows, head, None);
         let queries = [q_lat, chunk.q_pe.clone()];
-        let attention = self
-            .given
-            .attention(AttentionForm::Vector, queries, rows.of.cache);
+        let form = self.given.context.form(self.max_tokens as usize);
+        let attention = self.given.attention(form, queries, rows.of.cache);
         self.calls.extend(attention.calls());
         let latent = &chunk.latent;
         self.calls.push(self.given.merge(latent, Output::Floats));

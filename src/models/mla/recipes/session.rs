@@ -70,6 +70,14 @@ impl Sessions for Chosen {
         widest(machine, &self.weights.config, self.forms, tokens)
     }
 
+    fn widest_of_batch(&self, machine: Machine, tokens: u32) -> u64 {
+        let config = &self.weights.config;
+        let slices = attention::MAX_SLICES + tokens as usize;
+        let partials = attention::partial_bytes(config.dims(), slices);
+        let forms = self.forms.of_batch();
+        widest(machine, config, forms, tokens).max(partials[0])
+    }
+
     fn begin(
         &self,
         target: &Target,

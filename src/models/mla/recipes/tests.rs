@@ -117,16 +117,21 @@ pub(super) fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step
     let sizes = BatchSizes {
         n_ctx: 4000,
         pages: 500,
-        sequences: 16,
-        tokens: 64,
+        sequences: 64,
+        tokens: 512,
     };
     let forms = Forms::untried(target, &model.config);
     let batch = Batch::new(target, weights, forms, sizes).expect("a cache");
     let vocab = model.config.vocab_size as u32;
     let mut steps = vec![];
-    for (what, most) in [("batch of 4", 4), ("batch of 64", 64)] {
-        let step = batch.step(target, most).expect("its shapes suit");
+    for (what, of) in [
+        ("batch of 4", 4),
+        ("batch of 64", 64),
+        ("batch of 512", 512),
+    ] {
+        let step = batch.step(target, of).expect("its shapes suit");
         steps.push((what, step));
+        let most = of.min(sizes.most_drawn());
         let logits = Range::floats("logits", u64::from(most * vocab));
         let choices = Range::words("choices", u64::from(most) * CHOICE as u64);
         let result = Range::words("ids", u64::from(most) * 4);
@@ -136,7 +141,8 @@ pub(super) fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step
             most,
         };
         let choose = sample::calls_of(Some(&rows), &logits, vocab, batch.history(), &[result]);
-        let head = batch.head(target, most, &logits).expect("its shapes suit");
+        let head = batch.head(target, of, most, &logits);
+        let head = head.expect("its shapes suit");
         steps.push((what, head.then(&choose)));
     }
     steps
