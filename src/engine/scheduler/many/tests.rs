@@ -319,7 +319,7 @@ fn answers_in_many_mixes_are_what_they_are_alone() {
 /// Mixes of a long test in each tier with each cache.
 fn mixes() -> usize {
     let asked = std::env::var("GLIMT_MIXES").ok();
-    asked.and_then(|n| n.parse().ok()).unwrap_or(2)
+    asked.and_then(|n| n.parse().ok()).unwrap_or(1)
 }
 
 /// Mixes of which half go away at some time.
