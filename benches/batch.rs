@@ -138,6 +138,7 @@ fn whole(batch: &mut GpuBatch, count: u32) -> Result<f64, GpuError> {
         let step = BatchStep {
             tokens: &tokens,
             choices: &choices,
+            biases: &[],
             logits: &[],
         };
         flying.push_back(batch.submit(step)?);

@@ -4,13 +4,13 @@
 // the query, and then add them up over the rows, times the rows' weights: two rows in a subgroup, the others in workgroup memory.
 // Bound by: latency. A workgroup requests all of its rows at once. Every head reads the same rows again from the second-level cache, so
 // this is for short contexts.
-#word pos: u32         // of the token
+#import sequences
 #word slices: u32
 #word slice_rows: u32  // at most ROWS
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(GRID_Y * KV_LORA)              // (heads, KV_LORA / 4)
 #read q_pe: array<vec4<f32>> @floats(GRID_Y * ROPE)                  // (heads, ROPE / 4)
-#read cache: array<vec4<u32>> @cache(CONTEXT * (KV_LORA + ROPE))     // (n_ctx, (KV_LORA + ROPE) / 8) of 8 f16
+#read cache: array<vec4<u32>> @cache(CACHE_ROWS * (KV_LORA + ROPE))  // (rows, (KV_LORA + ROPE) / 8) of 8 f16
 #write slice_sums: array<vec2<f32>> @floats(SLICES * GRID_Y * KV_LORA)    // (heads, slices, KV_LORA / 2)
 #write stats: array<vec2<f32>> @floats(SLICES * GRID_Y * 2)          // (heads, slices) of (max, sum)
 const WG = ROWS * SHARE;
@@ -36,9 +36,9 @@ fn second_half(k: vec4<u32>) -> vec4<f32> {
   let row = t / SHARE;
   let lane = t & (SHARE - 1u);
   let first = wid.x * p.slice_rows;
-  let count = min(p.slice_rows, p.pos + 1u - first);
+  let count = min(p.slice_rows, position(0u) + 1u - first);
   // Threads behind the last row load it again and give it no weight.
-  let at = (first + min(row, count - 1u)) * (LATENT + ROTATED);
+  let at = cache_row_at(first_page(0u), first + min(row, count - 1u)) * (LATENT + ROTATED);
 #for i LATENT_LOADS
   let k$i = cache[at + lane + $iu * SHARE];
   let qa$i = q_lat[(head * LATENT + lane + $iu * SHARE) * 2u];

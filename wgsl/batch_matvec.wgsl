@@ -23,7 +23,6 @@
 #length OUT_ROWS Y_ROWS * OUT_STRIDE
 #each c COLS
 #each h HALF
-#each g QUARTER
 #each r AT_ONCE
 #each k UNROLL
 #each q QUADS
@@ -147,17 +146,10 @@ fn finished(at: u32, scale: f32) -> vec4<f32> { return w_out(at) * scale; }
   let squares = squares_ask(at, t);
   var sums$c = Sums();
   // No loop asks for each place whether it is there, because it would wait for each. Places behind the last one repeat it, and are left out
-  // at the end. Tiles of experts, which may have few places, have shorter loops for them.
+  // at the end. Tiles of experts that are half empty have a shorter loop.
   var b = lane;
 #ifdef tiles
-  if (at.count <= QUARTER) {
-    loop {
-      if (b >= UNITS) { break; }
-      let w$k = load(rows, unit_at(b, $ku));
-      if (in_row(b, $ku)) { sums$g = multiply(sums$g, w$k, x_unit(x$g + unit_at(b, $ku))); }
-      b += UNROLL * LANES;
-    }
-  } else if (at.count <= HALF) {
+  if (at.count <= HALF) {
     loop {
       if (b >= UNITS) { break; }
       let w$k = load(rows, unit_at(b, $ku));

@@ -1,7 +1,8 @@
-// The queries of one token: q = W x / rms(x). For each head the first NOPE values are absorbed, q_lat = K q_nope, and the last ROPE
+// The queries of one token, or with SEVERAL of each of several (shared/own_token.wgsl): q = W x / rms(x). For each head the first NOPE values are absorbed, q_lat = K q_nope, and the last ROPE
 // values are rotated to q_pe. x comes prepared (shared/token_store.wgsl).
 //
-// W (HEADS * (NOPE + ROPE), 32 * UNITS), K (HEADS, KV_LORA, NOPE), q_lat (HEADS, KV_LORA), q_pe (HEADS, ROPE).
+// W (HEADS * (NOPE + ROPE), 32 * UNITS), K (HEADS, KV_LORA, NOPE), q_lat (tokens, HEADS, KV_LORA), q_pe (tokens, HEADS,
+// ROPE).
 // Division: grid (HEAD_SLICES + 1, HEADS). Each of the first HEAD_SLICES workgroups of a head computes all of q_nope, keeps it, and
 // multiplies K_ROWS rows of K by it. Reading W so often from the second-level cache costs less than a second dispatch. The last workgroup of
 // a head computes and rotates q_pe. LANES threads share PASSES rows of W, K_LANES threads K_PASSES rows of K. With `cache_eps` the grid has
@@ -9,16 +10,16 @@
 // Bound by: latency; the bytes of W and K, once from memory.
 #word sub: u32         // sub-planes of the scales, in words
 #word k_sub: u32
-#word pos: u32         // of the token
+#import sequences
 #word cache_eps?: f32  // of the norm of the cache row
 #read w_q: array<vec4<u32>> @codes(WEIGHT, HEADS * (NOPE + ROPE) * UNITS)     // (HEADS, NOPE + ROPE, UNITS) units
 #read w_s: array<w_Scales> @scales(WEIGHT, HEADS * (NOPE + ROPE) * UNITS)     // (HEADS, NOPE + ROPE, UNITS) units
 #read k_q: array<vec4<u32>> @codes(K_WEIGHT, HEADS * KV_LORA * (NOPE / 32))   // (HEADS, KV_LORA, NOPE / 32) units
 #read k_s: array<k_Scales> @scales(K_WEIGHT, HEADS * KV_LORA * (NOPE / 32))   // (HEADS, KV_LORA, NOPE / 32) units
 #read angles: array<vec2<f32>> @floats(CONTEXT * ROPE)       // (n_ctx, ROPE / 2) of (cos, sin)
-#write q_lat: array<f32> @floats(HEADS * KV_LORA)            // (HEADS, KV_LORA)
-#write q_pe: array<f32> @floats(HEADS * ROPE)                // (HEADS, ROPE)
-#length INPUT_UNITS UNITS
+#write q_lat: array<f32> @floats(TOKENS * HEADS * KV_LORA)   // (tokens, HEADS, KV_LORA)
+#write q_pe: array<f32> @floats(TOKENS * HEADS * ROPE)       // (tokens, HEADS, ROPE)
+#length INPUT_UNITS TOKENS * UNITS
 #flag ONE_BLOCK
 #each r PASSES
 #each j K_PASSES
@@ -32,6 +33,7 @@ const KEPT = NOPE;
 #import lanes
 #import units
 #import kept_units
+#import own_token
 #import INPUT as x
 #import WEIGHT as w
 #import WEIGHT_TIMES as w
@@ -39,7 +41,6 @@ const KEPT = NOPE;
 #import K_TIMES as k
 #import rms_by_subgroup
 #ifdef cache_eps
-#length CACHE_ROWS CONTEXT
 #import cache_row
 #endif
 
@@ -57,7 +58,7 @@ fn load(u: u32, units: Rows) -> Loaded {
 }
 
 fn multiply(sums: Sums, w: Loaded, u: u32) -> Sums {
-  let v = x_unit(u);
+  let v = x_unit(x_row(UNITS) + u);
   return Sums(
     sums[$r] + w_times(w[$r], v),
   );
@@ -94,14 +95,16 @@ fn k_sums(w: KRows, k_lane: u32) -> KSums {
 
 #main
 #fetch
+  let place = own_place(wid);
+  let slice = place.x;
+  let head = place.y;
 #ifdef cache_eps
-  if (wid.y == HEADS) {
-    if (wid.x == 0u) { cache_row(0u, p.pos, p.pos, p.cache_eps, t, subgroup, subgroups, lane_id); }
+  if (head == HEADS) {
+    if (slice == 0u) { cache_row(own_token, position(own_token), cache_row_at(first_page(own_token), position(own_token)), p.cache_eps, t, subgroup, subgroups, lane_id); }
     return;
   }
 #endif
-  let head = wid.y;
-  let absorbs = wid.x < HEAD_SLICES;
+  let absorbs = slice < HEAD_SLICES;
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
   let first = head * (NOPE + ROPE) + select(NOPE, 0u, absorbs);
@@ -114,7 +117,7 @@ fn k_sums(w: KRows, k_lane: u32) -> KSums {
   var sums = Sums();
   rms_put(subgroup, subgroup_size, lane_id);
   let k_lane = t & (K_LANES - 1u);
-  let k_row$j = min(wid.x * K_ROWS + t / K_LANES + $ju * K_STRIDE, KV_LORA - 1u);
+  let k_row$j = min(slice * K_ROWS + t / K_LANES + $ju * K_STRIDE, KV_LORA - 1u);
   let k_rows = KRows(
     k_ask(head, k_row$j, k_lane),
   );
@@ -140,11 +143,11 @@ fn k_sums(w: KRows, k_lane: u32) -> KSums {
     workgroupBarrier();
     let own = k_sums(k_rows, k_lane);
     let in_slice$j = t / K_LANES + $ju * K_STRIDE;
-    if (k_lane == 0u && in_slice$j < K_ROWS && wid.x * K_ROWS + in_slice$j < KV_LORA) { q_lat[head * KV_LORA + k_row$j] = own[$j]; }
+    if (k_lane == 0u && in_slice$j < K_ROWS && slice * K_ROWS + in_slice$j < KV_LORA) { q_lat[(own_token * HEADS + head) * KV_LORA + k_row$j] = own[$j]; }
   } else if (t < ROPE) {
     // Pairs (2i, 2i+1).
-    let angle = angles[p.pos * (ROPE / 2u) + (t >> 1u)];
+    let angle = angles[position(own_token) * (ROPE / 2u) + (t >> 1u)];
     let other = select(-rows[t ^ 1u], rows[t ^ 1u], (t & 1u) == 1u);
-    q_pe[head * ROPE + t] = scale * (rows[t] * angle.x + other * angle.y);
+    q_pe[(own_token * HEADS + head) * ROPE + t] = scale * (rows[t] * angle.x + other * angle.y);
   }
 }

@@ -1,5 +1,6 @@
-// y = row history[pos] of the token embedding, as f32, and prepared for the first layer's products (shared/token_store.wgsl): multiplied by
-// the norm's weight g, with sums of squares. A call for a piece of W that does not hold the row writes nothing.
+// y = the row of the token embedding that the history names for a token (shared/history.wgsl), as f32, and prepared for the first layer's
+// products (shared/token_store.wgsl): multiplied by the norm's weight g, with sums of squares. A call for a piece of W that does not hold
+// the row writes nothing.
 //
 // W (vocabulary, 32 * UNITS), y (32 * UNITS).
 // Division: a thread per unit.
@@ -7,10 +8,10 @@
 #word rows: u32       // of this piece
 #word first_row: u32  // of this piece in the vocabulary
 #word sub: u32        // sub-plane of the scales, in words
-#word pos: u32
+#import history
 #read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)          // (rows, UNITS) units
 #read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS, p.sub)   // (rows, UNITS) units
-#read history: array<u32> @words(CONTEXT)                // ids by position
+#read history: array<u32> @words(IDS)                    // ids by position
 #read g: array<vec4<f32>> @floats(UNITS * 32)            // (8 * UNITS), the norm's weight
 #write y: array<vec4<f32>> @floats(UNITS * 32)           // (8 * UNITS)
 #write squares_out: array<f32> @floats(UNITS * 2)        // (2 * UNITS), each of 16 values
@@ -57,7 +58,7 @@ fn sum_of_squares(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> f32
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  let row = history[p.pos] - p.first_row;
+  let row = history[id_place(0u)] - p.first_row;
   let u = id.x;
   // A row that precedes this piece wraps around to a large number.
   if (u >= UNITS || row >= p.rows) {

@@ -1,8 +1,9 @@
-// h = silu(G x) * (U x) of one token, for its chosen experts and the shared expert in one grid. A dense block is the shared expert alone.
+// h = silu(G x) * (U x) of one token, for its chosen experts and the shared expert in one grid. A dense block is the shared expert alone. With
+// SEVERAL it is for several tokens (shared/own_token.wgsl), without a shared expert.
 // x comes prepared (shared/token_store.wgsl) with its sums of squares. h is left prepared.
 //
-// G and U (experts * ROWS, 32 * UNITS), those of the shared expert (shared_rows, 32 * UNITS). h (USED * ROWS + shared_rows): the values of
-// the slots in order, then those of the shared expert. The module LOGITS gives the logits of the experts, and CHOICE the expert of each
+// G and U (experts * ROWS, 32 * UNITS), those of the shared expert (shared_rows, 32 * UNITS). h (tokens, USED * ROWS + shared_rows): the values
+// of the slots in order, then those of the shared expert. The module LOGITS gives the logits of the experts, and CHOICE the expert of each
 // slot. With RAW_LOGITS the logits are still to be divided by the root mean square of x.
 // Division: LANES threads share a row of G and the same row of U. A workgroup owns TILE = WG / LANES rows of one expert. It chooses the
 // expert of its slot itself, which costs less than a dispatch. One workgroup also writes all chosen experts (`ids`) and their weights for
@@ -18,8 +19,9 @@
 #word shared_g_sub?: u32
 #word shared_u_sub?: u32
 #flag RAW_LOGITS
-#length INPUT_UNITS UNITS
+#length INPUT_UNITS TOKENS * UNITS
 const TILE = WG / LANES;
+#import own_token
 #import rms_in_runs
 #import w32
 #import lanes
@@ -32,8 +34,8 @@ const TILE = WG / LANES;
 #read eu_q: array<vec4<u32>> @codes(UP, p.experts * ROWS * UNITS)      // (experts, ROWS, UNITS) units
 #read eu_s: array<eu_Scales> @scales(UP, p.experts * ROWS * UNITS)     // (experts, ROWS, UNITS) units
 #read bias?: array<f32> @floats(EXPERTS)    // (EXPERTS)
-#write ids?: array<u32> @words(USED)        // (USED)
-#write weights?: array<f32> @floats(USED)   // (USED)
+#write ids?: array<u32> @words(TOKENS * USED)        // (tokens, USED)
+#write weights?: array<f32> @floats(TOKENS * USED)   // (tokens, USED)
 const SLOT_TILES = (ROWS + TILE - 1u) / TILE;
 const ROUTED_TILES = USED * SLOT_TILES;
 var<workgroup> slot_expert: u32;
@@ -66,7 +68,7 @@ const ROUTED_TILES = 0u;
 // The workgroup that writes the choice. It is one of the shared expert if there is one, since its product need not wait for the choice.
 const CHOOSER = ROUTED_TILES;
 #else
-#length OUT_ROWS USED * ROWS
+#length OUT_ROWS TOKENS * USED * ROWS
 const CHOOSER = 0u;
 #endif
 #ifdef ids
@@ -93,11 +95,12 @@ fn token_rows_at(first: u32) -> vec4<f32> {
 #fetch
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
+  let tile_no = own_place(wid).x;
   // A workgroup requests all that it needs before it knows its expert, and only then waits.
 #ifdef experts
-  let slot = wid.x / SLOT_TILES;
-  let all = LEAVES_CHOICE && wid.x == CHOOSER;
-  let chooses = wid.x < ROUTED_TILES || all;
+  let slot = tile_no / SLOT_TILES;
+  let all = LEAVES_CHOICE && tile_no == CHOOSER;
+  let chooses = tile_no < ROUTED_TILES || all;
   let logits = logits_ask(t, chooses);
   let own_bias = bias_ask(t);
 #endif
@@ -122,21 +125,22 @@ fn token_rows_at(first: u32) -> vec4<f32> {
   var first = 0u;
   var end = 0u;
 #ifdef experts
-  if (wid.x < ROUTED_TILES) {
-    let tile = (wid.x - slot * SLOT_TILES) * TILE;
+  if (tile_no < ROUTED_TILES) {
+    let tile = (tile_no - slot * SLOT_TILES) * TILE;
     // An expert that precedes this piece wraps around to a large number.
     let expert = slot_expert - p.first_expert;
     if (expert < p.experts) {
-      first = slot * ROWS + tile;
-      end = slot * ROWS + ROWS;
+      let place = own_token * USED + slot;
+      first = place * ROWS + tile;
+      end = place * ROWS + ROWS;
       let row = expert * ROWS + min(tile + in_tile, ROWS - 1u);
       sums = e_walk(row * UNITS, lane, p.g_sub, p.u_sub);
     }
   }
 #endif
 #ifdef shared_rows
-  if (wid.x >= ROUTED_TILES) {
-    let tile = (wid.x - ROUTED_TILES) * TILE;
+  if (tile_no >= ROUTED_TILES) {
+    let tile = (tile_no - ROUTED_TILES) * TILE;
     first = p.shared_first + tile;
     end = p.shared_first + p.shared_rows;
     sums = s_walk(min(tile + in_tile, p.shared_rows - 1u) * UNITS, lane, p.shared_g_sub, p.shared_u_sub);

@@ -1,4 +1,4 @@
-// y = W x (+ residual) of one token. x comes prepared by the product before, and y can be left prepared for the next
+// y = W x (+ residual) of one token, or with SEVERAL of each of several (shared/own_token.wgsl) whose slices are merged. x comes prepared by the product before, and y can be left prepared for the next
 // (shared/token_store.wgsl).
 //
 // W (groups * rows, 32 * UNITS), x (groups, X_UNITS) units, y (groups * rows). Groups are heads (attn_k_b, attn_v_b): group g reads x from
@@ -20,11 +20,15 @@
 #word row_tiles: u32   // workgroups along x; further ones follow along y
 #read w_q: array<vec4<u32>> @codes(WEIGHT, p.rows * UNITS)   // (rows, UNITS) units
 #read w_s: array<w_Scales> @scales(WEIGHT, p.rows * UNITS)   // (rows, UNITS) units
-#read residual?: array<f32> @floats(p.first_row + p.rows)   // (groups * rows)
-#write y?: array<f32> @floats(p.first_row + p.rows)         // (groups * rows)
+#read residual?: array<f32> @floats(OUT_ROWS)   // (tokens, groups * rows)
+#write y?: array<f32> @floats(OUT_ROWS)         // (tokens, groups * rows)
 #flag ONE_BLOCK        // UNROLL * LANES units are a whole row, so a thread loads its share at once
 #flag GROUPS           // each group reads an input of its own
+#ifdef SEVERAL
+#length OUT_ROWS TOKENS * TOKEN_ROWS
+#else
 #length OUT_ROWS p.first_row + p.rows
+#endif
 #length INPUT_UNITS (ceil(p.first_row + p.rows, ROWS_PER_GROUP) - 1) * X_UNITS + UNITS
 #each r AT_ONCE
 #each k UNROLL
@@ -38,6 +42,7 @@ const TILE = STRIDE * AT_ONCE;
 #import WEIGHT_TIMES as w
 #import rms
 #import rotated
+#import own_token
 #import token_rows
 #import leave_partial_logits
 
@@ -70,7 +75,13 @@ fn multiply(sums: Sums, w: Loaded, u: u32, firsts: Rows) -> Sums {
 #fetch
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
+#ifdef SEVERAL
+  let tile = own_place(wid).x * TILE;
+  let out = own_token * TOKEN_ROWS + p.first_row;
+#else
   let tile = (wid.x + wid.y * p.row_tiles) * TILE;
+  let out = p.first_row;
+#endif
   let group = (p.first_row + min(tile, p.rows - 1u)) / ROWS_PER_GROUP;
   // Threads beyond the last row compute the last row again and write nothing.
   let rows = Rows(
@@ -79,7 +90,7 @@ fn multiply(sums: Sums, w: Loaded, u: u32, firsts: Rows) -> Sums {
   let firsts = Rows(
     (p.first_row + rows[$r]) / ROWS_PER_GROUP * X_UNITS,
   );
-  let before$r = residual_at(p.first_row + rows[$r]);
+  let before$r = residual_at(out + rows[$r]);
   let weight$r = norm_weight_at(p.first_row + rows[$r]);
   let squares = squares_ask(lane);
   let asked = x_ask(t, group);
@@ -108,8 +119,8 @@ fn multiply(sums: Sums, w: Loaded, u: u32, firsts: Rows) -> Sums {
     }
   }
   let sum$r = rotated(row_sum(sums[$r]) * scale + before$r, p.first_row + rows[$r], t);
-  if (lane == 0u && tile + in_tile + $ru * STRIDE < p.rows) { y_put(p.first_row + rows[$r], sum$r); }
+  if (lane == 0u && tile + in_tile + $ru * STRIDE < p.rows) { y_put(out + rows[$r], sum$r); }
   if (lane == 0u) { token_put(in_tile + $ru * STRIDE, sum$r, weight$r); }
-  token_store(p.first_row + tile, p.first_row + p.rows, t);
+  token_store(out + tile, out + p.rows, t);
   router_store(p.first_row + tile, p.first_row + p.rows, t);
 }

@@ -1,7 +1,8 @@
 // y = residual + sum over slots s of weights[s] * D[ids[s]] h[s] + S h_shared, of one token: the end of a layer with experts. h comes
-// prepared (shared/token_store.wgsl). y is left as f32, and prepared for the next layer's first products.
+// prepared (shared/token_store.wgsl). y is left as f32, and prepared for the next layer's first products. With SEVERAL it is for several tokens
+// (shared/own_token.wgsl), without a shared expert.
 //
-// D (experts * ROWS, 32 * UNITS), S (ROWS, 32 * SHARED_UNITS), h (USED * UNITS + SHARED_UNITS) units, residual and y (ROWS).
+// D (experts * ROWS, 32 * UNITS), S (ROWS, 32 * SHARED_UNITS), h (tokens, USED * UNITS + SHARED_UNITS) units, residual and y (tokens, ROWS).
 // Division: LANES threads share an output row and walk the units of all its experts, so the sum needs no atomics. With TWO_RUNS they are 64:
 // two runs of 32, whose sums meet in workgroup memory. A workgroup owns TILE = WG / LANES rows. With ONE_PIECE the call has all of the
 // weights. Else other calls add what other pieces hold.
@@ -14,11 +15,11 @@
 #word shared_sub?: u32
 #read w_q: array<vec4<u32>> @codes(WEIGHT, max(p.experts, 1) * ROWS * UNITS)   // (experts, ROWS, UNITS) units
 #read w_s: array<w_Scales> @scales(WEIGHT, max(p.experts, 1) * ROWS * UNITS)   // (experts, ROWS, UNITS) units
-#read ids: array<u32> @words(USED)         // (USED)
-#read weights: array<f32> @floats(USED)    // (USED)
-#read residual: array<f32> @floats(ROWS)   // (ROWS)
-#write y: array<f32> @floats(ROWS)         // (ROWS)
-#length OUT_ROWS ROWS
+#read ids: array<u32> @words(TOKENS * USED)         // (tokens, USED)
+#read weights: array<f32> @floats(TOKENS * USED)    // (tokens, USED)
+#read residual: array<f32> @floats(OUT_ROWS)   // (tokens, ROWS)
+#write y: array<f32> @floats(OUT_ROWS)         // (tokens, ROWS)
+#length OUT_ROWS TOKENS * ROWS
 #flag ONE_BLOCK
 #flag ONE_PIECE
 #flag RAGGED
@@ -27,6 +28,7 @@
 const TILE = WG / LANES;
 #import w32
 #import lanes
+#import own_token
 #import WEIGHT as w
 #import WEIGHT_TIMES as w
 #import token_rows
@@ -47,26 +49,27 @@ fn take(nth: u32, first_unit: u32) -> Taken {
   let slot = unit / UNITS;
 #endif
   // An expert that precedes this piece wraps around to a large number.
-  let expert = ids[slot] - select(p.first_expert, 0u, ONE_PIECE);
+  let expert = ids[own_token * USED + slot] - select(p.first_expert, 0u, ONE_PIECE);
   let held = ONE_PIECE || expert < p.experts;
   return Taken(unit, select(0u, expert, held) * (ROWS * UNITS) + (first_unit + unit) - slot * UNITS, slot, held);
 }
 
 // Computes again whether the unit is behind the last one. So no register keeps it while the weights are being loaded.
 fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
-  let product = weights[taken.slot] * w_times(w, h_unit(taken.unit));
+  let product = weights[own_token * USED + taken.slot] * w_times(w, h_unit(h_row(USED * UNITS) + taken.unit));
   return select(0.0, product, taken.held && (!RAGGED || nth < USED * UNITS));
 }
 
 #main
 #fetch
   let lane = t & (LANES - 1u);
-  let tile = wid.x * TILE;
+  let tile = own_place(wid).x * TILE;
+  let of_token = own_token * ROWS;
   let row = min(tile + t / LANES, ROWS - 1u);
   // The row that the thread completes at the end.
   let own = select(t / LANES, t % TILE, TWO_RUNS);
   let own_row = select(row, min(tile + own, ROWS - 1u), TWO_RUNS);
-  let before = residual[own_row];
+  let before = residual[of_token + own_row];
   let weight = norm_weight_at(own_row);
   // Requested before the experts are known.
   let ahead = shared_ask(row, lane);
@@ -98,8 +101,8 @@ fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
   }
   sum += before;
   if (owns) {
-    if (tile + own < ROWS) { y[own_row] = sum; }
+    if (tile + own < ROWS) { y[of_token + own_row] = sum; }
     token_put(own, sum, weight);
   }
-  token_store(tile, ROWS, t);
+  token_store(of_token + tile, of_token + ROWS, t);
 }

@@ -8,7 +8,7 @@
 // row. In the others a thread rotates a pair.
 // Bound by: the bytes of K.
 #word sub: u32         // sub-plane of the scales, in words
-#word pos: u32         // of the token
+#import sequences
 #word cache_eps: f32   // of the norm of the cache row
 #read w_q: array<vec4<u32>> @codes(WEIGHT, HEADS * KV_LORA * UNITS)   // (HEADS, KV_LORA, UNITS) units
 #read w_s: array<w_Scales> @scales(WEIGHT, HEADS * KV_LORA * UNITS)   // (HEADS, KV_LORA, UNITS) units
@@ -30,7 +30,6 @@ const X_UNITS = (NOPE + ROPE) / 32u;
 #import WEIGHT as w
 #import WEIGHT_TIMES as w
 #import row_walk as w
-#length CACHE_ROWS CONTEXT
 #import cache_row
 
 #main
@@ -43,13 +42,13 @@ const X_UNITS = (NOPE + ROPE) / 32u;
     let sum = row_sum(w_walk(at * UNITS, at / KV_LORA * X_UNITS, lane, p.sub));
     if (lane == 0u && row < K_ROWS) { q_lat[row] = sum; }
   } else if (wid.x == K_TILES) {
-    cache_row(0u, p.pos, p.pos, p.cache_eps, t, subgroup, subgroups, lane_id);
+    cache_row(0u, position(0u), cache_row_at(first_page(0u), position(0u)), p.cache_eps, t, subgroup, subgroups, lane_id);
   } else {
     let pair = (wid.x - K_TILES - 1u) * WG + t;
     if (pair < HEADS * (ROPE / 2u)) {
       let head = pair / (ROPE / 2u);
       let i = pair - head * (ROPE / 2u);
-      q_pe[pair] = rotate(q[head * ((NOPE + ROPE) / 2u) + NOPE / 2u + i], angles[p.pos * (ROPE / 2u) + i]);
+      q_pe[pair] = rotate(q[head * ((NOPE + ROPE) / 2u) + NOPE / 2u + i], angles[position(0u) * (ROPE / 2u) + i]);
     }
   }
 }

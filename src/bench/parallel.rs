@@ -233,6 +233,7 @@ impl Run {
         let step = BatchStep {
             tokens,
             choices: &choices,
+            biases: &[],
             logits: &[],
         };
         let position = tokens[0].position as usize;

@@ -12,20 +12,43 @@ pub fn log_sum_exp(logits: &[f32]) -> f64 {
     max + sum.ln()
 }
 
+/// So many best tokens are kept in order while a row is read.
+const FEW: usize = 64;
+
 /// The `most` best tokens of a row of logits with their natural log-probabilities, best first, equal ones by id.
 pub fn best(logits: &[f32], most: usize) -> Vec<(u32, f32)> {
-    let log_sum = log_sum_exp(logits);
-    let mut ids: Vec<u32> = (0..).take(logits.len()).collect();
+    best_of(logits, most, log_sum_exp(logits))
+}
+
+/// As [`best`], where [`log_sum_exp`] is known.
+pub fn best_of(logits: &[f32], most: usize, log_sum: f64) -> Vec<(u32, f32)> {
     let order = |a: &u32, b: &u32| {
         logits[*b as usize]
             .total_cmp(&logits[*a as usize])
             .then(a.cmp(b))
     };
-    if most < ids.len() {
-        ids.select_nth_unstable_by(most, order);
-        ids.truncate(most);
-    }
-    ids.sort_unstable_by(order);
+    // Few are kept in order while the row is read, which needs no memory for all.
+    let few = |mut kept: Vec<u32>, id: u32| {
+        if kept.len() < most || kept.last().is_some_and(|last| order(&id, last).is_lt()) {
+            let place = kept.partition_point(|known| order(known, &id).is_lt());
+            kept.insert(place, id);
+            kept.truncate(most);
+        }
+        kept
+    };
+    let all = (0..).take(logits.len());
+    let ids: Vec<u32> = match most <= FEW {
+        true => all.fold(vec![], few),
+        false => {
+            let mut ids: Vec<u32> = all.collect();
+            if most < ids.len() {
+                ids.select_nth_unstable_by(most, order);
+                ids.truncate(most);
+            }
+            ids.sort_unstable_by(order);
+            ids
+        }
+    };
     let log_prob = |id: u32| (f64::from(logits[id as usize]) - log_sum) as f32;
     ids.into_iter().map(|id| (id, log_prob(id))).collect()
 }
@@ -47,6 +70,20 @@ mod tests {
         let all = best(&logits, usize::MAX);
         let sum: f64 = all.iter().map(|(_, p)| f64::from(*p).exp()).sum();
         assert!((sum - 1.0).abs() < 1e-6, "{sum}");
+    }
+
+    #[test]
+    fn few_and_many_are_the_first_of_all() {
+        let mut rng = crate::kernels::testing::Rng::fresh();
+        let logits: Vec<f32> = (0..3000).map(|_| rng.below(500) as f32 * 0.25).collect();
+        let all = best(&logits, usize::MAX);
+        assert!(
+            all.is_sorted_by(|(a, x), (b, y)| x > y || x == y && a < b),
+            "in order"
+        );
+        for most in [1, 20, FEW, FEW + 1, 1000] {
+            assert_eq!(best(&logits, most), all[..most], "{most}");
+        }
     }
 
     #[test]

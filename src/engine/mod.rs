@@ -26,6 +26,7 @@ mod wait;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+pub use crate::kernels::logit_bias::Biases;
 pub use crate::kernels::sampling::{self, Sampling};
 pub use error::{EngineError, NoRoom};
 pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};

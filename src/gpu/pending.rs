@@ -197,12 +197,26 @@ impl<'a> Mapping<'a> {
     /// # Errors
     /// [`GpuError::Runtime`] where the buffer could not be mapped.
     pub(super) fn read<T: bytemuck::Pod>(self) -> Result<Vec<T>, GpuError> {
+        Ok(bytemuck::pod_collect_to_vec(&self.view()?))
+    }
+
+    /// As [`read`](Self::read), in place of what `found` holds, whose memory is used again.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn read_into<T: bytemuck::Pod>(self, found: &mut Vec<T>) -> Result<(), GpuError> {
+        let view = self.view()?;
+        found.resize(view.len().div_ceil(size_of::<T>()), T::zeroed());
+        bytemuck::cast_slice_mut::<T, u8>(found)[..view.len()].copy_from_slice(&view);
+        Ok(())
+    }
+
+    fn view(&self) -> Result<wgpu::BufferView, GpuError> {
         let view = self.buffer.slice(..self.bytes).get_mapped_range();
-        let view = view.map_err(|e| GpuError::Runtime {
+        view.map_err(|e| GpuError::Runtime {
             what: "reading back".to_owned(),
             reason: e.to_string(),
-        })?;
-        Ok(bytemuck::pod_collect_to_vec(&view))
+        })
     }
 }
 
@@ -247,6 +261,22 @@ impl Gpu {
         let mapping = Mapping::begin(buffer, bytes);
         self.pending(submission, &mapping.arrival).await?;
         mapping.read()
+    }
+
+    /// As [`map_read_async`](Self::map_read_async), in place of what `found` holds, whose memory is used again.
+    ///
+    /// # Errors
+    /// What the device reports. Then `found` holds what it held.
+    pub async fn map_read_into_async<T: bytemuck::Pod>(
+        &self,
+        buffer: &Buffer,
+        bytes: u64,
+        submission: Option<SubmissionIndex>,
+        found: &mut Vec<T>,
+    ) -> Result<(), GpuError> {
+        let mapping = Mapping::begin(buffer, bytes);
+        self.pending(submission, &mapping.arrival).await?;
+        mapping.read_into(found)
     }
 
     /// Copies `bytes` bytes from `offset` of `buffer` to the host, through a staging buffer.

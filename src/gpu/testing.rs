@@ -158,8 +158,14 @@ pub(crate) fn tell(gpu: &Gpu, calls: &[Call], state: &State) {
 /// Runs `calls` once for `state` and waits.
 #[track_caller]
 pub(crate) fn run(gpu: &Gpu, calls: &[Call], state: &State) {
+    run_of(gpu, calls, Most::of(state), state);
+}
+
+/// The same, recorded for replays of up to `most`.
+#[track_caller]
+pub(crate) fn run_of(gpu: &Gpu, calls: &[Call], most: Most, state: &State) {
     tell(gpu, calls, state);
-    let recording = Recording::new(gpu, &Step::of(Most::of(state), calls.iter().cloned()))
+    let recording = Recording::new(gpu, &Step::of(most, calls.iter().cloned()))
         .unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));
     recording.submit(gpu, state);
     gpu.wait(None)

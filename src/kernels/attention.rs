@@ -134,7 +134,8 @@ pub struct GpuAttention {
     /// Sums of each slice, not normalised, (tokens, heads, slices, kv_lora) in the step's sizes, and the greatest score
     /// and sum of weights of each, (tokens, heads, slices); [`partial_bytes`] long.
     pub partials: [Range; 2],
-    /// Where each token stands, if they belong to several sequences; then each replay takes its slices from [`cut_sequences`].
+    /// Where each token stands, if they belong to several sequences. Then each replay takes its slices from [`cut_sequences`], unless a token
+    /// is [alone](Sequences::alone).
     pub sequences: Option<Sequences>,
 }
 
@@ -178,14 +179,16 @@ impl GpuAttention {
             "attention reads 8 values at a time: {dims:?}"
         );
         let groups = dims.heads.div_ceil(group) as u32;
-        let (kernel, along_tokens) = match &self.sequences {
-            Some(sequences) => (sequences.bind_slices(kernel), Extent::N(1)),
+        let kernel = match &self.sequences {
+            Some(sequences) => sequences.bind_slices(kernel),
             None => {
                 let kernel = kernel.word("pos", Word::Pos);
                 let kernel = kernel.word("slices", Word::Slices);
-                (kernel.word("slice_rows", Word::SliceRows), Extent::Tokens)
+                kernel.word("slice_rows", Word::SliceRows)
             }
         };
+        let listed = self.sequences.as_ref().is_some_and(|s| !s.alone);
+        let along_tokens = if listed { Extent::N(1) } else { Extent::Tokens };
         kernel
             .grid([Extent::Slices, Extent::N(groups), along_tokens])
             .bind("q_lat", &self.q_lat)

@@ -52,11 +52,12 @@ pub fn call_of(
     let (heads, kv_lora) = (dims.heads as u32, dims.kv_lora as u32);
     let blocks = (kv_lora / 4).div_ceil(COLUMNS);
     let call = Call::new("attention_merge");
-    let call = match sequences {
-        Some(sequences) => call.bind("table", &sequences.table),
+    let table = sequences.and_then(Sequences::table);
+    let call = match table {
+        Some(table) => call.bind("table", table),
         None => call.word("slices", Word::Slices),
     };
-    let phases = PHASES[usize::from(sequences.is_some())];
+    let phases = PHASES[usize::from(table.is_some())];
     call.number("WG", phases * COLUMNS)
         .number("COLUMNS", COLUMNS)
         .number("PHASES", phases)

@@ -53,6 +53,8 @@ pub struct GpuBatchMatvec<'a> {
 const COLUMNS: [u32; 2] = [2, 8];
 /// Rows of an output head, beside those of other weights.
 const MANY_ROWS: u32 = 32_768;
+/// Rows up to which a thread takes one at once, so that there are more threads.
+const FEW_ROWS: u32 = 1024;
 /// Workgroups of a core from which on more tokens at once are faster than more workgroups, which read the weight again.
 const WORKGROUPS: u32 = 8;
 
@@ -107,12 +109,12 @@ impl<'a> GpuBatchMatvec<'a> {
         };
         match (&self.experts, &self.x) {
             (_, Input::Stream(..)) => geometry(32, 4, 1),
-            (Some(_), _) if places > 4 => geometry(8, 32, 2),
-            (Some(_), _) => geometry(16, 32, 2),
+            (Some(_), _) => geometry(16, 16, 2),
             _ if units <= 16 && places > 4 => geometry(8, 64, 2),
             _ if units <= 16 => geometry(16, 16, 1),
             _ if units < 32 && places > 4 => geometry(8, 32, 2),
             _ if self.weight.rows > MANY_ROWS => geometry(16, 32, 2),
+            _ if self.weight.rows <= FEW_ROWS && places <= 2 => geometry(32, 16, 1),
             _ => geometry(32, 16, 2),
         }
     }
@@ -203,7 +205,6 @@ impl GpuBatchMatvec<'_> {
             .number("AT_ONCE", geometry.at_once)
             .number("COLS", places)
             .number("HALF", places.div_ceil(2))
-            .number("QUARTER", places.div_ceil(4))
             .number("USED", used)
             .number("X_STRIDE", self.x_stride)
             .number("X_GROUP", self.x_group)

@@ -212,10 +212,7 @@ pub fn call(b: &GpuRopeCache) -> Call {
         .word_some("partial_sums", summed.then_some(b.partial_sums))
         .word_some("partial_stride", summed.then_some(partial_stride))
         .bind("angles", &b.rope_table);
-    let call = match &b.sequences {
-        Some(sequences) => sequences.bind_pages(call),
-        None => call.word("pos", Word::Pos),
-    };
+    let call = Sequences::bind_row(b.sequences.as_ref(), call);
     let call = b.row.bind(call);
     let heads = dims.heads as u32;
     let (call, groups) = match &b.queries {
@@ -245,19 +242,19 @@ pub(super) mod testing {
         dims: MlaDims,
         kv_a: Vec<f32>,
         norm: Vec<f32>,
-        n_ctx: usize,
+        rows: usize,
     }
 
     const EPS: f32 = 1e-5;
 
     impl Row {
-        /// Random.
-        pub fn new(rng: &mut Rng, dims: MlaDims, n_ctx: usize) -> Self {
+        /// Random, for a cache of so many rows.
+        pub fn new(rng: &mut Rng, dims: MlaDims, rows: usize) -> Self {
             Self {
                 dims,
                 kv_a: rng.normals(dims.cache_row()),
                 norm: rng.normals(dims.kv_lora),
-                n_ctx,
+                rows,
             }
         }
 
@@ -267,7 +264,7 @@ pub(super) mod testing {
         }
 
         fn untouched(&self) -> Vec<f16> {
-            vec![f16::from_f32(7.0); self.n_ctx * self.dims.cache_row()]
+            vec![f16::from_f32(7.0); self.rows * self.dims.cache_row()]
         }
 
         /// On the device, with a cache whose rows are all known.
@@ -280,27 +277,28 @@ pub(super) mod testing {
             }
         }
 
-        /// Fails unless row `pos` of the cache is what the twin writes for this `table` (n_ctx, rope), and the others are as before.
+        /// Fails unless this row of the cache is what the twin writes for a position of these `angles` (rope / 2), and the others are as
+        /// before.
         #[track_caller]
         pub fn assert_written(
             &self,
             gpu: &Gpu,
             found: &CacheRow,
-            table: &[f32],
-            pos: usize,
+            angles: &[[f32; 2]],
+            at: usize,
             what: &str,
         ) {
             let (dims, row) = (self.dims, self.dims.cache_row());
-            let mut cache = self.untouched();
+            let cache = self.untouched();
             let q = vec![0.0; dims.heads * dims.head()];
             let mut q_pe = vec![0.0; dims.heads * dims.rope];
-            let (angles, _) = table.as_chunks();
+            let mut twin = vec![f16::ZERO; row];
             rope_cache(
-                &q, &self.kv_a, &self.norm, EPS, angles, pos, dims, &mut q_pe, &mut cache,
+                &q, &self.kv_a, &self.norm, EPS, angles, 0, dims, &mut q_pe, &mut twin,
             );
             let found: Vec<f16> = download(gpu, &found.cache.buffer, cache.len());
-            let own = pos * row..(pos + 1) * row;
-            let exact: Vec<f64> = cache[own.clone()].iter().map(|x| x.to_f64()).collect();
+            let own = at * row..(at + 1) * row;
+            let exact: Vec<f64> = twin.iter().map(|x| x.to_f64()).collect();
             let values: Vec<f32> = found[own.clone()].iter().map(|x| x.to_f32()).collect();
             // WGSL leaves the rounding to f16 open: the two may be 2^-10 of the value apart.
             assert_close(&values, &exact, 9.6e-7, what);

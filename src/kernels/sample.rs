@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
+use super::logit_bias;
 use super::sampling::{Sampling, uniform};
 use super::sequences::Sequences;
 use crate::gpu::buffer::Range;
@@ -213,13 +214,16 @@ pub fn calls(logits: &Range, vocab: u32, history: &Range, results: &[Range]) -> 
 pub struct Rows<'a> {
     /// Where the token of each row stands; the chosen id becomes that behind it.
     pub sequences: &'a Sequences,
-    /// How each is chosen, (rows, 12) [`words`].
+    /// How each is chosen, (rows, 12) [`words`]. That of a token [alone](Sequences::alone) is in the state of the replay instead.
     pub choices: &'a Range,
+    /// What is added to the logits of each first, (rows) [`logit_bias::Row`].
+    pub biases: &'a Range,
     /// Rows of a replay at most.
     pub most: u32,
 }
 
-/// As [`calls`], with `rows` for each token of the replay: `logits` are (tokens, vocab), and each of `results` gets (tokens) of them.
+/// As [`calls`], with `rows` for each token of the replay: `logits` are (tokens, vocab), and each of `results` gets (tokens) of them. Where
+/// some row [has biases](crate::gpu::call::When::Biased), they are added to `logits` in place first.
 ///
 /// # Panics
 /// As [`calls`].
@@ -250,30 +254,33 @@ pub fn calls_of(
             .bind("maxima", &maxima)
             .bind("quarters", &quarters)
     };
-    let given = |call: Call, words: &[(&'static str, usize)]| match rows {
-        Some(rows) => rows
-            .sequences
-            .bind_history(call)
-            .bind("choices", rows.choices),
-        None => {
-            let call = call.word("pos", Word::Pos).word("tokens", Word::Tokens);
-            let words = words.iter();
-            words.fold(call, |call, (name, i)| call.word(name, Word::Sampling(*i)))
+    let table = rows.filter(|rows| !rows.sequences.alone);
+    let given = |call: Call, words: &[(&'static str, usize)]| {
+        let call = match rows {
+            Some(rows) => rows.sequences.bind_history(call),
+            None => call.word("pos", Word::Pos),
+        };
+        if let Some(rows) = table {
+            return call.bind("choices", rows.choices);
         }
+        let call = call.word("tokens", Word::Tokens);
+        let words = words.iter();
+        words.fold(call, |call, (name, i)| call.word(name, Word::Sampling(*i)))
     };
-    let rows = match rows {
+    let extent = match table {
         Some(_) => Extent::Tokens,
         None => Extent::N(1),
     };
+    let bias = rows.map(|rows| logit_bias::call(rows.biases, logits, vocab, extent));
     let scan = call("sample_scan")
         .number("LANES", 1)
         .number("SLICES_OF_ROW", slices as u32)
         .bind("logits", logits)
-        .grid([Extent::N(slices as u32), rows, Extent::N(1)])
+        .grid([Extent::N(slices as u32), extent, Extent::N(1)])
         .with_bytes(u64::from(vocab) * 4);
     let pick = call("sample_pick")
         .flag("PICKS", true)
-        .grid([Extent::N(1), rows, Extent::N(1)])
+        .grid([Extent::N(1), extent, Extent::N(1)])
         .number("SLICES", slices as u32)
         .number("PER", per as u32)
         .number("LIVE", slices.max(WG) as u32)
@@ -296,7 +303,8 @@ pub fn calls_of(
         ("step", 7),
         ("number", NUMBER),
     ];
-    vec![given(scan, &penalties), given(pick, &choice)]
+    let chosen = [given(scan, &penalties), given(pick, &choice)];
+    bias.into_iter().chain(chosen).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Several sequences in one step: what tells a kernel where each token stands, and where the rows of its sequence lie in the cache.
 
 use crate::gpu::buffer::Range;
-use crate::gpu::call::Call;
+use crate::gpu::call::{Call, Word};
 
 /// Rows of a page: a multiple of the tiles of every attention, a power of two.
 pub const PAGE: u32 = 64;
@@ -10,7 +10,7 @@ pub const RECORD: usize = 8;
 /// Words of a record of the choices, as [`sample::words`](super::sample::words) lays them out.
 pub const CHOICE: usize = 12;
 
-/// What the kernels of a step bind if its tokens belong to several sequences.
+/// What the kernels of a step bind if there are several sequences.
 #[derive(Debug, Clone)]
 pub struct Sequences {
     /// Where each token stands, (max_tokens, [`RECORD`]) words: [`Record`].
@@ -25,6 +25,9 @@ pub struct Sequences {
     pub rows: u32,
     /// Words of the history of all sequences.
     pub ids: u32,
+    /// Whether steps have one token. What tells of it is in the words of their replays
+    /// ([`State`](crate::gpu::call::State)), so that no kernel waits for the table.
+    pub alone: bool,
 }
 
 /// Where a token stands.
@@ -57,24 +60,60 @@ impl Record {
 }
 
 impl Sequences {
-    /// Binds the table alone, as `table.wgsl` names it, for kernels that read or write the history.
-    pub(super) fn bind_history(&self, call: Call) -> Call {
-        call.number("HISTORY_IDS", self.ids - 1)
-            .bind("table", &self.table)
+    /// For steps of up to `most` tokens.
+    pub fn of_steps(&self, most: u32) -> Self {
+        Self {
+            alone: most == 1,
+            ..self.clone()
+        }
     }
 
-    /// Binds what tells where rows of the cache lie, as `sequences.wgsl` names it.
+    /// The table, where steps read it.
+    pub(super) fn table(&self) -> Option<&Range> {
+        (!self.alone).then_some(&self.table)
+    }
+
+    /// Binds what `history.wgsl` names, for kernels that read or write the history.
+    pub(super) fn bind_history(&self, call: Call) -> Call {
+        let call = call.number("HISTORY_IDS", self.ids - 1);
+        match self.table() {
+            Some(table) => call.bind("table", table),
+            None => call.word("pos", Word::Pos).word("first_id", Word::FirstId),
+        }
+    }
+
+    /// Binds what tells where tokens stand and where rows of the cache lie, as `sequences.wgsl` names it.
     pub(super) fn bind_pages(&self, call: Call) -> Call {
-        call.number("PAGE", self.page)
+        let call = call
+            .number("PAGE", self.page)
             .number("POOL_ROWS", self.rows)
             .number("PAGE_ENTRIES", (self.pages.size / 4) as u32)
-            .bind("table", &self.table)
-            .bind("pages", &self.pages)
+            .bind("pages", &self.pages);
+        match self.table() {
+            Some(table) => call.bind("table", table),
+            None => call
+                .word("pos", Word::Pos)
+                .word("first_page", Word::FirstPage),
+        }
     }
 
     /// Binds what tells a workgroup its slice of a context, as `own_slice.wgsl` names it.
     pub(super) fn bind_slices(&self, call: Call) -> Call {
-        self.bind_pages(call).bind("work", &self.work)
+        let call = self.bind_pages(call);
+        match self.alone {
+            false => call.bind("work", &self.work),
+            true => call
+                .word("slices", Word::Slices)
+                .word("slice_rows", Word::SliceRows),
+        }
+    }
+
+    /// Binds what tells where a token stands and where its row of the cache goes; without `sequences` the two are the same.
+    pub(super) fn bind_row(sequences: Option<&Self>, call: Call) -> Call {
+        match sequences {
+            Some(sequences) => sequences.bind_pages(call),
+            None => call.word("pos", Word::Pos),
+        }
     }
 }
 

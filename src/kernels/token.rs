@@ -12,6 +12,7 @@ use crate::gpu::shader::Variant;
 use crate::gpu::{GpuError, Target};
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
+use crate::quant::halves::BLOCK_UNITS;
 use crate::quant::repack::{has_codes, has_nibbles};
 
 /// An output prepared for the product that comes next.
@@ -88,6 +89,13 @@ pub(super) fn stages(target: &Target, activation: Activation, units: u32, beside
     activation.rounds()
         && (tuned.staged_units_least..=tuned.staged_units_most).contains(&units)
         && activation.bytes(u64::from(units)) + STAGED_BESIDES + beside <= has
+}
+
+/// As [`stages`], for one of several tokens with inputs of so many units each. Halves are laid out in blocks of units, and what is staged
+/// begins where a block does.
+pub(super) fn stages_of_several(target: &Target, activation: Activation, units: u32) -> bool {
+    let whole = !activation.is_halves() || units.is_multiple_of(BLOCK_UNITS as u32);
+    whole && stages(target, activation, units, 0)
 }
 
 /// The constants of a variant whose input of `units` units is staged.
@@ -246,6 +254,14 @@ pub(super) fn grid(tiles: u32) -> ([Extent; 3], u32) {
     )
 }
 
+/// The grid of `tiles` workgroups for each of up to so many tokens: `shared/own_token.wgsl`.
+pub(super) fn tiles_of(tokens: u32, tiles: u32) -> [Extent; 3] {
+    match tokens {
+        1 => grid(tiles).0,
+        _ => [Extent::Tokens, Extent::N(tiles), Extent::N(1)],
+    }
+}
+
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;
@@ -280,6 +296,17 @@ pub(super) mod testing {
             // Sums of 4 products in f16, of codes without a sign.
             Activation::Halves { packed: true } => 4e-6,
         }
+    }
+
+    /// What a test runs a site with: the default geometry, or `all` that the device allows.
+    pub fn geometries(gpu: &Gpu, site: &Site, all: bool) -> Vec<Geometry> {
+        let found = if all {
+            site.candidates(gpu.machine)
+        } else {
+            vec![gpu.geometry(site).expect("the device allows one")]
+        };
+        assert!(!found.is_empty());
+        found
     }
 
     /// Prepared values on the device.

@@ -3,6 +3,7 @@
 
 use super::MlaDims;
 use super::rope_cache::{CacheRow, ROW_SUBGROUPS, row_variant};
+use super::sequences::Sequences;
 use super::token::{TokenInput, variant, weight};
 use crate::gpu::Target;
 use crate::gpu::buffer::Range;
@@ -41,6 +42,8 @@ pub(super) struct Shape {
     pub dims: MlaDims,
     /// Whether a workgroup of its own writes the cache's new row.
     pub cache: bool,
+    /// Of a step at most.
+    pub tokens: u32,
 }
 
 impl Shape {
@@ -99,7 +102,7 @@ impl Shape {
         let share = self.units.div_ceil(lanes);
         (suits && threads >= WHOLE_THREADS && threads >= widest).then_some(Division {
             // Beside the workgroup that rotates.
-            slices: (machine.spread() / dims.heads as u32)
+            slices: (machine.spread() / (dims.heads as u32 * self.tokens))
                 .saturating_sub(1)
                 .max(1),
             threads,
@@ -125,6 +128,7 @@ pub fn repeated(
         units: q_b.cols / 32,
         dims,
         cache,
+        tokens: 1,
     };
     let whole = q_b.cols.is_multiple_of(32) && [q_b, k_b].iter().all(|w| w.pieces.len() == 1);
     shape.repeated(target.machine).filter(|_| whole)
@@ -138,18 +142,22 @@ pub struct GpuTokenAbsorb<'a> {
     pub k_b: &'a GpuWeight,
     /// What prepared values are.
     pub activation: Activation,
-    /// x, (n).
+    /// x, (tokens, n).
     pub x: TokenInput,
     /// Cosine and sine, (n_ctx, rope / 2).
     pub rope_table: Range,
     /// The sizes of the block.
     pub dims: MlaDims,
-    /// Absorbed queries, (heads, kv_lora) f32.
+    /// Absorbed queries, (tokens, heads, kv_lora) f32.
     pub q_lat: Range,
-    /// Rotated queries, (heads, rope) f32.
+    /// Rotated queries, (tokens, heads, rope) f32.
     pub q_pe: Range,
     /// The cache's new row, where it is written here.
     pub row: Option<CacheRow>,
+    /// Where that goes, if the token belongs to one of several sequences.
+    pub sequences: Option<Sequences>,
+    /// Tokens of a step at most. Several have a table, and do not write their rows here.
+    pub tokens: u32,
 }
 
 impl GpuTokenAbsorb<'_> {
@@ -159,6 +167,7 @@ impl GpuTokenAbsorb<'_> {
             units: self.q_b.cols / 32,
             dims: self.dims,
             cache: self.row.is_some(),
+            tokens: self.tokens,
         }
     }
 
@@ -189,6 +198,7 @@ impl GpuTokenAbsorb<'_> {
             k_b.name
         );
         let rows = u32::from(self.row.is_some());
+        let places = [division.slices + 1, dims.heads as u32 + rows].map(Extent::N);
         let weights = [q_b, k_b].map(|w| u64::from(w.total_rows()) * u64::from(w.cols));
         let call = Call::new("token_absorb")
             .variant(self.variant(division))
@@ -199,20 +209,34 @@ impl GpuTokenAbsorb<'_> {
             .bind("q_pe", &self.q_pe)
             .word("sub", q_piece.sub)
             .word("k_sub", k_piece.sub)
-            .word("pos", Word::Pos)
-            .grid([
-                Extent::N(division.slices + 1),
-                Extent::N(dims.heads as u32 + rows),
-                Extent::N(1),
-            ])
+            .grid(match self.tokens {
+                1 => [places[0], places[1], Extent::N(1)],
+                _ => [Extent::Tokens, places[0], places[1]],
+            })
             .with_bytes(q_b.bytes() + k_b.bytes())
             .with_flops(super::once(2 * weights.iter().sum::<u64>()))
             .with_shape(format!("{}+{}", q_b.shape(), k_b.shape()));
         let call = self.x.bind(call);
         match &self.row {
-            Some(row) => row.bind(call),
-            None => call,
+            Some(row) => row.bind(Sequences::bind_row(self.sequences.as_ref(), call)),
+            None => match self.table() {
+                Some(table) => call.bind("table", table).flag("SEVERAL", true),
+                None => call.word("pos", Word::Pos),
+            },
         }
+    }
+
+    /// Where several tokens stand.
+    ///
+    /// # Panics
+    /// If they have no table, or if their rows are to be written.
+    fn table(&self) -> Option<&Range> {
+        if self.tokens == 1 {
+            return None;
+        }
+        assert!(self.row.is_none(), "rows of {} tokens", self.tokens);
+        let table = self.sequences.as_ref().and_then(Sequences::table);
+        Some(table.expect("several tokens have a table"))
     }
 
     fn variant(&self, division: Division) -> Variant {
@@ -260,15 +284,17 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::gpu::Tier;
-    use crate::gpu::call::State;
     use crate::gpu::machine::Profile;
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload, waves};
     use crate::kernels::rope_cache::testing::Row;
     use crate::kernels::rope_cache::tests::rotate_rows;
+    use crate::kernels::sequences::tests::{Place, places};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::kernels::token::testing::{Given, activation, stand_for};
     use crate::kernels::token_matvec::tests::token_matvec;
     use crate::model::Weight;
+
+    mod several;
 
     /// The absorbed queries (heads, kv_lora) and the rotated ones (heads, rope) of one token.
     ///
@@ -334,6 +360,7 @@ mod tests {
                 kv_lora: 512,
             },
             cache: false,
+            tokens: 1,
         };
         let (glm, youtu) = (shape(24, [20, 192]), shape(48, [16, 128]));
         // Cores -> slices of a head, and whether GLM-4.7-Flash and Youtu-LLM-2B repeat.
@@ -372,6 +399,17 @@ mod tests {
         }
     }
 
+    /// The NMSE of the absorbed and of the rotated queries at most.
+    fn limits(gpu: &Gpu) -> [f64; 2] {
+        match activation(gpu) {
+            // A value midway between two bytes may round the other way.
+            Activation::Bytes => [1e-6, 1e-11],
+            Activation::Halves { packed: true } => [4e-6; 2],
+            Activation::Halves { packed: false } => [4e-7, 1e-9],
+            Activation::Floats => [1e-11; 2],
+        }
+    }
+
     fn check(
         gpu: &Gpu,
         rng: &mut Rng,
@@ -382,54 +420,50 @@ mod tests {
         let q_b = random_weight(rng, types[0], 1, dims.heads * dims.head(), cols);
         let k_b = random_weight(rng, types[1], dims.heads, dims.kv_lora, dims.nope);
         let given = Given::new(gpu, &rng.normals(cols), &rng.normals(cols));
-        let (pos, n_ctx) = (rng.below(7), 7);
+        let (pos, n_ctx) = (rng.below(70), 70);
         let table = rng.normals(n_ctx * dims.rope);
         let (angles, _) = table[pos * dims.rope..][..dims.rope].as_chunks();
         let rms = Some((given.squares.as_slice(), 1e-5));
         let keep = |q: &[f32]| stand_for(activation(gpu), q);
         let twin = token_absorb([&q_b, &k_b], &given.values, rms, angles, dims, keep);
-        let row = Row::new(rng, dims, n_ctx);
-        let outputs = twin.each_ref().map(|y| output(gpu, y.len()));
-        let [q_lat, q_pe] = outputs.each_ref().map(Range::whole);
-        let call = GpuTokenAbsorb {
-            q_b: &gpu_weight(gpu, &q_b),
-            k_b: &gpu_weight(gpu, &k_b),
+        let (places, rows) = places(gpu, rng, pos);
+        let row = Row::new(rng, dims, rows);
+        let [q_b, k_b] = [q_b, k_b].map(|w| gpu_weight(gpu, &w));
+        let call = |place: &Place| GpuTokenAbsorb {
+            q_b: &q_b,
+            k_b: &k_b,
             activation: activation(gpu),
             x: given.upload(gpu, 1e-5),
             rope_table: Range::whole(&upload(gpu, &table)),
             dims,
-            q_lat,
-            q_pe,
+            q_lat: Range::whole(&output(gpu, twin[0].len())),
+            q_pe: Range::whole(&output(gpu, twin[1].len())),
             row: with_row.then(|| row.upload(gpu)),
-        };
-        let weights = [call.q_b, call.k_b];
-        let repeated = repeated(gpu, weights, dims, with_row);
-        assert!(repeated.is_some(), "{dims:?}");
-        let state = State {
-            pos: pos as u32,
+            sequences: place.sequences.clone(),
             tokens: 1,
-            ..State::default()
         };
+        let repeated = repeated(gpu, [&q_b, &k_b], dims, with_row);
+        assert!(repeated.is_some(), "{dims:?}");
         let machine = Machine {
             cores,
             ..gpu.machine
         };
-        run(gpu, &[call.call_for(machine)], &state);
-        if let Some(found) = &call.row {
-            let what = format!("{dims:?}: row {pos} of the cache");
-            row.assert_written(gpu, found, &table, pos, &what);
-        }
-        // A value midway between two bytes may round the other way.
-        let limits = match activation(gpu) {
-            Activation::Bytes => [1e-6, 1e-11],
-            Activation::Halves { packed: true } => [4e-6; 2],
-            Activation::Halves { packed: false } => [4e-7, 1e-9],
-            Activation::Floats => [1e-11; 2],
-        };
-        for (((y, twin), limit), what) in outputs.iter().zip(&twin).zip(limits).zip(["lat", "pe"]) {
-            let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-            let what = format!("{types:?} {cols} {dims:?}: {what}");
-            assert_close(&download(gpu, y, twin.len()), &exact, limit, &what);
+        for place in &places {
+            let call = call(place);
+            run(gpu, &[call.call_for(machine)], &place.state);
+            let paged = place.sequences.is_some();
+            let what = format!("{types:?} {cols} {dims:?}, pages: {paged}");
+            if let Some(found) = &call.row {
+                row.assert_written(gpu, found, angles, place.row, &what);
+            }
+            for ((y, twin), limit) in [&call.q_lat, &call.q_pe]
+                .into_iter()
+                .zip(&twin)
+                .zip(limits(gpu))
+            {
+                let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+                assert_close(&download(gpu, &y.buffer, twin.len()), &exact, limit, &what);
+            }
         }
     }
 }

@@ -102,7 +102,9 @@ mod tests {
 
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
-    use crate::kernels::token::testing::{Given, activation, assert_prepared, room, sums_nmse};
+    use crate::kernels::token::testing::{
+        Given, activation, assert_prepared, geometries, room, sums_nmse,
+    };
 
     /// [`token_matvec`] of both weights with `x` (cols), divided by the root mean square. `rms` are the sums of squares of every 16 values
     /// before they were multiplied by the norm's weight, and the norm's epsilon.
@@ -144,11 +146,7 @@ mod tests {
             z: Range::whole(&output(gpu, other_rows)),
         };
         let site = call().site();
-        let geometries = match all {
-            true => site.candidates(gpu.machine),
-            false => vec![gpu.geometry(&site).expect("the device allows one")],
-        };
-        assert!(!geometries.is_empty());
+        let geometries = geometries(gpu, &site, all);
         for geometry in geometries {
             let call = call();
             let state = State {

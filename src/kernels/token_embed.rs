@@ -1,5 +1,6 @@
 //! [`embed`](super::embed) of one token: the row as f32 and prepared for the first layer.
 
+use super::sequences::Sequences;
 use super::token::{self, TokenOutput};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
@@ -7,11 +8,13 @@ use crate::gpu::memory::GpuWeight;
 use crate::quant::activation::Activation;
 use crate::quant::repack::shader_module;
 
-/// The row history\[pos\] as f32 in `y` and as `activation` in `prepared`, which must have a norm; one dispatch per piece.
+/// The row history\[pos\], or that of a token of one of several `sequences`, as f32 in `y` and as `activation` in `prepared`, which must have
+/// a norm; one dispatch per piece.
 ///
 /// # Panics
 /// If `prepared` has no norm, or rows are no whole units.
-pub fn calls(
+pub fn calls_of(
+    sequences: Option<&Sequences>,
     token_embd: &GpuWeight,
     history: &Range,
     y: &Range,
@@ -29,9 +32,12 @@ pub fn calls(
         .iter()
         .map(|piece| {
             let grid = [Extent::N(units.div_ceil(64)), Extent::N(1), Extent::N(1)];
-            Call::new("token_embed")
-                .variant(token::variant(activation))
-                .module("WEIGHT", shader_module(w.ty))
+            let call = Call::new("token_embed").variant(token::variant(activation));
+            let call = match sequences {
+                Some(sequences) => sequences.bind_history(call),
+                None => call.word("pos", Word::Pos),
+            };
+            call.module("WEIGHT", shader_module(w.ty))
                 .number("UNITS", units)
                 .planes(["w_q", "w_s"], piece)
                 .bind("history", history)
@@ -42,7 +48,6 @@ pub fn calls(
                 .word("rows", piece.rows)
                 .word("first_row", piece.first_row)
                 .word("sub", piece.sub)
-                .word("pos", Word::Pos)
                 .grid(grid)
                 .with_bytes(w.bytes_of_rows(1))
         })
@@ -52,10 +57,10 @@ pub fn calls(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::call::State;
     use crate::gpu::testing::{assert_refused, unmade_weight};
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::embed::embed;
+    use crate::kernels::sequences::tests::places;
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::kernels::token::testing::{activation, assert_prepared, room};
     use crate::model::Weight;
@@ -83,28 +88,26 @@ mod tests {
                 let (rows, cols) = (37, 2048);
                 let w = random_weight(&mut rng, ty, 1, rows, cols);
                 let norm = rng.normals(cols);
-                let history: Vec<u32> = (0..5).map(|_| rng.below(rows) as u32).collect();
-                let (y, q) = (output(gpu, cols), room(gpu, cols, Some(&norm)));
-                let calls = calls(
-                    &gpu_weight(gpu, &w),
-                    &Range::whole(&upload(gpu, &history)),
-                    &Range::whole(&y),
-                    &q,
-                    activation(gpu),
-                );
-                run(
-                    gpu,
-                    &calls,
-                    &State {
-                        pos: 3,
-                        tokens: 1,
-                        ..State::default()
-                    },
-                );
-                let (x, ..) = token_embed(&w, history[3], &norm);
-                let exact: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
-                assert_close(&download(gpu, &y, cols), &exact, 1e-13, ty.name());
-                assert_prepared(gpu, &q, Some(&norm), &x, ty.name());
+                let history: Vec<u32> = (0..200).map(|_| rng.below(rows) as u32).collect();
+                let w_on_gpu = gpu_weight(gpu, &w);
+                let (places, _) = places(gpu, &mut rng, 3);
+                for place in places {
+                    let (y, q) = (output(gpu, cols), room(gpu, cols, Some(&norm)));
+                    let calls = calls_of(
+                        place.sequences.as_ref(),
+                        &w_on_gpu,
+                        &Range::whole(&upload(gpu, &history)),
+                        &Range::whole(&y),
+                        &q,
+                        activation(gpu),
+                    );
+                    run(gpu, &calls, &place.state);
+                    let id = history[place.state.first_id as usize + 3];
+                    let (x, ..) = token_embed(&w, id, &norm);
+                    let exact: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
+                    assert_close(&download(gpu, &y, cols), &exact, 1e-13, ty.name());
+                    assert_prepared(gpu, &q, Some(&norm), &x, ty.name());
+                }
             }
         }
     }
@@ -121,7 +124,7 @@ mod tests {
                 )),
             };
             let (history, y) = (Range::words("history", 8), Range::floats("y", 256));
-            calls(&weight, &history, &y, &output, Activation::Bytes)
+            calls_of(None, &weight, &history, &y, &output, Activation::Bytes)
         };
         let refused = |calls: Vec<Call>, binding| {
             assert_refused(&calls, 1, "token_embed", binding);

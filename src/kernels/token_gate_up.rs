@@ -4,7 +4,8 @@
 use super::MAX_GRID;
 use super::router::{self, GpuRouter};
 use super::token::{
-    self, Divided, TokenInput, check_rows, divided, grid, site, staged, stages, weight,
+    self, Divided, TokenInput, check_rows, divided, site, staged, stages, stages_of_several,
+    tiles_of, weight,
 };
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
@@ -29,9 +30,19 @@ pub struct GpuTokenGateUp<'a> {
     pub activation: Activation,
     /// The input, with a norm.
     pub x: TokenInput,
-    /// The output, (used * rows + shared rows) values.
+    /// The output, (tokens, used * rows + shared rows) values.
     pub h: Range,
+    /// Tokens of a step at most. Several have no shared expert here.
+    pub tokens: u32,
 }
+
+/// The default geometry for several tokens on devices with subgroups of 32, measured on an H200.
+const SEVERAL: Geometry = Geometry {
+    lanes: 16,
+    tile: 32,
+    at_once: 1,
+    unroll: 2,
+};
 
 /// Threads of a workgroup that chooses experts at most: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
 const CHOICE_THREADS: u32 = 512;
@@ -55,6 +66,13 @@ pub fn repeated(
 }
 
 impl GpuTokenGateUp<'_> {
+    fn kernel(&self) -> &'static str {
+        match self.tokens {
+            1 => "token_gate_up",
+            _ => "token_gate_up+several",
+        }
+    }
+
     /// G and U of experts and of the shared expert, whichever there are.
     fn pairs(&self) -> impl Iterator<Item = [&GpuWeight; 2]> {
         let experts = self.experts.as_ref().map(|(pair, _)| *pair);
@@ -100,13 +118,19 @@ impl Divided for GpuTokenGateUp<'_> {
             prepared: true,
             threads,
             shares_work: (self.partial_sums() > 1).then_some(SharedWork::RouterSums),
-            ..site("token_gate_up", &weights, self.activation)
+            suggested: (self.tokens > 1).then_some(SEVERAL),
+            ..site(self.kernel(), &weights, self.activation)
         }
     }
 
     /// One per piece of the experts or of the shared expert, whichever are more.
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         let mut count = 0;
+        assert!(
+            self.tokens == 1 || self.shared.is_none() && self.partial_sums() == 1,
+            "{} tokens",
+            self.tokens
+        );
         for [g, u] in self.pairs() {
             let form = |w: &GpuWeight| {
                 let cuts = w.pieces.iter().map(|p| (p.first_row, p.rows));
@@ -141,6 +165,7 @@ impl GpuTokenGateUp<'_> {
     fn whole(&self, target: &Target, geometry: &Geometry) -> Call {
         let (units, lanes) = (self.units(), target.lanes());
         let variant = divided(target, token::variant(self.activation), geometry, units)
+            .flag("SEVERAL", self.tokens > 1)
             .number("UNITS", units)
             .number("SQUARES", (2 * units).div_ceil(geometry.threads()))
             .number("RUN", lanes)
@@ -153,7 +178,11 @@ impl GpuTokenGateUp<'_> {
             1 => 0,
             _ => 16 * u64::from(geometry.threads()),
         };
-        let variant = match stages(target, self.activation, units, beside) {
+        let is_staged = match self.tokens {
+            1 => stages(target, self.activation, units, beside),
+            _ => stages_of_several(target, self.activation, units),
+        };
+        let variant = match is_staged {
             true => staged(variant, geometry, self.activation, units),
             false => variant,
         };
@@ -221,7 +250,7 @@ impl GpuTokenGateUp<'_> {
             tiles += g.rows.div_ceil(geometry.tile);
         }
         assert!(tiles <= MAX_GRID, "{tiles} workgroups");
-        call.grid(grid(tiles).0)
+        call.grid(tiles_of(self.tokens, tiles))
             .with_bytes(bytes)
             .with_flops(super::once(2 * weights))
     }

@@ -1,9 +1,10 @@
 //! [`matvec`](super::matvec) of one token: the product before prepared its input, and it prepares its output for the next.
 
 use super::MlaDims;
+use super::sequences::Sequences;
 use super::token::{
-    Divided, TokenInput, TokenOutput, check_rows, divided, grid, site, staged, stages, unsupported,
-    variant, weight,
+    Divided, TokenInput, TokenOutput, check_rows, divided, grid, site, staged, stages, tiles_of,
+    unsupported, variant, weight,
 };
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, Word};
@@ -46,6 +47,8 @@ pub struct GpuTokenMatvec<'a> {
     pub router: Option<PartialLogits<'a>>,
     /// The rotation of the output, if it is queries. The product must have one group, a prepared input and an output in f32.
     pub rotation: Option<Rotation>,
+    /// The tokens of a step at most and where they stand, if the product is for several: of slices, with neither router nor rotation.
+    pub several: Option<(u32, Range)>,
 }
 
 /// Partial sums of the experts' logits, one for each [`ROUTER_ROWS`] rows of a product's output. Each is `weight` times those rows, after
@@ -93,6 +96,7 @@ impl<'a> GpuTokenMatvec<'a> {
             prepared: None,
             router: None,
             rotation: None,
+            several: None,
         }
     }
 
@@ -106,6 +110,12 @@ impl<'a> GpuTokenMatvec<'a> {
     /// Leaves the output prepared, if a place for it is given.
     pub fn prepared(mut self, output: impl Into<Option<TokenOutput>>) -> Self {
         self.prepared = output.into();
+        self
+    }
+
+    /// For each of up to `tokens` tokens, if these have a table.
+    pub fn of_tokens(mut self, tokens: u32, sequences: &Sequences) -> Self {
+        self.several = sequences.table().map(|table| (tokens, table.clone()));
         self
     }
 
@@ -125,6 +135,7 @@ impl Divided for GpuTokenMatvec<'_> {
             Input::Prepared(..) if rotates => "token_matvec+rotate",
             Input::Prepared(..) => "token_matvec",
             Input::Stream(..) => "token_matvec+x_times_norm",
+            Input::Slices(..) if self.several.is_some() => "token_matvec+merge+several",
             Input::Slices(..) => "token_matvec+merge",
         };
         let site = Site {
@@ -153,13 +164,23 @@ impl Divided for GpuTokenMatvec<'_> {
             let missing = format!("a kernel for rows of {} in {}", w.cols, w.name);
             return Err(unsupported(target, &missing));
         }
+        let merges = matches!(self.x, Input::Slices(..));
+        assert!(
+            self.several.is_none() || merges && self.router.is_none() && self.rotation.is_none(),
+            "{} for several tokens",
+            w.name
+        );
         let call = self.input(self.whole(target, geometry));
         let experts = self.router.as_ref().map_or(0, |router| router.weight.rows);
         let of_piece = |piece: &Piece| {
             if self.prepared.is_some() {
                 check_rows(target, piece.rows, &w.name)?;
             }
-            let (grid, width) = grid(piece.rows.div_ceil(geometry.tile));
+            let tiles = piece.rows.div_ceil(geometry.tile);
+            let (mut grid, width) = grid(tiles);
+            if let Some((tokens, _)) = self.several {
+                grid = tiles_of(tokens, tiles);
+            }
             // These rows of the output meet as many columns of the router.
             let router = u64::from(piece.rows) * u64::from(experts);
             Ok(call
@@ -257,10 +278,16 @@ impl GpuTokenMatvec<'_> {
                 .number("X_UNITS", 0),
             Input::Slices([sums, stats], _) => {
                 let threads = call.variant.consts["WG"];
+                let call = match &self.several {
+                    Some((_, table)) => call
+                        .flag("SEVERAL", true)
+                        .number("TOKEN_ROWS", w.total_rows())
+                        .bind("table", table),
+                    None => call.word("slices", Word::Slices),
+                };
                 call.module("INPUT", "x_slices")
                     .bind("slice_sums", sums)
                     .bind("stats", stats)
-                    .word("slices", Word::Slices)
                     .number("HEADS", w.groups)
                     .number("ROWS_PER_GROUP", w.rows)
                     .number("X_UNITS", 0)

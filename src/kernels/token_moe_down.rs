@@ -2,7 +2,8 @@
 
 use super::MAX_GRID;
 use super::token::{
-    self, Divided, TokenOutput, check_rows, divided, grid, site, staged, stages, weight,
+    self, Divided, TokenOutput, check_rows, divided, site, staged, stages, stages_of_several,
+    tiles_of, weight,
 };
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
@@ -21,19 +22,29 @@ pub struct GpuTokenMoeDown<'a> {
     pub activation: Activation,
     /// The chosen experts' prepared outputs, then the shared one's.
     pub h: Range,
-    /// The chosen experts, and their weights, (used).
+    /// The chosen experts, (tokens, used).
     pub ids: Range,
-    /// Their weights, (used).
+    /// Their weights, (tokens, used).
     pub weights: Range,
     /// Experts per token.
     pub used: u32,
-    /// Added to the sum, (rows).
+    /// Added to the sum, (tokens, rows).
     pub residual: Range,
-    /// The output as f32, (rows).
+    /// The output as f32, (tokens, rows).
     pub y: Range,
     /// The output prepared for the next layer, with its norm.
     pub prepared: TokenOutput,
+    /// Tokens of a step at most. Several have no shared expert here.
+    pub tokens: u32,
 }
+
+/// The default geometry for several tokens on devices with subgroups of 32, measured on an H200.
+const SEVERAL: Geometry = Geometry {
+    lanes: 16,
+    tile: 16,
+    at_once: 1,
+    unroll: 1,
+};
 
 /// See [`slot_factor`].
 const SLOT_SHIFT: u32 = 27;
@@ -63,7 +74,15 @@ impl Divided for GpuTokenMoeDown<'_> {
             units: used * d.cols / 32,
             prepared: true,
             two_runs: true,
-            ..site("token_moe_down", &weights, self.activation)
+            suggested: (self.tokens > 1).then_some(SEVERAL),
+            ..site(
+                match self.tokens {
+                    1 => "token_moe_down",
+                    _ => "token_moe_down+several",
+                },
+                &weights,
+                self.activation,
+            )
         }
     }
 
@@ -72,6 +91,12 @@ impl Divided for GpuTokenMoeDown<'_> {
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         let d = self.down;
         check_rows(target, d.rows, &d.name)?;
+        assert!(
+            self.tokens == 1 || self.shared.is_none(),
+            "{} tokens of {}",
+            self.tokens,
+            d.name
+        );
         assert!(
             self.shared
                 .is_none_or(|s| s.rows == d.rows && s.groups == 1),
@@ -88,7 +113,7 @@ impl Divided for GpuTokenMoeDown<'_> {
             let last = i + 1 == count;
             let y = match last {
                 true => self.y.clone(),
-                false => Range::floats("expert sum", u64::from(d.rows)),
+                false => Range::floats("expert sum", u64::from(self.tokens * d.rows)),
             };
             let call = self.piece(target, geometry, i);
             let call = call
@@ -123,6 +148,7 @@ impl GpuTokenMoeDown<'_> {
                 "ROW_RUNS",
                 if two_runs { geometry.threads() / 32 } else { 1 },
             )
+            .flag("SEVERAL", self.tokens > 1)
             .flag("TWO_RUNS", two_runs);
         let mut variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], d.ty, activation);
         if let Some(factor) = slot_factor(used, units) {
@@ -132,7 +158,11 @@ impl GpuTokenMoeDown<'_> {
                 .number("SLOT_SHIFT", SLOT_SHIFT);
         }
         let input = used * units + shared.map_or(0, |(s, _)| s.cols / 32);
-        if stages(target, activation, input, 0) {
+        let is_staged = match self.tokens {
+            1 => stages(target, activation, input, 0),
+            _ => stages_of_several(target, activation, input),
+        };
+        if is_staged {
             variant = staged(variant, geometry, activation, input);
         }
         let mut call = Call::new("token_moe_down")
@@ -170,7 +200,7 @@ impl GpuTokenMoeDown<'_> {
         };
         let tiles = d.rows.div_ceil(geometry.tile);
         assert!(tiles <= MAX_GRID, "rows of {}", d.name);
-        call.grid(grid(tiles).0)
+        call.grid(tiles_of(self.tokens, tiles))
             .with_bytes(bytes)
             .with_flops(super::once(2 * weights))
     }
@@ -188,12 +218,15 @@ mod tests {
     use crate::quant::GgmlType;
 
     use crate::gpu::testing::{
-        download, gpu_weight, output, run, token_gpus, token_gpus_with_binding, upload, waves,
+        download, gpu_weight, output, padded, run, token_gpus, token_gpus_with_binding, upload,
+        waves,
     };
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::kernels::token::testing::{
-        activation, assert_prepared, room, stand_for, sums_nmse, upload_values,
+        activation, assert_prepared, geometries, room, stand_for, sums_nmse, upload_values,
     };
+
+    mod several;
 
     /// residual + sum over slots of weights\[s\] * down\[ids\[s\]\] h\[s\] + shared h_shared; `h` is what the prepared values of the
     /// slots stand for, one after another, then those of the shared expert.
@@ -253,14 +286,10 @@ mod tests {
             residual: Range::whole(&upload(gpu, &residual)),
             y: Range::whole(&output(gpu, rows)),
             prepared: room(gpu, rows, Some(&g)),
+            tokens: 1,
         };
         let site = call.site();
-        let geometries = if all {
-            site.candidates(gpu.machine)
-        } else {
-            vec![gpu.geometry(&site).expect("the device allows one")]
-        };
-        assert!(!geometries.is_empty());
+        let geometries = geometries(gpu, &site, all);
         for geometry in geometries {
             call.y = Range::whole(&output(gpu, rows));
             call.prepared = room(gpu, rows, Some(&g));

@@ -2,10 +2,11 @@
 //! the one before it ([`Machine::serial_passes`](crate::gpu::machine::Machine::serial_passes)): `attn_k_b` with [`rope_cache`](super::rope_cache).
 
 use super::rope_cache::{CacheRow, ROW_SUBGROUPS, row_variant};
+use super::sequences::Sequences;
 use super::token::{Divided, divided, site, variant, weight};
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Word};
+use crate::gpu::call::{Call, Extent};
 use crate::gpu::geometry::{Geometry, Site, WHOLE_THREADS};
 use crate::gpu::machine::MIN_SUBGROUP;
 use crate::gpu::memory::GpuWeight;
@@ -45,6 +46,8 @@ pub struct GpuTokenQueries<'a> {
     pub q_pe: Range,
     /// The cache's new row.
     pub row: CacheRow,
+    /// Where that goes, if the token belongs to one of several sequences.
+    pub sequences: Option<Sequences>,
 }
 
 impl Divided for GpuTokenQueries<'_> {
@@ -83,12 +86,12 @@ impl Divided for GpuTokenQueries<'_> {
             .bind("q_lat", &self.q_lat)
             .bind("q_pe", &self.q_pe)
             .word("sub", piece.sub)
-            .word("pos", Word::Pos)
             .grid([Extent::N(workgroups), Extent::N(1), Extent::N(1)])
             .with_bytes(k_b.bytes())
             .with_flops(super::once(
                 2 * u64::from(k_b.total_rows()) * u64::from(k_b.cols),
             ));
+        let call = Sequences::bind_row(self.sequences.as_ref(), call);
         Ok(vec![self.row.bind(call)])
     }
 }
@@ -97,8 +100,8 @@ impl Divided for GpuTokenQueries<'_> {
 mod tests {
     use super::*;
     use crate::gpu::Gpu;
-    use crate::gpu::call::State;
     use crate::kernels::rope_cache::rope_cache;
+    use crate::kernels::sequences::tests::{Place, places};
     use crate::kernels::token_matvec::tests::token_matvec;
     use crate::model::Weight;
     use crate::quant::GgmlType;
@@ -107,7 +110,9 @@ mod tests {
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::rope_cache::testing::Row;
     use crate::kernels::testing::{Rng, assert_close, random_weight};
-    use crate::kernels::token::testing::{activation, stand_for, sums_nmse, upload_values};
+    use crate::kernels::token::testing::{
+        activation, geometries, stand_for, sums_nmse, upload_values,
+    };
 
     /// The absorbed queries (heads, kv_lora), the rotated ones (heads, rope) and the cache's row (kv_lora + rope) of one token.
     ///
@@ -134,14 +139,15 @@ mod tests {
     fn check(gpu: &Gpu, rng: &mut Rng, ty: GgmlType, dims: MlaDims, all: bool) {
         let k_b = random_weight(rng, ty, dims.heads, dims.kv_lora, dims.nope);
         let q = rng.normals(dims.heads * dims.head());
-        let (pos, n_ctx) = (rng.below(7), 7);
+        let (pos, n_ctx) = (rng.below(70), 70);
         let table = rng.normals(n_ctx * dims.rope);
         let (angles, _) = table[pos * dims.rope..][..dims.rope].as_chunks();
-        let row = Row::new(rng, dims, n_ctx);
+        let (places, rows) = places(gpu, rng, pos);
+        let row = Row::new(rng, dims, rows);
         let keep = |q: &[f32]| stand_for(activation(gpu), q);
         let (twin, _) = token_queries(&k_b, &q, row.given(), angles, dims, keep);
         let k_b = gpu_weight(gpu, &k_b);
-        let call = || GpuTokenQueries {
+        let call = |place: &Place| GpuTokenQueries {
             k_b: &k_b,
             activation: activation(gpu),
             q: Range::whole(&upload(gpu, &q)),
@@ -151,23 +157,19 @@ mod tests {
             q_lat: Range::whole(&output(gpu, twin[0].len())),
             q_pe: Range::whole(&output(gpu, twin[1].len())),
             row: row.upload(gpu),
+            sequences: place.sequences.clone(),
         };
-        let site = call().site();
-        let geometries = match all {
-            true => site.candidates(gpu.machine),
-            false => vec![gpu.geometry(&site).expect("the device allows one")],
-        };
-        assert!(!geometries.is_empty());
-        for geometry in geometries {
-            let call = call();
-            let state = State {
-                pos: pos as u32,
-                tokens: 1,
-                ..State::default()
-            };
-            let calls = call.calls_with(gpu, &geometry);
-            run(gpu, &calls.unwrap_or_else(|e| panic!("{e}")), &state);
-            let what = format!("{} {dims:?}, {geometry:?}", site.key());
+        let site = call(&places[0]).site();
+        let geometries = geometries(gpu, &site, all);
+        let each = geometries
+            .iter()
+            .flat_map(|g| places.iter().map(move |place| (g, place)));
+        for (geometry, place) in each {
+            let call = call(place);
+            let calls = call.calls_with(gpu, geometry);
+            run(gpu, &calls.unwrap_or_else(|e| panic!("{e}")), &place.state);
+            let paged = place.sequences.is_some();
+            let what = format!("{} {dims:?}, {geometry:?}, pages: {paged}", site.key());
             let limits = [sums_nmse(activation(gpu)), 1e-13];
             for ((found, twin), limit) in
                 [&call.q_lat, &call.q_pe].into_iter().zip(&twin).zip(limits)
@@ -176,7 +178,7 @@ mod tests {
                 let found = download(gpu, &found.buffer, twin.len());
                 assert_close(&found, &exact, limit, &what);
             }
-            row.assert_written(gpu, &call.row, &table, pos, &what);
+            row.assert_written(gpu, &call.row, angles, place.row, &what);
         }
     }
 

@@ -207,12 +207,12 @@ pub struct BatchSizes {
 impl BatchSizes {
     /// The most tokens of any step after which a token is chosen: one of each sequence, rounded up to the steps that are compiled.
     pub fn most_drawn(self) -> u32 {
-        self.class(self.sequences)
+        self.class(self.sequences.max(2))
     }
 
     /// The most tokens of the step that suits `tokens`.
     pub fn class(self, tokens: u32) -> u32 {
-        tokens.next_power_of_two().max(2).min(self.tokens)
+        tokens.next_power_of_two().min(self.tokens)
     }
 }
 
@@ -227,13 +227,15 @@ pub trait Batches: Send + Sync {
     /// The cache of each layer, (pages, rows of a page) rows.
     fn cache(&self) -> &[Range];
 
-    /// From up to `most` tokens to their hidden states.
+    /// From up to `most` tokens to their hidden states. A step of one token reads where it stands from the words of its replay
+    /// ([`State`]), all others from the table.
     ///
     /// # Errors
     /// [`GpuError::TierUnsupported`] where a kernel does not take the shapes.
     fn step(&self, target: &Target, most: u32) -> Result<Step, GpuError>;
 
-    /// From the hidden states of the first tokens, up to `most`, of a step of up to `of` tokens, to the logits (tokens, vocab) of each.
+    /// From the hidden states of the first tokens of a step to their logits, (tokens, vocab). The step has up to `of` tokens, and up to `most`
+    /// of them get logits. If `of` is 1, `most` must be 1. Else `most` must be greater.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -241,6 +243,9 @@ pub trait Batches: Send + Sync {
 
     /// The slices that the attention of tokens at these positions is cut into.
     fn cut(&self, machine: Machine, positions: &[u32]) -> Cut;
+
+    /// The number of slices that the attention of a step of one token at this position is cut into, and the cache rows of each.
+    fn cut_alone(&self, machine: Machine, position: u32) -> (u32, u32);
 }
 
 /// The steps of a session, for any device that takes its kernels, and the buffers that they share.

@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::metrics::Metrics;
 use super::model::Model;
+use super::sampling::device_biases;
 use crate::engine::chooser::{
     Chain, ChainSettings, Chooser, ChooserError, Constrained, Grammar, LogProbs, TokenLogProbs,
 };
@@ -206,10 +207,11 @@ impl Desk {
 
 /// What the scheduler is asked.
 fn request(order: Order, index: usize, told: &UnboundedSender<(usize, Told)>) -> Request {
-    let choice = match order.host {
-        None => Choice::Device(order.chain.sampling),
-        Some(host) => {
-            let chain = Chain::new(order.chain);
+    let biases = device_biases(&order.chain);
+    let choice = match (order.host, biases) {
+        (None, Some(biases)) => Choice::Device(order.chain.sampling, biases),
+        (host, _) => {
+            let (host, chain) = (host.unwrap_or_default(), Chain::new(order.chain));
             let constrained = Constrained::new(chain, host.grammar, host.begins_after);
             Choice::Host(Box::new(Telling {
                 inner: LogProbs::new(constrained, host.log_probs),

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::Fields;
+use crate::engine::Biases;
 use crate::engine::chooser::{ChainSettings, Language};
 use crate::tokenizer::Tokenizer;
 
@@ -72,29 +73,32 @@ pub(super) fn read(
             .seed
             .unwrap_or_else(|| RandomState::new().hash_one(0) >> 32),
     };
-    let mut on_host = has_host_samplers(&chain);
     if let Some(biases) = biases(fields, tokenizer)? {
         chain.logit_bias.extend(biases);
-        on_host = true;
     }
     if fields.flag("ignore_eos")? == Some(true) {
         let stops = tokenizer.stop_tokens().iter();
         chain
             .logit_bias
             .extend(stops.map(|&token| (token, f32::NEG_INFINITY)));
-        on_host = true;
     }
-    on_host |= !chain.logit_bias.is_empty();
+    let on_host = has_host_samplers(&chain) || device_biases(&chain).is_none();
     Ok(Choosing { chain, on_host })
 }
 
 /// Whether no device can do it.
 fn has_host_samplers(chain: &ChainSettings) -> bool {
-    chain.dry.is_some()
-        || chain.typical_p < 1.0
-        || chain.xtc.is_some()
-        || chain.mirostat.is_some()
-        || !chain.logit_bias.is_empty()
+    chain.dry.is_some() || chain.typical_p < 1.0 || chain.xtc.is_some() || chain.mirostat.is_some()
+}
+
+/// The least repeat penalty with which the device excludes tokens: it lowers their logits to a number, which a smaller one may bring back.
+const LEAST_PENALTY: f32 = 1e-6;
+
+/// The biases of a chain for a device; `None` where these are too many, or where they are not the same there.
+pub(super) fn device_biases(chain: &ChainSettings) -> Option<Biases> {
+    let biases = Biases::new(&chain.logit_bias)?;
+    let kept = biases.is_empty() || chain.sampling.repeat_penalty >= LEAST_PENALTY;
+    kept.then_some(biases)
 }
 
 fn biases(fields: &Fields<'_>, tokenizer: &Tokenizer) -> Result<Option<Vec<(u32, f32)>>, ApiError> {
@@ -273,13 +277,27 @@ mod tests {
     }
 
     #[test]
-    fn biases_and_endless_answers_take_the_host() {
+    fn only_many_biases_take_the_host() {
         let found = read_from(&json!({"logit_bias": {"7": -100, "8": 2.5}})).expect("it is right");
-        assert!(found.on_host);
+        assert!(!found.on_host);
         assert_eq!(found.chain.logit_bias, [(7, -100.0), (8, 2.5)]);
         let found = read_from(&json!({"ignore_eos": true})).expect("it is right");
-        assert!(found.on_host);
+        assert!(!found.on_host);
         assert_eq!(found.chain.logit_bias[0].1, f32::NEG_INFINITY);
+        let excluded = found.chain.logit_bias.len();
+        for (count, on_host) in [(64 - excluded, false), (65 - excluded, true)] {
+            let biases = (0..count).map(|i| ((i + 1000).to_string(), json!(1)));
+            let biases: serde_json::Map<_, _> = biases.collect();
+            let body = json!({"logit_bias": biases, "ignore_eos": true});
+            assert_eq!(read_from(&body).expect("it is right").on_host, on_host);
+        }
+        let body = json!({"ignore_eos": true, "repeat_penalty": 1e-30});
+        assert!(read_from(&body).expect("it is right").on_host);
+        assert!(
+            !read_from(&json!({"repeat_penalty": 1e-30}))
+                .expect("it is right")
+                .on_host
+        );
     }
 
     #[test]

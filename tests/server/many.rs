@@ -16,6 +16,9 @@ fn body(i: usize) -> Value {
         "temperature": 0,
         // The host chooses some of them.
         "logprobs": (i % 3 == 1).then_some(1),
+        // The device adds the biases of others.
+        "ignore_eos": !i.is_multiple_of(3),
+        "logit_bias": (i % 3 == 2).then_some(json!({"300": -100, "301": 1.5})),
     })
 }
 

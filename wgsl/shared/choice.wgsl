@@ -48,7 +48,7 @@ fn own_penalties(row: u32) -> Penalties {
 #word step: u32
 #word number: u32
 fn own_choice(row: u32) -> Choice {
-  return Choice(p.temperature, p.top_k, p.top_p, p.log_min_p, p.uniform_draw, p.step, p.number, p.pos + p.tokens);
+  return Choice(p.temperature, p.top_k, p.top_p, p.log_min_p, p.uniform_draw, p.step, p.number, first_id(row) + p.pos + p.tokens);
 }
 #else
 #word last_n: u32
@@ -57,7 +57,7 @@ fn own_choice(row: u32) -> Choice {
 #word frequency: f32
 #word masses: u32
 fn own_penalties(row: u32) -> Penalties {
-  return Penalties(p.last_n, p.penalty, p.presence, p.frequency, p.masses, 0u, p.pos + p.tokens);
+  return Penalties(p.last_n, p.penalty, p.presence, p.frequency, p.masses, first_id(row), first_id(row) + p.pos + p.tokens);
 }
 #endif
 #endif

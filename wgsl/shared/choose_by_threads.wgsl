@@ -13,8 +13,8 @@ fn choose(slot: u32, all: bool, t: u32, subgroup: u32, subgroups: u32, lane_id: 
   if (all) {
     let weight = router_weight(own);
     if (own.place < USED) {
-      ids_put(own.place, t);
-      weights_put(own.place, weight * weights_scale());
+      ids_put(own_token * USED + own.place, t);
+      weights_put(own_token * USED + own.place, weight * weights_scale());
     }
   }
 }

@@ -1,6 +1,7 @@
 // The logits of a token's experts, read from their buffer.
-#read logits: array<f32> @floats(EXPERTS)   // (EXPERTS)
+#import own_token
+#read logits: array<f32> @floats(TOKENS * EXPERTS)   // (tokens, EXPERTS)
 alias Logits = u32;
 fn logits_ask(t: u32, chooses: bool) -> Logits { return 0u; }
 fn logits_put(asked: Logits, t: u32) { }
-fn logit_of(expert: u32) -> f32 { return logits[expert]; }
+fn logit_of(expert: u32) -> f32 { return logits[own_token * EXPERTS + expert]; }

@@ -12,11 +12,11 @@ var<workgroup> merge_values: array<vec4<f32>, WG>;
 const KEPT = KV_LORA;
 #import kept_units
 
-// Every thread of the workgroup must call. t is the thread's number.
-fn merge_head(head: u32, t: u32, slices: u32) {
+// The slices of the head begin at `first`. Every thread of the workgroup must call. t is the thread's number.
+fn merge_head(first: u32, t: u32, slices: u32) {
   let phase = t / COLUMNS;
   if (phase < PHASES) {
-    let own = merge(head * slices, t - phase * COLUMNS, phase, PHASES, slices);
+    let own = merge(first, t - phase * COLUMNS, phase, PHASES, slices);
     merge_maxima[t] = own.max;
     merge_totals[t] = own.sum;
     merge_values[t] = own.value;

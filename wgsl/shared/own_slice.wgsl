@@ -24,6 +24,6 @@ fn own_slice(wid: vec3<u32>) -> Slice {
 fn own_slice(wid: vec3<u32>) -> Slice {
   let begin = wid.x * p.slice_rows;
   let end = min(begin + p.slice_rows, p.pos + wid.z + 1u);
-  return Slice(wid.z, begin, end, 0u, token_slices(wid.z).place + wid.x, p.slices);
+  return Slice(wid.z, begin, end, first_page(wid.z), token_slices(wid.z).place + wid.x, p.slices);
 }
 #endif

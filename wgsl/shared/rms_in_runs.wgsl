@@ -1,8 +1,9 @@
 // One over the root mean square of a prepared input, computed by the whole workgroup. Each thread requests SQUARES sums of squares. Runs of RUN
 // lanes add them up and store their sums in workgroup memory. After a barrier rms_scale adds up those. If every subgroup did all of it, it
 // would cost as much as the products. If one subgroup did it, the others would wait for its loads, which follow its other loads.
+#import own_token
 #word eps: f32
-#read squares: array<f32> @floats(2 * UNITS)           // (2 * UNITS), each of 16 values
+#read squares: array<f32> @floats(TOKENS * 2 * UNITS)  // (tokens, 2 * UNITS), each of 16 values
 #each i SQUARES
 #each r SQUARE_RUNS
 var<workgroup> square_sums: array<f32, SQUARE_RUNS>;
@@ -10,7 +11,7 @@ alias Squares = array<f32, SQUARES>;
 
 fn squares_ask(t: u32) -> Squares {
   return Squares(
-    squares[min($iu * WG + t, UNITS * 2u - 1u)],
+    squares[own_token * (2u * UNITS) + min($iu * WG + t, UNITS * 2u - 1u)],
   );
 }
 

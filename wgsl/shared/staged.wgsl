@@ -1,6 +1,7 @@
 // Moves a product's input through workgroup memory, `staged`. Each thread requests STAGE_LOADS of the STAGE_VECTORS vectors and stores them
 // there unchanged. After a barrier threads read from there what they multiply.
 #each s STAGE_LOADS
+#import own_token
 var<workgroup> staged: array<vec4<u32>, STAGE_VECTORS>;
 const $W_SHARED = true;
 alias $W_Asked = array<vec4<u32>, STAGE_LOADS>;
@@ -9,7 +10,7 @@ fn stage_at(s: u32, t: u32) -> u32 { return min(s * WG + t, STAGE_VECTORS - 1u);
 
 fn $W_ask(t: u32, group: u32) -> $W_Asked {
   return $W_Asked(
-    $W[stage_at($su, t)],
+    $W[own_token * STAGE_VECTORS + stage_at($su, t)],
   );
 }
 
@@ -17,3 +18,6 @@ fn $W_ask(t: u32, group: u32) -> $W_Asked {
 fn $W_put(t: u32, asked: $W_Asked) {
   if ($su * WG + t < STAGE_VECTORS) { staged[stage_place(stage_at($su, t))] = asked[$s]; }
 }
+
+// The first unit of the token's row: there is no other.
+fn $W_row(units: u32) -> u32 { return 0u; }

@@ -3,7 +3,7 @@
 // (`norm_weight`), it multiplies them by the norm's weight and also stores the sum of squares of each 16 rows. The consumer then only
 // divides by the root mean square. The kernel declares TILE, the rows of a workgroup, the length OUT_ROWS, all rows, and token_rows_at,
 // which gives rows first .. first + 4 of the workgroup (shared/token_rows.wgsl).
-#read norm_weight?: array<f32> @floats(OUT_ROWS)         // (rows)
+#read norm_weight?: array<f32> @floats(OUT_ROWS / TOKENS)   // (rows of a token)
 #write squares_out?: array<f32> @floats(OUT_ROWS / 16)   // (rows / 16)
 #ifndef prepared
 fn token_store(first: u32, end: u32, t: u32) { }

@@ -2,12 +2,20 @@
 
 use crate::kernels::sample::{Candidate, best, rank};
 
-/// Every token of a row that is not excluded by a logit of minus infinity, in order of ids.
-pub(super) fn candidates(logits: &[f32]) -> Vec<Candidate> {
+/// Has `left` hold every token of a row that is not excluded by a logit of minus infinity, in order of ids.
+pub(super) fn refill(left: &mut Vec<Candidate>, logits: &[f32]) {
     let all = (0..).zip(logits);
-    all.filter(|(_, logit)| **logit > f32::NEG_INFINITY)
-        .map(|(id, &logit)| Candidate { id, logit })
-        .collect()
+    let all = all.filter(|(_, logit)| **logit > f32::NEG_INFINITY);
+    left.clear();
+    left.extend(all.map(|(id, &logit)| Candidate { id, logit }));
+}
+
+/// These tokens.
+#[cfg(test)]
+pub(super) fn candidates(logits: &[f32]) -> Vec<Candidate> {
+    let mut left = vec![];
+    refill(&mut left, logits);
+    left
 }
 
 /// The probabilities of the candidates among themselves, by the softmax of their logits.

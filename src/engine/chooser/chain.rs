@@ -1,10 +1,10 @@
 //! The samplers in the order of llama.cpp's default chain.
 
-use super::candidates::{candidates, top_p};
+use super::candidates::{refill, top_p};
 use super::mirostat::MirostatState;
 use super::typical::typical;
 use super::{Chooser, ChooserError, Dry, Mirostat, Sampling, Xtc};
-use crate::kernels::sample::{best, draw, min_p, penalise, top_k};
+use crate::kernels::sample::{Candidate, best, draw, min_p, penalise, top_k};
 use crate::kernels::sampling::uniform;
 
 /// All that a choice on the host can take into account.
@@ -49,13 +49,19 @@ const MIROSTAT_STREAM: u64 = 0xd1b5_4a32_d192_ed03;
 pub struct Chain {
     settings: ChainSettings,
     mirostat: Option<MirostatState>,
+    /// The tokens that are left. Its memory is used again for each choice.
+    left: Vec<Candidate>,
 }
 
 impl Chain {
     /// The chain of the settings, before the first token.
     pub fn new(settings: ChainSettings) -> Self {
         let mirostat = settings.mirostat.map(MirostatState::new);
-        Self { settings, mirostat }
+        Self {
+            settings,
+            mirostat,
+            left: vec![],
+        }
     }
 }
 
@@ -83,31 +89,32 @@ impl Chooser for Chain {
                 dry.penalise(logits, context);
             }
         }
-        let mut left = candidates(logits);
+        let left = &mut self.left;
+        refill(left, logits);
         if let Some(mirostat) = &mut self.mirostat
             && sampling.temperature > 0.0
         {
             let u = uniform(sampling.seed ^ MIROSTAT_STREAM, step);
-            let chosen = mirostat.choose(&mut left, sampling.temperature, u);
+            let chosen = mirostat.choose(left, sampling.temperature, u);
             return chosen.ok_or(ChooserError::NothingLeft);
         }
         if self.mirostat.is_none() {
-            top_k(&mut left, sampling.top_k as usize);
-            typical(&mut left, *typical_p);
-            top_p(&mut left, sampling.top_p);
-            if let Some(best) = best(&left) {
-                min_p(&mut left, best.logit, sampling.min_p);
+            top_k(left, sampling.top_k as usize);
+            typical(left, *typical_p);
+            top_p(left, sampling.top_p);
+            if let Some(best) = best(left) {
+                min_p(left, best.logit, sampling.min_p);
             }
             if let Some(xtc) = xtc {
-                xtc.apply(&mut left, uniform(sampling.seed ^ XTC_STREAM, step));
+                xtc.apply(left, uniform(sampling.seed ^ XTC_STREAM, step));
             }
         }
-        let best = best(&left).ok_or(ChooserError::NothingLeft)?;
+        let best = best(left).ok_or(ChooserError::NothingLeft)?;
         if sampling.temperature <= 0.0 {
             return Ok(best.id);
         }
         let u = uniform(sampling.seed, step);
-        Ok(draw(&mut left, best, sampling.temperature, u))
+        Ok(draw(left, best, sampling.temperature, u))
     }
 }
 

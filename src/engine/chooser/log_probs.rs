@@ -1,7 +1,7 @@
 //! Keeps what the model expected at each token of an answer.
 
 use super::{Chooser, ChooserError};
-use crate::engine::log_softmax::{best, log_sum_exp};
+use crate::engine::log_softmax::{best_of, log_sum_exp};
 
 /// What the model expected where a token was chosen, before any sampler: natural logarithms.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +19,8 @@ pub struct LogProbs<C> {
     inner: C,
     most: Option<usize>,
     kept: Vec<TokenLogProbs>,
+    /// The logits before the choice. Their memory is used again for each choice.
+    before: Vec<f32>,
 }
 
 impl<C: Chooser> LogProbs<C> {
@@ -28,6 +30,7 @@ impl<C: Chooser> LogProbs<C> {
             inner,
             most,
             kept: vec![],
+            before: vec![],
         }
     }
 
@@ -52,11 +55,12 @@ impl<C: Chooser> Chooser for LogProbs<C> {
         let Some(most) = self.most else {
             return self.inner.choose(logits, context);
         };
-        let top = best(logits, most);
         let sum = log_sum_exp(logits);
-        let before = logits.to_vec();
+        let top = best_of(logits, most, sum);
+        self.before.clear();
+        self.before.extend_from_slice(logits);
         let token = self.inner.choose(logits, context)?;
-        let logit = before.get(token as usize).copied().unwrap_or(f32::NAN);
+        let logit = self.before.get(token as usize).copied().unwrap_or(f32::NAN);
         let log_prob = (f64::from(logit) - sum) as f32;
         self.kept.push(TokenLogProbs {
             token,

@@ -7,7 +7,8 @@ use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step, Target};
-use crate::kernels::sample::{self, Rows};
+use crate::kernels::logit_bias::Biases;
+use crate::kernels::sample;
 use crate::kernels::sequences::{CHOICE, PAGE, Record};
 use crate::models::{BatchSizes, Batches, Sessions};
 use std::collections::BTreeMap;
@@ -35,7 +36,9 @@ pub struct BatchStep<'a> {
     pub tokens: &'a [BatchToken],
     /// How each of them is chosen: [`sample::words`] for the position behind it.
     pub choices: &'a [[u32; CHOICE]],
-    /// Of which of them the host wants the logits.
+    /// What is added to the logits of each of them first. Those behind its end have no biases.
+    pub biases: &'a [Biases],
+    /// Of which of them the host wants the logits, with their biases.
     pub logits: &'a [usize],
 }
 
@@ -44,7 +47,7 @@ pub struct BatchFlight {
     slot: usize,
     number: u32,
     drawn: usize,
-    rows: Option<(wgpu::Buffer, usize)>,
+    rows: Option<FlyingRows>,
     submission: SubmissionIndex,
 }
 
@@ -55,7 +58,7 @@ pub struct BatchLanding {
     pub ids: Vec<u32>,
     /// Of which of them a logit was infinite or not a number. Then the id means nothing.
     pub broken: Vec<bool>,
-    /// The logits that were asked for, (rows, vocab).
+    /// The logits that were asked for, (rows, vocab). Their memory can be [given back](GpuBatch::take_back).
     pub logits: Vec<f32>,
 }
 
@@ -68,30 +71,49 @@ pub struct GpuBatch {
     logits: Range,
     /// (tokens after which one is chosen, 12) words.
     choices: Range,
+    biases: BiasRows,
     results: Vec<Range>,
-    /// What the next step begins with.
-    copies: Vec<Copied>,
-    /// Room for a page of all layers.
-    passing: wgpu::Buffer,
+    /// Rows that the next step begins with.
+    copies: Copies,
     /// Copies of the results for devices that cannot map storage buffers.
     staging: Option<Vec<wgpu::Buffer>>,
     /// From ids to hidden states, by the most tokens.
     steps: BTreeMap<u32, Recording>,
-    /// From hidden states to chosen tokens, by whether many tokens left these, and by the most tokens.
-    heads: BTreeMap<(bool, u32), Recording>,
+    /// From hidden states to chosen tokens, by the step that left these, and by the most tokens.
+    heads: BTreeMap<(After, u32), Recording>,
     /// The lists of experts that those leave, each once.
     lists: BTreeMap<u32, Vec<Range>>,
     /// The buffers of the smallest step.
     needed: Vec<Buffer>,
     next_slot: usize,
+    rows: Rows,
 }
 
 /// The most tokens of each of the steps that a batch of such sizes may compile.
 pub(super) fn classes(sizes: BatchSizes) -> Vec<u32> {
-    let powers = (1..32).map(|power| (1 << power).min(sizes.tokens));
+    let powers = (0..32).map(|power| (1 << power).min(sizes.tokens));
     let mut classes: Vec<u32> = powers.collect();
     classes.dedup();
     classes
+}
+
+/// Which kind of step a head follows. All steps of one kind leave their hidden states in the same form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum After {
+    One,
+    Few,
+    Many,
+}
+
+impl After {
+    /// A step of up to `most` tokens.
+    pub(super) fn of(target: &Target, most: u32) -> Self {
+        match most {
+            1 => Self::One,
+            _ if most <= target.machine.tuned.few_of_batch => Self::Few,
+            _ => Self::Many,
+        }
+    }
 }
 
 /// The most tokens of each of the heads that such a batch may compile.
@@ -138,10 +160,6 @@ impl GpuBatch {
         {
             gpu.realise_async(&range.buffer).await?;
         }
-        let page = |cache: &Range| cache.size / u64::from(sizes.pages);
-        let bytes = recipes.cache().iter().map(page).sum();
-        let usage = BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
-        let passing = gpu.buffer_async("a page", bytes, usage).await?;
         let vocab = model.model.config().vocab_size as u64;
         let drawn = u64::from(sizes.most_drawn());
         let choices = Range::words("choices", drawn * CHOICE as u64);
@@ -167,15 +185,16 @@ impl GpuBatch {
         Ok(Self {
             logits: Range::floats("logits of a batch", drawn * vocab),
             choices,
+            biases: BiasRows::new_async(&gpu, sizes.most_drawn()).await?,
             results,
-            copies: vec![],
-            passing,
+            copies: Copies::new_async(&gpu, &*recipes, sizes).await?,
             staging: (!mappable).then_some(staging),
             steps: BTreeMap::new(),
             heads: BTreeMap::new(),
             lists: BTreeMap::new(),
             needed: vec![],
             next_slot: 0,
+            rows: Rows::default(),
             model,
             recipes,
             sizes,
@@ -206,7 +225,7 @@ impl GpuBatch {
             "ids of sequence {sequence} at {position}"
         );
         let at = self.first_id(sequence) as usize + position;
-        self.write(self.recipes.history(), at, ids);
+        self.write_words(self.recipes.history(), at, ids);
     }
 
     /// Tells which pages hold the rows of a sequence, from its page number `first` on, for steps that are submitted from now on.
@@ -221,14 +240,14 @@ impl GpuBatch {
             "pages {pages:?} of sequence {sequence} from {first}"
         );
         let at = sequence as usize * all + first;
-        self.write(&self.recipes.sequences().pages, at, pages);
+        self.write_words(&self.recipes.sequences().pages, at, pages);
     }
 
     fn first_id(&self, sequence: u32) -> u32 {
         sequence * (self.sizes.n_ctx as u32 + 1)
     }
 
-    fn write(&self, range: &Range, at: usize, words: &[u32]) {
+    fn write_words(&self, range: &Range, at: usize, words: &[u32]) {
         let bytes = bytemuck::cast_slice(words);
         let offset = range.offset + 4 * at as u64;
         self.gpu()
@@ -241,10 +260,16 @@ impl GpuBatch {
         self.sizes.class(tokens as u32)
     }
 
-    /// Which head follows the step of `tokens` tokens, after `drawn` of which a token is chosen.
-    fn head_of(&self, tokens: usize, drawn: usize) -> (bool, u32) {
-        let few = self.gpu().machine.tuned.few_of_batch;
-        (self.class(tokens) > few, self.class(drawn))
+    /// The key of the head that follows a step of `tokens` tokens, after `drawn` of which a token is chosen. Only a step of one token has a
+    /// head of one row.
+    fn head_of(&self, tokens: usize, drawn: usize) -> (After, u32) {
+        match tokens {
+            1 => (After::One, 1),
+            _ => (
+                After::of(self.gpu(), self.class(tokens)),
+                self.class(drawn.max(2)),
+            ),
+        }
     }
 
     /// Compiles the steps for `tokens` tokens after `drawn` of which a token is chosen, unless that was done.
@@ -273,9 +298,10 @@ impl GpuBatch {
         let most = key.1;
         if drawn > 0 && !self.heads.contains_key(&key) {
             let head = self.recipes.head(&gpu, of, most, &self.logits)?;
-            let rows = Rows {
-                sequences: self.recipes.sequences(),
+            let rows = sample::Rows {
+                sequences: &self.recipes.sequences().of_steps(of),
                 choices: &self.choices,
+                biases: &self.biases.range,
                 most,
             };
             let vocab = self.model.model.config().vocab_size as u32;
@@ -326,31 +352,34 @@ impl GpuBatch {
         let BatchStep {
             tokens,
             choices,
+            biases,
             logits,
         } = step;
         let drawn = choices.len();
         assert!(
             (1..=self.sizes.tokens as usize).contains(&tokens.len())
-                && drawn <= tokens.len().min(self.sizes.most_drawn() as usize),
+                && drawn <= tokens.len().min(self.sizes.most_drawn() as usize)
+                && biases.len() <= drawn,
             "{drawn} of {} tokens",
             tokens.len()
         );
         self.prepare_async(tokens.len(), drawn).await?;
-        let mut state = self.write_table(tokens);
-        let slot = self.next_slot;
-        self.next_slot = (slot + 1) % RING;
-        state.slot = slot;
+        self.copies.submit(&self.model.gpu);
         let number = self.gpu().reserve_numbers(1).number(0);
         let mut words = choices.to_vec();
         for words in &mut words {
             words[sample::NUMBER] = number;
         }
-        self.write(&self.choices, 0, words.as_flattened());
-        let rows = self.staged_rows(logits.len()).await?;
+        let mut state = self.write(tokens, &words);
+        let slot = self.next_slot;
+        self.next_slot = (slot + 1) % RING;
+        state.slot = slot;
+        state.biased = self.biases.write(&self.model.gpu, drawn, biases);
+        let bytes = self.row_bytes() * logits.len() as u64;
+        let rows = self.rows.staged_async(&self.model.gpu, bytes).await?;
 
         let device = &self.gpu().device;
         let mut encoder = device.create_command_encoder(&Default::default());
-        self.encode_copies(&mut encoder);
         let gpu = self.gpu();
         self.steps[&self.class(tokens.len())].encode(gpu, &mut encoder, &state);
         if drawn > 0 {
@@ -365,12 +394,12 @@ impl GpuBatch {
                 encoder.copy_buffer_to_buffer(from, 0, &staging[slot], 0, bytes);
             }
         }
-        if let Some((rows, _)) = &rows {
+        if let Some(FlyingRows { staging, .. }) = &rows {
             let bytes = self.row_bytes();
             for (to, row) in logits.iter().enumerate() {
                 let from = self.logits.offset + bytes * *row as u64;
                 let source = self.logits.buffer.made();
-                encoder.copy_buffer_to_buffer(source, from, rows, bytes * to as u64, bytes);
+                encoder.copy_buffer_to_buffer(source, from, staging, bytes * to as u64, bytes);
             }
         }
         let submission = gpu.submit_numbered(encoder.finish(), number);
@@ -388,42 +417,69 @@ impl GpuBatch {
         self.model.model.config().vocab_size as u64 * 4
     }
 
-    /// Where rows of logits come back through.
-    async fn staged_rows(&self, rows: usize) -> Result<Option<(wgpu::Buffer, usize)>, GpuError> {
-        if rows == 0 {
-            return Ok(None);
+    /// Says where the tokens of a step stand and how those after them are chosen: in the words of its replay if a token is alone, else in
+    /// buffers.
+    fn write(&self, tokens: &[BatchToken], choices: &[[u32; CHOICE]]) -> State {
+        if let [token] = tokens {
+            return State {
+                sampling: choices.first().copied().unwrap_or_default(),
+                ..self.alone(*token)
+            };
         }
-        let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-        let bytes = self.row_bytes() * rows as u64;
-        let made = self.gpu().buffer_async("logits", bytes, usage).await?;
-        Ok(Some((made, rows)))
+        self.write_words(&self.choices, 0, choices.as_flattened());
+        self.write_table(tokens)
     }
 
-    /// Writes where the tokens of a step stand: the words of its replay.
+    /// Where a token stands that is alone in its step.
+    fn alone(&self, token: BatchToken) -> State {
+        let machine = self.gpu().machine;
+        let (slices, slice_rows) = self.recipes.cut_alone(machine, token.position);
+        let place = self.place(token);
+        State {
+            pos: token.position,
+            tokens: 1,
+            slices,
+            slice_rows,
+            first_page: place.first_page,
+            first_id: place.first_id,
+            ..State::default()
+        }
+    }
+
+    /// Where a token stands, without its slices.
+    ///
+    /// # Panics
+    /// If the batch has no such sequence or position.
+    fn place(&self, token: BatchToken) -> Record {
+        let BatchToken { sequence, position } = token;
+        assert!(
+            sequence < self.sizes.sequences && (position as usize) < self.sizes.n_ctx,
+            "{token:?}"
+        );
+        Record {
+            position,
+            first_page: sequence * self.pages_per_sequence() as u32,
+            first_id: self.first_id(sequence),
+            ..Record::default()
+        }
+    }
+
     fn write_table(&self, tokens: &[BatchToken]) -> State {
         let positions: Vec<u32> = tokens.iter().map(|token| token.position).collect();
         let cut = self.recipes.cut(self.gpu().machine, &positions);
-        let all = self.pages_per_sequence() as u32;
         let records = tokens.iter().zip(&cut.slices);
         let records = records.flat_map(|(token, [first_slice, slices])| {
-            let &BatchToken { sequence, position } = token;
-            assert!(
-                sequence < self.sizes.sequences && (position as usize) < self.sizes.n_ctx,
-                "{token:?}"
-            );
             let record = Record {
-                position,
-                first_page: sequence * all,
-                first_id: self.first_id(sequence),
                 first_slice: *first_slice,
                 slices: *slices,
+                ..self.place(*token)
             };
             record.words()
         });
         let records: Vec<u32> = records.collect();
         let sequences = self.recipes.sequences();
-        self.write(&sequences.table, 0, &records);
-        self.write(&sequences.work, 0, cut.work.as_flattened());
+        self.write_words(&sequences.table, 0, &records);
+        self.write_words(&sequences.work, 0, cut.work.as_flattened());
         let count = tokens.len() as u32;
         State {
             // Its rows choose among kernels. Positions are in the table.
@@ -438,8 +494,8 @@ impl GpuBatch {
     ///
     /// # Errors
     /// [`GpuError::WorkLost`], or what the device reports.
-    pub async fn land_async(&self, flight: BatchFlight) -> Result<BatchLanding, GpuError> {
-        let gpu = self.gpu();
+    pub async fn land_async(&mut self, flight: BatchFlight) -> Result<BatchLanding, GpuError> {
+        let gpu = &self.model.gpu;
         let mut landing = BatchLanding::default();
         let submission = Some(flight.submission.clone());
         if flight.drawn > 0 {
@@ -463,20 +519,22 @@ impl GpuBatch {
         } else {
             gpu.done_async().await?;
         }
-        if let Some((rows, count)) = &flight.rows {
-            let bytes = self.row_bytes() * *count as u64;
-            landing.logits = gpu.map_read_async(rows, bytes, submission).await?;
-            gpu.release_made(rows);
+        if let Some(rows) = &flight.rows {
+            landing.logits = self.rows.land_async(gpu, rows, flight.submission).await?;
         }
         Ok(landing)
     }
 }
 
-mod copies;
+mod biases;
+pub(super) mod copies;
 mod measure;
+mod rows;
 mod wait;
 
-use copies::Copied;
+use biases::BiasRows;
+use copies::Copies;
+use rows::{FlyingRows, Rows};
 
 #[cfg(test)]
 mod tests;

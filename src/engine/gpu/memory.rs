@@ -66,8 +66,7 @@ impl MemoryPlan {
             cache,
             cache_per_token,
             ubatch: sizes.tokens,
-            // Rows that are copied pass through a page.
-            scratch: scratch + cache_per_token * u64::from(PAGE),
+            scratch,
         })
     }
 

@@ -6,11 +6,12 @@
 )]
 
 use super::RESULT;
-use super::batch::{classes, head_classes};
+use super::batch::{After, classes, copies, head_classes};
 use super::prompt::{self, capacity};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step, Target};
+use crate::kernels::logit_bias;
 use crate::kernels::sample::{self, Rows};
 use crate::kernels::sequences::CHOICE;
 use crate::models::{BatchSizes, Batches, FEW, Model, Placed, Recipes};
@@ -96,19 +97,21 @@ impl BatchPlan {
         let drawn = u64::from(sizes.most_drawn());
         let logits = Range::floats("logits of a batch", drawn * u64::from(vocab));
         let choices = Range::words("choices", drawn * CHOICE as u64);
+        let biases = Range::whole(&logit_bias::buffer(sizes.most_drawn()));
         let result = Range::whole(&Buffer::new("ids", RESULT * drawn, Role::Words));
-        let few = target.machine.tuned.few_of_batch;
-        let mut steps = vec![];
+        let mut steps = vec![copies::step(&*recipes, sizes).0];
         let mut kinds = HashSet::new();
         for class in classes(sizes) {
             steps.push(recipes.step(target, class)?);
             for most in head_classes(sizes) {
-                if most > class || !kinds.insert((class > few, most)) {
+                let follows = most <= class && (most == 1) == (class == 1);
+                if !follows || !kinds.insert((After::of(target, class), most)) {
                     continue;
                 }
                 let rows = Rows {
-                    sequences: recipes.sequences(),
+                    sequences: &recipes.sequences().of_steps(class),
                     choices: &choices,
+                    biases: &biases,
                     most,
                 };
                 let results = [result.clone()];

@@ -4,6 +4,7 @@ use super::measure::Separation;
 use super::*;
 use crate::engine::ModelSource;
 use crate::gpu::call::Taken;
+use crate::gpu::machine::Machine;
 use crate::gpu::record::Recording;
 use crate::gpu::wait::complete;
 use crate::gpu::{GpuOptions, Tier};
@@ -20,14 +21,26 @@ pub(super) fn backend(tier: Tier, n_ctx: usize, chunk: u32) -> Option<GpuBackend
         tier: Some(tier),
         ..GpuOptions::default()
     };
-    let gpu = match Gpu::open(&options) {
-        Ok(gpu) => Arc::new(gpu),
+    backend_of(&options, &|_| {}, n_ctx, chunk)
+}
+
+/// As [`backend`], on a device that is opened with `options`. `change` then edits what is known of its machine.
+pub(super) fn backend_of(
+    options: &GpuOptions,
+    change: &dyn Fn(&mut Machine),
+    n_ctx: usize,
+    chunk: u32,
+) -> Option<GpuBackend> {
+    let mut gpu = match Gpu::open(options) {
+        Ok(gpu) => gpu,
         Err(GpuError::TierUnsupported { .. }) => {
-            eprintln!("skipped: tier {} (this adapter cannot run it)", tier.name());
+            eprintln!("skipped: {options:?} (this adapter cannot run it)");
             return None;
         }
         Err(e) => panic!("these tests need a GPU adapter: {e}"),
     };
+    change(&mut gpu.target.machine);
+    let gpu = Arc::new(gpu);
     let gguf = ModelSource::Embedded.open().expect("part of the program");
     let model = models::load(Arc::new(gguf)).expect("a supported model");
     let model = GpuModel::load(gpu, model, &mut |_, _| {}).expect("it fits");

@@ -76,9 +76,16 @@ impl<'a> Many<'a> {
         let (Some(weights), Some(sizes)) = (&engine.weights, engine.batch_sizes()) else {
             return Ok(None);
         };
-        Ok(Some(Self {
+        let batch = GpuBatch::new_async(Arc::clone(weights), sizes).await?;
+        Ok(Some(Self::of(engine, batch)))
+    }
+
+    /// Without requests, for those of `engine` by the steps of `batch`.
+    fn of(engine: &'a Engine, batch: GpuBatch) -> Self {
+        let sizes = batch.sizes();
+        Self {
             engine,
-            batch: GpuBatch::new_async(Arc::clone(weights), sizes).await?,
+            batch,
             pages: Pages::new(sizes.pages),
             waiting: VecDeque::new(),
             running: vec![],
@@ -90,7 +97,7 @@ impl<'a> Many<'a> {
             runs: 0,
             prefix_asked: 0,
             prefix_found: 0,
-        }))
+        }
     }
 
     /// Compiles all steps, so that no answer waits for that.
@@ -126,7 +133,7 @@ impl<'a> Many<'a> {
             prompt: prompt.len(),
             tokens: prompt,
             how: match choice {
-                Choice::Device(sampling) => How::Device(sampling),
+                Choice::Device(sampling, biases) => How::Device(sampling, biases),
                 Choice::Host(chooser) => How::Host(Guarded::new(chooser)),
             },
             limit: limit.min(room),

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::engine::chooser::Chooser;
-use crate::engine::{EngineError, GenerateStats, Sampling};
+use crate::engine::{Biases, EngineError, GenerateStats, Sampling};
 
 /// What one user asks for.
 pub struct Request {
@@ -17,8 +17,8 @@ pub struct Request {
 
 /// How the tokens of an answer are chosen.
 pub enum Choice {
-    /// On the device.
-    Device(Sampling),
+    /// On the device, after biases were added to the logits.
+    Device(Sampling, Biases),
     /// On the host, from the row of logits. A chooser that panics ends its own request alone.
     Host(Box<dyn Chooser + Send>),
 }

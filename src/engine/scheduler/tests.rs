@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use super::{Choice, Counts, Event, Request, RequestId, Scheduler};
 use crate::engine::chooser::{Chooser, ChooserError};
 use crate::engine::{
-    DeviceChoice, Engine, EngineError, EngineOptions, GpuOptions, ModelSource, Opened, Sampling,
-    StopReason,
+    Biases, DeviceChoice, Engine, EngineError, EngineOptions, GpuOptions, ModelSource, Opened,
+    Sampling, StopReason,
 };
 use crate::kernels::testing::Rng;
 
@@ -27,7 +27,7 @@ fn engine() -> Engine {
 fn greedy(prompt: &[u32], limit: usize) -> Request {
     Request {
         prompt: prompt.to_vec(),
-        choice: Choice::Device(Sampling::GREEDY),
+        choice: Choice::Device(Sampling::GREEDY, Biases::default()),
         limit,
     }
 }

@@ -7,6 +7,7 @@ use super::guarded::Guarded;
 use super::single::Single;
 use super::{Choice, Event, Request, Scheduler, Told, Work};
 use crate::engine::backend::BackendError;
+use crate::engine::chooser::{Chain, ChainSettings};
 use crate::engine::{Engine, EngineError, StopReason};
 use crate::gpu::wait::complete;
 
@@ -58,8 +59,16 @@ impl Single<'_> {
         let on_token = &mut |token| tell(Event::Token(token));
         let (session, rest) = (&mut self.session, &prompt[cached..]);
         let ended = match choice {
-            Choice::Device(sampling) => {
+            Choice::Device(sampling, biases) if biases.is_empty() => {
                 session.generate_watched(rest, &sampling, limit, on_prompt, on_token)
+            }
+            Choice::Device(sampling, biases) => {
+                // A session adds no biases on the device.
+                let mut chain = Chain::new(ChainSettings {
+                    logit_bias: biases.all().to_vec(),
+                    ..ChainSettings::new(sampling)
+                });
+                session.generate_chosen(rest, &mut chain, limit, on_prompt, on_token)
             }
             Choice::Host(chooser) => {
                 let mut chooser = Guarded::new(chooser);

@@ -11,10 +11,16 @@ pub struct State {
     pub slices: u32,
     /// Cache rows of each slice.
     pub slice_rows: u32,
+    /// Of the sequence of a token that is alone in a step of a batch: the entry of the pages with its first page.
+    pub first_page: u32,
+    /// The word of the history with its first id.
+    pub first_id: u32,
     /// Which of an operation's alternative bindings to use.
     pub slot: usize,
     /// Whether dispatches [for few tokens](When::Few) are encoded, or those for many.
     pub few: bool,
+    /// Whether dispatches that add [biases](When::Biased) to logits are encoded.
+    pub biased: bool,
     /// Sampling parameters, as `kernels::sample` lays them out.
     pub sampling: [u32; 12],
 }
@@ -60,6 +66,10 @@ pub enum Word {
     Slices,
     /// [`State::slice_rows`].
     SliceRows,
+    /// [`State::first_page`].
+    FirstPage,
+    /// [`State::first_id`].
+    FirstId,
     /// [`State::sampling`] at this index.
     Sampling(usize),
     /// The first context row of the block ([`Call::per_block`](super::Call::per_block)).
@@ -179,6 +189,8 @@ pub enum When {
     Few,
     /// Where it does not.
     Many,
+    /// Where [`State::biased`] holds.
+    Biased,
 }
 
 impl When {
@@ -202,6 +214,7 @@ impl When {
             }
             Self::Few => state.few,
             Self::Many => !state.few,
+            Self::Biased => state.biased,
         }
     }
 }
@@ -217,6 +230,8 @@ pub(in crate::gpu) fn fill(params: &[Word], state: &State, block: Block, out: &m
             Word::LastTokenTimes(n) => (state.tokens - 1) * n,
             Word::Slices => state.slices,
             Word::SliceRows => state.slice_rows,
+            Word::FirstPage => state.first_page,
+            Word::FirstId => state.first_id,
             Word::Sampling(i) => state.sampling[i],
             Word::BlockBegin => block.begin,
             Word::BlockRows => block.rows,

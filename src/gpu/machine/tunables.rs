@@ -68,6 +68,8 @@ pub struct Tunables {
     pub batch_tokens: u32,
     /// Tokens of such a step up to which its products read each weight for a few tokens at a time. More take the products of prompts. Reckoned.
     pub few_of_batch: u32,
+    /// Tokens of such a step up to which each has workgroups of its own for its queries, its heads' values and its experts.
+    pub apart_of_batch: u32,
     /// Tokens of a prompt up to which it runs token by token where nothing longer came before: compiling the steps over chunks
     /// takes longer than it saves.
     pub short_prompt: u32,
@@ -122,6 +124,7 @@ impl Tunables {
         chunk: 2048,
         batch_tokens: 512,
         few_of_batch: 64,
+        apart_of_batch: 8,
         short_prompt: 16,
         few_tokens: 8,
         matrix_speed: 4,

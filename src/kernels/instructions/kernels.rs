@@ -75,6 +75,19 @@ pub(super) fn activation() -> Activation {
     activation.expect("a tier with subgroups")
 }
 
+/// Those of GLM-4.7-Flash.
+fn experts() -> Experts {
+    Experts {
+        count: 64,
+        used: 4,
+        shared_count: 1,
+        feed_forward_length: 1536,
+        gating: Gating::Sigmoid,
+        weights_norm: true,
+        weights_scale: 1.0,
+    }
+}
+
 /// Cycles per weight on the slow and on the fast pipe that no product of this type may exceed. Those of Q4_0, Q4_K and Q6_K were
 /// asked for; the others are what the kernels reach, rounded up to halves, so that they do not get worse unnoticed.
 const LIMITS: [(GgmlType, [f64; 2]); 15] = [
@@ -134,15 +147,7 @@ pub(super) fn per_weight(ty: GgmlType) -> [Steps; 7] {
             .bind("y", &floats())
             .prepared(output(true));
     let k_b = GpuTokenMatvec::new(&k_b, activation, Input::Prepared(input(false), 8));
-    let experts = Experts {
-        count: 64,
-        used: 4,
-        shared_count: 1,
-        feed_forward_length: 1536,
-        gating: Gating::Sigmoid,
-        weights_norm: true,
-        weights_scale: 1.0,
-    };
+    let experts = experts();
     let words = Range::words("any", 4);
     let (routed, shared) = (weight(64, 1536, 2048), weight(1, 1536, 2048));
     let router = GpuRouter {
@@ -155,6 +160,7 @@ pub(super) fn per_weight(ty: GgmlType) -> [Steps; 7] {
         weights: floats(),
     };
     let gate_up = GpuTokenGateUp {
+        tokens: 1,
         experts: Some(([&routed, &routed], router)),
         raw_logits: false,
         shared: Some([&shared, &shared]),
@@ -164,6 +170,7 @@ pub(super) fn per_weight(ty: GgmlType) -> [Steps; 7] {
     };
     let (routed, shared) = (weight(64, 2048, 1536), weight(1, 2048, 1536));
     let down = GpuTokenMoeDown {
+        tokens: 1,
         down: &routed,
         shared: Some(&shared),
         activation,
@@ -285,6 +292,7 @@ fn absorb(ty: GgmlType, units: u32, nope: usize, kv_lora: usize) -> Spec {
         kv_lora,
     };
     let call = GpuTokenAbsorb {
+        tokens: 1,
         q_b: &unmade_weight(ty, 1, (dims.heads * dims.head()) as u32, units * 32),
         // What its rows cost does not count where they are too short for the type.
         k_b: &unmade_weight(
@@ -304,6 +312,7 @@ fn absorb(ty: GgmlType, units: u32, nope: usize, kv_lora: usize) -> Spec {
         q_lat: floats(),
         q_pe: floats(),
         row: None,
+        sequences: None,
     };
     spec(&call.call(&target()))
 }

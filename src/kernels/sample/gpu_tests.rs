@@ -8,6 +8,7 @@ use crate::gpu::call::State;
 use crate::gpu::record::Recording;
 use crate::gpu::testing::{assert_refused, download, gpus, tell, upload};
 use crate::gpu::{Most, Step};
+use crate::kernels::sequences::CHOICE;
 use crate::kernels::testing::Rng;
 
 const N_CTX: usize = 200;
@@ -19,17 +20,49 @@ struct Chooser<'a> {
     gpu: &'a Gpu,
     logits: Buffer,
     history: Buffer,
+    /// Where its ids begin in the history, behind those of other sequences.
+    first_id: u32,
     results: [Buffer; 3],
     recording: Recording,
 }
 
 impl<'a> Chooser<'a> {
+    /// Of a session.
     fn new(gpu: &'a Gpu, vocab: usize) -> Self {
+        Self::of(gpu, vocab, None)
+    }
+
+    /// Of the second of two sequences, for steps of a token alone.
+    fn in_batch(gpu: &'a Gpu, vocab: usize) -> Self {
+        let unused = || Range::words("not read", 8);
+        let sequences = Sequences {
+            table: unused(),
+            pages: unused(),
+            work: unused(),
+            page: 64,
+            rows: 64,
+            ids: 2 * (N_CTX as u32 + 1),
+            alone: true,
+        };
+        Self::of(gpu, vocab, Some(&sequences))
+    }
+
+    fn of(gpu: &'a Gpu, vocab: usize, sequences: Option<&Sequences>) -> Self {
+        let first_id = sequences.map_or(0, |_| N_CTX as u32 + 1);
         let logits = upload(gpu, &vec![0f32; vocab]);
-        let history = upload(gpu, &[UNTOUCHED; N_CTX + 1]);
+        let history = upload(gpu, &vec![UNTOUCHED; first_id as usize + N_CTX + 1]);
         let results = [(); 3].map(|()| upload(gpu, &[UNTOUCHED; 4]));
         let ranges: Vec<_> = results.iter().map(Range::whole).collect();
-        let calls = calls(
+        let choices = Range::words("not read", CHOICE as u64);
+        let biases = Range::whole(&logit_bias::buffer(1));
+        let rows = sequences.map(|sequences| Rows {
+            sequences,
+            choices: &choices,
+            biases: &biases,
+            most: 1,
+        });
+        let calls = calls_of(
+            rows.as_ref(),
             &Range::whole(&logits),
             vocab as u32,
             &Range::whole(&history),
@@ -42,6 +75,7 @@ impl<'a> Chooser<'a> {
             gpu,
             logits,
             history,
+            first_id,
             results,
             recording,
         }
@@ -61,8 +95,11 @@ impl<'a> Chooser<'a> {
 
     /// The same, and whether a logit is told not to be finite.
     fn told(&self, context: &[u32], tokens: usize, sampling: &Sampling, step: u64) -> (u32, bool) {
-        let mut history = context.to_vec();
-        history.resize(N_CTX + 1, UNTOUCHED);
+        // Penalties find no ids of others.
+        let first = self.first_id as usize;
+        let mut history = vec![7; first];
+        history.extend(context);
+        history.resize(first + N_CTX + 1, UNTOUCHED);
         let bytes = bytemuck::cast_slice(&history);
         self.gpu.queue.write_buffer(self.history.made(), 0, bytes);
         let slot = step as usize % 3;
@@ -74,6 +111,7 @@ impl<'a> Chooser<'a> {
             tokens: tokens as u32,
             slot,
             sampling,
+            first_id: self.first_id,
             ..Default::default()
         };
         self.recording.submit(self.gpu, &state);
@@ -82,8 +120,8 @@ impl<'a> Chooser<'a> {
             .expect("four words");
         assert_eq!((told, proof), (step as u32, number), "result");
         assert!(broken <= 1, "{broken}");
-        history[context.len()] = id;
-        let found: Vec<u32> = download(self.gpu, &self.history, N_CTX + 1);
+        history[first + context.len()] = id;
+        let found: Vec<u32> = download(self.gpu, &self.history, history.len());
         assert_eq!(found, history, "the id follows the context");
         (id, broken == 1)
     }
@@ -178,8 +216,10 @@ fn greedy_is_what_the_twin_chooses() {
         let low: Vec<f32> = tied.iter().map(|x| x.min(0.0) - 3.0).collect();
         let nothing = vec![f32::NAN; vocab];
         for gpu in gpus() {
-            let chooser = Chooser::new(gpu, vocab);
-            for logits in [&plain, &tied, &low, &nothing] {
+            let mut choosers = vec![Chooser::new(gpu, vocab)];
+            choosers.extend((vocab == 300).then(|| Chooser::in_batch(gpu, vocab)));
+            let all = [&plain, &tied, &low, &nothing];
+            for (chooser, logits) in choosers.iter().flat_map(|c| all.map(|logits| (c, logits))) {
                 chooser.logits(logits);
                 // Presence and frequency whose sums are exact, so that nothing depends on how they are rounded.
                 for (repeat, presence, frequency) in [

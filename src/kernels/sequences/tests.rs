@@ -1,17 +1,18 @@
 //! Protects steps of several sequences: each token gets what a step of its sequence alone would give it, wherever the pages of its rows lie.
 
 use super::*;
-use crate::gpu::Gpu;
 use crate::gpu::buffer::{Buffer, Role};
 use crate::gpu::call::State;
 use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
+use crate::gpu::{Gpu, Tier};
 use crate::kernels::attention::testing::{glm, limit};
 use crate::kernels::attention::{
-    Form, GpuAttention, MAX_SLICES, attention, cut_sequences, partial_bytes, untried_forms,
+    Form, GpuAttention, MAX_SLICES, attention, cut_context, cut_sequences, partial_bytes,
+    untried_forms,
 };
 use crate::kernels::rope_cache::{CacheRow, GpuRopeCache, Queries, rope_cache};
 use crate::kernels::testing::{Rng, assert_close, random_weight};
-use crate::kernels::{MlaDims, attention_merge, embed, rope_cache as rope};
+use crate::kernels::{MlaDims, attention_merge, attention_short, embed, rope_cache as rope};
 use crate::quant::GgmlType;
 use half::f16;
 
@@ -94,6 +95,7 @@ impl Given {
             work: Range::whole(&upload(gpu, &work)),
             page: PAGE as u32,
             rows: self.rows as u32,
+            alone: false,
             ids: ((self.of.iter().max().expect("some") + 1) * (self.n_ctx + 1)) as u32,
         };
         let tokens = self.tokens() as u32;
@@ -101,6 +103,27 @@ impl Given {
             pos: rows.max(tokens) - tokens,
             tokens,
             slices,
+            ..State::default()
+        };
+        (sequences, state)
+    }
+
+    /// On the device, for a step of token `t` alone, with its attention cut into slices of so many rows.
+    pub fn alone(&self, gpu: &Gpu, t: usize, slice_rows: u32) -> (Sequences, State) {
+        let (sequences, _) = self.upload(gpu, Form::Vector, 1);
+        let (sequence, pos) = (self.of[t], self.positions[t]);
+        let sequences = Sequences {
+            // Not what tells where the token stands.
+            table: Range::whole(&upload(gpu, &vec![u32::MAX; 8 * self.tokens()])),
+            ..sequences.of_steps(1)
+        };
+        let state = State {
+            pos,
+            tokens: 1,
+            slices: (pos + 1).div_ceil(slice_rows),
+            slice_rows,
+            first_page: (sequence * self.per_sequence) as u32,
+            first_id: (sequence * (self.n_ctx + 1)) as u32,
             ..State::default()
         };
         (sequences, state)
@@ -122,6 +145,36 @@ impl Given {
         }
         (all, alone)
     }
+}
+
+/// Where a kernel for one token is told that it stands.
+pub(crate) struct Place {
+    pub sequences: Option<Sequences>,
+    pub state: State,
+    /// The row of the cache that belongs to it.
+    pub row: usize,
+}
+
+/// A token at position `pos` of a session, and of one of several sequences with pages; and the rows of the cache.
+pub(crate) fn places(gpu: &Gpu, rng: &mut Rng, pos: usize) -> ([Place; 2], usize) {
+    let state = State {
+        pos: pos as u32,
+        tokens: 1,
+        ..State::default()
+    };
+    let in_session = Place {
+        sequences: None,
+        state,
+        row: pos,
+    };
+    let given = Given::new(rng, &[3, pos + 1, 40]);
+    let (sequences, state) = given.alone(gpu, 1, 16);
+    let in_batch = Place {
+        sequences: Some(sequences),
+        state,
+        row: given.row(1, pos),
+    };
+    ([in_session, in_batch], given.rows)
 }
 
 fn exact(values: &[f32]) -> Vec<f64> {
@@ -161,26 +214,12 @@ fn each_token_attends_to_its_own_sequence() {
         for gpu in gpus() {
             for form in untried_forms(gpu, dims) {
                 let (sequences, state) = given.upload(gpu, form, dims.heads);
-                let partials = partial_bytes(dims, MAX_SLICES + tokens)
-                    .map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)));
-                let out = output(gpu, q_lat.len());
+                let attention = attention_of(gpu, form, [&q_lat, &q_pe], &cache, (dims, tokens));
                 let attention = GpuAttention {
-                    form,
-                    q_lat: Range::whole(&upload(gpu, &q_lat)),
-                    q_pe: Range::whole(&upload(gpu, &q_pe)),
-                    cache: Range::whole(&upload(gpu, &cache)).holding(Role::Cache),
-                    dims,
-                    scale,
-                    partials: partials.clone(),
-                    sequences: Some(sequences.clone()),
+                    sequences: Some(sequences),
+                    ..attention
                 };
-                let merge = attention_merge::call_of(
-                    Some(&sequences),
-                    &partials,
-                    dims,
-                    &Range::whole(&out),
-                    attention_merge::Output::Floats,
-                );
+                let (merge, out) = merged(gpu, &attention, q_lat.len());
                 run(gpu, &[attention.calls(), vec![merge]].concat(), &state);
                 let found: Vec<f32> = download(gpu, &out, q_lat.len());
                 let longest = *lengths.iter().max().expect("some");
@@ -190,6 +229,94 @@ fn each_token_attends_to_its_own_sequence() {
                     _ => limit(longest),
                 };
                 let what = format!("{form:?}, {lengths:?}, {}", gpu.tier.name());
+                assert_close(&found, &exact(&twin), limit, &what);
+            }
+        }
+    }
+}
+
+/// The attention of so many tokens, whose sequences are still to be told.
+fn attention_of(
+    gpu: &Gpu,
+    form: Form,
+    [q_lat, q_pe]: [&[f32]; 2],
+    cache: &[f16],
+    (dims, tokens): (MlaDims, usize),
+) -> GpuAttention {
+    let partials = partial_bytes(dims, MAX_SLICES + tokens);
+    GpuAttention {
+        form,
+        q_lat: Range::whole(&upload(gpu, q_lat)),
+        q_pe: Range::whole(&upload(gpu, q_pe)),
+        cache: Range::whole(&upload(gpu, cache)).holding(Role::Cache),
+        dims,
+        scale: 1.0 / (dims.cache_row() as f32).sqrt(),
+        partials: partials.map(|bytes| Range::whole(&output(gpu, bytes as usize / 4))),
+        sequences: None,
+    }
+}
+
+/// The dispatch that joins its slices, and the buffer of so many values that it leaves.
+fn merged(gpu: &Gpu, attention: &GpuAttention, values: usize) -> (Call, Buffer) {
+    let out = output(gpu, values);
+    let merge = attention_merge::call_of(
+        attention.sequences.as_ref(),
+        &attention.partials,
+        attention.dims,
+        &Range::whole(&out),
+        attention_merge::Output::Floats,
+    );
+    (merge, out)
+}
+
+#[test]
+fn a_token_alone_attends_to_its_own_sequence() {
+    let mut rng = Rng::fresh();
+    let dims = glm();
+    let lengths = [50, 700, 33, 1, 64];
+    let given = Given::new(&mut rng, &lengths);
+    let row = dims.cache_row();
+    let (cache, alone) = given.cache(&mut rng, row);
+    let scale = 1.0 / (row as f32).sqrt();
+    for gpu in gpus() {
+        for t in 0..lengths.len() {
+            let mut queries =
+                |n: usize| -> Vec<f32> { rng.normals(n).into_iter().map(|x| x * 3.0).collect() };
+            let q_lat = queries(dims.heads * dims.kv_lora);
+            let q_pe = queries(dims.heads * dims.rope);
+            let mut twin = vec![f32::NAN; q_lat.len()];
+            let (position, rows) = (given.positions[t] as usize, &alone[given.of[t]]);
+            attention(&q_lat, &q_pe, rows, position, 1, dims, scale, &mut twin);
+            let short = [(Form::Vector, attention_short::ROWS, true)];
+            let forms = untried_forms(gpu, dims);
+            let forms = forms.into_iter().map(|form| {
+                let (_, slice) = cut_context(form, gpu.machine, position + 1, 1, dims.heads);
+                (form, slice, false)
+            });
+            for (form, slice_rows, short) in forms.chain(short) {
+                if short && gpu.tier == Tier::Plain {
+                    continue;
+                }
+                let (sequences, state) = given.alone(gpu, t, slice_rows);
+                let attention = attention_of(gpu, form, [&q_lat, &q_pe], &cache, (dims, 1));
+                let attention = GpuAttention {
+                    sequences: Some(sequences),
+                    ..attention
+                };
+                let (merge, out) = merged(gpu, &attention, q_lat.len());
+                let mut calls = match short {
+                    true => vec![attention.short_call(gpu)],
+                    false => attention.calls(),
+                };
+                calls.push(merge);
+                run(gpu, &calls, &state);
+                let found: Vec<f32> = download(gpu, &out, q_lat.len());
+                let limit = match form {
+                    Form::Matrix(_) => 1e-5,
+                    _ => limit(position + 1),
+                };
+                let tier = gpu.tier.name();
+                let what = format!("{form:?}, short: {short}, token {t}, {tier}");
                 assert_close(&found, &exact(&twin), limit, &what);
             }
         }
@@ -220,6 +347,19 @@ fn ids_are_found_by_sequence() {
         run(gpu, &calls, &state);
         let found: Vec<f32> = download(gpu, &embedded, rows.len());
         assert_close(&found, &exact(&rows), 1e-13, gpu.tier.name());
+        for (t, row) in rows.chunks_exact(64).enumerate() {
+            let (sequences, state) = given.alone(gpu, t, 16);
+            let embedded = output(gpu, 64);
+            let calls = embed::calls_of(
+                Some(&sequences),
+                &gpu_weight(gpu, &w),
+                &Range::whole(&upload(gpu, &history)),
+                &Range::whole(&embedded),
+            );
+            run(gpu, &calls, &state);
+            let what = format!("token {t} alone, {}", gpu.tier.name());
+            assert_close(&download(gpu, &embedded, 64), &exact(row), 1e-13, &what);
+        }
     }
 }
 
@@ -322,6 +462,7 @@ fn every_index_lies_in_its_buffer() {
         page: 32,
         rows: 640,
         ids: 300,
+        alone: false,
     };
     let attention = GpuAttention {
         form: Form::Vector,

@@ -10,11 +10,13 @@ use crate::gpu::testing::{
 };
 use crate::kernels::gate_up::gate_up;
 use crate::kernels::testing::{Rng, assert_close, random_weight};
-use crate::kernels::token::testing::{Given, activation, assert_prepared, room};
+use crate::kernels::token::testing::{Given, activation, assert_prepared, geometries, room};
 use crate::model::Experts;
 use crate::model::Gating;
 use crate::model::Weight;
 use crate::quant::GgmlType;
+
+mod several;
 
 /// `h` = silu(g x) * (u x) with x divided by its root mean square: of the experts `ids` one after another, then of the
 /// shared one; x is what the prepared input stands for and `rms` the sums of squares of 16 values and the epsilon.
@@ -178,6 +180,7 @@ fn check_logits(
     let shared_gpu = shared.as_ref().map(on_gpu);
     let h = room(gpu, twin.len(), None);
     let mut call = GpuTokenGateUp {
+        tokens: 1,
         experts: experts.as_ref().zip(experts_gpu.as_ref()).map(|(e, w)| {
             let rms = (given.squares.iter().sum::<f32>() / cols as f32 + 1e-6).sqrt();
             let router = e.router(gpu, rng, if raw_logits { rms } else { 1.0 }, come);
@@ -190,12 +193,7 @@ fn check_logits(
         h: h.values.clone(),
     };
     let site = call.site();
-    let geometries = if all {
-        site.candidates(gpu.machine)
-    } else {
-        vec![gpu.geometry(&site).expect("the device allows one")]
-    };
-    assert!(!geometries.is_empty());
+    let geometries = geometries(gpu, &site, all);
     for geometry in geometries {
         let what = format!("{cols} columns, choice {flags}, {geometry:?}");
         let h = room(gpu, twin.len(), None);

@@ -13,10 +13,12 @@ use crate::kernels::matvec::{MatvecOptions, matvec};
 use crate::kernels::rope_cache::tests::rotate_rows;
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::kernels::token::testing::{
-    Given, activation, assert_prepared, room, stand_for, sums_nmse, upload_values,
+    Given, activation, assert_prepared, geometries, room, stand_for, sums_nmse, upload_values,
 };
 use crate::model::Weight;
 use crate::quant::GgmlType;
+
+mod several;
 
 /// [`PartialLogits`] of `x` (rows), which is multiplied by the norm's weight already.
 pub(crate) fn partial_logits(w: &Weight, x: &[f32]) -> Vec<f32> {
@@ -141,16 +143,6 @@ fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
             assert_prepared(gpu, q, Some(&g), &twin, &what);
         }
     }
-}
-
-fn geometries(gpu: &Gpu, site: &Site, all: bool) -> Vec<Geometry> {
-    let found = if all {
-        site.candidates(gpu.machine)
-    } else {
-        vec![gpu.geometry(site).expect("the device allows one")]
-    };
-    assert!(!found.is_empty());
-    found
 }
 
 #[test]

@@ -1,15 +1,101 @@
 //! Rows of a page that another page begins with as well: copied, so that they are not computed again.
 
 use super::GpuBatch;
+use crate::gpu::buffer::{Buffer, Range};
+use crate::gpu::call::State;
+use crate::gpu::record::Recording;
+use crate::gpu::{Gpu, GpuError, Most, Step};
+use crate::kernels::copy_rows::{self, MOST};
 use crate::kernels::sequences::PAGE;
-use wgpu::CommandEncoder;
+use crate::models::{BatchSizes, Batches};
 
 /// The first rows of a page, on their way to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Copied {
+struct Copied {
     from: u32,
     to: u32,
     rows: u32,
+}
+
+/// What copies rows of pages in all layers.
+pub(super) struct Copies {
+    step: Recording,
+    /// What the device reads, ([`MOST`]) [`copy_rows::Copied`].
+    list: Range,
+    /// What the next step begins with.
+    asked: Vec<Copied>,
+}
+
+/// The step that makes the copies of a list in all layers, and the list.
+pub(in crate::engine::gpu) fn step(recipes: &dyn Batches, sizes: BatchSizes) -> (Step, Range) {
+    let none = vec![0u32; (4 * MOST) as usize];
+    let list = Range::whole(&Buffer::with("copies", &none));
+    let rows = sizes.pages * PAGE;
+    let of_layer = |cache: &Range| {
+        let values = cache.size / 2 / u64::from(rows);
+        copy_rows::call(cache, rows, values as u32, &list)
+    };
+    let most = Most {
+        tokens: MOST,
+        context: sizes.n_ctx as u32,
+    };
+    let step = Step::of(most, recipes.cache().iter().map(of_layer));
+    (step, list)
+}
+
+impl Copies {
+    /// None, for the cache of these recipes.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`], or what the device reports.
+    pub(super) async fn new_async(
+        gpu: &Gpu,
+        recipes: &dyn Batches,
+        sizes: BatchSizes,
+    ) -> Result<Self, GpuError> {
+        let (step, list) = step(recipes, sizes);
+        Ok(Self {
+            step: Recording::new_async(gpu, &step).await?,
+            list,
+            asked: vec![],
+        })
+    }
+
+    /// Takes from what was asked for as many copies as can be made at once: none of them reads or writes what another one writes.
+    fn next(&mut self) -> Vec<Copied> {
+        let meets = |group: &[Copied], own: &Copied| {
+            let meets =
+                |other: &Copied| own.from == other.to || [other.from, other.to].contains(&own.to);
+            group.iter().any(meets)
+        };
+        let all = &self.asked;
+        let ends = |end: &usize| *end == MOST as usize || meets(&all[..*end], &all[*end]);
+        let end = (0..all.len()).find(ends).unwrap_or(all.len());
+        self.asked.drain(..end).collect()
+    }
+
+    /// Submits what was asked for, in its order.
+    pub(super) fn submit(&mut self, gpu: &Gpu) {
+        loop {
+            let group = self.next();
+            if group.is_empty() {
+                return;
+            }
+            let list = group.iter();
+            let list = list.map(|own| [own.from * PAGE, own.to * PAGE, own.rows, 0]);
+            let list: Vec<copy_rows::Copied> = list.collect();
+            let words = bytemuck::cast_slice(list.as_flattened());
+            let buffer = self.list.buffer.made();
+            gpu.queue.write_buffer(buffer, self.list.offset, words);
+            let state = State {
+                tokens: list.len() as u32,
+                ..State::default()
+            };
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            self.step.encode(gpu, &mut encoder, &state);
+            gpu.queue.submit([encoder.finish()]);
+        }
+    }
 }
 
 impl GpuBatch {
@@ -23,37 +109,7 @@ impl GpuBatch {
             "{rows} rows of page {from} to page {to}"
         );
         if from != to && rows > 0 {
-            self.copies.push(Copied { from, to, rows });
-        }
-    }
-
-    /// Encodes what is to be copied, in the order in which it was asked for. A buffer cannot be copied to itself, so rows go through `passing`;
-    /// those of one page go there once.
-    pub(super) fn encode_copies(&mut self, encoder: &mut CommandEncoder) {
-        let copies = std::mem::take(&mut self.copies);
-        let pages = u64::from(self.sizes.pages);
-        for group in copies.chunk_by(|a, b| a.from == b.from && a.to != b.from) {
-            let most = group.iter().map(|copied| copied.rows).max();
-            let mut place = 0;
-            for cache in self.recipes.cache() {
-                let (buffer, page) = (cache.buffer.made(), cache.size / pages);
-                let row = page / u64::from(PAGE);
-                let at = |number: u32| cache.offset + page * u64::from(number);
-                let bytes = row * u64::from(most.unwrap_or(0));
-                let from = at(group[0].from);
-                encoder.copy_buffer_to_buffer(buffer, from, &self.passing, place, bytes);
-                place += page;
-            }
-            for Copied { to, rows, .. } in group {
-                let mut place = 0;
-                for cache in self.recipes.cache() {
-                    let (buffer, page) = (cache.buffer.made(), cache.size / pages);
-                    let bytes = page / u64::from(PAGE) * u64::from(*rows);
-                    let to = cache.offset + page * u64::from(*to);
-                    encoder.copy_buffer_to_buffer(&self.passing, place, buffer, to, bytes);
-                    place += page;
-                }
-            }
+            self.copies.asked.push(Copied { from, to, rows });
         }
     }
 }

@@ -29,6 +29,10 @@ impl GpuBatch {
     /// # Errors
     /// What the device reports.
     pub fn experts_touched(&self, tokens: usize) -> Result<Option<f64>, GpuError> {
+        if tokens == 1 {
+            let experts = self.model.model.config().experts.as_ref();
+            return Ok(experts.map(|experts| experts.used as f64));
+        }
         let Some(lists) = self.lists.get(&self.class(tokens)) else {
             return Ok(None);
         };
@@ -56,8 +60,7 @@ impl GpuBatch {
         let words =
             |token: &BatchToken| sample::words(&Sampling::GREEDY, u64::from(token.position) + 1);
         let choices: Vec<_> = tokens[..drawn].iter().map(words).collect();
-        self.write(&self.choices, 0, choices.as_flattened());
-        let state = self.write_table(tokens);
+        let state = self.write(tokens, &choices);
         let (step, head) = (
             &self.steps[&self.class(tokens.len())],
             &self.heads[&self.head_of(tokens.len(), drawn)],

@@ -3,12 +3,14 @@
 use super::*;
 use crate::engine::backend::Backend;
 use crate::engine::gpu::GpuBackend;
-use crate::engine::gpu::tests::{backend, kept, tokens};
-use crate::gpu::Tier;
+use crate::engine::gpu::tests::{backend, backend_of, kept, tokens};
+use crate::gpu::machine::Machine;
 use crate::gpu::wait::complete;
+use crate::gpu::{GpuOptions, Tier};
 use crate::kernels::sampling::Sampling;
 use crate::kernels::testing::{Rng, nmse};
 use half::f16;
+use std::task::{Context, Poll, Waker};
 
 const N_CTX: usize = 200;
 
@@ -105,6 +107,7 @@ impl Run {
         let flight = complete(self.batch.submit_async(BatchStep {
             tokens: &all,
             choices: &choices,
+            biases: &[],
             logits: &rows,
         }));
         let landing = flight.map(|flight| complete(self.batch.land_async(flight)));
@@ -149,7 +152,14 @@ fn each_sequence_gets_the_logits_that_it_gets_alone() {
         let mut run = Run::new(&mut rng, &model, &prompts, 16);
         let mut found: Vec<Vec<(usize, Vec<f32>)>> = vec![vec![]; prompts.len()];
         while found.iter().any(|rows| rows.len() < 5) {
-            let counts: Vec<usize> = prompts.iter().map(|_| rng.below(5)).collect();
+            let mut counts: Vec<usize> = prompts.iter().map(|_| rng.below(5)).collect();
+            if rng.below(3) == 0 {
+                // A step of one sequence, often of one token.
+                let only = rng.below(counts.len());
+                counts = (0..counts.len())
+                    .map(|i| if i == only { 1 + rng.below(2) } else { 0 })
+                    .collect();
+            }
             if counts.iter().all(|count| *count == 0) {
                 continue;
             }
@@ -182,11 +192,13 @@ fn assert_alone(
     // Sums in another order may turn a near tie of experts, and then a row differs by more.
     errors.sort_by(f64::total_cmp);
     let most = errors[errors.len() / 2];
-    let tier = session.model.gpu.tier.name();
+    let tier = run.batch.gpu().tier.name();
+    let told: Vec<String> = errors.iter().map(|error| format!("{error:.1e}")).collect();
     assert!(
         most <= limit && errors.iter().all(|error| *error < 0.1),
-        "{tier} of {} tokens: NMSE {errors:.1?}",
-        ids.len()
+        "{tier} of {} tokens: NMSE {}, in the middle above {limit:.0e} or one above 0.1",
+        ids.len(),
+        told.join(", ")
     );
     let rows = complete(session.read_rows_async(0..*done)).expect("they are there");
     let halves = rows.as_chunks::<2>().0.iter();
@@ -208,15 +220,16 @@ fn assert_alone(
 #[test]
 fn pieces_of_several_prompts_in_one_step_are_what_they_are_alone() {
     let mut rng = Rng::fresh();
-    for (tier, limit) in [
-        (Tier::Plain, 1e-8),
-        (Tier::Subgroup, 1e-4),
-        (Tier::Int8, 1e-3),
+    for (tier, alone_in, limit) in [
+        (Tier::Plain, Tier::Plain, 1e-8),
+        (Tier::Subgroup, Tier::Subgroup, 1e-4),
+        // Steps of prompts round nothing to bytes. A session in int8 does, and near ties of experts that turn in it show in all later logits.
+        (Tier::Int8, Tier::Subgroup, 5e-4),
     ] {
-        let Some(mut session) = backend(tier, N_CTX, 8) else {
+        let Some(GpuBackend { model, .. }) = backend(tier, N_CTX, 8) else {
             continue;
         };
-        let model = Arc::clone(&session.model);
+        let mut session = backend(alone_in, N_CTX, 8).expect("a tier that int8 includes");
         let lengths = [70, 3, 150, 1].map(|n| n + rng.below(8));
         let prompts = lengths.map(|n| tokens(n)[..].to_vec());
         let mut run = Run::new(&mut rng, &model, &prompts, 256);
@@ -237,4 +250,166 @@ fn pieces_of_several_prompts_in_one_step_are_what_they_are_alone() {
             assert_alone(&run, sequence, found, &mut session, limit);
         }
     }
+}
+
+#[test]
+fn a_sequence_alone_gets_the_logits_of_a_session_to_the_bit() {
+    let mut rng = Rng::fresh();
+    // What one dispatch does in place of several, and short contexts, depend on the device.
+    for (tier, serial, repeats) in [
+        (Tier::Plain, false, false),
+        (Tier::Subgroup, false, true),
+        (Tier::Subgroup, true, false),
+        (Tier::Int8, false, false),
+        (Tier::Int8, true, true),
+    ] {
+        let options = GpuOptions {
+            tier: Some(tier),
+            serial_passes: Some(serial),
+            repeats_work: Some(repeats),
+            ..GpuOptions::default()
+        };
+        let shorten = |machine: &mut Machine| {
+            machine.tuned.short_attention_rows = 5 * u32::from(repeats);
+        };
+        let Some(mut session) = backend_of(&options, &shorten, N_CTX, 8) else {
+            continue;
+        };
+        let model = Arc::clone(&session.model);
+        let prompts = [tokens(3), tokens(1), tokens(2)];
+        let mut run = Run::new(&mut rng, &model, &prompts, 16);
+        // Pages of others lie between its own.
+        run.step(&[3, 0, 2]);
+        let mut found = vec![];
+        while found.len() < N_CTX - 50 {
+            found.extend(run.step(&[0, 1, 0]));
+        }
+        let (ids, done) = &run.sequences[1];
+        for (at, row) in alone(&mut session, &ids[..*done]).iter().enumerate() {
+            let bits = |row: &[f32]| -> Vec<u32> { row.iter().map(|v| v.to_bits()).collect() };
+            let same = bits(row) == bits(&found[at].1);
+            assert!(same, "position {at}, {options:?}");
+        }
+    }
+}
+
+#[test]
+fn rows_come_back_through_kept_memory_whatever_became_of_others() {
+    let Some(session) = backend(Tier::Subgroup, N_CTX, 8) else {
+        return;
+    };
+    let mut rng = Rng::fresh();
+    let prompts = [tokens(9), tokens(5), tokens(7), tokens(3)];
+    let mut run = Run::new(&mut rng, &session.model, &prompts, 32);
+    run.step(&[8, 4, 6, 2]);
+    let lasts: Vec<BatchToken> = (run.sequences.iter().zip(0..))
+        .map(|((ids, _), sequence)| BatchToken {
+            sequence,
+            position: ids.len() as u32 - 1,
+        })
+        .collect();
+    let words = sample::words(&Sampling::GREEDY, 0);
+    let batch = &mut run.batch;
+    let submit = |batch: &mut GpuBatch, rows: &[usize]| {
+        let step = BatchStep {
+            tokens: &lasts,
+            choices: &[words; 4],
+            biases: &[],
+            logits: rows,
+        };
+        complete(batch.submit_async(step)).expect("it runs")
+    };
+    // Small ones first, so that both buffers grow.
+    for rows in [&[0][..], &[0], &[0, 1, 2, 3], &[0, 1, 2, 3]] {
+        let flight = submit(batch, rows);
+        let landing = complete(batch.land_async(flight)).expect("it lands");
+        batch.take_back(landing.logits);
+    }
+    let buffers = batch.rows.staging.clone();
+    let memory = batch.rows.spare.as_ptr();
+    for _ in 0..6 {
+        for rows in [&[2][..], &[0, 3], &[], &[3, 1, 0, 2], &[1]] {
+            let mut flight = submit(batch, rows);
+            match rng.below(3) {
+                // Two are in flight, of which one is forgotten before it lands, or while it does.
+                0 => drop(submit(batch, &[0, 1])),
+                1 => {
+                    let other = submit(batch, &[0, 1]);
+                    let forgotten = std::mem::replace(&mut flight, other);
+                    let mut landing = Box::pin(batch.land_async(forgotten));
+                    let mut context = Context::from_waker(Waker::noop());
+                    let polled = landing.as_mut().poll(&mut context);
+                    drop(landing);
+                    if let Poll::Ready(landing) = polled {
+                        batch.take_back(landing.expect("it lands").logits);
+                    }
+                    let other = complete(batch.land_async(flight)).expect("it lands");
+                    batch.take_back(other.logits);
+                    flight = submit(batch, rows);
+                }
+                _ => {}
+            }
+            let landing = complete(batch.land_async(flight)).expect("it lands");
+            let vocab = session.model.model.config().vocab_size;
+            assert_eq!(landing.logits.len(), rows.len() * vocab);
+            for (row, of) in landing.logits.chunks_exact(vocab).zip(rows) {
+                let best = sample::sample(row, &[], &Sampling::GREEDY, 0);
+                assert_eq!(best, landing.ids[*of], "rows {rows:?}");
+            }
+            batch.take_back(landing.logits);
+        }
+    }
+    assert!(batch.rows.staging == buffers && batch.rows.spare.as_ptr() == memory);
+}
+
+#[test]
+fn biases_change_the_choices_of_their_own_rows_alone() {
+    let Some(session) = backend(Tier::Subgroup, N_CTX, 8) else {
+        return;
+    };
+    let mut rng = Rng::fresh();
+    let prompts = [tokens(9), tokens(5), tokens(7)];
+    let mut run = Run::new(&mut rng, &session.model, &prompts, 32);
+    run.step(&[8, 4, 6]);
+    let last = |run: &Run, sequence: usize| BatchToken {
+        sequence: sequence as u32,
+        position: run.sequences[sequence].0.len() as u32 - 1,
+    };
+    let lasts: Vec<BatchToken> = (0..3).map(|sequence| last(&run, sequence)).collect();
+    let words = sample::words(&Sampling::GREEDY, 0);
+    let mut choose = |tokens: &[BatchToken], biases: &[Biases]| {
+        let step = BatchStep {
+            tokens,
+            choices: &vec![words; tokens.len()],
+            biases,
+            logits: &[],
+        };
+        let flight = complete(run.batch.submit_async(step)).expect("it runs");
+        let landing = complete(run.batch.land_async(flight)).expect("it lands");
+        assert!(!landing.broken.contains(&true));
+        landing.ids
+    };
+    let plain = choose(&lasts, &[]);
+    let only = |token: u32| Biases::new(&[(token, f32::INFINITY)]).expect("one");
+    let none = Biases::default();
+    assert_eq!(
+        choose(&lasts, &[none.clone(), only(77)]),
+        [plain[0], 77, plain[2]]
+    );
+    assert_eq!(choose(&lasts, &[only(78), only(77)]), [78, 77, plain[2]]);
+    assert_eq!(
+        choose(&lasts, &[none.clone(), none.clone(), only(79)]),
+        [plain[0], plain[1], 79]
+    );
+    assert_eq!(choose(&lasts, &[]), plain);
+    // A token alone.
+    assert_eq!(choose(&lasts[1..2], &[only(80)]), [80]);
+    let without = Biases::new(&[(plain[1], f32::NEG_INFINITY)]).expect("one");
+    let other = choose(&lasts[1..2], std::slice::from_ref(&without));
+    assert_ne!(other[0], plain[1]);
+    assert_eq!(
+        choose(&lasts, &[none, without]),
+        [plain[0], other[0], plain[2]]
+    );
+    assert_eq!(choose(&lasts[1..2], &[]), plain[1..2]);
 }

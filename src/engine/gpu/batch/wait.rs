@@ -20,7 +20,7 @@ impl GpuBatch {
         pub fn submit(&mut self, step: BatchStep<'_>) -> Result<BatchFlight, GpuError> =
             self.submit_async(step);
 
-        pub fn land(&self, flight: BatchFlight) -> Result<BatchLanding, GpuError> =
+        pub fn land(&mut self, flight: BatchFlight) -> Result<BatchLanding, GpuError> =
             self.land_async(flight);
     }
 }

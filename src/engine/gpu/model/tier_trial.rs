@@ -269,6 +269,7 @@ impl<'a> Bench<'a> {
             }
         };
         let gate_up = GpuTokenGateUp {
+            tokens: 1,
             experts,
             raw_logits: false,
             shared,

@@ -64,6 +64,7 @@ impl Many<'_> {
                 self.drawn(index, which, draw, &mut landing, told);
             }
         }
+        self.batch.take_back(landing.logits);
     }
 
     /// The rows of a sequence up to `end` are there.

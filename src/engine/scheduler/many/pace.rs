@@ -2,10 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-/// What a step takes at most in which prompts join sequences that decode, as far as it can be foretold: people read along.
+/// The longest step in which prompts join answers that are read, as far as it can be foretold. People read along.
 const BESIDE: f64 = 0.030;
-/// The same where none decodes: whoever comes meanwhile waits for it.
+/// The same where there are none: whoever comes meanwhile waits for it.
 const ALONE: f64 = 0.100;
+/// An answer counts as read from so long after its first token on. When many requests come at once, those that are served first thus wait
+/// for their second token until the others have their first.
+const SETTLED: Duration = Duration::from_millis(100);
 /// Tokens of prompts that join a step however long it takes, so that every prompt comes to its end.
 const LEAST: usize = 32;
 /// Tokens of the first step with prompts, of which no time is known.
@@ -24,6 +27,11 @@ pub(super) struct Filled {
     pub(super) is_full: bool,
     /// When it was submitted.
     pub(super) at: Instant,
+}
+
+/// Whether somebody reads an answer at `now`, so that steps with prompts should not hold it up. Its first token came at `first`, if it did.
+pub(super) fn is_read(first: Option<Instant>, now: Instant) -> bool {
+    first.is_some_and(|first| now.saturating_duration_since(first) >= SETTLED)
 }
 
 /// What is known of the times of steps.
@@ -47,7 +55,7 @@ impl Pace {
     }
 
     /// Tokens of prompts that join a step which `decoded` tokens are in, if it has `most` at most. `beside` tells whether sequences decode
-    /// that may wait for its end.
+    /// that [somebody waits for](is_read).
     pub(super) fn room(&self, decoded: usize, beside: bool, most: usize) -> usize {
         // On a slow device decoding alone takes longer than that. Then prompts get half of the time.
         let target = match beside {
@@ -85,78 +93,4 @@ impl Pace {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Steps of a device, until the times settle; the tokens of prompts in the last and the seconds that it took.
-    fn settled(pace: &mut Pace, decoded: usize, seconds: impl Fn(usize) -> f64) -> (usize, f64) {
-        let mut last = (0, 0.0);
-        for _ in 0..20 {
-            let prompts = pace.room(decoded, decoded > 0, 512);
-            let took = seconds(decoded + prompts);
-            let step = Filled {
-                tokens: decoded + prompts,
-                prompts,
-                is_full: true,
-                at: Instant::now(),
-            };
-            pace.took(step, Duration::from_secs_f64(took));
-            last = (prompts, took);
-        }
-        last
-    }
-
-    #[test]
-    fn a_step_beside_others_takes_its_time_and_no_more() {
-        let mut pace = Pace::new();
-        // A fast device, at the beginning of a prompt and deep in one.
-        for per_token in [60e-6, 90e-6, 150e-6] {
-            let seconds = |tokens: usize| 0.008 + per_token * tokens as f64;
-            let (prompts, took) = settled(&mut pace, 16, seconds);
-            assert!((0.026..0.034).contains(&took), "{prompts} in {took} s");
-        }
-        let (prompts, _) = settled(&mut pace, 0, |tokens| 0.008 + 90e-6 * tokens as f64);
-        assert_eq!(prompts, 512, "alone it takes all");
-    }
-
-    #[test]
-    fn prompts_come_to_their_end_on_a_slow_device() {
-        let mut pace = Pace::new();
-        let decoding = Filled {
-            tokens: 4,
-            prompts: 0,
-            is_full: false,
-            at: Instant::now(),
-        };
-        for _ in 0..40 {
-            pace.took(decoding, Duration::from_millis(200));
-        }
-        let (prompts, took) = settled(&mut pace, 4, |tokens| 0.1 + 0.002 * tokens as f64);
-        assert!(prompts > 100 && took < 0.45, "{prompts} in {took} s");
-        let (prompts, _) = settled(&mut pace, 0, |tokens| 0.02 * tokens as f64);
-        assert_eq!(prompts, LEAST);
-    }
-
-    #[test]
-    fn a_step_that_was_held_up_and_one_of_few_tokens_say_little() {
-        let mut pace = Pace::new();
-        let seconds = |tokens: usize| 0.008 + 60e-6 * tokens as f64;
-        let (prompts, _) = settled(&mut pace, 16, seconds);
-        let step = |tokens, is_full| Filled {
-            tokens,
-            prompts: tokens,
-            is_full,
-            at: Instant::now(),
-        };
-        pace.took(step(3, false), Duration::from_millis(9));
-        assert!(pace.room(16, true, 512).abs_diff(prompts) < prompts / 4);
-        pace.took(step(300, true), Duration::from_secs(3));
-        assert!(pace.room(16, true, 512) > prompts / 3);
-        assert_eq!(
-            pace.room(500, true, 512),
-            12,
-            "no more than there is room for"
-        );
-        assert_eq!(pace.room(512, true, 512), 0);
-    }
-}
+mod tests;

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use super::pace::Filled;
+use super::pace::{Filled, is_read};
 use super::sequence::How;
 use super::{Draw, Flight, Many};
 use crate::engine::gpu::batch::{BatchStep, BatchToken};
-use crate::engine::{EngineError, Sampling};
+use crate::engine::{Biases, EngineError, Sampling};
 use crate::kernels::sample;
 use crate::kernels::sequences::CHOICE;
 
@@ -16,6 +16,7 @@ struct Plan {
     /// The tokens after which one is chosen.
     drawn: Vec<BatchToken>,
     choices: Vec<[u32; CHOICE]>,
+    biases: Vec<Biases>,
     draws: Vec<Draw>,
     /// Of which of them the host wants the logits.
     rows: Vec<usize>,
@@ -64,6 +65,7 @@ impl Many<'_> {
         let flight = self.batch.submit_async(BatchStep {
             tokens: &tokens,
             choices: &plan.choices,
+            biases: &plan.biases,
             logits: &plan.rows,
         });
         let flight = flight.await?;
@@ -112,7 +114,9 @@ impl Many<'_> {
             }
         }
         // Also those that the host chooses for, which may not be ready.
-        let beside = self.running.iter().any(|s| s.left() <= 1);
+        let now = Instant::now();
+        let mut decoding = self.running.iter().filter(|s| s.left() <= 1);
+        let beside = decoding.any(|s| is_read(s.answer.first(), now));
         let room = self.pace.room(plan.len(), beside, most);
         for run in ready(self, false) {
             let Some(index) = self.find(run) else {
@@ -142,16 +146,20 @@ impl Many<'_> {
         let mut tokens: Vec<_> = (first..first + count).map(token).collect();
         if is_last && let Some(last) = tokens.pop() {
             let step = u64::from(last.position) + 1;
-            let (words, row) = match &sequence.answer.how {
-                How::Device(sampling) => (sample::words(sampling, step), None),
+            let (words, biases, row) = match &sequence.answer.how {
+                How::Device(sampling, biases) => {
+                    (sample::words(sampling, step), biases.clone(), None)
+                }
                 How::Host(_) => {
                     plan.rows.push(plan.drawn.len());
                     let row = plan.rows.len() - 1;
-                    (sample::words(&Sampling::GREEDY, step), Some(row))
+                    let words = sample::words(&Sampling::GREEDY, step);
+                    (words, Biases::default(), Some(row))
                 }
             };
             plan.drawn.push(last);
             plan.choices.push(words);
+            plan.biases.push(biases);
             plan.draws.push(Draw {
                 run: sequence.run,
                 row,

@@ -5,11 +5,11 @@ use std::time::Instant;
 use crate::engine::scheduler::guarded::Guarded;
 use crate::engine::scheduler::pages::Table;
 use crate::engine::scheduler::request::RequestId;
-use crate::engine::{GenerateStats, Sampling, StopReason};
+use crate::engine::{Biases, GenerateStats, Sampling, StopReason};
 
 /// Who chooses tokens.
 pub(super) enum How {
-    Device(Sampling),
+    Device(Sampling, Biases),
     Host(Guarded),
 }
 
@@ -47,12 +47,17 @@ impl Answer {
         self.tokens.len() - self.prompt
     }
 
+    /// When its first token came.
+    pub(super) fn first(&self) -> Option<Instant> {
+        self.begun.as_ref()?.first
+    }
+
     /// What it took.
     pub(super) fn stats(&self, stop: StopReason) -> GenerateStats {
         let end = Instant::now();
         let begun = self.begun.as_ref();
         let at = begun.map_or(end, |begun| begun.at);
-        let first = begun.and_then(|begun| begun.first).unwrap_or(end);
+        let first = self.first().unwrap_or(end);
         let delivered = begun.map_or(0, |begun| begun.delivered);
         GenerateStats {
             prompt_tokens: self.prompt - begun.map_or(0, |begun| begun.cached),
@@ -90,7 +95,7 @@ impl Sequence {
     /// Whether another token is wanted of it now.
     pub(super) fn is_ready(&self) -> bool {
         let chosen = match self.answer.how {
-            How::Device(_) => true,
+            How::Device(..) => true,
             How::Host(_) => self.drawn == 0,
         };
         chosen && self.left() > 0 && self.answer.generated() + self.drawn < self.answer.limit

@@ -10,7 +10,7 @@ use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use crate::engine::cpu::CpuBackend;
 use crate::engine::scheduler::request::Event;
 use crate::engine::{
-    DeviceChoice, EngineOptions, GpuOptions, ModelSource, Opened, Sampling, Serving, Tier,
+    Biases, DeviceChoice, EngineOptions, GpuOptions, ModelSource, Opened, Sampling, Serving, Tier,
 };
 use crate::gpu::GpuError;
 use crate::gpu::wait::complete;
@@ -53,8 +53,8 @@ struct Job {
     prompt: Vec<u32>,
     sampling: Sampling,
     on_host: bool,
-    /// Tokens that the host never chooses.
-    excluded: Vec<u32>,
+    /// What is added to logits; minus infinity excludes a token.
+    biases: Vec<(u32, f32)>,
     limit: usize,
     /// Before which step it comes.
     comes: usize,
@@ -70,7 +70,7 @@ impl Job {
             prompt,
             sampling: Sampling::GREEDY,
             on_host: false,
-            excluded: vec![],
+            biases: vec![],
             limit,
             comes: 0,
             goes: None,
@@ -78,10 +78,16 @@ impl Job {
         }
     }
 
-    fn request(&self) -> Request {
+    /// Without some tokens.
+    fn without(self, tokens: &[u32]) -> Self {
         let excluded = |token: &u32| (*token, f32::NEG_INFINITY);
+        let biases = tokens.iter().map(excluded).collect();
+        Self { biases, ..self }
+    }
+
+    fn request(&self) -> Request {
         let settings = ChainSettings {
-            logit_bias: self.excluded.iter().map(excluded).collect(),
+            logit_bias: self.biases.clone(),
             ..ChainSettings::new(self.sampling)
         };
         Request {
@@ -89,7 +95,10 @@ impl Job {
             choice: match &self.led {
                 Some(led) => Choice::Host(Box::new(led.clone())),
                 None if self.on_host => Choice::Host(Box::new(Chain::new(settings))),
-                None => Choice::Device(self.sampling),
+                None => {
+                    let biases = Biases::new(&self.biases).expect("not many");
+                    Choice::Device(self.sampling, biases)
+                }
             },
             limit: self.limit,
         }
@@ -125,6 +134,23 @@ fn random_job(rng: &mut Rng, most: usize) -> Job {
         comes: rng.below(12),
         ..Job::new(prompt(rng, length), 0)
     }
+}
+
+/// A job with biases that change its answer: some of its tokens are excluded, others become likely.
+fn biased(rng: &mut Rng, many: &mut Many<'_>, job: Job) -> Job {
+    many.pages.forget();
+    let lonely = Job {
+        comes: 0,
+        ..job.clone()
+    };
+    let text = text(&run(many, &[lonely])[0]);
+    let some = text.iter().step_by(2).take(20).copied();
+    let mut job = job.without(&some.collect::<Vec<_>>());
+    for _ in 0..rng.below(40) {
+        let (token, bias) = (rng.below(4000) as u32, 3.0 * rng.normals(1)[0]);
+        job.biases.push((token, bias));
+    }
+    job
 }
 
 /// What came of each job.
@@ -205,8 +231,8 @@ fn text(events: &[Event]) -> Vec<u32> {
 }
 
 /// Asserts that greedy texts part only where the two tokens are as good as equal: by less than the error of the device's logits.
-fn assert_near(engine: &Engine, prompt: &[u32], common: &[u32], pair: [u32; 2]) {
-    let tokens = [prompt, common].concat();
+fn assert_near(engine: &Engine, job: &Job, common: &[u32], pair: [u32; 2]) {
+    let tokens = [&job.prompt[..], common].concat();
     let mut rows = vec![];
     let keep = &mut |_: usize, row: &[f32]| {
         rows.push(row.to_vec());
@@ -224,7 +250,11 @@ fn assert_near(engine: &Engine, prompt: &[u32], common: &[u32], pair: [u32; 2]) 
     };
     let error = gpu.iter().zip(cpu).map(|(a, b)| (a - b).abs());
     let error = error.fold(0.0, f32::max);
-    let margin = (cpu[pair[0] as usize] - cpu[pair[1] as usize]).abs();
+    let biased = |token: u32| {
+        let own = job.biases.iter().filter(|(other, _)| *other == token);
+        cpu[token as usize] + own.map(|(_, bias)| bias).sum::<f32>()
+    };
+    let margin = (biased(pair[0]) - biased(pair[1])).abs();
     assert!(
         margin <= 4.0 * error,
         "after {} tokens {pair:?}: margin {margin:.1e}, error {error:.1e}",
@@ -248,17 +278,31 @@ fn assert_alone(engine: &Engine, many: &mut Many<'_>, jobs: &[Job]) -> u64 {
         let alone = run(many, std::slice::from_ref(&job)).remove(0);
         assert!(matches!(found.last(), Some(Event::Ended(_))), "{found:?}");
         let (found, alone) = (text(found), text(&alone));
-        tokens += alone.len();
-        if found == alone {
-            continue;
+        let chosen = |token: &u32| job.biases.contains(&(*token, f32::NEG_INFINITY));
+        assert!(!found.iter().any(chosen), "{found:?} of {job:?}");
+        let mut pairs = vec![(found, alone.clone())];
+        if !job.on_host && !job.biases.is_empty() {
+            many.pages.forget();
+            let on_host = Job {
+                on_host: true,
+                ..job.clone()
+            };
+            let by_host = text(&run(many, &[on_host])[0]);
+            pairs.push((by_host, alone));
         }
-        parted += 1;
-        let pairs = found.iter().zip(&alone);
-        let common = pairs.take_while(|(a, b)| a == b).count();
-        if let (Some(a), Some(b)) = (found.get(common), alone.get(common))
-            && job.sampling == Sampling::GREEDY
-        {
-            assert_near(engine, &job.prompt, &alone[..common], [*a, *b]);
+        for (found, alone) in pairs {
+            tokens += alone.len();
+            if found == alone {
+                continue;
+            }
+            parted += 1;
+            let pairs = found.iter().zip(&alone);
+            let common = pairs.take_while(|(a, b)| a == b).count();
+            if let (Some(a), Some(b)) = (found.get(common), alone.get(common))
+                && job.sampling == Sampling::GREEDY
+            {
+                assert_near(engine, &job, &alone[..common], [*a, *b]);
+            }
         }
     }
     assert!(parted <= 1 + tokens / 1000, "{parted} of {}", jobs.len());
@@ -277,17 +321,20 @@ fn assert_mixes(tiers: &[Tier], mixes: usize) {
             let mut taken_back = 0;
             for _ in 0..mixes {
                 let count = 2 + rng.below(6);
-                let jobs: Vec<Job> = (0..count).map(|_| random_job(&mut rng, 150)).collect();
+                let mut jobs: Vec<Job> = (0..count).map(|_| random_job(&mut rng, 150)).collect();
+                for job in jobs.iter_mut().step_by(2) {
+                    *job = biased(&mut rng, &mut many, job.clone());
+                }
                 taken_back += assert_alone(&engine, &mut many, &jobs) - count as u64;
             }
             let small = rows < 4 * N_CTX;
             assert!(small || taken_back == 0, "{taken_back} were taken back");
             if small {
-                // Two that both grow out of the cache, since they cannot end. The youngest is drawn on the device.
-                let endless = |first| Job {
-                    on_host: true,
-                    excluded: engine.tokenizer().stop_tokens().to_vec(),
-                    ..Job::new(vec![first; 50], 30)
+                // Two that both grow out of the cache, since they cannot end. The youngest is drawn.
+                let stops = engine.tokenizer().stop_tokens();
+                let endless = |first, on_host| Job {
+                    on_host,
+                    ..Job::new(vec![first; 50], 30).without(stops)
                 };
                 let drawn = Job {
                     sampling: Sampling {
@@ -297,7 +344,11 @@ fn assert_mixes(tiers: &[Tier], mixes: usize) {
                     },
                     ..Job::new(vec![7; 60], 20)
                 };
-                let runs = assert_alone(&engine, &mut many, &[endless(5), endless(6), drawn]);
+                let runs = assert_alone(
+                    &engine,
+                    &mut many,
+                    &[endless(5, true), endless(6, false), drawn],
+                );
                 assert!(runs > 3, "nobody was taken back");
             }
         }

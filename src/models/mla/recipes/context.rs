@@ -58,6 +58,7 @@ impl Forms {
 }
 
 /// The buffers of a session that every step shares, and what its steps are recorded with.
+#[derive(Clone)]
 pub struct Context {
     /// Positions of a sequence; in a session rows of each cache.
     pub rows: u32,
@@ -80,6 +81,7 @@ pub struct Context {
 }
 
 /// The attention of prompts over expanded keys and values.
+#[derive(Clone)]
 pub struct Expanded {
     /// The device.
     pub machine: Machine,
@@ -171,15 +173,33 @@ impl Context {
             page: PAGE,
             rows,
             ids: ids as u32,
+            alone: false,
         };
         Ok(Self {
             cache: caches(target, config, rows as usize)?,
             history: Range::words("token histories", ids),
             sequences: Some(table),
             partials: attention::partials(config.dims(), slices),
-            short: 0,
             ..Self::new(target, config, without, n_ctx, tokens)?
         })
+    }
+
+    /// For steps of a token that is alone in a batch.
+    pub fn alone(&self) -> Self {
+        Self {
+            sequences: self.sequences.as_ref().map(|s| s.of_steps(1)),
+            ..self.clone()
+        }
+    }
+
+    /// The number of slices that the attention of `tokens` tokens after `pos` rows is cut into, and the cache rows of each.
+    pub fn cut(&self, machine: Machine, heads: usize, pos: usize, tokens: usize) -> (u32, u32) {
+        let rows = pos + tokens;
+        if tokens == 1 && rows <= self.short as usize {
+            let slice = attention_short::ROWS;
+            return ((rows as u32).div_ceil(slice), slice);
+        }
+        attention::cut_context(self.form(tokens), machine, rows, tokens, heads)
     }
 
     /// The largest replay of steps of one token.

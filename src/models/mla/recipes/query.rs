@@ -74,6 +74,8 @@ impl TokenRecipe<'_> {
             q_lat: q_lat.clone(),
             q_pe: q_pe.clone(),
             row,
+            sequences: self.given.context.sequences.clone(),
+            tokens: 1,
         };
         self.calls.push(absorb.call(self.given.target));
         Ok([q_lat, q_pe])
@@ -146,6 +148,7 @@ impl TokenRecipe<'_> {
                 q_lat: self.floats("q_lat", heads * dims.kv_lora as u32),
                 q_pe: self.floats("q_pe", heads * dims.rope as u32),
                 row: of.row(kv_a, self.eps()),
+                sequences: self.given.context.sequences.clone(),
             };
             self.calls.extend(queries.calls(self.given.target)?);
             return Ok([queries.q_lat, queries.q_pe]);

@@ -8,8 +8,8 @@ use crate::gpu::call::State;
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError, Step, Target};
+use crate::kernels::attention;
 use crate::kernels::compose::{Composition, Pair};
-use crate::kernels::{attention, attention_short};
 use crate::model::Ffn;
 use crate::models::mla::Weights;
 use crate::models::{self, BatchSizes, Batches, Recipes, Sessions, Trials};
@@ -179,14 +179,8 @@ impl Recipes for Session {
 
     fn state(&self, machine: Machine, pos: usize, tokens: usize) -> State {
         let context = &self.context;
-        let rows = pos + tokens;
-        let (slices, slice_rows) = if tokens == 1 && rows <= context.short as usize {
-            let slice = attention_short::ROWS;
-            ((rows as u32).div_ceil(slice), slice)
-        } else {
-            let heads = self.weights.config.head_count;
-            attention::cut_context(context.form(tokens), machine, rows, tokens, heads)
-        };
+        let heads = self.weights.config.head_count;
+        let (slices, slice_rows) = context.cut(machine, heads, pos, tokens);
         let few = |e: &Expanded| e.few(pos, tokens);
         State {
             pos: pos as u32,

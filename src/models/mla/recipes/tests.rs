@@ -5,13 +5,13 @@ use super::batch_session::Batch;
 use super::{Context, Forms, Given, token};
 use crate::engine::gpu::plan::SessionPlan;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, State};
+use crate::gpu::call::{Call, State, When};
 use crate::gpu::interface::Resolved;
 use crate::gpu::target::profiles;
-use crate::gpu::{Step, Target};
+use crate::gpu::{Most, Step, Target};
 use crate::kernels::compose::{Pair, kept_as};
-use crate::kernels::sample;
-use crate::kernels::sequences::CHOICE;
+use crate::kernels::sequences::{CHOICE, PAGE};
+use crate::kernels::{copy_rows, logit_bias, sample};
 use crate::model::{Convert, Weight};
 use crate::models;
 use crate::models::mla::{Layer, Model, Weights};
@@ -125,6 +125,7 @@ pub(super) fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step
     let vocab = model.config.vocab_size as u32;
     let mut steps = vec![];
     for (what, of) in [
+        ("batch of 1", 1),
         ("batch of 4", 4),
         ("batch of 64", 64),
         ("batch of 512", 512),
@@ -134,10 +135,12 @@ pub(super) fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step
         let most = of.min(sizes.most_drawn());
         let logits = Range::floats("logits", u64::from(most * vocab));
         let choices = Range::words("choices", u64::from(most) * CHOICE as u64);
+        let biases = Range::whole(&logit_bias::buffer(most));
         let result = Range::words("ids", u64::from(most) * 4);
         let rows = sample::Rows {
-            sequences: batch.sequences(),
+            sequences: &batch.sequences().of_steps(most),
             choices: &choices,
+            biases: &biases,
             most,
         };
         let choose = sample::calls_of(Some(&rows), &logits, vocab, batch.history(), &[result]);
@@ -145,6 +148,17 @@ pub(super) fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step
         let head = head.expect("its shapes suit");
         steps.push((what, head.then(&choose)));
     }
+    let list = Range::words("copies", 4 * u64::from(copy_rows::MOST));
+    let rows = sizes.pages * PAGE;
+    let copies = batch.cache().iter().map(|cache| {
+        let values = cache.size / 2 / u64::from(rows);
+        copy_rows::call(cache, rows, values as u32, &list)
+    });
+    let most = Most {
+        tokens: copy_rows::MOST,
+        context: sizes.n_ctx as u32,
+    };
+    steps.push(("copies", Step::of(most, copies)));
     steps
 }
 
@@ -194,6 +208,34 @@ fn every_model_is_recorded_for_every_device() {
         assert_eq!(now, recorded, "GLIMT_WRITE=1 writes {path} anew");
     }
     assert_eq!(now.lines().count(), recorded.lines().count(), "{path}");
+}
+
+#[test]
+fn a_sequence_alone_takes_the_dispatches_of_a_session() {
+    for name in ModelName::ALL {
+        let model = model(name, Recipe::Q4_0);
+        for target in profiles() {
+            let batches = batches(&target, &model);
+            let batch = batches.iter().filter(|(what, _)| *what == "batch of 1");
+            let batch = batch.flat_map(|(_, step)| &step.calls);
+            // A session's biases are added on the host.
+            let batch = batch.filter(|call| call.when != When::Biased);
+            let found: Vec<_> = batch
+                .map(|call| (call.kernel, call.when, call.grid))
+                .collect();
+            if target.activation().is_some() {
+                let plan = SessionPlan::new(&target, &model, 4000, None).expect("it fits");
+                let token = &plan.steps[0].1.calls;
+                let token: Vec<_> = token
+                    .iter()
+                    .map(|call| (call.kernel, call.when, call.grid))
+                    .collect();
+                assert_eq!(found, token, "{name}, {}", target.name);
+            }
+            let step = &batches[0].1;
+            assert!(step.calls.iter().all(|call| call.bound("table").is_none()));
+        }
+    }
 }
 
 #[test]

@@ -41,17 +41,72 @@ pub(super) struct RawLogits {
     pub(super) partial_sums: u32,
 }
 
+/// The residual stream behind the last layer, prepared for the output head.
+pub struct LastStream {
+    /// The stream times the weight of the last norm, prepared.
+    values: Range,
+    /// Sums of squares of 16 values of the stream.
+    squares: Range,
+}
+
+impl LastStream {
+    /// For a model.
+    pub fn new(given: Given<'_>, activation: Activation) -> Self {
+        let d = given.config().embedding_length as u32;
+        Self {
+            values: Range::prepared("last stream", activation, d),
+            squares: Range::floats("last stream squares", u64::from(d / 16)),
+        }
+    }
+}
+
 /// The step over one token, with its `logits`.
 ///
 /// # Errors
 /// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.
 pub fn step(given: Given<'_>, activation: Activation, logits: &Range) -> Result<Step, GpuError> {
+    let last = LastStream::new(given, activation);
+    let layers = layers(given, activation, &last)?;
+    Ok(layers.then(&head(given, activation, &last, logits)?.calls))
+}
+
+/// The step from the id of one token to the stream behind the last layer.
+///
+/// # Errors
+/// As [`step`].
+pub fn layers(
+    given: Given<'_>,
+    activation: Activation,
+    last: &LastStream,
+) -> Result<Step, GpuError> {
     let recipe = TokenRecipe {
         given,
         activation,
         calls: vec![],
     };
-    Ok(Step::of(given.context.token(), recipe.step(logits)?))
+    Ok(Step::of(given.context.token(), recipe.layers(last)?))
+}
+
+/// The step from that stream to the `logits`.
+///
+/// # Errors
+/// As [`step`].
+pub fn head(
+    given: Given<'_>,
+    activation: Activation,
+    last: &LastStream,
+    logits: &Range,
+) -> Result<Step, GpuError> {
+    let x = TokenInput {
+        values: last.values.clone(),
+        rms: Some((last.squares.clone(), given.config().rms_eps)),
+    };
+    let product = GpuTokenMatvec::new(&given.weights.output, activation, Input::Prepared(x, 0))
+        .bind("y", logits);
+    Ok(Step::of(
+        given.context.token(),
+        product.calls(given.target)?,
+    ))
 }
 
 /// Builds the dispatches of a decoded token.
@@ -63,8 +118,8 @@ pub(super) struct TokenRecipe<'a> {
 }
 
 impl TokenRecipe<'_> {
-    /// The dispatches from token id to `logits`.
-    fn step(mut self, logits: &Range) -> Result<Vec<Call>, GpuError> {
+    /// The dispatches from token id to the stream behind the last layer.
+    fn layers(mut self, last: &LastStream) -> Result<Vec<Call>, GpuError> {
         let (weights, dims) = (self.given.weights, self.given.dims());
         for (what, width) in [("query heads", dims.head()), ("latents", dims.kv_lora)] {
             if !width.is_multiple_of(32) {
@@ -74,9 +129,11 @@ impl TokenRecipe<'_> {
         }
         let norms = weights.layers.iter().map(|l| &l.attn_norm);
         let norms: Vec<&Range> = norms.chain([&weights.output_norm]).collect();
-        let mut stream = self.stream(weights.token_embd.cols, norms[0]);
+        let width = weights.token_embd.cols;
+        let mut stream = self.stream(width, norms[0]);
         let embedding = self.stream_output(&stream);
-        self.calls.extend(token_embed::calls(
+        self.calls.extend(token_embed::calls_of(
+            self.given.context.sequences.as_ref(),
             &weights.token_embd,
             &self.given.context.history,
             &stream.x,
@@ -87,13 +144,16 @@ impl TokenRecipe<'_> {
             let begin = self.calls.len();
             let (after, logits) = self.attention(of, &stream)?;
             let middle = self.calls.len();
-            stream = self.feed_forward(of.layer, &after, logits, norms[i + 1])?;
+            let mut next = self.stream(width, norms[i + 1]);
+            if i + 1 == weights.layers.len() {
+                next.values = last.values.clone();
+                next.squares = last.squares.clone();
+            }
+            self.feed_forward(of.layer, &after, logits, &next)?;
+            stream = next;
             belong(&mut self.calls[begin..middle], Sublayer::Attention(i));
             belong(&mut self.calls[middle..], Sublayer::FeedForward(i));
         }
-        let x = Input::Prepared(self.normed(&stream), 0);
-        let head = GpuTokenMatvec::new(&weights.output, self.activation, x).bind("y", logits);
-        self.calls.extend(head.calls(self.given.target)?);
         Ok(self.calls)
     }
 
@@ -174,11 +234,15 @@ impl TokenRecipe<'_> {
             let latents = self.values("latents", heads * kv_lora);
             self.calls.push(self.merge(&latents));
             let x = TokenInput::of(latents);
-            return self.residual_product(vo, x, stream, &layer.ffn_norm, router);
+            let after = self.stream(vo.total_rows(), &layer.ffn_norm);
+            let logits = self.residual_product(vo, x, stream, &after, router)?;
+            return Ok((after, logits));
         }
         let values = self.head_values(&layer.attn_v_b)?;
         let x = TokenInput::of(values);
-        self.residual_product(&layer.attn_output, x, stream, &layer.ffn_norm, router)
+        let after = self.stream(layer.attn_output.total_rows(), &layer.ffn_norm);
+        let logits = self.residual_product(&layer.attn_output, x, stream, &after, router)?;
+        Ok((after, logits))
     }
 
     /// Whether `attn_output` leaves partial sums of the experts' logits, though every workgroup of gate and up then adds them up.
@@ -243,20 +307,19 @@ impl TokenRecipe<'_> {
         Ok(values)
     }
 
-    /// The stream after adding W x, prepared for the norm `norm`; and the logits of `router`, where the product can leave them.
+    /// Leaves the stream and W x in `after`. The logits of `router`, where the product can leave them.
     fn residual_product(
         &mut self,
         weight: &GpuWeight,
         x: TokenInput,
         stream: &Stream,
-        norm: &Range,
+        after: &Stream,
         router: Option<&GpuWeight>,
-    ) -> Result<(Stream, Option<RawLogits>), GpuError> {
-        let after = self.stream(weight.total_rows(), norm);
+    ) -> Result<Option<RawLogits>, GpuError> {
         let mut call = GpuTokenMatvec::new(weight, self.activation, Input::Prepared(x, 0))
             .bind("residual", &stream.x)
             .bind("y", &after.x)
-            .prepared(self.stream_output(&after));
+            .prepared(self.stream_output(after));
         let geometry = token::geometry(self.given.target, &call.site())?;
         let mut logits = None;
         let leaves =
@@ -275,20 +338,22 @@ impl TokenRecipe<'_> {
         }
         self.calls
             .extend(call.calls_with(self.given.target, &geometry)?);
-        Ok((after, logits))
+        Ok(logits)
     }
 
+    /// Leaves the stream after the feed-forward network in `after`.
     fn feed_forward(
         &mut self,
         layer: &GpuLayer,
         stream: &Stream,
         logits: Option<RawLogits>,
-        next: &Range,
-    ) -> Result<Stream, GpuError> {
+        after: &Stream,
+    ) -> Result<(), GpuError> {
         match &layer.ffn {
             Ffn::Dense(mlp) => {
                 let h = self.values("h", mlp.gate.rows);
                 let gate_up = GpuTokenGateUp {
+                    tokens: 1,
                     activation: self.activation,
                     experts: None,
                     raw_logits: false,
@@ -298,10 +363,10 @@ impl TokenRecipe<'_> {
                 };
                 self.calls.extend(gate_up.calls(self.given.target)?);
                 let x = TokenInput::of(h);
-                let (after, _) = self.residual_product(&mlp.down, x, stream, next, None)?;
-                Ok(after)
+                self.residual_product(&mlp.down, x, stream, after, None)?;
+                Ok(())
             }
-            Ffn::Moe(moe) => self.experts(moe, stream, logits, next),
+            Ffn::Moe(moe) => self.experts(moe, stream, logits, after),
         }
     }
 
@@ -336,8 +401,8 @@ impl TokenRecipe<'_> {
         moe: &Moe<GpuWeight, Range>,
         stream: &Stream,
         raw: Option<RawLogits>,
-        next: &Range,
-    ) -> Result<Stream, GpuError> {
+        after: &Stream,
+    ) -> Result<(), GpuError> {
         let Moe {
             ffn_gate_inp,
             exp_probs_b,
@@ -373,6 +438,7 @@ impl TokenRecipe<'_> {
             used * experts.gate.rows + shared.as_ref().map_or(0, |s| s.gate.rows),
         );
         let gate_up = GpuTokenGateUp {
+            tokens: 1,
             activation: self.activation,
             experts: Some(([&experts.gate, &experts.up], router)),
             raw_logits,
@@ -381,8 +447,8 @@ impl TokenRecipe<'_> {
             h: h.clone(),
         };
         self.calls.extend(gate_up.calls(self.given.target)?);
-        let after = self.stream(experts.down.rows, next);
         let down = GpuTokenMoeDown {
+            tokens: 1,
             activation: self.activation,
             down: &experts.down,
             shared: shared.as_ref().map(|s| &s.down),
@@ -392,10 +458,10 @@ impl TokenRecipe<'_> {
             used,
             residual: stream.x.clone(),
             y: after.x.clone(),
-            prepared: self.stream_output(&after),
+            prepared: self.stream_output(after),
         };
         self.calls.extend(down.calls(self.given.target)?);
-        Ok(after)
+        Ok(())
     }
 }
 

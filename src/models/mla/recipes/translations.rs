@@ -253,8 +253,8 @@ fn check_variables(module: &Module, spec: &Spec, tier: Tier) -> Result<(), Strin
     ensure(declared == spec.access, || {
         format!("bindings {access:?} for a layout of {:?}", spec.access)
     })?;
-    // A mark, a trial, and what a table tells all have none.
-    let without = ["mark", "small_halves"].contains(&spec.kernel)
+    // A mark, a trial, biases, copies, and what a table tells all have none.
+    let without = ["mark", "small_halves", "logit_bias", "copy_rows"].contains(&spec.kernel)
         || (spec.variant.flags.contains("table")
             && ["attention_merge", "sample_pick", "sample_scan"].contains(&spec.kernel));
     ensure(params == usize::from(!without), || {

@@ -95,6 +95,9 @@ fn lead(many: &mut Many<'_>, jobs: &[Job], all: &mut Found) {
         alone.push((text, rows));
     }
     many.pages.forget();
+    // Whoever has biases beside them changes nothing for them.
+    let stops = many.engine.tokenizer().stop_tokens();
+    led.push(Job::new(vec![9; 20], 30).without(stops));
     run(many, &led);
     for (job, (text, alone)) in led.iter().zip(alone) {
         let found = job.led.as_ref().expect("it is led").rows();

@@ -1,0 +1,193 @@
+//! Numbers that requests add to the logits of some tokens, before one is chosen.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::gpu::buffer::{Buffer, Range};
+use crate::gpu::call::{Call, Extent, When};
+
+/// Tokens that may have biases in a row of logits.
+pub const MOST: usize = 64;
+
+/// What a row of logits gets on the device: (token, number to add as bits).
+pub type Row = [[u32; 2]; MOST];
+
+/// A row without biases: no vocabulary has this token.
+pub const NONE: Row = [[u32::MAX, 0]; MOST];
+
+/// What the device adds at most, and at least with the other sign. Minus infinity excludes a token, but a sum with it would be infinite, and
+/// [`sample`](super::sample) tells logits that are not finite as broken. This is as far from all others and leaves them finite: its share of a
+/// draw is 0 all the same.
+const FARTHEST: f32 = 1e30;
+
+/// What is added to the logits of up to [`MOST`] tokens. Clones are the same.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Biases(Arc<[(u32, f32)]>);
+
+impl Biases {
+    /// Of tokens and what is added to their logits; that of a token that is there several times is added up. `None` if these are more
+    /// tokens than a row of the device has room for.
+    pub fn new(biases: &[(u32, f32)]) -> Option<Self> {
+        let mut sums = BTreeMap::new();
+        for (token, bias) in biases {
+            *sums.entry(*token).or_insert(0.0) += bias;
+        }
+        (sums.len() <= MOST).then(|| Self(sums.into_iter().collect()))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each token once, in order, with what is added to its logit. Minus infinity excludes it.
+    pub fn all(&self) -> &[(u32, f32)] {
+        &self.0
+    }
+
+    /// As the device takes them: finite.
+    pub fn row(&self) -> Row {
+        let mut row = NONE;
+        for (place, (token, bias)) in row.iter_mut().zip(&*self.0) {
+            *place = [*token, bias.clamp(-FARTHEST, FARTHEST).to_bits()];
+        }
+        row
+    }
+}
+
+/// A buffer for the biases of so many rows of logits, (rows, [`MOST`]) pairs, which has none at first.
+pub fn buffer(rows: u32) -> Buffer {
+    let none = vec![NONE; rows as usize];
+    let words: &[u32] = none.as_flattened().as_flattened();
+    Buffer::with("biases", words)
+}
+
+/// The dispatch that adds `biases`, a [`Row`] for each of so many `rows`, to `logits`, (rows, vocab) f32, in replays of which some row
+/// [has any](When::Biased). Tokens that the vocabulary does not have are ignored.
+pub fn call(biases: &Range, logits: &Range, vocab: u32, rows: Extent) -> Call {
+    Call::new("logit_bias")
+        .number("WG", MOST as u32)
+        .number("VOCAB", vocab)
+        .bind("logits", logits)
+        .bind("biases", biases)
+        .grid([Extent::N(1), rows, Extent::N(1)])
+        .only(When::Biased)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::call::State;
+    use crate::gpu::testing::{assert_refused, download, gpus, run, upload};
+    use crate::kernels::sample;
+    use crate::kernels::sampling::Sampling;
+    use crate::kernels::testing::Rng;
+
+    /// Adds the biases of a row to its logits; the twin of the kernel, for its test.
+    pub(crate) fn logit_bias(logits: &mut [f32], biases: &Row) {
+        for [token, bias] in biases {
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                *logit += f32::from_bits(*bias);
+            }
+        }
+    }
+
+    /// Random ones of some tokens, the first and the last among them, some of them several times, and of tokens that are none.
+    fn random(rng: &mut Rng, vocab: usize, count: usize) -> Biases {
+        let odd = [f32::NEG_INFINITY, 0.0, 100.0, -100.0];
+        let mut biases = vec![];
+        for i in 0..count {
+            let token = match i {
+                0 => 0,
+                1 => vocab - 1,
+                2 => vocab + rng.below(9),
+                _ => rng.below(vocab),
+            };
+            let bias = match rng.below(2) {
+                0 => odd[rng.below(odd.len())],
+                _ => rng.normals(1)[0],
+            };
+            biases.push((token as u32, bias));
+            if bias.is_finite() && rng.below(3) == 0 {
+                biases.push((token as u32, 1.5));
+            }
+        }
+        Biases::new(&biases).expect("not too many")
+    }
+
+    #[test]
+    fn biases_of_a_token_are_added_up_and_finite_on_the_device() {
+        let inf = f32::INFINITY;
+        let given = [(7, 1.5), (3, -inf), (7, 2.0), (3, 50.0), (9, inf)];
+        let biases = Biases::new(&given).expect("three");
+        assert_eq!(biases.all(), [(3, -inf), (7, 3.5), (9, inf)]);
+        let row = biases.row();
+        let values = row.map(|[token, bias]| (token, f32::from_bits(bias)));
+        assert_eq!(values[..3], [(3, -FARTHEST), (7, 3.5), (9, FARTHEST)]);
+        assert_eq!(row[3..], NONE[3..]);
+        let many = |count: u32| (0..2 * count).map(|i| (i % count, 1.0)).collect::<Vec<_>>();
+        assert!(Biases::new(&many(64)).is_some() && Biases::new(&many(65)).is_none());
+        assert!(Biases::default().is_empty() && Biases::default().row() == NONE);
+    }
+
+    #[test]
+    fn each_row_gets_its_own_biases() {
+        let mut rng = Rng::fresh();
+        for (vocab, most) in [(154_880, 3), (102_400, 2), (300, 9), (70, 64), (1, 1)] {
+            for gpu in gpus() {
+                let rows = 1 + rng.below(most);
+                let logits = rng.normals(rows * vocab);
+                let counts = (0..rows).map(|_| [0, 3, MOST, rng.below(MOST)][rng.below(4)]);
+                let counts: Vec<usize> = counts.collect();
+                let given = counts.iter().map(|count| random(&mut rng, vocab, *count));
+                let given: Vec<Row> = given.map(|biases| biases.row()).collect();
+                let mut expected = logits.clone();
+                for (row, given) in expected.chunks_exact_mut(vocab).zip(&given) {
+                    logit_bias(row, given);
+                }
+                assert!(sample::all_finite(&expected));
+                // Rows behind those of the replay are left alone.
+                let behind = vec![7.0; vocab];
+                let found = upload(gpu, &[&logits[..], &behind].concat());
+                let biases = Range::whole(&upload(gpu, given.as_flattened().as_flattened()));
+                let call = call(&biases, &Range::whole(&found), vocab as u32, Extent::Tokens);
+                let state = |biased| State {
+                    tokens: rows as u32,
+                    biased,
+                    ..State::default()
+                };
+                for (biased, expected) in [(false, &logits), (true, &expected)] {
+                    run(gpu, std::slice::from_ref(&call), &state(biased));
+                    let bits =
+                        |row: &[f32]| -> Vec<u32> { row.iter().map(|l| l.to_bits()).collect() };
+                    let all: Vec<f32> = download(gpu, &found, (rows + 1) * vocab);
+                    let tier = gpu.tier.name();
+                    assert!(
+                        bits(&all[..rows * vocab]) == bits(expected) && all.ends_with(&behind),
+                        "{rows} rows of {vocab}, biased: {biased}, {tier}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_excluded_token_is_not_chosen_and_breaks_nothing() {
+        let mut rng = Rng::fresh();
+        let mut logits = rng.normals(300);
+        let best = |logits: &[f32]| sample::sample(logits, &[], &Sampling::GREEDY, 0);
+        for _ in 0..MOST {
+            let token = best(&logits);
+            let biases = Biases::new(&[(token, f32::NEG_INFINITY)]).expect("one");
+            logit_bias(&mut logits, &biases.row());
+            assert!(best(&logits) != token && sample::all_finite(&logits));
+        }
+    }
+
+    #[test]
+    fn buffers_for_fewer_rows_are_refused() {
+        let (biases, logits) = (Range::whole(&buffer(8)), Range::floats("logits", 9 * 300));
+        let call = call(&biases, &logits, 300, Extent::Tokens);
+        assert_refused(&[call], 9, "logit_bias", "biases");
+    }
+}

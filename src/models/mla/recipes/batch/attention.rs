@@ -1,0 +1,206 @@
+//! The attention of a layer of a batch: from the stream to the queries, the cache and the heads' values, and back to the stream.
+
+use super::Recipe;
+use super::buffers::{Buffers, Stream};
+use crate::gpu::GpuError;
+use crate::gpu::call::When;
+use crate::kernels::attention_merge::Output;
+use crate::kernels::batch_matvec::GpuBatchMatvec;
+use crate::kernels::rope_cache::{self, Queries};
+use crate::kernels::token::{Divided, TokenInput, TokenOutput};
+use crate::kernels::token_absorb::{self, GpuTokenAbsorb};
+use crate::kernels::token_matvec::{self, GpuTokenMatvec};
+use crate::models::mla::recipes::context::TokenLayer;
+use crate::models::mla::{GpuLayer, Query};
+use crate::quant::activation::Activation;
+
+impl Recipe<'_> {
+    /// The query heads, in f32 and prepared, and `kv_a`.
+    fn query(
+        &mut self,
+        layer: &GpuLayer,
+        stream: &Stream,
+        b: &Buffers,
+    ) -> Result<TokenInput, GpuError> {
+        let heads = |product: GpuBatchMatvec<'_>, recipe: &mut Self| {
+            recipe.record(&GpuBatchMatvec {
+                y: Some(b.q.clone()),
+                prepared: Some(TokenOutput {
+                    values: b.prepared_q.clone(),
+                    norm: None,
+                }),
+                ..product
+            })
+        };
+        let x = self.query_latent(layer, stream, b)?;
+        match &layer.q {
+            Query::Full { attn_q } => heads(self.product(attn_q, &x), self)?,
+            Query::Lora { attn_q_b, .. } => heads(self.product(attn_q_b, &x), self)?,
+        }
+        Ok(TokenInput::of(b.prepared_q.clone()))
+    }
+
+    /// What the query heads are made of: the latent of the query where it has one, else the stream. And `kv_a`.
+    fn query_latent(
+        &mut self,
+        layer: &GpuLayer,
+        stream: &Stream,
+        b: &Buffers,
+    ) -> Result<TokenInput, GpuError> {
+        let mut x = stream.values.clone();
+        if let Query::Lora {
+            attn_q_a,
+            attn_q_a_norm,
+            ..
+        } = &layer.q
+        {
+            let squares = b.q_a.norm.as_ref().map(|(_, squares)| squares.clone());
+            let squares = squares.expect("a norm follows");
+            self.record(&GpuBatchMatvec {
+                prepared: Some(TokenOutput {
+                    values: b.q_a.values.clone(),
+                    norm: Some((attn_q_a_norm.clone(), squares.clone())),
+                }),
+                ..self.product(attn_q_a, &stream.values)
+            })?;
+            x = TokenInput {
+                values: b.q_a.values.clone(),
+                rms: Some((squares, self.eps())),
+            };
+        }
+        self.record(&GpuBatchMatvec {
+            y: Some(b.kv_a.clone()),
+            ..self.product(&layer.attn_kv_a_mqa, &stream.values)
+        })?;
+        Ok(x)
+    }
+
+    /// The queries, absorbed and rotated, and the new rows of the cache.
+    fn queries(
+        &mut self,
+        of: TokenLayer<'_>,
+        stream: &Stream,
+        b: &Buffers,
+    ) -> Result<(), GpuError> {
+        let (layer, dims) = (of.layer, self.given.dims());
+        let rows = self.given.cache_rows(of, b.kv_a.clone());
+        if let Query::Lora { attn_q_b, .. } = &layer.q
+            && self.is_apart()
+            && token_absorb::repeated(self.target(), [attn_q_b, &layer.attn_k_b], dims, false)
+                .is_some()
+        {
+            let x = self.query_latent(layer, stream, b)?;
+            let absorb = GpuTokenAbsorb {
+                q_b: attn_q_b,
+                k_b: &layer.attn_k_b,
+                activation: self.activation,
+                x,
+                rope_table: self.given.context.rope_table.clone(),
+                dims,
+                q_lat: b.q_lat.clone(),
+                q_pe: b.q_pe.clone(),
+                row: None,
+                sequences: self.given.context.sequences.clone(),
+                tokens: self.most,
+            };
+            self.calls.push(absorb.call(self.target()));
+            self.calls.push(rope_cache::call(&rows));
+            return Ok(());
+        }
+        let units = |n: usize| (n / 32) as u32;
+        let q = self.query(layer, stream, b)?;
+        self.record(&GpuBatchMatvec {
+            x_stride: units(dims.heads * dims.head()),
+            x_group: units(dims.head()),
+            y: Some(b.q_lat.clone()),
+            ..self.product(&layer.attn_k_b, &q)
+        })?;
+        self.calls.push(rope_cache::call(&rope_cache::GpuRopeCache {
+            queries: Some(Queries {
+                q: b.q.clone(),
+                q_pe: b.q_pe.clone(),
+            }),
+            ..rows
+        }));
+        Ok(())
+    }
+
+    /// The heads' values, prepared, from the slices of the attention: joined by the product itself where they are few, else by a dispatch
+    /// before it.
+    fn head_values(&mut self, layer: &GpuLayer, b: &Buffers) -> Result<(), GpuError> {
+        let dims = self.given.dims();
+        let units = |n: usize| (n / 32) as u32;
+        let values = TokenOutput {
+            values: b.values.clone(),
+            norm: None,
+        };
+        let mut most = 0;
+        let sequences = self.given.context.sequences.as_ref();
+        if let Some(sequences) = sequences.filter(|_| self.is_apart()) {
+            let slices = token_matvec::Input::Slices(self.given.context.partials.clone(), dims);
+            let joining = GpuTokenMatvec::new(&layer.attn_v_b, self.activation, slices)
+                .prepared(values.clone())
+                .of_tokens(self.most, sequences);
+            if self.target().geometry(&joining.site()).is_some() {
+                most = self.target().merge_up_to(self.activation) * self.most;
+                let calls = joining.calls(self.target())?.into_iter();
+                self.calls
+                    .extend(calls.map(|call| call.only(When::SlicesUpTo(most))));
+            }
+        }
+        let output = match self.activation {
+            Activation::Bytes => Output::Bytes,
+            Activation::Halves { .. } => Output::Halves,
+            Activation::Floats => Output::Floats,
+        };
+        let begin = self.calls.len();
+        let merge = self.given.merge(&b.latents, output);
+        self.calls.push(merge);
+        self.record(&GpuBatchMatvec {
+            x_stride: units(dims.heads * dims.kv_lora),
+            x_group: units(dims.kv_lora),
+            prepared: Some(values),
+            ..self.product(&layer.attn_v_b, &TokenInput::of(b.latents.clone()))
+        })?;
+        if most > 0 {
+            let many = self.calls.split_off(begin).into_iter();
+            self.calls
+                .extend(many.map(|call| call.only(When::SlicesAbove(most))));
+        }
+        Ok(())
+    }
+
+    /// The stream after the attention, prepared for the feed-forward network.
+    pub(super) fn attention(
+        &mut self,
+        of: TokenLayer<'_>,
+        stream: &Stream,
+        b: &Buffers,
+    ) -> Result<Stream, GpuError> {
+        let layer = of.layer;
+        self.queries(of, stream, b)?;
+        let form = self.given.context.forms.token;
+        let queries = [b.q_lat.clone(), b.q_pe.clone()];
+        let attention = self.given.attention(form, queries, of.cache);
+        self.calls.extend(attention.calls());
+        self.head_values(layer, b)?;
+        let values = TokenInput::of(b.values.clone());
+        let [prepared, squares] = &b.ffn_values;
+        self.record(&GpuBatchMatvec {
+            residual: Some(stream.x.clone()),
+            y: Some(b.after_attention.clone()),
+            prepared: Some(TokenOutput {
+                values: prepared.clone(),
+                norm: Some((layer.ffn_norm.clone(), squares.clone())),
+            }),
+            ..self.product(&layer.attn_output, &values)
+        })?;
+        Ok(Stream {
+            x: b.after_attention.clone(),
+            values: TokenInput {
+                values: prepared.clone(),
+                rms: Some((squares.clone(), self.eps())),
+            },
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! What the dispatches of a layer of a batch leave for each other.
+
+use super::experts::HEIGHT;
+use crate::gpu::buffer::Range;
+use crate::kernels::expert_rows::tile_count;
+use crate::kernels::token::{TokenInput, TokenOutput};
+use crate::models::mla::Config;
+use crate::quant::activation::Activation;
+
+/// What is given to a sublayer for each token.
+#[derive(Clone)]
+pub(super) struct Stream {
+    /// (tokens, d) f32.
+    pub(super) x: Range,
+    /// x times the weight of the norm that comes next, prepared, with its sums of squares; or already normed.
+    pub(super) values: TokenInput,
+}
+
+/// The buffers of a layer, for up to so many tokens: all f32 or prepared, a row for each token unless they say otherwise.
+#[derive(Clone)]
+pub(super) struct Buffers {
+    pub(super) q_a: TokenOutput,
+    pub(super) q: Range,
+    pub(super) prepared_q: Range,
+    pub(super) kv_a: Range,
+    pub(super) q_lat: Range,
+    pub(super) q_pe: Range,
+    pub(super) latents: Range,
+    pub(super) values: Range,
+    pub(super) after_attention: Range,
+    pub(super) ffn_values: [Range; 2],
+    pub(super) logits: Range,
+    pub(super) ids: Range,
+    pub(super) weights: Range,
+    pub(super) slots: Range,
+    pub(super) tiles: Range,
+    pub(super) h: Range,
+    pub(super) shared_h: Range,
+    pub(super) slot_sums: Range,
+    pub(super) after_shared: Range,
+    pub(super) after: Range,
+    pub(super) next_values: [Range; 2],
+}
+
+impl Buffers {
+    pub(super) fn new(config: &Config, activation: Activation, tokens: u32) -> Self {
+        let dims = config.dims();
+        let n = u64::from(tokens);
+        let floats = |name, width: usize| Range::floats(name, n * width as u64);
+        let words = |name, width: usize| Range::words(name, n * width as u64);
+        let values = |name, width: usize| Range::prepared(name, activation, tokens * width as u32);
+        let normed = |name, width| [values(name, width), floats("squares", width.div_ceil(16))];
+        let d = config.embedding_length;
+        let experts = config.experts.as_ref();
+        let [count, used] = experts.map_or([0, 0], |e| [e.count, e.used]);
+        let ff = experts.map_or(0, |e| e.feed_forward_length);
+        let shared = experts.map_or(0, |e| e.shared_count) * ff;
+        let dense = config.feed_forward_length;
+        let q_lora = config.q_lora_rank.unwrap_or(0);
+        let heads = dims.heads;
+        let [q_a, q_a_squares] = normed("prepared q_a", q_lora);
+        // The norm's weight is the layer's.
+        let q_a = TokenOutput {
+            values: q_a,
+            norm: Some((q_a_squares.clone(), q_a_squares)),
+        };
+        let tiles = match count {
+            0 => 0,
+            _ => tile_count(tokens, used as u32, HEIGHT, count as u32),
+        };
+        Self {
+            q_a,
+            q: floats("q", heads * dims.head()),
+            prepared_q: values("prepared q", heads * dims.head()),
+            kv_a: floats("kv_a", dims.cache_row()),
+            q_lat: floats("q_lat", heads * dims.kv_lora),
+            q_pe: floats("q_pe", heads * dims.rope),
+            latents: values("latents", heads * dims.kv_lora),
+            values: values("values", heads * config.v_head_dim),
+            after_attention: floats("after attention", d),
+            ffn_values: normed("prepared stream", d),
+            logits: floats("router logits", count),
+            ids: words("expert ids", used),
+            weights: floats("expert weights", used),
+            slots: words("expert slots", used),
+            tiles: Range::words("expert tiles", u64::from(tiles) * 4),
+            h: values("h", dense.max(used * ff)),
+            shared_h: values("shared h", shared),
+            slot_sums: floats("slots", used * d),
+            after_shared: floats("after shared", d),
+            after: floats("after ffn", d),
+            next_values: normed("prepared stream", d),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The feed-forward network of a layer of a batch: dense, or experts in tiles of tokens or of each token.
+
+use super::Recipe;
+use super::buffers::{Buffers, Stream};
+use crate::gpu::GpuError;
+use crate::gpu::buffer::{Buffer, Range};
+use crate::gpu::memory::GpuWeight;
+use crate::kernels::batch_matvec::{self, GpuBatchMatvec, Input};
+use crate::kernels::expert_rows::{GpuExpertRows, TileList};
+use crate::kernels::gemm::GpuExperts;
+use crate::kernels::router::{self, GpuRouter};
+use crate::kernels::token::{self, Divided, TokenInput, TokenOutput};
+use crate::kernels::token_gate_up::GpuTokenGateUp;
+use crate::kernels::token_moe_down::GpuTokenMoeDown;
+use crate::model::{Ffn, Mlp, Moe};
+use crate::models::mla::GpuLayer;
+
+/// Tokens of one expert that a workgroup takes at once. Most experts have few tokens in a step.
+pub(super) const HEIGHT: u32 = 2;
+
+impl Recipe<'_> {
+    /// silu(gate) * up of a dense block or of the shared expert.
+    fn gate_up(&mut self, mlp: &Mlp<GpuWeight>, x: &TokenInput, h: &Range) -> Result<(), GpuError> {
+        self.record(&GpuBatchMatvec {
+            up: Some(&mlp.up),
+            prepared: Some(TokenOutput {
+                values: h.clone(),
+                norm: None,
+            }),
+            ..self.product(&mlp.gate, x)
+        })
+    }
+
+    pub(super) fn feed_forward(
+        &mut self,
+        layer: &GpuLayer,
+        stream: &Stream,
+        next: &Range,
+        b: &Buffers,
+        is_last: bool,
+    ) -> Result<Stream, GpuError> {
+        let [values, squares] = &b.next_values;
+        match &layer.ffn {
+            Ffn::Dense(mlp) => {
+                self.gate_up(mlp, &stream.values, &b.h)?;
+                self.record(&GpuBatchMatvec {
+                    residual: Some(stream.x.clone()),
+                    y: Some(b.after.clone()),
+                    prepared: Some(TokenOutput {
+                        values: values.clone(),
+                        norm: Some((next.clone(), squares.clone())),
+                    }),
+                    ..self.product(&mlp.down, &TokenInput::of(b.h.clone()))
+                })?;
+                Ok(Stream {
+                    x: b.after.clone(),
+                    values: TokenInput {
+                        values: values.clone(),
+                        rms: Some((squares.clone(), self.eps())),
+                    },
+                })
+            }
+            // The last layer leaves its output in one form for all steps, because they share their heads.
+            Ffn::Moe(moe) if self.is_apart() && !is_last => {
+                self.before_experts(moe, &layer.ffn_norm, stream, b)?;
+                self.experts_apart(moe, stream, next, b)?;
+                Ok(Stream {
+                    x: b.after.clone(),
+                    values: TokenInput {
+                        values: values.clone(),
+                        rms: Some((squares.clone(), self.eps())),
+                    },
+                })
+            }
+            Ffn::Moe(moe) => {
+                self.before_experts(moe, &layer.ffn_norm, stream, b)?;
+                self.experts_in_tiles(moe, stream, next, b)?;
+                Ok(Stream {
+                    x: b.after.clone(),
+                    values: TokenInput::of(values.clone()),
+                })
+            }
+        }
+    }
+
+    /// What waits for the attention alone, and so stands side by side: the router, and gate and up of the shared expert.
+    fn before_experts(
+        &mut self,
+        moe: &Moe<GpuWeight, Range>,
+        norm: &Range,
+        stream: &Stream,
+        b: &Buffers,
+    ) -> Result<(), GpuError> {
+        self.router_logits(moe, norm, stream, b)?;
+        match &moe.shared {
+            Some(mlp) => self.gate_up(mlp, &stream.values, &b.shared_h),
+            None => Ok(()),
+        }
+    }
+
+    /// The experts of each token in workgroups of its own, which also choose them and add up what they give.
+    fn experts_apart(
+        &mut self,
+        moe: &Moe<GpuWeight, Range>,
+        stream: &Stream,
+        next: &Range,
+        b: &Buffers,
+    ) -> Result<(), GpuError> {
+        let (experts, config) = (&moe.experts, self.given.experts());
+        let gate_up = GpuTokenGateUp {
+            tokens: self.most,
+            experts: Some(([&experts.gate, &experts.up], self.router(moe, b))),
+            raw_logits: false,
+            shared: None,
+            activation: self.activation,
+            x: stream.values.clone(),
+            h: b.h.clone(),
+        };
+        self.calls.extend(gate_up.calls(self.target())?);
+        let residual = self.shared_down(moe, stream, b)?;
+        let [values, squares] = &b.next_values;
+        let down = GpuTokenMoeDown {
+            tokens: self.most,
+            down: &experts.down,
+            shared: None,
+            activation: self.activation,
+            h: b.h.clone(),
+            ids: b.ids.clone(),
+            weights: b.weights.clone(),
+            used: config.used as u32,
+            residual,
+            y: b.after.clone(),
+            prepared: TokenOutput {
+                values: values.clone(),
+                norm: Some((next.clone(), squares.clone())),
+            },
+        };
+        self.calls.extend(down.calls(self.target())?);
+        Ok(())
+    }
+
+    /// Where the stream is after the shared expert.
+    fn shared_down(
+        &mut self,
+        moe: &Moe<GpuWeight, Range>,
+        stream: &Stream,
+        b: &Buffers,
+    ) -> Result<Range, GpuError> {
+        let Some(mlp) = &moe.shared else {
+            return Ok(stream.x.clone());
+        };
+        self.record(&GpuBatchMatvec {
+            residual: Some(stream.x.clone()),
+            y: Some(b.after_shared.clone()),
+            ..self.product(&mlp.down, &TokenInput::of(b.shared_h.clone()))
+        })?;
+        Ok(b.after_shared.clone())
+    }
+
+    /// The experts in tiles of their tokens, then the sum of what they give each token.
+    fn experts_in_tiles(
+        &mut self,
+        moe: &Moe<GpuWeight, Range>,
+        stream: &Stream,
+        next: &Range,
+        b: &Buffers,
+    ) -> Result<(), GpuError> {
+        let experts = &moe.experts;
+        let used = self.given.experts().used as u32;
+        let gather = self.choice(moe, b)?;
+        self.record(&GpuBatchMatvec {
+            up: Some(&experts.up),
+            experts: Some(gather.clone()),
+            prepared: Some(TokenOutput {
+                values: b.h.clone(),
+                norm: None,
+            }),
+            ..self.product(&experts.gate, &stream.values)
+        })?;
+        let residual = self.shared_down(moe, stream, b)?;
+        self.record(&GpuBatchMatvec {
+            experts: Some(GpuExperts {
+                gather: false,
+                ..gather
+            }),
+            y: Some(b.slot_sums.clone()),
+            ..self.product(&experts.down, &TokenInput::of(b.h.clone()))
+        })?;
+        let [values, _] = &b.next_values;
+        self.combine(Some((b, used)), &residual, Some(&b.after), next, values);
+        Ok(())
+    }
+
+    /// The experts' logits, in f32: rounding should not choose experts.
+    fn router_logits(
+        &mut self,
+        moe: &Moe<GpuWeight, Range>,
+        norm: &Range,
+        stream: &Stream,
+        b: &Buffers,
+    ) -> Result<(), GpuError> {
+        let rms = stream.values.rms.as_ref();
+        let (squares, eps) = rms.expect("the attention leaves sums of squares").clone();
+        let x = Input::Stream(stream.x.clone(), norm.clone(), squares, eps);
+        let product = GpuBatchMatvec::new(
+            self.target().machine,
+            &moe.ffn_gate_inp,
+            self.activation,
+            self.most,
+            x,
+        );
+        self.record(&GpuBatchMatvec {
+            y: Some(b.logits.clone()),
+            columns: match self.is_apart() {
+                true => 1,
+                false => product.columns,
+            },
+            ..product
+        })
+    }
+
+    /// How experts are chosen.
+    fn router<'w>(&'w self, moe: &'w Moe<GpuWeight, Range>, b: &Buffers) -> GpuRouter<'w> {
+        GpuRouter {
+            logits: b.logits.clone(),
+            partial_sums: 1,
+            bias: moe.exp_probs_b.clone(),
+            experts: self.given.experts(),
+            max_tokens: self.most,
+            ids: b.ids.clone(),
+            weights: b.weights.clone(),
+        }
+    }
+
+    /// The chosen experts with their tokens in tiles, as gate and up take them.
+    fn choice(&mut self, moe: &Moe<GpuWeight, Range>, b: &Buffers) -> Result<GpuExperts, GpuError> {
+        let config = self.given.experts();
+        let (used, count) = (config.used as u32, config.count as u32);
+        self.calls.push(router::call(&self.router(moe, b)));
+        let mut gather = GpuExperts {
+            tiles: b.tiles.clone(),
+            slots: b.slots.clone(),
+            used,
+            height: HEIGHT,
+            gather: true,
+            counts: None,
+            either: false,
+        };
+        let across = self.across(moe, &gather)?;
+        let grids = batch_matvec::workgroups(across);
+        let counts = Range::whole(&Buffer::counts("workgroups of experts", &grids));
+        let list = GpuExpertRows {
+            ids: b.ids.clone(),
+            experts: count,
+            used,
+            slots: b.slots.clone(),
+            lists: vec![TileList {
+                height: HEIGHT,
+                tiles: b.tiles.clone(),
+            }],
+            counts: counts.clone(),
+        };
+        self.calls.push(list.call());
+        gather.counts = Some(counts);
+        Ok(gather)
+    }
+
+    /// Workgroups along the rows of gate and up, and of down.
+    fn across(
+        &self,
+        moe: &Moe<GpuWeight, Range>,
+        gather: &GpuExperts,
+    ) -> Result<[u32; 2], GpuError> {
+        let values = TokenInput::of(Range::words("none", 1));
+        let gate = GpuBatchMatvec {
+            up: Some(&moe.experts.up),
+            experts: Some(gather.clone()),
+            prepared: Some(TokenOutput {
+                values: values.values.clone(),
+                norm: None,
+            }),
+            ..self.product(&moe.experts.gate, &values)
+        };
+        let down = GpuBatchMatvec {
+            experts: Some(gather.clone()),
+            ..self.product(&moe.experts.down, &values)
+        };
+        let across = |product: &GpuBatchMatvec<'_>| {
+            let geometry = token::geometry(self.target(), &product.site())?;
+            Ok(product.weight.rows.div_ceil(geometry.tile))
+        };
+        Ok([across(&gate)?, across(&down)?])
+    }
+}
