@@ -288,10 +288,11 @@ impl Clerk {
         };
         let mut reason = None;
         match &event {
-            Event::Prompt { done, .. } => {
+            Event::Prompt { done, cached } => {
                 entry.rows = *done;
                 if !std::mem::replace(&mut entry.begun, true) {
-                    self.metrics.begun(entry.came.elapsed(), entry.prompt);
+                    let queued = entry.came.elapsed();
+                    self.metrics.begun(queued, entry.prompt, *cached);
                 }
             }
             Event::Token(_) => {

@@ -84,7 +84,6 @@ pub(super) struct Metrics {
     waiting: AtomicU64,
     rows: AtomicU64,
     rows_in_all: AtomicU64,
-    prefix_asked: AtomicU64,
     prefix_found: AtomicU64,
     prompt_tokens: AtomicU64,
     generated_tokens: AtomicU64,
@@ -109,7 +108,6 @@ impl Metrics {
             waiting: zero(),
             rows: zero(),
             rows_in_all: zero(),
-            prefix_asked: zero(),
             prefix_found: zero(),
             prompt_tokens: zero(),
             generated_tokens: zero(),
@@ -143,17 +141,14 @@ impl Metrics {
         self.set_rows(counts.rows);
         let rows_in_all = counts.rows_in_all as u64;
         self.rows_in_all.store(rows_in_all, Ordering::Relaxed);
-        self.prefix_asked
-            .store(counts.prefix_asked, Ordering::Relaxed);
-        self.prefix_found
-            .store(counts.prefix_found, Ordering::Relaxed);
     }
 
-    /// A request has waited so long, and has so long a prompt.
-    pub(super) fn begun(&self, queued: Duration, prompt: usize) {
+    /// A request has waited so long; its prompt has so many tokens, and so many of their rows were there.
+    pub(super) fn begun(&self, queued: Duration, prompt: usize, cached: usize) {
         self.queued.add(queued);
-        self.prompt_tokens
-            .fetch_add(prompt as u64, Ordering::Relaxed);
+        for (counter, tokens) in [(&self.prompt_tokens, prompt), (&self.prefix_found, cached)] {
+            counter.fetch_add(tokens as u64, Ordering::Relaxed);
+        }
     }
 
     /// A token was generated: the first of its answer, so long after the request, or another, so long after the one before.
@@ -217,7 +212,7 @@ impl Metrics {
     fn gauges(&self, text: &mut Text) {
         let (rows, all) = (of(&self.rows), of(&self.rows_in_all));
         let used = if all > 0.0 { rows / all } else { 0.0 };
-        let (asked, found) = (of(&self.prefix_asked), of(&self.prefix_found));
+        let (asked, found) = (of(&self.prompt_tokens), of(&self.prefix_found));
         let rate = if asked > 0.0 { found / asked } else { 0.0 };
         let running = of(&self.running);
         for (name, value, help) in [
@@ -261,12 +256,12 @@ impl Metrics {
     }
 
     fn counters(&self, text: &mut Text) {
-        let (asked, found) = (of(&self.prefix_asked), of(&self.prefix_found));
+        let found = of(&self.prefix_found);
         let (prompt, generated) = (of(&self.prompt_tokens), of(&self.generated_tokens));
         for (name, value, help) in [
             (
                 "prefix_cache_queries_total",
-                asked,
+                prompt,
                 "Tokens of prompts that rows were looked for.",
             ),
             (
@@ -276,7 +271,7 @@ impl Metrics {
             ),
             (
                 "gpu_prefix_cache_queries_total",
-                asked,
+                prompt,
                 "Queries under their older name.",
             ),
             (
@@ -342,11 +337,9 @@ mod tests {
         metrics.set_counts(&Counts {
             rows: 25,
             rows_in_all: 100,
-            prefix_asked: 40,
-            prefix_found: 10,
             ..Counts::default()
         });
-        metrics.begun(Duration::from_millis(2), 40);
+        metrics.begun(Duration::from_millis(2), 40, 10);
         metrics.token(true, Duration::from_millis(15));
         metrics.token(false, Duration::from_millis(3));
         metrics.ended("length", Duration::from_secs(1));
