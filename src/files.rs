@@ -14,6 +14,7 @@ fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
 }
 
 /// Removes what is unfinished, for a process that is about to exit. From then on no file is begun or finished.
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn remove_unfinished() {
     let unfinished = unfinished();
     for part in unfinished.iter() {

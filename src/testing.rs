@@ -9,8 +9,10 @@ use std::{env, panic, thread};
 
 /// The variable that gives a test its seed.
 const SEED: &str = "GLIMT_SEED";
+/// The variable that has random tests do so many times as many rounds.
+const MORE: &str = "GLIMT_TEST_MORE";
 /// Variables that change what a test does, and so belong to the command that repeats it.
-const OTHERS: [&str; 1] = ["GLIMT_TEST_WAVES"];
+const OTHERS: [&str; 2] = ["GLIMT_TEST_WAVES", "GLIMT_TEST_MUTANT"];
 
 thread_local! {
     /// The test that runs in this thread, from its first generator on.
@@ -36,6 +38,15 @@ impl Test {
             generators: 0,
         }
     }
+}
+
+/// The rounds of a random test: `count`, or so many times as many as `GLIMT_TEST_MORE` says.
+pub(crate) fn rounds(count: usize) -> usize {
+    let more = env::var(MORE).map_or(1, |text| {
+        let more = parse(&text).and_then(|more| usize::try_from(more).ok());
+        more.unwrap_or_else(|| panic!("{MORE}: {text} is no number"))
+    });
+    count * more
 }
 
 /// A decimal number, or a hexadecimal one after `0x`.

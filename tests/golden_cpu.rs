@@ -5,8 +5,8 @@ mod common;
 use std::sync::Arc;
 
 use common::{
-    Golden, all_logits, check_golden, check_synthetic, fixture, in_repository, load, random_below,
-    random_tokens,
+    FIXTURES, Golden, all_logits, check_golden, check_synthetic, fixture, in_repository, load,
+    random_below, random_tokens,
 };
 use glimt::engine::backend::{Backend, BackendError};
 use glimt::engine::cpu::CpuBackend;
@@ -43,7 +43,7 @@ fn the_embedded_model_gives_the_golden_values() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn every_tales_fixture_gives_its_golden_values() {
-    for ty in ["F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K_M", "Q4_0"] {
+    for ty in FIXTURES {
         let (Some(model), Some(golden)) = (
             fixture(&format!("tales/tales-{ty}.gguf")),
             fixture(&format!("tales/golden-{ty}.json")),
@@ -64,6 +64,7 @@ fn every_tales_fixture_gives_its_golden_values() {
 #[ignore = "long: scripts/test --all"]
 fn synthetic_models_of_every_family_give_their_golden_values() {
     check_synthetic(
+        3,
         &mut |model, n_ctx| Box::new(backend(model, n_ctx)),
         NMSE,
         CONTRAST,

@@ -1,8 +1,9 @@
 // Computes what attention.wgsl does, by cooperative matrices (MAT x MAT): queries and weights are rounded to f16, sums are in f32.
 //
-// Division: grid (slices, groups of HEADS_HERE heads, tokens). A workgroup takes HEAD_TILES tiles of MAT heads. The last tile of all heads
-// begins early enough to be full, so that some heads are computed twice. The first tile that has a head writes it. A workgroup walks its
-// slice in tiles of TILE rows:
+// Division: grid (slices, groups of HEADS_HERE queries, tokens). A query is that of one head of a token. Tokens of a sequence that follow
+// each other may share workgroups (shared/own_slice.wgsl), because a group of HEADS_HERE is not full with the heads of one token. A workgroup
+// takes HEAD_TILES tiles of MAT queries. The last tile begins early enough to be full, so that some queries are computed twice. The first tile
+// that has a query writes it. A workgroup walks its slice in tiles of TILE rows:
 // 1. Rows: they move to workgroup memory from registers, to which they are loaded while the tile before is computed.
 // 2. Scores: a subgroup multiplies one tile of heads by MAT rows, over one of SHARES shares of the columns.
 // 3. Softmax: SPREAD threads per head. Weights are relative to a reference, which rises only where a score exceeds it by SLACK, because
@@ -91,14 +92,14 @@ fn put_weights(at: u32, v: vec2<f16>) {
 }
 #endif
 
-// The number of the workgroup's head h among all heads.
-fn own_head(wid: vec3<u32>, h: u32) -> u32 {
-  return min(wid.y * HEADS_HERE + (h & ~(MAT - 1u)), HEADS - MAT) + (h & (MAT - 1u));
+// The number of the workgroup's query h among the queries (tokens, HEADS) of its slice.
+fn own_query(wid: vec3<u32>, own: Slice, h: u32) -> u32 {
+  return min(own.first + wid.y * HEADS_HERE + (h & ~(MAT - 1u)), own.queries - MAT) + (h & (MAT - 1u));
 }
 
-// Whether no earlier tile has this head.
-fn first_of(wid: vec3<u32>, h: u32) -> bool {
-  return own_head(wid, h) >= wid.y * HEADS_HERE + (h & ~(MAT - 1u));
+// Whether no earlier tile has this query.
+fn first_of(wid: vec3<u32>, own: Slice, h: u32) -> bool {
+  return own_query(wid, own, h) >= own.first + wid.y * HEADS_HERE + (h & ~(MAT - 1u));
 }
 
 fn spread_max(v: f32) -> f32 {
@@ -121,8 +122,8 @@ fn spread_sum(v: f32) -> f32 {
 alias Sums = array<cSums, HEAD_TILES * VALUE_TILES>;
 
 // Moves the queries to workgroup memory, scaled so that scores are exponents of 2. All are requested before the first is used.
-fn bring_queries(wid: vec3<u32>, token: u32, loader: u32, column: u32, to: u32) {
-  let head$q = token * HEADS + own_head(wid, $qu * AT_ONCE + loader);
+fn bring_queries(wid: vec3<u32>, own: Slice, loader: u32, column: u32, to: u32) {
+  let head$q = own.token * HEADS + own_query(wid, own, $qu * AT_ONCE + loader);
   let latent$q_$l = q_lat[head$q * (KV_LORA / 4u) + $lu * LOADERS + column];
   let pe$q_$e = q_pe[head$q * (ROPE / 4u) + $eu * LOADERS + column];
   rows_put((to + $qu * (AT_ONCE * PITCH) + $lu * (LOADERS * 4u)) / STAGE, vec4<f16>(latent$q_$l * (p.scale * LOG2_E)));
@@ -174,8 +175,8 @@ fn write(wid: vec3<u32>, own: Slice, t: u32, m: u32, column: u32, sums: cSums) {
 // Writes vector e of that matrix.
 fn write_four(wid: vec3<u32>, own: Slice, m: u32, column: u32, area: u32, e: u32) {
   let head = m * MAT + e / QUADS;
-  if (e >= MATRIX / 4u || !first_of(wid, head)) { return; }
-  let row = (own.place + own_head(wid, head) * own.count) * (KV_LORA / 4u);
+  if (e >= MATRIX / 4u || !first_of(wid, own, head)) { return; }
+  let row = (own.place + own_query(wid, own, head) * own.count) * (KV_LORA / 4u);
   slice_sums[row + column + e % QUADS] = vec4(two_products(area + 4u * e), two_products(area + 4u * e + 2u));
 }
 
@@ -191,7 +192,7 @@ fn write_four(wid: vec3<u32>, own: Slice, m: u32, column: u32, area: u32, e: u32
   let from$j = cache_row_at(own.page, min(begin + $ju * AT_ONCE + loader, last)) * CACHE_ROW + column;
   var next$j_$i = cache[from$j + $iu * LOADERS];
   if (t == 0u) { raised = vec4(0u); }
-  bring_queries(wid, own.token, loader, column, to);
+  bring_queries(wid, own, loader, column, to);
   workgroupBarrier();
   // This kernel runs on devices whose subgroups all have LANES lanes.
   let group = t / LANES;
@@ -202,9 +203,11 @@ fn write_four(wid: vec3<u32>, own: Slice, m: u32, column: u32, area: u32, e: u32
   let own_values = group * (VALUE_TILES * MAT);
   let query$k = coopLoadT<cLeft>(&rows[(own_heads * PITCH + share + $ku * MAT) / STAGE], PITCH / STAGE);
   var sums: Sums;
-  // In the softmax: the thread's head, and its number among the threads of that head.
+  // In the softmax: the thread's query, and its number among the threads of that query.
   let h = t / SPREAD;
   let along = t % SPREAD;
+  // Later rows belong to later tokens of those that share the workgroup.
+  let seen = min(end, position(own.token) + own_query(wid, own, h) / HEADS + 1u);
   var m = LOWEST;     // the reference of head h, an exponent of 2
   var l = 0.0;        // this thread's share of the sum of weights
 
@@ -230,7 +233,7 @@ fn write_four(wid: vec3<u32>, own: Slice, m: u32, column: u32, area: u32, e: u32
     // 3. The softmax.
     var best = LOWEST;
     let r$s = 2u * (along * THREAD_PAIRS + $su);
-    let score$s = select(vec2(LOWEST), two_scores(h, r$s), vec2(first + r$s, first + r$s + 1u) < vec2(end));
+    let score$s = select(vec2(LOWEST), two_scores(h, r$s), vec2(first + r$s, first + r$s + 1u) < vec2(seen));
     best = max(best, max(score$s.x, score$s.y));
     var shrink = 1.0;
     if (subgroupAny(best > m + SLACK)) {
@@ -257,8 +260,8 @@ fn write_four(wid: vec3<u32>, own: Slice, m: u32, column: u32, area: u32, e: u32
   }
 
   let sum = spread_sum(l);
-  if (along == 0u && first_of(wid, h)) {
-    stats[own.place + own_head(wid, h) * own.count] = vec2(m / LOG2_E, sum);
+  if (along == 0u && first_of(wid, own, h)) {
+    stats[own.place + own_query(wid, own, h) * own.count] = vec2(m / LOG2_E, sum);
   }
   write(wid, own, t, $mu, own_values / 4u + $nu * QUADS, sums[$m * VALUE_TILES + $n]);
 }

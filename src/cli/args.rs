@@ -38,6 +38,15 @@ impl ModelArgs {
         let found = lookup::source(model)?;
         Ok(self.found.get_or_init(|| found).clone())
     }
+
+    /// The name that was given, or of a file its name without the folder.
+    fn shown(&self) -> Option<String> {
+        let model = self.model.as_ref()?;
+        let is_file = self.found.get() == Some(&ModelSource::File(model.clone()));
+        let name = model.file_name().filter(|_| is_file);
+        let shown = name.unwrap_or(model.as_os_str());
+        Some(shown.to_string_lossy().into_owned())
+    }
 }
 
 /// Which model to measure.
@@ -64,6 +73,19 @@ impl MeasuredArgs {
             Some(synthetic) => Ok(synthetic.clone()),
             None => Ok(Source::Model(self.model.source()?)),
         }
+    }
+
+    /// The words of a command line that mean the same, without the folder of a file. [`source`](Self::source) goes before.
+    pub(super) fn words(&self) -> Vec<String> {
+        let mut words = match (&self.synthetic, self.model.shown()) {
+            (Some(synthetic), _) => vec!["--synthetic".to_owned(), synthetic.name()],
+            (None, Some(model)) => vec!["-m".to_owned(), model],
+            (None, None) => vec![],
+        };
+        if self.force {
+            words.push("--force".to_owned());
+        }
+        words
     }
 }
 

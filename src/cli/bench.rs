@@ -1,6 +1,6 @@
 //! `glimt bench`: speed in llama-bench's terms.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -176,7 +176,8 @@ impl Bench {
             return Err(CliError::BarsWithoutTable);
         }
         let picture = self.svg.as_deref().map(Picture::begin).transpose()?;
-        let mut shown = Shown::new(self);
+        let repetitions = u64::from(self.repetitions);
+        let mut shown = Shown::new(io::stdout(), self.output, self.columns(), repetitions);
         let run = bench::run(&options, &mut |event| shown.take(&event));
         run.map_err(|error| CliError::from(error).in_source(&options.source))?;
         let rows = shown.finish()?;
@@ -275,20 +276,28 @@ fn print_row(row: &ParallelRow, json: bool, head: bool) -> Result<(), CliError> 
     output::print(&(head + &bench::parallel_line(row)))
 }
 
-/// What a run has printed so far.
-struct Shown<'a> {
-    bench: &'a Bench,
+/// What runs have written so far.
+pub(super) struct Shown<W> {
+    /// Where the results go, until the head is written.
+    out: Option<W>,
+    format: Format,
+    columns: Columns,
+    repetitions: u64,
     bar: ProgressBar,
     /// The head is written with the first row, so that a refusal leaves standard output empty.
-    writer: Option<Writer<io::Stdout>>,
+    writer: Option<Writer<W>>,
     rows: Vec<Row>,
     failed: Option<io::Error>,
 }
 
-impl<'a> Shown<'a> {
-    fn new(bench: &'a Bench) -> Self {
+impl<W: Write> Shown<W> {
+    /// Results go to `out`, all else to standard error.
+    pub(super) fn new(out: W, format: Format, columns: Columns, repetitions: u64) -> Self {
         Self {
-            bench,
+            out: Some(out),
+            format,
+            columns,
+            repetitions,
             bar: ProgressBar::hidden(),
             writer: None,
             rows: vec![],
@@ -296,7 +305,8 @@ impl<'a> Shown<'a> {
         }
     }
 
-    fn take(&mut self, event: &Event<'_>) -> ControlFlow<()> {
+    /// Takes what a run tells.
+    pub(super) fn take(&mut self, event: &Event<'_>) -> ControlFlow<()> {
         match event {
             Event::Device { name, backend } => {
                 self.bar = progress_bar("loading");
@@ -314,7 +324,7 @@ impl<'a> Shown<'a> {
             Event::Test { test, number, of } => {
                 self.bar.finish_and_clear();
                 let what = format!("{} ({number} of {of})", test.name());
-                self.bar = runs_bar(what, u64::from(self.bench.repetitions));
+                self.bar = runs_bar(what, self.repetitions);
             }
             Event::Repetition(done) => self.bar.set_position(*done as u64),
             Event::Row(row) => {
@@ -330,18 +340,21 @@ impl<'a> Shown<'a> {
     }
 
     fn write(&mut self, row: &Row) -> io::Result<()> {
+        if let Some(out) = self.out.take() {
+            self.writer = Some(Writer::new(out, self.format, self.columns)?);
+        }
         match &mut self.writer {
             Some(writer) => writer.row(row),
-            none => {
-                let (format, columns) = (self.bench.output, self.bench.columns());
-                let new = Writer::new(io::stdout(), format, columns)?;
-                none.insert(new).row(row)
-            }
+            // The head could not be written, which was told then.
+            None => Ok(()),
         }
     }
 
     /// Ends the table; returns its rows.
-    fn finish(self) -> Result<Vec<Row>, CliError> {
+    ///
+    /// # Errors
+    /// What writing has failed with.
+    pub(super) fn finish(self) -> Result<Vec<Row>, CliError> {
         self.bar.finish_and_clear();
         match (self.failed, self.writer) {
             (Some(error), _) => return Err(write_error(error)),

@@ -58,21 +58,27 @@ impl Devices {
         if self.json {
             return output::json(&listing);
         }
-        let mut text = String::new();
-        for adapter in &listing.adapters {
-            describe(&mut text, adapter);
-        }
-        let _ = writeln!(
-            text,
-            "cpu: CPU reference\n    {}, f32",
-            count(listing.cpu.threads, "thread")
-        );
-        output::page(&text)
+        output::page(&page(&listing.adapters))
     }
 }
 
+/// The paragraphs of these adapters and of the CPU reference.
+pub(super) fn page(adapters: &[AdapterSummary]) -> String {
+    let mut text = String::new();
+    for adapter in adapters {
+        describe(&mut text, adapter);
+    }
+    text + &cpu()
+}
+
+/// The paragraph of the CPU reference.
+pub(super) fn cpu() -> String {
+    let threads = count(rayon::current_num_threads(), "thread");
+    format!("cpu: CPU reference\n    {threads}, f32\n")
+}
+
 /// Appends the paragraph of one adapter. Writing into a `String` cannot fail.
-fn describe(text: &mut String, adapter: &AdapterSummary) {
+pub(super) fn describe(text: &mut String, adapter: &AdapterSummary) {
     let memory = adapter.memory.map_or_else(|| "not told".to_owned(), bytes);
     let bus = adapter.bus.as_ref();
     let bus = bus.map_or_else(String::new, |bus| format!(" at {bus}"));
@@ -114,6 +120,12 @@ fn describe(text: &mut String, adapter: &AdapterSummary) {
             false => "",
         },
     );
+    if let Some(remedy) = adapter.remedy {
+        let _ = writeln!(text, "    for a better tier: {remedy}");
+    }
+    for other in &adapter.others {
+        let _ = writeln!(text, "    also by {}: {}", other.backend, other.reason);
+    }
     if !adapter.cooperative_matrices.is_empty() {
         let all = adapter.cooperative_matrices.join(", ");
         let _ = writeln!(text, "    cooperative matrices: {all}");

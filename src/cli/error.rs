@@ -15,6 +15,7 @@ use crate::server::ServerError;
 use crate::synth::SynthError;
 use crate::tokenizer::TokenizerError;
 use crate::tune::TuneError;
+use crate::verify::VerifyError;
 
 /// The exit code after Ctrl-C: 128 + SIGINT, as shells report it.
 pub(super) const EXIT_INTERRUPTED: u8 = 130;
@@ -29,6 +30,41 @@ pub(super) enum CliError {
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A device cannot be verified.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
+    /// What a device computes is wrong.
+    #[error(
+        "{device} does not compute what it should: {failed} of {all} failed{kernels}; try another --tier or --device, and send what glimt report \
+         writes to those who make glimt"
+    )]
+    Unverified {
+        /// The device's name.
+        device: String,
+        /// Comparisons that failed.
+        failed: usize,
+        /// All of them, in words.
+        all: String,
+        /// The kernels that differ from their twins, in words; empty if all agree.
+        kernels: String,
+    },
+    /// Parts of a report failed.
+    #[error("{} of {all} failed: {}; the report tells why", failed.len(), failed.join(", "))]
+    Unreported {
+        /// Their names.
+        failed: Vec<&'static str>,
+        /// All of them, in words.
+        all: String,
+    },
+    /// A tier was named for the CPU reference.
+    #[error("the CPU reference has no tiers; leave out --tier, or name a GPU with --device")]
+    TierOfCpu,
+    /// The folder of the page for browsers is none.
+    #[error("{path} has no page for browsers: build one by scripts/web, or name its folder")]
+    NoPage {
+        /// The folder.
+        path: String,
+    },
     /// A session file was refused, or could not be written.
     #[error(transparent)]
     SessionFile(#[from] SessionFileError),
@@ -390,6 +426,7 @@ impl CliError {
             | Self::Setting { .. }
             | Self::NoText { .. }
             | Self::NoFile
+            | Self::TierOfCpu
             | Self::NobodyToAsk
             | Self::Hub(
                 HubError::Name { .. } | HubError::Variable { .. } | HubError::Token { .. },

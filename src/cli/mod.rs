@@ -50,8 +50,11 @@ mod synth;
 mod tests;
 mod text;
 mod tokenize;
+mod told;
 mod tty;
 mod tune;
+mod verify;
+mod web;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -91,6 +94,7 @@ enum Command {
     Generate(Box<generate::Generate>),
     Serve(Box<serve::Serve>),
     Batch(Box<batch::Batch>),
+    Web(web::Web),
     Pull(pull::Pull),
     List(list::List),
     Rm(rm::Rm),
@@ -104,6 +108,8 @@ enum Command {
     BenchServe(bench_serve::BenchServe),
     Profile(profile::Profile),
     Tune(tune::Tune),
+    Verify(verify::Verify),
+    Report(report::Report),
     Config(config::Show),
     Completions(completions::Completions),
     Man(man::Man),
@@ -198,6 +204,7 @@ fn run() -> Result<(), CliError> {
         Command::Generate(command) => command.run(),
         Command::Serve(command) => command.run(),
         Command::Batch(command) => command.run(),
+        Command::Web(command) => command.run(),
         Command::Pull(command) => command.run(),
         Command::List(command) => command.run(),
         Command::Rm(command) => command.run(),
@@ -211,6 +218,8 @@ fn run() -> Result<(), CliError> {
         Command::BenchServe(command) => command.run(),
         Command::Profile(command) => command.run(),
         Command::Tune(command) => command.run(),
+        Command::Verify(command) => command.run(),
+        Command::Report(command) => command.run(),
         Command::Config(command) => command.run(&Cli::command()),
         Command::Completions(command) => command.run(Cli::command()),
         Command::Man(command) => command.run(Cli::command()),

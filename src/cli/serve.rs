@@ -75,7 +75,7 @@ pub(super) struct Serve {
     quiet: bool,
 }
 
-fn host(text: &str) -> Result<IpAddr, String> {
+pub(super) fn host(text: &str) -> Result<IpAddr, String> {
     match text {
         "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         text => text

@@ -31,6 +31,7 @@ pub use crate::kernels::sampling::{self, Sampling};
 pub use error::{EngineError, NoRoom};
 pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
 pub use opened::Opened;
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) use room::check_gpu;
 pub use room::{Room, available};
 pub use saved::{SessionFile, SessionFileError};

@@ -6,7 +6,7 @@ use super::device::Device;
 use super::recommended::Recommended;
 use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length, room};
 use crate::gguf::Gguf;
-use crate::gpu::GpuError;
+use crate::gpu::{GpuError, Tier};
 use crate::kernels::sequences::PAGE;
 use crate::models::{self, BatchSizes, Model};
 use crate::tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
@@ -40,7 +40,15 @@ impl Opened {
         source: &ModelSource,
         options: &EngineOptions,
     ) -> Result<Self, EngineError> {
-        let file = File::read(source, options)?;
+        Self::of_gguf_async(source.open()?, options).await
+    }
+
+    /// As [`new_async`](Self::new_async), of a container that is open.
+    ///
+    /// # Errors
+    /// As for [`new_async`](Self::new_async).
+    pub async fn of_gguf_async(gguf: Gguf, options: &EngineOptions) -> Result<Self, EngineError> {
+        let file = File::of(gguf, options)?;
         let text = file.text()?;
         Self::of(file, text, Device::open(options).await?, options)
     }
@@ -147,6 +155,22 @@ impl Opened {
         }
     }
 
+    /// The name of the adapter alone.
+    pub fn adapter_name(&self) -> String {
+        match &self.device {
+            Device::Cpu { .. } => self.device_name(),
+            Device::Gpu(gpu) => gpu.info.name.clone(),
+        }
+    }
+
+    /// The tier of its kernels; the CPU reference has none.
+    pub fn tier(&self) -> Option<Tier> {
+        match &self.device {
+            Device::Cpu { .. } => None,
+            Device::Gpu(gpu) => Some(gpu.tier),
+        }
+    }
+
     /// Whether it computes on a GPU, or on software that stands for one.
     pub fn is_on_gpu(&self) -> bool {
         matches!(self.device, Device::Gpu(_))
@@ -217,7 +241,12 @@ pub(super) struct File {
 impl File {
     /// That of `source`.
     pub(super) fn read(source: &ModelSource, options: &EngineOptions) -> Result<Self, EngineError> {
-        let gguf = Arc::new(source.open()?);
+        Self::of(source.open()?, options)
+    }
+
+    /// What is in a container.
+    fn of(gguf: Gguf, options: &EngineOptions) -> Result<Self, EngineError> {
+        let gguf = Arc::new(gguf);
         // The model first: of an unknown architecture nothing else need be understood.
         let model = models::load(Arc::clone(&gguf))?;
         let asked = |ctx| context_length(Some(ctx), model.config().context_length);

@@ -7,7 +7,7 @@ use super::error::NoRoom;
 use super::gpu::MemoryPlan;
 use super::gpu::batch::step_tokens;
 use super::{DEFAULT_CONTEXT, EngineError, Serving};
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::{Gpu, GpuError, Target};
 use crate::kernels::sequences::PAGE;
 use crate::models::{BatchSizes, Model};
 
@@ -29,24 +29,41 @@ pub struct Room {
     pub has: Option<u64>,
 }
 
+/// Where a model is to run, as far as its memory goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Site<'a> {
+    Cpu,
+    /// A GPU, which may be planned only, and the bytes that it tells.
+    Gpu(&'a Target, Option<u64>),
+}
+
+impl<'a> Site<'a> {
+    fn of(device: &'a Device) -> Self {
+        match device {
+            Device::Cpu { .. } => Self::Cpu,
+            Device::Gpu(gpu) => Self::Gpu(gpu, gpu.memory),
+        }
+    }
+}
+
 impl Room {
-    /// Of `model` with a context of `n_ctx` tokens on `device`, with prompts in chunks of `ubatch` tokens.
+    /// Of `model` with a context of `n_ctx` tokens at `site`, with prompts in chunks of `ubatch` tokens.
     ///
     /// # Errors
     /// What loading the model there would refuse.
-    pub(super) fn of(
-        device: &Device,
+    fn at(
+        site: Site<'_>,
         model: &dyn Model,
         n_ctx: usize,
         ubatch: Option<u32>,
     ) -> Result<Self, EngineError> {
-        let Device::Gpu(gpu) = device else {
+        let Site::Gpu(target, memory) = site else {
             // More weights than there is memory would be read from the disk for every token.
             let plan = MemoryPlan::on_cpu(model, n_ctx);
             return Ok(Self::new(plan, None));
         };
-        let plan = MemoryPlan::new(gpu, model, n_ctx, ubatch)?;
-        Ok(Self::new(plan, gpu.memory))
+        let plan = MemoryPlan::new(target, model, n_ctx, ubatch)?;
+        Ok(Self::new(plan, memory))
     }
 
     fn new(plan: MemoryPlan, memory: Option<u64>) -> Self {
@@ -79,8 +96,21 @@ pub(super) fn check(
     n_ctx: usize,
     ubatch: Option<u32>,
 ) -> Result<(), EngineError> {
-    let fits = |n_ctx| fits(device, model, n_ctx, ubatch);
-    let room = match Room::of(device, model, n_ctx, ubatch) {
+    check_at(Site::of(device), model, n_ctx, ubatch)
+}
+
+/// As [`check`], also for a GPU that is planned only.
+///
+/// # Errors
+/// As for [`check`].
+pub(crate) fn check_at(
+    site: Site<'_>,
+    model: &dyn Model,
+    n_ctx: usize,
+    ubatch: Option<u32>,
+) -> Result<(), EngineError> {
+    let fits = |n_ctx| fits(site, model, n_ctx, ubatch);
+    let room = match Room::at(site, model, n_ctx, ubatch) {
         // Here only a cache that no binding has room for depends on the context.
         Err(EngineError::Gpu(error @ GpuError::BindingTooLarge { .. })) => {
             return Err(match longest(n_ctx, &fits)? {
@@ -103,7 +133,7 @@ pub(super) fn check(
                 .map(|t| t.element_count())
                 .sum();
             let bits = |bytes: u64| 8.0 * bytes as f64 / parameters.max(1) as f64;
-            let least = Room::of(device, model, STEP.min(n_ctx), ubatch)?;
+            let least = Room::at(site, model, STEP.min(n_ctx), ubatch)?;
             let left = has.saturating_sub(least.needed() - least.weights);
             format!(
                 "no context does; a quantisation of {:.1} bits a weight would, this one has {:.1}",
@@ -117,9 +147,9 @@ pub(super) fn check(
         weights: size(room.weights),
         n_ctx,
         cache: size(room.cache),
-        device: match device {
-            Device::Cpu { .. } => "this machine".to_owned(),
-            Device::Gpu(gpu) => gpu.info.name.clone(),
+        device: match site {
+            Site::Cpu => "this machine".to_owned(),
+            Site::Gpu(target, _) => target.name.clone(),
         },
         has: size(has),
         advice,
@@ -186,6 +216,10 @@ pub(super) fn batch_sizes(
 ///
 /// # Errors
 /// As for [`check`].
+#[cfg_attr(
+    target_arch = "wasm32",
+    allow(dead_code, reason = "measurements ask, which browsers do not make")
+)]
 pub(crate) fn check_gpu(
     gpu: &Arc<Gpu>,
     model: &dyn Model,
@@ -209,18 +243,18 @@ pub(super) fn default_context(
     if !thinks {
         return Ok(usual);
     }
-    let fits = |n_ctx| fits(device, model, n_ctx, ubatch);
+    let fits = |n_ctx| fits(Site::of(device), model, n_ctx, ubatch);
     Ok(longest(most.min(THINKING_CONTEXT), &fits)?.map_or(usual, |n_ctx| n_ctx.max(usual)))
 }
 
 /// Whether a context of `n_ctx` tokens has room.
 fn fits(
-    device: &Device,
+    site: Site<'_>,
     model: &dyn Model,
     n_ctx: usize,
     ubatch: Option<u32>,
 ) -> Result<bool, EngineError> {
-    match Room::of(device, model, n_ctx, ubatch) {
+    match Room::at(site, model, n_ctx, ubatch) {
         Err(EngineError::Gpu(GpuError::BindingTooLarge { .. })) => Ok(false),
         room => Ok(room?.is_enough()),
     }
@@ -351,7 +385,7 @@ mod tests {
         let context = |thinks| default_context(&cpu, &*model, thinks, None).expect("it has room");
         // The built-in model was made for no more.
         assert_eq!([context(true), context(false)], [2048, 2048]);
-        let room = Room::of(&cpu, &*model, 2048, None).expect("it is read in place");
+        let room = Room::at(Site::of(&cpu), &*model, 2048, None).expect("it is read in place");
         assert!(room.is_enough());
         let small = Room {
             has: Some(room.needed() - 1),

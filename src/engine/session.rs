@@ -5,7 +5,7 @@ mod lineage;
 mod rows;
 
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use web_time::{Duration, Instant};
 
 use super::backend::{Backend, OnPrompt, OnRow, OnToken, Touch, check_finite};
 use super::{Engine, EngineError};

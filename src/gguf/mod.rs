@@ -110,6 +110,17 @@ impl Gguf {
         Gguf::from_header(path, Bytes::Static(bytes), header)
     }
 
+    /// Reads a GGUF file that was read into memory, as a browser's page does; `name` stands for its path in messages.
+    ///
+    /// # Errors
+    /// As [`Gguf::from_static`].
+    pub fn from_bytes(bytes: Vec<u8>, name: &str) -> Result<Gguf, GgufError> {
+        let path = Path::new(name);
+        let header = reader::parse(&bytes, path, 0)?;
+        split::refuse_split(path, &header)?;
+        Gguf::from_header(path, Bytes::Owned(bytes), header)
+    }
+
     fn from_header(path: &Path, bytes: Bytes, header: Header) -> Result<Gguf, GgufError> {
         let mut gguf = Gguf {
             path: path.to_owned(),
@@ -342,6 +353,12 @@ fn open_shard(path: &Path, shard: usize) -> Result<(Bytes, Header), GgufError> {
 #[cfg(unix)]
 fn read_at(file: &File, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, buf, offset)
+}
+
+/// No file is ever open here.
+#[cfg(not(any(unix, windows)))]
+fn read_at(_: &File, _: u64, _: &mut [u8]) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
 }
 
 /// Fills `buf` from `offset` of the file on, from any number of threads at once: each read names its place, the cursor

@@ -1,9 +1,14 @@
 //! Listing and choosing adapters.
 
+use super::facts::Facts;
 use super::machine::Machine;
+use super::same::{Shown, gpus, reason};
 use super::{Coop, GpuError, Target, Tier};
 use serde::Serialize;
-use wgpu::{Adapter, Backends, DeviceType, Instance, InstanceDescriptor, InstanceFlags};
+use wgpu::{
+    Adapter, AdapterInfo, Backends, DeviceType, Features, Instance, InstanceDescriptor,
+    InstanceFlags,
+};
 
 /// Which device to run on. Nothing is ever replaced silently: what is asked for is used or refused.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -15,7 +20,7 @@ pub enum DeviceChoice {
     Cpu,
     /// The adapter of this index in `glimt devices`.
     Index(usize),
-    /// The adapter whose name contains this text, in any case.
+    /// The adapter whose name and backend, such as `NVIDIA H200 (vulkan)`, contain this text, in any case.
     Name(String),
 }
 
@@ -67,6 +72,11 @@ pub struct AdapterSummary {
     pub features: Vec<&'static str>,
     /// Cooperative matrices as rows x columns x depth and types, such as `16x16x16 f16 f32`: of the factors, of the sums.
     pub cooperative_matrices: Vec<String>,
+    /// The same GPU by other backends.
+    pub others: Vec<OtherBackend>,
+    /// What is to be installed for a better tier, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<&'static str>,
     /// What work is divided by.
     pub machine: Machine,
     /// What steps would be recorded for, if it were opened without options.
@@ -74,31 +84,42 @@ pub struct AdapterSummary {
     pub target: Target,
 }
 
-/// A wgpu instance with every native backend and no validation in the way.
+/// A GPU by a backend that is not used unless `--device` names it.
+#[derive(Debug, Clone, Serialize)]
+pub struct OtherBackend {
+    /// vulkan or dx12.
+    pub backend: String,
+    /// Driver name and version as the backend tells them.
+    pub driver: String,
+    /// The fastest tier that it can run there.
+    pub tier: &'static str,
+    /// Why it is not used.
+    pub reason: String,
+}
+
+/// The backends of native builds, and that of a browser.
+const BACKENDS: Backends = if cfg!(target_arch = "wasm32") {
+    Backends::BROWSER_WEBGPU
+} else {
+    Backends::VULKAN
+        .union(Backends::METAL)
+        .union(Backends::DX12)
+};
+
+/// A wgpu instance with every native backend, or a browser's, and no validation in the way.
 pub(super) fn instance() -> Instance {
+    #[cfg(target_arch = "wasm32")]
+    super::browser::watch();
     Instance::new(InstanceDescriptor {
-        backends: Backends::VULKAN | Backends::METAL | Backends::DX12,
+        backends: BACKENDS,
         flags: InstanceFlags::empty(),
         ..InstanceDescriptor::new_without_display_handle()
     })
 }
 
-/// Every adapter in the order of choice: discrete, integrated, virtual, other, software.
-pub(super) async fn sorted() -> Vec<Adapter> {
-    let backends = Backends::VULKAN | Backends::METAL | Backends::DX12;
-    let mut adapters = instance().enumerate_adapters(backends).await;
-    adapters.sort_by_key(|a| rank(a.get_info().device_type));
-    adapters
-}
-
-fn rank(kind: DeviceType) -> u32 {
-    match kind {
-        DeviceType::DiscreteGpu => 0,
-        DeviceType::IntegratedGpu => 1,
-        DeviceType::VirtualGpu => 2,
-        DeviceType::Other => 3,
-        DeviceType::Cpu => 4,
-    }
+/// Every adapter of every backend.
+async fn enumerated() -> Vec<Adapter> {
+    instance().enumerate_adapters(BACKENDS).await
 }
 
 fn kind_name(kind: DeviceType) -> &'static str {
@@ -111,14 +132,13 @@ fn kind_name(kind: DeviceType) -> &'static str {
     }
 }
 
-/// Every adapter of the machine, in the order that `--device` indices use.
+/// Every GPU of the machine, in the order that `--device` indices use.
 pub async fn adapters_async() -> Vec<AdapterSummary> {
-    sorted()
-        .await
-        .iter()
-        .enumerate()
-        .map(|(i, a)| summary(i, a))
-        .collect()
+    let all = enumerated().await;
+    let facts: Vec<Facts> = all.iter().map(Facts::from).collect();
+    let gpus = gpus(&facts);
+    let summary = |(index, gpu): (usize, &Shown)| summary(index, &all[gpu.best], gpu, &facts);
+    gpus.iter().enumerate().map(summary).collect()
 }
 
 /// The adapter that `choice` means, unopened.
@@ -129,32 +149,57 @@ pub async fn chosen_async(
     choice: &DeviceChoice,
     hardware: bool,
 ) -> Result<AdapterSummary, GpuError> {
-    let all = sorted().await;
-    let index = chosen_of(&all, choice, hardware)?;
-    Ok(summary(index, &all[index]))
+    let all = enumerated().await;
+    let facts: Vec<Facts> = all.iter().map(Facts::from).collect();
+    let gpus = gpus(&facts);
+    let (gpu, adapter) = chosen_of(&facts, &gpus, choice, hardware)?;
+    Ok(summary(gpu, &all[adapter], &gpus[gpu], &facts))
 }
 
-fn summary(index: usize, adapter: &Adapter) -> AdapterSummary {
-    let info = adapter.get_info();
-    let limits = adapter.limits();
-    let features = adapter.features();
+/// What the adapter that `choice` means lacks for `tier`, in words; empty where it can run it.
+///
+/// # Errors
+/// As for [`chosen_async`], without [`GpuError::OnlySoftware`].
+pub async fn lacks_async(choice: &DeviceChoice, tier: Tier) -> Result<String, GpuError> {
+    Ok(tier.missing(&Facts::from(&choose(choice, false).await?)))
+}
+
+/// What `adapter` is, by which the GPU of this index is shown.
+fn summary(index: usize, adapter: &Adapter, gpu: &Shown, all: &[Facts]) -> AdapterSummary {
+    let facts = Facts::from(adapter);
+    let tier = Tier::best(&facts);
+    let others = gpu.others.iter().map(|other| {
+        let other = &all[*other];
+        OtherBackend {
+            backend: other.info.backend.to_string(),
+            driver: driver(&other.info),
+            tier: Tier::best(other).name(),
+            reason: reason(&all[gpu.best], other),
+        }
+    });
+    let others = others.collect();
+    let remedy = facts.remedy();
+    let Facts {
+        info,
+        limits,
+        features,
+    } = facts;
     let named = [
-        (wgpu::Features::SUBGROUP, "subgroup"),
-        (wgpu::Features::SHADER_F16, "f16"),
-        (wgpu::Features::IMMEDIATES, "immediates"),
-        (wgpu::Features::TIMESTAMP_QUERY, "timestamps"),
+        (Features::SUBGROUP, "subgroup"),
+        (Features::SHADER_F16, "f16"),
+        (Features::IMMEDIATES, "immediates"),
+        (Features::TIMESTAMP_QUERY, "timestamps"),
         (
-            wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES,
+            Features::TIMESTAMP_QUERY_INSIDE_PASSES,
             "timestamps-in-pass",
         ),
-        (wgpu::Features::MAPPABLE_PRIMARY_BUFFERS, "mappable-storage"),
-        (wgpu::Features::PIPELINE_CACHE, "pipeline-cache"),
+        (Features::MAPPABLE_PRIMARY_BUFFERS, "mappable-storage"),
+        (Features::PIPELINE_CACHE, "pipeline-cache"),
         (
-            wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX,
+            Features::EXPERIMENTAL_COOPERATIVE_MATRIX,
             "cooperative-matrix",
         ),
     ];
-    let tier = Tier::best(adapter);
     let machine = Machine::new(&info, &limits, features);
     AdapterSummary {
         index,
@@ -173,10 +218,7 @@ fn summary(index: usize, adapter: &Adapter) -> AdapterSummary {
         backend: info.backend.to_string(),
         kind: kind_name(info.device_type),
         bus: Some(info.device_pci_bus_id.clone()).filter(|bus| !bus.is_empty()),
-        driver: [info.driver.as_str(), info.driver_info.as_str()]
-            .join(" ")
-            .trim()
-            .to_owned(),
+        driver: driver(&info),
         tier: tier.name(),
         memory: device_memory(adapter),
         max_buffer: limits.max_buffer_size,
@@ -197,10 +239,18 @@ fn summary(index: usize, adapter: &Adapter) -> AdapterSummary {
                 format!("{}x{}x{} {ab} {cr}", p.m_size, p.n_size, p.k_size)
             })
             .collect(),
+        others,
+        remedy,
     }
 }
 
+fn driver(info: &AdapterInfo) -> String {
+    let both = [info.driver.as_str(), info.driver_info.as_str()].join(" ");
+    both.trim().to_owned()
+}
+
 /// Bytes of the largest device-local heap on Vulkan, or those that Metal recommends to use at most; `None` on backends that do not tell.
+#[cfg(not(target_arch = "wasm32"))]
 pub(super) fn device_memory(adapter: &Adapter) -> Option<u64> {
     // SAFETY: the handles borrowed from `as_hal` are only read, and only while `adapter` lives.
     #[cfg(not(any(target_os = "macos", target_os = "ios")))]
@@ -225,9 +275,15 @@ pub(super) fn device_memory(adapter: &Adapter) -> Option<u64> {
     }
 }
 
-fn listing<'a>(adapters: impl Iterator<Item = (usize, &'a Adapter)>) -> String {
+/// No browser tells.
+#[cfg(target_arch = "wasm32")]
+pub(super) fn device_memory(_: &Adapter) -> Option<u64> {
+    None
+}
+
+fn listing<'a>(adapters: impl Iterator<Item = (usize, &'a Facts)>) -> String {
     let names: Vec<_> = adapters
-        .map(|(i, a)| format!("{i}: {} ({})", a.get_info().name, a.get_info().backend))
+        .map(|(i, adapter)| format!("{i}: {}", adapter.label()))
         .collect();
     if names.is_empty() {
         "none".to_owned()
@@ -242,48 +298,67 @@ fn listing<'a>(adapters: impl Iterator<Item = (usize, &'a Adapter)>) -> String {
 /// [`GpuError::NoAdapter`], [`GpuError::AdapterNotFound`] or [`GpuError::AdapterAmbiguous`]. [`GpuError::OnlySoftware`] if `hardware` is
 /// asked for and [`DeviceChoice::Auto`] would mean software.
 pub(super) async fn choose(choice: &DeviceChoice, hardware: bool) -> Result<Adapter, GpuError> {
-    let mut all = sorted().await;
-    let index = chosen_of(&all, choice, hardware)?;
-    Ok(all.swap_remove(index))
+    let mut all = enumerated().await;
+    let facts: Vec<Facts> = all.iter().map(Facts::from).collect();
+    let (_, adapter) = chosen_of(&facts, &gpus(&facts), choice, hardware)?;
+    Ok(all.swap_remove(adapter))
 }
 
-/// Which of all adapters `choice` means.
-fn chosen_of(all: &[Adapter], choice: &DeviceChoice, hardware: bool) -> Result<usize, GpuError> {
-    if all.is_empty() {
+/// Which of all GPUs `choice` means, and by which adapter.
+fn chosen_of(
+    all: &[Facts],
+    gpus: &[Shown],
+    choice: &DeviceChoice,
+    hardware: bool,
+) -> Result<(usize, usize), GpuError> {
+    let Some(first) = gpus.first() else {
         return Err(GpuError::NoAdapter);
-    }
+    };
+    let best = || gpus.iter().map(|gpu| &all[gpu.best]).enumerate();
     let not_found = |asked: &str| GpuError::AdapterNotFound {
         asked: asked.to_owned(),
-        found: listing(all.iter().enumerate()),
+        found: listing(best()),
     };
-    Ok(match choice {
+    match choice {
         // Software is last in the order.
-        DeviceChoice::Auto if hardware && all[0].get_info().device_type == DeviceType::Cpu => {
-            return Err(GpuError::OnlySoftware {
-                found: listing(all.iter().enumerate()),
-            });
+        DeviceChoice::Auto if hardware && all[first.best].info.device_type == DeviceType::Cpu => {
+            Err(GpuError::OnlySoftware {
+                found: listing(best()),
+            })
         }
-        DeviceChoice::Auto => 0,
-        DeviceChoice::Index(i) if *i < all.len() => *i,
-        DeviceChoice::Index(i) => return Err(not_found(&i.to_string())),
-        DeviceChoice::Cpu => return Err(not_found("cpu")),
+        DeviceChoice::Auto => Ok((0, first.best)),
+        DeviceChoice::Index(i) => match gpus.get(*i) {
+            Some(gpu) => Ok((*i, gpu.best)),
+            None => Err(not_found(&i.to_string())),
+        },
+        DeviceChoice::Cpu => Err(not_found("cpu")),
         DeviceChoice::Name(name) => {
             let wanted = name.to_lowercase();
-            let hits: Vec<_> = all
-                .iter()
-                .enumerate()
-                .filter(|(_, a)| a.get_info().name.to_lowercase().contains(&wanted))
-                .collect();
+            let matches = |(_, adapter): &(usize, usize)| {
+                all[*adapter].label().to_lowercase().contains(&wanted)
+            };
+            let best = gpus.iter().enumerate().map(|(i, gpu)| (i, gpu.best));
+            let others = gpus.iter().enumerate();
+            let others =
+                others.flat_map(|(i, gpu)| gpu.others.iter().map(move |other| (i, *other)));
+            // Another backend is used only where what is asked for names it.
+            let mut hits: Vec<_> = best.filter(matches).collect();
+            if hits.is_empty() {
+                hits = others.filter(matches).collect();
+            }
             match hits.as_slice() {
-                [] => return Err(not_found(name)),
-                [(i, _)] => *i,
-                several => {
-                    return Err(GpuError::AdapterAmbiguous {
-                        asked: name.clone(),
-                        found: listing(several.iter().copied()),
-                    });
-                }
+                [] => Err(not_found(name)),
+                [one] => Ok(*one),
+                several => Err(GpuError::AdapterAmbiguous {
+                    asked: name.clone(),
+                    found: listing(several.iter().map(|(i, adapter)| (*i, &all[*adapter]))),
+                }),
             }
         }
-    })
+    }
 }
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

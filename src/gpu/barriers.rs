@@ -4,7 +4,7 @@ use wgpu::naga::{Barrier, Block, Module, Statement};
 
 /// Lets `subgroupBarrier()` order workgroup memory among the lanes of a subgroup: WGSL means it to, but naga 30 translates it to a
 /// SPIR-V barrier without that (`write_control_barrier` of its `back/spv/writer.rs`). Its other back ends do.
-pub(super) fn order_workgroup_memory(module: &mut Module) {
+pub fn order_workgroup_memory(module: &mut Module) {
     let functions = module.functions.iter_mut().map(|(_, function)| function);
     let entries = module.entry_points.iter_mut().map(|e| &mut e.function);
     for function in functions.chain(entries) {

@@ -5,7 +5,7 @@ use super::call::State;
 use super::record::Recording;
 use super::stamps::{Stamping, Stamps};
 use super::{Gpu, GpuError};
-use std::time::{Duration, Instant};
+use web_time::{Duration, Instant};
 use wgpu::{CommandEncoder, Features};
 
 /// Replays that are submitted before the host waits: what keeps the GPU busy without piling up.

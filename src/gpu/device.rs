@@ -40,6 +40,9 @@ pub struct Gpu {
     /// Threads of the subgroups that tests emulate, where they do.
     #[cfg(test)]
     pub(crate) waves: Option<u32>,
+    /// How tests run its kernels as Metal's source on the CPU, where they do.
+    #[cfg(test)]
+    pub(crate) metal: Option<super::testing::metal::Math>,
     pub(super) fault: Arc<Mutex<Option<GpuError>>>,
     pub(super) allocated: Arc<AtomicU64>,
 }
@@ -75,6 +78,11 @@ impl Gpu {
             allocated: Arc::clone(&self.allocated),
             ..*self
         }
+    }
+
+    /// Whether the parameters of kernels are immediates. Otherwise they are uniforms, as in a browser and in tier `plain`.
+    pub(super) fn has_immediates(&self) -> bool {
+        self.features.contains(Features::IMMEDIATES)
     }
 
     /// The first error that wgpu or the driver reported since the last call, if any.

@@ -28,7 +28,7 @@ pub enum GpuError {
         found: String,
     },
     /// More than one adapter has the name asked for.
-    #[error("'{asked}' matches several adapters: {found}; use the index instead")]
+    #[error("'{asked}' matches several adapters: {found}; use more of the name, or the index")]
     AdapterAmbiguous {
         /// The name that was asked for.
         asked: String,

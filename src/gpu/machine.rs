@@ -1,9 +1,11 @@
 //! Facts about a device that kernels, grids and tiers are chosen by: what the device tells, and for what no driver tells a profile of
 //! its maker.
 
+mod memory_speed;
 pub(crate) mod tiles;
 mod tunables;
 
+pub use memory_speed::memory_speed;
 pub use tunables::{TunableError, Tunables};
 
 use super::coop::Coop;
@@ -273,8 +275,7 @@ impl Machine {
         ns < u64::from(self.wait_ns)
     }
 
-    /// One of this profile with so many cores, for tests of what is computed for it.
-    #[cfg(test)]
+    /// One of this profile with so many cores, where none is at hand.
     pub(crate) fn with_cores(profile: Profile, cores: u32) -> Self {
         Self {
             profile,

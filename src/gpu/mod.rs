@@ -4,17 +4,25 @@
 //! [`pipeline`] compiles them in parallel and keeps them, [`memory`] plans what goes where and `upload` streams
 //! it there, [`call`] is a dispatch as data, [`record`] makes a step of them (pipelines, bind groups, parameters, grids) and replays it, [`stamps`]
 //! times it, [`clock`] too where timestamps are missing or wrong, `barriers` corrects what one kind of barrier is translated to,
-//! `small_halves` tries an arithmetic before it is used. Nothing of it blocks: what is awaited of a device is a future made of `pending`. [`wait`] holds
+//! `same` finds the adapters that are one GPU. `small_halves` tries an arithmetic before it is used. `translate` has naga read a shader,
+//! `browser` gives it to a browser and asks for what wgpu does not. Nothing of it blocks: what is awaited of a device is a future made of
+//! `pending`. [`wait`] holds
 //! what native builds block with.
 
 pub mod adapter;
-mod barriers;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod barriers;
+#[cfg(target_arch = "wasm32")]
+mod browser;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod budget;
 pub mod buffer;
 pub mod call;
 pub mod clock;
 pub mod coop;
 pub mod device;
 pub mod error;
+pub mod facts;
 pub mod geometry;
 pub mod interface;
 mod label;
@@ -25,6 +33,7 @@ pub mod open;
 pub(crate) mod pending;
 pub mod pipeline;
 pub mod record;
+mod same;
 pub mod shader;
 pub(crate) mod small_halves;
 pub mod stamps;
@@ -33,6 +42,8 @@ pub mod target;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod tier;
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) mod translate;
 pub mod tuning;
 mod upload;
 pub mod wait;
@@ -40,7 +51,7 @@ pub mod wait;
 mod waves;
 
 pub(crate) use adapter::chosen_async;
-pub use adapter::{AdapterSummary, DeviceChoice};
+pub use adapter::{AdapterSummary, DeviceChoice, lacks_async};
 pub use call::Most;
 pub use coop::Coop;
 pub use device::Gpu;
@@ -49,4 +60,4 @@ pub use open::GpuOptions;
 pub use step::Step;
 pub use target::Target;
 pub use tier::Tier;
-pub use wait::adapters;
+pub use wait::{adapters, chosen, lacks};

@@ -1,6 +1,7 @@
 //! Opening a device.
 
 use super::adapter::{self, DeviceChoice};
+use super::facts::Facts;
 use super::geometry::Choices;
 use super::machine::Machine;
 use super::pipeline::Pipelines;
@@ -44,16 +45,9 @@ impl Gpu {
     /// Any of the choosing errors, [`GpuError::TierUnsupported`], [`GpuError::LimitTooSmall`], [`GpuError::RequestDevice`].
     pub async fn open_async(options: &GpuOptions) -> Result<Self, GpuError> {
         let adapter = adapter::choose(&options.device, options.hardware).await?;
-        let info = adapter.get_info();
-        let tier = options.tier.unwrap_or_else(|| Tier::best(&adapter));
-        let missing = tier.missing(&adapter);
-        if !missing.is_empty() {
-            return Err(GpuError::TierUnsupported {
-                tier: tier.name(),
-                adapter: info.name,
-                missing,
-            });
-        }
+        let facts = Facts::from(&adapter);
+        let tier = tier(options, &facts)?;
+        let info = facts.info.clone();
         let limits = match tier {
             Tier::Plain => plain_limits(&adapter.limits()),
             Tier::Subgroup | Tier::Int8 => adapter.limits(),
@@ -63,7 +57,7 @@ impl Gpu {
             Tier::Subgroup | Tier::Int8 if !options.no_matrices => Coop::of(&adapter),
             _ => None,
         };
-        let features = adapter.features() & wanted_features(tier, coop);
+        let features = facts.features & wanted_features(tier, coop);
         let (device, queue) = request(&adapter, features, &limits, coop).await?;
         let fault = Arc::default();
         keep_errors(&device, &fault);
@@ -111,6 +105,8 @@ impl Gpu {
             numbers: Arc::default(),
             #[cfg(test)]
             waves: None,
+            #[cfg(test)]
+            metal: None,
             fault,
             allocated: Arc::default(),
         };
@@ -147,6 +143,26 @@ impl Gpu {
         );
         Ok(false)
     }
+}
+
+/// The tier that is asked for, or the best one.
+///
+/// # Errors
+/// [`GpuError::TierUnsupported`] where the adapter lacks something for it.
+fn tier(options: &GpuOptions, facts: &Facts) -> Result<Tier, GpuError> {
+    let tier = options.tier.unwrap_or_else(|| Tier::best(facts));
+    let missing = tier.missing(facts);
+    if !missing.is_empty() {
+        return Err(GpuError::TierUnsupported {
+            tier: tier.name(),
+            adapter: facts.info.name.clone(),
+            missing,
+        });
+    }
+    if let (Tier::Plain, None, Some(remedy)) = (tier, options.tier, facts.remedy()) {
+        log::warn!("{}: {remedy}", facts.label());
+    }
+    Ok(tier)
 }
 
 /// The features that a tier and these matrices can use.
@@ -197,7 +213,7 @@ async fn request(
     };
     let requested = adapter.request_device(&descriptor).await;
     requested.map_err(|e| GpuError::RequestDevice {
-        adapter: adapter.get_info().name,
+        adapter: Facts::from(adapter).info.name,
         reason: e.to_string(),
     })
 }

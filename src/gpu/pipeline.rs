@@ -8,7 +8,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use wgpu::naga;
 use wgpu::{
     BindGroupLayout, BindGroupLayoutEntry, BindingType, BufferBindingType, ComputePipeline,
     Features, ShaderStages,
@@ -32,22 +31,6 @@ pub struct Spec {
 pub struct Pipeline {
     pub(super) pipeline: ComputePipeline,
     pub(super) layout: BindGroupLayout,
-}
-
-/// Bytes of workgroup memory that a shader declares, as WebGPU counts them.
-///
-/// # Errors
-/// The name of a type without a size.
-pub(crate) fn workgroup_memory(module: &naga::Module) -> Result<u32, String> {
-    let mut layouter = naga::proc::Layouter::default();
-    layouter
-        .update(module.to_ctx())
-        .map_err(|e| format!("layout: {e}"))?;
-    let all = module.global_variables.iter().map(|(_, var)| var);
-    let own = all.filter(|var| var.space == naga::AddressSpace::WorkGroup);
-    Ok(own
-        .map(|var| layouter[var.ty].size.next_multiple_of(16))
-        .sum())
 }
 
 /// The pipelines of one device.

@@ -4,47 +4,33 @@
 //! and parameter words. What changes from token to token is a handful of words ([`State`]), known at encode time.
 
 use super::buffer::Range;
-use super::call::{About, Block, Blocks, Extent, State, Taken, When, Word, extent, fill};
+use super::call::{About, State, Taken, extent, fill};
 use super::interface::Resolved;
 use super::levels::Levels;
 use super::pipeline::{Pipeline, Spec};
 use super::stamps::Stamping;
 use super::tier::MAX_PARAMS;
-use super::{Gpu, GpuError, Step, Tier};
+use super::{Gpu, GpuError, Step};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgpu::{BindGroup, Buffer, BufferUsages};
 
+mod plan;
 mod replay;
+#[cfg(test)]
+pub(crate) mod runs;
+mod works;
+use plan::{Plan, Turn, turns};
 pub use replay::{Cost, Replay};
+pub use works::{Work, works};
 
+/// A dispatch, made for a device.
 struct Dispatch {
+    plan: Plan,
     pipeline: Arc<Pipeline>,
     groups: Vec<BindGroup>,
-    params: Vec<Word>,
-    grid: [Extent; 3],
-    counts: Option<Range>,
-    when: When,
     /// Buffers to make readable before it, for it and those beside it.
     readable: Vec<Buffer>,
-    /// The run of dispatches that do not wait for each other that it belongs to.
-    level: usize,
-    /// The pass that it belongs to.
-    pass: usize,
-    blocks: Option<Blocks>,
-    by_block: bool,
-    ahead: bool,
-    /// Its first place among the parameters of the plain tier: one for each time it may be repeated.
-    place: usize,
-}
-
-/// One encoding of a dispatch: which, and for which block of the context.
-struct Turn {
-    dispatch: usize,
-    index: u32,
-    block: Option<Block>,
-    /// Whether a pass begins with it, whatever its number.
-    begins_pass: bool,
 }
 
 /// A step ready to be replayed.
@@ -54,7 +40,7 @@ pub struct Recording {
     uniforms: Option<(Buffer, BindGroup)>,
 }
 
-/// Distance between the parameters of two dispatches in the uniform buffer of the plain tier.
+/// Distance between the parameters of two dispatches in a buffer of uniforms.
 const UNIFORM_STRIDE: usize = 256;
 
 impl Recording {
@@ -71,39 +57,23 @@ impl Recording {
         let specs: Vec<&Spec> = resolved.iter().map(|call| &call.spec).collect();
         let pipelines = gpu.pipelines_async(&specs).await?;
         let levels = Levels::of(&resolved);
-        let mut places = 0;
-        let dispatches: Vec<_> = calls
-            .iter()
+        let plans = Plan::all(calls, &resolved, &levels);
+        let places = plans.iter().map(Plan::places).sum();
+        let dispatches: Vec<_> = plans
+            .into_iter()
             .zip(&resolved)
             .zip(pipelines)
             .zip(levels.readable)
-            .zip(levels.number)
-            .zip(levels.pass)
-            .map(
-                |(((((call, resolved), pipeline), readable), level), pass)| {
-                    let place = places;
-                    places += call.blocks.map_or(1, |b| b.most as usize);
-                    Dispatch {
-                        groups: bind_groups(gpu, resolved, &pipeline),
-                        pipeline,
-                        params: resolved.params.clone(),
-                        grid: call.grid,
-                        counts: call.counts.clone(),
-                        when: call.when,
-                        readable: readable.iter().map(|b| b.made().clone()).collect(),
-                        level,
-                        pass,
-                        blocks: call.blocks,
-                        by_block: call.by_block,
-                        ahead: call.ahead,
-                        place,
-                    }
-                },
-            )
+            .map(|(((plan, resolved), pipeline), readable)| Dispatch {
+                plan,
+                groups: bind_groups(gpu, resolved, &pipeline),
+                pipeline,
+                readable: readable.iter().map(|b| b.made().clone()).collect(),
+            })
             .collect();
-        let uniforms = match gpu.tier {
-            Tier::Plain => Some(uniforms(gpu, places).await?),
-            Tier::Subgroup | Tier::Int8 => None,
+        let uniforms = match gpu.has_immediates() {
+            true => None,
+            false => Some(uniforms(gpu, places).await?),
         };
         gpu.check()?;
         Ok(Self {
@@ -123,7 +93,7 @@ impl Recording {
 
     /// Whether dispatch number `dispatch` had workgroups in the last replay, which is done: unless an earlier one counted none.
     pub async fn had_work_async(&self, gpu: &Gpu, dispatch: usize) -> Result<bool, GpuError> {
-        let Some(counts) = &self.dispatches[dispatch].counts else {
+        let Some(counts) = &self.dispatches[dispatch].plan.counts else {
             return Ok(true);
         };
         let grid = gpu
@@ -140,8 +110,9 @@ impl Recording {
     /// Runs of dispatches that do not wait for each other, one after the other: how often the device
     /// must wait in a replay for `state`.
     pub fn levels(&self, state: &State) -> usize {
-        let held = self.dispatches.iter().filter(|d| d.when.holds(state));
-        let levels: BTreeSet<_> = held.map(|d| d.level).collect();
+        let held = self.dispatches.iter().map(|d| &d.plan);
+        let held = held.filter(|plan| plan.when.holds(state));
+        let levels: BTreeSet<_> = held.map(|plan| plan.level).collect();
         levels.len()
     }
 
@@ -174,12 +145,12 @@ impl Recording {
         let Some((buffer, _)) = &self.uniforms else {
             return;
         };
-        let places = |t: &Turn| self.dispatches[t.dispatch].place + t.index as usize;
+        let places = |t: &Turn| self.dispatches[t.dispatch].plan.place + t.index as usize;
         let end = turns.iter().map(places).max().map_or(0, |place| place + 1);
         let mut all = vec![0u8; end * UNIFORM_STRIDE];
         for turn in turns {
             let chunk = &mut all[places(turn) * UNIFORM_STRIDE..][..UNIFORM_STRIDE];
-            let params = &self.dispatches[turn.dispatch].params;
+            let params = &self.dispatches[turn.dispatch].plan.params;
             fill(params, state, turn.block.unwrap_or_default(), chunk);
         }
         gpu.queue.write_buffer(buffer, 0, &all);
@@ -236,7 +207,7 @@ impl Recording {
 
     /// Whether a pass ends between two neighbours.
     fn separates_passes(&self, a: &Turn, b: &Turn) -> bool {
-        let number = |turn: &Turn| self.dispatches[turn.dispatch].pass;
+        let number = |turn: &Turn| self.dispatches[turn.dispatch].plan.pass;
         number(a) != number(b) || b.begins_pass
     }
 
@@ -257,44 +228,9 @@ impl Recording {
         }
     }
 
-    /// The dispatches that a replay has in order, runs of those cut alike repeated for each block of the context, some of them a
-    /// block ahead.
+    /// The dispatches that a replay has, in order.
     fn turns(&self, state: &State) -> Vec<Turn> {
-        let mut turns = Vec::with_capacity(self.dispatches.len());
-        let mut begin = 0;
-        while begin < self.dispatches.len() {
-            let blocks = self.dispatches[begin].blocks;
-            let alike = |d: &&Dispatch| d.blocks.is_some() && d.blocks == blocks;
-            let run = self.dispatches[begin..].iter().take_while(alike).count();
-            let times = blocks.map_or(1, |b| b.count(state).min(b.most));
-            let held =
-                || (begin..begin + run.max(1)).filter(|d| self.dispatches[*d].when.holds(state));
-            let turn = |index| {
-                move |dispatch| Turn {
-                    dispatch,
-                    index,
-                    block: blocks.map(|b| b.block(index, state)),
-                    begins_pass: false,
-                }
-            };
-            let ahead = |dispatch: &usize| self.dispatches[*dispatch].ahead;
-            if times > 0 {
-                turns.extend(held().filter(ahead).map(turn(0)));
-            }
-            for index in 0..times {
-                let first = turns.len();
-                turns.extend(held().filter(|d| !ahead(d)).map(turn(index)));
-                if index + 1 < times {
-                    let beside = turns.len();
-                    turns.extend(held().filter(ahead).map(turn(index + 1)));
-                    if turns.len() > beside && beside > first {
-                        turns[first].begins_pass = true;
-                    }
-                }
-            }
-            begin += run.max(1);
-        }
-        turns
+        turns(&self.dispatches, |d| &d.plan, state)
     }
 
     /// Encodes a dispatch; `words` is room for its parameters, of which those left from others are harmless.
@@ -306,8 +242,9 @@ impl Recording {
         words: &mut [u8; MAX_PARAMS],
     ) {
         let d = &self.dispatches[turn.dispatch];
+        let plan = &d.plan;
         let block = turn.block.unwrap_or_default();
-        let grid = d.grid.map(|e| extent(e, state, block));
+        let grid = plan.grid.map(|e| extent(e, state, block));
         if grid.contains(&0) {
             return;
         }
@@ -319,24 +256,20 @@ impl Recording {
             pass.transition_resources(transitions, std::iter::empty());
         }
         pass.set_pipeline(&d.pipeline.pipeline);
-        let other = if d.by_block {
-            turn.index as usize
-        } else {
-            state.slot
-        };
+        let other = plan.alternative(turn, state);
         pass.set_bind_group(0, &d.groups[other % d.groups.len()], &[]);
         match &self.uniforms {
             Some((_, group)) => {
-                let place = d.place + turn.index as usize;
+                let place = plan.place + turn.index as usize;
                 pass.set_bind_group(1, group, &[(place * UNIFORM_STRIDE) as u32]);
             }
             None => {
-                fill(&d.params, state, block, words);
+                fill(&plan.params, state, block, words);
                 // Every word of the layout must be set once after the layout changes, so all are always set.
                 pass.set_immediates(0, words);
             }
         }
-        match &d.counts {
+        match &plan.counts {
             Some(counts) => pass.dispatch_workgroups_indirect(counts.buffer.made(), counts.offset),
             None => pass.dispatch_workgroups(grid[0], grid[1], grid[2]),
         }

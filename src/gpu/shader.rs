@@ -25,8 +25,11 @@
 //! Numbers of the variant become `const NAME: u32` lines at the head, so a kernel reads as plain WGSL. What the declarations say of
 //! bindings and parameters is a kernel's whole interface: calls are checked against it (`gpu/interface.rs`).
 
+mod aliases;
+
 use super::{GpuError, Tier};
 use include_dir::{Dir, include_dir};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How a kernel uses a storage binding.
@@ -107,6 +110,9 @@ pub struct Expanded {
     pub needed_words: Vec<String>,
     /// Lengths that have names (`#length`).
     pub lengths: BTreeMap<String, String>,
+    /// The shared modules in it.
+    #[cfg(test)]
+    pub(crate) modules: BTreeSet<String>,
 }
 
 /// Expands the template `source` of `kernel` for `variant` and `tier`.
@@ -143,6 +149,7 @@ pub fn expand(
             .out
             .push_str(&format!("const {name}: u32 = {value}u;\n"));
     }
+    let source = as_tested(kernel, source);
     let lines: Vec<_> = source.lines().enumerate().collect();
     expander.lines(&lines)?;
     Ok(expander.finish())
@@ -150,6 +157,9 @@ pub fn expand(
 
 /// The flag of those who have `#fetch` do something.
 pub const FETCHES: &str = "FETCHES";
+
+/// The flag of devices with subgroups that have no immediates: parameters are uniforms, as they always are in tier `plain`.
+pub const UNIFORMS: &str = "UNIFORMS";
 
 /// Descriptors that a device loads together, of 16 bytes each as NVIDIA's: a line of 128 bytes.
 const FETCHED_AT_ONCE: usize = 8;
@@ -405,18 +415,22 @@ impl Expander<'_> {
             for [name, ty] in &self.words {
                 self.head.push_str(&format!("  {name}: {ty},\n"));
             }
-            // Immediates, or a uniform with a dynamic offset where a browser could run it.
-            self.head.push_str(match self.flags.contains("PLAIN") {
-                true => "}\n@group(1) @binding(0) var<uniform> p: Params;\n",
-                false => "}\nvar<immediate> p: Params;\n",
-            });
+            // Immediates, or a uniform with a dynamic offset where there are none.
+            self.head.push_str(
+                match self.flags.contains("PLAIN") || self.flags.contains(UNIFORMS) {
+                    true => "}\n@group(1) @binding(0) var<uniform> p: Params;\n",
+                    false => "}\nvar<immediate> p: Params;\n",
+                },
+            );
         }
         Expanded {
-            text: self.head + &self.out,
+            text: aliases::without_names_of_arrays(&(self.head + &self.out)),
             bindings: self.bindings,
             words: (!own).then_some(self.words),
             needed_words: self.needed_words,
             lengths: self.lengths,
+            #[cfg(test)]
+            modules: self.imported.into_iter().map(|(name, _)| name).collect(),
         }
     }
 
@@ -527,6 +541,7 @@ impl Expander<'_> {
         let Some(source) = shared_source(module) else {
             return self.error(number, format!("no shared module is called {name}"));
         };
+        let source = as_tested(&format!("shared/{module}"), source);
         let text = source.replace("$W", prefix);
         let lines: Vec<_> = text.lines().enumerate().collect();
         let outer = std::mem::take(&mut self.each);
@@ -549,9 +564,31 @@ fn shared_source(name: &str) -> Option<&'static str> {
     kernel_source(&format!("shared/{name}"))
 }
 
-/// The names of all kernels.
+/// The template `source` as it is expanded: with a mistake where a test asks for one in `wgsl/<name>.wgsl`.
+#[cfg_attr(
+    not(test),
+    expect(unused_variables, reason = "only tests make mistakes")
+)]
+fn as_tested<'a>(name: &str, source: &'a str) -> Cow<'a, str> {
+    #[cfg(test)]
+    if kernel_source(name) == Some(source) {
+        return super::testing::mutants::mutated(&format!("{name}.wgsl"), source);
+    }
+    Cow::Borrowed(source)
+}
+
+/// The file names and texts of all templates, those of shared modules, too.
 #[cfg(test)]
-pub(crate) fn kernels() -> impl Iterator<Item = &'static str> {
+pub(crate) fn templates() -> impl Iterator<Item = (String, &'static str)> {
+    let shared = WGSL.dirs().flat_map(Dir::files);
+    WGSL.files().chain(shared).filter_map(|file| {
+        let name = file.path().to_str()?.replace('\\', "/");
+        Some((name, file.contents_utf8()?))
+    })
+}
+
+/// The names of all kernels.
+pub fn kernels() -> impl Iterator<Item = &'static str> {
     WGSL.files()
         .filter_map(|file| file.path().file_stem()?.to_str())
 }

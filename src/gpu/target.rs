@@ -2,7 +2,7 @@
 //! for devices that nobody has at hand.
 
 use super::geometry::{Choices, Geometry, Site};
-use super::machine::{Machine, Repeated};
+use super::machine::{Machine, Profile, Repeated};
 use super::{Coop, Tier};
 use crate::quant::activation::Activation;
 use std::sync::Arc;
@@ -95,10 +95,8 @@ impl Target {
     }
 }
 
-/// Devices as recipes see them, for tests without any: of each maker one, in every tier that it runs.
-#[cfg(test)]
-pub(crate) fn profiles() -> Vec<Target> {
-    use super::machine::Profile;
+/// Devices as recipes see them, where none is at hand: of each maker one, in every tier that it runs. Tests record for them.
+pub fn profiles() -> Vec<Target> {
     let machine = |profile, cores, subgroup: [u32; 2], threads, memory_kib: u32| Machine {
         subgroup,
         lanes: subgroup[0].min(32),

@@ -14,11 +14,18 @@ use crate::quant::repack::{plane_bytes, sub_plane_words};
 use crate::testing;
 use std::sync::OnceLock;
 
+pub(crate) mod known;
+pub(crate) mod metal;
+pub(crate) mod mutants;
+
 /// The variable that has the kernel tests run in emulated subgroups of so many threads, in place of the adapter's.
 const WAVES: &str = "GLIMT_TEST_WAVES";
 
 fn open(options: &GpuOptions) -> Result<Gpu, GpuError> {
     let gpu = Gpu::open(options)?;
+    if let Some(math) = metal::wanted() {
+        return Ok(metal::pretending(gpu, math));
+    }
     Ok(match std::env::var(WAVES) {
         Ok(size) => waves::emulating(gpu, size.parse().expect(WAVES)),
         Err(_) => gpu,
@@ -41,6 +48,9 @@ pub(crate) fn waves(tier: Tier) -> Vec<Gpu> {
         }
         Err(e) => panic!("the kernel tests need a GPU adapter: {e}"),
     };
+    if metal::wanted().is_some() {
+        return vec![];
+    }
     [32, 64].into_iter().filter_map(emulating).collect()
 }
 
@@ -164,12 +174,39 @@ pub(crate) fn run(gpu: &Gpu, calls: &[Call], state: &State) {
 /// The same, recorded for replays of up to `most`.
 #[track_caller]
 pub(crate) fn run_of(gpu: &Gpu, calls: &[Call], most: Most, state: &State) {
-    tell(gpu, calls, state);
-    let recording = Recording::new(gpu, &Step::of(most, calls.iter().cloned()))
-        .unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));
-    recording.submit(gpu, state);
+    let recorded = Recorded::new(gpu, calls, most, state);
+    recorded.submit(gpu, state);
     gpu.wait(None)
         .unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));
+}
+
+/// Calls ready to be replayed, on the device or as Metal's source on the CPU.
+pub(crate) enum Recorded {
+    Device(Recording),
+    Metal(Step, metal::Math),
+}
+
+impl Recorded {
+    /// Those of `calls`, for replays of up to `most`; a failure tells of them and of `state`.
+    #[track_caller]
+    pub(crate) fn new(gpu: &Gpu, calls: &[Call], most: Most, state: &State) -> Self {
+        tell(gpu, calls, state);
+        let step = Step::of(most, calls.iter().cloned());
+        match gpu.metal {
+            Some(math) => Self::Metal(step, math),
+            None => Self::Device(
+                Recording::new(gpu, &step).unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name())),
+            ),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn submit(&self, gpu: &Gpu, state: &State) {
+        match self {
+            Self::Device(recording) => drop(recording.submit(gpu, state)),
+            Self::Metal(step, math) => metal::replay(gpu, *math, step, state),
+        }
+    }
 }
 
 /// A storage buffer with `data`.

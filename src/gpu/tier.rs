@@ -1,15 +1,16 @@
 //! The tiers of kernels, and which of them a device runs.
 
+use super::facts::Facts;
 use super::machine::{MIN_SUBGROUP, Profile};
 use crate::quant::activation::Activation;
-use wgpu::{Adapter, AdapterInfo, Backend, DeviceType, Features};
+use wgpu::{AdapterInfo, Backend, DeviceType, Features};
 
 named! {
     /// What the kernels may use. Chosen from the adapter's features, can be forced with `--tier`.
     pub enum Tier {
-        /// No subgroups, uniforms instead of immediates, 8 storage buffers, 16 KiB, 256 threads: also what a browser gives.
+        /// No subgroups, uniforms instead of immediates, 8 storage buffers, 16 KiB, 256 threads: what every browser gives.
         Plain = "plain",
-        /// Subgroups of at least 8 lanes, immediates and 16 storage buffers. As exact as f32: NMSE of logits some 1e-7 and less.
+        /// Subgroups of at least 8 lanes, immediates (uniforms in a browser) and 16 storage buffers. As exact as f32: NMSE of logits some 1e-7 and less.
         Subgroup = "subgroup",
         /// The same, and a decoded token's activations as signed bytes multiplied by packed dot products (DP4A and its like).
         /// Their rounding gives an NMSE of logits of 2e-5 to 3e-4 on the golden files.
@@ -35,8 +36,8 @@ impl Tier {
 
     /// The tier that a device is opened in unless another is asked for: the [preferred](Self::preferred) one, or the best that it has
     /// all for. Where it [may be measured](Self::may_be_measured), loading a model may settle for another.
-    pub fn best(adapter: &Adapter) -> Self {
-        [Self::preferred(&adapter.get_info()), Self::Subgroup]
+    pub fn best(adapter: &Facts) -> Self {
+        [Self::preferred(&adapter.info), Self::Subgroup]
             .into_iter()
             .find(|tier| tier.missing(adapter).is_empty())
             .unwrap_or(Self::Plain)
@@ -66,29 +67,38 @@ impl Tier {
     }
 
     /// What the adapter lacks for this tier, in words; empty where it can run it.
-    pub fn missing(self, adapter: &Adapter) -> String {
+    pub fn missing(self, adapter: &Facts) -> String {
         if self == Self::Plain {
             return String::new();
         }
-        let features = adapter.features();
+        let Facts {
+            info,
+            limits,
+            features,
+        } = adapter;
+        let has_subgroups = features.contains(Features::SUBGROUP);
         let mut missing = vec![];
-        if !features.contains(Features::SUBGROUP) {
-            missing.push("subgroups".to_owned());
+        if !has_subgroups {
+            missing.push(match adapter.remedy() {
+                Some(remedy) => format!("subgroups ({remedy})"),
+                None => "subgroups".to_owned(),
+            });
         }
-        if !features.contains(Features::IMMEDIATES)
-            || (adapter.limits().max_immediate_size as usize) < MAX_PARAMS
-        {
+        // A browser has none, and parameters are uniforms there.
+        let immediates = features.contains(Features::IMMEDIATES)
+            && limits.max_immediate_size as usize >= MAX_PARAMS;
+        if !immediates && info.backend != Backend::BrowserWebGpu {
             missing.push(format!("immediates of {MAX_PARAMS} bytes"));
         }
-        let info = adapter.get_info();
         // wgpu reports a constant 4..64 on Metal, where every GPU has 32 or more.
-        if info.backend != Backend::Metal && info.subgroup_min_size < MIN_SUBGROUP {
+        let is_told = has_subgroups && info.backend != Backend::Metal;
+        if is_told && info.subgroup_min_size < MIN_SUBGROUP {
             missing.push(format!(
                 "subgroups of {MIN_SUBGROUP} lanes (it has {})",
                 info.subgroup_min_size
             ));
         }
-        let buffers = adapter.limits().max_storage_buffers_per_shader_stage;
+        let buffers = limits.max_storage_buffers_per_shader_stage;
         if buffers < SUBGROUP_BUFFERS {
             missing.push(format!(
                 "{SUBGROUP_BUFFERS} storage buffers in a shader (it has {buffers})"

@@ -12,7 +12,7 @@ use super::pending::{self, Mapping};
 use super::pipeline::{Pipeline, Spec};
 use super::record::Recording;
 use super::stamps::Stamps;
-use super::{Gpu, GpuError, GpuOptions, Step};
+use super::{DeviceChoice, Gpu, GpuError, GpuOptions, Step, Tier};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -67,6 +67,10 @@ pub(crate) use waits;
 
 waits! {
     pub fn adapters() -> Vec<AdapterSummary> = adapter::adapters_async();
+
+    pub fn chosen(choice: &DeviceChoice) -> Result<AdapterSummary, GpuError> = adapter::chosen_async(choice, false);
+
+    pub fn lacks(choice: &DeviceChoice, tier: Tier) -> Result<String, GpuError> = adapter::lacks_async(choice, tier);
 
     pub fn in_turn(gpu: &Gpu, steps: &[&Recording], state: &State, rounds: usize) -> Result<Vec<Vec<f64>>, GpuError> =
         clock::in_turn_async(gpu, steps, state, rounds);

@@ -78,7 +78,7 @@ pub(super) mod trial;
 pub use crate::gpu::interface::MAX_SLICES;
 #[cfg(test)]
 pub(crate) use form::untried_forms;
-pub use form::{Cut, Form, cut_context, cut_sequences};
+pub use form::{Cut, Form, Seen, cut_context, cut_sequences};
 
 /// Threads of a workgroup.
 const WG: usize = 256;

@@ -223,7 +223,8 @@ mod tests {
     use crate::gpu::wait::complete;
     use crate::kernels::attention::testing::{glm, token_error};
     use crate::kernels::attention::{Form, cut_context, trial};
-    use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates};
+    use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates, has_matrices};
+    use crate::testing::Rng;
 
     /// NMSE against the twin over `rows` rows, cut into so many slices of so many.
     fn error(
@@ -259,8 +260,10 @@ mod tests {
             kv_lora: 128,
             ..glm()
         };
+        let mut rng = Rng::fresh();
         for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
-            for (coop, backwards) in [(NVIDIA, false), (NVIDIA, true), (APPLE, false)] {
+            let kinds = [(NVIDIA, false), (NVIDIA, true), (APPLE, false)];
+            for (coop, backwards) in kinds.into_iter().filter(|kind| has_matrices(kind.0)) {
                 // Their softmax stays within the 8 lanes of llvmpipe.
                 let shapes = fitting(coop, 48 << 10, dims);
                 for shape in shapes.flat_map(both) {
@@ -268,7 +271,7 @@ mod tests {
                     if shape.subgroups() * coop.lanes as usize / heads > 8 {
                         continue;
                     }
-                    for rows in [1usize, 2, 17, 575] {
+                    for rows in [[1usize, 2, 17][rng.below(3)], 575] {
                         // Slices of several tiles, the last one shorter and not full.
                         let cut = (rows.div_ceil(5 * tile), 5 * tile);
                         let error = error(gpu, shape, dims, rows, cut, |call| {
@@ -320,6 +323,9 @@ mod tests {
             if !shape.fits(dims) {
                 continue;
             }
+            if gpu.metal.is_some() && rows > 575 {
+                continue;
+            }
             if ((rows + 3) * dims.cache_row() * 2) as u64 > gpu.max_binding {
                 eprintln!("skipped: {rows} rows in a binding");
                 continue;
@@ -330,6 +336,9 @@ mod tests {
             let error = error(gpu, shape, dims, rows, cut, |call| call);
             eprintln!("{heads} heads, {rows} rows: NMSE {error:.1e}");
             assert!(error <= LIMIT, "{heads} heads, {rows} rows: {error:e}");
+        }
+        if gpu.metal.is_some() {
+            return;
         }
         let error =
             complete(trial::compared(shape, glm()).nmse(gpu)).unwrap_or_else(|e| panic!("{e}"));

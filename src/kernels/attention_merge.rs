@@ -72,6 +72,43 @@ pub fn call_of(
         .grid([Extent::N(heads), Extent::N(blocks), Extent::Tokens])
 }
 
+/// The softmax over all slices of a context from the softmax of each (FlashDecoding).
+///
+/// `partial` (T, heads, slices, kv_lora) are sums of weights times values, `stats` (T, heads, slices) the score that each
+/// slice's weights are relative to and the sum of its weights; a slice without rows has sum 0. `out` (T, heads, kv_lora).
+///
+/// # Panics
+/// If a size does not fit the others.
+pub fn attention_merge(
+    partial: &[f32],
+    stats: &[[f32; 2]],
+    slices: usize,
+    kv_lora: usize,
+    out: &mut [f32],
+) {
+    let heads = out.len() / kv_lora;
+    assert_eq!(stats.len(), heads * slices, "statistics of {heads} heads");
+    assert_eq!(
+        partial.len(),
+        stats.len() * kv_lora,
+        "partial sums of {heads} heads"
+    );
+    for ((out, stats), partial) in out
+        .chunks_exact_mut(kv_lora)
+        .zip(stats.chunks_exact(slices))
+        .zip(partial.chunks_exact(slices * kv_lora))
+    {
+        let max = stats.iter().map(|s| s[0]).fold(f32::MIN, f32::max);
+        let weights = stats.iter().map(|s| (s[0] - max).exp());
+        let total: f32 = weights.clone().zip(stats).map(|(w, s)| w * s[1]).sum();
+        out.fill(0.0);
+        for (weight, sums) in weights.zip(partial.chunks_exact(kv_lora)) {
+            out.iter_mut().zip(sums).for_each(|(o, x)| *o += weight * x);
+        }
+        out.iter_mut().for_each(|o| *o /= total);
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -79,48 +116,11 @@ pub(super) mod tests {
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::attention::{MAX_SLICES, partial_bytes};
-    use crate::kernels::testing::{Rng, assert_close};
+    use crate::kernels::testing::{Rng, assert_close, slice_stats};
     use crate::quant::activation::{
         Activation, Q8Unit, dequantize_activation, quantize_activation,
     };
     use crate::quant::halves::{halve, restore};
-
-    /// The softmax over all slices of a context from the softmax of each (FlashDecoding).
-    ///
-    /// `partial` (T, heads, slices, kv_lora) are sums of weights times values, `stats` (T, heads, slices) the score that each
-    /// slice's weights are relative to and the sum of its weights; a slice without rows has sum 0. `out` (T, heads, kv_lora).
-    ///
-    /// # Panics
-    /// If a size does not fit the others.
-    pub(crate) fn attention_merge(
-        partial: &[f32],
-        stats: &[[f32; 2]],
-        slices: usize,
-        kv_lora: usize,
-        out: &mut [f32],
-    ) {
-        let heads = out.len() / kv_lora;
-        assert_eq!(stats.len(), heads * slices, "statistics of {heads} heads");
-        assert_eq!(
-            partial.len(),
-            stats.len() * kv_lora,
-            "partial sums of {heads} heads"
-        );
-        for ((out, stats), partial) in out
-            .chunks_exact_mut(kv_lora)
-            .zip(stats.chunks_exact(slices))
-            .zip(partial.chunks_exact(slices * kv_lora))
-        {
-            let max = stats.iter().map(|s| s[0]).fold(f32::MIN, f32::max);
-            let weights = stats.iter().map(|s| (s[0] - max).exp());
-            let total: f32 = weights.clone().zip(stats).map(|(w, s)| w * s[1]).sum();
-            out.fill(0.0);
-            for (weight, sums) in weights.zip(partial.chunks_exact(kv_lora)) {
-                out.iter_mut().zip(sums).for_each(|(o, x)| *o += weight * x);
-            }
-            out.iter_mut().for_each(|o| *o /= total);
-        }
-    }
 
     /// Scales and codes alike but for the last bit of the scale, and for codes of values midway between two.
     fn assert_same_units(found: &[Q8Unit], expected: &[Q8Unit], what: &str) {
@@ -192,9 +192,7 @@ pub(super) mod tests {
             };
             let n = n_tokens * heads;
             let mut partial = rng.normals(n * slices * kv_lora);
-            let mut stats: Vec<[f32; 2]> = (0..n * slices)
-                .map(|_| [rng.normals(1)[0] * 4.0, 0.1 + rng.uniform()])
-                .collect();
+            let mut stats = slice_stats(&mut rng, n * slices);
             // A slice that its token cannot see.
             let empty = n * slices - 1;
             if slices > 1 {

@@ -3,10 +3,10 @@
 
 use super::attention::{Form, GpuAttention};
 use super::{MAX_GRID, MlaDims};
-use crate::gpu::Target;
 use crate::gpu::call::Call;
 use crate::gpu::interface::MAX_SLICES;
 use crate::gpu::machine::Machine;
+use crate::gpu::{Target, Tier};
 
 /// Rows of a slice.
 pub const ROWS: u32 = 16;
@@ -42,14 +42,20 @@ const fn memory(dims: MlaDims) -> usize {
     (ROWS as usize / 2 * dims.kv_lora + 2 * ROWS as usize) * 4
 }
 
+/// Whether a device has the kernel for blocks of these sizes.
+pub fn fits(target: &Target, dims: MlaDims) -> bool {
+    let machine = target.machine;
+    target.tier != Tier::Plain
+        && kernel(dims, machine.lanes).is_some()
+        && memory(dims) <= machine.workgroup_memory as usize
+}
+
 /// Rows of a context up to which a device takes this kernel in place of the form: 0 where it does not.
 pub fn most_rows(target: &Target, form: Form, dims: MlaDims) -> u32 {
     let few_workgroups = matches!(form, Form::Matrix(_) | Form::Heads(_));
-    let machine = target.machine;
-    let fits = memory(dims) <= machine.workgroup_memory as usize;
-    match kernel(dims, machine.lanes) {
-        Some(_) if few_workgroups && fits => worthwhile(machine),
-        _ => 0,
+    match few_workgroups && fits(target, dims) {
+        true => worthwhile(target.machine),
+        false => 0,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The end of a layer with experts for the tokens of a batch: what their experts gave is added up, normed and prepared for the next layer.
 
+use super::linear::rms_norm;
 use super::token;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
@@ -57,6 +58,28 @@ impl GpuBatchCombine {
             .word("eps", *eps)
             .grid([Extent::Tokens, Extent::N(1), Extent::N(1)])
     }
+}
+
+/// The sums (tokens, rows) of residual and weighted slots, and what they are when normed.
+pub fn batch_combine(
+    slots: &[f32],
+    weights: &[f32],
+    residual: &[f32],
+    norm: &[f32],
+    eps: f32,
+) -> [Vec<f32>; 2] {
+    let rows = norm.len();
+    let used = weights.len() * rows / residual.len();
+    let mut sums = residual.to_vec();
+    for (slot, (values, weight)) in slots.chunks_exact(rows).zip(weights).enumerate() {
+        let sum = &mut sums[slot / used.max(1) * rows..][..rows];
+        sum.iter_mut()
+            .zip(values)
+            .for_each(|(s, v)| *s += weight * v);
+    }
+    let normed = sums.chunks_exact(rows);
+    let normed = normed.flat_map(|row| rms_norm(row, norm, eps)).collect();
+    [sums, normed]
 }
 
 #[cfg(test)]

@@ -4,12 +4,14 @@ use super::gemm::GpuExperts;
 use super::token::{
     Divided, TokenInput, TokenOutput, check_rows, divided, site, unsupported, variant, weight,
 };
+use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{GpuError, Target};
+use crate::model::Weight;
 use crate::quant::activation::Activation;
 
 /// The input of a product.
@@ -303,6 +305,31 @@ impl GpuBatchMatvec<'_> {
 /// for down.
 pub fn workgroups(across: [u32; 2]) -> [[u32; 3]; 2] {
     across.map(|across| [across, 0, 1])
+}
+
+/// One row of `y` = W x / rms(x) (+ residual), or silu(W x / rms) * (U x / rms): what [`token_matvec`] is, of group `group` alone where one
+/// is given. `x` are the values that the prepared input stands for, `rms` as there.
+pub fn batch_matvec(
+    weights: &[Weight],
+    group: Option<usize>,
+    x: &[f32],
+    x_units: usize,
+    rms: Option<(&[f32], f32)>,
+    residual: Option<&[f32]>,
+) -> Vec<f32> {
+    let row = |w: &Weight| {
+        let all = token_matvec(w, x, x_units, rms, residual);
+        match group {
+            Some(group) => all[group * w.rows..][..w.rows].to_vec(),
+            None => all,
+        }
+    };
+    let mut y = row(&weights[0]);
+    if let Some(up) = weights.get(1) {
+        let silu = |(gate, up): (&mut f32, f32)| *gate = *gate / (1.0 + (-*gate).exp()) * up;
+        y.iter_mut().zip(row(up)).for_each(silu);
+    }
+    y
 }
 
 #[cfg(test)]

@@ -6,8 +6,11 @@ use crate::gpu::GpuError;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Call, Extent};
 use crate::gpu::memory::{GpuWeight, Piece};
+use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::repack::{has_codes, plane_bytes, shader_module};
+use crate::quant::{dequantize_row, quantize_row};
+use rayon::prelude::*;
 
 /// Rows and columns that a workgroup owns.
 const TILE: u32 = 64;
@@ -227,6 +230,59 @@ impl GpuCompose<'_> {
     }
 }
 
+/// A row, counted over all groups, as floats.
+fn values(w: &Weight, row: usize) -> Vec<f32> {
+    let mut values = vec![0.0; w.cols];
+    dequantize_row(w.ty, w.row(row / w.rows, row % w.rows), &mut values);
+    values
+}
+
+/// Multiplies `left` with `right` as `composition` says, in f32, and quantises the product to `ty`.
+///
+/// # Panics
+/// If a size does not fit the others: sizes come from a checked [`Model`](crate::models::Model), never from input.
+pub fn compose(composition: &Composition, [left, right]: [&Weight; 2], ty: GgmlType) -> Weight {
+    let c = composition;
+    let (rows, cols) = (c.out_rows(), c.out_cols());
+    let right_rows: Vec<Vec<f32>> = (0..right.groups * right.rows)
+        .into_par_iter()
+        .map(|row| values(right, row))
+        .collect();
+    let row_bytes = ty
+        .row_bytes(cols)
+        .unwrap_or_else(|| panic!("rows of {cols} values of {ty}"));
+    let mut bytes = vec![0; rows * row_bytes];
+    bytes
+        .par_chunks_exact_mut(row_bytes)
+        .enumerate()
+        .for_each(|(row, bytes)| {
+            let products = rows - c.heads * c.kept;
+            let mut out = vec![0.0; cols];
+            if let Some(kept) = row.checked_sub(products) {
+                let from = kept / c.kept * c.right_row() + c.depth + kept % c.kept;
+                out.copy_from_slice(&right_rows[from]);
+            } else {
+                for head in 0..c.heads {
+                    let inside = row.checked_sub(head * c.out_row());
+                    let Some(r) = inside.filter(|r| *r < c.rows) else {
+                        continue;
+                    };
+                    let factors = values(left, head * c.out_row() + r);
+                    let factors = &factors[head * c.left_col()..][..c.depth];
+                    let out = &mut out[head * c.out_col()..][..c.cols];
+                    for (j, factor) in factors.iter().enumerate() {
+                        let right = &right_rows[head * c.right_row() + j];
+                        out.iter_mut()
+                            .zip(right)
+                            .for_each(|(y, x)| *y += factor * x);
+                    }
+                }
+            }
+            quantize_row(ty, &out, bytes);
+        });
+    Weight::from_bytes(c.pair.weights(), ty, 1, rows, cols, bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,67 +290,7 @@ mod tests {
     use crate::gpu::testing::{assert_refused, download, gpu_weight, gpus, run, unmade_weight};
     use crate::gpu::{Gpu, GpuOptions, Most, Step};
     use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
-    use crate::model::Weight;
     use crate::quant::repack::unpack;
-    use crate::quant::{dequantize_row, quantize_row};
-    use rayon::prelude::*;
-
-    /// A row, counted over all groups, as floats.
-    fn values(w: &Weight, row: usize) -> Vec<f32> {
-        let mut values = vec![0.0; w.cols];
-        dequantize_row(w.ty, w.row(row / w.rows, row % w.rows), &mut values);
-        values
-    }
-
-    /// Multiplies `left` with `right` as `composition` says, in f32, and quantises the product to `ty`.
-    ///
-    /// # Panics
-    /// If a size does not fit the others: sizes come from a checked [`Model`](crate::models::Model), never from input.
-    pub(crate) fn compose(
-        composition: &Composition,
-        [left, right]: [&Weight; 2],
-        ty: GgmlType,
-    ) -> Weight {
-        let c = composition;
-        let (rows, cols) = (c.out_rows(), c.out_cols());
-        let right_rows: Vec<Vec<f32>> = (0..right.groups * right.rows)
-            .into_par_iter()
-            .map(|row| values(right, row))
-            .collect();
-        let row_bytes = ty
-            .row_bytes(cols)
-            .unwrap_or_else(|| panic!("rows of {cols} values of {ty}"));
-        let mut bytes = vec![0; rows * row_bytes];
-        bytes
-            .par_chunks_exact_mut(row_bytes)
-            .enumerate()
-            .for_each(|(row, bytes)| {
-                let products = rows - c.heads * c.kept;
-                let mut out = vec![0.0; cols];
-                if let Some(kept) = row.checked_sub(products) {
-                    let from = kept / c.kept * c.right_row() + c.depth + kept % c.kept;
-                    out.copy_from_slice(&right_rows[from]);
-                } else {
-                    for head in 0..c.heads {
-                        let inside = row.checked_sub(head * c.out_row());
-                        let Some(r) = inside.filter(|r| *r < c.rows) else {
-                            continue;
-                        };
-                        let factors = values(left, head * c.out_row() + r);
-                        let factors = &factors[head * c.left_col()..][..c.depth];
-                        let out = &mut out[head * c.out_col()..][..c.cols];
-                        for (j, factor) in factors.iter().enumerate() {
-                            let right = &right_rows[head * c.right_row() + j];
-                            out.iter_mut()
-                                .zip(right)
-                                .for_each(|(y, x)| *y += factor * x);
-                        }
-                    }
-                }
-                quantize_row(ty, &out, bytes);
-            });
-        Weight::from_bytes(c.pair.weights(), ty, 1, rows, cols, bytes)
-    }
 
     /// Sizes of a model: heads, nope, rope, v, kv_lora, width of the query's input, hidden width.
     type Sizes = [usize; 7];

@@ -28,6 +28,13 @@ pub fn call(cache: &Range, rows: u32, values: u32, list: &Range) -> Call {
         .grid([Extent::N(PAGE), Extent::Tokens, Extent::N(1)])
 }
 
+/// Makes the copies in a cache with rows of so many words.
+pub fn copy_rows(cache: &mut [u32], words: usize, copies: &[Copied]) {
+    for [from, to, rows, _] in copies.iter().map(|copied| copied.map(|n| n as usize)) {
+        cache.copy_within(from * words..(from + rows) * words, to * words);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,13 +42,6 @@ mod tests {
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, run, upload};
     use crate::kernels::testing::Rng;
-
-    /// Makes the copies in a cache with rows of so many words; the twin of the kernel, for its test.
-    fn copy_rows(cache: &mut [u32], words: usize, copies: &[Copied]) {
-        for [from, to, rows, _] in copies.iter().map(|copied| copied.map(|n| n as usize)) {
-            cache.copy_within(from * words..(from + rows) * words, to * words);
-        }
-    }
 
     #[test]
     fn rows_are_copied_and_no_others() {

@@ -3,13 +3,20 @@
 //! Once per layer and chunk `attn_k_b` and `attn_v_b` become one matrix ([`weights_calls`]), then each block of
 //! context rows is multiplied by it ([`call`]): in f32, or in f16 by cooperative matrices.
 
+use super::MlaDims;
 use super::expand_kv_coop::{self, Tiled};
+use super::linear::dot;
 use super::{KvDims, MAX_GRID};
 use crate::gpu::Coop;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Blocks, Call, Extent, Flops, Word};
 use crate::gpu::memory::GpuWeight;
+use crate::model::Weight;
+use crate::quant::dequantize_row;
 use crate::quant::repack::shader_module;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use rayon::prelude::*;
 
 /// Threads of a workgroup that unpacks weights: as many rows of `attn_k_b`.
 const WEIGHTS_WG: usize = 64;
@@ -155,6 +162,64 @@ pub(super) fn tiled_call(
         .with_shape(format!("{}x{}", dims.width(), dims.mla.kv_lora))
 }
 
+/// `kv` (rows, width): the latent of each of the rows of `cache` (rows, kv_lora + rope) times each row of `weights`
+/// (width, kv_lora).
+///
+/// # Panics
+/// If a size does not fit the others.
+pub fn expand_kv(cache: &[f16], weights: &[f32], dims: KvDims, kv: &mut [f32]) {
+    let (row, kv_lora) = (dims.mla.cache_row(), dims.mla.kv_lora);
+    assert_eq!(weights.len(), dims.width() * kv_lora, "weights");
+    assert_eq!(kv.len(), cache.len() / row * dims.width(), "expanded rows");
+    kv.par_chunks_exact_mut(dims.width())
+        .zip(cache.par_chunks_exact(row))
+        .for_each(|(kv, row)| {
+            let mut latent = vec![0.0f32; kv_lora];
+            row[..kv_lora].convert_to_f32_slice(&mut latent);
+            for (kv, weights) in kv.iter_mut().zip(weights.chunks_exact(kv_lora)) {
+                *kv = dot(&latent, weights);
+            }
+        });
+}
+
+/// The rows of `attn_k_b` (heads, kv_lora, nope), transposed, and of `attn_v_b` (heads, v, kv_lora) as one matrix (heads *
+/// nope + heads * v, kv_lora).
+///
+/// # Panics
+/// If a weight does not have that shape.
+pub fn expand_kv_weights(k_b: &Weight, v_b: &Weight, dims: KvDims, out: &mut [f32]) {
+    let MlaDims {
+        heads,
+        nope,
+        kv_lora,
+        ..
+    } = dims.mla;
+    assert_eq!(
+        [
+            (k_b.groups, k_b.rows, k_b.cols),
+            (v_b.groups, v_b.rows, v_b.cols)
+        ],
+        [(heads, kv_lora, nope), (heads, dims.v, kv_lora)],
+        "{} and {} as (heads, rows, columns)",
+        k_b.name,
+        v_b.name
+    );
+    assert_eq!(out.len(), dims.width() * kv_lora, "weights");
+    let (keys, values) = out.split_at_mut(heads * nope * kv_lora);
+    let mut row = vec![0.0f32; nope];
+    for (head, keys) in keys.chunks_exact_mut(nope * kv_lora).enumerate() {
+        for r in 0..kv_lora {
+            dequantize_row(k_b.ty, k_b.row(head, r), &mut row);
+            for (c, w) in row.iter().enumerate() {
+                keys[c * kv_lora + r] = *w;
+            }
+        }
+    }
+    for (i, out) in values.chunks_exact_mut(kv_lora).enumerate() {
+        dequantize_row(v_b.ty, v_b.row(i / dims.v, i % dims.v), out);
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -162,74 +227,9 @@ pub(super) mod tests {
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
     use crate::gpu::{Gpu, GpuError, Most, Step};
-    use crate::kernels::MlaDims;
-    use crate::kernels::linear::dot;
-    use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates};
+    use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates, has_matrices};
     use crate::kernels::testing::{Rng, assert_close, cache_rows, exact_rows, random_weight};
-    use crate::model::Weight;
     use crate::quant::GgmlType;
-    use crate::quant::dequantize_row;
-    use half::f16;
-    use half::slice::HalfFloatSliceExt;
-    use rayon::prelude::*;
-
-    /// `kv` (rows, width): the latent of each of the rows of `cache` (rows, kv_lora + rope) times each row of `weights`
-    /// (width, kv_lora).
-    ///
-    /// # Panics
-    /// If a size does not fit the others.
-    pub(crate) fn expand_kv(cache: &[f16], weights: &[f32], dims: KvDims, kv: &mut [f32]) {
-        let (row, kv_lora) = (dims.mla.cache_row(), dims.mla.kv_lora);
-        assert_eq!(weights.len(), dims.width() * kv_lora, "weights");
-        assert_eq!(kv.len(), cache.len() / row * dims.width(), "expanded rows");
-        kv.par_chunks_exact_mut(dims.width())
-            .zip(cache.par_chunks_exact(row))
-            .for_each(|(kv, row)| {
-                let mut latent = vec![0.0f32; kv_lora];
-                row[..kv_lora].convert_to_f32_slice(&mut latent);
-                for (kv, weights) in kv.iter_mut().zip(weights.chunks_exact(kv_lora)) {
-                    *kv = dot(&latent, weights);
-                }
-            });
-    }
-
-    /// The rows of `attn_k_b` (heads, kv_lora, nope), transposed, and of `attn_v_b` (heads, v, kv_lora) as one matrix (heads *
-    /// nope + heads * v, kv_lora).
-    ///
-    /// # Panics
-    /// If a weight does not have that shape.
-    pub(crate) fn expand_kv_weights(k_b: &Weight, v_b: &Weight, dims: KvDims, out: &mut [f32]) {
-        let MlaDims {
-            heads,
-            nope,
-            kv_lora,
-            ..
-        } = dims.mla;
-        assert_eq!(
-            [
-                (k_b.groups, k_b.rows, k_b.cols),
-                (v_b.groups, v_b.rows, v_b.cols)
-            ],
-            [(heads, kv_lora, nope), (heads, dims.v, kv_lora)],
-            "{} and {} as (heads, rows, columns)",
-            k_b.name,
-            v_b.name
-        );
-        assert_eq!(out.len(), dims.width() * kv_lora, "weights");
-        let (keys, values) = out.split_at_mut(heads * nope * kv_lora);
-        let mut row = vec![0.0f32; nope];
-        for (head, keys) in keys.chunks_exact_mut(nope * kv_lora).enumerate() {
-            for r in 0..kv_lora {
-                dequantize_row(k_b.ty, k_b.row(head, r), &mut row);
-                for (c, w) in row.iter().enumerate() {
-                    keys[c * kv_lora + r] = *w;
-                }
-            }
-        }
-        for (i, out) in values.chunks_exact_mut(kv_lora).enumerate() {
-            dequantize_row(v_b.ty, v_b.row(i / dims.v, i % dims.v), out);
-        }
-    }
 
     /// GLM-4.7-Flash, DeepSeek-V2-Lite and Youtu-LLM-2B, the model inside the program; fewer heads.
     pub(in crate::kernels) fn shapes() -> [KvDims; 3] {
@@ -467,7 +467,8 @@ pub(super) mod tests {
             let mut forms = vec![];
             if emulates(gpu) {
                 // Backwards where that is quicker to compile.
-                for (coop, backwards) in [(NVIDIA, false), (APPLE, false), (APPLE, true)] {
+                let kinds = [(NVIDIA, false), (APPLE, false), (APPLE, true)];
+                for (coop, backwards) in kinds.into_iter().filter(|kind| has_matrices(kind.0)) {
                     let of_coop = |shape: &expand_kv_coop::Shape| shape.coop == coop;
                     for shape in expand_kv_coop::SHAPES.into_iter().filter(of_coop) {
                         forms.push((shape.tiled(dims), Some((coop, backwards))));

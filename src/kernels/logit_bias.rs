@@ -74,6 +74,15 @@ pub fn call(biases: &Range, logits: &Range, vocab: u32, rows: Extent) -> Call {
         .only(When::Biased)
 }
 
+/// Adds the biases of a row to its logits.
+pub fn logit_bias(logits: &mut [f32], biases: &Row) {
+    for [token, bias] in biases {
+        if let Some(logit) = logits.get_mut(*token as usize) {
+            *logit += f32::from_bits(*bias);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,15 +91,6 @@ mod tests {
     use crate::kernels::sample;
     use crate::kernels::sampling::Sampling;
     use crate::kernels::testing::Rng;
-
-    /// Adds the biases of a row to its logits; the twin of the kernel, for its test.
-    pub(crate) fn logit_bias(logits: &mut [f32], biases: &Row) {
-        for [token, bias] in biases {
-            if let Some(logit) = logits.get_mut(*token as usize) {
-                *logit += f32::from_bits(*bias);
-            }
-        }
-    }
 
     /// Random ones of some tokens, the first and the last among them, some of them several times, and of tokens that are none.
     fn random(rng: &mut Rng, vocab: usize, count: usize) -> Biases {

@@ -11,10 +11,9 @@ pub fn call(told: &Range) -> Call {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Most;
     use crate::gpu::call::State;
-    use crate::gpu::record::Recording;
-    use crate::gpu::testing::{download, gpus, tell, upload};
-    use crate::gpu::{Most, Step};
+    use crate::gpu::testing::{Recorded, download, gpus, upload};
     use crate::kernels::testing::Rng;
 
     /// Counts one more pass in the first word of `told`; the twin of the kernel, for its test.
@@ -29,9 +28,8 @@ mod tests {
             let mut told = [rng.bits() as u32, rng.bits() as u32, 7, 9];
             let buffer = upload(gpu, &told);
             let call = call(&Range::whole(&buffer));
-            tell(gpu, std::slice::from_ref(&call), &State::default());
-            let recording = Recording::new(gpu, &Step::of(Most::token(1), [call.clone(), call]))
-                .expect("a small kernel");
+            let calls = [call.clone(), call];
+            let recording = Recorded::new(gpu, &calls, Most::token(1), &State::default());
             for _ in 0..3 {
                 recording.submit(gpu, &State::default());
             }

@@ -51,6 +51,29 @@ impl GpuMoeCombine {
     }
 }
 
+/// `out` (T, rows) = residual (T, rows) + sum over s of weights (T, used)\[t\]\[s\] * slots (T, used, rows)\[t\]\[s\], in the
+/// order of additions of [`moe_down`](super::moe_down::moe_down).
+///
+/// # Panics
+/// If a size does not fit the others.
+pub fn moe_combine(slots: &[f32], weights: &[f32], residual: &[f32], rows: usize, out: &mut [f32]) {
+    let n_tokens = residual.len() / rows;
+    let used = weights.len() / n_tokens;
+    assert_eq!(
+        (slots.len(), out.len()),
+        (weights.len() * rows, residual.len()),
+        "experts of {n_tokens} tokens"
+    );
+    out.fill(0.0);
+    for (slot, (y, weight)) in slots.chunks_exact(rows).zip(weights).enumerate() {
+        let out = &mut out[slot / used * rows..][..rows];
+        out.iter_mut()
+            .zip(y)
+            .for_each(|(out, y)| *out += weight * y);
+    }
+    out.iter_mut().zip(residual).for_each(|(out, r)| *out += r);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,35 +83,6 @@ mod tests {
     use crate::kernels::expert_rows::tests::left_by;
     use crate::kernels::testing::bounds::needs_every_byte;
     use crate::kernels::testing::{Rng, assert_close};
-
-    /// `out` (T, rows) = residual (T, rows) + sum over s of weights (T, used)\[t\]\[s\] * slots (T, used, rows)\[t\]\[s\], in the
-    /// order of additions of [`moe_down`](super::moe_down::moe_down).
-    ///
-    /// # Panics
-    /// If a size does not fit the others.
-    pub(crate) fn moe_combine(
-        slots: &[f32],
-        weights: &[f32],
-        residual: &[f32],
-        rows: usize,
-        out: &mut [f32],
-    ) {
-        let n_tokens = residual.len() / rows;
-        let used = weights.len() / n_tokens;
-        assert_eq!(
-            (slots.len(), out.len()),
-            (weights.len() * rows, residual.len()),
-            "experts of {n_tokens} tokens"
-        );
-        out.fill(0.0);
-        for (slot, (y, weight)) in slots.chunks_exact(rows).zip(weights).enumerate() {
-            let out = &mut out[slot / used * rows..][..rows];
-            out.iter_mut()
-                .zip(y)
-                .for_each(|(out, y)| *out += weight * y);
-        }
-        out.iter_mut().zip(residual).for_each(|(out, r)| *out += r);
-    }
 
     #[test]
     fn the_gpu_agrees_with_its_twin() {

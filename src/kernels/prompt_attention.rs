@@ -3,11 +3,16 @@
 //! A layer of a chunk is [`expand_kv::weights_calls`] once and [`GpuPromptAttention::calls`] for every block of the context: its
 //! expansion and the attention over it. Scratch memory ([`Scratch`]) depends on the chunk, not on the context.
 
+use super::linear::dot;
+use super::rope_cache::rotate_rows;
 use super::{KvDims, coop, expand_kv, expand_kv_coop, prompt_attention_coop};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Blocks, Call, Extent, Flops, Word};
 use crate::gpu::machine::Machine;
 use crate::gpu::{Coop, Gpu, GpuError, Target};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use rayon::prelude::*;
 
 mod trial;
 
@@ -354,6 +359,69 @@ impl GpuPromptAttention<'_> {
                 ..Flops::default()
             })
     }
+}
+
+/// Causal attention of T tokens at positions `pos..pos + T` over expanded keys and values.
+///
+/// `q` (T, heads, nope + rope) are the queries, whose last values are still to be rotated by `rope_table` (pos + T or more, rope
+/// / 2), cosine and sine. `kv` (pos + T or more, heads * nope + heads * v) are the expanded rows of `cache` (rows, kv_lora + rope),
+/// which has the rotated part of the keys. Token t sees rows `0..=pos + t`; `out` (T, heads, v) is the softmax-weighted sum of their values.
+///
+/// # Panics
+/// If a size does not fit the others.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the bindings of the kernel, one for one"
+)]
+pub fn prompt_attention(
+    q: &[f32],
+    rope_table: &[[f32; 2]],
+    cache: &[f16],
+    kv: &[f32],
+    pos: usize,
+    n_tokens: usize,
+    dims: KvDims,
+    scale: f32,
+    out: &mut [f32],
+) {
+    let (mla, v, width) = (dims.mla, dims.v, dims.width());
+    let rows = pos + n_tokens;
+    assert_eq!(q.len(), n_tokens * mla.heads * mla.head(), "queries");
+    assert!(rope_table.len() >= rows * mla.rope / 2, "rotation table");
+    assert_eq!(out.len(), n_tokens * mla.heads * v, "attention output");
+    let seen = &cache[..rows * mla.cache_row()];
+    let mut cache = vec![0.0f32; seen.len()];
+    seen.convert_to_f32_slice(&mut cache);
+    out.par_chunks_exact_mut(v)
+        .enumerate()
+        .for_each(|(i, out)| {
+            let h = i % mla.heads;
+            let position = pos + i / mla.heads;
+            let angles = &rope_table[position * mla.rope / 2..][..mla.rope / 2];
+            let mut query = q[i * mla.head()..][..mla.head()].to_vec();
+            rotate_rows(&mut query, mla.nope, mla.rope, angles);
+            let (q, q_pe) = query.split_at(mla.nope);
+            let seen = position + 1;
+            let rows = || kv.chunks_exact(width).take(seen);
+            let mut weights: Vec<f32> = rows()
+                .zip(cache.chunks_exact(mla.cache_row()))
+                .map(|(kv, row)| {
+                    (dot(q, &kv[h * mla.nope..][..mla.nope]) + dot(q_pe, &row[mla.kv_lora..]))
+                        * scale
+                })
+                .collect();
+            let max = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            weights.iter_mut().for_each(|w| *w = (*w - max).exp());
+            let sum: f64 = weights.iter().map(|w| f64::from(*w)).sum();
+            let mut values = vec![0.0f64; v];
+            for (kv, weight) in rows().zip(weights) {
+                let row = &kv[mla.heads * mla.nope + h * v..][..v];
+                let sums = values.iter_mut().zip(row);
+                sums.for_each(|(sum, x)| *sum += f64::from(weight) * f64::from(*x));
+            }
+            let ends = out.iter_mut().zip(values);
+            ends.for_each(|(out, value)| *out = (value / sum) as f32);
+        });
 }
 
 #[cfg(test)]

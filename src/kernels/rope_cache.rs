@@ -229,6 +229,21 @@ pub fn call(b: &GpuRopeCache) -> Call {
     call.grid([Extent::N(groups), Extent::Tokens, Extent::N(1)])
 }
 
+/// Rotates the rows of `y` from `first_row` on, heads of `rope` values, by the angles of one position: what a product does
+/// with its output where it makes queries that need nothing else ([`Rotation`]).
+///
+/// # Panics
+/// If the rows are not whole heads, or `angles` not (rope / 2).
+pub fn rotate_rows(y: &mut [f32], first_row: usize, rope: usize, angles: &[[f32; 2]]) {
+    assert_eq!(angles.len(), rope / 2, "angles of {rope} values");
+    let rotated = &mut y[first_row..];
+    assert!(rotated.len().is_multiple_of(rope), "whole heads of {rope}");
+    for head in rotated.chunks_exact_mut(rope) {
+        let before = head.to_vec();
+        rotate(&before, angles, |i, value| head[i] = value);
+    }
+}
+
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;
@@ -316,21 +331,6 @@ pub(super) mod tests {
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::gpu::{GpuError, Most, Step};
     use crate::kernels::testing::{Rng, assert_close};
-
-    /// Rotates the rows of `y` from `first_row` on, heads of `rope` values, by the angles of one position: what a product does
-    /// with its output where it makes queries that need nothing else ([`Rotation`]).
-    ///
-    /// # Panics
-    /// If the rows are not whole heads, or `angles` not (rope / 2).
-    pub(crate) fn rotate_rows(y: &mut [f32], first_row: usize, rope: usize, angles: &[[f32; 2]]) {
-        assert_eq!(angles.len(), rope / 2, "angles of {rope} values");
-        let rotated = &mut y[first_row..];
-        assert!(rotated.len().is_multiple_of(rope), "whole heads of {rope}");
-        for head in rotated.chunks_exact_mut(rope) {
-            let before = head.to_vec();
-            rotate(&before, angles, |i, value| head[i] = value);
-        }
-    }
 
     #[test]
     fn rotates_pairs_norms_the_latent_and_writes_only_its_rows() {

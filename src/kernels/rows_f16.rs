@@ -1,8 +1,11 @@
 //! Makes the inputs of [`gemm`](super::gemm): rows, normed where asked for, as f16 with a scale for each row, or as f32.
 
 use super::expert_rows::Other;
+use super::linear::rms_norm_rows;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
+use half::f16;
+use rayon::prelude::*;
 
 /// Threads of a workgroup.
 const WG: u32 = 128;
@@ -89,6 +92,44 @@ impl GpuRowsF16 {
     }
 }
 
+/// The f16 that the largest value of a row becomes: 2^14, a quarter of the range of f16.
+const LARGEST: f32 = 16384.0;
+/// A row whose largest value is not above this becomes 0.
+const SMALLEST: f32 = 1e-30;
+
+/// The rows of `x` (rows, cols) as halves (rows, cols) and scales (rows): value = scale * half. The largest half of a row is 2^14.
+/// If `norm` gives a weight and an epsilon, the rows are RMS-normed first.
+pub fn rows_f16(x: &[f32], cols: usize, norm: Option<(&[f32], f32)>) -> (Vec<f16>, Vec<f32>) {
+    let normed;
+    let x = match norm {
+        None => x,
+        Some((weight, eps)) => {
+            normed = rms_norm_rows(x, weight, eps);
+            normed.as_slice()
+        }
+    };
+    x.par_chunks_exact(cols)
+        .map(|row| {
+            let largest = row.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+            if largest <= SMALLEST {
+                return (vec![f16::ZERO; cols], 0.0);
+            }
+            let inverse = LARGEST / largest;
+            let halves = row.iter().map(|v| f16::from_f32(v * inverse)).collect();
+            (halves, largest / LARGEST)
+        })
+        .collect::<Vec<(Vec<f16>, f32)>>()
+        .into_iter()
+        .fold(
+            (vec![], vec![]),
+            |(mut halves, mut scales), (row, scale)| {
+                halves.extend(row);
+                scales.push(scale);
+                (halves, scales)
+            },
+        )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,52 +138,7 @@ mod tests {
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, output, padded, run, upload};
     use crate::kernels::expert_rows::tests::left_by;
-    use crate::kernels::linear::rms_norm_rows;
     use crate::kernels::testing::{Rng, assert_close};
-    use half::f16;
-    use rayon::prelude::*;
-
-    /// The f16 that the largest value of a row becomes: 2^14, a quarter of the range of f16.
-    const LARGEST: f32 = 16384.0;
-    /// A row whose largest value is not above this becomes 0.
-    const SMALLEST: f32 = 1e-30;
-
-    /// The rows of `x` (rows, cols) as halves (rows, cols) and scales (rows): value = scale * half. The largest half of a row is 2^14.
-    /// If `norm` gives a weight and an epsilon, the rows are RMS-normed first.
-    pub(crate) fn rows_f16(
-        x: &[f32],
-        cols: usize,
-        norm: Option<(&[f32], f32)>,
-    ) -> (Vec<f16>, Vec<f32>) {
-        let normed;
-        let x = match norm {
-            None => x,
-            Some((weight, eps)) => {
-                normed = rms_norm_rows(x, weight, eps);
-                normed.as_slice()
-            }
-        };
-        x.par_chunks_exact(cols)
-            .map(|row| {
-                let largest = row.iter().fold(0.0f32, |most, v| most.max(v.abs()));
-                if largest <= SMALLEST {
-                    return (vec![f16::ZERO; cols], 0.0);
-                }
-                let inverse = LARGEST / largest;
-                let halves = row.iter().map(|v| f16::from_f32(v * inverse)).collect();
-                (halves, largest / LARGEST)
-            })
-            .collect::<Vec<(Vec<f16>, f32)>>()
-            .into_iter()
-            .fold(
-                (vec![], vec![]),
-                |(mut halves, mut scales), (row, scale)| {
-                    halves.extend(row);
-                    scales.push(scale);
-                    (halves, scales)
-                },
-            )
-    }
 
     #[test]
     fn scaled_halves_are_the_normed_rows() {
@@ -196,7 +192,8 @@ mod tests {
                 (2048, 3, 1, true, 1),
                 (768, 9, 1, false, 4),
             ] {
-                let sizes = [1e6, 1.0, 1e-4].into_iter().cycle();
+                // A row of zeros has no scale.
+                let sizes = [1e6, 1.0, 1e-4, 0.0].into_iter().cycle();
                 let mut row = |size| rng.normals(cols).into_iter().map(move |v| v * size);
                 let given = Given {
                     cols,

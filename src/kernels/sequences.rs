@@ -7,6 +7,8 @@ use crate::gpu::call::{Call, Word};
 pub const PAGE: u32 = 64;
 /// Words of a record of the table.
 pub const RECORD: usize = 8;
+/// Words of a record of a slice of the attention.
+pub const SLICE: usize = 8;
 /// Words of a record of the choices, as [`sample::words`](super::sample::words) lays them out.
 pub const CHOICE: usize = 12;
 
@@ -17,7 +19,7 @@ pub struct Sequences {
     pub table: Range,
     /// The pages of each sequence in the order of its positions, numbers of pages of the cache.
     pub pages: Range,
-    /// What each slice of the attention is, (slices, 4) words: token, first position, the position behind its last, 0.
+    /// What each slice of the attention is, (slices, [`SLICE`]) words, as `own_slice.wgsl` names them.
     pub work: Range,
     /// Rows of a page, a power of two.
     pub page: u32,

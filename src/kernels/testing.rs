@@ -18,6 +18,17 @@ pub(crate) fn cache_rows(rng: &mut Rng, n: usize, width: usize) -> Vec<f16> {
     cache
 }
 
+/// What `n` slices of a context leave besides their sums: the score that their weights are relative to, and the sum of these weights.
+///
+/// The scores of some are so far below the others' that `exp` of the difference is no f32: a sum that is relative to the wrong one shows.
+pub(crate) fn slice_stats(rng: &mut Rng, n: usize) -> Vec<[f32; 2]> {
+    let stat = |_| {
+        let far = if rng.below(3) == 0 { 120.0 } else { 0.0 };
+        [rng.normals(1)[0] * 4.0 - far, 0.1 + rng.uniform()]
+    };
+    (0..n).map(stat).collect()
+}
+
 /// A weight of random values, scaled so that a product with normal inputs is of size 1.
 ///
 /// Quantised blocks are random bytes but for their f16 scales: every pattern of bits occurs, also those no quantiser

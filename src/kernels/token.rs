@@ -271,6 +271,7 @@ pub(super) mod testing {
     use crate::kernels::testing::assert_close;
     use crate::quant::activation::{Q8Unit, dequantize_activation, quantize_activation, squares};
     use crate::quant::halves::{HalvesBlock, halve, restore};
+    use crate::testing::{Rng, rounds};
 
     /// What a product leaves for the next one in the tier of the device.
     pub fn activation(gpu: &Gpu) -> Activation {
@@ -298,15 +299,25 @@ pub(super) mod testing {
         }
     }
 
-    /// What a test runs a site with: the default geometry, or `all` that the device allows.
-    pub fn geometries(gpu: &Gpu, site: &Site, all: bool) -> Vec<Geometry> {
-        let found = if all {
-            site.candidates(gpu.machine)
+    /// What a test runs a site with: the default geometry, or some of those that the device allows.
+    pub fn geometries(gpu: &Gpu, site: &Site, many: bool) -> Vec<Geometry> {
+        let found = if many {
+            some_of(site.candidates(gpu.machine))
         } else {
             vec![gpu.geometry(site).expect("the device allows one")]
         };
         assert!(!found.is_empty());
         found
+    }
+
+    /// Geometries of a test at most: there are hundreds, and each is compiled.
+    const GEOMETRIES: usize = 4;
+
+    /// Some of them, others in each run.
+    pub fn some_of(geometries: Vec<Geometry>) -> Vec<Geometry> {
+        let step = geometries.len().div_ceil(rounds(GEOMETRIES)).max(1);
+        let first = Rng::fresh().below(step);
+        geometries.into_iter().skip(first).step_by(step).collect()
     }
 
     /// Prepared values on the device.

@@ -2,9 +2,10 @@
 //! (DeepSeek-V2 paper, section 2.1: the key's up-projection absorbed into the query); and the cache's new row beside them.
 
 use super::MlaDims;
-use super::rope_cache::{CacheRow, ROW_SUBGROUPS, row_variant};
+use super::rope_cache::{CacheRow, ROW_SUBGROUPS, rotate_rows, row_variant};
 use super::sequences::Sequences;
 use super::token::{TokenInput, variant, weight};
+use super::token_matvec::token_matvec;
 use crate::gpu::Target;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
@@ -12,6 +13,7 @@ use crate::gpu::geometry::WHOLE_THREADS;
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::shader::Variant;
+use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 
@@ -279,6 +281,28 @@ impl GpuTokenAbsorb<'_> {
     }
 }
 
+/// The absorbed queries (heads, kv_lora) and the rotated ones (heads, rope) of one token.
+///
+/// `q_b` (heads * (nope + rope), n) times `x` (n) over its root mean square, where `rms` are sums of squares of 16 values of it
+/// before the norm's weight, and the norm's epsilon; `k_b` (heads, kv_lora, nope) times what `keep` makes of a head's first
+/// nope values; the others rotated by `angles`, (rope / 2) of cosine and sine.
+pub fn token_absorb(
+    [q_b, k_b]: [&Weight; 2],
+    x: &[f32],
+    rms: Option<(&[f32], f32)>,
+    angles: &[[f32; 2]],
+    dims: MlaDims,
+    keep: impl Fn(&[f32]) -> Vec<f32>,
+) -> [Vec<f32>; 2] {
+    let q = token_matvec(q_b, x, 0, rms, None);
+    let heads = || q.chunks_exact(dims.head()).map(|q| q.split_at(dims.nope));
+    let kept: Vec<f32> = heads().flat_map(|(nope, _)| keep(nope)).collect();
+    let q_lat = token_matvec(k_b, &kept, dims.nope / 32, None, None);
+    let mut q_pe: Vec<f32> = heads().flat_map(|(_, pe)| pe.to_vec()).collect();
+    rotate_rows(&mut q_pe, 0, dims.rope, angles);
+    [q_lat, q_pe]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,36 +311,11 @@ mod tests {
     use crate::gpu::machine::Profile;
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload, waves};
     use crate::kernels::rope_cache::testing::Row;
-    use crate::kernels::rope_cache::tests::rotate_rows;
     use crate::kernels::sequences::tests::{Place, places};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::kernels::token::testing::{Given, activation, stand_for};
-    use crate::kernels::token_matvec::tests::token_matvec;
-    use crate::model::Weight;
 
     mod several;
-
-    /// The absorbed queries (heads, kv_lora) and the rotated ones (heads, rope) of one token.
-    ///
-    /// `q_b` (heads * (nope + rope), n) times `x` (n) over its root mean square, where `rms` are sums of squares of 16 values of it
-    /// before the norm's weight, and the norm's epsilon; `k_b` (heads, kv_lora, nope) times what `keep` makes of a head's first
-    /// nope values; the others rotated by `angles`, (rope / 2) of cosine and sine.
-    pub(crate) fn token_absorb(
-        [q_b, k_b]: [&Weight; 2],
-        x: &[f32],
-        rms: Option<(&[f32], f32)>,
-        angles: &[[f32; 2]],
-        dims: MlaDims,
-        keep: impl Fn(&[f32]) -> Vec<f32>,
-    ) -> [Vec<f32>; 2] {
-        let q = token_matvec(q_b, x, 0, rms, None);
-        let heads = || q.chunks_exact(dims.head()).map(|q| q.split_at(dims.nope));
-        let kept: Vec<f32> = heads().flat_map(|(nope, _)| keep(nope)).collect();
-        let q_lat = token_matvec(k_b, &kept, dims.nope / 32, None, None);
-        let mut q_pe: Vec<f32> = heads().flat_map(|(_, pe)| pe.to_vec()).collect();
-        rotate_rows(&mut q_pe, 0, dims.rope, angles);
-        [q_lat, q_pe]
-    }
 
     #[test]
     fn the_kernel_agrees_with_its_twin() {

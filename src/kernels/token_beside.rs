@@ -5,11 +5,13 @@ use super::MAX_GRID;
 use super::token::{
     Divided, TokenInput, TokenOutput, divided, site, staged, stages, variant, weight,
 };
+use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
 use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site, WHOLE_THREADS};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
+use crate::model::Weight;
 use crate::quant::activation::Activation;
 
 /// Whether the kernel can take these weights. `prepared` says whether the first output is left prepared.
@@ -91,13 +93,17 @@ impl Divided for GpuTokenBeside<'_> {
     }
 }
 
+/// [`token_matvec`] of both weights with `x` (cols), divided by the root mean square. `rms` are the sums of squares of every 16 values
+/// before they were multiplied by the norm's weight, and the norm's epsilon.
+pub fn token_beside(weights: [&Weight; 2], x: &[f32], rms: (&[f32], f32)) -> [Vec<f32>; 2] {
+    weights.map(|w| token_matvec(w, x, 0, Some(rms), None))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::gpu::call::State;
-    use crate::kernels::token_matvec::tests::token_matvec;
-    use crate::model::Weight;
     use crate::quant::GgmlType;
 
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus};
@@ -105,16 +111,6 @@ mod tests {
     use crate::kernels::token::testing::{
         Given, activation, assert_prepared, geometries, room, sums_nmse,
     };
-
-    /// [`token_matvec`] of both weights with `x` (cols), divided by the root mean square. `rms` are the sums of squares of every 16 values
-    /// before they were multiplied by the norm's weight, and the norm's epsilon.
-    pub(crate) fn token_beside(
-        weights: [&Weight; 2],
-        x: &[f32],
-        rms: (&[f32], f32),
-    ) -> [Vec<f32>; 2] {
-        weights.map(|w| token_matvec(w, x, 0, Some(rms), None))
-    }
 
     struct Case {
         types: [GgmlType; 2],
@@ -198,7 +194,7 @@ mod tests {
 
     #[test]
     #[ignore = "long: scripts/test --all"]
-    fn every_geometry_gives_the_same() {
+    fn other_geometries_give_the_same() {
         for gpu in token_gpus() {
             let mut rng = Rng::fresh();
             let case = Case {

@@ -1,11 +1,14 @@
 //! [`embed`](super::embed) of one token: the row as f32 and prepared for the first layer.
 
+use super::embed::embed;
 use super::sequences::Sequences;
 use super::token::{self, TokenOutput};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::memory::GpuWeight;
+use crate::model::Weight;
 use crate::quant::activation::Activation;
+use crate::quant::activation::squares;
 use crate::quant::repack::shader_module;
 
 /// The row history\[pos\], or that of a token of one of several `sequences`, as f32 in `y` and as `activation` in `prepared`, which must have
@@ -54,31 +57,28 @@ pub fn calls_of(
         .collect()
 }
 
+/// The row of `token`, its sums of squares of 16 values, and the row times `norm`.
+pub fn token_embed(
+    token_embd: &Weight,
+    token: u32,
+    norm: &[f32],
+) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+    let mut x = vec![0.0; token_embd.cols];
+    embed(token_embd, &[token], &mut x);
+    let weighted: Vec<f32> = x.iter().zip(norm).map(|(x, g)| x * g).collect();
+    let squares = squares(&x);
+    (x, squares, weighted)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gpu::testing::{assert_refused, unmade_weight};
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
-    use crate::kernels::embed::embed;
     use crate::kernels::sequences::tests::places;
     use crate::kernels::testing::{Rng, assert_close, random_weight};
     use crate::kernels::token::testing::{activation, assert_prepared, room};
-    use crate::model::Weight;
     use crate::quant::GgmlType;
-    use crate::quant::activation::squares;
-
-    /// The row of `token`, its sums of squares of 16 values, and the row times `norm`.
-    pub(crate) fn token_embed(
-        token_embd: &Weight,
-        token: u32,
-        norm: &[f32],
-    ) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
-        let mut x = vec![0.0; token_embd.cols];
-        embed(token_embd, &[token], &mut x);
-        let weighted: Vec<f32> = x.iter().zip(norm).map(|(x, g)| x * g).collect();
-        let squares = squares(&x);
-        (x, squares, weighted)
-    }
 
     #[test]
     fn the_gpu_agrees_for_every_type() {

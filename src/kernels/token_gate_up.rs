@@ -2,6 +2,7 @@
 //! out.
 
 use super::MAX_GRID;
+use super::gate_up::gate_up;
 use super::router::{self, GpuRouter};
 use super::token::{
     self, Divided, TokenInput, check_rows, divided, site, staged, stages, stages_of_several,
@@ -14,6 +15,7 @@ use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
+use crate::model::Weight;
 use crate::quant::activation::Activation;
 
 /// silu(G x) * (U x) with x divided by its root mean square: of the chosen experts one after another, then of the shared one. And the
@@ -301,6 +303,31 @@ impl GpuTokenGateUp<'_> {
             .number("RUN_LOADS", partial_sums.div_ceil(phases))
             .flag("RAGGED_RUNS", !even || !partial_sums.is_multiple_of(phases))
     }
+}
+
+/// `h` = silu(g x) * (u x) with x divided by its root mean square: of the experts `ids` one after another, then of the
+/// shared one; x is what the prepared input stands for and `rms` the sums of squares of 16 values and the epsilon.
+pub fn token_gate_up(
+    experts: Option<([&Weight; 2], &[u32])>,
+    shared: Option<[&Weight; 2]>,
+    x: &[f32],
+    rms: (&[f32], f32),
+) -> Vec<f32> {
+    let scale = 1.0 / (rms.0.iter().sum::<f32>() / x.len() as f32 + rms.1).sqrt();
+    let values: Vec<f32> = x.iter().map(|v| v * scale).collect();
+    let mut all = vec![];
+    let mut add = |[gate, up]: [&Weight; 2], ids: Option<&[u32]>| {
+        let mut h = vec![0.0; ids.map_or(1, <[u32]>::len) * gate.rows];
+        gate_up(gate, up, &values, 1, None, ids, &mut h);
+        all.extend(h);
+    };
+    if let Some((weights, ids)) = experts {
+        add(weights, Some(ids));
+    }
+    if let Some(weights) = shared {
+        add(weights, None);
+    }
+    all
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! [`matvec`](super::matvec) of one token: the product before prepared its input, and it prepares its output for the next.
 
 use super::MlaDims;
+use super::matvec::{MatvecOptions, matvec};
 use super::sequences::Sequences;
 use super::token::{
     Divided, TokenInput, TokenOutput, check_rows, divided, grid, site, staged, stages, tiles_of,
@@ -13,6 +14,7 @@ use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::rope_cache::Rotation;
+use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 
@@ -295,6 +297,30 @@ impl GpuTokenMatvec<'_> {
             }
         }
     }
+}
+
+/// `y` (groups * rows) = w . x / rms(x) (+ residual) for one token.
+///
+/// `x` are the values that the prepared input stands for. Group g reads them from unit g * x_units on. `rms` are the sums of squares of
+/// every 16 values before they were multiplied by the norm's weight, and the norm's epsilon.
+pub fn token_matvec(
+    w: &Weight,
+    x: &[f32],
+    x_units: usize,
+    rms: Option<(&[f32], f32)>,
+    residual: Option<&[f32]>,
+) -> Vec<f32> {
+    let mut y = vec![0.0; w.groups * w.rows];
+    let options = MatvecOptions::per_group(x.len(), x_units * 32);
+    matvec(w, x, 1, options, &mut y);
+    if let Some((squares, eps)) = rms {
+        let scale = 1.0 / (squares.iter().sum::<f32>() / w.cols as f32 + eps).sqrt();
+        y.iter_mut().for_each(|v| *v *= scale);
+    }
+    if let Some(residual) = residual {
+        y.iter_mut().zip(residual).for_each(|(v, r)| *v += r);
+    }
+    y
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! [`moe_down`](super::moe_down) of one token, with the shared expert in the same grid.
 
 use super::MAX_GRID;
+use super::matvec::{MatvecOptions, matvec};
+use super::moe_down::moe_down;
 use super::token::{
     self, Divided, TokenOutput, check_rows, divided, site, staged, stages, stages_of_several,
     tiles_of, weight,
@@ -10,6 +12,7 @@ use crate::gpu::call::Call;
 use crate::gpu::geometry::{Geometry, RUN_LANES, Site};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
+use crate::model::Weight;
 use crate::quant::activation::Activation;
 
 /// residual + sum over slots of weights\[s\] * D\[ids\[s\]\] h\[s\] + S h_shared on the device.
@@ -206,15 +209,38 @@ impl GpuTokenMoeDown<'_> {
     }
 }
 
+/// residual + sum over slots of weights\[s\] * down\[ids\[s\]\] h\[s\] + shared h_shared; `h` is what the prepared values of the
+/// slots stand for, one after another, then those of the shared expert.
+pub fn token_moe_down(
+    down: &Weight,
+    shared: Option<&Weight>,
+    h: &[f32],
+    ids: &[u32],
+    weights: &[f32],
+    residual: &[f32],
+) -> Vec<f32> {
+    let (routed, rest) = h.split_at(ids.len() * down.cols);
+    let mut y = vec![0.0; down.rows];
+    moe_down(down, routed, ids, weights, 1, residual, &mut y);
+    if let Some(shared) = shared {
+        let before = y.clone();
+        matvec(
+            shared,
+            rest,
+            1,
+            MatvecOptions::contiguous(shared.cols).with_residual(&before),
+            &mut y,
+        );
+    }
+    y
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::gpu::Tier;
     use crate::gpu::call::State;
-    use crate::kernels::matvec::{MatvecOptions, matvec};
-    use crate::kernels::moe_down::moe_down;
-    use crate::model::Weight;
     use crate::quant::GgmlType;
 
     use crate::gpu::testing::{
@@ -228,33 +254,7 @@ mod tests {
 
     mod several;
 
-    /// residual + sum over slots of weights\[s\] * down\[ids\[s\]\] h\[s\] + shared h_shared; `h` is what the prepared values of the
-    /// slots stand for, one after another, then those of the shared expert.
-    pub(crate) fn token_moe_down(
-        down: &Weight,
-        shared: Option<&Weight>,
-        h: &[f32],
-        ids: &[u32],
-        weights: &[f32],
-        residual: &[f32],
-    ) -> Vec<f32> {
-        let (routed, rest) = h.split_at(ids.len() * down.cols);
-        let mut y = vec![0.0; down.rows];
-        moe_down(down, routed, ids, weights, 1, residual, &mut y);
-        if let Some(shared) = shared {
-            let before = y.clone();
-            matvec(
-                shared,
-                rest,
-                1,
-                MatvecOptions::contiguous(shared.cols).with_residual(&before),
-                &mut y,
-            );
-        }
-        y
-    }
-
-    /// Every geometry in question against the twin.
+    /// Each geometry against the twin.
     fn check(
         gpu: &Gpu,
         rng: &mut Rng,
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     #[ignore = "long: scripts/test --all"]
-    fn every_geometry_gives_the_same() {
+    fn other_geometries_give_the_same() {
         for gpu in token_gpus() {
             let mut rng = Rng::fresh();
             // Rows that fill no tile of 64, units that leave some lanes without.

@@ -1,9 +1,10 @@
 //! The absorbed and the rotated queries and the cache's new row of one token in one grid, where every dispatch of a pass waits for
 //! the one before it ([`Machine::serial_passes`](crate::gpu::machine::Machine::serial_passes)): `attn_k_b` with [`rope_cache`](super::rope_cache).
 
-use super::rope_cache::{CacheRow, ROW_SUBGROUPS, row_variant};
+use super::rope_cache::{CacheRow, ROW_SUBGROUPS, rope_cache, row_variant};
 use super::sequences::Sequences;
 use super::token::{Divided, divided, site, variant, weight};
+use super::token_matvec::token_matvec;
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
@@ -11,7 +12,9 @@ use crate::gpu::geometry::{Geometry, Site, WHOLE_THREADS};
 use crate::gpu::machine::MIN_SUBGROUP;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
+use crate::model::Weight;
 use crate::quant::activation::Activation;
+use half::f16;
 
 /// Whether the kernel is for this `attn_k_b`.
 pub fn fits(k_b: &GpuWeight, dims: MlaDims) -> bool {
@@ -96,16 +99,33 @@ impl Divided for GpuTokenQueries<'_> {
     }
 }
 
+/// The absorbed queries (heads, kv_lora), the rotated ones (heads, rope) and the cache's row (kv_lora + rope) of one token.
+///
+/// `k_b` (heads, kv_lora, nope) times what `keep` makes of all heads `q` (heads, nope + rope), and the rest as
+/// [`rope_cache`] for a token whose `angles` are (rope / 2) of cosine and sine.
+pub fn token_queries(
+    k_b: &Weight,
+    q: &[f32],
+    (kv_a, kv_a_norm, eps): (&[f32], &[f32], f32),
+    angles: &[[f32; 2]],
+    dims: MlaDims,
+    keep: impl Fn(&[f32]) -> Vec<f32>,
+) -> ([Vec<f32>; 2], Vec<f16>) {
+    let q_lat = token_matvec(k_b, &keep(q), dims.head() / 32, None, None);
+    let mut q_pe = vec![0.0; dims.heads * dims.rope];
+    let mut row = vec![f16::ZERO; dims.cache_row()];
+    rope_cache(
+        q, kv_a, kv_a_norm, eps, angles, 0, dims, &mut q_pe, &mut row,
+    );
+    ([q_lat, q_pe], row)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gpu::Gpu;
-    use crate::kernels::rope_cache::rope_cache;
     use crate::kernels::sequences::tests::{Place, places};
-    use crate::kernels::token_matvec::tests::token_matvec;
-    use crate::model::Weight;
     use crate::quant::GgmlType;
-    use half::f16;
 
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::rope_cache::testing::Row;
@@ -113,27 +133,6 @@ mod tests {
     use crate::kernels::token::testing::{
         activation, geometries, stand_for, sums_nmse, upload_values,
     };
-
-    /// The absorbed queries (heads, kv_lora), the rotated ones (heads, rope) and the cache's row (kv_lora + rope) of one token.
-    ///
-    /// `k_b` (heads, kv_lora, nope) times what `keep` makes of all heads `q` (heads, nope + rope), and the rest as
-    /// [`rope_cache`] for a token whose `angles` are (rope / 2) of cosine and sine.
-    pub(crate) fn token_queries(
-        k_b: &Weight,
-        q: &[f32],
-        (kv_a, kv_a_norm, eps): (&[f32], &[f32], f32),
-        angles: &[[f32; 2]],
-        dims: MlaDims,
-        keep: impl Fn(&[f32]) -> Vec<f32>,
-    ) -> ([Vec<f32>; 2], Vec<f16>) {
-        let q_lat = token_matvec(k_b, &keep(q), dims.head() / 32, None, None);
-        let mut q_pe = vec![0.0; dims.heads * dims.rope];
-        let mut row = vec![f16::ZERO; dims.cache_row()];
-        rope_cache(
-            q, kv_a, kv_a_norm, eps, angles, 0, dims, &mut q_pe, &mut row,
-        );
-        ([q_lat, q_pe], row)
-    }
 
     /// Against the twin, with the geometry that the device takes or with all.
     fn check(gpu: &Gpu, rng: &mut Rng, ty: GgmlType, dims: MlaDims, all: bool) {
@@ -210,7 +209,7 @@ mod tests {
 
     #[test]
     #[ignore = "long: scripts/test --all"]
-    fn every_geometry_gives_the_same() {
+    fn other_geometries_give_the_same() {
         for gpu in token_gpus() {
             let mut rng = Rng::fresh();
             check(gpu, &mut rng, GgmlType::Q5_0, dims(5, 96, 64, 70), true);

@@ -1,9 +1,11 @@
 //! The product whose rows are the experts' logits, of one token: [`token_matvec`](super::token_matvec) in f32 throughout, for few
 //! rows.
 
+use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
 use crate::gpu::memory::{GpuWeight, Piece};
+use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::repack::shader_module;
 
@@ -66,6 +68,12 @@ impl GpuTokenRouter<'_> {
     }
 }
 
+/// `w` (experts, d) times `x` (d), over the root mean square: `squares` are sums of squares of 16 values of the input before the
+/// norm's weight.
+pub fn token_router(w: &Weight, x: &[f32], squares: &[f32], eps: f32) -> Vec<f32> {
+    token_matvec(w, x, 0, Some((squares, eps)), None)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,15 +81,7 @@ mod tests {
     use crate::gpu::testing::{assert_refused, unmade_weight};
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::testing::{Rng, assert_close, random_weight};
-    use crate::kernels::token_matvec::tests::token_matvec;
-    use crate::model::Weight;
     use crate::quant::activation::squares;
-
-    /// `w` (experts, d) times `x` (d), over the root mean square: `squares` are sums of squares of 16 values of the input before the
-    /// norm's weight.
-    pub(crate) fn token_router(w: &Weight, x: &[f32], squares: &[f32], eps: f32) -> Vec<f32> {
-        token_matvec(w, x, 0, Some((squares, eps)), None)
-    }
 
     #[test]
     fn the_gpu_agrees_with_and_without_a_norm() {

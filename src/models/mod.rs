@@ -18,7 +18,7 @@ use crate::gpu::call::State;
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{Gpu, GpuError, Step, Target};
-use crate::kernels::attention::Cut;
+use crate::kernels::attention::{Cut, Seen};
 use crate::kernels::compose::{Composition, Pair};
 use crate::kernels::sequences::Sequences;
 use crate::model::{Config, Ffn, ModelError};
@@ -241,8 +241,8 @@ pub trait Batches: Send + Sync {
     /// As [`step`](Self::step).
     fn head(&self, target: &Target, of: u32, most: u32, logits: &Range) -> Result<Step, GpuError>;
 
-    /// The slices that the attention of tokens at these positions is cut into.
-    fn cut(&self, machine: Machine, positions: &[u32]) -> Cut;
+    /// The slices that the attention of these tokens is cut into.
+    fn cut(&self, machine: Machine, tokens: &[Seen]) -> Cut;
 
     /// The number of slices that the attention of a step of one token at this position is cut into, and the cache rows of each.
     fn cut_alone(&self, machine: Machine, position: u32) -> (u32, u32);

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
+use super::arriving::Arriving;
 use super::desk::{Answering, Desk, Order};
 use super::error::ApiError;
 use super::log::Log;
@@ -30,6 +31,7 @@ pub(super) struct Served {
 pub(super) struct App {
     pub(super) settings: Settings,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) arriving: Arriving,
     pub(super) log: Arc<Log>,
     pub(super) phase: watch::Sender<Phase>,
     pub(super) served: OnceLock<Served>,
@@ -43,6 +45,7 @@ impl App {
         Ok(Self {
             settings,
             metrics: Arc::new(Metrics::new()),
+            arriving: Arriving::default(),
             log: Arc::new(Log::new()?),
             phase: watch::Sender::new(Phase::Loading),
             served: OnceLock::new(),

@@ -33,6 +33,9 @@ pub(super) async fn around(
     let is_open = quiet || path == page::PATH;
     let method = request.method().as_str().to_owned();
     let record = Record::new(Arc::clone(&app.log), &id, &method, &path, quiet);
+    if request.method() == Method::POST {
+        record.reading(app.arriving.one());
+    }
     let origin = origin(&app, request.headers());
     let mut response = if origin.is_some() && is_preflight(&request) {
         preflight(request.headers())

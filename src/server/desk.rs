@@ -7,11 +7,12 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::arriving::Arriving;
 use super::metrics::Metrics;
 use super::model::Model;
 use super::sampling::device_biases;
@@ -20,6 +21,13 @@ use crate::engine::chooser::{
 };
 use crate::engine::scheduler::{Choice, Event, Request, RequestId, Scheduler};
 use crate::engine::{EngineError, GenerateStats, KeepWarm, StopReason};
+
+/// How long an idle device waits for requests that come together at most, how long none has to come, and how often it looks.
+const GATHER: [Duration; 3] = [
+    Duration::from_millis(5),
+    Duration::from_micros(1000),
+    Duration::from_micros(50),
+];
 
 /// An answer that is asked for.
 pub(super) struct Order {
@@ -231,6 +239,7 @@ fn request(order: Order, index: usize, told: &UnboundedSender<(usize, Told)>) ->
 struct Clerk {
     inbox: Inbox,
     metrics: Arc<Metrics>,
+    arriving: Arriving,
     /// Not yet the scheduler's.
     arrived: VecDeque<Job>,
     entries: HashMap<RequestId, Entry>,
@@ -245,6 +254,23 @@ impl Clerk {
         match message {
             Message::Job(job) => self.arrived.push_back(*job),
             Message::End => self.ending = true,
+        }
+    }
+
+    /// Waits a moment for more requests, and for those that are being read, so that the first step has all that came together.
+    fn gather(&mut self) {
+        let [longest, quiet, pause] = GATHER;
+        let began = Instant::now();
+        let mut last = began;
+        while !self.ending && began.elapsed() < longest {
+            match self.inbox.0.try_recv() {
+                Ok(message) => {
+                    self.take(message);
+                    last = Instant::now();
+                }
+                Err(_) if !self.arriving.any() && last.elapsed() >= quiet => return,
+                Err(_) => std::thread::sleep(pause),
+            }
         }
     }
 
@@ -381,6 +407,7 @@ pub(super) fn work(
     model: &Model,
     queue: usize,
     metrics: Arc<Metrics>,
+    arriving: Arriving,
     ready: impl FnOnce(Desk),
 ) -> Result<(), EngineError> {
     let mut scheduler = Scheduler::new(&model.engine)?;
@@ -388,6 +415,7 @@ pub(super) fn work(
     let mut clerk = Clerk {
         inbox,
         metrics,
+        arriving,
         arrived: VecDeque::new(),
         entries: HashMap::new(),
         cancelled: vec![],
@@ -406,7 +434,10 @@ pub(super) fn work(
             // Without it a device may be slow to begin.
             let _warm = scheduler.warm().and_then(|touch| KeepWarm::new(touch).ok());
             match clerk.inbox.0.blocking_recv() {
-                Some(message) => clerk.take(message),
+                Some(message) => {
+                    clerk.take(message);
+                    clerk.gather();
+                }
                 None => break,
             }
             continue;

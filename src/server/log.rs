@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
+use super::arriving::Reading;
+
 /// Lines that wait for standard error at most. A reader that does not read must not stop a server.
 const WAITING: usize = 4096;
 
@@ -74,6 +76,8 @@ struct Told {
     first: Option<Duration>,
     finish: Vec<&'static str>,
     error: Option<String>,
+    /// Until it is handed in.
+    reading: Option<Reading>,
 }
 
 /// What is told of a request. The line is written when the last of its clones is gone.
@@ -106,6 +110,7 @@ impl Record {
             first: None,
             finish: vec![],
             error: None,
+            reading: None,
         };
         Self(Arc::new(Line {
             told: Mutex::new(told),
@@ -116,6 +121,11 @@ impl Record {
 
     fn told(&self) -> MutexGuard<'_, Told> {
         self.0.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is read until it is [asked](Self::asked) for an answer.
+    pub(super) fn reading(&self, reading: Reading) {
+        self.told().reading = Some(reading);
     }
 
     /// When the request came.
@@ -131,6 +141,7 @@ impl Record {
     /// An answer begins, which is whole only when [`ended`](Self::ended) says so.
     pub(super) fn asked(&self, prompt: usize) {
         let mut told = self.told();
+        told.reading = None;
         told.prompt = Some(told.prompt.unwrap_or(0) + prompt);
         told.finished = false;
     }

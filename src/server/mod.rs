@@ -7,6 +7,7 @@
 mod answers;
 mod app;
 mod around;
+mod arriving;
 mod ask;
 mod batch;
 mod body;
@@ -16,6 +17,7 @@ mod deliver;
 mod desk;
 mod error;
 mod fields;
+mod folder;
 mod keys;
 mod listen;
 mod log;
@@ -44,6 +46,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 pub use batch::{Answered, Batch, Endpoint};
 pub use error::ServerError;
+pub use folder::Folder;
 pub use keys::Keys;
 pub use model::Model;
 pub use settings::Settings;

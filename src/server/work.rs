@@ -40,7 +40,8 @@ pub(super) fn start(app: &Arc<App>, model: Model) -> Result<Worked, ServerError>
             }
         };
         let (queue, metrics) = (app.settings.queue, Arc::clone(&app.metrics));
-        let work = AssertUnwindSafe(|| desk::work(&model, queue, metrics, ready));
+        let arriving = app.arriving.clone();
+        let work = AssertUnwindSafe(|| desk::work(&model, queue, metrics, arriving, ready));
         let result = match catch_unwind(work) {
             Ok(result) => result.map_err(ServerError::from),
             Err(_) => Err(ServerError::Panicked),

@@ -40,6 +40,26 @@ pub fn write(
     Ok(plan)
 }
 
+/// The bytes of a synthetic model as a file has them, for small ones that need no file.
+///
+/// # Errors
+/// Any [`SynthError`].
+pub fn in_memory(
+    model: ModelName,
+    recipe: Recipe,
+    options: &SynthOptions,
+) -> Result<Vec<u8>, SynthError> {
+    let plan = Plan::new(model, recipe, options)?;
+    let mut bytes = vec![];
+    write_plan(&plan, options.seed, &mut bytes, &mut |_, _| {}).map_err(|source| {
+        SynthError::Write {
+            path: format!("{model}:{recipe} in memory").into(),
+            source,
+        }
+    })?;
+    Ok(bytes)
+}
+
 /// Writes the tensors of `plan` while the next ones are made.
 fn write_plan(
     plan: &Plan,

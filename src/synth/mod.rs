@@ -14,7 +14,7 @@ mod shape;
 
 pub use bytes::{CHUNK_WEIGHTS, chunk_bytes, fill};
 pub use error::SynthError;
-pub use file::write;
+pub use file::{in_memory, write};
 pub use names::{ModelName, Recipe};
 pub use plan::{Plan, PlannedTensor};
 pub use planned::without_matrices;

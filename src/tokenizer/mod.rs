@@ -10,6 +10,7 @@ mod pre;
 mod special;
 mod stream;
 mod strftime;
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) use strftime::strftime_now;
 #[cfg(test)]
 mod testing;

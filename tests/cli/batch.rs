@@ -6,6 +6,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+#[cfg(unix)]
+use super::random::{Rng, rounds};
 use super::{error_line, failure, glimt, run, stderr, stdout, write};
 
 /// A line of a batch.
@@ -341,14 +343,14 @@ fn a_full_disk_is_told() {
 #[cfg(unix)]
 fn kill(times: usize, flags: &[&str]) {
     use std::time::Duration;
-    let mut rng = super::random::Rng::fresh();
+    let mut rng = Rng::fresh();
     let folder = tempfile::tempdir().expect("a temporary directory");
     let text = requests(30, 24);
     let input = write(folder.path(), "in.jsonl", text.as_bytes());
     let output = folder.path().join("out.jsonl").display().to_string();
     let all = [&[&*input, &*output], flags].concat();
     let mut sizes = vec![0];
-    for _ in 0..times {
+    for _ in 0..rounds(times) {
         let mut child = glimt(&batch(&all))
             .stderr(std::process::Stdio::null())
             .spawn()
@@ -383,16 +385,6 @@ fn kill(times: usize, flags: &[&str]) {
 fn kills_lose_nothing() {
     kill(4, &[]);
     kill(3, &["--ordered"]);
-}
-
-#[cfg(unix)]
-#[test]
-#[ignore = "long: scripts/test --all"]
-fn many_kills_lose_nothing() {
-    for _ in 0..10 {
-        kill(8, &[]);
-        kill(8, &["--ordered"]);
-    }
 }
 
 #[cfg(unix)]

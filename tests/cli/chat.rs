@@ -8,7 +8,7 @@ use std::time::Instant;
 use glimt::engine::SessionFile;
 
 use super::edited::{synthetic, thinking};
-use super::random::Rng;
+use super::random::{Rng, rounds};
 use super::terminal::Terminal;
 use super::{engine, error_line, glimt, stderr, stdout};
 
@@ -321,7 +321,7 @@ fn kill(times: usize) {
     let lasts = began.elapsed();
     let (all, _) = text(&whole);
     let mut rng = Rng::fresh();
-    for i in 0..times {
+    for i in 0..rounds(times) {
         let file = folder.path().join(format!("{i}.session"));
         let mut child = talk(&file);
         std::thread::sleep(lasts.mul_f32(rng.uniform()));
@@ -345,12 +345,6 @@ fn kill(times: usize) {
 #[test]
 fn a_kill_loses_nothing_that_was_shown() {
     kill(12);
-}
-
-#[test]
-#[ignore = "long: scripts/test --all"]
-fn many_kills_lose_nothing_that_was_shown() {
-    kill(200);
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn what_is_wrong_in_the_file_is_named_with_its_line() {
         ),
         (
             "[generat]\ntemp = 1",
-            &["temp in [generat]", "generate, serve, batch, pull"],
+            &["temp in [generat]", "generate, serve, batch, web, pull"],
         ),
         (
             "[generate]\ntemp = \"warm\"",

@@ -5,23 +5,12 @@ use std::time::{Duration, Instant};
 
 use glimt::gguf::Gguf;
 
+use super::random::{Rng, rounds};
 use super::templates::most_memory;
 use super::{EMBEDDED, error_line, run, stderr, write};
 
-/// Numbers from a seed: xorshift64*.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
-    }
-}
-
 /// The built-in model with one to three places of its metadata and tensor table overwritten, or cut.
-fn damaged(numbers: &mut Numbers) -> Vec<u8> {
+fn damaged(numbers: &mut Rng) -> Vec<u8> {
     let model = Gguf::from_static(EMBEDDED, "built-in model").expect("it is sound");
     let weights: u64 = model.tensors().iter().map(|t| t.byte_len()).sum();
     // Behind the tables the weights lie, which a change makes only worse.
@@ -57,12 +46,14 @@ fn refused(output: &Output, what: &str) -> bool {
     }
 }
 
-fn check(files: usize, seed: u64) {
+#[test]
+fn damaged_files_end_in_a_sentence() {
+    let files = rounds(40);
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let mut numbers = Numbers(seed);
+    let mut numbers = Rng::fresh();
     let mut passed = 0;
     for i in 0..files {
-        let what = format!("file {i} of seed {seed:#x}");
+        let what = format!("file {i}");
         let model = write(directory.path(), "damaged.gguf", &damaged(&mut numbers));
         let began = Instant::now();
         let inspected = run(&["inspect", &model]);
@@ -81,19 +72,4 @@ fn check(files: usize, seed: u64) {
     assert!(passed < files, "nothing was refused");
     let most = most_memory();
     assert!(most < 1 << 30, "{most} bytes");
-}
-
-#[test]
-fn damaged_files_end_in_a_sentence() {
-    check(40, 0x5eed);
-}
-
-/// `GLIMT_DAMAGED=1500` checks as many.
-#[test]
-#[ignore = "long: scripts/test --all"]
-fn many_damaged_files_end_in_a_sentence() {
-    let files = std::env::var("GLIMT_DAMAGED").ok();
-    let files = files.map_or(200, |files| files.parse().expect("a number of files"));
-    let clock = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970");
-    check(files, clock.as_nanos() as u64 | 1);
 }

@@ -9,7 +9,9 @@ fn commands() -> Vec<String> {
     let help = text(&["--help"]);
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let listed = listed.take_while(|line| !line.is_empty());
-    let names = listed.filter_map(|line| line.split_whitespace().next());
+    // A text that is longer than its line goes on further to the right.
+    let named = listed.filter(|line| !line.starts_with("   "));
+    let names = named.filter_map(|line| line.split_whitespace().next());
     let names: Vec<_> = names
         .filter(|name| *name != "help")
         .map(str::to_owned)

@@ -16,13 +16,13 @@ mod measure;
 mod not_finite;
 mod pictures;
 mod pipes;
-#[cfg(unix)]
 #[path = "../../src/testing.rs"]
 #[allow(dead_code)]
 mod random;
 #[cfg(target_os = "linux")]
 mod ray;
 mod refusals;
+mod report;
 mod reports;
 mod sampling;
 mod sessions;
@@ -165,6 +165,8 @@ fn every_command_has_help_with_examples() {
         "bench-serve",
         "profile",
         "tune",
+        "verify",
+        "report",
     ] {
         let help = text(&[command, "--help"]);
         assert!(help.contains("Usage: glimt"), "{command}: {help}");

@@ -193,10 +193,12 @@ fn signals_leave_an_earlier_file_as_it_was() {
     let file = path.to_str().expect("a plain name");
     let synth = &["synth", "youtu-llm-2b", "q4_0", file][..];
     let bench = &["bench", "--device", "cpu", "-n", "500", "--svg", file];
+    let report = &["report", file, "--device", "cpu"];
     for (args, signal, code) in [
         (synth, "-INT", 130),
         (synth, "-TERM", 143),
         (bench, "-INT", 130),
+        (report, "-INT", 130),
     ] {
         fs::write(&path, "what was there").expect("it can be written");
         let ended = interrupted(signal, args, folder.path());

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use glimt::engine::{Engine, Sampling, SessionFile};
 
+use super::random::{Rng, rounds};
 use super::{GREEDY, engine, error_line, failure, glimt, greedy_text, run, stderr, stdout};
 
 fn named(folder: &Path, name: &str) -> String {
@@ -141,7 +142,7 @@ fn a_conversation_that_was_killed_keeps_the_answer_as_far_as_it_came() {
 }
 
 /// Kills a program that keeps a text in a file, again and again, at moments that fall all over its run.
-fn kill(times: u32) {
+fn kill(times: usize) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = named(folder.path(), "killed");
     let engine = engine();
@@ -150,24 +151,24 @@ fn kill(times: u32) {
     assert!(run(&args).status.success());
     let whole = begin.elapsed();
     let mut said = expected(&engine, &[], " and then", 12);
-    let (mut unfinished, mut random) = (0, 7u64);
-    for _ in 0..times {
+    let (mut unfinished, mut rng) = (0, Rng::fresh());
+    for _ in 0..rounds(times) {
         if said.len() > 150 {
             std::fs::remove_file(&path).expect("it is there");
             said.clear();
         }
         let all = expected(&engine, &said, " and then", 12);
         let prompt = all.len() - 12;
-        random = random
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        let share = (random >> 40) as f64 / (1u64 << 24) as f64;
         let mut child = glimt(&args)
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
             .spawn()
             .expect("it starts");
-        std::thread::sleep(whole.mul_f64(1.2 * share).max(Duration::from_millis(1)));
+        std::thread::sleep(
+            whole
+                .mul_f32(1.2 * rng.uniform())
+                .max(Duration::from_millis(1)),
+        );
         let _ = child.kill();
         child.wait().expect("it was started");
         let mut file = SessionFile::open(Path::new(&path), &engine)
@@ -192,12 +193,6 @@ fn kill(times: u32) {
 #[test]
 fn killed_at_any_moment_a_file_opens_and_misses_a_tail_at_most() {
     kill(12);
-}
-
-#[test]
-#[ignore = "long: scripts/test --all"]
-fn killed_two_hundred_times_a_file_opens_and_misses_a_tail_at_most() {
-    kill(200);
 }
 
 /// The limit for files ends a process that does not ignore the signal, and so tells of a disk that is full.

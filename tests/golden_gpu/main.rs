@@ -10,8 +10,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use common::{
-    Golden, all_logits, check_golden, check_synthetic, fixture, greedy, in_repository, load,
-    random_tokens, requantised,
+    FIXTURES, Golden, all_logits, check_golden, check_synthetic, fixture, greedy, in_repository,
+    load, random_tokens, requantised, some,
 };
 use glimt::engine::PrecomposeChoice;
 use glimt::engine::backend::{Answer, Backend, BackendError, OnPrompt, OnRow, OnToken};
@@ -210,7 +210,7 @@ fn the_embedded_model_gives_the_golden_values() {
 #[ignore = "long: scripts/test --all"]
 fn every_tales_fixture_gives_its_golden_values() {
     let gpus = tiers();
-    for ty in ["F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K_M", "Q4_0"] {
+    for ty in some(FIXTURES, 3) {
         let (Some(model), Some(golden)) = (
             fixture(&format!("tales/tales-{ty}.gguf")),
             fixture(&format!("tales/golden-{ty}.json")),
@@ -238,6 +238,7 @@ fn synthetic_models_of_every_family_give_their_golden_values() {
     for gpu in tiers() {
         let (nmse, contrast) = limits(&gpu);
         check_synthetic(
+            1,
             &mut |model, n_ctx| Box::new(backend(&gpu, model, n_ctx)),
             nmse,
             contrast,
@@ -343,7 +344,7 @@ fn tokens_one_by_one_stay_near_the_golden_values() {
 #[ignore = "long: scripts/test --all"]
 fn tokens_one_by_one_stay_near_the_golden_values_of_every_tales_fixture() {
     let gpus = tiers_of_tokens(Tier::Subgroup);
-    for ty in ["F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K_M", "Q4_0"] {
+    for ty in some(FIXTURES, 2) {
         let (Some(model), Some(golden)) = (
             fixture(&format!("tales/tales-{ty}.gguf")),
             fixture(&format!("tales/golden-{ty}.json")),
@@ -368,7 +369,7 @@ fn tokens_one_by_one_stay_near_the_golden_values_of_every_family() {
             Box::new(OneByOne(backend(&gpu, model, n_ctx)))
         };
         eprintln!("{}", form(&gpu));
-        check_synthetic(&mut one_by_one, nmse, contrast);
+        check_synthetic(1, &mut one_by_one, nmse, contrast);
     }
 }
 
@@ -440,7 +441,7 @@ fn serial_passes_stay_near_the_golden_values_of_every_family() {
     let mut one_by_one = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
         Box::new(OneByOne(backend(&gpu, model, n_ctx)))
     };
-    check_synthetic(&mut one_by_one, nmse, contrast);
+    check_synthetic(1, &mut one_by_one, nmse, contrast);
 }
 
 #[test]

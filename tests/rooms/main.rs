@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use uses::{Crate, Module};
 
 /// The rooms, each of which may use those before it.
-const ROOMS: [&str; 19] = [
+const ROOMS: [&str; 21] = [
     "files",
     "plural",
     "pictures",
@@ -29,9 +29,11 @@ const ROOMS: [&str; 19] = [
     "models",
     "engine",
     "chat",
+    "web",
     "bench",
     "profile",
     "tune",
+    "verify",
     "server",
     "cli",
 ];

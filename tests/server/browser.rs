@@ -50,6 +50,11 @@ pub struct Browser {
 impl Browser {
     /// Starts one with an empty page.
     pub fn start() -> Self {
+        Self::start_with(&["--disable-gpu"])
+    }
+
+    /// Starts one with these flags and an empty page.
+    pub fn start_with(flags: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a temporary directory");
         // It reads commands from the file 3 and writes answers to the file 4.
         let mut child = Command::new("sh")
@@ -57,7 +62,8 @@ impl Browser {
             .arg(chromium())
             .args(["--headless", "--remote-debugging-pipe", "--no-first-run"])
             // It opens pages of these tests only. In containers and for root there is no sandbox.
-            .args(["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+            .args(["--no-sandbox", "--disable-dev-shm-usage"])
+            .args(flags)
             .args(["--no-proxy-server", "--lang=en-US"])
             .arg(format!("--user-data-dir={}", home.path().display()))
             .stdin(Stdio::piped())
@@ -138,7 +144,12 @@ impl Browser {
 
     /// Waits until an expression is true.
     pub fn until(&mut self, expression: &str) {
-        let end = Instant::now() + PATIENCE;
+        self.until_for(expression, PATIENCE);
+    }
+
+    /// Waits so long until an expression is true.
+    pub fn until_for(&mut self, expression: &str, patience: Duration) {
+        let end = Instant::now() + patience;
         while self.value(&format!("Boolean({expression})")) != true {
             if Instant::now() > end {
                 let shown = self.value("document.body.innerText");

@@ -7,6 +7,7 @@ use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step, Target};
+use crate::kernels::attention::Seen;
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sample;
 use crate::kernels::sequences::{CHOICE, PAGE, Record};
@@ -465,8 +466,12 @@ impl GpuBatch {
     }
 
     fn write_table(&self, tokens: &[BatchToken]) -> State {
-        let positions: Vec<u32> = tokens.iter().map(|token| token.position).collect();
-        let cut = self.recipes.cut(self.gpu().machine, &positions);
+        let seen = |token: &BatchToken| Seen {
+            sequence: token.sequence,
+            position: token.position,
+        };
+        let seen: Vec<Seen> = tokens.iter().map(seen).collect();
+        let cut = self.recipes.cut(self.gpu().machine, &seen);
         let records = tokens.iter().zip(&cut.slices);
         let records = records.flat_map(|(token, [first_slice, slices])| {
             let record = Record {

@@ -10,7 +10,7 @@ use crate::gpu::stamps::Stamping;
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use std::collections::VecDeque;
-use std::time::Instant;
+use web_time::Instant;
 use wgpu::{Buffer, CommandBuffer, SubmissionIndex};
 
 /// Tokens submitted ahead of the one whose id the host has seen: enough that the GPU never waits for the host. One more

@@ -14,7 +14,7 @@ use crate::kernels::sampling::Sampling;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use web_time::{Duration, Instant};
 use wgpu::CommandEncoder;
 
 /// Runs of a token whose dispatches are repeated by the host's clock, at most.

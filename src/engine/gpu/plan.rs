@@ -9,6 +9,7 @@ use super::RESULT;
 use super::batch::{After, classes, copies, head_classes};
 use super::prompt::{self, capacity};
 use crate::gpu::buffer::{Buffer, Range, Role};
+use crate::gpu::call::State;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::logit_bias;
@@ -68,6 +69,11 @@ impl SessionPlan {
         })
     }
 
+    /// The words of a token at `pos`.
+    pub(crate) fn state(&self, target: &Target, pos: usize) -> State {
+        self.recipes.state(target.machine, pos, 1)
+    }
+
     /// Bytes of weights, of the cache, and of everything else, each buffer counted once.
     pub fn bytes(&self) -> [u64; 3] {
         let steps = self.steps.iter().map(|(_, step)| step);
@@ -77,7 +83,8 @@ impl SessionPlan {
 
 /// The steps of several sequences that were planned.
 pub struct BatchPlan {
-    steps: Vec<Step>,
+    /// Copies of cache rows, tokens of every number that steps are made for, and the choices that follow them.
+    pub steps: Vec<Step>,
     weights: Vec<GpuWeight>,
     vectors: Range,
     recipes: Box<dyn Batches>,
@@ -155,3 +162,9 @@ fn bytes<'a>(
     weights.extend(vectors);
     [of(&weights), of(&cache), of(&others)]
 }
+
+pub mod expected;
+#[cfg(test)]
+mod known;
+#[cfg(test)]
+mod mutants;

@@ -15,7 +15,7 @@ use crate::kernels::compose::{Composition, GpuCompose, Pair, kept_as};
 use crate::models::{Model, Recipes};
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use web_time::{Duration, Instant};
 
 /// `auto` keeps no composition whose logits are further off than this: one token that takes another expert gives 1e-3.
 const MAX_NMSE: f64 = 5e-3;

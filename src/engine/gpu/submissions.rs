@@ -9,7 +9,7 @@ use crate::gpu::record::{Cost, Recording, Replay};
 use crate::gpu::{Gpu, GpuError};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
-use std::time::Instant;
+use web_time::Instant;
 use wgpu::{BufferUsages, CommandEncoder};
 
 /// The submissions of one call.

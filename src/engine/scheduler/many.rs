@@ -191,6 +191,9 @@ impl<'a> Many<'a> {
     /// Ends a sequence. Its rows are kept for others.
     fn remove(&mut self, index: usize) -> Answer {
         let sequence = self.running.remove(index);
+        let tokens = &sequence.answer.tokens;
+        let rows = &tokens[..sequence.landed.min(tokens.len())];
+        self.pages.register_rest(&sequence.table, rows);
         self.slots.push(sequence.slot);
         self.depart(sequence.table.into_iter().collect());
         sequence.answer

@@ -214,20 +214,42 @@ impl Pages {
                 table.pages[index] = there;
                 swaps.push(Swap { index, old: page });
             } else {
-                self.index.insert(key.clone(), page);
-                self.all[page as usize].known = Some(Known {
-                    key,
-                    children: 0,
-                    used: 0,
-                });
-                let parent = parent.and_then(|parent| self.all[parent as usize].known.as_mut());
-                if let Some(known) = parent {
-                    known.children += 1;
-                }
+                self.name(key, page);
             }
             table.known = index + 1;
         }
         swaps
+    }
+
+    /// Makes the rows behind the known pages of `table` known, which do not fill a page: `tokens` are all that are computed. Nobody finds
+    /// them as a page, but they can be [copied](Self::near).
+    pub(super) fn register_rest(&mut self, table: &Table, tokens: &[u32]) {
+        let rest = &tokens[(table.known * ROWS).min(tokens.len())..];
+        if table.epoch != self.epoch || rest.is_empty() || rest.len() >= ROWS {
+            return;
+        }
+        let key = Key {
+            parent: table.known.checked_sub(1).map(|before| table.pages[before]),
+            tokens: rest.into(),
+        };
+        if !self.index.contains_key(&key) {
+            self.name(key, table.pages[table.known]);
+        }
+    }
+
+    /// Makes a page known that was not.
+    fn name(&mut self, key: Key, page: u32) {
+        let parent = key.parent;
+        self.index.insert(key.clone(), page);
+        self.all[page as usize].known = Some(Known {
+            key,
+            children: 0,
+            used: 0,
+        });
+        let parent = parent.and_then(|parent| self.all[parent as usize].known.as_mut());
+        if let Some(known) = parent {
+            known.children += 1;
+        }
     }
 
     /// Lets pages go that a table held. Those that are known stay so.

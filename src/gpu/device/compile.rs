@@ -1,13 +1,15 @@
 //! Compiling pipelines: in parallel, each variant once.
 
-use crate::gpu::pipeline::{Pipeline, Spec, layout_entry, workgroup_memory};
+#[cfg(target_arch = "wasm32")]
+use crate::gpu::browser as translate;
+use crate::gpu::pipeline::{Pipeline, Spec, layout_entry};
 use crate::gpu::shader::{self, Access};
 use crate::gpu::tier::MAX_PARAMS;
-use crate::gpu::{Gpu, GpuError, Tier, barriers};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::gpu::translate;
+use crate::gpu::{Gpu, GpuError, Tier};
 use rayon::prelude::*;
-use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
-use wgpu::naga;
 use wgpu::{BindGroupLayout, BufferBindingType};
 
 impl Gpu {
@@ -58,34 +60,28 @@ impl Gpu {
         #[cfg(test)]
         let fetches = fetches && self.waves.is_none();
         let variant = spec.variant.clone().flag(shader::FETCHES, fetches);
+        let variant = variant.flag(shader::UNIFORMS, !self.has_immediates());
         let source = shader::expand(spec.kernel, spec.source, &variant, self.tier)?.text;
         #[cfg(test)]
         let source = match self.waves {
             Some(size) => crate::gpu::waves::emulated(&source, size),
             None => source,
         };
-        let refused = |reason| refused(spec, reason);
-        let mut module = naga::front::wgsl::parse_str(&source)
-            .map_err(|e| refused(e.emit_to_string(&source)))?;
-        if vulkan {
-            barriers::order_workgroup_memory(&mut module);
-        }
-        // wgpu 30 leaves this to the driver, and one was seen never to come back.
-        let (needs, has) = (
-            workgroup_memory(&module).map_err(refused)?,
-            self.limits.max_compute_workgroup_storage_size,
-        );
+        let limits = self.limits.clone();
         #[cfg(test)]
-        let has = has + self.waves.map_or(0, |_| crate::gpu::waves::ROOM);
-        if needs > has {
-            let reason = format!("{needs} bytes of workgroup memory, the device has {has}");
-            return Err(refused(reason));
-        }
+        let limits = wgpu::Limits {
+            max_compute_workgroup_storage_size: limits.max_compute_workgroup_storage_size
+                + self.waves.map_or(0, |_| crate::gpu::waves::ROOM),
+            ..limits
+        };
+        let subgroups = self.tier != Tier::Plain;
+        let source = translate::source(source, self.info.backend, subgroups, &limits)
+            .map_err(|reason| refused(spec, reason))?;
         let (layout, pipeline_layout) = self.layout(&spec.access);
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let descriptor = wgpu::ShaderModuleDescriptor {
             label: Some(spec.kernel),
-            source: wgpu::ShaderSource::Naga(Cow::Owned(module)),
+            source,
         };
         // SAFETY: unchecked shaders must not index out of bounds, loop forever or divide by zero. Every kernel declares how far it
         // reaches into each binding, and `interface::resolve` lets no step be recorded whose buffers are shorter, for the largest
@@ -132,14 +128,14 @@ impl Gpu {
                 label: None,
                 entries: &entries,
             });
-        let plain = self.tier == Tier::Plain;
+        let immediates = self.has_immediates();
         let groups = [Some(&layout), Some(&self.pipelines.uniform_layout)];
         let pipeline_layout = self
             .device
             .create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
                 label: None,
-                bind_group_layouts: if plain { &groups } else { &groups[..1] },
-                immediate_size: if plain { 0 } else { MAX_PARAMS as u32 },
+                bind_group_layouts: &groups[..if immediates { 1 } else { 2 }],
+                immediate_size: if immediates { MAX_PARAMS as u32 } else { 0 },
             });
         (layout, pipeline_layout)
     }

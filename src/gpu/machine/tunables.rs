@@ -122,7 +122,7 @@ impl Tunables {
         slices_per_tile_of_matrices: 32,
         slices_per_tile_of_heads: 16,
         chunk: 2048,
-        batch_tokens: 512,
+        batch_tokens: 640,
         few_of_batch: 64,
         apart_of_batch: 8,
         short_prompt: 16,

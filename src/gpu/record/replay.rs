@@ -28,7 +28,7 @@ pub struct Cost {
 /// A replay of a recording for one state, encoded range by range.
 ///
 /// Submissions run in order and each sees all that those before wrote, so a replay may be cut anywhere. All ranges must be
-/// submitted before another replay of the same recording is made: in the plain tier both have their parameters in one buffer.
+/// submitted before another replay of the same recording is made: where parameters are uniforms both have them in one buffer.
 pub struct Replay<'a> {
     recording: &'a Recording,
     state: State,
@@ -77,7 +77,7 @@ impl Replay<'_> {
         let next_block = before.index != turn.index && before.dispatch >= turn.dispatch;
         self.recording.separates_passes(before, turn)
             || about[before.dispatch].sublayer != about[turn.dispatch].sublayer
-            || (next_block && !dispatches[turn.dispatch].ahead)
+            || (next_block && !dispatches[turn.dispatch].plan.ahead)
     }
 
     fn cost(&self, turn: &Turn, begins: bool) -> Cost {

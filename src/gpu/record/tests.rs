@@ -4,7 +4,7 @@ use super::*;
 use crate::gpu::Most;
 use crate::gpu::Step;
 use crate::gpu::buffer::Buffer;
-use crate::gpu::call::{Call, Flops, Sublayer, belong};
+use crate::gpu::call::{Blocks, Call, Extent, Flops, Sublayer, When, Word, belong};
 use crate::gpu::stamps::Stamps;
 use crate::gpu::testing::{download, gpus};
 

@@ -4,6 +4,7 @@ use super::{HEADS_PER_GROUP, TILE, trial};
 use crate::gpu::interface::MAX_SLICES;
 use crate::gpu::machine::Machine;
 use crate::gpu::{Gpu, GpuError, Target};
+use crate::kernels::sequences::SLICE;
 use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
 
 /// Which kernel attends.
@@ -137,32 +138,89 @@ pub fn cut_context(
     (rows.div_ceil(slice_rows) as u32, slice_rows as u32)
 }
 
-/// The slices of the contexts of several tokens: those of the token at each of `positions`, which sees the rows up to its own.
+/// A token of one of several sequences, which sees the rows of its sequence up to its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// A number of its sequence.
+    pub sequence: u32,
+    /// Its position in it.
+    pub position: u32,
+}
+
+/// The slices of the contexts of several tokens.
 pub struct Cut {
     /// What each slice is, as [`Sequences::work`](crate::kernels::sequences::Sequences::work) has it.
-    pub work: Vec<[u32; 4]>,
+    pub work: Vec<[u32; SLICE]>,
     /// The first slice of each token, and how many it has.
     pub slices: Vec<[u32; 2]>,
     /// The rows of the longest context, by which a replay chooses among kernels ([`When::Rows`](crate::gpu::call::When::Rows)).
     pub rows: u32,
 }
 
+/// Tokens that share workgroups at most. The first of them have slices of the last one's context, though they see less.
+const SHARED: usize = 64;
+
+/// Tokens of a sequence that follow each other and share workgroups: the first, the rows that it sees, and how many they are.
+struct Run {
+    token: usize,
+    seen: usize,
+    count: usize,
+}
+
+impl Run {
+    /// Runs of up to `most` tokens.
+    fn of(tokens: &[Seen], most: usize) -> Vec<Self> {
+        let follows = |a: &Seen, b: &Seen| a.sequence == b.sequence && a.position + 1 == b.position;
+        let mut token = 0;
+        let runs = tokens.chunk_by(follows).flat_map(|run| run.chunks(most));
+        let run = |run: &[Seen]| {
+            token += run.len();
+            Self {
+                token: token - run.len(),
+                seen: run[0].position as usize + 1,
+                count: run.len(),
+            }
+        };
+        runs.map(run).collect()
+    }
+
+    /// The rows that its last token sees.
+    const fn rows(&self) -> usize {
+        self.seen + self.count - 1
+    }
+}
+
 /// Cuts contexts of different lengths into slices of the same length, as many as fill the device. No slice but the last of a context is
 /// shorter than a tile, and there are at most [`MAX_SLICES`] more than tokens.
 ///
+/// By matrices, tokens of a sequence that follow each other share workgroups where the heads of one leave places for queries of the next.
+///
 /// # Panics
 /// If there are no tokens or heads.
-pub fn cut_sequences(form: Form, machine: Machine, positions: &[u32], heads: usize) -> Cut {
-    let longest = positions.iter().max().map_or(0, |p| *p as usize + 1);
+pub fn cut_sequences(form: Form, machine: Machine, tokens: &[Seen], heads: usize) -> Cut {
+    let longest = tokens.iter().map(|t| t.position as usize + 1).max();
+    let longest = longest.unwrap_or(0);
     assert!(longest > 0 && heads > 0, "nothing to attend to");
     let (tile, group) = form.tile(longest);
-    let tiles = |position: &u32| (*position as usize + 1).div_ceil(tile);
-    let all: usize = positions.iter().map(tiles).sum();
+    let shares = matches!(form, Form::Matrix(_)) && heads < group;
+    let runs = Run::of(tokens, if shares { SHARED } else { 1 });
+    // Workgroups of each slice that are in the list. Others are along the second axis of the grid.
+    let listed = |run: &Run| {
+        if shares {
+            (run.count * heads).div_ceil(group)
+        } else {
+            1
+        }
+    };
+    let tiles = |run: &Run| run.rows().div_ceil(tile);
+    let all: usize = runs.iter().map(|run| listed(run) * tiles(run)).sum();
     let wanted = form
         .full(machine.cores as usize)
         .div_ceil(heads.div_ceil(group));
     // Each context may end with a shorter slice besides.
     let even = all.div_ceil(wanted.clamp(1, MAX_SLICES));
+    let of_tokens: usize = runs.iter().map(|run| run.count * tiles(run)).sum();
+    let even = even.max(of_tokens.div_ceil(MAX_SLICES));
     let of_slice = even.max(form.least(machine, longest.div_ceil(tile)));
     let of_slice = of_slice.max(1) * tile;
     let mut cut = Cut {
@@ -170,16 +228,27 @@ pub fn cut_sequences(form: Form, machine: Machine, positions: &[u32], heads: usi
         slices: vec![],
         rows: longest as u32,
     };
-    for (token, position) in positions.iter().enumerate() {
-        let seen = *position as usize + 1;
-        let first = cut.work.len();
-        let begins = (0..seen).step_by(of_slice);
-        cut.work.extend(begins.map(|begin| {
-            let end = (begin + of_slice).min(seen);
-            [token, begin, end, 0].map(|n| n as u32)
-        }));
-        let count = cut.work.len() - first;
-        cut.slices.push([first, count].map(|n| n as u32));
+    let mut slices = 0;
+    for run in &runs {
+        let count = run.rows().div_ceil(of_slice);
+        let queries = run.count * heads;
+        for first in (0..listed(run)).map(|nth| nth * group) {
+            let last = (first + group).min(queries) - 1;
+            let seen = if shares {
+                run.seen + last / heads
+            } else {
+                run.seen
+            };
+            cut.work.extend((0..count).map(|nth| {
+                let begin = nth * of_slice;
+                let end = (begin + of_slice).min(seen);
+                [run.token, begin, end, nth, first, queries, 0, 0].map(|n| n as u32)
+            }));
+        }
+        for _ in 0..run.count {
+            cut.slices.push([slices, count].map(|n| n as u32));
+            slices += count;
+        }
     }
     cut
 }

@@ -3,32 +3,9 @@
 use super::*;
 use crate::gpu::call::State;
 use crate::gpu::testing::{download, output, run, token_gpus, upload};
-use crate::kernels::linear::rms_norm;
 use crate::kernels::testing::{Rng, assert_close};
 use crate::kernels::token::TokenOutput;
 use crate::kernels::token::testing::{activation, assert_prepared};
-
-/// The sums (tokens, rows) of residual and weighted slots, and what they are when normed.
-fn batch_combine(
-    slots: &[f32],
-    weights: &[f32],
-    residual: &[f32],
-    norm: &[f32],
-    eps: f32,
-) -> [Vec<f32>; 2] {
-    let rows = norm.len();
-    let used = weights.len() * rows / residual.len();
-    let mut sums = residual.to_vec();
-    for (slot, (values, weight)) in slots.chunks_exact(rows).zip(weights).enumerate() {
-        let sum = &mut sums[slot / used.max(1) * rows..][..rows];
-        sum.iter_mut()
-            .zip(values)
-            .for_each(|(s, v)| *s += weight * v);
-    }
-    let normed = sums.chunks_exact(rows);
-    let normed = normed.flat_map(|row| rms_norm(row, norm, eps)).collect();
-    [sums, normed]
-}
 
 #[test]
 fn the_gpu_agrees_with_its_twin() {

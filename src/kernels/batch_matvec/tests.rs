@@ -5,44 +5,18 @@ use crate::gpu::buffer::{Buffer, Role};
 use crate::gpu::call::State;
 use crate::gpu::testing::{download, gpu_weights, output, run, token_gpus, upload};
 use crate::gpu::{Gpu, Most};
-use crate::kernels::expert_rows::tests::expert_rows;
+use crate::kernels::expert_rows::expert_rows;
 use crate::kernels::expert_rows::tile_count;
 use crate::kernels::testing::bounds::needs_every_byte;
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::kernels::token::testing::{
-    activation, assert_prepared, stand_for, sums_nmse, upload_values,
+    activation, assert_prepared, some_of, stand_for, sums_nmse, upload_values,
 };
-use crate::kernels::token_matvec::tests::token_matvec;
 use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::squares;
 
 const EPS: f32 = 1e-5;
-
-/// One row of `y` = W x / rms(x) (+ residual), or silu(W x / rms) * (U x / rms): what [`token_matvec`] is, of group `group` alone where one
-/// is given. `x` are the values that the prepared input stands for.
-fn batch_matvec(
-    weights: &[Weight],
-    group: Option<usize>,
-    x: &[f32],
-    x_units: usize,
-    rms: Option<&[f32]>,
-    residual: Option<&[f32]>,
-) -> Vec<f32> {
-    let row = |w: &Weight| {
-        let all = token_matvec(w, x, x_units, rms.map(|s| (s, EPS)), residual);
-        match group {
-            Some(group) => all[group * w.rows..][..w.rows].to_vec(),
-            None => all,
-        }
-    };
-    let mut y = row(&weights[0]);
-    if let Some(up) = weights.get(1) {
-        let silu = |(gate, up): (&mut f32, f32)| *gate = *gate / (1.0 + (-*gate).exp()) * up;
-        y.iter_mut().zip(row(up)).for_each(silu);
-    }
-    y
-}
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
@@ -188,7 +162,7 @@ impl<'a> Problem<'a> {
         let mut own = |out: usize, row: usize, group: Option<usize>| {
             let rms = case
                 .is_normed()
-                .then(|| &squares[row * width / 16..][..width / 16]);
+                .then(|| (&squares[row * width / 16..][..width / 16], EPS));
             let before = case.has_residual().then(|| &self.before[out * n..][..n]);
             let x = &stands[row * width..][..width];
             let y = batch_matvec(&self.weights, group, x, x_units, rms, before);
@@ -260,16 +234,6 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// Geometries of a test at most: there are hundreds, and each is compiled.
-const GEOMETRIES: usize = 12;
-
-/// Some of them, others in each run.
-fn some_of(geometries: Vec<Geometry>, rng: &mut Rng) -> Vec<Geometry> {
-    let step = geometries.len().div_ceil(GEOMETRIES).max(1);
-    let first = rng.below(step);
-    geometries.into_iter().skip(first).step_by(step).collect()
-}
-
 fn check(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
     let problem = Problem::new(rng, case);
     let twin = problem.twin(gpu);
@@ -277,7 +241,7 @@ fn check(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
     let on_gpu = gpu_weights(gpu, &refs);
     let site = problem.product(gpu, &on_gpu).site();
     let geometries = match all {
-        true => some_of(site.candidates(gpu.machine), rng),
+        true => some_of(site.candidates(gpu.machine)),
         false => vec![gpu.geometry(&site).expect("the device allows one")],
     };
     for geometry in geometries {

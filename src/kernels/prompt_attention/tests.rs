@@ -7,79 +7,13 @@ use crate::gpu::wait::complete;
 use crate::kernels::MlaDims;
 use crate::kernels::attention::attention;
 use crate::kernels::expand_kv::tests::shapes;
-use crate::kernels::expand_kv::tests::{expand_kv, expand_kv_weights};
+use crate::kernels::expand_kv::{expand_kv, expand_kv_weights};
 use crate::kernels::expand_kv::{tiled_call, weights_calls};
-use crate::kernels::linear::dot;
-use crate::kernels::rope_cache::tests::rotate_rows;
-use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates};
+use crate::kernels::rope_cache::rotate_rows;
+use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates, has_matrices};
 use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
 use crate::quant::GgmlType;
 use half::f16;
-use half::slice::HalfFloatSliceExt;
-use rayon::prelude::*;
-
-/// Causal attention of T tokens at positions `pos..pos + T` over expanded keys and values.
-///
-/// `q` (T, heads, nope + rope) are the queries, whose last values are still to be rotated by `rope_table` (pos + T or more, rope
-/// / 2), cosine and sine. `kv` (pos + T or more, heads * nope + heads * v) are the expanded rows of `cache` (rows, kv_lora + rope),
-/// which has the rotated part of the keys. Token t sees rows `0..=pos + t`; `out` (T, heads, v) is the softmax-weighted sum of their values.
-///
-/// # Panics
-/// If a size does not fit the others.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the bindings of the kernel, one for one"
-)]
-pub(crate) fn prompt_attention(
-    q: &[f32],
-    rope_table: &[[f32; 2]],
-    cache: &[f16],
-    kv: &[f32],
-    pos: usize,
-    n_tokens: usize,
-    dims: KvDims,
-    scale: f32,
-    out: &mut [f32],
-) {
-    let (mla, v, width) = (dims.mla, dims.v, dims.width());
-    let rows = pos + n_tokens;
-    assert_eq!(q.len(), n_tokens * mla.heads * mla.head(), "queries");
-    assert!(rope_table.len() >= rows * mla.rope / 2, "rotation table");
-    assert_eq!(out.len(), n_tokens * mla.heads * v, "attention output");
-    let seen = &cache[..rows * mla.cache_row()];
-    let mut cache = vec![0.0f32; seen.len()];
-    seen.convert_to_f32_slice(&mut cache);
-    out.par_chunks_exact_mut(v)
-        .enumerate()
-        .for_each(|(i, out)| {
-            let h = i % mla.heads;
-            let position = pos + i / mla.heads;
-            let angles = &rope_table[position * mla.rope / 2..][..mla.rope / 2];
-            let mut query = q[i * mla.head()..][..mla.head()].to_vec();
-            rotate_rows(&mut query, mla.nope, mla.rope, angles);
-            let (q, q_pe) = query.split_at(mla.nope);
-            let seen = position + 1;
-            let rows = || kv.chunks_exact(width).take(seen);
-            let mut weights: Vec<f32> = rows()
-                .zip(cache.chunks_exact(mla.cache_row()))
-                .map(|(kv, row)| {
-                    (dot(q, &kv[h * mla.nope..][..mla.nope]) + dot(q_pe, &row[mla.kv_lora..]))
-                        * scale
-                })
-                .collect();
-            let max = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            weights.iter_mut().for_each(|w| *w = (*w - max).exp());
-            let sum: f64 = weights.iter().map(|w| f64::from(*w)).sum();
-            let mut values = vec![0.0f64; v];
-            for (kv, weight) in rows().zip(weights) {
-                let row = &kv[mla.heads * mla.nope + h * v..][..v];
-                let sums = values.iter_mut().zip(row);
-                sums.for_each(|(sum, x)| *sum += f64::from(weight) * f64::from(*x));
-            }
-            let ends = out.iter_mut().zip(values);
-            ends.for_each(|(out, value)| *out = (value / sum) as f32);
-        });
-}
 
 /// A context and the queries of a chunk at its end.
 struct Case {
@@ -451,6 +385,9 @@ fn check_emulated(shape: prompt_attention_coop::Shape, backwards: bool) {
         depth: 32,
         vectors: shape.vectors,
     };
+    if !has_matrices(shape.coop) {
+        return;
+    }
     let of_coop = |call: Call| emulated_call(&call, shape.coop, backwards);
     // One tile not full; masks that begin within a tile and at its edge; blocks that no tile divides; sums that earlier blocks left.
     for (pos, tokens, rows) in [(0, 5, 64), (31, 67, 64), (64, 64, 50), (150, 33, 256)] {

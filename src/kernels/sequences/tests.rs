@@ -4,15 +4,18 @@ use super::*;
 use crate::gpu::buffer::{Buffer, Role};
 use crate::gpu::call::State;
 use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
-use crate::gpu::{Gpu, Tier};
+use crate::gpu::{Coop, Gpu, Tier};
 use crate::kernels::attention::testing::{glm, limit};
 use crate::kernels::attention::{
-    Form, GpuAttention, MAX_SLICES, attention, cut_context, cut_sequences, partial_bytes,
+    Form, GpuAttention, MAX_SLICES, Seen, attention, cut_context, cut_sequences, partial_bytes,
     untried_forms,
 };
 use crate::kernels::rope_cache::{CacheRow, GpuRopeCache, Queries, rope_cache};
+use crate::kernels::testing::coop::{emulated_call, emulates};
 use crate::kernels::testing::{Rng, assert_close, random_weight};
-use crate::kernels::{MlaDims, attention_merge, attention_short, embed, rope_cache as rope};
+use crate::kernels::{
+    MlaDims, attention_coop, attention_merge, attention_short, embed, rope_cache as rope,
+};
 use crate::quant::GgmlType;
 use half::f16;
 
@@ -53,10 +56,13 @@ impl Given {
             given.positions.push(*length as u32 - 1);
             given.of.push(sequence);
         }
-        // The token before the last of the first sequence, too.
-        if lengths[0] > 1 {
-            given.positions.push(lengths[0] as u32 - 2);
-            given.of.push(0);
+        // Some tokens before the last of two sequences, too. They follow each other.
+        for sequence in [0, 2] {
+            let last = lengths.get(sequence).map_or(0, |length| length - 1);
+            for position in last.saturating_sub(6)..last {
+                given.positions.push(position as u32);
+                given.of.push(sequence);
+            }
         }
         given
     }
@@ -73,7 +79,13 @@ impl Given {
 
     /// On the device, with slices for `form`.
     pub fn upload(&self, gpu: &Gpu, form: Form, heads: usize) -> (Sequences, State) {
-        let cut = cut_sequences(form, gpu.machine, &self.positions, heads);
+        let tokens = self.of.iter().zip(&self.positions);
+        let seen = |(sequence, position): (&usize, &u32)| Seen {
+            sequence: *sequence as u32,
+            position: *position,
+        };
+        let seen: Vec<Seen> = tokens.map(seen).collect();
+        let cut = cut_sequences(form, gpu.machine, &seen, heads);
         let slices = cut.work.len() as u32;
         let tokens = self.of.iter().zip(&self.positions).zip(&cut.slices);
         let record = |((sequence, position), slices): ((&usize, &u32), &[u32; 2])| Record {
@@ -88,11 +100,11 @@ impl Given {
         let rows = cut.rows;
         let mut work = cut.work;
         assert!(work.len() <= most, "{} slices", work.len());
-        work.resize(most, [0; 4]);
+        work.resize(most, [0; SLICE]);
         let sequences = Sequences {
             table: Range::whole(&upload(gpu, &table)),
             pages: Range::whole(&upload(gpu, &self.pages)),
-            work: Range::whole(&upload(gpu, &work)),
+            work: Range::whole(&upload(gpu, work.as_flattened())),
             page: PAGE as u32,
             rows: self.rows as u32,
             alone: false,
@@ -181,6 +193,70 @@ fn exact(values: &[f32]) -> Vec<f64> {
     values.iter().map(|v| f64::from(*v)).collect()
 }
 
+/// Queries of the tokens of several sequences, and what attends to their rows.
+struct Asked {
+    given: Given,
+    dims: MlaDims,
+    cache: Vec<f16>,
+    q_lat: Vec<f32>,
+    q_pe: Vec<f32>,
+    /// What the twin leaves for each token alone.
+    twin: Vec<f32>,
+}
+
+impl Asked {
+    fn new(rng: &mut Rng, dims: MlaDims, lengths: &[usize]) -> Self {
+        let given = Given::new(rng, lengths);
+        let (row, tokens) = (dims.cache_row(), given.tokens());
+        let (cache, alone) = given.cache(rng, row);
+        let mut queries =
+            |n: usize| -> Vec<f32> { rng.normals(n).into_iter().map(|x| x * 3.0).collect() };
+        let q_lat = queries(tokens * dims.heads * dims.kv_lora);
+        let q_pe = queries(tokens * dims.heads * dims.rope);
+        let scale = 1.0 / (row as f32).sqrt();
+        let mut twin = vec![f32::NAN; q_lat.len()];
+        for t in 0..tokens {
+            let of = |width: usize| t * dims.heads * width..(t + 1) * dims.heads * width;
+            let (position, rows) = (given.positions[t] as usize, &alone[given.of[t]]);
+            let (q, pe) = (&q_lat[of(dims.kv_lora)], &q_pe[of(dims.rope)]);
+            let out = &mut twin[of(dims.kv_lora)];
+            attention(q, pe, rows, position, 1, dims, scale, out);
+        }
+        Self {
+            given,
+            dims,
+            cache,
+            q_lat,
+            q_pe,
+            twin,
+        }
+    }
+
+    /// Holds a form, whose dispatches `change` may replace, against the twin.
+    fn check(&self, gpu: &Gpu, form: Form, change: impl Fn(Call) -> Call) {
+        let (sequences, state) = self.given.upload(gpu, form, self.dims.heads);
+        let of = (self.dims, self.given.tokens());
+        let attention = attention_of(gpu, form, [&self.q_lat, &self.q_pe], &self.cache, of);
+        let attention = GpuAttention {
+            sequences: Some(sequences),
+            ..attention
+        };
+        let (merge, out) = merged(gpu, &attention, self.q_lat.len());
+        let mut calls: Vec<Call> = attention.calls().into_iter().map(change).collect();
+        calls.push(merge);
+        run(gpu, &calls, &state);
+        let found: Vec<f32> = download(gpu, &out, self.q_lat.len());
+        let limit = match form {
+            // Queries and weights are rounded to f16.
+            Form::Matrix(_) => 1e-5,
+            _ => limit(self.given.n_ctx),
+        };
+        let positions = &self.given.positions;
+        let what = format!("{form:?}, {positions:?}, {}", gpu.tier.name());
+        assert_close(&found, &exact(&self.twin), limit, &what);
+    }
+}
+
 #[test]
 fn each_token_attends_to_its_own_sequence() {
     let odd = MlaDims {
@@ -195,43 +271,33 @@ fn each_token_attends_to_its_own_sequence() {
         (glm(), vec![5; 12]),
         (odd, vec![300, 1, 32]),
     ] {
-        let given = Given::new(&mut rng, &lengths);
-        let (row, tokens) = (dims.cache_row(), given.tokens());
-        let (cache, alone) = given.cache(&mut rng, row);
-        let mut queries =
-            |n: usize| -> Vec<f32> { rng.normals(n).into_iter().map(|x| x * 3.0).collect() };
-        let q_lat = queries(tokens * dims.heads * dims.kv_lora);
-        let q_pe = queries(tokens * dims.heads * dims.rope);
-        let scale = 1.0 / (row as f32).sqrt();
-        let mut twin = vec![f32::NAN; q_lat.len()];
-        for t in 0..tokens {
-            let of = |width: usize| t * dims.heads * width..(t + 1) * dims.heads * width;
-            let (position, rows) = (given.positions[t] as usize, &alone[given.of[t]]);
-            let (q, pe) = (&q_lat[of(dims.kv_lora)], &q_pe[of(dims.rope)]);
-            let out = &mut twin[of(dims.kv_lora)];
-            attention(q, pe, rows, position, 1, dims, scale, out);
-        }
+        let asked = Asked::new(&mut rng, dims, &lengths);
         for gpu in gpus() {
             for form in untried_forms(gpu, dims) {
-                let (sequences, state) = given.upload(gpu, form, dims.heads);
-                let attention = attention_of(gpu, form, [&q_lat, &q_pe], &cache, (dims, tokens));
-                let attention = GpuAttention {
-                    sequences: Some(sequences),
-                    ..attention
-                };
-                let (merge, out) = merged(gpu, &attention, q_lat.len());
-                run(gpu, &[attention.calls(), vec![merge]].concat(), &state);
-                let found: Vec<f32> = download(gpu, &out, q_lat.len());
-                let longest = *lengths.iter().max().expect("some");
-                let limit = match form {
-                    // Queries and weights are rounded to f16.
-                    Form::Matrix(_) => 1e-5,
-                    _ => limit(longest),
-                };
-                let what = format!("{form:?}, {lengths:?}, {}", gpu.tier.name());
-                assert_close(&found, &exact(&twin), limit, &what);
+                asked.check(gpu, form, |call| call);
             }
         }
+    }
+}
+
+#[test]
+fn tokens_that_share_workgroups_get_what_they_get_alone_where_matrices_are_emulated() {
+    // Narrow rows: at full width, llvmpipe takes minutes to compile the stand-ins.
+    let dims = MlaDims {
+        heads: 20,
+        kv_lora: 128,
+        ..glm()
+    };
+    let mut rng = Rng::fresh();
+    // Runs of tokens behind few rows and many: queries of several tokens in a workgroup, slices that only the last tokens see.
+    let longest = 129 + rng.below(3);
+    let asked = Asked::new(&mut rng, dims, &[7, 40, longest]);
+    for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
+        let shapes = attention_coop::fitting(Coop::NVIDIA, 48 << 10, dims);
+        let shape = shapes.into_iter().next().expect("the shape for all heads");
+        assert!(shape.tile().1 > dims.heads);
+        let form = Form::Matrix(attention_coop::Shapes::always(shape));
+        asked.check(gpu, form, |call| emulated_call(&call, Coop::NVIDIA, false));
     }
 }
 
@@ -458,7 +524,7 @@ fn every_index_lies_in_its_buffer() {
     let sequences = Sequences {
         table: Range::words("table", 8 * 3),
         pages: Range::words("pages", 12),
-        work: Range::words("work", 4 * (MAX_SLICES as u64 + 3)),
+        work: Range::words("work", (SLICE * (MAX_SLICES + 3)) as u64),
         page: 32,
         rows: 640,
         ids: 300,

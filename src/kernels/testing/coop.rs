@@ -10,6 +10,7 @@ use crate::gpu::call::Call;
 use crate::gpu::interface;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::{Variant, expand};
+use crate::gpu::testing::metal;
 use crate::gpu::{Coop, Gpu, Tier};
 
 /// What NVIDIA GPUs have.
@@ -26,6 +27,11 @@ pub(crate) fn emulates(gpu: &Gpu) -> bool {
         eprintln!("skipped: tier {} (no f16 or subgroups)", gpu.tier.name());
     }
     runs
+}
+
+/// Whether kernels by these matrices run there, emulated or as they are: for a Mac only its own.
+pub(crate) fn has_matrices(coop: Coop) -> bool {
+    coop == APPLE || metal::wanted().is_none()
 }
 
 /// `spec` with plain code in place of its matrices, which are those of `coop`; with its threads numbered backwards where asked for.
@@ -49,8 +55,11 @@ pub(crate) fn emulated(spec: &Spec, coop: Coop, backwards: bool) -> Spec {
     }
 }
 
-/// `call` likewise.
+/// `call` likewise; as it is where Metal's own matrices are run.
 pub(crate) fn emulated_call(call: &Call, coop: Coop, backwards: bool) -> Call {
+    if coop == APPLE && metal::wanted().is_some() {
+        return call.clone();
+    }
     let spec = interface::spec(call).unwrap_or_else(|e| panic!("{e}"));
     Call {
         compiled: Some(emulated(&spec, coop, backwards).source),

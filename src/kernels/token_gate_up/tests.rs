@@ -8,7 +8,6 @@ use crate::gpu::machine::{Machine, Profile};
 use crate::gpu::testing::{
     download, gpu_weights, output, run, token_gpus, token_gpus_with_binding, upload,
 };
-use crate::kernels::gate_up::gate_up;
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::kernels::token::testing::{Given, activation, assert_prepared, geometries, room};
 use crate::model::Experts;
@@ -17,31 +16,6 @@ use crate::model::Weight;
 use crate::quant::GgmlType;
 
 mod several;
-
-/// `h` = silu(g x) * (u x) with x divided by its root mean square: of the experts `ids` one after another, then of the
-/// shared one; x is what the prepared input stands for and `rms` the sums of squares of 16 values and the epsilon.
-pub(crate) fn token_gate_up(
-    experts: Option<([&Weight; 2], &[u32])>,
-    shared: Option<[&Weight; 2]>,
-    x: &[f32],
-    rms: (&[f32], f32),
-) -> Vec<f32> {
-    let scale = 1.0 / (rms.0.iter().sum::<f32>() / x.len() as f32 + rms.1).sqrt();
-    let values: Vec<f32> = x.iter().map(|v| v * scale).collect();
-    let mut all = vec![];
-    let mut add = |[gate, up]: [&Weight; 2], ids: Option<&[u32]>| {
-        let mut h = vec![0.0; ids.map_or(1, <[u32]>::len) * gate.rows];
-        gate_up(gate, up, &values, 1, None, ids, &mut h);
-        all.extend(h);
-    };
-    if let Some((weights, ids)) = experts {
-        add(weights, Some(ids));
-    }
-    if let Some(weights) = shared {
-        add(weights, None);
-    }
-    all
-}
 
 /// Types of the experts' weights and their number, chosen ones and rows; types and rows of the shared expert.
 type Case = (
@@ -153,7 +127,7 @@ impl Chosen {
     }
 }
 
-/// Every geometry in question against the twin, with the choice of each gating and norm.
+/// Each geometry against the twin, with the choice of each gating and norm.
 fn check_logits(
     gpu: &Gpu,
     rng: &mut Rng,
@@ -255,7 +229,7 @@ fn the_gpu_agrees_at_the_shapes_of_the_models() {
 
 #[test]
 #[ignore = "long: scripts/test --all"]
-fn every_geometry_gives_the_same() {
+fn other_geometries_give_the_same() {
     for gpu in token_gpus() {
         let mut rng = Rng::fresh();
         // 36 units leave some lanes without, 48 rows some tiles unfilled.

@@ -8,10 +8,10 @@ use crate::gpu::testing::{
 };
 use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::attention::partial_bytes;
-use crate::kernels::attention_merge::tests::attention_merge;
+use crate::kernels::attention_merge::attention_merge;
 use crate::kernels::matvec::{MatvecOptions, matvec};
-use crate::kernels::rope_cache::tests::rotate_rows;
-use crate::kernels::testing::{Rng, assert_close, random_weight};
+use crate::kernels::rope_cache::rotate_rows;
+use crate::kernels::testing::{Rng, assert_close, random_weight, slice_stats};
 use crate::kernels::token::testing::{
     Given, activation, assert_prepared, geometries, room, stand_for, sums_nmse, upload_values,
 };
@@ -29,30 +29,6 @@ pub(crate) fn partial_logits(w: &Weight, x: &[f32]) -> Vec<f32> {
         token_matvec(w, &own, 0, None, None)
     };
     (0..x.len()).step_by(rows).flat_map(run).collect()
-}
-
-/// `y` (groups * rows) = w . x / rms(x) (+ residual) for one token.
-///
-/// `x` are the values that the prepared input stands for. Group g reads them from unit g * x_units on. `rms` are the sums of squares of
-/// every 16 values before they were multiplied by the norm's weight, and the norm's epsilon.
-pub(crate) fn token_matvec(
-    w: &Weight,
-    x: &[f32],
-    x_units: usize,
-    rms: Option<(&[f32], f32)>,
-    residual: Option<&[f32]>,
-) -> Vec<f32> {
-    let mut y = vec![0.0; w.groups * w.rows];
-    let options = MatvecOptions::per_group(x.len(), x_units * 32);
-    matvec(w, x, 1, options, &mut y);
-    if let Some((squares, eps)) = rms {
-        let scale = 1.0 / (squares.iter().sum::<f32>() / w.cols as f32 + eps).sqrt();
-        y.iter_mut().for_each(|v| *v *= scale);
-    }
-    if let Some(residual) = residual {
-        y.iter_mut().zip(residual).for_each(|(v, r)| *v += r);
-    }
-    y
 }
 
 /// How a case leaves its output.
@@ -147,7 +123,7 @@ fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
 
 #[test]
 #[ignore = "long: scripts/test --all"]
-fn every_geometry_gives_the_same() {
+fn other_geometries_give_the_same() {
     for gpu in token_gpus() {
         let mut rng = Rng::fresh();
         // Units and rows that are no multiples of what a workgroup takes; tiles that reach into a second group; exact multiples.
@@ -181,9 +157,7 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, slices: usize, all: bool) 
         kv_lora,
     };
     let mut partial = rng.normals(heads * slices * kv_lora);
-    let mut stats: Vec<[f32; 2]> = (0..heads * slices)
-        .map(|_| [rng.normals(1)[0] * 4.0, 0.1 + rng.uniform()])
-        .collect();
+    let mut stats = slice_stats(rng, heads * slices);
     if slices > 1 {
         // A slice without rows.
         stats[slices - 1] = [-1e30, 0.0];
@@ -357,6 +331,36 @@ fn the_router_reads_the_stream_itself() {
                     tokens: 1,
                     ..State::default()
                 },
+            );
+            let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+            assert_close(&download(gpu, &y, rows), &exact, 1e-11, ty.name());
+        }
+    }
+}
+
+#[test]
+fn the_head_of_a_prompt_reads_floats() {
+    for gpu in token_gpus() {
+        let mut rng = Rng::fresh();
+        for &ty in GgmlType::ALL {
+            let (rows, cols) = (67, 768);
+            let w = random_weight(&mut rng, ty, 1, rows, cols);
+            let x = rng.normals(cols);
+            let twin = token_matvec(&w, &x, 0, None, None);
+            let y = output(gpu, rows);
+            let weight = gpu_weight(gpu, &w);
+            let values = Range::whole(&upload(gpu, &x));
+            let input = Input::Prepared(TokenInput::of(values), 0);
+            let call = GpuTokenMatvec::new(&weight, Activation::Floats, input)
+                .bind("y", &Range::whole(&y));
+            let state = State {
+                tokens: 1,
+                ..State::default()
+            };
+            run(
+                gpu,
+                &call.calls(gpu).unwrap_or_else(|e| panic!("{e}")),
+                &state,
             );
             let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
             assert_close(&download(gpu, &y, rows), &exact, 1e-11, ty.name());

@@ -19,7 +19,7 @@ use crate::quant::activation::Activation;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use web_time::{Duration, Instant};
 
 /// What bytes must be faster by: they round, floats do not.
 const LEAST_GAIN: f64 = 1.1;

@@ -1,6 +1,6 @@
 //! Which requests are answered, and which have to wait.
 
-use std::time::Instant;
+use web_time::Instant;
 
 use super::Many;
 use super::sequence::{Answer, Begun, Sequence};

@@ -1,6 +1,6 @@
 //! What came of a step.
 
-use std::time::Instant;
+use web_time::Instant;
 
 use super::sequence::How;
 use super::{Draw, Flight, Many};

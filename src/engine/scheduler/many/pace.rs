@@ -1,11 +1,11 @@
 //! How many tokens of prompts join a step: as many as keep it short for those that wait for the next one, by the times of the last steps.
 
-use std::time::{Duration, Instant};
+use web_time::{Duration, Instant};
 
 /// The longest step in which prompts join answers that are read, as far as it can be foretold. People read along.
 const BESIDE: f64 = 0.030;
 /// The same where there are none: whoever comes meanwhile waits for it.
-const ALONE: f64 = 0.100;
+const ALONE: f64 = 0.125;
 /// An answer counts as read from so long after its first token on. When many requests come at once, those that are served first thus wait
 /// for their second token until the others have their first.
 const SETTLED: Duration = Duration::from_millis(100);

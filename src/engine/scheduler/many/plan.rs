@@ -1,6 +1,6 @@
 //! What the next step computes.
 
-use std::time::Instant;
+use web_time::Instant;
 
 use super::pace::{Filled, is_read};
 use super::sequence::How;

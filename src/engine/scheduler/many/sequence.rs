@@ -1,6 +1,6 @@
 //! What is known of a request while it is answered.
 
-use std::time::Instant;
+use web_time::Instant;
 
 use crate::engine::scheduler::guarded::Guarded;
 use crate::engine::scheduler::pages::Table;

@@ -14,7 +14,7 @@ use crate::engine::{
 };
 use crate::gpu::GpuError;
 use crate::gpu::wait::complete;
-use crate::kernels::testing::Rng;
+use crate::testing::{Rng, rounds};
 
 mod forced;
 
@@ -357,30 +357,24 @@ fn assert_mixes(tiers: &[Tier], mixes: usize) {
 
 #[test]
 fn answers_in_a_mix_are_what_they_are_alone() {
-    assert_mixes(&[Tier::Subgroup], 1);
+    assert_mixes(&[Tier::Subgroup], rounds(1));
 }
 
-/// `GLIMT_MIXES=16` makes 64 of them.
 #[test]
 #[ignore = "long: scripts/test --all"]
-fn answers_in_many_mixes_are_what_they_are_alone() {
-    assert_mixes(&[Tier::Plain, Tier::Subgroup], mixes());
-}
-
-/// Mixes of a long test in each tier with each cache.
-fn mixes() -> usize {
-    let asked = std::env::var("GLIMT_MIXES").ok();
-    asked.and_then(|n| n.parse().ok()).unwrap_or(1)
+fn answers_in_a_mix_of_the_plain_tier_are_what_they_are_alone() {
+    assert_mixes(&[Tier::Plain], rounds(1));
 }
 
 /// Mixes of which half go away at some time.
-fn assert_nothing_is_left(mixes: usize) {
+#[test]
+fn who_goes_away_leaves_nothing_behind() {
     let Some(engine) = engine(Tier::Subgroup, 5 * ROWS) else {
         return;
     };
     let mut rng = Rng::fresh();
     let mut many = many(&engine);
-    for _ in 0..mixes {
+    for _ in 0..rounds(3) {
         let jobs: Vec<Job> = (0..8)
             .map(|_| {
                 let goes = (rng.below(2) == 0).then(|| rng.below(9));
@@ -394,17 +388,6 @@ fn assert_nothing_is_left(mixes: usize) {
             }
         }
     }
-}
-
-#[test]
-fn who_goes_away_leaves_nothing_behind() {
-    assert_nothing_is_left(2);
-}
-
-#[test]
-#[ignore = "long: scripts/test --all"]
-fn whoever_goes_away_leaves_nothing_behind() {
-    assert_nothing_is_left(20);
 }
 
 /// Rows of a prompt that were there already.

@@ -43,6 +43,12 @@ impl Beside {
         let table = self.pages.adopt(&tokens);
         assert_eq!(known, table.pages.len());
         assert!(known * ROWS < length, "the last token is left");
+        let behind = &tokens[known * ROWS..length - 1];
+        if let Some((page, rows)) = self.pages.near(&table, behind) {
+            let content = &self.content[page as usize];
+            let expected = &tokens[..known * ROWS + rows];
+            assert_eq!(&content[..expected.len()], expected, "page {page}");
+        }
         for (i, page) in table.pages.iter().enumerate() {
             let expected = &tokens[..(i + 1) * ROWS];
             assert_eq!(self.content[*page as usize], expected, "page {page}");
@@ -81,6 +87,13 @@ impl Beside {
             assert_eq!(self.content[new], self.content[old as usize]);
             self.leaving.push(old);
         }
+    }
+
+    /// Lets a sequence go. The rows behind its full pages are kept, too.
+    fn end(&mut self, gone: Sequence) {
+        let computed = &gone.tokens[..gone.rows];
+        self.pages.register_rest(&gone.table, computed);
+        self.pages.release(gone.table);
     }
 
     fn check(&self) {
@@ -122,7 +135,7 @@ fn random_operations_agree_with_a_simple_model() {
                 }
                 6 if some > 0 => {
                     let gone = beside.sequences.swap_remove(rng.below(some));
-                    beside.pages.release(gone.table);
+                    beside.end(gone);
                 }
                 7 => beside.pages.release(std::mem::take(&mut beside.leaving)),
                 _ => {}
@@ -133,8 +146,8 @@ fn random_operations_agree_with_a_simple_model() {
             beside.check();
         }
         beside.pages.release(std::mem::take(&mut beside.leaving));
-        for gone in beside.sequences.drain(..) {
-            beside.pages.release(gone.table);
+        for gone in std::mem::take(&mut beside.sequences) {
+            beside.end(gone);
         }
         assert_eq!(beside.pages.available(), count as usize);
         // All of them can be had at once.
@@ -213,6 +226,17 @@ fn the_known_page_with_the_most_in_common_is_near() {
     let three = [vec![1; ROWS + 30], vec![3]].concat();
     assert_eq!(near(&mut pages, &three), Some(30));
     assert_eq!(near(&mut pages, &begun(30)), Some(30));
+    let fifty = [vec![1; ROWS], vec![7; 50], vec![3]].concat();
+    let mut table = pages.adopt(&fifty);
+    assert!(pages.grow(&mut table, ROWS + 45));
+    pages.register_rest(&table, &fifty[..ROWS + 45]);
+    pages.release(table);
+    assert_eq!(
+        near(&mut pages, &fifty),
+        Some(45),
+        "a page that is not full"
+    );
+    assert_eq!(pages.known(&fifty), 1, "it is not found as one");
     let forty = [begun(40), vec![5]].concat();
     assert_eq!(near(&mut pages, &forty), None, "nothing is behind it");
     assert_eq!(

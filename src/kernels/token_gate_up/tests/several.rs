@@ -74,7 +74,7 @@ fn chosen_by_each(rng: &mut Rng, pair: &[Weight; 2], used: usize, tokens: usize)
     }
 }
 
-/// Every geometry in question against the twin; the pieces of the weights.
+/// Each geometry against the twin; the pieces of the weights.
 fn check_several(gpu: &Gpu, rng: &mut Rng, pair: &[Weight; 2], used: usize, all: bool) -> usize {
     let several = Several::new(rng);
     let Several { here, most } = several;
@@ -208,7 +208,7 @@ fn each_token_has_experts_of_its_own_at_the_shape_of_glm_4_7_flash() {
 
 #[test]
 #[ignore = "long: scripts/test --all"]
-fn every_geometry_gives_each_token_the_same() {
+fn other_geometries_give_each_token_the_same() {
     let mut rng = Rng::fresh();
     // 36 units leave some lanes without, 48 rows some tiles unfilled.
     let types = [GgmlType::Q4_0, GgmlType::Q8_0];

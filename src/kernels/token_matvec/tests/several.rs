@@ -4,6 +4,7 @@ use super::*;
 use crate::gpu::Tier;
 use crate::gpu::testing::waves;
 use crate::kernels::testing::several::{Several, standing};
+use crate::kernels::testing::slice_stats;
 
 /// Slices of other tokens, before those of the first one here.
 const PRECEDING: usize = 2;
@@ -31,8 +32,7 @@ impl Merged {
             let most = [3, 10, 20][rng.below(3)];
             let slices = 1 + rng.below(most);
             let mut sums = rng.normals(heads * slices * kv_lora);
-            let stat = |_| [rng.normals(1)[0] * 4.0, 0.1 + rng.uniform()];
-            let mut stats: Vec<[f32; 2]> = (0..heads * slices).map(stat).collect();
+            let mut stats = slice_stats(rng, heads * slices);
             if slices > 1 {
                 stats[slices - 1] = [-1e30, 0.0];
                 sums[(slices - 1) * kv_lora..slices * kv_lora].fill(0.0);

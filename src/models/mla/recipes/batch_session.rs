@@ -6,7 +6,7 @@ use super::{Chunk, Context, Forms, Given, prompt, several};
 use crate::gpu::buffer::Range;
 use crate::gpu::machine::Machine;
 use crate::gpu::{GpuError, Step, Target};
-use crate::kernels::attention::{Cut, cut_sequences};
+use crate::kernels::attention::{Cut, Seen, cut_sequences};
 use crate::kernels::sequences::Sequences;
 use crate::models::mla::Weights;
 use crate::models::{BatchSizes, Batches};
@@ -116,10 +116,10 @@ impl Batches for Batch {
         }
     }
 
-    fn cut(&self, machine: Machine, positions: &[u32]) -> Cut {
+    fn cut(&self, machine: Machine, tokens: &[Seen]) -> Cut {
         let heads = self.weights.config.head_count;
         let context = &self.context;
-        cut_sequences(context.forms.token, machine, positions, heads)
+        cut_sequences(context.forms.token, machine, tokens, heads)
     }
 
     fn cut_alone(&self, machine: Machine, position: u32) -> (u32, u32) {

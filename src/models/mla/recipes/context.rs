@@ -8,7 +8,7 @@ use crate::gpu::{Gpu, GpuError, Most, Target};
 use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::rope_cache::CacheRow;
 use crate::kernels::sequences::Sequences;
-use crate::kernels::sequences::{PAGE, RECORD};
+use crate::kernels::sequences::{PAGE, RECORD, SLICE};
 use crate::kernels::{KvDims, attention, attention_short, gemm, prompt_attention};
 use crate::model::RopeTable;
 use crate::models::BatchSizes;
@@ -169,7 +169,7 @@ impl Context {
         let table = Sequences {
             table,
             pages: Range::words("pages", u64::from(sequences) * per_sequence),
-            work: Range::words("slices of tokens", slices as u64 * 4),
+            work: Range::words("slices of tokens", (slices * SLICE) as u64),
             page: PAGE,
             rows,
             ids: ids as u32,

@@ -13,8 +13,6 @@ mod several;
 #[cfg(test)]
 mod tests;
 mod token;
-#[cfg(test)]
-mod translations;
 
 pub use chunk::Chunk;
 use context::TokenLayer;

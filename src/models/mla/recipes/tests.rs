@@ -26,7 +26,7 @@ use std::sync::Arc;
 const N_CTX: usize = 40_000;
 
 /// A model of these sizes and types with three layers, of which the first may be dense.
-pub(super) fn model(name: ModelName, recipe: Recipe) -> Model {
+fn model(name: ModelName, recipe: Recipe) -> Model {
     let options = SynthOptions {
         layers: Some(3),
         ..SynthOptions::default()
@@ -63,7 +63,7 @@ impl<'a> Convert<'a, Weight, Vec<f32>> for Retyped {
 }
 
 /// The same model with weights of `types`.
-pub(super) fn retyped(mut model: Model, types: &[GgmlType]) -> Model {
+fn retyped(mut model: Model, types: &[GgmlType]) -> Model {
     let mut by = Retyped {
         types: types.to_vec(),
         next: 0,
@@ -77,20 +77,20 @@ pub(super) fn retyped(mut model: Model, types: &[GgmlType]) -> Model {
 }
 
 /// The session of `model` on `target`, recorded.
-pub(super) fn record(target: &Target, model: &Model) -> SessionPlan {
+fn record(target: &Target, model: &Model) -> SessionPlan {
     let plan = SessionPlan::new(target, model, N_CTX, None);
     plan.unwrap_or_else(|e| panic!("{}, {}: {e}", model.config.name, target.name))
 }
 
 /// The calls of a step, held against what their kernels declare.
 #[track_caller]
-pub(super) fn resolved(target: &Target, what: &str, step: &Step) -> Vec<Resolved> {
+fn resolved(target: &Target, what: &str, step: &Step) -> Vec<Resolved> {
     let calls = step.resolve();
     calls.unwrap_or_else(|e| panic!("{what} on {}, {}: {e}", target.name, target.tier.name()))
 }
 
 /// The step of one token whose weights are composed.
-pub(super) fn composed(target: &Target, model: &Model) -> Step {
+fn composed(target: &Target, model: &Model) -> Step {
     let config = &model.config;
     let (mut weights, ..) = Weights::plan(target, model).expect("it fits");
     for pair in Pair::ALL {
@@ -112,7 +112,7 @@ pub(super) fn composed(target: &Target, model: &Model) -> Step {
 }
 
 /// The steps of a batch of several sequences, for few tokens and for many, with the choice of a token for each.
-pub(super) fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step)> {
+fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step)> {
     let (weights, ..) = Weights::plan(target, model).expect("it fits");
     let sizes = BatchSizes {
         n_ctx: 4000,

@@ -1,0 +1,104 @@
+//! The adapters of the machine, and the device that is reported on.
+
+use super::made::Made;
+use super::subject::Subject;
+use crate::cli::devices;
+use crate::cli::error::CliError;
+use crate::engine::Tier;
+use crate::gpu::geometry::Made as Chosen;
+use crate::gpu::{self, Gpu, GpuError, GpuOptions};
+use crate::quant::activation::Activation;
+
+/// What names of limits have in them that no kernel meets.
+const OF_DRAWING: [&str; 12] = [
+    "texture",
+    "sampl",
+    "vertex",
+    "color",
+    "stage_shader_variables",
+    "task",
+    "mesh",
+    "blas",
+    "tlas",
+    "max_ray",
+    "acceleration",
+    "multiview",
+];
+
+/// Tells all adapters, as `glimt devices` does.
+pub(super) fn list(made: &mut Made) -> Result<(), CliError> {
+    let adapters = gpu::adapters();
+    if adapters.is_empty() {
+        made.text += &format!("{}\n", GpuError::NoAdapter);
+    }
+    made.text += &devices::page(&adapters);
+    Ok(())
+}
+
+/// Tells what the device is, which tiers it runs, and with which limits and features it is opened.
+pub(super) fn tell(subject: &Subject, made: &mut Made) -> Result<(), CliError> {
+    let Some(adapter) = &subject.adapter else {
+        made.text += &devices::cpu();
+        return Ok(());
+    };
+    devices::describe(&mut made.text, adapter);
+    made.text += "\n";
+    let mut opened = None;
+    for tier in &subject.tiers {
+        let gpu = Gpu::open(&GpuOptions {
+            tuned: true,
+            ..subject.options(Some(*tier))
+        });
+        match gpu {
+            Ok(gpu) => {
+                made.text += &runs(*tier, &gpu);
+                opened = Some(gpu);
+            }
+            Err(error) => made.failures.push(format!("tier {}: {error}", tier.name())),
+        }
+    }
+    for (tier, missing) in &subject.lacking {
+        made.text += &format!("tier {}: the device lacks {missing}\n", tier.name());
+    }
+    if let Some(gpu) = opened {
+        made.text += &limits(&gpu);
+    }
+    Ok(())
+}
+
+/// What a tier comes to on the device.
+fn runs(tier: Tier, gpu: &Gpu) -> String {
+    let matrices = match gpu.coop {
+        Some(coop) => format!("{0}x{0} for subgroups of {1}", coop.size, coop.lanes),
+        None => "none".to_owned(),
+    };
+    let activations = gpu.activation().map_or("floats", Activation::name);
+    let tuned = match gpu.choices.made() == Chosen::default() {
+        true => "no",
+        false => "yes",
+    };
+    format!(
+        "tier {}: it runs; activations {activations}; matrices {matrices}; tuned: {tuned}\n",
+        tier.name()
+    )
+}
+
+/// What the device was opened with.
+fn limits(gpu: &Gpu) -> String {
+    let mut text = format!(
+        "\nopened in tier {} with these features:\n",
+        gpu.tier.name()
+    );
+    let features: Vec<_> = gpu.features.iter_names().map(|(name, _)| name).collect();
+    text += &format!(
+        "    {}\nand these limits of kernels:\n",
+        features.join(", ")
+    );
+    let limits = format!("{:#?}", gpu.limits);
+    let of_drawing = |line: &str| OF_DRAWING.iter().any(|part| line.contains(part));
+    let told = |line: &&str| line.contains(':') && !of_drawing(line);
+    for line in limits.lines().filter(told) {
+        text += &format!("    {}\n", line.trim().trim_end_matches(','));
+    }
+    text
+}

@@ -1,0 +1,145 @@
+//! What is measured: `glimt verify`, `bench` and `profile`, each with what it prints.
+
+use std::io;
+use std::ops::ControlFlow;
+
+use log::LevelFilter;
+
+use super::made::{Findings, Made};
+use super::subject::Subject;
+use crate::bench::{self, BenchError, BenchOptions, Columns, Format, Row, Where};
+use crate::cli::bench::Shown;
+use crate::cli::error::CliError;
+use crate::cli::load;
+use crate::cli::output::{note, write_error};
+use crate::cli::verify::{head, left_out, line, verdict};
+use crate::engine::{DeviceChoice, GpuOptions, Tier};
+use crate::profile::{self, ProfileOptions};
+use crate::verify::{Row as Compared, What};
+
+/// The table of `glimt verify` and its verdict.
+pub(super) fn verify(subject: &Subject, made: &mut Made) -> Result<(), CliError> {
+    let level = log::max_level();
+    // As `glimt verify` does.
+    if std::env::var_os("RUST_LOG").is_none() {
+        log::set_max_level(LevelFilter::Error);
+    }
+    made.text += &head();
+    let mut told = None;
+    let mut on_row = |row: Compared<'_>| {
+        let tier = match row {
+            Compared::Kernel(kernel) => kernel.tier,
+            Compared::Model(check) => check.tier.unwrap_or("CPU"),
+        };
+        if told != Some(tier) {
+            told = Some(tier);
+            note(format_args!("verify: {tier}"));
+        }
+        made.text += &line(&row);
+        ControlFlow::Continue(())
+    };
+    let options = subject.adapter.as_ref().map(|_| subject.options(None));
+    let what = What {
+        options: options.as_ref(),
+        tiers: &subject.tiers,
+        seed: 1,
+    };
+    let found = crate::verify::verify(&what, &mut on_row);
+    log::set_max_level(level);
+    let found = found?;
+    for line in left_out(&found) {
+        made.text += &format!("{line}\n");
+    }
+    made.text += &verdict(&found)?;
+    Ok(())
+}
+
+/// The table of `glimt bench`, each tier for itself.
+pub(super) fn bench(
+    subject: &Subject,
+    findings: &mut Findings,
+    made: &mut Made,
+) -> Result<(), CliError> {
+    let sizes = &subject.sizes;
+    let tiers: Vec<Option<Tier>> = match subject.adapter {
+        Some(_) => subject.tiers.iter().copied().map(Some).collect(),
+        None => vec![None],
+    };
+    let tests = bench::tests(&[sizes.prompt], &[sizes.generated], &[], &[0])?;
+    let mut table = vec![];
+    let repetitions = u64::from(sizes.repetitions);
+    let mut shown = Shown::new(&mut table, Format::Md, Columns::All, repetitions);
+    for tier in tiers {
+        let options = BenchOptions {
+            source: subject.source.clone(),
+            tests: tests.clone(),
+            devices: vec![Where::Device(subject.choice.clone())],
+            tiers: tier.into_iter().collect(),
+            gpu: GpuOptions::default(),
+            precompose: None,
+            chunks: vec![],
+            force: subject.force,
+            repetitions: usize::from(sizes.repetitions),
+        };
+        let run = bench::run(&options, &mut |event| shown.take(&event));
+        if let Err(error) = run {
+            let error = CliError::from(error).in_source(&options.source);
+            made.failures.push(match tier {
+                Some(tier) => format!("tier {}: {error}", tier.name()),
+                None => error.to_string(),
+            });
+        }
+    }
+    let rows = shown.finish()?;
+    findings.speeds = rows.iter().filter_map(speed).collect();
+    let table = String::from_utf8(table).map_err(|e| write_error(io::Error::other(e)))?;
+    made.text += &table;
+    Ok(())
+}
+
+/// The tier of a row and its generated tokens in a second.
+fn speed(row: &Row) -> Option<(&'static str, f64)> {
+    let generated = row.n_gen > 0 && row.n_prompt == 0;
+    Some((row.tier?, row.statistics.avg_ts)).filter(|_| generated)
+}
+
+/// The tables of `glimt profile`, of decoded tokens.
+pub(super) fn token(subject: &Subject, made: &mut Made) -> Result<(), CliError> {
+    let tokens = usize::from(subject.sizes.profiled);
+    profile(subject, profile::Subject::Tokens(tokens), made)
+}
+
+/// The tables of `glimt profile`, of a prompt.
+pub(super) fn prompt(subject: &Subject, made: &mut Made) -> Result<(), CliError> {
+    let prompt = profile::Subject::Prompt {
+        tokens: subject.sizes.prompt,
+        chunk: None,
+        repetitions: usize::from(subject.sizes.repetitions),
+    };
+    profile(subject, prompt, made)
+}
+
+fn profile(subject: &Subject, what: profile::Subject, made: &mut Made) -> Result<(), CliError> {
+    if subject.choice == DeviceChoice::Cpu {
+        made.leave_out(&BenchError::ProfileOnCpu.to_string());
+        return Ok(());
+    }
+    let options = ProfileOptions {
+        source: subject.source.clone(),
+        gpu: subject.options(subject.first_asked()),
+        precompose: None,
+        force: subject.force,
+        subject: what,
+        depth: 0,
+        passes: false,
+    };
+    let bar = load::progress_bar("loading");
+    let profiled = profile::run(&options, &mut load::told(&bar));
+    bar.finish_and_clear();
+    let profile = profiled.map_err(|error| CliError::from(error).in_source(&options.source))?;
+    if let Some(trial) = &profile.head.tier_trial {
+        made.text += &format!("{trial}\n");
+    }
+    made.text += &profile::markdown(&profile);
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! `glimt report`: all that a machine can tell of glimt on it, in one text file.
+
+mod device;
+mod expected;
+mod machine;
+mod made;
+mod measured;
+mod part;
+mod private;
+mod subject;
+mod written;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+
+use super::args::MeasuredArgs;
+use super::error::CliError;
+use super::output::note;
+use crate::engine::{DeviceChoice, Tier};
+use crate::plural::count;
+use crate::tokenizer::strftime_now;
+use made::Findings;
+use part::Part;
+use private::Private;
+use subject::Subject;
+use written::Written;
+
+const EXAMPLES: &str = "\
+Examples:
+  glimt report
+  glimt report --synthetic glm-4.7-flash:q4_0 glm.txt
+  glimt report --device 1 --tier subgroup
+  glimt report - --only device --only verify
+
+The file is made to be attached to an issue. It tells the machine, its devices with their limits and features, whether the device \
+computes what it should, how fast it is in each tier that it runs, where the time goes, and what was expected of such a device. Each \
+part begins with the command line that repeats it alone. A part that fails is told, and the others follow. The exit code is 0 if all \
+parts ran and all comparisons passed.
+
+The file names no users and hosts, and no folders. It has the name of the model and of its file.
+
+On a GPU that hangs or takes the process down, - shows the parts before that on standard output.";
+
+/// Write what this machine tells into one file, to attach to an issue
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Report {
+    /// The file to write, or - for standard output
+    #[arg(value_name = "FILE", default_value = "glimt-report.txt")]
+    file: PathBuf,
+    #[command(flatten)]
+    model: MeasuredArgs,
+    /// What to report on: auto (the first GPU that glimt devices lists, or the CPU reference where there is none), cpu, or the index
+    /// or part of the name of an adapter
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        env = "GLIMT_DEVICE",
+        default_value = "auto"
+    )]
+    device: DeviceChoice,
+    /// Which tier, plain, subgroup or int8; may be repeated [default: all that the device runs]
+    #[arg(long, value_name = "TIER")]
+    tier: Vec<Tier>,
+    /// Only this part; may be repeated [default: all]
+    #[arg(long, value_name = "PART")]
+    only: Vec<Part>,
+}
+
+impl Report {
+    pub(super) fn run(&self) -> Result<(), CliError> {
+        // A name that cannot be written costs nothing.
+        let file = Written::begin(&self.file)?;
+        let subject = Subject::of(&self.model, &self.device, &self.tier)?;
+        let private = Private::of(&subject.source);
+        let parts: Vec<_> = Part::ALL
+            .into_iter()
+            .filter(|part| self.only.is_empty() || self.only.contains(part))
+            .collect();
+        let failed = write(file, &subject, &private, &parts)?;
+        match failed.as_slice() {
+            [] => Ok(()),
+            failed => Err(CliError::Unreported {
+                failed: failed.iter().map(|part| part.name()).collect(),
+                all: count(parts.len(), "part").to_string(),
+            }),
+        }
+    }
+}
+
+/// Writes the parts; returns those that failed.
+fn write(
+    mut file: Written,
+    subject: &Subject,
+    private: &Private,
+    parts: &[Part],
+) -> Result<Vec<Part>, CliError> {
+    let now = strftime_now("%Y-%m-%dT%H:%M:%SZ").unwrap_or_default();
+    file.add(&format!("glimt report, {now}\n"))?;
+    let mut findings = Findings::default();
+    let mut failed = vec![];
+    for (i, part) in parts.iter().enumerate() {
+        let began = Instant::now();
+        note(format_args!(
+            "part {} of {}: {}",
+            i + 1,
+            parts.len(),
+            part.name()
+        ));
+        let made = part.make(subject, &mut findings);
+        let took = began.elapsed().as_secs_f64();
+        if !made.failures.is_empty() {
+            failed.push(*part);
+        }
+        for failure in &made.failures {
+            note(format_args!("{} failed: {failure}", part.name()));
+        }
+        let text = made.page(&part.heading(), &part.command(subject), took);
+        file.add(&private.hide(&text))?;
+    }
+    file.add(&verdict(&failed, parts.len()))?;
+    file.finish()?;
+    Ok(failed)
+}
+
+/// The last section.
+fn verdict(failed: &[Part], all: usize) -> String {
+    let names: Vec<_> = failed.iter().map(|part| part.name()).collect();
+    let verdict = match failed.len() {
+        0 => format!("{} ran, none failed.", count(all, "part")),
+        some => format!(
+            "{some} of {} failed: {}.",
+            count(all, "part"),
+            names.join(", ")
+        ),
+    };
+    format!("\n## verdict\n\n{verdict}\n")
+}

@@ -1,0 +1,222 @@
+//! What is reported on, and the words of a command line that name it.
+
+use crate::bench::Source;
+use crate::cli::args::MeasuredArgs;
+use crate::cli::error::CliError;
+use crate::cli::output::note;
+use crate::engine::{DeviceChoice, EngineError, GpuOptions, Tier};
+use crate::gpu::{self, AdapterSummary, GpuError};
+
+/// How much is measured.
+pub(super) struct Sizes {
+    /// Tokens of a prompt.
+    pub(super) prompt: usize,
+    /// Generated tokens.
+    pub(super) generated: usize,
+    /// Repetitions.
+    pub(super) repetitions: u16,
+    /// Tokens of a profile.
+    pub(super) profiled: u16,
+}
+
+impl Sizes {
+    /// Of a GPU.
+    const HARDWARE: Self = Self {
+        prompt: 512,
+        generated: 128,
+        repetitions: 3,
+        profiled: 10,
+    };
+    /// Of a CPU, which may play a GPU.
+    const CPU: Self = Self {
+        prompt: 64,
+        generated: 16,
+        repetitions: 1,
+        profiled: 2,
+    };
+}
+
+/// The device and the model of a report.
+pub(super) struct Subject {
+    /// The adapter; `None` is the CPU reference.
+    pub(super) adapter: Option<Box<AdapterSummary>>,
+    /// What names the device.
+    pub(super) choice: DeviceChoice,
+    /// The tiers that are reported on: all that the device runs, or what was asked for.
+    pub(super) tiers: Vec<Tier>,
+    /// The tiers that the device does not run, with what it lacks, where none was asked for.
+    pub(super) lacking: Vec<(Tier, String)>,
+    /// The tiers that were asked for.
+    asked: Vec<Tier>,
+    /// The model.
+    pub(super) source: Source,
+    /// Whether it is loaded even if it has no room.
+    pub(super) force: bool,
+    /// The flags that name it.
+    model: Vec<String>,
+    /// How much is measured.
+    pub(super) sizes: Sizes,
+}
+
+impl Subject {
+    /// What the flags name.
+    ///
+    /// # Errors
+    /// A model or a device that is not there, and a tier that the device does not run.
+    pub(super) fn of(
+        model: &MeasuredArgs,
+        device: &DeviceChoice,
+        asked: &[Tier],
+    ) -> Result<Self, CliError> {
+        let source = model.source()?;
+        let choice = match device {
+            DeviceChoice::Auto if gpu::adapters().is_empty() => {
+                note(format_args!("{}", GpuError::NoAdapter));
+                DeviceChoice::Cpu
+            }
+            DeviceChoice::Auto => DeviceChoice::Index(0),
+            other => other.clone(),
+        };
+        let adapter = match &choice {
+            DeviceChoice::Cpu if !asked.is_empty() => return Err(CliError::TierOfCpu),
+            DeviceChoice::Cpu => None,
+            gpu => Some(Box::new(gpu::chosen(gpu).map_err(EngineError::from)?)),
+        };
+        let mut subject = Self {
+            sizes: match &adapter {
+                Some(adapter) if adapter.kind != "software" => Sizes::HARDWARE,
+                _ => Sizes::CPU,
+            },
+            adapter,
+            choice,
+            tiers: vec![],
+            lacking: vec![],
+            asked: asked.to_vec(),
+            source,
+            force: model.force,
+            model: model.words(),
+        };
+        subject.find_tiers().map_err(EngineError::from)?;
+        Ok(subject)
+    }
+
+    fn find_tiers(&mut self) -> Result<(), GpuError> {
+        let Some(adapter) = &self.adapter else {
+            return Ok(());
+        };
+        let wanted = match self.asked.as_slice() {
+            [] => &Tier::ALL,
+            asked => asked,
+        };
+        for tier in wanted {
+            let missing = gpu::lacks(&self.choice, *tier)?;
+            match (missing.is_empty(), self.asked.is_empty()) {
+                (true, _) => self.tiers.push(*tier),
+                (false, true) => self.lacking.push((*tier, missing)),
+                (false, false) => {
+                    return Err(GpuError::TierUnsupported {
+                        tier: tier.name(),
+                        adapter: adapter.name.clone(),
+                        missing,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How to open the device in `tier`, or in that which suits it.
+    pub(super) fn options(&self, tier: Option<Tier>) -> GpuOptions {
+        GpuOptions {
+            device: self.choice.clone(),
+            tier,
+            ..GpuOptions::default()
+        }
+    }
+
+    /// The tier that was asked for before all others.
+    pub(super) fn first_asked(&self) -> Option<Tier> {
+        self.asked.first().copied()
+    }
+
+    /// The flags that name the device.
+    pub(super) fn device_words(&self) -> Vec<String> {
+        let device = match &self.choice {
+            DeviceChoice::Auto => "auto".to_owned(),
+            DeviceChoice::Cpu => "cpu".to_owned(),
+            DeviceChoice::Index(index) => index.to_string(),
+            DeviceChoice::Name(name) => name.clone(),
+        };
+        vec!["--device".to_owned(), device]
+    }
+
+    /// The flags that name the tiers that were asked for.
+    pub(super) fn asked_words(&self) -> Vec<String> {
+        words(&self.asked)
+    }
+
+    /// The flags that name all tiers of this report.
+    pub(super) fn tier_words(&self) -> Vec<String> {
+        words(&self.tiers)
+    }
+
+    /// The flags that name the model.
+    pub(super) fn model_words(&self) -> Vec<String> {
+        self.model.clone()
+    }
+
+    /// The flags that name device, tier and model of a profile.
+    pub(super) fn profile_words(&self) -> [Vec<String>; 3] {
+        let first = &self.asked[..self.asked.len().min(1)];
+        [self.device_words(), words(first), self.model_words()]
+    }
+
+    /// The command line of these words and flags.
+    pub(super) fn command(&self, words: &[&str], flags: &[Vec<String>]) -> String {
+        let flags = flags.iter().flatten().map(String::as_str);
+        let all = std::iter::once("glimt")
+            .chain(words.iter().copied())
+            .chain(flags);
+        all.map(quoted).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// The flags that name these tiers.
+fn words(tiers: &[Tier]) -> Vec<String> {
+    let flags = tiers.iter().flat_map(|tier| ["--tier", tier.name()]);
+    flags.map(str::to_owned).collect()
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_.,:/=+@".contains(c);
+    match word.chars().all(plain) && !word.is_empty() {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_where_a_shell_needs_it() {
+        for (word, expected) in [
+            ("glm-4.7-flash:q4_0", "glm-4.7-flash:q4_0"),
+            ("Apple M1", "'Apple M1'"),
+            ("9070 (dx12)", "'9070 (dx12)'"),
+            ("it's", "'it'\\''s'"),
+            ("", "''"),
+        ] {
+            assert_eq!(quoted(word), expected);
+        }
+    }
+
+    #[test]
+    fn tiers_are_flags() {
+        let flags = words(&[Tier::Plain, Tier::Int8]);
+        assert_eq!(flags, ["--tier", "plain", "--tier", "int8"]);
+        assert!(words(&[]).is_empty());
+    }
+}

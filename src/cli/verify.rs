@@ -1,0 +1,218 @@
+//! `glimt verify`: whether a device computes what it should.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use clap::Args;
+
+use super::error::CliError;
+use super::output::{self, note};
+use crate::engine::{DeviceChoice, Tier};
+use crate::gpu::GpuOptions;
+use crate::plural::count;
+use crate::verify::{Check, Found, KernelCheck, Row, What, verify};
+
+const EXAMPLES: &str = "\
+Examples:
+  glimt verify
+  glimt verify --device 1 --tier subgroup
+  glimt verify --device cpu
+  glimt verify --seed 7
+  glimt verify --json > verify.json
+
+In each tier that the device runs, every kernel is compared with its twin on the CPU, for random inputs. Then the built-in model and small synthetic ones of every family are computed on the device, token by token, a few tokens at once, and \
+all at once. Their logits are compared with those of the CPU reference, and those of the \
+built-in model with golden values of llama.cpp, too. The error of a kernel is the NMSE of what it wrote, that of a model is the NMSE of the median position; the worst position may differ by \
+more where two experts are as good as equal. The exit code is 1 if a comparison fails.";
+
+/// Compare what a device computes with the CPU: every kernel, and whole models
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Verify {
+    /// What to verify: auto (the first GPU that glimt devices lists, or the CPU reference where there is none), cpu, or the index or
+    /// part of the name of an adapter
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        env = "GLIMT_DEVICE",
+        default_value = "auto"
+    )]
+    device: DeviceChoice,
+    /// Which tier, plain, subgroup or int8; may be repeated [default: all that the device runs]
+    #[arg(long, value_name = "TIER")]
+    tier: Vec<Tier>,
+    /// The seed of the kernels' random inputs
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+impl Verify {
+    pub(super) fn run(&self) -> Result<(), CliError> {
+        let began = Instant::now();
+        // What a device does not use for models as small as these would be said for each.
+        if std::env::var_os("RUST_LOG").is_none() {
+            log::set_max_level(log::LevelFilter::Error);
+        }
+        let options = self.options();
+        if options.is_none() && !self.tier.is_empty() {
+            return Err(CliError::TierOfCpu);
+        }
+        let tiers = match self.tier.is_empty() {
+            true => &Tier::ALL[..],
+            false => &self.tier,
+        };
+        let mut written = Ok(());
+        if !self.json {
+            output::print(&head())?;
+        }
+        let mut on_row = |row: Row<'_>| {
+            if !self.json {
+                written = output::print(&line(&row));
+            }
+            match written {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            }
+        };
+        let what = What {
+            options: options.as_ref(),
+            tiers,
+            seed: self.seed,
+        };
+        let found = verify(&what, &mut on_row)?;
+        written?;
+        if self.json {
+            output::json(&found)?;
+        }
+        for line in left_out(&found) {
+            note(format_args!("{line}"));
+        }
+        let verdict = verdict(&found)?;
+        if !self.json {
+            output::print(&verdict)?;
+        }
+        note(format_args!(
+            "seed {}, it took {:.0} s",
+            self.seed,
+            began.elapsed().as_secs_f64()
+        ));
+        Ok(())
+    }
+
+    /// How to open the GPU; `None` for the CPU reference alone.
+    fn options(&self) -> Option<GpuOptions> {
+        let is_gpu = match &self.device {
+            DeviceChoice::Cpu => false,
+            DeviceChoice::Auto => !crate::gpu::adapters().is_empty(),
+            DeviceChoice::Index(_) | DeviceChoice::Name(_) => true,
+        };
+        is_gpu.then(|| GpuOptions {
+            device: self.device.clone(),
+            ..GpuOptions::default()
+        })
+    }
+}
+
+/// The tiers that were left out, each with the reason.
+pub(super) fn left_out(found: &Found) -> impl Iterator<Item = String> {
+    found.lacking.iter().map(|lacking| {
+        let (tier, missing) = (lacking.tier, &lacking.missing);
+        format!("tier {tier} was left out: the device lacks {missing}")
+    })
+}
+
+/// The line that says that all has passed.
+///
+/// # Errors
+/// [`CliError::Unverified`].
+pub(super) fn verdict(found: &Found) -> Result<String, CliError> {
+    let device = found.device.as_deref().unwrap_or("the CPU reference");
+    let (failed, all) = (found.failed(), found.all());
+    if failed > 0 {
+        return Err(CliError::Unverified {
+            device: device.to_owned(),
+            failed,
+            all: count(all, "comparison").to_string(),
+            kernels: wrong(found),
+        });
+    }
+    Ok(format!("{device}: {} passed\n", count(all, "comparison")))
+}
+
+/// Says which kernels differ from their twins.
+fn wrong(found: &Found) -> String {
+    let names: Vec<_> = found.wrong_kernels().into_iter().collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(", with wrong kernels: {}", names.join(", ")),
+    }
+}
+
+fn row(cells: [&str; 6]) -> String {
+    let [tier, what, how, error, limit, verdict] = cells;
+    format!("{tier:<9}{what:<26}{how:<42}{error:>8}{limit:>9}  {verdict}\n")
+}
+
+/// The head of the table.
+pub(super) fn head() -> String {
+    row([
+        "tier",
+        "kernel or model",
+        "case",
+        "error",
+        "limit",
+        "verdict",
+    ])
+}
+
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(0.0) => "0".to_owned(),
+        Some(value) => format!("{value:.1e}"),
+    }
+}
+
+/// The line of a comparison.
+pub(super) fn line(of: &Row<'_>) -> String {
+    match of {
+        Row::Kernel(kernel) => of_kernel(kernel),
+        Row::Model(check) => of_model(check),
+    }
+}
+
+fn of_kernel(check: &KernelCheck) -> String {
+    let verdict = match (&check.error, check.passed()) {
+        (Some(error), _) => format!("FAILED: {error}"),
+        (None, true) => "passed".to_owned(),
+        (None, false) => "FAILED".to_owned(),
+    };
+    let (error, limit) = (number(check.nmse), number(Some(check.limit)));
+    row([
+        check.tier,
+        &check.kernel,
+        &check.case,
+        &error,
+        &limit,
+        &verdict,
+    ])
+}
+
+fn of_model(check: &Check) -> String {
+    let verdict = match (&check.error, check.passed(), check.worst) {
+        (Some(error), ..) => format!("FAILED: {error}"),
+        (None, true, _) => "passed".to_owned(),
+        (None, false, worst) => format!("FAILED, worst position {}", number(worst)),
+    };
+    row([
+        check.tier.unwrap_or("CPU"),
+        &check.model,
+        &format!("{}, {}", check.way, check.against),
+        &number(check.nmse),
+        &number(Some(check.limit)),
+        &verdict,
+    ])
+}

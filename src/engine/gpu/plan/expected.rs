@@ -1,0 +1,92 @@
+//! How fast a token should be decoded on a device, computed from its plan.
+//!
+//! A token takes the time of its waits, and that of reading its bytes or of its arithmetic, whichever is longer:
+//!
+//! `seconds = waits * (wait + fill) + max(bytes / memory speed, multiplications * steps / lane operations a second)`
+//!
+//! `wait` is what a dispatch costs that waits for another ([`Machine::wait_ns`](crate::gpu::machine::Machine::wait_ns)). `fill` is the time
+//! until the memory is busy again, and until the last workgroup has ended. `steps` are the operations of a lane for each multiplication of a
+//! weight. `fill` and the steps of tier `plain` are fitted to figures of an H200 (docs/expected.md) and taken to be the same elsewhere.
+//! `glimt report` holds what a device was measured at against it.
+
+use crate::gpu::machine::Profile;
+use crate::gpu::record::works;
+use crate::gpu::{GpuError, Target};
+use crate::quant::activation::Activation;
+
+use super::SessionPlan;
+
+/// The position of the token: in the middle of the 128 tokens that `glimt bench` generates.
+const POSITION: usize = 64;
+/// Seconds until the memory is busy again behind a wait.
+const FILL: f64 = 2.4e-6;
+/// Steps of a multiplication where pairs of halves or packed bytes are multiplied, and where halves are widened to f32, as
+/// [`Machine::repeats`](crate::gpu::machine::Machine::repeats) assumes them.
+const PACKED_STEPS: f64 = 3.0;
+const FLOAT_STEPS: f64 = 7.0;
+/// The same in tier `plain`, whose threads share no loads of the activations.
+const PLAIN_STEPS: f64 = 60.0;
+
+/// Operations of all lanes of a core in a nanosecond: lanes times clock, by the makers' data sheets.
+const fn lane_operations(profile: Profile) -> f64 {
+    match profile {
+        Profile::Nvidia => 128.0 * 1.98,
+        Profile::Apple => 128.0 * 1.3,
+        Profile::Amd => 64.0 * 2.0,
+        Profile::Intel => 128.0 * 2.0,
+        Profile::Other | Profile::Software => 64.0,
+    }
+}
+
+/// What a token takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Expected {
+    /// Its dispatches.
+    pub dispatches: usize,
+    /// Those that wait for the one before.
+    pub waits: usize,
+    /// Bytes of weights and cache rows that it reads.
+    pub bytes: u64,
+    /// Seconds of its waits.
+    waiting: f64,
+    /// Seconds of its arithmetic.
+    computing: f64,
+}
+
+impl Expected {
+    /// Of a token of the planned session.
+    ///
+    /// # Errors
+    /// What recording its step refuses.
+    pub fn of(target: &Target, plan: &SessionPlan) -> Result<Self, GpuError> {
+        let (_, token) = &plan.steps[0];
+        let works = works(token, &plan.state(target, POSITION))?;
+        let mut levels: Vec<usize> = works.iter().map(|work| work.level).collect();
+        levels.dedup();
+        let machine = target.machine;
+        let waits = match machine.serial_passes {
+            true => works.len(),
+            false => levels.len(),
+        };
+        let flops: u64 = works.iter().map(|work| work.flops).sum();
+        let steps = match target.activation() {
+            Some(Activation::Bytes | Activation::Halves { packed: true }) => PACKED_STEPS,
+            Some(_) => FLOAT_STEPS,
+            None => PLAIN_STEPS,
+        };
+        let lanes = lane_operations(machine.profile) * f64::from(machine.cores) * 1e9;
+        Ok(Self {
+            dispatches: works.len(),
+            waits,
+            bytes: works.iter().map(|work| work.bytes).sum(),
+            waiting: waits as f64 * (f64::from(machine.wait_ns) * 1e-9 + FILL),
+            computing: flops as f64 / 2.0 * steps / lanes,
+        })
+    }
+
+    /// Tokens in a second where the memory gives so many GB in a second.
+    pub fn tokens_per_s(&self, gb_per_s: f64) -> f64 {
+        let reading = self.bytes as f64 / (gb_per_s * 1e9);
+        1.0 / (self.waiting + reading.max(self.computing))
+    }
+}

@@ -1,0 +1,217 @@
+//! Protects what GPUs that nobody here owns are told: each model is planned on each of them, within its budget or refused in a sentence.
+//!
+//! docs/expected.md has the table. `GLIMT_WRITE=1` writes it anew.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use wgpu::naga;
+
+use super::SessionPlan;
+use super::expected::Expected;
+use crate::engine::room;
+use crate::gpu::budget::Budget;
+use crate::gpu::pipeline::Spec;
+use crate::gpu::testing::known::{KNOWN, Known};
+use crate::gpu::{GpuError, Target, Tier, shader};
+use crate::models::{self, Model};
+use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
+
+/// The context that they are planned with.
+const N_CTX: usize = 4096;
+
+const MODELS: [ModelName; 3] = [
+    ModelName::Glm47Flash,
+    ModelName::DeepseekV2Lite,
+    ModelName::YoutuLlm2b,
+];
+
+fn model(name: ModelName) -> Arc<dyn Model> {
+    let gguf = without_matrices(name, Recipe::Q4_0, &SynthOptions::default()).expect("a plan");
+    models::load(Arc::new(gguf)).expect("it is supported")
+}
+
+/// What becomes of a model on a GPU.
+struct Planned {
+    tier: Tier,
+    dispatches: usize,
+    waits: usize,
+    gib: f64,
+    per_s: f64,
+}
+
+/// The plan of a model on a GPU in the tier that it is opened in, or the sentence with which it is refused.
+fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
+    let tier = Tier::best(&known.facts());
+    let target = known.target(tier);
+    let site = room::Site::Gpu(&target, Some(known.memory()));
+    room::check_at(site, model, N_CTX, None).map_err(|e| e.to_string())?;
+    let plan = SessionPlan::new(&target, model, N_CTX, None).map_err(|e| e.to_string())?;
+    let expected = Expected::of(&target, &plan).map_err(|e| e.to_string())?;
+    Ok(Planned {
+        tier,
+        dispatches: expected.dispatches,
+        waits: expected.waits,
+        gib: plan.bytes().iter().sum::<u64>() as f64 / f64::from(1 << 30),
+        per_s: expected.tokens_per_s(known.gb_per_s),
+    })
+}
+
+/// The table of docs/expected.md.
+fn table() -> String {
+    let mut text = String::new();
+    let mut line = |line: String| writeln!(text, "{line}").expect("it grows");
+    line(
+        "| GPU | model | tier | dispatches of a token | of these wait | GiB | tokens/s, computed |"
+            .to_owned(),
+    );
+    line("|---|---|---|---|---|---|---|".to_owned());
+    for name in MODELS {
+        let model = model(name);
+        for known in &KNOWN {
+            let device = known.name;
+            line(match planned(known, &*model) {
+                Ok(Planned {
+                    tier,
+                    dispatches,
+                    waits,
+                    gib,
+                    per_s,
+                }) => format!(
+                    "| {device} | {name} | {} | {dispatches} | {waits} | {gib:.1} | {per_s:.0} |",
+                    tier.name()
+                ),
+                Err(refused) => format!("| {device} | {name} | refused: {refused} | | | | |"),
+            });
+        }
+    }
+    text
+}
+
+#[test]
+fn every_model_is_planned_on_every_known_gpu() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/expected.md");
+    let written = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let table = table();
+    println!("{table}");
+    let begin = written.find("| GPU |").expect("it has a table");
+    let end = written[begin..].find("\n\n").map(|end| begin + end + 1);
+    let end = end.unwrap_or(written.len());
+    if std::env::var_os("GLIMT_WRITE").is_some() {
+        let new = [&written[..begin], &table, &written[end..]].concat();
+        std::fs::write(path, new).unwrap_or_else(|e| panic!("{path}: {e}"));
+        return;
+    }
+    for (now, then) in table.lines().zip(written[begin..end].lines()) {
+        assert_eq!(now, then, "GLIMT_WRITE=1 writes {path} anew");
+    }
+    assert_eq!(table, written[begin..end], "{path}");
+}
+
+/// The budget of each pipeline that the steps of a model have on a target.
+fn budgets(
+    target: &Target,
+    model: &dyn Model,
+    known: &mut HashMap<(Spec, Tier), Budget>,
+) -> Result<Vec<(&'static str, Budget)>, GpuError> {
+    let plan = SessionPlan::new(target, model, N_CTX, None)?;
+    let mut specs = vec![];
+    for (_, step) in &plan.steps {
+        specs.extend(step.resolve()?.into_iter().map(|call| call.spec));
+    }
+    let new: Vec<_> = specs
+        .iter()
+        .filter(|spec| !known.contains_key(&((*spec).clone(), target.tier)))
+        .collect();
+    let parsed = new.par_iter().map(|spec| {
+        let text = shader::expand(spec.kernel, spec.source, &spec.variant, target.tier)?.text;
+        let module = naga::front::wgsl::parse_str(&text).expect("other tests parse it");
+        let budget = Budget::of(&module).expect("its types have sizes");
+        Ok((((**spec).clone(), target.tier), budget))
+    });
+    known.extend(parsed.collect::<Result<Vec<_>, GpuError>>()?);
+    let of = |spec: Spec| (spec.kernel, known[&(spec, target.tier)]);
+    Ok(specs.into_iter().map(of).collect())
+}
+
+/// The tiers that are checked: of the model with the most kinds of kernels all, and of the others the one that the GPU is opened in.
+fn tiers(known: &Known, model: ModelName) -> Vec<Tier> {
+    let mut all = known.tiers();
+    if model != ModelName::Glm47Flash {
+        all.truncate(1);
+    }
+    all
+}
+
+#[test]
+fn no_kernel_takes_more_than_a_known_gpu_has() {
+    let mut parsed = HashMap::new();
+    let mut checked = 0;
+    for name in MODELS {
+        let model = model(name);
+        for known in &KNOWN {
+            let limits = known.facts().limits;
+            for tier in tiers(known, name) {
+                let target = known.target(tier);
+                let budgets = budgets(&target, &*model, &mut parsed).expect("it is planned");
+                for (kernel, budget) in budgets {
+                    let checked = budget.check(&limits);
+                    let what = || format!("{kernel} of {name} on {}", known.name);
+                    assert_eq!(checked, Ok(()), "{} in tier {}", what(), tier.name());
+                }
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > (MODELS.len() + 1) * KNOWN.len(), "{checked}");
+}
+
+/// The speeds that an H200 reaches, as `benches/results` has them: model, tier, whether halves are multiplied in pairs, tokens/s.
+fn measured() -> Vec<(ModelName, Tier, bool, f64)> {
+    let mut all = vec![];
+    for (file, packed) in [("expected", true), ("widened", false)] {
+        let root = env!("CARGO_MANIFEST_DIR");
+        let path = format!("{root}/benches/results/h200-2026-11-23-{file}.json");
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let results: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+        for row in results["rows"].as_array().expect("it has rows") {
+            let of = |key: &str| row[key].as_str().expect(key).to_owned();
+            let name = of("model_filename");
+            let name = name.strip_suffix(":q4_0").expect("of Q4_0");
+            let name = MODELS.into_iter().find(|model| model.to_string() == name);
+            let tier = of("tier").parse().expect("a tier");
+            let speed = row["avg_ts"].as_f64().expect("a speed");
+            all.push((name.expect("one of these models"), tier, packed, speed));
+        }
+    }
+    all
+}
+
+#[test]
+fn the_formula_is_near_what_an_h200_was_measured_at() {
+    let measured = measured();
+    assert_eq!(measured.len(), 4 * MODELS.len());
+    let [h200, ..] = KNOWN;
+    for (name, tier, packed, speed) in measured {
+        let target = Target {
+            packed_halves: packed,
+            ..h200.target(tier)
+        };
+        let model = model(name);
+        let plan = SessionPlan::new(&target, &*model, N_CTX, None).expect("it fits");
+        let expected = Expected::of(&target, &plan).expect("it is recorded");
+        let computed = expected.tokens_per_s(h200.gb_per_s);
+        let ratio = computed / speed;
+        println!(
+            "{name} {} {packed}: {computed:.0} computed, {speed:.0} measured, {ratio:.3}",
+            tier.name()
+        );
+        assert!(
+            (0.85..1.15).contains(&ratio),
+            "{name} in tier {}: {ratio}",
+            tier.name()
+        );
+    }
+}

@@ -1,0 +1,39 @@
+//! What the dispatches of a replay do, as far as their time goes, without a device.
+
+use super::plan::{Plan, turns};
+use crate::gpu::call::{State, Taken};
+use crate::gpu::levels::Levels;
+use crate::gpu::{GpuError, Step};
+use std::sync::Arc;
+
+/// What one dispatch does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// The run of dispatches that do not wait for each other that it belongs to.
+    pub level: usize,
+    /// Bytes of weights and cache rows that it reads at least.
+    pub bytes: u64,
+    /// Floating-point operations.
+    pub flops: u64,
+}
+
+/// The dispatches of a replay of `step` for `state`, in order.
+///
+/// # Errors
+/// Those of [`Step::resolve`].
+pub fn works(step: &Step, state: &State) -> Result<Vec<Work>, GpuError> {
+    let resolved = step.resolve()?;
+    let levels = Levels::of(&resolved);
+    let plans = Plan::all(&step.calls, &resolved, &levels);
+    let all = turns(&plans, |plan| plan, state);
+    let work = |turn: super::Turn| {
+        let about = Arc::new(step.calls[turn.dispatch].about());
+        let taken = Taken::new(turn.dispatch, &about, state, turn.block);
+        Work {
+            level: plans[turn.dispatch].level,
+            bytes: taken.bytes,
+            flops: taken.flops,
+        }
+    };
+    Ok(all.into_iter().map(work).collect())
+}

@@ -1,0 +1,86 @@
+//! Adapters that are the same GPU: Windows shows each GPU by Vulkan and by DX12.
+
+use wgpu::{Backend, DeviceType};
+
+use super::Tier;
+use super::facts::Facts;
+
+/// A GPU as one or several backends show it, by indices of their adapters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// The adapter that is used unless another is asked for.
+    pub best: usize,
+    /// The same GPU by other backends.
+    pub others: Vec<usize>,
+}
+
+/// The GPUs that these adapters show, in the order of choice: discrete, integrated, virtual, other, software.
+pub fn gpus(all: &[Facts]) -> Vec<Shown> {
+    let mut gpus: Vec<Vec<usize>> = vec![];
+    for (index, adapter) in all.iter().enumerate() {
+        let same = |gpu: &Vec<usize>| gpu.iter().all(|other| is_same(&all[*other], adapter));
+        // Where no bus tells equal cards apart, every backend is taken to list them in the same order.
+        match gpus.iter_mut().find(|gpu| same(gpu)) {
+            Some(gpu) => gpu.push(index),
+            None => gpus.push(vec![index]),
+        }
+    }
+    let mut gpus: Vec<Shown> = gpus.into_iter().map(|gpu| shown(all, gpu)).collect();
+    gpus.sort_by_key(|gpu| rank(all[gpu.best].info.device_type));
+    gpus
+}
+
+/// Whether two adapters are one GPU by two backends, as far as can be told.
+fn is_same(a: &Facts, b: &Facts) -> bool {
+    let (a, b) = (&a.info, &b.info);
+    let buses = [&a.device_pci_bus_id, &b.device_pci_bus_id];
+    let on_one_bus = buses[0] == buses[1] || buses.iter().any(|bus| bus.is_empty());
+    a.backend != b.backend
+        && a.vendor != 0
+        && (a.vendor, a.device) == (b.vendor, b.device)
+        && on_one_bus
+}
+
+/// The better tier wins. Where both run the same one, Vulkan does: it has cooperative matrices, and keeps what it has compiled.
+fn shown(all: &[Facts], mut gpu: Vec<usize>) -> Shown {
+    gpu.sort_by_key(|index| {
+        let adapter = &all[*index];
+        let is_vulkan = adapter.info.backend == Backend::Vulkan;
+        std::cmp::Reverse((Tier::best(adapter), is_vulkan))
+    });
+    Shown {
+        best: gpu.remove(0),
+        others: gpu,
+    }
+}
+
+/// Why the adapter `other` of a GPU is not used, and what would make it better, if that is known.
+pub fn reason(best: &Facts, other: &Facts) -> String {
+    let tiers = [Tier::best(best), Tier::best(other)];
+    let why = match tiers[0] == tiers[1] {
+        false => {
+            let missing = tiers[0].missing(other);
+            format!("it lacks {missing}")
+        }
+        true => {
+            let preferred = best.info.backend;
+            format!(
+                "it runs the same tier, and {preferred} has matrices and keeps what it compiles"
+            )
+        }
+    };
+    format!("tier {}; {why}", tiers[1].name())
+}
+
+fn rank(kind: DeviceType) -> u32 {
+    match kind {
+        DeviceType::DiscreteGpu => 0,
+        DeviceType::IntegratedGpu => 1,
+        DeviceType::VirtualGpu => 2,
+        DeviceType::Other => 3,
+        DeviceType::Cpu => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests;

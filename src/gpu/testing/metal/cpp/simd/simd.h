@@ -1,0 +1,1 @@
+// Included by what naga writes; nothing of it is used.

@@ -1,0 +1,343 @@
+//! Whether a device computes what it should: each kernel against its twin, and models of each family, in each tier, against the CPU
+//! reference and against golden values.
+//!
+//! The CPU reference is composed of the kernels' twins. So wherever a kernel is wrong on a device, the logits of a model that uses it
+//! differ from the reference's by more than rounding, and the kernel's own row tells which it is. Each model is computed in the ways
+//! that have kernels of their own.
+
+mod golden;
+mod kernels;
+mod models;
+mod rows;
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::engine::backend::{Backend, BackendError};
+use crate::engine::cpu::CpuBackend;
+use crate::engine::gpu::{GpuBackend, GpuModel};
+use crate::engine::{EngineError, Tier};
+use crate::gguf::GgufError;
+use crate::gpu::{Gpu, GpuError, GpuOptions};
+use crate::model::ModelError;
+use crate::models::Model;
+use crate::synth::SynthError;
+use golden::Golden;
+pub use kernels::KernelCheck;
+use kernels::Lab;
+use models::Subject;
+use rows::{Difference, logits};
+
+/// How the tokens of a text are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// One after the other, as an answer is.
+    Tokens,
+    /// A few at once, as the end of a prompt may be.
+    Few,
+    /// All at once, as a prompt is.
+    Chunk,
+}
+
+impl Way {
+    const ALL: [Self; 3] = [Self::Tokens, Self::Few, Self::Chunk];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Tokens => "token by token",
+            Self::Few => "a few at once",
+            Self::Chunk => "all at once",
+        }
+    }
+
+    /// Tokens of each call.
+    const fn at_once(self) -> usize {
+        match self {
+            Self::Tokens => 1,
+            Self::Few => 5,
+            Self::Chunk => usize::MAX,
+        }
+    }
+}
+
+/// What went wrong before anything could be compared.
+#[derive(Debug, Error)]
+pub enum VerifyError {
+    /// The device cannot be opened, or stopped working.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// A model cannot be loaded.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A model cannot be computed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// A small model cannot be made.
+    #[error(transparent)]
+    Synth(#[from] SynthError),
+    /// A small model cannot be read.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// A small model is not understood.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The golden values are not in the program as they should be.
+    #[error("the golden values of the built-in model: {0}")]
+    Golden(serde_json::Error),
+}
+
+/// One comparison.
+#[derive(Debug, Clone, Serialize)]
+pub struct Check {
+    /// The tier; `None` for the CPU reference itself.
+    pub tier: Option<&'static str>,
+    /// The model, as `glimt bench --synthetic` names it.
+    pub model: String,
+    /// How its tokens were computed.
+    pub way: &'static str,
+    /// What they were compared with.
+    pub against: &'static str,
+    /// The error of the logits of the median position: squares of the differences over squares around the mean.
+    pub nmse: Option<f64>,
+    /// What it may be in this tier.
+    pub limit: f64,
+    /// The error of the worst position. Where two experts are as good as equal, rounding may choose the other, and then a position differs by
+    /// more than the limit.
+    pub worst: Option<f64>,
+    /// What the device reported instead.
+    pub error: Option<String>,
+}
+
+/// What the worst position may differ by.
+const WORST: f64 = 0.2;
+
+impl Check {
+    /// Whether the device computes what it should.
+    pub fn passed(&self) -> bool {
+        let within = |error: Option<f64>, limit: f64| error.is_some_and(|error| error <= limit);
+        within(self.nmse, self.limit) && within(self.worst, WORST)
+    }
+}
+
+/// A tier that the device does not run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Lacking {
+    /// The tier.
+    pub tier: &'static str,
+    /// What the device lacks for it.
+    pub missing: String,
+}
+
+/// What was found.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Found {
+    /// The device's name and backend; `None` for the CPU reference.
+    pub device: Option<String>,
+    /// The seed of the kernels' inputs.
+    pub seed: u64,
+    /// Kernels beside their twins.
+    pub kernels: Vec<KernelCheck>,
+    /// Models beside the reference and the golden values.
+    pub checks: Vec<Check>,
+    /// Tiers that were left out.
+    pub lacking: Vec<Lacking>,
+}
+
+impl Found {
+    /// Comparisons that failed.
+    pub fn failed(&self) -> usize {
+        let kernels = self.kernels.iter().filter(|kernel| !kernel.passed());
+        let models = self.checks.iter().filter(|check| !check.passed());
+        kernels.count() + models.count()
+    }
+
+    /// The kernels that differ from their twins, each with its tier.
+    pub fn wrong_kernels(&self) -> BTreeSet<String> {
+        let wrong = self.kernels.iter().filter(|kernel| !kernel.passed());
+        let name = |check: &KernelCheck| format!("{} ({})", check.kernel, check.tier);
+        wrong.map(name).collect()
+    }
+
+    /// All comparisons.
+    pub fn all(&self) -> usize {
+        self.kernels.len() + self.checks.len()
+    }
+}
+
+/// A comparison as it is made.
+pub enum Row<'a> {
+    /// Of a kernel with its twin.
+    Kernel(&'a KernelCheck),
+    /// Of a model.
+    Model(&'a Check),
+}
+
+/// What to verify.
+#[derive(Debug, Clone)]
+pub struct What<'a> {
+    /// How to open the device; `None` for the CPU reference alone.
+    pub options: Option<&'a GpuOptions>,
+    /// The tiers, of which those that the device runs are verified.
+    pub tiers: &'a [Tier],
+    /// The seed of the kernels' inputs.
+    pub seed: u64,
+}
+
+/// Compares the CPU reference with the golden values. Then it compares, in each tier that the device runs, every kernel with its twin, and
+/// models with both. `on_row` is told of each comparison; a break ends it.
+///
+/// # Errors
+/// Where nothing can be compared. What a device reports for a kernel or a model is a failed comparison instead.
+pub fn verify(
+    what: &What<'_>,
+    on_row: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+) -> Result<Found, VerifyError> {
+    let subjects = models::all()?;
+    let golden = Golden::read()?;
+    let mut found = Found {
+        seed: what.seed,
+        ..Found::default()
+    };
+    let checks = golden.checks_of_reference(&subjects)?;
+    if found.add(checks, on_row).is_break() {
+        return Ok(found);
+    }
+    let Some(options) = what.options else {
+        return Ok(found);
+    };
+    for tier in what.tiers {
+        let asked = GpuOptions {
+            tier: Some(*tier),
+            ..options.clone()
+        };
+        let gpu = match Gpu::open(&asked) {
+            Ok(gpu) => Arc::new(gpu),
+            Err(GpuError::TierUnsupported { missing, .. }) => {
+                let tier = tier.name();
+                found.lacking.push(Lacking { tier, missing });
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let info = &gpu.info;
+        found.device = Some(format!("{} ({})", info.name, info.backend));
+        if found.add_kernels(&gpu, on_row).is_break() {
+            return Ok(found);
+        }
+        for subject in &subjects {
+            let checks = checks_of(&gpu, subject, &golden);
+            if found.add(checks, on_row).is_break() {
+                return Ok(found);
+            }
+        }
+    }
+    Ok(found)
+}
+
+impl Found {
+    /// Adds comparisons of models.
+    fn add(
+        &mut self,
+        checks: Vec<Check>,
+        on_row: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for check in checks {
+            let flow = on_row(Row::Model(&check));
+            self.checks.push(check);
+            flow?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Compares the kernels of a tier with their twins.
+    fn add_kernels(
+        &mut self,
+        gpu: &Gpu,
+        on_row: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut lab = Lab::new(gpu, self.seed);
+        for group in kernels::groups(gpu) {
+            group(&mut lab);
+            for kernel in lab.take() {
+                let flow = on_row(Row::Kernel(&kernel));
+                self.kernels.push(kernel);
+                flow?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// The comparisons of a model on a device.
+fn checks_of(gpu: &Arc<Gpu>, subject: &Subject, golden: &Golden) -> Vec<Check> {
+    let check = |way: Way, against, result: Result<Difference, VerifyError>| {
+        let (difference, error) = match result {
+            Ok(difference) => (Some(difference), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Check {
+            tier: Some(gpu.tier.name()),
+            model: subject.name.clone(),
+            way: way.name(),
+            against,
+            nmse: difference.map(|d| d.median),
+            limit: limit(gpu, way),
+            worst: difference.map(|d| d.worst),
+            error,
+        }
+    };
+    let reference = "CPU reference";
+    let loaded = GpuModel::load(Arc::clone(gpu), Arc::clone(&subject.model), &mut |_, _| {});
+    let loaded = match loaded {
+        Ok(model) => Arc::new(model),
+        Err(error) => return vec![check(Way::Tokens, reference, Err(error.into()))],
+    };
+    let mut checks = vec![];
+    for way in Way::ALL {
+        let rows = on_gpu(&loaded, &subject.tokens, way);
+        if subject.is_built_in && way == Way::Chunk {
+            let against = on_gpu(&loaded, &golden.tokens, way);
+            let difference = against.map(|rows| golden.difference(&rows));
+            let mut check = check(way, "llama.cpp", difference);
+            check.limit = check.limit.max(golden::LIMIT_OF_REFERENCE);
+            checks.push(check);
+        }
+        let difference = rows.map(|rows| Difference::of(&rows, &subject.rows));
+        checks.push(check(way, reference, difference));
+    }
+    checks
+}
+
+fn on_gpu(model: &Arc<GpuModel>, tokens: &[u32], way: Way) -> Result<Vec<Vec<f32>>, VerifyError> {
+    let mut backend = GpuBackend::new(Arc::clone(model), tokens.len())?;
+    Ok(logits(&mut backend, tokens, way.at_once())?)
+}
+
+fn on_cpu(model: &Arc<dyn Model>, tokens: &[u32]) -> Result<Vec<Vec<f32>>, VerifyError> {
+    let mut backend = CpuBackend::new(Arc::clone(model), tokens.len())?;
+    Ok(logits(
+        &mut backend as &mut dyn Backend,
+        tokens,
+        usize::MAX,
+    )?)
+}
+
+/// What rounding may do to logits in the way that this device computes them: of f32, of halves, of halves in pairs, and of bytes. Prompts are
+/// computed by cooperative matrices of halves where the device has them. Twice and more of what was seen with the models of the tests.
+fn limit(gpu: &Gpu, way: Way) -> f64 {
+    let by_matrices = way == Way::Chunk && gpu.coop.is_some();
+    match gpu.tier {
+        Tier::Int8 => 2e-3,
+        _ if by_matrices => 2e-3,
+        Tier::Subgroup if gpu.packed_halves => 2e-5,
+        Tier::Subgroup => 2e-6,
+        Tier::Plain => 2e-7,
+    }
+}
+
+#[cfg(test)]
+mod tests;

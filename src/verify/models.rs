@@ -1,0 +1,68 @@
+//! The models that a device is verified with: the built-in one, and small synthetic ones of every family, with many types of weights.
+
+use std::sync::Arc;
+
+use super::{VerifyError, on_cpu};
+use crate::engine::ModelSource;
+use crate::gguf::Gguf;
+use crate::models::{self, Model};
+use crate::synth::{self, ModelName, Recipe, SynthOptions};
+
+/// Each family in small, with mixes of types that the built-in model does not have, and how many layers of it: all types of a mix are in
+/// these.
+const SYNTHETIC: [(ModelName, Recipe, usize); 4] = [
+    (ModelName::TinyGlm, Recipe::Q4_0, 3),
+    (ModelName::TinyDs2, Recipe::Q5KM, 4),
+    (ModelName::TinyYoutu, Recipe::Q8_0, 3),
+    (ModelName::Tiny, Recipe::Q4_0, 4),
+];
+
+/// Tokens of a text: more than a subgroup and than a matrix has, and no multiple of either.
+const TOKENS: u32 = 45;
+
+/// A model with the logits that it should have.
+pub(super) struct Subject {
+    pub(super) name: String,
+    pub(super) is_built_in: bool,
+    pub(super) model: Arc<dyn Model>,
+    pub(super) tokens: Vec<u32>,
+    /// Logits (tokens, vocab) by the CPU reference.
+    pub(super) rows: Vec<Vec<f32>>,
+}
+
+impl Subject {
+    fn new(name: String, is_built_in: bool, gguf: Gguf) -> Result<Self, VerifyError> {
+        let model = models::load(Arc::new(gguf))?;
+        let vocab = model.config().vocab_size as u32;
+        let tokens: Vec<u32> = (0..TOKENS).map(|i| (37 * i + 11) % vocab).collect();
+        let rows = on_cpu(&model, &tokens)?;
+        Ok(Self {
+            name,
+            is_built_in,
+            model,
+            tokens,
+            rows,
+        })
+    }
+}
+
+/// The one that is compiled into the program.
+pub(super) fn built_in() -> Result<Subject, VerifyError> {
+    Subject::new("built-in".to_owned(), true, ModelSource::Embedded.open()?)
+}
+
+/// All of them.
+pub(super) fn all() -> Result<Vec<Subject>, VerifyError> {
+    let mut all = vec![built_in()?];
+    for (model, recipe, layers) in SYNTHETIC {
+        let name = format!("{model}:{recipe}");
+        let options = SynthOptions {
+            layers: Some(layers),
+            ..SynthOptions::default()
+        };
+        let bytes = synth::in_memory(model, recipe, &options)?;
+        let gguf = Gguf::from_bytes(bytes, &name)?;
+        all.push(Subject::new(name, false, gguf)?);
+    }
+    Ok(all)
+}

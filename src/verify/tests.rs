@@ -1,0 +1,84 @@
+//! Protects `glimt verify`: a device that is right passes, and one that is wrong anywhere does not.
+
+use std::ops::ControlFlow;
+
+use super::golden::Golden;
+use super::rows::Difference;
+use super::*;
+use crate::gpu::testing::gpus;
+use crate::kernels::testing::Rng;
+
+fn quiet(_: Row<'_>) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+fn all_of(options: Option<&GpuOptions>) -> Found {
+    let tiers = &Tier::ALL;
+    let seed = Rng::fresh().bits();
+    let what = What {
+        options,
+        tiers,
+        seed,
+    };
+    verify(&what, &mut quiet).expect("these tests need a GPU adapter")
+}
+
+#[test]
+fn the_cpu_reference_has_the_golden_values() {
+    let found = all_of(None);
+    assert_eq!((found.device.clone(), found.checks.len()), (None, 1));
+    assert_eq!(found.failed(), 0, "{found:?}");
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn every_tier_of_this_machine_passes() {
+    let found = all_of(Some(&GpuOptions::default()));
+    let of_model = Way::ALL.len();
+    let tiers = Tier::ALL.len() - found.lacking.len();
+    assert_eq!(found.checks.len(), 1 + tiers * (5 * of_model + 1));
+    let failed: Vec<_> = found.checks.iter().filter(|c| !c.passed()).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+    let kernels = found.kernels.iter().filter(|kernel| !kernel.passed());
+    let failed: Vec<_> = kernels.collect();
+    assert!(
+        failed.is_empty() && !found.kernels.is_empty(),
+        "{failed:#?}"
+    );
+    assert_eq!(found.all(), found.kernels.len() + found.checks.len());
+    assert!(tiers >= 1 && found.device.is_some());
+}
+
+#[test]
+fn a_wrong_weight_on_the_device_fails_every_way() {
+    let golden = Golden::read().expect("it is in the program");
+    let mut subject = models::built_in().expect("it is in the program");
+    // What the reference says of other tokens stands for a device that is wrong.
+    for row in &mut subject.rows {
+        row.rotate_right(1);
+    }
+    let gpu = Gpu::open(&GpuOptions::default()).expect("these tests need a GPU adapter");
+    let checks = checks_of(&Arc::new(gpu), &subject, &golden);
+    let against = |what| checks.iter().filter(move |check| check.against == what);
+    assert_eq!(against("CPU reference").count(), Way::ALL.len());
+    assert!(against("CPU reference").all(|check| !check.passed()));
+    assert!(against("llama.cpp").all(Check::passed), "{checks:?}");
+    assert!(!gpus().is_empty());
+}
+
+#[test]
+fn one_broken_position_and_numbers_that_are_none_are_seen() {
+    let mut rng = Rng::fresh();
+    let exact: Vec<Vec<f32>> = (0..9).map(|_| rng.normals(50)).collect();
+    let same = Difference::of(&exact, &exact);
+    assert_eq!((same.median, same.worst), (0.0, 0.0));
+    let mut broken = exact.clone();
+    broken[4].reverse();
+    let one = Difference::of(&broken, &exact);
+    assert_eq!(one.median, 0.0);
+    assert!(one.worst > WORST, "{one:?}");
+    broken[4] = vec![f32::NAN; 50];
+    assert_eq!(Difference::of(&broken, &exact).worst, f64::INFINITY);
+    assert_eq!(Difference::of(&exact[..8], &exact).median, f64::INFINITY);
+    assert_eq!(Difference::of(&[], &[]).median, f64::INFINITY);
+}
