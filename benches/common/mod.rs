@@ -38,7 +38,7 @@ pub struct Work {
 
 /// Runs a bench with the arguments of the command line: `--quick`, `--device D` and `--tier T` as in `glimt`, and words of which one must be
 /// part of the kernel or the shape of a line. With `--set KEY=lanes,tile,at_once,unroll` sites whose key has these words take that geometry,
-/// in benches of whole steps.
+/// in benches of whole steps. `--set NAME=NUMBER` replaces one of the tuned numbers.
 pub fn main(run: impl FnOnce(&Bench) -> Result<(), GpuError>) -> ExitCode {
     match Bench::from_arguments().and_then(|bench| run(&bench).map_err(|e| e.to_string())) {
         Ok(()) => ExitCode::SUCCESS,
@@ -77,7 +77,16 @@ impl Bench {
                 filter => filters.push(filter.to_owned()),
             }
         }
-        let gpu = Gpu::open(&options).map_err(|e| e.to_string())?;
+        let mut gpu = Gpu::open(&options).map_err(|e| e.to_string())?;
+        let numbers = |one: &String| {
+            let (name, number) = one.split_once('=')?;
+            Some((name.to_owned(), number.parse().ok()?))
+        };
+        let tuned = &mut gpu.target.machine.tuned;
+        *tuned = tuned
+            .with(&set.iter().filter_map(numbers).collect())
+            .map_err(|e| format!("--set: {e}"))?;
+        set.retain(|one| numbers(one).is_none());
         quick |= gpu.info.device_type == wgpu::DeviceType::Cpu;
         let mut bench = Self {
             gpu,
