@@ -3,7 +3,7 @@
 // x (rows, X_STRIDE units) comes prepared by the product before (shared/token_write.wgsl), or as f32 that this kernel multiplies by the norm's
 // weight (shared/x_rows_times_norm.wgsl). If `squares` are bound, sums are divided by the root mean square of their row of x. W (groups, rows,
 // 32 * UNITS). y (rows of the output, OUT_STRIDE) is left as f32, prepared for the next product (`prepared`), or both. The module GROUPS says
-// what the groups of W are, and which rows of x and y belong to a place of the tile: see batch_heads, batch_gather and batch_scatter.
+// what the groups of W are, and which rows of x and y belong to a place of the tile: see batch_heads and batch_experts.
 // Division: grid (tiles of TILE rows, tiles of COLS places, groups). LANES threads share AT_ONCE rows of W and take all places of the tile.
 // Bound by: the bytes of W; with many tokens the multiply-adds and the loads of x, which threads with other rows share from the first-level
 // cache.
@@ -36,8 +36,9 @@ const TILE = STRIDE * AT_ONCE;
 #import WEIGHT_TIMES as w
 #import GROUPS as group
 
-// The tile of a workgroup: `count` places from `first` on, and TILE rows of W from `row` on in `group`.
-struct Tile { first: u32, count: u32, group: u32, row: u32 }
+// The tile of a workgroup: `count` places, tokens from `first` on or the two slots of a tile of experts, and TILE rows of W from `row` on in
+// `group`.
+struct Tile { first: u32, slots: vec2<u32>, count: u32, group: u32, row: u32 }
 #import columns_rms
 
 alias Rows = array<u32, AT_ONCE>;
@@ -129,9 +130,9 @@ fn finished(at: u32, scale: f32) -> vec4<f32> { return w_out(at) * scale; }
   let expert = listed.x - p.first_group;
   if (listed.z == 0u) { return; }
   if (expert >= p.groups) { return; }
-  let at = Tile(listed.y, listed.z, expert, wid.x * TILE);
+  let at = Tile(0u, listed.yw, listed.z, expert, wid.x * TILE);
 #else
-  let at = Tile(wid.y * COLS, min(COLS, p.tokens - wid.y * COLS), wid.z, wid.x * TILE);
+  let at = Tile(wid.y * COLS, vec2(0u), min(COLS, p.tokens - wid.y * COLS), wid.z, wid.x * TILE);
 #endif
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;

@@ -1,6 +1,6 @@
 //! The products of a step of few tokens: a weight is read once for several of them, inputs come prepared, and outputs can leave prepared.
 
-use super::gemm::GpuExperts;
+use super::batch_experts::{self, PLACES};
 use super::token::{
     Divided, TokenInput, TokenOutput, check_rows, divided, site, unsupported, variant, weight,
 };
@@ -24,6 +24,19 @@ pub enum Input {
     Stream(Range, Range, Range, f32),
 }
 
+/// The slots of each expert, in tiles of up to [`PLACES`].
+#[derive(Clone)]
+pub struct Tiles {
+    /// As [`GpuBatchExperts`](super::batch_experts::GpuBatchExperts) lists them.
+    pub list: Range,
+    /// Experts of a token.
+    pub used: u32,
+    /// Whether the slots of a token share a row of the input, as for gate and up, or each has its own, as for down.
+    pub by_token: bool,
+    /// Where the workgroups of this product are counted; all that there may be where they are not.
+    pub counts: Option<Range>,
+}
+
 /// The product on the device: y = W x / rms(x) (+ residual), or silu(W x) * (U x).
 #[derive(Clone)]
 pub struct GpuBatchMatvec<'a> {
@@ -39,13 +52,13 @@ pub struct GpuBatchMatvec<'a> {
     pub x_stride: u32,
     /// Units from one head's input to the next, where groups are heads.
     pub x_group: u32,
-    /// Which tokens each group multiplies, where groups are experts: its tiles have `height` places. Gate and up gather, down scatters.
-    pub experts: Option<GpuExperts>,
+    /// Which slots each group multiplies, where groups are experts.
+    pub experts: Option<Tiles>,
     /// Tokens that a workgroup takes at once, where groups are no experts: a power of two.
     pub columns: u32,
     /// Added to the output, of its shape.
     pub residual: Option<Range>,
-    /// The output in f32, (tokens, groups * rows); of experts (places or slots, rows).
+    /// The output in f32, (tokens, groups * rows); of experts (slots, rows).
     pub y: Option<Range>,
     /// The output prepared for the next product, with rows of whole units.
     pub prepared: Option<TokenOutput>,
@@ -97,7 +110,7 @@ impl<'a> GpuBatchMatvec<'a> {
 
     /// Places of a tile.
     fn places(&self) -> u32 {
-        self.experts.as_ref().map_or(self.columns, |e| e.height)
+        self.experts.as_ref().map_or(self.columns, |_| PLACES)
     }
 
     /// The default geometry of devices with subgroups of 32, measured on an H200: wide where rows are long or workgroups are few.
@@ -187,10 +200,9 @@ impl GpuBatchMatvec<'_> {
         }
         let of_place = threads / places;
         let run = of_place.min(target.lanes());
-        let (groups, used, stride) = match &self.experts {
-            Some(e) if e.gather => ("batch_gather", e.used, w.rows),
-            Some(e) => ("batch_scatter", e.used, w.rows),
-            None => ("batch_heads", 1, w.total_rows()),
+        let (groups, stride) = match &self.experts {
+            Some(_) => ("batch_experts", w.rows),
+            None => ("batch_heads", w.total_rows()),
         };
         let mut call = variant(form);
         // The output is prepared in the tier's form, whatever the input is.
@@ -207,7 +219,6 @@ impl GpuBatchMatvec<'_> {
             .number("AT_ONCE", geometry.at_once)
             .number("COLS", places)
             .number("HALF", places.div_ceil(2))
-            .number("USED", used)
             .number("X_STRIDE", self.x_stride)
             .number("X_GROUP", self.x_group)
             .number("OUT_STRIDE", stride)
@@ -217,11 +228,12 @@ impl GpuBatchMatvec<'_> {
             .number("SQUARE_RUNS", of_place / run)
             .number("SQUARE_LOADS", (2 * units).div_ceil(of_place));
         let mut call = self.bound(Call::new("batch_matvec").variant(call));
-        if let Some(experts) = &self.experts {
+        if let Some(tiles) = &self.experts {
             call = call
-                .bind("tiles", &experts.tiles)
-                .bind("slots", &experts.slots)
-                .with_counts(experts.own_counts());
+                .number("USED", tiles.used)
+                .number("SLOTS_OF_ROW", if tiles.by_token { tiles.used } else { 1 })
+                .bind("tiles", &tiles.list)
+                .with_counts(tiles.counts.clone());
         }
         Ok(match &self.x {
             Input::Prepared(x) => x.bind(call),
@@ -253,10 +265,7 @@ impl GpuBatchMatvec<'_> {
             _ => (w.rows, piece.rows / w.rows),
         };
         let (along_tokens, along_groups) = match &self.experts {
-            Some(e) => (
-                super::expert_rows::tile_extent(e.used, e.height, w.groups),
-                1,
-            ),
+            Some(tiles) => (batch_experts::extent(tiles.used, w.groups), 1),
             None => (Extent::TokensBy(self.columns), groups),
         };
         self.of_piece(call, piece, up).grid([
@@ -301,7 +310,7 @@ impl GpuBatchMatvec<'_> {
     }
 }
 
-/// The workgroups of the products of experts of which a list of tiles counts rows ([`GpuExperts::counts`]): across, for gate and up, then
+/// The workgroups of the products of experts of which a list of tiles counts rows ([`Tiles::counts`]): across, for gate and up, then
 /// for down.
 pub fn workgroups(across: [u32; 2]) -> [[u32; 3]; 2] {
     across.map(|across| [across, 0, 1])

@@ -11,6 +11,7 @@ mod attention_heads;
 pub mod attention_merge;
 pub mod attention_short;
 pub mod batch_combine;
+pub mod batch_experts;
 pub mod batch_matvec;
 #[cfg(feature = "bench")]
 #[doc(hidden)]

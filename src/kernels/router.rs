@@ -123,15 +123,13 @@ pub(super) fn choice(variant: Variant, experts: &Experts, bias: bool) -> Variant
         .flag("NORM", experts.weights_norm)
 }
 
-impl GpuRouter<'_> {
-    /// Panics if there are more than [`MAX_EXPERTS`] experts, or fewer than are chosen.
-    pub(super) fn check(&self) {
-        let (count, used) = (self.experts.count, self.experts.used);
-        assert!(
-            (1..=count).contains(&used) && count <= MAX_EXPERTS,
-            "the router chooses {used} of {count} experts, at most of {MAX_EXPERTS}"
-        );
-    }
+/// Panics if there are more than [`MAX_EXPERTS`] experts, or fewer than are chosen.
+pub(super) fn check(experts: &Experts) {
+    let (count, used) = (experts.count, experts.used);
+    assert!(
+        (1..=count).contains(&used) && count <= MAX_EXPERTS,
+        "the router chooses {used} of {count} experts, at most of {MAX_EXPERTS}"
+    );
 }
 
 /// The dispatch.
@@ -139,7 +137,7 @@ impl GpuRouter<'_> {
 /// # Panics
 /// If there are more than [`MAX_EXPERTS`] experts, or fewer than are chosen.
 pub fn call(b: &GpuRouter<'_>) -> Call {
-    b.check();
+    check(b.experts);
     let experts = b.experts;
     let summed = b.partial_sums > 1;
     let variant = choice(Variant::default(), experts, b.bias.is_some());

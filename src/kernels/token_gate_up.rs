@@ -147,7 +147,7 @@ impl Divided for GpuTokenGateUp<'_> {
             count = count.max(g.pieces.len());
         }
         if let Some((_, router)) = &self.experts {
-            router.check();
+            router::check(router.experts);
             assert!(
                 router.partial_sums == 1
                     || self.raw_logits && router.experts.count.is_multiple_of(4),

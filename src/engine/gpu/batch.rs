@@ -4,7 +4,7 @@ use super::warm::Warm;
 use super::{GpuModel, RESULT};
 use crate::engine::backend::Touch;
 use crate::gpu::buffer::{Buffer, Range, Role};
-use crate::gpu::call::State;
+use crate::gpu::call::{Call, State};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step, Target};
 use crate::kernels::attention::Seen;
@@ -283,9 +283,14 @@ impl GpuBatch {
         if !self.steps.contains_key(&most) {
             let step = self.recipes.step(&gpu, most)?;
             let mut lists: Vec<Range> = vec![];
-            for tiles in step.calls.iter().filter_map(|call| call.bound("tiles0")) {
+            let listed = |call: &Call| match call.kernel {
+                "expert_rows" => call.bound("tiles0").cloned(),
+                "batch_experts" => call.bound("tiles").cloned(),
+                _ => None,
+            };
+            for tiles in step.calls.iter().filter_map(listed) {
                 if lists.iter().all(|known| known.buffer != tiles.buffer) {
-                    lists.push(tiles.clone());
+                    lists.push(tiles);
                 }
             }
             self.lists.insert(most, lists);

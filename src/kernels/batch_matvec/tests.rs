@@ -5,8 +5,7 @@ use crate::gpu::buffer::{Buffer, Role};
 use crate::gpu::call::State;
 use crate::gpu::testing::{download, gpu_weights, output, run, token_gpus, upload};
 use crate::gpu::{Gpu, Most};
-use crate::kernels::expert_rows::expert_rows;
-use crate::kernels::expert_rows::tile_count;
+use crate::kernels::expert_rows::{expert_rows, tile_count};
 use crate::kernels::testing::bounds::needs_every_byte;
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::kernels::token::testing::{
@@ -23,9 +22,9 @@ enum Kind {
     Dense,
     /// Heads whose inputs are so many units apart.
     Heads(usize),
-    /// With so many experts a token.
-    Gather(usize),
-    Scatter(usize),
+    /// With so many experts a token, whose slots share a row of the input or have a row each.
+    ByToken(usize),
+    BySlot(usize),
     /// f32 times the norm's weight.
     Stream,
 }
@@ -44,20 +43,20 @@ impl Case {
     /// Experts of a token, 1 where groups are none.
     fn used(&self) -> usize {
         match self.kind {
-            Kind::Gather(used) | Kind::Scatter(used) => used,
+            Kind::ByToken(used) | Kind::BySlot(used) => used,
             _ => 1,
         }
     }
 
     fn has_experts(&self) -> bool {
-        matches!(self.kind, Kind::Gather(_) | Kind::Scatter(_))
+        matches!(self.kind, Kind::ByToken(_) | Kind::BySlot(_))
     }
 
     /// Rows of the input and of the output.
     fn in_and_out(&self) -> [usize; 2] {
         let out = self.tokens * self.used();
         match self.kind {
-            Kind::Scatter(_) => [out, out],
+            Kind::BySlot(_) => [out, out],
             _ => [self.tokens, out],
         }
     }
@@ -72,7 +71,7 @@ impl Case {
     }
 
     fn is_normed(&self) -> bool {
-        matches!(self.kind, Kind::Dense | Kind::Gather(_) | Kind::Stream)
+        matches!(self.kind, Kind::Dense | Kind::ByToken(_) | Kind::Stream)
     }
 
     fn has_residual(&self) -> bool {
@@ -92,9 +91,8 @@ impl Case {
 struct Problem<'a> {
     case: &'a Case,
     weights: Vec<Weight>,
-    /// The expert of each slot, the slots by expert, and their tiles.
+    /// The expert of each slot, and the tiles of each expert's slots.
     ids: Vec<u32>,
-    slots: Vec<u32>,
     tiles: Vec<[u32; 4]>,
     x: Vec<f32>,
     norm: Vec<f32>,
@@ -103,8 +101,15 @@ struct Problem<'a> {
     g: Vec<f32>,
 }
 
-/// Places of an expert's tile: some are full and some are not.
-const HEIGHT: usize = 4;
+/// The slots of each expert in tiles, as `batch_experts` lists them.
+fn tiled(ids: &[u32], experts: usize) -> Vec<[u32; 4]> {
+    let (slots, mut lists) = expert_rows(ids, experts, &[PLACES as usize]);
+    let tile = |[expert, first, places, _]: [u32; 4]| {
+        let slot = |place| slots[(first + place) as usize];
+        [expert, slot(0), places, slot(places - 1)]
+    };
+    lists.remove(0).into_iter().map(tile).collect()
+}
 
 impl<'a> Problem<'a> {
     fn new(rng: &mut Rng, case: &'a Case) -> Self {
@@ -116,19 +121,15 @@ impl<'a> Problem<'a> {
         let of_token =
             |t| (0..case.used()).map(move |k| ((first + t / 3 + k) % case.groups) as u32);
         let ids: Vec<u32> = (0..case.tokens).flat_map(of_token).collect();
-        let (slots, tiles) = match case.has_experts() {
-            true => {
-                let (slots, mut lists) = expert_rows(&ids, case.groups, &[HEIGHT]);
-                (slots, lists.remove(0))
-            }
-            false => (vec![], vec![]),
+        let tiles = match case.has_experts() {
+            true => tiled(&ids, case.groups),
+            false => vec![],
         };
         let ([inputs, outputs], [width, n]) = (case.in_and_out(), case.widths());
         Self {
             case,
             weights,
             ids,
-            slots,
             tiles,
             x: rng.normals(inputs * width),
             norm: rng.normals(width),
@@ -144,9 +145,7 @@ impl<'a> Problem<'a> {
     }
 
     fn twin(&self, gpu: &Gpu) -> Vec<f32> {
-        let Self {
-            case, ids, slots, ..
-        } = self;
+        let Self { case, ids, .. } = self;
         let [_, outputs] = case.in_and_out();
         let [width, n] = case.widths();
         let stands = match case.form(gpu) {
@@ -168,13 +167,11 @@ impl<'a> Problem<'a> {
             let y = batch_matvec(&self.weights, group, x, x_units, rms, before);
             twin[out * n..][..n].copy_from_slice(&y);
         };
-        let slot_of = |i: usize| slots.get(i).map_or(i, |slot| *slot as usize);
         for i in 0..outputs {
-            let slot = slot_of(i);
-            let expert = ids.get(slot).map(|id| *id as usize);
+            let expert = || Some(ids[i] as usize);
             match case.kind {
-                Kind::Gather(_) => own(i, slot / case.used(), expert),
-                Kind::Scatter(_) => own(slot, i, expert),
+                Kind::ByToken(used) => own(i, i / used, expert()),
+                Kind::BySlot(_) => own(i, i, expert()),
                 _ => own(i, i, None),
             }
         }
@@ -216,20 +213,16 @@ impl<'a> Problem<'a> {
         }
     }
 
-    fn experts(&self, gpu: &Gpu) -> GpuExperts {
+    fn experts(&self, gpu: &Gpu) -> Tiles {
         let case = self.case;
-        let [most, used, height, groups] =
-            [case.tokens, case.used(), HEIGHT, case.groups].map(|n| n as u32);
+        let [most, used, groups] = [case.tokens, case.used(), case.groups].map(|n| n as u32);
         let mut tiles = self.tiles.clone();
-        tiles.resize(tile_count(most, used, height, groups) as usize, [0; 4]);
-        GpuExperts {
-            tiles: Range::whole(&upload(gpu, &tiles)),
-            slots: Range::whole(&upload(gpu, &self.slots)),
+        tiles.resize(tile_count(most, used, PLACES, groups) as usize, [0; 4]);
+        Tiles {
+            list: Range::whole(&upload(gpu, &tiles)),
             used,
-            height,
-            gather: matches!(case.kind, Kind::Gather(_)),
+            by_token: matches!(case.kind, Kind::ByToken(_)),
             counts: None,
-            either: false,
         }
     }
 }
@@ -342,10 +335,10 @@ fn experts_take_their_own_tokens() {
         let mut rng = Rng::fresh();
         for tokens in [2, 19] {
             for (ty, kind, groups, rows, cols, pair) in [
-                (GgmlType::Q4_0, Kind::Gather(4), 9, 96, 512, true),
-                (GgmlType::Q5_1, Kind::Scatter(4), 9, 64, 352, false),
-                (GgmlType::Q4_K, Kind::Gather(2), 3, 32, 256, true),
-                (GgmlType::Q6_K, Kind::Scatter(1), 2, 68, 256, false),
+                (GgmlType::Q4_0, Kind::ByToken(4), 9, 96, 512, true),
+                (GgmlType::Q5_1, Kind::BySlot(4), 9, 64, 352, false),
+                (GgmlType::Q4_K, Kind::ByToken(2), 3, 32, 256, true),
+                (GgmlType::Q6_K, Kind::BySlot(1), 2, 68, 256, false),
             ] {
                 let case = Case {
                     ty,
@@ -370,7 +363,7 @@ fn other_geometries_give_the_same() {
         for (ty, kind, groups, rows, cols, pair) in [
             (GgmlType::Q4_0, Kind::Dense, 1, 160, 1120, false),
             (GgmlType::Q5_0, Kind::Heads(8), 5, 96, 192, false),
-            (GgmlType::Q8_0, Kind::Gather(2), 3, 96, 256, true),
+            (GgmlType::Q8_0, Kind::ByToken(2), 3, 96, 256, true),
             (GgmlType::F32, Kind::Stream, 1, 64, 512, false),
         ] {
             let case = Case {
@@ -395,20 +388,16 @@ fn every_index_lies_in_its_buffer() {
     let w = crate::gpu::testing::unmade_weight(GgmlType::Q4_0, groups, rows, cols);
     let most = Most { tokens, context: 9 };
     let values = |rows: u32, n: u32| Range::prepared("values", form, rows * n);
-    for gather in [true, false] {
-        let (inputs, outputs) = match gather {
-            true => (tokens, tokens * used),
-            false => (tokens * used, tokens * used),
-        };
+    for by_token in [true, false] {
+        let outputs = tokens * used;
+        let inputs = if by_token { tokens } else { outputs };
+        let tiles = u64::from(tile_count(tokens, used, PLACES, groups));
         let product = GpuBatchMatvec {
-            experts: Some(GpuExperts {
-                tiles: Range::words("tiles", 4 * u64::from(tile_count(tokens, used, 4, groups))),
-                slots: Range::words("slots", u64::from(tokens * used)),
+            experts: Some(Tiles {
+                list: Range::words("tiles", 4 * tiles),
                 used,
-                height: 4,
-                gather,
+                by_token,
                 counts: None,
-                either: false,
             }),
             y: Some(Range::whole(&Buffer::new(
                 "y",

@@ -6,11 +6,10 @@ use super::{EPS, TYPES};
 use crate::gpu::GpuError;
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::batch_combine::{GpuBatchCombine, batch_combine};
-use crate::kernels::batch_matvec::{GpuBatchMatvec, Input, batch_matvec};
-use crate::kernels::expert_rows::{expert_rows, tile_count};
-use crate::kernels::gemm::GpuExperts;
+use crate::kernels::batch_experts::{self, GpuBatchExperts, batch_experts};
+use crate::kernels::batch_matvec::{GpuBatchMatvec, Input, Tiles, batch_matvec};
 use crate::kernels::token::{Divided, TokenInput};
-use crate::model::Weight;
+use crate::model::{Experts, Gating, Weight};
 use crate::quant::GgmlType;
 
 /// Tokens of a step: no multiple of what a workgroup takes.
@@ -112,86 +111,109 @@ fn stream(lab: &mut Lab<'_>) {
     });
 }
 
-/// Experts of a step: those of each slot, the slots by expert, and their tiles.
-struct Slots {
-    ids: Vec<u32>,
-    slots: Vec<u32>,
-    tiles: Vec<[u32; 4]>,
+const EXPERTS: Experts = Experts {
+    count: 5,
+    used: 2,
+    shared_count: 1,
+    feed_forward_length: 96,
+    gating: Gating::Sigmoid,
+    weights_norm: true,
+    weights_scale: 1.8,
+};
+const COUNT: usize = EXPERTS.count;
+const USED: usize = EXPERTS.used;
+
+/// Logits of experts of which no two are nearly the same, so that no rounding changes the choice.
+fn logits(lab: &Lab<'_>) -> Vec<f32> {
+    let of_token = |_| {
+        let first = lab.below(COUNT);
+        (0..COUNT).map(move |i| ((first + 2 * i) % COUNT) as f32 / 2.0 - 1.0)
+    };
+    (0..TOKENS).flat_map(of_token).collect()
 }
 
-const COUNT: usize = 5;
-const USED: usize = 2;
-const HEIGHT: usize = 4;
-
-impl Slots {
-    fn new(lab: &Lab<'_>) -> Self {
-        let of_token = |_| {
-            let first = lab.below(COUNT);
-            (0..USED).map(move |k| ((first + k) % COUNT) as u32)
+/// The experts of a step, and the expert of each slot.
+pub(super) fn choice(lab: &mut Lab<'_>) {
+    lab.check(format!("{USED} of {COUNT}, {TOKENS} tokens"), |lab| {
+        let logits = logits(lab);
+        let (weights, mut expected) = batch_experts(&logits, None, &EXPERTS, TOKENS);
+        let most = batch_experts::tiles(TOKENS as u32, &EXPERTS) as usize;
+        let unwritten = |words: usize| lab.given(&vec![0u32; words]);
+        let call = GpuBatchExperts {
+            logits: lab.given(&logits),
+            bias: None,
+            experts: &EXPERTS,
+            max_tokens: TOKENS as u32,
+            weights: lab.room(weights.len()),
+            tiles: unwritten(4 * most),
+            counts: unwritten(6),
         };
-        let ids: Vec<u32> = (0..TOKENS).flat_map(of_token).collect();
-        let (slots, mut lists) = expert_rows(&ids, COUNT, &[HEIGHT]);
-        let mut tiles = lists.remove(0);
-        let [tokens, used, height, count] = [TOKENS, USED, HEIGHT, COUNT].map(|n| n as u32);
-        tiles.resize(tile_count(tokens, used, height, count) as usize, [0; 4]);
-        Self { ids, slots, tiles }
-    }
+        lab.run(vec![call.call(lab.gpu.machine)], state(TOKENS, 0))?;
+        let filled = [0, expected.len() as u32, 0];
+        expected.resize(most, [0; 4]);
+        let listed: Vec<[u32; 4]> = lab.read(&call.tiles, most)?;
+        let counts: Vec<[u32; 3]> = lab.read(&call.counts, 2)?;
+        Ok(vec![
+            Compared::same(&listed, &expected),
+            Compared::same(&counts, &[filled; 2]),
+            lab.floats(&call.weights, &weights, 1e-10)?,
+        ])
+    });
+}
 
-    fn given(&self, lab: &Lab<'_>, gather: bool) -> GpuExperts {
-        GpuExperts {
-            tiles: lab.given(&self.tiles),
-            slots: lab.given(&self.slots),
-            used: USED as u32,
-            height: HEIGHT as u32,
-            gather,
-            counts: None,
-            either: false,
+/// Random experts of a step: the tiles on the device, and the expert of each slot.
+fn tiles(lab: &Lab<'_>, by_token: bool) -> (Tiles, Vec<usize>) {
+    let (_, mut listed) = batch_experts(&logits(lab), None, &EXPERTS, TOKENS);
+    let mut experts = vec![0; TOKENS * USED];
+    for [expert, first, _, second] in &listed {
+        for slot in [first, second] {
+            experts[*slot as usize] = *expert as usize;
         }
     }
+    listed.resize(batch_experts::tiles(TOKENS as u32, &EXPERTS) as usize, [0; 4]);
+    let tiles = Tiles {
+        list: lab.given(&listed),
+        used: USED as u32,
+        by_token,
+        counts: None,
+    };
+    (tiles, experts)
 }
 
-/// Gate and up of experts, which gather the rows of tokens, and down, which scatters its own to their slots.
+/// Gate and up of experts, which read the rows of tokens, and down, which reads those of slots.
 pub(super) fn experts(lab: &mut Lab<'_>) {
     let (rows, cols) = (96, 256);
-    lab.check(
-        format!("q4_k pair {COUNT}x{rows}x{cols}, gathered"),
-        |lab| {
-            let pair = [(); 2].map(|()| lab.weight(GgmlType::Q4_K, [COUNT, rows, cols]));
-            let x = Normed::new(lab, TOKENS, cols);
-            let slots = Slots::new(lab);
-            let of_place = |slot: &u32| {
-                let token = *slot as usize / USED;
-                let rms = (&x.squares[token * cols / 16..][..cols / 16], EPS);
-                let expert = Some(slots.ids[*slot as usize] as usize);
-                let x = &x.values[token * cols..][..cols];
-                batch_matvec(&pair, expert, x, 0, Some(rms), None)
-            };
-            let twin: Vec<f32> = slots.slots.iter().flat_map(of_place).collect();
-            let weights = lab.load(&[&pair[0], &pair[1]])?;
-            let product = GpuBatchMatvec {
-                up: Some(&weights[1]),
-                experts: Some(slots.given(lab, true)),
-                ..product(lab, &weights[0], Input::Prepared(x.input(lab)))
-            };
-            of_experts(lab, product, &twin)
-        },
-    );
-    lab.check(format!("q5_0 {COUNT}x{rows}x{cols}, scattered"), |lab| {
+    lab.check(format!("q4_k pair {COUNT}x{rows}x{cols}, by token"), |lab| {
+        let pair = [(); 2].map(|()| lab.weight(GgmlType::Q4_K, [COUNT, rows, cols]));
+        let x = Normed::new(lab, TOKENS, cols);
+        let (tiles, experts) = tiles(lab, true);
+        let of_slot = |(slot, expert): (usize, &usize)| {
+            let token = slot / USED;
+            let rms = (&x.squares[token * cols / 16..][..cols / 16], EPS);
+            let x = &x.values[token * cols..][..cols];
+            batch_matvec(&pair, Some(*expert), x, 0, Some(rms), None)
+        };
+        let twin: Vec<f32> = experts.iter().enumerate().flat_map(of_slot).collect();
+        let weights = lab.load(&[&pair[0], &pair[1]])?;
+        let product = GpuBatchMatvec {
+            up: Some(&weights[1]),
+            experts: Some(tiles),
+            ..product(lab, &weights[0], Input::Prepared(x.input(lab)))
+        };
+        of_experts(lab, product, &twin)
+    });
+    lab.check(format!("q5_0 {COUNT}x{rows}x{cols}, by slot"), |lab| {
         let w: [Weight; 1] = [lab.weight(GgmlType::Q5_0, [COUNT, rows, cols])];
-        let slots = Slots::new(lab);
-        let given = lab.normals(slots.ids.len() * cols);
+        let (tiles, experts) = tiles(lab, false);
+        let given = lab.normals(experts.len() * cols);
         let values = stand_for(form(lab), &given);
-        let mut twin = vec![0.0; slots.ids.len() * rows];
-        for (x, slot) in values.chunks_exact(cols).zip(&slots.slots) {
-            let slot = *slot as usize;
-            let expert = Some(slots.ids[slot] as usize);
-            let y = batch_matvec(&w, expert, x, 0, None, None);
-            twin[slot * rows..][..rows].copy_from_slice(&y);
-        }
+        let slots = values.chunks_exact(cols).zip(&experts);
+        let twin = slots.flat_map(|(x, expert)| batch_matvec(&w, Some(*expert), x, 0, None, None));
+        let twin: Vec<f32> = twin.collect();
         let weight = &lab.load(&[&w[0]])?[0];
         let input = TokenInput::of(prepared::given(lab, &given));
         let product = GpuBatchMatvec {
-            experts: Some(slots.given(lab, false)),
+            experts: Some(tiles),
             ..product(lab, weight, Input::Prepared(input))
         };
         of_experts(lab, product, &twin)

@@ -96,6 +96,7 @@ pub(super) fn groups(gpu: &Gpu) -> Vec<Group> {
             several::gate_up,
             several::moe_down,
             batch::products,
+            batch::choice,
             batch::experts,
             batch::combine,
         ],

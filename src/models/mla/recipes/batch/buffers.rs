@@ -1,8 +1,7 @@
 //! What the dispatches of a layer of a batch leave for each other.
 
-use super::experts::HEIGHT;
 use crate::gpu::buffer::Range;
-use crate::kernels::expert_rows::tile_count;
+use crate::kernels::batch_experts;
 use crate::kernels::token::{TokenInput, TokenOutput};
 use crate::models::mla::Config;
 use crate::quant::activation::Activation;
@@ -32,7 +31,6 @@ pub(super) struct Buffers {
     pub(super) logits: Range,
     pub(super) ids: Range,
     pub(super) weights: Range,
-    pub(super) slots: Range,
     pub(super) tiles: Range,
     pub(super) h: Range,
     pub(super) shared_h: Range,
@@ -64,10 +62,7 @@ impl Buffers {
             values: q_a,
             norm: Some((q_a_squares.clone(), q_a_squares)),
         };
-        let tiles = match count {
-            0 => 0,
-            _ => tile_count(tokens, used as u32, HEIGHT, count as u32),
-        };
+        let tiles = experts.map_or(0, |experts| batch_experts::tiles(tokens, experts));
         Self {
             q_a,
             q: floats("q", heads * dims.head()),
@@ -82,7 +77,6 @@ impl Buffers {
             logits: floats("router logits", count),
             ids: words("expert ids", used),
             weights: floats("expert weights", used),
-            slots: words("expert slots", used),
             tiles: Range::words("expert tiles", u64::from(tiles) * 4),
             h: values("h", dense.max(used * ff)),
             shared_h: values("shared h", shared),

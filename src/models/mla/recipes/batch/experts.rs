@@ -5,18 +5,14 @@ use super::buffers::{Buffers, Stream};
 use crate::gpu::GpuError;
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::memory::GpuWeight;
-use crate::kernels::batch_matvec::{self, GpuBatchMatvec, Input};
-use crate::kernels::expert_rows::{GpuExpertRows, TileList};
-use crate::kernels::gemm::GpuExperts;
-use crate::kernels::router::{self, GpuRouter};
+use crate::kernels::batch_experts::GpuBatchExperts;
+use crate::kernels::batch_matvec::{self, GpuBatchMatvec, Input, Tiles};
+use crate::kernels::router::GpuRouter;
 use crate::kernels::token::{self, Divided, TokenInput, TokenOutput};
 use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
 use crate::model::{Ffn, Mlp, Moe};
 use crate::models::mla::GpuLayer;
-
-/// Tokens of one expert that a workgroup takes at once. Most experts have few tokens in a step.
-pub(super) const HEIGHT: u32 = 2;
 
 impl Recipe<'_> {
     /// silu(gate) * up of a dense block or of the shared expert.
@@ -167,10 +163,10 @@ impl Recipe<'_> {
     ) -> Result<(), GpuError> {
         let experts = &moe.experts;
         let used = self.given.experts().used as u32;
-        let gather = self.choice(moe, b)?;
+        let [by_token, by_slot] = self.choice(moe, b)?;
         self.record(&GpuBatchMatvec {
             up: Some(&experts.up),
-            experts: Some(gather.clone()),
+            experts: Some(by_token),
             prepared: Some(TokenOutput {
                 values: b.h.clone(),
                 norm: None,
@@ -179,10 +175,7 @@ impl Recipe<'_> {
         })?;
         let residual = self.shared_down(moe, stream, b)?;
         self.record(&GpuBatchMatvec {
-            experts: Some(GpuExperts {
-                gather: false,
-                ..gather
-            }),
+            experts: Some(by_slot),
             y: Some(b.slot_sums.clone()),
             ..self.product(&experts.down, &TokenInput::of(b.h.clone()))
         })?;
@@ -232,49 +225,47 @@ impl Recipe<'_> {
         }
     }
 
-    /// The chosen experts with their tokens in tiles, as gate and up take them.
-    fn choice(&mut self, moe: &Moe<GpuWeight, Range>, b: &Buffers) -> Result<GpuExperts, GpuError> {
+    /// The chosen experts with their slots in tiles, as gate and up take them, and as down does.
+    fn choice(
+        &mut self,
+        moe: &Moe<GpuWeight, Range>,
+        b: &Buffers,
+    ) -> Result<[Tiles; 2], GpuError> {
         let config = self.given.experts();
-        let (used, count) = (config.used as u32, config.count as u32);
-        self.calls.push(router::call(&self.router(moe, b)));
-        let mut gather = GpuExperts {
-            tiles: b.tiles.clone(),
-            slots: b.slots.clone(),
-            used,
-            height: HEIGHT,
-            gather: true,
+        let tiles = Tiles {
+            list: b.tiles.clone(),
+            used: config.used as u32,
+            by_token: true,
             counts: None,
-            either: false,
         };
-        let across = self.across(moe, &gather)?;
-        let grids = batch_matvec::workgroups(across);
+        let grids = batch_matvec::workgroups(self.across(moe, &tiles)?);
         let counts = Range::whole(&Buffer::counts("workgroups of experts", &grids));
-        let list = GpuExpertRows {
-            ids: b.ids.clone(),
-            experts: count,
-            used,
-            slots: b.slots.clone(),
-            lists: vec![TileList {
-                height: HEIGHT,
-                tiles: b.tiles.clone(),
-            }],
+        let choice = GpuBatchExperts {
+            logits: b.logits.clone(),
+            bias: moe.exp_probs_b.clone(),
+            experts: config,
+            max_tokens: self.most,
+            weights: b.weights.clone(),
+            tiles: b.tiles.clone(),
             counts: counts.clone(),
         };
-        self.calls.push(list.call());
-        gather.counts = Some(counts);
-        Ok(gather)
+        self.calls.push(choice.call(self.target().machine));
+        Ok([true, false].map(|by_token| Tiles {
+            by_token,
+            counts: Some(Range {
+                offset: counts.offset + if by_token { 0 } else { 12 },
+                ..counts.clone()
+            }),
+            ..tiles.clone()
+        }))
     }
 
     /// Workgroups along the rows of gate and up, and of down.
-    fn across(
-        &self,
-        moe: &Moe<GpuWeight, Range>,
-        gather: &GpuExperts,
-    ) -> Result<[u32; 2], GpuError> {
+    fn across(&self, moe: &Moe<GpuWeight, Range>, tiles: &Tiles) -> Result<[u32; 2], GpuError> {
         let values = TokenInput::of(Range::words("none", 1));
         let gate = GpuBatchMatvec {
             up: Some(&moe.experts.up),
-            experts: Some(gather.clone()),
+            experts: Some(tiles.clone()),
             prepared: Some(TokenOutput {
                 values: values.values.clone(),
                 norm: None,
@@ -282,7 +273,7 @@ impl Recipe<'_> {
             ..self.product(&moe.experts.gate, &values)
         };
         let down = GpuBatchMatvec {
-            experts: Some(gather.clone()),
+            experts: Some(tiles.clone()),
             ..self.product(&moe.experts.down, &values)
         };
         let across = |product: &GpuBatchMatvec<'_>| {

@@ -1,0 +1,215 @@
+//! The choice of experts of a step of few tokens, and which tokens each expert has, in one dispatch.
+
+use super::expert_rows::{expert_rows, tile_count};
+use super::router::{self, choice, router};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Word};
+use crate::gpu::machine::Machine;
+use crate::gpu::shader::Variant;
+use crate::model::Experts;
+
+/// Slots of a tile. Most experts have few tokens in a step.
+pub const PLACES: u32 = 2;
+
+/// Threads of a workgroup at most.
+const THREADS: u32 = 1024;
+
+/// The choice as [`router`] makes it, and tiles of the slots (token * used + rank) of each expert.
+pub struct GpuBatchExperts<'a> {
+    /// The router's logits, (max_tokens, count), f32.
+    pub logits: Range,
+    /// `exp_probs_b`, (count), f32.
+    pub bias: Option<Range>,
+    /// How many experts there are, and how they are chosen and weighted.
+    pub experts: &'a Experts,
+    /// Most tokens of a replay.
+    pub max_tokens: u32,
+    /// The weights of the slots, (max_tokens, used) f32.
+    pub weights: Range,
+    /// Tiles of (expert, first slot, slots, second slot), [`tiles`] of them.
+    pub tiles: Range,
+    /// Workgroups of the two products of the tiles ([`Buffer::counts`](crate::gpu::buffer::Buffer::counts)): how many tiles there are is left in
+    /// the second of three words.
+    pub counts: Range,
+}
+
+/// The most tiles of steps of up to `tokens` tokens.
+pub fn tiles(tokens: u32, experts: &Experts) -> u32 {
+    tile_count(tokens, experts.used as u32, PLACES, experts.count as u32)
+}
+
+/// As many as the tiles of a replay may be.
+pub(super) fn extent(used: u32, experts: u32) -> Extent {
+    super::expert_rows::tile_extent(used, PLACES, experts)
+}
+
+impl GpuBatchExperts<'_> {
+    /// The dispatch.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_EXPERTS`](router::MAX_EXPERTS) experts, or fewer than are chosen.
+    pub fn call(&self, machine: Machine) -> Call {
+        let experts = self.experts;
+        router::check(experts);
+        let [count, used] = [experts.count, experts.used].map(|n| n as u32);
+        let of_token = count.next_power_of_two().max(4);
+        let wanted = of_token * self.max_tokens.next_power_of_two();
+        let covered = Word::Slots {
+            used,
+            by: PLACES,
+            more: count,
+        };
+        Call::new("batch_experts")
+            .variant(choice(Variant::default(), experts, self.bias.is_some()))
+            .number("WG", wanted.clamp(64, machine.threads.min(THREADS)))
+            .number("THREADS", of_token)
+            .number("MOST", self.max_tokens)
+            .word("tokens", Word::Tokens)
+            .word("covered", covered)
+            .word("scale", experts.weights_scale)
+            .bind("logits", &self.logits)
+            .bind_some("bias", self.bias.as_ref())
+            .bind("weights", &self.weights)
+            .bind("tiles", &self.tiles)
+            .bind("workgroups", &self.counts)
+            .grid([Extent::N(1), Extent::N(1), Extent::N(1)])
+    }
+}
+
+/// The weights (T, used) of the experts that [`router`] chooses by `logits` (T, count), and tiles of up to [`PLACES`] of their slots (token * used
+/// + rank), by expert and then by token: each (expert, first slot, slots, second slot). A tile of one slot has it twice.
+///
+/// # Panics
+/// As [`router`].
+pub fn batch_experts(
+    logits: &[f32],
+    bias: Option<&[f32]>,
+    experts: &Experts,
+    n_tokens: usize,
+) -> (Vec<f32>, Vec<[u32; 4]>) {
+    let n = n_tokens * experts.used;
+    let (mut ids, mut weights) = (vec![0; n], vec![0.0; n]);
+    router(logits, bias, experts, n_tokens, &mut ids, &mut weights);
+    let (slots, mut lists) = expert_rows(&ids, experts.count, &[PLACES as usize]);
+    let tile = |[expert, first, places, _]: [u32; 4]| {
+        let own = &slots[first as usize..][..places as usize];
+        [expert, own[0], places, own[own.len() - 1]]
+    };
+    (weights, lists.remove(0).into_iter().map(tile).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::Most;
+    use crate::gpu::buffer::Buffer;
+    use crate::gpu::call::State;
+    use crate::gpu::testing::{download, gpus, output, run, upload};
+    use crate::kernels::testing::bounds::needs_every_byte;
+    use crate::kernels::testing::{Rng, assert_close};
+    use crate::model::Gating;
+
+    fn experts(count: usize, used: usize, gating: Gating, weights_norm: bool) -> Experts {
+        Experts {
+            count,
+            used,
+            shared_count: 1,
+            feed_forward_length: 32,
+            gating,
+            weights_norm,
+            weights_scale: 1.8,
+        }
+    }
+
+    /// Logits whose order no rounding changes: each expert of a token has another one, or many have the same.
+    fn logits(rng: &mut Rng, tokens: usize, count: usize, equal: bool) -> Vec<f32> {
+        let of_token = |_| {
+            // Steps of an odd width from anywhere come to each of a power of two, and to each of 7.
+            let (first, by) = (rng.below(count), 2 * rng.below(3) + 1);
+            let logit = move |i: usize| {
+                let step = (first + i * by) % count;
+                let step = if equal { step % 3 } else { step };
+                step as f32 * 4.0 / count as f32 - 2.0
+            };
+            (0..count).map(logit)
+        };
+        (0..tokens).flat_map(of_token).collect()
+    }
+
+    #[test]
+    fn the_gpu_chooses_and_lists_as_its_twin_does() {
+        let mut rng = Rng::fresh();
+        for gpu in gpus() {
+            for (count, used, gating, norm, max_tokens) in [
+                (64, 4, Gating::Sigmoid, true, 64),
+                (64, 6, Gating::Softmax, false, 32),
+                (64, 6, Gating::Softmax, true, 2),
+                (8, 2, Gating::Sigmoid, false, 9),
+                (256, 8, Gating::Sigmoid, true, 16),
+                (7, 3, Gating::Softmax, true, 40),
+                (1, 1, Gating::Softmax, true, 3),
+            ] {
+                for (with_bias, equal) in [(false, true), (true, false)] {
+                    let e = experts(count, used, gating, norm);
+                    let tokens = 1 + rng.below(max_tokens);
+                    let given = logits(&mut rng, tokens, count, equal);
+                    // Too small to change the order.
+                    let bias = with_bias.then(|| vec![1.0; count]);
+                    let (weights, mut listed) = batch_experts(&given, bias.as_deref(), &e, tokens);
+                    let filled = listed.len() as u32;
+                    // On the CPU, a read behind buffers that end with the tokens shows.
+                    let mut padded = given.clone();
+                    padded.resize(max_tokens * count, f32::NAN);
+                    let most = tiles(max_tokens as u32, &e) as usize;
+                    let list = upload(gpu, &vec![u32::MAX; 4 * most]);
+                    let counts = upload(gpu, &[7u32; 6]);
+                    let left = output(gpu, max_tokens * used);
+                    let call = GpuBatchExperts {
+                        logits: Range::whole(&upload(gpu, &padded)),
+                        bias: bias.map(|bias| Range::whole(&upload(gpu, &bias))),
+                        experts: &e,
+                        max_tokens: max_tokens as u32,
+                        weights: Range::whole(&left),
+                        tiles: Range::whole(&list),
+                        counts: Range::whole(&counts),
+                    };
+                    let state = State {
+                        tokens: tokens as u32,
+                        ..State::default()
+                    };
+                    run(gpu, &[call.call(gpu.machine)], &state);
+                    let what = format!("{} {count} {used} {tokens}", gpu.tier.name());
+                    let found: Vec<f32> = download(gpu, &left, weights.len());
+                    let exact: Vec<f64> = weights.iter().map(|w| f64::from(*w)).collect();
+                    assert_close(&found, &exact, 1e-11, &what);
+                    let found: Vec<[u32; 3]> = download(gpu, &counts, 2);
+                    assert_eq!(found, [[7, filled, 7]; 2], "{what}: workgroups");
+                    let covered = tiles(tokens as u32, &e) as usize;
+                    listed.resize(covered, [u32::MAX, u32::MAX, 0, u32::MAX]);
+                    let found: Vec<[u32; 4]> = download(gpu, &list, covered);
+                    assert_eq!(found, listed, "{what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_index_lies_in_its_buffer() {
+        let (tokens, e) = (9, experts(5, 2, Gating::Softmax, true));
+        let [count, used] = [5, 2];
+        let call = GpuBatchExperts {
+            logits: Range::floats("logits", u64::from(tokens * count)),
+            bias: Some(Range::whole(&Buffer::new(
+                "bias",
+                u64::from(count) * 4,
+                crate::gpu::buffer::Role::Floats,
+            ))),
+            experts: &e,
+            max_tokens: tokens,
+            weights: Range::floats("weights", u64::from(tokens * used)),
+            tiles: Range::words("tiles", 4 * u64::from(tiles(tokens, &e))),
+            counts: Range::words("counts", 6),
+        };
+        needs_every_byte(&call.call(Machine::H200), Most { tokens, context: 9 });
+    }
+}
