@@ -3,7 +3,7 @@
 // x (rows, X_STRIDE units) comes prepared by the product before (shared/token_write.wgsl), or as f32 that this kernel multiplies by the norm's
 // weight (shared/x_rows_times_norm.wgsl). If `squares` are bound, sums are divided by the root mean square of their row of x. W (groups, rows,
 // 32 * UNITS). y (rows of the output, OUT_STRIDE) is left as f32, prepared for the next product (`prepared`), or both. The module GROUPS says
-// what the groups of W are, and which rows of x and y belong to a place of the tile: see batch_heads and batch_experts.
+// what the groups of W are, and which rows of x and y belong to a place of the tile: see batch_heads, batch_experts and batch_one.
 // Division: grid (tiles of TILE rows, tiles of COLS places, groups). LANES threads share AT_ONCE rows of W and take all places of the tile.
 // Bound by: the bytes of W; with many tokens the multiply-adds and the loads of x, which threads with other rows share from the first-level
 // cache.
@@ -44,7 +44,7 @@ struct Tile { first: u32, slots: vec2<u32>, count: u32, group: u32, row: u32 }
 alias Rows = array<u32, AT_ONCE>;
 alias Row_Sums = array<f32, AT_ONCE>;
 alias w_Rows = array<w_Loaded, AT_ONCE>;
-var<workgroup> sums_out: array<f32, COLS * TILE>;   // (place, row)
+var<workgroup> sums_out: array<f32, COLS * TILE * LANE_SUMS>;   // (place, row, LANE_SUMS)
 
 fn w_rows(rows: Rows, u: u32) -> w_Rows {
   return w_Rows(
@@ -58,9 +58,18 @@ fn w_multiply(sums: Row_Sums, w: w_Rows, x: x_Unit) -> Row_Sums {
   );
 }
 
-fn w_out(at: u32) -> vec4<f32> {
-  return vec4(sums_out[at], sums_out[at + 1u], sums_out[at + 2u], sums_out[at + 3u]);
+fn w_sum(row: u32) -> f32 {
+  var sum = sums_out[row * LANE_SUMS];
+  var i = 1u;
+  loop {
+    if (i >= LANE_SUMS) { break; }
+    sum += sums_out[row * LANE_SUMS + i];
+    i += 1u;
+  }
+  return sum;
 }
+
+fn w_out(at: u32) -> vec4<f32> { return vec4(w_sum(at), w_sum(at + 1u), w_sum(at + 2u), w_sum(at + 3u)); }
 
 // `load` requests unit u of the rows that begin at these units, and `multiply` adds their products. `put` leaves sums over the lanes of a row
 // for the threads that complete them, and `finished` gives four completed rows, whose sums are multiplied by `scale`.
@@ -70,7 +79,7 @@ fn w_out(at: u32) -> vec4<f32> {
 alias u_Rows = array<u_Loaded, AT_ONCE>;
 struct Loaded { w: w_Rows, u: u_Rows }
 struct Sums { w: Row_Sums, u: Row_Sums }
-var<workgroup> up_out: array<f32, COLS * TILE>;     // (place, row)
+var<workgroup> up_out: array<f32, COLS * TILE * LANE_SUMS>;     // (place, row, LANE_SUMS)
 
 fn u_rows(rows: Rows, u: u32) -> u_Rows {
   return u_Rows(
@@ -93,15 +102,26 @@ fn multiply(sums: Sums, w: Loaded, x: x_Unit) -> Sums {
 fn put(at: u32, lane: u32, sums: Sums) {
   let w$r = row_sum(sums.w[$r]);
   let u$r = row_sum(sums.u[$r]);
-  if (lane != 0u) { return; }
-  sums_out[at + $ru * STRIDE] = w$r;
-  up_out[at + $ru * STRIDE] = u$r;
+  if (lane >= LANE_SUMS) { return; }
+  sums_out[(at + $ru * STRIDE) * LANE_SUMS + lane] = w$r;
+  up_out[(at + $ru * STRIDE) * LANE_SUMS + lane] = u$r;
+}
+
+fn u_sum(row: u32) -> f32 {
+  var sum = up_out[row * LANE_SUMS];
+  var i = 1u;
+  loop {
+    if (i >= LANE_SUMS) { break; }
+    sum += up_out[row * LANE_SUMS + i];
+    i += 1u;
+  }
+  return sum;
 }
 
 // silu(gate) * up. exp(-gate) is kept finite, because Metal's fast math may assume that it is.
 fn finished(at: u32, scale: f32) -> vec4<f32> {
   let gate = w_out(at) * scale;
-  let up = vec4(up_out[at], up_out[at + 1u], up_out[at + 2u], up_out[at + 3u]) * scale;
+  let up = vec4(u_sum(at), u_sum(at + 1u), u_sum(at + 2u), u_sum(at + 3u)) * scale;
   return gate / (1.0 + exp(min(-gate, vec4(80.0)))) * up;
 }
 #else
@@ -114,8 +134,8 @@ fn multiply(sums: Sums, w: Loaded, x: x_Unit) -> Sums { return w_multiply(sums, 
 
 fn put(at: u32, lane: u32, sums: Sums) {
   let w$r = row_sum(sums[$r]);
-  if (lane != 0u) { return; }
-  sums_out[at + $ru * STRIDE] = w$r;
+  if (lane >= LANE_SUMS) { return; }
+  sums_out[(at + $ru * STRIDE) * LANE_SUMS + lane] = w$r;
 }
 
 fn finished(at: u32, scale: f32) -> vec4<f32> { return w_out(at) * scale; }
@@ -171,4 +191,8 @@ fn finished(at: u32, scale: f32) -> vec4<f32> { return w_out(at) * scale; }
   if ($cu < at.count) { put($cu * TILE + in_tile, lane, sums$c); }
   workgroupBarrier();
   if (four$q.some) { leave(four$q, $qu * WG + t, finished(four$q.place * TILE + four$q.row, column_scale(four$q.place)) + before$q, weight$q); }
+#ifdef PLAIN
+  workgroupBarrier();
+  leave_squares(four$q, $qu * WG + t);
+#endif
 }

@@ -20,7 +20,6 @@ use crate::engine::{
 use crate::gpu::clock::Clock;
 use crate::gpu::{self, Gpu, GpuOptions};
 use crate::models::Model;
-use crate::quant::activation::Activation;
 use crate::tokenizer::strftime_now;
 
 /// Tokens that warm a generation up.
@@ -299,7 +298,7 @@ fn on_gpu(
             driver: driver(&gpu),
             backends: backend_name(gpu.info.backend),
             tier: Some(gpu.tier.name()),
-            activation: gpu.activation().map(Activation::name),
+            activation: Some(gpu.activation().name()),
             precompose: Some(precomposed.as_ref().map_or("off", |p| p.kept.name())),
             n_ubatch: Some(backend.chunk()),
             peak_gb_per_s: Some(peak / 1e9),

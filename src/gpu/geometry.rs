@@ -82,6 +82,8 @@ pub struct Site {
     pub shares_work: Option<SharedWork>,
     /// Whether two runs of 32 lanes can share a row, as 64 lanes.
     pub two_runs: bool,
+    /// Whether the threads of a row share no subgroup: then no subgroup bounds them.
+    pub by_threads: bool,
     /// What is the default where the device allows it.
     pub suggested: Option<Geometry>,
 }
@@ -133,6 +135,7 @@ impl Site {
     fn most_lanes(&self, machine: Machine) -> u32 {
         match self.two_runs && machine.lanes >= RUN_LANES {
             true => 2 * RUN_LANES,
+            false if self.by_threads => RUN_LANES,
             false => machine.lanes,
         }
     }
@@ -364,6 +367,7 @@ mod tests {
             at_once: 2,
             shares_work: None,
             two_runs: false,
+            by_threads: false,
         }
     }
 

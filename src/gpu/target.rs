@@ -57,8 +57,8 @@ impl Target {
         }
     }
 
-    /// What the products of a decoded token leave for each other in this tier, where they prepare their outputs so.
-    pub fn activation(&self) -> Option<Activation> {
+    /// What the products of few tokens leave for each other in this tier.
+    pub fn activation(&self) -> Activation {
         self.tier.activation(self.packed_halves)
     }
 
@@ -77,7 +77,7 @@ impl Target {
     /// Whether work is to be repeated whatever it costs, or never: as asked for, or chosen by `glimt tune`.
     pub fn asked_to_repeat(&self) -> Option<bool> {
         let chosen = |activation| self.choices.repeats_work(activation);
-        (self.asked_to_repeat).or_else(|| self.activation().and_then(chosen))
+        (self.asked_to_repeat).or_else(|| chosen(self.activation()))
     }
 
     /// Slices of the attention up to which `attn_v_b` joins them itself: as chosen, else as tuned for the device.

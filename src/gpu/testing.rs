@@ -84,7 +84,7 @@ pub(crate) fn packed_gpu() -> Option<&'static Gpu> {
             ..Default::default()
         };
         let gpu = open(&options).ok();
-        let gpu = gpu.filter(|gpu| gpu.activation() == Some(Activation::Halves { packed: true }));
+        let gpu = gpu.filter(|gpu| gpu.activation() == Activation::Halves { packed: true });
         if gpu.is_none() {
             eprintln!("skipped: halves in pairs (this adapter has no f16 in shaders)");
         }
@@ -96,12 +96,18 @@ pub(crate) fn packed_gpu() -> Option<&'static Gpu> {
 /// The devices whose tiers prepare the outputs of a decoded token's products: in `subgroup` as halves, multiplied one by one and
 /// in pairs, in `int8` as bytes.
 pub(crate) fn token_gpus() -> Vec<&'static Gpu> {
-    let prepares = |gpu: &&Gpu| gpu.activation().is_some();
+    let prepares = |gpu: &&Gpu| gpu.tier.has_subgroups();
     let halves = gpus().iter().filter(prepares).chain(packed_gpu());
     halves.chain(int8_gpu()).collect()
 }
 
-/// The same tiers opened anew, with bindings of up to `max_binding` bytes.
+/// Those and the one in tier `plain`: the devices of the products of few tokens.
+pub(crate) fn all_gpus() -> Vec<&'static Gpu> {
+    let plain = gpus().iter().filter(|gpu| !gpu.tier.has_subgroups());
+    plain.chain(token_gpus()).collect()
+}
+
+/// Those tiers opened anew, with bindings of up to `max_binding` bytes.
 pub(crate) fn token_gpus_with_binding(max_binding: u64) -> Vec<Gpu> {
     let opened = |tier| {
         open(&GpuOptions {
@@ -161,7 +167,7 @@ pub(crate) fn tell(gpu: &Gpu, calls: &[Call], state: &State) {
     if state.tokens > 0 {
         text += &format!("tokens: {} at {}\n", state.tokens, state.pos);
     }
-    let activation = gpu.activation().map_or("floats", Activation::name);
+    let activation = gpu.activation().name();
     testing::dispatched(format!("{text}tier: {} ({activation})\n", gpu.tier.name()));
 }
 

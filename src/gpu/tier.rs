@@ -24,14 +24,18 @@ pub const SUBGROUP_BUFFERS: u32 = 16;
 pub const MAX_PARAMS: usize = 128;
 
 impl Tier {
-    /// What the products of a decoded token leave for each other, where they prepare their outputs so; in `plain` every
-    /// kernel begins with a norm of its own. `packed` says how halves are multiplied on the device.
-    pub const fn activation(self, packed: bool) -> Option<Activation> {
+    /// What the products of few tokens leave for each other. `packed` says how halves are multiplied on the device.
+    pub const fn activation(self, packed: bool) -> Activation {
         match self {
-            Self::Plain => None,
-            Self::Subgroup => Some(Activation::Halves { packed }),
-            Self::Int8 => Some(Activation::Bytes),
+            Self::Plain => Activation::Floats,
+            Self::Subgroup => Activation::Halves { packed },
+            Self::Int8 => Activation::Bytes,
         }
+    }
+
+    /// Whether kernels exchange values within subgroups. Those of a decoded token do.
+    pub const fn has_subgroups(self) -> bool {
+        !matches!(self, Self::Plain)
     }
 
     /// The tier that a device is opened in unless another is asked for: the [preferred](Self::preferred) one, or the best that it has

@@ -46,6 +46,8 @@ pub struct GpuBatchMatvec<'a> {
     pub up: Option<&'a GpuWeight>,
     /// The format of prepared values.
     pub activation: Activation,
+    /// Whether the sums of the threads of a row meet in subgroups, or in workgroup memory.
+    pub subgroups: bool,
     /// The input.
     pub x: Input,
     /// Units of a row of the input.
@@ -56,6 +58,8 @@ pub struct GpuBatchMatvec<'a> {
     pub experts: Option<Tiles>,
     /// Tokens that a workgroup takes at once, where groups are no experts: a power of two.
     pub columns: u32,
+    /// Whether there is one token, whatever the step has.
+    pub single: bool,
     /// Added to the output, of its shape.
     pub residual: Option<Range>,
     /// The output in f32, (tokens, groups * rows); of experts (slots, rows).
@@ -64,12 +68,14 @@ pub struct GpuBatchMatvec<'a> {
     pub prepared: Option<TokenOutput>,
 }
 
-/// Tokens that a workgroup takes at once at least and at most: registers hold the sums of so many.
+/// Tokens of several that a workgroup takes at once at least and at most: registers hold the sums of so many.
 const COLUMNS: [u32; 2] = [2, 8];
 /// Rows of an output head, beside those of other weights.
 const MANY_ROWS: u32 = 32_768;
 /// Rows up to which a thread takes one at once, so that there are more threads.
 const FEW_ROWS: u32 = 1024;
+/// Threads that add up the squares of a token at most, where no subgroups join their sums.
+const SQUARE_THREADS: u32 = 16;
 /// Workgroups of a core from which on more tokens at once are faster than more workgroups, which read the weight again.
 const WORKGROUPS: u32 = 8;
 
@@ -78,6 +84,9 @@ fn columns(machine: Machine, rows: u32, tokens: u32) -> u32 {
     let across = rows.div_ceil(PREPARED_ROWS);
     let blocks = (WORKGROUPS * machine.cores).div_ceil(across.max(1)).max(1);
     let [least, most] = COLUMNS;
+    if tokens == 1 {
+        return 1;
+    }
     tokens
         .div_ceil(blocks)
         .next_power_of_two()
@@ -86,22 +95,18 @@ fn columns(machine: Machine, rows: u32, tokens: u32) -> u32 {
 
 impl<'a> GpuBatchMatvec<'a> {
     /// The product of `weight` and `x` for steps of up to `tokens` tokens, to be completed.
-    pub fn new(
-        machine: Machine,
-        weight: &'a GpuWeight,
-        activation: Activation,
-        tokens: u32,
-        x: Input,
-    ) -> Self {
+    pub fn new(target: &Target, weight: &'a GpuWeight, tokens: u32, x: Input) -> Self {
         Self {
             weight,
             up: None,
-            activation,
+            activation: target.activation(),
+            subgroups: target.tier.has_subgroups(),
             x,
             x_stride: weight.cols / 32,
             x_group: 0,
             experts: None,
-            columns: columns(machine, weight.total_rows(), tokens),
+            columns: columns(target.machine, weight.total_rows(), tokens),
+            single: false,
             residual: None,
             y: None,
             prepared: None,
@@ -123,6 +128,7 @@ impl<'a> GpuBatchMatvec<'a> {
             unroll: 1,
         };
         match (&self.experts, &self.x) {
+            _ if !self.subgroups => geometry(8, 16, 1),
             (_, Input::Stream(..)) => geometry(32, 4, 1),
             (Some(_), _) => geometry(16, 16, 2),
             _ if units <= 16 && places > 4 => geometry(8, 64, 2),
@@ -161,6 +167,7 @@ impl Divided for GpuBatchMatvec<'_> {
             },
             at_once: 4,
             together: 4,
+            by_threads: !self.subgroups,
             suggested: Some(self.suggested()),
             ..shape
         }
@@ -199,14 +206,18 @@ impl GpuBatchMatvec<'_> {
             return Err(unsupported(target, &missing));
         }
         let of_place = threads / places;
-        let run = of_place.min(target.lanes());
+        let (of_place, run) = match self.subgroups {
+            true => (of_place, of_place.min(target.lanes())),
+            false => (of_place.min(SQUARE_THREADS), 1),
+        };
         let (groups, stride) = match &self.experts {
             Some(_) => ("batch_experts", w.rows),
+            None if self.single => ("batch_one", w.total_rows()),
             None => ("batch_heads", w.total_rows()),
         };
         let mut call = variant(form);
         // The output is prepared in the tier's form, whatever the input is.
-        if form != self.activation {
+        if let Input::Stream(..) = self.x {
             call = variant(self.activation).module("INPUT", "x_rows_times_norm");
         }
         let mut call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], w.ty, form);
@@ -247,8 +258,13 @@ impl GpuBatchMatvec<'_> {
 
     /// The call with its residual and its output.
     pub(super) fn bound(&self, call: Call) -> Call {
+        let tokens = if self.single {
+            Word::U(1)
+        } else {
+            Word::Tokens
+        };
         let call = call
-            .word("tokens", Word::Tokens)
+            .word("tokens", tokens)
             .bind_some("residual", self.residual.as_ref())
             .bind_some("y", self.y.as_ref());
         match &self.prepared {
@@ -266,6 +282,7 @@ impl GpuBatchMatvec<'_> {
         };
         let (along_tokens, along_groups) = match &self.experts {
             Some(tiles) => (batch_experts::extent(tiles.used, w.groups), 1),
+            None if self.single => (Extent::N(1), groups),
             None => (Extent::TokensBy(self.columns), groups),
         };
         self.of_piece(call, piece, up).grid([

@@ -1,6 +1,6 @@
 //! Which tokens each expert has: what the products of a prompt's experts walk along.
 
-use super::gate_up::slots_by_expert;
+use super::products::slots_by_expert;
 use super::router::MAX_EXPERTS;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};

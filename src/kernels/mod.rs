@@ -24,14 +24,12 @@ pub mod embed;
 pub mod expand_kv;
 mod expand_kv_coop;
 pub mod expert_rows;
-pub mod gate_up;
 pub mod gemm;
 pub mod linear;
 pub mod logit_bias;
 pub mod mark;
-pub mod matvec;
 pub mod moe_combine;
-pub mod moe_down;
+pub mod products;
 pub mod prompt_attention;
 mod prompt_attention_coop;
 pub mod read;
@@ -59,10 +57,6 @@ mod instructions;
 #[cfg(test)]
 pub(crate) mod testing;
 
-/// Threads of a workgroup of the matrix kernels.
-pub(crate) const WG: u32 = 64;
-/// Threads that share a row of a weight.
-pub(crate) const LANES: u32 = 8;
 /// Workgroups along one dimension at most, on every backend.
 pub(crate) const MAX_GRID: u32 = 65535;
 
@@ -86,9 +80,4 @@ fn per_token(flops: u64) -> Flops {
 fn with_numbers<const N: usize>(call: Call, numbers: [(&'static str, usize); N]) -> Call {
     let numbers = numbers.into_iter();
     numbers.fold(call, |call, (name, n)| call.number(name, n as u32))
-}
-
-/// Tokens that one workgroup multiplies at once, for steps of up to `max_tokens`.
-pub(crate) fn tokens_at_once(max_tokens: u32) -> u32 {
-    if max_tokens == 1 { 1 } else { 8 }
 }

@@ -7,7 +7,7 @@ use crate::gpu::call::{Call, Extent};
 /// Threads of a workgroup.
 const WG: u32 = 128;
 
-/// The sum over a token's slots and the residual on the device, in the order of additions of [`moe_down`](super::moe_down::moe_down).
+/// The sum over a token's slots and the residual on the device, in the order of additions of [`moe_down`](super::products::moe_down).
 pub struct GpuMoeCombine {
     /// What each slot gave, (tokens, used, rows).
     pub slots: Range,
@@ -52,7 +52,7 @@ impl GpuMoeCombine {
 }
 
 /// `out` (T, rows) = residual (T, rows) + sum over s of weights (T, used)\[t\]\[s\] * slots (T, used, rows)\[t\]\[s\], in the
-/// order of additions of [`moe_down`](super::moe_down::moe_down).
+/// order of additions of [`moe_down`](super::products::moe_down).
 ///
 /// # Panics
 /// If a size does not fit the others.

@@ -1,8 +1,8 @@
-//! [`gate_up`](super::gate_up) of one token: the choice of experts, they and the shared one in one grid, prepared values in and
+//! [`gate_up`](super::products::gate_up) of one token: the choice of experts, they and the shared one in one grid, prepared values in and
 //! out.
 
 use super::MAX_GRID;
-use super::gate_up::gate_up;
+use super::products::gate_up;
 use super::router::{self, GpuRouter};
 use super::token::{
     self, Divided, TokenInput, check_rows, divided, site, staged, stages, stages_of_several,

@@ -1,7 +1,7 @@
-//! [`matvec`](super::matvec) of one token: the product before prepared its input, and it prepares its output for the next.
+//! [`matvec`](super::products::matvec) of one token: the product before prepared its input, and it prepares its output for the next.
 
 use super::MlaDims;
-use super::matvec::{MatvecOptions, matvec};
+use super::products::{MatvecOptions, matvec};
 use super::sequences::Sequences;
 use super::token::{
     Divided, TokenInput, TokenOutput, check_rows, divided, grid, site, staged, stages, tiles_of,

@@ -1,8 +1,7 @@
-//! [`moe_down`](super::moe_down) of one token, with the shared expert in the same grid.
+//! [`moe_down`](super::products::moe_down) of one token, with the shared expert in the same grid.
 
 use super::MAX_GRID;
-use super::matvec::{MatvecOptions, matvec};
-use super::moe_down::moe_down;
+use super::products::{MatvecOptions, matvec, moe_down};
 use super::token::{
     self, Divided, TokenOutput, check_rows, divided, site, staged, stages, stages_of_several,
     tiles_of, weight,

@@ -262,11 +262,19 @@ mod tests {
             };
             for i in 0..UNIT {
                 let byte = (vector(i / HALF)[i % HALF / 4] >> (8 * (i % 4))) as i8;
-                assert_eq!(byte, unit.codes[i / HALF][i % HALF], "value {i} of unit {u}");
+                assert_eq!(
+                    byte,
+                    unit.codes[i / HALF][i % HALF],
+                    "value {i} of unit {u}"
+                );
             }
             let [s0, s1] = unit.scales;
             let [sum0, sum1] = unit.scaled_sums;
-            assert_eq!(vector(2), [s0, s1, sum0, sum1].map(f32::to_bits), "unit {u}");
+            assert_eq!(
+                vector(2),
+                [s0, s1, sum0, sum1].map(f32::to_bits),
+                "unit {u}"
+            );
         }
     }
 

@@ -229,7 +229,10 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
 /// What products of a decoded token leave for the next, in a tier whose kernels have choices.
 fn activation(gpu: &Gpu) -> Result<Activation, TuneError> {
     let tier = gpu.tier.name();
-    gpu.activation().ok_or(TuneError::NothingToTune { tier })
+    match gpu.tier.has_subgroups() {
+        true => Ok(gpu.activation()),
+        false => Err(TuneError::NothingToTune { tier }),
+    }
 }
 
 /// The products of a step and how often each is there, what reads most first: there is most to win.

@@ -294,15 +294,15 @@ fn tiers_of_tokens(repeating: Tier) -> Vec<(Arc<Gpu>, f64, f64)> {
 /// What decoded tokens may stray from exact logits on a device, and relative to the spread of a position's log-probabilities.
 fn token_limits(gpu: &Gpu) -> (f64, f64) {
     match gpu.activation() {
-        Some(Activation::Bytes) => (NMSE_INT8, f64::INFINITY),
-        Some(Activation::Halves { packed: true }) => (NMSE_PACKED, CONTRAST_PACKED),
+        Activation::Bytes => (NMSE_INT8, f64::INFINITY),
+        Activation::Halves { packed: true } => (NMSE_PACKED, CONTRAST_PACKED),
         _ => (NMSE_HALVES, CONTRAST_HALVES),
     }
 }
 
 /// What a device of [`tiers_of_tokens`] multiplies.
 fn form(gpu: &Gpu) -> &'static str {
-    gpu.activation().map_or("floats", Activation::name)
+    gpu.activation().name()
 }
 
 /// Positions at which the choice of an expert hangs on the order of a sum, which differs from processor to processor: the CPU reference
@@ -409,7 +409,7 @@ fn serial_passes_give_the_same_text_and_logits() {
         let parallel = open_with(GpuOptions {
             tier: Some(gpu.tier),
             repeats_work,
-            packed_halves: Some(gpu.activation() == Some(Activation::Halves { packed: true })),
+            packed_halves: Some(gpu.activation() == Activation::Halves { packed: true }),
             serial_passes: Some(false),
             ..Default::default()
         });
@@ -423,7 +423,7 @@ fn serial_passes_give_the_same_text_and_logits() {
             let error = contrast(&rows, &others);
             eprintln!("{name}: contrast {error:.2e} between the modes");
             // A byte that turns may turn what comes behind it.
-            if gpu.activation() != Some(Activation::Bytes) {
+            if gpu.activation() != Activation::Bytes {
                 assert!(error < contrast_limit, "{name}: contrast {error:.2e}");
                 let n = prompt.greedy.len();
                 let texts = [&mut found, &mut other].map(|b| greedy(b, &prompt.tokens, n));
@@ -449,14 +449,14 @@ fn serial_passes_stay_near_the_golden_values_of_every_family() {
 fn slices_joined_by_either_way_and_other_geometries_give_the_same_logits() {
     for (gpu, limit, _) in tiers_of_tokens(Tier::Int8) {
         // Of one position's spread halves stray more than of all positions' logits.
-        let halves = gpu.activation().is_some_and(Activation::is_halves);
+        let halves = gpu.activation().is_halves();
         check_choices(&gpu, if halves { 20.0 * limit } else { limit });
     }
 }
 
 /// `gpu` is a device of its own for the choices: they are the device's.
 fn check_choices(gpu: &Arc<Gpu>, limit: f64) {
-    let activation = gpu.activation().expect("a tier with subgroups");
+    let activation = gpu.activation();
     let mut backend = backend(gpu, &embedded(), 1024);
     let tokens = random_tokens(5);
     // With 4 heads a context of some hundred rows is many slices.

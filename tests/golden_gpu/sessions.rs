@@ -157,7 +157,7 @@ fn a_model_cut_by_the_binding_limit_gives_the_same_logits_of_a_token_alone() {
         // The experts and the dense block, too.
         let options = GpuOptions {
             tier: Some(gpu.tier),
-            packed_halves: Some(gpu.activation() == Some(Activation::Halves { packed: true })),
+            packed_halves: Some(gpu.activation() == Activation::Halves { packed: true }),
             max_binding: Some(100_000),
             ..Default::default()
         };
@@ -165,7 +165,7 @@ fn a_model_cut_by_the_binding_limit_gives_the_same_logits_of_a_token_alone() {
         let found = all_logits(&mut backend(&cut, &model, 16), &token, &[]);
         let error = contrast(&found, &expected);
         // The experts' parts are added in another order, and of one position's spread halves stray more than of all logits.
-        let halves = gpu.activation().is_some_and(Activation::is_halves);
+        let halves = gpu.activation().is_halves();
         let limit = if halves { 20.0 * limit } else { limit };
         assert!(error < limit, "contrast error {error:.2e}");
     }

@@ -17,10 +17,18 @@ fn four_rows(at: Tile, i: u32) -> FourRows {
   return FourRows(some, place, row, group_output(at, min(place, at.count - 1u)) * OUT_STRIDE + p.first_row + group_first_row(at) + here);
 }
 
-// Stores four finished values, and prepares them for the next product. Threads 4i .. 4i + 4 call together if it does.
+// Stores four finished values, and prepares them for the next product. Threads 4i .. 4i + 4 call together if it does. Then leave_squares
+// completes the sums of squares of 16 values where `leave` did not.
 #ifdef prepared
 #import token_write
 #ifdef norm_weight
+#ifdef PLAIN
+var<workgroup> four_squares: array<f32, QUADS * WG>;
+fn prepare(own: FourRows, t: u32, v: vec4<f32>, weight: vec4<f32>) {
+  four_squares[t] = dot(v, v);
+  token_write(own.to, t, v * weight);
+}
+#else
 fn prepare(own: FourRows, t: u32, v: vec4<f32>, weight: vec4<f32>) {
   var squares = dot(v, v);
   squares += subgroupShuffleXor(squares, 1u);
@@ -28,6 +36,7 @@ fn prepare(own: FourRows, t: u32, v: vec4<f32>, weight: vec4<f32>) {
   if ((own.to & 15u) == 0u) { squares_out[own.to >> 4u] = squares; }
   token_write(own.to, t, v * weight);
 }
+#endif
 #else
 fn prepare(own: FourRows, t: u32, v: vec4<f32>, weight: vec4<f32>) { token_write(own.to, t, v); }
 #endif
@@ -38,4 +47,15 @@ fn prepare(own: FourRows, t: u32, v: vec4<f32>, weight: vec4<f32>) { }
 fn leave(own: FourRows, t: u32, v: vec4<f32>, weight: vec4<f32>) {
   y_put(own.to / 4u, v);
   prepare(own, t, v, weight);
+}
+
+// After a barrier.
+fn leave_squares(own: FourRows, t: u32) {
+#ifdef PLAIN
+#ifdef norm_weight
+  if (own.some && (own.to & 15u) == 0u) {
+    squares_out[own.to >> 4u] = (four_squares[t] + four_squares[t + 1u]) + (four_squares[t + 2u] + four_squares[t + 3u]);
+  }
+#endif
+#endif
 }

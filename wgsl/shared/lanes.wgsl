@@ -1,4 +1,11 @@
-// Sums over the LANES threads that share a row. LANES is a power of two, at most the size of the subgroup.
+// Sums over the LANES threads that share a row, a power of two. Without subgroups each thread keeps its own sum, and LANE_SUMS sums of a row
+// are still to be added up. With them LANES is at most the size of a subgroup.
+#ifdef PLAIN
+const LANE_SUMS = LANES;
+fn row_sum(v: f32) -> f32 { return v; }
+#else
+const LANE_SUMS = 1u;
+
 fn row_sum(v: f32) -> f32 {
   var sum = v;
   if (LANES > 16u) { sum += subgroupShuffleXor(sum, 16u); }
@@ -18,3 +25,4 @@ fn half_sum(v: f32) -> f32 {
   if (LANES > 2u) { sum += subgroupShuffleXor(sum, 1u); }
   return sum;
 }
+#endif

@@ -7,7 +7,6 @@ use crate::cli::error::CliError;
 use crate::engine::Tier;
 use crate::gpu::geometry::Made as Chosen;
 use crate::gpu::{self, Gpu, GpuError, GpuOptions};
-use crate::quant::activation::Activation;
 
 /// What names of limits have in them that no kernel meets.
 const OF_DRAWING: [&str; 12] = [
@@ -72,7 +71,7 @@ fn runs(tier: Tier, gpu: &Gpu) -> String {
         Some(coop) => format!("{0}x{0} for subgroups of {1}", coop.size, coop.lanes),
         None => "none".to_owned(),
     };
-    let activations = gpu.activation().map_or("floats", Activation::name);
+    let activations = gpu.activation().name();
     let tuned = match gpu.choices.made() == Chosen::default() {
         true => "no",
         false => "yes",

@@ -147,7 +147,7 @@ impl GpuBackend {
         let single = recipes.token(&gpu, &Pair::ALL, &logits)?;
         let sites = sites(&single.calls);
         let decode = single.then(&choose);
-        let prompt = Prompt::new(&model, chunk);
+        let mut prompt = Prompt::new(&model, chunk);
         prompt.reserve(&model, &*recipes).await?;
         let sample = Step::of(Most::token(recipes.n_ctx()), choose.clone());
         Ok(Self {

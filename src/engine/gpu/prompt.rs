@@ -3,7 +3,7 @@
 use super::model::GpuModel;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::record::Recording;
-use crate::gpu::{GpuError, Target};
+use crate::gpu::{GpuError, Step, Target};
 use crate::models::{FEW, MAX_CHUNK, Recipes, Sessions};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -95,6 +95,8 @@ pub(super) struct Prompt {
     short_prompt: usize,
     /// From token ids to hidden states, by the most tokens.
     steps: BTreeMap<u32, Arc<Recording>>,
+    /// The step over a few tokens, whose buffers are there already, until it is compiled.
+    few: Option<Step>,
     /// The logits of the last token.
     head: Option<Arc<Recording>>,
     /// Those of all tokens, by the most tokens of a slice.
@@ -109,6 +111,7 @@ impl Prompt {
             at_most: chunk,
             short_prompt: model.gpu.machine.tuned.short_prompt as usize,
             steps: BTreeMap::new(),
+            few: None,
             head: None,
             slices: BTreeMap::new(),
         }
@@ -116,14 +119,18 @@ impl Prompt {
 
     /// Makes what chunks need, so that a device without room for it says so before a prompt is begun.
     pub(super) async fn reserve(
-        &self,
+        &mut self,
         model: &GpuModel,
         recipes: &dyn Recipes,
     ) -> Result<(), GpuError> {
-        let step = recipes.prompt(&model.gpu, 1, capacity(self.chunk))?;
-        for buffer in step.buffers().into_iter().filter(|b| !b.is_counts()) {
-            model.gpu.realise_async(buffer).await?;
+        let few = recipes.prompt(&model.gpu, 2, FEW)?;
+        let chunk = recipes.prompt(&model.gpu, 1, capacity(self.chunk))?;
+        for step in [&few, &chunk] {
+            for buffer in step.buffers().into_iter().filter(|b| !b.is_counts()) {
+                model.gpu.realise_async(buffer).await?;
+            }
         }
+        self.few = Some(few);
         Ok(())
     }
 
@@ -174,7 +181,10 @@ impl Prompt {
         if let Entry::Vacant(place) = self.steps.entry(most) {
             let smaller = CLASSES.into_iter().rev().find(|class| *class < most);
             let least = smaller.unwrap_or(FEW) + 1;
-            let step = recipes.prompt(&model.gpu, least, most)?;
+            let step = match self.few.take_if(|_| most == FEW) {
+                Some(few) => few,
+                None => recipes.prompt(&model.gpu, least, most)?,
+            };
             let recording = Recording::new_async(&model.gpu, &step).await?;
             place.insert(Arc::new(recording));
         }

@@ -21,7 +21,7 @@ impl GpuBackend {
 
     /// Records the steps of one token again, for choices that changed since. The cache stays.
     pub fn record_again(&mut self) -> Result<(), GpuError> {
-        if self.gpu().activation().is_none() {
+        if !self.gpu().tier.has_subgroups() {
             return Ok(());
         }
         let model = Arc::clone(&self.model);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::gpu::call::State;
-use crate::gpu::testing::{download, output, run, token_gpus, upload};
+use crate::gpu::testing::{all_gpus, download, output, run, upload};
 use crate::kernels::testing::{Rng, assert_close};
 use crate::kernels::token::TokenOutput;
 use crate::kernels::token::testing::{activation, assert_prepared};
@@ -14,7 +14,7 @@ fn the_gpu_agrees_with_its_twin() {
         let [slots, weights, residual, norm] =
             [tokens * used * rows, tokens * used, tokens * rows, rows].map(|n| rng.normals(n));
         let [sums, normed] = batch_combine(&slots, &weights, &residual, &norm, 1e-5);
-        for gpu in token_gpus() {
+        for gpu in all_gpus() {
             let range = |data: &[f32]| Range::whole(&upload(gpu, data));
             let x = output(gpu, sums.len());
             let words = activation(gpu).bytes((tokens * rows).div_ceil(32) as u64) as usize / 4;

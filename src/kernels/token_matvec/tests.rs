@@ -9,7 +9,7 @@ use crate::gpu::testing::{
 use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::attention::partial_bytes;
 use crate::kernels::attention_merge::attention_merge;
-use crate::kernels::matvec::{MatvecOptions, matvec};
+use crate::kernels::products::{MatvecOptions, matvec};
 use crate::kernels::rope_cache::rotate_rows;
 use crate::kernels::testing::{Rng, assert_close, random_weight, slice_stats};
 use crate::kernels::token::testing::{

@@ -211,9 +211,9 @@ fn several(lab: &Lab<'_>, form: Form) -> Result<Vec<Compared>, GpuError> {
 pub(super) fn merge(lab: &mut Lab<'_>) {
     merged(lab, 2, Output::Floats);
     match lab.gpu.activation() {
-        Some(Activation::Bytes) => merged(lab, 1, Output::Bytes),
-        Some(Activation::Halves { .. }) => merged(lab, 1, Output::Halves),
-        Some(Activation::Floats) | None => {}
+        Activation::Bytes => merged(lab, 1, Output::Bytes),
+        Activation::Halves { .. } => merged(lab, 1, Output::Halves),
+        Activation::Floats => {}
     }
 }
 

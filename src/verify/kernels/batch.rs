@@ -8,7 +8,7 @@ use crate::gpu::memory::GpuWeight;
 use crate::kernels::batch_combine::{GpuBatchCombine, batch_combine};
 use crate::kernels::batch_experts::{self, GpuBatchExperts, batch_experts};
 use crate::kernels::batch_matvec::{GpuBatchMatvec, Input, Tiles, batch_matvec};
-use crate::kernels::token::{Divided, TokenInput};
+use crate::kernels::token::{Divided, TokenInput, TokenOutput};
 use crate::model::{Experts, Gating, Weight};
 use crate::quant::GgmlType;
 
@@ -25,7 +25,7 @@ pub(super) fn products(lab: &mut Lab<'_>) {
 
 fn product<'w>(lab: &Lab<'_>, weight: &'w GpuWeight, x: Input) -> GpuBatchMatvec<'w> {
     let tokens = TOKENS as u32;
-    GpuBatchMatvec::new(lab.gpu.machine, weight, form(lab), tokens, x)
+    GpuBatchMatvec::new(lab.gpu, weight, tokens, x)
 }
 
 /// With a norm before it and a residual after it, left prepared and in f32.
@@ -42,18 +42,13 @@ fn dense(lab: &mut Lab<'_>, ty: GgmlType) {
             batch_matvec(&w, None, x, 0, Some(rms), Some(before))
         };
         let twin: Vec<f32> = (0..TOKENS).flat_map(of_token).collect();
-        let (y, left) = (lab.room(twin.len()), room(lab, twin.len(), Some(&g)));
+        let left = room(lab, twin.len(), Some(&g));
         let weight = &lab.load(&[&w[0]])?[0];
         let product = GpuBatchMatvec {
             residual: Some(lab.given(&before)),
-            y: Some(y.clone()),
-            prepared: Some(left.clone()),
             ..product(lab, weight, Input::Prepared(x.input(lab)))
         };
-        lab.run(product.calls(lab.gpu)?, state(TOKENS, 0))?;
-        let mut all = compared(lab, &left, Some(&g), &twin)?;
-        all.push(lab.floats(&y, &twin, limit(form(lab)))?);
-        Ok(all)
+        left_by(lab, product, left, Some(&g), &twin)
     });
 }
 
@@ -170,7 +165,10 @@ fn tiles(lab: &Lab<'_>, by_token: bool) -> (Tiles, Vec<usize>) {
             experts[*slot as usize] = *expert as usize;
         }
     }
-    listed.resize(batch_experts::tiles(TOKENS as u32, &EXPERTS) as usize, [0; 4]);
+    listed.resize(
+        batch_experts::tiles(TOKENS as u32, &EXPERTS) as usize,
+        [0; 4],
+    );
     let tiles = Tiles {
         list: lab.given(&listed),
         used: USED as u32,
@@ -183,25 +181,29 @@ fn tiles(lab: &Lab<'_>, by_token: bool) -> (Tiles, Vec<usize>) {
 /// Gate and up of experts, which read the rows of tokens, and down, which reads those of slots.
 pub(super) fn experts(lab: &mut Lab<'_>) {
     let (rows, cols) = (96, 256);
-    lab.check(format!("q4_k pair {COUNT}x{rows}x{cols}, by token"), |lab| {
-        let pair = [(); 2].map(|()| lab.weight(GgmlType::Q4_K, [COUNT, rows, cols]));
-        let x = Normed::new(lab, TOKENS, cols);
-        let (tiles, experts) = tiles(lab, true);
-        let of_slot = |(slot, expert): (usize, &usize)| {
-            let token = slot / USED;
-            let rms = (&x.squares[token * cols / 16..][..cols / 16], EPS);
-            let x = &x.values[token * cols..][..cols];
-            batch_matvec(&pair, Some(*expert), x, 0, Some(rms), None)
-        };
-        let twin: Vec<f32> = experts.iter().enumerate().flat_map(of_slot).collect();
-        let weights = lab.load(&[&pair[0], &pair[1]])?;
-        let product = GpuBatchMatvec {
-            up: Some(&weights[1]),
-            experts: Some(tiles),
-            ..product(lab, &weights[0], Input::Prepared(x.input(lab)))
-        };
-        of_experts(lab, product, &twin)
-    });
+    lab.check(
+        format!("q4_k pair {COUNT}x{rows}x{cols}, by token"),
+        |lab| {
+            let pair = [(); 2].map(|()| lab.weight(GgmlType::Q4_K, [COUNT, rows, cols]));
+            let x = Normed::new(lab, TOKENS, cols);
+            let (tiles, experts) = tiles(lab, true);
+            let of_slot = |(slot, expert): (usize, &usize)| {
+                let token = slot / USED;
+                let rms = (&x.squares[token * cols / 16..][..cols / 16], EPS);
+                let x = &x.values[token * cols..][..cols];
+                batch_matvec(&pair, Some(*expert), x, 0, Some(rms), None)
+            };
+            let twin: Vec<f32> = experts.iter().enumerate().flat_map(of_slot).collect();
+            let weights = lab.load(&[&pair[0], &pair[1]])?;
+            let product = GpuBatchMatvec {
+                up: Some(&weights[1]),
+                experts: Some(tiles),
+                ..product(lab, &weights[0], Input::Prepared(x.input(lab)))
+            };
+            let left = room(lab, twin.len(), None);
+            left_by(lab, product, left, None, &twin)
+        },
+    );
     lab.check(format!("q5_0 {COUNT}x{rows}x{cols}, by slot"), |lab| {
         let w: [Weight; 1] = [lab.weight(GgmlType::Q5_0, [COUNT, rows, cols])];
         let (tiles, experts) = tiles(lab, false);
@@ -216,25 +218,30 @@ pub(super) fn experts(lab: &mut Lab<'_>) {
             experts: Some(tiles),
             ..product(lab, weight, Input::Prepared(input))
         };
-        of_experts(lab, product, &twin)
+        let left = room(lab, twin.len(), None);
+        left_by(lab, product, left, None, &twin)
     });
 }
 
-/// A product of experts, left prepared and in f32.
-fn of_experts(
+/// A product left prepared, and in the tiers with buffers enough also in f32.
+fn left_by(
     lab: &Lab<'_>,
     product: GpuBatchMatvec<'_>,
+    left: TokenOutput,
+    g: Option<&[f32]>,
     twin: &[f32],
 ) -> Result<Vec<Compared>, GpuError> {
-    let (y, left) = (lab.room(twin.len()), room(lab, twin.len(), None));
+    let y = lab.gpu.tier.has_subgroups().then(|| lab.room(twin.len()));
     let product = GpuBatchMatvec {
-        y: Some(y.clone()),
+        y: y.clone(),
         prepared: Some(left.clone()),
         ..product
     };
     lab.run(product.calls(lab.gpu)?, state(TOKENS, 0))?;
-    let mut all = compared(lab, &left, None, twin)?;
-    all.push(lab.floats(&y, twin, limit(form(lab)))?);
+    let mut all = compared(lab, &left, g, twin)?;
+    if let Some(y) = y {
+        all.push(lab.floats(&y, twin, limit(form(lab)))?);
+    }
     Ok(all)
 }
 

@@ -7,7 +7,6 @@ mod cache;
 mod experts;
 mod lab;
 mod prepared;
-mod products;
 mod prompt_attention;
 mod prompts;
 mod several;
@@ -80,9 +79,9 @@ type Group = fn(&mut Lab<'_>);
 
 /// The groups of the tier of `gpu`, in the order in which a model uses the kernels.
 pub(super) fn groups(gpu: &Gpu) -> Vec<Group> {
-    let of_tier: &[Group] = match gpu.activation() {
-        None => &[products::matvec, products::gate_up, products::moe_down],
-        Some(_) => &[
+    let of_tier: &[Group] = match gpu.tier.has_subgroups() {
+        false => &[],
+        true => &[
             tokens::embed,
             tokens::products,
             tokens::beside,
@@ -95,13 +94,13 @@ pub(super) fn groups(gpu: &Gpu) -> Vec<Group> {
             several::values,
             several::gate_up,
             several::moe_down,
-            batch::products,
-            batch::choice,
-            batch::experts,
-            batch::combine,
         ],
     };
-    let of_all: [Group; 10] = [
+    let of_all: [Group; 14] = [
+        batch::products,
+        batch::choice,
+        batch::experts,
+        batch::combine,
         cache::embed,
         cache::rows,
         attention::slices,

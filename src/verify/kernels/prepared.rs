@@ -12,7 +12,7 @@ use crate::quant::halves::{HalvesBlock, halve, restore};
 
 /// The form of a tier whose products prepare their outputs.
 pub(super) fn form(lab: &Lab<'_>) -> Activation {
-    lab.gpu.activation().unwrap_or(Activation::Floats)
+    lab.gpu.activation()
 }
 
 /// What prepared `values` stand for: themselves, or what their bytes or halves give.

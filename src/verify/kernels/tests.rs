@@ -95,9 +95,11 @@ fn a_wrong_number_is_found_in_the_kernel_that_has_it_and_in_no_other() {
                 with_other_floats(call, "prompt_attention")
             }),
         ];
-        let product: Wrong = match gpu.activation() {
-            None => ("matvec", |call| with_other_floats(call, "matvec")),
-            Some(_) => ("token_matvec", |call| {
+        let product: Wrong = match gpu.tier.has_subgroups() {
+            false => ("batch_matvec", |call| {
+                with_other_floats(call, "batch_matvec")
+            }),
+            true => ("token_matvec", |call| {
                 with_other_floats(call, "token_matvec")
             }),
         };

@@ -8,7 +8,7 @@ use crate::gpu::buffer::Role;
 use crate::gpu::call::State;
 use crate::kernels::attention::partial_bytes;
 use crate::kernels::attention_merge::attention_merge;
-use crate::kernels::matvec::{MatvecOptions, matvec};
+use crate::kernels::products::{MatvecOptions, matvec};
 use crate::kernels::rope_cache::{CacheRow, Rotation, rope_cache, rotate_rows};
 use crate::kernels::token::{Divided, TokenInput};
 use crate::kernels::token_absorb::{self, GpuTokenAbsorb};

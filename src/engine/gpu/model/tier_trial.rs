@@ -165,8 +165,7 @@ impl GpuModel {
         let mut recordings = vec![];
         for tier in TIERS {
             let gpu = self.gpu.in_tier(tier);
-            let activation = gpu.activation().expect("a tier with subgroups");
-            let bench = Bench::new(self, &gpu, activation)?;
+            let bench = Bench::new(self, &gpu, gpu.activation())?;
             let gate_ups = some.iter().map(|ffn| bench.gate_up(ffn));
             let gate_ups = gate_ups.collect::<Result<Vec<_>, _>>()?.concat();
             for calls in [bench.head()?, gate_ups] {

@@ -70,9 +70,9 @@ impl Expected {
         };
         let flops: u64 = works.iter().map(|work| work.flops).sum();
         let steps = match target.activation() {
-            Some(Activation::Bytes | Activation::Halves { packed: true }) => PACKED_STEPS,
-            Some(_) => FLOAT_STEPS,
-            None => PLAIN_STEPS,
+            Activation::Bytes | Activation::Halves { packed: true } => PACKED_STEPS,
+            Activation::Halves { packed: false } => FLOAT_STEPS,
+            Activation::Floats => PLAIN_STEPS,
         };
         let lanes = lane_operations(machine.profile) * f64::from(machine.cores) * 1e9;
         Ok(Self {

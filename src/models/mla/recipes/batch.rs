@@ -1,5 +1,5 @@
-//! The layer recipe of a batch, in the tiers with subgroups: a few tokens, each of which may belong to another sequence. As for one token,
-//! every product leaves its output prepared for the next.
+//! The layer recipe of a few tokens: of one sequence, or of a batch, in which each may belong to another one. Every product leaves its output
+//! prepared for the next. In tier `plain` it is the recipe of one token, too.
 
 mod attention;
 mod buffers;
@@ -18,8 +18,8 @@ use crate::model::Ffn;
 use crate::quant::activation::Activation;
 use buffers::{Buffers, Stream};
 
-/// In steps of up to so many tokens every layer has buffers of its own, so that dispatches wait only for what they read. More tokens fill the
-/// device anyway, and their buffers are larger.
+/// In steps of up to so many tokens of a batch every layer has buffers of its own, so that dispatches wait only for what they read. More tokens
+/// fill the device anyway, and their buffers are larger.
 const OWN_BUFFERS: u32 = 8;
 
 /// Where a step leaves its hidden states: the last norm is done, or its sums of squares are beside them.
@@ -33,8 +33,11 @@ pub struct Hidden {
 
 impl Hidden {
     /// For steps of up to `tokens` tokens. The last layer says whether it norms what it leaves.
-    pub fn new(given: Given<'_>, activation: Activation, tokens: u32) -> Self {
-        let d = given.config().embedding_length as u32;
+    pub fn new(given: Given<'_>, tokens: u32) -> Self {
+        let (d, activation) = (
+            given.config().embedding_length as u32,
+            given.target.activation(),
+        );
         let last = given.weights.layers.last();
         Self {
             values: Range::prepared("hidden states", activation, tokens * d),
@@ -44,15 +47,16 @@ impl Hidden {
     }
 }
 
-/// The step over up to `most` tokens, which leaves their hidden states.
+/// The step over up to `most` tokens, which leaves their hidden states: prepared for a [`head`], and in f32 before the last norm (tokens, d)
+/// where that has a place.
 ///
 /// # Errors
 /// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.
 pub fn step(
     given: Given<'_>,
-    activation: Activation,
     most: u32,
     hidden: &Hidden,
+    floats: Option<&Range>,
 ) -> Result<Step, GpuError> {
     let dims = given.dims();
     let d = given.config().embedding_length;
@@ -68,13 +72,13 @@ pub fn step(
     }
     let recipe = Recipe {
         given,
-        activation,
+        activation: given.target.activation(),
         most,
         calls: vec![],
     };
     Ok(Step::of(
         super::most(given.context, most),
-        recipe.step(hidden)?,
+        recipe.step(hidden, floats)?,
     ))
 }
 
@@ -84,7 +88,6 @@ pub fn step(
 /// As [`step`].
 pub fn head(
     given: Given<'_>,
-    activation: Activation,
     most: u32,
     hidden: &Hidden,
     logits: &Range,
@@ -96,9 +99,8 @@ pub fn head(
     let product = GpuBatchMatvec {
         y: Some(logits.clone()),
         ..GpuBatchMatvec::new(
-            given.target.machine,
+            given.target,
             &given.weights.output,
-            activation,
             most,
             Input::Prepared(input),
         )
@@ -116,7 +118,6 @@ pub fn head(
 /// As [`step`].
 pub fn head_of_floats(
     given: Given<'_>,
-    activation: Activation,
     most: u32,
     [floats, logits]: [&Range; 2],
     hidden: &Hidden,
@@ -128,14 +129,14 @@ pub fn head_of_floats(
         x: None,
         norm: (given.weights.output_norm.clone(), given.config().rms_eps),
         values: hidden.values.clone(),
-        activation,
+        activation: given.target.activation(),
         rows: given.config().embedding_length as u32,
     };
     let hidden = Hidden {
         normed: true,
         ..hidden.clone()
     };
-    let head = head(given, activation, most, &hidden, logits)?;
+    let head = head(given, most, &hidden, logits)?;
     Ok(Step::of(head.most, [norm.call()]).then(&head.calls))
 }
 
@@ -157,14 +158,18 @@ impl Recipe<'_> {
     }
 
     /// The dispatches from token ids to hidden states.
-    fn step(mut self, hidden: &Hidden) -> Result<Vec<Call>, GpuError> {
+    fn step(mut self, hidden: &Hidden, floats: Option<&Range>) -> Result<Vec<Call>, GpuError> {
         let Given {
             weights, context, ..
         } = self.given;
         let config = self.given.config();
         let new = || Buffers::new(config, self.activation, self.most);
         let shared = new();
-        let own = self.most <= OWN_BUFFERS;
+        // Few tokens of one sequence come once, at the end of a prompt, so their buffers are not worth much memory.
+        let own = match context.sequences {
+            Some(_) => self.most <= OWN_BUFFERS,
+            None => self.most == 1,
+        };
         let norms = weights.layers.iter().map(|layer| &layer.attn_norm);
         let norms: Vec<&Range> = norms.chain([&weights.output_norm]).collect();
         let x = Range::floats(
@@ -195,6 +200,7 @@ impl Recipe<'_> {
             };
             if i == last {
                 buffers.next_values = [hidden.values.clone(), hidden.squares.clone()];
+                buffers.after = floats.unwrap_or(&buffers.after).clone();
             }
             let begin = self.calls.len();
             let after = self.attention(of, &stream, &buffers)?;
@@ -208,9 +214,7 @@ impl Recipe<'_> {
 
     /// The product of `weight` with `x`, to be completed.
     fn product<'w>(&self, weight: &'w GpuWeight, x: &TokenInput) -> GpuBatchMatvec<'w> {
-        let x = Input::Prepared(x.clone());
-        let machine = self.target().machine;
-        GpuBatchMatvec::new(machine, weight, self.activation, self.most, x)
+        GpuBatchMatvec::new(self.target(), weight, self.most, Input::Prepared(x.clone()))
     }
 
     fn record(&mut self, product: &GpuBatchMatvec<'_>) -> Result<(), GpuError> {
@@ -244,6 +248,7 @@ impl Recipe<'_> {
     /// Whether each token has workgroups of its own for its queries, its heads' values and its experts. They repeat small work to save
     /// dispatches, as those of a decoded token do. They also read an expert once for each of its tokens, but few tokens share experts.
     fn is_apart(&self) -> bool {
-        self.most <= self.target().machine.tuned.apart_of_batch
+        let target = self.target();
+        target.tier.has_subgroups() && self.most <= target.machine.tuned.apart_of_batch
     }
 }

@@ -2,7 +2,7 @@
 
 use super::batch::{self, Hidden};
 use super::token::{self, LastStream};
-use super::{Chunk, Context, Forms, Given, prompt, several};
+use super::{Chunk, Context, Forms, Given, prompt};
 use crate::gpu::buffer::Range;
 use crate::gpu::machine::Machine;
 use crate::gpu::{GpuError, Step, Target};
@@ -17,8 +17,10 @@ pub struct Batch {
     context: Context,
     /// For steps of one token.
     alone: Context,
-    /// Where the last layer of few tokens, and of one, leaves its output in the tiers with subgroups, prepared.
-    hidden: Option<(Hidden, LastStream)>,
+    /// Where the last layer of few tokens leaves its output, prepared.
+    hidden: Hidden,
+    /// Where that of one token leaves it, in the tiers with subgroups.
+    last: LastStream,
     /// The buffers of other steps, which leave it in f32. A device makes them if it records such a step.
     chunk: Chunk,
 }
@@ -43,10 +45,8 @@ impl Batch {
         };
         let few = target.machine.tuned.few_of_batch.min(sizes.tokens);
         let most = few.max(sizes.most_drawn());
-        let hidden = target.activation().map(|activation| {
-            let hidden = Hidden::new(given, activation, most);
-            (hidden, LastStream::new(given, activation))
-        });
+        let hidden = Hidden::new(given, most);
+        let last = LastStream::new(given, target.activation());
         let (machine, forms) = (target.machine, context.forms);
         let chunk = Chunk::new(machine, &weights.config, forms, sizes.tokens);
         Ok(Self {
@@ -54,6 +54,7 @@ impl Batch {
             alone: context.alone(),
             context,
             hidden,
+            last,
             chunk,
         })
     }
@@ -88,31 +89,24 @@ impl Batches for Batch {
     }
 
     fn step(&self, target: &Target, most: u32) -> Result<Step, GpuError> {
-        let (given, chunk) = (self.given(target, most), &self.chunk);
-        match (&self.hidden, target.activation()) {
-            _ if !is_few(target, most) => Ok(prompt::step(given, chunk, 1, most)),
-            (Some((_, last)), Some(activation)) if most == 1 => {
-                token::layers(given, activation, last)
-            }
-            (Some((hidden, _)), Some(activation)) => batch::step(given, activation, most, hidden),
-            _ => Ok(several::step(given, chunk, most)),
+        let given = self.given(target, most);
+        if is_alone(target, most) {
+            return token::layers(given, target.activation(), &self.last);
+        }
+        match is_few(target, most) {
+            true => batch::step(given, most, &self.hidden, None),
+            false => Ok(prompt::step(given, &self.chunk, 1, most)),
         }
     }
 
     fn head(&self, target: &Target, of: u32, most: u32, logits: &Range) -> Result<Step, GpuError> {
-        let (given, chunk) = (self.given(target, of), &self.chunk);
-        match (&self.hidden, target.activation()) {
-            (Some((_, last)), Some(activation)) if of == 1 => {
-                token::head(given, activation, last, logits)
-            }
-            (Some((hidden, _)), Some(activation)) if is_few(target, of) => {
-                batch::head(given, activation, most, hidden, logits)
-            }
-            (Some((hidden, _)), Some(activation)) => {
-                let ranges = [&chunk.after_ffn, logits];
-                batch::head_of_floats(given, activation, most, ranges, hidden)
-            }
-            _ => Ok(several::all_logits(given, chunk, most, logits)),
+        let (given, hidden) = (self.given(target, of), &self.hidden);
+        if is_alone(target, of) {
+            return token::head(given, target.activation(), &self.last, logits);
+        }
+        match is_few(target, of) {
+            true => batch::head(given, most, hidden, logits),
+            false => batch::head_of_floats(given, most, [&self.chunk.after_ffn, logits], hidden),
         }
     }
 
@@ -126,6 +120,11 @@ impl Batches for Batch {
         let heads = self.weights.config.head_count;
         self.alone.cut(machine, heads, position as usize, 1)
     }
+}
+
+/// Whether a step of up to `most` tokens takes the kernels of a decoded token.
+fn is_alone(target: &Target, most: u32) -> bool {
+    most == 1 && target.tier.has_subgroups()
 }
 
 /// Whether a step of up to `most` tokens takes kernels for few of them.

@@ -9,11 +9,11 @@ mod experts;
 mod prompt;
 mod query;
 mod session;
-mod several;
 #[cfg(test)]
 mod tests;
 mod token;
 
+use batch::Hidden;
 pub use chunk::Chunk;
 use context::TokenLayer;
 pub use context::{Context, Expanded, Forms};
@@ -140,10 +140,12 @@ impl<'a> Given<'a> {
 /// # Errors
 /// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.
 pub fn token(given: Given<'_>, logits: &Range) -> Result<Step, GpuError> {
-    match given.target.activation() {
-        Some(activation) => token::step(given, activation, logits),
-        None => Ok(several::token(given, logits)),
+    if given.target.tier.has_subgroups() {
+        return token::step(given, given.target.activation(), logits);
     }
+    let hidden = Hidden::new(given, 1);
+    let step = batch::step(given, 1, &hidden, None)?;
+    Ok(step.then(&batch::head(given, 1, &hidden, logits)?.calls))
 }
 
 /// The step over `least` to `most` tokens of a prompt, which leaves hidden states in the chunk's `after_ffn`.
@@ -151,10 +153,15 @@ pub fn token(given: Given<'_>, logits: &Range) -> Result<Step, GpuError> {
 /// # Errors
 /// As [`token`].
 pub fn prompt(given: Given<'_>, chunk: &Chunk, least: u32, most: u32) -> Result<Step, GpuError> {
-    Ok(match most <= FEW {
-        true => several::step(given, chunk, most),
-        false => prompt::step(given, chunk, least, most),
-    })
+    if most > FEW {
+        return Ok(prompt::step(given, chunk, least, most));
+    }
+    batch::step(
+        given,
+        most,
+        &Hidden::new(given, most),
+        Some(&chunk.after_ffn),
+    )
 }
 
 /// The largest replay of a step over up to `tokens` tokens, whose buffers may hold more than the context does.

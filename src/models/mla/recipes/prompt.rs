@@ -2,12 +2,13 @@
 
 use super::chunk::{Chunk, RowsBuffer, product_split_k};
 use super::context::TokenLayer;
-use super::{Given, most, several};
+use super::{Given, most};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Sublayer, When, belong};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step};
 use crate::kernels::attention_merge::Output;
+use crate::kernels::batch_matvec::{self, GpuBatchMatvec};
 use crate::kernels::expand_kv;
 use crate::kernels::expert_rows::Other;
 use crate::kernels::gemm::{Form, GpuGemm, Input};
@@ -54,9 +55,6 @@ pub fn last_logits(
 ) -> Result<Step, GpuError> {
     let most = most(given.context, tokens);
     let hidden = &chunk.after_ffn;
-    if given.target.activation().is_none() {
-        return Ok(Step::of(most, several::head(given, hidden, logits)));
-    }
     let (w, norm) = (&given.weights.output, &given.weights.output_norm);
     let row = Range::floats("last row", u64::from(w.cols));
     let rows = GpuRowsF16 {
@@ -65,9 +63,24 @@ pub fn last_logits(
         last: true,
         ..GpuRowsF16::of(hidden, w.cols, tokens)
     };
-    let x = token_matvec::Input::Prepared(TokenInput::of(row), 0);
-    let product = GpuTokenMatvec::new(w, Activation::Floats, x).bind("y", logits);
-    Ok(Step::of(most, [rows.call()]).then(&product.calls(given.target)?))
+    let x = TokenInput::of(row);
+    let calls = match given.target.tier.has_subgroups() {
+        true => {
+            let x = token_matvec::Input::Prepared(x, 0);
+            let product = GpuTokenMatvec::new(w, Activation::Floats, x).bind("y", logits);
+            product.calls(given.target)?
+        }
+        false => {
+            let x = batch_matvec::Input::Prepared(x);
+            let product = GpuBatchMatvec {
+                single: true,
+                y: Some(logits.clone()),
+                ..GpuBatchMatvec::new(given.target, w, 1, x)
+            };
+            product.calls(given.target)?
+        }
+    };
+    Ok(Step::of(most, [rows.call()]).then(&calls))
 }
 
 /// The logits (tokens, vocab) of hidden states, of which the step's slot chooses those that begin at one of `slices`.

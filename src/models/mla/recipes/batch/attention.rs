@@ -3,7 +3,10 @@
 use super::Recipe;
 use super::buffers::{Buffers, Stream};
 use crate::gpu::GpuError;
+use crate::gpu::buffer::Range;
 use crate::gpu::call::When;
+use crate::gpu::memory::GpuWeight;
+use crate::kernels::MlaDims;
 use crate::kernels::attention_merge::Output;
 use crate::kernels::batch_matvec::GpuBatchMatvec;
 use crate::kernels::rope_cache::{self, Queries};
@@ -75,17 +78,21 @@ impl Recipe<'_> {
         Ok(x)
     }
 
-    /// The queries, absorbed and rotated, and the new rows of the cache.
+    /// The queries, absorbed and rotated; the new rows go to the cache.
     fn queries(
         &mut self,
         of: TokenLayer<'_>,
         stream: &Stream,
         b: &Buffers,
-    ) -> Result<(), GpuError> {
+    ) -> Result<[Range; 2], GpuError> {
         let (layer, dims) = (of.layer, self.given.dims());
         let rows = self.given.cache_rows(of, b.kv_a.clone());
+        if let Some(qk) = of.qk {
+            return self.composed_queries(of, qk, stream, b);
+        }
         if let Query::Lora { attn_q_b, .. } = &layer.q
             && self.is_apart()
+            && self.given.context.sequences.is_some()
             && token_absorb::repeated(self.target(), [attn_q_b, &layer.attn_k_b], dims, false)
                 .is_some()
         {
@@ -105,7 +112,7 @@ impl Recipe<'_> {
             };
             self.calls.push(absorb.call(self.target()));
             self.calls.push(rope_cache::call(&rows));
-            return Ok(());
+            return Ok([b.q_lat.clone(), b.q_pe.clone()]);
         }
         let units = |n: usize| (n / 32) as u32;
         let q = self.query(layer, stream, b)?;
@@ -122,7 +129,39 @@ impl Recipe<'_> {
             }),
             ..rows
         }));
-        Ok(())
+        Ok([b.q_lat.clone(), b.q_pe.clone()])
+    }
+
+    /// The queries of one token by the composed weight `qk`, and the new row of the cache.
+    fn composed_queries(
+        &mut self,
+        of: TokenLayer<'_>,
+        qk: &GpuWeight,
+        stream: &Stream,
+        b: &Buffers,
+    ) -> Result<[Range; 2], GpuError> {
+        let x = self.query_latent(of.layer, stream, b)?;
+        let y = Range::floats("q", u64::from(qk.total_rows()));
+        self.record(&GpuBatchMatvec {
+            y: Some(y.clone()),
+            ..self.product(qk, &x)
+        })?;
+        let [absorbed, q] = self.given.queries_in(&y);
+        // What of a head is absorbed stands elsewhere.
+        let dims = MlaDims {
+            nope: 0,
+            ..self.given.dims()
+        };
+        let queries = Queries {
+            q,
+            q_pe: b.q_pe.clone(),
+        };
+        self.calls.push(rope_cache::call(&rope_cache::GpuRopeCache {
+            queries: Some(queries),
+            dims,
+            ..self.given.cache_rows(of, b.kv_a.clone())
+        }));
+        Ok([absorbed, b.q_pe.clone()])
     }
 
     /// The heads' values, prepared, from the slices of the attention: joined by the product itself where they are few, else by a dispatch
@@ -148,14 +187,8 @@ impl Recipe<'_> {
                     .extend(calls.map(|call| call.only(When::SlicesUpTo(most))));
             }
         }
-        let output = match self.activation {
-            Activation::Bytes => Output::Bytes,
-            Activation::Halves { .. } => Output::Halves,
-            Activation::Floats => Output::Floats,
-        };
         let begin = self.calls.len();
-        let merge = self.given.merge(&b.latents, output);
-        self.calls.push(merge);
+        self.merge(b);
         self.record(&GpuBatchMatvec {
             x_stride: units(dims.heads * dims.kv_lora),
             x_group: units(dims.kv_lora),
@@ -170,6 +203,16 @@ impl Recipe<'_> {
         Ok(())
     }
 
+    /// The dispatch that joins the attention's slices.
+    fn merge(&mut self, b: &Buffers) {
+        let output = match self.activation {
+            Activation::Bytes => Output::Bytes,
+            Activation::Halves { .. } => Output::Halves,
+            Activation::Floats => Output::Floats,
+        };
+        self.calls.push(self.given.merge(&b.latents, output));
+    }
+
     /// The stream after the attention, prepared for the feed-forward network.
     pub(super) fn attention(
         &mut self,
@@ -178,13 +221,21 @@ impl Recipe<'_> {
         b: &Buffers,
     ) -> Result<Stream, GpuError> {
         let layer = of.layer;
-        self.queries(of, stream, b)?;
-        let form = self.given.context.forms.token;
-        let queries = [b.q_lat.clone(), b.q_pe.clone()];
+        let queries = self.queries(of, stream, b)?;
+        let form = self.given.context.form(self.most as usize);
         let attention = self.given.attention(form, queries, of.cache);
         self.calls.extend(attention.calls());
-        self.head_values(layer, b)?;
-        let values = TokenInput::of(b.values.clone());
+        let (weight, values) = match of.vo {
+            Some(vo) => {
+                self.merge(b);
+                (vo, &b.latents)
+            }
+            None => {
+                self.head_values(layer, b)?;
+                (&layer.attn_output, &b.values)
+            }
+        };
+        let values = TokenInput::of(values.clone());
         let [prepared, squares] = &b.ffn_values;
         self.record(&GpuBatchMatvec {
             residual: Some(stream.x.clone()),
@@ -193,7 +244,7 @@ impl Recipe<'_> {
                 values: prepared.clone(),
                 norm: Some((layer.ffn_norm.clone(), squares.clone())),
             }),
-            ..self.product(&layer.attn_output, &values)
+            ..self.product(weight, &values)
         })?;
         Ok(Stream {
             x: b.after_attention.clone(),

@@ -195,13 +195,7 @@ impl Recipe<'_> {
         let rms = stream.values.rms.as_ref();
         let (squares, eps) = rms.expect("the attention leaves sums of squares").clone();
         let x = Input::Stream(stream.x.clone(), norm.clone(), squares, eps);
-        let product = GpuBatchMatvec::new(
-            self.target().machine,
-            &moe.ffn_gate_inp,
-            self.activation,
-            self.most,
-            x,
-        );
+        let product = GpuBatchMatvec::new(self.target(), &moe.ffn_gate_inp, self.most, x);
         self.record(&GpuBatchMatvec {
             y: Some(b.logits.clone()),
             columns: match self.is_apart() {
@@ -226,11 +220,7 @@ impl Recipe<'_> {
     }
 
     /// The chosen experts with their slots in tiles, as gate and up take them, and as down does.
-    fn choice(
-        &mut self,
-        moe: &Moe<GpuWeight, Range>,
-        b: &Buffers,
-    ) -> Result<[Tiles; 2], GpuError> {
+    fn choice(&mut self, moe: &Moe<GpuWeight, Range>, b: &Buffers) -> Result<[Tiles; 2], GpuError> {
         let config = self.given.experts();
         let tiles = Tiles {
             list: b.tiles.clone(),
