@@ -1,4 +1,4 @@
-//! [`gate_up`](super::products::gate_up) of one token: the choice of experts, they and the shared one in one grid, prepared values in and
+//! [`gate_up`] of one token: the choice of experts, they and the shared one in one grid, prepared values in and
 //! out.
 
 use super::MAX_GRID;

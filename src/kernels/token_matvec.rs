@@ -1,4 +1,4 @@
-//! [`matvec`](super::products::matvec) of one token: the product before prepared its input, and it prepares its output for the next.
+//! [`matvec`] of one token: the product before prepared its input, and it prepares its output for the next.
 
 use super::MlaDims;
 use super::products::{MatvecOptions, matvec};

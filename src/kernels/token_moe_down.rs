@@ -1,4 +1,4 @@
-//! [`moe_down`](super::products::moe_down) of one token, with the shared expert in the same grid.
+//! [`moe_down`] of one token, with the shared expert in the same grid.
 
 use super::MAX_GRID;
 use super::products::{MatvecOptions, matvec, moe_down};

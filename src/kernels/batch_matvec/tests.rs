@@ -167,12 +167,12 @@ impl<'a> Problem<'a> {
             let y = batch_matvec(&self.weights, group, x, x_units, rms, before);
             twin[out * n..][..n].copy_from_slice(&y);
         };
-        for i in 0..outputs {
-            let expert = || Some(ids[i] as usize);
+        for out in 0..outputs {
+            let expert = ids.get(out).map(|id| *id as usize);
             match case.kind {
-                Kind::ByToken(used) => own(i, i / used, expert()),
-                Kind::BySlot(_) => own(i, i, expert()),
-                _ => own(i, i, None),
+                Kind::ByToken(used) => own(out, out / used, expert),
+                Kind::BySlot(_) => own(out, out, expert),
+                _ => own(out, out, None),
             }
         }
         twin
