@@ -14,7 +14,7 @@ pub const PLACES: u32 = 2;
 /// Threads of a workgroup at most.
 const THREADS: u32 = 1024;
 
-/// The choice as [`router`] makes it, and tiles of the slots (token * used + rank) of each expert.
+/// The choice as [`router()`] makes it, and tiles of the slots (token * used + rank) of each expert.
 pub struct GpuBatchExperts<'a> {
     /// The router's logits, (max_tokens, count), f32.
     pub logits: Range,
@@ -76,11 +76,11 @@ impl GpuBatchExperts<'_> {
     }
 }
 
-/// The weights (T, used) of the experts that [`router`] chooses by `logits` (T, count), and tiles of up to [`PLACES`] of their slots (token * used
+/// The weights (T, used) of the experts that [`router()`] chooses by `logits` (T, count), and tiles of up to [`PLACES`] of their slots (token * used
 /// + rank), by expert and then by token: each (expert, first slot, slots, second slot). A tile of one slot has it twice.
 ///
 /// # Panics
-/// As [`router`].
+/// As [`router()`].
 pub fn batch_experts(
     logits: &[f32],
     bias: Option<&[f32]>,
