@@ -1,4 +1,7 @@
 //! What a step of several sequences takes: whole, with two steps in flight as a server has them, and each kernel in its place.
+//!
+//! Words of the lines wanted that are numbers are numbers of sequences. `--set then` ends a list of geometries: those behind it are timed
+//! afterwards, on the same model.
 
 mod common;
 
@@ -7,7 +10,7 @@ use glimt::bench::Source;
 use glimt::engine::Sampling;
 use glimt::engine::gpu::GpuModel;
 use glimt::engine::gpu::batch::{BATCHES_IN_FLIGHT, BatchStep, BatchToken, GpuBatch};
-use glimt::gpu::geometry::{Geometry, Site};
+use glimt::gpu::geometry::{Geometry, Made, Site};
 use glimt::gpu::{Gpu, GpuError};
 use glimt::kernels::sample;
 use glimt::kernels::sequences::PAGE;
@@ -42,8 +45,16 @@ fn run(bench: &Bench) -> Result<(), GpuError> {
             &[1, 2, 4, 8, 16, 32, 64],
         ),
     };
+    let (wanted, words): (Vec<_>, Vec<_>) = bench
+        .filters()
+        .iter()
+        .partition(|w| w.parse::<u32>().is_ok());
+    let counts: Vec<u32> = match wanted[..] {
+        [] => counts.to_vec(),
+        _ => wanted.iter().filter_map(|w| w.parse().ok()).collect(),
+    };
     for name in models {
-        if !bench.wants("batch", name) {
+        if !words.is_empty() && !words.iter().any(|word| name.contains(word.as_str())) {
             continue;
         }
         let source: Source = name.parse().map_err(|e| failed("the model", e))?;
@@ -51,38 +62,55 @@ fn run(bench: &Bench) -> Result<(), GpuError> {
         let vocab = model.config().vocab_size as u32;
         let gpu = Arc::new(bench.gpu.in_tier(bench.gpu.tier));
         let model = Arc::new(GpuModel::load(Arc::clone(&gpu), model, &mut |_, _| {})?);
-        let most = *counts.last().expect("there are some");
-        let n_ctx = (DEPTH + WARM_UP + STEPS + 2) as usize;
-        let per_sequence = n_ctx.div_ceil(PAGE as usize) as u32;
-        let sizes = BatchSizes {
-            n_ctx,
-            pages: most * per_sequence,
-            sequences: most,
-            tokens: most,
-        };
-        let mut batch = GpuBatch::new(model, sizes)?;
-        for sequence in 0..most {
-            let pages: Vec<u32> = (0..per_sequence)
-                .map(|i| sequence * per_sequence + i)
-                .collect();
-            batch.write_pages(sequence, 0, &pages);
-            let ids: Vec<u32> = (0..DEPTH)
-                .map(|i| (sequence * 7919 + i * 131) % vocab)
-                .collect();
-            batch.write_ids(sequence, 0, &ids);
+        for set in bench.set.split(|one| one == "then") {
+            gpu.choices.replace(Made::default());
+            println!("{name} {}", set.join(" "));
+            timed(&gpu, &model, name, &counts, vocab, set)?;
         }
-        for &count in counts {
-            for site in batch.sites(count)? {
-                choose(&gpu, &site, &bench.set)?;
-            }
+    }
+    Ok(())
+}
+
+/// The steps of each number of sequences, in these geometries.
+fn timed(
+    gpu: &Gpu,
+    model: &Arc<GpuModel>,
+    name: &str,
+    counts: &[u32],
+    vocab: u32,
+    set: &[String],
+) -> Result<(), GpuError> {
+    let most = *counts.last().expect("there are some");
+    let n_ctx = (DEPTH + WARM_UP + STEPS + 2) as usize;
+    let per_sequence = n_ctx.div_ceil(PAGE as usize) as u32;
+    let sizes = BatchSizes {
+        n_ctx,
+        pages: most * per_sequence,
+        sequences: most,
+        tokens: most,
+    };
+    let mut batch = GpuBatch::new(Arc::clone(model), sizes)?;
+    for sequence in 0..most {
+        let pages: Vec<u32> = (0..per_sequence)
+            .map(|i| sequence * per_sequence + i)
+            .collect();
+        batch.write_pages(sequence, 0, &pages);
+        let ids: Vec<u32> = (0..DEPTH)
+            .map(|i| (sequence * 7919 + i * 131) % vocab)
+            .collect();
+        batch.write_ids(sequence, 0, &ids);
+    }
+    for &count in counts {
+        for site in batch.sites(count)? {
+            choose(gpu, &site, set)?;
         }
-        for &count in counts {
-            println!(
-                "{name} {count} sequences: {:.1} tokens/s",
-                count as f64 / whole(&mut batch, count)?
-            );
-            kernels(&mut batch, count)?;
-        }
+    }
+    for &count in counts {
+        println!(
+            "{name} {count} sequences: {:.1} tokens/s",
+            count as f64 / whole(&mut batch, count)?
+        );
+        kernels(&mut batch, count)?;
     }
     Ok(())
 }

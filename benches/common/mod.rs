@@ -114,6 +114,11 @@ impl Bench {
         Ok(())
     }
 
+    /// Words of the lines wanted.
+    pub fn filters(&self) -> &[String] {
+        &self.filters
+    }
+
     /// Whether a line is wanted.
     pub fn wants(&self, kernel: &str, shape: &str) -> bool {
         let of =

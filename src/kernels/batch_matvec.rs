@@ -31,6 +31,8 @@ pub struct Tiles {
     pub list: Range,
     /// Experts of a token.
     pub used: u32,
+    /// Tokens of a step at most.
+    pub most: u32,
     /// Whether the slots of a token share a row of the input, as for gate and up, or each has its own, as for down.
     pub by_token: bool,
     /// Where the workgroups of this product are counted; all that there may be where they are not.
@@ -76,13 +78,13 @@ const MANY_ROWS: u32 = 32_768;
 const FEW_ROWS: u32 = 1024;
 /// Threads that add up the squares of a token at most, where no subgroups join their sums.
 const SQUARE_THREADS: u32 = 16;
-/// Workgroups of a core from which on more tokens at once are faster than more workgroups, which read the weight again.
-const WORKGROUPS: u32 = 8;
 
 /// Tokens that a workgroup takes at once in steps of up to `tokens`, of a weight with so many rows.
 fn columns(machine: Machine, rows: u32, tokens: u32) -> u32 {
     let across = rows.div_ceil(PREPARED_ROWS);
-    let blocks = (WORKGROUPS * machine.cores).div_ceil(across.max(1)).max(1);
+    let blocks = (machine.tuned.workgroups_of_batch * machine.cores)
+        .div_ceil(across.max(1))
+        .max(1);
     let [least, most] = COLUMNS;
     if tokens == 1 {
         return 1;
@@ -319,7 +321,12 @@ impl GpuBatchMatvec<'_> {
             weights *= 2;
         }
         let share = match &self.experts {
-            Some(e) => weights / u64::from(w.groups) * u64::from(e.used),
+            Some(tiles) => {
+                let experts = u64::from(w.groups);
+                let chosen = experts.min(u64::from(tiles.used * tiles.most));
+                bytes = bytes / experts * chosen;
+                weights / experts * u64::from(tiles.used)
+            }
             None => weights,
         };
         call.with_bytes(bytes)

@@ -70,6 +70,9 @@ pub struct Tunables {
     pub few_of_batch: u32,
     /// Tokens of such a step up to which each has workgroups of its own for its queries, its heads' values and its experts.
     pub apart_of_batch: u32,
+    /// Workgroups of a core from which on the products of such a step take more tokens at once. Fewer take fewer tokens, so that more workgroups
+    /// read the weight again.
+    pub workgroups_of_batch: u32,
     /// Tokens of a prompt up to which it runs token by token where nothing longer came before: compiling the steps over chunks
     /// takes longer than it saves.
     pub short_prompt: u32,
@@ -125,6 +128,7 @@ impl Tunables {
         batch_tokens: 640,
         few_of_batch: 64,
         apart_of_batch: 8,
+        workgroups_of_batch: 8,
         short_prompt: 16,
         few_tokens: 8,
         matrix_speed: 4,

@@ -225,6 +225,7 @@ impl<'a> Problem<'a> {
         Tiles {
             list: Range::whole(&upload(gpu, &tiles)),
             used,
+            most,
             by_token: matches!(case.kind, Kind::ByToken(_)),
             counts: None,
         }
@@ -402,6 +403,7 @@ fn every_index_lies_in_its_buffer() {
             experts: Some(Tiles {
                 list: Range::words("tiles", 4 * tiles),
                 used,
+                most: tokens,
                 by_token,
                 counts: None,
             }),

@@ -172,6 +172,7 @@ fn tiles(lab: &Lab<'_>, by_token: bool) -> (Tiles, Vec<usize>) {
     let tiles = Tiles {
         list: lab.given(&listed),
         used: USED as u32,
+        most: TOKENS as u32,
         by_token,
         counts: None,
     };

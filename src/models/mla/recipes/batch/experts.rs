@@ -225,6 +225,7 @@ impl Recipe<'_> {
         let tiles = Tiles {
             list: b.tiles.clone(),
             used: config.used as u32,
+            most: self.most,
             by_token: true,
             counts: None,
         };
