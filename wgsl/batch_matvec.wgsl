@@ -143,12 +143,6 @@ fn finished(at: u32, scale: f32) -> vec4<f32> { return w_out(at) * scale; }
 
 #import batch_leave
 
-// Where unit k of those that a thread multiplies from unit b on lies in the row of x that begins at unit `row`. Its first unit lies at `place`.
-fn x_from(row: u32, place: u32, lane: u32, b: u32, k: u32) -> u32 {
-  if (!RAGGED && LANES % 8u == 0u) { return place + x_STEP * (b - lane + k * LANES); }
-  return x_place(row + unit_at(b, k));
-}
-
 #main
 #ifdef tiles
   let listed = tiles[wid.y];
@@ -167,7 +161,6 @@ fn x_from(row: u32, place: u32, lane: u32, b: u32, k: u32) -> u32 {
     (at.group * p.rows + min(at.row + in_tile + $ru * STRIDE, p.rows - 1u)) * UNITS,
   );
   let x$c = group_input(at, min($cu, at.count - 1u)) * X_STRIDE + (p.first_group + at.group) * X_GROUP;
-  let place$c = x_place(x$c + lane);
   let four$q = four_rows(at, $qu * WG + t);
   let before$q = residual_at(four$q.to / 4u);
   let weight$q = norm_weight_at(four$q.to % OUT_STRIDE / 4u);
@@ -181,7 +174,7 @@ fn x_from(row: u32, place: u32, lane: u32, b: u32, k: u32) -> u32 {
     loop {
       if (b >= UNITS) { break; }
       let w$k = load(rows, unit_at(b, $ku));
-      if (in_row(b, $ku)) { sums$h = multiply(sums$h, w$k, x_at(x_from(x$h, place$h, lane, b, $ku))); }
+      if (in_row(b, $ku)) { sums$h = multiply(sums$h, w$k, x_unit(x$h + unit_at(b, $ku))); }
       b += UNROLL * LANES;
     }
   } else
@@ -190,7 +183,7 @@ fn x_from(row: u32, place: u32, lane: u32, b: u32, k: u32) -> u32 {
     loop {
       if (b >= UNITS) { break; }
       let w$k = load(rows, unit_at(b, $ku));
-      if (in_row(b, $ku)) { sums$c = multiply(sums$c, w$k, x_at(x_from(x$c, place$c, lane, b, $ku))); }
+      if (in_row(b, $ku)) { sums$c = multiply(sums$c, w$k, x_unit(x$c + unit_at(b, $ku))); }
       b += UNROLL * LANES;
     }
   }

@@ -4,10 +4,7 @@
 #read $W_norm: array<vec4<f32>> @floats(UNITS * 32)    // (UNITS, 8)
 alias $W_Unit = W32;
 
-const $W_STEP = 1u;
-fn $W_place(u: u32) -> u32 { return u; }
-
-fn $W_at(u: u32) -> W32 {
+fn $W_unit(u: u32) -> W32 {
   let i = 8u * u;
   let n = 8u * (u % UNITS);
   let w = W32($W[i], $W[i + 1u], $W[i + 2u], $W[i + 3u], $W[i + 4u], $W[i + 5u], $W[i + 6u], $W[i + 7u]);
