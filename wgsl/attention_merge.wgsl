@@ -1,15 +1,14 @@
 // Joins the slices of attention and normalises the result: the softmax over the slices (shared/merge.wgsl).
 //
 // slice_sums (tokens, HEADS, slices, KV_LORA), stats (tokens, HEADS, slices) -> merged (tokens, HEADS, KV_LORA): in f32, with BYTES as
-// records (shared/records.wgsl), with HALVES as halves (shared/halves.wgsl) of one token.
+// records (shared/bytes.wgsl), with HALVES as halves (shared/halves.wgsl) of one token.
 // Division: grid (HEADS, blocks of COLUMNS vectors, tokens). PHASES threads share a vector of 4 columns, each with its slices.
 // Bound by: reading the slices, slices * HEADS * KV_LORA * 4 bytes per token, from the second-level cache.
 #import token_slices
 #read slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)              // (tokens, HEADS, slices, KV_LORA / 4)
 #read stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)                    // (tokens, HEADS, slices) of (max, sum)
 #ifdef BYTES
-#write merged: array<vec4<u32>> @prepared(TOKENS * HEADS * KV_LORA / 32)     // (tokens * HEADS * KV_LORA / 256, 3, 8)
-#import records
+#write merged: array<vec4<u32>> @prepared(TOKENS * HEADS * KV_LORA / 32)     // (tokens, HEADS, KV_LORA / 32, 3)
 #import quantize
 #else
 #ifdef HALVES
@@ -71,10 +70,10 @@ var<workgroup> values: array<vec4<f32>, WG>;   // (phase, vector)
 #ifdef BYTES
     let lo = quantize_half(v0, v1, v2, v3);
     let hi = quantize_half(v4, v5, v6, v7);
-    let at = record_place(head * (KV_LORA / 32u) + unit);
+    let at = (head * (KV_LORA / 32u) + unit) * 3u;
     merged[at] = lo.codes;
-    merged[at + RECORD_PLANE] = hi.codes;
-    merged[at + 2u * RECORD_PLANE] = bitcast<vec4<u32>>(vec4(lo.scale, hi.scale, lo.scaled_sum, hi.scaled_sum));
+    merged[at + 1u] = hi.codes;
+    merged[at + 2u] = bitcast<vec4<u32>>(vec4(lo.scale, hi.scale, lo.scaled_sum, hi.scaled_sum));
 #else
     let own = halve_unit(v0, v1, v2, v3, v4, v5, v6, v7);
     let at = halves_place(head * (KV_LORA / 32u) + unit);

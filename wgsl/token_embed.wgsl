@@ -22,16 +22,14 @@
 
 // Writes unit u, which is multiplied by the norm's weight already, in the prepared format.
 #ifdef BYTES
-#write prepared: array<vec4<u32>> @prepared(UNITS)       // (UNITS / 8, 3, 8)
-#import records
+#write prepared: array<vec4<u32>> @prepared(UNITS)       // (UNITS, 3)
 #import quantize
 fn write(u: u32, v: W32) {
   let a = quantize_half(v.v0, v.v1, v.v2, v.v3);
   let b = quantize_half(v.v4, v.v5, v.v6, v.v7);
-  let to = record_place(u);
-  prepared[to] = a.codes;
-  prepared[to + RECORD_PLANE] = b.codes;
-  prepared[to + 2u * RECORD_PLANE] = bitcast<vec4<u32>>(vec4<f32>(a.scale, b.scale, a.scaled_sum, b.scaled_sum));
+  prepared[u * 3u] = a.codes;
+  prepared[u * 3u + 1u] = b.codes;
+  prepared[u * 3u + 2u] = bitcast<vec4<u32>>(vec4<f32>(a.scale, b.scale, a.scaled_sum, b.scaled_sum));
 }
 #else
 #ifdef HALVES

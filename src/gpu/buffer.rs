@@ -2,7 +2,7 @@
 //! so that steps can be listed, counted and checked on a machine without any.
 
 use crate::quant::GgmlType;
-use crate::quant::activation::{Activation, Q8Block};
+use crate::quant::activation::{Activation, Q8Unit};
 use crate::quant::halves::HalvesBlock;
 use half::f16;
 use std::fmt;
@@ -58,7 +58,7 @@ content!(
     [u32; 4]: Role::Words,
     u8: Role::Words,
     f16: Role::Halves,
-    Q8Block: Role::prepared(Activation::Bytes),
+    Q8Unit: Role::prepared(Activation::Bytes),
     HalvesBlock: Role::prepared(Activation::Halves { packed: false }),
 );
 

@@ -91,10 +91,11 @@ pub(super) fn stages(target: &Target, activation: Activation, units: u32, beside
         && activation.bytes(u64::from(units)) + STAGED_BESIDES + beside <= has
 }
 
-/// As [`stages`], for one of several tokens with inputs of so many units each. Prepared values are laid out in blocks of units, and what
-/// is staged begins where a block does.
+/// As [`stages`], for one of several tokens with inputs of so many units each. Halves are laid out in blocks of units, and what is staged
+/// begins where a block does.
 pub(super) fn stages_of_several(target: &Target, activation: Activation, units: u32) -> bool {
-    units.is_multiple_of(BLOCK_UNITS as u32) && stages(target, activation, units, 0)
+    let whole = !activation.is_halves() || units.is_multiple_of(BLOCK_UNITS as u32);
+    whole && stages(target, activation, units, 0)
 }
 
 /// The constants of a variant whose input of `units` units is staged.
@@ -269,9 +270,7 @@ pub(super) mod testing {
     use crate::gpu::buffer::Role;
     use crate::gpu::testing::{download, output, upload};
     use crate::kernels::testing::assert_close;
-    use crate::quant::activation::{
-        Q8Block, Q8Unit, dequantize_activation, quantize_activation, squares,
-    };
+    use crate::quant::activation::{Q8Unit, dequantize_activation, quantize_activation, squares};
     use crate::quant::halves::{HalvesBlock, halve, restore};
     use crate::testing::{Rng, rounds};
 
@@ -325,7 +324,7 @@ pub(super) mod testing {
     /// Prepared values on the device.
     pub fn upload_values(gpu: &Gpu, values: &[f32]) -> Range {
         Range::whole(&match activation(gpu) {
-            Activation::Bytes => upload(gpu, &Q8Block::of(&quantize_activation(values))),
+            Activation::Bytes => upload(gpu, &quantize_activation(values)),
             Activation::Halves { .. } => upload(gpu, &halve(values)),
             Activation::Floats => upload(gpu, values),
         })
@@ -387,8 +386,11 @@ pub(super) mod testing {
         let weighted: Vec<f32> = expected.iter().enumerate().map(weighted).collect();
         match activation(gpu) {
             Activation::Bytes => {
-                let blocks: Vec<Q8Block> = download(gpu, &found.values.buffer, n.div_ceil(256));
-                assert_bytes(&Q8Block::units(&blocks, n.div_ceil(32)), &weighted, what);
+                assert_bytes(
+                    &download(gpu, &found.values.buffer, n.div_ceil(32)),
+                    &weighted,
+                    what,
+                );
             }
             Activation::Halves { .. } => assert_halves(
                 &download(gpu, &found.values.buffer, n.div_ceil(256)),

@@ -14,7 +14,7 @@ use super::repack::{HALF, UNIT};
 /// What a product of a decoded token leaves for the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
-    /// [`Q8Block`]s, for integer dot products.
+    /// [`Q8Unit`]s, for integer dot products.
     Bytes,
     /// [`HalvesBlock`]s.
     Halves {
@@ -40,7 +40,7 @@ impl Activation {
     /// Bytes of so many units of 32 values: of whole blocks, where units come in blocks.
     pub const fn bytes(self, units: u64) -> u64 {
         match self {
-            Self::Bytes => units.div_ceil(BLOCK_UNITS as u64) * size_of::<Q8Block>() as u64,
+            Self::Bytes => units * size_of::<Q8Unit>() as u64,
             Self::Halves { .. } => {
                 units.div_ceil(BLOCK_UNITS as u64) * size_of::<HalvesBlock>() as u64
             }
@@ -63,8 +63,10 @@ impl Activation {
 /// flush to 0.
 pub const SMALLEST: f32 = 1e-35;
 
-/// 32 consecutive values.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// 32 consecutive values, as three `vec4<u32>` of a storage buffer: values 0..16, values 16..32, `scales` and
+/// `scaled_sums`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub struct Q8Unit {
     /// The values divided by their scale, in order, -127..=127.
     pub codes: [[i8; HALF]; 2],
@@ -74,47 +76,7 @@ pub struct Q8Unit {
     pub scaled_sums: [f32; 2],
 }
 
-/// 8 consecutive units, as 24 `vec4<u32>` of a storage buffer (`wgsl/shared/records.wgsl`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-pub struct Q8Block {
-    /// Plane h holds the codes of half h of every unit.
-    codes: [[[i8; HALF]; BLOCK_UNITS]; 2],
-    /// The scales and the scaled sums of every unit.
-    scales: [[[f32; 2]; 2]; BLOCK_UNITS],
-}
-
-const _: () = assert!(size_of::<Q8Block>() == 384);
-
-impl Q8Block {
-    /// Units as they lie on the device, the last block filled up with zeroes.
-    pub fn of(units: &[Q8Unit]) -> Vec<Self> {
-        let of = |units: &[Q8Unit]| {
-            let mut block = Self::zeroed();
-            for (u, unit) in units.iter().enumerate() {
-                block.codes[0][u] = unit.codes[0];
-                block.codes[1][u] = unit.codes[1];
-                block.scales[u] = [unit.scales, unit.scaled_sums];
-            }
-            block
-        };
-        units.chunks(BLOCK_UNITS).map(of).collect()
-    }
-
-    /// The first `n` units of blocks.
-    pub fn units(blocks: &[Self], n: usize) -> Vec<Q8Unit> {
-        let unit = |u: usize| {
-            let (block, u) = (&blocks[u / BLOCK_UNITS], u % BLOCK_UNITS);
-            let [scales, scaled_sums] = block.scales[u];
-            Q8Unit {
-                codes: [block.codes[0][u], block.codes[1][u]],
-                scales,
-                scaled_sums,
-            }
-        };
-        (0..n).map(unit).collect()
-    }
-}
+const _: () = assert!(size_of::<Q8Unit>() == 48);
 
 /// Quantises finite values, 32 per unit. The error of a value is at most half its scale, but for rounding in f32.
 ///
@@ -127,7 +89,7 @@ pub fn quantize_activation(x: &[f32]) -> Vec<Q8Unit> {
         .iter()
         .map(|values| {
             let (halves, _) = values.as_chunks::<HALF>();
-            let mut unit = Q8Unit::default();
+            let mut unit = Q8Unit::zeroed();
             for (i, values) in halves.iter().enumerate() {
                 let (codes, scale) = quantize_half(values);
                 let sum: i32 = codes.iter().map(|&code| i32::from(code)).sum();
@@ -249,33 +211,17 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_three_planes_for_the_shaders() {
+    fn a_unit_is_three_vec4_for_the_shaders() {
         let mut random = Rng::fresh();
-        let units = quantize_activation(&random_values(&mut random, 11));
-        let blocks = Q8Block::of(&units);
-        assert_eq!(Q8Block::units(&blocks, units.len()), units);
-        let words: &[u32] = bytemuck::cast_slice(&blocks);
-        for (u, unit) in units.iter().enumerate() {
-            let vector = |plane: usize| {
-                let first = (u / BLOCK_UNITS * 3 + plane) * BLOCK_UNITS + u % BLOCK_UNITS;
-                &words[4 * first..][..4]
-            };
-            for i in 0..UNIT {
-                let byte = (vector(i / HALF)[i % HALF / 4] >> (8 * (i % 4))) as i8;
-                assert_eq!(
-                    byte,
-                    unit.codes[i / HALF][i % HALF],
-                    "value {i} of unit {u}"
-                );
-            }
-            let [s0, s1] = unit.scales;
-            let [sum0, sum1] = unit.scaled_sums;
-            assert_eq!(
-                vector(2),
-                [s0, s1, sum0, sum1].map(f32::to_bits),
-                "unit {u}"
-            );
+        let unit = quantize_activation(&random_values(&mut random, 1))[0];
+        let words: [u32; 12] = bytemuck::cast(unit);
+        for i in 0..UNIT {
+            let byte = (words[i / 4] >> (8 * (i % 4))) as i8;
+            assert_eq!(byte, unit.codes[i / HALF][i % HALF], "value {i}");
         }
+        let [s0, s1] = unit.scales;
+        let [sum0, sum1] = unit.scaled_sums;
+        assert_eq!(words[8..], [s0, s1, sum0, sum1].map(f32::to_bits));
     }
 
     #[test]

@@ -1,5 +1,6 @@
-// Products of weights with activations as signed bytes (shared/records.wgsl).
-#import records
+// Activations as signed bytes. A unit is a record of 3 vec4<u32>: the bytes of values 0 .. 16, those of values 16 .. 32, and as floats
+// (s0, s1, s0 * sum0, s1 * sum1). A value of half i is s_i times its byte, and sum_i is the sum of the bytes of half i.
+struct Record { lo: vec4<u32>, hi: vec4<u32>, scales: vec4<f32> }
 
 fn bytes_sum16(a: vec4<u32>, b: vec4<u32>) -> f32 {
   return f32(dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w));

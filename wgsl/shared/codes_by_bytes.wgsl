@@ -1,4 +1,4 @@
-// A unit of weights with integer codes: `$W_load` requests it, and `$W_times` multiplies it by a record (shared/records.wgsl).
+// A unit of weights with integer codes: `$W_load` requests it, and `$W_times` multiplies it by a record (shared/bytes.wgsl).
 #import bytes
 struct $W_Loaded { codes: W32Codes, affine: vec4<f32> }
 

@@ -1,7 +1,7 @@
 // The input of a product, if the workgroup computes it itself: KEPT values that threads store in workgroup memory, 4 at a time. They are
-// stored as records with BYTES (shared/records.wgsl), as halves with HALVES (shared/halves.wgsl), else as floats.
+// stored as records with BYTES (shared/bytes.wgsl), as halves with HALVES (shared/halves.wgsl), else as floats.
 #ifdef BYTES
-#import records
+#import bytes
 #import quantize_quad
 alias Kept = Record;
 var<workgroup> kept_codes: array<u32, KEPT / 4u>;

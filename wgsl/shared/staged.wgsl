@@ -16,7 +16,7 @@ fn $W_ask(t: u32, group: u32) -> $W_Asked {
 
 // A barrier must follow. Threads behind the last vector store nothing.
 fn $W_put(t: u32, asked: $W_Asked) {
-  if ($su * WG + t < STAGE_VECTORS) { staged[stage_at($su, t)] = asked[$s]; }
+  if ($su * WG + t < STAGE_VECTORS) { staged[stage_place(stage_at($su, t))] = asked[$s]; }
 }
 
 // The first unit of the token's row: there is no other.

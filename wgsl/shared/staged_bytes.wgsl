@@ -1,10 +1,12 @@
-// The input of a product as records, through workgroup memory (shared/staged.wgsl).
-#import records
-#read $W: array<vec4<u32>> @prepared(INPUT_UNITS)      // (units / 8, 3, 8), shared/records.wgsl
+// The input of a product as records, through workgroup memory (shared/staged.wgsl). There the first vectors of all records precede the
+// second ones, and these the third ones, so that neighbouring threads read neighbouring vectors.
+#import bytes
+#read $W: array<vec4<u32>> @prepared(INPUT_UNITS)      // (units, 3)
 alias $W_Unit = Record;
 #import staged as $W
 
+fn stage_place(i: u32) -> u32 { return i % 3u * (STAGE_VECTORS / 3u) + i / 3u; }
+
 fn $W_unit(u: u32) -> Record {
-  let i = record_place(u);
-  return Record(staged[i], staged[i + RECORD_PLANE], bitcast<vec4<f32>>(staged[i + 2u * RECORD_PLANE]));
+  return Record(staged[u], staged[STAGE_VECTORS / 3u + u], bitcast<vec4<f32>>(staged[2u * (STAGE_VECTORS / 3u) + u]));
 }

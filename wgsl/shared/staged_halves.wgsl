@@ -4,6 +4,8 @@
 alias $W_Unit = Halves;
 #import staged as $W
 
+fn stage_place(i: u32) -> u32 { return i; }
+
 fn $W_unit(u: u32) -> Halves {
   let i = halves_place(u);
   return Halves(staged[i], staged[i + HALVES_PLANE], staged[i + 2u * HALVES_PLANE], staged[i + 3u * HALVES_PLANE], bitcast<vec4<f32>>(staged[i + HALVES_SCALES]));

@@ -1,5 +1,5 @@
 // The end of a kernel whose output feeds another product. If `prepared` is bound, it stores the workgroup's rows prepared for that product:
-// as records with BYTES (shared/records.wgsl), as halves with HALVES (shared/halves.wgsl), else as floats. If a norm lies in between
+// as records with BYTES (shared/bytes.wgsl), as halves with HALVES (shared/halves.wgsl), else as floats. If a norm lies in between
 // (`norm_weight`), it multiplies them by the norm's weight and also stores the sum of squares of each 16 rows. The consumer then only
 // divides by the root mean square. The kernel declares TILE, the rows of a workgroup, the length OUT_ROWS, all rows, and token_rows_at,
 // which gives rows first .. first + 4 of the workgroup (shared/token_rows.wgsl).

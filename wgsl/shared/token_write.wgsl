@@ -1,20 +1,18 @@
-// Stores values of a product's output as the next product reads them: as records with BYTES (shared/records.wgsl), as halves with HALVES
+// Stores values of a product's output as the next product reads them: as records with BYTES (shared/bytes.wgsl), as halves with HALVES
 // (shared/halves.wgsl), else as floats. The kernel declares the length OUT_ROWS, all values.
 
 // Writes rows `row` .. `row` + 4. Threads 4i .. 4i + 4 call together, for 16 rows.
 #ifdef BYTES
-#write prepared?: array<u32> @prepared(ceil(OUT_ROWS, 32))          // (rows / 256, 3, 8, 4)
-#import records
+#write prepared?: array<u32> @prepared(ceil(OUT_ROWS, 32))          // (rows / 32, 12)
 #import quantize_quad
 fn token_write(row: u32, t: u32, v: vec4<f32>) {
   let quad = quantize_quad(v);
-  let first = record_place(row >> 5u);
+  let unit = (row >> 5u) * 12u;
   let half = (row >> 4u) & 1u;
-  prepared[(first + half * RECORD_PLANE) * 4u + (t & 3u)] = quad.word;
+  prepared[unit + half * 4u + (t & 3u)] = quad.word;
   if ((t & 3u) == 0u) {
-    let scales = (first + 2u * RECORD_PLANE) * 4u + half;
-    prepared[scales] = bitcast<u32>(quad.scale);
-    prepared[scales + 2u] = bitcast<u32>(quad.scaled_sum);
+    prepared[unit + 8u + half] = bitcast<u32>(quad.scale);
+    prepared[unit + 10u + half] = bitcast<u32>(quad.scaled_sum);
   }
 }
 #else

@@ -194,7 +194,7 @@ impl<'a> Problem<'a> {
         let words = activation(gpu).bytes((outputs * n).div_ceil(32) as u64) as usize / 4;
         let prepared = TokenOutput {
             values: Range::whole(&output(gpu, words)).holding(Role::prepared(activation(gpu))),
-            norm: (!case.has_experts())
+            norm: (!case.has_experts() && !case.pair)
                 .then(|| (range(&self.g), Range::whole(&output(gpu, outputs * n / 16)))),
         };
         let most = case.tokens as u32;

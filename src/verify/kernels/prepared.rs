@@ -6,7 +6,7 @@ use crate::gpu::GpuError;
 use crate::gpu::buffer::{Range, Role};
 use crate::kernels::token::{TokenInput, TokenOutput};
 use crate::quant::activation::{
-    Activation, Q8Block, dequantize_activation, quantize_activation, squares,
+    Activation, Q8Unit, dequantize_activation, quantize_activation, squares,
 };
 use crate::quant::halves::{HalvesBlock, halve, restore};
 
@@ -48,7 +48,7 @@ pub(super) const fn limit_of_rounded(form: Activation) -> f64 {
 /// Prepared values on the device.
 pub(super) fn given(lab: &Lab<'_>, values: &[f32]) -> Range {
     match form(lab) {
-        Activation::Bytes => lab.given(&Q8Block::of(&quantize_activation(values))),
+        Activation::Bytes => lab.given(&quantize_activation(values)),
         Activation::Halves { .. } => lab.given(&halve(values)),
         Activation::Floats => lab.given(values),
     }
@@ -127,8 +127,7 @@ pub(super) fn compared(
     let sums = limit(form);
     let mut all = match form {
         Activation::Bytes => {
-            let blocks: Vec<Q8Block> = lab.read(&left.values, n.div_ceil(256))?;
-            let units = Q8Block::units(&blocks, n / 32);
+            let units: Vec<Q8Unit> = lab.read(&left.values, n / 32)?;
             let found = dequantize_activation(&units);
             let sum = |codes: &[i8; 16]| codes.iter().map(|c| i32::from(*c)).sum::<i32>() as f32;
             let own = units.iter().flat_map(|unit| {
