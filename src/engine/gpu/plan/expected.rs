@@ -25,7 +25,7 @@ const FILL: f64 = 2.4e-6;
 const PACKED_STEPS: f64 = 3.0;
 const FLOAT_STEPS: f64 = 7.0;
 /// The same in tier `plain`, whose threads share no loads of the activations.
-const PLAIN_STEPS: f64 = 60.0;
+const PLAIN_STEPS: f64 = 45.0;
 
 /// Operations of all lanes of a core in a nanosecond: lanes times clock, by the makers' data sheets.
 const fn lane_operations(profile: Profile) -> f64 {
