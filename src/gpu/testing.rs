@@ -32,7 +32,7 @@ fn open(options: &GpuOptions) -> Result<Gpu, GpuError> {
     })
 }
 
-/// The first adapter in a tier in emulated subgroups of 32 and of 64, where it is software.
+/// The first adapter in a tier in emulated subgroups of 16, 32 and 64 threads, where it is software.
 pub(crate) fn waves(tier: Tier) -> Vec<Gpu> {
     let options = GpuOptions {
         tier: Some(tier),
@@ -51,7 +51,7 @@ pub(crate) fn waves(tier: Tier) -> Vec<Gpu> {
     if metal::wanted().is_some() {
         return vec![];
     }
-    [32, 64].into_iter().filter_map(emulating).collect()
+    [16, 32, 64].into_iter().filter_map(emulating).collect()
 }
 
 /// The first adapter in the `int8` tier, where it can run it.

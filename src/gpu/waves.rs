@@ -21,13 +21,18 @@ struct Call {
     ty: String,
 }
 
-/// `gpu` told to have subgroups of 32 to 64 threads, as AMD tells, and with such of `size`; as it is in the `plain` tier, which has none.
+/// `gpu` told to have subgroups of 32 to 64 threads, as AMD tells, or of 8 to 32, as Intel does, and with such of `size`; as it is in the `plain`
+/// tier, which has none.
 pub(super) fn emulating(mut gpu: Gpu, size: u32) -> Gpu {
-    assert!([32, 64].contains(&size), "subgroups of {size}");
+    let told = match size {
+        16 => (8, 32),
+        32 | 64 => (32, 64),
+        _ => panic!("subgroups of {size}"),
+    };
     let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
     assert!(software, "no software: {}", gpu.info.name);
     if gpu.tier != Tier::Plain {
-        (gpu.info.subgroup_min_size, gpu.info.subgroup_max_size) = (32, 64);
+        (gpu.info.subgroup_min_size, gpu.info.subgroup_max_size) = told;
         // Their matrices would be those of the adapter's subgroups.
         gpu.target.coop = None;
         gpu.target.machine = Machine::new(&gpu.info, &gpu.limits, gpu.features);

@@ -63,8 +63,28 @@ const UNCHECKED: BoundsCheckPolicies = BoundsCheckPolicies {
     binding_array: BoundsCheckPolicy::Unchecked,
 };
 
-/// The source that Metal compiles, with the slots of wgpu's layout: immediates, buffers in order, their sizes.
+/// The versions of Metal's language that wgpu asks for, by the version of macOS (12 to 26). The first is the one that the tests compile.
+const METAL_VERSIONS: [(u8, u8); 5] = [(2, 4), (3, 0), (3, 1), (3, 2), (4, 0)];
+
+/// The source that Metal compiles, with the slots of wgpu's layout: immediates, buffers in order, their sizes. It is the same in all versions,
+/// but for the line that names the version.
 pub fn write_msl(module: &Module, info: &ModuleInfo) -> Result<String, String> {
+    let [text, others @ ..] = METAL_VERSIONS.map(|version| write_msl_in(version, module, info));
+    let text = text?;
+    for other in others {
+        let other = other?;
+        let differs = text
+            .lines()
+            .zip(other.lines())
+            .find(|(a, b)| a != b && !a.starts_with("// language: "));
+        if differs.is_some() || text.lines().count() != other.lines().count() {
+            return Err(format!("MSL differs between versions: {differs:?}"));
+        }
+    }
+    Ok(text)
+}
+
+fn write_msl_in(version: (u8, u8), module: &Module, info: &ModuleInfo) -> Result<String, String> {
     let mut resources = msl::EntryPointResources {
         immediates_buffer: Some(0),
         ..Default::default()
@@ -82,7 +102,7 @@ pub fn write_msl(module: &Module, info: &ModuleInfo) -> Result<String, String> {
     }
     resources.sizes_buffer = Some(resources.resources.len() as u8 + 1);
     let options = msl::Options {
-        lang_version: (2, 4),
+        lang_version: version,
         per_entry_point_map: [("main".to_owned(), resources)].into(),
         fake_missing_bindings: false,
         bounds_check_policies: UNCHECKED,

@@ -129,7 +129,7 @@ fn slices_of_each_token_are_merged_before_the_product() {
 }
 
 #[test]
-fn slices_of_each_token_are_merged_in_subgroups_of_32_and_64() {
+fn slices_of_each_token_are_merged_in_larger_subgroups() {
     let mut rng = Rng::fresh();
     let w = random_weight(&mut rng, GgmlType::Q4_0, 20, 256, 512);
     for gpu in waves(Tier::Subgroup).iter().chain(&waves(Tier::Int8)) {
