@@ -21,6 +21,8 @@ mod room;
 pub mod saved;
 pub mod scheduler;
 mod session;
+#[cfg(test)]
+mod testing;
 mod wait;
 
 use std::path::PathBuf;

@@ -82,8 +82,8 @@ pub struct Site {
     pub shares_work: Option<SharedWork>,
     /// Whether two runs of 32 lanes can share a row, as 64 lanes.
     pub two_runs: bool,
-    /// Whether the threads of a row share no subgroup: then no subgroup bounds them.
-    pub by_threads: bool,
+    /// Where the threads of a row share no subgroup, sums of each row that a thread leaves in workgroup memory; 0 where subgroups join them.
+    pub thread_sums: u32,
     /// What is the default where the device allows it.
     pub suggested: Option<Geometry>,
 }
@@ -94,6 +94,8 @@ pub const PREPARED_ROWS: u32 = 16;
 pub const WHOLE_THREADS: u32 = 64;
 /// Lanes of a run. Two runs may share a row.
 pub const RUN_LANES: u32 = 32;
+/// Most bytes of workgroup memory that a kernel needs beside the sums of its threads.
+const BESIDE_SUMS: u64 = 2 << 10;
 /// Units that a thread asks for at once at most, in any kernel.
 const MOST_UNROLL: u32 = 8;
 
@@ -129,13 +131,20 @@ impl Site {
             && self.whole.is_none_or(|rows| rows.is_multiple_of(g.tile))
             && (1..=MOST_UNROLL).contains(&g.unroll)
             && (!self.one_block || g.unroll * g.lanes >= self.units)
+            && self.sums_fit(g.tile * g.lanes, machine)
+    }
+
+    /// Whether workgroup memory holds what so many threads and rows leave for each other, beside what their kernel keeps.
+    fn sums_fit(&self, thread_rows: u32, machine: Machine) -> bool {
+        let bytes = 4 * u64::from(thread_rows) * u64::from(self.thread_sums);
+        bytes == 0 || bytes + BESIDE_SUMS <= u64::from(machine.workgroup_memory)
     }
 
     /// Most threads that can share a row.
     fn most_lanes(&self, machine: Machine) -> u32 {
         match self.two_runs && machine.lanes >= RUN_LANES {
             true => 2 * RUN_LANES,
-            false if self.by_threads => RUN_LANES,
+            false if self.thread_sums > 0 => RUN_LANES,
             false => machine.lanes,
         }
     }
@@ -367,7 +376,7 @@ mod tests {
             at_once: 2,
             shares_work: None,
             two_runs: false,
-            by_threads: false,
+            thread_sums: 0,
         }
     }
 

@@ -169,7 +169,10 @@ impl Divided for GpuBatchMatvec<'_> {
             },
             at_once: 4,
             together: 4,
-            by_threads: !self.subgroups,
+            thread_sums: match self.subgroups {
+                true => 0,
+                false => self.places() * (1 + u32::from(self.up.is_some())),
+            },
             suggested: Some(self.suggested()),
             ..shape
         }

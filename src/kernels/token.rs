@@ -145,7 +145,7 @@ pub(super) fn site(kernel: &'static str, weights: &[&GpuWeight], activation: Act
         at_once: 1,
         shares_work: None,
         two_runs: false,
-        by_threads: false,
+        thread_sums: 0,
     }
 }
 

@@ -317,6 +317,7 @@ fn chunks_of_any_size_anywhere_agree_with_the_twin() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn a_long_context_agrees_with_the_twin_in_one_block_and_in_several() {
     let mut rng = Rng::fresh();
     let [glm, ..] = shapes();

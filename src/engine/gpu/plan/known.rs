@@ -146,6 +146,7 @@ fn tiers(known: &Known, model: ModelName) -> Vec<Tier> {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn no_kernel_takes_more_than_a_known_gpu_has() {
     let mut parsed = HashMap::new();
     let mut checked = 0;

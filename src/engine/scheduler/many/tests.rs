@@ -9,8 +9,9 @@ use crate::engine::backend::{Backend, BackendError};
 use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use crate::engine::cpu::CpuBackend;
 use crate::engine::scheduler::request::Event;
+use crate::engine::testing::{VOCAB, small_model};
 use crate::engine::{
-    Biases, DeviceChoice, EngineOptions, GpuOptions, ModelSource, Opened, Sampling, Serving, Tier,
+    Biases, DeviceChoice, EngineOptions, GpuOptions, Opened, Sampling, Serving, Tier,
 };
 use crate::gpu::GpuError;
 use crate::gpu::wait::complete;
@@ -20,7 +21,7 @@ mod forced;
 
 const N_CTX: usize = 256;
 
-/// The built-in model for four at once; `None` where the adapter cannot run the tier.
+/// A small model for four at once; `None` where the adapter cannot run the tier.
 fn engine(tier: Tier, cache_tokens: usize) -> Option<Engine> {
     let options = EngineOptions {
         gpu: GpuOptions {
@@ -35,7 +36,7 @@ fn engine(tier: Tier, cache_tokens: usize) -> Option<Engine> {
         }),
         ..EngineOptions::default()
     };
-    let opened = match Opened::new(&ModelSource::Embedded, &options) {
+    let opened = match complete(Opened::of_gguf_async(small_model(), &options)) {
         Err(EngineError::Gpu(GpuError::TierUnsupported { .. })) => return None,
         opened => opened.expect("these tests need a GPU adapter"),
     };
@@ -109,8 +110,8 @@ impl Job {
 fn prompt(rng: &mut Rng, length: usize) -> Vec<u32> {
     let common = rng.below(length + 1);
     let kind = rng.below(2) as u32;
-    let token = |i: usize| (i as u32 * 37 + kind * 911) % 4000 + 3;
-    let own = (common..length).map(|_| rng.below(4000) as u32 + 3);
+    let token = |i: usize| (i as u32 * 37 + kind * 911) % VOCAB;
+    let own = (common..length).map(|_| rng.below(VOCAB as usize) as u32);
     let own: Vec<u32> = own.collect();
     (0..common).map(token).chain(own).collect()
 }
@@ -147,7 +148,7 @@ fn biased(rng: &mut Rng, many: &mut Many<'_>, job: Job) -> Job {
     let some = text.iter().step_by(2).take(20).copied();
     let mut job = job.without(&some.collect::<Vec<_>>());
     for _ in 0..rng.below(40) {
-        let (token, bias) = (rng.below(4000) as u32, 3.0 * rng.normals(1)[0]);
+        let (token, bias) = (rng.below(VOCAB as usize) as u32, 3.0 * rng.normals(1)[0]);
         job.biases.push((token, bias));
     }
     job
@@ -404,7 +405,7 @@ fn a_common_beginning_is_computed_once() {
         return;
     };
     let mut many = many(&engine);
-    let common: Vec<u32> = (0..2 * ROWS as u32 + 5).map(|i| i * 7 % 4000 + 3).collect();
+    let common: Vec<u32> = (0..2 * ROWS as u32 + 5).map(|i| i * 7 % VOCAB).collect();
     let jobs: Vec<Job> = (0..4)
         .map(|i| Job::new([&common[..], &[50 + i]].concat(), 3))
         .collect();

@@ -1,0 +1,22 @@
+//! What tests of the engine share: a model that is small enough for a software adapter.
+
+use std::sync::OnceLock;
+
+use crate::gguf::Gguf;
+use crate::synth::{self, ModelName, Recipe, SynthOptions};
+
+/// Tokens of [`small_model`]'s vocabulary.
+pub(super) const VOCAB: u32 = 512;
+
+/// A synthetic model with a dense layer and two of experts. Each token of a context weighs on all logits behind it, since its weights are random.
+pub(super) fn small_model() -> Gguf {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    let bytes = BYTES.get_or_init(|| {
+        let options = SynthOptions {
+            layers: Some(3),
+            ..SynthOptions::default()
+        };
+        synth::in_memory(ModelName::Tiny, Recipe::Q4KM, &options).expect("three layers are fine")
+    });
+    Gguf::from_static(bytes, "a small model").expect("it is whole")
+}
