@@ -8,7 +8,8 @@ use crate::synth::{self, ModelName, Recipe, SynthOptions};
 /// Tokens of [`small_model`]'s vocabulary.
 pub(super) const VOCAB: u32 = 512;
 
-/// A synthetic model with a dense layer and two of experts. Each token of a context weighs on all logits behind it, since its weights are random.
+/// A synthetic model with a dense layer and two layers of experts. Its weights are random, so that a wrong row of the cache changes the logits
+/// of every later position.
 pub(super) fn small_model() -> Gguf {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     let bytes = BYTES.get_or_init(|| {

@@ -82,7 +82,7 @@ pub struct Site {
     pub shares_work: Option<SharedWork>,
     /// Whether two runs of 32 lanes can share a row, as 64 lanes.
     pub two_runs: bool,
-    /// Where the threads of a row share no subgroup, sums of each row that a thread leaves in workgroup memory; 0 where subgroups join them.
+    /// Sums that a thread leaves in workgroup memory for each of its rows, where no subgroup joins them. It is 0 where one does.
     pub thread_sums: u32,
     /// What is the default where the device allows it.
     pub suggested: Option<Geometry>,
@@ -94,7 +94,7 @@ pub const PREPARED_ROWS: u32 = 16;
 pub const WHOLE_THREADS: u32 = 64;
 /// Lanes of a run. Two runs may share a row.
 pub const RUN_LANES: u32 = 32;
-/// Most bytes of workgroup memory that a kernel needs beside the sums of its threads.
+/// Bytes of workgroup memory that are left to a kernel for everything but [`Site::thread_sums`].
 const BESIDE_SUMS: u64 = 2 << 10;
 /// Units that a thread asks for at once at most, in any kernel.
 const MOST_UNROLL: u32 = 8;
@@ -134,7 +134,7 @@ impl Site {
             && self.sums_fit(g.tile * g.lanes, machine)
     }
 
-    /// Whether workgroup memory holds what so many threads and rows leave for each other, beside what their kernel keeps.
+    /// Whether workgroup memory holds the sums of all threads. `thread_rows` is the number of threads times the rows of each.
     fn sums_fit(&self, thread_rows: u32, machine: Machine) -> bool {
         let bytes = 4 * u64::from(thread_rows) * u64::from(self.thread_sums);
         bytes == 0 || bytes + BESIDE_SUMS <= u64::from(machine.workgroup_memory)
@@ -412,6 +412,22 @@ mod tests {
             let g = down.default_geometry(machine).expect("it is allowed");
             assert_eq!((g.lanes, g.tile, g.unroll), (lanes, 16, 192 / lanes));
         }
+    }
+
+    #[test]
+    fn sums_of_threads_fit_workgroup_memory() {
+        let machine = Machine {
+            workgroup_memory: 16 << 10,
+            ..H200
+        };
+        let mut by_threads = site(2048, 64, true);
+        by_threads.thread_sums = 16;
+        let bytes = |g: &Geometry| g.tile * g.lanes * 16 * 4 + BESIDE_SUMS as u32;
+        let all = by_threads.candidates(machine);
+        assert!(all.iter().all(|g| bytes(g) <= 16 << 10));
+        assert!(all.iter().any(|g| 2 * bytes(g) > 16 << 10), "much is used");
+        let in_subgroups = site(2048, 64, true).candidates(machine);
+        assert!(in_subgroups.iter().any(|g| bytes(g) > 16 << 10));
     }
 
     #[test]

@@ -113,7 +113,7 @@ fn composed_weights_save_dispatches_of_a_token_and_leave_prompts_alone() {
         // Where workgroups repeat work queries are absorbed without a dispatch of their own, so there is nothing to save.
         let qk = (layers, layers);
         let saved = match gpu.tier {
-            // Queries are absorbed while others are rotated, so that nobody waits for less.
+            // The dispatch that `qk` saves runs beside the rotation of the queries, so a token waits as often as before.
             Tier::Plain => [(layers, 0), (layers, layers), (2 * layers, layers)],
             _ if gpu.asked_to_repeat() == Some(true) => [(0, 0); 3],
             Tier::Subgroup | Tier::Int8 => [qk, (0, 0), qk],

@@ -122,7 +122,7 @@ fn check(tier: Tier, limit: f64) {
     let (rows, prompt, drawn) = results(Gpu::open(&options).expect("it opened before"));
     for gpu in emulating {
         let size = gpu.waves.expect("it is emulated");
-        assert_eq!(gpu.lanes(), if size == 16 { 8 } else { 32 });
+        assert_eq!(gpu.lanes(), gpu.info.subgroup_min_size);
         let found = results(gpu);
         for (what, found, expected) in
             [("tokens", &found.0, &rows), ("a prompt", &found.1, &prompt)]

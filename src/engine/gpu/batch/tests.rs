@@ -145,7 +145,7 @@ fn each_sequence_gets_the_logits_that_it_gets_alone() {
             continue;
         };
         let model = Arc::clone(&session.model);
-        let prompts: Vec<Vec<u32>> = [1, 12, 66, 5]
+        let prompts: Vec<Vec<u32>> = [1, 30, 70, 5]
             .iter()
             .map(|n| tokens(*n + rng.below(8))[..].to_vec())
             .collect();
@@ -221,7 +221,8 @@ fn assert_alone(
 fn pieces_of_several_prompts_in_one_step_are_what_they_are_alone() {
     let mut rng = Rng::fresh();
     for (tier, alone_in, limit) in [
-        (Tier::Plain, Tier::Plain, 1e-6),
+        // The kernels of prompts add in another order.
+        (Tier::Plain, Tier::Plain, 1e-7),
         (Tier::Subgroup, Tier::Subgroup, 1e-4),
         // Steps of prompts round nothing to bytes. A session in int8 does, and near ties of experts that turn in it show in all later logits.
         (Tier::Int8, Tier::Subgroup, 5e-4),
@@ -282,7 +283,7 @@ fn a_sequence_alone_gets_the_logits_of_a_session_to_the_bit() {
         run.step(&[3, 0, 2]);
         let mut found = vec![];
         // Its rows end in the second page.
-        while found.len() < PAGE as usize + 4 {
+        while found.len() < PAGE as usize + 20 {
             found.extend(run.step(&[0, 1, 0]));
         }
         let (ids, done) = &run.sequences[1];
