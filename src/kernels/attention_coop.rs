@@ -261,9 +261,11 @@ mod tests {
             ..glm()
         };
         let mut rng = Rng::fresh();
-        for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
+        for (i, gpu) in gpus().iter().filter(|gpu| emulates(gpu)).enumerate() {
             let kinds = [(NVIDIA, false), (NVIDIA, true), (APPLE, false)];
-            for (coop, backwards) in kinds.into_iter().filter(|kind| has_matrices(kind.0)) {
+            let kinds = kinds.into_iter().filter(|kind| has_matrices(kind.0));
+            // Tiers differ only in how the sums leave.
+            for (coop, backwards) in kinds.take(if i == 0 { 3 } else { 1 }) {
                 // Their softmax stays within the 8 lanes of llvmpipe.
                 let shapes = fitting(coop, 48 << 10, dims);
                 for shape in shapes.flat_map(both) {

@@ -328,6 +328,8 @@ mod tests {
         let (glm, youtu) = (dims(20, 192, 64, 512), dims(16, 128, 64, 512));
         for gpu in token_gpus() {
             let mut rng = Rng::fresh();
+            // The slices of a head follow the cores.
+            let divisions = [(8, false), (132, true), (132, false), (40, true)];
             for (types, cols, dims) in [
                 ([GgmlType::Q4_0, GgmlType::Q4_0], 768, glm),
                 ([GgmlType::Q4_K, GgmlType::Q8_0], 768, glm),
@@ -339,8 +341,8 @@ mod tests {
                     dims(130, 32, 2, 32),
                 ),
             ] {
-                // The slices of a head follow the cores.
-                for (cores, with_row) in [(8, false), (132, false), (40, true), (132, true)] {
+                let some = if types[0] == types[1] { 4 } else { 2 };
+                for &(cores, with_row) in &divisions[..some] {
                     check(gpu, &mut rng, (types, cols, dims), cores, with_row);
                 }
             }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
 /// What a test waits for comes within this time, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 /// What programs ask a terminal for: where its cursor is.
 const WHERE: &[u8] = b"\x1b[6n";
 

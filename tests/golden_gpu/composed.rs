@@ -51,8 +51,8 @@ fn composed_weights_stay_near_the_golden_values() {
             if gpu.tier == Tier::Plain && ty != "embedded" {
                 continue;
             }
-            let choices = match ty {
-                "embedded" => &COMPOSING[..],
+            let choices = match (ty, gpu.tier) {
+                ("embedded", Tier::Subgroup) => &COMPOSING[..],
                 _ => &[PrecomposeChoice::Both],
             };
             for &choice in choices {

@@ -364,7 +364,8 @@ fn tokens_one_by_one_stay_near_the_golden_values_of_every_tales_fixture() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn tokens_one_by_one_stay_near_the_golden_values_of_every_family() {
-    for (gpu, nmse, contrast) in tiers_of_tokens(Tier::Int8) {
+    // Work that is repeated, and f16 multiplied alone, are those of the test with the built-in model.
+    for (gpu, nmse, contrast) in tiers_of_tokens(Tier::Int8).into_iter().skip(1).take(2) {
         let mut one_by_one = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
             Box::new(OneByOne(backend(&gpu, model, n_ctx)))
         };

@@ -109,8 +109,9 @@ fn results(gpu: Gpu) -> (Vec<f32>, Vec<f32>, Vec<u32>) {
     (rows, prompt, drawn)
 }
 
-fn check(tier: Tier, limit: f64) {
-    let emulating = waves(tier);
+fn check(tier: Tier, sizes: &[u32], limit: f64) {
+    let mut emulating = waves(tier);
+    emulating.retain(|gpu| gpu.waves.is_some_and(|size| sizes.contains(&size)));
     if emulating.is_empty() {
         return;
     }
@@ -142,12 +143,12 @@ fn check(tier: Tier, limit: f64) {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn a_model_in_larger_waves_is_the_same() {
-    check(Tier::Subgroup, 1e-6);
+    check(Tier::Subgroup, &[16, 32, 64], 1e-6);
 }
 
 /// Sums in another order round a few activations to other bytes.
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn a_model_on_bytes_in_larger_waves_is_nearly_the_same() {
-    check(Tier::Int8, 1e-3);
+    check(Tier::Int8, &[32], 1e-3);
 }

@@ -367,14 +367,14 @@ fn experts_take_their_own_tokens() {
 fn other_geometries_give_the_same() {
     for gpu in all_gpus() {
         let mut rng = Rng::fresh();
-        // Two of them in each run.
+        // One of them in each run.
         let cases = [
             (GgmlType::Q4_0, Kind::Dense, 1, 160, 1120, false),
             (GgmlType::Q5_0, Kind::Heads(8), 5, 96, 192, false),
             (GgmlType::Q8_0, Kind::ByToken(2), 3, 96, 256, true),
             (GgmlType::F32, Kind::Stream, 1, 64, 512, false),
         ];
-        let some = cases.into_iter().skip(rng.below(2)).step_by(2);
+        let some = cases.into_iter().skip(rng.below(4)).take(1);
         for (ty, kind, groups, rows, cols, pair) in some {
             let case = Case {
                 ty,
