@@ -283,10 +283,7 @@ fn a_session_file_goes_on_without_computing_again() {
         "{}",
         stderr(&third)
     );
-    let refused = piped(
-        &["-n", "1"],
-        &format!("Hello\n/save {}\n", other.display()),
-    );
+    let refused = piped(&["-n", "1"], &format!("Hello\n/save {}\n", other.display()));
     assert_eq!(refused.status.code(), Some(1));
     assert!(error_line(stderr(&refused)).contains("a conversation already"));
     let refused = piped(&[], "/load /nowhere/fox.session\n");
