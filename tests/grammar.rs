@@ -129,9 +129,10 @@ fn accepts(schema: &Value, value: &Value) -> bool {
     match schema["type"].as_str() {
         Some("boolean") => value.is_boolean(),
         Some("null") => value.is_null(),
-        Some("integer") => value.as_i64().is_some_and(|number| {
-            number % schema["multipleOf"].as_i64().unwrap_or(1) == 0
-                && within(&schema["minimum"], number as f64, &schema["maximum"])
+        // As a float, because -0 is an integer of JSON, too.
+        Some("integer") => value.as_f64().is_some_and(|number| {
+            number % schema["multipleOf"].as_f64().unwrap_or(1.0) == 0.0
+                && within(&schema["minimum"], number, &schema["maximum"])
         }),
         Some("string") => value.as_str().is_some_and(|text| {
             let length = text.chars().count() as f64;

@@ -382,6 +382,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn the_kernel_agrees_in_larger_subgroups() {
         let glm = MlaDims {
             heads: 20,

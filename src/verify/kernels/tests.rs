@@ -85,6 +85,7 @@ fn with_other_floats(mut call: Call, kernel: &str) -> Call {
 type Wrong = (&'static str, fn(Call) -> Call);
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn a_wrong_number_is_found_in_the_kernel_that_has_it_and_in_no_other() {
     for gpu in gpus() {
         let of_all: [Wrong; 4] = [

@@ -3,6 +3,7 @@
 use super::*;
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn a_token_whose_step_was_left_out_is_an_error_and_no_text() {
     let context = tokens(20);
     for tier in [Tier::Plain, Tier::Subgroup, Tier::Int8] {
