@@ -91,8 +91,9 @@ def write(results, mutants):
     text = DOCUMENT.read_text()
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    by = Counter(f"{r['how']} in stage {r['stage']}" for r in results.values() if r["status"] == "caught")
-    how = ", ".join(f"{count} {what}" for what, count in by.most_common())
-    new = f"{BEGIN}\n\n{table(results, mutants)}\nOf those caught, {how}.\n\n## Survivors\n{survivors(results)}\n{END}"
+    by = Counter((r["stage"], r["how"]) for r in results.values() if r["status"] == "caught")
+    how = "\n".join(f"| {stage} | {what} | {count} |" for (stage, what), count in by.most_common())
+    ends = f"How those that were caught ended:\n\n| stage | a test | mutants |\n|---|---|---|\n{how}\n"
+    new = f"{BEGIN}\n\n{table(results, mutants)}\n{ends}\n## Survivors\n{survivors(results)}\n{END}"
     DOCUMENT.write_text(before + new + after)
     print(table(results, mutants))

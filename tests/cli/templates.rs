@@ -59,7 +59,8 @@ fn hostile_templates_end_in_a_sentence() {
     assert_refused(HOSTILE.into_iter().chain([nested.as_str()]));
 }
 
-/// Both commands end within a minute, in little memory, and say the same of each template.
+/// Asserts that `inspect` and `generate` end within a minute and in little memory with each template, and that either both refuse it or
+/// none does.
 #[track_caller]
 fn assert_refused<'a>(templates: impl Iterator<Item = &'a str>) {
     let directory = tempfile::tempdir().expect("a temporary directory");

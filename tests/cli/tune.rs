@@ -158,7 +158,7 @@ fn ctrl_c_ends_tuning_at_once_and_keeps_nothing() {
     let began = std::time::Instant::now();
     let rest: Vec<_> = lines.collect();
     let status = child.wait().expect("it was started");
-    // A second on an idle machine. On a busy one, the candidate that is being compiled is waited for.
+    // Tuning ends when the current candidate is compiled. That takes less than a second, but longer where other tests run.
     assert!(began.elapsed().as_secs_f64() < 10.0, "{rest:?}");
     assert_eq!(status.code(), Some(130));
     assert!(kept(cache.path()).is_empty());

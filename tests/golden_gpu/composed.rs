@@ -51,6 +51,7 @@ fn composed_weights_stay_near_the_golden_values() {
             if gpu.tier == Tier::Plain && ty != "embedded" {
                 continue;
             }
+            // Every choice in one tier. In the others the choice that composes most.
             let choices = match (ty, gpu.tier) {
                 ("embedded", Tier::Subgroup) => &COMPOSING[..],
                 _ => &[PrecomposeChoice::Both],

@@ -206,7 +206,8 @@ const PLAIN: Sampling = Sampling {
 #[test]
 fn greedy_is_what_the_twin_chooses() {
     let mut rng = Rng::fresh();
-    for vocab in [154_880, 300, 256, 1] {
+    let of_a_model = [154_880, 102_400][rng.below(2)];
+    for vocab in [of_a_model, 300, 256, 1] {
         let plain = rng.normals(vocab);
         // Few values make ties; NaN and infinities must not win or crash, and are told of.
         let odd = [1.0, 2.0, -0.0, 0.0, f32::NAN, f32::NEG_INFINITY];

@@ -136,8 +136,8 @@ fn budgets(
     Ok(specs.into_iter().map(of).collect())
 }
 
-/// The tiers that are checked: of the model with the most kinds of kernels all, and of the others the one that the GPU is opened in, for
-/// every second GPU.
+/// The tiers in which a model is checked on the known GPU of number `i`. The model with the most kinds of kernels is checked in all tiers. The
+/// other two take turns: each is checked on every second GPU, in the tier in which that GPU is opened.
 fn tiers(i: usize, known: &Known, model: ModelName) -> Vec<Tier> {
     let mut all = known.tiers();
     match model {

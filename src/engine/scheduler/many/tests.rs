@@ -309,7 +309,7 @@ fn assert_alone(engine: &Engine, many: &mut Many<'_>, jobs: &[Job]) -> u64 {
             }
         }
     }
-    // The model's probabilities are nearly even, so a draw often lies so near to the limit between two tokens that rounding decides.
+    // This model gives many tokens nearly the same probability. So rounding decides some draws, and no reference tells which.
     assert!(parted <= 1 + tokens / 50, "{parted} of {}", jobs.len());
     assert!(near <= 1 + jobs.len() / 3, "{near} of {}", jobs.len());
     runs

@@ -165,3 +165,9 @@ fn assert_led(tiers: &[Tier], mixes: usize) {
 fn led_along_its_text_alone_nobody_chooses_otherwise_in_a_mix() {
     assert_led(&[Tier::Subgroup], rounds(1));
 }
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn led_along_its_text_alone_nobody_chooses_otherwise_in_the_plain_tier() {
+    assert_led(&[Tier::Plain], rounds(1));
+}
