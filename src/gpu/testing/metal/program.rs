@@ -111,6 +111,47 @@ pub(super) fn compiled(spec: &Spec, msl: &Msl, math: Math) -> Result<Arc<Program
         .clone()
 }
 
+/// The compiler of kernels, with its flags.
+fn compiler(folder: &Path, math: Math) -> Command {
+    let mut compiler = Command::new("clang++");
+    compiler
+        .args(FLAGS)
+        .args(math.flags())
+        // Conversions of halves in one instruction.
+        .args(cfg!(target_arch = "x86_64").then_some("-march=native"))
+        .arg("-I")
+        .arg(folder);
+    compiler
+}
+
+/// Has the compiler make a file. Another process may make the same one.
+fn made(mut compiler: Command, path: &Path) -> Result<(), String> {
+    let fresh = path.with_extension(std::process::id().to_string());
+    let output = compiler
+        .arg("-o")
+        .arg(&fresh)
+        .output()
+        .map_err(|e| format!("clang++ cannot be run: {e}; install clang"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{}: {said}", path.display()));
+    }
+    fs::rename(&fresh, path).map_err(|e| e.to_string())
+}
+
+/// What runs the threads of any kernel, compiled. This takes as long as a small kernel does, so all kernels share it.
+fn host(folder: &Path, math: Math) -> Result<PathBuf, String> {
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _making = MAKING.lock().unwrap_or_else(|e| e.into_inner());
+    let path = folder.join(format!("fibers-{math:?}.o"));
+    if !path.exists() {
+        let mut compiler = compiler(folder, math);
+        compiler.arg("-c").arg(folder.join("fibers.cpp"));
+        made(compiler, &path)?;
+    }
+    Ok(path)
+}
+
 fn compile(kernel: &str, msl: &Msl, math: Math) -> Result<Program, String> {
     let text = cpp::translated(msl)?;
     let folder = folder()?;
@@ -121,26 +162,9 @@ fn compile(kernel: &str, msl: &Msl, math: Math) -> Result<Program, String> {
     if !path.exists() {
         let source = folder.join(format!("{name}.cpp"));
         replace(&source, text.as_bytes())?;
-        // Another process may compile the same.
-        let fresh = folder.join(format!("{name}.{}", std::process::id()));
-        let output = Command::new("clang++")
-            .args(FLAGS)
-            .args(math.flags())
-            // Conversions of halves in one instruction.
-            .args(cfg!(target_arch = "x86_64").then_some("-march=native"))
-            .arg("-I")
-            .arg(folder)
-            .arg(&source)
-            .arg(folder.join("fibers.cpp"))
-            .arg("-o")
-            .arg(&fresh)
-            .output()
-            .map_err(|e| format!("clang++ cannot be run: {e}; install clang"))?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("{}: {said}", source.display()));
-        }
-        fs::rename(&fresh, &path).map_err(|e| e.to_string())?;
+        let mut compiler = compiler(folder, math);
+        compiler.arg(&source).arg(host(folder, math)?);
+        made(compiler, &path)?;
     }
     Ok(Program { path, math })
 }
