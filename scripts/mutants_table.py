@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "mutants.md"
-# Lines of: file, kind and mutated line as regular expressions, and the reason, with tabs between them.
+# Lines of: file, kind and mutated line as regular expressions, and the reason, with tabs between them. A file with a colon is a file and the
+# number of a line: barriers look all alike.
 REASONS = ROOT / "scripts" / "mutants-reasons.tsv"
 KINDS = ["barrier", "index", "neighbour", "lanes", "clamp"]
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
@@ -28,9 +29,10 @@ def is_open(result):
 
 def reason_of(result, known):
     """Why nobody notices a survivor, where that is known."""
-    file, _, _, kind = result["mutant"].rsplit(":", 3)
+    file, line, _, kind = result["mutant"].rsplit(":", 3)
     for file_re, kind_re, line_re, reason in known:
-        if re.fullmatch(file_re, file) and re.fullmatch(kind_re, kind) and re.search(line_re, result["mutated"]):
+        place = file if ":" not in file_re else f"{file}:{line}"
+        if re.fullmatch(file_re, place) and re.fullmatch(kind_re, kind) and re.search(line_re, result["mutated"]):
             return reason
     return None
 
