@@ -529,6 +529,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn the_kernel_is_exact_in_the_longest_context() {
         // Five heads are two groups. llvmpipe binds 128 MiB, 116508 rows; a few more rows stand behind those seen.
         let dims = MlaDims {

@@ -223,6 +223,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn the_kernel_agrees_in_larger_subgroups() {
         let dims = MlaDims { heads: 4, ..glm() };
         let shape = Shape::of(dims, 24 << 10).expect("it suits");

@@ -452,6 +452,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn the_kernel_agrees_with_its_twin_for_every_type() {
         let mut rng = Rng::fresh();
         let gpus: Vec<_> = gpus().iter().collect();

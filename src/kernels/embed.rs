@@ -92,13 +92,16 @@ mod tests {
 
     fn check(gpu: &Gpu, rng: &mut Rng, ty: GgmlType, rows: usize, cols: usize) {
         let w = random_weight(rng, ty, 1, rows, cols);
-        let history: Vec<u32> = (0..20).map(|_| rng.below(rows) as u32).collect();
+        let weight = gpu_weight(gpu, &w);
+        let mut history: Vec<u32> = (0..20).map(|_| rng.below(rows) as u32).collect();
         let (pos, n_tokens) = (rng.below(10), 1 + rng.below(8));
+        // The first row of a piece is just behind the piece before.
+        history[pos] = weight.pieces[rng.below(weight.pieces.len())].first_row;
         let mut twin = vec![0.0; n_tokens * cols];
         embed(&w, &history[pos..pos + n_tokens], &mut twin);
         let out = output(gpu, 8 * cols);
         let calls = calls(
-            &gpu_weight(gpu, &w),
+            &weight,
             &Range::whole(&upload(gpu, &history)),
             &Range::whole(&out),
         );

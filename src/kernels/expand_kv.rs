@@ -323,6 +323,7 @@ pub(super) mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn weights_of_every_type_become_those_of_the_twin() {
         let mut rng = Rng::fresh();
         let [glm, ..] = shapes();

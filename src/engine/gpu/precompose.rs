@@ -547,6 +547,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn products_that_do_not_fit_are_refused_before_loading() {
         let gguf = Arc::new(ModelSource::Embedded.open().unwrap());
         let model = models::load(Arc::clone(&gguf)).unwrap();

@@ -298,6 +298,7 @@ fn slices_of_the_head_are_shorter_where_they_take_too_long() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn single_tokens_of_a_prompt_are_cut_too() {
     for tier in [Tier::Plain, Tier::Subgroup, Tier::Int8] {
         // All pieces are of one token.

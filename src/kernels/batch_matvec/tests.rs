@@ -303,6 +303,7 @@ fn the_gpu_agrees_for_every_type() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn the_gpu_agrees_at_the_shapes_of_the_models() {
     for gpu in all_gpus() {
         let mut rng = Rng::fresh();

@@ -353,6 +353,7 @@ fn check_pair(
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn dense_pairs_of_every_type() {
     let mut rng = Rng::fresh();
     for gpu in gpus() {

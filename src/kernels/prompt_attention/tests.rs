@@ -327,6 +327,7 @@ fn a_long_context_agrees_with_the_twin_in_one_block_and_in_several() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn masks_hold_at_the_edges_of_tiles_and_blocks() {
     let mut rng = Rng::fresh();
     let [_, dims, _] = shapes();
@@ -499,6 +500,7 @@ fn the_trial_passes_where_there_are_matrices() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn what_is_timed_is_an_attention_by_matrices_and_one_in_floats() {
     for gpu in gpus() {
         let trial = trial::timed(gpu, glm(), NVIDIA, 16);

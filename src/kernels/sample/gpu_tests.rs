@@ -252,6 +252,7 @@ fn greedy_is_what_the_twin_chooses() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn draws_are_those_of_the_definition() {
     let mut rng = Rng::fresh();
     let settings = [
@@ -341,6 +342,7 @@ fn kept(chooser: &Chooser<'_>, logits: &[f32], sampling: &Sampling) -> Vec<u32> 
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn ties_at_a_threshold_go_to_the_lower_ids() {
     for gpu in gpus() {
         let vocab = 700;
@@ -428,6 +430,7 @@ fn even_draws_hit_the_exact_token_on_every_device() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn many_candidates_are_cut_where_the_definition_cuts() {
     let mut rng = Rng::fresh();
     let settings = [

@@ -218,6 +218,7 @@ fn assert_alone(
 
 /// Steps of many tokens take the kernels of prompts, and those of few others; both leave the same rows and logits.
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn pieces_of_several_prompts_in_one_step_are_what_they_are_alone() {
     let mut rng = Rng::fresh();
     for (tier, alone_in, limit) in [
@@ -254,6 +255,7 @@ fn pieces_of_several_prompts_in_one_step_are_what_they_are_alone() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn a_sequence_alone_gets_the_logits_of_a_session_to_the_bit() {
     let mut rng = Rng::fresh();
     // What one dispatch does in place of several, and short contexts, depend on the device.
@@ -364,6 +366,7 @@ fn rows_come_back_through_kept_memory_whatever_became_of_others() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn biases_change_the_choices_of_their_own_rows_alone() {
     let Some(session) = backend(Tier::Subgroup, N_CTX, 8) else {
         return;

@@ -362,6 +362,7 @@ fn assert_mixes(tiers: &[Tier], mixes: usize) {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn answers_in_a_mix_are_what_they_are_alone() {
     assert_mixes(&[Tier::Subgroup], rounds(1));
 }

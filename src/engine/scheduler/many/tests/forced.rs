@@ -162,6 +162,7 @@ fn assert_led(tiers: &[Tier], mixes: usize) {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn led_along_its_text_alone_nobody_chooses_otherwise_in_a_mix() {
     assert_led(&[Tier::Subgroup], rounds(1));
 }
