@@ -80,7 +80,11 @@ impl Chosen {
             weights_norm: flags & 2 != 0,
             weights_scale: 1.8,
         };
-        let logits = distinct(rng, count);
+        let mut logits = distinct(rng, count);
+        // Without a bias, probabilities by a sigmoid may be so small that their sum is less than what weights are divided by at least.
+        if flags == 2 && rng.below(2) == 0 {
+            logits.iter_mut().for_each(|logit| *logit -= 16.0);
+        }
         // A bias that moves whole ranks, and not towards ties.
         let bias: Option<Vec<f32>> =
             (flags & 4 != 0).then(|| logits.iter().map(|v| -2.0 * v).collect());
