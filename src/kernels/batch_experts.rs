@@ -153,8 +153,10 @@ mod tests {
                     let e = experts(count, used, gating, norm);
                     let tokens = 1 + rng.below(max_tokens);
                     let given = logits(&mut rng, tokens, count, equal);
-                    // Too small to change the order.
-                    let bias = with_bias.then(|| vec![1.0; count]);
+                    // The last expert comes first. Threads without an expert read its bias, but must not take a place behind it.
+                    let mut bias = vec![1.0; count];
+                    bias[count - 1] = 3.0;
+                    let bias = with_bias.then_some(bias);
                     let (weights, mut listed) = batch_experts(&given, bias.as_deref(), &e, tokens);
                     let filled = listed.len() as u32;
                     // On the CPU, a read behind buffers that end with the tokens shows.

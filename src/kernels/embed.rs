@@ -95,7 +95,7 @@ mod tests {
         let weight = gpu_weight(gpu, &w);
         let mut history: Vec<u32> = (0..20).map(|_| rng.below(rows) as u32).collect();
         let (pos, n_tokens) = (rng.below(10), 1 + rng.below(8));
-        // The first row of a piece is just behind the piece before.
+        // One id is the first row of a piece, just behind the rows of the piece before.
         history[pos] = weight.pieces[rng.below(weight.pieces.len())].first_row;
         let mut twin = vec![0.0; n_tokens * cols];
         embed(&w, &history[pos..pos + n_tokens], &mut twin);

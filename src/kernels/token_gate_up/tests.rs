@@ -81,7 +81,7 @@ impl Chosen {
             weights_scale: 1.8,
         };
         let mut logits = distinct(rng, count);
-        // Without a bias, probabilities by a sigmoid may be so small that their sum is less than what weights are divided by at least.
+        // The flags mean a sigmoid, a norm and no bias. Then all probabilities may be small. The norm divides by no less than MIN_WEIGHT_SUM.
         if flags == 2 && rng.below(2) == 0 {
             logits.iter_mut().for_each(|logit| *logit -= 16.0);
         }

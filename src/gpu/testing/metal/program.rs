@@ -124,8 +124,8 @@ fn compiler(folder: &Path, math: Math) -> Command {
     compiler
 }
 
-/// Has the compiler make a file. Another process may make the same one.
-fn made(mut compiler: Command, path: &Path) -> Result<(), String> {
+/// Has the compiler write a file. Other processes may write the same file, so it gets its name when it is complete.
+fn written_by(mut compiler: Command, path: &Path) -> Result<(), String> {
     let fresh = path.with_extension(std::process::id().to_string());
     let output = compiler
         .arg("-o")
@@ -139,7 +139,7 @@ fn made(mut compiler: Command, path: &Path) -> Result<(), String> {
     fs::rename(&fresh, path).map_err(|e| e.to_string())
 }
 
-/// What runs the threads of any kernel, compiled. This takes as long as a small kernel does, so all kernels share it.
+/// The compiled host, which runs the threads of a kernel. It is the same for all kernels, so it is compiled once.
 fn host(folder: &Path, math: Math) -> Result<PathBuf, String> {
     static MAKING: Mutex<()> = Mutex::new(());
     let _making = MAKING.lock().unwrap_or_else(|e| e.into_inner());
@@ -147,7 +147,7 @@ fn host(folder: &Path, math: Math) -> Result<PathBuf, String> {
     if !path.exists() {
         let mut compiler = compiler(folder, math);
         compiler.arg("-c").arg(folder.join("fibers.cpp"));
-        made(compiler, &path)?;
+        written_by(compiler, &path)?;
     }
     Ok(path)
 }
@@ -164,7 +164,7 @@ fn compile(kernel: &str, msl: &Msl, math: Math) -> Result<Program, String> {
         replace(&source, text.as_bytes())?;
         let mut compiler = compiler(folder, math);
         compiler.arg(&source).arg(host(folder, math)?);
-        made(compiler, &path)?;
+        written_by(compiler, &path)?;
     }
     Ok(Program { path, math })
 }
