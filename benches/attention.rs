@@ -10,6 +10,7 @@ use glimt::gpu::record::Recording;
 use glimt::gpu::{GpuError, Tier};
 use glimt::kernels::attention::{Form, GpuAttention, cut_context, partial_bytes};
 use glimt::kernels::{MlaDims, attention_merge, choices};
+use glimt::quant::activation::Activation;
 use std::process::ExitCode;
 
 /// Rows of all caches that dispatches take in turn, more than second-level caches hold.
@@ -82,10 +83,9 @@ impl Buffers {
             bench.zeros(stats, Role::Floats)?,
         ];
         let merged = floats(dims.heads * dims.kv_lora)?;
-        let output = attention_merge::Output::Floats;
         Ok(Self {
             dims,
-            merge: attention_merge::call(&partials, dims, &merged, output),
+            merge: attention_merge::call(None, &partials, dims, &merged, Activation::Floats),
             attention: GpuAttention {
                 form: Form::Vector,
                 q_lat: floats(dims.heads * dims.kv_lora)?,
@@ -180,7 +180,7 @@ fn runs_of(
     cuts: &[usize],
 ) -> Result<Vec<Run>, GpuError> {
     let heads = buffers.dims.heads;
-    let tile = choices::attention_tile(form, rows);
+    let (tile, _) = form.tile(rows);
     let into = |slices: &usize| {
         let slice_rows = rows.div_ceil(tile).div_ceil(*slices) * tile;
         (rows.div_ceil(slice_rows) as u32, slice_rows as u32)

@@ -83,14 +83,7 @@ fn measure(bench: &Bench, dims: KvDims, way: PromptAttention) -> Result<(), GpuE
     } else {
         (2048, 34_816)
     };
-    let scratch = Scratch::new(
-        bench.gpu.machine,
-        bench.gpu.max_binding,
-        dims,
-        way.form,
-        tokens,
-        n_ctx,
-    );
+    let scratch = Scratch::new(&bench.gpu, dims, way.form, tokens, n_ctx);
     let queries = (tokens * mla.heads * 4) as u64;
     let attention = GpuPromptAttention {
         form: way.form,

@@ -4,11 +4,12 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
+use super::MlaDims;
+use super::attention_coop::Shape;
 use super::linear::dot;
 use super::sequences::Sequences;
-use super::{MlaDims, attention_coop};
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, When, Word};
+use crate::gpu::call::{Call, Extent, Flops, When};
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
 ///
@@ -32,12 +33,7 @@ pub fn attention(
     scale: f32,
     out: &mut [f32],
 ) {
-    let MlaDims {
-        heads,
-        rope,
-        kv_lora,
-        ..
-    } = dims;
+    let (heads, rope, kv_lora) = (dims.heads, dims.rope, dims.kv_lora);
     let row = dims.cache_row();
     assert_eq!(
         [q_lat.len(), q_pe.len(), out.len()],
@@ -152,23 +148,17 @@ impl GpuAttention {
 
     /// As [`calls`](Self::calls), for replays over more rows than `above`.
     pub(crate) fn calls_above(&self, above: u32) -> Vec<Call> {
-        match self.form {
-            Form::Vector => {
-                let call = self.call(kernel(self.dims), HEADS_PER_GROUP);
-                vec![call.only(When::rows(above, u32::MAX))]
-            }
-            Form::Heads(shape) => {
-                let call = self.call(shape.kernel(self.dims), shape.tile().1);
-                vec![call.only(When::rows(above, u32::MAX))]
-            }
+        let all = When::rows(above, u32::MAX);
+        let (kernel, group) = match self.form {
+            Form::Vector => (kernel(self.dims), HEADS_PER_GROUP),
+            Form::Heads(shape) => (shape.kernel(self.dims), shape.tile().1),
             Form::Matrix(shapes) => {
-                let call = |(shape, when): (attention_coop::Shape, When)| {
-                    let call = self.call(shape.kernel(self.dims), shape.tile().1);
-                    call.only(when)
-                };
-                shapes.each_above(above).into_iter().map(call).collect()
+                let shapes = shapes.each_above(above).into_iter();
+                let call = |shape: Shape| self.call(shape.kernel(self.dims), shape.tile().1);
+                return shapes.map(|(s, when)| call(s).only(when)).collect();
             }
-        }
+        };
+        vec![self.call(kernel, group).only(all)]
     }
 
     /// The dispatch of a kernel whose workgroups take `group` heads of a slice.
@@ -179,17 +169,10 @@ impl GpuAttention {
             "attention reads 8 values at a time: {dims:?}"
         );
         let groups = dims.heads.div_ceil(group) as u32;
-        let kernel = match &self.sequences {
-            Some(sequences) => sequences.bind_slices(kernel),
-            None => {
-                let kernel = kernel.word("pos", Word::Pos);
-                let kernel = kernel.word("slices", Word::Slices);
-                kernel.word("slice_rows", Word::SliceRows)
-            }
-        };
-        let listed = self.sequences.as_ref().is_some_and(|s| !s.alone);
+        let sequences = self.sequences.as_ref();
+        let listed = sequences.is_some_and(|s| !s.alone);
         let along_tokens = if listed { Extent::N(1) } else { Extent::Tokens };
-        kernel
+        Sequences::bind_slices(sequences, kernel)
             .grid([Extent::Slices, Extent::N(groups), along_tokens])
             .bind("q_lat", &self.q_lat)
             .bind("q_pe", &self.q_pe)
@@ -218,7 +201,8 @@ mod tests {
     use crate::gpu::{Gpu, GpuError, Most, Step};
     use crate::kernels::attention::testing::limit;
     use crate::kernels::testing::{Rng, assert_close};
-    use crate::kernels::{attention_heads, attention_merge};
+    use crate::kernels::{attention_coop, attention_heads, attention_merge};
+    use crate::quant::activation::Activation;
 
     #[test]
     fn softmax_weighted_sum_of_what_each_token_may_see() {
@@ -401,8 +385,8 @@ mod tests {
             partials: partials.clone(),
             sequences: None,
         };
-        let merged = attention_merge::Output::Floats;
-        let merge = attention_merge::call(&partials, dims, &Range::whole(&out), merged);
+        let merged = Activation::Floats;
+        let merge = attention_merge::call(None, &partials, dims, &Range::whole(&out), merged);
         let state = State {
             pos: pos as u32,
             tokens: n_tokens as u32,

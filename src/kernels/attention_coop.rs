@@ -51,9 +51,6 @@ pub struct Shapes {
 
 impl Shapes {
     /// The first of `shapes` that is good, and for contexts that are short for this machine the last.
-    ///
-    /// # Errors
-    /// What `good` reports.
     pub(super) async fn tried(
         machine: Machine,
         shapes: &[Shape],

@@ -4,6 +4,7 @@ use super::MlaDims;
 use super::sequences::Sequences;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
+use crate::quant::activation::Activation;
 use crate::quant::repack::UNIT;
 
 /// Threads that share a vector of 4 columns: of one token, and of one of several, whose workgroups are many.
@@ -11,40 +12,21 @@ const PHASES: [u32; 2] = [16, 4];
 /// Groups of 4 columns that a workgroup joins: whole units of 32.
 const COLUMNS: u32 = 16;
 
-/// What [`call`] writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Output {
-    /// (max_tokens, heads, kv_lora) of f32.
-    Floats,
-    /// (max_tokens, heads, kv_lora / 32) of [`Q8Unit`](crate::quant::activation::Q8Unit): what
-    /// [`quantize_activation`](crate::quant::activation::quantize_activation) makes of the floats.
-    Bytes,
-    /// (heads * kv_lora / 256) of [`HalvesBlock`](crate::quant::halves::HalvesBlock) for a single token: what [`halve`](crate::quant::halves::halve) makes of the
-    /// floats.
-    Halves,
-}
-
 /// The softmax over all slices of a context from the softmax of each (FlashDecoding): the dispatch that reads the `partials` that
-/// [`GpuAttention`](super::attention::GpuAttention) wrote in the same step, into `out`.
+/// [`GpuAttention`](super::attention::GpuAttention) wrote in the same step, for the tokens of several sequences if there are `sequences`.
+///
+/// It writes `out`, (max_tokens, heads, kv_lora), prepared as `output` says; halves for a single token only.
 ///
 /// # Panics
 /// If `kv_lora` is no multiple of 4, or of 32 for bytes and halves.
-pub fn call(partials: &[Range; 2], dims: MlaDims, out: &Range, output: Output) -> Call {
-    call_of(None, partials, dims, out, output)
-}
-
-/// As [`call`], for the tokens of several sequences if there are `sequences`.
-///
-/// # Panics
-/// As [`call`].
-pub fn call_of(
+pub fn call(
     sequences: Option<&Sequences>,
     partials: &[Range; 2],
     dims: MlaDims,
     out: &Range,
-    output: Output,
+    output: Activation,
 ) -> Call {
-    let unit = if output == Output::Floats { 4 } else { UNIT };
+    let unit = if output.rounds() { UNIT } else { 4 };
     assert!(
         dims.kv_lora.is_multiple_of(unit),
         "attention_merge: {dims:?} for units of {unit}"
@@ -63,9 +45,9 @@ pub fn call_of(
         .number("PHASES", phases)
         .number("HEADS", heads)
         .number("KV_LORA", kv_lora)
-        .flag("UNITS_OUT", output != Output::Floats)
-        .flag("BYTES", output == Output::Bytes)
-        .flag("HALVES", output == Output::Halves)
+        .flag("UNITS_OUT", output.rounds())
+        .flag("BYTES", output == Activation::Bytes)
+        .flag("HALVES", output.is_halves())
         .bind("slice_sums", &partials[0])
         .bind("stats", &partials[1])
         .bind("merged", out)
@@ -117,9 +99,7 @@ pub(super) mod tests {
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::attention::{MAX_SLICES, partial_bytes};
     use crate::kernels::testing::{Rng, assert_close, slice_stats};
-    use crate::quant::activation::{
-        Activation, Q8Unit, dequantize_activation, quantize_activation,
-    };
+    use crate::quant::activation::{Q8Unit, dequantize_activation, quantize_activation};
     use crate::quant::halves::{halve, restore};
 
     /// Scales and codes alike but for the last bit of the scale, and for codes of values midway between two.
@@ -216,13 +196,14 @@ pub(super) mod tests {
                     padded(&partial, sizes[0]),
                     padded(stats.as_flattened(), sizes[1]),
                 ];
-                let make = |out: &Range, output| call(&partials, dims, out, output);
+                let make = |out: &Range, output| call(None, &partials, dims, out, output);
                 let state = State {
                     tokens: n_tokens as u32,
                     slices: slices as u32,
                     ..Default::default()
                 };
-                run(gpu, &[make(&Range::whole(&out), Output::Floats)], &state);
+                let floats = make(&Range::whole(&out), Activation::Floats);
+                run(gpu, &[floats], &state);
                 let what = format!("{what}, {}", gpu.tier.name());
                 let found = download(gpu, &out, twin.len());
                 assert_close(&found, &exact, 1e-11, &what);
@@ -234,14 +215,15 @@ pub(super) mod tests {
                 };
                 let units = output(gpu, twin.len() / UNIT * 12);
                 let out = prepared(&units, Activation::Bytes);
-                run(gpu, &[make(&out, Output::Bytes)], &state);
+                run(gpu, &[make(&out, Activation::Bytes)], &state);
                 let units: Vec<Q8Unit> = download(gpu, &units, twin.len() / UNIT);
                 assert_same_units(&units, &quantize_activation(&found), &what);
                 if n_tokens == 1 {
                     let blocks = found.len().div_ceil(256);
                     let halves = output(gpu, blocks * 160);
-                    let out = prepared(&halves, Activation::Halves { packed: false });
-                    run(gpu, &[make(&out, Output::Halves)], &state);
+                    let activation = Activation::Halves { packed: false };
+                    let out = prepared(&halves, activation);
+                    run(gpu, &[make(&out, activation)], &state);
                     let halves = restore(&download(gpu, &halves, blocks), found.len());
                     let own = restore(&halve(&found), found.len());
                     let own: Vec<f64> = own.iter().map(|v| f64::from(*v)).collect();

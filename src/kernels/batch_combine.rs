@@ -37,13 +37,9 @@ impl GpuBatchCombine {
     pub fn call(&self) -> Call {
         assert!(self.rows.is_multiple_of(32), "rows of {} values", self.rows);
         let vectors = self.rows / 4;
-        let [slots, weights] = match &self.slots {
-            Some([slots, weights]) => [Some(slots), Some(weights)],
-            None => [None; 2],
-        };
+        let (slots, weights) = self.slots.as_ref().map(|[s, w]| (s, w)).unzip();
         let (norm, eps) = &self.norm;
-        Call::new("batch_combine")
-            .variant(token::variant(self.activation))
+        token::kernel("batch_combine", self.activation)
             .number("WG", WG)
             .number("LANES", 1)
             .number("LOADS", vectors.div_ceil(WG))

@@ -5,7 +5,6 @@ use super::router::{self, choice, router};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::machine::Machine;
-use crate::gpu::shader::Variant;
 use crate::model::Experts;
 
 /// Slots of a tile. Most experts have few tokens in a step.
@@ -38,11 +37,6 @@ pub fn tiles(tokens: u32, experts: &Experts) -> u32 {
     tile_count(tokens, experts.used as u32, PLACES, experts.count as u32)
 }
 
-/// As many as the tiles of a replay may be.
-pub(super) fn extent(used: u32, experts: u32) -> Extent {
-    super::expert_rows::tile_extent(used, PLACES, experts)
-}
-
 impl GpuBatchExperts<'_> {
     /// The dispatch.
     ///
@@ -59,16 +53,14 @@ impl GpuBatchExperts<'_> {
             by: PLACES,
             more: count,
         };
-        Call::new("batch_experts")
-            .variant(choice(Variant::default(), experts, self.bias.is_some()))
+        let call = Call::new("batch_experts");
+        choice(call, experts, &self.logits, self.bias.as_ref())
             .number("WG", wanted.clamp(64, machine.threads.min(THREADS)))
             .number("THREADS", of_token)
             .number("MOST", self.max_tokens)
             .word("tokens", Word::Tokens)
             .word("covered", covered)
             .word("scale", experts.weights_scale)
-            .bind("logits", &self.logits)
-            .bind_some("bias", self.bias.as_ref())
             .bind("weights", &self.weights)
             .bind("tiles", &self.tiles)
             .bind("workgroups", &self.counts)

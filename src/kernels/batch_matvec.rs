@@ -1,8 +1,10 @@
 //! The products of a step of few tokens: a weight is read once for several of them, inputs come prepared, and outputs can leave prepared.
 
-use super::batch_experts::{self, PLACES};
+use super::batch_experts::PLACES;
+use super::expert_rows::tile_extent;
+use super::products::silu;
 use super::token::{
-    Divided, TokenInput, TokenOutput, check_rows, divided, site, unsupported, variant, weight,
+    Divided, TokenInput, TokenOutput, check_rows, divided, kernel, site, unsupported, weight,
 };
 use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
@@ -141,14 +143,6 @@ impl<'a> GpuBatchMatvec<'a> {
             _ => geometry(32, 16, 2),
         }
     }
-
-    /// What the input is multiplied as: the router reads f32 in every tier.
-    fn form(&self) -> Activation {
-        match self.x {
-            Input::Stream(..) => Activation::Floats,
-            Input::Prepared(_) => self.activation,
-        }
-    }
 }
 
 impl Divided for GpuBatchMatvec<'_> {
@@ -204,7 +198,7 @@ impl Divided for GpuBatchMatvec<'_> {
 impl GpuBatchMatvec<'_> {
     /// The call without a piece of the weight.
     fn whole(&self, target: &Target, geometry: &Geometry) -> Result<Call, GpuError> {
-        let (w, places, form) = (self.weight, self.places(), self.form());
+        let (w, places) = (self.weight, self.places());
         let (units, threads) = (w.cols / 32, geometry.threads());
         if !threads.is_power_of_two() || !places.is_power_of_two() || threads < places {
             let missing = format!("a division of {threads} threads among {places} tokens");
@@ -220,16 +214,23 @@ impl GpuBatchMatvec<'_> {
             None if self.single => ("batch_one", w.total_rows()),
             None => ("batch_heads", w.total_rows()),
         };
-        let mut call = variant(form);
+        let tokens = match self.single {
+            true => Word::U(1),
+            false => Word::Tokens,
+        };
         // The output is prepared in the tier's form, whatever the input is.
+        let mut call = kernel("batch_matvec", self.activation);
+        let mut form = self.activation;
+        // The router reads f32 in every tier.
         if let Input::Stream(..) = self.x {
-            call = variant(self.activation).module("INPUT", "x_rows_times_norm");
+            call = call.module("INPUT", "x_rows_times_norm");
+            form = Activation::Floats;
         }
         let mut call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], w.ty, form);
         if let Some(up) = self.up {
             call = weight(call, ["UP", "UP_TIMES"], up.ty, form);
         }
-        let call = divided(target, call, geometry, units)
+        let mut call = divided(target, call, geometry, units)
             .module("GROUPS", groups)
             .number("UNITS", units)
             .number("AT_ONCE", geometry.at_once)
@@ -242,8 +243,11 @@ impl GpuBatchMatvec<'_> {
             .number("SQUARE_THREADS", of_place)
             .number("SQUARE_RUN", run)
             .number("SQUARE_RUNS", of_place / run)
-            .number("SQUARE_LOADS", (2 * units).div_ceil(of_place));
-        let mut call = self.bound(Call::new("batch_matvec").variant(call));
+            .number("SQUARE_LOADS", (2 * units).div_ceil(of_place))
+            .word("tokens", tokens)
+            .bind_some("residual", self.residual.as_ref())
+            .bind_some("y", self.y.as_ref());
+        call = TokenOutput::bind(self.prepared.as_ref(), call);
         if let Some(tiles) = &self.experts {
             call = call
                 .number("USED", tiles.used)
@@ -261,49 +265,14 @@ impl GpuBatchMatvec<'_> {
         })
     }
 
-    /// The call with its residual and its output.
-    pub(super) fn bound(&self, call: Call) -> Call {
-        let tokens = if self.single {
-            Word::U(1)
-        } else {
-            Word::Tokens
-        };
-        let call = call
-            .word("tokens", tokens)
-            .bind_some("residual", self.residual.as_ref())
-            .bind_some("y", self.y.as_ref());
-        match &self.prepared {
-            Some(prepared) => prepared.bind(call),
-            None => call,
-        }
-    }
-
     /// The call with a piece of the weight, and of the second one, in workgroups of this geometry.
     fn call(&self, call: Call, geometry: &Geometry, piece: &Piece, up: Option<&Piece>) -> Call {
         let w = self.weight;
-        let (rows, groups) = match w.groups {
-            1 => (piece.rows, 1),
-            _ => (w.rows, piece.rows / w.rows),
-        };
+        let [rows, first_group, groups] = super::groups_of(w, piece);
         let (along_tokens, along_groups) = match &self.experts {
-            Some(tiles) => (batch_experts::extent(tiles.used, w.groups), 1),
+            Some(tiles) => (tile_extent(tiles.used, PLACES, w.groups), 1),
             None if self.single => (Extent::N(1), groups),
             None => (Extent::TokensBy(self.columns), groups),
-        };
-        self.of_piece(call, piece, up).grid([
-            Extent::N(rows.div_ceil(geometry.tile)),
-            along_tokens,
-            Extent::N(along_groups),
-        ])
-    }
-
-    /// The call with a piece of the weight, and of the second one.
-    pub(super) fn of_piece(&self, call: Call, piece: &Piece, up: Option<&Piece>) -> Call {
-        let w = self.weight;
-        // A piece of one group is any run of rows; pieces of several hold whole groups.
-        let (rows, first_group, groups) = match w.groups {
-            1 => (piece.rows, 0, 1),
-            _ => (w.rows, piece.first_row / w.rows, piece.rows / w.rows),
         };
         let first_row = match self.experts {
             Some(_) => 0,
@@ -332,15 +301,11 @@ impl GpuBatchMatvec<'_> {
             }
             None => weights,
         };
-        call.with_bytes(bytes)
+        let across = Extent::N(rows.div_ceil(geometry.tile));
+        call.grid([across, along_tokens, Extent::N(along_groups)])
+            .with_bytes(bytes)
             .with_flops(super::per_token(2 * share))
     }
-}
-
-/// The workgroups of the products of experts of which a list of tiles counts rows ([`Tiles::counts`]): across, for gate and up, then
-/// for down.
-pub fn workgroups(across: [u32; 2]) -> [[u32; 3]; 2] {
-    across.map(|across| [across, 0, 1])
 }
 
 /// One row of `y` = W x / rms(x) (+ residual), or silu(W x / rms) * (U x / rms): what [`token_matvec`] is, of group `group` alone where one
@@ -362,8 +327,8 @@ pub fn batch_matvec(
     };
     let mut y = row(&weights[0]);
     if let Some(up) = weights.get(1) {
-        let silu = |(gate, up): (&mut f32, f32)| *gate = *gate / (1.0 + (-*gate).exp()) * up;
-        y.iter_mut().zip(row(up)).for_each(silu);
+        let pairs = y.iter_mut().zip(row(up));
+        pairs.for_each(|(gate, up)| *gate = silu(*gate) * up);
     }
     y
 }

@@ -30,11 +30,6 @@ pub fn attention_by_floats(target: &Target, dims: MlaDims) -> Vec<attention::For
         .collect()
 }
 
-/// Cache rows that a workgroup of this form scores at once in a context of so many.
-pub fn attention_tile(form: attention::Form, rows: usize) -> usize {
-    form.tile(rows).0
-}
-
 /// The dispatch of `attention` for a replay that takes `rows` rows.
 pub fn attention_call(attention: &GpuAttention, rows: u32) -> Option<Call> {
     let state = crate::gpu::call::State {

@@ -7,9 +7,8 @@ use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Call, Extent};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::model::Weight;
-use crate::quant::GgmlType;
 use crate::quant::repack::{has_codes, plane_bytes, shader_module};
-use crate::quant::{dequantize_row, quantize_row};
+use crate::quant::{GgmlType, dequantize_row, quantize_row};
 use rayon::prelude::*;
 
 /// Rows and columns that a workgroup owns.

@@ -2,10 +2,8 @@
 
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, State};
-use crate::gpu::clock;
 use crate::gpu::record::Recording;
-use crate::gpu::{Gpu, GpuError};
-use crate::gpu::{Most, Step};
+use crate::gpu::{Gpu, GpuError, Most, Step, clock};
 use wgpu::DeviceType;
 
 /// The shared module with the matrices of so many rows.
@@ -15,9 +13,6 @@ pub(super) fn module(size: usize) -> &'static str {
 
 /// Whether the NMSE that a `trial` of `what` found is within `limit`. wgpu calls such matrices experimental: a device that fails
 /// is named in the log and does without.
-///
-/// # Errors
-/// What the device reported, unless it refused the shader.
 pub(super) fn agrees(
     gpu: &Gpu,
     what: &str,
@@ -35,9 +30,6 @@ pub(super) fn agrees(
 }
 
 /// What `trial` finds of `what` on a device, which it is asked once: sessions begin often.
-///
-/// # Errors
-/// Those of `trial`.
 pub(super) async fn once(
     gpu: &Gpu,
     what: &str,
@@ -68,9 +60,6 @@ pub(super) struct Trial<F> {
 
 impl<F: Fn(bool, &Range) -> Vec<Call>> Trial<F> {
     /// The NMSE of the results by matrices against those in floats.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub async fn nmse(&self, gpu: &Gpu) -> Result<f64, GpuError> {
         self.recorded(gpu, async |ways, results| {
             let mut found: Vec<Vec<f32>> = vec![];
@@ -89,9 +78,6 @@ impl<F: Fn(bool, &Range) -> Vec<Call>> Trial<F> {
 
     /// Whether `what` is not slower by matrices than in floats. Some devices have matrices that are slower (Arc A770): such a one is named
     /// in the log and does without. On software, which emulates them for the tests' sake, nothing is timed.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub async fn is_faster(&self, gpu: &Gpu, what: &str) -> Result<bool, GpuError> {
         if gpu.info.device_type == DeviceType::Cpu {
             return Ok(true);
@@ -104,9 +90,6 @@ impl<F: Fn(bool, &Range) -> Vec<Call>> Trial<F> {
     }
 
     /// Microseconds by matrices and in floats, the least of several rounds.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub async fn times(&self, gpu: &Gpu) -> Result<[f64; 2], GpuError> {
         self.recorded(gpu, async |ways, _| {
             clock::in_turn_async(gpu, &ways, &self.state, 1).await?;

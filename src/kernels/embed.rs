@@ -2,7 +2,7 @@
 
 use super::sequences::Sequences;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Word};
+use crate::gpu::call::{Call, Extent};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::quant::repack::shader_module;
 use rayon::prelude::*;
@@ -28,14 +28,10 @@ pub fn embed(token_embd: &Weight, tokens: &[u32], out: &mut [f32]) {
         });
 }
 
-/// [`embed`] on the device: `out` (max_tokens, d) = rows history\[pos..\] of `token_embd`; one dispatch per piece. Ids in `history`
-/// are below the vocabulary: the backend checks those of prompts, and sampling chooses no others.
-pub fn calls(w: &GpuWeight, history: &Range, out: &Range) -> Vec<Call> {
-    calls_of(None, w, history, out)
-}
-
-/// As [`calls`], with the ids that the history has where the tokens of several sequences stand if there are `sequences`.
-pub fn calls_of(
+/// [`embed`] on the device: `out` (max_tokens, d) = rows history\[pos..\] of `token_embd`, or those of the ids where the tokens of several
+/// `sequences` stand; one dispatch per piece. Ids in `history` are below the vocabulary: the backend checks those of prompts, and sampling
+/// chooses no others.
+pub fn calls(
     sequences: Option<&Sequences>,
     w: &GpuWeight,
     history: &Range,
@@ -43,23 +39,30 @@ pub fn calls_of(
 ) -> Vec<Call> {
     let units = w.cols / 32;
     let call = |piece: &Piece| {
-        let call = Call::new("embed");
-        let call = match sequences {
-            Some(sequences) => sequences.bind_history(call),
-            None => call.word("pos", Word::Pos),
-        };
-        call.module("WEIGHT", shader_module(w.ty))
-            .planes(["w_q", "w_s"], piece)
-            .bind("history", history)
+        row(Call::new("embed"), sequences, w, piece, history)
             .bind("y", out)
-            .word("rows", piece.rows)
-            .word("first_row", piece.first_row)
             .word("units", units)
-            .word("sub", piece.sub)
             .grid([Extent::N(units.div_ceil(64)), Extent::Tokens, Extent::N(1)])
-            .with_bytes(w.bytes_of_rows(1))
     };
     w.pieces.iter().map(call).collect()
+}
+
+/// `call` with the piece of `w` whose rows it looks up, and what tells it their numbers.
+pub(super) fn row(
+    call: Call,
+    sequences: Option<&Sequences>,
+    w: &GpuWeight,
+    piece: &Piece,
+    history: &Range,
+) -> Call {
+    Sequences::bind_history(sequences, call)
+        .module("WEIGHT", shader_module(w.ty))
+        .planes(["w_q", "w_s"], piece)
+        .bind("history", history)
+        .word("rows", piece.rows)
+        .word("first_row", piece.first_row)
+        .word("sub", piece.sub)
+        .with_bytes(w.bytes_of_rows(1))
 }
 
 #[cfg(test)]
@@ -101,6 +104,7 @@ mod tests {
         embed(&w, &history[pos..pos + n_tokens], &mut twin);
         let out = output(gpu, 8 * cols);
         let calls = calls(
+            None,
             &weight,
             &Range::whole(&upload(gpu, &history)),
             &Range::whole(&out),

@@ -1,13 +1,11 @@
 //! Keys and values of context rows, expanded from their latents: what the attention of prompts works on.
 //!
 //! Once per layer and chunk `attn_k_b` and `attn_v_b` become one matrix ([`weights_calls`]), then each block of
-//! context rows is multiplied by it ([`call`]): in f32, or in f16 by cooperative matrices.
+//! context rows is multiplied by it: in f32, or in f16 by cooperative matrices.
 
-use super::MlaDims;
-use super::expand_kv_coop::{self, Tiled};
+use super::expand_kv_coop::Tiled;
 use super::linear::dot;
 use super::{KvDims, MAX_GRID};
-use crate::gpu::Coop;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Blocks, Call, Extent, Flops, Word};
 use crate::gpu::memory::GpuWeight;
@@ -97,7 +95,7 @@ const WG: usize = 128;
 const TILE: usize = 64;
 
 /// The form without matrices.
-fn tiled(dims: KvDims) -> Tiled {
+pub(super) fn tiled(dims: KvDims) -> Tiled {
     let kernel = Call::new("expand_kv").variant(dims.numbers_of_expansion());
     (kernel.number("WG", WG as u32), [TILE; 2])
 }
@@ -110,27 +108,12 @@ pub(super) fn fits(dims: KvDims) -> bool {
         && dims.v.is_multiple_of(2)
 }
 
-/// The expansion of each block of the context: by matrices where `coop` is given, with `weights` of [`weights_calls`] to `kv`
-/// (rows of a block, width), both of f16 for matrices and else of f32.
+/// The expansion of each block of the context by a kernel, with `weights` of [`weights_calls`] to `kv` (rows of a block, width), both of f16
+/// for `matrices` and else of f32.
 ///
 /// # Panics
 /// If a size does not suit.
-pub fn call(
-    cache: &Range,
-    weights: &Range,
-    dims: KvDims,
-    coop: Option<Coop>,
-    blocks: Blocks,
-    kv: &Range,
-) -> Call {
-    let tiled = match coop {
-        Some(coop) => expand_kv_coop::tiled(dims, coop),
-        None => tiled(dims),
-    };
-    tiled_call(cache, weights, dims, coop.is_some(), tiled, blocks, kv)
-}
-
-pub(super) fn tiled_call(
+pub(super) fn call(
     cache: &Range,
     weights: &Range,
     dims: KvDims,
@@ -140,6 +123,7 @@ pub(super) fn tiled_call(
     kv: &Range,
 ) -> Call {
     assert!(fits(dims), "expand_kv: {dims:?}");
+    let rows = Extent::BlockRowsBy(tile_rows as u32);
     let columns = dims.width().div_ceil(tile_columns) as u32;
     kernel
         .bind("cache", cache)
@@ -147,11 +131,7 @@ pub(super) fn tiled_call(
         .bind("kv", kv)
         .word("begin", Word::BlockBegin)
         .word("rows", Word::BlockRows)
-        .grid([
-            Extent::BlockRowsBy(tile_rows as u32),
-            Extent::N(columns),
-            Extent::N(1),
-        ])
+        .grid([rows, Extent::N(columns), Extent::N(1)])
         .per_block(blocks)
         .with_bytes(dims.weight_bytes(matrices))
         .with_bytes_per_row(dims.mla.cache_row() as u64 * 2)
@@ -188,12 +168,7 @@ pub fn expand_kv(cache: &[f16], weights: &[f32], dims: KvDims, kv: &mut [f32]) {
 /// # Panics
 /// If a weight does not have that shape.
 pub fn expand_kv_weights(k_b: &Weight, v_b: &Weight, dims: KvDims, out: &mut [f32]) {
-    let MlaDims {
-        heads,
-        nope,
-        kv_lora,
-        ..
-    } = dims.mla;
+    let (heads, nope, kv_lora) = (dims.mla.heads, dims.mla.nope, dims.mla.kv_lora);
     assert_eq!(
         [
             (k_b.groups, k_b.rows, k_b.cols),
@@ -226,9 +201,10 @@ pub(super) mod tests {
     use crate::gpu::buffer::{Buffer, Role};
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
-    use crate::gpu::{Gpu, GpuError, Most, Step};
+    use crate::gpu::{Coop, Gpu, GpuError, Most, Step};
     use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates, has_matrices};
     use crate::kernels::testing::{Rng, assert_close, cache_rows, exact_rows, random_weight};
+    use crate::kernels::{MlaDims, expand_kv_coop};
     use crate::quant::GgmlType;
 
     /// GLM-4.7-Flash, DeepSeek-V2-Lite and Youtu-LLM-2B, the model inside the program; fewer heads.
@@ -304,7 +280,8 @@ pub(super) mod tests {
             let cache = range(200 * dims.mla.cache_row() as u64 * 2, Role::Cache);
             let weights = range(dims.weight_bytes(true), role);
             let kv = range(dims.kv_bytes(rows, true), Role::Halves);
-            let call = call(&cache, &weights, dims, Some(NVIDIA), blocks, &kv);
+            let tiled = expand_kv_coop::tiled(dims, NVIDIA);
+            let call = call(&cache, &weights, dims, true, tiled, blocks, &kv);
             match Step::of(Most::token(200), [call]).resolve() {
                 Ok(_) => String::new(),
                 Err(GpuError::Interface { kernel, what }) => {
@@ -411,7 +388,7 @@ pub(super) mod tests {
                     true => upload(gpu, &halves),
                     false => upload(gpu, &weights),
                 };
-                let mut call = tiled_call(
+                let mut call = call(
                     &Range::whole(&upload(gpu, &cache)).holding(Role::Cache),
                     &Range::whole(&weights),
                     dims,

@@ -24,36 +24,28 @@ pub(super) struct Shape {
 
 /// The first of each kind of matrices is used. Reckoned, not yet measured.
 pub(super) const SHAPES: [Shape; 4] = [
-    Shape {
-        coop: Coop::NVIDIA,
-        groups: [2, 2],
-        tiles: [4, 4],
-        depth: 32,
-        vectors: true,
-    },
-    Shape {
-        coop: Coop::APPLE,
-        groups: [2, 2],
-        tiles: [4, 4],
-        depth: 32,
-        // Metal loads matrices through pointers to numbers.
-        vectors: false,
-    },
-    Shape {
-        coop: Coop::LLVMPIPE,
-        groups: [4, 2],
-        tiles: [2, 4],
-        depth: 32,
-        vectors: true,
-    },
-    Shape {
-        coop: Coop::LLVMPIPE,
-        groups: [2, 4],
-        tiles: [4, 2],
-        depth: 16,
-        vectors: false,
-    },
+    shape_of(Coop::NVIDIA, [2, 2], [4, 4], 32, true),
+    // Metal loads matrices through pointers to numbers.
+    shape_of(Coop::APPLE, [2, 2], [4, 4], 32, false),
+    shape_of(Coop::LLVMPIPE, [4, 2], [2, 4], 32, true),
+    shape_of(Coop::LLVMPIPE, [2, 4], [4, 2], 16, false),
 ];
+
+const fn shape_of(
+    coop: Coop,
+    groups: [usize; 2],
+    tiles: [usize; 2],
+    depth: usize,
+    vectors: bool,
+) -> Shape {
+    Shape {
+        coop,
+        groups,
+        tiles,
+        depth,
+        vectors,
+    }
+}
 
 impl Shape {
     fn threads(self) -> usize {
@@ -115,9 +107,6 @@ pub(super) fn shape(dims: KvDims, coop: Coop) -> Option<Shape> {
 }
 
 /// That of the shape for these matrices.
-///
-/// # Panics
-/// If no shape suits.
 pub(super) fn tiled(dims: KvDims, coop: Coop) -> Tiled {
     let shape = shape(dims, coop);
     let shape = shape.unwrap_or_else(|| panic!("expand_kv_coop: {coop:?} for {dims:?}"));

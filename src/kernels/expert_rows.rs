@@ -1,6 +1,5 @@
 //! Which tokens each expert has: what the products of a prompt's experts walk along.
 
-use super::products::slots_by_expert;
 use super::router::MAX_EXPERTS;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
@@ -101,9 +100,16 @@ impl GpuExpertRows {
     }
 }
 
-/// The slots (token * used + rank) of `ids` (T, used) by expert, then by token; and for each of one or two `heights` the tiles of up
-/// to so many of them, each (expert, first place, places, 0). Of two lists one is empty: the second, unless the first has more than
-/// 5/4 as many tiles, since few experts have most tokens.
+/// The slots of each expert, ascending.
+pub(super) fn slots_by_expert(ids: &[u32], n_experts: usize) -> Vec<Vec<usize>> {
+    let mut slots = vec![Vec::new(); n_experts];
+    for (slot, &expert) in ids.iter().enumerate() {
+        slots[expert as usize].push(slot);
+    }
+    slots
+}
+
+/// The slots of `ids` (T, used), and for each of one or two `heights` the tiles of up to so many of them, as [`GpuExpertRows`] says.
 ///
 /// # Panics
 /// If an id is not below the number of experts.

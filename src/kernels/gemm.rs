@@ -205,7 +205,7 @@ impl<'a> GpuGemm<'a> {
 
     /// The kernel in tiles, with nothing bound yet.
     fn kernel(&self, tile: Tile) -> Call {
-        let Tile { tokens, rows, .. } = tile;
+        let (tokens, rows) = (tile.tokens, tile.rows);
         let [along_tokens, along_rows] = tile.subgroups;
         let (name, threads) = match self.form {
             Form::Float { eight: true } => ("gemm_eight", along_tokens * along_rows),
@@ -256,14 +256,10 @@ impl<'a> GpuGemm<'a> {
 
     /// What cooperative matrices need to know besides.
     fn by_matrices(&self, mut call: Call, tile: Tile, coop: Coop, threads: u32) -> Call {
-        let Tile {
-            tokens,
-            rows,
-            subgroups: [along_tokens, along_rows],
-            units,
-            writers,
-        } = tile;
+        let (tokens, rows, units) = (tile.tokens, tile.rows, tile.units);
+        let [along_tokens, along_rows] = tile.subgroups;
         let Coop { size, lanes } = coop;
+        let subgroups = along_tokens * along_rows;
         // Threads per unit of a row: as few as leave none idle.
         let fractions = (threads / (rows * units)).max(1);
         assert!(
@@ -308,11 +304,11 @@ impl<'a> GpuGemm<'a> {
             .number("STAGE_UNITS", units)
             .number("STEPS", 32 * units / size)
             .number("W_LOADS", rows * units * fractions / threads)
-            .number("OUTS", (along_tokens * along_rows).min(writers))
-            .number("TURNS", (along_tokens * along_rows).div_ceil(writers))
+            .number("OUTS", subgroups.min(tile.writers))
+            .number("TURNS", subgroups.div_ceil(tile.writers))
             .number("LANE_VECTORS", (size * size / 4 / lanes).max(1))
             // Subgroups that write to the same place take turns.
-            .flag("TOGETHER", along_tokens * along_rows > writers)
+            .flag("TOGETHER", subgroups > tile.writers)
             .flag("WHOLE_VECTORS", vectors)
             .flag("EXCLUSIVE", self.is_exclusive(tile))
             .number("FRACTIONS", fractions)
@@ -345,11 +341,7 @@ impl<'a> GpuGemm<'a> {
     /// The dispatch for a piece of the weight, and of the second one.
     fn call(&self, kernel: Call, tile: Tile, piece: &Piece, up: Option<&Piece>) -> Call {
         let w = self.weight;
-        // A piece of one group is any run of rows; pieces of several hold whole groups.
-        let (rows, first_group, groups) = match w.groups {
-            1 => (piece.rows, 0, 1),
-            _ => (w.rows, piece.first_row / w.rows, piece.rows / w.rows),
-        };
+        let [rows, first_group, groups] = super::groups_of(w, piece);
         let units = w.cols / 32;
         let (first_row, y_stride) = match self.experts {
             Some(_) => (0, w.rows),
@@ -364,6 +356,7 @@ impl<'a> GpuGemm<'a> {
             Some(e) => (tile_extent(e.used, e.height, w.groups), 1),
             None => (Extent::TokensBy(tile.tokens), groups * self.split_k),
         };
+        let across = Extent::N(tile.across(rows));
         // Two products that stand beside each other differ in the tokens of their tiles.
         let shape = match &self.experts {
             Some(e) if e.either => format!("{} by {}", w.shape(), e.height),
@@ -408,11 +401,7 @@ impl<'a> GpuGemm<'a> {
             .word("y_stride", y_stride)
             .word_some("row_units", cut.then_some(units))
             .word_some("partial_stride", cut.then_some(self.max_tokens * y_stride))
-            .grid([
-                Extent::N(tile.across(rows)),
-                along_tokens,
-                Extent::N(along_groups),
-            ])
+            .grid([across, along_tokens, Extent::N(along_groups)])
             .with_bytes(bytes(piece) + up.map_or(0, bytes))
             .with_flops(super::per_token(flops))
             .with_shape(shape)

@@ -1,5 +1,6 @@
 //! What the CPU twins share: dot products, the RMS norm, and quantised rows times a batch of inputs.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::model::Weight;
@@ -32,13 +33,8 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 /// Dot products of N rows with one input; each result has the bits [`dot`] would give.
 fn dot_rows<const N: usize>(rows: [&[f32]; N], x: &[f32]) -> [f32; N] {
-    for row in rows {
-        assert_eq!(
-            row.len(),
-            x.len(),
-            "dot product of vectors of different lengths"
-        );
-    }
+    let same = rows.iter().all(|row| row.len() == x.len());
+    assert!(same, "dot product of vectors of different lengths");
     let split = rows.map(|row| row.as_chunks::<LANES>());
     let (x_chunks, x_rest) = x.as_chunks::<LANES>();
     let mut sums = [[0.0f32; LANES]; N];
@@ -75,6 +71,14 @@ pub fn rms_norm(x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
     x.iter().zip(w).map(|(x, w)| x * scale * w).collect()
 }
 
+/// `x`, its rows normed where `norm` gives a weight and an epsilon.
+pub(super) fn normed<'a>(x: &'a [f32], norm: Option<(&[f32], f32)>) -> Cow<'a, [f32]> {
+    match norm {
+        Some((weight, eps)) => rms_norm_rows(x, weight, eps).into(),
+        None => x.into(),
+    }
+}
+
 /// RMS norm of every row of `x` (T, w.len()), row after row in the result.
 pub fn rms_norm_rows(x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
     x.chunks_exact(w.len())
@@ -98,19 +102,11 @@ pub fn rows_dot(w: &Weight, group: usize, rows: Range<usize>, inputs: &[&[f32]])
         for (i, values) in buffer.chunks_exact_mut(w.cols).take(count).enumerate() {
             dequantize_row(w.ty, w.row(group, first + i), values);
         }
-        let row = |i: usize| &buffer[i * w.cols..][..w.cols];
-        if count == ROWS {
-            let rows = [row(0), row(1), row(2), row(3)];
-            for (j, x) in inputs.iter().enumerate() {
-                for (i, y) in dot_rows(rows, x).into_iter().enumerate() {
-                    out[i * n + j] = y;
-                }
-            }
-        } else {
-            for (i, out) in out.chunks_exact_mut(n).enumerate() {
-                for (out, x) in out.iter_mut().zip(inputs) {
-                    *out = dot(row(i), x);
-                }
+        // The last rows may be fewer: what else is in the buffer is multiplied for nothing.
+        let rows = [0, 1, 2, 3].map(|i| &buffer[i * w.cols..][..w.cols]);
+        for (j, x) in inputs.iter().enumerate() {
+            for (i, y) in dot_rows(rows, x).into_iter().take(count).enumerate() {
+                out[i * n + j] = y;
             }
         }
         first += count;

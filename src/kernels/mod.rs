@@ -50,6 +50,7 @@ pub mod token_queries;
 pub mod token_router;
 
 use crate::gpu::call::{Call, Flops};
+use crate::gpu::memory::{GpuWeight, Piece};
 pub use dims::{KvDims, MlaDims};
 
 #[cfg(test)]
@@ -73,6 +74,15 @@ fn per_token(flops: u64) -> Flops {
     Flops {
         per_token: flops,
         ..Flops::default()
+    }
+}
+
+/// The rows of each group, the first group and the number of groups in a piece of `w`. A piece of one group is any run of rows; pieces
+/// of several hold whole groups.
+fn groups_of(w: &GpuWeight, piece: &Piece) -> [u32; 3] {
+    match w.groups {
+        1 => [piece.rows, 0, 1],
+        _ => [w.rows, piece.first_row / w.rows, piece.rows / w.rows],
     }
 }
 

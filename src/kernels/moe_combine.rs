@@ -33,6 +33,7 @@ impl GpuMoeCombine {
     pub fn call(&self) -> Call {
         assert!(self.rows.is_multiple_of(4), "rows of {} values", self.rows);
         let vectors = self.rows / 4;
+        let across = Extent::N(vectors.div_ceil(WG));
         Call::new("moe_combine")
             .number("WG", WG)
             .number("USED", self.used)
@@ -43,11 +44,7 @@ impl GpuMoeCombine {
             .bind("weights", &self.weights)
             .bind("residual", &self.residual)
             .bind("y", &self.y)
-            .grid([
-                Extent::N(vectors.div_ceil(WG)),
-                Extent::Tokens,
-                Extent::N(1),
-            ])
+            .grid([across, Extent::Tokens, Extent::N(1)])
     }
 }
 

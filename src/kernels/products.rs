@@ -1,7 +1,9 @@
 //! Products as the CPU computes them, for any type of weights and any number of tokens: the twins of the kernels that multiply are made of
 //! these, and so is the reference.
 
-use super::linear::{Batch, in_tasks, rms_norm_rows, rows_dot};
+use super::expert_rows::slots_by_expert;
+use super::linear::{Batch, in_tasks, normed, rows_dot};
+use super::moe_combine::moe_combine;
 use crate::model::Weight;
 
 /// What surrounds a product: how the input lies, what happens to it first, what is added last.
@@ -65,21 +67,16 @@ pub fn matvec(w: &Weight, x: &[f32], n_tokens: usize, options: MatvecOptions<'_>
     if n_tokens == 0 {
         return;
     }
-    let normed;
-    let (x, stride) = match options.norm {
-        None => (x, options.x_stride),
-        Some((weight, eps)) => {
-            assert_eq!(
-                (w.groups, options.x_stride),
-                (1, w.cols),
-                "norm before {}: one contiguous input",
-                w.name
-            );
-            normed = rms_norm_rows(&x[..n_tokens * w.cols], weight, eps);
-            (normed.as_slice(), w.cols)
+    let stride = options.x_stride;
+    let x = match options.norm {
+        None => x,
+        Some(_) => {
+            let one = (w.groups, stride) == (1, w.cols);
+            assert!(one, "norm before {}: one contiguous input", w.name);
+            &x[..n_tokens * w.cols]
         }
     };
-
+    let x = normed(x, options.norm);
     let tokens = 0..n_tokens;
     let batch = |group: usize| {
         let input = |t: usize| &x[t * stride + group * options.x_group_stride..][..w.cols];
@@ -122,17 +119,8 @@ pub(super) fn by_expert<'a>(
     chosen.map(batch).collect()
 }
 
-/// The slots of each expert, ascending.
-pub(super) fn slots_by_expert(ids: &[u32], n_experts: usize) -> Vec<Vec<usize>> {
-    let mut slots = vec![Vec::new(); n_experts];
-    for (slot, &expert) in ids.iter().enumerate() {
-        slots[expert as usize].push(slot);
-    }
-    slots
-}
-
 /// `x * sigmoid(x)`, finite for any finite x.
-fn silu(x: f32) -> f32 {
+pub(super) fn silu(x: f32) -> f32 {
     x / (1.0 + (-x).exp())
 }
 
@@ -163,16 +151,9 @@ pub fn gate_up(
         return;
     }
     let (rows, cols) = (gate.rows, gate.cols);
-    let x = &x[..n_tokens * cols];
-    let normed;
-    let x = match norm {
-        None => x,
-        Some((weight, eps)) => {
-            assert_eq!(weight.len(), cols, "norm before {}", gate.name);
-            normed = rms_norm_rows(x, weight, eps);
-            normed.as_slice()
-        }
-    };
+    let fits = norm.is_none_or(|(weight, _)| weight.len() == cols);
+    assert!(fits, "norm before {}", gate.name);
+    let x = normed(&x[..n_tokens * cols], norm);
     let slots = match ids {
         Some(ids) => slots_by_expert(ids, gate.groups),
         None => vec![(0..n_tokens).collect()],
@@ -186,7 +167,7 @@ pub fn gate_up(
     );
 
     let sizes = [rows, cols];
-    let batches = by_expert(&slots, sizes, x, |slot| slot / used * cols);
+    let batches = by_expert(&slots, sizes, &x, |slot| slot / used * cols);
     in_tasks(&batches, sizes, out, |batch, rows| {
         let [mut gates, ups] =
             [gate, up].map(|w| rows_dot(w, batch.group, rows.clone(), &batch.inputs));
@@ -229,21 +210,13 @@ pub fn moe_down(
     if n_tokens == 0 {
         return;
     }
-    let used = ids.len() / n_tokens;
     let (slots, sizes) = (slots_by_expert(ids, down.groups), [rows, cols]);
     let mut by_slot = vec![0.0f32; ids.len() * rows];
     let batches = by_expert(&slots, sizes, h, |slot| slot * cols);
     in_tasks(&batches, sizes, &mut by_slot, |batch, rows| {
         rows_dot(down, batch.group, rows, &batch.inputs)
     });
-    out.fill(0.0);
-    for (slot, (y, weight)) in by_slot.chunks_exact(rows).zip(weights).enumerate() {
-        let out = &mut out[slot / used * rows..][..rows];
-        out.iter_mut()
-            .zip(y)
-            .for_each(|(out, y)| *out += weight * y);
-    }
-    out.iter_mut().zip(residual).for_each(|(out, r)| *out += r);
+    moe_combine(&by_slot, weights, residual, rows, out);
 }
 
 #[cfg(test)]

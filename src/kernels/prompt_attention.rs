@@ -23,11 +23,7 @@ const TOKENS: usize = 32;
 
 /// Whether the kernels without matrices can work on blocks of these sizes; every device has those.
 pub fn fits(dims: KvDims) -> bool {
-    expand_kv::fits(dims)
-        && dims.mla.nope.is_multiple_of(32)
-        && dims.mla.rope.is_multiple_of(32)
-        && dims.mla.kv_lora.is_multiple_of(4)
-        && dims.v.is_multiple_of(64)
+    expand_kv::fits(dims) && dims.mla.rope.is_multiple_of(32) && dims.v.is_multiple_of(64)
 }
 
 /// The kernel of the form without matrices, still without buffers, and the tokens of a workgroup.
@@ -64,20 +60,12 @@ impl Form {
         let Some(coop) = gpu.coop else {
             return Ok(Some(Self::Vector));
         };
+        const WHAT: &str = "the attention of prompts";
         let memory = gpu.limits.max_compute_workgroup_storage_size as usize;
-        let missing = match prompt_attention_coop::best(dims, coop) {
-            Some(shape) if shape.bytes(dims) > memory => Some(format!(
-                "it takes {} bytes of workgroup memory, the device has {memory}",
-                shape.bytes(dims)
-            )),
-            Some(_) if expand_kv_coop::shape(dims, coop).is_some() => None,
-            _ => Some(format!("there is no shape for {dims:?}")),
-        };
-        if let Some(missing) = missing {
-            coop::left(gpu, "the attention of prompts", &missing);
+        if let Some(missing) = missing(dims, coop, memory) {
+            coop::left(gpu, WHAT, &missing);
             return Ok(Some(Self::Vector));
         }
-        const WHAT: &str = "the attention of prompts";
         let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), async || {
             let error = trial::compared(gpu, dims, coop).nmse(gpu).await;
             let timed = trial::timed(gpu, dims, coop, trial::TIMED);
@@ -93,25 +81,13 @@ impl Form {
     /// The form for a device if its matrices are right and fast.
     pub fn untried(target: &Target, dims: KvDims) -> Option<Self> {
         let memory = target.machine.workgroup_memory as usize;
-        let suits = |coop: &Coop| {
-            let shape = prompt_attention_coop::best(dims, *coop);
-            shape.is_some_and(|shape| shape.bytes(dims) <= memory)
-                && expand_kv_coop::shape(dims, *coop).is_some()
-        };
+        let suits = |coop: &Coop| missing(dims, *coop, memory).is_none();
         fits(dims).then(|| target.coop.filter(suits).map_or(Self::Vector, Self::Matrix))
     }
 
     /// Whether by matrices, which take halves.
     pub fn is_matrix(self) -> bool {
         matches!(self, Self::Matrix(_))
-    }
-
-    /// What keys, values and their weights are.
-    fn role(self) -> Role {
-        match self {
-            Self::Vector => Role::Floats,
-            Self::Matrix(_) => Role::Halves,
-        }
     }
 
     fn coop(self) -> Option<Coop> {
@@ -125,17 +101,26 @@ impl Form {
     ///
     /// Expanding costs the same for any number of tokens, so few of them late in a context do not pay for it.
     pub fn few(self, machine: Machine, dims: KvDims, pos: usize, tokens: usize) -> bool {
-        let Costs {
-            expand,
-            absorbed,
-            expanded,
-        } = Costs::of(dims);
+        let costs = Costs::of(dims);
         let (tokens, rows) = (tokens as u64, (pos + tokens) as u64);
         // A token sees half of its own chunk.
         let pairs = tokens * (rows - tokens / 2);
+        let absorbed = tokens * costs.expand + pairs * costs.absorbed;
+        let expanded = rows * costs.expand + pairs * costs.expanded;
         tokens <= u64::from(machine.tuned.few_tokens)
-            || (tokens * expand + pairs * absorbed) * speed(machine, self.is_matrix())
-                < rows * expand + pairs * expanded
+            || absorbed * speed(machine, self.is_matrix()) < expanded
+    }
+}
+
+/// What these matrices lack for blocks of these sizes on a device with so many bytes of workgroup memory.
+fn missing(dims: KvDims, coop: Coop, memory: usize) -> Option<String> {
+    match prompt_attention_coop::best(dims, coop) {
+        Some(shape) if shape.bytes(dims) > memory => Some(format!(
+            "it takes {} bytes of workgroup memory, the device has {memory}",
+            shape.bytes(dims)
+        )),
+        Some(_) if expand_kv_coop::shape(dims, coop).is_some() => None,
+        _ => Some(format!("there is no shape for {dims:?}")),
     }
 }
 
@@ -151,15 +136,12 @@ fn speed(machine: Machine, matrices: bool) -> u64 {
 /// The most tokens that [are few](Form::few) anywhere, by matrices or not: what the buffers of the absorbed attention must
 /// hold.
 pub fn most_few(machine: Machine, dims: KvDims, matrices: bool) -> u32 {
-    let Costs {
-        expand,
-        absorbed,
-        expanded,
-    } = Costs::of(dims);
+    let costs = Costs::of(dims);
     // In a long context only what grows with it counts.
-    let gain = absorbed * speed(machine, matrices);
-    let gain = gain.saturating_sub(expanded).max(1);
-    machine.tuned.few_tokens.max(expand.div_ceil(gain) as u32)
+    let gain = costs.absorbed * speed(machine, matrices);
+    let gain = gain.saturating_sub(costs.expanded).max(1);
+    let few = costs.expand.div_ceil(gain) as u32;
+    few.max(machine.tuned.few_tokens)
 }
 
 /// Flops, halved: of expanding a row (or absorbing a token's queries and expanding its sums), of a token and row in each way.
@@ -229,16 +211,10 @@ impl Scratch {
         ]
     }
 
-    /// The buffers for bindings of up to `max_binding` bytes.
-    pub fn new(
-        machine: Machine,
-        max_binding: u64,
-        dims: KvDims,
-        form: Form,
-        max_tokens: usize,
-        n_ctx: usize,
-    ) -> Self {
-        let matrices = form.is_matrix();
+    /// The buffers for chunks of up to `max_tokens` tokens in contexts of up to `n_ctx` rows.
+    pub fn new(target: &Target, dims: KvDims, form: Form, max_tokens: usize, n_ctx: usize) -> Self {
+        let (machine, max_binding, matrices) =
+            (target.machine, target.max_binding, form.is_matrix());
         let blocks = Self::blocks(machine, dims, matrices, max_tokens, n_ctx, max_binding);
         Self::cut(dims, form, max_tokens, blocks)
     }
@@ -247,7 +223,8 @@ impl Scratch {
     fn cut(dims: KvDims, form: Form, max_tokens: usize, blocks: Blocks) -> Self {
         let matrices = form.is_matrix();
         let [weights, kv, second, stats] = Self::bytes(dims, matrices, max_tokens, blocks);
-        let make = |name: &str, bytes| Range::whole(&Buffer::new(name, bytes, form.role()));
+        let role = if matrices { Role::Halves } else { Role::Floats };
+        let make = |name: &str, bytes| Range::whole(&Buffer::new(name, bytes, role));
         let kv = [kv, second].into_iter().filter(|bytes| *bytes > 0);
         Self {
             weights: make("expansion weights", weights),
@@ -320,20 +297,29 @@ impl GpuPromptAttention<'_> {
 
     /// The expansion alone.
     pub(super) fn expansion(&self) -> Call {
-        let Scratch {
+        let (dims, scratch) = (self.dims, self.scratch);
+        let (weights, kv) = (&scratch.weights, &scratch.kv[0]);
+        let tiled = match self.form.coop() {
+            Some(coop) => expand_kv_coop::tiled(dims, coop),
+            None => expand_kv::tiled(dims),
+        };
+        let matrices = self.form.is_matrix();
+        expand_kv::call(
+            &self.cache,
             weights,
+            dims,
+            matrices,
+            tiled,
+            scratch.blocks,
             kv,
-            blocks,
-            ..
-        } = self.scratch;
-        let coop = self.form.coop();
-        expand_kv::call(&self.cache, weights, self.dims, coop, *blocks, &kv[0])
+        )
     }
 
     /// The attention alone, by a kernel and the tokens of its workgroup.
     pub(super) fn attention(&self, (kernel, tokens): (Call, usize)) -> Call {
         let (dims, mla) = (self.dims, self.dims.mla);
         assert!(fits(dims), "prompt_attention: {dims:?}");
+        let heads = Extent::N(mla.heads as u32);
         kernel
             .bind("q", &self.q)
             .bind("angles", &self.rope_table)
@@ -347,11 +333,7 @@ impl GpuPromptAttention<'_> {
             .word("rows", Word::BlockRows)
             .word("ends", Word::BlockEnds)
             .word("scale", self.scale)
-            .grid([
-                Extent::N(mla.heads as u32),
-                Extent::TokensBy(tokens as u32),
-                Extent::N(1),
-            ])
+            .grid([heads, Extent::TokensBy(tokens as u32), Extent::N(1)])
             .per_block(self.scratch.blocks)
             .with_bytes_per_row(dims.kv_bytes(1, self.form.is_matrix()))
             .with_flops(Flops {

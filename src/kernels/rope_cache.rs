@@ -7,14 +7,12 @@ use super::linear::rms_norm;
 use super::sequences::Sequences;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
-use crate::gpu::shader::Variant;
 
 /// Rotates interleaved pairs (2i, 2i+1) of `x` by the angles of one position; `table` (rope / 2) holds cosine and sine,
 /// both already multiplied by YaRN's magnitude where the model has one (DeepSeek-V2's rope, ggml's "norm" type).
-fn rotate(x: &[f32], table: &[[f32; 2]], mut write: impl FnMut(usize, f32)) {
-    for (i, ([a, b], [cos, sin])) in x.as_chunks().0.iter().zip(table).enumerate() {
-        write(2 * i, a * cos - b * sin);
-        write(2 * i + 1, a * sin + b * cos);
+fn rotate(x: &mut [f32], table: &[[f32; 2]]) {
+    for ([a, b], [cos, sin]) in x.as_chunks_mut().0.iter_mut().zip(table) {
+        (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
     }
 }
 
@@ -62,17 +60,16 @@ pub fn rope_cache(
             .chunks_exact(dims.head())
             .zip(rotated.chunks_exact_mut(dims.rope))
         {
-            rotate(&q[dims.nope..], angles, |i, value| q_pe[i] = value);
+            q_pe.copy_from_slice(&q[dims.nope..]);
+            rotate(q_pe, angles);
         }
-        let (latent, k_pe) = cache.split_at_mut(dims.kv_lora);
-        let normed = rms_norm(&kv_a[..dims.kv_lora], kv_a_norm, eps);
-        latent
-            .iter_mut()
-            .zip(normed)
-            .for_each(|(c, x)| *c = f16::from_f32(x));
-        rotate(&kv_a[dims.kv_lora..], angles, |i, value| {
-            k_pe[i] = f16::from_f32(value)
-        });
+        let (latent, key) = kv_a.split_at(dims.kv_lora);
+        let mut values = rms_norm(latent, kv_a_norm, eps);
+        values.extend(key);
+        rotate(&mut values[dims.kv_lora..], angles);
+        for (c, x) in cache.iter_mut().zip(values) {
+            *c = f16::from_f32(x);
+        }
     }
 }
 
@@ -88,8 +85,8 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Panics unless the rows from the first on are whole heads in a product of `rows`.
-    pub(super) fn check(&self, rows: u32, what: &str) {
+    /// Binds it, for the `rows` of the product `what`, as `rotated.wgsl` names it. Panics unless the rows from the first on are whole heads.
+    pub(super) fn bind(&self, call: Call, rows: u32, what: &str) -> Call {
         assert!(
             self.first_row.is_multiple_of(2)
                 && self.rope.is_multiple_of(2)
@@ -99,10 +96,6 @@ impl Rotation {
             self.first_row,
             self.rope
         );
-    }
-
-    /// Binds it as `rotated.wgsl` names it.
-    pub(super) fn bind(&self, call: Call) -> Call {
         call.flag("ROTATE", true)
             .number("ROTATED", self.first_row)
             .number("ROPE", self.rope)
@@ -111,20 +104,12 @@ impl Rotation {
     }
 }
 
-/// Queries that [`call`] rotates.
-#[derive(Debug, Clone)]
-pub struct Queries {
-    /// (max_tokens, heads, nope + rope).
-    pub q: Range,
-    /// Rotated, (max_tokens, heads, rope).
-    pub q_pe: Range,
-}
-
 /// The kernel's buffers and sizes; all f32 but the cache.
 #[derive(Debug, Clone)]
 pub struct GpuRopeCache {
-    /// The queries, unless the product that made them has rotated them.
-    pub queries: Option<Queries>,
+    /// The queries, (max_tokens, heads, nope + rope), and where they go rotated, (max_tokens, heads, rope), unless the product that made
+    /// them has rotated them.
+    pub queries: Option<[Range; 2]>,
     /// The rows of the cache. `kv_a` is (max_tokens, kv_lora + rope); or (partial_sums, partial_tokens, kv_lora + rope) to be added up.
     pub row: CacheRow,
     /// Partial sums of a value of `kv_a`, usually 1.
@@ -168,21 +153,16 @@ pub struct CacheRow {
 }
 
 impl CacheRow {
-    /// `call` with what `cache_row.wgsl` reads and writes, and the parameter `cache_eps`.
-    pub(super) fn bind(&self, call: Call) -> Call {
-        call.bind("kv_a", &self.kv_a)
+    /// `call` in workgroups of `threads` threads, with what `cache_row.wgsl` reads and writes, and the parameter `cache_eps`.
+    pub(super) fn bind(&self, call: Call, dims: MlaDims, threads: u32) -> Call {
+        call.number("LATENT_PAIRS", (dims.kv_lora as u32 / 2).div_ceil(threads))
+            .number("ROPE", dims.rope as u32)
+            .number("KV_LORA", dims.kv_lora as u32)
+            .bind("kv_a", &self.kv_a)
             .bind("norm", &self.kv_a_norm)
             .bind("cache", &self.cache)
             .word("cache_eps", self.eps)
     }
-}
-
-/// The constants of a variant whose workgroups of `threads` threads write cache rows (`cache_row.wgsl`).
-pub(super) fn row_variant(variant: Variant, dims: MlaDims, threads: u32) -> Variant {
-    variant
-        .number("LATENT_PAIRS", (dims.kv_lora as u32 / 2).div_ceil(threads))
-        .number("ROPE", dims.rope as u32)
-        .number("KV_LORA", dims.kv_lora as u32)
 }
 
 /// Subgroups of a workgroup that writes a cache row at most: sums over workgroups have room for so many.
@@ -206,18 +186,17 @@ pub fn call(b: &GpuRopeCache) -> Call {
     let summed = b.partial_sums > 1;
     let partial_stride = b.partial_tokens * dims.cache_row() as u32 / 2;
     let call = Call::new("rope_cache")
-        .variant(row_variant(Variant::default(), dims, WG))
         .number("WG", WG)
         .number("LANES", 1)
         .word_some("partial_sums", summed.then_some(b.partial_sums))
         .word_some("partial_stride", summed.then_some(partial_stride))
         .bind("angles", &b.rope_table);
-    let call = Sequences::bind_row(b.sequences.as_ref(), call);
-    let call = b.row.bind(call);
+    let call = Sequences::bind_pages(b.sequences.as_ref(), call);
+    let call = b.row.bind(call, dims, WG);
     let heads = dims.heads as u32;
     let (call, groups) = match &b.queries {
         None => (call, 1),
-        Some(Queries { q, q_pe }) => {
+        Some([q, q_pe]) => {
             let call = call
                 .number("HEADS", heads)
                 .number("NOPE", dims.nope as u32)
@@ -239,8 +218,7 @@ pub fn rotate_rows(y: &mut [f32], first_row: usize, rope: usize, angles: &[[f32;
     let rotated = &mut y[first_row..];
     assert!(rotated.len().is_multiple_of(rope), "whole heads of {rope}");
     for head in rotated.chunks_exact_mut(rope) {
-        let before = head.to_vec();
-        rotate(&before, angles, |i, value| head[i] = value);
+        rotate(head, angles);
     }
 }
 
@@ -496,10 +474,7 @@ pub(super) mod tests {
                         eps,
                         cache: Range::whole(&on_gpu).holding(Role::Cache),
                     };
-                    let queries = Queries {
-                        q: whole(&q),
-                        q_pe: Range::whole(&rotated),
-                    };
+                    let queries = [whole(&q), Range::whole(&rotated)];
                     let call = call(&GpuRopeCache {
                         queries: with_queries.then_some(queries),
                         partial_sums: partial_sums as u32,

@@ -2,7 +2,6 @@
 
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
-use crate::gpu::shader::Variant;
 use crate::model::{Experts, Gating};
 
 /// The smallest positive normal f16: what the sum of the chosen weights is clamped to before dividing, as ggml does.
@@ -113,14 +112,15 @@ pub struct GpuRouter<'a> {
 /// Most experts of the kernel: a thread each.
 pub const MAX_EXPERTS: usize = 256;
 
-/// The constants of `router_choice` for a model's experts, with or without a bias for the choice.
-pub(super) fn choice(variant: Variant, experts: &Experts, bias: bool) -> Variant {
-    variant
-        .number("EXPERTS", experts.count as u32)
+/// `call` with what `router_choice` knows of a model's experts and reads: the logits, and a bias for the choice where there is one.
+pub(super) fn choice(call: Call, experts: &Experts, logits: &Range, bias: Option<&Range>) -> Call {
+    call.number("EXPERTS", experts.count as u32)
         .number("USED", experts.used as u32)
         .flag("SIGMOID", experts.gating == Gating::Sigmoid)
-        .flag("BIAS", bias)
+        .flag("BIAS", bias.is_some())
         .flag("NORM", experts.weights_norm)
+        .bind("logits", logits)
+        .bind_some("bias", bias)
 }
 
 /// Panics if there are more than [`MAX_EXPERTS`] experts, or fewer than are chosen.
@@ -140,9 +140,7 @@ pub fn call(b: &GpuRouter<'_>) -> Call {
     check(b.experts);
     let experts = b.experts;
     let summed = b.partial_sums > 1;
-    let variant = choice(Variant::default(), experts, b.bias.is_some());
-    Call::new("router")
-        .variant(variant)
+    choice(Call::new("router"), experts, &b.logits, b.bias.as_ref())
         .number("WG", experts.count.next_power_of_two().max(64) as u32)
         .number("LANES", 1)
         .word("scale", experts.weights_scale)
@@ -151,10 +149,8 @@ pub fn call(b: &GpuRouter<'_>) -> Call {
             "partial_stride",
             summed.then_some(b.max_tokens * experts.count as u32),
         )
-        .bind("logits", &b.logits)
         .bind("ids", &b.ids)
         .bind("weights", &b.weights)
-        .bind_some("bias", b.bias.as_ref())
         .grid([Extent::Tokens, Extent::N(1), Extent::N(1)])
 }
 

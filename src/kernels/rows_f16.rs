@@ -1,7 +1,7 @@
 //! Makes the inputs of [`gemm`](super::gemm): rows, normed where asked for, as f16 with a scale for each row, or as f32.
 
 use super::expert_rows::Other;
-use super::linear::rms_norm_rows;
+use super::linear::normed;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
 use half::f16;
@@ -63,10 +63,7 @@ impl GpuRowsF16 {
             false => (Word::U(0), Extent::Slots { used, by, more }),
         };
         let summed = self.partial_sums > 1;
-        let (norm, eps) = (
-            self.norm.as_ref().map(|n| &n.0),
-            self.norm.as_ref().map(|n| n.1),
-        );
+        let (norm, eps) = self.norm.as_ref().map(|(w, eps)| (w, *eps)).unzip();
         Call::new("rows_f16")
             .number("WG", WG)
             .number("LANES", 1)
@@ -100,15 +97,8 @@ const SMALLEST: f32 = 1e-30;
 /// The rows of `x` (rows, cols) as halves (rows, cols) and scales (rows): value = scale * half. The largest half of a row is 2^14.
 /// If `norm` gives a weight and an epsilon, the rows are RMS-normed first.
 pub fn rows_f16(x: &[f32], cols: usize, norm: Option<(&[f32], f32)>) -> (Vec<f16>, Vec<f32>) {
-    let normed;
-    let x = match norm {
-        None => x,
-        Some((weight, eps)) => {
-            normed = rms_norm_rows(x, weight, eps);
-            normed.as_slice()
-        }
-    };
-    x.par_chunks_exact(cols)
+    let (halves, scales): (Vec<_>, Vec<_>) = normed(x, norm)
+        .par_chunks_exact(cols)
         .map(|row| {
             let largest = row.iter().fold(0.0f32, |most, v| most.max(v.abs()));
             if largest <= SMALLEST {
@@ -118,16 +108,8 @@ pub fn rows_f16(x: &[f32], cols: usize, norm: Option<(&[f32], f32)>) -> (Vec<f16
             let halves = row.iter().map(|v| f16::from_f32(v * inverse)).collect();
             (halves, largest / LARGEST)
         })
-        .collect::<Vec<(Vec<f16>, f32)>>()
-        .into_iter()
-        .fold(
-            (vec![], vec![]),
-            |(mut halves, mut scales), (row, scale)| {
-                halves.extend(row);
-                scales.push(scale);
-                (halves, scales)
-            },
-        )
+        .unzip();
+    (halves.concat(), scales)
 }
 
 #[cfg(test)]
@@ -272,10 +254,7 @@ mod tests {
         run(gpu, &[call], &state);
         let x = if last { &x[(n_tokens - 1) * cols..] } else { x };
         let twin_norm = with_norm.then_some((norm.as_slice(), 1e-5));
-        let exact = match twin_norm {
-            Some((weight, eps)) => rms_norm_rows(x, weight, eps),
-            None => x.to_vec(),
-        };
+        let exact = normed(x, twin_norm);
         let what = format!("{} {cols} {with_norm}", gpu.tier.name());
         if half {
             let (twin, twin_scales) = rows_f16(x, cols, twin_norm);

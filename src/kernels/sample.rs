@@ -31,11 +31,8 @@ pub fn sample(logits: &[f32], recent: &[u32], sampling: &Sampling, step: u64) ->
         .enumerate()
         .map(|(id, &logit)| Candidate {
             id: id as u32,
-            logit: if logit.is_nan() {
-                f32::NEG_INFINITY
-            } else {
-                logit
-            },
+            // NaN as well becomes negative infinity.
+            logit: logit.max(f32::NEG_INFINITY),
         })
         .collect();
     let best = best(&candidates).expect("there is at least one token");
@@ -184,18 +181,6 @@ pub fn words(sampling: &Sampling, step: u64) -> [u32; 12] {
     ]
 }
 
-/// Slices of WG tokens of a vocabulary, and how many of them a thread of the second half owns.
-fn slices(vocab: usize) -> (usize, usize) {
-    let slices = vocab.div_ceil(WG);
-    (slices, slices.div_ceil(WG))
-}
-
-/// Bytes of the buffers of [`calls`] for a vocabulary of `tokens`: keys, maxima of slices and of their quarters.
-pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
-    let (slices, _) = slices(tokens);
-    [slices * WG * 4, slices * 16, slices * 16].map(|bytes| bytes as u64)
-}
-
 /// The dispatches that choose the token after those of a step, as [`sample`] does up to rounding of sums.
 ///
 /// `logits` is one row, (vocab) f32. `history` holds the ids of all positions, (n_ctx + 1) u32: the last
@@ -203,31 +188,12 @@ pub fn scratch_bytes(tokens: usize) -> [u64; 3] {
 /// `results`, taken by [`State::slot`](crate::gpu::call::State::slot), gets (id, step, number, 1 if not [`all_finite`], else 0). A replay needs
 /// [`words`] as its `sampling`, and `pos + tokens <= n_ctx`.
 ///
-/// # Panics
-/// If the vocabulary is larger than [`MAX_VOCAB`], or there are no results.
-pub fn calls(logits: &Range, vocab: u32, history: &Range, results: &[Range]) -> Vec<Call> {
-    calls_of(None, logits, vocab, history, results)
-}
-
-/// The choices of a token for each of several rows of logits.
-#[derive(Debug, Clone)]
-pub struct Rows<'a> {
-    /// Where the token of each row stands; the chosen id becomes that behind it.
-    pub sequences: &'a Sequences,
-    /// How each is chosen, (rows, 12) [`words`]. That of a token [alone](Sequences::alone) is in the state of the replay instead.
-    pub choices: &'a Range,
-    /// What is added to the logits of each first, (rows) [`logit_bias::Row`].
-    pub biases: &'a Range,
-    /// Rows of a replay at most.
-    pub most: u32,
-}
-
-/// As [`calls`], with `rows` for each token of the replay: `logits` are (tokens, vocab), and each of `results` gets (tokens) of them. Where
-/// some row [has biases](crate::gpu::call::When::Biased), they are added to `logits` in place first.
+/// With `rows` for each token of the replay, `logits` are (tokens, vocab), and each of `results` gets (tokens) of them. Where some row
+/// [has biases](crate::gpu::call::When::Biased), they are added to `logits` in place first.
 ///
 /// # Panics
-/// As [`calls`].
-pub fn calls_of(
+/// If the vocabulary is larger than [`MAX_VOCAB`], or there are no results.
+pub fn calls(
     rows: Option<&Rows<'_>>,
     logits: &Range,
     vocab: u32,
@@ -240,11 +206,12 @@ pub fn calls_of(
         "a choice among {vocab} tokens, {MAX_VOCAB} at most"
     );
     let most = rows.map_or(1, |rows| u64::from(rows.most));
-    let [keys, maxima, quarters] = scratch_bytes(tokens).map(|bytes| bytes * most);
-    let keys = Range::words("sampling keys", keys / 4);
-    let maxima = Range::words("sampling maxima", maxima / 4);
-    let quarters = Range::words("sampling quarters", quarters / 4);
-    let (slices, per) = slices(tokens);
+    let slices = tokens.div_ceil(WG);
+    let scratch = |name, words: usize| Range::words(name, words as u64 * most);
+    let keys = scratch("sampling keys", slices * WG);
+    // Of slices, and of their quarters.
+    let maxima = scratch("sampling maxima", slices * 4);
+    let quarters = scratch("sampling quarters", slices * 4);
     let call = |kernel| {
         Call::new(kernel)
             .number("WG", WG as u32)
@@ -256,10 +223,7 @@ pub fn calls_of(
     };
     let table = rows.filter(|rows| !rows.sequences.alone);
     let given = |call: Call, words: &[(&'static str, usize)]| {
-        let call = match rows {
-            Some(rows) => rows.sequences.bind_history(call),
-            None => call.word("pos", Word::Pos),
-        };
+        let call = Sequences::bind_history(rows.map(|rows| rows.sequences), call);
         if let Some(rows) = table {
             return call.bind("choices", rows.choices);
         }
@@ -282,7 +246,8 @@ pub fn calls_of(
         .flag("PICKS", true)
         .grid([Extent::N(1), extent, Extent::N(1)])
         .number("SLICES", slices as u32)
-        .number("PER", per as u32)
+        // Slices of a thread of the second half.
+        .number("PER", slices.div_ceil(WG) as u32)
         .number("LIVE", slices.max(WG) as u32)
         .number("BINS", slices.max(3 * WG) as u32)
         .bind("chosen", results.first().expect("room for a result"))
@@ -305,6 +270,19 @@ pub fn calls_of(
     ];
     let chosen = [given(scan, &penalties), given(pick, &choice)];
     bias.into_iter().chain(chosen).collect()
+}
+
+/// The choices of a token for each of several rows of logits.
+#[derive(Debug, Clone)]
+pub struct Rows<'a> {
+    /// Where the token of each row stands; the chosen id becomes that behind it.
+    pub sequences: &'a Sequences,
+    /// How each is chosen, (rows, 12) [`words`]. That of a token [alone](Sequences::alone) is in the state of the replay instead.
+    pub choices: &'a Range,
+    /// What is added to the logits of each first, (rows) [`logit_bias::Row`].
+    pub biases: &'a Range,
+    /// Rows of a replay at most.
+    pub most: u32,
 }
 
 #[cfg(test)]

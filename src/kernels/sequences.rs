@@ -75,23 +75,30 @@ impl Sequences {
         (!self.alone).then_some(&self.table)
     }
 
-    /// Binds what `history.wgsl` names, for kernels that read or write the history.
-    pub(super) fn bind_history(&self, call: Call) -> Call {
-        let call = call.number("HISTORY_IDS", self.ids - 1);
-        match self.table() {
+    /// Binds what `history.wgsl` names, for kernels that read or write the history; without `sequences` it is that of one.
+    pub(super) fn bind_history(sequences: Option<&Self>, call: Call) -> Call {
+        let Some(sequences) = sequences else {
+            return call.word("pos", Word::Pos);
+        };
+        let call = call.number("HISTORY_IDS", sequences.ids - 1);
+        match sequences.table() {
             Some(table) => call.bind("table", table),
             None => call.word("pos", Word::Pos).word("first_id", Word::FirstId),
         }
     }
 
-    /// Binds what tells where tokens stand and where rows of the cache lie, as `sequences.wgsl` names it.
-    pub(super) fn bind_pages(&self, call: Call) -> Call {
+    /// Binds what tells where tokens stand and where rows of the cache lie, as `sequences.wgsl` names it; without `sequences` the two are
+    /// the same.
+    pub(super) fn bind_pages(sequences: Option<&Self>, call: Call) -> Call {
+        let Some(sequences) = sequences else {
+            return call.word("pos", Word::Pos);
+        };
         let call = call
-            .number("PAGE", self.page)
-            .number("POOL_ROWS", self.rows)
-            .number("PAGE_ENTRIES", (self.pages.size / 4) as u32)
-            .bind("pages", &self.pages);
-        match self.table() {
+            .number("PAGE", sequences.page)
+            .number("POOL_ROWS", sequences.rows)
+            .number("PAGE_ENTRIES", (sequences.pages.size / 4) as u32)
+            .bind("pages", &sequences.pages);
+        match sequences.table() {
             Some(table) => call.bind("table", table),
             None => call
                 .word("pos", Word::Pos)
@@ -100,21 +107,13 @@ impl Sequences {
     }
 
     /// Binds what tells a workgroup its slice of a context, as `own_slice.wgsl` names it.
-    pub(super) fn bind_slices(&self, call: Call) -> Call {
-        let call = self.bind_pages(call);
-        match self.alone {
-            false => call.bind("work", &self.work),
-            true => call
+    pub(super) fn bind_slices(sequences: Option<&Self>, call: Call) -> Call {
+        let call = Self::bind_pages(sequences, call);
+        match sequences.filter(|sequences| !sequences.alone) {
+            Some(sequences) => call.bind("work", &sequences.work),
+            None => call
                 .word("slices", Word::Slices)
                 .word("slice_rows", Word::SliceRows),
-        }
-    }
-
-    /// Binds what tells where a token stands and where its row of the cache goes; without `sequences` the two are the same.
-    pub(super) fn bind_row(sequences: Option<&Self>, call: Call) -> Call {
-        match sequences {
-            Some(sequences) => sequences.bind_pages(call),
-            None => call.word("pos", Word::Pos),
         }
     }
 }

@@ -158,7 +158,7 @@ mod tests {
         let gpu = &gpus()[0];
         let out = output(gpu, 3 * 256);
         let history = Range::whole(&upload(gpu, &[5u32, 6, 7, 8]));
-        let calls = embed::calls(&gpu_weight(gpu, &w), &history, &Range::whole(&out));
+        let calls = embed::calls(None, &gpu_weight(gpu, &w), &history, &Range::whole(&out));
         let state = State {
             pos: 1,
             tokens: 3,

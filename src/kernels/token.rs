@@ -8,12 +8,11 @@ use crate::gpu::call::{Call, Extent};
 use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site};
 use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::shader::Variant;
 use crate::gpu::{GpuError, Target};
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 use crate::quant::halves::BLOCK_UNITS;
-use crate::quant::repack::{has_codes, has_nibbles};
+use crate::quant::repack::{has_codes, has_nibbles, shader_module};
 
 /// An output prepared for the product that comes next.
 #[derive(Clone)]
@@ -25,10 +24,13 @@ pub struct TokenOutput {
 }
 
 impl TokenOutput {
-    /// Binds it as `token_store.wgsl` names it.
-    pub(super) fn bind(&self, call: Call) -> Call {
-        let (weight, squares) = self.norm.as_ref().map(|(w, s)| (w, s)).unzip();
-        call.bind("prepared", &self.values)
+    /// Binds an output, where there is one, as `token_store.wgsl` names it.
+    pub(super) fn bind(output: Option<&Self>, call: Call) -> Call {
+        let Some(Self { values, norm }) = output else {
+            return call;
+        };
+        let (weight, squares) = norm.as_ref().map(|(w, s)| (w, s)).unzip();
+        call.bind("prepared", values)
             .bind_some("norm_weight", weight)
             .bind_some("squares_out", squares)
     }
@@ -58,23 +60,14 @@ impl TokenInput {
     }
 }
 
-/// The constants of a variant whose workgroups divide rows of `units` units so.
-pub(super) fn divided(
-    target: &Target,
-    variant: Variant,
-    geometry: &Geometry,
-    units: u32,
-) -> Variant {
-    let squares_ahead = target.machine.tuned.squares_ahead;
+/// `call` in workgroups that divide rows of `units` units so.
+pub(super) fn divided(target: &Target, call: Call, geometry: &Geometry, units: u32) -> Call {
+    let squares = (2 * units).div_ceil(geometry.lanes);
     let block = geometry.lanes * geometry.unroll;
-    variant
-        .number("LANES", geometry.lanes)
+    call.number("LANES", geometry.lanes)
         .number("WG", geometry.threads())
         .number("UNROLL", geometry.unroll)
-        .number(
-            "SQUARES",
-            (2 * units).div_ceil(geometry.lanes).min(squares_ahead),
-        )
+        .number("SQUARES", squares.min(target.machine.tuned.squares_ahead))
         .flag("RAGGED", !units.is_multiple_of(block))
         .flag("ONE_BLOCK", block >= units)
 }
@@ -82,44 +75,37 @@ pub(super) fn divided(
 /// Workgroup memory that kernels with such an input need besides, at most.
 const STAGED_BESIDES: u64 = 4 << 10;
 
-/// Whether an input of `units` units passes through workgroup memory on this device, beside `beside` bytes of the kernel's own.
-pub(super) fn stages(target: &Target, activation: Activation, units: u32, beside: u64) -> bool {
-    let tuned = target.machine.tuned;
-    let has = u64::from(target.machine.workgroup_memory);
-    activation.rounds()
-        && (tuned.staged_units_least..=tuned.staged_units_most).contains(&units)
-        && activation.bytes(u64::from(units)) + STAGED_BESIDES + beside <= has
-}
-
-/// As [`stages`], for one of several tokens with inputs of so many units each. Halves are laid out in blocks of units, and what is staged
-/// begins where a block does.
-pub(super) fn stages_of_several(target: &Target, activation: Activation, units: u32) -> bool {
-    let whole = !activation.is_halves() || units.is_multiple_of(BLOCK_UNITS as u32);
-    whole && stages(target, activation, units, 0)
-}
-
-/// The constants of a variant whose input of `units` units is staged.
+/// `call` for up to `tokens` tokens whose inputs, `units` units each, pass through workgroup memory where this device has room for one beside
+/// `beside` bytes of the kernel's own, and where that is faster.
 pub(super) fn staged(
-    variant: Variant,
+    target: &Target,
+    call: Call,
     geometry: &Geometry,
     activation: Activation,
-    units: u32,
-) -> Variant {
+    [tokens, units]: [u32; 2],
+    beside: u64,
+) -> Call {
+    let tuned = target.machine.tuned;
+    let bytes = activation.bytes(u64::from(units));
+    // Halves are laid out in blocks of units, and what is staged begins where a block does.
+    let begins = tokens == 1 || units.is_multiple_of(BLOCK_UNITS as u32);
     let module = match activation {
         Activation::Bytes => "staged_bytes",
-        _ => "staged_halves",
+        Activation::Halves { .. } if begins => "staged_halves",
+        Activation::Halves { .. } | Activation::Floats => return call,
     };
-    let vectors = (activation.bytes(u64::from(units)) / 16) as u32;
-    variant
-        .module("INPUT", module)
+    if !(tuned.staged_units_least..=tuned.staged_units_most).contains(&units)
+        || bytes + STAGED_BESIDES + beside > u64::from(target.machine.workgroup_memory)
+    {
+        return call;
+    }
+    let vectors = (bytes / 16) as u32;
+    call.module("INPUT", module)
         .number("STAGE_VECTORS", vectors)
         .number("STAGE_LOADS", vectors.div_ceil(geometry.threads()))
 }
 
 /// The geometry of a product.
-///
-/// # Errors
-/// [`GpuError::TierUnsupported`] where the device allows none.
 pub(crate) fn geometry(target: &Target, site: &Site) -> Result<Geometry, GpuError> {
     target
         .geometry(site)
@@ -185,9 +171,6 @@ pub trait Divided {
 }
 
 /// Refuses rows that leave prepared but whose number is no multiple of those that leave together.
-///
-/// # Errors
-/// [`GpuError::TierUnsupported`].
 pub(super) fn check_rows(target: &Target, rows: u32, what: &str) -> Result<(), GpuError> {
     if rows.is_multiple_of(PREPARED_ROWS) {
         return Ok(());
@@ -207,14 +190,14 @@ pub(crate) fn unsupported(target: &Target, missing: &str) -> GpuError {
     }
 }
 
-/// The variant of a kernel that reads and leaves activations of this kind.
-pub(super) fn variant(activation: Activation) -> Variant {
+/// A kernel that reads and leaves activations of this kind, with nothing bound yet.
+pub(super) fn kernel(name: &'static str, activation: Activation) -> Call {
     let (input, flag) = match activation {
         Activation::Bytes => ("x_bytes", "BYTES"),
         Activation::Halves { .. } => ("x_halves", "HALVES"),
         Activation::Floats => ("x_floats", "FLOATS"),
     };
-    Variant::default()
+    Call::new(name)
         .flag(flag, true)
         .flag("PACKED", activation == Activation::Halves { packed: true })
         .module("INPUT", input)
@@ -222,11 +205,11 @@ pub(super) fn variant(activation: Activation) -> Variant {
 
 /// Names the module of a weight's type, and the one by which it meets the input.
 pub(super) fn weight(
-    variant: Variant,
+    call: Call,
     [name, times]: [&'static str; 2],
     ty: GgmlType,
     activation: Activation,
-) -> Variant {
+) -> Call {
     let by = match (activation, has_codes(ty)) {
         (Activation::Bytes, true) if has_nibbles(ty) => "nibbles_by_bytes",
         (Activation::Bytes, true) => "codes_by_bytes",
@@ -237,28 +220,15 @@ pub(super) fn weight(
         (Activation::Floats, true) => "codes_by_floats",
         (Activation::Floats, false) => "floats_by_floats",
     };
-    variant
-        .module(name, crate::quant::repack::shader_module(ty))
-        .module(times, by)
+    call.module(name, shader_module(ty)).module(times, by)
 }
 
-/// A grid of `tiles` workgroups, continued along y where one dimension does not hold them; and its width.
-pub(super) fn grid(tiles: u32) -> ([Extent; 3], u32) {
-    let width = tiles.min(MAX_GRID);
-    (
-        [
-            Extent::N(width),
-            Extent::N(tiles.div_ceil(width)),
-            Extent::N(1),
-        ],
-        width,
-    )
-}
-
-/// The grid of `tiles` workgroups for each of up to so many tokens: `shared/own_token.wgsl`.
+/// The grid of `tiles` workgroups for each of up to so many tokens: `shared/own_token.wgsl`. That of one is continued along y where one
+/// dimension does not hold it.
 pub(super) fn tiles_of(tokens: u32, tiles: u32) -> [Extent; 3] {
+    let width = tiles.min(MAX_GRID);
     match tokens {
-        1 => grid(tiles).0,
+        1 => [width, tiles.div_ceil(width), 1].map(Extent::N),
         _ => [Extent::Tokens, Extent::N(tiles), Extent::N(1)],
     }
 }

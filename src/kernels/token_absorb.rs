@@ -2,9 +2,9 @@
 //! (DeepSeek-V2 paper, section 2.1: the key's up-projection absorbed into the query); and the cache's new row beside them.
 
 use super::MlaDims;
-use super::rope_cache::{CacheRow, ROW_SUBGROUPS, rotate_rows, row_variant};
+use super::rope_cache::{CacheRow, ROW_SUBGROUPS, rotate_rows};
 use super::sequences::Sequences;
-use super::token::{TokenInput, variant, weight};
+use super::token::{TokenInput, kernel, weight};
 use super::token_matvec::token_matvec;
 use crate::gpu::Target;
 use crate::gpu::buffer::Range;
@@ -12,7 +12,6 @@ use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::geometry::WHOLE_THREADS;
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::shader::Variant;
 use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
@@ -37,8 +36,8 @@ pub(super) struct Division {
 /// What the pipeline depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
-    /// Of `attn_q_b` and `attn_k_b`.
-    pub types: [GgmlType; 2],
+    /// Of `attn_q_b`.
+    pub ty: GgmlType,
     /// Of 32 weights, per row of `attn_q_b`.
     pub units: u32,
     pub dims: MlaDims,
@@ -53,25 +52,18 @@ impl Shape {
     pub(crate) fn repeated(&self, machine: Machine) -> Option<Repeated> {
         let slices = u64::from(self.division(machine)?.slices);
         let cores = u64::from(machine.cores.max(1));
-        let [heads, nope, rope, kv_lora] = {
-            let MlaDims {
-                heads,
-                nope,
-                rope,
-                kv_lora,
-            } = self.dims;
-            [heads, nope, rope, kv_lora].map(|n| n as u64)
-        };
+        let dims = self.dims;
+        let [heads, nope, rope, kv_lora] =
+            [dims.heads, dims.nope, dims.rope, dims.kv_lora].map(|n| n as u64);
         let cols = u64::from(self.units) * 32;
         // Of a workgroup that absorbs, and of all.
         let own = nope * cols + kv_lora.div_ceil(slices) * nope;
         let all = heads * (slices * own + rope * cols);
         let once = heads * ((nope + rope) * cols + kv_lora * nope);
         let weights = own.max(all / cores) - once / cores;
-        let ty = self.types[0];
         Some(Repeated {
             weights,
-            bytes: weights * ty.block_bytes() as u64 / ty.block_len() as u64,
+            bytes: weights * self.ty.block_bytes() as u64 / self.ty.block_len() as u64,
         })
     }
 
@@ -126,7 +118,7 @@ pub fn repeated(
     cache: bool,
 ) -> Option<Repeated> {
     let shape = Shape {
-        types: [q_b.ty, k_b.ty],
+        ty: q_b.ty,
         units: q_b.cols / 32,
         dims,
         cache,
@@ -163,32 +155,21 @@ pub struct GpuTokenAbsorb<'a> {
 }
 
 impl GpuTokenAbsorb<'_> {
-    fn shape(&self) -> Shape {
-        Shape {
-            types: [self.q_b.ty, self.k_b.ty],
-            units: self.q_b.cols / 32,
-            dims: self.dims,
-            cache: self.row.is_some(),
-            tokens: self.tokens,
-        }
-    }
-
-    /// The dispatch.
+    /// The dispatch, divided as on `machine`.
     ///
     /// # Panics
     /// If the weights are none that the kernel is for ([`repeated`]).
-    pub fn call(&self, target: &Target) -> Call {
-        self.call_for(target.machine)
-    }
-
-    /// The dispatch, divided as on `machine`.
-    fn call_for(&self, machine: Machine) -> Call {
+    pub fn call(&self, machine: Machine) -> Call {
         let (q_b, k_b, dims) = (self.q_b, self.k_b, self.dims);
-        let (Some(division), [q_piece], [k_piece]) = (
-            self.shape().division(machine),
-            &q_b.pieces[..],
-            &k_b.pieces[..],
-        ) else {
+        let shape = Shape {
+            ty: q_b.ty,
+            units: q_b.cols / 32,
+            dims,
+            cache: self.row.is_some(),
+            tokens: self.tokens,
+        };
+        let pieces = (&q_b.pieces[..], &k_b.pieces[..]);
+        let (Some(division), ([q_piece], [k_piece])) = (shape.division(machine), pieces) else {
             panic!("{} and {} for {dims:?}", q_b.name, k_b.name);
         };
         assert!(
@@ -202,8 +183,8 @@ impl GpuTokenAbsorb<'_> {
         let rows = u32::from(self.row.is_some());
         let places = [division.slices + 1, dims.heads as u32 + rows].map(Extent::N);
         let weights = [q_b, k_b].map(|w| u64::from(w.total_rows()) * u64::from(w.cols));
-        let call = Call::new("token_absorb")
-            .variant(self.variant(division))
+        let call = self
+            .divided(division)
             .planes(["w_q", "w_s"], q_piece)
             .planes(["k_q", "k_s"], k_piece)
             .bind("angles", &self.rope_table)
@@ -220,7 +201,10 @@ impl GpuTokenAbsorb<'_> {
             .with_shape(format!("{}+{}", q_b.shape(), k_b.shape()));
         let call = self.x.bind(call);
         match &self.row {
-            Some(row) => row.bind(Sequences::bind_row(self.sequences.as_ref(), call)),
+            Some(row) => {
+                let call = Sequences::bind_pages(self.sequences.as_ref(), call);
+                row.bind(call, dims, division.threads)
+            }
             None => match self.table() {
                 Some(table) => call.bind("table", table).flag("SEVERAL", true),
                 None => call.word("pos", Word::Pos),
@@ -229,9 +213,6 @@ impl GpuTokenAbsorb<'_> {
     }
 
     /// Where several tokens stand.
-    ///
-    /// # Panics
-    /// If they have no table, or if their rows are to be written.
     fn table(&self) -> Option<&Range> {
         if self.tokens == 1 {
             return None;
@@ -241,21 +222,16 @@ impl GpuTokenAbsorb<'_> {
         Some(table.expect("several tokens have a table"))
     }
 
-    fn variant(&self, division: Division) -> Variant {
-        let Division {
-            slices,
-            threads,
-            lanes,
-            k_lanes,
-            subgroup,
-            unroll,
-        } = division;
+    /// The kernel in this division, with nothing bound yet.
+    fn divided(&self, division: Division) -> Call {
+        let (threads, lanes, unroll) = (division.threads, division.lanes, division.unroll);
+        let k_lanes = division.k_lanes;
         let (dims, activation, units) = (self.dims, self.activation, self.q_b.cols / 32);
         let [nope, rope, kv_lora] = [dims.nope, dims.rope, dims.kv_lora].map(|n| n as u32);
-        let k_rows = kv_lora.div_ceil(slices);
-        let names = [["WEIGHT", "WEIGHT_TIMES"], ["K_WEIGHT", "K_TIMES"]];
-        let variant = weight(variant(activation), names[0], self.q_b.ty, activation);
-        let variant = weight(variant, names[1], self.k_b.ty, activation)
+        let k_rows = kv_lora.div_ceil(division.slices);
+        let call = kernel("token_absorb", activation);
+        let call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], self.q_b.ty, activation);
+        weight(call, ["K_WEIGHT", "K_TIMES"], self.k_b.ty, activation)
             .number("WG", threads)
             .number("LANES", lanes)
             .number("UNROLL", unroll)
@@ -264,20 +240,16 @@ impl GpuTokenAbsorb<'_> {
             .number("MOST_ROWS", nope.max(rope).next_multiple_of(4))
             .flag("RAGGED", !units.is_multiple_of(lanes * unroll))
             .flag("ONE_BLOCK", lanes * unroll >= units)
-            .number("SQUARES", (2 * units).div_ceil(subgroup))
+            .number("SQUARES", (2 * units).div_ceil(division.subgroup))
             .number("HEADS", dims.heads as u32)
             .number("NOPE", nope)
             .number("ROPE", rope)
             .number("KV_LORA", kv_lora)
-            .number("HEAD_SLICES", slices)
+            .number("HEAD_SLICES", division.slices)
             .number("K_ROWS", k_rows)
             .number("K_LANES", k_lanes)
             .number("K_PASSES", k_rows.div_ceil(threads / k_lanes))
-            .number("K_UNROLL", (nope / 32).div_ceil(k_lanes));
-        match self.row {
-            Some(_) => row_variant(variant, dims, threads),
-            None => variant,
-        }
+            .number("K_UNROLL", (nope / 32).div_ceil(k_lanes))
     }
 }
 
@@ -353,7 +325,7 @@ mod tests {
     #[test]
     fn work_is_repeated_where_that_costs_less_than_a_dispatch() {
         let shape = |units, [heads, nope]: [usize; 2]| Shape {
-            types: [GgmlType::Q4_0; 2],
+            ty: GgmlType::Q4_0,
             units,
             dims: MlaDims {
                 heads,
@@ -453,7 +425,7 @@ mod tests {
         };
         for place in &places {
             let call = call(place);
-            run(gpu, &[call.call_for(machine)], &place.state);
+            run(gpu, &[call.call(machine)], &place.state);
             let paged = place.sequences.is_some();
             let what = format!("{types:?} {cols} {dims:?}, pages: {paged}");
             if let Some(found) = &call.row {

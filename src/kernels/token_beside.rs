@@ -2,9 +2,7 @@
 //! [serial passes](crate::gpu::machine::Machine::serial_passes), where two dispatches would wait for each other.
 
 use super::MAX_GRID;
-use super::token::{
-    Divided, TokenInput, TokenOutput, divided, site, staged, stages, variant, weight,
-};
+use super::token::{Divided, TokenInput, TokenOutput, divided, kernel, site, staged, weight};
 use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
@@ -61,17 +59,15 @@ impl Divided for GpuTokenBeside<'_> {
             w.name,
             v.name
         );
-        let variant = divided(target, variant(activation), geometry, units).number("UNITS", units);
-        let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], w.ty, activation);
-        let variant = weight(variant, ["OTHER", "OTHER_TIMES"], v.ty, activation);
-        let variant = match stages(target, activation, units, 0) {
-            true => staged(variant, geometry, activation, units),
-            false => variant,
-        };
+        let call = kernel("token_beside", activation).number("UNITS", units);
+        let call = divided(target, call, geometry, units);
+        let call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], w.ty, activation);
+        let call = weight(call, ["OTHER", "OTHER_TIMES"], v.ty, activation);
+        let call = staged(target, call, geometry, activation, [1, units], 0);
         let [w_piece, v_piece] = [&w.pieces[0], &v.pieces[0]];
+        let weights = u64::from(w.rows + v.rows) * u64::from(w.cols);
         let tiles = [w, v].map(|w| w.rows.div_ceil(geometry.tile));
-        let call = Call::new("token_beside")
-            .variant(variant)
+        let call = call
             .planes(["w_q", "w_s"], w_piece)
             .planes(["v_q", "v_s"], v_piece)
             .bind("z", &self.z)
@@ -82,14 +78,9 @@ impl Divided for GpuTokenBeside<'_> {
             .word("other_sub", v_piece.sub)
             .grid([Extent::N(tiles.iter().sum()), Extent::N(1), Extent::N(1)])
             .with_bytes(w.bytes() + v.bytes())
-            .with_flops(super::once(
-                2 * u64::from(w.rows + v.rows) * u64::from(w.cols),
-            ));
+            .with_flops(super::once(2 * weights));
         let call = self.x.bind(call);
-        Ok(vec![match &self.prepared {
-            Some(prepared) => prepared.bind(call),
-            None => call,
-        }])
+        Ok(vec![TokenOutput::bind(self.prepared.as_ref(), call)])
     }
 }
 

@@ -1,22 +1,20 @@
 //! [`embed`](super::embed) of one token: the row as f32 and prepared for the first layer.
 
-use super::embed::embed;
+use super::embed::{self, embed};
 use super::sequences::Sequences;
-use super::token::{self, TokenOutput};
+use super::token::{TokenOutput, kernel};
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Word};
-use crate::gpu::memory::GpuWeight;
+use crate::gpu::call::{Call, Extent};
+use crate::gpu::memory::{GpuWeight, Piece};
 use crate::model::Weight;
-use crate::quant::activation::Activation;
-use crate::quant::activation::squares;
-use crate::quant::repack::shader_module;
+use crate::quant::activation::{Activation, squares};
 
 /// The row history\[pos\], or that of a token of one of several `sequences`, as f32 in `y` and as `activation` in `prepared`, which must have
 /// a norm; one dispatch per piece.
 ///
 /// # Panics
 /// If `prepared` has no norm, or rows are no whole units.
-pub fn calls_of(
+pub fn calls(
     sequences: Option<&Sequences>,
     token_embd: &GpuWeight,
     history: &Range,
@@ -26,35 +24,19 @@ pub fn calls_of(
 ) -> Vec<Call> {
     let w = token_embd;
     assert!(w.cols.is_multiple_of(32), "rows of {}", w.name);
-    let (norm, squares) = prepared
-        .norm
-        .as_ref()
-        .expect("the first layer begins with a norm");
+    let norm = prepared.norm.as_ref();
+    let (norm, squares) = norm.expect("the first layer begins with a norm");
     let units = w.cols / 32;
-    w.pieces
-        .iter()
-        .map(|piece| {
-            let grid = [Extent::N(units.div_ceil(64)), Extent::N(1), Extent::N(1)];
-            let call = Call::new("token_embed").variant(token::variant(activation));
-            let call = match sequences {
-                Some(sequences) => sequences.bind_history(call),
-                None => call.word("pos", Word::Pos),
-            };
-            call.module("WEIGHT", shader_module(w.ty))
-                .number("UNITS", units)
-                .planes(["w_q", "w_s"], piece)
-                .bind("history", history)
-                .bind("g", norm)
-                .bind("y", y)
-                .bind("squares_out", squares)
-                .bind("prepared", &prepared.values)
-                .word("rows", piece.rows)
-                .word("first_row", piece.first_row)
-                .word("sub", piece.sub)
-                .grid(grid)
-                .with_bytes(w.bytes_of_rows(1))
-        })
-        .collect()
+    let call = |piece: &Piece| {
+        let call = kernel("token_embed", activation).number("UNITS", units);
+        embed::row(call, sequences, w, piece, history)
+            .bind("g", norm)
+            .bind("y", y)
+            .bind("squares_out", squares)
+            .bind("prepared", &prepared.values)
+            .grid([units.div_ceil(64), 1, 1].map(Extent::N))
+    };
+    w.pieces.iter().map(call).collect()
 }
 
 /// The row of `token`, its sums of squares of 16 values, and the row times `norm`.
@@ -93,7 +75,7 @@ mod tests {
                 let (places, _) = places(gpu, &mut rng, 3);
                 for place in places {
                     let (y, q) = (output(gpu, cols), room(gpu, cols, Some(&norm)));
-                    let calls = calls_of(
+                    let calls = calls(
                         place.sequences.as_ref(),
                         &w_on_gpu,
                         &Range::whole(&upload(gpu, &history)),
@@ -124,7 +106,7 @@ mod tests {
                 )),
             };
             let (history, y) = (Range::words("history", 8), Range::floats("y", 256));
-            calls_of(None, &weight, &history, &y, &output, Activation::Bytes)
+            calls(None, &weight, &history, &y, &output, Activation::Bytes)
         };
         let refused = |calls: Vec<Call>, binding| {
             assert_refused(&calls, 1, "token_embed", binding);

@@ -5,14 +5,13 @@ use super::MAX_GRID;
 use super::products::gate_up;
 use super::router::{self, GpuRouter};
 use super::token::{
-    self, Divided, TokenInput, check_rows, divided, site, staged, stages, stages_of_several,
-    tiles_of, weight,
+    Divided, TokenInput, check_rows, divided, kernel, site, staged, tiles_of, weight,
 };
+use super::token_matvec::inverse_rms;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
 use crate::gpu::geometry::{Geometry, SharedWork, Site};
-use crate::gpu::machine::MAX_THREADS;
-use crate::gpu::machine::{Machine, Repeated};
+use crate::gpu::machine::{MAX_THREADS, Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
 use crate::model::Weight;
@@ -68,13 +67,6 @@ pub fn repeated(
 }
 
 impl GpuTokenGateUp<'_> {
-    fn kernel(&self) -> &'static str {
-        match self.tokens {
-            1 => "token_gate_up",
-            _ => "token_gate_up+several",
-        }
-    }
-
     /// G and U of experts and of the shared expert, whichever there are.
     fn pairs(&self) -> impl Iterator<Item = [&GpuWeight; 2]> {
         let experts = self.experts.as_ref().map(|(pair, _)| *pair);
@@ -114,6 +106,10 @@ impl Divided for GpuTokenGateUp<'_> {
         }
         shapes.extend(self.shared.map(|[g, _]| format!("{}x{cols}", g.rows)));
         let weights: Vec<_> = self.pairs().flatten().collect();
+        let kernel = match self.tokens {
+            1 => "token_gate_up",
+            _ => "token_gate_up+several",
+        };
         Site {
             shape: shapes.join("+"),
             rows: self.routed_rows() + self.shared.map_or(0, |[g, _]| g.rows),
@@ -121,7 +117,7 @@ impl Divided for GpuTokenGateUp<'_> {
             threads,
             shares_work: (self.partial_sums() > 1).then_some(SharedWork::RouterSums),
             suggested: (self.tokens > 1).then_some(SEVERAL),
-            ..site(self.kernel(), &weights, self.activation)
+            ..site(kernel, &weights, self.activation)
         }
     }
 
@@ -166,7 +162,8 @@ impl GpuTokenGateUp<'_> {
     /// The call without any weights.
     fn whole(&self, target: &Target, geometry: &Geometry) -> Call {
         let (units, lanes) = (self.units(), target.lanes());
-        let variant = divided(target, token::variant(self.activation), geometry, units)
+        let call = kernel("token_gate_up", self.activation);
+        let call = divided(target, call, geometry, units)
             .flag("SEVERAL", self.tokens > 1)
             .number("UNITS", units)
             .number("SQUARES", (2 * units).div_ceil(geometry.threads()))
@@ -180,15 +177,8 @@ impl GpuTokenGateUp<'_> {
             1 => 0,
             _ => 16 * u64::from(geometry.threads()),
         };
-        let is_staged = match self.tokens {
-            1 => stages(target, self.activation, units, beside),
-            _ => stages_of_several(target, self.activation, units),
-        };
-        let variant = match is_staged {
-            true => staged(variant, geometry, self.activation, units),
-            false => variant,
-        };
-        let call = Call::new("token_gate_up").variant(variant);
+        let input = [self.tokens, units];
+        let call = staged(target, call, geometry, self.activation, input, beside);
         self.x.bind(call).bind("prepared", &self.h)
     }
 
@@ -197,23 +187,15 @@ impl GpuTokenGateUp<'_> {
         let mut call = whole.clone();
         let (mut tiles, mut bytes, mut weights) = (0, 0, 0);
         let has = |pair: &[&GpuWeight; 2]| i < pair[0].pieces.len();
+        let weights_of = |call: Call, names: [[&'static str; 2]; 2], pair: &[&GpuWeight; 2]| {
+            let call = weight(call, names[0], pair[0].ty, self.activation);
+            weight(call, names[1], pair[1].ty, self.activation)
+        };
         if let Some((pair, router)) = self.experts.as_ref().filter(|(pair, _)| has(pair)) {
             let [g, u] = pair.map(|w| &w.pieces[i]);
             let (rows, used) = (pair[0].rows, router.experts.used as u32);
             call = self.choice(call, machine, geometry, router);
-            call.variant = weight(
-                call.variant,
-                ["GATE", "GATE_TIMES"],
-                pair[0].ty,
-                self.activation,
-            );
-            call.variant = weight(
-                call.variant,
-                ["UP", "UP_TIMES"],
-                pair[1].ty,
-                self.activation,
-            );
-            call = call
+            call = weights_of(call, [["GATE", "GATE_TIMES"], ["UP", "UP_TIMES"]], pair)
                 .number("ROWS", rows)
                 .planes(["eg_q", "eg_s"], g)
                 .planes(["eu_q", "eu_s"], u)
@@ -235,11 +217,11 @@ impl GpuTokenGateUp<'_> {
         }
         if let Some(pair) = self.shared.filter(has) {
             let [g, u] = pair.map(|w| &w.pieces[i]);
-            let names = ["SHARED_GATE", "SHARED_GATE_TIMES"];
-            call.variant = weight(call.variant, names, pair[0].ty, self.activation);
-            let names = ["SHARED_UP", "SHARED_UP_TIMES"];
-            call.variant = weight(call.variant, names, pair[1].ty, self.activation);
-            call = call
+            let names = [
+                ["SHARED_GATE", "SHARED_GATE_TIMES"],
+                ["SHARED_UP", "SHARED_UP_TIMES"],
+            ];
+            call = weights_of(call, names, &pair)
                 .planes(["sg_q", "sg_s"], g)
                 .planes(["su_q", "su_s"], u)
                 .word("shared_rows", g.rows)
@@ -268,21 +250,14 @@ impl GpuTokenGateUp<'_> {
         let (experts, lanes) = (router.experts, call.variant.consts["RUN"]);
         let chunks = (experts.count as u32).div_ceil(lanes);
         let by_lanes = chunks <= machine.tuned.choice_experts && experts.used as u32 <= lanes;
-        let variant = router::choice(call.variant.clone(), experts, router.bias.is_some());
-        let call = call
-            .variant(variant)
-            .module(
-                "CHOICE",
-                if by_lanes {
-                    "choose_by_lanes"
-                } else {
-                    "choose_by_threads"
-                },
-            )
+        let module = match by_lanes {
+            true => "choose_by_lanes",
+            false => "choose_by_threads",
+        };
+        let call = router::choice(call, experts, &router.logits, router.bias.as_ref())
+            .module("CHOICE", module)
             .number("CHUNKS", chunks)
-            .flag("RAW_LOGITS", self.raw_logits)
-            .bind("logits", &router.logits)
-            .bind_some("bias", router.bias.as_ref());
+            .flag("RAW_LOGITS", self.raw_logits);
         let partial_sums = router.partial_sums;
         if partial_sums == 1 {
             return call.module("LOGITS", "logits_whole");
@@ -313,7 +288,7 @@ pub fn token_gate_up(
     x: &[f32],
     rms: (&[f32], f32),
 ) -> Vec<f32> {
-    let scale = 1.0 / (rms.0.iter().sum::<f32>() / x.len() as f32 + rms.1).sqrt();
+    let scale = inverse_rms(rms, x.len());
     let values: Vec<f32> = x.iter().map(|v| v * scale).collect();
     let mut all = vec![];
     let mut add = |[gate, up]: [&Weight; 2], ids: Option<&[u32]>| {

@@ -1,12 +1,12 @@
 //! [`matvec`] of one token: the product before prepared its input, and it prepares its output for the next.
 
-use super::MlaDims;
 use super::products::{MatvecOptions, matvec};
 use super::sequences::Sequences;
 use super::token::{
-    Divided, TokenInput, TokenOutput, check_rows, divided, grid, site, staged, stages, tiles_of,
-    unsupported, variant, weight,
+    Divided, TokenInput, TokenOutput, check_rows, divided, kernel, site, staged, tiles_of,
+    unsupported, weight,
 };
+use super::{MAX_GRID, MlaDims};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, Word};
 use crate::gpu::geometry::{Geometry, SharedWork, Site};
@@ -140,23 +140,21 @@ impl Divided for GpuTokenMatvec<'_> {
             Input::Slices(..) if self.several.is_some() => "token_matvec+merge+several",
             Input::Slices(..) => "token_matvec+merge",
         };
-        let site = Site {
+        let site = site(kernel, &[w], self.activation);
+        Site {
             prepared: self.prepared.is_some(),
             together: if rotates { 2 } else { 1 },
             at_once: if rotates { 1 } else { 2 },
-            ..site(kernel, &[w], self.activation)
-        };
-        match merge {
-            true => Site {
-                whole: Some(w.rows),
+            whole: merge.then_some(w.rows),
+            threads: match merge {
                 // A thread for every four columns.
-                threads: [w.cols / 4, MERGE_THREADS],
-                // A thread requests all its weights before the slices are merged.
-                one_block: true,
-                shares_work: Some(SharedWork::Slices),
-                ..site
+                true => [w.cols / 4, MERGE_THREADS],
+                false => site.threads,
             },
-            false => site,
+            // A thread requests all its weights before the slices are merged.
+            one_block: merge,
+            shares_work: merge.then_some(SharedWork::Slices),
+            ..site
         }
     }
 
@@ -174,29 +172,25 @@ impl Divided for GpuTokenMatvec<'_> {
         );
         let call = self.input(self.whole(target, geometry));
         let experts = self.router.as_ref().map_or(0, |router| router.weight.rows);
+        let tokens = self.several.as_ref().map_or(1, |(tokens, _)| *tokens);
         let of_piece = |piece: &Piece| {
             if self.prepared.is_some() {
                 check_rows(target, piece.rows, &w.name)?;
             }
             let tiles = piece.rows.div_ceil(geometry.tile);
-            let (mut grid, width) = grid(tiles);
-            if let Some((tokens, _)) = self.several {
-                grid = tiles_of(tokens, tiles);
-            }
             // These rows of the output meet as many columns of the router.
             let router = u64::from(piece.rows) * u64::from(experts);
+            let weights = u64::from(piece.rows) * u64::from(w.cols) + router;
             Ok(call
                 .clone()
                 .planes(["w_q", "w_s"], piece)
                 .word("rows", piece.rows)
                 .word("first_row", piece.first_row)
                 .word("sub", piece.sub)
-                .word("row_tiles", width)
-                .grid(grid)
+                .word("row_tiles", tiles.min(MAX_GRID))
+                .grid(tiles_of(tokens, tiles))
                 .with_bytes(piece.quants.size + piece.scales.size + 4 * router)
-                .with_flops(super::once(
-                    2 * (u64::from(piece.rows) * u64::from(w.cols) + router),
-                )))
+                .with_flops(super::once(2 * weights)))
         };
         w.pieces.iter().map(of_piece).collect()
     }
@@ -213,39 +207,27 @@ impl GpuTokenMatvec<'_> {
             Input::Stream(..) => Activation::Floats,
             Input::Prepared(..) | Input::Slices(..) => self.activation,
         };
-        let variant = variant(activation);
-        let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], w.ty, activation);
-        let variant = divided(target, variant, geometry, units)
+        let call = kernel("token_matvec", activation);
+        let call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], w.ty, activation);
+        let mut call = divided(target, call, geometry, units)
             .number("UNITS", units)
             .number("AT_ONCE", geometry.at_once);
-        let beside = router.map_or(0, |r| router_bytes(r.weight.rows, geometry.tile));
-        let whole = matches!(self.x, Input::Prepared(..)) && w.groups == 1;
-        let variant = match whole && stages(target, activation, units, beside) {
-            true => staged(variant, geometry, activation, units),
-            false => variant,
-        };
-        let mut call = Call::new("token_matvec").variant(variant);
+        if matches!(self.x, Input::Prepared(..)) && w.groups == 1 {
+            let beside = router.map_or(0, |r| router_bytes(r.weight.rows, geometry.tile));
+            call = staged(target, call, geometry, activation, [1, units], beside);
+        }
         for (name, range) in &self.bound {
             call = call.bind(name, range);
         }
-        if let Some(prepared) = &self.prepared {
-            call = prepared.bind(call);
-        }
+        call = TokenOutput::bind(self.prepared.as_ref(), call);
         if let Some(PartialLogits { weight, logits }) = router {
-            assert_eq!(
-                weight.cols,
-                w.total_rows(),
-                "{} behind {}",
-                weight.name,
-                w.name
-            );
+            let rows = w.total_rows();
+            assert_eq!(weight.cols, rows, "{} behind {}", weight.name, w.name);
             let (threads, experts) = (geometry.threads(), weight.rows);
             let share = |values: u32| (experts * geometry.tile / values).div_ceil(threads);
+            let weights = weight.pieces[0].quants.clone().holding(Role::Floats);
             call = call
-                .bind(
-                    "router",
-                    &weight.pieces[0].quants.clone().holding(Role::Floats),
-                )
+                .bind("router", &weights)
                 .bind("partial_logits", logits)
                 .number("EXPERTS", experts)
                 .number("ROUTER_COLUMNS", weight.cols / 4)
@@ -253,8 +235,7 @@ impl GpuTokenMatvec<'_> {
                 .number("ROUTER_STORES", share(ROUTER_ROWS));
         }
         if let Some(rotation) = &self.rotation {
-            rotation.check(w.total_rows(), &w.name);
-            call = rotation.bind(call);
+            call = rotation.bind(call, w.total_rows(), &w.name);
         }
         call
     }
@@ -299,6 +280,11 @@ impl GpuTokenMatvec<'_> {
     }
 }
 
+/// One over the root mean square of `n` values, from the sums of squares of every 16 of them and the norm's epsilon.
+pub(super) fn inverse_rms((squares, eps): (&[f32], f32), n: usize) -> f32 {
+    1.0 / (squares.iter().sum::<f32>() / n as f32 + eps).sqrt()
+}
+
 /// `y` (groups * rows) = w . x / rms(x) (+ residual) for one token.
 ///
 /// `x` are the values that the prepared input stands for. Group g reads them from unit g * x_units on. `rms` are the sums of squares of
@@ -313,8 +299,8 @@ pub fn token_matvec(
     let mut y = vec![0.0; w.groups * w.rows];
     let options = MatvecOptions::per_group(x.len(), x_units * 32);
     matvec(w, x, 1, options, &mut y);
-    if let Some((squares, eps)) = rms {
-        let scale = 1.0 / (squares.iter().sum::<f32>() / w.cols as f32 + eps).sqrt();
+    if let Some(rms) = rms {
+        let scale = inverse_rms(rms, w.cols);
         y.iter_mut().for_each(|v| *v *= scale);
     }
     if let Some(residual) = residual {

@@ -1,11 +1,11 @@
 //! [`moe_down`] of one token, with the shared expert in the same grid.
 
 use super::MAX_GRID;
-use super::products::{MatvecOptions, matvec, moe_down};
+use super::products::moe_down;
 use super::token::{
-    self, Divided, TokenOutput, check_rows, divided, site, staged, stages, stages_of_several,
-    tiles_of, weight,
+    Divided, TokenOutput, check_rows, divided, kernel, site, staged, tiles_of, weight,
 };
+use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
 use crate::gpu::geometry::{Geometry, RUN_LANES, Site};
@@ -65,6 +65,10 @@ impl Divided for GpuTokenMoeDown<'_> {
     fn site(&self) -> Site {
         let (d, used) = (self.down, self.used);
         let weights: Vec<_> = [d].into_iter().chain(self.shared).collect();
+        let kernel = match self.tokens {
+            1 => "token_moe_down",
+            _ => "token_moe_down+several",
+        };
         let routed = format!("{used}x{}x{}", d.rows, d.cols);
         Site {
             shape: match self.shared {
@@ -77,14 +81,7 @@ impl Divided for GpuTokenMoeDown<'_> {
             prepared: true,
             two_runs: true,
             suggested: (self.tokens > 1).then_some(SEVERAL),
-            ..site(
-                match self.tokens {
-                    1 => "token_moe_down",
-                    _ => "token_moe_down+several",
-                },
-                &weights,
-                self.activation,
-            )
+            ..site(kernel, &weights, self.activation)
         }
     }
 
@@ -105,10 +102,8 @@ impl Divided for GpuTokenMoeDown<'_> {
             "shared expert of {}",
             d.name
         );
-        let count = d
-            .pieces
-            .len()
-            .max(self.shared.map_or(0, |s| s.pieces.len()));
+        let of_shared = self.shared.map_or(0, |s| s.pieces.len());
+        let count = of_shared.max(d.pieces.len());
         let mut residual = self.residual.clone();
         let mut calls = vec![];
         for i in 0..count {
@@ -122,10 +117,8 @@ impl Divided for GpuTokenMoeDown<'_> {
                 .flag("ONE_PIECE", count == 1)
                 .bind("residual", &residual)
                 .bind("y", &y);
-            calls.push(match last {
-                true => self.prepared.bind(call),
-                false => call,
-            });
+            let prepared = last.then_some(&self.prepared);
+            calls.push(TokenOutput::bind(prepared, call));
             residual = y;
         }
         Ok(calls)
@@ -142,33 +135,25 @@ impl GpuTokenMoeDown<'_> {
         let experts = d.pieces.get(i).map_or(0, |piece| piece.rows / d.rows);
         let shared = self.shared.and_then(|s| Some((s, s.pieces.get(i)?)));
         let two_runs = geometry.lanes > RUN_LANES;
-        let variant = divided(target, token::variant(activation), geometry, used * units)
+        let row_runs = if two_runs { geometry.threads() / 32 } else { 1 };
+        let call = kernel("token_moe_down", activation);
+        let call = divided(target, call, geometry, used * units)
             .number("USED", used)
             .number("ROWS", d.rows)
             .number("UNITS", units)
-            .number(
-                "ROW_RUNS",
-                if two_runs { geometry.threads() / 32 } else { 1 },
-            )
+            .number("ROW_RUNS", row_runs)
             .flag("SEVERAL", self.tokens > 1)
             .flag("TWO_RUNS", two_runs);
-        let mut variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], d.ty, activation);
+        let mut call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], d.ty, activation);
         if let Some(factor) = slot_factor(used, units) {
-            variant = variant
+            call = call
                 .flag("SLOT_FACTOR", true)
                 .number("SLOT_FACTOR", factor)
                 .number("SLOT_SHIFT", SLOT_SHIFT);
         }
         let input = used * units + shared.map_or(0, |(s, _)| s.cols / 32);
-        let is_staged = match self.tokens {
-            1 => stages(target, activation, input, 0),
-            _ => stages_of_several(target, activation, input),
-        };
-        if is_staged {
-            variant = staged(variant, geometry, activation, input);
-        }
-        let mut call = Call::new("token_moe_down")
-            .variant(variant)
+        let input = [self.tokens, input];
+        call = staged(target, call, geometry, activation, input, 0)
             .planes(["w_q", "w_s"], piece)
             .bind("h", &self.h)
             .bind("ids", &self.ids)
@@ -190,8 +175,8 @@ impl GpuTokenMoeDown<'_> {
                 let ahead = units
                     .div_ceil(geometry.lanes)
                     .min(target.machine.tuned.shared_units_ahead);
-                call.variant = weight(call.variant, names, s.ty, activation);
-                call.module("SHARED", "shared_down")
+                weight(call, names, s.ty, activation)
+                    .module("SHARED", "shared_down")
                     .number("SHARED_UNITS", units)
                     .number("SHARED_AHEAD", ahead)
                     .planes(["s_q", "s_s"], piece)
@@ -221,17 +206,10 @@ pub fn token_moe_down(
     let (routed, rest) = h.split_at(ids.len() * down.cols);
     let mut y = vec![0.0; down.rows];
     moe_down(down, routed, ids, weights, 1, residual, &mut y);
-    if let Some(shared) = shared {
-        let before = y.clone();
-        matvec(
-            shared,
-            rest,
-            1,
-            MatvecOptions::contiguous(shared.cols).with_residual(&before),
-            &mut y,
-        );
+    match shared {
+        Some(shared) => token_matvec(shared, rest, 0, None, Some(&y)),
+        None => y,
     }
-    y
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The absorbed and the rotated queries and the cache's new row of one token in one grid, where every dispatch of a pass waits for
 //! the one before it ([`Machine::serial_passes`](crate::gpu::machine::Machine::serial_passes)): `attn_k_b` with [`rope_cache`](super::rope_cache).
 
-use super::rope_cache::{CacheRow, ROW_SUBGROUPS, rope_cache, row_variant};
+use super::rope_cache::{CacheRow, ROW_SUBGROUPS, rope_cache};
 use super::sequences::Sequences;
-use super::token::{Divided, divided, site, variant, weight};
+use super::token::{Divided, divided, kernel, site, weight};
 use super::token_matvec::token_matvec;
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::buffer::Range;
@@ -72,16 +72,16 @@ impl Divided for GpuTokenQueries<'_> {
         );
         let piece = &k_b.pieces[0];
         let units = k_b.cols / 32;
-        let variant = divided(target, variant(self.activation), geometry, units);
-        let variant = weight(variant, ["WEIGHT", "WEIGHT_TIMES"], k_b.ty, self.activation);
-        let variant = row_variant(variant, dims, geometry.threads())
-            .number("UNITS", units)
-            .number("HEADS", k_b.groups);
+        let call = kernel("token_queries", self.activation);
+        let call = divided(target, call, geometry, units);
+        let call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], k_b.ty, self.activation);
+        let weights = u64::from(k_b.total_rows()) * u64::from(k_b.cols);
         let pairs = (dims.heads * dims.rope / 2) as u32;
         let workgroups =
             k_b.total_rows().div_ceil(geometry.tile) + 1 + pairs.div_ceil(geometry.threads());
-        let call = Call::new("token_queries")
-            .variant(variant)
+        let call = call
+            .number("UNITS", units)
+            .number("HEADS", k_b.groups)
             .planes(["w_q", "w_s"], piece)
             .bind("x", &self.values)
             .bind("q", &self.q)
@@ -91,11 +91,9 @@ impl Divided for GpuTokenQueries<'_> {
             .word("sub", piece.sub)
             .grid([Extent::N(workgroups), Extent::N(1), Extent::N(1)])
             .with_bytes(k_b.bytes())
-            .with_flops(super::once(
-                2 * u64::from(k_b.total_rows()) * u64::from(k_b.cols),
-            ));
-        let call = Sequences::bind_row(self.sequences.as_ref(), call);
-        Ok(vec![self.row.bind(call)])
+            .with_flops(super::once(2 * weights));
+        let call = Sequences::bind_pages(self.sequences.as_ref(), call);
+        Ok(vec![self.row.bind(call, dims, geometry.threads())])
     }
 }
 

@@ -312,7 +312,7 @@ impl GpuBatch {
             };
             let vocab = self.model.model.config().vocab_size as u32;
             let history = self.recipes.history();
-            let choose = sample::calls_of(Some(&rows), &self.logits, vocab, history, &self.results);
+            let choose = sample::calls(Some(&rows), &self.logits, vocab, history, &self.results);
             let most_tokens = Most {
                 tokens: most,
                 context: self.sizes.n_ctx as u32,

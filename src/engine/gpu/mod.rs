@@ -143,7 +143,7 @@ impl GpuBackend {
             .iter()
             .map(|ids| Bound::whole(&Buffer::from_made("ids", ids.clone(), Role::Words)))
             .collect();
-        let choose = sample::calls(&logits, vocab, recipes.history(), &results);
+        let choose = sample::calls(None, &logits, vocab, recipes.history(), &results);
         let single = recipes.token(&gpu, &Pair::ALL, &logits)?;
         let sites = sites(&single.calls);
         let decode = single.then(&choose);

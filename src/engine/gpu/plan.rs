@@ -51,7 +51,7 @@ impl SessionPlan {
         let vocab = model.config().vocab_size as u32;
         let logits = Range::floats("logits", u64::from(vocab));
         let result = Range::whole(&Buffer::new("ids", RESULT, Role::Words));
-        let choose = sample::calls(&logits, vocab, recipes.history(), &[result]);
+        let choose = sample::calls(None, &logits, vocab, recipes.history(), &[result]);
         let mut steps = vec![
             ("token", recipes.token(target, &[], &logits)?.then(&choose)),
             ("few tokens", recipes.prompt(target, 2, FEW)?),
@@ -123,7 +123,7 @@ impl BatchPlan {
                 };
                 let results = [result.clone()];
                 let history = recipes.history();
-                let choose = sample::calls_of(Some(&rows), &logits, vocab, history, &results);
+                let choose = sample::calls(Some(&rows), &logits, vocab, history, &results);
                 let head = recipes.head(target, class, most, &logits)?;
                 steps.push(head.then(&choose));
             }

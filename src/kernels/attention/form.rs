@@ -28,8 +28,9 @@ impl Form {
     /// What the device reports in the trial.
     pub async fn for_decode(gpu: &Gpu, dims: MlaDims) -> Result<Self, GpuError> {
         const WHAT: &str = "the attention of a token";
+        let without = Self::without_matrices(gpu, dims);
         let Some(matrices) = gpu.coop else {
-            return Ok(Self::without_matrices(gpu, dims));
+            return Ok(without);
         };
         let memory = gpu.limits.max_compute_workgroup_storage_size;
         let shapes: Vec<_> = attention_coop::fitting(matrices, memory, dims).collect();
@@ -44,7 +45,6 @@ impl Form {
             coop::agrees(gpu, WHAT, trial::LIMIT, error)
         })
         .await?;
-        let without = Self::without_matrices(gpu, dims);
         let Some(by_matrices) = shapes.map(Self::Matrix) else {
             return Ok(without);
         };
@@ -97,7 +97,7 @@ impl Form {
     }
 
     /// Cache rows that a workgroup scores at once, and heads that it takes, in a context of so many rows.
-    pub(in crate::kernels) const fn tile(self, rows: usize) -> (usize, usize) {
+    pub const fn tile(self, rows: usize) -> (usize, usize) {
         match self {
             Self::Vector => (TILE, HEADS_PER_GROUP),
             Self::Heads(shape) => shape.tile(),
@@ -205,12 +205,9 @@ pub fn cut_sequences(form: Form, machine: Machine, tokens: &[Seen], heads: usize
     let shares = matches!(form, Form::Matrix(_)) && heads < group;
     let runs = Run::of(tokens, if shares { SHARED } else { 1 });
     // Workgroups of each slice that are in the list. Others are along the second axis of the grid.
-    let listed = |run: &Run| {
-        if shares {
-            (run.count * heads).div_ceil(group)
-        } else {
-            1
-        }
+    let listed = |run: &Run| match shares {
+        true => (run.count * heads).div_ceil(group),
+        false => 1,
     };
     let tiles = |run: &Run| run.rows().div_ceil(tile);
     let all: usize = runs.iter().map(|run| listed(run) * tiles(run)).sum();
@@ -234,11 +231,7 @@ pub fn cut_sequences(form: Form, machine: Machine, tokens: &[Seen], heads: usize
         let queries = run.count * heads;
         for first in (0..listed(run)).map(|nth| nth * group) {
             let last = (first + group).min(queries) - 1;
-            let seen = if shares {
-                run.seen + last / heads
-            } else {
-                run.seen
-            };
+            let seen = run.seen + if shares { last / heads } else { 0 };
             cut.work.extend((0..count).map(|nth| {
                 let begin = nth * of_slice;
                 let end = (begin + of_slice).min(seen);

@@ -7,6 +7,7 @@ use crate::gpu::call::{Call, State};
 use crate::gpu::testing::{download, output, run, upload};
 use crate::kernels::testing::{Rng, cache_rows, nmse};
 use crate::kernels::{MlaDims, attention_merge};
+use crate::quant::activation::Activation;
 use half::f16;
 
 /// The sizes of GLM-4.7-Flash.
@@ -65,8 +66,9 @@ pub fn token_error(
         partials: partials.clone(),
         sequences: None,
     });
-    let floats = attention_merge::Output::Floats;
+    let floats = Activation::Floats;
     calls.push(attention_merge::call(
+        None,
         &partials,
         dims,
         &Range::whole(&out),

@@ -7,6 +7,7 @@ use crate::gpu::machine::Machine;
 use crate::kernels::attention_coop::{Shape, Shapes};
 use crate::kernels::coop::{Trial, made_up};
 use crate::kernels::{MlaDims, attention_merge};
+use crate::quant::activation::Activation;
 use half::f16;
 
 /// The NMSE that a device may show where the forms are [compared]. Rounding queries and weights to f16 explains 1e-6: scores of variance
@@ -49,22 +50,20 @@ pub(in crate::kernels) fn compared(
         if matrices {
             attention.form = Form::Matrix(Shapes::always(shape));
         }
-        let output = attention_merge::Output::Floats;
-        let merge = attention_merge::call(&attention.partials, dims, out, output);
+        let floats = Activation::Floats;
+        let merge = attention_merge::call(None, &attention.partials, dims, out, floats);
         [attention.calls(), vec![merge]].concat()
     };
     let slice_rows = 3 * shape.tile().0 as u32;
-    let state = State {
-        pos: ROWS as u32 - 1,
-        tokens: 1,
-        slices: (ROWS as u32).div_ceil(slice_rows),
-        slice_rows,
-        ..State::default()
-    };
-    let values = q_lat.len();
     Trial {
-        state,
-        values,
+        state: State {
+            pos: ROWS as u32 - 1,
+            tokens: 1,
+            slices: (ROWS as u32).div_ceil(slice_rows),
+            slice_rows,
+            ..State::default()
+        },
+        values: q_lat.len(),
         calls,
     }
 }
@@ -95,17 +94,15 @@ pub(super) fn timed(
         attention.calls()
     };
     let (slices, slice_rows) = cut_context(matrices, machine, ROWS, 1, dims.heads);
-    let state = State {
-        pos: ROWS as u32 - 1,
-        tokens: 1,
-        slices,
-        slice_rows,
-        ..State::default()
-    };
-    let values = 0;
     Trial {
-        state,
-        values,
+        state: State {
+            pos: ROWS as u32 - 1,
+            tokens: 1,
+            slices,
+            slice_rows,
+            ..State::default()
+        },
+        values: 0,
         calls,
     }
 }

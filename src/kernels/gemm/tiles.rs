@@ -48,12 +48,10 @@ impl Tile {
     /// experts that need a second one multiply mostly nothing in it.
     pub fn for_experts(form: Form, tokens_per_expert: u32) -> u32 {
         let heights = expert_tiles(form, true).iter().map(|tile| tile.tokens);
-        let mut heights: Vec<_> = heights.collect();
-        heights.sort_unstable();
-        let most = heights[heights.len() - 1];
         // Most experts have not many more than the average of them.
-        let enough = heights.into_iter().find(|h| 4 * h >= 5 * tokens_per_expert);
-        enough.unwrap_or(most)
+        let enough = heights.clone().filter(|h| 4 * h >= 5 * tokens_per_expert);
+        let height = enough.min().or(heights.max());
+        height.expect("a form has tiles")
     }
 
     /// The tall tile that is faster than one of this height where few experts have most tokens: twice as high, where that is the
@@ -77,9 +75,6 @@ impl Tile {
     }
 
     /// The tile of experts of a form with this many tokens, the widest.
-    ///
-    /// # Panics
-    /// If there is none.
     pub(super) fn of_height(form: Form, pair: bool, tokens: u32) -> Self {
         let mut tiles = expert_tiles(form, pair).iter();
         *tiles

@@ -67,14 +67,12 @@ pub(super) fn product(
         let rounding = is_made_up.then(|| rounding.call());
         rounding.into_iter().chain(product.calls(target)).collect()
     };
-    let state = State {
-        tokens: max_tokens,
-        ..State::default()
-    };
-    let values = tokens * rows;
     Trial {
-        state,
-        values,
+        state: State {
+            tokens: max_tokens,
+            ..State::default()
+        },
+        values: tokens * rows,
         calls,
     }
 }

@@ -313,7 +313,7 @@ fn absorb(ty: GgmlType, units: u32, nope: usize, kv_lora: usize) -> Spec {
         row: None,
         sequences: None,
     };
-    spec(&call.call(&target()))
+    spec(&call.call(target().machine))
 }
 
 /// What `token_absorb` costs more for each weight that a thread has more in a row of `attn_q_b`.

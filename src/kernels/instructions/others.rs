@@ -146,8 +146,7 @@ fn joining(spec: &Spec) -> Steps {
 
 fn joining_alone() -> Steps {
     let latents = Range::prepared("any", activation(), 32);
-    let form = attention_merge::Output::Halves;
-    let call = attention_merge::call(&[floats(), floats()], GLM, &latents, form);
+    let call = attention_merge::call(None, &[floats(), floats()], GLM, &latents, activation());
     joining(&spec(&call))
 }
 

@@ -6,9 +6,9 @@ use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, uplo
 use crate::gpu::wait::complete;
 use crate::kernels::MlaDims;
 use crate::kernels::attention::attention;
-use crate::kernels::expand_kv::tests::shapes;
+use crate::kernels::expand_kv::tests::{role, shapes};
+use crate::kernels::expand_kv::{self, weights_calls};
 use crate::kernels::expand_kv::{expand_kv, expand_kv_weights};
-use crate::kernels::expand_kv::{tiled_call, weights_calls};
 use crate::kernels::rope_cache::rotate_rows;
 use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates, has_matrices};
 use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
@@ -151,7 +151,9 @@ impl Case {
             kv: [kv, second]
                 .into_iter()
                 .filter(|bytes| *bytes > 0)
-                .map(|bytes| Range::whole(&output(gpu, bytes as usize / 4)).holding(form.role()))
+                .map(|bytes| {
+                    Range::whole(&output(gpu, bytes as usize / 4)).holding(role(form.is_matrix()))
+                })
                 .collect(),
             stats: Range::whole(&output(gpu, stats as usize / 4)),
             blocks,
@@ -180,7 +182,7 @@ impl Case {
         }
         if let Some(tiled) = expansion {
             let Scratch { weights, kv, .. } = &scratch;
-            expand = tiled_call(&attention.cache, weights, dims, true, tiled, blocks, &kv[0]);
+            expand = expand_kv::call(&attention.cache, weights, dims, true, tiled, blocks, &kv[0]);
         }
         let calls = attention.in_turn(expand, attend).map(change);
         let state = State {
@@ -454,7 +456,7 @@ fn the_whole_list_of_dispatches_reads_weights_of_any_type() {
         let form = complete(Form::of(gpu, dims)).unwrap_or_else(|e| panic!("{e}"));
         let form = form.expect("sizes that suit");
         let weights = [&k_b, &v_b].map(|w| gpu_weights(gpu, &[w]).remove(0));
-        let scratch = Scratch::new(gpu.machine, gpu.max_binding, dims, form, 40, 140);
+        let scratch = Scratch::new(gpu, dims, form, 40, 140);
         let cache = &case.cache[..140 * mla.cache_row()];
         let values = output(gpu, exact.len());
         let [k_b, v_b] = &weights;

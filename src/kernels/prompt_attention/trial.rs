@@ -61,15 +61,13 @@ pub(super) fn compared(
         };
         attention.calls(target).to_vec()
     };
-    let state = State {
-        pos: POS as u32,
-        tokens: TOKENS as u32,
-        ..State::default()
-    };
-    let values = TOKENS * mla.heads * dims.v;
     Trial {
-        state,
-        values,
+        state: State {
+            pos: POS as u32,
+            tokens: TOKENS as u32,
+            ..State::default()
+        },
+        values: TOKENS * mla.heads * dims.v,
         calls,
     }
 }
@@ -92,7 +90,6 @@ pub(super) fn timed(
             true => Form::Matrix(coop),
             false => Form::Vector,
         };
-        let (machine, max_binding) = (target.machine, target.max_binding);
         let attention = GpuPromptAttention {
             form,
             q: q.clone(),
@@ -101,19 +98,17 @@ pub(super) fn timed(
             dims,
             scale: 1.0,
             max_tokens: tokens as u32,
-            scratch: &Scratch::new(machine, max_binding, dims, form, tokens, tokens),
+            scratch: &Scratch::new(target, dims, form, tokens, tokens),
             values: values.clone(),
         };
         attention.calls(target).to_vec()
     };
-    let state = State {
-        tokens: tokens as u32,
-        ..State::default()
-    };
-    let values = tokens * mla.heads * dims.v;
     Trial {
-        state,
-        values,
+        state: State {
+            tokens: tokens as u32,
+            ..State::default()
+        },
+        values: tokens * mla.heads * dims.v,
         calls,
     }
 }

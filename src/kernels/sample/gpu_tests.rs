@@ -69,7 +69,7 @@ impl<'a> Chooser<'a> {
             biases: &biases,
             most: 1,
         });
-        let calls = calls_of(
+        let calls = calls(
             rows.as_ref(),
             &Range::whole(&logits),
             vocab as u32,
@@ -509,6 +509,7 @@ fn many_candidates_are_cut_where_the_definition_cuts() {
 fn a_history_that_ends_with_the_context_is_refused() {
     let range = |name, n| Range::words(name, n);
     let calls = calls(
+        None,
         &Range::floats("logits", 1000),
         1000,
         &range("history", 8),

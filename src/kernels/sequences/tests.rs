@@ -10,13 +10,14 @@ use crate::kernels::attention::{
     Form, GpuAttention, MAX_SLICES, Seen, attention, cut_context, cut_sequences, partial_bytes,
     untried_forms,
 };
-use crate::kernels::rope_cache::{CacheRow, GpuRopeCache, Queries, rope_cache};
+use crate::kernels::rope_cache::{CacheRow, GpuRopeCache, rope_cache};
 use crate::kernels::testing::coop::{emulated_call, emulates};
 use crate::kernels::testing::{Rng, assert_close, random_weight};
 use crate::kernels::{
     MlaDims, attention_coop, attention_merge, attention_short, embed, rope_cache as rope,
 };
 use crate::quant::GgmlType;
+use crate::quant::activation::Activation;
 use half::f16;
 
 const PAGE: usize = 32;
@@ -325,12 +326,12 @@ fn attention_of(
 /// The dispatch that joins its slices, and the buffer of so many values that it leaves.
 fn merged(gpu: &Gpu, attention: &GpuAttention, values: usize) -> (Call, Buffer) {
     let out = output(gpu, values);
-    let merge = attention_merge::call_of(
+    let merge = attention_merge::call(
         attention.sequences.as_ref(),
         &attention.partials,
         attention.dims,
         &Range::whole(&out),
-        attention_merge::Output::Floats,
+        Activation::Floats,
     );
     (merge, out)
 }
@@ -404,7 +405,7 @@ fn ids_are_found_by_sequence() {
     for gpu in gpus() {
         let (sequences, state) = given.upload(gpu, Form::Vector, 1);
         let embedded = output(gpu, rows.len());
-        let calls = embed::calls_of(
+        let calls = embed::calls(
             Some(&sequences),
             &gpu_weight(gpu, &w),
             &Range::whole(&upload(gpu, &history)),
@@ -416,7 +417,7 @@ fn ids_are_found_by_sequence() {
         for (t, row) in rows.chunks_exact(64).enumerate() {
             let (sequences, state) = given.alone(gpu, t, 16);
             let embedded = output(gpu, 64);
-            let calls = embed::calls_of(
+            let calls = embed::calls(
                 Some(&sequences),
                 &gpu_weight(gpu, &w),
                 &Range::whole(&upload(gpu, &history)),
@@ -487,10 +488,7 @@ fn new_rows_are_found_by_sequence() {
         let cache = upload(gpu, &vec![f16::from_f32(7.0); given.rows * row]);
         let q_pe = output(gpu, rotated.len());
         let call = rope::call(&GpuRopeCache {
-            queries: Some(Queries {
-                q: Range::whole(&upload(gpu, &new.q)),
-                q_pe: Range::whole(&q_pe),
-            }),
+            queries: Some([Range::whole(&upload(gpu, &new.q)), Range::whole(&q_pe)]),
             sequences: Some(sequences),
             ..GpuRopeCache::of(
                 CacheRow {

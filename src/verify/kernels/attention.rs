@@ -10,7 +10,7 @@ use crate::gpu::wait::complete;
 use crate::kernels::attention::{
     Form, GpuAttention, MAX_SLICES, Seen, attention, cut_context, cut_sequences, partial_bytes,
 };
-use crate::kernels::attention_merge::{self, Output, attention_merge as merge_twin};
+use crate::kernels::attention_merge::{self, attention_merge as merge_twin};
 use crate::kernels::attention_short;
 use crate::kernels::sequences::{PAGE, Record, SLICE, Sequences};
 use crate::quant::activation::Activation;
@@ -209,17 +209,21 @@ fn several(lab: &Lab<'_>, form: Form) -> Result<Vec<Compared>, GpuError> {
 
 /// The slices of two tokens in f32, and those of one as the tier prepares them.
 pub(super) fn merge(lab: &mut Lab<'_>) {
-    merged(lab, 2, Output::Floats);
-    match lab.gpu.activation() {
-        Activation::Bytes => merged(lab, 1, Output::Bytes),
-        Activation::Halves { .. } => merged(lab, 1, Output::Halves),
-        Activation::Floats => {}
+    merged(lab, 2, Activation::Floats);
+    let activation = lab.gpu.activation();
+    if activation.rounds() {
+        merged(lab, 1, activation);
     }
 }
 
-fn merged(lab: &mut Lab<'_>, tokens: usize, output: Output) {
+fn merged(lab: &mut Lab<'_>, tokens: usize, output: Activation) {
     let (width, slices) = (DIMS.kv_lora, 5);
-    let case = format!("16 heads, {slices} slices, {tokens} tokens, {output:?}");
+    let name = match output {
+        Activation::Floats => "Floats",
+        Activation::Bytes => "Bytes",
+        Activation::Halves { .. } => "Halves",
+    };
+    let case = format!("16 heads, {slices} slices, {tokens} tokens, {name}");
     lab.check(case, |lab| {
         let n = tokens * DIMS.heads;
         let mut sums = lab.normals(n * slices * width);
@@ -234,19 +238,19 @@ fn merged(lab: &mut Lab<'_>, tokens: usize, output: Output) {
         let partials = [lab.given(&sums), lab.given(stats.as_flattened())];
         let prepared = room(lab, twin.len(), None);
         let floats = lab.room(twin.len());
-        let out = match output {
-            Output::Floats => &floats,
-            Output::Bytes | Output::Halves => &prepared.values,
+        let out = match output.rounds() {
+            true => &prepared.values,
+            false => &floats,
         };
-        let call = attention_merge::call(&partials, DIMS, out, output);
+        let call = attention_merge::call(None, &partials, DIMS, out, output);
         let state = State {
             slices: slices as u32,
             ..state(tokens, 0)
         };
         lab.run(vec![call], state)?;
-        match output {
-            Output::Floats => Ok(vec![lab.floats(&floats, &twin, 1e-10)?]),
-            Output::Bytes | Output::Halves => compared(lab, &prepared, None, &twin),
+        match output.rounds() {
+            true => compared(lab, &prepared, None, &twin),
+            false => Ok(vec![lab.floats(&floats, &twin, 1e-10)?]),
         }
     });
 }

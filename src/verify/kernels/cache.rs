@@ -9,7 +9,7 @@ use crate::kernels::compose::{Composition, GpuCompose, Pair, compose};
 use crate::kernels::copy_rows::{self, Copied};
 use crate::kernels::embed::{self, embed as embed_twin};
 use crate::kernels::logit_bias::{self, Biases};
-use crate::kernels::rope_cache::{self, CacheRow, GpuRopeCache, Queries};
+use crate::kernels::rope_cache::{self, CacheRow, GpuRopeCache};
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::sequences::PAGE;
@@ -28,7 +28,7 @@ pub(super) fn embed(lab: &mut Lab<'_>) {
         let mut twin = vec![0.0; tokens * cols];
         embed_twin(&w, &ids[pos..pos + tokens], &mut twin);
         let out = lab.room(twin.len());
-        let calls = embed::calls(&lab.load(&[&w])?[0], &lab.given(&ids), &out);
+        let calls = embed::calls(None, &lab.load(&[&w])?[0], &lab.given(&ids), &out);
         lab.run(calls, state(tokens, pos))?;
         Ok(vec![lab.floats(&out, &twin, 1e-12)?])
     });
@@ -58,12 +58,8 @@ pub(super) fn rows(lab: &mut Lab<'_>) {
             cache: on_gpu.clone(),
         };
         let rotated = lab.room(q_pe.len());
-        let queries = Queries {
-            q: lab.given(&q),
-            q_pe: rotated.clone(),
-        };
         let call = rope_cache::call(&GpuRopeCache {
-            queries: Some(queries),
+            queries: Some([lab.given(&q), rotated.clone()]),
             ..GpuRopeCache::of(row, &lab.given(&table), DIMS)
         });
         lab.run(vec![call], state(tokens, pos))?;
@@ -110,7 +106,7 @@ pub(super) fn choice(lab: &mut Lab<'_>) {
             let (ids, result) = (lab.given(&history), lab.given(&[u32::MAX; 4]));
             let logits = lab.given(&logits);
             let results = [result.clone()];
-            let calls = sample::calls(&logits, vocab as u32, &ids, &results);
+            let calls = sample::calls(None, &logits, vocab as u32, &ids, &results);
             let state = State {
                 sampling: sample::words(&sampling, step),
                 ..state(1, pos)

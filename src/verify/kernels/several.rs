@@ -83,7 +83,7 @@ pub(super) fn queries(lab: &mut Lab<'_>) {
             tokens: TOKENS as u32,
             context: ROWS as u32,
         };
-        lab.run_of(vec![call.call(lab.gpu)], most, state(TOKENS, 0))?;
+        lab.run_of(vec![call.call(lab.gpu.machine)], most, state(TOKENS, 0))?;
         Ok(vec![
             lab.floats(&call.q_lat, &twin[0], limit_of_rounded(form(lab)))?,
             lab.floats(&call.q_pe, &twin[1], limit(form(lab)))?,

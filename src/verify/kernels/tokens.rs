@@ -32,7 +32,7 @@ pub(super) fn embed(lab: &mut Lab<'_>) {
         let (y, left) = (lab.room(cols), room(lab, cols, Some(&norm)));
         let weight = &lab.load(&[&w])?[0];
         let ids = lab.given(&history);
-        let calls = token_embed::calls_of(None, weight, &ids, &y, &left, form(lab));
+        let calls = token_embed::calls(None, weight, &ids, &y, &left, form(lab));
         lab.run(calls, state(1, pos))?;
         let mut all = compared(lab, &left, Some(&norm), &x)?;
         all.push(lab.floats(&y, &x, 1e-12)?);
@@ -323,7 +323,7 @@ fn absorbed(lab: &mut Lab<'_>) {
             sequences: None,
             tokens: 1,
         };
-        lab.run(vec![call.call(lab.gpu)], state(1, POS))?;
+        lab.run(vec![call.call(lab.gpu.machine)], state(1, POS))?;
         Ok(vec![
             lab.floats(&call.q_lat, &twin[0], limit_of_rounded(form(lab)))?,
             lab.floats(&call.q_pe, &twin[1], limit(form(lab)))?,

@@ -41,7 +41,7 @@ fn check_several(gpu: &Gpu, rng: &mut Rng, [q_b, k_b]: [&Weight; 2], dims: MlaDi
         cores,
         ..gpu.machine
     };
-    several.run(gpu, &[call.call_for(machine)], n_ctx);
+    several.run(gpu, &[call.call(machine)], n_ctx);
     let what = format!("{} {cols} {dims:?}, {several:?}, {cores} cores", q_b.name);
     let found = [(&call.q_lat, latent), (&call.q_pe, rotated)];
     for (((y, width), twin), limit) in found.into_iter().zip(&twin).zip(limits(gpu)) {

@@ -176,7 +176,7 @@ impl Recipe<'_> {
             "embedding",
             u64::from(self.most) * config.embedding_length as u64,
         );
-        self.calls.extend(embed::calls_of(
+        self.calls.extend(embed::calls(
             context.sequences.as_ref(),
             &weights.token_embd,
             &context.history,

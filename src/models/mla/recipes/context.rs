@@ -119,13 +119,12 @@ impl Context {
     ) -> Result<Self, GpuError> {
         let dims = config.dims();
         let kv = config.kv_dims();
-        let max_binding = target.max_binding;
         let (machine, tokens) = (target.machine, chunk as usize);
         let expanded = forms.expanded.map(|form| Expanded {
             machine,
             form,
             dims: kv,
-            scratch: prompt_attention::Scratch::new(machine, max_binding, kv, form, tokens, n_ctx),
+            scratch: prompt_attention::Scratch::new(target, kv, form, tokens, n_ctx),
         });
         let absorbed = expanded.as_ref().map_or(chunk, |e| e.most_few().min(chunk));
         Ok(Self {

@@ -25,11 +25,12 @@ use crate::gpu::call::Call;
 use crate::gpu::{GpuError, Most, Step, Target};
 use crate::kernels::MlaDims;
 use crate::kernels::attention::{Form, GpuAttention};
-use crate::kernels::attention_merge::{self, Output};
+use crate::kernels::attention_merge;
 use crate::kernels::compose::Pair;
 use crate::kernels::rope_cache::{GpuRopeCache, Rotation};
 use crate::model::Experts;
 use crate::models::FEW;
+use crate::quant::activation::Activation;
 
 /// What every recipe is given.
 #[derive(Clone, Copy)]
@@ -93,9 +94,9 @@ impl<'a> Given<'a> {
     }
 
     /// The dispatch that joins its slices in `latent`.
-    fn merge(self, latent: &Range, output: Output) -> Call {
+    fn merge(self, latent: &Range, output: Activation) -> Call {
         let sequences = self.context.sequences.as_ref();
-        attention_merge::call_of(
+        attention_merge::call(
             sequences,
             &self.context.partials,
             self.dims(),

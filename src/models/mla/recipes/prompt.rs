@@ -7,7 +7,6 @@ use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Sublayer, When, belong};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step};
-use crate::kernels::attention_merge::Output;
 use crate::kernels::batch_matvec::{self, GpuBatchMatvec};
 use crate::kernels::expand_kv;
 use crate::kernels::expert_rows::Other;
@@ -25,7 +24,7 @@ pub fn step(given: Given<'_>, chunk: &Chunk, least: u32, most_tokens: u32) -> St
     let mut recipe = PromptRecipe::new(given, chunk, most_tokens);
     let weights = given.weights;
     let mut x = chunk.embedding.clone();
-    recipe.calls.extend(embed::calls_of(
+    recipe.calls.extend(embed::calls(
         given.context.sequences.as_ref(),
         &weights.token_embd,
         &given.context.history,
@@ -349,7 +348,7 @@ impl<'a> PromptRecipe<'a> {
     }
 
     /// The rows of the chunk in the cache, and the rotation of queries where they are given.
-    fn rope_cache(&self, rows: CacheRows<'_>, queries: Option<rope_cache::Queries>) -> Call {
+    fn rope_cache(&self, rows: CacheRows<'_>, queries: Option<[Range; 2]>) -> Call {
         rope_cache::call(&rope_cache::GpuRopeCache {
             queries,
             partial_sums: rows.kv_a.count,
@@ -393,10 +392,7 @@ impl<'a> PromptRecipe<'a> {
     fn absorbed(&mut self, rows: CacheRows<'_>, q: &Range) {
         let (layer, dims, chunk) = (rows.of.layer, self.given.dims(), self.chunk);
         let (heads, kv_lora, head) = (dims.heads as u32, dims.kv_lora as u32, dims.head() as u32);
-        let queries = rope_cache::Queries {
-            q: q.clone(),
-            q_pe: chunk.q_pe.clone(),
-        };
+        let queries = [q.clone(), chunk.q_pe.clone()];
         let rope_cache = self.rope_cache(rows, Some(queries));
         self.calls.push(rope_cache);
         let q_rows = self.input(
@@ -412,7 +408,8 @@ impl<'a> PromptRecipe<'a> {
         let attention = self.given.attention(form, queries, rows.of.cache);
         self.calls.extend(attention.calls());
         let latent = &chunk.latent;
-        self.calls.push(self.given.merge(latent, Output::Floats));
+        self.calls
+            .push(self.given.merge(latent, Activation::Floats));
         let latent = PartialSums::whole(latent);
         let latent = self.input(&chunk.absorbed, &latent, heads * kv_lora, 1, None);
         self.product(&chunk.values, &layer.attn_v_b, &latent, kv_lora, None);

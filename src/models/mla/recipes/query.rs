@@ -77,7 +77,7 @@ impl TokenRecipe<'_> {
             sequences: self.given.context.sequences.clone(),
             tokens: 1,
         };
-        self.calls.push(absorb.call(self.given.target));
+        self.calls.push(absorb.call(self.given.target.machine));
         Ok([q_lat, q_pe])
     }
 
@@ -160,12 +160,8 @@ impl TokenRecipe<'_> {
             Input::Prepared(heads_input, head / 32),
         )?;
         let q_pe = self.floats("q_pe", heads * dims.rope as u32);
-        let queries = rope_cache::Queries {
-            q,
-            q_pe: q_pe.clone(),
-        };
         self.calls.push(rope_cache::call(&rope_cache::GpuRopeCache {
-            queries: Some(queries),
+            queries: Some([q, q_pe.clone()]),
             ..self.given.cache_rows(of, kv_a)
         }));
         Ok([q_lat, q_pe])

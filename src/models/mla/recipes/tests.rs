@@ -144,7 +144,7 @@ fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step)> {
             biases: &biases,
             most,
         };
-        let choose = sample::calls_of(Some(&rows), &logits, vocab, batch.history(), &[result]);
+        let choose = sample::calls(Some(&rows), &logits, vocab, batch.history(), &[result]);
         let head = batch.head(target, of, most, &logits);
         let head = head.expect("its shapes suit");
         steps.push((what, head.then(&choose)));

@@ -8,7 +8,6 @@ use crate::gpu::call::{Call, Sublayer, When, belong};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step};
 use crate::kernels::attention::MAX_SLICES;
-use crate::kernels::attention_merge::Output;
 use crate::kernels::router::GpuRouter;
 use crate::kernels::token::{self, Divided, TokenInput, TokenOutput, unsupported};
 use crate::kernels::token_embed;
@@ -132,7 +131,7 @@ impl TokenRecipe<'_> {
         let width = weights.token_embd.cols;
         let mut stream = self.stream(width, norms[0]);
         let embedding = self.stream_output(&stream);
-        self.calls.extend(token_embed::calls_of(
+        self.calls.extend(token_embed::calls(
             self.given.context.sequences.as_ref(),
             &weights.token_embd,
             &self.given.context.history,
@@ -258,12 +257,7 @@ impl TokenRecipe<'_> {
 
     /// The dispatch that joins the attention's slices.
     fn merge(&self, latents: &Range) -> Call {
-        let output = match self.activation {
-            Activation::Bytes => Output::Bytes,
-            Activation::Halves { .. } => Output::Halves,
-            Activation::Floats => Output::Floats,
-        };
-        self.given.merge(latents, output)
+        self.given.merge(latents, self.activation)
     }
 
     /// The heads' values, prepared, from the slices of the attention: joined by the product itself where they are few, else

@@ -7,15 +7,13 @@ use crate::gpu::buffer::Range;
 use crate::gpu::call::When;
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::MlaDims;
-use crate::kernels::attention_merge::Output;
 use crate::kernels::batch_matvec::GpuBatchMatvec;
-use crate::kernels::rope_cache::{self, Queries};
+use crate::kernels::rope_cache;
 use crate::kernels::token::{Divided, TokenInput, TokenOutput};
 use crate::kernels::token_absorb::{self, GpuTokenAbsorb};
 use crate::kernels::token_matvec::{self, GpuTokenMatvec};
 use crate::models::mla::recipes::context::TokenLayer;
 use crate::models::mla::{GpuLayer, Query};
-use crate::quant::activation::Activation;
 
 impl Recipe<'_> {
     /// The query heads, in f32 and prepared, and `kv_a`.
@@ -110,7 +108,7 @@ impl Recipe<'_> {
                 sequences: self.given.context.sequences.clone(),
                 tokens: self.most,
             };
-            self.calls.push(absorb.call(self.target()));
+            self.calls.push(absorb.call(self.target().machine));
             self.calls.push(rope_cache::call(&rows));
             return Ok([b.q_lat.clone(), b.q_pe.clone()]);
         }
@@ -123,10 +121,7 @@ impl Recipe<'_> {
             ..self.product(&layer.attn_k_b, &q)
         })?;
         self.calls.push(rope_cache::call(&rope_cache::GpuRopeCache {
-            queries: Some(Queries {
-                q: b.q.clone(),
-                q_pe: b.q_pe.clone(),
-            }),
+            queries: Some([b.q.clone(), b.q_pe.clone()]),
             ..rows
         }));
         Ok([b.q_lat.clone(), b.q_pe.clone()])
@@ -152,12 +147,8 @@ impl Recipe<'_> {
             nope: 0,
             ..self.given.dims()
         };
-        let queries = Queries {
-            q,
-            q_pe: b.q_pe.clone(),
-        };
         self.calls.push(rope_cache::call(&rope_cache::GpuRopeCache {
-            queries: Some(queries),
+            queries: Some([q, b.q_pe.clone()]),
             dims,
             ..self.given.cache_rows(of, b.kv_a.clone())
         }));
@@ -205,12 +196,8 @@ impl Recipe<'_> {
 
     /// The dispatch that joins the attention's slices.
     fn merge(&mut self, b: &Buffers) {
-        let output = match self.activation {
-            Activation::Bytes => Output::Bytes,
-            Activation::Halves { .. } => Output::Halves,
-            Activation::Floats => Output::Floats,
-        };
-        self.calls.push(self.given.merge(&b.latents, output));
+        let merge = self.given.merge(&b.latents, self.activation);
+        self.calls.push(merge);
     }
 
     /// The stream after the attention, prepared for the feed-forward network.

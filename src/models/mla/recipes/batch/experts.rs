@@ -6,7 +6,7 @@ use crate::gpu::GpuError;
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::batch_experts::GpuBatchExperts;
-use crate::kernels::batch_matvec::{self, GpuBatchMatvec, Input, Tiles};
+use crate::kernels::batch_matvec::{GpuBatchMatvec, Input, Tiles};
 use crate::kernels::router::GpuRouter;
 use crate::kernels::token::{self, Divided, TokenInput, TokenOutput};
 use crate::kernels::token_gate_up::GpuTokenGateUp;
@@ -229,7 +229,8 @@ impl Recipe<'_> {
             by_token: true,
             counts: None,
         };
-        let grids = batch_matvec::workgroups(self.across(moe, &tiles)?);
+        // Of gate and up, then of down.
+        let grids = self.across(moe, &tiles)?.map(|across| [across, 0, 1]);
         let counts = Range::whole(&Buffer::counts("workgroups of experts", &grids));
         let choice = GpuBatchExperts {
             logits: b.logits.clone(),
