@@ -108,10 +108,8 @@ impl Gpu {
 
     fn layout(&self, access: &[Access]) -> (BindGroupLayout, wgpu::PipelineLayout) {
         let mut layouts = lock(&self.pipelines.layouts);
-        layouts
-            .entry(access.to_vec())
-            .or_insert_with(|| self.make_layout(access))
-            .clone()
+        let layout = layouts.entry(access.to_vec());
+        layout.or_insert_with(|| self.make_layout(access)).clone()
     }
 
     fn make_layout(&self, access: &[Access]) -> (BindGroupLayout, wgpu::PipelineLayout) {
