@@ -34,7 +34,9 @@ const DEPTH: usize = 512;
 /// Cache rows where the slices of the attention are joined in the two possible ways.
 const DEPTHS: [usize; 7] = [64, 256, 512, 1024, 2048, 4096, 8192];
 /// Rounds of each stage of a product's candidates; after each, the slower half leaves.
-const STAGES: [usize; 4] = [3, 4, 6, 12];
+const STAGES: [usize; 4] = [3, 4, 6, ROUNDS];
+/// Rounds that what is compared runs at least.
+const ROUNDS: usize = 12;
 /// Seconds that the first candidates are taken to cost.
 const FIRST_COST: f64 = 0.1;
 /// Candidates of a product at least, with the default.
@@ -355,10 +357,9 @@ impl Bench {
             Recording::new(&self.gpu, &self.backend.token_step()?)
         };
         let [default, repeated, once] = [record(None)?, record(Some(true))?, record(Some(false))?];
-        let rounds = STAGES[STAGES.len() - 1];
         let steps = [&default, &repeated, &once];
-        let times = (self.backend).time_in_turn(&steps, self.depth, rounds)?;
-        let [default_us, repeated_us, once_us] = [0, 1, 2].map(|i| median(&times[i]));
+        let times = self.medians(&steps, self.depth, ROUNDS)?;
+        let [default_us, repeated_us, once_us] = [times[0], times[1], times[2]];
         let chosen = (repeated_us.min(once_us) < default_us * (1.0 - MARGIN))
             .then_some(repeated_us < once_us);
         choose(chosen);
@@ -414,9 +415,19 @@ impl Bench {
         let tuned = self.gpu.machine.tuned.with(&made.numbers);
         let target = numbers::with(&self.gpu, tuned.expect("numbers that were measured"));
         let tuned = Recording::new(&self.gpu, &self.backend.token_step_for(&target)?)?;
-        let rounds = 2 * STAGES[STAGES.len() - 1];
-        let times = (self.backend).time_in_turn(&[default, &tuned], self.depth, rounds)?;
-        Ok([0, 1].map(|i| median(&times[i])))
+        let times = self.medians(&[default, &tuned], self.depth, 2 * ROUNDS)?;
+        Ok([times[0], times[1]])
+    }
+
+    /// Median microseconds of each of `steps`, replayed in turn after `depth` cache rows.
+    fn medians(
+        &self,
+        steps: &[&Recording],
+        depth: usize,
+        rounds: usize,
+    ) -> Result<Vec<f64>, GpuError> {
+        let times = self.backend.time_in_turn(steps, depth, rounds)?;
+        Ok(times.iter().map(|times| median(times)).collect())
     }
 
     /// Measures both ways of joining the attention's slices at every depth that the cache has.
@@ -434,14 +445,12 @@ impl Bench {
         let depths = DEPTHS.into_iter().filter(|depth| *depth < self.n_ctx);
         depths
             .map(|depth| {
-                let rounds = STAGES[STAGES.len() - 1];
-                let steps = [&inside, &apart];
-                let times = self.backend.time_in_turn(&steps, depth, rounds)?;
+                let times = self.medians(&[&inside, &apart], depth, ROUNDS)?;
                 Ok(Joining {
                     depth,
                     slices: self.backend.slices(depth),
-                    inside_us: median(&times[0]),
-                    apart_us: median(&times[1]),
+                    inside_us: times[0],
+                    apart_us: times[1],
                 })
             })
             .collect()
