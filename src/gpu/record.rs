@@ -102,11 +102,6 @@ impl Recording {
         Ok(!grid.contains(&0))
     }
 
-    /// Dispatches recorded: those of a replay, and those of the other ways that it does not take.
-    pub fn len(&self) -> usize {
-        self.dispatches.len()
-    }
-
     /// Runs of dispatches that do not wait for each other, one after the other: how often the device
     /// must wait in a replay for `state`.
     pub fn levels(&self, state: &State) -> usize {
@@ -114,11 +109,6 @@ impl Recording {
         let held = held.filter(|plan| plan.when.holds(state));
         let levels: BTreeSet<_> = held.map(|plan| plan.level).collect();
         levels.len()
-    }
-
-    /// Whether there is nothing to do.
-    pub fn is_empty(&self) -> bool {
-        self.dispatches.is_empty()
     }
 
     /// Encodes the step for `state` into compute passes of `encoder`: one, unless buffers that several runs of dispatches share
@@ -192,13 +182,7 @@ impl Recording {
                 }
             }
             if let Some(mark) = mark {
-                let turn = Turn {
-                    dispatch: 0,
-                    index: 0,
-                    block: None,
-                    begins_pass: false,
-                };
-                mark.dispatch(&mut pass, &turn, state, &mut words);
+                mark.dispatch(&mut pass, &Turn::default(), state, &mut words);
             }
             count += 1;
         }

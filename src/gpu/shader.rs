@@ -241,7 +241,7 @@ impl Expander<'_> {
             let (number, line) = lines[i];
             let words: Vec<_> = line.split_whitespace().collect();
             match words.as_slice() {
-                ["#import", name] => self.import(number, name, name, "")?,
+                ["#import", name] => self.import(number, name, "")?,
                 ["#import", name, "as", prefix] => {
                     let named = self.variant.modules.get(name).copied();
                     let fixed = || shared_source(name).map(|_| *name);
@@ -249,7 +249,7 @@ impl Expander<'_> {
                         return self
                             .error(number, format!("the variant names no module for {name}"));
                     };
-                    self.import(number, module, module, prefix)?;
+                    self.import(number, module, prefix)?;
                 }
                 ["#read" | "#write" | "#input", ..] => self.binding(number, line, words[0])?,
                 ["#word", ..] => self.word(number, line)?,
@@ -528,18 +528,12 @@ impl Expander<'_> {
         self.error(lines[start].0, format!("no {end} for this line"))
     }
 
-    fn import(
-        &mut self,
-        number: usize,
-        name: &str,
-        module: &str,
-        prefix: &str,
-    ) -> Result<(), GpuError> {
+    fn import(&mut self, number: usize, module: &str, prefix: &str) -> Result<(), GpuError> {
         if !self.imported.insert((module.to_owned(), prefix.to_owned())) {
             return Ok(());
         }
         let Some(source) = shared_source(module) else {
-            return self.error(number, format!("no shared module is called {name}"));
+            return self.error(number, format!("no shared module is called {module}"));
         };
         let source = as_tested(&format!("shared/{module}"), source);
         let text = source.replace("$W", prefix);

@@ -23,6 +23,7 @@ pub(super) struct Plan {
 }
 
 /// One encoding of a dispatch: which, and for which block of the context.
+#[derive(Default)]
 pub(super) struct Turn {
     pub dispatch: usize,
     pub index: u32,

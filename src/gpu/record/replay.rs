@@ -50,13 +50,8 @@ impl Recording {
 
 impl Replay<'_> {
     /// Dispatches.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.turns.len()
-    }
-
-    /// Whether there is nothing to do.
-    pub fn is_empty(&self) -> bool {
-        self.turns.is_empty()
     }
 
     /// What each dispatch is expected to take, in order.
