@@ -95,17 +95,8 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// A buffer to copy from, mapped for writing. It is not counted as [allocated](Gpu::allocated): it does not stay.
-    pub(super) async fn staging_async(
-        &self,
-        what: &str,
-        bytes: u64,
-    ) -> Result<wgpu::Buffer, GpuError> {
-        let usage = BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC;
-        self.make(what, bytes, usage, true).await
-    }
-
-    async fn make(
+    /// As [`buffer_async`](Self::buffer_async), but not counted as [allocated](Gpu::allocated), for what does not stay.
+    pub(super) async fn make(
         &self,
         what: &str,
         bytes: u64,

@@ -92,10 +92,12 @@ fn named(call: &Call) -> Result<(Resolved, Arc<Expanded>), GpuError> {
         };
         bindings.push(range.clone());
     }
+    let number = |name: &str| {
+        let found = expanded.bindings.iter().position(|b| b.name == name);
+        found.ok_or_else(|| wrong(format!("it has no binding {name}")))
+    };
     for (name, _) in &call.bindings {
-        if !expanded.bindings.iter().any(|b| b.name == *name) {
-            return Err(wrong(format!("it has no binding {name}")));
-        }
+        number(name)?;
     }
     let words = expanded.words.as_deref().unwrap_or_default();
     let mut params = vec![];
@@ -123,13 +125,7 @@ fn named(call: &Call) -> Result<(Resolved, Arc<Expanded>), GpuError> {
     }
     let alternatives = match &call.alternatives {
         None => None,
-        Some((name, ranges)) => {
-            let position = |b: &Declared| b.name == *name;
-            let Some(index) = expanded.bindings.iter().position(position) else {
-                return Err(wrong(format!("it has no binding {name}")));
-            };
-            Some((index, ranges.clone()))
-        }
+        Some((name, ranges)) => Some((number(name)?, ranges.clone())),
     };
     // Only tests replace shaders.
     #[cfg(test)]
@@ -224,10 +220,8 @@ impl Scope<'_> {
                     () if flag("HALVES") => Activation::Halves { packed: false },
                     () => Activation::Floats,
                 };
-                (
-                    Role::prepared(activation),
-                    activation.bytes(number(length)?),
-                )
+                let bytes = activation.bytes(number(length)?);
+                (Role::prepared(activation), bytes)
             }
             "codes" | "scales" => {
                 let Some((module, rest)) = length.split_once(',') else {

@@ -177,11 +177,8 @@ impl<'a> Loader<'a> {
     fn place(&mut self, bytes: u64) -> (usize, u64, u64) {
         let align = self.target.offset_alignment;
         let limit = MAX_BUFFER.min(self.target.max_buffer).max(bytes);
-        let needs_new = self
-            .buffers
-            .last()
-            .is_none_or(|used| used.next_multiple_of(align) + bytes > limit);
-        if needs_new {
+        let has_room = |used: &u64| used.next_multiple_of(align) + bytes <= limit;
+        if !self.buffers.last().is_some_and(has_room) {
             self.buffers.push(0);
         }
         let index = self.buffers.len() - 1;

@@ -40,11 +40,7 @@ impl Arrival {
         let arrival = Self::default();
         let arrive = arrival.clone();
         buffer.map_async(mode, ..bytes, move |mapped| {
-            arrive.tell(if mapped.is_ok() {
-                Told::Here
-            } else {
-                Told::NotMapped
-            });
+            arrive.tell(mapped.map_or(Told::NotMapped, |()| Told::Here));
         });
         arrival
     }

@@ -58,16 +58,11 @@ fn shown(all: &[Facts], mut gpu: Vec<usize>) -> Shown {
 pub fn reason(best: &Facts, other: &Facts) -> String {
     let tiers = [Tier::best(best), Tier::best(other)];
     let why = match tiers[0] == tiers[1] {
-        false => {
-            let missing = tiers[0].missing(other);
-            format!("it lacks {missing}")
-        }
-        true => {
-            let preferred = best.info.backend;
-            format!(
-                "it runs the same tier, and {preferred} has matrices and keeps what it compiles"
-            )
-        }
+        false => format!("it lacks {}", tiers[0].missing(other)),
+        true => format!(
+            "it runs the same tier, and {} has matrices and keeps what it compiles",
+            best.info.backend
+        ),
     };
     format!("tier {}; {why}", tiers[1].name())
 }

@@ -27,7 +27,6 @@ use crate::gpu::clock::Clock;
 use crate::gpu::geometry::{Geometry, Made, Site};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, GpuOptions, Step};
-use crate::quant::activation::Activation;
 
 /// Cache rows that the measured tokens attend to.
 const DEPTH: usize = 512;
@@ -197,10 +196,9 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
     };
     let mut made = gpu.choices.made();
     let merge_up_to = merge_up_to(&joining);
-    if let Some(most) = merge_up_to {
-        let name = bench.activation.name().to_owned();
-        made.merge_up_to.insert(name, most);
-    }
+    let name = gpu.activation().name().to_owned();
+    made.merge_up_to
+        .extend(merge_up_to.map(|most| (name, most)));
     gpu.choices.replace(made.clone());
     let numbers = match flow.is_continue() {
         true => bench.numbers(rest())?,
@@ -226,15 +224,6 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         made,
         adapter: gpu.info.clone(),
     })
-}
-
-/// What products of a decoded token leave for the next, in a tier whose kernels have choices.
-fn activation(gpu: &Gpu) -> Result<Activation, TuneError> {
-    let tier = gpu.tier.name();
-    match gpu.tier.has_subgroups() {
-        true => Ok(gpu.activation()),
-        false => Err(TuneError::NothingToTune { tier }),
-    }
 }
 
 /// The products of a step and how often each is there, what reads most first: there is most to win.
@@ -280,7 +269,6 @@ fn merge_up_to(joining: &[Joining]) -> Option<u32> {
 struct Bench {
     gpu: Arc<Gpu>,
     backend: GpuBackend,
-    activation: Activation,
     /// Rows of the cache, and how many of them the measured tokens attend to.
     n_ctx: usize,
     depth: usize,
@@ -302,7 +290,10 @@ impl Bench {
         let model = options.source.load()?;
         // Measured against the defaults, not against what was kept before.
         let gpu = Arc::new(Gpu::open(&options.gpu)?);
-        activation(&gpu)?;
+        if !gpu.tier.has_subgroups() {
+            let tier = gpu.tier.name();
+            return Err(TuneError::NothingToTune { tier });
+        }
         let n_ctx = model
             .config()
             .context_length
@@ -319,14 +310,12 @@ impl Bench {
         let weights = Arc::new(GpuModel::load(gpu, Arc::clone(&model), told)?);
         // In the tier that loading settled for.
         let gpu = Arc::clone(&weights.gpu);
-        let activation = activation(&gpu)?;
         flow = on_event(Event::Loaded(weights.tier_trial()));
         let mut backend = GpuBackend::new(weights, n_ctx)?;
         backend.fill_cache(n_ctx).map_err(BenchError::from)?;
         let bench = Self {
             gpu,
             backend,
-            activation,
             n_ctx,
             depth: DEPTH.min(n_ctx - 1),
         };
@@ -344,12 +333,11 @@ impl Bench {
     /// Measures a token with work repeated and with work done once, and chooses.
     fn repeating(&self) -> Result<Repeating, GpuError> {
         let made = self.gpu.choices.made();
-        let name = self.activation.name().to_owned();
+        let name = self.gpu.activation().name().to_owned();
         let choose = |repeats: Option<bool>| {
             let mut made = made.clone();
-            if let Some(repeats) = repeats {
-                made.repeats_work.insert(name.clone(), repeats);
-            }
+            let repeats = repeats.map(|repeats| (name.clone(), repeats));
+            made.repeats_work.extend(repeats);
             self.gpu.choices.replace(made);
         };
         let record = |repeats: Option<bool>| {
@@ -435,7 +423,7 @@ impl Bench {
         let made = self.gpu.choices.made();
         let record = |merge_up_to: u32| {
             let mut made = made.clone();
-            let name = self.activation.name().to_owned();
+            let name = self.gpu.activation().name().to_owned();
             made.merge_up_to.insert(name, merge_up_to);
             self.gpu.choices.replace(made);
             Recording::new(&self.gpu, &self.backend.token_step()?)
