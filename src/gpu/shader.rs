@@ -184,19 +184,9 @@ const THREAD_OF_SUBGROUP: &str = "  @builtin(subgroup_id) subgroup: u32,
 /// The function by which a kernel reads or writes what it may do without: `name?: array<T>` gives `name_at(i)`, which is 0 where nothing
 /// is bound, or `name_put(i, v)`, which does nothing then.
 fn accessor(name: &str, ty: &str, directive: &str, bound: bool) -> String {
-    let element = ty
-        .strip_prefix("array<")
-        .and_then(|ty| ty.strip_suffix('>'));
     // Types that a module declares may be missing with it.
-    let numbers = [
-        "f32",
-        "u32",
-        "vec2<f32>",
-        "vec4<f32>",
-        "vec2<u32>",
-        "vec4<u32>",
-    ];
-    let Some(element) = element.filter(|ty| numbers.contains(ty)) else {
+    let mut numbers = "f32 u32 vec2<f32> vec4<f32> vec2<u32> vec4<u32>".split(' ');
+    let Some(element) = numbers.find(|number| ty == format!("array<{number}>")) else {
         return String::new();
     };
     match (directive, bound) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::{Bench, MARGIN, ROUNDS};
-use crate::gpu::machine::{Machine, Tunables};
+use crate::gpu::machine::Tunables;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::Recording;
 use crate::gpu::{GpuError, Step, Target};
@@ -105,12 +105,7 @@ impl Bench {
 
 /// The same device with other numbers.
 pub(super) fn with(target: &Target, tuned: Tunables) -> Target {
-    let machine = Machine {
-        tuned,
-        ..target.machine
-    };
-    Target {
-        machine,
-        ..target.clone()
-    }
+    let mut target = target.clone();
+    target.machine.tuned = tuned;
+    target
 }
