@@ -2,7 +2,7 @@
 
 use super::facts::Facts;
 use super::machine::Machine;
-use super::same::{Shown, gpus, reason};
+use super::same::{Shown, gpus, kind, reason};
 use super::{Coop, GpuError, Target, Tier};
 use serde::Serialize;
 use wgpu::{
@@ -117,25 +117,16 @@ pub(super) fn instance() -> Instance {
     })
 }
 
-/// Every adapter of every backend.
-async fn enumerated() -> Vec<Adapter> {
-    instance().enumerate_adapters(BACKENDS).await
-}
-
-fn kind_name(kind: DeviceType) -> &'static str {
-    match kind {
-        DeviceType::DiscreteGpu => "discrete",
-        DeviceType::IntegratedGpu => "integrated",
-        DeviceType::VirtualGpu => "virtual",
-        DeviceType::Other => "other",
-        DeviceType::Cpu => "software",
-    }
+/// Every adapter of every backend, and what each tells of itself.
+async fn enumerated() -> (Vec<Adapter>, Vec<Facts>) {
+    let all = instance().enumerate_adapters(BACKENDS).await;
+    let facts = all.iter().map(Facts::from).collect();
+    (all, facts)
 }
 
 /// Every GPU of the machine, in the order that `--device` indices use.
 pub async fn adapters_async() -> Vec<AdapterSummary> {
-    let all = enumerated().await;
-    let facts: Vec<Facts> = all.iter().map(Facts::from).collect();
+    let (all, facts) = enumerated().await;
     let gpus = gpus(&facts);
     let summary = |(index, gpu): (usize, &Shown)| summary(index, &all[gpu.best], gpu, &facts);
     gpus.iter().enumerate().map(summary).collect()
@@ -149,8 +140,7 @@ pub async fn chosen_async(
     choice: &DeviceChoice,
     hardware: bool,
 ) -> Result<AdapterSummary, GpuError> {
-    let all = enumerated().await;
-    let facts: Vec<Facts> = all.iter().map(Facts::from).collect();
+    let (all, facts) = enumerated().await;
     let gpus = gpus(&facts);
     let (gpu, adapter) = chosen_of(&facts, &gpus, choice, hardware)?;
     Ok(summary(gpu, &all[adapter], &gpus[gpu], &facts))
@@ -168,7 +158,7 @@ pub async fn lacks_async(choice: &DeviceChoice, tier: Tier) -> Result<String, Gp
 fn summary(index: usize, adapter: &Adapter, gpu: &Shown, all: &[Facts]) -> AdapterSummary {
     let facts = Facts::from(adapter);
     let tier = Tier::best(&facts);
-    let others = gpu.others.iter().map(|other| {
+    let other = |other: &usize| {
         let other = &all[*other];
         OtherBackend {
             backend: other.info.backend.to_string(),
@@ -176,8 +166,8 @@ fn summary(index: usize, adapter: &Adapter, gpu: &Shown, all: &[Facts]) -> Adapt
             tier: Tier::best(other).name(),
             reason: reason(&all[gpu.best], other),
         }
-    });
-    let others = others.collect();
+    };
+    let others = gpu.others.iter().map(other).collect();
     let remedy = facts.remedy();
     let Facts {
         info,
@@ -201,22 +191,14 @@ fn summary(index: usize, adapter: &Adapter, gpu: &Shown, all: &[Facts]) -> Adapt
         ),
     ];
     let machine = Machine::new(&info, &limits, features);
+    let coop = Coop::of(adapter).filter(|_| tier.has_subgroups());
     AdapterSummary {
         index,
         machine,
-        target: Target {
-            max_binding: limits.max_storage_buffer_binding_size,
-            max_buffer: limits.max_buffer_size,
-            offset_alignment: u64::from(limits.min_storage_buffer_offset_alignment).max(16),
-            coop: match tier {
-                Tier::Plain => None,
-                Tier::Subgroup | Tier::Int8 => Coop::of(adapter),
-            },
-            ..Target::new(&info.name, machine, tier)
-        },
+        target: Target::of(&info.name, machine, tier, &limits, coop),
         name: info.name.clone(),
         backend: info.backend.to_string(),
-        kind: kind_name(info.device_type),
+        kind: kind(info.device_type).1,
         bus: Some(info.device_pci_bus_id.clone()).filter(|bus| !bus.is_empty()),
         driver: driver(&info),
         tier: tier.name(),
@@ -298,8 +280,7 @@ fn listing<'a>(adapters: impl Iterator<Item = (usize, &'a Facts)>) -> String {
 /// [`GpuError::NoAdapter`], [`GpuError::AdapterNotFound`] or [`GpuError::AdapterAmbiguous`]. [`GpuError::OnlySoftware`] if `hardware` is
 /// asked for and [`DeviceChoice::Auto`] would mean software.
 pub(super) async fn choose(choice: &DeviceChoice, hardware: bool) -> Result<Adapter, GpuError> {
-    let mut all = enumerated().await;
-    let facts: Vec<Facts> = all.iter().map(Facts::from).collect();
+    let (mut all, facts) = enumerated().await;
     let (_, adapter) = chosen_of(&facts, &gpus(&facts), choice, hardware)?;
     Ok(all.swap_remove(adapter))
 }

@@ -85,16 +85,18 @@ impl Buffer {
 
     /// One that begins with `data`.
     pub fn with<T: Content>(name: impl Into<String>, data: &[T]) -> Self {
-        let bytes: &[u8] = bytemuck::cast_slice(data);
-        let contents = Some(bytes.to_vec());
-        Self::of(name.into(), bytes.len() as u64, T::ROLE, contents, false)
+        Self::holding(name.into(), data, false)
     }
 
     /// One that holds workgroups of dispatches, three words each, that kernels may change.
     pub fn counts(name: impl Into<String>, grids: &[[u32; 3]]) -> Self {
-        let bytes: &[u8] = bytemuck::cast_slice(grids);
+        Self::holding(name.into(), grids, true)
+    }
+
+    fn holding<T: Content>(name: String, data: &[T], counts: bool) -> Self {
+        let bytes: &[u8] = bytemuck::cast_slice(data);
         let contents = Some(bytes.to_vec());
-        Self::of(name.into(), bytes.len() as u64, Role::Words, contents, true)
+        Self::of(name, bytes.len() as u64, T::ROLE, contents, counts)
     }
 
     fn of(name: String, size: u64, role: Role, contents: Option<Vec<u8>>, counts: bool) -> Self {
@@ -110,7 +112,7 @@ impl Buffer {
     }
 
     /// What it is for.
-    pub fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         &self.0.name
     }
 
@@ -134,36 +136,28 @@ impl Buffer {
         self.0.made.get().is_some()
     }
 
-    /// Has `make` make it, of its name, size, use and what it begins with, unless that was done.
-    pub(super) async fn make<E>(
-        &self,
-        make: impl AsyncFnOnce(&str, u64, BufferUsages, Option<&[u8]>) -> Result<wgpu::Buffer, E>,
-    ) -> Result<(), E> {
-        let Inner {
-            name,
-            size,
-            contents,
-            made,
-            ..
-        } = &*self.0;
-        if made.get().is_none() {
-            let indirect = match self.0.counts {
-                true => BufferUsages::INDIRECT,
-                false => BufferUsages::empty(),
-            };
-            let copied = BufferUsages::COPY_DST | BufferUsages::COPY_SRC;
-            let usage = BufferUsages::STORAGE | copied | indirect;
-            let fresh = make(name, *size, usage, contents.as_deref()).await?;
-            made.get_or_init(|| fresh);
-        }
-        Ok(())
+    /// What a device makes it for.
+    pub(super) fn usage(&self) -> BufferUsages {
+        let mut usage = BufferUsages::STORAGE | BufferUsages::COPY_DST | BufferUsages::COPY_SRC;
+        usage.set(BufferUsages::INDIRECT, self.0.counts);
+        usage
+    }
+
+    /// What it begins with, if not with zeros.
+    pub(super) fn contents(&self) -> Option<&[u8]> {
+        self.0.contents.as_deref()
+    }
+
+    /// Has it be `made`, unless a device has made it before.
+    pub(super) fn is_now(&self, made: wgpu::Buffer) {
+        self.0.made.get_or_init(|| made);
     }
 
     /// The one of a device that was made elsewhere, such as one that the host maps.
     pub fn from_made(name: impl Into<String>, made: wgpu::Buffer, role: Role) -> Self {
         let buffer = Self::of(name.into(), made.size(), role, None, false);
         assert_eq!(buffer.0.size, made.size(), "whole vectors");
-        buffer.0.made.get_or_init(|| made);
+        buffer.is_now(made);
         buffer
     }
 

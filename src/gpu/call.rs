@@ -145,6 +145,12 @@ impl Call {
         bound.map(|(_, range)| range)
     }
 
+    /// What the parameter `name` is.
+    pub(super) fn given(&self, name: &str) -> Option<Word> {
+        let given = self.words.iter().find(|(given, _)| *given == name);
+        given.map(|(_, word)| *word)
+    }
+
     /// Takes part only in replays of up to `most`, which are smaller than the step's.
     pub fn at_most(mut self, most: Most) -> Self {
         self.most = Some(most);

@@ -12,7 +12,8 @@ use wgpu::{AdapterInfo, BufferDescriptor, BufferUsages, Features, Limits};
 mod compile;
 mod numbers;
 
-/// An opened device: the wgpu handles, what it can do, its compiled pipelines and its error state.
+/// An opened device: the wgpu handles, what it can do, its compiled pipelines and its error state. Clones share all of it.
+#[derive(Clone)]
 pub struct Gpu {
     /// The wgpu device.
     pub device: wgpu::Device,
@@ -60,24 +61,10 @@ impl Gpu {
             self.tier.name(),
             tier.name()
         );
-        Self {
-            device: self.device.clone(),
-            queue: self.queue.clone(),
-            info: self.info.clone(),
-            limits: self.limits.clone(),
-            target: Target {
-                tier,
-                ..self.target.clone()
-            },
-            tier_is_open: false,
-            pipelines: Arc::clone(&self.pipelines),
-            numbers: Arc::clone(&self.numbers),
-            lying_clock: Arc::clone(&self.lying_clock),
-            trials: Arc::clone(&self.trials),
-            fault: Arc::clone(&self.fault),
-            allocated: Arc::clone(&self.allocated),
-            ..*self
-        }
+        let mut gpu = self.clone();
+        gpu.target.tier = tier;
+        gpu.tier_is_open = false;
+        gpu
     }
 
     /// Whether the parameters of kernels are immediates. Otherwise they are uniforms, as in a browser and in tier `plain`.
@@ -108,17 +95,8 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// A buffer to copy from, mapped for writing. It is not counted as [allocated](Gpu::allocated): it does not stay.
-    pub(super) async fn staging_async(
-        &self,
-        what: &str,
-        bytes: u64,
-    ) -> Result<wgpu::Buffer, GpuError> {
-        let usage = BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC;
-        self.make(what, bytes, usage, true).await
-    }
-
-    async fn make(
+    /// As [`buffer_async`](Self::buffer_async), but not counted as [allocated](Gpu::allocated), for what does not stay.
+    pub(super) async fn make(
         &self,
         what: &str,
         bytes: u64,
@@ -169,14 +147,16 @@ impl Gpu {
 
     /// Makes a buffer of a step, with what it begins with, unless that was done.
     pub async fn realise_async(&self, buffer: &Buffer) -> Result<(), GpuError> {
-        let make = async |what: &str, bytes, usage, contents: Option<&[u8]>| {
-            let made = self.buffer_async(what, bytes, usage).await?;
-            if let Some(contents) = contents {
-                self.queue.write_buffer(&made, 0, contents);
-            }
-            Ok(made)
-        };
-        buffer.make(make).await
+        if buffer.is_made() {
+            return Ok(());
+        }
+        let (name, size, usage) = (buffer.name(), buffer.size(), buffer.usage());
+        let made = self.buffer_async(name, size, usage).await?;
+        if let Some(contents) = buffer.contents() {
+            self.queue.write_buffer(&made, 0, contents);
+        }
+        buffer.is_now(made);
+        Ok(())
     }
 
     /// A storage buffer holding `data`.

@@ -2,9 +2,7 @@
 //! some of it out, which is asked for beside it.
 
 #[cfg(target_arch = "wasm32")]
-use super::browser::{features, info};
-#[cfg(not(target_arch = "wasm32"))]
-use native::{features, info};
+use super::browser;
 use wgpu::{Adapter, AdapterInfo, Backend, Features, Limits};
 
 /// What an adapter tells of itself.
@@ -20,10 +18,14 @@ pub struct Facts {
 
 impl From<&Adapter> for Facts {
     fn from(adapter: &Adapter) -> Self {
+        #[cfg(not(target_arch = "wasm32"))]
+        let (info, features) = (adapter.get_info(), adapter.features());
+        #[cfg(target_arch = "wasm32")]
+        let (info, features) = (browser::info(adapter), browser::features(adapter));
         Self {
-            info: info(adapter),
+            info,
             limits: adapter.limits(),
-            features: features(adapter),
+            features,
         }
     }
 }
@@ -43,20 +45,5 @@ impl Facts {
         (self.info.backend == Backend::Dx12 && lacks).then_some(
             "DX12 has subgroups only with dxcompiler.dll, version 1.8.2502 or newer: put it beside glimt.exe",
         )
-    }
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-mod native {
-    use wgpu::{Adapter, AdapterInfo, Features};
-
-    /// Its name, maker, kind and driver.
-    pub(super) fn info(adapter: &Adapter) -> AdapterInfo {
-        adapter.get_info()
-    }
-
-    /// Its features.
-    pub(super) fn features(adapter: &Adapter) -> Features {
-        adapter.features()
     }
 }

@@ -119,6 +119,11 @@ impl Site {
         };
         let least = self.threads[0].max(WHOLE_THREADS);
         let most = self.threads[1].min(machine.threads);
+        // Whether workgroup memory holds the sums of all threads, of each of its rows.
+        let sums_fit = || {
+            let bytes = 4 * u64::from(g.tile * g.lanes) * u64::from(self.thread_sums);
+            bytes == 0 || bytes + BESIDE_SUMS <= u64::from(machine.workgroup_memory)
+        };
         powers
             && (2..=self.most_lanes(machine)).contains(&g.lanes)
             && g.at_once <= self.at_once
@@ -131,13 +136,7 @@ impl Site {
             && self.whole.is_none_or(|rows| rows.is_multiple_of(g.tile))
             && (1..=MOST_UNROLL).contains(&g.unroll)
             && (!self.one_block || g.unroll * g.lanes >= self.units)
-            && self.sums_fit(g.tile * g.lanes, machine)
-    }
-
-    /// Whether workgroup memory holds the sums of all threads. `thread_rows` is the number of threads times the rows of each.
-    fn sums_fit(&self, thread_rows: u32, machine: Machine) -> bool {
-        let bytes = 4 * u64::from(thread_rows) * u64::from(self.thread_sums);
-        bytes == 0 || bytes + BESIDE_SUMS <= u64::from(machine.workgroup_memory)
+            && sums_fit()
     }
 
     /// Most threads that can share a row.
@@ -182,15 +181,11 @@ impl Site {
         }
         let wanted = self.wanted_lanes(machine);
         // Fewer lanes where the wanted ones make too many threads, more where nothing else is allowed.
-        let fewer = (1..).map(|i| wanted >> i).take_while(|n| *n >= 2);
-        let more = (1..)
-            .map(|i| wanted << i)
-            .take_while(|n| *n <= machine.lanes);
-        [wanted]
-            .into_iter()
-            .chain(fewer)
-            .chain(more)
-            .find_map(|lanes| self.with_lanes(lanes, machine))
+        let fewer = (0..).map(|i| wanted >> i).take_while(|n| *n >= 2);
+        let more = (1..).map(|i| wanted << i);
+        let more = more.take_while(|n| *n <= machine.lanes);
+        let mut lanes = fewer.chain(more);
+        lanes.find_map(|lanes| self.with_lanes(lanes, machine))
     }
 
     /// Lanes that leave few threads without work: a thread per unit of a short row (attn_k_b has 6), all lanes where the
@@ -206,8 +201,11 @@ impl Site {
         {
             return self.most_lanes(machine);
         }
-        let wide =
-            self.rows < machine.tuned.tall_rows && self.shares_work.is_none() && !self.is_narrow();
+        // Two products of halves at once leave too few registers for workgroups of 512 threads: a token of Youtu-LLM-2B was 5% faster
+        // with half as many in gate and up.
+        let narrow = self.activation.is_halves() && self.kernel == "token_gate_up";
+        let tall = self.rows >= machine.tuned.tall_rows;
+        let wide = !tall && self.shares_work.is_none() && !narrow;
         let most = if wide { 32 } else { 16 }.min(machine.lanes);
         if self.units <= 16 {
             let lanes = self.units.next_power_of_two().clamp(2, most);
@@ -221,12 +219,6 @@ impl Site {
             .find(|lanes| *lanes <= most && idle_eighth(*lanes))
             .unwrap_or(8)
             .min(most)
-    }
-
-    /// Whether two products of halves at once leave too few registers for workgroups of 512 threads: a token of Youtu-LLM-2B was 5%
-    /// faster with half as many in gate and up.
-    fn is_narrow(&self) -> bool {
-        self.activation.is_halves() && self.kernel == "token_gate_up"
     }
 
     /// The default for these lanes.
@@ -255,16 +247,13 @@ impl Site {
         // In equal goes.
         let share = self.units.div_ceil(lanes);
         let unroll = share.div_ceil(share.div_ceil(most_unroll.clamp(1, MOST_UNROLL)));
-        let tiles = (0..=8).map(|i| 1u32 << i).filter_map(|tile| {
-            let g = Geometry {
-                lanes,
-                tile,
-                at_once,
-                unroll,
-            };
-            self.allows(&g, machine).then_some(g)
+        let tiles = (0..=8).map(|i| Geometry {
+            lanes,
+            tile: 1 << i,
+            at_once,
+            unroll,
         });
-        let tiles: Vec<_> = tiles.collect();
+        let tiles: Vec<_> = tiles.filter(|g| self.allows(g, machine)).collect();
         // As many rows as keep enough workgroups to spread over the device, and as the threads suffice for.
         let (threads, spread) = match self.shares_work {
             Some(_) => (2 * tuned.product_threads, machine.spread() / 2),
@@ -334,17 +323,15 @@ impl Choices {
     pub(super) fn allowed(&self, site: &Site, machine: Machine, adapter: &str) -> Option<Geometry> {
         let key = site.key();
         let chosen = *self.read().geometries.get(&key)?;
-        let allowed = site.allows(&chosen, machine);
-        if !allowed && self.first_time(&key) {
+        if site.allows(&chosen, machine) {
+            return Some(chosen);
+        }
+        // Every layer asks for it.
+        let mut named = self.named.lock().unwrap_or_else(|e| e.into_inner());
+        if named.insert(key.clone()) {
             log::warn!("{key}: {chosen:?} is not allowed on {adapter}");
         }
-        allowed.then_some(chosen)
-    }
-
-    /// Whether a choice that is not allowed was not named yet: every layer asks for it.
-    fn first_time(&self, key: &str) -> bool {
-        let mut named = self.named.lock().unwrap_or_else(|e| e.into_inner());
-        named.insert(key.to_owned())
+        None
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Made> {

@@ -76,35 +76,33 @@ fn named(call: &Call) -> Result<(Resolved, Arc<Expanded>), GpuError> {
         return Err(wrong("there is no kernel of that name".to_owned()));
     };
     let mut variant = call.variant.clone();
-    for name in call.bindings.iter().map(|(name, _)| *name) {
-        variant.flags.insert(name);
-    }
-    for name in call.words.iter().map(|(name, _)| *name) {
-        variant.flags.insert(name);
-    }
+    let bound = call.bindings.iter().map(|(name, _)| *name);
+    let given = call.words.iter().map(|(name, _)| *name);
+    variant.flags.extend(bound.chain(given));
     let expanded = interface(kernel, source, &variant)?;
     // Only what a kernel may do without makes a difference to the pipeline.
     let needed = expanded.bindings.iter().filter(|b| !b.optional);
     for name in needed.map(|b| &b.name).chain(&expanded.needed_words) {
         variant.flags.remove(name.as_str());
     }
-    let find = |name: &str| call.bindings.iter().find(|(given, _)| *given == name);
     let mut bindings = vec![];
     for declared in &expanded.bindings {
-        let Some((_, range)) = find(&declared.name) else {
+        let Some(range) = call.bound(&declared.name) else {
             return Err(wrong(format!("nothing is bound to {}", declared.name)));
         };
         bindings.push(range.clone());
     }
+    let number = |name: &str| {
+        let found = expanded.bindings.iter().position(|b| b.name == name);
+        found.ok_or_else(|| wrong(format!("it has no binding {name}")))
+    };
     for (name, _) in &call.bindings {
-        if !expanded.bindings.iter().any(|b| b.name == *name) {
-            return Err(wrong(format!("it has no binding {name}")));
-        }
+        number(name)?;
     }
     let words = expanded.words.as_deref().unwrap_or_default();
     let mut params = vec![];
     for [name, ty] in words {
-        let Some((_, word)) = call.words.iter().find(|(given, _)| given == name) else {
+        let Some(word) = call.given(name) else {
             return Err(wrong(format!("nobody gives its parameter {name}")));
         };
         let right = match word {
@@ -118,7 +116,7 @@ fn named(call: &Call) -> Result<(Resolved, Arc<Expanded>), GpuError> {
                 "its parameter {name} is a {ty}, not {word:?}"
             )));
         }
-        params.push(*word);
+        params.push(word);
     }
     for (name, _) in &call.words {
         if !words.iter().any(|[declared, _]| declared == name) {
@@ -127,13 +125,13 @@ fn named(call: &Call) -> Result<(Resolved, Arc<Expanded>), GpuError> {
     }
     let alternatives = match &call.alternatives {
         None => None,
-        Some((name, ranges)) => {
-            let position = |b: &Declared| b.name == *name;
-            let Some(index) = expanded.bindings.iter().position(position) else {
-                return Err(wrong(format!("it has no binding {name}")));
-            };
-            Some((index, ranges.clone()))
-        }
+        Some((name, ranges)) => Some((number(name)?, ranges.clone())),
+    };
+    // Only tests replace shaders.
+    #[cfg(test)]
+    let (source, variant) = match call.compiled {
+        Some(compiled) => (compiled, Variant::default()),
+        None => (source, variant),
     };
     let spec = Spec {
         kernel,
@@ -142,29 +140,12 @@ fn named(call: &Call) -> Result<(Resolved, Arc<Expanded>), GpuError> {
         access: expanded.bindings.iter().map(|b| b.access).collect(),
     };
     let resolved = Resolved {
-        spec: compiled(call, spec),
+        spec,
         bindings,
         alternatives,
         params,
     };
     Ok((resolved, expanded))
-}
-
-/// `spec`, or what a test compiles in its place.
-#[cfg_attr(
-    not(test),
-    expect(unused_variables, reason = "only tests replace shaders")
-)]
-fn compiled(call: &Call, spec: Spec) -> Spec {
-    #[cfg(test)]
-    if let Some(source) = call.compiled {
-        return Spec {
-            source,
-            variant: Variant::default(),
-            ..spec
-        };
-    }
-    spec
 }
 
 /// What a variant declares. Tiers differ in code, not in declarations.
@@ -239,10 +220,8 @@ impl Scope<'_> {
                     () if flag("HALVES") => Activation::Halves { packed: false },
                     () => Activation::Floats,
                 };
-                (
-                    Role::prepared(activation),
-                    activation.bytes(number(length)?),
-                )
+                let bytes = activation.bytes(number(length)?);
+                (Role::prepared(activation), bytes)
             }
             "codes" | "scales" => {
                 let Some((module, rest)) = length.split_once(',') else {
@@ -277,8 +256,8 @@ impl Scope<'_> {
     }
 
     /// The most workgroups along a dimension.
-    fn workgroups(&self, dimension: usize) -> Result<u64, String> {
-        match self.call.grid[dimension] {
+    fn workgroups(&self, along: Extent) -> Result<u64, String> {
+        match along {
             Extent::Slices => Err("slices of tokens: see SLICES".to_owned()),
             Extent::BlockRowsBy(n) => Ok(self.value("BLOCK_ROWS")?.div_ceil(u64::from(n))),
             other => {
@@ -295,22 +274,14 @@ impl Scope<'_> {
     fn value(&self, name: &str) -> Result<u64, String> {
         let Most { tokens, context } = self.most;
         if let Some(parameter) = name.strip_prefix("p.") {
-            let mut words = self.call.words.iter();
-            let Some((_, word)) = words.find(|(given, _)| *given == parameter) else {
+            let Some(word) = self.call.given(parameter) else {
                 return Err(format!("there is no parameter {parameter}"));
             };
-            return match *word {
+            return match word {
                 Word::U(value) => Ok(u64::from(value)),
                 Word::Tokens => Ok(u64::from(tokens)),
                 Word::LastTokenTimes(n) => Ok(u64::from(tokens - 1) * u64::from(n)),
-                Word::Slots { used, by, more } => {
-                    let state = State {
-                        tokens,
-                        ..State::default()
-                    };
-                    let slots = Extent::Slots { used, by, more };
-                    Ok(u64::from(extent(slots, &state, Block::default())))
-                }
+                Word::Workgroups(along) => self.workgroups(along),
                 Word::BlockRows => self.value("BLOCK_ROWS"),
                 _ => Err(format!(
                     "{parameter} has no largest value: see CONTEXT, SLICES"
@@ -324,9 +295,9 @@ impl Scope<'_> {
                 Some(_) => u64::from(tokens) + MAX_SLICES as u64,
                 None => u64::from(tokens).max(MAX_SLICES as u64),
             }),
-            "GRID_X" => self.workgroups(0),
-            "GRID_Y" => self.workgroups(1),
-            "GRID_Z" => self.workgroups(2),
+            "GRID_X" => self.workgroups(self.call.grid[0]),
+            "GRID_Y" => self.workgroups(self.call.grid[1]),
+            "GRID_Z" => self.workgroups(self.call.grid[2]),
             "BLOCK_ROWS" => match self.call.blocks {
                 Some(blocks) => Ok(u64::from(blocks.rows)),
                 None => Err("the call is not repeated for blocks".to_owned()),

@@ -21,6 +21,7 @@ use crate::gpu::buffer::Buffer;
 use std::collections::{HashMap, HashSet};
 
 /// What a dispatch does with its buffers.
+#[derive(Default)]
 struct Uses<'a> {
     reads: HashSet<&'a Buffer>,
     writes: HashSet<&'a Buffer>,
@@ -28,10 +29,7 @@ struct Uses<'a> {
 
 impl<'a> Uses<'a> {
     fn of(call: &'a Resolved) -> Self {
-        let mut uses = Self {
-            reads: HashSet::new(),
-            writes: HashSet::new(),
-        };
+        let mut uses = Self::default();
         let mut add = |access, buffer| match access {
             Access::Read => uses.reads.insert(buffer),
             Access::Write => uses.writes.insert(buffer),

@@ -1,11 +1,11 @@
 //! Facts about a device that kernels, grids and tiers are chosen by: what the device tells, and for what no driver tells a profile of
 //! its maker.
 
-mod memory_speed;
+mod data_sheets;
 pub(crate) mod tiles;
 mod tunables;
 
-pub use memory_speed::memory_speed;
+pub use data_sheets::memory_speed;
 pub use tunables::{TunableError, Tunables};
 
 use super::coop::Coop;
@@ -48,51 +48,6 @@ pub(super) const NVIDIA: u32 = 0x10de;
 pub(super) const AMD: u32 = 0x1002;
 pub(super) const INTEL: u32 = 0x8086;
 
-/// Cores of devices by a part of their name, the more special name first: streaming multiprocessors of NVIDIA, compute units of AMD,
-/// Xe cores of Intel, GPU cores of Apple. From the makers' data sheets, of the largest kind where chips of one name differ; for the H200
-/// the kernels were measured with this number.
-const CORES: [(&str, u32); 38] = [
-    ("H200", 132),
-    ("H100", 132),
-    ("A100", 108),
-    ("NVIDIA L40", 142),
-    ("NVIDIA L4", 58),
-    ("Tesla T4", 40),
-    ("RTX 5090", 170),
-    ("RTX 5080", 84),
-    ("RTX 4090", 128),
-    ("RTX 4080", 76),
-    ("RTX 4070", 46),
-    ("RTX 4060", 24),
-    ("RTX 3090", 82),
-    ("RTX 3080", 68),
-    ("RTX 3060", 28),
-    ("7900 XTX", 96),
-    ("7900 XT", 84),
-    ("7800 XT", 60),
-    ("9070 XT", 64),
-    ("8060S", 40),
-    ("780M", 12),
-    ("A770", 32),
-    ("B580", 20),
-    ("Apple M1 Ultra", 64),
-    ("Apple M1 Max", 32),
-    ("Apple M1 Pro", 16),
-    ("Apple M2 Ultra", 76),
-    ("Apple M2 Max", 38),
-    ("Apple M2 Pro", 19),
-    ("Apple M3 Ultra", 80),
-    ("Apple M3 Max", 40),
-    ("Apple M3 Pro", 18),
-    ("Apple M4 Max", 40),
-    ("Apple M4 Pro", 20),
-    ("Apple M5 Max", 40),
-    ("Apple M5 Pro", 20),
-    ("Apple M1", 8),
-    // Of M2, M3, M4 and M5 without a further name.
-    ("Apple M", 10),
-];
-
 impl Profile {
     /// Its name in what is told.
     pub const fn name(self) -> &'static str {
@@ -128,7 +83,7 @@ impl Profile {
             && matches!(backend, Backend::Vulkan | Backend::Dx12)
     }
 
-    /// Cores of a device of this profile that [`CORES`] does not name: assumed, what the middle of those sold has.
+    /// Cores of a device of this profile that no data sheet is kept of: assumed, what the middle of those sold has.
     const fn default_cores(self, kind: DeviceType) -> u32 {
         match (self, kind) {
             (Self::Nvidia, _) => 46,
@@ -240,7 +195,7 @@ impl Machine {
             true => [32; 2],
             false => [info.subgroup_min_size, info.subgroup_max_size],
         };
-        let named = CORES.iter().find(|(name, _)| info.name.contains(name));
+        let named = data_sheets::cores(&info.name).filter(|_| profile != Profile::Software);
         Self {
             profile,
             lanes: subgroup[0].clamp(MIN_SUBGROUP, 32),
@@ -250,10 +205,7 @@ impl Machine {
                 .min(limits.max_compute_workgroup_size_x)
                 .min(MAX_THREADS),
             workgroup_memory: limits.max_compute_workgroup_storage_size,
-            cores: match named {
-                Some((_, cores)) if profile != Profile::Software => *cores,
-                _ => profile.default_cores(info.device_type),
-            },
+            cores: named.unwrap_or_else(|| profile.default_cores(info.device_type)),
             serial_passes: metal,
             wait_ns: profile.wait_ns(),
             packed_halves: matches!(profile, Profile::Nvidia | Profile::Amd | Profile::Apple)
@@ -405,15 +357,6 @@ mod tests {
             let machine = Machine::with_cores(Profile::Nvidia, cores);
             assert!(machine.leaves_gaps(cores + 1) && machine.leaves_gaps(cores + gaps));
             assert!(!machine.leaves_gaps(cores + none) && !machine.leaves_gaps(2 * cores));
-        }
-    }
-
-    #[test]
-    fn no_name_of_a_core_count_hides_behind_a_shorter_one() {
-        for (i, (name, _)) in CORES.iter().enumerate() {
-            for (before, _) in &CORES[..i] {
-                assert!(!name.contains(before), "{name} is never found: {before}");
-            }
         }
     }
 }

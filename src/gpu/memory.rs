@@ -59,14 +59,9 @@ impl GpuWeight {
 
     /// Its shape, such as `2048x5120`, or `20x512x192` where it has groups.
     pub fn shape(&self) -> String {
-        self.shape_of(self.groups)
-    }
-
-    /// The shape of `groups` of its groups.
-    pub fn shape_of(&self, groups: u32) -> String {
-        match groups {
+        match self.groups {
             1 => format!("{}x{}", self.rows, self.cols),
-            _ => format!("{groups}x{}x{}", self.rows, self.cols),
+            groups => format!("{groups}x{}x{}", self.rows, self.cols),
         }
     }
 
@@ -128,25 +123,24 @@ impl<'a> Loader<'a> {
     fn rows_at_once(&self, weight: &Weight) -> Result<usize, GpuError> {
         let step = if weight.groups > 1 { weight.rows } else { 1 };
         let total = weight.groups * weight.rows;
-        let fits = |rows: usize| {
+        let bytes = |rows: usize| {
             let (q, s) = repack::plane_bytes(weight.ty, rows, weight.cols);
-            (q.max(s) as u64) <= self.target.max_binding
+            q.max(s) as u64
         };
         // The largest number of steps that fits, by bisection: plane sizes grow with the rows.
         let (mut low, mut high) = (0, total / step);
         while low < high {
             let middle = (low + high).div_ceil(2);
-            if fits(middle * step) {
+            if bytes(middle * step) <= self.target.max_binding {
                 low = middle
             } else {
                 high = middle - 1
             }
         }
         if low == 0 {
-            let (q, s) = repack::plane_bytes(weight.ty, step, weight.cols);
             return Err(GpuError::BindingTooLarge {
                 what: format!("{} rows of tensor {}", step, weight.name),
-                bytes: q.max(s) as u64,
+                bytes: bytes(step),
                 adapter: self.target.name.clone(),
                 limit: self.target.max_binding,
                 remedy: "use another adapter or --device cpu",
@@ -183,11 +177,8 @@ impl<'a> Loader<'a> {
     fn place(&mut self, bytes: u64) -> (usize, u64, u64) {
         let align = self.target.offset_alignment;
         let limit = MAX_BUFFER.min(self.target.max_buffer).max(bytes);
-        let needs_new = self
-            .buffers
-            .last()
-            .is_none_or(|used| used.next_multiple_of(align) + bytes > limit);
-        if needs_new {
+        let has_room = |used: &u64| used.next_multiple_of(align) + bytes <= limit;
+        if !self.buffers.last().is_some_and(has_room) {
             self.buffers.push(0);
         }
         let index = self.buffers.len() - 1;

@@ -1,13 +1,6 @@
 //! wgpu: adapters, memory, shader templates, pipelines and recorded steps.
 //!
-//! [`adapter`] lists and chooses, [`open`] opens one as a [`Gpu`] of a [`Tier`], [`shader`] expands WGSL templates,
-//! [`pipeline`] compiles them in parallel and keeps them, [`memory`] plans what goes where and `upload` streams
-//! it there, [`call`] is a dispatch as data, [`record`] makes a step of them (pipelines, bind groups, parameters, grids) and replays it, [`stamps`]
-//! times it, [`clock`] too where timestamps are missing or wrong, `barriers` corrects what one kind of barrier is translated to,
-//! `same` finds the adapters that are one GPU. `small_halves` tries an arithmetic before it is used. `translate` has naga read a shader,
-//! `browser` gives it to a browser and asks for what wgpu does not. Nothing of it blocks: what is awaited of a device is a future made of
-//! `pending`. [`wait`] holds
-//! what native builds block with.
+//! Nothing of it blocks: what is awaited of a device is a future made of `pending`. [`wait`] holds what native builds block with.
 
 pub mod adapter;
 #[cfg(not(target_arch = "wasm32"))]

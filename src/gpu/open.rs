@@ -47,47 +47,32 @@ impl Gpu {
         let adapter = adapter::choose(&options.device, options.hardware).await?;
         let facts = Facts::from(&adapter);
         let tier = tier(options, &facts)?;
-        let info = facts.info.clone();
-        let limits = match tier {
-            Tier::Plain => plain_limits(&adapter.limits()),
-            Tier::Subgroup | Tier::Int8 => adapter.limits(),
+        let info = facts.info;
+        let limits = match tier.has_subgroups() {
+            true => facts.limits,
+            false => plain_limits(facts.limits),
         };
         check_limits(&info.name, &limits)?;
-        let coop = match tier {
-            Tier::Subgroup | Tier::Int8 if !options.no_matrices => Coop::of(&adapter),
-            _ => None,
-        };
+        let coop = Coop::of(&adapter).filter(|_| tier.has_subgroups() && !options.no_matrices);
         let features = facts.features & wanted_features(tier, coop);
         let (device, queue) = request(&adapter, features, &limits, coop).await?;
         let fault = Arc::default();
         keep_errors(&device, &fault);
-        let max_binding = limits
-            .max_storage_buffer_binding_size
-            .min(options.max_binding.unwrap_or(u64::MAX));
-        let memory = match (adapter::device_memory(&adapter), options.max_memory) {
-            (Some(has), Some(most)) => Some(has.min(most)),
-            (has, most) => has.or(most),
-        };
+        let memory = [adapter::device_memory(&adapter), options.max_memory];
+        let memory = memory.into_iter().flatten().min();
         let mut machine = Machine::new(&info, &limits, features);
         let choices = match options.tuned {
             true => tuned(&info, &mut machine),
             false => Arc::default(),
         };
-        let target = Target {
-            name: info.name.clone(),
-            tier,
-            machine: Machine {
-                serial_passes: options.serial_passes.unwrap_or(machine.serial_passes),
-                ..machine
-            },
-            max_binding,
-            max_buffer: limits.max_buffer_size,
-            offset_alignment: u64::from(limits.min_storage_buffer_offset_alignment).max(16),
-            coop,
-            packed_halves: false,
-            choices,
-            asked_to_repeat: options.repeats_work,
-        };
+        let mut target = Target::of(&info.name, machine, tier, &limits, coop);
+        target.max_binding = target
+            .max_binding
+            .min(options.max_binding.unwrap_or(u64::MAX));
+        target.machine.serial_passes = options.serial_passes.unwrap_or(machine.serial_passes);
+        target.packed_halves = false;
+        target.choices = choices;
+        target.asked_to_repeat = options.repeats_work;
         let pipelines = Arc::new(Pipelines::new(&device, &info, features));
         let tier_is_open = options.tier.is_none() && tier.may_be_measured(&info);
         let mut gpu = Self {
@@ -167,26 +152,21 @@ fn tier(options: &GpuOptions, facts: &Facts) -> Result<Tier, GpuError> {
 
 /// The features that a tier and these matrices can use.
 fn wanted_features(tier: Tier, coop: Option<Coop>) -> Features {
-    // What a browser lacks, the plain tier goes without: storage buffers that can be mapped, too.
-    let of_tier = match tier {
-        Tier::Plain => Features::empty(),
-        Tier::Subgroup | Tier::Int8 => {
-            Features::SUBGROUP
-                | Features::IMMEDIATES
-                | Features::SHADER_F16
-                | Features::MAPPABLE_PRIMARY_BUFFERS
-        }
-    };
-    let of_matrices = match coop {
-        Some(_) => Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SUBGROUP_BARRIER,
-        None => Features::empty(),
-    };
-    of_tier
-        | of_matrices
-        | Features::TIMESTAMP_QUERY
+    let mut wanted = Features::TIMESTAMP_QUERY
         | Features::TIMESTAMP_QUERY_INSIDE_PASSES
         | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
-        | Features::PIPELINE_CACHE
+        | Features::PIPELINE_CACHE;
+    // What a browser lacks, the plain tier goes without: storage buffers that can be mapped, too.
+    if tier.has_subgroups() {
+        wanted |= Features::SUBGROUP
+            | Features::IMMEDIATES
+            | Features::SHADER_F16
+            | Features::MAPPABLE_PRIMARY_BUFFERS;
+    }
+    if coop.is_some() {
+        wanted |= Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SUBGROUP_BARRIER;
+    }
+    wanted
 }
 
 /// The device of an adapter and its queue.
@@ -222,14 +202,11 @@ async fn request(
 fn keep_errors(device: &wgpu::Device, fault: &Arc<Mutex<Option<GpuError>>>) {
     let (on_error, on_lost) = (fault.clone(), fault.clone());
     device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
-        let reason = e.to_string();
-        note(
-            &on_error,
-            GpuError::Runtime {
-                what: "a GPU operation".to_owned(),
-                reason,
-            },
-        );
+        let error = GpuError::Runtime {
+            what: "a GPU operation".to_owned(),
+            reason: e.to_string(),
+        };
+        note(&on_error, error);
     }));
     device.set_device_lost_callback(move |cause, reason| {
         if cause != wgpu::DeviceLostReason::Destroyed {
@@ -240,11 +217,9 @@ fn keep_errors(device: &wgpu::Device, fault: &Arc<Mutex<Option<GpuError>>>) {
 
 /// Keeps the first error.
 fn note(fault: &Mutex<Option<GpuError>>, error: GpuError) {
-    // A lost device explains the errors that follow it, so the first one is kept.
-    fault
-        .lock()
-        .unwrap_or_else(|e| e.into_inner())
-        .get_or_insert(error);
+    // A lost device explains the errors that follow it.
+    let mut fault = fault.lock().unwrap_or_else(|e| e.into_inner());
+    fault.get_or_insert(error);
 }
 
 /// What `glimt tune` chose for a device; its numbers replace those of `machine`.
@@ -267,45 +242,30 @@ fn tuned(info: &AdapterInfo, machine: &mut Machine) -> Arc<Choices> {
 }
 
 /// WebGPU's default limits, which every browser gives, except for sizes of memory.
-fn plain_limits(adapter: &Limits) -> Limits {
-    let default = Limits::default();
+fn plain_limits(adapter: Limits) -> Limits {
     Limits {
         max_buffer_size: adapter.max_buffer_size,
         max_storage_buffer_binding_size: adapter.max_storage_buffer_binding_size,
-        ..default
+        ..Limits::default()
     }
 }
 
 fn check_limits(adapter: &str, limits: &Limits) -> Result<(), GpuError> {
-    let needs = [
-        (
-            "max_storage_buffers_per_shader_stage",
-            u64::from(limits.max_storage_buffers_per_shader_stage),
-            8,
-        ),
-        (
-            "max_compute_invocations_per_workgroup",
-            u64::from(limits.max_compute_invocations_per_workgroup),
-            256,
-        ),
-        (
-            "max_compute_workgroup_storage_size",
-            u64::from(limits.max_compute_workgroup_storage_size),
-            16 << 10,
-        ),
-        (
-            "max_storage_buffer_binding_size",
-            limits.max_storage_buffer_binding_size,
-            128 << 20,
-        ),
-    ];
-    match needs.into_iter().find(|(_, found, needed)| found < needed) {
-        Some((limit, found, needed)) => Err(GpuError::LimitTooSmall {
+    let needs = Limits {
+        max_storage_buffers_per_shader_stage: 8,
+        max_compute_invocations_per_workgroup: 256,
+        max_compute_workgroup_storage_size: 16 << 10,
+        max_storage_buffer_binding_size: 128 << 20,
+        ..limits.clone()
+    };
+    let mut checked = Ok(());
+    needs.check_limits_with_fail_fn(limits, true, |limit, needed, found| {
+        checked = Err(GpuError::LimitTooSmall {
             adapter: adapter.to_owned(),
             limit,
             found,
             needed,
-        }),
-        None => Ok(()),
-    }
+        });
+    });
+    checked
 }

@@ -40,11 +40,7 @@ impl Arrival {
         let arrival = Self::default();
         let arrive = arrival.clone();
         buffer.map_async(mode, ..bytes, move |mapped| {
-            arrive.tell(if mapped.is_ok() {
-                Told::Here
-            } else {
-                Told::NotMapped
-            });
+            arrive.tell(mapped.map_or(Told::NotMapped, |()| Told::Here));
         });
         arrival
     }
@@ -197,7 +193,9 @@ impl<'a> Mapping<'a> {
     /// # Errors
     /// [`GpuError::Runtime`] where the buffer could not be mapped.
     pub(super) fn read<T: bytemuck::Pod>(self) -> Result<Vec<T>, GpuError> {
-        Ok(bytemuck::pod_collect_to_vec(&self.view()?))
+        let mut found = vec![];
+        self.read_into(&mut found)?;
+        Ok(found)
     }
 
     /// As [`read`](Self::read), in place of what `found` holds, whose memory is used again.
@@ -205,18 +203,14 @@ impl<'a> Mapping<'a> {
     /// # Errors
     /// As [`read`](Self::read).
     fn read_into<T: bytemuck::Pod>(self, found: &mut Vec<T>) -> Result<(), GpuError> {
-        let view = self.view()?;
+        let view = self.buffer.slice(..self.bytes).get_mapped_range();
+        let view = view.map_err(|e| GpuError::Runtime {
+            what: "reading back".to_owned(),
+            reason: e.to_string(),
+        })?;
         found.resize(view.len().div_ceil(size_of::<T>()), T::zeroed());
         bytemuck::cast_slice_mut::<T, u8>(found)[..view.len()].copy_from_slice(&view);
         Ok(())
-    }
-
-    fn view(&self) -> Result<wgpu::BufferView, GpuError> {
-        let view = self.buffer.slice(..self.bytes).get_mapped_range();
-        view.map_err(|e| GpuError::Runtime {
-            what: "reading back".to_owned(),
-            reason: e.to_string(),
-        })
     }
 }
 
@@ -258,9 +252,10 @@ impl Gpu {
         bytes: u64,
         submission: Option<SubmissionIndex>,
     ) -> Result<Vec<T>, GpuError> {
-        let mapping = Mapping::begin(buffer, bytes);
-        self.pending(submission, &mapping.arrival).await?;
-        mapping.read()
+        let mut found = vec![];
+        self.map_read_into_async(buffer, bytes, submission, &mut found)
+            .await?;
+        Ok(found)
     }
 
     /// As [`map_read_async`](Self::map_read_async), in place of what `found` holds, whose memory is used again.

@@ -6,7 +6,6 @@
 use super::buffer::Range;
 use super::call::{About, State, Taken, extent, fill};
 use super::interface::Resolved;
-use super::levels::Levels;
 use super::pipeline::{Pipeline, Spec};
 use super::stamps::Stamping;
 use super::tier::MAX_PARAMS;
@@ -26,15 +25,13 @@ pub use works::{Work, works};
 
 /// A dispatch, made for a device.
 struct Dispatch {
-    plan: Plan,
     pipeline: Arc<Pipeline>,
     groups: Vec<BindGroup>,
-    /// Buffers to make readable before it, for it and those beside it.
-    readable: Vec<Buffer>,
 }
 
 /// A step ready to be replayed.
 pub struct Recording {
+    plans: Vec<Plan>,
     dispatches: Vec<Dispatch>,
     about: Vec<Arc<About>>,
     uniforms: Option<(Buffer, BindGroup)>,
@@ -50,35 +47,29 @@ impl Recording {
     /// [`GpuError::Shader`], [`GpuError::OutOfMemory`] or what the device reports.
     pub async fn new_async(gpu: &Gpu, step: &Step) -> Result<Self, GpuError> {
         let resolved = step.resolve()?;
-        let calls = &step.calls;
         for buffer in step.buffers() {
             gpu.realise_async(buffer).await?;
         }
         let specs: Vec<&Spec> = resolved.iter().map(|call| &call.spec).collect();
         let pipelines = gpu.pipelines_async(&specs).await?;
-        let levels = Levels::of(&resolved);
-        let plans = Plan::all(calls, &resolved, &levels);
+        let plans = Plan::all(step, &resolved);
         let places = plans.iter().map(Plan::places).sum();
-        let dispatches: Vec<_> = plans
-            .into_iter()
-            .zip(&resolved)
-            .zip(pipelines)
-            .zip(levels.readable)
-            .map(|(((plan, resolved), pipeline), readable)| Dispatch {
-                plan,
-                groups: bind_groups(gpu, resolved, &pipeline),
-                pipeline,
-                readable: readable.iter().map(|b| b.made().clone()).collect(),
-            })
-            .collect();
+        let dispatches = resolved.iter().zip(pipelines);
+        let dispatches = dispatches.map(|(resolved, pipeline)| Dispatch {
+            groups: bind_groups(gpu, resolved, &pipeline),
+            pipeline,
+        });
+        let dispatches = dispatches.collect();
+        let about = step.calls.iter().map(|call| Arc::new(call.about()));
         let uniforms = match gpu.has_immediates() {
             true => None,
             false => Some(uniforms(gpu, places).await?),
         };
         gpu.check()?;
         Ok(Self {
+            plans,
             dispatches,
-            about: calls.iter().map(|call| Arc::new(call.about())).collect(),
+            about: about.collect(),
             uniforms,
         })
     }
@@ -93,7 +84,7 @@ impl Recording {
 
     /// Whether dispatch number `dispatch` had workgroups in the last replay, which is done: unless an earlier one counted none.
     pub async fn had_work_async(&self, gpu: &Gpu, dispatch: usize) -> Result<bool, GpuError> {
-        let Some(counts) = &self.dispatches[dispatch].plan.counts else {
+        let Some(counts) = &self.plans[dispatch].counts else {
             return Ok(true);
         };
         let grid = gpu
@@ -102,23 +93,12 @@ impl Recording {
         Ok(!grid.contains(&0))
     }
 
-    /// Dispatches recorded: those of a replay, and those of the other ways that it does not take.
-    pub fn len(&self) -> usize {
-        self.dispatches.len()
-    }
-
     /// Runs of dispatches that do not wait for each other, one after the other: how often the device
     /// must wait in a replay for `state`.
     pub fn levels(&self, state: &State) -> usize {
-        let held = self.dispatches.iter().map(|d| &d.plan);
-        let held = held.filter(|plan| plan.when.holds(state));
+        let held = self.plans.iter().filter(|plan| plan.when.holds(state));
         let levels: BTreeSet<_> = held.map(|plan| plan.level).collect();
         levels.len()
-    }
-
-    /// Whether there is nothing to do.
-    pub fn is_empty(&self) -> bool {
-        self.dispatches.is_empty()
     }
 
     /// Encodes the step for `state` into compute passes of `encoder`: one, unless buffers that several runs of dispatches share
@@ -145,12 +125,12 @@ impl Recording {
         let Some((buffer, _)) = &self.uniforms else {
             return;
         };
-        let places = |t: &Turn| self.dispatches[t.dispatch].plan.place + t.index as usize;
+        let places = |t: &Turn| self.plans[t.dispatch].place + t.index as usize;
         let end = turns.iter().map(places).max().map_or(0, |place| place + 1);
         let mut all = vec![0u8; end * UNIFORM_STRIDE];
         for turn in turns {
             let chunk = &mut all[places(turn) * UNIFORM_STRIDE..][..UNIFORM_STRIDE];
-            let params = &self.dispatches[turn.dispatch].plan.params;
+            let params = &self.plans[turn.dispatch].params;
             fill(params, state, turn.block.unwrap_or_default(), chunk);
         }
         gpu.queue.write_buffer(buffer, 0, &all);
@@ -192,13 +172,7 @@ impl Recording {
                 }
             }
             if let Some(mark) = mark {
-                let turn = Turn {
-                    dispatch: 0,
-                    index: 0,
-                    block: None,
-                    begins_pass: false,
-                };
-                mark.dispatch(&mut pass, &turn, state, &mut words);
+                mark.dispatch(&mut pass, &Turn::default(), state, &mut words);
             }
             count += 1;
         }
@@ -207,7 +181,7 @@ impl Recording {
 
     /// Whether a pass ends between two neighbours.
     fn separates_passes(&self, a: &Turn, b: &Turn) -> bool {
-        let number = |turn: &Turn| self.dispatches[turn.dispatch].plan.pass;
+        let number = |turn: &Turn| self.plans[turn.dispatch].pass;
         number(a) != number(b) || b.begins_pass
     }
 
@@ -230,7 +204,7 @@ impl Recording {
 
     /// The dispatches that a replay has, in order.
     fn turns(&self, state: &State) -> Vec<Turn> {
-        turns(&self.dispatches, |d| &d.plan, state)
+        turns(&self.plans, state)
     }
 
     /// Encodes a dispatch; `words` is room for its parameters, of which those left from others are harmless.
@@ -242,15 +216,15 @@ impl Recording {
         words: &mut [u8; MAX_PARAMS],
     ) {
         let d = &self.dispatches[turn.dispatch];
-        let plan = &d.plan;
+        let plan = &self.plans[turn.dispatch];
         let block = turn.block.unwrap_or_default();
         let grid = plan.grid.map(|e| extent(e, state, block));
         if grid.contains(&0) {
             return;
         }
-        if !d.readable.is_empty() {
-            let transitions = d.readable.iter().map(|buffer| wgpu::BufferTransition {
-                buffer,
+        if !plan.readable.is_empty() {
+            let transitions = plan.readable.iter().map(|buffer| wgpu::BufferTransition {
+                buffer: buffer.made(),
                 state: wgpu::BufferUses::STORAGE_READ_ONLY,
             });
             pass.transition_resources(transitions, std::iter::empty());

@@ -26,7 +26,7 @@ pub fn gpus(all: &[Facts]) -> Vec<Shown> {
         }
     }
     let mut gpus: Vec<Shown> = gpus.into_iter().map(|gpu| shown(all, gpu)).collect();
-    gpus.sort_by_key(|gpu| rank(all[gpu.best].info.device_type));
+    gpus.sort_by_key(|gpu| kind(all[gpu.best].info.device_type));
     gpus
 }
 
@@ -58,27 +58,23 @@ fn shown(all: &[Facts], mut gpu: Vec<usize>) -> Shown {
 pub fn reason(best: &Facts, other: &Facts) -> String {
     let tiers = [Tier::best(best), Tier::best(other)];
     let why = match tiers[0] == tiers[1] {
-        false => {
-            let missing = tiers[0].missing(other);
-            format!("it lacks {missing}")
-        }
-        true => {
-            let preferred = best.info.backend;
-            format!(
-                "it runs the same tier, and {preferred} has matrices and keeps what it compiles"
-            )
-        }
+        false => format!("it lacks {}", tiers[0].missing(other)),
+        true => format!(
+            "it runs the same tier, and {} has matrices and keeps what it compiles",
+            best.info.backend
+        ),
     };
     format!("tier {}; {why}", tiers[1].name())
 }
 
-fn rank(kind: DeviceType) -> u32 {
-    match kind {
-        DeviceType::DiscreteGpu => 0,
-        DeviceType::IntegratedGpu => 1,
-        DeviceType::VirtualGpu => 2,
-        DeviceType::Other => 3,
-        DeviceType::Cpu => 4,
+/// The place of a kind of adapter in the order of choice, and its name.
+pub fn kind(of: DeviceType) -> (u32, &'static str) {
+    match of {
+        DeviceType::DiscreteGpu => (0, "discrete"),
+        DeviceType::IntegratedGpu => (1, "integrated"),
+        DeviceType::VirtualGpu => (2, "virtual"),
+        DeviceType::Other => (3, "other"),
+        DeviceType::Cpu => (4, "software"),
     }
 }
 

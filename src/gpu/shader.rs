@@ -145,9 +145,7 @@ pub fn expand(
         out: String::new(),
     };
     for (name, value) in &variant.consts {
-        expander
-            .out
-            .push_str(&format!("const {name}: u32 = {value}u;\n"));
+        expander.out += &format!("const {name}: u32 = {value}u;\n");
     }
     let source = as_tested(kernel, source);
     let lines: Vec<_> = source.lines().enumerate().collect();
@@ -167,45 +165,36 @@ const FETCHED_AT_ONCE: usize = 8;
 /// What the first parameter of no kernel is: it is a number of something, or an epsilon.
 const NEVER: &str = "0xffffffffu";
 
+/// The rest of what begins the entry point, without subgroups and with them.
+const PLAIN_THREAD: &str = "  @builtin(local_invocation_index) t: u32,
+) {
+  let subgroup = 0u;
+  let subgroups = 0u;
+  let subgroup_size = 0u;
+  let lane_id = 0u;
+";
+const THREAD_OF_SUBGROUP: &str = "  @builtin(subgroup_id) subgroup: u32,
+  @builtin(num_subgroups) subgroups: u32,
+  @builtin(subgroup_size) subgroup_size: u32,
+  @builtin(subgroup_invocation_id) lane_id: u32,
+) {
+  let t = subgroup * subgroup_size + lane_id;
+";
+
 /// The function by which a kernel reads or writes what it may do without: `name?: array<T>` gives `name_at(i)`, which is 0 where nothing
 /// is bound, or `name_put(i, v)`, which does nothing then.
-fn accessor(declaration: &str, directive: &str, bound: bool) -> String {
-    let Some((name, rest)) = declaration.split_once('?') else {
-        return String::new();
-    };
-    let ty = rest
-        .split('@')
-        .next()
-        .unwrap_or("")
-        .trim_start_matches(':')
-        .trim();
-    let element = ty
-        .strip_prefix("array<")
-        .and_then(|ty| ty.strip_suffix('>'));
+fn accessor(name: &str, ty: &str, directive: &str, bound: bool) -> String {
     // Types that a module declares may be missing with it.
-    let numbers = [
-        "f32",
-        "u32",
-        "vec2<f32>",
-        "vec4<f32>",
-        "vec2<u32>",
-        "vec4<u32>",
-    ];
-    let Some(element) = element.filter(|ty| numbers.contains(ty)) else {
+    let mut numbers = "f32 u32 vec2<f32> vec4<f32> vec2<u32> vec4<u32>".split(' ');
+    let Some(element) = numbers.find(|number| ty == format!("array<{number}>")) else {
         return String::new();
     };
-    let name = name.trim();
     match (directive, bound) {
         ("#write", true) => format!("fn {name}_put(i: u32, v: {element}) {{ {name}[i] = v; }}\n"),
         ("#write", false) => format!("fn {name}_put(i: u32, v: {element}) {{ }}\n"),
         (_, true) => format!("fn {name}_at(i: u32) -> {element} {{ return {name}[i]; }}\n"),
         (_, false) => format!("fn {name}_at(i: u32) -> {element} {{ return {element}(); }}\n"),
     }
-}
-
-/// What `name: type` declares.
-fn name_of(declaration: &str) -> &str {
-    declaration.split(':').next().unwrap_or("").trim()
 }
 
 struct Expander<'a> {
@@ -241,7 +230,7 @@ impl Expander<'_> {
             let (number, line) = lines[i];
             let words: Vec<_> = line.split_whitespace().collect();
             match words.as_slice() {
-                ["#import", name] => self.import(number, name, name, "")?,
+                ["#import", name] => self.import(number, name, "")?,
                 ["#import", name, "as", prefix] => {
                     let named = self.variant.modules.get(name).copied();
                     let fixed = || shared_source(name).map(|_| *name);
@@ -249,13 +238,13 @@ impl Expander<'_> {
                         return self
                             .error(number, format!("the variant names no module for {name}"));
                     };
-                    self.import(number, module, module, prefix)?;
+                    self.import(number, module, prefix)?;
                 }
                 ["#read" | "#write" | "#input", ..] => self.binding(number, line, words[0])?,
                 ["#word", ..] => self.word(number, line)?,
                 ["#flag", flag, ..] => {
                     let on = self.flags.contains(flag);
-                    self.out.push_str(&format!("const {flag}: bool = {on};\n"));
+                    self.out += &format!("const {flag}: bool = {on};\n");
                 }
                 ["#each", name, count, ..] => {
                     let count = self.count(number, count)?;
@@ -317,7 +306,7 @@ impl Expander<'_> {
         let mentions = |(i, each): (usize, &(String, u32))| line.contains(&each.0).then_some(i);
         let mentioned = self.each.iter().enumerate().skip(from).find_map(mentions);
         let Some(i) = mentioned else {
-            self.out.push_str(line);
+            self.out += line;
             self.out.push('\n');
             return;
         };
@@ -339,19 +328,19 @@ impl Expander<'_> {
         }
     }
 
-    /// Name, whether it is optional, and what follows the colon of a declaration; `None` where the call leaves it out.
+    /// Name and what follows the colon of a declaration, whether it is optional, and whether the call gives it.
     fn declaration<'l>(
         &self,
         number: usize,
         text: &'l str,
-    ) -> Result<Option<(&'l str, bool, &'l str)>, GpuError> {
+    ) -> Result<(&'l str, &'l str, bool, bool), GpuError> {
         let Some((name, rest)) = text.split_once(':') else {
             return self.error(number, format!("'{text}' has no type"));
         };
         let (name, rest) = (name.trim(), rest.trim());
         Ok(match name.strip_suffix('?') {
-            None => Some((name, false, rest)),
-            Some(name) => self.flags.contains(name).then_some((name, true, rest)),
+            None => (name, rest, false, true),
+            Some(name) => (name, rest, true, self.flags.contains(name)),
         })
     }
 
@@ -359,28 +348,26 @@ impl Expander<'_> {
     fn binding(&mut self, number: usize, line: &str, directive: &str) -> Result<(), GpuError> {
         let rest = line.trim_start().trim_start_matches(directive);
         let (text, comment) = rest.split_once("//").unwrap_or((rest, ""));
-        let Some((name, optional, rest)) = self.declaration(number, text)? else {
-            let accessor = accessor(text, directive, false);
-            self.out.push_str(&accessor);
-            return Ok(());
-        };
-        if optional {
-            let accessor = accessor(text, directive, true);
-            self.out.push_str(&accessor);
-        }
+        let (name, rest, optional, given) = self.declaration(number, text)?;
         let (ty, content) = rest.split_once('@').unwrap_or((rest, ""));
+        let ty = ty.trim();
+        if optional {
+            self.out += &accessor(name, ty, directive, given);
+        }
+        if !given {
+            return Ok(());
+        }
         let exclusive = directive == "#input" && self.flags.contains("EXCLUSIVE");
         let access = match directive == "#write" || exclusive {
             true => Access::Write,
             false => Access::Read,
         };
-        self.out.push_str(&format!(
-            "@group(0) @binding({}) var<storage, {}> {name}: {}; // {}\n",
+        self.out += &format!(
+            "@group(0) @binding({}) var<storage, {}> {name}: {ty}; // {}\n",
             self.bindings.len(),
             access.name(),
-            ty.trim(),
             comment.trim()
-        ));
+        );
         self.bindings.push(Declared {
             name: name.to_owned(),
             access,
@@ -394,9 +381,10 @@ impl Expander<'_> {
     fn word(&mut self, number: usize, line: &str) -> Result<(), GpuError> {
         let rest = line.trim_start().trim_start_matches("#word");
         let text = rest.split("//").next().unwrap_or("");
-        let Some((name, optional, ty)) = self.declaration(number, text)? else {
+        let (name, ty, optional, given) = self.declaration(number, text)?;
+        if !given {
             return Ok(());
-        };
+        }
         if !optional {
             self.needed_words.push(name.to_owned());
         }
@@ -411,17 +399,16 @@ impl Expander<'_> {
     fn finish(mut self) -> Expanded {
         let own = self.param.is_some();
         if !self.words.is_empty() {
-            self.head.push_str("struct Params {\n");
+            self.head += "struct Params {\n";
             for [name, ty] in &self.words {
-                self.head.push_str(&format!("  {name}: {ty},\n"));
+                self.head += &format!("  {name}: {ty},\n");
             }
             // Immediates, or a uniform with a dynamic offset where there are none.
-            self.head.push_str(
-                match self.flags.contains("PLAIN") || self.flags.contains(UNIFORMS) {
-                    true => "}\n@group(1) @binding(0) var<uniform> p: Params;\n",
-                    false => "}\nvar<immediate> p: Params;\n",
-                },
-            );
+            let uniform = self.flags.contains("PLAIN") || self.flags.contains(UNIFORMS);
+            self.head += match uniform {
+                true => "}\n@group(1) @binding(0) var<uniform> p: Params;\n",
+                false => "}\nvar<immediate> p: Params;\n",
+            };
         }
         Expanded {
             text: aliases::without_names_of_arrays(&(self.head + &self.out)),
@@ -441,38 +428,22 @@ impl Expander<'_> {
         } else if let Some(name) = &mut self.param
             && name.is_empty()
         {
-            *name = name_of(line).to_owned();
+            let declared = line.split(':').next().unwrap_or("");
+            *name = declared.trim().to_owned();
         }
     }
 
     /// What `#main` stands for: the beginning of the entry point. `t` is the number of the thread in its workgroup, numbered so that
     /// neighbours share a subgroup.
     fn main(&mut self) {
-        let plain = self.flags.contains("PLAIN");
-        self.out
-            .push_str("@compute @workgroup_size(WG)\nfn main(\n");
-        self.out.push_str(match plain {
-            true => {
-                "  @builtin(workgroup_id) wid: vec3<u32>,
-  @builtin(local_invocation_index) t: u32,
-) {
-  let subgroup = 0u;
-  let subgroups = 0u;
-  let subgroup_size = 0u;
-  let lane_id = 0u;
-"
-            }
-            false => {
-                "  @builtin(workgroup_id) wid: vec3<u32>,
-  @builtin(subgroup_id) subgroup: u32,
-  @builtin(num_subgroups) subgroups: u32,
-  @builtin(subgroup_size) subgroup_size: u32,
-  @builtin(subgroup_invocation_id) lane_id: u32,
-) {
-  let t = subgroup * subgroup_size + lane_id;
-"
-            }
-        });
+        self.out += "@compute @workgroup_size(WG)
+fn main(
+  @builtin(workgroup_id) wid: vec3<u32>,
+";
+        self.out += match self.flags.contains("PLAIN") {
+            true => PLAIN_THREAD,
+            false => THREAD_OF_SUBGROUP,
+        };
     }
 
     /// What `#fetch` stands for. No binding is empty, but a compiler must believe that what is asked for matters; and it must be a
@@ -482,21 +453,13 @@ impl Expander<'_> {
             return;
         }
         let first = self.words.first().map(|[name, _]| name);
-        let of_param = first
-            .or(self.param.as_ref())
-            .into_iter()
-            .map(|name| format!("bitcast<u32>(p.{name}) == {NEVER}"));
-        let of_bindings = self
-            .bindings
-            .iter()
-            .skip(1)
-            .step_by(FETCHED_AT_ONCE)
-            .map(|binding| format!("arrayLength(&{}) == 0u", binding.name));
-        for (i, asks) in of_param.chain(of_bindings).enumerate() {
-            let subgroup = i + 1;
-            self.out.push_str(&format!(
-                "  if (subgroup == {subgroup}u) {{ if ({asks}) {{ return; }} }}\n"
-            ));
+        let of_param = first.or(self.param.as_ref());
+        let of_param = of_param.map(|name| format!("bitcast<u32>(p.{name}) == {NEVER}"));
+        let of_bindings = self.bindings.iter().skip(1).step_by(FETCHED_AT_ONCE);
+        let of_bindings = of_bindings.map(|b| format!("arrayLength(&{}) == 0u", b.name));
+        for (subgroup, asks) in (1..).zip(of_param.into_iter().chain(of_bindings)) {
+            self.out +=
+                &format!("  if (subgroup == {subgroup}u) {{ if ({asks}) {{ return; }} }}\n");
         }
     }
 
@@ -528,18 +491,12 @@ impl Expander<'_> {
         self.error(lines[start].0, format!("no {end} for this line"))
     }
 
-    fn import(
-        &mut self,
-        number: usize,
-        name: &str,
-        module: &str,
-        prefix: &str,
-    ) -> Result<(), GpuError> {
+    fn import(&mut self, number: usize, module: &str, prefix: &str) -> Result<(), GpuError> {
         if !self.imported.insert((module.to_owned(), prefix.to_owned())) {
             return Ok(());
         }
         let Some(source) = shared_source(module) else {
-            return self.error(number, format!("no shared module is called {name}"));
+            return self.error(number, format!("no shared module is called {module}"));
         };
         let source = as_tested(&format!("shared/{module}"), source);
         let text = source.replace("$W", prefix);

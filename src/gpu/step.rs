@@ -22,14 +22,6 @@ pub struct Step {
 }
 
 impl Step {
-    /// An empty one for replays of up to `most`.
-    pub const fn new(most: Most) -> Self {
-        Self {
-            most,
-            calls: vec![],
-        }
-    }
-
     /// One of `calls`.
     pub fn of(most: Most, calls: impl IntoIterator<Item = Call>) -> Self {
         Self {

@@ -6,6 +6,7 @@ use super::machine::{Machine, Profile, Repeated};
 use super::{Coop, Tier};
 use crate::quant::activation::Activation;
 use std::sync::Arc;
+use wgpu::Limits;
 
 /// A device, as recipes know it.
 #[derive(Debug, Clone)]
@@ -46,6 +47,23 @@ impl Target {
             packed_halves: machine.packed_halves,
             choices: Arc::default(),
             asked_to_repeat: None,
+        }
+    }
+
+    /// A device of these facts and limits in `tier`, with matrices if it has any.
+    pub(super) fn of(
+        name: &str,
+        machine: Machine,
+        tier: Tier,
+        limits: &Limits,
+        coop: Option<Coop>,
+    ) -> Self {
+        Self {
+            max_binding: limits.max_storage_buffer_binding_size,
+            max_buffer: limits.max_buffer_size,
+            offset_alignment: u64::from(limits.min_storage_buffer_offset_alignment).max(16),
+            coop,
+            ..Self::new(name, machine, tier)
         }
     }
 

@@ -28,19 +28,9 @@ pub enum TuningError {
     },
 }
 
-/// What is kept: each kind in a file of its own.
-trait Kind: Serialize + DeserializeOwned {
-    /// The first word of the file's name.
-    const NAME: &'static str;
-}
-
-impl Kind for Made {
-    const NAME: &'static str = "tuned";
-}
-
-impl Kind for Tiers {
-    const NAME: &'static str = "tiers";
-}
+/// The first words of the names of files with [`Made`] and [`Tiers`].
+const TUNED: &str = "tuned";
+const TIERS: &str = "tiers";
 
 /// The tiers that were measured on a device, by the products that they were measured with.
 pub type Tiers = BTreeMap<String, MeasuredTier>;
@@ -87,34 +77,13 @@ pub fn check_folder() -> Result<(), TuningError> {
         .map_err(|e| failed(&folder, &e))
 }
 
-fn path_of<T: Kind>(folder: &Path, info: &wgpu::AdapterInfo) -> PathBuf {
-    let name = format!(
-        "{} {} {} {} {} {VERSION}",
-        T::NAME,
-        info.name,
-        info.backend,
-        info.driver,
-        info.driver_info
-    );
-    folder.join(file_name(&name))
-}
-
-/// The file for what `glimt tune` found on a device.
-///
-/// # Errors
-/// [`TuningError::NoFolder`].
-pub fn path(info: &wgpu::AdapterInfo) -> Result<PathBuf, TuningError> {
-    Ok(path_of::<Made>(&folder()?, info))
-}
-
-/// Letters, digits and dots, the rest as single dashes.
-fn file_name(text: &str) -> String {
-    let kept = |c: char| c.is_ascii_alphanumeric() || c == '.';
-    let words: Vec<_> = text
-        .split(|c| !kept(c))
-        .filter(|word| !word.is_empty())
-        .collect();
-    words.join("-").to_lowercase() + ".json"
+/// A file for a device. Its name has letters, digits and dots, and the rest as single dashes.
+fn path_of(kind: &str, folder: &Path, info: &wgpu::AdapterInfo) -> PathBuf {
+    let (name, backend, driver) = (&info.name, info.backend, driver(info));
+    let text = format!("{kind} {name} {backend} {driver} {VERSION}");
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');
+    let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+    folder.join(words.join("-").to_lowercase() + ".json")
 }
 
 /// The choices kept for a device, and their file; `None` where none are kept.
@@ -123,42 +92,36 @@ fn file_name(text: &str) -> String {
 /// [`TuningError::File`] where there is a file that cannot be read, or is of another device.
 pub fn load(info: &wgpu::AdapterInfo) -> Result<Option<(Made, PathBuf)>, TuningError> {
     match folder() {
-        Ok(folder) => read(&folder, info),
+        Ok(folder) => read(TUNED, &folder, info),
         Err(_) => Ok(None),
     }
 }
 
 /// The tiers kept for a device in `folder`; none where there is no file.
 pub fn tiers(folder: &Path, info: &wgpu::AdapterInfo) -> Result<Tiers, TuningError> {
-    let kept = read(folder, info)?;
+    let kept = read(TIERS, folder, info)?;
     Ok(kept.map(|(tiers, _)| tiers).unwrap_or_default())
 }
 
-fn read<T: Kind>(
+fn read<T: DeserializeOwned>(
+    kind: &str,
     folder: &Path,
     info: &wgpu::AdapterInfo,
 ) -> Result<Option<(T, PathBuf)>, TuningError> {
-    let path = path_of::<T>(folder, info);
-    match std::fs::read(&path) {
-        Ok(bytes) => parse(info, &path, &bytes).map(|made| Some((made, path))),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(failed(&path, &e)),
-    }
-}
-
-fn parse<T: Kind>(info: &wgpu::AdapterInfo, path: &Path, bytes: &[u8]) -> Result<T, TuningError> {
-    let kept: Kept<T> = serde_json::from_slice(bytes).map_err(|e| failed(path, &e))?;
-    let (found, expected) = (
-        (&kept.adapter, &kept.driver, kept.version.as_str()),
-        (&info.name, &driver(info), VERSION),
-    );
+    let path = path_of(kind, folder, info);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed(&path, &e)),
+    };
+    let kept: Kept<T> = serde_json::from_slice(&bytes).map_err(|e| failed(&path, &e))?;
+    let found = (&kept.adapter, &kept.driver, kept.version.as_str());
+    let expected = (&info.name, &driver(info), VERSION);
     if found != expected {
-        return Err(failed(
-            path,
-            &format!("made for {found:?}, the device and version are {expected:?}"),
-        ));
+        let reason = format!("made for {found:?}, the device and version are {expected:?}");
+        return Err(failed(&path, &reason));
     }
-    Ok(kept.choices)
+    Ok(Some((kept.choices, path)))
 }
 
 fn driver(info: &wgpu::AdapterInfo) -> String {
@@ -167,7 +130,7 @@ fn driver(info: &wgpu::AdapterInfo) -> String {
 
 /// Keeps `choices` for a device in place of those kept before; returns the file.
 pub fn save(info: &wgpu::AdapterInfo, choices: &Made) -> Result<PathBuf, TuningError> {
-    write(&folder()?, info, choices.clone())
+    write(TUNED, &folder()?, info, choices)
 }
 
 /// Keeps the tier that was measured with the products `key` on a device, beside those of others; returns the file. What cannot be
@@ -183,15 +146,16 @@ pub fn save_tier(
 ) -> Result<PathBuf, TuningError> {
     let mut all = tiers(folder, info).unwrap_or_default();
     all.insert(key.to_owned(), tier);
-    write(folder, info, all)
+    write(TIERS, folder, info, &all)
 }
 
-fn write<T: Kind>(
+fn write<T: Serialize>(
+    kind: &str,
     folder: &Path,
     info: &wgpu::AdapterInfo,
     choices: T,
 ) -> Result<PathBuf, TuningError> {
-    let path = path_of::<T>(folder, info);
+    let path = path_of(kind, folder, info);
     let kept = Kept {
         adapter: info.name.clone(),
         driver: driver(info),
@@ -210,10 +174,7 @@ fn write<T: Kind>(
 pub fn forget(info: &wgpu::AdapterInfo) -> Result<Vec<PathBuf>, TuningError> {
     let folder = folder()?;
     let mut deleted = vec![];
-    for path in [
-        path_of::<Made>(&folder, info),
-        path_of::<Tiers>(&folder, info),
-    ] {
+    for path in [TUNED, TIERS].map(|kind| path_of(kind, &folder, info)) {
         match std::fs::remove_file(&path) {
             Ok(()) => deleted.push(path),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}

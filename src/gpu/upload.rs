@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
-use wgpu::{MapMode, SubmissionIndex, WriteOnly};
+use wgpu::{BufferUsages, MapMode, SubmissionIndex, WriteOnly};
 
 /// Bytes of a staging buffer.
 pub(super) const SLOT: u64 = 32 << 20;
@@ -129,10 +129,9 @@ impl Ring<'_> {
     /// A mapped staging buffer: a new one, or the oldest once the device is done with it.
     async fn slot(&mut self) -> Result<wgpu::Buffer, GpuError> {
         if self.in_flight.len() < SLOTS {
-            return self
-                .gpu
-                .staging_async("weights on their way", self.slot)
-                .await;
+            let what = "weights on their way";
+            let usage = BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC;
+            return self.gpu.make(what, self.slot, usage, true).await;
         }
         let (buffer, submission, mapped) = self.in_flight.pop_front().expect("SLOTS is not zero");
         self.gpu.pending(Some(submission), &mapped).await?;
@@ -182,7 +181,10 @@ fn fill(mut into: WriteOnly<'_, [u8]>, pieces: &[Piece<'_>]) -> Result<(), GpuEr
     let mut tasks = vec![];
     for piece in pieces {
         let target = piece.target;
-        let [mut quants, mut records, mut subs] = split(&mut into, &piece.sections);
+        let sections = &piece.sections;
+        let sections = [&sections.quants, &sections.records, &sections.subs];
+        let [mut quants, mut records, mut subs] =
+            sections.map(|range| take(&mut into, range.len()));
         let rows = (TASK / target.weight.row_bytes() / ROW_STEP).max(1) * ROW_STEP;
         for start in piece.run.clone().step_by(rows) {
             let run = start..piece.run.end.min(start + rows);
@@ -201,11 +203,6 @@ fn fill(mut into: WriteOnly<'_, [u8]>, pieces: &[Piece<'_>]) -> Result<(), GpuEr
         }
     }
     tasks.into_par_iter().try_for_each(Task::run)
-}
-
-/// The places of three sections, cut from the front of `into`.
-fn split<'a>(into: &mut WriteOnly<'a, [u8]>, sections: &Sections) -> [WriteOnly<'a, [u8]>; 3] {
-    [&sections.quants, &sections.records, &sections.subs].map(|range| take(into, range.len()))
 }
 
 fn take<'a>(into: &mut WriteOnly<'a, [u8]>, bytes: usize) -> WriteOnly<'a, [u8]> {

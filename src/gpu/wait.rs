@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
-use wgpu::{BufferUsages, PollError, PollType, SubmissionIndex};
+use wgpu::{PollError, PollType, SubmissionIndex};
 
 /// Wakes a thread that sleeps.
 struct Sleeper(Thread);
@@ -85,9 +85,6 @@ waits! {
 impl Gpu {
     waits! {
         pub fn open(options: &GpuOptions) -> Result<Self, GpuError> = Self::open_async(options);
-
-        pub fn buffer(&self, what: &str, bytes: u64, usage: BufferUsages) -> Result<wgpu::Buffer, GpuError> =
-            self.buffer_async(what, bytes, usage);
 
         pub fn storage(&self, what: &str, bytes: u64, role: Role) -> Result<Buffer, GpuError> =
             self.storage_async(what, bytes, role);

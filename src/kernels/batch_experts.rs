@@ -48,11 +48,7 @@ impl GpuBatchExperts<'_> {
         let [count, used] = [experts.count, experts.used].map(|n| n as u32);
         let of_token = count.next_power_of_two().max(4);
         let wanted = of_token * self.max_tokens.next_power_of_two();
-        let covered = Word::Slots {
-            used,
-            by: PLACES,
-            more: count,
-        };
+        let covered = Word::Workgroups(extent(used, count));
         let call = Call::new("batch_experts");
         choice(call, experts, &self.logits, self.bias.as_ref())
             .number("WG", wanted.clamp(64, machine.threads.min(THREADS)))

@@ -75,11 +75,7 @@ impl GpuExpertRows {
             [low, tall] => (low, Some(tall)),
             lists => panic!("{} lists of tiles", lists.len()),
         };
-        let covered = |list: &TileList| Word::Slots {
-            used,
-            by: list.height,
-            more: experts,
-        };
+        let covered = |list: &TileList| Word::Workgroups(tile_extent(used, list.height, experts));
         Call::new("expert_rows")
             .number("WG", WG)
             .number("SLOTS", SLOTS)

@@ -1,7 +1,5 @@
 //! A profile as text; as JSON it is its fields.
 
-use std::fmt::Write;
-
 use super::summary::{LayerTime, Profile, Work};
 use crate::bench::rate;
 use crate::gpu::clock::Clock;
@@ -9,56 +7,44 @@ use crate::plural::count;
 
 /// Head, kernels and layers in Markdown.
 pub fn markdown(profile: &Profile) -> String {
-    let mut text = String::new();
-    // Writing into a `String` cannot fail.
-    let _ = head(&mut text, profile)
-        .and_then(|()| kernels(&mut text, profile))
-        .and_then(|()| layers(&mut text, profile));
-    text
+    [head(profile), kernels(profile), layers(profile)].concat()
 }
 
-fn head(text: &mut String, profile: &Profile) -> std::fmt::Result {
+fn head(profile: &Profile) -> String {
     let h = &profile.head;
-    write!(
-        text,
+    let mut text = format!(
         "{} on {} ({}, tier {}; driver {}), depth {}, ",
         h.model_type, h.gpu_info, h.backends, h.tier, h.driver, h.n_depth,
-    )?;
-    work(text, profile)?;
+    );
+    text += &work(profile);
     let more = 100.0 * (profile.sum_us / profile.work.without_us() - 1.0);
-    writeln!(
-        text,
-        "The dispatches below sum up to {:.1} us ({more:+.1}% of that), told apart by {}.",
+    text += &format!(
+        "The dispatches below sum up to {:.1} us ({more:+.1}% of that), told apart by {}.\n",
         profile.sum_us, h.separation
-    )?;
+    );
     if let Some(empty) = h.empty_pass_us {
-        writeln!(
-            text,
-            "An empty pass takes {empty:.2} us, which is subtracted from each."
-        )?;
+        text += &format!("An empty pass takes {empty:.2} us, which is subtracted from each.\n");
     }
-    write!(
-        text,
+    text += &format!(
         "A plain read of a large buffer reaches {} GB/s, a dispatch that waits for the one before and reads 32 KiB takes {:.2} us: \
          the floor of a call is its bytes at that speed and such a wait. Bytes are those of weights and cache that must be read",
         rate(h.peak_gb_per_s),
         h.dispatch_us
-    )?;
-    match profile.work {
-        Work::Token { .. } => writeln!(
-            text,
-            ". Alone: all of a kernel's calls of a token with nothing between them, so that none waits unless they write the same buffer.\n"
-        ),
-        Work::Prompt { .. } => writeln!(
-            text,
-            ", of experts all in a product of several tokens; operations are two for each weight used and token.\n"
-        ),
-    }
+    );
+    text += match profile.work {
+        Work::Token { .. } => {
+            ". Alone: all of a kernel's calls of a token with nothing between them, so that none waits unless they write the same buffer.\n\n"
+        }
+        Work::Prompt { .. } => {
+            ", of experts all in a product of several tokens; operations are two for each weight used and token.\n\n"
+        }
+    };
+    text
 }
 
 /// What was timed, and what it takes without being told apart.
-fn work(text: &mut String, profile: &Profile) -> std::fmt::Result {
-    let dispatches = profile.dispatches;
+fn work(profile: &Profile) -> String {
+    let dispatches = count(profile.dispatches, "dispatch");
     match profile.work {
         Work::Token {
             tokens,
@@ -66,23 +52,18 @@ fn work(text: &mut String, profile: &Profile) -> std::fmt::Result {
             step_us,
             dependent_dispatches,
         } => {
-            writeln!(
-                text,
-                "medians over {}, {} each, {dependent_dispatches} of them dependent.",
-                count(tokens, "token"),
-                count(dispatches, "dispatch")
-            )?;
-            if profile.head.clock == Clock::Host.name() {
-                writeln!(
-                    text,
+            let tokens = count(tokens, "token");
+            let times = match profile.head.clock == Clock::Host.name() {
+                true => format!(
                     "By the host's clock a token takes {token_us:.1} us while generating; its step repeated without a pause {step_us:.1} us."
-                )
-            } else {
-                writeln!(
-                    text,
+                ),
+                false => format!(
                     "Without timestamps a token takes {token_us:.1} us while generating; with two, at the ends of its pass, {step_us:.1} us of GPU time."
-                )
-            }
+                ),
+            };
+            format!(
+                "medians over {tokens}, {dispatches} each, {dependent_dispatches} of them dependent.\n{times}\n"
+            )
         }
         Work::Prompt {
             n_prompt,
@@ -91,26 +72,19 @@ fn work(text: &mut String, profile: &Profile) -> std::fmt::Result {
             prompt_us,
             tokens_per_s,
             ..
-        } => {
-            let at_once = piece.min(n_prompt);
-            writeln!(
-                text,
-                "a prompt of {}, {at_once} at once, medians over {}, {} each.",
-                count(n_prompt, "token"),
-                count(repetitions, "repetition"),
-                count(dispatches, "dispatch")
-            )?;
-            writeln!(
-                text,
-                "Without timestamps the prompt takes {:.2} ms, {} tokens/s.",
-                prompt_us / 1e3,
-                rate(tokens_per_s)
-            )
-        }
+        } => format!(
+            "a prompt of {}, {} at once, medians over {}, {dispatches} each.\n\
+             Without timestamps the prompt takes {:.2} ms, {} tokens/s.\n",
+            count(n_prompt, "token"),
+            piece.min(n_prompt),
+            count(repetitions, "repetition"),
+            prompt_us / 1e3,
+            rate(tokens_per_s)
+        ),
     }
 }
 
-fn kernels(text: &mut String, profile: &Profile) -> std::fmt::Result {
+fn kernels(profile: &Profile) -> String {
     let width = profile.kernels.iter().map(|k| k.label.len()).max();
     let width = width.unwrap_or(0).max("kernel".len());
     let (all, last) = match profile.work {
@@ -125,18 +99,15 @@ fn kernels(text: &mut String, profile: &Profile) -> std::fmt::Result {
         Work::Prompt { .. } => ("us/prompt", [" TFLOP/s |", " ------: |"]),
     };
     let all_width = all.len();
-    writeln!(
-        text,
-        "| {:width$} | calls | us/call | floor us | {all} |  share |       MB |  GB/s | of peak |{}",
-        "kernel", last[0]
-    )?;
-    writeln!(
-        text,
-        "| {} | ----: | ------: | -------: | {}: | -----: | -------: | ----: | ------: |{}",
+    let mut text = format!(
+        "| {:width$} | calls | us/call | floor us | {all} |  share |       MB |  GB/s | of peak |{}\n\
+         | {} | ----: | ------: | -------: | {}: | -----: | -------: | ----: | ------: |{}\n",
+        "kernel",
+        last[0],
         "-".repeat(width),
         "-".repeat(all_width - 1),
         last[1]
-    )?;
+    );
     for k in &profile.kernels {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let of_peak = |v: f64| format!("{:.1}%", 100.0 * v);
@@ -149,9 +120,8 @@ fn kernels(text: &mut String, profile: &Profile) -> std::fmt::Result {
             ),
             Work::Prompt { .. } => format!(" {:>7} |", or_dash(k.tflop_per_s.map(rate))),
         };
-        writeln!(
-            text,
-            "| {:width$} | {:>5} | {:>7.2} | {:>8.2} | {:>all_width$.1} | {:>5.1}% | {:>8} | {:>5} | {:>7} |{}",
+        text += &format!(
+            "| {:width$} | {:>5} | {:>7.2} | {:>8.2} | {:>all_width$.1} | {:>5.1}% | {:>8} | {:>5} | {:>7} |{last}\n",
             k.label,
             k.calls,
             k.us / k.calls as f64,
@@ -161,21 +131,17 @@ fn kernels(text: &mut String, profile: &Profile) -> std::fmt::Result {
             or_dash((k.bytes > 0).then(|| format!("{:.2}", k.bytes as f64 / 1e6))),
             or_dash(k.gb_per_s.map(rate)),
             or_dash(k.of_peak.map(of_peak)),
-            last
-        )?;
+        );
     }
-    writeln!(text)
+    text + "\n"
 }
 
-fn layers(text: &mut String, profile: &Profile) -> std::fmt::Result {
-    writeln!(
-        text,
-        "| layer                   | us full | us feed-forward |"
-    )?;
-    writeln!(
-        text,
-        "| ----------------------- | ------: | --------------: |"
-    )?;
+fn layers(profile: &Profile) -> String {
+    let mut text = "\
+| layer                   | us full | us feed-forward |
+| ----------------------- | ------: | --------------: |
+"
+    .to_owned();
     let rows = [
         ("first with experts", profile.first_moe),
         ("typical", profile.typical),
@@ -189,10 +155,10 @@ fn layers(text: &mut String, profile: &Profile) -> std::fmt::Result {
         }) = layer
         {
             let name = format!("{what} ({layer})");
-            writeln!(text, "| {name:23} | {us:>7.1} | {feed_forward_us:>15.1} |")?;
+            text += &format!("| {name:23} | {us:>7.1} | {feed_forward_us:>15.1} |\n");
         }
     }
-    Ok(())
+    text
 }
 
 #[cfg(test)]

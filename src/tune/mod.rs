@@ -27,14 +27,15 @@ use crate::gpu::clock::Clock;
 use crate::gpu::geometry::{Geometry, Made, Site};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, GpuOptions, Step};
-use crate::quant::activation::Activation;
 
 /// Cache rows that the measured tokens attend to.
 const DEPTH: usize = 512;
 /// Cache rows where the slices of the attention are joined in the two possible ways.
 const DEPTHS: [usize; 7] = [64, 256, 512, 1024, 2048, 4096, 8192];
 /// Rounds of each stage of a product's candidates; after each, the slower half leaves.
-const STAGES: [usize; 4] = [3, 4, 6, 12];
+const STAGES: [usize; 4] = [3, 4, 6, ROUNDS];
+/// Rounds that what is compared runs at least.
+const ROUNDS: usize = 12;
 /// Seconds that the first candidates are taken to cost.
 const FIRST_COST: f64 = 0.1;
 /// Candidates of a product at least, with the default.
@@ -195,10 +196,9 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
     };
     let mut made = gpu.choices.made();
     let merge_up_to = merge_up_to(&joining);
-    if let Some(most) = merge_up_to {
-        let name = bench.activation.name().to_owned();
-        made.merge_up_to.insert(name, most);
-    }
+    let name = gpu.activation().name().to_owned();
+    made.merge_up_to
+        .extend(merge_up_to.map(|most| (name, most)));
     gpu.choices.replace(made.clone());
     let numbers = match flow.is_continue() {
         true => bench.numbers(rest())?,
@@ -224,15 +224,6 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
         made,
         adapter: gpu.info.clone(),
     })
-}
-
-/// What products of a decoded token leave for the next, in a tier whose kernels have choices.
-fn activation(gpu: &Gpu) -> Result<Activation, TuneError> {
-    let tier = gpu.tier.name();
-    match gpu.tier.has_subgroups() {
-        true => Ok(gpu.activation()),
-        false => Err(TuneError::NothingToTune { tier }),
-    }
 }
 
 /// The products of a step and how often each is there, what reads most first: there is most to win.
@@ -278,7 +269,6 @@ fn merge_up_to(joining: &[Joining]) -> Option<u32> {
 struct Bench {
     gpu: Arc<Gpu>,
     backend: GpuBackend,
-    activation: Activation,
     /// Rows of the cache, and how many of them the measured tokens attend to.
     n_ctx: usize,
     depth: usize,
@@ -300,7 +290,10 @@ impl Bench {
         let model = options.source.load()?;
         // Measured against the defaults, not against what was kept before.
         let gpu = Arc::new(Gpu::open(&options.gpu)?);
-        activation(&gpu)?;
+        if !gpu.tier.has_subgroups() {
+            let tier = gpu.tier.name();
+            return Err(TuneError::NothingToTune { tier });
+        }
         let n_ctx = model
             .config()
             .context_length
@@ -317,14 +310,12 @@ impl Bench {
         let weights = Arc::new(GpuModel::load(gpu, Arc::clone(&model), told)?);
         // In the tier that loading settled for.
         let gpu = Arc::clone(&weights.gpu);
-        let activation = activation(&gpu)?;
         flow = on_event(Event::Loaded(weights.tier_trial()));
         let mut backend = GpuBackend::new(weights, n_ctx)?;
         backend.fill_cache(n_ctx).map_err(BenchError::from)?;
         let bench = Self {
             gpu,
             backend,
-            activation,
             n_ctx,
             depth: DEPTH.min(n_ctx - 1),
         };
@@ -342,12 +333,11 @@ impl Bench {
     /// Measures a token with work repeated and with work done once, and chooses.
     fn repeating(&self) -> Result<Repeating, GpuError> {
         let made = self.gpu.choices.made();
-        let name = self.activation.name().to_owned();
+        let name = self.gpu.activation().name().to_owned();
         let choose = |repeats: Option<bool>| {
             let mut made = made.clone();
-            if let Some(repeats) = repeats {
-                made.repeats_work.insert(name.clone(), repeats);
-            }
+            let repeats = repeats.map(|repeats| (name.clone(), repeats));
+            made.repeats_work.extend(repeats);
             self.gpu.choices.replace(made);
         };
         let record = |repeats: Option<bool>| {
@@ -355,10 +345,9 @@ impl Bench {
             Recording::new(&self.gpu, &self.backend.token_step()?)
         };
         let [default, repeated, once] = [record(None)?, record(Some(true))?, record(Some(false))?];
-        let rounds = STAGES[STAGES.len() - 1];
         let steps = [&default, &repeated, &once];
-        let times = (self.backend).time_in_turn(&steps, self.depth, rounds)?;
-        let [default_us, repeated_us, once_us] = [0, 1, 2].map(|i| median(&times[i]));
+        let times = self.medians(&steps, self.depth, ROUNDS)?;
+        let [default_us, repeated_us, once_us] = [times[0], times[1], times[2]];
         let chosen = (repeated_us.min(once_us) < default_us * (1.0 - MARGIN))
             .then_some(repeated_us < once_us);
         choose(chosen);
@@ -414,9 +403,19 @@ impl Bench {
         let tuned = self.gpu.machine.tuned.with(&made.numbers);
         let target = numbers::with(&self.gpu, tuned.expect("numbers that were measured"));
         let tuned = Recording::new(&self.gpu, &self.backend.token_step_for(&target)?)?;
-        let rounds = 2 * STAGES[STAGES.len() - 1];
-        let times = (self.backend).time_in_turn(&[default, &tuned], self.depth, rounds)?;
-        Ok([0, 1].map(|i| median(&times[i])))
+        let times = self.medians(&[default, &tuned], self.depth, 2 * ROUNDS)?;
+        Ok([times[0], times[1]])
+    }
+
+    /// Median microseconds of each of `steps`, replayed in turn after `depth` cache rows.
+    fn medians(
+        &self,
+        steps: &[&Recording],
+        depth: usize,
+        rounds: usize,
+    ) -> Result<Vec<f64>, GpuError> {
+        let times = self.backend.time_in_turn(steps, depth, rounds)?;
+        Ok(times.iter().map(|times| median(times)).collect())
     }
 
     /// Measures both ways of joining the attention's slices at every depth that the cache has.
@@ -424,7 +423,7 @@ impl Bench {
         let made = self.gpu.choices.made();
         let record = |merge_up_to: u32| {
             let mut made = made.clone();
-            let name = self.activation.name().to_owned();
+            let name = self.gpu.activation().name().to_owned();
             made.merge_up_to.insert(name, merge_up_to);
             self.gpu.choices.replace(made);
             Recording::new(&self.gpu, &self.backend.token_step()?)
@@ -434,14 +433,12 @@ impl Bench {
         let depths = DEPTHS.into_iter().filter(|depth| *depth < self.n_ctx);
         depths
             .map(|depth| {
-                let rounds = STAGES[STAGES.len() - 1];
-                let steps = [&inside, &apart];
-                let times = self.backend.time_in_turn(&steps, depth, rounds)?;
+                let times = self.medians(&[&inside, &apart], depth, ROUNDS)?;
                 Ok(Joining {
                     depth,
                     slices: self.backend.slices(depth),
-                    inside_us: median(&times[0]),
-                    apart_us: median(&times[1]),
+                    inside_us: times[0],
+                    apart_us: times[1],
                 })
             })
             .collect()

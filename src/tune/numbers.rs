@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{Bench, MARGIN, STAGES, median};
-use crate::gpu::machine::{Machine, Tunables};
+use super::{Bench, MARGIN, ROUNDS};
+use crate::gpu::machine::Tunables;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::Recording;
 use crate::gpu::{GpuError, Step, Target};
@@ -50,15 +50,10 @@ impl Bench {
             let step = Recording::new(&self.gpu, &self.backend.token_step_for(&target)?)?;
             let steps = [&step].into_iter().chain(others.iter().map(|c| &c.step));
             let steps: Vec<_> = steps.collect();
-            let rounds = STAGES[STAGES.len() - 1];
-            let times = self.backend.time_in_turn(&steps, self.depth, rounds)?;
-            let default_us = median(&times[0]);
-            let (best_us, best) = times[1..]
-                .iter()
-                .map(|times| median(times))
-                .zip(others)
-                .min_by(|a, b| a.0.total_cmp(&b.0))
-                .expect("one other at least");
+            let mut times = self.medians(&steps, self.depth, ROUNDS)?.into_iter();
+            let default_us = times.next().expect("of the default");
+            let best = times.zip(others).min_by(|a, b| a.0.total_cmp(&b.0));
+            let (best_us, best) = best.expect("one other at least");
             let faster = best_us < default_us * (1.0 - MARGIN);
             found.push(FoundNumber {
                 name,
@@ -110,12 +105,7 @@ impl Bench {
 
 /// The same device with other numbers.
 pub(super) fn with(target: &Target, tuned: Tunables) -> Target {
-    let machine = Machine {
-        tuned,
-        ..target.machine
-    };
-    Target {
-        machine,
-        ..target.clone()
-    }
+    let mut target = target.clone();
+    target.machine.tuned = tuned;
+    target
 }

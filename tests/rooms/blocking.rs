@@ -32,7 +32,7 @@ const BLOCKING: [&str; 9] = [
     "Condvar",
 ];
 /// The wrappers under their own names: the core takes those with `async`.
-const WAITING: [&str; 21] = [
+const WAITING: [&str; 20] = [
     "complete(",
     "Gpu::open(",
     "Recording::new(",
@@ -44,7 +44,6 @@ const WAITING: [&str; 21] = [
     "GpuBackend::with_chunk(",
     "gpu.wait(",
     "gpu().wait(",
-    "gpu.buffer(",
     "gpu.storage(",
     "gpu.storage_with(",
     ".realise(",

@@ -335,7 +335,7 @@ impl Timed {
             Separation::Passes => Stamping::Passes(&self.stamps, 2 * part.start),
             Separation::Host => Stamping::None,
         };
-        replay.encode_stamped(encoder, part.clone(), stamping);
+        replay.encode(encoder, part.clone(), stamping, None);
         self.parts.push(part);
     }
 
@@ -414,7 +414,7 @@ fn append(
         None => by_host(gpu, recording, state, &mut || {
             let replay = recording.replay(gpu, state);
             in_parts(gpu, pace, &replay, &mut |encoder, part| {
-                replay.encode_stamped(encoder, part, Stamping::None);
+                replay.encode(encoder, part, Stamping::None, None);
             })
         })?,
     };

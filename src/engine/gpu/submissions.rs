@@ -6,6 +6,7 @@ use crate::engine::backend::OnPrompt;
 use crate::gpu::buffer::Range as Bound;
 use crate::gpu::call::State;
 use crate::gpu::record::{Cost, Recording, Replay};
+use crate::gpu::stamps::Stamping;
 use crate::gpu::{Gpu, GpuError};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
@@ -253,7 +254,7 @@ fn encode(
         let within = |at: usize| at.clamp(first, first + replay.len()) - first;
         let part = within(range.start)..within(range.end);
         if !part.is_empty() {
-            passes += replay.encode(encoder, part, mark);
+            passes += replay.encode(encoder, part, Stamping::None, Some(mark));
         }
         first += replay.len();
     }

@@ -79,24 +79,15 @@ impl Taken {
     ) -> Self {
         let context = state.pos + state.tokens;
         let (begin, rows) = block.map_or((0, context), |b| (b.begin, b.rows));
-        let Flops {
-            once,
-            per_token,
-            per_row,
-            per_pair,
-        } = about.flops;
-        let pairs = match per_pair {
-            0 => 0,
-            _ => pairs(state, begin, rows),
-        };
+        let flops = about.flops;
         Self {
             dispatch,
             about: Arc::clone(about),
             bytes: about.bytes + about.bytes_per_row * u64::from(rows),
-            flops: once
-                + per_token * u64::from(state.tokens)
-                + per_row * u64::from(rows)
-                + per_pair * pairs,
+            flops: flops.once
+                + flops.per_token * u64::from(state.tokens)
+                + flops.per_row * u64::from(rows)
+                + flops.per_pair * pairs(state, begin, rows),
         }
     }
 }

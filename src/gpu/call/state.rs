@@ -78,15 +78,8 @@ pub enum Word {
     BlockRows,
     /// 1 in the first block, 2 in the last, 3 where there is only one, 0 between.
     BlockEnds,
-    /// As many as [`Extent::Slots`] of the same numbers.
-    Slots {
-        /// Slots of a token.
-        used: u32,
-        /// Slots of a workgroup.
-        by: u32,
-        /// Workgroups beyond.
-        more: u32,
-    },
+    /// As many as there are workgroups along such a dimension.
+    Workgroups(Extent),
 }
 
 impl From<u32> for Word {
@@ -236,9 +229,7 @@ pub(in crate::gpu) fn fill(params: &[Word], state: &State, block: Block, out: &m
             Word::BlockBegin => block.begin,
             Word::BlockRows => block.rows,
             Word::BlockEnds => block.ends,
-            Word::Slots { used, by, more } => {
-                extent(Extent::Slots { used, by, more }, state, block)
-            }
+            Word::Workgroups(along) => extent(along, state, block),
         };
         bytes.copy_from_slice(&value.to_le_bytes());
     }

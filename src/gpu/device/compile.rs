@@ -108,13 +108,9 @@ impl Gpu {
 
     fn layout(&self, access: &[Access]) -> (BindGroupLayout, wgpu::PipelineLayout) {
         let mut layouts = lock(&self.pipelines.layouts);
-        layouts
-            .entry(access.to_vec())
-            .or_insert_with(|| self.make_layout(access))
-            .clone()
-    }
-
-    fn make_layout(&self, access: &[Access]) -> (BindGroupLayout, wgpu::PipelineLayout) {
+        if let Some(known) = layouts.get(access) {
+            return known.clone();
+        }
         let entries: Vec<_> = (0..)
             .zip(access)
             .map(|(binding, access)| {
@@ -137,7 +133,9 @@ impl Gpu {
                 bind_group_layouts: &groups[..if immediates { 1 } else { 2 }],
                 immediate_size: if immediates { MAX_PARAMS as u32 } else { 0 },
             });
-        (layout, pipeline_layout)
+        let made = (layout, pipeline_layout);
+        layouts.insert(access.to_vec(), made.clone());
+        made
     }
 }
 

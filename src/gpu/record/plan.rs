@@ -1,7 +1,8 @@
 //! What the dispatches of a recording do in a replay, and in which order, without the objects of a device.
 
-use crate::gpu::buffer::Range;
-use crate::gpu::call::{Block, Blocks, Call, Extent, State, When, Word};
+use crate::gpu::Step;
+use crate::gpu::buffer::{Buffer, Range};
+use crate::gpu::call::{Block, Blocks, Extent, State, When, Word};
 use crate::gpu::interface::Resolved;
 use crate::gpu::levels::Levels;
 
@@ -15,6 +16,8 @@ pub(super) struct Plan {
     pub level: usize,
     /// The pass that it belongs to.
     pub pass: usize,
+    /// Buffers to make readable before it, for it and those beside it.
+    pub readable: Vec<Buffer>,
     blocks: Option<Blocks>,
     by_block: bool,
     pub ahead: bool,
@@ -23,6 +26,7 @@ pub(super) struct Plan {
 }
 
 /// One encoding of a dispatch: which, and for which block of the context.
+#[derive(Default)]
 pub(super) struct Turn {
     pub dispatch: usize,
     pub index: u32,
@@ -32,8 +36,10 @@ pub(super) struct Turn {
 }
 
 impl Plan {
-    /// Those of the dispatches of a step.
-    pub fn all(calls: &[Call], resolved: &[Resolved], levels: &Levels) -> Vec<Self> {
+    /// Those of the dispatches of a step, which are `resolved`.
+    pub fn all(step: &Step, resolved: &[Resolved]) -> Vec<Self> {
+        let mut levels = Levels::of(resolved);
+        let calls = &step.calls;
         let mut place = 0;
         let plan = |i: usize| {
             let call = &calls[i];
@@ -44,6 +50,7 @@ impl Plan {
                 when: call.when,
                 level: levels.number[i],
                 pass: levels.pass[i],
+                readable: std::mem::take(&mut levels.readable[i]),
                 blocks: call.blocks,
                 by_block: call.by_block,
                 ahead: call.ahead,
@@ -72,16 +79,15 @@ impl Plan {
 
 /// The dispatches that a replay has in order, runs of those cut alike repeated for each block of the context, some of them a
 /// block ahead.
-pub(super) fn turns<D>(dispatches: &[D], plan: impl Fn(&D) -> &Plan, state: &State) -> Vec<Turn> {
-    let plan = |i: usize| plan(&dispatches[i]);
-    let mut turns = Vec::with_capacity(dispatches.len());
+pub(super) fn turns(plans: &[Plan], state: &State) -> Vec<Turn> {
+    let mut turns = Vec::with_capacity(plans.len());
     let mut begin = 0;
-    while begin < dispatches.len() {
-        let blocks = plan(begin).blocks;
-        let alike = |i: &usize| plan(*i).blocks.is_some() && plan(*i).blocks == blocks;
-        let run = (begin..dispatches.len()).take_while(alike).count();
+    while begin < plans.len() {
+        let blocks = plans[begin].blocks;
+        let alike = |plan: &&Plan| plan.blocks.is_some() && plan.blocks == blocks;
+        let run = plans[begin..].iter().take_while(alike).count();
         let times = blocks.map_or(1, |b| b.count(state).min(b.most));
-        let held = || (begin..begin + run.max(1)).filter(|d| plan(*d).when.holds(state));
+        let held = || (begin..begin + run.max(1)).filter(|d| plans[*d].when.holds(state));
         let turn = |index| {
             move |dispatch| Turn {
                 dispatch,
@@ -90,7 +96,7 @@ pub(super) fn turns<D>(dispatches: &[D], plan: impl Fn(&D) -> &Plan, state: &Sta
                 begins_pass: false,
             }
         };
-        let ahead = |dispatch: &usize| plan(*dispatch).ahead;
+        let ahead = |dispatch: &usize| plans[*dispatch].ahead;
         if times > 0 {
             turns.extend(held().filter(ahead).map(turn(0)));
         }

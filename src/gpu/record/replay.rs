@@ -50,13 +50,8 @@ impl Recording {
 
 impl Replay<'_> {
     /// Dispatches.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.turns.len()
-    }
-
-    /// Whether there is nothing to do.
-    pub fn is_empty(&self) -> bool {
-        self.turns.is_empty()
     }
 
     /// What each dispatch is expected to take, in order.
@@ -70,14 +65,12 @@ impl Replay<'_> {
     }
 
     fn begins(&self, before: &Turn, turn: &Turn) -> bool {
-        let Recording {
-            about, dispatches, ..
-        } = self.recording;
+        let Recording { about, plans, .. } = self.recording;
         // What runs a block ahead overlaps with what stands before it.
         let next_block = before.index != turn.index && before.dispatch >= turn.dispatch;
         self.recording.separates_passes(before, turn)
             || about[before.dispatch].sublayer != about[turn.dispatch].sublayer
-            || (next_block && !dispatches[turn.dispatch].plan.ahead)
+            || (next_block && !plans[turn.dispatch].ahead)
     }
 
     fn cost(&self, turn: &Turn, begins: bool) -> Cost {
@@ -92,7 +85,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Encodes the dispatches of `range` into compute passes, each of which ends with the first dispatch of `mark`: how many.
+    /// Encodes the dispatches of `range` into compute passes with timestamps: how many passes. Each ends with the first dispatch of `mark`,
+    /// if that is given.
     ///
     /// # Panics
     /// If the range is not within the replay.
@@ -100,25 +94,11 @@ impl Replay<'_> {
         &self,
         encoder: &mut wgpu::CommandEncoder,
         range: Range<usize>,
-        mark: &Recording,
+        stamping: Stamping<'_>,
+        mark: Option<&Recording>,
     ) -> u32 {
         let turns = &self.turns[range];
         self.recording
-            .encode_turns(encoder, &self.state, turns, Stamping::None, Some(mark))
-    }
-
-    /// As [`encode`](Self::encode), with timestamps and without a mark.
-    ///
-    /// # Panics
-    /// If the range is not within the replay.
-    pub fn encode_stamped(
-        &self,
-        encoder: &mut wgpu::CommandEncoder,
-        range: Range<usize>,
-        stamping: Stamping<'_>,
-    ) {
-        let turns = &self.turns[range];
-        self.recording
-            .encode_turns(encoder, &self.state, turns, stamping, None);
+            .encode_turns(encoder, &self.state, turns, stamping, mark)
     }
 }

@@ -4,7 +4,6 @@ use super::plan::{Plan, turns};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{State, extent, fill};
 use crate::gpu::interface::Resolved;
-use crate::gpu::levels::Levels;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::tier::MAX_PARAMS;
 use crate::gpu::{GpuError, Step};
@@ -26,9 +25,8 @@ pub(crate) struct Run {
 /// Those of [`Step::resolve`].
 pub(crate) fn runs(step: &Step, state: &State) -> Result<Vec<Run>, GpuError> {
     let resolved = step.resolve()?;
-    let levels = Levels::of(&resolved);
-    let plans = Plan::all(&step.calls, &resolved, &levels);
-    let all = turns(&plans, |plan| plan, state);
+    let plans = Plan::all(step, &resolved);
+    let all = turns(&plans, state);
     let run = |turn: super::Turn| {
         let plan = &plans[turn.dispatch];
         let Resolved {

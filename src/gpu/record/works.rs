@@ -2,7 +2,6 @@
 
 use super::plan::{Plan, turns};
 use crate::gpu::call::{State, Taken};
-use crate::gpu::levels::Levels;
 use crate::gpu::{GpuError, Step};
 use std::sync::Arc;
 
@@ -23,9 +22,8 @@ pub struct Work {
 /// Those of [`Step::resolve`].
 pub fn works(step: &Step, state: &State) -> Result<Vec<Work>, GpuError> {
     let resolved = step.resolve()?;
-    let levels = Levels::of(&resolved);
-    let plans = Plan::all(&step.calls, &resolved, &levels);
-    let all = turns(&plans, |plan| plan, state);
+    let plans = Plan::all(step, &resolved);
+    let all = turns(&plans, state);
     let work = |turn: super::Turn| {
         let about = Arc::new(step.calls[turn.dispatch].about());
         let taken = Taken::new(turn.dispatch, &about, state, turn.block);

@@ -1,6 +1,7 @@
 //! Protects whoever waits for work that the device leaves out: it is an error, and no text.
 
 use super::*;
+use crate::gpu::stamps::Stamping;
 
 #[test]
 #[ignore = "long: scripts/test --all"]
@@ -139,7 +140,8 @@ fn a_decoded_token_is_one_pass() {
                 let replay = recording.replay(gpu, &state);
                 let mut encoder = gpu.device.create_command_encoder(&Default::default());
                 let mark = &backend.sample;
-                let passes = replay.encode(&mut encoder, 0..replay.len(), mark);
+                let passes =
+                    replay.encode(&mut encoder, 0..replay.len(), Stamping::None, Some(mark));
                 assert_eq!(passes, 1, "tier {}", tier.name());
             }
         }
