@@ -66,12 +66,13 @@ impl Opened {
         let (model, ubatch) = (file.model, options.ubatch);
         let template = chat_template.as_ref();
         let thinks = options.may_think && template.is_some_and(ChatTemplate::supports_thinking);
+        let site = room::Site::of(&device);
         let n_ctx = match file.n_ctx {
             Some(n_ctx) => n_ctx,
-            None => room::default_context(&device, &*model, thinks, ubatch)?,
+            None => room::default_context(site, &*model, thinks, ubatch)?,
         };
         if !options.force {
-            room::check(&device, &*model, n_ctx, ubatch)?;
+            room::check(site, &*model, n_ctx, ubatch)?;
         }
         let batch_sizes = match &options.serving {
             Some(serving) => room::batch_sizes(&device, &*model, n_ctx, *serving, options.force)?,

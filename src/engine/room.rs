@@ -1,7 +1,5 @@
 //! Whether a model and its context have room in memory, told before anything is loaded.
 
-use std::sync::Arc;
-
 use super::device::Device;
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
@@ -17,16 +15,10 @@ const THINKING_CONTEXT: usize = 32768;
 const STEP: usize = 256;
 
 /// What a model and a context take, and what there is.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Room {
-    /// Bytes of the weights.
-    pub weights: u64,
-    /// Bytes of the cache.
-    pub cache: u64,
-    /// Bytes of all else.
-    pub scratch: u64,
+struct Room {
+    plan: MemoryPlan,
     /// Bytes that the device or the machine has; `None` where nothing tells.
-    pub has: Option<u64>,
+    has: Option<u64>,
 }
 
 /// Where a model is to run, as far as its memory goes.
@@ -38,7 +30,7 @@ pub(crate) enum Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    fn of(device: &'a Device) -> Self {
+    pub(super) fn of(device: &'a Device) -> Self {
         match device {
             Device::Cpu { .. } => Self::Cpu,
             Device::Gpu(gpu) => Self::Gpu(gpu, gpu.memory),
@@ -48,41 +40,24 @@ impl<'a> Site<'a> {
 
 impl Room {
     /// Of `model` with a context of `n_ctx` tokens at `site`, with prompts in chunks of `ubatch` tokens.
-    ///
-    /// # Errors
-    /// What loading the model there would refuse.
     fn at(
         site: Site<'_>,
         model: &dyn Model,
         n_ctx: usize,
         ubatch: Option<u32>,
     ) -> Result<Self, EngineError> {
-        let Site::Gpu(target, memory) = site else {
+        let (plan, memory) = match site {
             // More weights than there is memory would be read from the disk for every token.
-            let plan = MemoryPlan::on_cpu(model, n_ctx);
-            return Ok(Self::new(plan, None));
+            Site::Cpu => (MemoryPlan::on_cpu(model, n_ctx), None),
+            Site::Gpu(target, memory) => (MemoryPlan::new(target, model, n_ctx, ubatch)?, memory),
         };
-        let plan = MemoryPlan::new(target, model, n_ctx, ubatch)?;
-        Ok(Self::new(plan, memory))
-    }
-
-    fn new(plan: MemoryPlan, memory: Option<u64>) -> Self {
-        Self {
-            weights: plan.weights,
-            cache: plan.cache,
-            scratch: plan.scratch,
-            has: available(memory),
-        }
-    }
-
-    /// All of it.
-    pub fn needed(&self) -> u64 {
-        self.weights + self.cache + self.scratch
+        let has = available(memory);
+        Ok(Self { plan, has })
     }
 
     /// Whether it is there, as far as anything tells.
-    pub fn is_enough(&self) -> bool {
-        self.has.is_none_or(|has| self.needed() <= has)
+    fn is_enough(&self) -> bool {
+        self.has.is_none_or(|has| self.plan.total() <= has)
     }
 }
 
@@ -91,19 +66,6 @@ impl Room {
 /// # Errors
 /// [`EngineError::NoRoom`], or what loading the model there would refuse.
 pub(super) fn check(
-    device: &Device,
-    model: &dyn Model,
-    n_ctx: usize,
-    ubatch: Option<u32>,
-) -> Result<(), EngineError> {
-    check_at(Site::of(device), model, n_ctx, ubatch)
-}
-
-/// As [`check`], also for a GPU that is planned only.
-///
-/// # Errors
-/// As for [`check`].
-pub(crate) fn check_at(
     site: Site<'_>,
     model: &dyn Model,
     n_ctx: usize,
@@ -134,19 +96,19 @@ pub(crate) fn check_at(
                 .sum();
             let bits = |bytes: u64| 8.0 * bytes as f64 / parameters.max(1) as f64;
             let least = Room::at(site, model, STEP.min(n_ctx), ubatch)?;
-            let left = has.saturating_sub(least.needed() - least.weights);
+            let left = has.saturating_sub(least.plan.total() - least.plan.weights);
             format!(
                 "no context does; a quantisation of {:.1} bits a weight would, this one has {:.1}",
                 bits(left),
-                bits(room.weights)
+                bits(room.plan.weights)
             )
         }
     };
     Err(EngineError::from(Box::new(NoRoom {
-        needed: size(room.needed()),
-        weights: size(room.weights),
+        needed: size(room.plan.total()),
+        weights: size(room.plan.weights),
         n_ctx,
-        cache: size(room.cache),
+        cache: size(room.plan.cache),
         device: match site {
             Site::Cpu => "this machine".to_owned(),
             Site::Gpu(target, _) => target.name.clone(),
@@ -220,20 +182,13 @@ pub(super) fn batch_sizes(
     target_arch = "wasm32",
     allow(dead_code, reason = "measurements ask, which browsers do not make")
 )]
-pub(crate) fn check_gpu(
-    gpu: &Arc<Gpu>,
-    model: &dyn Model,
-    n_ctx: usize,
-) -> Result<(), EngineError> {
-    check(&Device::Gpu(Arc::clone(gpu)), model, n_ctx, None)
+pub(crate) fn check_gpu(gpu: &Gpu, model: &dyn Model, n_ctx: usize) -> Result<(), EngineError> {
+    check(Site::Gpu(gpu, gpu.memory), model, n_ctx, None)
 }
 
 /// The context where none is asked for: of a model that may think what has room, up to [`THINKING_CONTEXT`].
-///
-/// # Errors
-/// What loading the model there would refuse.
 pub(super) fn default_context(
-    device: &Device,
+    site: Site<'_>,
     model: &dyn Model,
     thinks: bool,
     ubatch: Option<u32>,
@@ -243,7 +198,7 @@ pub(super) fn default_context(
     if !thinks {
         return Ok(usual);
     }
-    let fits = |n_ctx| fits(Site::of(device), model, n_ctx, ubatch);
+    let fits = |n_ctx| fits(site, model, n_ctx, ubatch);
     Ok(longest(most.min(THINKING_CONTEXT), &fits)?.map_or(usual, |n_ctx| n_ctx.max(usual)))
 }
 
@@ -382,16 +337,17 @@ mod tests {
             .expect("it is part of the program");
         let model = models::load(Arc::new(gguf)).expect("it is supported");
         let cpu = Device::Cpu { because: None };
-        let context = |thinks| default_context(&cpu, &*model, thinks, None).expect("it has room");
+        let site = Site::of(&cpu);
+        let context = |thinks| default_context(site, &*model, thinks, None).expect("it has room");
         // The built-in model was made for no more.
         assert_eq!([context(true), context(false)], [2048, 2048]);
-        let room = Room::at(Site::of(&cpu), &*model, 2048, None).expect("it is read in place");
+        let room = Room::at(site, &*model, 2048, None).expect("it is read in place");
         assert!(room.is_enough());
+        assert_eq!(room.plan.cache, model.cache_bytes_per_token() * 2048);
         let small = Room {
-            has: Some(room.needed() - 1),
-            ..room.clone()
+            has: Some(room.plan.total() - 1),
+            ..room
         };
         assert!(!small.is_enough());
-        assert_eq!(room.cache, model.cache_bytes_per_token() * 2048);
     }
 }

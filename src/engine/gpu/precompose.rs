@@ -272,15 +272,13 @@ fn check_memory(
     let plan = MemoryPlan::new(gpu, model, n_ctx, None)?;
     let extra = choice.bytes(model);
     match gpu.memory {
-        Some(memory) if plan.with_precomposed(extra).total() > memory => {
-            Err(GpuError::PrecomposeTooLarge {
-                choice: choice.name(),
-                extra,
-                planned: plan.total(),
-                adapter: gpu.info.name.clone(),
-                memory,
-            })
-        }
+        Some(memory) if plan.total() + extra > memory => Err(GpuError::PrecomposeTooLarge {
+            choice: choice.name(),
+            extra,
+            planned: plan.total(),
+            adapter: gpu.info.name.clone(),
+            memory,
+        }),
         _ => Ok(()),
     }
 }
@@ -555,7 +553,7 @@ mod tests {
             return;
         };
         let plan = MemoryPlan::new(&gpu, &*model, 100, None).unwrap();
-        let with = |choice: PrecomposeChoice| plan.with_precomposed(choice.bytes(&*model)).total();
+        let with = |choice: PrecomposeChoice| plan.total() + choice.bytes(&*model);
         assert_eq!(with(Off), plan.total());
         let load = |choice, memory| {
             let options = GpuOptions {

@@ -16,9 +16,6 @@ pub(super) struct Single<'a> {
 
 impl<'a> Single<'a> {
     /// Without requests.
-    ///
-    /// # Errors
-    /// Where the cache does not fit.
     pub(super) async fn new(engine: &'a Engine) -> Result<Self, EngineError> {
         Ok(Self {
             engine,

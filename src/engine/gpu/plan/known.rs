@@ -47,7 +47,7 @@ fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
     let tier = Tier::best(&known.facts());
     let target = known.target(tier);
     let site = room::Site::Gpu(&target, Some(known.memory()));
-    room::check_at(site, model, N_CTX, None).map_err(|e| e.to_string())?;
+    room::check(site, model, N_CTX, None).map_err(|e| e.to_string())?;
     let plan = SessionPlan::new(&target, model, N_CTX, None).map_err(|e| e.to_string())?;
     let expected = Expected::of(&target, &plan).map_err(|e| e.to_string())?;
     Ok(Planned {

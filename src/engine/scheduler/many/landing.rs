@@ -2,20 +2,16 @@
 
 use web_time::Instant;
 
-use super::sequence::How;
 use super::{Draw, Flight, Many};
 use crate::engine::backend::BackendError;
 use crate::engine::chooser::{Chooser, ChooserError};
 use crate::engine::gpu::batch::BatchLanding;
 use crate::engine::scheduler::pages::Swap;
-use crate::engine::scheduler::request::{Event, Told};
+use crate::engine::scheduler::request::{Choice, Event, Told};
 use crate::engine::{EngineError, StopReason};
 
 impl Many<'_> {
     /// Waits for the oldest step, and tells what came of it.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub(super) async fn land(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
         let Some(Flight {
             flight,
@@ -86,7 +82,7 @@ impl Many<'_> {
         }
         for Swap { index, old } in swaps {
             let new = self.running.iter().find(|s| s.slot == slot);
-            let new = new.map(|s| s.table.pages()[index]);
+            let new = new.map(|s| s.table.pages[index]);
             self.batch.write_pages(slot, index, new.as_slice());
             self.depart(vec![old]);
         }
@@ -119,11 +115,11 @@ impl Many<'_> {
             let _ = told(id, Event::Failed(error.into()));
             return;
         }
-        let token = match (&mut answer.how, draw.row) {
-            (How::Host(chooser), Some(row)) => {
+        let token = match (&mut answer.choice, draw.row) {
+            (Choice::Host(chooser), Some(row)) => {
                 let vocab = self.engine.model().config().vocab_size;
                 let logits = &mut landing.logits[row * vocab..][..vocab];
-                chosen(chooser, logits, &answer.tokens)
+                chosen(chooser.as_mut(), logits, &answer.tokens)
             }
             _ => Ok(landing.ids[which]),
         };
@@ -163,7 +159,7 @@ impl Many<'_> {
 
 /// The token that the host chooses.
 fn chosen(
-    chooser: &mut impl Chooser,
+    chooser: &mut dyn Chooser,
     logits: &mut [f32],
     context: &[u32],
 ) -> Result<u32, ChooserError> {

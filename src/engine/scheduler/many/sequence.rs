@@ -2,16 +2,9 @@
 
 use web_time::Instant;
 
-use crate::engine::scheduler::guarded::Guarded;
 use crate::engine::scheduler::pages::Table;
-use crate::engine::scheduler::request::RequestId;
-use crate::engine::{Biases, GenerateStats, Sampling, StopReason};
-
-/// Who chooses tokens.
-pub(super) enum How {
-    Device(Sampling, Biases),
-    Host(Guarded),
-}
+use crate::engine::scheduler::request::{Choice, RequestId};
+use crate::engine::{GenerateStats, StopReason};
 
 /// A request and its answer so far. It has no place in the cache.
 pub(super) struct Answer {
@@ -20,7 +13,7 @@ pub(super) struct Answer {
     pub(super) tokens: Vec<u32>,
     /// Tokens of the prompt.
     pub(super) prompt: usize,
-    pub(super) how: How,
+    pub(super) choice: Choice,
     /// Tokens of the answer at most, and what it means to reach them.
     pub(super) limit: usize,
     pub(super) at_limit: StopReason,
@@ -94,9 +87,9 @@ impl Sequence {
 
     /// Whether another token is wanted of it now.
     pub(super) fn is_ready(&self) -> bool {
-        let chosen = match self.answer.how {
-            How::Device(..) => true,
-            How::Host(_) => self.drawn == 0,
+        let chosen = match self.answer.choice {
+            Choice::Device(..) => true,
+            Choice::Host(_) => self.drawn == 0,
         };
         chosen && self.left() > 0 && self.answer.generated() + self.drawn < self.answer.limit
     }
