@@ -2,7 +2,7 @@
 
 use super::GpuBackend;
 use super::pace::{Kind, Pace, Took};
-use crate::engine::backend::{Backend, BackendError};
+use crate::engine::backend::{Backend, BackendError, check_rows};
 use crate::gpu::call::{Call, State, Taken};
 use crate::gpu::clock::Clock;
 use crate::gpu::record::{Recording, Replay};
@@ -135,12 +135,7 @@ impl GpuBackend {
         runs: usize,
         separation: Separation,
     ) -> Result<Vec<Vec<[f64; 2]>>, BackendError> {
-        if pos + runs > self.n_ctx {
-            return Err(BackendError::ContextOverflow {
-                needed: pos + runs,
-                n_ctx: self.n_ctx,
-            });
-        }
+        check_rows(pos + runs, self.n_ctx)?;
         self.next = 0;
         let stamped = match separation {
             Separation::Host => None,

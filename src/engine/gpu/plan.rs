@@ -5,9 +5,9 @@
     reason = "buffers are equal and hash by identity, whatever happens to them"
 )]
 
-use super::RESULT;
 use super::batch::{After, classes, copies, head_classes};
 use super::prompt::{self, capacity};
+use super::results::RESULT;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::State;
 use crate::gpu::memory::GpuWeight;

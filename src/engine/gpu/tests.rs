@@ -4,6 +4,7 @@ mod lost;
 
 use super::measure::Separation;
 use super::*;
+use crate::engine::BackendWait;
 use crate::engine::testing::{VOCAB, small_model};
 use crate::gpu::call::Taken;
 use crate::gpu::machine::Machine;
