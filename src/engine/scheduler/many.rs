@@ -132,6 +132,10 @@ impl<'a> Many<'a> {
                 false => StopReason::ContextFull,
             },
             begun: None,
+            cached: 0,
+            told: 0,
+            first: None,
+            delivered: 0,
         });
         Ok(())
     }

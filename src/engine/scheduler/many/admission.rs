@@ -3,7 +3,7 @@
 use web_time::Instant;
 
 use super::Many;
-use super::sequence::{Answer, Begun, Sequence};
+use super::sequence::{Answer, Sequence};
 use crate::engine::scheduler::pages::{ROWS, Table, common};
 use crate::engine::scheduler::request::{Event, Told};
 
@@ -72,13 +72,8 @@ impl Many<'_> {
     /// Begins with a request, or goes on with one that was taken back.
     fn take_up(&mut self, mut answer: Answer, table: Table, cached: usize, told: &mut Told<'_>) {
         if answer.begun.is_none() {
-            answer.begun = Some(Begun {
-                at: Instant::now(),
-                cached,
-                told: cached,
-                first: None,
-                delivered: 0,
-            });
+            answer.begun = Some(Instant::now());
+            (answer.cached, answer.told) = (cached, cached);
             self.prefix_asked += answer.prompt as u64;
             self.prefix_found += cached as u64;
             let done = cached;

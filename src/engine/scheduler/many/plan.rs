@@ -113,7 +113,7 @@ impl Many<'_> {
         // Also those that the host chooses for, which may not be ready.
         let now = Instant::now();
         let mut decoding = self.running.iter().filter(|s| s.left() <= 1);
-        let beside = decoding.any(|s| is_read(s.answer.first(), now));
+        let beside = decoding.any(|s| is_read(s.answer.first, now));
         let room = self.pace.room(plan.len(), beside, most);
         for run in ready(self, false) {
             let Some(index) = self.find(run) else {

@@ -18,12 +18,7 @@ pub(super) struct Answer {
     pub(super) limit: usize,
     pub(super) at_limit: StopReason,
     /// From when on it is answered.
-    pub(super) begun: Option<Begun>,
-}
-
-/// What is known of an answer once it has begun.
-pub(super) struct Begun {
-    pub(super) at: Instant,
+    pub(super) begun: Option<Instant>,
     /// Rows of the prompt that were there already.
     pub(super) cached: usize,
     /// How many were told to be there.
@@ -40,23 +35,15 @@ impl Answer {
         self.tokens.len() - self.prompt
     }
 
-    /// When its first token came.
-    pub(super) fn first(&self) -> Option<Instant> {
-        self.begun.as_ref()?.first
-    }
-
     /// What it took.
     pub(super) fn stats(&self, stop: StopReason) -> GenerateStats {
         let end = Instant::now();
-        let begun = self.begun.as_ref();
-        let at = begun.map_or(end, |begun| begun.at);
-        let first = self.first().unwrap_or(end);
-        let delivered = begun.map_or(0, |begun| begun.delivered);
+        let first = self.first.unwrap_or(end);
         GenerateStats {
-            prompt_tokens: self.prompt - begun.map_or(0, |begun| begun.cached),
-            prompt_time: first - at,
+            prompt_tokens: self.prompt - self.cached,
+            prompt_time: first - self.begun.unwrap_or(end),
             generated: self.generated(),
-            steps: delivered.saturating_sub(1),
+            steps: self.delivered.saturating_sub(1),
             generate_time: end - first,
             stop,
         }
