@@ -35,7 +35,7 @@ impl MemoryPlan {
         chunk: Option<u32>,
     ) -> Result<Self, GpuError> {
         let plan = SessionPlan::new(target, model, n_ctx, chunk)?;
-        let [weights, cache, scratch] = plan.bytes();
+        let [weights, cache, scratch] = plan.bytes;
         Ok(Self {
             ctx: n_ctx,
             weights,
@@ -52,7 +52,7 @@ impl MemoryPlan {
         model: &dyn Model,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
-        let [weights, cache, scratch] = BatchPlan::new(target, model, sizes)?.bytes();
+        let [weights, cache, scratch] = BatchPlan::new(target, model, sizes)?.bytes;
         let rows = u64::from(sizes.pages) * u64::from(PAGE);
         let cache_per_token = cache / rows.max(1);
         Ok(Self {
