@@ -471,7 +471,10 @@ fn slices_joined_by_either_way_and_other_geometries_give_the_same_logits() {
 /// `gpu` is a device of its own for the choices: they are the device's.
 fn check_choices(gpu: &Arc<Gpu>, limit: f64) {
     let activation = gpu.activation();
-    let mut backend = backend(gpu, &embedded(), 1024);
+    let model = GpuModel::load(Arc::clone(gpu), embedded(), &mut |_, _| {});
+    let model = Arc::new(model.expect("the model fits"));
+    // With the choices of the moment.
+    let backend = || GpuBackend::new(Arc::clone(&model), 1024).expect("a small cache");
     let tokens = random_tokens(5);
     // With 4 heads a context of some hundred rows is many slices.
     let logits = |backend: &mut GpuBackend| {
@@ -501,12 +504,12 @@ fn check_choices(gpu: &Arc<Gpu>, limit: f64) {
         });
     };
     merge_up_to(0);
-    backend.record_again().expect("it was recorded before");
-    let expected = logits(&mut backend);
-    let apart = backend.dispatches_per_token(700);
+    let mut usual = backend();
+    let expected = logits(&mut usual);
+    let apart = usual.dispatches_per_token(700);
     for most in [1, 1000] {
         merge_up_to(most);
-        backend.record_again().expect("it was recorded before");
+        let mut backend = backend();
         let error = judged(&logits(&mut backend), &expected);
         assert!(
             error < limit,
@@ -518,13 +521,12 @@ fn check_choices(gpu: &Arc<Gpu>, limit: f64) {
     }
     // The last of what could be chosen, everywhere.
     let machine = gpu.machine;
-    for site in backend.sites().to_vec() {
+    for site in usual.sites() {
         let all = site.candidates(machine);
         gpu.choices
-            .set(&site, *all.last().expect("there is a default"));
+            .set(site, *all.last().expect("there is a default"));
     }
-    backend.record_again().expect("every candidate is right");
-    let error = judged(&logits(&mut backend), &expected);
+    let error = judged(&logits(&mut backend()), &expected);
     assert!(
         error < limit,
         "other geometries: contrast error {error:.2e}"

@@ -307,22 +307,6 @@ impl Timed {
         Ok(timed)
     }
 
-    /// Submits a replay cut by time, each part when the one before is done.
-    fn in_parts(
-        gpu: &Gpu,
-        pace: &mut Pace,
-        recording: &Recording,
-        state: &State,
-        separation: Separation,
-    ) -> Result<Self, GpuError> {
-        let mut timed = Self::new(gpu, recording, state, separation)?;
-        let replay = recording.replay(gpu, state);
-        in_parts(gpu, pace, &replay, &mut |encoder, part| {
-            timed.encode(&replay, encoder, part);
-        })?;
-        Ok(timed)
-    }
-
     /// Encodes what the next submission takes.
     fn encode(&mut self, replay: &Replay<'_>, encoder: &mut CommandEncoder, part: Range<usize>) {
         let stamping = match self.separation {
@@ -394,15 +378,20 @@ fn append(
     separation: Separation,
     all: &mut Vec<(Taken, [f64; 2])>,
 ) -> Result<(), GpuError> {
+    let mut stamp = || {
+        let mut timed = Timed::new(gpu, recording, state, separation)?;
+        let replay = recording.replay(gpu, state);
+        in_parts(gpu, pace, &replay, &mut |encoder, part| {
+            timed.encode(&replay, encoder, part);
+        })?;
+        timed.read(gpu)
+    };
     let stamped = match separation {
         Separation::Host => None,
-        _ => {
-            let times = Timed::in_parts(gpu, pace, recording, state, separation);
-            match times.and_then(|timed| timed.read(gpu)) {
-                Err(error) if error.is_of_clock() => None,
-                told => Some(told?),
-            }
-        }
+        _ => match stamp() {
+            Err(error) if error.is_of_clock() => None,
+            told => Some(told?),
+        },
     };
     let times = match stamped {
         Some(times) => times,

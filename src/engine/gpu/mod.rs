@@ -67,8 +67,6 @@ pub struct GpuBackend {
     /// One token alone.
     single: Recording,
     sample: Recording,
-    /// The choice of a token, as dispatches.
-    choose: Vec<Call>,
     /// What of a decoded token a geometry can be chosen for.
     sites: Vec<Site>,
     /// The buffers of a decoded token.
@@ -120,12 +118,11 @@ impl GpuBackend {
         let decode = single.then(&choose);
         let mut prompt = Prompt::new(&model, chunk);
         prompt.reserve(&model, &*recipes).await?;
-        let sample = Step::of(Most::token(recipes.n_ctx()), choose.clone());
+        let sample = Step::of(Most::token(recipes.n_ctx()), choose);
         Ok(Self {
             decode: Recording::new_async(&gpu, &decode).await?,
             single: Recording::new_async(&gpu, &single).await?,
             sample: Recording::new_async(&gpu, &sample).await?,
-            choose,
             sites,
             needed: decode.buffers().into_iter().cloned().collect(),
             prompt,
@@ -167,12 +164,6 @@ impl GpuBackend {
     /// Tokens of each piece that a prompt of `tokens` is computed in; the last may have fewer.
     pub fn at_once(&self, tokens: usize) -> usize {
         self.prompt.at_once(tokens)
-    }
-
-    /// Lets a submission of a prompt take about `budget` instead of 100 ms, and forgets what was measured. Where a dispatch alone
-    /// takes longer, chunks become shorter, on software, too.
-    pub fn set_budget(&mut self, budget: Duration) {
-        self.paces = Paces::with_budget(budget, true);
     }
 
     /// What the longest submission of a prompt took since the last call, as far as the host could see.

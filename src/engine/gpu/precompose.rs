@@ -382,21 +382,16 @@ impl<'a> Lab<'a> {
             let plain = self.step(PrecomposeChoice::Off).await?;
             self.all_logits(&plain).await?
         };
-        let mut steps = vec![];
-        for choice in candidates {
-            steps.push(self.step(*choice).await?);
-        }
-        let mut trials = vec![];
-        for (choice, step) in candidates.iter().zip(&steps) {
+        let (mut steps, mut trials) = (vec![], vec![]);
+        for choice in candidates.iter().copied() {
+            let step = self.step(choice).await?;
             let nmse = match choice {
                 PrecomposeChoice::Off => 0.0,
-                _ => nmse(&self.all_logits(step).await?, &expected),
+                _ => nmse(&self.all_logits(&step).await?, &expected),
             };
-            trials.push(Trial {
-                choice: *choice,
-                ms: None,
-                nmse,
-            });
+            steps.push(step);
+            let ms = None;
+            trials.push(Trial { choice, ms, nmse });
         }
         // One alone has nothing to be compared with.
         if trials.len() > 1 {

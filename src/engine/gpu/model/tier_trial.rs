@@ -165,7 +165,7 @@ impl GpuModel {
         let mut recordings = vec![];
         for tier in TIERS {
             let gpu = self.gpu.in_tier(tier);
-            let bench = Bench::new(self, &gpu, gpu.activation());
+            let bench = Bench::new(self, &gpu);
             let gate_ups = some.iter().map(|ffn| bench.gate_up(ffn));
             let gate_ups = gate_ups.collect::<Result<Vec<_>, _>>()?.concat();
             for calls in [bench.head()?, gate_ups] {
@@ -211,7 +211,8 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn new(model: &'a GpuModel, gpu: &'a Gpu, activation: Activation) -> Self {
+    fn new(model: &'a GpuModel, gpu: &'a Gpu) -> Self {
+        let activation = gpu.activation();
         let width = model.weights.output().cols;
         let squares = floats(width / 16);
         Self {
