@@ -8,6 +8,7 @@ use common::{
     FIXTURES, Golden, all_logits, check_golden, check_synthetic, fixture, in_repository, load,
     random_below, random_tokens,
 };
+use glimt::engine::BackendWait;
 use glimt::engine::backend::{Backend, BackendError};
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::sampling::Sampling;

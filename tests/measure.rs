@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use glimt::engine::BackendWait;
 use glimt::engine::Sampling;
 use glimt::engine::backend::{Backend, BackendError};
 use glimt::engine::gpu::measure::Separation;

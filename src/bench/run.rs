@@ -14,8 +14,8 @@ use crate::engine::device::check_cpu;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
 use crate::engine::{
-    DEFAULT_PRECOMPOSE, DeviceChoice, EngineError, PrecomposeChoice, Precomposed, Sampling, Tier,
-    TierTrial, check_gpu,
+    BackendWait, DEFAULT_PRECOMPOSE, DeviceChoice, EngineError, PrecomposeChoice, Precomposed,
+    Sampling, Tier, TierTrial, check_gpu,
 };
 use crate::gpu::clock::Clock;
 use crate::gpu::{self, Gpu, GpuOptions};
@@ -277,7 +277,7 @@ fn on_gpu(
     }
     // In the tier that loading settled for.
     let gpu = Arc::clone(&weights.gpu);
-    if let Some(trial) = weights.tier_trial()
+    if let Some(trial) = &weights.tier_trial
         && on_event(Event::Tier(trial)).is_break()
     {
         return Ok(ControlFlow::Break(()));

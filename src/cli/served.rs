@@ -77,7 +77,7 @@ impl ServedArgs {
         if let Some(sizes) = engine.batch_sizes() {
             note_cache(sizes);
         }
-        if !engine.is_on_gpu() {
+        if engine.tier().is_none() {
             complain(format_args!(
                 "the CPU reference answers one request at a time, slowly"
             ));

@@ -17,9 +17,9 @@ use crate::plural::count;
 /// host. It keeps one or two tokens in flight, chooses on the device, feeds the choice to the next step there, and hands
 /// the ids to `on_token` as they come back; what it computed past the end of the answer is discarded.
 ///
-/// What computes on a device is a future that never blocks: it goes on whenever it is polled, and a browser can await it. The methods of
-/// the same names without `async` wait for it, which native builds can. One that is dropped before its end leaves the session where a
-/// call from an earlier position can begin.
+/// What computes on a device is a future that never blocks: it goes on whenever it is polled, and a browser can await it. A backend that
+/// computes on the host does it at once. Native builds can wait for it ([`BackendWait`](super::BackendWait)). One that is dropped before
+/// its end leaves the session where a call from an earlier position can begin.
 pub trait Backend: Send {
     /// Rows in the cache: no token can have a position at or beyond it.
     fn n_ctx(&self) -> usize;
@@ -42,14 +42,14 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// [`BackendError::ContextOverflow`], or the device failed.
-    fn read_rows(&mut self, positions: Range<usize>) -> Result<Vec<u8>, BackendError>;
+    fn read_rows_async(&mut self, positions: Range<usize>) -> Answer<'_, Vec<u8>>;
 
-    /// Writes the cache rows of the positions from `first` on, as [`read_rows`](Backend::read_rows) gave them. What was computed before
-    /// from those positions is no longer valid, and neither are the kept logits.
+    /// Writes the cache rows of the positions from `first` on, as [`read_rows_async`](Backend::read_rows_async) gave them. What was
+    /// computed before from those positions is no longer valid, and neither are the kept logits.
     ///
     /// # Errors
     /// [`BackendError::ContextOverflow`], [`BackendError::PartOfARow`], or the device failed.
-    fn write_rows(&mut self, first: usize, rows: &[u8]) -> Result<(), BackendError>;
+    fn write_rows_async<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()>;
 
     /// A backend of the same model on the same device, whose cache begins with copies of the first `rows` rows of this one. On a GPU
     /// they do not leave the device. It keeps no logits.
@@ -61,52 +61,37 @@ pub trait Backend: Send {
     /// Computes the cache rows of `tokens` at positions from `pos` on, and keeps the logits of the last for
     /// [`decode`](Backend::decode).
     ///
+    /// It tells `on_prompt` between two submissions to the device how many of `tokens` are as good as computed: parts of a chunk count
+    /// in proportion to their work. `Break` ends it, unless all is submitted. Returned is the number of tokens that have their rows,
+    /// which an interrupted chunk adds nothing to; if it is not all, no logits are kept.
+    ///
     /// # Errors
     /// [`BackendError`]: no tokens, a token outside the vocabulary, positions beyond the cache, or the device failed.
-    fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
-        self.prefill_watched(tokens, pos, &mut |_| ControlFlow::Continue(()))
-            .map(drop)
-    }
-
-    /// As [`prefill`](Backend::prefill), and tells `on_prompt` between two submissions to the device how many of `tokens` are as
-    /// good as computed: parts of a chunk count in proportion to their work. `Break` ends it, unless all is submitted. Returned is the
-    /// number of tokens that have their rows, which an interrupted chunk adds nothing to; if it is not all, no logits are kept.
-    fn prefill_watched(
-        &mut self,
-        tokens: &[u32],
+    fn prefill_async<'a>(
+        &'a mut self,
+        tokens: &'a [u32],
         pos: usize,
-        on_prompt: &mut OnPrompt<'_>,
-    ) -> Result<usize, BackendError>;
+        on_prompt: &'a mut OnPrompt<'_>,
+    ) -> Answer<'a, usize>;
 
-    /// As [`prefill`](Backend::prefill), but hands the logits (vocab) of each position to `on_row` with the index into
+    /// As [`prefill_async`](Backend::prefill_async), but hands the logits (vocab) of each position to `on_row` with the index into
     /// `tokens`, in order. `Break` ends it; the cache is then defined up to that row.
-    fn logits(
-        &mut self,
-        tokens: &[u32],
+    ///
+    /// `on_prompt` is told of more than rows were handed out. Returned is the number of rows that were; the cache is defined up to the
+    /// last of them. Where `on_prompt` broke, no logits are kept.
+    fn logits_async<'a>(
+        &'a mut self,
+        tokens: &'a [u32],
         pos: usize,
-        on_row: &mut OnRow<'_>,
-    ) -> Result<(), BackendError> {
-        let unwatched = &mut |_| ControlFlow::Continue(());
-        self.logits_watched(tokens, pos, unwatched, on_row)
-            .map(drop)
-    }
-
-    /// As [`logits`](Backend::logits), and tells `on_prompt` between two submissions to the device how many of `tokens` are as good
-    /// as computed, in proportion to the work: more than rows were handed out. `Break` ends it. Returned is the number of rows that
-    /// were handed out; the cache is defined up to the last of them. Where `on_prompt` broke, no logits are kept.
-    fn logits_watched(
-        &mut self,
-        tokens: &[u32],
-        pos: usize,
-        on_prompt: &mut OnPrompt<'_>,
-        on_row: &mut OnRow<'_>,
-    ) -> Result<usize, BackendError>;
+        on_prompt: &'a mut OnPrompt<'_>,
+        on_row: &'a mut OnRow<'_>,
+    ) -> Answer<'a, usize>;
 
     /// Chooses up to `limit` tokens that continue `context` and hands each to `on_token`, until that breaks.
     ///
     /// `context` are all tokens so far, `context[i]` at position i; the call before must have been a
-    /// [`prefill`](Backend::prefill) or [`logits`](Backend::logits) that ended at its last. The token of position p is
-    /// drawn with step p. Afterwards the cache holds the rows of all delivered tokens but the last: whoever goes on
+    /// [`prefill_async`](Backend::prefill_async) or [`logits_async`](Backend::logits_async) that ended at its last. The token of
+    /// position p is drawn with step p. Afterwards the cache holds the rows of all delivered tokens but the last: whoever goes on
     /// must begin with that one.
     ///
     /// # Errors
@@ -120,38 +105,7 @@ pub trait Backend: Send {
         on_token: &mut OnToken<'_>,
     ) -> Result<(), BackendError>;
 
-    /// [`read_rows`](Backend::read_rows) as a future. A backend that computes on the host does it at once.
-    fn read_rows_async(&mut self, positions: Range<usize>) -> Answer<'_, Vec<u8>> {
-        Box::pin(async move { self.read_rows(positions) })
-    }
-
-    /// [`write_rows`](Backend::write_rows) as a future. A backend that computes on the host does it at once.
-    fn write_rows_async<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()> {
-        Box::pin(async move { self.write_rows(first, rows) })
-    }
-
-    /// [`prefill_watched`](Backend::prefill_watched) as a future. A backend that computes on the host does it at once.
-    fn prefill_async<'a>(
-        &'a mut self,
-        tokens: &'a [u32],
-        pos: usize,
-        on_prompt: &'a mut OnPrompt<'_>,
-    ) -> Answer<'a, usize> {
-        Box::pin(async move { self.prefill_watched(tokens, pos, on_prompt) })
-    }
-
-    /// [`logits_watched`](Backend::logits_watched) as a future. A backend that computes on the host does it at once.
-    fn logits_async<'a>(
-        &'a mut self,
-        tokens: &'a [u32],
-        pos: usize,
-        on_prompt: &'a mut OnPrompt<'_>,
-        on_row: &'a mut OnRow<'_>,
-    ) -> Answer<'a, usize> {
-        Box::pin(async move { self.logits_watched(tokens, pos, on_prompt, on_row) })
-    }
-
-    /// [`decode`](Backend::decode) as a future. A backend that computes on the host does it at once.
+    /// [`decode`](Backend::decode) as a future.
     fn decode_async<'a>(
         &'a mut self,
         context: &'a [u32],
@@ -253,23 +207,14 @@ impl From<GpuError> for BackendError {
 }
 
 /// Checks that a cache of `n_ctx` rows has so many.
-///
-/// # Errors
-/// [`BackendError::ContextOverflow`].
-pub(super) fn check_rows(rows: usize, n_ctx: usize) -> Result<(), BackendError> {
-    if rows > n_ctx {
-        return Err(BackendError::ContextOverflow {
-            needed: rows,
-            n_ctx,
-        });
+pub(super) fn check_rows(needed: usize, n_ctx: usize) -> Result<(), BackendError> {
+    match needed > n_ctx {
+        true => Err(BackendError::ContextOverflow { needed, n_ctx }),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// Checks that `bytes` are whole rows of `row` bytes that a cache of `n_ctx` rows has room for from row `first` on; returns how many.
-///
-/// # Errors
-/// [`BackendError::PartOfARow`] or [`BackendError::ContextOverflow`].
 pub(super) fn check_written(
     bytes: usize,
     row: usize,
@@ -285,10 +230,7 @@ pub(super) fn check_written(
 
 /// Checks what every backend refuses to decode from: a `context` that does not end where the kept logits do (`next` is the
 /// position they predict, 0 where there are none), and more tokens than the cache has rows.
-///
-/// # Errors
-/// [`BackendError::NotPrefilled`] or [`BackendError::ContextOverflow`].
-pub fn check_context(
+pub(super) fn check_context(
     context: &[u32],
     next: usize,
     limit: usize,
@@ -299,17 +241,10 @@ pub fn check_context(
             position: context.len(),
         });
     }
-    let needed = context.len().saturating_add(limit);
-    if needed > n_ctx {
-        return Err(BackendError::ContextOverflow { needed, n_ctx });
-    }
-    Ok(())
+    check_rows(context.len().saturating_add(limit), n_ctx)
 }
 
 /// Checks that the logits at `position` mean something.
-///
-/// # Errors
-/// [`BackendError::NotFinite`].
 pub(super) fn check_finite(logits: &[f32], position: usize) -> Result<(), BackendError> {
     match all_finite(logits) {
         true => Ok(()),
@@ -318,7 +253,7 @@ pub(super) fn check_finite(logits: &[f32], position: usize) -> Result<(), Backen
 }
 
 /// Checks what every backend refuses: no tokens, positions beyond the cache, ids outside the vocabulary.
-pub fn check_tokens(
+pub(super) fn check_tokens(
     tokens: &[u32],
     pos: usize,
     n_ctx: usize,
@@ -327,10 +262,7 @@ pub fn check_tokens(
     if tokens.is_empty() {
         return Err(BackendError::NoTokens);
     }
-    let needed = pos.saturating_add(tokens.len());
-    if needed > n_ctx {
-        return Err(BackendError::ContextOverflow { needed, n_ctx });
-    }
+    check_rows(pos.saturating_add(tokens.len()), n_ctx)?;
     match tokens.iter().find(|token| **token as usize >= vocab_size) {
         Some(&token) => Err(BackendError::TokenOutOfRange { token, vocab_size }),
         None => Ok(()),

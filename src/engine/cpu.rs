@@ -61,6 +61,27 @@ impl CpuBackend {
         check_tokens(tokens, pos, self.n_ctx, self.vocab_size)
     }
 
+    /// [`Backend::prefill_async`].
+    fn compute(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_prompt: &mut OnPrompt<'_>,
+    ) -> Result<usize, BackendError> {
+        self.check(tokens, pos)?;
+        self.next = 0;
+        let mut x = Vec::new();
+        for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
+            if i > 0 && on_prompt(i * CHUNK).is_break() {
+                return Ok(i * CHUNK);
+            }
+            x = self.reference.forward(chunk, pos + i * CHUNK);
+        }
+        self.last_logits = self.reference.head(&x[x.len() - self.embedding_length..]);
+        self.next = pos + tokens.len();
+        Ok(tokens.len())
+    }
+
     /// Values of a cache row of one layer.
     fn row(&self) -> usize {
         let caches = self.reference.cached();
@@ -82,29 +103,35 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn read_rows(&mut self, positions: Range<usize>) -> Result<Vec<u8>, BackendError> {
-        check_rows(positions.end, self.n_ctx)?;
-        if positions.is_empty() {
-            return Ok(vec![]);
-        }
-        let row = self.row();
-        let values = row * positions.start..row * positions.end;
-        let layers = self.reference.cached().iter();
-        let rows = layers.flat_map(|cache| bytemuck::cast_slice::<f16, u8>(&cache[values.clone()]));
-        Ok(rows.copied().collect())
+    fn read_rows_async(&mut self, positions: Range<usize>) -> Answer<'_, Vec<u8>> {
+        Box::pin(async move {
+            check_rows(positions.end, self.n_ctx)?;
+            if positions.is_empty() {
+                return Ok(vec![]);
+            }
+            let row = self.row();
+            let values = row * positions.start..row * positions.end;
+            let layers = self.reference.cached().iter();
+            let rows =
+                layers.flat_map(|cache| bytemuck::cast_slice::<f16, u8>(&cache[values.clone()]));
+            Ok(rows.copied().collect())
+        })
     }
 
-    fn write_rows(&mut self, first: usize, rows: &[u8]) -> Result<(), BackendError> {
-        let row = self.row();
-        let of_all = row * size_of::<f16>() * self.reference.cached().len();
-        let count = check_written(rows.len(), of_all, first, self.n_ctx)?;
-        self.next = 0;
-        let of_layer = (count * row * size_of::<f16>()).max(1);
-        for (cache, rows) in (self.reference.cache().iter_mut()).zip(rows.chunks_exact(of_layer)) {
-            let cache = &mut cache[first * row..(first + count) * row];
-            bytemuck::cast_slice_mut(cache).copy_from_slice(rows);
-        }
-        Ok(())
+    fn write_rows_async<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let row = self.row();
+            let of_all = row * size_of::<f16>() * self.reference.cached().len();
+            let count = check_written(rows.len(), of_all, first, self.n_ctx)?;
+            self.next = 0;
+            let of_layer = (count * row * size_of::<f16>()).max(1);
+            let caches = self.reference.cache().iter_mut();
+            for (cache, rows) in caches.zip(rows.chunks_exact(of_layer)) {
+                let cache = &mut cache[first * row..(first + count) * row];
+                bytemuck::cast_slice_mut(cache).copy_from_slice(rows);
+            }
+            Ok(())
+        })
     }
 
     fn branch_async(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
@@ -120,54 +147,45 @@ impl Backend for CpuBackend {
         })
     }
 
-    fn prefill_watched(
-        &mut self,
-        tokens: &[u32],
+    fn prefill_async<'a>(
+        &'a mut self,
+        tokens: &'a [u32],
         pos: usize,
-        on_prompt: &mut OnPrompt<'_>,
-    ) -> Result<usize, BackendError> {
-        self.check(tokens, pos)?;
-        self.next = 0;
-        let mut x = Vec::new();
-        for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
-            if i > 0 && on_prompt(i * CHUNK).is_break() {
-                return Ok(i * CHUNK);
-            }
-            x = self.reference.forward(chunk, pos + i * CHUNK);
-        }
-        self.last_logits = self.reference.head(&x[x.len() - self.embedding_length..]);
-        self.next = pos + tokens.len();
-        Ok(tokens.len())
+        on_prompt: &'a mut OnPrompt<'_>,
+    ) -> Answer<'a, usize> {
+        Box::pin(async move { self.compute(tokens, pos, on_prompt) })
     }
 
-    fn logits_watched(
-        &mut self,
-        tokens: &[u32],
+    fn logits_async<'a>(
+        &'a mut self,
+        tokens: &'a [u32],
         pos: usize,
-        on_prompt: &mut OnPrompt<'_>,
-        on_row: &mut OnRow<'_>,
-    ) -> Result<usize, BackendError> {
-        self.check(tokens, pos)?;
-        for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
-            let first = i * CHUNK;
-            if i > 0 && on_prompt(first).is_break() {
-                self.next = 0;
-                return Ok(first);
-            }
-            let x = self.reference.forward(chunk, pos + first);
-            for (j, x) in x.chunks(HEAD_CHUNK * self.embedding_length).enumerate() {
-                let logits = self.reference.head(x);
-                for (t, row) in logits.chunks_exact(self.vocab_size).enumerate() {
-                    let index = first + j * HEAD_CHUNK + t;
-                    self.next = pos + index + 1;
-                    self.last_logits = row.to_vec();
-                    if on_row(index, row).is_break() {
-                        return Ok(index + 1);
+        on_prompt: &'a mut OnPrompt<'_>,
+        on_row: &'a mut OnRow<'_>,
+    ) -> Answer<'a, usize> {
+        Box::pin(async move {
+            self.check(tokens, pos)?;
+            for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
+                let first = i * CHUNK;
+                if i > 0 && on_prompt(first).is_break() {
+                    self.next = 0;
+                    return Ok(first);
+                }
+                let x = self.reference.forward(chunk, pos + first);
+                for (j, x) in x.chunks(HEAD_CHUNK * self.embedding_length).enumerate() {
+                    let logits = self.reference.head(x);
+                    for (t, row) in logits.chunks_exact(self.vocab_size).enumerate() {
+                        let index = first + j * HEAD_CHUNK + t;
+                        self.next = pos + index + 1;
+                        self.last_logits = row.to_vec();
+                        if on_row(index, row).is_break() {
+                            return Ok(index + 1);
+                        }
                     }
                 }
             }
-        }
-        Ok(tokens.len())
+            Ok(tokens.len())
+        })
     }
 
     fn decode(
@@ -181,7 +199,8 @@ impl Backend for CpuBackend {
         let mut context = context.to_vec();
         for _ in 0..limit {
             if context.len() > self.next {
-                self.prefill(&[context[self.next]], self.next)?;
+                let unwatched = &mut |_| ControlFlow::Continue(());
+                self.compute(&[context[self.next]], self.next, unwatched)?;
             }
             check_finite(&self.last_logits, context.len() - 1)?;
             let token = sample(

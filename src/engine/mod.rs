@@ -33,12 +33,12 @@ pub use crate::kernels::sampling::{self, Sampling};
 pub use error::{EngineError, NoRoom};
 pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
 pub use opened::Opened;
+pub use room::available;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use room::check_gpu;
-pub use room::{Room, available};
 pub use saved::{SessionFile, SessionFileError};
 pub use session::{GenerateStats, Session, StopReason};
-pub use wait::{KeepWarm, adapter};
+pub use wait::{BackendWait, KeepWarm, adapter};
 
 pub use crate::gpu::{DeviceChoice, GpuOptions, Tier};
 
@@ -173,9 +173,6 @@ impl Engine {
     }
 
     /// What tells the model from others.
-    ///
-    /// # Errors
-    /// Where the file cannot be read any more.
     fn identity(&self) -> Result<&Identity, EngineError> {
         if let Some(identity) = self.identity.get() {
             return Ok(identity);
@@ -192,7 +189,7 @@ impl Engine {
     /// What was measured to choose the tier; `None` where [`EngineOptions::gpu`] names one, an earlier measurement is kept, or the
     /// device has no choice.
     pub fn tier_trial(&self) -> Option<&TierTrial> {
-        self.weights.as_ref()?.tier_trial()
+        self.weights.as_ref()?.tier_trial.as_ref()
     }
 
     /// Starts a context, empty.

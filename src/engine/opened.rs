@@ -66,12 +66,17 @@ impl Opened {
         let (model, ubatch) = (file.model, options.ubatch);
         let template = chat_template.as_ref();
         let thinks = options.may_think && template.is_some_and(ChatTemplate::supports_thinking);
+        let place = room::Place {
+            site: room::Site::of(&device),
+            model: &*model,
+            ubatch,
+        };
         let n_ctx = match file.n_ctx {
             Some(n_ctx) => n_ctx,
-            None => room::default_context(&device, &*model, thinks, ubatch)?,
+            None => place.default_context(thinks)?,
         };
         if !options.force {
-            room::check(&device, &*model, n_ctx, ubatch)?;
+            place.check(n_ctx)?;
         }
         let batch_sizes = match &options.serving {
             Some(serving) => room::batch_sizes(&device, &*model, n_ctx, *serving, options.force)?,
@@ -85,7 +90,7 @@ impl Opened {
         }
         Ok(Self {
             batch_sizes,
-            recommended: Recommended::new(&file.gguf, model.config()),
+            recommended: Recommended::new(model.gguf(), model.config()),
             model,
             tokenizer,
             chat_template,
@@ -171,11 +176,6 @@ impl Opened {
         }
     }
 
-    /// Whether it computes on a GPU, or on software that stands for one.
-    pub fn is_on_gpu(&self) -> bool {
-        matches!(self.device, Device::Gpu(_))
-    }
-
     /// Why [`Auto`](crate::gpu::DeviceChoice::Auto) means the CPU reference here: [`GpuError::NoAdapter`] or [`GpuError::OnlySoftware`].
     pub fn no_gpu(&self) -> Option<&GpuError> {
         match &self.device {
@@ -232,7 +232,6 @@ pub(super) type Text = (Tokenizer, Option<ChatTemplate>);
 
 /// A model's file, of which the text is not read yet.
 pub(super) struct File {
-    gguf: Arc<Gguf>,
     model: Arc<dyn Model>,
     /// What was asked for; `None` is the default.
     n_ctx: Option<usize>,
@@ -246,17 +245,16 @@ impl File {
 
     /// What is in a container.
     fn of(gguf: Gguf, options: &EngineOptions) -> Result<Self, EngineError> {
-        let gguf = Arc::new(gguf);
         // The model first: of an unknown architecture nothing else need be understood.
-        let model = models::load(Arc::clone(&gguf))?;
+        let model = models::load(Arc::new(gguf))?;
         let asked = |ctx| context_length(Some(ctx), model.config().context_length);
         let n_ctx = options.ctx.map(asked).transpose()?;
-        Ok(Self { gguf, model, n_ctx })
+        Ok(Self { model, n_ctx })
     }
 
     /// Reads the text.
     pub(super) fn text(&self) -> Result<Text, TokenizerError> {
-        let tokenizer = Tokenizer::from_gguf(&self.gguf)?;
-        Ok((tokenizer, ChatTemplate::from_gguf(&self.gguf)?))
+        let gguf = self.model.gguf();
+        Ok((Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf)?))
     }
 }

@@ -1,13 +1,11 @@
 //! Whether a model and its context have room in memory, told before anything is loaded.
 
-use std::sync::Arc;
-
 use super::device::Device;
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
 use super::gpu::batch::step_tokens;
 use super::{DEFAULT_CONTEXT, EngineError, Serving};
-use crate::gpu::{Gpu, GpuError, Target};
+use crate::gpu::{GpuError, Target};
 use crate::kernels::sequences::PAGE;
 use crate::models::{BatchSizes, Model};
 
@@ -17,16 +15,10 @@ const THINKING_CONTEXT: usize = 32768;
 const STEP: usize = 256;
 
 /// What a model and a context take, and what there is.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Room {
-    /// Bytes of the weights.
-    pub weights: u64,
-    /// Bytes of the cache.
-    pub cache: u64,
-    /// Bytes of all else.
-    pub scratch: u64,
+struct Room {
+    plan: MemoryPlan,
     /// Bytes that the device or the machine has; `None` where nothing tells.
-    pub has: Option<u64>,
+    has: Option<u64>,
 }
 
 /// Where a model is to run, as far as its memory goes.
@@ -38,7 +30,7 @@ pub(crate) enum Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    fn of(device: &'a Device) -> Self {
+    pub(super) fn of(device: &'a Device) -> Self {
         match device {
             Device::Cpu { .. } => Self::Cpu,
             Device::Gpu(gpu) => Self::Gpu(gpu, gpu.memory),
@@ -46,114 +38,110 @@ impl<'a> Site<'a> {
     }
 }
 
+/// A model and where it is to run, with prompts in chunks of `ubatch` tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub site: Site<'a>,
+    pub model: &'a dyn Model,
+    pub ubatch: Option<u32>,
+}
+
 impl Room {
-    /// Of `model` with a context of `n_ctx` tokens at `site`, with prompts in chunks of `ubatch` tokens.
+    /// Whether it is there, as far as anything tells.
+    fn is_enough(&self) -> bool {
+        self.has.is_none_or(|has| self.plan.total() <= has)
+    }
+}
+
+impl Place<'_> {
+    /// What a context of `n_ctx` tokens takes.
+    fn room(&self, n_ctx: usize) -> Result<Room, EngineError> {
+        let (plan, memory) = match self.site {
+            // More weights than there is memory would be read from the disk for every token.
+            Site::Cpu => (MemoryPlan::on_cpu(self.model, n_ctx), None),
+            Site::Gpu(target, memory) => {
+                let plan = MemoryPlan::new(target, self.model, n_ctx, self.ubatch)?;
+                (plan, memory)
+            }
+        };
+        let has = available(memory);
+        Ok(Room { plan, has })
+    }
+
+    /// Refuses a context that has no room.
     ///
     /// # Errors
-    /// What loading the model there would refuse.
-    fn at(
-        site: Site<'_>,
-        model: &dyn Model,
-        n_ctx: usize,
-        ubatch: Option<u32>,
-    ) -> Result<Self, EngineError> {
-        let Site::Gpu(target, memory) = site else {
-            // More weights than there is memory would be read from the disk for every token.
-            let plan = MemoryPlan::on_cpu(model, n_ctx);
-            return Ok(Self::new(plan, None));
+    /// [`EngineError::NoRoom`], or what loading the model there would refuse.
+    pub(crate) fn check(&self, n_ctx: usize) -> Result<(), EngineError> {
+        let room = match self.room(n_ctx) {
+            // Here only a cache that no binding has room for depends on the context.
+            Err(EngineError::Gpu(error @ GpuError::BindingTooLarge { .. })) => {
+                return Err(match self.longest(n_ctx)? {
+                    Some(fitting) => EngineError::ContextUnbound {
+                        reason: error.to_string(),
+                        fitting,
+                    },
+                    None => error.into(),
+                });
+            }
+            room => room?,
         };
-        let plan = MemoryPlan::new(target, model, n_ctx, ubatch)?;
-        Ok(Self::new(plan, memory))
+        let Some(has) = room.has.filter(|_| !room.is_enough()) else {
+            return Ok(());
+        };
+        let advice = match self.longest(n_ctx)? {
+            Some(fitting) => format!("a context of {fitting} tokens fits: -c {fitting}"),
+            None => {
+                let parameters: u64 = (self.model.gguf().tensors().iter())
+                    .map(|t| t.element_count())
+                    .sum();
+                let bits = |bytes: u64| 8.0 * bytes as f64 / parameters.max(1) as f64;
+                let least = self.room(STEP.min(n_ctx))?;
+                let left = has.saturating_sub(least.plan.total() - least.plan.weights);
+                format!(
+                    "no context does; a quantisation of {:.1} bits a weight would, this one has {:.1}",
+                    bits(left),
+                    bits(room.plan.weights)
+                )
+            }
+        };
+        Err(EngineError::from(Box::new(NoRoom {
+            needed: size(room.plan.total()),
+            weights: size(room.plan.weights),
+            n_ctx,
+            cache: size(room.plan.cache),
+            device: match self.site {
+                Site::Cpu => "this machine".to_owned(),
+                Site::Gpu(target, _) => target.name.clone(),
+            },
+            has: size(has),
+            advice,
+        })))
     }
 
-    fn new(plan: MemoryPlan, memory: Option<u64>) -> Self {
-        Self {
-            weights: plan.weights,
-            cache: plan.cache,
-            scratch: plan.scratch,
-            has: available(memory),
+    /// The context where none is asked for: of a model that may think what has room, up to [`THINKING_CONTEXT`].
+    pub(super) fn default_context(&self, thinks: bool) -> Result<usize, EngineError> {
+        let most = self.model.config().context_length;
+        let usual = most.min(DEFAULT_CONTEXT);
+        if !thinks {
+            return Ok(usual);
+        }
+        let longest = self.longest(most.min(THINKING_CONTEXT))?;
+        Ok(longest.map_or(usual, |n_ctx| n_ctx.max(usual)))
+    }
+
+    /// Whether a context of `n_ctx` tokens has room.
+    fn fits(&self, n_ctx: usize) -> Result<bool, EngineError> {
+        match self.room(n_ctx) {
+            Err(EngineError::Gpu(GpuError::BindingTooLarge { .. })) => Ok(false),
+            room => Ok(room?.is_enough()),
         }
     }
 
-    /// All of it.
-    pub fn needed(&self) -> u64 {
-        self.weights + self.cache + self.scratch
+    /// The longest context up to `most` that has room; `None` where not even the shortest does.
+    fn longest(&self, most: usize) -> Result<Option<usize>, EngineError> {
+        longest(most, &|n_ctx| self.fits(n_ctx))
     }
-
-    /// Whether it is there, as far as anything tells.
-    pub fn is_enough(&self) -> bool {
-        self.has.is_none_or(|has| self.needed() <= has)
-    }
-}
-
-/// Refuses what has no room.
-///
-/// # Errors
-/// [`EngineError::NoRoom`], or what loading the model there would refuse.
-pub(super) fn check(
-    device: &Device,
-    model: &dyn Model,
-    n_ctx: usize,
-    ubatch: Option<u32>,
-) -> Result<(), EngineError> {
-    check_at(Site::of(device), model, n_ctx, ubatch)
-}
-
-/// As [`check`], also for a GPU that is planned only.
-///
-/// # Errors
-/// As for [`check`].
-pub(crate) fn check_at(
-    site: Site<'_>,
-    model: &dyn Model,
-    n_ctx: usize,
-    ubatch: Option<u32>,
-) -> Result<(), EngineError> {
-    let fits = |n_ctx| fits(site, model, n_ctx, ubatch);
-    let room = match Room::at(site, model, n_ctx, ubatch) {
-        // Here only a cache that no binding has room for depends on the context.
-        Err(EngineError::Gpu(error @ GpuError::BindingTooLarge { .. })) => {
-            return Err(match longest(n_ctx, &fits)? {
-                Some(fitting) => EngineError::ContextUnbound {
-                    reason: error.to_string(),
-                    fitting,
-                },
-                None => error.into(),
-            });
-        }
-        room => room?,
-    };
-    let Some(has) = room.has.filter(|_| !room.is_enough()) else {
-        return Ok(());
-    };
-    let advice = match longest(n_ctx, &fits)? {
-        Some(fitting) => format!("a context of {fitting} tokens fits: -c {fitting}"),
-        None => {
-            let parameters: u64 = (model.gguf().tensors().iter())
-                .map(|t| t.element_count())
-                .sum();
-            let bits = |bytes: u64| 8.0 * bytes as f64 / parameters.max(1) as f64;
-            let least = Room::at(site, model, STEP.min(n_ctx), ubatch)?;
-            let left = has.saturating_sub(least.needed() - least.weights);
-            format!(
-                "no context does; a quantisation of {:.1} bits a weight would, this one has {:.1}",
-                bits(left),
-                bits(room.weights)
-            )
-        }
-    };
-    Err(EngineError::from(Box::new(NoRoom {
-        needed: size(room.needed()),
-        weights: size(room.weights),
-        n_ctx,
-        cache: size(room.cache),
-        device: match site {
-            Site::Cpu => "this machine".to_owned(),
-            Site::Gpu(target, _) => target.name.clone(),
-        },
-        has: size(has),
-        advice,
-    })))
 }
 
 /// The sizes of the steps of several sequences; `None` where one is answered at a time. Where nothing is asked for, the cache has what
@@ -212,52 +200,22 @@ pub(super) fn batch_sizes(
     Ok(Some(of_pages(all.min(most).max(of_one))))
 }
 
-/// As [`check`], on a GPU and with prompts in chunks as usual.
+/// As [`Place::check`], on a GPU and with prompts in chunks as usual.
 ///
 /// # Errors
-/// As for [`check`].
-#[cfg_attr(
-    target_arch = "wasm32",
-    allow(dead_code, reason = "measurements ask, which browsers do not make")
-)]
+/// As for [`Place::check`].
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn check_gpu(
-    gpu: &Arc<Gpu>,
+    gpu: &crate::gpu::Gpu,
     model: &dyn Model,
     n_ctx: usize,
 ) -> Result<(), EngineError> {
-    check(&Device::Gpu(Arc::clone(gpu)), model, n_ctx, None)
-}
-
-/// The context where none is asked for: of a model that may think what has room, up to [`THINKING_CONTEXT`].
-///
-/// # Errors
-/// What loading the model there would refuse.
-pub(super) fn default_context(
-    device: &Device,
-    model: &dyn Model,
-    thinks: bool,
-    ubatch: Option<u32>,
-) -> Result<usize, EngineError> {
-    let most = model.config().context_length;
-    let usual = most.min(DEFAULT_CONTEXT);
-    if !thinks {
-        return Ok(usual);
-    }
-    let fits = |n_ctx| fits(Site::of(device), model, n_ctx, ubatch);
-    Ok(longest(most.min(THINKING_CONTEXT), &fits)?.map_or(usual, |n_ctx| n_ctx.max(usual)))
-}
-
-/// Whether a context of `n_ctx` tokens has room.
-fn fits(
-    site: Site<'_>,
-    model: &dyn Model,
-    n_ctx: usize,
-    ubatch: Option<u32>,
-) -> Result<bool, EngineError> {
-    match Room::at(site, model, n_ctx, ubatch) {
-        Err(EngineError::Gpu(GpuError::BindingTooLarge { .. })) => Ok(false),
-        room => Ok(room?.is_enough()),
-    }
+    let place = Place {
+        site: Site::Gpu(gpu, gpu.memory),
+        model,
+        ubatch: None,
+    };
+    place.check(n_ctx)
 }
 
 /// The longest context up to `most` that `fits`, in steps of 256 tokens; `None` where not even the shortest does.
@@ -308,7 +266,7 @@ fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
     use crate::engine::ModelSource;
-    use crate::gpu::GpuOptions;
+    use crate::gpu::{Gpu, GpuOptions};
     use crate::models;
     use std::sync::Arc;
 
@@ -382,16 +340,21 @@ mod tests {
             .expect("it is part of the program");
         let model = models::load(Arc::new(gguf)).expect("it is supported");
         let cpu = Device::Cpu { because: None };
-        let context = |thinks| default_context(&cpu, &*model, thinks, None).expect("it has room");
+        let place = Place {
+            site: Site::of(&cpu),
+            model: &*model,
+            ubatch: None,
+        };
+        let context = |thinks| place.default_context(thinks).expect("it has room");
         // The built-in model was made for no more.
         assert_eq!([context(true), context(false)], [2048, 2048]);
-        let room = Room::at(Site::of(&cpu), &*model, 2048, None).expect("it is read in place");
+        let room = place.room(2048).expect("it is read in place");
         assert!(room.is_enough());
+        assert_eq!(room.plan.cache, model.cache_bytes_per_token() * 2048);
         let small = Room {
-            has: Some(room.needed() - 1),
-            ..room.clone()
+            has: Some(room.plan.total() - 1),
+            ..room
         };
         assert!(!small.is_enough());
-        assert_eq!(room.cache, model.cache_bytes_per_token() * 2048);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use web_time::{Duration, Instant};
 
-use super::backend::{OnPrompt, OnRow, OnToken, Touch};
+use super::backend::{Backend, BackendError, OnPrompt, OnRow, OnToken, Touch};
 use super::chooser::Chooser;
 use super::device::{self, Device};
 use super::opened::{File, Opened};
@@ -16,6 +16,41 @@ use super::{
 };
 use crate::gpu::AdapterSummary;
 use crate::gpu::wait::{complete, waits};
+
+/// What a [`Backend`] computes, waited for.
+pub trait BackendWait: Backend {
+    /// As [`prefill_watched`](Self::prefill_watched), with nobody told of the tokens that are computed.
+    fn prefill(&mut self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
+        let unwatched = &mut |_| ControlFlow::Continue(());
+        self.prefill_watched(tokens, pos, unwatched).map(drop)
+    }
+
+    /// As [`logits_watched`](Self::logits_watched), with nobody told of the tokens that are computed.
+    fn logits(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_row: &mut OnRow<'_>,
+    ) -> Result<(), BackendError> {
+        let unwatched = &mut |_| ControlFlow::Continue(());
+        self.logits_watched(tokens, pos, unwatched, on_row)
+            .map(drop)
+    }
+
+    waits! {
+        fn prefill_watched(
+            &mut self, tokens: &[u32], pos: usize, on_prompt: &mut OnPrompt<'_>,
+        ) -> Result<usize, BackendError> =
+            self.prefill_async(tokens, pos, on_prompt);
+
+        fn logits_watched(
+            &mut self, tokens: &[u32], pos: usize, on_prompt: &mut OnPrompt<'_>, on_row: &mut OnRow<'_>,
+        ) -> Result<usize, BackendError> =
+            self.logits_async(tokens, pos, on_prompt, on_row);
+    }
+}
+
+impl<B: Backend + ?Sized> BackendWait for B {}
 
 impl Opened {
     /// As [`new_async`](Self::new_async), and reads the file while the device opens.
@@ -84,21 +119,6 @@ impl Session<'_> {
         Ok(self.end(answer))
     }
 
-    /// [`generate_chosen_async`](Self::generate_chosen_async), waited for.
-    ///
-    /// # Errors
-    /// As for [`generate_chosen_async`](Self::generate_chosen_async).
-    pub fn generate_chosen(
-        &mut self,
-        prompt: &[u32],
-        chooser: &mut dyn Chooser,
-        limit: usize,
-        on_prompt: &mut OnPrompt<'_>,
-        on_token: &mut OnToken<'_>,
-    ) -> Result<GenerateStats, EngineError> {
-        complete(self.generate_chosen_async(prompt, chooser, limit, on_prompt, on_token))
-    }
-
     /// As [`logits_watched`](Self::logits_watched), with nobody told of the tokens that are evaluated.
     pub fn logits(
         &mut self,
@@ -112,6 +132,12 @@ impl Session<'_> {
     }
 
     waits! {
+        pub fn generate_chosen(
+            &mut self, prompt: &[u32], chooser: &mut dyn Chooser, limit: usize,
+            on_prompt: &mut OnPrompt<'_>, on_token: &mut OnToken<'_>,
+        ) -> Result<GenerateStats, EngineError> =
+            self.generate_chosen_async(prompt, chooser, limit, on_prompt, on_token);
+
         pub fn read_rows(&mut self, positions: Range<usize>) -> Result<Vec<u8>, EngineError> =
             self.read_rows_async(positions);
 
@@ -125,20 +151,12 @@ impl Session<'_> {
 }
 
 impl SessionFile {
-    /// [`restore_async`](Self::restore_async), waited for.
-    ///
-    /// # Errors
-    /// As for [`restore_async`](Self::restore_async).
-    pub fn restore(&mut self, session: &mut Session<'_>) -> Result<(), SessionFileError> {
-        complete(self.restore_async(session))
-    }
+    waits! {
+        pub fn restore(&mut self, session: &mut Session<'_>) -> Result<(), SessionFileError> =
+            self.restore_async(session);
 
-    /// [`save_async`](Self::save_async), waited for.
-    ///
-    /// # Errors
-    /// As for [`save_async`](Self::save_async).
-    pub fn save(&mut self, session: &mut Session<'_>, data: &[u8]) -> Result<(), SessionFileError> {
-        complete(self.save_async(session, data))
+        pub fn save(&mut self, session: &mut Session<'_>, data: &[u8]) -> Result<(), SessionFileError> =
+            self.save_async(session, data);
     }
 }
 

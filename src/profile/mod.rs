@@ -20,7 +20,7 @@ use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
 use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
-use crate::engine::{DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice, check_gpu};
+use crate::engine::{BackendWait, DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice, check_gpu};
 use crate::gpu::call::Taken;
 use crate::gpu::clock::Clock;
 use crate::gpu::stamps::Stamps;
@@ -107,7 +107,7 @@ pub fn run(
     // In the tier that loading settled for.
     let (gpu, tier_trial) = (
         Arc::clone(&weights.gpu),
-        weights.tier_trial().map(ToString::to_string),
+        weights.tier_trial.map(|trial| trial.to_string()),
     );
     let mut backend = GpuBackend::with_chunk(Arc::new(weights), n_ctx, chunk)?;
     backend.fill_cache(options.depth)?;

@@ -310,7 +310,7 @@ impl Bench {
         let weights = Arc::new(GpuModel::load(gpu, Arc::clone(&model), told)?);
         // In the tier that loading settled for.
         let gpu = Arc::clone(&weights.gpu);
-        flow = on_event(Event::Loaded(weights.tier_trial()));
+        flow = on_event(Event::Loaded(weights.tier_trial.as_ref()));
         let mut backend = GpuBackend::new(weights, n_ctx)?;
         backend.fill_cache(n_ctx).map_err(BenchError::from)?;
         let bench = Self {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::engine::backend::{Backend, BackendError};
+use crate::engine::backend::BackendError;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::{EngineError, Tier};
@@ -319,11 +319,7 @@ fn on_gpu(model: &Arc<GpuModel>, tokens: &[u32], way: Way) -> Result<Vec<Vec<f32
 
 fn on_cpu(model: &Arc<dyn Model>, tokens: &[u32]) -> Result<Vec<Vec<f32>>, VerifyError> {
     let mut backend = CpuBackend::new(Arc::clone(model), tokens.len())?;
-    Ok(logits(
-        &mut backend as &mut dyn Backend,
-        tokens,
-        usize::MAX,
-    )?)
+    Ok(logits(&mut backend, tokens, usize::MAX)?)
 }
 
 /// What rounding may do to logits in the way that this device computes them: of f32, of halves, of halves in pairs, and of bytes. Prompts are

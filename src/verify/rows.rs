@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use crate::engine::BackendWait;
 use crate::engine::backend::{Backend, BackendError};
 
 /// The logits (tokens, vocab) of a text from its beginning, `at_once` tokens in a call.

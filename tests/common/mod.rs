@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use glimt::engine::BackendWait;
 use glimt::engine::backend::Backend;
 use glimt::engine::sampling::Sampling;
 use glimt::gguf::Gguf;

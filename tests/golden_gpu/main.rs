@@ -13,6 +13,7 @@ use common::{
     FIXTURES, Golden, all_logits, check_golden, check_synthetic, fixture, greedy, in_repository,
     load, random_tokens, requantised, some,
 };
+use glimt::engine::BackendWait;
 use glimt::engine::PrecomposeChoice;
 use glimt::engine::backend::{Answer, Backend, BackendError, OnPrompt, OnRow, OnToken};
 use glimt::engine::cpu::CpuBackend;
@@ -64,42 +65,48 @@ impl Backend for OneByOne {
         self.0.n_ctx()
     }
 
-    fn prefill_watched(
-        &mut self,
-        tokens: &[u32],
+    fn prefill_async<'a>(
+        &'a mut self,
+        tokens: &'a [u32],
         pos: usize,
-        _: &mut OnPrompt<'_>,
-    ) -> Result<usize, BackendError> {
-        for (i, token) in tokens.iter().enumerate() {
-            self.0.prefill(&[*token], pos + i)?;
-        }
-        Ok(tokens.len())
+        _: &'a mut OnPrompt<'_>,
+    ) -> Answer<'a, usize> {
+        Box::pin(async move {
+            for (i, token) in tokens.iter().enumerate() {
+                let unwatched = &mut |_| ControlFlow::Continue(());
+                (self.0.prefill_async(&[*token], pos + i, unwatched)).await?;
+            }
+            Ok(tokens.len())
+        })
     }
 
-    fn logits_watched(
-        &mut self,
-        tokens: &[u32],
+    fn logits_async<'a>(
+        &'a mut self,
+        tokens: &'a [u32],
         pos: usize,
-        _: &mut OnPrompt<'_>,
-        on_row: &mut OnRow<'_>,
-    ) -> Result<usize, BackendError> {
-        for (i, token) in tokens.iter().enumerate() {
-            let on_row = &mut |_, row: &[f32]| on_row(i, row);
-            self.0.logits(&[*token], pos + i, on_row)?;
-        }
-        Ok(tokens.len())
+        _: &'a mut OnPrompt<'_>,
+        on_row: &'a mut OnRow<'_>,
+    ) -> Answer<'a, usize> {
+        Box::pin(async move {
+            for (i, token) in tokens.iter().enumerate() {
+                let unwatched = &mut |_| ControlFlow::Continue(());
+                let on_row = &mut |_: usize, row: &[f32]| on_row(i, row);
+                (self.0.logits_async(&[*token], pos + i, unwatched, on_row)).await?;
+            }
+            Ok(tokens.len())
+        })
     }
 
     fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
         self.0.fill_cache(rows)
     }
 
-    fn read_rows(&mut self, positions: std::ops::Range<usize>) -> Result<Vec<u8>, BackendError> {
-        self.0.read_rows(positions)
+    fn read_rows_async(&mut self, positions: std::ops::Range<usize>) -> Answer<'_, Vec<u8>> {
+        self.0.read_rows_async(positions)
     }
 
-    fn write_rows(&mut self, first: usize, rows: &[u8]) -> Result<(), BackendError> {
-        self.0.write_rows(first, rows)
+    fn write_rows_async<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()> {
+        self.0.write_rows_async(first, rows)
     }
 
     fn branch_async(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
@@ -464,7 +471,10 @@ fn slices_joined_by_either_way_and_other_geometries_give_the_same_logits() {
 /// `gpu` is a device of its own for the choices: they are the device's.
 fn check_choices(gpu: &Arc<Gpu>, limit: f64) {
     let activation = gpu.activation();
-    let mut backend = backend(gpu, &embedded(), 1024);
+    let model = GpuModel::load(Arc::clone(gpu), embedded(), &mut |_, _| {});
+    let model = Arc::new(model.expect("the model fits"));
+    // With the choices of the moment.
+    let backend = || GpuBackend::new(Arc::clone(&model), 1024).expect("a small cache");
     let tokens = random_tokens(5);
     // With 4 heads a context of some hundred rows is many slices.
     let logits = |backend: &mut GpuBackend| {
@@ -494,12 +504,12 @@ fn check_choices(gpu: &Arc<Gpu>, limit: f64) {
         });
     };
     merge_up_to(0);
-    backend.record_again().expect("it was recorded before");
-    let expected = logits(&mut backend);
-    let apart = backend.dispatches_per_token(700);
+    let mut usual = backend();
+    let expected = logits(&mut usual);
+    let apart = usual.dispatches_per_token(700);
     for most in [1, 1000] {
         merge_up_to(most);
-        backend.record_again().expect("it was recorded before");
+        let mut backend = backend();
         let error = judged(&logits(&mut backend), &expected);
         assert!(
             error < limit,
@@ -511,13 +521,12 @@ fn check_choices(gpu: &Arc<Gpu>, limit: f64) {
     }
     // The last of what could be chosen, everywhere.
     let machine = gpu.machine;
-    for site in backend.sites().to_vec() {
+    for site in usual.sites() {
         let all = site.candidates(machine);
         gpu.choices
-            .set(&site, *all.last().expect("there is a default"));
+            .set(site, *all.last().expect("there is a default"));
     }
-    backend.record_again().expect("every candidate is right");
-    let error = judged(&logits(&mut backend), &expected);
+    let error = judged(&logits(&mut backend()), &expected);
     assert!(
         error < limit,
         "other geometries: contrast error {error:.2e}"

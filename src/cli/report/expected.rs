@@ -152,5 +152,5 @@ fn planned(gpu: &Arc<Gpu>, model: &dyn Model) -> Result<(Expected, u64), EngineE
     check_gpu(gpu, model, n_ctx)?;
     let plan = SessionPlan::new(&gpu.target, model, n_ctx, None)?;
     let expected = Expected::of(&gpu.target, &plan)?;
-    Ok((expected, plan.bytes().iter().sum()))
+    Ok((expected, plan.bytes.iter().sum()))
 }

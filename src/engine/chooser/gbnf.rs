@@ -24,9 +24,6 @@ pub(super) fn is_gbnf(text: &str) -> bool {
 ///
 /// A terminal of Lark takes as many characters as it can, which GBNF knows nothing of. So a terminal is a single character, unless
 /// it is known that a longer one ends in the same places ([`Overlaps`]): a longer one costs less.
-///
-/// # Errors
-/// [`GbnfError`].
 pub(super) fn to_lark(text: &str) -> Result<String, GbnfError> {
     let rules = Rules::read(text)?;
     let mut writer = Writer {
@@ -66,10 +63,7 @@ impl Writer<'_> {
         let mut done = 0;
         while let Some(&(kind, number)) = self.wanted.get(done) {
             let part = &rules.parts[number];
-            let body = match kind {
-                Kind::Rule => self.rule(part),
-                Kind::Terminal => self.terminal(part),
-            };
+            let body = self.part(kind, part);
             let line = format!("{}: {body}", self.name(kind, number));
             self.lines.push(line);
             done += 1;
@@ -90,57 +84,44 @@ impl Writer<'_> {
         }
     }
 
-    /// A part of a rule.
-    fn rule(&mut self, part: &Part) -> String {
-        let (overlaps, rules) = (&self.overlaps, self.rules);
-        let may_be_terminal = |part: &Part| {
-            overlaps.is_regular(part)
-                && !overlaps.is_nullable(part)
-                && overlaps.is_alone(rules, part)
-        };
-        if !matches!(part, Part::Character(_)) && may_be_terminal(part) {
-            return match part {
-                Part::Rule(number) => self.name(Kind::Terminal, *number),
-                part => {
-                    let body = self.terminal(part);
-                    self.part_terminal(body)
-                }
-            };
+    /// A part of a rule or of a terminal.
+    fn part(&mut self, kind: Kind, part: &Part) -> String {
+        if kind == Kind::Rule
+            && let Some(terminal) = self.as_terminal(part)
+        {
+            return terminal;
         }
         match part {
-            Part::Repeat(inner, 0, most)
-                if *most != Some(0)
-                    && overlaps.is_regular(inner)
-                    && !overlaps.is_nullable(inner)
-                    && overlaps.is_alone(rules, part) =>
-            {
-                // Terminals are never empty.
-                let inner = self.terminal(inner);
-                let line = repeated(inner, 1, *most);
-                format!("{}?", self.part_terminal(line))
-            }
-            Part::Either(parts) => either(parts.iter().map(|part| self.rule(part))),
-            Part::Sequence(parts) => sequence(parts.iter().map(|part| self.rule(part))),
+            Part::Either(parts) => either(parts.iter().map(|part| self.part(kind, part))),
+            Part::Sequence(parts) => sequence(parts.iter().map(|part| self.part(kind, part))),
             Part::Character(ranges) => class(ranges),
-            Part::Rule(number) => self.name(Kind::Rule, *number),
+            Part::Rule(number) => self.name(kind, *number),
             Part::Repeat(part, least, most) => {
-                let part = self.rule(part);
+                let part = self.part(kind, part);
                 repeated(part, *least, *most)
             }
         }
     }
 
-    /// A part of a terminal.
-    fn terminal(&mut self, part: &Part) -> String {
+    /// A part of a rule as a terminal, if it is longer than a character and may be one.
+    fn as_terminal(&mut self, part: &Part) -> Option<String> {
+        let (overlaps, rules) = (&self.overlaps, self.rules);
+        let is_filled = |part: &Part| overlaps.is_regular(part) && !overlaps.is_nullable(part);
         match part {
-            Part::Either(parts) => either(parts.iter().map(|part| self.terminal(part))),
-            Part::Sequence(parts) => sequence(parts.iter().map(|part| self.terminal(part))),
-            Part::Character(ranges) => class(ranges),
-            Part::Rule(number) => self.name(Kind::Terminal, *number),
-            Part::Repeat(part, least, most) => {
-                let part = self.terminal(part);
-                repeated(part, *least, *most)
+            Part::Character(_) => None,
+            _ if !overlaps.is_alone(rules, part) => None,
+            Part::Rule(number) if is_filled(part) => Some(self.name(Kind::Terminal, *number)),
+            _ if is_filled(part) => {
+                let body = self.part(Kind::Terminal, part);
+                Some(self.part_terminal(body))
             }
+            Part::Repeat(inner, 0, most) if *most != Some(0) && is_filled(inner) => {
+                // Terminals are never empty.
+                let inner = self.part(Kind::Terminal, inner);
+                let line = repeated(inner, 1, *most);
+                Some(format!("{}?", self.part_terminal(line)))
+            }
+            _ => None,
         }
     }
 

@@ -7,9 +7,6 @@ use std::thread;
 const STACK: usize = 256 << 20;
 
 /// What `read` returns, on a thread with much stack.
-///
-/// # Errors
-/// What the system says where it gives no thread.
 pub(super) fn with_deep_stack<T: Send>(read: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let reader = thread::Builder::new().stack_size(STACK);

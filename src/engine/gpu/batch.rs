@@ -1,9 +1,10 @@
 //! Steps of several sequences: what the host writes before each, and what comes back of it.
 
-use super::warm::Warm;
-use super::{GpuModel, RESULT};
+use super::GpuModel;
+use super::results::{RESULT, Results};
+use super::warm;
 use crate::engine::backend::Touch;
-use crate::gpu::buffer::{Buffer, Range, Role};
+use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::call::{Call, State};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step, Target};
@@ -14,7 +15,7 @@ use crate::kernels::sequences::{CHOICE, PAGE, Record};
 use crate::models::{BatchSizes, Batches, Sessions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use wgpu::{BufferUsages, Features, SubmissionIndex};
+use wgpu::SubmissionIndex;
 
 /// Steps that may be in flight.
 pub const BATCHES_IN_FLIGHT: usize = 2;
@@ -73,11 +74,9 @@ pub struct GpuBatch {
     /// (tokens after which one is chosen, 12) words.
     choices: Range,
     biases: BiasRows,
-    results: Vec<Range>,
+    results: Results,
     /// Rows that the next step begins with.
     copies: Copies,
-    /// Copies of the results for devices that cannot map storage buffers.
-    staging: Option<Vec<wgpu::Buffer>>,
     /// From ids to hidden states, by the most tokens.
     steps: BTreeMap<u32, Recording>,
     /// From hidden states to chosen tokens, by the step that left these, and by the most tokens.
@@ -165,31 +164,12 @@ impl GpuBatch {
         let drawn = u64::from(sizes.most_drawn());
         let choices = Range::words("choices", drawn * CHOICE as u64);
         gpu.realise_async(&choices.buffer).await?;
-        let mappable = gpu.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
-        let read = match mappable {
-            true => BufferUsages::MAP_READ,
-            false => BufferUsages::COPY_SRC,
-        };
-        let bytes = RESULT * drawn;
-        let mut results = vec![];
-        let mut staging = vec![];
-        for _ in 0..RING {
-            let made = gpu
-                .buffer_async("ids", bytes, BufferUsages::STORAGE | read)
-                .await?;
-            results.push(Range::whole(&Buffer::from_made("ids", made, Role::Words)));
-            if !mappable {
-                let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-                staging.push(gpu.buffer_async("ids", bytes, usage).await?);
-            }
-        }
         Ok(Self {
             logits: Range::floats("logits of a batch", drawn * vocab),
             choices,
             biases: BiasRows::new_async(&gpu, sizes.most_drawn()).await?,
-            results,
+            results: Results::new_async(&gpu, RING, sizes.most_drawn()).await?,
             copies: Copies::new_async(&gpu, &*recipes, sizes).await?,
-            staging: (!mappable).then_some(staging),
             steps: BTreeMap::new(),
             heads: BTreeMap::new(),
             lists: BTreeMap::new(),
@@ -312,7 +292,8 @@ impl GpuBatch {
             };
             let vocab = self.model.model.config().vocab_size as u32;
             let history = self.recipes.history();
-            let choose = sample::calls(Some(&rows), &self.logits, vocab, history, &self.results);
+            let results = &self.results.ring;
+            let choose = sample::calls(Some(&rows), &self.logits, vocab, history, results);
             let most_tokens = Most {
                 tokens: most,
                 context: self.sizes.n_ctx as u32,
@@ -343,8 +324,7 @@ impl GpuBatch {
 
     /// What touches all that the smallest step needs on the device, if a device that is not used forgets it.
     pub fn warm(&self) -> Option<Touch> {
-        let warm = Warm::of(&self.model.gpu, &self.needed)?;
-        Some(Box::new(move || warm.touch()))
+        warm::touch(&self.model.gpu, &self.needed)
     }
 
     /// Submits a step. At most [`BATCHES_IN_FLIGHT`] may be on their way.
@@ -394,11 +374,7 @@ impl GpuBatch {
                 ..state
             };
             self.heads[&self.head_of(tokens.len(), drawn)].encode(gpu, &mut encoder, &state);
-            if let Some(staging) = &self.staging {
-                let from = self.results[slot].buffer.made();
-                let bytes = RESULT * drawn as u64;
-                encoder.copy_buffer_to_buffer(from, 0, &staging[slot], 0, bytes);
-            }
+            self.results.copy(&mut encoder, slot, drawn);
         }
         if let Some(FlyingRows { staging, .. }) = &rows {
             let bytes = self.row_bytes();
@@ -509,10 +485,7 @@ impl GpuBatch {
         let mut landing = BatchLanding::default();
         let submission = Some(flight.submission.clone());
         if flight.drawn > 0 {
-            let result = match &self.staging {
-                Some(staging) => &staging[flight.slot],
-                None => self.results[flight.slot].buffer.made(),
-            };
+            let result = self.results.mapped(flight.slot);
             let bytes = RESULT * flight.drawn as u64;
             let words: Vec<u32> = gpu
                 .map_read_async(result, bytes, submission.clone())

@@ -3,15 +3,16 @@
 //! [`fly`](GpuBackend::fly) does so as a future. What native builds do instead, with a thread that encodes, is made of the same parts
 //! (`wait.rs`).
 
+use super::GpuBackend;
 use super::measure::HostTime;
-use super::{GpuBackend, RESULT};
+use super::results::RESULT;
 use crate::engine::backend::{BackendError, OnToken};
 use crate::gpu::stamps::Stamping;
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use std::collections::VecDeque;
 use web_time::Instant;
-use wgpu::{Buffer, CommandBuffer, SubmissionIndex};
+use wgpu::{CommandBuffer, SubmissionIndex};
 
 /// Tokens submitted ahead of the one whose id the host has seen: enough that the GPU never waits for the host. One more
 /// lies encoded and waits for its turn.
@@ -29,16 +30,13 @@ pub(super) struct Encoded {
 
 /// A submitted step: the slot of the ring that its id comes through, and the number that must come with it.
 pub(super) struct Submitted {
-    slot: usize,
+    pub(super) slot: usize,
     number: u32,
     pub(super) submission: SubmissionIndex,
 }
 
 impl GpuBackend {
     /// [`Backend::decode_async`](crate::engine::backend::Backend::decode_async).
-    ///
-    /// # Errors
-    /// [`GpuError::WorkLost`](crate::gpu::GpuError::WorkLost), or what the device reports.
     pub(super) async fn fly(
         &mut self,
         context: &[u32],
@@ -58,7 +56,7 @@ impl GpuBackend {
     }
 
     /// As [`fly`](Self::fly), and tells what the host spent. Steps may be in flight when it ends.
-    pub(super) async fn fly_counted(
+    async fn fly_counted(
         &self,
         context: usize,
         sampling: &Sampling,
@@ -75,7 +73,7 @@ impl GpuBackend {
         let mut ready = steps.next();
         while let Some(first) = flying.pop_front() {
             let result = self.gpu().map_read_async(
-                self.result(&first),
+                self.results.mapped(first.slot),
                 RESULT,
                 Some(first.submission.clone()),
             );
@@ -151,16 +149,8 @@ impl GpuBackend {
         let gpu = self.gpu();
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         recording.encode_stamped(gpu, &mut encoder, &state, stamping);
-        if let Some(staging) = &self.staging {
-            let (from, to) = (&self.ring[state.slot], &staging[state.slot]);
-            encoder.copy_buffer_to_buffer(from, 0, to, 0, RESULT);
-        }
+        self.results.copy(&mut encoder, state.slot, 1);
         encoder.finish()
-    }
-
-    /// What the host maps of a submitted step.
-    pub(super) fn result(&self, submitted: &Submitted) -> &Buffer {
-        &self.staging.as_ref().unwrap_or(&self.ring)[submitted.slot]
     }
 
     /// The token that a step came back with.

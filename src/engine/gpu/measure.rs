@@ -2,7 +2,7 @@
 
 use super::GpuBackend;
 use super::pace::{Kind, Pace, Took};
-use crate::engine::backend::{Backend, BackendError};
+use crate::engine::backend::{Backend, BackendError, check_rows};
 use crate::gpu::call::{Call, State, Taken};
 use crate::gpu::clock::Clock;
 use crate::gpu::record::{Recording, Replay};
@@ -135,12 +135,7 @@ impl GpuBackend {
         runs: usize,
         separation: Separation,
     ) -> Result<Vec<Vec<[f64; 2]>>, BackendError> {
-        if pos + runs > self.n_ctx {
-            return Err(BackendError::ContextOverflow {
-                needed: pos + runs,
-                n_ctx: self.n_ctx,
-            });
-        }
+        check_rows(pos + runs, self.n_ctx)?;
         self.next = 0;
         let stamped = match separation {
             Separation::Host => None,
@@ -312,22 +307,6 @@ impl Timed {
         Ok(timed)
     }
 
-    /// Submits a replay cut by time, each part when the one before is done.
-    fn in_parts(
-        gpu: &Gpu,
-        pace: &mut Pace,
-        recording: &Recording,
-        state: &State,
-        separation: Separation,
-    ) -> Result<Self, GpuError> {
-        let mut timed = Self::new(gpu, recording, state, separation)?;
-        let replay = recording.replay(gpu, state);
-        in_parts(gpu, pace, &replay, &mut |encoder, part| {
-            timed.encode(&replay, encoder, part);
-        })?;
-        Ok(timed)
-    }
-
     /// Encodes what the next submission takes.
     fn encode(&mut self, replay: &Replay<'_>, encoder: &mut CommandEncoder, part: Range<usize>) {
         let stamping = match self.separation {
@@ -399,15 +378,20 @@ fn append(
     separation: Separation,
     all: &mut Vec<(Taken, [f64; 2])>,
 ) -> Result<(), GpuError> {
+    let mut stamp = || {
+        let mut timed = Timed::new(gpu, recording, state, separation)?;
+        let replay = recording.replay(gpu, state);
+        in_parts(gpu, pace, &replay, &mut |encoder, part| {
+            timed.encode(&replay, encoder, part);
+        })?;
+        timed.read(gpu)
+    };
     let stamped = match separation {
         Separation::Host => None,
-        _ => {
-            let times = Timed::in_parts(gpu, pace, recording, state, separation);
-            match times.and_then(|timed| timed.read(gpu)) {
-                Err(error) if error.is_of_clock() => None,
-                told => Some(told?),
-            }
-        }
+        _ => match stamp() {
+            Err(error) if error.is_of_clock() => None,
+            told => Some(told?),
+        },
     };
     let times = match stamped {
         Some(times) => times,

@@ -14,9 +14,6 @@ pub struct MemoryPlan {
     pub ctx: usize,
     /// The tensors that decoding reads, as they lie on the device.
     pub weights: u64,
-    /// Precomposed weights beside those of the file (`--precompose`).
-    #[serde(skip_serializing_if = "is_zero")]
-    pub precomposed: u64,
     /// The latent cache of all layers.
     pub cache: u64,
     /// The part of `cache` that one token takes.
@@ -38,11 +35,10 @@ impl MemoryPlan {
         chunk: Option<u32>,
     ) -> Result<Self, GpuError> {
         let plan = SessionPlan::new(target, model, n_ctx, chunk)?;
-        let [weights, cache, scratch] = plan.bytes();
+        let [weights, cache, scratch] = plan.bytes;
         Ok(Self {
             ctx: n_ctx,
             weights,
-            precomposed: 0,
             cache,
             cache_per_token: cache / n_ctx.max(1) as u64,
             ubatch: plan.chunk,
@@ -56,13 +52,12 @@ impl MemoryPlan {
         model: &dyn Model,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
-        let [weights, cache, scratch] = BatchPlan::new(target, model, sizes)?.bytes();
+        let [weights, cache, scratch] = BatchPlan::new(target, model, sizes)?.bytes;
         let rows = u64::from(sizes.pages) * u64::from(PAGE);
         let cache_per_token = cache / rows.max(1);
         Ok(Self {
             ctx: sizes.n_ctx,
             weights,
-            precomposed: 0,
             cache,
             cache_per_token,
             ubatch: sizes.tokens,
@@ -76,7 +71,6 @@ impl MemoryPlan {
         Self {
             ctx: n_ctx,
             weights: model.gguf().tensors().iter().map(|t| t.byte_len()).sum(),
-            precomposed: 0,
             cache: cache_per_token * n_ctx as u64,
             cache_per_token,
             ubatch: 1,
@@ -84,22 +78,10 @@ impl MemoryPlan {
         }
     }
 
-    /// The same with `bytes` of precomposed weights.
-    pub fn with_precomposed(self, bytes: u64) -> Self {
-        Self {
-            precomposed: bytes,
-            ..self
-        }
-    }
-
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.weights + self.precomposed + self.cache + self.scratch
+        self.weights + self.cache + self.scratch
     }
-}
-
-fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
 }
 
 #[cfg(test)]
@@ -110,6 +92,7 @@ mod tests {
     use super::super::{GpuBackend, GpuModel};
     use super::*;
     use crate::engine::ModelSource;
+    use crate::gpu::wait::complete;
     use crate::gpu::{Gpu, GpuError, GpuOptions};
     use crate::models;
 
@@ -149,7 +132,7 @@ mod tests {
         };
         let of_batch = MemoryPlan::of_batch(&gpu, &*weights.model, sizes).expect("it fits");
         let mut batch = GpuBatch::new(Arc::clone(&weights), sizes).expect("it fits");
-        batch.prepare_all().expect("it compiles");
+        complete(batch.prepare_all_async()).expect("it compiles");
         let of_all = gpu.allocated() - before - of_batch.cache;
         near("batch", of_all, of_batch.scratch);
         let before = gpu.allocated();

@@ -12,6 +12,7 @@ mod precompose;
 mod prompt;
 mod proof;
 mod random;
+mod results;
 mod rows;
 mod submissions;
 #[cfg(test)]
@@ -28,7 +29,7 @@ use super::backend::{
     Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, Touch, check_context, check_rows,
     check_tokens,
 };
-use crate::gpu::buffer::{Buffer, Range as Bound, Role};
+use crate::gpu::buffer::{Buffer, Range as Bound};
 use crate::gpu::call::{Call, State};
 use crate::gpu::geometry::Site;
 use crate::gpu::record::Recording;
@@ -44,15 +45,12 @@ use measure::HostTime;
 use pace::{Kind, Paces};
 use prompt::{Prompt, capacity};
 use proof::Proof;
+use results::Results;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use submissions::{Submissions, Worth};
-use wgpu::{BufferUsages, Features};
-
-/// Bytes of a result: id, step, number of the submission and padding.
-const RESULT: u64 = 16;
 
 /// A model on a GPU with the cache of one context.
 pub struct GpuBackend {
@@ -63,16 +61,12 @@ pub struct GpuBackend {
     recipes: Box<dyn Recipes>,
     /// Logits of the last position, (vocab).
     logits: Bound,
-    ring: Vec<wgpu::Buffer>,
-    /// Copies of the ring for devices that cannot map storage buffers.
-    staging: Option<Vec<wgpu::Buffer>>,
+    results: Results,
     /// One token and the choice of the next.
     decode: Recording,
     /// One token alone.
     single: Recording,
     sample: Recording,
-    /// The choice of a token, as dispatches.
-    choose: Vec<Call>,
     /// What of a decoded token a geometry can be chosen for.
     sites: Vec<Site>,
     /// The buffers of a decoded token.
@@ -116,45 +110,19 @@ impl GpuBackend {
             gpu.realise_async(&cache.buffer).await?;
         }
         let vocab = model.model.config().vocab_size as u32;
-        let logits = Bound::whole(&Buffer::new("logits", u64::from(vocab) * 4, Role::Floats));
-        let mappable = gpu.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
-        let usage = BufferUsages::STORAGE
-            | if mappable {
-                BufferUsages::MAP_READ
-            } else {
-                BufferUsages::COPY_SRC
-            };
-        let buffers = async |usage| {
-            let mut buffers = vec![];
-            for _ in 0..RING {
-                buffers.push(gpu.buffer_async("ids", RESULT, usage).await?);
-            }
-            Ok::<_, GpuError>(buffers)
-        };
-        let ring = buffers(usage).await?;
-        let staging = if mappable {
-            None
-        } else {
-            let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-            Some(buffers(usage).await?)
-        };
-
-        let results: Vec<_> = ring
-            .iter()
-            .map(|ids| Bound::whole(&Buffer::from_made("ids", ids.clone(), Role::Words)))
-            .collect();
-        let choose = sample::calls(None, &logits, vocab, recipes.history(), &results);
+        let logits = Bound::floats("logits", u64::from(vocab));
+        let results = Results::new_async(&gpu, RING, 1).await?;
+        let choose = sample::calls(None, &logits, vocab, recipes.history(), &results.ring);
         let single = recipes.token(&gpu, &Pair::ALL, &logits)?;
         let sites = sites(&single.calls);
         let decode = single.then(&choose);
         let mut prompt = Prompt::new(&model, chunk);
         prompt.reserve(&model, &*recipes).await?;
-        let sample = Step::of(Most::token(recipes.n_ctx()), choose.clone());
+        let sample = Step::of(Most::token(recipes.n_ctx()), choose);
         Ok(Self {
             decode: Recording::new_async(&gpu, &decode).await?,
             single: Recording::new_async(&gpu, &single).await?,
             sample: Recording::new_async(&gpu, &sample).await?,
-            choose,
             sites,
             needed: decode.buffers().into_iter().cloned().collect(),
             prompt,
@@ -165,8 +133,7 @@ impl GpuBackend {
             asked,
             recipes,
             logits,
-            ring,
-            staging,
+            results,
             next: 0,
             unknown_history: false,
             host: HostTime::default(),
@@ -197,12 +164,6 @@ impl GpuBackend {
     /// Tokens of each piece that a prompt of `tokens` is computed in; the last may have fewer.
     pub fn at_once(&self, tokens: usize) -> usize {
         self.prompt.at_once(tokens)
-    }
-
-    /// Lets a submission of a prompt take about `budget` instead of 100 ms, and forgets what was measured. Where a dispatch alone
-    /// takes longer, chunks become shorter, on software, too.
-    pub fn set_budget(&mut self, budget: Duration) {
-        self.paces = Paces::with_budget(budget, true);
     }
 
     /// What the longest submission of a prompt took since the last call, as far as the host could see.
@@ -319,21 +280,12 @@ impl Backend for GpuBackend {
     }
 
     fn warm(&self) -> Option<Touch> {
-        let warm = GpuBackend::warm(self)?;
-        Some(Box::new(move || warm.touch()))
+        warm::touch(&self.model.gpu, &self.needed)
     }
 
     fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
         check_rows(rows, self.n_ctx)?;
         Ok(self.fill_cache_waiting(rows)?)
-    }
-
-    fn read_rows(&mut self, positions: Range<usize>) -> Result<Vec<u8>, BackendError> {
-        self.read_rows_waiting(positions)
-    }
-
-    fn write_rows(&mut self, first: usize, rows: &[u8]) -> Result<(), BackendError> {
-        self.write_rows_waiting(first, rows)
     }
 
     fn read_rows_async(&mut self, positions: Range<usize>) -> Answer<'_, Vec<u8>> {
@@ -346,25 +298,6 @@ impl Backend for GpuBackend {
 
     fn branch_async(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
         Box::pin(async move { Ok(Box::new(self.branch(rows).await?) as Box<dyn Backend>) })
-    }
-
-    fn prefill_watched(
-        &mut self,
-        tokens: &[u32],
-        pos: usize,
-        on_prompt: &mut OnPrompt<'_>,
-    ) -> Result<usize, BackendError> {
-        self.prefill_waiting(tokens, pos, on_prompt)
-    }
-
-    fn logits_watched(
-        &mut self,
-        tokens: &[u32],
-        pos: usize,
-        on_prompt: &mut OnPrompt<'_>,
-        on_row: &mut OnRow<'_>,
-    ) -> Result<usize, BackendError> {
-        self.logits_waiting(tokens, pos, on_prompt, on_row)
     }
 
     fn decode(

@@ -17,8 +17,8 @@ pub struct GpuModel {
     pub model: Arc<dyn Model>,
     /// Its weights.
     pub(super) weights: Box<dyn Weights>,
-    /// What was measured now to choose the tier; `None` where that was not needed.
-    pub(super) tier_trial: Option<TierTrial>,
+    /// What was measured while loading to choose the tier; `None` where one was asked for or kept, or the device has no choice.
+    pub tier_trial: Option<TierTrial>,
 }
 
 impl GpuModel {
@@ -67,15 +67,5 @@ impl GpuModel {
     pub(super) fn experts(&self) -> &Experts {
         let experts = self.model.config().experts.as_ref();
         experts.expect("a MoE layer has experts in its config")
-    }
-
-    /// What was measured while loading to choose the tier; `None` where one was asked for or kept, or the device has no choice.
-    pub fn tier_trial(&self) -> Option<&TierTrial> {
-        self.tier_trial.as_ref()
-    }
-
-    /// Bytes of weights on the device.
-    pub fn bytes(&self) -> u64 {
-        self.gpu.allocated()
     }
 }

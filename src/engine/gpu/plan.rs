@@ -5,9 +5,9 @@
     reason = "buffers are equal and hash by identity, whatever happens to them"
 )]
 
-use super::RESULT;
 use super::batch::{After, classes, copies, head_classes};
 use super::prompt::{self, capacity};
+use super::results::RESULT;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::State;
 use crate::gpu::memory::GpuWeight;
@@ -15,7 +15,7 @@ use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::logit_bias;
 use crate::kernels::sample::{self, Rows};
 use crate::kernels::sequences::CHOICE;
-use crate::models::{BatchSizes, Batches, FEW, Model, Placed, Recipes};
+use crate::models::{BatchSizes, FEW, Model, Placed, Recipes};
 use std::collections::HashSet;
 
 /// A session that was planned.
@@ -24,8 +24,8 @@ pub struct SessionPlan {
     pub chunk: u32,
     /// One token with the choice of the next, few tokens, a whole chunk, and its last logits.
     pub steps: Vec<(&'static str, Step)>,
-    weights: Vec<GpuWeight>,
-    vectors: Range,
+    /// Bytes of weights, of the cache, and of everything else, each buffer counted once.
+    pub bytes: [u64; 3],
     recipes: Box<dyn Recipes>,
 }
 
@@ -60,11 +60,11 @@ impl SessionPlan {
             steps.push(("chunk", recipes.prompt(target, FEW + 1, tokens)?));
         }
         steps.push(("last logits", recipes.last_logits(target, &logits)?));
+        let used = steps.iter().map(|(_, step)| step);
         Ok(Self {
             chunk,
+            bytes: bytes(&matrices, weights.vectors(), recipes.cache(), used),
             steps,
-            weights: matrices,
-            vectors: weights.vectors().clone(),
             recipes,
         })
     }
@@ -73,21 +73,14 @@ impl SessionPlan {
     pub(crate) fn state(&self, target: &Target, pos: usize) -> State {
         self.recipes.state(target.machine, pos, 1)
     }
-
-    /// Bytes of weights, of the cache, and of everything else, each buffer counted once.
-    pub fn bytes(&self) -> [u64; 3] {
-        let steps = self.steps.iter().map(|(_, step)| step);
-        bytes(&self.weights, &self.vectors, self.recipes.cache(), steps)
-    }
 }
 
 /// The steps of several sequences that were planned.
 pub struct BatchPlan {
     /// Copies of cache rows, tokens of every number that steps are made for, and the choices that follow them.
     pub steps: Vec<Step>,
-    weights: Vec<GpuWeight>,
-    vectors: Range,
-    recipes: Box<dyn Batches>,
+    /// Bytes of weights, of the cache, and of everything else, each buffer counted once.
+    pub bytes: [u64; 3],
 }
 
 impl BatchPlan {
@@ -128,18 +121,8 @@ impl BatchPlan {
                 steps.push(head.then(&choose));
             }
         }
-        Ok(Self {
-            steps,
-            weights: matrices,
-            vectors: weights.vectors().clone(),
-            recipes,
-        })
-    }
-
-    /// Bytes of weights, of the cache, and of everything else, each buffer counted once.
-    pub fn bytes(&self) -> [u64; 3] {
-        let cache = self.recipes.cache();
-        bytes(&self.weights, &self.vectors, cache, self.steps.iter())
+        let bytes = bytes(&matrices, weights.vectors(), recipes.cache(), steps.iter());
+        Ok(Self { steps, bytes })
     }
 }
 

@@ -272,15 +272,13 @@ fn check_memory(
     let plan = MemoryPlan::new(gpu, model, n_ctx, None)?;
     let extra = choice.bytes(model);
     match gpu.memory {
-        Some(memory) if plan.with_precomposed(extra).total() > memory => {
-            Err(GpuError::PrecomposeTooLarge {
-                choice: choice.name(),
-                extra,
-                planned: plan.total(),
-                adapter: gpu.info.name.clone(),
-                memory,
-            })
-        }
+        Some(memory) if plan.total() + extra > memory => Err(GpuError::PrecomposeTooLarge {
+            choice: choice.name(),
+            extra,
+            planned: plan.total(),
+            adapter: gpu.info.name.clone(),
+            memory,
+        }),
         _ => Ok(()),
     }
 }
@@ -384,21 +382,16 @@ impl<'a> Lab<'a> {
             let plain = self.step(PrecomposeChoice::Off).await?;
             self.all_logits(&plain).await?
         };
-        let mut steps = vec![];
-        for choice in candidates {
-            steps.push(self.step(*choice).await?);
-        }
-        let mut trials = vec![];
-        for (choice, step) in candidates.iter().zip(&steps) {
+        let (mut steps, mut trials) = (vec![], vec![]);
+        for choice in candidates.iter().copied() {
+            let step = self.step(choice).await?;
             let nmse = match choice {
                 PrecomposeChoice::Off => 0.0,
-                _ => nmse(&self.all_logits(step).await?, &expected),
+                _ => nmse(&self.all_logits(&step).await?, &expected),
             };
-            trials.push(Trial {
-                choice: *choice,
-                ms: None,
-                nmse,
-            });
+            steps.push(step);
+            let ms = None;
+            trials.push(Trial { choice, ms, nmse });
         }
         // One alone has nothing to be compared with.
         if trials.len() > 1 {
@@ -555,7 +548,7 @@ mod tests {
             return;
         };
         let plan = MemoryPlan::new(&gpu, &*model, 100, None).unwrap();
-        let with = |choice: PrecomposeChoice| plan.with_precomposed(choice.bytes(&*model)).total();
+        let with = |choice: PrecomposeChoice| plan.total() + choice.bytes(&*model);
         assert_eq!(with(Off), plan.total());
         let load = |choice, memory| {
             let options = GpuOptions {

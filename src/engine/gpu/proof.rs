@@ -5,6 +5,7 @@
 //! What is copied at the end, such as logits, stands in one command buffer with the copy of the number.
 
 use crate::gpu::buffer::{Range, Role};
+use crate::gpu::call::State;
 use crate::gpu::pending::Arrival;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
@@ -103,6 +104,20 @@ impl Proof {
             arrival,
             submission,
         }
+    }
+
+    /// Submits what `copy` copies behind what the host wrote before, and goes on once a proof of it came back.
+    pub(super) async fn prove(
+        &mut self,
+        gpu: &Gpu,
+        copy: impl FnOnce(&mut CommandEncoder),
+    ) -> Result<(), GpuError> {
+        let encode = |encoder: &mut CommandEncoder, mark: &Recording| {
+            mark.encode(gpu, encoder, &State::default());
+            1
+        };
+        let receipt = self.submit(gpu, encode, copy);
+        self.check(gpu, receipt).await.map(drop)
     }
 
     /// Compares what a submission left, once it is done; tells whether it was done before.

@@ -4,8 +4,7 @@
 //! pool end to end. Its length shares no large factor with any row, so no two rows of a matrix are alike before some
 //! millions of weights, and each tensor begins at another place of it.
 
-use crate::gpu::buffer::Buffer;
-use crate::gpu::buffer::Range;
+use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{Gpu, GpuError};
 use crate::models::Recipes;
@@ -148,10 +147,9 @@ impl Pool {
             copy(encoder, &self.scales, 0..self.records, to);
         }
         let rest = Range {
-            buffer: scales.buffer.clone(),
             offset: scales.offset + records,
             size: scales.size - records,
-            role: scales.role,
+            ..scales.clone()
         };
         copy(
             encoder,

@@ -1,14 +1,10 @@
 //! Cache rows on their way to the host, from it, and to another session. The proof of submissions tells that they arrived.
 
 use super::GpuBackend;
-use super::proof::Proof;
 use crate::engine::backend::{BackendError, check_rows, check_written};
-use crate::gpu::call::State;
-use crate::gpu::record::Recording;
-use crate::gpu::{Gpu, GpuError};
 use std::ops::Range;
 use std::sync::Arc;
-use wgpu::{BufferUsages, CommandEncoder};
+use wgpu::BufferUsages;
 
 impl GpuBackend {
     /// Bytes of a cache row of one layer.
@@ -36,7 +32,8 @@ impl GpuBackend {
         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
         let staging = gpu.buffer_async("cache rows", bytes, usage).await?;
         let first = row * positions.start as u64;
-        let arrived = proven(gpu, proof, |encoder| {
+        proof.begin();
+        let arrived = proof.prove(gpu, |encoder| {
             for (layer, cache) in recipes.cache().iter().enumerate() {
                 let (from, at) = (cache.buffer.made(), cache.offset + first);
                 let to = layer as u64 * of_layer;
@@ -66,7 +63,8 @@ impl GpuBackend {
             let at = cache.offset + row * first as u64;
             model.gpu.queue.write_buffer(cache.buffer.made(), at, rows);
         }
-        Ok(proven(&model.gpu, &mut self.proof, |_| {}).await?)
+        self.proof.begin();
+        Ok(self.proof.prove(&model.gpu, |_| {}).await?)
     }
 
     /// A session that begins with copies of the first `rows` rows of this one.
@@ -80,28 +78,14 @@ impl GpuBackend {
         }
         let Self { recipes, proof, .. } = &mut branch;
         let pairs = self.recipes.cache().iter().zip(recipes.cache());
-        proven(self.gpu(), proof, |encoder| {
+        proof.begin();
+        let copied = proof.prove(self.gpu(), |encoder| {
             for (from, to) in pairs {
                 let (source, target) = (from.buffer.made(), to.buffer.made());
                 encoder.copy_buffer_to_buffer(source, from.offset, target, to.offset, bytes);
             }
-        })
-        .await?;
+        });
+        copied.await?;
         Ok(branch)
     }
-}
-
-/// Submits what `copy` encodes behind what the host wrote before, and goes on once a proof of it came back.
-async fn proven(
-    gpu: &Gpu,
-    proof: &mut Proof,
-    copy: impl FnOnce(&mut CommandEncoder),
-) -> Result<(), GpuError> {
-    proof.begin();
-    let mark = |encoder: &mut CommandEncoder, mark: &Recording| {
-        mark.encode(gpu, encoder, &State::default());
-        1
-    };
-    let receipt = proof.submit(gpu, mark, copy);
-    proof.check(gpu, receipt).await.map(drop)
 }

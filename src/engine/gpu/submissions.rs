@@ -4,7 +4,6 @@ use super::pace::{Kind, Paces, Took};
 use super::proof::{Proof, Receipt};
 use crate::engine::backend::OnPrompt;
 use crate::gpu::buffer::Range as Bound;
-use crate::gpu::call::State;
 use crate::gpu::record::{Cost, Recording, Replay};
 use crate::gpu::stamps::Stamping;
 use crate::gpu::{Gpu, GpuError};
@@ -99,9 +98,6 @@ impl<'a> Submissions<'a> {
     }
 
     /// As [`run`](Self::run), and reads `bytes` of what is left in `from`: nothing where `on_prompt` broke.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run), and [`GpuError::OutOfMemory`].
     pub(super) async fn read(
         &mut self,
         kind: Kind,
@@ -177,12 +173,7 @@ impl<'a> Submissions<'a> {
 
     /// Proves that what the host wrote has arrived.
     pub(super) async fn prove_writes(&mut self) -> Result<(), GpuError> {
-        let encode = |encoder: &mut CommandEncoder, mark: &Recording| {
-            mark.encode(self.gpu, encoder, &State::default());
-            1
-        };
-        let receipt = self.proof.submit(self.gpu, encode, |_| {});
-        self.proof.check(self.gpu, receipt).await.map(drop)
+        self.proof.prove(self.gpu, |_| {}).await
     }
 
     /// Goes on once one submission is left under way; or none, where nothing is known of the device's speed.

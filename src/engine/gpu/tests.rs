@@ -4,6 +4,7 @@ mod lost;
 
 use super::measure::Separation;
 use super::*;
+use crate::engine::BackendWait;
 use crate::engine::testing::{VOCAB, small_model};
 use crate::gpu::call::Taken;
 use crate::gpu::machine::Machine;
@@ -446,7 +447,7 @@ fn chunks_halve_where_a_dispatch_takes_too_long() {
     };
     let expected = floats(&backend);
     assert_eq!(backend.chunk(), 256);
-    backend.set_budget(Duration::from_nanos(1));
+    backend.paces = Paces::with_budget(Duration::from_nanos(1), true);
     // A dispatch that ended before the host looked may have been short, so it can take some prompts.
     let mut chunks = vec![256];
     while chunks[chunks.len() - 1] > 32 && chunks.len() < 30 {

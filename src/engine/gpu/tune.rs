@@ -6,7 +6,6 @@ use crate::gpu::record::Recording;
 use crate::gpu::wait;
 use crate::gpu::{Step, Target};
 use crate::kernels::compose::Pair;
-use std::sync::Arc;
 
 impl GpuBackend {
     /// The dispatches of a token up to its logits, with the choices made now.
@@ -17,19 +16,6 @@ impl GpuBackend {
     /// The same for a device that differs from this one in its tuned numbers.
     pub fn token_step_for(&self, target: &Target) -> Result<Step, GpuError> {
         self.recipes.token(target, &Pair::ALL, &self.logits)
-    }
-
-    /// Records the steps of one token again, for choices that changed since. The cache stays.
-    pub fn record_again(&mut self) -> Result<(), GpuError> {
-        if !self.gpu().tier.has_subgroups() {
-            return Ok(());
-        }
-        let model = Arc::clone(&self.model);
-        let single = self.token_step()?;
-        let decode = single.then(&self.choose);
-        self.decode = Recording::new(&model.gpu, &decode)?;
-        self.single = Recording::new(&model.gpu, &single)?;
-        Ok(())
     }
 
     /// Slices that the attention of the token at `pos` is cut into.

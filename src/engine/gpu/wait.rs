@@ -2,13 +2,13 @@
 
 use super::flight::{Encoded, IN_FLIGHT, Submitted};
 use super::measure::HostTime;
-use super::{GpuBackend, GpuModel, PrecomposeChoice, Precomposed, RESULT, random};
-use crate::engine::backend::{BackendError, OnPrompt, OnRow, OnToken};
+use super::results::RESULT;
+use super::{GpuBackend, GpuModel, PrecomposeChoice, Precomposed, random};
+use crate::engine::backend::{BackendError, OnToken};
 use crate::gpu::wait::waits;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::sampling::Sampling;
 use crate::models::Model;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -41,22 +41,6 @@ impl GpuBackend {
 
         pub(super) fn fill_cache_waiting(&mut self, rows: usize) -> Result<(), GpuError> =
             random::fill_cache(self.gpu(), &*self.recipes, rows as u64);
-
-        pub(super) fn read_rows_waiting(&mut self, positions: Range<usize>) -> Result<Vec<u8>, BackendError> =
-            self.rows(positions);
-
-        pub(super) fn write_rows_waiting(&mut self, first: usize, rows: &[u8]) -> Result<(), BackendError> =
-            self.put_rows(first, rows);
-
-        pub(super) fn prefill_waiting(
-            &mut self, tokens: &[u32], pos: usize, on_prompt: &mut OnPrompt<'_>,
-        ) -> Result<usize, BackendError> =
-            self.compute(tokens, pos, on_prompt);
-
-        pub(super) fn logits_waiting(
-            &mut self, tokens: &[u32], pos: usize, on_prompt: &mut OnPrompt<'_>, on_row: &mut OnRow<'_>,
-        ) -> Result<usize, BackendError> =
-            self.all_logits(tokens, pos, on_prompt, on_row);
     }
 
     /// Decodes as [`fly`](Self::fly) does, and encodes on a thread of its own meanwhile: the host's work of a token does not wait for
@@ -143,7 +127,7 @@ impl GpuBackend {
             let submission = Some(first.submission.clone());
             let words = self
                 .gpu()
-                .map_read(self.result(&first), RESULT, submission)?;
+                .map_read(self.results.mapped(first.slot), RESULT, submission)?;
             let token = self.token(&first, &words)?;
             // Nobody takes a turn after the last step.
             let _ = turns.send(());

@@ -3,7 +3,7 @@
 //! Metal takes buffers out of wired memory about a second after the last command buffer that names them, and the next token then waits
 //! until they are back (llama.cpp, issue 10119). A command buffer that copies a few bytes of each buffer names them all.
 
-use super::GpuBackend;
+use crate::engine::backend::Touch;
 use crate::gpu::Gpu;
 use crate::gpu::buffer::Buffer;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use wgpu::{Backend, BufferDescriptor, BufferUsages, CommandEncoderDescriptor};
 const COPIED: u64 = wgpu::COPY_BUFFER_ALIGNMENT;
 
 /// What a decoded token reads and writes.
-pub(super) struct Warm {
+struct Warm {
     gpu: Arc<Gpu>,
     buffers: Vec<Buffer>,
     /// Takes the copies.
     copies: wgpu::Buffer,
 }
 
-impl Warm {
-    /// What touches these buffers, if the device forgets them.
-    pub(super) fn of(gpu: &Arc<Gpu>, needed: &[Buffer]) -> Option<Self> {
-        (gpu.info.backend == Backend::Metal).then(|| Self::touching(gpu, needed))
-    }
+/// What touches these buffers, if the device forgets them.
+pub(super) fn touch(gpu: &Arc<Gpu>, needed: &[Buffer]) -> Option<Touch> {
+    let warm = (gpu.info.backend == Backend::Metal).then(|| Warm::of(gpu, needed))?;
+    Some(Box::new(move || warm.touch()))
+}
 
-    /// What touches these buffers.
-    fn touching(gpu: &Arc<Gpu>, needed: &[Buffer]) -> Self {
+impl Warm {
+    fn of(gpu: &Arc<Gpu>, needed: &[Buffer]) -> Self {
         // Buffers that the host maps may not be copied from. They hold a few bytes.
         let copied = |buffer: &&Buffer| buffer.made().usage().contains(BufferUsages::COPY_SRC);
         let buffers: Vec<_> = needed.iter().filter(copied).cloned().collect();
@@ -45,7 +45,7 @@ impl Warm {
     }
 
     /// Submits a copy of each buffer's first bytes, and waits for nothing.
-    pub(super) fn touch(&self) {
+    fn touch(&self) {
         let mut encoder = (self.gpu.device).create_command_encoder(&CommandEncoderDescriptor {
             label: Some("keep warm"),
         });
@@ -56,24 +56,13 @@ impl Warm {
     }
 }
 
-impl GpuBackend {
-    /// What touches all buffers of a decoded token, if the device forgets them.
-    pub(super) fn warm(&self) -> Option<Warm> {
-        Warm::of(&self.model.gpu, &self.needed)
-    }
-
+#[cfg(feature = "bench")]
+impl super::GpuBackend {
     /// What touches all buffers of a decoded token, also on a device that forgets nothing, and how many buffers these are.
-    #[cfg(feature = "bench")]
-    pub fn touch_all(&self) -> (crate::engine::backend::Touch, usize) {
-        let warm = self.touching();
+    pub fn touch_all(&self) -> (Touch, usize) {
+        let warm = Warm::of(&self.model.gpu, &self.needed);
         let buffers = warm.buffers.len();
         (Box::new(move || warm.touch()), buffers)
-    }
-
-    /// What touches all buffers of a decoded token.
-    #[cfg(any(feature = "bench", test))]
-    pub(super) fn touching(&self) -> Warm {
-        Warm::touching(&self.model.gpu, &self.needed)
     }
 }
 
@@ -81,6 +70,7 @@ impl GpuBackend {
 mod tests {
     use super::super::tests::{backend, kept, tokens};
     use super::*;
+    use crate::engine::BackendWait;
     use crate::engine::backend::Backend as _;
     use crate::gpu::Tier;
 
@@ -92,9 +82,9 @@ mod tests {
             };
             backend.prefill(&tokens(9), 0).expect("it fits");
             let before = kept(&backend);
-            let warm = backend.touching();
+            let warm = Warm::of(&backend.model.gpu, &backend.needed);
             let bytes: u64 = warm.buffers.iter().map(Buffer::size).sum();
-            assert!(bytes >= backend.model.bytes() / 2, "{bytes}");
+            assert!(bytes >= backend.gpu().allocated() / 2, "{bytes}");
             for _ in 0..3 {
                 warm.touch();
             }

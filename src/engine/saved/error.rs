@@ -1,7 +1,7 @@
 //! What can go wrong with a session file.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::engine::EngineError;
 use crate::plural::count;
@@ -75,7 +75,7 @@ pub enum SessionFileError {
         /// Where the damage begins.
         position: u64,
         /// What is there.
-        found: String,
+        found: &'static str,
         /// What should be there.
         expected: &'static str,
         /// The length of what was saved before the damage.
@@ -113,4 +113,22 @@ pub enum SessionFileError {
     /// The model or the device failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+impl SessionFileError {
+    /// The file at `path` is damaged at `position`, where one thing was found and another is expected.
+    pub(super) fn damaged(
+        path: &Path,
+        position: u64,
+        (found, expected): (&'static str, &'static str),
+        keep: u64,
+    ) -> Self {
+        Self::Damaged {
+            path: path.to_owned(),
+            position,
+            found,
+            expected,
+            keep,
+        }
+    }
 }

@@ -29,9 +29,6 @@ pub(in crate::engine) struct Identity {
 
 impl Identity {
     /// That of the model that was opened. It reads a few bytes of each tensor.
-    ///
-    /// # Errors
-    /// Where the file cannot be read any more.
     pub(in crate::engine) fn of(opened: &Opened) -> Result<Self, EngineError> {
         let (model, config) = (opened.model(), opened.model().config());
         let gguf = model.gguf();

@@ -22,7 +22,6 @@ use identity::Writer;
 use kept::{Change, Extent, Kept};
 use opening::failed;
 use record::{AROUND, HEAD, Kind};
-use replay::ReplayError;
 
 use super::session::Lineage;
 use super::{Engine, Opened, Session};
@@ -69,17 +68,7 @@ impl SessionFile {
         let identity = engine.identity()?.clone();
         let mut file = opening::open_locked(path)?;
         let header = opening::check_or_begin(path, &mut file, &identity)?;
-        let read = replay::replay(&mut file, header, identity.row_bytes());
-        let read = read.map_err(|error| match error {
-            ReplayError::Io(error) => failed(path, "cannot read")(error),
-            ReplayError::Damaged(damage) => SessionFileError::Damaged {
-                path: path.to_owned(),
-                position: damage.position,
-                found: damage.found.to_owned(),
-                expected: damage.expected,
-                keep: damage.keep,
-            },
-        })?;
+        let read = replay::replay(path, &mut file, header, identity.row_bytes())?;
         let writer = Writer::of(engine);
         let mut writers = read.kept.writers.iter();
         let differs = writers.find_map(|(_, then)| then.difference(&writer));
@@ -178,14 +167,10 @@ impl SessionFile {
                 Ok(payload)
             }
             None => {
-                let (found, expected) = replay::OTHER_CHECKSUM;
-                Err(SessionFileError::Damaged {
-                    path: self.path.clone(),
-                    position: at,
-                    found: found.to_owned(),
-                    expected,
-                    keep: before,
-                })
+                let difference = replay::OTHER_CHECKSUM;
+                Err(SessionFileError::damaged(
+                    &self.path, at, difference, before,
+                ))
             }
         }
     }
@@ -265,23 +250,16 @@ impl SessionFile {
         tokens: usize,
         rows: usize,
     ) -> Result<(Vec<Change>, u64), SessionFileError> {
-        let write_failed = failed(&self.path, "cannot write");
-        let mut group = Group::begin(&mut self.file, self.end).map_err(&write_failed)?;
+        let mut group = Group::begin(&self.path, "cannot write", &mut self.file, self.end)?;
         let kept = &self.kept;
         if tokens < kept.committed().len() || rows < kept.rows() {
             let counts = record::counts(tokens, rows);
-            let change = Change::Forget { tokens, rows };
-            group
-                .put(Kind::Forget, &counts, change)
-                .map_err(&write_failed)?;
+            group.put(Kind::Forget, &counts, Change::Forget { tokens, rows })?;
         }
         let new = &session.tokens()[tokens..];
         if !new.is_empty() {
             let change = Change::Tokens(new.to_vec());
-            let payload = record::tokens(new);
-            group
-                .put(Kind::Tokens, &payload, change)
-                .map_err(&write_failed)?;
+            group.put(Kind::Tokens, &record::tokens(new), change)?;
         }
         let cached = session.cached();
         let mut writers = kept.writers.iter().filter(|(first, _)| *first < rows);
@@ -290,29 +268,20 @@ impl SessionFile {
                 .next_back()
                 .is_none_or(|(_, last)| *last != self.writer)
         {
-            let payload = serde_json::to_vec(&self.writer).map_err(io::Error::from);
-            let payload = payload.map_err(&write_failed)?;
-            let change = Change::Writer(self.writer.clone());
-            group
-                .put(Kind::Writer, &payload, change)
-                .map_err(&write_failed)?;
+            group.put_writer(self.writer.clone())?;
         }
         let at_once = (PIECE / self.identity.row_bytes().max(1)).max(1) as usize;
         let mut first = rows;
         while first < cached {
             let end = cached.min(first + at_once);
             let bytes = session.read_rows_async(first..end).await?;
-            group
-                .put_rows(first, end, &bytes, self.end)
-                .map_err(&write_failed)?;
+            group.put_rows(first, end, &bytes, self.end)?;
             first = end;
         }
         if data != kept.data {
-            let change = Change::Data(data.to_vec());
-            group.put(Kind::Data, data, change).map_err(&write_failed)?;
+            group.put(Kind::Data, data, Change::Data(data.to_vec()))?;
         }
-        let counts = record::counts(session.tokens().len(), cached);
-        group.commit(&counts).map_err(&write_failed)
+        group.commit(&record::counts(session.tokens().len(), cached))
     }
 
     /// Journals tokens of an answer while it is generated, without rows and without waiting for the disk. They follow those of the last
@@ -365,23 +334,34 @@ impl SessionFile {
 
 /// A group of records while it is written.
 struct Group<'a> {
+    /// The session file that it is for, and what fails where it cannot be written.
+    path: PathBuf,
+    failing: &'static str,
     out: &'a mut File,
     at: u64,
     changes: Vec<Change>,
 }
 
 impl<'a> Group<'a> {
-    /// One that begins at `at`.
-    fn begin(out: &'a mut File, at: u64) -> io::Result<Self> {
-        out.seek(SeekFrom::Start(at))?;
+    /// One that begins at `at` of `out`.
+    fn begin(
+        path: &Path,
+        failing: &'static str,
+        out: &'a mut File,
+        at: u64,
+    ) -> Result<Self, SessionFileError> {
+        let sought = out.seek(SeekFrom::Start(at));
+        sought.map_err(failed(path, failing))?;
         Ok(Self {
+            path: path.to_owned(),
+            failing,
             out,
             at,
             changes: vec![],
         })
     }
 
-    /// Writes a record whose payload is `parts`, one after the other.
+    /// Writes a record.
     fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
         let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
         self.out.write_all(&record::head(self.at, kind, length))?;
@@ -393,14 +373,27 @@ impl<'a> Group<'a> {
     }
 
     /// Writes a record that makes a change.
-    fn put(&mut self, kind: Kind, payload: &[u8], change: Change) -> io::Result<()> {
-        self.write(kind, payload)?;
+    fn put(&mut self, kind: Kind, payload: &[u8], change: Change) -> Result<(), SessionFileError> {
+        let written = self.write(kind, payload);
+        written.map_err(failed(&self.path, self.failing))?;
         self.changes.push(change);
         Ok(())
     }
 
+    fn put_writer(&mut self, writer: Writer) -> Result<(), SessionFileError> {
+        let payload = serde_json::to_vec(&writer).map_err(io::Error::from);
+        let payload = payload.map_err(failed(&self.path, self.failing))?;
+        self.put(Kind::Writer, &payload, Change::Writer(writer))
+    }
+
     /// Writes rows from `first` to `end`; what was saved before the group ends at `before`.
-    fn put_rows(&mut self, first: usize, end: usize, rows: &[u8], before: u64) -> io::Result<()> {
+    fn put_rows(
+        &mut self,
+        first: usize,
+        end: usize,
+        rows: &[u8],
+        before: u64,
+    ) -> Result<(), SessionFileError> {
         let at = self.at;
         let payload = [&(first as u64).to_le_bytes()[..], rows].concat();
         let extent = Extent {
@@ -413,10 +406,11 @@ impl<'a> Group<'a> {
     }
 
     /// Commits the group: what is in it is on the disk before the commit is, and the commit before this returns.
-    fn commit(mut self, counts: &[u8]) -> io::Result<(Vec<Change>, u64)> {
-        self.out.sync_data()?;
-        self.write(Kind::Commit, counts)?;
-        self.out.sync_data()?;
+    fn commit(mut self, counts: &[u8]) -> Result<(Vec<Change>, u64), SessionFileError> {
+        let synced = self.out.sync_data();
+        let written = synced.and_then(|()| self.write(Kind::Commit, counts));
+        let committed = written.and_then(|()| self.out.sync_data());
+        committed.map_err(failed(&self.path, self.failing))?;
         Ok((self.changes, self.at))
     }
 }

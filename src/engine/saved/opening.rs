@@ -42,6 +42,14 @@ pub(super) fn header(identity: &Identity) -> Vec<u8> {
     header
 }
 
+/// The folder that the file at `path` is in.
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
 /// Whether there is a file at `path`. Asked before opening it: opening a pipe may wait.
 fn is_there(path: &Path) -> Result<bool, SessionFileError> {
     match fs::metadata(path) {
@@ -63,17 +71,13 @@ fn is_there(path: &Path) -> Result<bool, SessionFileError> {
 /// Nothing is changed.
 pub(super) fn check(path: &Path, identity: &Identity) -> Result<(), SessionFileError> {
     if !is_there(path)? {
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        return match folder {
-            Some(folder) if !folder.is_dir() => {
-                let missing = format!("there is no folder {}", folder.display());
-                let missing = io::Error::new(io::ErrorKind::NotFound, missing);
-                Err(failed(path, "cannot begin")(missing))
-            }
-            _ => Ok(()),
-        };
+        let folder = folder(path);
+        if folder.is_dir() {
+            return Ok(());
+        }
+        let missing = format!("there is no folder {}", folder.display());
+        let missing = io::Error::new(io::ErrorKind::NotFound, missing);
+        return Err(failed(path, "cannot begin")(missing));
     }
     let own = header(identity);
     let found = beginning(
@@ -126,11 +130,7 @@ fn remove_unfinished(path: &Path) {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return;
     };
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let entries = fs::read_dir(folder.unwrap_or(Path::new(".")));
-    for entry in entries.into_iter().flatten().flatten() {
+    for entry in fs::read_dir(folder(path)).into_iter().flatten().flatten() {
         let other = entry.file_name();
         let middle = other.to_str().and_then(|other| {
             let rest = other.strip_prefix(name)?.strip_prefix('.')?;
@@ -202,12 +202,8 @@ fn begin(path: &Path, file: &mut File, header: &[u8]) -> io::Result<()> {
 
 /// Makes the name of a new file last. Where the system knows no such thing, the name lasts when it likes.
 pub(super) fn sync_folder(path: &Path) {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
     if cfg!(unix)
-        && let Ok(folder) = File::open(folder)
+        && let Ok(folder) = File::open(folder(path))
     {
         let _ = folder.sync_all();
     }
@@ -215,13 +211,7 @@ pub(super) fn sync_folder(path: &Path) {
 
 /// Why a file that begins otherwise is not used.
 fn refusal(path: &Path, found: &[u8], own: &Identity) -> SessionFileError {
-    let damaged = |found: &str, expected| SessionFileError::Damaged {
-        path: path.to_owned(),
-        position: 0,
-        found: found.to_owned(),
-        expected,
-        keep: 0,
-    };
+    let damaged = |found, expected| SessionFileError::damaged(path, 0, (found, expected), 0);
     let magic = MAGIC.as_bytes();
     if !found.starts_with(magic) {
         let begins = String::from_utf8_lossy(&found[..found.len().min(magic.len())]).into_owned();

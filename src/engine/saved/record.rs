@@ -81,11 +81,10 @@ pub(super) fn whole(position: u64, kind: Kind, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Two counts as a payload.
-pub(super) fn counts(tokens: usize, rows: usize) -> [u8; 16] {
-    let mut payload = [0; 16];
-    payload[..8].copy_from_slice(&(tokens as u64).to_le_bytes());
-    payload[8..].copy_from_slice(&(rows as u64).to_le_bytes());
-    payload
+pub(super) fn counts(tokens: usize, rows: usize) -> Vec<u8> {
+    [tokens, rows]
+        .map(|count| (count as u64).to_le_bytes())
+        .concat()
 }
 
 /// The two counts of a payload, where it has them.

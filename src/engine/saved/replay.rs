@@ -2,47 +2,22 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
 
+use super::SessionFileError;
 use super::kept::{Change, Extent, Kept};
+use super::opening::failed;
 use super::record::{self, AROUND, HEAD, Kind};
 
-/// What was read, and where it ends.
-pub(super) struct Replayed {
-    /// What is there after the last commit, and what was journaled since.
-    pub kept: Kept,
-    /// One past the last byte that counts; what follows is the torn end of something that was never finished.
-    pub end: u64,
-}
-
-/// Why reading ended.
-pub(super) enum ReplayError {
-    /// The system refused.
-    Io(io::Error),
-    /// Bytes that nobody wrote so.
-    Damaged(Damage),
-}
-
-/// Where something is wrong, and what.
-pub(super) struct Damage {
-    /// Where the record begins.
-    pub position: u64,
-    /// What is there.
-    pub found: &'static str,
-    /// What should be there.
-    pub expected: &'static str,
-    /// The length of what was saved before.
-    pub keep: u64,
-}
-
-impl From<io::Error> for ReplayError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
 /// Reads the records from `begin` on. Rows take `row_bytes` each; they are skipped, and checked when they are read.
-pub(super) fn replay(file: &mut File, begin: u64, row_bytes: u64) -> Result<Replayed, ReplayError> {
-    let length = file.metadata()?.len();
+pub(super) fn replay(
+    path: &Path,
+    file: &mut File,
+    begin: u64,
+    row_bytes: u64,
+) -> Result<Replay, SessionFileError> {
+    let read_failed = failed(path, "cannot read");
+    let length = file.metadata().map_err(&read_failed)?.len();
     let mut replay = Replay {
         kept: Kept::default(),
         group: vec![],
@@ -51,19 +26,12 @@ pub(super) fn replay(file: &mut File, begin: u64, row_bytes: u64) -> Result<Repl
     let mut at = begin;
     while length.saturating_sub(at) >= HEAD {
         let keep = replay.end;
-        let damaged = |(found, expected)| {
-            ReplayError::Damaged(Damage {
-                position: at,
-                found,
-                expected,
-                keep,
-            })
-        };
-        file.seek(SeekFrom::Start(at))?;
+        let damaged = |difference| SessionFileError::damaged(path, at, difference, keep);
+        file.seek(SeekFrom::Start(at)).map_err(&read_failed)?;
         let mut head = [0; HEAD as usize];
-        file.read_exact(&mut head)?;
+        file.read_exact(&mut head).map_err(&read_failed)?;
         let Some((kind, payload)) = record::parse(at, &head) else {
-            if head == [0; HEAD as usize] && is_zero(file)? {
+            if head == [0; HEAD as usize] && is_zero(file).map_err(&read_failed)? {
                 // The system made the file longer, and was ended before it wrote what should stand there.
                 break;
             }
@@ -74,13 +42,13 @@ pub(super) fn replay(file: &mut File, begin: u64, row_bytes: u64) -> Result<Repl
             break;
         }
         if kind == Kind::Rows {
-            let extent = extent(file, at, payload, row_bytes)?;
+            let extent = extent(file, at, payload, row_bytes).map_err(&read_failed)?;
             let extent = extent.ok_or_else(|| damaged(PART_OF_A_ROW))?;
             let before = keep;
             let rows = Change::Rows(Extent { before, ..extent });
             replay.group.push(rows);
         } else {
-            let payload = payload_of(file, at, payload)?;
+            let payload = payload_of(file, at, payload).map_err(&read_failed)?;
             let payload = payload.ok_or_else(|| damaged(OTHER_CHECKSUM))?;
             if !replay.take(kind, payload, next) {
                 return Err(damaged(OUT_OF_ORDER));
@@ -88,10 +56,7 @@ pub(super) fn replay(file: &mut File, begin: u64, row_bytes: u64) -> Result<Repl
         }
         at = next;
     }
-    Ok(Replayed {
-        kept: replay.kept,
-        end: replay.end,
-    })
+    Ok(replay)
 }
 
 /// What is found, and what is expected.
@@ -154,12 +119,13 @@ fn is_zero(file: &mut File) -> io::Result<bool> {
 }
 
 /// The records read so far.
-struct Replay {
-    kept: Kept,
+pub(super) struct Replay {
+    /// What is there after the last commit, and what was journaled since.
+    pub kept: Kept,
     /// Changes that no commit has made yet.
     group: Vec<Change>,
-    /// One past the last commit or journal.
-    end: u64,
+    /// One past the last commit or journal; what follows is the torn end of something that was never finished.
+    pub end: u64,
 }
 
 impl Replay {

@@ -31,11 +31,11 @@ impl SessionFile {
             .map_err(|error| write_failed(io::Error::from(error)))?;
         let header = opening::header(&self.identity);
         io::Write::write_all(&mut file, &header).map_err(&write_failed)?;
-        let mut group = Group::begin(&mut file, self.header).map_err(&write_failed)?;
+        let mut group = Group::begin(&self.path, "cannot shorten", &mut file, self.header)?;
         let mut copied = Kept::default();
         self.copy(&mut group)?;
         let counts = record::counts(self.kept.tokens.len(), self.kept.rows());
-        let (changes, end) = group.commit(&counts).map_err(&write_failed)?;
+        let (changes, end) = group.commit(&counts)?;
         if !changes.into_iter().all(|change| copied.apply(change)) {
             return Ok(());
         }
@@ -48,28 +48,21 @@ impl SessionFile {
 
     /// Copies what counts into the group of another file.
     fn copy(&mut self, group: &mut Group<'_>) -> Result<(), SessionFileError> {
-        let write_failed = failed(&self.path, "cannot shorten");
         let tokens = record::tokens(&self.kept.tokens);
         let change = Change::Tokens(self.kept.tokens.clone());
-        let put = group.put(Kind::Tokens, &tokens, change);
-        put.map_err(&write_failed)?;
+        group.put(Kind::Tokens, &tokens, change)?;
         let mut writers = self.kept.writers.clone().into_iter().peekable();
         for i in 0..self.kept.extents.len() {
             let Extent { first, end, .. } = self.kept.extents[i];
             while let Some((_, writer)) = writers.next_if(|(from, _)| *from <= first) {
-                let payload = serde_json::to_vec(&writer).map_err(io::Error::from);
-                let payload = payload.map_err(&write_failed)?;
-                let put = group.put(Kind::Writer, &payload, Change::Writer(writer));
-                put.map_err(&write_failed)?;
+                group.put_writer(writer)?;
             }
             let rows = self.rows(i)?;
-            let put = group.put_rows(first, end, &rows, self.header);
-            put.map_err(&write_failed)?;
+            group.put_rows(first, end, &rows, self.header)?;
         }
         if !self.kept.data.is_empty() {
             let change = Change::Data(self.kept.data.clone());
-            let put = group.put(Kind::Data, &self.kept.data, change);
-            put.map_err(&write_failed)?;
+            group.put(Kind::Data, &self.kept.data, change)?;
         }
         Ok(())
     }

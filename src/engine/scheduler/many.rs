@@ -16,14 +16,13 @@ mod sequence;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::guarded::Guarded;
 use super::pages::{Pages, ROWS};
-use super::request::{Choice, Counts, Request, RequestId, Told};
+use super::request::{Counts, Request, RequestId, Told};
 use crate::engine::backend::Touch;
 use crate::engine::gpu::batch::{BATCHES_IN_FLIGHT, BatchFlight, GpuBatch};
 use crate::engine::{Engine, EngineError, StopReason};
 use pace::{Filled, Pace};
-use sequence::{Answer, How, Sequence};
+use sequence::{Answer, Sequence};
 
 /// The choice of a token in a step.
 struct Draw {
@@ -69,9 +68,6 @@ pub(super) struct Many<'a> {
 
 impl<'a> Many<'a> {
     /// Without requests; `None` where the engine is for one at a time.
-    ///
-    /// # Errors
-    /// Where the cache does not fit.
     pub(super) async fn new(engine: &'a Engine) -> Result<Option<Self>, EngineError> {
         let (Some(weights), Some(sizes)) = (&engine.weights, engine.batch_sizes()) else {
             return Ok(None);
@@ -101,9 +97,6 @@ impl<'a> Many<'a> {
     }
 
     /// Compiles all steps, so that no answer waits for that.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub(super) async fn prepare(&mut self) -> Result<(), EngineError> {
         Ok(self.batch.prepare_all_async().await?)
     }
@@ -132,16 +125,17 @@ impl<'a> Many<'a> {
             id,
             prompt: prompt.len(),
             tokens: prompt,
-            how: match choice {
-                Choice::Device(sampling, biases) => How::Device(sampling, biases),
-                Choice::Host(chooser) => How::Host(Guarded::new(chooser)),
-            },
+            choice,
             limit: limit.min(room),
             at_limit: match limit <= room {
                 true => StopReason::Limit,
                 false => StopReason::ContextFull,
             },
             begun: None,
+            cached: 0,
+            told: 0,
+            first: None,
+            delivered: 0,
         });
         Ok(())
     }
@@ -174,9 +168,6 @@ impl<'a> Many<'a> {
     }
 
     /// Submits steps, and tells what came of the oldest one.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub(super) async fn step(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
         self.admit(told);
         while self.flights.len() < BATCHES_IN_FLIGHT && self.fly().await? {}
@@ -195,7 +186,7 @@ impl<'a> Many<'a> {
         let rows = &tokens[..sequence.landed.min(tokens.len())];
         self.pages.register_rest(&sequence.table, rows);
         self.slots.push(sequence.slot);
-        self.depart(sequence.table.into_iter().collect());
+        self.depart(sequence.table.pages);
         sequence.answer
     }
 

@@ -17,6 +17,7 @@ pub use request::{Choice, Counts, Event, Request, RequestId, Told};
 
 use super::backend::Touch;
 use super::{Engine, EngineError};
+use guarded::Guarded;
 use many::Many;
 use single::Single;
 
@@ -65,8 +66,11 @@ impl<'a> Scheduler<'a> {
     ///
     /// # Errors
     /// [`EngineError::NoTokens`], [`EngineError::UnknownToken`], [`EngineError::PromptTooLong`] or [`EngineError::CacheTooSmall`].
-    pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
+    pub fn submit(&mut self, mut request: Request) -> Result<RequestId, EngineError> {
         self.engine.check_tokens(&request.prompt, 0)?;
+        if let Choice::Host(chooser) = request.choice {
+            request.choice = Choice::Host(Box::new(Guarded::new(chooser)));
+        }
         let id = RequestId(self.submitted);
         match &mut self.work {
             Work::Single(single) => single.waiting.push_back((id, request)),

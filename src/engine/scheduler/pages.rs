@@ -39,18 +39,11 @@ struct Page {
 /// The pages of a sequence, in the order of its positions.
 #[derive(Debug)]
 pub(super) struct Table {
-    pages: Vec<u32>,
+    pub(super) pages: Vec<u32>,
     /// How many of the first ones are known.
     known: usize,
     /// What was known in another epoch is forgotten.
     epoch: u64,
-}
-
-impl Table {
-    /// The pages.
-    pub(super) fn pages(&self) -> &[u32] {
-        &self.pages
-    }
 }
 
 /// A page of a table that gave way to one with the same rows.
@@ -290,15 +283,6 @@ impl Pages {
 /// How many of the first tokens are the same.
 pub(super) fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
-impl IntoIterator for Table {
-    type Item = u32;
-    type IntoIter = std::vec::IntoIter<u32>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.pages.into_iter()
-    }
 }
 
 #[cfg(test)]

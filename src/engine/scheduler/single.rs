@@ -7,7 +7,6 @@ use crate::engine::{Engine, EngineError, Session};
 
 /// Requests that a session answers one after the other.
 pub(super) struct Single<'a> {
-    engine: &'a Engine,
     pub(super) session: Session<'a>,
     pub(super) waiting: VecDeque<(RequestId, Request)>,
     pub(super) prefix_asked: u64,
@@ -16,12 +15,8 @@ pub(super) struct Single<'a> {
 
 impl<'a> Single<'a> {
     /// Without requests.
-    ///
-    /// # Errors
-    /// Where the cache does not fit.
     pub(super) async fn new(engine: &'a Engine) -> Result<Self, EngineError> {
         Ok(Self {
-            engine,
             session: engine.session_async().await?,
             waiting: VecDeque::new(),
             prefix_asked: 0,
@@ -39,7 +34,7 @@ impl<'a> Single<'a> {
             waiting: self.waiting.len(),
             // Between two steps no request is answered.
             rows: 0,
-            rows_in_all: self.engine.n_ctx(),
+            rows_in_all: self.session.engine().n_ctx(),
             prefix_asked: self.prefix_asked,
             prefix_found: self.prefix_found,
         }

@@ -3,21 +3,16 @@
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 
-use super::guarded::Guarded;
 use super::single::Single;
 use super::{Choice, Event, Request, Scheduler, Told, Work};
 use crate::engine::backend::BackendError;
 use crate::engine::chooser::{Chain, ChainSettings};
 use crate::engine::{Engine, EngineError, StopReason};
-use crate::gpu::wait::complete;
+use crate::gpu::wait::{complete, waits};
 
 impl<'a> Scheduler<'a> {
-    /// [`new_async`](Self::new_async), waited for.
-    ///
-    /// # Errors
-    /// Where the cache does not fit.
-    pub fn new(engine: &'a Engine) -> Result<Self, EngineError> {
-        complete(Self::new_async(engine))
+    waits! {
+        pub fn new(engine: &'a Engine) -> Result<Self, EngineError> = Self::new_async(engine);
     }
 
     /// Does the next piece of work and tells what came of it; without requests nothing. A break for a request cancels it: nothing more
@@ -70,9 +65,8 @@ impl Single<'_> {
                 });
                 session.generate_chosen(rest, &mut chain, limit, on_prompt, on_token)
             }
-            Choice::Host(chooser) => {
-                let mut chooser = Guarded::new(chooser);
-                session.generate_chosen(rest, &mut chooser, limit, on_prompt, on_token)
+            Choice::Host(mut chooser) => {
+                session.generate_chosen(rest, chooser.as_mut(), limit, on_prompt, on_token)
             }
         };
         let last = match ended {

@@ -1,5 +1,6 @@
 //! Protects emulated subgroups: they do what subgroups of their size should, and a model in them gives the same.
 
+use crate::engine::BackendWait;
 use crate::engine::ModelSource;
 use crate::engine::Sampling;
 use crate::engine::backend::Backend;

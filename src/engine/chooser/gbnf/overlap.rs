@@ -226,11 +226,7 @@ impl<'a> Automaton<'a> {
             return None;
         }
         // The rule itself has noted its use.
-        let is_noted = match part {
-            Part::Rule(_) => true,
-            part => matches!(part, Part::Character(_)),
-        };
-        if !is_noted {
+        if !matches!(part, Part::Rule(_) | Part::Character(_)) {
             let used = Use {
                 first,
                 end: self.places.len(),

@@ -136,11 +136,14 @@ impl Reader<'_> {
             Some('\n' | '\r') => "the end of the line".to_owned(),
             Some(other) => format!("{other:?}"),
         };
-        let (line, expected) = (self.line, expected.to_owned());
+        self.instead(found, expected)
+    }
+
+    fn instead(&self, found: String, expected: &str) -> GbnfError {
         GbnfError::Syntax {
-            line,
+            line: self.line,
             found,
-            expected,
+            expected: expected.to_owned(),
         }
     }
 
@@ -254,18 +257,12 @@ impl Reader<'_> {
                 }
                 _ => match self.name() {
                     Some(name) => {
-                        let line = self.line;
                         self.space(false);
                         if self.rest.starts_with("::=") {
-                            let (found, expected) = (
+                            return Err(self.instead(
                                 format!("a new rule {name}"),
-                                "each rule to begin in a line of its own".to_owned(),
-                            );
-                            return Err(GbnfError::Syntax {
-                                line,
-                                found,
-                                expected,
-                            });
+                                "each rule to begin in a line of its own",
+                            ));
                         }
                         Part::Rule(self.number(name))
                     }
@@ -274,10 +271,7 @@ impl Reader<'_> {
             };
             all.push(self.repeated(part, grouped)?);
         }
-        Ok(match all.len() {
-            1 => all.remove(0),
-            _ => Part::Sequence(all),
-        })
+        Ok(in_sequence(all))
     }
 
     fn group(&mut self) -> Result<Part, GbnfError> {
@@ -334,13 +328,8 @@ impl Reader<'_> {
         };
         self.space(false);
         if let Some(most) = most.filter(|most| *most < least) {
-            let (line, found) = (self.line, format!("{{{least},{most}}}"));
-            let expected = "the smaller number first".to_owned();
-            return Err(GbnfError::Syntax {
-                line,
-                found,
-                expected,
-            });
+            let found = format!("{{{least},{most}}}");
+            return Err(self.instead(found, "the smaller number first"));
         }
         match self.take('}') {
             true => Ok((least, most)),
@@ -355,15 +344,7 @@ impl Reader<'_> {
         let count = digits.parse().ok().filter(|count| *count <= MOST_REPEATS);
         let count = count.ok_or_else(|| match digits {
             "" => self.expected("how often, as a number"),
-            _ => {
-                let (line, found) = (self.line, digits.to_owned());
-                let expected = format!("at most {MOST_REPEATS} times");
-                GbnfError::Syntax {
-                    line,
-                    found,
-                    expected,
-                }
-            }
+            _ => self.instead(digits.to_owned(), &format!("at most {MOST_REPEATS} times")),
         })?;
         self.rest = rest;
         Ok(count)
@@ -376,10 +357,7 @@ impl Reader<'_> {
             let c = self.character("\" at the end of the literal")?;
             all.push(Part::Character(vec![(c, c)]));
         }
-        Ok(match all.len() {
-            1 => all.remove(0),
-            _ => Part::Sequence(all),
-        })
+        Ok(in_sequence(all))
     }
 
     fn class(&mut self) -> Result<Part, GbnfError> {
@@ -395,13 +373,8 @@ impl Reader<'_> {
                 false => first,
             };
             if last < first {
-                let (line, found) = (self.line, format!("the range {first:?} to {last:?}"));
-                let expected = "the smaller character first".to_owned();
-                return Err(GbnfError::Syntax {
-                    line,
-                    found,
-                    expected,
-                });
+                let found = format!("the range {first:?} to {last:?}");
+                return Err(self.instead(found, "the smaller character first"));
             }
             ranges.push((first, last));
         }
@@ -410,13 +383,7 @@ impl Reader<'_> {
             false => joined(ranges),
         };
         if ranges.is_empty() {
-            let (line, found) = (self.line, "a class of no character".to_owned());
-            let expected = "at least one".to_owned();
-            return Err(GbnfError::Syntax {
-                line,
-                found,
-                expected,
-            });
+            return Err(self.instead("a class of no character".to_owned(), "at least one"));
         }
         Ok(Part::Character(ranges))
     }
@@ -463,6 +430,13 @@ impl Reader<'_> {
         })?;
         self.rest = &self.rest[digits..];
         Ok(meant)
+    }
+}
+
+fn in_sequence(mut parts: Vec<Part>) -> Part {
+    match parts.len() {
+        1 => parts.remove(0),
+        _ => Part::Sequence(parts),
     }
 }
 

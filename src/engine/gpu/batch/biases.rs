@@ -15,9 +15,6 @@ pub(super) struct BiasRows {
 
 impl BiasRows {
     /// Without biases, for so many choices.
-    ///
-    /// # Errors
-    /// [`GpuError::OutOfMemory`], or what the device reports.
     pub(super) async fn new_async(gpu: &Gpu, rows: u32) -> Result<Self, GpuError> {
         let range = Range::whole(&logit_bias::buffer(rows));
         gpu.realise_async(&range.buffer).await?;

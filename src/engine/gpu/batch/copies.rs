@@ -45,9 +45,6 @@ pub(in crate::engine::gpu) fn step(recipes: &dyn Batches, sizes: BatchSizes) -> 
 
 impl Copies {
     /// None, for the cache of these recipes.
-    ///
-    /// # Errors
-    /// [`GpuError::OutOfMemory`], or what the device reports.
     pub(super) async fn new_async(
         gpu: &Gpu,
         recipes: &dyn Batches,

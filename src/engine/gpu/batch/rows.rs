@@ -22,9 +22,6 @@ pub(super) struct FlyingRows {
 
 impl Rows {
     /// A buffer for `bytes` bytes of rows, as large as the most that were asked for so far; `None` for none.
-    ///
-    /// # Errors
-    /// [`GpuError::OutOfMemory`], or what the device reports.
     pub(super) async fn staged_async(
         &mut self,
         gpu: &Gpu,
@@ -52,9 +49,6 @@ impl Rows {
     }
 
     /// The rows of a step, once it is done.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub(super) async fn land_async(
         &mut self,
         gpu: &Gpu,

@@ -1,6 +1,7 @@
 //! Protects steps of several sequences: each gets the logits that it gets alone, whatever stands beside it and wherever its pages lie.
 
 use super::*;
+use crate::engine::BackendWait;
 use crate::engine::backend::Backend;
 use crate::engine::gpu::GpuBackend;
 use crate::engine::gpu::tests::{backend, backend_of, kept, tokens};

@@ -15,8 +15,6 @@ impl GpuBatch {
         pub fn prepare(&mut self, tokens: usize, drawn: usize) -> Result<(), GpuError> =
             self.prepare_async(tokens, drawn);
 
-        pub fn prepare_all(&mut self) -> Result<(), GpuError> = self.prepare_all_async();
-
         pub fn submit(&mut self, step: BatchStep<'_>) -> Result<BatchFlight, GpuError> =
             self.submit_async(step);
 

@@ -2,7 +2,7 @@
 //! as bytes, once, and the choice is kept.
 
 use super::GpuModel;
-use crate::gpu::buffer::{Buffer, Range, Role};
+use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, State};
 use crate::gpu::clock::{self, Clock};
 use crate::gpu::memory::GpuWeight;
@@ -165,7 +165,7 @@ impl GpuModel {
         let mut recordings = vec![];
         for tier in TIERS {
             let gpu = self.gpu.in_tier(tier);
-            let bench = Bench::new(self, &gpu, gpu.activation())?;
+            let bench = Bench::new(self, &gpu);
             let gate_ups = some.iter().map(|ffn| bench.gate_up(ffn));
             let gate_ups = gate_ups.collect::<Result<Vec<_>, _>>()?.concat();
             for calls in [bench.head()?, gate_ups] {
@@ -197,6 +197,11 @@ impl GpuModel {
     }
 }
 
+/// A buffer of `n` values of its own.
+fn floats(n: u32) -> Range {
+    Range::floats("trial of tiers", u64::from(n))
+}
+
 /// Inputs of zeros, which take as long as others.
 struct Bench<'a> {
     model: &'a GpuModel,
@@ -206,14 +211,11 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn new(model: &'a GpuModel, gpu: &'a Gpu, activation: Activation) -> Result<Self, GpuError> {
+    fn new(model: &'a GpuModel, gpu: &'a Gpu) -> Self {
+        let activation = gpu.activation();
         let width = model.weights.output().cols;
-        let squares = Range::whole(&Buffer::new(
-            "trial of tiers",
-            u64::from(width / 16) * 4,
-            Role::Floats,
-        ));
-        Ok(Self {
+        let squares = floats(width / 16);
+        Self {
             model,
             gpu,
             activation,
@@ -221,27 +223,18 @@ impl<'a> Bench<'a> {
                 values: Range::prepared("trial of tiers", activation, width),
                 rms: Some((squares, model.model.config().rms_eps)),
             },
-        })
+        }
     }
 
     fn head(&self) -> Result<Vec<Call>, GpuError> {
         let weight = self.model.weights.output();
-        let y = Buffer::new(
-            "trial of tiers",
-            u64::from(weight.total_rows()) * 4,
-            Role::Floats,
-        );
         let head = GpuTokenMatvec::new(weight, self.activation, Input::Prepared(self.x.clone(), 0))
-            .bind("y", &Range::whole(&y));
+            .bind("y", &floats(weight.total_rows()));
         head.calls(self.gpu)
     }
 
     /// Gate and up of a layer, which wait for no other layer's: each leaves a buffer of its own.
     fn gate_up(&self, ffn: &Ffn<GpuWeight, Range>) -> Result<Vec<Call>, GpuError> {
-        let floats = |n: usize| {
-            let buffer = Buffer::new("trial of tiers", n as u64 * 4, Role::Floats);
-            Ok::<_, GpuError>(Range::whole(&buffer))
-        };
         let (experts, shared, rows) = match ffn {
             Ffn::Dense(mlp) => (None, Some([&mlp.gate, &mlp.up]), mlp.gate.rows),
             Ffn::Moe(moe) => {
@@ -253,13 +246,13 @@ impl<'a> Bench<'a> {
                 } = &**moe;
                 let config = self.model.experts();
                 let router = GpuRouter {
-                    logits: floats(config.count)?,
+                    logits: floats(config.count as u32),
                     partial_sums: 1,
                     bias: exp_probs_b.clone(),
                     experts: config,
                     max_tokens: 1,
-                    ids: floats(config.used)?.holding(Role::Words),
-                    weights: floats(config.used)?,
+                    ids: floats(config.used as u32).holding(Role::Words),
+                    weights: floats(config.used as u32),
                 };
                 let rows = config.used as u32 * experts.gate.rows
                     + shared.as_ref().map_or(0, |s| s.gate.rows);

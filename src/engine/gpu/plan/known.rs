@@ -47,14 +47,19 @@ fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
     let tier = Tier::best(&known.facts());
     let target = known.target(tier);
     let site = room::Site::Gpu(&target, Some(known.memory()));
-    room::check_at(site, model, N_CTX, None).map_err(|e| e.to_string())?;
+    let place = room::Place {
+        site,
+        model,
+        ubatch: None,
+    };
+    place.check(N_CTX).map_err(|e| e.to_string())?;
     let plan = SessionPlan::new(&target, model, N_CTX, None).map_err(|e| e.to_string())?;
     let expected = Expected::of(&target, &plan).map_err(|e| e.to_string())?;
     Ok(Planned {
         tier,
         dispatches: expected.dispatches,
         waits: expected.waits,
-        gib: plan.bytes().iter().sum::<u64>() as f64 / f64::from(1 << 30),
+        gib: plan.bytes.iter().sum::<u64>() as f64 / f64::from(1 << 30),
         per_s: expected.tokens_per_s(known.gb_per_s),
     })
 }

@@ -3,7 +3,7 @@
 use web_time::Instant;
 
 use super::Many;
-use super::sequence::{Answer, Begun, Sequence};
+use super::sequence::{Answer, Sequence};
 use crate::engine::scheduler::pages::{ROWS, Table, common};
 use crate::engine::scheduler::request::{Event, Told};
 
@@ -21,19 +21,19 @@ impl Many<'_> {
                 continue;
             }
             let mut table = self.pages.adopt(tokens);
-            let whole = table.pages().len();
+            let whole = table.pages.len();
             let missing = tokens.len().div_ceil(ROWS) - whole;
             let near = self.near(tokens, &table);
             // Each that runs will need a page soon; taking somebody back for it would be a waste.
             let kept = self.running.len();
             let has_room = missing + kept <= self.pages.available();
             if !has_room || !self.pages.grow(&mut table, tokens.len()) {
-                self.pages.release(table);
+                self.pages.release(table.pages);
                 return;
             }
             let mut cached = whole * ROWS;
             if let Some((page, rows)) = near {
-                let own = table.pages()[whole];
+                let own = table.pages[whole];
                 self.batch.copy_rows(page, own, rows as u32);
                 cached += rows;
             }
@@ -45,12 +45,12 @@ impl Many<'_> {
 
     /// A page of others that begins as the next page of `table` will, and how many rows these are: a sequence's, or one that is known.
     fn near(&self, tokens: &[u32], table: &Table) -> Option<(u32, usize)> {
-        let (whole, last) = (table.pages().len(), tokens.len() - 1);
+        let (whole, last) = (table.pages.len(), tokens.len() - 1);
         let begin = whole * ROWS;
         let of_sequence = |sequence: &Sequence| {
             let same = common(&sequence.answer.tokens, &tokens[..last]);
             let rows = same.min(sequence.landed).saturating_sub(begin);
-            let page = sequence.table.pages().get(whole)?;
+            let page = sequence.table.pages.get(whole)?;
             Some((*page, rows.min(ROWS)))
         };
         let near = self.running.iter().filter_map(of_sequence);
@@ -72,32 +72,27 @@ impl Many<'_> {
     /// Begins with a request, or goes on with one that was taken back.
     fn take_up(&mut self, mut answer: Answer, table: Table, cached: usize, told: &mut Told<'_>) {
         if answer.begun.is_none() {
-            answer.begun = Some(Begun {
-                at: Instant::now(),
-                cached,
-                told: cached,
-                first: None,
-                delivered: 0,
-            });
+            answer.begun = Some(Instant::now());
+            (answer.cached, answer.told) = (cached, cached);
             self.prefix_asked += answer.prompt as u64;
             self.prefix_found += cached as u64;
             let done = cached;
             if told(answer.id, Event::Prompt { done, cached }).is_break() {
-                return self.pages.release(table);
+                return self.pages.release(table.pages);
             }
             if answer.limit == 0 {
-                self.pages.release(table);
+                self.pages.release(table.pages);
                 let _ = told(answer.id, Event::Ended(answer.stats(answer.at_limit)));
                 return;
             }
         }
         let Some(slot) = self.slots.pop() else {
             // Nobody is taken up without one.
-            self.pages.release(table);
+            self.pages.release(table.pages);
             return self.wait_again(answer);
         };
         self.batch.write_ids(slot, 0, &answer.tokens);
-        self.batch.write_pages(slot, 0, table.pages());
+        self.batch.write_pages(slot, 0, &table.pages);
         self.runs += 1;
         let after = |sequence: &Sequence| sequence.answer.id > answer.id;
         let place = self.running.iter().position(after);
@@ -129,9 +124,9 @@ impl Many<'_> {
     pub(super) fn make_room(&mut self, index: usize, rows: usize) -> bool {
         loop {
             let sequence = &mut self.running[index];
-            let before = sequence.table.pages().len();
+            let before = sequence.table.pages.len();
             if self.pages.grow(&mut sequence.table, rows) {
-                let new = &sequence.table.pages()[before..];
+                let new = &sequence.table.pages[before..];
                 self.batch.write_pages(sequence.slot, before, new);
                 return true;
             }

@@ -2,20 +2,15 @@
 
 use web_time::Instant;
 
-use super::sequence::How;
 use super::{Draw, Flight, Many};
 use crate::engine::backend::BackendError;
-use crate::engine::chooser::{Chooser, ChooserError};
 use crate::engine::gpu::batch::BatchLanding;
 use crate::engine::scheduler::pages::Swap;
-use crate::engine::scheduler::request::{Event, Told};
+use crate::engine::scheduler::request::{Choice, Event, Told};
 use crate::engine::{EngineError, StopReason};
 
 impl Many<'_> {
     /// Waits for the oldest step, and tells what came of it.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub(super) async fn land(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
         let Some(Flight {
             flight,
@@ -36,12 +31,8 @@ impl Many<'_> {
 
     /// Lets the pages go that only steps up to this one name.
     fn let_go(&mut self, number: u64) {
-        let (gone, stay) = std::mem::take(&mut self.leaving)
-            .into_iter()
-            .partition(|(last, _)| *last <= number);
-        self.leaving = stay;
-        let gone: Vec<(u64, Vec<u32>)> = gone;
-        for (_, pages) in gone {
+        let is_gone = |(last, _): &mut (u64, Vec<u32>)| *last <= number;
+        for (_, pages) in self.leaving.extract_if(.., is_gone) {
             self.pages.release(pages);
         }
     }
@@ -75,22 +66,16 @@ impl Many<'_> {
         let (slot, id, prompt) = (sequence.slot, answer.id, answer.prompt);
         let rows = &answer.tokens[..end.min(answer.tokens.len())];
         let swaps = self.pages.register(&mut sequence.table, rows);
-        let mut event = None;
-        if let Some(begun) = &mut answer.begun {
-            let done = end.min(prompt);
-            if done > begun.told {
-                begun.told = done;
-                let cached = begun.cached;
-                event = Some(Event::Prompt { done, cached });
-            }
-        }
+        let (done, cached) = (end.min(prompt), answer.cached);
+        let is_news = done > answer.told;
+        answer.told = answer.told.max(done);
         for Swap { index, old } in swaps {
             let new = self.running.iter().find(|s| s.slot == slot);
-            let new = new.map(|s| s.table.pages()[index]);
+            let new = new.map(|s| s.table.pages[index]);
             self.batch.write_pages(slot, index, new.as_slice());
             self.depart(vec![old]);
         }
-        if event.is_some_and(|event| told(id, event).is_break()) {
+        if is_news && told(id, Event::Prompt { done, cached }).is_break() {
             self.remove(index);
         }
     }
@@ -119,11 +104,12 @@ impl Many<'_> {
             let _ = told(id, Event::Failed(error.into()));
             return;
         }
-        let token = match (&mut answer.how, draw.row) {
-            (How::Host(chooser), Some(row)) => {
+        let token = match (&mut answer.choice, draw.row) {
+            (Choice::Host(chooser), Some(row)) => {
                 let vocab = self.engine.model().config().vocab_size;
                 let logits = &mut landing.logits[row * vocab..][..vocab];
-                chosen(chooser, logits, &answer.tokens)
+                let token = chooser.choose(logits, &answer.tokens);
+                token.and_then(|token| chooser.accept(token).map(|()| token))
             }
             _ => Ok(landing.ids[which]),
         };
@@ -135,10 +121,8 @@ impl Many<'_> {
                 return;
             }
         };
-        if let Some(begun) = &mut answer.begun {
-            begun.first.get_or_insert_with(Instant::now);
-            begun.delivered += 1;
-        }
+        answer.first.get_or_insert_with(Instant::now);
+        answer.delivered += 1;
         if self.engine.tokenizer().is_stop(token) {
             return self.end(index, StopReason::StopToken, told);
         }
@@ -159,15 +143,4 @@ impl Many<'_> {
         let answer = self.remove(index);
         let _ = told(answer.id, Event::Ended(answer.stats(stop)));
     }
-}
-
-/// The token that the host chooses.
-fn chosen(
-    chooser: &mut impl Chooser,
-    logits: &mut [f32],
-    context: &[u32],
-) -> Result<u32, ChooserError> {
-    let token = chooser.choose(logits, context)?;
-    chooser.accept(token)?;
-    Ok(token)
 }

@@ -3,9 +3,9 @@
 use web_time::Instant;
 
 use super::pace::{Filled, is_read};
-use super::sequence::How;
 use super::{Draw, Flight, Many};
 use crate::engine::gpu::batch::{BatchStep, BatchToken};
+use crate::engine::scheduler::request::Choice;
 use crate::engine::{Biases, EngineError, Sampling};
 use crate::kernels::sample;
 use crate::kernels::sequences::CHOICE;
@@ -37,9 +37,6 @@ impl Plan {
 
 impl Many<'_> {
     /// Submits a step if there is something to compute; whether there was.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub(super) async fn fly(&mut self) -> Result<bool, EngineError> {
         let mut plan = self.plan();
         let restored = match (plan.drawn.is_empty(), plan.others.pop()) {
@@ -116,7 +113,7 @@ impl Many<'_> {
         // Also those that the host chooses for, which may not be ready.
         let now = Instant::now();
         let mut decoding = self.running.iter().filter(|s| s.left() <= 1);
-        let beside = decoding.any(|s| is_read(s.answer.first(), now));
+        let beside = decoding.any(|s| is_read(s.answer.first, now));
         let room = self.pace.room(plan.len(), beside, most);
         for run in ready(self, false) {
             let Some(index) = self.find(run) else {
@@ -146,11 +143,11 @@ impl Many<'_> {
         let mut tokens: Vec<_> = (first..first + count).map(token).collect();
         if is_last && let Some(last) = tokens.pop() {
             let step = u64::from(last.position) + 1;
-            let (words, biases, row) = match &sequence.answer.how {
-                How::Device(sampling, biases) => {
+            let (words, biases, row) = match &sequence.answer.choice {
+                Choice::Device(sampling, biases) => {
                     (sample::words(sampling, step), biases.clone(), None)
                 }
-                How::Host(_) => {
+                Choice::Host(_) => {
                     plan.rows.push(plan.drawn.len());
                     let row = plan.rows.len() - 1;
                     let words = sample::words(&Sampling::GREEDY, step);

@@ -2,16 +2,9 @@
 
 use web_time::Instant;
 
-use crate::engine::scheduler::guarded::Guarded;
 use crate::engine::scheduler::pages::Table;
-use crate::engine::scheduler::request::RequestId;
-use crate::engine::{Biases, GenerateStats, Sampling, StopReason};
-
-/// Who chooses tokens.
-pub(super) enum How {
-    Device(Sampling, Biases),
-    Host(Guarded),
-}
+use crate::engine::scheduler::request::{Choice, RequestId};
+use crate::engine::{GenerateStats, StopReason};
 
 /// A request and its answer so far. It has no place in the cache.
 pub(super) struct Answer {
@@ -20,17 +13,12 @@ pub(super) struct Answer {
     pub(super) tokens: Vec<u32>,
     /// Tokens of the prompt.
     pub(super) prompt: usize,
-    pub(super) how: How,
+    pub(super) choice: Choice,
     /// Tokens of the answer at most, and what it means to reach them.
     pub(super) limit: usize,
     pub(super) at_limit: StopReason,
     /// From when on it is answered.
-    pub(super) begun: Option<Begun>,
-}
-
-/// What is known of an answer once it has begun.
-pub(super) struct Begun {
-    pub(super) at: Instant,
+    pub(super) begun: Option<Instant>,
     /// Rows of the prompt that were there already.
     pub(super) cached: usize,
     /// How many were told to be there.
@@ -47,23 +35,15 @@ impl Answer {
         self.tokens.len() - self.prompt
     }
 
-    /// When its first token came.
-    pub(super) fn first(&self) -> Option<Instant> {
-        self.begun.as_ref()?.first
-    }
-
     /// What it took.
     pub(super) fn stats(&self, stop: StopReason) -> GenerateStats {
         let end = Instant::now();
-        let begun = self.begun.as_ref();
-        let at = begun.map_or(end, |begun| begun.at);
-        let first = self.first().unwrap_or(end);
-        let delivered = begun.map_or(0, |begun| begun.delivered);
+        let first = self.first.unwrap_or(end);
         GenerateStats {
-            prompt_tokens: self.prompt - begun.map_or(0, |begun| begun.cached),
-            prompt_time: first - at,
+            prompt_tokens: self.prompt - self.cached,
+            prompt_time: first - self.begun.unwrap_or(end),
             generated: self.generated(),
-            steps: delivered.saturating_sub(1),
+            steps: self.delivered.saturating_sub(1),
             generate_time: end - first,
             stop,
         }
@@ -94,9 +74,9 @@ impl Sequence {
 
     /// Whether another token is wanted of it now.
     pub(super) fn is_ready(&self) -> bool {
-        let chosen = match self.answer.how {
-            How::Device(..) => true,
-            How::Host(_) => self.drawn == 0,
+        let chosen = match self.answer.choice {
+            Choice::Device(..) => true,
+            Choice::Host(_) => self.drawn == 0,
         };
         chosen && self.left() > 0 && self.answer.generated() + self.drawn < self.answer.limit
     }

@@ -5,13 +5,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::*;
-use crate::engine::backend::{Backend, BackendError};
+use crate::engine::backend::BackendError;
 use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use crate::engine::cpu::CpuBackend;
-use crate::engine::scheduler::request::Event;
+use crate::engine::scheduler::request::{Choice, Event};
 use crate::engine::testing::{VOCAB, small_model};
 use crate::engine::{
-    Biases, DeviceChoice, EngineOptions, GpuOptions, Opened, Sampling, Serving, Tier,
+    BackendWait, Biases, DeviceChoice, EngineOptions, GpuOptions, Opened, Sampling, Serving, Tier,
 };
 use crate::gpu::GpuError;
 use crate::gpu::wait::complete;
@@ -201,7 +201,7 @@ fn run(many: &mut Many<'_>, jobs: &[Job]) -> Vec<Vec<Event>> {
 fn check(many: &Many<'_>) {
     let mut writers = HashMap::new();
     for sequence in &many.running {
-        for page in &sequence.table.pages()[sequence.landed / ROWS..] {
+        for page in &sequence.table.pages[sequence.landed / ROWS..] {
             let other = writers.insert(*page, sequence.run);
             assert_eq!(other, None, "page {page}");
         }

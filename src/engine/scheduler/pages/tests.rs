@@ -93,7 +93,7 @@ impl Beside {
     fn end(&mut self, gone: Sequence) {
         let computed = &gone.tokens[..gone.rows];
         self.pages.register_rest(&gone.table, computed);
-        self.pages.release(gone.table);
+        self.pages.release(gone.table.pages);
     }
 
     fn check(&self) {
@@ -153,7 +153,7 @@ fn random_operations_agree_with_a_simple_model() {
         // All of them can be had at once.
         let mut all = beside.pages.adopt(&[]);
         assert!(beside.pages.grow(&mut all, count as usize * ROWS));
-        let mut sorted = all.pages().to_vec();
+        let mut sorted = all.pages.to_vec();
         sorted.sort_unstable();
         assert_eq!(sorted, (0..count).collect::<Vec<_>>());
         assert!(!beside.pages.grow(&mut all, count as usize * ROWS + 1));
@@ -166,7 +166,7 @@ fn kept(pages: &mut Pages, token: u32, count: usize) -> Vec<u32> {
     let mut table = pages.adopt(&[]);
     assert!(pages.grow(&mut table, tokens.len()));
     assert!(pages.register(&mut table, &tokens).is_empty());
-    pages.release(table);
+    pages.release(table.pages);
     tokens
 }
 
@@ -178,7 +178,7 @@ fn what_was_used_longest_ago_goes_first_and_children_before_parents() {
     let second = with_end(&kept(&mut pages, 2, 3));
     // The first is used again, so the second goes from its end.
     let table = pages.adopt(&first);
-    pages.release(table);
+    pages.release(table.pages);
     let mut table = pages.adopt(&[]);
     for (rows, expected) in [(1, [3, 2]), (2, [3, 1]), (3, [3, 0]), (4, [2, 0])] {
         assert!(pages.grow(&mut table, rows * ROWS));
@@ -186,9 +186,9 @@ fn what_was_used_longest_ago_goes_first_and_children_before_parents() {
     }
     // What is held does not go.
     let held = pages.adopt(&first);
-    assert_eq!(held.pages().len(), 2);
+    assert_eq!(held.pages.len(), 2);
     assert!(!pages.grow(&mut table, 5 * ROWS));
-    pages.release(held);
+    pages.release(held.pages);
     assert!(pages.grow(&mut table, 5 * ROWS));
     assert_eq!(pages.known(&first), 1);
 }
@@ -215,12 +215,12 @@ fn the_known_page_with_the_most_in_common_is_near() {
         let mut table = pages.adopt(&tokens);
         assert!(pages.grow(&mut table, tokens.len()));
         pages.register(&mut table, &tokens);
-        pages.release(table);
+        pages.release(table.pages);
     }
     let near = |pages: &mut Pages, tokens: &[u32]| {
         let table = pages.adopt(tokens);
-        let near = pages.near(&table, &tokens[table.pages().len() * ROWS..]);
-        pages.release(table);
+        let near = pages.near(&table, &tokens[table.pages.len() * ROWS..]);
+        pages.release(table.pages);
         near.map(|(_, rows)| rows)
     };
     let three = [vec![1; ROWS + 30], vec![3]].concat();
@@ -230,7 +230,7 @@ fn the_known_page_with_the_most_in_common_is_near() {
     let mut table = pages.adopt(&fifty);
     assert!(pages.grow(&mut table, ROWS + 45));
     pages.register_rest(&table, &fifty[..ROWS + 45]);
-    pages.release(table);
+    pages.release(table.pages);
     assert_eq!(
         near(&mut pages, &fifty),
         Some(45),

@@ -188,7 +188,7 @@ fn document() -> String {
                 format!("{name} {}", dispatches(step))
             };
             let counts: Vec<_> = plan.steps.iter().chain(&batches).map(count).collect();
-            let mib = plan.bytes().map(|bytes| bytes >> 20);
+            let mib = plan.bytes.map(|bytes| bytes >> 20);
             let (device, tier, counts) = (&target.name, target.tier.name(), counts.join(", "));
             writeln!(text, "{name}, {device}, {tier}: {counts}; {mib:?} MiB").expect("it grows");
         }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::bench::Source;
+use crate::engine::BackendWait;
 use crate::engine::ModelSource;
-use crate::engine::backend::Backend;
 use crate::engine::gpu::GpuBackend;
 use crate::gpu::GpuOptions;
 use crate::gpu::stamps::lies::{self, Lie};
