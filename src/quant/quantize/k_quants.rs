@@ -1,7 +1,7 @@
 //! Q2_K to Q6_K: scales by search, then quantised themselves, then the codes nearest under the quantised scales.
 
 use super::search::{Affine, fit_affine, fit_scale, normalised};
-use super::{Quantize, code, inverse, narrow};
+use super::{Quantize, code, extreme, inverse, narrow};
 use crate::quant::block::widen;
 use crate::quant::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
 use crate::quant::types::SUPER_BLOCK;
@@ -102,10 +102,7 @@ fn quantize_symmetric(
     let fits: [f32; 16] =
         std::array::from_fn(|i| fit_scale(&groups[i], value, &[-bias, bias], &SCALE));
     // The largest scale becomes -top, which has one more step than +top.
-    let extreme = fits
-        .iter()
-        .fold(0.0f32, |m, &s| if s.abs() > m.abs() { s } else { m });
-    let d = narrow(-extreme * largest / top);
+    let d = narrow(-extreme(&fits) * largest / top);
     let inv = largest * inverse(widen(d));
     let scales = fits.map(|s| code(s * inv, -top, top - 1.0) as i8);
 

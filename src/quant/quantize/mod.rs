@@ -90,6 +90,12 @@ fn narrow(scale: f32) -> [u8; 2] {
     f16::from_f32(scale.max(-largest).min(largest)).to_le_bytes()
 }
 
+/// The value of largest magnitude, the first of several.
+fn extreme(values: &[f32]) -> f32 {
+    let larger = |extreme: f32, &v: &f32| if v.abs() > extreme.abs() { v } else { extreme };
+    values.iter().fold(0.0, larger)
+}
+
 /// `1 / scale`, or 0 for a scale of 0.
 fn inverse(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { 1.0 / scale }
