@@ -9,7 +9,8 @@ const TOP_BITS: u128 = 0x80808080_80808080_80808080_80808080;
 /// Splits 32 bytes that hold run A in the low and run B in the high nibbles into A and B, each with weight `j` in the
 /// low and weight `j + 16` in the high nibble of byte `j`.
 pub(super) fn split_nibbles(bytes: &[u8; 32]) -> ([u8; 16], [u8; 16]) {
-    let (first, second) = halves(bytes);
+    let (chunks, _) = bytes.as_chunks::<16>();
+    let [first, second] = [chunks[0], chunks[1]].map(u128::from_le_bytes);
     let low = first & LOW_NIBBLES | (second & LOW_NIBBLES) << 4;
     let high = (first >> 4) & LOW_NIBBLES | second & !LOW_NIBBLES;
     (low.to_le_bytes(), high.to_le_bytes())
@@ -19,14 +20,6 @@ pub(super) fn split_nibbles(bytes: &[u8; 32]) -> ([u8; 16], [u8; 16]) {
 /// away. Its own inverse.
 pub(super) fn turn_high_nibbles(bytes: [u8; 16]) -> [u8; 16] {
     (u128::from_le_bytes(bytes) ^ TOP_BITS).to_le_bytes()
-}
-
-fn halves(bytes: &[u8; 32]) -> (u128, u128) {
-    let (chunks, _) = bytes.as_chunks::<16>();
-    (
-        u128::from_le_bytes(chunks[0]),
-        u128::from_le_bytes(chunks[1]),
-    )
 }
 
 /// Little-endian words of bytes.

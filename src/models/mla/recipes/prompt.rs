@@ -220,6 +220,11 @@ impl<'a> PromptRecipe<'a> {
         rows
     }
 
+    /// Rows of `x` (max_tokens, cols) that are whole and not normed, as [`input`](Self::input) makes them.
+    pub fn plain_input(&mut self, to: &RowsBuffer, x: &Range, cols: u32) -> Rows {
+        self.input(to, &PartialSums::whole(x), cols, 1, None)
+    }
+
     /// The product W x alone, to be completed.
     pub fn gemm<'w>(&self, weight: &'w GpuWeight, x: &Rows, y: &Range) -> GpuGemm<'w> {
         GpuGemm {
@@ -306,13 +311,7 @@ impl<'a> PromptRecipe<'a> {
         };
         self.attend(of, &kv_a, &q, least);
         let w = &layer.attn_output;
-        let values = self.input(
-            &chunk.inner,
-            &PartialSums::whole(&chunk.values),
-            w.cols,
-            1,
-            None,
-        );
+        let values = self.plain_input(&chunk.inner, &chunk.values, w.cols);
         let after = &chunk.after_attention;
         if self.product_split_k(w) == 1 {
             return Between {
@@ -394,13 +393,7 @@ impl<'a> PromptRecipe<'a> {
         };
         let rope_cache = self.rope_cache(of, kv_a, Some(queries));
         self.calls.push(rope_cache);
-        let q_rows = self.input(
-            &chunk.absorbed,
-            &PartialSums::whole(q),
-            heads * head,
-            1,
-            None,
-        );
+        let q_rows = self.plain_input(&chunk.absorbed, q, heads * head);
         let q_lat = self.product(&chunk.q_lat, &layer.attn_k_b, &q_rows, head, None);
         let queries = [q_lat, chunk.q_pe.clone()];
         let form = self.given.context.form(self.max_tokens as usize);
@@ -409,8 +402,7 @@ impl<'a> PromptRecipe<'a> {
         let latent = &chunk.latent;
         self.calls
             .push(self.given.merge(latent, Activation::Floats));
-        let latent = PartialSums::whole(latent);
-        let latent = self.input(&chunk.absorbed, &latent, heads * kv_lora, 1, None);
+        let latent = self.plain_input(&chunk.absorbed, latent, heads * kv_lora);
         self.product(&chunk.values, &layer.attn_v_b, &latent, kv_lora, None);
     }
 }

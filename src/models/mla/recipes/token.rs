@@ -176,19 +176,18 @@ impl TokenRecipe<'_> {
             self.calls.push(call.only(When::Rows(0, short)));
         }
         self.calls.extend(attention.calls_above(short));
-        if let Some(vo) = of.vo {
-            let latents = self.values("latents", heads * kv_lora);
-            let merge = self.given.merge(&latents, self.activation);
-            self.calls.push(merge);
-            let x = TokenInput::of(latents);
-            let after = self.stream(vo.total_rows(), &layer.ffn_norm);
-            let logits = self.residual_product(vo, x, stream, &after, router)?;
-            return Ok((after, logits));
-        }
-        let values = self.head_values(&layer.attn_v_b)?;
+        let (weight, values) = match of.vo {
+            Some(vo) => {
+                let latents = self.values("latents", heads * kv_lora);
+                let merge = self.given.merge(&latents, self.activation);
+                self.calls.push(merge);
+                (vo, latents)
+            }
+            None => (&layer.attn_output, self.head_values(&layer.attn_v_b)?),
+        };
+        let after = self.stream(weight.total_rows(), &layer.ffn_norm);
         let x = TokenInput::of(values);
-        let after = self.stream(layer.attn_output.total_rows(), &layer.ffn_norm);
-        let logits = self.residual_product(&layer.attn_output, x, stream, &after, router)?;
+        let logits = self.residual_product(weight, x, stream, &after, router)?;
         Ok((after, logits))
     }
 
