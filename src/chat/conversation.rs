@@ -35,7 +35,8 @@ pub enum Turn {
 pub struct Conversation {
     /// What the model is told before the first turn.
     pub system: Option<String>,
-    turns: Vec<Turn>,
+    /// The turns, in order.
+    pub turns: Vec<Turn>,
 }
 
 impl Conversation {
@@ -45,16 +46,6 @@ impl Conversation {
             system,
             turns: Vec::new(),
         }
-    }
-
-    /// The turns, in order.
-    pub fn turns(&self) -> &[Turn] {
-        &self.turns
-    }
-
-    /// Adds a turn.
-    pub fn push(&mut self, turn: Turn) {
-        self.turns.push(turn);
     }
 
     /// The last text of the user, if there is one.
@@ -83,11 +74,6 @@ impl Conversation {
             self.turns.drain(..next + 1);
         }
         next.is_some()
-    }
-
-    /// Forgets all turns.
-    pub fn clear(&mut self) {
-        self.turns.clear();
     }
 
     /// The last reply, if the last turn is one.
@@ -119,27 +105,24 @@ mod tests {
         assert_eq!(conversation.take_last(), None);
         assert!(!conversation.drop_oldest());
         for (question, answer) in [("a", "A"), ("b", "B")] {
-            conversation.push(Turn::User(question.to_owned()));
-            conversation.push(reply(answer));
+            conversation.turns.push(Turn::User(question.to_owned()));
+            conversation.turns.push(reply(answer));
         }
-        conversation.push(Turn::User("c".to_owned()));
+        conversation.turns.push(Turn::User("c".to_owned()));
         assert_eq!(conversation.take_last().as_deref(), Some("c"));
         assert!(conversation.drop_oldest());
-        assert_eq!(
-            conversation.turns(),
-            [Turn::User("b".to_owned()), reply("B")]
-        );
+        assert_eq!(conversation.turns, [Turn::User("b".to_owned()), reply("B")]);
         // What is asked last stays.
         assert!(!conversation.drop_oldest());
         assert_eq!(conversation.take_last().as_deref(), Some("b"));
-        assert!(conversation.turns().is_empty());
+        assert!(conversation.turns.is_empty());
     }
 
     #[test]
     fn a_conversation_survives_being_written_as_json() {
         let mut conversation = Conversation::new(Some("Be kind.".to_owned()));
-        conversation.push(Turn::User("a".to_owned()));
-        conversation.push(reply("A"));
+        conversation.turns.push(Turn::User("a".to_owned()));
+        conversation.turns.push(reply("A"));
         let json = serde_json::to_string(&conversation).expect("its keys are names of fields");
         let read: Conversation = serde_json::from_str(&json).expect("it was just written");
         assert_eq!(read, conversation);

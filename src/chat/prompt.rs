@@ -79,7 +79,7 @@ impl Conversation {
 
     /// All that was generated, in order.
     fn passages(&self) -> Vec<&Passage> {
-        let replies = self.turns().iter().filter_map(|turn| match turn {
+        let replies = self.turns.iter().filter_map(|turn| match turn {
             Turn::Reply(reply) => Some(reply),
             Turn::User(_) => None,
         });
@@ -104,7 +104,7 @@ impl Conversation {
             }
         };
         let system = self.system.iter().map(|text| Message::new("system", text));
-        let turns = self.turns().iter().map(|turn| match turn {
+        let turns = self.turns.iter().map(|turn| match turn {
             Turn::User(text) => Message::new("user", text),
             Turn::Reply(reply) => {
                 let reasoning_content = reply.thoughts.as_ref().map(&mut given);

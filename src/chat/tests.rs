@@ -75,7 +75,9 @@ fn talk(tokenizer: &Tokenizer, source: &str, said: &[&str], rng: &mut Rng) -> Ve
     let (mut computed, mut prompt_before): (Vec<u32>, usize) = (Vec::new(), 0);
     let mut asked = Vec::new();
     for turn in 0..5 {
-        conversation.push(Turn::User(format!("Question {turn}? <|user|>")));
+        conversation
+            .turns
+            .push(Turn::User(format!("Question {turn}? <|user|>")));
         let prompt = conversation
             .in_template(tokenizer, &template, None)
             .expect("the template takes it");
@@ -96,7 +98,9 @@ fn talk(tokenizer: &Tokenizer, source: &str, said: &[&str], rng: &mut Rng) -> Ve
         }
         let answer = draw();
         computed.extend(&answer.ids);
-        conversation.push(Turn::Reply(Reply { thoughts, answer }));
+        conversation
+            .turns
+            .push(Turn::Reply(Reply { thoughts, answer }));
     }
     asked
 }
@@ -137,15 +141,15 @@ fn no_text_can_be_taken_for_a_mark() {
     let ids = tokenizer.encode("Yes", false).expect("plain text");
     let text_of = |text: &str| text.to_owned();
     let mut conversation = Conversation::new(None);
-    conversation.push(Turn::User(text_of(text)));
-    conversation.push(Turn::Reply(Reply {
+    conversation.turns.push(Turn::User(text_of(text)));
+    conversation.turns.push(Turn::Reply(Reply {
         thoughts: None,
         answer: Passage {
             text: text_of("Yes"),
             ids,
         },
     }));
-    conversation.push(Turn::User(text_of(text)));
+    conversation.turns.push(Turn::User(text_of(text)));
     let prompt = conversation.in_template(&tokenizer, &template, None);
     let prompt = prompt.expect("the template takes it");
     assert_eq!(tokenizer.decode(&prompt.ids), prompt.text);

@@ -79,9 +79,9 @@ impl Kept {
             (!answer.is_empty()).then(|| reply(engine, begun, answer))
         });
         if let Some(reply) = reply {
-            data.conversation.push(Turn::Reply(reply));
+            data.conversation.turns.push(Turn::Reply(reply));
         }
-        let unanswered = match data.conversation.turns().last() {
+        let unanswered = match data.conversation.turns.last() {
             Some(Turn::User(_)) => data.conversation.take_last(),
             _ => None,
         };
@@ -104,7 +104,7 @@ impl Kept {
 
     /// Whether nothing is in it.
     pub(super) fn is_new(&self) -> bool {
-        self.file.tokens().is_empty() && self.conversation().turns().is_empty()
+        self.file.tokens().is_empty() && self.conversation().turns.is_empty()
     }
 
     /// Whether it is the file at `path`.

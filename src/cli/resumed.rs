@@ -78,7 +78,7 @@ impl Resumed {
         if let Some(system) = system {
             self.conversation.system = Some(system.to_owned());
         }
-        self.conversation.push(Turn::User(prompt.to_owned()));
+        self.conversation.turns.push(Turn::User(prompt.to_owned()));
         let prompt = guarded("the chat template", || {
             self.conversation.prompt(engine, think)
         })?;
@@ -146,7 +146,7 @@ impl Resumed {
                 let engine = session.engine();
                 let mut reply = reply(engine, self.begun, answer);
                 end_before(&mut reply.answer, stops, engine)?;
-                self.conversation.push(Turn::Reply(reply));
+                self.conversation.turns.push(Turn::Reply(reply));
             }
             None => {
                 self.conversation.take_last();

@@ -69,7 +69,7 @@ impl ModelSource {
     /// Opens the container.
     pub fn open(&self) -> Result<Gguf, EngineError> {
         Ok(match self {
-            Self::Embedded => Gguf::from_static(EMBEDDED, "built-in model")?,
+            Self::Embedded => Gguf::from_bytes(EMBEDDED, "built-in model")?,
             Self::File(path) => Gguf::open(path)?,
         })
     }

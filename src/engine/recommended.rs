@@ -210,7 +210,7 @@ mod tests {
         }
         let data = writer.begin_data().expect("memory takes it");
         let bytes = data.finish().expect("memory takes it");
-        let gguf = Gguf::from_static(bytes.leak(), "keys");
+        let gguf = Gguf::from_bytes(bytes, "keys");
         SamplingValues::of(&gguf.expect("it was just written"))
     }
 

@@ -19,5 +19,5 @@ pub(super) fn small_model() -> Gguf {
         };
         synth::in_memory(ModelName::Tiny, Recipe::Q4KM, &options).expect("three layers are fine")
     });
-    Gguf::from_static(bytes, "a small model").expect("it is whole")
+    Gguf::from_bytes(bytes, "a small model").expect("it is whole")
 }

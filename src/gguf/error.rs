@@ -1,6 +1,9 @@
 //! What can be wrong with a GGUF file.
 
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use crate::quant::GgmlType;
 
 /// Everything that opening, reading or writing a GGUF file can fail with.
 ///
@@ -25,41 +28,13 @@ pub enum GgufError {
         /// The system's answer.
         source: std::io::Error,
     },
-    /// The path is a directory, pipe or device.
-    #[error("{path} is {found}, not a GGUF file", path = .path.display())]
-    NotAFile {
-        /// The path asked for.
-        path: PathBuf,
-        /// "a directory", or "not a regular file".
-        found: &'static str,
-    },
-    /// The file has no bytes.
-    #[error("{path} is empty (0 bytes), not a GGUF file", path = .path.display())]
-    Empty {
+    /// What is there is no GGUF file that can be read, or only one of several.
+    #[error("{path} {problem}", path = .path.display())]
+    File {
         /// The file asked for.
         path: PathBuf,
-    },
-    /// The first four bytes are not `GGUF`.
-    #[error("{path} is not a GGUF file: it starts with {found}, a GGUF file starts with \"GGUF\"", path = .path.display())]
-    NotGguf {
-        /// The file asked for.
-        path: PathBuf,
-        /// Its first bytes, quoted.
-        found: String,
-    },
-    /// The version field reads as if bytes were swapped.
-    #[error("{path} is a big-endian GGUF file; only little-endian files are supported: convert the model again without --bigendian", path = .path.display())]
-    BigEndian {
-        /// The file asked for.
-        path: PathBuf,
-    },
-    /// A version of the container other than 2 and 3.
-    #[error("{path} has GGUF version {found}; versions 2 and 3 are supported: convert the model again, by a current llama.cpp", path = .path.display())]
-    Version {
-        /// The file asked for.
-        path: PathBuf,
-        /// Its version field.
-        found: u32,
+        /// What it is instead.
+        problem: String,
     },
     /// Something reaches beyond the end of the file.
     #[error("{path} is truncated or damaged: {what} needs a file of at least {need} bytes, this one has {have}; copy or download it again", path = .path.display())]
@@ -91,53 +66,13 @@ pub enum GgufError {
         /// Which string.
         what: String,
     },
-    /// A key that appears twice.
-    #[error("metadata key {key} appears twice")]
-    DuplicateKey {
+    /// A metadata key that is missing or there twice, or whose value is not of a type or in a range that was expected.
+    #[error("metadata key {key} {problem}")]
+    Key {
         /// The key.
         key: String,
-    },
-    /// A value type id outside 0..=12.
-    #[error("metadata key {key} has the unknown value type {id}; known are 0 to 12")]
-    UnknownValueType {
-        /// The key.
-        key: String,
-        /// The type id found.
-        id: u32,
-    },
-    /// A boolean that is neither 0 nor 1.
-    #[error("metadata key {key} holds {found} as a boolean; 0 or 1 was expected")]
-    InvalidBool {
-        /// The key.
-        key: String,
-        /// The byte found.
-        found: u8,
-    },
-    /// Arrays of arrays of arrays, deeper than the cap.
-    #[error("metadata key {key} nests arrays deeper than {limit} levels")]
-    NestedTooDeep {
-        /// The key.
-        key: String,
-        /// The cap.
-        limit: usize,
-    },
-    /// A key needed by the caller is not in the file.
-    #[error("metadata key {key} ({expected}) is missing")]
-    MissingKey {
-        /// The key.
-        key: String,
-        /// The type it should have.
-        expected: &'static str,
-    },
-    /// A key has a value of another type, or out of range.
-    #[error("metadata key {key} is {found}; {expected} was expected")]
-    WrongType {
-        /// The key.
-        key: String,
-        /// Type and value found.
-        found: String,
-        /// The type it should have.
-        expected: &'static str,
+        /// What was found, and what was expected.
+        problem: String,
     },
     /// `general.alignment` is zero, not a power of two, or absurdly large.
     #[error("general.alignment is {found}; a power of two from 1 to {limit} was expected")]
@@ -147,65 +82,13 @@ pub enum GgufError {
         /// The cap.
         limit: u64,
     },
-    /// A tensor name that appears twice.
-    #[error("tensor {tensor} appears twice")]
-    DuplicateTensor {
+    /// A tensor that is there twice, or of a type, of dimensions or at a place that cannot be.
+    #[error("tensor {tensor} {problem}")]
+    Tensor {
         /// The tensor.
         tensor: String,
-    },
-    /// A tensor with no dimensions or more than four.
-    #[error("tensor {tensor} has {found} dimensions; 1 to 4 were expected")]
-    DimensionCount {
-        /// The tensor.
-        tensor: String,
-        /// The number found.
-        found: u32,
-    },
-    /// A tensor whose dimensions multiply to zero or beyond what 64 bits hold.
-    #[error("tensor {tensor} has impossible dimensions {dims:?}")]
-    BadDimensions {
-        /// The tensor.
-        tensor: String,
-        /// Its dimensions, row length first.
-        dims: Vec<u64>,
-    },
-    /// A tensor type that glimt does not know.
-    #[error(
-        "tensor {tensor} has the unsupported GGML type {id}{name}; supported are {supported}",
-        name = ggml_type_name(*.id).map(|n| format!(" ({n})")).unwrap_or_default(),
-        supported = supported_types()
-    )]
-    UnknownTensorType {
-        /// The tensor.
-        tensor: String,
-        /// The type id found.
-        id: u32,
-    },
-    /// A row that does not fill whole blocks of its type.
-    #[error(
-        "tensor {tensor} has rows of {cols} values, not a multiple of the {block_len} in a block of {ty}"
-    )]
-    PartialBlock {
-        /// The tensor.
-        tensor: String,
-        /// Its row length.
-        cols: u64,
-        /// Values in a block.
-        block_len: usize,
-        /// The type's name.
-        ty: &'static str,
-    },
-    /// A tensor that does not start on a multiple of the alignment.
-    #[error(
-        "tensor {tensor} starts at offset {offset}, not a multiple of the file's alignment {alignment}"
-    )]
-    MisalignedOffset {
-        /// The tensor.
-        tensor: String,
-        /// Its offset in the data section.
-        offset: u64,
-        /// The file's alignment.
-        alignment: u64,
+        /// What was found, and what was expected.
+        problem: String,
     },
     /// Two tensors share bytes.
     #[error("tensors {first} and {second} overlap in the file")]
@@ -214,38 +97,6 @@ pub enum GgufError {
         first: String,
         /// The one that starts inside it.
         second: String,
-    },
-    /// A shard other than the first of a split model was opened.
-    #[error("{path} is shard {shard} of {count} of a split model; open the first shard, {first}", path = .path.display(), shard = .no + 1)]
-    NotFirstPart {
-        /// The file opened.
-        path: PathBuf,
-        /// Its `split.no`, from 0.
-        no: u32,
-        /// Its `split.count`.
-        count: u32,
-        /// What the first shard should be called.
-        first: String,
-    },
-    /// A split model whose name does not tell where the other shards are.
-    #[error("{path} is one of {count} shards of a split model, but its name does not end in {expected}, so the others cannot be found", path = .path.display())]
-    SplitName {
-        /// The file opened.
-        path: PathBuf,
-        /// Its `split.count`.
-        count: u32,
-        /// The ending expected.
-        expected: String,
-    },
-    /// Shards of a split model are not there.
-    #[error("{path} is split into {count} shards and these are missing: {missing}; put all of them into its folder", path = .path.display(), missing = .missing.join(", "))]
-    MissingParts {
-        /// The first shard.
-        path: PathBuf,
-        /// Its `split.count`.
-        count: u32,
-        /// File names that were looked for and not found.
-        missing: Vec<String>,
     },
     /// The shards of a split model contradict each other.
     #[error("{path}: {key} is {found}; the other shards say {expected}", path = .path.display())]
@@ -278,6 +129,64 @@ pub enum GgufError {
     },
 }
 
+/// What is said of a file without bytes.
+pub(super) const EMPTY: &str = "is empty (0 bytes), not a GGUF file";
+
+impl GgufError {
+    pub(super) fn file(path: &Path, problem: impl Into<String>) -> Self {
+        Self::File {
+            path: path.to_owned(),
+            problem: problem.into(),
+        }
+    }
+
+    pub(super) fn key(key: &str, problem: impl Into<String>) -> Self {
+        Self::Key {
+            key: key.to_owned(),
+            problem: problem.into(),
+        }
+    }
+
+    pub(super) fn tensor(tensor: &str, problem: impl Into<String>) -> Self {
+        Self::Tensor {
+            tensor: tensor.to_owned(),
+            problem: problem.into(),
+        }
+    }
+
+    /// For a key that is needed.
+    pub(crate) fn missing_key(key: &str, expected: &str) -> Self {
+        Self::key(key, format!("({expected}) is missing"))
+    }
+
+    /// For a value of another type, or out of range.
+    pub(crate) fn wrong_type(key: &str, found: &impl Display, expected: &str) -> Self {
+        Self::key(key, format!("is {found}; {expected} was expected"))
+    }
+
+    /// For a tensor with no dimensions or more than four.
+    pub(super) fn dimension_count(tensor: &str, found: usize) -> Self {
+        let problem = format!("has {found} dimensions; 1 to 4 were expected");
+        Self::tensor(tensor, problem)
+    }
+
+    /// For dimensions that multiply to zero or beyond what 64 bits hold.
+    pub(super) fn impossible(tensor: &str, dims: &[u64]) -> Self {
+        Self::tensor(tensor, format!("has impossible dimensions {dims:?}"))
+    }
+
+    /// For a type that glimt does not know.
+    pub(super) fn unknown_type(tensor: &str, id: u32) -> Self {
+        let name = ggml_type_name(id).map(|name| format!(" ({name})"));
+        let name = name.unwrap_or_default();
+        let supported: Vec<&str> = GgmlType::ALL.iter().map(|ty| ty.name()).collect();
+        let supported = supported.join(", ");
+        let problem =
+            format!("has the unsupported GGML type {id}{name}; supported are {supported}");
+        Self::tensor(tensor, problem)
+    }
+}
+
 /// Names of the GGML types glimt does not support, so that a refusal can say what the file holds (ggml.h, `enum ggml_type`).
 fn ggml_type_name(id: u32) -> Option<&'static str> {
     Some(match id {
@@ -307,13 +216,4 @@ fn ggml_type_name(id: u32) -> Option<&'static str> {
         42 => "Q2_0",
         _ => return None,
     })
-}
-
-/// The supported type names in a row.
-fn supported_types() -> String {
-    let names: Vec<&str> = crate::quant::GgmlType::ALL
-        .iter()
-        .map(|t| t.name())
-        .collect();
-    names.join(", ")
 }

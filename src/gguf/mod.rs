@@ -4,7 +4,9 @@
 //! table, padding to `general.alignment`, then the tensors' bytes. The reader checks every length, count and offset
 //! before it is used: a file is data from a stranger.
 
+mod cursor;
 mod error;
+mod metadata;
 mod planned;
 mod reader;
 mod split;
@@ -18,10 +20,13 @@ pub use split::split_file_name;
 pub use value::{Array, Value};
 pub use writer::{GgufDataWriter, GgufWriter};
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use error::EMPTY;
+use metadata::Metadata;
 use reader::Header;
 
 /// `general.alignment` where a file does not say.
@@ -36,9 +41,7 @@ pub struct Gguf {
     path: PathBuf,
     shards: Vec<Bytes>,
     version: u32,
-    alignment: u64,
-    metadata: Vec<(String, Value)>,
-    keys: HashMap<String, usize>,
+    metadata: Metadata,
     tensors: Vec<TensorInfo>,
     names: HashMap<String, usize>,
 }
@@ -51,8 +54,7 @@ enum Bytes {
         file: File,
         path: PathBuf,
     },
-    Static(&'static [u8]),
-    Owned(Vec<u8>),
+    Memory(Cow<'static, [u8]>),
     /// So many bytes that do not exist.
     Absent(usize),
 }
@@ -61,8 +63,7 @@ impl Bytes {
     fn as_slice(&self) -> &[u8] {
         match self {
             Bytes::Mapped { map, .. } => map,
-            Bytes::Static(bytes) => bytes,
-            Bytes::Owned(bytes) => bytes,
+            Bytes::Memory(bytes) => bytes,
             Bytes::Absent(_) => &[],
         }
     }
@@ -99,26 +100,16 @@ impl Gguf {
         Ok(gguf)
     }
 
-    /// Reads a GGUF file that is in the program, such as the embedded model; `name` stands for its path in messages.
+    /// Reads a GGUF file that is in the program, such as the embedded model, or that was read into memory; `name` stands for its path
+    /// in messages.
     ///
     /// # Errors
     /// As [`Gguf::open`]; a split model is refused, its other shards cannot be found.
-    pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Gguf, GgufError> {
-        let path = Path::new(name);
-        let header = reader::parse(bytes, path, 0)?;
-        split::refuse_split(path, &header)?;
-        Gguf::from_header(path, Bytes::Static(bytes), header)
-    }
-
-    /// Reads a GGUF file that was read into memory, as a browser's page does; `name` stands for its path in messages.
-    ///
-    /// # Errors
-    /// As [`Gguf::from_static`].
-    pub fn from_bytes(bytes: Vec<u8>, name: &str) -> Result<Gguf, GgufError> {
-        let path = Path::new(name);
+    pub fn from_bytes(bytes: impl Into<Cow<'static, [u8]>>, name: &str) -> Result<Gguf, GgufError> {
+        let (bytes, path) = (bytes.into(), Path::new(name));
         let header = reader::parse(&bytes, path, 0)?;
         split::refuse_split(path, &header)?;
-        Gguf::from_header(path, Bytes::Owned(bytes), header)
+        Gguf::from_header(path, Bytes::Memory(bytes), header)
     }
 
     fn from_header(path: &Path, bytes: Bytes, header: Header) -> Result<Gguf, GgufError> {
@@ -126,9 +117,7 @@ impl Gguf {
             path: path.to_owned(),
             shards: Vec::new(),
             version: header.version,
-            alignment: header.alignment,
             metadata: header.metadata,
-            keys: header.keys,
             tensors: Vec::new(),
             names: HashMap::new(),
         };
@@ -141,9 +130,7 @@ impl Gguf {
         for tensor in tensors {
             let index = self.tensors.len();
             if self.names.insert(tensor.name.clone(), index).is_some() {
-                return Err(GgufError::DuplicateTensor {
-                    tensor: tensor.name,
-                });
+                return Err(GgufError::tensor(&tensor.name, "appears twice"));
             }
             self.tensors.push(tensor);
         }
@@ -156,11 +143,6 @@ impl Gguf {
         self.version
     }
 
-    /// `general.alignment`, in bytes: tensors start on multiples of it.
-    pub fn alignment(&self) -> u64 {
-        self.alignment
-    }
-
     /// Size of all shards together, in bytes.
     pub fn file_size(&self) -> u64 {
         self.shards.iter().map(|p| p.len() as u64).sum()
@@ -171,21 +153,15 @@ impl Gguf {
         &self.path
     }
 
-    /// Number of files: 1 unless the model is split.
-    pub fn shard_count(&self) -> usize {
-        self.shards.len()
-    }
-
     /// All metadata in file order (of the first shard, where the model is split).
     pub fn metadata(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.metadata
-            .iter()
-            .map(|(key, value)| (key.as_str(), value))
+        let pairs = self.metadata.pairs.iter();
+        pairs.map(|(key, value)| (key.as_str(), value))
     }
 
     /// The value of `key`, if the file has it.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.keys.get(key).map(|&i| &self.metadata[i].1)
+        self.metadata.get(key)
     }
 
     /// All tensors, in file order, shard by shard.
@@ -210,15 +186,14 @@ impl Gguf {
     /// May panic if `tensor` belongs to another file. Panics if it has no bytes ([`Gguf::has_data`]).
     pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
         let range = tensor.range();
-        &self.shards[tensor.shard()].as_slice()[range]
+        &self.shards[tensor.shard].as_slice()[range]
     }
 
     /// The bytes of a tensor where they need no reading: they are in memory, not in a file.
     pub fn in_memory(&self, tensor: &TensorInfo) -> Option<&[u8]> {
-        match &self.shards[tensor.shard()] {
+        match &self.shards[tensor.shard] {
             Bytes::Mapped { .. } | Bytes::Absent(_) => None,
-            Bytes::Static(bytes) => Some(&bytes[tensor.range()]),
-            Bytes::Owned(bytes) => Some(&bytes[tensor.range()]),
+            Bytes::Memory(bytes) => Some(&bytes[tensor.range()]),
         }
     }
 
@@ -245,7 +220,7 @@ impl Gguf {
             tensor.name
         );
         let start = range.start + offset;
-        match &self.shards[tensor.shard()] {
+        match &self.shards[tensor.shard] {
             Bytes::Mapped { file, path, .. } => {
                 read_at(file, start as u64, buf).map_err(|source| GgufError::Read {
                     path: path.clone(),
@@ -259,42 +234,23 @@ impl Gguf {
             }
         }
     }
-
-    fn typed<'a, T>(
-        &'a self,
-        key: &str,
-        expected: &'static str,
-        convert: impl FnOnce(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>, GgufError> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(value) => match convert(value) {
-                Some(v) => Ok(Some(v)),
-                None => Err(GgufError::WrongType {
-                    key: key.to_owned(),
-                    found: value.to_string(),
-                    expected,
-                }),
-            },
-        }
-    }
 }
 
 macro_rules! typed_getters {
     ($($get:ident, $require:ident, $t:ty, $convert:path, $expected:literal;)*) => {
-        /// Typed access to metadata. `get_*` gives `None` for an absent key, `require_*` the error
-        /// [`GgufError::MissingKey`]; a value of another type is always [`GgufError::WrongType`].
+        /// Typed access to metadata. `get_*` gives `None` for an absent key, `require_*` an error; a value of
+        /// another type is always one.
         impl Gguf {
             $(
                 #[doc = concat!("The value of `key` as ", $expected, ", if the key is there.")]
                 pub fn $get(&self, key: &str) -> Result<Option<$t>, GgufError> {
-                    self.typed(key, $expected, $convert)
+                    self.metadata.typed(key, $expected, $convert)
                 }
 
                 #[doc = concat!("The value of `key` as ", $expected, ".")]
                 pub fn $require(&self, key: &str) -> Result<$t, GgufError> {
                     self.$get(key)?
-                        .ok_or_else(|| GgufError::MissingKey { key: key.to_owned(), expected: $expected })
+                        .ok_or_else(|| GgufError::missing_key(key, $expected))
                 }
             )*
         }
@@ -325,15 +281,13 @@ fn open_shard(path: &Path, shard: usize) -> Result<(Bytes, Header), GgufError> {
         } else {
             "not a regular file"
         };
-        return Err(GgufError::NotAFile {
-            path: path.to_owned(),
-            found,
-        });
+        return Err(GgufError::file(
+            path,
+            format!("is {found}, not a GGUF file"),
+        ));
     }
     if attributes.len() == 0 {
-        return Err(GgufError::Empty {
-            path: path.to_owned(),
-        });
+        return Err(GgufError::file(path, EMPTY));
     }
     let file = File::open(path).map_err(open_error)?;
     // SAFETY: the map is read-only and lives as long as `Gguf`. Another process that writes to or truncates the file

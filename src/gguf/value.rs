@@ -2,6 +2,16 @@
 
 use std::fmt;
 
+use super::GgufError;
+use super::cursor::Cursor;
+
+/// The longest strings in real files are chat templates and tokenizer JSON, below 32 MiB; a longer one is damage.
+const MAX_STRING: u64 = 64 << 20;
+/// Vocabularies and merge lists stay below a million entries; a longer array is damage, and would be copied to memory.
+const MAX_ARRAY: u64 = 1 << 24;
+/// Real files nest arrays at most once; the cap bounds the recursion.
+const MAX_ARRAY_DEPTH: usize = 4;
+
 /// Says each type once: its variant, what holds it, and its id and name in the specification.
 macro_rules! types {
     ($($variant:ident($held:ty) = $id:literal, $name:literal;)*) => {
@@ -18,9 +28,32 @@ macro_rules! types {
         }
 
         impl Value {
-            /// The type id of the GGUF specification.
-            pub fn type_id(&self) -> u32 {
-                match self { $(Value::$variant(_) => $id,)* }
+            /// Reads the value of `key`, of the type with this id.
+            pub(super) fn read(
+                cursor: &mut Cursor<'_>,
+                key: &str,
+                type_id: u32,
+            ) -> Result<Self, GgufError> {
+                let what = || format!("the value of metadata key {key}");
+                match type_id {
+                    $($id => Held::read(cursor, key, 1, &what).map(Value::$variant),)*
+                    id => Err(unknown_type(key, id)),
+                }
+            }
+
+            /// Appends the type id and the value.
+            pub(super) fn write(&self, out: &mut Vec<u8>) {
+                match self {
+                    $(Value::$variant(v) => {
+                        out.extend(u32::to_le_bytes($id));
+                        v.write(out);
+                    })*
+                }
+            }
+
+            /// The value as messages have it.
+            fn shown(&self) -> String {
+                match self { $(Value::$variant(v) => v.shown(),)* }
             }
 
             /// The type's name, as the specification spells it in lower case.
@@ -29,20 +62,38 @@ macro_rules! types {
             }
         }
 
-        impl Array {
-            /// Number of elements.
-            pub fn len(&self) -> usize {
-                match self { $(Array::$variant(v) => v.len(),)* }
+        impl Held for Array {
+            const LEAST: u64 = 4 + 8;
+
+            fn read(
+                cursor: &mut Cursor<'_>,
+                key: &str,
+                depth: usize,
+                _: &dyn Fn() -> String,
+            ) -> Result<Self, GgufError> {
+                if depth > MAX_ARRAY_DEPTH {
+                    let problem = format!("nests arrays deeper than {MAX_ARRAY_DEPTH} levels");
+                    return Err(GgufError::key(key, problem));
+                }
+                let what = || format!("the array of metadata key {key}");
+                match cursor.u32(what)? {
+                    $($id => elements(cursor, key, depth, what).map(Array::$variant),)*
+                    id => Err(unknown_type(key, id)),
+                }
             }
 
-            /// The type id of the elements.
-            pub fn element_type_id(&self) -> u32 {
-                match self { $(Array::$variant(_) => $id,)* }
+            fn write(&self, out: &mut Vec<u8>) {
+                match self {
+                    $(Array::$variant(v) => {
+                        out.extend(u32::to_le_bytes($id));
+                        out.extend((v.len() as u64).to_le_bytes());
+                        v.iter().for_each(|v| v.write(out));
+                    })*
+                }
             }
 
-            /// The name of their type.
-            fn element_type_name(&self) -> &'static str {
-                match self { $(Array::$variant(_) => $name,)* }
+            fn shown(&self) -> String {
+                match self { $(Array::$variant(v) => format!("of {} {}", v.len(), $name),)* }
             }
         }
 
@@ -123,14 +174,6 @@ impl Value {
         }
     }
 
-    /// An array of any element type.
-    pub fn as_array(&self) -> Option<&Array> {
-        match self {
-            Value::Array(v) => Some(v),
-            _ => None,
-        }
-    }
-
     /// The elements of an array of strings.
     pub fn as_str_array(&self) -> Option<&[String]> {
         match self {
@@ -152,7 +195,10 @@ impl Value {
         fn convert<T: Copy + TryInto<u32>>(v: &[T]) -> Option<Vec<u32>> {
             v.iter().map(|&x| x.try_into().ok()).collect()
         }
-        match self.as_array()? {
+        let Value::Array(array) = self else {
+            return None;
+        };
+        match array {
             Array::U8(v) => convert(v),
             Array::I8(v) => convert(v),
             Array::U16(v) => convert(v),
@@ -168,38 +214,137 @@ impl Value {
     }
 }
 
-impl Array {
-    /// Whether there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
 impl fmt::Display for Value {
     /// Type and value on one line; long strings and arrays are cut, so that an error message stays a sentence.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 40;
-        match self {
-            Value::U8(v) => write!(f, "uint8 {v}"),
-            Value::I8(v) => write!(f, "int8 {v}"),
-            Value::U16(v) => write!(f, "uint16 {v}"),
-            Value::I16(v) => write!(f, "int16 {v}"),
-            Value::U32(v) => write!(f, "uint32 {v}"),
-            Value::I32(v) => write!(f, "int32 {v}"),
-            Value::F32(v) => write!(f, "float32 {v}"),
-            Value::Bool(v) => write!(f, "bool {v}"),
-            Value::U64(v) => write!(f, "uint64 {v}"),
-            Value::I64(v) => write!(f, "int64 {v}"),
-            Value::F64(v) => write!(f, "float64 {v}"),
-            Value::String(v) => match v.char_indices().nth(SHOWN) {
-                Some((end, _)) => write!(f, "string {:?}...", &v[..end]),
-                None => write!(f, "string {v:?}"),
-            },
-            Value::Array(a) => {
-                write!(f, "array of {} {}", a.len(), a.element_type_name())
+        write!(f, "{} {}", self.type_name(), self.shown())
+    }
+}
+
+/// What a value or an element of an array is held as.
+trait Held: Sized {
+    /// The least bytes that one takes in a file.
+    const LEAST: u64;
+
+    /// Reads one of the value of `key`, inside of `depth` arrays; `what` names it in an error.
+    fn read(
+        cursor: &mut Cursor<'_>,
+        key: &str,
+        depth: usize,
+        what: &dyn Fn() -> String,
+    ) -> Result<Self, GgufError>;
+
+    /// Appends it as [`read`](Self::read) reads it.
+    fn write(&self, out: &mut Vec<u8>);
+
+    /// It, as messages have it.
+    fn shown(&self) -> String;
+}
+
+macro_rules! numbers {
+    ($($number:ty)*) => {$(
+        impl Held for $number {
+            const LEAST: u64 = size_of::<$number>() as u64;
+
+            fn read(
+                cursor: &mut Cursor<'_>,
+                _: &str,
+                _: usize,
+                what: &dyn Fn() -> String,
+            ) -> Result<Self, GgufError> {
+                cursor.array(what).map(<$number>::from_le_bytes)
+            }
+
+            fn write(&self, out: &mut Vec<u8>) {
+                out.extend(self.to_le_bytes());
+            }
+
+            fn shown(&self) -> String {
+                self.to_string()
             }
         }
+    )*};
+}
+numbers!(u8 i8 u16 i16 u32 i32 f32 u64 i64 f64);
+
+impl Held for bool {
+    const LEAST: u64 = 1;
+
+    fn read(
+        cursor: &mut Cursor<'_>,
+        key: &str,
+        _: usize,
+        what: &dyn Fn() -> String,
+    ) -> Result<Self, GgufError> {
+        match cursor.array(what)? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            [found] => Err(GgufError::key(
+                key,
+                format!("holds {found} as a boolean; 0 or 1 was expected"),
+            )),
+        }
     }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Held for String {
+    const LEAST: u64 = 8;
+
+    fn read(
+        cursor: &mut Cursor<'_>,
+        _: &str,
+        _: usize,
+        what: &dyn Fn() -> String,
+    ) -> Result<Self, GgufError> {
+        cursor.string(MAX_STRING, what)
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        push_string(out, self);
+    }
+
+    fn shown(&self) -> String {
+        const SHOWN: usize = 40;
+        match self.char_indices().nth(SHOWN) {
+            Some((end, _)) => format!("{:?}...", &self[..end]),
+            None => format!("{self:?}"),
+        }
+    }
+}
+
+/// Reads the count of an array's elements and the elements, in `depth` arrays.
+fn elements<T: Held>(
+    cursor: &mut Cursor<'_>,
+    key: &str,
+    depth: usize,
+    what: impl Fn() -> String,
+) -> Result<Vec<T>, GgufError> {
+    let count = u64::from_le_bytes(cursor.array(&what)?);
+    let count = cursor.count(count, MAX_ARRAY, T::LEAST, &what)?;
+    let element = |i| {
+        let what = || format!("element {i} of metadata key {key}");
+        T::read(cursor, key, depth + 1, &what)
+    };
+    (0..count).map(element).collect()
+}
+
+fn unknown_type(key: &str, id: u32) -> GgufError {
+    let problem = format!("has the unknown value type {id}; known are 0 to 12");
+    GgufError::key(key, problem)
+}
+
+/// Appends a string as a file has it.
+pub(super) fn push_string(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
 }
 
 impl From<&str> for Value {

@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::io::Write;
 
+use super::metadata::Metadata;
 use super::reader::{TableEntry, byte_len};
-use super::value::{Array, Value};
-use super::{DEFAULT_ALIGNMENT, GgufError};
+use super::value::push_string;
+use super::{DEFAULT_ALIGNMENT, GgufError, Value};
 use crate::quant::GgmlType;
 
 /// Collects the header of a GGUF file (version 3, alignment 32); [`begin_data`](Self::begin_data) writes it.
@@ -23,8 +24,7 @@ use crate::quant::GgmlType;
 #[derive(Debug)]
 pub struct GgufWriter<W: Write> {
     out: W,
-    metadata: Vec<(String, Value)>,
-    keys: HashSet<String>,
+    metadata: Metadata,
     tensors: Vec<TableEntry>,
     names: HashSet<String>,
     /// Where the next tensor will start in the data section.
@@ -36,8 +36,7 @@ impl<W: Write> GgufWriter<W> {
     pub fn new(out: W) -> Self {
         GgufWriter {
             out,
-            metadata: Vec::new(),
-            keys: HashSet::new(),
+            metadata: Metadata::default(),
             tensors: Vec::new(),
             names: HashSet::new(),
             offset: 0,
@@ -47,7 +46,7 @@ impl<W: Write> GgufWriter<W> {
     /// Adds a metadata pair.
     ///
     /// # Errors
-    /// [`GgufError::DuplicateKey`]; [`GgufError::BadAlignment`] for a `general.alignment` other than 32, the only one
+    /// [`GgufError::Key`] for one that is there already; [`GgufError::BadAlignment`] for a `general.alignment` other than 32, the only one
     /// written.
     pub fn metadata(&mut self, key: &str, value: impl Into<Value>) -> Result<(), GgufError> {
         let value = value.into();
@@ -58,41 +57,26 @@ impl<W: Write> GgufWriter<W> {
                 limit: DEFAULT_ALIGNMENT,
             });
         }
-        if !self.keys.insert(key.to_owned()) {
-            return Err(GgufError::DuplicateKey {
-                key: key.to_owned(),
-            });
-        }
-        self.metadata.push((key.to_owned(), value));
-        Ok(())
+        self.metadata.push(key.to_owned(), value)
     }
 
     /// Adds a tensor of dimensions `dims` (GGUF order: row length first) and gives its size in bytes. The data must be
     /// written in the order of these calls.
     ///
     /// # Errors
-    /// [`GgufError::DuplicateTensor`], [`GgufError::DimensionCount`], [`GgufError::BadDimensions`],
-    /// [`GgufError::PartialBlock`].
+    /// [`GgufError::Tensor`] for a name that is there already or impossible dimensions.
     pub fn tensor(&mut self, name: &str, ty: GgmlType, dims: &[u64]) -> Result<u64, GgufError> {
         if dims.is_empty() || dims.len() > 4 {
-            return Err(GgufError::DimensionCount {
-                tensor: name.to_owned(),
-                found: dims.len() as u32,
-            });
+            return Err(GgufError::dimension_count(name, dims.len()));
         }
         let byte_len = byte_len(name, ty, dims)?;
-        let too_large = || GgufError::BadDimensions {
-            tensor: name.to_owned(),
-            dims: dims.to_vec(),
-        };
+        let too_large = || GgufError::impossible(name, dims);
         let end = self.offset.checked_add(byte_len).ok_or_else(too_large)?;
         let next = end
             .checked_next_multiple_of(DEFAULT_ALIGNMENT)
             .ok_or_else(too_large)?;
         if !self.names.insert(name.to_owned()) {
-            return Err(GgufError::DuplicateTensor {
-                tensor: name.to_owned(),
-            });
+            return Err(GgufError::tensor(name, "appears twice"));
         }
         self.tensors.push(TableEntry {
             name: name.to_owned(),
@@ -114,11 +98,10 @@ impl<W: Write> GgufWriter<W> {
         header.extend(b"GGUF");
         header.extend(3u32.to_le_bytes());
         header.extend((self.tensors.len() as u64).to_le_bytes());
-        header.extend((self.metadata.len() as u64).to_le_bytes());
-        for (key, value) in &self.metadata {
+        header.extend((self.metadata.pairs.len() as u64).to_le_bytes());
+        for (key, value) in &self.metadata.pairs {
             push_string(&mut header, key);
-            header.extend(value.type_id().to_le_bytes());
-            push_value(&mut header, value);
+            value.write(&mut header);
         }
         for entry in &self.tensors {
             push_string(&mut header, &entry.name);
@@ -197,48 +180,5 @@ impl<W: Write> GgufDataWriter<W> {
         }
         self.out.flush()?;
         Ok(self.out)
-    }
-}
-
-fn push_string(out: &mut Vec<u8>, s: &str) {
-    out.extend((s.len() as u64).to_le_bytes());
-    out.extend(s.as_bytes());
-}
-
-fn push_value(out: &mut Vec<u8>, value: &Value) {
-    match value {
-        Value::U8(v) => out.extend(v.to_le_bytes()),
-        Value::I8(v) => out.extend(v.to_le_bytes()),
-        Value::U16(v) => out.extend(v.to_le_bytes()),
-        Value::I16(v) => out.extend(v.to_le_bytes()),
-        Value::U32(v) => out.extend(v.to_le_bytes()),
-        Value::I32(v) => out.extend(v.to_le_bytes()),
-        Value::F32(v) => out.extend(v.to_le_bytes()),
-        Value::Bool(v) => out.push(u8::from(*v)),
-        Value::String(v) => push_string(out, v),
-        Value::Array(v) => push_array(out, v),
-        Value::U64(v) => out.extend(v.to_le_bytes()),
-        Value::I64(v) => out.extend(v.to_le_bytes()),
-        Value::F64(v) => out.extend(v.to_le_bytes()),
-    }
-}
-
-fn push_array(out: &mut Vec<u8>, array: &Array) {
-    out.extend(array.element_type_id().to_le_bytes());
-    out.extend((array.len() as u64).to_le_bytes());
-    match array {
-        Array::U8(v) => out.extend(v),
-        Array::I8(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
-        Array::U16(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
-        Array::I16(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
-        Array::U32(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
-        Array::I32(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
-        Array::F32(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
-        Array::Bool(v) => out.extend(v.iter().map(|&x| u8::from(x))),
-        Array::String(v) => v.iter().for_each(|s| push_string(out, s)),
-        Array::Array(v) => v.iter().for_each(|a| push_array(out, a)),
-        Array::U64(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
-        Array::I64(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
-        Array::F64(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
     }
 }

@@ -39,40 +39,12 @@ pub enum ModelError {
         /// What would be valid, and why.
         expected: String,
     },
-    /// A tensor the configuration calls for is not in the file.
-    #[error("tensor {tensor} {expected:?} is missing")]
-    MissingTensor {
+    /// A tensor that the configuration calls for is not in the file, or of another shape or type.
+    #[error("tensor {tensor} {problem}")]
+    Tensor {
         /// The tensor's GGUF name.
         tensor: String,
-        /// The dimensions it would have, row length first.
-        expected: Vec<u64>,
-    },
-    /// A tensor has other dimensions than the configuration says.
-    #[error("tensor {tensor} has the dimensions {found:?}; the configuration says {expected:?}")]
-    WrongShape {
-        /// The tensor's GGUF name.
-        tensor: String,
-        /// Its dimensions, row length first.
-        found: Vec<u64>,
-        /// The dimensions that follow from the metadata.
-        expected: Vec<u64>,
-    },
-    /// A norm or bias vector is quantised.
-    #[error("tensor {tensor} is of type {found}; {expected} was expected")]
-    WrongType {
-        /// The tensor's GGUF name.
-        tensor: String,
-        /// Its type.
-        found: &'static str,
-        /// The types accepted.
-        expected: &'static str,
-    },
-    /// A matrix whose rows do not fill whole units of 32 weights.
-    #[error("tensor {tensor} has rows of {cols} values; glimt needs a multiple of 32")]
-    RowLength {
-        /// The tensor's GGUF name.
-        tensor: String,
-        /// Its row length.
-        cols: usize,
+        /// What was found, and what was expected.
+        problem: String,
     },
 }

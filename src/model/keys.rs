@@ -84,14 +84,7 @@ impl<'a> Keys<'a> {
                         "one value for all layers".to_owned(),
                     ));
                 }
-                _ => {
-                    return Err(GgufError::WrongType {
-                        key,
-                        found: value.to_string(),
-                        expected: "a whole number",
-                    }
-                    .into());
-                }
+                _ => return Err(GgufError::wrong_type(&key, value, "a whole number").into()),
             },
             _ => self.gguf.require_u32(&key)?,
         };
@@ -110,11 +103,7 @@ impl<'a> Keys<'a> {
         match self.count(name)? {
             Some(0) => Err(self.invalid(name, 0, "at least 1".to_owned())),
             Some(size) => Ok(size),
-            None => Err(GgufError::MissingKey {
-                key: self.full(name),
-                expected: "a whole number",
-            }
-            .into()),
+            None => Err(GgufError::missing_key(&self.full(name), "a whole number").into()),
         }
     }
 

@@ -11,5 +11,5 @@ mod weight;
 pub use config::{Config, Experts, Gating};
 pub use error::ModelError;
 pub use feed_forward::{Convert, Ffn, Mlp, Moe};
-pub use rope::{RopeConfig, RopeTable, Yarn};
+pub use rope::{RopeConfig, Yarn, rope_table};
 pub use weight::Weight;

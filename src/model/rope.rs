@@ -118,27 +118,21 @@ fn read_yarn(keys: &Keys<'_>, factor: f32) -> Result<Yarn, ModelError> {
     })
 }
 
-/// Builds the table that rotates queries and keys.
+/// The table that rotates queries and keys: `[cos, sin]` of `dims` rotated values times the magnitude, laid out (n_ctx, dims / 2).
 ///
 /// Pairs are interleaved: pair `i` of a head's rope part are its elements `2i` and `2i + 1`. YaRN is that of ggml
 /// (ggml/src/ggml-cpu/ops.cpp, `rope_yarn`; ggml/src/ggml.c, `ggml_rope_yarn_corr_dims`), computed in 64 bits.
-#[derive(Debug, Clone, Copy)]
-pub struct RopeTable;
-
-impl RopeTable {
-    /// `[cos, sin]` of `dims` rotated values times the magnitude, laid out (n_ctx, dims / 2).
-    pub fn build(config: &RopeConfig, dims: usize, n_ctx: usize) -> Vec<[f32; 2]> {
-        let frequencies = frequencies(config, dims);
-        let magnitude = config.magnitude();
-        let mut table = Vec::with_capacity(n_ctx * frequencies.len());
-        for position in 0..n_ctx {
-            for frequency in &frequencies {
-                let (sin, cos) = (position as f64 * frequency).sin_cos();
-                table.push([(cos * magnitude) as f32, (sin * magnitude) as f32]);
-            }
+pub fn rope_table(config: &RopeConfig, dims: usize, n_ctx: usize) -> Vec<[f32; 2]> {
+    let frequencies = frequencies(config, dims);
+    let magnitude = config.magnitude();
+    let mut table = Vec::with_capacity(n_ctx * frequencies.len());
+    for position in 0..n_ctx {
+        for frequency in &frequencies {
+            let (sin, cos) = (position as f64 * frequency).sin_cos();
+            table.push([(cos * magnitude) as f32, (sin * magnitude) as f32]);
         }
-        table
     }
+    table
 }
 
 /// Radians per position of each pair.
@@ -242,7 +236,7 @@ mod tests {
         let mut config = deepseek_v2_lite();
         config.attn_factor = 0.75;
         let n_ctx = 300;
-        let table = RopeTable::build(&config, 64, n_ctx);
+        let table = rope_table(&config, 64, n_ctx);
         let frequencies = reference(64, 1e4, 40.0, 4096.0, 32.0, 1.0);
         assert_eq!(table.len(), n_ctx * 32);
         assert_eq!(table[0], [0.75, 0.0]);
@@ -261,7 +255,7 @@ mod tests {
         let mut config = deepseek_v2_lite();
         config.yarn = None;
         config.freq_base = 1e6;
-        let table = RopeTable::build(&config, 64, 3);
+        let table = rope_table(&config, 64, 3);
         // Pair 16 of 32 at base 1e6 turns by 1e-3 per position.
         let [cos, sin] = table[2 * 32 + 16];
         assert!(

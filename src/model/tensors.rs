@@ -105,10 +105,7 @@ impl<'a> Tensors<'a> {
         cols: usize,
     ) -> Result<Weight, ModelError> {
         self.optional_matrix(name, groups, rows, cols)?
-            .ok_or_else(|| ModelError::MissingTensor {
-                tensor: name.to_owned(),
-                expected: dims(groups, rows, cols),
-            })
+            .ok_or_else(|| missing(name, &dims(groups, rows, cols)))
     }
 
     pub fn optional_matrix(
@@ -130,10 +127,7 @@ impl<'a> Tensors<'a> {
 
     pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         self.optional_vector(name, len)?
-            .ok_or_else(|| ModelError::MissingTensor {
-                tensor: name.to_owned(),
-                expected: vec![len as u64],
-            })
+            .ok_or_else(|| missing(name, &[len as u64]))
     }
 
     fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>, ModelError> {
@@ -142,12 +136,8 @@ impl<'a> Tensors<'a> {
         };
         check_shape(info, vec![len as u64])?;
         if !matches!(info.ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) {
-            let (tensor, found) = (name.to_owned(), info.ty.name());
-            return Err(ModelError::WrongType {
-                tensor,
-                found,
-                expected: "F32, F16 or BF16",
-            });
+            let problem = format!("is of type {}; F32, F16 or BF16 was expected", info.ty);
+            return Err(refused(name, problem));
         }
         let mut vector = vec![0.0; len];
         dequantize_row(info.ty, self.gguf.data(info), &mut vector);
@@ -217,19 +207,29 @@ fn check_shape(info: &TensorInfo, expected: Vec<u64>) -> Result<(), ModelError> 
     if trimmed(&info.dims) == trimmed(&expected) {
         return Ok(());
     }
-    Err(ModelError::WrongShape {
-        tensor: info.name.clone(),
-        found: info.dims.clone(),
-        expected,
-    })
+    let problem = format!(
+        "has the dimensions {:?}; the configuration says {expected:?}",
+        info.dims
+    );
+    Err(refused(&info.name, problem))
+}
+
+/// For a tensor that would have these dimensions, row length first.
+fn missing(tensor: &str, expected: &[u64]) -> ModelError {
+    refused(tensor, format!("{expected:?} is missing"))
+}
+
+fn refused(tensor: &str, problem: String) -> ModelError {
+    ModelError::Tensor {
+        tensor: tensor.to_owned(),
+        problem,
+    }
 }
 
 pub(crate) fn check_row(tensor: &str, cols: usize) -> Result<(), ModelError> {
     if cols.is_multiple_of(ROW_UNIT) {
         return Ok(());
     }
-    Err(ModelError::RowLength {
-        tensor: tensor.to_owned(),
-        cols,
-    })
+    let problem = format!("has rows of {cols} values; glimt needs a multiple of 32");
+    Err(refused(tensor, problem))
 }

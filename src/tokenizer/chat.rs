@@ -144,11 +144,13 @@ impl ChatTemplate {
         match gguf.get_str(&key)? {
             Some(source) => Self::from_key(gguf, &key, source),
             None => {
-                let names = Self::names(gguf);
-                let known = if names.is_empty() {
-                    "none".to_owned()
-                } else {
-                    names.join(", ")
+                let names = gguf
+                    .metadata()
+                    .filter_map(|(key, _)| key.strip_prefix(TEMPLATE_KEY)?.strip_prefix('.'));
+                let names: Vec<_> = names.collect();
+                let known = match names.is_empty() {
+                    true => "none".to_owned(),
+                    false => names.join(", "),
                 };
                 Err(TokenizerError::NoSuchTemplate {
                     name: name.to_owned(),
@@ -156,14 +158,6 @@ impl ChatTemplate {
                 })
             }
         }
-    }
-
-    /// The names that [`ChatTemplate::named`] accepts.
-    pub fn names(gguf: &Gguf) -> Vec<&str> {
-        let names = gguf
-            .metadata()
-            .filter_map(|(key, _)| key.strip_prefix(TEMPLATE_KEY)?.strip_prefix('.'));
-        names.collect()
     }
 
     fn from_key(gguf: &Gguf, key: &str, source: &str) -> Result<Self, TokenizerError> {
@@ -476,26 +470,15 @@ impl JsonText {
     }
 
     fn string(&mut self, text: &str) {
-        self.text.push('"');
-        for c in text.chars() {
-            match c {
-                '"' => self.text.push_str("\\\""),
-                '\\' => self.text.push_str("\\\\"),
-                '\n' => self.text.push_str("\\n"),
-                '\r' => self.text.push_str("\\r"),
-                '\t' => self.text.push_str("\\t"),
-                '\u{8}' => self.text.push_str("\\b"),
-                '\u{c}' => self.text.push_str("\\f"),
-                c if c < ' ' || (self.ascii && !c.is_ascii()) => {
-                    for unit in c.encode_utf16(&mut [0; 2]) {
-                        write!(self.text, "\\u{unit:04x}")
-                            .expect("writing to a String cannot fail");
-                    }
-                }
-                c => self.text.push(c),
+        for c in Json::from(text).to_string().chars() {
+            if c.is_ascii() || !self.ascii {
+                self.text.push(c);
+                continue;
+            }
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(self.text, "\\u{unit:04x}").expect("writing to a String cannot fail");
             }
         }
-        self.text.push('"');
     }
 }
 

@@ -1,7 +1,6 @@
 //! What can be wrong with a vocabulary, a text or a chat template.
 
 use crate::gguf::GgufError;
-use crate::plural::count;
 
 /// Everything that building or using a tokenizer or a chat template can fail with.
 ///
@@ -11,79 +10,9 @@ pub enum TokenizerError {
     /// A tokenizer key of the file is missing or of the wrong type.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// `tokenizer.ggml.model` is not `gpt2`.
-    #[error("tokenizer.ggml.model is {found:?}; only \"gpt2\" (byte-level BPE) is supported")]
-    UnsupportedModel {
-        /// The value found.
-        found: String,
-    },
-    /// `tokenizer.ggml.pre` names a pre-tokenizer that is not known.
-    #[error("tokenizer.ggml.pre is {found:?}, an unknown pre-tokenizer; known are {known}")]
-    UnknownPre {
-        /// The value found.
-        found: String,
-        /// The known values, separated by commas.
-        known: String,
-    },
-    /// The file has no `tokenizer.ggml.pre`.
-    #[error(
-        "tokenizer.ggml.pre is missing, so how to split words is unknown; convert the model again, or add the key with one of {known}"
-    )]
-    MissingPre {
-        /// The known values, separated by commas.
-        known: String,
-    },
-    /// `tokenizer.ggml.token_type` does not have one entry per token.
-    #[error(
-        "tokenizer.ggml.token_type has {}; tokenizer.ggml.tokens has {tokens}: they must be equally many",
-        count(*types, "entry")
-    )]
-    TokenTypeCount {
-        /// Entries of `tokenizer.ggml.token_type`.
-        types: usize,
-        /// Entries of `tokenizer.ggml.tokens`.
-        tokens: usize,
-    },
-    /// Two tokens have the same text.
-    #[error(
-        "tokens {first} and {second} of tokenizer.ggml.tokens are both {text:?}; every token must differ"
-    )]
-    DuplicateToken {
-        /// The lower id.
-        first: u32,
-        /// The higher id.
-        second: u32,
-        /// Their text.
-        text: String,
-    },
-    /// An entry of `tokenizer.ggml.merges` is not two tokens whose concatenation is a token.
-    #[error("entry {index} of tokenizer.ggml.merges, {merge:?}, is unusable: {reason}")]
-    BadMerge {
-        /// Position in the array.
-        index: usize,
-        /// The entry.
-        merge: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A special token id is not in the vocabulary.
-    #[error("{key} is {found}; the vocabulary has {}, so at most {} was expected", count(*vocab_size, "token"), .vocab_size.saturating_sub(1))]
-    IdOutOfRange {
-        /// The metadata key.
-        key: String,
-        /// The id found.
-        found: u32,
-        /// Number of tokens.
-        vocab_size: usize,
-    },
-    /// The file asks for a token before or behind every text but does not say which.
-    #[error("{flag} is true, but {key} is missing")]
-    MissingAddedToken {
-        /// The key that asks for the token.
-        flag: &'static str,
-        /// The key that should name it.
-        key: &'static str,
-    },
+    /// The vocabulary is of an unknown kind, or contradicts itself.
+    #[error("{0}")]
+    Vocabulary(String),
     /// A byte of the text has no token.
     #[error(
         "the text holds byte 0x{byte:02X}, for which the vocabulary has no token (expected one with the text {token:?})"

@@ -182,11 +182,6 @@ impl Tokenizer {
         self.vocabulary.bos
     }
 
-    /// The token that ends a text, if the vocabulary has one.
-    pub fn eos(&self) -> Option<u32> {
-        self.vocabulary.eos
-    }
-
     /// Whether `id` is a mark and no text: not to be shown in an answer.
     pub fn is_special(&self, id: u32) -> bool {
         matches!(

@@ -30,27 +30,16 @@ enum GiveBack {
 /// One expression: its matches, and the gaps between them, become pieces.
 type Stage = (&'static str, GiveBack);
 
-/// What a value of `tokenizer.ggml.pre` means.
-struct Recipe {
-    /// Values of `tokenizer.ggml.pre` that mean this recipe; the first is the usual one.
-    names: &'static [&'static str],
-    /// Applied one after another, each to the pieces of the one before.
-    stages: &'static [Stage],
+/// What a value of `tokenizer.ggml.pre` means beside how words are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extra {
     /// A word that is a token as a whole is that token, whatever the merges would make of it.
-    ignore_merges: bool,
-    /// Whether BOS is added where the file has no `tokenizer.ggml.add_bos_token`.
-    add_bos: bool,
-    /// Whether `<|user|>` and `<|observation|>` end an answer even where the file does not say so.
-    stops_on_roles: bool,
+    IgnoreMerges,
+    /// BOS is added where the file has no `tokenizer.ggml.add_bos_token`.
+    AddBos,
+    /// `<|user|>` and `<|observation|>` end an answer even where the file does not say so.
+    StopsOnRoles,
 }
-
-const NO_EXTRAS: Recipe = Recipe {
-    names: &[],
-    stages: &[],
-    ignore_merges: false,
-    add_bos: false,
-    stops_on_roles: false,
-};
 
 const LLAMA3: &[Stage] = &[(
     r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
@@ -107,65 +96,35 @@ const YOUTU: &[Stage] = &[
     ),
 ];
 
+/// Values of `tokenizer.ggml.pre` with one meaning, the usual one first, and that meaning: stages, each applied to the pieces of the one
+/// before, and extras.
+type Recipe = (&'static [&'static str], &'static [Stage], &'static [Extra]);
+
 const RECIPES: &[Recipe] = &[
-    Recipe {
-        names: &["glm4"],
-        stages: LLAMA3,
-        ignore_merges: true,
-        stops_on_roles: true,
-        ..NO_EXTRAS
-    },
-    Recipe {
-        names: &["chatglm-bpe"],
-        stages: LLAMA3,
-        stops_on_roles: true,
-        ..NO_EXTRAS
-    },
-    Recipe {
-        names: &["deepseek-llm"],
-        stages: DEEPSEEK_LLM,
-        ..NO_EXTRAS
-    },
-    Recipe {
-        names: &["deepseek-coder"],
-        stages: DEEPSEEK_CODER,
-        ..NO_EXTRAS
-    },
-    Recipe {
-        names: &["deepseek-v3"],
-        stages: DEEPSEEK_V3,
-        ..NO_EXTRAS
-    },
-    Recipe {
-        names: &["youtu"],
-        stages: YOUTU,
-        ignore_merges: true,
-        ..NO_EXTRAS
-    },
-    Recipe {
-        names: &["llama-bpe", "llama3", "llama-v3"],
-        stages: LLAMA3,
-        ignore_merges: true,
-        add_bos: true,
-        ..NO_EXTRAS
-    },
-    Recipe {
-        names: &["qwen2", "deepseek-r1-qwen"],
-        stages: QWEN2,
-        ..NO_EXTRAS
-    },
-    Recipe {
-        names: &["gpt-2"],
-        stages: GPT2,
-        ..NO_EXTRAS
-    },
+    (
+        &["glm4"],
+        LLAMA3,
+        &[Extra::IgnoreMerges, Extra::StopsOnRoles],
+    ),
+    (&["chatglm-bpe"], LLAMA3, &[Extra::StopsOnRoles]),
+    (&["deepseek-llm"], DEEPSEEK_LLM, &[]),
+    (&["deepseek-coder"], DEEPSEEK_CODER, &[]),
+    (&["deepseek-v3"], DEEPSEEK_V3, &[]),
+    (&["youtu"], YOUTU, &[Extra::IgnoreMerges]),
+    (
+        &["llama-bpe", "llama3", "llama-v3"],
+        LLAMA3,
+        &[Extra::IgnoreMerges, Extra::AddBos],
+    ),
+    (&["qwen2", "deepseek-r1-qwen"], QWEN2, &[]),
+    (&["gpt-2"], GPT2, &[]),
 ];
 
 /// Every value of `tokenizer.ggml.pre` that is known.
 pub(super) fn known_names() -> Vec<&'static str> {
     RECIPES
         .iter()
-        .flat_map(|recipe| recipe.names.iter().copied())
+        .flat_map(|(names, ..)| names.iter().copied())
         .collect()
 }
 
@@ -173,35 +132,33 @@ pub(super) fn known_names() -> Vec<&'static str> {
 #[derive(Debug)]
 pub(super) struct PreTokenizer {
     stages: Vec<(SysRegex, GiveBack)>,
-    /// See [`Recipe::ignore_merges`].
-    pub(super) ignore_merges: bool,
-    /// See [`Recipe::add_bos`].
-    pub(super) add_bos: bool,
-    /// See [`Recipe::stops_on_roles`].
-    pub(super) stops_on_roles: bool,
+    extras: &'static [Extra],
 }
 
 impl PreTokenizer {
     /// The pre-tokenizer that `tokenizer.ggml.pre` = `name` means.
     pub(super) fn named(name: &str) -> Result<Self, TokenizerError> {
-        let recipe = RECIPES
-            .iter()
-            .find(|recipe| recipe.names.contains(&name))
-            .ok_or_else(|| TokenizerError::UnknownPre {
-                found: name.to_owned(),
-                known: known_names().join(", "),
-            })?;
-        let stages = recipe.stages.iter().map(|&(expression, give_back)| {
+        let recipe = RECIPES.iter().find(|(names, ..)| names.contains(&name));
+        let (_, stages, extras) = recipe.ok_or_else(|| {
+            let known = known_names().join(", ");
+            TokenizerError::Vocabulary(format!(
+                "tokenizer.ggml.pre is {name:?}, an unknown pre-tokenizer; known are {known}"
+            ))
+        })?;
+        let stages = stages.iter().map(|&(expression, give_back)| {
             let regex = SysRegex::new(expression)
                 .expect("the expressions are constants, all compiled in a test");
             (regex, give_back)
         });
         Ok(PreTokenizer {
             stages: stages.collect(),
-            ignore_merges: recipe.ignore_merges,
-            add_bos: recipe.add_bos,
-            stops_on_roles: recipe.stops_on_roles,
+            extras,
         })
+    }
+
+    /// Whether it has this extra.
+    pub(super) fn has(&self, extra: Extra) -> bool {
+        self.extras.contains(&extra)
     }
 
     /// The words of `text`, in order; joined together they are `text`.

@@ -1,5 +1,7 @@
 //! Token by token decoding that never splits a UTF-8 character.
 
+use std::str::Utf8Error;
+
 use super::Tokenizer;
 
 /// Turns generated token ids into text as they come.
@@ -46,31 +48,20 @@ struct Utf8Stream {
 impl Utf8Stream {
     fn push(&mut self, bytes: &[u8]) -> String {
         self.incomplete.extend_from_slice(bytes);
+        let bytes = std::mem::take(&mut self.incomplete);
         let mut text = String::new();
-        let mut rest = self.incomplete.as_slice();
-        loop {
-            match std::str::from_utf8(rest) {
-                Ok(valid) => {
-                    text.push_str(valid);
-                    rest = &[];
-                    break;
-                }
-                Err(error) => {
-                    let (valid, after) = rest.split_at(error.valid_up_to());
-                    text.push_str(
-                        std::str::from_utf8(valid).expect("valid_up_to ends a valid text"),
-                    );
-                    rest = after;
-                    // `None`: the bytes may still become a character.
-                    let Some(invalid) = error.error_len() else {
-                        break;
-                    };
-                    text.push(char::REPLACEMENT_CHARACTER);
-                    rest = &rest[invalid..];
-                }
+        let mut chunks = bytes.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            text += chunk.valid();
+            let invalid = chunk.invalid();
+            // An error without a length: the last bytes may still become a character.
+            let may_go_on = |error: Utf8Error| error.error_len().is_none();
+            if chunks.peek().is_none() && std::str::from_utf8(invalid).is_err_and(may_go_on) {
+                self.incomplete = invalid.to_vec();
+            } else if !invalid.is_empty() {
+                text.push(char::REPLACEMENT_CHARACTER);
             }
         }
-        self.incomplete = rest.to_vec();
         text
     }
 

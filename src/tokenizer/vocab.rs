@@ -6,8 +6,9 @@ use tokenizers::Model;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 
 use super::TokenizerError;
-use super::pre::{self, PreTokenizer};
+use super::pre::{self, Extra, PreTokenizer};
 use crate::gguf::Gguf;
+use crate::plural::count;
 
 /// Texts of tokens that end an answer wherever they occur, whether or not the file says so.
 ///
@@ -144,22 +145,23 @@ impl Vocabulary {
     pub(super) fn from_gguf(gguf: &Gguf) -> Result<Self, TokenizerError> {
         let model = gguf.require_str("tokenizer.ggml.model")?;
         if model != "gpt2" {
-            return Err(TokenizerError::UnsupportedModel {
-                found: model.to_owned(),
-            });
+            return Err(TokenizerError::Vocabulary(format!(
+                "tokenizer.ggml.model is {model:?}; only \"gpt2\" (byte-level BPE) is supported"
+            )));
         }
         let pre = match gguf.get_str("tokenizer.ggml.pre")? {
             Some(name) => PreTokenizer::named(name)?,
             None => {
-                return Err(TokenizerError::MissingPre {
-                    known: pre::known_names().join(", "),
-                });
+                let known = pre::known_names().join(", ");
+                return Err(TokenizerError::Vocabulary(format!(
+                    "tokenizer.ggml.pre is missing, so how to split words is unknown; convert the model again, or add the key with one of {known}"
+                )));
             }
         };
         let tokens = gguf.require_str_array("tokenizer.ggml.tokens")?;
         let mut types = token_types(gguf, tokens.len())?;
         let merges = gguf.require_str_array("tokenizer.ggml.merges")?;
-        let bpe = build_bpe(tokens, merges, pre.ignore_merges)?;
+        let bpe = build_bpe(tokens, merges, pre.has(Extra::IgnoreMerges))?;
 
         let token_id = |key: &str| token_id(gguf, key, tokens.len());
         let bos = token_id("tokenizer.ggml.bos_token_id")?;
@@ -176,7 +178,7 @@ impl Vocabulary {
             }
             stop_tokens.extend(id.filter(|_| stops));
         }
-        let glm_texts = if pre.stops_on_roles {
+        let glm_texts = if pre.has(Extra::StopsOnRoles) {
             GLM_STOP_TEXTS
         } else {
             &[]
@@ -189,7 +191,7 @@ impl Vocabulary {
         stop_tokens.sort_unstable();
         stop_tokens.dedup();
 
-        let add_bos = ("tokenizer.ggml.add_bos_token", pre.add_bos);
+        let add_bos = ("tokenizer.ggml.add_bos_token", pre.has(Extra::AddBos));
         let add_eos = ("tokenizer.ggml.add_eos_token", false);
         Ok(Vocabulary {
             add_bos: is_added(gguf, add_bos, "tokenizer.ggml.bos_token_id", bos)?,
@@ -210,10 +212,10 @@ fn token_types(gguf: &Gguf, n_tokens: usize) -> Result<Vec<TokenType>, Tokenizer
         return Ok(vec![TokenType::Normal; n_tokens]);
     };
     if ids.len() != n_tokens {
-        return Err(TokenizerError::TokenTypeCount {
-            types: ids.len(),
-            tokens: n_tokens,
-        });
+        return Err(TokenizerError::Vocabulary(format!(
+            "tokenizer.ggml.token_type has {}; tokenizer.ggml.tokens has {n_tokens}: they must be equally many",
+            count(ids.len(), "entry")
+        )));
     }
     Ok(ids.into_iter().map(TokenType::from_id).collect())
 }
@@ -221,11 +223,11 @@ fn token_types(gguf: &Gguf, n_tokens: usize) -> Result<Vec<TokenType>, Tokenizer
 /// The token that `key` names, if the file has the key.
 fn token_id(gguf: &Gguf, key: &str, vocab_size: usize) -> Result<Option<u32>, TokenizerError> {
     match gguf.get_u32(key)? {
-        Some(id) if id as usize >= vocab_size => Err(TokenizerError::IdOutOfRange {
-            key: key.to_owned(),
-            found: id,
-            vocab_size,
-        }),
+        Some(id) if id as usize >= vocab_size => Err(TokenizerError::Vocabulary(format!(
+            "{key} is {id}; the vocabulary has {}, so at most {} was expected",
+            count(vocab_size, "token"),
+            vocab_size.saturating_sub(1)
+        ))),
         id => Ok(id),
     }
 }
@@ -233,13 +235,14 @@ fn token_id(gguf: &Gguf, key: &str, vocab_size: usize) -> Result<Option<u32>, To
 /// Whether the token of `key` is added to texts: what `flag` says, or else `default`.
 fn is_added(
     gguf: &Gguf,
-    (flag, default): (&'static str, bool),
-    key: &'static str,
+    (flag, default): (&str, bool),
+    key: &str,
     id: Option<u32>,
 ) -> Result<bool, TokenizerError> {
     let added = gguf.get_bool(flag)?.unwrap_or(default);
     if added && id.is_none() {
-        return Err(TokenizerError::MissingAddedToken { flag, key });
+        let problem = format!("{flag} is true, but {key} is missing");
+        return Err(TokenizerError::Vocabulary(problem));
     }
     Ok(added)
 }
@@ -286,11 +289,9 @@ fn index_tokens(tokens: &[String]) -> Result<Vocab, TokenizerError> {
             text.clone()
         };
         if let Some(first) = vocab.insert(key, id) {
-            return Err(TokenizerError::DuplicateToken {
-                first,
-                second: id,
-                text: text.clone(),
-            });
+            return Err(TokenizerError::Vocabulary(format!(
+                "tokens {first} and {id} of tokenizer.ggml.tokens are both {text:?}; every token must differ"
+            )));
         }
     }
     Ok(vocab)
@@ -301,10 +302,9 @@ fn split_merges(merges: &[String]) -> Result<Merges, TokenizerError> {
     let mut pairs = Merges::with_capacity(merges.len());
     let mut seen = HashSet::with_capacity(merges.len());
     for (index, merge) in merges.iter().enumerate() {
-        let (left, right) = split_merge(merge).ok_or_else(|| TokenizerError::BadMerge {
-            index,
-            merge: merge.clone(),
-            reason: "two tokens separated by a space were expected".to_owned(),
+        let (left, right) = split_merge(merge).ok_or_else(|| {
+            let reason = "two tokens separated by a space were expected";
+            unusable_merge(index, merge, reason)
         })?;
         // The first of equal entries ranks, as in llama.cpp; the builder would take the last.
         if seen.insert(merge.as_str()) {
@@ -328,11 +328,13 @@ fn bad_merge(vocab: &Vocab, merges: &[String]) -> TokenizerError {
         let parts = [left.to_owned(), right.to_owned(), format!("{left}{right}")];
         let missing = parts.into_iter().find(|part| !vocab.contains_key(part))?;
         let reason = format!("{missing:?} is not in tokenizer.ggml.tokens");
-        Some(TokenizerError::BadMerge {
-            index,
-            merge: merge.clone(),
-            reason,
-        })
+        Some(unusable_merge(index, merge, &reason))
     });
     found.expect("a merge is refused only when its parts or its whole are no tokens")
+}
+
+fn unusable_merge(index: usize, merge: &str, reason: &str) -> TokenizerError {
+    TokenizerError::Vocabulary(format!(
+        "entry {index} of tokenizer.ggml.merges, {merge:?}, is unusable: {reason}"
+    ))
 }

@@ -168,7 +168,7 @@ pub(super) async fn answer(
     let talks = !settings.raw && engine.chat_template().is_some();
     let (ids, rendered) = match talks {
         true => {
-            model.conversation.push(Turn::User(text));
+            model.conversation.turns.push(Turn::User(text));
             match model.conversation.prompt(engine, None) {
                 Ok(prompt) => (prompt.ids, prompt.text),
                 Err(error) => {
@@ -202,7 +202,7 @@ pub(super) async fn answer(
     let (reply, rest) = reader.finish();
     if talks {
         match &generated {
-            Ok(_) => model.conversation.push(Turn::Reply(reply)),
+            Ok(_) => model.conversation.turns.push(Turn::Reply(reply)),
             Err(_) => drop(model.conversation.take_last()),
         }
     }

@@ -11,7 +11,7 @@ use super::{EMBEDDED, error_line, run, stderr, write};
 
 /// The built-in model with one to three places of its metadata and tensor table overwritten, or cut.
 fn damaged(numbers: &mut Rng) -> Vec<u8> {
-    let model = Gguf::from_static(EMBEDDED, "built-in model").expect("it is sound");
+    let model = Gguf::from_bytes(EMBEDDED, "built-in model").expect("it is sound");
     let weights: u64 = model.tensors().iter().map(|t| t.byte_len()).sum();
     // Behind the tables the weights lie, which a change makes only worse.
     let tables = EMBEDDED.len() - weights as usize;

@@ -19,7 +19,7 @@ pub fn edited(
     metadata: &[(&str, Value)],
     change: impl Fn(&str, &mut Vec<u8>),
 ) -> String {
-    let model = Gguf::from_static(EMBEDDED, "built-in model").expect("it is sound");
+    let model = Gguf::from_bytes(EMBEDDED, "built-in model").expect("it is sound");
     edited_of(&model, directory, name, metadata, change)
 }
 

@@ -226,7 +226,7 @@ fn quiet_leaves_only_errors() {
 
 /// The built-in model with further keys.
 fn with_keys(keys: &[(&str, Meta)]) -> Vec<u8> {
-    let gguf = Gguf::from_static(EMBEDDED, "built-in model").expect("it is whole");
+    let gguf = Gguf::from_bytes(EMBEDDED, "built-in model").expect("it is whole");
     let mut writer = GgufWriter::new(Vec::new());
     for (key, value) in gguf.metadata() {
         writer.metadata(key, value.clone()).expect("a new key");

@@ -201,7 +201,7 @@ fn newer_versions_and_other_models_are_refused() {
 
     std::fs::write(&path, &whole).expect("it can be written");
     let model = include_bytes!("../../assets/tales-q4_k_m.gguf");
-    let gguf = glimt::gguf::Gguf::from_static(model, "built-in").expect("it opens");
+    let gguf = glimt::gguf::Gguf::from_bytes(model, "built-in").expect("it opens");
     let tensor = gguf.tensors().iter().max_by_key(|tensor| tensor.byte_len());
     let bytes = gguf.data(tensor.expect("there are some"));
     let middle = bytes.as_ptr() as usize + bytes.len() / 2 - model.as_ptr() as usize;

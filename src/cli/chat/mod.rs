@@ -116,7 +116,7 @@ fn choice(settings: &Settings, source: &ModelSource, opened: &Opened) -> Result<
 /// [`TokenizerError::NoThinkingSwitch`](crate::tokenizer::TokenizerError::NoThinkingSwitch), or what the template refuses.
 fn check_thinking(settings: &Settings, opened: &Opened) -> Result<(), CliError> {
     let mut probe = Conversation::new(None);
-    probe.push(Turn::User("Hello".to_owned()));
+    probe.turns.push(Turn::User("Hello".to_owned()));
     let thinks = settings.thinks(opened.chat_template());
     guarded("the chat template", || {
         Ok(probe.prompt(opened, thinks).map(drop)?)
@@ -237,7 +237,7 @@ impl Console<'_> {
                 ));
             }
             Command::Clear => {
-                self.talk.conversation.clear();
+                self.talk.conversation.turns.clear();
                 self.talk.measure();
                 self.unanswered = None;
                 self.read.clear();
@@ -342,7 +342,7 @@ impl Console<'_> {
 
     /// Shows the last question and its answer.
     fn recall(&self) {
-        let turns = self.talk.conversation.turns();
+        let turns = &self.talk.conversation.turns;
         for turn in &turns[turns.len().saturating_sub(2)..] {
             match turn {
                 Turn::User(text) => note(format_args!("> {text}")),
@@ -410,8 +410,8 @@ impl Console<'_> {
         let conversation = &mut self.talk.conversation;
         let all = |turn: &&Turn| matches!(turn, Turn::User(_));
         let mut dropped = (0..wanted).filter(|_| conversation.drop_oldest()).count();
-        if dropped < wanted && conversation.turns().iter().filter(all).count() == 1 {
-            conversation.clear();
+        if dropped < wanted && conversation.turns.iter().filter(all).count() == 1 {
+            conversation.turns.clear();
             dropped += 1;
         }
         self.talk.measure();

@@ -135,7 +135,7 @@ impl<'a> Talk<'a> {
         if replaces {
             self.conversation.take_last();
         }
-        self.conversation.push(Turn::User(text));
+        self.conversation.turns.push(Turn::User(text));
         let answered = self.answer();
         let is_answered = self.conversation.last_reply().is_some();
         if !is_answered {
@@ -231,7 +231,7 @@ impl<'a> Talk<'a> {
         let said = passages.map(|passage| passage.ids.len()).sum::<usize>() > 0;
         // A question whose evaluation was stopped has no answer.
         if said || matches!(ended, Ended::By(_)) {
-            self.conversation.push(Turn::Reply(reply));
+            self.conversation.turns.push(Turn::Reply(reply));
         }
         self.last = Some(took);
         self.all.kept += took.kept;

@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn breakers_are_found_in_the_tokens_of_a_vocabulary() {
-        let gguf = Gguf::from_static(
+        let gguf = Gguf::from_bytes(
             include_bytes!("../../../assets/tales-q4_k_m.gguf"),
             "built-in model",
         );

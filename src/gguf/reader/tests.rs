@@ -92,28 +92,28 @@ fn a_text_file_is_not_gguf() {
         error.to_string(),
         "test.gguf is not a GGUF file: it starts with \"# A \", a GGUF file starts with \"GGUF\""
     );
-    assert!(matches!(
-        parse_bytes(b"GG").unwrap_err(),
-        GgufError::NotGguf { .. }
-    ));
+    let message = parse_bytes(b"GG").unwrap_err().to_string();
+    assert!(
+        message.starts_with("test.gguf is not a GGUF file"),
+        "{message}"
+    );
 }
 
 #[test]
 fn a_directory_an_empty_file_and_no_file() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(matches!(
-        Gguf::open(dir.path()).unwrap_err(),
-        GgufError::NotAFile {
-            found: "a directory",
-            ..
-        }
-    ));
+    let message = Gguf::open(dir.path()).unwrap_err().to_string();
+    assert!(
+        message.ends_with(" is a directory, not a GGUF file"),
+        "{message}"
+    );
     let empty = dir.path().join("empty.gguf");
     std::fs::write(&empty, "").unwrap();
-    assert!(matches!(
-        Gguf::open(&empty).unwrap_err(),
-        GgufError::Empty { .. }
-    ));
+    let message = Gguf::open(&empty).unwrap_err().to_string();
+    assert!(
+        message.ends_with("empty.gguf is empty (0 bytes), not a GGUF file"),
+        "{message}"
+    );
     assert!(matches!(
         Gguf::open(&dir.path().join("none.gguf")).unwrap_err(),
         GgufError::Open { .. }
@@ -123,22 +123,16 @@ fn a_directory_an_empty_file_and_no_file() {
 #[test]
 fn other_versions_and_byte_orders() {
     let raw = Raw::default();
-    assert!(matches!(
-        parse_bytes(&raw.bytes(1)).unwrap_err(),
-        GgufError::Version { found: 1, .. }
-    ));
-    assert!(matches!(
-        parse_bytes(&raw.bytes(4)).unwrap_err(),
-        GgufError::Version { found: 4, .. }
-    ));
-    assert!(matches!(
-        parse_bytes(&raw.bytes(0)).unwrap_err(),
-        GgufError::Version { found: 0, .. }
-    ));
-    assert!(matches!(
-        parse_bytes(&raw.bytes(3u32.swap_bytes())).unwrap_err(),
-        GgufError::BigEndian { .. }
-    ));
+    for (version, expected) in [
+        (0, "has GGUF version 0;"),
+        (1, "has GGUF version 1;"),
+        (4, "has GGUF version 4;"),
+        (3u32.swap_bytes(), "is a big-endian GGUF file;"),
+    ] {
+        let message = parse_bytes(&raw.bytes(version)).unwrap_err().to_string();
+        let expected = format!("test.gguf {expected}");
+        assert!(message.starts_with(&expected), "{message}");
+    }
     assert!(parse_bytes(&raw.bytes(3)).is_ok());
 }
 
@@ -223,55 +217,38 @@ fn strings_that_are_not_utf8() {
 fn arrays_nested_without_end() {
     let level = [&9u32.to_le_bytes()[..], &1u64.to_le_bytes()].concat();
     let error = Raw::default().pair("k", 9, &level.repeat(100_000)).error();
-    assert!(
-        matches!(
-            error,
-            GgufError::NestedTooDeep {
-                limit: MAX_ARRAY_DEPTH,
-                ..
-            }
-        ),
-        "{error}"
+    assert_eq!(
+        error.to_string(),
+        "metadata key k nests arrays deeper than 4 levels"
     );
 }
 
 #[test]
 fn unknown_value_types_and_booleans() {
+    let unknown = "metadata key k has the unknown value type 13; known are 0 to 12";
     let error = Raw::default().pair("k", 13, &[0; 8]).error();
-    assert!(
-        matches!(error, GgufError::UnknownValueType { id: 13, .. }),
-        "{error}"
-    );
+    assert_eq!(error.to_string(), unknown);
     let array = [&13u32.to_le_bytes()[..], &1u64.to_le_bytes(), &[0; 8]].concat();
     let error = Raw::default().pair("k", 9, &array).error();
-    assert!(
-        matches!(error, GgufError::UnknownValueType { id: 13, .. }),
-        "{error}"
-    );
+    assert_eq!(error.to_string(), unknown);
     let error = Raw::default().pair("k", 7, &[2]).error();
-    assert!(
-        matches!(error, GgufError::InvalidBool { found: 2, .. }),
-        "{error}"
+    assert_eq!(
+        error.to_string(),
+        "metadata key k holds 2 as a boolean; 0 or 1 was expected"
     );
 }
 
 #[test]
 fn names_that_appear_twice() {
     let error = Raw::default().pair("k", 0, &[0]).pair("k", 0, &[1]).error();
-    assert!(
-        matches!(&error, GgufError::DuplicateKey { key } if key == "k"),
-        "{error}"
-    );
+    assert_eq!(error.to_string(), "metadata key k appears twice");
     let bytes = Raw::default()
         .tensor("t", &[8], 0, 0)
         .tensor("t", &[8], 0, 32)
         .data(64)
         .bytes(3);
-    let error = Gguf::from_static(Box::leak(bytes.into_boxed_slice()), "test").unwrap_err();
-    assert!(
-        matches!(&error, GgufError::DuplicateTensor { tensor } if tensor == "t"),
-        "{error}"
-    );
+    let error = Gguf::from_bytes(bytes, "test").unwrap_err();
+    assert_eq!(error.to_string(), "tensor t appears twice");
 }
 
 #[test]
@@ -288,7 +265,10 @@ fn alignment_is_followed_and_checked() {
     let error = Raw::default()
         .pair("general.alignment", 8, &text(b"32"))
         .error();
-    assert!(matches!(error, GgufError::WrongType { .. }), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "metadata key general.alignment is string \"32\"; an unsigned integer was expected"
+    );
 
     let raw = |offset| {
         let raw = Raw::default().pair("general.alignment", 4, &64u32.to_le_bytes());
@@ -296,14 +276,10 @@ fn alignment_is_followed_and_checked() {
             .tensor("b", &[8], 0, offset)
             .data(200)
     };
-    assert!(matches!(
-        raw(32).error(),
-        GgufError::MisalignedOffset {
-            offset: 32,
-            alignment: 64,
-            ..
-        }
-    ));
+    assert_eq!(
+        raw(32).error().to_string(),
+        "tensor b starts at offset 32, not a multiple of the file's alignment 64"
+    );
     let header = parse_bytes(&raw(64).bytes(3)).unwrap();
     assert_eq!(header.tensors[0].start % 64, 0);
     assert_eq!(header.tensors[1].start, header.tensors[0].start + 64);
@@ -341,17 +317,21 @@ fn dimensions_that_overflow_or_vanish() {
         &[u64::MAX, u64::MAX, 0],
     ] {
         let error = Raw::default().tensor("t", dims, 0, 0).data(32).error();
+        let impossible = error
+            .to_string()
+            .starts_with("tensor t has impossible dimensions [");
         assert!(
-            matches!(
-                error,
-                GgufError::BadDimensions { .. } | GgufError::Truncated { .. }
-            ),
+            impossible || matches!(error, GgufError::Truncated { .. }),
             "{dims:?}: {error}"
         );
     }
     for dims in [&[][..], &[1; 5]] {
         let error = Raw::default().tensor("t", dims, 0, 0).data(32).error();
-        assert!(matches!(error, GgufError::DimensionCount { .. }), "{error}");
+        let expected = format!(
+            "tensor t has {} dimensions; 1 to 4 were expected",
+            dims.len()
+        );
+        assert_eq!(error.to_string(), expected);
     }
 }
 
@@ -366,9 +346,10 @@ fn unsupported_tensor_types_are_named() {
         "{message}"
     );
     let error = Raw::default().tensor("t", &[256], 999, 0).data(256).error();
+    let message = error.to_string();
     assert!(
-        matches!(error, GgufError::UnknownTensorType { id: 999, .. }),
-        "{error}"
+        message.starts_with("tensor t has the unsupported GGML type 999; supported are F32"),
+        "{message}"
     );
 }
 
@@ -378,17 +359,9 @@ fn rows_of_partial_blocks() {
         .tensor("t", &[192, 4], GgmlType::Q4_K.id(), 0)
         .data(4096)
         .error();
-    assert!(
-        matches!(
-            error,
-            GgufError::PartialBlock {
-                cols: 192,
-                block_len: 256,
-                ty: "Q4_K",
-                ..
-            }
-        ),
-        "{error}"
+    assert_eq!(
+        error.to_string(),
+        "tensor t has rows of 192 values, not a multiple of the 256 in a block of Q4_K"
     );
 }
 
@@ -398,27 +371,27 @@ fn typed_access_names_key_and_both_types() {
         .pair("n", 8, &text(b"five"))
         .pair("i", 5, &(-1i32).to_le_bytes())
         .bytes(3);
-    let gguf = Gguf::from_static(Box::leak(bytes.into_boxed_slice()), "test").unwrap();
+    let gguf = Gguf::from_bytes(bytes, "test").unwrap();
     assert_eq!(gguf.get_u32("absent").unwrap(), None);
     assert_eq!(
         gguf.get_u32("n").unwrap_err().to_string(),
         "metadata key n is string \"five\"; an unsigned 32-bit integer was expected"
     );
-    assert!(matches!(
-        gguf.get_u32("i").unwrap_err(),
-        GgufError::WrongType { .. }
-    ));
-    assert!(matches!(
-        gguf.require_f32("absent").unwrap_err(),
-        GgufError::MissingKey { .. }
-    ));
+    assert_eq!(
+        gguf.get_u32("i").unwrap_err().to_string(),
+        "metadata key i is int32 -1; an unsigned 32-bit integer was expected"
+    );
+    assert_eq!(
+        gguf.require_f32("absent").unwrap_err().to_string(),
+        "metadata key absent (a float) is missing"
+    );
     assert_eq!(gguf.require_str("n").unwrap(), "five");
 }
 
 #[test]
 fn files_made_by_llama_cpp_are_read() {
     let embedded: &'static [u8] = include_bytes!("../../../assets/tales-q4_k_m.gguf");
-    let gguf = Gguf::from_static(embedded, "embedded").unwrap();
+    let gguf = Gguf::from_bytes(embedded, "embedded").unwrap();
     assert_eq!(
         gguf.require_str("general.architecture").unwrap(),
         "deepseek2"

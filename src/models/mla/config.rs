@@ -3,7 +3,7 @@
 //! Field names are the GGUF keys'. The meaning of each key is that of llama.cpp (src/models/deepseek2.cpp,
 //! `load_arch_hparams`; src/llama-model.cpp, `load_hparams`).
 
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 
 use crate::gguf::Gguf;
 use crate::kernels::{KvDims, MlaDims};
@@ -35,12 +35,6 @@ impl Deref for Config {
 
     fn deref(&self) -> &model::Config {
         &self.common
-    }
-}
-
-impl DerefMut for Config {
-    fn deref_mut(&mut self) -> &mut model::Config {
-        &mut self.common
     }
 }
 

@@ -37,8 +37,7 @@ impl Model {
     /// transposed.
     ///
     /// # Errors
-    /// Those of [`Config::from_gguf`]; [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
-    /// [`ModelError::WrongType`] and [`ModelError::RowLength`], each naming the tensor.
+    /// Those of [`Config::from_gguf`]; [`ModelError::Tensor`].
     pub fn load(gguf: Arc<Gguf>) -> Result<Model, ModelError> {
         let config = Config::from_gguf(&gguf)?;
         let loader = Loader {

@@ -11,7 +11,7 @@ use crate::kernels::embed::embed;
 use crate::kernels::products::{MatvecOptions, gate_up, matvec, moe_down};
 use crate::kernels::rope_cache::rope_cache;
 use crate::kernels::router::router;
-use crate::model::{Ffn, Mlp, Moe, RopeTable, Weight};
+use crate::model::{Ffn, Mlp, Moe, Weight, rope_table};
 use crate::models::{self, OutOfMemory};
 
 /// A model on the CPU: the reference that every other forward pass is held against.
@@ -46,7 +46,7 @@ impl Reference {
             rows.resize(n_ctx * row, f16::ZERO);
             cache.push(rows);
         }
-        let rope_table = RopeTable::build(&model.config.rope, dims.rope, n_ctx);
+        let rope_table = rope_table(&model.config.rope, dims.rope, n_ctx);
         Ok(Self {
             model,
             dims,

@@ -201,7 +201,7 @@ impl Draft {
             data.write(&bytes).unwrap();
         }
         let bytes = data.finish().unwrap();
-        Arc::new(Gguf::from_static(Box::leak(bytes.into_boxed_slice()), "draft.gguf").unwrap())
+        Arc::new(Gguf::from_bytes(bytes, "draft.gguf").unwrap())
     }
 
     pub fn load(&self) -> Result<Model, ModelError> {

@@ -120,12 +120,12 @@ mod tests {
                 "{error}"
             );
         };
-        refused("vocab_size", &|c| c.vocab_size = MAX_VOCAB + 1);
+        refused("vocab_size", &|c| c.common.vocab_size = MAX_VOCAB + 1);
         refused("kv_lora_rank", &|c| c.kv_lora_rank = MAX_KV_LORA + 8);
         refused("kv_lora_rank", &|c| c.kv_lora_rank = 500);
         refused("rope.dimension_count", &|c| c.qk_rope_head_dim = 20);
         refused("expert_count", &|c| {
-            c.experts.as_mut().expect("it has experts").count = MAX_EXPERTS + 1;
+            c.common.experts.as_mut().expect("it has experts").count = MAX_EXPERTS + 1;
         });
     }
 }

@@ -2,7 +2,7 @@
 
 use super::legacy::pack_nibbles;
 use super::search::{fit_scale, normalised};
-use super::{Quantize, code, inverse, narrow};
+use super::{Quantize, code, extreme, inverse, narrow};
 use crate::quant::block::widen;
 use crate::quant::iq4::{CODEBOOK, CODEBOOK_F32, Iq4Nl, Iq4Xs};
 use crate::quant::types::{SMALL_BLOCK, SUPER_BLOCK};
@@ -73,10 +73,7 @@ impl Quantize<SUPER_BLOCK> for Iq4Xs {
             fits = std::array::from_fn(|i| fit(&scaled[i]));
         }
         // The largest scale becomes -32, which has one more step than +32.
-        let extreme = fits
-            .iter()
-            .fold(0.0f32, |m, &s| if s.abs() > m.abs() { s } else { m });
-        let d = narrow(-extreme * largest / 32.0);
+        let d = narrow(-extreme(&fits) * largest / 32.0);
         let inv = largest * inverse(widen(d));
         let scales = fits.map(|s| code(s * inv, -32.0, 31.0));
 

@@ -1,7 +1,7 @@
 //! Q2_K to Q6_K: scales by search, then quantised themselves, then the codes nearest under the quantised scales.
 
 use super::search::{Affine, fit_affine, fit_scale, normalised};
-use super::{Quantize, code, inverse, narrow};
+use super::{Quantize, code, extreme, inverse, narrow};
 use crate::quant::block::widen;
 use crate::quant::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
 use crate::quant::types::SUPER_BLOCK;
@@ -23,13 +23,8 @@ const fn steps<const COUNT: usize>(first: f32, step: f32) -> [f32; COUNT] {
     steps
 }
 
-/// Scales and minima of the groups of a superblock as integers with f16 factors.
-struct Affines<const GROUPS: usize> {
-    d: [u8; 2],
-    dmin: [u8; 2],
-    scales: [u8; GROUPS],
-    mins: [u8; GROUPS],
-}
+/// A superblock of groups: the f16 factors of scales and of minima, these as integers, and the codes.
+type Affines<const GROUPS: usize> = ([[u8; 2]; 2], [[u8; GROUPS]; 2], [u8; SUPER_BLOCK]);
 
 /// The nonnegative `values` times `unit` as integers up to `top` times an f16.
 fn integers<const GROUPS: usize>(
@@ -49,16 +44,10 @@ fn quantize_affine<const N: usize, const GROUPS: usize>(
     top_code: f32,
     top_scale: f32,
     stretches: &[f32],
-) -> (Affines<GROUPS>, [u8; SUPER_BLOCK]) {
+) -> Affines<GROUPS> {
     const { assert!(N * GROUPS == SUPER_BLOCK) };
     let Some((scaled, largest)) = normalised(weights) else {
-        let zero = Affines {
-            d: [0; 2],
-            dmin: [0; 2],
-            scales: [0; GROUPS],
-            mins: [0; GROUPS],
-        };
-        return (zero, [0; SUPER_BLOCK]);
+        return ([[0; 2]; 2], [[0; GROUPS]; 2], [0; SUPER_BLOCK]);
     };
     let (groups, _) = scaled.as_chunks::<N>();
     let fits: [Affine; GROUPS] =
@@ -76,15 +65,7 @@ fn quantize_affine<const N: usize, const GROUPS: usize>(
             *q = code((w + min) * inv, 0.0, top_code) as u8;
         }
     }
-    (
-        Affines {
-            d,
-            dmin,
-            scales,
-            mins,
-        },
-        codes,
-    )
+    ([d, dmin], [scales, mins], codes)
 }
 
 /// Quantises a superblock as weight = d s (q - bias) with 16 groups of 16 weights and s in -top..top; returns the f16
@@ -102,10 +83,7 @@ fn quantize_symmetric(
     let fits: [f32; 16] =
         std::array::from_fn(|i| fit_scale(&groups[i], value, &[-bias, bias], &SCALE));
     // The largest scale becomes -top, which has one more step than +top.
-    let extreme = fits
-        .iter()
-        .fold(0.0f32, |m, &s| if s.abs() > m.abs() { s } else { m });
-    let d = narrow(-extreme * largest / top);
+    let d = narrow(-extreme(&fits) * largest / top);
     let inv = largest * inverse(widen(d));
     let scales = fits.map(|s| code(s * inv, -top, top - 1.0) as i8);
 
@@ -172,12 +150,13 @@ fn pack_scales6(scales: &[u8; 16]) -> [u8; 12] {
 
 impl Quantize<SUPER_BLOCK> for Q2K {
     fn quantize(weights: &[f32; SUPER_BLOCK]) -> Self {
-        let (affines, codes) = quantize_affine::<16, 16>(weights, 3.0, 15.0, &AFFINE_2);
+        let ([d, dmin], [scales, mins], codes) =
+            quantize_affine::<16, 16>(weights, 3.0, 15.0, &AFFINE_2);
         Q2K {
-            scales: std::array::from_fn(|i| affines.scales[i] | affines.mins[i] << 4),
+            scales: std::array::from_fn(|i| scales[i] | mins[i] << 4),
             qs: pack_crumbs(&codes, 0),
-            d: affines.d,
-            dmin: affines.dmin,
+            d,
+            dmin,
         }
     }
 }
@@ -196,11 +175,12 @@ impl Quantize<SUPER_BLOCK> for Q3K {
 
 impl Quantize<SUPER_BLOCK> for Q4K {
     fn quantize(weights: &[f32; SUPER_BLOCK]) -> Self {
-        let (affines, codes) = quantize_affine::<32, 8>(weights, 15.0, 63.0, &AFFINE_45);
+        let ([d, dmin], [scales, mins], codes) =
+            quantize_affine::<32, 8>(weights, 15.0, 63.0, &AFFINE_45);
         Q4K {
-            d: affines.d,
-            dmin: affines.dmin,
-            scales: pack_scales_mins6(&affines.scales, &affines.mins),
+            d,
+            dmin,
+            scales: pack_scales_mins6(&scales, &mins),
             qs: pack_nibbles(&codes),
         }
     }
@@ -208,11 +188,12 @@ impl Quantize<SUPER_BLOCK> for Q4K {
 
 impl Quantize<SUPER_BLOCK> for Q5K {
     fn quantize(weights: &[f32; SUPER_BLOCK]) -> Self {
-        let (affines, codes) = quantize_affine::<32, 8>(weights, 31.0, 63.0, &AFFINE_45);
+        let ([d, dmin], [scales, mins], codes) =
+            quantize_affine::<32, 8>(weights, 31.0, 63.0, &AFFINE_45);
         Q5K {
-            d: affines.d,
-            dmin: affines.dmin,
-            scales: pack_scales_mins6(&affines.scales, &affines.mins),
+            d,
+            dmin,
+            scales: pack_scales_mins6(&scales, &mins),
             qh: pack_bits(&codes, 4),
             qs: pack_nibbles(&codes),
         }

@@ -1,19 +1,8 @@
 //! Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0, by the formulas of ggml-quants.c: the same bytes.
 
-use super::{Quantize, inverse, narrow};
+use super::{Quantize, extreme, inverse, narrow};
 use crate::quant::legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use crate::quant::types::SMALL_BLOCK;
-
-/// The weight of largest magnitude, the first of several.
-fn extreme(weights: &[f32; SMALL_BLOCK]) -> f32 {
-    let mut extreme = 0.0f32;
-    for &w in weights {
-        if w.abs() > extreme.abs() {
-            extreme = w;
-        }
-    }
-    extreme
-}
 
 fn range(weights: &[f32; SMALL_BLOCK]) -> (f32, f32) {
     let low = weights.iter().copied().fold(f32::MAX, f32::min);

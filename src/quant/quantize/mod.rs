@@ -12,9 +12,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::block::Block;
-use super::iq4::{Iq4Nl, Iq4Xs};
-use super::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
-use super::legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+use super::blocks::with_block;
 use super::types::GgmlType;
 
 /// A block that can be made from its weights.
@@ -39,23 +37,11 @@ pub fn quantize_row(ty: GgmlType, src: &[f32], dst: &mut [u8]) {
         dst.len(),
         src.len(),
     );
-    match ty {
+    with_block!(ty, B => quantize_blocks::<B, _>(src, dst),
         GgmlType::F32 => convert(src, dst, f32::to_le_bytes),
         GgmlType::F16 => convert(src, dst, |w| f16::from_f32(w).to_le_bytes()),
         GgmlType::BF16 => convert(src, dst, |w| bf16::from_f32(w).to_le_bytes()),
-        GgmlType::Q4_0 => quantize_blocks::<Q4_0, _>(src, dst),
-        GgmlType::Q4_1 => quantize_blocks::<Q4_1, _>(src, dst),
-        GgmlType::Q5_0 => quantize_blocks::<Q5_0, _>(src, dst),
-        GgmlType::Q5_1 => quantize_blocks::<Q5_1, _>(src, dst),
-        GgmlType::Q8_0 => quantize_blocks::<Q8_0, _>(src, dst),
-        GgmlType::Q2_K => quantize_blocks::<Q2K, _>(src, dst),
-        GgmlType::Q3_K => quantize_blocks::<Q3K, _>(src, dst),
-        GgmlType::Q4_K => quantize_blocks::<Q4K, _>(src, dst),
-        GgmlType::Q5_K => quantize_blocks::<Q5K, _>(src, dst),
-        GgmlType::Q6_K => quantize_blocks::<Q6K, _>(src, dst),
-        GgmlType::IQ4_NL => quantize_blocks::<Iq4Nl, _>(src, dst),
-        GgmlType::IQ4_XS => quantize_blocks::<Iq4Xs, _>(src, dst),
-    }
+    )
 }
 
 /// [`quantize_row`] for a tensor of rows of `cols` weights, on all threads of the rayon pool.
@@ -102,6 +88,12 @@ fn quantize_blocks<B: Quantize<N>, const N: usize>(src: &[f32], dst: &mut [u8]) 
 fn narrow(scale: f32) -> [u8; 2] {
     let largest = f16::MAX.to_f32();
     f16::from_f32(scale.max(-largest).min(largest)).to_le_bytes()
+}
+
+/// The value of largest magnitude, the first of several.
+fn extreme(values: &[f32]) -> f32 {
+    let larger = |extreme: f32, &v: &f32| if v.abs() > extreme.abs() { v } else { extreme };
+    values.iter().fold(0.0, larger)
 }
 
 /// `1 / scale`, or 0 for a scale of 0.

@@ -6,7 +6,7 @@
 //! the group is stretched and shrunk in small steps, the weights are rounded at each, and the regression with the
 //! smallest remainder wins. The fits want [`normalised`] weights: squares must not overflow or vanish.
 
-use super::{code, inverse};
+use super::{code, extreme, inverse};
 
 /// The weights divided by their largest magnitude, and that magnitude; `None` if all are so small that any scale
 /// would be 0 as an f16.
@@ -82,12 +82,7 @@ pub(super) fn fit_scale<const N: usize>(
     reach: &[f32],
     stretches: &[f32],
 ) -> f32 {
-    let mut extreme = 0.0f32;
-    for &w in weights {
-        if w.abs() > extreme.abs() {
-            extreme = w;
-        }
-    }
+    let extreme = extreme(weights);
     if extreme == 0.0 {
         return 0.0;
     }

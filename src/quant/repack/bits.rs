@@ -1,43 +1,25 @@
-//! The small bit permutations between GGML's blocks and the planes, each with its inverse.
+//! The small bit permutations between GGML's blocks and the planes.
 //!
 //! "Word `i`" of a unit is the u32 whose bytes stand for weights `4i..4i + 4`: the shaders mask and shift four weights
 //! at a time.
 
-const LOW_NIBBLES: u128 = 0x0f0f0f0f_0f0f0f0f_0f0f0f0f_0f0f0f0f;
+pub(super) const LOW_NIBBLES: u128 = 0x0f0f0f0f_0f0f0f0f_0f0f0f0f_0f0f0f0f;
 const TOP_BITS: u128 = 0x80808080_80808080_80808080_80808080;
 
 /// Splits 32 bytes that hold run A in the low and run B in the high nibbles into A and B, each with weight `j` in the
 /// low and weight `j + 16` in the high nibble of byte `j`.
 pub(super) fn split_nibbles(bytes: &[u8; 32]) -> ([u8; 16], [u8; 16]) {
-    let (first, second) = halves(bytes);
+    let (chunks, _) = bytes.as_chunks::<16>();
+    let [first, second] = [chunks[0], chunks[1]].map(u128::from_le_bytes);
     let low = first & LOW_NIBBLES | (second & LOW_NIBBLES) << 4;
     let high = (first >> 4) & LOW_NIBBLES | second & !LOW_NIBBLES;
     (low.to_le_bytes(), high.to_le_bytes())
-}
-
-/// The inverse of [`split_nibbles`].
-pub(super) fn join_nibbles(low: &[u8; 16], high: &[u8; 16]) -> [u8; 32] {
-    let (low, high) = (u128::from_le_bytes(*low), u128::from_le_bytes(*high));
-    let first = low & LOW_NIBBLES | (high & LOW_NIBBLES) << 4;
-    let second = (low >> 4) & LOW_NIBBLES | high & !LOW_NIBBLES;
-    let mut bytes = [0; 32];
-    bytes[..16].copy_from_slice(&first.to_le_bytes());
-    bytes[16..].copy_from_slice(&second.to_le_bytes());
-    bytes
 }
 
 /// Turns over the top bit of every byte: a high nibble `q` then stands for `16 (q - 8)` in a signed byte whose low nibble is masked
 /// away. Its own inverse.
 pub(super) fn turn_high_nibbles(bytes: [u8; 16]) -> [u8; 16] {
     (u128::from_le_bytes(bytes) ^ TOP_BITS).to_le_bytes()
-}
-
-fn halves(bytes: &[u8; 32]) -> (u128, u128) {
-    let (chunks, _) = bytes.as_chunks::<16>();
-    (
-        u128::from_le_bytes(chunks[0]),
-        u128::from_le_bytes(chunks[1]),
-    )
 }
 
 /// Little-endian words of bytes.
@@ -96,18 +78,6 @@ pub(super) fn split_crumbs(bytes: &[u8; 32]) -> [[u32; 2]; 4] {
     std::array::from_fn(|run| [first[run], second[run]])
 }
 
-/// The inverse of [`split_crumbs`].
-pub(super) fn join_crumbs(runs: &[[u32; 2]; 4]) -> [u8; 32] {
-    let mut first = runs.map(|run| run[0]);
-    let mut second = runs.map(|run| run[1]);
-    transpose_crumbs(&mut first);
-    transpose_crumbs(&mut second);
-    let mut words = [0; 8];
-    words[..4].copy_from_slice(&first);
-    words[4..].copy_from_slice(&second);
-    to_bytes(&words)
-}
-
 /// Takes bit `4i + b` to bit `8b + i`: the fifth bits of 32 weights, ordered by weight, to bits over words.
 pub(super) fn spread_bits(bits: u32) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|b| {
@@ -118,19 +88,6 @@ pub(super) fn spread_bits(bits: u32) -> u32 {
     }))
 }
 
-/// The inverse of [`spread_bits`].
-pub(super) fn gather_bits(spread: u32) -> u32 {
-    let mut bits = 0;
-    for (b, byte) in spread.to_le_bytes().into_iter().enumerate() {
-        let mut v = u32::from(byte);
-        v = (v | v << 12) & 0x000f_000f;
-        v = (v | v << 6) & 0x0303_0303;
-        v = (v | v << 3) & 0x1111_1111;
-        bits |= v << b;
-    }
-    bits
-}
-
 /// The low nibbles of the four bytes as 16 bits.
 pub(super) fn pack_nibbles(bytes: u32) -> u32 {
     let v = bytes & 0x0f0f_0f0f;
@@ -138,23 +95,9 @@ pub(super) fn pack_nibbles(bytes: u32) -> u32 {
     (v | v >> 8) & 0xffff
 }
 
-/// The inverse of [`pack_nibbles`]: the lower 16 bits as one nibble per byte.
-pub(super) fn unpack_nibbles(packed: u32) -> u32 {
-    let v = packed & 0xffff;
-    let v = (v | v << 8) & 0x00ff_00ff;
-    (v | v << 4) & 0x0f0f_0f0f
-}
-
 /// The two lowest bits of the four bytes as 8 bits.
 pub(super) fn pack_crumbs(bytes: u32) -> u32 {
     let v = bytes & 0x0303_0303;
     let v = (v | v >> 6) & 0x000f_000f;
     (v | v >> 12) & 0xff
-}
-
-/// The inverse of [`pack_crumbs`]: the lower 8 bits as two bits per byte.
-pub(super) fn unpack_crumbs(packed: u32) -> u32 {
-    let v = packed & 0xff;
-    let v = (v | v << 12) & 0x000f_000f;
-    (v | v << 6) & 0x0303_0303
 }

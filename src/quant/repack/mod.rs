@@ -2,8 +2,7 @@
 //! and one of everything else, in which every unit of 32 weights starts where a shader can load it with whole words.
 //!
 //! Units are numbered over the tensor: unit `row * cols / 32 + b` is weights `32 b .. 32 b + 32` of a row. The
-//! repacking only permutes bits and turns some over (Q3_K gains two bytes of padding per 110), so [`unpack`] gives the file's
-//! bytes back.
+//! repacking only permutes bits and turns some over (Q3_K gains two bytes of padding per 110), so nothing is lost.
 //! What lies where is told by the heads of the modules in `wgsl/shared`, see [`shader_module`].
 
 mod bits;
@@ -13,10 +12,10 @@ use std::ops::Range;
 
 use bytemuck::Pod;
 
-use super::iq4::{Iq4Nl, Iq4Xs};
-use super::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
-use super::legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+use super::blocks::with_block;
 use super::types::GgmlType;
+#[cfg(test)]
+pub(crate) use planes::testing::unpack;
 use planes::{Plain, Planar};
 
 /// Weights per unit: what a shader dequantises at once.
@@ -53,49 +52,39 @@ impl Planes {
     }
 }
 
-/// Calls a function that is generic over the block struct with that of `$ty`.
-macro_rules! with_block_of {
-    ($ty:expr, $function:ident($($argument:expr),*)) => {
-        match $ty {
-            GgmlType::F32 => $function::<Plain<128>>($($argument),*),
-            GgmlType::F16 | GgmlType::BF16 => $function::<Plain<64>>($($argument),*),
-            GgmlType::Q4_0 => $function::<Q4_0>($($argument),*),
-            GgmlType::Q4_1 => $function::<Q4_1>($($argument),*),
-            GgmlType::Q5_0 => $function::<Q5_0>($($argument),*),
-            GgmlType::Q5_1 => $function::<Q5_1>($($argument),*),
-            GgmlType::Q8_0 => $function::<Q8_0>($($argument),*),
-            GgmlType::Q2_K => $function::<Q2K>($($argument),*),
-            GgmlType::Q3_K => $function::<Q3K>($($argument),*),
-            GgmlType::Q4_K => $function::<Q4K>($($argument),*),
-            GgmlType::Q5_K => $function::<Q5K>($($argument),*),
-            GgmlType::Q6_K => $function::<Q6K>($($argument),*),
-            GgmlType::IQ4_NL => $function::<Iq4Nl>($($argument),*),
-            GgmlType::IQ4_XS => $function::<Iq4Xs>($($argument),*),
-        }
-    };
-}
-
 /// The sizes of a tensor's planes.
 struct Extent {
-    blocks: usize,
     quants: usize,
     records: usize,
     subs: usize,
 }
 
-fn extent<B: Planar>(ty: GgmlType, rows: usize, cols: usize) -> Extent {
+fn extent(ty: GgmlType, rows: usize, cols: usize) -> Extent {
+    let block_len = UNIT.max(ty.block_len());
     assert!(
-        cols.is_multiple_of(UNIT.max(ty.block_len())),
+        cols.is_multiple_of(block_len),
         "rows of {cols} weights cannot be repacked as {ty}",
     );
-    let blocks = rows * cols / UNIT.max(ty.block_len());
-    let whole_vec4 = |bytes: usize| bytes.next_multiple_of(16);
+    let blocks = rows * cols / block_len;
+    let sizes = with_block!(ty, B => sizes::<B>(),
+        GgmlType::F32 => sizes::<Plain<128>>(),
+        GgmlType::F16 | GgmlType::BF16 => sizes::<Plain<64>>(),
+    );
+    let [quants, records, subs] = sizes.map(|bytes| (blocks * bytes).next_multiple_of(16));
     Extent {
-        blocks,
-        quants: whole_vec4(blocks * size_of::<B::Quants>()),
-        records: whole_vec4(blocks * size_of::<B::Record>()),
-        subs: whole_vec4(blocks * size_of::<B::Sub>()),
+        quants,
+        records,
+        subs,
     }
+}
+
+/// Bytes that a block has in each plane.
+fn sizes<B: Planar>() -> [usize; 3] {
+    [
+        size_of::<B::Quants>(),
+        size_of::<B::Record>(),
+        size_of::<B::Sub>(),
+    ]
 }
 
 impl Extent {
@@ -134,15 +123,15 @@ pub fn sections(ty: GgmlType, rows: usize, cols: usize, run: Range<usize>) -> Se
             && (run.end == rows || run.end < rows && run.end.is_multiple_of(ROW_STEP)),
         "rows {run:?} of {rows} cannot be repacked on their own"
     );
-    let all = with_block_of!(ty, extent(ty, rows, cols));
-    let before = with_block_of!(ty, extent(ty, run.start, cols));
+    let all = extent(ty, rows, cols);
+    let before = extent(ty, run.start, cols);
     let end = if run.end == rows {
         Extent {
             subs: all.scales() - all.records,
             ..all
         }
     } else {
-        with_block_of!(ty, extent(ty, run.end, cols))
+        extent(ty, run.end, cols)
     };
     Sections {
         quants: before.quants..end.quants,
@@ -157,14 +146,14 @@ pub fn sections(ty: GgmlType, rows: usize, cols: usize, run: Range<usize>) -> Se
 /// # Panics
 /// If `cols` is no multiple of [`UNIT`] and of the type's block length.
 pub fn plane_bytes(ty: GgmlType, rows: usize, cols: usize) -> (usize, usize) {
-    let extent = with_block_of!(ty, extent(ty, rows, cols));
+    let extent = extent(ty, rows, cols);
     (extent.quants, extent.scales())
 }
 
 /// Where the sub-plane starts in the scales plane, in u32 words; 0 for types without one. The kernels pass it on as
 /// `sub` to the module's `unit` function. Panics as [`plane_bytes`] does.
 pub fn sub_plane_words(ty: GgmlType, rows: usize, cols: usize) -> usize {
-    let extent = with_block_of!(ty, extent(ty, rows, cols));
+    let extent = extent(ty, rows, cols);
     if extent.subs == 0 {
         0
     } else {
@@ -201,16 +190,10 @@ pub fn repack_rows(ty: GgmlType, cols: usize, src: &[u8], places: [&mut [u8]; 3]
         "{} bytes are not whole rows of {cols} weights of {ty}",
         src.len()
     );
-    with_block_of!(ty, split_blocks(src, places));
-}
-
-/// The inverse of [`repack_rows`] for a whole tensor: its bytes as they were in the file.
-///
-/// # Panics
-/// As [`plane_bytes`], and if a plane has another size than that says.
-pub fn unpack(ty: GgmlType, rows: usize, cols: usize, quants: &[u8], scales: &[u8]) -> Vec<u8> {
-    let extent = with_block_of!(ty, extent(ty, rows, cols));
-    with_block_of!(ty, join_tensor(&extent, quants, scales))
+    with_block!(ty, B => split_blocks::<B>(src, places),
+        GgmlType::F32 => split_blocks::<Plain<128>>(src, places),
+        GgmlType::F16 | GgmlType::BF16 => split_blocks::<Plain<64>>(src, places),
+    )
 }
 
 fn split_blocks<B: Planar>(src: &[u8], [quants, records, subs]: [&mut [u8]; 3]) {
@@ -232,23 +215,6 @@ fn split_blocks<B: Planar>(src: &[u8], [quants, records, subs]: [&mut [u8]; 3]) 
 fn store<T: Pod>(plane: &mut [u8], i: usize, value: &T) {
     let size = size_of::<T>();
     plane[i * size..(i + 1) * size].copy_from_slice(bytemuck::bytes_of(value));
-}
-
-fn load<T: Pod>(plane: &[u8], i: usize) -> T {
-    let size = size_of::<T>();
-    bytemuck::pod_read_unaligned(&plane[i * size..(i + 1) * size])
-}
-
-fn join_tensor<B: Planar>(extent: &Extent, quants: &[u8], scales: &[u8]) -> Vec<u8> {
-    assert_eq!(quants.len(), extent.quants, "bytes of the quants plane");
-    assert_eq!(scales.len(), extent.scales(), "bytes of the scales plane");
-    let (records, subs) = scales.split_at(extent.records);
-    let mut bytes = Vec::with_capacity(extent.blocks * size_of::<B>());
-    for i in 0..extent.blocks {
-        let block = B::join(&load(quants, i), &load(records, i), &load(subs, i));
-        bytes.extend_from_slice(bytemuck::bytes_of(&block));
-    }
-    bytes
 }
 
 #[cfg(test)]

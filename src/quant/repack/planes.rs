@@ -4,15 +4,14 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::bits::{
-    gather_bits, join_crumbs, join_nibbles, pack_crumbs, pack_nibbles, split_crumbs, split_nibbles,
-    spread_bits, to_bytes, to_words, transpose_bits, turn_high_nibbles, unpack_crumbs,
-    unpack_nibbles,
+    pack_crumbs, pack_nibbles, split_crumbs, split_nibbles, spread_bits, to_bytes, to_words,
+    transpose_bits, turn_high_nibbles,
 };
 use crate::quant::iq4::{Iq4Nl, Iq4Xs};
 use crate::quant::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
 use crate::quant::legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 
-/// A block that can be taken apart into planes and put together again.
+/// A block that can be taken apart into planes.
 pub(super) trait Planar: Pod + Send + Sync {
     /// What goes to the quants plane.
     type Quants: Pod;
@@ -23,9 +22,6 @@ pub(super) trait Planar: Pod + Send + Sync {
 
     /// Takes the block apart.
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub);
-
-    /// The inverse of [`Planar::split`].
-    fn join(quants: &Self::Quants, record: &Self::Record, sub: &Self::Sub) -> Self;
 }
 
 type Nothing = [u8; 0];
@@ -60,19 +56,6 @@ impl ScalesMins {
             d,
             dmin,
         }
-    }
-
-    fn packed(&self) -> [u8; 12] {
-        let scales_low = u32::from_le_bytes(self.scales_low);
-        let mins_low = u32::from_le_bytes(self.mins_low);
-        let high = u32::from_le_bytes(self.high);
-        let scales =
-            unpack_nibbles(scales_low) | unpack_crumbs(high) << 4 | unpack_crumbs(high >> 8) << 6;
-        let mins = unpack_nibbles(mins_low)
-            | unpack_crumbs(high >> 16) << 4
-            | unpack_crumbs(high >> 24) << 6;
-        let both = unpack_nibbles(scales_low >> 16) | unpack_nibbles(mins_low >> 16) << 4;
-        to_bytes(&[scales, mins, both])
     }
 }
 
@@ -124,10 +107,6 @@ fn spread(qh: [u8; 4]) -> [u8; 4] {
     spread_bits(u32::from_le_bytes(qh)).to_le_bytes()
 }
 
-fn gathered(high_bits: [u8; 4]) -> [u8; 4] {
-    gather_bits(u32::from_le_bytes(high_bits)).to_le_bytes()
-}
-
 /// 4-bit codes of a superblock to 16 bytes per run.
 fn split_runs(qs: &[[u8; 32]; 4]) -> [[u8; 16]; 8] {
     let mut runs = [[0; 16]; 8];
@@ -137,20 +116,10 @@ fn split_runs(qs: &[[u8; 32]; 4]) -> [[u8; 16]; 8] {
     runs
 }
 
-fn join_runs(runs: &[[u8; 16]; 8]) -> [[u8; 32]; 4] {
-    std::array::from_fn(|i| join_nibbles(&runs[2 * i], &runs[2 * i + 1]))
-}
-
 /// 2-bit codes of a superblock to 8 bytes per run.
 fn split_crumb_runs(qs: &[[u8; 32]; 2]) -> [[u8; 8]; 8] {
     let halves = [split_crumbs(&qs[0]), split_crumbs(&qs[1])];
     std::array::from_fn(|run| to_bytes(&halves[run / 4][run % 4]))
-}
-
-fn join_crumb_runs(runs: &[[u8; 8]; 8]) -> [[u8; 32]; 2] {
-    std::array::from_fn(|half| {
-        join_crumbs(&std::array::from_fn(|run| to_words(&runs[4 * half + run])))
-    })
 }
 
 impl Planar for Q4_0 {
@@ -160,11 +129,6 @@ impl Planar for Q4_0 {
 
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
         (turn_high_nibbles(self.qs), [], self.d)
-    }
-
-    fn join(&qs: &Self::Quants, _: &Self::Record, &d: &Self::Sub) -> Self {
-        let qs = turn_high_nibbles(qs);
-        Q4_0 { d, qs }
     }
 }
 
@@ -176,10 +140,6 @@ impl Planar for Iq4Nl {
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
         (self.qs, [], self.d)
     }
-
-    fn join(&qs: &Self::Quants, _: &Self::Record, &d: &Self::Sub) -> Self {
-        Iq4Nl { d, qs }
-    }
 }
 
 impl Planar for Q4_1 {
@@ -190,11 +150,6 @@ impl Planar for Q4_1 {
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
         (turn_high_nibbles(self.qs), [self.d, self.m], [])
     }
-
-    fn join(&qs: &Self::Quants, &[d, m]: &Self::Record, _: &Self::Sub) -> Self {
-        let qs = turn_high_nibbles(qs);
-        Q4_1 { d, m, qs }
-    }
 }
 
 impl Planar for Q5_0 {
@@ -204,14 +159,6 @@ impl Planar for Q5_0 {
 
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
         (self.qs, spread(self.qh), self.d)
-    }
-
-    fn join(&qs: &Self::Quants, &high_bits: &Self::Record, &d: &Self::Sub) -> Self {
-        Q5_0 {
-            d,
-            qh: gathered(high_bits),
-            qs,
-        }
     }
 }
 
@@ -228,15 +175,6 @@ impl Planar for Q5_1 {
         };
         (self.qs, record, [])
     }
-
-    fn join(&qs: &Self::Quants, record: &Self::Record, _: &Self::Sub) -> Self {
-        Q5_1 {
-            d: record.d,
-            m: record.m,
-            qh: gathered(record.high_bits),
-            qs,
-        }
-    }
 }
 
 impl Planar for Q8_0 {
@@ -247,10 +185,6 @@ impl Planar for Q8_0 {
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
         (self.qs, [], self.d)
     }
-
-    fn join(&qs: &Self::Quants, _: &Self::Record, &d: &Self::Sub) -> Self {
-        Q8_0 { d, qs }
-    }
 }
 
 impl Planar for Q2K {
@@ -260,15 +194,6 @@ impl Planar for Q2K {
 
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
         (split_crumb_runs(&self.qs), self.scales, [self.d, self.dmin])
-    }
-
-    fn join(runs: &Self::Quants, &scales: &Self::Record, &[d, dmin]: &Self::Sub) -> Self {
-        Q2K {
-            scales,
-            qs: join_crumb_runs(runs),
-            d,
-            dmin,
-        }
     }
 }
 
@@ -291,22 +216,6 @@ impl Planar for Q3K {
         };
         (split_crumb_runs(&self.qs), record, [])
     }
-
-    fn join(runs: &Self::Quants, record: &Self::Record, _: &Self::Sub) -> Self {
-        let [low, high]: [u32; 2] = to_words(&record.scales_low);
-        let first = unpack_nibbles(low) | unpack_nibbles(high) << 4;
-        let second = unpack_nibbles(low >> 16) | unpack_nibbles(high >> 16) << 4;
-        let mut upper = 0;
-        for (i, &crumbs) in record.scales_high.iter().enumerate() {
-            upper |= unpack_crumbs(u32::from(crumbs)) << (2 * i);
-        }
-        Q3K {
-            hmask: transposed(&record.high_bits),
-            qs: join_crumb_runs(runs),
-            scales: to_bytes(&[first, second, upper]),
-            d: record.d,
-        }
-    }
 }
 
 impl Planar for Q4K {
@@ -317,15 +226,6 @@ impl Planar for Q4K {
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
         let record = ScalesMins::new(&self.scales, self.d, self.dmin);
         (split_runs(&self.qs).map(turn_high_nibbles), record, [])
-    }
-
-    fn join(runs: &Self::Quants, record: &Self::Record, _: &Self::Sub) -> Self {
-        Q4K {
-            d: record.d,
-            dmin: record.dmin,
-            scales: record.packed(),
-            qs: join_runs(&runs.map(turn_high_nibbles)),
-        }
     }
 }
 
@@ -340,16 +240,6 @@ impl Planar for Q5K {
             high_bits: transposed(&self.qh),
         };
         (split_runs(&self.qs), record, [])
-    }
-
-    fn join(runs: &Self::Quants, record: &Self::Record, _: &Self::Sub) -> Self {
-        Q5K {
-            d: record.scales.d,
-            dmin: record.scales.dmin,
-            scales: record.scales.packed(),
-            qh: transposed(&record.high_bits),
-            qs: join_runs(runs),
-        }
     }
 }
 
@@ -371,17 +261,6 @@ impl Planar for Q6K {
         };
         (runs, record, self.d)
     }
-
-    fn join(runs: &Self::Quants, record: &Self::Record, &d: &Self::Sub) -> Self {
-        let group =
-            |half: usize, i: usize| join_nibbles(&runs[4 * half + i], &runs[4 * half + i + 2]);
-        Q6K {
-            ql: std::array::from_fn(|half| std::array::from_fn(|i| group(half, i))),
-            qh: join_crumb_runs(&record.high_bits),
-            scales: record.scales,
-            d,
-        }
-    }
 }
 
 impl Planar for Iq4Xs {
@@ -393,15 +272,6 @@ impl Planar for Iq4Xs {
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
         let [low @ .., c, d] = self.scales_l;
         (self.qs, [self.d, self.scales_h, low, [c, d]], [])
-    }
-
-    fn join(&qs: &Self::Quants, &[d, scales_h, low, high]: &Self::Record, _: &Self::Sub) -> Self {
-        Iq4Xs {
-            d,
-            scales_h,
-            scales_l: bytemuck::cast([low, high]),
-            qs,
-        }
     }
 }
 
@@ -418,8 +288,7 @@ impl<const BYTES: usize> Planar for Plain<BYTES> {
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
         (self.0, [], [])
     }
-
-    fn join(&quants: &Self::Quants, _: &Self::Record, _: &Self::Sub) -> Self {
-        Plain(quants)
-    }
 }
+
+#[cfg(test)]
+pub(super) mod testing;

@@ -3,7 +3,7 @@
 
 use super::lab::{Compared, Lab, state};
 use super::{DIMS, EPS};
-use crate::gpu::buffer::{Range, Role};
+use crate::gpu::buffer::Role;
 use crate::gpu::call::{Extent, State};
 use crate::kernels::compose::{Composition, GpuCompose, Pair, compose};
 use crate::kernels::copy_rows::{self, Copied};
@@ -14,8 +14,7 @@ use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::sequences::PAGE;
 use crate::model::Weight;
-use crate::quant::repack::unpack;
-use crate::quant::{GgmlType, dequantize_row};
+use crate::quant::{GgmlType, SMALL_BLOCK, dequantize_row};
 use half::f16;
 
 pub(super) fn embed(lab: &mut Lab<'_>) {
@@ -193,12 +192,15 @@ pub(super) fn composition(lab: &mut Lab<'_>) {
             out: &out,
         };
         lab.run(call.calls()?, State::default())?;
-        let bytes = |range: &Range| lab.read::<u8>(range, range.size as usize);
-        let (rows, cols) = (c.out_rows(), c.out_cols());
-        let bytes = unpack(ty, rows, cols, &bytes(codes)?, &bytes(scales)?);
-        let found = Weight::from_bytes("composed", ty, 1, rows, cols, bytes);
+        let blocks = c.out_rows() * c.out_cols() / SMALL_BLOCK;
+        let codes: Vec<[i8; SMALL_BLOCK]> = lab.read(codes, blocks)?;
+        let scales: Vec<f16> = lab.read(scales, blocks)?;
+        let blocks = codes.iter().zip(scales);
+        let found: Vec<f32> = blocks
+            .flat_map(|(codes, d)| codes.map(|code| f32::from(code) * f32::from(d)))
+            .collect();
         // Where a value is midway between two codes it may become the other one.
-        Ok(vec![Compared::new(&values(&found), &values(&twin), 1e-5)])
+        Ok(vec![Compared::new(&found, &values(&twin), 1e-5)])
     });
 }
 

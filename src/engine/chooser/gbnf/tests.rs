@@ -11,7 +11,7 @@ use crate::tokenizer::Tokenizer;
 
 fn tokenizer() -> Tokenizer {
     let model = include_bytes!("../../../../assets/tales-q4_k_m.gguf");
-    let gguf = Gguf::from_static(model, "built-in model").expect("it is whole");
+    let gguf = Gguf::from_bytes(model, "built-in model").expect("it is whole");
     Tokenizer::from_gguf(&gguf).expect("it has one")
 }
 

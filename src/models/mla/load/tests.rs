@@ -293,7 +293,7 @@ fn unknown_tensors_are_no_obstacle() {
 
 #[test]
 fn the_embedded_model_loads() {
-    let gguf = Gguf::from_static(
+    let gguf = Gguf::from_bytes(
         include_bytes!("../../../../assets/tales-q4_k_m.gguf"),
         "embedded",
     )

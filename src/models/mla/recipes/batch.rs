@@ -5,7 +5,7 @@ mod attention;
 mod buffers;
 mod experts;
 
-use super::Given;
+use super::{BeforeNorm, Given};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Sublayer, belong};
 use crate::gpu::memory::GpuWeight;
@@ -13,7 +13,7 @@ use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::batch_combine::GpuBatchCombine;
 use crate::kernels::batch_matvec::{GpuBatchMatvec, Input};
 use crate::kernels::embed;
-use crate::kernels::token::{Divided, TokenInput, unsupported};
+use crate::kernels::token::{Divided, TokenInput};
 use crate::model::Ffn;
 use crate::quant::activation::Activation;
 use buffers::{Buffers, Stream};
@@ -25,8 +25,7 @@ const OWN_BUFFERS: u32 = 8;
 /// Where a step leaves its hidden states: the last norm is done, or its sums of squares are beside them.
 #[derive(Clone)]
 pub struct Hidden {
-    values: Range,
-    squares: Range,
+    stream: BeforeNorm,
     /// Whether the sums of squares are still to be used.
     normed: bool,
 }
@@ -34,14 +33,11 @@ pub struct Hidden {
 impl Hidden {
     /// For steps of up to `tokens` tokens. The last layer says whether it norms what it leaves.
     pub fn new(given: Given<'_>, tokens: u32) -> Self {
-        let (d, activation) = (
-            given.config().embedding_length as u32,
-            given.target.activation(),
-        );
+        let n = tokens * given.config().embedding_length as u32;
         let last = given.weights.layers.last();
+        let names = ["hidden states", "squares"];
         Self {
-            values: Range::prepared("hidden states", activation, tokens * d),
-            squares: Range::floats("squares", u64::from(tokens * d / 16)),
+            stream: BeforeNorm::new(names, given.target.activation(), n),
             normed: last.is_none_or(|layer| matches!(layer.ffn, Ffn::Moe(_))),
         }
     }
@@ -58,18 +54,7 @@ pub fn step(
     hidden: &Hidden,
     floats: Option<&Range>,
 ) -> Result<Step, GpuError> {
-    let dims = given.dims();
-    let d = given.config().embedding_length;
-    for (what, width) in [
-        ("query heads", dims.head()),
-        ("latents", dims.kv_lora),
-        ("hidden states", d),
-    ] {
-        if !width.is_multiple_of(32) {
-            let missing = format!("a kernel for {what} of {width}, no multiple of 32");
-            return Err(unsupported(given.target, &missing));
-        }
-    }
+    given.check_units()?;
     let recipe = Recipe {
         given,
         activation: given.target.activation(),
@@ -77,7 +62,7 @@ pub fn step(
         calls: vec![],
     };
     Ok(Step::of(
-        super::most(given.context, most),
+        given.context.most(most),
         recipe.step(hidden, floats)?,
     ))
 }
@@ -92,9 +77,9 @@ pub fn head(
     hidden: &Hidden,
     logits: &Range,
 ) -> Result<Step, GpuError> {
-    let input = TokenInput {
-        values: hidden.values.clone(),
-        rms: (!hidden.normed).then(|| (hidden.squares.clone(), given.config().rms_eps)),
+    let input = match hidden.normed {
+        true => TokenInput::of(hidden.stream.values.clone()),
+        false => hidden.stream.input(given.config().rms_eps),
     };
     let product = GpuBatchMatvec {
         y: Some(logits.clone()),
@@ -106,7 +91,7 @@ pub fn head(
         )
     };
     Ok(Step::of(
-        super::most(given.context, most),
+        given.context.most(most),
         product.calls(given.target)?,
     ))
 }
@@ -122,22 +107,28 @@ pub fn head_of_floats(
     [floats, logits]: [&Range; 2],
     hidden: &Hidden,
 ) -> Result<Step, GpuError> {
-    let norm = GpuBatchCombine {
-        slots: None,
-        used: 0,
-        residual: floats.clone(),
-        x: None,
-        norm: (given.weights.output_norm.clone(), given.config().rms_eps),
-        values: hidden.values.clone(),
-        activation: given.target.activation(),
-        rows: given.config().embedding_length as u32,
-    };
+    let norm = &given.weights.output_norm;
+    let norm = combine(given, floats, norm, &hidden.stream.values);
     let hidden = Hidden {
         normed: true,
         ..hidden.clone()
     };
     let head = head(given, most, &hidden, logits)?;
     Ok(Step::of(head.most, [norm.call()]).then(&head.calls))
+}
+
+/// The residual, normed and prepared, to be completed.
+fn combine(given: Given<'_>, residual: &Range, norm: &Range, values: &Range) -> GpuBatchCombine {
+    GpuBatchCombine {
+        slots: None,
+        used: 0,
+        residual: residual.clone(),
+        x: None,
+        norm: (norm.clone(), given.config().rms_eps),
+        values: values.clone(),
+        activation: given.target.activation(),
+        rows: given.config().embedding_length as u32,
+    }
 }
 
 /// Builds the dispatches of a step of up to `most` tokens.
@@ -187,7 +178,8 @@ impl Recipe<'_> {
             self.activation,
             self.most * config.embedding_length as u32,
         );
-        self.combine(None, &x, None, norms[0], &values);
+        let embedding = combine(self.given, &x, norms[0], &values);
+        self.calls.push(embedding.call());
         let mut stream = Stream {
             x,
             values: TokenInput::of(values),
@@ -199,7 +191,7 @@ impl Recipe<'_> {
                 false => shared.clone(),
             };
             if i == last {
-                buffers.next_values = [hidden.values.clone(), hidden.squares.clone()];
+                buffers.next = hidden.stream.clone();
                 buffers.after = floats.unwrap_or(&buffers.after).clone();
             }
             let begin = self.calls.len();
@@ -221,28 +213,6 @@ impl Recipe<'_> {
         let calls = product.calls(self.target())?;
         self.calls.extend(calls);
         Ok(())
-    }
-
-    /// The residual and what the experts gave, normed and prepared.
-    fn combine(
-        &mut self,
-        slots: Option<(&Buffers, u32)>,
-        residual: &Range,
-        x: Option<&Range>,
-        norm: &Range,
-        values: &Range,
-    ) {
-        let combine = GpuBatchCombine {
-            slots: slots.map(|(b, _)| [b.slot_sums.clone(), b.weights.clone()]),
-            used: slots.map_or(0, |(_, used)| used),
-            residual: residual.clone(),
-            x: x.cloned(),
-            norm: (norm.clone(), self.eps()),
-            values: values.clone(),
-            activation: self.activation,
-            rows: self.given.config().embedding_length as u32,
-        };
-        self.calls.push(combine.call());
     }
 
     /// Whether each token has workgroups of its own for its queries, its heads' values and its experts. They repeat small work to save

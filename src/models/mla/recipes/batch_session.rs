@@ -1,8 +1,7 @@
 //! What the engine asks of this family for a batch: the steps of several sequences, with their buffers.
 
 use super::batch::{self, Hidden};
-use super::token::{self, LastStream};
-use super::{Chunk, Context, Forms, Given, prompt};
+use super::{BeforeNorm, Chunk, Context, Forms, Given, prompt, token};
 use crate::gpu::buffer::Range;
 use crate::gpu::machine::Machine;
 use crate::gpu::{GpuError, Step, Target};
@@ -20,7 +19,7 @@ pub struct Batch {
     /// Where the last layer of few tokens leaves its output, prepared.
     hidden: Hidden,
     /// Where that of one token leaves it, in the tiers with subgroups.
-    last: LastStream,
+    last: BeforeNorm,
     /// The buffers of other steps, which leave it in f32. A device makes them if it records such a step.
     chunk: Chunk,
 }
@@ -46,7 +45,7 @@ impl Batch {
         let few = target.machine.tuned.few_of_batch.min(sizes.tokens);
         let most = few.max(sizes.most_drawn());
         let hidden = Hidden::new(given, most);
-        let last = LastStream::new(given, target.activation());
+        let last = token::last_stream(given);
         let (machine, forms) = (target.machine, context.forms);
         let chunk = Chunk::new(machine, &weights.config, forms, sizes.tokens);
         Ok(Self {
@@ -91,7 +90,7 @@ impl Batches for Batch {
     fn step(&self, target: &Target, most: u32) -> Result<Step, GpuError> {
         let given = self.given(target, most);
         if is_alone(target, most) {
-            return token::layers(given, target.activation(), &self.last);
+            return token::layers(given, &self.last);
         }
         match is_few(target, most) {
             true => batch::step(given, most, &self.hidden, None),
@@ -102,7 +101,7 @@ impl Batches for Batch {
     fn head(&self, target: &Target, of: u32, most: u32, logits: &Range) -> Result<Step, GpuError> {
         let (given, hidden) = (self.given(target, of), &self.hidden);
         if is_alone(target, of) {
-            return token::head(given, target.activation(), &self.last, logits);
+            return token::head(given, &self.last, logits);
         }
         match is_few(target, of) {
             true => batch::head(given, most, hidden, logits),

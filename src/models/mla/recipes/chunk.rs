@@ -161,47 +161,43 @@ impl Chunk {
             absorbed: RowsBuffer::new("absorbed", absorbed, widest, 1),
         }
     }
-
-    /// Bytes of the widest buffer that steps of these forms use.
-    fn widest(&self, matrices: bool) -> u64 {
-        let rows = [
-            &self.normed,
-            &self.normed_q_a,
-            &self.inner,
-            &self.shared_inner,
-            &self.absorbed,
-        ];
-        let read = |rows: &RowsBuffer| match matrices {
-            true => rows.halves.size.max(rows.scales.size),
-            false => rows.floats.size,
-        };
-        let [low_h, tall_h] = &self.h;
-        let [low_slots, tall_slots] = &self.slots;
-        let others = [
-            &self.embedding,
-            &self.output_sums,
-            &self.q_a,
-            &self.kv_a,
-            &self.q,
-            &self.values,
-            &self.q_lat,
-            low_h,
-            tall_h,
-            &self.shared_h,
-            low_slots,
-            tall_slots,
-            &self.router_logits,
-        ];
-        let rows = rows.into_iter().map(read);
-        let all = rows.chain(others.map(|range| range.size));
-        all.max().unwrap_or(0)
-    }
 }
 
-/// Bytes of the widest buffer of chunks of up to `tokens` tokens.
+/// Bytes of the widest buffer that steps of up to `tokens` tokens use.
 pub fn widest(machine: Machine, config: &Config, forms: Forms, tokens: u32) -> u64 {
     let matrices = matches!(forms.products, Form::Matrix(_));
-    Chunk::new(machine, config, forms, tokens).widest(matrices)
+    let chunk = Chunk::new(machine, config, forms, tokens);
+    let rows = [
+        &chunk.normed,
+        &chunk.normed_q_a,
+        &chunk.inner,
+        &chunk.shared_inner,
+        &chunk.absorbed,
+    ];
+    let read = |rows: &RowsBuffer| match matrices {
+        true => rows.halves.size.max(rows.scales.size),
+        false => rows.floats.size,
+    };
+    let [low_h, tall_h] = &chunk.h;
+    let [low_slots, tall_slots] = &chunk.slots;
+    let others = [
+        &chunk.embedding,
+        &chunk.output_sums,
+        &chunk.q_a,
+        &chunk.kv_a,
+        &chunk.q,
+        &chunk.values,
+        &chunk.q_lat,
+        low_h,
+        tall_h,
+        &chunk.shared_h,
+        low_slots,
+        tall_slots,
+        &chunk.router_logits,
+    ];
+    let rows = rows.into_iter().map(read);
+    let all = rows.chain(others.map(|range| range.size));
+    all.max().unwrap_or(0)
 }
 
 /// Tokens and rows of a workgroup. The columns of a product are cut (split-K) if it has fewer workgroups than fill the device.

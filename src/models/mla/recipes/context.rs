@@ -10,7 +10,7 @@ use crate::kernels::rope_cache::CacheRow;
 use crate::kernels::sequences::Sequences;
 use crate::kernels::sequences::{PAGE, RECORD, SLICE};
 use crate::kernels::{KvDims, attention, attention_short, gemm, prompt_attention};
-use crate::model::RopeTable;
+use crate::model::rope_table;
 use crate::models::BatchSizes;
 use crate::models::mla::Config;
 use crate::models::mla::GpuLayer;
@@ -134,7 +134,7 @@ impl Context {
             cache: caches(target, config, n_ctx)?,
             rope_table: Range::whole(&Buffer::with(
                 "rotation table",
-                &RopeTable::build(&config.rope, config.qk_rope_head_dim, n_ctx),
+                &rope_table(&config.rope, config.qk_rope_head_dim, n_ctx),
             )),
             partials: attention::partials(dims, absorbed as usize),
             short: attention_short::most_rows(target, forms.token, dims),
@@ -201,9 +201,12 @@ impl Context {
         attention::cut_context(self.form(tokens), machine, rows, tokens, heads)
     }
 
-    /// The largest replay of steps of one token.
-    pub fn token(&self) -> Most {
-        Most::token(self.rows)
+    /// The largest replay of a step over up to `tokens` tokens, whose buffers may hold more than the context does.
+    pub fn most(&self, tokens: u32) -> Most {
+        Most {
+            tokens,
+            context: self.rows,
+        }
     }
 
     /// The attention of steps of up to `tokens` tokens.

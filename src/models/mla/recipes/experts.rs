@@ -32,7 +32,7 @@ impl PromptRecipe<'_> {
                 let input = self.normed(between, &layer.ffn_norm, mlp.gate.cols, false);
                 let h = &chunk.h[0];
                 self.gate_up(h, mlp, &input, None);
-                let h = self.input(&chunk.inner, &PartialSums::whole(h), mlp.down.cols, 1, None);
+                let h = self.plain_input(&chunk.inner, h, mlp.down.cols);
                 self.product(&chunk.after_ffn, &mlp.down, &h, 0, Some(&x))
             }
             Ffn::Moe(moe) => self.mixture(moe, &layer.ffn_norm, between),
@@ -66,11 +66,8 @@ impl PromptRecipe<'_> {
         }
         let h = self.inner(&gathers, experts.down.cols);
         let shared_h = shared.map(|mlp| {
-            let h = PartialSums::whole(&chunk.shared_h);
-            (
-                mlp,
-                self.input(&chunk.shared_inner, &h, mlp.down.cols, 1, None),
-            )
+            let (to, h) = (&chunk.shared_inner, &chunk.shared_h);
+            (mlp, self.plain_input(to, h, mlp.down.cols))
         });
         for ((gather, h), y) in gathers.iter().zip(&h).zip(&chunk.slots) {
             let down = GpuGemm {

@@ -17,19 +17,18 @@ use batch::Hidden;
 pub use chunk::Chunk;
 use context::TokenLayer;
 pub use context::{Context, Expanded, Forms};
-use prompt::{last_logits, logits_of_slices};
 
 use super::{Config, Weights};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
-use crate::gpu::{GpuError, Most, Step, Target};
+use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::MlaDims;
 use crate::kernels::attention::{Form, GpuAttention};
 use crate::kernels::attention_merge;
 use crate::kernels::compose::Pair;
 use crate::kernels::rope_cache::{GpuRopeCache, Rotation};
+use crate::kernels::token::{TokenInput, TokenOutput, unsupported};
 use crate::model::Experts;
-use crate::models::FEW;
 use crate::quant::activation::Activation;
 
 /// What every recipe is given.
@@ -53,6 +52,21 @@ impl<'a> Given<'a> {
 
     fn dims(self) -> MlaDims {
         self.config().dims()
+    }
+
+    /// Refuses sizes that are no whole units.
+    fn check_units(self) -> Result<(), GpuError> {
+        for (what, width) in [
+            ("query heads", self.dims().head()),
+            ("latents", self.dims().kv_lora),
+            ("hidden states", self.config().embedding_length),
+        ] {
+            if !width.is_multiple_of(32) {
+                let missing = format!("a kernel for {what} of {width}, no multiple of 32");
+                return Err(unsupported(self.target, &missing));
+            }
+        }
+        Ok(())
     }
 
     /// How the experts of a layer that has some are chosen: the loader refuses such a layer where the file does not say.
@@ -136,39 +150,60 @@ impl<'a> Given<'a> {
     }
 }
 
+/// Values that a norm follows, as products leave them for each other.
+#[derive(Clone)]
+struct BeforeNorm {
+    /// Times the weight of the norm, prepared.
+    values: Range,
+    /// Sums of squares of 16 values.
+    squares: Range,
+}
+
+impl BeforeNorm {
+    /// New buffers of these names for `n` values.
+    fn new([values, squares]: [&str; 2], activation: Activation, n: u32) -> Self {
+        Self {
+            values: Range::prepared(values, activation, n),
+            squares: Range::floats(squares, u64::from(n / 16)),
+        }
+    }
+
+    /// What a product leaves, where the norm has this weight.
+    fn output(&self, norm: &Range) -> TokenOutput {
+        TokenOutput {
+            values: self.values.clone(),
+            norm: Some((norm.clone(), self.squares.clone())),
+        }
+    }
+
+    /// What the next one reads.
+    fn input(&self, eps: f32) -> TokenInput {
+        TokenInput {
+            values: self.values.clone(),
+            rms: Some((self.squares.clone(), eps)),
+        }
+    }
+}
+
+/// What a product leaves where no norm follows.
+fn without_norm(values: &Range) -> TokenOutput {
+    TokenOutput {
+        values: values.clone(),
+        norm: None,
+    }
+}
+
 /// The step over one token, with its `logits`, in the target's tier.
 ///
 /// # Errors
 /// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.
 pub fn token(given: Given<'_>, logits: &Range) -> Result<Step, GpuError> {
     if given.target.tier.has_subgroups() {
-        return token::step(given, given.target.activation(), logits);
+        let last = token::last_stream(given);
+        let layers = token::layers(given, &last)?;
+        return Ok(layers.then(&token::head(given, &last, logits)?.calls));
     }
     let hidden = Hidden::new(given, 1);
     let step = batch::step(given, 1, &hidden, None)?;
     Ok(step.then(&batch::head(given, 1, &hidden, logits)?.calls))
-}
-
-/// The step over `least` to `most` tokens of a prompt, which leaves hidden states in the chunk's `after_ffn`.
-///
-/// # Errors
-/// As [`token`].
-pub fn prompt(given: Given<'_>, chunk: &Chunk, least: u32, most: u32) -> Result<Step, GpuError> {
-    if most > FEW {
-        return Ok(prompt::step(given, chunk, least, most));
-    }
-    batch::step(
-        given,
-        most,
-        &Hidden::new(given, most),
-        Some(&chunk.after_ffn),
-    )
-}
-
-/// The largest replay of a step over up to `tokens` tokens, whose buffers may hold more than the context does.
-fn most(context: &Context, tokens: u32) -> Most {
-    Most {
-        tokens,
-        context: context.rows,
-    }
 }

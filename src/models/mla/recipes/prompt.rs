@@ -1,8 +1,8 @@
 //! The step of many tokens: products as matrix products, experts grouped by their tokens. All layers share the buffers of a chunk.
 
+use super::Given;
 use super::chunk::{Chunk, RowsBuffer, product_split_k};
 use super::context::TokenLayer;
-use super::{Given, most};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Sublayer, When, belong};
 use crate::gpu::memory::GpuWeight;
@@ -52,7 +52,7 @@ pub fn last_logits(
     tokens: u32,
     logits: &Range,
 ) -> Result<Step, GpuError> {
-    let most = most(given.context, tokens);
+    let most = given.context.most(tokens);
     let hidden = &chunk.after_ffn;
     let (w, norm) = (&given.weights.output, &given.weights.output_norm);
     let row = Range::floats("last row", u64::from(w.cols));
@@ -155,14 +155,6 @@ pub(super) struct Between {
     pub unsummed: Option<(PartialSums, Range)>,
 }
 
-/// What the rows of a layer's cache are made of.
-#[derive(Clone, Copy)]
-struct CacheRows<'a> {
-    of: TokenLayer<'a>,
-    /// (split_k, tokens, kv_lora + rope).
-    kv_a: &'a PartialSums,
-}
-
 impl<'a> PromptRecipe<'a> {
     fn new(given: Given<'a>, chunk: &'a Chunk, max_tokens: u32) -> Self {
         Self {
@@ -175,7 +167,7 @@ impl<'a> PromptRecipe<'a> {
     }
 
     fn done(self) -> Step {
-        Step::of(most(self.given.context, self.max_tokens), self.calls)
+        Step::of(self.given.context.most(self.max_tokens), self.calls)
     }
 
     /// `x` (max_tokens * used, cols) as the products of this form take it, normed first where a weight is given, and what makes it so: it
@@ -226,6 +218,11 @@ impl<'a> PromptRecipe<'a> {
             self.calls.push(made.call());
         }
         rows
+    }
+
+    /// Rows of `x` (max_tokens, cols) that are whole and not normed, as [`input`](Self::input) makes them.
+    pub fn plain_input(&mut self, to: &RowsBuffer, x: &Range, cols: u32) -> Rows {
+        self.input(to, &PartialSums::whole(x), cols, 1, None)
     }
 
     /// The product W x alone, to be completed.
@@ -296,9 +293,8 @@ impl<'a> PromptRecipe<'a> {
         };
         let kv_a = self.split_product(&chunk.kv_a, kv_a, &input);
         self.expansion(of);
-        let rows = CacheRows { of, kv_a: &kv_a };
         if self.given.context.expanded.is_some() {
-            let call = self.rope_cache(rows, None).only(When::Many);
+            let call = self.rope_cache(of, &kv_a, None).only(When::Many);
             self.calls.push(call);
         }
         let q = match &layer.q {
@@ -313,15 +309,9 @@ impl<'a> PromptRecipe<'a> {
                 self.product(&chunk.q, attn_q_b, &q_a, 0, None)
             }
         };
-        self.attend(rows, &q, least);
+        self.attend(of, &kv_a, &q, least);
         let w = &layer.attn_output;
-        let values = self.input(
-            &chunk.inner,
-            &PartialSums::whole(&chunk.values),
-            w.cols,
-            1,
-            None,
-        );
+        let values = self.plain_input(&chunk.inner, &chunk.values, w.cols);
         let after = &chunk.after_attention;
         if self.product_split_k(w) == 1 {
             return Between {
@@ -348,26 +338,31 @@ impl<'a> PromptRecipe<'a> {
     }
 
     /// The rows of the chunk in the cache, and the rotation of queries where they are given.
-    fn rope_cache(&self, rows: CacheRows<'_>, queries: Option<[Range; 2]>) -> Call {
+    fn rope_cache(
+        &self,
+        of: TokenLayer<'_>,
+        kv_a: &PartialSums,
+        queries: Option<[Range; 2]>,
+    ) -> Call {
         rope_cache::call(&rope_cache::GpuRopeCache {
             queries,
-            partial_sums: rows.kv_a.count,
-            partial_tokens: rows.kv_a.tokens,
-            ..self.given.cache_rows(rows.of, rows.kv_a.range.clone())
+            partial_sums: kv_a.count,
+            partial_tokens: kv_a.tokens,
+            ..self.given.cache_rows(of, kv_a.range.clone())
         })
     }
 
     /// The values (max_tokens, heads, v) that the queries attend to: the one place that knows which attention a prompt takes.
     /// Where few tokens may take another than many, both are recorded, and a replay encodes one.
-    fn attend(&mut self, rows: CacheRows<'_>, q: &Range, least: u32) {
+    fn attend(&mut self, of: TokenLayer<'_>, kv_a: &PartialSums, q: &Range, least: u32) {
         let Some(expanded) = &self.given.context.expanded else {
-            return self.absorbed(rows, q);
+            return self.absorbed(of, kv_a, q);
         };
         let attention = GpuPromptAttention {
             form: expanded.form,
             q: q.clone(),
             rope_table: self.given.context.rope_table.clone(),
-            cache: rows.of.cache.clone(),
+            cache: of.cache.clone(),
             dims: expanded.dims,
             scale: self.given.config().softmax_scale(),
             max_tokens: self.max_tokens,
@@ -380,8 +375,8 @@ impl<'a> PromptRecipe<'a> {
         if least <= most_few {
             let few = self.max_tokens.min(most_few);
             let mut absorbed = PromptRecipe::new(self.given, self.chunk, few);
-            absorbed.absorbed(rows, q);
-            let most = most(self.given.context, few);
+            absorbed.absorbed(of, kv_a, q);
+            let most = self.given.context.most(few);
             let few = absorbed.calls.into_iter();
             self.calls
                 .extend(few.map(|call| call.only(When::Few).at_most(most)));
@@ -389,29 +384,22 @@ impl<'a> PromptRecipe<'a> {
     }
 
     /// The same in the latent space, as for a single token.
-    fn absorbed(&mut self, rows: CacheRows<'_>, q: &Range) {
-        let (layer, dims, chunk) = (rows.of.layer, self.given.dims(), self.chunk);
+    fn absorbed(&mut self, of: TokenLayer<'_>, kv_a: &PartialSums, q: &Range) {
+        let (layer, dims, chunk) = (of.layer, self.given.dims(), self.chunk);
         let (heads, kv_lora, head) = (dims.heads as u32, dims.kv_lora as u32, dims.head() as u32);
         let queries = [q.clone(), chunk.q_pe.clone()];
-        let rope_cache = self.rope_cache(rows, Some(queries));
+        let rope_cache = self.rope_cache(of, kv_a, Some(queries));
         self.calls.push(rope_cache);
-        let q_rows = self.input(
-            &chunk.absorbed,
-            &PartialSums::whole(q),
-            heads * head,
-            1,
-            None,
-        );
+        let q_rows = self.plain_input(&chunk.absorbed, q, heads * head);
         let q_lat = self.product(&chunk.q_lat, &layer.attn_k_b, &q_rows, head, None);
         let queries = [q_lat, chunk.q_pe.clone()];
         let form = self.given.context.form(self.max_tokens as usize);
-        let attention = self.given.attention(form, queries, rows.of.cache);
+        let attention = self.given.attention(form, queries, of.cache);
         self.calls.extend(attention.calls());
         let latent = &chunk.latent;
         self.calls
             .push(self.given.merge(latent, Activation::Floats));
-        let latent = PartialSums::whole(latent);
-        let latent = self.input(&chunk.absorbed, &latent, heads * kv_lora, 1, None);
+        let latent = self.plain_input(&chunk.absorbed, latent, heads * kv_lora);
         self.product(&chunk.values, &layer.attn_v_b, &latent, kv_lora, None);
     }
 }

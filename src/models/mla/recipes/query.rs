@@ -2,6 +2,7 @@
 
 use super::context::TokenLayer;
 use super::token::{Stream, TokenRecipe};
+use super::{BeforeNorm, without_norm};
 use crate::gpu::GpuError;
 use crate::gpu::buffer::Range;
 use crate::gpu::memory::GpuWeight;
@@ -91,7 +92,7 @@ impl TokenRecipe<'_> {
         let layer = of.layer;
         let (x, kv_a) = match &layer.q {
             Query::Full { .. } => {
-                let x = self.normed(stream);
+                let x = stream.prepared.input(self.eps());
                 let input = Input::Prepared(x.clone(), 0);
                 (x, self.product("kv_a", &layer.attn_kv_a_mqa, input)?)
             }
@@ -122,7 +123,7 @@ impl TokenRecipe<'_> {
         let (heads, head) = (dims.heads as u32, dims.head() as u32);
         let (q, heads_input, kv_a) = match &layer.q {
             Query::Full { attn_q } => {
-                let (q, prepared) = self.query_outputs(attn_q)?;
+                let (q, prepared) = self.query_outputs(attn_q);
                 let values = prepared.as_ref().map_or(&q, |out| &out.values).clone();
                 let kv_a = self.beside_kv_a(layer, attn_q, stream, Some(q.clone()), prepared)?;
                 (q, values, kv_a)
@@ -168,18 +169,20 @@ impl TokenRecipe<'_> {
     }
 
     /// Where the query heads go: as f32, and prepared unless these are floats.
-    fn query_outputs(&self, weight: &GpuWeight) -> Result<(Range, Option<TokenOutput>), GpuError> {
+    fn query_outputs(&self, weight: &GpuWeight) -> (Range, Option<TokenOutput>) {
         let y = self.floats("q", weight.total_rows());
-        let values = match self.activation {
+        let prepared = match self.activation {
             Activation::Floats => None,
-            _ => Some(self.values("prepared q", weight.total_rows())),
+            _ => Some(without_norm(
+                &self.values("prepared q", weight.total_rows()),
+            )),
         };
-        Ok((y, values.map(|values| TokenOutput { values, norm: None })))
+        (y, prepared)
     }
 
     /// The query heads as f32, and prepared: without a norm in between the same where these are floats.
     fn query(&mut self, weight: &GpuWeight, x: TokenInput) -> Result<(Range, Range), GpuError> {
-        let (y, prepared) = self.query_outputs(weight)?;
+        let (y, prepared) = self.query_outputs(weight);
         let values = prepared.as_ref().map_or(&y, |out| &out.values).clone();
         let call = GpuTokenMatvec::new(weight, self.activation, Input::Prepared(x, 0))
             .bind("y", &y)
@@ -198,7 +201,11 @@ impl TokenRecipe<'_> {
         y: Option<Range>,
         prepared: Option<TokenOutput>,
     ) -> Result<Range, GpuError> {
-        let (target, activation, x) = (self.given.target, self.activation, self.normed(stream));
+        let (target, activation, x) = (
+            self.given.target,
+            self.activation,
+            stream.prepared.input(self.eps()),
+        );
         let weights = [weight, &layer.attn_kv_a_mqa];
         if target.machine.serial_passes && token_beside::fits(weights, prepared.is_some()) {
             let z = self.floats("kv_a", layer.attn_kv_a_mqa.rows);
@@ -228,18 +235,9 @@ impl TokenRecipe<'_> {
         norm: &Range,
         stream: &Stream,
     ) -> Result<(TokenInput, Range), GpuError> {
-        let rank = attn_q_a.rows;
-        let values = self.values("prepared q_a", rank);
-        let squares = self.floats("q_a squares", rank / 16);
-        let prepared = TokenOutput {
-            values: values.clone(),
-            norm: Some((norm.clone(), squares.clone())),
-        };
-        let kv_a = self.beside_kv_a(layer, attn_q_a, stream, None, Some(prepared))?;
-        let q_a = TokenInput {
-            values,
-            rms: Some((squares, self.eps())),
-        };
-        Ok((q_a, kv_a))
+        let names = ["prepared q_a", "q_a squares"];
+        let q_a = BeforeNorm::new(names, self.activation, attn_q_a.rows);
+        let kv_a = self.beside_kv_a(layer, attn_q_a, stream, None, Some(q_a.output(norm)))?;
+        Ok((q_a.input(self.eps()), kv_a))
     }
 }

@@ -1,8 +1,9 @@
 //! What the engine asks of this family: weights that begin sessions, and the steps of a session with their buffers.
 
+use super::batch::Hidden;
 use super::batch_session::Batch;
 use super::chunk::widest;
-use super::{Chunk, Context, Expanded, Forms, Given};
+use super::{Chunk, Context, Expanded, Forms, Given, batch, prompt};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::State;
 use crate::gpu::machine::Machine;
@@ -12,7 +13,7 @@ use crate::kernels::attention;
 use crate::kernels::compose::{Composition, Pair};
 use crate::model::Ffn;
 use crate::models::mla::Weights;
-use crate::models::{self, BatchSizes, Batches, Recipes, Sessions, Trials};
+use crate::models::{self, BatchSizes, Batches, FEW, Recipes, Sessions, Trials};
 
 impl models::Weights for Weights {
     fn vectors(&self) -> &Range {
@@ -56,7 +57,7 @@ impl models::Weights for Weights {
 }
 
 /// A model on a device whose forms are chosen.
-pub struct Chosen {
+struct Chosen {
     weights: Weights,
     forms: Forms,
 }
@@ -84,8 +85,13 @@ impl Sessions for Chosen {
         n_ctx: usize,
         chunk: u32,
     ) -> Result<Box<dyn Recipes>, GpuError> {
-        let session = Session::new(target, self.weights.clone(), self.forms, n_ctx, chunk)?;
-        Ok(Box::new(session))
+        let (weights, forms) = (self.weights.clone(), self.forms);
+        Ok(Box::new(Session {
+            context: Context::new(target, &weights.config, forms, n_ctx, chunk)?,
+            chunk: Chunk::new(target.machine, &weights.config, forms, chunk),
+            weights,
+            tokens: chunk,
+        }))
     }
 
     fn batch(&self, target: &Target, sizes: BatchSizes) -> Result<Box<dyn Batches>, GpuError> {
@@ -95,35 +101,15 @@ impl Sessions for Chosen {
 }
 
 /// The steps of one session.
-pub struct Session {
+struct Session {
     weights: Weights,
     context: Context,
     chunk: Chunk,
+    /// Tokens of a prompt that are computed at a time, at most.
     tokens: u32,
 }
 
 impl Session {
-    /// Of up to `n_ctx` tokens, with prompts computed up to `tokens` tokens at a time.
-    ///
-    /// # Errors
-    /// Those of [`Context::new`].
-    pub fn new(
-        target: &Target,
-        weights: Weights,
-        forms: Forms,
-        n_ctx: usize,
-        tokens: u32,
-    ) -> Result<Self, GpuError> {
-        let context = Context::new(target, &weights.config, forms, n_ctx, tokens)?;
-        let chunk = Chunk::new(target.machine, &weights.config, forms, tokens);
-        Ok(Self {
-            weights,
-            context,
-            chunk,
-            tokens,
-        })
-    }
-
     fn given<'a>(&'a self, target: &'a Target) -> Given<'a> {
         Given {
             target,
@@ -156,7 +142,12 @@ impl Recipes for Session {
     }
 
     fn prompt(&self, target: &Target, least: u32, most: u32) -> Result<Step, GpuError> {
-        super::prompt(self.given(target), &self.chunk, least, most)
+        let (given, chunk) = (self.given(target), &self.chunk);
+        if most > FEW {
+            return Ok(prompt::step(given, chunk, least, most));
+        }
+        let hidden = Hidden::new(given, most);
+        batch::step(given, most, &hidden, Some(&chunk.after_ffn))
     }
 
     fn hidden(&self) -> &Range {
@@ -164,7 +155,7 @@ impl Recipes for Session {
     }
 
     fn last_logits(&self, target: &Target, logits: &Range) -> Result<Step, GpuError> {
-        super::last_logits(self.given(target), &self.chunk, self.tokens, logits)
+        prompt::last_logits(self.given(target), &self.chunk, self.tokens, logits)
     }
 
     fn logits_of_slices(
@@ -174,7 +165,7 @@ impl Recipes for Session {
         slices: &[Range],
         logits: &Range,
     ) -> Step {
-        super::logits_of_slices(self.given(target), &self.chunk, tokens, slices, logits)
+        prompt::logits_of_slices(self.given(target), &self.chunk, tokens, slices, logits)
     }
 
     fn state(&self, machine: Machine, pos: usize, tokens: usize) -> State {

@@ -1,15 +1,15 @@
 //! The layer recipe of one token in the tiers with subgroups: every product leaves its output prepared for the next, as bytes
 //! or floats, with the sums of squares that a norm in between needs, so that no kernel begins with a norm of its own.
 
-use super::Given;
 use super::context::TokenLayer;
+use super::{BeforeNorm, Given, without_norm};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Sublayer, When, belong};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step};
 use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::router::GpuRouter;
-use crate::kernels::token::{self, Divided, TokenInput, TokenOutput, unsupported};
+use crate::kernels::token::{self, Divided, TokenInput, TokenOutput};
 use crate::kernels::token_embed;
 use crate::kernels::token_gate_up::{self, GpuTokenGateUp};
 use crate::kernels::token_matvec::{
@@ -25,12 +25,17 @@ use crate::quant::activation::Activation;
 pub(super) struct Stream {
     /// (d) f32.
     pub(super) x: Range,
-    /// x times the weight of the norm that comes next, prepared.
-    values: Range,
-    /// Sums of squares of 16 values of x.
-    squares: Range,
+    /// The same, prepared for the norm that comes next.
+    pub(super) prepared: BeforeNorm,
     /// The weight of that norm.
     norm: Range,
+}
+
+impl Stream {
+    /// What a product leaves of it.
+    fn output(&self) -> TokenOutput {
+        self.prepared.output(&self.norm)
+    }
 }
 
 /// The experts' logits times the root mean square of the stream.
@@ -40,72 +45,36 @@ pub(super) struct RawLogits {
     pub(super) partial_sums: u32,
 }
 
-/// The residual stream behind the last layer, prepared for the output head.
-pub struct LastStream {
-    /// The stream times the weight of the last norm, prepared.
-    values: Range,
-    /// Sums of squares of 16 values of the stream.
-    squares: Range,
-}
-
-impl LastStream {
-    /// For a model.
-    pub fn new(given: Given<'_>, activation: Activation) -> Self {
-        let d = given.config().embedding_length as u32;
-        Self {
-            values: Range::prepared("last stream", activation, d),
-            squares: Range::floats("last stream squares", u64::from(d / 16)),
-        }
-    }
-}
-
-/// The step over one token, with its `logits`.
-///
-/// # Errors
-/// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.
-pub fn step(given: Given<'_>, activation: Activation, logits: &Range) -> Result<Step, GpuError> {
-    let last = LastStream::new(given, activation);
-    let layers = layers(given, activation, &last)?;
-    Ok(layers.then(&head(given, activation, &last, logits)?.calls))
+/// Room for the residual stream behind the last layer, prepared for the output head.
+pub fn last_stream(given: Given<'_>) -> BeforeNorm {
+    let names = ["last stream", "last stream squares"];
+    let d = given.config().embedding_length as u32;
+    BeforeNorm::new(names, given.target.activation(), d)
 }
 
 /// The step from the id of one token to the stream behind the last layer.
 ///
 /// # Errors
-/// As [`step`].
-pub fn layers(
-    given: Given<'_>,
-    activation: Activation,
-    last: &LastStream,
-) -> Result<Step, GpuError> {
+/// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.
+pub fn layers(given: Given<'_>, last: &BeforeNorm) -> Result<Step, GpuError> {
     let recipe = TokenRecipe {
         given,
-        activation,
+        activation: given.target.activation(),
         calls: vec![],
     };
-    Ok(Step::of(given.context.token(), recipe.layers(last)?))
+    Ok(Step::of(given.context.most(1), recipe.layers(last)?))
 }
 
 /// The step from that stream to the `logits`.
 ///
 /// # Errors
-/// As [`step`].
-pub fn head(
-    given: Given<'_>,
-    activation: Activation,
-    last: &LastStream,
-    logits: &Range,
-) -> Result<Step, GpuError> {
-    let x = TokenInput {
-        values: last.values.clone(),
-        rms: Some((last.squares.clone(), given.config().rms_eps)),
-    };
-    let product = GpuTokenMatvec::new(&given.weights.output, activation, Input::Prepared(x, 0))
-        .bind("y", logits);
-    Ok(Step::of(
-        given.context.token(),
-        product.calls(given.target)?,
-    ))
+/// As [`layers`].
+pub fn head(given: Given<'_>, last: &BeforeNorm, logits: &Range) -> Result<Step, GpuError> {
+    let x = Input::Prepared(last.input(given.config().rms_eps), 0);
+    let activation = given.target.activation();
+    let product = GpuTokenMatvec::new(&given.weights.output, activation, x).bind("y", logits);
+    let calls = product.calls(given.target)?;
+    Ok(Step::of(given.context.most(1), calls))
 }
 
 /// Builds the dispatches of a decoded token.
@@ -118,25 +87,19 @@ pub(super) struct TokenRecipe<'a> {
 
 impl TokenRecipe<'_> {
     /// The dispatches from token id to the stream behind the last layer.
-    fn layers(mut self, last: &LastStream) -> Result<Vec<Call>, GpuError> {
-        let (weights, dims) = (self.given.weights, self.given.dims());
-        for (what, width) in [("query heads", dims.head()), ("latents", dims.kv_lora)] {
-            if !width.is_multiple_of(32) {
-                let missing = format!("a kernel for {what} of {width}, no multiple of 32");
-                return Err(unsupported(self.given.target, &missing));
-            }
-        }
+    fn layers(mut self, last: &BeforeNorm) -> Result<Vec<Call>, GpuError> {
+        self.given.check_units()?;
+        let weights = self.given.weights;
         let norms = weights.layers.iter().map(|l| &l.attn_norm);
         let norms: Vec<&Range> = norms.chain([&weights.output_norm]).collect();
         let width = weights.token_embd.cols;
         let mut stream = self.stream(width, norms[0]);
-        let embedding = self.stream_output(&stream);
         self.calls.extend(token_embed::calls(
             self.given.context.sequences.as_ref(),
             &weights.token_embd,
             &self.given.context.history,
             &stream.x,
-            &embedding,
+            &stream.output(),
             self.activation,
         ));
         for (i, of) in self.given.layers(1).enumerate() {
@@ -145,8 +108,7 @@ impl TokenRecipe<'_> {
             let middle = self.calls.len();
             let mut next = self.stream(width, norms[i + 1]);
             if i + 1 == weights.layers.len() {
-                next.values = last.values.clone();
-                next.squares = last.squares.clone();
+                next.prepared = last.clone();
             }
             self.feed_forward(of.layer, &after, logits, &next)?;
             stream = next;
@@ -171,26 +133,11 @@ impl TokenRecipe<'_> {
 
     /// Buffers for the residual stream, prepared for the norm `norm`.
     fn stream(&self, width: u32, norm: &Range) -> Stream {
+        let names = ["prepared residual stream", "residual stream squares"];
         Stream {
             x: self.floats("residual stream", width),
-            values: self.values("prepared residual stream", width),
-            squares: self.floats("residual stream squares", width / 16),
+            prepared: BeforeNorm::new(names, self.activation, width),
             norm: norm.clone(),
-        }
-    }
-
-    fn stream_output(&self, stream: &Stream) -> TokenOutput {
-        TokenOutput {
-            values: stream.values.clone(),
-            norm: Some((stream.norm.clone(), stream.squares.clone())),
-        }
-    }
-
-    /// The stream divided by its root mean square.
-    pub(super) fn normed(&self, stream: &Stream) -> TokenInput {
-        TokenInput {
-            values: stream.values.clone(),
-            rms: Some((stream.squares.clone(), self.eps())),
         }
     }
 
@@ -229,18 +176,18 @@ impl TokenRecipe<'_> {
             self.calls.push(call.only(When::Rows(0, short)));
         }
         self.calls.extend(attention.calls_above(short));
-        if let Some(vo) = of.vo {
-            let latents = self.values("latents", heads * kv_lora);
-            self.calls.push(self.merge(&latents));
-            let x = TokenInput::of(latents);
-            let after = self.stream(vo.total_rows(), &layer.ffn_norm);
-            let logits = self.residual_product(vo, x, stream, &after, router)?;
-            return Ok((after, logits));
-        }
-        let values = self.head_values(&layer.attn_v_b)?;
+        let (weight, values) = match of.vo {
+            Some(vo) => {
+                let latents = self.values("latents", heads * kv_lora);
+                let merge = self.given.merge(&latents, self.activation);
+                self.calls.push(merge);
+                (vo, latents)
+            }
+            None => (&layer.attn_output, self.head_values(&layer.attn_v_b)?),
+        };
+        let after = self.stream(weight.total_rows(), &layer.ffn_norm);
         let x = TokenInput::of(values);
-        let after = self.stream(layer.attn_output.total_rows(), &layer.ffn_norm);
-        let logits = self.residual_product(&layer.attn_output, x, stream, &after, router)?;
+        let logits = self.residual_product(weight, x, stream, &after, router)?;
         Ok((after, logits))
     }
 
@@ -255,11 +202,6 @@ impl TokenRecipe<'_> {
         self.given.target.repeats_work(more)
     }
 
-    /// The dispatch that joins the attention's slices.
-    fn merge(&self, latents: &Range) -> Call {
-        self.given.merge(latents, self.activation)
-    }
-
     /// The heads' values, prepared, from the slices of the attention: joined by the product itself where they are few, else
     /// by a dispatch before it.
     fn head_values(&mut self, attn_v_b: &GpuWeight) -> Result<Range, GpuError> {
@@ -270,12 +212,8 @@ impl TokenRecipe<'_> {
         );
         let values = self.values("values", attn_v_b.total_rows());
         let activation = self.activation;
-        let product = |x: Input| {
-            GpuTokenMatvec::new(attn_v_b, activation, x).prepared(TokenOutput {
-                values: values.clone(),
-                norm: None,
-            })
-        };
+        let product =
+            |x: Input| GpuTokenMatvec::new(attn_v_b, activation, x).prepared(without_norm(&values));
         let joining = product(Input::Slices(partials.clone(), dims));
         let most = match target.geometry(&joining.site()) {
             Some(_) => target.merge_up_to(activation),
@@ -290,7 +228,7 @@ impl TokenRecipe<'_> {
         }
         if (most as usize) < MAX_SLICES {
             let latents = self.values("latents", (dims.heads * dims.kv_lora) as u32);
-            let merge = self.merge(&latents);
+            let merge = self.given.merge(&latents, activation);
             let latents = TokenInput::of(latents);
             let calls =
                 product(Input::Prepared(latents, dims.kv_lora as u32 / 32)).calls(target)?;
@@ -313,7 +251,7 @@ impl TokenRecipe<'_> {
         let mut call = GpuTokenMatvec::new(weight, self.activation, Input::Prepared(x, 0))
             .bind("residual", &stream.x)
             .bind("y", &after.x)
-            .prepared(self.stream_output(after));
+            .prepared(after.output());
         let geometry = token::geometry(self.given.target, &call.site())?;
         let mut logits = None;
         let leaves =
@@ -352,7 +290,7 @@ impl TokenRecipe<'_> {
                     experts: None,
                     raw_logits: false,
                     shared: Some([&mlp.gate, &mlp.up]),
-                    x: self.normed(stream),
+                    x: stream.prepared.input(self.eps()),
                     h: h.clone(),
                 };
                 self.calls.extend(gate_up.calls(self.given.target)?);
@@ -372,9 +310,14 @@ impl TokenRecipe<'_> {
             let y = self.floats("router logits", weight.rows);
             let router = GpuTokenRouter {
                 weight,
-                x: if exact { &stream.x } else { &stream.values }.clone(),
+                x: if exact {
+                    &stream.x
+                } else {
+                    &stream.prepared.values
+                }
+                .clone(),
                 norm: exact.then(|| stream.norm.clone()),
-                squares: stream.squares.clone(),
+                squares: stream.prepared.squares.clone(),
                 eps: self.eps(),
                 y: y.clone(),
             };
@@ -383,9 +326,9 @@ impl TokenRecipe<'_> {
         }
         let x = if exact {
             let (x, norm) = (stream.x.clone(), stream.norm.clone());
-            Input::Stream(x, norm, stream.squares.clone(), self.eps())
+            Input::Stream(x, norm, stream.prepared.squares.clone(), self.eps())
         } else {
-            Input::Prepared(self.normed(stream), 0)
+            Input::Prepared(stream.prepared.input(self.eps()), 0)
         };
         self.product("router logits", weight, x)
     }
@@ -437,7 +380,7 @@ impl TokenRecipe<'_> {
             experts: Some(([&experts.gate, &experts.up], router)),
             raw_logits,
             shared: shared.as_ref().map(|s| [&s.gate, &s.up]),
-            x: self.normed(stream),
+            x: stream.prepared.input(self.eps()),
             h: h.clone(),
         };
         self.calls.extend(gate_up.calls(self.given.target)?);
@@ -452,7 +395,7 @@ impl TokenRecipe<'_> {
             used,
             residual: stream.x.clone(),
             y: after.x.clone(),
-            prepared: self.stream_output(after),
+            prepared: after.output(),
         };
         self.calls.extend(down.calls(self.given.target)?);
         Ok(())

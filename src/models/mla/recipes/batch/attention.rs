@@ -9,10 +9,11 @@ use crate::gpu::memory::GpuWeight;
 use crate::kernels::MlaDims;
 use crate::kernels::batch_matvec::GpuBatchMatvec;
 use crate::kernels::rope_cache;
-use crate::kernels::token::{Divided, TokenInput, TokenOutput};
+use crate::kernels::token::{Divided, TokenInput};
 use crate::kernels::token_absorb::{self, GpuTokenAbsorb};
 use crate::kernels::token_matvec::{self, GpuTokenMatvec};
 use crate::models::mla::recipes::context::TokenLayer;
+use crate::models::mla::recipes::without_norm;
 use crate::models::mla::{GpuLayer, Query};
 
 impl Recipe<'_> {
@@ -23,21 +24,12 @@ impl Recipe<'_> {
         stream: &Stream,
         b: &Buffers,
     ) -> Result<TokenInput, GpuError> {
-        let heads = |product: GpuBatchMatvec<'_>, recipe: &mut Self| {
-            recipe.record(&GpuBatchMatvec {
-                y: Some(b.q.clone()),
-                prepared: Some(TokenOutput {
-                    values: b.prepared_q.clone(),
-                    norm: None,
-                }),
-                ..product
-            })
-        };
         let x = self.query_latent(layer, stream, b)?;
-        match &layer.q {
-            Query::Full { attn_q } => heads(self.product(attn_q, &x), self)?,
-            Query::Lora { attn_q_b, .. } => heads(self.product(attn_q_b, &x), self)?,
-        }
+        self.record(&GpuBatchMatvec {
+            y: Some(b.q.clone()),
+            prepared: Some(without_norm(&b.prepared_q)),
+            ..self.product(layer.query_heads(), &x)
+        })?;
         Ok(TokenInput::of(b.prepared_q.clone()))
     }
 
@@ -55,19 +47,11 @@ impl Recipe<'_> {
             ..
         } = &layer.q
         {
-            let squares = b.q_a.norm.as_ref().map(|(_, squares)| squares.clone());
-            let squares = squares.expect("a norm follows");
             self.record(&GpuBatchMatvec {
-                prepared: Some(TokenOutput {
-                    values: b.q_a.values.clone(),
-                    norm: Some((attn_q_a_norm.clone(), squares.clone())),
-                }),
+                prepared: Some(b.q_a.output(attn_q_a_norm)),
                 ..self.product(attn_q_a, &stream.values)
             })?;
-            x = TokenInput {
-                values: b.q_a.values.clone(),
-                rms: Some((squares, self.eps())),
-            };
+            x = b.q_a.input(self.eps());
         }
         self.record(&GpuBatchMatvec {
             y: Some(b.kv_a.clone()),
@@ -160,10 +144,7 @@ impl Recipe<'_> {
     fn head_values(&mut self, layer: &GpuLayer, b: &Buffers) -> Result<(), GpuError> {
         let dims = self.given.dims();
         let units = |n: usize| (n / 32) as u32;
-        let values = TokenOutput {
-            values: b.values.clone(),
-            norm: None,
-        };
+        let values = without_norm(&b.values);
         let mut most = 0;
         let sequences = self.given.context.sequences.as_ref();
         if let Some(sequences) = sequences.filter(|_| self.is_apart()) {
@@ -179,7 +160,8 @@ impl Recipe<'_> {
             }
         }
         let begin = self.calls.len();
-        self.merge(b);
+        let merge = self.given.merge(&b.latents, self.activation);
+        self.calls.push(merge);
         self.record(&GpuBatchMatvec {
             x_stride: units(dims.heads * dims.kv_lora),
             x_group: units(dims.kv_lora),
@@ -192,12 +174,6 @@ impl Recipe<'_> {
                 .extend(many.map(|call| call.only(When::SlicesAbove(most))));
         }
         Ok(())
-    }
-
-    /// The dispatch that joins the attention's slices.
-    fn merge(&mut self, b: &Buffers) {
-        let merge = self.given.merge(&b.latents, self.activation);
-        self.calls.push(merge);
     }
 
     /// The stream after the attention, prepared for the feed-forward network.
@@ -214,7 +190,8 @@ impl Recipe<'_> {
         self.calls.extend(attention.calls());
         let (weight, values) = match of.vo {
             Some(vo) => {
-                self.merge(b);
+                let merge = self.given.merge(&b.latents, self.activation);
+                self.calls.push(merge);
                 (vo, &b.latents)
             }
             None => {
@@ -223,22 +200,15 @@ impl Recipe<'_> {
             }
         };
         let values = TokenInput::of(values.clone());
-        let [prepared, squares] = &b.ffn_values;
         self.record(&GpuBatchMatvec {
             residual: Some(stream.x.clone()),
             y: Some(b.after_attention.clone()),
-            prepared: Some(TokenOutput {
-                values: prepared.clone(),
-                norm: Some((layer.ffn_norm.clone(), squares.clone())),
-            }),
+            prepared: Some(b.for_ffn.output(&layer.ffn_norm)),
             ..self.product(weight, &values)
         })?;
         Ok(Stream {
             x: b.after_attention.clone(),
-            values: TokenInput {
-                values: prepared.clone(),
-                rms: Some((squares.clone(), self.eps())),
-            },
+            values: b.for_ffn.input(self.eps()),
         })
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::gpu::buffer::Range;
 use crate::kernels::batch_experts;
-use crate::kernels::token::{TokenInput, TokenOutput};
+use crate::kernels::token::TokenInput;
 use crate::models::mla::Config;
+use crate::models::mla::recipes::BeforeNorm;
 use crate::quant::activation::Activation;
 
 /// What is given to a sublayer for each token.
@@ -18,7 +19,7 @@ pub(super) struct Stream {
 /// The buffers of a layer, for up to so many tokens: all f32 or prepared, a row for each token unless they say otherwise.
 #[derive(Clone)]
 pub(super) struct Buffers {
-    pub(super) q_a: TokenOutput,
+    pub(super) q_a: BeforeNorm,
     pub(super) q: Range,
     pub(super) prepared_q: Range,
     pub(super) kv_a: Range,
@@ -27,7 +28,7 @@ pub(super) struct Buffers {
     pub(super) latents: Range,
     pub(super) values: Range,
     pub(super) after_attention: Range,
-    pub(super) ffn_values: [Range; 2],
+    pub(super) for_ffn: BeforeNorm,
     pub(super) logits: Range,
     pub(super) ids: Range,
     pub(super) weights: Range,
@@ -37,7 +38,7 @@ pub(super) struct Buffers {
     pub(super) slot_sums: Range,
     pub(super) after_shared: Range,
     pub(super) after: Range,
-    pub(super) next_values: [Range; 2],
+    pub(super) next: BeforeNorm,
 }
 
 impl Buffers {
@@ -47,7 +48,9 @@ impl Buffers {
         let floats = |name, width: usize| Range::floats(name, n * width as u64);
         let words = |name, width: usize| Range::words(name, n * width as u64);
         let values = |name, width: usize| Range::prepared(name, activation, tokens * width as u32);
-        let normed = |name, width| [values(name, width), floats("squares", width.div_ceil(16))];
+        let normed = |name, width: usize| {
+            BeforeNorm::new([name, "squares"], activation, tokens * width as u32)
+        };
         let d = config.embedding_length;
         let experts = config.experts.as_ref();
         let [count, used] = experts.map_or([0, 0], |e| [e.count, e.used]);
@@ -56,15 +59,9 @@ impl Buffers {
         let dense = config.feed_forward_length;
         let q_lora = config.q_lora_rank.unwrap_or(0);
         let heads = dims.heads;
-        let [q_a, q_a_squares] = normed("prepared q_a", q_lora);
-        // The norm's weight is the layer's.
-        let q_a = TokenOutput {
-            values: q_a,
-            norm: Some((q_a_squares.clone(), q_a_squares)),
-        };
         let tiles = experts.map_or(0, |experts| batch_experts::tiles(tokens, experts));
         Self {
-            q_a,
+            q_a: normed("prepared q_a", q_lora),
             q: floats("q", heads * dims.head()),
             prepared_q: values("prepared q", heads * dims.head()),
             kv_a: floats("kv_a", dims.cache_row()),
@@ -73,7 +70,7 @@ impl Buffers {
             latents: values("latents", heads * dims.kv_lora),
             values: values("values", heads * config.v_head_dim),
             after_attention: floats("after attention", d),
-            ffn_values: normed("prepared stream", d),
+            for_ffn: normed("prepared stream", d),
             logits: floats("router logits", count),
             ids: words("expert ids", used),
             weights: floats("expert weights", used),
@@ -83,7 +80,7 @@ impl Buffers {
             slot_sums: floats("slots", used * d),
             after_shared: floats("after shared", d),
             after: floats("after ffn", d),
-            next_values: normed("prepared stream", d),
+            next: normed("prepared stream", d),
         }
     }
 }

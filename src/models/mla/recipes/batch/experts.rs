@@ -1,28 +1,27 @@
 //! The feed-forward network of a layer of a batch: dense, or experts in tiles of tokens or of each token.
 
-use super::Recipe;
 use super::buffers::{Buffers, Stream};
+use super::{Recipe, combine};
 use crate::gpu::GpuError;
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::memory::GpuWeight;
+use crate::kernels::batch_combine::GpuBatchCombine;
 use crate::kernels::batch_experts::GpuBatchExperts;
 use crate::kernels::batch_matvec::{GpuBatchMatvec, Input, Tiles};
 use crate::kernels::router::GpuRouter;
-use crate::kernels::token::{self, Divided, TokenInput, TokenOutput};
+use crate::kernels::token::{self, Divided, TokenInput};
 use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
 use crate::model::{Ffn, Mlp, Moe};
 use crate::models::mla::GpuLayer;
+use crate::models::mla::recipes::without_norm;
 
 impl Recipe<'_> {
     /// silu(gate) * up of a dense block or of the shared expert.
     fn gate_up(&mut self, mlp: &Mlp<GpuWeight>, x: &TokenInput, h: &Range) -> Result<(), GpuError> {
         self.record(&GpuBatchMatvec {
             up: Some(&mlp.up),
-            prepared: Some(TokenOutput {
-                values: h.clone(),
-                norm: None,
-            }),
+            prepared: Some(without_norm(h)),
             ..self.product(&mlp.gate, x)
         })
     }
@@ -35,63 +34,34 @@ impl Recipe<'_> {
         b: &Buffers,
         is_last: bool,
     ) -> Result<Stream, GpuError> {
-        let [values, squares] = &b.next_values;
-        match &layer.ffn {
+        let values = match &layer.ffn {
             Ffn::Dense(mlp) => {
                 self.gate_up(mlp, &stream.values, &b.h)?;
                 self.record(&GpuBatchMatvec {
                     residual: Some(stream.x.clone()),
                     y: Some(b.after.clone()),
-                    prepared: Some(TokenOutput {
-                        values: values.clone(),
-                        norm: Some((next.clone(), squares.clone())),
-                    }),
+                    prepared: Some(b.next.output(next)),
                     ..self.product(&mlp.down, &TokenInput::of(b.h.clone()))
                 })?;
-                Ok(Stream {
-                    x: b.after.clone(),
-                    values: TokenInput {
-                        values: values.clone(),
-                        rms: Some((squares.clone(), self.eps())),
-                    },
-                })
-            }
-            // The last layer leaves its output in one form for all steps, because they share their heads.
-            Ffn::Moe(moe) if self.is_apart() && !is_last => {
-                self.before_experts(moe, &layer.ffn_norm, stream, b)?;
-                self.experts_apart(moe, stream, next, b)?;
-                Ok(Stream {
-                    x: b.after.clone(),
-                    values: TokenInput {
-                        values: values.clone(),
-                        rms: Some((squares.clone(), self.eps())),
-                    },
-                })
+                b.next.input(self.eps())
             }
             Ffn::Moe(moe) => {
-                self.before_experts(moe, &layer.ffn_norm, stream, b)?;
-                self.experts_in_tiles(moe, stream, next, b)?;
-                Ok(Stream {
-                    x: b.after.clone(),
-                    values: TokenInput::of(values.clone()),
-                })
+                // What waits for the attention alone stands side by side.
+                self.router_logits(moe, &layer.ffn_norm, stream, b)?;
+                if let Some(mlp) = &moe.shared {
+                    self.gate_up(mlp, &stream.values, &b.shared_h)?;
+                }
+                // The last layer leaves its output in one form for all steps, because they share their heads.
+                match self.is_apart() && !is_last {
+                    true => self.experts_apart(moe, stream, next, b)?,
+                    false => self.experts_in_tiles(moe, stream, next, b)?,
+                }
             }
-        }
-    }
-
-    /// What waits for the attention alone, and so stands side by side: the router, and gate and up of the shared expert.
-    fn before_experts(
-        &mut self,
-        moe: &Moe<GpuWeight, Range>,
-        norm: &Range,
-        stream: &Stream,
-        b: &Buffers,
-    ) -> Result<(), GpuError> {
-        self.router_logits(moe, norm, stream, b)?;
-        match &moe.shared {
-            Some(mlp) => self.gate_up(mlp, &stream.values, &b.shared_h),
-            None => Ok(()),
-        }
+        };
+        Ok(Stream {
+            x: b.after.clone(),
+            values,
+        })
     }
 
     /// The experts of each token in workgroups of its own, which also choose them and add up what they give.
@@ -101,7 +71,7 @@ impl Recipe<'_> {
         stream: &Stream,
         next: &Range,
         b: &Buffers,
-    ) -> Result<(), GpuError> {
+    ) -> Result<TokenInput, GpuError> {
         let (experts, config) = (&moe.experts, self.given.experts());
         let gate_up = GpuTokenGateUp {
             tokens: self.most,
@@ -114,7 +84,6 @@ impl Recipe<'_> {
         };
         self.calls.extend(gate_up.calls(self.target())?);
         let residual = self.shared_down(moe, stream, b)?;
-        let [values, squares] = &b.next_values;
         let down = GpuTokenMoeDown {
             tokens: self.most,
             down: &experts.down,
@@ -126,13 +95,10 @@ impl Recipe<'_> {
             used: config.used as u32,
             residual,
             y: b.after.clone(),
-            prepared: TokenOutput {
-                values: values.clone(),
-                norm: Some((next.clone(), squares.clone())),
-            },
+            prepared: b.next.output(next),
         };
         self.calls.extend(down.calls(self.target())?);
-        Ok(())
+        Ok(b.next.input(self.eps()))
     }
 
     /// Where the stream is after the shared expert.
@@ -160,17 +126,14 @@ impl Recipe<'_> {
         stream: &Stream,
         next: &Range,
         b: &Buffers,
-    ) -> Result<(), GpuError> {
+    ) -> Result<TokenInput, GpuError> {
         let experts = &moe.experts;
         let used = self.given.experts().used as u32;
         let [by_token, by_slot] = self.choice(moe, b)?;
         self.record(&GpuBatchMatvec {
             up: Some(&experts.up),
             experts: Some(by_token),
-            prepared: Some(TokenOutput {
-                values: b.h.clone(),
-                norm: None,
-            }),
+            prepared: Some(without_norm(&b.h)),
             ..self.product(&experts.gate, &stream.values)
         })?;
         let residual = self.shared_down(moe, stream, b)?;
@@ -179,9 +142,15 @@ impl Recipe<'_> {
             y: Some(b.slot_sums.clone()),
             ..self.product(&experts.down, &TokenInput::of(b.h.clone()))
         })?;
-        let [values, _] = &b.next_values;
-        self.combine(Some((b, used)), &residual, Some(&b.after), next, values);
-        Ok(())
+        let values = &b.next.values;
+        let sum = GpuBatchCombine {
+            slots: Some([b.slot_sums.clone(), b.weights.clone()]),
+            used,
+            x: Some(b.after.clone()),
+            ..combine(self.given, &residual, next, values)
+        };
+        self.calls.push(sum.call());
+        Ok(TokenInput::of(values.clone()))
     }
 
     /// The experts' logits, in f32: rounding should not choose experts.
@@ -258,10 +227,7 @@ impl Recipe<'_> {
         let gate = GpuBatchMatvec {
             up: Some(&moe.experts.up),
             experts: Some(tiles.clone()),
-            prepared: Some(TokenOutput {
-                values: values.values.clone(),
-                norm: None,
-            }),
+            prepared: Some(without_norm(&values.values)),
             ..self.product(&moe.experts.gate, &values)
         };
         let down = GpuBatchMatvec {

@@ -1,0 +1,51 @@
+//! The metadata of a file: its pairs in order, each found by its key.
+
+use std::collections::HashMap;
+
+use super::{GgufError, Value};
+
+/// Pairs of keys and values, every key once.
+#[derive(Debug, Default)]
+pub(super) struct Metadata {
+    pub pairs: Vec<(String, Value)>,
+    /// Where each key is.
+    keys: HashMap<String, usize>,
+}
+
+impl Metadata {
+    /// Adds a pair.
+    ///
+    /// # Errors
+    /// For a key that is there already.
+    pub fn push(&mut self, key: String, value: Value) -> Result<(), GgufError> {
+        if self.keys.insert(key.clone(), self.pairs.len()).is_some() {
+            return Err(GgufError::key(&key, "appears twice"));
+        }
+        self.pairs.push((key, value));
+        Ok(())
+    }
+
+    /// The value of `key`, if it is there.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.keys.get(key).map(|&i| &self.pairs[i].1)
+    }
+
+    /// The value of `key` as what `convert` makes of it, if it is there.
+    ///
+    /// # Errors
+    /// For a value that cannot be converted.
+    pub fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        expected: &str,
+        convert: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, GgufError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        match convert(value) {
+            Some(converted) => Ok(Some(converted)),
+            None => Err(GgufError::wrong_type(key, value, expected)),
+        }
+    }
+}
