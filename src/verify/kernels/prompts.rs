@@ -2,7 +2,6 @@
 
 use super::lab::{Compared, Lab, state};
 use super::{EPS, TYPES};
-use crate::gpu::GpuError;
 use crate::gpu::buffer::Role;
 use crate::gpu::wait::complete;
 use crate::kernels::expert_rows::{GpuExpertRows, TileList, expert_rows, tile_count};
@@ -270,7 +269,8 @@ fn gathered(lab: &mut Lab<'_>, form: Form) {
             experts: Some(experts),
             ..GpuGemm::of(form, &weights[0], x, TOKENS as u32, &y)
         };
-        of_experts(lab, form, &product, &twin)
+        lab.run(product.calls(lab.gpu), state(TOKENS, 0))?;
+        Ok(vec![lab.floats(&y, &twin, limit(form))?])
     });
 }
 
@@ -293,7 +293,8 @@ fn scattered(lab: &mut Lab<'_>, form: Form) {
             experts: Some(experts),
             ..GpuGemm::of(form, weight, x, TOKENS as u32, &y)
         };
-        of_experts(lab, form, &product, &twin)
+        lab.run(product.calls(lab.gpu), state(TOKENS, 0))?;
+        Ok(vec![lab.floats(&y, &twin, limit(form))?])
     });
 }
 
@@ -302,14 +303,4 @@ fn of_expert(w: &Weight, expert: usize, x: &[f32]) -> Vec<f32> {
     let mut all = vec![0.0; w.groups * w.rows];
     matvec(w, x, 1, MatvecOptions::per_group(x.len(), 0), &mut all);
     all[expert * w.rows..][..w.rows].to_vec()
-}
-
-fn of_experts(
-    lab: &Lab<'_>,
-    form: Form,
-    product: &GpuGemm<'_>,
-    twin: &[f32],
-) -> Result<Vec<Compared>, GpuError> {
-    lab.run(product.calls(lab.gpu), state(TOKENS, 0))?;
-    Ok(vec![lab.floats(&product.y, twin, limit(form))?])
 }
