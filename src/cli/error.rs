@@ -424,9 +424,7 @@ impl CliError {
             | Self::NoFile
             | Self::TierOfCpu
             | Self::NobodyToAsk
-            | Self::Hub(
-                HubError::Name { .. } | HubError::Variable { .. } | HubError::Token { .. },
-            )
+            | Self::Hub(HubError::Name { .. } | HubError::Variable { .. } | HubError::Token(_))
             | Self::EmptyText { .. }
             | Self::ChunkTooShort { .. }
             | Self::BarsWithoutTable
